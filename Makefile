@@ -1,0 +1,29 @@
+# What there is to do here; `make help` lists it. Every target prints the time it took.
+
+SHELL := bash
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+TIDEGATE := $(TARGET)/release/tidegate
+TIMED := scripts/timed.sh
+
+.PHONY: help build run test soak bench clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+build: ## the program, optimised: target/release/tidegate
+	@$(TIMED) build cargo build --release --locked
+
+run: build ## a volume in ./tidegate-data, served until Ctrl-C (ARGS="--origin … --cache …" for another one)
+	@$(TIMED) run $(TIDEGATE) up $(ARGS)
+
+test: ## everything that must hold: format, lints, tests, real clients, the swarm (about 20 minutes; needs root for mounts)
+	@$(TIMED) test scripts/test.sh
+
+soak: build ## the swarm and the kill campaign for hours (SEEDS=100000 FIRST=… KILLS=5000)
+	@$(TIMED) soak scripts/soak.sh
+
+bench: build ## speed beside other servers on the same files; table and target/bench/volume.json
+	@$(TIMED) bench scripts/bench.sh
+
+clean: ## everything that was built; never ./tidegate-data
+	@$(TIMED) clean cargo clean

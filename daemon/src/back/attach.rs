@@ -1,0 +1,198 @@
+//! Is this cache ours, and does it belong to this origin? Everything that is refused before an engine exists.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use tidegate_engine::block::{ATOM_BYTES, PAGE_ATOMS, PAGE_BYTES, Span};
+use tidegate_engine::cache::format::superblock::foreign;
+use tidegate_engine::cache::format::{Superblock, Unsealed, VERSION};
+use tidegate_engine::op::DeviceId;
+
+use super::disk::{Access, Disk, Kind};
+use crate::Failure;
+
+/// Where the two superblocks lie, in atoms: whatever the geometry.
+const COPIES: [u64; 2] = [0, 1024];
+/// What [`foreign`] wants to see.
+const FIRST_ATOMS: u64 = 256;
+
+/// A cache and its origin, opened, locked and fit for each other.
+pub struct Attached {
+    pub cache: Disk,
+    pub origin: Disk,
+    pub superblock: Superblock,
+    /// What the operator should know: one line each.
+    pub notes: Vec<String>,
+}
+
+/// Opens both and refuses what is not ours.
+///
+/// # Errors
+/// One line: what, where, what to do.
+pub fn attach(cache: &Path, origin: &Path) -> Result<Attached, Failure> {
+    distinct(cache, origin)?;
+    let cache = Disk::open(cache, DeviceId::Cache, Access::Alone)?;
+    let origin = Disk::open(origin, DeviceId::Origin, Access::Alone)?;
+    let superblock = superblock(&cache).map_err(|failure| swapped(failure, &cache, &origin))?;
+    let mut notes: Vec<String> = [&cache, &origin].iter().filter_map(|disk| disk.note()).collect();
+    notes.extend(belongs(&superblock, &cache, &origin)?);
+    Ok(Attached { cache, origin, superblock, notes })
+}
+
+/// One file under two names would be overwritten by its own cache.
+pub fn distinct(cache: &Path, origin: &Path) -> Result<(), Failure> {
+    let (Ok(one), Ok(other)) = (fs::metadata(cache), fs::metadata(origin)) else { return Ok(()) };
+    let same_file = one.ino() == other.ino() && one.dev() == other.dev();
+    let same_device = one.rdev() != 0 && one.rdev() == other.rdev();
+    if !same_file && !same_device {
+        return Ok(());
+    }
+    let (cache, origin) = (cache.display(), origin.display());
+    Err(Failure::new(Failure::REFUSED, format!("cache {cache} and origin {origin} are one and the same; name two different ones")))
+}
+
+/// What a disk holds where a cache would have its superblocks.
+pub enum Contents {
+    /// Zeros.
+    Blank,
+    /// An intact cache of this version.
+    Ours(Box<Superblock>),
+    /// A cache of ours that cannot be served: why.
+    Unreadable(Failure),
+    /// Something else: what.
+    Foreign(&'static str),
+}
+
+/// Looks at both superblocks, and if there is none at what is there instead.
+pub fn contents(disk: &Disk) -> Result<Contents, Failure> {
+    let path = disk.path().display();
+    let failed = |error: std::io::Error| Failure::new(Failure::IO, format!("cache {path}: its superblocks cannot be read: {error}"));
+    let mut copies = Vec::new();
+    for (copy, start) in COPIES.into_iter().enumerate() {
+        if start + PAGE_ATOMS <= disk.atoms() {
+            // A copy that cannot be read is as bad as one that is damaged: the other one counts.
+            copies.push(disk.read_now(Span::new(start, PAGE_ATOMS)).map(|page| Superblock::decode(page.as_slice(), copy as u32)));
+        }
+    }
+    if copies.iter().all(Result::is_err)
+        && let Some(Err(error)) = copies.pop()
+    {
+        return Err(failed(error));
+    }
+    let copies: Vec<_> = copies.into_iter().map(|copy| copy.unwrap_or(Err(Unsealed::Checksum))).collect();
+    if let Some(judged) = judge(disk, &copies) {
+        return Ok(judged);
+    }
+    let first = disk.read_now(Span::new(0, FIRST_ATOMS.min(disk.atoms()))).map_err(failed)?;
+    Ok(foreign(first.as_slice()).map_or(Contents::Blank, Contents::Foreign))
+}
+
+/// What the copies say; nothing if neither is a superblock of ours.
+fn judge(disk: &Disk, copies: &[Result<Superblock, Unsealed>]) -> Option<Contents> {
+    let path = disk.path().display();
+    let newer = copies.iter().find_map(|copy| match copy {
+        Err(Unsealed::Version(version)) => Some(*version),
+        Ok(_) | Err(_) => None,
+    });
+    if let Some(version) = newer {
+        let message = format!("cache {path} has format version {version}, this program knows {VERSION}; use the program that wrote it");
+        return Some(Contents::Unreadable(Failure::new(Failure::REFUSED, message)));
+    }
+    let mut intact: Vec<&Superblock> = copies.iter().flatten().collect();
+    intact.sort_by_key(|superblock| superblock.sequence);
+    if let Some(newest) = intact.last() {
+        if intact.iter().any(|superblock| superblock.format != newest.format) {
+            let message = format!("cache {path} has superblocks of two formats; run `tidegate create --force` to format it again");
+            return Some(Contents::Unreadable(Failure::new(Failure::DAMAGED, message)));
+        }
+        return Some(Contents::Ours(Box::new((*newest).clone())));
+    }
+    let damaged = |copy: &Result<Superblock, Unsealed>| matches!(copy, Err(Unsealed::Checksum | Unsealed::Field(_) | Unsealed::Address));
+    if !copies.iter().any(damaged) {
+        return None;
+    }
+    let why: Vec<String> = copies.iter().filter_map(|copy| copy.as_ref().err().map(Unsealed::to_string)).collect();
+    let message = format!("cache {path}: both superblocks are damaged ({}); restore it from a copy, or format it again", why.join(" / "));
+    Some(Contents::Unreadable(Failure::new(Failure::DAMAGED, message)))
+}
+
+/// The newest superblock of a cache of ours that can be served.
+pub fn superblock(disk: &Disk) -> Result<Superblock, Failure> {
+    let path = disk.path().display();
+    let refused = |what: String| Err(Failure::new(Failure::REFUSED, format!("cache {path} {what}")));
+    let superblock = match contents(disk)? {
+        Contents::Ours(superblock) => superblock,
+        Contents::Unreadable(failure) => return Err(failure),
+        Contents::Blank => return refused("is blank; run `tidegate create` to format it".to_string()),
+        Contents::Foreign(what) => return refused(format!("holds {what}; run `tidegate create --force` to overwrite it")),
+    };
+    if superblock.detached {
+        return refused("was detached from its origin on purpose; run `tidegate create --force` to format it again".to_string());
+    }
+    let needed = superblock.geometry.cache_atoms();
+    if disk.atoms() < needed {
+        let (has, needs) = (disk.bytes(), needed * ATOM_BYTES);
+        return refused(format!("has {has} bytes and was formatted with {needs}; give it back its former size"));
+    }
+    Ok(*superblock)
+}
+
+/// A helpful word if the cache is where the origin should be.
+fn swapped(failure: Failure, cache: &Disk, origin: &Disk) -> Failure {
+    match contents(origin) {
+        Ok(Contents::Ours(_)) if failure.code == Failure::REFUSED => {
+            let (cache, origin) = (cache.path().display(), origin.path().display());
+            Failure::new(Failure::REFUSED, format!("origin {origin} holds a tidegate cache and cache {cache} does not; swap the two"))
+        }
+        Ok(_) | Err(_) => failure,
+    }
+}
+
+/// Is this the origin that the cache was made for? Answers with what is worth a note.
+fn belongs(superblock: &Superblock, cache: &Disk, origin: &Disk) -> Result<Option<String>, Failure> {
+    let (cache, path) = (cache.path().display(), origin.path().display());
+    let refused = |what: String| Err(Failure::new(Failure::REFUSED, format!("origin {path} {what}")));
+    let identity = identity(origin);
+    if superblock.origin != [0; 16] && identity != [0; 16] && superblock.origin != identity {
+        let (found, made_for) = (hex(&identity), hex(&superblock.origin));
+        return refused(format!("is another device ({found}) than cache {cache} was made for ({made_for}); attach that one"));
+    }
+    let volume = superblock.geometry.volume_atoms;
+    if origin.atoms() < volume {
+        let (has, needs) = (origin.bytes(), volume * ATOM_BYTES);
+        return refused(format!("has {has} bytes, cache {cache} was made for one of {needs}; attach that one, or give it back its size"));
+    }
+    Ok((origin.atoms() > volume).then(|| {
+        format!("origin {path} is larger than the volume: the first {} bytes are served, the rest is not touched", volume * ATOM_BYTES)
+    }))
+}
+
+/// What tells an origin from others of its size, as far as the system knows it: a hash of a device's serial number or world-wide
+/// name and of the partition. Zero for files, which may be copied and moved, and where nothing is known.
+pub fn identity(origin: &Disk) -> [u8; 16] {
+    let unknown = [0; 16];
+    let (Kind::Block, Ok(metadata)) = (origin.kind(), origin.metadata()) else { return unknown };
+    let device = format!("/sys/dev/block/{}:{}", libc::major(metadata.rdev()), libc::minor(metadata.rdev()));
+    let partition = fs::read_to_string(format!("{device}/partition")).unwrap_or_default();
+    let whole = if partition.is_empty() { device } else { format!("{device}/..") };
+    let known = ["wwid", "device/wwid", "serial", "device/serial", "dm/uuid", "md/uuid"];
+    let serial = known.iter().find_map(|file| fs::read_to_string(format!("{whole}/{file}")).ok().filter(|text| !text.trim().is_empty()));
+    match serial {
+        Some(serial) => digest(&format!("{} {}", serial.trim(), partition.trim())),
+        None => unknown,
+    }
+}
+
+/// FNV-1a with 128 bits: tells devices apart; no protection against a forger.
+fn digest(text: &str) -> [u8; 16] {
+    const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
+    const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
+    text.bytes().fold(BASIS, |hash, byte| (hash ^ u128::from(byte)).wrapping_mul(PRIME)).to_le_bytes()
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+const _: () = assert!(PAGE_BYTES == 4096 && COPIES[1] * ATOM_BYTES == 512 << 10);

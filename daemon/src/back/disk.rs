@@ -1,0 +1,430 @@
+//! One file or block device as the back of a volume: opened, locked, measured. Every later access uses this one descriptor, so
+//! its lock lives as long as the last operation in the kernel, even behind a killed process.
+
+use std::fs::{File, Metadata, OpenOptions};
+use std::io::{self, Seek, SeekFrom};
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use tidegate_engine::block::{ATOM_BYTES, Span};
+use tidegate_engine::op::{DeviceError, DeviceId, Limits};
+use tidegate_engine::payload::Payload;
+use tidegate_engine::request::Extent;
+
+use super::occupied;
+use super::run::{Run, RunMut};
+use crate::Failure;
+
+/// How long a device may stay locked by a predecessor: a killed process's last I/O may still be in the kernel.
+const LOCK_PATIENCE: Duration = Duration::from_secs(3);
+const LOCK_RETRY: Duration = Duration::from_millis(20);
+
+/// Operations in flight on one device.
+pub const DEPTH: usize = 128;
+/// The largest operation: 1 MiB, or what a block device takes as one command. What it would split, io_uring would hand to a thread.
+pub const OP_ATOMS: u64 = 2048;
+/// An allocation answer has at most so many extents; what lies behind counts as allocated.
+const EXTENTS_MAX: usize = 4096;
+
+/// What a disk is opened for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// To read and write, alone.
+    Alone,
+    /// To read, together with other readers.
+    Shared,
+}
+
+/// What the device is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    File,
+    Block,
+}
+
+/// An opened and locked device.
+#[derive(Debug)]
+pub struct Disk {
+    file: File,
+    path: PathBuf,
+    role: DeviceId,
+    kind: Kind,
+    bytes: u64,
+    alignment: Alignment,
+    op_atoms: u64,
+    /// Cleared when the device turns out not to know the command.
+    pub(super) punches: bool,
+    pub(super) zeroes: bool,
+}
+
+/// What the device asks of places and memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Alignment {
+    /// Past the page cache.
+    direct: bool,
+    /// Offsets and lengths, in atoms.
+    sector_atoms: u64,
+    /// Addresses of memory, in bytes.
+    memory: usize,
+}
+
+/// Through the page cache anything goes.
+const BUFFERED: Alignment = Alignment { direct: false, sector_atoms: 1, memory: 1 };
+
+impl Disk {
+    /// Opens and locks the file or block device at `path`.
+    ///
+    /// # Errors
+    /// One line for the operator: missing, no file or block device, no permission, in use, empty.
+    pub fn open(path: &Path, role: DeviceId, access: Access) -> Result<Disk, Failure> {
+        let place = Place { path, role };
+        let kind = place.kind()?;
+        let until = Instant::now() + LOCK_PATIENCE;
+        let (mut file, direct) = place.open(kind, access, until)?;
+        place.lock(&file, access, until)?;
+        let bytes = file.seek(SeekFrom::End(0)).map_err(|error| place.failed(Failure::IO, "its size cannot be found out", &error))?;
+        if bytes < ATOM_BYTES {
+            return Err(place.refused("is empty", "give it a size first (truncate --size), or let `tidegate create` make a new one"));
+        }
+        let alignment = if direct { alignment(&file, kind, bytes) } else { BUFFERED };
+        if direct && !alignment.direct {
+            set_direct(&file, false).map_err(|error| place.failed(Failure::SYSTEM, "direct access cannot be switched off", &error))?;
+        }
+        let op_atoms = match kind {
+            Kind::Block => command_atoms(&file).clamp(128, OP_ATOMS) / alignment.sector_atoms * alignment.sector_atoms,
+            Kind::File => OP_ATOMS,
+        };
+        Ok(Disk { file, path: path.to_owned(), role, kind, bytes, alignment, op_atoms, punches: true, zeroes: true })
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// Size in bytes, as the device says.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Whole atoms.
+    pub fn atoms(&self) -> u64 {
+        self.bytes / ATOM_BYTES
+    }
+
+    pub fn limits(&self) -> Limits {
+        Limits { atoms: self.atoms(), depth: DEPTH, op_atoms: self.op_atoms }
+    }
+
+    pub fn metadata(&self) -> io::Result<Metadata> {
+        self.file.metadata()
+    }
+
+    /// Something worth telling the operator once: one line.
+    pub fn note(&self) -> Option<String> {
+        (!self.alignment.direct).then(|| {
+            format!("{} {}: no direct access there (O_DIRECT); it goes through the page cache", name(self.role), self.path.display())
+        })
+    }
+
+    pub(super) fn fd(&self) -> RawFd {
+        self.file.as_raw_fd()
+    }
+
+    pub(super) fn sector_bytes(&self) -> usize {
+        (self.alignment.sector_atoms * ATOM_BYTES) as usize
+    }
+
+    /// The smallest span of whole sectors around `span`.
+    pub(super) fn widened(&self, span: Span) -> Span {
+        let sector = self.alignment.sector_atoms;
+        let start = span.start / sector * sector;
+        Span::new(start, span.end().next_multiple_of(sector) - start)
+    }
+
+    /// Would the device take these payloads as they lie in memory?
+    pub(super) fn takes_memory(&self, parts: &[Run]) -> bool {
+        let Alignment { sector_atoms, memory, .. } = self.alignment;
+        if sector_atoms == 1 && memory <= ATOM_BYTES as usize {
+            return true;
+        }
+        let memory = memory.max(self.sector_bytes());
+        parts.iter().all(|part| part.as_slice().as_ptr().addr().is_multiple_of(memory) && part.bytes().is_multiple_of(self.sector_bytes()))
+    }
+
+    /// As if the device had sectors of so many atoms, and took memory at nothing finer.
+    #[cfg(test)]
+    pub(super) fn with_sectors(mut self, atoms: u64) -> Disk {
+        self.alignment.sector_atoms = atoms;
+        self.alignment.memory = (atoms * ATOM_BYTES) as usize;
+        self
+    }
+
+    /// Reads a span at once, without the ring: superblocks, before there is an engine.
+    pub fn read_now(&self, span: Span) -> io::Result<Run> {
+        let wide = self.widened(span);
+        let mut into = RunMut::new(wide.atoms);
+        let mut filled = 0;
+        let wanted = (span.end() - wide.start) * ATOM_BYTES;
+        while (filled as u64) < wanted {
+            match self.file.read_at(&mut into.as_mut_slice()[filled..], wide.offset() + filled as u64) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(count) => filled += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(into.freeze().slice(span.start - wide.start, span.atoms))
+    }
+
+    /// Writes a span at once: formatting. The caller flushes.
+    pub fn write_now(&self, span: Span, bytes: &[u8]) -> io::Result<()> {
+        assert_eq!(bytes.len() as u64, span.bytes());
+        let wide = self.widened(span);
+        let mut whole = RunMut::new(wide.atoms);
+        if wide != span {
+            whole.as_mut_slice().copy_from_slice(self.read_now(wide)?.as_slice());
+        }
+        let at = ((span.start - wide.start) * ATOM_BYTES) as usize;
+        whole.as_mut_slice()[at..at + bytes.len()].copy_from_slice(bytes);
+        self.file.write_all_at(whole.as_slice(), wide.offset())
+    }
+
+    pub fn flush_now(&self) -> io::Result<()> {
+        self.file.sync_all()
+    }
+
+    /// What of the span is allocated, in order, together exactly the span. What cannot be told is allocated.
+    pub(super) fn allocation(&self, span: Span) -> Vec<Extent> {
+        let mut extents = Vec::new();
+        let mut at = span.start;
+        while at < span.end() {
+            let (hole, end) = match self.kind {
+                Kind::File if extents.len() < EXTENTS_MAX => self.extent(at, span.end()),
+                Kind::File | Kind::Block => (false, span.end()),
+            };
+            extents.push(Extent { atoms: end - at, hole, zero: hole });
+            at = end;
+        }
+        extents
+    }
+
+    /// The extent at atom `at`: is it a hole, and where does it end (at most at `limit`)?
+    fn extent(&self, at: u64, limit: u64) -> (bool, u64) {
+        let seek = |whence| {
+            // SAFETY: a plain system call on our own descriptor. The position of the descriptor is used by nobody else.
+            let found = unsafe { libc::lseek(self.fd(), (at * ATOM_BYTES) as libc::off_t, whence) };
+            if found >= 0 { Ok(found as u64) } else { Err(io::Error::last_os_error()) }
+        };
+        match seek(libc::SEEK_DATA) {
+            // A hole ends in the atom in which data starts: that one is data already.
+            Ok(data) if data / ATOM_BYTES > at => (true, (data / ATOM_BYTES).min(limit)),
+            Ok(_) => match seek(libc::SEEK_HOLE) {
+                Ok(hole) => (false, hole.div_ceil(ATOM_BYTES).clamp(at + 1, limit)),
+                Err(_) => (false, limit),
+            },
+            // No data from here to the end of the file.
+            Err(error) if error.raw_os_error() == Some(libc::ENXIO) => (true, limit),
+            Err(_) => (false, limit),
+        }
+    }
+}
+
+/// What a system call's error says about the device.
+pub(super) fn device_error(errno: i32) -> DeviceError {
+    match errno {
+        libc::ENOSPC | libc::EDQUOT | libc::EFBIG => DeviceError::NoSpace,
+        libc::ENODEV | libc::ENXIO | libc::ESHUTDOWN | libc::ENOTCONN | libc::ESTALE => DeviceError::Gone,
+        _ => DeviceError::Medium,
+    }
+}
+
+/// As messages name it.
+pub fn name(role: DeviceId) -> &'static str {
+    match role {
+        DeviceId::Cache => "cache",
+        DeviceId::Origin => "origin",
+    }
+}
+
+/// A path on its way to become a disk, and the messages if it does not.
+struct Place<'a> {
+    path: &'a Path,
+    role: DeviceId,
+}
+
+impl Place<'_> {
+    fn named(&self) -> String {
+        format!("{} {}", name(self.role), self.path.display())
+    }
+
+    fn failed(&self, code: u8, what: &str, error: &io::Error) -> Failure {
+        Failure::new(code, format!("{}: {what}: {error}", self.named()))
+    }
+
+    fn refused(&self, what: &str, remedy: &str) -> Failure {
+        Failure::new(Failure::REFUSED, format!("{} {what}; {remedy}", self.named()))
+    }
+
+    fn busy(&self, how: &str) -> Failure {
+        Failure::new(Failure::BUSY, format!("{} is {how}; stop that first", self.named()))
+    }
+
+    fn kind(&self) -> Result<Kind, Failure> {
+        let metadata = std::fs::metadata(self.path).map_err(|error| self.unopened(&error))?;
+        let kind = metadata.file_type();
+        if kind.is_file() {
+            return Ok(Kind::File);
+        }
+        if kind.is_block_device() {
+            return Ok(Kind::Block);
+        }
+        Err(self.refused("is neither a file nor a block device", "name another path"))
+    }
+
+    fn unopened(&self, error: &io::Error) -> Failure {
+        let remedy = match error.kind() {
+            io::ErrorKind::NotFound => "name another path, or make it with `tidegate create`",
+            io::ErrorKind::PermissionDenied => {
+                return Failure::new(Failure::PERMISSION, format!("{}: {error}; run as a user who may read and write it", self.named()));
+            }
+            _ => "see that it can be read and written",
+        };
+        Failure::new(Failure::NO_INPUT, format!("{}: {error}; {remedy}", self.named()))
+    }
+
+    /// Opens past the page cache where that is possible. A block device is claimed: a mounted one refuses.
+    fn open(&self, kind: Kind, access: Access, until: Instant) -> Result<(File, bool), Failure> {
+        let claim = match (kind, access) {
+            (Kind::Block, Access::Alone) => libc::O_EXCL,
+            (Kind::Block, Access::Shared) | (Kind::File, _) => 0,
+        };
+        let open = |flags| OpenOptions::new().read(true).write(access == Access::Alone).custom_flags(claim | flags).open(self.path);
+        let mut direct = libc::O_DIRECT;
+        let file = loop {
+            match open(direct) {
+                Ok(file) => break file,
+                Err(error) if error.raw_os_error() == Some(libc::EINVAL) && direct != 0 => direct = 0,
+                Err(error) if error.raw_os_error() == Some(libc::EBUSY) && Instant::now() < until => std::thread::sleep(LOCK_RETRY),
+                Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
+                    return Err(self.busy(&occupied::reason(self.path).unwrap_or_else(|| "in use by the system".to_string())));
+                }
+                Err(error) => return Err(self.unopened(&error)),
+            }
+        };
+        let metadata = file.metadata().map_err(|error| self.unopened(&error))?;
+        let same = match kind {
+            Kind::File => metadata.file_type().is_file(),
+            Kind::Block => metadata.file_type().is_block_device(),
+        };
+        if !same {
+            return Err(self.refused("was replaced while it was opened", "try again"));
+        }
+        Ok((file, direct != 0))
+    }
+
+    /// Locks the descriptor: whoever else is a tidegate (or asks for the same lock) stays out while any I/O of ours may be in flight.
+    fn lock(&self, file: &File, access: Access, until: Instant) -> Result<(), Failure> {
+        if let (Access::Alone, Some(reason)) = (access, occupied::reason(self.path)) {
+            return Err(self.busy(&reason));
+        }
+        let how = match access {
+            Access::Alone => libc::LOCK_EX,
+            Access::Shared => libc::LOCK_SH,
+        };
+        loop {
+            // SAFETY: a plain system call on our own descriptor.
+            if unsafe { libc::flock(file.as_raw_fd(), how | libc::LOCK_NB) } == 0 {
+                return Ok(());
+            }
+            let error = io::Error::last_os_error();
+            match error.raw_os_error() {
+                Some(libc::EINTR) => {}
+                Some(libc::EWOULDBLOCK) if Instant::now() < until => std::thread::sleep(LOCK_RETRY),
+                Some(libc::EWOULDBLOCK) => {
+                    let holder = file.metadata().map(|metadata| occupied::locker(&metadata)).unwrap_or_default();
+                    return Err(self.busy(&format!("in use{holder}")));
+                }
+                _ => return Err(self.failed(Failure::IO, "it cannot be locked", &error)),
+            }
+        }
+    }
+}
+
+/// What direct access asks of this device, or that there is none.
+fn alignment(file: &File, kind: Kind, bytes: u64) -> Alignment {
+    let found = match kind {
+        Kind::Block => Some(direct_alignment(file).unwrap_or((ATOM_BYTES, 0))).map(|(memory, _)| (memory, sector_bytes(file))),
+        Kind::File => direct_alignment(file),
+    };
+    match found {
+        // A device without a word on memory takes atoms; so does every file on such a device.
+        Some((memory, sector)) if sector.is_power_of_two() && (sector <= ATOM_BYTES || bytes.is_multiple_of(sector)) => {
+            Alignment { direct: true, sector_atoms: sector.max(ATOM_BYTES) / ATOM_BYTES, memory: memory as usize }
+        }
+        // None at all; or it would have to write beyond the end of a file with a ragged tail.
+        Some(_) => BUFFERED,
+        None => Alignment { direct: true, sector_atoms: bytes_block(file) / ATOM_BYTES, memory: super::run::ALIGNMENT },
+    }
+}
+
+/// `statx(STATX_DIOALIGN)`: alignment of memory and of offsets in bytes (0, 0: no direct access); nothing on kernels that do not say.
+fn direct_alignment(file: &File) -> Option<(u64, u64)> {
+    const STATX_DIOALIGN: u32 = 0x2000;
+    // The C library's structure has no names for the fields at 0x98 and 0x9c: the kernel's layout, 256 bytes.
+    let mut answer = [0u32; 64];
+    // SAFETY: the empty path with AT_EMPTY_PATH asks for the descriptor itself; the kernel writes at most 256 bytes to `answer`.
+    let result = unsafe {
+        libc::syscall(libc::SYS_statx, file.as_raw_fd(), c"".as_ptr(), libc::AT_EMPTY_PATH, STATX_DIOALIGN, answer.as_mut_ptr())
+    };
+    (result == 0 && answer[0] & STATX_DIOALIGN != 0).then(|| (u64::from(answer[0x98 / 4]), u64::from(answer[0x9c / 4])))
+}
+
+/// The logical sector of a block device in bytes.
+fn sector_bytes(file: &File) -> u64 {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: BLKSSZGET writes one int.
+    let result = unsafe { libc::ioctl(file.as_raw_fd(), libc::BLKSSZGET, &mut bytes) };
+    if result == 0 && bytes > 0 { bytes as u64 } else { ATOM_BYTES }
+}
+
+/// The largest command of a block device, in atoms.
+fn command_atoms(file: &File) -> u64 {
+    let Ok(metadata) = file.metadata() else { return OP_ATOMS };
+    let device = format!("/sys/dev/block/{}:{}", libc::major(metadata.rdev()), libc::minor(metadata.rdev()));
+    // A partition's limits are those of its device.
+    let limit = ["queue", "../queue"].iter().find_map(|queue| std::fs::read_to_string(format!("{device}/{queue}/max_sectors_kb")).ok());
+    limit.and_then(|limit| limit.trim().parse::<u64>().ok()).map_or(OP_ATOMS, |kib| kib * 1024 / ATOM_BYTES)
+}
+
+/// The block of the file system below a file: always enough where the kernel does not tell what direct access needs.
+fn bytes_block(file: &File) -> u64 {
+    file.metadata().map(|metadata| metadata.blksize()).unwrap_or(4096).clamp(ATOM_BYTES, super::run::ALIGNMENT as u64)
+}
+
+fn set_direct(file: &File, direct: bool) -> io::Result<()> {
+    // SAFETY: plain system calls on our own descriptor.
+    let result = unsafe {
+        let flags = libc::fcntl(file.as_raw_fd(), libc::F_GETFL);
+        let flags = if direct { flags | libc::O_DIRECT } else { flags & !libc::O_DIRECT };
+        libc::fcntl(file.as_raw_fd(), libc::F_SETFL, flags)
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Reserves the space of a new file, so that it never runs out later. A file system that cannot leaves it sparse.
+pub(crate) fn reserve(fd: RawFd, bytes: u64) -> io::Result<()> {
+    // SAFETY: a plain system call on a descriptor that the caller holds.
+    if unsafe { libc::fallocate(fd, 0, 0, bytes as libc::off_t) } == 0 {
+        return Ok(());
+    }
+    match io::Error::last_os_error() {
+        error if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOSYS)) => Ok(()),
+        error => Err(error),
+    }
+}

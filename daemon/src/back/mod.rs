@@ -1,0 +1,12 @@
+//! The back: memory, the ring and the disks behind it. The only place of the real world where operations meet devices.
+
+pub mod attach;
+pub mod disk;
+mod flight;
+pub mod occupied;
+pub mod ring;
+pub mod run;
+pub mod signals;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,94 @@
+//! Who holds a file or a block device: mounts, holders, loop devices and locks, as the kernel lists them.
+//! Only for messages and for refusing early; what really excludes others is the lock on the descriptor that the I/O uses.
+
+use std::fs;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+/// Major and minor number of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Number {
+    major: u32,
+    minor: u32,
+}
+
+impl Number {
+    fn of(device: u64) -> Number {
+        Number { major: libc::major(device), minor: libc::minor(device) }
+    }
+
+    fn sys(self) -> PathBuf {
+        PathBuf::from(format!("/sys/dev/block/{}:{}", self.major, self.minor))
+    }
+}
+
+/// Why `path` must not be touched ("mounted at /srv"), if the kernel knows a reason. Nothing to say about what cannot be looked at.
+pub fn reason(path: &Path) -> Option<String> {
+    let metadata = fs::metadata(path).ok()?;
+    if metadata.file_type().is_block_device() {
+        let number = Number::of(metadata.rdev());
+        return mount_point(number).map(|at| format!("mounted at {at}")).or_else(|| holder(number)).or_else(|| swap(path));
+    }
+    backing_loop(&metadata).or_else(|| swap(path))
+}
+
+/// Where the device or one of its partitions is mounted.
+fn mount_point(number: Number) -> Option<String> {
+    let mut numbers = vec![number];
+    let parts = fs::read_dir(number.sys()).into_iter().flatten().flatten();
+    numbers.extend(parts.filter_map(|part| parse_number(&fs::read_to_string(part.path().join("dev")).ok()?)));
+    // Fields of mountinfo: id, parent, major:minor, root, mount point, …
+    let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
+    mounts.lines().find_map(|line| {
+        let mut fields = line.split(' ').skip(2);
+        let mounted = parse_number(fields.next()?)?;
+        let at = fields.nth(1)?;
+        numbers.contains(&mounted).then(|| at.replace("\\040", " "))
+    })
+}
+
+fn parse_number(text: &str) -> Option<Number> {
+    let (major, minor) = text.trim().split_once(':')?;
+    Some(Number { major: major.parse().ok()?, minor: minor.parse().ok()? })
+}
+
+/// A device-mapper, RAID or similar device on top of it.
+fn holder(number: Number) -> Option<String> {
+    let name = fs::read_dir(number.sys().join("holders")).ok()?.flatten().next()?.file_name();
+    Some(format!("held by /dev/{}", name.to_string_lossy()))
+}
+
+fn swap(path: &Path) -> Option<String> {
+    let path = fs::canonicalize(path).ok()?;
+    let swaps = fs::read_to_string("/proc/swaps").ok()?;
+    swaps.lines().skip(1).any(|line| line.split_whitespace().next() == path.to_str()).then(|| "used as swap space".to_string())
+}
+
+/// The loop device that a file is attached to.
+fn backing_loop(file: &fs::Metadata) -> Option<String> {
+    fs::read_dir("/sys/block").ok()?.flatten().find_map(|device| {
+        let backing = fs::read_to_string(device.path().join("loop/backing_file")).ok()?;
+        let backing = fs::metadata(backing.trim_end_matches('\n')).ok()?;
+        let same = backing.ino() == file.ino() && backing.dev() == file.dev();
+        same.then(|| format!("attached to /dev/{} (losetup)", device.file_name().to_string_lossy()))
+    })
+}
+
+/// Which process holds a lock on a file: " by process 4711 (tidegate)", or nothing if the kernel does not say.
+pub fn locker(file: &fs::Metadata) -> String {
+    let Ok(locks) = fs::read_to_string("/proc/locks") else { return String::new() };
+    let number = Number::of(file.dev());
+    let place = format!("{:02x}:{:02x}:{}", number.major, number.minor, file.ino());
+    // "1: FLOCK  ADVISORY  WRITE 4711 fe:00:5505 0 EOF"; waiting locks have an arrow behind the number.
+    let holder = locks.lines().filter(|line| !line.contains("->")).find_map(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        (fields.get(5) == Some(&place.as_str())).then(|| fields[4].to_string())
+    });
+    match holder {
+        Some(pid) => {
+            let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_else(|_| "ended, but its I/O has not".to_string());
+            format!(" by process {pid} ({})", name.trim())
+        }
+        None => String::new(),
+    }
+}

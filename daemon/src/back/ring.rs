@@ -1,0 +1,443 @@
+//! The one io_uring of a volume: operations on both disks, readiness of all sockets and the timeout, in one wait.
+//! Submissions are collected over a turn and handed in by the same system call that sleeps.
+
+use std::io;
+use std::os::fd::RawFd;
+
+use io_uring::{IoUring, Probe, opcode, squeue, types};
+use tidegate_engine::op::{Action, Answer, DeviceId, Done, Limits, Op, OpId};
+use tidegate_engine::time::{Duration, Instant};
+
+use super::disk::{DEPTH, Disk};
+use super::flight::{Flight, Next};
+use super::run::Run;
+use crate::Failure;
+
+/// Submissions of one system call; more are handed in between.
+const ENTRIES: u32 = 256;
+/// Completions that wait in the ring: all operations and many sockets. Beyond that the kernel keeps them.
+const COMPLETIONS: u32 = 2048;
+/// An operation that takes longer is reported ([`Happening::Late`]); nothing is released.
+const LATE: Duration = Duration::from_secs(30);
+/// How often operations in flight are looked through.
+const LATE_GRAIN: Duration = Duration::from_secs(1);
+
+const DISKS: usize = 2;
+const READABLE: usize = 0;
+const WRITABLE: usize = 1;
+
+/// What the wait brought.
+#[derive(Debug)]
+pub enum Happening {
+    Done(Done<Run>),
+    Late(OpId),
+    /// A watched descriptor is ready; who watches it goes by the key.
+    Ready {
+        key: WatchKey,
+        readable: bool,
+        writable: bool,
+    },
+}
+
+/// Names a watched descriptor: chosen by the caller, unique among those it watches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WatchKey {
+    pub port: u32,
+    pub token: u64,
+}
+
+/// A descriptor and what is wanted of it.
+struct Watch {
+    key: WatchKey,
+    fd: RawFd,
+    wanted: [bool; 2],
+    /// A poll is in the kernel. One-shot, and put there again after each completion: so unread data wakes again.
+    armed: [bool; 2],
+    gone: bool,
+}
+
+/// The place of one operation in flight.
+#[derive(Default)]
+struct Berth {
+    flight: Option<Flight>,
+    /// The memory its submission names; kept for the next operation in this berth.
+    pieces: Vec<libc::iovec>,
+}
+
+/// Both disks, all sockets, one wait.
+pub struct Ring {
+    uring: IoUring,
+    disks: [Disk; DISKS],
+    /// `DEPTH` berths of the cache, then `DEPTH` of the origin.
+    berths: Vec<Berth>,
+    free: [Vec<u32>; DISKS],
+    /// Berths whose sectors another one is modifying.
+    held: Vec<u32>,
+    watches: Vec<Watch>,
+    free_watches: Vec<u32>,
+    /// Watches that may want a poll at the next wait.
+    to_arm: Vec<u32>,
+    /// Answered without the kernel.
+    answered: Vec<Happening>,
+    look_for_late: Instant,
+    failed: Option<io::Error>,
+}
+
+/// What a completion belongs to: the upper half of its user data; the lower is an index.
+#[derive(Clone, Copy)]
+enum Kind {
+    Operation = 0,
+    Readable = 1,
+    Writable = 2,
+    Ignored = 3,
+}
+
+fn user_data(kind: Kind, index: u32) -> u64 {
+    (kind as u64) << 32 | u64::from(index)
+}
+
+impl Ring {
+    /// # Errors
+    /// One line: this kernel has no io_uring, forbids it, or lacks an operation.
+    pub fn new(cache: Disk, origin: Disk) -> Result<Ring, Failure> {
+        let uring = build().map_err(|error| Failure::new(Failure::SYSTEM, no_ring(&error)))?;
+        let failed = |error: io::Error| Failure::new(Failure::SYSTEM, format!("io_uring: the disks cannot be registered: {error}"));
+        probe(&uring)?;
+        uring.submitter().register_files(&[cache.fd(), origin.fd()]).map_err(failed)?;
+        let free = |first: usize| (first..first + DEPTH).rev().map(|berth| berth as u32).collect();
+        Ok(Ring {
+            uring,
+            disks: [cache, origin],
+            berths: (0..DISKS * DEPTH).map(|_| Berth::default()).collect(),
+            free: [free(0), free(DEPTH)],
+            held: Vec::new(),
+            watches: Vec::new(),
+            free_watches: Vec::new(),
+            to_arm: Vec::new(),
+            answered: Vec::new(),
+            look_for_late: Instant::ZERO,
+            failed: None,
+        })
+    }
+
+    /// Of the cache and of the origin.
+    pub fn limits(&self) -> [Limits; DISKS] {
+        [self.disks[0].limits(), self.disks[1].limits()]
+    }
+
+    pub fn disk(&self, device: DeviceId) -> &Disk {
+        &self.disks[place(device)]
+    }
+
+    /// Operations in flight on both disks.
+    pub fn in_flight(&self) -> usize {
+        DISKS * DEPTH - self.free[0].len() - self.free[1].len()
+    }
+
+    /// Queues an operation; the next [`Ring::wait`] hands it to the kernel.
+    ///
+    /// # Panics
+    /// If more operations are in flight than [`Limits::depth`], or the span lies beyond the device.
+    pub fn start(&mut self, now: Instant, op: Op<Run>) {
+        let device = place(op.device);
+        if let Action::Allocation(_, span) = op.action {
+            let answer = Answer::Allocation(self.disks[device].allocation(span));
+            return self.answered.push(Happening::Done(Done { id: op.id, result: Ok(answer) }));
+        }
+        let berth = self.free[device].pop().expect("the engine keeps to Limits::depth");
+        if self.in_flight() == 1 {
+            self.look_for_late = now + LATE_GRAIN;
+        }
+        let flight = Flight::new(op.id, now, op.action, &self.disks[device]);
+        let modifies = flight.modifies();
+        self.berths[berth as usize].flight = Some(flight);
+        if modifies.is_some_and(|_| self.is_modified_by_another(berth)) {
+            return self.held.push(berth);
+        }
+        self.submit_berth(berth);
+    }
+
+    /// Does an operation that is not held modify a sector of this one?
+    fn is_modified_by_another(&self, berth: u32) -> bool {
+        let device = berth as usize / DEPTH;
+        let span = |berth: usize| self.berths[berth].flight.as_ref().and_then(Flight::modifies);
+        let mine = span(berth as usize).expect("asked for a modifying flight");
+        (device * DEPTH..(device + 1) * DEPTH)
+            .filter(|other| *other != berth as usize && !self.held.contains(&(*other as u32)))
+            .any(|other| span(other).is_some_and(|other| other.overlaps(mine)))
+    }
+
+    fn submit_berth(&mut self, berth: u32) {
+        let device = berth as usize / DEPTH;
+        let Berth { flight, pieces } = &mut self.berths[berth as usize];
+        let flight = flight.as_mut().expect("a berth that submits is taken");
+        let entry = flight.submission(types::Fixed(device as u32), &self.disks[device], pieces).user_data(user_data(Kind::Operation, berth));
+        self.push(&entry);
+    }
+
+    fn push(&mut self, entry: &squeue::Entry) {
+        loop {
+            // SAFETY: what an operation's entry points to (the memory of its runs, its pieces) lies in the berth and stays there
+            // unchanged until the completion was handled; `Drop` leaks it if that never comes. Polls and cancels point nowhere.
+            if unsafe { self.uring.submission().push(entry) }.is_ok() {
+                return;
+            }
+            // Full: hand in what is there. An error is reported by the next wait.
+            match self.uring.submit() {
+                Ok(_) => {}
+                Err(error) if is_passing(&error) => {}
+                Err(error) => {
+                    self.failed.get_or_insert(error);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Watches a descriptor from now on for what is wanted, instead of what was wanted before. Neither: not any more, and the
+    /// caller may close it.
+    pub fn watch(&mut self, key: WatchKey, fd: RawFd, readable: bool, writable: bool) {
+        let known = self.watches.iter().position(|watch| watch.key == key && !watch.gone);
+        let index = match (known, readable || writable) {
+            (Some(index), true) => index,
+            (Some(index), false) => return self.forget(index),
+            (None, true) => self.new_watch(key, fd),
+            (None, false) => return,
+        };
+        self.watches[index].wanted = [readable, writable];
+        self.to_arm.push(index as u32);
+    }
+
+    fn new_watch(&mut self, key: WatchKey, fd: RawFd) -> usize {
+        let watch = Watch { key, fd, wanted: [false; 2], armed: [false; 2], gone: false };
+        match self.free_watches.pop() {
+            Some(index) => {
+                self.watches[index as usize] = watch;
+                index as usize
+            }
+            None => {
+                self.watches.push(watch);
+                self.watches.len() - 1
+            }
+        }
+    }
+
+    fn forget(&mut self, index: usize) {
+        let watch = &mut self.watches[index];
+        watch.gone = true;
+        watch.wanted = [false; 2];
+        let armed = watch.armed;
+        if armed == [false; 2] {
+            return self.free_watches.push(index as u32);
+        }
+        for (way, kind) in [(READABLE, Kind::Readable), (WRITABLE, Kind::Writable)] {
+            if armed[way] {
+                let entry = opcode::PollRemove::new(user_data(kind, index as u32)).build();
+                self.push(&entry.user_data(user_data(Kind::Ignored, 0)));
+            }
+        }
+    }
+
+    fn arm(&mut self) {
+        while let Some(index) = self.to_arm.pop() {
+            let watch = &mut self.watches[index as usize];
+            let missing = [watch.wanted[READABLE] && !watch.armed[READABLE], watch.wanted[WRITABLE] && !watch.armed[WRITABLE]];
+            watch.armed = [watch.armed[READABLE] || missing[READABLE], watch.armed[WRITABLE] || missing[WRITABLE]];
+            let fd = types::Fd(watch.fd);
+            for (way, kind, mask) in [(READABLE, Kind::Readable, libc::POLLIN), (WRITABLE, Kind::Writable, libc::POLLOUT)] {
+                if missing[way] {
+                    self.push(&opcode::PollAdd::new(fd, mask as u32).build().user_data(user_data(kind, index)));
+                }
+            }
+        }
+    }
+
+    /// Hands in everything queued and sleeps until something happened, or `deadline` (at once if that has passed); appends what
+    /// happened. `now` is the caller's clock.
+    ///
+    /// # Errors
+    /// The ring itself failed: nothing can be done with this volume any more.
+    pub fn wait(&mut self, now: Instant, deadline: Option<Instant>, happenings: &mut Vec<Happening>) -> io::Result<()> {
+        self.arm();
+        if let Some(error) = self.failed.take() {
+            return Err(error);
+        }
+        let late = (self.in_flight() > 0).then_some(self.look_for_late);
+        let deadline = if self.answered.is_empty() { earliest(deadline, late) } else { Some(now) };
+        happenings.append(&mut self.answered);
+        self.enter(now, deadline)?;
+        loop {
+            let next = self.uring.completion().next();
+            let Some(completion) = next else { break };
+            self.complete(completion.user_data(), completion.result(), happenings);
+        }
+        Ok(())
+    }
+
+    fn enter(&mut self, now: Instant, deadline: Option<Instant>) -> io::Result<()> {
+        let ready = !self.uring.completion().is_empty();
+        let result = match deadline.map(|deadline| deadline.since(now)) {
+            _ if ready => self.uring.submit(),
+            None => self.uring.submit_and_wait(1),
+            Some(Duration::ZERO) => self.uring.submit(),
+            Some(Duration(ns)) => {
+                let time = types::Timespec::new().sec(ns / 1_000_000_000).nsec((ns % 1_000_000_000) as u32);
+                self.uring.submitter().submit_with_args(1, &types::SubmitArgs::new().timespec(&time))
+            }
+        };
+        match result {
+            Ok(_) => Ok(()),
+            Err(error) if is_passing(&error) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn complete(&mut self, user_data: u64, result: i32, happenings: &mut Vec<Happening>) {
+        let index = user_data as u32;
+        match user_data >> 32 {
+            kind if kind == Kind::Operation as u64 => self.complete_operation(index, result, happenings),
+            kind if kind == Kind::Readable as u64 => self.complete_poll(index, READABLE, result, happenings),
+            kind if kind == Kind::Writable as u64 => self.complete_poll(index, WRITABLE, result, happenings),
+            kind => assert_eq!(kind, Kind::Ignored as u64, "a completion of nothing"),
+        }
+    }
+
+    fn complete_operation(&mut self, berth: u32, result: i32, happenings: &mut Vec<Happening>) {
+        let device = berth as usize / DEPTH;
+        let flight = self.berths[berth as usize].flight.as_mut().expect("a completion of an operation in flight");
+        match flight.completed(result, &mut self.disks[device]) {
+            Next::Again => self.submit_berth(berth),
+            Next::End(result) => {
+                let flight = self.berths[berth as usize].flight.take().expect("looked at above");
+                self.free[device].push(berth);
+                happenings.push(Happening::Done(Done { id: flight.id, result }));
+                if flight.modifies().is_some() {
+                    self.release_held();
+                }
+            }
+        }
+    }
+
+    fn release_held(&mut self) {
+        let mut place = 0;
+        while let Some(&berth) = self.held.get(place) {
+            if self.is_modified_by_another(berth) {
+                place += 1;
+            } else {
+                self.held.remove(place);
+                self.submit_berth(berth);
+            }
+        }
+    }
+
+    fn complete_poll(&mut self, index: u32, way: usize, result: i32, happenings: &mut Vec<Happening>) {
+        let watch = &mut self.watches[index as usize];
+        watch.armed[way] = false;
+        if watch.gone {
+            if watch.armed == [false; 2] {
+                self.free_watches.push(index);
+            }
+            return;
+        }
+        if !watch.wanted[way] {
+            return; // withdrawn meanwhile; armed again when it is wanted again
+        }
+        self.to_arm.push(index);
+        // An error or a hang-up is both: whatever the owner tries next tells it.
+        let broken = result < 0 || result & i32::from(libc::POLLERR | libc::POLLHUP | libc::POLLNVAL) != 0;
+        let happening = Happening::Ready { key: watch.key, readable: broken || way == READABLE, writable: broken || way == WRITABLE };
+        happenings.push(happening);
+    }
+
+    /// Reports operations that take unusually long, each once. Call it when the wait has ended.
+    pub fn look_for_late(&mut self, now: Instant, happenings: &mut Vec<Happening>) {
+        if now < self.look_for_late || self.in_flight() == 0 {
+            return;
+        }
+        self.look_for_late = now + LATE_GRAIN;
+        for flight in self.berths.iter_mut().filter_map(|berth| berth.flight.as_mut()) {
+            if !flight.late && now.since(flight.started) >= LATE {
+                flight.late = true;
+                happenings.push(Happening::Late(flight.id));
+            }
+        }
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        // The kernel may still read and write the memory of operations in flight: it is never given back.
+        if self.in_flight() > 0 {
+            std::mem::forget(std::mem::take(&mut self.berths));
+        }
+    }
+}
+
+fn place(device: DeviceId) -> usize {
+    match device {
+        DeviceId::Cache => 0,
+        DeviceId::Origin => 1,
+    }
+}
+
+fn earliest(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
+    [one, other].into_iter().flatten().min()
+}
+
+/// Errors of the system call that mean "look again", not "broken": the timeout, a signal, completions first, memory short for now.
+fn is_passing(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN))
+}
+
+/// With everything that makes one thread's ring cheap, or without where the kernel is older.
+fn build() -> io::Result<IoUring> {
+    let mut plain = IoUring::builder();
+    plain.setup_cqsize(COMPLETIONS).setup_clamp().setup_submit_all();
+    let mut shared = plain.clone();
+    shared.setup_coop_taskrun().setup_taskrun_flag();
+    let mut single = plain.clone();
+    single.setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag();
+    let mut oldest = IoUring::builder();
+    oldest.setup_cqsize(COMPLETIONS).setup_clamp();
+    let is_new = |error: &io::Error| error.raw_os_error() == Some(libc::EINVAL);
+    let mut last = None;
+    for builder in [single, shared, plain, oldest] {
+        match builder.build(ENTRIES) {
+            Ok(ring) => return Ok(ring),
+            Err(error) if is_new(&error) => last = Some(error),
+            Err(error) => return Err(error),
+        }
+    }
+    Err(last.expect("each attempt ended with an error"))
+}
+
+fn probe(uring: &IoUring) -> Result<(), Failure> {
+    let lacking = |what: &str| Failure::new(Failure::SYSTEM, format!("this kernel's io_uring lacks {what}; Linux 5.11 or newer is needed"));
+    let parameters = uring.params();
+    if !parameters.is_feature_nodrop() || !parameters.is_feature_submit_stable() || !parameters.is_feature_ext_arg() {
+        return Err(lacking("timeouts of waits"));
+    }
+    let mut probe = Probe::new();
+    uring.submitter().register_probe(&mut probe).map_err(|_| lacking("its probe"))?;
+    let needed = [
+        ("read", opcode::Read::CODE),
+        ("write", opcode::Write::CODE),
+        ("writev", opcode::Writev::CODE),
+        ("fsync", opcode::Fsync::CODE),
+        ("fallocate", opcode::Fallocate::CODE),
+        ("poll", opcode::PollAdd::CODE),
+        ("poll removal", opcode::PollRemove::CODE),
+    ];
+    needed.iter().try_for_each(|(what, code)| if probe.is_supported(*code) { Ok(()) } else { Err(lacking(what)) })
+}
+
+fn no_ring(error: &io::Error) -> String {
+    match error.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => {
+            format!("io_uring is forbidden here ({error}); allow it (sysctl kernel.io_uring_disabled, or the container's seccomp profile)")
+        }
+        Some(libc::ENOSYS) => format!("this kernel has no io_uring ({error}); Linux 5.11 or newer is needed"),
+        Some(libc::ENOMEM) => format!("io_uring: not enough memory that may be locked ({error}); raise it with `ulimit -l`"),
+        _ => format!("io_uring cannot be set up: {error}"),
+    }
+}

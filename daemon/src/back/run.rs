@@ -1,0 +1,379 @@
+//! `Run`: contents of whole atoms in aligned memory, shared by reference count; production's [`Payload`].
+//! A [`RunMut`] is filled by one owner (a socket, a device), frozen, and never changes again. Memory comes from size
+//! classes with free lists and is zeroed when it enters the process: nobody ever sees what was not written here, and a
+//! steady load neither allocates nor faults a page in.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, Ordering, fence};
+use std::sync::{Mutex, OnceLock};
+
+use tidegate_engine::block::ATOM_BYTES;
+use tidegate_engine::payload::Payload;
+
+/// Every slab starts at a multiple of this: what the strictest device asks of memory.
+pub const ALIGNMENT: usize = 4096;
+
+/// Size classes: 4 KiB << class, up to 1 MiB.
+const CLASSES: usize = 9;
+const CLASS_BYTES_MAX: usize = ALIGNMENT << (CLASSES - 1);
+/// Slabs are cut from chunks of this size and alignment: one huge page where the kernel gives one. Then 1 MiB is one piece for a
+/// device, where 256 pages would be too many and the operation would be split. Chunks are kept: what was needed once is again.
+const CHUNK_BYTES: usize = 2 << 20;
+
+const ATOM: usize = ATOM_BYTES as usize;
+const _: () = assert!(CLASS_BYTES_MAX == 1 << 20 && CHUNK_BYTES.is_multiple_of(CLASS_BYTES_MAX));
+
+/// One piece of aligned memory and how many runs share it. The header lives and is recycled with its memory.
+struct Slab {
+    refs: AtomicU32,
+    /// `CLASSES`: too large for the pool, returned to the allocator.
+    class: usize,
+    bytes: usize,
+    data: NonNull<u8>,
+}
+
+impl Slab {
+    fn layout(bytes: usize) -> Layout {
+        Layout::from_size_align(bytes, ALIGNMENT).expect("a slab is far smaller than the address space")
+    }
+
+    fn boxed(class: usize, bytes: usize, data: NonNull<u8>) -> NonNull<Slab> {
+        NonNull::from(Box::leak(Box::new(Slab { refs: AtomicU32::new(0), class, bytes, data })))
+    }
+
+    /// A slab too large for the pool.
+    fn allocate(bytes: usize) -> NonNull<Slab> {
+        let layout = Slab::layout(bytes);
+        // SAFETY: the layout's size is not zero.
+        let data = NonNull::new(unsafe { alloc_zeroed(layout) }).unwrap_or_else(|| handle_alloc_error(layout));
+        Slab::boxed(CLASSES, bytes, data)
+    }
+
+    /// Back to the allocator with it.
+    fn release(slab: NonNull<Slab>) {
+        // SAFETY: nobody else refers to the slab (its count is zero and it is in no list); it came from `boxed`.
+        let slab = unsafe { Box::from_raw(slab.as_ptr()) };
+        assert_eq!(slab.class, CLASSES, "a slab cut from a chunk stays in the pool");
+        // SAFETY: `data` came from `allocate` with this layout.
+        unsafe { dealloc(slab.data.as_ptr(), Slab::layout(slab.bytes)) };
+    }
+}
+
+/// Zeroed memory, aligned to its own size, for good.
+fn chunk() -> NonNull<u8> {
+    // SAFETY: an anonymous mapping of twice the size holds an aligned chunk; what lies around it is unmapped, all of it ours.
+    unsafe {
+        let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        let mapped = libc::mmap(std::ptr::null_mut(), 2 * CHUNK_BYTES, protection, flags, -1, 0);
+        if mapped == libc::MAP_FAILED {
+            handle_alloc_error(Slab::layout(CHUNK_BYTES));
+        }
+        let before = mapped.addr().next_multiple_of(CHUNK_BYTES) - mapped.addr();
+        let chunk = mapped.byte_add(before);
+        if before > 0 {
+            libc::munmap(mapped, before);
+        }
+        if before < CHUNK_BYTES {
+            libc::munmap(chunk.byte_add(CHUNK_BYTES), CHUNK_BYTES - before);
+        }
+        // Only advice: without huge pages everything works, a little slower.
+        libc::madvise(chunk, CHUNK_BYTES, libc::MADV_HUGEPAGE);
+        NonNull::new_unchecked(chunk.cast())
+    }
+}
+
+/// The free slabs of one size.
+struct FreeList(Mutex<Vec<NonNull<Slab>>>);
+
+// SAFETY: the list owns its slabs alone (their count is zero), and the mutex orders who takes them.
+unsafe impl Sync for FreeList {}
+
+static POOL: [FreeList; CLASSES] = [const { FreeList(Mutex::new(Vec::new())) }; CLASSES];
+
+impl FreeList {
+    fn list(&self) -> std::sync::MutexGuard<'_, Vec<NonNull<Slab>>> {
+        self.0.lock().expect("nothing panics while it holds a free list")
+    }
+
+    fn take(&self, class: usize) -> NonNull<Slab> {
+        let mut list = self.list();
+        if list.is_empty() {
+            let (bytes, chunk) = (ALIGNMENT << class, chunk());
+            // SAFETY: every offset lies inside the chunk just made.
+            list.extend((0..CHUNK_BYTES).step_by(bytes).rev().map(|at| Slab::boxed(class, bytes, unsafe { chunk.add(at) })));
+        }
+        list.pop().expect("filled above")
+    }
+}
+
+fn take(bytes: usize) -> NonNull<Slab> {
+    if bytes > CLASS_BYTES_MAX {
+        return Slab::allocate(bytes.next_multiple_of(ALIGNMENT));
+    }
+    let class = (bytes.next_power_of_two().max(ALIGNMENT) / ALIGNMENT).trailing_zeros() as usize;
+    POOL[class].take(class)
+}
+
+fn put(slab: NonNull<Slab>) {
+    // SAFETY: the caller held the last reference, so the slab is alive and nobody changes it.
+    match unsafe { slab.as_ref() }.class {
+        CLASSES => Slab::release(slab),
+        class => POOL[class].list().push(slab),
+    }
+}
+
+/// Memory for `atoms` atoms with one owner, to be filled and then frozen. What it holds before is arbitrary: recycled
+/// contents of this process, so whoever shows it to a client has filled all of it first.
+pub struct RunMut {
+    slab: NonNull<Slab>,
+    atoms: u64,
+}
+
+// SAFETY: the slab belongs to this value alone.
+unsafe impl Send for RunMut {}
+
+impl RunMut {
+    /// # Panics
+    /// If `atoms` is zero or does not fit a `u32` (2 TiB).
+    pub fn new(atoms: u64) -> RunMut {
+        assert!(atoms > 0 && u32::try_from(atoms).is_ok(), "a run of {atoms} atoms");
+        RunMut { slab: take(atoms as usize * ATOM), atoms }
+    }
+
+    /// Length in atoms.
+    pub fn atoms(&self) -> u64 {
+        self.atoms
+    }
+
+    pub fn as_slice(&self) -> &[u8] {
+        // SAFETY: the slab holds at least `atoms` atoms of initialised memory, and `&self` excludes writers.
+        unsafe { std::slice::from_raw_parts(self.slab.as_ref().data.as_ptr(), self.atoms as usize * ATOM) }
+    }
+
+    pub fn as_mut_slice(&mut self) -> &mut [u8] {
+        // SAFETY: as above, and `&mut self` is the only way to the memory.
+        unsafe { std::slice::from_raw_parts_mut(self.slab.as_ref().data.as_ptr(), self.atoms as usize * ATOM) }
+    }
+
+    /// From here on it is shared and immutable.
+    pub fn freeze(self) -> Run {
+        let run = Run { slab: self.slab, start: 0, atoms: self.atoms as u32 };
+        // SAFETY: the slab is alive; `self` is its only owner.
+        unsafe { self.slab.as_ref() }.refs.store(1, Ordering::Relaxed);
+        std::mem::forget(self);
+        run
+    }
+}
+
+impl Drop for RunMut {
+    fn drop(&mut self) {
+        put(self.slab);
+    }
+}
+
+impl fmt::Debug for RunMut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RunMut({} atoms)", self.atoms)
+    }
+}
+
+/// Immutable contents of whole atoms: a range of a shared slab. Cloning and slicing copy nothing.
+pub struct Run {
+    slab: NonNull<Slab>,
+    /// First atom in the slab.
+    start: u32,
+    atoms: u32,
+}
+
+// SAFETY: the contents never change while a `Run` exists, and the count is atomic.
+unsafe impl Send for Run {}
+// SAFETY: as above.
+unsafe impl Sync for Run {}
+
+impl Run {
+    pub fn as_slice(&self) -> &[u8] {
+        // SAFETY: the range lies inside the slab (kept by `slice`), whose memory is initialised and immutable.
+        unsafe {
+            let data = self.slab.as_ref().data.add(self.start as usize * ATOM);
+            std::slice::from_raw_parts(data.as_ptr(), self.atoms as usize * ATOM)
+        }
+    }
+
+    /// Length in bytes.
+    pub fn bytes(&self) -> usize {
+        self.atoms as usize * ATOM
+    }
+
+    fn share(&self, start: u32, atoms: u32) -> Run {
+        // SAFETY: `self` keeps the slab alive.
+        let before = unsafe { self.slab.as_ref() }.refs.fetch_add(1, Ordering::Relaxed);
+        assert!(before < u32::MAX / 2, "the reference count of a slab is about to overflow");
+        Run { slab: self.slab, start, atoms }
+    }
+}
+
+impl Clone for Run {
+    fn clone(&self) -> Run {
+        self.share(self.start, self.atoms)
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        // SAFETY: `self` keeps the slab alive until this decrement.
+        if unsafe { self.slab.as_ref() }.refs.fetch_sub(1, Ordering::Release) == 1 {
+            fence(Ordering::Acquire);
+            put(self.slab);
+        }
+    }
+}
+
+impl fmt::Debug for Run {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Run({} atoms)", self.atoms)
+    }
+}
+
+impl PartialEq for Run {
+    fn eq(&self, other: &Run) -> bool {
+        self.as_slice() == other.as_slice()
+    }
+}
+
+impl Eq for Run {}
+
+/// 1 MiB of zeros that everybody shares.
+fn zeros() -> &'static Run {
+    static ZEROS: OnceLock<Run> = OnceLock::new();
+    ZEROS.get_or_init(|| zeroed((CLASS_BYTES_MAX / ATOM) as u64))
+}
+
+fn zeroed(atoms: u64) -> Run {
+    let mut run = RunMut::new(atoms);
+    run.as_mut_slice().fill(0);
+    run.freeze()
+}
+
+impl Payload for Run {
+    fn atoms(&self) -> u64 {
+        u64::from(self.atoms)
+    }
+
+    fn zero(atoms: u64) -> Run {
+        if atoms <= zeros().atoms() { zeros().slice(0, atoms) } else { zeroed(atoms) }
+    }
+
+    fn slice(&self, start: u64, atoms: u64) -> Run {
+        assert!(atoms > 0, "a run is never empty");
+        assert!(start + atoms <= self.atoms(), "atoms {start}+{atoms} of a run of {}", self.atoms);
+        self.share(self.start + start as u32, atoms as u32)
+    }
+
+    fn concat(parts: &[Run]) -> Run {
+        if let [part] = parts {
+            return part.clone();
+        }
+        let mut whole = RunMut::new(parts.iter().map(Run::atoms).sum());
+        let mut rest = whole.as_mut_slice();
+        for part in parts {
+            let (here, behind) = rest.split_at_mut(part.bytes());
+            here.copy_from_slice(part.as_slice());
+            rest = behind;
+        }
+        whole.freeze()
+    }
+
+    fn checksum(&self) -> u32 {
+        // With 512-bit multiplications where there are any: two to three times the CRC instructions, and it is paid for every byte.
+        crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, self.as_slice()) as u32
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Run {
+        assert!(bytes.len().is_multiple_of(ATOM), "{} bytes are not whole atoms", bytes.len());
+        let mut run = RunMut::new((bytes.len() / ATOM) as u64);
+        run.as_mut_slice().copy_from_slice(bytes);
+        run.freeze()
+    }
+
+    fn append_to(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(self.as_slice());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(atoms: u64, seed: u8) -> Run {
+        let mut run = RunMut::new(atoms);
+        run.as_mut_slice().iter_mut().enumerate().for_each(|(at, byte)| *byte = (at / ATOM) as u8 ^ seed);
+        run.freeze()
+    }
+
+    #[test]
+    fn a_slice_shares_the_memory_and_sees_its_atoms() {
+        let whole = run(8, 0x40);
+        let part = whole.slice(2, 3).slice(1, 2);
+        assert_eq!(part.as_slice().as_ptr(), whole.as_slice()[3 * ATOM..].as_ptr());
+        assert_eq!(part, Run::concat(&[whole.slice(3, 1), whole.slice(4, 1)]));
+        drop(whole);
+        assert!(part.as_slice()[..ATOM].iter().all(|byte| *byte == 3 ^ 0x40));
+    }
+
+    #[test]
+    fn every_size_is_aligned_and_whole() {
+        for atoms in [1, 7, 8, 9, 255, 256, 2047, 2048, 2049, 70_000] {
+            let mut memory = RunMut::new(atoms);
+            assert_eq!(memory.as_mut_slice().len(), atoms as usize * ATOM);
+            assert!(memory.as_slice().as_ptr().addr().is_multiple_of(ALIGNMENT));
+            memory.as_mut_slice().fill(0xaa);
+            assert_eq!(memory.freeze().atoms(), atoms);
+        }
+    }
+
+    #[test]
+    fn zero_is_zero_even_after_dirty_memory_was_recycled() {
+        for atoms in [1, 8, 2048, 4096] {
+            let mut dirty = RunMut::new(atoms);
+            dirty.as_mut_slice().fill(0xff);
+            drop(dirty);
+            let zero = Run::zero(atoms);
+            assert_eq!(zero.atoms(), atoms);
+            assert!(zero.as_slice().iter().all(|byte| *byte == 0));
+        }
+    }
+
+    #[test]
+    fn a_run_in_use_is_never_handed_out_again() {
+        let threads: Vec<_> = (0..4u8)
+            .map(|seed| {
+                std::thread::spawn(move || {
+                    let mut kept: Vec<(Run, u8)> = Vec::new();
+                    for step in 0..2_000u64 {
+                        let seed = seed ^ step as u8;
+                        kept.push((run(1 + step % 40, seed), seed));
+                        if step % 3 == 0 {
+                            let (old, seed) = kept.swap_remove((step as usize * 7) % kept.len());
+                            assert_eq!(old, run(old.atoms(), seed));
+                        }
+                    }
+                    kept.iter().for_each(|(old, seed)| assert_eq!(*old, run(old.atoms(), *seed)));
+                })
+            })
+            .collect();
+        threads.into_iter().for_each(|thread| thread.join().expect("the thread found no mix-up"));
+    }
+
+    #[test]
+    fn the_checksum_is_crc32c_of_the_bytes() {
+        for atoms in [1, 3, 8, 2048] {
+            let run = run(atoms, 0x35);
+            assert_eq!(run.checksum(), crc32c::crc32c(run.as_slice()));
+        }
+        let mut again = Vec::new();
+        run(3, 9).append_to(&mut again);
+        assert_eq!(Run::from_bytes(&again), run(3, 9));
+    }
+}

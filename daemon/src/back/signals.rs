@@ -1,0 +1,47 @@
+//! SIGTERM, SIGINT and SIGHUP as a descriptor in the volume's one loop; SIGPIPE is nobody's business.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsRawFd, FromRawFd, RawFd};
+
+/// The signals that stop a volume, as they arrive.
+pub struct Signals {
+    file: File,
+}
+
+impl Signals {
+    /// From here on these signals do not interrupt: they are read. Call it before any thread is started, so that none takes them.
+    pub fn take() -> io::Result<Signals> {
+        // SAFETY: plain system calls. The set is initialised by sigemptyset before it is used.
+        unsafe {
+            libc::signal(libc::SIGPIPE, libc::SIG_IGN);
+            let mut set = std::mem::zeroed();
+            libc::sigemptyset(&mut set);
+            for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
+                libc::sigaddset(&mut set, signal);
+            }
+            let errno = libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
+            if errno != 0 {
+                return Err(io::Error::from_raw_os_error(errno));
+            }
+            match libc::signalfd(-1, &set, libc::SFD_NONBLOCK | libc::SFD_CLOEXEC) {
+                -1 => Err(io::Error::last_os_error()),
+                // Ours alone.
+                fd => Ok(Signals { file: File::from_raw_fd(fd) }),
+            }
+        }
+    }
+
+    /// Readable when a signal has come.
+    pub fn fd(&self) -> RawFd {
+        self.file.as_raw_fd()
+    }
+
+    /// The next signal that has come, if any.
+    pub fn next(&mut self) -> Option<i32> {
+        let mut info = [0; size_of::<libc::signalfd_siginfo>()];
+        self.file.read_exact(&mut info).ok()?;
+        // The structure starts with the signal's number.
+        Some(u32::from_ne_bytes(info[..4].try_into().expect("four bytes")) as i32)
+    }
+}

@@ -1,0 +1,365 @@
+//! The back against the naive thing: random operations on real files through the ring, compared with a flat array; and what the
+//! one wait owes the sockets.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+use tidegate_engine::block::{ATOM_BYTES, Span};
+use tidegate_engine::op::{Action, Answer, Class, DeviceError, DeviceId, Done, Hole, Op, OpId, Zone};
+use tidegate_engine::payload::Payload;
+use tidegate_engine::request::Extent;
+use tidegate_engine::time::{Duration, Instant};
+
+use super::disk::{Access, DEPTH, Disk};
+use super::ring::{Happening, Ring, WatchKey};
+use super::run::{Run, RunMut};
+
+const ATOMS: u64 = 4096;
+
+fn sparse(folder: &Path, name: &str, bytes: u64) -> std::path::PathBuf {
+    let path = folder.join(name);
+    File::create(&path).and_then(|file| file.set_len(bytes)).expect("a file of the test");
+    path
+}
+
+fn open(path: &Path, role: DeviceId) -> Disk {
+    Disk::open(path, role, Access::Alone).expect("a free file")
+}
+
+/// A ring over two new files whose sectors have so many atoms.
+fn ring(folder: &Path, sector: u64) -> Ring {
+    let [cache, origin] = [("cache", DeviceId::Cache), ("origin", DeviceId::Origin)]
+        .map(|(name, role)| open(&sparse(folder, name, ATOMS * ATOM_BYTES), role))
+        .map(|disk| if sector == 1 { disk } else { disk.with_sectors(sector) });
+    Ring::new(cache, origin).expect("io_uring")
+}
+
+fn op(id: u64, device: DeviceId, action: Action<Run>) -> Op<Run> {
+    Op { id: OpId(id), device, class: Class::Client, action }
+}
+
+/// Waits until `count` operations have ended.
+fn finish(ring: &mut Ring, count: usize) -> Vec<Done<Run>> {
+    let mut done = Vec::new();
+    let mut happenings = Vec::new();
+    while done.len() < count {
+        ring.wait(Instant::ZERO, None, &mut happenings).expect("the ring works");
+        done.extend(happenings.drain(..).filter_map(|happening| match happening {
+            Happening::Done(done) => Some(done),
+            Happening::Late(_) | Happening::Ready { .. } => None,
+        }));
+    }
+    done
+}
+
+fn one(ring: &mut Ring, device: DeviceId, action: Action<Run>) -> Result<Answer<Run>, DeviceError> {
+    ring.start(Instant::ZERO, op(0, device, action));
+    finish(ring, 1).pop().expect("one").result
+}
+
+/// A generator of its own: the same steps in every run.
+struct Chance(u64);
+
+impl Chance {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (self.0 >> 33) % limit
+    }
+}
+
+fn random(chance: &mut Chance, atoms: u64) -> Run {
+    let mut run = RunMut::new(atoms);
+    run.as_mut_slice().chunks_mut(8).for_each(|word| word.copy_from_slice(&chance.below(u64::MAX >> 1).to_le_bytes()));
+    run.freeze()
+}
+
+/// `whole` in one to four pieces, some of them neighbours in memory and some not.
+fn pieces(chance: &mut Chance, whole: &Run) -> Vec<Run> {
+    let mut parts = Vec::new();
+    let mut at = 0;
+    while at < whole.atoms() {
+        let rest = whole.atoms() - at;
+        let length = if parts.len() == 3 { rest } else { 1 + chance.below(rest) };
+        let part = whole.slice(at, length);
+        parts.push(if chance.below(2) == 0 { part } else { Run::from_bytes(part.as_slice()) });
+        at += length;
+    }
+    parts
+}
+
+/// Batches of operations that do not overlap, as the engine hands them out, against an array of bytes.
+fn conforms(sector: u64, seed: u64) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut ring = ring(folder.path(), sector);
+    let mut flat = vec![vec![0u8; (ATOMS * ATOM_BYTES) as usize]; 2];
+    let mut chance = Chance(seed);
+    for step in 0..150 {
+        let mut reads = Vec::new();
+        // One operation in each stripe of a batch: neighbours share sectors, none overlap.
+        let stripes = 1 + chance.below(24);
+        let width = ATOMS / stripes;
+        for stripe in 0..stripes {
+            let start = stripe * width + chance.below(width / 2);
+            let span = Span::new(start, 1 + chance.below((stripe + 1) * width - start));
+            let bytes = span.offset() as usize..(span.offset() + span.bytes()) as usize;
+            let device = if chance.below(2) == 0 { DeviceId::Cache } else { DeviceId::Origin };
+            let array = &mut flat[usize::from(device == DeviceId::Origin)];
+            let action = match chance.below(8) {
+                0..4 => {
+                    reads.push((stripe, array[bytes].to_vec()));
+                    Action::Read(Zone::Data, span)
+                }
+                4..7 => {
+                    let whole = random(&mut chance, span.atoms);
+                    array[bytes].copy_from_slice(whole.as_slice());
+                    Action::Write(Zone::Data, span, pieces(&mut chance, &whole))
+                }
+                _ => {
+                    array[bytes].fill(0);
+                    Action::Zero(Zone::Data, span, if chance.below(2) == 0 { Hole::Allowed } else { Hole::Forbidden })
+                }
+            };
+            ring.start(Instant::ZERO, op(stripe, device, action));
+        }
+        for done in finish(&mut ring, stripes as usize) {
+            let answer = done.result.expect("a sound disk");
+            if let Some((_, expected)) = reads.iter().find(|(stripe, _)| *stripe == done.id.0) {
+                let Answer::Data(parts) = answer else { panic!("a read answers with data") };
+                assert!(Run::concat(&parts).as_slice() == expected, "step {step}: {:?}", done.id);
+            }
+        }
+        assert_eq!(ring.in_flight(), 0);
+    }
+    for (device, flat) in [DeviceId::Cache, DeviceId::Origin].into_iter().zip(&flat) {
+        assert!(matches!(one(&mut ring, device, Action::Flush), Ok(Answer::Done)));
+        let path = ring.disk(device).path().to_owned();
+        assert!(std::fs::read(path).expect("readable") == *flat);
+    }
+}
+
+#[test]
+fn random_operations_leave_what_an_array_would_hold() {
+    (0..4).for_each(|seed| conforms(1, seed));
+}
+
+#[test]
+fn a_device_with_large_sectors_loses_no_neighbouring_atom() {
+    (0..4).for_each(|seed| conforms(8, seed));
+}
+
+#[test]
+fn a_device_that_cannot_zero_gets_zeros_written() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let [mut cache, origin] =
+        [("cache", DeviceId::Cache), ("origin", DeviceId::Origin)].map(|(name, role)| open(&sparse(folder.path(), name, 8 << 20), role));
+    (cache.punches, cache.zeroes) = (false, false);
+    let mut ring = Ring::new(cache, origin).expect("io_uring");
+    let span = Span::new(3, 10_000);
+    one(&mut ring, DeviceId::Cache, Action::Write(Zone::Data, span, vec![random(&mut Chance(1), span.atoms)])).expect("written");
+    one(&mut ring, DeviceId::Cache, Action::Zero(Zone::Data, Span::new(4, 9_998), Hole::Allowed)).expect("zeroed");
+    let Ok(Answer::Data(parts)) = one(&mut ring, DeviceId::Cache, Action::Read(Zone::Data, span)) else { panic!("no data") };
+    let bytes = Run::concat(&parts);
+    let (first, rest) = bytes.as_slice().split_at(512);
+    let (zeros, last) = rest.split_at(9_998 * 512);
+    assert!(first != [0; 512] && last != [0; 512] && zeros.iter().all(|byte| *byte == 0));
+}
+
+#[test]
+fn a_write_of_more_pieces_than_the_kernel_takes_is_whole() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut ring = ring(folder.path(), 1);
+    let atoms: Vec<Run> = (0..2500u64).map(|atom| Run::from_bytes(&[atom as u8; 512])).collect();
+    let span = Span::new(100, 2500);
+    one(&mut ring, DeviceId::Origin, Action::Write(Zone::Origin, span, atoms)).expect("written");
+    let Ok(Answer::Data(parts)) = one(&mut ring, DeviceId::Origin, Action::Read(Zone::Origin, span)) else { panic!("no data") };
+    Run::concat(&parts).as_slice().chunks(512).enumerate().for_each(|(atom, bytes)| assert_eq!(bytes, [atom as u8; 512]));
+}
+
+#[test]
+fn holes_are_told_from_data() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut ring = ring(folder.path(), 1);
+    one(&mut ring, DeviceId::Origin, Action::Write(Zone::Origin, Span::new(1024, 128), vec![random(&mut Chance(3), 128)])).expect("written");
+    let Ok(Answer::Allocation(extents)) = one(&mut ring, DeviceId::Origin, Action::Allocation(Zone::Origin, Span::new(512, 2048))) else {
+        panic!("no allocation")
+    };
+    let expected = [(512, true), (128, false), (1408, true)].map(|(atoms, hole)| Extent { atoms, hole, zero: hole });
+    assert_eq!(extents, expected);
+}
+
+#[test]
+fn a_device_that_shrank_fails_reads_instead_of_making_up_zeros() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut ring = ring(folder.path(), 1);
+    OpenOptions::new().write(true).open(ring.disk(DeviceId::Origin).path()).and_then(|file| file.set_len(512 << 10)).expect("shrunk");
+    assert!(matches!(
+        one(&mut ring, DeviceId::Origin, Action::Read(Zone::Origin, Span::new(2000, 100))),
+        Err(DeviceError::Medium)
+    ));
+    assert!(one(&mut ring, DeviceId::Origin, Action::Read(Zone::Origin, Span::new(0, 100))).is_ok());
+}
+
+#[test]
+fn all_berths_of_both_disks_can_be_in_flight() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut ring = ring(folder.path(), 1);
+    for place in 0..DEPTH as u64 {
+        let part = Run::from_bytes(&[place as u8; 512]);
+        ring.start(Instant::ZERO, op(place, DeviceId::Cache, Action::Write(Zone::Data, Span::new(place, 1), vec![part.clone()])));
+        ring.start(Instant::ZERO, op(place, DeviceId::Origin, Action::Write(Zone::Origin, Span::new(place, 1), vec![part])));
+    }
+    assert_eq!(ring.in_flight(), 2 * DEPTH);
+    assert!(finish(&mut ring, 2 * DEPTH).iter().all(|done| done.result.is_ok()));
+    let file = File::open(ring.disk(DeviceId::Cache).path()).expect("readable");
+    let mut bytes = [0; DEPTH * 512];
+    file.read_exact_at(&mut bytes, 0).expect("long enough");
+    bytes.chunks(512).enumerate().for_each(|(place, bytes)| assert_eq!(bytes, [place as u8; 512]));
+}
+
+#[test]
+fn a_ragged_size_is_served_without_growing_the_file() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let cache = open(&sparse(folder.path(), "cache", 1 << 20), DeviceId::Cache);
+    let path = sparse(folder.path(), "origin", 10 * 512 + 77);
+    let origin = open(&path, DeviceId::Origin);
+    assert_eq!(origin.atoms(), 10);
+    let mut ring = Ring::new(cache, origin).expect("io_uring");
+    one(&mut ring, DeviceId::Origin, Action::Write(Zone::Origin, Span::new(9, 1), vec![random(&mut Chance(5), 1)])).expect("written");
+    assert_eq!(std::fs::metadata(&path).expect("there").len(), 10 * 512 + 77);
+}
+
+#[test]
+fn a_locked_disk_is_refused_with_the_name_of_its_holder() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = sparse(folder.path(), "cache", 1 << 20);
+    let first = open(&path, DeviceId::Cache);
+    for access in [Access::Alone, Access::Shared] {
+        let failure = Disk::open(&path, DeviceId::Cache, access).expect_err("taken");
+        assert_eq!(failure.code, crate::Failure::BUSY);
+        let process = format!("process {}", std::process::id());
+        assert!(failure.message.contains(path.to_str().expect("a plain name")) && failure.message.contains(&process), "{failure}");
+    }
+    drop(first);
+    let readers = [(); 2].map(|()| Disk::open(&path, DeviceId::Cache, Access::Shared).expect("readers share"));
+    assert_eq!(readers[0].atoms(), 2048);
+}
+
+#[test]
+fn a_disk_is_taken_over_as_soon_as_its_owner_is_gone() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let ring = ring(folder.path(), 1);
+    let path = ring.disk(DeviceId::Cache).path().to_owned();
+    let waiting = std::thread::spawn(move || Disk::open(&path, DeviceId::Cache, Access::Alone).map(drop));
+    drop(ring);
+    waiting.join().expect("no panic").expect("taken over as soon as the ring is gone");
+}
+
+#[test]
+fn what_is_no_disk_is_refused_in_one_line() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let missing = folder.path().join("missing");
+    let empty = sparse(folder.path(), "empty", 0);
+    for (path, code) in
+        [(missing.as_path(), crate::Failure::NO_INPUT), (folder.path(), crate::Failure::REFUSED), (&empty, crate::Failure::REFUSED)]
+    {
+        let failure = Disk::open(path, DeviceId::Origin, Access::Alone).expect_err("no disk");
+        assert_eq!((failure.code, failure.message.lines().count()), (code, 1), "{failure}");
+        assert!(failure.message.starts_with(&format!("origin {}", path.display())), "{failure}");
+    }
+}
+
+/// What was ready within one wait that must not sleep long.
+fn ready(ring: &mut Ring) -> Vec<(u64, bool, bool)> {
+    let mut happenings = Vec::new();
+    ring.wait(Instant::ZERO, Some(Instant::ZERO + Duration::from_millis(20)), &mut happenings).expect("the ring works");
+    happenings
+        .into_iter()
+        .filter_map(|happening| match happening {
+            Happening::Ready { key, readable, writable } => Some((key.token, readable, writable)),
+            Happening::Done(_) | Happening::Late(_) => None,
+        })
+        .collect()
+}
+
+#[test]
+fn unread_data_wakes_again_and_read_data_does_not() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut ring = ring(folder.path(), 1);
+    let (mut here, mut there) = UnixStream::pair().expect("sockets");
+    let key = WatchKey { port: 0, token: 7 };
+    ring.watch(key, here.as_raw_fd(), true, false);
+    assert_eq!(ready(&mut ring), []);
+    there.write_all(b"ab").expect("sent");
+    assert_eq!(ready(&mut ring), [(7, true, false)]);
+    assert_eq!(ready(&mut ring), [(7, true, false)]);
+    here.read_exact(&mut [0; 1]).expect("received");
+    assert_eq!(ready(&mut ring), [(7, true, false)]);
+    here.read_exact(&mut [0; 1]).expect("received");
+    // The poll that was put there before the read has fired already or never will.
+    assert!(ready(&mut ring).len() <= 1);
+    assert_eq!(ready(&mut ring), []);
+    there.write_all(b"c").expect("sent");
+    assert_eq!(ready(&mut ring), [(7, true, false)]);
+}
+
+#[test]
+fn an_interest_withdrawn_sleeps_until_it_is_wanted_again() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut ring = ring(folder.path(), 1);
+    let (here, mut there) = UnixStream::pair().expect("sockets");
+    let key = WatchKey { port: 0, token: 1 };
+    ring.watch(key, here.as_raw_fd(), true, false);
+    assert_eq!(ready(&mut ring), []);
+    ring.watch(key, here.as_raw_fd(), false, true);
+    there.write_all(b"x").expect("sent");
+    assert_eq!(ready(&mut ring), [(1, false, true)]);
+    assert_eq!(ready(&mut ring), [(1, false, true)]);
+    ring.watch(key, here.as_raw_fd(), true, false);
+    assert!(ready(&mut ring).contains(&(1, true, false)));
+}
+
+#[test]
+fn a_descriptor_that_is_gone_is_never_ready_again() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut ring = ring(folder.path(), 1);
+    for token in 0..100 {
+        let (here, mut there) = UnixStream::pair().expect("sockets");
+        let key = WatchKey { port: 1, token };
+        ring.watch(key, here.as_raw_fd(), true, token % 2 == 0);
+        if token % 3 == 0 {
+            ready(&mut ring);
+        }
+        ring.watch(key, here.as_raw_fd(), false, false);
+        there.write_all(b"x").expect("sent");
+        drop(here);
+        assert_eq!(ready(&mut ring), []);
+    }
+}
+
+#[test]
+fn a_hang_up_is_ready_both_ways() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut ring = ring(folder.path(), 1);
+    let (here, there) = UnixStream::pair().expect("sockets");
+    ring.watch(WatchKey { port: 0, token: 2 }, here.as_raw_fd(), true, false);
+    drop(there);
+    assert_eq!(ready(&mut ring), [(2, true, true)]);
+}
+
+#[test]
+fn an_operation_in_flight_for_long_is_reported_once() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut ring = ring(folder.path(), 1);
+    ring.start(Instant::ZERO, op(5, DeviceId::Cache, Action::Flush));
+    let mut happenings = Vec::new();
+    ring.look_for_late(Instant::ZERO + Duration::from_secs(29), &mut happenings);
+    assert!(happenings.is_empty());
+    ring.look_for_late(Instant::ZERO + Duration::from_secs(31), &mut happenings);
+    ring.look_for_late(Instant::ZERO + Duration::from_secs(90), &mut happenings);
+    assert!(matches!(happenings[..], [Happening::Late(OpId(5))]));
+    assert_eq!(finish(&mut ring, 1)[0].id, OpId(5));
+}

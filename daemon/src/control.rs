@@ -1,0 +1,558 @@
+//! The control socket: one JSON object a line in, one a line out, over a Unix socket that only its owner may open.
+//! Asked with `{"verb": "status" | "drain" | "cancel-drain"}`; every answer is an object, and a refusal has the key `error`.
+//!
+//! A port of the volume's loop: it never waits, and what a hostile client can make it hold is bounded
+//! ([`CLIENTS_MAX`] times [`LINE_BYTES_MAX`] in and [`ANSWERS_MAX`] answers out).
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tidegate_engine::Event;
+use tidegate_engine::probe::{DestageReason, GateState, Histogram, Phase, Snapshot};
+use tidegate_engine::request::Room;
+use tidegate_engine::time::Instant;
+
+use crate::back::run::Run;
+use crate::port::{Interest, Port};
+
+/// The longest line a client may send, in bytes.
+pub const LINE_BYTES_MAX: usize = 64 << 10;
+/// Clients at once; one more is closed unread.
+pub const CLIENTS_MAX: usize = 16;
+/// Commands of one client not answered yet; one more ends the conversation.
+pub const ANSWERS_MAX: usize = 16;
+/// How long [`ask`] waits for its answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// The longest answer that [`ask`] takes, in bytes.
+const ANSWER_BYTES_MAX: u64 = 16 << 20;
+const LISTENER: u64 = 0;
+
+/// What can be asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    /// The state of the moment: [`status_json`].
+    Status,
+    /// Destage everything that is dirty, now.
+    Drain,
+    CancelDrain,
+}
+
+impl Verb {
+    pub const ALL: [Verb; 3] = [Verb::Status, Verb::Drain, Verb::CancelDrain];
+
+    /// As it is spelled on the socket.
+    pub fn name(self) -> &'static str {
+        match self {
+            Verb::Status => "status",
+            Verb::Drain => "drain",
+            Verb::CancelDrain => "cancel-drain",
+        }
+    }
+}
+
+/// Which client asked, and which of its lines it was: goes back with the answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Asker {
+    token: u64,
+    line: u64,
+}
+
+/// The listening socket and its clients.
+pub struct ControlPort {
+    listener: UnixListener,
+    path: PathBuf,
+    clients: BTreeMap<u64, Client>,
+    next_token: u64,
+    commands: Vec<(Asker, Verb)>,
+    interests: Vec<Interest>,
+    /// Gone, but the loop has not been told yet: their descriptors must not be used again before it knows.
+    gone: Vec<UnixStream>,
+}
+
+struct Client {
+    stream: UnixStream,
+    /// Received and not yet a whole line.
+    received: Vec<u8>,
+    /// Answers in the order of the lines, from line number `first` on; `None` is still to come.
+    answers: VecDeque<Option<String>>,
+    first: u64,
+    /// Answered and not yet sent.
+    unsent: Vec<u8>,
+    /// Nothing more is read; closed as soon as everything is answered and sent.
+    ended: bool,
+    /// What the loop was told last: readable, writable.
+    listening: (bool, bool),
+}
+
+impl ControlPort {
+    /// Listens on `path`, with mode 0600 from its first moment. A socket left there by a killed process is taken over; one that
+    /// somebody answers, or another kind of file, is an error of one line.
+    pub fn bind(path: &Path) -> Result<Self, String> {
+        let listener = listen(path)?;
+        listener.set_nonblocking(true).map_err(|error| format!("{}: {error}", path.display()))?;
+        let interest = Interest { token: LISTENER, fd: listener.as_raw_fd(), readable: true, writable: false };
+        Ok(ControlPort {
+            listener,
+            path: path.to_owned(),
+            clients: BTreeMap::new(),
+            next_token: LISTENER + 1,
+            commands: Vec::new(),
+            interests: vec![interest],
+            gone: Vec::new(),
+        })
+    }
+
+    /// What was asked since the last call, in order. Each is to be answered.
+    pub fn commands(&mut self) -> Vec<(Asker, Verb)> {
+        std::mem::take(&mut self.commands)
+    }
+
+    /// Queues an answer; [`Port::send`] sends it. An asker that has gone is ignored.
+    pub fn answer(&mut self, asker: Asker, answer: &Value) {
+        if let Some(client) = self.clients.get_mut(&asker.token) {
+            let place = asker.line - client.first;
+            client.answers[place as usize] = Some(answer.to_string());
+        }
+    }
+
+    fn accept(&mut self) {
+        while let Ok((stream, _)) = self.listener.accept() {
+            if self.clients.len() >= CLIENTS_MAX || stream.set_nonblocking(true).is_err() {
+                continue; // dropped: closed
+            }
+            let token = self.next_token;
+            self.next_token += 1;
+            self.interests.push(Interest { token, fd: stream.as_raw_fd(), readable: true, writable: false });
+            self.clients.insert(token, Client::new(stream));
+        }
+    }
+
+    fn close(&mut self, token: u64) {
+        if let Some(client) = self.clients.remove(&token) {
+            self.interests.push(Interest { token, fd: client.stream.as_raw_fd(), readable: false, writable: false });
+            self.gone.push(client.stream);
+        }
+    }
+
+    /// Takes the whole lines that a client has sent.
+    fn take_lines(&mut self, token: u64) {
+        let client = self.clients.get_mut(&token).expect("of a client that is held");
+        while let Some(end) = client.received.iter().position(|byte| *byte == b'\n') {
+            let line: Vec<u8> = client.received.drain(..=end).collect();
+            let number = client.first + client.answers.len() as u64;
+            if client.answers.len() == ANSWERS_MAX {
+                return client.refuse_all(format!("more than {ANSWERS_MAX} commands at once"));
+            }
+            client.answers.push_back(match verb(&line) {
+                Ok(verb) => {
+                    self.commands.push((Asker { token, line: number }, verb));
+                    None
+                }
+                Err(error) => Some(json!({ "error": error }).to_string()),
+            });
+        }
+        if client.received.len() >= LINE_BYTES_MAX {
+            client.refuse_all(format!("a line of more than {LINE_BYTES_MAX} bytes"));
+        }
+    }
+}
+
+impl Drop for ControlPort {
+    fn drop(&mut self) {
+        // Nobody may connect to a name behind which nobody listens. That it is gone already is no error.
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+impl Port for ControlPort {
+    fn interests(&mut self, out: &mut Vec<Interest>) {
+        for (token, client) in &mut self.clients {
+            // A client that does not read its answers is not read either.
+            let wanted = (!client.ended && client.unsent.is_empty(), !client.unsent.is_empty());
+            // Neither would be "gone": one that has said everything and waits for its answer keeps what it had.
+            let wanted = if wanted == (false, false) { client.listening } else { wanted };
+            if wanted != client.listening {
+                client.listening = wanted;
+                let (readable, writable) = wanted;
+                self.interests.push(Interest { token: *token, fd: client.stream.as_raw_fd(), readable, writable });
+            }
+        }
+        out.append(&mut self.interests);
+        self.gone.clear();
+    }
+
+    fn ready(&mut self, token: u64, readable: bool, writable: bool, _room: &mut Room, _events: &mut Vec<Event<Run>>) {
+        if token == LISTENER {
+            return self.accept();
+        }
+        let Some(client) = self.clients.get_mut(&token) else { return };
+        let alive = (!readable || client.receive()) && (!writable || client.transmit());
+        if !alive {
+            return self.close(token);
+        }
+        self.take_lines(token);
+    }
+
+    fn resume(&mut self, _room: &mut Room, _events: &mut Vec<Event<Run>>) {}
+
+    fn send(&mut self) {
+        let done = |client: &mut Client| !client.transmit() || (client.ended && client.answers.is_empty() && client.unsent.is_empty());
+        let gone: Vec<u64> = self.clients.iter_mut().filter_map(|(token, client)| done(client).then_some(*token)).collect();
+        gone.into_iter().for_each(|token| self.close(token));
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        None
+    }
+
+    fn tick(&mut self, _now: Instant) {}
+}
+
+impl Client {
+    fn new(stream: UnixStream) -> Self {
+        Client {
+            stream,
+            received: Vec::new(),
+            answers: VecDeque::new(),
+            first: 0,
+            unsent: Vec::new(),
+            ended: false,
+            listening: (true, false),
+        }
+    }
+
+    /// One last answer, behind those still to come; nothing more is read.
+    fn refuse_all(&mut self, error: String) {
+        self.answers.push_back(Some(json!({ "error": error }).to_string()));
+        self.received.clear();
+        self.ended = true;
+    }
+
+    /// Reads what has arrived, up to the limit of a line. False: the client has gone.
+    fn receive(&mut self) -> bool {
+        let mut piece = [0; 4096];
+        while self.received.len() < LINE_BYTES_MAX && !self.ended {
+            let wanted = piece.len().min(LINE_BYTES_MAX - self.received.len());
+            match self.stream.read(&mut piece[..wanted]) {
+                Ok(0) => self.ended = true, // it has said everything, and still gets its answers
+                Ok(count) => self.received.extend_from_slice(&piece[..count]),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return error.kind() == io::ErrorKind::WouldBlock,
+            }
+        }
+        true
+    }
+
+    /// Sends what is queued, as far as the socket takes it. False: the client has gone.
+    fn transmit(&mut self) -> bool {
+        while let Some(Some(answer)) = self.answers.front() {
+            self.unsent.extend_from_slice(answer.as_bytes());
+            self.unsent.push(b'\n');
+            self.answers.pop_front();
+            self.first += 1;
+        }
+        while !self.unsent.is_empty() {
+            match self.stream.write(&self.unsent) {
+                Ok(count) => drop(self.unsent.drain(..count)),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return error.kind() == io::ErrorKind::WouldBlock,
+            }
+        }
+        true
+    }
+}
+
+/// What a line asks for.
+fn verb(line: &[u8]) -> Result<Verb, String> {
+    let asked: Value = serde_json::from_slice(line).map_err(|error| format!("not a JSON object: {error}"))?;
+    let name = asked.get("verb").and_then(Value::as_str).ok_or("no \"verb\" in it: one of status, drain, cancel-drain")?;
+    Verb::ALL.into_iter().find(|verb| verb.name() == name).ok_or_else(|| {
+        let name: String = name.chars().take(40).collect();
+        format!("unknown verb {name:?}: one of status, drain, cancel-drain")
+    })
+}
+
+/// A socket at `path` that nobody else may open, not even for a moment: it is made in a folder of our own and moved.
+fn listen(path: &Path) -> Result<UnixListener, String> {
+    let failed = |error: io::Error| format!("control socket {}: {error}; name another place with --dir", path.display());
+    match std::fs::symlink_metadata(path) {
+        Ok(metadata) if !metadata.file_type().is_socket() => {
+            return Err(format!("{} exists and is no socket; move it away or choose another control socket", path.display()));
+        }
+        Ok(_) if UnixStream::connect(path).is_ok() => {
+            return Err(format!("control socket {} is served by another tidegate; stop it first", path.display()));
+        }
+        _ => {} // nothing there, or left behind by a killed process: replaced below
+    }
+    let mut folder = path.as_os_str().to_owned();
+    folder.push(format!(".{}", std::process::id()));
+    let folder = PathBuf::from(folder);
+    std::fs::DirBuilder::new().mode(0o700).create(&folder).map_err(failed)?;
+    let inner = folder.join("s");
+    let listener = UnixListener::bind(&inner)
+        .and_then(|listener| {
+            std::fs::set_permissions(&inner, std::fs::Permissions::from_mode(0o600))?;
+            std::fs::rename(&inner, path)?;
+            Ok(listener)
+        })
+        .map_err(failed);
+    let _ = std::fs::remove_file(&inner);
+    let _ = std::fs::remove_dir(&folder);
+    listener
+}
+
+/// Asks the daemon behind `path` one thing. The error is one line for the operator.
+pub fn ask(path: &Path, verb: Verb) -> Result<Value, String> {
+    let place = path.display();
+    let mut stream = UnixStream::connect(path)
+        .map_err(|error| format!("no daemon answers at {place}: {error}; start it with `tidegate up`, or name its folder with --dir"))?;
+    let failed = |error: io::Error| format!("{place}: the daemon does not answer: {error}");
+    stream.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
+    stream.set_write_timeout(Some(PATIENCE)).map_err(failed)?;
+    stream.write_all(format!("{}\n", json!({ "verb": verb.name() })).as_bytes()).map_err(failed)?;
+    let mut line = String::new();
+    BufReader::new(stream.take(ANSWER_BYTES_MAX)).read_line(&mut line).map_err(failed)?;
+    if line.is_empty() {
+        return Err(format!("{place}: the daemon closed the connection (it is stopping, or has {CLIENTS_MAX} clients already)"));
+    }
+    let answer: Value = serde_json::from_str(&line).map_err(|error| format!("{place}: not an answer: {error}"))?;
+    match answer.get("error").and_then(Value::as_str) {
+        Some(error) => Err(format!("{place}: {error}")),
+        None => Ok(answer),
+    }
+}
+
+/// A snapshot as a program reads it: sizes in bytes or blocks as their names say, times in seconds or nanoseconds likewise.
+/// Counters are since the daemon's start.
+pub fn status_json(snapshot: &Snapshot) -> Value {
+    let c = &snapshot.counters;
+    let ledger: serde_json::Map<String, Value> = snapshot.ledger.iter().map(|(part, bytes)| ((*part).to_owned(), json!(bytes))).collect();
+    json!({
+        "phase": phase_name(&snapshot.phase),
+        "gate": gate_name(snapshot.gate),
+        "destage_reason": reason_name(snapshot.gate),
+        "sets": { "total": snapshot.sets, "free": snapshot.free_sets, "dirty": snapshot.dirty_sets },
+        "live_blocks": snapshot.live_slots,
+        "dirty_blocks": snapshot.dirty_slots,
+        "zero_ranges": snapshot.zero_ranges,
+        "oldest_dirty_seconds": snapshot.oldest_dirty.map(|age| age.as_secs_f64()),
+        "requests_in_flight": snapshot.requests_in_flight,
+        "drain": snapshot.drain.map(|drain| json!({ "blocks_at_start": drain.blocks_at_start, "blocks_left": drain.blocks_left })),
+        "hits": { "blocks": c.hit_blocks },
+        "misses": { "blocks": c.miss_blocks },
+        "requests": {
+            "reads": c.reads, "writes": c.writes, "flushes": c.flushes, "trims": c.trims,
+            "read_bytes": c.read_atoms * 512, "written_bytes": c.written_atoms * 512,
+        },
+        "fills": { "kept_blocks": c.filled_blocks, "void_blocks": c.fill_void_blocks, "no_room_blocks": c.fill_no_room_blocks },
+        "destage": {
+            "blocks": c.destaged_blocks, "batches": c.destage_batches, "failures": c.destage_failures,
+            "zeroed_blocks": c.zeroed_blocks, "lost_blocks": c.lost_blocks, "dropped_sets": c.dropped_sets,
+        },
+        "waits": {
+            "lock": c.wait_lock, "set": c.wait_set, "window": c.wait_window, "journal": c.wait_journal,
+            "range_table": c.wait_range_table, "origin_span": c.wait_origin_span,
+        },
+        "errors": {
+            "corrupt_clean_slots": c.corrupt_clean_slots, "corrupt_dirty_slots": c.corrupt_dirty_slots,
+            "cache_flush_failures": c.cache_flush_failures, "cache_write_failures": c.cache_write_failures, "late_ops": c.late_ops,
+        },
+        "cache": {
+            "flushes": c.cache_flushes, "checkpoints": c.checkpoints, "journal_pages": c.journal_pages,
+            "data_bytes": c.cache_data_atoms * 512, "metadata_bytes": c.cache_metadata_atoms * 512,
+        },
+        "recovered": {
+            "clean_slots": c.recovered_clean_slots, "dirty_slots": c.recovered_dirty_slots,
+            "groups": c.recovered_groups, "cut_groups": c.recovered_cut_groups,
+        },
+        "latency_ns": {
+            "read": latency_json(&snapshot.read_latency),
+            "write": latency_json(&snapshot.write_latency),
+            "flush": latency_json(&snapshot.flush_latency),
+        },
+        "ledger_bytes": ledger,
+        "damage": snapshot.damage.iter().map(|damage| json!({ "fatal": damage.fatal, "what": damage.what })).collect::<Vec<_>>(),
+    })
+}
+
+fn latency_json(latencies: &Histogram) -> Value {
+    json!({
+        "count": latencies.count(),
+        "p50": latencies.percentile(0.50).0,
+        "p99": latencies.percentile(0.99).0,
+        "p999": latencies.percentile(0.999).0,
+    })
+}
+
+fn phase_name(phase: &Phase) -> &'static str {
+    match phase {
+        Phase::Recovering => "recovering",
+        Phase::Serving => "serving",
+        Phase::Refused => "refused",
+        Phase::Stopped => "stopped",
+    }
+}
+
+fn gate_name(gate: GateState) -> &'static str {
+    match gate {
+        GateState::Normal => "normal",
+        GateState::Wait => "wait",
+        GateState::Destage(_) => "destage",
+    }
+}
+
+fn reason_name(gate: GateState) -> Option<&'static str> {
+    match gate {
+        GateState::Normal | GateState::Wait => None,
+        GateState::Destage(DestageReason::Idle) => Some("idle"),
+        GateState::Destage(DestageReason::HighMark) => Some("high-mark"),
+        GateState::Destage(DestageReason::Age) => Some("age"),
+        GateState::Destage(DestageReason::NoFreeSet) => Some("no-free-set"),
+        GateState::Destage(DestageReason::Drain) => Some("drain"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A port in a folder of its own, served by hand: what the loop would do, step by step.
+    struct Bench {
+        port: ControlPort,
+        folder: tempfile::TempDir,
+    }
+
+    impl Bench {
+        fn new() -> Self {
+            let folder = tempfile::tempdir().unwrap();
+            Bench { port: ControlPort::bind(&folder.path().join("control.sock")).unwrap(), folder }
+        }
+
+        fn connect(&self) -> UnixStream {
+            UnixStream::connect(self.folder.path().join("control.sock")).unwrap()
+        }
+
+        /// One turn of the loop with every descriptor ready; each command is answered with its own name.
+        fn turn(&mut self) {
+            let mut room = Room { requests: 8, bytes: 1 << 20 };
+            let (mut interests, mut events) = (Vec::new(), Vec::new());
+            self.port.ready(LISTENER, true, false, &mut room, &mut events);
+            let tokens: Vec<u64> = self.port.clients.keys().copied().collect();
+            for token in tokens {
+                self.port.ready(token, true, true, &mut room, &mut events);
+            }
+            for (asker, verb) in self.port.commands() {
+                self.port.answer(asker, &json!({ "did": verb.name() }));
+            }
+            self.port.send();
+            self.port.interests(&mut interests);
+        }
+    }
+
+    /// Sends `input`, ends it, and compares everything that comes back, line by line, by how each line starts.
+    fn check(input: &[u8], expected: &[&str]) {
+        let mut bench = Bench::new();
+        let mut client = bench.connect();
+        client.set_nonblocking(true).unwrap();
+        let mut sent = 0;
+        let mut answers = String::new();
+        for _ in 0..200 {
+            if sent < input.len() {
+                match client.write(&input[sent..]) {
+                    Ok(count) => sent += count,
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                    Err(_) => sent = input.len(), // closed upon us: that is an answer too
+                }
+            } else {
+                let _ = client.shutdown(std::net::Shutdown::Write);
+            }
+            bench.turn();
+        }
+        client.set_nonblocking(false).unwrap();
+        let mut piece = Vec::new();
+        let _ = client.read_to_end(&mut piece); // a reset after the answers is fine: what arrived before counts
+        answers.push_str(std::str::from_utf8(&piece).unwrap());
+        let lines: Vec<&str> = answers.lines().collect();
+        assert_eq!(lines.len(), expected.len(), "{answers}");
+        for (line, start) in lines.iter().zip(expected) {
+            assert!(line.starts_with(start), "{line:?} does not start with {start:?}");
+        }
+        assert!(bench.port.clients.is_empty(), "the client has gone and is still held");
+    }
+
+    #[test]
+    fn every_verb_is_answered_in_order() {
+        check(
+            b"{\"verb\":\"status\"}\n{\"verb\":\"drain\"}\n{\"verb\":\"cancel-drain\"}\n",
+            &["{\"did\":\"status\"}", "{\"did\":\"drain\"}", "{\"did\":\"cancel-drain\"}"],
+        );
+    }
+
+    #[test]
+    fn what_is_not_understood_is_refused_and_the_next_line_served() {
+        check(
+            b"{\"verb\":\"format\"}\nhello\n{\"verb\":3}\n[]\n\xff\xfe\n\n{\"verb\":\"status\"}\n",
+            &[
+                "{\"error\":\"unknown verb \\\"format\\\"",
+                "{\"error\":\"not a JSON object",
+                "{\"error\":\"no \\\"verb\\\"",
+                "{\"error\":\"no \\\"verb\\\"",
+                "{\"error\":\"not a JSON object",
+                "{\"error\":\"not a JSON object",
+                "{\"did\":\"status\"}",
+            ],
+        );
+    }
+
+    #[test]
+    fn more_commands_than_can_be_answered_end_the_conversation() {
+        let mut expected = vec!["{\"did\":\"status\"}"; ANSWERS_MAX];
+        expected.push("{\"error\":\"more than 16 commands at once\"}");
+        check("{\"verb\":\"status\"}\n".repeat(ANSWERS_MAX + 5).as_bytes(), &expected);
+    }
+
+    #[test]
+    fn a_line_without_end_is_cut_off() {
+        check(&vec![b'{'; 1 << 20], &["{\"error\":\"a line of more than 65536 bytes\"}"]);
+    }
+
+    #[test]
+    fn nesting_without_end_is_refused() {
+        let mut deep = vec![b'['; 60_000];
+        deep.push(b'\n');
+        check(&deep, &["{\"error\":\"not a JSON object"]);
+    }
+
+    #[test]
+    fn a_client_too_many_is_closed_and_the_others_stay() {
+        let mut bench = Bench::new();
+        let clients: Vec<UnixStream> = (0..=CLIENTS_MAX).map(|_| bench.connect()).collect();
+        bench.turn();
+        assert_eq!(bench.port.clients.len(), CLIENTS_MAX);
+        let mut last = clients.last().unwrap();
+        assert_eq!(last.read(&mut [0; 1]).unwrap(), 0, "closed");
+    }
+
+    #[test]
+    fn a_socket_left_behind_is_taken_over_and_nothing_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("control.sock");
+        drop(UnixListener::bind(&path).unwrap()); // as after kill -9: a name without a listener
+        let port = ControlPort::bind(&path).unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert!(ControlPort::bind(&path).err().unwrap().contains("another tidegate"));
+        drop(port);
+        assert!(!path.exists());
+
+        std::fs::write(&path, "a letter").unwrap();
+        assert!(ControlPort::bind(&path).err().unwrap().contains("is no socket"));
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "a letter");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "nothing else is left behind");
+    }
+}

@@ -1,0 +1,3 @@
+//! Fronts: where requests come from. Each is a [`crate::port::Port`]: it speaks a protocol on sockets and hands the engine requests.
+
+pub mod nbd;

@@ -1,0 +1,154 @@
+//! Where the NBD front listens, as an operator writes it, and as a client's URI. A name on the wire never becomes a path.
+
+use std::fmt::{self, Write};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// The port IANA reserves for NBD; for addresses that name none.
+const DEFAULT_PORT: u16 = 10809;
+/// `sun_path` holds 108 bytes, the last of them NUL.
+const UNIX_PATH_BYTES_MAX: usize = 107;
+
+/// One place to listen at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Address {
+    /// A Unix socket: only its owner may connect (mode 0600).
+    Unix(PathBuf),
+    /// TCP, loopback only as long as nothing is encrypted. Port 0: the kernel chooses one.
+    Tcp(SocketAddr),
+}
+
+impl FromStr for Address {
+    type Err = String;
+
+    /// `unix:PATH`, any text with a slash in it (a path), `IP:PORT`, `tcp:IP:PORT`, `tcp://IP:PORT`; `localhost` for the IP,
+    /// and the port may be left out. The error is one line for the operator.
+    fn from_str(text: &str) -> Result<Address, String> {
+        if let Some(path) = text.strip_prefix("unix:") {
+            return unix(path.strip_prefix("//").unwrap_or(path));
+        }
+        if let Some(rest) = text.strip_prefix("tcp://").or_else(|| text.strip_prefix("tcp:")) {
+            return tcp(rest.trim_end_matches('/'));
+        }
+        if text.contains('/') { unix(text) } else { tcp(text) }
+    }
+}
+
+fn unix(path: &str) -> Result<Address, String> {
+    if path.is_empty() || path.contains('\0') {
+        return Err(format!("NBD address: `{}` is not a path for a Unix socket", path.escape_default()));
+    }
+    if path.len() > UNIX_PATH_BYTES_MAX {
+        return Err(format!("NBD address: {path} has {} bytes; the path of a Unix socket has at most {UNIX_PATH_BYTES_MAX}", path.len()));
+    }
+    Ok(Address::Unix(PathBuf::from(path)))
+}
+
+fn tcp(text: &str) -> Result<Address, String> {
+    let with_ip = match text.strip_prefix("localhost") {
+        Some(port) => format!("{}{port}", Ipv4Addr::LOCALHOST),
+        None => text.to_owned(),
+    };
+    let bare = with_ip.trim_start_matches('[').trim_end_matches(']');
+    let address = with_ip
+        .parse::<SocketAddr>()
+        .or_else(|_| bare.parse().map(|ip| SocketAddr::new(ip, DEFAULT_PORT)))
+        .map_err(|_| format!("NBD address: `{}` is neither unix:PATH nor IP:PORT", text.escape_default()))?;
+    if !address.ip().is_loopback() {
+        return Err(format!(
+            "NBD address: {address} can be reached from outside, and TLS is not there yet; use 127.0.0.1:{0} or unix:PATH",
+            address.port()
+        ));
+    }
+    Ok(Address::Tcp(address))
+}
+
+impl Address {
+    /// What an NBD client takes to connect: `nbd+unix:///NAME?socket=PATH` or `nbd://HOST:PORT/NAME`.
+    pub fn uri(&self, export: &str) -> String {
+        match self {
+            Address::Unix(path) => {
+                let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
+                format!("nbd+unix:///{}?socket={}", escape(export.as_bytes(), ""), escape(path.as_os_str().as_encoded_bytes(), "/"))
+            }
+            Address::Tcp(address) => format!("nbd://{address}/{}", escape(export.as_bytes(), "")),
+        }
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Address::Unix(path) => write!(f, "unix:{}", path.display()),
+            Address::Tcp(address) => write!(f, "tcp:{address}"),
+        }
+    }
+}
+
+/// Percent-encodes everything but unreserved characters and those in `keep`.
+fn escape(bytes: &[u8], keep: &str) -> String {
+    let mut out = String::with_capacity(bytes.len());
+    for &byte in bytes {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) || keep.as_bytes().contains(&byte) {
+            out.push(char::from(byte));
+        } else {
+            write!(out, "%{byte:02X}").expect("a String takes everything");
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(text: &str, expect: Result<&str, &str>) {
+        match (text.parse::<Address>(), expect) {
+            (Ok(address), Ok(expect)) => assert_eq!(address.to_string(), expect),
+            (Err(error), Err(part)) => {
+                assert!(error.contains(part), "{error}");
+                assert!(!error.contains('\n'), "one line: {error}");
+            }
+            (got, _) => panic!("{text}: {got:?}"),
+        }
+    }
+
+    #[test]
+    fn addresses_are_read_in_the_forms_people_write() {
+        check("unix:nbd.sock", Ok("unix:nbd.sock"));
+        check("unix:///run/nbd.sock", Ok("unix:/run/nbd.sock"));
+        check("/run/nbd.sock", Ok("unix:/run/nbd.sock"));
+        check("./nbd.sock", Ok("unix:./nbd.sock"));
+        check("127.0.0.1:10809", Ok("tcp:127.0.0.1:10809"));
+        check("127.0.0.1", Ok("tcp:127.0.0.1:10809"));
+        check("tcp://localhost:7", Ok("tcp:127.0.0.1:7"));
+        check("tcp:[::1]:7", Ok("tcp:[::1]:7"));
+        check("[::1]", Ok("tcp:[::1]:10809"));
+    }
+
+    #[test]
+    fn an_address_that_can_be_reached_from_outside_is_refused() {
+        check("0.0.0.0:10809", Err("0.0.0.0:10809 can be reached from outside"));
+        check("tcp://[::]:10809", Err("TLS is not there yet"));
+        check("192.168.1.2:10809", Err("use 127.0.0.1:10809 or unix:PATH"));
+    }
+
+    #[test]
+    fn a_wrong_address_gets_one_clear_line() {
+        check("", Err("neither unix:PATH nor IP:PORT"));
+        check("unix:", Err("not a path"));
+        check("localhost:99999", Err("neither unix:PATH nor IP:PORT"));
+        check("exa\nmple:1", Err(r"`exa\nmple:1`"));
+        check(&format!("/{}", "x".repeat(107)), Err("has 108 bytes; the path of a Unix socket has at most 107"));
+    }
+
+    #[test]
+    fn a_uri_survives_odd_names_and_paths() {
+        let unix: Address = "/tmp/a dir/nbd?.sock".parse().expect("a path");
+        assert_eq!(unix.uri(""), "nbd+unix:///?socket=/tmp/a%20dir/nbd%3F.sock");
+        assert_eq!(unix.uri("ä/b"), "nbd+unix:///%C3%A4%2Fb?socket=/tmp/a%20dir/nbd%3F.sock");
+        let tcp: Address = "127.0.0.1:10809".parse().expect("an address");
+        assert_eq!(tcp.uri("disk"), "nbd://127.0.0.1:10809/disk");
+    }
+}

@@ -1,0 +1,425 @@
+//! One client: its socket, what was received and not yet understood, what waits in the engine, what is still to be sent.
+//!
+//! ```text
+//! Handshake → Transmission → Ending (nothing is read any more, replies still go out) → Dead
+//! ```
+//!
+//! Back-pressure, never an error: a connection that has 128 requests or 64 MiB under way, or finds no room in the engine, is
+//! *waiting*: it leaves its socket unread. What it takes counts until its reply is sent, so a client that reads no replies stops
+//! nobody but itself.
+
+use std::io::{self, IoSlice, IoSliceMut};
+
+use tidegate_engine::Event;
+use tidegate_engine::request::{Outcome, Request, RequestError, RequestId, Room};
+
+use super::export::{Export, Session};
+use super::handshake::{self, Handshake};
+use super::output::Output;
+use super::socket::Stream;
+use super::transmission::{self, Allowance, HEADER_BYTES, Pending, Transmission};
+use crate::back::run::Run;
+
+/// Requests of one connection from their arrival until their reply is sent.
+pub const REQUESTS_MAX: usize = 128;
+/// Payload bytes of one connection, likewise.
+pub const BYTES_MAX: u64 = 64 << 20;
+/// Ticks (seconds) that a handshake may take.
+const HANDSHAKE_TICKS: u32 = 10;
+/// Ticks without a byte moving, in the middle of a request or of a reply, after which a client is given up.
+const STALL_TICKS: u32 = 60;
+/// Answers to a client that still shakes hands and does not read them: further options wait.
+const HANDSHAKE_UNSENT_MAX: u64 = 64 << 10;
+
+const _: () =
+    assert!(handshake::INPUT_BYTES_MAX <= super::SCRATCH_BYTES && transmission::DIRECT_BYTES + HEADER_BYTES <= super::SCRATCH_BYTES);
+
+/// What all connections of a front share.
+#[derive(Clone, Copy)]
+pub struct Service<'a> {
+    pub export: &'a Export,
+    /// The daemon is stopping: nothing new is admitted.
+    pub stopping: bool,
+}
+
+/// Where admitted requests go.
+pub struct Intake<'a> {
+    pub room: &'a mut Room,
+    pub events: &'a mut Vec<Event<Run>>,
+}
+
+pub struct Connection {
+    stream: Stream,
+    phase: Phase,
+    session: Session,
+    kept: Kept,
+    output: Output,
+    requests: Requests,
+    /// Payload bytes of the requests in the engine.
+    bytes: u64,
+    /// The high bits of this connection's request ids.
+    tag: u64,
+    /// The socket takes no more for now.
+    blocked: bool,
+    waiting: bool,
+    /// A byte moved since the last tick.
+    moved: bool,
+    ticks: u32,
+}
+
+#[derive(Debug)]
+enum Phase {
+    Handshake(Handshake),
+    Transmission(Transmission),
+    Ending,
+    Dead,
+}
+
+impl Connection {
+    /// Greets the client. `tag`: high bits of the request ids, the low eight are free.
+    pub fn new(stream: Stream, tag: u64) -> Connection {
+        let mut output = Output::default();
+        let handshake = output.write(Handshake::new);
+        Connection {
+            stream,
+            phase: Phase::Handshake(handshake),
+            session: Session::default(),
+            kept: Kept::default(),
+            output,
+            requests: Requests::default(),
+            bytes: 0,
+            tag,
+            blocked: false,
+            waiting: false,
+            moved: false,
+            ticks: 0,
+        }
+    }
+
+    pub fn stream(&self) -> &Stream {
+        &self.stream
+    }
+
+    pub fn into_stream(self) -> Stream {
+        self.stream
+    }
+
+    /// Is there anything to hear from the socket: readable, writable?
+    pub fn interest(&self) -> (bool, bool) {
+        let reads = matches!(self.phase, Phase::Handshake(_) | Phase::Transmission(_)) && !self.waiting;
+        (reads, self.blocked && !self.is_dead())
+    }
+
+    /// To be closed: it failed, or it has ended and said everything.
+    pub fn is_dead(&self) -> bool {
+        matches!(self.phase, Phase::Dead) || (matches!(self.phase, Phase::Ending) && self.is_idle())
+    }
+
+    /// Did it leave input alone because there was no room for it?
+    pub fn is_waiting(&self) -> bool {
+        self.waiting && !self.is_dead()
+    }
+
+    /// Nothing is under way: no request in the engine, no byte to send.
+    pub fn is_idle(&self) -> bool {
+        self.requests.count() == 0 && self.output.is_empty()
+    }
+
+    /// Does time matter to it: is it in the middle of something that only the client can go on with?
+    pub fn is_timed(&self) -> bool {
+        let inside = match &self.phase {
+            Phase::Handshake(_) => true,
+            Phase::Transmission(transmission) => !self.waiting && (transmission.is_inside() || !self.kept.is_empty()),
+            Phase::Ending | Phase::Dead => false,
+        };
+        inside || self.blocked
+    }
+
+    /// The socket has something to read: one system call, then everything that is whole.
+    pub fn receive(&mut self, scratch: &mut [u8], service: Service<'_>, intake: &mut Intake<'_>) {
+        if self.waiting {
+            self.resume(service, intake);
+        }
+        self.waiting |= self.finds_no_room(intake.room);
+        if !self.interest().0 {
+            return;
+        }
+        let behind = self.kept.bytes().len();
+        scratch[..behind].copy_from_slice(self.kept.bytes());
+        self.kept.clear();
+        let (hole, limit) = match &mut self.phase {
+            Phase::Transmission(transmission) => (transmission.hole().unwrap_or_default(), scratch.len()),
+            Phase::Handshake(_) | Phase::Ending | Phase::Dead => (Default::default(), handshake::INPUT_BYTES_MAX),
+        };
+        assert!(hole.is_empty() || behind == 0, "what was kept belongs in front of the hole");
+        let hole_bytes = hole.len();
+        let received = self.stream.receive(&mut [IoSliceMut::new(hole), IoSliceMut::new(&mut scratch[behind..limit])]);
+        match received {
+            Err(error) if is_temporary(&error) => self.kept.set(&scratch[..behind]),
+            Ok(0) => self.end(),
+            Err(_) => self.phase = Phase::Dead,
+            Ok(got) => {
+                self.moved = true;
+                let direct = got.min(hole_bytes);
+                if let Phase::Transmission(transmission) = &mut self.phase {
+                    transmission.fill(direct);
+                }
+                let input = &scratch[..behind + got - direct];
+                let took = self.advance(input, service, intake);
+                self.kept.set(&input[took..]);
+            }
+        }
+    }
+
+    /// Goes on with what was received for as long as that is possible without waiting for the client or the engine: replies count
+    /// until they are sent, so they are sent first, and again when their number is what stopped it.
+    pub fn catch_up(&mut self, service: Service<'_>, intake: &mut Intake<'_>) {
+        loop {
+            self.send();
+            self.resume(service, intake);
+            if !self.is_waiting() || self.blocked || self.output.is_empty() {
+                return;
+            }
+        }
+    }
+
+    /// There may be room again: goes on with what was received.
+    fn resume(&mut self, service: Service<'_>, intake: &mut Intake<'_>) {
+        if !self.waiting || self.finds_no_room(intake.room) {
+            return;
+        }
+        self.waiting = false;
+        let mut kept = std::mem::take(&mut self.kept);
+        let took = self.advance(kept.bytes(), service, intake);
+        kept.take(took);
+        self.kept = kept;
+    }
+
+    /// Would it only read what it cannot pass on?
+    fn finds_no_room(&self, room: &Room) -> bool {
+        room.requests == 0 && matches!(self.phase, Phase::Transmission(_))
+    }
+
+    /// Understands `input` as far as it goes; returns how much that was.
+    fn advance(&mut self, input: &[u8], service: Service<'_>, intake: &mut Intake<'_>) -> usize {
+        let mut at = 0;
+        loop {
+            let (took, go_on) = match &mut self.phase {
+                Phase::Handshake(_) => self.shake_hands(&input[at..], service),
+                Phase::Transmission(_) => self.transmit(&input[at..], service, intake),
+                // What follows the end is dropped.
+                Phase::Ending | Phase::Dead => return input.len(),
+            };
+            at += took;
+            if !go_on {
+                return if matches!(self.phase, Phase::Ending | Phase::Dead) { input.len() } else { at };
+            }
+        }
+    }
+
+    /// One step of the handshake: how much it took, and whether to go on.
+    fn shake_hands(&mut self, input: &[u8], service: Service<'_>) -> (usize, bool) {
+        let Phase::Handshake(handshake) = &mut self.phase else { return (0, false) };
+        if self.output.unsent() > HANDSHAKE_UNSENT_MAX {
+            self.waiting = true;
+            return (0, false);
+        }
+        let (took, step) = self.output.write(|out| handshake.step(service.export, service.stopping, input, out));
+        match step {
+            handshake::Step::Wait => return (took, false),
+            handshake::Step::Next => {}
+            handshake::Step::Rest => self.waiting = true,
+            handshake::Step::Transmit(session) => {
+                self.session = session;
+                self.ticks = 0;
+                self.phase = Phase::Transmission(Transmission::new(session));
+            }
+            handshake::Step::Close => self.end(),
+        }
+        (took, !self.waiting)
+    }
+
+    /// One request: how much it took, and whether to go on.
+    fn transmit(&mut self, input: &[u8], service: Service<'_>, intake: &mut Intake<'_>) -> (usize, bool) {
+        let Phase::Transmission(transmission) = &mut self.phase else { return (0, false) };
+        if input.is_empty() && !transmission.is_filled() {
+            return (0, false);
+        }
+        let under_way = self.requests.count() + self.output.replies();
+        if under_way >= REQUESTS_MAX || (intake.room.requests == 0 && !service.stopping) {
+            self.waiting = true;
+            return (0, false);
+        }
+        let connection = BYTES_MAX.saturating_sub(self.bytes + self.output.unsent());
+        let allowance = Allowance { connection, room: intake.room.bytes };
+        let (took, step) = transmission.step(service.export, service.stopping, allowance, input, &mut self.output);
+        match step {
+            transmission::Step::Next => {}
+            transmission::Step::Wait => return (took, false),
+            transmission::Step::Full => {
+                self.waiting = true;
+                return (took, false);
+            }
+            transmission::Step::Request(pending, span, command) => {
+                self.bytes += pending.bytes();
+                intake.room.requests -= 1;
+                intake.room.bytes -= pending.bytes();
+                let id = RequestId(self.tag | u64::from(self.requests.insert(pending)));
+                intake.events.push(Event::Arrived(Request { id, span, command }));
+            }
+            transmission::Step::Finish => self.end(),
+            transmission::Step::Close => self.phase = Phase::Dead,
+        }
+        (took, true)
+    }
+
+    /// The engine's answer to the request with these low bits.
+    pub fn reply(&mut self, request: u8, result: Result<Outcome<Run>, RequestError>) {
+        let pending = self.requests.remove(request);
+        self.bytes -= pending.bytes();
+        transmission::reply(&pending, self.session, result, &mut self.output);
+    }
+
+    /// The socket takes bytes again.
+    pub fn unblock(&mut self) {
+        self.blocked = false;
+    }
+
+    /// Sends what is queued: one system call, unless there is more than one call takes.
+    pub fn send(&mut self) {
+        while !self.output.is_empty() && !self.blocked && !self.is_dead() {
+            // Most turns have a few small replies for a client: a short list is faster to prepare.
+            let result = if self.output.pieces() <= 16 { self.send_slices::<16>() } else { self.send_slices::<512>() };
+            match result {
+                Ok(_) => self.moved = true,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if is_temporary(&error) => self.blocked = true,
+                Err(_) => self.phase = Phase::Dead,
+            }
+        }
+    }
+
+    fn send_slices<const N: usize>(&mut self) -> io::Result<usize> {
+        let mut slices = [IoSlice::new(&[]); N];
+        let (count, offered) = self.output.gather(&mut slices);
+        let sent = self.stream.send(&slices[..count])?;
+        self.output.advance(sent);
+        self.blocked = sent < offered;
+        Ok(sent)
+    }
+
+    /// Nothing more is read; what is under way is finished.
+    fn end(&mut self) {
+        self.kept.clear();
+        self.waiting = false;
+        if !self.is_dead() {
+            self.phase = Phase::Ending;
+        }
+    }
+
+    /// The daemon stops: what was received and not admitted is refused, what was admitted is answered, then the connection ends.
+    /// A client that is still shaking hands is told when it asks next.
+    pub fn stop(&mut self, service: Service<'_>) {
+        if !matches!(self.phase, Phase::Transmission(_)) {
+            return;
+        }
+        let mut nothing = Intake { room: &mut Room { requests: 0, bytes: 0 }, events: &mut Vec::new() };
+        let kept = std::mem::take(&mut self.kept);
+        self.advance(kept.bytes(), service, &mut nothing);
+        self.end();
+    }
+
+    /// A second has passed. A client that keeps us waiting for too long is given up.
+    pub fn tick(&mut self) {
+        let limit = match &mut self.phase {
+            Phase::Handshake(handshake) => {
+                handshake.refill();
+                HANDSHAKE_TICKS
+            }
+            Phase::Transmission(_) | Phase::Ending | Phase::Dead => {
+                if std::mem::take(&mut self.moved) {
+                    self.ticks = 0;
+                }
+                STALL_TICKS
+            }
+        };
+        if self.is_idle() && self.kept.is_empty() {
+            self.kept = Kept::default();
+        }
+        self.ticks = if self.is_timed() { self.ticks + 1 } else { 0 };
+        if self.ticks > limit {
+            self.phase = Phase::Dead;
+        }
+    }
+}
+
+fn is_temporary(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+}
+
+/// Received and not yet understood: `buffer[start..]`.
+#[derive(Debug, Default)]
+struct Kept {
+    buffer: Vec<u8>,
+    start: usize,
+}
+
+impl Kept {
+    fn bytes(&self) -> &[u8] {
+        &self.buffer[self.start..]
+    }
+
+    fn is_empty(&self) -> bool {
+        self.bytes().is_empty()
+    }
+
+    fn set(&mut self, bytes: &[u8]) {
+        self.clear();
+        self.buffer.extend_from_slice(bytes);
+    }
+
+    /// The first `count` bytes are understood.
+    fn take(&mut self, count: usize) {
+        self.start += count;
+        if self.is_empty() {
+            self.clear();
+        }
+    }
+
+    fn clear(&mut self) {
+        self.buffer.clear();
+        self.start = 0;
+    }
+}
+
+/// The requests in the engine, by the low bits of their ids.
+#[derive(Debug, Default)]
+struct Requests {
+    pending: Vec<Option<Pending>>,
+    free: Vec<u8>,
+}
+
+const _: () = assert!(REQUESTS_MAX <= 256);
+
+impl Requests {
+    fn count(&self) -> usize {
+        self.pending.len() - self.free.len()
+    }
+
+    fn insert(&mut self, pending: Pending) -> u8 {
+        let Some(request) = self.free.pop() else {
+            assert!(self.pending.len() < REQUESTS_MAX, "the front admits no more than {REQUESTS_MAX} requests of a connection");
+            self.pending.push(Some(pending));
+            return (self.pending.len() - 1) as u8;
+        };
+        self.pending[usize::from(request)] = Some(pending);
+        request
+    }
+
+    /// # Panics
+    /// If the request is not there: the engine answered it twice.
+    fn remove(&mut self, request: u8) -> Pending {
+        self.free.push(request);
+        self.pending[usize::from(request)].take().expect("a request is answered once")
+    }
+}

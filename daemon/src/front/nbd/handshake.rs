@@ -1,0 +1,307 @@
+//! The handshake of one connection: bytes in, bytes out; no socket and no clock. Fixed newstyle.
+//!
+//! An option is handled when all of its data is there; data beyond [`OPTION_BYTES_MAX`] is skipped as it comes and never kept.
+//! Whatever can be answered is answered with an error; the connection ends only where the protocol leaves no other way.
+
+use super::export::{BLOCK_BYTES_MIN, Export, PAYLOAD_BYTES_MAX, Session, is_string};
+use super::protocol::{
+    EXPORT_NAME_ZEROES, GREETING_MAGIC, OPTION_MAGIC, OPTION_REPLY_MAGIC, allocation, answer, handshake_flag, info, option,
+};
+
+/// Data of one option; what is longer is answered ERR_TOO_BIG.
+pub const OPTION_BYTES_MAX: usize = 64 << 10;
+const OPTION_HEADER_BYTES: usize = 16;
+/// The most that the handshake needs to see at once.
+pub const INPUT_BYTES_MAX: usize = OPTION_HEADER_BYTES + OPTION_BYTES_MAX;
+/// Options between two calls of [`Handshake::refill`] (one second): more of them wait.
+const OPTIONS_PER_REFILL: u32 = 64;
+
+/// What one step came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Needs more bytes.
+    Wait,
+    /// Go on.
+    Next,
+    /// Too many options within a second: go on after the next refill.
+    Rest,
+    /// The handshake is over.
+    Transmit(Session),
+    /// Send what is there, then close.
+    Close,
+}
+
+#[derive(Debug)]
+pub struct Handshake {
+    state: State,
+    session: Session,
+    no_zeroes: bool,
+    options_left: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum State {
+    /// Waiting for the client's flags.
+    Flags,
+    Option,
+    /// Dropping the rest of an option's data, then answering.
+    Skip {
+        option: u32,
+        left: u32,
+    },
+}
+
+/// An option that cannot be granted: the error and a text for people.
+struct Refusal(u32, &'static str);
+
+const INVALID_LENGTHS: Refusal = Refusal(answer::ERR_INVALID, "the lengths in the option's data do not fit together");
+const INVALID_STRING: Refusal = Refusal(answer::ERR_INVALID, "a string is longer than 4096 bytes, holds NUL or is not UTF-8");
+const NO_DATA_WANTED: Refusal = Refusal(answer::ERR_INVALID, "this option has no data");
+const UNKNOWN_OPTION: Refusal = Refusal(answer::ERR_UNSUP, "this option is not known here");
+const TOO_BIG: Refusal = Refusal(answer::ERR_TOO_BIG, "the option's data is longer than 64 KiB");
+const STOPPING: Refusal = Refusal(answer::ERR_SHUTDOWN, "the server is stopping");
+const UNKNOWN_EXPORT: Refusal = Refusal(answer::ERR_UNKNOWN, "there is no export of this name");
+
+impl Handshake {
+    /// Starts with the server's greeting, appended to `out`.
+    pub fn new(out: &mut Vec<u8>) -> Handshake {
+        out.extend(GREETING_MAGIC.to_be_bytes());
+        out.extend(OPTION_MAGIC.to_be_bytes());
+        out.extend((handshake_flag::FIXED_NEWSTYLE | handshake_flag::NO_ZEROES).to_be_bytes());
+        Handshake { state: State::Flags, session: Session::default(), no_zeroes: false, options_left: OPTIONS_PER_REFILL }
+    }
+
+    /// Another second has passed: the client may send options again.
+    pub fn refill(&mut self) {
+        self.options_left = OPTIONS_PER_REFILL;
+    }
+
+    /// Handles at most one option from the front of `input`; returns how many bytes it took.
+    pub fn step(&mut self, export: &Export, stopping: bool, input: &[u8], out: &mut Vec<u8>) -> (usize, Step) {
+        match self.state {
+            State::Flags => self.flags(input),
+            State::Option => self.option(export, stopping, input, out),
+            State::Skip { option, left } => {
+                let took = input.len().min(left as usize);
+                let left = left - took as u32;
+                if left > 0 {
+                    self.state = State::Skip { option, left };
+                    return (took, Step::Wait);
+                }
+                self.state = State::Option;
+                (took, skipped(stopping, option, out))
+            }
+        }
+    }
+
+    fn flags(&mut self, input: &[u8]) -> (usize, Step) {
+        let Some(flags) = input.first_chunk::<4>() else { return (0, Step::Wait) };
+        let flags = u32::from_be_bytes(*flags);
+        let known = u32::from(handshake_flag::FIXED_NEWSTYLE | handshake_flag::NO_ZEROES);
+        if flags & !known != 0 {
+            return (4, Step::Close);
+        }
+        self.no_zeroes = flags & u32::from(handshake_flag::NO_ZEROES) != 0;
+        self.state = State::Option;
+        (4, Step::Next)
+    }
+
+    fn option(&mut self, export: &Export, stopping: bool, input: &[u8], out: &mut Vec<u8>) -> (usize, Step) {
+        let mut rest = Fields(input);
+        let (Some(magic), Some(option), Some(length)) = (rest.u64(), rest.u32(), rest.u32()) else { return (0, Step::Wait) };
+        if magic != OPTION_MAGIC {
+            return (OPTION_HEADER_BYTES, Step::Close);
+        }
+        if self.options_left == 0 {
+            return (0, Step::Rest);
+        }
+        if length as usize > OPTION_BYTES_MAX {
+            self.options_left -= 1;
+            self.state = State::Skip { option, left: length };
+            return (OPTION_HEADER_BYTES, if option == option::EXPORT_NAME { Step::Close } else { Step::Next });
+        }
+        let Some(data) = rest.bytes(length as usize) else { return (0, Step::Wait) };
+        self.options_left -= 1;
+        (OPTION_HEADER_BYTES + data.len(), self.handle(export, stopping, option, data, out))
+    }
+
+    fn handle(&mut self, export: &Export, stopping: bool, option: u32, data: &[u8], out: &mut Vec<u8>) -> Step {
+        let result = match option {
+            option::ABORT => {
+                reply(out, option, answer::ACK, &[]);
+                return Step::Close;
+            }
+            option::EXPORT_NAME => return self.export_name(export, stopping, data, out),
+            _ if stopping => Err(STOPPING),
+            option::LIST => list(export, data, out),
+            option::INFO | option::GO => self.information(export, option, data, out),
+            option::STRUCTURED_REPLY if !data.is_empty() => Err(NO_DATA_WANTED),
+            option::STRUCTURED_REPLY => {
+                self.session.structured = true;
+                Ok(())
+            }
+            option::LIST_META_CONTEXT | option::SET_META_CONTEXT => self.meta_context(export, option, data, out),
+            option::STARTTLS if !data.is_empty() => Err(NO_DATA_WANTED),
+            option::STARTTLS => Err(Refusal(answer::ERR_UNSUP, "TLS is not offered here")),
+            _ => Err(UNKNOWN_OPTION),
+        };
+        match result {
+            Ok(()) => reply(out, option, answer::ACK, &[]),
+            Err(refusal) => {
+                refuse(out, option, refusal);
+                return Step::Next;
+            }
+        }
+        if option == option::GO { Step::Transmit(self.session) } else { Step::Next }
+    }
+
+    /// The only option without an error reply: what it may not have ends the connection (H6).
+    fn export_name(&mut self, export: &Export, stopping: bool, name: &[u8], out: &mut Vec<u8>) -> Step {
+        if stopping || !export.is_named(name) {
+            return Step::Close;
+        }
+        out.extend(export.bytes.to_be_bytes());
+        out.extend(export.flags(self.session).to_be_bytes());
+        if !self.no_zeroes {
+            out.extend([0; EXPORT_NAME_ZEROES]);
+        }
+        Step::Transmit(self.session)
+    }
+
+    /// INFO and GO. The block sizes are always sent: they differ from the protocol's defaults.
+    fn information(&self, export: &Export, option: u32, data: &[u8], out: &mut Vec<u8>) -> Result<(), Refusal> {
+        let mut data = Fields(data);
+        let name = data.counted().ok_or(INVALID_LENGTHS)?;
+        let count = data.u16().ok_or(INVALID_LENGTHS)?;
+        if data.0.len() != 2 * usize::from(count) {
+            return Err(INVALID_LENGTHS);
+        }
+        let wanted = |kind: u16| data.0.chunks_exact(2).any(|pair| pair == kind.to_be_bytes());
+        let (name_wanted, description_wanted) = (wanted(info::NAME), wanted(info::DESCRIPTION));
+        check_export(export, name)?;
+
+        let kind = info::EXPORT.to_be_bytes();
+        reply(out, option, answer::INFO, &[&kind, &export.bytes.to_be_bytes(), &export.flags(self.session).to_be_bytes()]);
+        if name_wanted {
+            reply(out, option, answer::INFO, &[&info::NAME.to_be_bytes(), export.name.as_bytes()]);
+        }
+        if description_wanted && !export.description.is_empty() {
+            reply(out, option, answer::INFO, &[&info::DESCRIPTION.to_be_bytes(), export.description.as_bytes()]);
+        }
+        let sizes = [BLOCK_BYTES_MIN, export.block_bytes, PAYLOAD_BYTES_MAX].map(u32::to_be_bytes);
+        reply(out, option, answer::INFO, &[&info::BLOCK_SIZE.to_be_bytes(), sizes.as_flattened()]);
+        Ok(())
+    }
+
+    /// LIST_META_CONTEXT and SET_META_CONTEXT. A SET replaces the earlier selection even when it fails (S9).
+    fn meta_context(&mut self, export: &Export, option: u32, data: &[u8], out: &mut Vec<u8>) -> Result<(), Refusal> {
+        let set = option == option::SET_META_CONTEXT;
+        if set {
+            self.session.allocation = false;
+        }
+        if !self.session.structured {
+            return Err(Refusal(answer::ERR_INVALID, "meta contexts need structured replies first"));
+        }
+        let mut data = Fields(data);
+        let name = data.counted().ok_or(INVALID_LENGTHS)?;
+        let count = data.u32().ok_or(INVALID_LENGTHS)?;
+        let mut found = !set && count == 0;
+        for _ in 0..count {
+            let query = data.counted().ok_or(INVALID_LENGTHS)?;
+            if !is_string(query) {
+                return Err(INVALID_STRING);
+            }
+            found |= query == allocation::NAME.as_bytes() || (!set && query == allocation::NAMESPACE.as_bytes());
+        }
+        if !data.0.is_empty() {
+            return Err(INVALID_LENGTHS);
+        }
+        check_export(export, name)?;
+        if found {
+            reply(out, option, answer::META_CONTEXT, &[&allocation::ID.to_be_bytes(), allocation::NAME.as_bytes()]);
+        }
+        if set {
+            self.session.allocation = found;
+        }
+        Ok(())
+    }
+}
+
+fn list(export: &Export, data: &[u8], out: &mut Vec<u8>) -> Result<(), Refusal> {
+    if !data.is_empty() {
+        return Err(NO_DATA_WANTED);
+    }
+    let length = (export.name.len() as u32).to_be_bytes();
+    reply(out, option::LIST, answer::SERVER, &[&length, export.name.as_bytes(), export.description.as_bytes()]);
+    Ok(())
+}
+
+fn check_export(export: &Export, name: &[u8]) -> Result<(), Refusal> {
+    if !is_string(name) {
+        return Err(INVALID_STRING);
+    }
+    if export.is_named(name) { Ok(()) } else { Err(UNKNOWN_EXPORT) }
+}
+
+fn is_known(option: u32) -> bool {
+    use option::*;
+    matches!(option, EXPORT_NAME | ABORT | LIST | STARTTLS | INFO | GO | STRUCTURED_REPLY | LIST_META_CONTEXT | SET_META_CONTEXT)
+}
+
+/// The end of an option whose data was too long to keep.
+fn skipped(stopping: bool, option: u32, out: &mut Vec<u8>) -> Step {
+    match option {
+        option::ABORT => {
+            reply(out, option, answer::ACK, &[]);
+            return Step::Close;
+        }
+        _ if stopping => refuse(out, option, STOPPING),
+        _ if is_known(option) => refuse(out, option, TOO_BIG),
+        _ => refuse(out, option, UNKNOWN_OPTION),
+    }
+    Step::Next
+}
+
+fn refuse(out: &mut Vec<u8>, option: u32, Refusal(error, text): Refusal) {
+    reply(out, option, error, &[text.as_bytes()]);
+}
+
+fn reply(out: &mut Vec<u8>, option: u32, kind: u32, data: &[&[u8]]) {
+    let length: usize = data.iter().map(|part| part.len()).sum();
+    out.extend(OPTION_REPLY_MAGIC.to_be_bytes());
+    for word in [option, kind, length as u32] {
+        out.extend(word.to_be_bytes());
+    }
+    data.iter().for_each(|part| out.extend_from_slice(part));
+}
+
+/// Big-endian fields from the front of a slice; `None` when it is too short.
+struct Fields<'a>(&'a [u8]);
+
+impl<'a> Fields<'a> {
+    fn bytes(&mut self, count: usize) -> Option<&'a [u8]> {
+        let (bytes, rest) = self.0.split_at_checked(count)?;
+        self.0 = rest;
+        Some(bytes)
+    }
+    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        self.bytes(N)?.try_into().ok()
+    }
+    fn u16(&mut self) -> Option<u16> {
+        self.array().map(u16::from_be_bytes)
+    }
+    fn u32(&mut self) -> Option<u32> {
+        self.array().map(u32::from_be_bytes)
+    }
+    fn u64(&mut self) -> Option<u64> {
+        self.array().map(u64::from_be_bytes)
+    }
+    /// A 32-bit length and so many bytes.
+    fn counted(&mut self) -> Option<&'a [u8]> {
+        let length = self.u32()?;
+        self.bytes(length as usize)
+    }
+}
+
+#[cfg(test)]
+mod tests;

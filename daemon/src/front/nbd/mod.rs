@@ -1,0 +1,358 @@
+//! The NBD front: listeners, connections, and whose request is whose. Everything runs in the volume's one thread.
+//!
+//! ```text
+//! address, export     what is offered, and where
+//! protocol            the numbers
+//! handshake           bytes in, bytes out          ┐ pure
+//! transmission        bytes in, requests out       │
+//! output              replies waiting to be sent   ┘
+//! socket, connection  one client
+//! mod (here)          all of them: the port
+//! ```
+//!
+//! All connections share one receive buffer: what is left in it after a read is kept by its connection, mostly nothing.
+
+pub mod address;
+mod connection;
+mod export;
+mod handshake;
+mod output;
+mod protocol;
+mod socket;
+mod transmission;
+
+use std::collections::VecDeque;
+use std::io;
+
+use tidegate_engine::Event;
+use tidegate_engine::request::{Reply, Room};
+use tidegate_engine::time::{Duration, Instant};
+
+use crate::back::run::Run;
+use crate::port::{Interest, Port};
+
+pub use address::Address;
+pub use connection::{BYTES_MAX, REQUESTS_MAX};
+use connection::{Connection, Intake, Service};
+pub use export::{BLOCK_BYTES_MIN, Export, PAYLOAD_BYTES_MAX};
+use socket::{Listener, Stream};
+
+/// The shared receive buffer: some 60 writes of 4 KiB, or thousands of reads, in one system call.
+const SCRATCH_BYTES: usize = 256 << 10;
+/// Connections taken from one listener before others have their turn.
+const ACCEPTS: usize = 64;
+/// Slots of connections have 16 bits in tokens and request ids.
+const CONNECTIONS_MAX: usize = 1 << 16;
+/// Time is counted in ticks of this length.
+const TICK: Duration = Duration::from_secs(1);
+/// Tokens of listeners; those of connections are below.
+const LISTENER: u64 = 1 << 48;
+
+/// What to serve, and where.
+#[derive(Clone, Debug)]
+pub struct Options {
+    pub addresses: Vec<Address>,
+    pub export: Export,
+    /// Connections at once; further ones are closed as they come. Default 1,024.
+    pub connections_max: usize,
+}
+
+impl Options {
+    /// The defaults, for a volume of `bytes` bytes in blocks of `block_bytes`; nothing to listen at yet.
+    pub fn new(bytes: u64, block_bytes: u32) -> Options {
+        let export = Export { name: String::new(), description: String::new(), bytes, read_only: false, block_bytes };
+        Options { addresses: Vec::new(), export, connections_max: 1024 }
+    }
+}
+
+/// The port of NBD clients.
+pub struct Front {
+    export: Export,
+    listeners: Vec<Listening>,
+    entries: Vec<Entry>,
+    /// Entries without a client.
+    free: Vec<u16>,
+    connections_max: usize,
+    scratch: Vec<u8>,
+    /// Connections to which something happened since the interests were last asked for.
+    active: Vec<u64>,
+    /// Connections that left input alone because there was no room, in the order in which they go on.
+    waiting: VecDeque<u64>,
+    /// Kept open until the loop has been told that they are gone.
+    gone: Vec<(u64, Closing)>,
+    stopping: bool,
+    last_tick: Instant,
+    /// Somebody may be in the middle of something: the next tick is wanted.
+    watching: bool,
+}
+
+struct Listening {
+    listener: Listener,
+    /// The loop knows it.
+    said: bool,
+    /// Out of descriptors or memory: left alone until the next tick.
+    resting: bool,
+}
+
+/// A place for a client. Tokens and request ids carry the generation, so those of an earlier client are known as such.
+#[derive(Default)]
+struct Entry {
+    generation: u32,
+    client: Option<Client>,
+}
+
+struct Client {
+    connection: Connection,
+    /// The interest that the loop knows.
+    said: (bool, bool),
+    active: bool,
+    /// In `waiting`.
+    queued: bool,
+}
+
+/// A descriptor that the loop still watches; dropping closes it.
+enum Closing {
+    Connection(Stream),
+    Listener(Listener),
+}
+
+impl Closing {
+    fn fd(&self) -> i32 {
+        match self {
+            Closing::Connection(stream) => stream.fd(),
+            Closing::Listener(listener) => listener.fd(),
+        }
+    }
+}
+
+impl Front {
+    /// Listens at every address.
+    ///
+    /// # Errors
+    /// One line for the operator. What was already listening is closed again.
+    pub fn new(options: Options) -> Result<Front, String> {
+        options.export.check()?;
+        let listeners = options.addresses.iter().map(Listener::bind).collect::<Result<Vec<_>, String>>()?;
+        Ok(Front {
+            export: options.export,
+            listeners: listeners.into_iter().map(|listener| Listening { listener, said: false, resting: false }).collect(),
+            entries: Vec::new(),
+            free: Vec::new(),
+            connections_max: options.connections_max.min(CONNECTIONS_MAX),
+            scratch: vec![0; SCRATCH_BYTES],
+            active: Vec::new(),
+            waiting: VecDeque::new(),
+            gone: Vec::new(),
+            stopping: false,
+            last_tick: Instant::ZERO,
+            watching: false,
+        })
+    }
+
+    /// Where it really listens (port 0 has become a port).
+    pub fn addresses(&self) -> Vec<Address> {
+        self.listeners.iter().map(|listening| listening.listener.address().clone()).collect()
+    }
+
+    /// What clients take to connect, one for each address.
+    pub fn uris(&self) -> Vec<String> {
+        self.addresses().iter().map(|address| address.uri(&self.export.name)).collect()
+    }
+
+    /// Clients connected now.
+    pub fn connections(&self) -> usize {
+        self.entries.len() - self.free.len()
+    }
+
+    /// No request is in the engine, and no byte waits to be sent.
+    pub fn is_idle(&self) -> bool {
+        self.entries.iter().flat_map(|entry| &entry.client).all(|client| client.connection.is_idle())
+    }
+
+    /// Takes no new clients; those there are stay.
+    pub fn stop_listening(&mut self) {
+        for (index, listening) in self.listeners.drain(..).enumerate() {
+            if listening.said {
+                self.gone.push((LISTENER | index as u64, Closing::Listener(listening.listener)));
+            }
+        }
+    }
+
+    /// Takes no new clients and no new requests (ESHUTDOWN). What was admitted is answered, then each connection is closed.
+    pub fn shutdown(&mut self) {
+        self.stop_listening();
+        self.stopping = true;
+        let service = Service { export: &self.export, stopping: true };
+        for client in self.entries.iter_mut().flat_map(|entry| &mut entry.client) {
+            client.connection.stop(service);
+        }
+        self.settle_all();
+    }
+
+    /// The engine's answer. Of a client that is gone: dropped.
+    pub fn reply(&mut self, reply: Reply<Run>) {
+        let token = reply.id.0 >> 8;
+        let Some(client) = client(&mut self.entries, token) else { return };
+        client.connection.reply(reply.id.0 as u8, reply.result);
+        if !client.active {
+            client.active = true;
+            self.active.push(token);
+        }
+    }
+
+    fn accept(&mut self, index: usize) {
+        for _ in 0..ACCEPTS {
+            let Some(listening) = self.listeners.get(index) else { return };
+            match listening.listener.accept() {
+                Ok(stream) if self.connections() < self.connections_max => self.add(stream),
+                Ok(stream) => stream.hang_up(),
+                Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock) => return,
+                Err(error) if matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted) => {}
+                Err(_) => {
+                    // Out of descriptors or memory: the client stays in the kernel's queue.
+                    self.listeners[index].resting = true;
+                    self.watching = true;
+                    return;
+                }
+            }
+        }
+    }
+
+    fn add(&mut self, stream: Stream) {
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.entries.push(Entry::default());
+            (self.entries.len() - 1) as u16
+        });
+        let entry = &mut self.entries[usize::from(slot)];
+        let token = u64::from(entry.generation) << 16 | u64::from(slot);
+        let connection = Connection::new(stream, token << 8);
+        entry.client = Some(Client { connection, said: (false, false), active: false, queued: false });
+        self.settle(token);
+    }
+
+    /// After anything happened to a connection: buries the dead, queues who waits, notes that its interest may have changed.
+    fn settle(&mut self, token: u64) {
+        let Some(client) = client(&mut self.entries, token) else { return };
+        if client.connection.is_dead() {
+            return self.remove(token);
+        }
+        if client.connection.is_waiting() && !client.queued {
+            client.queued = true;
+            self.waiting.push_back(token);
+        }
+        if !client.active {
+            client.active = true;
+            self.active.push(token);
+        }
+        self.watching |= client.connection.is_timed();
+    }
+
+    fn settle_all(&mut self) {
+        for slot in 0..self.entries.len() {
+            self.settle(u64::from(self.entries[slot].generation) << 16 | slot as u64);
+        }
+    }
+
+    fn remove(&mut self, token: u64) {
+        let slot = token as u16;
+        let entry = &mut self.entries[usize::from(slot)];
+        let Some(client) = entry.client.take() else { return };
+        entry.generation = entry.generation.wrapping_add(1);
+        self.free.push(slot);
+        let stream = client.connection.into_stream();
+        stream.hang_up();
+        if client.said != (false, false) {
+            self.gone.push((token, Closing::Connection(stream)));
+        }
+    }
+}
+
+/// The client that a token stands for, if it is still there.
+fn client(entries: &mut [Entry], token: u64) -> Option<&mut Client> {
+    let entry = entries.get_mut(usize::from(token as u16))?;
+    if u64::from(entry.generation) == token >> 16 { entry.client.as_mut() } else { None }
+}
+
+impl Port for Front {
+    fn interests(&mut self, out: &mut Vec<Interest>) {
+        // What was queued outside of a turn (a stop, a tick) goes out now: it decides whether the socket is waited for.
+        self.send();
+        for (token, closing) in self.gone.drain(..) {
+            out.push(Interest { token, fd: closing.fd(), readable: false, writable: false });
+        }
+        for (index, listening) in self.listeners.iter_mut().enumerate() {
+            if listening.said == listening.resting {
+                listening.said = !listening.resting;
+                out.push(Interest {
+                    token: LISTENER | index as u64,
+                    fd: listening.listener.fd(),
+                    readable: listening.said,
+                    writable: false,
+                });
+            }
+        }
+        for token in self.active.drain(..) {
+            let Some(client) = client(&mut self.entries, token) else { continue };
+            client.active = false;
+            let now = client.connection.interest();
+            if now != client.said {
+                client.said = now;
+                out.push(Interest { token, fd: client.connection.stream().fd(), readable: now.0, writable: now.1 });
+            }
+        }
+    }
+
+    fn ready(&mut self, token: u64, readable: bool, writable: bool, room: &mut Room, events: &mut Vec<Event<Run>>) {
+        if token >= LISTENER {
+            return self.accept((token - LISTENER) as usize);
+        }
+        let Some(client) = client(&mut self.entries, token) else { return };
+        if writable {
+            client.connection.unblock();
+            client.connection.send();
+        }
+        if readable {
+            let service = Service { export: &self.export, stopping: self.stopping };
+            client.connection.receive(&mut self.scratch, service, &mut Intake { room, events });
+        }
+        self.settle(token);
+    }
+
+    fn resume(&mut self, room: &mut Room, events: &mut Vec<Event<Run>>) {
+        for _ in 0..self.waiting.len() {
+            let service = Service { export: &self.export, stopping: self.stopping };
+            let Some(token) = self.waiting.pop_front() else { return };
+            let Some(client) = client(&mut self.entries, token) else { continue };
+            client.queued = false;
+            client.connection.catch_up(service, &mut Intake { room, events });
+            self.settle(token);
+        }
+    }
+
+    fn send(&mut self) {
+        // Index by index: settling may bury, and never adds to `active` what is in it.
+        for index in 0..self.active.len() {
+            let token = self.active[index];
+            let Some(client) = client(&mut self.entries, token) else { continue };
+            client.connection.send();
+            self.settle(token);
+        }
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        self.watching.then(|| self.last_tick + TICK)
+    }
+
+    fn tick(&mut self, now: Instant) {
+        if now < self.last_tick + TICK {
+            return;
+        }
+        self.last_tick = now;
+        self.watching = false;
+        self.listeners.iter_mut().for_each(|listening| listening.resting = false);
+        self.entries.iter_mut().flat_map(|entry| &mut entry.client).for_each(|client| client.connection.tick());
+        self.settle_all();
+        // Handshakes that rested go on; they need no room.
+        self.resume(&mut Room { requests: 0, bytes: 0 }, &mut Vec::new());
+    }
+}

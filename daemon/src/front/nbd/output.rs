@@ -1,0 +1,191 @@
+//! What a connection still has to send: headers in one buffer, payloads as the runs they are. Nothing is copied on the way out.
+
+use std::collections::VecDeque;
+use std::io::IoSlice;
+
+use crate::back::run::Run;
+
+/// The buffer of headers is moved together when so much of it has been sent.
+const COMPACT_BYTES: usize = 64 << 10;
+
+#[derive(Debug, Default)]
+pub struct Output {
+    /// Headers and small answers in order; those before `sent` are gone.
+    bytes: Vec<u8>,
+    sent: usize,
+    /// In order. Those of the kind `Bytes` together are `bytes[sent..]`.
+    pieces: VecDeque<Piece>,
+    /// Bytes not sent yet.
+    unsent: u64,
+    /// Replies of which something is not sent yet.
+    replies: usize,
+}
+
+#[derive(Debug)]
+struct Piece {
+    content: Content,
+    /// Replies that end with this piece.
+    replies: usize,
+}
+
+#[derive(Debug)]
+enum Content {
+    /// So many bytes of the buffer.
+    Bytes(usize),
+    /// The run from this byte on.
+    Run(Run, usize),
+}
+
+impl Output {
+    pub fn is_empty(&self) -> bool {
+        self.unsent == 0
+    }
+
+    /// Bytes not sent yet.
+    pub fn unsent(&self) -> u64 {
+        self.unsent
+    }
+
+    /// Replies not sent completely yet.
+    pub fn replies(&self) -> usize {
+        self.replies
+    }
+
+    /// Lets `write` append bytes; what it returns is passed on.
+    pub fn write<T>(&mut self, write: impl FnOnce(&mut Vec<u8>) -> T) -> T {
+        let before = self.bytes.len();
+        let result = write(&mut self.bytes);
+        let added = self.bytes.len() - before;
+        self.unsent += added as u64;
+        match self.pieces.back_mut() {
+            Some(Piece { content: Content::Bytes(length), .. }) => *length += added,
+            _ if added > 0 => self.pieces.push_back(Piece { content: Content::Bytes(added), replies: 0 }),
+            _ => {}
+        }
+        result
+    }
+
+    pub fn push(&mut self, run: Run) {
+        self.unsent += run.bytes() as u64;
+        self.pieces.push_back(Piece { content: Content::Run(run, 0), replies: 0 });
+    }
+
+    /// A reply ends here.
+    pub fn end_reply(&mut self) {
+        let last = self.pieces.back_mut().expect("a reply has at least a header");
+        last.replies += 1;
+        self.replies += 1;
+    }
+
+    /// Pieces not sent yet.
+    pub fn pieces(&self) -> usize {
+        self.pieces.len()
+    }
+
+    /// Points `slices` at what is to be sent next; returns how many slices and bytes that is.
+    pub fn gather<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> (usize, usize) {
+        let mut at = self.sent;
+        let (mut count, mut total) = (0, 0);
+        for (slice, piece) in slices.iter_mut().zip(&self.pieces) {
+            let bytes = match &piece.content {
+                Content::Bytes(length) => {
+                    at += length;
+                    &self.bytes[at - length..at]
+                }
+                Content::Run(run, start) => &run.as_slice()[*start..],
+            };
+            *slice = IoSlice::new(bytes);
+            count += 1;
+            total += bytes.len();
+        }
+        (count, total)
+    }
+
+    /// The socket took the first `count` bytes.
+    pub fn advance(&mut self, mut count: usize) {
+        self.unsent -= count as u64;
+        while count > 0 {
+            let piece = self.pieces.front_mut().expect("no more was sent than there was");
+            let left = match &mut piece.content {
+                Content::Bytes(length) => {
+                    let took = count.min(*length);
+                    *length -= took;
+                    self.sent += took;
+                    count -= took;
+                    *length
+                }
+                Content::Run(run, start) => {
+                    let took = count.min(run.bytes() - *start);
+                    *start += took;
+                    count -= took;
+                    run.bytes() - *start
+                }
+            };
+            if left == 0 {
+                self.replies -= piece.replies;
+                self.pieces.pop_front();
+            }
+        }
+        if self.sent == self.bytes.len() {
+            self.bytes.clear();
+            self.sent = 0;
+        } else if self.sent >= COMPACT_BYTES {
+            self.bytes.drain(..self.sent);
+            self.sent = 0;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::back::run::RunMut;
+    use proptest::prelude::*;
+
+    /// Everything that `output` would send, taken `step` bytes at a time from at most `width` slices.
+    fn sent(output: &mut Output, step: usize, width: usize) -> Vec<u8> {
+        let mut all = Vec::new();
+        while !output.is_empty() {
+            let mut slices = vec![IoSlice::new(&[]); width];
+            let (count, total) = output.gather(&mut slices);
+            let joined: Vec<u8> = slices[..count].iter().flat_map(|slice| slice.to_vec()).collect();
+            assert_eq!(joined.len(), total);
+            let took = total.min(step);
+            all.extend_from_slice(&joined[..took]);
+            output.advance(took);
+        }
+        all
+    }
+
+    proptest! {
+        #[test]
+        fn what_goes_in_comes_out_in_order_whatever_the_socket_takes(
+            parts in prop::collection::vec(prop_oneof![(1usize..40).prop_map(Ok), (1u64..4).prop_map(Err)], 1..40),
+            step in 1usize..3000,
+            width in 1usize..9,
+        ) {
+            let mut output = Output::default();
+            let mut expect = Vec::new();
+            for (seed, part) in parts.iter().enumerate() {
+                let before = expect.len();
+                match part {
+                    Ok(count) => {
+                        expect.resize(before + count, seed as u8);
+                        output.write(|out| out.extend_from_slice(&expect[before..]));
+                    }
+                    Err(atoms) => {
+                        let mut run = RunMut::new(*atoms);
+                        run.as_mut_slice().fill(seed as u8);
+                        expect.extend_from_slice(run.as_slice());
+                        output.push(run.freeze());
+                    }
+                }
+                output.end_reply();
+            }
+            prop_assert_eq!(output.replies(), parts.len());
+            prop_assert_eq!(output.unsent(), expect.len() as u64);
+            prop_assert_eq!(sent(&mut output, step, width), expect);
+            prop_assert_eq!((output.replies(), output.pieces(), output.bytes.len()), (0, 0, 0));
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! Listening and connected sockets of both families, never blocking. A killed process's socket file is taken over; a living
+//! one's is not.
+
+use std::fs;
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+use super::address::Address;
+
+/// What the kernel may keep for a Unix client that reads slower than we write. The kernel caps it by its own limit.
+const SEND_BUFFER_BYTES: libc::c_int = 4 << 20;
+
+/// A socket that accepts connections. Dropping it removes its file.
+#[derive(Debug)]
+pub struct Listener {
+    socket: ListenerSocket,
+    address: Address,
+}
+
+#[derive(Debug)]
+enum ListenerSocket {
+    Unix { socket: UnixListener, _file: SocketFile },
+    Tcp(TcpListener),
+}
+
+/// A connected client.
+#[derive(Debug)]
+pub enum Stream {
+    Unix(UnixStream),
+    Tcp(TcpStream),
+}
+
+impl Listener {
+    /// # Errors
+    /// One line for the operator: where it cannot listen, why, and what to do.
+    pub fn bind(address: &Address) -> Result<Listener, String> {
+        match address {
+            Address::Unix(path) => bind_unix(path),
+            Address::Tcp(wanted) => {
+                let bound = TcpListener::bind(wanted).and_then(|socket| {
+                    socket.set_nonblocking(true)?;
+                    Ok((socket.local_addr()?, socket))
+                });
+                let (local, socket) = bound.map_err(|error| format!("NBD address {address}: {error}"))?;
+                Ok(Listener { socket: ListenerSocket::Tcp(socket), address: Address::Tcp(local) })
+            }
+        }
+    }
+
+    /// Where it really listens: port 0 has become a port.
+    pub fn address(&self) -> &Address {
+        &self.address
+    }
+
+    pub fn fd(&self) -> RawFd {
+        match &self.socket {
+            ListenerSocket::Unix { socket, .. } => socket.as_raw_fd(),
+            ListenerSocket::Tcp(socket) => socket.as_raw_fd(),
+        }
+    }
+
+    pub fn accept(&self) -> io::Result<Stream> {
+        match &self.socket {
+            ListenerSocket::Unix { socket, .. } => {
+                let (stream, _) = socket.accept()?;
+                stream.set_nonblocking(true)?;
+                grow_send_buffer(&stream);
+                Ok(Stream::Unix(stream))
+            }
+            ListenerSocket::Tcp(socket) => {
+                let (stream, _) = socket.accept()?;
+                stream.set_nonblocking(true)?;
+                stream.set_nodelay(true)?;
+                Ok(Stream::Tcp(stream))
+            }
+        }
+    }
+}
+
+impl Stream {
+    pub fn fd(&self) -> RawFd {
+        match self {
+            Stream::Unix(stream) => stream.as_raw_fd(),
+            Stream::Tcp(stream) => stream.as_raw_fd(),
+        }
+    }
+
+    /// One `readv`.
+    pub fn receive(&self, slices: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        match self {
+            Stream::Unix(stream) => (&*stream).read_vectored(slices),
+            Stream::Tcp(stream) => (&*stream).read_vectored(slices),
+        }
+    }
+
+    /// One `writev`. A client that is gone is an error, not a signal: the runtime ignores SIGPIPE.
+    pub fn send(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        match self {
+            Stream::Unix(stream) => (&*stream).write_vectored(slices),
+            Stream::Tcp(stream) => (&*stream).write_vectored(slices),
+        }
+    }
+
+    /// The client sees the end now, even if the descriptor stays open for a moment. It may have gone already: no error.
+    pub fn hang_up(&self) {
+        let _ = match self {
+            Stream::Unix(stream) => stream.shutdown(Shutdown::Both),
+            Stream::Tcp(stream) => stream.shutdown(Shutdown::Both),
+        };
+    }
+}
+
+/// The file of a Unix socket, removed with its listener unless somebody else has put another one there.
+#[derive(Debug)]
+struct SocketFile {
+    path: PathBuf,
+    identity: (u64, u64),
+}
+
+impl SocketFile {
+    fn new(path: &Path) -> io::Result<SocketFile> {
+        Ok(SocketFile { path: path.to_owned(), identity: identity(path)? })
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        if identity(&self.path).is_ok_and(|now| now == self.identity) {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    fs::symlink_metadata(path).map(|file| (file.dev(), file.ino()))
+}
+
+fn bind_unix(path: &Path) -> Result<Listener, String> {
+    let shown = path.display();
+    let failed = |error: io::Error| format!("NBD address unix:{shown}: {error}");
+    match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(failed(error)),
+        Ok(file) if !file.file_type().is_socket() => {
+            return Err(format!("NBD address unix:{shown}: there is a file that is no socket; name another path or remove it"));
+        }
+        Ok(_) => match UnixStream::connect(path) {
+            Ok(_) => return Err(format!("NBD address unix:{shown}: another process serves there; stop it or name another path")),
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path).map_err(failed)?,
+            Err(error) => return Err(failed(error)),
+        },
+    }
+    let socket = listen_unix(path).map_err(failed)?;
+    let _file = SocketFile::new(path).map_err(failed)?;
+    Ok(Listener { socket: ListenerSocket::Unix { socket, _file }, address: Address::Unix(path.to_owned()) })
+}
+
+/// A listening socket whose file is its owner's alone from the first moment on: the mode is set before the name exists.
+fn listen_unix(path: &Path) -> io::Result<UnixListener> {
+    let bytes = path.as_os_str().as_bytes();
+    // SAFETY: all zeros are a valid `sockaddr_un`.
+    let mut name: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+    name.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    if bytes.len() >= name.sun_path.len() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "the path is too long for a socket"));
+    }
+    for (to, from) in name.sun_path.iter_mut().zip(bytes) {
+        *to = *from as libc::c_char;
+    }
+    let check = |result: libc::c_int| if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) };
+    // SAFETY: no memory is passed.
+    let fd = check(unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0) })?;
+    // SAFETY: the descriptor was just made and has no other owner.
+    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+    // SAFETY: no memory is passed.
+    check(unsafe { libc::fchmod(socket.as_raw_fd(), 0o600) })?;
+    // SAFETY: `name` lives across the call, and its size is the one that is passed.
+    check(unsafe { libc::bind(socket.as_raw_fd(), (&raw const name).cast(), size_of_val(&name) as libc::socklen_t) })?;
+    // SAFETY: no memory is passed.
+    check(unsafe { libc::listen(socket.as_raw_fd(), libc::SOMAXCONN) })?;
+    Ok(UnixListener::from(socket))
+}
+
+/// A wish: with the default buffer everything works, in smaller steps.
+fn grow_send_buffer(stream: &UnixStream) {
+    let bytes = SEND_BUFFER_BYTES;
+    // SAFETY: the option's value is an int that lives across the call, and its size is the one that is passed.
+    unsafe {
+        libc::setsockopt(
+            stream.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_SNDBUF,
+            (&raw const bytes).cast(),
+            size_of_val(&bytes) as libc::socklen_t,
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_socket_file_is_its_owners_alone_and_goes_with_its_listener() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("nbd.sock");
+        let listener = Listener::bind(&Address::Unix(path.clone())).expect("nobody is there");
+        assert_eq!(fs::metadata(&path).expect("it exists").permissions().mode() & 0o777, 0o600);
+        drop(listener);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn the_socket_file_of_a_killed_process_is_taken_over() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("nbd.sock");
+        drop(UnixListener::bind(&path).expect("nobody is there"));
+        assert!(path.exists(), "the standard library leaves the file behind, as a kill would");
+        Listener::bind(&Address::Unix(path)).expect("nobody answers there");
+    }
+
+    #[test]
+    fn a_living_servers_socket_and_a_plain_file_are_left_alone() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("nbd.sock");
+        let first = Listener::bind(&Address::Unix(path.clone())).expect("nobody is there");
+        let error = Listener::bind(&Address::Unix(path.clone())).expect_err("somebody is there");
+        assert!(error.contains("another process serves there"), "{error}");
+        drop(first);
+        fs::write(&path, "precious").expect("the file is written");
+        let error = Listener::bind(&Address::Unix(path.clone())).expect_err("a file is there");
+        assert!(error.contains("no socket"), "{error}");
+        assert_eq!(fs::read(&path).expect("it is still there"), b"precious");
+    }
+}

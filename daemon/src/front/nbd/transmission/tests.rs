@@ -1,0 +1,411 @@
+//! The transmission phase, item by item of the protocol's document (S, X), fed as bytes and answered by hand.
+
+use super::*;
+use crate::front::nbd::protocol::command_flag;
+use proptest::prelude::*;
+
+const BYTES: u64 = 1 << 30;
+const SIMPLE: Session = Session { structured: false, allocation: false };
+const CHUNKS: Session = Session { structured: true, allocation: false };
+const STATUS: Session = Session { structured: true, allocation: true };
+const COOKIE: u64 = 0x0123_4567_89ab_cdef;
+const AMPLE: Allowance = Allowance { connection: u64::MAX, room: u64::MAX };
+
+fn export() -> Export {
+    Export { name: String::new(), description: String::new(), bytes: BYTES, read_only: false, block_bytes: 4096 }
+}
+
+fn request(command: u16, flags: u16, offset: u64, length: u32) -> Vec<u8> {
+    let mut bytes = REQUEST_MAGIC.to_be_bytes().to_vec();
+    bytes.extend([flags.to_be_bytes(), command.to_be_bytes()].as_flattened());
+    bytes.extend([COOKIE.to_be_bytes(), offset.to_be_bytes()].as_flattened());
+    bytes.extend(length.to_be_bytes());
+    bytes
+}
+
+fn write(flags: u16, offset: u64, payload: &[u8]) -> Vec<u8> {
+    [request(command::WRITE, flags, offset, payload.len() as u32), payload.to_vec()].concat()
+}
+
+fn taken(out: &mut Output) -> Vec<u8> {
+    let mut slices = vec![std::io::IoSlice::new(&[]); out.pieces()];
+    let (count, total) = out.gather(&mut slices);
+    let bytes: Vec<u8> = slices[..count].iter().flat_map(|slice| slice.to_vec()).collect();
+    out.advance(total);
+    bytes
+}
+
+/// What became of a stream of bytes.
+#[derive(Debug, Default, PartialEq)]
+struct Got {
+    requests: Vec<(Pending, Span, String, Vec<u8>)>,
+    replies: Vec<u8>,
+    end: Option<&'static str>,
+    /// Bytes that were not understood yet.
+    left: usize,
+}
+
+/// Feeds `input`, `step` bytes at a time, as a connection does: a large payload goes directly into its run.
+fn feed(export: &Export, session: Session, stopping: bool, input: &[u8], step: usize) -> Got {
+    let (mut transmission, mut out, mut got) = (Transmission::new(session), Output::default(), Got::default());
+    let mut buffer = Vec::new();
+    for mut piece in input.chunks(step) {
+        if let Some(hole) = transmission.hole() {
+            assert!(buffer.is_empty());
+            let direct = hole.len().min(piece.len());
+            hole[..direct].copy_from_slice(&piece[..direct]);
+            transmission.fill(direct);
+            piece = &piece[direct..];
+        }
+        buffer.extend_from_slice(piece);
+        while got.end.is_none() && (!buffer.is_empty() || transmission.is_filled()) {
+            let (took, step) = transmission.step(export, stopping, AMPLE, &buffer, &mut out);
+            buffer.drain(..took);
+            match step {
+                Step::Wait => break,
+                Step::Next => {}
+                Step::Full => panic!("the allowance is ample"),
+                Step::Request(pending, span, command) => {
+                    let data = if let Command::Write { data, .. } = &command { data.as_slice().to_vec() } else { vec![] };
+                    got.requests.push((pending, span, format!("{command:?}"), data));
+                }
+                Step::Finish => got.end = Some("finish"),
+                Step::Close => got.end = Some("close"),
+            }
+        }
+    }
+    got.replies = taken(&mut out);
+    got.left = buffer.len();
+    got
+}
+
+/// The error in the one reply to `input`, and nothing for the engine; the connection lives on.
+fn check_error(session: Session, input: &[u8], expect: u32) {
+    check_error_of(&export(), session, input, expect);
+}
+
+fn check_error_of(export: &Export, session: Session, input: &[u8], expect: u32) {
+    let got = feed(export, session, false, input, usize::MAX);
+    assert_eq!((got.requests.len(), got.end, got.left), (0, None, 0), "{got:?}");
+    if !session.structured {
+        assert_eq!(got.replies, [&SIMPLE_REPLY_MAGIC.to_be_bytes()[..], &expect.to_be_bytes(), &COOKIE.to_be_bytes()].concat());
+        return;
+    }
+    let (flags, kind, data) = one_chunk(&got.replies);
+    assert_eq!((flags, kind), (chunk::DONE, chunk::ERROR));
+    assert_eq!(data[..4], expect.to_be_bytes());
+    let text = usize::from(u16::from_be_bytes([data[4], data[5]]));
+    assert!(text <= 4096 && data.len() == 6 + text);
+}
+
+/// Splits the only chunk of a reply into flags, kind and data.
+fn one_chunk(bytes: &[u8]) -> (u16, u16, Vec<u8>) {
+    assert_eq!(bytes[..4], CHUNK_MAGIC.to_be_bytes());
+    assert_eq!(bytes[8..16], COOKIE.to_be_bytes());
+    assert_eq!(bytes[16..20], ((bytes.len() - 20) as u32).to_be_bytes());
+    (u16::from_be_bytes([bytes[4], bytes[5]]), u16::from_be_bytes([bytes[6], bytes[7]]), bytes[20..].to_vec())
+}
+
+/// The only request that `input` is for the engine.
+fn accepted(session: Session, input: &[u8]) -> (Pending, Span, String) {
+    let mut got = feed(&export(), session, false, input, usize::MAX);
+    assert_eq!((got.requests.len(), got.replies.len(), got.end, got.left), (1, 0, None, 0), "{got:?}");
+    let (pending, span, command, _) = got.requests.remove(0);
+    (pending, span, command)
+}
+
+fn answered(session: Session, input: &[u8], result: Result<Outcome<Run>, RequestError>) -> Vec<u8> {
+    let (pending, _, _) = accepted(session, input);
+    let mut out = Output::default();
+    reply(&pending, session, result, &mut out);
+    assert_eq!(out.replies(), 1);
+    taken(&mut out)
+}
+
+fn run(atoms: u64, byte: u8) -> Run {
+    let mut run = RunMut::new(atoms);
+    run.as_mut_slice().fill(byte);
+    run.freeze()
+}
+
+#[test]
+fn s1_reads_are_chunked_once_negotiated_and_never_before() {
+    let read = request(command::READ, 0, 4096, 1024);
+    let data = || Ok(Outcome::Data(vec![run(1, 1), run(1, 2)]));
+    let simple = answered(SIMPLE, &read, data());
+    assert_eq!((&simple[..8], simple.len()), ([SIMPLE_REPLY_MAGIC.to_be_bytes(), [0; 4]].as_flattened(), 16 + 1024));
+    let (flags, kind, chunked) = one_chunk(&answered(CHUNKS, &read, data()));
+    assert_eq!((flags, kind), (chunk::DONE, chunk::OFFSET_DATA));
+    assert_eq!(chunked[..8], 4096u64.to_be_bytes());
+    assert_eq!(chunked[8..], simple[16..]);
+    assert_eq!(chunked[8..], [[1; 512], [2; 512]].concat());
+}
+
+#[test]
+fn s1_early_errors_of_a_read_are_chunked_too() {
+    check_error(CHUNKS, &request(command::READ, 0, BYTES, 512), error::INVALID);
+    check_error(SIMPLE, &request(command::READ, 0, BYTES, 512), error::INVALID);
+}
+
+#[test]
+fn s3_a_read_of_nothing_is_one_empty_last_chunk() {
+    let got = feed(&export(), CHUNKS, false, &request(command::READ, 0, 0, 0), usize::MAX);
+    assert_eq!(one_chunk(&got.replies), (chunk::DONE, chunk::NONE, vec![]));
+}
+
+#[test]
+fn s5_df_is_taken_only_where_it_was_offered_and_only_on_reads() {
+    accepted(CHUNKS, &request(command::READ, command_flag::DF, 0, 512));
+    check_error(SIMPLE, &request(command::READ, command_flag::DF, 0, 512), error::INVALID);
+    check_error(CHUNKS, &request(command::TRIM, command_flag::DF, 0, 512), error::INVALID);
+}
+
+#[test]
+fn s7_errors_of_the_engine_have_their_numbers() {
+    let read = request(command::READ, 0, 0, 512);
+    for (failure, number) in [(RequestError::Io, 5u32), (RequestError::NoSpace, 28), (RequestError::Shutdown, 108)] {
+        let simple = answered(SIMPLE, &read, Err(failure));
+        assert_eq!((simple.len(), &simple[4..8]), (16, &number.to_be_bytes()[..]), "S8: not one byte of data after an error");
+        let (flags, kind, data) = one_chunk(&answered(CHUNKS, &read, Err(failure)));
+        assert_eq!((flags, kind, &data[..4]), (chunk::DONE, chunk::ERROR, &number.to_be_bytes()[..]));
+    }
+}
+
+fn extents(parts: &[(u64, bool)]) -> Result<Outcome<Run>, RequestError> {
+    Ok(Outcome::Status(parts.iter().map(|&(atoms, hole)| Extent { atoms, hole, zero: hole }).collect()))
+}
+
+fn check_status(flags: u16, atoms: u64, parts: &[(u64, bool)], expect: &[(u32, u32)]) {
+    let query = request(command::BLOCK_STATUS, flags, 8192, (atoms * 512) as u32);
+    let (flags, kind, data) = one_chunk(&answered(STATUS, &query, extents(parts)));
+    assert_eq!((flags, kind, &data[..4]), (chunk::DONE, chunk::BLOCK_STATUS, &allocation::ID.to_be_bytes()[..]));
+    let words: Vec<u32> = data[4..].chunks(4).map(|word| u32::from_be_bytes(word.try_into().expect("four bytes"))).collect();
+    assert_eq!(words.chunks(2).map(|pair| (pair[0], pair[1])).collect::<Vec<_>>(), expect);
+}
+
+#[test]
+fn s10_status_is_one_chunk_of_merged_extents() {
+    check_status(0, 8, &[(2, false), (1, false), (0, true), (1, true), (4, true)], &[(1536, 0), (2560, 3)]);
+    check_status(0, 4, &[(4, false)], &[(2048, 0)]);
+}
+
+#[test]
+fn s10_req_one_gets_exactly_one_extent() {
+    check_status(command_flag::REQ_ONE, 8, &[(1, true), (2, true), (5, false)], &[(1536, 3)]);
+}
+
+#[test]
+fn s10_the_longest_request_has_extents_that_fit_their_field() {
+    let whole = (u64::from(u32::MAX) + 1) / 512 - 1;
+    let query = request(command::BLOCK_STATUS, 0, 0, (whole * 512) as u32);
+    let got = feed(&Export { bytes: 1 << 40, ..export() }, STATUS, false, &query, usize::MAX);
+    let mut out = Output::default();
+    reply(&got.requests[0].0, STATUS, extents(&[(whole - 1, false), (1, false)]), &mut out);
+    assert_eq!(one_chunk(&taken(&mut out)).2[4..8], (u32::MAX - 511).to_be_bytes());
+}
+
+#[test]
+fn s10_status_without_a_context_or_of_nothing_is_invalid() {
+    check_error(SIMPLE, &request(command::BLOCK_STATUS, 0, 0, 512), error::INVALID);
+    check_error(CHUNKS, &request(command::BLOCK_STATUS, 0, 0, 512), error::INVALID);
+    check_error(STATUS, &request(command::BLOCK_STATUS, 0, 0, 0), error::INVALID);
+}
+
+#[test]
+fn x2_a_read_only_export_refuses_every_change_and_takes_reads_and_flushes() {
+    let export = Export { read_only: true, ..export() };
+    for input in [write(0, 0, &[1; 512]), request(command::TRIM, 0, 0, 512), request(command::WRITE_ZEROES, 0, 0, 512)] {
+        check_error_of(&export, SIMPLE, &input, error::PERM);
+    }
+    let input = [request(command::READ, 0, 0, 512), request(command::FLUSH, 0, 0, 0)].concat();
+    assert_eq!(feed(&export, SIMPLE, false, &input, usize::MAX).requests.len(), 2);
+}
+
+#[test]
+fn x3_a_flush_goes_to_the_engine_whatever_its_range_says() {
+    for (offset, length) in [(0, 0), (BYTES * 2, 7)] {
+        let (pending, span, command) = accepted(SIMPLE, &request(command::FLUSH, 0, offset, length));
+        assert_eq!((span, command.as_str(), pending.bytes()), (Span::new(0, 0), "Flush", 0));
+    }
+}
+
+#[test]
+fn x4_fua_is_taken_on_every_command_and_reaches_the_engine_where_it_matters() {
+    let fua = command_flag::FUA;
+    for (command, expect) in [
+        (command::READ, "Read"),
+        (command::FLUSH, "Flush"),
+        (command::TRIM, "Trim { fua: true }"),
+        (command::WRITE_ZEROES, "Zero { no_hole: false, fua: true }"),
+        (command::BLOCK_STATUS, "Status"),
+    ] {
+        assert_eq!(accepted(STATUS, &request(command, fua, 512, 512)).2, expect);
+    }
+    assert!(accepted(SIMPLE, &write(fua, 0, &[1; 512])).2.contains("fua: true"));
+    assert!(accepted(SIMPLE, &write(0, 0, &[1; 512])).2.contains("fua: false"));
+}
+
+#[test]
+fn x6_no_hole_reaches_the_engine_and_belongs_to_write_zeroes_alone() {
+    let no_hole = command_flag::NO_HOLE;
+    assert_eq!(accepted(SIMPLE, &request(command::WRITE_ZEROES, no_hole, 0, 512)).2, "Zero { no_hole: true, fua: false }");
+    check_error(SIMPLE, &request(command::TRIM, no_hole, 0, 512), error::INVALID);
+    check_error(SIMPLE, &request(command::WRITE_ZEROES, 1 << 4, 0, 512), error::INVALID);
+}
+
+#[test]
+fn x8_beyond_the_end_has_the_error_of_its_command() {
+    for (offset, length) in [(BYTES, 512), (BYTES - 512, 1024), (u64::MAX - 511, 512), (u64::MAX - 511, u32::MAX - 511)] {
+        for command in [command::TRIM, command::BLOCK_STATUS] {
+            check_error(STATUS, &request(command, 0, offset, length), error::INVALID);
+        }
+        check_error(STATUS, &request(command::READ, 0, offset, length.min(1024)), error::INVALID);
+        check_error(SIMPLE, &request(command::WRITE_ZEROES, 0, offset, length), error::NO_SPACE);
+    }
+    check_error(SIMPLE, &write(0, BYTES, &[1; 512]), error::NO_SPACE);
+    check_error(SIMPLE, &write(0, BYTES - 512, &[1; 1024]), error::NO_SPACE);
+    accepted(SIMPLE, &write(0, BYTES - 512, &[1; 512]));
+}
+
+#[test]
+fn x9_what_is_not_whole_atoms_is_invalid() {
+    for (offset, length) in [(1, 512), (512, 1), (511, 513), (0, u32::MAX)] {
+        for command in [command::TRIM, command::WRITE_ZEROES, command::BLOCK_STATUS] {
+            check_error(STATUS, &request(command, 0, offset, length), error::INVALID);
+        }
+        check_error(CHUNKS, &request(command::READ, 0, offset, length), error::INVALID);
+    }
+    check_error(SIMPLE, &write(0, 1, &[1; 512]), error::INVALID);
+    check_error(SIMPLE, &write(0, 0, &[1; 700]), error::INVALID);
+}
+
+#[test]
+fn x10_payloads_up_to_32_mib_are_served_and_longer_ones_dropped_or_not_borne() {
+    let limit = PAYLOAD_BYTES_MAX;
+    assert_eq!(accepted(SIMPLE, &write(0, 0, &vec![7; limit as usize])).1, Span::new(0, u64::from(limit) / 512));
+    check_error(SIMPLE, &write(0, 0, &vec![7; limit as usize + 512]), error::INVALID);
+    check_error(SIMPLE, &write(0, 0, &vec![7; DRAIN_BYTES_MAX as usize]), error::INVALID);
+    let bomb = request(command::WRITE, 0, 0, u32::MAX - 511);
+    assert_eq!(feed(&export(), SIMPLE, false, &bomb, usize::MAX).end, Some("close"));
+    accepted(SIMPLE, &request(command::READ, 0, 0, limit));
+    check_error(SIMPLE, &request(command::READ, 0, 0, limit + 512), error::INVALID);
+}
+
+#[test]
+fn x10_trim_and_zeroes_may_be_longer_than_any_payload() {
+    for command in [command::TRIM, command::WRITE_ZEROES] {
+        let (pending, span, _) = accepted(SIMPLE, &request(command, 0, 0, BYTES as u32));
+        assert_eq!((span.bytes(), pending.bytes()), (BYTES, 0), "one request, and no memory for it");
+    }
+}
+
+#[test]
+fn x11_length_zero_succeeds_at_once() {
+    for command in [command::READ, command::WRITE, command::TRIM, command::WRITE_ZEROES] {
+        let got = feed(&export(), SIMPLE, false, &request(command, 0, 0, 0), usize::MAX);
+        assert_eq!((got.requests.len(), got.replies.len(), &got.replies[4..8]), (0, 16, &[0; 4][..]));
+    }
+}
+
+#[test]
+fn x12_unknown_commands_and_flags_are_invalid_and_only_a_write_has_a_payload() {
+    for command in [5, 8, 9, 4711, u16::MAX] {
+        check_error(CHUNKS, &request(command, 0, 0, 512), error::INVALID);
+    }
+    for bit in 1..16 {
+        check_error(SIMPLE, &request(command::FLUSH, 1 << bit, 0, 0), error::INVALID);
+        check_error(SIMPLE, &write(1 << bit, 0, &[1; 512]), error::INVALID);
+    }
+    let got = feed(&export(), SIMPLE, false, &[request(4711, 0, 0, 28), request(command::FLUSH, 0, 0, 0)].concat(), usize::MAX);
+    assert_eq!((got.requests.len(), got.replies.len()), (1, 16));
+}
+
+#[test]
+fn x13_disc_is_not_answered_and_what_follows_is_not_read() {
+    let input = [request(command::FLUSH, 0, 0, 0), request(command::DISC, 0, 0, 0), request(command::FLUSH, 0, 0, 0)].concat();
+    let got = feed(&export(), SIMPLE, false, &input, usize::MAX);
+    assert_eq!((got.requests.len(), got.replies.len(), got.end, got.left), (1, 0, Some("finish"), HEADER_BYTES));
+}
+
+#[test]
+fn x15_a_stopping_server_refuses_whatever_comes() {
+    let input = [request(command::READ, 0, 0, 512), write(0, 0, &[1; 512]), write(0, 0, &vec![1; 2 * DIRECT_BYTES])].concat();
+    let got = feed(&export(), SIMPLE, true, &input, usize::MAX);
+    assert_eq!((got.requests.len(), got.replies.len(), got.end), (0, 48, None));
+    assert!(got.replies.chunks(16).all(|reply| reply[4..8] == error::SHUTDOWN.to_be_bytes()));
+}
+
+#[test]
+fn x17_a_wrong_magic_ends_the_connection() {
+    let mut input = request(command::FLUSH, 0, 0, 0);
+    input[3] ^= 1;
+    assert_eq!(feed(&export(), SIMPLE, false, &input, usize::MAX).end, Some("close"));
+}
+
+#[test]
+fn nothing_is_taken_beyond_the_allowance_and_everything_after_it_has_grown() {
+    let (mut out, tight) = (Output::default(), |connection, room| Allowance { connection, room });
+    for input in [write(0, 0, &[1; 4096]), request(command::READ, 0, 0, 4096)] {
+        let mut transmission = Transmission::new(SIMPLE);
+        for allowance in [tight(4095, 4096), tight(4096, 4095)] {
+            let (took, step) = transmission.step(&export(), false, allowance, &input, &mut out);
+            assert!(took == 0 && matches!(step, Step::Full), "{step:?}");
+        }
+        let (took, step) = transmission.step(&export(), false, tight(4096, 4096), &input, &mut out);
+        assert!(took == input.len() && matches!(step, Step::Request(..)), "{step:?}");
+    }
+    // A large payload is received before the engine has room for it, and waits in its run.
+    let mut transmission = Transmission::new(SIMPLE);
+    let input = write(0, 0, &[1; DIRECT_BYTES]);
+    let none = tight(DIRECT_BYTES as u64, 0);
+    assert!(matches!(transmission.step(&export(), false, none, &input, &mut out), (HEADER_BYTES, Step::Next)));
+    assert!(matches!(transmission.step(&export(), false, none, &input[HEADER_BYTES..], &mut out), (DIRECT_BYTES, Step::Full)));
+    assert!(transmission.is_filled() && transmission.hole().is_none());
+    assert!(matches!(transmission.step(&export(), false, AMPLE, &[], &mut out), (0, Step::Request(..))));
+}
+
+/// Mostly commands that make sense, sometimes noise.
+fn any_input() -> impl Strategy<Value = Vec<u8>> {
+    let near = prop_oneof![4 => (0u64..1 << 20).prop_map(|atom| atom * 512), 1 => any::<u64>()];
+    let length = prop_oneof![4 => (0u32..40).prop_map(|atoms| atoms * 512), 1 => any::<u32>(), 1 => 0u32..2000];
+    let flags = prop_oneof![4 => 0u16..4, 1 => any::<u16>()];
+    let plain = (0u16..9, flags.clone(), near.clone(), length.clone()).prop_map(|(kind, flags, offset, length)| {
+        let command = if kind == command::WRITE { command::READ } else { kind };
+        request(if command == command::DISC { command::FLUSH } else { command }, flags, offset, length)
+    });
+    let payload = prop_oneof![4 => (0usize..9).prop_map(|atoms| atoms * 512), 1 => Just(DIRECT_BYTES + 512), 1 => 0usize..600];
+    let writes = (flags, near, payload, any::<u8>()).prop_map(|(flags, offset, length, byte)| write(flags, offset, &vec![byte; length]));
+    let noise = prop::collection::vec(any::<u8>(), 0..60);
+    let parts = prop::collection::vec(prop_oneof![6 => plain, 4 => writes], 0..12);
+    (parts, noise).prop_map(|(parts, noise)| [parts.concat(), noise].concat())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(128))]
+
+    #[test]
+    fn one_byte_at_a_time_and_all_at_once_come_to_the_same(input in any_input(), step in 1usize..5000, stopping: bool) {
+        for session in [SIMPLE, STATUS] {
+            let whole = feed(&export(), session, stopping, &input, usize::MAX).settled();
+            prop_assert_eq!(&feed(&export(), session, stopping, &input, 1).settled(), &whole);
+            prop_assert_eq!(&feed(&export(), session, stopping, &input, step).settled(), &whole);
+        }
+    }
+
+    #[test]
+    fn random_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..2000), magic: bool) {
+        let input = if magic { [REQUEST_MAGIC.to_be_bytes().to_vec(), bytes].concat() } else { bytes };
+        let got = feed(&export(), STATUS, false, &input, 64);
+        prop_assert!(got.replies.len() <= input.len() * 4);
+    }
+}
+
+impl Got {
+    /// After the end, how much was left unread depends on how it came.
+    fn settled(mut self) -> Got {
+        if self.end.is_some() {
+            self.left = 0;
+        }
+        self
+    }
+}

@@ -1,0 +1,50 @@
+//! The real world of one volume: io_uring behind the engine, sockets in front of it, one thread and one wait for all of them.
+
+pub mod back;
+pub mod check;
+pub mod control;
+pub mod create;
+pub mod front;
+pub mod port;
+pub mod volume;
+
+use std::fmt;
+
+/// Why something an operator asked for was not done: one line that says what, where and what to do, and the exit code.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    pub message: String,
+    /// As in sysexits.h; see the constants.
+    pub code: u8,
+}
+
+impl Failure {
+    /// What is stored is damaged.
+    pub const DAMAGED: u8 = 65;
+    /// An input does not exist or cannot be read.
+    pub const NO_INPUT: u8 = 66;
+    /// The system refused what every Linux of this age grants (memory, io_uring).
+    pub const SYSTEM: u8 = 71;
+    /// A file could not be created.
+    pub const NOT_CREATED: u8 = 73;
+    /// A device failed.
+    pub const IO: u8 = 74;
+    /// In use by somebody: later, it may work.
+    pub const BUSY: u8 = 75;
+    /// No permission.
+    pub const PERMISSION: u8 = 77;
+    /// What is configured or found on the devices is not what this program may touch.
+    pub const REFUSED: u8 = 78;
+
+    pub fn new(code: u8, message: impl Into<String>) -> Failure {
+        Failure { message: message.into(), code }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Failure {}

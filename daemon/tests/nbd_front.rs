@@ -1,0 +1,340 @@
+//! The NBD front under clients that are hasty, slow, rude or gone: back-pressure, deadlines, order of the end.
+
+mod nbd_world;
+
+use nbd_world::{Raw, World, option, request, simple, write};
+use tidegate_daemon::front::nbd::{BYTES_MAX, REQUESTS_MAX};
+use tidegate_engine::request::Room;
+
+const MIB: u64 = 1 << 20;
+const READ: u16 = 0;
+const DISC: u16 = 2;
+const FLUSH: u16 = 3;
+
+/// `count` reads of `length` bytes at offset 0; cookies from 0.
+fn reads(count: u64, length: u32) -> Vec<u8> {
+    (0..count).flat_map(|cookie| request(READ, cookie, 0, length)).collect()
+}
+
+#[test]
+fn a_batch_arrives_in_one_turn_and_its_replies_leave_together() {
+    let mut world = World::new(MIB);
+    let mut raw = Raw::ready(&mut world);
+    world.memory.bytes[..4096].fill(7);
+    raw.send(&mut world, &reads(100, 4096));
+    world.turn(None, 0);
+    assert_eq!(world.held.len(), 100);
+    assert_eq!(raw.now(), b"");
+    world.turn(None, 0);
+    let replies = raw.now();
+    assert_eq!(replies.len(), 100 * (16 + 4096), "after the next turn");
+    let cookies: Vec<u64> =
+        replies.chunks(16 + 4096).map(|reply| u64::from_be_bytes(reply[8..16].try_into().expect("eight bytes"))).collect();
+    assert_eq!(cookies, (0..100).rev().collect::<Vec<_>>(), "X14: in whatever order they were done");
+    assert!(replies.chunks(16 + 4096).all(|reply| reply[16..].iter().all(|byte| *byte == 7)));
+}
+
+#[test]
+fn writes_small_and_large_arrive_whole_between_other_requests() {
+    let mut world = World::new(64 * MIB);
+    let mut raw = Raw::ready(&mut world);
+    let (mut stream, mut expect, mut at) = (Vec::new(), vec![0u8; 64 << 20], 0);
+    for (cookie, length) in [512usize, 4096, 65_024, 65_536, 1 << 20, 512, 3 << 20, 66_048, 32 << 20].into_iter().enumerate() {
+        let payload: Vec<u8> = (0..length).map(|byte| (byte / 512 + cookie * 31) as u8).collect();
+        expect[at..at + length].copy_from_slice(&payload);
+        stream.extend(write(cookie as u64, at as u64, &payload));
+        stream.extend(request(FLUSH, 100 + cookie as u64, 0, 0));
+        at += length;
+    }
+    raw.send(&mut world, &stream);
+    let replies = raw.receive(&mut world, 18 * 16);
+    assert!(replies.chunks(16).all(|reply| reply[4..8] == [0; 4]));
+    assert!(world.memory.bytes == expect, "every byte is where it belongs");
+    assert_eq!(world.memory.flushes, 9);
+}
+
+#[test]
+fn at_most_128_requests_of_a_connection_are_under_way_and_the_rest_waits() {
+    let mut world = World::new(MIB);
+    let mut raw = Raw::ready(&mut world);
+    world.hold = true;
+    raw.send(&mut world, &reads(300, 512));
+    world.settle();
+    assert_eq!(world.held.len(), REQUESTS_MAX);
+    world.hold = false;
+    let replies = raw.receive(&mut world, 300 * (16 + 512));
+    assert!(replies.chunks(16 + 512).all(|reply| reply[4..8] == [0; 4]), "back-pressure is never an error");
+    assert_eq!(world.batch_max, REQUESTS_MAX);
+}
+
+#[test]
+fn a_thousand_refusals_in_one_batch_are_all_sent() {
+    let mut world = World::new(MIB);
+    let mut raw = Raw::ready(&mut world);
+    raw.send(&mut world, &[request(4711, 1, 0, 0).repeat(1000), request(FLUSH, 2, 0, 0)].concat());
+    let replies = raw.receive(&mut world, 1001 * 16);
+    assert_eq!(replies[..16_000], simple(22, 1).repeat(1000));
+    assert_eq!(replies[16_000..], simple(0, 2));
+}
+
+#[test]
+fn at_most_64_mib_of_a_connection_are_under_way() {
+    let mut world = World::new(64 * MIB);
+    let mut raw = Raw::ready(&mut world);
+    world.hold = true;
+    raw.send(&mut world, &reads(5, 24 << 20));
+    world.settle();
+    assert_eq!(world.held.len() as u64, BYTES_MAX / (24 << 20));
+    world.hold = false;
+    raw.receive(&mut world, 5 * (16 + (24 << 20)));
+}
+
+#[test]
+fn no_room_in_the_engine_stops_reading_until_there_is_some() {
+    let mut world = World::new(MIB);
+    let mut raw = Raw::ready(&mut world);
+    let mut other = Raw::ready(&mut world);
+    let mut late = Raw::ready(&mut world);
+    world.hold = true;
+    world.room = Room { requests: 3, bytes: 6000 };
+    raw.send(&mut world, &[reads(1, 4096), write(1, 0, &[1; 4096]), reads(5, 512)].concat());
+    other.send(&mut world, &reads(3, 512));
+    world.settle();
+    assert!(world.held.len() <= 3 && world.room.bytes < 4096);
+    world.room.requests = 0;
+    late.send(&mut world, &reads(1, 512));
+    world.settle();
+    for _ in 0..10 {
+        world.turn(None, 0);
+        assert_eq!(world.watched(), 1, "nobody wakes us for what we cannot take");
+    }
+    world.room.requests = 3 - world.held.len();
+    world.hold = false;
+    world.settle();
+    let (first, second) = (raw.now(), other.now());
+    assert_eq!(first.len(), 16 + 4096 + 16 + 5 * (16 + 512));
+    assert_eq!(second.len(), 3 * (16 + 512));
+    assert_eq!(late.now().len(), 16 + 512);
+}
+
+#[test]
+fn a_client_that_reads_no_replies_stops_only_itself() {
+    let mut world = World::new(4 * MIB);
+    let mut deaf = Raw::ready(&mut world);
+    let mut good = Raw::ready(&mut world);
+    let sent = deaf.push(&mut world, &reads(100_000, 1 << 20));
+    assert!(sent < 100_000 * 28, "its own socket is full");
+    let free = world.room;
+    for round in 0..50 {
+        good.send(&mut world, &write(round, 0, &[round as u8; 4096]));
+        assert_eq!(good.receive(&mut world, 16), simple(0, round));
+    }
+    assert_eq!(world.room, free);
+    assert_eq!(world.front.connections(), 2);
+}
+
+#[test]
+fn a_client_that_reads_no_replies_is_given_up_after_a_minute() {
+    let mut world = World::new(4 * MIB);
+    let mut deaf = Raw::ready(&mut world);
+    let mut idle = Raw::ready(&mut world);
+    deaf.push(&mut world, &reads(200, 1 << 20));
+    world.settle();
+    world.pass(59);
+    assert_eq!(world.front.connections(), 2);
+    world.pass(4);
+    assert_eq!(world.front.connections(), 1);
+    world.pass(10_000);
+    idle.send(&mut world, &request(FLUSH, 1, 0, 0));
+    assert_eq!(idle.receive(&mut world, 16), simple(0, 1), "an idle client may be silent for ever");
+}
+
+#[test]
+fn a_write_without_its_payload_is_given_up_after_a_minute() {
+    let mut world = World::new(64 * MIB);
+    let mut small = Raw::ready(&mut world);
+    let mut large = Raw::ready(&mut world);
+    small.send(&mut world, &request(1, 1, 0, 4096));
+    large.send(&mut world, &request(1, 1, 0, 32 << 20));
+    world.settle();
+    world.pass(59);
+    assert_eq!(world.front.connections(), 2);
+    world.pass(4);
+    assert_eq!(world.front.connections(), 0);
+    assert!(small.is_closed() && large.is_closed());
+}
+
+#[test]
+fn a_payload_that_waits_for_the_engine_is_not_held_against_the_client() {
+    let mut world = World::new(64 * MIB);
+    let mut raw = Raw::ready(&mut world);
+    world.room.bytes = 1000;
+    raw.push(&mut world, &write(1, 0, &vec![9; 1 << 20]));
+    world.settle();
+    world.pass(1000);
+    world.room.bytes = 2 << 20;
+    assert_eq!(raw.receive(&mut world, 16), simple(0, 1));
+    assert_eq!(world.memory.bytes[(1 << 20) - 1], 9);
+}
+
+#[test]
+fn a_handshake_has_ten_seconds_however_busy_it_looks() {
+    let mut world = World::new(MIB);
+    let mut slow = Raw::connect(&mut world);
+    slow.receive(&mut world, 18);
+    for byte in 3u32.to_be_bytes() {
+        slow.send(&mut world, &[byte]);
+        world.pass(2);
+    }
+    assert_eq!(world.front.connections(), 1);
+    world.pass(4);
+    assert_eq!(world.front.connections(), 0);
+    assert!(slow.is_closed());
+}
+
+#[test]
+fn a_flood_of_options_is_answered_at_64_a_second() {
+    let mut world = World::new(MIB);
+    let mut raw = Raw::connect(&mut world);
+    raw.receive(&mut world, 18);
+    raw.send(&mut world, &3u32.to_be_bytes());
+    raw.push(&mut world, &option(4711, b"").repeat(1000));
+    world.settle();
+    let reply = 20 + "this option is not known here".len();
+    assert_eq!(raw.now().len(), 64 * reply);
+    world.pass(1);
+    assert_eq!(raw.now().len(), 64 * reply);
+    world.pass(30);
+    assert_eq!(world.front.connections(), 0);
+}
+
+#[test]
+fn x13_disc_answers_what_is_outstanding_then_closes() {
+    let mut world = World::new(MIB);
+    let mut raw = Raw::ready(&mut world);
+    world.hold = true;
+    raw.send(&mut world, &[request(FLUSH, 1, 0, 0), reads(1, 512), request(DISC, 2, 0, 0), request(FLUSH, 3, 0, 0)].concat());
+    world.settle();
+    assert_eq!((world.held.len(), world.front.connections()), (2, 1));
+    world.hold = false;
+    world.settle();
+    let replies = raw.now();
+    assert_eq!(replies.len(), 16 + 512 + 16, "and none to DISC");
+    assert!(raw.is_closed());
+    assert_eq!(world.front.connections(), 0);
+}
+
+#[test]
+fn a_client_that_vanishes_cancels_nothing_and_its_replies_reach_nobody() {
+    let mut world = World::new(MIB);
+    let mut gone = Raw::ready(&mut world);
+    // A reply left unread makes the socket fail at once when the client goes; one that only ends is answered before it is closed.
+    gone.send(&mut world, &request(FLUSH, 0, 0, 0));
+    world.settle();
+    world.hold = true;
+    gone.send(&mut world, &[write(1, 0, &[5; 512]), write(2, 512, &[6; 700])[..600].to_vec()].concat());
+    world.settle();
+    drop(gone);
+    world.settle();
+    assert_eq!((world.front.connections(), world.held.len()), (0, 1));
+    let mut next = Raw::connect(&mut world);
+    next.receive(&mut world, 18);
+    next.send(&mut world, &[3u32.to_be_bytes().to_vec(), option(1, b"")].concat());
+    next.receive(&mut world, 10);
+    world.hold = false;
+    world.settle();
+    assert_eq!(next.now(), b"", "the reply was for somebody else");
+    assert_eq!(world.memory.bytes[..512], [5; 512], "what was admitted was done");
+    assert_eq!(world.memory.bytes[512..1024], [0; 512], "what was not whole was not");
+    assert_eq!(world.front.connections(), 1);
+    assert!(world.front.is_idle());
+}
+
+#[test]
+fn x17_a_wrong_magic_closes_that_connection_alone() {
+    let mut world = World::new(MIB);
+    let mut rude = Raw::ready(&mut world);
+    let mut good = Raw::ready(&mut world);
+    rude.send(&mut world, &[0xff; 28]);
+    world.settle();
+    assert!(rude.is_closed());
+    good.send(&mut world, &request(FLUSH, 1, 0, 0));
+    assert_eq!(good.receive(&mut world, 16), simple(0, 1));
+}
+
+#[test]
+fn x15_a_stop_answers_what_was_admitted_refuses_the_rest_and_closes() {
+    let mut world = World::new(MIB);
+    let mut busy = Raw::ready(&mut world);
+    let mut idle = Raw::ready(&mut world);
+    let mut haggling = Raw::connect(&mut world);
+    haggling.receive(&mut world, 18);
+    world.hold = true;
+    world.room.requests = 1;
+    busy.send(&mut world, &[write(1, 0, &[5; 512]), request(FLUSH, 2, 0, 0)].concat());
+    world.settle();
+    assert_eq!(world.held.len(), 1);
+    world.front.shutdown();
+    world.wake();
+    world.settle();
+    assert!(idle.is_closed());
+    assert_eq!(busy.now(), simple(108, 2));
+    assert!(!world.front.is_idle());
+    world.hold = false;
+    world.settle();
+    assert_eq!(busy.now(), simple(0, 1));
+    assert!(busy.is_closed() && world.front.is_idle());
+    // H12: who still haggles is told when it asks.
+    haggling.send(&mut world, &[3u32.to_be_bytes().to_vec(), option(3, b"")].concat());
+    let reply = haggling.receive(&mut world, 20 + "the server is stopping".len());
+    assert_eq!(reply[12..16], (1u32 << 31 | 7).to_be_bytes());
+}
+
+#[test]
+fn the_socket_is_gone_after_a_stop_of_listening_and_clients_stay() {
+    let mut world = World::new(MIB);
+    let mut raw = Raw::ready(&mut world);
+    world.front.stop_listening();
+    world.wake();
+    world.settle();
+    assert!(!world.path("nbd.sock").exists());
+    raw.send(&mut world, &request(FLUSH, 1, 0, 0));
+    assert_eq!(raw.receive(&mut world, 16), simple(0, 1));
+}
+
+#[test]
+fn connections_beyond_the_cap_are_closed_and_a_free_place_is_used_again() {
+    let mut world = World::with(MIB, |options| options.connections_max = 2);
+    let first = Raw::ready(&mut world);
+    let _second = Raw::ready(&mut world);
+    let mut third = Raw::connect(&mut world);
+    world.settle();
+    assert!(third.is_closed());
+    drop(first);
+    world.settle();
+    Raw::ready(&mut world);
+    assert_eq!(world.front.connections(), 2);
+}
+
+#[test]
+fn a_refused_write_leaves_its_payload_behind_and_the_connection_goes_on() {
+    let mut world = World::with(MIB, |options| options.export.read_only = true);
+    let mut raw = Raw::ready(&mut world);
+    raw.send(&mut world, &[write(1, 0, &vec![5; 3 << 20]), request(FLUSH, 2, 0, 0)].concat());
+    assert_eq!(raw.receive(&mut world, 32), [simple(1, 1), simple(0, 2)].concat());
+}
+
+#[test]
+fn a_thousand_connections_come_and_go_and_leave_no_descriptor_behind() {
+    let mut world = World::new(MIB);
+    let descriptors = || std::fs::read_dir("/proc/self/fd").expect("proc").count();
+    drop(Raw::ready(&mut world));
+    world.settle();
+    let before = descriptors();
+    for _ in 0..1000 {
+        drop(Raw::ready(&mut world));
+    }
+    world.settle();
+    assert_eq!(world.front.connections(), 0);
+    assert!(descriptors() <= before + 64, "{} descriptors, {before} before", descriptors());
+}

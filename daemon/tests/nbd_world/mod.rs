@@ -1,0 +1,382 @@
+//! The NBD front in a small world: memory instead of an engine, `poll` instead of io_uring, everything in the test's own thread.
+//! Outside programs run as processes while the test serves them. Time stands still unless a test moves it.
+#![allow(dead_code)] // each test file uses its part
+
+use std::collections::BTreeMap;
+use std::io::{ErrorKind, Read, Write};
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::{Command as Process, Output};
+
+use tidegate_daemon::back::run::{Run, RunMut};
+use tidegate_daemon::front::nbd::{Address, Front, Options};
+use tidegate_daemon::port::{Interest, Port};
+use tidegate_engine::Event;
+use tidegate_engine::block::{ATOM_BYTES, Span};
+use tidegate_engine::request::{Command, Extent, Outcome, Reply, Request, RequestError, Room};
+use tidegate_engine::time::{Duration, Instant};
+
+pub const BLOCK: u64 = 4096;
+/// Longer than anything here takes: a test that waits so long has failed.
+const PATIENCE_MS: i32 = 60_000;
+const IDLE_TURNS_MAX: usize = 100;
+
+pub struct World {
+    pub front: Front,
+    pub memory: Memory,
+    /// What the front may send into the "engine".
+    pub room: Room,
+    /// Requests are kept instead of answered.
+    pub hold: bool,
+    pub held: Vec<Request<Run>>,
+    /// Requests in one turn, at most so far.
+    pub batch_max: usize,
+    polled: BTreeMap<u64, Interest>,
+    /// Nothing is to be done until a socket is ready, an answer is due, time passes, or there is other room than this.
+    asleep: Option<Room>,
+    now: Instant,
+    dir: tempfile::TempDir,
+}
+
+/// A volume in memory.
+pub struct Memory {
+    pub bytes: Vec<u8>,
+    /// Blocks that were written and not trimmed or zeroed since.
+    written: Vec<bool>,
+    /// Atoms here cannot be read.
+    pub broken: Option<Span>,
+    pub flushes: usize,
+    pub fuas: usize,
+}
+
+impl World {
+    /// A volume of `bytes` bytes on a Unix socket of its own.
+    pub fn new(bytes: u64) -> World {
+        World::with(bytes, |_| {})
+    }
+
+    pub fn with(bytes: u64, change: impl FnOnce(&mut Options)) -> World {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut options = Options::new(bytes, BLOCK as u32);
+        options.addresses.push(Address::Unix(dir.path().join("nbd.sock")));
+        change(&mut options);
+        let memory = Memory {
+            bytes: vec![0; bytes as usize],
+            written: vec![false; bytes.div_ceil(BLOCK) as usize],
+            broken: None,
+            flushes: 0,
+            fuas: 0,
+        };
+        World {
+            front: Front::new(options).expect("the front listens"),
+            memory,
+            room: Room { requests: 1024, bytes: 256 << 20 },
+            hold: false,
+            held: Vec::new(),
+            batch_max: 0,
+            polled: BTreeMap::new(),
+            asleep: None,
+            now: Instant::ZERO,
+            dir,
+        }
+    }
+
+    pub fn uri(&self) -> String {
+        self.front.uris().remove(0)
+    }
+
+    /// Sockets that are waited for, listeners included.
+    pub fn watched(&self) -> usize {
+        self.polled.len()
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// One turn, in the order of the real loop: answers, resume, send, interests; then it sleeps until a socket or `also` is
+    /// ready, unless there is something to do at once. Once asleep it does nothing until something wakes it: a front that
+    /// forgot to ask for that hangs here as it would there. True: `also` is ready.
+    pub fn turn(&mut self, also: Option<RawFd>, timeout_ms: i32) -> bool {
+        let (mut events, mut room) = (Vec::new(), self.room);
+        let woken = self.asleep != Some(room) || (!self.hold && !self.held.is_empty());
+        if woken {
+            if !self.hold {
+                self.release();
+                room = self.room;
+            }
+            self.front.resume(&mut room, &mut events);
+            self.front.send();
+            self.watch();
+        }
+        let (ready, also_ready) = self.poll(also, if events.is_empty() { timeout_ms } else { 0 }, &mut room, &mut events);
+        self.asleep = (ready == 0 && events.is_empty()).then_some(room);
+        self.batch_max = self.batch_max.max(events.len());
+        for event in events {
+            let Event::Arrived(request) = event else { panic!("a front only delivers requests: {event:?}") };
+            self.room.requests -= 1;
+            self.room.bytes -= cost(&request);
+            self.held.push(request);
+        }
+        assert_eq!(room, self.room, "the front subtracts what it takes");
+        also_ready
+    }
+
+    fn watch(&mut self) {
+        let mut changes = Vec::new();
+        self.front.interests(&mut changes);
+        for interest in changes {
+            match (interest.readable, interest.writable) {
+                (false, false) => self.polled.remove(&interest.token),
+                _ => self.polled.insert(interest.token, interest),
+            };
+        }
+    }
+
+    /// How many of our sockets are ready, and whether `also` is.
+    fn poll(&mut self, also: Option<RawFd>, timeout_ms: i32, room: &mut Room, events: &mut Vec<Event<Run>>) -> (usize, bool) {
+        let watch = |fd: RawFd, readable: bool, writable: bool| libc::pollfd {
+            fd,
+            events: if readable { libc::POLLIN } else { 0 } | if writable { libc::POLLOUT } else { 0 },
+            revents: 0,
+        };
+        let tokens: Vec<u64> = self.polled.keys().copied().collect();
+        let mut fds: Vec<libc::pollfd> = self.polled.values().map(|now| watch(now.fd, now.readable, now.writable)).collect();
+        fds.extend(also.map(|fd| watch(fd, true, false)));
+        // SAFETY: `fds` is a valid array of the length that is passed.
+        let ready = unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, timeout_ms) };
+        assert!(ready >= 0, "{}", std::io::Error::last_os_error());
+        assert!(ready > 0 || timeout_ms < PATIENCE_MS, "nothing happened for a long time");
+        let also_ready = also.is_some() && fds.last().is_some_and(|fd| fd.revents != 0);
+        for (token, fd) in tokens.iter().zip(&fds).filter(|(_, fd)| fd.revents != 0) {
+            let failed = fd.revents & (libc::POLLERR | libc::POLLHUP) != 0;
+            self.front.ready(*token, failed || fd.revents & libc::POLLIN != 0, failed || fd.revents & libc::POLLOUT != 0, room, events);
+        }
+        (ready as usize - usize::from(also_ready), also_ready)
+    }
+
+    /// Answers everything that is held, the last first.
+    pub fn release(&mut self) {
+        for request in std::mem::take(&mut self.held).into_iter().rev() {
+            self.room.requests += 1;
+            self.room.bytes += cost(&request);
+            let result = self.memory.handle(request.span, request.command);
+            self.front.reply(Reply { id: request.id, result });
+        }
+    }
+
+    /// Turns until nothing more happens by itself.
+    pub fn settle(&mut self) {
+        for _ in 0..20 {
+            self.turn(None, 0);
+        }
+    }
+
+    /// Something happened outside of the front.
+    pub fn wake(&mut self) {
+        self.asleep = None;
+    }
+
+    /// So many seconds pass without a byte.
+    pub fn pass(&mut self, seconds: u64) {
+        for _ in 0..seconds {
+            self.now = self.now + Duration::from_secs(1);
+            if self.front.deadline().is_some_and(|deadline| deadline <= self.now) {
+                self.front.tick(self.now);
+            }
+            self.front.send();
+        }
+        self.wake();
+        self.settle();
+    }
+
+    /// Runs an outside program while serving it; `package` is what to install where it is missing.
+    pub fn run(&mut self, package: &str, program: &str, arguments: &[&str]) -> Output {
+        let (bell, ring) = UnixStream::pair().expect("a pair of sockets");
+        let mut process = Process::new(program);
+        process.args(arguments).current_dir(self.dir.path());
+        let thread = std::thread::spawn(move || {
+            let output = process.output();
+            drop(ring);
+            output
+        });
+        while !self.turn(Some(bell.as_raw_fd()), PATIENCE_MS) {}
+        let output = thread.join().expect("the thread only waits");
+        output.unwrap_or_else(|error| panic!("{program}: {error}; install the package {package}"))
+    }
+
+    /// As `run`; the program must succeed. Returns what it printed.
+    pub fn succeed(&mut self, package: &str, program: &str, arguments: &[&str]) -> String {
+        let output = self.run(package, program, arguments);
+        let (out, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success(), "{program} {arguments:?}: {}\n{out}{error}", output.status);
+        out.into_owned()
+    }
+}
+
+fn cost(request: &Request<Run>) -> u64 {
+    match request.command {
+        Command::Read | Command::Write { .. } => request.span.bytes(),
+        Command::Trim { .. } | Command::Zero { .. } | Command::Flush | Command::Status => 0,
+    }
+}
+
+impl Memory {
+    fn handle(&mut self, span: Span, command: Command<Run>) -> Result<Outcome<Run>, RequestError> {
+        let bytes = span.offset() as usize..(span.end() * ATOM_BYTES) as usize;
+        if self.broken.is_some_and(|broken| broken.overlaps(span)) {
+            return Err(RequestError::Io);
+        }
+        match command {
+            Command::Read => return Ok(Outcome::Data(self.read(bytes))),
+            Command::Status => return Ok(Outcome::Status(self.status(span))),
+            Command::Flush => self.flushes += 1,
+            Command::Write { data, fua } => {
+                self.bytes[bytes].copy_from_slice(data.as_slice());
+                self.written[(span.offset() / BLOCK) as usize..(span.end() * ATOM_BYTES).div_ceil(BLOCK) as usize].fill(true);
+                self.fuas += usize::from(fua);
+            }
+            Command::Trim { fua } | Command::Zero { fua, .. } => {
+                self.bytes[bytes].fill(0);
+                let whole = span.offset().div_ceil(BLOCK)..span.end() * ATOM_BYTES / BLOCK;
+                (whole.start..whole.end).for_each(|block| self.written[block as usize] = false);
+                self.fuas += usize::from(fua);
+            }
+        }
+        Ok(Outcome::Done)
+    }
+
+    /// In two runs where it can be, as an engine does that finds a read in several places.
+    fn read(&self, bytes: std::ops::Range<usize>) -> Vec<Run> {
+        let middle = bytes.start + (bytes.len() / 2).next_multiple_of(ATOM_BYTES as usize);
+        let parts = [bytes.start..middle, middle..bytes.end];
+        let run = |part: std::ops::Range<usize>| {
+            let mut run = RunMut::new((part.len() as u64) / ATOM_BYTES);
+            run.as_mut_slice().copy_from_slice(&self.bytes[part]);
+            run.freeze()
+        };
+        parts.into_iter().filter(|part| !part.is_empty()).map(run).collect()
+    }
+
+    fn status(&self, span: Span) -> Vec<Extent> {
+        let atom = |atom: u64| {
+            let hole = !self.written[(atom * ATOM_BYTES / BLOCK) as usize];
+            Extent { atoms: 1, hole, zero: hole }
+        };
+        (span.start..span.end()).map(atom).collect()
+    }
+}
+
+/// A client of raw bytes in the test's thread: whenever it would wait, the world turns.
+pub struct Raw {
+    pub stream: UnixStream,
+}
+
+impl Raw {
+    pub fn connect(world: &mut World) -> Raw {
+        let Address::Unix(path) = world.front.addresses().remove(0) else { panic!("a Unix socket comes first") };
+        let stream = UnixStream::connect(path).expect("the front listens");
+        stream.set_nonblocking(true).expect("a socket");
+        Raw { stream }
+    }
+
+    /// Connects and shakes hands for simple replies.
+    pub fn ready(world: &mut World) -> Raw {
+        let mut raw = Raw::connect(world);
+        raw.send(world, &3u32.to_be_bytes());
+        raw.send(world, &option(1, b""));
+        raw.receive(world, 18 + 10);
+        raw
+    }
+
+    pub fn send(&mut self, world: &mut World, mut bytes: &[u8]) {
+        let mut idle = 0;
+        while !bytes.is_empty() {
+            match self.stream.write(bytes) {
+                Ok(count) => (bytes, idle) = (&bytes[count..], 0),
+                Err(error) => {
+                    Raw::patient(&error, idle);
+                    world.turn(None, 0);
+                    idle += 1;
+                }
+            }
+        }
+    }
+
+    /// Everything is in one thread: what does not happen in a few turns never does.
+    fn patient(error: &std::io::Error, idle: usize) {
+        assert!(error.kind() == ErrorKind::WouldBlock, "{error}");
+        assert!(idle < IDLE_TURNS_MAX, "nothing happens any more");
+    }
+
+    /// Sends what the socket takes while the world turns and then settles; returns how much that was.
+    pub fn push(&mut self, world: &mut World, bytes: &[u8]) -> usize {
+        let mut at = 0;
+        loop {
+            match self.stream.write(&bytes[at..]) {
+                Ok(0) => return at,
+                Ok(count) => at += count,
+                Err(_) => {
+                    world.settle();
+                    match self.stream.write(&bytes[at..]) {
+                        Ok(count) if count > 0 => at += count,
+                        _ => return at,
+                    }
+                }
+            }
+        }
+    }
+
+    pub fn receive(&mut self, world: &mut World, count: usize) -> Vec<u8> {
+        let mut bytes = vec![0; count];
+        let (mut at, mut idle) = (0, 0);
+        while at < count {
+            match self.stream.read(&mut bytes[at..]) {
+                Ok(0) => panic!("the connection ended after {at} of {count} bytes"),
+                Ok(got) => (at, idle) = (at + got, 0),
+                Err(error) => {
+                    Raw::patient(&error, idle);
+                    world.turn(None, 0);
+                    idle += 1;
+                }
+            }
+        }
+        bytes
+    }
+
+    /// What is there now, without a turn.
+    pub fn now(&mut self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let _ = self.stream.read_to_end(&mut bytes);
+        bytes
+    }
+
+    /// Has the server closed, with nothing unread before that?
+    pub fn is_closed(&mut self) -> bool {
+        match self.stream.read(&mut [0]) {
+            Ok(0) => true,
+            Ok(_) => panic!("there was more to read"),
+            Err(error) => error.kind() == ErrorKind::ConnectionReset,
+        }
+    }
+}
+
+pub fn option(option: u32, data: &[u8]) -> Vec<u8> {
+    [b"IHAVEOPT", &option.to_be_bytes()[..], &(data.len() as u32).to_be_bytes(), data].concat()
+}
+
+/// The header of a request.
+pub fn request(command: u16, cookie: u64, offset: u64, length: u32) -> Vec<u8> {
+    let head = [&0x2560_9513u32.to_be_bytes()[..], &0u16.to_be_bytes(), &command.to_be_bytes()].concat();
+    [&head[..], &cookie.to_be_bytes(), &offset.to_be_bytes(), &length.to_be_bytes()].concat()
+}
+
+pub fn write(cookie: u64, offset: u64, payload: &[u8]) -> Vec<u8> {
+    [request(1, cookie, offset, payload.len() as u32), payload.to_vec()].concat()
+}
+
+/// A simple reply.
+pub fn simple(error: u32, cookie: u64) -> Vec<u8> {
+    [&0x6744_6698u32.to_be_bytes()[..], &error.to_be_bytes(), &cookie.to_be_bytes()].concat()
+}

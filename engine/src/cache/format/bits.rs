@@ -1,0 +1,134 @@
+//! A bitmap over the slots of one set: bit i of word i / 64 is slot i. Bits beyond the last slot are zero.
+
+/// Slots of one set. The length is that of the set, rounded up to 64.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bits(Box<[u64]>);
+
+impl Bits {
+    /// No slot, of a set with `slots` slots.
+    pub fn new(slots: u32) -> Self {
+        Bits(vec![0; Bits::words_for(slots)].into_boxed_slice())
+    }
+
+    pub fn from_words(words: &[u64]) -> Self {
+        Bits(words.into())
+    }
+
+    /// Length in words of a bitmap over `slots` slots.
+    pub const fn words_for(slots: u32) -> usize {
+        slots.div_ceil(64) as usize
+    }
+
+    pub fn words(&self) -> &[u64] {
+        &self.0
+    }
+
+    pub fn get(&self, slot: u32) -> bool {
+        self.0[slot as usize / 64] >> (slot % 64) & 1 == 1
+    }
+
+    pub fn set(&mut self, slot: u32) {
+        self.0[slot as usize / 64] |= 1 << (slot % 64);
+    }
+
+    pub fn clear(&mut self, slot: u32) {
+        self.0[slot as usize / 64] &= !(1 << (slot % 64));
+    }
+
+    pub fn count(&self) -> u32 {
+        self.0.iter().map(|word| word.count_ones()).sum()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.iter().all(|&word| word == 0)
+    }
+
+    /// The slots, ascending.
+    pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
+        self.0.iter().enumerate().flat_map(|(index, &word)| {
+            let mut rest = word;
+            std::iter::from_fn(move || {
+                let bit = (rest != 0).then(|| rest.trailing_zeros())?;
+                rest &= rest - 1;
+                Some(index as u32 * 64 + bit)
+            })
+        })
+    }
+
+    /// Is every slot of `other` in this one?
+    pub fn contains(&self, other: &Bits) -> bool {
+        assert_eq!(self.0.len(), other.0.len(), "bitmaps of different sets");
+        self.0.iter().zip(&other.0).all(|(one, two)| two & !one == 0)
+    }
+
+    pub fn union(&self, other: &Bits) -> Bits {
+        self.combine(other, |one, two| one | two)
+    }
+
+    pub fn intersection(&self, other: &Bits) -> Bits {
+        self.combine(other, |one, two| one & two)
+    }
+
+    pub fn without(&self, other: &Bits) -> Bits {
+        self.combine(other, |one, two| one & !two)
+    }
+
+    fn combine(&self, other: &Bits, word: impl Fn(u64, u64) -> u64) -> Bits {
+        assert_eq!(self.0.len(), other.0.len(), "bitmaps of different sets");
+        Bits(self.0.iter().zip(&other.0).map(|(&one, &two)| word(one, two)).collect())
+    }
+
+    /// Takes over at most the words that there are.
+    pub(super) fn fill_words(&mut self, words: impl Iterator<Item = u64>) {
+        self.0.iter_mut().zip(words).for_each(|(word, value)| *word = value);
+    }
+
+    /// Is it of the length of a set of `slots` slots, without a bit beyond the last one?
+    pub(super) fn fits(&self, slots: u32) -> bool {
+        let in_last = slots % 64;
+        self.0.len() == Bits::words_for(slots) && (in_last == 0 || self.0[self.0.len() - 1] >> in_last == 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    fn bits(slots: u32, members: &BTreeSet<u32>) -> Bits {
+        let mut bits = Bits::new(slots);
+        members.iter().for_each(|&slot| bits.set(slot));
+        bits
+    }
+
+    proptest! {
+        #[test]
+        fn bits_behave_like_a_set_of_numbers(
+            one in proptest::collection::btree_set(0..200u32, 0..80),
+            two in proptest::collection::btree_set(0..200u32, 0..80),
+        ) {
+            let (a, b) = (bits(200, &one), bits(200, &two));
+            prop_assert_eq!(a.count() as usize, one.len());
+            prop_assert_eq!(a.is_empty(), one.is_empty());
+            prop_assert!((0..200).all(|slot| a.get(slot) == one.contains(&slot)));
+            prop_assert_eq!(a.iter().collect::<BTreeSet<_>>(), one.clone());
+            prop_assert_eq!(a.union(&b), bits(200, &(&one | &two)));
+            prop_assert_eq!(a.intersection(&b), bits(200, &(&one & &two)));
+            prop_assert_eq!(a.without(&b), bits(200, &(&one - &two)));
+            prop_assert_eq!(a.contains(&b), two.is_subset(&one));
+            let mut cleared = a.clone();
+            one.iter().for_each(|&slot| cleared.clear(slot));
+            prop_assert_eq!(cleared, Bits::new(200));
+            prop_assert_eq!(Bits::from_words(a.words()), a);
+        }
+    }
+
+    #[test]
+    fn a_bit_beyond_the_last_slot_does_not_fit() {
+        assert!(bits(64, &BTreeSet::from([63])).fits(64));
+        assert!(bits(64, &BTreeSet::from([7])).fits(8));
+        assert!(!bits(64, &BTreeSet::from([8])).fits(8));
+        assert!(!Bits::new(128).fits(64));
+    }
+}

@@ -1,0 +1,8 @@
+//! The SSD tier: which slot holds which block, what is live, dirty, durable. It answers *which*; the flows in `path` act on it.
+
+pub mod format;
+pub mod index;
+pub mod journal;
+pub mod ranges;
+pub mod sets;
+pub mod window;

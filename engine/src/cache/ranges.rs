@@ -1,0 +1,175 @@
+//! The range table: blocks that read as zeros although the origin may still hold something else, and atoms that were lost.
+//! Slots above a range shadow it and are never destaged before it.
+
+use std::collections::BTreeMap;
+
+use super::format::{Range, RangeKind};
+use crate::block::{Atoms, Block};
+use crate::time::Instant;
+
+/// A run of blocks that reads as zeros.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Zeroed {
+    pub blocks: u64,
+    pub kind: RangeKind,
+    /// The group that made it; it may be destaged once that one is durable.
+    pub group: u64,
+}
+
+#[derive(Default)]
+pub struct Ranges {
+    zeroed: BTreeMap<u64, Zeroed>,
+    lost: BTreeMap<u64, Atoms>,
+    /// Blocks in all zeroed ranges.
+    blocks: u64,
+    /// When the table last stopped being empty.
+    since: Option<Instant>,
+}
+
+impl Ranges {
+    /// Entries of the table on the SSD that these ranges take.
+    pub fn entries(&self) -> usize {
+        self.zeroed.len() + self.lost.len()
+    }
+    pub fn zeroed_blocks(&self) -> u64 {
+        self.blocks
+    }
+    pub fn is_empty(&self) -> bool {
+        self.zeroed.is_empty()
+    }
+    /// Since when there has been a zeroed range, as told to [`Ranges::note_time`].
+    pub fn since(&self) -> Option<Instant> {
+        self.since.filter(|_| !self.zeroed.is_empty())
+    }
+    /// A range was added now.
+    pub fn note_time(&mut self, now: Instant) {
+        if self.since().is_none() {
+            self.since = Some(now);
+        }
+    }
+
+    /// Adds a range; it swallows what it overlaps and joins neighbours of its kind and group.
+    pub fn zero(&mut self, block: Block, blocks: u64, kind: RangeKind, group: u64) {
+        self.remove(block, blocks);
+        self.remove_lost(block, blocks);
+        let (mut start, mut end) = (block.0, block.0 + blocks);
+        if let Some((&left, range)) = self.zeroed.range(..start).next_back()
+            && left + range.blocks == start
+            && (range.kind, range.group) == (kind, group)
+        {
+            start = left;
+        }
+        if let Some(range) = self.zeroed.get(&end).copied()
+            && (range.kind, range.group) == (kind, group)
+        {
+            self.zeroed.remove(&end);
+            end += range.blocks;
+        }
+        self.zeroed.insert(start, Zeroed { blocks: end - start, kind, group });
+        self.blocks += blocks;
+    }
+
+    /// Forgets the zeroed ranges inside `block..block + blocks` (the origin holds the zeros now).
+    pub fn remove(&mut self, block: Block, blocks: u64) {
+        let end = block.0 + blocks;
+        let mut at = block.0;
+        if let Some((&left, range)) = self.zeroed.range(..at).next_back()
+            && left + range.blocks > at
+        {
+            at = left;
+        }
+        while at < end
+            && let Some((&start, &range)) = self.zeroed.range(at..end).next()
+        {
+            self.zeroed.remove(&start);
+            let stop = start + range.blocks;
+            if start < block.0 {
+                self.zeroed.insert(start, Zeroed { blocks: block.0 - start, ..range });
+            }
+            if stop > end {
+                self.zeroed.insert(end, Zeroed { blocks: stop - end, ..range });
+            }
+            self.blocks -= stop.min(end) - start.max(block.0);
+            at = stop;
+        }
+    }
+
+    /// The zeroed ranges that overlap `block..block + blocks`, whole, in order.
+    pub fn overlapping(&self, block: Block, blocks: u64) -> impl Iterator<Item = (Block, Zeroed)> + '_ {
+        let first = match self.zeroed.range(..block.0).next_back() {
+            Some((&left, range)) if left + range.blocks > block.0 => left,
+            _ => block.0,
+        };
+        self.zeroed.range(first..block.0 + blocks).map(|(&start, &range)| (Block(start), range))
+    }
+    pub fn is_zeroed(&self, block: Block) -> bool {
+        self.overlapping(block, 1).next().is_some()
+    }
+    /// The first zeroed range that ends behind `from`.
+    pub fn next(&self, from: Block) -> Option<(Block, Zeroed)> {
+        self.overlapping(from, u64::MAX - from.0).next()
+    }
+
+    /// Notes atoms that cannot be had any more: reading them is an error until they are written.
+    pub fn lose(&mut self, block: Block, atoms: Atoms) {
+        let lost = self.lost.entry(block.0).or_default();
+        *lost = lost.union(atoms);
+    }
+    /// Atoms of `block` that were written are lost no more.
+    pub fn find(&mut self, block: Block, atoms: Atoms) {
+        if let Some(lost) = self.lost.get_mut(&block.0) {
+            *lost = lost.without(atoms);
+            if lost.is_empty() {
+                self.lost.remove(&block.0);
+            }
+        }
+    }
+    pub fn lost(&self, block: Block) -> Atoms {
+        self.lost.get(&block.0).copied().unwrap_or_default()
+    }
+    pub fn has_lost(&self) -> bool {
+        !self.lost.is_empty()
+    }
+    fn remove_lost(&mut self, block: Block, blocks: u64) {
+        let doomed: Vec<u64> = self.lost.range(block.0..block.0 + blocks).map(|(&block, _)| block).collect();
+        for block in doomed {
+            self.lost.remove(&block);
+        }
+    }
+
+    /// Everything, as the state map stores it.
+    pub fn to_entries(&self) -> Vec<Range> {
+        let zeroed =
+            self.zeroed.iter().map(|(&block, range)| Range::Zeroed { block: Block(block), blocks: range.blocks, kind: range.kind });
+        zeroed.chain(self.lost.iter().map(|(&block, &atoms)| Range::Lost { block: Block(block), atoms })).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn ranges_are_a_set_of_blocks(steps in prop::collection::vec((0u64..100, 1u64..30, prop::bool::ANY, 0u64..3), 1..50)) {
+            let mut ranges = Ranges::default();
+            let mut naive: BTreeMap<u64, u64> = BTreeMap::new();
+            for (block, blocks, remove, group) in steps {
+                if remove {
+                    ranges.remove(Block(block), blocks);
+                } else {
+                    ranges.zero(Block(block), blocks, RangeKind::Zero, group);
+                }
+                for b in block..block + blocks {
+                    if remove { naive.remove(&b); } else { naive.insert(b, group); }
+                }
+                prop_assert_eq!(ranges.zeroed_blocks(), naive.len() as u64);
+                for b in 0..140 {
+                    let got = ranges.overlapping(Block(b), 1).next().map(|(_, range)| range.group);
+                    prop_assert_eq!(got, naive.get(&b).copied());
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,478 @@
+//! The cache sets: life, state, live and dirty slots, who holds them, and the LRU order.
+//!
+//! A set goes Free → Open (OPEN record, life + 1) → Sealed (SEAL record, headers) → Free again when no slot is live, every kill of its
+//! slots is durable, and no read, write or header operation touches it any more. No other path leads to Free.
+
+use std::collections::VecDeque;
+
+use super::format::{Bits, Entry, Geometry, MapSet, Position, SetState};
+use super::index::NumberMap;
+use crate::block::{Atoms, Block, Slot};
+use crate::time::Instant;
+
+/// What is written together because it is likely to die together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Stream {
+    Client = 0,
+    Fill = 1,
+}
+
+impl Stream {
+    pub const ALL: [Stream; 2] = [Stream::Client, Stream::Fill];
+}
+
+/// Where the two copies of a set's header stand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeaderState {
+    /// Not sealed yet, or nothing lives in it.
+    None,
+    /// Sealed; waits until the OPEN of this life is durable.
+    Due,
+    /// Operations in flight, and how many of them have failed.
+    Writing {
+        left: u8,
+        failed: u8,
+    },
+    /// Written, not flushed.
+    Written,
+    /// No copy could be written: the journal keeps the entries (restated by every checkpoint).
+    Unwritable,
+    Durable,
+}
+
+/// One slot as kept in memory: 12 bytes. The mask of a partial block lives in a map of its own.
+#[derive(Clone, Copy, Debug, Default)]
+struct Packed {
+    crc: u32,
+    block_low: u32,
+    block_high: u16,
+    partial: u16,
+}
+
+pub struct Set {
+    pub life: u64,
+    pub state: SetState,
+    /// Position of the page that holds the SEAL of this life.
+    pub sealed: Position,
+    pub live: Bits,
+    pub dirty: Bits,
+    pub live_count: u32,
+    pub dirty_count: u32,
+    slots: Vec<Packed>,
+    pub stream: u8,
+    /// Reads and writes in flight, destages and merges included: while above zero the set is not reused.
+    pub pins: u32,
+    /// The group of the newest kill of one of its slots.
+    pub kill_group: u64,
+    /// The group that holds OPEN.
+    pub open_group: u64,
+    pub opened: Instant,
+    pub header: HeaderState,
+    /// False while recovery has not read its header yet: its live slots are not in the index.
+    pub loaded: bool,
+    newer: u32,
+    older: u32,
+}
+
+const NIL: u32 = u32::MAX;
+
+pub struct Sets {
+    geometry: Geometry,
+    sets: Vec<Set>,
+    partial: NumberMap<u64, Atoms>,
+    free: VecDeque<u32>,
+    /// Sealed sets without a live slot that wait for kills, reads or headers.
+    dying: Vec<u32>,
+    newest: u32,
+    oldest: u32,
+    /// Sets with the life they had, in the order of their opening: the first dirty one holds the oldest dirty block.
+    openings: VecDeque<(u32, u64)>,
+    pub live_slots: u64,
+    pub dirty_slots: u64,
+    pub dirty_sets: u32,
+}
+
+impl Sets {
+    pub fn new(geometry: Geometry) -> Self {
+        let fresh = |_| Set {
+            life: 0,
+            state: SetState::Free,
+            sealed: Position::default(),
+            live: Bits::new(geometry.set_slots),
+            dirty: Bits::new(geometry.set_slots),
+            live_count: 0,
+            dirty_count: 0,
+            slots: Vec::new(),
+            stream: 0,
+            pins: 0,
+            kill_group: 0,
+            open_group: 0,
+            opened: Instant::ZERO,
+            header: HeaderState::None,
+            loaded: true,
+            newer: NIL,
+            older: NIL,
+        };
+        Sets {
+            geometry,
+            sets: (0..geometry.sets).map(fresh).collect(),
+            partial: NumberMap::default(),
+            free: VecDeque::with_capacity(geometry.sets as usize),
+            dying: Vec::new(),
+            newest: NIL,
+            oldest: NIL,
+            openings: VecDeque::new(),
+            live_slots: 0,
+            dirty_slots: 0,
+            dirty_sets: 0,
+        }
+    }
+
+    pub fn get(&self, set: u32) -> &Set {
+        &self.sets[set as usize]
+    }
+    pub fn get_mut(&mut self, set: u32) -> &mut Set {
+        &mut self.sets[set as usize]
+    }
+    pub fn count(&self) -> u32 {
+        self.geometry.sets
+    }
+    pub fn free_count(&self) -> u32 {
+        self.free.len() as u32
+    }
+    pub fn dying_count(&self) -> u32 {
+        self.dying.len() as u32
+    }
+    pub fn iter(&self) -> impl Iterator<Item = (u32, &Set)> {
+        self.sets.iter().enumerate().map(|(number, set)| (number as u32, set))
+    }
+    pub fn open_sets(&self) -> impl Iterator<Item = u32> + '_ {
+        self.iter().filter(|(_, set)| set.state == SetState::Open).map(|(number, _)| number)
+    }
+
+    /// A number for a slot, ascending in space.
+    pub fn number(&self, slot: Slot) -> u64 {
+        u64::from(slot.set) * u64::from(self.geometry.set_slots) + u64::from(slot.slot)
+    }
+
+    // --- life of a set ---
+
+    /// Takes the free set that has been free longest.
+    pub fn open(&mut self, stream: Stream, group: u64, now: Instant) -> Option<u32> {
+        let number = self.free.pop_front()?;
+        let life = self.get(number).life + 1;
+        self.reopen(number, life, stream as u8, now);
+        self.get_mut(number).open_group = group;
+        Some(number)
+    }
+
+    /// Makes the set Open with this life, whatever it was (replay of an OPEN).
+    pub fn reopen(&mut self, number: u32, life: u64, stream: u8, now: Instant) {
+        let slots = self.geometry.set_slots;
+        self.forget_partials(number);
+        let set = self.get_mut(number);
+        assert!(set.live_count == 0, "set {number} is opened with {} live slots", set.live_count);
+        assert!(life > set.life, "a new life is a later one");
+        assert!(set.pins == 0, "set {number} is opened while an operation holds it");
+        set.life = life;
+        set.state = SetState::Open;
+        set.live = Bits::new(slots);
+        set.dirty = Bits::new(slots);
+        set.slots.clear();
+        set.slots.reserve_exact(slots as usize);
+        set.stream = stream;
+        set.header = HeaderState::None;
+        set.sealed = Position::default();
+        set.opened = now;
+        set.loaded = true;
+        self.openings.push_back((number, life));
+        self.touch(number);
+    }
+
+    pub fn seal(&mut self, number: u32, sealed: Position) {
+        let set = self.get_mut(number);
+        assert!(set.state == SetState::Open, "only an open set is sealed");
+        set.state = SetState::Sealed;
+        set.sealed = sealed;
+        set.header = HeaderState::Due;
+        if set.live_count == 0 {
+            self.dying.push(number);
+        }
+    }
+
+    /// The sealed sets without live slots; the caller asks [`Sets::is_reusable`] and gives those to [`Sets::release`].
+    pub fn dying(&self) -> &[u32] {
+        &self.dying
+    }
+
+    /// No slot is live, every kill is durable, nothing in flight touches it.
+    pub fn is_reusable(&self, number: u32, durable_group: u64) -> bool {
+        let set = self.get(number);
+        set.state == SetState::Sealed
+            && set.live_count == 0
+            && set.kill_group <= durable_group
+            && set.open_group <= durable_group
+            && set.pins == 0
+            && !matches!(set.header, HeaderState::Writing { .. })
+    }
+
+    pub fn release(&mut self, number: u32) {
+        assert!(self.get(number).live_count == 0 && self.get(number).pins == 0);
+        self.dying.retain(|&dying| dying != number);
+        self.unlink(number);
+        self.forget_partials(number);
+        let set = self.get_mut(number);
+        set.state = SetState::Free;
+        set.header = HeaderState::None;
+        set.slots = Vec::new();
+        self.free.push_back(number);
+    }
+
+    // --- slots ---
+
+    /// The slot that the next block goes to.
+    pub fn next_slot(&self, number: u32) -> u32 {
+        self.get(number).slots.len() as u32
+    }
+    pub fn slots_left(&self, number: u32) -> u32 {
+        self.geometry.set_slots - self.next_slot(number)
+    }
+
+    /// Describes the next slot of a set; it is not live yet.
+    pub fn describe(&mut self, number: u32, entry: Entry, full: Atoms) -> Slot {
+        let slot = Slot { set: number, slot: self.next_slot(number) };
+        assert!(slot.slot < self.geometry.set_slots, "a set holds no more slots than it has");
+        let key = self.number(slot);
+        let partial = entry.valid != full;
+        if partial {
+            self.partial.insert(key, entry.valid);
+        }
+        let (low, high) = (entry.block.0 as u32, (entry.block.0 >> 32) as u16);
+        self.get_mut(number).slots.push(Packed { crc: entry.crc, block_low: low, block_high: high, partial: u16::from(partial) });
+        slot
+    }
+
+    /// Forgets the descriptions (recovery replaces them by those of another source).
+    pub fn clear_descriptions(&mut self, number: u32) {
+        self.forget_partials(number);
+        self.get_mut(number).slots.clear();
+    }
+
+    /// What a described slot holds. `full` is the mask of a whole block (the last block of a volume may be short).
+    pub fn entry(&self, slot: Slot, full: impl Fn(Block) -> Atoms) -> Entry {
+        let packed = self.get(slot.set).slots[slot.slot as usize];
+        let block = Block(u64::from(packed.block_low) | u64::from(packed.block_high) << 32);
+        let valid = if packed.partial != 0 { self.partial[&self.number(slot)] } else { full(block) };
+        Entry { block, valid, crc: packed.crc }
+    }
+    pub fn crc(&self, slot: Slot) -> u32 {
+        self.get(slot.set).slots[slot.slot as usize].crc
+    }
+    /// The valid atoms if they are not the whole block.
+    pub fn partial(&self, slot: Slot) -> Option<Atoms> {
+        (self.get(slot.set).slots[slot.slot as usize].partial != 0).then(|| self.partial[&self.number(slot)])
+    }
+
+    pub fn is_live(&self, slot: Slot) -> bool {
+        self.get(slot.set).live.get(slot.slot)
+    }
+    pub fn is_dirty(&self, slot: Slot) -> bool {
+        self.get(slot.set).dirty.get(slot.slot)
+    }
+
+    pub fn make_live(&mut self, slot: Slot, dirty: bool) {
+        let set = &mut self.sets[slot.set as usize];
+        assert!(!set.live.get(slot.slot), "a slot becomes live once in a life");
+        set.live.set(slot.slot);
+        set.live_count += 1;
+        self.live_slots += 1;
+        if dirty {
+            set.dirty.set(slot.slot);
+            set.dirty_count += 1;
+            self.dirty_slots += 1;
+            self.dirty_sets += u32::from(set.dirty_count == 1);
+        }
+    }
+
+    /// The slot names its block no more. Returns whether it was dirty.
+    pub fn kill(&mut self, slot: Slot, group: u64) -> bool {
+        let dirty = self.is_dirty(slot) && self.clean(slot);
+        let set = &mut self.sets[slot.set as usize];
+        assert!(set.live.get(slot.slot), "only a live slot is killed");
+        set.live.clear(slot.slot);
+        set.live_count -= 1;
+        set.kill_group = set.kill_group.max(group);
+        self.live_slots -= 1;
+        if set.live_count == 0 && set.state == SetState::Sealed {
+            self.dying.push(slot.set);
+        }
+        dirty
+    }
+
+    /// The origin holds what the slot holds. Returns whether it was dirty.
+    pub fn clean(&mut self, slot: Slot) -> bool {
+        let set = &mut self.sets[slot.set as usize];
+        let was_dirty = set.dirty.get(slot.slot);
+        if was_dirty {
+            set.dirty.clear(slot.slot);
+            set.dirty_count -= 1;
+            self.dirty_slots -= 1;
+            self.dirty_sets -= u32::from(set.dirty_count == 0);
+        }
+        was_dirty
+    }
+
+    // --- age ---
+
+    /// When the set that holds the oldest dirty block was opened.
+    pub fn dirty_since(&self) -> Option<Instant> {
+        let dirty = |&&(number, life): &&(u32, u64)| self.get(number).life == life && self.get(number).dirty_count > 0;
+        self.openings.iter().find(dirty).map(|&(number, _)| self.get(number).opened)
+    }
+    /// Forgets the openings at the old end that hold nothing dirty any more.
+    pub fn forget_clean_openings(&mut self) {
+        while let Some(&(number, life)) = self.openings.front() {
+            let set = self.get(number);
+            if set.life == life && (set.state == SetState::Open || set.dirty_count > 0) {
+                break;
+            }
+            self.openings.pop_front();
+        }
+    }
+
+    // --- LRU ---
+
+    /// Makes the set the most recently used one.
+    pub fn touch(&mut self, number: u32) {
+        if self.newest == number {
+            return;
+        }
+        self.unlink(number);
+        let newest = self.newest;
+        let set = self.get_mut(number);
+        set.older = newest;
+        set.newer = NIL;
+        match newest {
+            NIL => self.oldest = number,
+            newest => self.get_mut(newest).newer = number,
+        }
+        self.newest = number;
+    }
+
+    fn unlink(&mut self, number: u32) {
+        let (newer, older) = (self.get(number).newer, self.get(number).older);
+        if newer == NIL && older == NIL && self.newest != number {
+            return;
+        }
+        match newer {
+            NIL => self.newest = older,
+            newer => self.get_mut(newer).older = older,
+        }
+        match older {
+            NIL => self.oldest = newer,
+            older => self.get_mut(older).newer = newer,
+        }
+        let set = self.get_mut(number);
+        (set.newer, set.older) = (NIL, NIL);
+    }
+
+    /// Sets in use from the least to the most recently used one.
+    pub fn by_age(&self) -> impl Iterator<Item = u32> + '_ {
+        let mut at = self.oldest;
+        std::iter::from_fn(move || {
+            let number = at;
+            (number != NIL).then(|| {
+                at = self.get(number).newer;
+                number
+            })
+        })
+    }
+
+    // --- recovery ---
+
+    /// Puts a set into the state that the state map describes.
+    pub fn restore(&mut self, number: u32, map: &MapSet) {
+        let (live, dirty) = (map.live.count(), map.dirty.count());
+        let set = self.get_mut(number);
+        set.life = map.life;
+        set.state = map.state;
+        set.sealed = map.sealed;
+        set.live = map.live.clone();
+        set.dirty = map.dirty.clone();
+        set.live_count = live;
+        set.dirty_count = dirty;
+        set.loaded = live == 0;
+        set.header = if map.state == SetState::Sealed { HeaderState::Durable } else { HeaderState::None };
+        self.live_slots += u64::from(live);
+        self.dirty_slots += u64::from(dirty);
+        self.dirty_sets += u32::from(dirty > 0);
+    }
+
+    /// Clears all live bits of a set without touching the index (its slots are known to be dead).
+    pub fn kill_unknown(&mut self, number: u32) {
+        let set = &mut self.sets[number as usize];
+        self.live_slots -= u64::from(set.live_count);
+        self.dirty_slots -= u64::from(set.dirty_count);
+        self.dirty_sets -= u32::from(set.dirty_count > 0);
+        let slots = self.geometry.set_slots;
+        (set.live, set.dirty) = (Bits::new(slots), Bits::new(slots));
+        (set.live_count, set.dirty_count) = (0, 0);
+    }
+
+    /// All slots of a sealed set have died by a record of `group`.
+    pub fn mourn(&mut self, number: u32, group: u64) {
+        let set = self.get_mut(number);
+        assert!(set.state == SetState::Sealed && set.live_count == 0);
+        set.kill_group = set.kill_group.max(group);
+        if !self.dying.contains(&number) {
+            self.dying.push(number);
+        }
+    }
+
+    /// Rebuilds the lists after replay: free sets, dying sets, LRU in order of sealing.
+    pub fn rebuild_lists(&mut self, now: Instant) {
+        self.free.clear();
+        self.dying.clear();
+        self.openings.clear();
+        let mut used: Vec<u32> = Vec::new();
+        for number in 0..self.geometry.sets {
+            let set = self.get_mut(number);
+            (set.newer, set.older) = (NIL, NIL);
+            match set.state {
+                SetState::Free => self.free.push_back(number),
+                SetState::Sealed if set.live_count == 0 => {
+                    self.dying.push(number);
+                    used.push(number);
+                }
+                SetState::Open | SetState::Sealed => used.push(number),
+            }
+        }
+        (self.newest, self.oldest) = (NIL, NIL);
+        used.sort_by_key(|&number| (self.get(number).state == SetState::Open, self.get(number).sealed, number));
+        for number in used {
+            let set = self.get_mut(number);
+            set.opened = now;
+            let life = set.life;
+            self.openings.push_back((number, life));
+            self.touch(number);
+        }
+    }
+
+    fn forget_partials(&mut self, number: u32) {
+        for slot in 0..self.next_slot(number) {
+            if self.get(number).slots[slot as usize].partial != 0 {
+                let key = self.number(Slot { set: number, slot });
+                self.partial.remove(&key);
+            }
+        }
+    }
+
+    /// Bytes held: state of the sets; descriptions (checksum and block of each slot).
+    pub fn bytes(&self) -> (u64, u64) {
+        let bitmaps = 2 * u64::from(self.geometry.set_slots.div_ceil(64)) * 8;
+        let state = self.sets.len() as u64 * (size_of::<Set>() as u64 + bitmaps) + self.free.capacity() as u64 * 4;
+        let slots: usize = self.sets.iter().map(|set| set.slots.capacity() * size_of::<Packed>()).sum();
+        (state, slots as u64 + self.partial.capacity() as u64 * 32)
+    }
+}

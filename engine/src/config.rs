@@ -1,0 +1,104 @@
+//! Every knob of the engine, with its default and the assumption it was tuned for.
+
+use crate::block::{ATOM_BYTES, PAGE_BYTES};
+use crate::cache::format::{FormatId, Geometry};
+use crate::time::Duration;
+
+/// What one volume's engine is told at its start. Nothing here is read from a file: the binary does that.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Where everything lies on the SSD, and the size of the volume.
+    pub geometry: Geometry,
+    /// The identity drawn when the SSD was formatted: another one is refused.
+    pub format: FormatId,
+    /// The identity of the origin recorded at format: another one is refused. Zero where unknown.
+    pub origin: [u8; 16],
+    /// Free sets below which the gate leaves Normal. Default 10 % of the sets (papers' plans: 1000 sets).
+    pub free_floor: u32,
+    /// Sets that only client writes may take; fills leave them alone. Default 2 %, at least 2.
+    pub reserve: u32,
+    /// Sets with dirty slots above which destaging does not wait for idleness. Default 70 %.
+    pub dirty_high: u32,
+    /// Idle time after which destaging may start. Default 2 s (the papers give none; "of the order of a second").
+    pub wait: Duration,
+    /// Age above which a dirty block is destaged without waiting for idleness. Default 10 min.
+    pub max_dirty_age: Duration,
+    /// Origin operations of a destage batch in flight at once. Default 32: an HDD's queue.
+    pub destage_depth: usize,
+    /// Atoms of one destage batch, that is between two flushes of the origin. Default 16 MiB.
+    pub destage_atoms: u64,
+    /// Bytes written to the SSD and not yet flushed, all pinned in memory. Default clamp(metadata / 16, 4 MiB, 64 MiB).
+    pub window_bytes: u64,
+    /// The engine's own flush comes when the oldest unflushed write is this old. Default 1 s.
+    pub flush_age: Duration,
+    /// Requests admitted at once. Default 1,024 (eight connections of 128).
+    pub requests_max: usize,
+    /// Payload bytes of admitted requests. Default 256 MiB.
+    pub bytes_max: u64,
+    /// Keep what was read from the origin. Default true.
+    pub fill: bool,
+    /// Recover, report and stop before the first write (`tidegate check`). Default false.
+    pub check: bool,
+    /// A deliberate bug, for tests that must find it. Always `None` in production: no configuration file can name it.
+    pub canary: Option<Canary>,
+}
+
+/// Deliberate bugs (tests only): a net that catches nothing proves nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Canary {
+    /// A FLUSH does not wait for the data that its records name.
+    RecordBeforeData,
+    /// A set is reused although the kills of its slots are not durable.
+    ReuseTooEarly,
+    /// A FLUSH is answered without a flush of the SSD.
+    FlushDoesNotWait,
+    /// Dirty slots are destaged before they are durable.
+    DestageBeforeDurable,
+    /// The first answer after a recovery does not wait for the new cut.
+    CutNotWritten,
+    /// A fill is kept although its block was written meanwhile.
+    FillWithoutTicket,
+}
+
+impl Canary {
+    pub const ALL: [Canary; 6] = [
+        Canary::RecordBeforeData,
+        Canary::ReuseTooEarly,
+        Canary::FlushDoesNotWait,
+        Canary::DestageBeforeDurable,
+        Canary::CutNotWritten,
+        Canary::FillWithoutTicket,
+    ];
+}
+
+impl Config {
+    /// The defaults for a geometry.
+    pub fn new(geometry: Geometry, format: FormatId) -> Self {
+        let sets = geometry.sets;
+        let metadata = geometry.data_start() * ATOM_BYTES;
+        Config {
+            free_floor: (sets / 10).max(3),
+            reserve: (sets / 50).max(2),
+            dirty_high: sets * 7 / 10,
+            wait: Duration::from_secs(2),
+            max_dirty_age: Duration::from_secs(600),
+            destage_depth: 32,
+            destage_atoms: 16 << 11,
+            window_bytes: (metadata / 16).clamp(4 << 20, 64 << 20),
+            flush_age: Duration::from_secs(1),
+            requests_max: 1024,
+            bytes_max: 256 << 20,
+            fill: true,
+            check: false,
+            canary: None,
+            origin: [0; 16],
+            geometry,
+            format,
+        }
+    }
+
+    /// Bytes of one journal group at most: a sixteenth of the ring.
+    pub fn group_bytes(&self) -> u64 {
+        u64::from(self.geometry.journal_pages) * PAGE_BYTES / 16
+    }
+}

@@ -1,0 +1,165 @@
+//! The gate: when dirty blocks go home. It decides when and how long; `cache` answers which; `path/destage` does it.
+//!
+//! ```text
+//!            free < floor, oldest set dirty            no request for `wait`
+//!   Normal ───────────────────────────────▶ Wait ───────────────────────────▶ Destage(Idle)
+//!      ▲                                      ▲      a request arrives             │
+//!      │                                      └────────────────────────────────────┤
+//!      └─────────────────────────────── free ≥ floor ◀──────────────────────────────┘
+//!   any state ──▶ Destage(Drain | NoFreeSet | HighMark | Age) until its reason is gone: these do not wait for idleness
+//! ```
+//! Source: paper 000, figure 7 (normal, wait, writeback); the reasons besides idleness are ours, because its method starves
+//! if a small request comes every second.
+
+use crate::probe::{DestageReason, GateState};
+use crate::time::{Duration, Instant};
+
+/// What the gate looks at.
+#[derive(Clone, Copy, Debug)]
+pub struct View {
+    pub now: Instant,
+    pub last_request: Instant,
+    pub free: u32,
+    pub dirty_sets: u32,
+    /// Something is dirty: a slot or a zeroed range.
+    pub dirty: bool,
+    /// The least recently used set has dirty slots.
+    pub oldest_set_dirty: bool,
+    /// When the oldest dirty block became dirty.
+    pub dirty_since: Option<Instant>,
+    /// A request waits for a free set.
+    pub starved: bool,
+    pub drain: bool,
+}
+
+/// The thresholds, see [`crate::Config`].
+#[derive(Clone, Copy, Debug)]
+pub struct Gate {
+    pub floor: u32,
+    pub reserve: u32,
+    pub high: u32,
+    pub wait: Duration,
+    pub max_age: Duration,
+    state: GateState,
+    /// While destaging for age: everything that was dirty at this moment goes home.
+    sweep_since: Instant,
+}
+
+impl Gate {
+    pub fn new(floor: u32, reserve: u32, high: u32, wait: Duration, max_age: Duration) -> Self {
+        Gate { floor, reserve, high, wait, max_age, state: GateState::Normal, sweep_since: Instant::ZERO }
+    }
+    pub fn state(&self) -> GateState {
+        self.state
+    }
+
+    /// The state from now on. Destaging may run while it is `Destage`.
+    pub fn decide(&mut self, view: View) -> GateState {
+        self.state = self.next(view);
+        self.state
+    }
+
+    fn next(&mut self, view: View) -> GateState {
+        use DestageReason::{Age, Drain, HighMark, Idle, NoFreeSet};
+        if !view.dirty {
+            return GateState::Normal;
+        }
+        if view.drain {
+            return GateState::Destage(Drain);
+        }
+        if view.starved || view.free <= self.reserve {
+            return GateState::Destage(NoFreeSet);
+        }
+        // Down to nine tenths of the mark, so that it does not flutter.
+        let low = if self.state == GateState::Destage(HighMark) { self.high - self.high / 10 } else { self.high };
+        if view.dirty_sets > low {
+            return GateState::Destage(HighMark);
+        }
+        if self.state == GateState::Destage(Age) && view.dirty_since.is_some_and(|since| since <= self.sweep_since) {
+            return self.state;
+        }
+        if view.dirty_since.is_some_and(|since| view.now.since(since) >= self.max_age) {
+            self.sweep_since = view.now;
+            return GateState::Destage(Age);
+        }
+        if view.free >= self.floor {
+            return GateState::Normal;
+        }
+        match self.state {
+            GateState::Normal if !view.oldest_set_dirty => GateState::Normal,
+            _ if view.now.since(view.last_request) >= self.wait => GateState::Destage(Idle),
+            _ => GateState::Wait,
+        }
+    }
+
+    /// When the decision may change although nothing happens.
+    pub fn deadline(&self, view: View) -> Option<Instant> {
+        let age = view.dirty_since.map(|since| since + self.max_age);
+        match self.state {
+            GateState::Wait => Some(age.map_or(view.last_request + self.wait, |age| age.min(view.last_request + self.wait))),
+            GateState::Normal => age,
+            GateState::Destage(_) => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn view() -> View {
+        View {
+            now: Instant(10_000_000_000),
+            last_request: Instant(10_000_000_000),
+            free: 50,
+            dirty_sets: 10,
+            dirty: true,
+            oldest_set_dirty: true,
+            dirty_since: Some(Instant(9_000_000_000)),
+            starved: false,
+            drain: false,
+        }
+    }
+    fn gate() -> Gate {
+        Gate::new(20, 4, 70, Duration::from_secs(2), Duration::from_secs(600))
+    }
+
+    #[test]
+    fn enough_free_sets_is_normal() {
+        assert_eq!(gate().decide(view()), GateState::Normal);
+    }
+
+    #[test]
+    fn below_the_floor_it_waits_for_idleness_and_a_request_stops_it() {
+        let mut gate = gate();
+        let short = View { free: 10, ..view() };
+        assert_eq!(gate.decide(short), GateState::Wait);
+        assert_eq!(gate.deadline(short), Some(Instant(12_000_000_000)));
+        let idle = View { now: Instant(12_000_000_000), ..short };
+        assert_eq!(gate.decide(idle), GateState::Destage(DestageReason::Idle));
+        assert_eq!(gate.decide(View { last_request: idle.now, ..idle }), GateState::Wait);
+        assert_eq!(gate.decide(View { free: 20, ..idle }), GateState::Normal);
+    }
+
+    #[test]
+    fn a_clean_oldest_set_needs_no_destaging() {
+        assert_eq!(gate().decide(View { free: 10, oldest_set_dirty: false, ..view() }), GateState::Normal);
+    }
+
+    #[test]
+    fn a_request_every_second_does_not_starve_it_above_the_high_mark_or_the_age() {
+        let mut gate = gate();
+        assert_eq!(gate.decide(View { dirty_sets: 71, ..view() }), GateState::Destage(DestageReason::HighMark));
+        assert_eq!(gate.decide(View { dirty_sets: 65, ..view() }), GateState::Destage(DestageReason::HighMark));
+        assert_eq!(gate.decide(View { dirty_sets: 63, ..view() }), GateState::Normal);
+        let late = View { now: Instant(609_000_000_000), last_request: Instant(609_000_000_000), ..view() };
+        assert_eq!(gate.decide(late), GateState::Destage(DestageReason::Age));
+        assert_eq!(gate.decide(View { dirty_since: Some(Instant(608_000_000_000)), ..late }), GateState::Destage(DestageReason::Age));
+        assert_eq!(gate.decide(View { dirty_since: Some(Instant(609_000_000_001)), ..late }), GateState::Normal);
+    }
+
+    #[test]
+    fn nothing_dirty_is_normal_whatever_else() {
+        assert_eq!(gate().decide(View { dirty: false, free: 0, starved: true, drain: true, ..view() }), GateState::Normal);
+    }
+}

@@ -1,0 +1,95 @@
+//! The data path of one volume: a state machine. Events go in, operations and replies come out.
+//! No I/O, no clock, no threads: the same code runs on real disks and in virtual time, and cannot tell which.
+//!
+//! A driver needs only this order: [`Engine::handle`] everything that happened, then start what [`Engine::next_op`] hands out, then give
+//! [`Engine::next_reply`] to the clients; sleep until something happens or [`Engine::deadline`]. [`turn`] does exactly that.
+
+pub mod block;
+pub mod cache;
+pub mod config;
+pub mod gate;
+pub mod op;
+mod path;
+pub mod payload;
+pub mod probe;
+pub mod queue;
+pub mod request;
+mod slab;
+pub mod time;
+
+use op::{Done, Op, OpId};
+use payload::Payload;
+use request::{Reply, Request, Room};
+use time::Instant;
+
+pub use config::{Canary, Config};
+pub use path::Engine;
+
+/// Everything that can happen to an engine.
+#[derive(Clone, Debug)]
+pub enum Event<P> {
+    Arrived(Request<P>),
+    Completed(Done<P>),
+    /// The operation takes unusually long. A notice: nothing is released, its `Done` still comes.
+    Late(OpId),
+    Device(op::DeviceId, Change),
+    Control(Control),
+    Tick,
+}
+
+/// What became of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Operations fail from now on.
+    Gone,
+    /// It answers again. Another incarnation may have forgotten what was not flushed.
+    Back,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Control {
+    /// Destage everything that is dirty now, without waiting for idleness.
+    Drain,
+    CancelDrain,
+    /// Make every acknowledged write durable, then take nothing any more.
+    Stop,
+}
+
+/// What an engine acts on.
+pub trait World<P> {
+    fn start(&mut self, now: Instant, op: Op<P>);
+    fn reply(&mut self, now: Instant, reply: Reply<P>);
+}
+
+/// A world that can sleep: the real one, or the agenda of a simulation.
+pub trait Wait<P>: World<P> {
+    fn now(&self) -> Instant;
+    /// Sleeps until something happened or `deadline`; appends what happened. False: the world has ended.
+    /// `room` is what the engine takes at this moment: the world delivers at most so many requests.
+    fn wait(&mut self, deadline: Option<Instant>, room: Room, events: &mut Vec<Event<P>>) -> bool;
+}
+
+/// Events in, operations and replies out: the only code that touches an engine from outside.
+pub fn turn<P: Payload, W: World<P>>(engine: &mut Engine<P>, world: &mut W, now: Instant, events: &mut Vec<Event<P>>) {
+    for event in events.drain(..) {
+        engine.handle(now, event);
+    }
+    if engine.deadline().is_some_and(|deadline| deadline <= now) {
+        engine.handle(now, Event::Tick);
+    }
+    while let Some(op) = engine.next_op(now) {
+        world.start(now, op);
+    }
+    while let Some(reply) = engine.next_reply() {
+        world.reply(now, reply);
+    }
+}
+
+/// Turns until the world ends: production, and simulations of one node.
+pub fn drive<P: Payload, W: Wait<P>>(engine: &mut Engine<P>, world: &mut W) {
+    let mut events = Vec::new();
+    turn(engine, world, world.now(), &mut events);
+    while world.wait(engine.deadline(), engine.room(), &mut events) {
+        turn(engine, world, world.now(), &mut events);
+    }
+}

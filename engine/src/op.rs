@@ -1,0 +1,108 @@
+//! The language of the back: what devices are asked and what they answer.
+//!
+//! There are no barriers: the engine waits for [`Done`] before it hands out what depends on it. [`Action::Flush`] covers exactly the
+//! writes whose `Done` was handled before the flush was handed out. Operations in flight on one device never overlap
+//! (reads among themselves may), so any queue may reorder them.
+
+use crate::block::Span;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum DeviceId {
+    Cache,
+    Origin,
+}
+
+/// Unique in the life of an engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct OpId(pub u64);
+
+/// For whom: a scheduler may prefer one over another. Recorded in every count of bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Class {
+    /// A client waits for it.
+    Client,
+    /// Metadata, flushes of the SSD.
+    Log,
+    /// Copying what was read into the cache.
+    Fill,
+    Destage,
+}
+
+/// Which part of a device: every access names it, and the worlds check that the span lies in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Zone {
+    Superblock,
+    Map,
+    Header,
+    HeaderCopy,
+    Journal,
+    Data,
+    Origin,
+}
+
+/// One operation on one device.
+#[derive(Clone, Debug)]
+pub struct Op<P> {
+    pub id: OpId,
+    pub device: DeviceId,
+    pub class: Class,
+    pub action: Action<P>,
+}
+
+#[derive(Clone, Debug)]
+pub enum Action<P> {
+    Read(Zone, Span),
+    /// The payloads, in order, are exactly the span. One device command wherever the device takes it.
+    Write(Zone, Span, Vec<P>),
+    /// The span reads as zeros afterwards.
+    Zero(Zone, Span, Hole),
+    /// Which parts of the span are allocated (SEEK_HOLE, SEEK_DATA; a device that cannot tell says all).
+    Allocation(Zone, Span),
+    /// The device's volatile cache becomes durable.
+    Flush,
+}
+
+/// May [`Action::Zero`] release the space behind it?
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hole {
+    Allowed,
+    Forbidden,
+}
+
+/// The end of an operation; final. A failed write may have landed in any subset of its atoms.
+#[derive(Clone, Debug)]
+pub struct Done<P> {
+    pub id: OpId,
+    pub result: Result<Answer<P>, DeviceError>,
+}
+
+#[derive(Clone, Debug)]
+pub enum Answer<P> {
+    /// Of a write, zero or flush.
+    Done,
+    /// Of a read: in order, together exactly its span.
+    Data(Vec<P>),
+    /// Of an allocation query: in order, together exactly its span.
+    Allocation(Vec<crate::request::Extent>),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeviceError {
+    /// The medium could not be read or written there.
+    Medium,
+    /// No space left behind a sparse file or a thin volume.
+    NoSpace,
+    /// The device does not answer any more.
+    Gone,
+}
+
+/// What a device can do, as the world found out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Size in atoms.
+    pub atoms: u64,
+    /// Operations in flight at once.
+    pub depth: usize,
+    /// The largest operation, in atoms.
+    pub op_atoms: u64,
+}

@@ -1,0 +1,319 @@
+//! Checkpoint: the state map of the moment goes to the SSD, so that the journal before it can be reused.
+//!
+//! ```text
+//! Restating (open sets told again, map copied at L) → until those are durable and headers sealed before L are → Mapping → MapFlush
+//!   → Superblock (invalid or older copy) → flush → Superblock (the other) → flush → the ring is free up to the L before this one
+//! ```
+//! Two checkpoints are kept, in two areas, so one damaged map is survivable. It never waits for the origin.
+
+use crate::block::{PAGE_ATOMS, PAGE_BYTES, Slot, Span};
+use crate::cache::format::map::{encode_ranges, encode_sets, ranges_per_page};
+use crate::cache::format::{FormatId, MapRef, MapSet, SetState, Superblock};
+use crate::cache::sets::HeaderState;
+use crate::op::{Action, Class, DeviceId, Zone};
+use crate::payload::Payload;
+use crate::time::{Duration, Instant};
+
+use super::{Ended, Engine, Owner};
+
+const RETRY: Duration = Duration::from_secs(1);
+
+pub(super) struct Checkpoint<P> {
+    /// Somebody waits for room in the journal.
+    pub urgent: bool,
+    pub retry_at: Option<Instant>,
+    running: Option<Running<P>>,
+    /// What the newest superblock says.
+    superblock: Option<Superblock>,
+    /// The update that each copy holds; 0: it is not valid.
+    copies: [u64; 2],
+}
+
+impl<P> Default for Checkpoint<P> {
+    fn default() -> Self {
+        Checkpoint { urgent: false, retry_at: None, running: None, superblock: None, copies: [0; 2] }
+    }
+}
+
+impl<P> Checkpoint<P> {
+    /// A checkpoint under way waits for the header of this set.
+    pub fn has_captured(&self, set: u32) -> bool {
+        self.running.as_ref().is_some_and(|running| running.headers.iter().any(|&(captured, _)| captured == set))
+    }
+}
+
+struct Running<P> {
+    map: MapRef,
+    /// The group of the restates.
+    group: u64,
+    /// Sets sealed before L whose headers were not durable, with their life.
+    headers: Vec<(u32, u64)>,
+    pages: Vec<(Span, P)>,
+    next: Superblock,
+    stage: Stage,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Restating,
+    Mapping { left: usize, failed: bool },
+    MapFlush(u64),
+    Superblock { copy: u32, second: bool, failed: bool },
+    SuperblockFlush { copy: u32, second: bool, flush: u64 },
+}
+
+impl<P: Payload> Engine<P> {
+    /// What recovery found and wrote: the state from which checkpoints go on.
+    pub(super) fn adopt_superblock(&mut self, superblock: Superblock, copies: [u64; 2]) {
+        self.checkpoint.superblock = Some(superblock);
+        self.checkpoint.copies = copies;
+    }
+
+    /// The copy to be written first: the invalid one, else the older.
+    pub(super) fn first_copy(copies: [u64; 2]) -> u32 {
+        u32::from(copies[1] < copies[0])
+    }
+
+    /// True: a checkpoint has ended, and the journal has room again.
+    pub(super) fn pump_checkpoint(&mut self) -> bool {
+        let before = self.counters.checkpoints;
+        if self.checkpoint.running.is_none() && self.wants_checkpoint() {
+            self.begin_checkpoint();
+        }
+        while self.checkpoint.running.is_some() && self.advance_checkpoint() {}
+        self.counters.checkpoints > before
+    }
+
+    fn wants_checkpoint(&self) -> bool {
+        let superblock = self.checkpoint.superblock.as_ref().expect("a serving engine has read its superblock");
+        let used = self.journal.used_since(superblock.checkpoint.seq);
+        let third = self.config.geometry.journal_pages / 3;
+        // The ring is freed up to the checkpoint before the newest: somebody who waits may need two.
+        let frees = used > 0 || superblock.previous.seq < superblock.checkpoint.seq;
+        let due = used >= third || (self.checkpoint.urgent && frees);
+        due && self.recovery.is_none() && !self.cache_failed && self.checkpoint.retry_at.is_none_or(|at| at <= self.now)
+    }
+
+    fn begin_checkpoint(&mut self) {
+        self.checkpoint.urgent = false;
+        self.checkpoint.retry_at = None;
+        let group = self.close_group();
+        self.flushes.want(group);
+        let current = self.checkpoint.superblock.clone().expect("a serving engine has read its superblock");
+        // Another area than the one that is good, and a number that no page there carries.
+        let area = 1 - current.checkpoint.area.min(1);
+        let number = current.checkpoint.number.max(current.previous.number) + 1;
+        let map = MapRef { number, area, seq: self.journal.next_seq() };
+        let pages = self.map_pages(map);
+        let headers = self
+            .sets
+            .iter()
+            .filter(|(_, set)| {
+                set.live_count > 0 && matches!(set.header, HeaderState::Due | HeaderState::Writing { .. } | HeaderState::Written)
+            })
+            .map(|(number, set)| (number, set.life))
+            .collect();
+        self.restate();
+        let group = self.close_group();
+        self.flushes.want(group);
+        let next = Superblock { sequence: current.sequence + 1, checkpoint: map, previous: current.checkpoint, ..current };
+        self.checkpoint.running = Some(Running { map, group, headers, pages, next, stage: Stage::Restating });
+    }
+
+    /// Tells again what only the journal before L knows: the slots of open sets, and of sealed ones whose headers cannot be written.
+    fn restate(&mut self) {
+        let told: Vec<u32> = self
+            .sets
+            .iter()
+            .filter(|(_, set)| set.state == SetState::Open || (set.state == SetState::Sealed && set.header == HeaderState::Unwritable))
+            .map(|(number, _)| number)
+            .collect();
+        for set in told {
+            let entries: Vec<_> =
+                (0..self.sets.next_slot(set)).map(|slot| self.sets.entry(Slot { set, slot }, |block| self.full(block))).collect();
+            if !entries.is_empty() {
+                self.journal.put(Slot { set, slot: 0 }, self.sets.get(set).life, false, true, &entries);
+                self.note_record();
+            }
+        }
+    }
+
+    /// The state map as it is now, in pages.
+    fn map_pages(&self, map: MapRef) -> Vec<(Span, P)> {
+        let (geometry, format): (_, FormatId) = (self.config.geometry, self.config.format);
+        let sets: Vec<MapSet> = self
+            .sets
+            .iter()
+            .map(|(_, set)| MapSet {
+                life: set.life,
+                state: set.state,
+                sealed: set.sealed,
+                live: set.live.clone(),
+                dirty: set.dirty.clone(),
+            })
+            .collect();
+        let mut pages = Vec::new();
+        for (page, sets) in sets.chunks(geometry.map_sets_per_page() as usize).enumerate() {
+            let bytes = encode_sets(&geometry, format, map.area, page as u32, map.number, sets);
+            pages.push((geometry.map_page(map.area, page as u32), P::from_bytes(&bytes)));
+        }
+        let ranges = self.ranges.to_entries();
+        let per_page = ranges_per_page(&geometry) as usize;
+        let mut of_page = ranges.chunks(per_page);
+        for page in 0..geometry.range_pages().min(ranges.len().div_ceil(per_page).max(1) as u32) {
+            let entries = of_page.next().unwrap_or(&[]);
+            let page = geometry.map_pages() + page;
+            let bytes = encode_ranges(&geometry, format, map.area, page, map.number, ranges.len() as u32, entries);
+            pages.push((geometry.map_page(map.area, page), P::from_bytes(&bytes)));
+        }
+        pages
+    }
+
+    fn running(&mut self) -> &mut Running<P> {
+        self.checkpoint.running.as_mut().expect("a checkpoint runs")
+    }
+
+    /// One step if it can be done now.
+    fn advance_checkpoint(&mut self) -> bool {
+        match self.running().stage {
+            Stage::Restating => self.leave_restating(),
+            Stage::Mapping { left, failed } => {
+                if left > 0 || !failed {
+                    return false;
+                }
+                self.pause_checkpoint()
+            }
+            Stage::MapFlush(flush) => self.flushes.has_succeeded(flush) && self.write_superblock(None),
+            Stage::Superblock { failed, .. } => failed && self.pause_checkpoint(),
+            Stage::SuperblockFlush { copy, second, flush } => self.flushes.has_succeeded(flush) && self.superblock_durable(copy, second),
+        }
+    }
+
+    /// A write of the checkpoint failed: once more from its map, a little later.
+    fn pause_checkpoint(&mut self) -> bool {
+        match self.checkpoint.retry_at {
+            Some(at) if at <= self.now => {
+                self.checkpoint.retry_at = None;
+                self.write_map()
+            }
+            Some(_) => false,
+            None => {
+                self.checkpoint.retry_at = Some(self.now + RETRY);
+                false
+            }
+        }
+    }
+
+    fn leave_restating(&mut self) -> bool {
+        let running = self.checkpoint.running.as_ref().expect("a checkpoint runs");
+        let mut written = false;
+        let mut unwritable = false;
+        let mut waiting = false;
+        for &(set, life) in &running.headers {
+            let set = self.sets.get(set);
+            if set.life != life {
+                // Reused, which it could be only with a durable header.
+                continue;
+            }
+            match set.header {
+                HeaderState::Due | HeaderState::Writing { .. } => waiting = true,
+                HeaderState::Written => written = true,
+                HeaderState::Unwritable => unwritable = true,
+                HeaderState::None | HeaderState::Durable => {}
+            }
+        }
+        if unwritable {
+            // Its entries have to be told again, at a later L.
+            self.checkpoint.running = None;
+            self.checkpoint.urgent = true;
+            return false;
+        }
+        if written && !waiting && !self.headers_written.is_empty() {
+            self.flushes.want_after_now();
+        }
+        if waiting || written || self.journal.durable_group() < running.group {
+            return false;
+        }
+        self.write_map()
+    }
+
+    fn write_map(&mut self) -> bool {
+        let most = (self.limits[0].op_atoms / PAGE_ATOMS).max(1) as usize;
+        let pages = std::mem::take(&mut self.running().pages);
+        let mut left = 0;
+        let mut rest = &pages[..];
+        while let Some((first, _)) = rest.first() {
+            let together =
+                rest.iter().enumerate().take(most).take_while(|(i, (span, _))| span.start == first.start + *i as u64 * PAGE_ATOMS);
+            let count = together.count();
+            let span = Span::new(first.start, count as u64 * PAGE_ATOMS);
+            let payloads = rest[..count].iter().map(|(_, payload)| payload.clone()).collect();
+            self.start(DeviceId::Cache, Class::Log, Action::Write(Zone::Map, span, payloads), Owner::Map);
+            left += 1;
+            rest = &rest[count..];
+        }
+        self.running().pages = pages;
+        self.running().stage = Stage::Mapping { left, failed: false };
+        true
+    }
+
+    pub(super) fn map_done(&mut self, result: Ended) {
+        self.counters.cache_write_failures += u64::from(result.is_err());
+        let Stage::Mapping { left, failed } = self.running().stage else { panic!("a map is being written") };
+        let (left, failed) = (left - 1, failed || result.is_err());
+        self.running().stage =
+            if left == 0 && !failed { Stage::MapFlush(self.flushes.want_after_now()) } else { Stage::Mapping { left, failed } };
+    }
+
+    /// Writes one copy: the first one if `copy` is not given.
+    fn write_superblock(&mut self, copy: Option<u32>) -> bool {
+        let (second, copy) = (copy.is_some(), copy.unwrap_or(Self::first_copy(self.checkpoint.copies)));
+        self.checkpoint.copies[copy as usize] = 0;
+        let payload = P::from_bytes(&self.running().next.encode(copy));
+        let span = self.config.geometry.superblock(copy);
+        self.start(DeviceId::Cache, Class::Log, Action::Write(Zone::Superblock, span, vec![payload]), Owner::Superblock { copy });
+        self.running().stage = Stage::Superblock { copy, second, failed: false };
+        true
+    }
+
+    pub(super) fn superblock_done(&mut self, copy: u32, result: Ended) {
+        self.counters.cache_write_failures += u64::from(result.is_err());
+        let Stage::Superblock { second, .. } = self.running().stage else { panic!("a superblock is being written") };
+        self.running().stage = match result {
+            Ok(()) => Stage::SuperblockFlush { copy, second, flush: self.flushes.want_after_now() },
+            Err(_) => Stage::Superblock { copy, second, failed: true },
+        };
+    }
+
+    fn superblock_durable(&mut self, copy: u32, second: bool) -> bool {
+        let next = self.running().next.clone();
+        self.checkpoint.copies[copy as usize] = next.sequence;
+        if !second {
+            return self.write_superblock(Some(1 - copy));
+        }
+        self.counters.checkpoints += 1;
+        self.journal.free_before(next.previous.seq);
+        assert!(next.checkpoint == self.running().map);
+        self.checkpoint.superblock = Some(next);
+        self.checkpoint.running = None;
+        false
+    }
+
+    /// A flush failed: what it covered may be gone, so the write before it is done again.
+    pub(super) fn checkpoint_flush_failed(&mut self) {
+        let Some(running) = &mut self.checkpoint.running else { return };
+        match running.stage {
+            Stage::Restating => {}
+            Stage::Mapping { left, .. } => running.stage = Stage::Mapping { left, failed: true },
+            Stage::MapFlush(_) => running.stage = Stage::Mapping { left: 0, failed: true },
+            Stage::Superblock { .. } => {}
+            Stage::SuperblockFlush { copy, second, .. } => {
+                self.write_superblock(second.then_some(copy));
+            }
+        }
+    }
+
+    pub(super) fn checkpoint_bytes(&self) -> u64 {
+        self.checkpoint.running.as_ref().map_or(0, |running| running.pages.len() as u64 * PAGE_BYTES)
+    }
+}

@@ -1,0 +1,523 @@
+//! Destage: durable dirty slots and zeroed ranges go home, in one sweep over the volume, batch by batch.
+//!
+//! ```text
+//! choose (durable, dirty, in order of address) → pieces: Waiting → Reading (SSD, verified) → Ready → Writing (origin) → Ended
+//!        └ all ended → origin flush → CLEAN and UNZERO for what is still there → next batch
+//! ```
+//! Nothing undurable reaches the origin, a range goes before the slots above it, and a slot is clean only after a flush of the origin that
+//! was handed out after its write. What a client overwrites meanwhile is not cleaned. Whatever fails stays dirty and is tried again later.
+
+use crate::block::{Block, Slot, Span};
+use crate::cache::format::journal::Record;
+use crate::cache::format::{Bits, RangeKind};
+use crate::config::Canary;
+use crate::gate::View;
+use crate::op::{Action, Answer, Class, DeviceError, DeviceId, Hole, Zone};
+use crate::payload::Payload;
+use crate::probe::GateState;
+use crate::time::{Duration, Instant};
+
+use super::{Ended, Engine, Owner, joined};
+
+/// Atoms of one origin write: 1 MiB.
+const PIECE_ATOMS: u64 = 2048;
+/// Atoms of one zeroing of the origin: 32 MiB.
+const ZERO_ATOMS: u64 = 65_536;
+/// Zeroed ranges in one batch.
+const RANGES: usize = 64;
+/// Reads of a single bad slot before its atoms count as lost.
+const READ_TRIES: u32 = 3;
+const RETRY_FIRST: Duration = Duration::from_secs(1);
+const RETRY_LAST: Duration = Duration::from_secs(60);
+
+pub(super) struct Destage<P> {
+    batch: Option<Batch<P>>,
+    /// Where the sweep goes on.
+    cursor: Block,
+    /// One block a piece: a read of several failed, and the bad one must be found.
+    careful: bool,
+    failures_in_a_row: u32,
+    pub retry_at: Option<Instant>,
+}
+
+impl<P> Default for Destage<P> {
+    fn default() -> Self {
+        Destage { batch: None, cursor: Block(0), careful: false, failures_in_a_row: 0, retry_at: None }
+    }
+}
+
+impl<P> Destage<P> {
+    pub fn is_idle(&self) -> bool {
+        self.batch.is_none()
+    }
+}
+
+struct Batch<P> {
+    pieces: Vec<Piece<P>>,
+    /// Slots that the batch cleans if their pieces end well, with the block each holds.
+    slots: Vec<(Slot, Block)>,
+    flushing: bool,
+    /// The flush that covers every piece has succeeded.
+    flushed: bool,
+    /// The origin went away or came back: nothing of this batch is known to be there.
+    void: bool,
+    failed: bool,
+}
+
+/// One write to the origin.
+struct Piece<P> {
+    span: Span,
+    what: What<P>,
+    state: State,
+}
+
+enum What<P> {
+    Data { reads: Vec<Read<P>> },
+    Zero(Block, u64, Hole),
+}
+
+/// Consecutive slots read in one operation; `skip..skip + atoms` of them belong to the piece.
+struct Read<P> {
+    first: Slot,
+    slots: u32,
+    block: Block,
+    skip: u64,
+    atoms: u64,
+    tries: u32,
+    contents: Option<P>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Waiting,
+    Reading,
+    /// Waits until nobody reads its span of the origin.
+    Ready,
+    Writing,
+    Ended,
+    Failed,
+}
+
+impl<P: Payload> Engine<P> {
+    pub(super) fn view(&self) -> View {
+        let oldest = self.sets.by_age().find(|&set| self.sets.get(set).live_count > 0);
+        View {
+            now: self.now,
+            last_request: self.last_request,
+            free: self.sets.free_count() + self.sets.dying_count(),
+            dirty_sets: self.sets.dirty_sets,
+            dirty: self.dirty_blocks() > 0,
+            oldest_set_dirty: oldest.is_some_and(|set| self.sets.get(set).dirty_count > 0),
+            dirty_since: self.dirty_since(),
+            starved: self.is_starved() || self.intake.front().is_some_and(|&number| self.requests.get(number).waits == "range table"),
+            drain: self.drain.is_some(),
+        }
+    }
+
+    pub(super) fn dirty_blocks(&self) -> u64 {
+        self.sets.dirty_slots + self.ranges.zeroed_blocks()
+    }
+
+    pub(super) fn dirty_since(&self) -> Option<Instant> {
+        [self.sets.dirty_since(), self.ranges.since()].into_iter().flatten().min()
+    }
+
+    /// True: slots were cleaned, sets may be dropped now.
+    pub(super) fn pump_destage(&mut self) -> bool {
+        if self.stopping {
+            return false;
+        }
+        let dirty = self.dirty_blocks();
+        if let Some(drain) = &mut self.drain {
+            drain.blocks_left = dirty;
+            if dirty == 0 && self.destage.batch.is_none() {
+                self.drain = None;
+            }
+        }
+        self.sets.forget_clean_openings();
+        let state = self.gate.decide(self.view());
+        let may_run = matches!(state, GateState::Destage(_));
+        if self.destage.batch.is_some() {
+            return self.advance_batch(may_run);
+        }
+        let waits = self.destage.retry_at.is_some_and(|at| at > self.now);
+        if may_run && !waits && !self.cache_failed && self.journal_has_room(64) {
+            self.destage.retry_at = None;
+            self.start_batch();
+        }
+        false
+    }
+
+    fn start_batch(&mut self) {
+        let batch = self.choose();
+        if batch.pieces.is_empty() {
+            // Dirty, but not durable yet.
+            let group = self.close_group();
+            self.flushes.want(group);
+            return;
+        }
+        self.counters.destage_batches += 1;
+        for &(slot, _) in &batch.slots {
+            self.sets.get_mut(slot.set).pins += 1;
+        }
+        self.destage.batch = Some(batch);
+        self.advance_batch(true);
+    }
+
+    // --- choosing ---
+
+    /// The next batch of the sweep: from the cursor to the end of the volume, then from its start.
+    fn choose(&mut self) -> Batch<P> {
+        let mut batch = Batch { pieces: Vec::new(), slots: Vec::new(), flushing: false, flushed: false, void: false, failed: false };
+        self.choose_ranges(&mut batch);
+        let start = self.destage.cursor;
+        let mut atoms = 0;
+        self.choose_slots(&mut batch, start, None, &mut atoms);
+        if atoms < self.config.destage_atoms && start.0 > 0 {
+            self.choose_slots(&mut batch, Block(0), Some(start), &mut atoms);
+        }
+        batch
+    }
+
+    fn choose_ranges(&mut self, batch: &mut Batch<P>) {
+        let durable = self.journal.durable_group();
+        let mut at = Block(0);
+        let most = ZERO_ATOMS / self.block_atoms();
+        while batch.pieces.len() < RANGES
+            && let Some((block, range)) = self.ranges.next(at)
+        {
+            at = Block(block.0 + range.blocks);
+            if range.group > durable && !self.has_canary(Canary::DestageBeforeDurable) {
+                continue;
+            }
+            let blocks = range.blocks.min(most);
+            let last = self.config.geometry.block_span(Block(block.0 + blocks - 1));
+            let start = block.0 * self.block_atoms();
+            let hole = if range.kind == RangeKind::Trim { Hole::Allowed } else { Hole::Forbidden };
+            let span = Span::new(start, last.end() - start);
+            batch.pieces.push(Piece { span, what: What::Zero(block, blocks, hole), state: State::Waiting });
+        }
+    }
+
+    fn choose_slots(&mut self, batch: &mut Batch<P>, from: Block, until: Option<Block>, atoms: &mut u64) {
+        let set_blocks = self.index.set_blocks();
+        let mut from = Block(from.0 / set_blocks * set_blocks);
+        let mut runs = Vec::new();
+        while *atoms < self.config.destage_atoms {
+            let found = self.index.next_dirty(from).filter(|set| until.is_none_or(|until| set.0 < until.0));
+            let Some(set) = found else {
+                self.destage.cursor = Block(0);
+                return;
+            };
+            from = Block(set.0 + set_blocks);
+            self.destage.cursor = from;
+            runs.clear();
+            self.index.lookup(set, set_blocks.min(self.config.geometry.blocks() - set.0), &mut runs);
+            for run in &runs {
+                let Some(first) = run.slot else { continue };
+                for i in 0..run.blocks {
+                    let (block, slot) = (Block(run.block.0 + i), Slot { slot: first.slot + i as u32, ..first });
+                    if self.may_destage(block, slot) {
+                        *atoms += self.add_slot(batch, block, slot);
+                    }
+                }
+            }
+        }
+    }
+
+    fn may_destage(&self, block: Block, slot: Slot) -> bool {
+        let durable = !self.window.holds(slot) || self.has_canary(Canary::DestageBeforeDurable);
+        self.sets.is_dirty(slot) && durable && !self.ranges.is_zeroed(block)
+    }
+
+    /// Adds the valid atoms of one slot to the batch, joining the piece before it where the origin is contiguous.
+    fn add_slot(&self, batch: &mut Batch<P>, block: Block, slot: Slot) -> u64 {
+        let base = block.0 * self.block_atoms();
+        let most = PIECE_ATOMS.min(self.limits[1].op_atoms).max(self.block_atoms());
+        let valid = self.valid_atoms(slot, block);
+        batch.slots.push((slot, block));
+        for run in valid.runs() {
+            let (skip, atoms) = (u64::from(run.start), u64::from(run.end - run.start));
+            let span = Span::new(base + skip, atoms);
+            let read = Read { first: slot, slots: 1, block, skip, atoms, tries: 0, contents: None };
+            match batch.pieces.last_mut() {
+                Some(Piece { span: before, what: What::Data { reads }, .. })
+                    if before.end() == span.start && before.atoms + atoms <= most && !self.destage.careful =>
+                {
+                    before.atoms += atoms;
+                    add_read(reads, read, self.block_atoms());
+                }
+                _ => batch.pieces.push(Piece { span, what: What::Data { reads: vec![read] }, state: State::Waiting }),
+            }
+        }
+        u64::from(valid.count())
+    }
+
+    // --- running ---
+
+    /// Starts what may start. `may_start`: the gate still lets new pieces begin.
+    fn advance_batch(&mut self, may_start: bool) -> bool {
+        let batch = self.destage.batch.as_ref().expect("a batch runs");
+        if batch.flushing {
+            return false;
+        }
+        if batch.flushed {
+            return self.end_batch();
+        }
+        let count = batch.pieces.len();
+        let mut active = batch.pieces.iter().filter(|piece| matches!(piece.state, State::Reading | State::Ready | State::Writing)).count();
+        let depth = self.config.destage_depth;
+        for number in 0..count {
+            match self.piece(number).state {
+                State::Ready => self.write_piece(number),
+                State::Waiting if !may_start => self.piece(number).state = State::Failed,
+                State::Waiting if active < depth => {
+                    active += 1;
+                    self.start_piece(number);
+                }
+                State::Waiting | State::Reading | State::Writing | State::Ended | State::Failed => {}
+            }
+        }
+        self.flush_origin()
+    }
+
+    fn piece(&mut self, number: usize) -> &mut Piece<P> {
+        &mut self.destage.batch.as_mut().expect("a batch runs").pieces[number]
+    }
+
+    fn start_piece(&mut self, number: usize) {
+        let What::Data { reads } = &self.piece(number).what else {
+            self.piece(number).state = State::Ready;
+            return self.write_piece(number);
+        };
+        let wanted: Vec<(Slot, u32)> = reads.iter().map(|read| (read.first, read.slots)).collect();
+        self.piece(number).state = State::Reading;
+        for (read, (first, slots)) in wanted.into_iter().enumerate() {
+            self.read_piece(number, read, first, slots);
+        }
+    }
+
+    fn read_piece(&mut self, piece: usize, read: usize, first: Slot, slots: u32) {
+        if let Some((payload, count)) = self.window.get(first, slots)
+            && count == slots
+        {
+            // Only with a deliberate bug: what is pinned is not durable.
+            return self.piece_read(piece, read, payload);
+        }
+        let action = Action::Read(Zone::Data, self.slots_span(first, slots));
+        self.start(DeviceId::Cache, Class::Destage, action, Owner::DestageRead { piece, read });
+    }
+
+    pub(super) fn destage_read_done(&mut self, piece: usize, read: usize, result: Result<Answer<P>, DeviceError>) {
+        match result {
+            Ok(answer) => self.piece_read(piece, read, joined(answer)),
+            Err(_) => self.piece_unreadable(piece, read),
+        }
+    }
+
+    fn read_of(&mut self, piece: usize, read: usize) -> &mut Read<P> {
+        match &mut self.piece(piece).what {
+            What::Data { reads } => &mut reads[read],
+            What::Zero(..) => panic!("zeroes are not read"),
+        }
+    }
+
+    fn piece_read(&mut self, piece: usize, read: usize, payload: P) {
+        let size = self.block_atoms();
+        let (first, slots) = (self.read_of(piece, read).first, self.read_of(piece, read).slots);
+        let is_good = |i: u32| payload.slice(u64::from(i) * size, size).checksum() == self.sets.crc(Slot { slot: first.slot + i, ..first });
+        if !(0..slots).all(is_good) {
+            return self.piece_unreadable(piece, read);
+        }
+        let part = self.read_of(piece, read);
+        part.contents = Some(payload.slice(part.skip, part.atoms));
+        let What::Data { reads } = &self.piece(piece).what else { unreachable!("it was read") };
+        if reads.iter().all(|read| read.contents.is_some()) && self.piece(piece).state == State::Reading {
+            self.piece(piece).state = State::Ready;
+            self.write_piece(piece);
+        }
+    }
+
+    /// A read failed or did not match its checksum. Several slots: each by itself in the next batch. One: again, then its atoms are lost.
+    fn piece_unreadable(&mut self, piece: usize, read: usize) {
+        let part = self.read_of(piece, read);
+        part.tries += 1;
+        let (first, slots, block, tries) = (part.first, part.slots, part.block, part.tries);
+        if slots == 1 && tries < READ_TRIES {
+            return self.read_piece(piece, read, first, slots);
+        }
+        if slots == 1 {
+            self.give_up(first, block);
+        } else {
+            self.destage.careful = true;
+        }
+        self.piece(piece).state = State::Failed;
+    }
+
+    /// A dirty slot that cannot be read costs its own atoms only; the set is freed like any other.
+    fn give_up(&mut self, slot: Slot, block: Block) {
+        let full = self.ranges.entries() + 3 > self.config.geometry.range_entries as usize;
+        if self.index.get(block) != Some(slot) || !self.sets.is_dirty(slot) || full || !self.journal_has_room(2) {
+            return;
+        }
+        self.counters.corrupt_dirty_slots += 1;
+        let valid = self.valid_atoms(slot, block);
+        self.lose(block, valid);
+        self.drop_slot(slot, block);
+    }
+
+    fn write_piece(&mut self, number: usize) {
+        let piece = &self.destage.batch.as_ref().expect("a batch runs").pieces[number];
+        let span = piece.span;
+        if self.origin.is_read(span) {
+            return;
+        }
+        let (action, owner, voided) = match &piece.what {
+            What::Data { reads } => {
+                let payloads = reads.iter().map(|read| read.contents.clone().expect("a ready piece was read")).collect();
+                (Action::Write(Zone::Origin, span, payloads), Owner::DestageWrite { piece: number }, None)
+            }
+            What::Zero(block, blocks, hole) => {
+                (Action::Zero(Zone::Origin, span, *hole), Owner::DestageZero { piece: number }, Some((*block, *blocks)))
+            }
+        };
+        self.origin.begin_write(number, span);
+        let (block, blocks) = voided.unwrap_or(self.blocks_of(span));
+        self.tickets.void(block, blocks);
+        self.piece(number).state = State::Writing;
+        self.start(DeviceId::Origin, Class::Destage, action, owner);
+    }
+
+    pub(super) fn destage_write_done(&mut self, number: usize, result: Ended) {
+        self.piece(number).state = if result.is_ok() { State::Ended } else { State::Failed };
+        if result.is_err() {
+            self.destage.batch.as_mut().expect("a batch runs").failed = true;
+        }
+        let What::Data { reads } = &mut self.piece(number).what else { return };
+        reads.iter_mut().for_each(|read| read.contents = None);
+    }
+
+    // --- ending ---
+
+    /// When every piece has ended, the origin is flushed. True: there was nothing to flush, the batch is over.
+    fn flush_origin(&mut self) -> bool {
+        let batch = self.destage.batch.as_mut().expect("a batch runs");
+        if !batch.pieces.iter().all(|piece| matches!(piece.state, State::Ended | State::Failed)) {
+            return false;
+        }
+        // A piece whose read failed may still have other reads in flight.
+        if self.owners.iter().any(|(_, (_, owner))| matches!(owner, Owner::DestageRead { .. })) {
+            return false;
+        }
+        if batch.pieces.iter().all(|piece| piece.state == State::Failed) {
+            batch.void = true;
+            return self.end_batch();
+        }
+        batch.flushing = true;
+        self.start(DeviceId::Origin, Class::Destage, Action::Flush, Owner::OriginFlush);
+        false
+    }
+
+    pub(super) fn origin_flush_done(&mut self, result: Ended) {
+        let batch = self.destage.batch.as_mut().expect("a batch runs");
+        batch.flushing = false;
+        batch.flushed = true;
+        if result.is_err() {
+            batch.void = true;
+            batch.failed = true;
+        }
+    }
+
+    /// The origin went away, or another incarnation came back: what this batch wrote may be forgotten.
+    pub(super) fn origin_changed(&mut self) {
+        if let Some(batch) = &mut self.destage.batch {
+            batch.void = true;
+            batch.failed = true;
+        }
+        if self.destage.batch.is_none() {
+            self.destage.retry_at = None;
+        }
+    }
+
+    /// Cleans what reached the origin for certain, and lets everything go. False: the journal has no room yet.
+    fn end_batch(&mut self) -> bool {
+        let sets = self.destage.batch.as_ref().map_or(0, |batch| batch.slots.len() as u64);
+        if !self.journal_has_room(sets.min(4096) + RANGES as u64) {
+            self.checkpoint.urgent = true;
+            return false;
+        }
+        let batch = self.destage.batch.take().expect("a batch runs");
+        if batch.void {
+            self.counters.destage_failures += 1;
+        } else {
+            self.unzero(&batch);
+            self.clean(&batch);
+        }
+        for &(slot, _) in &batch.slots {
+            self.sets.get_mut(slot.set).pins -= 1;
+        }
+        self.origin.end_writes();
+        self.unpark_reads();
+        if batch.failed {
+            let wait = Duration((RETRY_FIRST.0 << self.destage.failures_in_a_row.min(16)).min(RETRY_LAST.0));
+            self.destage.failures_in_a_row += 1;
+            self.destage.retry_at = Some(self.now + wait);
+        } else {
+            self.destage.failures_in_a_row = 0;
+            self.destage.careful &= batch.pieces.iter().any(|piece| piece.state == State::Failed);
+        }
+        true
+    }
+
+    fn unzero(&mut self, batch: &Batch<P>) {
+        for piece in &batch.pieces {
+            let What::Zero(block, blocks, _) = piece.what else { continue };
+            if piece.state != State::Ended {
+                continue;
+            }
+            self.counters.zeroed_blocks += blocks;
+            self.journal.push(&Record::Unzero { block, blocks });
+            self.note_record();
+            self.ranges.remove(block, blocks);
+        }
+    }
+
+    /// CLEAN for every slot that is still live and all of whose pieces have ended well.
+    fn clean(&mut self, batch: &Batch<P>) {
+        let mut failed: Vec<Slot> = Vec::new();
+        for piece in batch.pieces.iter().filter(|piece| piece.state != State::Ended) {
+            let What::Data { reads } = &piece.what else { continue };
+            failed.extend(reads.iter().flat_map(|read| (0..read.slots).map(|i| Slot { slot: read.first.slot + i, ..read.first })));
+        }
+        failed.sort_unstable();
+        let mut done: Vec<(Slot, Block)> = batch.slots.clone();
+        done.retain(|(slot, _)| failed.binary_search(slot).is_err() && self.sets.is_live(*slot) && self.sets.is_dirty(*slot));
+        done.sort_unstable();
+        for of_set in done.chunk_by(|a, b| a.0.set == b.0.set) {
+            let set = of_set[0].0.set;
+            let mut slots = Bits::new(self.config.geometry.set_slots);
+            for &(slot, block) in of_set {
+                slots.set(slot.slot);
+                self.sets.clean(slot);
+                self.index.add_dirty(block, -1);
+            }
+            self.counters.destaged_blocks += of_set.len() as u64;
+            let life = self.sets.get(set).life as u32;
+            self.journal.push(&Record::Clean { set, life, slots });
+            self.note_record();
+        }
+    }
+}
+
+/// Joins a read to the one before it if their slots and atoms are consecutive.
+fn add_read<P>(reads: &mut Vec<Read<P>>, read: Read<P>, block_atoms: u64) {
+    if let Some(last) = reads.last_mut() {
+        let next = Slot { slot: last.first.slot + last.slots, ..last.first };
+        if next == read.first && last.skip + last.atoms == u64::from(last.slots) * block_atoms && read.skip == 0 {
+            last.slots += read.slots;
+            last.atoms += read.atoms;
+            return;
+        }
+    }
+    reads.push(read);
+}

@@ -1,0 +1,90 @@
+//! TRIM and WRITE_ZEROES: whole blocks become a range in the table (which kills the slots below it, by order of replay);
+//! at the edges TRIM changes nothing and zeroes are written as data.
+//!
+//! It takes its turn among the writes (`write`), because order matters between them.
+
+use crate::block::{Block, Span};
+use crate::cache::format::RangeKind;
+use crate::cache::format::journal::Record;
+use crate::payload::Payload;
+use crate::request::Command;
+
+use super::Engine;
+
+impl<P: Payload> Engine<P> {
+    /// The whole blocks of a TRIM or zeroes: first and how many (possibly none).
+    fn whole_blocks(&self, span: Span) -> (Block, u64) {
+        let size = self.block_atoms();
+        let first = span.start.div_ceil(size);
+        // The short last block is whole when the span reaches the end of the volume.
+        let end = if span.end() == self.config.geometry.volume_atoms { span.end().div_ceil(size) } else { span.end() / size };
+        (Block(first), end.saturating_sub(first))
+    }
+
+    /// The parts of a span outside its whole blocks.
+    pub(super) fn ragged_edges(&self, span: Span) -> Vec<Span> {
+        let (first, blocks) = self.whole_blocks(span);
+        if blocks == 0 {
+            let size = self.block_atoms();
+            // Without a whole block it may still touch two.
+            let border = span.start.next_multiple_of(size).min(span.end()).max(span.start);
+            let parts = [Span::new(span.start, border - span.start), Span::new(border, span.end() - border)];
+            return parts.into_iter().filter(|part| !part.is_empty()).collect();
+        }
+        let (low, high) = (first.0 * self.block_atoms(), ((first.0 + blocks) * self.block_atoms()).min(span.end()));
+        let parts = [Span::new(span.start, low - span.start), Span::new(high, span.end() - high)];
+        parts.into_iter().filter(|part| !part.is_empty()).collect()
+    }
+
+    fn range_of(&self, number: usize) -> Option<(Block, u64, RangeKind)> {
+        let request = &self.requests.get(number).request;
+        let kind = match request.command {
+            Command::Trim { .. } | Command::Zero { no_hole: false, .. } => RangeKind::Trim,
+            Command::Zero { no_hole: true, .. } => RangeKind::Zero,
+            Command::Write { .. } | Command::Read | Command::Flush | Command::Status => return None,
+        };
+        let (block, blocks) = self.whole_blocks(request.span);
+        (blocks > 0).then_some((block, blocks, kind))
+    }
+
+    /// Why the range of a request cannot be taken now. A full table empties as its ranges are destaged.
+    pub(super) fn lacks_range(&mut self, number: usize) -> Option<&'static str> {
+        let (block, blocks, _) = self.range_of(number)?;
+        (self.is_table_full() && !self.may_ignore(number, block, blocks)).then_some("range table")
+    }
+
+    /// An eighth of the table is kept for atoms that are lost: those cannot wait.
+    fn is_table_full(&self) -> bool {
+        let entries = self.config.geometry.range_entries as usize;
+        self.ranges.entries() + 3 > entries - entries / 8
+    }
+
+    /// A TRIM is a hint: where nothing cached is dirty, a full table lets it pass.
+    fn may_ignore(&self, number: usize, block: Block, blocks: u64) -> bool {
+        let is_trim = matches!(self.requests.get(number).request.command, Command::Trim { .. });
+        let mut runs = Vec::new();
+        is_trim && {
+            self.index.lookup(block, blocks, &mut runs);
+            runs.iter().all(|run| {
+                run.slot.is_none_or(|slot| {
+                    (0..run.blocks).all(|i| !self.sets.is_dirty(crate::block::Slot { slot: slot.slot + i as u32, ..slot }))
+                })
+            })
+        }
+    }
+
+    /// Puts the whole blocks of a TRIM or zeroes into the range table.
+    pub(super) fn place_range(&mut self, number: usize) {
+        let Some((block, blocks, kind)) = self.range_of(number) else { return };
+        if self.is_table_full() {
+            return;
+        }
+        self.tickets.void(block, blocks);
+        self.touch_range(block, blocks);
+        self.kill_blocks(block, blocks);
+        self.journal.push(&Record::Zero { block, blocks, kind });
+        self.note_record();
+        self.ranges.note_time(self.now);
+        self.ranges.zero(block, blocks, kind, self.journal.group());
+    }
+}

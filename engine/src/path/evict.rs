@@ -1,0 +1,40 @@
+//! Evict: below the floor, the least recently used set without dirty slots is dropped, by its metadata alone.
+//!
+//! A dirty set at the old end stops it (the gate destages first), unless a write waits or the reserve is touched:
+//! then the oldest clean set goes, wherever it stands.
+
+use crate::cache::format::SetState;
+use crate::payload::Payload;
+
+use super::Engine;
+
+impl<P: Payload> Engine<P> {
+    pub(super) fn pump_evict(&mut self) -> bool {
+        let mut dropped = false;
+        let floor = self.config.free_floor.max(self.sets_needed());
+        while self.sets.free_count() + self.sets.dying_count() < floor && self.journal_has_room(1) {
+            let urgent = self.is_starved() || self.sets.free_count() + self.sets.dying_count() <= self.config.reserve;
+            let Some(set) = self.victim(urgent) else { break };
+            let live = self.sets.get(set).live.clone();
+            self.kill_slots(set, live);
+            self.counters.dropped_sets += 1;
+            dropped = true;
+        }
+        dropped
+    }
+
+    fn victim(&self, urgent: bool) -> Option<u32> {
+        for number in self.sets.by_age() {
+            let set = self.sets.get(number);
+            match set.state {
+                SetState::Sealed if set.live_count == 0 => {}
+                SetState::Sealed if set.dirty_count == 0 && set.loaded => return Some(number),
+                SetState::Sealed | SetState::Open if urgent => {}
+                SetState::Open => {}
+                SetState::Sealed => return None,
+                SetState::Free => unreachable!("a free set has no place in the LRU order"),
+            }
+        }
+        None
+    }
+}

@@ -1,0 +1,207 @@
+//! FLUSH and FUA: close the group, wait for its writes, flush the SSD, then promise.
+//!
+//! ```text
+//! FLUSH → close the group → its writes have ended → one SSD flush, shared by all that wait now → durable → reply
+//!                                                       └ failed: EIO, everything pinned is written again, flush again
+//! ```
+//! A flush of the SSD covers exactly what had ended when it was handed out. It never waits for the origin.
+
+use crate::cache::sets::HeaderState;
+use crate::config::Canary;
+use crate::op::{Action, Class, DeviceId};
+use crate::payload::Payload;
+use crate::request::{Outcome, RequestError};
+use crate::time::{Duration, Instant};
+
+use super::{Ended, Engine, Owner, Stage};
+
+const RETRY_FIRST: Duration = Duration::from_millis(100);
+const RETRY_LAST: Duration = Duration::from_secs(10);
+
+#[derive(Default)]
+pub(super) struct Flushes {
+    /// Requests that wait for a group to be durable.
+    waiting: Vec<(usize, u64)>,
+    /// The engine's own wish: this group durable.
+    wanted_group: u64,
+    /// The engine's own wish: a flush handed out after this many others has succeeded.
+    wanted_flush: u64,
+    /// Flushes handed out.
+    handed_out: u64,
+    /// The newest flush that succeeded.
+    succeeded: u64,
+    active: Option<Active>,
+    failures_in_a_row: u32,
+    /// A failed flush is tried again at this moment.
+    pub retry_at: Option<Instant>,
+}
+
+struct Active {
+    number: u64,
+    group: u64,
+    headers: Vec<u32>,
+}
+
+impl Flushes {
+    pub fn want(&mut self, group: u64) {
+        self.wanted_group = self.wanted_group.max(group);
+    }
+    /// Wants a flush that covers everything that has ended by now. The answer is for [`Flushes::has_succeeded`].
+    pub fn want_after_now(&mut self) -> u64 {
+        self.wanted_flush = self.handed_out + 1;
+        self.wanted_flush
+    }
+    pub fn has_succeeded(&self, number: u64) -> bool {
+        self.succeeded >= number
+    }
+}
+
+impl<P: Payload> Engine<P> {
+    pub(super) fn begin_flush(&mut self, number: usize) {
+        if self.cache_failed {
+            return self.answer(number, Err(RequestError::Io));
+        }
+        let group = self.close_group();
+        if group <= self.journal.durable_group() {
+            return self.answer(number, Ok(Outcome::Done));
+        }
+        self.promise(number, group);
+    }
+
+    /// The request is answered when `group` is durable.
+    pub(super) fn promise(&mut self, number: usize, group: u64) {
+        if group == self.journal.group() {
+            self.close_group();
+        }
+        let active = self.requests.get_mut(number);
+        active.stage = Stage::Promised;
+        active.waits = "flush";
+        self.flushes.waiting.push((number, group));
+    }
+
+    /// The engine's own flush: the window is half full, a write is old, or free sets are short.
+    pub(super) fn pump_own_flush(&mut self) {
+        let half = self.window.atoms() * crate::block::ATOM_BYTES * 2 >= self.config.window_bytes;
+        let old = self.unflushed_since.is_some_and(|since| self.now.since(since) >= self.config.flush_age);
+        let short = self.sets.free_count() < self.config.free_floor && self.has_undurable_dying();
+        if half || old || short {
+            let group = self.close_group();
+            self.flushes.want(group);
+        }
+    }
+
+    pub(super) fn pump_flush(&mut self) -> bool {
+        let flushes = &self.flushes;
+        if flushes.active.is_some() || flushes.retry_at.is_some_and(|at| at > self.now) || self.cache_failed {
+            return false;
+        }
+        let (durable, group) = (self.journal.durable_group(), self.journal.flushable());
+        let wanted = |wanted: u64| wanted > durable && wanted <= group;
+        let needed = flushes.waiting.iter().any(|&(_, group)| wanted(group))
+            || wanted(flushes.wanted_group)
+            || flushes.wanted_flush > flushes.succeeded;
+        if !needed {
+            return false;
+        }
+        self.flushes.retry_at = None;
+        self.flushes.handed_out += 1;
+        let headers = std::mem::take(&mut self.headers_written);
+        self.flushes.active = Some(Active { number: self.flushes.handed_out, group, headers });
+        if self.has_canary(Canary::FlushDoesNotWait) {
+            self.cache_flush_done(Ok(()));
+            return true;
+        }
+        self.counters.cache_flushes += 1;
+        self.start(DeviceId::Cache, Class::Log, Action::Flush, Owner::CacheFlush);
+        false
+    }
+
+    pub(super) fn cache_flush_done(&mut self, result: Ended) {
+        let active = self.flushes.active.take().expect("one flush is in flight");
+        match result {
+            Ok(()) => self.flush_succeeded(active),
+            Err(_) => self.flush_failed(active),
+        }
+    }
+
+    fn flush_succeeded(&mut self, active: Active) {
+        self.flushes.succeeded = active.number;
+        self.flushes.failures_in_a_row = 0;
+        for set in active.headers {
+            if self.sets.get(set).header == HeaderState::Written {
+                self.sets.get_mut(set).header = HeaderState::Durable;
+            }
+        }
+        self.journal.made_durable(active.group);
+        self.window.release(active.group);
+        for (number, _) in self.take_waiting(active.group) {
+            self.answer(number, Ok(Outcome::Done));
+        }
+    }
+
+    /// Nothing is promised until everything pinned was written again and flushed: what the failed flush covered may be gone.
+    fn flush_failed(&mut self, active: Active) {
+        self.counters.cache_flush_failures += 1;
+        for (number, _) in self.take_waiting(active.group) {
+            self.answer(number, Err(RequestError::Io));
+        }
+        self.journal.rewrite_pages();
+        self.rewrite_pins();
+        // Not only what it covered: more may have been written while it waited for its turn on the device.
+        let written = std::mem::take(&mut self.headers_written);
+        for set in active.headers.into_iter().chain(written) {
+            if self.sets.get(set).header == HeaderState::Written {
+                self.sets.get_mut(set).header = HeaderState::Due;
+                self.headers_due.push(set);
+            }
+        }
+        self.checkpoint_flush_failed();
+        self.flushes.want(active.group);
+        let wait = Duration((RETRY_FIRST.0 << self.flushes.failures_in_a_row.min(16)).min(RETRY_LAST.0));
+        self.flushes.failures_in_a_row += 1;
+        self.flushes.retry_at = Some(self.now + wait);
+    }
+
+    fn take_waiting(&mut self, group: u64) -> Vec<(usize, u64)> {
+        let (done, waiting) = std::mem::take(&mut self.flushes.waiting).into_iter().partition(|&(_, waits)| waits <= group);
+        self.flushes.waiting = waiting;
+        done
+    }
+
+    /// The SSD is gone: every waiting promise fails.
+    pub(super) fn flushes_fail(&mut self) {
+        for (number, _) in self.take_waiting(u64::MAX) {
+            self.answer(number, Err(RequestError::Io));
+        }
+    }
+
+    // --- journal pages ---
+
+    /// Hands out the pages that are full or closed.
+    pub(super) fn pump_pages(&mut self) {
+        let most = (self.limits[0].op_atoms / crate::block::PAGE_ATOMS).clamp(1, 64) as u32;
+        while let Some(run) = self.journal.next_run::<P>(most) {
+            self.counters.journal_pages += u64::from(run.pages);
+            let first = self.config.geometry.journal_page(run.place);
+            let span = crate::block::Span::new(first.start, u64::from(run.pages) * crate::block::PAGE_ATOMS);
+            let action = Action::Write(crate::op::Zone::Journal, span, run.payloads);
+            self.start(DeviceId::Cache, Class::Log, action, Owner::Pages { first_seq: run.first_seq, pages: run.pages });
+        }
+    }
+
+    pub(super) fn pages_done(&mut self, first_seq: u64, pages: u32, result: Ended) {
+        for seq in first_seq..first_seq + u64::from(pages) {
+            match result {
+                Ok(()) => self.journal.page_written(seq),
+                Err(_) if self.journal.free_pages() > 0 => self.journal.page_failed(seq),
+                Err(_) => {
+                    self.cache_failed = true;
+                    self.flushes_fail();
+                }
+            }
+        }
+        if result.is_err() {
+            self.counters.cache_write_failures += 1;
+        }
+    }
+}

@@ -1,0 +1,517 @@
+//! The engine of one volume. One flow is one file; what they share is here: requests in flight, operations in flight and who waits for
+//! them, and the pump that lets every flow take what has become possible.
+//!
+//! ```text
+//!   handle(event) ──▶ a flow changes state ──▶ pump: reclaim → retries → intake → gate → checkpoint → flush → pages, headers
+//!   next_op ◀── queues (one per device)                                                  next_reply ◀── replies
+//! ```
+
+mod checkpoint;
+mod destage;
+mod discard;
+mod evict;
+mod fill;
+mod flush;
+mod origin;
+mod read;
+mod recover;
+mod report;
+mod seal;
+mod status;
+mod write;
+
+use std::collections::VecDeque;
+
+use crate::block::{Atoms, Block, Slot, Span};
+use crate::cache::index::{Index, Run};
+use crate::cache::journal::Journal;
+use crate::cache::ranges::Ranges;
+use crate::cache::sets::Sets;
+use crate::cache::window::Window;
+use crate::config::Config;
+use crate::gate::Gate;
+use crate::op::{Action, Answer, Class, DeviceError, DeviceId, Done, Limits, Op, OpId};
+use crate::payload::Payload;
+use crate::probe::{Counters, Damage, Histogram, Phase};
+use crate::queue::{Noop, Queue};
+use crate::request::{Command, Outcome, Reply, Request, RequestError, Room};
+use crate::slab::Slab;
+use crate::time::Instant;
+use crate::{Canary, Change, Control, Event};
+
+use checkpoint::Checkpoint;
+use destage::Destage;
+use fill::Tickets;
+use flush::Flushes;
+use origin::OriginSpans;
+use read::Reading;
+use recover::Recovery;
+use status::Querying;
+use write::{DataWrite, Lock, Writing};
+
+/// The data path of one volume. See the crate's first page for how to drive it.
+pub struct Engine<P: Payload> {
+    config: Config,
+    limits: [Limits; 2],
+    now: Instant,
+    phase: Phase,
+    damage: Vec<Damage>,
+
+    index: Index,
+    sets: Sets,
+    ranges: Ranges,
+    window: Window<P>,
+    journal: Journal,
+    gate: Gate,
+    queues: [Noop<P>; 2],
+
+    /// Who waits for which operation.
+    owners: Slab<(OpId, Owner)>,
+    next_serial: u64,
+    requests: Slab<Active<P>>,
+    bytes_in_flight: u64,
+    /// Requests that arrived before recovery ended.
+    held: VecDeque<usize>,
+    /// Writes and discards that are not placed yet, in order.
+    intake: VecDeque<usize>,
+    locks: Vec<Lock>,
+    writes: Slab<DataWrite<P>>,
+    /// Failed writes that found no other place yet.
+    retries: VecDeque<usize>,
+    /// They are tried in their old places at this moment.
+    retry_at: Option<Instant>,
+    replies: VecDeque<Reply<P>>,
+
+    flushes: Flushes,
+    checkpoint: Checkpoint<P>,
+    destage: Destage<P>,
+    recovery: Option<Box<Recovery<P>>>,
+    origin: OriginSpans,
+    tickets: Tickets,
+    /// The open set of each stream.
+    open: [Option<u32>; 2],
+    /// Sealed sets whose headers wait for their OPEN to be durable.
+    headers_due: Vec<u32>,
+    /// Sets whose headers were written and not flushed.
+    headers_written: Vec<u32>,
+
+    /// First record of the open group.
+    unflushed_since: Option<Instant>,
+    last_request: Instant,
+    drain: Option<crate::probe::Drain>,
+    stopping: bool,
+    /// The SSD takes no writes any more: nothing new is promised.
+    cache_failed: bool,
+    counters: Counters,
+    read_latency: Histogram,
+    write_latency: Histogram,
+    flush_latency: Histogram,
+}
+
+/// A request in flight.
+struct Active<P> {
+    request: Request<P>,
+    arrived: Instant,
+    stage: Stage<P>,
+    /// What it waits for, for people.
+    waits: &'static str,
+}
+
+enum Stage<P> {
+    /// Not looked at yet.
+    Waiting,
+    Reading(Reading<P>),
+    Writing(Writing<P>),
+    Querying(Querying),
+    /// Placed and written; waits until its group is durable.
+    Promised,
+}
+
+/// Who is told when an operation ends.
+#[derive(Clone, Copy, Debug)]
+enum Owner {
+    Read { request: usize, part: usize },
+    Merge { request: usize, edge: usize },
+    Data { write: usize },
+    Pages { first_seq: u64, pages: u32 },
+    CacheFlush,
+    Header { set: u32 },
+    Map,
+    Superblock { copy: u32 },
+    DestageRead { piece: usize, read: usize },
+    DestageWrite { piece: usize },
+    DestageZero { piece: usize },
+    OriginFlush,
+    Status { request: usize },
+    Recovery(recover::Step),
+}
+
+impl<P: Payload> Engine<P> {
+    /// An engine in recovery: the first operations come from [`Engine::next_op`] at once.
+    /// `limits` are those of the cache and of the origin.
+    pub fn new(config: Config, limits: [Limits; 2]) -> Self {
+        let geometry = config.geometry;
+        assert!(limits[0].atoms >= geometry.cache_atoms(), "the cache is smaller than its geometry");
+        assert!(limits[1].atoms >= geometry.volume_atoms, "the origin is smaller than the volume");
+        let mut engine = Engine {
+            limits,
+            now: Instant::ZERO,
+            phase: Phase::Recovering,
+            damage: Vec::new(),
+            index: Index::new(geometry.set_slots),
+            sets: Sets::new(geometry),
+            ranges: Ranges::default(),
+            window: Window::new(geometry.block_atoms),
+            journal: Journal::new(geometry, config.format, 1, 1, 0, Vec::new()),
+            gate: Gate::new(config.free_floor, config.reserve, config.dirty_high, config.wait, config.max_dirty_age),
+            queues: [Noop::new(limits[0].depth), Noop::new(limits[1].depth)],
+            owners: Slab::default(),
+            next_serial: 0,
+            requests: Slab::default(),
+            bytes_in_flight: 0,
+            held: VecDeque::new(),
+            intake: VecDeque::new(),
+            locks: Vec::new(),
+            writes: Slab::default(),
+            retries: VecDeque::new(),
+            retry_at: None,
+            replies: VecDeque::new(),
+            flushes: Flushes::default(),
+            checkpoint: Checkpoint::default(),
+            destage: Destage::default(),
+            recovery: None,
+            origin: OriginSpans::default(),
+            tickets: Tickets::default(),
+            open: [None; 2],
+            headers_due: Vec::new(),
+            headers_written: Vec::new(),
+            unflushed_since: None,
+            last_request: Instant::ZERO,
+            drain: None,
+            stopping: false,
+            cache_failed: false,
+            counters: Counters::default(),
+            read_latency: Histogram::default(),
+            write_latency: Histogram::default(),
+            flush_latency: Histogram::default(),
+            config,
+        };
+        engine.start_recovery();
+        engine
+    }
+
+    /// What the engine takes now. A front that reads zero stops reading its sockets.
+    pub fn room(&self) -> Room {
+        Room {
+            requests: self.config.requests_max.saturating_sub(self.requests.len()),
+            bytes: self.config.bytes_max.saturating_sub(self.bytes_in_flight),
+        }
+    }
+
+    pub fn phase(&self) -> &Phase {
+        &self.phase
+    }
+
+    /// The only way in.
+    pub fn handle(&mut self, now: Instant, event: Event<P>) {
+        self.now = self.now.max(now);
+        match event {
+            Event::Arrived(request) => self.arrive(request),
+            Event::Completed(done) => self.complete(done),
+            Event::Late(_) => self.counters.late_ops += 1,
+            Event::Device(DeviceId::Origin, Change::Gone | Change::Back) => self.origin_changed(),
+            Event::Device(DeviceId::Cache, Change::Gone) => self.cache_failed = true,
+            Event::Device(DeviceId::Cache, Change::Back) => {}
+            Event::Control(control) => self.control(control),
+            Event::Tick => {}
+        }
+        self.pump();
+    }
+
+    /// The next operation to start, if a device takes one.
+    pub fn next_op(&mut self, now: Instant) -> Option<Op<P>> {
+        self.now = self.now.max(now);
+        self.queues.iter_mut().find_map(Queue::pop)
+    }
+
+    pub fn next_reply(&mut self) -> Option<Reply<P>> {
+        self.replies.pop_front()
+    }
+
+    /// When the engine next wants a [`Event::Tick`] if nothing happens before.
+    pub fn deadline(&self) -> Option<Instant> {
+        if self.phase != Phase::Serving {
+            return None;
+        }
+        let flush_age = self.unflushed_since.map(|since| since + self.config.flush_age);
+        let gate = if self.destage.is_idle() { self.gate.deadline(self.view()) } else { None };
+        [flush_age, gate, self.flushes.retry_at, self.destage.retry_at, self.checkpoint.retry_at, self.retry_at].into_iter().flatten().min()
+    }
+
+    fn arrive(&mut self, request: Request<P>) {
+        let refused = self.stopping || matches!(self.phase, Phase::Refused | Phase::Stopped);
+        if refused {
+            let result = Err(RequestError::Shutdown);
+            self.replies.push_back(Reply { id: request.id, result });
+            return;
+        }
+        assert!(request.span.end() <= self.config.geometry.volume_atoms, "the front checks the bounds of a request");
+        self.last_request = self.now;
+        self.bytes_in_flight += payload_bytes(&request);
+        match &request.command {
+            Command::Read => self.counters.reads += 1,
+            Command::Write { .. } => self.counters.writes += 1,
+            Command::Trim { .. } | Command::Zero { .. } => self.counters.trims += 1,
+            Command::Flush => self.counters.flushes += 1,
+            Command::Status => {}
+        }
+        let active = Active { request, arrived: self.now, stage: Stage::Waiting, waits: "recovery" };
+        let number = self.requests.insert(active);
+        match self.phase {
+            Phase::Recovering => self.held.push_back(number),
+            _ => self.begin(number),
+        }
+    }
+
+    fn begin(&mut self, number: usize) {
+        match self.requests.get(number).request.command {
+            Command::Read => self.begin_read(number),
+            Command::Write { .. } | Command::Trim { .. } | Command::Zero { .. } => self.intake.push_back(number),
+            Command::Flush => self.begin_flush(number),
+            Command::Status => self.begin_status(number),
+        }
+    }
+
+    fn complete(&mut self, done: Done<P>) {
+        let place = (done.id.0 & 0xf_ffff) as usize;
+        let (id, owner) = self.owners.remove(place);
+        assert!(id == done.id, "an operation ends once");
+        let result = done.result;
+        let on_origin = matches!(owner, Owner::DestageWrite { .. } | Owner::DestageZero { .. } | Owner::OriginFlush | Owner::Status { .. });
+        match owner {
+            Owner::Read { request, part } => self.read_done(id, request, part, result),
+            Owner::Merge { request, edge } => {
+                self.queues[0].done();
+                self.merge_done(request, edge, result);
+            }
+            _ => {
+                self.queues[usize::from(on_origin)].done();
+                match owner {
+                    Owner::Data { write } => self.data_done(write, result.map(drop)),
+                    Owner::Pages { first_seq, pages } => self.pages_done(first_seq, pages, result.map(drop)),
+                    Owner::CacheFlush => self.cache_flush_done(result.map(drop)),
+                    Owner::Header { set } => self.header_done(set, result.map(drop)),
+                    Owner::Map => self.map_done(result.map(drop)),
+                    Owner::Superblock { copy } => self.superblock_done(copy, result.map(drop)),
+                    Owner::DestageRead { piece, read } => self.destage_read_done(piece, read, result),
+                    Owner::DestageWrite { piece } | Owner::DestageZero { piece } => self.destage_write_done(piece, result.map(drop)),
+                    Owner::OriginFlush => self.origin_flush_done(result.map(drop)),
+                    Owner::Status { request } => self.status_done(id, request, result),
+                    Owner::Recovery(step) => self.recovery_done(step, result),
+                    Owner::Read { .. } | Owner::Merge { .. } => unreachable!("handled above"),
+                }
+            }
+        }
+    }
+
+    fn start(&mut self, device: DeviceId, class: Class, action: Action<P>, owner: Owner) -> OpId {
+        let place = self.owners.insert((OpId(0), owner));
+        self.next_serial += 1;
+        let id = OpId(self.next_serial << 20 | place as u64);
+        self.owners.get_mut(place).0 = id;
+        if device == DeviceId::Cache
+            && let Action::Write(zone, span, _) = &action
+        {
+            match zone {
+                crate::op::Zone::Data => self.counters.cache_data_atoms += span.atoms,
+                _ => self.counters.cache_metadata_atoms += span.atoms,
+            }
+        }
+        self.queues[device as usize].push(Op { id, device, class, action });
+        id
+    }
+
+    fn control(&mut self, control: Control) {
+        match control {
+            Control::Drain => {
+                let left = self.dirty_blocks();
+                self.drain = Some(crate::probe::Drain { started: self.now, blocks_at_start: left, blocks_left: left });
+            }
+            Control::CancelDrain => self.drain = None,
+            Control::Stop => self.stop(),
+        }
+    }
+
+    fn stop(&mut self) {
+        self.stopping = true;
+        self.drain = None;
+        if self.phase != Phase::Serving {
+            self.phase = Phase::Stopped;
+            self.recovery = None;
+            while let Some(number) = self.held.pop_front() {
+                self.answer(number, Err(RequestError::Shutdown));
+            }
+            return;
+        }
+        // What was not acknowledged need not be done.
+        while let Some(number) = self.intake.pop_front() {
+            self.locks.retain(|lock| lock.request != number);
+            self.answer(number, Err(RequestError::Shutdown));
+        }
+        let group = self.close_group();
+        self.flushes.want(group);
+    }
+
+    fn finish_stop(&mut self) {
+        if self.stopping && self.phase == Phase::Serving && self.cache_failed {
+            self.phase = Phase::Stopped;
+        }
+        let settled = self.journal.durable_group() + 1 == self.journal.group() && self.journal.is_group_empty();
+        if self.stopping && self.phase == Phase::Serving && settled && self.writes.is_empty() && !self.has_writing_requests() {
+            self.phase = Phase::Stopped;
+        } else if self.stopping && self.phase == Phase::Serving && !self.journal.is_group_empty() {
+            let group = self.close_group();
+            self.flushes.want(group);
+        }
+    }
+
+    fn has_writing_requests(&self) -> bool {
+        self.requests.iter().any(|(_, active)| matches!(active.stage, Stage::Writing(_) | Stage::Promised))
+    }
+
+    /// Lets every flow take what has become possible. Each returns whether it may have made something possible for another.
+    fn pump(&mut self) {
+        if self.phase == Phase::Recovering {
+            self.pump_recovery();
+        }
+        if self.phase != Phase::Serving {
+            return;
+        }
+        loop {
+            let mut again = self.reclaim();
+            again |= self.pump_retries();
+            again |= self.pump_intake();
+            again |= self.pump_evict();
+            again |= self.pump_destage();
+            again |= self.pump_checkpoint();
+            self.pump_own_flush();
+            self.pump_pages();
+            again |= self.pump_flush();
+            self.pump_headers();
+            if !again {
+                break;
+            }
+        }
+        self.finish_stop();
+    }
+
+    fn answer(&mut self, number: usize, result: Result<Outcome<P>, RequestError>) {
+        let active = self.requests.remove(number);
+        self.bytes_in_flight -= payload_bytes(&active.request);
+        let latency = self.now.since(active.arrived);
+        match active.request.command {
+            Command::Read => self.read_latency.record(latency),
+            Command::Write { .. } => self.write_latency.record(latency),
+            Command::Flush => self.flush_latency.record(latency),
+            Command::Trim { .. } | Command::Zero { .. } | Command::Status => {}
+        }
+        self.replies.push_back(Reply { id: active.request.id, result });
+    }
+
+    // --- geometry in a few words ---
+
+    fn block_atoms(&self) -> u64 {
+        u64::from(self.config.geometry.block_atoms)
+    }
+    /// All atoms of a block: fewer in a short last one.
+    fn full(&self, block: Block) -> Atoms {
+        Atoms::first(self.config.geometry.block_span(block).atoms as u32)
+    }
+    /// The blocks that a span touches: first and how many.
+    fn blocks_of(&self, span: Span) -> (Block, u64) {
+        let size = self.block_atoms();
+        let first = span.start / size;
+        (Block(first), span.end().div_ceil(size) - first)
+    }
+    /// The atoms of `block` that `span` covers.
+    fn mask_of(&self, block: Block, span: Span) -> Atoms {
+        let base = block.0 * self.block_atoms();
+        let part = self.config.geometry.block_span(block).intersection(span);
+        if part.is_empty() { Atoms::NONE } else { Atoms::range((part.start - base) as u32, (part.end() - base) as u32) }
+    }
+    fn slots_span(&self, first: Slot, slots: u32) -> Span {
+        Span::new(self.config.geometry.slot(first).start, u64::from(slots) * self.block_atoms())
+    }
+    fn valid_atoms(&self, slot: Slot, block: Block) -> Atoms {
+        self.sets.partial(slot).unwrap_or_else(|| self.full(block))
+    }
+    fn has_canary(&self, canary: Canary) -> bool {
+        self.config.canary == Some(canary)
+    }
+
+    // --- killing slots ---
+
+    /// Unmaps `blocks` blocks and kills their slots in the open group; returns how many slots died.
+    /// The caller's record (PUT, ZERO, KILL) is what kills them at replay.
+    fn kill_blocks(&mut self, block: Block, blocks: u64) -> u64 {
+        let mut displaced = Vec::new();
+        self.index.replace(block, blocks, None, &mut displaced);
+        self.kill_runs(&displaced)
+    }
+
+    fn kill_runs(&mut self, runs: &[Run]) -> u64 {
+        let group = self.journal.group();
+        let mut killed = 0;
+        for run in runs {
+            let first = run.slot.expect("displaced blocks had slots");
+            for i in 0..run.blocks {
+                let slot = Slot { set: first.set, slot: first.slot + i as u32 };
+                if self.sets.kill(slot, group) {
+                    self.index.add_dirty(Block(run.block.0 + i), -1);
+                }
+            }
+            killed += run.blocks;
+        }
+        killed
+    }
+
+    fn note_record(&mut self) {
+        if self.unflushed_since.is_none() {
+            self.unflushed_since = Some(self.now);
+        }
+    }
+
+    /// Closes the open group and returns the newest closed one.
+    fn close_group(&mut self) -> u64 {
+        self.unflushed_since = None;
+        self.journal.close()
+    }
+
+    /// Pages of the ring that must stay free for the next checkpoint: the restates of open sets, and 8.
+    fn journal_reserve(&self) -> u32 {
+        let per_set = self.config.geometry.set_slots.div_ceil(128).max(1);
+        2 * per_set + 8
+    }
+    /// The open group can take `entries` more entries.
+    fn journal_has_room(&self, entries: u64) -> bool {
+        let pages = entries.div_ceil(100) + 4;
+        u64::from(self.journal.free_pages()) > pages + u64::from(self.journal_reserve())
+    }
+}
+
+fn payload_bytes<P: Payload>(request: &Request<P>) -> u64 {
+    match request.command {
+        Command::Read | Command::Write { .. } => request.span.bytes(),
+        Command::Trim { .. } | Command::Zero { .. } | Command::Flush | Command::Status => 0,
+    }
+}
+
+/// The payloads of a read, as one.
+fn joined<P: Payload>(answer: Answer<P>) -> P {
+    match answer {
+        Answer::Data(pieces) => P::concat(&pieces),
+        Answer::Done | Answer::Allocation(_) => panic!("a read is answered with data"),
+    }
+}
+
+type Ended = Result<(), DeviceError>;

@@ -1,0 +1,33 @@
+//! Which parts of the origin are being read and written now. Operations in flight on it never overlap, but reads among themselves.
+
+use crate::block::Span;
+use crate::op::OpId;
+
+#[derive(Default)]
+pub(super) struct OriginSpans {
+    reads: Vec<(OpId, Span)>,
+    writes: Vec<(usize, Span)>,
+}
+
+impl OriginSpans {
+    pub fn begin_read(&mut self, op: OpId, span: Span) {
+        self.reads.push((op, span));
+    }
+    pub fn end_read(&mut self, op: OpId) {
+        self.reads.retain(|(reading, _)| *reading != op);
+    }
+    /// A piece of a destage batch owns its span until it is clean on the origin, or has failed.
+    pub fn begin_write(&mut self, piece: usize, span: Span) {
+        assert!(!self.is_read(span) && !self.is_written(span), "operations on the origin never overlap");
+        self.writes.push((piece, span));
+    }
+    pub fn end_writes(&mut self) {
+        self.writes.clear();
+    }
+    pub fn is_read(&self, span: Span) -> bool {
+        self.reads.iter().any(|(_, reading)| reading.overlaps(span))
+    }
+    pub fn is_written(&self, span: Span) -> bool {
+        self.writes.iter().any(|(_, writing)| writing.overlaps(span))
+    }
+}

@@ -1,0 +1,360 @@
+//! Read: per atom from the window, else the live slot, else the range table, else the origin.
+//!
+//! ```text
+//! look-up → parts: in memory | Slots (SSD, checksum verified) | Origin (maybe after a destage of the same span) → all ready → reply → fill
+//! ```
+//! A slot that cannot be read or fails its checksum: clean → the block is looked up again without it; dirty → the request fails.
+
+use crate::block::{Atoms, Block, Slot, Span};
+use crate::cache::index::Run;
+use crate::op::{Action, Answer, Class, DeviceError, DeviceId, OpId, Zone};
+use crate::payload::Payload;
+use crate::queue::Queue;
+use crate::request::{Outcome, RequestError};
+
+use super::{Active, Engine, Owner, Stage, joined};
+
+#[derive(Default)]
+pub(super) struct Reading<P> {
+    parts: Vec<Part<P>>,
+    /// Parts without contents yet.
+    left: u32,
+    failed: bool,
+}
+
+/// A run of atoms of the volume that comes from one place.
+struct Part<P> {
+    span: Span,
+    source: Source<P>,
+}
+
+enum Source<P> {
+    Ready(P),
+    /// Whole consecutive slots; the first holds `block`.
+    Slots {
+        block: Block,
+        first: Slot,
+        slots: u32,
+    },
+    /// `parked`: a destage owns the span.
+    Origin {
+        parked: bool,
+    },
+    /// Was from the origin and is worth keeping.
+    Fetched(P),
+    /// Cannot be had any more.
+    Lost,
+    /// Replaced by later parts.
+    Replaced,
+}
+
+impl<P: Payload> Engine<P> {
+    pub(super) fn begin_read(&mut self, number: usize) {
+        let span = self.requests.get(number).request.span;
+        self.counters.read_atoms += span.atoms;
+        let parts = self.look_up(span, true);
+        self.requests.get_mut(number).waits = "read";
+        let active = self.requests.get_mut(number);
+        active.stage = Stage::Reading(Reading { parts: Vec::new(), left: 0, failed: false });
+        self.add_parts(number, parts);
+        self.finish_read(number);
+    }
+
+    fn reading(&mut self, number: usize) -> &mut Reading<P> {
+        match &mut self.requests.get_mut(number).stage {
+            Stage::Reading(reading) => reading,
+            _ => panic!("a read is being read"),
+        }
+    }
+
+    // --- look-up ---
+
+    /// Where every atom of `span` comes from, in order. `count`: as a client's read, for the statistics.
+    fn look_up(&mut self, span: Span, count: bool) -> Vec<Part<P>> {
+        let (block, blocks) = self.blocks_of(span);
+        let mut runs = Vec::new();
+        self.index.lookup(block, blocks, &mut runs);
+        let mut parts = Vec::with_capacity(runs.len());
+        for run in runs {
+            if count {
+                let counter = if run.slot.is_some() { &mut self.counters.hit_blocks } else { &mut self.counters.miss_blocks };
+                *counter += run.blocks;
+            }
+            match run.slot {
+                Some(slot) => self.cached_parts(run, slot, span, &mut parts),
+                None => self.uncached_parts(run.block, run.blocks, span, &mut parts),
+            }
+        }
+        parts
+    }
+
+    /// Parts of blocks in consecutive slots: whole blocks together, partial ones by themselves.
+    fn cached_parts(&mut self, run: Run, slot: Slot, span: Span, parts: &mut Vec<Part<P>>) {
+        self.sets.touch(slot.set);
+        let at = |i: u64| (Block(run.block.0 + i), Slot { slot: slot.slot + i as u32, ..slot });
+        let mut i = 0;
+        while i < run.blocks {
+            let (block, slot) = at(i);
+            if let Some(valid) = self.sets.partial(slot) {
+                self.partial_parts(block, slot, valid, span, parts);
+                i += 1;
+                continue;
+            }
+            let mut end = i + 1;
+            while end < run.blocks && self.sets.partial(at(end).1).is_none() {
+                end += 1;
+            }
+            self.slot_parts(block, slot, (end - i) as u32, span, parts);
+            i = end;
+        }
+    }
+
+    /// The atoms of one partial block: valid ones from its slot, the others from below.
+    fn partial_parts(&mut self, block: Block, slot: Slot, valid: Atoms, span: Span, parts: &mut Vec<Part<P>>) {
+        let mask = self.mask_of(block, span);
+        let base = block.0 * self.block_atoms();
+        let mut at = 0;
+        while let Some(run) = mask.without(Atoms::first(at)).intersection(valid).runs().next() {
+            self.below_parts(block, Atoms::range(at, run.start).intersection(mask), parts);
+            let part = Span::new(base + u64::from(run.start), u64::from(run.end - run.start));
+            self.slot_parts(block, slot, 1, part, parts);
+            at = run.end;
+        }
+        self.below_parts(block, mask.without(Atoms::first(at)), parts);
+    }
+
+    fn below_parts(&mut self, block: Block, atoms: Atoms, parts: &mut Vec<Part<P>>) {
+        let base = block.0 * self.block_atoms();
+        for run in atoms.runs() {
+            self.uncached_parts(block, 1, Span::new(base + u64::from(run.start), u64::from(run.end - run.start)), parts);
+        }
+    }
+
+    /// `slots` consecutive slots of whole blocks from `block`, as far as `span` covers them.
+    fn slot_parts(&mut self, block: Block, slot: Slot, slots: u32, span: Span, parts: &mut Vec<Part<P>>) {
+        let size = self.block_atoms();
+        let mut done = 0;
+        while done < slots {
+            let here = Slot { slot: slot.slot + done, ..slot };
+            let first = Block(block.0 + u64::from(done));
+            if let Some((payload, count)) = self.window.get(here, slots - done) {
+                let part = Span::new(first.0 * size, u64::from(count) * size).intersection(span);
+                parts.push(Part { span: part, source: Source::Ready(payload.slice(part.start - first.0 * size, part.atoms)) });
+                done += count;
+            } else {
+                let most = (self.limits[0].op_atoms / size).max(1) as u32;
+                let count = self.window.unpinned(here, slots - done).min(most);
+                let part = Span::new(first.0 * size, u64::from(count) * size).intersection(span);
+                parts.push(Part { span: part, source: Source::Slots { block: first, first: here, slots: count } });
+                done += count;
+            }
+        }
+    }
+
+    /// Blocks without a slot: zeros where the range table says so, errors where atoms are lost, else the origin.
+    fn uncached_parts(&mut self, block: Block, blocks: u64, span: Span, parts: &mut Vec<Part<P>>) {
+        let size = self.block_atoms();
+        let all = Span::new(block.0 * size, blocks * size).intersection(span);
+        if self.ranges.has_lost() && (block.0..block.0 + blocks).any(|block| self.is_lost(Block(block), all)) {
+            return parts.push(Part { span: all, source: Source::Lost });
+        }
+        let mut at = all.start;
+        let zeroed: Vec<Span> = self
+            .ranges
+            .overlapping(block, blocks)
+            .map(|(start, range)| Span::new(start.0 * size, range.blocks * size).intersection(all))
+            .filter(|part| !part.is_empty())
+            .collect();
+        for zero in zeroed {
+            self.origin_parts(Span::new(at, zero.start - at), parts);
+            parts.push(Part { span: zero, source: Source::Ready(P::zero(zero.atoms)) });
+            at = zero.end();
+        }
+        self.origin_parts(Span::new(at, all.end() - at), parts);
+    }
+
+    fn origin_parts(&mut self, span: Span, parts: &mut Vec<Part<P>>) {
+        let most = self.limits[1].op_atoms;
+        let mut rest = span;
+        while !rest.is_empty() {
+            let room = match parts.last() {
+                Some(Part { span: last, source: Source::Origin { .. } }) if last.end() == rest.start => most - last.atoms,
+                _ => 0,
+            };
+            let take = rest.atoms.min(if room > 0 { room } else { most });
+            match parts.last_mut() {
+                Some(last) if room > 0 => last.span.atoms += take,
+                _ => parts.push(Part { span: Span::new(rest.start, take), source: Source::Origin { parked: false } }),
+            }
+            rest = Span::new(rest.start + take, rest.atoms - take);
+        }
+    }
+
+    // --- operations ---
+
+    /// Adds parts to a read and starts their operations.
+    fn add_parts(&mut self, number: usize, parts: Vec<Part<P>>) {
+        for mut part in parts {
+            let place = self.reading(number).parts.len();
+            match &mut part.source {
+                Source::Ready(_) | Source::Fetched(_) | Source::Replaced => {}
+                Source::Lost => self.reading(number).failed = true,
+                Source::Slots { first, slots, .. } => {
+                    self.sets.get_mut(first.set).pins += 1;
+                    let action = Action::Read(Zone::Data, self.slots_span(*first, *slots));
+                    self.start(DeviceId::Cache, Class::Client, action, Owner::Read { request: number, part: place });
+                    self.reading(number).left += 1;
+                }
+                Source::Origin { parked } => {
+                    let (block, blocks) = self.blocks_of(part.span);
+                    self.tickets.issue(number, block, blocks);
+                    *parked = !self.fetch(number, place, part.span);
+                    self.reading(number).left += 1;
+                }
+            }
+            self.reading(number).parts.push(part);
+        }
+    }
+
+    fn is_lost(&self, block: Block, span: Span) -> bool {
+        !self.ranges.lost(block).intersection(self.mask_of(block, span)).is_empty()
+    }
+
+    /// Starts an origin read. False: it overlaps a write to the origin and waits.
+    fn fetch(&mut self, number: usize, part: usize, span: Span) -> bool {
+        if self.origin.is_written(span) {
+            self.counters.wait_origin_span += 1;
+            return false;
+        }
+        let op = self.start(DeviceId::Origin, Class::Client, Action::Read(Zone::Origin, span), Owner::Read { request: number, part });
+        self.origin.begin_read(op, span);
+        true
+    }
+
+    /// A destage has let its spans go: the reads behind it go on.
+    pub(super) fn unpark_reads(&mut self) {
+        let mut parked = Vec::new();
+        for (number, active) in self.requests.iter() {
+            let Active { stage: Stage::Reading(reading), .. } = active else { continue };
+            let waits = |part: &Part<P>| matches!(part.source, Source::Origin { parked: true });
+            parked.extend(reading.parts.iter().enumerate().filter(|(_, part)| waits(part)).map(|(place, part)| (number, place, part.span)));
+        }
+        self.unpark_status();
+        for (number, place, span) in parked {
+            let parked = !self.fetch(number, place, span);
+            self.reading(number).parts[place].source = Source::Origin { parked };
+        }
+    }
+
+    pub(super) fn read_done(&mut self, op: OpId, number: usize, place: usize, result: Result<Answer<P>, DeviceError>) {
+        let part = &mut self.reading(number).parts[place];
+        let span = part.span;
+        match std::mem::replace(&mut part.source, Source::Replaced) {
+            Source::Origin { .. } => {
+                self.queues[1].done();
+                self.origin.end_read(op);
+                match result {
+                    Ok(answer) => self.reading(number).parts[place].source = Source::Fetched(joined(answer)),
+                    Err(_) => self.reading(number).failed = true,
+                }
+            }
+            Source::Slots { block, first, slots } => {
+                self.queues[0].done();
+                self.sets.get_mut(first.set).pins -= 1;
+                match result {
+                    Ok(answer) => self.slots_read(number, place, span, (block, first, slots), joined(answer)),
+                    Err(_) => self.slots_failed(number, span, (block, first, slots)),
+                }
+            }
+            Source::Ready(_) | Source::Fetched(_) | Source::Lost | Source::Replaced => panic!("this part has no operation"),
+        }
+        self.reading(number).left -= 1;
+        self.finish_read(number);
+    }
+
+    /// Verifies what came from the SSD; blocks that fail are looked up again.
+    fn slots_read(&mut self, number: usize, place: usize, span: Span, (block, first, slots): (Block, Slot, u32), payload: P) {
+        let size = self.block_atoms();
+        let is_good = |i: u32| {
+            let slot = Slot { slot: first.slot + i, ..first };
+            payload.slice(u64::from(i) * size, size).checksum() == self.sets.crc(slot)
+        };
+        let base = block.0 * size;
+        if (0..slots).all(is_good) {
+            self.reading(number).parts[place].source = Source::Ready(payload.slice(span.start - base, span.atoms));
+            return;
+        }
+        let verdicts: Vec<bool> = (0..slots).map(is_good).collect();
+        for (i, good) in verdicts.into_iter().enumerate() {
+            let block = Block(block.0 + i as u64);
+            let part = Span::new(block.0 * size, size).intersection(span);
+            let slot = Slot { slot: first.slot + i as u32, ..first };
+            if good {
+                let source = Source::Ready(payload.slice(part.start - base, part.atoms));
+                self.reading(number).parts.push(Part { span: part, source });
+            } else {
+                self.bad_slot(number, slot, block, part);
+            }
+        }
+    }
+
+    /// The SSD could not be read: each block by itself, and a single one is bad.
+    fn slots_failed(&mut self, number: usize, span: Span, (block, first, slots): (Block, Slot, u32)) {
+        let size = self.block_atoms();
+        if slots == 1 {
+            return self.bad_slot(number, first, block, span);
+        }
+        let mut singles = Vec::new();
+        for i in 0..slots {
+            let block = Block(block.0 + u64::from(i));
+            let part = Span::new(block.0 * size, size).intersection(span);
+            singles.push(Part { span: part, source: Source::Slots { block, first: Slot { slot: first.slot + i, ..first }, slots: 1 } });
+        }
+        self.add_parts(number, singles);
+    }
+
+    fn bad_slot(&mut self, number: usize, slot: Slot, block: Block, span: Span) {
+        let is_current = self.index.get(block) == Some(slot);
+        if is_current && self.sets.is_dirty(slot) {
+            self.counters.corrupt_dirty_slots += 1;
+            self.reading(number).failed = true;
+            return;
+        }
+        if is_current {
+            self.counters.corrupt_clean_slots += 1;
+            self.tickets.void(block, 1);
+            self.drop_slot(slot, block);
+        }
+        let parts = self.look_up(span, false);
+        self.add_parts(number, parts);
+    }
+
+    fn finish_read(&mut self, number: usize) {
+        let reading = self.reading(number);
+        if reading.left > 0 {
+            return;
+        }
+        let mut parts = std::mem::take(&mut reading.parts);
+        let failed = reading.failed;
+        if failed {
+            self.tickets.withdraw(number);
+            return self.answer(number, Err(RequestError::Io));
+        }
+        parts.retain(|part| !matches!(part.source, Source::Replaced));
+        parts.sort_by_key(|part| part.span.start);
+        let mut fetched = Vec::new();
+        let mut data = Vec::with_capacity(parts.len());
+        for part in parts {
+            match part.source {
+                Source::Ready(payload) => data.push(payload),
+                Source::Fetched(payload) => {
+                    fetched.push((part.span, payload.clone()));
+                    data.push(payload);
+                }
+                Source::Slots { .. } | Source::Origin { .. } | Source::Lost | Source::Replaced => unreachable!("every part is ready"),
+            }
+        }
+        self.answer(number, Ok(Outcome::Data(data)));
+        self.fill(number, fetched);
+    }
+}

@@ -1,0 +1,170 @@
+//! The chain: which pages of the ring are the log, from the checkpoint to its end.
+//!
+//! Of two pages with one seq the higher epoch counts; a page is ignored that is of an older epoch than the page before it, names another
+//! page before it, or was voided by the cut. A page that is missing at or below the durable mark is damage, beyond it the end.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use crate::cache::format::Superblock;
+use crate::payload::Payload;
+
+use super::{Engine, RingPage};
+
+#[derive(Default)]
+pub(in crate::path) struct Chain {
+    /// Pages of the log in order, as places in `Recovery::pages`.
+    pub order: Vec<usize>,
+    /// Complete groups, as ranges of `order`.
+    pub groups: Vec<Range<usize>>,
+    /// Groups up to this many are durable for certain.
+    pub durable_groups: usize,
+    /// The first seq of the new epoch.
+    pub next_seq: u64,
+    /// Chain value of the page before it.
+    pub previous: u32,
+    /// Places of the ring that stay in use, in their order, with the page each holds.
+    pub places: Vec<(u32, u64)>,
+}
+
+impl<P: Payload> Engine<P> {
+    /// Finds the log. False: it is damaged below the durable mark.
+    pub(super) fn build_chain(&mut self) -> bool {
+        let recovery = self.recovery.as_ref().expect("recovery is under way");
+        let superblock = recovery.superblock.as_ref().expect("a superblock was chosen");
+        let start = recovery.map.seq;
+        if let Some(later) = recovery.pages.iter().find(|ring| ring.page.head.epoch > superblock.epoch) {
+            let what = format!(
+                "the journal page at byte {} is of epoch {}, later than any superblock",
+                self.page_offset(later.place),
+                later.page.head.epoch
+            );
+            self.report_damage(true, what);
+            return false;
+        }
+        let best = newest_pages(&recovery.pages, superblock);
+        let durable = recovery.pages.iter().map(|ring| ring.page.head.durable).max().unwrap_or(0).max(superblock.cut - 1);
+        let order = follow(&recovery.pages, &best, start);
+        let groups = complete_groups(&recovery.pages, &order);
+        let end = groups.last().map_or(start, |group| start + group.end as u64);
+        if end <= durable {
+            let last = order.last().map_or(0, |&last| (recovery.pages[last].place + 1) % self.config.geometry.journal_pages);
+            let at = best.get(&end).map_or(last, |&page| recovery.pages[page].place);
+            let what = format!(
+                "journal page {end} is damaged or missing (about byte {}), but everything up to {durable} was durable",
+                self.page_offset(at)
+            );
+            self.report_damage(true, what);
+            return false;
+        }
+        let durable_groups = groups.iter().take_while(|group| start + group.end as u64 - 1 <= durable).count();
+        self.recovery().chain = Chain { order, groups, durable_groups, next_seq: end, previous: 0, places: Vec::new() };
+        true
+    }
+
+    fn page_offset(&self, place: u32) -> u64 {
+        self.config.geometry.journal_page(place).offset()
+    }
+
+    /// Ends the log behind its first `groups` groups: what comes next, and which places stay in use.
+    pub(super) fn cut_chain(&mut self, groups: usize) {
+        let ring = self.config.geometry.journal_pages;
+        let recovery = self.recovery.as_mut().expect("recovery is under way");
+        let superblock = recovery.superblock.as_ref().expect("a superblock was chosen");
+        let (start, chain) = (recovery.map.seq, &mut recovery.chain);
+        chain.groups.truncate(groups);
+        chain.order.truncate(chain.groups.last().map_or(0, |group| group.end));
+        chain.next_seq = start + chain.order.len() as u64;
+        // The pages between the two checkpoints stay, for a map that rots later.
+        let oldest = if recovery.map == superblock.checkpoint { superblock.previous.seq.min(start) } else { start };
+        let best = newest_pages(&recovery.pages, superblock);
+        let kept = best.range(oldest..chain.next_seq).map(|(&seq, &page)| (seq, &recovery.pages[page]));
+        let last = best.get(&(chain.next_seq - 1)).map(|&page| &recovery.pages[page]);
+        chain.previous = last.map_or(0, |ring| ring.page.crc);
+        chain.places = places_in_use(kept.map(|(seq, page)| (page.place, seq)).collect(), ring);
+    }
+}
+
+/// For each seq the page that counts, as far as it alone can tell.
+fn newest_pages<P>(pages: &[RingPage<P>], superblock: &Superblock) -> BTreeMap<u64, usize> {
+    let mut best: BTreeMap<u64, usize> = BTreeMap::new();
+    for (number, ring) in pages.iter().enumerate() {
+        let head = &ring.page.head;
+        let voided = head.epoch < superblock.epoch && head.seq >= superblock.cut;
+        let older = best.get(&head.seq).is_some_and(|&other| pages[other].page.head.epoch > head.epoch);
+        if !voided && !older {
+            best.insert(head.seq, number);
+        }
+    }
+    best
+}
+
+/// Follows the chain from `start` to its end.
+fn follow<P>(pages: &[RingPage<P>], best: &BTreeMap<u64, usize>, start: u64) -> Vec<usize> {
+    let before = best.get(&(start - 1)).map(|&page| &pages[page].page);
+    let (mut epoch, mut crc) = before.map_or((0, None), |page| (page.head.epoch, Some(page.crc)));
+    let mut order = Vec::new();
+    for seq in start.. {
+        let Some(&number) = best.get(&seq) else { break };
+        let page = &pages[number].page;
+        let fits = page.head.previous == 0 || crc.is_none_or(|crc| crc == page.head.previous);
+        if page.head.epoch < epoch || !fits {
+            break;
+        }
+        (epoch, crc) = (page.head.epoch, Some(page.crc));
+        order.push(number);
+    }
+    order
+}
+
+/// The complete groups at the beginning of the chain.
+fn complete_groups<P>(pages: &[RingPage<P>], order: &[usize]) -> Vec<Range<usize>> {
+    let mut groups = Vec::new();
+    let mut first = 0;
+    for (at, &number) in order.iter().enumerate() {
+        let head = &pages[number].page.head;
+        if head.group_offset as usize != at - first {
+            break;
+        }
+        if head.last {
+            groups.push(first..at + 1);
+            first = at + 1;
+        }
+    }
+    groups
+}
+
+/// The places in the order in which the ring is written, holes filled (0): the ring goes on behind the last one.
+fn places_in_use(mut used: Vec<(u32, u64)>, ring: u32) -> Vec<(u32, u64)> {
+    used.sort_unstable();
+    let Some(&last) = used.last() else { return used };
+    // The largest gap is the free part of the ring.
+    let gap_before = |i: usize| {
+        let before = if i == 0 { last.0 } else { used[i - 1].0 };
+        (used[i].0 + ring - before - 1) % ring
+    };
+    let first = (0..used.len()).max_by_key(|&i| (gap_before(i), i)).unwrap_or(0);
+    used.rotate_left(first);
+    let base = used[0].0;
+    let mut filled: Vec<(u32, u64)> = Vec::new();
+    for (place, seq) in used {
+        while (filled.len() as u32) < (place + ring - base) % ring {
+            filled.push(((base + filled.len() as u32) % ring, 0));
+        }
+        filled.push((place, seq));
+    }
+    filled
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ring_goes_on_behind_the_largest_gap() {
+        assert_eq!(places_in_use(vec![], 16), vec![]);
+        assert_eq!(places_in_use(vec![(3, 7)], 16), vec![(3, 7)]);
+        assert_eq!(places_in_use(vec![(15, 4), (0, 5), (14, 3)], 16), vec![(14, 3), (15, 4), (0, 5)]);
+        assert_eq!(places_in_use(vec![(4, 9), (2, 7)], 16), vec![(2, 7), (3, 0), (4, 9)]);
+    }
+}

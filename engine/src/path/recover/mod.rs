@@ -1,0 +1,472 @@
+//! Recovery: from what lies on the SSD to an engine that serves, writing nothing but the same bytes until the new cut.
+//!
+//! ```text
+//! Superblocks → Metadata (state map and the whole ring) → Tail (data of groups that may not be durable) → Headers (of sets with dirty slots)
+//!   → replay → Rewriting (the accepted tail, same bytes) → flush → Superblock, flush, twice (new epoch and cut) → serving
+//!   → clean headers behind
+//! ```
+//! What cannot be repaired from a copy is refused: the phase becomes Refused, `damage` says why, and nothing was written.
+//! A crash in recovery repeats it: the same bytes lead to the same cut.
+
+mod chain;
+mod headers;
+mod replay;
+mod tail;
+
+use crate::block::{PAGE_ATOMS, PAGE_BYTES, Span};
+use crate::cache::format::journal::{self, Page};
+use crate::cache::format::map::{decode_ranges, decode_sets, ranges_per_page};
+use crate::cache::format::{Bits, MapRef, MapSet, Position, Range, SetState, Superblock};
+use crate::cache::index::NumberMap;
+use crate::cache::journal::Journal;
+use crate::cache::ranges::Ranges;
+use crate::cache::sets::{HeaderState, Stream};
+use crate::config::Canary;
+use crate::op::{Action, Answer, Class, DeviceError, DeviceId, Zone};
+use crate::payload::Payload;
+use crate::probe::{Damage, Phase};
+
+use super::{Engine, Owner, joined};
+
+pub(super) use chain::Chain;
+
+/// Atoms of one read of metadata: 1 MiB.
+const CHUNK_ATOMS: u64 = 2048;
+
+/// Failed writes and flushes before the SSD counts as unusable.
+const FAILURES: u32 = 16;
+
+/// What an operation of the recovery was for.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Step {
+    Superblock { copy: u32 },
+    Map { area: u32, page: u32, pages: u32 },
+    Journal { place: u32, pages: u32 },
+    Tail { run: usize },
+    Headers { chunk: usize },
+    HeaderCopy { set: u32 },
+    Rewrite,
+    Flush,
+    NewSuperblock,
+    LateHeaders { chunk: usize },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Superblocks,
+    Metadata,
+    Tail,
+    Headers,
+    Rewriting,
+    RewriteFlush,
+    NewSuperblock { second: bool },
+    SuperblockFlush { second: bool },
+    LateHeaders,
+}
+
+pub(super) struct Recovery<P> {
+    stage: Stage,
+    /// Operations of this stage that have not ended.
+    left: usize,
+    failed: bool,
+    /// Times that writing or flushing failed.
+    failures: u32,
+    superblocks: [Option<Superblock>; 2],
+    copies: [u64; 2],
+    /// The copy that is being written.
+    copy: u32,
+    superblock: Option<Superblock>,
+    /// Pages of the state map, by area and page.
+    maps: [Vec<Option<Vec<u8>>>; 2],
+    /// Intact pages of the ring.
+    pages: Vec<RingPage<P>>,
+    chain: Chain,
+    /// The checkpoint that is used, and its contents.
+    map: MapRef,
+    sets: Vec<MapSet>,
+    ranges: Vec<Range>,
+    tail: tail::Tail<P>,
+    headers: headers::Headers,
+    /// Blocks that the journal or a client has changed since the checkpoint: what a late header says of them is old.
+    touched: NumberMap<u64, ()>,
+    touched_ranges: Ranges,
+}
+
+/// One intact page of the ring.
+struct RingPage<P> {
+    place: u32,
+    page: Page,
+    payload: P,
+}
+
+impl<P: Payload> Engine<P> {
+    pub(super) fn start_recovery(&mut self) {
+        let geometry = self.config.geometry;
+        self.recovery = Some(Box::new(Recovery {
+            stage: Stage::Superblocks,
+            left: 2,
+            failed: false,
+            failures: 0,
+            superblocks: [None, None],
+            copies: [0; 2],
+            copy: 0,
+            superblock: None,
+            maps: [Vec::new(), Vec::new()],
+            pages: Vec::new(),
+            chain: Chain::default(),
+            map: MapRef::default(),
+            sets: Vec::new(),
+            ranges: Vec::new(),
+            tail: tail::Tail::default(),
+            headers: headers::Headers::default(),
+            touched: NumberMap::default(),
+            touched_ranges: Ranges::default(),
+        }));
+        for copy in 0..2 {
+            self.recovery_read(Zone::Superblock, geometry.superblock(copy), Step::Superblock { copy });
+        }
+    }
+
+    fn recovery_read(&mut self, zone: Zone, span: Span, step: Step) {
+        self.start(DeviceId::Cache, Class::Log, Action::Read(zone, span), Owner::Recovery(step));
+    }
+
+    fn recovery(&mut self) -> &mut Recovery<P> {
+        self.recovery.as_mut().expect("recovery is under way")
+    }
+
+    /// Reports damage; fatal damage ends the recovery before anything was written.
+    fn report_damage(&mut self, fatal: bool, what: String) {
+        if fatal {
+        }
+        self.damage.push(Damage { fatal, what });
+        if fatal {
+            self.phase = Phase::Refused;
+        }
+    }
+
+    pub(super) fn recovery_done(&mut self, step: Step, result: Result<Answer<P>, DeviceError>) {
+        if matches!(self.phase, Phase::Refused | Phase::Stopped) {
+            return;
+        }
+        self.recovery().left -= 1;
+        match step {
+            Step::Superblock { copy } => self.superblock_read(copy, result),
+            Step::Map { area, page, pages } => self.map_read(area, page, pages, result),
+            Step::Journal { place, pages } => self.journal_read(place, pages, result),
+            Step::Tail { run } => self.tail_read(run, result),
+            Step::Headers { chunk } | Step::LateHeaders { chunk } => self.headers_read(chunk, result),
+            Step::HeaderCopy { set } => self.header_copy_read(set, result),
+            Step::Rewrite | Step::Flush | Step::NewSuperblock => self.recovery().failed |= result.is_err(),
+        }
+        if self.phase == Phase::Serving {
+            // Late headers come while requests are served.
+            self.late_headers_done();
+        }
+    }
+
+    /// Goes on when every operation of the stage has ended.
+    pub(super) fn pump_recovery(&mut self) {
+        while self.phase == Phase::Recovering && self.recovery().left == 0 {
+            match self.recovery().stage {
+                Stage::Superblocks => self.choose_superblock(),
+                Stage::Metadata => self.read_tail(),
+                Stage::Tail => self.read_headers(),
+                Stage::Headers => self.replay_and_rewrite(),
+                Stage::Rewriting | Stage::RewriteFlush | Stage::NewSuperblock { .. } | Stage::SuperblockFlush { .. } => self.promise_cut(),
+                Stage::LateHeaders => unreachable!("late headers are read while serving"),
+            }
+        }
+        if self.phase == Phase::Refused {
+            while let Some(number) = self.held.pop_front() {
+                self.answer(number, Err(crate::request::RequestError::Io));
+            }
+        }
+    }
+
+    // --- superblocks ---
+
+    fn superblock_read(&mut self, copy: u32, result: Result<Answer<P>, DeviceError>) {
+        let offset = self.config.geometry.superblock(copy).offset();
+        let decoded = match result {
+            Ok(answer) => Superblock::decode(&bytes_of(&joined(answer)), copy).map_err(|why| why.to_string()),
+            Err(error) => Err(format!("{error:?}")),
+        };
+        match decoded {
+            Ok(superblock) if superblock.format == self.config.format => self.recovery().superblocks[copy as usize] = Some(superblock),
+            Ok(_) => self.report_damage(false, format!("superblock {copy} at byte {offset}: of another format")),
+            Err(why) => self.report_damage(false, format!("superblock {copy} at byte {offset}: {why}")),
+        }
+    }
+
+    fn choose_superblock(&mut self) {
+        let recovery = self.recovery();
+        recovery.copies = [0, 1].map(|copy| recovery.superblocks[copy].as_ref().map_or(0, |superblock| superblock.sequence));
+        let newest = recovery.superblocks.iter().flatten().max_by_key(|superblock| superblock.sequence).cloned();
+        let Some(superblock) = newest else {
+            return self.report_damage(true, "no valid superblock: this SSD holds no usable cache".to_string());
+        };
+        if superblock.geometry != self.config.geometry {
+            return self.report_damage(true, "the superblock describes another geometry than the one given".to_string());
+        }
+        if superblock.detached {
+            return self.report_damage(true, "the cache was detached from its origin".to_string());
+        }
+        if self.config.origin != [0; 16] && superblock.origin != [0; 16] && superblock.origin != self.config.origin {
+            return self.report_damage(true, "the cache belongs to another origin".to_string());
+        }
+        self.recovery().superblock = Some(superblock.clone());
+        self.recovery().stage = Stage::Metadata;
+        self.read_maps(&superblock);
+        self.read_ring();
+    }
+
+    // --- state map and ring ---
+
+    fn read_maps(&mut self, superblock: &Superblock) {
+        let geometry = self.config.geometry;
+        let pages = geometry.map_pages() + geometry.range_pages();
+        for map in [superblock.checkpoint, superblock.previous] {
+            if map.number == 0 || !self.recovery().maps[map.area as usize].is_empty() {
+                continue;
+            }
+            self.recovery().maps[map.area as usize] = vec![None; pages as usize];
+            for (page, count) in chunks(pages) {
+                self.read_map_pages(map.area, page, count);
+            }
+        }
+    }
+
+    fn read_map_pages(&mut self, area: u32, page: u32, pages: u32) {
+        let span = Span::new(self.config.geometry.map_page(area, page).start, u64::from(pages) * PAGE_ATOMS);
+        self.recovery_read(Zone::Map, span, Step::Map { area, page, pages });
+        self.recovery().left += 1;
+    }
+
+    fn map_read(&mut self, area: u32, page: u32, pages: u32, result: Result<Answer<P>, DeviceError>) {
+        let Ok(answer) = result else {
+            // Page by page, so that one bad sector costs one page.
+            return (page..page + pages).filter(|_| pages > 1).for_each(|page| self.read_map_pages(area, page, 1));
+        };
+        let bytes = bytes_of(&joined(answer));
+        for (i, bytes) in bytes.chunks_exact(PAGE_BYTES as usize).enumerate() {
+            self.recovery().maps[area as usize][page as usize + i] = Some(bytes.to_vec());
+        }
+    }
+
+    fn read_ring(&mut self) {
+        for (place, pages) in chunks(self.config.geometry.journal_pages) {
+            self.read_ring_pages(place, pages);
+        }
+    }
+
+    fn read_ring_pages(&mut self, place: u32, pages: u32) {
+        let span = Span::new(self.config.geometry.journal_page(place).start, u64::from(pages) * PAGE_ATOMS);
+        self.recovery_read(Zone::Journal, span, Step::Journal { place, pages });
+        self.recovery().left += 1;
+    }
+
+    /// Keeps the intact pages: what is missing between them, the chain tells.
+    fn journal_read(&mut self, place: u32, pages: u32, result: Result<Answer<P>, DeviceError>) {
+        let (geometry, format) = (self.config.geometry, self.config.format);
+        let Ok(answer) = result else {
+            return (place..place + pages).filter(|_| pages > 1).for_each(|place| self.read_ring_pages(place, 1));
+        };
+        let payload: P = joined(answer);
+        let bytes = bytes_of(&payload);
+        for (i, bytes) in bytes.chunks_exact(PAGE_BYTES as usize).enumerate() {
+            let place = place + i as u32;
+            if let Ok(page) = journal::decode(bytes, &geometry, format, place) {
+                let payload = payload.slice(i as u64 * PAGE_ATOMS, PAGE_ATOMS);
+                self.recovery().pages.push(RingPage { place, page, payload });
+            }
+        }
+    }
+
+    /// The newest checkpoint whose map is whole.
+    fn choose_map(&mut self) -> bool {
+        let superblock = self.recovery().superblock.clone().expect("a superblock was chosen");
+        for (map, name) in [(superblock.checkpoint, "newest"), (superblock.previous, "previous")] {
+            match self.decode_map(map) {
+                Ok((sets, ranges)) => {
+                    let recovery = self.recovery();
+                    (recovery.map, recovery.sets, recovery.ranges) = (map, sets, ranges);
+                    return true;
+                }
+                Err(why) => self.report_damage(false, format!("state map of the {name} checkpoint ({}): {why}", map.number)),
+            }
+        }
+        self.report_damage(true, "neither of the two state maps is whole".to_string());
+        false
+    }
+
+    fn decode_map(&self, map: MapRef) -> Result<(Vec<MapSet>, Vec<Range>), String> {
+        let (geometry, format) = (self.config.geometry, self.config.format);
+        if map.number == 0 {
+            let bits = || Bits::new(geometry.set_slots);
+            let free = || MapSet { life: 0, state: SetState::Free, sealed: Position::default(), live: bits(), dirty: bits() };
+            return Ok(((0..geometry.sets).map(|_| free()).collect(), Vec::new()));
+        }
+        let pages = &self.recovery.as_ref().expect("recovery is under way").maps[map.area as usize];
+        let page = |page: u32| {
+            let offset = geometry.map_page(map.area, page).offset();
+            let bytes = pages.get(page as usize).and_then(Option::as_deref);
+            (offset, bytes.ok_or_else(|| format!("page at byte {offset} cannot be read")))
+        };
+        let mut sets = Vec::with_capacity(geometry.sets as usize);
+        for number in 0..geometry.map_pages() {
+            let (offset, bytes) = page(number);
+            let decoded = decode_sets(bytes?, &geometry, format, map.area, number, map.number);
+            sets.extend(decoded.map_err(|why| format!("page at byte {offset}: {why}"))?);
+        }
+        let mut ranges = Vec::new();
+        let mut number = geometry.map_pages();
+        loop {
+            let (offset, bytes) = page(number);
+            let (total, more) = decode_ranges(bytes?, &geometry, format, map.area, number, map.number)
+                .map_err(|why| format!("page at byte {offset}: {why}"))?;
+            ranges.extend(more);
+            number += 1;
+            if (number - geometry.map_pages()) * ranges_per_page(&geometry) >= total {
+                return Ok((sets, ranges));
+            }
+        }
+    }
+
+    // --- the end ---
+
+    /// The accepted tail goes out again, same bytes; then a flush; then both superblocks with the new epoch and cut.
+    fn promise_cut(&mut self) {
+        if std::mem::take(&mut self.recovery().failed) {
+            return self.repeat_cut();
+        }
+        match self.recovery().stage {
+            Stage::Rewriting => self.recovery_flush(Stage::RewriteFlush),
+            Stage::RewriteFlush => self.write_cut(false),
+            Stage::NewSuperblock { second } => self.recovery_flush(Stage::SuperblockFlush { second }),
+            Stage::SuperblockFlush { second: false } => self.write_cut(true),
+            Stage::SuperblockFlush { second: true } => self.begin_service(),
+            Stage::Superblocks | Stage::Metadata | Stage::Tail | Stage::Headers | Stage::LateHeaders => unreachable!("an earlier stage"),
+        }
+    }
+
+    /// A write or flush failed: what it was for is done again, a few times.
+    fn repeat_cut(&mut self) {
+        let recovery = self.recovery();
+        recovery.failures += 1;
+        if recovery.failures > FAILURES {
+            return self.report_damage(true, "the SSD fails writes or flushes: recovery cannot be made durable".to_string());
+        }
+        match recovery.stage {
+            Stage::Rewriting | Stage::RewriteFlush => {
+                recovery.stage = Stage::Rewriting;
+                self.rewrite_tail();
+            }
+            Stage::NewSuperblock { second } | Stage::SuperblockFlush { second } => {
+                let copy = recovery.copy;
+                recovery.copies[copy as usize] = 0;
+                self.write_cut_to(copy, second);
+            }
+            Stage::Superblocks | Stage::Metadata | Stage::Tail | Stage::Headers | Stage::LateHeaders => unreachable!("an earlier stage"),
+        }
+    }
+
+    fn recovery_flush(&mut self, stage: Stage) {
+        self.recovery().stage = stage;
+        self.recovery().left = 1;
+        self.start(DeviceId::Cache, Class::Log, Action::Flush, Owner::Recovery(Step::Flush));
+    }
+
+    fn write_cut(&mut self, second: bool) {
+        if self.has_canary(Canary::CutNotWritten) {
+            return self.begin_service();
+        }
+        let copy = if second { 1 - self.recovery().copy } else { Self::first_copy(self.recovery().copies) };
+        self.write_cut_to(copy, second);
+    }
+
+    fn write_cut_to(&mut self, copy: u32, second: bool) {
+        let superblock = self.new_superblock();
+        let recovery = self.recovery();
+        recovery.copy = copy;
+        recovery.copies[copy as usize] = superblock.sequence;
+        recovery.stage = Stage::NewSuperblock { second };
+        recovery.left = 1;
+        let span = self.config.geometry.superblock(copy);
+        let payload = P::from_bytes(&superblock.encode(copy));
+        let action = Action::Write(Zone::Superblock, span, vec![payload]);
+        self.start(DeviceId::Cache, Class::Log, action, Owner::Recovery(Step::NewSuperblock));
+    }
+
+    /// The superblock of the new epoch. A map that was passed over is named no more.
+    fn new_superblock(&self) -> Superblock {
+        let recovery = self.recovery.as_ref().expect("recovery is under way");
+        let old = recovery.superblock.clone().expect("a superblock was chosen");
+        let fell_back = recovery.map != old.checkpoint;
+        Superblock {
+            sequence: old.sequence + 1,
+            epoch: old.epoch + 1,
+            cut: recovery.chain.next_seq,
+            checkpoint: recovery.map,
+            // Kept for its number, which the next checkpoint must pass; no page of the good area carries it.
+            previous: if fell_back { MapRef { number: old.checkpoint.number, ..recovery.map } } else { old.previous },
+            clean: false,
+            ..old
+        }
+    }
+
+    fn begin_service(&mut self) {
+        let superblock = self.new_superblock();
+        let copies = self.recovery().copies;
+        let (geometry, format) = (self.config.geometry, self.config.format);
+        let chain = std::mem::take(&mut self.recovery().chain);
+        self.journal = Journal::new(geometry, format, superblock.epoch, chain.next_seq, chain.previous, chain.places);
+        self.adopt_superblock(superblock, copies);
+        let now = self.now;
+        self.sets.rebuild_lists(now);
+        self.ranges.note_time(now);
+        self.adopt_open_sets();
+        self.counters.recovered_dirty_slots = self.sets.dirty_slots;
+        self.counters.recovered_clean_slots = self.sets.live_slots - self.sets.dirty_slots;
+        self.last_request = now;
+        self.phase = Phase::Serving;
+        let recovery = self.recovery();
+        recovery.pages = Vec::new();
+        recovery.tail = tail::Tail::default();
+        recovery.stage = Stage::LateHeaders;
+        recovery.sets = Vec::new();
+        self.read_late_headers();
+        self.late_headers_done();
+        while let Some(number) = self.held.pop_front() {
+            self.begin(number);
+        }
+    }
+
+    /// Open sets are continued behind their last accepted PUT; sealed ones get the headers that their SEAL asked for.
+    fn adopt_open_sets(&mut self) {
+        let open: Vec<u32> = self.sets.open_sets().collect();
+        for set in open {
+            let stream = if self.open[0].is_none() { Stream::Client } else { Stream::Fill };
+            assert!(self.open[stream as usize].is_none(), "every stream has one open set");
+            self.open[stream as usize] = Some(set);
+            if self.sets.slots_left(set) == 0 {
+                self.seal_set(stream, set);
+            }
+        }
+        let due: Vec<u32> = self.sets.iter().filter(|(_, set)| set.header == HeaderState::Due).map(|(number, _)| number).collect();
+        self.headers_due.extend(due);
+    }
+}
+
+/// Pages in pieces of one read: first page and how many.
+fn chunks(pages: u32) -> impl Iterator<Item = (u32, u32)> {
+    let most = (CHUNK_ATOMS / PAGE_ATOMS) as u32;
+    (0..pages).step_by(most as usize).map(move |first| (first, most.min(pages - first)))
+}
+
+/// The contents as bytes.
+fn bytes_of<P: Payload>(payload: &P) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity((payload.atoms() * crate::block::ATOM_BYTES) as usize);
+    payload.append_to(&mut bytes);
+    bytes
+}

@@ -1,0 +1,140 @@
+//! The life of a set: opened for a stream, sealed when full, its headers written in both places, free again when nothing names it.
+//!
+//! Headers are handed out only after the OPEN of this life is durable: until then recovery may still believe in the life before,
+//! and must find its header. A set is reused only when [`Sets::is_reusable`](crate::cache::sets::Sets::is_reusable) says so.
+
+use crate::block::{Atoms, Block, Slot};
+use crate::cache::format::header::Header;
+use crate::cache::format::journal::Record;
+use crate::cache::format::{Bits, Position};
+use crate::cache::sets::{HeaderState, Stream};
+use crate::config::Canary;
+use crate::op::{Action, Class, DeviceId, Zone};
+use crate::payload::Payload;
+
+use super::{Ended, Engine, Owner};
+
+impl<P: Payload> Engine<P> {
+    /// The open set of a stream; a free one is opened if there is none. The caller has made sure that there is a free set.
+    pub(super) fn open_set(&mut self, stream: Stream) -> u32 {
+        if let Some(set) = self.open[stream as usize] {
+            return set;
+        }
+        let group = self.journal.group();
+        let set = self.sets.open(stream, group, self.now).expect("room was checked before");
+        let life = self.sets.get(set).life;
+        self.journal.push(&Record::Open { set, life, stream: stream as u8 });
+        self.note_record();
+        self.open[stream as usize] = Some(set);
+        set
+    }
+
+    pub(super) fn seal_set(&mut self, stream: Stream, set: u32) {
+        assert!(self.open[stream as usize].take() == Some(set));
+        let life = self.sets.get(set).life as u32;
+        self.journal.push(&Record::Seal { set, life });
+        self.note_record();
+        let sealed = Position { epoch: self.journal.epoch(), seq: self.journal.record_seq() };
+        self.sets.seal(set, sealed);
+        self.headers_due.push(set);
+    }
+
+    pub(super) fn pump_headers(&mut self) {
+        if self.recovery.is_some() {
+            // Late headers are being read: operations in flight never overlap.
+            return;
+        }
+        let durable = self.journal.durable_group();
+        let due = std::mem::take(&mut self.headers_due);
+        for set in due {
+            let info = self.sets.get(set);
+            if info.header != HeaderState::Due {
+                continue;
+            }
+            if info.live_count == 0 && !self.checkpoint.has_captured(set) {
+                // No state map will ever name a live slot of it.
+                self.sets.get_mut(set).header = HeaderState::None;
+            } else if info.open_group <= durable {
+                self.write_headers(set);
+            } else {
+                self.headers_due.push(set);
+            }
+        }
+    }
+
+    /// Hands out both copies of a header.
+    pub(super) fn write_headers(&mut self, set: u32) {
+        let header = self.header_of(set);
+        self.sets.get_mut(set).header = HeaderState::Writing { left: 2, failed: 0 };
+        let geometry = self.config.geometry;
+        for (zone, span, copy) in [(Zone::Header, geometry.header(set), false), (Zone::HeaderCopy, geometry.header_copy(set), true)] {
+            let payload = P::from_bytes(&header.encode(&geometry, self.config.format, copy));
+            self.start(DeviceId::Cache, Class::Log, Action::Write(zone, span, vec![payload]), Owner::Header { set });
+        }
+    }
+
+    fn header_of(&self, set: u32) -> Header {
+        let info = self.sets.get(set);
+        let entries = (0..self.sets.next_slot(set)).map(|slot| self.sets.entry(Slot { set, slot }, |block| self.full(block))).collect();
+        Header { set, life: info.life, stream: info.stream, sealed: info.sealed, entries }
+    }
+
+    pub(super) fn header_done(&mut self, set: u32, result: Ended) {
+        let HeaderState::Writing { left, failed } = self.sets.get(set).header else { panic!("a header is being written") };
+        let (left, failed) = (left - 1, failed + u8::from(result.is_err()));
+        self.counters.cache_write_failures += u64::from(result.is_err());
+        self.sets.get_mut(set).header = match (left, failed) {
+            (0, 2) => HeaderState::Unwritable,
+            (0, _) => {
+                self.headers_written.push(set);
+                HeaderState::Written
+            }
+            _ => HeaderState::Writing { left, failed },
+        };
+    }
+
+    /// Frees what nothing names any more.
+    pub(super) fn reclaim(&mut self) -> bool {
+        if self.sets.dying().is_empty() {
+            return false;
+        }
+        let durable = if self.has_canary(Canary::ReuseTooEarly) { u64::MAX } else { self.journal.durable_group() };
+        // A checkpoint under way may name slots that have died since: it needs the header of that life.
+        let is_named = |set: u32| self.checkpoint.has_captured(set) && self.sets.get(set).header != HeaderState::Durable;
+        let ready: Vec<u32> =
+            self.sets.dying().iter().copied().filter(|&set| self.sets.is_reusable(set, durable) && !is_named(set)).collect();
+        for &set in &ready {
+            self.sets.release(set);
+        }
+        !ready.is_empty()
+    }
+
+    /// A flush would free a set.
+    pub(super) fn has_undurable_dying(&self) -> bool {
+        let durable = self.journal.durable_group();
+        self.sets.dying().iter().any(|&set| self.sets.get(set).kill_group > durable)
+    }
+
+    /// Kills a set of slots with one record.
+    pub(super) fn kill_slots(&mut self, set: u32, slots: Bits) {
+        let life = self.sets.get(set).life as u32;
+        let doomed: Vec<Block> = slots.iter().map(|slot| self.sets.entry(Slot { set, slot }, |block| self.full(block)).block).collect();
+        self.journal.push(&Record::Kill { set, life, slots });
+        self.note_record();
+        for block in doomed {
+            self.tickets.void(block, 1);
+            self.kill_blocks(block, 1);
+        }
+    }
+
+    /// Atoms that cannot be had any more: from now on reading them is an error, until they are written.
+    pub(super) fn lose(&mut self, block: Block, atoms: Atoms) {
+        if atoms.is_empty() {
+            return;
+        }
+        self.counters.lost_blocks += 1;
+        self.journal.push(&Record::Lost { block, atoms });
+        self.note_record();
+        self.ranges.lose(block, atoms);
+    }
+}

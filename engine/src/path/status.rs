@@ -1,0 +1,115 @@
+//! Status: what is allocated, for NBD `base:allocation`. Cached blocks are data, zeroed ranges are zeros, the rest the origin knows.
+
+use crate::block::Span;
+use crate::op::{Action, Answer, Class, DeviceError, DeviceId, OpId, Zone};
+use crate::payload::Payload;
+use crate::request::{Extent, Outcome, RequestError};
+
+use super::{Engine, Owner, Stage};
+
+pub(super) struct Querying {
+    /// Runs in order; `None`: the origin knows.
+    runs: Vec<(Span, Option<Extent>)>,
+    /// The origin is to be asked once nobody writes the span.
+    parked: bool,
+}
+
+impl<P: Payload> Engine<P> {
+    pub(super) fn begin_status(&mut self, number: usize) {
+        let span = self.requests.get(number).request.span;
+        let runs = self.known_status(span);
+        let asks = runs.iter().any(|(_, known)| known.is_none());
+        self.requests.get_mut(number).waits = "origin";
+        self.requests.get_mut(number).stage = Stage::Querying(Querying { runs, parked: false });
+        if asks {
+            self.ask_origin(number, span);
+        } else {
+            self.tell_status(number, &[]);
+        }
+    }
+
+    fn ask_origin(&mut self, number: usize, span: Span) {
+        let parked = self.origin.is_written(span);
+        let Stage::Querying(querying) = &mut self.requests.get_mut(number).stage else { panic!("a status request is being asked") };
+        querying.parked = parked;
+        if !parked {
+            let action = Action::Allocation(Zone::Origin, span);
+            let op = self.start(DeviceId::Origin, Class::Client, action, Owner::Status { request: number });
+            self.origin.begin_read(op, span);
+        }
+    }
+
+    /// A destage has let its spans go: the questions behind it are asked.
+    pub(super) fn unpark_status(&mut self) {
+        let is_parked = |stage: &Stage<P>| matches!(stage, Stage::Querying(Querying { parked: true, .. }));
+        let parked: Vec<(usize, Span)> = self
+            .requests
+            .iter()
+            .filter(|(_, active)| is_parked(&active.stage))
+            .map(|(number, active)| (number, active.request.span))
+            .collect();
+        parked.into_iter().for_each(|(number, span)| self.ask_origin(number, span));
+    }
+
+    fn known_status(&self, span: Span) -> Vec<(Span, Option<Extent>)> {
+        let size = self.block_atoms();
+        let (block, blocks) = self.blocks_of(span);
+        let mut runs = Vec::new();
+        self.index.lookup(block, blocks, &mut runs);
+        let mut known = Vec::new();
+        for run in runs {
+            let part = Span::new(run.block.0 * size, run.blocks * size).intersection(span);
+            if run.slot.is_some() {
+                known.push((part, Some(Extent { atoms: part.atoms, hole: false, zero: false })));
+                continue;
+            }
+            let mut at = part.start;
+            for (start, range) in self.ranges.overlapping(run.block, run.blocks) {
+                let zero = Span::new(start.0 * size, range.blocks * size).intersection(part);
+                known.push((Span::new(at, zero.start - at), None));
+                let hole = range.kind == crate::cache::format::RangeKind::Trim;
+                known.push((zero, Some(Extent { atoms: zero.atoms, hole, zero: true })));
+                at = zero.end();
+            }
+            known.push((Span::new(at, part.end() - at), None));
+        }
+        known.retain(|(span, _)| !span.is_empty());
+        known
+    }
+
+    pub(super) fn status_done(&mut self, op: OpId, number: usize, result: Result<Answer<P>, DeviceError>) {
+        self.origin.end_read(op);
+        match result {
+            Ok(Answer::Allocation(origin)) => self.tell_status(number, &origin),
+            Ok(Answer::Done | Answer::Data(_)) | Err(_) => self.answer(number, Err(RequestError::Io)),
+        }
+    }
+
+    fn tell_status(&mut self, number: usize, origin: &[Extent]) {
+        let active = self.requests.get(number);
+        let Stage::Querying(querying) = &active.stage else { panic!("a status request is being asked") };
+        let mut extents: Vec<Extent> = Vec::new();
+        let mut add = |extent: Extent| match extents.last_mut() {
+            Some(last) if (last.hole, last.zero) == (extent.hole, extent.zero) => last.atoms += extent.atoms,
+            _ => extents.push(extent),
+        };
+        let start = active.request.span.start;
+        for &(span, known) in &querying.runs {
+            match known {
+                Some(extent) => add(extent),
+                None => clip(origin, start, span).for_each(&mut add),
+            }
+        }
+        self.answer(number, Ok(Outcome::Status(extents)));
+    }
+}
+
+/// The extents of `origin` (which begins at `start`) inside `span`.
+fn clip(origin: &[Extent], start: u64, span: Span) -> impl Iterator<Item = Extent> + '_ {
+    let mut at = start;
+    origin.iter().filter_map(move |extent| {
+        let part = Span::new(at, extent.atoms).intersection(span);
+        at += extent.atoms;
+        (!part.is_empty()).then_some(Extent { atoms: part.atoms, ..*extent })
+    })
+}

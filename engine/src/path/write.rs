@@ -1,0 +1,664 @@
+//! Write: take slots in the log, send the data, acknowledge when it has landed.
+//!
+//! ```text
+//! Waiting (its turn, a lock, the window, the journal, a free set) → Merging (old slot of an edge block) → Writing → reply
+//!                                                                                                   FUA: → Promised → reply
+//! ```
+//! A write to part of a block never reads the origin: atoms never seen stay invalid. Only atoms that live in an older slot are carried over.
+//! A data write that fails takes another slot in the open group; its first group is durable only together with that one.
+
+use crate::block::{Atoms, Block, Slot, Span};
+use crate::cache::format::Entry;
+use crate::cache::format::journal::Record;
+use crate::cache::index::Run;
+use crate::cache::sets::Stream;
+use crate::config::Canary;
+use crate::op::{Action, Answer, Class, DeviceError, DeviceId, Zone};
+use crate::payload::Payload;
+use crate::request::{Command, Outcome, RequestError};
+use crate::time::Duration;
+
+use super::{Ended, Engine, Owner, Stage, joined};
+
+/// Between two tries in the same place.
+const RETRY: Duration = Duration::from_secs(1);
+/// Tries of reading the older slot of an edge.
+const READ_TRIES: u32 = 3;
+/// Tries of one data write, each in another slot, before the SSD counts as failed.
+const WRITE_TRIES: u32 = 8;
+
+#[derive(Default)]
+pub(super) struct Writing<P> {
+    /// Contents of partly written edge blocks, merged with what was there before.
+    edges: Vec<Edge<P>>,
+    /// Edge blocks still being read.
+    merging: u32,
+    /// An older slot could not be read.
+    failed: bool,
+    /// Data writes that have not landed.
+    unwritten: u32,
+    /// The group of its PUTs.
+    group: u64,
+}
+
+/// A partly written block.
+struct Edge<P> {
+    block: Block,
+    /// Contents of the whole block; atoms outside `valid` are zero.
+    contents: Option<P>,
+    valid: Atoms,
+    /// The older slot whose atoms are being read, and how often that has failed.
+    source: Option<Slot>,
+    failures: u32,
+}
+
+/// Blocks that one request holds while it merges.
+#[derive(Clone, Copy)]
+pub(super) struct Lock {
+    pub request: usize,
+    pub block: Block,
+    pub blocks: u64,
+}
+
+/// One write to consecutive slots, in flight.
+pub(super) struct DataWrite<P> {
+    /// Pieces in consecutive slots, each pinned by itself.
+    pieces: Vec<(Slot, u32, P)>,
+    request: Option<usize>,
+    group: u64,
+    tries: u32,
+}
+
+/// What becomes of an edge whose older slot could not be read.
+enum Unreadable {
+    Again,
+    Clean,
+    Dirty,
+}
+
+/// Why a write cannot be placed now.
+enum Placing {
+    Placed,
+    Merging,
+    Blocked(&'static str),
+}
+
+/// Contents to be placed: consecutive blocks, whole or merged.
+pub(super) struct Piece<P> {
+    pub block: Block,
+    pub blocks: u64,
+    pub payload: P,
+    /// `None`: whole blocks.
+    pub valid: Option<Atoms>,
+}
+
+impl<P: Payload> Engine<P> {
+    /// Places waiting writes in their order, until one has to wait.
+    pub(super) fn pump_intake(&mut self) -> bool {
+        let mut placed = false;
+        while let Some(&number) = self.intake.front() {
+            match self.place(number) {
+                Placing::Placed => placed = true,
+                Placing::Merging => {}
+                Placing::Blocked(reason) => {
+                    self.blocked(number, reason);
+                    break;
+                }
+            }
+            self.intake.pop_front();
+        }
+        placed
+    }
+
+    /// Counts a request once for each reason it waits for.
+    fn blocked(&mut self, number: usize, reason: &'static str) {
+        if std::mem::replace(&mut self.requests.get_mut(number).waits, reason) == reason {
+            return;
+        }
+        let counter = match reason {
+            "lock" => &mut self.counters.wait_lock,
+            "free set" => &mut self.counters.wait_set,
+            "window" => &mut self.counters.wait_window,
+            "journal" => &mut self.counters.wait_journal,
+            "range table" => &mut self.counters.wait_range_table,
+            _ => return,
+        };
+        *counter += 1;
+    }
+
+    /// The oldest waiting write waits for a free set: the gate must find one.
+    pub(super) fn is_starved(&self) -> bool {
+        self.intake.front().is_some_and(|&number| self.requests.get(number).waits == "free set") || !self.retries.is_empty()
+    }
+
+    /// Free sets that the oldest waiting write needs.
+    pub(super) fn sets_needed(&self) -> u32 {
+        let Some(&number) = self.intake.front().filter(|_| self.is_starved()) else { return 0 };
+        let blocks: u64 = self.data_spans(number).into_iter().map(|part| self.blocks_of(part).1).sum();
+        blocks.div_ceil(u64::from(self.config.geometry.set_slots)) as u32 + 2
+    }
+
+    fn place(&mut self, number: usize) -> Placing {
+        if self.cache_failed {
+            self.locks.retain(|lock| lock.request != number);
+            self.answer(number, Err(RequestError::Io));
+            return Placing::Placed;
+        }
+        let span = self.requests.get(number).request.span;
+        let (block, blocks) = self.blocks_of(span);
+        let overlaps = |lock: &Lock| lock.request != number && lock.block.0 < block.0 + blocks && block.0 < lock.block.0 + lock.blocks;
+        if self.locks.iter().any(overlaps) {
+            return Placing::Blocked("lock");
+        }
+        let data = self.data_spans(number);
+        let data_blocks: u64 = data.iter().map(|&part| self.blocks_of(part).1).sum();
+        if let Some(reason) = self.lacks_room(number, data_blocks) {
+            return Placing::Blocked(reason);
+        }
+        let merged = self.locks.iter().any(|lock| lock.request == number);
+        if !merged && self.begin_merge(number) {
+            self.locks.push(Lock { request: number, block, blocks });
+            return Placing::Merging;
+        }
+        self.place_now(number, &data, data_blocks);
+        Placing::Placed
+    }
+
+    /// The parts of a request that are written as data: all of a write, the partial blocks at the edges of zeroes, nothing of a TRIM.
+    fn data_spans(&self, number: usize) -> Vec<Span> {
+        let request = &self.requests.get(number).request;
+        match request.command {
+            Command::Write { .. } => vec![request.span],
+            Command::Zero { .. } => self.ragged_edges(request.span),
+            Command::Trim { .. } => Vec::new(),
+            Command::Read | Command::Flush | Command::Status => unreachable!("not a write"),
+        }
+    }
+
+    /// What `place_now` would lack.
+    fn lacks_room(&mut self, number: usize, data_blocks: u64) -> Option<&'static str> {
+        let window = self.window.atoms() + data_blocks * self.block_atoms();
+        if window * crate::block::ATOM_BYTES > self.config.window_bytes && !self.window.is_empty() && data_blocks > 0 {
+            let group = self.close_group();
+            self.flushes.want(group);
+            return Some("window");
+        }
+        if !self.journal_has_room(data_blocks + 2) {
+            self.checkpoint.urgent = true;
+            return Some("journal");
+        }
+        if self.slots_available(Stream::Client) < data_blocks {
+            return Some("free set");
+        }
+        self.lacks_range(number)
+    }
+
+    /// Slots that a stream may take now: its open set, and free sets above what others need.
+    pub(super) fn slots_available(&self, stream: Stream) -> u64 {
+        let open = self.open[stream as usize].map_or(0, |set| self.sets.slots_left(set));
+        // One free set is left for writes that failed elsewhere; fills leave the reserve and the floor's half alone.
+        let kept = match stream {
+            Stream::Client => 1,
+            Stream::Fill => self.config.reserve.max(2),
+        };
+        u64::from(open) + u64::from(self.sets.free_count().saturating_sub(kept)) * u64::from(self.config.geometry.set_slots)
+    }
+
+    // --- merging ---
+
+    /// Prepares the partly written blocks of a request. True: some have to be read first.
+    fn begin_merge(&mut self, number: usize) -> bool {
+        let mut writing = Writing { edges: Vec::new(), merging: 0, failed: false, unwritten: 0, group: 0 };
+        let mut reads = Vec::new();
+        for span in self.data_spans(number) {
+            let (first, blocks) = self.blocks_of(span);
+            let last = Block(first.0 + blocks - 1);
+            for block in [first, last].into_iter().take(if blocks == 1 { 1 } else { 2 }) {
+                let mask = self.mask_of(block, span);
+                if mask == self.full(block) {
+                    continue;
+                }
+                let mut edge = Edge { block, contents: None, valid: mask, source: None, failures: 0 };
+                if let Some(slot) = self.index.get(block)
+                    && !mask.contains(self.valid_atoms(slot, block))
+                {
+                    match self.window.get(slot, 1) {
+                        Some((older, _)) => edge = self.merge(number, edge, Some((older, self.valid_atoms(slot, block)))),
+                        None => {
+                            edge.source = Some(slot);
+                            reads.push((writing.edges.len(), slot));
+                        }
+                    }
+                } else {
+                    edge = self.merge(number, edge, None);
+                }
+                writing.edges.push(edge);
+            }
+        }
+        writing.merging = reads.len() as u32;
+        for &(edge, slot) in &reads {
+            self.sets.get_mut(slot.set).pins += 1;
+            let action = Action::Read(Zone::Data, self.slots_span(slot, 1));
+            self.start(DeviceId::Cache, Class::Client, action, Owner::Merge { request: number, edge });
+        }
+        let waits = writing.merging > 0;
+        self.requests.get_mut(number).stage = Stage::Writing(writing);
+        waits
+    }
+
+    /// The whole block: the new atoms over the older ones, zeros where nothing is known.
+    fn merge(&mut self, number: usize, mut edge: Edge<P>, older: Option<(P, Atoms)>) -> Edge<P> {
+        let atoms = self.block_atoms();
+        let base = edge.block.0 * atoms;
+        let request = &self.requests.get(number).request;
+        let newer = self.mask_of(edge.block, request.span);
+        let (older, older_valid) = older.map_or((None, Atoms::NONE), |(payload, valid)| (Some(payload), valid));
+        let mut parts: Vec<P> = Vec::new();
+        let mut at = 0;
+        while at < atoms as u32 {
+            let is_new = newer.contains(Atoms::range(at, at + 1));
+            let mut end = at + 1;
+            while end < atoms as u32 && newer.contains(Atoms::range(end, end + 1)) == is_new {
+                end += 1;
+            }
+            let length = u64::from(end - at);
+            parts.push(match (&request.command, is_new, &older) {
+                (Command::Write { data, .. }, true, _) => data.slice(base + u64::from(at) - request.span.start, length),
+                (_, false, Some(older)) => older.slice(u64::from(at), length),
+                _ => P::zero(length),
+            });
+            at = end;
+        }
+        edge.contents = Some(P::concat(&parts));
+        edge.valid = newer.union(older_valid);
+        // Above a zeroed range the rest is known too.
+        if self.ranges.is_zeroed(edge.block) {
+            edge.valid = self.full(edge.block);
+        }
+        edge.source = None;
+        edge
+    }
+
+    fn merging(&mut self, number: usize) -> &mut Writing<P> {
+        match &mut self.requests.get_mut(number).stage {
+            Stage::Writing(writing) => writing,
+            _ => panic!("a merge belongs to a write"),
+        }
+    }
+
+    pub(super) fn merge_done(&mut self, number: usize, edge: usize, result: Result<Answer<P>, DeviceError>) {
+        let part = &mut self.merging(number).edges[edge];
+        let (slot, block) = (part.source.expect("this edge is being read"), part.block);
+        let good = result.ok().map(joined::<P>).filter(|payload| payload.checksum() == self.sets.crc(slot));
+        let older = match good {
+            Some(payload) => Some((payload, self.valid_atoms(slot, block))),
+            None => match self.merge_failed(number, edge, slot, block) {
+                Unreadable::Again => return,
+                Unreadable::Clean => None,
+                Unreadable::Dirty => {
+                    self.merging(number).failed = true;
+                    None
+                }
+            },
+        };
+        self.sets.get_mut(slot.set).pins -= 1;
+        let part = self.merging(number).edges.remove(edge);
+        let part = self.merge(number, part, older);
+        let writing = self.merging(number);
+        writing.edges.insert(edge, part);
+        writing.merging -= 1;
+        let (left, failed) = (writing.merging, writing.failed);
+        if left > 0 {
+            return;
+        }
+        if failed {
+            self.locks.retain(|lock| lock.request != number);
+            self.answer(number, Err(RequestError::Io));
+        } else {
+            self.intake.push_front(number);
+        }
+    }
+
+    /// The older slot of an edge cannot be read: a few tries, then a clean one is dropped (the origin has its atoms)
+    /// and a dirty one fails the write, which must not cost the atoms around it.
+    fn merge_failed(&mut self, number: usize, edge: usize, slot: Slot, block: Block) -> Unreadable {
+        let part = &mut self.merging(number).edges[edge];
+        part.failures += 1;
+        if part.failures < READ_TRIES {
+            let action = Action::Read(Zone::Data, self.slots_span(slot, 1));
+            self.start(DeviceId::Cache, Class::Client, action, Owner::Merge { request: number, edge });
+            return Unreadable::Again;
+        }
+        if self.index.get(block) != Some(slot) {
+            return Unreadable::Clean;
+        }
+        if self.sets.is_dirty(slot) {
+            self.counters.corrupt_dirty_slots += 1;
+            return Unreadable::Dirty;
+        }
+        self.counters.corrupt_clean_slots += 1;
+        self.drop_slot(slot, block);
+        Unreadable::Clean
+    }
+
+    // --- placing ---
+
+    fn place_now(&mut self, number: usize, data: &[Span], data_blocks: u64) {
+        self.begin_group_for(data_blocks + 2);
+        self.locks.retain(|lock| lock.request != number);
+        let stage = std::mem::replace(&mut self.requests.get_mut(number).stage, Stage::Waiting);
+        let Stage::Writing(mut writing) = stage else { panic!("edges are merged before a write is placed") };
+        let edges = std::mem::take(&mut writing.edges);
+        let mut pieces = Vec::new();
+        for &span in data {
+            self.counters.written_atoms += span.atoms;
+            self.cut_pieces(number, span, &edges, &mut pieces);
+        }
+        self.place_range(number);
+        writing.unwritten = self.put(Stream::Client, true, pieces, Some(number), 0);
+        // A TRIM of no whole block leaves nothing to be made durable.
+        writing.group = if self.journal.is_group_empty() { 0 } else { self.journal.group() };
+        let landed = writing.unwritten == 0;
+        self.requests.get_mut(number).stage = Stage::Writing(writing);
+        if landed {
+            self.landed(number);
+        }
+    }
+
+    /// Cuts one span into whole blocks and merged edges, in order.
+    fn cut_pieces(&self, number: usize, span: Span, edges: &[Edge<P>], pieces: &mut Vec<Piece<P>>) {
+        let request = &self.requests.get(number).request;
+        let (first, blocks) = self.blocks_of(span);
+        let size = self.block_atoms();
+        let mut whole = first.0..first.0 + blocks;
+        let edge = |block: u64| {
+            edges.iter().find(|edge| edge.block.0 == block).map(|edge| {
+                let valid = (edge.valid != self.full(edge.block)).then_some(edge.valid);
+                let payload = edge.contents.clone().expect("an edge is merged before it is placed");
+                Piece { block: edge.block, blocks: 1, payload, valid }
+            })
+        };
+        if let Some(piece) = edge(whole.start) {
+            pieces.push(piece);
+            whole.start += 1;
+        }
+        let last = if whole.is_empty() { None } else { edge(whole.end - 1) };
+        whole.end -= u64::from(last.is_some());
+        if !whole.is_empty() {
+            let part = Span::new(whole.start * size, (whole.end - whole.start) * size).intersection(span);
+            let mut payload = match &request.command {
+                Command::Write { data, .. } => data.slice(part.start - request.span.start, part.atoms),
+                _ => P::zero(part.atoms),
+            };
+            // The short last block of the volume fills its slot with zeros.
+            let missing = (whole.end - whole.start) * size - part.atoms;
+            if missing > 0 {
+                payload = P::concat(&[payload, P::zero(missing)]);
+            }
+            pieces.push(Piece { block: Block(whole.start), blocks: whole.end - whole.start, payload, valid: None });
+        }
+        pieces.extend(last);
+    }
+
+    /// Closes the open group if it could not take `entries` more: what belongs together is in one group.
+    pub(super) fn begin_group_for(&mut self, entries: u64) {
+        let limit = (self.config.group_bytes() / crate::block::PAGE_BYTES).max(2);
+        let pages = entries.div_ceil(100) + 1;
+        if u64::from(self.journal.group_pages()) + pages > limit && !self.journal.is_group_empty() {
+            let group = self.close_group();
+            self.flushes.want(group);
+        }
+    }
+
+    /// Gives the pieces their slots, records and writes. The caller has made sure that there is room. Returns the writes started.
+    pub(super) fn put(&mut self, stream: Stream, dirty: bool, pieces: Vec<Piece<P>>, request: Option<usize>, tries: u32) -> u32 {
+        let mut writes = 0;
+        let mut pending: Vec<(Slot, u32, P)> = Vec::new();
+        for piece in pieces {
+            self.tickets.void(piece.block, piece.blocks);
+            self.touch_blocks(piece.block, piece.blocks);
+            let mut done = 0;
+            while done < piece.blocks {
+                let set = self.open_set(stream);
+                let count = (piece.blocks - done).min(u64::from(self.sets.slots_left(set)));
+                let payload = piece.payload.slice(done * self.block_atoms(), count * self.block_atoms());
+                let block = Block(piece.block.0 + done);
+                let first = self.put_run(set, block, count, &payload, piece.valid, dirty);
+                pending.push((first, count as u32, payload));
+                done += count;
+                if self.sets.slots_left(set) == 0 {
+                    self.send(stream, &mut pending, request, tries);
+                    writes += 1;
+                    self.seal_set(stream, set);
+                }
+            }
+        }
+        if !pending.is_empty() {
+            self.send(stream, &mut pending, request, tries);
+            writes += 1;
+        }
+        writes
+    }
+
+    /// Maps consecutive blocks to the next slots of a set, with their records.
+    fn put_run(&mut self, set: u32, block: Block, count: u64, payload: &P, valid: Option<Atoms>, dirty: bool) -> Slot {
+        let first = Slot { set, slot: self.sets.next_slot(set) };
+        let (life, group) = (self.sets.get(set).life, self.journal.group());
+        let mut entries = Vec::with_capacity(count as usize);
+        for i in 0..count {
+            let block = Block(block.0 + i);
+            let full = self.full(block);
+            let crc = payload.slice(i * self.block_atoms(), self.block_atoms()).checksum();
+            let entry = Entry { block, valid: valid.unwrap_or(full), crc };
+            self.sets.describe(set, entry, full);
+            entries.push(entry);
+        }
+        self.journal.put(first, life, dirty, false, &entries);
+        self.note_record();
+        let mut displaced: Vec<Run> = Vec::new();
+        self.index.replace(block, count, Some(first), &mut displaced);
+        self.kill_runs(&displaced);
+        for (i, entry) in entries.iter().enumerate() {
+            self.sets.make_live(Slot { set, slot: first.slot + i as u32 }, dirty);
+            if dirty {
+                self.index.add_dirty(entry.block, 1);
+            }
+            if self.ranges.has_lost() {
+                self.ranges.find(entry.block, entry.valid);
+            }
+        }
+        self.sets.touch(set);
+        self.window.pin(first, count as u32, group, payload.clone());
+        first
+    }
+
+    /// Starts one write of consecutive slots.
+    fn send(&mut self, stream: Stream, pending: &mut Vec<(Slot, u32, P)>, request: Option<usize>, tries: u32) {
+        let pieces = std::mem::take(pending);
+        let group = self.journal.group();
+        let class = match stream {
+            Stream::Client => Class::Client,
+            Stream::Fill => Class::Fill,
+        };
+        self.send_pieces(DataWrite { pieces, request, group, tries }, class);
+    }
+
+    fn send_pieces(&mut self, write: DataWrite<P>, class: Class) {
+        let first = write.pieces[0].0;
+        let slots = write.pieces.iter().map(|piece| piece.1).sum();
+        let payloads = write.pieces.iter().map(|piece| piece.2.clone()).collect();
+        self.begin_data(write.group);
+        self.sets.get_mut(first.set).pins += 1;
+        let write = self.writes.insert(write);
+        let action = Action::Write(Zone::Data, self.slots_span(first, slots), payloads);
+        self.start(DeviceId::Cache, class, action, Owner::Data { write });
+    }
+
+    /// After a failed flush: everything pinned that was written goes out again, same bytes, same slots.
+    pub(super) fn rewrite_pins(&mut self) {
+        let pins: Vec<_> = self.window.written_pins().cloned().collect();
+        for pin in pins {
+            let pieces = vec![(pin.first, pin.slots, pin.payload)];
+            self.window.unwritten(pin.first);
+            self.send_pieces(DataWrite { pieces, request: None, group: pin.group, tries: 0 }, Class::Log);
+        }
+    }
+
+    // --- the end ---
+
+    pub(super) fn data_done(&mut self, write: usize, result: Ended) {
+        let first = self.writes.get(write).pieces[0].0;
+        self.sets.get_mut(first.set).pins -= 1;
+        if result.is_err() {
+            self.counters.cache_write_failures += 1;
+            self.retries.push_back(write);
+            return;
+        }
+        let write = self.writes.remove(write);
+        for &(first, _, _) in &write.pieces {
+            let pinned = self.window.written(first);
+            assert!(pinned || self.has_canary(Canary::RecordBeforeData), "what is being written is pinned");
+        }
+        self.end_data(&write);
+    }
+
+    /// The group waits for this data write.
+    fn begin_data(&mut self, group: u64) {
+        if !self.has_canary(Canary::RecordBeforeData) {
+            self.journal.begin_write(group);
+        }
+    }
+    fn end_group_data(&mut self, group: u64) {
+        if !self.has_canary(Canary::RecordBeforeData) {
+            self.journal.end_write(group);
+        }
+    }
+
+    fn end_data(&mut self, write: &DataWrite<P>) {
+        self.end_group_data(write.group);
+        if let Some(number) = write.request {
+            let Stage::Writing(writing) = &mut self.requests.get_mut(number).stage else { panic!("a data write belongs to a write") };
+            writing.unwritten -= 1;
+            if writing.unwritten == 0 {
+                self.landed(number);
+            }
+        }
+    }
+
+    /// Failed writes take other slots. Where there are none, they are tried in their old places from time to time:
+    /// what a flush promises must not wait for the origin to make room.
+    pub(super) fn pump_retries(&mut self) -> bool {
+        let mut moved = false;
+        while !self.cache_failed
+            && let Some(&number) = self.retries.front()
+        {
+            let blocks: u64 = self.writes.get(number).pieces.iter().map(|piece| u64::from(piece.1)).sum();
+            let kept = u64::from(self.config.geometry.set_slots) * u64::from(self.sets.free_count().min(1));
+            if self.slots_available(Stream::Client) + kept < blocks || u64::from(self.journal.free_pages()) < blocks.div_ceil(100) + 4 {
+                self.retry_in_place();
+                break;
+            }
+            self.retries.pop_front();
+            self.retry(number);
+            moved = true;
+        }
+        if self.retries.is_empty() {
+            self.retry_at = None;
+        }
+        moved
+    }
+
+    fn retry_in_place(&mut self) {
+        match self.retry_at {
+            None => self.retry_at = Some(self.now + RETRY),
+            Some(at) if at > self.now => {}
+            Some(_) => {
+                self.retry_at = None;
+                for number in std::mem::take(&mut self.retries) {
+                    let write = self.writes.remove(number);
+                    self.end_group_data(write.group);
+                    self.send_pieces(write, Class::Log);
+                }
+            }
+        }
+    }
+
+    fn retry(&mut self, number: usize) {
+        let write = self.writes.remove(number);
+        if write.tries >= WRITE_TRIES {
+            self.cache_failed = true;
+            self.fail_all_writes(write);
+            return;
+        }
+        let mut again = Vec::new();
+        for (first, slots, payload) in &write.pieces {
+            for i in 0..*slots {
+                let slot = Slot { set: first.set, slot: first.slot + i };
+                if !self.sets.is_live(slot) {
+                    continue;
+                }
+                let entry = self.sets.entry(slot, |block| self.full(block));
+                if self.sets.is_dirty(slot) {
+                    let payload = payload.slice(u64::from(i) * self.block_atoms(), self.block_atoms());
+                    again.push(Piece { block: entry.block, blocks: 1, payload, valid: Some(entry.valid) });
+                } else {
+                    self.drop_slot(slot, entry.block);
+                }
+            }
+        }
+        let writes = self.put(Stream::Client, true, again, write.request, write.tries + 1);
+        if let Some(request) = write.request
+            && let Stage::Writing(writing) = &mut self.requests.get_mut(request).stage
+        {
+            writing.unwritten += writes;
+            writing.group = self.journal.group();
+        }
+        self.journal.join_open(write.group);
+        self.end_data(&write);
+    }
+
+    /// Kills one clean slot with a record of its own.
+    pub(super) fn drop_slot(&mut self, slot: Slot, block: Block) {
+        let (slots, life) = (self.config.geometry.set_slots, self.sets.get(slot.set).life as u32);
+        let mut bits = crate::cache::format::Bits::new(slots);
+        bits.set(slot.slot);
+        self.journal.push(&Record::Kill { set: slot.set, life, slots: bits });
+        self.note_record();
+        self.kill_blocks(block, 1);
+    }
+
+    /// The SSD refuses every write: nothing new is promised, and every write in flight fails.
+    fn fail_all_writes(&mut self, last: DataWrite<P>) {
+        self.retries.clear();
+        let mut failed: Vec<usize> = self.writes.iter().filter_map(|(_, write)| write.request).chain(last.request).collect();
+        failed.sort_unstable();
+        failed.dedup();
+        for number in failed {
+            for write in self.writes_of(number) {
+                self.writes.get_mut(write).request = None;
+            }
+            self.answer(number, Err(RequestError::Io));
+        }
+        self.flushes_fail();
+    }
+
+    fn writes_of(&self, request: usize) -> Vec<usize> {
+        self.writes.iter().filter(|(_, write)| write.request == Some(request)).map(|(place, _)| place).collect()
+    }
+
+    /// All data of a write is on the SSD.
+    fn landed(&mut self, number: usize) {
+        let active = self.requests.get(number);
+        let Stage::Writing(writing) = &active.stage else { panic!("only a placed write lands") };
+        let group = writing.group;
+        let fua = match active.request.command {
+            Command::Write { fua, .. } | Command::Trim { fua } | Command::Zero { fua, .. } => fua,
+            Command::Read | Command::Flush | Command::Status => unreachable!("not a write"),
+        };
+        if fua && group > self.journal.durable_group() {
+            self.promise(number, group);
+        } else {
+            self.answer(number, Ok(Outcome::Done));
+        }
+    }
+}

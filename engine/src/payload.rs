@@ -1,0 +1,21 @@
+//! What travels: contents of whole atoms. The engine cuts, joins, checks and forwards it, and never looks inside.
+//! In production a `Run` of an aligned slab; in the simulator a stamp per atom, from which the oracle reads meaning.
+
+/// Contents of a whole number of atoms; cheap to clone and to cut (a shared reference and a range).
+/// Immutable: to change is to build another one.
+pub trait Payload: Clone {
+    /// Length in atoms.
+    fn atoms(&self) -> u64;
+    /// `atoms` zeroed atoms.
+    fn zero(atoms: u64) -> Self;
+    /// The atoms `start..start + atoms` of this payload; no copy.
+    fn slice(&self, start: u64, atoms: u64) -> Self;
+    /// One payload of all the parts in order. Copies, unless there is one part.
+    fn concat(parts: &[Self]) -> Self;
+    /// CRC-32C of the contents (in the simulator: of the stamps).
+    fn checksum(&self) -> u32;
+    /// Metadata: the length of `bytes` is a whole number of atoms.
+    fn from_bytes(bytes: &[u8]) -> Self;
+    /// Metadata: the contents as bytes, appended to `out`.
+    fn append_to(&self, out: &mut Vec<u8>);
+}

@@ -1,0 +1,167 @@
+//! Everything worth reporting: counters that only grow, a histogram of latencies, and the state of the moment.
+
+use crate::time::{Duration, Instant};
+
+/// Counts since the engine started. Every bypass, stall and destage has a counted reason.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    pub reads: u64,
+    pub writes: u64,
+    pub flushes: u64,
+    pub trims: u64,
+    /// Blocks of reads served by the cache (SSD or pinned memory).
+    pub hit_blocks: u64,
+    /// Blocks of reads that needed the origin.
+    pub miss_blocks: u64,
+    pub read_atoms: u64,
+    pub written_atoms: u64,
+    /// Blocks kept by a fill; dropped because their ticket died; dropped for want of room.
+    pub filled_blocks: u64,
+    pub fill_void_blocks: u64,
+    pub fill_no_room_blocks: u64,
+    pub destaged_blocks: u64,
+    pub destage_batches: u64,
+    pub destage_failures: u64,
+    pub zeroed_blocks: u64,
+    pub lost_blocks: u64,
+    pub dropped_sets: u64,
+    /// Requests that had to wait, by reason.
+    pub wait_lock: u64,
+    pub wait_set: u64,
+    pub wait_window: u64,
+    pub wait_journal: u64,
+    pub wait_range_table: u64,
+    pub wait_origin_span: u64,
+    /// Slots whose contents did not match their checksum, or could not be read.
+    pub corrupt_clean_slots: u64,
+    pub corrupt_dirty_slots: u64,
+    pub cache_flushes: u64,
+    pub cache_flush_failures: u64,
+    pub cache_write_failures: u64,
+    pub checkpoints: u64,
+    pub journal_pages: u64,
+    /// Atoms written to the SSD: data, metadata.
+    pub cache_data_atoms: u64,
+    pub cache_metadata_atoms: u64,
+    pub late_ops: u64,
+    /// Filled by recovery.
+    pub recovered_clean_slots: u64,
+    pub recovered_dirty_slots: u64,
+    pub recovered_groups: u64,
+    pub recovered_cut_groups: u64,
+}
+
+/// Latencies of answered requests in nanoseconds: 8 buckets to each power of two, so a percentile is right within 12.5 %.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Histogram {
+    buckets: Box<[u64]>,
+    count: u64,
+}
+
+impl Default for Histogram {
+    fn default() -> Self {
+        Histogram { buckets: vec![0; 64 * 8].into_boxed_slice(), count: 0 }
+    }
+}
+
+impl Histogram {
+    fn bucket(ns: u64) -> usize {
+        let ns = ns.max(8);
+        let power = 63 - ns.leading_zeros();
+        (power as usize) * 8 + ((ns >> (power - 3)) & 7) as usize
+    }
+    pub fn record(&mut self, latency: Duration) {
+        self.buckets[Self::bucket(latency.0)] += 1;
+        self.count += 1;
+    }
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+    /// The upper bound of the bucket that holds the `fraction` (0 to 1) percentile; zero when nothing was recorded.
+    pub fn percentile(&self, fraction: f64) -> Duration {
+        let rank = (self.count as f64 * fraction).ceil().max(1.0) as u64;
+        let mut seen = 0;
+        for (bucket, count) in self.buckets.iter().enumerate() {
+            seen += count;
+            if seen >= rank {
+                let (power, part) = (bucket / 8, bucket as u64 % 8);
+                return Duration(if power < 3 { 8 } else { (8 + part + 1) << (power - 3) });
+            }
+        }
+        Duration::ZERO
+    }
+}
+
+/// Where the engine stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Reading the metadata; requests are held.
+    Recovering,
+    Serving,
+    /// Recovery found what it must not repair (or `check` ended): nothing was written, nothing is served.
+    Refused,
+    /// After `Control::Stop`: everything acknowledged is durable, nothing is taken any more.
+    Stopped,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GateState {
+    /// Free sets at or above the floor.
+    Normal,
+    /// Below the floor, waiting for idleness.
+    Wait,
+    /// Destaging, and why.
+    Destage(DestageReason),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DestageReason {
+    Idle,
+    HighMark,
+    Age,
+    NoFreeSet,
+    Drain,
+}
+
+/// Something that recovery found damaged. `fatal` damage keeps the volume offline; the rest was repaired from a copy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Damage {
+    pub fatal: bool,
+    /// One line: what and where (byte offset on the SSD).
+    pub what: String,
+}
+
+/// The state of the moment, for `status`, tests and the oracle.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    pub phase: Phase,
+    pub gate: GateState,
+    pub sets: u32,
+    pub free_sets: u32,
+    pub dirty_sets: u32,
+    pub live_slots: u64,
+    pub dirty_slots: u64,
+    pub zero_ranges: u64,
+    /// Age of the oldest dirty block; at the grain of a set.
+    pub oldest_dirty: Option<Duration>,
+    pub requests_in_flight: usize,
+    pub drain: Option<Drain>,
+    pub counters: Counters,
+    pub read_latency: Histogram,
+    pub write_latency: Histogram,
+    pub flush_latency: Histogram,
+    /// Bytes held by each part of the engine, counted from its own lengths and capacities (the ledger).
+    pub ledger: Vec<(&'static str, u64)>,
+    pub damage: Vec<Damage>,
+    /// Every request in flight and what it waits for, oldest first.
+    pub requests: Vec<(crate::request::RequestId, Instant, &'static str)>,
+}
+
+/// Progress of a drain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Drain {
+    pub started: Instant,
+    /// Dirty blocks (and zeroed ranges, counted in blocks) when it started, and left now.
+    pub blocks_at_start: u64,
+    pub blocks_left: u64,
+}

@@ -1,0 +1,499 @@
+//! A device: operations in flight, how long they take, what goes wrong with them; and the rules of the language of the back, asserted
+//! on every operation (`engine/src/op.rs`).
+
+use super::contents::Contents;
+use super::fault::{self, Fault, Places, Rates};
+use super::volatile::{Survive, Unflushed, Volatile, write_some};
+use crate::chance::Chance;
+use crate::stamp::Stamps;
+use std::collections::{BTreeSet, VecDeque};
+use tidegate_engine::block::{PAGE_ATOMS, Span};
+use tidegate_engine::cache::format::Geometry;
+use tidegate_engine::op::{Action, Answer, DeviceError, DeviceId, Done, Limits, Op, OpId, Zone};
+use tidegate_engine::payload::Payload;
+use tidegate_engine::request::Extent;
+use tidegate_engine::time::{Duration, Instant};
+
+/// Flushes of new journal pages after which a place counts as settled. The first makes data and record durable; the page that the
+/// second one covers may have been made before; that of the third tells of the first.
+const SETTLING_FLUSHES: usize = 3;
+/// Atoms of the places whose age is known.
+const PLACE: u64 = 64;
+/// An operation that takes longer is reported as late.
+const LATE: Duration = Duration::from_millis(500);
+
+/// How long operations take; `jitter` percent are added at random.
+#[derive(Clone, Copy, Debug)]
+pub struct Speed {
+    pub read: Duration,
+    pub write: Duration,
+    pub flush: Duration,
+    pub atom: Duration,
+    pub jitter: u32,
+}
+
+impl Speed {
+    pub const SSD: Speed =
+        Speed { read: Duration::from_micros(80), write: Duration::from_micros(25), flush: Duration::from_micros(400), atom: Duration(500), jitter: 60 };
+    pub const DISK: Speed = Speed {
+        read: Duration::from_millis(6),
+        write: Duration::from_millis(6),
+        flush: Duration::from_millis(12),
+        atom: Duration::from_micros(4),
+        jitter: 80,
+    };
+}
+
+/// Damage that may keep a client's data from being read: the oracle is told.
+#[derive(Clone, Debug)]
+pub enum Harm {
+    /// These stamps stand, or should stand, in slots that were hit: their blocks may be lost.
+    Slots(Vec<u64>),
+    /// The origin did not give this part of the volume.
+    Unread(Span),
+}
+
+/// When an operation ends, and when it is reported as late before that.
+#[derive(Clone, Copy, Debug)]
+pub struct Schedule {
+    pub done: Instant,
+    pub late: Option<Instant>,
+}
+
+#[derive(Clone, Debug)]
+struct Running {
+    op: Op<Stamps>,
+    /// Of a flush: what it covers.
+    mark: u64,
+    /// How many writes had landed when it started, and which of them was the last one to the journal.
+    writes: u64,
+    journal: u64,
+    fault: Option<Fault>,
+    /// Waits for its zone to be released.
+    held: bool,
+}
+
+impl Running {
+    /// Zone, span, and whether it writes.
+    fn access(&self) -> Option<(Zone, Span, bool)> {
+        access(&self.op.action)
+    }
+
+    fn unflushed(&self) -> Option<Unflushed> {
+        match &self.op.action {
+            Action::Write(zone, span, parts) => Some(Unflushed { zone: *zone, start: span.start, data: Stamps::concat(parts) }),
+            Action::Zero(zone, span, _) => Some(Unflushed { zone: *zone, start: span.start, data: Stamps::zero(span.atoms) }),
+            Action::Read(..) | Action::Allocation(..) | Action::Flush => None,
+        }
+    }
+}
+
+fn access(action: &Action<Stamps>) -> Option<(Zone, Span, bool)> {
+    match action {
+        Action::Read(zone, span) | Action::Allocation(zone, span) => Some((*zone, *span, false)),
+        Action::Write(zone, span, _) | Action::Zero(zone, span, _) => Some((*zone, *span, true)),
+        Action::Flush => None,
+    }
+}
+
+/// One simulated device.
+#[derive(Clone, Debug)]
+pub struct Device {
+    id: DeviceId,
+    geometry: Geometry,
+    pub limits: Limits,
+    pub speed: Speed,
+    pub rates: Rates,
+    disk: Volatile,
+    running: Vec<Running>,
+    chance: Chance,
+    /// Atoms that cannot be read until they are written.
+    bad: BTreeSet<u64>,
+    gone: bool,
+    /// Zones whose operations wait (none: flushes).
+    held: BTreeSet<Option<Zone>>,
+    /// Faults for the next operations of a zone (none: flushes), in order; before any that are drawn.
+    script: Vec<(Option<Zone>, Fault)>,
+    harm: Vec<Harm>,
+    /// The number of writes so far: now, at the last one to the journal, at the last one to each place,
+    /// and at the start of the last successful flushes that had a new journal page to cover.
+    writes: u64,
+    journal: u64,
+    written: Vec<u64>,
+    flush_starts: VecDeque<u64>,
+    /// Writes, zeroes and flushes that ended, faults that happened: for the reports.
+    pub ended: u64,
+    pub faults: u64,
+}
+
+impl Device {
+    pub fn new(id: DeviceId, geometry: &Geometry, contents: Contents, limits: Limits, speed: Speed, chance: Chance) -> Self {
+        Device {
+            id,
+            geometry: *geometry,
+            limits,
+            speed,
+            rates: Rates::default(),
+            disk: Volatile::new(contents),
+            running: Vec::new(),
+            chance,
+            bad: BTreeSet::new(),
+            gone: false,
+            held: BTreeSet::new(),
+            script: Vec::new(),
+            harm: Vec::new(),
+            writes: 0,
+            journal: 0,
+            written: vec![0; limits.atoms.div_ceil(PLACE) as usize],
+            flush_starts: VecDeque::from([0; SETTLING_FLUSHES]),
+            ended: 0,
+            faults: 0,
+        }
+    }
+
+    /// What reads see.
+    pub fn visible(&self) -> &Contents {
+        self.disk.visible()
+    }
+
+    /// What no power cut can take.
+    pub fn durable(&self) -> &Contents {
+        self.disk.durable()
+    }
+
+    pub fn is_gone(&self) -> bool {
+        self.gone
+    }
+
+    /// Harm done since the last call.
+    pub fn take_harm(&mut self) -> Vec<Harm> {
+        std::mem::take(&mut self.harm)
+    }
+
+    /// Takes an operation. None: its zone is held, it ends some time after [`Device::release`].
+    pub fn start(&mut self, now: Instant, op: Op<Stamps>) -> Option<Schedule> {
+        self.check(&op);
+        let fault = self.draw_fault(&op.action);
+        self.faults += u64::from(fault.is_some());
+        let held = self.held.contains(&access(&op.action).map(|(zone, _, _)| zone));
+        let mark = self.disk.mark();
+        let schedule = self.schedule(now, &op.action, fault);
+        self.running.push(Running { op, mark, writes: self.writes, journal: self.journal, fault, held });
+        (!held).then_some(schedule)
+    }
+
+    fn schedule(&mut self, now: Instant, action: &Action<Stamps>, fault: Option<Fault>) -> Schedule {
+        if let Some(Fault::Stuck(duration)) = fault {
+            return Schedule { done: now + duration, late: Some(now + LATE) };
+        }
+        let atoms = access(action).map_or(0, |(_, span, _)| span.atoms);
+        let fixed = match action {
+            Action::Read(..) | Action::Allocation(..) => self.speed.read,
+            Action::Write(..) | Action::Zero(..) => self.speed.write,
+            Action::Flush => self.speed.flush,
+        };
+        let quick = fixed.0 + self.speed.atom.0 * atoms;
+        Schedule { done: now + Duration(quick + self.chance.below(quick * u64::from(self.speed.jitter) / 100 + 1)), late: None }
+    }
+
+    /// The rules every operation keeps. (One of them, that no metadata still needed is overwritten, the scenarios watch.)
+    fn check(&self, op: &Op<Stamps>) {
+        assert_eq!(op.device, self.id);
+        assert!(self.running.len() < self.limits.depth, "{op:?}: more in flight than the depth of {}", self.limits.depth);
+        assert!(self.running.iter().all(|running| running.op.id != op.id), "{op:?}: an id in use");
+        let Some((zone, span, writes)) = access(&op.action) else { return };
+        assert!(!span.is_empty(), "{op:?}: nothing");
+        if let Action::Read(..) | Action::Write(..) = op.action {
+            assert!(span.atoms <= self.limits.op_atoms, "{op:?}: more than {} atoms", self.limits.op_atoms);
+        }
+        assert_eq!(zone == Zone::Origin, self.id == DeviceId::Origin, "{op:?}: a zone of another device");
+        assert!(self.geometry.zone(zone).contains(span), "{op:?}: not in {:?}", self.geometry.zone(zone));
+        if !matches!(zone, Zone::Data | Zone::Origin) {
+            assert!(span.start.is_multiple_of(PAGE_ATOMS) && span.atoms.is_multiple_of(PAGE_ATOMS), "{op:?}: metadata is whole pages");
+        }
+        if let Action::Write(_, _, parts) = &op.action {
+            assert_eq!(parts.iter().map(Payload::atoms).sum::<u64>(), span.atoms, "{op:?}: payloads are the span");
+        }
+        for running in &self.running {
+            let Some((_, other, other_writes)) = running.access() else { continue };
+            assert!(!span.overlaps(other) || !(writes || other_writes), "{op:?}: overlaps {:?}, which is in flight", running.op);
+        }
+    }
+
+    fn draw_fault(&mut self, action: &Action<Stamps>) -> Option<Fault> {
+        let zone = access(action).map(|(zone, _, _)| zone);
+        if let Some(next) = self.script.iter().position(|(of, _)| *of == zone) {
+            return Some(self.script.remove(next).1);
+        }
+        if self.rates == Rates::default() {
+            return None;
+        }
+        let mut chance = self.chance.clone();
+        let fault = fault::draw(&self.rates, action, self, &mut chance);
+        self.chance = chance;
+        fault
+    }
+
+    /// An operation ends.
+    pub fn finish(&mut self, id: OpId) -> Done<Stamps> {
+        let index = self.running.iter().position(|running| running.op.id == id).expect("only what is in flight ends");
+        let running = self.running.swap_remove(index);
+        self.ended += u64::from(!matches!(running.op.action, Action::Read(..) | Action::Allocation(..)));
+        let result = match &running.op.action {
+            Action::Read(zone, span) => self.finish_read(*zone, *span, running.fault),
+            Action::Allocation(_, span) => if self.gone { Err(DeviceError::Gone) } else { Ok(self.allocation(*span)) },
+            Action::Write(..) | Action::Zero(..) => self.finish_write(&running),
+            Action::Flush => self.finish_flush(&running),
+        };
+        Done { id, result }
+    }
+
+    fn finish_read(&mut self, zone: Zone, span: Span, fault: Option<Fault>) -> Result<Answer<Stamps>, DeviceError> {
+        if self.gone {
+            self.harm.push(Harm::Unread(span));
+            return Err(DeviceError::Gone);
+        }
+        if fault == Some(Fault::Bad) {
+            self.bad.insert(span.start + self.chance.below(span.atoms));
+        }
+        let failed = matches!(fault, Some(Fault::Bad | Fault::Error)) || self.bad.range(span.start..span.end()).next().is_some();
+        if failed {
+            match zone {
+                Zone::Origin => self.harm.push(Harm::Unread(span)),
+                Zone::Data => self.hit_slots(span),
+                Zone::Superblock | Zone::Map | Zone::Header | Zone::HeaderCopy | Zone::Journal => {}
+            }
+            return Err(DeviceError::Medium);
+        }
+        if let Some(Fault::Rot(atom)) = fault {
+            self.rot(atom);
+        }
+        Ok(Answer::Data(self.disk.visible().read(span)))
+    }
+
+    fn allocation(&self, span: Span) -> Answer<Stamps> {
+        let mut extents: Vec<Extent> = Vec::new();
+        for atom in span.start..span.end() {
+            let zero = self.disk.visible().stamp(atom) == 0;
+            match extents.last_mut() {
+                Some(last) if last.zero == zero => last.atoms += 1,
+                _ => extents.push(Extent { atoms: 1, hole: zero, zero }),
+            }
+        }
+        Answer::Allocation(extents)
+    }
+
+    fn finish_write(&mut self, running: &Running) -> Result<Answer<Stamps>, DeviceError> {
+        let mut write = running.unflushed().expect("a write or zeroes");
+        match running.fault {
+            _ if self.gone => {
+                self.land_some(&write);
+                return Err(DeviceError::Gone);
+            }
+            Some(Fault::Error | Fault::Bad) => {
+                self.land_some(&write);
+                return Err(DeviceError::Medium);
+            }
+            Some(Fault::Misdirected(place)) => {
+                self.harm.push(Harm::Slots(write.data.stamps().collect()));
+                self.hit_slots(Span::new(place, write.data.atoms()));
+                write.start = place;
+            }
+            Some(Fault::Lost) => {
+                self.harm.push(Harm::Slots(write.data.stamps().collect()));
+                return Ok(Answer::Done);
+            }
+            Some(Fault::Rot(atom)) => self.rot(atom),
+            Some(Fault::Stuck(_)) | None => {}
+        }
+        self.land(write);
+        Ok(Answer::Done)
+    }
+
+    fn land(&mut self, write: Unflushed) {
+        let span = write.span();
+        self.writes += 1;
+        if write.zone == Zone::Journal {
+            self.journal = self.writes;
+        }
+        for place in span.start / PLACE..span.end().div_ceil(PLACE) {
+            self.written[place as usize] = self.writes;
+        }
+        if !self.bad.is_empty() {
+            self.bad.retain(|atom| !(span.start..span.end()).contains(atom));
+        }
+        self.disk.write(write);
+    }
+
+    /// Any subset of the atoms of a failed write lands.
+    fn land_some(&mut self, write: &Unflushed) {
+        for index in 0..write.data.atoms() {
+            if self.chance.one_in(2) {
+                self.land(Unflushed { zone: write.zone, start: write.start + index, data: write.data.slice(index, 1) });
+            }
+        }
+    }
+
+    fn finish_flush(&mut self, running: &Running) -> Result<Answer<Stamps>, DeviceError> {
+        if self.gone {
+            return Err(DeviceError::Gone);
+        }
+        if running.fault == Some(Fault::Error) {
+            self.disk.flush_failed(running.mark, &mut self.chance);
+            return Err(DeviceError::Medium);
+        }
+        self.disk.flushed(running.mark);
+        if self.flush_starts.back().is_some_and(|&last| running.journal > last) {
+            self.flush_starts.push_back(running.writes);
+            self.flush_starts.pop_front();
+        }
+        Ok(Answer::Done)
+    }
+
+    /// The atom rots, behind everybody's back.
+    pub fn rot(&mut self, atom: u64) {
+        if self.geometry.zone(Zone::Data).contains(Span::new(atom, 1)) && self.id == DeviceId::Cache {
+            self.hit_slots(Span::new(atom, 1));
+        }
+        let bit = self.chance.next();
+        self.disk.rot(atom, bit);
+    }
+
+    /// Somebody else writes to the device, and flushes.
+    pub fn scribble(&mut self, zone: Zone, start: u64, data: Stamps) {
+        self.land(Unflushed { zone, start, data });
+        self.disk.flushed(self.disk.mark());
+    }
+
+    /// Notes the stamps of all slots that `span` touches.
+    fn hit_slots(&mut self, span: Span) {
+        let block = u64::from(self.geometry.block_atoms);
+        let start = span.start / block * block;
+        let whole = Span::new(start, span.end().next_multiple_of(block) - start);
+        self.harm.push(Harm::Slots(self.disk.visible().read(whole).iter().flat_map(|part| part.stamps().collect::<Vec<_>>()).collect()));
+    }
+
+    /// A device that has gone answers nothing any more; what is in flight fails when its time comes.
+    pub fn go_away(&mut self) {
+        self.gone = true;
+    }
+
+    /// It answers again. Having `forgotten`, it lost any part of what was not flushed.
+    pub fn come_back(&mut self, forgotten: bool) {
+        assert!(self.running.is_empty(), "what was in flight has failed before");
+        self.gone = false;
+        if forgotten {
+            let left = self.disk.power_cut(&[], &Survive::Random, &mut self.chance);
+            self.disk = Volatile::new(left);
+        }
+    }
+
+    /// Operations of `zone` (none: flushes) that start from now on end only after its release.
+    pub fn hold(&mut self, zone: Option<Zone>) {
+        self.held.insert(zone);
+    }
+
+    /// Lets the operations of `zone` end; returns those that waited.
+    pub fn release(&mut self, zone: Option<Zone>) -> Vec<OpId> {
+        self.held.remove(&zone);
+        let mut released = Vec::new();
+        for running in &mut self.running {
+            if running.held && running.access().map(|(of, _, _)| of) == zone {
+                running.held = false;
+                released.push(running.op.id);
+            }
+        }
+        released
+    }
+
+    /// The next operation in `zone` (none: the next flush) meets `fault`.
+    pub fn fail_next(&mut self, zone: Option<Zone>, fault: Fault) {
+        self.script.push((zone, fault));
+    }
+
+    /// Forgets every fault to come; bad atoms are readable again.
+    pub fn heal(&mut self) {
+        self.rates = Rates::default();
+        self.script.clear();
+        self.bad.clear();
+    }
+
+    pub fn in_flight(&self) -> usize {
+        self.running.len()
+    }
+
+    /// Is anything written to `zone` that no flush has covered?
+    pub fn unsettled(&self, zone: Zone) -> bool {
+        let running = self.running.iter().filter_map(Running::access).any(|(of, _, writes)| writes && of == zone);
+        running || self.disk.unflushed().any(|write| write.zone == zone)
+    }
+
+    /// The same device after its power was cut now: what survives is drawn from `chance`.
+    pub fn after_power_cut(&self, survive: &Survive, chance: &mut Chance) -> Device {
+        let running: Vec<Unflushed> = self.running.iter().filter_map(Running::unflushed).collect();
+        self.restarted(Volatile::new(self.disk.power_cut(&running, survive, chance)))
+    }
+
+    /// The same device after its user was killed: any subset of what was in flight has ended behind its back, nothing else is lost.
+    pub fn after_kill(&self, survive: &Survive, chance: &mut Chance) -> Device {
+        let mut device = self.restarted(self.disk.clone());
+        for write in self.running.iter().filter_map(Running::unflushed) {
+            match survive {
+                Survive::None => {}
+                Survive::All => device.land(write),
+                Survive::Random if chance.one_in(2) => {}
+                Survive::Random => device.land(write),
+                Survive::Torn => device.land_some(&write),
+                Survive::Only(which) => {
+                    let mut contents = device.disk.visible().clone();
+                    write_some(&mut contents, &write, |atom| which(write.zone, atom, 0));
+                    let data = Stamps::concat(&contents.read(write.span()));
+                    device.land(Unflushed { data, ..write });
+                }
+            }
+        }
+        device
+    }
+
+    fn restarted(&self, disk: Volatile) -> Device {
+        // What was in flight may land up to now: it counts as just written.
+        let mut written = self.written.clone();
+        for (_, span, _) in self.running.iter().filter_map(Running::access).filter(|access| access.2) {
+            for place in span.start / PLACE..span.end().div_ceil(PLACE) {
+                written[place as usize] = self.writes;
+            }
+        }
+        Device {
+            id: self.id,
+            geometry: self.geometry,
+            limits: self.limits,
+            speed: self.speed,
+            rates: self.rates,
+            disk,
+            running: Vec::new(),
+            chance: self.chance.clone(),
+            bad: self.bad.clone(),
+            gone: false,
+            held: BTreeSet::new(),
+            script: self.script.clone(),
+            harm: Vec::new(),
+            writes: self.writes,
+            journal: self.journal,
+            written,
+            flush_starts: self.flush_starts.clone(),
+            ended: self.ended,
+            faults: self.faults,
+        }
+    }
+}
+
+impl Places for Device {
+    fn zone(&self, zone: Zone) -> Span {
+        self.geometry.zone(zone)
+    }
+
+    fn is_settled(&self, span: Span) -> bool {
+        let since = self.flush_starts[0];
+        (span.start / PLACE..span.end().div_ceil(PLACE)).all(|place| self.written[place as usize] < since)
+    }
+}

@@ -1,0 +1,100 @@
+//! What goes wrong with devices, and how often.
+//!
+//! # What a passing run proves
+//!
+//! The volume kept its promises (`front/oracle.rs`) although
+//!
+//! * the power went at any moment, and of every write not covered by a successful flush any subset survived, in any order, torn
+//!   at any atom; or the daemon was killed, and any subset of its operations in flight ended behind its back;
+//! * reads and writes failed, once or for good, and a failed write landed in any subset of its atoms;
+//! * flushes failed: what they covered stayed visible, was partly lost, and no later flush saved it;
+//! * operations were stuck for a minute and then ended after all;
+//! * of the cache's *data*, bits rotted and writes went to other places: nothing false was ever returned. A block whose only copy was
+//!   hit may answer with an error; blocks that were not hit answer as ever;
+//! * at a crash one of the two superblocks, one of the two state maps, or one of the two copies of a header was damaged besides;
+//! * the origin failed, slowed down, went away, and came back without what had not been flushed.
+//!
+//! # What it does not prove
+//!
+//! * Nothing of the origin's own contents rots here: the origin carries no checksums, and nobody would notice.
+//! * The journal neither rots nor fails to be read in a swarm, and in runs with crashes only *settled* places of the data rot or fail
+//!   to be read: those that were written before the last flushes. Damage to what was written last cannot be told, after a crash, from
+//!   a write that was never flushed; a log without a second copy must cut there. (Runs without crashes damage anything.)
+//! * A device that says "flushed" without having flushed is not simulated: nothing can be promised on it.
+
+use crate::chance::Chance;
+use tidegate_engine::block::Span;
+use tidegate_engine::op::{Action, Zone};
+use tidegate_engine::time::Duration;
+
+/// How often what goes wrong on one device: operations of a million.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rates {
+    /// Reads of data that fail; half of them leave an atom that stays unreadable until it is written again.
+    pub read_error: u32,
+    /// Writes that fail; any subset of their atoms lands.
+    pub write_error: u32,
+    pub flush_error: u32,
+    /// Operations that take one second to a minute.
+    pub stuck: u32,
+    /// Writes of data that go to another place of their zone. (The cache only.)
+    pub misdirected: u32,
+    /// Writes of data after which one atom of the cache's data rots. (The cache only.)
+    pub rot: u32,
+    /// Reads fail and atoms rot where nothing was written lately, and only there. Set for the cache wherever a crash may follow.
+    pub settled_only: bool,
+}
+
+/// What goes wrong with one operation. A script names it, or it is drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// It fails; of a write any subset lands, of a flush any part becomes durable.
+    Error,
+    /// A read fails, and goes on failing until the atom is written.
+    Bad,
+    /// It takes so long, then ends as if nothing had been.
+    Stuck(Duration),
+    /// It lands at this atom instead, and says that all is well.
+    Misdirected(u64),
+    /// It lands nowhere, and says that all is well.
+    Lost,
+    /// It is well, but this atom of the device rots.
+    Rot(u64),
+}
+
+/// What a device tells about itself when a fault is drawn.
+pub trait Places {
+    /// The bounds of a zone.
+    fn zone(&self, zone: Zone) -> Span;
+    /// Nothing was written to `span` lately: everything in it is covered by flushes that the log knows of.
+    fn is_settled(&self, span: Span) -> bool;
+}
+
+/// Draws what goes wrong with `action`.
+pub fn draw<P>(rates: &Rates, action: &Action<P>, places: &impl Places, chance: &mut Chance) -> Option<Fault> {
+    if chance.ppm(rates.stuck) {
+        return Some(Fault::Stuck(Duration::from_millis(chance.between(1_000, 60_000))));
+    }
+    let may_hit = |span| !rates.settled_only || places.is_settled(span);
+    match action {
+        Action::Read(Zone::Data | Zone::Origin, span) if chance.ppm(rates.read_error) => {
+            let fault = if chance.one_in(2) { Fault::Bad } else { Fault::Error };
+            may_hit(*span).then_some(fault)
+        }
+        Action::Write(Zone::Data, span, _) if chance.ppm(rates.misdirected) => {
+            let zone = places.zone(Zone::Data);
+            // Devices lose their way by whole sectors: to another slot rather than to the middle of one.
+            let grain = span.atoms.min(8).next_power_of_two();
+            let place = zone.start + chance.below((zone.atoms - span.atoms) / grain + 1) * grain;
+            (place != span.start).then_some(Fault::Misdirected(place))
+        }
+        Action::Write(Zone::Data, ..) if chance.ppm(rates.rot) => {
+            let zone = places.zone(Zone::Data);
+            let atom = zone.start + chance.below(zone.atoms);
+            may_hit(Span::new(atom, 1)).then_some(Fault::Rot(atom))
+        }
+        Action::Write(..) | Action::Zero(..) if chance.ppm(rates.write_error) => Some(Fault::Error),
+        Action::Flush if chance.ppm(rates.flush_error) => Some(Fault::Error),
+        Action::Read(..) | Action::Write(..) | Action::Zero(..) | Action::Allocation(..) | Action::Flush => None,
+    }
+}

@@ -1,0 +1,619 @@
+//! The oracle: what every atom of the volume may hold. This file is the specification of durability; it knows nothing of the engine.
+//!
+//! Each atom has a list of **versions**: what it held at first, and what each write, zeroing or trim put there. Each write has a moment
+//! of submission and one of acknowledgement; write A **precedes** B if A was acknowledged before B was submitted (or a read has shown
+//! their order). A write is **durable** once a FLUSH that arrived after its acknowledgement succeeded, or its own FUA did.
+//!
+//! *Live*: a read returns a version that was current at some moment between its arrival and its reply. A version stops being current
+//! when one that it precedes is acknowledged, or when a read that began after its acknowledgement has returned another.
+//!
+//! *After a crash*, what is read must be explained by a **prefix of what was logged**:
+//! 1. no atom holds a version that precedes a durable one;
+//! 2. if write B survived, everything acknowledged before B was submitted survived too;
+//! 3. a write survived everywhere or nowhere;
+//! 4. what was read once after the crash is settled: it is read again, after further crashes too.
+//!
+//! "Survived everywhere" means: wherever no later survivor overwrote it. Two versions may hold the same stamp (zeros, or a retry of the
+//! same bytes); where they cannot be told apart, the reading that accuses least counts.
+//!
+//! A trim takes effect on whole blocks or not at all, block by block: its versions are **optional** until a read has shown them. So are
+//! the versions of a write that was answered with an error.
+
+use crate::stamp::{Stamps, meaning};
+use std::collections::BTreeMap;
+use tidegate_engine::block::Span;
+use tidegate_engine::cache::format::Geometry;
+use tidegate_engine::request::{Command, Outcome, Reply, Request, RequestError, RequestId};
+
+/// A moment: every submission and every reply has its own.
+type Moment = u32;
+const NEVER: Moment = Moment::MAX;
+/// Index of the pseudo-write that put the first contents there.
+const FIRST: u32 = 0;
+/// Below so many versions an atom is not worth tidying.
+const TIDY: usize = 6;
+
+/// A promise was broken: one line that says how.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Broken(pub String);
+
+type Verdict = Result<(), Broken>;
+
+#[derive(Clone, Copy, Debug)]
+struct Version {
+    stamp: u64,
+    write: u32,
+    /// From when on it is not current any more; reads that arrive later must not see it.
+    dead: Moment,
+    /// A write that a read has shown to be newer, though it was submitted before this one was acknowledged.
+    newer: u32,
+    optional: bool,
+    /// It was read after a crash: as good as durable, whatever became of its write elsewhere.
+    settled: bool,
+}
+
+#[derive(Clone, Debug)]
+struct Write {
+    span: Span,
+    what: &'static str,
+    submitted: Moment,
+    acknowledged: Moment,
+    failed: bool,
+    durable: bool,
+    /// How many crashes there were before it.
+    life: u32,
+}
+
+/// What is known about the state that a crash left behind, as reads come in.
+#[derive(Clone, Copy, Debug)]
+struct Frontier {
+    /// The latest submission of a write that survived, and which.
+    survived: (Moment, u32),
+    /// The earliest acknowledgement of a write that was lost, and which.
+    lost: (Moment, u32),
+}
+
+impl Frontier {
+    const OPEN: Frontier = Frontier { survived: (0, FIRST), lost: (NEVER, FIRST) };
+}
+
+/// Frontiers of all lives, and for each write whether an atom of it was seen to have survived (1) or to be lost (2).
+#[derive(Clone, Debug)]
+struct Tally {
+    frontiers: Vec<Frontier>,
+    seen: Vec<u8>,
+}
+
+#[derive(Clone, Debug)]
+enum Pending {
+    Read { span: Span, arrived: Moment },
+    Status { span: Span, arrived: Moment },
+    Write { write: u32, fua: bool },
+    Flush { arrived: Moment },
+}
+
+/// Knows what every atom of one volume may hold.
+#[derive(Clone, Debug)]
+pub struct Oracle {
+    block_atoms: u64,
+    atoms: Vec<Vec<Version>>,
+    writes: Vec<Write>,
+    now: Moment,
+    life: u32,
+    pending: BTreeMap<RequestId, Pending>,
+    /// Acknowledged and not durable.
+    undurable: Vec<u32>,
+    /// Writes with a number below were hit by a fault that may cost this atom; grown when the first fault comes.
+    hurt: Vec<u32>,
+    /// When a device last failed to give this atom of the origin.
+    unread: Vec<Moment>,
+    /// A device failed a write or a flush: requests may be answered with errors.
+    pub writes_may_fail: bool,
+    /// The origin is away: what only it holds cannot be read.
+    pub origin_gone: bool,
+    tally: Tally,
+}
+
+impl Oracle {
+    /// Of a volume whose atoms hold `first` in the beginning, durably.
+    pub fn new(geometry: &Geometry, first: impl Fn(u64) -> u64) -> Self {
+        let version = |atom| Version { stamp: first(atom), write: FIRST, dead: NEVER, newer: NEVER, optional: false, settled: true };
+        let span = Span::new(0, geometry.volume_atoms);
+        let origin = Write { span, what: "origin", submitted: 0, acknowledged: 0, failed: false, durable: true, life: 0 };
+        Oracle {
+            block_atoms: u64::from(geometry.block_atoms),
+            atoms: (0..geometry.volume_atoms).map(|atom| vec![version(atom)]).collect(),
+            writes: vec![origin],
+            now: 0,
+            life: 0,
+            pending: BTreeMap::new(),
+            undurable: Vec::new(),
+            hurt: Vec::new(),
+            unread: Vec::new(),
+            writes_may_fail: false,
+            origin_gone: false,
+            tally: Tally { frontiers: vec![Frontier::OPEN], seen: vec![0] },
+        }
+    }
+
+    pub fn volume_atoms(&self) -> u64 {
+        self.atoms.len() as u64
+    }
+
+    /// Requests that have no reply yet.
+    pub fn pending(&self) -> usize {
+        self.pending.len()
+    }
+
+    fn tick(&mut self) -> Moment {
+        self.now += 1;
+        self.now
+    }
+
+    // --- requests and replies ---
+
+    /// A request arrives at the engine.
+    pub fn submit(&mut self, request: &Request<Stamps>) {
+        let now = self.tick();
+        let span = request.span;
+        let pending = match &request.command {
+            Command::Read => Pending::Read { span, arrived: now },
+            Command::Status => Pending::Status { span, arrived: now },
+            Command::Flush => Pending::Flush { arrived: now },
+            Command::Write { data, fua } => self.note_write(span, "write", *fua, |atom| data.stamp(atom - span.start)),
+            Command::Zero { fua, .. } => self.note_write(span, "zero", *fua, |_| 0),
+            Command::Trim { fua } => self.note_write(self.whole_blocks(span), "trim", *fua, |_| 0),
+        };
+        assert!(self.pending.insert(request.id, pending).is_none(), "ids of requests in flight are unique");
+    }
+
+    fn whole_blocks(&self, span: Span) -> Span {
+        let start = span.start.next_multiple_of(self.block_atoms);
+        let end = if span.end() == self.volume_atoms() { span.end() } else { span.end() / self.block_atoms * self.block_atoms };
+        Span::new(start, end.saturating_sub(start))
+    }
+
+    fn note_write(&mut self, span: Span, what: &'static str, fua: bool, stamp: impl Fn(u64) -> u64) -> Pending {
+        let write = self.writes.len() as u32;
+        let submitted = self.now;
+        self.writes.push(Write { span, what, submitted, acknowledged: NEVER, failed: false, durable: false, life: self.life });
+        self.tally.seen.push(0);
+        let oldest_read = self.oldest_read();
+        for atom in span.start..span.end() {
+            if self.atoms[atom as usize].len() >= TIDY {
+                self.tidy(atom, oldest_read);
+            }
+            let stamp = stamp(atom);
+            let version = Version { stamp, write, dead: NEVER, newer: NEVER, optional: what == "trim", settled: false };
+            self.atoms[atom as usize].push(version);
+        }
+        Pending::Write { write, fua }
+    }
+
+    /// A reply reaches the client. Broken: it is not what was promised.
+    pub fn reply(&mut self, reply: &Reply<Stamps>) -> Verdict {
+        let now = self.tick();
+        let pending = self.pending.remove(&reply.id).ok_or_else(|| Broken(format!("a reply to {:?}, which is not in flight", reply.id)))?;
+        match (pending, &reply.result) {
+            (Pending::Read { span, arrived }, Ok(Outcome::Data(parts))) => self.read_reply(span, arrived, parts),
+            (Pending::Read { span, arrived }, Err(RequestError::Io)) => self.may_fail(span, arrived),
+            (Pending::Status { span, arrived }, Ok(Outcome::Status(extents))) => {
+                let mut start = span.start;
+                for extent in extents {
+                    let end = start + extent.atoms;
+                    if extent.zero && !(start..end).all(|atom| self.may_hold(atom, 0, arrived)) {
+                        return Err(Broken(format!("status says zeros from atom {start} to {end}; {}", self.story(start))));
+                    }
+                    start = end;
+                }
+                if start == span.end() { Ok(()) } else { Err(Broken(format!("status of {span:?} ends at {start}"))) }
+            }
+            (Pending::Status { span, arrived }, Err(RequestError::Io)) => self.may_fail(span, arrived),
+            (Pending::Write { write, fua }, Ok(Outcome::Done)) => {
+                self.acknowledge(write, now);
+                self.undurable.push(write);
+                if fua {
+                    self.make_durable(|number, _| number == write);
+                }
+                Ok(())
+            }
+            (Pending::Flush { arrived }, Ok(Outcome::Done)) => {
+                self.make_durable(|_, write| write.acknowledged < arrived);
+                Ok(())
+            }
+            (Pending::Write { write, .. }, Err(error)) => {
+                self.writes[write as usize].failed = true;
+                self.writes[write as usize].acknowledged = now;
+                self.each_version(write, |version| version.optional = true);
+                self.may_refuse(*error)
+            }
+            (Pending::Flush { .. }, Err(error)) => self.may_refuse(*error),
+            (Pending::Read { .. } | Pending::Status { .. }, Err(RequestError::Shutdown)) => Ok(()),
+            (pending, result) => Err(Broken(format!("{pending:?} was answered with {result:?}"))),
+        }
+    }
+
+    fn may_refuse(&self, error: RequestError) -> Verdict {
+        match error {
+            RequestError::Io if !self.writes_may_fail => Err(Broken("a write or flush failed although no device failed one".into())),
+            RequestError::NoSpace => Err(Broken("no space, although space was never short for ever".into())),
+            RequestError::Io | RequestError::Shutdown => Ok(()),
+        }
+    }
+
+    fn each_version(&mut self, write: u32, mut change: impl FnMut(&mut Version)) {
+        let span = self.writes[write as usize].span;
+        for atom in span.start..span.end() {
+            self.atoms[atom as usize].iter_mut().filter(|version| version.write == write).for_each(&mut change);
+        }
+    }
+
+    /// What `write` overwrote is not current any more.
+    fn acknowledge(&mut self, write: u32, now: Moment) {
+        let Write { span, what, submitted, .. } = self.writes[write as usize];
+        self.writes[write as usize].acknowledged = now;
+        if what == "trim" {
+            return;
+        }
+        for atom in span.start..span.end() {
+            for version in self.atoms[atom as usize].iter_mut().rev() {
+                if version.dead == NEVER && version.write != write && self.writes[version.write as usize].acknowledged < submitted {
+                    version.dead = now;
+                }
+            }
+        }
+    }
+
+    fn make_durable(&mut self, covered: impl Fn(u32, &Write) -> bool) {
+        let frontier = self.tally.frontiers.last_mut().expect("a life has a frontier");
+        let writes = &mut self.writes;
+        self.undurable.retain(|&number| {
+            let write = &mut writes[number as usize];
+            let covered = covered(number, write);
+            if covered {
+                write.durable = true;
+                frontier.survived = frontier.survived.max((write.submitted, number));
+            }
+            !covered
+        });
+    }
+
+    /// The engine has stopped in order: everything acknowledged is durable.
+    pub fn stopped(&mut self) {
+        self.make_durable(|_, _| true);
+    }
+
+    // --- reading ---
+
+    fn read_reply(&mut self, span: Span, arrived: Moment, parts: &[Stamps]) -> Verdict {
+        let mut atom = span.start;
+        for part in parts {
+            for stamp in part.stamps() {
+                if atom < span.end() {
+                    self.read_atom(atom, stamp, arrived)?;
+                }
+                atom += 1;
+            }
+        }
+        if atom == span.end() { Ok(()) } else { Err(Broken(format!("a read of {span:?} got {} atoms", atom - span.start))) }
+    }
+
+    fn read_atom(&mut self, atom: u64, stamp: u64, arrived: Moment) -> Verdict {
+        // Almost always: one version, or the last one is the only one that is current.
+        let versions = &self.atoms[atom as usize];
+        let last = versions.last().expect("an atom has a version");
+        let matches = |version: &&Version| version.stamp == stamp && version.dead > arrived;
+        if versions.len() == 1 && matches(&last) && !last.optional && self.is_final(last) {
+            return Ok(());
+        }
+        let mut found = versions.iter().filter(matches);
+        let Some(first) = found.next() else {
+            return Err(Broken(format!("atom {atom} was read as {}; {}", show(stamp), self.story(atom))));
+        };
+        // What the crash left is settled by its first reading, unless a write of this life says the same.
+        let newest = *found.next_back().unwrap_or(first);
+        let of_a_former_life = |version: &Version| self.writes[version.write as usize].life < self.life;
+        if of_a_former_life(&newest) && versions.iter().any(|version| of_a_former_life(version) && !version.settled) {
+            self.settle(atom, stamp)?;
+        }
+        self.observe(atom, stamp, newest.write, arrived);
+        Ok(())
+    }
+
+    fn is_final(&self, version: &Version) -> bool {
+        version.settled || self.writes[version.write as usize].life == self.life
+    }
+
+    /// A read that arrived at `arrived` has shown that `stamp`, put there by `write`, is current: what was acknowledged before and says
+    /// something else is not.
+    fn observe(&mut self, atom: u64, stamp: u64, write: u32, arrived: Moment) {
+        let (now, writes) = (self.now, &self.writes);
+        let acknowledged = writes[write as usize].acknowledged;
+        self.atoms[atom as usize].retain_mut(|version| {
+            let of = &writes[version.write as usize];
+            if version.write == write {
+                version.optional &= of.failed;
+            } else if version.dead == NEVER && version.stamp != stamp && of.acknowledged < arrived {
+                if version.optional && acknowledged < of.submitted {
+                    return false; // a trim that did not take effect never will
+                }
+                version.dead = now;
+                version.newer = write;
+            }
+            true
+        });
+    }
+
+    /// May `atom` hold `stamp`, read by somebody who asked at `arrived`?
+    fn may_hold(&self, atom: u64, stamp: u64, arrived: Moment) -> bool {
+        self.atoms[atom as usize].iter().any(|version| version.stamp == stamp && version.dead > arrived)
+    }
+
+    /// The whole volume as it is now, for instance on the origin after a drain. Blocks that faults may have cost are left out.
+    pub fn check_all(&self, holds: impl Fn(u64) -> u64) -> Verdict {
+        for atom in 0..self.volume_atoms() {
+            if !self.is_hurt(atom) && !self.may_hold(atom, holds(atom), self.now) {
+                return Err(Broken(format!("atom {atom} holds {}; {}", show(holds(atom)), self.story(atom))));
+            }
+        }
+        Ok(())
+    }
+
+    // --- crashes ---
+
+    /// The engine ends here and now, without a word.
+    pub fn crash(&mut self) {
+        let now = self.tick();
+        for pending in std::mem::take(&mut self.pending).into_values() {
+            if let Pending::Write { write, .. } = pending {
+                self.writes[write as usize].acknowledged = now;
+            }
+        }
+        self.undurable.clear();
+        for atom in 0..self.volume_atoms() {
+            if self.atoms[atom as usize].len() > 1 {
+                self.tidy(atom, NEVER);
+                self.atoms[atom as usize].iter_mut().for_each(|version| version.dead = NEVER);
+            }
+        }
+        self.life += 1;
+        self.tally.frontiers.push(Frontier::OPEN);
+    }
+
+    fn is_durable(&self, version: &Version) -> bool {
+        version.settled || (self.writes[version.write as usize].durable && !version.optional)
+    }
+
+    /// The latest submission of a durable version of the lives before `life`: what was acknowledged before it cannot come back.
+    fn durable_since(&self, versions: &[Version], life: u32) -> Moment {
+        let of = |version: &&Version| &self.writes[version.write as usize];
+        let durable = versions.iter().filter(|version| of(version).life < life && self.is_durable(version));
+        durable.map(|version| of(&version).submitted).max().unwrap_or(0)
+    }
+
+    /// Can a crash after the lives before `life` have left this version?
+    fn can_come_back(&self, version: &Version, durable_since: Moment, life: u32) -> bool {
+        let superseded = self.writes.get(version.newer as usize).is_some_and(|newer| newer.durable && newer.life < life);
+        self.writes[version.write as usize].acknowledged >= durable_since && !superseded
+    }
+
+    /// Drops versions that no crash can bring back and no read in flight may still see.
+    fn tidy(&mut self, atom: u64, oldest_read: Moment) {
+        let mut versions = std::mem::take(&mut self.atoms[atom as usize]);
+        let since = self.durable_since(&versions, self.life + 1);
+        versions.retain(|version| self.can_come_back(version, since, self.life + 1) || (oldest_read != NEVER && version.dead > oldest_read));
+        self.atoms[atom as usize] = versions;
+    }
+
+    fn oldest_read(&self) -> Moment {
+        let arrived = |pending: &Pending| match pending {
+            Pending::Read { arrived, .. } | Pending::Status { arrived, .. } => Some(*arrived),
+            Pending::Write { .. } | Pending::Flush { .. } => None,
+        };
+        self.pending.values().filter_map(arrived).min().unwrap_or(self.now)
+    }
+
+    /// The first reading of an atom after a crash: it is what survived.
+    fn settle(&mut self, atom: u64, stamp: u64) -> Verdict {
+        let mut tally = std::mem::replace(&mut self.tally, Tally { frontiers: Vec::new(), seen: Vec::new() });
+        let survivor = self.explain(atom, stamp, self.life, &mut tally);
+        self.tally = tally;
+        let survivor = survivor?;
+        let (writes, life) = (&self.writes, self.life);
+        self.atoms[atom as usize].retain_mut(|version| {
+            let survives = version.write == survivor;
+            if survives {
+                (version.settled, version.optional) = (true, false);
+            }
+            survives || writes[version.write as usize].life == life
+        });
+        Ok(())
+    }
+
+    /// Explains `stamp` on `atom` by what was written in lives before `life`. Returns the write that survived there.
+    fn explain(&self, atom: u64, stamp: u64, life: u32, tally: &mut Tally) -> Result<u32, Broken> {
+        let versions = &self.atoms[atom as usize];
+        let of = |version: &Version| &self.writes[version.write as usize];
+        let since = self.durable_since(versions, life);
+        let possible = |version: &&Version| version.stamp == stamp && of(version).life < life && self.can_come_back(version, since, life);
+        let mut found = versions.iter().filter(possible);
+        let Some(first) = found.next() else {
+            return Err(Broken(format!("after a crash atom {atom} holds {}; {}", show(stamp), self.story(atom))));
+        };
+        let newest = found.next_back().unwrap_or(first);
+        let told_apart = newest.write == first.write;
+        let wrong = |what: String| Broken(format!("{what}; {}", self.story(atom)));
+        // One of them survived: that says something if all are of one life.
+        if of(first).life == of(newest).life && !first.settled && !of(first).durable {
+            tally.survived(first.write, of(first), told_apart && !first.optional, self).map_err(wrong)?;
+        }
+        for lost in versions.iter().filter(|lost| !lost.optional && lost.write != newest.write && of(lost).life < life) {
+            if of(newest).acknowledged < of(lost).submitted || newest.newer == lost.write {
+                tally.lost(lost.write, of(lost), self).map_err(wrong)?;
+            }
+        }
+        Ok(newest.write)
+    }
+
+    /// If there were a crash now and `holds` were read everywhere after it (`None`: with an error), would that be as promised?
+    pub fn judge(&self, holds: impl Fn(u64) -> Option<u64>) -> Verdict {
+        let mut tally = self.tally.clone();
+        for atom in 0..self.volume_atoms() {
+            match holds(atom) {
+                None if self.is_hurt(atom) => {}
+                None => return Err(Broken(format!("after a crash atom {atom} cannot be read; {}", self.story(atom)))),
+                Some(stamp) => {
+                    if let [only] = &self.atoms[atom as usize][..]
+                        && only.settled
+                        && only.stamp == stamp
+                    {
+                        continue;
+                    }
+                    self.explain(atom, stamp, self.life + 1, &mut tally)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    // --- faults ---
+
+    /// The slot that holds (or should hold) these atoms was hit: what was written so far to their blocks may be lost.
+    pub fn hurt(&mut self, stamps: &[u64]) {
+        self.hurt.resize(self.atoms.len(), 0);
+        for &stamp in stamps {
+            if let Some((_, atom)) = meaning(stamp)
+                && atom < self.volume_atoms()
+            {
+                self.hurt_block(atom / self.block_atoms);
+            }
+        }
+        // Zeros do not tell whose they are.
+        if stamps.contains(&0) {
+            for block in 0..self.volume_atoms().div_ceil(self.block_atoms) {
+                if self.block(block).any(|atom| self.atoms[atom as usize].iter().any(|version| version.stamp == 0)) {
+                    self.hurt_block(block);
+                }
+            }
+        }
+    }
+
+    fn block(&self, block: u64) -> std::ops::Range<u64> {
+        block * self.block_atoms..((block + 1) * self.block_atoms).min(self.volume_atoms())
+    }
+
+    fn hurt_block(&mut self, block: u64) {
+        let mark = self.writes.len() as u32;
+        for atom in self.block(block) {
+            self.hurt[atom as usize] = mark;
+        }
+    }
+
+    /// The origin failed to give `span` just now.
+    pub fn unread(&mut self, span: Span) {
+        self.unread.resize(self.atoms.len(), 0);
+        for atom in span.start..span.end() {
+            self.unread[atom as usize] = self.now + 1;
+        }
+    }
+
+    fn is_hurt(&self, atom: u64) -> bool {
+        let Some(&mark) = self.hurt.get(atom as usize) else { return false };
+        self.atoms[atom as usize].iter().any(|version| version.dead == NEVER && version.write < mark)
+    }
+
+    /// May a read of `span` that arrived at `arrived` fail?
+    fn may_fail(&self, span: Span, arrived: Moment) -> Verdict {
+        let excused = |atom: u64| self.is_hurt(atom) || self.unread.get(atom as usize).is_some_and(|&when| when > arrived);
+        if self.origin_gone || (span.start..span.end()).any(excused) {
+            return Ok(());
+        }
+        Err(Broken(format!("a read of {span:?} failed although nothing there was hit; {}", self.story(span.start))))
+    }
+
+    // --- words ---
+
+    /// The history of an atom and what it may hold.
+    pub fn story(&self, atom: u64) -> String {
+        let mut history: Vec<String> = Vec::new();
+        for (number, write) in self.writes.iter().enumerate().filter(|(_, write)| (write.span.start..write.span.end()).contains(&atom)) {
+            let state = match write {
+                Write { failed: true, .. } => "failed",
+                Write { durable: true, .. } => "durable",
+                Write { acknowledged: NEVER, .. } => "in flight",
+                Write { .. } => "acknowledged",
+            };
+            let (what, life, from, to) = (write.what, write.life, write.submitted, write.acknowledged);
+            let to = if to == NEVER { "…".to_string() } else { to.to_string() };
+            history.push(format!("{what} {number} ({state}, moments {from}–{to}, life {life})"));
+        }
+        const SHOWN: usize = 8;
+        let hidden = history.len().saturating_sub(SHOWN);
+        let more = if hidden > 0 { format!("{hidden} older ones, ") } else { String::new() };
+        let may: Vec<String> = self.atoms[atom as usize]
+            .iter()
+            .map(|version| {
+                let over = if version.dead == NEVER { "" } else { " (over)" };
+                let settled = if version.settled { " (settled)" } else { "" };
+                format!("{} of write {}{over}{settled}", show(version.stamp), version.write)
+            })
+            .collect();
+        let block = atom / self.block_atoms;
+        format!("block {block}; history: {more}{}; versions: {}", history[hidden..].join(", "), may.join(", "))
+    }
+}
+
+impl Tally {
+    fn check(&self, life: u32, oracle: &Oracle) -> Result<(), String> {
+        let Frontier { survived, lost } = self.frontiers[life as usize];
+        if lost.0 < survived.0 {
+            let (survivor, victim) = (&oracle.writes[survived.1 as usize], &oracle.writes[lost.1 as usize]);
+            return Err(format!(
+                "write {} of {:?} survived, and write {} of {:?}, acknowledged before, is lost",
+                survived.1, survivor.span, lost.1, victim.span
+            ));
+        }
+        Ok(())
+    }
+
+    /// Versions of `write` were seen after the crash. `surely`: they cannot be of another one.
+    fn survived(&mut self, number: u32, write: &Write, surely: bool, oracle: &Oracle) -> Result<(), String> {
+        let frontier = &mut self.frontiers[write.life as usize];
+        frontier.survived = frontier.survived.max((write.submitted, number));
+        if surely && !write.failed {
+            self.seen[number as usize] |= 1;
+            self.whole(number)?;
+        }
+        self.check(write.life, oracle)
+    }
+
+    /// What `write` had overwritten was seen after the crash.
+    fn lost(&mut self, number: u32, write: &Write, oracle: &Oracle) -> Result<(), String> {
+        self.seen[number as usize] |= 2;
+        self.whole(number)?;
+        let frontier = &mut self.frontiers[write.life as usize];
+        frontier.lost = frontier.lost.min((write.acknowledged, number));
+        self.check(write.life, oracle)
+    }
+
+    fn whole(&self, number: u32) -> Result<(), String> {
+        if self.seen[number as usize] == 3 {
+            return Err(format!("write {number} survived in part"));
+        }
+        Ok(())
+    }
+}
+
+/// A stamp in words.
+pub fn show(stamp: u64) -> String {
+    match meaning(stamp) {
+        None if stamp == 0 => "zeros".to_string(),
+        None => format!("garbage ({stamp:#x})"),
+        Some((0, atom)) => format!("the origin's atom {atom}"),
+        Some((write, atom)) => format!("stamp {write} of atom {atom}"),
+    }
+}
+
+#[cfg(test)]
+#[path = "oracle_tests.rs"]
+mod tests;

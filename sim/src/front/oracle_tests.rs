@@ -1,0 +1,268 @@
+//! The oracle itself is tested against stories whose end is known.
+
+use super::*;
+use tidegate_engine::payload::Payload;
+
+/// One line of a story. Atoms 0..64 in blocks of 8; requests are told by number.
+enum Step {
+    Write(u64, u64, u64),
+    WriteFua(u64, u64, u64),
+    Trim(u64, u64, u64),
+    Zero(u64, u64, u64),
+    Flush(u64),
+    Read(u64, u64),
+    Done(u64),
+    Failed(u64),
+    /// A read is answered: each atom with this stamp's write, or zeros for 0.
+    Sees(u64, u64),
+    Crash,
+}
+use Step::*;
+
+fn geometry() -> Geometry {
+    Geometry { block_atoms: 8, set_slots: 8, sets: 16, journal_pages: 48, volume_atoms: 64, range_entries: 16 }
+}
+
+const ORIGIN: u64 = u64::MAX;
+
+fn contents(write: u64, span: Span) -> Stamps {
+    match write {
+        0 => Stamps::zero(span.atoms),
+        ORIGIN => Stamps::written(0, span.start, span.atoms),
+        write => Stamps::written(write, span.start, span.atoms),
+    }
+}
+
+/// Tells the story; write number `id` carries the stamps of `id`. Returns the first broken promise.
+fn tell(story: &[Step]) -> (Oracle, Verdict) {
+    let mut oracle = Oracle::new(&geometry(), |atom| crate::stamp::stamp(0, atom));
+    oracle.writes_may_fail = true;
+    let mut spans = BTreeMap::new();
+    for step in story {
+        let verdict = match *step {
+            Write(id, start, atoms) | WriteFua(id, start, atoms) => {
+                let span = Span::new(start, atoms);
+                let fua = matches!(step, WriteFua(..));
+                oracle.submit(&Request { id: RequestId(id), span, command: Command::Write { data: contents(id, span), fua } });
+                Ok(())
+            }
+            Trim(id, start, atoms) => {
+                oracle.submit(&Request { id: RequestId(id), span: Span::new(start, atoms), command: Command::Trim { fua: false } });
+                Ok(())
+            }
+            Zero(id, start, atoms) => {
+                let command = Command::Zero { no_hole: false, fua: false };
+                oracle.submit(&Request { id: RequestId(id), span: Span::new(start, atoms), command });
+                Ok(())
+            }
+            Flush(id) => {
+                oracle.submit(&Request { id: RequestId(id), span: Span::default(), command: Command::Flush });
+                Ok(())
+            }
+            Read(id, atom) => {
+                let span = Span::new(atom, 1);
+                spans.insert(id, span);
+                oracle.submit(&Request { id: RequestId(id), span, command: Command::Read });
+                Ok(())
+            }
+            Done(id) => oracle.reply(&Reply { id: RequestId(id), result: Ok(Outcome::Done) }),
+            Failed(id) => oracle.reply(&Reply { id: RequestId(id), result: Err(RequestError::Io) }),
+            Sees(id, write) => {
+                oracle.reply(&Reply { id: RequestId(id), result: Ok(Outcome::Data(vec![contents(write, spans[&id])])) })
+            }
+            Crash => {
+                oracle.crash();
+                Ok(())
+            }
+        };
+        if verdict.is_err() {
+            return (oracle, verdict);
+        }
+    }
+    (oracle, Ok(()))
+}
+
+#[track_caller]
+fn kept(story: &[Step]) {
+    assert_eq!(tell(story).1, Ok(()));
+}
+
+#[track_caller]
+fn broken(story: &[Step]) {
+    assert!(tell(story).1.is_err(), "nobody noticed");
+}
+
+/// What the volume may hold if the power went at the end of the story: `holds` says the write of atoms 0, 8 and 16; the rest is as ever.
+#[track_caller]
+fn judged(story: &[Step], holds: [u64; 3]) -> bool {
+    let (oracle, verdict) = tell(story);
+    assert_eq!(verdict, Ok(()));
+    let write = |atom: u64| holds.get((atom / 8) as usize).filter(|_| atom.is_multiple_of(8)).copied().unwrap_or(ORIGIN);
+    oracle.judge(|atom| Some(contents(write(atom), Span::new(atom, 1)).stamp(0))).is_ok()
+}
+
+#[test]
+fn a_read_sees_the_newest_acknowledged_write() {
+    kept(&[Write(1, 0, 1), Done(1), Read(2, 0), Sees(2, 1)]);
+    broken(&[Write(1, 0, 1), Done(1), Read(2, 0), Sees(2, ORIGIN)]);
+    broken(&[Read(2, 0), Sees(2, 0)]);
+    broken(&[Write(1, 0, 1), Done(1), Write(2, 0, 1), Done(2), Read(3, 0), Sees(3, 1)]);
+}
+
+#[test]
+fn a_read_beside_a_write_sees_either() {
+    for seen in [ORIGIN, 1] {
+        kept(&[Write(1, 0, 1), Read(2, 0), Sees(2, seen), Done(1)]);
+        kept(&[Read(2, 0), Write(1, 0, 1), Done(1), Sees(2, seen)]);
+    }
+}
+
+#[test]
+fn of_two_writes_at_once_either_wins_but_a_read_decides() {
+    let both = |first, second| [Write(1, 0, 1), Write(2, 0, 1), Done(1), Done(2), Read(3, 0), Sees(3, first), Read(4, 0), Sees(4, second)];
+    kept(&both(1, 1));
+    kept(&both(2, 2));
+    broken(&both(1, 2));
+    broken(&both(2, 1));
+    broken(&both(ORIGIN, 1));
+}
+
+#[test]
+fn what_a_read_has_decided_holds_after_a_crash() {
+    let story = |seen, flushed: bool| {
+        let mut story = vec![Write(1, 0, 1), Write(2, 0, 1), Done(1), Done(2), Read(3, 0), Sees(3, seen)];
+        if flushed {
+            story.extend([Flush(4), Done(4)]);
+        }
+        story
+    };
+    assert!(judged(&story(2, true), [2, ORIGIN, ORIGIN]));
+    assert!(!judged(&story(2, true), [1, ORIGIN, ORIGIN]));
+    assert!(judged(&story(2, false), [1, ORIGIN, ORIGIN]), "the later one was not flushed");
+}
+
+#[test]
+fn a_flush_keeps_what_was_acknowledged_before_it_arrived() {
+    let covered = [Write(1, 0, 1), Done(1), Flush(2), Done(2)];
+    assert!(judged(&covered, [1, ORIGIN, ORIGIN]));
+    assert!(!judged(&covered, [ORIGIN, ORIGIN, ORIGIN]));
+    let overtaken = [Write(1, 0, 1), Flush(2), Done(1), Done(2)];
+    assert!(judged(&overtaken, [ORIGIN, ORIGIN, ORIGIN]));
+    assert!(judged(&overtaken, [1, ORIGIN, ORIGIN]));
+    let failed = [Write(1, 0, 1), Done(1), Flush(2), Failed(2)];
+    assert!(judged(&failed, [ORIGIN, ORIGIN, ORIGIN]));
+    assert!(!judged(&[WriteFua(1, 0, 1), Done(1)], [ORIGIN, ORIGIN, ORIGIN]));
+}
+
+#[test]
+fn what_survives_a_crash_is_a_prefix() {
+    let story = [Write(1, 0, 1), Done(1), Write(2, 8, 1), Done(2), Write(3, 16, 1)];
+    for holds in [[ORIGIN, ORIGIN, ORIGIN], [1, ORIGIN, ORIGIN], [1, 2, ORIGIN], [1, 2, 3]] {
+        assert!(judged(&story, holds), "{holds:?}");
+    }
+    for holds in [[ORIGIN, 2, ORIGIN], [1, ORIGIN, 3], [ORIGIN, ORIGIN, 3]] {
+        assert!(!judged(&story, holds), "{holds:?}");
+    }
+    // At once: in any order.
+    let story = [Write(1, 0, 1), Write(2, 8, 1), Done(1), Done(2)];
+    assert!(judged(&story, [ORIGIN, 2, ORIGIN]) && judged(&story, [1, ORIGIN, ORIGIN]));
+    // FUA is a flush of everything before it.
+    assert!(!judged(&[Write(1, 0, 1), Done(1), WriteFua(2, 8, 1), Done(2)], [ORIGIN, 2, ORIGIN]));
+}
+
+#[test]
+fn an_overwritten_write_need_not_be_seen() {
+    let story = [Write(1, 0, 1), Done(1), Write(2, 0, 1), Done(2), Write(3, 8, 1), Done(3)];
+    assert!(judged(&story, [2, 3, ORIGIN]));
+    assert!(!judged(&story, [1, 3, ORIGIN]));
+    assert!(judged(&story, [1, ORIGIN, ORIGIN]));
+}
+
+#[test]
+fn a_write_survives_everywhere_or_nowhere() {
+    let story = [Write(1, 0, 9)];
+    let (oracle, _) = tell(&story);
+    let holds = |torn: bool| oracle.judge(|atom| Some(contents(if atom < 8 || atom == 8 && !torn { 1 } else { ORIGIN }, Span::new(atom, 1)).stamp(0)));
+    assert_eq!(holds(false), Ok(()));
+    assert!(holds(true).is_err());
+}
+
+#[test]
+fn what_was_read_after_a_crash_is_read_after_the_next() {
+    let story = |first, second| [Write(1, 0, 1), Done(1), Crash, Read(2, 0), Sees(2, first), Crash, Read(3, 0), Sees(3, second)];
+    kept(&story(1, 1));
+    kept(&story(ORIGIN, ORIGIN));
+    broken(&story(1, ORIGIN));
+    broken(&story(ORIGIN, 1));
+}
+
+#[test]
+fn reads_after_a_crash_agree_on_one_prefix() {
+    let story = |early, late| [Write(1, 0, 1), Done(1), Write(2, 8, 1), Done(2), Crash, Read(3, 0), Sees(3, early), Read(4, 8), Sees(4, late)];
+    kept(&story(1, 2));
+    kept(&story(1, ORIGIN));
+    broken(&story(ORIGIN, 2));
+}
+
+#[test]
+fn an_unread_loss_does_not_come_back_over_a_later_flush() {
+    kept(&[Write(1, 0, 1), Done(1), Crash, Write(2, 0, 1), Done(2), Flush(3), Done(3), Crash, Read(4, 0), Sees(4, 2)]);
+    broken(&[Write(1, 0, 1), Done(1), Crash, Write(2, 0, 1), Done(2), Flush(3), Done(3), Crash, Read(4, 0), Sees(4, 1)]);
+    kept(&[Write(1, 0, 1), Done(1), Crash, Write(2, 0, 1), Done(2), Crash, Read(4, 0), Sees(4, 1)]);
+}
+
+#[test]
+fn the_same_bytes_again_accuse_nobody() {
+    // A retry of a lost write: what is seen may be either.
+    let bytes = contents(1, Span::new(8, 1));
+    let (mut oracle, _) = tell(&[Write(9, 0, 1), Done(9), Write(1, 8, 1), Done(1), Crash]);
+    oracle.submit(&Request { id: RequestId(5), span: Span::new(8, 1), command: Command::Write { data: bytes.clone(), fua: false } });
+    oracle.reply(&Reply { id: RequestId(5), result: Ok(Outcome::Done) }).expect("a write");
+    for (id, atom, holds) in [(6, 8, bytes), (7, 0, contents(ORIGIN, Span::new(0, 1)))] {
+        oracle.submit(&Request { id: RequestId(id), span: Span::new(atom, 1), command: Command::Read });
+        oracle.reply(&Reply { id: RequestId(id), result: Ok(Outcome::Data(vec![holds])) }).expect("the retry, and the loss of what came before");
+    }
+}
+
+#[test]
+fn a_trim_takes_whole_blocks_or_leaves_them() {
+    for seen in [ORIGIN, 0] {
+        kept(&[Trim(1, 0, 8), Done(1), Read(2, 0), Sees(2, seen), Read(3, 0), Sees(3, seen)]);
+        broken(&[Trim(1, 0, 8), Done(1), Read(2, 0), Sees(2, seen), Read(3, 0), Sees(3, if seen == 0 { ORIGIN } else { 0 })]);
+    }
+    broken(&[Trim(1, 0, 7), Done(1), Read(2, 0), Sees(2, 0)]);
+    // Never the deeper past.
+    broken(&[Write(1, 0, 1), Done(1), Trim(2, 0, 8), Done(2), Read(3, 0), Sees(3, ORIGIN)]);
+    broken(&[Write(1, 0, 1), Done(1), Flush(2), Done(2), Trim(3, 0, 8), Done(3), Crash, Read(4, 0), Sees(4, ORIGIN)]);
+    // Seen and flushed, it stays.
+    broken(&[Trim(1, 0, 8), Done(1), Read(2, 0), Sees(2, 0), Flush(3), Done(3), Crash, Read(4, 0), Sees(4, ORIGIN)]);
+}
+
+#[test]
+fn zeroes_are_a_write_of_zeros() {
+    kept(&[Zero(1, 0, 3), Done(1), Read(2, 2), Sees(2, 0)]);
+    broken(&[Zero(1, 0, 3), Done(1), Read(2, 2), Sees(2, ORIGIN)]);
+    kept(&[Zero(1, 0, 3), Done(1), Read(2, 3), Sees(2, ORIGIN)]);
+}
+
+#[test]
+fn a_failed_write_may_or_may_not_be_there() {
+    for seen in [ORIGIN, 1] {
+        kept(&[Write(1, 0, 1), Failed(1), Read(2, 0), Sees(2, seen)]);
+    }
+    broken(&[Write(1, 0, 1), Failed(1), Read(2, 0), Sees(2, ORIGIN), Read(3, 0), Sees(3, 1)]);
+}
+
+#[test]
+fn reads_fail_only_where_something_was_hit() {
+    broken(&[Read(1, 0), Failed(1)]);
+    let (mut oracle, _) = tell(&[Write(1, 0, 1), Done(1)]);
+    oracle.hurt(&[crate::stamp::stamp(1, 0)]);
+    let mut failed_read = |id, atom| {
+        oracle.submit(&Request { id: RequestId(id), span: Span::new(atom, 1), command: Command::Read });
+        oracle.reply(&Reply { id: RequestId(id), result: Err(RequestError::Io) })
+    };
+    assert_eq!(failed_read(2, 0), Ok(()));
+    assert_eq!(failed_read(3, 7), Ok(()), "its block shares the slot");
+    assert!(failed_read(4, 8).is_err());
+}

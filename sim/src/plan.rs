@@ -1,0 +1,157 @@
+//! The plan of one simulated run, drawn from its seed: sizes, knobs, load, speeds, faults, crashes. Everything is small: what breaks in
+//! a large volume breaks in a small one too, and sooner.
+
+use crate::back::device::Speed;
+use crate::back::fault::Rates;
+use crate::chance::{Chance, mix};
+use crate::front::load::Mix;
+use tidegate_engine::cache::format::{FormatId, Geometry};
+use tidegate_engine::op::Limits;
+use tidegate_engine::time::Duration;
+use tidegate_engine::{Canary, Config};
+
+/// What a run does to its engine besides asking.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Power cuts and kills, with faults that a crash does not make ambiguous.
+    Crashes,
+    /// Any damage to the cache's data, and stops in order.
+    Damage,
+}
+
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub seed: u64,
+    pub kind: Kind,
+    pub config: Config,
+    /// Of the cache and of the origin.
+    pub limits: [Limits; 2],
+    pub speeds: [Speed; 2],
+    pub rates: [Rates; 2],
+    pub mix: Mix,
+    /// Requests that clients make.
+    pub requests: u64,
+    /// Crashes (or stops) in the run.
+    pub crashes: u64,
+    /// Once in so many requests the origin goes away for a while.
+    pub origin_leaves_every: u64,
+    /// Percent of the origin that holds zeros at first.
+    pub blank_percent: u32,
+}
+
+impl Plan {
+    /// The plan of a swarm's run.
+    pub fn draw(seed: u64, requests: u64, canary: Option<Canary>) -> Plan {
+        let chance = &mut Chance::new(seed, "plan");
+        let mix = Mix::draw(chance);
+        let geometry = draw_geometry(chance, &mix);
+        let mut config = draw_config(chance, geometry, seed);
+        config.canary = canary;
+        let kind = if chance.one_in(6) { Kind::Damage } else { Kind::Crashes };
+        let crashes = if kind == Kind::Damage { chance.below(4) } else { chance.below(16) };
+        let mut plan = Plan {
+            seed,
+            kind,
+            limits: draw_limits(chance, &geometry),
+            config,
+            speeds: [Speed::SSD, draw_disk(chance)],
+            rates: [draw_rates(chance, kind), draw_rates(chance, Kind::Crashes)],
+            mix: fit(mix, &geometry),
+            requests,
+            crashes,
+            origin_leaves_every: if chance.one_in(4) { chance.spread(200, 3_000) } else { 0 },
+            blank_percent: chance.pick(&[0, 30, 100]),
+        };
+        plan.rates[1] = Rates { misdirected: 0, rot: 0, settled_only: false, ..plan.rates[1] };
+        plan
+    }
+
+    /// The plan of a run whose every write is a place to crash: no faults besides, and small, because all of it is read each time.
+    pub fn draw_for_crash_points(seed: u64, requests: u64, canary: Option<Canary>) -> Plan {
+        let mut plan = Plan::draw(mix(seed), requests, canary);
+        let chance = &mut Chance::new(seed, "crash points");
+        plan.seed = seed;
+        plan.kind = Kind::Crashes;
+        let geometry = &mut plan.config.geometry;
+        geometry.volume_atoms = geometry.volume_atoms.min(chance.between(20, 160) * u64::from(geometry.block_atoms));
+        geometry.journal_pages = geometry.journal_pages.min(96);
+        plan.limits = draw_limits(chance, geometry);
+        plan.mix = fit(plan.mix, geometry);
+        plan.rates = [Rates::default(); 2];
+        plan.crashes = 0;
+        plan.origin_leaves_every = 0;
+        plan
+    }
+}
+
+/// Bends a mix so that no request is larger than what the cache can take at once.
+fn fit(mix: Mix, geometry: &Geometry) -> Mix {
+    let slots = u64::from(geometry.sets) * u64::from(geometry.set_slots);
+    Mix { blocks_max: mix.blocks_max.min(slots / 8).clamp(1, 2048 / u64::from(geometry.block_atoms)), ..mix }
+}
+
+fn draw_geometry(chance: &mut Chance, mix: &Mix) -> Geometry {
+    let block_atoms = chance.pick(&[8, 8, 8, 8, 8, 1, 128, 2]);
+    let set_slots = chance.pick(&[8, 16, 16, 64, 64, 256]);
+    let sets = chance.between(16, if set_slots == 256 { 24 } else { 64 }) as u32;
+    let slots = u64::from(sets) * u64::from(set_slots);
+    // A cache that fills up, or one that holds everything.
+    let blocks = if mix.name == "a full cache" { slots * chance.between(1, 2) } else { chance.spread(16, 2_000) };
+    let blocks = blocks.clamp(16, if block_atoms == 128 { 100 } else { 1_500 });
+    let short = if chance.one_in(3) { chance.below(u64::from(block_atoms)) } else { 0 };
+    Geometry {
+        block_atoms,
+        set_slots,
+        sets,
+        journal_pages: chance.spread(48, 256) as u32,
+        volume_atoms: blocks * u64::from(block_atoms) - short,
+        range_entries: chance.pick(&[16, 64, 252, 1_000]),
+    }
+}
+
+fn draw_config(chance: &mut Chance, geometry: Geometry, seed: u64) -> Config {
+    let mut id = [0; 16];
+    id[..8].copy_from_slice(&mix(seed).to_le_bytes());
+    id[8..].copy_from_slice(&mix(seed ^ 1).to_le_bytes());
+    let mut config = Config::new(geometry, FormatId(id));
+    let sets = u64::from(geometry.sets);
+    config.free_floor = chance.between(3, sets / 3) as u32;
+    config.reserve = chance.between(2, u64::from(config.free_floor).clamp(2, 4)) as u32;
+    config.dirty_high = chance.between(sets / 4, sets * 9 / 10) as u32;
+    config.wait = Duration::from_micros(chance.spread(1_000, 2_000_000));
+    config.max_dirty_age = Duration::from_micros(chance.spread(20_000, 60_000_000));
+    config.destage_depth = chance.between(1, 32) as usize;
+    config.destage_atoms = chance.spread(128, 4_096).max(u64::from(geometry.block_atoms));
+    config.window_bytes = chance.spread(32 << 10, 2 << 20);
+    config.flush_age = Duration::from_micros(chance.spread(500, 1_000_000));
+    config.requests_max = chance.spread(1, 128) as usize;
+    config.bytes_max = chance.spread(4 << 20, 64 << 20);
+    config.fill = !chance.one_in(6);
+    config
+}
+
+fn draw_limits(chance: &mut Chance, geometry: &Geometry) -> [Limits; 2] {
+    let mut limits = |atoms| Limits { atoms, depth: chance.pick(&[1, 2, 8, 32]), op_atoms: chance.pick(&[2_048, 2_048, 2_048, 2_048]) };
+    [limits(geometry.cache_atoms()), limits(geometry.volume_atoms)]
+}
+
+/// An origin: now and then one whose every operation takes seconds, or none at all.
+fn draw_disk(chance: &mut Chance) -> Speed {
+    let times = chance.pick(&[0, 1, 1, 1, 10, 1_000]);
+    let scale = |duration: Duration| Duration((duration.0 * times).max(2_000));
+    Speed { read: scale(Speed::DISK.read), write: scale(Speed::DISK.write), flush: scale(Speed::DISK.flush), ..Speed::DISK }
+}
+
+fn draw_rates(chance: &mut Chance, kind: Kind) -> Rates {
+    let mut rate = |highest: u64| if chance.one_in(3) { chance.spread(100, highest) as u32 } else { 0 };
+    let damage = kind == Kind::Damage;
+    Rates {
+        read_error: rate(50_000),
+        write_error: rate(30_000),
+        flush_error: rate(100_000),
+        stuck: rate(500),
+        misdirected: if damage { rate(20_000) } else { 0 },
+        rot: if damage { rate(50_000) } else { rate(10_000) },
+        settled_only: !damage,
+    }
+}

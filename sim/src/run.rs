@@ -1,0 +1,298 @@
+//! One seed's run, from the first format to the last comparison: the load runs, the engine is crashed, killed and stopped, and at the
+//! end everything is drained, and the origin alone must hold what the oracle knows.
+
+use crate::back::contents::Contents;
+use crate::back::volatile::Survive;
+use crate::chance::Chance;
+use crate::front::oracle::Broken;
+use crate::plan::{Kind, Plan};
+use crate::stamp::Stamps;
+use crate::world::{Crash, Simulation};
+use tidegate_engine::Control;
+use tidegate_engine::block::{PAGE_ATOMS, Span};
+use tidegate_engine::cache::format::map::{decode_ranges, decode_sets, ranges_per_page};
+use tidegate_engine::cache::format::{MapRef, Superblock};
+use tidegate_engine::op::Zone;
+use tidegate_engine::probe::Phase;
+use tidegate_engine::request::{Command, Outcome};
+
+/// Turns that draining and stopping may take at the end.
+const LAST_TURNS: u64 = 400_000;
+
+/// What a run came to.
+#[derive(Clone, Debug)]
+pub struct Ended {
+    /// Requests that clients made.
+    pub requests: u64,
+    pub recoveries: u64,
+    pub trace: u64,
+    pub broken: Option<Broken>,
+}
+
+type Steps = Result<(), Broken>;
+
+/// A run in progress.
+pub struct Run<'a> {
+    pub simulation: Simulation,
+    chance: Chance,
+    /// Requests left at which the next crashes come, in falling order.
+    crash_at: Vec<u64>,
+    /// The copy of the headers that this run damages, always the same one: the other is the last.
+    scarred_headers: Zone,
+    /// The newest checkpoint whose map was damaged.
+    scarred_checkpoint: u64,
+    /// Who reads the story.
+    reader: Option<&'a mut dyn FnMut(&[String])>,
+}
+
+/// Runs a plan to its end.
+pub fn run(plan: Plan, reader: Option<&mut dyn FnMut(&[String])>) -> Ended {
+    let mut run = Run::new(plan, reader);
+    let broken = run.whole().err();
+    run.tell();
+    let simulation = &run.simulation;
+    Ended {
+        requests: simulation.plan.requests - simulation.scene.load.left(),
+        recoveries: simulation.recoveries,
+        trace: simulation.scene.trace.hash(),
+        broken,
+    }
+}
+
+impl<'a> Run<'a> {
+    pub fn new(plan: Plan, reader: Option<&'a mut dyn FnMut(&[String])>) -> Self {
+        let mut chance = Chance::new(plan.seed, "run");
+        let mut crash_at: Vec<u64> = (0..plan.crashes).map(|_| chance.below(plan.requests.max(1))).collect();
+        crash_at.sort_unstable();
+        let scarred_headers = chance.pick(&[Zone::Header, Zone::HeaderCopy]);
+        let mut simulation = Simulation::new(plan);
+        simulation.scene.trace.lines = reader.is_some().then(Vec::new);
+        Run { simulation, chance, crash_at, scarred_headers, scarred_checkpoint: 0, reader }
+    }
+
+    fn tell(&mut self) {
+        if let (Some(lines), Some(reader)) = (&mut self.simulation.scene.trace.lines, &mut self.reader) {
+            reader(lines);
+            lines.clear();
+        }
+    }
+
+    fn whole(&mut self) -> Steps {
+        while self.until_crash()? {
+            match self.simulation.plan.kind {
+                Kind::Crashes => self.crash()?,
+                Kind::Damage => self.stop_and_start()?,
+            }
+        }
+        self.finish()
+    }
+
+    /// One moment; false when nothing more will happen.
+    fn step(&mut self) -> Result<bool, Broken> {
+        let more = self.simulation.step();
+        if self.reader.is_some() {
+            self.tell();
+        }
+        if *self.simulation.engine.phase() == Phase::Refused && self.simulation.met_faults() {
+            // An operator tries again, when the devices have come to their senses.
+            self.simulation.scene.broken = None;
+            self.simulation.crash(&Crash::Kill(Survive::All));
+            self.simulation.restart_without_faults();
+            return Ok(true);
+        }
+        if *self.simulation.engine.phase() == Phase::Refused {
+            let damage: Vec<String> = self.simulation.engine.damage().iter().map(|damage| damage.what.clone()).collect();
+            return Err(Broken(format!("recovery refused: {}", damage.join("; "))));
+        }
+        if let Some(broken) = self.simulation.scene.broken.take() {
+            return Err(broken);
+        }
+        Ok(more)
+    }
+
+    /// Runs to the next crash; false when the load has come to its end.
+    fn until_crash(&mut self) -> Result<bool, Broken> {
+        loop {
+            if self.simulation.scene.load.is_done() {
+                return Ok(false);
+            }
+            if self.crash_at.last().is_some_and(|&at| self.simulation.scene.load.left() <= at) {
+                self.crash_at.pop();
+                for _ in 0..self.chance.below(40) {
+                    self.step()?;
+                }
+                return Ok(true);
+            }
+            if !self.step()? {
+                return Ok(false);
+            }
+        }
+    }
+
+    // --- crashes ---
+
+    fn crash(&mut self) -> Steps {
+        loop {
+            let crash = self.draw_crash();
+            self.simulation.crash(&crash);
+            if self.chance.one_in(5) {
+                self.scar();
+            }
+            self.simulation.restart();
+            self.simulation.scene.load.sweep(self.chance.pick(&[0, 0, 30, 100, 100]));
+            if !self.chance.one_in(4) {
+                return Ok(());
+            }
+            // Again, while it recovers or just after.
+            for _ in 0..self.chance.spread(1, 80) {
+                self.step()?;
+            }
+        }
+    }
+
+    fn draw_crash(&mut self) -> Crash {
+        let mut survive = || self.chance.pick(&[0, 1, 2, 2, 3, 3]);
+        let (cache, origin) = (survive(), survive());
+        let of = |number: u32| [Survive::None, Survive::All, Survive::Random, Survive::Torn][number as usize].clone();
+        match self.chance.below(10) {
+            0..6 => Crash::Power { cache: of(cache), origin: of(origin) },
+            6..9 => Crash::Kill(of(cache)),
+            _ => Crash::CachePower(of(cache)),
+        }
+    }
+
+    /// Damages one of two copies of some metadata, if both are good.
+    fn scar(&mut self) {
+        let geometry = self.simulation.plan.config.geometry;
+        let cache = &self.simulation.scene.cache;
+        let copies: Vec<Superblock> = (0..2)
+            .filter_map(|copy| Superblock::decode(&cache.visible().page_bytes(geometry.superblock(copy).start), copy).ok())
+            .collect();
+        let whole = [Zone::Superblock, Zone::Map, Zone::Header, Zone::HeaderCopy].iter().all(|&zone| !cache.unsettled(zone));
+        let [first, second] = &copies[..] else { return };
+        if !whole || first.sequence.abs_diff(second.sequence) > 1 {
+            return;
+        }
+        let newest = if first.sequence > second.sequence { first } else { second };
+        let area = match self.chance.below(3) {
+            0 => geometry.superblock(self.chance.below(2) as u32),
+            1 if newest.checkpoint.number > self.scarred_checkpoint + 1 && is_map_whole(cache.visible(), newest, newest.previous) => {
+                self.scarred_checkpoint = newest.checkpoint.number;
+                geometry.map_area(newest.checkpoint.area)
+            }
+            _ => geometry.zone(self.scarred_headers),
+        };
+        let page = area.start + self.chance.below(area.atoms / PAGE_ATOMS) * PAGE_ATOMS;
+        let atom = page + self.chance.below(PAGE_ATOMS);
+        let now = self.simulation.now();
+        self.simulation.scene.trace.note(now, 6, || format!("atom {atom} of the cache's metadata rots"));
+        self.simulation.scene.rot(atom);
+    }
+
+    // --- stops ---
+
+    fn stop(&mut self) -> Steps {
+        self.simulation.control(Control::Stop);
+        self.until("stop", |simulation| *simulation.engine.phase() == Phase::Stopped)?;
+        self.until("let the last operations end", |simulation| {
+            simulation.scene.cache.in_flight() == 0 && simulation.scene.origin.in_flight() == 0
+        })?;
+        self.simulation.scene.oracle.stopped();
+        Ok(())
+    }
+
+    fn stop_and_start(&mut self) -> Steps {
+        self.stop()?;
+        self.simulation.scene.oracle.crash();
+        self.simulation.abandon();
+        self.simulation.restart();
+        self.simulation.scene.load.sweep(self.chance.pick(&[0, 30, 100]));
+        Ok(())
+    }
+
+    /// Steps until `reached`, which must come.
+    fn until(&mut self, what: &str, reached: impl Fn(&Simulation) -> bool) -> Steps {
+        for _ in 0..LAST_TURNS {
+            if reached(&self.simulation) {
+                return Ok(());
+            }
+            if !self.step()? && !reached(&self.simulation) {
+                return Err(Broken(format!("everything came to rest before the engine could {what}")));
+            }
+        }
+        Err(Broken(format!("{LAST_TURNS} turns were not enough to {what}")))
+    }
+
+    // --- the end ---
+
+    fn finish(&mut self) -> Steps {
+        self.simulation.heal();
+        self.read_all()?;
+        self.flush()?;
+        self.drain()?;
+        let Simulation { scene, .. } = &self.simulation;
+        scene.oracle.check_all(|atom| scene.origin.visible().stamp(atom)).map_err(|broken| Broken(format!("drained: {}", broken.0)))?;
+        scene.oracle.check_all(|atom| scene.origin.durable().stamp(atom)).map_err(|broken| Broken(format!("drained, after a power cut: {}", broken.0)))?;
+        self.stop()?;
+        self.simulation.crash(&Crash::Power { cache: Survive::None, origin: Survive::None });
+        self.simulation.restart();
+        self.read_all()
+    }
+
+    fn read_all(&mut self) -> Steps {
+        self.simulation.scene.load.sweep(100);
+        self.simulation.wake_all();
+        self.until("serve", Simulation::is_serving)?;
+        self.until("read everything back", |simulation| simulation.scene.load.is_done())
+    }
+
+    fn flush(&mut self) -> Steps {
+        for _ in 0..3 {
+            let id = self.simulation.ask(Span::default(), Command::Flush);
+            self.until("flush", |simulation| simulation.scene.answers.iter().any(|reply| reply.id == id))?;
+            let answers = std::mem::take(&mut self.simulation.scene.answers);
+            if answers.iter().any(|reply| matches!(reply.result, Ok(Outcome::Done))) {
+                return Ok(());
+            }
+        }
+        Err(Broken("three flushes failed on a healthy device".to_string()))
+    }
+
+    fn drain(&mut self) -> Steps {
+        self.simulation.control(Control::Drain);
+        for _ in 0..LAST_TURNS / 16 {
+            let snapshot = self.simulation.inspect();
+            if snapshot.dirty_slots == 0 && snapshot.drain.is_none_or(|drain| drain.blocks_left == 0) {
+                return Ok(());
+            }
+            for _ in 0..16 {
+                self.step()?;
+            }
+        }
+        Err(Broken("a drain does not end".to_string()))
+    }
+}
+
+/// Can this state map be read? (The area of the former one is written anew before a superblock names the next.)
+fn is_map_whole(cache: &Contents, superblock: &Superblock, map: MapRef) -> bool {
+    let Superblock { geometry, format, .. } = superblock;
+    let page = |number| cache.page_bytes(geometry.map_page(map.area, number).start);
+    let sets = (0..geometry.map_pages()).all(|number| decode_sets(&page(number), geometry, *format, map.area, number, map.number).is_ok());
+    let mut number = geometry.map_pages();
+    while sets {
+        let Ok((total, _)) = decode_ranges(&page(number), geometry, *format, map.area, number, map.number) else { return false };
+        number += 1;
+        if (number - geometry.map_pages()) * ranges_per_page(geometry) >= total {
+            return true;
+        }
+    }
+    false
+}
+
+/// The stamps of a reply to a read.
+pub fn data(result: &Outcome<Stamps>) -> Vec<u64> {
+    match result {
+        Outcome::Data(parts) => crate::world::stamps_of(parts),
+        Outcome::Done | Outcome::Status(_) => Vec::new(),
+    }
+}

@@ -1,0 +1,567 @@
+//! The simulated world: one engine, its two devices, its clients and their oracle, in virtual time. One [`Simulation::step`] is one
+//! moment: what is due happens, the engine takes its turn, and everything it says is checked.
+
+use crate::agenda::Agenda;
+use crate::back::contents::Contents;
+use crate::back::device::{Device, Harm, Schedule};
+use crate::back::fault::Rates;
+use crate::back::volatile::Survive;
+use crate::chance::Chance;
+use crate::front::load::Load;
+use crate::front::oracle::{Broken, Oracle};
+use crate::plan::Plan;
+use crate::stamp::{Stamps, stamp};
+use crate::trace::Trace;
+use std::collections::VecDeque;
+use tidegate_engine::block::Span;
+use tidegate_engine::cache::format::{Step, Superblock, create_steps};
+use tidegate_engine::op::{Action, DeviceId, Op, OpId, Zone};
+use tidegate_engine::payload::Payload;
+use tidegate_engine::probe::{Phase, Snapshot};
+use tidegate_engine::request::{Command, Reply, Request, Room};
+use tidegate_engine::time::{Duration, Instant};
+use tidegate_engine::{Change, Control, Engine, Event, World, turn};
+
+/// Time without any reply while requests wait, and turns at one moment: something is stuck.
+const STUCK: Duration = Duration::from_secs(3 * 3_600);
+const STUCK_TURNS: u64 = 100_000;
+
+/// What is noted in the agenda.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Entry {
+    Done(DeviceId, OpId),
+    Late(OpId),
+    Wake(u32),
+    OriginLeaves,
+    OriginReturns,
+    Drain,
+    CancelDrain,
+}
+
+/// How an engine ends before its time.
+#[derive(Clone, Debug)]
+pub enum Crash {
+    /// The power of the machine goes; what each device keeps of what it had not flushed.
+    Power { cache: Survive, origin: Survive },
+    /// The daemon is killed; which of its operations in flight still end.
+    Kill(Survive),
+    /// The daemon dies, and the power of the cache alone goes.
+    CachePower(Survive),
+}
+
+/// A device operation as a scenario looks at it.
+#[derive(Clone, Debug)]
+pub struct Noted {
+    pub at: Instant,
+    pub id: OpId,
+    pub device: DeviceId,
+    /// None of a flush.
+    pub zone: Option<Zone>,
+    pub span: Span,
+    /// It changes what the device holds.
+    pub writes: bool,
+    pub data: Vec<Stamps>,
+    /// When it ended, and whether well.
+    pub ended: Option<(Instant, bool)>,
+}
+
+/// Everything around the engine.
+pub struct Scene {
+    pub cache: Device,
+    pub origin: Device,
+    pub oracle: Oracle,
+    pub load: Load,
+    pub trace: Trace,
+    agenda: Agenda<Entry>,
+    /// Workers whose next request waits for room.
+    crowd: VecDeque<u32>,
+    /// A request drawn already that waits for room.
+    ready: Option<(u32, Request<Stamps>)>,
+    /// Replies to requests from outside the load, for whoever asked.
+    pub answers: Vec<Reply<Stamps>>,
+    /// Device operations, if a scenario notes them.
+    pub noted: Option<Vec<Noted>>,
+    /// The first promise that was broken.
+    pub broken: Option<Broken>,
+    /// Device writes and flushes that ended in this turn.
+    persisted: bool,
+    replied: bool,
+}
+
+/// One engine in its scene.
+pub struct Simulation {
+    pub plan: Plan,
+    pub scene: Scene,
+    pub engine: Engine<Stamps>,
+    events: Vec<Event<Stamps>>,
+    chance: Chance,
+    /// When the last reply came, and the turns since time last passed.
+    last_reply: Instant,
+    turns_at_once: u64,
+    pub recoveries: u64,
+    /// Everything ran out: nothing will happen any more.
+    pub idle: bool,
+    /// Faults of the devices before this engine was started.
+    faults_before: u64,
+    /// Devices do not fail until this engine serves.
+    gentle: bool,
+}
+
+impl Simulation {
+    /// A freshly formatted cache before an origin with first contents, and an engine that recovers for the first time.
+    pub fn new(plan: Plan) -> Simulation {
+        let cache = formatted(&plan, Contents::blank(plan.config.geometry.data_start(), plan.limits[0].atoms));
+        Simulation::with_cache(plan, cache)
+    }
+
+    /// The same with a cache that holds `cache`, whoever wrote it.
+    pub fn with_cache(plan: Plan, cache: Contents) -> Simulation {
+        let geometry = &plan.config.geometry;
+        let chance = |stream| Chance::new(plan.seed, stream);
+        let blank = first_contents(&plan);
+        let scene = Scene {
+            cache: Device::new(DeviceId::Cache, geometry, cache, plan.limits[0], plan.speeds[0], chance("cache")),
+            oracle: Oracle::new(geometry, |atom| blank.stamp(atom)),
+            origin: Device::new(DeviceId::Origin, geometry, blank, plan.limits[1], plan.speeds[1], chance("origin")),
+            load: Load::new(plan.mix, geometry.block_atoms, geometry.volume_atoms, plan.requests, chance("load")),
+            trace: Trace::default(),
+            agenda: Agenda::new(Instant(1_000_000_000)),
+            crowd: VecDeque::new(),
+            ready: None,
+            answers: Vec::new(),
+            noted: None,
+            broken: None,
+            persisted: false,
+            replied: false,
+        };
+        Simulation::resume(plan, scene)
+    }
+
+    /// An engine that finds the devices as they are.
+    fn resume(plan: Plan, mut scene: Scene) -> Simulation {
+        scene.cache.rates = plan.rates[0];
+        scene.origin.rates = plan.rates[1];
+        let mut simulation = Simulation {
+            engine: Engine::new(plan.config.clone(), plan.limits),
+            chance: Chance::new(plan.seed, "world"),
+            plan,
+            scene,
+            events: Vec::new(),
+            last_reply: Instant::ZERO,
+            turns_at_once: 0,
+            recoveries: 1,
+            idle: false,
+            faults_before: 0,
+            gentle: false,
+        };
+        simulation.wake_all();
+        simulation.take_turn();
+        simulation
+    }
+
+    pub fn now(&self) -> Instant {
+        self.scene.agenda.now()
+    }
+
+    pub fn inspect(&self) -> Snapshot {
+        self.engine.inspect(self.now())
+    }
+
+    pub fn is_serving(&self) -> bool {
+        *self.engine.phase() == Phase::Serving
+    }
+
+    /// Lets every worker ask again, in its own time.
+    pub fn wake_all(&mut self) {
+        let now = self.now();
+        for worker in 0..self.plan.mix.workers {
+            let when = self.scene.load.wake(now);
+            self.scene.agenda.note(when, Entry::Wake(worker));
+        }
+        if self.plan.origin_leaves_every > 0 {
+            let after = Duration::from_micros(self.chance.spread(20_000, self.plan.origin_leaves_every * 20_000));
+            self.scene.agenda.note(now + after, Entry::OriginLeaves);
+        }
+    }
+
+    /// One moment. False: nothing is left to happen, or a promise was broken.
+    pub fn step(&mut self) -> bool {
+        let room = self.engine.room();
+        self.scene.admit(room, &mut self.events);
+        if self.events.is_empty() {
+            let next = [self.scene.agenda.next_time(), self.engine.deadline()].into_iter().flatten().min();
+            let Some(next) = next else {
+                self.idle = true;
+                self.check_not_stuck();
+                return false;
+            };
+            self.advance(next.max(self.now()));
+        }
+        self.take_turn();
+        self.scene.broken.is_none()
+    }
+
+    /// Lets time pass until `when`, at which point the engine is told what is due.
+    fn advance(&mut self, when: Instant) {
+        if when > self.now() {
+            self.turns_at_once = 0;
+        }
+        self.scene.agenda.advance(when);
+        while let Some(entry) = self.scene.agenda.pop() {
+            self.happen(entry);
+        }
+        if self.events.is_empty() {
+            self.events.push(Event::Tick);
+        }
+    }
+
+    fn happen(&mut self, entry: Entry) {
+        let (now, scene) = (self.scene.agenda.now(), &mut self.scene);
+        match entry {
+            Entry::Done(device, op) => scene.end(device, op, &mut self.events),
+            Entry::Late(op) => self.events.push(Event::Late(op)),
+            Entry::Wake(worker) => scene.crowd.push_back(worker),
+            Entry::OriginLeaves => {
+                let back = Duration::from_millis(self.chance.spread(1, 20_000));
+                scene.agenda.note(now + back, Entry::OriginReturns);
+                self.origin_goes();
+            }
+            Entry::OriginReturns => self.origin_returns(),
+            Entry::Drain => {
+                self.events.push(Event::Control(Control::Drain));
+                if self.chance.one_in(2) {
+                    scene.agenda.note(now + Duration::from_micros(self.chance.spread(10, 100_000)), Entry::CancelDrain);
+                }
+            }
+            Entry::CancelDrain => self.events.push(Event::Control(Control::CancelDrain)),
+        }
+    }
+
+    fn origin_returns(&mut self) {
+        let (now, scene) = (self.scene.agenda.now(), &mut self.scene);
+        if scene.origin.in_flight() > 0 {
+            // What was on its way fails first.
+            scene.agenda.note(now + Duration::from_millis(100), Entry::OriginReturns);
+            return;
+        }
+        let forgotten = self.chance.one_in(2);
+        self.origin_comes_back(forgotten);
+        let scene = &mut self.scene;
+        if self.plan.origin_leaves_every > 0 && !scene.load.is_done() {
+            let after = Duration::from_micros(self.chance.spread(20_000, self.plan.origin_leaves_every * 20_000));
+            scene.agenda.note(now + after, Entry::OriginLeaves);
+        }
+    }
+
+    /// The origin answers nothing any more; the engine hears of it in its next turn.
+    pub fn origin_goes(&mut self) {
+        self.scene.origin.go_away();
+        self.scene.oracle.origin_gone = true;
+        self.events.push(Event::Device(DeviceId::Origin, Change::Gone));
+    }
+
+    /// The origin answers again; nothing may be in flight there. Having `forgotten`, it lost any part of what was not flushed.
+    pub fn origin_comes_back(&mut self, forgotten: bool) {
+        let (now, scene) = (self.now(), &mut self.scene);
+        scene.origin.come_back(forgotten);
+        scene.oracle.origin_gone = false;
+        scene.oracle.unread(Span::new(0, scene.oracle.volume_atoms()));
+        scene.trace.note(now, 3, || format!("the origin is back{}", if forgotten { ", having forgotten what was not flushed" } else { "" }));
+        self.events.push(Event::Device(DeviceId::Origin, Change::Back));
+    }
+
+    /// The engine hears what has happened and says what it wants.
+    pub fn take_turn(&mut self) {
+        let now = self.now();
+        self.scene.persisted = false;
+        self.scene.replied = false;
+        for event in &self.events {
+            self.scene.trace.event(now, event);
+        }
+        turn(&mut self.engine, &mut self.scene, now, &mut self.events);
+        if self.gentle && self.is_serving() {
+            self.gentle = false;
+            [self.scene.cache.rates, self.scene.origin.rates] = self.plan.rates;
+        }
+        self.turns_at_once += 1;
+        if self.scene.replied || self.scene.oracle.pending() == 0 {
+            self.last_reply = now;
+        }
+        if now.since(self.last_reply) > STUCK || self.turns_at_once > STUCK_TURNS {
+            self.check_not_stuck();
+        }
+        if self.scene.load.wants_drain() && self.scene.replied && self.scene.load.mix.drain_every > 0 {
+            self.scene.agenda.note(now, Entry::Drain);
+        }
+    }
+
+    fn check_not_stuck(&mut self) {
+        if self.scene.oracle.pending() > 0 && self.scene.broken.is_none() {
+            let waits: Vec<String> = self.inspect().requests.iter().take(5).map(|(id, _, what)| format!("{id:?} for {what}")).collect();
+            self.scene.broken = Some(Broken(format!("stuck: {} requests wait: {}", self.scene.oracle.pending(), waits.join(", "))));
+        }
+    }
+
+    /// Did a device write or flush end in the last turn? (A place worth crashing at.)
+    pub fn persisted(&self) -> bool {
+        self.scene.persisted
+    }
+
+    /// A request from outside the load. Its reply comes to `scene.answers`.
+    pub fn ask(&mut self, span: Span, command: Command<Stamps>) -> tidegate_engine::request::RequestId {
+        let request = self.scene.load.ask(span, command);
+        let id = request.id;
+        self.scene.arrive(request, &mut self.events);
+        self.take_turn();
+        id
+    }
+
+    pub fn control(&mut self, control: Control) {
+        self.events.push(Event::Control(control));
+        self.take_turn();
+    }
+
+    /// Lets the operations of a held zone (none: flushes) end now.
+    pub fn release(&mut self, zone: Option<Zone>, device: DeviceId) {
+        let now = self.now();
+        for op in self.scene.device(device).release(zone) {
+            self.scene.agenda.note(now, Entry::Done(device, op));
+        }
+    }
+
+    /// Is anything on its way that will end by itself?
+    pub fn is_busy(&self) -> bool {
+        self.scene.agenda.next_time().is_some()
+    }
+
+    /// Lets `duration` pass.
+    pub fn pass(&mut self, duration: Duration) {
+        let until = self.now() + duration;
+        loop {
+            let next = [self.scene.agenda.next_time(), self.engine.deadline()].into_iter().flatten().min();
+            if next.is_none_or(|next| next > until) {
+                break;
+            }
+            if !self.step() {
+                return;
+            }
+        }
+        self.advance(until);
+        self.take_turn();
+    }
+
+    /// The engine ends here; the devices keep what the crash leaves them. The oracle knows; no new engine is started.
+    pub fn crash(&mut self, crash: &Crash) {
+        let (now, scene, chance) = (self.scene.agenda.now(), &mut self.scene, &mut self.chance);
+        match crash {
+            Crash::Power { cache, origin } => {
+                scene.cache = scene.cache.after_power_cut(cache, chance);
+                scene.origin = scene.origin.after_power_cut(origin, chance);
+            }
+            Crash::Kill(ended) => {
+                scene.cache = scene.cache.after_kill(ended, chance);
+                scene.origin = scene.origin.after_kill(ended, chance);
+            }
+            Crash::CachePower(cache) => {
+                scene.cache = scene.cache.after_power_cut(cache, chance);
+                scene.origin = scene.origin.after_kill(&Survive::Random, chance);
+            }
+        }
+        scene.trace.note(now, 4, || format!("CRASH: {crash:?}"));
+        scene.oracle.crash();
+        self.abandon();
+    }
+
+    /// The engine has stopped in order; a new one may be started. The devices keep everything.
+    pub fn abandon(&mut self) {
+        let scene = &mut self.scene;
+        scene.oracle.origin_gone = scene.origin.is_gone();
+        scene.load.cut_off();
+        scene.agenda.clear();
+        scene.crowd.clear();
+        scene.ready = None;
+        self.events.clear();
+    }
+
+    /// Has a device of this engine failed anything since it was started?
+    pub fn met_faults(&self) -> bool {
+        self.scene.cache.faults + self.scene.origin.faults > self.faults_before
+    }
+
+    /// A new engine, whose devices do not fail before it serves.
+    pub fn restart_without_faults(&mut self) {
+        self.scene.cache.rates = Rates::default();
+        self.scene.origin.rates = Rates::default();
+        self.restart();
+        self.gentle = true;
+    }
+
+    /// A new engine on the devices as they are.
+    pub fn restart(&mut self) {
+        let now = self.now();
+        self.scene.trace.note(now, 5, || "a new engine recovers".to_string());
+        self.engine = Engine::new(self.plan.config.clone(), self.plan.limits);
+        self.recoveries += 1;
+        self.last_reply = now;
+        self.idle = false;
+        self.faults_before = self.scene.cache.faults + self.scene.origin.faults;
+        self.wake_all();
+        self.take_turn();
+    }
+
+    /// Both devices work from now on.
+    pub fn heal(&mut self) {
+        self.plan.rates = Default::default();
+        self.plan.origin_leaves_every = 0;
+        self.scene.cache.heal();
+        self.scene.origin.heal();
+    }
+}
+
+impl Scene {
+    fn device(&mut self, id: DeviceId) -> &mut Device {
+        match id {
+            DeviceId::Cache => &mut self.cache,
+            DeviceId::Origin => &mut self.origin,
+        }
+    }
+
+    /// Requests of waiting workers arrive, as many as the engine has room for.
+    fn admit(&mut self, mut room: Room, events: &mut Vec<Event<Stamps>>) {
+        while room.requests > 0 {
+            let next = self.ready.take().or_else(|| {
+                let worker = self.crowd.pop_front()?;
+                Some((worker, self.load.next(worker)?))
+            });
+            let Some((worker, request)) = next else {
+                if self.crowd.is_empty() {
+                    return;
+                }
+                continue;
+            };
+            let bytes = if matches!(request.command, Command::Read | Command::Write { .. }) { request.span.bytes() } else { 0 };
+            if bytes > room.bytes {
+                self.ready = Some((worker, request));
+                return;
+            }
+            room = Room { requests: room.requests - 1, bytes: room.bytes - bytes };
+            self.arrive(request, events);
+        }
+    }
+
+    fn arrive(&mut self, request: Request<Stamps>, events: &mut Vec<Event<Stamps>>) {
+        self.oracle.submit(&request);
+        events.push(Event::Arrived(request));
+    }
+
+    fn end(&mut self, device: DeviceId, op: OpId, events: &mut Vec<Event<Stamps>>) {
+        let before = self.cache.ended + self.origin.ended;
+        let done = self.device(device).finish(op);
+        let ended = self.cache.ended + self.origin.ended > before;
+        self.persisted |= ended;
+        self.oracle.writes_may_fail |= ended && done.result.is_err() && device == DeviceId::Cache;
+        self.tell_harm();
+        let now = self.agenda.now();
+        if let Some(noted) = self.noted.iter_mut().flatten().find(|noted| noted.id == done.id && noted.ended.is_none()) {
+            noted.ended = Some((now, done.result.is_ok()));
+        }
+        events.push(Event::Completed(done));
+    }
+
+    fn tell_harm(&mut self) {
+        for harm in self.cache.take_harm().into_iter().chain(self.origin.take_harm()) {
+            match harm {
+                Harm::Slots(stamps) => self.oracle.hurt(&stamps),
+                Harm::Unread(span) => self.oracle.unread(span),
+            }
+        }
+    }
+
+    /// One atom of the cache rots.
+    pub fn rot(&mut self, atom: u64) {
+        self.cache.rot(atom);
+        self.tell_harm();
+    }
+}
+
+impl Noted {
+    fn of(at: Instant, op: &Op<Stamps>) -> Noted {
+        let (zone, span, writes, data) = match &op.action {
+            Action::Read(zone, span) | Action::Allocation(zone, span) => (Some(*zone), *span, false, Vec::new()),
+            Action::Write(zone, span, parts) => (Some(*zone), *span, true, parts.clone()),
+            Action::Zero(zone, span, _) => (Some(*zone), *span, true, vec![Stamps::zero(span.atoms)]),
+            Action::Flush => (None, Span::default(), false, Vec::new()),
+        };
+        Noted { at, id: op.id, device: op.device, zone, span, writes, data, ended: None }
+    }
+}
+
+impl World<Stamps> for Scene {
+    fn start(&mut self, now: Instant, op: Op<Stamps>) {
+        self.trace.op(now, &op);
+        if let Some(noted) = &mut self.noted {
+            noted.push(Noted::of(now, &op));
+        }
+        let (device, id) = (op.device, op.id);
+        if let Some(Schedule { done, late }) = self.device(device).start(now, op) {
+            self.agenda.note(done, Entry::Done(device, id));
+            if let Some(late) = late {
+                self.agenda.note(late, Entry::Late(id));
+            }
+        }
+    }
+
+    fn reply(&mut self, now: Instant, reply: Reply<Stamps>) {
+        self.trace.reply(now, &reply);
+        self.replied = true;
+        if let Err(broken) = self.oracle.reply(&reply) {
+            self.broken.get_or_insert(broken);
+        }
+        match self.load.replied(reply.id) {
+            Some(worker) => {
+                let wake = self.load.wake(now);
+                self.agenda.note(wake, Entry::Wake(worker));
+            }
+            None => self.answers.push(reply),
+        }
+    }
+}
+
+/// The cache as `tidegate create` leaves it, on an SSD that held `contents` before.
+pub fn formatted(plan: &Plan, mut contents: Contents) -> Contents {
+    for step in create_steps(&superblock(plan)) {
+        match step {
+            Step::Write(_, span, bytes) => contents.write(span.start, &Stamps::from_bytes(&bytes)),
+            Step::Flush => {}
+        }
+    }
+    contents
+}
+
+/// The superblock of a plan's fresh cache.
+pub fn superblock(plan: &Plan) -> Superblock {
+    Superblock::new(plan.config.format, plan.config.geometry, [7; 16], plan.config.origin)
+}
+
+/// What the origin holds at first: stamps that tell the atom, and zeros in some stretches.
+fn first_contents(plan: &Plan) -> Contents {
+    const STRETCH: u64 = 64;
+    let mut chance = Chance::new(plan.seed, "first contents");
+    let mut contents = Contents::blank(0, plan.limits[1].atoms);
+    for start in (0..plan.config.geometry.volume_atoms).step_by(STRETCH as usize) {
+        if chance.percent(plan.blank_percent) {
+            continue;
+        }
+        let atoms = STRETCH.min(plan.config.geometry.volume_atoms - start);
+        let stamps: Vec<u64> = (start..start + atoms).map(|atom| stamp(0, atom)).collect();
+        contents.write(start, &Stamps::from_stamps(&stamps));
+    }
+    contents
+}
+
+/// All stamps of a reply's payloads, in order.
+pub fn stamps_of(parts: &[Stamps]) -> Vec<u64> {
+    let mut stamps = Vec::with_capacity(parts.iter().map(|part| part.atoms() as usize).sum());
+    parts.iter().for_each(|part| stamps.extend(part.stamps()));
+    stamps
+}

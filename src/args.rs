@@ -1,0 +1,256 @@
+//! The command line: what can be asked, in words that teach. No work is done here.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::{Args, Parser, Subcommand};
+use tidegate_daemon::front::nbd::Address;
+
+use crate::units::parse_size;
+
+/// The folder that `up`, `create`, `status` and `drain` use when none is named.
+pub const DIR: &str = "./tidegate-data";
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  0   done; of `check`: no damage; of `drain`: nothing is dirty any more
+  1   `check` found damage, `sim` found a violation, `drain` was cancelled, or no daemon answered
+  2   a flag or its value is wrong; nothing was created or changed
+  65  what is stored is damaged
+  66  the cache or the origin is missing or cannot be read
+  71  the system refused memory or io_uring
+  73  a file or socket could not be created
+  74  a device failed
+  75  the cache or the origin is in use by somebody else
+  77  permission denied
+  78  the configuration is wrong (the message names path:line:column), or a device holds what tidegate must not touch:
+      another file system, another volume's cache, a newer version, the wrong size
+
+Examples:
+  tidegate up                               a volume of 8 GiB in ./tidegate-data, ready in a second
+  tidegate up --origin /dev/sdb --cache /dev/nvme0n1p3 --dir /var/lib/tidegate
+  tidegate status                           what the volume does
+  tidegate drain && kill %1                 everything home on the origin, then stop";
+
+/// A disk as slow as it is large, and an SSD in front of it: writes are taken in at once and go home when the disk has time.
+#[derive(Debug, Parser)]
+#[command(name = "tidegate", version, after_help = EXIT_CODES, max_term_width = 110)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Serve the volume of a folder; the first run makes everything that is missing
+    Up(Up),
+    /// Make the files of a volume, or format a cache, without serving
+    Create(Create),
+    /// Serve the volume that a configuration file describes; nothing is created
+    Serve(Serve),
+    /// Show what a running volume does
+    Status(Status),
+    /// Send everything dirty home to the origin, while the volume stays in use
+    Drain(Drain),
+    /// Look for damage in a cache that nobody serves; changes nothing
+    Check(Check),
+    /// The simulated world: many runs with crashes and faults, or one of them told as a story
+    #[command(subcommand)]
+    Sim(Sim),
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tidegate up                                    everything in ./tidegate-data: origin.img of 8 GiB (sparse), cache.img of 1 GiB
+  tidegate up --origin disk.img                  an existing image or device keeps its contents; only the cache is made
+  tidegate up --nbd tcp:127.0.0.1:10809          NBD over TCP instead of a Unix socket
+
+When it serves it prints one line `ready: URI` and how to connect. SIGTERM or Ctrl-C make every acknowledged write durable and stop;
+a second one stops at once and loses nothing that was flushed.")]
+pub struct Up {
+    /// Folder of the volume: config.toml, the sockets, and the images that are not named elsewhere
+    #[arg(long, value_name = "DIR", default_value = DIR)]
+    pub dir: PathBuf,
+    /// The slow device or file; keeps its contents [default: DIR/origin.img, made with 8 GiB if missing]
+    #[arg(long, value_name = "PATH")]
+    pub origin: Option<PathBuf>,
+    /// The fast device or file that tidegate owns; formatted if blank, refused if it holds something else
+    /// [default: DIR/cache.img, made with 1 GiB on the first run]
+    #[arg(long, value_name = "PATH")]
+    pub cache: Option<PathBuf>,
+    /// Where NBD clients connect: unix:PATH or tcp:127.0.0.1:PORT (loopback only: there is no TLS yet)
+    /// [default: unix:DIR/nbd.sock]
+    #[arg(long, value_name = "ADDR", value_parser = Address::from_str)]
+    pub nbd: Option<Address>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tidegate create --dir vm7 --origin-size 100GiB --cache-size 4GiB
+  tidegate create --origin /dev/sdb --cache /dev/nvme0n1p3 --force    overwrites what is on the cache, never the origin
+
+An origin that exists is never changed. A cache that holds anything is refused without --force; what was dirty in it is lost with it.")]
+pub struct Create {
+    /// Folder of the volume
+    #[arg(long, value_name = "DIR", default_value = DIR)]
+    pub dir: PathBuf,
+    /// The slow device or file; made as a sparse file if missing [default: DIR/origin.img]
+    #[arg(long, value_name = "PATH")]
+    pub origin: Option<PathBuf>,
+    /// Size of an origin file that is made
+    #[arg(long, value_name = "SIZE", default_value = "8GiB", value_parser = parse_size)]
+    pub origin_size: u64,
+    /// The fast device or file; made as a file if missing [default: DIR/cache.img]
+    #[arg(long, value_name = "PATH")]
+    pub cache: Option<PathBuf>,
+    /// Size of a cache file that is made
+    #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = parse_size)]
+    pub cache_size: u64,
+    /// Format the cache even if it holds something; everything on it is lost
+    #[arg(long)]
+    pub force: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Example:\n  tidegate serve --config /var/lib/tidegate/config.toml\n\nPrints the same `ready:` line as `tidegate up`."
+)]
+pub struct Serve {
+    /// The configuration; paths it leaves out are files beside it
+    #[arg(long, value_name = "FILE")]
+    pub config: PathBuf,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  tidegate status\n  tidegate status --json | jq .dirty_blocks")]
+pub struct Status {
+    /// Folder of the volume
+    #[arg(long, value_name = "DIR", default_value = DIR)]
+    pub dir: PathBuf,
+    /// One JSON object: sizes in bytes or 4 KiB blocks, latencies in nanoseconds, counters since the start
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  tidegate drain && kill %1       the origin alone now holds everything
+
+Ctrl-C cancels the drain; what has gone home stays there. Clients may go on writing: drain ends when nothing is dirty.")]
+pub struct Drain {
+    /// Folder of the volume
+    #[arg(long, value_name = "DIR", default_value = DIR)]
+    pub dir: PathBuf,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tidegate check --cache ./tidegate-data/cache.img
+  tidegate check --cache /dev/nvme0n1p3 --json
+
+Finds every damage that a start would find, and starts nothing. Exit code 0: none; 1: damage.")]
+pub struct Check {
+    /// The cache
+    #[arg(long, value_name = "PATH")]
+    pub cache: PathBuf,
+    /// One JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Sim {
+    /// Run many seeds with crashes and device faults, and compare every answer with an oracle
+    Swarm(Swarm),
+    /// Run one seed again and tell what happened, step by step
+    Replay(Replay),
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  tidegate sim swarm --seeds 2000 --ops 5000
+
+The same seed gives the same run on every machine. Exit code 1 on a violation, with its seed and the command that replays it.")]
+pub struct Swarm {
+    /// How many seeds
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub seeds: u64,
+    /// Client operations of each seed
+    #[arg(long, value_name = "M", value_parser = clap::value_parser!(u64).range(1..))]
+    pub ops: u64,
+    /// The first of them
+    #[arg(long, value_name = "S", default_value_t = 0)]
+    pub first_seed: u64,
+    /// One JSON object: {"seeds", "ops", "recoveries", "violations", "trace"}
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  tidegate sim replay 1742 --ops 5000")]
+pub struct Replay {
+    /// The seed
+    pub seed: u64,
+    /// Client operations; as in the swarm that named the seed
+    #[arg(long, value_name = "M", default_value_t = 5000, value_parser = clap::value_parser!(u64).range(1..))]
+    pub ops: u64,
+}
+
+/// What is wrong with the flags, in one line however long the argument was.
+pub fn one_line(error: &clap::Error) -> String {
+    const CHARS_MAX: usize = 400;
+    let rendered = error.to_string();
+    // clap writes the matter first, then an empty line, then usage and hints.
+    let matter: Vec<&str> = rendered.lines().take_while(|line| !line.trim().is_empty()).map(str::trim).collect();
+    let matter = matter.join(" ");
+    let chars = matter.chars().count();
+    let matter = if chars <= CHARS_MAX {
+        matter
+    } else {
+        let head: String = matter.chars().take(CHARS_MAX / 2).collect();
+        let tail: String = matter.chars().skip(chars - CHARS_MAX / 2).collect();
+        format!("{head}…{tail}")
+    };
+    format!("{}; see `tidegate --help`", matter.strip_prefix("error: ").unwrap_or(&matter))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_wrong_flag_is_one_line_that_names_it() {
+        let long = "9".repeat(1 << 20);
+        for (line, expected) in [
+            (vec!["up", "--orgin", "x"], "unexpected argument '--orgin' found"),
+            (vec!["up", "--nbd", "nowhere"], "invalid value 'nowhere' for '--nbd <ADDR>': NBD address: `nowhere` is neither"),
+            (vec!["create", "--cache-size", "8"], "invalid value '8' for '--cache-size <SIZE>': \"8\" has no unit"),
+            (vec!["create", "--cache-size", &long], "invalid value '999"),
+            (vec!["check"], "the following required arguments were not provided: --cache <PATH>"),
+            (vec!["up", "--dir"], "a value is required for '--dir <DIR>' but none was supplied"),
+            (vec!["up", "--dir", "a", "--dir", "b"], "the argument '--dir <DIR>' cannot be used multiple times"),
+            (vec!["sim", "swarm", "--seeds", "0", "--ops", "1"], "invalid value '0' for '--seeds <N>'"),
+            (
+                vec!["sim", "swarm", "--seeds", "18446744073709551616", "--ops", "1"],
+                "invalid value '18446744073709551616' for '--seeds <N>'",
+            ),
+            (vec!["fly"], "unrecognized subcommand 'fly'"),
+        ] {
+            let arguments = ["tidegate"].into_iter().chain(line.iter().copied());
+            let message = one_line(&Cli::try_parse_from(arguments).unwrap_err());
+            assert!(message.starts_with(expected), "{message}");
+            assert!(message.len() < 1000 && !message.contains('\n'), "{message}");
+        }
+    }
+}

@@ -1,0 +1,397 @@
+//! `config.toml`: what a volume consists of and every knob, read whole or refused whole.
+//!
+//! A refusal is one line, `path:line:column: what; what to do`, and the exit code [`EX_CONFIG`]. Nothing is created before the file
+//! was read and found good.
+
+use std::fmt::Write as _;
+use std::fs::OpenOptions;
+use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use tidegate_daemon::front::nbd::Address;
+use tidegate_daemon::volume::Knobs;
+use tidegate_engine::time::Duration;
+
+use crate::units;
+use crate::up::Named;
+
+/// Its name in the folder of a volume.
+pub const FILE_NAME: &str = "config.toml";
+/// Exit code of a configuration that is refused (sysexits.h).
+pub const EX_CONFIG: u8 = 78;
+/// The largest configuration file, in bytes.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// One volume, ready to be served: every path absolute, every knob set or left to the engine's default (`None`).
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub origin: PathBuf,
+    pub cache: PathBuf,
+    pub nbd: Address,
+    pub control: PathBuf,
+    pub knobs: Knobs,
+}
+
+/// What a configuration file may say; what it leaves out keeps its default.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct File {
+    pub origin: Option<PathBuf>,
+    pub cache: Option<PathBuf>,
+    #[serde(deserialize_with = "nbd_address")]
+    pub nbd: Option<Address>,
+    pub control: Option<PathBuf>,
+    gate: Gate,
+    log: Log,
+    limits: Limits,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Gate {
+    free_floor: Option<Share>,
+    reserve: Option<Share>,
+    dirty_high: Option<Share>,
+    wait: Option<Span>,
+    max_dirty_age: Option<Span>,
+    destage_depth: Option<Count>,
+    destage_batch: Option<Size>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Log {
+    window: Option<Size>,
+    flush_age: Option<Span>,
+    fill: Option<bool>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Limits {
+    requests: Option<Count>,
+    bytes: Option<Size>,
+}
+
+/// The smallest and largest sizes that make sense; beyond them is a typing error, or a machine that would not start.
+const WINDOW_BYTES: (u64, u64) = (1 << 20, 1 << 30);
+const BATCH_BYTES: (u64, u64) = (64 << 10, 1 << 30);
+/// At least the largest request that NBD clients send without asking (32 MiB).
+const REQUEST_BYTES: (u64, u64) = (32 << 20, 64 << 30);
+const COUNT_MAX: u64 = 65_536;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+struct Share(u32);
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+struct Size(u64);
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+struct Span(Duration);
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "i64")]
+struct Count(usize);
+
+impl TryFrom<String> for Share {
+    type Error = String;
+    fn try_from(text: String) -> Result<Self, String> {
+        units::parse_share(&text).map(Share)
+    }
+}
+
+impl TryFrom<String> for Size {
+    type Error = String;
+    fn try_from(text: String) -> Result<Self, String> {
+        units::parse_size(&text).map(Size)
+    }
+}
+
+impl TryFrom<String> for Span {
+    type Error = String;
+    fn try_from(text: String) -> Result<Self, String> {
+        units::parse_duration(&text).map(Span)
+    }
+}
+
+impl TryFrom<i64> for Count {
+    type Error = String;
+    fn try_from(number: i64) -> Result<Self, String> {
+        match u64::try_from(number) {
+            Ok(count @ 1..=COUNT_MAX) => Ok(Count(count as usize)),
+            _ => Err(format!("{number} is not a count from 1 to {COUNT_MAX}")),
+        }
+    }
+}
+
+fn nbd_address<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Address>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    text.parse().map(Some).map_err(serde::de::Error::custom)
+}
+
+/// Reads a configuration file. The error is one line that names the place in it.
+pub fn read(path: &Path) -> Result<File, String> {
+    let text = read_text(path).map_err(|what| format!("{}: {what}", path.display()))?;
+    let at = |offset: usize, what: &str| {
+        let (line, column) = place(&text, offset);
+        format!("{}:{line}:{column}: {what}", path.display())
+    };
+    let file: File = toml::from_str(&text).map_err(|error| {
+        let what = error.message().lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ");
+        at(error.span().map_or(0, |span| span.start), &what)
+    })?;
+    file.validate().map_err(|(key, what)| at(find_key(&text, key), &what))?;
+    Ok(file)
+}
+
+fn read_text(path: &Path) -> Result<String, String> {
+    // Opened first and looked at afterwards: what was checked is what is read. Without waiting: a pipe must not hold the start up.
+    let missing = |error: std::io::Error| format!("{error}; `tidegate up` writes a first configuration");
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC).open(path).map_err(missing)?;
+    let metadata = file.metadata().map_err(|error| error.to_string())?;
+    if !metadata.is_file() {
+        return Err("not a regular file; name a configuration file".to_owned());
+    }
+    let mut bytes = Vec::new();
+    file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
+    if bytes.len() as u64 > FILE_BYTES_MAX {
+        return Err("larger than 1 MiB; this is no configuration of tidegate".to_owned());
+    }
+    if bytes.starts_with(b"\xef\xbb\xbf") {
+        return Err("begins with a byte order mark; save it as plain UTF-8".to_owned());
+    }
+    String::from_utf8(bytes).map_err(|error| format!("byte {} is not UTF-8; save it as plain UTF-8", error.utf8_error().valid_up_to()))
+}
+
+/// Line and column of a byte, both counted from 1; columns in characters.
+fn place(text: &str, offset: usize) -> (usize, usize) {
+    let before = text.get(..offset).unwrap_or(text);
+    let line_start = before.rfind('\n').map_or(0, |end| end + 1);
+    (before.matches('\n').count() + 1, before[line_start..].chars().count() + 1)
+}
+
+/// Where a key of the last part of `section.key` stands: the line that assigns it.
+fn find_key(text: &str, key: &str) -> usize {
+    let mut offset = 0;
+    for line in text.split_inclusive('\n') {
+        let indent = line.len() - line.trim_start().len();
+        if line.trim_start().strip_prefix(key).is_some_and(|rest| rest.trim_start().starts_with('=')) {
+            return offset + indent;
+        }
+        offset += line.len();
+    }
+    0
+}
+
+impl File {
+    /// Relations between values, and paths. The error names the key whose line is to blame.
+    fn validate(&self) -> Result<(), (&'static str, String)> {
+        let unix = match &self.nbd {
+            Some(Address::Unix(path)) => Some(path),
+            Some(Address::Tcp(_)) | None => None,
+        };
+        for (key, path) in
+            [("origin", self.origin.as_ref()), ("cache", self.cache.as_ref()), ("nbd", unix), ("control", self.control.as_ref())]
+        {
+            if path.is_some_and(|path| !path.is_absolute()) {
+                return Err((key, format!("`{key}` is a relative path; write it from / on")));
+            }
+        }
+        if self.origin.is_some() && self.origin == self.cache {
+            return Err(("cache", "`cache` and `origin` are the same; the cache must be a device or file of its own".to_owned()));
+        }
+        let within = |key: &'static str, size: Option<Size>, (least, most): (u64, u64)| match size {
+            Some(Size(bytes)) if bytes < least || bytes > most => {
+                Err((key, format!("`{key}` must be from {} to {}", units::show_size(least), units::show_size(most))))
+            }
+            _ => Ok(()),
+        };
+        within("destage_batch", self.gate.destage_batch, BATCH_BYTES)?;
+        within("window", self.log.window, WINDOW_BYTES)?;
+        within("bytes", self.limits.bytes, REQUEST_BYTES)?;
+        let floor = self.gate.free_floor.map_or(10, |share| share.0);
+        let reserve = self.gate.reserve.map_or(2, |share| share.0);
+        if reserve > floor {
+            return Err(("reserve", format!("`reserve` ({reserve}%) must not exceed `free_floor` ({floor}%)")));
+        }
+        if floor > 90 {
+            return Err(("free_floor", "`free_floor` must be at most 90%, or nothing would stay in the cache".to_owned()));
+        }
+        Ok(())
+    }
+
+    /// What the command line names counts more than the file.
+    pub fn override_with(&mut self, named: Named) {
+        self.origin = named.origin.or(self.origin.take());
+        self.cache = named.cache.or(self.cache.take());
+        self.nbd = named.nbd.or(self.nbd.take());
+    }
+
+    fn knobs(&self) -> Knobs {
+        Knobs {
+            free_floor: self.gate.free_floor.map(|share| share.0),
+            reserve: self.gate.reserve.map(|share| share.0),
+            dirty_high: self.gate.dirty_high.map(|share| share.0),
+            wait: self.gate.wait.map(|span| span.0),
+            max_dirty_age: self.gate.max_dirty_age.map(|span| span.0),
+            destage_depth: self.gate.destage_depth.map(|count| count.0),
+            destage_batch: self.gate.destage_batch.map(|size| size.0),
+            window: self.log.window.map(|size| size.0),
+            flush_age: self.log.flush_age.map(|span| span.0),
+            fill: self.log.fill,
+            requests: self.limits.requests.map(|count| count.0),
+            bytes: self.limits.bytes.map(|size| size.0),
+        }
+    }
+
+    /// The volume of a folder: what the file says, and the folder's own files for what it leaves out.
+    pub fn in_folder(self, folder: &Path) -> Config {
+        let knobs = self.knobs();
+        Config {
+            origin: self.origin.unwrap_or_else(|| folder.join("origin.img")),
+            cache: self.cache.unwrap_or_else(|| folder.join("cache.img")),
+            nbd: self.nbd.unwrap_or_else(|| Address::Unix(folder.join("nbd.sock"))),
+            control: self.control.unwrap_or_else(|| folder.join("control.sock")),
+            knobs,
+        }
+    }
+}
+
+/// The file that a first run writes: every knob with its default and unit. What was given on the command line is set in it; the rest
+/// is shown and commented out, so that a later version may have better defaults.
+pub fn first_file(origin: Option<&Path>, cache: Option<&Path>, nbd: Option<&Address>) -> String {
+    let mut text = String::from(
+        "# A tidegate volume. Lines that begin with # show the defaults; remove the # to change one.\n\
+         # Read when the daemon starts. Sizes: B KiB MiB GiB TiB. Durations: us ms s min h d. Shares: per cent of the cache.\n\n",
+    );
+    let mut path_line = |key: &str, value: Option<String>, default: &str, about: &str| {
+        let quoted = |text: &str| toml::Value::String(text.to_owned()).to_string();
+        let _ = match value {
+            Some(value) => writeln!(text, "# {about}\n{key} = {}\n", quoted(&value)),
+            None => writeln!(text, "# {about}\n# Default: {default} beside this file.\n#{key} = \"/path/to/{default}\"\n"),
+        };
+    };
+    let shown = |path: &Path| path.display().to_string();
+    path_line(
+        "origin",
+        origin.map(shown),
+        "origin.img",
+        "The slow device or file whose contents the volume shows. It carries no header and stays usable alone.",
+    );
+    path_line("cache", cache.map(shown), "cache.img", "The fast device or file that tidegate owns.");
+    path_line(
+        "nbd",
+        nbd.map(Address::to_string),
+        "nbd.sock",
+        "Where NBD clients connect: the path of a Unix socket, or an address such as \"127.0.0.1:10809\".",
+    );
+    path_line("control", None, "control.sock", "Where `tidegate status` and `tidegate drain` ask.");
+    text.push_str(KNOBS);
+    text
+}
+
+const KNOBS: &str = r#"[gate]
+# When dirty blocks go home to the origin.
+# Free sets (1 MiB each) below which room is made when the volume is idle.
+#free_floor = "10%"
+# Free sets that only client writes may take; what is read from the origin is not kept in them.
+#reserve = "2%"
+# Sets holding dirty blocks above which destaging does not wait for idleness.
+#dirty_high = "70%"
+# No request for so long: the volume is idle.
+#wait = "2s"
+# A dirty block older than this goes home without waiting for idleness.
+#max_dirty_age = "10min"
+# Writes to the origin in flight at once while destaging: the queue of a hard disk.
+#destage_depth = 32
+# Written to the origin between two flushes of it.
+#destage_batch = "16MiB"
+
+[log]
+# Written to the cache and not yet flushed there; held in memory meanwhile.
+# Default: a sixteenth of the cache's metadata, from 4 MiB to 64 MiB.
+#window = "4MiB"
+# tidegate flushes the cache by itself when the oldest unflushed write is this old.
+#flush_age = "1s"
+# Keep in the cache what was read from the origin.
+#fill = true
+
+[limits]
+# Requests of all clients worked on at once; more wait in their sockets.
+#requests = 1024
+# Bytes of these requests held in memory.
+#bytes = "256MiB"
+"#;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Reads `text` as a file; the error without the folder in front.
+    fn check(text: &[u8]) -> Result<File, String> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("config.toml");
+        std::fs::write(&path, text).unwrap();
+        let strip = format!("{}/", folder.path().display());
+        read(&path).map_err(|error| error.replace(&strip, ""))
+    }
+
+    #[test]
+    fn the_first_file_says_only_defaults() {
+        let file = check(first_file(None, None, None).as_bytes()).unwrap();
+        assert_eq!(file, File::default());
+    }
+
+    #[test]
+    fn every_knob_of_the_first_file_can_be_turned_on_as_it_stands() {
+        let text = first_file(None, None, None);
+        let keys = KNOBS.lines().filter(|line| line.starts_with('#') && !line.starts_with("# ")).count();
+        let enabled: String = text
+            .lines()
+            .map(|line| if line.starts_with('#') && !line.starts_with("# ") { &line[1..] } else { line })
+            .flat_map(|line| [line, "\n"])
+            .collect();
+        let file = check(enabled.as_bytes()).unwrap();
+        let knobs = format!("{:?}", file.knobs());
+        assert!(!knobs.contains("None"), "a knob is not in the file: {knobs}");
+        assert_eq!(knobs.matches("Some").count(), keys, "a line of the file is no knob");
+    }
+
+    #[test]
+    fn what_was_given_is_written_down() {
+        let address = Address::Tcp("127.0.0.1:10809".parse().unwrap());
+        let text = first_file(Some(Path::new("/dev/sd\"b")), None, Some(&address));
+        let config = check(text.as_bytes()).unwrap().in_folder(Path::new("/srv/tide"));
+        assert_eq!(config.origin, Path::new("/dev/sd\"b"));
+        assert_eq!(config.cache, Path::new("/srv/tide/cache.img"));
+        assert_eq!(config.nbd, address);
+    }
+
+    #[test]
+    fn a_bad_file_is_refused_with_its_place() {
+        for (text, expected) in [
+            ("orgin = \"/a\"\n", "config.toml:1:1: unknown field `orgin`"),
+            ("[gate]\nwait = 2\n", "config.toml:2:8: invalid type: integer `2`, expected a string"),
+            ("[gate]\n  wait = \"2\"\n", "config.toml:2:10: \"2\" has no unit"),
+            ("[gate]\nwait = \"2s\"\nwait = \"3s\"\n", "config.toml:3:1: duplicate key"),
+            ("[gate\n", "config.toml:1:6: "),
+            ("[gate]\ndestage_depth = 0\n", "config.toml:2:17: 0 is not a count from 1 to 65536"),
+            ("[gate]\ndestage_depth = 99999999999999999999\n", "config.toml:2:17: "),
+            ("[log]\nfill = \"yes\"\n", "config.toml:2:8: invalid type: string \"yes\", expected a boolean"),
+            ("[log]\nwindow = \"1B\"\n", "config.toml:2:1: `window` must be from 1.0 MiB to 1.0 GiB"),
+            ("origin = \"disk.img\"\n", "config.toml:1:1: `origin` is a relative path"),
+            ("origin = \"/a\"\ncache = \"/a\"\n", "config.toml:2:1: `cache` and `origin` are the same"),
+            ("nbd = \"10809\"\n", "config.toml:1:7: NBD address: `10809` is neither unix:PATH nor IP:PORT"),
+            ("[gate]\nreserve = \"20%\"\n", "config.toml:2:1: `reserve` (20%) must not exceed `free_floor` (10%)"),
+            ("\u{feff}", "config.toml: begins with a byte order mark"),
+        ] {
+            let error = check(text.as_bytes()).unwrap_err();
+            assert!(error.starts_with(expected), "{text:?}: {error}");
+            assert!(!error.contains('\n'), "{error:?}");
+        }
+        assert!(check(b"origin = \"\xff\"\n").unwrap_err().starts_with("config.toml: byte 10 is not UTF-8"));
+        assert!(check(&vec![b'#'; (1 << 20) + 1]).unwrap_err().starts_with("config.toml: larger than 1 MiB"));
+    }
+}

@@ -1,0 +1,46 @@
+//! `tidegate create`: the files and the format of a volume, without serving it.
+
+use std::fs;
+use std::process::ExitCode;
+
+use tidegate_daemon::Failure;
+use tidegate_daemon::create::{CreateOptions, create};
+
+use crate::args::Create;
+use crate::config::{self, File};
+use crate::up::{self, Named};
+use crate::{say, units};
+
+pub fn run(args: &Create) -> Result<ExitCode, Failure> {
+    let folder = up::absolute(&args.dir)?;
+    let path = folder.join(config::FILE_NAME);
+    let is_new = fs::symlink_metadata(&path).is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound);
+    let mut file = if is_new { File::default() } else { up::read(&path)? };
+    let absolute = |path: &Option<_>| path.as_deref().map(up::absolute).transpose();
+    let named = Named { origin: absolute(&args.origin)?, cache: absolute(&args.cache)?, nbd: None };
+    file.override_with(named.clone());
+    let volume = file.in_folder(&folder);
+    up::make_folder(&folder)?;
+    let options = CreateOptions {
+        origin_bytes: Some(args.origin_size),
+        cache_bytes: Some(args.cache_size),
+        force: args.force,
+        ..CreateOptions::new(volume.origin.clone(), volume.cache.clone())
+    };
+    let created = create(&options)?;
+    if is_new {
+        up::write_config(&path, &named)?;
+    }
+    created.notes.iter().for_each(|note| eprintln!("tidegate: {note}"));
+    say(&format!(
+        "origin {}: {}, {}\ncache {}: formatted, {} sets{}\nserve it with `tidegate up --dir {}`",
+        volume.origin.display(),
+        units::show_size(created.volume_bytes()),
+        if created.origin_is_new { "new and sparse" } else { "kept as it is" },
+        volume.cache.display(),
+        created.geometry.sets,
+        if created.cache_is_new { ", new" } else { "" },
+        folder.display(),
+    ));
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,67 @@
+//! `tidegate sim`: runs in the simulated world, and the story of one of them.
+
+use std::io::{BufWriter, ErrorKind, Write};
+use std::process::ExitCode;
+use std::time::Instant;
+
+use serde_json::json;
+use tidegate_daemon::Failure;
+use tidegate_sim::replay::replay as tell;
+use tidegate_sim::swarm::{Options, Report, swarm as run};
+
+use crate::args::{Replay, Swarm};
+use crate::progress::Progress;
+use crate::{say, units};
+
+/// Exit code of a violation.
+const VIOLATION: u8 = 1;
+/// Violations that are shown; one is enough to start with.
+const SHOWN_MAX: usize = 10;
+
+pub fn swarm(args: &Swarm) -> Result<ExitCode, Failure> {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let options = Options { first_seed: args.first_seed, seeds: args.seeds, ops: args.ops, threads, ..Options::default() };
+    let started = Instant::now();
+    let mut bar = Progress::new("swarm");
+    let report = run(&options, &mut |so_far| {
+        bar.show(so_far.seeds, so_far.of, &format!("{} recoveries, {} violations", so_far.recoveries, so_far.violations))
+    });
+    drop(bar);
+    if args.json {
+        say(&json!(report).to_string());
+    } else {
+        let time = units::show_seconds(started.elapsed().as_secs_f64());
+        let (violations, trace) = (report.violations.len(), report.trace);
+        say(&format!(
+            "{} seeds, {} operations, {} recoveries in {time}: {violations} violations (trace {trace:016x})",
+            report.seeds, report.ops, report.recoveries
+        ));
+    }
+    show_violations(&report, args.ops);
+    Ok(if report.violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(VIOLATION) })
+}
+
+/// On standard error, so that the report stays one object: what broke, and how to see it again.
+fn show_violations(report: &Report, ops: u64) {
+    for violation in report.violations.iter().take(SHOWN_MAX) {
+        let (seed, part, step) = (violation.seed, violation.part, violation.step);
+        eprintln!("tidegate: seed {seed} ({part}, request {step}): {}", violation.what);
+        eprintln!("tidegate: see it again with `tidegate sim replay {seed} --ops {ops}`");
+    }
+    if report.violations.len() > SHOWN_MAX {
+        eprintln!("tidegate: and {} more", report.violations.len() - SHOWN_MAX);
+    }
+}
+
+pub fn replay(args: &Replay) -> Result<ExitCode, Failure> {
+    let options = Options { ops: args.ops, ..Options::default() };
+    let mut out = BufWriter::new(std::io::stdout().lock());
+    let told = tell(args.seed, &options, &mut out).and_then(|broken| out.flush().map(|()| broken));
+    match told {
+        Ok(false) => Ok(ExitCode::SUCCESS),
+        Ok(true) => Ok(ExitCode::from(VIOLATION)),
+        // The reader has seen enough (`… | head`).
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(ExitCode::SUCCESS),
+        Err(error) => Err(Failure::new(Failure::IO, format!("standard output: {error}"))),
+    }
+}

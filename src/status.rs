@@ -1,0 +1,124 @@
+//! `tidegate status`: what a running volume does, for people or for programs.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use serde_json::Value;
+use tidegate_daemon::Failure;
+use tidegate_daemon::control::{Verb, ask};
+
+use crate::args::Status;
+use crate::config::{self, File};
+use crate::{say, units, up};
+
+/// Exit code when no daemon answers.
+pub const NO_ANSWER: u8 = 1;
+
+pub fn run(args: &Status) -> Result<ExitCode, Failure> {
+    let status = ask(&control_socket(&args.dir)?, Verb::Status).map_err(|message| Failure::new(NO_ANSWER, message))?;
+    say(&if args.json { status.to_string() } else { describe(&status) });
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Where the daemon of a folder listens: as its configuration says, or beside it.
+pub fn control_socket(folder: &Path) -> Result<PathBuf, Failure> {
+    let folder = up::absolute(folder)?;
+    let path = folder.join(config::FILE_NAME);
+    let file = if path.exists() { up::read(&path)? } else { File::default() };
+    Ok(file.in_folder(&folder).control)
+}
+
+/// Some ten lines; the same names as in the JSON.
+fn describe(status: &Value) -> String {
+    let number = |pointer: &str| status.pointer(pointer).and_then(Value::as_u64).unwrap_or(0);
+    let word = |pointer: &str| status.pointer(pointer).and_then(Value::as_str).unwrap_or("-").to_owned();
+    let mut text = String::new();
+    let mut line = |name: &str, value: String| {
+        let _ = writeln!(text, "{name:<9}{value}"); // writing to a string cannot fail
+    };
+    line("phase", word("/phase"));
+    let reason = status["destage_reason"].as_str().map_or(String::new(), |reason| format!(" ({reason})"));
+    line("gate", format!("{}{reason}", word("/gate")));
+    let (total, free, dirty) = (number("/sets/total"), number("/sets/free"), number("/sets/dirty"));
+    line("sets", format!("{total} ({free} free, {dirty} with dirty blocks)"));
+    let oldest =
+        status["oldest_dirty_seconds"].as_f64().map_or(String::new(), |age| format!(", the oldest {} old", units::show_seconds(age)));
+    let (dirty, live) = (number("/dirty_blocks"), number("/live_blocks"));
+    line("dirty", format!("{dirty} of {live} cached blocks{oldest}; {} zero ranges", number("/zero_ranges")));
+    if let Some(left) = status.pointer("/drain/blocks_left").and_then(Value::as_u64) {
+        line("drain", format!("{left} of {} blocks left", number("/drain/blocks_at_start")));
+    }
+    let (hits, misses) = (number("/hits/blocks"), number("/misses/blocks"));
+    let share = if hits + misses == 0 { String::new() } else { format!(" ({:.1}% hits)", 100.0 * hits as f64 / (hits + misses) as f64) };
+    line("blocks", format!("{hits} hits, {misses} misses{share}"));
+    line(
+        "requests",
+        format!(
+            "{} reads ({}), {} writes ({}), {} flushes, {} trims; {} in flight",
+            number("/requests/reads"),
+            units::show_size(number("/requests/read_bytes")),
+            number("/requests/writes"),
+            units::show_size(number("/requests/written_bytes")),
+            number("/requests/flushes"),
+            number("/requests/trims"),
+            number("/requests_in_flight"),
+        ),
+    );
+    for kind in ["read", "write", "flush"] {
+        let at = |percentile: &str| units::show_latency(number(&format!("/latency_ns/{kind}/{percentile}")));
+        if number(&format!("/latency_ns/{kind}/count")) > 0 {
+            line(kind, format!("p50 {}, p99 {}, p99.9 {}", at("p50"), at("p99"), at("p999")));
+        }
+    }
+    line("waits", counts(&status["waits"]));
+    line("destaged", format!("{} blocks in {} batches", number("/destage/blocks"), number("/destage/batches")));
+    line("errors", counts(&status["errors"]));
+    let ledger = status["ledger_bytes"].as_object();
+    let parts = ledger.into_iter().flatten().filter_map(|(part, bytes)| Some((part, bytes.as_u64()?)));
+    let total: u64 = parts.clone().map(|(_, bytes)| bytes).sum();
+    let parts: Vec<String> = parts.map(|(part, bytes)| format!("{part} {}", units::show_size(bytes))).collect();
+    line("memory", format!("{} ({})", units::show_size(total), parts.join(", ")));
+    for damage in status["damage"].as_array().into_iter().flatten() {
+        line("damage", damage["what"].as_str().unwrap_or("-").to_owned());
+    }
+    text
+}
+
+/// `lock 3, set 12`: what is not zero, or `none`.
+fn counts(of: &Value) -> String {
+    let counted = of.as_object().into_iter().flatten().filter(|(_, count)| count.as_u64() != Some(0));
+    let counted: Vec<String> = counted.map(|(name, count)| format!("{} {count}", name.replace('_', " "))).collect();
+    if counted.is_empty() { "none".to_owned() } else { counted.join(", ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn what_did_not_happen_is_not_listed() {
+        assert_eq!(counts(&json!({ "lock": 0, "journal": 0 })), "none");
+        assert_eq!(counts(&json!({ "lock": 2, "range_table": 1, "set": 0 })), "lock 2, range table 1");
+    }
+
+    #[test]
+    fn a_status_reads_as_lines_with_units() {
+        let text = describe(&json!({
+            "phase": "serving", "gate": "destage", "destage_reason": "idle", "dirty_blocks": 16, "live_blocks": 20,
+            "oldest_dirty_seconds": 2.5, "hits": { "blocks": 3 }, "misses": { "blocks": 1 },
+            "latency_ns": { "read": { "count": 4, "p50": 37_000, "p99": 1_200_000, "p999": 1_300_000 } },
+            "ledger_bytes": { "index": 4096 },
+        }));
+        for line in [
+            "gate     destage (idle)",
+            "dirty    16 of 20 cached blocks, the oldest 2.5 s old; 0 zero ranges",
+            "blocks   3 hits, 1 misses (75.0% hits)",
+            "read     p50 37.0 us, p99 1.20 ms, p99.9 1.30 ms",
+            "memory   4.0 KiB (index 4.0 KiB)",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line}\nis not in\n{text}");
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! `tidegate up`: the main job. A folder that has no configuration yet becomes a volume; then it is served.
+//!
+//! The configuration is written last: a first run that was cut short is a first run again.
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use tidegate_daemon::Failure;
+use tidegate_daemon::create::{CreateOptions, create};
+use tidegate_daemon::front::nbd::Address;
+
+use crate::args::Up;
+use crate::config::{self, Config, File};
+use crate::{serve, units};
+
+/// Made when nothing else is named: large enough for a try, small on the disk because it is sparse.
+const ORIGIN_BYTES: u64 = 8 << 30;
+const CACHE_BYTES: u64 = 1 << 30;
+
+pub fn run(args: &Up) -> Result<ExitCode, Failure> {
+    let folder = absolute(&args.dir)?;
+    let path = folder.join(config::FILE_NAME);
+    // Whatever is there is read, or refused; only where nothing is, something is written.
+    let is_new = fs::symlink_metadata(&path).is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound);
+    let mut file = if is_new { File::default() } else { read(&path)? };
+    let named = named(args)?;
+    file.override_with(named.clone());
+    let volume = file.in_folder(&folder);
+    if is_new {
+        first_run(&folder, &path, &named, &volume)?;
+    }
+    serve::serve(&volume)
+}
+
+/// Makes what is missing. What the operator named must be there: a typing error must not become a file of 8 GiB.
+fn first_run(folder: &Path, path: &Path, named: &Named, volume: &Config) -> Result<(), Failure> {
+    let is_ours = make_folder(folder)?;
+    let made = make_missing(named, volume).and_then(|()| write_config(path, named));
+    if made.is_err() && is_ours {
+        // Nothing is left of what was refused. A folder that is not empty stays, and its contents tell why.
+        let _ = fs::remove_dir(folder);
+    }
+    made
+}
+
+fn make_missing(named: &Named, volume: &Config) -> Result<(), Failure> {
+    // A cache that was formatted already (by `tidegate create`, or by a first run that was cut short) is served as it is, and never
+    // with a new origin: whether it belongs to the one that is there, the start finds out.
+    if is_formatted(&volume.cache) {
+        let missing = |error| {
+            let (cache, origin) = (volume.cache.display(), volume.origin.display());
+            Failure::new(Failure::NO_INPUT, format!("cache {cache} has an origin, but origin {origin}: {error}; name it with --origin"))
+        };
+        return fs::metadata(&volume.origin).map(drop).map_err(missing);
+    }
+    let options = CreateOptions {
+        origin_bytes: named.origin.is_none().then_some(ORIGIN_BYTES),
+        cache_bytes: named.cache.is_none().then_some(CACHE_BYTES),
+        ..CreateOptions::new(volume.origin.clone(), volume.cache.clone())
+    };
+    let created = create(&options)?;
+    let new = |is_new: bool| if is_new { "new" } else { "kept" };
+    eprintln!(
+        "tidegate: origin {} ({}, {}), cache {} ({})",
+        volume.origin.display(),
+        units::show_size(created.volume_bytes()),
+        new(created.origin_is_new),
+        volume.cache.display(),
+        new(created.cache_is_new),
+    );
+    Ok(())
+}
+
+fn is_formatted(cache: &Path) -> bool {
+    use tidegate_daemon::back::attach::superblock;
+    use tidegate_daemon::back::disk::{Access, Disk};
+    use tidegate_engine::op::DeviceId;
+    // One that cannot be opened or read is not: `create` says why.
+    Disk::open(cache, DeviceId::Cache, Access::Shared).is_ok_and(|disk| superblock(&disk).is_ok())
+}
+
+/// What the command line names, as absolute paths.
+#[derive(Clone, Debug, Default)]
+pub struct Named {
+    pub origin: Option<PathBuf>,
+    pub cache: Option<PathBuf>,
+    pub nbd: Option<Address>,
+}
+
+fn named(args: &Up) -> Result<Named, Failure> {
+    let nbd = match &args.nbd {
+        Some(Address::Unix(path)) => Some(Address::Unix(absolute(path)?)),
+        other => other.clone(),
+    };
+    let path = |path: &Option<PathBuf>| path.as_deref().map(absolute).transpose();
+    Ok(Named { origin: path(&args.origin)?, cache: path(&args.cache)?, nbd })
+}
+
+/// Makes the folder of a volume, its owner's alone. Answers whether it was not there.
+pub fn make_folder(folder: &Path) -> Result<bool, Failure> {
+    if folder.is_dir() {
+        return Ok(false);
+    }
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(folder)
+        .map(|()| true)
+        .map_err(|error| Failure::new(Failure::NOT_CREATED, format!("folder {}: {error}; name another one with --dir", folder.display())))
+}
+
+/// Writes the first configuration of a folder: whole or not at all.
+pub fn write_config(path: &Path, named: &Named) -> Result<(), Failure> {
+    let text = config::first_file(named.origin.as_deref(), named.cache.as_deref(), named.nbd.as_ref());
+    let draft = path.with_extension("toml.new");
+    let written = fs::File::options().write(true).create(true).truncate(true).mode(0o600).open(&draft).and_then(|mut file| {
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&draft, path)
+    });
+    written.map_err(|error| Failure::new(Failure::NOT_CREATED, format!("{}: {error}; name another folder with --dir", path.display())))
+}
+
+/// A configuration file, or the failure to read it.
+pub fn read(path: &Path) -> Result<File, Failure> {
+    config::read(path).map_err(|message| Failure::new(config::EX_CONFIG, message))
+}
+
+pub fn absolute(path: &Path) -> Result<PathBuf, Failure> {
+    let failed = |error| Failure::new(Failure::NO_INPUT, format!("{}: {error}; name it from / on", path.display()));
+    let absolute = std::path::absolute(path).map_err(failed)?;
+    // Without the `.` and double slashes that people type: it is printed, and written down.
+    Ok(absolute.components().collect())
+}

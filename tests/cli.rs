@@ -1,0 +1,269 @@
+//! The command line as a person and as a program meet it.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::common::chance::Chance;
+use crate::common::daemon::Daemon;
+use crate::common::{folder, text, tool, volume};
+
+#[test]
+fn help_teaches() {
+    let help = tool::tidegate(&["--help"]).succeeds();
+    for words in ["Exit codes:", "Examples:", "tidegate up", "78"] {
+        assert!(help.contains(words), "{words}: {help}");
+    }
+    for command in ["up", "create", "serve", "status", "drain", "check", "sim swarm", "sim replay"] {
+        let arguments: Vec<&str> = command.split(' ').chain(["--help"]).collect();
+        let help = tool::tidegate(&arguments).succeeds();
+        assert!(help.contains("Example"), "{command}: {help}");
+    }
+    assert!(tool::tidegate(&["--version"]).succeeds().starts_with("tidegate "));
+}
+
+#[test]
+fn the_first_up_makes_everything_and_the_second_keeps_it() {
+    let folder = folder();
+    let dir = folder.path().join("tidegate-data");
+    let daemon = Daemon::start(&dir, &["up", "--dir", text(&dir)]);
+    assert_eq!(daemon.uri, format!("nbd+unix:///?socket={}", text(&dir.join("nbd.sock"))));
+    assert_eq!(daemon.connect().size, 8 << 30);
+    for socket in ["nbd.sock", "control.sock"] {
+        let mode = std::fs::metadata(dir.join(socket)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{socket} is its owner's alone");
+    }
+    assert_eq!(std::fs::metadata(dir.join("cache.img")).unwrap().len(), 1 << 30);
+    let config = std::fs::read_to_string(dir.join("config.toml")).unwrap();
+    assert!(config.contains("#wait = \"2s\""), "{config}");
+    let data = Chance::new(1).bytes(4096);
+    daemon.connect().write(1 << 30, &data).unwrap();
+    daemon.stop();
+
+    let daemon = Daemon::up(&dir);
+    daemon.connect().expect(1 << 30, &data);
+    daemon.stop();
+    assert_eq!(std::fs::read_to_string(dir.join("config.toml")).unwrap(), config, "written once");
+}
+
+#[test]
+fn an_existing_origin_keeps_its_contents() {
+    let folder = folder();
+    let (dir, image) = (folder.path().join("volume"), folder.path().join("disk.img"));
+    let contents = Chance::new(2).bytes(20 << 20);
+    std::fs::write(&image, &contents).unwrap();
+    let daemon = Daemon::start(&dir, &["up", "--dir", text(&dir), "--origin", text(&image)]);
+    daemon.connect().expect(0, &contents);
+    daemon.stop();
+    assert!(std::fs::read(&image).unwrap() == contents, "nothing was written to it");
+    assert!(!dir.join("origin.img").exists());
+    // It is remembered: the next time nothing has to be named.
+    let daemon = Daemon::up(&dir);
+    assert_eq!(daemon.connect().size, 20 << 20);
+    daemon.stop();
+}
+
+#[test]
+fn serve_takes_a_configuration_and_tcp() {
+    let folder = volume("48MiB", "64MiB", "nbd = \"tcp:127.0.0.1:0\"\n");
+    let config = folder.path().join("config.toml");
+    let daemon = Daemon::start(folder.path(), &["serve", "--config", text(&config)]);
+    assert!(daemon.uri.starts_with("nbd://127.0.0.1:"), "{}", daemon.uri);
+    let size = tool::run("nbdinfo", &["--size", &daemon.uri]).succeeds();
+    assert_eq!(size.trim(), (48u64 << 20).to_string());
+    daemon.stop();
+}
+
+#[test]
+fn status_says_what_happened() {
+    let folder = volume("64MiB", "64MiB", "");
+    let daemon = Daemon::up(folder.path());
+    let mut client = daemon.connect();
+    let data = Chance::new(3).bytes(64 << 10);
+    client.write(0, &data).unwrap();
+    client.flush().unwrap();
+    client.expect(0, &data);
+    client.read(32 << 20, 4096).unwrap();
+    let status = daemon.status();
+    for (key, expected) in [
+        ("/phase", Value::from("serving")),
+        ("/dirty_blocks", 16.into()),
+        ("/hits/blocks", 16.into()),
+        ("/misses/blocks", 1.into()),
+        ("/requests/writes", 1.into()),
+        ("/requests/reads", 2.into()),
+        ("/latency_ns/read/count", 2.into()),
+    ] {
+        assert_eq!(status.pointer(key), Some(&expected), "{key}: {status}");
+    }
+    for key in ["/oldest_dirty_seconds", "/latency_ns/flush/p99", "/waits/set"] {
+        assert!(status.pointer(key).is_some_and(Value::is_number), "{key}: {status}");
+    }
+    assert!(status["ledger_bytes"].as_object().is_some_and(|ledger| !ledger.is_empty()), "{status}");
+    let human = tool::tidegate(&["status", "--dir", text(folder.path())]).succeeds();
+    for words in ["serving", "hits", "dirty", "gate", "waits", "p99"] {
+        assert!(human.contains(words), "{words}: {human}");
+    }
+    daemon.stop();
+}
+
+#[test]
+fn drain_ends_when_nothing_is_dirty_and_the_volume_stays_in_use() {
+    let folder = volume("64MiB", "64MiB", "");
+    let daemon = Daemon::up(folder.path());
+    let mut client = daemon.connect();
+    let data = Chance::new(4).bytes(8 << 20);
+    client.write(512, &data).unwrap();
+    assert!(daemon.status()["dirty_blocks"].as_u64().unwrap() >= 2048);
+    tool::tidegate(&["drain", "--dir", text(folder.path())]).succeeds();
+    let status = daemon.status();
+    assert_eq!(status["dirty_blocks"], 0, "{status}");
+    let origin = std::fs::read(folder.path().join("origin.img")).unwrap();
+    assert!(origin[512..][..data.len()] == data[..], "the origin has it all");
+    client.expect(512, &data);
+    client.write(0, &data[..512]).unwrap();
+    drop(client);
+    daemon.stop();
+}
+
+/// Waits until a process has blocked SIGINT: from then on it will see one instead of dying of it.
+fn has_blocked_sigint(pid: u32) -> bool {
+    const SIGINT: u64 = 2;
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("a running process");
+    let blocked = status.lines().find_map(|line| line.strip_prefix("SigBlk:")).expect("as proc(5) says");
+    u64::from_str_radix(blocked.trim(), 16).unwrap() & 1 << (SIGINT - 1) != 0
+}
+
+#[test]
+fn ctrl_c_cancels_a_drain_and_leaves_the_volume_in_use() {
+    let folder = volume("64MiB", "64MiB", "");
+    let daemon = Daemon::up(folder.path());
+    let mut client = daemon.connect();
+    let data = Chance::new(7).bytes(8 << 20);
+    client.write(0, &data).unwrap();
+    let signal = |name: &str, pid: u32| tool::run("kill", &[name, &pid.to_string()]).succeeds();
+    // The daemon is held still until the signal has been sent: no drain is so quick that it would end before.
+    signal("-STOP", daemon.pid());
+    let mut drain = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+    drain.args(["drain", "--dir"]).arg(folder.path()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let drain = drain.spawn().unwrap();
+    let started = Instant::now();
+    while !has_blocked_sigint(drain.id()) {
+        assert!(started.elapsed() < Duration::from_secs(60), "it never does");
+        std::thread::yield_now();
+    }
+    signal("-INT", drain.id());
+    signal("-CONT", daemon.pid());
+    let ended = drain.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert_eq!(ended.status.code(), Some(1), "{said}");
+    assert!(said.contains("cancelled; ") && said.lines().count() == 1, "{said}");
+    assert_eq!(daemon.status()["drain"], Value::Null);
+    client.expect(0, &data);
+    drop(client);
+    daemon.stop();
+}
+
+#[test]
+fn without_a_daemon_status_and_drain_say_so() {
+    let folder = volume("48MiB", "64MiB", "");
+    for command in ["status", "drain"] {
+        let ended = tool::tidegate(&[command, "--dir", text(folder.path())]);
+        assert_eq!(ended.code, Some(1), "{ended}");
+        assert!(ended.stderr.contains("no daemon answers") && ended.stderr.lines().count() == 1, "{ended}");
+    }
+}
+
+#[test]
+fn the_control_socket_refuses_nonsense_and_serves_on() {
+    let folder = volume("48MiB", "64MiB", "");
+    let daemon = Daemon::up(folder.path());
+    let mut stream = UnixStream::connect(folder.path().join("control.sock")).unwrap();
+    stream.write_all(b"{\"verb\":\"format\"}\nnonsense\n{\"verb\":\"status\"}\n").unwrap();
+    let answers: Vec<Value> = BufReader::new(&stream).lines().take(3).map(|line| serde_json::from_str(&line.unwrap()).unwrap()).collect();
+    assert!(answers[0]["error"].is_string() && answers[1]["error"].is_string(), "{answers:?}");
+    assert_eq!(answers[2]["phase"], "serving");
+    daemon.stop();
+}
+
+#[test]
+fn check_finds_nothing_in_a_healthy_cache_and_changes_nothing() {
+    let folder = volume("48MiB", "64MiB", "");
+    let cache = folder.path().join("cache.img");
+    let daemon = Daemon::up(folder.path());
+    let mut client = daemon.connect();
+    client.write(0, &Chance::new(5).bytes(4 << 20)).unwrap();
+    client.flush().unwrap();
+    daemon.kill();
+    let before = crc32c::crc32c(&std::fs::read(&cache).unwrap());
+    let report: Value = serde_json::from_str(&tool::tidegate(&["check", "--json", "--cache", text(&cache)]).succeeds()).unwrap();
+    assert_eq!(report["damage"], serde_json::json!([]), "{report}");
+    assert_eq!(crc32c::crc32c(&std::fs::read(&cache).unwrap()), before, "check writes nothing");
+}
+
+/// A stopped volume with three flushed groups in its journal, whose cache `damage` changes; then what `check` reports.
+fn damaged(damage: impl FnOnce(&mut Vec<u8>)) -> (tempfile::TempDir, Value) {
+    let folder = volume("48MiB", "64MiB", "");
+    let cache = folder.path().join("cache.img");
+    let daemon = Daemon::up(folder.path());
+    let mut client = daemon.connect();
+    for number in 0..3 {
+        client.write(number << 20, &Chance::new(number).bytes(64 << 10)).unwrap();
+        client.flush().unwrap();
+    }
+    daemon.kill();
+    let mut bytes = std::fs::read(&cache).unwrap();
+    damage(&mut bytes);
+    std::fs::write(&cache, &bytes).unwrap();
+    let ended = tool::tidegate(&["check", "--json", "--cache", text(&cache)]);
+    assert_eq!(ended.code, Some(1), "{ended}");
+    assert!(std::fs::read(&cache).unwrap() == bytes, "check writes nothing");
+    let report: Value = serde_json::from_str(&ended.stdout).unwrap();
+    assert!(report["damage"].as_array().is_some_and(|damage| !damage.is_empty()), "{report}");
+    (folder, report)
+}
+
+#[test]
+fn check_finds_a_damaged_superblock_and_the_next_start_repairs_it() {
+    let (folder, report) = damaged(|bytes| bytes[100] ^= 1);
+    assert_eq!(report["damage"][0]["fatal"], false, "{report}");
+    let daemon = Daemon::up(folder.path());
+    for number in 0..3 {
+        daemon.connect().expect(number << 20, &Chance::new(number).bytes(64 << 10));
+    }
+    daemon.stop();
+    tool::tidegate(&["check", "--cache", text(&folder.path().join("cache.img"))]).succeeds();
+}
+
+#[test]
+fn a_gap_in_the_flushed_journal_is_found_and_not_served() {
+    // The first page of the journal: what was flushed behind it shows that it was there (docs/format.md, "Journal").
+    let first_journal_page = |bytes: &mut Vec<u8>| {
+        let page = bytes.chunks_exact_mut(4096).find(|page| page.starts_with(b"TIDJ")).expect("a journal");
+        page[2000] ^= 1;
+    };
+    let (folder, report) = damaged(first_journal_page);
+    assert_eq!(report["damage"][0]["fatal"], true, "{report}");
+    let ended = tool::tidegate(&["up", "--dir", text(folder.path())]);
+    assert_eq!(ended.code, Some(65), "{ended}");
+    assert!(ended.stderr.lines().count() == 1 && ended.stderr.contains("cache.img"), "{ended}");
+}
+
+#[test]
+fn the_swarm_is_the_same_every_time_and_a_seed_can_be_told() {
+    let swarm = || {
+        let report = tool::tidegate(&["sim", "swarm", "--seeds", "20", "--ops", "200", "--first-seed", "7", "--json"]).succeeds();
+        serde_json::from_str::<Value>(&report).unwrap()
+    };
+    let report = swarm();
+    assert_eq!((&report["seeds"], &report["violations"]), (&20.into(), &0.into()), "{report}");
+    assert!(report["ops"].as_u64().unwrap() >= 20 * 200, "{report}");
+    assert!(report["recoveries"].as_u64().unwrap() > 0, "{report}");
+    assert_eq!(swarm()["trace"], report["trace"], "the same seeds, the same trace");
+    let story = tool::tidegate(&["sim", "replay", "7", "--ops", "200"]).succeeds();
+    assert!(story.lines().count() > 200, "{story}");
+}

@@ -1,0 +1,139 @@
+//! A running daemon: started, waited for, stopped or killed, and never left behind.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::Duration;
+
+use super::nbd::Client;
+use super::{text, tool};
+
+/// How long a start or a stop may take before a test calls the daemon stuck.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+pub struct Daemon {
+    child: Child,
+    dir: PathBuf,
+    /// What it prints; ends when the process ends.
+    lines: Receiver<String>,
+    /// From its `ready:` line.
+    pub uri: String,
+}
+
+impl Daemon {
+    /// `tidegate up --dir DIR`, ready to serve.
+    pub fn up(dir: &Path) -> Daemon {
+        Daemon::start(dir, &["up", "--dir", text(dir)])
+    }
+
+    /// Starts the program with `arguments` and waits for its `ready:` line.
+    pub fn start(dir: &Path, arguments: &[&str]) -> Daemon {
+        let stderr = File::options().create(true).append(true).open(stderr_of(dir)).unwrap();
+        let mut child = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(stderr)
+            .spawn()
+            .expect("the built program starts");
+        let lines = lines_of(child.stdout.take().expect("piped"));
+        let mut daemon = Daemon { child, dir: dir.to_owned(), lines, uri: String::new() };
+        daemon.uri = loop {
+            match daemon.lines.recv_timeout(PATIENCE) {
+                Ok(line) => {
+                    if let Some(uri) = line.strip_prefix("ready: ") {
+                        break uri.to_owned();
+                    }
+                }
+                Err(_) => panic!("{arguments:?} is not ready; it said: {}", daemon.said()),
+            }
+        };
+        daemon
+    }
+
+    /// Everything it wrote to standard error in this folder.
+    pub fn said(&self) -> String {
+        std::fs::read_to_string(stderr_of(&self.dir)).unwrap_or_default()
+    }
+
+    pub fn socket(&self) -> PathBuf {
+        let (_, path) = self.uri.split_once("?socket=").expect("a Unix socket");
+        PathBuf::from(path)
+    }
+
+    pub fn connect(&self) -> Client {
+        Client::connect(&self.socket()).expect("a connection")
+    }
+
+    pub fn status(&self) -> serde_json::Value {
+        let answer = tool::tidegate(&["status", "--json", "--dir", text(&self.dir)]).succeeds();
+        serde_json::from_str(&answer).expect("status --json is JSON")
+    }
+
+    /// `kill -9`, and waits until the process is gone.
+    pub fn kill(mut self) {
+        self.end_now();
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Sends SIGTERM.
+    pub fn terminate(&self) {
+        tool::run("kill", &["-TERM", &self.pid().to_string()]).succeeds();
+    }
+
+    /// SIGTERM; waits until it has stopped, which must succeed.
+    pub fn stop(self) {
+        self.terminate();
+        let (status, said) = self.ended();
+        assert!(status.success(), "{status}: {said}");
+    }
+
+    /// Waits for the end of the process: how it ended and what it said.
+    pub fn ended(mut self) -> (ExitStatus, String) {
+        loop {
+            match self.lines.recv_timeout(PATIENCE) {
+                Ok(_) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) => panic!("it does not stop; it said: {}", self.said()),
+            }
+        }
+        let status = self.child.wait().unwrap();
+        (status, self.said())
+    }
+
+    fn end_now(&mut self) {
+        // One that has ended already is fine: whoever cares asked before.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        self.end_now();
+    }
+}
+
+fn stderr_of(dir: &Path) -> PathBuf {
+    let mut path = dir.as_os_str().to_owned();
+    path.push(".stderr");
+    PathBuf::from(path)
+}
+
+/// Reads lines in a thread of their own, so that the daemon never waits for us; ends with the process.
+fn lines_of(stdout: ChildStdout) -> Receiver<String> {
+    let (sender, lines) = channel();
+    std::thread::spawn(move || {
+        for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+            if sender.send(line).is_err() {
+                break;
+            }
+        }
+    });
+    lines
+}

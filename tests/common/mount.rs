@@ -1,0 +1,125 @@
+//! A block device for the kernel without a kernel module for NBD: nbdfuse shows the export as a file, a loop device shows the file
+//! as a disk. Whatever a failing test leaves mounted is taken down on drop.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+use super::daemon::Daemon;
+use super::tool::run;
+use super::{folder, text};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// An export as a file, by FUSE.
+struct Fuse {
+    child: Child,
+    folder: TempDir,
+}
+
+impl Fuse {
+    fn new(socket: &Path) -> Fuse {
+        let folder = folder();
+        // nbdfuse writes its number there when it is ready: a pipe lets us wait for it without looking again and again.
+        let ready = folder.path().join("ready");
+        run("mkfifo", &[text(&ready)]).succeeds();
+        std::fs::create_dir(folder.path().join("export")).unwrap();
+        let child = Command::new("nbdfuse")
+            .arg("-P")
+            .arg(&ready)
+            .arg(folder.path().join("export"))
+            .arg("--unix")
+            .arg(socket)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("nbdfuse; scripts/setup.sh installs it");
+        let fuse = Fuse { child, folder };
+        let (sender, answer) = channel();
+        std::thread::spawn(move || {
+            let mut number = String::new();
+            let read = std::fs::File::open(ready).and_then(|mut pipe| pipe.read_to_string(&mut number));
+            let _ = sender.send(read); // nobody listens any more: the test has failed already
+        });
+        answer.recv_timeout(PATIENCE).expect("nbdfuse becomes ready").expect("nbdfuse says so");
+        fuse
+    }
+
+    fn file(&self) -> PathBuf {
+        self.folder.path().join("export/nbd")
+    }
+}
+
+impl Drop for Fuse {
+    fn drop(&mut self) {
+        // Unmounting ends nbdfuse; lazily, should something still hold it open. Errors: it has gone already.
+        quietly("fusermount3", &["-u", "-z", text(&self.folder.path().join("export"))]);
+        let _ = self.child.wait();
+    }
+}
+
+/// A loop device, and perhaps a file system mounted from it.
+pub struct Disk {
+    /// `/dev/loopN`.
+    pub device: String,
+    at: TempDir,
+    mounted: bool,
+    /// Last: taken down after what stands on it.
+    _fuse: Option<Fuse>,
+}
+
+impl Disk {
+    /// The daemon's export.
+    pub fn of(daemon: &Daemon) -> Disk {
+        let fuse = Fuse::new(&daemon.socket());
+        let device = run("losetup", &["--find", "--show", "--direct-io=on", text(&fuse.file())]).succeeds();
+        Disk { device: device.trim().to_owned(), at: folder(), mounted: false, _fuse: Some(fuse) }
+    }
+
+    /// A file by itself, not to be written: an origin without its daemon.
+    pub fn read_only(file: &Path) -> Disk {
+        let device = run("losetup", &["--find", "--show", "--read-only", text(file)]).succeeds();
+        Disk { device: device.trim().to_owned(), at: folder(), mounted: false, _fuse: None }
+    }
+
+    /// Mounts what is on the device; the folder is valid until [`Disk::unmount`].
+    pub fn mount(&mut self, options: &str) -> PathBuf {
+        run("mount", &["-o", options, &self.device, text(self.at.path())]).succeeds();
+        self.mounted = true;
+        self.at.path().to_owned()
+    }
+
+    pub fn unmount(&mut self) {
+        run("umount", &[text(self.at.path())]).succeeds();
+        self.mounted = false;
+    }
+
+    /// Takes everything down; what cannot be is a failure, unlike on drop.
+    pub fn detach(mut self) {
+        if self.mounted {
+            self.unmount();
+        }
+        run("losetup", &["--detach", &self.device]).succeeds();
+        self.device.clear();
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        if self.mounted {
+            quietly("umount", &["--lazy", text(self.at.path())]);
+        }
+        if !self.device.is_empty() {
+            quietly("losetup", &["--detach", &self.device]);
+        }
+    }
+}
+
+/// For clearing up: errors have nobody to go to.
+fn quietly(program: &str, arguments: &[&str]) {
+    let _ = Command::new(program).args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
+}

@@ -1,0 +1,296 @@
+//! Fifty times `kill -9` of the real daemon under clients that know what they may expect: every sector that a FLUSH covered is there,
+//! every sector is one that was sent, and what was read once is read again.
+
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::common::chance::Chance;
+use crate::common::daemon::Daemon;
+use crate::common::nbd::{CAN_MULTI_CONN, Client, Command};
+use crate::common::{text, tool, volume};
+
+const SECTOR: usize = 512;
+/// Sectors under test: 24 MiB of a volume of 64 MiB. More than the cache's dirty high mark, so that destaging runs while we kill.
+const SECTORS: u64 = (24 << 20) / SECTOR as u64;
+/// Connections take turns in pieces of so many sectors: no multiple of a block, so that they share blocks and never sectors.
+const PIECE: u64 = 37;
+const CONNECTIONS: u64 = 3;
+const IN_FLIGHT: usize = 16;
+/// Rounds; `make soak` asks for more in TIDEGATE_KILLS.
+const KILLS: u64 = 50;
+
+/// A version of a sector: the number of the command that wrote it. Zero is what was there before anything.
+type Version = u64;
+
+/// What is known of one sector. Versions of one sector are sent one after the other, so a larger one is a later one.
+#[derive(Clone, Copy, Default)]
+struct Sector {
+    /// At least this old: it was flushed, or a read after a crash returned it.
+    durable: Version,
+    /// The last that was sent, acknowledged or not.
+    sent: Version,
+    /// The last that made it zeroes; zeroes carry no stamp.
+    zeroed: Version,
+}
+
+#[derive(Clone, Copy)]
+struct Write {
+    version: Version,
+    start: u64,
+    sectors: u64,
+}
+
+/// What all connections know together.
+struct Model {
+    sectors: Vec<Sector>,
+    /// Acknowledged and not known to be flushed, in the order of the acknowledgements.
+    acknowledged: Vec<Write>,
+    /// Acknowledgements before those in `acknowledged`.
+    flushed: usize,
+}
+
+impl Model {
+    fn new() -> Self {
+        Model { sectors: vec![Sector::default(); SECTORS as usize], acknowledged: Vec::new(), flushed: 0 }
+    }
+
+    fn of(&mut self, write: Write) -> &mut [Sector] {
+        &mut self.sectors[write.start as usize..(write.start + write.sectors) as usize]
+    }
+
+    fn durable(&mut self, write: Write) {
+        for sector in self.of(write) {
+            sector.durable = sector.durable.max(write.version);
+        }
+    }
+
+    /// How many acknowledgements a FLUSH that is sent now covers.
+    fn horizon(&self) -> usize {
+        self.flushed + self.acknowledged.len()
+    }
+
+    fn flushed_to(&mut self, horizon: usize) {
+        let covered: Vec<Write> = self.acknowledged.drain(..horizon.saturating_sub(self.flushed)).collect();
+        self.flushed = self.flushed.max(horizon);
+        covered.into_iter().for_each(|write| self.durable(write));
+    }
+
+    /// After a crash nothing is in flight any more, and nothing but what is read counts.
+    fn crashed(&mut self) {
+        self.flushed += self.acknowledged.len();
+        self.acknowledged.clear();
+    }
+
+    /// Is this what a sector may hold now? What is read once after a crash is what it holds from now on.
+    fn judge(&mut self, number: u64, bytes: &[u8]) -> Result<(), String> {
+        let sector = &mut self.sectors[number as usize];
+        let Sector { durable, sent, zeroed } = *sector;
+        if bytes.iter().all(|byte| *byte == 0) {
+            if zeroed < durable {
+                return Err(format!(
+                    "sector {number} is zeroes; its version {durable} was flushed or read before, and {sent} was sent last"
+                ));
+            }
+            *sector = Sector { durable: zeroed, sent: zeroed, zeroed };
+            return Ok(());
+        }
+        let found =
+            stamp_of(number, bytes).ok_or_else(|| format!("sector {number} holds what nobody wrote there: {:02x?}…", &bytes[..32]))?;
+        if found < durable {
+            return Err(format!("sector {number} went back to version {found}; version {durable} was flushed or read before"));
+        }
+        if found > sent {
+            return Err(format!("sector {number} holds version {found}; the last that was sent is {sent}"));
+        }
+        *sector = Sector { durable: found, sent: found, zeroed: 0 };
+        Ok(())
+    }
+}
+
+/// 512 bytes that say which sector and which command they are of, and that they are whole.
+fn stamp(number: u64, version: Version, out: &mut Vec<u8>) {
+    let start = out.len();
+    out.extend_from_slice(&number.to_le_bytes());
+    out.extend_from_slice(&version.to_le_bytes());
+    out.extend_from_slice(&Chance::new(number ^ version << 32).bytes(SECTOR - 20));
+    let crc = crc32c::crc32c(&out[start..]);
+    out.extend_from_slice(&crc.to_le_bytes());
+}
+
+/// The version that a sector is stamped with; nothing if it is no whole stamp of this sector.
+fn stamp_of(number: u64, bytes: &[u8]) -> Option<Version> {
+    let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
+    let crc = u32::from_le_bytes(bytes[SECTOR - 4..].try_into().unwrap());
+    (crc32c::crc32c(&bytes[..SECTOR - 4]) == crc && word(0) == number).then(|| word(8))
+}
+
+/// One round between a start and a kill.
+struct Round<'a> {
+    model: &'a Mutex<Model>,
+    versions: &'a AtomicU64,
+    /// Replies until the kill.
+    fuse: AtomicU64,
+    kill: &'a (dyn Fn() + Sync),
+}
+
+/// What a connection waits for.
+enum Waiting {
+    Write { cookie: u64, write: Write, fua: bool },
+    Flush { cookie: u64, horizon: usize },
+}
+
+impl Waiting {
+    fn cookie(&self) -> u64 {
+        match self {
+            Waiting::Write { cookie, .. } | Waiting::Flush { cookie, .. } => *cookie,
+        }
+    }
+
+    fn overlaps(&self, start: u64, sectors: u64) -> bool {
+        match self {
+            Waiting::Write { write, .. } => write.start < start + sectors && start < write.start + write.sectors,
+            Waiting::Flush { .. } => false,
+        }
+    }
+}
+
+impl Round<'_> {
+    /// Writes, zeroes and flushes without end, until the daemon is gone.
+    fn connection(&self, mut client: Client, mine: u64, mut chance: Chance) {
+        let mut waiting: Vec<Waiting> = Vec::new();
+        while self.send_one(&mut client, mine, &mut chance, &mut waiting).is_ok() {
+            if waiting.len() >= IN_FLIGHT && self.receive_one(&mut client, &mut waiting).is_err() {
+                break;
+            }
+        }
+        // The replies that were sent before the end count: what they promised, they promised.
+        while !waiting.is_empty() && self.receive_one(&mut client, &mut waiting).is_ok() {}
+    }
+
+    fn send_one(&self, client: &mut Client, mine: u64, chance: &mut Chance, waiting: &mut Vec<Waiting>) -> std::io::Result<()> {
+        let dice = chance.below(100);
+        if dice < 4 {
+            let horizon = self.model.lock().unwrap().horizon(); // first looked, then sent: what was acknowledged before is covered
+            let cookie = client.send(Command::Flush, 0, 0, &[])?;
+            waiting.push(Waiting::Flush { cookie, horizon });
+            return Ok(());
+        }
+        let pieces = SECTORS / PIECE / CONNECTIONS;
+        let piece = if chance.below(2) == 0 { chance.below(pieces) } else { chance.below(8) };
+        let first = chance.below(PIECE);
+        let sectors = 1 + chance.below(PIECE - first);
+        let start = (piece * CONNECTIONS + mine) * PIECE + first;
+        if waiting.iter().any(|other| other.overlaps(start, sectors)) {
+            return Ok(()); // two writes of one sector in flight may land in either order
+        }
+        let write = Write { version: self.versions.fetch_add(1, Ordering::Relaxed), start, sectors };
+        let command = match dice {
+            4..8 => Command::WriteFua,
+            8..16 => Command::Zero,
+            _ => Command::Write,
+        };
+        let mut data = Vec::new();
+        if command != Command::Zero {
+            (start..start + sectors).for_each(|number| stamp(number, write.version, &mut data));
+        }
+        {
+            let mut model = self.model.lock().unwrap();
+            for sector in model.of(write) {
+                sector.sent = write.version;
+                if command == Command::Zero {
+                    sector.zeroed = write.version;
+                }
+            }
+        }
+        let cookie = client.send(command, start * SECTOR as u64, (sectors as usize * SECTOR) as u32, &data)?;
+        waiting.push(Waiting::Write { cookie, write, fua: command == Command::WriteFua });
+        Ok(())
+    }
+
+    fn receive_one(&self, client: &mut Client, waiting: &mut Vec<Waiting>) -> std::io::Result<()> {
+        let reply = client.receive()?;
+        assert_eq!(reply.error, 0, "no device failed");
+        let place = waiting.iter().position(|waiting| waiting.cookie() == reply.cookie).expect("a reply to what was sent");
+        let mut model = self.model.lock().unwrap();
+        match waiting.swap_remove(place) {
+            Waiting::Write { write, fua: true, .. } => model.durable(write),
+            Waiting::Write { write, fua: false, .. } => model.acknowledged.push(write),
+            Waiting::Flush { horizon, .. } => model.flushed_to(horizon),
+        }
+        drop(model);
+        if self.fuse.fetch_sub(1, Ordering::AcqRel) == 1 {
+            (self.kill)();
+        }
+        Ok(())
+    }
+}
+
+/// Reads everything; `each` is told every sector.
+fn read_all(client: &mut Client, mut each: impl FnMut(u64, &[u8])) {
+    const STEP: u64 = 512;
+    for start in (0..SECTORS).step_by(STEP as usize) {
+        let sectors = STEP.min(SECTORS - start);
+        let data = client.read(start * SECTOR as u64, (sectors as usize * SECTOR) as u32).expect("a read after recovery");
+        for (number, bytes) in (start..).zip(data.chunks_exact(SECTOR)) {
+            each(number, bytes);
+        }
+    }
+}
+
+/// One life of the daemon that ends by a kill in the middle of everything.
+fn one_round(dir: &Path, model: &Mutex<Model>, versions: &AtomicU64, round: u64) {
+    let daemon = Daemon::up(dir);
+    let mut chance = Chance::new(round);
+    let clients: Vec<Client> = (0..CONNECTIONS).map(|_| daemon.connect()).collect();
+    assert!(clients.iter().all(|client| client.flags & CAN_MULTI_CONN != 0), "a FLUSH of one must cover the others");
+    let daemon = Mutex::new(Some(daemon));
+    let kill = || daemon.lock().unwrap().take().expect("killed once").kill();
+    let fuse = AtomicU64::new(1 + chance.below(1 << (4 + round % 9)));
+    let round = Round { model, versions, fuse, kill: &kill };
+    std::thread::scope(|threads| {
+        for (mine, client) in (0..).zip(clients) {
+            let (round, chance) = (&round, Chance::new(chance.next()));
+            threads.spawn(move || round.connection(client, mine, chance));
+        }
+    });
+    assert!(daemon.lock().unwrap().is_none(), "the daemon was not killed and closed its connections");
+}
+
+#[test]
+fn fifty_kills_lose_nothing_that_was_flushed_and_nothing_flickers() {
+    // Small and restless: destaging starts at once, so that kills hit it too.
+    let folder =
+        volume("64MiB", "64MiB", "[gate]\nfree_floor = \"40%\"\nwait = \"1ms\"\nmax_dirty_age = \"100ms\"\ndirty_high = \"30%\"\n");
+    let dir = folder.path();
+    let model = Mutex::new(Model::new());
+    let versions = AtomicU64::new(1);
+    let kills = std::env::var("TIDEGATE_KILLS").map_or(KILLS, |kills| kills.parse().expect("a number of kills"));
+    for round in 0..kills {
+        one_round(dir, &model, &versions, round);
+        let mut model = model.lock().unwrap();
+        model.crashed();
+
+        let daemon = Daemon::up(dir);
+        let mut client = daemon.connect();
+        let mut seen = Vec::with_capacity(SECTORS as usize);
+        read_all(&mut client, |number, bytes| {
+            model.judge(number, bytes).unwrap_or_else(|error| panic!("round {round}: {error}"));
+            seen.push(crc32c::crc32c(bytes));
+        });
+        let same = |when: &str, client: &mut Client| {
+            read_all(client, |number, bytes| {
+                assert_eq!(crc32c::crc32c(bytes), seen[number as usize], "round {round}: sector {number} flickers {when}");
+            });
+        };
+        same("in one life", &mut client);
+        daemon.kill();
+        tool::tidegate(&["check", "--cache", text(&dir.join("cache.img"))]).succeeds();
+
+        let daemon = Daemon::up(dir);
+        same("after a second kill", &mut daemon.connect());
+        assert_eq!(daemon.status()["damage"], serde_json::json!([]), "round {round}");
+        daemon.kill();
+    }
+    assert!(versions.into_inner() > 10_000, "the rounds were too short to prove anything");
+}

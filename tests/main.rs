@@ -1,0 +1,12 @@
+//! The real program under test: the built binary, real files, real clients, real file systems (scripts/setup.sh installs them).
+//! Nothing here looks inside: what is checked is what an operator and a client can see.
+
+mod common;
+
+mod bad_input;
+mod cli;
+mod clients;
+mod kill;
+mod main_job;
+mod restart;
+mod stop;
