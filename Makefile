@@ -22,8 +22,9 @@ test: ## everything that must hold: format, lints, tests, real clients, the swar
 soak: build ## the swarm and the kill campaign for hours (SEEDS=100000 FIRST=… KILLS=5000)
 	@$(TIMED) soak scripts/soak.sh
 
-bench: build ## speed beside other servers on the same files; table and target/bench/volume.json
-	@$(TIMED) bench scripts/bench.sh
+bench: ## speed beside other servers on the same disk; table and target/bench/volume.json
+	@scripts/setup.sh
+	@$(TIMED) bench cargo bench --locked --bench volume
 
 clean: ## everything that was built; never ./tidegate-data
 	@$(TIMED) clean cargo clean

@@ -286,6 +286,7 @@ impl Simulation {
         self.turns_at_once += 1;
         if self.scene.replied || self.scene.oracle.pending() == 0 {
             self.last_reply = now;
+            self.turns_at_once = 0;
         }
         if now.since(self.last_reply) > STUCK || self.turns_at_once > STUCK_TURNS {
             self.check_not_stuck();

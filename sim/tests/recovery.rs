@@ -514,11 +514,8 @@ fn an_old_headers_rewrite_never_lands_on_a_new_life() {
     one_sealed_set(&mut scenario);
     scenario.crash(Crash::Power { cache: Survive::All, origin: Survive::All });
     // Recovery writes the header of the replayed SEAL again, and that write hangs.
-    scenario.begin_recovery();
-    while *scenario.simulation.engine.phase() == Phase::Recovering {
-        scenario.step();
-    }
     scenario.hold(Zone::Header);
+    scenario.recover();
     scenario.run_until_quiet();
     let before = scenario.noted().len();
     let set = scenario.geometry().set(0);

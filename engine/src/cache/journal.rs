@@ -269,10 +269,10 @@ impl Journal {
         let group = self.group_mut(group);
         group.writes = group.writes.checked_sub(1).expect("a write ends once");
     }
-    /// The group is durable only together with the open one, which repairs it.
-    pub fn join_open(&mut self, group: u64) {
-        let open = self.group;
-        self.group_mut(group).joined = open;
+    /// The group is durable only together with the newest one that has records: it repairs it, or has replaced what failed.
+    pub fn join_newest(&mut self, group: u64) {
+        let newest = if self.is_group_empty() { self.group - 1 } else { self.group };
+        self.group_mut(group).joined = newest;
     }
 
     /// The newest group that a flush handed out now would make durable (with everything before it). The current durable one if none.

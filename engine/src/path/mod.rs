@@ -245,7 +245,12 @@ impl<P: Payload> Engine<P> {
         }
         let flush_age = self.unflushed_since.map(|since| since + self.config.flush_age);
         let gate = if self.destage.is_idle() { self.gate.deadline(self.view()) } else { None };
-        [flush_age, gate, self.flushes.retry_at, self.destage.retry_at, self.checkpoint.retry_at, self.retry_at].into_iter().flatten().min()
+        // What is due already has had its turn: the pump runs at every event.
+        [flush_age, gate, self.flushes.retry_at, self.destage.retry_at, self.checkpoint.retry_at, self.retry_at]
+            .into_iter()
+            .flatten()
+            .filter(|&at| at > self.now)
+            .min()
     }
 
     fn arrive(&mut self, request: Request<P>) {

@@ -613,8 +613,11 @@ impl<P: Payload> Engine<P> {
             writing.unwritten += writes;
             writing.group = self.journal.group();
         }
-        self.journal.join_open(write.group);
+        self.journal.join_newest(write.group);
         self.end_data(&write);
+        // Whoever waits for the first group waits for this one now.
+        let group = self.close_group();
+        self.flushes.want(group);
     }
 
     /// Kills one clean slot with a record of its own.

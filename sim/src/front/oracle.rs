@@ -211,7 +211,10 @@ impl Oracle {
             (Pending::Status { span, arrived }, Err(RequestError::Io)) => self.may_fail(span, arrived),
             (Pending::Write { write, fua }, Ok(Outcome::Done)) => {
                 self.acknowledge(write, now);
-                self.undurable.push(write);
+                // A trim without a whole block leaves nothing that could be durable.
+                if !self.writes[write as usize].span.is_empty() {
+                    self.undurable.push(write);
+                }
                 if fua {
                     self.make_durable(|number, _| number == write);
                 }
@@ -225,7 +228,9 @@ impl Oracle {
                 self.writes[write as usize].failed = true;
                 self.writes[write as usize].acknowledged = now;
                 self.each_version(write, |version| version.optional = true);
-                self.may_refuse(*error)
+                // A write to part of a block whose rest is lost may fail.
+                let span = self.writes[write as usize].span;
+                if self.touches_hurt(span) { Ok(()) } else { self.may_refuse(*error) }
             }
             (Pending::Flush { .. }, Err(error)) => self.may_refuse(*error),
             (Pending::Read { .. } | Pending::Status { .. }, Err(RequestError::Shutdown)) => Ok(()),
@@ -520,6 +525,12 @@ impl Oracle {
     fn is_hurt(&self, atom: u64) -> bool {
         let Some(&mark) = self.hurt.get(atom as usize) else { return false };
         self.atoms[atom as usize].iter().any(|version| version.dead == NEVER && version.write < mark)
+    }
+
+    /// Was a block that `span` touches hit?
+    fn touches_hurt(&self, span: Span) -> bool {
+        let blocks = span.start / self.block_atoms..span.end().div_ceil(self.block_atoms);
+        !self.hurt.is_empty() && blocks.flat_map(|block| self.block(block)).any(|atom| self.hurt[atom as usize] > 0)
     }
 
     /// May a read of `span` that arrived at `arrived` fail?

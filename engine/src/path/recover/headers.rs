@@ -56,6 +56,16 @@ impl<P: Payload> Engine<P> {
         self.read_header_chunks(false, |engine, set| check || engine.sets.get(set).dirty_count > 0);
     }
 
+    /// Sets whose last live slot died in the replay need no header: they may be reused at once.
+    pub(super) fn forget_dead_headers(&mut self) {
+        for set in 0..self.config.geometry.sets {
+            if self.recovery().headers.is_needed(set) && self.sets.get(set).live_count == 0 {
+                self.recovery().headers.needed[set as usize] = false;
+                self.sets.get_mut(set).loaded = true;
+            }
+        }
+    }
+
     /// What service does not need: the headers of clean sets.
     pub(super) fn read_late_headers(&mut self) {
         self.read_header_chunks(true, |_, _| true);

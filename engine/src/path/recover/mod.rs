@@ -423,6 +423,7 @@ impl<P: Payload> Engine<P> {
         self.journal = Journal::new(geometry, format, superblock.epoch, chain.next_seq, chain.previous, chain.places);
         self.adopt_superblock(superblock, copies);
         let now = self.now;
+        self.forget_dead_headers();
         self.sets.rebuild_lists(now);
         self.ranges.note_time(now);
         self.adopt_open_sets();
