@@ -230,10 +230,10 @@ impl Volume {
             match self.engine.phase() {
                 Phase::Recovering => {}
                 Phase::Serving => {
-                    if let Some(on_ready) = on_ready.take() {
-                        if self.state == State::Starting {
-                            self.state = State::Serving;
-                        }
+                    if self.state == State::Starting
+                        && let Some(on_ready) = on_ready.take()
+                    {
+                        self.state = State::Serving;
                         on_ready(&mut self, now);
                     }
                 }

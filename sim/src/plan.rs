@@ -33,7 +33,7 @@ pub struct Plan {
     pub requests: u64,
     /// Crashes (or stops) in the run.
     pub crashes: u64,
-    /// Once in so many requests the origin goes away for a while.
+    /// The origin goes away now and then: how seldom. Never for 0.
     pub origin_leaves_every: u64,
     /// Percent of the origin that holds zeros at first.
     pub blank_percent: u32,
@@ -84,6 +84,14 @@ impl Plan {
     }
 }
 
+impl Plan {
+    /// How long the origin stays before it goes away again: some of what is under way must come to an end, or nothing ever does.
+    pub fn origin_stays(&self, chance: &mut Chance) -> Duration {
+        let batch = (self.speeds[1].write.0 + self.speeds[1].flush.0) * 100;
+        Duration(batch + chance.spread(20_000, self.origin_leaves_every * 20_000) * 1_000)
+    }
+}
+
 /// Bends a mix so that no request is larger than what the cache can take at once.
 fn fit(mix: Mix, geometry: &Geometry) -> Mix {
     let slots = u64::from(geometry.sets) * u64::from(geometry.set_slots);
@@ -131,7 +139,7 @@ fn draw_config(chance: &mut Chance, geometry: Geometry, seed: u64) -> Config {
 }
 
 fn draw_limits(chance: &mut Chance, geometry: &Geometry) -> [Limits; 2] {
-    let mut limits = |atoms| Limits { atoms, depth: chance.pick(&[1, 2, 8, 32]), op_atoms: chance.pick(&[2_048, 2_048, 2_048, 2_048]) };
+    let mut limits = |atoms| Limits { atoms, depth: chance.pick(&[1, 2, 8, 32]), op_atoms: chance.pick(&[4_096, 8_192, 65_536]) };
     [limits(geometry.cache_atoms()), limits(geometry.volume_atoms)]
 }
 

@@ -191,7 +191,9 @@ impl<'a> Run<'a> {
 
     // --- stops ---
 
+    /// Stops the engine in order, with requests in flight.
     fn stop(&mut self) -> Steps {
+        self.simulation.scene.closed = true;
         self.simulation.control(Control::Stop);
         self.until("stop", |simulation| *simulation.engine.phase() == Phase::Stopped)?;
         self.until("let the last operations end", |simulation| {

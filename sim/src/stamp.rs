@@ -102,6 +102,18 @@ impl Stamps {
         }
     }
 
+    /// A number that tells these contents from others for a trace: all of data, of metadata only the word with each page's checksum.
+    pub fn digest(&self) -> u64 {
+        match &self.form {
+            Form::Stamps(stamps) => stamps[self.start as usize..][..self.atoms as usize].iter().fold(1, |hash, &stamp| fold(hash, stamp)),
+            Form::Zero => u64::from(self.atoms),
+            Form::Bytes(bytes) => {
+                let pages = bytes[self.start as usize * ATOM..][..self.atoms as usize * ATOM].chunks(ATOM * 8);
+                pages.fold(2, |hash, page| fold(hash, u64::from_le_bytes(page[24..32].try_into().expect("eight bytes"))))
+            }
+        }
+    }
+
     fn is_zero_form(&self) -> bool {
         matches!(self.form, Form::Zero)
     }

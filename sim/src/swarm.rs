@@ -35,7 +35,7 @@ impl Default for Options {
 /// A seed in so many is a crash-point workload as well.
 pub const CRASH_POINTS_EVERY: u64 = 10;
 /// Requests of a crash-point workload, and up to how many age the cache before.
-const CRASH_POINT_OPS: u64 = 60;
+const CRASH_POINT_OPS: u64 = 100;
 const CRASH_POINT_WARM: u64 = 1_500;
 /// A run in so many is made twice.
 const TWICE_EVERY: u64 = 50;

@@ -6,7 +6,6 @@ use crate::front::oracle::show;
 use crate::stamp::Stamps;
 use tidegate_engine::block::Span;
 use tidegate_engine::op::{Action, Answer, Op};
-use tidegate_engine::payload::Payload;
 use tidegate_engine::request::{Command, Outcome, Reply};
 use tidegate_engine::time::Instant;
 use tidegate_engine::Event;
@@ -48,7 +47,7 @@ impl Trace {
             }
             Event::Completed(done) => {
                 let (word, text) = match &done.result {
-                    Ok(Answer::Data(parts)) => (parts.iter().fold(1, |hash, part| mix(hash ^ u64::from(part.checksum()))), "data".to_string()),
+                    Ok(Answer::Data(parts)) => (parts.iter().fold(1, |hash, part| mix(hash ^ part.digest())), "data".to_string()),
                     Ok(Answer::Allocation(extents)) => (extents.len() as u64, "allocation".to_string()),
                     Ok(Answer::Done) => (2, "done".to_string()),
                     Err(error) => (3, format!("{error:?}")),
@@ -88,7 +87,7 @@ impl Trace {
         let (word, text) = match &reply.result {
             Ok(Outcome::Done) => (1, "done".to_string()),
             Ok(Outcome::Data(parts)) => {
-                let hash = parts.iter().fold(1, |hash, part| mix(hash ^ u64::from(part.checksum())));
+                let hash = parts.iter().fold(1, |hash, part| mix(hash ^ part.digest()));
                 (hash, if self.lines.is_some() { summary(parts) } else { String::new() })
             }
             Ok(Outcome::Status(extents)) => (extents.len() as u64, format!("{} extents", extents.len())),

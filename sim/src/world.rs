@@ -77,13 +77,15 @@ pub struct Scene {
     crowd: VecDeque<u32>,
     /// A request drawn already that waits for room.
     ready: Option<(u32, Request<Stamps>)>,
+    /// Clients hold their requests back: the engine is stopping.
+    pub closed: bool,
     /// Replies to requests from outside the load, for whoever asked.
     pub answers: Vec<Reply<Stamps>>,
     /// Device operations, if a scenario notes them.
     pub noted: Option<Vec<Noted>>,
     /// The first promise that was broken.
     pub broken: Option<Broken>,
-    /// Device writes and flushes that ended in this turn.
+    /// A device write or flush ended in this step.
     persisted: bool,
     replied: bool,
 }
@@ -128,6 +130,7 @@ impl Simulation {
             agenda: Agenda::new(Instant(1_000_000_000)),
             crowd: VecDeque::new(),
             ready: None,
+            closed: false,
             answers: Vec::new(),
             noted: None,
             broken: None,
@@ -179,13 +182,14 @@ impl Simulation {
             self.scene.agenda.note(when, Entry::Wake(worker));
         }
         if self.plan.origin_leaves_every > 0 {
-            let after = Duration::from_micros(self.chance.spread(20_000, self.plan.origin_leaves_every * 20_000));
+            let after = self.plan.origin_stays(&mut self.chance);
             self.scene.agenda.note(now + after, Entry::OriginLeaves);
         }
     }
 
     /// One moment. False: nothing is left to happen, or a promise was broken.
     pub fn step(&mut self) -> bool {
+        self.scene.persisted = false;
         let room = self.engine.room();
         self.scene.admit(room, &mut self.events);
         if self.events.is_empty() {
@@ -248,7 +252,7 @@ impl Simulation {
         self.origin_comes_back(forgotten);
         let scene = &mut self.scene;
         if self.plan.origin_leaves_every > 0 && !scene.load.is_done() {
-            let after = Duration::from_micros(self.chance.spread(20_000, self.plan.origin_leaves_every * 20_000));
+            let after = self.plan.origin_stays(&mut self.chance);
             scene.agenda.note(now + after, Entry::OriginLeaves);
         }
     }
@@ -273,7 +277,6 @@ impl Simulation {
     /// The engine hears what has happened and says what it wants.
     pub fn take_turn(&mut self) {
         let now = self.now();
-        self.scene.persisted = false;
         self.scene.replied = false;
         for event in &self.events {
             self.scene.trace.event(now, event);
@@ -303,7 +306,7 @@ impl Simulation {
         }
     }
 
-    /// Did a device write or flush end in the last turn? (A place worth crashing at.)
+    /// Did a device write or flush end in the last step? (A place worth crashing at.)
     pub fn persisted(&self) -> bool {
         self.scene.persisted
     }
@@ -381,6 +384,7 @@ impl Simulation {
         scene.agenda.clear();
         scene.crowd.clear();
         scene.ready = None;
+        scene.closed = false;
         self.events.clear();
     }
 
@@ -429,7 +433,7 @@ impl Scene {
 
     /// Requests of waiting workers arrive, as many as the engine has room for.
     fn admit(&mut self, mut room: Room, events: &mut Vec<Event<Stamps>>) {
-        while room.requests > 0 {
+        while room.requests > 0 && !self.closed {
             let next = self.ready.take().or_else(|| {
                 let worker = self.crowd.pop_front()?;
                 Some((worker, self.load.next(worker)?))

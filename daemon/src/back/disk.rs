@@ -379,9 +379,8 @@ fn direct_alignment(file: &File) -> Option<(u64, u64)> {
     // The C library's structure has no names for the fields at 0x98 and 0x9c: the kernel's layout, 256 bytes.
     let mut answer = [0u32; 64];
     // SAFETY: the empty path with AT_EMPTY_PATH asks for the descriptor itself; the kernel writes at most 256 bytes to `answer`.
-    let result = unsafe {
-        libc::syscall(libc::SYS_statx, file.as_raw_fd(), c"".as_ptr(), libc::AT_EMPTY_PATH, STATX_DIOALIGN, answer.as_mut_ptr())
-    };
+    let result =
+        unsafe { libc::syscall(libc::SYS_statx, file.as_raw_fd(), c"".as_ptr(), libc::AT_EMPTY_PATH, STATX_DIOALIGN, answer.as_mut_ptr()) };
     (result == 0 && answer[0] & STATX_DIOALIGN != 0).then(|| (u64::from(answer[0x98 / 4]), u64::from(answer[0x9c / 4])))
 }
 

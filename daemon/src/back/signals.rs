@@ -36,9 +36,13 @@ impl Signals {
     pub fn fd(&self) -> RawFd {
         self.file.as_raw_fd()
     }
+}
 
-    /// The next signal that has come, if any.
-    pub fn next(&mut self) -> Option<i32> {
+/// The signals that have come and were not taken yet; none is not the end.
+impl Iterator for Signals {
+    type Item = i32;
+
+    fn next(&mut self) -> Option<i32> {
         let mut info = [0; size_of::<libc::signalfd_siginfo>()];
         self.file.read_exact(&mut info).ok()?;
         // The structure starts with the signal's number.

@@ -183,7 +183,8 @@ fn a_write_of_more_pieces_than_the_kernel_takes_is_whole() {
 fn holes_are_told_from_data() {
     let folder = tempfile::tempdir().expect("a folder");
     let mut ring = ring(folder.path(), 1);
-    one(&mut ring, DeviceId::Origin, Action::Write(Zone::Origin, Span::new(1024, 128), vec![random(&mut Chance(3), 128)])).expect("written");
+    one(&mut ring, DeviceId::Origin, Action::Write(Zone::Origin, Span::new(1024, 128), vec![random(&mut Chance(3), 128)]))
+        .expect("written");
     let Ok(Answer::Allocation(extents)) = one(&mut ring, DeviceId::Origin, Action::Allocation(Zone::Origin, Span::new(512, 2048))) else {
         panic!("no allocation")
     };
@@ -196,10 +197,7 @@ fn a_device_that_shrank_fails_reads_instead_of_making_up_zeros() {
     let folder = tempfile::tempdir().expect("a folder");
     let mut ring = ring(folder.path(), 1);
     OpenOptions::new().write(true).open(ring.disk(DeviceId::Origin).path()).and_then(|file| file.set_len(512 << 10)).expect("shrunk");
-    assert!(matches!(
-        one(&mut ring, DeviceId::Origin, Action::Read(Zone::Origin, Span::new(2000, 100))),
-        Err(DeviceError::Medium)
-    ));
+    assert!(matches!(one(&mut ring, DeviceId::Origin, Action::Read(Zone::Origin, Span::new(2000, 100))), Err(DeviceError::Medium)));
     assert!(one(&mut ring, DeviceId::Origin, Action::Read(Zone::Origin, Span::new(0, 100))).is_ok());
 }
 

@@ -50,6 +50,8 @@ struct Running<P> {
     headers: Vec<(u32, u64)>,
     pages: Vec<(Span, P)>,
     next: Superblock,
+    /// The last act of a clean stop: superblocks only.
+    stop: bool,
     stage: Stage,
 }
 
@@ -91,7 +93,7 @@ impl<P: Payload> Engine<P> {
         // The ring is freed up to the checkpoint before the newest: somebody who waits may need two.
         let frees = used > 0 || superblock.previous.seq < superblock.checkpoint.seq;
         let due = used >= third || (self.checkpoint.urgent && frees);
-        due && self.recovery.is_none() && !self.cache_failed && self.checkpoint.retry_at.is_none_or(|at| at <= self.now)
+        due && !self.stopping && self.recovery.is_none() && !self.cache_failed && self.checkpoint.retry_at.is_none_or(|at| at <= self.now)
     }
 
     fn begin_checkpoint(&mut self) {
@@ -117,7 +119,21 @@ impl<P: Payload> Engine<P> {
         let group = self.close_group();
         self.flushes.want(group);
         let next = Superblock { sequence: current.sequence + 1, checkpoint: map, previous: current.checkpoint, ..current };
-        self.checkpoint.running = Some(Running { map, group, headers, pages, next, stage: Stage::Restating });
+        self.checkpoint.running = Some(Running { map, group, headers, pages, next, stop: false, stage: Stage::Restating });
+    }
+
+    /// The last act of a clean stop: a new epoch whose cut says that the whole log is durable. Called until it is done.
+    pub(super) fn seal_stop(&mut self) {
+        if self.checkpoint.running.is_some() {
+            return;
+        }
+        let current = self.checkpoint.superblock.clone().expect("a serving engine has read its superblock");
+        let (sequence, epoch, cut) = (current.sequence + 1, current.epoch + 1, self.journal.next_seq());
+        let next = Superblock { sequence, epoch, cut, clean: true, ..current };
+        let (map, group) = (next.checkpoint, self.journal.durable_group());
+        let stage = Stage::Restating;
+        self.checkpoint.running = Some(Running { map, group, headers: Vec::new(), pages: Vec::new(), next, stop: true, stage });
+        self.write_superblock(None);
     }
 
     /// Tells again what only the journal before L knows: the slots of open sets, and of sealed ones whose headers cannot be written.
@@ -191,6 +207,10 @@ impl<P: Payload> Engine<P> {
 
     /// A write of the checkpoint failed: once more from its map, a little later.
     fn pause_checkpoint(&mut self) -> bool {
+        if self.running().stop {
+            // Everything is durable all the same; the next start will verify the tail.
+            return self.end_stop();
+        }
         match self.checkpoint.retry_at {
             Some(at) if at <= self.now => {
                 self.checkpoint.retry_at = None;
@@ -291,11 +311,20 @@ impl<P: Payload> Engine<P> {
         if !second {
             return self.write_superblock(Some(1 - copy));
         }
+        if self.running().stop {
+            return self.end_stop();
+        }
         self.counters.checkpoints += 1;
         self.journal.free_before(next.previous.seq);
         assert!(next.checkpoint == self.running().map);
         self.checkpoint.superblock = Some(next);
         self.checkpoint.running = None;
+        false
+    }
+
+    fn end_stop(&mut self) -> bool {
+        self.checkpoint.running = None;
+        self.phase = crate::probe::Phase::Stopped;
         false
     }
 

@@ -357,7 +357,12 @@ impl<P: Payload> Engine<P> {
     /// A dirty slot that cannot be read costs its own atoms only; the set is freed like any other.
     fn give_up(&mut self, slot: Slot, block: Block) {
         let full = self.ranges.entries() + 3 > self.config.geometry.range_entries as usize;
-        if self.index.get(block) != Some(slot) || !self.sets.is_dirty(slot) || full || !self.journal_has_room(2) {
+        if self.index.get(block) != Some(slot) || !self.sets.is_dirty(slot) {
+            return;
+        }
+        if full || !self.journal_has_room(2) {
+            // It stays dirty, and is tried again a while later.
+            self.destage.batch.as_mut().expect("a batch runs").failed = true;
             return;
         }
         self.counters.corrupt_dirty_slots += 1;

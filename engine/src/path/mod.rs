@@ -153,6 +153,9 @@ impl<P: Payload> Engine<P> {
         let geometry = config.geometry;
         assert!(limits[0].atoms >= geometry.cache_atoms(), "the cache is smaller than its geometry");
         assert!(limits[1].atoms >= geometry.volume_atoms, "the origin is smaller than the volume");
+        for limits in limits {
+            assert!(limits.op_atoms >= 2048, "a device takes operations of 1 MiB");
+        }
         let mut engine = Engine {
             limits,
             now: Instant::ZERO,
@@ -367,16 +370,23 @@ impl<P: Payload> Engine<P> {
         self.flushes.want(group);
     }
 
+    /// Stopping: when everything acknowledged is durable, the superblocks say so; then the engine stops.
     fn finish_stop(&mut self) {
-        if self.stopping && self.phase == Phase::Serving && self.cache_failed {
-            self.phase = Phase::Stopped;
+        if !self.stopping || self.phase != Phase::Serving {
+            return;
         }
-        let settled = self.journal.durable_group() + 1 == self.journal.group() && self.journal.is_group_empty();
-        if self.stopping && self.phase == Phase::Serving && settled && self.writes.is_empty() && !self.has_writing_requests() {
+        if self.cache_failed {
             self.phase = Phase::Stopped;
-        } else if self.stopping && self.phase == Phase::Serving && !self.journal.is_group_empty() {
+            return;
+        }
+        if !self.journal.is_group_empty() {
             let group = self.close_group();
             self.flushes.want(group);
+            return;
+        }
+        let durable = self.journal.durable_group() + 1 == self.journal.group();
+        if durable && self.writes.is_empty() && !self.has_writing_requests() && self.recovery.is_none() {
+            self.seal_stop();
         }
     }
 

@@ -414,13 +414,21 @@ impl<P: Payload> Engine<P> {
     pub(super) fn put(&mut self, stream: Stream, dirty: bool, pieces: Vec<Piece<P>>, request: Option<usize>, tries: u32) -> u32 {
         let mut writes = 0;
         let mut pending: Vec<(Slot, u32, P)> = Vec::new();
+        // Slots of one device write.
+        let most = self.limits[0].op_atoms / self.block_atoms();
         for piece in pieces {
             self.tickets.void(piece.block, piece.blocks);
             self.touch_blocks(piece.block, piece.blocks);
             let mut done = 0;
             while done < piece.blocks {
                 let set = self.open_set(stream);
-                let count = (piece.blocks - done).min(u64::from(self.sets.slots_left(set)));
+                let pending_slots: u64 = pending.iter().map(|&(_, slots, _)| u64::from(slots)).sum();
+                if pending_slots == most {
+                    self.send(stream, &mut pending, request, tries);
+                    writes += 1;
+                    continue;
+                }
+                let count = (piece.blocks - done).min(u64::from(self.sets.slots_left(set))).min(most - pending_slots);
                 let payload = piece.payload.slice(done * self.block_atoms(), count * self.block_atoms());
                 let block = Block(piece.block.0 + done);
                 let first = self.put_run(set, block, count, &payload, piece.valid, dirty);

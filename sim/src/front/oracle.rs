@@ -30,7 +30,7 @@ type Moment = u32;
 const NEVER: Moment = Moment::MAX;
 /// Index of the pseudo-write that put the first contents there.
 const FIRST: u32 = 0;
-/// Below so many versions an atom is not worth tidying.
+/// An atom is tidied whenever it has a multiple of so many versions.
 const TIDY: usize = 6;
 
 /// A promise was broken: one line that says how.
@@ -180,7 +180,7 @@ impl Oracle {
         self.tally.seen.push(0);
         let oldest_read = self.oldest_read();
         for atom in span.start..span.end() {
-            if self.atoms[atom as usize].len() >= TIDY {
+            if self.atoms[atom as usize].len().is_multiple_of(TIDY) {
                 self.tidy(atom, oldest_read);
             }
             let stamp = stamp(atom);
@@ -357,7 +357,7 @@ impl Oracle {
     /// The whole volume as it is now, for instance on the origin after a drain. Blocks that faults may have cost are left out.
     pub fn check_all(&self, holds: impl Fn(u64) -> u64) -> Verdict {
         for atom in 0..self.volume_atoms() {
-            if !self.is_hurt(atom) && !self.may_hold(atom, holds(atom), self.now) {
+            if !self.is_hurt(atom, self.now) && !self.may_hold(atom, holds(atom), self.now) {
                 return Err(Broken(format!("atom {atom} holds {}; {}", show(holds(atom)), self.story(atom))));
             }
         }
@@ -465,7 +465,7 @@ impl Oracle {
         let mut tally = self.tally.clone();
         for atom in 0..self.volume_atoms() {
             match holds(atom) {
-                None if self.is_hurt(atom) => {}
+                None if self.is_hurt(atom, self.now) => {}
                 None => return Err(Broken(format!("after a crash atom {atom} cannot be read; {}", self.story(atom)))),
                 Some(stamp) => {
                     if let [only] = &self.atoms[atom as usize][..]
@@ -522,9 +522,10 @@ impl Oracle {
         }
     }
 
-    fn is_hurt(&self, atom: u64) -> bool {
+    /// May a version of this atom that is current, or was at `arrived`, be lost?
+    fn is_hurt(&self, atom: u64, arrived: Moment) -> bool {
         let Some(&mark) = self.hurt.get(atom as usize) else { return false };
-        self.atoms[atom as usize].iter().any(|version| version.dead == NEVER && version.write < mark)
+        self.atoms[atom as usize].iter().any(|version| version.dead > arrived && version.write < mark)
     }
 
     /// Was a block that `span` touches hit?
@@ -535,7 +536,7 @@ impl Oracle {
 
     /// May a read of `span` that arrived at `arrived` fail?
     fn may_fail(&self, span: Span, arrived: Moment) -> Verdict {
-        let excused = |atom: u64| self.is_hurt(atom) || self.unread.get(atom as usize).is_some_and(|&when| when > arrived);
+        let excused = |atom: u64| self.is_hurt(atom, arrived) || self.unread.get(atom as usize).is_some_and(|&when| when > arrived);
         if self.origin_gone || (span.start..span.end()).any(excused) {
             return Ok(());
         }

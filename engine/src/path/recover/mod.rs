@@ -137,8 +137,7 @@ impl<P: Payload> Engine<P> {
 
     /// Reports damage; fatal damage ends the recovery before anything was written.
     fn report_damage(&mut self, fatal: bool, what: String) {
-        if fatal {
-        }
+        if fatal {}
         self.damage.push(Damage { fatal, what });
         if fatal {
             self.phase = Phase::Refused;

@@ -54,8 +54,12 @@ impl<P: Payload> Engine<P> {
             }
         }
         self.recovery().stage = Stage::Tail;
-        for run in runs {
-            self.read_tail_run(run);
+        let most = (self.limits[0].op_atoms / self.block_atoms()) as usize;
+        for Run { first, entries } in runs {
+            for (part, entries) in entries.chunks(most).enumerate() {
+                let first = Slot { slot: first.slot + (part * most) as u32, ..first };
+                self.read_tail_run(Run { first, entries: entries.to_vec() });
+            }
         }
     }
 
@@ -132,8 +136,10 @@ impl<P: Payload> Engine<P> {
         }
         writes.sort_by_key(|(_, span, _)| span.start);
         writes.dedup_by_key(|(_, span, _)| span.start);
+        // 1 MiB a write at most: every part is a page or a block.
+        let most = (self.limits[0].op_atoms / self.block_atoms().max(crate::block::PAGE_ATOMS)) as usize;
         for together in writes.chunk_by(|a, b| a.0 == b.0 && a.1.end() == b.1.start) {
-            for part in together.chunks(256) {
+            for part in together.chunks(most) {
                 let span = Span::new(part[0].1.start, part.iter().map(|(_, span, _)| span.atoms).sum());
                 let payloads = part.iter().map(|(_, _, payload)| payload.clone()).collect();
                 self.start(DeviceId::Cache, Class::Log, Action::Write(part[0].0, span, payloads), Owner::Recovery(Step::Rewrite));
