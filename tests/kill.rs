@@ -159,13 +159,18 @@ impl Round<'_> {
     /// Writes, zeroes and flushes without end, until the daemon is gone.
     fn connection(&self, mut client: Client, mine: u64, mut chance: Chance) {
         let mut waiting: Vec<Waiting> = Vec::new();
-        while self.send_one(&mut client, mine, &mut chance, &mut waiting).is_ok() {
-            if waiting.len() >= IN_FLIGHT && self.receive_one(&mut client, &mut waiting).is_err() {
-                break;
-            }
-        }
+        while self.talk(&mut client, mine, &mut chance, &mut waiting).is_ok() {}
         // The replies that were sent before the end count: what they promised, they promised.
         while !waiting.is_empty() && self.receive_one(&mut client, &mut waiting).is_ok() {}
+    }
+
+    /// One request more; and the replies that have come, or that must come first.
+    fn talk(&self, client: &mut Client, mine: u64, chance: &mut Chance, waiting: &mut Vec<Waiting>) -> std::io::Result<()> {
+        self.send_one(client, mine, chance, waiting)?;
+        while waiting.len() >= IN_FLIGHT || (!waiting.is_empty() && client.has_received()) {
+            self.receive_one(client, waiting)?;
+        }
+        Ok(())
     }
 
     fn send_one(&self, client: &mut Client, mine: u64, chance: &mut Chance, waiting: &mut Vec<Waiting>) -> std::io::Result<()> {

@@ -345,7 +345,7 @@ impl Volume {
 
     /// The first signal stops in order; of a second one, its number.
     fn signal(&mut self) -> Option<i32> {
-        while let Some(signal) = self.signals.next() {
+        for signal in self.signals.by_ref() {
             match self.state {
                 State::Starting | State::Serving => {
                     self.state = State::Stopping;

@@ -30,7 +30,8 @@ impl Chance {
         Chance { state }
     }
 
-    pub fn next(&mut self) -> u64 {
+    /// 64 random bits.
+    pub fn word(&mut self) -> u64 {
         let [a, b, c, d] = &mut self.state;
         let result = a.wrapping_add(*d).rotate_left(23).wrapping_add(*a);
         let shifted = *b << 17;
@@ -46,7 +47,7 @@ impl Chance {
     /// A number below `bound`, which is not zero.
     pub fn below(&mut self, bound: u64) -> u64 {
         assert!(bound > 0, "nothing lies below zero");
-        ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
+        ((u128::from(self.word()) * u128::from(bound)) >> 64) as u64
     }
 
     /// A number of `low..=high`.
@@ -100,13 +101,13 @@ mod tests {
     fn the_generator_is_the_published_one() {
         let mut chance = Chance { state: [1, 2, 3, 4] };
         let published = [41943041, 58720359, 3588806011781223, 3591011842654386, 9228616714210784205, 9973669472204895162];
-        assert_eq!(published.map(|_| chance.next()), published);
+        assert_eq!(published.map(|_| chance.word()), published);
     }
 
     #[test]
     fn streams_never_change() {
         let mut load = Chance::new(42, "load");
-        assert_eq!([load.next(), load.next()], [16606942032371167825, 13989802208745817606]);
+        assert_eq!([load.word(), load.word()], [16606942032371167825, 13989802208745817606]);
     }
 
     #[test]

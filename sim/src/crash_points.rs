@@ -58,8 +58,9 @@ impl Points {
             let scene = &simulation.scene;
             let cache = scene.cache.after_power_cut(&survive, &mut self.chance);
             let origin = scene.origin.after_power_cut(&survive, &mut self.chance);
-            self.try_one(simulation, cache, origin)
-                .map_err(|broken| Broken(format!("power cut at {:?}, {survive:?} of the unflushed left: {}", simulation.now(), broken.0)))?;
+            self.try_one(simulation, cache, origin).map_err(|broken| {
+                Broken(format!("power cut at {:?}, {survive:?} of the unflushed left: {}", simulation.now(), broken.0))
+            })?;
         }
         Ok(())
     }
@@ -102,7 +103,8 @@ impl Points {
 
     fn note(&mut self, image: &[Option<u64>]) {
         self.recoveries += 1;
-        self.trace = image.iter().fold(self.trace, |hash, stamp| (hash.rotate_left(5) ^ stamp.unwrap_or(1)).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        self.trace =
+            image.iter().fold(self.trace, |hash, stamp| (hash.rotate_left(5) ^ stamp.unwrap_or(1)).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     }
 }
 
@@ -185,8 +187,10 @@ impl Rescue {
 
     /// Everything the volume holds; nothing for atoms that cannot be read.
     fn read_all(&mut self) -> Result<Vec<Option<u64>>, Broken> {
-        let spans: Vec<Span> =
-            (0..self.volume_atoms).step_by(READ_ATOMS as usize).map(|start| Span::new(start, READ_ATOMS.min(self.volume_atoms - start))).collect();
+        let spans: Vec<Span> = (0..self.volume_atoms)
+            .step_by(READ_ATOMS as usize)
+            .map(|start| Span::new(start, READ_ATOMS.min(self.volume_atoms - start)))
+            .collect();
         let mut requests = spans.iter().enumerate().map(|(id, &span)| Request { id: RequestId(id as u64), span, command: Command::Read });
         let mut waiting = requests.next();
         let mut image = vec![None; self.volume_atoms as usize];

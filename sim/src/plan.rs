@@ -139,7 +139,7 @@ fn draw_config(chance: &mut Chance, geometry: Geometry, seed: u64) -> Config {
 }
 
 fn draw_limits(chance: &mut Chance, geometry: &Geometry) -> [Limits; 2] {
-    let mut limits = |atoms| Limits { atoms, depth: chance.pick(&[1, 2, 8, 32]), op_atoms: chance.pick(&[4_096, 8_192, 65_536]) };
+    let mut limits = |atoms| Limits { atoms, depth: chance.pick(&[1, 2, 8, 32]), op_atoms: chance.pick(&[2_048, 2_048, 4_096, 16_384]) };
     [limits(geometry.cache_atoms()), limits(geometry.volume_atoms)]
 }
 
@@ -161,5 +161,40 @@ fn draw_rates(chance: &mut Chance, kind: Kind) -> Rates {
         misdirected: if damage { rate(20_000) } else { 0 },
         rot: if damage { rate(50_000) } else { rate(10_000) },
         settled_only: !damage,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_plan_can_be() {
+        for seed in 0..3_000 {
+            for plan in [Plan::draw(seed, 100, None), Plan::draw_for_crash_points(seed, 100, None)] {
+                let Config { geometry, free_floor, reserve, dirty_high, .. } = plan.config;
+                assert_eq!(geometry.validate(), Ok(()), "seed {seed}");
+                assert!(free_floor + reserve < geometry.sets && dirty_high < geometry.sets, "seed {seed}");
+                assert!(plan.limits[0].atoms >= geometry.cache_atoms() && plan.limits[1].atoms >= geometry.volume_atoms, "seed {seed}");
+                assert!(plan.mix.blocks_max * u64::from(geometry.block_atoms) * 512 <= plan.config.bytes_max, "seed {seed}: a request fits");
+            }
+        }
+    }
+
+    #[test]
+    fn plans_differ_in_everything() {
+        let plans: Vec<Plan> = (0..300).map(|seed| Plan::draw(seed, 100, None)).collect();
+        let some = |what: &str, is: &dyn Fn(&Plan) -> bool| {
+            let count = plans.iter().filter(|plan| is(plan)).count();
+            assert!((5..295).contains(&count), "{what}: {count} of 300");
+        };
+        some("damage", &|plan| plan.kind == Kind::Damage);
+        some("crashes", &|plan| plan.crashes > 0);
+        some("blocks of 64 KiB", &|plan| plan.config.geometry.block_atoms == 128);
+        some("an origin that leaves", &|plan| plan.origin_leaves_every > 0);
+        some("failing flushes", &|plan| plan.rates[0].flush_error > 0);
+        some("no fault at all", &|plan| plan.rates.iter().all(|rates| Rates { settled_only: false, ..*rates } == Rates::default()));
+        some("one worker", &|plan| plan.mix.workers == 1);
+        some("a short last block", &|plan| !plan.config.geometry.volume_atoms.is_multiple_of(u64::from(plan.config.geometry.block_atoms)));
     }
 }

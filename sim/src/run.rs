@@ -29,6 +29,9 @@ pub struct Ended {
     pub broken: Option<Broken>,
 }
 
+/// Who hears the story while it happens, some lines at a time.
+pub type Reader<'a> = Option<&'a mut dyn FnMut(&[String])>;
+
 type Steps = Result<(), Broken>;
 
 /// A run in progress.
@@ -42,11 +45,11 @@ pub struct Run<'a> {
     /// The newest checkpoint whose map was damaged.
     scarred_checkpoint: u64,
     /// Who reads the story.
-    reader: Option<&'a mut dyn FnMut(&[String])>,
+    reader: Reader<'a>,
 }
 
 /// Runs a plan to its end.
-pub fn run(plan: Plan, reader: Option<&mut dyn FnMut(&[String])>) -> Ended {
+pub fn run(plan: Plan, reader: Reader) -> Ended {
     let mut run = Run::new(plan, reader);
     let broken = run.whole().err();
     run.tell();
@@ -60,7 +63,7 @@ pub fn run(plan: Plan, reader: Option<&mut dyn FnMut(&[String])>) -> Ended {
 }
 
 impl<'a> Run<'a> {
-    pub fn new(plan: Plan, reader: Option<&'a mut dyn FnMut(&[String])>) -> Self {
+    pub fn new(plan: Plan, reader: Reader<'a>) -> Self {
         let mut chance = Chance::new(plan.seed, "run");
         let mut crash_at: Vec<u64> = (0..plan.crashes).map(|_| chance.below(plan.requests.max(1))).collect();
         crash_at.sort_unstable();
@@ -165,9 +168,8 @@ impl<'a> Run<'a> {
     fn scar(&mut self) {
         let geometry = self.simulation.plan.config.geometry;
         let cache = &self.simulation.scene.cache;
-        let copies: Vec<Superblock> = (0..2)
-            .filter_map(|copy| Superblock::decode(&cache.visible().page_bytes(geometry.superblock(copy).start), copy).ok())
-            .collect();
+        let copies: Vec<Superblock> =
+            (0..2).filter_map(|copy| Superblock::decode(&cache.visible().page_bytes(geometry.superblock(copy).start), copy).ok()).collect();
         let whole = [Zone::Superblock, Zone::Map, Zone::Header, Zone::HeaderCopy].iter().all(|&zone| !cache.unsettled(zone));
         let [first, second] = &copies[..] else { return };
         if !whole || first.sequence.abs_diff(second.sequence) > 1 {
@@ -234,7 +236,10 @@ impl<'a> Run<'a> {
         self.drain()?;
         let Simulation { scene, .. } = &self.simulation;
         scene.oracle.check_all(|atom| scene.origin.visible().stamp(atom)).map_err(|broken| Broken(format!("drained: {}", broken.0)))?;
-        scene.oracle.check_all(|atom| scene.origin.durable().stamp(atom)).map_err(|broken| Broken(format!("drained, after a power cut: {}", broken.0)))?;
+        scene
+            .oracle
+            .check_all(|atom| scene.origin.durable().stamp(atom))
+            .map_err(|broken| Broken(format!("drained, after a power cut: {}", broken.0)))?;
         self.stop()?;
         self.simulation.crash(&Crash::Power { cache: Survive::None, origin: Survive::None });
         self.simulation.restart();
@@ -279,16 +284,18 @@ impl<'a> Run<'a> {
 fn is_map_whole(cache: &Contents, superblock: &Superblock, map: MapRef) -> bool {
     let Superblock { geometry, format, .. } = superblock;
     let page = |number| cache.page_bytes(geometry.map_page(map.area, number).start);
-    let sets = (0..geometry.map_pages()).all(|number| decode_sets(&page(number), geometry, *format, map.area, number, map.number).is_ok());
+    let is_set_page = |number| decode_sets(&page(number), geometry, *format, map.area, number, map.number).is_ok();
+    if !(0..geometry.map_pages()).all(is_set_page) {
+        return false;
+    }
     let mut number = geometry.map_pages();
-    while sets {
+    loop {
         let Ok((total, _)) = decode_ranges(&page(number), geometry, *format, map.area, number, map.number) else { return false };
         number += 1;
         if (number - geometry.map_pages()) * ranges_per_page(geometry) >= total {
             return true;
         }
     }
-    false
 }
 
 /// The stamps of a reply to a read.

@@ -4,11 +4,11 @@
 use crate::chance::mix;
 use crate::front::oracle::show;
 use crate::stamp::Stamps;
+use tidegate_engine::Event;
 use tidegate_engine::block::Span;
 use tidegate_engine::op::{Action, Answer, Op};
 use tidegate_engine::request::{Command, Outcome, Reply};
 use tidegate_engine::time::Instant;
-use tidegate_engine::Event;
 
 #[derive(Clone, Debug, Default)]
 pub struct Trace {

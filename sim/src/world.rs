@@ -270,7 +270,9 @@ impl Simulation {
         scene.origin.come_back(forgotten);
         scene.oracle.origin_gone = false;
         scene.oracle.unread(Span::new(0, scene.oracle.volume_atoms()));
-        scene.trace.note(now, 3, || format!("the origin is back{}", if forgotten { ", having forgotten what was not flushed" } else { "" }));
+        scene
+            .trace
+            .note(now, 3, || format!("the origin is back{}", if forgotten { ", having forgotten what was not flushed" } else { "" }));
         self.events.push(Event::Device(DeviceId::Origin, Change::Back));
     }
 

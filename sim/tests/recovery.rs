@@ -553,7 +553,8 @@ fn nothing_but_the_same_bytes_is_written_before_the_cut() {
     let before = scenario.noted().len();
     scenario.begin_recovery();
     scenario.until_serving();
-    let writes: Vec<&Noted> = scenario.noted()[before..].iter().take_while(|op| op.zone != Some(Zone::Superblock) || !op.writes).filter(|op| op.writes).collect();
+    let writes: Vec<&Noted> =
+        scenario.noted()[before..].iter().take_while(|op| op.zone != Some(Zone::Superblock) || !op.writes).filter(|op| op.writes).collect();
     assert!(!writes.is_empty(), "the tail went out again");
     for op in writes {
         let stamps = |parts: &[Stamps]| parts.iter().flat_map(|part| part.stamps().collect::<Vec<_>>()).collect::<Vec<_>>();

@@ -369,6 +369,7 @@ fn alignment(file: &File, kind: Kind, bytes: u64) -> Alignment {
         }
         // None at all; or it would have to write beyond the end of a file with a ragged tail.
         Some(_) => BUFFERED,
+        None if is_memory(file) => BUFFERED,
         None => Alignment { direct: true, sector_atoms: bytes_block(file) / ATOM_BYTES, memory: super::run::ALIGNMENT },
     }
 }
@@ -382,6 +383,17 @@ fn direct_alignment(file: &File) -> Option<(u64, u64)> {
     let result =
         unsafe { libc::syscall(libc::SYS_statx, file.as_raw_fd(), c"".as_ptr(), libc::AT_EMPTY_PATH, STATX_DIOALIGN, answer.as_mut_ptr()) };
     (result == 0 && answer[0] & STATX_DIOALIGN != 0).then(|| (u64::from(answer[0x98 / 4]), u64::from(answer[0x9c / 4])))
+}
+
+/// Is the file in memory anyway (tmpfs, ramfs)? Newer kernels take O_DIRECT there and do nothing about it.
+fn is_memory(file: &File) -> bool {
+    const RAMFS_MAGIC: u64 = 0x8584_58f6;
+    // SAFETY: fstatfs fills the structure, for which zeros are valid contents.
+    let (result, found) = unsafe {
+        let mut found: libc::statfs = std::mem::zeroed();
+        (libc::fstatfs(file.as_raw_fd(), &mut found), found)
+    };
+    result == 0 && [libc::TMPFS_MAGIC as u64, RAMFS_MAGIC].contains(&(found.f_type as u64))
 }
 
 /// The logical sector of a block device in bytes.

@@ -152,6 +152,18 @@ fn a_device_with_large_sectors_loses_no_neighbouring_atom() {
 }
 
 #[test]
+fn a_file_in_memory_is_served_with_a_note() {
+    let folder = tempfile::tempdir_in("/dev/shm").expect("a folder in memory");
+    let mut ring = ring(folder.path(), 1);
+    let note = ring.disk(DeviceId::Cache).note().expect("a note");
+    assert!(note.contains("O_DIRECT") && note.lines().count() == 1, "{note}");
+    let part = random(&mut Chance(8), 3);
+    one(&mut ring, DeviceId::Cache, Action::Write(Zone::Data, Span::new(5, 3), vec![part.clone()])).expect("written");
+    let Ok(Answer::Data(parts)) = one(&mut ring, DeviceId::Cache, Action::Read(Zone::Data, Span::new(5, 3))) else { panic!("no data") };
+    assert_eq!(Run::concat(&parts), part);
+}
+
+#[test]
 fn a_device_that_cannot_zero_gets_zeros_written() {
     let folder = tempfile::tempdir().expect("a folder");
     let [mut cache, origin] =

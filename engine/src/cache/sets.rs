@@ -69,6 +69,8 @@ pub struct Set {
     pub open_group: u64,
     pub opened: Instant,
     pub header: HeaderState,
+    /// How often writing it has failed in this life.
+    pub header_failures: u8,
     /// False while recovery has not read its header yet: its live slots are not in the index.
     pub loaded: bool,
     newer: u32,
@@ -110,6 +112,7 @@ impl Sets {
             open_group: 0,
             opened: Instant::ZERO,
             header: HeaderState::None,
+            header_failures: 0,
             loaded: true,
             newer: NIL,
             older: NIL,
@@ -183,6 +186,7 @@ impl Sets {
         set.slots.reserve_exact(slots as usize);
         set.stream = stream;
         set.header = HeaderState::None;
+        set.header_failures = 0;
         set.sealed = Position::default();
         set.opened = now;
         set.loaded = true;

@@ -264,6 +264,8 @@ impl<P: Payload> Engine<P> {
         if batch.flushed {
             return self.end_batch();
         }
+        // An origin that went away takes nothing more of this batch.
+        let may_start = may_start && !batch.void;
         let count = batch.pieces.len();
         let mut active = batch.pieces.iter().filter(|piece| matches!(piece.state, State::Reading | State::Ready | State::Writing)).count();
         let depth = self.config.destage_depth;
@@ -395,8 +397,10 @@ impl<P: Payload> Engine<P> {
 
     pub(super) fn destage_write_done(&mut self, number: usize, result: Ended) {
         self.piece(number).state = if result.is_ok() { State::Ended } else { State::Failed };
-        if result.is_err() {
-            self.destage.batch.as_mut().expect("a batch runs").failed = true;
+        if let Err(error) = result {
+            let batch = self.destage.batch.as_mut().expect("a batch runs");
+            batch.failed = true;
+            batch.void |= error == DeviceError::Gone;
         }
         let What::Data { reads } = &mut self.piece(number).what else { return };
         reads.iter_mut().for_each(|read| read.contents = None);
@@ -414,7 +418,7 @@ impl<P: Payload> Engine<P> {
         if self.owners.iter().any(|(_, (_, owner))| matches!(owner, Owner::DestageRead { .. })) {
             return false;
         }
-        if batch.pieces.iter().all(|piece| piece.state == State::Failed) {
+        if batch.void || batch.pieces.iter().all(|piece| piece.state == State::Failed) {
             batch.void = true;
             return self.end_batch();
         }

@@ -39,6 +39,7 @@ impl<P: Payload> Engine<P> {
     fn range_of(&self, number: usize) -> Option<(Block, u64, RangeKind)> {
         let request = &self.requests.get(number).request;
         let kind = match request.command {
+            Command::Zero { .. } if self.takes_slots(number) => return None,
             Command::Trim { .. } | Command::Zero { no_hole: false, .. } => RangeKind::Trim,
             Command::Zero { no_hole: true, .. } => RangeKind::Zero,
             Command::Write { .. } | Command::Read | Command::Flush | Command::Status => return None,
@@ -47,30 +48,23 @@ impl<P: Payload> Engine<P> {
         (blocks > 0).then_some((block, blocks, kind))
     }
 
-    /// Why the range of a request cannot be taken now. A full table empties as its ranges are destaged.
+    /// Why the range of a request cannot be taken now: a full table empties as its ranges are destaged. A TRIM is a hint and lets it be.
     pub(super) fn lacks_range(&mut self, number: usize) -> Option<&'static str> {
-        let (block, blocks, _) = self.range_of(number)?;
-        (self.is_table_full() && !self.may_ignore(number, block, blocks)).then_some("range table")
+        self.range_of(number)?;
+        let is_trim = matches!(self.requests.get(number).request.command, Command::Trim { .. });
+        (self.is_table_full() && !is_trim).then_some("range table")
+    }
+
+    /// The table is full of atoms that are lost, and will not empty: zeroes are written as data.
+    pub(super) fn takes_slots(&self, number: usize) -> bool {
+        let is_zero = matches!(self.requests.get(number).request.command, Command::Zero { .. });
+        is_zero && self.is_table_full() && self.ranges.is_empty()
     }
 
     /// An eighth of the table is kept for atoms that are lost: those cannot wait.
     fn is_table_full(&self) -> bool {
         let entries = self.config.geometry.range_entries as usize;
         self.ranges.entries() + 3 > entries - entries / 8
-    }
-
-    /// A TRIM is a hint: where nothing cached is dirty, a full table lets it pass.
-    fn may_ignore(&self, number: usize, block: Block, blocks: u64) -> bool {
-        let is_trim = matches!(self.requests.get(number).request.command, Command::Trim { .. });
-        let mut runs = Vec::new();
-        is_trim && {
-            self.index.lookup(block, blocks, &mut runs);
-            runs.iter().all(|run| {
-                run.slot.is_none_or(|slot| {
-                    (0..run.blocks).all(|i| !self.sets.is_dirty(crate::block::Slot { slot: slot.slot + i as u32, ..slot }))
-                })
-            })
-        }
     }
 
     /// Puts the whole blocks of a TRIM or zeroes into the range table.

@@ -14,6 +14,9 @@ use crate::payload::Payload;
 
 use super::{Ended, Engine, Owner};
 
+/// Times that the headers of a set are written again because one failed.
+const HEADER_TRIES: u8 = 4;
+
 impl<P: Payload> Engine<P> {
     /// The open set of a stream; a free one is opened if there is none. The caller has made sure that there is a free set.
     pub(super) fn open_set(&mut self, stream: Stream) -> u32 {
@@ -83,7 +86,14 @@ impl<P: Payload> Engine<P> {
         let HeaderState::Writing { left, failed } = self.sets.get(set).header else { panic!("a header is being written") };
         let (left, failed) = (left - 1, failed + u8::from(result.is_err()));
         self.counters.cache_write_failures += u64::from(result.is_err());
+        let failures = self.sets.get(set).header_failures;
         self.sets.get_mut(set).header = match (left, failed) {
+            // Two copies are wanted: once more, before one has to do.
+            (0, 1..) if failures < HEADER_TRIES => {
+                self.sets.get_mut(set).header_failures += 1;
+                self.headers_due.push(set);
+                HeaderState::Due
+            }
             (0, 2) => HeaderState::Unwritable,
             (0, _) => {
                 self.headers_written.push(set);

@@ -1,6 +1,6 @@
 //! Status: what is allocated, for NBD `base:allocation`. Cached blocks are data, zeroed ranges are zeros, the rest the origin knows.
 
-use crate::block::Span;
+use crate::block::{Block, Span};
 use crate::op::{Action, Answer, Class, DeviceError, DeviceId, OpId, Zone};
 use crate::payload::Payload;
 use crate::request::{Extent, Outcome, RequestError};
@@ -60,6 +60,11 @@ impl<P: Payload> Engine<P> {
         for run in runs {
             let part = Span::new(run.block.0 * size, run.blocks * size).intersection(span);
             if run.slot.is_some() {
+                known.push((part, Some(Extent { atoms: part.atoms, hole: false, zero: false })));
+                continue;
+            }
+            if self.ranges.has_lost() && (run.block.0..run.block.0 + run.blocks).any(|block| !self.ranges.lost(Block(block)).is_empty()) {
+                // What is lost is not zero.
                 known.push((part, Some(Extent { atoms: part.atoms, hole: false, zero: false })));
                 continue;
             }

@@ -169,6 +169,7 @@ impl<P: Payload> Engine<P> {
         let request = &self.requests.get(number).request;
         match request.command {
             Command::Write { .. } => vec![request.span],
+            Command::Zero { .. } if self.takes_slots(number) => vec![request.span],
             Command::Zero { .. } => self.ragged_edges(request.span),
             Command::Trim { .. } => Vec::new(),
             Command::Read | Command::Flush | Command::Status => unreachable!("not a write"),

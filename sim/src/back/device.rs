@@ -33,8 +33,13 @@ pub struct Speed {
 }
 
 impl Speed {
-    pub const SSD: Speed =
-        Speed { read: Duration::from_micros(80), write: Duration::from_micros(25), flush: Duration::from_micros(400), atom: Duration(500), jitter: 60 };
+    pub const SSD: Speed = Speed {
+        read: Duration::from_micros(80),
+        write: Duration::from_micros(25),
+        flush: Duration::from_micros(400),
+        atom: Duration(500),
+        jitter: 60,
+    };
     pub const DISK: Speed = Speed {
         read: Duration::from_millis(6),
         write: Duration::from_millis(6),
@@ -241,7 +246,13 @@ impl Device {
         self.ended += u64::from(!matches!(running.op.action, Action::Read(..) | Action::Allocation(..)));
         let result = match &running.op.action {
             Action::Read(zone, span) => self.finish_read(*zone, *span, running.fault),
-            Action::Allocation(_, span) => if self.gone { Err(DeviceError::Gone) } else { Ok(self.allocation(*span)) },
+            Action::Allocation(_, span) => {
+                if self.gone {
+                    Err(DeviceError::Gone)
+                } else {
+                    Ok(self.allocation(*span))
+                }
+            }
             Action::Write(..) | Action::Zero(..) => self.finish_write(&running),
             Action::Flush => self.finish_flush(&running),
         };
@@ -355,7 +366,7 @@ impl Device {
         if self.geometry.zone(Zone::Data).contains(Span::new(atom, 1)) && self.id == DeviceId::Cache {
             self.hit_slots(Span::new(atom, 1));
         }
-        let bit = self.chance.next();
+        let bit = self.chance.word();
         self.disk.rot(atom, bit);
     }
 
@@ -497,3 +508,7 @@ impl Places for Device {
         (span.start / PLACE..span.end().div_ceil(PLACE)).all(|place| self.written[place as usize] < since)
     }
 }
+
+#[cfg(test)]
+#[path = "device_tests.rs"]
+mod tests;

@@ -69,7 +69,17 @@ const BASE: Mix = Mix {
 /// Each leans on one mechanism.
 pub const MIXES: [Mix; 14] = [
     BASE,
-    Mix { name: "overwrites of a few blocks", read: 15, write: 75, trim: 0, zero: 0, hot_percent: 97, hot_blocks: 6, blocks_max: 2, ..BASE },
+    Mix {
+        name: "overwrites of a few blocks",
+        read: 15,
+        write: 75,
+        trim: 0,
+        zero: 0,
+        hot_percent: 97,
+        hot_blocks: 6,
+        blocks_max: 2,
+        ..BASE
+    },
     Mix { name: "trims", trim: 40, hot_percent: 80, hot_blocks: 24, ..BASE },
     Mix { name: "zeroes", zero: 40, ragged_percent: 50, hot_percent: 80, hot_blocks: 24, ..BASE },
     Mix { name: "parts of blocks", small_percent: 75, hot_percent: 85, hot_blocks: 10, ..BASE },
@@ -90,7 +100,8 @@ impl Mix {
         let mix = chance.pick(&MIXES);
         let workers = if mix.workers == 1 { 1 } else { chance.spread(1, 64) as u32 };
         let pauses = mix.pause_every > 0 || chance.one_in(4);
-        let (pause_every, pause) = if pauses { (chance.spread(20, 400), Duration::from_millis(chance.spread(1, 5_000))) } else { (0, Duration::ZERO) };
+        let (pause_every, pause) =
+            if pauses { (chance.spread(20, 400), Duration::from_millis(chance.spread(1, 5_000))) } else { (0, Duration::ZERO) };
         Mix {
             hot_blocks: chance.between(1, mix.hot_blocks * 2),
             blocks_max: chance.between(1, mix.blocks_max * 2),
@@ -314,6 +325,60 @@ impl Load {
     /// The hot blocks, or the volume.
     fn area(&mut self) -> Span {
         let hot = self.mix.hot_blocks * self.block_atoms;
-        if self.chance.percent(self.mix.hot_percent) && hot < self.volume_atoms { Span::new(0, hot) } else { Span::new(0, self.volume_atoms) }
+        if self.chance.percent(self.mix.hot_percent) && hot < self.volume_atoms {
+            Span::new(0, hot)
+        } else {
+            Span::new(0, self.volume_atoms)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidegate_engine::payload::Payload;
+
+    #[test]
+    fn requests_lie_in_the_volume_and_are_the_same_every_time() {
+        for seed in 0..200 {
+            let mut chance = Chance::new(seed, "mix");
+            let mix = Mix::draw(&mut chance);
+            let (block_atoms, volume_atoms) = (chance.pick(&[1, 8, 128]), chance.between(1_500, 3_000));
+            let load = || Load::new(mix, block_atoms, volume_atoms, 300, Chance::new(seed, "load"));
+            let (mut one, mut other) = (load(), load());
+            one.sweep(50);
+            other.sweep(50);
+            while let Some(request) = one.next(0) {
+                let again = other.next(0).expect("the same");
+                assert_eq!((request.id, request.span), (again.id, again.span));
+                assert!(request.span.end() <= volume_atoms, "{:?} of {volume_atoms}", request.span);
+                assert_eq!(request.span.is_empty(), matches!(request.command, Command::Flush));
+                if let Command::Write { data, .. } = &request.command {
+                    assert_eq!(data.atoms(), request.span.atoms);
+                }
+                let [wake, same] = [&mut one, &mut other].map(|load| load.wake(Instant(1_000)));
+                assert!(wake > Instant(1_000) && wake == same);
+                assert_eq!(one.replied(request.id), Some(0));
+            }
+            assert!(one.is_done() && one.replied(RequestId(1)).is_none());
+        }
+    }
+
+    #[test]
+    fn what_a_crash_cut_off_may_be_sent_again_with_the_same_bytes() {
+        let mut load = Load::new(Mix { write: 100, read: 0, repeat_percent: 0, ..BASE }, 8, 800, 400, Chance::new(3, "load"));
+        let mut written = Vec::new();
+        let mut again = 0;
+        for round in 0..200 {
+            if let Some(Request { command: Command::Write { data, .. }, .. }) = load.next(round) {
+                let first = data.stamp(0);
+                again += u32::from(written.contains(&first));
+                written.push(first);
+            }
+            if round % 5 == 4 {
+                load.cut_off();
+            }
+        }
+        assert!(again > 10, "{again} writes were sent again");
     }
 }

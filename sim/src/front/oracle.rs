@@ -19,17 +19,13 @@
 //! A trim takes effect on whole blocks or not at all, block by block: its versions are **optional** until a read has shown them. So are
 //! the versions of a write that was answered with an error.
 
+use super::prefix::{FIRST, Moment, NEVER, Tally, Write};
 use crate::stamp::{Stamps, meaning};
 use std::collections::BTreeMap;
 use tidegate_engine::block::Span;
 use tidegate_engine::cache::format::Geometry;
 use tidegate_engine::request::{Command, Outcome, Reply, Request, RequestError, RequestId};
 
-/// A moment: every submission and every reply has its own.
-type Moment = u32;
-const NEVER: Moment = Moment::MAX;
-/// Index of the pseudo-write that put the first contents there.
-const FIRST: u32 = 0;
 /// An atom is tidied whenever it has a multiple of so many versions.
 const TIDY: usize = 6;
 
@@ -50,38 +46,6 @@ struct Version {
     optional: bool,
     /// It was read after a crash: as good as durable, whatever became of its write elsewhere.
     settled: bool,
-}
-
-#[derive(Clone, Debug)]
-struct Write {
-    span: Span,
-    what: &'static str,
-    submitted: Moment,
-    acknowledged: Moment,
-    failed: bool,
-    durable: bool,
-    /// How many crashes there were before it.
-    life: u32,
-}
-
-/// What is known about the state that a crash left behind, as reads come in.
-#[derive(Clone, Copy, Debug)]
-struct Frontier {
-    /// The latest submission of a write that survived, and which.
-    survived: (Moment, u32),
-    /// The earliest acknowledgement of a write that was lost, and which.
-    lost: (Moment, u32),
-}
-
-impl Frontier {
-    const OPEN: Frontier = Frontier { survived: (0, FIRST), lost: (NEVER, FIRST) };
-}
-
-/// Frontiers of all lives, and for each write whether an atom of it was seen to have survived (1) or to be lost (2).
-#[derive(Clone, Debug)]
-struct Tally {
-    frontiers: Vec<Frontier>,
-    seen: Vec<u8>,
 }
 
 #[derive(Clone, Debug)]
@@ -132,7 +96,7 @@ impl Oracle {
             unread: Vec::new(),
             writes_may_fail: false,
             origin_gone: false,
-            tally: Tally { frontiers: vec![Frontier::OPEN], seen: vec![0] },
+            tally: Tally::new(),
         }
     }
 
@@ -177,7 +141,7 @@ impl Oracle {
         let write = self.writes.len() as u32;
         let submitted = self.now;
         self.writes.push(Write { span, what, submitted, acknowledged: NEVER, failed: false, durable: false, life: self.life });
-        self.tally.seen.push(0);
+        self.tally.add_write();
         let oldest_read = self.oldest_read();
         for atom in span.start..span.end() {
             if self.atoms[atom as usize].len().is_multiple_of(TIDY) {
@@ -201,8 +165,9 @@ impl Oracle {
                 let mut start = span.start;
                 for extent in extents {
                     let end = start + extent.atoms;
-                    if extent.zero && !(start..end).all(|atom| self.may_hold(atom, 0, arrived)) {
-                        return Err(Broken(format!("status says zeros from atom {start} to {end}; {}", self.story(start))));
+                    let false_zero = (start..end).find(|&atom| extent.zero && !self.may_hold(atom, 0, arrived));
+                    if let Some(atom) = false_zero {
+                        return Err(Broken(format!("status says that atom {atom} is zero; {}", self.story(atom))));
                     }
                     start = end;
                 }
@@ -270,14 +235,16 @@ impl Oracle {
     }
 
     fn make_durable(&mut self, covered: impl Fn(u32, &Write) -> bool) {
-        let frontier = self.tally.frontiers.last_mut().expect("a life has a frontier");
-        let writes = &mut self.writes;
+        let (writes, tally) = (&mut self.writes, &mut self.tally);
         self.undurable.retain(|&number| {
             let write = &mut writes[number as usize];
             let covered = covered(number, write);
             if covered {
                 write.durable = true;
-                frontier.survived = frontier.survived.max((write.submitted, number));
+                // A trim may have been let pass: there is nothing of it that could survive.
+                if write.what != "trim" {
+                    tally.will_survive(number, write);
+                }
             }
             !covered
         });
@@ -382,7 +349,7 @@ impl Oracle {
             }
         }
         self.life += 1;
-        self.tally.frontiers.push(Frontier::OPEN);
+        self.tally.add_life();
     }
 
     fn is_durable(&self, version: &Version) -> bool {
@@ -406,7 +373,8 @@ impl Oracle {
     fn tidy(&mut self, atom: u64, oldest_read: Moment) {
         let mut versions = std::mem::take(&mut self.atoms[atom as usize]);
         let since = self.durable_since(&versions, self.life + 1);
-        versions.retain(|version| self.can_come_back(version, since, self.life + 1) || (oldest_read != NEVER && version.dead > oldest_read));
+        versions
+            .retain(|version| self.can_come_back(version, since, self.life + 1) || (oldest_read != NEVER && version.dead > oldest_read));
         self.atoms[atom as usize] = versions;
     }
 
@@ -420,7 +388,7 @@ impl Oracle {
 
     /// The first reading of an atom after a crash: it is what survived.
     fn settle(&mut self, atom: u64, stamp: u64) -> Verdict {
-        let mut tally = std::mem::replace(&mut self.tally, Tally { frontiers: Vec::new(), seen: Vec::new() });
+        let mut tally = std::mem::take(&mut self.tally);
         let survivor = self.explain(atom, stamp, self.life, &mut tally);
         self.tally = tally;
         let survivor = survivor?;
@@ -450,11 +418,11 @@ impl Oracle {
         let wrong = |what: String| Broken(format!("{what}; {}", self.story(atom)));
         // One of them survived: that says something if all are of one life.
         if of(first).life == of(newest).life && !first.settled && !of(first).durable {
-            tally.survived(first.write, of(first), told_apart && !first.optional, self).map_err(wrong)?;
+            tally.survived(first.write, told_apart && !first.optional, &self.writes).map_err(wrong)?;
         }
         for lost in versions.iter().filter(|lost| !lost.optional && lost.write != newest.write && of(lost).life < life) {
             if of(newest).acknowledged < of(lost).submitted || newest.newer == lost.write {
-                tally.lost(lost.write, of(lost), self).map_err(wrong)?;
+                tally.lost(lost.write, &self.writes).map_err(wrong)?;
             }
         }
         Ok(newest.write)
@@ -572,47 +540,6 @@ impl Oracle {
             .collect();
         let block = atom / self.block_atoms;
         format!("block {block}; history: {more}{}; versions: {}", history[hidden..].join(", "), may.join(", "))
-    }
-}
-
-impl Tally {
-    fn check(&self, life: u32, oracle: &Oracle) -> Result<(), String> {
-        let Frontier { survived, lost } = self.frontiers[life as usize];
-        if lost.0 < survived.0 {
-            let (survivor, victim) = (&oracle.writes[survived.1 as usize], &oracle.writes[lost.1 as usize]);
-            return Err(format!(
-                "write {} of {:?} survived, and write {} of {:?}, acknowledged before, is lost",
-                survived.1, survivor.span, lost.1, victim.span
-            ));
-        }
-        Ok(())
-    }
-
-    /// Versions of `write` were seen after the crash. `surely`: they cannot be of another one.
-    fn survived(&mut self, number: u32, write: &Write, surely: bool, oracle: &Oracle) -> Result<(), String> {
-        let frontier = &mut self.frontiers[write.life as usize];
-        frontier.survived = frontier.survived.max((write.submitted, number));
-        if surely && !write.failed {
-            self.seen[number as usize] |= 1;
-            self.whole(number)?;
-        }
-        self.check(write.life, oracle)
-    }
-
-    /// What `write` had overwritten was seen after the crash.
-    fn lost(&mut self, number: u32, write: &Write, oracle: &Oracle) -> Result<(), String> {
-        self.seen[number as usize] |= 2;
-        self.whole(number)?;
-        let frontier = &mut self.frontiers[write.life as usize];
-        frontier.lost = frontier.lost.min((write.acknowledged, number));
-        self.check(write.life, oracle)
-    }
-
-    fn whole(&self, number: u32) -> Result<(), String> {
-        if self.seen[number as usize] == 3 {
-            return Err(format!("write {number} survived in part"));
-        }
-        Ok(())
     }
 }
 

@@ -67,9 +67,7 @@ fn tell(story: &[Step]) -> (Oracle, Verdict) {
             }
             Done(id) => oracle.reply(&Reply { id: RequestId(id), result: Ok(Outcome::Done) }),
             Failed(id) => oracle.reply(&Reply { id: RequestId(id), result: Err(RequestError::Io) }),
-            Sees(id, write) => {
-                oracle.reply(&Reply { id: RequestId(id), result: Ok(Outcome::Data(vec![contents(write, spans[&id])])) })
-            }
+            Sees(id, write) => oracle.reply(&Reply { id: RequestId(id), result: Ok(Outcome::Data(vec![contents(write, spans[&id])])) }),
             Crash => {
                 oracle.crash();
                 Ok(())
@@ -182,7 +180,9 @@ fn an_overwritten_write_need_not_be_seen() {
 fn a_write_survives_everywhere_or_nowhere() {
     let story = [Write(1, 0, 9)];
     let (oracle, _) = tell(&story);
-    let holds = |torn: bool| oracle.judge(|atom| Some(contents(if atom < 8 || atom == 8 && !torn { 1 } else { ORIGIN }, Span::new(atom, 1)).stamp(0)));
+    let holds = |torn: bool| {
+        oracle.judge(|atom| Some(contents(if atom < 8 || atom == 8 && !torn { 1 } else { ORIGIN }, Span::new(atom, 1)).stamp(0)))
+    };
     assert_eq!(holds(false), Ok(()));
     assert!(holds(true).is_err());
 }
@@ -198,7 +198,8 @@ fn what_was_read_after_a_crash_is_read_after_the_next() {
 
 #[test]
 fn reads_after_a_crash_agree_on_one_prefix() {
-    let story = |early, late| [Write(1, 0, 1), Done(1), Write(2, 8, 1), Done(2), Crash, Read(3, 0), Sees(3, early), Read(4, 8), Sees(4, late)];
+    let story =
+        |early, late| [Write(1, 0, 1), Done(1), Write(2, 8, 1), Done(2), Crash, Read(3, 0), Sees(3, early), Read(4, 8), Sees(4, late)];
     kept(&story(1, 2));
     kept(&story(1, ORIGIN));
     broken(&story(ORIGIN, 2));
@@ -220,7 +221,9 @@ fn the_same_bytes_again_accuse_nobody() {
     oracle.reply(&Reply { id: RequestId(5), result: Ok(Outcome::Done) }).expect("a write");
     for (id, atom, holds) in [(6, 8, bytes), (7, 0, contents(ORIGIN, Span::new(0, 1)))] {
         oracle.submit(&Request { id: RequestId(id), span: Span::new(atom, 1), command: Command::Read });
-        oracle.reply(&Reply { id: RequestId(id), result: Ok(Outcome::Data(vec![holds])) }).expect("the retry, and the loss of what came before");
+        oracle
+            .reply(&Reply { id: RequestId(id), result: Ok(Outcome::Data(vec![holds])) })
+            .expect("the retry, and the loss of what came before");
     }
 }
 

@@ -1,8 +1,8 @@
 //! What scenarios look at on the cache, decoded.
 
 use std::rc::Rc;
-use tidegate_engine::cache::format::journal::{self, Page};
 use tidegate_engine::cache::format::Superblock;
+use tidegate_engine::cache::format::journal::{self, Page};
 use tidegate_engine::op::Zone;
 use tidegate_sim::back::volatile::Survive;
 use tidegate_sim::scenario::Scenario;
