@@ -62,6 +62,11 @@ impl Plan {
             origin_leaves_every: if chance.one_in(4) { chance.spread(200, 3_000) } else { 0 },
             blank_percent: chance.pick(&[0, 30, 100]),
         };
+        // A table full of lost blocks stops the volume: where many are lost, there is room for all of them.
+        if plan.rates[0].read_error + plan.rates[0].misdirected + plan.rates[0].rot > 0 {
+            plan.config.geometry.range_entries = 2_000;
+            plan.limits = draw_limits(chance, &plan.config.geometry);
+        }
         plan.rates[1] = Rates { misdirected: 0, rot: 0, settled_only: false, ..plan.rates[1] };
         plan
     }
@@ -176,7 +181,10 @@ mod tests {
                 assert_eq!(geometry.validate(), Ok(()), "seed {seed}");
                 assert!(free_floor + reserve < geometry.sets && dirty_high < geometry.sets, "seed {seed}");
                 assert!(plan.limits[0].atoms >= geometry.cache_atoms() && plan.limits[1].atoms >= geometry.volume_atoms, "seed {seed}");
-                assert!(plan.mix.blocks_max * u64::from(geometry.block_atoms) * 512 <= plan.config.bytes_max, "seed {seed}: a request fits");
+                assert!(
+                    plan.mix.blocks_max * u64::from(geometry.block_atoms) * 512 <= plan.config.bytes_max,
+                    "seed {seed}: a request fits"
+                );
             }
         }
     }

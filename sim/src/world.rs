@@ -121,7 +121,7 @@ impl Simulation {
         let geometry = &plan.config.geometry;
         let chance = |stream| Chance::new(plan.seed, stream);
         let blank = first_contents(&plan);
-        let scene = Scene {
+        let mut scene = Scene {
             cache: Device::new(DeviceId::Cache, geometry, cache, plan.limits[0], plan.speeds[0], chance("cache")),
             oracle: Oracle::new(geometry, |atom| blank.stamp(atom)),
             origin: Device::new(DeviceId::Origin, geometry, blank, plan.limits[1], plan.speeds[1], chance("origin")),
@@ -137,6 +137,9 @@ impl Simulation {
             persisted: false,
             replied: false,
         };
+        if plan.rates[0].settled_only && plan.rates[0] != (Rates { settled_only: true, ..Rates::default() }) {
+            scene.cache.watch_settling(plan.config.format);
+        }
         Simulation::resume(plan, scene)
     }
 

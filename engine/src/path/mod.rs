@@ -142,6 +142,7 @@ enum Owner {
     DestageWrite { piece: usize },
     DestageZero { piece: usize },
     OriginFlush,
+    FirstFlush,
     Status { request: usize },
     Recovery(recover::Step),
 }
@@ -295,7 +296,10 @@ impl<P: Payload> Engine<P> {
         let (id, owner) = self.owners.remove(place);
         assert!(id == done.id, "an operation ends once");
         let result = done.result;
-        let on_origin = matches!(owner, Owner::DestageWrite { .. } | Owner::DestageZero { .. } | Owner::OriginFlush | Owner::Status { .. });
+        let on_origin = matches!(
+            owner,
+            Owner::DestageWrite { .. } | Owner::DestageZero { .. } | Owner::OriginFlush | Owner::FirstFlush | Owner::Status { .. }
+        );
         match owner {
             Owner::Read { request, part } => self.read_done(id, request, part, result),
             Owner::Merge { request, edge } => {
@@ -313,6 +317,7 @@ impl<P: Payload> Engine<P> {
                     Owner::Superblock { copy } => self.superblock_done(copy, result.map(drop)),
                     Owner::DestageRead { piece, read } => self.destage_read_done(piece, read, result),
                     Owner::DestageWrite { piece } | Owner::DestageZero { piece } => self.destage_write_done(piece, result.map(drop)),
+                    Owner::FirstFlush => self.first_flush_done(result.map(drop)),
                     Owner::OriginFlush => self.origin_flush_done(result.map(drop)),
                     Owner::Status { request } => self.status_done(id, request, result),
                     Owner::Recovery(step) => self.recovery_done(step, result),
@@ -376,8 +381,8 @@ impl<P: Payload> Engine<P> {
             return;
         }
         if self.cache_failed {
-            self.phase = Phase::Stopped;
-            return;
+            let what = "the SSD failed in service: what was acknowledged since its last successful flush may be lost";
+            return self.report_damage(true, what.to_string());
         }
         if !self.journal.is_group_empty() {
             let group = self.close_group();
@@ -387,6 +392,14 @@ impl<P: Payload> Engine<P> {
         let durable = self.journal.durable_group() + 1 == self.journal.group();
         if durable && self.writes.is_empty() && !self.has_writing_requests() && self.recovery.is_none() {
             self.seal_stop();
+        }
+    }
+
+    /// Reports damage. Fatal damage ends the service (a recovery before anything was written).
+    fn report_damage(&mut self, fatal: bool, what: String) {
+        self.damage.push(Damage { fatal, what });
+        if fatal {
+            self.phase = Phase::Refused;
         }
     }
 

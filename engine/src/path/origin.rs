@@ -3,8 +3,18 @@
 use crate::block::Span;
 use crate::op::OpId;
 
+/// After a start, what a killed predecessor wrote may sit in the origin's volatile cache: a read of it must not flicker at a power cut.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum FirstFlush {
+    #[default]
+    Needed,
+    Flushing,
+    Done,
+}
+
 #[derive(Default)]
 pub(super) struct OriginSpans {
+    pub first_flush: FirstFlush,
     reads: Vec<(OpId, Span)>,
     writes: Vec<(usize, Span)>,
 }

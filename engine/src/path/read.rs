@@ -12,7 +12,8 @@ use crate::payload::Payload;
 use crate::queue::Queue;
 use crate::request::{Outcome, RequestError};
 
-use super::{Active, Engine, Owner, Stage, joined};
+use super::origin::FirstFlush;
+use super::{Active, Ended, Engine, Owner, Stage, joined};
 
 #[derive(Default)]
 pub(super) struct Reading<P> {
@@ -220,8 +221,17 @@ impl<P: Payload> Engine<P> {
         !self.ranges.lost(block).intersection(self.mask_of(block, span)).is_empty()
     }
 
-    /// Starts an origin read. False: it overlaps a write to the origin and waits.
+    /// Starts an origin read. False: it overlaps a write to the origin, or the first flush of the origin has not ended, and waits.
     fn fetch(&mut self, number: usize, part: usize, span: Span) -> bool {
+        match self.origin.first_flush {
+            FirstFlush::Done => {}
+            FirstFlush::Flushing => return false,
+            FirstFlush::Needed => {
+                self.origin.first_flush = FirstFlush::Flushing;
+                self.start(DeviceId::Origin, Class::Client, Action::Flush, Owner::FirstFlush);
+                return false;
+            }
+        }
         if self.origin.is_written(span) {
             self.counters.wait_origin_span += 1;
             return false;
@@ -231,16 +241,36 @@ impl<P: Payload> Engine<P> {
         true
     }
 
-    /// A destage has let its spans go: the reads behind it go on.
-    pub(super) fn unpark_reads(&mut self) {
+    /// The origin holds durably what it holds: reads of it may be answered. If it does not flush, they fail, and the next one tries again.
+    pub(super) fn first_flush_done(&mut self, result: Ended) {
+        if result.is_ok() {
+            self.origin.first_flush = FirstFlush::Done;
+            return self.unpark_reads();
+        }
+        self.origin.first_flush = FirstFlush::Needed;
+        for (number, place, _) in self.parked_reads() {
+            let reading = self.reading(number);
+            reading.parts[place].source = Source::Lost;
+            reading.failed = true;
+            reading.left -= 1;
+            self.finish_read(number);
+        }
+    }
+
+    fn parked_reads(&self) -> Vec<(usize, usize, Span)> {
         let mut parked = Vec::new();
         for (number, active) in self.requests.iter() {
             let Active { stage: Stage::Reading(reading), .. } = active else { continue };
             let waits = |part: &Part<P>| matches!(part.source, Source::Origin { parked: true });
             parked.extend(reading.parts.iter().enumerate().filter(|(_, part)| waits(part)).map(|(place, part)| (number, place, part.span)));
         }
+        parked
+    }
+
+    /// A destage has let its spans go: the reads behind it go on.
+    pub(super) fn unpark_reads(&mut self) {
         self.unpark_status();
-        for (number, place, span) in parked {
+        for (number, place, span) in self.parked_reads() {
             let parked = !self.fetch(number, place, span);
             self.reading(number).parts[place].source = Source::Origin { parked };
         }

@@ -3,22 +3,18 @@
 
 use super::contents::Contents;
 use super::fault::{self, Fault, Places, Rates};
+use super::settled::Settled;
 use super::volatile::{Survive, Unflushed, Volatile, write_some};
 use crate::chance::Chance;
 use crate::stamp::Stamps;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 use tidegate_engine::block::{PAGE_ATOMS, Span};
-use tidegate_engine::cache::format::Geometry;
+use tidegate_engine::cache::format::{FormatId, Geometry};
 use tidegate_engine::op::{Action, Answer, DeviceError, DeviceId, Done, Limits, Op, OpId, Zone};
 use tidegate_engine::payload::Payload;
 use tidegate_engine::request::Extent;
 use tidegate_engine::time::{Duration, Instant};
 
-/// Flushes of new journal pages after which a place counts as settled. The first makes data and record durable; the page that the
-/// second one covers may have been made before; that of the third tells of the first.
-const SETTLING_FLUSHES: usize = 3;
-/// Atoms of the places whose age is known.
-const PLACE: u64 = 64;
 /// An operation that takes longer is reported as late.
 const LATE: Duration = Duration::from_millis(500);
 
@@ -68,11 +64,9 @@ pub struct Schedule {
 #[derive(Clone, Debug)]
 struct Running {
     op: Op<Stamps>,
-    /// Of a flush: what it covers.
+    /// Of a flush: what it covers, as the volatile cache counts, and as the settled places do.
     mark: u64,
-    /// How many writes had landed when it started, and which of them was the last one to the journal.
-    writes: u64,
-    journal: u64,
+    settled: u64,
     fault: Option<Fault>,
     /// Waits for its zone to be released.
     held: bool,
@@ -120,12 +114,8 @@ pub struct Device {
     /// Faults for the next operations of a zone (none: flushes), in order; before any that are drawn.
     script: Vec<(Option<Zone>, Fault)>,
     harm: Vec<Harm>,
-    /// The number of writes so far: now, at the last one to the journal, at the last one to each place,
-    /// and at the start of the last successful flushes that had a new journal page to cover.
-    writes: u64,
-    journal: u64,
-    written: Vec<u64>,
-    flush_starts: VecDeque<u64>,
+    /// Where faults may strike though a crash may follow. Of the cache only.
+    settled: Option<Settled>,
     /// Writes, zeroes and flushes that ended, faults that happened: for the reports.
     pub ended: u64,
     pub faults: u64,
@@ -147,13 +137,15 @@ impl Device {
             held: BTreeSet::new(),
             script: Vec::new(),
             harm: Vec::new(),
-            writes: 0,
-            journal: 0,
-            written: vec![0; limits.atoms.div_ceil(PLACE) as usize],
-            flush_starts: VecDeque::from([0; SETTLING_FLUSHES]),
+            settled: None,
             ended: 0,
             faults: 0,
         }
+    }
+
+    /// From now on faults that need it (`Rates::settled_only`) strike settled places only, as the log of this format tells.
+    pub fn watch_settling(&mut self, format: FormatId) {
+        self.settled = Some(Settled::new(&self.geometry, format));
     }
 
     /// What reads see.
@@ -183,7 +175,8 @@ impl Device {
         let held = self.held.contains(&access(&op.action).map(|(zone, _, _)| zone));
         let mark = self.disk.mark();
         let schedule = self.schedule(now, &op.action, fault);
-        self.running.push(Running { op, mark, writes: self.writes, journal: self.journal, fault, held });
+        let settled = self.settled.as_ref().map_or(0, Settled::mark);
+        self.running.push(Running { op, mark, settled, fault, held });
         (!held).then_some(schedule)
     }
 
@@ -322,15 +315,11 @@ impl Device {
     }
 
     fn land(&mut self, write: Unflushed) {
-        let span = write.span();
-        self.writes += 1;
-        if write.zone == Zone::Journal {
-            self.journal = self.writes;
-        }
-        for place in span.start / PLACE..span.end().div_ceil(PLACE) {
-            self.written[place as usize] = self.writes;
+        if let Some(settled) = &mut self.settled {
+            settled.land(&write);
         }
         if !self.bad.is_empty() {
+            let span = write.span();
             self.bad.retain(|atom| !(span.start..span.end()).contains(atom));
         }
         self.disk.write(write);
@@ -351,12 +340,14 @@ impl Device {
         }
         if running.fault == Some(Fault::Error) {
             self.disk.flush_failed(running.mark, &mut self.chance);
+            if let Some(settled) = &mut self.settled {
+                settled.forget();
+            }
             return Err(DeviceError::Medium);
         }
         self.disk.flushed(running.mark);
-        if self.flush_starts.back().is_some_and(|&last| running.journal > last) {
-            self.flush_starts.push_back(running.writes);
-            self.flush_starts.pop_front();
+        if let Some(settled) = &mut self.settled {
+            settled.flushed(running.settled);
         }
         Ok(Answer::Done)
     }
@@ -467,12 +458,12 @@ impl Device {
     }
 
     fn restarted(&self, disk: Volatile) -> Device {
-        // What was in flight may land up to now: it counts as just written.
-        let mut written = self.written.clone();
-        for (_, span, _) in self.running.iter().filter_map(Running::access).filter(|access| access.2) {
-            for place in span.start / PLACE..span.end().div_ceil(PLACE) {
-                written[place as usize] = self.writes;
-            }
+        let mut settled = self.settled.clone();
+        if let Some(settled) = &mut settled {
+            settled.forget();
+            // What was in flight may have landed.
+            let in_flight = self.running.iter().filter_map(Running::access).filter(|(zone, _, writes)| *writes && *zone == Zone::Data);
+            in_flight.for_each(|(_, span, _)| settled.touch(span));
         }
         Device {
             id: self.id,
@@ -488,10 +479,7 @@ impl Device {
             held: BTreeSet::new(),
             script: self.script.clone(),
             harm: Vec::new(),
-            writes: self.writes,
-            journal: self.journal,
-            written,
-            flush_starts: self.flush_starts.clone(),
+            settled,
             ended: self.ended,
             faults: self.faults,
         }
@@ -504,8 +492,7 @@ impl Places for Device {
     }
 
     fn is_settled(&self, span: Span) -> bool {
-        let since = self.flush_starts[0];
-        (span.start / PLACE..span.end().div_ceil(PLACE)).all(|place| self.written[place as usize] < since)
+        self.settled.as_ref().is_none_or(|settled| settled.is(span))
     }
 }
 

@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::stamp::meaning;
+use tidegate_engine::block::{Atoms, Block, Slot};
+use tidegate_engine::cache::format::{Entry, PageBuilder, PageHead};
 use tidegate_engine::op::Class;
 
 fn geometry() -> Geometry {
@@ -81,19 +83,30 @@ fn a_stuck_operation_is_late_first_and_ends_well() {
     assert_eq!(holds(&device, 0), 1);
 }
 
-#[test]
-fn places_settle_when_the_log_knows_that_they_are_durable() {
-    let mut device = cache();
-    let page = |place| Action::Write(Zone::Journal, geometry().journal_page(place), vec![Stamps::zero(8)]);
-    run(&mut device, 1, write(1, 0)).expect("a write");
-    for round in 0..SETTLING_FLUSHES as u64 {
-        assert!(!device.is_settled(data(0)), "after {round} flushes");
-        run(&mut device, 10 + 3 * round, page(round as u32)).expect("a page");
-        run(&mut device, 11 + 3 * round, Action::Flush).expect("a flush");
-        // A flush without a new page tells the log nothing.
-        run(&mut device, 12 + 3 * round, Action::Flush).expect("a flush");
+/// A journal page that says PUT of `slot`, and that everything up to page `durable` was durable.
+fn page(seq: u64, durable: u64, slot: Option<u32>) -> Action<Stamps> {
+    let mut builder = PageBuilder::new(&geometry());
+    if let Some(slot) = slot {
+        let entry = Entry { block: Block(0), valid: Atoms::first(8), crc: 0 };
+        assert_eq!(builder.put(Slot { set: 0, slot }, 1, true, false, &[entry]), 1);
     }
-    assert!(device.is_settled(data(0)));
+    let head = PageHead { epoch: 1, seq, durable, previous: 0, group_offset: 0, records: 0, first: true, last: true };
+    let (bytes, _) = builder.seal(FormatId::default(), seq as u32 % 16, PageHead { records: builder.records(), ..head });
+    Action::Write(Zone::Journal, geometry().journal_page(seq as u32 % 16), vec![Stamps::from_bytes(&bytes)])
+}
+
+#[test]
+fn a_slot_is_settled_when_a_durable_page_tells_that_its_record_is_durable() {
+    let mut device = cache();
+    device.watch_settling(FormatId::default());
+    assert!(device.is_settled(data(0)), "nobody needs what was never written");
+    let steps =
+        [(write(1, 0), false), (page(1, 0, Some(0)), false), (Action::Flush, false), (page(2, 1, None), false), (Action::Flush, true)];
+    for (id, (action, settled)) in (1..).zip(steps) {
+        let told = format!("{action:?}");
+        run(&mut device, id, action).expect("it ends well");
+        assert_eq!(device.is_settled(data(0)), settled, "after {told}");
+    }
     run(&mut device, 99, write(2, 0)).expect("a write");
     assert!(!device.is_settled(data(0)));
 }

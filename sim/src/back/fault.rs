@@ -17,9 +17,9 @@
 //! # What it does not prove
 //!
 //! * Nothing of the origin's own contents rots here: the origin carries no checksums, and nobody would notice.
-//! * The journal neither rots nor fails to be read in a swarm, and in runs with crashes only *settled* places of the data rot or fail
-//!   to be read: those that were written before the last flushes. Damage to what was written last cannot be told, after a crash, from
-//!   a write that was never flushed; a log without a second copy must cut there. (Runs without crashes damage anything.)
+//! * The journal neither rots nor fails to be read in a swarm, and in runs with crashes only *settled* slots rot or fail to be read:
+//!   those that the log itself knows to be durable (`back/settled.rs`). Damage to what was written last cannot be told, after a crash,
+//!   from a write that was never flushed; a log without a second copy must cut there. (Runs without crashes damage anything.)
 //! * A device that says "flushed" without having flushed is not simulated: nothing can be promised on it.
 
 use crate::chance::Chance;
@@ -41,7 +41,7 @@ pub struct Rates {
     pub misdirected: u32,
     /// Writes of data after which one atom of the cache's data rots. (The cache only.)
     pub rot: u32,
-    /// Reads fail and atoms rot where nothing was written lately, and only there. Set for the cache wherever a crash may follow.
+    /// Reads fail and atoms rot in settled slots only. Set for the cache wherever a crash may follow.
     pub settled_only: bool,
 }
 
@@ -66,7 +66,7 @@ pub enum Fault {
 pub trait Places {
     /// The bounds of a zone.
     fn zone(&self, zone: Zone) -> Span;
-    /// Nothing was written to `span` lately: everything in it is covered by flushes that the log knows of.
+    /// Does the log itself know that everything in `span` is durable?
     fn is_settled(&self, span: Span) -> bool;
 }
 

@@ -3,4 +3,5 @@
 pub mod contents;
 pub mod device;
 pub mod fault;
+mod settled;
 pub mod volatile;

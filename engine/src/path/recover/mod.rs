@@ -24,7 +24,7 @@ use crate::cache::sets::{HeaderState, Stream};
 use crate::config::Canary;
 use crate::op::{Action, Answer, Class, DeviceError, DeviceId, Zone};
 use crate::payload::Payload;
-use crate::probe::{Damage, Phase};
+use crate::probe::Phase;
 
 use super::{Engine, Owner, joined};
 
@@ -133,15 +133,6 @@ impl<P: Payload> Engine<P> {
 
     fn recovery(&mut self) -> &mut Recovery<P> {
         self.recovery.as_mut().expect("recovery is under way")
-    }
-
-    /// Reports damage; fatal damage ends the recovery before anything was written.
-    fn report_damage(&mut self, fatal: bool, what: String) {
-        if fatal {}
-        self.damage.push(Damage { fatal, what });
-        if fatal {
-            self.phase = Phase::Refused;
-        }
     }
 
     pub(super) fn recovery_done(&mut self, step: Step, result: Result<Answer<P>, DeviceError>) {

@@ -1,0 +1,62 @@
+//! The file without a server: direct reads and writes by as many threads as the load has requests in flight.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tidegate_daemon::back::run::RunMut;
+use tidegate_engine::block::ATOM_BYTES;
+
+use crate::load::{Load, MIB, Way};
+
+pub struct Bare {
+    file: File,
+    /// One for each thread, aligned, in huge pages where there are any: memory that suits a device as well as any.
+    buffers: Vec<RunMut>,
+}
+
+impl Bare {
+    pub fn open(path: &Path) -> io::Result<Bare> {
+        let file = OpenOptions::new().read(true).write(true).custom_flags(libc::O_DIRECT).open(path)?;
+        Ok(Bare { file, buffers: Vec::new() })
+    }
+
+    /// `count` requests at `first`, `first + 1`, … (in units of the load's length, modulo `places`), ending in fdatasync if they write.
+    pub fn run(&mut self, load: &Load, count: u64, first: u64, places: u64) -> io::Result<()> {
+        assert!(load.bytes <= MIB);
+        self.buffers.resize_with(load.depth as usize, || RunMut::new(MIB / ATOM_BYTES));
+        let (file, next) = (&self.file, &AtomicU64::new(0));
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = (self.buffers.iter_mut())
+                .map(|buffer| scope.spawn(move || one_after_another(file, load, next, count, first, places, buffer)))
+                .collect();
+            threads.into_iter().try_for_each(|thread| thread.join().expect("a thread that measures does not panic"))
+        })?;
+        if load.way == Way::Write { self.file.sync_data() } else { Ok(()) }
+    }
+}
+
+fn one_after_another(
+    file: &File,
+    load: &Load,
+    next: &AtomicU64,
+    count: u64,
+    first: u64,
+    places: u64,
+    buffer: &mut RunMut,
+) -> io::Result<()> {
+    let buffer = &mut buffer.as_mut_slice()[..load.bytes as usize];
+    loop {
+        let number = next.fetch_add(1, Ordering::Relaxed);
+        if number >= count {
+            return Ok(());
+        }
+        let offset = (first + number) % places * load.bytes;
+        match load.way {
+            Way::Read => file.read_exact_at(buffer, offset)?,
+            Way::Write => file.write_all_at(buffer, offset)?,
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! An NBD client that measures: as many requests as the depth allows in one send, as many replies as there are in one receive.
+//! Every block carries its own number, so a reply with another block's contents is noticed; nothing else is looked at.
+
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+use crate::load::{BLOCK_BYTES, Load, MIB, Way};
+
+const NBDMAGIC: u64 = 0x4e42_444d_4147_4943;
+const IHAVEOPT: u64 = 0x4948_4156_454f_5054;
+const OPTION_EXPORT_NAME: u32 = 1;
+const REQUEST: u32 = 0x2560_9513;
+const SIMPLE_REPLY: u32 = 0x6744_6698;
+/// FIXED_NEWSTYLE | NO_ZEROES, as handshake flags and as client flags.
+const HANDSHAKE_FLAGS: u16 = 3;
+const READ: u16 = 0;
+const WRITE: u16 = 1;
+const FLUSH: u16 = 3;
+
+const REPLY_BYTES: usize = 16;
+/// Head of a reply with data, and the number of its first block.
+const MARKED_BYTES: usize = REPLY_BYTES + 8;
+/// Longer than any request takes, so that a stuck server ends the run.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// One connection.
+pub struct Client {
+    stream: UnixStream,
+    /// What writes carry, but for the numbers of the blocks.
+    pattern: Vec<u8>,
+    /// Requests that go out with the next send.
+    outgoing: Vec<u8>,
+    received: Vec<u8>,
+    /// Bytes in `received` that are not understood yet: less than a head.
+    kept: usize,
+    /// Bytes of a payload still to come.
+    skip: usize,
+}
+
+impl Client {
+    /// Connects and takes the default export, with simple replies.
+    pub fn connect(socket: &Path) -> io::Result<Client> {
+        let mut stream = UnixStream::connect(socket)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        let mut greeting = [0; 18];
+        stream.read_exact(&mut greeting)?;
+        let flags = u16::from_be_bytes([greeting[16], greeting[17]]);
+        let expected = [NBDMAGIC.to_be_bytes(), IHAVEOPT.to_be_bytes()].concat();
+        if greeting[..16] != expected || flags & HANDSHAKE_FLAGS != HANDSHAKE_FLAGS {
+            return Err(io::Error::other(format!("this is no greeting of an NBD server: {greeting:02x?}")));
+        }
+        let mut hello = u32::from(HANDSHAKE_FLAGS).to_be_bytes().to_vec();
+        hello.extend(IHAVEOPT.to_be_bytes());
+        hello.extend(OPTION_EXPORT_NAME.to_be_bytes());
+        hello.extend(0u32.to_be_bytes()); // the default export has no name
+        stream.write_all(&hello)?;
+        stream.read_exact(&mut [0; 10])?; // its size and flags
+        Ok(Client { stream, pattern: noise(MIB as usize), outgoing: Vec::new(), received: vec![0; 2 << 20], kept: 0, skip: 0 })
+    }
+
+    /// Does `count` requests at the places that `place` names, ending in a FLUSH if they write.
+    pub fn run(&mut self, load: &Load, count: u64, mut place: impl FnMut() -> u64) -> io::Result<()> {
+        let (mut sent, mut answered) = (0, 0);
+        while answered < count {
+            while sent < count && sent - answered < load.depth {
+                self.queue(load, place());
+                sent += 1;
+            }
+            self.push()?;
+            answered += self.receive(if load.way == Way::Read { load.bytes } else { 0 })?;
+        }
+        if load.way == Way::Write { self.flush() } else { Ok(()) }
+    }
+
+    pub fn flush(&mut self) -> io::Result<()> {
+        self.queue_head(FLUSH, 0, 0);
+        self.push()?;
+        while self.receive(0)? == 0 {}
+        Ok(())
+    }
+
+    /// `place` in units of the load's length.
+    fn queue(&mut self, load: &Load, place: u64) {
+        let offset = place * load.bytes;
+        match load.way {
+            Way::Read => self.queue_head(READ, offset, load.bytes),
+            Way::Write => {
+                self.queue_head(WRITE, offset, load.bytes);
+                for block in 0..load.bytes / BLOCK_BYTES {
+                    let from = (block * BLOCK_BYTES) as usize;
+                    self.outgoing.extend((offset / BLOCK_BYTES + block).to_be_bytes());
+                    self.outgoing.extend_from_slice(&self.pattern[from + 8..from + BLOCK_BYTES as usize]);
+                }
+            }
+        }
+    }
+
+    /// The cookie is the number of the first block.
+    fn queue_head(&mut self, command: u16, offset: u64, bytes: u64) {
+        self.outgoing.extend(REQUEST.to_be_bytes());
+        self.outgoing.extend([0; 2]);
+        self.outgoing.extend(command.to_be_bytes());
+        self.outgoing.extend((offset / BLOCK_BYTES).to_be_bytes());
+        self.outgoing.extend(offset.to_be_bytes());
+        self.outgoing.extend((bytes as u32).to_be_bytes());
+    }
+
+    fn push(&mut self) -> io::Result<()> {
+        self.stream.write_all(&self.outgoing)?;
+        self.outgoing.clear();
+        Ok(())
+    }
+
+    /// One receive: how many replies it ended. Each carries `payload` bytes.
+    fn receive(&mut self, payload: u64) -> io::Result<u64> {
+        let got = self.stream.read(&mut self.received[self.kept..])?;
+        if got == 0 {
+            return Err(io::Error::other("the server hung up"));
+        }
+        let head_bytes = if payload > 0 { MARKED_BYTES } else { REPLY_BYTES };
+        let (mut at, end, mut ended) = (0, self.kept + got, 0);
+        loop {
+            let skipped = self.skip.min(end - at);
+            at += skipped;
+            self.skip -= skipped;
+            ended += u64::from(skipped > 0 && self.skip == 0);
+            if end - at < head_bytes {
+                break;
+            }
+            check(&self.received[at..at + head_bytes])?;
+            at += head_bytes;
+            self.skip = (payload as usize + REPLY_BYTES) - head_bytes;
+            ended += u64::from(self.skip == 0);
+        }
+        self.received.copy_within(at..end, 0);
+        self.kept = end - at;
+        Ok(ended)
+    }
+}
+
+/// A good reply, with the contents that were asked for: the first block's number is its cookie.
+fn check(head: &[u8]) -> io::Result<()> {
+    let (magic, rest) = head.split_at(4);
+    let (error, rest) = rest.split_at(4);
+    let (cookie, number) = rest.split_at(8);
+    if magic != SIMPLE_REPLY.to_be_bytes() || error != [0; 4] {
+        return Err(io::Error::other(format!("this is no reply, or an error: {head:02x?}")));
+    }
+    if !number.is_empty() && number != cookie {
+        return Err(io::Error::other("a read was answered with another block's contents"));
+    }
+    Ok(())
+}
+
+/// Bytes that nothing can compress.
+fn noise(bytes: usize) -> Vec<u8> {
+    crate::common::chance::Chance::new(1).bytes(bytes)
+}

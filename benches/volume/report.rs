@@ -1,0 +1,167 @@
+//! What was measured, as a line of the table and as JSON. A goal that is missed is printed as missed.
+
+use serde_json::{Value, json};
+
+use crate::load::{Load, Order, Way};
+use crate::subject::Slice;
+
+/// No slower than the baseline.
+const FLOOR: f64 = 1.0;
+/// Of sequential loads, beside the bare file.
+const FLOOR_BARE: f64 = 0.95;
+/// The baseline beside itself: further away from 1, nothing can be said.
+pub const BAND: f64 = 0.05;
+
+/// One round of one subject: both of its slices together.
+pub fn sum(slices: [Slice; 2]) -> Slice {
+    let [one, other] = slices;
+    Slice { seconds: one.seconds + other.seconds, cpu_seconds: one.cpu_seconds + other.cpu_seconds }
+}
+
+/// Lower quartile, median, upper quartile.
+#[derive(Clone, Copy, Debug)]
+pub struct Quartiles([f64; 3]);
+
+impl Quartiles {
+    pub fn of(mut values: Vec<f64>) -> Quartiles {
+        values.sort_by(f64::total_cmp);
+        let at = |fraction: f64| {
+            let place = fraction * (values.len() - 1) as f64;
+            let (low, high) = (values[place.floor() as usize], values[place.ceil() as usize]);
+            low + (high - low) * place.fract()
+        };
+        Quartiles([at(0.25), at(0.5), at(0.75)])
+    }
+
+    pub fn median(self) -> f64 {
+        self.0[1]
+    }
+
+    fn shown(self) -> String {
+        let [low, median, high] = self.0;
+        format!("{median:.3} [{low:.2} {high:.2}]")
+    }
+
+    fn json(self) -> Value {
+        json!({ "median": self.0[1], "quartiles": [self.0[0], self.0[2]] })
+    }
+}
+
+/// All rounds of one load. Each list has one entry a round.
+pub struct Row<'a> {
+    pub load: &'a Load,
+    /// Requests of one slice.
+    pub count: u64,
+    pub tidegate: Vec<Slice>,
+    /// The baseline, twice.
+    pub qemu: [Vec<Slice>; 2],
+    pub nbdkit: Vec<Slice>,
+    /// Empty for random loads.
+    pub bare: Vec<Slice>,
+    /// What tidegate counted meanwhile.
+    pub counted: Value,
+}
+
+/// A ratio and what it has to reach.
+struct Goal {
+    over: &'static str,
+    ratio: Quartiles,
+    floor: f64,
+}
+
+impl Goal {
+    fn is_met(&self) -> bool {
+        self.ratio.median() >= self.floor
+    }
+}
+
+impl Row<'_> {
+    /// Both baselines of each round, as if they were one.
+    fn baseline(&self) -> Vec<f64> {
+        self.qemu[0].iter().zip(&self.qemu[1]).map(|(one, other)| (one.seconds + other.seconds) / 2.0).collect()
+    }
+
+    /// How many times as fast tidegate was in each round.
+    fn over(&self, seconds: impl IntoIterator<Item = f64>) -> Quartiles {
+        Quartiles::of(self.tidegate.iter().zip(seconds).map(|(ours, theirs)| theirs / ours.seconds).collect())
+    }
+
+    fn self_check(&self) -> Quartiles {
+        Quartiles::of(self.qemu[0].iter().zip(&self.qemu[1]).map(|(one, other)| other.seconds / one.seconds).collect())
+    }
+
+    /// The baseline beside itself is not 1: something else was measured too.
+    pub fn is_void(&self) -> bool {
+        (self.self_check().median() - 1.0).abs() > BAND
+    }
+
+    fn goals(&self) -> Vec<Goal> {
+        let mut goals = vec![Goal { over: "qemu-nbd", ratio: self.over(self.baseline()), floor: FLOOR }];
+        if self.load.order == Order::Sequential {
+            let ratio = self.over(self.bare.iter().map(|slice| slice.seconds));
+            goals.push(Goal { over: "bare file", ratio, floor: FLOOR_BARE });
+        }
+        goals
+    }
+
+    fn per_second(&self, slices: &[Slice]) -> Option<f64> {
+        // A round has two slices.
+        (!slices.is_empty()).then(|| 2.0 * self.count as f64 / Quartiles::of(slices.iter().map(|slice| slice.seconds).collect()).median())
+    }
+
+    fn cpu_us(&self, slices: &[Slice]) -> Quartiles {
+        Quartiles::of(slices.iter().map(|slice| slice.cpu_seconds * 1e6 / (2 * self.count) as f64).collect())
+    }
+
+    pub fn print_heading() {
+        println!(
+            "{:<34}{:>9}{:>9}{:>9}{:>9}  {:<10}{:<21}{:>5} {:<7}{:<20}server CPU µs/request",
+            "requests per second",
+            "tidegate",
+            "qemu-nbd",
+            "nbdkit",
+            "bare",
+            "over",
+            "ratio [quartiles]",
+            "floor",
+            "met?",
+            "qemu-nbd over itself",
+        );
+    }
+
+    pub fn print(&self) {
+        let rate = |slices: &[Slice]| self.per_second(slices).map_or("-".to_owned(), |rate| format!("{rate:.0}"));
+        let rates = [&self.tidegate, &self.qemu[0], &self.nbdkit, &self.bare].map(|slices| format!("{:>9}", rate(slices))).concat();
+        let cpu = [&self.tidegate, &self.qemu[0], &self.nbdkit].map(|slices| format!("{:.1}", self.cpu_us(slices).median()));
+        let verdict = |goal: &Goal| match (self.is_void(), goal.is_met()) {
+            (true, _) => "void",
+            (false, true) => "met",
+            (false, false) => "missed",
+        };
+        for (number, goal) in self.goals().iter().enumerate() {
+            let (what, rates, check, cpu) = match number {
+                0 => (self.load.what, rates.as_str(), self.self_check().shown(), cpu.join(" / ")),
+                _ => ("", "", String::new(), String::new()),
+            };
+            let (ratio, floor) = (goal.ratio.shown(), goal.floor);
+            println!("{what:<34}{rates:>36}  {:<10}{ratio:<21}{floor:>5.2} {:<7}{check:<20} {cpu}", goal.over, verdict(goal));
+        }
+    }
+
+    pub fn json(&self) -> Value {
+        let load = self.load;
+        let subject = |slices: &[Slice]| json!({ "per_second": self.per_second(slices), "cpu_us": self.cpu_us(slices).json() });
+        let goals: Vec<Value> = (self.goals().iter())
+            .map(|goal| json!({ "over": goal.over, "ratio": goal.ratio.json(), "floor": goal.floor, "met": goal.is_met() }))
+            .collect();
+        json!({
+            "what": load.what, "way": if load.way == Way::Write { "write" } else { "read" },
+            "random": load.order == Order::Random, "bytes": load.bytes, "depth": load.depth,
+            "rounds": self.tidegate.len(), "slices_per_round": 2, "requests_per_slice": self.count,
+            "tidegate": subject(&self.tidegate), "qemu_nbd": subject(&self.qemu[0]), "qemu_nbd_again": subject(&self.qemu[1]),
+            "nbdkit_file": subject(&self.nbdkit), "bare_file": { "per_second": self.per_second(&self.bare) },
+            "goals": goals, "qemu_nbd_over_itself": self.self_check().json(), "void": self.is_void(),
+            "tidegate_counted": self.counted,
+        })
+    }
+}
