@@ -8,7 +8,9 @@ use crate::op::OpId;
 pub(super) enum FirstFlush {
     #[default]
     Needed,
-    Flushing,
+    Flushing {
+        failures: u32,
+    },
     Done,
 }
 

@@ -15,6 +15,9 @@ use crate::request::{Outcome, RequestError};
 use super::origin::FirstFlush;
 use super::{Active, Ended, Engine, Owner, Stage, joined};
 
+/// Tries of the origin's first flush.
+const FLUSH_TRIES: u32 = 3;
+
 #[derive(Default)]
 pub(super) struct Reading<P> {
     parts: Vec<Part<P>>,
@@ -225,9 +228,9 @@ impl<P: Payload> Engine<P> {
     fn fetch(&mut self, number: usize, part: usize, span: Span) -> bool {
         match self.origin.first_flush {
             FirstFlush::Done => {}
-            FirstFlush::Flushing => return false,
+            FirstFlush::Flushing { .. } => return false,
             FirstFlush::Needed => {
-                self.origin.first_flush = FirstFlush::Flushing;
+                self.origin.first_flush = FirstFlush::Flushing { failures: 0 };
                 self.start(DeviceId::Origin, Class::Client, Action::Flush, Owner::FirstFlush);
                 return false;
             }
@@ -241,19 +244,18 @@ impl<P: Payload> Engine<P> {
         true
     }
 
-    /// The origin holds durably what it holds: reads of it may be answered. If it does not flush, they fail, and the next one tries again.
+    /// The origin holds durably what it holds: reads of it may be answered. One that does not flush still reads, and nothing that
+    /// the log has not got can be there only: after a few tries its reads are answered all the same.
     pub(super) fn first_flush_done(&mut self, result: Ended) {
-        if result.is_ok() {
-            self.origin.first_flush = FirstFlush::Done;
-            return self.unpark_reads();
-        }
-        self.origin.first_flush = FirstFlush::Needed;
-        for (number, place, _) in self.parked_reads() {
-            let reading = self.reading(number);
-            reading.parts[place].source = Source::Lost;
-            reading.failed = true;
-            reading.left -= 1;
-            self.finish_read(number);
+        self.origin.first_flush = match (result, self.origin.first_flush) {
+            (Err(_), FirstFlush::Flushing { failures }) if failures < FLUSH_TRIES => {
+                self.start(DeviceId::Origin, Class::Client, Action::Flush, Owner::FirstFlush);
+                FirstFlush::Flushing { failures: failures + 1 }
+            }
+            _ => FirstFlush::Done,
+        };
+        if self.origin.first_flush == FirstFlush::Done {
+            self.unpark_reads();
         }
     }
 
