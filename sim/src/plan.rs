@@ -92,8 +92,9 @@ impl Plan {
 impl Plan {
     /// How long the origin stays before it goes away again: some of what is under way must come to an end, or nothing ever does.
     pub fn origin_stays(&self, chance: &mut Chance) -> Duration {
-        let batch = (self.speeds[1].write.0 + self.speeds[1].flush.0) * 100;
-        Duration(batch + chance.spread(20_000, self.origin_leaves_every * 20_000) * 1_000)
+        let pieces = self.config.destage_atoms / u64::from(self.config.geometry.block_atoms) + 64;
+        let batch = (self.speeds[1].write.0 + self.speeds[1].read.0) * pieces + self.speeds[1].flush.0;
+        Duration(batch * 2 + chance.spread(20_000, self.origin_leaves_every * 20_000) * 1_000)
     }
 }
 

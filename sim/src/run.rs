@@ -13,7 +13,7 @@ use tidegate_engine::block::{PAGE_ATOMS, Span};
 use tidegate_engine::cache::format::map::{decode_ranges, decode_sets, ranges_per_page};
 use tidegate_engine::cache::format::{MapRef, Superblock};
 use tidegate_engine::op::Zone;
-use tidegate_engine::probe::Phase;
+use tidegate_engine::probe::{Phase, Snapshot};
 use tidegate_engine::request::{Command, Outcome};
 
 /// Turns that draining and stopping may take at the end.
@@ -276,7 +276,10 @@ impl<'a> Run<'a> {
                 self.step()?;
             }
         }
-        Err(Broken("a drain does not end".to_string()))
+        let snapshot = self.simulation.inspect();
+        let Snapshot { dirty_slots, zero_ranges, gate, .. } = snapshot;
+        let rests = if self.simulation.idle { "everything rests" } else { "time passes" };
+        Err(Broken(format!("a drain does not end: {dirty_slots} dirty slots, {zero_ranges} ranges, gate {gate:?}, {rests}")))
     }
 }
 

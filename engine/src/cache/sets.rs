@@ -190,7 +190,10 @@ impl Sets {
         set.sealed = Position::default();
         set.opened = now;
         set.loaded = true;
-        self.openings.push_back((number, life));
+        // Fills are never dirty.
+        if stream == Stream::Client as u8 {
+            self.openings.push_back((number, life));
+        }
         self.touch(number);
     }
 
@@ -201,11 +204,17 @@ impl Sets {
         set.sealed = sealed;
         set.header = HeaderState::Due;
         if set.live_count == 0 {
-            self.dying.push(number);
+            self.die(number);
         }
     }
 
-    /// The sealed sets without live slots; the caller asks [`Sets::is_reusable`] and gives those to [`Sets::release`].
+    /// Nothing lives in a sealed set any more: it leaves the LRU order and waits to be reusable.
+    fn die(&mut self, number: u32) {
+        self.unlink(number);
+        self.dying.push(number);
+    }
+
+    /// The sealed sets without live slots.
     pub fn dying(&self) -> &[u32] {
         &self.dying
     }
@@ -221,16 +230,20 @@ impl Sets {
             && !matches!(set.header, HeaderState::Writing { .. })
     }
 
-    pub fn release(&mut self, number: u32) {
-        assert!(self.get(number).live_count == 0 && self.get(number).pins == 0);
-        self.dying.retain(|&dying| dying != number);
-        self.unlink(number);
-        self.forget_partials(number);
-        let set = self.get_mut(number);
-        set.state = SetState::Free;
-        set.header = HeaderState::None;
-        set.slots = Vec::new();
-        self.free.push_back(number);
+    /// Frees the dying sets that `is_ready` picks. True: there were some.
+    pub fn release(&mut self, is_ready: impl Fn(&Self, u32) -> bool) -> bool {
+        let (ready, dying): (Vec<u32>, Vec<u32>) = self.dying.iter().copied().partition(|&number| is_ready(self, number));
+        self.dying = dying;
+        for &number in &ready {
+            assert!(self.get(number).live_count == 0 && self.get(number).pins == 0, "nothing names a set that is freed");
+            self.forget_partials(number);
+            let set = self.get_mut(number);
+            set.state = SetState::Free;
+            set.header = HeaderState::None;
+            set.slots = Vec::new();
+            self.free.push_back(number);
+        }
+        !ready.is_empty()
     }
 
     // --- slots ---
@@ -309,7 +322,7 @@ impl Sets {
         set.kill_group = set.kill_group.max(group);
         self.live_slots -= 1;
         if set.live_count == 0 && set.state == SetState::Sealed {
-            self.dying.push(slot.set);
+            self.die(slot.set);
         }
         dirty
     }
@@ -429,9 +442,7 @@ impl Sets {
         let set = self.get_mut(number);
         assert!(set.state == SetState::Sealed && set.live_count == 0);
         set.kill_group = set.kill_group.max(group);
-        if !self.dying.contains(&number) {
-            self.dying.push(number);
-        }
+        self.die(number);
     }
 
     /// Rebuilds the lists after replay: free sets, dying sets, LRU in order of sealing.
@@ -445,10 +456,7 @@ impl Sets {
             (set.newer, set.older) = (NIL, NIL);
             match set.state {
                 SetState::Free => self.free.push_back(number),
-                SetState::Sealed if set.live_count == 0 => {
-                    self.dying.push(number);
-                    used.push(number);
-                }
+                SetState::Sealed if set.live_count == 0 => self.dying.push(number),
                 SetState::Open | SetState::Sealed => used.push(number),
             }
         }

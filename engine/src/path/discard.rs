@@ -3,9 +3,10 @@
 //!
 //! It takes its turn among the writes (`write`), because order matters between them.
 
-use crate::block::{Block, Span};
+use crate::block::{Block, Slot, Span};
 use crate::cache::format::RangeKind;
 use crate::cache::format::journal::Record;
+use crate::cache::index::Run;
 use crate::payload::Payload;
 use crate::request::Command;
 
@@ -48,11 +49,24 @@ impl<P: Payload> Engine<P> {
         (blocks > 0).then_some((block, blocks, kind))
     }
 
-    /// Why the range of a request cannot be taken now: a full table empties as its ranges are destaged. A TRIM is a hint and lets it be.
+    /// Why the range of a request cannot be taken now: a full table empties as its ranges are destaged.
     pub(super) fn lacks_range(&mut self, number: usize) -> Option<&'static str> {
-        self.range_of(number)?;
-        let is_trim = matches!(self.requests.get(number).request.command, Command::Trim { .. });
-        (self.is_table_full() && !is_trim).then_some("range table")
+        let (block, blocks, _) = self.range_of(number)?;
+        (self.is_table_full() && !self.may_pass(number, block, blocks)).then_some("range table")
+    }
+
+    /// A TRIM is a hint: a full table lets it pass where nothing cached is dirty, or where waiting would not help.
+    fn may_pass(&self, number: usize, block: Block, blocks: u64) -> bool {
+        if !matches!(self.requests.get(number).request.command, Command::Trim { .. }) {
+            return false;
+        }
+        let mut runs = Vec::new();
+        self.index.lookup(block, blocks, &mut runs);
+        let is_dirty = |run: &Run| {
+            let first = run.slot?;
+            (0..run.blocks).find(|&i| self.sets.is_dirty(Slot { slot: first.slot + i as u32, ..first }))
+        };
+        self.ranges.is_empty() || !runs.iter().any(|run| is_dirty(run).is_some())
     }
 
     /// The table is full of atoms that are lost, and will not empty: zeroes are written as data.

@@ -27,7 +27,6 @@ impl<P: Payload> Engine<P> {
         for number in self.sets.by_age() {
             let set = self.sets.get(number);
             match set.state {
-                SetState::Sealed if set.live_count == 0 => {}
                 SetState::Sealed if set.dirty_count == 0 && set.loaded => return Some(number),
                 SetState::Sealed | SetState::Open if urgent => {}
                 SetState::Open => {}

@@ -7,7 +7,7 @@ use crate::block::{Atoms, Block, Slot};
 use crate::cache::format::header::Header;
 use crate::cache::format::journal::Record;
 use crate::cache::format::{Bits, Position};
-use crate::cache::sets::{HeaderState, Stream};
+use crate::cache::sets::{HeaderState, Sets, Stream};
 use crate::config::Canary;
 use crate::op::{Action, Class, DeviceId, Zone};
 use crate::payload::Payload;
@@ -110,13 +110,9 @@ impl<P: Payload> Engine<P> {
         }
         let durable = if self.has_canary(Canary::ReuseTooEarly) { u64::MAX } else { self.journal.durable_group() };
         // A checkpoint under way may name slots that have died since: it needs the header of that life.
-        let is_named = |set: u32| self.checkpoint.has_captured(set) && self.sets.get(set).header != HeaderState::Durable;
-        let ready: Vec<u32> =
-            self.sets.dying().iter().copied().filter(|&set| self.sets.is_reusable(set, durable) && !is_named(set)).collect();
-        for &set in &ready {
-            self.sets.release(set);
-        }
-        !ready.is_empty()
+        let checkpoint = &self.checkpoint;
+        let is_named = |sets: &Sets, set: u32| checkpoint.has_captured(set) && sets.get(set).header != HeaderState::Durable;
+        self.sets.release(|sets, set| sets.is_reusable(set, durable) && !is_named(sets, set))
     }
 
     /// A flush would free a set.

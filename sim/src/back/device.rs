@@ -109,6 +109,8 @@ pub struct Device {
     /// Atoms that cannot be read until they are written.
     bad: BTreeSet<u64>,
     gone: bool,
+    /// A flush has succeeded since its user was started: before that, the origin's contents are nothing to rely on.
+    flushed: bool,
     /// Zones whose operations wait (none: flushes).
     held: BTreeSet<Option<Zone>>,
     /// Faults for the next operations of a zone (none: flushes), in order; before any that are drawn.
@@ -134,6 +136,7 @@ impl Device {
             chance,
             bad: BTreeSet::new(),
             gone: false,
+            flushed: false,
             held: BTreeSet::new(),
             script: Vec::new(),
             harm: Vec::new(),
@@ -335,6 +338,11 @@ impl Device {
     }
 
     fn finish_flush(&mut self, running: &Running) -> Result<Answer<Stamps>, DeviceError> {
+        let failed = self.gone || running.fault == Some(Fault::Error);
+        if failed && self.id == DeviceId::Origin && !self.flushed {
+            self.harm.push(Harm::Unread(self.geometry.zone(Zone::Origin)));
+        }
+        self.flushed |= !failed;
         if self.gone {
             return Err(DeviceError::Gone);
         }
@@ -476,6 +484,7 @@ impl Device {
             chance: self.chance.clone(),
             bad: self.bad.clone(),
             gone: false,
+            flushed: false,
             held: BTreeSet::new(),
             script: self.script.clone(),
             harm: Vec::new(),

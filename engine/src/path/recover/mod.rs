@@ -440,6 +440,7 @@ impl<P: Payload> Engine<P> {
             let stream = if self.open[0].is_none() { Stream::Client } else { Stream::Fill };
             assert!(self.open[stream as usize].is_none(), "every stream has one open set");
             self.open[stream as usize] = Some(set);
+            self.sets.get_mut(set).stream = stream as u8;
             if self.sets.slots_left(set) == 0 {
                 self.seal_set(stream, set);
             }
