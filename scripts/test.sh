@@ -8,16 +8,21 @@ passed=0
 failed=0
 steps=()
 
-# step NAME COMMAND…: one thing that passes or fails.
+# step NAME COMMAND…: one thing that passes or fails. A command that counts for itself sets `counted`.
 step() {
-  local name=$1 started=$SECONDS
+  local name=$1 started=$SECONDS counted=
   shift
   printf '\n== %s\n' "$name"
-  if "$@"; then passed=$((passed + 1)); else failed=$((failed + 1)) && name="$name (failed)"; fi
+  if "$@"; then
+    [ -n "$counted" ] || passed=$((passed + 1))
+  else
+    [ -n "$counted" ] || failed=$((failed + 1))
+    name="$name (failed)"
+  fi
   steps+=("$(printf '%4d s  %s' $((SECONDS - started)) "$name")")
 }
 
-# The test runner; its own counts go into ours.
+# The test runner; its counts go into ours.
 tests() {
   local log status
   log=$(mktemp)
@@ -33,6 +38,9 @@ tests() {
   ran=$(grep -aE '(tests? run:|^test result:)' "$log" | grep -aoE '[0-9]+ passed' | awk '{ n += $1 } END { print n + 0 }')
   broke=$(grep -aE '(tests? run:|^test result:)' "$log" | grep -aoE '[0-9]+ (failed|timed out)' | awk '{ n += $1 } END { print n + 0 }')
   rm -f "$log"
+  # A runner that failed without a failing test (it did not compile) counts as one itself.
+  [ "$status" -eq 0 ] || [ "$broke" -gt 0 ] || return 1
+  counted=1
   passed=$((passed + ran))
   failed=$((failed + broke))
   [ "$status" -eq 0 ]

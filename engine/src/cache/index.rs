@@ -61,6 +61,42 @@ pub struct Run {
     pub slot: Option<Slot>,
 }
 
+/// A live run on its way into an index: consecutive blocks of one origin set in consecutive slots of one cache set, and how many of
+/// these are dirty. 16 bytes: recovery holds one for every block that lies alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mapping {
+    /// First block and, in the lowest 16 bits, how many.
+    key: u64,
+    set: u32,
+    slot: u16,
+    dirty: u16,
+}
+
+impl Mapping {
+    pub fn new(block: Block, blocks: u32, slot: Slot, dirty: u32) -> Self {
+        assert!(block.0 < 1 << 48 && blocks <= 1 << 15 && dirty <= blocks);
+        Mapping { key: block.0 << 16 | u64::from(blocks), set: slot.set, slot: slot.slot as u16, dirty: dirty as u16 }
+    }
+    /// Orders by the first block.
+    pub fn key(&self) -> u64 {
+        self.key
+    }
+    pub fn block(&self) -> Block {
+        Block(self.key >> 16)
+    }
+    pub fn blocks(&self) -> u32 {
+        self.key as u32 & 0xffff
+    }
+    pub fn slot(&self) -> Slot {
+        Slot { set: self.set, slot: u32::from(self.slot) }
+    }
+    /// Its blocks one by one, as far as they are alike: block and slot.
+    pub fn iter(self) -> impl Iterator<Item = (Block, Slot)> {
+        let (block, slot) = (self.block(), self.slot());
+        (0..self.blocks()).map(move |i| (Block(block.0 + u64::from(i)), Slot { slot: slot.slot + i, ..slot }))
+    }
+}
+
 #[derive(Default)]
 pub struct Index {
     /// Blocks in an origin set: as many as a cache set has slots.
@@ -178,6 +214,43 @@ impl Index {
         }
     }
 
+    /// Makes room for so many more origin sets.
+    pub fn reserve(&mut self, origin_sets: usize) {
+        self.sets.reserve(origin_sets);
+    }
+
+    /// How many origin sets runs in ascending order touch.
+    pub fn origin_sets(&self, sorted: &[Mapping]) -> usize {
+        sorted.chunk_by(|a, b| self.origin_set(a) == self.origin_set(b)).count()
+    }
+
+    fn origin_set(&self, run: &Mapping) -> u64 {
+        run.block().0 >> self.set_blocks.trailing_zeros()
+    }
+
+    /// Maps many runs at once: as many as there may be, in ascending order, none across the border of an origin set. Runs of which a
+    /// block is mapped already are left out and appended to `refused`.
+    pub fn load(&mut self, sorted: &[Mapping], refused: &mut Vec<Mapping>) {
+        assert!(self.set_blocks.is_power_of_two());
+        let shift = self.set_blocks.trailing_zeros();
+        for of_set in sorted.chunk_by(|a, b| a.block().0 >> shift == b.block().0 >> shift) {
+            let number = self.origin_set(&of_set[0]);
+            let extents = self.sets.entry(number).or_default();
+            extents.reserve_exact(of_set.len());
+            let mut dirty = 0;
+            for run in of_set {
+                let first = (run.block().0 & (self.set_blocks - 1)) as u16;
+                let fresh = Extent { first, count: run.blocks() as u16, slot: run.slot, set: run.set };
+                assert!(u64::from(fresh.end()) <= self.set_blocks, "a run ends with its origin set");
+                if add(extents, fresh) { dirty += u32::from(run.dirty) } else { refused.push(*run) }
+            }
+            extents.shrink_to_fit();
+            if dirty > 0 {
+                *self.dirty.entry(number).or_insert(0) += dirty;
+            }
+        }
+    }
+
     /// Notes that `count` more (or fewer) slots of the origin set of `block` are dirty.
     pub fn add_dirty(&mut self, block: Block, count: i64) {
         if count == 0 {
@@ -214,12 +287,70 @@ impl Index {
     }
 }
 
+/// Adds an extent to the array of its origin set. False: a block of it is mapped already, nothing changed.
+fn add(extents: &mut Vec<Extent>, fresh: Extent) -> bool {
+    // Mostly they come in order.
+    let at = match extents.last() {
+        Some(last) if last.end() > fresh.first => extents.partition_point(|extent| extent.end() <= fresh.first),
+        Some(_) | None => extents.len(),
+    };
+    if extents.get(at).is_some_and(|next| next.first < fresh.end()) {
+        return false;
+    }
+    if at > 0 && extents[at - 1].continues(fresh) {
+        extents[at - 1].count += fresh.count;
+        if extents.get(at).is_some_and(|&next| extents[at - 1].continues(next)) {
+            extents[at - 1].count += extents.remove(at).count;
+        }
+    } else if extents.get(at).is_some_and(|&next| fresh.continues(next)) {
+        extents[at] = Extent { count: fresh.count + extents[at].count, ..fresh };
+    } else {
+        extents.insert(at, fresh);
+    }
+    true
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
 
     proptest! {
+        /// Loaded at once or mapped one after the other: the same index, and what is mapped already stays as it is.
+        #[test]
+        fn many_runs_at_once_are_as_one_after_the_other(
+            before in prop::collection::vec((0u64..200, 1u64..20, 0u32..6, 0u32..24), 0..6),
+            runs in prop::collection::vec((0u64..200, 1u32..20, 0u32..6, 0u32..24, 0u32..20), 0..40),
+        ) {
+            let (mut loaded, mut expected) = (Index::new(64), Index::new(64));
+            for (block, blocks, set, slot) in before {
+                for index in [&mut loaded, &mut expected] {
+                    index.replace(Block(block), blocks, Some(Slot { set, slot }), &mut Vec::new());
+                }
+            }
+            let within = |block: u64, blocks: u32| blocks.min(64 - (block % 64) as u32);
+            let mut runs: Vec<Mapping> = runs
+                .into_iter()
+                .map(|(block, blocks, set, slot, dirty)| (block, within(block, blocks), Slot { set, slot }, dirty))
+                .map(|(block, blocks, slot, dirty)| Mapping::new(Block(block), blocks, slot, dirty.min(blocks)))
+                .collect();
+            runs.sort_by_key(Mapping::key);
+            let mut refused = Vec::new();
+            loaded.load(&runs, &mut refused);
+            let mut expected_refused = Vec::new();
+            for run in runs {
+                if run.iter().any(|(block, _)| expected.get(block).is_some()) {
+                    expected_refused.push(run);
+                    continue;
+                }
+                expected.replace(run.block(), u64::from(run.blocks()), Some(run.slot()), &mut Vec::new());
+                expected.add_dirty(run.block(), i64::from(run.dirty));
+            }
+            prop_assert_eq!(refused, expected_refused);
+            prop_assert_eq!(&loaded.dirty, &expected.dirty);
+            prop_assert_eq!(&loaded.sets, &expected.sets);
+        }
+
         /// Against the naive thing: a map from block to slot.
         #[test]
         fn the_index_is_a_map(steps in prop::collection::vec((0u64..200, 1u64..40, 0u32..6, 0u32..24, prop::bool::ANY), 1..60)) {

@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 
 use super::format::{Bits, Entry, Geometry, MapSet, Position, SetState};
-use super::index::NumberMap;
+use super::index::{Mapping, NumberMap};
 use crate::block::{Atoms, Block, Slot};
 use crate::time::Instant;
 
@@ -268,6 +268,43 @@ impl Sets {
         let (low, high) = (entry.block.0 as u32, (entry.block.0 >> 32) as u16);
         self.get_mut(number).slots.push(Packed { crc: entry.crc, block_low: low, block_high: high, partial: u16::from(partial) });
         slot
+    }
+
+    /// Describes all slots of a set at once, from the first one on: what its header says. `full` is the mask of a whole block.
+    pub fn describe_all(&mut self, number: u32, entries: &[Entry], full: impl Fn(Block) -> Atoms) {
+        assert!(self.next_slot(number) == 0 && entries.len() <= self.geometry.set_slots as usize);
+        let base = self.number(Slot { set: number, slot: 0 });
+        let slots = &mut self.sets[number as usize].slots;
+        slots.reserve_exact(entries.len());
+        for (i, entry) in entries.iter().enumerate() {
+            let partial = entry.valid != full(entry.block);
+            if partial {
+                self.partial.insert(base + i as u64, entry.valid);
+            }
+            let (low, high) = (entry.block.0 as u32, (entry.block.0 >> 32) as u16);
+            slots.push(Packed { crc: entry.crc, block_low: low, block_high: high, partial: u16::from(partial) });
+        }
+    }
+
+    /// The live slots of a set as runs of consecutive blocks in consecutive slots, none across the border of an origin set.
+    pub fn live_runs(&self, number: u32, mut each: impl FnMut(Mapping)) {
+        let set = self.get(number);
+        let block_of = |packed: &Packed| u64::from(packed.block_low) | u64::from(packed.block_high) << 32;
+        let within = u64::from(self.geometry.set_slots) - 1;
+        let mut live = set.live.iter().peekable();
+        while let Some(first) = live.next() {
+            let block = block_of(&set.slots[first as usize]);
+            let (mut blocks, mut dirty) = (1, u32::from(set.dirty.get(first)));
+            while live.peek() == Some(&(first + blocks))
+                && (block + u64::from(blocks)) & within != 0
+                && block_of(&set.slots[(first + blocks) as usize]) == block + u64::from(blocks)
+            {
+                dirty += u32::from(set.dirty.get(first + blocks));
+                blocks += 1;
+                live.next();
+            }
+            each(Mapping::new(Block(block), blocks, Slot { set: number, slot: first }, dirty));
+        }
     }
 
     /// Forgets the descriptions (recovery replaces them by those of another source).

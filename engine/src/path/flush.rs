@@ -70,6 +70,9 @@ impl<P: Payload> Engine<P> {
 
     /// The request is answered when `group` is durable.
     pub(super) fn promise(&mut self, number: usize, group: u64) {
+        if self.cache_failed {
+            return self.answer(number, Err(RequestError::Io));
+        }
         if group == self.journal.group() {
             self.close_group();
         }
@@ -194,10 +197,7 @@ impl<P: Payload> Engine<P> {
             match result {
                 Ok(()) => self.journal.page_written(seq),
                 Err(_) if self.journal.free_pages() > 0 => self.journal.page_failed(seq),
-                Err(_) => {
-                    self.cache_failed = true;
-                    self.flushes_fail();
-                }
+                Err(_) => self.fail_cache(),
             }
         }
         if result.is_err() {

@@ -224,7 +224,7 @@ impl<P: Payload> Engine<P> {
             Event::Completed(done) => self.complete(done),
             Event::Late(_) => self.counters.late_ops += 1,
             Event::Device(DeviceId::Origin, Change::Gone | Change::Back) => self.origin_changed(),
-            Event::Device(DeviceId::Cache, Change::Gone) => self.cache_failed = true,
+            Event::Device(DeviceId::Cache, Change::Gone) => self.fail_cache(),
             Event::Device(DeviceId::Cache, Change::Back) => {}
             Event::Control(control) => self.control(control),
             Event::Tick => {}
@@ -366,11 +366,6 @@ impl<P: Payload> Engine<P> {
             }
             return;
         }
-        // What was not acknowledged need not be done.
-        while let Some(number) = self.intake.pop_front() {
-            self.locks.retain(|lock| lock.request != number);
-            self.answer(number, Err(RequestError::Shutdown));
-        }
         let group = self.close_group();
         self.flushes.want(group);
     }
@@ -383,6 +378,11 @@ impl<P: Payload> Engine<P> {
         if self.cache_failed {
             let what = "the SSD failed in service: what was acknowledged since its last successful flush may be lost";
             return self.report_damage(true, what.to_string());
+        }
+        // What was not placed yet was not acknowledged and need not be done.
+        while let Some(number) = self.intake.pop_front() {
+            self.locks.retain(|lock| lock.request != number);
+            self.answer(number, Err(RequestError::Shutdown));
         }
         if !self.journal.is_group_empty() {
             let group = self.close_group();

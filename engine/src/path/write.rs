@@ -146,6 +146,10 @@ impl<P: Payload> Engine<P> {
         }
         let span = self.requests.get(number).request.span;
         let (block, blocks) = self.blocks_of(span);
+        if blocks > self.blocks_max() && matches!(self.requests.get(number).request.command, Command::Write { .. }) {
+            self.answer(number, Err(RequestError::NoSpace));
+            return Placing::Placed;
+        }
         let overlaps = |lock: &Lock| lock.request != number && lock.block.0 < block.0 + blocks && block.0 < lock.block.0 + lock.blocks;
         if self.locks.iter().any(overlaps) {
             return Placing::Blocked("lock");
@@ -162,6 +166,11 @@ impl<P: Payload> Engine<P> {
         }
         self.place_now(number, &data, data_blocks);
         Placing::Placed
+    }
+
+    /// The largest write that can ever find room: all sets but the open ones and those that keep things moving.
+    fn blocks_max(&self) -> u64 {
+        u64::from(self.config.geometry.sets.saturating_sub(4)) * u64::from(self.config.geometry.set_slots)
     }
 
     /// The parts of a request that are written as data: all of a write, the partial blocks at the edges of zeroes, nothing of a TRIM.
@@ -593,12 +602,10 @@ impl<P: Payload> Engine<P> {
     }
 
     fn retry(&mut self, number: usize) {
-        let write = self.writes.remove(number);
-        if write.tries >= WRITE_TRIES {
-            self.cache_failed = true;
-            self.fail_all_writes(write);
-            return;
+        if self.writes.get(number).tries >= WRITE_TRIES {
+            return self.fail_cache();
         }
+        let write = self.writes.remove(number);
         let mut again = Vec::new();
         for (first, slots, payload) in &write.pieces {
             for i in 0..*slots {
@@ -639,10 +646,11 @@ impl<P: Payload> Engine<P> {
         self.kill_blocks(block, 1);
     }
 
-    /// The SSD refuses every write: nothing new is promised, and every write in flight fails.
-    fn fail_all_writes(&mut self, last: DataWrite<P>) {
+    /// The SSD takes no writes any more: nothing new is promised, and every write and flush that waits fails.
+    pub(super) fn fail_cache(&mut self) {
+        self.cache_failed = true;
         self.retries.clear();
-        let mut failed: Vec<usize> = self.writes.iter().filter_map(|(_, write)| write.request).chain(last.request).collect();
+        let mut failed: Vec<usize> = self.writes.iter().filter_map(|(_, write)| write.request).collect();
         failed.sort_unstable();
         failed.dedup();
         for number in failed {

@@ -3,7 +3,7 @@
 //! A header counts only with the life and the SEAL position that the state map names; else its copy; else the set is refused if it is
 //! dirty, dropped if it is clean. A late header never beats what the journal or a client has changed since.
 
-use crate::block::{Block, PAGE_ATOMS, PAGE_BYTES, Slot, Span};
+use crate::block::{Atoms, Block, PAGE_ATOMS, PAGE_BYTES, Slot, Span};
 use crate::cache::format::header::decode_into;
 use crate::cache::format::journal::Record;
 use crate::cache::format::{Bits, Entry, SetState};
@@ -13,12 +13,23 @@ use crate::probe::Phase;
 
 use super::{CHUNK_ATOMS, Engine, Stage, Step, bytes_of, joined};
 
+/// Reads of 1 MiB in flight: enough for any SSD to be busy.
+const READS: usize = 16;
+/// Beside requests: a client waits behind few of them.
+const LATE_READS: usize = 4;
+
 #[derive(Default)]
 pub(super) struct Headers {
     /// Sets whose header is needed and not loaded yet.
     needed: Vec<bool>,
     /// Sets per read.
     per_chunk: u32,
+    /// Chunks that are to be read once others have come, the next one last.
+    waiting: Vec<u32>,
+    /// Sets that a late header has described.
+    late: Vec<u32>,
+    /// The bytes of a chunk; kept for its memory only.
+    bytes: Vec<u8>,
 }
 
 impl Headers {
@@ -50,7 +61,7 @@ impl<P: Payload> Engine<P> {
         }
         let header_atoms = u64::from(self.config.geometry.header_pages()) * PAGE_ATOMS;
         let per_chunk = (CHUNK_ATOMS / header_atoms).max(1) as u32;
-        self.recovery().headers = Headers { needed, per_chunk };
+        self.recovery().headers = Headers { needed, per_chunk, ..Headers::default() };
         self.recovery().stage = Stage::Headers;
         let check = self.config.check;
         self.read_header_chunks(false, |engine, set| check || engine.sets.get(set).dirty_count > 0);
@@ -71,34 +82,42 @@ impl<P: Payload> Engine<P> {
         self.read_header_chunks(true, |_, _| true);
     }
 
-    /// Reads every chunk with a needed header that `wanted` picks.
+    /// Reads every chunk with a needed header that `wanted` picks, a few at a time.
     fn read_header_chunks(&mut self, late: bool, wanted: impl Fn(&Self, u32) -> bool) {
-        let (sets, per_chunk) = (self.config.geometry.sets, self.recovery().headers.per_chunk);
-        for chunk in 0..sets.div_ceil(per_chunk) {
-            let of_chunk = chunk * per_chunk..((chunk + 1) * per_chunk).min(sets);
-            let headers = &self.recovery.as_ref().expect("recovery is under way").headers;
-            if !of_chunk.clone().any(|set| headers.needed[set as usize] && wanted(self, set)) {
-                continue;
-            }
-            let (first, last) = (self.config.geometry.header(of_chunk.start), self.config.geometry.header(of_chunk.end - 1));
-            let step = if late { Step::LateHeaders { chunk: chunk as usize } } else { Step::Headers { chunk: chunk as usize } };
-            self.recovery_read(Zone::Header, Span::new(first.start, last.end() - first.start), step);
-            self.recovery().left += 1;
-        }
+        let per_chunk = self.recovery().headers.per_chunk;
+        let headers = &self.recovery.as_ref().expect("recovery is under way").headers;
+        let is_wanted = |&chunk: &u32| self.sets_of_chunk(chunk, per_chunk).any(|set| headers.needed[set as usize] && wanted(self, set));
+        let waiting: Vec<u32> = (0..self.config.geometry.sets.div_ceil(per_chunk)).rev().filter(is_wanted).collect();
+        self.recovery().headers.waiting = waiting;
+        (0..if late { LATE_READS } else { READS }).for_each(|_| self.read_next_chunk());
     }
 
-    pub(super) fn headers_read(&mut self, chunk: usize, result: Result<Answer<P>, DeviceError>) {
-        let (sets, per_chunk) = (self.config.geometry.sets, self.recovery().headers.per_chunk);
-        let first = chunk as u32 * per_chunk;
-        let bytes = result.ok().map(|answer| bytes_of(&joined(answer)));
+    fn sets_of_chunk(&self, chunk: u32, per_chunk: u32) -> std::ops::Range<u32> {
+        chunk * per_chunk..((chunk + 1) * per_chunk).min(self.config.geometry.sets)
+    }
+
+    fn read_next_chunk(&mut self) {
+        let Some(chunk) = self.recovery().headers.waiting.pop() else { return };
+        let sets = self.sets_of_chunk(chunk, self.recovery.as_ref().expect("recovery is under way").headers.per_chunk);
+        let (first, last) = (self.config.geometry.header(sets.start), self.config.geometry.header(sets.end - 1));
+        self.recovery_read(Zone::Header, Span::new(first.start, last.end() - first.start), Step::Headers { chunk });
+        self.recovery().left += 1;
+    }
+
+    pub(super) fn headers_read(&mut self, chunk: u32, result: Result<Answer<P>, DeviceError>) {
+        self.read_next_chunk();
+        let sets = self.sets_of_chunk(chunk, self.recovery.as_ref().expect("recovery is under way").headers.per_chunk);
+        let mut bytes = std::mem::take(&mut self.recovery().headers.bytes);
+        bytes.clear();
+        let read = result.map(|answer| joined::<P>(answer).append_to(&mut bytes)).is_ok();
         let header_bytes = self.config.geometry.header_pages() as usize * PAGE_BYTES as usize;
         let mut entries = Vec::new();
-        for set in first..(first + per_chunk).min(sets) {
+        for set in sets.clone() {
             if !self.recovery().headers.needed[set as usize] {
                 continue;
             }
-            let at = (set - first) as usize * header_bytes;
-            let header = bytes.as_ref().map(|bytes| &bytes[at..at + header_bytes]);
+            let at = (set - sets.start) as usize * header_bytes;
+            let header = read.then(|| &bytes[at..at + header_bytes]);
             match self.decode_header(set, false, header, &mut entries) {
                 Ok(()) => self.load_header(set, &entries),
                 Err(why) => {
@@ -109,10 +128,8 @@ impl<P: Payload> Engine<P> {
                     self.recovery().left += 1;
                 }
             }
-            if self.phase == Phase::Refused {
-                return;
-            }
         }
+        self.recovery().headers.bytes = bytes;
     }
 
     fn decode_header(&self, set: u32, copy: bool, bytes: Option<&[u8]>, entries: &mut Vec<Entry>) -> Result<(), String> {
@@ -161,57 +178,40 @@ impl<P: Payload> Engine<P> {
         }
     }
 
-    /// Describes the slots of a set and maps its live ones.
+    /// Describes the slots of a set. What lives of them is mapped with all others: before service, or after the last late header.
     fn load_header(&mut self, set: u32, entries: &[Entry]) {
-        let late = self.phase == Phase::Serving;
         self.recovery().headers.needed[set as usize] = false;
-        for entry in entries {
-            let full = self.full(entry.block);
-            self.sets.describe(set, *entry, full);
-        }
-        let live = self.sets.get(set).live.clone();
-        let mut displaced = Vec::new();
-        for slot in live.iter() {
-            let block = entries[slot as usize].block;
-            let slot = Slot { set, slot };
-            if late && self.is_touched(block) {
-                // By a record that may not be durable yet.
-                self.sets.kill(slot, self.journal.group());
-                continue;
-            }
-            self.index.replace(block, 1, Some(slot), &mut displaced);
-            self.index.add_dirty(block, i64::from(self.sets.is_dirty(slot)));
-        }
-        self.sets.get_mut(set).loaded = true;
-        if let Some(other) = displaced.first() {
-            let what = format!("block {} lies in two live slots, of set {set} and of {:?}", other.block.0, other.slot);
-            self.report_damage(!late, what);
+        let geometry = &self.config.geometry;
+        let last = Block(geometry.blocks() - 1);
+        let (whole, short) = (Atoms::first(geometry.block_atoms), self.full(last));
+        self.sets.describe_all(set, entries, |block| if block == last { short } else { whole });
+        if self.phase == Phase::Serving {
+            self.recovery().headers.late.push(set);
+        } else {
+            self.sets.get_mut(set).loaded = true;
         }
     }
 
     // --- late headers ---
 
-    /// The journal or a client changed these blocks: a late header that names them is old.
+    /// A client changed these blocks: a late header that names them is old.
     pub(in crate::path) fn touch_blocks(&mut self, block: Block, blocks: u64) {
         if let Some(recovery) = &mut self.recovery {
-            for block in block.0..block.0 + blocks {
-                recovery.touched.insert(block, ());
-            }
+            (block.0..block.0 + blocks).for_each(|block| drop(recovery.touched.insert(block, None)));
         }
     }
     pub(in crate::path) fn touch_range(&mut self, block: Block, blocks: u64) {
         if let Some(recovery) = &mut self.recovery {
-            recovery.touched_ranges.zero(block, blocks, crate::cache::format::RangeKind::Zero, 0);
+            recovery.touched.insert_range(block, blocks);
         }
-    }
-    fn is_touched(&self, block: Block) -> bool {
-        let recovery = self.recovery.as_ref().expect("recovery is under way");
-        recovery.touched.contains_key(&block.0) || recovery.touched_ranges.is_zeroed(block)
     }
 
     /// When the last late header has come, recovery is over: checkpoints may run from now on.
     pub(super) fn late_headers_done(&mut self) {
         if self.recovery().left == 0 {
+            let late = std::mem::take(&mut self.recovery().headers.late);
+            self.map_slots(&late);
+            late.iter().for_each(|&set| self.sets.get_mut(set).loaded = true);
             self.recovery = None;
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! Superblocks → Metadata (state map and the whole ring) → Tail (data of groups that may not be durable) → Headers (of sets with dirty slots)
-//!   → replay → Rewriting (the accepted tail, same bytes) → flush → Superblock, flush, twice (new epoch and cut) → serving
+//!   → replay, mapping → Rewriting (the accepted tail, same bytes) → flush → Superblock, flush, twice (new epoch and cut) → serving
 //!   → clean headers behind
 //! ```
 //! What cannot be repaired from a copy is refused: the phase becomes Refused, `damage` says why, and nothing was written.
@@ -10,6 +10,7 @@
 
 mod chain;
 mod headers;
+mod mapping;
 mod replay;
 mod tail;
 
@@ -17,9 +18,7 @@ use crate::block::{PAGE_ATOMS, PAGE_BYTES, Span};
 use crate::cache::format::journal::{self, Page};
 use crate::cache::format::map::{decode_ranges, decode_sets, ranges_per_page};
 use crate::cache::format::{Bits, MapRef, MapSet, Position, Range, SetState, Superblock};
-use crate::cache::index::NumberMap;
 use crate::cache::journal::Journal;
-use crate::cache::ranges::Ranges;
 use crate::cache::sets::{HeaderState, Stream};
 use crate::config::Canary;
 use crate::op::{Action, Answer, Class, DeviceError, DeviceId, Zone};
@@ -43,12 +42,11 @@ pub(super) enum Step {
     Map { area: u32, page: u32, pages: u32 },
     Journal { place: u32, pages: u32 },
     Tail { run: usize },
-    Headers { chunk: usize },
+    Headers { chunk: u32 },
     HeaderCopy { set: u32 },
     Rewrite,
     Flush,
     NewSuperblock,
-    LateHeaders { chunk: usize },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,9 +85,7 @@ pub(super) struct Recovery<P> {
     ranges: Vec<Range>,
     tail: tail::Tail<P>,
     headers: headers::Headers,
-    /// Blocks that the journal or a client has changed since the checkpoint: what a late header says of them is old.
-    touched: NumberMap<u64, ()>,
-    touched_ranges: Ranges,
+    touched: mapping::Touched,
 }
 
 /// One intact page of the ring.
@@ -119,8 +115,7 @@ impl<P: Payload> Engine<P> {
             ranges: Vec::new(),
             tail: tail::Tail::default(),
             headers: headers::Headers::default(),
-            touched: NumberMap::default(),
-            touched_ranges: Ranges::default(),
+            touched: mapping::Touched::default(),
         }));
         for copy in 0..2 {
             self.recovery_read(Zone::Superblock, geometry.superblock(copy), Step::Superblock { copy });
@@ -145,7 +140,7 @@ impl<P: Payload> Engine<P> {
             Step::Map { area, page, pages } => self.map_read(area, page, pages, result),
             Step::Journal { place, pages } => self.journal_read(place, pages, result),
             Step::Tail { run } => self.tail_read(run, result),
-            Step::Headers { chunk } | Step::LateHeaders { chunk } => self.headers_read(chunk, result),
+            Step::Headers { chunk } => self.headers_read(chunk, result),
             Step::HeaderCopy { set } => self.header_copy_read(set, result),
             Step::Rewrite | Step::Flush | Step::NewSuperblock => self.recovery().failed |= result.is_err(),
         }

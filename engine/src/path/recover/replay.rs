@@ -35,6 +35,7 @@ impl<P: Payload> Engine<P> {
             return self.report_damage(true, format!("set {set} is open, but the journal does not tell what its slots hold"));
         }
         if self.config.check {
+            self.sets.rebuild_lists(self.now);
             self.phase = Phase::Stopped;
             return;
         }
