@@ -9,4 +9,5 @@ mod clients;
 mod kill;
 mod main_job;
 mod restart;
+mod rot;
 mod stop;

@@ -121,7 +121,9 @@ pub fn recover(folder: &Path) -> Recovered {
 
     let watch = Stopwatch::start();
     let now = || Instant(watch.wall.elapsed().as_nanos() as u64);
-    let mut engine: Engine<Run> = Engine::new(Config::new(superblock.geometry, superblock.format), back.ring.limits());
+    // A cache this full would at once begin to make room.
+    let config = Config { free_floor: 3, reserve: 2, ..Config::new(superblock.geometry, superblock.format) };
+    let mut engine: Engine<Run> = Engine::new(config, back.ring.limits());
     loop {
         let phase = engine.phase();
         assert!(matches!(phase, Phase::Recovering | Phase::Serving), "{phase:?}: {:?}", engine.damage());

@@ -18,6 +18,9 @@ const SLOTS: u32 = 256;
 const SETS: u32 = 102_400;
 /// Origin sets of the volume (1 TiB): a power of two, so that an odd factor walks through all of them.
 const ORIGIN_SETS: u64 = 1 << 20;
+/// Sets that stay free.
+const FREE: u32 = 256;
+const USED: u32 = SETS - FREE;
 /// Dirty and clean sets take turns in stripes of this length, as a log in a ring of sets leaves them.
 const STRIPE: u32 = 4096;
 /// Sets written between two FLUSHes: a group of the journal.
@@ -108,9 +111,9 @@ struct Log {
 }
 
 impl Image<'_> {
-    /// Sets below this are described by the maps and their headers, those from here by the journal.
+    /// Sets below this are described by the maps and their headers, those from here to `USED` by the journal.
     fn mapped(&self) -> u32 {
-        SETS - self.plan.told
+        USED - self.plan.told
     }
 
     /// Blocks written since the checkpoint in place of older ones: the older slot, if this is such a block.
@@ -136,7 +139,7 @@ impl Image<'_> {
     }
 
     fn is_tail(&self, set: u32) -> bool {
-        set == SETS - 1
+        set == USED - 1
     }
 
     fn entries(&self, set: u32) -> Vec<Entry> {
@@ -215,12 +218,12 @@ impl Image<'_> {
             ring.end_group(true);
         }
         let start = ring.journal.next_seq();
-        let told: Vec<u32> = (self.mapped()..SETS - 1).collect();
+        let told: Vec<u32> = (self.mapped()..USED - 1).collect();
         for sets in told.chunks(GROUP_SETS as usize) {
             sets.iter().for_each(|&set| self.tell(&mut ring, set, true));
             ring.end_group(true);
         }
-        self.tell(&mut ring, SETS - 1, false);
+        self.tell(&mut ring, USED - 1, false);
         ring.end_group(false);
         self.file.write_all_at(&ring.bytes, self.geometry.journal().offset())?;
         Ok(Log { start, previous })
@@ -253,7 +256,7 @@ impl Image<'_> {
                 written.clean += u64::from(live && !dirty);
             }
         }
-        for set in self.mapped()..SETS {
+        for set in self.mapped()..USED {
             let slots = if self.is_tail(set) { TAIL_BLOCKS } else { SLOTS };
             written.entries += u64::from(slots);
             written.dirty += u64::from(slots);

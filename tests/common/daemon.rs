@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -18,6 +19,7 @@ pub struct Daemon {
     dir: PathBuf,
     /// What it prints; ends when the process ends.
     lines: Receiver<String>,
+    stderr: File,
     /// From its `ready:` line.
     pub uri: String,
 }
@@ -30,16 +32,16 @@ impl Daemon {
 
     /// Starts the program with `arguments` and waits for its `ready:` line.
     pub fn start(dir: &Path, arguments: &[&str]) -> Daemon {
-        let stderr = File::options().create(true).append(true).open(stderr_of(dir)).unwrap();
+        let stderr = tempfile::tempfile().unwrap();
         let mut child = Command::new(env!("CARGO_BIN_EXE_tidegate"))
             .args(arguments)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
-            .stderr(stderr)
+            .stderr(stderr.try_clone().unwrap())
             .spawn()
             .expect("the built program starts");
         let lines = lines_of(child.stdout.take().expect("piped"));
-        let mut daemon = Daemon { child, dir: dir.to_owned(), lines, uri: String::new() };
+        let mut daemon = Daemon { child, dir: dir.to_owned(), lines, stderr, uri: String::new() };
         daemon.uri = loop {
             match daemon.lines.recv_timeout(PATIENCE) {
                 Ok(line) => {
@@ -53,9 +55,11 @@ impl Daemon {
         daemon
     }
 
-    /// Everything it wrote to standard error in this folder.
+    /// Everything it wrote to standard error.
     pub fn said(&self) -> String {
-        std::fs::read_to_string(stderr_of(&self.dir)).unwrap_or_default()
+        let mut bytes = vec![0; 1 << 20];
+        let count = self.stderr.read_at(&mut bytes, 0).unwrap_or(0); // read by place: the daemon writes where the file ends
+        String::from_utf8_lossy(&bytes[..count]).into_owned()
     }
 
     pub fn socket(&self) -> PathBuf {
@@ -117,12 +121,6 @@ impl Drop for Daemon {
     fn drop(&mut self) {
         self.end_now();
     }
-}
-
-fn stderr_of(dir: &Path) -> PathBuf {
-    let mut path = dir.as_os_str().to_owned();
-    path.push(".stderr");
-    PathBuf::from(path)
 }
 
 /// Reads lines in a thread of their own, so that the daemon never waits for us; ends with the process.

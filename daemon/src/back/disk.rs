@@ -53,7 +53,6 @@ pub struct Disk {
     kind: Kind,
     bytes: u64,
     alignment: Alignment,
-    op_atoms: u64,
     /// Cleared when the device turns out not to know the command.
     pub(super) punches: bool,
     pub(super) zeroes: bool,
@@ -92,11 +91,7 @@ impl Disk {
         if direct && !alignment.direct {
             set_direct(&file, false).map_err(|error| place.failed(Failure::SYSTEM, "direct access cannot be switched off", &error))?;
         }
-        let op_atoms = match kind {
-            Kind::Block => command_atoms(&file).clamp(128, OP_ATOMS) / alignment.sector_atoms * alignment.sector_atoms,
-            Kind::File => OP_ATOMS,
-        };
-        Ok(Disk { file, path: path.to_owned(), role, kind, bytes, alignment, op_atoms, punches: true, zeroes: true })
+        Ok(Disk { file, path: path.to_owned(), role, kind, bytes, alignment, punches: true, zeroes: true })
     }
 
     pub fn path(&self) -> &Path {
@@ -118,7 +113,7 @@ impl Disk {
     }
 
     pub fn limits(&self) -> Limits {
-        Limits { atoms: self.atoms(), depth: DEPTH, op_atoms: self.op_atoms }
+        Limits { atoms: self.atoms(), depth: DEPTH, op_atoms: OP_ATOMS }
     }
 
     pub fn metadata(&self) -> io::Result<Metadata> {
@@ -402,15 +397,6 @@ fn sector_bytes(file: &File) -> u64 {
     // SAFETY: BLKSSZGET writes one int.
     let result = unsafe { libc::ioctl(file.as_raw_fd(), libc::BLKSSZGET, &mut bytes) };
     if result == 0 && bytes > 0 { bytes as u64 } else { ATOM_BYTES }
-}
-
-/// The largest command of a block device, in atoms.
-fn command_atoms(file: &File) -> u64 {
-    let Ok(metadata) = file.metadata() else { return OP_ATOMS };
-    let device = format!("/sys/dev/block/{}:{}", libc::major(metadata.rdev()), libc::minor(metadata.rdev()));
-    // A partition's limits are those of its device.
-    let limit = ["queue", "../queue"].iter().find_map(|queue| std::fs::read_to_string(format!("{device}/{queue}/max_sectors_kb")).ok());
-    limit.and_then(|limit| limit.trim().parse::<u64>().ok()).map_or(OP_ATOMS, |kib| kib * 1024 / ATOM_BYTES)
 }
 
 /// The block of the file system below a file: always enough where the kernel does not tell what direct access needs.

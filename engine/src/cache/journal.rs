@@ -227,6 +227,11 @@ impl Journal {
         }
     }
 
+    /// The page is written again, same bytes, same place.
+    pub fn page_again(&mut self, seq: u64) {
+        self.outgoing.push_back(seq);
+    }
+
     /// The page could not be written: the same page goes to the next place.
     pub fn page_failed(&mut self, seq: u64) {
         for place in self.places.iter_mut().filter(|(_, holds)| *holds == seq) {

@@ -3,7 +3,7 @@
 //! A set goes Free → Open (OPEN record, life + 1) → Sealed (SEAL record, headers) → Free again when no slot is live, every kill of its
 //! slots is durable, and no read, write or header operation touches it any more. No other path leads to Free.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use super::format::{Bits, Entry, Geometry, MapSet, Position, SetState};
 use super::index::{Mapping, NumberMap};
@@ -67,7 +67,7 @@ pub struct Set {
     pub kill_group: u64,
     /// The group that holds OPEN.
     pub open_group: u64,
-    pub opened: Instant,
+    dirty_since: Instant,
     pub header: HeaderState,
     /// How often writing it has failed in this life.
     pub header_failures: u8,
@@ -88,11 +88,12 @@ pub struct Sets {
     dying: Vec<u32>,
     newest: u32,
     oldest: u32,
-    /// Sets with the life they had, in the order of their opening: the first dirty one holds the oldest dirty block.
-    openings: VecDeque<(u32, u64)>,
+    /// The sets with dirty slots, and since when they have some.
+    dirt: BTreeSet<(Instant, u32)>,
+    /// The moment, as the engine last told it.
+    pub now: Instant,
     pub live_slots: u64,
     pub dirty_slots: u64,
-    pub dirty_sets: u32,
 }
 
 impl Sets {
@@ -110,7 +111,7 @@ impl Sets {
             pins: 0,
             kill_group: 0,
             open_group: 0,
-            opened: Instant::ZERO,
+            dirty_since: Instant::ZERO,
             header: HeaderState::None,
             header_failures: 0,
             loaded: true,
@@ -125,10 +126,10 @@ impl Sets {
             dying: Vec::new(),
             newest: NIL,
             oldest: NIL,
-            openings: VecDeque::new(),
+            dirt: BTreeSet::new(),
+            now: Instant::ZERO,
             live_slots: 0,
             dirty_slots: 0,
-            dirty_sets: 0,
         }
     }
 
@@ -162,16 +163,16 @@ impl Sets {
     // --- life of a set ---
 
     /// Takes the free set that has been free longest.
-    pub fn open(&mut self, stream: Stream, group: u64, now: Instant) -> Option<u32> {
+    pub fn open(&mut self, stream: Stream, group: u64) -> Option<u32> {
         let number = self.free.pop_front()?;
         let life = self.get(number).life + 1;
-        self.reopen(number, life, stream as u8, now);
+        self.reopen(number, life, stream as u8);
         self.get_mut(number).open_group = group;
         Some(number)
     }
 
     /// Makes the set Open with this life, whatever it was (replay of an OPEN).
-    pub fn reopen(&mut self, number: u32, life: u64, stream: u8, now: Instant) {
+    pub fn reopen(&mut self, number: u32, life: u64, stream: u8) {
         let slots = self.geometry.set_slots;
         self.forget_partials(number);
         let set = self.get_mut(number);
@@ -188,12 +189,7 @@ impl Sets {
         set.header = HeaderState::None;
         set.header_failures = 0;
         set.sealed = Position::default();
-        set.opened = now;
         set.loaded = true;
-        // Fills are never dirty.
-        if stream == Stream::Client as u8 {
-            self.openings.push_back((number, life));
-        }
         self.touch(number);
     }
 
@@ -345,7 +341,8 @@ impl Sets {
             set.dirty.set(slot.slot);
             set.dirty_count += 1;
             self.dirty_slots += 1;
-            self.dirty_sets += u32::from(set.dirty_count == 1);
+            let before = set.dirty_count - 1;
+            self.note_dirt(slot.set, before);
         }
     }
 
@@ -372,27 +369,39 @@ impl Sets {
             set.dirty.clear(slot.slot);
             set.dirty_count -= 1;
             self.dirty_slots -= 1;
-            self.dirty_sets -= u32::from(set.dirty_count == 0);
+            let before = set.dirty_count + 1;
+            self.note_dirt(slot.set, before);
         }
         was_dirty
     }
 
     // --- age ---
 
-    /// When the set that holds the oldest dirty block was opened.
+    /// When the oldest dirty block became dirty, at the grain of a set.
     pub fn dirty_since(&self) -> Option<Instant> {
-        let dirty = |&&(number, life): &&(u32, u64)| self.get(number).life == life && self.get(number).dirty_count > 0;
-        self.openings.iter().find(dirty).map(|&(number, _)| self.get(number).opened)
+        self.dirt.first().map(|&(since, _)| since)
     }
-    /// Forgets the openings at the old end that hold nothing dirty any more.
-    pub fn forget_clean_openings(&mut self) {
-        while let Some(&(number, life)) = self.openings.front() {
-            let set = self.get(number);
-            if set.life == life && (set.state == SetState::Open || set.dirty_count > 0) {
-                break;
-            }
-            self.openings.pop_front();
+
+    /// Keeps the order of dirty sets when the dirty slots of one go from `before` to what they are.
+    fn note_dirt(&mut self, number: u32, before: u32) {
+        let now = self.now;
+        let set = &mut self.sets[number as usize];
+        if before == 0 && set.dirty_count > 0 {
+            set.dirty_since = now;
+            self.dirt.insert((now, number));
+        } else if before > 0 && set.dirty_count == 0 {
+            self.dirt.remove(&(set.dirty_since, number));
         }
+    }
+
+    /// False: every set is free, dying, dirty or open, so none can be dropped.
+    pub fn may_have_clean(&self) -> bool {
+        self.count() > self.free_count() + self.dying_count() + self.dirty_sets()
+    }
+
+    /// Sets with dirty slots.
+    pub fn dirty_sets(&self) -> u32 {
+        self.dirt.len() as u32
     }
 
     // --- LRU ---
@@ -460,7 +469,7 @@ impl Sets {
         set.header = if map.state == SetState::Sealed { HeaderState::Durable } else { HeaderState::None };
         self.live_slots += u64::from(live);
         self.dirty_slots += u64::from(dirty);
-        self.dirty_sets += u32::from(dirty > 0);
+        self.note_dirt(number, 0);
     }
 
     /// Clears all live bits of a set without touching the index (its slots are known to be dead).
@@ -468,10 +477,11 @@ impl Sets {
         let set = &mut self.sets[number as usize];
         self.live_slots -= u64::from(set.live_count);
         self.dirty_slots -= u64::from(set.dirty_count);
-        self.dirty_sets -= u32::from(set.dirty_count > 0);
+        let before = set.dirty_count;
         let slots = self.geometry.set_slots;
         (set.live, set.dirty) = (Bits::new(slots), Bits::new(slots));
         (set.live_count, set.dirty_count) = (0, 0);
+        self.note_dirt(number, before);
     }
 
     /// All slots of a sealed set have died by a record of `group`.
@@ -483,10 +493,9 @@ impl Sets {
     }
 
     /// Rebuilds the lists after replay: free sets, dying sets, LRU in order of sealing.
-    pub fn rebuild_lists(&mut self, now: Instant) {
+    pub fn rebuild_lists(&mut self) {
         self.free.clear();
         self.dying.clear();
-        self.openings.clear();
         let mut used: Vec<u32> = Vec::new();
         for number in 0..self.geometry.sets {
             let set = self.get_mut(number);
@@ -500,10 +509,6 @@ impl Sets {
         (self.newest, self.oldest) = (NIL, NIL);
         used.sort_by_key(|&number| (self.get(number).state == SetState::Open, self.get(number).sealed, number));
         for number in used {
-            let set = self.get_mut(number);
-            set.opened = now;
-            let life = set.life;
-            self.openings.push_back((number, life));
             self.touch(number);
         }
     }

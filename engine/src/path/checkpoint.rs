@@ -92,7 +92,7 @@ impl<P: Payload> Engine<P> {
         let third = self.config.geometry.journal_pages / 3;
         // The ring is freed up to the checkpoint before the newest: somebody who waits may need two.
         let frees = used > 0 || superblock.previous.seq < superblock.checkpoint.seq;
-        let due = used >= third || (self.checkpoint.urgent && frees);
+        let due = used >= third || (frees && (self.checkpoint.urgent || self.journal.free_pages() < third));
         due && !self.stopping && self.recovery.is_none() && !self.cache_failed && self.checkpoint.retry_at.is_none_or(|at| at <= self.now)
     }
 
@@ -104,7 +104,7 @@ impl<P: Payload> Engine<P> {
         let current = self.checkpoint.superblock.clone().expect("a serving engine has read its superblock");
         // Another area than the one that is good, and a number that no page there carries.
         let area = 1 - current.checkpoint.area.min(1);
-        let number = current.checkpoint.number.max(current.previous.number) + 1;
+        let number = current.sequence + 1;
         let map = MapRef { number, area, seq: self.journal.next_seq() };
         let pages = self.map_pages(map);
         let headers = self
@@ -210,6 +210,11 @@ impl<P: Payload> Engine<P> {
         if self.running().stop {
             // Everything is durable all the same; the next start will verify the tail.
             return self.end_stop();
+        }
+        if self.stopping {
+            // The stop does not wait for it.
+            self.checkpoint.running = None;
+            return false;
         }
         match self.checkpoint.retry_at {
             Some(at) if at <= self.now => {

@@ -7,6 +7,8 @@
 //! Nothing undurable reaches the origin, a range goes before the slots above it, and a slot is clean only after a flush of the origin that
 //! was handed out after its write. What a client overwrites meanwhile is not cleaned. Whatever fails stays dirty and is tried again later.
 
+use std::collections::BTreeMap;
+
 use crate::block::{Block, Slot, Span};
 use crate::cache::format::journal::Record;
 use crate::cache::format::{Bits, RangeKind};
@@ -23,10 +25,14 @@ use super::{Ended, Engine, Owner, joined};
 const PIECE_ATOMS: u64 = 2048;
 /// Atoms of one zeroing of the origin: 32 MiB.
 const ZERO_ATOMS: u64 = 65_536;
-/// Zeroed ranges in one batch.
+/// Origin sets looked at for one batch: much may be dirty and not ready to go.
+const VISITS: u32 = 1024;
+/// Pieces of zeroed ranges in one batch.
 const RANGES: usize = 64;
 /// Reads of a single bad slot before its atoms count as lost.
 const READ_TRIES: u32 = 3;
+/// A dirty slot that the SSD fails to read for so long is given up.
+const PATIENCE: Duration = Duration::from_secs(60);
 const RETRY_FIRST: Duration = Duration::from_secs(1);
 const RETRY_LAST: Duration = Duration::from_secs(60);
 
@@ -37,12 +43,14 @@ pub(super) struct Destage<P> {
     /// One block a piece: a read of several failed, and the bad one must be found.
     careful: bool,
     failures_in_a_row: u32,
+    /// Dirty slots that could not be read, and since when.
+    unreadable: BTreeMap<(u32, u32), Instant>,
     pub retry_at: Option<Instant>,
 }
 
 impl<P> Default for Destage<P> {
     fn default() -> Self {
-        Destage { batch: None, cursor: Block(0), careful: false, failures_in_a_row: 0, retry_at: None }
+        Destage { batch: None, cursor: Block(0), careful: false, failures_in_a_row: 0, unreadable: BTreeMap::new(), retry_at: None }
     }
 }
 
@@ -105,7 +113,7 @@ impl<P: Payload> Engine<P> {
             now: self.now,
             last_request: self.last_request,
             free: self.sets.free_count() + self.sets.dying_count(),
-            dirty_sets: self.sets.dirty_sets,
+            dirty_sets: self.sets.dirty_sets(),
             dirty: self.dirty_blocks() > 0,
             oldest_set_dirty: oldest.is_some_and(|set| self.sets.get(set).dirty_count > 0),
             dirty_since: self.dirty_since(),
@@ -125,7 +133,8 @@ impl<P: Payload> Engine<P> {
     /// True: slots were cleaned, sets may be dropped now.
     pub(super) fn pump_destage(&mut self) -> bool {
         if self.stopping {
-            return false;
+            // What has begun ends, so that nobody waits behind it.
+            return self.destage.batch.is_some() && self.advance_batch(false);
         }
         let dirty = self.dirty_blocks();
         if let Some(drain) = &mut self.drain {
@@ -134,16 +143,19 @@ impl<P: Payload> Engine<P> {
                 self.drain = None;
             }
         }
-        self.sets.forget_clean_openings();
         let state = self.gate.decide(self.view());
         let may_run = matches!(state, GateState::Destage(_));
         if self.destage.batch.is_some() {
             return self.advance_batch(may_run);
         }
         let waits = self.destage.retry_at.is_some_and(|at| at > self.now);
-        if may_run && !waits && !self.cache_failed && self.journal_has_room(64) {
-            self.destage.retry_at = None;
-            self.start_batch();
+        if may_run && !waits && !self.cache_failed {
+            if self.journal_has_room(64) {
+                self.destage.retry_at = None;
+                self.start_batch();
+            } else {
+                self.checkpoint.urgent = true;
+            }
         }
         false
     }
@@ -186,11 +198,12 @@ impl<P: Payload> Engine<P> {
         while batch.pieces.len() < RANGES
             && let Some((block, range)) = self.ranges.next(at)
         {
-            at = Block(block.0 + range.blocks);
+            let blocks = (block.0 + range.blocks - block.0.max(at.0)).min(most);
+            let block = Block(block.0.max(at.0));
+            at = Block(block.0 + blocks);
             if range.group > durable && !self.has_canary(Canary::DestageBeforeDurable) {
                 continue;
             }
-            let blocks = range.blocks.min(most);
             let last = self.config.geometry.block_span(Block(block.0 + blocks - 1));
             let start = block.0 * self.block_atoms();
             let hole = if range.kind == RangeKind::Trim { Hole::Allowed } else { Hole::Forbidden };
@@ -203,7 +216,9 @@ impl<P: Payload> Engine<P> {
         let set_blocks = self.index.set_blocks();
         let mut from = Block(from.0 / set_blocks * set_blocks);
         let mut runs = Vec::new();
-        while *atoms < self.config.destage_atoms {
+        let mut visited = 0;
+        while *atoms < self.config.destage_atoms && visited < VISITS {
+            visited += 1;
             let found = self.index.next_dirty(from).filter(|set| until.is_none_or(|until| set.0 < until.0));
             let Some(set) = found else {
                 self.destage.cursor = Block(0);
@@ -313,7 +328,7 @@ impl<P: Payload> Engine<P> {
     pub(super) fn destage_read_done(&mut self, piece: usize, read: usize, result: Result<Answer<P>, DeviceError>) {
         match result {
             Ok(answer) => self.piece_read(piece, read, joined(answer)),
-            Err(_) => self.piece_unreadable(piece, read),
+            Err(error) => self.piece_unreadable(piece, read, Some(error)),
         }
     }
 
@@ -329,7 +344,7 @@ impl<P: Payload> Engine<P> {
         let (first, slots) = (self.read_of(piece, read).first, self.read_of(piece, read).slots);
         let is_good = |i: u32| payload.slice(u64::from(i) * size, size).checksum() == self.sets.crc(Slot { slot: first.slot + i, ..first });
         if !(0..slots).all(is_good) {
-            return self.piece_unreadable(piece, read);
+            return self.piece_unreadable(piece, read, None);
         }
         let part = self.read_of(piece, read);
         part.contents = Some(payload.slice(part.skip, part.atoms));
@@ -340,8 +355,9 @@ impl<P: Payload> Engine<P> {
         }
     }
 
-    /// A read failed or did not match its checksum. Several slots: each by itself in the next batch. One: again, then its atoms are lost.
-    fn piece_unreadable(&mut self, piece: usize, read: usize) {
+    /// A read failed (`error`) or did not match its checksum. Several slots: each by itself in the next batch. One: again; contents that
+    /// do not match are lost after a few tries, a device that fails to read only after a minute of them: it may come back.
+    fn piece_unreadable(&mut self, piece: usize, read: usize, error: Option<DeviceError>) {
         let part = self.read_of(piece, read);
         part.tries += 1;
         let (first, slots, block, tries) = (part.first, part.slots, part.block, part.tries);
@@ -349,7 +365,14 @@ impl<P: Payload> Engine<P> {
             return self.read_piece(piece, read, first, slots);
         }
         if slots == 1 {
-            self.give_up(first, block);
+            let since = *self.destage.unreadable.entry((first.set, first.slot)).or_insert(self.now);
+            let patience = if error.is_none() { Duration::ZERO } else { PATIENCE };
+            if self.now.since(since) >= patience && error != Some(DeviceError::Gone) {
+                self.destage.unreadable.remove(&(first.set, first.slot));
+                self.give_up(first, block);
+            } else {
+                self.destage.batch.as_mut().expect("a batch runs").failed = true;
+            }
         } else {
             self.destage.careful = true;
         }
@@ -450,8 +473,10 @@ impl<P: Payload> Engine<P> {
 
     /// Cleans what reached the origin for certain, and lets everything go. False: the journal has no room yet.
     fn end_batch(&mut self) -> bool {
-        let sets = self.destage.batch.as_ref().map_or(0, |batch| batch.slots.len() as u64);
-        if !self.journal_has_room(sets.min(4096) + RANGES as u64) {
+        let records = self.destage.batch.as_ref().map_or(0, |batch| batch.slots.chunk_by(|a, b| a.0.set == b.0.set).count() as u64);
+        // A CLEAN takes its head and up to a bitmap of the set; room is counted in entries of 40 bytes.
+        let room = records * (24 + u64::from(self.config.geometry.set_slots) / 8).div_ceil(40);
+        if !self.journal_has_room(room + RANGES as u64) {
             self.checkpoint.urgent = true;
             return false;
         }
@@ -473,6 +498,7 @@ impl<P: Payload> Engine<P> {
             self.destage.retry_at = Some(self.now + wait);
         } else {
             self.destage.failures_in_a_row = 0;
+            self.destage.unreadable.clear();
             self.destage.careful &= batch.pieces.iter().any(|piece| piece.state == State::Failed);
         }
         true

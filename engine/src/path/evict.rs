@@ -11,8 +11,15 @@ use super::Engine;
 impl<P: Payload> Engine<P> {
     pub(super) fn pump_evict(&mut self) -> bool {
         let mut dropped = false;
+        if self.cache_failed {
+            return false;
+        }
         let floor = self.config.free_floor.max(self.sets_needed());
-        while self.sets.free_count() + self.sets.dying_count() < floor && self.journal_has_room(1) {
+        while self.sets.free_count() + self.sets.dying_count() < floor && self.sets.may_have_clean() {
+            if !self.journal_has_room(1) {
+                self.checkpoint.urgent = true;
+                break;
+            }
             let urgent = self.is_starved() || self.sets.free_count() + self.sets.dying_count() <= self.config.reserve;
             let Some(set) = self.victim(urgent) else { break };
             let live = self.sets.get(set).live.clone();

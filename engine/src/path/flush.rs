@@ -32,6 +32,8 @@ pub(super) struct Flushes {
     succeeded: u64,
     active: Option<Active>,
     failures_in_a_row: u32,
+    /// Operations up to this one were in flight when a flush failed: the device may have dropped them, whatever it says when they end.
+    pub suspect: u64,
     /// A failed flush is tried again at this moment.
     pub retry_at: Option<Instant>,
 }
@@ -84,6 +86,9 @@ impl<P: Payload> Engine<P> {
 
     /// The engine's own flush: the window is half full, a write is old, or free sets are short.
     pub(super) fn pump_own_flush(&mut self) {
+        if self.cache_failed {
+            return;
+        }
         let half = self.window.atoms() * crate::block::ATOM_BYTES * 2 >= self.config.window_bytes;
         let old = self.unflushed_since.is_some_and(|since| self.now.since(since) >= self.config.flush_age);
         let short = self.sets.free_count() < self.config.free_floor && self.has_undurable_dying();
@@ -145,6 +150,7 @@ impl<P: Payload> Engine<P> {
     /// Nothing is promised until everything pinned was written again and flushed: what the failed flush covered may be gone.
     fn flush_failed(&mut self, active: Active) {
         self.counters.cache_flush_failures += 1;
+        self.flushes.suspect = self.next_serial;
         for (number, _) in self.take_waiting(active.group) {
             self.answer(number, Err(RequestError::Io));
         }
@@ -183,7 +189,9 @@ impl<P: Payload> Engine<P> {
     /// Hands out the pages that are full or closed.
     pub(super) fn pump_pages(&mut self) {
         let most = (self.limits[0].op_atoms / crate::block::PAGE_ATOMS).clamp(1, 64) as u32;
-        while let Some(run) = self.journal.next_run::<P>(most) {
+        while !self.cache_failed
+            && let Some(run) = self.journal.next_run::<P>(most)
+        {
             self.counters.journal_pages += u64::from(run.pages);
             let first = self.config.geometry.journal_page(run.place);
             let span = crate::block::Span::new(first.start, u64::from(run.pages) * crate::block::PAGE_ATOMS);
@@ -196,7 +204,8 @@ impl<P: Payload> Engine<P> {
         for seq in first_seq..first_seq + u64::from(pages) {
             match result {
                 Ok(()) => self.journal.page_written(seq),
-                Err(_) if self.journal.free_pages() > 0 => self.journal.page_failed(seq),
+                Err(_) if self.cache_failed => {}
+                Err(_) if self.journal.free_pages() > self.journal_reserve() => self.journal.page_failed(seq),
                 Err(_) => self.fail_cache(),
             }
         }

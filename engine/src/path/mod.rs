@@ -219,6 +219,7 @@ impl<P: Payload> Engine<P> {
     /// The only way in.
     pub fn handle(&mut self, now: Instant, event: Event<P>) {
         self.now = self.now.max(now);
+        self.sets.now = self.now;
         match event {
             Event::Arrived(request) => self.arrive(request),
             Event::Completed(done) => self.complete(done),
@@ -233,8 +234,7 @@ impl<P: Payload> Engine<P> {
     }
 
     /// The next operation to start, if a device takes one.
-    pub fn next_op(&mut self, now: Instant) -> Option<Op<P>> {
-        self.now = self.now.max(now);
+    pub fn next_op(&mut self, _now: Instant) -> Option<Op<P>> {
         self.queues.iter_mut().find_map(Queue::pop)
     }
 
@@ -296,6 +296,9 @@ impl<P: Payload> Engine<P> {
         let (id, owner) = self.owners.remove(place);
         assert!(id == done.id, "an operation ends once");
         let result = done.result;
+        if id.0 >> 20 <= self.flushes.suspect && result.is_ok() && self.repeat_suspect(owner) {
+            return;
+        }
         let on_origin = matches!(
             owner,
             Owner::DestageWrite { .. } | Owner::DestageZero { .. } | Owner::OriginFlush | Owner::FirstFlush | Owner::Status { .. }
@@ -325,6 +328,29 @@ impl<P: Payload> Engine<P> {
                 }
             }
         }
+    }
+
+    /// A write to the SSD that was in flight when a flush failed counts for nothing: it is done again. False: it was no such write.
+    fn repeat_suspect(&mut self, owner: Owner) -> bool {
+        match owner {
+            Owner::Data { write } => self.repeat_data(write),
+            Owner::Pages { first_seq, pages } => (first_seq..first_seq + u64::from(pages)).for_each(|seq| self.journal.page_again(seq)),
+            Owner::Header { set } => self.header_done(set, Err(DeviceError::Medium)),
+            Owner::Map => self.map_done(Err(DeviceError::Medium)),
+            Owner::Superblock { copy } => self.superblock_done(copy, Err(DeviceError::Medium)),
+            Owner::Read { .. }
+            | Owner::Merge { .. }
+            | Owner::CacheFlush
+            | Owner::DestageRead { .. }
+            | Owner::DestageWrite { .. }
+            | Owner::DestageZero { .. }
+            | Owner::OriginFlush
+            | Owner::FirstFlush
+            | Owner::Status { .. }
+            | Owner::Recovery(_) => return false,
+        }
+        self.queues[0].done();
+        true
     }
 
     fn start(&mut self, device: DeviceId, class: Class, action: Action<P>, owner: Owner) -> OpId {
@@ -387,7 +413,7 @@ impl<P: Payload> Engine<P> {
         if !self.journal.is_group_empty() {
             let group = self.close_group();
             self.flushes.want(group);
-            return;
+            return self.pump_pages();
         }
         let durable = self.journal.durable_group() + 1 == self.journal.group();
         if durable && self.writes.is_empty() && !self.has_writing_requests() && self.recovery.is_none() {

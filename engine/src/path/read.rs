@@ -247,6 +247,10 @@ impl<P: Payload> Engine<P> {
     /// The origin holds durably what it holds: reads of it may be answered. One that does not flush still reads, and nothing that
     /// the log has not got can be there only: after a few tries its reads are answered all the same.
     pub(super) fn first_flush_done(&mut self, result: Ended) {
+        if result.is_err() {
+            // It may have taken with it what a destage has written since.
+            self.origin_changed();
+        }
         self.origin.first_flush = match (result, self.origin.first_flush) {
             (Err(_), FirstFlush::Flushing { failures }) if failures < FLUSH_TRIES => {
                 self.start(DeviceId::Origin, Class::Client, Action::Flush, Owner::FirstFlush);
@@ -351,6 +355,12 @@ impl<P: Payload> Engine<P> {
             self.counters.corrupt_dirty_slots += 1;
             self.reading(number).failed = true;
             return;
+        }
+        if is_current && !self.cache_failed && !self.journal_has_room(1) {
+            // No record can say that it is dead: it is passed by.
+            let mut parts = Vec::new();
+            self.uncached_parts(block, 1, span, &mut parts);
+            return self.add_parts(number, parts);
         }
         if is_current {
             self.counters.corrupt_clean_slots += 1;

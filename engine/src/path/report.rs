@@ -16,7 +16,7 @@ impl<P: Payload> Engine<P> {
             gate: self.gate.state(),
             sets: self.sets.count(),
             free_sets: self.sets.free_count(),
-            dirty_sets: self.sets.dirty_sets,
+            dirty_sets: self.sets.dirty_sets(),
             live_slots: self.sets.live_slots,
             dirty_slots: self.sets.dirty_slots,
             zero_ranges: self.ranges.entries() as u64,

@@ -24,7 +24,7 @@ impl<P: Payload> Engine<P> {
             return set;
         }
         let group = self.journal.group();
-        let set = self.sets.open(stream, group, self.now).expect("room was checked before");
+        let set = self.sets.open(stream, group).expect("room was checked before");
         let life = self.sets.get(set).life;
         self.journal.push(&Record::Open { set, life, stream: stream as u8 });
         self.note_record();

@@ -346,8 +346,8 @@ impl<P: Payload> Engine<P> {
             self.counters.corrupt_dirty_slots += 1;
             return Unreadable::Dirty;
         }
+        // The PUT of this write takes its place.
         self.counters.corrupt_clean_slots += 1;
-        self.drop_slot(slot, block);
         Unreadable::Clean
     }
 
@@ -552,6 +552,14 @@ impl<P: Payload> Engine<P> {
         }
     }
 
+    /// It went to a device whose flush has failed since: it is written again.
+    pub(super) fn repeat_data(&mut self, write: usize) {
+        let write = self.writes.remove(write);
+        self.sets.get_mut(write.pieces[0].0.set).pins -= 1;
+        self.end_group_data(write.group);
+        self.send_pieces(write, Class::Log);
+    }
+
     fn end_data(&mut self, write: &DataWrite<P>) {
         self.end_group_data(write.group);
         if let Some(number) = write.request {
@@ -572,7 +580,9 @@ impl<P: Payload> Engine<P> {
         {
             let blocks: u64 = self.writes.get(number).pieces.iter().map(|piece| u64::from(piece.1)).sum();
             let kept = u64::from(self.config.geometry.set_slots) * u64::from(self.sets.free_count().min(1));
-            if self.slots_available(Stream::Client) + kept < blocks || u64::from(self.journal.free_pages()) < blocks.div_ceil(100) + 4 {
+            let has_room = self.journal_has_room(blocks);
+            if self.slots_available(Stream::Client) + kept < blocks || !has_room {
+                self.checkpoint.urgent |= !has_room;
                 self.retry_in_place();
                 break;
             }
@@ -636,8 +646,12 @@ impl<P: Payload> Engine<P> {
         self.flushes.want(group);
     }
 
-    /// Kills one clean slot with a record of its own.
+    /// Kills one slot with a record of its own. An SSD that takes no writes gets none: the slot is forgotten until the next start.
     pub(super) fn drop_slot(&mut self, slot: Slot, block: Block) {
+        if self.cache_failed {
+            self.kill_blocks(block, 1);
+            return;
+        }
         let (slots, life) = (self.config.geometry.set_slots, self.sets.get(slot.set).life as u32);
         let mut bits = crate::cache::format::Bits::new(slots);
         bits.set(slot.slot);

@@ -3,7 +3,7 @@
 //! A header counts only with the life and the SEAL position that the state map names; else its copy; else the set is refused if it is
 //! dirty, dropped if it is clean. A late header never beats what the journal or a client has changed since.
 
-use crate::block::{Atoms, Block, PAGE_ATOMS, PAGE_BYTES, Slot, Span};
+use crate::block::{Atoms, Block, PAGE_ATOMS, PAGE_BYTES, Span};
 use crate::cache::format::header::decode_into;
 use crate::cache::format::journal::Record;
 use crate::cache::format::{Bits, Entry, SetState};
@@ -197,7 +197,9 @@ impl<P: Payload> Engine<P> {
     /// A client changed these blocks: a late header that names them is old.
     pub(in crate::path) fn touch_blocks(&mut self, block: Block, blocks: u64) {
         if let Some(recovery) = &mut self.recovery {
-            (block.0..block.0 + blocks).for_each(|block| drop(recovery.touched.insert(block, None)));
+            for block in block.0..block.0 + blocks {
+                recovery.touched.insert(Block(block), None);
+            }
         }
     }
     pub(in crate::path) fn touch_range(&mut self, block: Block, blocks: u64) {

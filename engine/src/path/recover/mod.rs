@@ -35,6 +35,9 @@ const CHUNK_ATOMS: u64 = 2048;
 /// Failed writes and flushes before the SSD counts as unusable.
 const FAILURES: u32 = 16;
 
+/// Failed reads of single pages and slots that are tried again, in one recovery.
+const READ_FAILURES: u32 = 256;
+
 /// What an operation of the recovery was for.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Step {
@@ -69,6 +72,8 @@ pub(super) struct Recovery<P> {
     failed: bool,
     /// Times that writing or flushing failed.
     failures: u32,
+    /// Reads of a single page or slot that failed and were tried again.
+    read_failures: u32,
     superblocks: [Option<Superblock>; 2],
     copies: [u64; 2],
     /// The copy that is being written.
@@ -103,6 +108,7 @@ impl<P: Payload> Engine<P> {
             left: 2,
             failed: false,
             failures: 0,
+            read_failures: 0,
             superblocks: [None, None],
             copies: [0; 2],
             copy: 0,
@@ -124,6 +130,13 @@ impl<P: Payload> Engine<P> {
 
     fn recovery_read(&mut self, zone: Zone, span: Span, step: Step) {
         self.start(DeviceId::Cache, Class::Log, Action::Read(zone, span), Owner::Recovery(step));
+    }
+
+    /// A single read that failed may be tried again: what is not read here counts as not written.
+    fn may_read_again(&mut self) -> bool {
+        let recovery = self.recovery();
+        recovery.read_failures += 1;
+        recovery.read_failures <= READ_FAILURES
     }
 
     fn recovery(&mut self) -> &mut Recovery<P> {
@@ -231,7 +244,8 @@ impl<P: Payload> Engine<P> {
     fn map_read(&mut self, area: u32, page: u32, pages: u32, result: Result<Answer<P>, DeviceError>) {
         let Ok(answer) = result else {
             // Page by page, so that one bad sector costs one page.
-            return (page..page + pages).filter(|_| pages > 1).for_each(|page| self.read_map_pages(area, page, 1));
+            let again = pages > 1 || self.may_read_again();
+            return (page..page + pages).filter(|_| again).for_each(|page| self.read_map_pages(area, page, 1));
         };
         let bytes = bytes_of(&joined(answer));
         for (i, bytes) in bytes.chunks_exact(PAGE_BYTES as usize).enumerate() {
@@ -255,7 +269,8 @@ impl<P: Payload> Engine<P> {
     fn journal_read(&mut self, place: u32, pages: u32, result: Result<Answer<P>, DeviceError>) {
         let (geometry, format) = (self.config.geometry, self.config.format);
         let Ok(answer) = result else {
-            return (place..place + pages).filter(|_| pages > 1).for_each(|place| self.read_ring_pages(place, 1));
+            let again = pages > 1 || self.may_read_again();
+            return (place..place + pages).filter(|_| again).for_each(|place| self.read_ring_pages(place, 1));
         };
         let payload: P = joined(answer);
         let bytes = bytes_of(&payload);
@@ -409,7 +424,7 @@ impl<P: Payload> Engine<P> {
         self.adopt_superblock(superblock, copies);
         let now = self.now;
         self.forget_dead_headers();
-        self.sets.rebuild_lists(now);
+        self.sets.rebuild_lists();
         self.ranges.note_time(now);
         self.adopt_open_sets();
         self.counters.recovered_dirty_slots = self.sets.dirty_slots;

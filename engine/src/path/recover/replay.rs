@@ -1,10 +1,9 @@
 //! Replay: the records of the accepted groups, in their order, on top of the state map.
 //! A record that cannot be (another life, a slot out of order) is damage, never a guess.
 
-use crate::block::{Block, Slot};
+use crate::block::Slot;
 use crate::cache::format::journal::Record;
 use crate::cache::format::{Bits, Entry, Position, Range, SetState};
-use crate::cache::index::Run;
 use crate::cache::sets::HeaderState;
 use crate::payload::Payload;
 use crate::probe::Phase;
@@ -21,10 +20,13 @@ impl<P: Payload> Engine<P> {
             }
         }
         let pages: Vec<usize> = self.recovery().chain.order.clone();
+        let puts = pages.iter().flat_map(|&page| &self.recovery.as_ref().expect("recovery is under way").pages[page].page.records);
+        let blocks = puts.map(|record| if let Record::Put { restate: false, entries, .. } = record { entries.len() } else { 0 }).sum();
+        self.recovery().touched.reserve(blocks);
         for page in pages {
-            let page = self.recovery().pages[page].page.clone();
+            let page = &mut self.recovery().pages[page].page;
             let position = Position { epoch: page.head.epoch, seq: page.head.seq };
-            for record in &page.records {
+            for record in &std::mem::take(&mut page.records) {
                 if let Err(why) = self.replay(record, position) {
                     return self.report_damage(true, format!("journal page {} cannot be replayed: {why}", position.seq));
                 }
@@ -34,8 +36,12 @@ impl<P: Payload> Engine<P> {
         if let Some(set) = orphan {
             return self.report_damage(true, format!("set {set} is open, but the journal does not tell what its slots hold"));
         }
+        self.map_described();
+        if self.phase == Phase::Refused {
+            return;
+        }
         if self.config.check {
-            self.sets.rebuild_lists(self.now);
+            self.sets.rebuild_lists();
             self.phase = Phase::Stopped;
             return;
         }
@@ -63,8 +69,9 @@ impl<P: Payload> Engine<P> {
             Record::Clean { set, life, slots } => self.replay_clean(*set, *life, slots),
             Record::Kill { set, life, slots } => self.replay_kill(*set, *life, slots),
             Record::Zero { block, blocks, kind } => {
-                self.replay_kill_blocks(*block, *blocks);
-                self.touch_range(*block, *blocks);
+                for slot in self.recovery().touched.insert_range(*block, *blocks) {
+                    self.sets.kill(slot, 0);
+                }
                 self.ranges.zero(*block, *blocks, *kind, 0);
                 Ok(())
             }
@@ -87,7 +94,6 @@ impl<P: Payload> Engine<P> {
     /// The slots of a set that was open (or had no header) at the checkpoint: descriptions only, the map says what is live.
     fn replay_restate(&mut self, slot: Slot, life: u32, entries: &[Entry]) -> Result<(), String> {
         self.expect_life(slot.set, life)?;
-        let mut displaced = Vec::new();
         for (i, entry) in entries.iter().enumerate() {
             let at = Slot { slot: slot.slot + i as u32, ..slot };
             if at.slot < self.sets.next_slot(slot.set) {
@@ -99,10 +105,6 @@ impl<P: Payload> Engine<P> {
             }
             let full = self.full(entry.block);
             self.sets.describe(slot.set, *entry, full);
-            if self.sets.is_live(at) {
-                self.index.replace(entry.block, 1, Some(at), &mut displaced);
-                self.index.add_dirty(entry.block, i64::from(self.sets.is_dirty(at)));
-            }
         }
         let set = self.sets.get_mut(slot.set);
         let last = set.live.iter().last();
@@ -111,10 +113,7 @@ impl<P: Payload> Engine<P> {
             // Its header could not be written: once more.
             self.sets.get_mut(slot.set).header = HeaderState::Due;
         }
-        match displaced.first() {
-            Some(other) => Err(format!("block {} lies in two live slots", other.block.0)),
-            None => Ok(()),
-        }
+        Ok(())
     }
 
     fn replay_put(&mut self, slot: Slot, life: u32, dirty: bool, entries: &[Entry]) -> Result<(), String> {
@@ -122,38 +121,17 @@ impl<P: Payload> Engine<P> {
         if self.sets.get(slot.set).state != SetState::Open || slot.slot != self.sets.next_slot(slot.set) {
             return Err(format!("PUT into slot {} of set {} is out of order", slot.slot, slot.set));
         }
-        let mut displaced = Vec::new();
         for (i, entry) in entries.iter().enumerate() {
             let at = Slot { slot: slot.slot + i as u32, ..slot };
             let full = self.full(entry.block);
             self.sets.describe(slot.set, *entry, full);
-            displaced.clear();
-            self.index.replace(entry.block, 1, Some(at), &mut displaced);
-            self.replay_displaced(&displaced);
             self.sets.make_live(at, dirty);
-            self.index.add_dirty(entry.block, i64::from(dirty));
+            if let Some(older) = self.recovery().touched.insert(entry.block, Some(at)) {
+                self.sets.kill(older, 0);
+            }
             self.ranges.find(entry.block, entry.valid);
-            self.touch_blocks(entry.block, 1);
         }
         Ok(())
-    }
-
-    fn replay_displaced(&mut self, displaced: &[Run]) {
-        for run in displaced {
-            let first = run.slot.expect("displaced blocks had slots");
-            for i in 0..run.blocks {
-                let slot = Slot { slot: first.slot + i as u32, ..first };
-                if self.sets.kill(slot, 0) {
-                    self.index.add_dirty(Block(run.block.0 + i), -1);
-                }
-            }
-        }
-    }
-
-    fn replay_kill_blocks(&mut self, block: Block, blocks: u64) {
-        let mut displaced = Vec::new();
-        self.index.replace(block, blocks, None, &mut displaced);
-        self.replay_displaced(&displaced);
     }
 
     fn replay_open(&mut self, set: u32, life: u64, stream: u8) -> Result<(), String> {
@@ -161,24 +139,26 @@ impl<P: Payload> Engine<P> {
         if info.life + 1 != life {
             return Err(format!("OPEN of set {set} for life {life} after life {}", info.life));
         }
-        if info.live_count > 0 && info.loaded {
-            return Err(format!("OPEN of set {set} with {} live slots", info.live_count));
+        if info.loaded && info.live.iter().any(|slot| self.is_current(Slot { set, slot })) {
+            return Err(format!("OPEN of set {set} with live slots"));
         }
-        if !info.loaded {
-            // Its header is gone, which it may be only because nothing of it counts any more.
-            self.sets.kill_unknown(set);
-        }
-        self.sets.reopen(set, life, stream, self.now);
+        // Slots that were replaced are killed by the mapping. Or its header is gone: it may be only because nothing of it counts.
+        self.sets.kill_unknown(set);
+        self.sets.reopen(set, life, stream);
         Ok(())
+    }
+
+    /// Does nothing replayed so far replace this live slot of a described set?
+    fn is_current(&self, slot: Slot) -> bool {
+        let block = self.sets.entry(slot, |block| self.full(block)).block;
+        self.recovery.as_ref().expect("recovery is under way").touched.is_current(block, slot)
     }
 
     fn replay_clean(&mut self, set: u32, life: u32, slots: &Bits) -> Result<(), String> {
         self.expect_life(set, life)?;
-        for slot in slots.iter() {
-            let slot = Slot { set, slot };
-            if self.sets.is_live(slot) && self.sets.clean(slot) && self.sets.get(set).loaded {
-                let block = self.sets.entry(slot, |block| self.full(block)).block;
-                self.index.add_dirty(block, -1);
+        for slot in slots.iter().map(|slot| Slot { set, slot }) {
+            if self.sets.is_live(slot) {
+                self.sets.clean(slot);
             }
         }
         Ok(())
@@ -186,16 +166,14 @@ impl<P: Payload> Engine<P> {
 
     fn replay_kill(&mut self, set: u32, life: u32, slots: &Bits) -> Result<(), String> {
         self.expect_life(set, life)?;
-        for slot in slots.iter() {
-            let slot = Slot { set, slot };
+        for slot in slots.iter().map(|slot| Slot { set, slot }) {
             if !self.sets.is_live(slot) {
                 continue;
             }
-            if self.sets.get(set).loaded {
+            self.sets.kill(slot, 0);
+            if slot.slot < self.sets.next_slot(set) {
                 let block = self.sets.entry(slot, |block| self.full(block)).block;
-                self.replay_kill_blocks(block, 1);
-            } else {
-                self.sets.kill(slot, 0);
+                self.recovery().touched.forget(block, slot);
             }
         }
         Ok(())

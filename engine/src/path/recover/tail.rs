@@ -13,8 +13,8 @@ use crate::payload::Payload;
 use super::{Engine, Owner, Stage, Step, joined};
 
 pub(super) struct Tail<P> {
-    /// Slots that PUTs of the tail name, by number: contents, if they are what the PUT says.
-    slots: NumberMap<u64, P>,
+    /// Slots that PUTs of the tail name, by number and checksum (a slot may have had two lives): contents, if they are what the PUT says.
+    slots: NumberMap<(u64, u32), P>,
     runs: Vec<Run>,
 }
 
@@ -81,7 +81,7 @@ impl<P: Payload> Engine<P> {
                     let contents = payload.slice(i as u64 * size, size);
                     let slot = self.sets.number(Slot { slot: run.first.slot + i as u32, ..run.first });
                     if contents.checksum() == entry.crc {
-                        self.recovery().tail.slots.insert(slot, contents);
+                        self.recovery().tail.slots.insert((slot, entry.crc), contents);
                     }
                 }
             }
@@ -91,7 +91,14 @@ impl<P: Payload> Engine<P> {
                     self.read_tail_run(Run { first: Slot { slot: run.first.slot + i as u32, ..run.first }, entries: vec![*entry] });
                 }
             }
-            Err(_) => {}
+            Err(_) if self.may_read_again() => self.read_tail_run(run),
+            Err(error) => {
+                let offset = self.config.geometry.slot(run.first).offset();
+                self.report_damage(
+                    false,
+                    format!("slot at byte {offset}, written last, cannot be read ({error:?}): taken for not written"),
+                );
+            }
         }
     }
 
@@ -103,7 +110,7 @@ impl<P: Payload> Engine<P> {
         let mut accepted = durable;
         for group in durable..all {
             for record in self.records(group..group + 1) {
-                replay.apply(record, |slot| self.sets.number(slot), |slot| recovery.tail.slots.contains_key(&slot));
+                replay.apply(record, |slot| self.sets.number(slot), |slot, crc| recovery.tail.slots.contains_key(&(slot, crc)));
             }
             if replay.damaged == 0 {
                 accepted = group + 1;
@@ -127,7 +134,7 @@ impl<P: Payload> Engine<P> {
         for run in &recovery.tail.runs {
             for i in 0..run.entries.len() as u32 {
                 let slot = Slot { slot: run.first.slot + i, ..run.first };
-                if let Some(contents) = recovery.tail.slots.get(&self.sets.number(slot))
+                if let Some(contents) = recovery.tail.slots.get(&(self.sets.number(slot), run.entries[i as usize].crc))
                     && self.sets.is_live(slot)
                 {
                     writes.push((Zone::Data, geometry.slot(slot), contents.clone()));
@@ -159,14 +166,15 @@ struct TailReplay {
 }
 
 impl TailReplay {
-    fn apply(&mut self, record: &Record, number: impl Fn(Slot) -> u64, is_good: impl Fn(u64) -> bool) {
+    fn apply(&mut self, record: &Record, number: impl Fn(Slot) -> u64, is_good: impl Fn(u64, u32) -> bool) {
         match record {
             Record::Put { slot, restate: false, entries, .. } => {
                 for (i, entry) in entries.iter().enumerate() {
                     let slot = number(Slot { slot: slot.slot + i as u32, ..*slot });
                     self.forget(entry.block);
-                    self.damaged += usize::from(!is_good(slot));
-                    self.blocks.insert(entry.block.0, (slot, !is_good(slot)));
+                    let damaged = !is_good(slot, entry.crc);
+                    self.damaged += usize::from(damaged);
+                    self.blocks.insert(entry.block.0, (slot, damaged));
                     self.slots.insert(slot, entry.block.0);
                 }
             }

@@ -1,0 +1,66 @@
+//! Bit rot in the cache: what does not match its checksum is never returned. Clean blocks are fetched again, dirty ones fail alone.
+
+use std::path::Path;
+
+use crate::common::chance::Chance;
+use crate::common::daemon::Daemon;
+use crate::common::volume;
+
+const BLOCK: u32 = 4096;
+const BLOCKS: u64 = 32;
+
+/// Flips one bit of `contents` wherever the cache has them.
+fn rot(cache: &Path, contents: &[u8]) {
+    let mut bytes = std::fs::read(cache).unwrap();
+    let places: Vec<usize> = (0..bytes.len()).step_by(512).filter(|place| bytes[*place..].starts_with(&contents[..512])).collect();
+    assert!(!places.is_empty(), "the cache holds the block");
+    places.into_iter().for_each(|place| bytes[place + 77] ^= 4);
+    std::fs::write(cache, &bytes).unwrap();
+}
+
+/// 32 blocks written and flushed, made clean if `drained`; the daemon stopped, one of them rotten, the daemon up again.
+fn with_rot(drained: bool, look: impl FnOnce(&Daemon, &[Vec<u8>])) {
+    let folder = volume("48MiB", "64MiB", "");
+    let contents: Vec<Vec<u8>> = (0..BLOCKS).map(|block| Chance::new(block).bytes(BLOCK as usize)).collect();
+    let daemon = Daemon::up(folder.path());
+    let mut client = daemon.connect();
+    client.write(0, &contents.concat()).unwrap();
+    client.flush().unwrap();
+    if drained {
+        crate::common::tool::tidegate(&["drain", "--dir", crate::common::text(folder.path())]).succeeds();
+    }
+    drop(client);
+    daemon.stop();
+    rot(&folder.path().join("cache.img"), &contents[5]);
+    let daemon = Daemon::up(folder.path());
+    look(&daemon, &contents);
+    daemon.stop();
+}
+
+#[test]
+fn a_rotten_dirty_block_fails_alone_and_is_counted() {
+    with_rot(false, |daemon, contents| {
+        let mut client = daemon.connect();
+        for (block, contents) in (0..).zip(contents) {
+            match block {
+                5 => assert!(client.read(5 * u64::from(BLOCK), BLOCK).unwrap_err().to_string().contains("error 5"), "EIO"),
+                _ => client.expect(block * u64::from(BLOCK), contents),
+            }
+        }
+        let status = daemon.status();
+        assert!(status["errors"]["corrupt_dirty_slots"].as_u64().unwrap() > 0, "{status}");
+        // What is written there now is good again.
+        client.write(5 * u64::from(BLOCK), &contents[9]).unwrap();
+        client.expect(5 * u64::from(BLOCK), &contents[9]);
+    });
+}
+
+#[test]
+fn a_rotten_clean_block_is_fetched_again() {
+    with_rot(true, |daemon, contents| {
+        let mut client = daemon.connect();
+        client.expect(0, &contents.concat());
+        let status = daemon.status();
+        assert!(status["errors"]["corrupt_clean_slots"].as_u64().unwrap() > 0, "{status}");
+    });
+}
