@@ -22,6 +22,8 @@ use super::{Ended, Engine, Owner, Stage, joined};
 
 /// Between two tries in the same place.
 const RETRY: Duration = Duration::from_secs(1);
+/// Waiting requests that are looked at for one that may pass.
+const PASSED: usize = 64;
 /// Tries of reading the older slot of an edge.
 const READ_TRIES: u32 = 3;
 /// Tries of one data write, each in another slot, before the SSD counts as failed.
@@ -102,12 +104,41 @@ impl<P: Payload> Engine<P> {
                 Placing::Merging => {}
                 Placing::Blocked(reason) => {
                     self.blocked(number, reason);
-                    break;
+                    return self.pass_blocked() || placed;
                 }
             }
             self.intake.pop_front();
         }
         placed
+    }
+
+    /// A request without data passes the blocked ones before it unless it touches what they touch: it needs no room, and may make some.
+    fn pass_blocked(&mut self) -> bool {
+        let mut ahead: Vec<Span> = Vec::new();
+        let mut at = 0;
+        let mut passed = false;
+        while at < self.intake.len().min(PASSED) {
+            let number = self.intake[at];
+            let span = self.requests.get(number).request.span;
+            let waits = self.has_data(number) || ahead.iter().any(|other| self.share_a_block(*other, span));
+            if !waits && matches!(self.place(number), Placing::Placed) {
+                self.intake.remove(at);
+                passed = true;
+            } else {
+                ahead.push(span);
+                at += 1;
+            }
+        }
+        passed
+    }
+
+    fn share_a_block(&self, a: Span, b: Span) -> bool {
+        let ((first, count), (other, others)) = (self.blocks_of(a), self.blocks_of(b));
+        first.0 < other.0 + others && other.0 < first.0 + count
+    }
+
+    fn has_data(&self, number: usize) -> bool {
+        !self.data_spans(number).is_empty()
     }
 
     /// Counts a request once for each reason it waits for.
