@@ -5,10 +5,10 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 TIDEGATE := $(TARGET)/release/tidegate
 TIMED := scripts/timed.sh
 
-.PHONY: help build run test soak bench clean
+.PHONY: help build run test soak bench bench-recovery bench-engine clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## the program, optimised: target/release/tidegate
 	@$(TIMED) build cargo build --release --locked
@@ -25,6 +25,12 @@ soak: build ## the swarm and the kill campaign for hours (SEEDS=100000 FIRST=…
 bench: ## speed beside other servers on the same disk; table and target/bench/volume.json
 	@scripts/setup.sh
 	@$(TIMED) bench cargo bench --locked --bench volume
+
+bench-recovery: ## recovery of 100 GiB of metadata beside reading it
+	@$(TIMED) bench-recovery cargo bench --locked --bench recovery
+
+bench-engine: ## instructions per request and bytes per cached block
+	@$(TIMED) bench-engine cargo bench --locked --bench engine
 
 clean: ## everything that was built; never ./tidegate-data
 	@$(TIMED) clean cargo clean

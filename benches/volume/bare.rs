@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tidegate_daemon::back::run::RunMut;
 use tidegate_engine::block::ATOM_BYTES;
 
+use crate::common::chance::Chance;
 use crate::load::{Load, MIB, Way};
 
 pub struct Bare {
@@ -26,7 +27,7 @@ impl Bare {
     /// `count` requests at `first`, `first + 1`, … (in units of the load's length, modulo `places`), ending in fdatasync if they write.
     pub fn run(&mut self, load: &Load, count: u64, first: u64, places: u64) -> io::Result<()> {
         assert!(load.bytes <= MIB);
-        self.buffers.resize_with(load.depth as usize, || RunMut::new(MIB / ATOM_BYTES));
+        self.buffers.resize_with(load.depth as usize, noise);
         let (file, next) = (&self.file, &AtomicU64::new(0));
         std::thread::scope(|scope| {
             let threads: Vec<_> = (self.buffers.iter_mut())
@@ -36,6 +37,13 @@ impl Bare {
         })?;
         if load.way == Way::Write { self.file.sync_data() } else { Ok(()) }
     }
+}
+
+/// What clients write too: a device may be quicker with zeros.
+fn noise() -> RunMut {
+    let mut buffer = RunMut::new(MIB / ATOM_BYTES);
+    buffer.as_mut_slice().copy_from_slice(&Chance::new(1).bytes(MIB as usize));
+    buffer
 }
 
 fn one_after_another(

@@ -1,0 +1,250 @@
+//! What the engine itself costs: instructions and time per request in a world whose devices cost nothing, and bytes per cached block.
+//!
+//! Instructions are counted by callgrind (repeatable, whatever else the machine does), as the difference of two runs of different length.
+//! The payload has no contents, so neither checksums nor copies are in the figures.
+
+use std::collections::BTreeMap;
+use std::process::Command as Process;
+use std::sync::Arc;
+
+use tidegate_engine::block::{PAGE_ATOMS, PAGE_BYTES, Span};
+use tidegate_engine::cache::format::{FormatId, Geometry, Step, Superblock, create_steps};
+use tidegate_engine::op::{Action, Answer, Done, Limits, Op, Zone};
+use tidegate_engine::payload::Payload;
+use tidegate_engine::probe::Phase;
+use tidegate_engine::request::{Command, Reply, Request, RequestId};
+use tidegate_engine::time::Instant;
+use tidegate_engine::{Config, Engine, Event, World, turn};
+
+/// The goal: CPU time of one miss with its fill, the bench's own share included.
+const MISS_NS_MAX: f64 = 1_000.0;
+/// Timed runs; the median counts.
+const RUNS: usize = 7;
+const REQUESTS: u64 = 40_000;
+const VOLUME_ATOMS: u64 = 64 << 21;
+const CACHE_ATOMS: u64 = 8 << 21;
+
+/// Contents that cost nothing; metadata is what it is.
+#[derive(Clone)]
+enum Nothing {
+    Atoms(u64),
+    Bytes(Arc<[u8]>),
+}
+
+impl Payload for Nothing {
+    fn atoms(&self) -> u64 {
+        match self {
+            Nothing::Atoms(atoms) => *atoms,
+            Nothing::Bytes(bytes) => bytes.len() as u64 / 512,
+        }
+    }
+    fn zero(atoms: u64) -> Self {
+        Nothing::Atoms(atoms)
+    }
+    fn slice(&self, _start: u64, atoms: u64) -> Self {
+        Nothing::Atoms(atoms)
+    }
+    fn concat(parts: &[Self]) -> Self {
+        match parts {
+            [one] => one.clone(),
+            _ => Nothing::Atoms(parts.iter().map(Payload::atoms).sum()),
+        }
+    }
+    fn checksum(&self) -> u32 {
+        0
+    }
+    fn from_bytes(bytes: &[u8]) -> Self {
+        Nothing::Bytes(bytes.into())
+    }
+    fn append_to(&self, out: &mut Vec<u8>) {
+        match self {
+            Nothing::Atoms(atoms) => out.resize(out.len() + *atoms as usize * 512, 0),
+            Nothing::Bytes(bytes) => out.extend_from_slice(bytes),
+        }
+    }
+}
+
+/// Operations end at once. Only the superblocks are kept: nobody recovers here.
+#[derive(Default)]
+struct NullWorld {
+    superblocks: BTreeMap<u64, Nothing>,
+    events: Vec<Event<Nothing>>,
+    replies: u64,
+}
+
+impl World<Nothing> for NullWorld {
+    fn start(&mut self, _now: Instant, op: Op<Nothing>) {
+        let answer = match op.action {
+            Action::Read(Zone::Superblock, span) => Answer::Data(vec![self.superblocks[&span.start].clone()]),
+            Action::Read(_, span) => Answer::Data(vec![Nothing::Atoms(span.atoms)]),
+            Action::Write(..) | Action::Zero(..) | Action::Flush => Answer::Done,
+            Action::Allocation(..) => panic!("nobody asks for the allocation"),
+        };
+        self.events.push(Event::Completed(Done { id: op.id, result: Ok(answer) }));
+    }
+    fn reply(&mut self, _now: Instant, reply: Reply<Nothing>) {
+        reply.result.expect("nothing fails here");
+        self.replies += 1;
+    }
+}
+
+struct Bench {
+    engine: Engine<Nothing>,
+    world: NullWorld,
+    now: u64,
+    next: u64,
+    random: u64,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let geometry = Geometry::for_cache(CACHE_ATOMS, VOLUME_ATOMS, 8, 256).expect("a cache of 8 GiB");
+        let format = FormatId([7; 16]);
+        let mut world = NullWorld::default();
+        for step in create_steps(&Superblock::new(format, geometry, [1; 16], [0; 16])) {
+            if let Step::Write(_, span, bytes) = step {
+                for (page, bytes) in bytes.chunks(PAGE_BYTES as usize).enumerate() {
+                    world.superblocks.insert(span.start + page as u64 * PAGE_ATOMS, Nothing::from_bytes(bytes));
+                }
+            }
+        }
+        let limits = |atoms| Limits { atoms, depth: 64, op_atoms: 2048 };
+        let engine = Engine::new(Config::new(geometry, format), [limits(geometry.cache_atoms()), limits(VOLUME_ATOMS)]);
+        let mut bench = Bench { engine, world, now: 1, next: 0, random: 1 };
+        bench.settle();
+        assert_eq!(*bench.engine.phase(), Phase::Serving);
+        bench
+    }
+
+    fn settle(&mut self) {
+        loop {
+            let mut events = std::mem::take(&mut self.world.events);
+            turn(&mut self.engine, &mut self.world, Instant(self.now), &mut events);
+            if self.world.events.is_empty() {
+                return;
+            }
+        }
+    }
+
+    fn request(&mut self, block: u64, blocks: u64, command: Command<Nothing>) {
+        self.next += 1;
+        self.now += 1_000;
+        let span = Span::new(block * 8, blocks * 8);
+        self.world.events.push(Event::Arrived(Request { id: RequestId(self.next), span, command }));
+        self.settle();
+    }
+
+    fn write(&mut self, block: u64, blocks: u64) {
+        self.request(block, blocks, Command::Write { data: Nothing::Atoms(blocks * 8), fua: false });
+    }
+
+    fn random(&mut self, below: u64) -> u64 {
+        self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.random >> 33) % below
+    }
+}
+
+const WORKLOADS: [&str; 3] = ["read misses", "read hits", "random writes"];
+
+/// Runs one workload; the set-up is the same whatever the length.
+fn workload(name: &str, requests: u64) {
+    let mut bench = Bench::new();
+    for block in (0..REQUESTS).step_by(256) {
+        bench.write(block, 256);
+    }
+    for i in 0..requests {
+        match name {
+            // Every block once, scattered: a miss, and a fill behind it.
+            "read misses" => bench.request(REQUESTS + (i * 65_537) % (1 << 20), 1, Command::Read),
+            "read hits" => {
+                let block = bench.random(REQUESTS);
+                bench.request(block, 1, Command::Read);
+            }
+            "random writes" => {
+                let block = bench.random(1 << 20);
+                bench.write(block, 1);
+            }
+            _ => panic!("no workload {name}"),
+        }
+    }
+    assert!(bench.world.replies >= requests);
+}
+
+/// Instructions of this program running one workload, if valgrind is there.
+fn instructions(name: &str, requests: u64) -> Option<u64> {
+    let me = std::env::current_exe().ok()?;
+    let output = Process::new("valgrind")
+        .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
+        .arg(me)
+        .args(["run", name, &requests.to_string()])
+        .output()
+        .ok()?;
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    let line = text.lines().find(|line| line.contains("Collected"))?;
+    line.rsplit(' ').next()?.parse().ok()
+}
+
+/// Bytes per cached block of each line of the ledger, with `blocks` cached in each touched origin set.
+fn ledger(blocks: u64) -> Vec<(&'static str, f64)> {
+    let mut bench = Bench::new();
+    let total = 1 << 16;
+    // Apart from each other, so that no two are one extent; 256 is a whole origin set in one write.
+    let stride = 256 / blocks;
+    for set in 0..total / blocks {
+        if blocks == 256 {
+            bench.write(set * 256, 256);
+        } else {
+            let order = |i: u64| if stride > 1 { i } else { i * 17 % blocks };
+            (0..blocks).for_each(|i| bench.write(set * 256 + order(i) * stride, 1));
+        }
+    }
+    let snapshot = bench.engine.inspect(Instant(bench.now));
+    let live = snapshot.live_slots as f64;
+    snapshot.ledger.iter().map(|&(name, bytes)| (name, bytes as f64 / live)).collect()
+}
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().collect();
+    if let [_, verb, name, requests] = &arguments[..]
+        && verb == "run"
+    {
+        return workload(name, requests.parse().expect("a number of requests"));
+    }
+    let started = std::time::Instant::now();
+    println!("engine: cost per 4 KiB request, without checksum and copy (goal: at most 1 us a miss)\n");
+    println!("{:<16} {:>14} {:>12}  {}", "workload", "instructions", "wall ns", "goal");
+    let mut rows = Vec::new();
+    for name in WORKLOADS {
+        let counted = instructions(name, REQUESTS).zip(instructions(name, REQUESTS / 4));
+        let per = counted.map(|(long, short)| (long - short) as f64 / (REQUESTS - REQUESTS / 4) as f64);
+        let time = |requests| {
+            let start = std::time::Instant::now();
+            workload(name, requests);
+            start.elapsed().as_nanos() as f64
+        };
+        let mut walls: Vec<f64> = (0..RUNS).map(|_| (time(REQUESTS * 4) - time(REQUESTS)) / (REQUESTS * 3) as f64).collect();
+        walls.sort_by(f64::total_cmp);
+        let wall = walls[RUNS / 2];
+        let goal = match name {
+            "read misses" if wall <= MISS_NS_MAX => "met",
+            "read misses" => "MISSED",
+            _ => "",
+        };
+        println!("{name:<16} {:>14} {wall:>12.0}  {goal}", per.map_or("no valgrind".to_string(), |per| format!("{per:.0}")));
+        rows.push(serde_json::json!({"workload": name, "instructions": per, "wall_ns": wall}));
+    }
+    println!("\nledger: bytes per cached block (blocks per touched origin set; 256: sequential)\n");
+    println!("{:<8} {:>8} {:>8} {:>8}", "blocks", "index", "sets", "slots");
+    let mut lines = Vec::new();
+    for blocks in [1, 4, 16, 64, 256] {
+        let ledger = ledger(blocks);
+        let of = |name| ledger.iter().find(|line| line.0 == name).map_or(0.0, |line| line.1);
+        println!("{blocks:<8} {:>8.1} {:>8.1} {:>8.1}", of("index"), of("sets"), of("slots"));
+        lines.push(serde_json::json!({"blocks": blocks, "index": of("index"), "sets": of("sets"), "slots": of("slots")}));
+    }
+    let report = serde_json::json!({"requests": rows, "ledger": lines});
+    let folder = std::path::Path::new("target/bench");
+    std::fs::create_dir_all(folder).expect("target/bench can be made");
+    std::fs::write(folder.join("engine.json"), format!("{report:#}\n")).expect("target/bench/engine.json can be written");
+    println!("\ntarget/bench/engine.json; {:.0} s", started.elapsed().as_secs_f64());
+}
