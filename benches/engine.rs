@@ -212,7 +212,7 @@ fn main() {
     }
     let started = std::time::Instant::now();
     println!("engine: cost per 4 KiB request, without checksum and copy (goal: at most 1 us a miss)\n");
-    println!("{:<16} {:>14} {:>12}  {}", "workload", "instructions", "wall ns", "goal");
+    println!("{:<16} {:>14} {:>12}  goal", "workload", "instructions", "wall ns");
     let mut rows = Vec::new();
     for name in WORKLOADS {
         let counted = instructions(name, REQUESTS).zip(instructions(name, REQUESTS / 4));

@@ -4,7 +4,7 @@ set -euo pipefail
 
 # Program, and the Debian package that has it.
 needed=(
-  nbdinfo:libnbd-bin nbdcopy:libnbd-bin nbdfuse:libnbd-bin
+  nbdinfo:libnbd-bin nbdcopy:libnbd-bin nbdfuse:libnbd-bin nbdsh:python3-libnbd
   qemu-io:qemu-utils qemu-img:qemu-utils qemu-nbd:qemu-utils
   nbdkit:nbdkit fio:fio
   mkfs.ext4:e2fsprogs mkfs.xfs:xfsprogs mkfs.btrfs:btrfs-progs
