@@ -22,7 +22,10 @@ const MISS_NS_MAX: f64 = 1_000.0;
 const RUNS: usize = 7;
 const REQUESTS: u64 = 40_000;
 const VOLUME_ATOMS: u64 = 64 << 21;
+/// Larger than any run fills.
 const CACHE_ATOMS: u64 = 8 << 21;
+/// Filled before the run: every request makes room for itself.
+const FULL_CACHE_ATOMS: u64 = 1 << 20;
 
 /// Contents that cost nothing; metadata is what it is.
 #[derive(Clone)]
@@ -97,8 +100,8 @@ struct Bench {
 }
 
 impl Bench {
-    fn new() -> Self {
-        let geometry = Geometry::for_cache(CACHE_ATOMS, VOLUME_ATOMS, 8, 256).expect("a cache of 8 GiB");
+    fn new(cache_atoms: u64) -> Self {
+        let geometry = Geometry::for_cache(cache_atoms, VOLUME_ATOMS, 8, 256).expect("a cache large enough");
         let format = FormatId([7; 16]);
         let mut world = NullWorld::default();
         for step in create_steps(&Superblock::new(format, geometry, [1; 16], [0; 16])) {
@@ -144,23 +147,28 @@ impl Bench {
     }
 }
 
-const WORKLOADS: [&str; 3] = ["read misses", "read hits", "random writes"];
+const WORKLOADS: [&str; 5] = ["read misses", "read hits", "random writes", "read misses, full", "random writes, full"];
 
 /// Runs one workload; the set-up is the same whatever the length.
 fn workload(name: &str, requests: u64) {
-    let mut bench = Bench::new();
-    for block in (0..REQUESTS).step_by(256) {
-        bench.write(block, 256);
+    let full = name.ends_with(", full");
+    let mut bench = Bench::new(if full { FULL_CACHE_ATOMS } else { CACHE_ATOMS });
+    let filled = if full { FULL_CACHE_ATOMS / 8 } else { REQUESTS };
+    for block in (0..filled).step_by(256) {
+        match name {
+            "read misses, full" => bench.request(block, 256, Command::Read),
+            _ => bench.write(block, 256),
+        }
     }
     for i in 0..requests {
         match name {
             // Every block once, scattered: a miss, and a fill behind it.
-            "read misses" => bench.request(REQUESTS + (i * 65_537) % (1 << 20), 1, Command::Read),
+            "read misses" | "read misses, full" => bench.request(filled + (i * 65_537) % (1 << 20), 1, Command::Read),
             "read hits" => {
-                let block = bench.random(REQUESTS);
+                let block = bench.random(filled);
                 bench.request(block, 1, Command::Read);
             }
-            "random writes" => {
+            "random writes" | "random writes, full" => {
                 let block = bench.random(1 << 20);
                 bench.write(block, 1);
             }
@@ -186,8 +194,9 @@ fn instructions(name: &str, requests: u64) -> Option<u64> {
 
 /// Bytes per cached block of each line of the ledger, with `blocks` cached in each touched origin set.
 fn ledger(blocks: u64) -> Vec<(&'static str, f64)> {
-    let mut bench = Bench::new();
-    let total = 1 << 16;
+    let mut bench = Bench::new(FULL_CACHE_ATOMS);
+    // Most of the cache, and below the mark that starts destaging.
+    let total = FULL_CACHE_ATOMS / 8 / 2;
     // Apart from each other, so that no two are one extent; 256 is a whole origin set in one write.
     let stride = 256 / blocks;
     for set in 0..total / blocks {
@@ -212,7 +221,7 @@ fn main() {
     }
     let started = std::time::Instant::now();
     println!("engine: cost per 4 KiB request, without checksum and copy (goal: at most 1 us a miss)\n");
-    println!("{:<16} {:>14} {:>12}  goal", "workload", "instructions", "wall ns");
+    println!("{:<20} {:>14} {:>12}  goal", "workload", "instructions", "wall ns");
     let mut rows = Vec::new();
     for name in WORKLOADS {
         let counted = instructions(name, REQUESTS).zip(instructions(name, REQUESTS / 4));
@@ -230,7 +239,7 @@ fn main() {
             "read misses" => "MISSED",
             _ => "",
         };
-        println!("{name:<16} {:>14} {wall:>12.0}  {goal}", per.map_or("no valgrind".to_string(), |per| format!("{per:.0}")));
+        println!("{name:<20} {:>14} {wall:>12.0}  {goal}", per.map_or("no valgrind".to_string(), |per| format!("{per:.0}")));
         rows.push(serde_json::json!({"workload": name, "instructions": per, "wall_ns": wall}));
     }
     println!("\nledger: bytes per cached block (blocks per touched origin set; 256: sequential)\n");

@@ -113,38 +113,50 @@ impl Row<'_> {
         Quartiles::of(slices.iter().map(|slice| slice.cpu_seconds * 1e6 / (2 * self.count) as f64).collect())
     }
 
+    /// What should not have happened meanwhile: it costs time that the others do not spend.
+    fn disturbances(&self) -> Vec<String> {
+        let count = |key: &str| self.counted[key].as_u64().unwrap_or_else(|| panic!("{key} was counted"));
+        let seen = [("blocks missed", count("miss_blocks")), ("blocks destaged", count("destaged_blocks"))];
+        seen.iter().filter(|(_, count)| *count > 0).map(|(what, count)| format!("{count} {what}")).collect()
+    }
+
     pub fn print_heading() {
         println!(
-            "{:<34}{:>9}{:>9}{:>9}{:>9}  {:<10}{:<21}{:>5} {:<7}{:<20}server CPU µs/request",
-            "requests per second",
-            "tidegate",
-            "qemu-nbd",
-            "nbdkit",
-            "bare",
-            "over",
-            "ratio [quartiles]",
-            "floor",
-            "met?",
-            "qemu-nbd over itself",
+            "{:<33}{:>9}{:>9}{:>9}{:>9}  {:<10}{:<20}{:>6}  {:<8}{:<20}server CPU µs/request:",
+            "requests per second", "tidegate", "qemu-nbd", "nbdkit", "bare", "tidegate", "ratio", "floor", "", "qemu-nbd",
+        );
+        println!(
+            "{:<33}{:>9}{:>9}{:>9}{:>9}  {:<10}{:<20}{:>6}  {:<8}{:<20}tidegate qemu-nbd nbdkit",
+            "", "", "", "file", "file", "over", "[quartiles]", "", "met?", "over itself",
         );
     }
 
     pub fn print(&self) {
         let rate = |slices: &[Slice]| self.per_second(slices).map_or("-".to_owned(), |rate| format!("{rate:.0}"));
         let rates = [&self.tidegate, &self.qemu[0], &self.nbdkit, &self.bare].map(|slices| format!("{:>9}", rate(slices))).concat();
-        let cpu = [&self.tidegate, &self.qemu[0], &self.nbdkit].map(|slices| format!("{:.1}", self.cpu_us(slices).median()));
+        let [ours, qemu, nbdkit] = [&self.tidegate, &self.qemu[0], &self.nbdkit].map(|slices| self.cpu_us(slices).median());
         let verdict = |goal: &Goal| match (self.is_void(), goal.is_met()) {
             (true, _) => "void",
             (false, true) => "met",
             (false, false) => "missed",
         };
         for (number, goal) in self.goals().iter().enumerate() {
-            let (what, rates, check, cpu) = match number {
-                0 => (self.load.what, rates.as_str(), self.self_check().shown(), cpu.join(" / ")),
-                _ => ("", "", String::new(), String::new()),
-            };
-            let (ratio, floor) = (goal.ratio.shown(), goal.floor);
-            println!("{what:<34}{rates:>36}  {:<10}{ratio:<21}{floor:>5.2} {:<7}{check:<20} {cpu}", goal.over, verdict(goal));
+            let first = number == 0;
+            println!(
+                "{:<33}{:<36}  {:<10}{:<20}{:>6.2}  {:<8}{:<20}{}",
+                if first { self.load.what } else { "" },
+                if first { rates.as_str() } else { "" },
+                goal.over,
+                goal.ratio.shown(),
+                goal.floor,
+                verdict(goal),
+                if first { self.self_check().shown() } else { String::new() },
+                if first { format!("{ours:>8.1} {qemu:>8.1} {nbdkit:>6.1}") } else { String::new() },
+            );
+        }
+        let disturbances = self.disturbances();
+        if !disturbances.is_empty() {
+            println!("{:<33}disturbed: {}", "", disturbances.join(", "));
         }
     }
 

@@ -285,21 +285,28 @@ impl Sets {
     /// The live slots of a set as runs of consecutive blocks in consecutive slots, none across the border of an origin set.
     pub fn live_runs(&self, number: u32, mut each: impl FnMut(Mapping)) {
         let set = self.get(number);
-        let block_of = |packed: &Packed| u64::from(packed.block_low) | u64::from(packed.block_high) << 32;
-        let within = u64::from(self.geometry.set_slots) - 1;
-        let mut live = set.live.iter().peekable();
-        while let Some(first) = live.next() {
-            let block = block_of(&set.slots[first as usize]);
-            let (mut blocks, mut dirty) = (1, u32::from(set.dirty.get(first)));
-            while live.peek() == Some(&(first + blocks))
-                && (block + u64::from(blocks)) & within != 0
-                && block_of(&set.slots[(first + blocks) as usize]) == block + u64::from(blocks)
-            {
-                dirty += u32::from(set.dirty.get(first + blocks));
-                blocks += 1;
-                live.next();
+        let border = u64::from(self.geometry.set_slots) - 1;
+        let mut run: Option<(u64, Slot, u32, u32)> = None;
+        for slot in set.live.iter() {
+            let packed = &set.slots[slot as usize];
+            let block = u64::from(packed.block_low) | u64::from(packed.block_high) << 32;
+            let dirty = u32::from(set.dirty.get(slot));
+            match &mut run {
+                Some((first, start, blocks, all_dirty))
+                    if start.slot + *blocks == slot && *first + u64::from(*blocks) == block && block & border != 0 =>
+                {
+                    *blocks += 1;
+                    *all_dirty += dirty;
+                }
+                _ => {
+                    if let Some((first, start, blocks, dirty)) = run.replace((block, Slot { set: number, slot }, 1, dirty)) {
+                        each(Mapping::new(Block(first), blocks, start, dirty));
+                    }
+                }
             }
-            each(Mapping::new(Block(block), blocks, Slot { set: number, slot: first }, dirty));
+        }
+        if let Some((first, start, blocks, dirty)) = run {
+            each(Mapping::new(Block(first), blocks, start, dirty));
         }
     }
 

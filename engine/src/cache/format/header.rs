@@ -78,10 +78,7 @@ pub fn decode_into(
 
     let codec = EntryCodec::new(geometry);
     let (records, rest) = bytes[HEAD_BYTES..].split_at(slots * codec.bytes);
-    entries.reserve(slots);
-    for record in records.chunks_exact(codec.bytes) {
-        entries.push(codec.decode(record)?);
-    }
+    codec.decode_all(records, entries)?;
     seal::zeros(rest)?;
     Ok((life, bytes[58], sealed))
 }
@@ -133,6 +130,23 @@ impl EntryCodec {
             put_u16(place, 6, 0);
             place[12..].copy_from_slice(&entry.valid.0.to_le_bytes()[..self.bytes - 12]);
         }
+    }
+
+    /// Appends what whole entries say; after an error `entries` holds anything.
+    pub fn decode_all(&self, records: &[u8], entries: &mut Vec<Entry>) -> Result<(), Unsealed> {
+        if self.bytes != 12 {
+            return records.chunks_exact(self.bytes).try_for_each(|record| self.decode(record).map(|entry| entries.push(entry)));
+        }
+        // Recovery reads millions of these: what cannot be is noted on the way, and looked for only if there was any.
+        let mut sound = true;
+        entries.extend(records.as_chunks::<12>().0.iter().map(|record| {
+            let block = get_u48(record, 0);
+            // A whole block of less than 8 atoms has fewer bits.
+            sound &= block < self.last.0.0 && record[6] & !(self.full.0 as u8) == 0 && record[7] == 0;
+            Entry { block: Block(block), valid: Atoms(u128::from(record[6])), crc: get_u32(record, 8) }
+        }));
+        // The last block of the volume is rare, too.
+        if sound { Ok(()) } else { records.chunks_exact(12).try_for_each(|record| self.decode(record).map(drop)) }
     }
 
     /// From exactly `bytes` bytes.

@@ -249,10 +249,16 @@ pub fn reseal(bytes: &[u8], geometry: &Geometry, format: FormatId, place: u32) -
     (bytes, crc)
 }
 
+/// The head of the page at a place of the ring.
+pub fn decode_head(bytes: &[u8], geometry: &Geometry, format: FormatId, place: u32) -> Result<PageHead, Unsealed> {
+    seal::unseal(bytes, PAGE, MAGIC, format, geometry.journal_page(place).start)?;
+    head_of(bytes)
+}
+
 /// The page at a place of the ring.
 pub fn decode(bytes: &[u8], geometry: &Geometry, format: FormatId, place: u32) -> Result<Page, Unsealed> {
     let crc = seal::unseal(bytes, PAGE, MAGIC, format, geometry.journal_page(place).start)?;
-    let head = decode_head(bytes)?;
+    let head = head_of(bytes)?;
     let mut reader = Reader { geometry, codec: EntryCodec::new(geometry), rest: &bytes[HEAD_BYTES..] };
     let mut records = Vec::with_capacity(usize::from(head.records).min((PAGE - HEAD_BYTES) / RECORD_BYTES));
     for _ in 0..head.records {
@@ -262,7 +268,7 @@ pub fn decode(bytes: &[u8], geometry: &Geometry, format: FormatId, place: u32) -
     Ok(Page { head, crc, records })
 }
 
-fn decode_head(bytes: &[u8]) -> Result<PageHead, Unsealed> {
+fn head_of(bytes: &[u8]) -> Result<PageHead, Unsealed> {
     let flags = bytes[62];
     let head = PageHead {
         group_offset: get_u32(bytes, 28),
@@ -368,11 +374,8 @@ impl<'a> Reader<'a> {
         check(count > 0 && head.slot.slot.checked_add(count as u32).is_some_and(|end| end <= self.geometry.set_slots), "slots")?;
         let codec = self.codec;
         let mut entries = Vec::with_capacity(count);
-        for bytes in self.take(count * codec.bytes)?.chunks_exact(codec.bytes) {
-            let entry = codec.decode(bytes)?;
-            check(!entry.valid.is_empty(), "valid atoms")?;
-            entries.push(entry);
-        }
+        codec.decode_all(self.take(count * codec.bytes)?, &mut entries)?;
+        check(entries.iter().all(|entry| !entry.valid.is_empty()), "valid atoms")?;
         let (dirty, restate) = (head.flags & DIRTY != 0, head.flags & RESTATE != 0);
         Ok(Record::Put { slot: head.slot, life: head.life, dirty, restate, entries })
     }

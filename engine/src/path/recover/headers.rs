@@ -13,19 +13,12 @@ use crate::probe::Phase;
 
 use super::{CHUNK_ATOMS, Engine, Stage, Step, bytes_of, joined};
 
-/// Reads of 1 MiB in flight: enough for any SSD to be busy.
-const READS: usize = 16;
-/// Beside requests: a client waits behind few of them.
-const LATE_READS: usize = 4;
-
 #[derive(Default)]
 pub(super) struct Headers {
     /// Sets whose header is needed and not loaded yet.
     needed: Vec<bool>,
     /// Sets per read.
     per_chunk: u32,
-    /// Chunks that are to be read once others have come, the next one last.
-    waiting: Vec<u32>,
     /// Sets that a late header has described.
     late: Vec<u32>,
     /// The bytes of a chunk; kept for its memory only.
@@ -64,7 +57,7 @@ impl<P: Payload> Engine<P> {
         self.recovery().headers = Headers { needed, per_chunk, ..Headers::default() };
         self.recovery().stage = Stage::Headers;
         let check = self.config.check;
-        self.read_header_chunks(false, |engine, set| check || engine.sets.get(set).dirty_count > 0);
+        self.read_header_chunks(|engine, set| check || engine.sets.get(set).dirty_count > 0);
     }
 
     /// Sets whose last live slot died in the replay need no header: they may be reused at once.
@@ -79,34 +72,29 @@ impl<P: Payload> Engine<P> {
 
     /// What service does not need: the headers of clean sets.
     pub(super) fn read_late_headers(&mut self) {
-        self.read_header_chunks(true, |_, _| true);
+        self.read_header_chunks(|_, _| true);
     }
 
-    /// Reads every chunk with a needed header that `wanted` picks, a few at a time.
-    fn read_header_chunks(&mut self, late: bool, wanted: impl Fn(&Self, u32) -> bool) {
-        let per_chunk = self.recovery().headers.per_chunk;
-        let headers = &self.recovery.as_ref().expect("recovery is under way").headers;
-        let is_wanted = |&chunk: &u32| self.sets_of_chunk(chunk, per_chunk).any(|set| headers.needed[set as usize] && wanted(self, set));
-        let waiting: Vec<u32> = (0..self.config.geometry.sets.div_ceil(per_chunk)).rev().filter(is_wanted).collect();
-        self.recovery().headers.waiting = waiting;
-        (0..if late { LATE_READS } else { READS }).for_each(|_| self.read_next_chunk());
+    /// Reads every chunk with a needed header that `wanted` picks.
+    fn read_header_chunks(&mut self, wanted: impl Fn(&Self, u32) -> bool) {
+        for chunk in 0..self.config.geometry.sets.div_ceil(self.recovery().headers.per_chunk) {
+            let sets = self.sets_of_chunk(chunk);
+            let headers = &self.recovery.as_ref().expect("recovery is under way").headers;
+            if !sets.clone().any(|set| headers.needed[set as usize] && wanted(self, set)) {
+                continue;
+            }
+            let (first, last) = (self.config.geometry.header(sets.start), self.config.geometry.header(sets.end - 1));
+            self.recovery_read(Zone::Header, Span::new(first.start, last.end() - first.start), Step::Headers { chunk });
+        }
     }
 
-    fn sets_of_chunk(&self, chunk: u32, per_chunk: u32) -> std::ops::Range<u32> {
+    fn sets_of_chunk(&self, chunk: u32) -> std::ops::Range<u32> {
+        let per_chunk = self.recovery.as_ref().expect("recovery is under way").headers.per_chunk;
         chunk * per_chunk..((chunk + 1) * per_chunk).min(self.config.geometry.sets)
     }
 
-    fn read_next_chunk(&mut self) {
-        let Some(chunk) = self.recovery().headers.waiting.pop() else { return };
-        let sets = self.sets_of_chunk(chunk, self.recovery.as_ref().expect("recovery is under way").headers.per_chunk);
-        let (first, last) = (self.config.geometry.header(sets.start), self.config.geometry.header(sets.end - 1));
-        self.recovery_read(Zone::Header, Span::new(first.start, last.end() - first.start), Step::Headers { chunk });
-        self.recovery().left += 1;
-    }
-
     pub(super) fn headers_read(&mut self, chunk: u32, result: Result<Answer<P>, DeviceError>) {
-        self.read_next_chunk();
-        let sets = self.sets_of_chunk(chunk, self.recovery.as_ref().expect("recovery is under way").headers.per_chunk);
+        let sets = self.sets_of_chunk(chunk);
         let mut bytes = std::mem::take(&mut self.recovery().headers.bytes);
         bytes.clear();
         let read = result.map(|answer| joined::<P>(answer).append_to(&mut bytes)).is_ok();
@@ -125,7 +113,6 @@ impl<P: Payload> Engine<P> {
                     self.report_damage(false, format!("header of set {set} at byte {offset}: {why}"));
                     let span = self.config.geometry.header_copy(set);
                     self.recovery_read(Zone::HeaderCopy, span, Step::HeaderCopy { set });
-                    self.recovery().left += 1;
                 }
             }
         }

@@ -3,11 +3,14 @@
 //!
 //! Replay notes which blocks it has touched, and the slot it gave them. A described slot of such a block is old, unless it is that slot.
 
+use std::collections::hash_map::Entry;
+
 use crate::block::{Block, Slot};
-use crate::cache::format::Bits;
 use crate::cache::format::journal::Record;
-use crate::cache::index::{Mapping, NumberMap};
+use crate::cache::format::{Bits, RangeKind};
+use crate::cache::index::{Loading, Mapping, NumberMap};
 use crate::cache::ranges::Ranges;
+use crate::cache::sets::Sets;
 use crate::payload::Payload;
 use crate::probe::Phase;
 
@@ -20,85 +23,121 @@ const BUCKETS_MAX: u64 = 4096;
 /// Blocks that the journal or a client has changed since the checkpoint: what a header says of them is old.
 #[derive(Default)]
 pub(in crate::path) struct Touched {
-    /// With the slot that a replayed PUT gave them, while it lives.
-    blocks: NumberMap<u64, Option<Slot>>,
-    /// The same blocks, in the order of their first touch.
-    order: Vec<u64>,
+    /// In the order of their first touch, with the slot that a replayed PUT gave them, while it lives.
+    blocks: Vec<(u64, Option<Slot>)>,
+    /// Block → its place there.
+    places: NumberMap<u64, u32>,
     ranges: Ranges,
 }
 
 impl Touched {
     pub fn reserve(&mut self, blocks: usize) {
         self.blocks.reserve(blocks);
-        self.order.reserve(blocks);
+        self.places.reserve(blocks);
     }
 
     /// The block is in this slot from now on, or in none. Returns the slot that an earlier PUT gave it, which is to die.
     pub fn insert(&mut self, block: Block, slot: Option<Slot>) -> Option<Slot> {
-        let older = self.blocks.insert(block.0, slot);
-        if older.is_none() {
-            self.order.push(block.0);
+        match self.places.entry(block.0) {
+            Entry::Occupied(place) => std::mem::replace(&mut self.blocks[*place.get() as usize].1, slot),
+            Entry::Vacant(place) => {
+                place.insert(self.blocks.len() as u32);
+                self.blocks.push((block.0, slot));
+                None
+            }
         }
-        older.flatten()
     }
 
     /// No slot of these blocks counts any more. Returns those that PUTs gave them.
     pub fn insert_range(&mut self, block: Block, blocks: u64) -> Vec<Slot> {
-        self.ranges.zero(block, blocks, crate::cache::format::RangeKind::Zero, 0);
-        let end = block.0 + blocks;
-        let mut take = |block: u64| self.blocks.get_mut(&block).and_then(Option::take);
+        self.ranges.zero(block, blocks, RangeKind::Zero, 0);
+        let range = block.0..block.0 + blocks;
         // Whatever is shorter: the range, or all that was touched.
-        if blocks < self.order.len() as u64 {
-            (block.0..end).filter_map(take).collect()
+        if blocks < self.blocks.len() as u64 {
+            range.filter_map(|block| self.blocks[*self.places.get(&block)? as usize].1.take()).collect()
         } else {
-            self.order.iter().filter(|touched| (block.0..end).contains(touched)).filter_map(|&block| take(block)).collect()
+            self.blocks.iter_mut().filter(|(block, _)| range.contains(block)).filter_map(|(_, slot)| slot.take()).collect()
         }
     }
 
     /// The slot that a PUT gave to the block is dead.
     pub fn forget(&mut self, block: Block, slot: Slot) {
-        if let Some(now) = self.blocks.get_mut(&block.0)
-            && *now == Some(slot)
+        if let Some(&place) = self.places.get(&block.0)
+            && self.blocks[place as usize].1 == Some(slot)
         {
-            *now = None;
+            self.blocks[place as usize].1 = None;
         }
     }
 
     /// Does this slot still hold the newest contents of its block?
     pub fn is_current(&self, block: Block, slot: Slot) -> bool {
-        match self.blocks.get(&block.0) {
-            Some(&now) => now == Some(slot),
+        match self.places.get(&block.0) {
+            Some(&place) => self.blocks[place as usize].1 == Some(slot),
             None => !self.ranges.is_zeroed(block),
         }
     }
 
-    fn cursor(&self) -> Cursor {
-        let mut blocks = self.order.clone();
-        blocks.sort_unstable();
-        Cursor { blocks, at: 0, range: (0, 0) }
+    fn cursor(&self) -> Cursor<'_> {
+        let mut blocks = self.blocks.clone();
+        blocks.sort_unstable_by_key(|&(block, _)| block);
+        Cursor { blocks, at: 0, ranges: &self.ranges, range: (0, 0) }
     }
 }
 
-/// Walks the touched blocks beside runs in ascending order.
-struct Cursor {
-    blocks: Vec<u64>,
+/// Sorts runs whose blocks differ in their lowest `bits` bits only: digit by digit, or by comparison where they are few.
+fn sort(runs: &mut Vec<Mapping>, bits: u32, spare: &mut Vec<Mapping>) {
+    const DIGIT: u32 = 9;
+    const FEW: usize = 256;
+    if runs.len() < FEW {
+        return runs.sort_unstable_by_key(Mapping::key);
+    }
+    for low in (0..bits).step_by(DIGIT as usize) {
+        let digit = |run: &Mapping| (run.block().0 >> low) as usize % (1 << DIGIT);
+        let mut places = [0; 1 << DIGIT];
+        runs.iter().for_each(|run| places[digit(run)] += 1);
+        let mut sum = 0;
+        for place in &mut places {
+            sum += std::mem::replace(place, sum);
+        }
+        spare.clone_from(runs);
+        for run in spare.iter() {
+            let place = &mut places[digit(run)];
+            runs[*place] = *run;
+            *place += 1;
+        }
+    }
+}
+
+/// Walks what was touched beside runs in ascending order.
+struct Cursor<'a> {
+    blocks: Vec<(u64, Option<Slot>)>,
+    /// The first one that is not below the block asked for last.
     at: usize,
-    /// The first touched range that does not end before the run: first block, and the one behind the last.
+    ranges: &'a Ranges,
+    /// The first touched range that does not end before it: first block, and the one behind the last.
     range: (u64, u64),
 }
 
-impl Cursor {
-    /// May a block of this run have been touched?
-    fn hits(&mut self, touched: &Touched, run: &Mapping) -> bool {
+impl Cursor<'_> {
+    /// Was any block of this run touched? Asked in the order of their first blocks.
+    fn hits(&mut self, run: &Mapping) -> bool {
         let (block, end) = (run.block().0, run.block().0 + u64::from(run.blocks()));
-        while self.blocks.get(self.at).is_some_and(|&touched| touched < block) {
+        while self.blocks.get(self.at).is_some_and(|&(touched, _)| touched < block) {
             self.at += 1;
         }
         if self.range.1 <= block {
-            let next = touched.ranges.next(run.block());
+            let next = self.ranges.next(run.block());
             self.range = next.map_or((u64::MAX, u64::MAX), |(start, range)| (start.0, start.0 + range.blocks));
         }
-        self.blocks.get(self.at).is_some_and(|&touched| touched < end) || self.range.0 < end
+        self.blocks.get(self.at).is_some_and(|&(touched, _)| touched < end) || self.range.0 < end
+    }
+
+    /// As [`Touched::is_current`], for a block of the run asked for last.
+    fn is_current(&self, block: Block, slot: Slot) -> bool {
+        match self.blocks[self.at..].iter().find(|&&(touched, _)| touched >= block.0) {
+            Some(&(touched, now)) if touched == block.0 => now == Some(slot),
+            Some(_) | None => !self.ranges.is_zeroed(block),
+        }
     }
 }
 
@@ -113,14 +152,15 @@ impl<P: Payload> Engine<P> {
     pub(super) fn map_slots(&mut self, sets: &[u32]) {
         let buckets = self.sorted_runs(sets);
         self.index.reserve(buckets.iter().map(|runs| self.index.origin_sets(runs)).sum());
-        let mut cursor = self.recovery().touched.cursor();
-        let mut refused = Vec::new();
+        let group = if self.phase == Phase::Serving { self.journal.group() } else { 0 };
+        let mut cursor = self.recovery.as_ref().expect("recovery is under way").touched.cursor();
+        let mut loading = Loading::default();
         let mut current = Vec::new();
         for runs in buckets {
-            current.clear();
-            self.keep_current(&runs, &mut cursor, &mut current);
-            self.index.load(&current, &mut refused);
+            keep_current(&mut self.sets, &runs, &mut cursor, group, &mut current);
+            self.index.load(&current, &mut loading);
         }
+        let refused = self.index.finish_load(loading);
         self.refuse(&refused);
     }
 
@@ -135,27 +175,9 @@ impl<P: Payload> Engine<P> {
         sets.iter().for_each(|&set| self.sets.live_runs(set, |run| counts[bucket(&run)] += 1));
         let mut buckets: Vec<Vec<Mapping>> = counts.into_iter().map(Vec::with_capacity).collect();
         sets.iter().for_each(|&set| self.sets.live_runs(set, |run| buckets[bucket(&run)].push(run)));
-        buckets.iter_mut().for_each(|runs| runs.sort_unstable_by_key(Mapping::key));
+        let mut spare = Vec::new();
+        buckets.iter_mut().for_each(|runs| sort(runs, shift, &mut spare));
         buckets
-    }
-
-    /// Appends the runs of `runs` without the blocks that lie elsewhere by now; the slots of those die.
-    fn keep_current(&mut self, runs: &[Mapping], cursor: &mut Cursor, current: &mut Vec<Mapping>) {
-        let group = if self.phase == Phase::Serving { self.journal.group() } else { 0 };
-        let touched = &self.recovery.as_ref().expect("recovery is under way").touched;
-        for run in runs {
-            if !cursor.hits(touched, run) {
-                current.push(*run);
-                continue;
-            }
-            for (block, slot) in run.iter() {
-                if touched.is_current(block, slot) {
-                    current.push(Mapping::new(block, 1, slot, u32::from(self.sets.is_dirty(slot))));
-                } else {
-                    self.sets.kill(slot, group);
-                }
-            }
-        }
     }
 
     /// Two live slots for one block: before service, nobody can tell which one counts. A late header is of a clean set, and loses.
@@ -180,5 +202,29 @@ impl<P: Payload> Engine<P> {
             self.journal.push(&Record::Kill { set, life: self.sets.get(set).life as u32, slots });
             self.note_record();
         }
+    }
+}
+
+/// Leaves in `current` the runs without the blocks that lie elsewhere by now, in ascending order; the slots of those blocks die.
+fn keep_current(sets: &mut Sets, runs: &[Mapping], cursor: &mut Cursor<'_>, group: u64, current: &mut Vec<Mapping>) {
+    current.clear();
+    let mut is_sorted = true;
+    for run in runs {
+        if !cursor.hits(run) {
+            current.push(*run);
+            continue;
+        }
+        // What is left of a long run may lie behind the beginning of the next one.
+        is_sorted &= run.blocks() == 1;
+        for (block, slot) in run.iter() {
+            if cursor.is_current(block, slot) {
+                current.push(Mapping::new(block, 1, slot, u32::from(sets.is_dirty(slot))));
+            } else {
+                sets.kill(slot, group);
+            }
+        }
+    }
+    if !is_sorted {
+        current.sort_unstable_by_key(Mapping::key);
     }
 }

@@ -14,8 +14,10 @@ mod mapping;
 mod replay;
 mod tail;
 
+use std::collections::VecDeque;
+
 use crate::block::{PAGE_ATOMS, PAGE_BYTES, Span};
-use crate::cache::format::journal::{self, Page};
+use crate::cache::format::journal::{self, Page, PageHead};
 use crate::cache::format::map::{decode_ranges, decode_sets, ranges_per_page};
 use crate::cache::format::{Bits, MapRef, MapSet, Position, Range, SetState, Superblock};
 use crate::cache::journal::Journal;
@@ -31,6 +33,11 @@ pub(super) use chain::Chain;
 
 /// Atoms of one read of metadata: 1 MiB.
 const CHUNK_ATOMS: u64 = 2048;
+
+/// Reads in flight at once: enough to keep any SSD busy.
+const READS: usize = 16;
+/// Beside service.
+const LATE_READS: usize = 4;
 
 /// Failed writes and flushes before the SSD counts as unusable.
 const FAILURES: u32 = 16;
@@ -69,6 +76,9 @@ pub(super) struct Recovery<P> {
     stage: Stage,
     /// Operations of this stage that have not ended.
     left: usize,
+    /// Reads that wait until others have ended, and how many are under way.
+    reads: VecDeque<(Zone, Span, Step)>,
+    reading: usize,
     failed: bool,
     /// Times that writing or flushing failed.
     failures: u32,
@@ -97,7 +107,8 @@ pub(super) struct Recovery<P> {
 struct RingPage<P> {
     place: u32,
     page: Page,
-    payload: P,
+    /// Until it is known to be durable.
+    payload: Option<P>,
 }
 
 impl<P: Payload> Engine<P> {
@@ -105,7 +116,9 @@ impl<P: Payload> Engine<P> {
         let geometry = self.config.geometry;
         self.recovery = Some(Box::new(Recovery {
             stage: Stage::Superblocks,
-            left: 2,
+            left: 0,
+            reads: VecDeque::new(),
+            reading: 0,
             failed: false,
             failures: 0,
             read_failures: 0,
@@ -129,7 +142,21 @@ impl<P: Payload> Engine<P> {
     }
 
     fn recovery_read(&mut self, zone: Zone, span: Span, step: Step) {
-        self.start(DeviceId::Cache, Class::Log, Action::Read(zone, span), Owner::Recovery(step));
+        let recovery = self.recovery();
+        recovery.left += 1;
+        recovery.reads.push_back((zone, span, step));
+        self.start_reads();
+    }
+
+    /// Few at a time: they are large, and beside service a client's read waits behind them.
+    fn start_reads(&mut self) {
+        let most = if self.phase == Phase::Serving { LATE_READS } else { READS };
+        while self.recovery().reading < most
+            && let Some((zone, span, step)) = self.recovery().reads.pop_front()
+        {
+            self.recovery().reading += 1;
+            self.start(DeviceId::Cache, Class::Log, Action::Read(zone, span), Owner::Recovery(step));
+        }
     }
 
     /// A single read that failed may be tried again: what is not read here counts as not written.
@@ -148,6 +175,10 @@ impl<P: Payload> Engine<P> {
             return;
         }
         self.recovery().left -= 1;
+        if !matches!(step, Step::Rewrite | Step::Flush | Step::NewSuperblock) {
+            self.recovery().reading -= 1;
+            self.start_reads();
+        }
         match step {
             Step::Superblock { copy } => self.superblock_read(copy, result),
             Step::Map { area, page, pages } => self.map_read(area, page, pages, result),
@@ -238,7 +269,6 @@ impl<P: Payload> Engine<P> {
     fn read_map_pages(&mut self, area: u32, page: u32, pages: u32) {
         let span = Span::new(self.config.geometry.map_page(area, page).start, u64::from(pages) * PAGE_ATOMS);
         self.recovery_read(Zone::Map, span, Step::Map { area, page, pages });
-        self.recovery().left += 1;
     }
 
     fn map_read(&mut self, area: u32, page: u32, pages: u32, result: Result<Answer<P>, DeviceError>) {
@@ -262,7 +292,6 @@ impl<P: Payload> Engine<P> {
     fn read_ring_pages(&mut self, place: u32, pages: u32) {
         let span = Span::new(self.config.geometry.journal_page(place).start, u64::from(pages) * PAGE_ATOMS);
         self.recovery_read(Zone::Journal, span, Step::Journal { place, pages });
-        self.recovery().left += 1;
     }
 
     /// Keeps the intact pages: what is missing between them, the chain tells.
@@ -274,13 +303,27 @@ impl<P: Payload> Engine<P> {
         };
         let payload: P = joined(answer);
         let bytes = bytes_of(&payload);
+        let superblock = self.recovery().superblock.as_ref().expect("a superblock was chosen");
+        // Before the older of the two checkpoints only the page just before counts.
+        let (oldest, epoch) = (superblock.previous.seq.min(superblock.checkpoint.seq) - 1, superblock.epoch);
         for (i, bytes) in bytes.chunks_exact(PAGE_BYTES as usize).enumerate() {
             let place = place + i as u32;
-            if let Ok(page) = journal::decode(bytes, &geometry, format, place) {
-                let payload = payload.slice(i as u64 * PAGE_ATOMS, PAGE_ATOMS);
+            let counts = |head: PageHead| head.seq >= oldest || head.epoch > epoch;
+            if journal::decode_head(bytes, &geometry, format, place).is_ok_and(counts)
+                && let Ok(page) = journal::decode(bytes, &geometry, format, place)
+            {
+                let payload = Some(payload.slice(i as u64 * PAGE_ATOMS, PAGE_ATOMS));
                 self.recovery().pages.push(RingPage { place, page, payload });
             }
         }
+        self.forget_durable_payloads();
+    }
+
+    /// Pages that are durable for certain will not be written again: their memory is given back.
+    fn forget_durable_payloads(&mut self) {
+        let pages = &mut self.recovery().pages;
+        let durable = pages.iter().map(|ring| ring.page.head.durable).max().unwrap_or(0);
+        pages.iter_mut().filter(|ring| ring.page.head.seq <= durable).for_each(|ring| ring.payload = None);
     }
 
     /// The newest checkpoint whose map is whole.

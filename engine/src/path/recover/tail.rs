@@ -68,7 +68,6 @@ impl<P: Payload> Engine<P> {
         let number = self.recovery().tail.runs.len();
         self.recovery().tail.runs.push(run);
         self.recovery_read(Zone::Data, span, Step::Tail { run: number });
-        self.recovery().left += 1;
     }
 
     pub(super) fn tail_read(&mut self, run: usize, result: Result<Answer<P>, DeviceError>) {
@@ -128,7 +127,7 @@ impl<P: Payload> Engine<P> {
         for group in &recovery.chain.groups[durable.min(all)..] {
             for &page in &recovery.chain.order[group.clone()] {
                 let ring = &recovery.pages[page];
-                writes.push((Zone::Journal, geometry.journal_page(ring.place), ring.payload.clone()));
+                writes.extend(ring.payload.clone().map(|payload| (Zone::Journal, geometry.journal_page(ring.place), payload)));
             }
         }
         for run in &recovery.tail.runs {
