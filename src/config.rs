@@ -311,8 +311,8 @@ const KNOBS: &str = r#"[gate]
 
 [log]
 # Written to the cache and not yet flushed there; held in memory meanwhile.
-# Default: a sixteenth of the cache's metadata, from 4 MiB to 64 MiB.
-#window = "4MiB"
+# Default: a thirty-second of the cache up to 32 MiB, or a sixteenth of its metadata if that is more; from 4 MiB to 64 MiB.
+#window = "32MiB"
 # tidegate flushes the cache by itself when the oldest unflushed write is this old.
 #flush_age = "1s"
 # Keep in the cache what was read from the origin.

@@ -6,11 +6,13 @@
 //! Recovering → Serving → (first signal) stopping: all acknowledged writes become durable → lingering: replies leave → ended.
 //! A second signal ends it anywhere; what was flushed is on the SSD already.
 
+use std::collections::VecDeque;
 use std::path::PathBuf;
 
 use tidegate_engine::block::ATOM_BYTES;
 use tidegate_engine::cache::format::Superblock;
-use tidegate_engine::op::Op;
+use tidegate_engine::op::{Answer, Done, Op};
+use tidegate_engine::payload::Payload;
 use tidegate_engine::probe::{Phase, Snapshot};
 use tidegate_engine::request::{Reply, Room};
 use tidegate_engine::time::{Duration, Instant};
@@ -121,6 +123,10 @@ impl Ended {
     }
 }
 
+/// Atoms read from the disks that one turn looks at. To verify 1 MiB takes about 0.1 ms: disks that answer many large reads at once
+/// would otherwise keep the first reply from leaving, and themselves without work, until the last one is verified.
+const TURN_ATOMS: u64 = (1 << 20) / ATOM_BYTES;
+
 /// Clients get so long to take the last replies.
 const LINGER: Duration = Duration::from_secs(1);
 
@@ -152,6 +158,7 @@ pub fn serve(options: &Options, on_ready: impl FnOnce(&Ready)) -> Result<Ended, 
         signals,
         clock: Clock::start(),
         state: State::Starting,
+        landed: VecDeque::new(),
         cache: options.cache.display().to_string(),
         events: Vec::new(),
         happenings: Vec::new(),
@@ -211,6 +218,8 @@ struct Volume {
     signals: Signals,
     clock: Clock,
     state: State,
+    /// Operations that have ended and that the engine has not heard of yet, in their order.
+    landed: VecDeque<Done<Run>>,
     /// The cache's path, for messages.
     cache: String,
     /// Kept from turn to turn for their memory only.
@@ -308,7 +317,7 @@ impl Volume {
             State::Lingering(until) => Some(until),
             State::Starting | State::Serving | State::Stopping => None,
         };
-        let busy = (!self.events.is_empty()).then_some(now);
+        let busy = (!self.events.is_empty() || !self.landed.is_empty()).then_some(now);
         let deadlines = [busy, lingering, self.engine.deadline(), self.world.front.deadline(), self.control.deadline()];
         let deadline = deadlines.into_iter().flatten().min();
         self.world
@@ -324,7 +333,7 @@ impl Volume {
         let mut signalled = false;
         for happening in self.happenings.drain(..) {
             match happening {
-                Happening::Done(done) => self.events.push(Event::Completed(done)),
+                Happening::Done(done) => self.landed.push_back(done),
                 Happening::Late(id) => self.events.push(Event::Late(id)),
                 Happening::Ready { key: WatchKey { port: FRONT, token }, readable, writable } => {
                     self.world.front.ready(token, readable, writable, room, &mut self.events);
@@ -335,12 +344,26 @@ impl Volume {
                 Happening::Ready { .. } => signalled = true,
             }
         }
+        self.land();
         for port in [&mut self.world.front as &mut dyn Port, &mut self.control] {
             if port.deadline().is_some_and(|deadline| deadline <= now) {
                 port.tick(now);
             }
         }
         if signalled { self.signal() } else { None }
+    }
+
+    /// Tells the engine of what has landed, as much as is good for one turn.
+    fn land(&mut self) {
+        let mut atoms = 0;
+        while atoms < TURN_ATOMS
+            && let Some(done) = self.landed.pop_front()
+        {
+            if let Ok(Answer::Data(parts)) = &done.result {
+                atoms += parts.iter().map(Payload::atoms).sum::<u64>();
+            }
+            self.events.push(Event::Completed(done));
+        }
     }
 
     /// The first signal stops in order; of a second one, its number.

@@ -27,7 +27,8 @@ pub struct Config {
     pub destage_depth: usize,
     /// Atoms of one destage batch, that is between two flushes of the origin. Default 16 MiB.
     pub destage_atoms: u64,
-    /// Bytes written to the SSD and not yet flushed, all pinned in memory. Default clamp(metadata / 16, 4 MiB, 64 MiB).
+    /// Bytes written to the SSD and not yet flushed, all pinned in memory. Default, from 4 MiB to 64 MiB: a sixteenth of the metadata;
+    /// or a thirty-second of the cache up to 32 MiB if that is more: large writes would wait for a flush every few requests otherwise.
     pub window_bytes: u64,
     /// The engine's own flush comes when the oldest unflushed write is this old. Default 1 s.
     pub flush_age: Duration,
@@ -76,6 +77,7 @@ impl Config {
     pub fn new(geometry: Geometry, format: FormatId) -> Self {
         let sets = geometry.sets;
         let metadata = geometry.data_start() * ATOM_BYTES;
+        let cache = geometry.cache_atoms() * ATOM_BYTES;
         Config {
             free_floor: (sets / 10).max(3),
             reserve: (sets / 50).max(2),
@@ -84,7 +86,7 @@ impl Config {
             max_dirty_age: Duration::from_secs(600),
             destage_depth: 32,
             destage_atoms: 16 << 11,
-            window_bytes: (metadata / 16).clamp(4 << 20, 64 << 20),
+            window_bytes: (metadata / 16).max((cache / 32).min(32 << 20)).clamp(4 << 20, 64 << 20),
             flush_age: Duration::from_secs(1),
             requests_max: 1024,
             bytes_max: 256 << 20,

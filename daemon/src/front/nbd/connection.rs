@@ -24,6 +24,8 @@ use crate::back::run::Run;
 pub const REQUESTS_MAX: usize = 128;
 /// Payload bytes of one connection, likewise.
 pub const BYTES_MAX: u64 = 64 << 20;
+/// Bytes of one send: all replies of a turn if they are small, a quarter of one of 1 MiB.
+const SEND_BYTES: usize = 256 << 10;
 /// Ticks (seconds) that a handshake may take.
 const HANDSHAKE_TICKS: u32 = 10;
 /// Ticks without a byte moving, in the middle of a request or of a reply, after which a client is given up.
@@ -59,7 +61,7 @@ pub struct Connection {
     bytes: u64,
     /// The high bits of this connection's request ids.
     tag: u64,
-    /// The socket takes no more for now.
+    /// The socket takes no more for now, or has had enough for one turn.
     blocked: bool,
     waiting: bool,
     /// A byte moved since the last tick.
@@ -285,27 +287,28 @@ impl Connection {
         self.blocked = false;
     }
 
-    /// Sends what is queued: one system call, unless there is more than one call takes.
+    /// Sends what is queued, in one system call. What is too much for one waits until the loop comes by again: the disks get their
+    /// next operations in between, and the client has something to do while we go on.
     pub fn send(&mut self) {
-        while !self.output.is_empty() && !self.blocked && !self.is_dead() {
-            // Most turns have a few small replies for a client: a short list is faster to prepare.
-            let result = if self.output.pieces() <= 16 { self.send_slices::<16>() } else { self.send_slices::<512>() };
-            match result {
-                Ok(_) => self.moved = true,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if is_temporary(&error) => self.blocked = true,
-                Err(_) => self.phase = Phase::Dead,
-            }
+        if self.output.is_empty() || self.blocked || self.is_dead() {
+            return;
         }
+        // Most turns have a few small replies for a client: a short list is faster to prepare.
+        let result = if self.output.pieces() <= 16 { self.send_slices::<16>() } else { self.send_slices::<512>() };
+        match result {
+            Ok(()) => self.moved = true,
+            Err(error) if is_temporary(&error) => {}
+            Err(_) => self.phase = Phase::Dead,
+        }
+        self.blocked = !self.output.is_empty();
     }
 
-    fn send_slices<const N: usize>(&mut self) -> io::Result<usize> {
+    fn send_slices<const N: usize>(&mut self) -> io::Result<()> {
         let mut slices = [IoSlice::new(&[]); N];
-        let (count, offered) = self.output.gather(&mut slices);
+        let (count, _) = self.output.gather(&mut slices, SEND_BYTES);
         let sent = self.stream.send(&slices[..count])?;
         self.output.advance(sent);
-        self.blocked = sent < offered;
-        Ok(sent)
+        Ok(())
     }
 
     /// Nothing more is read; what is under way is finished.

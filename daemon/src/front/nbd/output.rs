@@ -82,8 +82,8 @@ impl Output {
         self.pieces.len()
     }
 
-    /// Points `slices` at what is to be sent next; returns how many slices and bytes that is.
-    pub fn gather<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> (usize, usize) {
+    /// Points `slices` at what is to be sent next, at most `most` bytes; returns how many slices and bytes that is.
+    pub fn gather<'a>(&'a self, slices: &mut [IoSlice<'a>], most: usize) -> (usize, usize) {
         let mut at = self.sent;
         let (mut count, mut total) = (0, 0);
         for (slice, piece) in slices.iter_mut().zip(&self.pieces) {
@@ -94,9 +94,13 @@ impl Output {
                 }
                 Content::Run(run, start) => &run.as_slice()[*start..],
             };
+            let bytes = &bytes[..bytes.len().min(most - total)];
             *slice = IoSlice::new(bytes);
             count += 1;
             total += bytes.len();
+            if total == most {
+                break;
+            }
         }
         (count, total)
     }
@@ -147,7 +151,7 @@ mod tests {
         let mut all = Vec::new();
         while !output.is_empty() {
             let mut slices = vec![IoSlice::new(&[]); width];
-            let (count, total) = output.gather(&mut slices);
+            let (count, total) = output.gather(&mut slices, usize::MAX);
             let joined: Vec<u8> = slices[..count].iter().flat_map(|slice| slice.to_vec()).collect();
             assert_eq!(joined.len(), total);
             let took = total.min(step);

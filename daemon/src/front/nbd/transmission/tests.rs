@@ -29,7 +29,7 @@ fn write(flags: u16, offset: u64, payload: &[u8]) -> Vec<u8> {
 
 fn taken(out: &mut Output) -> Vec<u8> {
     let mut slices = vec![std::io::IoSlice::new(&[]); out.pieces()];
-    let (count, total) = out.gather(&mut slices);
+    let (count, total) = out.gather(&mut slices, usize::MAX);
     let bytes: Vec<u8> = slices[..count].iter().flat_map(|slice| slice.to_vec()).collect();
     out.advance(total);
     bytes
