@@ -296,6 +296,9 @@ fn fifty_kills_lose_nothing_that_was_flushed_and_nothing_flickers() {
         same("after a second kill", &mut daemon.connect());
         assert_eq!(daemon.status()["damage"], serde_json::json!([]), "round {round}");
         daemon.kill();
+        if (round + 1) % KILLS == 0 {
+            println!("{} kills", round + 1); // a soak runs for an hour: it says where it is
+        }
     }
     assert!(kills < KILLS || versions.into_inner() > kills * 200, "the rounds were too short to prove anything");
 }

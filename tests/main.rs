@@ -8,6 +8,8 @@ mod cli;
 mod clients;
 mod kill;
 mod main_job;
+mod plans;
 mod restart;
 mod rot;
+mod slow_origin;
 mod stop;

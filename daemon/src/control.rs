@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tidegate_engine::Event;
-use tidegate_engine::probe::{DestageReason, GateState, Histogram, Phase, Snapshot};
+use tidegate_engine::probe::{DestageReason, GateState, Histogram, Phase, Snapshot, Waits};
 use tidegate_engine::request::Room;
 use tidegate_engine::time::Instant;
 
@@ -355,10 +355,7 @@ pub fn status_json(snapshot: &Snapshot) -> Value {
             "blocks": c.destaged_blocks, "batches": c.destage_batches, "failures": c.destage_failures,
             "zeroed_blocks": c.zeroed_blocks, "lost_blocks": c.lost_blocks, "dropped_sets": c.dropped_sets,
         },
-        "waits": {
-            "lock": c.wait_lock, "set": c.wait_set, "window": c.wait_window, "journal": c.wait_journal,
-            "range_table": c.wait_range_table, "origin_span": c.wait_origin_span,
-        },
+        "waits": waits_json(&c.waits),
         "errors": {
             "corrupt_clean_slots": c.corrupt_clean_slots, "corrupt_dirty_slots": c.corrupt_dirty_slots,
             "cache_flush_failures": c.cache_flush_failures, "cache_write_failures": c.cache_write_failures, "late_ops": c.late_ops,
@@ -379,6 +376,10 @@ pub fn status_json(snapshot: &Snapshot) -> Value {
         "ledger_bytes": ledger,
         "damage": snapshot.damage.iter().map(|damage| json!({ "fatal": damage.fatal, "what": damage.what })).collect::<Vec<_>>(),
     })
+}
+
+fn waits_json(waits: &Waits) -> Value {
+    waits.iter().map(|(reason, count)| (reason.name().to_owned(), json!(count))).collect::<serde_json::Map<_, _>>().into()
 }
 
 fn latency_json(latencies: &Histogram) -> Value {

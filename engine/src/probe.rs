@@ -25,13 +25,7 @@ pub struct Counters {
     pub zeroed_blocks: u64,
     pub lost_blocks: u64,
     pub dropped_sets: u64,
-    /// Requests that had to wait, by reason.
-    pub wait_lock: u64,
-    pub wait_set: u64,
-    pub wait_window: u64,
-    pub wait_journal: u64,
-    pub wait_range_table: u64,
-    pub wait_origin_span: u64,
+    pub waits: Waits,
     /// Slots whose contents did not match their checksum, or could not be read.
     pub corrupt_clean_slots: u64,
     pub corrupt_dirty_slots: u64,
@@ -49,6 +43,78 @@ pub struct Counters {
     pub recovered_dirty_slots: u64,
     pub recovered_groups: u64,
     pub recovered_cut_groups: u64,
+}
+
+/// What a request waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WaitReason {
+    /// The engine recovers.
+    Recovery,
+    /// Those before it.
+    Turn,
+    /// Blocks that another write holds while it is merged.
+    Lock,
+    /// A free set.
+    Set,
+    /// Room for unflushed data in memory.
+    Window,
+    Journal,
+    RangeTable,
+    /// The end of a write to the same place of the origin.
+    OriginSpan,
+    /// Its data, being read.
+    Read,
+    /// Its data, being written.
+    Data,
+    /// The origin's answer.
+    Origin,
+    /// Its group, to be durable.
+    Flush,
+}
+
+impl WaitReason {
+    /// Those that are counted: the others every request of its kind waits for.
+    pub const COUNTED: [WaitReason; 6] =
+        [WaitReason::Lock, WaitReason::Set, WaitReason::Window, WaitReason::Journal, WaitReason::RangeTable, WaitReason::OriginSpan];
+
+    /// For people and programs outside.
+    pub fn name(self) -> &'static str {
+        match self {
+            WaitReason::Recovery => "recovery",
+            WaitReason::Turn => "turn",
+            WaitReason::Lock => "lock",
+            WaitReason::Set => "set",
+            WaitReason::Window => "window",
+            WaitReason::Journal => "journal",
+            WaitReason::RangeTable => "range_table",
+            WaitReason::OriginSpan => "origin_span",
+            WaitReason::Read => "read",
+            WaitReason::Data => "data",
+            WaitReason::Origin => "origin",
+            WaitReason::Flush => "flush",
+        }
+    }
+}
+
+impl std::fmt::Display for WaitReason {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Requests that had to wait, by reason: those of [`WaitReason::COUNTED`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Waits([u64; WaitReason::COUNTED.len()]);
+
+impl Waits {
+    pub(crate) fn count(&mut self, reason: WaitReason) {
+        let place = WaitReason::COUNTED.iter().position(|&counted| counted == reason).expect("a reason that is counted");
+        self.0[place] += 1;
+    }
+    /// Each counted reason, and how many waited for it.
+    pub fn iter(&self) -> impl Iterator<Item = (WaitReason, u64)> + '_ {
+        WaitReason::COUNTED.into_iter().zip(self.0.iter().copied())
+    }
 }
 
 /// Latencies of answered requests in nanoseconds: 8 buckets to each power of two, so a percentile is right within 12.5 %.
@@ -154,7 +220,7 @@ pub struct Snapshot {
     pub ledger: Vec<(&'static str, u64)>,
     pub damage: Vec<Damage>,
     /// Every request in flight and what it waits for, oldest first.
-    pub requests: Vec<(crate::request::RequestId, Instant, &'static str)>,
+    pub requests: Vec<(crate::request::RequestId, Instant, WaitReason)>,
 }
 
 /// Progress of a drain.

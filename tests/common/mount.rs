@@ -15,14 +15,15 @@ use super::{folder, text};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// An export as a file, by FUSE.
-struct Fuse {
+/// An NBD export as a file, by FUSE.
+pub struct Fuse {
     child: Child,
     folder: TempDir,
 }
 
 impl Fuse {
-    fn new(socket: &Path) -> Fuse {
+    /// The export that `source` leads to: the last arguments of nbdfuse.
+    pub fn new(source: &[&str]) -> Fuse {
         let folder = folder();
         // nbdfuse writes its number there when it is ready: a pipe lets us wait for it without looking again and again.
         let ready = folder.path().join("ready");
@@ -32,8 +33,7 @@ impl Fuse {
             .arg("-P")
             .arg(&ready)
             .arg(folder.path().join("export"))
-            .arg("--unix")
-            .arg(socket)
+            .args(source)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .spawn()
@@ -49,8 +49,13 @@ impl Fuse {
         fuse
     }
 
-    fn file(&self) -> PathBuf {
+    pub fn file(&self) -> PathBuf {
         self.folder.path().join("export/nbd")
+    }
+
+    /// `kill -9`: every operation on the file that is still under way fails at once.
+    pub fn kill(&mut self) {
+        let _ = self.child.kill(); // it has ended already: that is what was wanted
     }
 }
 
@@ -75,7 +80,7 @@ pub struct Disk {
 impl Disk {
     /// The daemon's export.
     pub fn of(daemon: &Daemon) -> Disk {
-        let fuse = Fuse::new(&daemon.socket());
+        let fuse = Fuse::new(&["--unix", text(&daemon.socket())]);
         let device = run("losetup", &["--find", "--show", "--direct-io=on", text(&fuse.file())]).succeeds();
         Disk { device: device.trim().to_owned(), at: folder(), mounted: false, _fuse: Some(fuse) }
     }

@@ -325,9 +325,4 @@ impl Journal {
     pub fn bytes(&self) -> u64 {
         self.pages.len() as u64 * PAGE_BYTES + self.places.capacity() as u64 * 16
     }
-
-    /// A group waits for a failed write to be repaired by a later one, or writes are in flight.
-    pub fn is_quiet(&self) -> bool {
-        self.outgoing.is_empty() && self.groups.iter().all(|group| group.writes == 0)
-    }
 }

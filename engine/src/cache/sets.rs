@@ -310,12 +310,6 @@ impl Sets {
         }
     }
 
-    /// Forgets the descriptions (recovery replaces them by those of another source).
-    pub fn clear_descriptions(&mut self, number: u32) {
-        self.forget_partials(number);
-        self.get_mut(number).slots.clear();
-    }
-
     /// What a described slot holds. `full` is the mask of a whole block (the last block of a volume may be short).
     pub fn entry(&self, slot: Slot, full: impl Fn(Block) -> Atoms) -> Entry {
         let packed = self.get(slot.set).slots[slot.slot as usize];

@@ -12,16 +12,15 @@ use crate::cache::format::{FormatId, MapRef, MapSet, SetState, Superblock};
 use crate::cache::sets::HeaderState;
 use crate::op::{Action, Class, DeviceId, Zone};
 use crate::payload::Payload;
-use crate::time::{Duration, Instant};
+use crate::time::Duration;
 
+use super::back_off::BackOff;
 use super::{Ended, Engine, Owner};
-
-const RETRY: Duration = Duration::from_secs(1);
 
 pub(super) struct Checkpoint<P> {
     /// Somebody waits for room in the journal.
     pub urgent: bool,
-    pub retry_at: Option<Instant>,
+    pub back_off: BackOff,
     running: Option<Running<P>>,
     /// What the newest superblock says.
     superblock: Option<Superblock>,
@@ -31,7 +30,8 @@ pub(super) struct Checkpoint<P> {
 
 impl<P> Default for Checkpoint<P> {
     fn default() -> Self {
-        Checkpoint { urgent: false, retry_at: None, running: None, superblock: None, copies: [0; 2] }
+        let back_off = BackOff::steady(Duration::from_secs(1));
+        Checkpoint { urgent: false, back_off, running: None, superblock: None, copies: [0; 2] }
     }
 }
 
@@ -93,12 +93,12 @@ impl<P: Payload> Engine<P> {
         // The ring is freed up to the checkpoint before the newest: somebody who waits may need two.
         let frees = used > 0 || superblock.previous.seq < superblock.checkpoint.seq;
         let due = used >= third || (frees && (self.checkpoint.urgent || self.journal.free_pages() < third));
-        due && !self.stopping && self.recovery.is_none() && !self.cache_failed && self.checkpoint.retry_at.is_none_or(|at| at <= self.now)
+        due && !self.stopping && self.recovery.is_none() && !self.cache_failed && !self.checkpoint.back_off.is_waiting(self.now)
     }
 
     fn begin_checkpoint(&mut self) {
         self.checkpoint.urgent = false;
-        self.checkpoint.retry_at = None;
+        self.checkpoint.back_off.at = None;
         let group = self.close_group();
         self.flushes.want(group);
         let current = self.checkpoint.superblock.clone().expect("a serving engine has read its superblock");
@@ -216,17 +216,7 @@ impl<P: Payload> Engine<P> {
             self.checkpoint.running = None;
             return false;
         }
-        match self.checkpoint.retry_at {
-            Some(at) if at <= self.now => {
-                self.checkpoint.retry_at = None;
-                self.write_map()
-            }
-            Some(_) => false,
-            None => {
-                self.checkpoint.retry_at = Some(self.now + RETRY);
-                false
-            }
-        }
+        self.checkpoint.back_off.is_over(self.now) && self.write_map()
     }
 
     fn leave_restating(&mut self) -> bool {

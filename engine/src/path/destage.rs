@@ -16,9 +16,10 @@ use crate::config::Canary;
 use crate::gate::View;
 use crate::op::{Action, Answer, Class, DeviceError, DeviceId, Hole, Zone};
 use crate::payload::Payload;
-use crate::probe::GateState;
+use crate::probe::{GateState, WaitReason};
 use crate::time::{Duration, Instant};
 
+use super::back_off::BackOff;
 use super::{Ended, Engine, Owner, joined};
 
 /// Atoms of one origin write: 1 MiB.
@@ -33,8 +34,6 @@ const RANGES: usize = 64;
 const READ_TRIES: u32 = 3;
 /// A dirty slot that the SSD fails to read for so long is given up.
 const PATIENCE: Duration = Duration::from_secs(60);
-const RETRY_FIRST: Duration = Duration::from_secs(1);
-const RETRY_LAST: Duration = Duration::from_secs(60);
 
 pub(super) struct Destage<P> {
     batch: Option<Batch<P>>,
@@ -42,15 +41,15 @@ pub(super) struct Destage<P> {
     cursor: Block,
     /// One block a piece: a read of several failed, and the bad one must be found.
     careful: bool,
-    failures_in_a_row: u32,
     /// Dirty slots that could not be read, and since when.
     unreadable: BTreeMap<(u32, u32), Instant>,
-    pub retry_at: Option<Instant>,
+    pub back_off: BackOff,
 }
 
 impl<P> Default for Destage<P> {
     fn default() -> Self {
-        Destage { batch: None, cursor: Block(0), careful: false, failures_in_a_row: 0, unreadable: BTreeMap::new(), retry_at: None }
+        let back_off = BackOff::new(Duration::from_secs(1), Duration::from_secs(60));
+        Destage { batch: None, cursor: Block(0), careful: false, unreadable: BTreeMap::new(), back_off }
     }
 }
 
@@ -117,7 +116,7 @@ impl<P: Payload> Engine<P> {
             dirty: self.dirty_blocks() > 0,
             oldest_set_dirty: oldest.is_some_and(|set| self.sets.get(set).dirty_count > 0),
             dirty_since: self.dirty_since(),
-            starved: self.is_starved() || self.intake.front().is_some_and(|&number| self.requests.get(number).waits == "range table"),
+            starved: self.is_starved() || self.first_waits_for(WaitReason::RangeTable),
             drain: self.drain.is_some(),
         }
     }
@@ -148,10 +147,9 @@ impl<P: Payload> Engine<P> {
         if self.destage.batch.is_some() {
             return self.advance_batch(may_run);
         }
-        let waits = self.destage.retry_at.is_some_and(|at| at > self.now);
-        if may_run && !waits && !self.cache_failed {
+        if may_run && !self.destage.back_off.is_waiting(self.now) && !self.cache_failed {
             if self.journal_has_room(64) {
-                self.destage.retry_at = None;
+                self.destage.back_off.at = None;
                 self.start_batch();
             } else {
                 self.checkpoint.urgent = true;
@@ -393,7 +391,7 @@ impl<P: Payload> Engine<P> {
         self.counters.corrupt_dirty_slots += 1;
         let valid = self.valid_atoms(slot, block);
         self.lose(block, valid);
-        self.drop_slot(slot, block);
+        self.kill_slot(slot);
     }
 
     fn write_piece(&mut self, number: usize) {
@@ -467,7 +465,7 @@ impl<P: Payload> Engine<P> {
             batch.failed = true;
         }
         if self.destage.batch.is_none() {
-            self.destage.retry_at = None;
+            self.destage.back_off.at = None;
         }
     }
 
@@ -493,11 +491,9 @@ impl<P: Payload> Engine<P> {
         self.origin.end_writes();
         self.unpark_reads();
         if batch.failed {
-            let wait = Duration((RETRY_FIRST.0 << self.destage.failures_in_a_row.min(16)).min(RETRY_LAST.0));
-            self.destage.failures_in_a_row += 1;
-            self.destage.retry_at = Some(self.now + wait);
+            self.destage.back_off.failed(self.now);
         } else {
-            self.destage.failures_in_a_row = 0;
+            self.destage.back_off.succeeded();
             self.destage.unreadable.clear();
             self.destage.careful &= batch.pieces.iter().any(|piece| piece.state == State::Failed);
         }

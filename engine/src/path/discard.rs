@@ -8,23 +8,23 @@ use crate::cache::format::RangeKind;
 use crate::cache::format::journal::Record;
 use crate::cache::index::Run;
 use crate::payload::Payload;
+use crate::probe::WaitReason;
 use crate::request::Command;
 
 use super::Engine;
 
 impl<P: Payload> Engine<P> {
-    /// The whole blocks of a TRIM or zeroes: first and how many (possibly none).
-    fn whole_blocks(&self, span: Span) -> (Block, u64) {
-        let size = self.block_atoms();
-        let first = span.start.div_ceil(size);
+    /// The blocks that a TRIM or zeroes take whole: first and how many (possibly none).
+    fn discarded_blocks(&self, span: Span) -> (Block, u64) {
         // The short last block is whole when the span reaches the end of the volume.
-        let end = if span.end() == self.config.geometry.volume_atoms { span.end().div_ceil(size) } else { span.end() / size };
-        (Block(first), end.saturating_sub(first))
+        let reaches_end = span.end() == self.config.geometry.volume_atoms;
+        let end = if reaches_end { span.end().next_multiple_of(self.block_atoms()) } else { span.end() };
+        self.whole_blocks(Span::new(span.start, end - span.start))
     }
 
     /// The parts of a span outside its whole blocks.
     pub(super) fn ragged_edges(&self, span: Span) -> Vec<Span> {
-        let (first, blocks) = self.whole_blocks(span);
+        let (first, blocks) = self.discarded_blocks(span);
         if blocks == 0 {
             let size = self.block_atoms();
             // Without a whole block it may still touch two.
@@ -45,14 +45,14 @@ impl<P: Payload> Engine<P> {
             Command::Zero { no_hole: true, .. } => RangeKind::Zero,
             Command::Write { .. } | Command::Read | Command::Flush | Command::Status => return None,
         };
-        let (block, blocks) = self.whole_blocks(request.span);
+        let (block, blocks) = self.discarded_blocks(request.span);
         (blocks > 0).then_some((block, blocks, kind))
     }
 
     /// Why the range of a request cannot be taken now: a full table empties as its ranges are destaged.
-    pub(super) fn lacks_range(&mut self, number: usize) -> Option<&'static str> {
+    pub(super) fn lacks_range(&mut self, number: usize) -> Option<WaitReason> {
         let (block, blocks, _) = self.range_of(number)?;
-        (self.is_table_full() && !self.may_pass(number, block, blocks)).then_some("range table")
+        (self.is_table_full() && !self.may_pass(number, block, blocks)).then_some(WaitReason::RangeTable)
     }
 
     /// A TRIM is a hint: a full table lets it pass where nothing cached is dirty, or where waiting would not help.

@@ -54,7 +54,7 @@ impl<P: Payload> Engine<P> {
             return;
         }
         for (span, payload) in fetched {
-            let (block, blocks) = self.whole(span);
+            let (block, blocks) = self.whole_blocks(span);
             if blocks == 0 {
                 continue;
             }
@@ -66,13 +66,6 @@ impl<P: Payload> Engine<P> {
                 self.keep(block, blocks, span, &payload);
             }
         }
-    }
-
-    /// The whole blocks inside a span.
-    fn whole(&self, span: Span) -> (Block, u64) {
-        let size = self.block_atoms();
-        let first = span.start.div_ceil(size);
-        (Block(first), (span.end() / size).saturating_sub(first))
     }
 
     fn has_room_for_fill(&self, blocks: u64) -> bool {

@@ -10,15 +10,13 @@ use crate::cache::sets::HeaderState;
 use crate::config::Canary;
 use crate::op::{Action, Class, DeviceId};
 use crate::payload::Payload;
+use crate::probe::WaitReason;
 use crate::request::{Outcome, RequestError};
-use crate::time::{Duration, Instant};
+use crate::time::Duration;
 
+use super::back_off::BackOff;
 use super::{Ended, Engine, Owner, Stage};
 
-const RETRY_FIRST: Duration = Duration::from_millis(100);
-const RETRY_LAST: Duration = Duration::from_secs(10);
-
-#[derive(Default)]
 pub(super) struct Flushes {
     /// Requests that wait for a group to be durable.
     waiting: Vec<(usize, u64)>,
@@ -31,11 +29,24 @@ pub(super) struct Flushes {
     /// The newest flush that succeeded.
     succeeded: u64,
     active: Option<Active>,
-    failures_in_a_row: u32,
     /// Operations up to this one were in flight when a flush failed: the device may have dropped them, whatever it says when they end.
     pub suspect: u64,
-    /// A failed flush is tried again at this moment.
-    pub retry_at: Option<Instant>,
+    pub back_off: BackOff,
+}
+
+impl Default for Flushes {
+    fn default() -> Self {
+        Flushes {
+            waiting: Vec::new(),
+            wanted_group: 0,
+            wanted_flush: 0,
+            handed_out: 0,
+            succeeded: 0,
+            active: None,
+            suspect: 0,
+            back_off: BackOff::new(Duration::from_millis(100), Duration::from_secs(10)),
+        }
+    }
 }
 
 struct Active {
@@ -80,7 +91,7 @@ impl<P: Payload> Engine<P> {
         }
         let active = self.requests.get_mut(number);
         active.stage = Stage::Promised;
-        active.waits = "flush";
+        active.waits = WaitReason::Flush;
         self.flushes.waiting.push((number, group));
     }
 
@@ -100,7 +111,7 @@ impl<P: Payload> Engine<P> {
 
     pub(super) fn pump_flush(&mut self) -> bool {
         let flushes = &self.flushes;
-        if flushes.active.is_some() || flushes.retry_at.is_some_and(|at| at > self.now) || self.cache_failed {
+        if flushes.active.is_some() || flushes.back_off.is_waiting(self.now) || self.cache_failed {
             return false;
         }
         let (durable, group) = (self.journal.durable_group(), self.journal.flushable());
@@ -111,7 +122,7 @@ impl<P: Payload> Engine<P> {
         if !needed {
             return false;
         }
-        self.flushes.retry_at = None;
+        self.flushes.back_off.at = None;
         self.flushes.handed_out += 1;
         let headers = std::mem::take(&mut self.headers_written);
         self.flushes.active = Some(Active { number: self.flushes.handed_out, group, headers });
@@ -134,7 +145,7 @@ impl<P: Payload> Engine<P> {
 
     fn flush_succeeded(&mut self, active: Active) {
         self.flushes.succeeded = active.number;
-        self.flushes.failures_in_a_row = 0;
+        self.flushes.back_off.succeeded();
         for set in active.headers {
             if self.sets.get(set).header == HeaderState::Written {
                 self.sets.get_mut(set).header = HeaderState::Durable;
@@ -166,9 +177,7 @@ impl<P: Payload> Engine<P> {
         }
         self.checkpoint_flush_failed();
         self.flushes.want(active.group);
-        let wait = Duration((RETRY_FIRST.0 << self.flushes.failures_in_a_row.min(16)).min(RETRY_LAST.0));
-        self.flushes.failures_in_a_row += 1;
-        self.flushes.retry_at = Some(self.now + wait);
+        self.flushes.back_off.failed(self.now);
     }
 
     fn take_waiting(&mut self, group: u64) -> Vec<(usize, u64)> {

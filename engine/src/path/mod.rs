@@ -6,16 +6,19 @@
 //!   next_op ◀── queues (one per device)                                                  next_reply ◀── replies
 //! ```
 
+mod back_off;
 mod checkpoint;
 mod destage;
 mod discard;
 mod evict;
 mod fill;
 mod flush;
+mod merge;
 mod origin;
 mod read;
 mod recover;
 mod report;
+mod retry;
 mod seal;
 mod status;
 mod write;
@@ -32,7 +35,7 @@ use crate::config::Config;
 use crate::gate::Gate;
 use crate::op::{Action, Answer, Class, DeviceError, DeviceId, Done, Limits, Op, OpId};
 use crate::payload::Payload;
-use crate::probe::{Counters, Damage, Histogram, Phase};
+use crate::probe::{Counters, Damage, Histogram, Phase, WaitReason};
 use crate::queue::{Noop, Queue};
 use crate::request::{Command, Outcome, Reply, Request, RequestError, Room};
 use crate::slab::Slab;
@@ -43,11 +46,13 @@ use checkpoint::Checkpoint;
 use destage::Destage;
 use fill::Tickets;
 use flush::Flushes;
+use merge::Lock;
 use origin::OriginSpans;
 use read::Reading;
 use recover::Recovery;
+use retry::Retries;
 use status::Querying;
-use write::{DataWrite, Lock, Writing};
+use write::{DataWrite, Writing};
 
 /// The data path of one volume. See the crate's first page for how to drive it.
 pub struct Engine<P: Payload> {
@@ -76,10 +81,7 @@ pub struct Engine<P: Payload> {
     intake: VecDeque<usize>,
     locks: Vec<Lock>,
     writes: Slab<DataWrite<P>>,
-    /// Failed writes that found no other place yet.
-    retries: VecDeque<usize>,
-    /// They are tried in their old places at this moment.
-    retry_at: Option<Instant>,
+    retries: Retries,
     replies: VecDeque<Reply<P>>,
 
     flushes: Flushes,
@@ -114,7 +116,7 @@ struct Active<P> {
     arrived: Instant,
     stage: Stage<P>,
     /// What it waits for, for people.
-    waits: &'static str,
+    waits: WaitReason,
 }
 
 enum Stage<P> {
@@ -177,8 +179,7 @@ impl<P: Payload> Engine<P> {
             intake: VecDeque::new(),
             locks: Vec::new(),
             writes: Slab::default(),
-            retries: VecDeque::new(),
-            retry_at: None,
+            retries: Retries::default(),
             replies: VecDeque::new(),
             flushes: Flushes::default(),
             checkpoint: Checkpoint::default(),
@@ -250,7 +251,7 @@ impl<P: Payload> Engine<P> {
         let flush_age = self.unflushed_since.map(|since| since + self.config.flush_age);
         let gate = if self.destage.is_idle() { self.gate.deadline(self.view()) } else { None };
         // What is due already has had its turn: the pump runs at every event.
-        [flush_age, gate, self.flushes.retry_at, self.destage.retry_at, self.checkpoint.retry_at, self.retry_at]
+        [flush_age, gate, self.flushes.back_off.at, self.destage.back_off.at, self.checkpoint.back_off.at, self.retries.back_off.at]
             .into_iter()
             .flatten()
             .filter(|&at| at > self.now)
@@ -274,7 +275,8 @@ impl<P: Payload> Engine<P> {
             Command::Flush => self.counters.flushes += 1,
             Command::Status => {}
         }
-        let active = Active { request, arrived: self.now, stage: Stage::Waiting, waits: "recovery" };
+        let waits = if self.phase == Phase::Recovering { WaitReason::Recovery } else { WaitReason::Turn };
+        let active = Active { request, arrived: self.now, stage: Stage::Waiting, waits };
         let number = self.requests.insert(active);
         match self.phase {
             Phase::Recovering => self.held.push_back(number),
@@ -486,6 +488,12 @@ impl<P: Payload> Engine<P> {
         let size = self.block_atoms();
         let first = span.start / size;
         (Block(first), span.end().div_ceil(size) - first)
+    }
+    /// The blocks that lie inside a span as wholes: first and how many (possibly none).
+    fn whole_blocks(&self, span: Span) -> (Block, u64) {
+        let size = self.block_atoms();
+        let first = span.start.div_ceil(size);
+        (Block(first), (span.end() / size).saturating_sub(first))
     }
     /// The atoms of `block` that `span` covers.
     fn mask_of(&self, block: Block, span: Span) -> Atoms {

@@ -9,6 +9,7 @@ use crate::block::{Atoms, Block, Slot, Span};
 use crate::cache::index::Run;
 use crate::op::{Action, Answer, Class, DeviceError, DeviceId, OpId, Zone};
 use crate::payload::Payload;
+use crate::probe::WaitReason;
 use crate::queue::Queue;
 use crate::request::{Outcome, RequestError};
 
@@ -57,7 +58,7 @@ impl<P: Payload> Engine<P> {
         let span = self.requests.get(number).request.span;
         self.counters.read_atoms += span.atoms;
         let parts = self.look_up(span, true);
-        self.requests.get_mut(number).waits = "read";
+        self.requests.get_mut(number).waits = WaitReason::Read;
         let active = self.requests.get_mut(number);
         active.stage = Stage::Reading(Reading { parts: Vec::new(), left: 0, failed: false });
         self.add_parts(number, parts);
@@ -236,7 +237,7 @@ impl<P: Payload> Engine<P> {
             }
         }
         if self.origin.is_written(span) {
-            self.counters.wait_origin_span += 1;
+            self.counters.waits.count(WaitReason::OriginSpan);
             return false;
         }
         let op = self.start(DeviceId::Origin, Class::Client, Action::Read(Zone::Origin, span), Owner::Read { request: number, part });
@@ -364,8 +365,7 @@ impl<P: Payload> Engine<P> {
         }
         if is_current {
             self.counters.corrupt_clean_slots += 1;
-            self.tickets.void(block, 1);
-            self.drop_slot(slot, block);
+            self.kill_slot(slot);
         }
         let parts = self.look_up(span, false);
         self.add_parts(number, parts);

@@ -121,16 +121,25 @@ impl<P: Payload> Engine<P> {
         self.sets.dying().iter().any(|&set| self.sets.get(set).kill_group > durable)
     }
 
-    /// Kills a set of slots with one record.
+    /// Kills slots of one set with one record. An SSD that takes no writes gets none: they are forgotten until the next start.
     pub(super) fn kill_slots(&mut self, set: u32, slots: Bits) {
         let life = self.sets.get(set).life as u32;
         let doomed: Vec<Block> = slots.iter().map(|slot| self.sets.entry(Slot { set, slot }, |block| self.full(block)).block).collect();
-        self.journal.push(&Record::Kill { set, life, slots });
-        self.note_record();
+        if !self.cache_failed {
+            self.journal.push(&Record::Kill { set, life, slots });
+            self.note_record();
+        }
         for block in doomed {
             self.tickets.void(block, 1);
             self.kill_blocks(block, 1);
         }
+    }
+
+    /// Kills one slot. Its block is mapped to it.
+    pub(super) fn kill_slot(&mut self, slot: Slot) {
+        let mut slots = Bits::new(self.config.geometry.set_slots);
+        slots.set(slot.slot);
+        self.kill_slots(slot.set, slots);
     }
 
     /// Atoms that cannot be had any more: from now on reading them is an error, until they are written.

@@ -3,6 +3,7 @@
 use crate::block::{Block, Span};
 use crate::op::{Action, Answer, Class, DeviceError, DeviceId, OpId, Zone};
 use crate::payload::Payload;
+use crate::probe::WaitReason;
 use crate::request::{Extent, Outcome, RequestError};
 
 use super::{Engine, Owner, Stage};
@@ -19,7 +20,7 @@ impl<P: Payload> Engine<P> {
         let span = self.requests.get(number).request.span;
         let runs = self.known_status(span);
         let asks = runs.iter().any(|(_, known)| known.is_none());
-        self.requests.get_mut(number).waits = "origin";
+        self.requests.get_mut(number).waits = WaitReason::Origin;
         self.requests.get_mut(number).stage = Stage::Querying(Querying { runs, parked: false });
         if asks {
             self.ask_origin(number, span);

@@ -4,85 +4,53 @@
 //! Waiting (its turn, a lock, the window, the journal, a free set) → Merging (old slot of an edge block) → Writing → reply
 //!                                                                                                   FUA: → Promised → reply
 //! ```
-//! A write to part of a block never reads the origin: atoms never seen stay invalid. Only atoms that live in an older slot are carried over.
-//! A data write that fails takes another slot in the open group; its first group is durable only together with that one.
+//! Partly written blocks are merged first (`merge`); a data write that fails takes another slot (`retry`).
 
 use crate::block::{Atoms, Block, Slot, Span};
 use crate::cache::format::Entry;
-use crate::cache::format::journal::Record;
 use crate::cache::index::Run;
 use crate::cache::sets::Stream;
 use crate::config::Canary;
-use crate::op::{Action, Answer, Class, DeviceError, DeviceId, Zone};
+use crate::op::{Action, Class, DeviceId, Zone};
 use crate::payload::Payload;
+use crate::probe::WaitReason;
 use crate::request::{Command, Outcome, RequestError};
-use crate::time::Duration;
 
-use super::{Ended, Engine, Owner, Stage, joined};
+use super::merge::{Lock, Merge};
+use super::{Ended, Engine, Owner, Stage};
 
-/// Between two tries in the same place.
-const RETRY: Duration = Duration::from_secs(1);
 /// Waiting requests that are looked at for one that may pass.
 const PASSED: usize = 64;
-/// Tries of reading the older slot of an edge.
-const READ_TRIES: u32 = 3;
-/// Tries of one data write, each in another slot, before the SSD counts as failed.
-const WRITE_TRIES: u32 = 8;
 
-#[derive(Default)]
 pub(super) struct Writing<P> {
-    /// Contents of partly written edge blocks, merged with what was there before.
-    edges: Vec<Edge<P>>,
-    /// Edge blocks still being read.
-    merging: u32,
-    /// An older slot could not be read.
-    failed: bool,
+    /// Its partly written blocks, with what was there before.
+    pub merge: Merge<P>,
     /// Data writes that have not landed.
-    unwritten: u32,
+    pub unwritten: u32,
     /// The group of its PUTs.
-    group: u64,
+    pub group: u64,
 }
 
-/// A partly written block.
-struct Edge<P> {
-    block: Block,
-    /// Contents of the whole block; atoms outside `valid` are zero.
-    contents: Option<P>,
-    valid: Atoms,
-    /// The older slot whose atoms are being read, and how often that has failed.
-    source: Option<Slot>,
-    failures: u32,
-}
-
-/// Blocks that one request holds while it merges.
-#[derive(Clone, Copy)]
-pub(super) struct Lock {
-    pub request: usize,
-    pub block: Block,
-    pub blocks: u64,
+impl<P> Writing<P> {
+    pub fn new(merge: Merge<P>) -> Self {
+        Writing { merge, unwritten: 0, group: 0 }
+    }
 }
 
 /// One write to consecutive slots, in flight.
 pub(super) struct DataWrite<P> {
     /// Pieces in consecutive slots, each pinned by itself.
-    pieces: Vec<(Slot, u32, P)>,
-    request: Option<usize>,
-    group: u64,
-    tries: u32,
-}
-
-/// What becomes of an edge whose older slot could not be read.
-enum Unreadable {
-    Again,
-    Clean,
-    Dirty,
+    pub pieces: Vec<(Slot, u32, P)>,
+    pub request: Option<usize>,
+    pub group: u64,
+    pub tries: u32,
 }
 
 /// Why a write cannot be placed now.
 enum Placing {
     Placed,
     Merging,
-    Blocked(&'static str),
+    Blocked(WaitReason),
 }
 
 /// Contents to be placed: consecutive blocks, whole or merged.
@@ -142,24 +110,20 @@ impl<P: Payload> Engine<P> {
     }
 
     /// Counts a request once for each reason it waits for.
-    fn blocked(&mut self, number: usize, reason: &'static str) {
-        if std::mem::replace(&mut self.requests.get_mut(number).waits, reason) == reason {
-            return;
+    fn blocked(&mut self, number: usize, reason: WaitReason) {
+        if std::mem::replace(&mut self.requests.get_mut(number).waits, reason) != reason {
+            self.counters.waits.count(reason);
         }
-        let counter = match reason {
-            "lock" => &mut self.counters.wait_lock,
-            "free set" => &mut self.counters.wait_set,
-            "window" => &mut self.counters.wait_window,
-            "journal" => &mut self.counters.wait_journal,
-            "range table" => &mut self.counters.wait_range_table,
-            _ => return,
-        };
-        *counter += 1;
     }
 
     /// The oldest waiting write waits for a free set: the gate must find one.
     pub(super) fn is_starved(&self) -> bool {
-        self.intake.front().is_some_and(|&number| self.requests.get(number).waits == "free set") || !self.retries.is_empty()
+        self.first_waits_for(WaitReason::Set) || !self.retries.is_empty()
+    }
+
+    /// Is this what the oldest waiting write waits for?
+    pub(super) fn first_waits_for(&self, reason: WaitReason) -> bool {
+        self.intake.front().is_some_and(|&number| self.requests.get(number).waits == reason)
     }
 
     /// Free sets that the oldest waiting write needs.
@@ -183,7 +147,7 @@ impl<P: Payload> Engine<P> {
         }
         let overlaps = |lock: &Lock| lock.request != number && lock.block.0 < block.0 + blocks && block.0 < lock.block.0 + lock.blocks;
         if self.locks.iter().any(overlaps) {
-            return Placing::Blocked("lock");
+            return Placing::Blocked(WaitReason::Lock);
         }
         let data = self.data_spans(number);
         let data_blocks: u64 = data.iter().map(|&part| self.blocks_of(part).1).sum();
@@ -205,7 +169,7 @@ impl<P: Payload> Engine<P> {
     }
 
     /// The parts of a request that are written as data: all of a write, the partial blocks at the edges of zeroes, nothing of a TRIM.
-    fn data_spans(&self, number: usize) -> Vec<Span> {
+    pub(super) fn data_spans(&self, number: usize) -> Vec<Span> {
         let request = &self.requests.get(number).request;
         match request.command {
             Command::Write { .. } => vec![request.span],
@@ -217,19 +181,19 @@ impl<P: Payload> Engine<P> {
     }
 
     /// What `place_now` would lack.
-    fn lacks_room(&mut self, number: usize, data_blocks: u64) -> Option<&'static str> {
+    fn lacks_room(&mut self, number: usize, data_blocks: u64) -> Option<WaitReason> {
         let window = self.window.atoms() + data_blocks * self.block_atoms();
         if window * crate::block::ATOM_BYTES > self.config.window_bytes && !self.window.is_empty() && data_blocks > 0 {
             let group = self.close_group();
             self.flushes.want(group);
-            return Some("window");
+            return Some(WaitReason::Window);
         }
         if !self.journal_has_room(data_blocks + 2) {
             self.checkpoint.urgent = true;
-            return Some("journal");
+            return Some(WaitReason::Journal);
         }
         if self.slots_available(Stream::Client) < data_blocks {
-            return Some("free set");
+            return Some(WaitReason::Set);
         }
         self.lacks_range(number)
     }
@@ -245,143 +209,6 @@ impl<P: Payload> Engine<P> {
         u64::from(open) + u64::from(self.sets.free_count().saturating_sub(kept)) * u64::from(self.config.geometry.set_slots)
     }
 
-    // --- merging ---
-
-    /// Prepares the partly written blocks of a request. True: some have to be read first.
-    fn begin_merge(&mut self, number: usize) -> bool {
-        let mut writing = Writing { edges: Vec::new(), merging: 0, failed: false, unwritten: 0, group: 0 };
-        let mut reads = Vec::new();
-        for span in self.data_spans(number) {
-            let (first, blocks) = self.blocks_of(span);
-            let last = Block(first.0 + blocks - 1);
-            for block in [first, last].into_iter().take(if blocks == 1 { 1 } else { 2 }) {
-                let mask = self.mask_of(block, span);
-                if mask == self.full(block) {
-                    continue;
-                }
-                let mut edge = Edge { block, contents: None, valid: mask, source: None, failures: 0 };
-                if let Some(slot) = self.index.get(block)
-                    && !mask.contains(self.valid_atoms(slot, block))
-                {
-                    match self.window.get(slot, 1) {
-                        Some((older, _)) => edge = self.merge(number, edge, Some((older, self.valid_atoms(slot, block)))),
-                        None => {
-                            edge.source = Some(slot);
-                            reads.push((writing.edges.len(), slot));
-                        }
-                    }
-                } else {
-                    edge = self.merge(number, edge, None);
-                }
-                writing.edges.push(edge);
-            }
-        }
-        writing.merging = reads.len() as u32;
-        for &(edge, slot) in &reads {
-            self.sets.get_mut(slot.set).pins += 1;
-            let action = Action::Read(Zone::Data, self.slots_span(slot, 1));
-            self.start(DeviceId::Cache, Class::Client, action, Owner::Merge { request: number, edge });
-        }
-        let waits = writing.merging > 0;
-        self.requests.get_mut(number).stage = Stage::Writing(writing);
-        waits
-    }
-
-    /// The whole block: the new atoms over the older ones, zeros where nothing is known.
-    fn merge(&mut self, number: usize, mut edge: Edge<P>, older: Option<(P, Atoms)>) -> Edge<P> {
-        let atoms = self.block_atoms();
-        let base = edge.block.0 * atoms;
-        let request = &self.requests.get(number).request;
-        let newer = self.mask_of(edge.block, request.span);
-        let (older, older_valid) = older.map_or((None, Atoms::NONE), |(payload, valid)| (Some(payload), valid));
-        let mut parts: Vec<P> = Vec::new();
-        let mut at = 0;
-        while at < atoms as u32 {
-            let is_new = newer.contains(Atoms::range(at, at + 1));
-            let mut end = at + 1;
-            while end < atoms as u32 && newer.contains(Atoms::range(end, end + 1)) == is_new {
-                end += 1;
-            }
-            let length = u64::from(end - at);
-            parts.push(match (&request.command, is_new, &older) {
-                (Command::Write { data, .. }, true, _) => data.slice(base + u64::from(at) - request.span.start, length),
-                (_, false, Some(older)) => older.slice(u64::from(at), length),
-                _ => P::zero(length),
-            });
-            at = end;
-        }
-        edge.contents = Some(P::concat(&parts));
-        edge.valid = newer.union(older_valid);
-        // Above a zeroed range the rest is known too.
-        if self.ranges.is_zeroed(edge.block) {
-            edge.valid = self.full(edge.block);
-        }
-        edge.source = None;
-        edge
-    }
-
-    fn merging(&mut self, number: usize) -> &mut Writing<P> {
-        match &mut self.requests.get_mut(number).stage {
-            Stage::Writing(writing) => writing,
-            _ => panic!("a merge belongs to a write"),
-        }
-    }
-
-    pub(super) fn merge_done(&mut self, number: usize, edge: usize, result: Result<Answer<P>, DeviceError>) {
-        let part = &mut self.merging(number).edges[edge];
-        let (slot, block) = (part.source.expect("this edge is being read"), part.block);
-        let good = result.ok().map(joined::<P>).filter(|payload| payload.checksum() == self.sets.crc(slot));
-        let older = match good {
-            Some(payload) => Some((payload, self.valid_atoms(slot, block))),
-            None => match self.merge_failed(number, edge, slot, block) {
-                Unreadable::Again => return,
-                Unreadable::Clean => None,
-                Unreadable::Dirty => {
-                    self.merging(number).failed = true;
-                    None
-                }
-            },
-        };
-        self.sets.get_mut(slot.set).pins -= 1;
-        let part = self.merging(number).edges.remove(edge);
-        let part = self.merge(number, part, older);
-        let writing = self.merging(number);
-        writing.edges.insert(edge, part);
-        writing.merging -= 1;
-        let (left, failed) = (writing.merging, writing.failed);
-        if left > 0 {
-            return;
-        }
-        if failed {
-            self.locks.retain(|lock| lock.request != number);
-            self.answer(number, Err(RequestError::Io));
-        } else {
-            self.intake.push_front(number);
-        }
-    }
-
-    /// The older slot of an edge cannot be read: a few tries, then a clean one is dropped (the origin has its atoms)
-    /// and a dirty one fails the write, which must not cost the atoms around it.
-    fn merge_failed(&mut self, number: usize, edge: usize, slot: Slot, block: Block) -> Unreadable {
-        let part = &mut self.merging(number).edges[edge];
-        part.failures += 1;
-        if part.failures < READ_TRIES {
-            let action = Action::Read(Zone::Data, self.slots_span(slot, 1));
-            self.start(DeviceId::Cache, Class::Client, action, Owner::Merge { request: number, edge });
-            return Unreadable::Again;
-        }
-        if self.index.get(block) != Some(slot) {
-            return Unreadable::Clean;
-        }
-        if self.sets.is_dirty(slot) {
-            self.counters.corrupt_dirty_slots += 1;
-            return Unreadable::Dirty;
-        }
-        // The PUT of this write takes its place.
-        self.counters.corrupt_clean_slots += 1;
-        Unreadable::Clean
-    }
-
     // --- placing ---
 
     fn place_now(&mut self, number: usize, data: &[Span], data_blocks: u64) {
@@ -389,36 +216,31 @@ impl<P: Payload> Engine<P> {
         self.locks.retain(|lock| lock.request != number);
         let stage = std::mem::replace(&mut self.requests.get_mut(number).stage, Stage::Waiting);
         let Stage::Writing(mut writing) = stage else { panic!("edges are merged before a write is placed") };
-        let edges = std::mem::take(&mut writing.edges);
         let mut pieces = Vec::new();
         for &span in data {
             self.counters.written_atoms += span.atoms;
-            self.cut_pieces(number, span, &edges, &mut pieces);
+            self.cut_pieces(number, span, &mut writing.merge, &mut pieces);
         }
         self.place_range(number);
         writing.unwritten = self.put(Stream::Client, true, pieces, Some(number), 0);
         // A TRIM of no whole block leaves nothing to be made durable.
         writing.group = if self.journal.is_group_empty() { 0 } else { self.journal.group() };
         let landed = writing.unwritten == 0;
-        self.requests.get_mut(number).stage = Stage::Writing(writing);
+        let active = self.requests.get_mut(number);
+        active.waits = WaitReason::Data;
+        active.stage = Stage::Writing(writing);
         if landed {
             self.landed(number);
         }
     }
 
     /// Cuts one span into whole blocks and merged edges, in order.
-    fn cut_pieces(&self, number: usize, span: Span, edges: &[Edge<P>], pieces: &mut Vec<Piece<P>>) {
+    fn cut_pieces(&self, number: usize, span: Span, merge: &mut Merge<P>, pieces: &mut Vec<Piece<P>>) {
         let request = &self.requests.get(number).request;
         let (first, blocks) = self.blocks_of(span);
         let size = self.block_atoms();
         let mut whole = first.0..first.0 + blocks;
-        let edge = |block: u64| {
-            edges.iter().find(|edge| edge.block.0 == block).map(|edge| {
-                let valid = (edge.valid != self.full(edge.block)).then_some(edge.valid);
-                let payload = edge.contents.clone().expect("an edge is merged before it is placed");
-                Piece { block: edge.block, blocks: 1, payload, valid }
-            })
-        };
+        let mut edge = |block: u64| merge.take(Block(block), self.full(Block(block)));
         if let Some(piece) = edge(whole.start) {
             pieces.push(piece);
             whole.start += 1;
@@ -532,7 +354,7 @@ impl<P: Payload> Engine<P> {
         self.send_pieces(DataWrite { pieces, request, group, tries }, class);
     }
 
-    fn send_pieces(&mut self, write: DataWrite<P>, class: Class) {
+    pub(super) fn send_pieces(&mut self, write: DataWrite<P>, class: Class) {
         let first = write.pieces[0].0;
         let slots = write.pieces.iter().map(|piece| piece.1).sum();
         let payloads = write.pieces.iter().map(|piece| piece.2.clone()).collect();
@@ -543,16 +365,6 @@ impl<P: Payload> Engine<P> {
         self.start(DeviceId::Cache, class, action, Owner::Data { write });
     }
 
-    /// After a failed flush: everything pinned that was written goes out again, same bytes, same slots.
-    pub(super) fn rewrite_pins(&mut self) {
-        let pins: Vec<_> = self.window.written_pins().cloned().collect();
-        for pin in pins {
-            let pieces = vec![(pin.first, pin.slots, pin.payload)];
-            self.window.unwritten(pin.first);
-            self.send_pieces(DataWrite { pieces, request: None, group: pin.group, tries: 0 }, Class::Log);
-        }
-    }
-
     // --- the end ---
 
     pub(super) fn data_done(&mut self, write: usize, result: Ended) {
@@ -560,7 +372,7 @@ impl<P: Payload> Engine<P> {
         self.sets.get_mut(first.set).pins -= 1;
         if result.is_err() {
             self.counters.cache_write_failures += 1;
-            self.retries.push_back(write);
+            self.retries.push(write);
             return;
         }
         let write = self.writes.remove(write);
@@ -577,21 +389,13 @@ impl<P: Payload> Engine<P> {
             self.journal.begin_write(group);
         }
     }
-    fn end_group_data(&mut self, group: u64) {
+    pub(super) fn end_group_data(&mut self, group: u64) {
         if !self.has_canary(Canary::RecordBeforeData) {
             self.journal.end_write(group);
         }
     }
 
-    /// It went to a device whose flush has failed since: it is written again.
-    pub(super) fn repeat_data(&mut self, write: usize) {
-        let write = self.writes.remove(write);
-        self.sets.get_mut(write.pieces[0].0.set).pins -= 1;
-        self.end_group_data(write.group);
-        self.send_pieces(write, Class::Log);
-    }
-
-    fn end_data(&mut self, write: &DataWrite<P>) {
+    pub(super) fn end_data(&mut self, write: &DataWrite<P>) {
         self.end_group_data(write.group);
         if let Some(number) = write.request {
             let Stage::Writing(writing) = &mut self.requests.get_mut(number).stage else { panic!("a data write belongs to a write") };
@@ -600,115 +404,6 @@ impl<P: Payload> Engine<P> {
                 self.landed(number);
             }
         }
-    }
-
-    /// Failed writes take other slots. Where there are none, they are tried in their old places from time to time:
-    /// what a flush promises must not wait for the origin to make room.
-    pub(super) fn pump_retries(&mut self) -> bool {
-        let mut moved = false;
-        while !self.cache_failed
-            && let Some(&number) = self.retries.front()
-        {
-            let blocks: u64 = self.writes.get(number).pieces.iter().map(|piece| u64::from(piece.1)).sum();
-            let kept = u64::from(self.config.geometry.set_slots) * u64::from(self.sets.free_count().min(1));
-            let has_room = self.journal_has_room(blocks);
-            if self.slots_available(Stream::Client) + kept < blocks || !has_room {
-                self.checkpoint.urgent |= !has_room;
-                self.retry_in_place();
-                break;
-            }
-            self.retries.pop_front();
-            self.retry(number);
-            moved = true;
-        }
-        if self.retries.is_empty() {
-            self.retry_at = None;
-        }
-        moved
-    }
-
-    fn retry_in_place(&mut self) {
-        match self.retry_at {
-            None => self.retry_at = Some(self.now + RETRY),
-            Some(at) if at > self.now => {}
-            Some(_) => {
-                self.retry_at = None;
-                for number in std::mem::take(&mut self.retries) {
-                    let write = self.writes.remove(number);
-                    self.end_group_data(write.group);
-                    self.send_pieces(write, Class::Log);
-                }
-            }
-        }
-    }
-
-    fn retry(&mut self, number: usize) {
-        if self.writes.get(number).tries >= WRITE_TRIES {
-            return self.fail_cache();
-        }
-        let write = self.writes.remove(number);
-        let mut again = Vec::new();
-        for (first, slots, payload) in &write.pieces {
-            for i in 0..*slots {
-                let slot = Slot { set: first.set, slot: first.slot + i };
-                if !self.sets.is_live(slot) {
-                    continue;
-                }
-                let entry = self.sets.entry(slot, |block| self.full(block));
-                if self.sets.is_dirty(slot) {
-                    let payload = payload.slice(u64::from(i) * self.block_atoms(), self.block_atoms());
-                    again.push(Piece { block: entry.block, blocks: 1, payload, valid: Some(entry.valid) });
-                } else {
-                    self.drop_slot(slot, entry.block);
-                }
-            }
-        }
-        let writes = self.put(Stream::Client, true, again, write.request, write.tries + 1);
-        if let Some(request) = write.request
-            && let Stage::Writing(writing) = &mut self.requests.get_mut(request).stage
-        {
-            writing.unwritten += writes;
-            writing.group = self.journal.group();
-        }
-        self.journal.join_newest(write.group);
-        self.end_data(&write);
-        // Whoever waits for the first group waits for this one now.
-        let group = self.close_group();
-        self.flushes.want(group);
-    }
-
-    /// Kills one slot with a record of its own. An SSD that takes no writes gets none: the slot is forgotten until the next start.
-    pub(super) fn drop_slot(&mut self, slot: Slot, block: Block) {
-        if self.cache_failed {
-            self.kill_blocks(block, 1);
-            return;
-        }
-        let (slots, life) = (self.config.geometry.set_slots, self.sets.get(slot.set).life as u32);
-        let mut bits = crate::cache::format::Bits::new(slots);
-        bits.set(slot.slot);
-        self.journal.push(&Record::Kill { set: slot.set, life, slots: bits });
-        self.note_record();
-        self.kill_blocks(block, 1);
-    }
-
-    /// The SSD takes no writes any more: nothing new is promised, and every write and flush that waits fails.
-    pub(super) fn fail_cache(&mut self) {
-        self.cache_failed = true;
-        self.retries.clear();
-        let mut failed: Vec<usize> = self.writes.iter().filter_map(|(_, write)| write.request).collect();
-        failed.sort_unstable();
-        failed.dedup();
-        for number in failed {
-            for write in self.writes_of(number) {
-                self.writes.get_mut(write).request = None;
-            }
-            self.answer(number, Err(RequestError::Io));
-        }
-        self.flushes_fail();
-    }
-
-    fn writes_of(&self, request: usize) -> Vec<usize> {
-        self.writes.iter().filter(|(_, write)| write.request == Some(request)).map(|(place, _)| place).collect()
     }
 
     /// All data of a write is on the SSD.

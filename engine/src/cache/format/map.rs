@@ -43,21 +43,19 @@ pub struct MapSet {
     pub dirty: Bits,
 }
 
-/// What is known of a range of blocks that no slot describes.
+/// How a range of blocks reads as zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RangeKind {
-    /// Reads as zeros and stays allocated.
+    /// It stays allocated.
     Zero,
-    /// Reads as zeros and may become a hole.
+    /// It may become a hole.
     Trim,
-    /// Contents were lost: reads fail. Only atoms of single blocks ([`Range::Lost`]).
-    Lost,
 }
 
 /// An entry of the range table: newer than the origin, older than any live slot of its blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Range {
-    /// `kind` is Zero or Trim.
+    /// Blocks that read as zeros.
     Zeroed { block: Block, blocks: u64, kind: RangeKind },
     /// These atoms of the block cannot be had any more.
     Lost { block: Block, atoms: Atoms },
@@ -251,7 +249,6 @@ pub(super) fn encode_zeroed(geometry: &Geometry, block: Block, blocks: u64, kind
         None => KIND_NONE,
         Some(RangeKind::Zero) => KIND_ZERO,
         Some(RangeKind::Trim) => KIND_TRIM,
-        Some(RangeKind::Lost) => panic!("a lost range names its atoms"),
     };
     put_range(place, block, kind, 0, blocks);
     RANGE_BYTES

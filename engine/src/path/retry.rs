@@ -1,0 +1,155 @@
+//! Data writes again: in another slot when the SSD failed one, in the same place when a flush failed behind it; and the end of it all.
+//!
+//! ```text
+//! failed → another slot, in the open group (the first group is durable only together with that one) → … → the SSD counts as failed
+//!        └ no room → the same place, from time to time
+//! ```
+
+use std::collections::VecDeque;
+
+use crate::block::Slot;
+use crate::cache::sets::Stream;
+use crate::op::Class;
+use crate::payload::Payload;
+use crate::request::RequestError;
+use crate::time::Duration;
+
+use super::back_off::BackOff;
+use super::write::{DataWrite, Piece};
+use super::{Engine, Stage};
+
+/// Tries of one data write, each in another slot, before the SSD counts as failed.
+const WRITE_TRIES: u32 = 8;
+
+/// Failed data writes that found no other place yet.
+pub(super) struct Retries {
+    waiting: VecDeque<usize>,
+    /// Between two tries in their old places.
+    pub back_off: BackOff,
+}
+
+impl Default for Retries {
+    fn default() -> Self {
+        Retries { waiting: VecDeque::new(), back_off: BackOff::steady(Duration::from_secs(1)) }
+    }
+}
+
+impl Retries {
+    pub fn push(&mut self, write: usize) {
+        self.waiting.push_back(write);
+    }
+    pub fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+}
+
+impl<P: Payload> Engine<P> {
+    /// Failed writes take other slots. Where there are none, they are tried in their old places from time to time:
+    /// what a flush promises must not wait for the origin to make room.
+    pub(super) fn pump_retries(&mut self) -> bool {
+        let mut moved = false;
+        while !self.cache_failed
+            && let Some(&number) = self.retries.waiting.front()
+        {
+            let blocks: u64 = self.writes.get(number).pieces.iter().map(|piece| u64::from(piece.1)).sum();
+            let kept = u64::from(self.config.geometry.set_slots) * u64::from(self.sets.free_count().min(1));
+            let has_room = self.journal_has_room(blocks);
+            if self.slots_available(Stream::Client) + kept < blocks || !has_room {
+                self.checkpoint.urgent |= !has_room;
+                self.retry_in_place();
+                break;
+            }
+            self.retries.waiting.pop_front();
+            self.retry(number);
+            moved = true;
+        }
+        if self.retries.is_empty() {
+            self.retries.back_off.at = None;
+        }
+        moved
+    }
+
+    fn retry_in_place(&mut self) {
+        if !self.retries.back_off.is_over(self.now) {
+            return;
+        }
+        for number in std::mem::take(&mut self.retries.waiting) {
+            let write = self.writes.remove(number);
+            self.end_group_data(write.group);
+            self.send_pieces(write, Class::Log);
+        }
+    }
+
+    fn retry(&mut self, number: usize) {
+        if self.writes.get(number).tries >= WRITE_TRIES {
+            return self.fail_cache();
+        }
+        let write = self.writes.remove(number);
+        let mut again = Vec::new();
+        for (first, slots, payload) in &write.pieces {
+            for i in 0..*slots {
+                let slot = Slot { set: first.set, slot: first.slot + i };
+                if !self.sets.is_live(slot) {
+                    continue;
+                }
+                let entry = self.sets.entry(slot, |block| self.full(block));
+                if self.sets.is_dirty(slot) {
+                    let payload = payload.slice(u64::from(i) * self.block_atoms(), self.block_atoms());
+                    again.push(Piece { block: entry.block, blocks: 1, payload, valid: Some(entry.valid) });
+                } else {
+                    self.kill_slot(slot);
+                }
+            }
+        }
+        let writes = self.put(Stream::Client, true, again, write.request, write.tries + 1);
+        if let Some(request) = write.request
+            && let Stage::Writing(writing) = &mut self.requests.get_mut(request).stage
+        {
+            writing.unwritten += writes;
+            writing.group = self.journal.group();
+        }
+        self.journal.join_newest(write.group);
+        self.end_data(&write);
+        // Whoever waits for the first group waits for this one now.
+        let group = self.close_group();
+        self.flushes.want(group);
+    }
+
+    /// After a failed flush: everything pinned that was written goes out again, same bytes, same slots.
+    pub(super) fn rewrite_pins(&mut self) {
+        let pins: Vec<_> = self.window.written_pins().cloned().collect();
+        for pin in pins {
+            let pieces = vec![(pin.first, pin.slots, pin.payload)];
+            self.window.unwritten(pin.first);
+            self.send_pieces(DataWrite { pieces, request: None, group: pin.group, tries: 0 }, Class::Log);
+        }
+    }
+
+    /// It went to a device whose flush has failed since: it is written again.
+    pub(super) fn repeat_data(&mut self, write: usize) {
+        let write = self.writes.remove(write);
+        self.sets.get_mut(write.pieces[0].0.set).pins -= 1;
+        self.end_group_data(write.group);
+        self.send_pieces(write, Class::Log);
+    }
+
+    /// The SSD takes no writes any more: nothing new is promised, and every write and flush that waits fails.
+    pub(super) fn fail_cache(&mut self) {
+        self.cache_failed = true;
+        self.retries.waiting.clear();
+        let mut failed: Vec<usize> = self.writes.iter().filter_map(|(_, write)| write.request).collect();
+        failed.sort_unstable();
+        failed.dedup();
+        for number in failed {
+            for write in self.writes_of(number) {
+                self.writes.get_mut(write).request = None;
+            }
+            self.answer(number, Err(RequestError::Io));
+        }
+        self.flushes_fail();
+    }
+
+    fn writes_of(&self, request: usize) -> Vec<usize> {
+        self.writes.iter().filter(|(_, write)| write.request == Some(request)).map(|(place, _)| place).collect()
+    }
+}
