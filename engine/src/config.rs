@@ -38,10 +38,34 @@ pub struct Config {
     pub bytes_max: u64,
     /// Keep what was read from the origin. Default true.
     pub fill: bool,
+    /// What is kept of writes. Default read-write.
+    pub allocation: Allocation,
+    /// What a write does when no set is free. Default: it waits.
+    pub when_full: WhenFull,
     /// Recover, report and stop before the first write (`tidegate check`). Default false.
     pub check: bool,
     /// A deliberate bug, for tests that must find it. Always `None` in production: no configuration file can name it.
     pub canary: Option<Canary>,
+}
+
+/// What the cache allocates slots for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Allocation {
+    /// Reads and writes (paper 000's R/W cache).
+    #[default]
+    ReadWrite,
+    /// Read misses only: writes go through to the origin, and what the cache holds of their blocks dies.
+    ReadOnly,
+}
+
+/// What becomes of a write for which no set is free and none can be dropped.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WhenFull {
+    /// It waits until destaging has freed one.
+    #[default]
+    Wait,
+    /// It goes through to the origin (paper 000).
+    Through,
 }
 
 /// Deliberate bugs (tests only): a net that catches nothing proves nothing.
@@ -59,16 +83,19 @@ pub enum Canary {
     CutNotWritten,
     /// A fill is kept although its block was written meanwhile.
     FillWithoutTicket,
+    /// A through write kills the clean copies of its blocks only when the origin has been written.
+    KillAfterOriginWrite,
 }
 
 impl Canary {
-    pub const ALL: [Canary; 6] = [
+    pub const ALL: [Canary; 7] = [
         Canary::RecordBeforeData,
         Canary::ReuseTooEarly,
         Canary::FlushDoesNotWait,
         Canary::DestageBeforeDurable,
         Canary::CutNotWritten,
         Canary::FillWithoutTicket,
+        Canary::KillAfterOriginWrite,
     ];
 }
 
@@ -91,12 +118,19 @@ impl Config {
             requests_max: 1024,
             bytes_max: 256 << 20,
             fill: true,
+            allocation: Allocation::ReadWrite,
+            when_full: WhenFull::Wait,
             check: false,
             canary: None,
             origin: [0; 16],
             geometry,
             format,
         }
+    }
+
+    /// May a write go past the log to the origin?
+    pub fn writes_through(&self) -> bool {
+        self.allocation == Allocation::ReadOnly || self.when_full == WhenFull::Through
     }
 
     /// Bytes of one journal group at most: a sixteenth of the ring.

@@ -6,6 +6,7 @@ use crate::back::fault::Rates;
 use crate::chance::{Chance, mix};
 use crate::front::load::Mix;
 use tidegate_engine::cache::format::{FormatId, Geometry};
+use tidegate_engine::config::{Allocation, WhenFull};
 use tidegate_engine::op::Limits;
 use tidegate_engine::time::Duration;
 use tidegate_engine::{Canary, Config};
@@ -141,7 +142,16 @@ fn draw_config(chance: &mut Chance, geometry: Geometry, seed: u64) -> Config {
     config.requests_max = chance.spread(1, 128) as usize;
     config.bytes_max = chance.spread(4 << 20, 64 << 20);
     config.fill = !chance.one_in(6);
+    (config.allocation, config.when_full) = draw_through(seed);
     config
+}
+
+/// Writes past the log in a third of the runs. A stream of its own: the other runs stay what they were.
+fn draw_through(seed: u64) -> (Allocation, WhenFull) {
+    let chance = &mut Chance::new(seed, "through");
+    let when_full = if chance.one_in(3) { WhenFull::Through } else { WhenFull::Wait };
+    let allocation = if when_full == WhenFull::Through && chance.one_in(2) { Allocation::ReadOnly } else { Allocation::ReadWrite };
+    (allocation, when_full)
 }
 
 fn draw_limits(chance: &mut Chance, geometry: &Geometry) -> [Limits; 2] {

@@ -19,6 +19,7 @@ use crate::payload::Payload;
 use crate::probe::GateState;
 use crate::time::{Duration, Instant};
 
+use super::origin::Writer;
 use super::{Ended, Engine, Owner, joined};
 
 /// Atoms of one origin write: 1 MiB.
@@ -57,6 +58,10 @@ impl<P> Default for Destage<P> {
 impl<P> Destage<P> {
     pub fn is_idle(&self) -> bool {
         self.batch.is_none()
+    }
+    /// The batch that runs may write there, or has.
+    pub fn touches(&self, span: Span) -> bool {
+        self.batch.as_ref().is_some_and(|batch| batch.pieces.iter().any(|piece| piece.span.overlaps(span)))
     }
 }
 
@@ -242,7 +247,9 @@ impl<P: Payload> Engine<P> {
 
     fn may_destage(&self, block: Block, slot: Slot) -> bool {
         let durable = !self.window.holds(slot) || self.has_canary(Canary::DestageBeforeDurable);
-        self.sets.is_dirty(slot) && durable && !self.ranges.is_zeroed(block)
+        let span = self.config.geometry.block_span(block);
+        let newer = self.through.covers(block, 1) || self.origin.is_written(span);
+        self.sets.is_dirty(slot) && durable && !self.ranges.is_zeroed(block) && !newer
     }
 
     /// Adds the valid atoms of one slot to the batch, joining the piece before it where the origin is contiguous.
@@ -399,7 +406,7 @@ impl<P: Payload> Engine<P> {
     fn write_piece(&mut self, number: usize) {
         let piece = &self.destage.batch.as_ref().expect("a batch runs").pieces[number];
         let span = piece.span;
-        if self.origin.is_read(span) {
+        if self.origin.is_read(span) || self.origin.is_written(span) {
             return;
         }
         let (action, owner, voided) = match &piece.what {
@@ -411,7 +418,7 @@ impl<P: Payload> Engine<P> {
                 (Action::Zero(Zone::Origin, span, *hole), Owner::DestageZero { piece: number }, Some((*block, *blocks)))
             }
         };
-        self.origin.begin_write(number, span);
+        self.origin.begin_write(Writer::Destage, span);
         let (block, blocks) = voided.unwrap_or(self.blocks_of(span));
         self.tickets.void(block, blocks);
         self.piece(number).state = State::Writing;
@@ -455,13 +462,14 @@ impl<P: Payload> Engine<P> {
         batch.flushing = false;
         batch.flushed = true;
         if result.is_err() {
-            batch.void = true;
-            batch.failed = true;
+            // It may have dropped what went through as well.
+            self.origin_changed();
         }
     }
 
     /// The origin went away, or another incarnation came back: what this batch wrote may be forgotten.
     pub(super) fn origin_changed(&mut self) {
+        self.through.forget();
         if let Some(batch) = &mut self.destage.batch {
             batch.void = true;
             batch.failed = true;
@@ -490,7 +498,7 @@ impl<P: Payload> Engine<P> {
         for &(slot, _) in &batch.slots {
             self.sets.get_mut(slot.set).pins -= 1;
         }
-        self.origin.end_writes();
+        self.origin.end_writes(Writer::Destage);
         self.unpark_reads();
         if batch.failed {
             let wait = Duration((RETRY_FIRST.0 << self.destage.failures_in_a_row.min(16)).min(RETRY_LAST.0));

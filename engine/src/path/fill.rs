@@ -88,7 +88,8 @@ impl<P: Payload> Engine<P> {
         } else {
             self.index.lookup(block, blocks, &mut runs);
         }
-        for run in runs.into_iter().filter(|run| run.slot.is_none()) {
+        runs.retain(|run| run.slot.is_none() && !self.through.covers(run.block, run.blocks));
+        for run in runs {
             let skip = run.block.0 * self.block_atoms() - span.start;
             let payload = payload.slice(skip, run.blocks * self.block_atoms());
             self.counters.filled_blocks += run.blocks;

@@ -177,7 +177,10 @@ impl<P: Payload> Engine<P> {
         }
         let span = self.requests.get(number).request.span;
         let (block, blocks) = self.blocks_of(span);
-        if blocks > self.blocks_max() && matches!(self.requests.get(number).request.command, Command::Write { .. }) {
+        let data = self.data_spans(number);
+        let data_blocks: u64 = data.iter().map(|&part| self.blocks_of(part).1).sum();
+        let through = self.goes_through(number, data_blocks);
+        if !through && blocks > self.blocks_max() && matches!(self.requests.get(number).request.command, Command::Write { .. }) {
             self.answer(number, Err(RequestError::NoSpace));
             return Placing::Placed;
         }
@@ -185,9 +188,8 @@ impl<P: Payload> Engine<P> {
         if self.locks.iter().any(overlaps) {
             return Placing::Blocked("lock");
         }
-        let data = self.data_spans(number);
-        let data_blocks: u64 = data.iter().map(|&part| self.blocks_of(part).1).sum();
-        if let Some(reason) = self.lacks_room(number, data_blocks) {
+        let lacks = if through { self.lacks_room_through(blocks) } else { self.lacks_room(number, data_blocks) };
+        if let Some(reason) = lacks {
             return Placing::Blocked(reason);
         }
         let merged = self.locks.iter().any(|lock| lock.request == number);
@@ -195,7 +197,12 @@ impl<P: Payload> Engine<P> {
             self.locks.push(Lock { request: number, block, blocks });
             return Placing::Merging;
         }
-        self.place_now(number, &data, data_blocks);
+        if through {
+            let pieces = self.pieces_of(number, &data);
+            self.begin_through(number, pieces);
+        } else {
+            self.place_now(number, &data, data_blocks);
+        }
         Placing::Placed
     }
 
@@ -260,7 +267,9 @@ impl<P: Payload> Engine<P> {
                     continue;
                 }
                 let mut edge = Edge { block, contents: None, valid: mask, source: None, failures: 0 };
-                if let Some(slot) = self.index.get(block)
+                if let Some((contents, valid)) = self.passed_contents(block) {
+                    edge = self.merge(number, edge, Some((contents, valid)));
+                } else if let Some(slot) = self.index.get(block)
                     && !mask.contains(self.valid_atoms(slot, block))
                 {
                     match self.window.get(slot, 1) {
@@ -387,15 +396,14 @@ impl<P: Payload> Engine<P> {
     fn place_now(&mut self, number: usize, data: &[Span], data_blocks: u64) {
         self.begin_group_for(data_blocks + 2);
         self.locks.retain(|lock| lock.request != number);
-        let stage = std::mem::replace(&mut self.requests.get_mut(number).stage, Stage::Waiting);
-        let Stage::Writing(mut writing) = stage else { panic!("edges are merged before a write is placed") };
-        let edges = std::mem::take(&mut writing.edges);
-        let mut pieces = Vec::new();
-        for &span in data {
-            self.counters.written_atoms += span.atoms;
-            self.cut_pieces(number, span, &edges, &mut pieces);
+        let pieces = self.pieces_of(number, data);
+        self.counters.written_atoms += data.iter().map(|span| span.atoms).sum::<u64>();
+        for piece in &pieces {
+            self.through.pages.remove(piece.block, piece.blocks);
         }
         self.place_range(number);
+        let stage = std::mem::replace(&mut self.requests.get_mut(number).stage, Stage::Waiting);
+        let Stage::Writing(mut writing) = stage else { panic!("edges are merged before a write is placed") };
         writing.unwritten = self.put(Stream::Client, true, pieces, Some(number), 0);
         // A TRIM of no whole block leaves nothing to be made durable.
         writing.group = if self.journal.is_group_empty() { 0 } else { self.journal.group() };
@@ -404,6 +412,16 @@ impl<P: Payload> Engine<P> {
         if landed {
             self.landed(number);
         }
+    }
+
+    /// What a merged request writes as data.
+    fn pieces_of(&mut self, number: usize, data: &[Span]) -> Vec<Piece<P>> {
+        let edges = std::mem::take(&mut self.merging(number).edges);
+        let mut pieces = Vec::new();
+        for &span in data {
+            self.cut_pieces(number, span, &edges, &mut pieces);
+        }
+        pieces
     }
 
     /// Cuts one span into whole blocks and merged edges, in order.
