@@ -416,6 +416,7 @@ fn reason_name(gate: GateState) -> Option<&'static str> {
         GateState::Destage(DestageReason::Age) => Some("age"),
         GateState::Destage(DestageReason::NoFreeSet) => Some("no-free-set"),
         GateState::Destage(DestageReason::Drain) => Some("drain"),
+        GateState::Destage(DestageReason::BelowFloor) => Some("below-floor"),
     }
 }
 

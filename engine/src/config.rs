@@ -36,10 +36,12 @@ pub struct Config {
     pub requests_max: usize,
     /// Payload bytes of admitted requests. Default 256 MiB.
     pub bytes_max: u64,
-    /// Keep what was read from the origin. Default true.
-    pub fill: bool,
+    /// When what was read from the origin is kept. Default behind the reply.
+    pub fill: Fill,
     /// What is kept of writes. Default read-write.
     pub allocation: Allocation,
+    /// When dirty blocks go home. Default ours.
+    pub gate: GateKind,
     /// What a write does when no set is free. Default: it waits.
     pub when_full: WhenFull,
     /// Recover, report and stop before the first write (`tidegate check`). Default false.
@@ -56,6 +58,30 @@ pub enum Allocation {
     ReadWrite,
     /// Read misses only: writes go through to the origin, and what the cache holds of their blocks dies.
     ReadOnly,
+}
+
+/// When what was read from the origin is written to the cache.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Fill {
+    /// Never.
+    Off,
+    /// Behind the reply, from the same buffer.
+    #[default]
+    Behind,
+    /// The reply waits for it (paper 000). The origin is read in pieces of 256 KiB, so that reading and filling overlap.
+    BeforeReply,
+}
+
+/// When dirty blocks go home (`gate`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum GateKind {
+    /// When the volume is idle, or for a reason that cannot wait; in one sweep over the volume.
+    #[default]
+    Ours,
+    /// Paper 000, NEW: when the volume is idle and free sets are below the floor; four sets at once.
+    New,
+    /// Paper 000, OLD: as soon as free sets are below the floor; one set at a time.
+    Old,
 }
 
 /// What becomes of a write for which no set is free and none can be dropped.
@@ -117,8 +143,9 @@ impl Config {
             flush_age: Duration::from_secs(1),
             requests_max: 1024,
             bytes_max: 256 << 20,
-            fill: true,
+            fill: Fill::Behind,
             allocation: Allocation::ReadWrite,
+            gate: GateKind::Ours,
             when_full: WhenFull::Wait,
             check: false,
             canary: None,

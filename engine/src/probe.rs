@@ -120,6 +120,8 @@ pub enum GateState {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DestageReason {
+    /// Free sets are below the floor, and the gate does not wait (paper 000, OLD).
+    BelowFloor,
     Idle,
     HighMark,
     Age,

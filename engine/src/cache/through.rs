@@ -119,7 +119,15 @@ impl<P: Payload> Pages<P> {
     }
     /// The origin may have forgotten everything that was not flushed.
     pub fn forget(&mut self) {
-        self.pages.values_mut().filter(|page| matches!(page.state, State::Written(_))).for_each(|page| page.state = State::Unwritten);
+        self.spoil(Block(0), u64::MAX);
+    }
+    /// The origin may hold something else of these blocks than their pages.
+    pub fn spoil(&mut self, block: Block, blocks: u64) {
+        let end = block.0.saturating_add(blocks);
+        let pages = self.pages.range_mut(..end).filter(|(first, page)| **first + page.blocks > block.0);
+        for (_, page) in pages.filter(|(_, page)| matches!(page.state, State::Written(_))) {
+            page.state = State::Unwritten;
+        }
     }
 
     /// Blocks that a flush covers which was handed out at `mark`.

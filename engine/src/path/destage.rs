@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 use crate::block::{Block, Slot, Span};
 use crate::cache::format::journal::Record;
-use crate::cache::format::{Bits, RangeKind};
+use crate::cache::format::{Bits, RangeKind, SetState};
 use crate::config::Canary;
 use crate::gate::View;
 use crate::op::{Action, Answer, Class, DeviceError, DeviceId, Hole, Zone};
@@ -69,6 +69,8 @@ struct Batch<P> {
     pieces: Vec<Piece<P>>,
     /// Slots that the batch cleans if their pieces end well, with the block each holds.
     slots: Vec<(Slot, Block)>,
+    /// Sets that are freed when they are clean.
+    leaving: Vec<u32>,
     flushing: bool,
     /// The flush that covers every piece has succeeded.
     flushed: bool,
@@ -151,7 +153,9 @@ impl<P: Payload> Engine<P> {
         let state = self.gate.decide(self.view());
         let may_run = matches!(state, GateState::Destage(_));
         if self.destage.batch.is_some() {
-            return self.advance_batch(may_run);
+            // A set that has begun to leave leaves (paper 000, figure 7).
+            let leaving = self.destage.batch.as_ref().is_some_and(|batch| !batch.leaving.is_empty());
+            return self.advance_batch(may_run || leaving);
         }
         let waits = self.destage.retry_at.is_some_and(|at| at > self.now);
         if may_run && !waits && !self.cache_failed {
@@ -185,8 +189,13 @@ impl<P: Payload> Engine<P> {
 
     /// The next batch of the sweep: from the cursor to the end of the volume, then from its start.
     fn choose(&mut self) -> Batch<P> {
-        let mut batch = Batch { pieces: Vec::new(), slots: Vec::new(), flushing: false, flushed: false, void: false, failed: false };
+        let (pieces, slots, leaving) = (Vec::new(), Vec::new(), Vec::new());
+        let mut batch = Batch { pieces, slots, leaving, flushing: false, flushed: false, void: false, failed: false };
         self.choose_ranges(&mut batch);
+        if let Some(sets) = self.gate.sets_at_once() {
+            self.choose_sets(&mut batch, sets);
+            return batch;
+        }
         let start = self.destage.cursor;
         let mut atoms = 0;
         self.choose_slots(&mut batch, start, None, &mut atoms);
@@ -241,6 +250,35 @@ impl<P: Payload> Engine<P> {
                         *atoms += self.add_slot(batch, block, slot);
                     }
                 }
+            }
+        }
+    }
+
+    /// The least recently used dirty sets, as many as the floor lacks and at most `most`: each leaves as a whole.
+    fn choose_sets(&self, batch: &mut Batch<P>, most: u32) {
+        let lacking = self.config.free_floor.saturating_sub(self.sets.free_count() + self.sets.dying_count());
+        let is_ready = |&set: &u32| self.sets.get(set).dirty_count > 0 && self.sets.get(set).state == SetState::Sealed;
+        batch.leaving = self.sets.by_age().filter(is_ready).take(lacking.min(most) as usize).collect();
+        let mut slots: Vec<(Block, Slot)> = Vec::new();
+        for &set in &batch.leaving {
+            let of_set = self.sets.get(set).live.iter().map(|slot| Slot { set, slot });
+            slots.extend(of_set.map(|slot| (self.sets.entry(slot, |block| self.full(block)).block, slot)));
+        }
+        slots.sort_unstable();
+        for (block, slot) in slots {
+            if self.may_destage(block, slot) {
+                self.add_slot(batch, block, slot);
+            }
+        }
+    }
+
+    /// Frees the sets that a batch was to empty, unless something in them is dirty again.
+    fn let_leave(&mut self, leaving: &[u32]) {
+        for &set in leaving {
+            let (state, live) = (self.sets.get(set).state, self.sets.get(set).live.clone());
+            if state == SetState::Sealed && !live.is_empty() && self.sets.get(set).dirty_count == 0 && self.journal_has_room(1) {
+                self.kill_slots(set, live);
+                self.counters.dropped_sets += 1;
             }
         }
     }
@@ -494,6 +532,7 @@ impl<P: Payload> Engine<P> {
         } else {
             self.unzero(&batch);
             self.clean(&batch);
+            self.let_leave(&batch.leaving);
         }
         for &(slot, _) in &batch.slots {
             self.sets.get_mut(slot.set).pins -= 1;

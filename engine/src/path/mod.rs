@@ -173,7 +173,7 @@ impl<P: Payload> Engine<P> {
             ranges: Ranges::default(),
             window: Window::new(geometry.block_atoms),
             journal: Journal::new(geometry, config.format, 1, 1, 0, Vec::new()),
-            gate: Gate::new(config.free_floor, config.reserve, config.dirty_high, config.wait, config.max_dirty_age),
+            gate: Gate::new(config.gate, config.free_floor, config.reserve, config.dirty_high, config.wait, config.max_dirty_age),
             queues: [Noop::new(limits[0].depth), Noop::new(limits[1].depth)],
             owners: Slab::default(),
             next_serial: 0,

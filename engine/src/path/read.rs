@@ -8,6 +8,7 @@
 use crate::block::{Atoms, Block, Slot, Span};
 use crate::cache::index::Run;
 use crate::cache::through::Page;
+use crate::config::Fill;
 use crate::op::{Action, Answer, Class, DeviceError, DeviceId, OpId, Zone};
 use crate::payload::Payload;
 use crate::queue::Queue;
@@ -16,13 +17,15 @@ use crate::request::{Outcome, RequestError};
 use super::origin::FirstFlush;
 use super::{Active, Ended, Engine, Owner, Stage, joined};
 
+/// Atoms of one read of the origin whose fill the reply waits for: 256 KiB.
+const PIECE_ATOMS: u64 = 512;
 /// Tries of the origin's first flush.
 const FLUSH_TRIES: u32 = 3;
 
 #[derive(Default)]
 pub(super) struct Reading<P> {
     parts: Vec<Part<P>>,
-    /// Parts without contents yet.
+    /// Parts without contents yet, and fills that the reply waits for.
     left: u32,
     failed: bool,
 }
@@ -221,7 +224,7 @@ impl<P: Payload> Engine<P> {
     }
 
     fn origin_parts(&mut self, span: Span, parts: &mut Vec<Part<P>>) {
-        let most = self.limits[1].op_atoms;
+        let most = if self.config.fill == Fill::BeforeReply { PIECE_ATOMS } else { self.limits[1].op_atoms };
         let mut rest = span;
         while !rest.is_empty() {
             let room = match parts.last() {
@@ -333,6 +336,12 @@ impl<P: Payload> Engine<P> {
                 self.queues[1].done();
                 self.origin.end_read(op);
                 match result {
+                    Ok(answer) if self.config.fill == Fill::BeforeReply => {
+                        let payload = joined(answer);
+                        let writes = self.fill_before_reply(number, span, &payload);
+                        self.reading(number).parts[place].source = Source::Ready(payload);
+                        self.reading(number).left += writes;
+                    }
                     Ok(answer) => self.reading(number).parts[place].source = Source::Fetched(joined(answer)),
                     Err(_) => self.reading(number).failed = true,
                 }
@@ -412,6 +421,12 @@ impl<P: Payload> Engine<P> {
         }
         let parts = self.look_up(span, false);
         self.add_parts(number, parts);
+    }
+
+    /// A fill that the reply waits for has ended.
+    pub(super) fn filled(&mut self, number: usize) {
+        self.reading(number).left -= 1;
+        self.finish_read(number);
     }
 
     fn finish_read(&mut self, number: usize) {

@@ -355,7 +355,10 @@ impl<P: Payload> Engine<P> {
                 return self.through.back_off(self.now);
             }
             Some(error) => {
-                // Any part of it may have landed; what the cache has of these blocks is dirty and shadows it.
+                // Any part of it may have landed. What the cache has of these blocks is dirty and shadows it; older pages do, and are
+                // written again.
+                let (block, blocks) = self.blocks_of(self.requests.get(number).request.span);
+                self.through.pages.spoil(block, blocks);
                 self.unlock(number);
                 let error = if error == DeviceError::NoSpace { RequestError::NoSpace } else { RequestError::Io };
                 return self.answer(number, Err(error));

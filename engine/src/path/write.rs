@@ -612,10 +612,15 @@ impl<P: Payload> Engine<P> {
     fn end_data(&mut self, write: &DataWrite<P>) {
         self.end_group_data(write.group);
         if let Some(number) = write.request {
-            let Stage::Writing(writing) = &mut self.requests.get_mut(number).stage else { panic!("a data write belongs to a write") };
-            writing.unwritten -= 1;
-            if writing.unwritten == 0 {
-                self.landed(number);
+            match &mut self.requests.get_mut(number).stage {
+                Stage::Writing(writing) => {
+                    writing.unwritten -= 1;
+                    if writing.unwritten == 0 {
+                        self.landed(number);
+                    }
+                }
+                Stage::Reading(_) => self.filled(number),
+                Stage::Waiting | Stage::Through(_) | Stage::Querying(_) | Stage::Promised => panic!("a data write belongs to a write"),
             }
         }
     }
@@ -717,10 +722,15 @@ impl<P: Payload> Engine<P> {
         failed.sort_unstable();
         failed.dedup();
         for number in failed {
-            for write in self.writes_of(number) {
+            let writes = self.writes_of(number);
+            for &write in &writes {
                 self.writes.get_mut(write).request = None;
             }
-            self.answer(number, Err(RequestError::Io));
+            if matches!(self.requests.get(number).stage, Stage::Reading(_)) {
+                writes.iter().for_each(|_| self.filled(number));
+            } else {
+                self.answer(number, Err(RequestError::Io));
+            }
         }
         self.flushes_fail();
     }
