@@ -11,3 +11,4 @@ mod main_job;
 mod restart;
 mod rot;
 mod stop;
+mod through;

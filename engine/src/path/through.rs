@@ -219,24 +219,25 @@ impl<P: Payload> Engine<P> {
             self.through.retry_at = None;
         }
         let mut moved = false;
-        if self.through.retry_at.is_none() {
-            for number in std::mem::take(&mut self.through.waiting) {
-                if self.cache_failed {
-                    self.unlock(number);
-                    self.answer(number, Err(RequestError::Io));
-                    moved = true;
-                } else if self.stopping {
-                    // Never acknowledged.
-                    self.unlock(number);
-                    self.answer(number, Err(RequestError::Shutdown));
-                } else if !self.start_through(number) {
-                    self.through.waiting.push(number);
-                }
+        for number in std::mem::take(&mut self.through.waiting) {
+            if self.cache_failed || self.stopping {
+                // Never acknowledged.
+                let error = if self.cache_failed { RequestError::Io } else { RequestError::Shutdown };
+                self.unlock(number);
+                self.answer(number, Err(error));
+                moved = true;
+            } else if !self.may_try() || !self.start_through(number) {
+                self.through.waiting.push(number);
             }
-            self.rewrite_pages_through();
-            self.pump_through_flush();
         }
+        self.rewrite_forgotten();
+        self.pump_through_flush();
         moved | self.release_pages()
+    }
+
+    /// May a write to the origin start? After a failure one at a time tries whether it is back.
+    fn may_try(&self) -> bool {
+        self.through.retry_at.is_none() && (self.through.failures_in_a_row == 0 || self.through.writes.is_empty())
     }
 
     fn start_through(&mut self, number: usize) -> bool {
@@ -386,8 +387,10 @@ impl<P: Payload> Engine<P> {
     }
 
     /// Writes again what the origin may have forgotten.
-    fn rewrite_pages_through(&mut self) {
-        while let Some(block) = self.through.pages.next_unwritten() {
+    fn rewrite_forgotten(&mut self) {
+        while self.may_try()
+            && let Some(block) = self.through.pages.next_unwritten()
+        {
             let page = self.through.pages.get_mut(block).expect("found just now");
             let Page { blocks, payload, valid, .. } = page.clone();
             if self.is_origin_busy(block, blocks) {
@@ -438,7 +441,12 @@ impl<P: Payload> Engine<P> {
     /// Flushes the origin when somebody waits for it, much is pinned, or a page is old.
     fn pump_through_flush(&mut self) {
         let through = &self.through;
-        if through.flush.is_some() || through.pages.is_empty() || !through.pages.are_written() || through.flushed >= through.pages.mark() {
+        if through.flush.is_some()
+            || through.retry_at.is_some()
+            || through.pages.is_empty()
+            || !through.pages.are_written()
+            || through.flushed >= through.pages.mark()
+        {
             return;
         }
         let half = through.pages.atoms() * crate::block::ATOM_BYTES * 2 >= self.config.window_bytes;
