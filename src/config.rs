@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use tidegate_daemon::front::nbd::Address;
 use tidegate_daemon::volume::Knobs;
+use tidegate_engine::config;
 use tidegate_engine::time::Duration;
 
 use crate::units;
@@ -66,6 +67,24 @@ struct Log {
     window: Option<Size>,
     flush_age: Option<Span>,
     fill: Option<bool>,
+    allocation: Option<Allocation>,
+    when_full: Option<WhenFull>,
+}
+
+/// As the file says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Allocation {
+    ReadWrite,
+    ReadOnly,
+}
+
+/// As the file says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum WhenFull {
+    Wait,
+    Through,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -241,6 +260,14 @@ impl File {
             window: self.log.window.map(|size| size.0),
             flush_age: self.log.flush_age.map(|span| span.0),
             fill: self.log.fill,
+            allocation: self.log.allocation.map(|allocation| match allocation {
+                Allocation::ReadWrite => config::Allocation::ReadWrite,
+                Allocation::ReadOnly => config::Allocation::ReadOnly,
+            }),
+            when_full: self.log.when_full.map(|when_full| match when_full {
+                WhenFull::Wait => config::WhenFull::Wait,
+                WhenFull::Through => config::WhenFull::Through,
+            }),
             requests: self.limits.requests.map(|count| count.0),
             bytes: self.limits.bytes.map(|size| size.0),
         }
@@ -317,6 +344,10 @@ const KNOBS: &str = r#"[gate]
 #flush_age = "1s"
 # Keep in the cache what was read from the origin.
 #fill = true
+# "read-write", or "read-only": writes go to the origin, and only what was read is kept.
+#allocation = "read-write"
+# What a write does when no set is free: "wait" until destaging has freed one, or go "through" to the origin.
+#when_full = "wait"
 
 [limits]
 # Requests of all clients worked on at once; more wait in their sockets.
@@ -342,6 +373,15 @@ mod tests {
     fn the_first_file_says_only_defaults() {
         let file = check(first_file(None, None, None).as_bytes()).unwrap();
         assert_eq!(file, File::default());
+    }
+
+    #[test]
+    fn what_becomes_of_writes_is_named_in_words() {
+        let file = check(b"[log]\nallocation = \"read-only\"\nwhen_full = \"through\"\n").unwrap();
+        let knobs = file.knobs();
+        assert_eq!((knobs.allocation, knobs.when_full), (Some(config::Allocation::ReadOnly), Some(config::WhenFull::Through)));
+        let error = check(b"[log]\n\nwhen_full = \"panic\"\n").unwrap_err();
+        assert!(error.contains("config.toml:3") && error.contains("through"), "{error}");
     }
 
     #[test]

@@ -13,3 +13,4 @@ mod restart;
 mod rot;
 mod slow_origin;
 mod stop;
+mod through;

@@ -350,6 +350,7 @@ pub fn status_json(snapshot: &Snapshot) -> Value {
             "reads": c.reads, "writes": c.writes, "flushes": c.flushes, "trims": c.trims,
             "read_bytes": c.read_atoms * 512, "written_bytes": c.written_atoms * 512,
         },
+        "through": { "blocks": c.through_blocks, "logged_blocks": c.through_logged_blocks, "origin_flushes": c.through_flushes },
         "fills": { "kept_blocks": c.filled_blocks, "void_blocks": c.fill_void_blocks, "no_room_blocks": c.fill_no_room_blocks },
         "destage": {
             "blocks": c.destaged_blocks, "batches": c.destage_batches, "failures": c.destage_failures,
@@ -416,6 +417,7 @@ fn reason_name(gate: GateState) -> Option<&'static str> {
         GateState::Destage(DestageReason::Age) => Some("age"),
         GateState::Destage(DestageReason::NoFreeSet) => Some("no-free-set"),
         GateState::Destage(DestageReason::Drain) => Some("drain"),
+        GateState::Destage(DestageReason::BelowFloor) => Some("below-floor"),
     }
 }
 

@@ -11,6 +11,7 @@ use std::path::PathBuf;
 
 use tidegate_engine::block::ATOM_BYTES;
 use tidegate_engine::cache::format::Superblock;
+use tidegate_engine::config::{Allocation, Fill, WhenFull};
 use tidegate_engine::op::{Answer, Done, Op};
 use tidegate_engine::payload::Payload;
 use tidegate_engine::probe::{Phase, Snapshot};
@@ -60,6 +61,8 @@ pub struct Knobs {
     pub window: Option<u64>,
     pub flush_age: Option<Duration>,
     pub fill: Option<bool>,
+    pub allocation: Option<Allocation>,
+    pub when_full: Option<WhenFull>,
     pub requests: Option<usize>,
     /// Bytes.
     pub bytes: Option<u64>,
@@ -84,7 +87,9 @@ impl Knobs {
             destage_atoms: self.destage_batch.map_or(default.destage_atoms, |bytes| bytes / ATOM_BYTES),
             window_bytes: self.window.unwrap_or(default.window_bytes),
             flush_age: self.flush_age.unwrap_or(default.flush_age),
-            fill: self.fill.unwrap_or(default.fill),
+            fill: self.fill.map_or(default.fill, |keep| if keep { Fill::Behind } else { Fill::Off }),
+            allocation: self.allocation.unwrap_or(default.allocation),
+            when_full: self.when_full.unwrap_or(default.when_full),
             requests_max: self.requests.unwrap_or(default.requests_max),
             bytes_max: self.bytes.unwrap_or(default.bytes_max),
             ..default

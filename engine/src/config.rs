@@ -36,12 +36,62 @@ pub struct Config {
     pub requests_max: usize,
     /// Payload bytes of admitted requests. Default 256 MiB.
     pub bytes_max: u64,
-    /// Keep what was read from the origin. Default true.
-    pub fill: bool,
+    /// When what was read from the origin is kept. Default behind the reply.
+    pub fill: Fill,
+    /// What is kept of writes. Default read-write.
+    pub allocation: Allocation,
+    /// When dirty blocks go home. Default ours.
+    pub gate: GateKind,
+    /// What a write does when no set is free. Default: it waits.
+    pub when_full: WhenFull,
     /// Recover, report and stop before the first write (`tidegate check`). Default false.
     pub check: bool,
     /// A deliberate bug, for tests that must find it. Always `None` in production: no configuration file can name it.
     pub canary: Option<Canary>,
+}
+
+/// What the cache allocates slots for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Allocation {
+    /// Reads and writes (paper 000's R/W cache).
+    #[default]
+    ReadWrite,
+    /// Read misses only: writes go through to the origin, and what the cache holds of their blocks dies.
+    ReadOnly,
+}
+
+/// When what was read from the origin is written to the cache.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Fill {
+    /// Never.
+    Off,
+    /// Behind the reply, from the same buffer.
+    #[default]
+    Behind,
+    /// The reply waits for it (paper 000). The origin is read in pieces of 256 KiB, so that reading and filling overlap.
+    BeforeReply,
+}
+
+/// When dirty blocks go home (`gate`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum GateKind {
+    /// When the volume is idle, or for a reason that cannot wait; in one sweep over the volume.
+    #[default]
+    Ours,
+    /// Paper 000, NEW: when the volume is idle and free sets are below the floor; four sets at once.
+    New,
+    /// Paper 000, OLD: as soon as free sets are below the floor; one set at a time.
+    Old,
+}
+
+/// What becomes of a write for which no set is free and none can be dropped.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WhenFull {
+    /// It waits until destaging has freed one.
+    #[default]
+    Wait,
+    /// It goes through to the origin (paper 000).
+    Through,
 }
 
 /// Deliberate bugs (tests only): a net that catches nothing proves nothing.
@@ -59,16 +109,19 @@ pub enum Canary {
     CutNotWritten,
     /// A fill is kept although its block was written meanwhile.
     FillWithoutTicket,
+    /// A through write kills the clean copies of its blocks only when the origin has been written.
+    KillAfterOriginWrite,
 }
 
 impl Canary {
-    pub const ALL: [Canary; 6] = [
+    pub const ALL: [Canary; 7] = [
         Canary::RecordBeforeData,
         Canary::ReuseTooEarly,
         Canary::FlushDoesNotWait,
         Canary::DestageBeforeDurable,
         Canary::CutNotWritten,
         Canary::FillWithoutTicket,
+        Canary::KillAfterOriginWrite,
     ];
 }
 
@@ -90,13 +143,21 @@ impl Config {
             flush_age: Duration::from_secs(1),
             requests_max: 1024,
             bytes_max: 256 << 20,
-            fill: true,
+            fill: Fill::Behind,
+            allocation: Allocation::ReadWrite,
+            gate: GateKind::Ours,
+            when_full: WhenFull::Wait,
             check: false,
             canary: None,
             origin: [0; 16],
             geometry,
             format,
         }
+    }
+
+    /// May a write go past the log to the origin?
+    pub fn writes_through(&self) -> bool {
+        self.allocation == Allocation::ReadOnly || self.when_full == WhenFull::Through
     }
 
     /// Bytes of one journal group at most: a sixteenth of the ring.

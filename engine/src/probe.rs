@@ -19,6 +19,10 @@ pub struct Counters {
     pub filled_blocks: u64,
     pub fill_void_blocks: u64,
     pub fill_no_room_blocks: u64,
+    /// Blocks written past the log to the origin; of these, put into the log after all by a FLUSH; flushes of the origin for them.
+    pub through_blocks: u64,
+    pub through_logged_blocks: u64,
+    pub through_flushes: u64,
     pub destaged_blocks: u64,
     pub destage_batches: u64,
     pub destage_failures: u64,
@@ -182,6 +186,8 @@ pub enum GateState {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DestageReason {
+    /// Free sets are below the floor, and the gate does not wait (paper 000, OLD).
+    BelowFloor,
     Idle,
     HighMark,
     Age,

@@ -6,6 +6,7 @@ use crate::back::fault::Rates;
 use crate::chance::{Chance, mix};
 use crate::front::load::Mix;
 use tidegate_engine::cache::format::{FormatId, Geometry};
+use tidegate_engine::config::{Allocation, Fill, GateKind, WhenFull};
 use tidegate_engine::op::Limits;
 use tidegate_engine::time::Duration;
 use tidegate_engine::{Canary, Config};
@@ -140,8 +141,27 @@ fn draw_config(chance: &mut Chance, geometry: Geometry, seed: u64) -> Config {
     config.flush_age = Duration::from_micros(chance.spread(500, 1_000_000));
     config.requests_max = chance.spread(1, 128) as usize;
     config.bytes_max = chance.spread(4 << 20, 64 << 20);
-    config.fill = !chance.one_in(6);
+    config.fill = if chance.one_in(6) { Fill::Off } else { draw_fill(seed) };
+    (config.allocation, config.when_full) = draw_through(seed);
+    config.gate = draw_gate(seed);
     config
+}
+
+/// Replies that wait for their fill in an eighth of the runs, and a gate of the papers in another.
+fn draw_fill(seed: u64) -> Fill {
+    if Chance::new(seed, "fill").one_in(8) { Fill::BeforeReply } else { Fill::Behind }
+}
+
+fn draw_gate(seed: u64) -> GateKind {
+    Chance::new(seed, "gate").pick(&[GateKind::Ours, GateKind::Ours, GateKind::Ours, GateKind::Ours, GateKind::New, GateKind::Old])
+}
+
+/// Writes past the log in a third of the runs. A stream of its own: the other runs stay what they were.
+fn draw_through(seed: u64) -> (Allocation, WhenFull) {
+    let chance = &mut Chance::new(seed, "through");
+    let when_full = if chance.one_in(3) { WhenFull::Through } else { WhenFull::Wait };
+    let allocation = if when_full == WhenFull::Through && chance.one_in(2) { Allocation::ReadOnly } else { Allocation::ReadWrite };
+    (allocation, when_full)
 }
 
 fn draw_limits(chance: &mut Chance, geometry: &Geometry) -> [Limits; 2] {

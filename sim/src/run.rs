@@ -272,6 +272,10 @@ impl<'a> Run<'a> {
             if snapshot.dirty_slots == 0 && snapshot.drain.is_none_or(|drain| drain.blocks_left == 0) {
                 return Ok(());
             }
+            if snapshot.drain.is_none() {
+                // A cancel that the load had in mind for another one.
+                self.simulation.control(Control::Drain);
+            }
             for _ in 0..16 {
                 self.step()?;
             }

@@ -137,6 +137,8 @@ impl Simulation {
             persisted: false,
             replied: false,
         };
+        scene.oracle.past_the_log = plan.config.writes_through();
+        scene.origin.drops_doomed = plan.config.writes_through();
         if plan.rates[0].settled_only && plan.rates[0] != (Rates { settled_only: true, ..Rates::default() }) {
             scene.cache.watch_settling(plan.config.format);
         }
@@ -469,7 +471,7 @@ impl Scene {
         let done = self.device(device).finish(op);
         let ended = self.cache.ended + self.origin.ended > before;
         self.persisted |= ended;
-        self.oracle.writes_may_fail |= ended && done.result.is_err() && device == DeviceId::Cache;
+        self.oracle.writes_may_fail |= ended && done.result.is_err() && (device == DeviceId::Cache || self.oracle.past_the_log);
         self.tell_harm();
         let now = self.agenda.now();
         if let Some(noted) = self.noted.iter_mut().flatten().find(|noted| noted.id == done.id && noted.ended.is_none()) {

@@ -5,4 +5,5 @@ pub mod index;
 pub mod journal;
 pub mod ranges;
 pub mod sets;
+pub mod through;
 pub mod window;

@@ -9,8 +9,10 @@
 //!   any state ──▶ Destage(Drain | NoFreeSet | HighMark | Age) until its reason is gone: these do not wait for idleness
 //! ```
 //! Source: paper 000, figure 7 (normal, wait, writeback); the reasons besides idleness are ours, because its method starves
-//! if a small request comes every second.
+//! if a small request comes every second. Its two own gates are kept for its experiments: *new*, the machine above and nothing else, and
+//! *old*, which destages the oldest set as soon as free sets are short. Both let whole sets leave, the least recently used ones first.
 
+use crate::config::GateKind;
 use crate::probe::{DestageReason, GateState};
 use crate::time::{Duration, Instant};
 
@@ -35,6 +37,7 @@ pub struct View {
 /// The thresholds, see [`crate::Config`].
 #[derive(Clone, Copy, Debug)]
 pub struct Gate {
+    pub kind: GateKind,
     pub floor: u32,
     pub reserve: u32,
     pub high: u32,
@@ -46,8 +49,16 @@ pub struct Gate {
 }
 
 impl Gate {
-    pub fn new(floor: u32, reserve: u32, high: u32, wait: Duration, max_age: Duration) -> Self {
-        Gate { floor, reserve, high, wait, max_age, state: GateState::Normal, sweep_since: Instant::ZERO }
+    pub fn new(kind: GateKind, floor: u32, reserve: u32, high: u32, wait: Duration, max_age: Duration) -> Self {
+        Gate { kind, floor, reserve, high, wait, max_age, state: GateState::Normal, sweep_since: Instant::ZERO }
+    }
+    /// How many whole sets leave at once, where the paper's gates decide. Otherwise a sweep over the volume takes what is dirty.
+    pub fn sets_at_once(&self) -> Option<u32> {
+        match (self.kind, self.state) {
+            (GateKind::New, GateState::Destage(DestageReason::Idle)) => Some(4),
+            (GateKind::Old, GateState::Destage(DestageReason::BelowFloor)) => Some(1),
+            _ => None,
+        }
     }
     pub fn state(&self) -> GateState {
         self.state
@@ -60,14 +71,23 @@ impl Gate {
     }
 
     fn next(&mut self, view: View) -> GateState {
-        use DestageReason::{Age, Drain, HighMark, Idle, NoFreeSet};
+        use DestageReason::{Age, Drain, HighMark, NoFreeSet};
         if !view.dirty {
             return GateState::Normal;
         }
         if view.drain {
             return GateState::Destage(Drain);
         }
-        if view.starved || view.free <= self.reserve {
+        if view.starved {
+            return GateState::Destage(NoFreeSet);
+        }
+        match self.kind {
+            GateKind::Ours => {}
+            GateKind::New => return self.deferred(view),
+            GateKind::Old if view.free < self.floor && view.oldest_set_dirty => return GateState::Destage(DestageReason::BelowFloor),
+            GateKind::Old => return GateState::Normal,
+        }
+        if view.free <= self.reserve {
             return GateState::Destage(NoFreeSet);
         }
         // Down to nine tenths of the mark, so that it does not flutter.
@@ -82,19 +102,24 @@ impl Gate {
             self.sweep_since = view.now;
             return GateState::Destage(Age);
         }
+        self.deferred(view)
+    }
+
+    /// The paper's machine: below the floor, when the volume is idle.
+    fn deferred(&self, view: View) -> GateState {
         if view.free >= self.floor {
             return GateState::Normal;
         }
         match self.state {
             GateState::Normal if !view.oldest_set_dirty => GateState::Normal,
-            _ if view.now.since(view.last_request) >= self.wait => GateState::Destage(Idle),
+            _ if view.now.since(view.last_request) >= self.wait => GateState::Destage(DestageReason::Idle),
             _ => GateState::Wait,
         }
     }
 
     /// When the decision may change although nothing happens.
     pub fn deadline(&self, view: View) -> Option<Instant> {
-        let age = view.dirty_since.map(|since| since + self.max_age);
+        let age = view.dirty_since.map(|since| since + self.max_age).filter(|_| self.kind == GateKind::Ours);
         match self.state {
             GateState::Wait => Some(age.map_or(view.last_request + self.wait, |age| age.min(view.last_request + self.wait))),
             GateState::Normal => age,
@@ -121,7 +146,10 @@ mod tests {
         }
     }
     fn gate() -> Gate {
-        Gate::new(20, 4, 70, Duration::from_secs(2), Duration::from_secs(600))
+        of_kind(GateKind::Ours)
+    }
+    fn of_kind(kind: GateKind) -> Gate {
+        Gate::new(kind, 20, 4, 70, Duration::from_secs(2), Duration::from_secs(600))
     }
 
     #[test]
@@ -156,6 +184,27 @@ mod tests {
         assert_eq!(gate.decide(late), GateState::Destage(DestageReason::Age));
         assert_eq!(gate.decide(View { dirty_since: Some(Instant(608_000_000_000)), ..late }), GateState::Destage(DestageReason::Age));
         assert_eq!(gate.decide(View { dirty_since: Some(Instant(609_000_000_001)), ..late }), GateState::Normal);
+    }
+
+    #[test]
+    fn the_papers_new_gate_knows_no_reason_but_idleness() {
+        let mut gate = of_kind(GateKind::New);
+        let pressed = View { free: 0, dirty_sets: 100, dirty_since: Some(Instant::ZERO), ..view() };
+        let late = Instant(1_000_000_000_000);
+        assert_eq!(gate.decide(View { now: late, last_request: late, ..pressed }), GateState::Wait);
+        let idle = View { now: late + Duration::from_secs(2), last_request: late, ..pressed };
+        assert_eq!(gate.decide(idle), GateState::Destage(DestageReason::Idle));
+        assert_eq!((gate.sets_at_once(), gate.deadline(idle)), (Some(4), None));
+        assert_eq!(gate.decide(View { starved: true, ..pressed }), GateState::Destage(DestageReason::NoFreeSet));
+        assert_eq!(gate.sets_at_once(), None);
+    }
+
+    #[test]
+    fn the_papers_old_gate_waits_for_nothing() {
+        let mut gate = of_kind(GateKind::Old);
+        assert_eq!(gate.decide(view()), GateState::Normal);
+        assert_eq!(gate.decide(View { free: 19, ..view() }), GateState::Destage(DestageReason::BelowFloor));
+        assert_eq!(gate.decide(View { free: 19, oldest_set_dirty: false, ..view() }), GateState::Normal);
     }
 
     #[test]

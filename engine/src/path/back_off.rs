@@ -31,6 +31,11 @@ impl BackOff {
         self.failures_in_a_row = 0;
     }
 
+    /// The last try failed.
+    pub fn has_failed(&self) -> bool {
+        self.failures_in_a_row > 0
+    }
+
     pub fn is_waiting(&self, now: Instant) -> bool {
         self.at.is_some_and(|at| at > now)
     }

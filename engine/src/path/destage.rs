@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 use crate::block::{Block, Slot, Span};
 use crate::cache::format::journal::Record;
-use crate::cache::format::{Bits, RangeKind};
+use crate::cache::format::{Bits, RangeKind, SetState};
 use crate::config::Canary;
 use crate::gate::View;
 use crate::op::{Action, Answer, Class, DeviceError, DeviceId, Hole, Zone};
@@ -20,6 +20,7 @@ use crate::probe::{GateState, WaitReason};
 use crate::time::{Duration, Instant};
 
 use super::back_off::BackOff;
+use super::origin::Writer;
 use super::{Ended, Engine, Owner, joined};
 
 /// Atoms of one origin write: 1 MiB.
@@ -57,12 +58,18 @@ impl<P> Destage<P> {
     pub fn is_idle(&self) -> bool {
         self.batch.is_none()
     }
+    /// The batch that runs may write there, or has.
+    pub fn touches(&self, span: Span) -> bool {
+        self.batch.as_ref().is_some_and(|batch| batch.pieces.iter().any(|piece| piece.span.overlaps(span)))
+    }
 }
 
 struct Batch<P> {
     pieces: Vec<Piece<P>>,
     /// Slots that the batch cleans if their pieces end well, with the block each holds.
     slots: Vec<(Slot, Block)>,
+    /// Sets that are freed when they are clean.
+    leaving: Vec<u32>,
     flushing: bool,
     /// The flush that covers every piece has succeeded.
     flushed: bool,
@@ -145,7 +152,9 @@ impl<P: Payload> Engine<P> {
         let state = self.gate.decide(self.view());
         let may_run = matches!(state, GateState::Destage(_));
         if self.destage.batch.is_some() {
-            return self.advance_batch(may_run);
+            // A set that has begun to leave leaves (paper 000, figure 7).
+            let leaving = self.destage.batch.as_ref().is_some_and(|batch| !batch.leaving.is_empty());
+            return self.advance_batch(may_run || leaving);
         }
         if may_run && !self.destage.back_off.is_waiting(self.now) && !self.cache_failed {
             if self.journal_has_room(64) {
@@ -178,8 +187,13 @@ impl<P: Payload> Engine<P> {
 
     /// The next batch of the sweep: from the cursor to the end of the volume, then from its start.
     fn choose(&mut self) -> Batch<P> {
-        let mut batch = Batch { pieces: Vec::new(), slots: Vec::new(), flushing: false, flushed: false, void: false, failed: false };
+        let (pieces, slots, leaving) = (Vec::new(), Vec::new(), Vec::new());
+        let mut batch = Batch { pieces, slots, leaving, flushing: false, flushed: false, void: false, failed: false };
         self.choose_ranges(&mut batch);
+        if let Some(sets) = self.gate.sets_at_once() {
+            self.choose_sets(&mut batch, sets);
+            return batch;
+        }
         let start = self.destage.cursor;
         let mut atoms = 0;
         self.choose_slots(&mut batch, start, None, &mut atoms);
@@ -238,9 +252,40 @@ impl<P: Payload> Engine<P> {
         }
     }
 
+    /// The least recently used dirty sets, as many as the floor lacks and at most `most`: each leaves as a whole.
+    fn choose_sets(&self, batch: &mut Batch<P>, most: u32) {
+        let lacking = self.config.free_floor.saturating_sub(self.sets.free_count() + self.sets.dying_count());
+        let is_ready = |&set: &u32| self.sets.get(set).dirty_count > 0 && self.sets.get(set).state == SetState::Sealed;
+        batch.leaving = self.sets.by_age().filter(is_ready).take(lacking.min(most) as usize).collect();
+        let mut slots: Vec<(Block, Slot)> = Vec::new();
+        for &set in &batch.leaving {
+            let of_set = self.sets.get(set).live.iter().map(|slot| Slot { set, slot });
+            slots.extend(of_set.map(|slot| (self.sets.entry(slot, |block| self.full(block)).block, slot)));
+        }
+        slots.sort_unstable();
+        for (block, slot) in slots {
+            if self.may_destage(block, slot) {
+                self.add_slot(batch, block, slot);
+            }
+        }
+    }
+
+    /// Frees the sets that a batch was to empty, unless something in them is dirty again.
+    fn let_leave(&mut self, leaving: &[u32]) {
+        for &set in leaving {
+            let (state, live) = (self.sets.get(set).state, self.sets.get(set).live.clone());
+            if state == SetState::Sealed && !live.is_empty() && self.sets.get(set).dirty_count == 0 && self.journal_has_room(1) {
+                self.kill_slots(set, live);
+                self.counters.dropped_sets += 1;
+            }
+        }
+    }
+
     fn may_destage(&self, block: Block, slot: Slot) -> bool {
         let durable = !self.window.holds(slot) || self.has_canary(Canary::DestageBeforeDurable);
-        self.sets.is_dirty(slot) && durable && !self.ranges.is_zeroed(block)
+        let span = self.config.geometry.block_span(block);
+        let newer = self.through.covers(block, 1) || self.origin.is_written(span);
+        self.sets.is_dirty(slot) && durable && !self.ranges.is_zeroed(block) && !newer
     }
 
     /// Adds the valid atoms of one slot to the batch, joining the piece before it where the origin is contiguous.
@@ -397,7 +442,7 @@ impl<P: Payload> Engine<P> {
     fn write_piece(&mut self, number: usize) {
         let piece = &self.destage.batch.as_ref().expect("a batch runs").pieces[number];
         let span = piece.span;
-        if self.origin.is_read(span) {
+        if self.origin.is_read(span) || self.origin.is_written(span) {
             return;
         }
         let (action, owner, voided) = match &piece.what {
@@ -409,7 +454,7 @@ impl<P: Payload> Engine<P> {
                 (Action::Zero(Zone::Origin, span, *hole), Owner::DestageZero { piece: number }, Some((*block, *blocks)))
             }
         };
-        self.origin.begin_write(number, span);
+        self.origin.begin_write(Writer::Destage, span);
         let (block, blocks) = voided.unwrap_or(self.blocks_of(span));
         self.tickets.void(block, blocks);
         self.piece(number).state = State::Writing;
@@ -453,13 +498,14 @@ impl<P: Payload> Engine<P> {
         batch.flushing = false;
         batch.flushed = true;
         if result.is_err() {
-            batch.void = true;
-            batch.failed = true;
+            // It may have dropped what went through as well.
+            self.origin_changed();
         }
     }
 
     /// The origin went away, or another incarnation came back: what this batch wrote may be forgotten.
     pub(super) fn origin_changed(&mut self) {
+        self.through.forget();
         if let Some(batch) = &mut self.destage.batch {
             batch.void = true;
             batch.failed = true;
@@ -484,11 +530,12 @@ impl<P: Payload> Engine<P> {
         } else {
             self.unzero(&batch);
             self.clean(&batch);
+            self.let_leave(&batch.leaving);
         }
         for &(slot, _) in &batch.slots {
             self.sets.get_mut(slot.set).pins -= 1;
         }
-        self.origin.end_writes();
+        self.origin.end_writes(Writer::Destage);
         self.unpark_reads();
         if batch.failed {
             self.destage.back_off.failed(self.now);

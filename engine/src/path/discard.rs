@@ -89,6 +89,7 @@ impl<P: Payload> Engine<P> {
         }
         self.tickets.void(block, blocks);
         self.touch_range(block, blocks);
+        self.through.pages.remove(block, blocks);
         self.kill_blocks(block, blocks);
         self.journal.push(&Record::Zero { block, blocks, kind });
         self.note_record();

@@ -30,7 +30,7 @@ impl<P: Payload> Engine<P> {
         dropped
     }
 
-    fn victim(&self, urgent: bool) -> Option<u32> {
+    pub(super) fn victim(&self, urgent: bool) -> Option<u32> {
         for number in self.sets.by_age() {
             let set = self.sets.get(number);
             match set.state {

@@ -5,7 +5,7 @@
 
 use crate::block::{Block, Span};
 use crate::cache::sets::Stream;
-use crate::config::Canary;
+use crate::config::{Canary, Fill};
 use crate::payload::Payload;
 
 use super::Engine;
@@ -16,6 +16,12 @@ struct Ticket {
     block: Block,
     blocks: u64,
     void: bool,
+}
+
+impl Ticket {
+    fn touches(&self, block: Block, blocks: u64) -> bool {
+        self.block.0 < block.0 + blocks && block.0 < self.block.0 + self.blocks
+    }
 }
 
 #[derive(Default)]
@@ -30,8 +36,13 @@ impl Tickets {
     /// The blocks changed: what is being read of them must not be kept.
     pub fn void(&mut self, block: Block, blocks: u64) {
         for ticket in &mut self.tickets {
-            ticket.void |= ticket.block.0 < block.0 + blocks && block.0 < ticket.block.0 + ticket.blocks;
+            ticket.void |= ticket.touches(block, blocks);
         }
+    }
+    /// Is what a request has read of these blocks still what the origin holds?
+    pub fn holds(&self, request: usize, block: Block, blocks: u64) -> bool {
+        let concerns = |ticket: &&Ticket| ticket.request == request && ticket.touches(block, blocks);
+        self.tickets.iter().filter(concerns).all(|ticket| !ticket.void)
     }
     /// Forgets the tickets of a request. True: every one of them still holds.
     pub fn withdraw(&mut self, request: usize) -> bool {
@@ -46,11 +57,8 @@ impl Tickets {
 
 impl<P: Payload> Engine<P> {
     pub(super) fn fill(&mut self, number: usize, fetched: Vec<(Span, P)>) {
-        if fetched.is_empty() {
-            return;
-        }
         let holds = self.tickets.withdraw(number) || self.has_canary(Canary::FillWithoutTicket);
-        if !self.config.fill || self.cache_failed || self.stopping {
+        if fetched.is_empty() || self.config.fill == Fill::Off || self.cache_failed || self.stopping {
             return;
         }
         for (span, payload) in fetched {
@@ -60,12 +68,19 @@ impl<P: Payload> Engine<P> {
             }
             if !holds {
                 self.counters.fill_void_blocks += blocks;
-            } else if !self.has_room_for_fill(blocks) {
-                self.counters.fill_no_room_blocks += blocks;
             } else {
-                self.keep(block, blocks, span, &payload);
+                self.keep(block, blocks, span, &payload, None);
             }
         }
+    }
+
+    /// Keeps a part of a read that waits for it. Returns how many writes it has to wait for.
+    pub(super) fn fill_before_reply(&mut self, number: usize, span: Span, payload: &P) -> u32 {
+        let (block, blocks) = self.whole_blocks(span);
+        if blocks == 0 || self.cache_failed || self.stopping || !self.tickets.holds(number, block, blocks) {
+            return 0;
+        }
+        self.keep(block, blocks, span, payload, Some(number))
     }
 
     fn has_room_for_fill(&self, blocks: u64) -> bool {
@@ -73,7 +88,13 @@ impl<P: Payload> Engine<P> {
         self.slots_available(Stream::Fill) >= blocks && window <= self.config.window_bytes / 2 && self.journal_has_room(blocks + 2)
     }
 
-    fn keep(&mut self, block: Block, blocks: u64, span: Span, payload: &P) {
+    /// Puts into the cache what it has not got, if there is room. `waiting`: the request that waits for it. Returns the writes started.
+    fn keep(&mut self, block: Block, blocks: u64, span: Span, payload: &P, waiting: Option<usize>) -> u32 {
+        if !self.has_room_for_fill(blocks) {
+            self.counters.fill_no_room_blocks += blocks;
+            return 0;
+        }
+        let mut writes = 0;
         self.begin_group_for(blocks + 2);
         let mut runs = Vec::new();
         if self.has_canary(Canary::FillWithoutTicket) {
@@ -81,12 +102,14 @@ impl<P: Payload> Engine<P> {
         } else {
             self.index.lookup(block, blocks, &mut runs);
         }
-        for run in runs.into_iter().filter(|run| run.slot.is_none()) {
+        runs.retain(|run| run.slot.is_none() && !self.through.covers(run.block, run.blocks));
+        for run in runs {
             let skip = run.block.0 * self.block_atoms() - span.start;
             let payload = payload.slice(skip, run.blocks * self.block_atoms());
             self.counters.filled_blocks += run.blocks;
             let piece = Piece { block: run.block, blocks: run.blocks, payload, valid: None };
-            self.put(Stream::Fill, false, vec![piece], None, 0);
+            writes += self.put(Stream::Fill, false, vec![piece], waiting, 0);
         }
+        writes
     }
 }

@@ -74,11 +74,7 @@ impl<P: Payload> Engine<P> {
         if self.cache_failed {
             return self.answer(number, Err(RequestError::Io));
         }
-        let group = self.close_group();
-        if group <= self.journal.durable_group() {
-            return self.answer(number, Ok(Outcome::Done));
-        }
-        self.promise(number, group);
+        self.settle(number);
     }
 
     /// The request is answered when `group` is durable.

@@ -26,6 +26,12 @@ pub(super) struct Merge<P> {
     failed: bool,
 }
 
+impl<P> Default for Merge<P> {
+    fn default() -> Self {
+        Merge { edges: Vec::new(), reading: 0, failed: false }
+    }
+}
+
 impl<P: Payload> Merge<P> {
     /// Gives the merged block away, if it is an edge. `full`: all its atoms.
     pub fn take(&mut self, block: Block, full: Atoms) -> Option<Piece<P>> {
@@ -46,7 +52,7 @@ struct Edge<P> {
     failures: u32,
 }
 
-/// Blocks that one request holds while it merges.
+/// Blocks that one request holds while it merges, or goes through to the origin.
 #[derive(Clone, Copy)]
 pub(super) struct Lock {
     pub request: usize,
@@ -64,7 +70,7 @@ enum Unreadable {
 impl<P: Payload> Engine<P> {
     /// Prepares the partly written blocks of a request. True: some have to be read first.
     pub(super) fn begin_merge(&mut self, number: usize) -> bool {
-        let mut merge = Merge { edges: Vec::new(), reading: 0, failed: false };
+        let mut merge = Merge::default();
         let mut reads = Vec::new();
         for span in self.data_spans(number) {
             let (first, blocks) = self.blocks_of(span);
@@ -75,7 +81,9 @@ impl<P: Payload> Engine<P> {
                     continue;
                 }
                 let mut edge = Edge { block, contents: None, valid: mask, source: None, failures: 0 };
-                if let Some(slot) = self.index.get(block)
+                if let Some(older) = self.passed_contents(block) {
+                    edge = self.merge(number, edge, Some(older));
+                } else if let Some(slot) = self.index.get(block)
                     && !mask.contains(self.valid_atoms(slot, block))
                 {
                     match self.window.get(slot, 1) {
@@ -134,10 +142,12 @@ impl<P: Payload> Engine<P> {
         edge
     }
 
-    fn merging(&mut self, number: usize) -> &mut Merge<P> {
+    pub(super) fn merging(&mut self, number: usize) -> &mut Merge<P> {
         match &mut self.requests.get_mut(number).stage {
             Stage::Writing(writing) => &mut writing.merge,
-            Stage::Waiting | Stage::Reading(_) | Stage::Querying(_) | Stage::Promised => panic!("a merge belongs to a write"),
+            Stage::Waiting | Stage::Reading(_) | Stage::Through(_) | Stage::Querying(_) | Stage::Promised => {
+                panic!("a merge belongs to a write")
+            }
         }
     }
 

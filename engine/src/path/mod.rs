@@ -21,6 +21,7 @@ mod report;
 mod retry;
 mod seal;
 mod status;
+mod through;
 mod write;
 
 use std::collections::VecDeque;
@@ -52,6 +53,7 @@ use read::Reading;
 use recover::Recovery;
 use retry::Retries;
 use status::Querying;
+use through::{Passing, Through};
 use write::{DataWrite, Writing};
 
 /// The data path of one volume. See the crate's first page for how to drive it.
@@ -90,6 +92,7 @@ pub struct Engine<P: Payload> {
     recovery: Option<Box<Recovery<P>>>,
     origin: OriginSpans,
     tickets: Tickets,
+    through: Through<P>,
     /// The open set of each stream.
     open: [Option<u32>; 2],
     /// Sealed sets whose headers wait for their OPEN to be durable.
@@ -124,6 +127,7 @@ enum Stage<P> {
     Waiting,
     Reading(Reading<P>),
     Writing(Writing<P>),
+    Through(Passing<P>),
     Querying(Querying),
     /// Placed and written; waits until its group is durable.
     Promised,
@@ -145,6 +149,8 @@ enum Owner {
     DestageZero { piece: usize },
     OriginFlush,
     FirstFlush,
+    Through { write: usize },
+    ThroughFlush,
     Status { request: usize },
     Recovery(recover::Step),
 }
@@ -169,7 +175,7 @@ impl<P: Payload> Engine<P> {
             ranges: Ranges::default(),
             window: Window::new(geometry.block_atoms),
             journal: Journal::new(geometry, config.format, 1, 1, 0, Vec::new()),
-            gate: Gate::new(config.free_floor, config.reserve, config.dirty_high, config.wait, config.max_dirty_age),
+            gate: Gate::new(config.gate, config.free_floor, config.reserve, config.dirty_high, config.wait, config.max_dirty_age),
             queues: [Noop::new(limits[0].depth), Noop::new(limits[1].depth)],
             owners: Slab::default(),
             next_serial: 0,
@@ -187,6 +193,7 @@ impl<P: Payload> Engine<P> {
             recovery: None,
             origin: OriginSpans::default(),
             tickets: Tickets::default(),
+            through: Through::new(geometry.block_atoms),
             open: [None; 2],
             headers_due: Vec::new(),
             headers_written: Vec::new(),
@@ -251,11 +258,14 @@ impl<P: Payload> Engine<P> {
         let flush_age = self.unflushed_since.map(|since| since + self.config.flush_age);
         let gate = if self.destage.is_idle() { self.gate.deadline(self.view()) } else { None };
         // What is due already has had its turn: the pump runs at every event.
-        [flush_age, gate, self.flushes.back_off.at, self.destage.back_off.at, self.checkpoint.back_off.at, self.retries.back_off.at]
-            .into_iter()
-            .flatten()
-            .filter(|&at| at > self.now)
-            .min()
+        let retries = [
+            self.flushes.back_off.at,
+            self.destage.back_off.at,
+            self.checkpoint.back_off.at,
+            self.retries.back_off.at,
+            self.through.back_off.at,
+        ];
+        [flush_age, gate, self.page_deadline()].into_iter().chain(retries).flatten().filter(|&at| at > self.now).min()
     }
 
     fn arrive(&mut self, request: Request<P>) {
@@ -303,7 +313,13 @@ impl<P: Payload> Engine<P> {
         }
         let on_origin = matches!(
             owner,
-            Owner::DestageWrite { .. } | Owner::DestageZero { .. } | Owner::OriginFlush | Owner::FirstFlush | Owner::Status { .. }
+            Owner::DestageWrite { .. }
+                | Owner::DestageZero { .. }
+                | Owner::OriginFlush
+                | Owner::FirstFlush
+                | Owner::Through { .. }
+                | Owner::ThroughFlush
+                | Owner::Status { .. }
         );
         match owner {
             Owner::Read { request, part } => self.read_done(id, request, part, result),
@@ -324,6 +340,8 @@ impl<P: Payload> Engine<P> {
                     Owner::DestageWrite { piece } | Owner::DestageZero { piece } => self.destage_write_done(piece, result.map(drop)),
                     Owner::FirstFlush => self.first_flush_done(result.map(drop)),
                     Owner::OriginFlush => self.origin_flush_done(result.map(drop)),
+                    Owner::Through { write } => self.through_done(write, result.map(drop)),
+                    Owner::ThroughFlush => self.through_flush_done(result.map(drop)),
                     Owner::Status { request } => self.status_done(id, request, result),
                     Owner::Recovery(step) => self.recovery_done(step, result),
                     Owner::Read { .. } | Owner::Merge { .. } => unreachable!("handled above"),
@@ -348,6 +366,8 @@ impl<P: Payload> Engine<P> {
             | Owner::DestageZero { .. }
             | Owner::OriginFlush
             | Owner::FirstFlush
+            | Owner::Through { .. }
+            | Owner::ThroughFlush
             | Owner::Status { .. }
             | Owner::Recovery(_) => return false,
         }
@@ -412,6 +432,9 @@ impl<P: Payload> Engine<P> {
             self.locks.retain(|lock| lock.request != number);
             self.answer(number, Err(RequestError::Shutdown));
         }
+        if !self.is_through_settled() {
+            return;
+        }
         if !self.journal.is_group_empty() {
             let group = self.close_group();
             self.flushes.want(group);
@@ -432,7 +455,7 @@ impl<P: Payload> Engine<P> {
     }
 
     fn has_writing_requests(&self) -> bool {
-        self.requests.iter().any(|(_, active)| matches!(active.stage, Stage::Writing(_) | Stage::Promised))
+        self.requests.iter().any(|(_, active)| matches!(active.stage, Stage::Writing(_) | Stage::Through(_) | Stage::Promised))
     }
 
     /// Lets every flow take what has become possible. Each returns whether it may have made something possible for another.
@@ -447,6 +470,7 @@ impl<P: Payload> Engine<P> {
             let mut again = self.reclaim();
             again |= self.pump_retries();
             again |= self.pump_intake();
+            again |= self.pump_through();
             again |= self.pump_evict();
             again |= self.pump_destage();
             again |= self.pump_checkpoint();
@@ -530,6 +554,8 @@ impl<P: Payload> Engine<P> {
                 let slot = Slot { set: first.set, slot: first.slot + i as u32 };
                 if self.sets.kill(slot, group) {
                     self.index.add_dirty(Block(run.block.0 + i), -1);
+                } else {
+                    self.note_limbo(Block(run.block.0 + i), 1);
                 }
             }
             killed += run.blocks;

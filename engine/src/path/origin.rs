@@ -18,7 +18,16 @@ pub(super) enum FirstFlush {
 pub(super) struct OriginSpans {
     pub first_flush: FirstFlush,
     reads: Vec<(OpId, Span)>,
-    writes: Vec<(usize, Span)>,
+    writes: Vec<(Writer, Span)>,
+}
+
+/// Who writes to the origin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Writer {
+    /// The destage batch that runs.
+    Destage,
+    /// This through write.
+    Through(usize),
 }
 
 impl OriginSpans {
@@ -28,13 +37,13 @@ impl OriginSpans {
     pub fn end_read(&mut self, op: OpId) {
         self.reads.retain(|(reading, _)| *reading != op);
     }
-    /// A piece of a destage batch owns its span until it is clean on the origin, or has failed.
-    pub fn begin_write(&mut self, piece: usize, span: Span) {
+    /// The writer owns the span until it has ended: a piece of a destage batch until it is clean on the origin, or has failed.
+    pub fn begin_write(&mut self, writer: Writer, span: Span) {
         assert!(!self.is_read(span) && !self.is_written(span), "operations on the origin never overlap");
-        self.writes.push((piece, span));
+        self.writes.push((writer, span));
     }
-    pub fn end_writes(&mut self) {
-        self.writes.clear();
+    pub fn end_writes(&mut self, of: Writer) {
+        self.writes.retain(|(writer, _)| *writer != of);
     }
     pub fn is_read(&self, span: Span) -> bool {
         self.reads.iter().any(|(_, reading)| reading.overlaps(span))

@@ -7,6 +7,8 @@
 
 use crate::block::{Atoms, Block, Slot, Span};
 use crate::cache::index::Run;
+use crate::cache::through::Page;
+use crate::config::Fill;
 use crate::op::{Action, Answer, Class, DeviceError, DeviceId, OpId, Zone};
 use crate::payload::Payload;
 use crate::probe::WaitReason;
@@ -16,13 +18,15 @@ use crate::request::{Outcome, RequestError};
 use super::origin::FirstFlush;
 use super::{Active, Ended, Engine, Owner, Stage, joined};
 
+/// Atoms of one read of the origin whose fill the reply waits for: 256 KiB.
+const PIECE_ATOMS: u64 = 512;
 /// Tries of the origin's first flush.
 const FLUSH_TRIES: u32 = 3;
 
 #[derive(Default)]
 pub(super) struct Reading<P> {
     parts: Vec<Part<P>>,
-    /// Parts without contents yet.
+    /// Parts without contents yet, and fills that the reply waits for.
     left: u32,
     failed: bool,
 }
@@ -76,21 +80,63 @@ impl<P: Payload> Engine<P> {
 
     /// Where every atom of `span` comes from, in order. `count`: as a client's read, for the statistics.
     fn look_up(&mut self, span: Span, count: bool) -> Vec<Part<P>> {
+        let mut parts = Vec::new();
+        if self.through.pages.is_empty() {
+            self.look_up_cached(span, count, &mut parts);
+            return parts;
+        }
+        let (block, blocks) = self.blocks_of(span);
+        let size = self.block_atoms();
+        let pages: Vec<(Block, Page<P>)> =
+            self.through.pages.overlapping(block, blocks).map(|(block, page)| (block, page.clone())).collect();
+        let mut at = span.start;
+        for (first, page) in pages {
+            let here = Span::new(first.0 * size, page.blocks * size).intersection(span);
+            self.look_up_cached(Span::new(at, here.start - at), count, &mut parts);
+            self.page_parts(first, &page, here, &mut parts);
+            at = here.end();
+        }
+        self.look_up_cached(Span::new(at, span.end() - at), count, &mut parts);
+        parts
+    }
+
+    /// What went through to the origin and is pinned; atoms of a block that are not valid there are on the origin.
+    fn page_parts(&mut self, first: Block, page: &Page<P>, span: Span, parts: &mut Vec<Part<P>>) {
+        let base = first.0 * self.block_atoms();
+        let Some(valid) = page.valid else {
+            let payload = page.payload.slice(span.start - base, span.atoms);
+            return parts.push(Part { span, source: Source::Ready(payload) });
+        };
+        let mask = self.mask_of(first, span);
+        let mut at = 0;
+        while let Some(run) = mask.without(Atoms::first(at)).intersection(valid).runs().next() {
+            self.below_parts(first, Atoms::range(at, run.start).intersection(mask), parts);
+            let part = Span::new(base + u64::from(run.start), u64::from(run.end - run.start));
+            let payload = page.payload.slice(u64::from(run.start), part.atoms);
+            parts.push(Part { span: part, source: Source::Ready(payload) });
+            at = run.end;
+        }
+        self.below_parts(first, mask.without(Atoms::first(at)), parts);
+    }
+
+    /// Where every atom comes from that has not gone through.
+    fn look_up_cached(&mut self, span: Span, count: bool, parts: &mut Vec<Part<P>>) {
+        if span.is_empty() {
+            return;
+        }
         let (block, blocks) = self.blocks_of(span);
         let mut runs = Vec::new();
         self.index.lookup(block, blocks, &mut runs);
-        let mut parts = Vec::with_capacity(runs.len());
         for run in runs {
             if count {
                 let counter = if run.slot.is_some() { &mut self.counters.hit_blocks } else { &mut self.counters.miss_blocks };
                 *counter += run.blocks;
             }
             match run.slot {
-                Some(slot) => self.cached_parts(run, slot, span, &mut parts),
-                None => self.uncached_parts(run.block, run.blocks, span, &mut parts),
+                Some(slot) => self.cached_parts(run, slot, span, parts),
+                None => self.uncached_parts(run.block, run.blocks, span, parts),
             }
         }
-        parts
     }
 
     /// Parts of blocks in consecutive slots: whole blocks together, partial ones by themselves.
@@ -179,7 +225,7 @@ impl<P: Payload> Engine<P> {
     }
 
     fn origin_parts(&mut self, span: Span, parts: &mut Vec<Part<P>>) {
-        let most = self.limits[1].op_atoms;
+        let most = if self.config.fill == Fill::BeforeReply { PIECE_ATOMS } else { self.limits[1].op_atoms };
         let mut rest = span;
         while !rest.is_empty() {
             let room = match parts.last() {
@@ -291,6 +337,12 @@ impl<P: Payload> Engine<P> {
                 self.queues[1].done();
                 self.origin.end_read(op);
                 match result {
+                    Ok(answer) if self.config.fill == Fill::BeforeReply => {
+                        let payload = joined(answer);
+                        let writes = self.fill_before_reply(number, span, &payload);
+                        self.reading(number).parts[place].source = Source::Ready(payload);
+                        self.reading(number).left += writes;
+                    }
                     Ok(answer) => self.reading(number).parts[place].source = Source::Fetched(joined(answer)),
                     Err(_) => self.reading(number).failed = true,
                 }
@@ -369,6 +421,12 @@ impl<P: Payload> Engine<P> {
         }
         let parts = self.look_up(span, false);
         self.add_parts(number, parts);
+    }
+
+    /// A fill that the reply waits for has ended.
+    pub(super) fn filled(&mut self, number: usize) {
+        self.reading(number).left -= 1;
+        self.finish_read(number);
     }
 
     fn finish_read(&mut self, number: usize) {

@@ -141,10 +141,15 @@ impl<P: Payload> Engine<P> {
         failed.sort_unstable();
         failed.dedup();
         for number in failed {
-            for write in self.writes_of(number) {
+            let writes = self.writes_of(number);
+            for &write in &writes {
                 self.writes.get_mut(write).request = None;
             }
-            self.answer(number, Err(RequestError::Io));
+            if matches!(self.requests.get(number).stage, Stage::Reading(_)) {
+                writes.iter().for_each(|_| self.filled(number));
+            } else {
+                self.answer(number, Err(RequestError::Io));
+            }
         }
         self.flushes_fail();
     }

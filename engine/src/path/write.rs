@@ -141,7 +141,10 @@ impl<P: Payload> Engine<P> {
         }
         let span = self.requests.get(number).request.span;
         let (block, blocks) = self.blocks_of(span);
-        if blocks > self.blocks_max() && matches!(self.requests.get(number).request.command, Command::Write { .. }) {
+        let data = self.data_spans(number);
+        let data_blocks: u64 = data.iter().map(|&part| self.blocks_of(part).1).sum();
+        let through = self.goes_through(number, data_blocks);
+        if !through && blocks > self.blocks_max() && matches!(self.requests.get(number).request.command, Command::Write { .. }) {
             self.answer(number, Err(RequestError::NoSpace));
             return Placing::Placed;
         }
@@ -149,9 +152,8 @@ impl<P: Payload> Engine<P> {
         if self.locks.iter().any(overlaps) {
             return Placing::Blocked(WaitReason::Lock);
         }
-        let data = self.data_spans(number);
-        let data_blocks: u64 = data.iter().map(|&part| self.blocks_of(part).1).sum();
-        if let Some(reason) = self.lacks_room(number, data_blocks) {
+        let lacks = if through { self.lacks_room_through(blocks) } else { self.lacks_room(number, data_blocks) };
+        if let Some(reason) = lacks {
             return Placing::Blocked(reason);
         }
         let merged = self.locks.iter().any(|lock| lock.request == number);
@@ -159,7 +161,12 @@ impl<P: Payload> Engine<P> {
             self.locks.push(Lock { request: number, block, blocks });
             return Placing::Merging;
         }
-        self.place_now(number, &data, data_blocks);
+        if through {
+            let pieces = self.pieces_of(number, &data);
+            self.begin_through(number, pieces);
+        } else {
+            self.place_now(number, &data, data_blocks);
+        }
         Placing::Placed
     }
 
@@ -214,14 +221,14 @@ impl<P: Payload> Engine<P> {
     fn place_now(&mut self, number: usize, data: &[Span], data_blocks: u64) {
         self.begin_group_for(data_blocks + 2);
         self.locks.retain(|lock| lock.request != number);
-        let stage = std::mem::replace(&mut self.requests.get_mut(number).stage, Stage::Waiting);
-        let Stage::Writing(mut writing) = stage else { panic!("edges are merged before a write is placed") };
-        let mut pieces = Vec::new();
-        for &span in data {
-            self.counters.written_atoms += span.atoms;
-            self.cut_pieces(number, span, &mut writing.merge, &mut pieces);
+        let pieces = self.pieces_of(number, data);
+        self.counters.written_atoms += data.iter().map(|span| span.atoms).sum::<u64>();
+        for piece in &pieces {
+            self.through.pages.remove(piece.block, piece.blocks);
         }
         self.place_range(number);
+        let stage = std::mem::replace(&mut self.requests.get_mut(number).stage, Stage::Waiting);
+        let Stage::Writing(mut writing) = stage else { panic!("edges are merged before a write is placed") };
         writing.unwritten = self.put(Stream::Client, true, pieces, Some(number), 0);
         // A TRIM of no whole block leaves nothing to be made durable.
         writing.group = if self.journal.is_group_empty() { 0 } else { self.journal.group() };
@@ -232,6 +239,16 @@ impl<P: Payload> Engine<P> {
         if landed {
             self.landed(number);
         }
+    }
+
+    /// What a merged request writes as data.
+    fn pieces_of(&mut self, number: usize, data: &[Span]) -> Vec<Piece<P>> {
+        let mut merge = std::mem::take(self.merging(number));
+        let mut pieces = Vec::new();
+        for &span in data {
+            self.cut_pieces(number, span, &mut merge, &mut pieces);
+        }
+        pieces
     }
 
     /// Cuts one span into whole blocks and merged edges, in order.
@@ -398,10 +415,15 @@ impl<P: Payload> Engine<P> {
     pub(super) fn end_data(&mut self, write: &DataWrite<P>) {
         self.end_group_data(write.group);
         if let Some(number) = write.request {
-            let Stage::Writing(writing) = &mut self.requests.get_mut(number).stage else { panic!("a data write belongs to a write") };
-            writing.unwritten -= 1;
-            if writing.unwritten == 0 {
-                self.landed(number);
+            match &mut self.requests.get_mut(number).stage {
+                Stage::Writing(writing) => {
+                    writing.unwritten -= 1;
+                    if writing.unwritten == 0 {
+                        self.landed(number);
+                    }
+                }
+                Stage::Reading(_) => self.filled(number),
+                Stage::Waiting | Stage::Through(_) | Stage::Querying(_) | Stage::Promised => panic!("a data write belongs to a write"),
             }
         }
     }

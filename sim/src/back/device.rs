@@ -111,6 +111,9 @@ pub struct Device {
     gone: bool,
     /// A flush has succeeded since its user was started: before that, the origin's contents are nothing to rely on.
     flushed: bool,
+    /// What a failed flush leaves visible is gone for the next process, even without a power cut. That a read of it may be belied by a
+    /// later power cut is accepted (docs/durability.md), and would be mistaken for a broken promise.
+    pub drops_doomed: bool,
     /// Zones whose operations wait (none: flushes).
     held: BTreeSet<Option<Zone>>,
     /// Faults for the next operations of a zone (none: flushes), in order; before any that are drawn.
@@ -137,6 +140,7 @@ impl Device {
             bad: BTreeSet::new(),
             gone: false,
             flushed: false,
+            drops_doomed: false,
             held: BTreeSet::new(),
             script: Vec::new(),
             harm: Vec::new(),
@@ -348,6 +352,9 @@ impl Device {
         }
         if running.fault == Some(Fault::Error) {
             self.disk.flush_failed(running.mark, &mut self.chance);
+            if self.drops_doomed && !self.flushed {
+                self.disk.drop_doomed();
+            }
             if let Some(settled) = &mut self.settled {
                 settled.forget();
             }
@@ -447,6 +454,9 @@ impl Device {
     /// The same device after its user was killed: any subset of what was in flight has ended behind its back, nothing else is lost.
     pub fn after_kill(&self, survive: &Survive, chance: &mut Chance) -> Device {
         let mut device = self.restarted(self.disk.clone());
+        if device.drops_doomed {
+            device.disk.drop_doomed();
+        }
         for write in self.running.iter().filter_map(Running::unflushed) {
             match survive {
                 Survive::None => {}
@@ -485,6 +495,7 @@ impl Device {
             bad: self.bad.clone(),
             gone: false,
             flushed: false,
+            drops_doomed: self.drops_doomed,
             held: BTreeSet::new(),
             script: self.script.clone(),
             harm: Vec::new(),

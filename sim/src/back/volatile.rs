@@ -123,6 +123,14 @@ impl Volatile {
         }
     }
 
+    /// What a failed flush left visible is not seen any more: what the power cut would take goes now.
+    pub fn drop_doomed(&mut self) {
+        self.visible = self.durable.clone();
+        for write in &self.unflushed {
+            self.visible.write(write.start, &write.data);
+        }
+    }
+
     /// The power goes, with `running` writes still on their way: what the device holds when it comes back.
     pub fn power_cut(&self, running: &[Unflushed], survive: &Survive, chance: &mut Chance) -> Contents {
         let mut left = self.durable.clone();

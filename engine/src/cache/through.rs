@@ -1,0 +1,211 @@
+//! What was written to the origin past the log and is not flushed there: pinned in memory, seen by reads, written again if the origin
+//! forgets. One page for consecutive blocks; a newer write of a block takes its place.
+
+use std::collections::BTreeMap;
+
+use crate::block::{Atoms, Block};
+use crate::payload::Payload;
+
+/// Contents of consecutive blocks.
+#[derive(Clone, Debug)]
+pub struct Page<P> {
+    pub blocks: u64,
+    pub payload: P,
+    /// Valid atoms of a single block; `None`: all of every block. What is not valid is on the origin.
+    pub valid: Option<Atoms>,
+    pub state: State,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// The origin may have forgotten it.
+    Unwritten,
+    /// This write to the origin is under way.
+    Writing(usize),
+    /// As this many-th: a flush of the origin that was handed out later covers it.
+    Written(u64),
+}
+
+/// The pages of a volume, by their first block.
+pub struct Pages<P> {
+    block_atoms: u64,
+    pages: BTreeMap<u64, Page<P>>,
+    atoms: u64,
+    written: u64,
+}
+
+impl<P: Payload> Pages<P> {
+    pub fn new(block_atoms: u32) -> Self {
+        Pages { block_atoms: u64::from(block_atoms), pages: BTreeMap::new(), atoms: 0, written: 0 }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.pages.is_empty()
+    }
+    /// Atoms pinned.
+    pub fn atoms(&self) -> u64 {
+        self.atoms
+    }
+    pub fn blocks(&self) -> u64 {
+        self.atoms / self.block_atoms
+    }
+    /// Writes of pages that have ended: what a flush handed out now covers.
+    pub fn mark(&self) -> u64 {
+        self.written
+    }
+
+    /// The newest contents of these blocks, instead of whatever was known of them.
+    pub fn insert(&mut self, block: Block, page: Page<P>) {
+        assert!(page.payload.atoms() == page.blocks * self.block_atoms, "a page holds whole blocks");
+        assert!(page.valid.is_none() || page.blocks == 1, "a mask is of one block");
+        self.remove(block, page.blocks);
+        self.atoms += page.payload.atoms();
+        self.pages.insert(block.0, page);
+    }
+
+    /// Something newer than the pages has these blocks.
+    pub fn remove(&mut self, block: Block, blocks: u64) {
+        let end = block.0 + blocks;
+        for first in self.overlapping(block, blocks).map(|(first, _)| first.0).collect::<Vec<_>>() {
+            let page = self.pages.remove(&first).expect("found just now");
+            self.atoms -= page.payload.atoms();
+            if first < block.0 {
+                self.keep(first, &page, 0, block.0 - first);
+            }
+            if end < first + page.blocks {
+                self.keep(first, &page, end - first, first + page.blocks - end);
+            }
+        }
+    }
+
+    /// Keeps a part of a page that was taken out.
+    fn keep(&mut self, first: u64, page: &Page<P>, skip: u64, blocks: u64) {
+        let payload = page.payload.slice(skip * self.block_atoms, blocks * self.block_atoms);
+        self.atoms += payload.atoms();
+        self.pages.insert(first + skip, Page { blocks, payload, ..page.clone() });
+    }
+
+    /// The pages that hold any of these blocks, in order.
+    pub fn overlapping(&self, block: Block, blocks: u64) -> impl Iterator<Item = (Block, &Page<P>)> {
+        let before = self.pages.range(..=block.0).next_back().filter(|(first, page)| **first + page.blocks > block.0);
+        let from = before.map_or(block.0, |(first, _)| *first);
+        self.pages.range(from..block.0 + blocks).map(|(first, page)| (Block(*first), page))
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (Block, &Page<P>)> {
+        self.pages.iter().map(|(first, page)| (Block(*first), page))
+    }
+
+    /// The first page that has to be written again.
+    pub fn next_unwritten(&self) -> Option<Block> {
+        self.pages.iter().find(|(_, page)| page.state == State::Unwritten).map(|(first, _)| Block(*first))
+    }
+    pub fn get_mut(&mut self, block: Block) -> Option<&mut Page<P>> {
+        self.pages.get_mut(&block.0)
+    }
+    /// The origin has said of every page that it is written.
+    pub fn are_written(&self) -> bool {
+        self.pages.values().all(|page| matches!(page.state, State::Written(_)))
+    }
+
+    /// The state of what has just been written.
+    pub fn next_written(&mut self) -> State {
+        self.written += 1;
+        State::Written(self.written)
+    }
+    /// A write of pages has ended: they are in `state` now.
+    pub fn end_write(&mut self, write: usize, state: State) {
+        self.pages.values_mut().filter(|page| page.state == State::Writing(write)).for_each(|page| page.state = state);
+    }
+    /// The origin may have forgotten everything that was not flushed.
+    pub fn forget(&mut self) {
+        self.spoil(Block(0), u64::MAX);
+    }
+    /// The origin may hold something else of these blocks than their pages.
+    pub fn spoil(&mut self, block: Block, blocks: u64) {
+        let end = block.0.saturating_add(blocks);
+        let pages = self.pages.range_mut(..end).filter(|(first, page)| **first + page.blocks > block.0);
+        for (_, page) in pages.filter(|(_, page)| matches!(page.state, State::Written(_))) {
+            page.state = State::Unwritten;
+        }
+    }
+
+    /// Blocks that a flush covers which was handed out at `mark`.
+    pub fn covered(&self, mark: u64) -> impl Iterator<Item = (Block, u64)> {
+        let is_covered = move |page: &Page<P>| matches!(page.state, State::Written(number) if number <= mark);
+        self.pages.iter().filter(move |(_, page)| is_covered(page)).map(|(first, page)| (Block(*first), page.blocks))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Contents that tell which atoms they were made for.
+    #[derive(Clone, Debug)]
+    struct Marks {
+        first: u64,
+        atoms: u64,
+    }
+
+    impl Payload for Marks {
+        fn atoms(&self) -> u64 {
+            self.atoms
+        }
+        fn zero(atoms: u64) -> Self {
+            Marks { first: u64::MAX, atoms }
+        }
+        fn slice(&self, start: u64, atoms: u64) -> Self {
+            Marks { first: self.first + start, atoms }
+        }
+        fn concat(_: &[Self]) -> Self {
+            unimplemented!("pages are only cut")
+        }
+        fn checksum(&self) -> u32 {
+            0
+        }
+        fn from_bytes(_: &[u8]) -> Self {
+            unimplemented!("no metadata here")
+        }
+        fn append_to(&self, _: &mut Vec<u8>) {}
+    }
+
+    fn page(from: u64, blocks: u64, state: State) -> Page<Marks> {
+        Page { blocks, payload: Marks { first: from * 8, atoms: blocks * 8 }, valid: None, state }
+    }
+
+    fn shown(pages: &Pages<Marks>) -> Vec<(u64, u64, u64)> {
+        pages.iter().map(|(block, page)| (block.0, page.blocks, page.payload.first)).collect()
+    }
+
+    #[test]
+    fn a_newer_page_takes_the_place_of_what_it_covers() {
+        let mut pages = Pages::new(8);
+        pages.insert(Block(10), page(100, 10, State::Written(1)));
+        pages.insert(Block(13), page(200, 4, State::Written(2)));
+        assert_eq!(shown(&pages), [(10, 3, 800), (13, 4, 1600), (17, 3, 856)]);
+        assert_eq!(pages.blocks(), 10);
+        pages.remove(Block(0), 14);
+        assert_eq!(shown(&pages), [(14, 3, 1608), (17, 3, 856)]);
+        assert_eq!(pages.overlapping(Block(16), 1).count(), 1);
+        assert_eq!(pages.overlapping(Block(20), 5).count(), 0);
+    }
+
+    #[test]
+    fn a_flush_covers_what_was_written_before_it_and_not_forgotten() {
+        let mut pages = Pages::new(8);
+        for block in 0..3 {
+            let state = pages.next_written();
+            pages.insert(Block(block * 2), page(block, 1, state));
+        }
+        let covered = |pages: &Pages<Marks>, mark| pages.covered(mark).map(|(block, _)| block.0).collect::<Vec<_>>();
+        assert_eq!(covered(&pages, 2), [0, 2]);
+        pages.forget();
+        assert_eq!((covered(&pages, 3), pages.next_unwritten()), (vec![], Some(Block(0))));
+        pages.get_mut(Block(2)).expect("it is there").state = State::Writing(7);
+        let state = pages.next_written();
+        pages.end_write(7, state);
+        assert_eq!(covered(&pages, pages.mark()), [2]);
+        assert!(!pages.are_written());
+    }
+}

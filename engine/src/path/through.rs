@@ -1,0 +1,523 @@
+//! Through write: a write that goes past the log to the origin, because no set is free, or because writes are not cached at all.
+//!
+//! ```text
+//! Waiting (kill clean slots, until that is durable; nobody else at the origin there) → Writing (origin) → reply; a page stays pinned
+//!      page: Written → origin flush → kill the dirty slots below it → gone          the origin forgot → Unwritten → Writing → Written
+//! ```
+//! In one line: *clean: kill durable → origin write; dirty: origin write → origin flush → kill.* A crash at any place then leaves the old
+//! contents or the new ones. FLUSH does not wait for the origin: it logs the pages; only where the log has no room, the origin is flushed.
+//!
+//! A block under a zeroed range, or with lost atoms, is not written through: it waits for room in the log. Partly written blocks carry
+//! the valid atoms of what is below them in the cache, so that its slot may die.
+
+use std::collections::VecDeque;
+
+use crate::block::{Atoms, Block, Slot, Span};
+use crate::cache::format::Bits;
+use crate::cache::index::Run;
+use crate::cache::sets::Stream;
+use crate::cache::through::{Page, Pages, State};
+use crate::config::{Allocation, Canary, WhenFull};
+use crate::op::{Action, Class, DeviceError, DeviceId, Zone};
+use crate::payload::Payload;
+use crate::probe::WaitReason;
+use crate::request::{Command, Outcome, RequestError};
+use crate::slab::Slab;
+use crate::time::{Duration, Instant};
+
+use super::back_off::BackOff;
+use super::merge::Lock;
+use super::origin::Writer;
+use super::write::Piece;
+use super::{Ended, Engine, Owner, Stage};
+
+/// Between two tries of an origin that fails.
+const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
+
+pub(super) struct Through<P> {
+    pub pages: Pages<P>,
+    /// Requests that may not start yet.
+    waiting: Vec<usize>,
+    writes: Slab<Write>,
+    /// Blocks whose clean slots died, with the group of their kill, until that is durable: after a crash they would live again.
+    limbo: VecDeque<(u64, Block, u64)>,
+    flush: Option<Flush>,
+    /// A flush of the origin handed out at this mark has succeeded: what it covers may be let go.
+    flushed: u64,
+    /// Requests that are promised the durability of the pages up to a mark, and wait for a flush of the origin.
+    settling: Vec<(usize, u64)>,
+    /// A write waits for the pages to be let go.
+    crowded: bool,
+    /// When the oldest page was written.
+    since: Option<Instant>,
+    /// Counts how often the origin may have forgotten what was not flushed.
+    forgotten: u64,
+    pub back_off: BackOff,
+}
+
+/// One or several operations that write the pieces of a request, or a page once more.
+struct Write {
+    request: Option<usize>,
+    operations: u32,
+    error: Option<DeviceError>,
+    /// `Through::forgotten` when it was started.
+    forgotten: u64,
+}
+
+/// A flush of the origin.
+struct Flush {
+    mark: u64,
+    forgotten: u64,
+}
+
+/// A request on its way through.
+pub(super) struct Passing<P> {
+    pieces: Vec<Piece<P>>,
+}
+
+impl<P: Payload> Through<P> {
+    pub fn new(block_atoms: u32) -> Self {
+        Through {
+            pages: Pages::new(block_atoms),
+            waiting: Vec::new(),
+            writes: Slab::default(),
+            limbo: VecDeque::new(),
+            flush: None,
+            flushed: 0,
+            settling: Vec::new(),
+            crowded: false,
+            since: None,
+            forgotten: 0,
+            back_off: BackOff::new(RETRY.0, RETRY.1),
+        }
+    }
+
+    /// What was written and not flushed may be gone: it is written again.
+    pub fn forget(&mut self) {
+        self.forgotten += 1;
+        self.pages.forget();
+    }
+
+    /// The blocks belong to a page, or to a write under way: they are newer than anything in the cache.
+    pub fn covers(&self, block: Block, blocks: u64) -> bool {
+        self.pages.overlapping(block, blocks).next().is_some()
+    }
+}
+
+impl<P: Payload> Engine<P> {
+    // --- choosing ---
+
+    /// Does this write go past the log?
+    pub(super) fn goes_through(&self, number: usize, data_blocks: u64) -> bool {
+        let request = &self.requests.get(number).request;
+        // Until every header is loaded, clean slots may come up that nobody has killed.
+        if !self.config.writes_through() || !matches!(request.command, Command::Write { .. }) || self.recovery.is_some() {
+            return false;
+        }
+        let (block, blocks) = self.blocks_of(request.span);
+        if self.ranges.overlapping(block, blocks).next().is_some() || self.touches_lost(block, blocks) {
+            return false;
+        }
+        let full = || self.slots_available(Stream::Client) < data_blocks && self.sets.dying_count() == 0 && self.victim(true).is_none();
+        match (self.config.allocation, self.config.when_full) {
+            (Allocation::ReadOnly, _) => true,
+            (Allocation::ReadWrite, WhenFull::Through) => full(),
+            (Allocation::ReadWrite, WhenFull::Wait) => false,
+        }
+    }
+
+    fn touches_lost(&self, block: Block, blocks: u64) -> bool {
+        self.ranges.has_lost() && (block.0..block.0 + blocks).any(|block| !self.ranges.lost(Block(block)).is_empty())
+    }
+
+    /// What keeps a write of so many blocks from going through now.
+    pub(super) fn lacks_room_through(&mut self, blocks: u64) -> Option<WaitReason> {
+        let atoms = self.through.pages.atoms() + blocks * self.block_atoms();
+        if atoms * crate::block::ATOM_BYTES > self.config.window_bytes && !self.through.pages.is_empty() {
+            self.through.crowded = true;
+            return Some(WaitReason::Window);
+        }
+        if !self.journal_has_room(blocks) {
+            self.checkpoint.urgent = true;
+            return Some(WaitReason::Journal);
+        }
+        None
+    }
+
+    /// The newest contents of a block that went through and is not flushed, and which atoms of it are valid.
+    pub(super) fn passed_contents(&self, block: Block) -> Option<(P, Atoms)> {
+        let (first, page) = self.through.pages.overlapping(block, 1).next()?;
+        let size = self.block_atoms();
+        Some((page.payload.slice((block.0 - first.0) * size, size), page.valid.unwrap_or(self.full(block))))
+    }
+
+    /// The pieces of a request go through. Its blocks stay locked until it is answered.
+    pub(super) fn begin_through(&mut self, number: usize, pieces: Vec<Piece<P>>) {
+        let span = self.requests.get(number).request.span;
+        let (block, blocks) = self.blocks_of(span);
+        if !self.locks.iter().any(|lock| lock.request == number) {
+            self.locks.push(Lock { request: number, block, blocks });
+        }
+        self.counters.through_blocks += blocks;
+        self.counters.written_atoms += span.atoms;
+        self.requests.get_mut(number).stage = Stage::Through(Passing { pieces });
+        self.through.waiting.push(number);
+    }
+
+    // --- limbo ---
+
+    /// A clean slot of these blocks dies in the open group.
+    pub(super) fn note_limbo(&mut self, block: Block, blocks: u64) {
+        if self.config.writes_through() {
+            self.through.limbo.push_back((self.journal.group(), block, blocks));
+        }
+    }
+
+    /// Would a crash now bring back a clean slot of these blocks?
+    fn is_in_limbo(&mut self, block: Block, blocks: u64) -> bool {
+        let durable = self.journal.durable_group();
+        while self.through.limbo.front().is_some_and(|&(group, ..)| group <= durable) {
+            self.through.limbo.pop_front();
+        }
+        self.through.limbo.iter().any(|&(_, first, count)| first.0 < block.0 + blocks && block.0 < first.0 + count)
+    }
+
+    /// Kills the live slots of these blocks that are clean (or dirty).
+    fn kill_live(&mut self, block: Block, blocks: u64, dirty: bool) {
+        let mut runs = Vec::new();
+        self.index.lookup(block, blocks, &mut runs);
+        for run in runs {
+            let Some(first) = run.slot else { continue };
+            let mut slots = Bits::new(self.config.geometry.set_slots);
+            for i in first.slot..first.slot + run.blocks as u32 {
+                if self.sets.is_dirty(Slot { slot: i, ..first }) == dirty {
+                    slots.set(i);
+                }
+            }
+            if !slots.is_empty() {
+                self.kill_slots(first.set, slots);
+            }
+        }
+    }
+
+    fn has_clean(&self, block: Block, blocks: u64) -> bool {
+        let mut runs = Vec::new();
+        self.index.lookup(block, blocks, &mut runs);
+        let is_clean = |run: &Run| {
+            let first = run.slot?;
+            (0..run.blocks).find(|&i| !self.sets.is_dirty(Slot { slot: first.slot + i as u32, ..first }))
+        };
+        runs.iter().any(|run| is_clean(run).is_some())
+    }
+
+    // --- writing ---
+
+    /// True: something was answered or let go that others may wait for.
+    pub(super) fn pump_through(&mut self) -> bool {
+        let mut moved = false;
+        for number in std::mem::take(&mut self.through.waiting) {
+            if self.cache_failed || self.stopping {
+                // Never acknowledged.
+                let error = if self.cache_failed { RequestError::Io } else { RequestError::Shutdown };
+                self.unlock(number);
+                self.answer(number, Err(error));
+                moved = true;
+            } else if !self.may_try() || !self.start_through(number) {
+                self.through.waiting.push(number);
+            }
+        }
+        self.rewrite_forgotten();
+        self.pump_through_flush();
+        moved | self.release_pages()
+    }
+
+    /// May a write to the origin start? After a failure one at a time tries whether it is back.
+    fn may_try(&self) -> bool {
+        !self.through.back_off.is_waiting(self.now) && (!self.through.back_off.has_failed() || self.through.writes.is_empty())
+    }
+
+    fn start_through(&mut self, number: usize) -> bool {
+        let (block, blocks) = self.blocks_of(self.requests.get(number).request.span);
+        if !self.has_canary(Canary::KillAfterOriginWrite) {
+            if self.has_clean(block, blocks) {
+                if !self.journal_has_room(blocks) {
+                    self.checkpoint.urgent = true;
+                    return false;
+                }
+                self.begin_group_for(blocks);
+                self.tickets.void(block, blocks);
+                self.kill_live(block, blocks, false);
+            }
+            if self.is_in_limbo(block, blocks) {
+                let group = self.close_group();
+                self.flushes.want(group);
+                return false;
+            }
+        }
+        if self.is_origin_busy(block, blocks) {
+            return false;
+        }
+        let Stage::Through(passing) = &self.requests.get(number).stage else { panic!("it waits to go through") };
+        let mut parts = Vec::new();
+        for piece in &passing.pieces {
+            self.origin_parts_of(piece.block, piece.blocks, &piece.payload, piece.valid, &mut parts);
+        }
+        self.write_origin(Some(number), (block, blocks), parts);
+        true
+    }
+
+    /// Somebody reads or writes these blocks on the origin, or is about to.
+    fn is_origin_busy(&self, block: Block, blocks: u64) -> bool {
+        let size = self.block_atoms();
+        let whole = Span::new(block.0 * size, blocks * size);
+        self.origin.is_read(whole) || self.origin.is_written(whole) || self.destage.touches(whole)
+    }
+
+    /// What of some blocks goes to the origin: runs of valid atoms, joined to the last run where they follow it.
+    fn origin_parts_of(&self, block: Block, blocks: u64, payload: &P, valid: Option<Atoms>, parts: &mut Vec<(Span, Vec<P>)>) {
+        let base = block.0 * self.block_atoms();
+        let end = (base + blocks * self.block_atoms()).min(self.config.geometry.volume_atoms);
+        let runs: Vec<(u64, u64)> = match valid {
+            None => vec![(0, end - base)],
+            Some(valid) => valid.runs().map(|run| (u64::from(run.start), u64::from(run.end))).collect(),
+        };
+        let most = self.limits[1].op_atoms;
+        for (mut from, to) in runs {
+            while from < to {
+                let room = match parts.last() {
+                    Some((span, _)) if span.end() == base + from => most - span.atoms,
+                    _ => 0,
+                };
+                let atoms = (to - from).min(if room > 0 { room } else { most });
+                let part = payload.slice(from, atoms);
+                match parts.last_mut() {
+                    Some((span, payloads)) if room > 0 => {
+                        span.atoms += atoms;
+                        payloads.push(part);
+                    }
+                    _ => parts.push((Span::new(base + from, atoms), vec![part])),
+                }
+                from += atoms;
+            }
+        }
+    }
+
+    fn write_origin(&mut self, request: Option<usize>, (block, blocks): (Block, u64), parts: Vec<(Span, Vec<P>)>) -> usize {
+        let forgotten = self.through.forgotten;
+        let write = self.through.writes.insert(Write { request, operations: parts.len() as u32, error: None, forgotten });
+        let size = self.block_atoms();
+        self.origin.begin_write(Writer::Through(write), Span::new(block.0 * size, blocks * size));
+        self.tickets.void(block, blocks);
+        let class = if request.is_some() { Class::Client } else { Class::Log };
+        for (span, payloads) in parts {
+            self.start(DeviceId::Origin, class, Action::Write(Zone::Origin, span, payloads), Owner::Through { write });
+        }
+        write
+    }
+
+    pub(super) fn through_done(&mut self, number: usize, result: Ended) {
+        let write = self.through.writes.get_mut(number);
+        write.operations -= 1;
+        write.error = result.err().or(write.error);
+        if write.operations > 0 {
+            return;
+        }
+        let write = self.through.writes.remove(number);
+        self.origin.end_writes(Writer::Through(number));
+        let holds = write.error.is_none() && write.forgotten == self.through.forgotten;
+        let state = if holds { self.through.pages.next_written() } else { State::Unwritten };
+        match write.request {
+            None => self.page_written(number, state, write.error),
+            Some(request) => self.passed(request, state, write.error),
+        }
+        self.unpark_reads();
+    }
+
+    /// A page was written once more.
+    fn page_written(&mut self, write: usize, state: State, error: Option<DeviceError>) {
+        self.through.pages.end_write(write, state);
+        match error {
+            None => self.through.back_off.succeeded(),
+            Some(_) => self.through.back_off.failed(self.now),
+        }
+    }
+
+    /// The origin has said something about the write of a request.
+    fn passed(&mut self, number: usize, state: State, error: Option<DeviceError>) {
+        match error {
+            // It waits for the origin to come back, like everything that only the origin can do.
+            Some(DeviceError::Gone) => {
+                self.through.forget();
+                self.through.waiting.push(number);
+                return self.through.back_off.failed(self.now);
+            }
+            Some(error) => {
+                // Any part of it may have landed. What the cache has of these blocks is dirty and shadows it; older pages do, and are
+                // written again.
+                let (block, blocks) = self.blocks_of(self.requests.get(number).request.span);
+                self.through.pages.spoil(block, blocks);
+                self.unlock(number);
+                let error = if error == DeviceError::NoSpace { RequestError::NoSpace } else { RequestError::Io };
+                return self.answer(number, Err(error));
+            }
+            None => self.through.back_off.succeeded(),
+        }
+        let Stage::Through(passing) = std::mem::replace(&mut self.requests.get_mut(number).stage, Stage::Waiting) else {
+            panic!("it was on its way through")
+        };
+        for Piece { block, blocks, payload, valid } in passing.pieces {
+            self.tickets.void(block, blocks);
+            self.through.pages.insert(block, Page { blocks, payload, valid, state });
+            if self.has_canary(Canary::KillAfterOriginWrite) {
+                self.kill_live(block, blocks, false);
+            }
+        }
+        self.through.since.get_or_insert(self.now);
+        self.unlock(number);
+        let fua = matches!(self.requests.get(number).request.command, Command::Write { fua: true, .. });
+        if fua { self.settle(number) } else { self.answer(number, Ok(Outcome::Done)) }
+    }
+
+    fn unlock(&mut self, number: usize) {
+        self.locks.retain(|lock| lock.request != number);
+    }
+
+    /// Writes again what the origin may have forgotten.
+    fn rewrite_forgotten(&mut self) {
+        while self.may_try()
+            && let Some(block) = self.through.pages.next_unwritten()
+        {
+            let page = self.through.pages.get_mut(block).expect("found just now");
+            let Page { blocks, payload, valid, .. } = page.clone();
+            if self.is_origin_busy(block, blocks) {
+                return;
+            }
+            let mut parts = Vec::new();
+            self.origin_parts_of(block, blocks, &payload, valid, &mut parts);
+            let write = self.write_origin(None, (block, blocks), parts);
+            self.through.pages.get_mut(block).expect("it is still there").state = State::Writing(write);
+        }
+    }
+
+    // --- promises ---
+
+    /// Makes everything that went through durable before the request is answered: in the log, or by a flush of the origin.
+    pub(super) fn settle(&mut self, number: usize) {
+        if self.through.pages.is_empty() || self.log_pages() {
+            let group = self.close_group();
+            if group <= self.journal.durable_group() {
+                return self.answer(number, Ok(Outcome::Done));
+            }
+            return self.promise(number, group);
+        }
+        let active = self.requests.get_mut(number);
+        active.stage = Stage::Promised;
+        active.waits = WaitReason::Origin;
+        // What has to be written first gets a number yet.
+        let until = self.through.pages.mark() + u64::from(!self.through.pages.are_written());
+        self.through.settling.push((number, until));
+    }
+
+    /// Puts all pages into the log. False: it has no room.
+    fn log_pages(&mut self) -> bool {
+        let blocks = self.through.pages.blocks();
+        if self.cache_failed || self.slots_available(Stream::Client) < blocks || !self.journal_has_room(blocks + 2) {
+            return false;
+        }
+        let pages: Vec<(Block, Page<P>)> = self.through.pages.iter().map(|(block, page)| (block, page.clone())).collect();
+        for (block, Page { blocks, payload, valid, .. }) in pages {
+            self.begin_group_for(blocks + 2);
+            self.through.pages.remove(block, blocks);
+            self.counters.through_logged_blocks += blocks;
+            self.put(Stream::Client, true, vec![Piece { block, blocks, payload, valid }], None, 0);
+        }
+        true
+    }
+
+    /// Flushes the origin when somebody waits for it, much is pinned, or a page is old.
+    fn pump_through_flush(&mut self) {
+        let through = &self.through;
+        if through.flush.is_some()
+            || through.back_off.is_waiting(self.now)
+            || through.pages.is_empty()
+            || !through.pages.are_written()
+            || through.flushed >= through.pages.mark()
+        {
+            return;
+        }
+        let half = through.pages.atoms() * crate::block::ATOM_BYTES * 2 >= self.config.window_bytes;
+        let old = through.since.is_some_and(|since| self.now.since(since) >= self.config.flush_age);
+        if half || old || through.crowded || self.stopping || !through.settling.is_empty() {
+            self.through.flush = Some(Flush { mark: through.pages.mark(), forgotten: through.forgotten });
+            self.counters.through_flushes += 1;
+            self.start(DeviceId::Origin, Class::Log, Action::Flush, Owner::ThroughFlush);
+        }
+    }
+
+    /// When the oldest page is so old that the origin is flushed for it.
+    pub(super) fn page_deadline(&self) -> Option<Instant> {
+        self.through.since.filter(|_| !self.through.pages.is_empty()).map(|since| since + self.config.flush_age)
+    }
+
+    pub(super) fn through_flush_done(&mut self, result: Ended) {
+        let flush = self.through.flush.take().expect("one flush is in flight");
+        match result {
+            Ok(()) if flush.forgotten == self.through.forgotten => {
+                self.through.back_off.succeeded();
+                self.through.flushed = flush.mark;
+            }
+            Ok(()) => {}
+            Err(error) => {
+                // It may have dropped what a destage wrote as well.
+                self.origin_changed();
+                self.through.back_off.failed(self.now);
+                if error != DeviceError::Gone {
+                    for (number, _) in std::mem::take(&mut self.through.settling) {
+                        self.answer(number, Err(RequestError::Io));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Lets go what a flush of the origin has made durable: the slots below it die.
+    fn release_pages(&mut self) -> bool {
+        let mark = self.through.flushed;
+        let covered: Vec<(Block, u64)> = self.through.pages.covered(mark).collect();
+        let blocks: u64 = covered.iter().map(|(_, blocks)| blocks).sum();
+        if !covered.is_empty() && !self.journal_has_room(blocks) {
+            self.checkpoint.urgent = true;
+            return false;
+        }
+        let any = !covered.is_empty();
+        for (block, blocks) in covered {
+            self.begin_group_for(blocks);
+            self.through.pages.remove(block, blocks);
+            self.kill_live(block, blocks, true);
+            self.tickets.void(block, blocks);
+        }
+        if any {
+            self.through.crowded = false;
+            self.through.since = if self.through.pages.is_empty() { None } else { Some(self.now) };
+        }
+        // Without a page left everything is on the origin or in the log.
+        let none_left = self.through.pages.is_empty();
+        let (settled, settling): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.through.settling).into_iter().partition(|&(_, until)| none_left || until <= mark);
+        self.through.settling = settling;
+        for &(number, _) in &settled {
+            let group = self.close_group();
+            if group <= self.journal.durable_group() {
+                self.answer(number, Ok(Outcome::Done));
+            } else {
+                self.promise(number, group);
+            }
+        }
+        any || !settled.is_empty()
+    }
+
+    /// Stopping: true when nothing is left that only the origin holds, and that it might forget.
+    pub(super) fn is_through_settled(&mut self) -> bool {
+        self.through.pages.is_empty() || self.log_pages()
+    }
+}

@@ -1,0 +1,102 @@
+//! The gates as properties: when blocks go home, how many sets at once, and what stops them.
+
+use std::collections::BTreeSet;
+
+use tidegate_engine::cache::format::Geometry;
+use tidegate_engine::config::{GateKind, WhenFull};
+use tidegate_engine::op::{DeviceId, Zone};
+use tidegate_engine::time::{Duration, Instant};
+use tidegate_sim::scenario::{Scenario, plan_for};
+use tidegate_sim::world::Noted;
+
+const SETS: u32 = 64;
+const FLOOR: u32 = 32;
+const WAIT: Duration = Duration::from_secs(2);
+
+/// A cache of 64 sets of 8 blocks whose gate wants 32 of them free, and nothing but the gate destages.
+fn scenario(gate: GateKind) -> Scenario {
+    let geometry = Geometry { block_atoms: 8, set_slots: 8, sets: SETS, journal_pages: 128, volume_atoms: 8_192, range_entries: 252 };
+    let mut plan = plan_for(geometry);
+    plan.config.gate = gate;
+    plan.config.when_full = WhenFull::Through;
+    plan.config.free_floor = FLOOR;
+    plan.config.wait = WAIT;
+    plan.config.flush_age = Duration::from_millis(100);
+    Scenario::of(plan)
+}
+
+/// Writes `blocks` blocks far from one another, from block `first` on.
+fn write_scattered(scenario: &mut Scenario, first: u64, blocks: u64) -> Instant {
+    for block in first..first + blocks {
+        scenario.write(block * 7 % 1_024);
+    }
+    scenario.simulation.now()
+}
+
+fn destages(scenario: &Scenario) -> impl Iterator<Item = &Noted> {
+    scenario.noted().iter().filter(|op| op.zone == Some(Zone::Origin) && op.writes)
+}
+
+/// The most sets of the cache that were being read for destaging at one moment.
+fn most_sets_at_once(scenario: &Scenario) -> usize {
+    let geometry = scenario.geometry();
+    let set_atoms = u64::from(geometry.set_slots * geometry.block_atoms);
+    let reads: Vec<&Noted> =
+        scenario.noted().iter().filter(|op| op.device == DeviceId::Cache && op.zone == Some(Zone::Data) && !op.writes).collect();
+    let set = |op: &Noted| (op.span.start - geometry.zone(Zone::Data).start) / set_atoms;
+    let at_once = |moment: Instant| {
+        let running = reads.iter().filter(|op| op.at <= moment && op.ended.is_none_or(|(ended, _)| ended > moment));
+        running.map(|op| set(op)).collect::<BTreeSet<u64>>().len()
+    };
+    reads.iter().map(|op| at_once(op.at)).max().unwrap_or(0)
+}
+
+#[test]
+fn nothing_is_destaged_within_the_wait_of_a_request_and_the_floor_is_reached_by_idling() {
+    for gate in [GateKind::New, GateKind::Ours] {
+        let mut scenario = scenario(gate);
+        let mut last = write_scattered(&mut scenario, 0, 300);
+        for round in 0..5 {
+            scenario.advance(Duration::from_millis(1_900));
+            last = write_scattered(&mut scenario, 300 + round, 1);
+        }
+        assert_eq!(destages(&scenario).count(), 0, "{gate:?}: a request came within every two seconds");
+        scenario.advance(Duration::from_secs(600));
+        assert!(destages(&scenario).all(|op| op.at >= last + WAIT), "{gate:?}");
+        assert!(scenario.snapshot().free_sets >= FLOOR, "{gate:?}: {} sets are free", scenario.snapshot().free_sets);
+    }
+}
+
+#[test]
+fn the_papers_gates_let_four_sets_leave_at_once_or_one() {
+    for (gate, most) in [(GateKind::New, 4), (GateKind::Old, 1)] {
+        let mut scenario = scenario(gate);
+        write_scattered(&mut scenario, 0, 400);
+        scenario.advance(Duration::from_secs(600));
+        assert_eq!(most_sets_at_once(&scenario), most, "{gate:?}");
+    }
+}
+
+#[test]
+fn the_old_gate_destages_in_the_middle_of_the_requests() {
+    let mut scenario = scenario(GateKind::Old);
+    let last = write_scattered(&mut scenario, 0, 400);
+    assert!(destages(&scenario).any(|op| op.at < last));
+}
+
+#[test]
+fn a_read_every_second_stops_the_papers_gate_for_ever_and_not_ours() {
+    for (gate, stops) in [(GateKind::New, true), (GateKind::Ours, false)] {
+        let mut scenario = scenario(gate);
+        scenario.simulation.plan.config.max_dirty_age = Duration::from_secs(60);
+        scenario.stop();
+        scenario.recover();
+        write_scattered(&mut scenario, 0, 300);
+        scenario.forget_noted();
+        for _ in 0..600 {
+            scenario.advance(Duration::from_secs(1));
+            scenario.read(scenario.block(3)).expect("a read");
+        }
+        assert_eq!(destages(&scenario).count() == 0, stops, "{gate:?}");
+    }
+}

@@ -1,0 +1,314 @@
+//! Writes past the log, situation by situation: what a crash at each place leaves, and what nothing may overtake. The oracle listens to
+//! every reply in all of them; what is asserted here besides is that the situation really came about, and what the origin holds.
+
+use tidegate_engine::block::Span;
+use tidegate_engine::config::{Allocation, GateKind, WhenFull};
+use tidegate_engine::op::{DeviceId, Zone};
+use tidegate_engine::time::Duration;
+use tidegate_engine::{Control, cache::format::Geometry};
+use tidegate_sim::back::fault::Fault;
+use tidegate_sim::back::volatile::Survive;
+use tidegate_sim::plan::Plan;
+use tidegate_sim::scenario::{Scenario, plan_for};
+use tidegate_sim::stamp::Stamps;
+use tidegate_sim::world::{Crash, Noted};
+
+fn stamps(data: &Stamps) -> Vec<u64> {
+    data.stamps().collect()
+}
+
+/// A volume whose cache was prepared while it took writes, and that lets them through from now on.
+fn prepared(change: impl FnOnce(&mut Plan), prepare: impl FnOnce(&mut Scenario)) -> Scenario {
+    let mut scenario = Scenario::with(|plan| {
+        plan.config.when_full = WhenFull::Through;
+        change(plan);
+    });
+    prepare(&mut scenario);
+    scenario.simulation.plan.config.allocation = Allocation::ReadOnly;
+    scenario.kill();
+    scenario.forget_noted();
+    scenario
+}
+
+/// The same with nothing in the cache.
+fn empty(change: impl FnOnce(&mut Plan)) -> Scenario {
+    prepared(change, |_| {})
+}
+
+fn is_origin_write(op: &&Noted) -> bool {
+    op.zone == Some(Zone::Origin) && op.writes
+}
+
+fn origin_writes(scenario: &Scenario) -> usize {
+    scenario.noted().iter().filter(is_origin_write).count()
+}
+
+/// Everything acknowledged and not flushed on the origin is lost there.
+fn power_cut_of_both(scenario: &mut Scenario, cache: Survive, origin: Survive) {
+    scenario.crash(Crash::Power { cache, origin });
+    scenario.recover();
+}
+
+#[test]
+fn bypass_over_a_clean_copy_never_flickers() {
+    for origin in [Survive::None, Survive::All] {
+        let mut scenario = prepared(
+            |_| {},
+            |scenario| {
+                scenario.read(scenario.block(5)).expect("it is on the origin");
+                scenario.flush();
+            },
+        );
+        scenario.hold_flush(DeviceId::Cache);
+        let (write, new) = scenario.send_write(scenario.block(5), false);
+        scenario.run_until_quiet();
+        assert_eq!(origin_writes(&scenario), 0, "the clean copy is not durably dead yet");
+        scenario.release_flush(DeviceId::Cache);
+        scenario.wait(write).expect("a write");
+        scenario.expect(5, &new);
+        let old = scenario.first(5);
+        let survives = matches!(origin, Survive::All);
+        power_cut_of_both(&mut scenario, Survive::All, origin);
+        let expected = if survives { new } else { old };
+        scenario.expect(5, &expected);
+        power_cut_of_both(&mut scenario, Survive::None, Survive::None);
+        scenario.expect(5, &expected);
+    }
+}
+
+#[test]
+fn bypass_over_a_dirty_copy_loses_neither_at_any_crash() {
+    let mut old = None;
+    let mut scenario = prepared(
+        |_| {},
+        |scenario| {
+            old = Some(scenario.write(5));
+            scenario.flush();
+        },
+    );
+    let new = scenario.write(5);
+    assert_eq!(scenario.on_origin(5)[0], stamps(&new), "it went to the origin");
+    power_cut_of_both(&mut scenario, Survive::All, Survive::None);
+    scenario.expect(5, &old.expect("it was written"));
+    let newer = scenario.write(5);
+    scenario.flush();
+    power_cut_of_both(&mut scenario, Survive::None, Survive::None);
+    scenario.expect(5, &newer);
+}
+
+#[test]
+fn a_flushed_bypass_beats_a_dirty_copy_evicted_only_in_memory() {
+    let mut scenario = prepared(
+        |plan| plan.config.flush_age = Duration::from_secs(5),
+        |scenario| {
+            scenario.write(5);
+            scenario.flush();
+        },
+    );
+    // Clean in memory, dirty on the SSD: the record of the destage is not durable.
+    scenario.hold_flush(DeviceId::Cache);
+    scenario.simulation.control(Control::Drain);
+    scenario.run_until_quiet();
+    assert_eq!(scenario.snapshot().dirty_slots, 0);
+    let (write, new) = scenario.send_write(scenario.block(5), false);
+    scenario.run_until_quiet();
+    assert!(!scenario.is_answered(write), "the copy could come back dirty");
+    scenario.release_flush(DeviceId::Cache);
+    scenario.wait(write).expect("a write");
+    // The origin is flushed by itself.
+    scenario.advance(Duration::from_secs(10));
+    assert_eq!(scenario.on_origin(5)[1], stamps(&new));
+    scenario.flush();
+    power_cut_of_both(&mut scenario, Survive::None, Survive::None);
+    scenario.expect(5, &new);
+}
+
+#[test]
+fn a_ragged_bypass_keeps_the_other_atoms() {
+    let mut old = None;
+    let mut scenario = prepared(
+        |_| {},
+        |scenario| {
+            old = Some(scenario.write(5));
+            scenario.flush();
+        },
+    );
+    let (old, first) = (stamps(&old.expect("it was written")), stamps(&scenario.first(6)));
+    let middle = |block: u64| Span::new(block * 8 + 2, 3);
+    for (block, below) in [(5, old), (6, first)] {
+        let new = stamps(&scenario.write_span(middle(block)));
+        let merged = [&below[..2], &new[..], &below[5..]].concat();
+        assert_eq!(scenario.read(scenario.block(block)), Ok(merged.clone()));
+        scenario.flush();
+        power_cut_of_both(&mut scenario, Survive::None, Survive::None);
+        assert_eq!(scenario.read(scenario.block(block)), Ok(merged.clone()));
+        scenario.drain();
+        assert_eq!(scenario.on_origin(block)[1], merged);
+    }
+}
+
+#[test]
+fn a_late_destage_cannot_land_on_a_newer_bypass() {
+    let mut scenario = prepared(
+        |_| {},
+        |scenario| {
+            scenario.write(5);
+            scenario.flush();
+        },
+    );
+    scenario.fail_next(Zone::Origin, Fault::Stuck(Duration::from_secs(60)));
+    scenario.simulation.control(Control::Drain);
+    scenario.advance(Duration::from_secs(1));
+    assert_eq!(origin_writes(&scenario), 1, "a destage is stuck");
+    let (write, new) = scenario.send_write(scenario.block(5), false);
+    scenario.advance(Duration::from_secs(10));
+    assert!(!scenario.is_answered(write) && origin_writes(&scenario) == 1, "nothing overtakes it");
+    scenario.wait(write).expect("a write");
+    assert_eq!(scenario.on_origin(5)[0], stamps(&new));
+    scenario.flush();
+    scenario.drain();
+    assert_eq!(scenario.on_origin(5)[1], stamps(&new));
+}
+
+#[test]
+fn a_through_write_never_overtakes_a_destage_before_its_clean() {
+    let mut scenario = prepared(
+        |_| {},
+        |scenario| {
+            scenario.write(5);
+            scenario.flush();
+        },
+    );
+    scenario.hold_flush(DeviceId::Origin);
+    scenario.simulation.control(Control::Drain);
+    scenario.run_until_quiet();
+    assert_eq!(origin_writes(&scenario), 1, "the destage has written and waits for its flush");
+    let (write, new) = scenario.send_write(scenario.block(5), false);
+    scenario.run_until_quiet();
+    assert!(!scenario.is_answered(write) && origin_writes(&scenario) == 1, "the copy is not clean yet");
+    scenario.release_flush(DeviceId::Origin);
+    scenario.wait(write).expect("a write");
+    assert_eq!(scenario.on_origin(5)[0], stamps(&new));
+    scenario.flush();
+    power_cut_of_both(&mut scenario, Survive::None, Survive::None);
+    scenario.expect(5, &new);
+}
+
+#[test]
+fn flush_is_quick_with_a_bypass_pending_and_an_origin_flush_of_10_s() {
+    let mut scenario = empty(|plan| plan.speeds[1].flush = Duration::from_secs(10));
+    let new = scenario.write(5);
+    let before = scenario.simulation.now();
+    scenario.flush();
+    assert!(scenario.simulation.now().since(before) < Duration::from_secs(1), "it did not wait for the origin");
+    power_cut_of_both(&mut scenario, Survive::None, Survive::None);
+    scenario.expect(5, &new);
+}
+
+#[test]
+fn a_flush_that_logs_a_pinned_page_never_shadows_a_through_write_in_flight() {
+    let mut scenario = empty(|plan| plan.config.flush_age = Duration::from_secs(5));
+    scenario.write(5);
+    scenario.hold(Zone::Origin);
+    let (write, newer) = scenario.send_write(scenario.block(5), false);
+    scenario.flush();
+    assert!(scenario.snapshot().counters.through_logged_blocks == 1 && !scenario.is_answered(write));
+    scenario.release(Zone::Origin);
+    scenario.wait(write).expect("a write");
+    scenario.expect(5, &newer);
+    // The origin is flushed by itself, then the older page in the log dies.
+    scenario.advance(Duration::from_secs(20));
+    assert_eq!(scenario.snapshot().dirty_slots, 0);
+    scenario.expect(5, &newer);
+    scenario.flush();
+    power_cut_of_both(&mut scenario, Survive::None, Survive::None);
+    scenario.expect(5, &newer);
+}
+
+#[test]
+fn a_flush_that_waits_for_the_origin_ends_when_the_pages_have_gone_to_the_log() {
+    let geometry = Geometry { block_atoms: 8, set_slots: 8, sets: 16, journal_pages: 64, volume_atoms: 4_096, range_entries: 252 };
+    let mut plan = plan_for(geometry);
+    plan.config.when_full = WhenFull::Through;
+    // Nothing is destaged meanwhile.
+    plan.config.gate = GateKind::New;
+    plan.config.wait = Duration::from_secs(3_600);
+    let mut scenario = Scenario::of(plan);
+    let mut written = 0;
+    while scenario.snapshot().counters.through_blocks == 0 {
+        scenario.write(written);
+        written += 1;
+    }
+    // No room in the log: this one waits for the origin, which does not answer. Then room comes, and the next one logs the pages.
+    scenario.hold_flush(DeviceId::Origin);
+    let first = scenario.send_flush();
+    scenario.trim(scenario.blocks(0, 100));
+    scenario.advance(Duration::from_secs(1));
+    let second = scenario.send_flush();
+    scenario.wait(second).expect("a flush");
+    scenario.wait(first).expect("a flush");
+}
+
+#[test]
+fn a_failed_origin_flush_forgets_no_pinned_page() {
+    let mut scenario = empty(|plan| plan.config.flush_age = Duration::from_secs(5));
+    let data = scenario.write(5);
+    scenario.fail_next_flush(DeviceId::Origin);
+    scenario.advance(Duration::from_secs(30));
+    assert!(origin_writes(&scenario) >= 2, "the page was written again");
+    assert_eq!(scenario.on_origin(5)[1], stamps(&data));
+    power_cut_of_both(&mut scenario, Survive::None, Survive::None);
+    scenario.expect(5, &data);
+}
+
+#[test]
+fn a_network_origin_that_forgot_what_went_through_gets_it_again() {
+    let mut scenario = empty(|plan| plan.config.flush_age = Duration::from_secs(5));
+    let data: Vec<Stamps> = (3..9).map(|block| scenario.write(block)).collect();
+    scenario.origin_goes();
+    scenario.origin_comes_back(true);
+    for (block, data) in (3..9).zip(&data) {
+        scenario.expect(block, data);
+    }
+    scenario.advance(Duration::from_secs(30));
+    for (block, data) in (3..9).zip(&data) {
+        assert_eq!(scenario.on_origin(block)[1], stamps(data));
+    }
+}
+
+#[test]
+fn an_origin_that_is_away_makes_a_through_write_wait_and_not_fail() {
+    let mut scenario = empty(|_| {});
+    scenario.origin_goes();
+    let (write, data) = scenario.send_write(scenario.block(5), false);
+    scenario.advance(Duration::from_secs(60));
+    assert!(!scenario.is_answered(write));
+    scenario.origin_comes_back(true);
+    scenario.wait(write).expect("a write");
+    scenario.expect(5, &data);
+}
+
+#[test]
+fn with_no_free_set_writes_go_to_the_origin_and_a_flush_still_makes_them_durable() {
+    let geometry = Geometry { block_atoms: 8, set_slots: 8, sets: 16, journal_pages: 64, volume_atoms: 4_096, range_entries: 252 };
+    let mut plan = plan_for(geometry);
+    plan.config.when_full = WhenFull::Through;
+    let mut scenario = Scenario::of(plan);
+    // The first 128 blocks fill the cache; one origin operation takes longer than the writes do.
+    let data: Vec<Stamps> = (0..200).map(|block| scenario.write(block)).collect();
+    assert!(scenario.snapshot().counters.through_blocks > 0, "{:?}", scenario.snapshot().counters);
+    scenario.flush();
+    power_cut_of_both(&mut scenario, Survive::None, Survive::None);
+    for (block, data) in (0..200).zip(&data) {
+        scenario.expect(block, data);
+    }
+}
+
+#[test]
+fn a_stop_makes_what_went_through_durable() {
+    let mut scenario = empty(|_| {});
+    let data = scenario.write(5);
+    scenario.stop();
+    power_cut_of_both(&mut scenario, Survive::None, Survive::None);
+    scenario.expect(5, &data);
+}

@@ -1,0 +1,64 @@
+//! Writes past the log, on real files: where they end, and what a kill leaves of them.
+
+use std::os::unix::fs::FileExt;
+
+use crate::common::chance::Chance;
+use crate::common::daemon::Daemon;
+use crate::common::volume;
+
+const BLOCK: u64 = 4096;
+
+#[test]
+fn a_read_only_cache_lets_writes_through_and_keeps_reads() {
+    let folder = volume("64MiB", "64MiB", "[log]\nallocation = \"read-only\"\n");
+    let daemon = Daemon::up(folder.path());
+    let mut client = daemon.connect();
+    // Cached by the read, written past the cache, ragged at both ends.
+    client.read(0, 64 * BLOCK as u32).unwrap();
+    let mut chance = Chance::new(7);
+    let writes: Vec<(u64, Vec<u8>)> = (0..200).map(|number| (number * 5 * BLOCK + 512 * (number % 3), chance.bytes(6144))).collect();
+    for (offset, data) in &writes {
+        client.write(*offset, data).unwrap();
+    }
+    let origin = std::fs::File::open(folder.path().join("origin.img")).unwrap();
+    for (offset, data) in &writes {
+        let mut there = vec![0; data.len()];
+        origin.read_exact_at(&mut there, *offset).unwrap();
+        assert!(there == *data, "the origin holds the write at {offset}");
+        client.expect(*offset, data);
+    }
+    assert!(daemon.status()["through"]["blocks"].as_u64().unwrap() >= 200);
+    client.flush().unwrap();
+    daemon.kill();
+
+    let daemon = Daemon::up(folder.path());
+    let mut client = daemon.connect();
+    for (offset, data) in &writes {
+        client.expect(*offset, data);
+    }
+    daemon.stop();
+}
+
+#[test]
+fn a_full_cache_lets_writes_through_and_loses_none() {
+    // 64 MiB of writes into a cache of 40 MiB that would rather not destage.
+    let knobs = "[gate]\nfree_floor = \"3%\"\ndirty_high = \"100%\"\n[log]\nwhen_full = \"through\"\n";
+    let folder = volume("128MiB", "40MiB", knobs);
+    let daemon = Daemon::up(folder.path());
+    let mut client = daemon.connect();
+    let mut chance = Chance::new(8);
+    let mib: Vec<Vec<u8>> = (0..64).map(|_| chance.bytes(1 << 20)).collect();
+    for (number, data) in mib.iter().enumerate() {
+        client.write((number as u64) << 20, data).unwrap();
+    }
+    client.flush().unwrap();
+    assert!(daemon.status()["through"]["blocks"].as_u64().unwrap() > 0, "{}", daemon.status());
+    daemon.kill();
+
+    let daemon = Daemon::up(folder.path());
+    let mut client = daemon.connect();
+    for (number, data) in mib.iter().enumerate() {
+        client.expect((number as u64) << 20, data);
+    }
+    daemon.stop();
+}
