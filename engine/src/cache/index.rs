@@ -225,9 +225,9 @@ impl Index {
         }
     }
 
-    /// Makes room for so many more origin sets.
-    pub fn reserve(&mut self, origin_sets: usize) {
-        self.sets.reserve(origin_sets);
+    /// Makes room for so many more origin sets, of a volume that has `all`.
+    pub fn reserve(&mut self, origin_sets: usize, all: usize) {
+        self.sets.reserve(origin_sets.min(all.saturating_sub(self.sets.len())));
     }
 
     /// How many origin sets runs in ascending order touch.

@@ -249,23 +249,28 @@ pub fn reseal(bytes: &[u8], geometry: &Geometry, format: FormatId, place: u32) -
     (bytes, crc)
 }
 
-/// The head of the page at a place of the ring.
-pub fn decode_head(bytes: &[u8], geometry: &Geometry, format: FormatId, place: u32) -> Result<PageHead, Unsealed> {
-    seal::unseal(bytes, PAGE, MAGIC, format, geometry.journal_page(place).start)?;
-    head_of(bytes)
+/// The page at a place of the ring, without its records: for those who may not need them.
+pub fn decode_head(bytes: &[u8], geometry: &Geometry, format: FormatId, place: u32) -> Result<Page, Unsealed> {
+    let crc = seal::unseal(bytes, PAGE, MAGIC, format, geometry.journal_page(place).start)?;
+    Ok(Page { head: head_of(bytes)?, crc, records: Vec::new() })
 }
 
 /// The page at a place of the ring.
 pub fn decode(bytes: &[u8], geometry: &Geometry, format: FormatId, place: u32) -> Result<Page, Unsealed> {
-    let crc = seal::unseal(bytes, PAGE, MAGIC, format, geometry.journal_page(place).start)?;
-    let head = head_of(bytes)?;
+    let mut page = decode_head(bytes, geometry, format, place)?;
+    page.records = decode_records(bytes, geometry, &page.head)?;
+    Ok(page)
+}
+
+/// The records of an intact page, whose head [`decode_head`] has read.
+pub fn decode_records(bytes: &[u8], geometry: &Geometry, head: &PageHead) -> Result<Vec<Record>, Unsealed> {
     let mut reader = Reader { geometry, codec: EntryCodec::new(geometry), rest: &bytes[HEAD_BYTES..] };
     let mut records = Vec::with_capacity(usize::from(head.records).min((PAGE - HEAD_BYTES) / RECORD_BYTES));
     for _ in 0..head.records {
         records.push(reader.record()?);
     }
     seal::zeros(reader.rest)?;
-    Ok(Page { head, crc, records })
+    Ok(records)
 }
 
 fn head_of(bytes: &[u8]) -> Result<PageHead, Unsealed> {

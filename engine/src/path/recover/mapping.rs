@@ -3,11 +3,11 @@
 //!
 //! Replay notes which blocks it has touched, and the slot it gave them. A described slot of such a block is old, unless it is that slot.
 
-use std::collections::hash_map::Entry;
+use std::collections::hash_map;
 
 use crate::block::{Block, Slot};
 use crate::cache::format::journal::Record;
-use crate::cache::format::{Bits, RangeKind};
+use crate::cache::format::{Bits, Entry, RangeKind};
 use crate::cache::index::{Loading, Mapping, NumberMap};
 use crate::cache::ranges::Ranges;
 use crate::cache::sets::Sets;
@@ -28,6 +28,8 @@ pub(in crate::path) struct Touched {
     /// Block → its place there.
     places: NumberMap<u64, u32>,
     ranges: Ranges,
+    /// What was touched before the latest mapping, in ascending order.
+    mapped: Vec<(u64, Option<Slot>)>,
 }
 
 impl Touched {
@@ -36,11 +38,18 @@ impl Touched {
         self.places.reserve(blocks);
     }
 
+    /// Makes room for these entries, about to be inserted. All are looked up here, at once: the processor fetches many places together,
+    /// where inserting one after the other would wait for each.
+    pub fn expect(&mut self, entries: &[Entry]) {
+        let fresh = entries.iter().filter(|entry| !self.places.contains_key(&entry.block.0)).count();
+        self.reserve(fresh);
+    }
+
     /// The block is in this slot from now on, or in none. Returns the slot that an earlier PUT gave it, which is to die.
     pub fn insert(&mut self, block: Block, slot: Option<Slot>) -> Option<Slot> {
         match self.places.entry(block.0) {
-            Entry::Occupied(place) => std::mem::replace(&mut self.blocks[*place.get() as usize].1, slot),
-            Entry::Vacant(place) => {
+            hash_map::Entry::Occupied(place) => std::mem::replace(&mut self.blocks[*place.get() as usize].1, slot),
+            hash_map::Entry::Vacant(place) => {
                 place.insert(self.blocks.len() as u32);
                 self.blocks.push((block.0, slot));
                 None
@@ -77,10 +86,14 @@ impl Touched {
         }
     }
 
-    fn cursor(&self) -> Cursor<'_> {
-        let mut blocks = self.blocks.clone();
-        blocks.sort_unstable_by_key(|&(block, _)| block);
-        Cursor { blocks, at: 0, ranges: &self.ranges, range: (0, 0) }
+    /// Everything touched so far, to be walked beside what is mapped now. After it only late headers are mapped: a slot of theirs is old if
+    /// its block was touched at all, so it does no harm that a block touched before and after is there twice.
+    fn cursor(&mut self) -> Cursor<'_> {
+        self.places = NumberMap::default();
+        self.mapped.append(&mut self.blocks);
+        // What was mapped before is one ascending run already.
+        self.mapped.sort_by_key(|&(block, _)| block);
+        Cursor { blocks: &self.mapped, at: 0, ranges: &self.ranges, range: (0, 0) }
     }
 }
 
@@ -110,7 +123,7 @@ fn sort(runs: &mut Vec<Mapping>, bits: u32, spare: &mut Vec<Mapping>) {
 
 /// Walks what was touched beside runs in ascending order.
 struct Cursor<'a> {
-    blocks: Vec<(u64, Option<Slot>)>,
+    blocks: &'a [(u64, Option<Slot>)],
     /// The first one that is not below the block asked for last.
     at: usize,
     ranges: &'a Ranges,
@@ -151,17 +164,27 @@ impl<P: Payload> Engine<P> {
     /// Puts the live slots of these sets into the index; slots of blocks that have been touched since die.
     pub(super) fn map_slots(&mut self, sets: &[u32]) {
         let buckets = self.sorted_runs(sets);
-        self.index.reserve(buckets.iter().map(|runs| self.index.origin_sets(runs)).sum());
-        let group = if self.phase == Phase::Serving { self.journal.group() } else { 0 };
-        let mut cursor = self.recovery.as_ref().expect("recovery is under way").touched.cursor();
+        let all = self.config.geometry.blocks().div_ceil(self.index.set_blocks());
+        self.index.reserve(buckets.iter().map(|runs| self.index.origin_sets(runs)).sum(), all as usize);
+        let mut cursor = self.recovery.as_mut().expect("recovery is under way").touched.cursor();
         let mut loading = Loading::default();
-        let mut current = Vec::new();
+        let (mut current, mut dead) = (Vec::new(), Vec::new());
         for runs in buckets {
-            keep_current(&mut self.sets, &runs, &mut cursor, group, &mut current);
+            keep_current(&self.sets, &runs, &mut cursor, &mut current, &mut dead);
             self.index.load(&current, &mut loading);
         }
+        self.kill_replaced(dead);
         let refused = self.index.finish_load(loading);
         self.refuse(&refused);
+    }
+
+    /// Set by set: in the order of their blocks each would be fetched from memory once more.
+    fn kill_replaced(&mut self, mut dead: Vec<Slot>) {
+        let group = if self.phase == Phase::Serving { self.journal.group() } else { 0 };
+        dead.sort_unstable_by_key(|slot| (slot.set, slot.slot));
+        for slot in dead {
+            self.sets.kill(slot, group);
+        }
     }
 
     /// The live runs of these sets in ascending order of their blocks, in pieces.
@@ -205,8 +228,8 @@ impl<P: Payload> Engine<P> {
     }
 }
 
-/// Leaves in `current` the runs without the blocks that lie elsewhere by now, in ascending order; the slots of those blocks die.
-fn keep_current(sets: &mut Sets, runs: &[Mapping], cursor: &mut Cursor<'_>, group: u64, current: &mut Vec<Mapping>) {
+/// Leaves in `current` the runs without the blocks that lie elsewhere by now, in ascending order; adds the slots of those to `dead`.
+fn keep_current(sets: &Sets, runs: &[Mapping], cursor: &mut Cursor<'_>, current: &mut Vec<Mapping>, dead: &mut Vec<Slot>) {
     current.clear();
     let mut is_sorted = true;
     for run in runs {
@@ -217,10 +240,10 @@ fn keep_current(sets: &mut Sets, runs: &[Mapping], cursor: &mut Cursor<'_>, grou
         // What is left of a long run may lie behind the beginning of the next one.
         is_sorted &= run.blocks() == 1;
         for (block, slot) in run.iter() {
-            if cursor.is_current(block, slot) {
-                current.push(Mapping::new(block, 1, slot, u32::from(sets.is_dirty(slot))));
-            } else {
-                sets.kill(slot, group);
+            match (cursor.is_current(block, slot), run.blocks()) {
+                (false, _) => dead.push(slot),
+                (true, 1) => current.push(*run),
+                (true, _) => current.push(Mapping::new(block, 1, slot, u32::from(sets.is_dirty(slot)))),
             }
         }
     }

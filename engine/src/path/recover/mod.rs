@@ -17,9 +17,9 @@ mod tail;
 use std::collections::VecDeque;
 
 use crate::block::{PAGE_ATOMS, PAGE_BYTES, Span};
-use crate::cache::format::journal::{self, Page, PageHead};
+use crate::cache::format::journal::{self, Page};
 use crate::cache::format::map::{decode_ranges, decode_sets, ranges_per_page};
-use crate::cache::format::{Bits, MapRef, MapSet, Position, Range, SetState, Superblock};
+use crate::cache::format::{Bits, Geometry, MapRef, MapSet, Position, Range, SetState, Superblock};
 use crate::cache::journal::Journal;
 use crate::cache::sets::{HeaderState, Stream};
 use crate::config::Canary;
@@ -107,8 +107,20 @@ pub(super) struct Recovery<P> {
 struct RingPage<P> {
     place: u32,
     page: Page,
-    /// Until it is known to be durable.
+    /// Until it is known to be durable, and as long as the records may still be needed and were not read.
     payload: Option<P>,
+    /// Whether the records are there. Those before the newest checkpoint are needed only if its map is damaged.
+    has_records: bool,
+}
+
+impl<P> RingPage<P> {
+    /// False: there are some that cannot be.
+    fn read_records(&mut self, bytes: &[u8], geometry: &Geometry) -> bool {
+        let records = journal::decode_records(bytes, geometry, &self.page.head);
+        self.has_records = records.is_ok();
+        self.page.records = records.unwrap_or_default();
+        self.has_records
+    }
 }
 
 impl<P: Payload> Engine<P> {
@@ -306,14 +318,17 @@ impl<P: Payload> Engine<P> {
         let superblock = self.recovery().superblock.as_ref().expect("a superblock was chosen");
         // Before the older of the two checkpoints only the page just before counts.
         let (oldest, epoch) = (superblock.previous.seq.min(superblock.checkpoint.seq) - 1, superblock.epoch);
+        let replayed_from = superblock.checkpoint.seq;
         for (i, bytes) in bytes.chunks_exact(PAGE_BYTES as usize).enumerate() {
             let place = place + i as u32;
-            let counts = |head: PageHead| head.seq >= oldest || head.epoch > epoch;
-            if journal::decode_head(bytes, &geometry, format, place).is_ok_and(counts)
-                && let Ok(page) = journal::decode(bytes, &geometry, format, place)
-            {
-                let payload = Some(payload.slice(i as u64 * PAGE_ATOMS, PAGE_ATOMS));
-                self.recovery().pages.push(RingPage { place, page, payload });
+            let Ok(page) = journal::decode_head(bytes, &geometry, format, place) else { continue };
+            if page.head.seq < oldest && page.head.epoch <= epoch {
+                continue;
+            }
+            let payload = Some(payload.slice(i as u64 * PAGE_ATOMS, PAGE_ATOMS));
+            let mut ring = RingPage { place, page, payload, has_records: false };
+            if ring.page.head.seq < replayed_from || ring.read_records(bytes, &geometry) {
+                self.recovery().pages.push(ring);
             }
         }
         self.forget_durable_payloads();
@@ -323,7 +338,21 @@ impl<P: Payload> Engine<P> {
     fn forget_durable_payloads(&mut self) {
         let pages = &mut self.recovery().pages;
         let durable = pages.iter().map(|ring| ring.page.head.durable).max().unwrap_or(0);
-        pages.iter_mut().filter(|ring| ring.page.head.seq <= durable).for_each(|ring| ring.payload = None);
+        let forgotten = pages.iter_mut().filter(|ring| ring.has_records && ring.page.head.seq <= durable);
+        forgotten.for_each(|ring| ring.payload = None);
+    }
+
+    /// The map is chosen: the pages before the newest checkpoint are replayed, or only say which places of the ring stay in use.
+    /// A page with impossible records is no page.
+    fn settle_older_pages(&mut self, are_replayed: bool) {
+        let geometry = self.config.geometry;
+        self.recovery().pages.retain_mut(|ring| {
+            if ring.has_records {
+                return true;
+            }
+            let payload = ring.payload.take().expect("kept until the records are read");
+            !are_replayed || ring.read_records(&bytes_of(&payload), &geometry)
+        });
     }
 
     /// The newest checkpoint whose map is whole.
@@ -332,6 +361,7 @@ impl<P: Payload> Engine<P> {
         for (map, name) in [(superblock.checkpoint, "newest"), (superblock.previous, "previous")] {
             match self.decode_map(map) {
                 Ok((sets, ranges)) => {
+                    self.settle_older_pages(map.seq < superblock.checkpoint.seq);
                     let recovery = self.recovery();
                     (recovery.map, recovery.sets, recovery.ranges) = (map, sets, ranges);
                     return true;

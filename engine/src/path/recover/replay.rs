@@ -121,6 +121,7 @@ impl<P: Payload> Engine<P> {
         if self.sets.get(slot.set).state != SetState::Open || slot.slot != self.sets.next_slot(slot.set) {
             return Err(format!("PUT into slot {} of set {} is out of order", slot.slot, slot.set));
         }
+        self.recovery().touched.expect(entries);
         for (i, entry) in entries.iter().enumerate() {
             let at = Slot { slot: slot.slot + i as u32, ..slot };
             let full = self.full(entry.block);
