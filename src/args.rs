@@ -14,7 +14,7 @@ pub const DIR: &str = "./tidegate-data";
 const EXIT_CODES: &str = "\
 Exit codes:
   0   done; of `check`: no damage; of `drain`: nothing is dirty any more
-  1   `check` found damage, `sim` found a violation, `drain` was cancelled, or no daemon answered
+  1   `check` found damage, `sim` found a violation or a row outside its band, `drain` was cancelled, or no daemon answered
   2   a flag or its value is wrong; nothing was created or changed
   65  what is stored is damaged
   66  the cache or the origin is missing or cannot be read
@@ -23,7 +23,7 @@ Exit codes:
   74  a device failed
   75  the cache or the origin is in use by somebody else
   77  permission denied
-  78  the configuration is wrong (the message names path:line:column), or a device holds what tidegate must not touch:
+  78  the configuration or a plan is wrong (the message names path:line), or a device holds what tidegate must not touch:
       another file system, another volume's cache, a newer version, the wrong size
 
 Examples:
@@ -54,7 +54,7 @@ pub enum Command {
     Drain(Drain),
     /// Look for damage in a cache that nobody serves; changes nothing
     Check(Check),
-    /// The simulated world: many runs with crashes and faults, or one of them told as a story
+    /// The simulated world: many runs with crashes and faults, one of them told as a story, and experiments in virtual time
     #[command(subcommand)]
     Sim(Sim),
 }
@@ -168,6 +168,35 @@ pub enum Sim {
     Swarm(Swarm),
     /// Run one seed again and tell what happened, step by step
     Replay(Replay),
+    /// List the plans of experiments that come with the program
+    #[command(after_help = "Example:\n  tidegate sim list")]
+    List,
+    /// Run the experiments of a plan in virtual time, and hold what they measure against a paper's figures
+    Run(RunPlan),
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tidegate sim run devices
+  tidegate sim run 000-table3 --out report && xdg-open report/index.html
+  tidegate sim run ./mine.toml --json | jq '.rows[] | select(.within == false)'
+
+A plan names devices, how they are put together, loads, and rows to report; `tidegate sim list` shows those that come with the program,
+and any of them is a pattern for one of your own. The same plan and seed give the same bytes of report on every machine.
+Exit code 1 if a row lies outside its band; 78 for a plan that is wrong (the message names file:line).")]
+pub struct RunPlan {
+    /// Name of a plan, or a file
+    pub plan: String,
+    /// Addresses, mixes and arrivals are drawn from it
+    #[arg(long, value_name = "S", default_value_t = 0)]
+    pub seed: u64,
+    /// One JSON object: {"plan", "seed", "rows": [{"name", "metric", "value", "paper", "low", "high", "within"}]}
+    #[arg(long)]
+    pub json: bool,
+    /// Also write table, JSON, CSV of every series, pictures, and a page with all of it (index.html) into this folder
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]

@@ -47,6 +47,8 @@ fn main() -> ExitCode {
         Command::Check(args) => check::run(&args),
         Command::Sim(Sim::Swarm(args)) => sim::swarm(&args),
         Command::Sim(Sim::Replay(args)) => sim::replay(&args),
+        Command::Sim(Sim::List) => sim::list(),
+        Command::Sim(Sim::Run(args)) => sim::run_plan(&args),
     };
     match done {
         Ok(code) => code,

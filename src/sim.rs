@@ -1,4 +1,4 @@
-//! `tidegate sim`: runs in the simulated world, and the story of one of them.
+//! `tidegate sim`: the simulated world: seeds with crashes and faults, the story of one of them, and the experiments of plans.
 
 use std::io::{BufWriter, ErrorKind, Write};
 use std::process::ExitCode;
@@ -6,21 +6,23 @@ use std::time::Instant;
 
 use serde_json::json;
 use tidegate_daemon::Failure;
+use tidegate_sim::experiment::plan::{self, Refused};
+use tidegate_sim::experiment::{self, report};
 use tidegate_sim::replay::replay as tell;
 use tidegate_sim::swarm::{Options, Report, swarm as run};
 
-use crate::args::{Replay, Swarm};
+use crate::args::{Replay, RunPlan, Swarm};
+use crate::config::EX_CONFIG;
 use crate::progress::Progress;
-use crate::{say, units};
+use crate::{USAGE, say, units};
 
-/// Exit code of a violation.
+/// Exit code of a violation, and of a row outside its band.
 const VIOLATION: u8 = 1;
 /// Violations that are shown; one is enough to start with.
 const SHOWN_MAX: usize = 10;
 
 pub fn swarm(args: &Swarm) -> Result<ExitCode, Failure> {
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let options = Options { first_seed: args.first_seed, seeds: args.seeds, ops: args.ops, threads, ..Options::default() };
+    let options = Options { first_seed: args.first_seed, seeds: args.seeds, ops: args.ops, threads: threads(), ..Options::default() };
     let started = Instant::now();
     let mut bar = Progress::new("swarm");
     let report = run(&options, &mut |so_far| {
@@ -51,6 +53,37 @@ fn show_violations(report: &Report, ops: u64) {
     if report.violations.len() > SHOWN_MAX {
         eprintln!("tidegate: and {} more", report.violations.len() - SHOWN_MAX);
     }
+}
+
+fn threads() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+pub fn list() -> Result<ExitCode, Failure> {
+    let plans = plan::list();
+    let width = plans.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+    let lines: Vec<String> = plans.iter().map(|(name, shows)| format!("{name:<width$}  {shows}")).collect();
+    say(&lines.join("\n"));
+    Ok(ExitCode::SUCCESS)
+}
+
+pub fn run_plan(args: &RunPlan) -> Result<ExitCode, Failure> {
+    let plan = plan::load(&args.plan).map_err(|refused| match refused {
+        Refused::Unknown(what) => Failure::new(USAGE, what),
+        Refused::Unreadable(what) => Failure::new(Failure::NO_INPUT, what),
+        Refused::Wrong(what) => Failure::new(EX_CONFIG, what),
+    })?;
+    let mut bar = Progress::new("run");
+    let ran = experiment::run(plan, args.seed, threads(), &mut |so_far| {
+        bar.show(so_far.requests, so_far.of, &format!("{} of {} runs", so_far.runs, so_far.of_runs))
+    });
+    drop(bar);
+    let experiment = ran.map_err(|broken| Failure::new(VIOLATION, broken))?;
+    if let Some(folder) = &args.out {
+        report::write(&experiment, folder).map_err(|why| Failure::new(Failure::NOT_CREATED, why))?;
+    }
+    say(&if args.json { report::json(&experiment) } else { report::table(&experiment) });
+    Ok(if experiment.is_within() { ExitCode::SUCCESS } else { ExitCode::from(VIOLATION) })
 }
 
 pub fn replay(args: &Replay) -> Result<ExitCode, Failure> {

@@ -10,7 +10,7 @@
 //! scenario.expect(3, &old);
 //! ```
 
-use crate::back::device::Speed;
+use crate::back::model::Speed;
 use crate::back::fault::{Fault, Rates};
 use crate::back::volatile::Survive;
 use crate::chance::Chance;
@@ -60,6 +60,7 @@ pub fn plan_for(geometry: Geometry) -> Plan {
         limits: [limits(geometry.cache_atoms()), limits(geometry.volume_atoms)],
         config,
         speeds: [Speed { jitter: 0, ..Speed::SSD }, Speed { jitter: 0, ..Speed::DISK }],
+        drives: [None, None],
         rates: [Rates::default(); 2],
         mix,
         requests: 0,
