@@ -1,8 +1,7 @@
 //! Crash points: a crash after *every* device write and flush of a workload. Nothing is run twice for it: devices are snapshots that
 //! share what they have in common, so each crash costs one recovery and one reading of the volume.
 
-use crate::agenda::Agenda;
-use crate::back::device::Device;
+use crate::back::device::{self, Device};
 use crate::back::volatile::Survive;
 use crate::chance::Chance;
 use crate::front::oracle::Broken;
@@ -11,7 +10,7 @@ use crate::run::{Ended, data};
 use crate::stamp::Stamps;
 use crate::world::Simulation;
 use tidegate_engine::block::Span;
-use tidegate_engine::op::{DeviceId, Op, OpId};
+use tidegate_engine::op::{DeviceId, Op};
 use tidegate_engine::probe::Phase;
 use tidegate_engine::request::{Command, Reply, Request, RequestId};
 use tidegate_engine::time::Instant;
@@ -56,8 +55,8 @@ impl Points {
     fn try_all(&mut self, simulation: &Simulation) -> Result<(), Broken> {
         for survive in SUBSETS {
             let scene = &simulation.scene;
-            let cache = scene.cache.after_power_cut(&survive, &mut self.chance);
-            let origin = scene.origin.after_power_cut(&survive, &mut self.chance);
+            let cache = scene.cache.after_power_cut(simulation.now(), &survive, &mut self.chance);
+            let origin = scene.origin.after_power_cut(simulation.now(), &survive, &mut self.chance);
             self.try_one(simulation, cache, origin).map_err(|broken| {
                 Broken(format!("power cut at {:?}, {survive:?} of the unflushed left: {}", simulation.now(), broken.0))
             })?;
@@ -119,15 +118,17 @@ struct Rescue {
 struct Bench {
     cache: Device,
     origin: Device,
-    agenda: Agenda<(DeviceId, OpId)>,
+    now: Instant,
+    ended: Vec<device::Ended>,
     replies: Vec<Reply<Stamps>>,
 }
 
 impl World<Stamps> for Bench {
     fn start(&mut self, now: Instant, op: Op<Stamps>) {
-        let (device, id) = (op.device, op.id);
-        let schedule = self.device(device).start(now, op).expect("nothing is held");
-        self.agenda.note(schedule.done, (device, id));
+        match op.device {
+            DeviceId::Cache => self.cache.start(now, op),
+            DeviceId::Origin => self.origin.start(now, op),
+        }
     }
 
     fn reply(&mut self, _: Instant, reply: Reply<Stamps>) {
@@ -135,36 +136,33 @@ impl World<Stamps> for Bench {
     }
 }
 
-impl Bench {
-    fn device(&mut self, id: DeviceId) -> &mut Device {
-        match id {
-            DeviceId::Cache => &mut self.cache,
-            DeviceId::Origin => &mut self.origin,
-        }
-    }
-}
-
 impl Rescue {
     fn new(simulation: &Simulation, cache: Device, origin: Device) -> Rescue {
         let plan = &simulation.plan;
         let engine = Engine::new(plan.config.clone(), plan.limits);
-        let bench = Bench { cache, origin, agenda: Agenda::new(simulation.now()), replies: Vec::new() };
+        let bench = Bench { cache, origin, now: simulation.now(), ended: Vec::new(), replies: Vec::new() };
         Rescue { engine, bench, volume_atoms: plan.config.geometry.volume_atoms }
     }
 
     fn cut(&self, survive: &Survive, chance: &mut Chance) -> (Device, Device) {
-        (self.bench.cache.after_power_cut(survive, chance), self.bench.origin.after_power_cut(survive, chance))
+        let Bench { cache, origin, now, .. } = &self.bench;
+        (cache.after_power_cut(*now, survive, chance), origin.after_power_cut(*now, survive, chance))
     }
 
     /// Hands `events` over, then lets the next thing happen.
     fn turn(&mut self, mut events: Vec<Event<Stamps>>) -> Result<(), Broken> {
-        let now = self.bench.agenda.now();
-        turn(&mut self.engine, &mut self.bench, now, &mut events);
-        let Some(next) = [self.bench.agenda.next_time(), self.engine.deadline()].into_iter().flatten().min() else { return Ok(()) };
-        self.bench.agenda.advance(next.max(self.bench.agenda.now()));
-        while let Some((device, op)) = self.bench.agenda.pop() {
-            let done = self.bench.device(device).finish(op);
-            self.engine.handle(self.bench.agenda.now(), Event::Completed(done));
+        let bench = &mut self.bench;
+        turn(&mut self.engine, bench, bench.now, &mut events);
+        let next = [bench.cache.next(), bench.origin.next(), self.engine.deadline()].into_iter().flatten().min();
+        bench.now = next.map_or(bench.now, |next| next.max(bench.now));
+        bench.cache.advance(bench.now, &mut bench.ended);
+        bench.origin.advance(bench.now, &mut bench.ended);
+        for ended in bench.ended.drain(..) {
+            let event = match ended {
+                device::Ended::Done(done) => Event::Completed(done),
+                device::Ended::Late(op) => Event::Late(op),
+            };
+            self.engine.handle(bench.now, event);
         }
         Ok(())
     }

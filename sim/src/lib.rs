@@ -4,11 +4,13 @@
 //! * [`swarm`]: many seeds, each a run with crashes and faults; and crash points: a crash after every single device write.
 //! * [`replay`]: the story of one run.
 //! * [`scenario`]: one situation, told step by step, for tests.
+//! * [`experiment`]: plans of devices, loads and a paper's figures, measured in virtual time.
 
 pub mod agenda;
 pub mod back;
 pub mod chance;
 pub mod crash_points;
+pub mod experiment;
 pub mod front;
 pub mod plan;
 pub mod replay;

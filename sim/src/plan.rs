@@ -1,10 +1,12 @@
 //! The plan of one simulated run, drawn from its seed: sizes, knobs, load, speeds, faults, crashes. Everything is small: what breaks in
 //! a large volume breaks in a small one too, and sooner.
 
-use crate::back::device::Speed;
 use crate::back::fault::Rates;
+use crate::back::model::spec::MapKind;
+use crate::back::model::{Spec, Speed};
 use crate::chance::{Chance, mix};
 use crate::front::load::Mix;
+use tidegate_engine::block::ATOM_BYTES;
 use tidegate_engine::cache::format::{FormatId, Geometry};
 use tidegate_engine::config::{Allocation, Fill, GateKind, WhenFull};
 use tidegate_engine::op::Limits;
@@ -28,6 +30,8 @@ pub struct Plan {
     /// Of the cache and of the origin.
     pub limits: [Limits; 2],
     pub speeds: [Speed; 2],
+    /// Drives in place of fixed times.
+    pub drives: [Option<Spec>; 2],
     pub rates: [Rates; 2],
     pub mix: Mix,
     /// Requests that clients make.
@@ -56,6 +60,7 @@ impl Plan {
             limits: draw_limits(chance, &geometry),
             config,
             speeds: [Speed::SSD, draw_disk(chance)],
+            drives: [None, None],
             rates: [draw_rates(chance, kind), draw_rates(chance, Kind::Crashes)],
             mix: fit(mix, &geometry),
             requests,
@@ -68,6 +73,7 @@ impl Plan {
             plan.config.geometry.range_entries = 2_000;
             plan.limits = draw_limits(chance, &plan.config.geometry);
         }
+        plan.drives = draw_drives(&mut Chance::new(seed, "drives"), &plan.limits);
         plan.rates[1] = Rates { misdirected: 0, rot: 0, settled_only: false, ..plan.rates[1] };
         plan
     }
@@ -82,6 +88,7 @@ impl Plan {
         geometry.volume_atoms = geometry.volume_atoms.min(chance.between(20, 160) * u64::from(geometry.block_atoms));
         geometry.journal_pages = geometry.journal_pages.min(96);
         plan.limits = draw_limits(chance, geometry);
+        plan.drives = draw_drives(&mut Chance::new(seed, "drives"), &plan.limits);
         plan.mix = fit(plan.mix, geometry);
         plan.rates = [Rates::default(); 2];
         plan.crashes = 0;
@@ -94,7 +101,10 @@ impl Plan {
     /// How long the origin stays before it goes away again: some of what is under way must come to an end, or nothing ever does.
     pub fn origin_stays(&self, chance: &mut Chance) -> Duration {
         let pieces = self.config.destage_atoms / u64::from(self.config.geometry.block_atoms) + 64;
-        let batch = (self.speeds[1].write.0 + self.speeds[1].read.0) * pieces + self.speeds[1].flush.0;
+        let batch = match &self.drives[1] {
+            Some(drive) => drive.patience().0 * (2 * pieces + drive.flush_writes()),
+            None => (self.speeds[1].write.0 + self.speeds[1].read.0) * pieces + self.speeds[1].flush.0,
+        };
         Duration(batch * 2 + chance.spread(20_000, self.origin_leaves_every * 20_000) * 1_000)
     }
 }
@@ -176,6 +186,36 @@ fn draw_disk(chance: &mut Chance) -> Speed {
     Speed { read: scale(Speed::DISK.read), write: scale(Speed::DISK.write), flush: scale(Speed::DISK.flush), ..Speed::DISK }
 }
 
+/// Now and then a real drive, whose queue and buffer put things in an order of their own. Small ones: they hold what the plan needs.
+fn draw_drives(chance: &mut Chance, limits: &[Limits; 2]) -> [Option<Spec>; 2] {
+    const SSDS: [&str; 6] = ["ssd-100gb-2010", "x25-m-80gb", "mtron-3035", "mtron-3035-fast", "mx100-256gb", "nvme-tlc"];
+    let mut drive = |names: &[&str], atoms: u64| {
+        let name = chance.pick(names);
+        let drawn = chance.one_in(8);
+        let mut spec = Spec::load(name).expect("a shipped device").with_capacity_mb(atoms * ATOM_BYTES / 1_000_000 + 1);
+        match &mut spec {
+            Spec::Hdd(disk) => {
+                // Quick, or the engine would hardly do anything but wait.
+                disk.mechanics.rpm *= chance.pick(&[1, 10, 100]);
+                disk.buffer.entries = chance.pick(&[4, 32, 1024]);
+                disk.buffer.window = chance.pick(&[1, 24, 1024]);
+            }
+            // Few and small blocks, so that much is cleaned.
+            Spec::Ssd(ssd) if ssd.ftl.map == MapKind::Page => {
+                let flash = ssd.flash.as_mut().expect("a page-mapped drive has flash");
+                (flash.channels, flash.block_pages) = (2, chance.pick(&[4, 16]));
+                ssd.buffer_kib = ssd.buffer_kib.min(1_024);
+                ssd.ftl.gc_low_percent = 10;
+            }
+            Spec::Ssd(_) => {}
+        }
+        drawn.then_some(spec)
+    };
+    let mut origins = vec!["hdd-7200-2010"; SSDS.len()];
+    origins.extend(SSDS);
+    [drive(&SSDS, limits[0].atoms), drive(&origins, limits[1].atoms)]
+}
+
 fn draw_rates(chance: &mut Chance, kind: Kind) -> Rates {
     let mut rate = |highest: u64| if chance.one_in(3) { chance.spread(100, highest) as u32 } else { 0 };
     let damage = kind == Kind::Damage;
@@ -223,6 +263,8 @@ mod tests {
         some("an origin that leaves", &|plan| plan.origin_leaves_every > 0);
         some("failing flushes", &|plan| plan.rates[0].flush_error > 0);
         some("no fault at all", &|plan| plan.rates.iter().all(|rates| Rates { settled_only: false, ..*rates } == Rates::default()));
+        some("a drive as the cache", &|plan| plan.drives[0].is_some());
+        some("a disk as the origin", &|plan| matches!(plan.drives[1], Some(Spec::Hdd(_))));
         some("one worker", &|plan| plan.mix.workers == 1);
         some("a short last block", &|plan| !plan.config.geometry.volume_atoms.is_multiple_of(u64::from(plan.config.geometry.block_atoms)));
     }

@@ -10,8 +10,8 @@
 //! scenario.expect(3, &old);
 //! ```
 
-use crate::back::device::Speed;
 use crate::back::fault::{Fault, Rates};
+use crate::back::model::Speed;
 use crate::back::volatile::Survive;
 use crate::chance::Chance;
 use crate::front::load::Mix;
@@ -60,6 +60,7 @@ pub fn plan_for(geometry: Geometry) -> Plan {
         limits: [limits(geometry.cache_atoms()), limits(geometry.volume_atoms)],
         config,
         speeds: [Speed { jitter: 0, ..Speed::SSD }, Speed { jitter: 0, ..Speed::DISK }],
+        drives: [None, None],
         rates: [Rates::default(); 2],
         mix,
         requests: 0,

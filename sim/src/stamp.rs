@@ -14,8 +14,8 @@ const ATOM: usize = ATOM_BYTES as usize;
 const IMAGE: &[u8; 8] = b"\x89STAMP\r\n";
 /// Set in the stamp of bytes that are no stamp's image.
 pub const HASHED: u64 = 1 << 63;
-/// Low bits of a stamp: the atom of the volume it was written to.
-const ATOM_BITS: u32 = 24;
+/// Low bits of a stamp: the atom of the volume it was written to (volumes of up to 2 TiB).
+const ATOM_BITS: u32 = 32;
 
 /// The stamp that write number `write` (from 1; 0 is what the origin held at first) puts on `atom` of the volume.
 pub fn stamp(write: u64, atom: u64) -> u64 {

@@ -3,7 +3,7 @@
 
 use crate::chance::mix;
 use crate::front::oracle::show;
-use crate::stamp::Stamps;
+use crate::stamp::{Stamps, meaning};
 use tidegate_engine::Event;
 use tidegate_engine::block::Span;
 use tidegate_engine::op::{Action, Answer, Op};
@@ -123,7 +123,7 @@ fn summary(parts: &[Stamps]) -> String {
     let mut runs: Vec<String> = Vec::new();
     let mut last = None;
     for stamp in parts.iter().flat_map(|part| part.stamps().collect::<Vec<_>>()) {
-        let run = stamp >> 24;
+        let run = meaning(stamp).map_or(stamp, |(write, _)| write);
         if last != Some(run) {
             last = Some(run);
             runs.push(show(stamp));

@@ -3,8 +3,9 @@
 
 use crate::agenda::Agenda;
 use crate::back::contents::Contents;
-use crate::back::device::{Device, Harm, Schedule};
+use crate::back::device::{Device, Ended, Harm};
 use crate::back::fault::Rates;
+use crate::back::model::{Model, Plain};
 use crate::back::volatile::Survive;
 use crate::chance::Chance;
 use crate::front::load::Load;
@@ -29,8 +30,6 @@ const STUCK_TURNS: u64 = 100_000;
 /// What is noted in the agenda.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Entry {
-    Done(DeviceId, OpId),
-    Late(OpId),
     Wake(u32),
     OriginLeaves,
     OriginReturns,
@@ -85,6 +84,8 @@ pub struct Scene {
     pub noted: Option<Vec<Noted>>,
     /// The first promise that was broken.
     pub broken: Option<Broken>,
+    /// What devices tell at this moment.
+    ended: Vec<Ended>,
     /// A device write or flush ended in this step.
     persisted: bool,
     replied: bool,
@@ -122,9 +123,9 @@ impl Simulation {
         let chance = |stream| Chance::new(plan.seed, stream);
         let blank = first_contents(&plan);
         let mut scene = Scene {
-            cache: Device::new(DeviceId::Cache, geometry, cache, plan.limits[0], plan.speeds[0], chance("cache")),
+            cache: Device::new(DeviceId::Cache, geometry, cache, plan.limits[0], model(&plan, 0), chance("cache")),
             oracle: Oracle::new(geometry, |atom| blank.stamp(atom)),
-            origin: Device::new(DeviceId::Origin, geometry, blank, plan.limits[1], plan.speeds[1], chance("origin")),
+            origin: Device::new(DeviceId::Origin, geometry, blank, plan.limits[1], model(&plan, 1), chance("origin")),
             load: Load::new(plan.mix, geometry.block_atoms, geometry.volume_atoms, plan.requests, chance("load")),
             trace: Trace::default(),
             agenda: Agenda::new(Instant(1_000_000_000)),
@@ -134,6 +135,7 @@ impl Simulation {
             answers: Vec::new(),
             noted: None,
             broken: None,
+            ended: Vec::new(),
             persisted: false,
             replied: false,
         };
@@ -198,37 +200,42 @@ impl Simulation {
         let room = self.engine.room();
         self.scene.admit(room, &mut self.events);
         if self.events.is_empty() {
-            let next = [self.scene.agenda.next_time(), self.engine.deadline()].into_iter().flatten().min();
-            let Some(next) = next else {
+            let Some(next) = self.next_time() else {
                 self.idle = true;
                 self.check_not_stuck();
                 return false;
             };
             self.advance(next.max(self.now()));
+            let now = self.now();
+            if self.events.is_empty() && self.scene.crowd.is_empty() && self.engine.deadline().is_none_or(|deadline| deadline > now) {
+                // A device did something that nobody waits for.
+                return true;
+            }
         }
         self.take_turn();
         self.scene.broken.is_none()
     }
 
-    /// Lets time pass until `when`, at which point the engine is told what is due.
+    /// When the next thing happens, if anything does.
+    fn next_time(&self) -> Option<Instant> {
+        [self.scene.next_time(), self.engine.deadline()].into_iter().flatten().min()
+    }
+
+    /// Lets time pass until `when`, at which point the engine is told what is due: first what the devices have to tell.
     fn advance(&mut self, when: Instant) {
         if when > self.now() {
             self.turns_at_once = 0;
         }
         self.scene.agenda.advance(when);
+        self.scene.advance_devices(when, &mut self.events);
         while let Some(entry) = self.scene.agenda.pop() {
             self.happen(entry);
-        }
-        if self.events.is_empty() {
-            self.events.push(Event::Tick);
         }
     }
 
     fn happen(&mut self, entry: Entry) {
         let (now, scene) = (self.scene.agenda.now(), &mut self.scene);
         match entry {
-            Entry::Done(device, op) => scene.end(device, op, &mut self.events),
-            Entry::Late(op) => self.events.push(Event::Late(op)),
             Entry::Wake(worker) => scene.crowd.push_back(worker),
             Entry::OriginLeaves => {
                 let back = Duration::from_millis(self.chance.spread(1, 20_000));
@@ -335,22 +342,19 @@ impl Simulation {
     /// Lets the operations of a held zone (none: flushes) end now.
     pub fn release(&mut self, zone: Option<Zone>, device: DeviceId) {
         let now = self.now();
-        for op in self.scene.device(device).release(zone) {
-            self.scene.agenda.note(now, Entry::Done(device, op));
-        }
+        self.scene.device(device).release(now, zone);
     }
 
     /// Is anything on its way that will end by itself?
     pub fn is_busy(&self) -> bool {
-        self.scene.agenda.next_time().is_some()
+        self.scene.next_time().is_some()
     }
 
     /// Lets `duration` pass.
     pub fn pass(&mut self, duration: Duration) {
         let until = self.now() + duration;
         loop {
-            let next = [self.scene.agenda.next_time(), self.engine.deadline()].into_iter().flatten().min();
-            if next.is_none_or(|next| next > until) {
+            if self.next_time().is_none_or(|next| next > until) {
                 break;
             }
             if !self.step() {
@@ -366,15 +370,15 @@ impl Simulation {
         let (now, scene, chance) = (self.scene.agenda.now(), &mut self.scene, &mut self.chance);
         match crash {
             Crash::Power { cache, origin } => {
-                scene.cache = scene.cache.after_power_cut(cache, chance);
-                scene.origin = scene.origin.after_power_cut(origin, chance);
+                scene.cache = scene.cache.after_power_cut(now, cache, chance);
+                scene.origin = scene.origin.after_power_cut(now, origin, chance);
             }
             Crash::Kill(ended) => {
                 scene.cache = scene.cache.after_kill(ended, chance);
                 scene.origin = scene.origin.after_kill(ended, chance);
             }
             Crash::CachePower(cache) => {
-                scene.cache = scene.cache.after_power_cut(cache, chance);
+                scene.cache = scene.cache.after_power_cut(now, cache, chance);
                 scene.origin = scene.origin.after_kill(&Survive::Random, chance);
             }
         }
@@ -466,18 +470,41 @@ impl Scene {
         events.push(Event::Arrived(request));
     }
 
-    fn end(&mut self, device: DeviceId, op: OpId, events: &mut Vec<Event<Stamps>>) {
-        let before = self.cache.ended + self.origin.ended;
-        let done = self.device(device).finish(op);
-        let ended = self.cache.ended + self.origin.ended > before;
-        self.persisted |= ended;
-        self.oracle.writes_may_fail |= ended && done.result.is_err() && (device == DeviceId::Cache || self.oracle.past_the_log);
-        self.tell_harm();
-        let now = self.agenda.now();
-        if let Some(noted) = self.noted.iter_mut().flatten().find(|noted| noted.id == done.id && noted.ended.is_none()) {
-            noted.ended = Some((now, done.result.is_ok()));
+    /// When the agenda or a device next has something.
+    fn next_time(&self) -> Option<Instant> {
+        [self.agenda.next_time(), self.cache.next(), self.origin.next()].into_iter().flatten().min()
+    }
+
+    /// Lets the devices tell what is due at `now`: the cache, then the origin.
+    fn advance_devices(&mut self, now: Instant, events: &mut Vec<Event<Stamps>>) {
+        // What goes past the log fails when the origin fails it.
+        let of_origin = |scene: &Scene| if scene.oracle.past_the_log { scene.origin.failed_writes } else { 0 };
+        let counted = |scene: &Scene| (scene.cache.ended + scene.origin.ended, scene.cache.failed_writes + of_origin(scene));
+        let before = counted(self);
+        self.cache.advance(now, &mut self.ended);
+        self.origin.advance(now, &mut self.ended);
+        if self.ended.is_empty() {
+            return;
         }
-        events.push(Event::Completed(done));
+        let after = counted(self);
+        self.persisted |= after.0 > before.0;
+        self.oracle.writes_may_fail |= after.1 > before.1;
+        self.tell_harm();
+        for ended in std::mem::take(&mut self.ended) {
+            events.push(match ended {
+                Ended::Done(done) => {
+                    self.note_end(now, done.id, done.result.is_ok());
+                    Event::Completed(done)
+                }
+                Ended::Late(op) => Event::Late(op),
+            });
+        }
+    }
+
+    fn note_end(&mut self, now: Instant, id: OpId, well: bool) {
+        if let Some(noted) = self.noted.iter_mut().flatten().find(|noted| noted.id == id && noted.ended.is_none()) {
+            noted.ended = Some((now, well));
+        }
     }
 
     fn tell_harm(&mut self) {
@@ -514,13 +541,7 @@ impl World<Stamps> for Scene {
         if let Some(noted) = &mut self.noted {
             noted.push(Noted::of(now, &op));
         }
-        let (device, id) = (op.device, op.id);
-        if let Some(Schedule { done, late }) = self.device(device).start(now, op) {
-            self.agenda.note(done, Entry::Done(device, id));
-            if let Some(late) = late {
-                self.agenda.note(late, Entry::Late(id));
-            }
-        }
+        self.device(op.device).start(now, op);
     }
 
     fn reply(&mut self, now: Instant, reply: Reply<Stamps>) {
@@ -536,6 +557,14 @@ impl World<Stamps> for Scene {
             }
             None => self.answers.push(reply),
         }
+    }
+}
+
+/// How the cache (0) or the origin (1) of a plan works.
+fn model(plan: &Plan, device: usize) -> Model {
+    match &plan.drives[device] {
+        Some(spec) => spec.build(plan.seed),
+        None => Model::Plain(Plain::new(plan.speeds[device], Chance::new(plan.seed, ["cache model", "origin model"][device]))),
     }
 }
 
@@ -560,6 +589,9 @@ fn first_contents(plan: &Plan) -> Contents {
     const STRETCH: u64 = 64;
     let mut chance = Chance::new(plan.seed, "first contents");
     let mut contents = Contents::blank(0, plan.limits[1].atoms);
+    if plan.blank_percent == 100 {
+        return contents;
+    }
     for start in (0..plan.config.geometry.volume_atoms).step_by(STRETCH as usize) {
         if chance.percent(plan.blank_percent) {
             continue;

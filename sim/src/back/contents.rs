@@ -1,5 +1,10 @@
 //! What a device holds: stamps for data, bytes for metadata pages, nothing for what was never written (it reads as zeros).
-//! A clone is a snapshot: chunks are shared until one side writes.
+//! A clone is a snapshot: what lies below the first level is shared until one side writes. What nobody wrote costs next to nothing, so a
+//! terabyte may be simulated (its first level is half a megabyte).
+//!
+//! ```text
+//!   trunk ─▶ branch: 512 chunks = 16 MiB ─▶ chunk: 64 stamps = 32 KiB
+//! ```
 
 use crate::stamp::Stamps;
 use std::rc::Rc;
@@ -8,14 +13,19 @@ use tidegate_engine::payload::Payload;
 
 /// Atoms of a chunk of data: what is copied at the first write after a snapshot.
 const CHUNK: usize = 64;
+/// Chunks of a branch.
+const BRANCH: usize = 512;
 const PAGE: usize = PAGE_BYTES as usize;
+
+type Chunk = [u64; CHUNK];
+type Branch = [Option<Rc<Chunk>>; BRANCH];
 
 /// The atoms of one device: metadata pages below `data_start`, stamps from there on.
 #[derive(Clone, Debug)]
 pub struct Contents {
     data_start: u64,
     pages: Vec<Option<Page>>,
-    chunks: Vec<Option<Rc<[u64; CHUNK]>>>,
+    trunk: Vec<Option<Rc<Branch>>>,
 }
 
 /// 4 KiB at `offset` of shared bytes.
@@ -38,14 +48,25 @@ impl Contents {
         Contents {
             data_start,
             pages: vec![None; (data_start / PAGE_ATOMS) as usize],
-            chunks: vec![None; (atoms - data_start).div_ceil(CHUNK as u64) as usize],
+            trunk: vec![None; (atoms - data_start).div_ceil((BRANCH * CHUNK) as u64) as usize],
         }
+    }
+
+    /// The chunk that holds atom `at` of the data; none: zeros.
+    fn chunk(&self, at: usize) -> Option<&Chunk> {
+        self.trunk[at / CHUNK / BRANCH].as_ref()?[at / CHUNK % BRANCH].as_deref()
+    }
+
+    /// The same, to be written.
+    fn chunk_mut(&mut self, at: usize) -> &mut Chunk {
+        let branch = self.trunk[at / CHUNK / BRANCH].get_or_insert_with(|| Rc::new([const { None }; BRANCH]));
+        Rc::make_mut(Rc::make_mut(branch)[at / CHUNK % BRANCH].get_or_insert_with(|| Rc::new([0; CHUNK])))
     }
 
     /// The stamp of one atom.
     pub fn stamp(&self, atom: u64) -> u64 {
         match atom.checked_sub(self.data_start) {
-            Some(at) => self.chunks[at as usize / CHUNK].as_ref().map_or(0, |chunk| chunk[at as usize % CHUNK]),
+            Some(at) => self.chunk(at as usize).map_or(0, |chunk| chunk[at as usize % CHUNK]),
             None => self.read_page(atom, 1).stamp(0),
         }
     }
@@ -57,7 +78,7 @@ impl Contents {
         let mut rest = &mut stamps[..];
         while !rest.is_empty() {
             let (piece, after) = rest.split_at_mut(rest.len().min(CHUNK - at % CHUNK));
-            if let Some(chunk) = &self.chunks[at / CHUNK] {
+            if let Some(chunk) = self.chunk(at) {
                 piece.copy_from_slice(&chunk[at % CHUNK..][..piece.len()]);
             }
             at += piece.len();
@@ -98,8 +119,7 @@ impl Contents {
         let mut done = 0;
         while at < end {
             let atoms = (end - at).min(CHUNK - at % CHUNK);
-            let chunk = self.chunks[at / CHUNK].get_or_insert_with(|| Rc::new([0; CHUNK]));
-            data.slice(done, atoms as u64).copy_stamps(&mut Rc::make_mut(chunk)[at % CHUNK..][..atoms]);
+            data.slice(done, atoms as u64).copy_stamps(&mut self.chunk_mut(at)[at % CHUNK..][..atoms]);
             at += atoms;
             done += atoms as u64;
         }
@@ -163,11 +183,14 @@ mod tests {
     #[test]
     fn it_holds_what_a_flat_array_holds() {
         const META: u64 = 64;
+        // Data is written across the border between two branches.
+        const FIRST: u64 = META + 32_400;
+        const END: u64 = FIRST + 1_000;
         let mut chance = Chance::new(1, "contents");
-        let (mut contents, mut flat) = (Contents::blank(META, 600), vec![0; 600]);
+        let (mut contents, mut flat) = (Contents::blank(META, END), vec![0; END as usize]);
         let mut snapshots = Vec::new();
         for write in 1..2_000 {
-            let area = if chance.one_in(2) { 0..META } else { META..600 };
+            let area = if chance.one_in(2) { 0..META } else { FIRST..END };
             let start = chance.between(area.start, area.end - 1);
             let span = Span::new(start, chance.between(1, (area.end - start).min(150)));
             let data = if chance.one_in(4) { Stamps::zero(span.atoms) } else { Stamps::written(write, start, span.atoms) };
@@ -180,8 +203,23 @@ mod tests {
         }
         for (contents, flat) in snapshots {
             assert_eq!(stamps(&contents, Span::new(0, META)), flat[..META as usize]);
-            assert_eq!(stamps(&contents, Span::new(META, 600 - META)), flat[META as usize..]);
+            assert_eq!(stamps(&contents, Span::new(META, END - META)), flat[META as usize..]);
         }
+    }
+
+    #[test]
+    fn a_terabyte_is_sparse_and_its_snapshots_are_its_own() {
+        let terabyte = 1 << 31;
+        let mut contents = Contents::blank(64, terabyte);
+        let mut chance = Chance::new(1, "terabyte");
+        let mut before = Vec::new();
+        for write in 1..1_000 {
+            let start = chance.between(64, terabyte - 8);
+            before.push((contents.clone(), start, contents.stamp(start)));
+            contents.write(start, &Stamps::from_stamps(&[write; 8]));
+            assert_eq!(stamps(&contents, Span::new(start, 8)), [write; 8]);
+        }
+        assert!(before.iter().all(|(snapshot, start, stamp)| snapshot.stamp(*start) == *stamp));
     }
 
     #[test]

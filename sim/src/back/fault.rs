@@ -12,7 +12,8 @@
 //! * of the cache's *data*, bits rotted and writes went to other places: nothing false was ever returned. A block whose only copy was
 //!   hit may answer with an error; blocks that were not hit answer as ever;
 //! * at a crash one of the two superblocks, one of the two state maps, or one of the two copies of a header was damaged besides;
-//! * the origin failed, slowed down, went away, and came back without what had not been flushed.
+//! * the origin failed, slowed down, went away, and came back without what had not been flushed;
+//! * operations ended in any order (fixed times with jitter), or in the order of a drive with a queue, a buffer and work of its own.
 //!
 //! # What it does not prove
 //!

@@ -3,5 +3,6 @@
 pub mod contents;
 pub mod device;
 pub mod fault;
+pub mod model;
 mod settled;
 pub mod volatile;

@@ -1,49 +1,25 @@
-//! A device: operations in flight, how long they take, what goes wrong with them; and the rules of the language of the back, asserted
-//! on every operation (`engine/src/op.rs`).
+//! A device: operations in flight, what goes wrong with them, what becomes of their contents; and the rules of the language of the back,
+//! asserted on every operation (`engine/src/op.rs`). How long they take is the business of its model (`back/model`).
+
+mod crash;
 
 use super::contents::Contents;
 use super::fault::{self, Fault, Places, Rates};
+use super::model::{Cause, Command, Model, What};
 use super::settled::Settled;
-use super::volatile::{Survive, Unflushed, Volatile, write_some};
+use super::volatile::{Survive, Unflushed, Volatile};
 use crate::chance::Chance;
 use crate::stamp::Stamps;
 use std::collections::BTreeSet;
 use tidegate_engine::block::{PAGE_ATOMS, Span};
 use tidegate_engine::cache::format::{FormatId, Geometry};
-use tidegate_engine::op::{Action, Answer, DeviceError, DeviceId, Done, Limits, Op, OpId, Zone};
+use tidegate_engine::op::{Action, Answer, Class, DeviceError, DeviceId, Done, Hole, Limits, Op, OpId, Zone};
 use tidegate_engine::payload::Payload;
 use tidegate_engine::request::Extent;
 use tidegate_engine::time::{Duration, Instant};
 
 /// An operation that takes longer is reported as late.
 const LATE: Duration = Duration::from_millis(500);
-
-/// How long operations take; `jitter` percent are added at random.
-#[derive(Clone, Copy, Debug)]
-pub struct Speed {
-    pub read: Duration,
-    pub write: Duration,
-    pub flush: Duration,
-    pub atom: Duration,
-    pub jitter: u32,
-}
-
-impl Speed {
-    pub const SSD: Speed = Speed {
-        read: Duration::from_micros(80),
-        write: Duration::from_micros(25),
-        flush: Duration::from_micros(400),
-        atom: Duration(500),
-        jitter: 60,
-    };
-    pub const DISK: Speed = Speed {
-        read: Duration::from_millis(6),
-        write: Duration::from_millis(6),
-        flush: Duration::from_millis(12),
-        atom: Duration::from_micros(4),
-        jitter: 80,
-    };
-}
 
 /// Damage that may keep a client's data from being read: the oracle is told.
 #[derive(Clone, Debug)]
@@ -54,11 +30,12 @@ pub enum Harm {
     Unread(Span),
 }
 
-/// When an operation ends, and when it is reported as late before that.
-#[derive(Clone, Copy, Debug)]
-pub struct Schedule {
-    pub done: Instant,
-    pub late: Option<Instant>,
+/// What a device tells its user.
+#[derive(Clone, Debug)]
+pub enum Ended {
+    Done(Done<Stamps>),
+    /// It has been taking unusually long.
+    Late(OpId),
 }
 
 #[derive(Clone, Debug)]
@@ -68,8 +45,20 @@ struct Running {
     mark: u64,
     settled: u64,
     fault: Option<Fault>,
-    /// Waits for its zone to be released.
-    held: bool,
+    due: Due,
+    /// When it is reported as late; none once it was.
+    late: Option<Instant>,
+}
+
+/// Who says when an operation ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Due {
+    /// The model, by this number of a command.
+    Model(u64),
+    /// It is stuck until then, or was released.
+    At(Instant),
+    /// Its zone is held: nobody, before it is released.
+    Held,
 }
 
 impl Running {
@@ -95,16 +84,39 @@ fn access(action: &Action<Stamps>) -> Option<(Zone, Span, bool)> {
     }
 }
 
+/// The command that an operation is to a drive. Asking for the allocation costs what a small read costs.
+fn command(id: u64, op: &Op<Stamps>) -> Command {
+    let (what, span) = match &op.action {
+        Action::Read(_, span) => (What::Read, *span),
+        Action::Allocation(_, span) => (What::Read, Span::new(span.start, span.atoms.min(PAGE_ATOMS))),
+        Action::Write(_, span, _) | Action::Zero(_, span, Hole::Forbidden) => (What::Write, *span),
+        Action::Zero(_, span, Hole::Allowed) => (What::Discard, *span),
+        Action::Flush => (What::Flush, Span::default()),
+    };
+    let cause = match (op.class, what) {
+        (Class::Client, What::Read) => Cause::HostRead,
+        (Class::Client, What::Write | What::Flush | What::Discard) => Cause::HostWrite,
+        (Class::Log, _) => Cause::Log,
+        (Class::Fill, _) => Cause::Fill,
+        (Class::Destage, _) => Cause::Destage,
+    };
+    Command { id, what, start: span.start, atoms: span.atoms, cause }
+}
+
 /// One simulated device.
 #[derive(Clone, Debug)]
 pub struct Device {
     id: DeviceId,
     geometry: Geometry,
     pub limits: Limits,
-    pub speed: Speed,
+    pub model: Model,
     pub rates: Rates,
     disk: Volatile,
     running: Vec<Running>,
+    /// Commands given to the model so far. What an earlier user began may still be on its way there, and ends unheard.
+    commands: u64,
+    /// Numbers of commands that just ended.
+    due: Vec<u64>,
     chance: Chance,
     /// Atoms that cannot be read until they are written.
     bad: BTreeSet<u64>,
@@ -121,21 +133,24 @@ pub struct Device {
     harm: Vec<Harm>,
     /// Where faults may strike though a crash may follow. Of the cache only.
     settled: Option<Settled>,
-    /// Writes, zeroes and flushes that ended, faults that happened: for the reports.
+    /// Writes, zeroes and flushes that ended, those of them that failed, faults that happened: for the reports.
     pub ended: u64,
+    pub failed_writes: u64,
     pub faults: u64,
 }
 
 impl Device {
-    pub fn new(id: DeviceId, geometry: &Geometry, contents: Contents, limits: Limits, speed: Speed, chance: Chance) -> Self {
+    pub fn new(id: DeviceId, geometry: &Geometry, contents: Contents, limits: Limits, model: Model, chance: Chance) -> Self {
         Device {
             id,
             geometry: *geometry,
             limits,
-            speed,
+            model,
             rates: Rates::default(),
             disk: Volatile::new(contents),
             running: Vec::new(),
+            commands: 0,
+            due: Vec::new(),
             chance,
             bad: BTreeSet::new(),
             gone: false,
@@ -146,6 +161,7 @@ impl Device {
             harm: Vec::new(),
             settled: None,
             ended: 0,
+            failed_writes: 0,
             faults: 0,
         }
     }
@@ -174,31 +190,60 @@ impl Device {
         std::mem::take(&mut self.harm)
     }
 
-    /// Takes an operation. None: its zone is held, it ends some time after [`Device::release`].
-    pub fn start(&mut self, now: Instant, op: Op<Stamps>) -> Option<Schedule> {
+    /// Takes an operation. Everything due at `now` has been taken out before.
+    pub fn start(&mut self, now: Instant, op: Op<Stamps>) {
         self.check(&op);
         let fault = self.draw_fault(&op.action);
         self.faults += u64::from(fault.is_some());
-        let held = self.held.contains(&access(&op.action).map(|(zone, _, _)| zone));
+        let due = if self.held.contains(&access(&op.action).map(|(zone, _, _)| zone)) {
+            Due::Held
+        } else if let Some(Fault::Stuck(duration)) = fault {
+            Due::At(now + duration)
+        } else {
+            self.commands += 1;
+            self.model.submit(now, command(self.commands, &op));
+            Due::Model(self.commands)
+        };
+        let late = (due != Due::Held).then(|| now + LATE);
         let mark = self.disk.mark();
-        let schedule = self.schedule(now, &op.action, fault);
         let settled = self.settled.as_ref().map_or(0, Settled::mark);
-        self.running.push(Running { op, mark, settled, fault, held });
-        (!held).then_some(schedule)
+        self.running.push(Running { op, mark, settled, fault, due, late });
     }
 
-    fn schedule(&mut self, now: Instant, action: &Action<Stamps>, fault: Option<Fault>) -> Schedule {
-        if let Some(Fault::Stuck(duration)) = fault {
-            return Schedule { done: now + duration, late: Some(now + LATE) };
+    /// When something of this device next happens: an operation ends or is late, or its model has work of its own to do.
+    pub fn next(&self) -> Option<Instant> {
+        let mut next = self.model.next();
+        for running in &self.running {
+            let due = match running.due {
+                Due::At(when) => Some(when),
+                Due::Model(_) | Due::Held => None,
+            };
+            for when in [due, running.late].into_iter().flatten() {
+                next = Some(next.map_or(when, |next| next.min(when)));
+            }
         }
-        let atoms = access(action).map_or(0, |(_, span, _)| span.atoms);
-        let fixed = match action {
-            Action::Read(..) | Action::Allocation(..) => self.speed.read,
-            Action::Write(..) | Action::Zero(..) => self.speed.write,
-            Action::Flush => self.speed.flush,
-        };
-        let quick = fixed.0 + self.speed.atom.0 * atoms;
-        Schedule { done: now + Duration(quick + self.chance.below(quick * u64::from(self.speed.jitter) / 100 + 1)), late: None }
+        next
+    }
+
+    /// Everything that is due at `now`: what the model ends, in its order; what was stuck or held, in the order of its start; what is late.
+    pub fn advance(&mut self, now: Instant, ended: &mut Vec<Ended>) {
+        let mut due = std::mem::take(&mut self.due);
+        self.model.advance(now, &mut due);
+        for command in due.drain(..) {
+            if let Some(index) = self.running.iter().position(|running| running.due == Due::Model(command)) {
+                ended.push(Ended::Done(self.finish(index)));
+            }
+        }
+        self.due = due;
+        let is_due = |running: &Running| matches!(running.due, Due::At(when) if when <= now);
+        while let Some(index) = self.running.iter().position(is_due) {
+            ended.push(Ended::Done(self.finish(index)));
+        }
+        for running in &mut self.running {
+            if running.late.take_if(|late| *late <= now).is_some() {
+                ended.push(Ended::Late(running.op.id));
+            }
+        }
     }
 
     /// The rules every operation keeps. (One of them, that no metadata still needed is overwritten, the scenarios watch.)
@@ -240,10 +285,9 @@ impl Device {
     }
 
     /// An operation ends.
-    pub fn finish(&mut self, id: OpId) -> Done<Stamps> {
-        let index = self.running.iter().position(|running| running.op.id == id).expect("only what is in flight ends");
-        let running = self.running.swap_remove(index);
-        self.ended += u64::from(!matches!(running.op.action, Action::Read(..) | Action::Allocation(..)));
+    fn finish(&mut self, index: usize) -> Done<Stamps> {
+        let running = self.running.remove(index);
+        let writes = !matches!(running.op.action, Action::Read(..) | Action::Allocation(..));
         let result = match &running.op.action {
             Action::Read(zone, span) => self.finish_read(*zone, *span, running.fault),
             Action::Allocation(_, span) => {
@@ -256,7 +300,9 @@ impl Device {
             Action::Write(..) | Action::Zero(..) => self.finish_write(&running),
             Action::Flush => self.finish_flush(&running),
         };
-        Done { id, result }
+        self.ended += u64::from(writes);
+        self.failed_writes += u64::from(writes && result.is_err());
+        Done { id: running.op.id, result }
     }
 
     fn finish_read(&mut self, zone: Zone, span: Span, fault: Option<Fault>) -> Result<Answer<Stamps>, DeviceError> {
@@ -410,17 +456,14 @@ impl Device {
         self.held.insert(zone);
     }
 
-    /// Lets the operations of `zone` end; returns those that waited.
-    pub fn release(&mut self, zone: Option<Zone>) -> Vec<OpId> {
+    /// Lets the operations of `zone` that waited end now, those of later ones when their time comes.
+    pub fn release(&mut self, now: Instant, zone: Option<Zone>) {
         self.held.remove(&zone);
-        let mut released = Vec::new();
         for running in &mut self.running {
-            if running.held && running.access().map(|(of, _, _)| of) == zone {
-                running.held = false;
-                released.push(running.op.id);
+            if running.due == Due::Held && running.access().map(|(of, _, _)| of) == zone {
+                running.due = Due::At(now);
             }
         }
-        released
     }
 
     /// The next operation in `zone` (none: the next flush) meets `fault`.
@@ -444,66 +487,6 @@ impl Device {
         let running = self.running.iter().filter_map(Running::access).any(|(of, _, writes)| writes && of == zone);
         running || self.disk.unflushed().any(|write| write.zone == zone)
     }
-
-    /// The same device after its power was cut now: what survives is drawn from `chance`.
-    pub fn after_power_cut(&self, survive: &Survive, chance: &mut Chance) -> Device {
-        let running: Vec<Unflushed> = self.running.iter().filter_map(Running::unflushed).collect();
-        self.restarted(Volatile::new(self.disk.power_cut(&running, survive, chance)))
-    }
-
-    /// The same device after its user was killed: any subset of what was in flight has ended behind its back, nothing else is lost.
-    pub fn after_kill(&self, survive: &Survive, chance: &mut Chance) -> Device {
-        let mut device = self.restarted(self.disk.clone());
-        if device.drops_doomed {
-            device.disk.drop_doomed();
-        }
-        for write in self.running.iter().filter_map(Running::unflushed) {
-            match survive {
-                Survive::None => {}
-                Survive::All => device.land(write),
-                Survive::Random if chance.one_in(2) => {}
-                Survive::Random => device.land(write),
-                Survive::Torn => device.land_some(&write),
-                Survive::Only(which) => {
-                    let mut contents = device.disk.visible().clone();
-                    write_some(&mut contents, &write, |atom| which(write.zone, atom, 0));
-                    let data = Stamps::concat(&contents.read(write.span()));
-                    device.land(Unflushed { data, ..write });
-                }
-            }
-        }
-        device
-    }
-
-    fn restarted(&self, disk: Volatile) -> Device {
-        let mut settled = self.settled.clone();
-        if let Some(settled) = &mut settled {
-            settled.forget();
-            // What was in flight may have landed.
-            let in_flight = self.running.iter().filter_map(Running::access).filter(|(zone, _, writes)| *writes && *zone == Zone::Data);
-            in_flight.for_each(|(_, span, _)| settled.touch(span));
-        }
-        Device {
-            id: self.id,
-            geometry: self.geometry,
-            limits: self.limits,
-            speed: self.speed,
-            rates: self.rates,
-            disk,
-            running: Vec::new(),
-            chance: self.chance.clone(),
-            bad: self.bad.clone(),
-            gone: false,
-            flushed: false,
-            drops_doomed: self.drops_doomed,
-            held: BTreeSet::new(),
-            script: self.script.clone(),
-            harm: Vec::new(),
-            settled,
-            ended: self.ended,
-            faults: self.faults,
-        }
-    }
 }
 
 impl Places for Device {
@@ -517,5 +500,4 @@ impl Places for Device {
 }
 
 #[cfg(test)]
-#[path = "device_tests.rs"]
 mod tests;

@@ -1,10 +1,12 @@
 //! What devices do to their users.
 
 use super::*;
+use crate::back::model::{Plain, Speed};
 use crate::stamp::meaning;
 use tidegate_engine::block::{Atoms, Block, Slot};
 use tidegate_engine::cache::format::{Entry, PageBuilder, PageHead};
 use tidegate_engine::op::Class;
+use tidegate_engine::time::Duration;
 
 fn geometry() -> Geometry {
     Geometry { block_atoms: 8, set_slots: 8, sets: 16, journal_pages: 16, volume_atoms: 512, range_entries: 16 }
@@ -14,7 +16,14 @@ fn cache() -> Device {
     let geometry = geometry();
     let limits = Limits { atoms: geometry.cache_atoms(), depth: 2, op_atoms: 64 };
     let contents = Contents::blank(geometry.data_start(), limits.atoms);
-    Device::new(DeviceId::Cache, &geometry, contents, limits, Speed::SSD, Chance::new(1, "device"))
+    Device::new(
+        DeviceId::Cache,
+        &geometry,
+        contents,
+        limits,
+        Model::Plain(Plain::new(Speed::SSD, Chance::new(1, "model"))),
+        Chance::new(1, "device"),
+    )
 }
 
 fn data(slot: u64) -> Span {
@@ -32,7 +41,13 @@ fn write(number: u64, slot: u64) -> Action<Stamps> {
 /// Starts and ends one operation.
 fn run(device: &mut Device, id: u64, action: Action<Stamps>) -> Result<Answer<Stamps>, DeviceError> {
     device.start(Instant(0), op(id, action));
-    device.finish(OpId(id)).result
+    let mut ended = Vec::new();
+    while ended.is_empty() {
+        device.advance(device.next().expect("it ends"), &mut ended);
+    }
+    let Some(Ended::Done(done)) = ended.pop() else { panic!("late") };
+    assert_eq!((done.id, ended.len()), (OpId(id), 0));
+    done.result
 }
 
 fn holds(device: &Device, slot: u64) -> u64 {
@@ -76,10 +91,14 @@ fn a_bad_atom_stays_bad_until_it_is_written() {
 fn a_stuck_operation_is_late_first_and_ends_well() {
     let mut device = cache();
     device.fail_next(Some(Zone::Data), Fault::Stuck(Duration::from_secs(60)));
-    let schedule = device.start(Instant(0), op(1, write(1, 0))).expect("not held");
-    assert_eq!((schedule.done, schedule.late), (Instant(60_000_000_000), Some(Instant(0) + LATE)));
-    assert_eq!(holds(&device, 0), 0);
-    device.finish(OpId(1)).result.expect("a write");
+    device.start(Instant(0), op(1, write(1, 0)));
+    let mut ended = Vec::new();
+    assert_eq!(device.next(), Some(Instant(0) + LATE));
+    device.advance(Instant(0) + LATE, &mut ended);
+    assert!(matches!(ended[..], [Ended::Late(OpId(1))]));
+    assert_eq!((holds(&device, 0), device.next()), (0, Some(Instant(60_000_000_000))));
+    device.advance(Instant(60_000_000_000), &mut ended);
+    assert!(matches!(&ended[1..], [Ended::Done(Done { id: OpId(1), result: Ok(_) })]));
     assert_eq!(holds(&device, 0), 1);
 }
 
@@ -118,7 +137,7 @@ fn what_is_in_flight_at_a_crash_may_have_landed() {
         let mut device = cache();
         device.start(Instant(0), op(1, write(1, 0)));
         let chance = &mut Chance::new(seed, "crash");
-        for after in [device.after_power_cut(&Survive::Random, chance), device.after_kill(&Survive::Random, chance)] {
+        for after in [device.after_power_cut(Instant(0), &Survive::Random, chance), device.after_kill(&Survive::Random, chance)] {
             seen[holds(&after, 0) as usize] = true;
             assert_eq!(after.in_flight(), 0);
         }
@@ -133,7 +152,7 @@ fn a_killed_users_writes_stay_visible_and_volatile() {
     let chance = &mut Chance::new(1, "crash");
     let killed = device.after_kill(&Survive::None, chance);
     assert_eq!(holds(&killed, 0), 1);
-    assert_eq!(holds(&killed.after_power_cut(&Survive::None, chance), 0), 0);
+    assert_eq!(holds(&killed.after_power_cut(Instant(0), &Survive::None, chance), 0), 0);
 }
 
 #[test]

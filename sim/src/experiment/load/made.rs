@@ -1,0 +1,160 @@
+//! Requests that are drawn: sequential or random, of one size or several, reads and writes in a share, FLUSHes between writes.
+
+use super::{Ask, Pace};
+use crate::chance::Chance;
+use tidegate_engine::block::Span;
+use tidegate_engine::time::Duration;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pattern {
+    /// Each worker goes through a part of the span of its own, and starts again at its end.
+    Sequential,
+    /// Evenly over the span, at multiples of the request's size.
+    Random,
+}
+
+/// What a job draws.
+#[derive(Clone, Debug)]
+pub struct Made {
+    pub pattern: Pattern,
+    /// Per cent of the requests that read; the rest writes.
+    pub reads: u32,
+    /// Sizes in atoms, and their weights.
+    pub sizes: Vec<(u64, u32)>,
+    /// Requests of all workers, FLUSHes aside.
+    pub count: u64,
+    /// Requests in flight of each worker in a closed loop.
+    pub depth: u32,
+    pub workers: u32,
+    /// First atom, and how many; none: to the end of the volume.
+    pub start: u64,
+    pub span: Option<u64>,
+    /// A span that reaches beyond the volume ends with it.
+    pub clip: bool,
+    pub pace: Pace,
+    /// A pause after so many requests.
+    pub pause: Option<(u64, Duration)>,
+    /// A FLUSH after so many writes; 0: never.
+    pub flush_every: u64,
+}
+
+impl Made {
+    /// Atoms of its largest request.
+    pub fn largest(&self) -> u64 {
+        self.sizes.iter().map(|(atoms, _)| *atoms).max().unwrap_or(0)
+    }
+
+    /// Atoms that each worker's requests need at least.
+    pub fn smallest_span(&self) -> u64 {
+        let parts = if self.pattern == Pattern::Sequential { u64::from(self.workers) } else { 1 };
+        self.largest() * parts
+    }
+}
+
+/// One worker of a job.
+#[derive(Clone, Debug)]
+pub struct Worker {
+    pub chance: Chance,
+    pattern: Pattern,
+    reads: u32,
+    sizes: Vec<u64>,
+    weights: Vec<u32>,
+    area: Span,
+    cursor: u64,
+    left: u64,
+    flush_every: u64,
+    writes: u64,
+    flush_due: bool,
+}
+
+impl Worker {
+    pub fn new(made: &Made, number: u32, volume_atoms: u64, chance: Chance) -> Worker {
+        let (workers, number) = (u64::from(made.workers), u64::from(number));
+        let rest = volume_atoms - made.start;
+        let whole = Span::new(made.start, made.span.map_or(rest, |span| span.min(rest)));
+        let area = match made.pattern {
+            Pattern::Random => whole,
+            Pattern::Sequential => {
+                let grain = made.largest();
+                let part = (whole.atoms / workers / grain * grain).max(grain);
+                Span::new(whole.start + part * number, part)
+            }
+        };
+        Worker {
+            chance,
+            pattern: made.pattern,
+            reads: made.reads,
+            sizes: made.sizes.iter().map(|(atoms, _)| *atoms).collect(),
+            weights: made.sizes.iter().map(|(_, weight)| *weight).collect(),
+            area,
+            cursor: area.start,
+            left: made.count / workers + u64::from(number < made.count % workers),
+            flush_every: made.flush_every,
+            writes: 0,
+            flush_due: false,
+        }
+    }
+
+    pub fn is_done(&self) -> bool {
+        self.left == 0 && !self.flush_due
+    }
+
+    /// The next request; there is one.
+    pub fn draw(&mut self) -> (Ask, Span) {
+        if std::mem::take(&mut self.flush_due) {
+            return (Ask::Flush, Span::default());
+        }
+        self.left -= 1;
+        let atoms = if self.sizes.len() == 1 { self.sizes[0] } else { self.sizes[self.chance.weighted(&self.weights)] };
+        let span = self.place(atoms);
+        let reads = match self.reads {
+            0 => false,
+            100 => true,
+            share => self.chance.percent(share),
+        };
+        if reads {
+            return (Ask::Read, span);
+        }
+        self.writes += 1;
+        self.flush_due = self.flush_every > 0 && self.writes.is_multiple_of(self.flush_every);
+        (Ask::Write, span)
+    }
+
+    fn place(&mut self, atoms: u64) -> Span {
+        match self.pattern {
+            Pattern::Random => Span::new(self.area.start + self.chance.below(self.area.atoms / atoms) * atoms, atoms),
+            Pattern::Sequential => {
+                if self.cursor + atoms > self.area.end() {
+                    self.cursor = self.area.start;
+                }
+                let start = self.cursor;
+                self.cursor += atoms;
+                Span::new(start, atoms)
+            }
+        }
+    }
+}
+
+impl Chance {
+    /// An exponential draw with this mean, by von Neumann's comparisons: no logarithm, so the same on every machine.
+    pub fn exponential(&mut self, mean: Duration) -> Duration {
+        let mut whole: u128 = 0;
+        loop {
+            let first = self.word();
+            let (mut last, mut run) = (first, 1u32);
+            loop {
+                let next = self.word();
+                if next >= last {
+                    break;
+                }
+                last = next;
+                run += 1;
+            }
+            if run % 2 == 1 {
+                let draw = (whole << 64 | u128::from(first)) >> 32;
+                return Duration(((draw * u128::from(mean.0)) >> 32).min(u128::from(u64::MAX / 4)) as u64);
+            }
+            whole += 1;
+        }
+    }
+}

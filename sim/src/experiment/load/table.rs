@@ -1,0 +1,187 @@
+//! A load as a plan's file describes it, checked.
+
+use super::made::{Made, Pattern};
+use super::trace::{self, Format};
+use super::{Job, Load, Pace, Replay};
+use crate::experiment::plan::file::{Arrivals, LoadTable, PatternName, Source, Timing};
+use crate::experiment::units::{Size, shorten};
+use std::sync::Arc;
+use tidegate_engine::block::ATOM_BYTES;
+use tidegate_engine::time::Duration;
+use toml::Spanned;
+
+/// The largest request (of NBD clients, too).
+const REQUEST_BYTES_MAX: u64 = 32 << 20;
+const COUNT_MAX: u64 = 1_000_000_000;
+const DEPTH_MAX: u32 = 4096;
+const WORKERS_MAX: u32 = 1024;
+const RATE_MAX: u64 = 100_000_000;
+
+/// The load of one table.
+pub(crate) fn load(source: &Source, name: &Spanned<String>, table: &LoadTable) -> Result<Load, String> {
+    let title = name.as_ref();
+    let mut jobs = Vec::new();
+    if table.jobs.is_empty() {
+        jobs.push(job(source, name, title, table)?);
+    } else if is_made(table) || table.trace.is_some() {
+        return Err(source.wrong(name, format!("load {title} has jobs and keys of a job: put them all into [[loads.{title}.jobs]]")));
+    }
+    for part in &table.jobs {
+        let inner = part.as_ref();
+        if !inner.jobs.is_empty() || !inner.after.is_empty() || inner.rest.is_some() {
+            return Err(source.wrong(part, format!("load {title}: a job has no jobs, `after` or `rest` of its own")));
+        }
+        jobs.push(job(source, part, title, inner)?);
+    }
+    Ok(Load { name: title.clone(), jobs })
+}
+
+fn is_made(table: &LoadTable) -> bool {
+    table.pattern.is_some()
+        || table.reads.is_some()
+        || table.size.is_some()
+        || !table.sizes.is_empty()
+        || table.workers.is_some()
+        || table.start.is_some()
+        || table.span.is_some()
+        || table.every.is_some()
+        || table.rate.is_some()
+        || table.arrivals.is_some()
+        || table.pause.is_some()
+        || table.burst.is_some()
+        || table.flush_every.is_some()
+}
+
+fn job<T>(source: &Source, place: &Spanned<T>, title: &str, table: &LoadTable) -> Result<Job, String> {
+    match &table.trace {
+        Some(trace) if is_made(table) => Err(source.wrong(
+            trace,
+            format!("load {title}: a trace knows its own requests: only format, count, depth, timing, speedup and wrap go with it"),
+        )),
+        Some(trace) => replay(source, title, trace, table).map(Job::Replay),
+        None => made(source, place, title, table).map(Job::Made),
+    }
+}
+
+fn replay(source: &Source, title: &str, trace: &Spanned<String>, table: &LoadTable) -> Result<Replay, String> {
+    let names = Format::ALL.map(|(name, _)| name).join(", ");
+    let named = table.format.as_ref().ok_or_else(|| source.wrong(trace, format!("load {title}: say the trace's format: {names}")))?;
+    let format = Format::ALL.iter().find(|(name, _)| name == named.as_ref()).map(|(_, format)| *format);
+    let format = format.ok_or_else(|| source.wrong(named, format!("no format {:?}: there are {names}", shorten(named.as_ref()))))?;
+    let recorded = match &table.timing {
+        Some(timing) if *timing.as_ref() == Timing::Recorded => {
+            if !format.is_timed() {
+                return Err(source.wrong(timing, format!("load {title}: a trace of this format says no times: use timing = \"closed\"")));
+            }
+            if let Some(depth) = &table.depth {
+                return Err(source.wrong(depth, format!("load {title}: recorded times have no depth")));
+            }
+            true
+        }
+        _ => false,
+    };
+    let depth = within(source, &table.depth, 1, 1, DEPTH_MAX)?;
+    let speedup = within(source, &table.speedup, 1, 1, COUNT_MAX)?;
+    let limit = match &table.count {
+        None => None,
+        some => Some(within(source, some, 1, 1, COUNT_MAX)?),
+    };
+    let trace = trace::read(&source.path(trace.as_ref()), format, limit).map_err(|why| source.wrong(trace, why))?;
+    Ok(Replay { trace: Arc::new(trace), depth: (!recorded).then_some(depth), speedup, wrap: table.wrap.unwrap_or(false) })
+}
+
+fn made<T>(source: &Source, place: &Spanned<T>, title: &str, table: &LoadTable) -> Result<Made, String> {
+    let wants = |what: &str| source.wrong(place, format!("load {title}: {what}"));
+    let pattern = match table.pattern.ok_or_else(|| wants("say its pattern: \"sequential\" or \"random\" (or a trace)"))? {
+        PatternName::Sequential => Pattern::Sequential,
+        PatternName::Random => Pattern::Random,
+    };
+    let count = table.count.as_ref().ok_or_else(|| wants("say its count of requests"))?;
+    let sizes = sizes(source, place, title, table)?;
+    let made = Made {
+        pattern,
+        reads: within(source, &table.reads, 100, 0, 100)?,
+        sizes,
+        count: check(source, count, *count.as_ref(), 1, COUNT_MAX)?,
+        depth: within(source, &table.depth, 1, 1, DEPTH_MAX)?,
+        workers: within(source, &table.workers, 1, 1, WORKERS_MAX)?,
+        start: whole(source, &table.start)?.unwrap_or(0),
+        span: whole(source, &table.span)?,
+        clip: table.clip.unwrap_or(false),
+        pace: pace(source, title, table)?,
+        pause: match (&table.burst, table.pause) {
+            (burst, Some(pause)) => Some((within(source, burst, 1, 1, COUNT_MAX)?, pause.0)),
+            (Some(burst), None) => return Err(source.wrong(burst, format!("load {title}: a burst needs the pause after it"))),
+            (None, None) => None,
+        },
+        flush_every: table.flush_every.unwrap_or(0),
+    };
+    if let (Some(span), Some(place)) = (made.span, &table.span)
+        && span < made.smallest_span()
+    {
+        return Err(source.wrong(place, format!("load {title}: a span of {} bytes has no room for its requests", span * ATOM_BYTES)));
+    }
+    Ok(made)
+}
+
+fn pace(source: &Source, title: &str, table: &LoadTable) -> Result<Pace, String> {
+    let every = match (&table.every, &table.rate) {
+        (Some(every), Some(_)) => return Err(source.wrong(every, format!("load {title}: `every` and `rate` say the same: one is enough"))),
+        (Some(every), None) if every.as_ref().0 == Duration::ZERO => return Err(source.wrong(every, "`every` is more than 0")),
+        (Some(every), None) => Some(every.as_ref().0),
+        (None, Some(_)) => Some(Duration(1_000_000_000 / within(source, &table.rate, 1, 1, RATE_MAX)?)),
+        (None, None) => None,
+    };
+    let Some(every) = every else {
+        return match &table.arrivals {
+            None => Ok(Pace::Closed),
+            Some(arrivals) => Err(source.wrong(arrivals, format!("load {title}: arrivals need a rate"))),
+        };
+    };
+    if let Some(depth) = &table.depth {
+        return Err(source.wrong(depth, format!("load {title}: an open loop does not wait, so it has no depth")));
+    }
+    match table.arrivals.as_ref().map(Spanned::as_ref) {
+        None | Some(Arrivals::Fixed) => Ok(Pace::Every(every)),
+        Some(Arrivals::Exponential) => Ok(Pace::Exponential(every)),
+    }
+}
+
+fn sizes<T>(source: &Source, place: &Spanned<T>, title: &str, table: &LoadTable) -> Result<Vec<(u64, u32)>, String> {
+    let size = |size: &Spanned<Size>| match size.as_ref().0 {
+        bytes if bytes > 0 && bytes.is_multiple_of(ATOM_BYTES) && bytes <= REQUEST_BYTES_MAX => Ok(bytes / ATOM_BYTES),
+        bytes => Err(source.wrong(size, format!("a request of {bytes} bytes: it is a multiple of 512 up to 32MiB"))),
+    };
+    match (&table.size, &table.sizes[..]) {
+        (Some(one), []) => Ok(vec![(size(one)?, 1)]),
+        (None, [_, ..]) => table
+            .sizes
+            .iter()
+            .map(|entry| Ok((size(&entry.size)?, check(source, &entry.weight, *entry.weight.as_ref(), 1, 1_000_000)?)))
+            .collect(),
+        _ => Err(source.wrong(place, format!("load {title}: say the size of its requests: `size`, or `sizes` with weights"))),
+    }
+}
+
+/// A place or a length, in atoms.
+fn whole(source: &Source, size: &Option<Spanned<Size>>) -> Result<Option<u64>, String> {
+    match size {
+        None => Ok(None),
+        Some(size) if size.as_ref().0.is_multiple_of(ATOM_BYTES) => Ok(Some(size.as_ref().atoms())),
+        Some(size) => Err(source.wrong(size, "not a multiple of 512 bytes")),
+    }
+}
+
+fn within<T: Copy + PartialOrd + std::fmt::Display>(
+    source: &Source,
+    value: &Option<Spanned<T>>,
+    default: T,
+    low: T,
+    high: T,
+) -> Result<T, String> {
+    value.as_ref().map_or(Ok(default), |value| check(source, value, *value.as_ref(), low, high))
+}
+
+fn check<T: Copy + PartialOrd + std::fmt::Display, S>(source: &Source, place: &Spanned<S>, value: T, low: T, high: T) -> Result<T, String> {
+    if (low..=high).contains(&value) { Ok(value) } else { Err(source.wrong(place, format!("{value} is not from {low} to {high}"))) }
+}

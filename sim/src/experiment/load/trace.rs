@@ -1,0 +1,382 @@
+//! Block traces: the formats in which others have published what their systems asked of their disks, read as one list of requests.
+//! A file may be packed (gzip, xz, zstd). A bad line is one error that names it.
+
+use super::unpack;
+use crate::experiment::units::shorten;
+use std::collections::BTreeMap;
+use std::io::{BufRead, ErrorKind, Read};
+use std::path::Path;
+use tidegate_engine::block::ATOM_BYTES;
+
+/// Atoms of a page: what a key or a page number of a trace stands for.
+const PAGE_ATOMS: u64 = 8;
+/// A longer line is no trace.
+const LINE_BYTES_MAX: u64 = 4096;
+/// More requests than this would not fit into memory.
+const RECORDS_MAX: usize = 100_000_000;
+/// Addresses and sizes beyond these are damage (1 EiB; 1 GiB).
+const ATOM_MAX: u64 = 1 << 51;
+const REQUEST_ATOMS_MAX: u64 = 1 << 21;
+/// Volumes of one trace are laid out one after the other, each on a multiple of this (1 MiB).
+const VOLUME_GRAIN: u64 = 2048;
+
+/// How a file is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// `.lis` of the ARC paper: first page, pages, ignored, request number.
+    Arc,
+    /// One key to a line (LIRS); empty lines and `*` between them mean nothing. A key is a page that is read.
+    Keys,
+    /// Keys of 32 bits, big-endian, without separators (cache2k).
+    Keys32,
+    /// Records of 32 bytes (VMware's vscsiStats, version 1), or of 40 (version 2).
+    Vscsi,
+    /// DiskSim: time in ms, device, first sector, sectors, 1 for a read.
+    Disksim,
+    /// MQSim: time in ns, device, first sector, sectors, 1 for a read.
+    Mqsim,
+    /// MSR Cambridge: time in 100 ns, host, disk, Read or Write, offset and size in bytes, response time.
+    Msr,
+}
+
+impl Format {
+    pub const ALL: [(&str, Format); 7] = [
+        ("arc", Format::Arc),
+        ("keys", Format::Keys),
+        ("keys32", Format::Keys32),
+        ("vscsi", Format::Vscsi),
+        ("disksim", Format::Disksim),
+        ("mqsim", Format::Mqsim),
+        ("msr", Format::Msr),
+    ];
+
+    /// Does it say when?
+    pub fn is_timed(self) -> bool {
+        match self {
+            Format::Arc | Format::Keys | Format::Keys32 => false,
+            Format::Vscsi | Format::Disksim | Format::Mqsim | Format::Msr => true,
+        }
+    }
+}
+
+/// One request of a trace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// Nanoseconds since the first request; never less than of the one before.
+    pub at_ns: u64,
+    /// First atom and how many.
+    pub start: u64,
+    pub atoms: u32,
+    pub write: bool,
+    /// Volume of the trace that it went to.
+    volume: u32,
+}
+
+/// A whole trace, its volumes laid out one after the other.
+#[derive(Clone, Debug, Default)]
+pub struct Trace {
+    pub records: Vec<Record>,
+    /// Behind the last atom that is asked for.
+    pub end: u64,
+}
+
+impl Trace {
+    /// Atoms of the largest request.
+    pub fn largest(&self) -> u64 {
+        self.records.iter().map(|record| u64::from(record.atoms)).max().unwrap_or(0)
+    }
+}
+
+/// Reads a file, at most `limit` requests of it. The error is one line: file, line (or record), what.
+pub fn read(path: &Path, format: Format, limit: Option<u64>) -> Result<Trace, String> {
+    let say = |what: String| format!("{}: {what}", path.display());
+    let mut file = unpack::open(path).map_err(|why| say(why.to_string()))?;
+    let limit = limit.map_or(RECORDS_MAX, |limit| limit.min(RECORDS_MAX as u64) as usize);
+    let records = read_from(&mut file, format, limit).map_err(|(place, what)| match format {
+        Format::Keys32 | Format::Vscsi => say(format!("record {place}: {what}")),
+        _ => format!("{}:{place}: {what}", path.display()),
+    })?;
+    if records.is_empty() {
+        return Err(say("no request in it".into()));
+    }
+    Ok(lay_out(records))
+}
+
+type Bad = (u64, String);
+
+fn read_from(file: &mut dyn BufRead, format: Format, limit: usize) -> Result<Vec<Record>, Bad> {
+    let mut records = Vec::new();
+    let mut first = None;
+    let mut keep = |(at_ns, record): (u64, Record)| {
+        let first = *first.get_or_insert(at_ns);
+        let before = records.last().map_or(0, |last: &Record| last.at_ns);
+        records.push(Record { at_ns: at_ns.saturating_sub(first).max(before), ..record });
+        records.len() < limit
+    };
+    match format {
+        Format::Keys32 => each_record(file, 4, |bytes| Ok(Some((0, page(u64::from(big32(bytes, 0)), 1)?))), &mut keep)?,
+        Format::Vscsi => {
+            let (length, version) = vscsi_version(file)?;
+            each_record(file, length, |bytes| vscsi(bytes, version), &mut keep)?;
+        }
+        Format::Arc => each_line(file, arc, &mut keep)?,
+        Format::Keys => each_line(file, key, &mut keep)?,
+        Format::Disksim => each_line(file, |line| numbered(line, millis), &mut keep)?,
+        Format::Mqsim => each_line(file, |line| numbered(line, |field| number(field, "a time in ns")), &mut keep)?,
+        Format::Msr => each_line(file, msr, &mut keep)?,
+    }
+    Ok(records)
+}
+
+type Found = Result<Option<(u64, Record)>, String>;
+
+fn each_line(file: &mut dyn BufRead, parse: impl Fn(&str) -> Found, keep: &mut dyn FnMut((u64, Record)) -> bool) -> Result<(), Bad> {
+    let mut line = Vec::new();
+    for place in 1.. {
+        line.clear();
+        let bytes = file.take(LINE_BYTES_MAX).read_until(b'\n', &mut line).map_err(|why| (place, why.to_string()))?;
+        if bytes == 0 {
+            return Ok(());
+        }
+        if bytes as u64 == LINE_BYTES_MAX {
+            return Err((place, format!("a line of more than {LINE_BYTES_MAX} bytes: is this another format?")));
+        }
+        let text = std::str::from_utf8(&line).map_err(|_| (place, "not text: is this another format?".to_string()))?;
+        if let Some(found) = parse(text.trim()).map_err(|what| (place, what))?
+            && !keep(found)
+        {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+fn each_record(
+    file: &mut dyn BufRead,
+    length: usize,
+    parse: impl Fn(&[u8]) -> Found,
+    keep: &mut dyn FnMut((u64, Record)) -> bool,
+) -> Result<(), Bad> {
+    let mut bytes = vec![0; length];
+    for place in 1.. {
+        if file.fill_buf().map_err(|why| (place, why.to_string()))?.is_empty() {
+            return Ok(());
+        }
+        file.read_exact(&mut bytes).map_err(|why| match why.kind() {
+            ErrorKind::UnexpectedEof => (place, format!("cut off: a record has {length} bytes")),
+            _ => (place, why.to_string()),
+        })?;
+        if let Some(found) = parse(&bytes).map_err(|what| (place, what))?
+            && !keep(found)
+        {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+fn record(start: u64, atoms: u64, write: bool, volume: u32) -> Result<Record, String> {
+    if atoms == 0 || atoms > REQUEST_ATOMS_MAX {
+        return Err(format!("a request of {atoms} sectors"));
+    }
+    if start > ATOM_MAX {
+        return Err(format!("sector {start} is beyond any disk"));
+    }
+    Ok(Record { at_ns: 0, start, atoms: atoms as u32, write, volume })
+}
+
+fn page(page: u64, pages: u64) -> Result<Record, String> {
+    record(page.saturating_mul(PAGE_ATOMS), pages.saturating_mul(PAGE_ATOMS), false, 0)
+}
+
+fn number(field: &str, what: &str) -> Result<u64, String> {
+    field.parse().map_err(|_| format!("{:?} is not {what}", shorten(field)))
+}
+
+/// The fields of a line, exactly so many.
+fn fields<const COUNT: usize>(line: &str, separator: Option<char>, what: &str) -> Result<[String; COUNT], String> {
+    let parts: Vec<String> = match separator {
+        None => line.split_whitespace().map(str::to_string).collect(),
+        Some(separator) => line.split(separator).map(|field| field.trim().to_string()).collect(),
+    };
+    let found = parts.len();
+    parts.try_into().map_err(|_| format!("{found} fields, not {COUNT} ({what})"))
+}
+
+fn arc(line: &str) -> Found {
+    if line.is_empty() {
+        return Ok(None);
+    }
+    let [start, pages, _, _] = fields(line, None, "first page, pages, ignored, request")?;
+    Ok(Some((0, page(number(&start, "a page")?, number(&pages, "a number of pages")?)?)))
+}
+
+fn key(line: &str) -> Found {
+    if line.is_empty() || line == "*" {
+        return Ok(None);
+    }
+    Ok(Some((0, page(number(line, "a key")?, 1)?)))
+}
+
+/// DiskSim and MQSim: time, device, first sector, sectors, read.
+fn numbered(line: &str, time: impl Fn(&str) -> Result<u64, String>) -> Found {
+    if line.is_empty() {
+        return Ok(None);
+    }
+    let [at, device, start, sectors, kind] = fields(line, None, "time, device, first sector, sectors, read")?;
+    let device = number(&device, "a device").and_then(|device| u32::try_from(device).map_err(|_| format!("device {device}")))?;
+    let write = match kind.as_str() {
+        "0" => true,
+        "1" => false,
+        other => return Err(format!("{:?} is neither 0 (write) nor 1 (read)", shorten(other))),
+    };
+    let record = record(number(&start, "a sector")?, number(&sectors, "a number of sectors")?, write, device)?;
+    Ok(Some((time(&at)?, record)))
+}
+
+/// Milliseconds with decimals, as nanoseconds; no floating point.
+fn millis(field: &str) -> Result<u64, String> {
+    let (whole, decimals) = field.split_once('.').unwrap_or((field, ""));
+    let digits: String = decimals.chars().chain("000000".chars()).take(6).collect();
+    let bad = || format!("{:?} is not a time in ms", shorten(field));
+    let whole: u64 = whole.parse().map_err(|_| bad())?;
+    let rest: u64 = digits.parse().map_err(|_| bad())?;
+    whole.checked_mul(1_000_000).and_then(|ns| ns.checked_add(rest)).ok_or_else(bad)
+}
+
+fn msr(line: &str) -> Found {
+    if line.is_empty() || line.starts_with("Timestamp") {
+        return Ok(None);
+    }
+    let [at, _, disk, kind, offset, bytes, _] = fields(line, Some(','), "time, host, disk, Read or Write, offset, size, response")?;
+    let write = match kind.as_str() {
+        "Write" => true,
+        "Read" => false,
+        other => return Err(format!("{:?} is neither Read nor Write", shorten(other))),
+    };
+    let disk = number(&disk, "a disk").and_then(|disk| u32::try_from(disk).map_err(|_| format!("disk {disk}")))?;
+    let (offset, bytes) = (number(&offset, "an offset")?, number(&bytes, "a size")?);
+    let (start, end) = (offset / ATOM_BYTES, offset.saturating_add(bytes).div_ceil(ATOM_BYTES));
+    let at = number(&at, "a time in 100 ns")?;
+    Ok(Some((at.saturating_mul(100), record(start, end - start, write, disk)?)))
+}
+
+/// Length and version of the records: version 1 names itself at byte 15, version 2 at byte 3.
+fn vscsi_version(file: &mut dyn BufRead) -> Result<(usize, u8), Bad> {
+    let head = file.fill_buf().map_err(|why| (1, why.to_string()))?;
+    match (head.get(3), head.get(15)) {
+        (_, Some(1)) => Ok((32, 1)),
+        (Some(2), Some(_)) => Ok((40, 2)),
+        (_, None) => Err((1, "cut off: a record has 32 bytes".into())),
+        _ => Err((1, "neither version 1 nor 2 of vscsi: is this another format?".into())),
+    }
+}
+
+/// Version 1: serial, bytes, segments (32 bits each), command, version (16 each), sector, time in us (64 each).
+/// Version 2: command, version (16 bits each), serial, bytes, segments (32 each), sector, time in us, response time (64 each).
+fn vscsi(record_bytes: &[u8], version: u8) -> Found {
+    let (command, length) = if version == 1 { (12, 4) } else { (0, 8) };
+    let little32 = |at: usize| u32::from_le_bytes(record_bytes[at..at + 4].try_into().expect("four bytes"));
+    let little64 = |at: usize| u64::from_le_bytes(record_bytes[at..at + 8].try_into().expect("eight bytes"));
+    let write = match record_bytes[command] {
+        0x08 | 0x28 | 0xa8 | 0x88 => false,
+        0x0a | 0x2a | 0xaa | 0x8a => true,
+        // Another command: no access to blocks.
+        _ => return Ok(None),
+    };
+    let atoms = u64::from(little32(length)).div_ceil(ATOM_BYTES);
+    Ok(Some((little64(24).saturating_mul(1_000), record(little64(16), atoms, write, 0)?)))
+}
+
+fn big32(bytes: &[u8], at: usize) -> u32 {
+    u32::from_be_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
+}
+
+/// Every volume of a trace gets a place of its own behind the one before.
+fn lay_out(mut records: Vec<Record>) -> Trace {
+    let mut ends: BTreeMap<u32, u64> = BTreeMap::new();
+    for record in &records {
+        let end = ends.entry(record.volume).or_default();
+        *end = (*end).max(record.start + u64::from(record.atoms));
+    }
+    let mut end = 0;
+    let starts: BTreeMap<u32, u64> = ends
+        .iter()
+        .map(|(&volume, &length)| {
+            let start = end;
+            end = (start + length).next_multiple_of(VOLUME_GRAIN);
+            (volume, start)
+        })
+        .collect();
+    if starts.len() > 1 {
+        records.iter_mut().for_each(|record| record.start += starts[&record.volume]);
+    }
+    let end = records.iter().map(|record| record.start + u64::from(record.atoms)).max().unwrap_or(0);
+    Trace { records, end }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(format: Format, bytes: &[u8]) -> Result<Vec<Record>, Bad> {
+        read_from(&mut &bytes[..], format, 1_000)
+    }
+
+    /// Time in us, first atom, atoms, write.
+    fn check(format: Format, bytes: &[u8], expected: &[(u64, u64, u32, bool)]) {
+        let found = lay_out(parse(format, bytes).unwrap()).records;
+        let found: Vec<_> = found.iter().map(|record| (record.at_ns / 1_000, record.start, record.atoms, record.write)).collect();
+        assert_eq!(found, expected, "{format:?}");
+    }
+
+    fn bad(format: Format, bytes: &[u8], place: u64, says: &str) {
+        let (found, what) = parse(format, bytes).unwrap_err();
+        assert!(found == place && what.contains(says), "{format:?}, {found}: {what}");
+    }
+
+    #[test]
+    fn every_format_is_read() {
+        check(Format::Arc, b"5 2 0 0\n64 1 0 1\n", &[(0, 40, 16, false), (0, 512, 8, false)]);
+        check(Format::Keys, b"7\r\n*\n\n3\n", &[(0, 56, 8, false), (0, 24, 8, false)]);
+        check(Format::Keys32, &[0, 0, 1, 0, 0, 0, 0, 2], &[(0, 2048, 8, false), (0, 16, 8, false)]);
+        check(Format::Disksim, b"13.191135\t0\t8\t5\t1\n14.2\t0\t16\t6\t0\n", &[(0, 8, 5, false), (1008, 16, 6, true)]);
+        check(Format::Mqsim, b"5000 0 100 16 0\n4000 0 8 8 1\n9000 0 0 1 1\n", &[(0, 100, 16, true), (0, 8, 8, false), (4, 0, 1, false)]);
+        let msr = b"128166372003061629,hm,1,Read,1024,4096,413\n128166372003061729,hm,1,Write,700,100,9\n";
+        check(Format::Msr, msr, &[(0, 2, 8, false), (10, 1, 1, true)]);
+        let mut one = vec![1, 0, 0, 0, 0, 2, 0, 0, 1, 0, 0, 0, 0x2a, 0, 0, 1];
+        one.extend([9u64.to_le_bytes(), 5u64.to_le_bytes()].concat());
+        check(Format::Vscsi, &one, &[(0, 9, 1, true)]);
+        let mut two = vec![0x28, 0, 0, 2, 1, 0, 0, 0, 0, 16, 0, 0, 1, 0, 0, 0];
+        two.extend([9u64.to_le_bytes(), 5u64.to_le_bytes(), [0; 8]].concat());
+        check(Format::Vscsi, &two, &[(0, 9, 8, false)]);
+    }
+
+    #[test]
+    fn volumes_of_a_trace_lie_one_after_the_other() {
+        check(Format::Mqsim, b"0 7 0 16 1\n0 2 100 16 1\n", &[(0, 2048, 16, false), (0, 100, 16, false)]);
+    }
+
+    #[test]
+    fn a_bad_line_is_named() {
+        bad(Format::Arc, b"1 1 0 0\n1 x 0 0\n", 2, "\"x\" is not a number of pages");
+        bad(Format::Arc, b"1 1 0\n", 1, "3 fields, not 4");
+        bad(Format::Arc, b"1 0 0 0\n", 1, "a request of 0 sectors");
+        bad(Format::Arc, b"99999999999999999 1 0 0\n", 1, "beyond any disk");
+        bad(Format::Keys, b"1\n2 3\n", 2, "\"2 3\" is not a key");
+        bad(Format::Keys, b"1\n\xff\xfe\n", 2, "not text");
+        bad(Format::Keys, &[b'1'; 5000], 1, "a line of more than 4096 bytes");
+        bad(Format::Keys32, &[0; 7], 2, "cut off");
+        bad(Format::Disksim, b"1.0 0 8 5 2\n", 1, "neither 0 (write) nor 1 (read)");
+        bad(Format::Disksim, b"1.x 0 8 5 1\n", 1, "not a time in ms");
+        bad(Format::Mqsim, b"-5 0 8 5 1\n", 1, "not a time in ns");
+        bad(Format::Msr, b"1,h,0,Read,0,512,1\n1,h,0,Trim,0,512,1\n", 2, "neither Read nor Write");
+        bad(Format::Vscsi, &[0; 32], 1, "neither version 1 nor 2");
+        bad(Format::Vscsi, &[0; 10], 1, "cut off");
+    }
+
+    #[test]
+    fn a_limit_ends_the_reading() {
+        assert_eq!(read_from(&mut &b"1\n2\n3\nbad\n"[..], Format::Keys, 2).unwrap().len(), 2);
+    }
+}

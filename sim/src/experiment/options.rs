@@ -1,0 +1,262 @@
+//! What a configuration of a plan may say, and the engine's configuration that it means. What the engine cannot do (yet) is refused
+//! here, in one line.
+
+use super::units::{Size, Time};
+use serde::Deserialize;
+use tidegate_engine::block::ATOM_BYTES;
+use tidegate_engine::cache::format::{FormatId, Geometry};
+use tidegate_engine::config::{self, Allocation, Fill, WhenFull};
+use tidegate_engine::op::Limits;
+use tidegate_engine::{Config, time::Duration};
+use toml::Spanned;
+
+/// Bytes of the journal ring when a plan does not say: 16 MiB, the smallest of a real cache.
+const JOURNAL_BYTES: u64 = 16 << 20;
+/// The largest operation when a plan does not say.
+const OP_BYTES: u64 = 1 << 20;
+
+/// One configuration: a load straight on a device (`bare`), or an engine over `cache` and `origin`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Options {
+    pub bare: Option<Spanned<String>>,
+    /// The SSD (bare, or the cache) has been in use before.
+    pub aged: Option<Spanned<Aged>>,
+    /// Idle time after which the disk is told to spin down.
+    pub spin_down: Option<Time>,
+
+    pub cache: Option<Spanned<String>>,
+    pub origin: Option<Spanned<String>>,
+    /// Size of the volume. Default: the origin's.
+    pub volume: Option<Spanned<Size>>,
+    /// Sets of the cache. Default: as many as the SSD holds.
+    pub sets: Option<Spanned<u32>>,
+    pub block: Option<Size>,
+    pub set: Option<Size>,
+    pub journal: Option<Size>,
+    /// The largest operation that the devices are given.
+    pub op_size: Option<Size>,
+    /// In sets.
+    pub free_floor: Option<u32>,
+    pub reserve: Option<u32>,
+    pub dirty_high: Option<u32>,
+    pub wait: Option<Time>,
+    pub max_dirty_age: Option<Time>,
+    pub destage_depth: Option<usize>,
+    pub destage_batch: Option<Size>,
+    pub window: Option<Size>,
+    pub flush_age: Option<Time>,
+    pub requests: Option<usize>,
+    pub bytes: Option<Size>,
+    pub placement: Option<Placement>,
+    pub gate: Option<GateKind>,
+    pub fill: Option<FillKind>,
+    pub allocation: Option<AllocationKind>,
+    pub when_full: Option<WhenFullKind>,
+    /// Longest wait of a second-stage request for the unplug timer of Linux 2.6, in ms; drawn evenly from 0 on.
+    pub legacy_plug_ms: Option<f64>,
+}
+
+/// How an SSD was used before: filled to so many percent, and as much overwritten at random so many times.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Aged {
+    pub used_percent: u64,
+    #[serde(default)]
+    pub overwritten_times: u64,
+}
+
+/// Where a write goes in the cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Placement {
+    /// The next slot of the open set.
+    Log,
+    /// The set that its place on the volume maps to (paper 000).
+    Set,
+}
+
+/// What decides when dirty sets go home.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum GateKind {
+    /// Paper 000's earlier system: at every shortage, at once.
+    Old,
+    /// Paper 000's: normal, wait, writeback.
+    New,
+    Ours,
+}
+
+/// When what was read is copied into the cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FillKind {
+    BeforeReply,
+    Behind,
+    Off,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum AllocationKind {
+    ReadWrite,
+    ReadOnly,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum WhenFullKind {
+    Wait,
+    Through,
+}
+
+/// What an engine needs to know of its two devices.
+#[derive(Clone, Copy, Debug)]
+pub struct Room {
+    pub cache_atoms: u64,
+    pub origin_atoms: u64,
+    pub cache_depth: usize,
+    pub origin_depth: usize,
+}
+
+impl Options {
+    /// The largest operations, and how many at once.
+    pub fn limits(&self, room: Room) -> [Limits; 2] {
+        let op_atoms = self.op_size.map_or(OP_BYTES, |size| size.0) / ATOM_BYTES;
+        [
+            Limits { atoms: room.cache_atoms, depth: room.cache_depth, op_atoms },
+            Limits { atoms: room.origin_atoms, depth: room.origin_depth, op_atoms },
+        ]
+    }
+
+    /// The keys of a cached configuration that are set: none may be of a bare one.
+    pub fn cached_keys(&self) -> bool {
+        let sizes = [self.block, self.set, self.journal, self.op_size, self.destage_batch, self.window, self.bytes];
+        let times = [self.wait, self.max_dirty_age, self.flush_age];
+        let counts = [self.free_floor, self.reserve, self.dirty_high];
+        sizes.iter().any(Option::is_some)
+            || times.iter().any(Option::is_some)
+            || counts.iter().any(Option::is_some)
+            || self.cache.is_some()
+            || self.origin.is_some()
+            || self.volume.is_some()
+            || self.sets.is_some()
+            || self.destage_depth.is_some()
+            || self.requests.is_some()
+            || self.placement.is_some()
+            || self.gate.is_some()
+            || self.fill.is_some()
+            || self.allocation.is_some()
+            || self.when_full.is_some()
+            || self.legacy_plug_ms.is_some()
+    }
+}
+
+/// The engine's configuration that `options` mean on such devices. The error is one line: what cannot be, or what the engine does not
+/// have yet.
+pub fn engine_config(options: &Options, room: Room) -> Result<Config, String> {
+    let mut config = Config::new(geometry(options, room)?, FormatId(*b"tidegate-sim-001"));
+    let sets = config.geometry.sets;
+    set(&mut config.free_floor, options.free_floor);
+    set(&mut config.reserve, options.reserve);
+    set(&mut config.dirty_high, options.dirty_high);
+    set(&mut config.wait, options.wait.map(|time| time.0));
+    set(&mut config.max_dirty_age, options.max_dirty_age.map(|time| time.0));
+    set(&mut config.destage_depth, options.destage_depth);
+    set(&mut config.destage_atoms, options.destage_batch.map(Size::atoms));
+    set(&mut config.window_bytes, options.window.map(|size| size.0));
+    set(&mut config.flush_age, options.flush_age.map(|time| time.0));
+    set(&mut config.requests_max, options.requests);
+    set(&mut config.bytes_max, options.bytes.map(|size| size.0));
+    check_sizes(&config, sets)?;
+    if options.op_size.is_some_and(|size| size.0 < OP_BYTES) {
+        return Err("op_size is at least 1MiB: a device takes operations as long as that".into());
+    }
+    choose(&mut config, options)?;
+    Ok(config)
+}
+
+/// The ways of the papers and our own.
+fn choose(config: &mut Config, options: &Options) -> Result<(), String> {
+    config.allocation = match options.allocation.unwrap_or(AllocationKind::ReadWrite) {
+        AllocationKind::ReadWrite => Allocation::ReadWrite,
+        AllocationKind::ReadOnly => Allocation::ReadOnly,
+    };
+    config.when_full = match options.when_full.unwrap_or(WhenFullKind::Wait) {
+        WhenFullKind::Wait => WhenFull::Wait,
+        WhenFullKind::Through => WhenFull::Through,
+    };
+    config.fill = match options.fill.unwrap_or(FillKind::Behind) {
+        FillKind::Behind => Fill::Behind,
+        FillKind::Off => Fill::Off,
+        FillKind::BeforeReply => Fill::BeforeReply,
+    };
+    config.gate = match options.gate.unwrap_or(GateKind::Ours) {
+        GateKind::Ours => config::GateKind::Ours,
+        GateKind::Old => config::GateKind::Old,
+        GateKind::New => config::GateKind::New,
+    };
+    match options.placement.unwrap_or(Placement::Log) {
+        Placement::Log => Ok(()),
+        Placement::Set => Err(not_yet("placement = \"set\"", "\"log\"")),
+    }
+}
+
+fn not_yet(what: &str, instead: &str) -> String {
+    format!("the engine does not have {what} yet; use {instead}")
+}
+
+/// `legacy_plug_ms` as a time.
+pub fn plug(options: &Options) -> Result<Duration, String> {
+    match options.legacy_plug_ms.unwrap_or(0.0) {
+        ms if (0.0..=1_000.0).contains(&ms) => Ok(Duration((ms * 1e6).round() as u64)),
+        ms => Err(format!("legacy_plug_ms = {ms} is not a time from 0 to 1000 ms")),
+    }
+}
+
+fn set<T>(value: &mut T, to: Option<T>) {
+    if let Some(to) = to {
+        *value = to;
+    }
+}
+
+fn geometry(options: &Options, room: Room) -> Result<Geometry, String> {
+    let volume_atoms = options.volume.as_ref().map_or(room.origin_atoms, |volume| volume.as_ref().atoms());
+    let block = options.block.map_or(4096, |size| size.0);
+    let set = options.set.map_or(1 << 20, |size| size.0);
+    if block == 0 || !set.is_multiple_of(block) {
+        return Err(format!("a set of {set} bytes is no whole number of blocks of {block} bytes"));
+    }
+    let [block_atoms, set_slots] = [block / ATOM_BYTES, set / block].map(|value| u32::try_from(value).unwrap_or(u32::MAX));
+    let Some(sets) = &options.sets else {
+        if options.journal.is_some() {
+            return Err("journal goes with sets: without them, both follow from the SSD's size".into());
+        }
+        return Geometry::for_cache(room.cache_atoms, volume_atoms, block_atoms, set_slots);
+    };
+    let journal_pages = (options.journal.map_or(JOURNAL_BYTES, |size| size.0) / 4096).min(u64::from(u32::MAX)) as u32;
+    let geometry = Geometry { block_atoms, set_slots, sets: *sets.as_ref(), journal_pages, volume_atoms, range_entries: 65_536 };
+    geometry.validate()?;
+    if geometry.cache_atoms() > room.cache_atoms {
+        let (needs, has) = ((geometry.cache_atoms() * ATOM_BYTES) >> 20, (room.cache_atoms * ATOM_BYTES) >> 20);
+        return Err(format!("{} sets and their metadata need {needs} MiB, and the SSD has {has}", geometry.sets));
+    }
+    Ok(geometry)
+}
+
+fn check_sizes(config: &Config, sets: u32) -> Result<(), String> {
+    let Config { free_floor, reserve, dirty_high, .. } = *config;
+    if free_floor.saturating_add(reserve) >= sets {
+        return Err(format!("free_floor = {free_floor} and reserve = {reserve} leave nothing of {sets} sets"));
+    }
+    if dirty_high >= sets {
+        return Err(format!("dirty_high = {dirty_high} is never reached: there are {sets} sets"));
+    }
+    if config.destage_depth == 0 || config.requests_max == 0 || config.bytes_max < 1 << 20 || config.window_bytes < 1 << 20 {
+        return Err("destage_depth and requests are at least 1, window and bytes at least 1MiB".into());
+    }
+    if config.destage_atoms < u64::from(config.geometry.block_atoms) {
+        return Err("destage_batch is at least one block".into());
+    }
+    Ok(())
+}

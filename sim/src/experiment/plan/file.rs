@@ -1,0 +1,177 @@
+//! What a plan's file may say. Every error is one line: `file:line: what; what to do`.
+
+use super::Plan;
+use crate::experiment::options::Options;
+use crate::experiment::units::{Size, Time};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::fs::File as SystemFile;
+use std::io::Read;
+use std::path::Path;
+use toml::Spanned;
+
+/// The largest plan, in bytes.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct File {
+    pub name: Spanned<String>,
+    pub shows: String,
+    /// Names in this plan, and the devices they stand for.
+    pub devices: BTreeMap<String, Spanned<String>>,
+    pub configurations: BTreeMap<Spanned<String>, Options>,
+    pub loads: BTreeMap<Spanned<String>, LoadTable>,
+    #[serde(default)]
+    pub rows: Vec<Spanned<RowTable>>,
+}
+
+/// A load: the keys of one job, or several `jobs` that run side by side.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct LoadTable {
+    /// Loads that come first and are not measured.
+    pub after: Vec<Spanned<String>>,
+    /// Idle time between them and this one.
+    pub rest: Option<Time>,
+    pub jobs: Vec<Spanned<LoadTable>>,
+    pub pattern: Option<PatternName>,
+    /// Per cent.
+    pub reads: Option<Spanned<u32>>,
+    pub size: Option<Spanned<Size>>,
+    pub sizes: Vec<SizeTable>,
+    pub count: Option<Spanned<u64>>,
+    pub depth: Option<Spanned<u32>>,
+    pub workers: Option<Spanned<u32>>,
+    pub start: Option<Spanned<Size>>,
+    pub span: Option<Spanned<Size>>,
+    /// A span that reaches beyond the volume ends with it.
+    pub clip: Option<bool>,
+    /// An open loop: one request in this time, or so many a second.
+    pub every: Option<Spanned<Time>>,
+    pub rate: Option<Spanned<u64>>,
+    pub arrivals: Option<Spanned<Arrivals>>,
+    /// Idle time after each request, or after each `burst` of them.
+    pub pause: Option<Time>,
+    pub burst: Option<Spanned<u64>>,
+    pub flush_every: Option<u64>,
+    /// A file to replay instead.
+    pub trace: Option<Spanned<String>>,
+    pub format: Option<Spanned<String>>,
+    pub timing: Option<Spanned<Timing>>,
+    pub speedup: Option<Spanned<u64>>,
+    pub wrap: Option<bool>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct SizeTable {
+    pub size: Spanned<Size>,
+    pub weight: Spanned<u32>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum PatternName {
+    Sequential,
+    Random,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Arrivals {
+    Fixed,
+    Exponential,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Timing {
+    Closed,
+    Recorded,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct RowTable {
+    pub name: Option<String>,
+    /// `configuration/load`.
+    pub run: Option<Spanned<String>>,
+    /// The runs of a `ratio`, an `order` or a `break-even`.
+    pub of: Vec<Spanned<String>>,
+    pub metric: Option<Spanned<String>>,
+    /// Of what a `ratio` or an `order` is; seconds unless said otherwise.
+    pub by: Option<Spanned<String>>,
+    pub paper: Option<Spanned<f64>>,
+    pub low: Option<Spanned<f64>>,
+    pub high: Option<Spanned<f64>>,
+    /// A band around the paper's figure: per cent of it, or plus and minus so much.
+    pub percent: Option<Spanned<f64>>,
+    pub plus_minus: Option<Spanned<f64>>,
+    /// Of an `order`: differences up to so many per cent are none.
+    pub slack_percent: Option<f64>,
+    /// Of `knee-mib`: MB/s.
+    pub below: Option<f64>,
+    /// Of `mb-per-second`: a stretch of what was transferred.
+    pub from: Option<Size>,
+    pub to: Option<Size>,
+    pub note: Option<String>,
+}
+
+/// Whatever a place in the file is needed for.
+pub(crate) struct Source<'a> {
+    pub name: &'a str,
+    pub text: &'a str,
+    /// Where relative paths start.
+    pub folder: &'a Path,
+}
+
+impl Source<'_> {
+    /// An error at a place.
+    pub fn wrong<T>(&self, place: &Spanned<T>, what: impl AsRef<str>) -> String {
+        self.at(place.span().start, what.as_ref())
+    }
+
+    fn at(&self, offset: usize, what: &str) -> String {
+        let line = self.text.as_bytes().iter().take(offset).filter(|&&byte| byte == b'\n').count() + 1;
+        format!("{}:{line}: {what}", self.name)
+    }
+
+    /// A path of the plan: relative ones start at its folder.
+    pub fn path(&self, path: &str) -> std::path::PathBuf {
+        self.folder.join(path)
+    }
+}
+
+/// The line of `shows` alone, for a list.
+pub(crate) fn shows(text: &str) -> String {
+    #[derive(Deserialize)]
+    struct Head {
+        shows: String,
+    }
+    toml::from_str::<Head>(text).map(|head| head.shows).unwrap_or_default()
+}
+
+/// Reads a plan's text. `name` is the file's, for errors; `folder` is where its relative paths start.
+pub fn parse(name: &str, text: &str, folder: &Path) -> Result<Plan, String> {
+    let source = Source { name, text, folder };
+    let file: File = toml::from_str(text).map_err(|error| {
+        let what = error.message().lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ");
+        source.at(error.span().map_or(0, |span| span.start), &what)
+    })?;
+    super::runs::check(&source, file)
+}
+
+/// The text of a plan's file, if it is one.
+pub(crate) fn read_text(path: &Path) -> Result<String, String> {
+    let file = SystemFile::open(path).map_err(|why| why.to_string())?;
+    if !file.metadata().map_err(|why| why.to_string())?.is_file() {
+        return Err("not a regular file".into());
+    }
+    let mut text = String::new();
+    let bytes = file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text).map_err(|why| why.to_string())?;
+    if bytes as u64 > FILE_BYTES_MAX {
+        return Err(format!("larger than {FILE_BYTES_MAX} bytes: no plan"));
+    }
+    Ok(text)
+}

@@ -1,0 +1,175 @@
+//! A plan: which devices, put together how, under which loads, and what of it is held against which figure of a paper. A TOML file,
+//! read whole or refused whole ([`file`]).
+
+pub mod file;
+pub mod metric;
+mod runs;
+
+use super::load::Load;
+use crate::back::model::Spec;
+use metric::Metric;
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+use tidegate_engine::Config;
+use tidegate_engine::block::ATOM_BYTES;
+use tidegate_engine::op::Limits;
+use tidegate_engine::time::Duration;
+
+/// The plans that come with the program, in the order in which they are listed.
+const EMBEDDED: [(&str, &str); 5] = [
+    ("devices", include_str!("../../../plans/devices.toml")),
+    ("000-table3", include_str!("../../../plans/000-table3.toml")),
+    ("000-table4", include_str!("../../../plans/000-table4.toml")),
+    ("000-figures", include_str!("../../../plans/000-figures.toml")),
+    ("001-gaps", include_str!("../../../plans/001-gaps.toml")),
+];
+
+/// A plan, checked: everything it names exists.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub name: String,
+    /// What it shows, in a line.
+    pub shows: String,
+    pub runs: Vec<Run>,
+    pub rows: Vec<Row>,
+}
+
+/// One configuration under one load.
+#[derive(Clone, Debug)]
+pub struct Run {
+    /// `configuration/load`.
+    pub name: String,
+    pub configuration: Arc<Configuration>,
+    /// Loads that come before and are not measured, then the one that is.
+    pub before: Vec<Arc<Load>>,
+    pub load: Arc<Load>,
+    /// Idle time between them.
+    pub rest: Duration,
+}
+
+#[derive(Clone, Debug)]
+pub struct Configuration {
+    pub name: String,
+    pub kind: Kind,
+    /// Idle time after which a disk (of a cached configuration: the origin) is told to spin down.
+    pub spin_down: Option<Duration>,
+    /// Longest wait for the unplug timer of Linux 2.6; zero without one.
+    pub plug: Duration,
+}
+
+#[derive(Clone, Debug)]
+pub enum Kind {
+    /// The load straight on a device.
+    Bare(Device),
+    /// An engine over a cache and an origin.
+    Cached { cache: Device, origin: Device, config: Box<Config>, limits: [Limits; 2] },
+}
+
+/// A device and its name in the plan.
+#[derive(Clone, Debug)]
+pub struct Device {
+    pub name: String,
+    pub spec: Arc<Spec>,
+}
+
+impl Device {
+    pub fn atoms(&self) -> u64 {
+        self.spec.capacity() / ATOM_BYTES
+    }
+}
+
+impl Configuration {
+    /// Its devices by name, the cache before the origin.
+    pub fn devices(&self) -> Vec<&Device> {
+        match &self.kind {
+            Kind::Bare(device) => vec![device],
+            Kind::Cached { cache, origin, .. } => vec![cache, origin],
+        }
+    }
+
+    /// Atoms that a load may ask for.
+    pub fn volume_atoms(&self) -> u64 {
+        match &self.kind {
+            Kind::Bare(device) => device.atoms(),
+            Kind::Cached { config, .. } => config.geometry.volume_atoms,
+        }
+    }
+}
+
+/// What is reported, and held against a figure.
+#[derive(Clone, Debug)]
+pub struct Row {
+    pub name: String,
+    /// What the value is, as the report names it.
+    pub metric: String,
+    pub value: Value,
+    pub paper: Option<f64>,
+    pub low: Option<f64>,
+    pub high: Option<f64>,
+    pub note: Option<String>,
+}
+
+/// Where a row's value comes from; runs by their index.
+#[derive(Clone, Debug)]
+pub enum Value {
+    Of(usize, Metric),
+    /// The first by the second.
+    Ratio([usize; 2], Metric),
+    /// 1 if each is less than the next (or, within `slack` per cent, equal to it), else 0.
+    Order {
+        runs: Vec<usize>,
+        metric: Metric,
+        slack: Option<f64>,
+    },
+    /// Seconds of standby that a spin-down must last to pay: where the line through two fixed gaps (below and above it) meets the
+    /// energy of a disk that stays on.
+    BreakEven {
+        below: usize,
+        above: usize,
+        always_on: usize,
+    },
+}
+
+/// Why a plan is refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// No plan has this name, and it is no path.
+    Unknown(String),
+    /// The file cannot be read.
+    Unreadable(String),
+    /// `file:line: what; what to do`.
+    Wrong(String),
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Refused::Unknown(what) | Refused::Unreadable(what) | Refused::Wrong(what) => f.write_str(what),
+        }
+    }
+}
+
+/// The plans that come with the program: name and what it shows.
+pub fn list() -> Vec<(&'static str, String)> {
+    EMBEDDED.iter().map(|(name, text)| (*name, file::shows(text))).collect()
+}
+
+/// The plan of that name, or in that file.
+pub fn load(name_or_path: &str) -> Result<Plan, Refused> {
+    if let Some((name, text)) = EMBEDDED.iter().find(|(name, _)| *name == name_or_path) {
+        return file::parse(&format!("{name}.toml"), text, Path::new(".")).map_err(Refused::Wrong);
+    }
+    let path = Path::new(name_or_path);
+    if !name_or_path.contains('/') && path.extension().is_none_or(|extension| extension != "toml") {
+        let names: Vec<&str> = EMBEDDED.iter().map(|(name, _)| *name).collect();
+        let typed = super::units::shorten(name_or_path);
+        return Err(Refused::Unknown(format!(
+            "no plan is named {typed:?}: there are {}; or name a file (`./{typed}.toml`)",
+            names.join(", ")
+        )));
+    }
+    let text = file::read_text(path).map_err(|why| Refused::Unreadable(format!("{}: {why}", path.display())))?;
+    let folder = path.parent().unwrap_or(Path::new("."));
+    file::parse(name_or_path, &text, folder).map_err(Refused::Wrong)
+}

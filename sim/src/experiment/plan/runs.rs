@@ -1,0 +1,298 @@
+//! From what a plan's file says to what will be run: names are resolved, sizes are checked, and what cannot be is refused with its place.
+
+use super::file::{File, LoadTable, RowTable, Source};
+use super::metric::{KNOWN, Metric};
+use super::{Configuration, Device, Kind, Plan, Row, Run, Value};
+use crate::back::model::Spec;
+use crate::experiment::load::{Load, table as load_table};
+use crate::experiment::options::{Aged, Options, Room, engine_config, plug};
+use crate::experiment::rows;
+use crate::experiment::units::shorten;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use tidegate_engine::time::Duration;
+use toml::Spanned;
+
+/// A load with those that come before it, by name.
+struct Loaded {
+    load: Arc<Load>,
+    before: Vec<String>,
+    rest: Duration,
+}
+
+/// What the rows refer to, and the runs they need so far.
+struct Known<'a> {
+    source: &'a Source<'a>,
+    configurations: BTreeMap<String, Arc<Configuration>>,
+    loads: BTreeMap<String, Loaded>,
+    runs: Vec<Run>,
+}
+
+pub(super) fn check(source: &Source, file: File) -> Result<Plan, String> {
+    let name = file.name.as_ref().clone();
+    if name.is_empty() || !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_') {
+        return Err(source.wrong(&file.name, format!("{:?} is no name of a plan: use letters, digits and `-`", shorten(&name))));
+    }
+    let devices = devices(source, &file.devices)?;
+    let mut configurations = BTreeMap::new();
+    for (name, options) in &file.configurations {
+        check_name(source, name, "configuration")?;
+        let configuration = configuration(source, name, options, &devices)?;
+        configurations.insert(name.as_ref().clone(), Arc::new(configuration));
+    }
+    let mut known = Known { source, configurations, loads: loads(source, &file.loads)?, runs: Vec::new() };
+    let mut rows = Vec::new();
+    for row in &file.rows {
+        rows.push(known.row(row)?);
+    }
+    if rows.is_empty() {
+        return Err(source.wrong(&file.name, "the plan has no rows: add [[rows]] with run = \"configuration/load\" and a metric"));
+    }
+    Ok(Plan { name, shows: file.shows, runs: known.runs, rows })
+}
+
+/// Names of configurations and loads become parts of `configuration/load` and of file names.
+fn check_name(source: &Source, name: &Spanned<String>, what: &str) -> Result<(), String> {
+    let good = |c: char| c.is_ascii_alphanumeric() || "-_+.".contains(c);
+    if name.as_ref().is_empty() || name.as_ref().starts_with('.') || !name.as_ref().chars().all(good) {
+        return Err(source.wrong(name, format!("{:?} is no name of a {what}: use letters, digits and `-`", shorten(name.as_ref()))));
+    }
+    Ok(())
+}
+
+fn devices(source: &Source, named: &BTreeMap<String, Spanned<String>>) -> Result<BTreeMap<String, Arc<Spec>>, String> {
+    let mut devices = BTreeMap::new();
+    for (name, model) in named {
+        let is_path = model.as_ref().contains('/') || model.as_ref().ends_with(".toml");
+        let place = if is_path { source.path(model.as_ref()).display().to_string() } else { model.as_ref().clone() };
+        let spec = Spec::load(&place).map_err(|why| source.wrong(model, why))?;
+        devices.insert(name.clone(), Arc::new(spec));
+    }
+    Ok(devices)
+}
+
+fn configuration(
+    source: &Source,
+    name: &Spanned<String>,
+    options: &Options,
+    devices: &BTreeMap<String, Arc<Spec>>,
+) -> Result<Configuration, String> {
+    let device = |named: &Spanned<String>| match devices.get(named.as_ref()) {
+        Some(spec) => Ok(Device { name: named.as_ref().clone(), spec: spec.clone() }),
+        None => {
+            let known: Vec<&str> = devices.keys().map(String::as_str).collect();
+            Err(source.wrong(named, format!("no device {:?} in [devices]: there are {}", shorten(named.as_ref()), known.join(", "))))
+        }
+    };
+    let age = |device: Device| match &options.aged {
+        None => Ok(device),
+        Some(aged) => match aged.as_ref() {
+            Aged { used_percent, overwritten_times } if *used_percent <= 100 && *overwritten_times <= 100 => {
+                let spec = Spec::clone(&device.spec).aged(*used_percent, *overwritten_times);
+                Ok(Device { spec: Arc::new(spec), ..device })
+            }
+            _ => Err(source.wrong(aged, "used_percent and overwritten_times are at most 100")),
+        },
+    };
+    let title = name.as_ref();
+    let kind = match (&options.bare, &options.cache, &options.origin) {
+        (Some(bare), None, None) if !options.cached_keys() => Kind::Bare(age(device(bare)?)?),
+        (Some(bare), ..) => {
+            let what = "a configuration is either bare or cached: with `bare`, only `spin_down` and `aged` may be set";
+            return Err(source.wrong(bare, format!("configuration {title}: {what}")));
+        }
+        (None, Some(cache), Some(origin)) => {
+            let (cache, origin) = (age(device(cache)?)?, device(origin)?);
+            let room = Room {
+                cache_atoms: cache.atoms(),
+                origin_atoms: origin.atoms(),
+                cache_depth: cache.spec.depth(),
+                origin_depth: origin.spec.depth(),
+            };
+            if let Some(volume) = &options.volume
+                && volume.as_ref().atoms() > room.origin_atoms
+            {
+                let has = room.origin_atoms * 512;
+                return Err(source.wrong(volume, format!("configuration {title}: the origin {} has {has} bytes", origin.name)));
+            }
+            let config = engine_config(options, room).map_err(|why| source.wrong(name, format!("configuration {title}: {why}")))?;
+            Kind::Cached { limits: options.limits(room), config: Box::new(config), cache, origin }
+        }
+        (None, ..) => {
+            let what = "says neither `bare = DEVICE` nor `cache = DEVICE` and `origin = DEVICE`";
+            return Err(source.wrong(name, format!("configuration {title} {what}")));
+        }
+    };
+    let plug = plug(options).map_err(|why| source.wrong(name, format!("configuration {title}: {why}")))?;
+    Ok(Configuration { name: title.clone(), kind, spin_down: options.spin_down.map(|time| time.0), plug })
+}
+
+fn loads(source: &Source, tables: &BTreeMap<Spanned<String>, LoadTable>) -> Result<BTreeMap<String, Loaded>, String> {
+    let mut loads = BTreeMap::new();
+    for (name, table) in tables {
+        check_name(source, name, "load")?;
+        for before in &table.after {
+            match tables.get(before.as_ref().as_str()) {
+                Some(earlier) if earlier.after.is_empty() => {}
+                Some(_) => return Err(source.wrong(before, format!("load {:?} comes after others itself", before.as_ref()))),
+                None => return Err(source.wrong(before, unknown("load", before.as_ref(), tables.keys().map(Spanned::as_ref)))),
+            }
+        }
+        let loaded = Loaded {
+            load: Arc::new(load_table::load(source, name, table)?),
+            before: table.after.iter().map(|before| before.as_ref().clone()).collect(),
+            rest: table.rest.map_or(Duration::ZERO, |time| time.0),
+        };
+        loads.insert(name.as_ref().clone(), loaded);
+    }
+    Ok(loads)
+}
+
+fn unknown<'a>(what: &str, name: &str, known: impl Iterator<Item = &'a String>) -> String {
+    let known: Vec<&str> = known.map(String::as_str).collect();
+    format!("no {what} {:?}: there are {}", shorten(name), known.join(", "))
+}
+
+impl Known<'_> {
+    /// The index of a run, which is added if it is new.
+    fn run(&mut self, named: &Spanned<String>) -> Result<usize, String> {
+        if let Some(index) = self.runs.iter().position(|run| run.name == *named.as_ref()) {
+            return Ok(index);
+        }
+        let wrong = |what: String| self.source.wrong(named, what);
+        let (configuration, load) = named
+            .as_ref()
+            .split_once('/')
+            .ok_or_else(|| wrong(format!("{:?} is no run: write \"configuration/load\"", shorten(named.as_ref()))))?;
+        let configuration = self
+            .configurations
+            .get(configuration)
+            .ok_or_else(|| wrong(unknown("configuration", configuration, self.configurations.keys())))?
+            .clone();
+        let loaded = self.loads.get(load).ok_or_else(|| wrong(unknown("load", load, self.loads.keys())))?;
+        let before: Vec<Arc<Load>> = loaded.before.iter().map(|name| self.loads[name].load.clone()).collect();
+        for load in before.iter().chain([&loaded.load]) {
+            let (needs, has) = (load.reach() * 512, configuration.volume_atoms() * 512);
+            if needs > has {
+                let hint = "use a smaller span, or wrap = true of a trace";
+                return Err(wrong(format!("load {} reaches to byte {needs}, and {} has {has}: {hint}", load.name, configuration.name)));
+            }
+        }
+        let run = Run { name: named.as_ref().clone(), configuration, before, load: loaded.load.clone(), rest: loaded.rest };
+        self.runs.push(run);
+        Ok(self.runs.len() - 1)
+    }
+
+    fn row(&mut self, spanned: &Spanned<RowTable>) -> Result<Row, String> {
+        let row = spanned.as_ref();
+        let wrong = |what: &str| self.source.wrong(spanned, what);
+        let named = row.metric.as_ref().ok_or_else(|| wrong(&format!("a row without a metric: {KNOWN}, ratio, order or break-even")))?;
+        let metric = named.as_ref().as_str();
+        let joined = |separator: &str| row.of.iter().map(|run| run.as_ref().as_str()).collect::<Vec<_>>().join(separator);
+        let (name, value) = match metric {
+            "ratio" | "order" | "break-even" => {
+                let wanted = match metric {
+                    "ratio" => (2..=2, "a ratio is `of` two runs: the first by the second"),
+                    "order" => (2..=64, "an order is `of` two runs or more, the least first"),
+                    _ => (3..=3, "a break-even is `of` three runs: a gap below it, one above it, and a disk that stays on"),
+                };
+                if row.run.is_some() || !wanted.0.contains(&row.of.len()) {
+                    return Err(self.source.wrong(named, wanted.1));
+                }
+                let runs = row.of.iter().map(|run| self.run(run)).collect::<Result<Vec<usize>, String>>()?;
+                let (name, value) = match metric {
+                    "ratio" => (joined(" : "), Value::Ratio([runs[0], runs[1]], self.by(row, &runs)?)),
+                    "order" => (joined(if row.slack_percent.is_some() { " <= " } else { " < " }), {
+                        let by = self.by(row, &runs)?;
+                        Value::Order { runs, metric: by, slack: row.slack_percent }
+                    }),
+                    _ => self.break_even(named, &runs)?,
+                };
+                (name, value)
+            }
+            _ => {
+                let run = row.run.as_ref().ok_or_else(|| wrong("a row without a run: write run = \"configuration/load\""))?;
+                let index = self.run(run)?;
+                (run.as_ref().clone(), Value::Of(index, self.metric(named, row, index)?))
+            }
+        };
+        let [low, high] = self.band(row, matches!(value, Value::Order { .. }))?;
+        let metric = if metric == "break-even" { "seconds" } else { metric };
+        Ok(Row {
+            name: row.name.clone().unwrap_or(name),
+            metric: metric.to_string(),
+            value,
+            paper: row.paper.as_ref().map(|paper| *paper.as_ref()),
+            low,
+            high,
+            note: row.note.clone(),
+        })
+    }
+
+    fn break_even(&self, named: &Spanned<String>, runs: &[usize]) -> Result<(String, Value), String> {
+        let [below, above, always_on] = [runs[0], runs[1], runs[2]];
+        let gap = |run: usize| rows::gap(&self.runs[run]);
+        let spins = |run: usize| self.runs[run].configuration.spin_down;
+        if gap(below) >= gap(above) || spins(below).is_none() || spins(below) != spins(above) || spins(always_on).is_some() {
+            return Err(self.source.wrong(
+                named,
+                "a break-even is of a shorter and a longer `pause` after each request with the same spin_down, then of a disk without one",
+            ));
+        }
+        Ok(("break-even".to_string(), Value::BreakEven { below, above, always_on }))
+    }
+
+    /// Of what a ratio or an order is.
+    fn by(&self, row: &RowTable, runs: &[usize]) -> Result<Metric, String> {
+        match &row.by {
+            None => Ok(Metric::Seconds),
+            Some(by) => runs.iter().map(|&run| self.metric(by, row, run)).next_back().expect("a ratio or an order is of runs"),
+        }
+    }
+
+    fn metric(&self, named: &Spanned<String>, row: &RowTable, run: usize) -> Result<Metric, String> {
+        let devices: Vec<String> = self.runs[run].configuration.devices().iter().map(|device| device.name.clone()).collect();
+        match Metric::parse(named.as_ref(), &devices) {
+            Some(Metric::Knee { .. }) => match row.below {
+                Some(below) => Ok(Metric::Knee { below }),
+                None => Err(self.source.wrong(named, "knee-mib needs `below`: the throughput in MB/s that it falls below")),
+            },
+            Some(Metric::Rate { .. }) => {
+                Ok(Metric::Rate { from_mib: row.from.map(|size| size.0 >> 20), to_mib: row.to.map(|size| size.0 >> 20) })
+            }
+            Some(metric) => Ok(metric),
+            None => Err(self.source.wrong(
+                named,
+                format!(
+                    "no metric {:?} of {}: there are {KNOWN}; DEVICE is {}",
+                    shorten(named.as_ref()),
+                    self.runs[run].name,
+                    devices.join(" or ")
+                ),
+            )),
+        }
+    }
+
+    /// What the value must lie in. An order must hold.
+    fn band(&self, row: &RowTable, is_order: bool) -> Result<[Option<f64>; 2], String> {
+        let finite = |number: &Option<Spanned<f64>>| match number {
+            Some(number) if !number.as_ref().is_finite() => Err(self.source.wrong(number, "not a number to compare with")),
+            number => Ok(number.as_ref().map(|number| *number.as_ref())),
+        };
+        let (paper, low, high) = (finite(&row.paper)?, finite(&row.low)?, finite(&row.high)?);
+        let (percent, plus_minus) = (finite(&row.percent)?, finite(&row.plus_minus)?);
+        let place = row.percent.as_ref().or(row.plus_minus.as_ref());
+        match (place, paper) {
+            (None, _) if is_order && low.is_none() => Ok([Some(1.0), None]),
+            (None, _) => Ok([low, high]),
+            (Some(place), None) => Err(self.source.wrong(place, "a band around a paper's figure needs that figure: add `paper`")),
+            (Some(place), Some(_)) if low.is_some() || high.is_some() || (percent.is_some() && plus_minus.is_some()) => {
+                Err(self.source.wrong(place, "one band is enough: percent, plus_minus, or low and high"))
+            }
+            (Some(_), Some(paper)) => {
+                let width = percent.map_or(plus_minus.unwrap_or(0.0), |percent| paper.abs() * percent / 100.0);
+                Ok([Some(paper - width), Some(paper + width)])
+            }
+        }
+    }
+}

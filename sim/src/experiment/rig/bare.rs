@@ -1,0 +1,101 @@
+//! A load straight on a device's model: what the device can do, without an engine.
+
+use super::{Front, Stillness};
+use crate::back::model::{Cause, Command, Model, What};
+use crate::experiment::load::{Access, Ask, Load};
+use crate::experiment::measure::{Measure, Measured, Watch};
+use crate::experiment::plan::{Device, Run};
+use std::collections::BTreeMap;
+use tidegate_engine::time::Instant;
+
+struct Bare<'a> {
+    model: Model,
+    depth: usize,
+    watch: Watch,
+    front: Front<'a>,
+    flight: BTreeMap<u64, Access>,
+    measure: Measure,
+    commands: u64,
+    now: Instant,
+    ended: Vec<u64>,
+}
+
+pub(super) fn run(run: &Run, device: &Device, seed: u64, told: &mut dyn FnMut(u64)) -> Result<Measured, String> {
+    let model = device.spec.build(seed);
+    let mut bare = Bare {
+        watch: Watch::new(&device.name, &model, run.configuration.spin_down, Instant::ZERO),
+        model,
+        depth: device.spec.depth(),
+        front: Front::new(told),
+        flight: BTreeMap::new(),
+        measure: Measure::new(Instant::ZERO),
+        commands: 0,
+        now: Instant::ZERO,
+        ended: Vec::new(),
+    };
+    for load in &run.before {
+        bare.play(load, seed, device.atoms())?;
+        bare.rest(bare.now + run.rest);
+    }
+    bare.measure = Measure::new(bare.now);
+    bare.watch.restart(&bare.model, bare.now);
+    bare.play(&run.load, seed, device.atoms())?;
+    let Bare { measure, watch, model, .. } = bare;
+    let end = measure.ended;
+    Ok(Measured { measure, devices: vec![watch.report(&model, end)], gate: None })
+}
+
+impl Bare<'_> {
+    /// A whole load, to its last answer.
+    fn play(&mut self, load: &Load, seed: u64, atoms: u64) -> Result<(), String> {
+        self.front.start(load, seed, atoms, self.now);
+        let mut stillness = Stillness::default();
+        loop {
+            self.front.arrive(self.now);
+            self.submit();
+            if self.flight.is_empty() && self.front.is_done() {
+                return Ok(());
+            }
+            let next = [self.front.next_time(), self.model.next(), self.watch.next()].into_iter().flatten().min();
+            self.pass(next.ok_or("the device never ends a command")?);
+            stillness.check(self.now)?;
+        }
+    }
+
+    /// Nothing is asked until `until`.
+    fn rest(&mut self, until: Instant) {
+        while let Some(next) = [self.model.next(), self.watch.next()].into_iter().flatten().min().filter(|&next| next <= until) {
+            self.pass(next);
+        }
+        self.pass(until);
+    }
+
+    fn submit(&mut self) {
+        while self.flight.len() < self.depth
+            && let Some(access) = self.front.waiting.pop_front()
+        {
+            let (what, cause) = match access.ask {
+                Ask::Read => (What::Read, Cause::HostRead),
+                Ask::Write => (What::Write, Cause::HostWrite),
+                Ask::Flush => (What::Flush, Cause::HostWrite),
+            };
+            self.commands += 1;
+            let command = Command { id: self.commands, what, start: access.span.start, atoms: access.span.atoms, cause };
+            self.model.submit(self.now, command);
+            self.flight.insert(self.commands, access);
+        }
+        self.watch.look(&mut self.model, self.now);
+    }
+
+    /// Time passes until `when`, and what is due then happens.
+    fn pass(&mut self, when: Instant) {
+        self.now = when.max(self.now);
+        self.model.advance(self.now, &mut self.ended);
+        for command in self.ended.drain(..) {
+            let access = self.flight.remove(&command).expect("only what was submitted ends");
+            self.measure.answered(self.now, access.due, access.ask, access.span.bytes());
+            self.front.answered(self.now, &access);
+        }
+        self.watch.look(&mut self.model, self.now);
+    }
+}

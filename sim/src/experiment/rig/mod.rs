@@ -1,0 +1,87 @@
+//! What a run happens in: a load, a virtual clock, and either a device alone ([`bare`]) or an engine over two of them ([`cached`]).
+
+mod bare;
+mod cached;
+mod plug;
+mod shadow;
+
+use super::load::{Access, Generator, Load};
+use super::measure::Measured;
+use super::plan::{Kind, Run};
+use tidegate_engine::time::Instant;
+
+/// More turns at one moment than any load needs: something is stuck.
+const TURNS_AT_ONCE: u64 = 1_000_000;
+/// Progress is told after so many answers.
+const TELL_EVERY: u64 = 1 << 12;
+
+/// Runs a run. `told` hears how many requests have been answered since it heard last. The error is one line: what the engine did that
+/// it must not do.
+pub fn run(run: &Run, seed: u64, told: &mut dyn FnMut(u64)) -> Result<Measured, String> {
+    match &run.configuration.kind {
+        Kind::Bare(device) => bare::run(run, device, seed, told),
+        Kind::Cached { cache, origin, config, limits } => cached::run(run, [cache, origin], config, *limits, seed, told),
+    }
+}
+
+/// A load under way: what is due, and what waits for room.
+struct Front<'a> {
+    generator: Option<Generator>,
+    /// Due, and not taken yet.
+    waiting: std::collections::VecDeque<Access>,
+    answers: u64,
+    told: &'a mut dyn FnMut(u64),
+}
+
+impl<'a> Front<'a> {
+    fn new(told: &'a mut dyn FnMut(u64)) -> Self {
+        Front { generator: None, waiting: Default::default(), answers: 0, told }
+    }
+
+    fn start(&mut self, load: &Load, seed: u64, volume_atoms: u64, now: Instant) {
+        self.generator = Some(Generator::new(load, seed, volume_atoms, now));
+    }
+
+    fn next_time(&mut self) -> Option<Instant> {
+        self.generator.as_mut()?.next_time()
+    }
+
+    /// Requests that have become due join those that wait.
+    fn arrive(&mut self, now: Instant) {
+        while let Some(access) = self.generator.as_mut().and_then(|generator| generator.pop(now)) {
+            self.waiting.push_back(access);
+        }
+    }
+
+    fn answered(&mut self, now: Instant, access: &Access) {
+        if let Some(generator) = &mut self.generator {
+            generator.answered(now, access.lane);
+        }
+        self.answers += 1;
+        if self.answers.is_multiple_of(TELL_EVERY) {
+            (self.told)(TELL_EVERY);
+        }
+    }
+
+    /// Everything was asked and taken.
+    fn is_done(&self) -> bool {
+        self.waiting.is_empty() && self.generator.as_ref().is_none_or(Generator::is_done)
+    }
+}
+
+/// Notices that time stands still.
+#[derive(Default)]
+struct Stillness {
+    last: Instant,
+    turns: u64,
+}
+
+impl Stillness {
+    fn check(&mut self, now: Instant) -> Result<(), String> {
+        if now > self.last {
+            *self = Stillness { last: now, turns: 0 };
+        }
+        self.turns += 1;
+        if self.turns > TURNS_AT_ONCE { Err(format!("{TURNS_AT_ONCE} turns at {} ns, and nothing ends", now.0)) } else { Ok(()) }
+    }
+}

@@ -1,0 +1,318 @@
+//! Plans: what is refused and where, what is measured, and that a report is the same every time.
+
+use std::path::{Path, PathBuf};
+use tidegate_sim::experiment::load::Job;
+use tidegate_sim::experiment::load::trace::{self, Format};
+use tidegate_sim::experiment::plan::{self, Refused, file};
+use tidegate_sim::experiment::{Experiment, report, run};
+
+/// A plan with something of everything.
+const PLAN: &str = r#"name = "small"
+shows = "Something of everything"
+
+[devices]
+hdd = "hdd-7200-2010"
+ssd = "ssd-100gb-2010"
+
+[configurations]
+bare = { bare = "hdd", spin_down = "10s" }
+cached = { cache = "ssd", origin = "hdd", volume = "8GiB", sets = 64, free_floor = 8 }
+
+[loads]
+write = { pattern = "sequential", reads = 0, size = "64KiB", count = 400, flush_every = 50 }
+mixed = { pattern = "random", reads = 60, sizes = [{ size = "4KiB", weight = 3 }, { size = "16KiB", weight = 1 }], count = 900, depth = 4, workers = 2, span = "64MiB" }
+open = { pattern = "random", size = "4KiB", count = 200, rate = 500, arrivals = "exponential", span = "64MiB", after = ["write"], rest = "1s" }
+gap = { pattern = "random", size = "4KiB", count = 5, pause = "20s", span = "8GiB" }
+longer = { pattern = "random", size = "4KiB", count = 5, pause = "40s", span = "8GiB" }
+
+[[rows]]
+run = "cached/write"
+metric = "seconds"
+paper = 1.0
+low = 0.0
+high = 100.0
+
+[[rows]]
+run = "cached/mixed"
+metric = "p99-us"
+
+[[rows]]
+run = "cached/open"
+metric = "hdd-reads"
+
+[[rows]]
+run = "bare/gap"
+name = "gap20"
+metric = "watts"
+
+[[rows]]
+of = ["cached/write", "bare/write"]
+metric = "ratio"
+
+[[rows]]
+of = ["cached/write", "bare/write"]
+metric = "order"
+"#;
+
+fn parse(text: &str) -> Result<plan::Plan, String> {
+    file::parse("plan.toml", text, Path::new("."))
+}
+
+/// `PLAN` with `what` in place of `old`: refused in one line with these words, and with the line of `marked` or, if that is empty, of the
+/// change.
+fn check_refused(old: &str, what: &str, marked: &str, says: &str) {
+    let place = PLAN.find(old).unwrap_or_else(|| panic!("{old:?} is not in the plan"));
+    let text = PLAN.replacen(old, what, 1);
+    let why = parse(&text).expect_err(what);
+    let place = if marked.is_empty() { place } else { text.find(marked).expect(marked) };
+    let line = text[..place].matches('\n').count() + 1;
+    assert!(why.starts_with(&format!("plan.toml:{line}: ")), "line {line}: {why}");
+    assert!(why.contains(says) && !why.contains('\n'), "{says:?}: {why}");
+}
+
+#[test]
+fn what_is_wrong_is_one_line_with_its_place() {
+    let same = |old: &str, what: &str, says: &str| check_refused(old, what, "", says);
+    same("shows = ", "show = ", "unknown field `show`");
+    same("name = \"small\"", "name = 5", "invalid type");
+    same("name = \"small\"", "name = \"a/b\"", "no name of a plan");
+    same("\"hdd-7200-2010\"", "\"no-such-device\"", "no-such-device");
+    same("\"hdd-7200-2010\"", "\"./missing.toml\"", "missing.toml");
+    same("bare = \"hdd\"", "bare = \"tape\"", "no device \"tape\" in [devices]: there are hdd, ssd");
+    same("bare = \"hdd\"", "bare = \"hdd\", sets = 5", "either bare or cached");
+    same("bare = { bare = \"hdd\", ", "bare = { ", "says neither");
+    same("cache = \"ssd\", ", "", "says neither");
+    same("sets = 64", "sets = 3000000000", "and the SSD has");
+    same("sets = 64", "sets = \"64\"", "invalid type");
+    same("free_floor = 8", "free_floor = 63", "leave nothing of 64 sets");
+    same("volume = \"8GiB\"", "volume = \"900TB\"", "the origin hdd has");
+    same("volume = \"8GiB\"", "volume = \"8\"", "is not a size such as");
+    same("sets = 64", "sets = 64, block = \"3KiB\"", "blocks");
+    same("sets = 64", "journal = \"16MiB\"", "journal goes with sets");
+    same("sets = 64", "sets = 64, gate = \"newer\"", "unknown variant `newer`");
+    same("sets = 64", "sets = 64, legacy_plug_ms = -1", "legacy_plug_ms");
+    same("pattern = \"sequential\", ", "", "say its pattern");
+    same("size = \"64KiB\", ", "", "say the size");
+    same("size = \"64KiB\"", "size = \"100B\"", "a multiple of 512");
+    same("count = 400, ", "", "say its count");
+    same("count = 400", "count = 0", "0 is not from 1");
+    same("count = 400", "count = 400, depths = 4", "unknown field `depths`");
+    same("depth = 4", "depth = 5000", "5000 is not from 1 to 4096");
+    same("reads = 60", "reads = 160", "160 is not from 0 to 100");
+    same("weight = 3", "weight = 0", "0 is not from 1");
+    same("span = \"64MiB\"", "span = \"4KiB\"", "no room for its requests");
+    same("rate = 500", "rate = 500, depth = 2", "an open loop does not wait");
+    same("rate = 500", "rate = 500, every = \"1s\"", "one is enough");
+    same("rate = 500, ", "", "arrivals need a rate");
+    same("pause = \"20s\"", "burst = 3", "needs the pause after it");
+    same("after = [\"write\"]", "after = [\"right\"]", "no load \"right\"");
+    same("run = \"cached/write\"", "run = \"cashed/write\"", "no configuration \"cashed\": there are bare, cached");
+    same("run = \"cached/write\"", "run = \"cached/wright\"", "no load \"wright\"");
+    same("run = \"cached/write\"", "run = \"cached\"", "is no run");
+    same("metric = \"seconds\"", "metric = \"second\"", "no metric \"second\" of cached/write");
+    same("metric = \"hdd-reads\"", "metric = \"tape-reads\"", "DEVICE is ssd or hdd");
+    same("metric = \"p99-us\"", "metric = \"knee-mib\"", "needs `below`");
+    same("metric = \"p99-us\"", "metric = \"ratio\"", "a ratio is `of` two runs");
+    same("metric = \"p99-us\"", "metric = \"break-even\"", "a break-even is `of` three runs");
+    same("low = 0.0", "percent = 10", "one band is enough");
+    same("low = 0.0", "low = nan", "not a number");
+    check_refused("metric = \"p99-us\"", "", "[[rows]]\nrun = \"cached/mixed\"", "a row without a metric");
+    check_refused("metric = \"p99-us\"", "metric = \"p99-us\"\npercent = 5", "percent = 5", "needs that figure");
+    check_refused("span = \"64MiB\" }", "span = \"64GiB\" }", "run = \"cached/mixed\"", "reaches to byte");
+    same("[[rows]]", "[[rows", "");
+    same("spin_down = \"10s\"", "aged = { used_percent = 101 }", "at most 100");
+}
+
+#[test]
+fn plans_and_files_that_are_not_there_are_told_apart() {
+    assert!(matches!(plan::load("000-table33"), Err(Refused::Unknown(why)) if why.contains("000-table3")));
+    assert!(matches!(plan::load("./missing.toml"), Err(Refused::Unreadable(why)) if why.starts_with("./missing.toml: ")));
+    assert!(matches!(plan::load("/"), Err(Refused::Unreadable(why)) if why.contains("not a regular file")));
+}
+
+#[test]
+fn every_plan_that_comes_with_the_program_can_be_run() {
+    for (name, shows) in plan::list() {
+        assert!(!shows.is_empty(), "{name}");
+        match plan::load(name) {
+            Ok(plan) => assert!(plan.name == name && !plan.rows.is_empty()),
+            // Of all that can be wrong with it, only this.
+            Err(why) => assert!(why.to_string().contains(": the engine does not have "), "{name}: {why}"),
+        }
+    }
+}
+
+fn experiment(text: &str, seed: u64, threads: usize) -> Experiment {
+    run(parse(text).unwrap(), seed, threads, &mut |_| {}).unwrap()
+}
+
+#[test]
+fn the_same_plan_and_seed_give_the_same_bytes_of_report() {
+    let files = |seed, threads| report::files(&experiment(PLAN, seed, threads));
+    let first = files(7, 1);
+    assert_eq!(first, files(7, 3));
+    assert_ne!(first, files(8, 1), "another seed asks for other places");
+    for (name, contents) in &first {
+        assert!(!contents.is_empty(), "{name}");
+        assert!(!contents.contains("NaN") && !contents.contains("inf"), "{name} has a number that is none");
+        if name.ends_with(".svg") {
+            assert!(contents.starts_with("<svg ") && contents.ends_with("</svg>\n"), "{name}");
+        }
+    }
+    let page = &first.iter().find(|(name, _)| name == "index.html").unwrap().1;
+    let pictures = first.iter().filter(|(name, _)| name.ends_with(".svg")).count();
+    assert_eq!(page.matches("<figure>").count(), pictures);
+    assert!(
+        !page.contains("<script") && !page.contains("src=") && !page.replace("http://www.w3.org/2000/svg", "").contains("http"),
+        "no network"
+    );
+}
+
+#[test]
+fn json_has_its_form() {
+    let experiment = experiment(PLAN, 3, 1);
+    let json: serde_json::Value = serde_json::from_str(&report::json(&experiment)).unwrap();
+    assert_eq!(json.as_object().unwrap().keys().collect::<Vec<_>>(), ["plan", "rows", "seed"]);
+    assert_eq!((&json["plan"], &json["seed"]), (&"small".into(), &3.into()));
+    let rows = json["rows"].as_array().unwrap();
+    let names: Vec<&str> = rows.iter().map(|row| row["name"].as_str().unwrap()).collect();
+    let expected = ["cached/write", "cached/mixed", "cached/open", "gap20", "cached/write : bare/write", "cached/write < bare/write"];
+    assert_eq!(names, expected);
+    for row in rows {
+        let mut keys: Vec<&String> = row.as_object().unwrap().keys().collect();
+        keys.sort();
+        assert_eq!(keys, ["high", "low", "metric", "name", "paper", "value", "within"]);
+        assert!(row["value"].is_number(), "{row}");
+    }
+    assert_eq!((&rows[0]["paper"], &rows[0]["within"]), (&1.0.into(), &true.into()));
+    assert!(rows[1]["paper"].is_null() && rows[1]["low"].is_null() && rows[1]["high"].is_null() && rows[1]["within"].is_null());
+}
+
+#[test]
+fn a_row_outside_its_band_is_seen() {
+    let mut experiment = experiment(PLAN, 0, 1);
+    assert!(experiment.is_within());
+    assert!(report::table(&experiment).contains("2 of 2 rows with a band are inside it"));
+    let narrow = PLAN.replace("high = 100.0", "high = 0.000001");
+    experiment = self::experiment(&narrow, 0, 1);
+    assert!(!experiment.is_within());
+    assert!(report::table(&experiment).lines().any(|line| line.starts_with("cached/write ") && line.ends_with("OUT")));
+}
+
+#[test]
+fn what_was_asked_is_what_was_measured() {
+    let experiment = experiment(PLAN, 1, 2);
+    let by_name = |name: &str| {
+        let index = experiment.plan.runs.iter().position(|run| run.name == name).unwrap();
+        &experiment.measured[index]
+    };
+    let write = by_name("cached/write");
+    assert_eq!(write.measure.latencies.each_ref().map(|latencies| latencies.count()), [0, 400, 8]);
+    assert_eq!(write.measure.bytes, 400 * 65_536);
+    assert_eq!(write.measure.throughput.sums(), [400 * 65_536]);
+    let mixed = by_name("cached/mixed");
+    assert_eq!(mixed.measure.requests(), 900);
+    let open = by_name("cached/open");
+    assert!(open.measure.duration().0 > 300_000_000, "200 requests at 500 a second: {:?}", open.measure.duration());
+    let gap = by_name("bare/gap");
+    assert!(gap.measure.duration().as_secs_f64() > 100.0);
+    // The states of a device fill the run, and its energy is accounted for.
+    for measured in [write, mixed, open, gap] {
+        for device in &measured.devices {
+            assert_eq!(device.states.sums().iter().sum::<u64>(), measured.measure.duration().0, "{}", device.name);
+            assert!(device.account.total_nanojoules() > 0, "{}", device.name);
+        }
+        if let Some(gate) = &measured.gate {
+            assert_eq!(gate.states.sums().iter().sum::<u64>(), measured.measure.duration().0);
+        }
+    }
+}
+
+#[test]
+fn a_break_even_is_where_two_gaps_cost_what_no_gap_costs() {
+    let row = "[[rows]]\nof = [\"bare/gap\", \"bare/longer\", \"on/gap\"]\nmetric = \"break-even\"\n";
+    let on = "on = { bare = \"hdd\" }\n\n[loads]\n";
+    let text = format!("{}{row}", PLAN.replace("[loads]\n", on));
+    let experiment = experiment(&text, 0, 2);
+    let found = experiment.rows.last().unwrap();
+    assert_eq!((found.name.as_str(), found.metric.as_str()), ("break-even", "seconds"));
+    assert!(found.value.is_some_and(|seconds| (18.4..18.8).contains(&seconds)), "{found:?}");
+    let swapped = text.replace("[\"bare/gap\", \"bare/longer\", ", "[\"bare/longer\", \"bare/gap\", ");
+    assert!(parse(&swapped).unwrap_err().contains("a shorter and a longer"));
+}
+
+/// A folder of this test alone.
+fn folder(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("plans-{name}-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    folder
+}
+
+#[test]
+fn traces_are_replayed_from_beside_the_plan_and_their_bad_lines_are_named() {
+    let folder = folder("traces");
+    // 1 ms apart, writes and reads in turn.
+    let lines: String = (0..100).map(|i| format!("{} 0 {} 8 {}\n", i * 1_000_000, i * 16 % 320, i % 2)).collect();
+    std::fs::write(folder.join("good.trace"), &lines).unwrap();
+    std::fs::write(folder.join("bad.trace"), format!("{lines}5 0 x 8 1\n")).unwrap();
+    let plan = |load: &str| {
+        let text = format!(
+            "{}\n[[rows]]\nrun = \"cached/trace\"\nmetric = \"seconds\"\n",
+            PLAN.replace("[loads]\n", &format!("[loads]\ntrace = {{ {load} }}\n"))
+        );
+        file::parse("plan.toml", &text, &folder)
+    };
+    let recorded = plan("trace = \"good.trace\", format = \"mqsim\", timing = \"recorded\", speedup = 2").unwrap();
+    assert!(matches!(&recorded.runs.last().unwrap().load.jobs[0], Job::Replay(replay) if replay.trace.records.len() == 100));
+    let ran = run(recorded, 0, 2, &mut |_| {}).unwrap();
+    let seconds = ran.rows.last().unwrap().value.unwrap();
+    assert!((0.0495..0.1).contains(&seconds), "99 ms at twice the speed, and the last request: {seconds}");
+    let closed = run(plan("trace = \"good.trace\", format = \"mqsim\", depth = 4, count = 50").unwrap(), 0, 2, &mut |_| {}).unwrap();
+    assert_eq!(closed.measured.last().unwrap().measure.requests(), 50);
+    for (load, says) in [
+        ("trace = \"bad.trace\", format = \"mqsim\"", "bad.trace:101: \"x\" is not a sector"),
+        ("trace = \"none.trace\", format = \"mqsim\"", "none.trace: "),
+        ("trace = \"good.trace\", format = \"mqsin\"", "no format \"mqsin\": there are arc"),
+        ("trace = \"good.trace\"", "say the trace's format"),
+        ("trace = \"good.trace\", format = \"keys\", timing = \"recorded\"", "says no times"),
+        ("trace = \"good.trace\", format = \"mqsim\", timing = \"recorded\", depth = 2", "recorded times have no depth"),
+        ("trace = \"good.trace\", format = \"mqsim\", reads = 5", "a trace knows its own requests"),
+    ] {
+        let why = plan(load).expect_err(load);
+        let line = PLAN.lines().position(|line| line == "[loads]").unwrap() + 2;
+        assert!(why.starts_with(&format!("plan.toml:{line}: ")) && why.contains(says) && !why.contains('\n'), "{says}: {why}");
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+/// Published traces, if somebody has them: the folder that TIDEGATE_TRACES names.
+#[test]
+fn published_traces_have_as_many_requests_as_their_publishers_say() {
+    let Some(folder) = std::env::var_os("TIDEGATE_TRACES").map(PathBuf::from) else {
+        println!("skipped: TIDEGATE_TRACES names no folder of published traces");
+        return;
+    };
+    // File, format, requests, blocks of 4 KiB that they touch, reads of a thousand requests.
+    for (name, format, requests, blocks, reads) in [
+        ("cloudphysics/cloudPhysicsIO.vscsi.zst", Format::Vscsi, 113_872, 1_141_869, 413),
+        ("mqsim/tpcc-small.trace.zst", Format::Mqsim, 6_999, 20_669, 626),
+        ("mqsim/wsrch-small.trace.zst", Format::Mqsim, 24_783, 93_312, 1_000),
+        ("disksim/ascii.trace.zst", Format::Disksim, 100_000, 214_487, 796),
+        ("arc/OLTP.lis.zst", Format::Arc, 914_145, 914_145, 1_000),
+        ("arc/P3.lis.zst", Format::Arc, 238_578, 3_912_296, 1_000),
+        ("lirs/2_pools.trace.gz", Format::Keys, 100_000, 100_000, 1_000),
+        ("lirs/gli.trace.gz", Format::Keys, 6_015, 6_015, 1_000),
+        ("cache2k/web07.trace.xz", Format::Keys32, 76_118, 76_118, 1_000),
+    ] {
+        let path = folder.join(name);
+        if !path.exists() {
+            println!("skipped: there is no {}", path.display());
+            continue;
+        }
+        let trace = trace::read(&path, format, None).unwrap();
+        let touched: u64 = trace.records.iter().map(|r| (r.start + u64::from(r.atoms)).div_ceil(8) - r.start / 8).sum();
+        let read = trace.records.iter().filter(|record| !record.write).count();
+        assert_eq!((trace.records.len(), touched), (requests, blocks), "{name}");
+        assert_eq!((read * 1000 + requests / 2) / requests, reads, "{name}");
+    }
+}
