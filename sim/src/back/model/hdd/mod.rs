@@ -65,6 +65,8 @@ pub struct Mechanics {
     pub link_mb_s: u64,
     /// How far the head reads on after a read.
     pub read_ahead_kib: u64,
+    /// Does it go on reading while nothing is asked of it? If not, a gap between two sequential requests is not made up for.
+    pub read_ahead_in_gaps: bool,
 }
 
 /// The write buffer.
@@ -339,6 +341,8 @@ impl Hdd {
         let (mut arrives, end, mut read_to, mut at);
         match self.ahead.filter(|ahead| ahead.next == span.start) {
             Some(ahead) => {
+                let at_rest = !self.spec.mechanics.read_ahead_in_gaps;
+                let ahead = if at_rest { Ahead { at: ahead.at.max(now), ..ahead } } else { ahead };
                 let limit = ahead.next + self.ahead_atoms();
                 let in_memory = (ahead.read + self.platter.passed(ahead.read, now.since(ahead.at))).min(limit);
                 let stopped = in_memory == limit && limit > ahead.read;

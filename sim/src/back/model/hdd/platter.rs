@@ -118,6 +118,7 @@ mod tests {
             write_overhead_us: 100,
             link_mb_s: 300,
             read_ahead_kib: 0,
+            read_ahead_in_gaps: true,
         }
     }
 
