@@ -119,14 +119,19 @@ fn a_flush_never_waits_for_the_origin() {
 
     let mut client = daemon.connect();
     // What was written: the other blocks only the origin has.
-    let mut contents: BTreeMap<u64, Vec<u8>> = (0..BLOCKS / 2).map(|block| (block, Chance::new(block).bytes(BLOCK as usize))).collect();
-    client.write(0, &contents.values().flatten().copied().collect::<Vec<u8>>()).unwrap();
+    let mut contents: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
+    // Every other block: each goes home by an operation of its own, as many at once as a disk's queue takes.
+    for block in (0..BLOCKS).step_by(2) {
+        let data = Chance::new(block).bytes(BLOCK as usize);
+        client.write(block * BLOCK, &data).unwrap();
+        contents.insert(block, data);
+    }
     client.flush().unwrap();
     let began = Instant::now();
     while origin.writing().is_empty() {
         assert!(began.elapsed() < PATIENCE, "the gate does not destage: {}", daemon.status());
     }
-    // A read that only the origin can answer is under way all the time as well.
+    // A read that only the origin can answer is under way as well.
     let mut reader = daemon.connect();
     reader.send(Command::Read, BLOCKS * BLOCK, BLOCK as u32, &[]).unwrap();
 
@@ -150,8 +155,6 @@ fn a_flush_never_waits_for_the_origin() {
     }
     assert!(flushes >= FLUSHES_MIN, "only {flushes} FLUSHes while the origin was busy");
 
-    let answer = reader.receive().unwrap();
-    assert_eq!((answer.error, answer.data), (0, vec![0; BLOCK as usize]));
     let ended: Vec<Duration> = origin.operations().iter().filter_map(|operation| operation.took).collect();
     assert!(ended.iter().all(|took| *took >= OPERATION), "the origin is not slow: {ended:?}");
     for (block, data) in &contents {

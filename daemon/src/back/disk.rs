@@ -53,6 +53,8 @@ pub struct Disk {
     kind: Kind,
     bytes: u64,
     alignment: Alignment,
+    /// A submission may sleep until the device has taken it, whatever it promises.
+    sleeps: bool,
     /// Cleared when the device turns out not to know the command.
     pub(super) punches: bool,
     pub(super) zeroes: bool,
@@ -91,7 +93,8 @@ impl Disk {
         if direct && !alignment.direct {
             set_direct(&file, false).map_err(|error| place.failed(Failure::SYSTEM, "direct access cannot be switched off", &error))?;
         }
-        Ok(Disk { file, path: path.to_owned(), role, kind, bytes, alignment, punches: true, zeroes: true })
+        let sleeps = is_fuse(&file);
+        Ok(Disk { file, path: path.to_owned(), role, kind, bytes, alignment, sleeps, punches: true, zeroes: true })
     }
 
     pub fn path(&self) -> &Path {
@@ -129,6 +132,11 @@ impl Disk {
 
     pub(super) fn fd(&self) -> RawFd {
         self.file.as_raw_fd()
+    }
+
+    /// Must its operations be submitted by a thread of the kernel's? Else one of them could hold up everything else.
+    pub(super) fn sleeps(&self) -> bool {
+        self.sleeps
     }
 
     pub(super) fn sector_bytes(&self) -> usize {
@@ -383,12 +391,22 @@ fn direct_alignment(file: &File) -> Option<(u64, u64)> {
 /// Is the file in memory anyway (tmpfs, ramfs)? Newer kernels take O_DIRECT there and do nothing about it.
 fn is_memory(file: &File) -> bool {
     const RAMFS_MAGIC: u64 = 0x8584_58f6;
+    file_system(file).is_some_and(|magic| [libc::TMPFS_MAGIC as u64, RAMFS_MAGIC].contains(&magic))
+}
+
+/// FUSE takes a dozen requests; the next one sleeps in the submission, although io_uring asks it not to.
+fn is_fuse(file: &File) -> bool {
+    file_system(file) == Some(libc::FUSE_SUPER_MAGIC as u64)
+}
+
+/// The magic number of the file system below.
+fn file_system(file: &File) -> Option<u64> {
     // SAFETY: fstatfs fills the structure, for which zeros are valid contents.
     let (result, found) = unsafe {
         let mut found: libc::statfs = std::mem::zeroed();
         (libc::fstatfs(file.as_raw_fd(), &mut found), found)
     };
-    result == 0 && [libc::TMPFS_MAGIC as u64, RAMFS_MAGIC].contains(&(found.f_type as u64))
+    (result == 0).then_some(found.f_type as u64)
 }
 
 /// The logical sector of a block device in bytes.

@@ -103,6 +103,9 @@ impl Ring {
         let uring = build().map_err(|error| Failure::new(Failure::SYSTEM, no_ring(&error)))?;
         let failed = |error: io::Error| Failure::new(Failure::SYSTEM, format!("io_uring: the disks cannot be registered: {error}"));
         probe(&uring)?;
+        // A thread of the kernel's for every operation that needs one: a flush of the cache must not wait until operations of the
+        // origin let go of theirs. Before Linux 5.15 there are four for each processor.
+        let _ = uring.submitter().register_iowq_max_workers(&mut [(DISKS * DEPTH) as u32, 0]);
         uring.submitter().register_files(&[cache.fd(), origin.fd()]).map_err(failed)?;
         let free = |first: usize| (first..first + DEPTH).rev().map(|berth| berth as u32).collect();
         Ok(Ring {
@@ -173,6 +176,7 @@ impl Ring {
         let flight = flight.as_mut().expect("a berth that submits is taken");
         let entry =
             flight.submission(types::Fixed(device as u32), &self.disks[device], pieces).user_data(user_data(Kind::Operation, berth));
+        let entry = if self.disks[device].sleeps() { entry.flags(squeue::Flags::ASYNC) } else { entry };
         self.push(&entry);
     }
 
