@@ -250,6 +250,33 @@ fn a_flush_that_waits_for_the_origin_ends_when_the_pages_have_gone_to_the_log() 
 }
 
 #[test]
+fn a_flushed_through_write_beats_the_dirty_copy_although_a_newer_one_has_taken_its_place() {
+    let geometry = Geometry { block_atoms: 8, set_slots: 8, sets: 16, journal_pages: 64, volume_atoms: 4_096, range_entries: 252 };
+    let mut plan = plan_for(geometry);
+    plan.config.when_full = WhenFull::Through;
+    plan.config.gate = GateKind::New;
+    plan.config.wait = Duration::from_secs(3_600);
+    let mut scenario = Scenario::of(plan);
+    let mut written = 0;
+    while scenario.snapshot().counters.through_blocks == 0 {
+        scenario.write(written);
+        written += 1;
+    }
+    // Block 3 has a dirty copy. It is written through and flushed; while that flush is under way, it is written through again.
+    scenario.write(3);
+    scenario.hold_flush(DeviceId::Origin);
+    let flush = scenario.send_flush();
+    scenario.run_until_quiet();
+    let newest = scenario.write(3);
+    assert!(!scenario.is_answered(flush), "no room in the log: it waits for the origin");
+    scenario.release_flush(DeviceId::Origin);
+    scenario.wait(flush).expect("a flush");
+    // The oracle knows that the dirty copy is over.
+    power_cut_of_both(&mut scenario, Survive::All, Survive::All);
+    scenario.expect(3, &newest);
+}
+
+#[test]
 fn a_failed_origin_flush_forgets_no_pinned_page() {
     let mut scenario = empty(|plan| plan.config.flush_age = Duration::from_secs(5));
     let data = scenario.write(5);

@@ -30,13 +30,16 @@ pub enum State {
 pub struct Pages<P> {
     block_atoms: u64,
     pages: BTreeMap<u64, Page<P>>,
+    /// Written pages that another page has taken the place of: their number and blocks. When a flush covers one, what is below it in the
+    /// cache has to die, although the newer page is not covered yet: the older contents may have been promised.
+    replaced: Vec<(u64, Block, u64)>,
     atoms: u64,
     written: u64,
 }
 
 impl<P: Payload> Pages<P> {
     pub fn new(block_atoms: u32) -> Self {
-        Pages { block_atoms: u64::from(block_atoms), pages: BTreeMap::new(), atoms: 0, written: 0 }
+        Pages { block_atoms: u64::from(block_atoms), pages: BTreeMap::new(), replaced: Vec::new(), atoms: 0, written: 0 }
     }
 
     pub fn is_empty(&self) -> bool {
@@ -58,13 +61,42 @@ impl<P: Payload> Pages<P> {
     pub fn insert(&mut self, block: Block, page: Page<P>) {
         assert!(page.payload.atoms() == page.blocks * self.block_atoms, "a page holds whole blocks");
         assert!(page.valid.is_none() || page.blocks == 1, "a mask is of one block");
-        self.remove(block, page.blocks);
+        let end = block.0 + page.blocks;
+        for (first, older) in self.pages.range(..end).filter(|(first, older)| **first + older.blocks > block.0) {
+            if let State::Written(number) = older.state {
+                let from = block.0.max(*first);
+                self.replaced.push((number, Block(from), end.min(first + older.blocks) - from));
+            }
+        }
+        self.cut(block, page.blocks);
         self.atoms += page.payload.atoms();
         self.pages.insert(block.0, page);
     }
 
-    /// Something newer than the pages has these blocks.
+    /// Something newer than the pages has these blocks, in the cache; or nothing has to be known of them any more.
     pub fn remove(&mut self, block: Block, blocks: u64) {
+        self.cut(block, blocks);
+        let end = block.0 + blocks;
+        let outside = |&(number, first, count): &(u64, Block, u64)| {
+            let left = (number, first, block.0.clamp(first.0, first.0 + count) - first.0);
+            let from = end.clamp(first.0, first.0 + count);
+            [left, (number, Block(from), first.0 + count - from)]
+        };
+        self.replaced = self.replaced.iter().flat_map(outside).filter(|&(_, _, count)| count > 0).collect();
+    }
+
+    /// Replaced pages that a flush covers which was handed out at `mark`; they are forgotten.
+    pub fn take_replaced(&mut self, mark: u64) -> Vec<(Block, u64)> {
+        let covered = self.replaced.iter().filter(|(number, ..)| *number <= mark).map(|&(_, block, blocks)| (block, blocks)).collect();
+        self.replaced.retain(|(number, ..)| *number > mark);
+        covered
+    }
+    /// Blocks of replaced pages.
+    pub fn replaced_blocks(&self) -> u64 {
+        self.replaced.iter().map(|(_, _, blocks)| blocks).sum()
+    }
+
+    fn cut(&mut self, block: Block, blocks: u64) {
         let end = block.0 + blocks;
         for first in self.overlapping(block, blocks).map(|(first, _)| first.0).collect::<Vec<_>>() {
             let page = self.pages.remove(&first).expect("found just now");
@@ -189,6 +221,19 @@ mod tests {
         assert_eq!(shown(&pages), [(14, 3, 1608), (17, 3, 856)]);
         assert_eq!(pages.overlapping(Block(16), 1).count(), 1);
         assert_eq!(pages.overlapping(Block(20), 5).count(), 0);
+    }
+
+    #[test]
+    fn a_replaced_page_is_remembered_until_a_flush_covers_it_or_the_cache_has_something_newer() {
+        let mut pages = Pages::new(8);
+        pages.insert(Block(10), page(0, 10, State::Written(1)));
+        pages.insert(Block(12), page(0, 4, State::Written(2)));
+        pages.insert(Block(12), page(0, 1, State::Unwritten));
+        pages.remove(Block(13), 1);
+        assert_eq!(pages.replaced_blocks(), 4);
+        assert_eq!(pages.take_replaced(1), [(Block(12), 1), (Block(14), 2)]);
+        assert_eq!(pages.take_replaced(1), []);
+        assert_eq!(pages.take_replaced(2), [(Block(12), 1)]);
     }
 
     #[test]

@@ -98,7 +98,7 @@ impl<P: Payload> Through<P> {
         self.pages.forget();
     }
 
-    /// The blocks belong to a page, or to a write under way: they are newer than anything in the cache.
+    /// A page has some of these blocks: it is newer than anything in the cache.
     pub fn covers(&self, block: Block, blocks: u64) -> bool {
         self.pages.overlapping(block, blocks).next().is_some()
     }
@@ -118,7 +118,8 @@ impl<P: Payload> Engine<P> {
         if self.ranges.overlapping(block, blocks).next().is_some() || self.touches_lost(block, blocks) {
             return false;
         }
-        let full = || self.slots_available(Stream::Client) < data_blocks && self.sets.dying_count() == 0 && self.victim(true).is_none();
+        let droppable = || self.sets.may_have_clean() && self.victim(true).is_some();
+        let full = || self.slots_available(Stream::Client) < data_blocks && self.sets.dying_count() == 0 && !droppable();
         match (self.config.allocation, self.config.when_full) {
             (Allocation::ReadOnly, _) => true,
             (Allocation::ReadWrite, WhenFull::Through) => full(),
@@ -169,16 +170,22 @@ impl<P: Payload> Engine<P> {
     /// A clean slot of these blocks dies in the open group.
     pub(super) fn note_limbo(&mut self, block: Block, blocks: u64) {
         if self.config.writes_through() {
+            self.leave_limbo();
             self.through.limbo.push_back((self.journal.group(), block, blocks));
+        }
+    }
+
+    /// Forgets the slots whose death is durable.
+    fn leave_limbo(&mut self) {
+        let durable = self.journal.durable_group();
+        while self.through.limbo.front().is_some_and(|&(group, ..)| group <= durable) {
+            self.through.limbo.pop_front();
         }
     }
 
     /// Would a crash now bring back a clean slot of these blocks?
     fn is_in_limbo(&mut self, block: Block, blocks: u64) -> bool {
-        let durable = self.journal.durable_group();
-        while self.through.limbo.front().is_some_and(|&(group, ..)| group <= durable) {
-            self.through.limbo.pop_front();
-        }
+        self.leave_limbo();
         self.through.limbo.iter().any(|&(_, first, count)| first.0 < block.0 + blocks && block.0 < first.0 + count)
     }
 
@@ -484,10 +491,15 @@ impl<P: Payload> Engine<P> {
     fn release_pages(&mut self) -> bool {
         let mark = self.through.flushed;
         let covered: Vec<(Block, u64)> = self.through.pages.covered(mark).collect();
-        let blocks: u64 = covered.iter().map(|(_, blocks)| blocks).sum();
-        if !covered.is_empty() && !self.journal_has_room(blocks) {
+        let blocks = covered.iter().map(|(_, blocks)| blocks).sum::<u64>() + self.through.pages.replaced_blocks();
+        if blocks > 0 && !self.journal_has_room(blocks) {
             self.checkpoint.urgent = true;
             return false;
+        }
+        // First: a page's own end forgets what it has replaced.
+        for (block, blocks) in self.through.pages.take_replaced(mark) {
+            self.begin_group_for(blocks);
+            self.kill_live(block, blocks, true);
         }
         let any = !covered.is_empty();
         for (block, blocks) in covered {
