@@ -191,13 +191,13 @@ mod tests {
             Marks { first: self.first + start, atoms }
         }
         fn concat(_: &[Self]) -> Self {
-            unimplemented!("pages are only cut")
+            unreachable!("pages are only cut")
         }
         fn checksum(&self) -> u32 {
             0
         }
         fn from_bytes(_: &[u8]) -> Self {
-            unimplemented!("no metadata here")
+            unreachable!("no metadata here")
         }
         fn append_to(&self, _: &mut Vec<u8>) {}
     }
