@@ -179,7 +179,7 @@ pub enum Sim {
 #[command(after_help = "\
 Examples:
   tidegate sim run devices
-  tidegate sim run 000-table3 --out report && xdg-open report/index.html
+  tidegate sim run 001-gaps --out report && xdg-open report/index.html
   tidegate sim run ./mine.toml --json | jq '.rows[] | select(.within == false)'
 
 A plan names devices, how they are put together, loads, and rows to report; `tidegate sim list` shows those that come with the program,

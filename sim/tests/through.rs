@@ -35,6 +35,28 @@ fn empty(change: impl FnOnce(&mut Plan)) -> Scenario {
     prepared(change, |_| {})
 }
 
+/// A volume of four times its cache, whose writes go through when no set is free.
+fn larger_than_the_cache() -> Plan {
+    let geometry = Geometry { block_atoms: 8, set_slots: 8, sets: 16, journal_pages: 64, volume_atoms: 4_096, range_entries: 252 };
+    let mut plan = plan_for(geometry);
+    plan.config.when_full = WhenFull::Through;
+    plan
+}
+
+/// The same, full of dirty blocks from block 0 on, and destaging nothing by itself.
+fn full() -> Scenario {
+    let mut plan = larger_than_the_cache();
+    plan.config.gate = GateKind::New;
+    plan.config.wait = Duration::from_secs(3_600);
+    let mut scenario = Scenario::of(plan);
+    let mut written = 0;
+    while scenario.snapshot().counters.through_blocks == 0 {
+        scenario.write(written);
+        written += 1;
+    }
+    scenario
+}
+
 fn is_origin_write(op: &&Noted) -> bool {
     op.zone == Some(Zone::Origin) && op.writes
 }
@@ -227,18 +249,7 @@ fn a_flush_that_logs_a_pinned_page_never_shadows_a_through_write_in_flight() {
 
 #[test]
 fn a_flush_that_waits_for_the_origin_ends_when_the_pages_have_gone_to_the_log() {
-    let geometry = Geometry { block_atoms: 8, set_slots: 8, sets: 16, journal_pages: 64, volume_atoms: 4_096, range_entries: 252 };
-    let mut plan = plan_for(geometry);
-    plan.config.when_full = WhenFull::Through;
-    // Nothing is destaged meanwhile.
-    plan.config.gate = GateKind::New;
-    plan.config.wait = Duration::from_secs(3_600);
-    let mut scenario = Scenario::of(plan);
-    let mut written = 0;
-    while scenario.snapshot().counters.through_blocks == 0 {
-        scenario.write(written);
-        written += 1;
-    }
+    let mut scenario = full();
     // No room in the log: this one waits for the origin, which does not answer. Then room comes, and the next one logs the pages.
     scenario.hold_flush(DeviceId::Origin);
     let first = scenario.send_flush();
@@ -251,17 +262,7 @@ fn a_flush_that_waits_for_the_origin_ends_when_the_pages_have_gone_to_the_log() 
 
 #[test]
 fn a_flushed_through_write_beats_the_dirty_copy_although_a_newer_one_has_taken_its_place() {
-    let geometry = Geometry { block_atoms: 8, set_slots: 8, sets: 16, journal_pages: 64, volume_atoms: 4_096, range_entries: 252 };
-    let mut plan = plan_for(geometry);
-    plan.config.when_full = WhenFull::Through;
-    plan.config.gate = GateKind::New;
-    plan.config.wait = Duration::from_secs(3_600);
-    let mut scenario = Scenario::of(plan);
-    let mut written = 0;
-    while scenario.snapshot().counters.through_blocks == 0 {
-        scenario.write(written);
-        written += 1;
-    }
+    let mut scenario = full();
     // Block 3 has a dirty copy. It is written through and flushed; while that flush is under way, it is written through again.
     scenario.write(3);
     scenario.hold_flush(DeviceId::Origin);
@@ -317,10 +318,7 @@ fn an_origin_that_is_away_makes_a_through_write_wait_and_not_fail() {
 
 #[test]
 fn with_no_free_set_writes_go_to_the_origin_and_a_flush_still_makes_them_durable() {
-    let geometry = Geometry { block_atoms: 8, set_slots: 8, sets: 16, journal_pages: 64, volume_atoms: 4_096, range_entries: 252 };
-    let mut plan = plan_for(geometry);
-    plan.config.when_full = WhenFull::Through;
-    let mut scenario = Scenario::of(plan);
+    let mut scenario = Scenario::of(larger_than_the_cache());
     // The first 128 blocks fill the cache; one origin operation takes longer than the writes do.
     let data: Vec<Stamps> = (0..200).map(|block| scenario.write(block)).collect();
     assert!(scenario.snapshot().counters.through_blocks > 0, "{:?}", scenario.snapshot().counters);
