@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 use crate::block::{Block, Slot, Span};
 use crate::cache::format::journal::Record;
-use crate::cache::format::{Bits, RangeKind, SetState};
+use crate::cache::format::{Bits, RangeKind};
 use crate::config::Canary;
 use crate::gate::View;
 use crate::op::{Action, Answer, Class, DeviceError, DeviceId, Hole, Zone};
@@ -177,7 +177,7 @@ impl<P: Payload> Engine<P> {
         }
         self.counters.destage_batches += 1;
         for &(slot, _) in &batch.slots {
-            self.sets.get_mut(slot.set).pins += 1;
+            self.sets.pin(slot, 1);
         }
         self.destage.batch = Some(batch);
         self.advance_batch(true);
@@ -255,7 +255,7 @@ impl<P: Payload> Engine<P> {
     /// The least recently used dirty sets, as many as the floor lacks and at most `most`: each leaves as a whole.
     fn choose_sets(&self, batch: &mut Batch<P>, most: u32) {
         let lacking = self.config.free_floor.saturating_sub(self.sets.free_count() + self.sets.dying_count());
-        let is_ready = |&set: &u32| self.sets.get(set).dirty_count > 0 && self.sets.get(set).state == SetState::Sealed;
+        let is_ready = |&set: &u32| self.sets.get(set).dirty_count > 0 && self.sets.get(set).may_leave();
         batch.leaving = self.sets.by_age().filter(is_ready).take(lacking.min(most) as usize).collect();
         let mut slots: Vec<(Block, Slot)> = Vec::new();
         for &set in &batch.leaving {
@@ -273,9 +273,10 @@ impl<P: Payload> Engine<P> {
     /// Frees the sets that a batch was to empty, unless something in them is dirty again.
     fn let_leave(&mut self, leaving: &[u32]) {
         for &set in leaving {
-            let (state, live) = (self.sets.get(set).state, self.sets.get(set).live.clone());
-            if state == SetState::Sealed && !live.is_empty() && self.sets.get(set).dirty_count == 0 && self.journal_has_room(1) {
+            let (may_leave, live) = (self.sets.get(set).may_leave(), self.sets.get(set).live.clone());
+            if may_leave && !live.is_empty() && self.sets.get(set).dirty_count == 0 && self.journal_has_room(1) {
                 self.kill_slots(set, live);
+                self.seal_emptied();
                 self.counters.dropped_sets += 1;
             }
         }
@@ -518,8 +519,10 @@ impl<P: Payload> Engine<P> {
     /// Cleans what reached the origin for certain, and lets everything go. False: the journal has no room yet.
     fn end_batch(&mut self) -> bool {
         let records = self.destage.batch.as_ref().map_or(0, |batch| batch.slots.chunk_by(|a, b| a.0.set == b.0.set).count() as u64);
-        // A CLEAN takes its head and up to a bitmap of the set; room is counted in entries of 40 bytes.
-        let room = records * (24 + u64::from(self.config.geometry.set_slots) / 8).div_ceil(40);
+        let opened =
+            self.destage.batch.as_ref().map_or(0, |batch| batch.slots.iter().filter(|(slot, _)| self.sets.is_opened(*slot)).count());
+        // A CLEAN takes its head and up to a bitmap of the set, a slot that is closed an entry; room is counted in entries of 40 bytes.
+        let room = records * (24 + u64::from(self.config.geometry.set_slots) / 8).div_ceil(40) + opened as u64;
         if !self.journal_has_room(room + RANGES as u64) {
             self.checkpoint.urgent = true;
             return false;
@@ -533,7 +536,7 @@ impl<P: Payload> Engine<P> {
             self.let_leave(&batch.leaving);
         }
         for &(slot, _) in &batch.slots {
-            self.sets.get_mut(slot.set).pins -= 1;
+            self.sets.unpin(slot, 1);
         }
         self.origin.end_writes(Writer::Destage);
         self.unpark_reads();
@@ -575,14 +578,20 @@ impl<P: Payload> Engine<P> {
             let set = of_set[0].0.set;
             let mut slots = Bits::new(self.config.geometry.set_slots);
             for &(slot, block) in of_set {
-                slots.set(slot.slot);
+                if !self.sets.is_opened(slot) {
+                    slots.set(slot.slot);
+                }
                 self.sets.clean(slot);
                 self.index.add_dirty(block, -1);
             }
             self.counters.destaged_blocks += of_set.len() as u64;
-            let life = self.sets.get(set).life as u32;
-            self.journal.push(&Record::Clean { set, life, slots });
-            self.note_record();
+            if !slots.is_empty() {
+                let life = self.sets.get(set).life as u32;
+                self.journal.push(&Record::Clean { set, life, slots });
+                self.note_record();
+            }
+            let opened: Vec<Slot> = of_set.iter().map(|&(slot, _)| slot).filter(|&slot| self.sets.is_opened(slot)).collect();
+            self.close_slots(&opened);
         }
     }
 }
