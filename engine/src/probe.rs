@@ -215,6 +215,14 @@ pub struct Damage {
     pub what: String,
 }
 
+/// What changes from turn to turn and costs nothing to tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Glance {
+    pub gate: GateState,
+    pub free_sets: u32,
+    pub dirty_sets: u32,
+}
+
 /// The state of the moment, for `status`, tests and the oracle.
 #[derive(Clone, Debug)]
 pub struct Snapshot {

@@ -66,6 +66,13 @@ impl<P> Destage<P> {
 
 struct Batch<P> {
     pieces: Vec<Piece<P>>,
+    /// The first piece that has not been started: all behind it wait.
+    next: usize,
+    /// Pieces under way; pieces that have not ended, those included.
+    active: usize,
+    left: usize,
+    /// Pieces that have become ready; some may be on their way since.
+    ready: Vec<usize>,
     /// Slots that the batch cleans if their pieces end well, with the block each holds.
     slots: Vec<(Slot, Block)>,
     /// Sets that are freed when they are clean.
@@ -101,6 +108,17 @@ struct Read<P> {
     contents: Option<P>,
 }
 
+impl<P> Batch<P> {
+    fn set(&mut self, piece: usize, state: State) {
+        let old = std::mem::replace(&mut self.pieces[piece].state, state);
+        self.active = self.active + usize::from(state.is_active()) - usize::from(old.is_active());
+        self.left = self.left + usize::from(!state.is_over()) - usize::from(!old.is_over());
+        if state == State::Ready {
+            self.ready.push(piece);
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Waiting,
@@ -110,6 +128,15 @@ enum State {
     Writing,
     Ended,
     Failed,
+}
+
+impl State {
+    fn is_active(self) -> bool {
+        matches!(self, State::Reading | State::Ready | State::Writing)
+    }
+    fn is_over(self) -> bool {
+        matches!(self, State::Ended | State::Failed)
+    }
 }
 
 impl<P: Payload> Engine<P> {
@@ -179,7 +206,7 @@ impl<P: Payload> Engine<P> {
         for &(slot, _) in &batch.slots {
             self.sets.pin(slot, 1);
         }
-        self.destage.batch = Some(batch);
+        self.destage.batch = Some(Batch { left: batch.pieces.len(), ..batch });
         self.advance_batch(true);
     }
 
@@ -188,7 +215,9 @@ impl<P: Payload> Engine<P> {
     /// The next batch of the sweep: from the cursor to the end of the volume, then from its start.
     fn choose(&mut self) -> Batch<P> {
         let (pieces, slots, leaving) = (Vec::new(), Vec::new(), Vec::new());
-        let mut batch = Batch { pieces, slots, leaving, flushing: false, flushed: false, void: false, failed: false };
+        let (next, active, left, ready) = (0, 0, 0, Vec::new());
+        let mut batch =
+            Batch { pieces, next, active, left, ready, slots, leaving, flushing: false, flushed: false, void: false, failed: false };
         self.choose_ranges(&mut batch);
         if let Some(sets) = self.gate.sets_at_once() {
             self.choose_sets(&mut batch, sets);
@@ -325,34 +354,44 @@ impl<P: Payload> Engine<P> {
         }
         // An origin that went away takes nothing more of this batch.
         let may_start = may_start && !batch.void;
-        let count = batch.pieces.len();
-        let mut active = batch.pieces.iter().filter(|piece| matches!(piece.state, State::Reading | State::Ready | State::Writing)).count();
+        let batch = self.batch();
+        for number in std::mem::take(&mut batch.ready) {
+            if self.piece(number).state == State::Ready {
+                self.write_piece(number);
+                let again = self.piece(number).state == State::Ready;
+                self.batch().ready.extend(again.then_some(number));
+            }
+        }
         let depth = self.config.destage_depth;
-        for number in 0..count {
-            match self.piece(number).state {
-                State::Ready => self.write_piece(number),
-                State::Waiting if !may_start => self.piece(number).state = State::Failed,
-                State::Waiting if active < depth => {
-                    active += 1;
-                    self.start_piece(number);
-                }
-                State::Waiting | State::Reading | State::Writing | State::Ended | State::Failed => {}
+        while let batch = self.batch()
+            && batch.next < batch.pieces.len()
+            && (!may_start || batch.active < depth)
+        {
+            let number = batch.next;
+            batch.next += 1;
+            if may_start {
+                self.start_piece(number);
+            } else {
+                batch.set(number, State::Failed);
             }
         }
         self.flush_origin()
     }
 
+    fn batch(&mut self) -> &mut Batch<P> {
+        self.destage.batch.as_mut().expect("a batch runs")
+    }
     fn piece(&mut self, number: usize) -> &mut Piece<P> {
-        &mut self.destage.batch.as_mut().expect("a batch runs").pieces[number]
+        &mut self.batch().pieces[number]
     }
 
     fn start_piece(&mut self, number: usize) {
         let What::Data { reads } = &self.piece(number).what else {
-            self.piece(number).state = State::Ready;
+            self.batch().set(number, State::Ready);
             return self.write_piece(number);
         };
         let wanted: Vec<(Slot, u32)> = reads.iter().map(|read| (read.first, read.slots)).collect();
-        self.piece(number).state = State::Reading;
+        self.batch().set(number, State::Reading);
         for (read, (first, slots)) in wanted.into_iter().enumerate() {
             self.read_piece(number, read, first, slots);
         }
@@ -394,7 +433,7 @@ impl<P: Payload> Engine<P> {
         part.contents = Some(payload.slice(part.skip, part.atoms));
         let What::Data { reads } = &self.piece(piece).what else { unreachable!("it was read") };
         if reads.iter().all(|read| read.contents.is_some()) && self.piece(piece).state == State::Reading {
-            self.piece(piece).state = State::Ready;
+            self.batch().set(piece, State::Ready);
             self.write_piece(piece);
         }
     }
@@ -415,12 +454,12 @@ impl<P: Payload> Engine<P> {
                 self.destage.unreadable.remove(&(first.set, first.slot));
                 self.give_up(first, block);
             } else {
-                self.destage.batch.as_mut().expect("a batch runs").failed = true;
+                self.batch().failed = true;
             }
         } else {
             self.destage.careful = true;
         }
-        self.piece(piece).state = State::Failed;
+        self.batch().set(piece, State::Failed);
     }
 
     /// A dirty slot that cannot be read costs its own atoms only; the set is freed like any other.
@@ -431,7 +470,7 @@ impl<P: Payload> Engine<P> {
         }
         if full || !self.journal_has_room(2) {
             // It stays dirty, and is tried again a while later.
-            self.destage.batch.as_mut().expect("a batch runs").failed = true;
+            self.batch().failed = true;
             return;
         }
         self.counters.corrupt_dirty_slots += 1;
@@ -458,14 +497,14 @@ impl<P: Payload> Engine<P> {
         self.origin.begin_write(Writer::Destage, span);
         let (block, blocks) = voided.unwrap_or(self.blocks_of(span));
         self.tickets.void(block, blocks);
-        self.piece(number).state = State::Writing;
+        self.batch().set(number, State::Writing);
         self.start(DeviceId::Origin, Class::Destage, action, owner);
     }
 
     pub(super) fn destage_write_done(&mut self, number: usize, result: Ended) {
-        self.piece(number).state = if result.is_ok() { State::Ended } else { State::Failed };
+        self.batch().set(number, if result.is_ok() { State::Ended } else { State::Failed });
         if let Err(error) = result {
-            let batch = self.destage.batch.as_mut().expect("a batch runs");
+            let batch = self.batch();
             batch.failed = true;
             batch.void |= error == DeviceError::Gone;
         }
@@ -478,7 +517,7 @@ impl<P: Payload> Engine<P> {
     /// When every piece has ended, the origin is flushed. True: there was nothing to flush, the batch is over.
     fn flush_origin(&mut self) -> bool {
         let batch = self.destage.batch.as_mut().expect("a batch runs");
-        if !batch.pieces.iter().all(|piece| matches!(piece.state, State::Ended | State::Failed)) {
+        if batch.left > 0 {
             return false;
         }
         // A piece whose read failed may still have other reads in flight.
