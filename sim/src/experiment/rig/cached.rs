@@ -21,7 +21,6 @@ use tidegate_engine::request::{Command, Outcome, Reply, Request, RequestId};
 use tidegate_engine::time::Instant;
 use tidegate_engine::{Config, Engine, Event, World, turn};
 
-
 /// The two devices, and the replies of a turn.
 struct Scene {
     disks: [Disk; 2],
