@@ -49,6 +49,8 @@ pub struct Counters {
     pub recovered_dirty_slots: u64,
     pub recovered_groups: u64,
     pub recovered_cut_groups: u64,
+    /// Blocks of the origin that were compared with what they held.
+    pub fence_checked_blocks: u64,
 }
 
 /// What a request waits for.

@@ -528,6 +528,11 @@ impl<P: Payload> Engine<P> {
         any || !settled.is_empty()
     }
 
+    /// Nothing is on its way to the origin, or waits to be.
+    pub(super) fn is_through_idle(&self) -> bool {
+        self.through.writes.is_empty() && self.through.waiting.is_empty() && self.through.flush.is_none()
+    }
+
     /// Stopping: true when nothing is left that only the origin holds, and that it might forget.
     pub(super) fn is_through_settled(&mut self) -> bool {
         self.through.pages.is_empty() || self.log_pages()
