@@ -32,6 +32,8 @@ pub struct Config {
     pub cache: PathBuf,
     pub nbd: Address,
     pub control: PathBuf,
+    /// What the host knows of the cache.
+    pub state: PathBuf,
     pub knobs: Knobs,
 }
 
@@ -44,6 +46,7 @@ pub struct File {
     #[serde(deserialize_with = "nbd_address")]
     pub nbd: Option<Address>,
     pub control: Option<PathBuf>,
+    pub state: Option<PathBuf>,
     gate: Gate,
     log: Log,
     limits: Limits,
@@ -230,9 +233,8 @@ impl File {
             Some(Address::Unix(path)) => Some(path),
             Some(Address::Tcp(_)) | None => None,
         };
-        for (key, path) in
-            [("origin", self.origin.as_ref()), ("cache", self.cache.as_ref()), ("nbd", unix), ("control", self.control.as_ref())]
-        {
+        let (origin, cache, control) = (self.origin.as_ref(), self.cache.as_ref(), self.control.as_ref());
+        for (key, path) in [("origin", origin), ("cache", cache), ("nbd", unix), ("control", control), ("state", self.state.as_ref())] {
             if path.is_some_and(|path| !path.is_absolute()) {
                 return Err((key, format!("`{key}` is a relative path; write it from / on")));
             }
@@ -301,6 +303,7 @@ impl File {
             cache: self.cache.unwrap_or_else(|| folder.join("cache.img")),
             nbd: self.nbd.unwrap_or_else(|| Address::Unix(folder.join("nbd.sock"))),
             control: self.control.unwrap_or_else(|| folder.join("control.sock")),
+            state: self.state.unwrap_or_else(|| folder.join(tidegate_daemon::state::FILE_NAME)),
             knobs,
         }
     }
@@ -335,6 +338,12 @@ pub fn first_file(origin: Option<&Path>, cache: Option<&Path>, nbd: Option<&Addr
         "Where NBD clients connect: the path of a Unix socket, or an address such as \"127.0.0.1:10809\".",
     );
     path_line("control", None, "control.sock", "Where `tidegate status` and `tidegate drain` ask.");
+    path_line(
+        "state",
+        None,
+        "tidegate.state",
+        "What this host knows of the cache: another one, or an older copy of it, is refused. On a disk that keeps it.",
+    );
     text.push_str(KNOBS);
     text
 }

@@ -229,6 +229,8 @@ pub struct Glance {
 #[derive(Clone, Debug)]
 pub struct Snapshot {
     pub phase: Phase,
+    /// Grows with every start, and once more with an orderly stop.
+    pub epoch: u64,
     pub gate: GateState,
     pub sets: u32,
     pub free_sets: u32,

@@ -51,7 +51,11 @@ fn refused(scenario: &mut Scenario) -> String {
 fn a_change_behind_the_cache_is_found_before_anything_is_served() {
     for stop in [true, false] {
         let mut scenario = with_clean_blocks();
-        if stop { scenario.stop() } else { scenario.crash(Crash::Kill(Survive::All)) }
+        if stop {
+            scenario.stop()
+        } else {
+            scenario.crash(Crash::Kill(Survive::All))
+        }
         change(&mut scenario, 12);
         let why = refused(&mut scenario);
         let byte = scenario.block(12).offset();

@@ -63,11 +63,8 @@ impl<P: Payload> Engine<P> {
         let mut draw = self.fence_draw();
         let is_clean = |engine: &Self, set: u32| engine.is_header_needed(set) && engine.sets.get(set).dirty_count == 0;
         let all = self.config.geometry.sets;
-        let mut chosen: Vec<u32> = if all <= SETS {
-            (0..all).collect()
-        } else {
-            (0..4 * SETS).map(|_| draw.below(u64::from(all)) as u32).collect()
-        };
+        let mut chosen: Vec<u32> =
+            if all <= SETS { (0..all).collect() } else { (0..4 * SETS).map(|_| draw.below(u64::from(all)) as u32).collect() };
         chosen.sort_unstable();
         chosen.dedup();
         chosen.retain(|&set| is_clean(self, set));

@@ -432,7 +432,9 @@ impl<P: Payload> Engine<P> {
             Stage::NewSuperblock { second } => self.recovery_flush(Stage::SuperblockFlush { second }),
             Stage::SuperblockFlush { second: false } => self.write_cut(true),
             Stage::SuperblockFlush { second: true } => self.begin_service(),
-            Stage::Superblocks | Stage::Metadata | Stage::Tail | Stage::Headers | Stage::Fence | Stage::LateHeaders => unreachable!("an earlier stage"),
+            Stage::Superblocks | Stage::Metadata | Stage::Tail | Stage::Headers | Stage::Fence | Stage::LateHeaders => {
+                unreachable!("an earlier stage")
+            }
         }
     }
 
@@ -454,7 +456,9 @@ impl<P: Payload> Engine<P> {
                 recovery.copies[copy as usize] = 0;
                 self.write_cut_to(copy, second);
             }
-            Stage::Superblocks | Stage::Metadata | Stage::Tail | Stage::Headers | Stage::Fence | Stage::LateHeaders => unreachable!("an earlier stage"),
+            Stage::Superblocks | Stage::Metadata | Stage::Tail | Stage::Headers | Stage::Fence | Stage::LateHeaders => {
+                unreachable!("an earlier stage")
+            }
         }
     }
 
