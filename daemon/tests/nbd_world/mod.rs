@@ -14,7 +14,7 @@ use tidegate_daemon::front::nbd::{Address, Front, Options};
 use tidegate_daemon::port::{Interest, Port};
 use tidegate_engine::Event;
 use tidegate_engine::block::{ATOM_BYTES, Span};
-use tidegate_engine::request::{Command, Extent, Outcome, Reply, Request, RequestError, Room};
+use tidegate_engine::request::{Command, Extent, Outcome, Reply, Request, RequestError, Room, Stretch, Tier};
 use tidegate_engine::time::{Duration, Instant};
 
 pub const BLOCK: u64 = 4096;
@@ -48,6 +48,10 @@ pub struct Memory {
     pub broken: Option<Span>,
     pub flushes: usize,
     pub fuas: usize,
+    /// What was asked to be cached.
+    pub cached: Vec<Span>,
+    /// Nothing can be zeroed fast.
+    pub slow: bool,
 }
 
 impl World {
@@ -67,6 +71,8 @@ impl World {
             broken: None,
             flushes: 0,
             fuas: 0,
+            cached: Vec::new(),
+            slow: false,
         };
         World {
             front: Front::new(options).expect("the front listens"),
@@ -217,8 +223,8 @@ impl World {
 
 fn cost(request: &Request<Run>) -> u64 {
     match request.command {
-        Command::Read | Command::Write { .. } => request.span.bytes(),
-        Command::Trim { .. } | Command::Zero { .. } | Command::Flush | Command::Status => 0,
+        Command::Read | Command::Cache | Command::Write { .. } => request.span.bytes(),
+        Command::Trim { .. } | Command::Zero { .. } | Command::Flush | Command::Status { .. } => 0,
     }
 }
 
@@ -230,7 +236,12 @@ impl Memory {
         }
         match command {
             Command::Read => return Ok(Outcome::Data(self.read(bytes))),
-            Command::Status => return Ok(Outcome::Status(self.status(span))),
+            Command::Status { tiers } => {
+                let tiers = if tiers { self.tiers(span) } else { vec![] };
+                return Ok(Outcome::Status { allocation: self.status(span), tiers });
+            }
+            Command::Cache => self.cached.push(span),
+            Command::Zero { fast: true, .. } if self.slow => return Err(RequestError::NotFast),
             Command::Flush => self.flushes += 1,
             Command::Write { data, fua } => {
                 self.bytes[bytes].copy_from_slice(data.as_slice());
@@ -257,6 +268,16 @@ impl Memory {
             run.freeze()
         };
         parts.into_iter().filter(|part| !part.is_empty()).map(run).collect()
+    }
+
+    /// What was written is in memory, and what was asked to be cached is clean.
+    fn tiers(&self, span: Span) -> Vec<Stretch> {
+        let tier = |atom: u64| match self.written[(atom * ATOM_BYTES / BLOCK) as usize] {
+            true => Tier::Memory,
+            false if self.cached.iter().any(|cached| cached.contains(Span::new(atom, 1))) => Tier::Clean,
+            false => Tier::Origin,
+        };
+        (span.start..span.end()).map(|atom| Stretch { atoms: 1, tier: tier(atom) }).collect()
     }
 
     fn status(&self, span: Span) -> Vec<Extent> {
