@@ -2,6 +2,9 @@
 //! Outside programs run as processes while the test serves them. Time stands still unless a test moves it.
 #![allow(dead_code)] // each test file uses its part
 
+pub mod pki;
+pub mod secure;
+
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::{AsRawFd, RawFd};
@@ -10,7 +13,7 @@ use std::path::PathBuf;
 use std::process::{Command as Process, Output};
 
 use tidegate_daemon::back::run::{Run, RunMut};
-use tidegate_daemon::front::nbd::{Address, Front, Options};
+use tidegate_daemon::front::nbd::{Address, Certificates, Front, Options};
 use tidegate_daemon::port::{Interest, Port};
 use tidegate_engine::Event;
 use tidegate_engine::block::{ATOM_BYTES, Span};
@@ -61,7 +64,25 @@ impl World {
     }
 
     pub fn with(bytes: u64, change: impl FnOnce(&mut Options)) -> World {
+        World::inside(tempfile::tempdir().expect("a directory"), bytes, change)
+    }
+
+    /// With certificates in the folder `pki`: a Unix socket, and TCP with TLS. `mutual`: clients need a certificate too.
+    pub fn with_tls(bytes: u64, mutual: bool) -> World {
         let dir = tempfile::tempdir().expect("a directory");
+        let pki = dir.path().join("pki");
+        pki::write(&pki);
+        World::inside(dir, bytes, |options| {
+            options.addresses.push("127.0.0.1:0".parse().expect("an address"));
+            options.tls = Some(Certificates {
+                certificate: pki.join("server-cert.pem"),
+                key: pki.join("server-key.pem"),
+                client_ca: mutual.then(|| pki.join("ca-cert.pem")),
+            });
+        })
+    }
+
+    fn inside(dir: tempfile::TempDir, bytes: u64, change: impl FnOnce(&mut Options)) -> World {
         let mut options = Options::new(bytes, BLOCK as u32);
         options.addresses.push(Address::Unix(dir.path().join("nbd.sock")));
         change(&mut options);
@@ -210,6 +231,13 @@ impl World {
         while !self.turn(Some(bell.as_raw_fd()), PATIENCE_MS) {}
         let output = thread.join().expect("the thread only waits");
         output.unwrap_or_else(|error| panic!("{program}: {error}; install the package {package}"))
+    }
+
+    /// As `succeed`, for qemu-io: it counts what fails as output, not always as failure, and says so on standard error.
+    pub fn qemu_io(&mut self, arguments: &[&str]) {
+        let output = self.run("qemu-utils", "qemu-io", arguments);
+        let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success() && !said.contains("ailed") && !said.contains("rror"), "{arguments:?}: {}\n{said}", output.status);
     }
 
     /// As `run`; the program must succeed. Returns what it printed.

@@ -69,7 +69,9 @@ impl Address {
 
     /// Why an address that needs TLS is refused without it, and what to do.
     pub fn refusal(&self) -> String {
-        format!("NBD address: {self} can be reached from outside, which needs TLS; name a certificate and its key, or use 127.0.0.1 or unix:PATH")
+        format!(
+            "NBD address: {self} can be reached from outside, which needs TLS; name a certificate and its key, or use 127.0.0.1 or unix:PATH"
+        )
     }
 
     /// What an NBD client takes to connect: `nbd+unix:///NAME?socket=PATH`, `nbd://HOST:PORT/NAME`, with TLS `nbds://HOST:PORT/NAME`.
@@ -136,7 +138,8 @@ mod tests {
 
     #[test]
     fn an_address_that_can_be_reached_from_outside_needs_tls() {
-        for (text, expect) in [("0.0.0.0:1", true), ("tcp://[::]:1", true), ("192.168.1.2", true), ("127.0.0.9:1", false), ("/sock", false)] {
+        for (text, expect) in [("0.0.0.0:1", true), ("tcp://[::]:1", true), ("192.168.1.2", true), ("127.0.0.9:1", false), ("/sock", false)]
+        {
             let address: Address = text.parse().expect("an address");
             assert_eq!(address.needs_tls(), expect, "{text}");
             assert!(address.refusal().contains("needs TLS; name a certificate"));

@@ -13,8 +13,8 @@
 use std::io::{self, IoSlice, IoSliceMut};
 use std::sync::Arc;
 
-use tidegate_engine::Event;
 use rustls::ServerConfig;
+use tidegate_engine::Event;
 use tidegate_engine::block::Span;
 use tidegate_engine::request::{Outcome, Request, RequestError, RequestId, Room};
 
@@ -259,7 +259,9 @@ impl Connection {
             handshake::Step::Next => {}
             handshake::Step::Rest => self.waiting = true,
             handshake::Step::StartTls => {
-                let Phase::Handshake(handshake) = std::mem::replace(&mut self.phase, Phase::Dead) else { unreachable!("it is shaking hands") };
+                let Phase::Handshake(handshake) = std::mem::replace(&mut self.phase, Phase::Dead) else {
+                    unreachable!("it is shaking hands")
+                };
                 self.phase = Phase::Upgrading(handshake);
             }
             handshake::Step::Transmit(session) => {

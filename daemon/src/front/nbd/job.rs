@@ -306,7 +306,10 @@ mod tests {
         assert_eq!(done(write_job(100, &[1; 1000]), &mut disk), ["Read 2+1", "Read 0+1", "Write 0+3"]);
         assert_eq!(done(write_job(100, &[1; 412]), &mut disk), ["Read 0+1", "Write 0+1"]);
         assert_eq!(done(write_job(512, &[1; 600]), &mut disk), ["Read 2+1", "Write 1+2"]);
-        assert_eq!(done(Job::zero(100, 2000, false, false, true), &mut disk), ["Zero 1+3", "Read 0+1", "Write 0+1", "Read 4+1", "Write 4+1"]);
+        assert_eq!(
+            done(Job::zero(100, 2000, false, false, true), &mut disk),
+            ["Zero 1+3", "Read 0+1", "Write 0+1", "Read 4+1", "Write 4+1"]
+        );
         assert_eq!(done(Job::zero(10, 20, false, false, false), &mut disk), ["Read 0+1", "Write 0+1"]);
         assert_eq!(done(Job::zero(512, 1025, false, false, false), &mut disk), ["Zero 1+2", "Read 3+1", "Write 3+1"]);
     }

@@ -361,7 +361,7 @@ impl Port for Front {
         self.start_jobs(room, events);
         for _ in 0..self.waiting.len() {
             let service = Service { export: &self.export, stopping: self.stopping };
-            let Some(token) = self.waiting.pop_front() else { return };
+            let token = self.waiting.pop_front().expect("counted");
             let Some(client) = client(&mut self.entries, token) else { continue };
             client.queued = false;
             let mut intake = Intake { room, events, jobs: &mut self.jobs };
@@ -371,6 +371,8 @@ impl Port for Front {
             }
             self.settle(token);
         }
+        // Those that only now found their place: nothing else would wake us for them.
+        self.start_jobs(room, events);
     }
 
     fn send(&mut self) {

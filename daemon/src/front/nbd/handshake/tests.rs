@@ -351,7 +351,8 @@ fn t2_starttls_is_unsupported_and_never_required() {
 
 #[test]
 fn t1_t3_where_tls_is_required_nothing_is_told_before_it() {
-    let options = [option::LIST, option::INFO, option::GO, option::STRUCTURED_REPLY, option::EXTENDED_HEADERS, option::SET_META_CONTEXT, 4711];
+    let options =
+        [option::LIST, option::INFO, option::GO, option::STRUCTURED_REPLY, option::EXTENDED_HEADERS, option::SET_META_CONTEXT, 4711];
     for option in options {
         let big = vec![1; OPTION_BYTES_MAX + 1];
         for data in [&[][..], &big] {

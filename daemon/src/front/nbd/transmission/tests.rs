@@ -280,7 +280,8 @@ fn s10_each_selected_context_has_exactly_one_chunk_and_the_last_says_so() {
     assert_eq!(accepted(session(false, true), &query).2, "Status { tiers: true }");
     // Extents are of their context: one of each is asked for, and their lengths differ.
     let one = request(command::BLOCK_STATUS, command_flag::REQ_ONE, 0, 4096);
-    let lengths: Vec<usize> = chunks(&answered(session(true, true), &one, both_contexts(&tiers))).iter().map(|(_, _, data)| data.len()).collect();
+    let lengths: Vec<usize> =
+        chunks(&answered(session(true, true), &one, both_contexts(&tiers))).iter().map(|(_, _, data)| data.len()).collect();
     assert_eq!(lengths, [12, 12]);
 }
 
@@ -417,7 +418,12 @@ fn x9_who_was_not_told_about_block_sizes_is_served_to_the_byte() {
     assert_eq!(chunk, [&1023u64.to_be_bytes()[..], &[9]].concat());
 
     // Changes of parts of atoms take several requests; a trim is a hint, and takes whole atoms only.
-    for input in [write(0, 1, &[1; 512]), write(0, 0, &[1; 511]), write(0, 7, &vec![1; 2 * DIRECT_BYTES]), request(command::WRITE_ZEROES, 0, 5, 2000)] {
+    for input in [
+        write(0, 1, &[1; 512]),
+        write(0, 0, &[1; 511]),
+        write(0, 7, &vec![1; 2 * DIRECT_BYTES]),
+        request(command::WRITE_ZEROES, 0, 5, 2000),
+    ] {
         let got = feed(&export(), bytes, false, &input, usize::MAX);
         assert_eq!((got.jobs.len(), got.requests.len(), got.replies.len(), got.left), (1, 0, 0, 0));
     }
@@ -429,7 +435,8 @@ fn x9_who_was_not_told_about_block_sizes_is_served_to_the_byte() {
     let status = BYTES_OF(STATUS);
     let (_, span, _) = accepted(status, &request(command::BLOCK_STATUS, 0, 100, 1500));
     assert_eq!(span, Span::new(0, 4));
-    let (_, _, data) = one_chunk(&answered(status, &request(command::BLOCK_STATUS, 0, 100, 1500), extents(&[(1, true), (2, false), (1, true)])));
+    let (_, _, data) =
+        one_chunk(&answered(status, &request(command::BLOCK_STATUS, 0, 100, 1500), extents(&[(1, true), (2, false), (1, true)])));
     let lengths: Vec<u8> = data[4..].chunks(8).flat_map(|pair| [pair[2], pair[3], pair[7]]).collect();
     assert_eq!(lengths, [1, 156, 3, 4, 0, 0, 0, 64, 3], "412, 1024 and 64 bytes");
 
@@ -474,15 +481,20 @@ fn e_lengths_have_64_bits_and_every_reply_is_an_extended_chunk() {
     check_error(EXTENDED, &extended(command::READ, 0, 0, 1 << 33), error::INVALID);
     check_error(EXTENDED, &extended(command::TRIM, 0, u64::MAX - 511, 1 << 40), error::INVALID);
     check_error(EXTENDED, &extended(command::WRITE_ZEROES, 0, 512, u64::MAX - 511), error::NO_SPACE);
-    assert_eq!(feed(&export, EXTENDED, false, &request(command::READ, 0, 0, 512).repeat(2), usize::MAX).end, Some("close"), "the other magic");
+    assert_eq!(
+        feed(&export, EXTENDED, false, &request(command::READ, 0, 0, 512).repeat(2), usize::MAX).end,
+        Some("close"),
+        "the other magic"
+    );
 }
 
 #[test]
-fn e_only_what_says_so_has_a_payload_and_it_is_read_even_when_it_is_refused() {
+fn e_a_write_and_what_says_so_has_a_payload_and_it_is_read_even_when_it_is_refused() {
     let payload = command_flag::PAYLOAD_LEN;
-    let input = [extended(command::WRITE, payload, 0, 512), vec![7; 512]].concat();
-    assert_eq!(accepted(EXTENDED, &input).1, Span::new(0, 1));
-    check_error(EXTENDED, &extended(command::WRITE, 0, 0, 512), error::INVALID);
+    for flags in [payload, 0] {
+        let input = [extended(command::WRITE, flags, 0, 512), vec![7; 512]].concat();
+        assert_eq!(accepted(EXTENDED, &input).1, Span::new(0, 1), "some clients forget to say it of a WRITE");
+    }
     for command in [command::BLOCK_STATUS, command::READ, command::TRIM, 4711] {
         check_error(EXTENDED, &[extended(command, payload, 0, 100), vec![7; 100]].concat(), error::INVALID);
     }
