@@ -11,6 +11,7 @@ mod main_job;
 mod plans;
 mod restart;
 mod rot;
+mod serving;
 mod slow_origin;
 mod stop;
 mod through;

@@ -240,7 +240,7 @@ fn libnbd_copies_in_and_out_over_tls() {
     let uri = format!("nbds://localhost:{port}/?tls-certificates={}", world.path("pki").display());
     let json = world.succeed("libnbd-bin", "nbdinfo", &["--json", &uri]);
     assert!(json.contains("\"TLS\": true"), "{json}");
-    let contents: Vec<u8> = (0..16u64 << 20).map(|at| (at / 512 * 31 ^ at) as u8).collect();
+    let contents: Vec<u8> = (0..16u64 << 20).map(|at| ((at / 512 * 31) ^ at) as u8).collect();
     fs::write(world.path("in"), &contents).expect("the file is written");
     world.succeed("libnbd-bin", "nbdcopy", &["--flush", "in", &uri]);
     assert!(world.memory.bytes == contents);

@@ -5,7 +5,7 @@ mod common;
 use tidegate_engine::block::Span;
 use tidegate_engine::cache::format::Geometry;
 use tidegate_engine::config::Allocation;
-use tidegate_engine::request::{Command, RequestError, Tier};
+use tidegate_engine::request::{Command, Extent, Outcome, RequestError, Tier};
 use tidegate_engine::time::Duration;
 use tidegate_sim::back::volatile::Survive;
 use tidegate_sim::scenario::{Scenario, plan, plan_for};
@@ -109,4 +109,24 @@ fn fast_zeroes_fail_where_they_would_wait_for_the_origin_and_others_wait() {
     assert!(!scenario.is_answered(patient));
     scenario.origin_comes_back(false);
     scenario.wait(patient).expect("there is room again");
+}
+
+#[test]
+fn s11_what_is_no_hole_takes_writes_whatever_the_origin_does() {
+    let mut scenario = Scenario::new();
+    let span = scenario.blocks(4, 2);
+    let id = scenario.send(span, Command::Zero { no_hole: true, fua: false, fast: false });
+    scenario.wait(id).expect("zeroes");
+    scenario.write(8);
+    for (place, zero) in [(span, true), (scenario.block(8), false)] {
+        let status = scenario.send(place, Command::Status { tiers: false });
+        let Ok(Outcome::Status { allocation, .. }) = scenario.outcome(status) else { panic!("a status") };
+        assert_eq!(allocation, [Extent { atoms: place.atoms, hole: false, zero }]);
+    }
+    scenario.origin_goes();
+    for block in [4, 5, 8] {
+        let data = scenario.write(block);
+        scenario.expect(block, &data);
+    }
+    scenario.flush();
 }

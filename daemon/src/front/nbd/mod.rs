@@ -41,7 +41,7 @@ use crate::port::{Interest, Port};
 pub use address::Address;
 pub use connection::{BYTES_MAX, REQUESTS_MAX};
 use connection::{Connection, Intake, Service};
-pub use export::{BLOCK_BYTES_MIN, Export, PAYLOAD_BYTES_MAX};
+pub use export::{BLOCK_BYTES_MIN, Export, PAYLOAD_BYTES_MAX, is_string};
 use job::{Answered, Jobs};
 use socket::{Listener, Stream};
 pub use tls::Certificates;
@@ -64,6 +64,10 @@ pub struct Options {
     pub export: Export,
     /// With these, every TCP client must use TLS; Unix sockets never do. Without, TCP is for loopback only.
     pub tls: Option<Certificates>,
+    /// Listening sockets that were handed over (descriptors from 3 on); if there are any, they stand in for `addresses`.
+    pub handed_over: u32,
+    /// One client, on standard input; nothing is listened at.
+    pub stdio: bool,
     /// Connections at once; further ones are closed as they come. Default 1,024.
     pub connections_max: usize,
 }
@@ -72,7 +76,7 @@ impl Options {
     /// The defaults, for a volume of `bytes` bytes in blocks of `block_bytes`; nothing to listen at yet.
     pub fn new(bytes: u64, block_bytes: u32) -> Options {
         let export = Export { name: String::new(), description: String::new(), bytes, read_only: false, block_bytes };
-        Options { addresses: Vec::new(), export, tls: None, connections_max: 1024 }
+        Options { addresses: Vec::new(), export, tls: None, handed_over: 0, stdio: false, connections_max: 1024 }
     }
 }
 
@@ -147,17 +151,25 @@ impl Front {
     pub fn new(options: Options) -> Result<Front, String> {
         options.export.check()?;
         let tls = options.tls.as_ref().map(Certificates::load).transpose()?;
-        if let (None, Some(address)) = (&tls, options.addresses.iter().find(|address| address.needs_tls())) {
+        let handed_over = Listener::handed_over(options.handed_over)?;
+        let addresses = if options.stdio || !handed_over.is_empty() { &[][..] } else { &options.addresses };
+        let mut known = handed_over.iter().map(Listener::address).chain(addresses);
+        if let (None, Some(address)) = (&tls, known.find(|address| address.needs_tls())) {
             return Err(address.refusal());
         }
-        let listeners = options.addresses.iter().map(Listener::bind).collect::<Result<Vec<_>, String>>()?;
+        let bound = addresses.iter().map(Listener::bind).collect::<Result<Vec<_>, String>>()?;
+        let listeners = handed_over.into_iter().chain(bound);
+        let only = if options.stdio { Some(Stream::from_stdin()?) } else { None };
+        if tls.is_none() && only.as_ref().is_some_and(Stream::is_remote) {
+            return Err("--stdio: the client comes from another machine, which needs TLS; name a certificate and its key".to_owned());
+        }
         let listening = |listener: Listener| {
             let tls = tls.clone().filter(|_| matches!(listener.address(), Address::Tcp(_)));
             Listening { listener, tls, said: false, resting: false }
         };
-        Ok(Front {
+        let mut front = Front {
             export: options.export,
-            listeners: listeners.into_iter().map(listening).collect(),
+            listeners: listeners.map(listening).collect(),
             entries: Vec::new(),
             free: Vec::new(),
             connections_max: options.connections_max.min(CONNECTIONS_MAX),
@@ -169,7 +181,12 @@ impl Front {
             stopping: false,
             last_tick: Instant::ZERO,
             watching: false,
-        })
+        };
+        if let Some(stream) = only {
+            let tls = tls.filter(|_| matches!(stream, Stream::Tcp(_)));
+            front.add(stream, tls);
+        }
+        Ok(front)
     }
 
     /// Where it really listens (port 0 has become a port).
