@@ -64,11 +64,10 @@ fn another_server_can_be_a_client_over_tls() {
         Daemon::start(folder.path(), &["up", "--dir", text(folder.path()), "--nbd", "127.0.0.1:0", "--tls-cert", &cert, "--tls-key", &key]);
     let served = format!("nbds://localhost:{}/?tls-certificates={}", port(&daemon), text(&pki));
     // nbdkit serves what it reads from us to a client of its own.
-    let inner = format!(
-        "PATH=/usr/bin nbdsh -u \"$uri\" -c 'h.pwrite(b\"tide\" * 1024, 8192)' -c 'h.flush()' -c 'assert h.pread(512, 8192) == b\"tide\" * 128'"
-    );
+    let inner = "PATH=/usr/bin nbdsh -u \"$uri\" -c 'h.pwrite(b\"tide\" * 1024, 8192)' -c 'h.flush()' \
+        -c 'assert h.pread(512, 8192) == b\"tide\" * 128'";
     let (port, pki) = (format!("port={}", port(&daemon)), format!("tls-certificates={}", text(&pki)));
-    tool::run("nbdkit", &["-U", "-", "nbd", "hostname=localhost", &port, "tls=require", &pki, "--run", &inner]).succeeds();
+    tool::run("nbdkit", &["-U", "-", "nbd", "hostname=localhost", &port, "tls=require", &pki, "--run", inner]).succeeds();
     let connect = format!("h.connect_uri('{served}')");
     nbdsh(&["-c", "h.set_uri_allow_local_file(True)", "-c", &connect, "-c", "assert h.pread(512, 8192) == b'tide' * 128"]);
     daemon.stop();

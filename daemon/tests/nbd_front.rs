@@ -17,7 +17,7 @@ fn reads(count: u64, length: u32) -> Vec<u8> {
 }
 
 #[test]
-fn a_batch_arrives_in_one_turn_and_its_replies_leave_together() {
+fn x14_a_batch_arrives_in_one_turn_and_its_replies_leave_together_in_any_order() {
     let mut world = World::new(MIB);
     let mut raw = Raw::ready(&mut world);
     world.memory.bytes[..4096].fill(7);

@@ -187,9 +187,17 @@ fn s7_errors_of_the_engine_have_their_numbers() {
     let read = request(command::READ, 0, 0, 512);
     for (failure, number) in [(RequestError::Io, 5u32), (RequestError::NoSpace, 28), (RequestError::Shutdown, 108)] {
         let simple = answered(SIMPLE, &read, Err(failure));
-        assert_eq!((simple.len(), &simple[4..8]), (16, &number.to_be_bytes()[..]), "S8: not one byte of data after an error");
+        assert_eq!((simple.len(), &simple[4..8]), (16, &number.to_be_bytes()[..]));
         let (flags, kind, data) = one_chunk(&answered(CHUNKS, &read, Err(failure)));
         assert_eq!((flags, kind, &data[..4]), (chunk::DONE, chunk::ERROR, &number.to_be_bytes()[..]));
+    }
+}
+
+#[test]
+fn s8_not_one_byte_of_data_follows_a_simple_reply_that_is_an_error() {
+    for session in [SIMPLE, BYTES_OF(SIMPLE)] {
+        let reply = answered(session, &request(command::READ, 0, 0, 1 << 20), Err(RequestError::Io));
+        assert_eq!(reply, [&SIMPLE_REPLY_MAGIC.to_be_bytes()[..], &5u32.to_be_bytes(), &COOKIE.to_be_bytes()].concat());
     }
 }
 
@@ -352,6 +360,14 @@ fn x6_no_hole_reaches_the_engine_and_belongs_to_write_zeroes_alone() {
     assert_eq!(accepted(SIMPLE, &request(command::WRITE_ZEROES, no_hole, 0, 512)).2, "Zero { no_hole: true, fua: false, fast: false }");
     check_error(SIMPLE, &request(command::TRIM, no_hole, 0, 512), error::INVALID);
     check_error(SIMPLE, &request(command::WRITE_ZEROES, 1 << 5, 0, 512), error::INVALID);
+}
+
+#[test]
+fn x7_a_trim_is_a_hint_about_whole_atoms_and_its_fua_is_honoured() {
+    let fua = command_flag::FUA;
+    assert_eq!(accepted(SIMPLE, &request(command::TRIM, fua, 0, 1024)).2, "Trim { fua: true }");
+    let (pending, span, command) = accepted(BYTES_OF(SIMPLE), &request(command::TRIM, fua, 1, 1535));
+    assert_eq!((span, command.as_str(), pending.change), (Span::new(1, 2), "Trim { fua: true }", Span::new(1, 2)));
 }
 
 #[test]
