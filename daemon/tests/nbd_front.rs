@@ -296,6 +296,25 @@ fn a_client_that_vanishes_in_the_middle_of_a_job_holds_nobody_up() {
 }
 
 #[test]
+fn a_flood_of_jobs_waits_its_turn_and_keeps_nobody_from_plain_requests() {
+    let mut world = World::new(MIB);
+    let mut floods: Vec<Raw> = (0..4).map(|_| Raw::ready(&mut world)).collect();
+    let mut good = Raw::ready(&mut world);
+    world.hold = true;
+    for flood in &mut floods {
+        flood.send(&mut world, &(0..128).flat_map(|cookie| request(5, cookie, 0, 4096)).collect::<Vec<u8>>());
+    }
+    world.settle();
+    assert_eq!(world.held.len(), 256, "so many at once");
+    world.hold = false;
+    good.send(&mut world, &write(1, 0, &[1; 512]));
+    assert_eq!(good.receive(&mut world, 16), simple(0, 1));
+    for flood in &mut floods {
+        assert!(flood.receive(&mut world, 128 * 16).chunks(16).all(|reply| reply[4..8] == [0; 4]));
+    }
+}
+
+#[test]
 fn a_job_that_fails_is_one_error_and_frees_its_place() {
     let mut world = World::new(MIB);
     let mut raw = Raw::ready(&mut world);

@@ -286,7 +286,7 @@ impl Connection {
             return (0, false);
         }
         let connection = BYTES_MAX.saturating_sub(self.bytes + self.output.unsent());
-        let allowance = Allowance { connection, room: intake.room.bytes, busy: intake.jobs.spans() };
+        let allowance = Allowance { connection, room: intake.room.bytes, busy: intake.jobs.spans(), job: intake.jobs.has_place() };
         let (took, step) = transmission.step(service.export, service.stopping, allowance, input, &mut self.output);
         match step {
             transmission::Step::Next => {}

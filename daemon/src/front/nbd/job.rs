@@ -19,6 +19,8 @@ use crate::back::run::{Run, RunMut};
 const ATOM: usize = ATOM_BYTES as usize;
 /// What is asked to be cached is read in pieces of this many atoms: 4 MiB.
 pub const PIECE_ATOMS: u64 = (4 << 20) / ATOM_BYTES;
+/// Jobs of all connections at once; the clients of further ones wait. Every reply is looked up among them.
+const JOBS_MAX: usize = 256;
 
 /// What is left to be done for one command.
 #[derive(Debug)]
@@ -177,6 +179,11 @@ impl Jobs {
     /// What nobody else may change now.
     pub fn spans(&self) -> &[Span] {
         &self.spans
+    }
+
+    /// Is there place for one more?
+    pub fn has_place(&self) -> bool {
+        self.running.len() < JOBS_MAX
     }
 
     /// Is there anything to be started?

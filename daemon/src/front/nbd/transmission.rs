@@ -76,12 +76,16 @@ pub struct Allowance<'a> {
     pub room: u64,
     /// What others have to themselves: not to be changed now.
     pub busy: &'a [Span],
+    /// One more job.
+    pub job: bool,
 }
 
 impl Allowance<'_> {
     fn takes(&self, pending: &Pending, span: Span) -> bool {
         let is_free = matches!(pending.shape, Shape::Read | Shape::Status { .. }) || !self.busy.iter().any(|busy| busy.overlaps(span));
-        pending.held <= self.room && is_free
+        // Part of an atom: a change of it is a job.
+        let is_whole = pending.offset.is_multiple_of(ATOM_BYTES) && pending.length.is_multiple_of(ATOM_BYTES);
+        pending.held <= self.room && is_free && (self.job || is_whole || pending.shape != Shape::Plain)
     }
 }
 
@@ -256,7 +260,12 @@ impl Transmission {
         if let Task::Write { fua } = task {
             return self.write(&header, pending, span, fua, allowance, input);
         }
-        if !allowance.takes(&pending, span) && !matches!(task, Task::Flush | Task::Cache) {
+        let takes = match task {
+            Task::Flush => true,
+            Task::Cache => allowance.job,
+            _ => allowance.takes(&pending, span),
+        };
+        if !takes {
             return (0, Step::Full);
         }
         (header.bytes, self.without_payload(&header, export, pending, span, task, out))

@@ -13,7 +13,7 @@ const EXTENDED: Session = Session { headers: Headers::Extended, ..STATUS };
 /// A client that was not told about block sizes.
 const BYTES_OF: fn(Session) -> Session = |session| Session { sized: false, ..session };
 const COOKIE: u64 = 0x0123_4567_89ab_cdef;
-const AMPLE: Allowance<'_> = Allowance { connection: u64::MAX, room: u64::MAX, busy: &[] };
+const AMPLE: Allowance<'_> = Allowance { connection: u64::MAX, room: u64::MAX, busy: &[], job: true };
 
 fn export() -> Export {
     Export { name: String::new(), description: String::new(), bytes: BYTES, read_only: false, block_bytes: 4096 }
@@ -477,6 +477,19 @@ fn what_somebody_has_to_itself_is_not_changed_by_others_meanwhile() {
 }
 
 #[test]
+fn without_place_for_a_job_only_what_is_one_waits() {
+    let none = Allowance { job: false, ..AMPLE };
+    let mut out = Output::default();
+    let mut step = |input: &[u8]| Transmission::new(BYTES_OF(SIMPLE)).step(&export(), false, none, input, &mut out).1;
+    for input in [write(0, 1, &[1; 512]), request(command::WRITE_ZEROES, 0, 1, 512), request(command::CACHE, 0, 0, 512)] {
+        assert!(matches!(step(&input), Step::Full));
+    }
+    for input in [write(0, 0, &[1; 512]), request(command::WRITE_ZEROES, 0, 0, 512), request(command::READ, 0, 1, 5)] {
+        assert!(matches!(step(&input), Step::Request(..)));
+    }
+}
+
+#[test]
 fn e_lengths_have_64_bits_and_every_reply_is_an_extended_chunk() {
     let export = Export { bytes: 1 << 40, ..export() };
     for command in [command::TRIM, command::WRITE_ZEROES] {
@@ -584,7 +597,7 @@ fn x17_a_wrong_magic_ends_the_connection() {
 
 #[test]
 fn nothing_is_taken_beyond_the_allowance_and_everything_after_it_has_grown() {
-    let (mut out, tight) = (Output::default(), |connection, room| Allowance { connection, room, busy: &[] });
+    let (mut out, tight) = (Output::default(), |connection, room| Allowance { connection, room, busy: &[], job: true });
     for input in [write(0, 0, &[1; 4096]), request(command::READ, 0, 0, 4096)] {
         let mut transmission = Transmission::new(SIMPLE);
         for allowance in [tight(4095, 4096), tight(4096, 4095)] {
