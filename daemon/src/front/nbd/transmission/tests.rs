@@ -2,8 +2,9 @@
 
 use super::*;
 use crate::front::nbd::export::Contexts;
-use crate::front::nbd::protocol::command_flag;
+use crate::front::nbd::protocol::{CHUNK_MAGIC, EXTENDED_REPLY_MAGIC, SIMPLE_REPLY_MAGIC, allocation, chunk, command_flag};
 use proptest::prelude::*;
+use tidegate_engine::request::{Extent, Outcome, RequestError, Stretch, Tier};
 
 const BYTES: u64 = 1 << 30;
 const SIMPLE: Session = Session { headers: Headers::Simple, contexts: Contexts::NONE, sized: true };
