@@ -51,6 +51,7 @@ pub struct File {
     gate: Gate,
     log: Log,
     limits: Limits,
+    fence: Fence,
 }
 
 /// What clients see.
@@ -123,6 +124,12 @@ struct Limits {
     bytes: Option<Size>,
 }
 
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Fence {
+    samples: Option<Samples>,
+}
+
 /// The smallest and largest sizes that make sense; beyond them is a typing error, or a machine that would not start.
 const WINDOW_BYTES: (u64, u64) = (1 << 20, 1 << 30);
 const BATCH_BYTES: (u64, u64) = (64 << 10, 1 << 30);
@@ -142,6 +149,18 @@ struct Span(Duration);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "i64")]
 struct Count(usize);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "i64")]
+struct Samples(u32);
+
+impl TryFrom<i64> for Samples {
+    type Error = String;
+    fn try_from(number: i64) -> Result<Self, String> {
+        let samples = u32::try_from(number).ok().filter(|&samples| u64::from(samples) <= COUNT_MAX);
+        samples.map(Samples).ok_or_else(|| format!("{number} is not a number of blocks from 0 (none) to {COUNT_MAX}"))
+    }
+}
 
 impl TryFrom<String> for Share {
     type Error = String;
@@ -324,6 +343,7 @@ impl File {
             }),
             requests: self.limits.requests.map(|count| count.0),
             bytes: self.limits.bytes.map(|size| size.0),
+            fence_samples: self.fence.samples.map(|samples| samples.0),
         }
     }
 
@@ -449,6 +469,11 @@ const KNOBS: &str = r#"[gate]
 #requests = 1024
 # Bytes of these requests held in memory.
 #bytes = "256MiB"
+
+[fence]
+# Cached blocks whose places on the origin are read again at every start, to find out whether somebody changed it behind the cache's back.
+# A start takes up to 2 s longer for it. 0: none, and a changed origin is not found.
+#samples = 1024
 "#;
 
 #[cfg(test)]

@@ -76,6 +76,7 @@ pub struct Knobs {
     pub requests: Option<usize>,
     /// Bytes.
     pub bytes: Option<u64>,
+    pub fence_samples: Option<u32>,
 }
 
 impl Knobs {
@@ -102,6 +103,7 @@ impl Knobs {
             when_full: self.when_full.unwrap_or(default.when_full),
             requests_max: self.requests.unwrap_or(default.requests_max),
             bytes_max: self.bytes.unwrap_or(default.bytes_max),
+            fence_samples: self.fence_samples.unwrap_or(default.fence_samples),
             ..default
         }
     }

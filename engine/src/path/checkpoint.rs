@@ -129,7 +129,8 @@ impl<P: Payload> Engine<P> {
         }
         let current = self.checkpoint.superblock.clone().expect("a serving engine has read its superblock");
         let (sequence, epoch, cut) = (current.sequence + 1, current.epoch + 1, self.journal.next_seq());
-        let next = Superblock { sequence, epoch, cut, clean: true, ..current };
+        let marks = self.marks_taken();
+        let next = Superblock { sequence, epoch, cut, clean: true, marks, ..current };
         let (map, group) = (next.checkpoint, self.journal.durable_group());
         let stage = Stage::Restating;
         self.checkpoint.running = Some(Running { map, group, headers: Vec::new(), pages: Vec::new(), next, stop: true, stage });
@@ -141,10 +142,14 @@ impl<P: Payload> Engine<P> {
         let told: Vec<u32> = self
             .sets
             .iter()
-            .filter(|(_, set)| set.state == SetState::Open || (set.state == SetState::Sealed && set.header == HeaderState::Unwritable))
+            .filter(|(_, set)| set.is_open() || (set.state == SetState::Sealed && set.header == HeaderState::Unwritable))
             .map(|(number, _)| number)
             .collect();
         for set in told {
+            if self.sets.get(set).state == SetState::Placed {
+                self.restate_placed(set);
+                continue;
+            }
             let entries: Vec<_> =
                 (0..self.sets.next_slot(set)).map(|slot| self.sets.entry(Slot { set, slot }, |block| self.full(block))).collect();
             if !entries.is_empty() {

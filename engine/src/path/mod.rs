@@ -11,10 +11,12 @@ mod checkpoint;
 mod destage;
 mod discard;
 mod evict;
+mod fence;
 mod fill;
 mod flush;
 mod merge;
 mod origin;
+mod placed;
 mod read;
 mod recover;
 mod report;
@@ -46,6 +48,7 @@ use crate::{Canary, Change, Control, Event};
 
 use checkpoint::Checkpoint;
 use destage::Destage;
+use fence::Marks;
 use fill::Tickets;
 use flush::Flushes;
 use merge::Lock;
@@ -106,6 +109,7 @@ pub struct Engine<P: Payload> {
     last_request: Instant,
     drain: Option<crate::probe::Drain>,
     stopping: bool,
+    marks: Marks,
     /// The SSD takes no writes any more: nothing new is promised.
     cache_failed: bool,
     counters: Counters,
@@ -153,6 +157,8 @@ enum Owner {
     Through { write: usize },
     ThroughFlush,
     Status { request: usize },
+    MarkFlush,
+    Mark { block: u64 },
     Recovery(recover::Step),
 }
 
@@ -163,6 +169,7 @@ impl<P: Payload> Engine<P> {
         let geometry = config.geometry;
         assert!(limits[0].atoms >= geometry.cache_atoms(), "the cache is smaller than its geometry");
         assert!(limits[1].atoms >= geometry.volume_atoms, "the origin is smaller than the volume");
+        assert!(u64::from(geometry.journal_pages) >= config.journal_pages_needed(), "the journal ring is too small for set placement");
         for limits in limits {
             assert!(limits.op_atoms >= 2048, "a device takes operations of 1 MiB");
         }
@@ -202,6 +209,7 @@ impl<P: Payload> Engine<P> {
             last_request: Instant::ZERO,
             drain: None,
             stopping: false,
+            marks: Marks::default(),
             cache_failed: false,
             counters: Counters::default(),
             read_latency: Histogram::default(),
@@ -265,6 +273,7 @@ impl<P: Payload> Engine<P> {
             self.checkpoint.back_off.at,
             self.retries.back_off.at,
             self.through.back_off.at,
+            self.marks.until,
         ];
         [flush_age, gate, self.page_deadline()].into_iter().chain(retries).flatten().filter(|&at| at > self.now).min()
     }
@@ -323,6 +332,9 @@ impl<P: Payload> Engine<P> {
                 | Owner::Through { .. }
                 | Owner::ThroughFlush
                 | Owner::Status { .. }
+                | Owner::MarkFlush
+                | Owner::Mark { .. }
+                | Owner::Recovery(recover::Step::Fence { .. })
         );
         match owner {
             Owner::Read { request, part } => self.read_done(id, request, part, result),
@@ -346,6 +358,8 @@ impl<P: Payload> Engine<P> {
                     Owner::Through { write } => self.through_done(write, result.map(drop)),
                     Owner::ThroughFlush => self.through_flush_done(result.map(drop)),
                     Owner::Status { request } => self.status_done(id, request, result),
+                    Owner::MarkFlush => self.mark_flush_done(result.map(drop)),
+                    Owner::Mark { block } => self.mark_done(block, result),
                     Owner::Recovery(step) => self.recovery_done(step, result),
                     Owner::Read { .. } | Owner::Merge { .. } => unreachable!("handled above"),
                 }
@@ -372,6 +386,8 @@ impl<P: Payload> Engine<P> {
             | Owner::Through { .. }
             | Owner::ThroughFlush
             | Owner::Status { .. }
+            | Owner::MarkFlush
+            | Owner::Mark { .. }
             | Owner::Recovery(_) => return false,
         }
         self.queues[0].done();
@@ -445,7 +461,9 @@ impl<P: Payload> Engine<P> {
         }
         let durable = self.journal.durable_group() + 1 == self.journal.group();
         if durable && self.writes.is_empty() && !self.has_writing_requests() && self.recovery.is_none() {
-            self.seal_stop();
+            if self.take_marks() {
+                self.seal_stop();
+            }
         }
     }
 
@@ -581,7 +599,7 @@ impl<P: Payload> Engine<P> {
     /// Pages of the ring that must stay free for the next checkpoint: the restates of open sets, and 8.
     fn journal_reserve(&self) -> u32 {
         let per_set = self.config.geometry.set_slots.div_ceil(128).max(1);
-        2 * per_set + 8
+        2 * per_set + 8 + self.sets.placed.restate_pages(&self.config.geometry) as u32
     }
     /// The open group can take `entries` more entries.
     fn journal_has_room(&self, entries: u64) -> bool {

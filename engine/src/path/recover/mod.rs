@@ -2,21 +2,23 @@
 //!
 //! ```text
 //! Superblocks → Metadata (state map and the whole ring) → Tail (data of groups that may not be durable) → Headers (of sets with dirty slots)
-//!   → replay, mapping → Rewriting (the accepted tail, same bytes) → flush → Superblock, flush, twice (new epoch and cut) → serving
+//!   → replay, mapping → Fence (is the origin as it was?) → Rewriting (the accepted tail, same bytes) → flush → Superblock, flush, twice (new epoch and cut) → serving
 //!   → clean headers behind
 //! ```
 //! What cannot be repaired from a copy is refused: the phase becomes Refused, `damage` says why, and nothing was written.
 //! A crash in recovery repeats it: the same bytes lead to the same cut.
 
 mod chain;
+mod fence;
 mod headers;
 mod mapping;
+mod placed;
 mod replay;
 mod tail;
 
 use std::collections::VecDeque;
 
-use crate::block::{PAGE_ATOMS, PAGE_BYTES, Span};
+use crate::block::{PAGE_ATOMS, PAGE_BYTES, Slot, Span};
 use crate::cache::format::journal::{self, Page};
 use crate::cache::format::map::{decode_ranges, decode_sets, ranges_per_page};
 use crate::cache::format::{Bits, Geometry, MapRef, MapSet, Position, Range, SetState, Superblock};
@@ -54,7 +56,11 @@ pub(super) enum Step {
     Tail { run: usize },
     Headers { chunk: u32 },
     HeaderCopy { set: u32 },
+    FenceHeader { set: u32 },
+    Fence { block: u64, crc: u32 },
     Rewrite,
+    Opened { first: Slot, slots: u32 },
+    OpenedWrite,
     Flush,
     NewSuperblock,
 }
@@ -65,6 +71,7 @@ enum Stage {
     Metadata,
     Tail,
     Headers,
+    Fence,
     Rewriting,
     RewriteFlush,
     NewSuperblock { second: bool },
@@ -100,6 +107,7 @@ pub(super) struct Recovery<P> {
     ranges: Vec<Range>,
     tail: tail::Tail<P>,
     headers: headers::Headers,
+    fence: fence::Fence,
     touched: mapping::Touched,
 }
 
@@ -146,6 +154,7 @@ impl<P: Payload> Engine<P> {
             ranges: Vec::new(),
             tail: tail::Tail::default(),
             headers: headers::Headers::default(),
+            fence: fence::Fence::default(),
             touched: mapping::Touched::default(),
         }));
         for copy in 0..2 {
@@ -187,18 +196,21 @@ impl<P: Payload> Engine<P> {
             return;
         }
         self.recovery().left -= 1;
-        if !matches!(step, Step::Rewrite | Step::Flush | Step::NewSuperblock) {
+        if !matches!(step, Step::Rewrite | Step::Flush | Step::NewSuperblock | Step::Fence { .. }) {
             self.recovery().reading -= 1;
             self.start_reads();
         }
         match step {
+            Step::Opened { first, slots } => self.opened_read(first, slots, result),
             Step::Superblock { copy } => self.superblock_read(copy, result),
             Step::Map { area, page, pages } => self.map_read(area, page, pages, result),
             Step::Journal { place, pages } => self.journal_read(place, pages, result),
             Step::Tail { run } => self.tail_read(run, result),
             Step::Headers { chunk } => self.headers_read(chunk, result),
             Step::HeaderCopy { set } => self.header_copy_read(set, result),
-            Step::Rewrite | Step::Flush | Step::NewSuperblock => self.recovery().failed |= result.is_err(),
+            Step::FenceHeader { set } => self.fence_header_read(set, result),
+            Step::Fence { block, crc } => self.fence_read(block, crc, result),
+            Step::Rewrite | Step::OpenedWrite | Step::Flush | Step::NewSuperblock => self.recovery().failed |= result.is_err(),
         }
         if self.phase == Phase::Serving {
             // Late headers come while requests are served.
@@ -213,7 +225,8 @@ impl<P: Payload> Engine<P> {
                 Stage::Superblocks => self.choose_superblock(),
                 Stage::Metadata => self.read_tail(),
                 Stage::Tail => self.read_headers(),
-                Stage::Headers => self.replay_and_rewrite(),
+                Stage::Headers => self.replay_log(),
+                Stage::Fence => self.begin_rewriting(),
                 Stage::Rewriting | Stage::RewriteFlush | Stage::NewSuperblock { .. } | Stage::SuperblockFlush { .. } => self.promise_cut(),
                 Stage::LateHeaders => unreachable!("late headers are read while serving"),
             }
@@ -419,7 +432,9 @@ impl<P: Payload> Engine<P> {
             Stage::NewSuperblock { second } => self.recovery_flush(Stage::SuperblockFlush { second }),
             Stage::SuperblockFlush { second: false } => self.write_cut(true),
             Stage::SuperblockFlush { second: true } => self.begin_service(),
-            Stage::Superblocks | Stage::Metadata | Stage::Tail | Stage::Headers | Stage::LateHeaders => unreachable!("an earlier stage"),
+            Stage::Superblocks | Stage::Metadata | Stage::Tail | Stage::Headers | Stage::Fence | Stage::LateHeaders => {
+                unreachable!("an earlier stage")
+            }
         }
     }
 
@@ -434,13 +449,16 @@ impl<P: Payload> Engine<P> {
             Stage::Rewriting | Stage::RewriteFlush => {
                 recovery.stage = Stage::Rewriting;
                 self.rewrite_tail();
+                self.rewrite_opened();
             }
             Stage::NewSuperblock { second } | Stage::SuperblockFlush { second } => {
                 let copy = recovery.copy;
                 recovery.copies[copy as usize] = 0;
                 self.write_cut_to(copy, second);
             }
-            Stage::Superblocks | Stage::Metadata | Stage::Tail | Stage::Headers | Stage::LateHeaders => unreachable!("an earlier stage"),
+            Stage::Superblocks | Stage::Metadata | Stage::Tail | Stage::Headers | Stage::Fence | Stage::LateHeaders => {
+                unreachable!("an earlier stage")
+            }
         }
     }
 
@@ -484,6 +502,7 @@ impl<P: Payload> Engine<P> {
             // Kept for its number, which the next checkpoint must pass; no page of the good area carries it.
             previous: if fell_back { MapRef { number: old.checkpoint.number, ..recovery.map } } else { old.previous },
             clean: false,
+            marks: Vec::new(),
             ..old
         }
     }
@@ -518,6 +537,7 @@ impl<P: Payload> Engine<P> {
 
     /// Open sets are continued behind their last accepted PUT; sealed ones get the headers that their SEAL asked for.
     fn adopt_open_sets(&mut self) {
+        self.adopt_placed_sets();
         let open: Vec<u32> = self.sets.open_sets().collect();
         for set in open {
             let stream = if self.open[0].is_none() { Stream::Client } else { Stream::Fill };

@@ -11,8 +11,8 @@ use crate::probe::Phase;
 use super::{Engine, Stage};
 
 impl<P: Payload> Engine<P> {
-    /// With the headers of dirty sets loaded: replays the log and starts writing its tail again.
-    pub(super) fn replay_and_rewrite(&mut self) {
+    /// With the headers of dirty sets loaded: replays the log.
+    pub(super) fn replay_log(&mut self) {
         for range in std::mem::take(&mut self.recovery().ranges) {
             match range {
                 Range::Zeroed { block, blocks, kind } => self.ranges.zero(block, blocks, kind, 0),
@@ -45,11 +45,20 @@ impl<P: Payload> Engine<P> {
             self.phase = Phase::Stopped;
             return;
         }
-        self.recovery().stage = Stage::Rewriting;
-        self.rewrite_tail();
+        self.begin_fence();
     }
 
-    fn is_header_needed(&self, set: u32) -> bool {
+    /// With the origin found as it was: what the last group may have lacked is written again.
+    pub(super) fn begin_rewriting(&mut self) {
+        if !self.end_fence() {
+            return;
+        }
+        self.recovery().stage = Stage::Rewriting;
+        self.rewrite_tail();
+        self.rewrite_opened();
+    }
+
+    pub(super) fn is_header_needed(&self, set: u32) -> bool {
         self.recovery.as_ref().is_some_and(|recovery| recovery.headers.is_needed(set))
     }
 
@@ -60,13 +69,14 @@ impl<P: Payload> Engine<P> {
             Record::Open { set, life, stream } => self.replay_open(*set, *life, *stream),
             Record::Seal { set, life } => {
                 self.expect_life(*set, *life)?;
-                if self.sets.get(*set).state != SetState::Open {
+                if !self.sets.get(*set).is_open() {
                     return Err(format!("SEAL of set {set}, which is not open"));
                 }
                 self.sets.seal(*set, position);
                 Ok(())
             }
             Record::Clean { set, life, slots } => self.replay_clean(*set, *life, slots),
+            Record::Opened { set, life, slots } => self.replay_opened(*set, *life, slots),
             Record::Kill { set, life, slots } => self.replay_kill(*set, *life, slots),
             Record::Zero { block, blocks, kind } => {
                 for slot in self.recovery().touched.insert_range(*block, *blocks) {
@@ -86,7 +96,7 @@ impl<P: Payload> Engine<P> {
         }
     }
 
-    fn expect_life(&self, set: u32, life: u32) -> Result<(), String> {
+    pub(super) fn expect_life(&self, set: u32, life: u32) -> Result<(), String> {
         let now = self.sets.get(set).life as u32;
         if now == life { Ok(()) } else { Err(format!("a record about life {life} of set {set}, which is in life {now}")) }
     }
@@ -94,6 +104,9 @@ impl<P: Payload> Engine<P> {
     /// The slots of a set that was open (or had no header) at the checkpoint: descriptions only, the map says what is live.
     fn replay_restate(&mut self, slot: Slot, life: u32, entries: &[Entry]) -> Result<(), String> {
         self.expect_life(slot.set, life)?;
+        if self.sets.get(slot.set).state == SetState::Placed {
+            return self.replay_placed_restate(slot, entries);
+        }
         for (i, entry) in entries.iter().enumerate() {
             let at = Slot { slot: slot.slot + i as u32, ..slot };
             if at.slot < self.sets.next_slot(slot.set) {
@@ -118,6 +131,9 @@ impl<P: Payload> Engine<P> {
 
     fn replay_put(&mut self, slot: Slot, life: u32, dirty: bool, entries: &[Entry]) -> Result<(), String> {
         self.expect_life(slot.set, life)?;
+        if self.sets.get(slot.set).state == SetState::Placed {
+            return self.replay_placed_put(slot, dirty, entries);
+        }
         if self.sets.get(slot.set).state != SetState::Open || slot.slot != self.sets.next_slot(slot.set) {
             return Err(format!("PUT into slot {} of set {} is out of order", slot.slot, slot.set));
         }
