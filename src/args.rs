@@ -65,6 +65,7 @@ Examples:
   tidegate up                                    everything in ./tidegate-data: origin.img of 8 GiB (sparse), cache.img of 1 GiB
   tidegate up --origin disk.img                  an existing image or device keeps its contents; only the cache is made
   tidegate up --nbd tcp:127.0.0.1:10809          NBD over TCP instead of a Unix socket
+  tidegate up --nbd 0.0.0.0:10809 --tls-cert server.pem --tls-key server.key --tls-client-ca clients.pem
 
 When it serves it prints one line `ready: URI` and how to connect. SIGTERM or Ctrl-C make every acknowledged write durable and stop;
 a second one stops at once and loses nothing that was flushed.")]
@@ -79,13 +80,40 @@ pub struct Up {
     /// [default: DIR/cache.img, made with 1 GiB on the first run]
     #[arg(long, value_name = "PATH")]
     pub cache: Option<PathBuf>,
-    /// Where NBD clients connect: unix:PATH or tcp:127.0.0.1:PORT (loopback only: there is no TLS yet)
-    /// [default: unix:DIR/nbd.sock]
+    /// Where NBD clients connect: unix:PATH or tcp:IP:PORT; beyond loopback with TLS only [default: unix:DIR/nbd.sock]
     #[arg(long, value_name = "ADDR", value_parser = Address::from_str)]
     pub nbd: Option<Address>,
+    /// The export's name; clients that name none get it too
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
+    /// Clients may not change anything
+    #[arg(long)]
+    pub read_only: bool,
+    /// Certificate of this server (PEM); with it, TCP clients must use TLS
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    pub tls_cert: Option<PathBuf>,
+    /// Its private key (PEM)
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub tls_key: Option<PathBuf>,
+    /// Authority that signs the certificates of clients (PEM); without it, whoever reaches the port may connect
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub tls_client_ca: Option<PathBuf>,
+    #[command(flatten)]
+    pub running: Running,
+}
+
+/// How the daemon runs, whatever it serves.
+#[derive(Debug, Args)]
+pub struct Running {
     /// Start with another cache than last time, because that one is gone: what only it held is lost
     #[arg(long)]
     pub accept_loss: bool,
+    /// Write the process id to this file when it serves; the file goes when it stops
+    #[arg(long, value_name = "FILE")]
+    pub pid_file: Option<PathBuf>,
+    /// Serve one client on standard input, which is a connected socket (inetd, libnbd's connect_command), and stop when it has gone
+    #[arg(long)]
+    pub stdio: bool,
 }
 
 #[derive(Debug, Args)]
@@ -118,15 +146,15 @@ pub struct Create {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Example:\n  tidegate serve --config /var/lib/tidegate/config.toml\n\nPrints the same `ready:` line as `tidegate up`."
+    after_help = "Example:\n  tidegate serve --config /var/lib/tidegate/config.toml\n\nPrints the same `ready:` line as `tidegate up`. Under systemd: \
+Type=notify, and sockets of a socket\nunit (LISTEN_FDS) stand in for the configured address."
 )]
 pub struct Serve {
     /// The configuration; paths it leaves out are files beside it
     #[arg(long, value_name = "FILE")]
     pub config: PathBuf,
-    /// Start with another cache than last time, because that one is gone: what only it held is lost
-    #[arg(long)]
-    pub accept_loss: bool,
+    #[command(flatten)]
+    pub running: Running,
 }
 
 #[derive(Debug, Args)]
@@ -272,6 +300,7 @@ mod tests {
             (vec!["up", "--nbd", "nowhere"], "invalid value 'nowhere' for '--nbd <ADDR>': NBD address: `nowhere` is neither"),
             (vec!["create", "--cache-size", "8"], "invalid value '8' for '--cache-size <SIZE>': \"8\" has no unit"),
             (vec!["create", "--cache-size", &long], "invalid value '999"),
+            (vec!["up", "--tls-cert", "x"], "the following required arguments were not provided: --tls-key <FILE>"),
             (vec!["check"], "the following required arguments were not provided: --cache <PATH>"),
             (vec!["up", "--dir"], "a value is required for '--dir <DIR>' but none was supplied"),
             (vec!["up", "--dir", "a", "--dir", "b"], "the argument '--dir <DIR>' cannot be used multiple times"),

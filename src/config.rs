@@ -10,7 +10,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
-use tidegate_daemon::front::nbd::Address;
+use tidegate_daemon::front::nbd::{self, Address, Certificates};
 use tidegate_daemon::volume::Knobs;
 use tidegate_engine::config;
 use tidegate_engine::time::Duration;
@@ -31,6 +31,8 @@ pub struct Config {
     pub origin: PathBuf,
     pub cache: PathBuf,
     pub nbd: Address,
+    pub tls: Option<Certificates>,
+    pub export: Export,
     pub control: PathBuf,
     /// What the host knows of the cache.
     pub state: PathBuf,
@@ -47,10 +49,37 @@ pub struct File {
     pub nbd: Option<Address>,
     pub control: Option<PathBuf>,
     pub state: Option<PathBuf>,
+    export: Export,
+    tls: Tls,
     gate: Gate,
     log: Log,
     limits: Limits,
     fence: Fence,
+}
+
+/// What clients see.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Export {
+    pub name: String,
+    pub description: String,
+    pub read_only: bool,
+}
+
+/// PEM files.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Tls {
+    certificate: Option<PathBuf>,
+    key: Option<PathBuf>,
+    client_ca: Option<PathBuf>,
+}
+
+impl Tls {
+    fn certificates(self) -> Option<Certificates> {
+        let (certificate, key) = self.certificate.zip(self.key)?;
+        Some(Certificates { certificate, key, client_ca: self.client_ca })
+    }
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -107,8 +136,8 @@ struct Fence {
 /// The smallest and largest sizes that make sense; beyond them is a typing error, or a machine that would not start.
 const WINDOW_BYTES: (u64, u64) = (1 << 20, 1 << 30);
 const BATCH_BYTES: (u64, u64) = (64 << 10, 1 << 30);
-/// At least the largest request that NBD clients send without asking (32 MiB).
-const REQUEST_BYTES: (u64, u64) = (32 << 20, 64 << 30);
+/// At least the largest request that NBD clients send without asking (32 MiB), and the sectors at its edges.
+const REQUEST_BYTES: (u64, u64) = (33 << 20, 64 << 30);
 const COUNT_MAX: u64 = 65_536;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -233,14 +262,36 @@ impl File {
             Some(Address::Unix(path)) => Some(path),
             Some(Address::Tcp(_)) | None => None,
         };
-        let (origin, cache, control) = (self.origin.as_ref(), self.cache.as_ref(), self.control.as_ref());
-        for (key, path) in [("origin", origin), ("cache", cache), ("nbd", unix), ("control", control), ("state", self.state.as_ref())] {
+        for (key, path) in [
+            ("origin", self.origin.as_ref()),
+            ("cache", self.cache.as_ref()),
+            ("nbd", unix),
+            ("control", self.control.as_ref()),
+            ("state", self.state.as_ref()),
+            ("certificate", self.tls.certificate.as_ref()),
+            ("key", self.tls.key.as_ref()),
+            ("client_ca", self.tls.client_ca.as_ref()),
+        ] {
             if path.is_some_and(|path| !path.is_absolute()) {
                 return Err((key, format!("`{key}` is a relative path; write it from / on")));
             }
         }
         if self.origin.is_some() && self.origin == self.cache {
             return Err(("cache", "`cache` and `origin` are the same; the cache must be a device or file of its own".to_owned()));
+        }
+        match (&self.tls.certificate, &self.tls.key, &self.tls.client_ca) {
+            (Some(_), Some(_), _) | (None, None, None) => {}
+            (None, Some(_), _) => return Err(("key", "`key` without `certificate`; name both".to_owned())),
+            (Some(_), None, _) => return Err(("certificate", "`certificate` without `key`; name both".to_owned())),
+            (None, None, Some(_)) => return Err(("client_ca", "`client_ca` without `certificate` and `key`; name all three".to_owned())),
+        }
+        if let Some(address) = self.nbd.as_ref().filter(|address| self.tls.certificate.is_none() && address.needs_tls()) {
+            return Err(("nbd", address.refusal()));
+        }
+        for (key, text) in [("name", &self.export.name), ("description", &self.export.description)] {
+            if !nbd::is_string(text.as_bytes()) {
+                return Err((key, format!("`{key}` must have at most 4096 bytes and no NUL")));
+            }
         }
         let within = |key: &'static str, size: Option<Size>, (least, most): (u64, u64)| match size {
             Some(Size(bytes)) if bytes < least || bytes > most => {
@@ -267,6 +318,11 @@ impl File {
         self.origin = named.origin.or(self.origin.take());
         self.cache = named.cache.or(self.cache.take());
         self.nbd = named.nbd.or(self.nbd.take());
+        self.export.name = named.name.unwrap_or(std::mem::take(&mut self.export.name));
+        self.export.read_only |= named.read_only;
+        if let Some(Certificates { certificate, key, client_ca }) = named.tls {
+            self.tls = Tls { certificate: Some(certificate), key: Some(key), client_ca };
+        }
     }
 
     fn knobs(&self) -> Knobs {
@@ -304,6 +360,8 @@ impl File {
             nbd: self.nbd.unwrap_or_else(|| Address::Unix(folder.join("nbd.sock"))),
             control: self.control.unwrap_or_else(|| folder.join("control.sock")),
             state: self.state.unwrap_or_else(|| folder.join(tidegate_daemon::state::FILE_NAME)),
+            tls: self.tls.certificates(),
+            export: self.export,
             knobs,
         }
     }
@@ -311,13 +369,13 @@ impl File {
 
 /// The file that a first run writes: every knob with its default and unit. What was given on the command line is set in it; the rest
 /// is shown and commented out, so that a later version may have better defaults.
-pub fn first_file(origin: Option<&Path>, cache: Option<&Path>, nbd: Option<&Address>) -> String {
+pub fn first_file(named: &Named) -> String {
     let mut text = String::from(
         "# A tidegate volume. Lines that begin with # show the defaults; remove the # to change one.\n\
          # Read when the daemon starts. Sizes: B KiB MiB GiB TiB. Durations: us ms s min h d. Shares: per cent of the cache.\n\n",
     );
+    let quoted = |text: &str| toml::Value::String(text.to_owned()).to_string();
     let mut path_line = |key: &str, value: Option<String>, default: &str, about: &str| {
-        let quoted = |text: &str| toml::Value::String(text.to_owned()).to_string();
         let _ = match value {
             Some(value) => writeln!(text, "# {about}\n{key} = {}\n", quoted(&value)),
             None => writeln!(text, "# {about}\n# Default: {default} beside this file.\n#{key} = \"/path/to/{default}\"\n"),
@@ -326,16 +384,16 @@ pub fn first_file(origin: Option<&Path>, cache: Option<&Path>, nbd: Option<&Addr
     let shown = |path: &Path| path.display().to_string();
     path_line(
         "origin",
-        origin.map(shown),
+        named.origin.as_deref().map(shown),
         "origin.img",
         "The slow device or file whose contents the volume shows. It carries no header and stays usable alone.",
     );
-    path_line("cache", cache.map(shown), "cache.img", "The fast device or file that tidegate owns.");
+    path_line("cache", named.cache.as_deref().map(shown), "cache.img", "The fast device or file that tidegate owns.");
     path_line(
         "nbd",
-        nbd.map(Address::to_string),
+        named.nbd.as_ref().map(Address::to_string),
         "nbd.sock",
-        "Where NBD clients connect: the path of a Unix socket, or an address such as \"127.0.0.1:10809\".",
+        "Where NBD clients connect: the path of a Unix socket, or an address such as \"127.0.0.1:10809\"; beyond loopback with [tls] only.",
     );
     path_line("control", None, "control.sock", "Where `tidegate status` and `tidegate drain` ask.");
     path_line(
@@ -343,6 +401,45 @@ pub fn first_file(origin: Option<&Path>, cache: Option<&Path>, nbd: Option<&Addr
         None,
         "tidegate.state",
         "What this host knows of the cache: another one, or an older copy of it, is refused. On a disk that keeps it.",
+    );
+    let mut section = |header: &str, lines: &[(&str, Option<String>, &str, &str)]| {
+        let _ = writeln!(text, "{header}");
+        for (key, value, default, about) in lines {
+            let _ = match value {
+                Some(value) => writeln!(text, "# {about}\n{key} = {value}"),
+                None => writeln!(text, "# {about}\n#{key} = {default}"),
+            };
+        }
+        text.push('\n');
+    };
+    let name = named.name.as_deref().map(quoted);
+    let read_only = named.read_only.then(|| "true".to_owned());
+    section(
+        "[export]",
+        &[
+            ("name", name, "\"\"", "The name that clients ask for; who asks for none gets this volume too."),
+            ("description", None, "\"\"", "Text for people, in lists of exports."),
+            ("read_only", read_only, "false", "Clients may not change anything. What is dirty goes home all the same."),
+        ],
+    );
+    let file = |path: fn(&Certificates) -> Option<&PathBuf>| named.tls.as_ref().and_then(path).map(|path| quoted(&shown(path)));
+    section(
+        "[tls]",
+        &[
+            (
+                "certificate",
+                file(|tls| Some(&tls.certificate)),
+                "\"/path/to/server-cert.pem\"",
+                "With these, TCP clients must use TLS. PEM files.",
+            ),
+            ("key", file(|tls| Some(&tls.key)), "\"/path/to/server-key.pem\"", "The private key of the certificate."),
+            (
+                "client_ca",
+                file(|tls| tls.client_ca.as_ref()),
+                "\"/path/to/ca-cert.pem\"",
+                "Clients need a certificate of this authority. Without it, whoever reaches the port may connect.",
+            ),
+        ],
     );
     text.push_str(KNOBS);
     text
@@ -405,7 +502,7 @@ mod tests {
 
     #[test]
     fn the_first_file_says_only_defaults() {
-        let file = check(first_file(None, None, None).as_bytes()).unwrap();
+        let file = check(first_file(&Named::default()).as_bytes()).unwrap();
         assert_eq!(file, File::default());
     }
 
@@ -420,7 +517,7 @@ mod tests {
 
     #[test]
     fn every_knob_of_the_first_file_can_be_turned_on_as_it_stands() {
-        let text = first_file(None, None, None);
+        let text = first_file(&Named::default());
         let keys = KNOBS.lines().filter(|line| line.starts_with('#') && !line.starts_with("# ")).count();
         let enabled: String = text
             .lines()
@@ -435,12 +532,22 @@ mod tests {
 
     #[test]
     fn what_was_given_is_written_down() {
-        let address = Address::Tcp("127.0.0.1:10809".parse().unwrap());
-        let text = first_file(Some(Path::new("/dev/sd\"b")), None, Some(&address));
+        let address: Address = "0.0.0.0:10809".parse().unwrap();
+        let tls = Certificates { certificate: "/c".into(), key: "/k\"".into(), client_ca: Some("/a".into()) };
+        let named = Named {
+            origin: Some("/dev/sd\"b".into()),
+            nbd: Some(address.clone()),
+            name: Some("disk \"7\"".to_owned()),
+            read_only: true,
+            tls: Some(tls.clone()),
+            ..Named::default()
+        };
+        let text = first_file(&named);
         let config = check(text.as_bytes()).unwrap().in_folder(Path::new("/srv/tide"));
         assert_eq!(config.origin, Path::new("/dev/sd\"b"));
         assert_eq!(config.cache, Path::new("/srv/tide/cache.img"));
-        assert_eq!(config.nbd, address);
+        assert_eq!((config.nbd, config.tls), (address, Some(tls)));
+        assert_eq!(config.export, Export { name: "disk \"7\"".to_owned(), description: String::new(), read_only: true });
     }
 
     #[test]
@@ -458,6 +565,12 @@ mod tests {
             ("origin = \"disk.img\"\n", "config.toml:1:1: `origin` is a relative path"),
             ("origin = \"/a\"\ncache = \"/a\"\n", "config.toml:2:1: `cache` and `origin` are the same"),
             ("nbd = \"10809\"\n", "config.toml:1:7: NBD address: `10809` is neither unix:PATH nor IP:PORT"),
+            ("\nnbd = \"0.0.0.0:1\"\n", "config.toml:2:1: NBD address: tcp:0.0.0.0:1 can be reached from outside, which needs TLS"),
+            ("[tls]\nkey = \"/k\"\n", "config.toml:2:1: `key` without `certificate`"),
+            ("[tls]\nclient_ca = \"/k\"\n", "config.toml:2:1: `client_ca` without"),
+            ("[tls]\ncertificate = \"c.pem\"\nkey = \"/k\"\n", "config.toml:2:1: `certificate` is a relative path"),
+            ("[export]\nname = \"a\\u0000b\"\n", "config.toml:2:1: `name` must have at most 4096 bytes and no NUL"),
+            ("[export]\nread_only = \"yes\"\n", "config.toml:2:13: invalid type: string \"yes\", expected a boolean"),
             ("[gate]\nreserve = \"20%\"\n", "config.toml:2:1: `reserve` (20%) must not exceed `free_floor` (10%)"),
             ("\u{feff}", "config.toml: begins with a byte order mark"),
         ] {

@@ -17,7 +17,7 @@ pub fn run(args: &Create) -> Result<ExitCode, Failure> {
     let is_new = fs::symlink_metadata(&path).is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound);
     let mut file = if is_new { File::default() } else { up::read(&path)? };
     let absolute = |path: &Option<_>| path.as_deref().map(up::absolute).transpose();
-    let named = Named { origin: absolute(&args.origin)?, cache: absolute(&args.cache)?, nbd: None };
+    let named = Named { origin: absolute(&args.origin)?, cache: absolute(&args.cache)?, ..Named::default() };
     file.override_with(named.clone());
     let volume = file.in_folder(&folder);
     up::make_folder(&folder)?;

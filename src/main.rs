@@ -5,6 +5,7 @@ mod check;
 mod config;
 mod create;
 mod drain;
+mod manager;
 mod progress;
 mod serve;
 mod sim;

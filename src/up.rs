@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 use tidegate_daemon::Failure;
 use tidegate_daemon::create::{CreateOptions, create};
-use tidegate_daemon::front::nbd::Address;
+use tidegate_daemon::front::nbd::{Address, Certificates};
 
 use crate::args::Up;
 use crate::config::{self, Config, File};
@@ -29,10 +29,14 @@ pub fn run(args: &Up) -> Result<ExitCode, Failure> {
     let named = named(args)?;
     file.override_with(named.clone());
     let volume = file.in_folder(&folder);
+    if let Some(address) = args.nbd.as_ref().filter(|address| address.needs_tls() && volume.tls.is_none()) {
+        return Err(Failure::new(crate::USAGE, format!("--nbd: {}", address.refusal())));
+    }
+    serve::check(&volume)?;
     if is_new {
         first_run(&folder, &path, &named, &volume)?;
     }
-    serve::serve(&volume, args.accept_loss)
+    serve::serve(&volume, &args.running)
 }
 
 /// Makes what is missing. What the operator named must be there: a typing error must not become a file of 8 GiB.
@@ -88,6 +92,9 @@ pub struct Named {
     pub origin: Option<PathBuf>,
     pub cache: Option<PathBuf>,
     pub nbd: Option<Address>,
+    pub name: Option<String>,
+    pub read_only: bool,
+    pub tls: Option<Certificates>,
 }
 
 fn named(args: &Up) -> Result<Named, Failure> {
@@ -96,7 +103,12 @@ fn named(args: &Up) -> Result<Named, Failure> {
         other => other.clone(),
     };
     let path = |path: &Option<PathBuf>| path.as_deref().map(absolute).transpose();
-    Ok(Named { origin: path(&args.origin)?, cache: path(&args.cache)?, nbd })
+    let tls = match (path(&args.tls_cert)?, path(&args.tls_key)?) {
+        (Some(certificate), Some(key)) => Some(Certificates { certificate, key, client_ca: path(&args.tls_client_ca)? }),
+        _ => None,
+    };
+    let (origin, cache) = (path(&args.origin)?, path(&args.cache)?);
+    Ok(Named { origin, cache, nbd, name: args.name.clone(), read_only: args.read_only, tls })
 }
 
 /// Makes the folder of a volume, its owner's alone. Answers whether it was not there.
@@ -114,7 +126,7 @@ pub fn make_folder(folder: &Path) -> Result<bool, Failure> {
 
 /// Writes the first configuration of a folder: whole or not at all.
 pub fn write_config(path: &Path, named: &Named) -> Result<(), Failure> {
-    let text = config::first_file(named.origin.as_deref(), named.cache.as_deref(), named.nbd.as_ref());
+    let text = config::first_file(named);
     let draft = path.with_extension("toml.new");
     let written = fs::File::options().write(true).create(true).truncate(true).mode(0o600).open(&draft).and_then(|mut file| {
         file.write_all(text.as_bytes())?;

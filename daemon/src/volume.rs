@@ -43,8 +43,18 @@ pub struct Options {
     pub state: PathBuf,
     /// Another cache than last time is taken, and what only that one held is lost.
     pub accept_loss: bool,
+    /// Sockets handed over by a service manager; if there are any, they stand in for `nbd`.
+    pub handed_over: u32,
+    /// One client on standard input; the volume stops when it has gone.
+    pub stdio: bool,
+    /// What TCP clients must use.
+    pub tls: Option<nbd::Certificates>,
     /// The export's name; clients that name none get it too.
     pub name: String,
+    /// Text for people.
+    pub description: String,
+    /// Clients may not change anything. What is dirty goes home all the same.
+    pub read_only: bool,
     pub knobs: Knobs,
 }
 
@@ -150,7 +160,7 @@ const SIGNALS: u32 = 2;
 ///
 /// # Errors
 /// One line for the operator and the exit code. Nothing was written to what is not a cache of ours.
-pub fn serve(options: &Options, on_ready: impl FnOnce(&Ready)) -> Result<Ended, Failure> {
+pub fn serve(options: &Options, on_ready: impl FnOnce(&Ready) -> Result<(), Failure>) -> Result<Ended, Failure> {
     let signals = Signals::take().map_err(|error| Failure::new(Failure::SYSTEM, format!("signals cannot be received: {error}")))?;
     let Attached { cache, origin, superblock, mut notes } = attach(&options.cache, &options.origin)?;
     notes.extend(state::compare(&options.state, &superblock, options.accept_loss)?);
@@ -159,7 +169,12 @@ pub fn serve(options: &Options, on_ready: impl FnOnce(&Ready)) -> Result<Ended, 
     let block_bytes = superblock.geometry.block_atoms * ATOM_BYTES as u32;
     let mut front = nbd::Options::new(bytes, block_bytes);
     front.addresses.clone_from(&options.nbd);
+    front.handed_over = options.handed_over;
+    front.stdio = options.stdio;
+    front.tls.clone_from(&options.tls);
     front.export.name.clone_from(&options.name);
+    front.export.description.clone_from(&options.description);
+    front.export.read_only = options.read_only;
     let socket = |message| Failure::new(Failure::NOT_CREATED, message);
     let front = Front::new(front).map_err(socket)?;
     let control = ControlPort::bind(&options.control).map_err(socket)?;
@@ -171,6 +186,7 @@ pub fn serve(options: &Options, on_ready: impl FnOnce(&Ready)) -> Result<Ended, 
         signals,
         clock: Clock::start(),
         state: State::Starting,
+        one_client: options.stdio,
         landed: VecDeque::new(),
         cache: options.cache.display().to_string(),
         host: Host { path: options.state.clone(), superblock },
@@ -180,7 +196,7 @@ pub fn serve(options: &Options, on_ready: impl FnOnce(&Ready)) -> Result<Ended, 
     };
     volume.run(|volume, now| {
         let snapshot = volume.engine.inspect(now);
-        on_ready(&Ready { uris: volume.world.front.uris(), bytes, notes, snapshot });
+        on_ready(&Ready { uris: volume.world.front.uris(), bytes, notes, snapshot })
     })
 }
 
@@ -238,6 +254,8 @@ struct Volume {
     signals: Signals,
     clock: Clock,
     state: State,
+    /// It ends with its only client.
+    one_client: bool,
     /// Operations that have ended and that the engine has not heard of yet, in their order.
     landed: VecDeque<Done<Run>>,
     /// The cache's path, for messages.
@@ -250,7 +268,7 @@ struct Volume {
 }
 
 impl Volume {
-    fn run(mut self, on_ready: impl FnOnce(&mut Volume, Instant)) -> Result<Ended, Failure> {
+    fn run(mut self, on_ready: impl FnOnce(&mut Volume, Instant) -> Result<(), Failure>) -> Result<Ended, Failure> {
         let mut on_ready = Some(on_ready);
         self.world.ring.watch(WatchKey { port: SIGNALS, token: 0 }, self.signals.fd(), true, false);
         loop {
@@ -265,7 +283,10 @@ impl Volume {
                     {
                         self.tell_host(now, false)?;
                         self.state = State::Serving;
-                        on_ready(&mut self, now);
+                        on_ready(&mut self, now)?;
+                    }
+                    if self.one_client && self.state == State::Serving && self.world.front.connections() == 0 {
+                        self.stop();
                     }
                 }
                 Phase::Refused => return Err(self.refused()),
@@ -397,15 +418,17 @@ impl Volume {
         }
     }
 
+    fn stop(&mut self) {
+        self.state = State::Stopping;
+        self.world.front.stop_listening();
+        self.events.push(Event::Control(Control::Stop));
+    }
+
     /// The first signal stops in order; of a second one, its number.
     fn signal(&mut self) -> Option<i32> {
-        for signal in self.signals.by_ref() {
+        while let Some(signal) = self.signals.next() {
             match self.state {
-                State::Starting | State::Serving => {
-                    self.state = State::Stopping;
-                    self.world.front.stop_listening();
-                    self.events.push(Event::Control(Control::Stop));
-                }
+                State::Starting | State::Serving => self.stop(),
                 State::Stopping | State::Lingering(_) => return Some(signal),
             }
         }

@@ -45,12 +45,13 @@ fn nbdinfo_sees_the_export_as_it_is() {
         "\"can_multi_conn\": true",
         "\"can_trim\": true",
         "\"can_zero\": true",
-        "\"can_cache\": false",
-        "\"can_fast_zero\": false",
+        "\"can_cache\": true",
+        "\"can_fast_zero\": true",
         "\"block_size_minimum\": 512",
         "\"block_size_preferred\": 4096",
         "\"block_size_maximum\": 33554432",
         "base:allocation",
+        "tidegate:tier",
     ] {
         assert!(json.contains(part), "{part} in {json}");
     }
@@ -121,8 +122,7 @@ fn qemu_io_patterns_hold() {
     ];
     let arguments: Vec<&str> =
         ["-f", "raw"].into_iter().chain(commands.iter().flat_map(|command| ["-c", command])).chain([&*uri]).collect();
-    let out = world.succeed(QEMU, "qemu-io", &arguments);
-    assert!(!out.contains("Pattern verification failed") && !out.contains("rror"), "{out}");
+    world.qemu_io(&arguments);
     assert!(world.memory.fuas >= 1 && world.memory.flushes >= 1);
 }
 
@@ -157,9 +157,10 @@ fn libnbd_gets_the_errors_of_the_document() {
          refused(errno.ENOSPC, h.pwrite, b'x' * 512, size)\n\
          refused(errno.ENOSPC, h.zero, 1024, size - 512)\n\
          refused(errno.EINVAL, h.pwrite, b'x' * 100, 0)\n\
-         refused(errno.EINVAL, h.cache, 512, 0)\n\
+         refused(errno.EINVAL, h.cache, 512, size)\n\
+         refused(errno.EINVAL, h.cache, 512, 0, nbd.CMD_FLAG_NO_HOLE)\n\
          refused(errno.EINVAL, h.pwrite, b'x' * 512, 0, nbd.CMD_FLAG_DF)\n\
-         refused(errno.EINVAL, h.zero, 512, 0, nbd.CMD_FLAG_FAST_ZERO)\n\
+         refused(errno.EINVAL, h.trim, 512, 0, nbd.CMD_FLAG_FAST_ZERO)\n\
          refused(errno.EINVAL, h.block_status, 512, 0, lambda *a: 0)\n\
          refused(errno.EIO, h.pread, 4096, 1024 * 512)\n\
          refused(errno.EIO, h.pwrite, b'x' * 512, 1024 * 512)\n\
@@ -259,4 +260,101 @@ fn trim_and_zeroes_longer_than_any_payload_are_one_request() {
          h.shutdown()\n",
     );
     assert_eq!(world.memory.fuas, 1);
+}
+
+#[test]
+fn x6_fast_zeroes_are_refused_where_they_are_slow_and_others_never() {
+    let mut world = World::new(MIB);
+    let program = "h = connect()\n\
+         assert h.can_fast_zero() and h.can_cache() and h.can_df()\n\
+         h.pwrite(b'x' * 65536, 0)\n";
+    world.memory.slow = true;
+    python(
+        &mut world,
+        &format!(
+            "import errno\n{program}\
+             refused(errno.ENOTSUP, h.zero, 4096, 0, nbd.CMD_FLAG_FAST_ZERO)\n\
+             assert h.pread(4096, 0) == b'x' * 4096\n\
+             h.zero(4096, 0)\n\
+             assert h.pread(8192, 0) == bytes(4096) + b'x' * 4096\n"
+        ),
+    );
+    world.memory.slow = false;
+    python(
+        &mut world,
+        &format!(
+            "{program}\
+             h.zero(4096, 0, nbd.CMD_FLAG_FAST_ZERO | nbd.CMD_FLAG_NO_HOLE)\n\
+             h.trim(8192, 0)\n\
+             h.zero(8192, 0)\n\
+             assert h.pread(8192, 0) == bytes(8192), 'zeroes are zeroes, trimmed or not'\n"
+        ),
+    );
+}
+
+#[test]
+fn libnbd_prefetches_and_sees_the_tiers() {
+    let mut world = World::new(64 * MIB);
+    python(
+        &mut world,
+        "h = nbd.NBD()\n\
+         h.add_meta_context('base:allocation')\n\
+         h.add_meta_context('tidegate:tier')\n\
+         connect(h)\n\
+         h.pwrite(b'x' * 4096, 4096)\n\
+         h.cache(48 << 20, 1 << 20)\n\
+         got = {}\n\
+         see = lambda context, offset, entries, error: got.update({context: list(entries)})\n\
+         h.block_status(2 << 20, 0, see)\n\
+         assert got['tidegate:tier'] == [4096, 0, 4096, 3, (1 << 20) - 8192, 0, 1 << 20, 1], got\n\
+         assert got['base:allocation'] == [4096, 3, 4096, 0, (2 << 20) - 8192, 3], got\n\
+         h.shutdown()\n",
+    );
+    let pieces: Vec<(u64, u64)> = world.memory.cached.iter().map(|span| (span.offset(), span.bytes())).collect();
+    assert_eq!(pieces, (0..12).map(|piece| (MIB + 4 * MIB * piece, 4 * MIB)).collect::<Vec<_>>(), "in pieces, not all at once");
+    let uri = world.uri();
+    let map = world.succeed(LIBNBD, "nbdinfo", &["--map=tidegate:tier", &uri]);
+    let rows: Vec<Vec<&str>> = map.lines().map(|line| line.split_whitespace().collect()).collect();
+    let expect =
+        [["0", "4096", "0"], ["4096", "4096", "3"], ["8192", "1040384", "0"], ["1048576", "50331648", "1"], ["51380224", "15728640", "0"]];
+    assert_eq!(rows.iter().map(|row| &row[..3]).collect::<Vec<_>>(), expect.each_ref().map(|row| &row[..]), "{map}");
+}
+
+#[test]
+fn x9_libnbd_that_did_not_ask_for_block_sizes_is_served_to_the_byte() {
+    let mut world = World::new(MIB);
+    python(
+        &mut world,
+        "import random\n\
+         h = nbd.NBD()\n\
+         h.set_request_block_size(False)\n\
+         connect(h)\n\
+         draw = random.Random(7)\n\
+         naive = bytearray(16384)\n\
+         for round in range(400):\n\
+         \x20   at = draw.randrange(16000)\n\
+         \x20   length = draw.randrange(1, min(3000, 16384 - at))\n\
+         \x20   what = draw.randrange(3)\n\
+         \x20   if what == 0:\n\
+         \x20       data = draw.randbytes(length)\n\
+         \x20       h.pwrite(data, at)\n\
+         \x20       naive[at:at + length] = data\n\
+         \x20   elif what == 1:\n\
+         \x20       h.zero(length, at)\n\
+         \x20       naive[at:at + length] = bytes(length)\n\
+         \x20   else:\n\
+         \x20       assert h.pread(length, at) == naive[at:at + length]\n\
+         assert h.pread(16384, 0) == naive\n\
+         h.shutdown()\n",
+    );
+}
+
+#[test]
+fn qemu_negotiates_extended_headers_and_its_writes_arrive() {
+    let mut world = World::new(16 * MIB);
+    let uri = world.uri();
+    let output = world.run(QEMU, "qemu-io", &["-T", "nbd_*", "-f", "raw", "-c", "write -P 5 64k 1M", "-c", "read -P 5 64k 1M", &uri]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success() && said.contains("extended headers"), "{said}");
+    assert!(world.memory.bytes[65536..][..1 << 20].iter().all(|byte| *byte == 5));
 }

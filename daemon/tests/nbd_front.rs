@@ -17,7 +17,7 @@ fn reads(count: u64, length: u32) -> Vec<u8> {
 }
 
 #[test]
-fn a_batch_arrives_in_one_turn_and_its_replies_leave_together() {
+fn x14_a_batch_arrives_in_one_turn_and_its_replies_leave_together_in_any_order() {
     let mut world = World::new(MIB);
     let mut raw = Raw::ready(&mut world);
     world.memory.bytes[..4096].fill(7);
@@ -206,6 +206,133 @@ fn a_flood_of_options_is_answered_at_64_a_second() {
     assert_eq!(raw.now().len(), 64 * reply);
     world.pass(30);
     assert_eq!(world.front.connections(), 0);
+}
+
+/// `bytes` at `offset`, one job; its reply is awaited.
+fn write_bytes(world: &mut World, raw: &mut Raw, offset: u64, bytes: &[u8]) {
+    raw.send(world, &write(offset, offset, bytes));
+    assert_eq!(raw.receive(world, 16), simple(0, offset));
+}
+
+#[test]
+fn x9_neighbours_in_one_atom_never_undo_each_other() {
+    let mut world = World::new(MIB);
+    let (mut one, mut other) = (Raw::ready(&mut world), Raw::ready(&mut world));
+    // Both read the atom before either writes it, if nothing keeps them apart.
+    for round in 0..100u8 {
+        one.send(&mut world, &write(1, 100, &[round; 50]));
+        other.send(&mut world, &[write(2, 150, &[round ^ 0xff; 50]), write(3, 0, &[round; 100])].concat());
+        assert_eq!(one.receive(&mut world, 16), simple(0, 1));
+        other.receive(&mut world, 32);
+        let expect = [[round; 100].as_slice(), &[round; 50], &[round ^ 0xff; 50]].concat();
+        assert_eq!(world.memory.bytes[..200], expect, "round {round}");
+    }
+}
+
+#[test]
+fn x9_a_part_of_an_atom_waits_for_the_whole_one_that_is_under_way_and_later_ones_wait_for_it() {
+    let mut world = World::new(MIB);
+    let (mut aligned, mut bytes) = (Raw::ready(&mut world), Raw::ready(&mut world));
+    world.hold = true;
+    aligned.send(&mut world, &write(1, 0, &[1; 4096]));
+    world.settle();
+    bytes.send(&mut world, &write(2, 10, &[2; 10]));
+    world.settle();
+    assert_eq!(world.held.len(), 1, "the older write is not done");
+    aligned.send(&mut world, &[write(3, 8192, &[3; 512]), write(4, 0, &[4; 512])].concat());
+    world.settle();
+    assert_eq!(world.held.len(), 2, "another place is free, the same one is not");
+    world.hold = false;
+    bytes.receive(&mut world, 16);
+    aligned.receive(&mut world, 48);
+    assert_eq!(world.memory.bytes[..4096], [vec![4; 512], vec![1; 3584]].concat());
+}
+
+#[test]
+fn x9_large_and_odd_writes_zeroes_and_reads_are_exact() {
+    let mut world = World::new(8 * MIB);
+    let mut raw = Raw::ready(&mut world);
+    let mut naive = vec![0u8; 8 << 20];
+    for (number, (offset, length)) in
+        [(1u64, 3 << 20), (700_001, 65_536), (513, 65_535), (4095, 2), (511, 1), (8_388_000, 608)].into_iter().enumerate()
+    {
+        let data: Vec<u8> = (0..length).map(|at: usize| (at * 7 + number) as u8).collect();
+        write_bytes(&mut world, &mut raw, offset, &data);
+        naive[offset as usize..][..length].copy_from_slice(&data);
+    }
+    for (offset, length) in [(1000u64, 5000u32), (300, 100), (511, 2)] {
+        raw.send(&mut world, &request(6, 9, offset, length));
+        assert_eq!(raw.receive(&mut world, 16), simple(0, 9));
+        naive[offset as usize..][..length as usize].fill(0);
+    }
+    assert!(world.memory.bytes == naive);
+    for (offset, length) in [(0u64, 1u32), (700_000, 70_001), (8_388_607, 1), (3, 4 << 20)] {
+        raw.send(&mut world, &request(READ, 9, offset, length));
+        assert!(raw.receive(&mut world, 16 + length as usize)[16..] == naive[offset as usize..][..length as usize]);
+    }
+    assert!(world.front.is_idle());
+}
+
+#[test]
+fn a_client_that_vanishes_in_the_middle_of_a_job_holds_nobody_up() {
+    let mut world = World::new(MIB);
+    let mut gone = Raw::ready(&mut world);
+    let mut stays = Raw::ready(&mut world);
+    gone.send(&mut world, &request(FLUSH, 0, 0, 0));
+    world.settle();
+    world.hold = true;
+    gone.send(&mut world, &write(1, 10, &[1; 10]));
+    world.settle();
+    assert_eq!(world.held.len(), 1, "the read of its atom");
+    drop(gone);
+    world.settle();
+    assert_eq!(world.front.connections(), 1);
+    stays.send(&mut world, &write(2, 20, &[2; 10]));
+    world.settle();
+    assert_eq!(world.held.len(), 1, "what is still in the engine is waited for");
+    world.hold = false;
+    assert_eq!(stays.receive(&mut world, 16), simple(0, 2));
+    assert_eq!(world.memory.bytes[..40], [vec![0; 20], vec![2; 10], vec![0; 10]].concat(), "the write of who has gone was not begun");
+}
+
+#[test]
+fn a_flood_of_jobs_waits_its_turn_and_keeps_nobody_from_plain_requests() {
+    let mut world = World::new(MIB);
+    let mut floods: Vec<Raw> = (0..4).map(|_| Raw::ready(&mut world)).collect();
+    let mut good = Raw::ready(&mut world);
+    world.hold = true;
+    for flood in &mut floods {
+        flood.send(&mut world, &(0..128).flat_map(|cookie| request(5, cookie, 0, 4096)).collect::<Vec<u8>>());
+    }
+    world.settle();
+    assert_eq!(world.held.len(), 256, "so many at once");
+    world.hold = false;
+    good.send(&mut world, &write(1, 0, &[1; 512]));
+    assert_eq!(good.receive(&mut world, 16), simple(0, 1));
+    for flood in &mut floods {
+        assert!(flood.receive(&mut world, 128 * 16).chunks(16).all(|reply| reply[4..8] == [0; 4]));
+    }
+}
+
+#[test]
+fn a_job_that_fails_is_one_error_and_frees_its_place() {
+    let mut world = World::new(MIB);
+    let mut raw = Raw::ready(&mut world);
+    world.memory.broken = Some(tidegate_engine::block::Span::new(0, 1));
+    raw.send(&mut world, &write(1, 10, &[1; 10]));
+    assert_eq!(raw.receive(&mut world, 16), simple(5, 1));
+    world.memory.broken = None;
+    write_bytes(&mut world, &mut raw, 10, &[1; 10]);
+}
+
+#[test]
+fn jobs_and_a_client_that_says_goodbye_end_in_order() {
+    let mut world = World::new(MIB);
+    let mut raw = Raw::ready(&mut world);
+    raw.send(&mut world, &[write(1, 10, &[1; 10]), request(5, 2, 0, 1 << 20), request(DISC, 3, 0, 0)].concat());
+    let replies = raw.receive(&mut world, 32);
+    world.settle();
+    assert!(raw.is_closed() && replies.chunks(16).all(|reply| reply[4..8] == [0; 4]));
 }
 
 #[test]

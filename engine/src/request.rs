@@ -17,6 +17,8 @@ pub struct Request<P> {
 #[derive(Clone, Debug)]
 pub enum Command<P> {
     Read,
+    /// What of the span only the origin has is read and kept (the rules of fills apply). The reply comes when it has been read.
+    Cache,
     /// `data` holds exactly the span. `fua`: durable before the reply.
     Write {
         data: P,
@@ -26,15 +28,19 @@ pub enum Command<P> {
     Trim {
         fua: bool,
     },
-    /// Reads as zeros from now on. `no_hole`: space stays allocated on the origin.
+    /// Reads as zeros from now on. `no_hole`: space stays allocated on the origin. `fast`: rather fails ([`RequestError::NotFast`])
+    /// than that it waits for room or writes the zeros as data.
     Zero {
         no_hole: bool,
         fua: bool,
+        fast: bool,
     },
     /// Everything replied to before this arrived is durable before its reply.
     Flush,
-    /// What is allocated (NBD `base:allocation`).
-    Status,
+    /// What is allocated (NBD `base:allocation`), and, if asked, in which tier everything is.
+    Status {
+        tiers: bool,
+    },
 }
 
 /// The answer to one request.
@@ -49,8 +55,11 @@ pub enum Outcome<P> {
     Done,
     /// In order, together exactly the span of the read.
     Data(Vec<P>),
-    /// In order, together exactly the span of the status request.
-    Status(Vec<Extent>),
+    /// In order, each list together exactly the span of the status request. `tiers` is empty unless it was asked for.
+    Status {
+        allocation: Vec<Extent>,
+        tiers: Vec<Stretch>,
+    },
 }
 
 /// A run of atoms of one allocation status, in the sense of NBD `base:allocation`.
@@ -61,12 +70,33 @@ pub struct Extent {
     pub zero: bool,
 }
 
+/// A run of atoms in one tier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stretch {
+    pub atoms: u64,
+    pub tier: Tier,
+}
+
+/// Where the newest contents are: what a read would be served from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tier {
+    Origin,
+    /// On the SSD, and the origin holds the same.
+    Clean,
+    /// On the SSD, and newer than what the origin holds: data, or the knowledge that it is zeros.
+    Dirty,
+    /// In memory, until a flush covers it.
+    Memory,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestError {
     /// A device failed, and what it held cannot be had elsewhere.
     Io,
     /// No room for this write, now or later.
     NoSpace,
+    /// It was to be fast or not at all.
+    NotFast,
     /// The daemon is stopping.
     Shutdown,
 }

@@ -309,6 +309,6 @@ fn is_map_whole(cache: &Contents, superblock: &Superblock, map: MapRef) -> bool 
 pub fn data(result: &Outcome<Stamps>) -> Vec<u64> {
     match result {
         Outcome::Data(parts) => crate::world::stamps_of(parts),
-        Outcome::Done | Outcome::Status(_) => Vec::new(),
+        Outcome::Done | Outcome::Status { .. } => Vec::new(),
     }
 }

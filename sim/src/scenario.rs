@@ -22,7 +22,7 @@ use tidegate_engine::block::Span;
 use tidegate_engine::cache::format::{FormatId, Geometry};
 use tidegate_engine::op::{DeviceId, Limits, Zone};
 use tidegate_engine::probe::{Damage, Phase, Snapshot};
-use tidegate_engine::request::{Command, Outcome, RequestError, RequestId};
+use tidegate_engine::request::{Command, Outcome, RequestError, RequestId, Tier};
 use tidegate_engine::time::Duration;
 use tidegate_engine::{Config, Control};
 
@@ -150,14 +150,28 @@ impl Scenario {
         self.simulation.scene.answers.iter().any(|reply| reply.id == id)
     }
 
-    /// Waits for the answer; it must come.
+    /// Waits for the answer; it must come. What it reads as.
     pub fn wait(&mut self, id: RequestId) -> Answer {
+        match self.outcome(id)? {
+            Outcome::Done | Outcome::Status { .. } => Ok(Vec::new()),
+            Outcome::Data(parts) => Ok(stamps_of(&parts)),
+        }
+    }
+
+    /// Waits for the answer; it must come.
+    pub fn outcome(&mut self, id: RequestId) -> Result<Outcome<Stamps>, RequestError> {
         self.until("answer", |simulation| simulation.scene.answers.iter().any(|reply| reply.id == id));
         let answers = &mut self.simulation.scene.answers;
         let place = answers.iter().position(|reply| reply.id == id).expect("waited for it");
-        match answers.swap_remove(place).result? {
-            Outcome::Done | Outcome::Status(_) => Ok(Vec::new()),
-            Outcome::Data(parts) => Ok(stamps_of(&parts)),
+        answers.swap_remove(place).result
+    }
+
+    /// In which tiers a span is: atoms and tier, in order.
+    pub fn tiers(&mut self, span: Span) -> Vec<(u64, Tier)> {
+        let id = self.send(span, Command::Status { tiers: true });
+        match self.outcome(id) {
+            Ok(Outcome::Status { tiers, .. }) => tiers.iter().map(|stretch| (stretch.atoms, stretch.tier)).collect(),
+            other => panic!("a status was answered with {other:?}"),
         }
     }
 
@@ -201,7 +215,7 @@ impl Scenario {
     }
 
     pub fn zero(&mut self, span: Span) {
-        let id = self.send(span, Command::Zero { no_hole: true, fua: false });
+        let id = self.send(span, Command::Zero { no_hole: true, fua: false, fast: false });
         self.wait(id).expect("zeroes");
     }
 

@@ -90,7 +90,7 @@ impl Trace {
                 let hash = parts.iter().fold(1, |hash, part| mix(hash ^ part.digest()));
                 (hash, if self.lines.is_some() { summary(parts) } else { String::new() })
             }
-            Ok(Outcome::Status(extents)) => (extents.len() as u64, format!("{} extents", extents.len())),
+            Ok(Outcome::Status { allocation, .. }) => (allocation.len() as u64, format!("{} extents", allocation.len())),
             Err(error) => (3, format!("{error:?}")),
         };
         self.add(&[30, reply.id.0, word]);
@@ -101,11 +101,15 @@ impl Trace {
 fn name(command: &Command<Stamps>) -> String {
     match command {
         Command::Read => "read".to_string(),
+        Command::Cache => "cache".to_string(),
         Command::Write { data, fua } => format!("write{} {}", fua_word(*fua), summary(std::slice::from_ref(data))),
         Command::Trim { fua } => format!("trim{}", fua_word(*fua)),
-        Command::Zero { fua, no_hole } => format!("zero{}{}", fua_word(*fua), if *no_hole { " (no hole)" } else { "" }),
+        Command::Zero { fua, no_hole, fast } => {
+            let words = [(*no_hole, " (no hole)"), (*fast, " (fast)")].into_iter().filter(|(set, _)| *set).map(|(_, word)| word);
+            format!("zero{}{}", fua_word(*fua), words.collect::<String>())
+        }
         Command::Flush => "FLUSH".to_string(),
-        Command::Status => "status".to_string(),
+        Command::Status { .. } => "status".to_string(),
     }
 }
 

@@ -32,8 +32,13 @@ impl Daemon {
 
     /// Starts the program with `arguments` and waits for its `ready:` line.
     pub fn start(dir: &Path, arguments: &[&str]) -> Daemon {
+        Daemon::start_by(env!("CARGO_BIN_EXE_tidegate"), dir, arguments)
+    }
+
+    /// The same through another program that becomes ours.
+    pub fn start_by(program: &str, dir: &Path, arguments: &[&str]) -> Daemon {
         let stderr = tempfile::tempfile().unwrap();
-        let mut child = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+        let mut child = Command::new(program)
             .args(arguments)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

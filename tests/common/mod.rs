@@ -4,6 +4,8 @@ pub mod chance;
 pub mod daemon;
 pub mod mount;
 pub mod nbd;
+#[path = "../../daemon/tests/nbd_world/pki.rs"]
+pub mod pki;
 pub mod tool;
 
 use std::path::Path;

@@ -373,3 +373,13 @@ fn an_operation_in_flight_for_long_is_reported_once() {
     assert!(matches!(happenings[..], [Happening::Late(OpId(5))]));
     assert_eq!(finish(&mut ring, 1)[0].id, OpId(5));
 }
+
+#[test]
+fn x16_quotas_and_file_size_limits_are_a_lack_of_space_for_clients() {
+    use super::disk::device_error;
+    use tidegate_engine::op::DeviceError;
+    for errno in [libc::ENOSPC, libc::EDQUOT, libc::EFBIG] {
+        assert_eq!(device_error(errno), DeviceError::NoSpace);
+    }
+    assert_eq!(device_error(libc::EIO), DeviceError::Medium);
+}

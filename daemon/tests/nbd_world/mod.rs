@@ -2,6 +2,9 @@
 //! Outside programs run as processes while the test serves them. Time stands still unless a test moves it.
 #![allow(dead_code)] // each test file uses its part
 
+pub mod pki;
+pub mod secure;
+
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::{AsRawFd, RawFd};
@@ -10,11 +13,11 @@ use std::path::PathBuf;
 use std::process::{Command as Process, Output};
 
 use tidegate_daemon::back::run::{Run, RunMut};
-use tidegate_daemon::front::nbd::{Address, Front, Options};
+use tidegate_daemon::front::nbd::{Address, Certificates, Front, Options};
 use tidegate_daemon::port::{Interest, Port};
 use tidegate_engine::Event;
 use tidegate_engine::block::{ATOM_BYTES, Span};
-use tidegate_engine::request::{Command, Extent, Outcome, Reply, Request, RequestError, Room};
+use tidegate_engine::request::{Command, Extent, Outcome, Reply, Request, RequestError, Room, Stretch, Tier};
 use tidegate_engine::time::{Duration, Instant};
 
 pub const BLOCK: u64 = 4096;
@@ -48,6 +51,10 @@ pub struct Memory {
     pub broken: Option<Span>,
     pub flushes: usize,
     pub fuas: usize,
+    /// What was asked to be cached.
+    pub cached: Vec<Span>,
+    /// Nothing can be zeroed fast.
+    pub slow: bool,
 }
 
 impl World {
@@ -57,7 +64,25 @@ impl World {
     }
 
     pub fn with(bytes: u64, change: impl FnOnce(&mut Options)) -> World {
+        World::inside(tempfile::tempdir().expect("a directory"), bytes, change)
+    }
+
+    /// With certificates in the folder `pki`: a Unix socket, and TCP with TLS. `mutual`: clients need a certificate too.
+    pub fn with_tls(bytes: u64, mutual: bool) -> World {
         let dir = tempfile::tempdir().expect("a directory");
+        let pki = dir.path().join("pki");
+        pki::write(&pki);
+        World::inside(dir, bytes, |options| {
+            options.addresses.push("127.0.0.1:0".parse().expect("an address"));
+            options.tls = Some(Certificates {
+                certificate: pki.join("server-cert.pem"),
+                key: pki.join("server-key.pem"),
+                client_ca: mutual.then(|| pki.join("ca-cert.pem")),
+            });
+        })
+    }
+
+    fn inside(dir: tempfile::TempDir, bytes: u64, change: impl FnOnce(&mut Options)) -> World {
         let mut options = Options::new(bytes, BLOCK as u32);
         options.addresses.push(Address::Unix(dir.path().join("nbd.sock")));
         change(&mut options);
@@ -67,6 +92,8 @@ impl World {
             broken: None,
             flushes: 0,
             fuas: 0,
+            cached: Vec::new(),
+            slow: false,
         };
         World {
             front: Front::new(options).expect("the front listens"),
@@ -206,6 +233,13 @@ impl World {
         output.unwrap_or_else(|error| panic!("{program}: {error}; install the package {package}"))
     }
 
+    /// As `succeed`, for qemu-io: it counts what fails as output, not always as failure, and says so on standard error.
+    pub fn qemu_io(&mut self, arguments: &[&str]) {
+        let output = self.run("qemu-utils", "qemu-io", arguments);
+        let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success() && !said.contains("ailed") && !said.contains("rror"), "{arguments:?}: {}\n{said}", output.status);
+    }
+
     /// As `run`; the program must succeed. Returns what it printed.
     pub fn succeed(&mut self, package: &str, program: &str, arguments: &[&str]) -> String {
         let output = self.run(package, program, arguments);
@@ -217,8 +251,8 @@ impl World {
 
 fn cost(request: &Request<Run>) -> u64 {
     match request.command {
-        Command::Read | Command::Write { .. } => request.span.bytes(),
-        Command::Trim { .. } | Command::Zero { .. } | Command::Flush | Command::Status => 0,
+        Command::Read | Command::Cache | Command::Write { .. } => request.span.bytes(),
+        Command::Trim { .. } | Command::Zero { .. } | Command::Flush | Command::Status { .. } => 0,
     }
 }
 
@@ -230,7 +264,12 @@ impl Memory {
         }
         match command {
             Command::Read => return Ok(Outcome::Data(self.read(bytes))),
-            Command::Status => return Ok(Outcome::Status(self.status(span))),
+            Command::Status { tiers } => {
+                let tiers = if tiers { self.tiers(span) } else { vec![] };
+                return Ok(Outcome::Status { allocation: self.status(span), tiers });
+            }
+            Command::Cache => self.cached.push(span),
+            Command::Zero { fast: true, .. } if self.slow => return Err(RequestError::NotFast),
             Command::Flush => self.flushes += 1,
             Command::Write { data, fua } => {
                 self.bytes[bytes].copy_from_slice(data.as_slice());
@@ -257,6 +296,16 @@ impl Memory {
             run.freeze()
         };
         parts.into_iter().filter(|part| !part.is_empty()).map(run).collect()
+    }
+
+    /// What was written is in memory, and what was asked to be cached is clean.
+    fn tiers(&self, span: Span) -> Vec<Stretch> {
+        let tier = |atom: u64| match self.written[(atom * ATOM_BYTES / BLOCK) as usize] {
+            true => Tier::Memory,
+            false if self.cached.iter().any(|cached| cached.contains(Span::new(atom, 1))) => Tier::Clean,
+            false => Tier::Origin,
+        };
+        (span.start..span.end()).map(|atom| Stretch { atoms: 1, tier: tier(atom) }).collect()
     }
 
     fn status(&self, span: Span) -> Vec<Extent> {

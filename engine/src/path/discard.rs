@@ -43,7 +43,7 @@ impl<P: Payload> Engine<P> {
             Command::Zero { .. } if self.takes_slots(number) => return None,
             Command::Trim { .. } | Command::Zero { no_hole: false, .. } => RangeKind::Trim,
             Command::Zero { no_hole: true, .. } => RangeKind::Zero,
-            Command::Write { .. } | Command::Read | Command::Flush | Command::Status => return None,
+            Command::Write { .. } | Command::Read | Command::Cache | Command::Flush | Command::Status { .. } => return None,
         };
         let (block, blocks) = self.discarded_blocks(request.span);
         (blocks > 0).then_some((block, blocks, kind))

@@ -24,6 +24,7 @@ mod retry;
 mod seal;
 mod status;
 mod through;
+mod tier;
 mod write;
 
 use std::collections::VecDeque;
@@ -289,10 +290,11 @@ impl<P: Payload> Engine<P> {
         self.bytes_in_flight += payload_bytes(&request);
         match &request.command {
             Command::Read => self.counters.reads += 1,
+            Command::Cache => {}
             Command::Write { .. } => self.counters.writes += 1,
             Command::Trim { .. } | Command::Zero { .. } => self.counters.trims += 1,
             Command::Flush => self.counters.flushes += 1,
-            Command::Status => {}
+            Command::Status { .. } => {}
         }
         let waits = if self.phase == Phase::Recovering { WaitReason::Recovery } else { WaitReason::Turn };
         let active = Active { request, arrived: self.now, stage: Stage::Waiting, waits };
@@ -306,9 +308,10 @@ impl<P: Payload> Engine<P> {
     fn begin(&mut self, number: usize) {
         match self.requests.get(number).request.command {
             Command::Read => self.begin_read(number),
+            Command::Cache => self.begin_prefetch(number),
             Command::Write { .. } | Command::Trim { .. } | Command::Zero { .. } => self.intake.push_back(number),
             Command::Flush => self.begin_flush(number),
-            Command::Status => self.begin_status(number),
+            Command::Status { .. } => self.begin_status(number),
         }
     }
 
@@ -511,7 +514,7 @@ impl<P: Payload> Engine<P> {
             Command::Read => self.read_latency.record(latency),
             Command::Write { .. } => self.write_latency.record(latency),
             Command::Flush => self.flush_latency.record(latency),
-            Command::Trim { .. } | Command::Zero { .. } | Command::Status => {}
+            Command::Cache | Command::Trim { .. } | Command::Zero { .. } | Command::Status { .. } => {}
         }
         self.replies.push_back(Reply { id: active.request.id, result });
     }
@@ -607,8 +610,8 @@ impl<P: Payload> Engine<P> {
 
 fn payload_bytes<P: Payload>(request: &Request<P>) -> u64 {
     match request.command {
-        Command::Read | Command::Write { .. } => request.span.bytes(),
-        Command::Trim { .. } | Command::Zero { .. } | Command::Flush | Command::Status => 0,
+        Command::Read | Command::Cache | Command::Write { .. } => request.span.bytes(),
+        Command::Trim { .. } | Command::Zero { .. } | Command::Flush | Command::Status { .. } => 0,
     }
 }
 

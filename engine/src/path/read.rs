@@ -13,7 +13,7 @@ use crate::op::{Action, Answer, Class, DeviceError, DeviceId, OpId, Zone};
 use crate::payload::Payload;
 use crate::probe::WaitReason;
 use crate::queue::Queue;
-use crate::request::{Outcome, RequestError};
+use crate::request::{Command, Outcome, RequestError};
 
 use super::origin::FirstFlush;
 use super::{Active, Ended, Engine, Owner, Stage, joined};
@@ -64,6 +64,17 @@ impl<P: Payload> Engine<P> {
         let parts = self.look_up(span, true);
         self.requests.get_mut(number).waits = WaitReason::Read;
         let active = self.requests.get_mut(number);
+        active.stage = Stage::Reading(Reading { parts: Vec::new(), left: 0, failed: false });
+        self.add_parts(number, parts);
+        self.finish_read(number);
+    }
+
+    /// As a read of what only the origin has; the reply says no more than that it was read.
+    pub(super) fn begin_prefetch(&mut self, number: usize) {
+        let mut parts = self.look_up(self.requests.get(number).request.span, false);
+        parts.retain(|part| matches!(part.source, Source::Origin { .. }));
+        let active = self.requests.get_mut(number);
+        active.waits = WaitReason::Read;
         active.stage = Stage::Reading(Reading { parts: Vec::new(), left: 0, failed: false });
         self.add_parts(number, parts);
         self.finish_read(number);
@@ -454,7 +465,8 @@ impl<P: Payload> Engine<P> {
                 Source::Slots { .. } | Source::Origin { .. } | Source::Lost | Source::Replaced => unreachable!("every part is ready"),
             }
         }
-        self.answer(number, Ok(Outcome::Data(data)));
+        let is_prefetch = matches!(self.requests.get(number).request.command, Command::Cache);
+        self.answer(number, Ok(if is_prefetch { Outcome::Done } else { Outcome::Data(data) }));
         self.fill(number, fetched);
     }
 }

@@ -1,10 +1,11 @@
 //! Status: what is allocated, for NBD `base:allocation`. Cached blocks are data, zeroed ranges are zeros, the rest the origin knows.
+//! In which tier it all is, `tier` answers.
 
 use crate::block::{Block, Span};
 use crate::op::{Action, Answer, Class, DeviceError, DeviceId, OpId, Zone};
 use crate::payload::Payload;
 use crate::probe::WaitReason;
-use crate::request::{Extent, Outcome, RequestError};
+use crate::request::{Command, Extent, Outcome, RequestError};
 
 use super::{Engine, Owner, Stage};
 
@@ -106,7 +107,11 @@ impl<P: Payload> Engine<P> {
                 None => clip(origin, start, span).for_each(&mut add),
             }
         }
-        self.answer(number, Ok(Outcome::Status(extents)));
+        let tiers = match active.request.command {
+            Command::Status { tiers: true } => self.tiers(active.request.span),
+            _ => Vec::new(),
+        };
+        self.answer(number, Ok(Outcome::Status { allocation: extents, tiers }));
     }
 }
 

@@ -154,6 +154,11 @@ impl<P: Payload> Engine<P> {
             return Placing::Blocked(WaitReason::Lock);
         }
         let lacks = if through { self.lacks_room_through(blocks) } else { self.lacks_room(number, &data, data_blocks) };
+        if self.is_too_slow(number, lacks) {
+            self.locks.retain(|lock| lock.request != number);
+            self.answer(number, Err(RequestError::NotFast));
+            return Placing::Placed;
+        }
         if let Some(reason) = lacks {
             return Placing::Blocked(reason);
         }
@@ -171,6 +176,12 @@ impl<P: Payload> Engine<P> {
         Placing::Placed
     }
 
+    /// Zeroes that were to be fast or not at all would wait for what only destaging brings, or be written as data.
+    fn is_too_slow(&self, number: usize, lacks: Option<WaitReason>) -> bool {
+        let is_fast = matches!(self.requests.get(number).request.command, Command::Zero { fast: true, .. });
+        is_fast && (matches!(lacks, Some(WaitReason::Set | WaitReason::RangeTable)) || self.takes_slots(number))
+    }
+
     /// The largest write that can ever find room: all sets but the open ones and those that keep things moving.
     fn blocks_max(&self) -> u64 {
         u64::from(self.config.geometry.sets.saturating_sub(4)) * u64::from(self.config.geometry.set_slots)
@@ -184,7 +195,7 @@ impl<P: Payload> Engine<P> {
             Command::Zero { .. } if self.takes_slots(number) => vec![request.span],
             Command::Zero { .. } => self.ragged_edges(request.span),
             Command::Trim { .. } => Vec::new(),
-            Command::Read | Command::Flush | Command::Status => unreachable!("not a write"),
+            Command::Read | Command::Cache | Command::Flush | Command::Status { .. } => unreachable!("not a write"),
         }
     }
 
@@ -447,7 +458,7 @@ impl<P: Payload> Engine<P> {
         let group = writing.group;
         let fua = match active.request.command {
             Command::Write { fua, .. } | Command::Trim { fua } | Command::Zero { fua, .. } => fua,
-            Command::Read | Command::Flush | Command::Status => unreachable!("not a write"),
+            Command::Read | Command::Cache | Command::Flush | Command::Status { .. } => unreachable!("not a write"),
         };
         if fua && group > self.journal.durable_group() {
             self.promise(number, group);

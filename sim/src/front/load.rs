@@ -239,12 +239,12 @@ impl Load {
             }
             3 => {
                 let (span, no_hole) = (self.span(), self.chance.one_in(2));
-                self.send(worker, span, Command::Zero { no_hole, fua }, None)
+                self.send(worker, span, Command::Zero { no_hole, fua, fast: false }, None)
             }
             4 => self.send(worker, Span::default(), Command::Flush, None),
             _ => {
                 let span = self.span();
-                self.send(worker, span, Command::Status, None)
+                self.send(worker, span, Command::Status { tiers: false }, None)
             }
         })
     }

@@ -32,6 +32,9 @@ use tidegate_engine::request::{Command, Outcome, Reply, Request, RequestError, R
 /// An atom is tidied whenever it has a multiple of so many versions.
 const TIDY: usize = 6;
 
+/// Zeroes that may be refused for not being fast.
+const FAST_ZERO: &str = "fast zero";
+
 /// A promise was broken: one line that says how.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Broken(pub String);
@@ -54,6 +57,7 @@ struct Version {
 #[derive(Clone, Debug)]
 enum Pending {
     Read { span: Span, arrived: Moment },
+    Cache { span: Span, arrived: Moment },
     Status { span: Span, arrived: Moment },
     Write { write: u32, fua: bool },
     Flush { arrived: Moment },
@@ -128,10 +132,11 @@ impl Oracle {
         let span = request.span;
         let pending = match &request.command {
             Command::Read => Pending::Read { span, arrived: now },
-            Command::Status => Pending::Status { span, arrived: now },
+            Command::Cache => Pending::Cache { span, arrived: now },
+            Command::Status { .. } => Pending::Status { span, arrived: now },
             Command::Flush => Pending::Flush { arrived: now },
             Command::Write { data, fua } => self.note_write(span, "write", *fua, |atom| data.stamp(atom - span.start)),
-            Command::Zero { fua, .. } => self.note_write(span, "zero", *fua, |_| 0),
+            Command::Zero { fua, fast, .. } => self.note_write(span, if *fast { FAST_ZERO } else { "zero" }, *fua, |_| 0),
             Command::Trim { fua } => self.note_write(self.whole_blocks(span), "trim", *fua, |_| 0),
         };
         assert!(self.pending.insert(request.id, pending).is_none(), "ids of requests in flight are unique");
@@ -167,7 +172,7 @@ impl Oracle {
         match (pending, &reply.result) {
             (Pending::Read { span, arrived }, Ok(Outcome::Data(parts))) => self.read_reply(span, arrived, parts),
             (Pending::Read { span, arrived }, Err(RequestError::Io)) => self.may_fail(span, arrived),
-            (Pending::Status { span, arrived }, Ok(Outcome::Status(extents))) => {
+            (Pending::Status { span, arrived }, Ok(Outcome::Status { allocation: extents, .. })) => {
                 let mut start = span.start;
                 for extent in extents {
                     let end = start + extent.atoms;
@@ -200,11 +205,16 @@ impl Oracle {
                 self.writes[write as usize].acknowledged = now;
                 self.each_version(write, |version| version.optional = true);
                 // A write to part of a block whose rest is lost may fail.
-                let span = self.writes[write as usize].span;
+                let Write { span, what, .. } = self.writes[write as usize];
+                if *error == RequestError::NotFast && what == FAST_ZERO {
+                    return Ok(());
+                }
                 if self.touches_hurt(span) { Ok(()) } else { self.may_refuse(*error) }
             }
             (Pending::Flush { .. }, Err(error)) => self.may_refuse(*error),
-            (Pending::Read { .. } | Pending::Status { .. }, Err(RequestError::Shutdown)) => Ok(()),
+            (Pending::Cache { .. }, Ok(Outcome::Done)) => Ok(()),
+            (Pending::Cache { span, arrived }, Err(RequestError::Io)) => self.may_fail(span, arrived),
+            (Pending::Read { .. } | Pending::Cache { .. } | Pending::Status { .. }, Err(RequestError::Shutdown)) => Ok(()),
             (pending, result) => Err(Broken(format!("{pending:?} was answered with {result:?}"))),
         }
     }
@@ -213,6 +223,7 @@ impl Oracle {
         match error {
             RequestError::Io if !self.writes_may_fail => Err(Broken("a write or flush failed although no device failed one".into())),
             RequestError::NoSpace => Err(Broken("no space, although space was never short for ever".into())),
+            RequestError::NotFast => Err(Broken("not fast, although nobody asked for that".into())),
             RequestError::Io | RequestError::Shutdown => Ok(()),
         }
     }
@@ -386,7 +397,7 @@ impl Oracle {
 
     fn oldest_read(&self) -> Moment {
         let arrived = |pending: &Pending| match pending {
-            Pending::Read { arrived, .. } | Pending::Status { arrived, .. } => Some(*arrived),
+            Pending::Read { arrived, .. } | Pending::Cache { arrived, .. } | Pending::Status { arrived, .. } => Some(*arrived),
             Pending::Write { .. } | Pending::Flush { .. } => None,
         };
         self.pending.values().filter_map(arrived).min().unwrap_or(self.now)

@@ -51,7 +51,7 @@ fn tell(story: &[Step]) -> (Oracle, Verdict) {
                 Ok(())
             }
             Zero(id, start, atoms) => {
-                let command = Command::Zero { no_hole: false, fua: false };
+                let command = Command::Zero { no_hole: false, fua: false, fast: false };
                 oracle.submit(&Request { id: RequestId(id), span: Span::new(start, atoms), command });
                 Ok(())
             }

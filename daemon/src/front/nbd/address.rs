@@ -15,7 +15,7 @@ const UNIX_PATH_BYTES_MAX: usize = 107;
 pub enum Address {
     /// A Unix socket: only its owner may connect (mode 0600).
     Unix(PathBuf),
-    /// TCP, loopback only as long as nothing is encrypted. Port 0: the kernel chooses one.
+    /// TCP: with TLS, or loopback only. Port 0: the kernel chooses one.
     Tcp(SocketAddr),
 }
 
@@ -51,28 +51,37 @@ fn tcp(text: &str) -> Result<Address, String> {
         None => text.to_owned(),
     };
     let bare = with_ip.trim_start_matches('[').trim_end_matches(']');
-    let address = with_ip
+    with_ip
         .parse::<SocketAddr>()
         .or_else(|_| bare.parse().map(|ip| SocketAddr::new(ip, DEFAULT_PORT)))
-        .map_err(|_| format!("NBD address: `{}` is neither unix:PATH nor IP:PORT", text.escape_default()))?;
-    if !address.ip().is_loopback() {
-        return Err(format!(
-            "NBD address: {address} can be reached from outside, and TLS is not there yet; use 127.0.0.1:{0} or unix:PATH",
-            address.port()
-        ));
-    }
-    Ok(Address::Tcp(address))
+        .map(Address::Tcp)
+        .map_err(|_| format!("NBD address: `{}` is neither unix:PATH nor IP:PORT", text.escape_default()))
 }
 
 impl Address {
-    /// What an NBD client takes to connect: `nbd+unix:///NAME?socket=PATH` or `nbd://HOST:PORT/NAME`.
-    pub fn uri(&self, export: &str) -> String {
+    /// Can it be reached from another machine? Then nothing is said in plain text.
+    pub fn needs_tls(&self) -> bool {
+        match self {
+            Address::Unix(_) => false,
+            Address::Tcp(address) => !address.ip().is_loopback(),
+        }
+    }
+
+    /// Why an address that needs TLS is refused without it, and what to do.
+    pub fn refusal(&self) -> String {
+        format!(
+            "NBD address: {self} can be reached from outside, which needs TLS; name a certificate and its key, or use 127.0.0.1 or unix:PATH"
+        )
+    }
+
+    /// What an NBD client takes to connect: `nbd+unix:///NAME?socket=PATH`, `nbd://HOST:PORT/NAME`, with TLS `nbds://HOST:PORT/NAME`.
+    pub fn uri(&self, export: &str, tls: bool) -> String {
         match self {
             Address::Unix(path) => {
                 let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
                 format!("nbd+unix:///{}?socket={}", escape(export.as_bytes(), ""), escape(path.as_os_str().as_encoded_bytes(), "/"))
             }
-            Address::Tcp(address) => format!("nbd://{address}/{}", escape(export.as_bytes(), "")),
+            Address::Tcp(address) => format!("nbd{}://{address}/{}", if tls { "s" } else { "" }, escape(export.as_bytes(), "")),
         }
     }
 }
@@ -128,10 +137,13 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_can_be_reached_from_outside_is_refused() {
-        check("0.0.0.0:10809", Err("0.0.0.0:10809 can be reached from outside"));
-        check("tcp://[::]:10809", Err("TLS is not there yet"));
-        check("192.168.1.2:10809", Err("use 127.0.0.1:10809 or unix:PATH"));
+    fn an_address_that_can_be_reached_from_outside_needs_tls() {
+        for (text, expect) in [("0.0.0.0:1", true), ("tcp://[::]:1", true), ("192.168.1.2", true), ("127.0.0.9:1", false), ("/sock", false)]
+        {
+            let address: Address = text.parse().expect("an address");
+            assert_eq!(address.needs_tls(), expect, "{text}");
+            assert!(address.refusal().contains("needs TLS; name a certificate"));
+        }
     }
 
     #[test]
@@ -146,9 +158,10 @@ mod tests {
     #[test]
     fn a_uri_survives_odd_names_and_paths() {
         let unix: Address = "/tmp/a dir/nbd?.sock".parse().expect("a path");
-        assert_eq!(unix.uri(""), "nbd+unix:///?socket=/tmp/a%20dir/nbd%3F.sock");
-        assert_eq!(unix.uri("ä/b"), "nbd+unix:///%C3%A4%2Fb?socket=/tmp/a%20dir/nbd%3F.sock");
+        assert_eq!(unix.uri("", false), "nbd+unix:///?socket=/tmp/a%20dir/nbd%3F.sock");
+        assert_eq!(unix.uri("ä/b", false), "nbd+unix:///%C3%A4%2Fb?socket=/tmp/a%20dir/nbd%3F.sock");
         let tcp: Address = "127.0.0.1:10809".parse().expect("an address");
-        assert_eq!(tcp.uri("disk"), "nbd://127.0.0.1:10809/disk");
+        assert_eq!(tcp.uri("disk", false), "nbd://127.0.0.1:10809/disk");
+        assert_eq!(tcp.uri("disk", true), "nbds://127.0.0.1:10809/disk");
     }
 }

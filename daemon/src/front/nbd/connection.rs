@@ -1,7 +1,9 @@
 //! One client: its socket, what was received and not yet understood, what waits in the engine, what is still to be sent.
 //!
 //! ```text
-//! Handshake → Transmission → Ending (nothing is read any more, replies still go out) → Dead
+//! Handshake ─┬──────────────────────────────────────────▶ Transmission → Ending (nothing is read any more, replies
+//!   ▲        └─ STARTTLS ▶ Upgrading (its answer leaves)                  still go out) → Dead
+//!   └───────────────────────────┘
 //! ```
 //!
 //! Back-pressure, never an error: a connection that has 128 requests or 64 MiB under way, or finds no room in the engine, is
@@ -9,15 +11,20 @@
 //! nobody but itself.
 
 use std::io::{self, IoSlice, IoSliceMut};
+use std::sync::Arc;
 
+use rustls::ServerConfig;
 use tidegate_engine::Event;
+use tidegate_engine::block::Span;
 use tidegate_engine::request::{Outcome, Request, RequestError, RequestId, Room};
 
 use super::export::{Export, Session};
-use super::handshake::{self, Handshake};
+use super::handshake::{self, Handshake, Tls};
+use super::job::Jobs;
 use super::output::Output;
 use super::socket::Stream;
-use super::transmission::{self, Allowance, HEADER_BYTES, Pending, Transmission};
+use super::tls::Channel;
+use super::transmission::{self, Allowance, HEADER_BYTES_MAX, Pending, Transmission};
 use crate::back::run::Run;
 
 /// Requests of one connection from their arrival until their reply is sent.
@@ -34,7 +41,7 @@ const STALL_TICKS: u32 = 60;
 const HANDSHAKE_UNSENT_MAX: u64 = 64 << 10;
 
 const _: () =
-    assert!(handshake::INPUT_BYTES_MAX <= super::SCRATCH_BYTES && transmission::DIRECT_BYTES + HEADER_BYTES <= super::SCRATCH_BYTES);
+    assert!(handshake::INPUT_BYTES_MAX <= super::SCRATCH_BYTES && transmission::DIRECT_BYTES + HEADER_BYTES_MAX <= super::SCRATCH_BYTES);
 
 /// What all connections of a front share.
 #[derive(Clone, Copy)]
@@ -48,10 +55,14 @@ pub struct Service<'a> {
 pub struct Intake<'a> {
     pub room: &'a mut Room,
     pub events: &'a mut Vec<Event<Run>>,
+    /// Commands that take several requests.
+    pub jobs: &'a mut Jobs,
 }
 
 pub struct Connection {
-    stream: Stream,
+    channel: Channel,
+    /// What STARTTLS begins; `None`: there is no TLS on this connection.
+    tls: Option<Arc<ServerConfig>>,
     phase: Phase,
     session: Session,
     kept: Kept,
@@ -72,18 +83,21 @@ pub struct Connection {
 #[derive(Debug)]
 enum Phase {
     Handshake(Handshake),
+    Upgrading(Handshake),
     Transmission(Transmission),
     Ending,
     Dead,
 }
 
 impl Connection {
-    /// Greets the client. `tag`: high bits of the request ids, the low eight are free.
-    pub fn new(stream: Stream, tag: u64) -> Connection {
+    /// Greets the client. `tag`: high bits of the request ids, the low eight are free. With `tls`, nothing is told without it.
+    pub fn new(stream: Stream, tls: Option<Arc<ServerConfig>>, tag: u64) -> Connection {
         let mut output = Output::default();
-        let handshake = output.write(Handshake::new);
+        let mode = if tls.is_some() { Tls::Required } else { Tls::Off };
+        let handshake = output.write(|out| Handshake::new(mode, out));
         Connection {
-            stream,
+            channel: Channel::new(stream),
+            tls,
             phase: Phase::Handshake(handshake),
             session: Session::default(),
             kept: Kept::default(),
@@ -99,11 +113,19 @@ impl Connection {
     }
 
     pub fn stream(&self) -> &Stream {
-        &self.stream
+        self.channel.stream()
     }
 
-    pub fn into_stream(self) -> Stream {
-        self.stream
+    /// Ends the channel in order.
+    pub fn into_stream(mut self) -> Stream {
+        self.channel.say_goodbye();
+        self.channel.into_stream()
+    }
+
+    /// What its requests in the engine change, jobs excepted.
+    pub fn changes(&self) -> impl Iterator<Item = (RequestId, Span)> + '_ {
+        let changes = self.requests.iter().filter(|(_, pending)| !pending.change.is_empty());
+        changes.map(|(number, pending)| (RequestId(self.tag | u64::from(number)), pending.change))
     }
 
     /// Is there anything to hear from the socket: readable, writable?
@@ -124,21 +146,26 @@ impl Connection {
 
     /// Nothing is under way: no request in the engine, no byte to send.
     pub fn is_idle(&self) -> bool {
-        self.requests.count() == 0 && self.output.is_empty()
+        self.requests.count() == 0 && self.output.is_empty() && self.channel.is_flushed()
+    }
+
+    /// Was something received that can be gone on with although the socket says nothing?
+    pub fn has_more(&self) -> bool {
+        self.channel.has_more() && self.interest().0
     }
 
     /// Does time matter to it: is it in the middle of something that only the client can go on with?
     pub fn is_timed(&self) -> bool {
         let inside = match &self.phase {
-            Phase::Handshake(_) => true,
+            Phase::Handshake(_) | Phase::Upgrading(_) => true,
             Phase::Transmission(transmission) => !self.waiting && (transmission.is_inside() || !self.kept.is_empty()),
             Phase::Ending | Phase::Dead => false,
         };
         inside || self.blocked
     }
 
-    /// The socket has something to read: one system call, then everything that is whole.
-    pub fn receive(&mut self, scratch: &mut [u8], service: Service<'_>, intake: &mut Intake<'_>) {
+    /// The socket has something to read: one system call (`fresh`; else none), then everything that is whole.
+    pub fn receive(&mut self, fresh: bool, scratch: &mut [u8], service: Service<'_>, intake: &mut Intake<'_>) {
         if self.waiting {
             self.resume(service, intake);
         }
@@ -151,11 +178,11 @@ impl Connection {
         self.kept.clear();
         let (hole, limit) = match &mut self.phase {
             Phase::Transmission(transmission) => (transmission.hole().unwrap_or_default(), scratch.len()),
-            Phase::Handshake(_) | Phase::Ending | Phase::Dead => (Default::default(), handshake::INPUT_BYTES_MAX),
+            Phase::Handshake(_) | Phase::Upgrading(_) | Phase::Ending | Phase::Dead => (Default::default(), handshake::INPUT_BYTES_MAX),
         };
         assert!(hole.is_empty() || behind == 0, "what was kept belongs in front of the hole");
         let hole_bytes = hole.len();
-        let received = self.stream.receive(&mut [IoSliceMut::new(hole), IoSliceMut::new(&mut scratch[behind..limit])]);
+        let received = self.channel.receive(&mut [IoSliceMut::new(hole), IoSliceMut::new(&mut scratch[behind..limit])], fresh);
         match received {
             Err(error) if is_temporary(&error) => self.kept.set(&scratch[..behind]),
             Ok(0) => self.end(),
@@ -209,12 +236,12 @@ impl Connection {
             let (took, go_on) = match &mut self.phase {
                 Phase::Handshake(_) => self.shake_hands(&input[at..], service),
                 Phase::Transmission(_) => self.transmit(&input[at..], service, intake),
-                // What follows the end is dropped.
-                Phase::Ending | Phase::Dead => return input.len(),
+                // What follows the end is dropped; and what came in plain text behind STARTTLS (T6).
+                Phase::Upgrading(_) | Phase::Ending | Phase::Dead => return input.len(),
             };
             at += took;
             if !go_on {
-                return if matches!(self.phase, Phase::Ending | Phase::Dead) { input.len() } else { at };
+                return if matches!(self.phase, Phase::Upgrading(_) | Phase::Ending | Phase::Dead) { input.len() } else { at };
             }
         }
     }
@@ -231,6 +258,12 @@ impl Connection {
             handshake::Step::Wait => return (took, false),
             handshake::Step::Next => {}
             handshake::Step::Rest => self.waiting = true,
+            handshake::Step::StartTls => {
+                let Phase::Handshake(handshake) = std::mem::replace(&mut self.phase, Phase::Dead) else {
+                    unreachable!("it is shaking hands")
+                };
+                self.phase = Phase::Upgrading(handshake);
+            }
             handshake::Step::Transmit(session) => {
                 self.session = session;
                 self.ticks = 0;
@@ -253,7 +286,7 @@ impl Connection {
             return (0, false);
         }
         let connection = BYTES_MAX.saturating_sub(self.bytes + self.output.unsent());
-        let allowance = Allowance { connection, room: intake.room.bytes };
+        let allowance = Allowance { connection, room: intake.room.bytes, busy: intake.jobs.spans(), job: intake.jobs.has_place() };
         let (took, step) = transmission.step(service.export, service.stopping, allowance, input, &mut self.output);
         match step {
             transmission::Step::Next => {}
@@ -263,11 +296,14 @@ impl Connection {
                 return (took, false);
             }
             transmission::Step::Request(pending, span, command) => {
-                self.bytes += pending.bytes();
                 intake.room.requests -= 1;
-                intake.room.bytes -= pending.bytes();
-                let id = RequestId(self.tag | u64::from(self.requests.insert(pending)));
+                intake.room.bytes -= pending.held;
+                let id = self.admit(pending);
                 intake.events.push(Event::Arrived(Request { id, span, command }));
+            }
+            transmission::Step::Job(pending, job) => {
+                let id = self.admit(pending);
+                intake.jobs.push(id, job);
             }
             transmission::Step::Finish => self.end(),
             transmission::Step::Close => self.phase = Phase::Dead,
@@ -275,10 +311,15 @@ impl Connection {
         (took, true)
     }
 
+    fn admit(&mut self, pending: Pending) -> RequestId {
+        self.bytes += pending.held;
+        RequestId(self.tag | u64::from(self.requests.insert(pending)))
+    }
+
     /// The engine's answer to the request with these low bits.
     pub fn reply(&mut self, request: u8, result: Result<Outcome<Run>, RequestError>) {
         let pending = self.requests.remove(request);
-        self.bytes -= pending.bytes();
+        self.bytes -= pending.held;
         transmission::reply(&pending, self.session, result, &mut self.output);
     }
 
@@ -290,23 +331,39 @@ impl Connection {
     /// Sends what is queued, in one system call. What is too much for one waits until the loop comes by again: the disks get their
     /// next operations in between, and the client has something to do while we go on.
     pub fn send(&mut self) {
-        if self.output.is_empty() || self.blocked || self.is_dead() {
+        if (self.output.is_empty() && self.channel.is_flushed()) || self.blocked || self.is_dead() {
             return;
         }
         // Most turns have a few small replies for a client: a short list is faster to prepare.
-        let result = if self.output.pieces() <= 16 { self.send_slices::<16>() } else { self.send_slices::<512>() };
+        let result = match self.output.pieces() {
+            0 => self.channel.flush(),
+            1..=16 => self.send_slices::<16>(),
+            _ => self.send_slices::<512>(),
+        };
         match result {
             Ok(()) => self.moved = true,
             Err(error) if is_temporary(&error) => {}
             Err(_) => self.phase = Phase::Dead,
         }
-        self.blocked = !self.output.is_empty();
+        self.blocked = !self.output.is_empty() || !self.channel.is_flushed();
+        if !self.blocked && matches!(self.phase, Phase::Upgrading(_)) {
+            self.upgrade();
+        }
+    }
+
+    /// The answer to STARTTLS has left: from now on everything goes through TLS.
+    fn upgrade(&mut self) {
+        let Phase::Upgrading(handshake) = std::mem::replace(&mut self.phase, Phase::Dead) else { panic!("STARTTLS was answered") };
+        let config = self.tls.clone().expect("STARTTLS is only granted where TLS is offered");
+        if self.channel.secure(&config).is_ok() {
+            self.phase = Phase::Handshake(handshake.secured());
+        }
     }
 
     fn send_slices<const N: usize>(&mut self) -> io::Result<()> {
         let mut slices = [IoSlice::new(&[]); N];
         let (count, _) = self.output.gather(&mut slices, SEND_BYTES);
-        let sent = self.stream.send(&slices[..count])?;
+        let sent = self.channel.send(&slices[..count])?;
         self.output.advance(sent);
         Ok(())
     }
@@ -326,7 +383,7 @@ impl Connection {
         if !matches!(self.phase, Phase::Transmission(_)) {
             return;
         }
-        let mut nothing = Intake { room: &mut Room { requests: 0, bytes: 0 }, events: &mut Vec::new() };
+        let mut nothing = Intake { room: &mut Room { requests: 0, bytes: 0 }, events: &mut Vec::new(), jobs: &mut Jobs::default() };
         let kept = std::mem::take(&mut self.kept);
         self.advance(kept.bytes(), service, &mut nothing);
         self.end();
@@ -339,6 +396,7 @@ impl Connection {
                 handshake.refill();
                 HANDSHAKE_TICKS
             }
+            Phase::Upgrading(_) => HANDSHAKE_TICKS,
             Phase::Transmission(_) | Phase::Ending | Phase::Dead => {
                 if std::mem::take(&mut self.moved) {
                     self.ticks = 0;
@@ -407,6 +465,10 @@ const _: () = assert!(REQUESTS_MAX <= 256);
 impl Requests {
     fn count(&self) -> usize {
         self.pending.len() - self.free.len()
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (u8, &Pending)> {
+        self.pending.iter().enumerate().filter_map(|(number, pending)| Some((number as u8, pending.as_ref()?)))
     }
 
     fn insert(&mut self, pending: Pending) -> u8 {

@@ -2,7 +2,8 @@
 
 use super::protocol::{STRING_BYTES_MAX, transmission_flag as flag};
 
-/// Requests are whole atoms: what is not a multiple of this is refused.
+/// Requests of clients that asked for the block sizes are whole atoms: what is not a multiple of this is refused. Others are served to
+/// the byte.
 pub const BLOCK_BYTES_MIN: u32 = 512;
 /// The largest payload of one READ or WRITE: the protocol's own default. TRIM and WRITE_ZEROES may be longer.
 pub const PAYLOAD_BYTES_MAX: u32 = 32 << 20;
@@ -24,10 +25,34 @@ pub struct Export {
 /// What a connection negotiated; valid from the end of its handshake to its end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Session {
-    /// Replies come in chunks, and errors carry text.
-    pub structured: bool,
-    /// `base:allocation` was selected.
+    pub headers: Headers,
+    pub contexts: Contexts,
+    /// The client asked for the block sizes before transmission, and is held to them.
+    pub sized: bool,
+}
+
+/// The form of requests and replies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Headers {
+    #[default]
+    Simple,
+    /// READ and BLOCK_STATUS are answered in chunks, and errors carry text.
+    Structured,
+    /// Lengths have 64 bits, and everything is answered in chunks.
+    Extended,
+}
+
+/// The meta contexts that were selected.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Contexts {
+    /// `base:allocation`
     pub allocation: bool,
+    /// `tidegate:tier`
+    pub tier: bool,
+}
+
+impl Contexts {
+    pub const NONE: Contexts = Contexts { allocation: false, tier: false };
 }
 
 impl Export {
@@ -54,9 +79,9 @@ impl Export {
     /// Transmission flags. CAN_MULTI_CONN is honest: the engine's flush covers every write of the volume that was replied to, on
     /// whichever connection. DF may only be offered to who negotiated structured replies.
     pub fn flags(&self, session: Session) -> u16 {
-        let mut flags = flag::HAS_FLAGS | flag::SEND_FLUSH | flag::SEND_FUA | flag::CAN_MULTI_CONN;
-        flags |= if self.read_only { flag::READ_ONLY } else { flag::SEND_TRIM | flag::SEND_WRITE_ZEROES };
-        flags | if session.structured { flag::SEND_DF } else { 0 }
+        let mut flags = flag::HAS_FLAGS | flag::SEND_FLUSH | flag::SEND_FUA | flag::CAN_MULTI_CONN | flag::SEND_CACHE;
+        flags |= if self.read_only { flag::READ_ONLY } else { flag::SEND_TRIM | flag::SEND_WRITE_ZEROES | flag::SEND_FAST_ZERO };
+        flags | if session.headers == Headers::Simple { 0 } else { flag::SEND_DF }
     }
 }
 

@@ -2,10 +2,12 @@
 //!
 //! An option is handled when all of its data is there; data beyond [`OPTION_BYTES_MAX`] is skipped as it comes and never kept.
 //! Whatever can be answered is answered with an error; the connection ends only where the protocol leaves no other way.
+//!
+//! Where TLS is required, nothing is told and nothing is remembered before it: STARTTLS begins the haggling anew (T6).
 
-use super::export::{BLOCK_BYTES_MIN, Export, PAYLOAD_BYTES_MAX, Session, is_string};
+use super::export::{BLOCK_BYTES_MIN, Contexts, Export, Headers, PAYLOAD_BYTES_MAX, Session, is_string};
 use super::protocol::{
-    EXPORT_NAME_ZEROES, GREETING_MAGIC, OPTION_MAGIC, OPTION_REPLY_MAGIC, allocation, answer, handshake_flag, info, option,
+    EXPORT_NAME_ZEROES, GREETING_MAGIC, OPTION_MAGIC, OPTION_REPLY_MAGIC, allocation, answer, handshake_flag, info, option, tier,
 };
 
 /// Data of one option; what is longer is answered ERR_TOO_BIG.
@@ -25,6 +27,8 @@ pub enum Step {
     Next,
     /// Too many options within a second: go on after the next refill.
     Rest,
+    /// The client may begin with TLS as soon as the answer has left. Whatever else it has sent is forgotten.
+    StartTls,
     /// The handshake is over.
     Transmit(Session),
     /// Send what is there, then close.
@@ -36,7 +40,19 @@ pub struct Handshake {
     state: State,
     session: Session,
     no_zeroes: bool,
+    tls: Tls,
     options_left: u32,
+}
+
+/// One mode for the whole of a connection (T1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tls {
+    /// NOTLS
+    Off,
+    /// FORCEDTLS, and it has not begun.
+    Required,
+    /// FORCEDTLS, and all of this comes through it.
+    Secured,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -60,15 +76,25 @@ const NO_DATA_WANTED: Refusal = Refusal(answer::ERR_INVALID, "this option has no
 const UNKNOWN_OPTION: Refusal = Refusal(answer::ERR_UNSUP, "this option is not known here");
 const TOO_BIG: Refusal = Refusal(answer::ERR_TOO_BIG, "the option's data is longer than 64 KiB");
 const STOPPING: Refusal = Refusal(answer::ERR_SHUTDOWN, "the server is stopping");
+const TLS_REQUIRED: Refusal = Refusal(answer::ERR_TLS_REQD, "TLS is required here");
+const TLS_TWICE: Refusal = Refusal(answer::ERR_INVALID, "TLS has begun already");
+const NO_TLS: Refusal = Refusal(answer::ERR_UNSUP, "TLS is not offered here");
+const EXTENDED_ALREADY: Refusal = Refusal(answer::ERR_EXT_HEADER_REQD, "extended headers were negotiated already");
+const EXTENDED_TWICE: Refusal = Refusal(answer::ERR_INVALID, "extended headers were negotiated already");
 const UNKNOWN_EXPORT: Refusal = Refusal(answer::ERR_UNKNOWN, "there is no export of this name");
 
 impl Handshake {
     /// Starts with the server's greeting, appended to `out`.
-    pub fn new(out: &mut Vec<u8>) -> Handshake {
+    pub fn new(tls: Tls, out: &mut Vec<u8>) -> Handshake {
         out.extend(GREETING_MAGIC.to_be_bytes());
         out.extend(OPTION_MAGIC.to_be_bytes());
         out.extend((handshake_flag::FIXED_NEWSTYLE | handshake_flag::NO_ZEROES).to_be_bytes());
-        Handshake { state: State::Flags, session: Session::default(), no_zeroes: false, options_left: OPTIONS_PER_REFILL }
+        Handshake { state: State::Flags, session: Session::default(), no_zeroes: false, tls, options_left: OPTIONS_PER_REFILL }
+    }
+
+    /// The same client behind TLS: its flags stay, everything it has negotiated is forgotten.
+    pub fn secured(self) -> Handshake {
+        Handshake { state: State::Option, session: Session::default(), tls: Tls::Secured, ..self }
     }
 
     /// Another second has passed: the client may send options again.
@@ -89,7 +115,7 @@ impl Handshake {
                     return (took, Step::Wait);
                 }
                 self.state = State::Option;
-                (took, skipped(stopping, option, out))
+                (took, self.skipped(stopping, option, out))
             }
         }
     }
@@ -98,7 +124,9 @@ impl Handshake {
         let Some(flags) = input.first_chunk::<4>() else { return (0, Step::Wait) };
         let flags = u32::from_be_bytes(*flags);
         let known = u32::from(handshake_flag::FIXED_NEWSTYLE | handshake_flag::NO_ZEROES);
-        if flags & !known != 0 {
+        // TLS is only there for who speaks the fixed newstyle.
+        let cannot_start_tls = self.tls == Tls::Required && flags & u32::from(handshake_flag::FIXED_NEWSTYLE) == 0;
+        if flags & !known != 0 || cannot_start_tls {
             return (4, Step::Close);
         }
         self.no_zeroes = flags & u32::from(handshake_flag::NO_ZEROES) != 0;
@@ -133,16 +161,31 @@ impl Handshake {
             }
             option::EXPORT_NAME => return self.export_name(export, stopping, data, out),
             _ if stopping => Err(STOPPING),
+            option::STARTTLS if !data.is_empty() => Err(NO_DATA_WANTED),
+            option::STARTTLS => match self.tls {
+                Tls::Off => Err(NO_TLS),
+                Tls::Secured => Err(TLS_TWICE),
+                Tls::Required => {
+                    reply(out, option, answer::ACK, &[]);
+                    return Step::StartTls;
+                }
+            },
+            _ if self.tls == Tls::Required => Err(TLS_REQUIRED),
             option::LIST => list(export, data, out),
             option::INFO | option::GO => self.information(export, option, data, out),
             option::STRUCTURED_REPLY if !data.is_empty() => Err(NO_DATA_WANTED),
+            option::STRUCTURED_REPLY if self.session.headers == Headers::Extended => Err(EXTENDED_ALREADY),
             option::STRUCTURED_REPLY => {
-                self.session.structured = true;
+                self.session.headers = Headers::Structured;
+                Ok(())
+            }
+            option::EXTENDED_HEADERS if !data.is_empty() => Err(NO_DATA_WANTED),
+            option::EXTENDED_HEADERS if self.session.headers == Headers::Extended => Err(EXTENDED_TWICE),
+            option::EXTENDED_HEADERS => {
+                self.session.headers = Headers::Extended;
                 Ok(())
             }
             option::LIST_META_CONTEXT | option::SET_META_CONTEXT => self.meta_context(export, option, data, out),
-            option::STARTTLS if !data.is_empty() => Err(NO_DATA_WANTED),
-            option::STARTTLS => Err(Refusal(answer::ERR_UNSUP, "TLS is not offered here")),
             _ => Err(UNKNOWN_OPTION),
         };
         match result {
@@ -157,7 +200,7 @@ impl Handshake {
 
     /// The only option without an error reply: what it may not have ends the connection (H6).
     fn export_name(&mut self, export: &Export, stopping: bool, name: &[u8], out: &mut Vec<u8>) -> Step {
-        if stopping || !export.is_named(name) {
+        if stopping || self.tls == Tls::Required || self.session.headers == Headers::Extended || !export.is_named(name) {
             return Step::Close;
         }
         out.extend(export.bytes.to_be_bytes());
@@ -168,8 +211,8 @@ impl Handshake {
         Step::Transmit(self.session)
     }
 
-    /// INFO and GO. The block sizes are always sent: they differ from the protocol's defaults.
-    fn information(&self, export: &Export, option: u32, data: &[u8], out: &mut Vec<u8>) -> Result<(), Refusal> {
+    /// INFO and GO. Who asks for the block sizes when it goes is held to them; who does not is not told, and is served to the byte.
+    fn information(&mut self, export: &Export, option: u32, data: &[u8], out: &mut Vec<u8>) -> Result<(), Refusal> {
         let mut data = Fields(data);
         let name = data.counted().ok_or(INVALID_LENGTHS)?;
         let count = data.u16().ok_or(INVALID_LENGTHS)?;
@@ -177,19 +220,24 @@ impl Handshake {
             return Err(INVALID_LENGTHS);
         }
         let wanted = |kind: u16| data.0.chunks_exact(2).any(|pair| pair == kind.to_be_bytes());
-        let (name_wanted, description_wanted) = (wanted(info::NAME), wanted(info::DESCRIPTION));
         check_export(export, name)?;
+        let is_sized = wanted(info::BLOCK_SIZE);
+        if option == option::GO {
+            self.session.sized = is_sized;
+        }
 
         let kind = info::EXPORT.to_be_bytes();
         reply(out, option, answer::INFO, &[&kind, &export.bytes.to_be_bytes(), &export.flags(self.session).to_be_bytes()]);
-        if name_wanted {
+        if wanted(info::NAME) {
             reply(out, option, answer::INFO, &[&info::NAME.to_be_bytes(), export.name.as_bytes()]);
         }
-        if description_wanted && !export.description.is_empty() {
+        if wanted(info::DESCRIPTION) && !export.description.is_empty() {
             reply(out, option, answer::INFO, &[&info::DESCRIPTION.to_be_bytes(), export.description.as_bytes()]);
         }
-        let sizes = [BLOCK_BYTES_MIN, export.block_bytes, PAYLOAD_BYTES_MAX].map(u32::to_be_bytes);
-        reply(out, option, answer::INFO, &[&info::BLOCK_SIZE.to_be_bytes(), sizes.as_flattened()]);
+        if is_sized {
+            let sizes = [BLOCK_BYTES_MIN, export.block_bytes, PAYLOAD_BYTES_MAX].map(u32::to_be_bytes);
+            reply(out, option, answer::INFO, &[&info::BLOCK_SIZE.to_be_bytes(), sizes.as_flattened()]);
+        }
         Ok(())
     }
 
@@ -197,33 +245,53 @@ impl Handshake {
     fn meta_context(&mut self, export: &Export, option: u32, data: &[u8], out: &mut Vec<u8>) -> Result<(), Refusal> {
         let set = option == option::SET_META_CONTEXT;
         if set {
-            self.session.allocation = false;
+            self.session.contexts = Contexts::NONE;
         }
-        if !self.session.structured {
+        if self.session.headers == Headers::Simple {
             return Err(Refusal(answer::ERR_INVALID, "meta contexts need structured replies first"));
         }
         let mut data = Fields(data);
         let name = data.counted().ok_or(INVALID_LENGTHS)?;
         let count = data.u32().ok_or(INVALID_LENGTHS)?;
-        let mut found = !set && count == 0;
+        let mut found = Contexts { allocation: !set && count == 0, tier: !set && count == 0 };
         for _ in 0..count {
             let query = data.counted().ok_or(INVALID_LENGTHS)?;
             if !is_string(query) {
                 return Err(INVALID_STRING);
             }
-            found |= query == allocation::NAME.as_bytes() || (!set && query == allocation::NAMESPACE.as_bytes());
+            let asks = |name: &str, namespace: &str| query == name.as_bytes() || (!set && query == namespace.as_bytes());
+            found.allocation |= asks(allocation::NAME, allocation::NAMESPACE);
+            found.tier |= asks(tier::NAME, tier::NAMESPACE);
         }
         if !data.0.is_empty() {
             return Err(INVALID_LENGTHS);
         }
         check_export(export, name)?;
-        if found {
-            reply(out, option, answer::META_CONTEXT, &[&allocation::ID.to_be_bytes(), allocation::NAME.as_bytes()]);
+        for (found, id, name) in [(found.allocation, allocation::ID, allocation::NAME), (found.tier, tier::ID, tier::NAME)] {
+            if found {
+                reply(out, option, answer::META_CONTEXT, &[&id.to_be_bytes(), name.as_bytes()]);
+            }
         }
         if set {
-            self.session.allocation = found;
+            self.session.contexts = found;
         }
         Ok(())
+    }
+
+    /// The end of an option whose data was too long to keep.
+    fn skipped(&self, stopping: bool, option: u32, out: &mut Vec<u8>) -> Step {
+        match option {
+            option::ABORT => {
+                reply(out, option, answer::ACK, &[]);
+                return Step::Close;
+            }
+            _ if stopping => refuse(out, option, STOPPING),
+            option::STARTTLS => refuse(out, option, NO_DATA_WANTED),
+            _ if self.tls == Tls::Required => refuse(out, option, TLS_REQUIRED),
+            _ if is_known(option) => refuse(out, option, TOO_BIG),
+            _ => refuse(out, option, UNKNOWN_OPTION),
+        }
+        Step::Next
     }
 }
 
@@ -245,21 +313,8 @@ fn check_export(export: &Export, name: &[u8]) -> Result<(), Refusal> {
 
 fn is_known(option: u32) -> bool {
     use option::*;
-    matches!(option, EXPORT_NAME | ABORT | LIST | STARTTLS | INFO | GO | STRUCTURED_REPLY | LIST_META_CONTEXT | SET_META_CONTEXT)
-}
-
-/// The end of an option whose data was too long to keep.
-fn skipped(stopping: bool, option: u32, out: &mut Vec<u8>) -> Step {
-    match option {
-        option::ABORT => {
-            reply(out, option, answer::ACK, &[]);
-            return Step::Close;
-        }
-        _ if stopping => refuse(out, option, STOPPING),
-        _ if is_known(option) => refuse(out, option, TOO_BIG),
-        _ => refuse(out, option, UNKNOWN_OPTION),
-    }
-    Step::Next
+    let haggling = matches!(option, EXPORT_NAME | ABORT | LIST | STARTTLS | INFO | GO);
+    haggling || matches!(option, STRUCTURED_REPLY | EXTENDED_HEADERS | LIST_META_CONTEXT | SET_META_CONTEXT)
 }
 
 fn refuse(out: &mut Vec<u8>, option: u32, Refusal(error, text): Refusal) {

@@ -5,8 +5,10 @@
 //! protocol            the numbers
 //! handshake           bytes in, bytes out          ┐ pure
 //! transmission        bytes in, requests out       │
+//! job                 commands of several requests │
 //! output              replies waiting to be sent   ┘
-//! socket, connection  one client
+//! socket, tls         bytes of one client
+//! connection          one client
 //! mod (here)          all of them: the port
 //! ```
 //!
@@ -16,15 +18,20 @@ pub mod address;
 mod connection;
 mod export;
 mod handshake;
+mod job;
 mod output;
 mod protocol;
 mod socket;
+mod tls;
 mod transmission;
 
 use std::collections::VecDeque;
 use std::io;
+use std::sync::Arc;
 
+use rustls::ServerConfig;
 use tidegate_engine::Event;
+use tidegate_engine::block::Span;
 use tidegate_engine::request::{Reply, Room};
 use tidegate_engine::time::{Duration, Instant};
 
@@ -34,8 +41,10 @@ use crate::port::{Interest, Port};
 pub use address::Address;
 pub use connection::{BYTES_MAX, REQUESTS_MAX};
 use connection::{Connection, Intake, Service};
-pub use export::{BLOCK_BYTES_MIN, Export, PAYLOAD_BYTES_MAX};
+pub use export::{BLOCK_BYTES_MIN, Export, PAYLOAD_BYTES_MAX, is_string};
+use job::{Answered, Jobs};
 use socket::{Listener, Stream};
+pub use tls::Certificates;
 
 /// The shared receive buffer: some 60 writes of 4 KiB, or thousands of reads, in one system call.
 const SCRATCH_BYTES: usize = 256 << 10;
@@ -53,6 +62,12 @@ const LISTENER: u64 = 1 << 48;
 pub struct Options {
     pub addresses: Vec<Address>,
     pub export: Export,
+    /// With these, every TCP client must use TLS; Unix sockets never do. Without, TCP is for loopback only.
+    pub tls: Option<Certificates>,
+    /// Listening sockets that were handed over (descriptors from 3 on); if there are any, they stand in for `addresses`.
+    pub handed_over: u32,
+    /// One client, on standard input; nothing is listened at.
+    pub stdio: bool,
     /// Connections at once; further ones are closed as they come. Default 1,024.
     pub connections_max: usize,
 }
@@ -61,7 +76,7 @@ impl Options {
     /// The defaults, for a volume of `bytes` bytes in blocks of `block_bytes`; nothing to listen at yet.
     pub fn new(bytes: u64, block_bytes: u32) -> Options {
         let export = Export { name: String::new(), description: String::new(), bytes, read_only: false, block_bytes };
-        Options { addresses: Vec::new(), export, connections_max: 1024 }
+        Options { addresses: Vec::new(), export, tls: None, handed_over: 0, stdio: false, connections_max: 1024 }
     }
 }
 
@@ -78,6 +93,7 @@ pub struct Front {
     active: Vec<u64>,
     /// Connections that left input alone because there was no room, in the order in which they go on.
     waiting: VecDeque<u64>,
+    jobs: Jobs,
     /// Kept open until the loop has been told that they are gone.
     gone: Vec<(u64, Closing)>,
     stopping: bool,
@@ -88,6 +104,8 @@ pub struct Front {
 
 struct Listening {
     listener: Listener,
+    /// What its clients must use.
+    tls: Option<Arc<ServerConfig>>,
     /// The loop knows it.
     said: bool,
     /// Out of descriptors or memory: left alone until the next tick.
@@ -132,21 +150,43 @@ impl Front {
     /// One line for the operator. What was already listening is closed again.
     pub fn new(options: Options) -> Result<Front, String> {
         options.export.check()?;
-        let listeners = options.addresses.iter().map(Listener::bind).collect::<Result<Vec<_>, String>>()?;
-        Ok(Front {
+        let tls = options.tls.as_ref().map(Certificates::load).transpose()?;
+        let handed_over = Listener::handed_over(options.handed_over)?;
+        let addresses = if options.stdio || !handed_over.is_empty() { &[][..] } else { &options.addresses };
+        let mut known = handed_over.iter().map(Listener::address).chain(addresses);
+        if let (None, Some(address)) = (&tls, known.find(|address| address.needs_tls())) {
+            return Err(address.refusal());
+        }
+        let bound = addresses.iter().map(Listener::bind).collect::<Result<Vec<_>, String>>()?;
+        let listeners = handed_over.into_iter().chain(bound);
+        let only = if options.stdio { Some(Stream::from_stdin()?) } else { None };
+        if tls.is_none() && only.as_ref().is_some_and(Stream::is_remote) {
+            return Err("--stdio: the client comes from another machine, which needs TLS; name a certificate and its key".to_owned());
+        }
+        let listening = |listener: Listener| {
+            let tls = tls.clone().filter(|_| matches!(listener.address(), Address::Tcp(_)));
+            Listening { listener, tls, said: false, resting: false }
+        };
+        let mut front = Front {
             export: options.export,
-            listeners: listeners.into_iter().map(|listener| Listening { listener, said: false, resting: false }).collect(),
+            listeners: listeners.map(listening).collect(),
             entries: Vec::new(),
             free: Vec::new(),
             connections_max: options.connections_max.min(CONNECTIONS_MAX),
             scratch: vec![0; SCRATCH_BYTES],
             active: Vec::new(),
             waiting: VecDeque::new(),
+            jobs: Jobs::default(),
             gone: Vec::new(),
             stopping: false,
             last_tick: Instant::ZERO,
             watching: false,
-        })
+        };
+        if let Some(stream) = only {
+            let tls = tls.filter(|_| matches!(stream, Stream::Tcp(_)));
+            front.add(stream, tls);
+        }
+        Ok(front)
     }
 
     /// Where it really listens (port 0 has become a port).
@@ -156,7 +196,7 @@ impl Front {
 
     /// What clients take to connect, one for each address.
     pub fn uris(&self) -> Vec<String> {
-        self.addresses().iter().map(|address| address.uri(&self.export.name)).collect()
+        self.listeners.iter().map(|listening| listening.listener.address().uri(&self.export.name, listening.tls.is_some())).collect()
     }
 
     /// Clients connected now.
@@ -191,8 +231,9 @@ impl Front {
 
     /// The engine's answer. Of a client that is gone: dropped.
     pub fn reply(&mut self, reply: Reply<Run>) {
+        let Answered::Client(reply) = self.jobs.handle(reply) else { return };
         let token = reply.id.0 >> 8;
-        let Some(client) = client(&mut self.entries, token) else { return };
+        let Some(client) = client(&mut self.entries, token) else { return self.jobs.bury(reply.id) };
         client.connection.reply(reply.id.0 as u8, reply.result);
         if !client.active {
             client.active = true;
@@ -204,7 +245,7 @@ impl Front {
         for _ in 0..ACCEPTS {
             let Some(listening) = self.listeners.get(index) else { return };
             match listening.listener.accept() {
-                Ok(stream) if self.connections() < self.connections_max => self.add(stream),
+                Ok(stream) if self.connections() < self.connections_max => self.add(stream, self.listeners[index].tls.clone()),
                 Ok(stream) => stream.hang_up(),
                 Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock) => return,
                 Err(error) if matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted) => {}
@@ -218,14 +259,14 @@ impl Front {
         }
     }
 
-    fn add(&mut self, stream: Stream) {
+    fn add(&mut self, stream: Stream, tls: Option<Arc<ServerConfig>>) {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.entries.push(Entry::default());
             (self.entries.len() - 1) as u16
         });
         let entry = &mut self.entries[usize::from(slot)];
         let token = u64::from(entry.generation) << 16 | u64::from(slot);
-        let connection = Connection::new(stream, token << 8);
+        let connection = Connection::new(stream, tls, token << 8);
         entry.client = Some(Client { connection, said: (false, false), active: false, queued: false });
         self.settle(token);
     }
@@ -247,6 +288,16 @@ impl Front {
         self.watching |= client.connection.is_timed();
     }
 
+    /// Starts what can be started of the commands that take several requests.
+    fn start_jobs(&mut self, room: &mut Room, events: &mut Vec<Event<Run>>) {
+        if self.jobs.is_idle() {
+            return;
+        }
+        let clients = self.entries.iter().flat_map(|entry| &entry.client);
+        let changes = |place: Span| clients.clone().flat_map(|client| client.connection.changes()).any(|(_, span)| span.overlaps(place));
+        self.jobs.start(changes, room, events);
+    }
+
     fn settle_all(&mut self) {
         for slot in 0..self.entries.len() {
             self.settle(u64::from(self.entries[slot].generation) << 16 | slot as u64);
@@ -259,6 +310,7 @@ impl Front {
         let Some(client) = entry.client.take() else { return };
         entry.generation = entry.generation.wrapping_add(1);
         self.free.push(slot);
+        self.jobs.abandon(|id| id.0 >> 8 == token, client.connection.changes());
         let stream = client.connection.into_stream();
         stream.hang_up();
         if client.said != (false, false) {
@@ -313,20 +365,31 @@ impl Port for Front {
         }
         if readable {
             let service = Service { export: &self.export, stopping: self.stopping };
-            client.connection.receive(&mut self.scratch, service, &mut Intake { room, events });
+            let mut intake = Intake { room, events, jobs: &mut self.jobs };
+            client.connection.receive(true, &mut self.scratch, service, &mut intake);
+            while client.connection.has_more() {
+                client.connection.receive(false, &mut self.scratch, service, &mut intake);
+            }
         }
         self.settle(token);
     }
 
     fn resume(&mut self, room: &mut Room, events: &mut Vec<Event<Run>>) {
+        self.start_jobs(room, events);
         for _ in 0..self.waiting.len() {
             let service = Service { export: &self.export, stopping: self.stopping };
-            let Some(token) = self.waiting.pop_front() else { return };
+            let token = self.waiting.pop_front().expect("counted");
             let Some(client) = client(&mut self.entries, token) else { continue };
             client.queued = false;
-            client.connection.catch_up(service, &mut Intake { room, events });
+            let mut intake = Intake { room, events, jobs: &mut self.jobs };
+            client.connection.catch_up(service, &mut intake);
+            while client.connection.has_more() {
+                client.connection.receive(false, &mut self.scratch, service, &mut intake);
+            }
             self.settle(token);
         }
+        // Those that only now found their place: nothing else would wake us for them.
+        self.start_jobs(room, events);
     }
 
     fn send(&mut self) {

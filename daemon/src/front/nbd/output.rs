@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
+use std::ops::Range;
 
 use crate::back::run::Run;
 
@@ -32,8 +33,8 @@ struct Piece {
 enum Content {
     /// So many bytes of the buffer.
     Bytes(usize),
-    /// The run from this byte on.
-    Run(Run, usize),
+    /// The run from this byte on, up to that one.
+    Run(Run, usize, usize),
 }
 
 impl Output {
@@ -65,9 +66,11 @@ impl Output {
         result
     }
 
-    pub fn push(&mut self, run: Run) {
-        self.unsent += run.bytes() as u64;
-        self.pieces.push_back(Piece { content: Content::Run(run, 0), replies: 0 });
+    /// These bytes of a run; at least one.
+    pub fn push(&mut self, run: Run, bytes: Range<usize>) {
+        assert!(!bytes.is_empty() && bytes.end <= run.bytes(), "a piece lies inside its run");
+        self.unsent += bytes.len() as u64;
+        self.pieces.push_back(Piece { content: Content::Run(run, bytes.start, bytes.end), replies: 0 });
     }
 
     /// A reply ends here.
@@ -92,7 +95,7 @@ impl Output {
                     at += length;
                     &self.bytes[at - length..at]
                 }
-                Content::Run(run, start) => &run.as_slice()[*start..],
+                Content::Run(run, start, end) => &run.as_slice()[*start..*end],
             };
             let bytes = &bytes[..bytes.len().min(most - total)];
             *slice = IoSlice::new(bytes);
@@ -118,11 +121,11 @@ impl Output {
                     count -= took;
                     *length
                 }
-                Content::Run(run, start) => {
-                    let took = count.min(run.bytes() - *start);
+                Content::Run(_, start, end) => {
+                    let took = count.min(*end - *start);
                     *start += took;
                     count -= took;
-                    run.bytes() - *start
+                    *end - *start
                 }
             };
             if left == 0 {
@@ -180,8 +183,9 @@ mod tests {
                     Err(atoms) => {
                         let mut run = RunMut::new(*atoms);
                         run.as_mut_slice().fill(seed as u8);
-                        expect.extend_from_slice(run.as_slice());
-                        output.push(run.freeze());
+                        let part = seed % 7..run.as_slice().len() - seed % 3;
+                        expect.extend_from_slice(&run.as_slice()[part.clone()]);
+                        output.push(run.freeze(), part);
                     }
                 }
                 output.end_reply();

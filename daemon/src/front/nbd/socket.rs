@@ -4,7 +4,7 @@
 use std::fs;
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -24,7 +24,11 @@ pub struct Listener {
 
 #[derive(Debug)]
 enum ListenerSocket {
-    Unix { socket: UnixListener, _file: SocketFile },
+    /// Without a file: it was handed over, and belongs to whoever did that.
+    Unix {
+        socket: UnixListener,
+        _file: Option<SocketFile>,
+    },
     Tcp(TcpListener),
 }
 
@@ -35,7 +39,41 @@ pub enum Stream {
     Tcp(TcpStream),
 }
 
+/// The first descriptor that a service manager hands over (sd_listen_fds(3)).
+const HANDED_OVER: RawFd = 3;
+
 impl Listener {
+    /// The sockets that a service manager handed over: `count` descriptors from 3 on, each listening already.
+    ///
+    /// # Errors
+    /// One line for the operator: which descriptor is no listening socket.
+    pub fn handed_over(count: u32) -> Result<Vec<Listener>, String> {
+        let take = |number: u32| {
+            let fd = HANDED_OVER + number as RawFd;
+            let wrong = |what: String| format!("LISTEN_FDS: descriptor {fd} {what}; hand over listening stream sockets only");
+            let option = |name| socket_option(fd, name).map_err(|error| wrong(format!("is no socket ({error})")));
+            if option(libc::SO_ACCEPTCONN)? == 0 || option(libc::SO_TYPE)? != libc::SOCK_STREAM {
+                return Err(wrong("does not listen".to_owned()));
+            }
+            // SAFETY: it is an open socket, and by the convention it was made for this process and nobody here has taken it before.
+            let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+            Listener::of(socket).map_err(|error| wrong(format!("cannot be used ({error})")))
+        };
+        (0..count).map(take).collect()
+    }
+
+    fn of(socket: OwnedFd) -> io::Result<Listener> {
+        set_close_on_exec(&socket)?;
+        let socket = TcpListener::from(socket);
+        socket.set_nonblocking(true)?;
+        if let Ok(address) = socket.local_addr() {
+            return Ok(Listener { socket: ListenerSocket::Tcp(socket), address: Address::Tcp(address) });
+        }
+        let socket = UnixListener::from(OwnedFd::from(socket));
+        let path = socket.local_addr()?.as_pathname().unwrap_or(Path::new("")).to_owned();
+        Ok(Listener { socket: ListenerSocket::Unix { socket, _file: None }, address: Address::Unix(path) })
+    }
+
     /// # Errors
     /// One line for the operator: where it cannot listen, why, and what to do.
     pub fn bind(address: &Address) -> Result<Listener, String> {
@@ -83,6 +121,43 @@ impl Listener {
 }
 
 impl Stream {
+    /// The client whose socket is standard input, as inetd and libnbd's `connect_command` give it.
+    ///
+    /// # Errors
+    /// One line for the operator: it is no connected socket.
+    pub fn from_stdin() -> Result<Stream, String> {
+        let wrong = |error: io::Error| format!("--stdio: standard input is no connected stream socket ({error}); start it as inetd does");
+        let socket = io::stdin().as_fd().try_clone_to_owned().map_err(wrong)?;
+        let kind = socket_option(socket.as_raw_fd(), libc::SO_TYPE).map_err(wrong)?;
+        let socket = TcpStream::from(socket);
+        let is_tcp = match socket.peer_addr() {
+            Ok(_) => true,
+            // Another family.
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => false,
+            Err(error) => return Err(wrong(error)),
+        };
+        if kind != libc::SOCK_STREAM {
+            return Err(wrong(io::ErrorKind::InvalidInput.into()));
+        }
+        socket.set_nonblocking(true).map_err(wrong)?;
+        if is_tcp {
+            socket.set_nodelay(true).map_err(wrong)?;
+            return Ok(Stream::Tcp(socket));
+        }
+        let socket = UnixStream::from(OwnedFd::from(socket));
+        grow_send_buffer(&socket);
+        Ok(Stream::Unix(socket))
+    }
+
+    /// Does it come from another machine?
+    pub fn is_remote(&self) -> bool {
+        match self {
+            Stream::Unix(_) => false,
+            // Who cannot be asked any more is gone.
+            Stream::Tcp(stream) => stream.peer_addr().is_ok_and(|peer| !peer.ip().is_loopback()),
+        }
+    }
+
     pub fn fd(&self) -> RawFd {
         match self {
             Stream::Unix(stream) => stream.as_raw_fd(),
@@ -157,7 +232,7 @@ fn bind_unix(path: &Path) -> Result<Listener, String> {
     }
     let socket = listen_unix(path).map_err(failed)?;
     let _file = SocketFile::new(path).map_err(failed)?;
-    Ok(Listener { socket: ListenerSocket::Unix { socket, _file }, address: Address::Unix(path.to_owned()) })
+    Ok(Listener { socket: ListenerSocket::Unix { socket, _file: Some(_file) }, address: Address::Unix(path.to_owned()) })
 }
 
 /// A listening socket whose file is its owner's alone from the first moment on: the mode is set before the name exists.
@@ -184,6 +259,25 @@ fn listen_unix(path: &Path) -> io::Result<UnixListener> {
     // SAFETY: no memory is passed.
     check(unsafe { libc::listen(socket.as_raw_fd(), libc::SOMAXCONN) })?;
     Ok(UnixListener::from(socket))
+}
+
+/// An option of a socket whose value is an int.
+fn socket_option(fd: RawFd, name: libc::c_int) -> io::Result<libc::c_int> {
+    let mut value: libc::c_int = 0;
+    let mut bytes = size_of_val(&value) as libc::socklen_t;
+    // SAFETY: value and length live across the call, and the length is that of the value. A descriptor that is not open is an error.
+    match unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, name, (&raw mut value).cast(), &raw mut bytes) } {
+        0 => Ok(value),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+fn set_close_on_exec(socket: &OwnedFd) -> io::Result<()> {
+    // SAFETY: no memory is passed.
+    match unsafe { libc::fcntl(socket.as_raw_fd(), libc::F_SETFD, libc::FD_CLOEXEC) } {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    }
 }
 
 /// A wish: with the default buffer everything works, in smaller steps.

@@ -55,8 +55,12 @@ impl Client {
 
     /// The server's side, fed `step` bytes at a time; refilled whenever it rests.
     fn tell(&self, export: &Export, stopping: bool, step: usize) -> Told {
+        self.tell_with(Tls::Off, export, stopping, step)
+    }
+
+    fn tell_with(&self, tls: Tls, export: &Export, stopping: bool, step: usize) -> Told {
         let mut out = Vec::new();
-        let mut handshake = Handshake::new(&mut out);
+        let mut handshake = Handshake::new(tls, &mut out);
         let greeting = out.len();
         let (mut buffer, mut end) = (Vec::new(), None);
         for piece in self.bytes.chunks(step) {
@@ -68,12 +72,23 @@ impl Client {
                     Step::Wait => break,
                     Step::Next => {}
                     Step::Rest => handshake.refill(),
+                    Step::StartTls => {
+                        // What else came in plain text is forgotten; what the client sends from here on stands for what TLS carries.
+                        handshake = handshake.secured();
+                        buffer.clear();
+                    }
                     Step::Transmit(_) | Step::Close => end = Some(step),
                 }
             }
             assert!(buffer.len() <= INPUT_BYTES_MAX.saturating_add(step), "{} bytes wait", buffer.len());
         }
         Told { bytes: out.split_off(greeting), end }
+    }
+
+    /// One option after the other, each when the one before has been answered, where TLS is required.
+    fn told_with_tls(&self) -> Told {
+        // The flags are four bytes, and no option here has data.
+        self.tell_with(Tls::Required, &export(), false, 4)
     }
 
     fn told(&self) -> Told {
@@ -112,7 +127,7 @@ fn counted(bytes: &[u8]) -> Vec<u8> {
 #[test]
 fn h1_the_greeting_offers_fixed_newstyle_and_no_unknown_flag() {
     let mut out = Vec::new();
-    Handshake::new(&mut out);
+    Handshake::new(Tls::Off, &mut out);
     assert_eq!(out, [b"NBDMAGICIHAVEOPT".as_slice(), &[0, 3]].concat());
 }
 
@@ -194,7 +209,7 @@ fn h7_more_than_64_options_wait_for_the_next_second() {
         client = client.option(4711, &[]);
     }
     let mut out = Vec::new();
-    let mut handshake = Handshake::new(&mut out);
+    let mut handshake = Handshake::new(Tls::Off, &mut out);
     let mut at = 0;
     let mut go = |handshake: &mut Handshake| {
         loop {
@@ -258,9 +273,22 @@ fn h10_an_unknown_export_and_lengths_that_lie_get_their_errors() {
 }
 
 #[test]
-fn h11_block_sizes_are_always_told_and_in_order() {
-    for wanted in [&[][..], &[info::BLOCK_SIZE]] {
-        let told = Client::new(FLAGS_BOTH).information(option::GO, NAME, wanted).told();
+fn h11_block_sizes_are_told_in_order_to_who_asks_and_bind_who_asked_when_it_went() {
+    let ask = |option: u32, wanted: &[u16]| Client::new(FLAGS_BOTH).information(option, NAME, wanted);
+    for (client, told, sized) in [
+        (ask(option::GO, &[]), false, false),
+        (ask(option::GO, &[info::NAME, info::BLOCK_SIZE]), true, true),
+        (ask(option::INFO, &[info::BLOCK_SIZE]).option(option::EXPORT_NAME, NAME), true, false),
+    ] {
+        let all = client.told();
+        assert_eq!(all.end, Some(Step::Transmit(Session { sized, ..Session::default() })));
+        if client.bytes.ends_with(NAME) {
+            continue; // the answer to EXPORT_NAME is no option reply
+        }
+        assert_eq!(all.information(info::BLOCK_SIZE).is_some(), told);
+    }
+    for option in [option::INFO, option::GO] {
+        let told = ask(option, &[info::BLOCK_SIZE]).told();
         let sizes = told.information(info::BLOCK_SIZE).expect("block sizes");
         let sizes: Vec<u32> = sizes.chunks(4).map(|word| u32::from_be_bytes(word.try_into().expect("four bytes"))).collect();
         assert_eq!(sizes, [512, 4096, 32 << 20]);
@@ -284,7 +312,33 @@ fn h13_structured_replies_may_be_asked_for_again() {
     assert_eq!(client.told().kinds(), [(option::STRUCTURED_REPLY, answer::ACK); 2]);
     let told = client.option(option::STRUCTURED_REPLY, b"x").information(option::GO, NAME, &[]).told();
     assert_eq!(told.kinds()[2], (option::STRUCTURED_REPLY, answer::ERR_INVALID));
-    assert_eq!(told.end, Some(Step::Transmit(Session { structured: true, allocation: false })));
+    assert_eq!(told.end, Some(Step::Transmit(Session { headers: Headers::Structured, ..Session::default() })));
+}
+
+#[test]
+fn h13_starttls_and_extended_headers_are_granted_once() {
+    let twice = Client::new(FLAGS_BOTH).option(option::EXTENDED_HEADERS, &[]).option(option::EXTENDED_HEADERS, &[]).told();
+    assert_eq!(twice.kinds(), [(option::EXTENDED_HEADERS, answer::ACK), (option::EXTENDED_HEADERS, answer::ERR_INVALID)]);
+    let twice = Client::new(FLAGS_BOTH).option(option::STARTTLS, &[]).option(option::STARTTLS, &[]).told_with_tls();
+    assert_eq!(twice.kinds(), [(option::STARTTLS, answer::ACK), (option::STARTTLS, answer::ERR_INVALID)]);
+}
+
+#[test]
+fn e_extended_headers_stand_above_structured_replies_and_need_go() {
+    let extended = |client: Client| client.option(option::EXTENDED_HEADERS, &[]);
+    let session = Session { headers: Headers::Extended, ..Session::default() };
+    for client in [extended(Client::new(FLAGS_BOTH)), extended(structured())] {
+        assert_eq!(client.clone().information(option::GO, NAME, &[]).told().end, Some(Step::Transmit(session)));
+        let back = client.clone().option(option::STRUCTURED_REPLY, &[]).information(option::GO, NAME, &[]).told();
+        assert!(back.kinds().contains(&(option::STRUCTURED_REPLY, answer::ERR_EXT_HEADER_REQD)));
+        assert_eq!(back.end, Some(Step::Transmit(session)), "there is no way down");
+        assert_eq!(client.option(option::EXPORT_NAME, NAME).told().end, Some(Step::Close));
+    }
+    let with_data = Client::new(FLAGS_BOTH).option(option::EXTENDED_HEADERS, b"x").information(option::GO, NAME, &[]).told();
+    assert_eq!(with_data.kinds()[0], (option::EXTENDED_HEADERS, answer::ERR_INVALID));
+    assert_eq!(with_data.end, Some(Step::Transmit(Session::default())));
+    let contexts = extended(Client::new(FLAGS_BOTH)).contexts(option::SET_META_CONTEXT, NAME, &[b"base:allocation"]).told();
+    assert_eq!(contexts.kinds().last(), Some(&(option::SET_META_CONTEXT, answer::ACK)), "they count as structured");
 }
 
 #[test]
@@ -292,6 +346,55 @@ fn t2_starttls_is_unsupported_and_never_required() {
     let told = Client::new(FLAGS_BOTH).option(option::STARTTLS, &[]).option(option::STARTTLS, b"x").option(option::LIST, &[]).told();
     assert_eq!(told.kinds()[..2], [(option::STARTTLS, answer::ERR_UNSUP), (option::STARTTLS, answer::ERR_INVALID)]);
     assert_eq!(told.kinds().len(), 4, "and haggling goes on");
+    assert!(told.kinds().iter().all(|(_, kind)| *kind != answer::ERR_TLS_REQD));
+}
+
+#[test]
+fn t1_t3_where_tls_is_required_nothing_is_told_before_it() {
+    let options =
+        [option::LIST, option::INFO, option::GO, option::STRUCTURED_REPLY, option::EXTENDED_HEADERS, option::SET_META_CONTEXT, 4711];
+    for option in options {
+        let big = vec![1; OPTION_BYTES_MAX + 1];
+        for data in [&[][..], &big] {
+            let told = Client::new(FLAGS_BOTH).option(option, data).tell_with(Tls::Required, &export(), false, 4096);
+            assert_eq!((told.kinds(), told.end), (vec![(option, answer::ERR_TLS_REQD)], None));
+        }
+    }
+    let name = Client::new(FLAGS_BOTH).option(option::EXPORT_NAME, NAME).told_with_tls();
+    assert_eq!(name, Told { bytes: vec![], end: Some(Step::Close) });
+    let abort = Client::new(FLAGS_BOTH).option(option::ABORT, &[]).told_with_tls();
+    assert_eq!((abort.kinds(), abort.end), (vec![(option::ABORT, answer::ACK)], Some(Step::Close)));
+    // Who does not speak the fixed newstyle has no STARTTLS.
+    for flags in [0, 2] {
+        assert_eq!(Client::new(flags).told_with_tls(), Told { bytes: vec![], end: Some(Step::Close) });
+    }
+    let secured = Client::new(FLAGS_BOTH).option(option::STARTTLS, &[]).option(option::LIST, &[]).option(4711, &[]).told_with_tls();
+    assert!(secured.kinds().iter().all(|(_, kind)| *kind != answer::ERR_TLS_REQD), "never after it");
+    assert_eq!(secured.kinds()[1..], [(option::LIST, answer::SERVER), (option::LIST, answer::ACK), (4711, answer::ERR_UNSUP)]);
+}
+
+#[test]
+fn t4_starttls_with_data_is_invalid() {
+    for data in [&b"x"[..], &vec![1; OPTION_BYTES_MAX + 1]] {
+        let told = Client::new(FLAGS_BOTH).option(option::STARTTLS, data).tell_with(Tls::Required, &export(), false, usize::MAX);
+        assert_eq!((told.kinds(), told.end), (vec![(option::STARTTLS, answer::ERR_INVALID)], None));
+    }
+}
+
+#[test]
+fn t6_starttls_forgets_what_was_negotiated_and_what_came_behind_it() {
+    let pipelined = Client::new(FLAGS_BOTH).option(option::STARTTLS, &[]).option(option::STRUCTURED_REPLY, &[]).option(option::LIST, &[]);
+    let told = pipelined.tell_with(Tls::Required, &export(), false, usize::MAX);
+    assert_eq!(told.kinds(), [(option::STARTTLS, answer::ACK)], "no answer to what came in plain text");
+
+    let mut out = Vec::new();
+    let handshake = Handshake {
+        session: Session { headers: Headers::Extended, contexts: Contexts { allocation: true, tier: true }, sized: true },
+        no_zeroes: true,
+        ..Handshake::new(Tls::Required, &mut out)
+    };
+    let secured = handshake.secured();
+    assert_eq!((secured.session, secured.tls, secured.no_zeroes), (Session::default(), Tls::Secured, true));
 }
 
 #[test]
@@ -301,8 +404,8 @@ fn x1_the_transmission_flags_are_those_of_the_export_and_the_session() {
         let info = told.information(info::EXPORT).expect("always told");
         u16::from_be_bytes([info[8], info[9]])
     };
-    let always = flag::HAS_FLAGS | flag::SEND_FLUSH | flag::SEND_FUA | flag::CAN_MULTI_CONN;
-    let changes = flag::SEND_TRIM | flag::SEND_WRITE_ZEROES;
+    let always = flag::HAS_FLAGS | flag::SEND_FLUSH | flag::SEND_FUA | flag::CAN_MULTI_CONN | flag::SEND_CACHE;
+    let changes = flag::SEND_TRIM | flag::SEND_WRITE_ZEROES | flag::SEND_FAST_ZERO;
     assert_eq!(flags(&export(), Client::new(FLAGS_BOTH)), always | changes);
     let structured = Client::new(FLAGS_BOTH).option(option::STRUCTURED_REPLY, &[]);
     assert_eq!(flags(&export(), structured.clone()) & flag::SEND_DF, 0x80);
@@ -314,32 +417,39 @@ fn structured() -> Client {
     Client::new(FLAGS_BOTH).option(option::STRUCTURED_REPLY, &[])
 }
 
-fn check_session(client: Client, allocation: bool) {
+fn check_session(client: Client, allocation: bool, tier: bool) {
     let told = client.information(option::GO, NAME, &[]).told();
-    assert_eq!(told.end, Some(Step::Transmit(Session { structured: true, allocation })));
+    let contexts = Contexts { allocation, tier };
+    assert_eq!(told.end, Some(Step::Transmit(Session { headers: Headers::Structured, contexts, sized: false })));
 }
 
 #[test]
-fn s9_base_allocation_is_selected_by_its_whole_name_only() {
+fn s9_a_context_is_selected_by_its_whole_name_only() {
     let select = |query: &[u8]| structured().contexts(option::SET_META_CONTEXT, NAME, &[query]);
     let data = [allocation::ID.to_be_bytes().to_vec(), b"base:allocation".to_vec()].concat();
     let expect = [(option::SET_META_CONTEXT, answer::META_CONTEXT, data), (option::SET_META_CONTEXT, answer::ACK, vec![])];
     assert_eq!(select(b"base:allocation").told().replies()[1..], expect);
-    check_session(select(b"base:allocation"), true);
-    for other in [b"base:".as_slice(), b"qemu:allocation-depth", b"base:allocation2", b"", b"base"] {
+    check_session(select(b"base:allocation"), true, false);
+    check_session(select(b"tidegate:tier"), false, true);
+    let both = structured().contexts(option::SET_META_CONTEXT, NAME, &[b"tidegate:tier", b"other:x", b"base:allocation"]);
+    let ids: Vec<u8> = both.told().replies()[1..3].iter().map(|(_, _, data)| data[3]).collect();
+    assert_eq!(ids, [1, 2]);
+    check_session(both, true, true);
+    for other in [b"base:".as_slice(), b"tidegate:", b"qemu:allocation-depth", b"base:allocation2", b"", b"base"] {
         assert_eq!(select(other).told().kinds()[1..], [(option::SET_META_CONTEXT, answer::ACK)]);
-        check_session(select(other), false);
+        check_session(select(other), false, false);
     }
 }
 
 #[test]
 fn s9_a_selection_replaces_the_earlier_one_even_when_it_fails() {
     let chosen = || structured().contexts(option::SET_META_CONTEXT, NAME, &[b"base:allocation"]);
-    check_session(chosen(), true);
-    check_session(chosen().contexts(option::SET_META_CONTEXT, NAME, &[]), false);
-    check_session(chosen().contexts(option::SET_META_CONTEXT, b"other", &[b"base:allocation"]), false);
-    check_session(chosen().option(option::SET_META_CONTEXT, b"garbage"), false);
-    check_session(chosen().contexts(option::LIST_META_CONTEXT, NAME, &[]), true);
+    check_session(chosen(), true, false);
+    check_session(chosen().contexts(option::SET_META_CONTEXT, NAME, &[]), false, false);
+    check_session(chosen().contexts(option::SET_META_CONTEXT, NAME, &[b"tidegate:tier"]), false, true);
+    check_session(chosen().contexts(option::SET_META_CONTEXT, b"other", &[b"base:allocation"]), false, false);
+    check_session(chosen().option(option::SET_META_CONTEXT, b"garbage"), false, false);
+    check_session(chosen().contexts(option::LIST_META_CONTEXT, NAME, &[]), true, false);
 }
 
 #[test]
@@ -361,8 +471,9 @@ fn s9_lengths_that_lie_are_invalid_and_structured_replies_come_first() {
 fn s9_contexts_are_listed_by_name_by_namespace_and_all_together() {
     let list = |queries: &[&[u8]]| structured().contexts(option::LIST_META_CONTEXT, NAME, queries).told().kinds().split_off(1);
     let (found, end) = ((option::LIST_META_CONTEXT, answer::META_CONTEXT), (option::LIST_META_CONTEXT, answer::ACK));
-    assert_eq!(list(&[]), [found, end]);
+    assert_eq!(list(&[]), [found, found, end]);
     assert_eq!(list(&[b"base:"]), [found, end]);
+    assert_eq!(list(&[b"tidegate:"]), [found, end]);
     assert_eq!(list(&[b"base:allocation", b"base:", b"base:allocation"]), [found, end], "once, however often it is asked for");
     assert_eq!(list(&[b"other:"]), [end]);
 }
@@ -392,6 +503,10 @@ fn any_client() -> impl Strategy<Value = Client> {
 proptest! {
     #[test]
     fn one_byte_at_a_time_and_all_at_once_are_answered_alike(client in any_client(), step in 1usize..50, stopping: bool) {
+        for tls in [Tls::Required, Tls::Secured] {
+            // Where it starts, what came with it is dropped; so only whole options are compared.
+            prop_assert!(client.tell_with(tls, &export(), stopping, step).bytes.len() < 1 << 20);
+        }
         let whole = client.tell(&export(), stopping, usize::MAX);
         prop_assert_eq!(&client.tell(&export(), stopping, 1), &whole);
         prop_assert_eq!(&client.tell(&export(), stopping, step), &whole);

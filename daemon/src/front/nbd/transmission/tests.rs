@@ -1,15 +1,20 @@
 //! The transmission phase, item by item of the protocol's document (S, X), fed as bytes and answered by hand.
 
 use super::*;
-use crate::front::nbd::protocol::command_flag;
+use crate::front::nbd::export::Contexts;
+use crate::front::nbd::protocol::{CHUNK_MAGIC, EXTENDED_REPLY_MAGIC, SIMPLE_REPLY_MAGIC, allocation, chunk, command_flag};
 use proptest::prelude::*;
+use tidegate_engine::request::{Extent, Outcome, RequestError, Stretch, Tier};
 
 const BYTES: u64 = 1 << 30;
-const SIMPLE: Session = Session { structured: false, allocation: false };
-const CHUNKS: Session = Session { structured: true, allocation: false };
-const STATUS: Session = Session { structured: true, allocation: true };
+const SIMPLE: Session = Session { headers: Headers::Simple, contexts: Contexts::NONE, sized: true };
+const CHUNKS: Session = Session { headers: Headers::Structured, ..SIMPLE };
+const STATUS: Session = Session { contexts: Contexts { allocation: true, tier: false }, ..CHUNKS };
+const EXTENDED: Session = Session { headers: Headers::Extended, ..STATUS };
+/// A client that was not told about block sizes.
+const BYTES_OF: fn(Session) -> Session = |session| Session { sized: false, ..session };
 const COOKIE: u64 = 0x0123_4567_89ab_cdef;
-const AMPLE: Allowance = Allowance { connection: u64::MAX, room: u64::MAX };
+const AMPLE: Allowance<'_> = Allowance { connection: u64::MAX, room: u64::MAX, busy: &[], job: true };
 
 fn export() -> Export {
     Export { name: String::new(), description: String::new(), bytes: BYTES, read_only: false, block_bytes: 4096 }
@@ -39,6 +44,8 @@ fn taken(out: &mut Output) -> Vec<u8> {
 #[derive(Debug, Default, PartialEq)]
 struct Got {
     requests: Vec<(Pending, Span, String, Vec<u8>)>,
+    /// Those that take several requests.
+    jobs: Vec<(Pending, String)>,
     replies: Vec<u8>,
     end: Option<&'static str>,
     /// Bytes that were not understood yet.
@@ -69,6 +76,7 @@ fn feed(export: &Export, session: Session, stopping: bool, input: &[u8], step: u
                     let data = if let Command::Write { data, .. } = &command { data.as_slice().to_vec() } else { vec![] };
                     got.requests.push((pending, span, format!("{command:?}"), data));
                 }
+                Step::Job(pending, job) => got.jobs.push((pending, format!("{job:?}"))),
                 Step::Finish => got.end = Some("finish"),
                 Step::Close => got.end = Some("close"),
             }
@@ -86,12 +94,12 @@ fn check_error(session: Session, input: &[u8], expect: u32) {
 
 fn check_error_of(export: &Export, session: Session, input: &[u8], expect: u32) {
     let got = feed(export, session, false, input, usize::MAX);
-    assert_eq!((got.requests.len(), got.end, got.left), (0, None, 0), "{got:?}");
-    if !session.structured {
+    assert_eq!((got.requests.len(), got.jobs.len(), got.end, got.left), (0, 0, None, 0), "{got:?}");
+    if session.headers == Headers::Simple {
         assert_eq!(got.replies, [&SIMPLE_REPLY_MAGIC.to_be_bytes()[..], &expect.to_be_bytes(), &COOKIE.to_be_bytes()].concat());
         return;
     }
-    let (flags, kind, data) = one_chunk(&got.replies);
+    let (flags, kind, data) = if session.headers == Headers::Extended { one_reply(&got.replies) } else { one_chunk(&got.replies) };
     assert_eq!((flags, kind), (chunk::DONE, chunk::ERROR));
     assert_eq!(data[..4], expect.to_be_bytes());
     let text = usize::from(u16::from_be_bytes([data[4], data[5]]));
@@ -104,6 +112,21 @@ fn one_chunk(bytes: &[u8]) -> (u16, u16, Vec<u8>) {
     assert_eq!(bytes[8..16], COOKIE.to_be_bytes());
     assert_eq!(bytes[16..20], ((bytes.len() - 20) as u32).to_be_bytes());
     (u16::from_be_bytes([bytes[4], bytes[5]]), u16::from_be_bytes([bytes[6], bytes[7]]), bytes[20..].to_vec())
+}
+
+/// Splits the only chunk of an extended reply likewise; the offset in it is that of the request.
+fn one_reply(bytes: &[u8]) -> (u16, u16, Vec<u8>) {
+    assert_eq!(bytes[..4], EXTENDED_REPLY_MAGIC.to_be_bytes());
+    assert_eq!(bytes[8..16], COOKIE.to_be_bytes());
+    assert_eq!(bytes[24..32], ((bytes.len() - 32) as u64).to_be_bytes());
+    (u16::from_be_bytes([bytes[4], bytes[5]]), u16::from_be_bytes([bytes[6], bytes[7]]), bytes[32..].to_vec())
+}
+
+fn extended(command: u16, flags: u16, offset: u64, length: u64) -> Vec<u8> {
+    let mut bytes = EXTENDED_REQUEST_MAGIC.to_be_bytes().to_vec();
+    bytes.extend([flags.to_be_bytes(), command.to_be_bytes()].as_flattened());
+    bytes.extend([COOKIE.to_be_bytes(), offset.to_be_bytes(), length.to_be_bytes()].as_flattened());
+    bytes
 }
 
 /// The only request that `input` is for the engine.
@@ -165,14 +188,23 @@ fn s7_errors_of_the_engine_have_their_numbers() {
     let read = request(command::READ, 0, 0, 512);
     for (failure, number) in [(RequestError::Io, 5u32), (RequestError::NoSpace, 28), (RequestError::Shutdown, 108)] {
         let simple = answered(SIMPLE, &read, Err(failure));
-        assert_eq!((simple.len(), &simple[4..8]), (16, &number.to_be_bytes()[..]), "S8: not one byte of data after an error");
+        assert_eq!((simple.len(), &simple[4..8]), (16, &number.to_be_bytes()[..]));
         let (flags, kind, data) = one_chunk(&answered(CHUNKS, &read, Err(failure)));
         assert_eq!((flags, kind, &data[..4]), (chunk::DONE, chunk::ERROR, &number.to_be_bytes()[..]));
     }
 }
 
+#[test]
+fn s8_not_one_byte_of_data_follows_a_simple_reply_that_is_an_error() {
+    for session in [SIMPLE, BYTES_OF(SIMPLE)] {
+        let reply = answered(session, &request(command::READ, 0, 0, 1 << 20), Err(RequestError::Io));
+        assert_eq!(reply, [&SIMPLE_REPLY_MAGIC.to_be_bytes()[..], &5u32.to_be_bytes(), &COOKIE.to_be_bytes()].concat());
+    }
+}
+
 fn extents(parts: &[(u64, bool)]) -> Result<Outcome<Run>, RequestError> {
-    Ok(Outcome::Status(parts.iter().map(|&(atoms, hole)| Extent { atoms, hole, zero: hole }).collect()))
+    let allocation = parts.iter().map(|&(atoms, hole)| Extent { atoms, hole, zero: hole }).collect();
+    Ok(Outcome::Status { allocation, tiers: vec![] })
 }
 
 fn check_status(flags: u16, atoms: u64, parts: &[(u64, bool)], expect: &[(u32, u32)]) {
@@ -192,6 +224,84 @@ fn s10_status_is_one_chunk_of_merged_extents() {
 #[test]
 fn s10_req_one_gets_exactly_one_extent() {
     check_status(command_flag::REQ_ONE, 8, &[(1, true), (2, true), (5, false)], &[(1536, 3)]);
+}
+
+#[test]
+fn s2_the_cookie_comes_back_as_it_was_in_every_form() {
+    for cookie in [0, 1, u64::MAX, COOKIE] {
+        for (session, at) in [(SIMPLE, 8), (CHUNKS, 8), (EXTENDED, 8)] {
+            let mut input = if session == EXTENDED { extended(command::READ, 0, 0, 512) } else { request(command::READ, 0, 0, 512) };
+            input[8..16].copy_from_slice(&cookie.to_be_bytes());
+            let reply = answered(session, &input, Ok(Outcome::Data(vec![run(1, 1)])));
+            assert_eq!(reply[at..at + 8], cookie.to_be_bytes());
+        }
+    }
+}
+
+#[test]
+fn s4_one_data_chunk_covers_the_whole_of_any_read() {
+    for (offset, length) in [(0u64, 512u32), (4096, 32 << 20)] {
+        let atoms = u64::from(length) / 512;
+        let parts = vec![run(1, 1), run(atoms.max(2) - 1, 2)].into_iter().take(if atoms == 1 { 1 } else { 2 }).collect();
+        let (flags, kind, data) = one_chunk(&answered(CHUNKS, &request(command::READ, 0, offset, length), Ok(Outcome::Data(parts))));
+        assert_eq!((flags, kind, data.len()), (chunk::DONE, chunk::OFFSET_DATA, 8 + length as usize));
+        assert_eq!(data[..8], offset.to_be_bytes());
+    }
+}
+
+#[test]
+fn s6_a_read_that_fails_is_an_error_chunk_and_never_a_cut_off_one() {
+    // All parts of a read are there, or it has failed, before the first byte of its reply.
+    for session in [CHUNKS, BYTES_OF(CHUNKS)] {
+        let (flags, kind, data) = one_chunk(&answered(session, &request(command::READ, 0, 0, 1 << 20), Err(RequestError::Io)));
+        assert_eq!((flags, kind, &data[..4]), (chunk::DONE, chunk::ERROR, &5u32.to_be_bytes()[..]));
+    }
+}
+
+/// The chunks of a reply: flags, kind, data.
+fn chunks(mut bytes: &[u8]) -> Vec<(u16, u16, Vec<u8>)> {
+    let mut chunks = Vec::new();
+    while !bytes.is_empty() {
+        let length = u32::from_be_bytes(bytes[16..20].try_into().expect("four bytes")) as usize;
+        chunks.push(one_chunk(&bytes[..20 + length]));
+        bytes = &bytes[20 + length..];
+    }
+    chunks
+}
+
+fn both_contexts(tiers: &[(u64, Tier)]) -> Result<Outcome<Run>, RequestError> {
+    let Ok(Outcome::Status { allocation, .. }) = extents(&[(tiers.iter().map(|(atoms, _)| atoms).sum(), false)]) else { panic!("extents") };
+    let tiers = tiers.iter().map(|&(atoms, tier)| Stretch { atoms, tier }).collect();
+    Ok(Outcome::Status { allocation, tiers })
+}
+
+#[test]
+fn s10_each_selected_context_has_exactly_one_chunk_and_the_last_says_so() {
+    let tiers = [(1, Tier::Origin), (2, Tier::Clean), (1, Tier::Dirty), (4, Tier::Memory)];
+    let session = |allocation, tier| Session { contexts: Contexts { allocation, tier }, ..CHUNKS };
+    let query = request(command::BLOCK_STATUS, 0, 0, 4096);
+    let both = chunks(&answered(session(true, true), &query, both_contexts(&tiers)));
+    let number = |(length, value): (u32, u32)| [length.to_be_bytes(), value.to_be_bytes()].concat();
+    let expect = [vec![0, 0, 0, 2], number((512, 0)), number((1024, 1)), number((512, 2)), number((2048, 3))].concat();
+    assert_eq!(both[0], (0, chunk::BLOCK_STATUS, [vec![0, 0, 0, 1], number((4096, 0))].concat()));
+    assert_eq!(both[1], (chunk::DONE, chunk::BLOCK_STATUS, expect.clone()));
+    assert_eq!(chunks(&answered(session(false, true), &query, both_contexts(&tiers))), [(chunk::DONE, chunk::BLOCK_STATUS, expect)]);
+    assert_eq!(accepted(session(false, true), &query).2, "Status { tiers: true }");
+    // Extents are of their context: one of each is asked for, and their lengths differ.
+    let one = request(command::BLOCK_STATUS, command_flag::REQ_ONE, 0, 4096);
+    let lengths: Vec<usize> =
+        chunks(&answered(session(true, true), &one, both_contexts(&tiers))).iter().map(|(_, _, data)| data.len()).collect();
+    assert_eq!(lengths, [12, 12]);
+}
+
+#[test]
+fn s10_a_status_may_describe_less_than_was_asked_for() {
+    let export = Export { bytes: 1 << 40, ..export() };
+    let tier = Session { contexts: Contexts { allocation: true, tier: true }, ..EXTENDED };
+    for (session, most) in [(EXTENDED, STATUS_BYTES_MAX), (tier, TIER_BYTES_MAX)] {
+        let got = feed(&export, session, false, &extended(command::BLOCK_STATUS, 0, 1 << 30, 1 << 39), usize::MAX);
+        assert_eq!((got.requests[0].1, got.requests[0].0.length), (Span::new(1 << 21, most / 512), most));
+    }
 }
 
 #[test]
@@ -225,7 +335,7 @@ fn x2_a_read_only_export_refuses_every_change_and_takes_reads_and_flushes() {
 fn x3_a_flush_goes_to_the_engine_whatever_its_range_says() {
     for (offset, length) in [(0, 0), (BYTES * 2, 7)] {
         let (pending, span, command) = accepted(SIMPLE, &request(command::FLUSH, 0, offset, length));
-        assert_eq!((span, command.as_str(), pending.bytes()), (Span::new(0, 0), "Flush", 0));
+        assert_eq!((span, command.as_str(), pending.held), (Span::new(0, 0), "Flush", 0));
     }
 }
 
@@ -236,8 +346,8 @@ fn x4_fua_is_taken_on_every_command_and_reaches_the_engine_where_it_matters() {
         (command::READ, "Read"),
         (command::FLUSH, "Flush"),
         (command::TRIM, "Trim { fua: true }"),
-        (command::WRITE_ZEROES, "Zero { no_hole: false, fua: true }"),
-        (command::BLOCK_STATUS, "Status"),
+        (command::WRITE_ZEROES, "Zero { no_hole: false, fua: true, fast: false }"),
+        (command::BLOCK_STATUS, "Status { tiers: false }"),
     ] {
         assert_eq!(accepted(STATUS, &request(command, fua, 512, 512)).2, expect);
     }
@@ -248,9 +358,44 @@ fn x4_fua_is_taken_on_every_command_and_reaches_the_engine_where_it_matters() {
 #[test]
 fn x6_no_hole_reaches_the_engine_and_belongs_to_write_zeroes_alone() {
     let no_hole = command_flag::NO_HOLE;
-    assert_eq!(accepted(SIMPLE, &request(command::WRITE_ZEROES, no_hole, 0, 512)).2, "Zero { no_hole: true, fua: false }");
+    assert_eq!(accepted(SIMPLE, &request(command::WRITE_ZEROES, no_hole, 0, 512)).2, "Zero { no_hole: true, fua: false, fast: false }");
     check_error(SIMPLE, &request(command::TRIM, no_hole, 0, 512), error::INVALID);
-    check_error(SIMPLE, &request(command::WRITE_ZEROES, 1 << 4, 0, 512), error::INVALID);
+    check_error(SIMPLE, &request(command::WRITE_ZEROES, 1 << 5, 0, 512), error::INVALID);
+}
+
+#[test]
+fn x7_a_trim_is_a_hint_about_whole_atoms_and_its_fua_is_honoured() {
+    let fua = command_flag::FUA;
+    assert_eq!(accepted(SIMPLE, &request(command::TRIM, fua, 0, 1024)).2, "Trim { fua: true }");
+    let (pending, span, command) = accepted(BYTES_OF(SIMPLE), &request(command::TRIM, fua, 1, 1535));
+    assert_eq!((span, command.as_str(), pending.change), (Span::new(1, 2), "Trim { fua: true }", Span::new(1, 2)));
+}
+
+#[test]
+fn x6_fast_zeroes_reach_the_engine_and_are_refused_with_enotsup() {
+    let fast = request(command::WRITE_ZEROES, command_flag::FAST_ZERO, 0, 512);
+    assert_eq!(accepted(SIMPLE, &fast).2, "Zero { no_hole: false, fua: false, fast: true }");
+    assert_eq!(answered(SIMPLE, &fast, Err(RequestError::NotFast))[4..8], error::NOT_SUPPORTED.to_be_bytes());
+    for command in [command::TRIM, command::READ, command::CACHE, command::FLUSH] {
+        check_error(SIMPLE, &request(command, command_flag::FAST_ZERO, 0, 512), error::INVALID);
+    }
+}
+
+#[test]
+fn x12_cache_is_a_job_of_whole_blocks_and_takes_no_flag_but_fua() {
+    let job = |session, offset, length| {
+        let mut got = feed(&export(), session, false, &request(command::CACHE, 0, offset, length), usize::MAX);
+        assert_eq!((got.requests.len(), got.replies.len(), got.jobs.len()), (0, 0, 1));
+        got.jobs.remove(0).1
+    };
+    assert!(job(SIMPLE, 512, 512).contains("cache: Span { start: 0, atoms: 8 }"));
+    assert!(job(BYTES_OF(SIMPLE), 4095, 2).contains("cache: Span { start: 0, atoms: 16 }"));
+    assert!(job(SIMPLE, 0, BYTES as u32).contains(&format!("atoms: {} }}", BYTES / 512)));
+    for bit in 1..16 {
+        check_error(CHUNKS, &request(command::CACHE, 1 << bit, 0, 512), error::INVALID);
+    }
+    check_error(SIMPLE, &request(command::CACHE, 0, BYTES, 512), error::INVALID);
+    check_error(SIMPLE, &request(command::CACHE, 0, 1, 512), error::INVALID);
 }
 
 #[test]
@@ -280,6 +425,115 @@ fn x9_what_is_not_whole_atoms_is_invalid() {
 }
 
 #[test]
+fn x9_who_was_not_told_about_block_sizes_is_served_to_the_byte() {
+    let bytes = BYTES_OF(SIMPLE);
+    let (pending, span, command) = accepted(bytes, &request(command::READ, 0, 1000, 30));
+    assert_eq!((span, command.as_str(), pending.held), (Span::new(1, 2), "Read", 1024));
+    let reply = answered(bytes, &request(command::READ, 0, 1000, 30), Ok(Outcome::Data(vec![run(1, 1), run(1, 2)])));
+    assert_eq!(reply[16..], [vec![1; 24], vec![2; 6]].concat());
+    let (_, _, chunk) = one_chunk(&answered(BYTES_OF(CHUNKS), &request(command::READ, 0, 1023, 1), Ok(Outcome::Data(vec![run(1, 9)]))));
+    assert_eq!(chunk, [&1023u64.to_be_bytes()[..], &[9]].concat());
+
+    // Changes of parts of atoms take several requests; a trim is a hint, and takes whole atoms only.
+    for input in [
+        write(0, 1, &[1; 512]),
+        write(0, 0, &[1; 511]),
+        write(0, 7, &vec![1; 2 * DIRECT_BYTES]),
+        request(command::WRITE_ZEROES, 0, 5, 2000),
+    ] {
+        let got = feed(&export(), bytes, false, &input, usize::MAX);
+        assert_eq!((got.jobs.len(), got.requests.len(), got.replies.len(), got.left), (1, 0, 0, 0));
+    }
+    assert_eq!(accepted(bytes, &write(0, 512, &[1; 512])).1, Span::new(1, 1), "whole atoms are one request for them too");
+    assert_eq!(accepted(bytes, &request(command::TRIM, 0, 500, 2000)).1, Span::new(1, 3));
+    let nothing = feed(&export(), bytes, false, &request(command::TRIM, 0, 500, 500), usize::MAX);
+    assert_eq!((nothing.requests.len(), nothing.replies[4..8].to_vec()), (0, vec![0; 4]));
+
+    let status = BYTES_OF(STATUS);
+    let (_, span, _) = accepted(status, &request(command::BLOCK_STATUS, 0, 100, 1500));
+    assert_eq!(span, Span::new(0, 4));
+    let (_, _, data) =
+        one_chunk(&answered(status, &request(command::BLOCK_STATUS, 0, 100, 1500), extents(&[(1, true), (2, false), (1, true)])));
+    let lengths: Vec<u8> = data[4..].chunks(8).flat_map(|pair| [pair[2], pair[3], pair[7]]).collect();
+    assert_eq!(lengths, [1, 156, 3, 4, 0, 0, 0, 64, 3], "412, 1024 and 64 bytes");
+
+    check_error(bytes, &request(command::READ, 0, BYTES - 1, 2), error::INVALID);
+    check_error(bytes, &write(0, BYTES - 1, &[1; 2]), error::NO_SPACE);
+}
+
+#[test]
+fn what_somebody_has_to_itself_is_not_changed_by_others_meanwhile() {
+    let busy = Allowance { busy: &[Span::new(8, 1)], ..AMPLE };
+    let mut out = Output::default();
+    let mut step = |session, input: &[u8]| Transmission::new(session).step(&export(), false, busy, input, &mut out).1;
+    for input in [write(0, 4096, &[1; 512]), request(command::TRIM, 0, 0, 8192), request(command::WRITE_ZEROES, 0, 4096, 512)] {
+        assert!(matches!(step(SIMPLE, &input), Step::Full));
+    }
+    assert!(matches!(step(BYTES_OF(SIMPLE), &write(0, 4607, &[1])), Step::Full));
+    assert!(matches!(step(SIMPLE, &write(0, 4608, &[1; 512])), Step::Request(..)), "beside it");
+    for command in [command::READ, command::FLUSH] {
+        assert!(matches!(step(SIMPLE, &request(command, 0, 4096, 512)), Step::Request(..)), "only changes wait");
+    }
+    assert!(matches!(step(SIMPLE, &request(command::CACHE, 0, 4096, 512)), Step::Job(..)));
+}
+
+#[test]
+fn without_place_for_a_job_only_what_is_one_waits() {
+    let none = Allowance { job: false, ..AMPLE };
+    let mut out = Output::default();
+    let mut step = |input: &[u8]| Transmission::new(BYTES_OF(SIMPLE)).step(&export(), false, none, input, &mut out).1;
+    for input in [write(0, 1, &[1; 512]), request(command::WRITE_ZEROES, 0, 1, 512), request(command::CACHE, 0, 0, 512)] {
+        assert!(matches!(step(&input), Step::Full));
+    }
+    for input in [write(0, 0, &[1; 512]), request(command::WRITE_ZEROES, 0, 0, 512), request(command::READ, 0, 1, 5)] {
+        assert!(matches!(step(&input), Step::Request(..)));
+    }
+}
+
+#[test]
+fn e_lengths_have_64_bits_and_every_reply_is_an_extended_chunk() {
+    let export = Export { bytes: 1 << 40, ..export() };
+    for command in [command::TRIM, command::WRITE_ZEROES] {
+        let got = feed(&export, EXTENDED, false, &extended(command, 0, 4096, 1 << 39), usize::MAX);
+        assert_eq!(got.requests[0].1, Span::new(8, 1 << 30));
+        let mut out = Output::default();
+        reply(&got.requests[0].0, EXTENDED, Ok(Outcome::Done), &mut out);
+        let bytes = taken(&mut out);
+        assert_eq!(bytes[16..24], 4096u64.to_be_bytes(), "the request's offset");
+        assert_eq!(one_reply(&bytes), (chunk::DONE, chunk::NONE, vec![]));
+    }
+    let read = answered(EXTENDED, &extended(command::READ, 0, 512, 512), Ok(Outcome::Data(vec![run(1, 3)])));
+    assert_eq!(one_reply(&read), (chunk::DONE, chunk::OFFSET_DATA, [&512u64.to_be_bytes()[..], &[3; 512]].concat()));
+    let status = answered(EXTENDED, &extended(command::BLOCK_STATUS, 0, 0, 1024), extents(&[(1, true), (1, false)]));
+    let words = |words: &[u64]| words.iter().flat_map(|word| word.to_be_bytes()).collect::<Vec<u8>>();
+    let expect = [vec![0, 0, 0, 1, 0, 0, 0, 2], words(&[512, 3, 512, 0])].concat();
+    assert_eq!(one_reply(&status), (chunk::DONE, chunk::BLOCK_STATUS_EXT, expect));
+    check_error(EXTENDED, &extended(command::READ, 0, 0, 1 << 33), error::INVALID);
+    check_error(EXTENDED, &extended(command::TRIM, 0, u64::MAX - 511, 1 << 40), error::INVALID);
+    check_error(EXTENDED, &extended(command::WRITE_ZEROES, 0, 512, u64::MAX - 511), error::NO_SPACE);
+    assert_eq!(
+        feed(&export, EXTENDED, false, &request(command::READ, 0, 0, 512).repeat(2), usize::MAX).end,
+        Some("close"),
+        "the other magic"
+    );
+}
+
+#[test]
+fn e_a_write_and_what_says_so_has_a_payload_and_it_is_read_even_when_it_is_refused() {
+    let payload = command_flag::PAYLOAD_LEN;
+    for flags in [payload, 0] {
+        let input = [extended(command::WRITE, flags, 0, 512), vec![7; 512]].concat();
+        assert_eq!(accepted(EXTENDED, &input).1, Span::new(0, 1), "some clients forget to say it of a WRITE");
+    }
+    for command in [command::BLOCK_STATUS, command::READ, command::TRIM, 4711] {
+        check_error(EXTENDED, &[extended(command, payload, 0, 100), vec![7; 100]].concat(), error::INVALID);
+    }
+    check_error(CHUNKS, &request(command::TRIM, payload, 0, 512), error::INVALID);
+    let bomb = extended(command::TRIM, payload, 0, u64::MAX);
+    assert_eq!(feed(&export(), EXTENDED, false, &bomb, usize::MAX).end, Some("close"));
+}
+
+#[test]
 fn x10_payloads_up_to_32_mib_are_served_and_longer_ones_dropped_or_not_borne() {
     let limit = PAYLOAD_BYTES_MAX;
     assert_eq!(accepted(SIMPLE, &write(0, 0, &vec![7; limit as usize])).1, Span::new(0, u64::from(limit) / 512));
@@ -295,7 +549,7 @@ fn x10_payloads_up_to_32_mib_are_served_and_longer_ones_dropped_or_not_borne() {
 fn x10_trim_and_zeroes_may_be_longer_than_any_payload() {
     for command in [command::TRIM, command::WRITE_ZEROES] {
         let (pending, span, _) = accepted(SIMPLE, &request(command, 0, 0, BYTES as u32));
-        assert_eq!((span.bytes(), pending.bytes()), (BYTES, 0), "one request, and no memory for it");
+        assert_eq!((span.bytes(), pending.held), (BYTES, 0), "one request, and no memory for it");
     }
 }
 
@@ -309,7 +563,7 @@ fn x11_length_zero_succeeds_at_once() {
 
 #[test]
 fn x12_unknown_commands_and_flags_are_invalid_and_only_a_write_has_a_payload() {
-    for command in [5, 8, 9, 4711, u16::MAX] {
+    for command in [8, 9, 4711, u16::MAX] {
         check_error(CHUNKS, &request(command, 0, 0, 512), error::INVALID);
     }
     for bit in 1..16 {
@@ -344,7 +598,7 @@ fn x17_a_wrong_magic_ends_the_connection() {
 
 #[test]
 fn nothing_is_taken_beyond_the_allowance_and_everything_after_it_has_grown() {
-    let (mut out, tight) = (Output::default(), |connection, room| Allowance { connection, room });
+    let (mut out, tight) = (Output::default(), |connection, room| Allowance { connection, room, busy: &[], job: true });
     for input in [write(0, 0, &[1; 4096]), request(command::READ, 0, 0, 4096)] {
         let mut transmission = Transmission::new(SIMPLE);
         for allowance in [tight(4095, 4096), tight(4096, 4095)] {
@@ -385,7 +639,7 @@ proptest! {
 
     #[test]
     fn one_byte_at_a_time_and_all_at_once_come_to_the_same(input in any_input(), step in 1usize..5000, stopping: bool) {
-        for session in [SIMPLE, STATUS] {
+        for session in [SIMPLE, STATUS, BYTES_OF(SIMPLE), BYTES_OF(STATUS)] {
             let whole = feed(&export(), session, stopping, &input, usize::MAX).settled();
             prop_assert_eq!(&feed(&export(), session, stopping, &input, 1).settled(), &whole);
             prop_assert_eq!(&feed(&export(), session, stopping, &input, step).settled(), &whole);
@@ -395,8 +649,22 @@ proptest! {
     #[test]
     fn random_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..2000), magic: bool) {
         let input = if magic { [REQUEST_MAGIC.to_be_bytes().to_vec(), bytes].concat() } else { bytes };
-        let got = feed(&export(), STATUS, false, &input, 64);
-        prop_assert!(got.replies.len() <= input.len() * 4);
+        for session in [STATUS, BYTES_OF(STATUS)] {
+            let got = feed(&export(), session, false, &input, 64);
+            prop_assert!(got.replies.len() <= input.len() * 4);
+        }
+    }
+
+    #[test]
+    fn random_bytes_behind_an_extended_header_never_panic(
+        (command, flags, offset, length) in (0u16..9, 0u16..64, 0u64..2 * BYTES, 0u64..2 * BYTES),
+        noise in prop::collection::vec(any::<u8>(), 0..200),
+        sized: bool,
+    ) {
+        let input = [extended(command, flags, offset, length), noise].concat();
+        let session = Session { sized, ..EXTENDED };
+        let whole = feed(&export(), session, false, &input, usize::MAX).settled();
+        prop_assert_eq!(feed(&export(), session, false, &input, 7).settled(), whole);
     }
 }
 

@@ -1,0 +1,386 @@
+//! Jobs: commands that take the engine several requests, one after the other. A job has one request in the engine at a time.
+//!
+//! ```text
+//! write part of an atom   Read (first atom) → Read (last atom) → Write (all) → done
+//! zero part of an atom    Zero (the whole atoms) → for each edge: Read (its atom) → Write (its atom) → done
+//! cache                   Cache (a piece) → … → done
+//! ```
+//! What a job changes it has to itself: it begins when no earlier change of that place is under way, and later ones wait for it, those
+//! of all connections. Otherwise two clients that write neighbouring bytes of one atom could undo each other's.
+
+use std::collections::VecDeque;
+
+use tidegate_engine::Event;
+use tidegate_engine::block::{ATOM_BYTES, Span};
+use tidegate_engine::request::{Command, Outcome, Reply, Request, RequestId, Room};
+
+use crate::back::run::{Run, RunMut};
+
+const ATOM: usize = ATOM_BYTES as usize;
+/// What is asked to be cached is read in pieces of this many atoms: 4 MiB.
+pub const PIECE_ATOMS: u64 = (4 << 20) / ATOM_BYTES;
+/// Jobs of all connections at once; the clients of further ones wait. Every reply is looked up among them.
+const JOBS_MAX: usize = 256;
+
+/// What is left to be done for one command.
+#[derive(Debug)]
+pub struct Job {
+    /// What it changes; empty if nothing.
+    span: Span,
+    zero: Option<(Span, Command<Run>)>,
+    patches: VecDeque<Patch>,
+    cache: Span,
+    fua: bool,
+}
+
+/// Contents to be written once their edges are known.
+#[derive(Debug)]
+struct Patch {
+    span: Span,
+    run: RunMut,
+    edges: Vec<Edge>,
+}
+
+/// An atom of which some bytes stay as they are: those before `start` and those from `end` on.
+#[derive(Debug)]
+struct Edge {
+    atom: u64,
+    start: usize,
+    end: usize,
+}
+
+impl Patch {
+    /// Bytes `start..end` of `run` are new, the rest of its first and last atom is not known yet.
+    fn new(span: Span, run: RunMut, start: usize, end: usize) -> Patch {
+        let last = (span.atoms as usize - 1) * ATOM;
+        assert!(start < ATOM && start < end && end > last && end <= last + ATOM, "only the first and the last atom are written in part");
+        let first_end = end.min(ATOM);
+        let mut edges = vec![Edge { atom: span.start, start, end: first_end }];
+        if span.atoms > 1 {
+            edges.push(Edge { atom: span.end() - 1, start: 0, end: end - last });
+        }
+        edges.retain(|edge| (edge.start, edge.end) != (0, ATOM));
+        Patch { span, run, edges }
+    }
+
+    /// What the last edge looks like now.
+    fn learn(&mut self, atom: &[u8]) {
+        let edge = self.edges.pop().expect("an edge was asked for");
+        let at = (edge.atom - self.span.start) as usize * ATOM;
+        let here = &mut self.run.as_mut_slice()[at..at + ATOM];
+        here[..edge.start].copy_from_slice(&atom[..edge.start]);
+        here[edge.end..].copy_from_slice(&atom[edge.end..]);
+    }
+}
+
+impl Job {
+    /// Bytes `start..end` of `run`, which lies at `span`, are to be written.
+    pub fn write(span: Span, run: RunMut, start: usize, end: usize, fua: bool) -> Job {
+        Job { span, zero: None, patches: VecDeque::from([Patch::new(span, run, start, end)]), cache: Span::default(), fua }
+    }
+
+    /// `length` bytes at `offset` are to be zero. The whole atoms come first: if they cannot be had fast, nothing has changed.
+    pub fn zero(offset: u64, length: u64, no_hole: bool, fua: bool, fast: bool) -> Job {
+        let end = offset + length;
+        let (first, last) = (offset / ATOM_BYTES, (end - 1) / ATOM_BYTES);
+        let span = Span::new(first, last + 1 - first);
+        let whole = Span::new(offset.div_ceil(ATOM_BYTES), (end / ATOM_BYTES).saturating_sub(offset.div_ceil(ATOM_BYTES)));
+        let in_atom = |byte: u64, atom: u64| byte.saturating_sub(atom * ATOM_BYTES).min(ATOM_BYTES) as usize;
+        let mut edges = vec![first, last];
+        edges.dedup();
+        edges.retain(|atom| !whole.contains(Span::new(*atom, 1)));
+        let patch = |atom: u64| {
+            let mut run = RunMut::new(1);
+            run.as_mut_slice().fill(0);
+            Patch::new(Span::new(atom, 1), run, in_atom(offset, atom), in_atom(end, atom))
+        };
+        let zero = (!whole.is_empty()).then_some((whole, Command::Zero { no_hole, fua, fast }));
+        Job { span, zero, patches: edges.into_iter().map(patch).collect(), cache: Span::default(), fua }
+    }
+
+    /// What only the origin has of these atoms is to be kept.
+    pub fn cache(span: Span) -> Job {
+        Job { span: Span::default(), zero: None, patches: VecDeque::new(), cache: span, fua: false }
+    }
+
+    /// The next request's span; `None`: all is done.
+    fn next_span(&self) -> Option<Span> {
+        let patch = self.patches.front().map(|patch| patch.edges.last().map_or(patch.span, |edge| Span::new(edge.atom, 1)));
+        let piece = Span::new(self.cache.start, self.cache.atoms.min(PIECE_ATOMS));
+        self.zero.as_ref().map(|(span, _)| *span).or(patch).or((!piece.is_empty()).then_some(piece))
+    }
+
+    /// The next request, at [`Job::next_span`].
+    fn next_command(&mut self) -> Command<Run> {
+        if let Some((_, zero)) = self.zero.take() {
+            return zero;
+        }
+        match self.patches.front() {
+            Some(patch) if !patch.edges.is_empty() => return Command::Read,
+            Some(_) => {}
+            None => {
+                let piece = self.cache.atoms.min(PIECE_ATOMS);
+                self.cache = Span::new(self.cache.start + piece, self.cache.atoms - piece);
+                return Command::Cache;
+            }
+        }
+        let patch = self.patches.pop_front().expect("looked at above");
+        Command::Write { data: patch.run.freeze(), fua: self.fua }
+    }
+
+    /// The engine has answered the request.
+    fn learn(&mut self, outcome: Outcome<Run>) {
+        match outcome {
+            Outcome::Data(parts) => {
+                let [atom] = &parts[..] else { panic!("an atom comes in one part") };
+                self.patches.front_mut().expect("only patches read").learn(atom.as_slice());
+            }
+            Outcome::Done => {}
+            Outcome::Status { .. } => panic!("a job asks for no status"),
+        }
+    }
+}
+
+/// The jobs of all connections.
+#[derive(Default)]
+pub struct Jobs {
+    running: Vec<Running>,
+    /// What the running ones change: others wait.
+    spans: Vec<Span>,
+    /// Changes in the engine whose client has gone.
+    orphans: Vec<(RequestId, Span)>,
+}
+
+struct Running {
+    id: RequestId,
+    job: Job,
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Earlier changes of the same place may be under way.
+    Waiting,
+    /// The next request may go to the engine.
+    Ready,
+    /// A request is in the engine.
+    Asked,
+}
+
+/// Whose reply it was.
+pub enum Answered {
+    /// Of no job; or the last one of a job.
+    Client(Reply<Run>),
+    /// The job goes on.
+    Job,
+}
+
+impl Jobs {
+    /// What nobody else may change now.
+    pub fn spans(&self) -> &[Span] {
+        &self.spans
+    }
+
+    /// Is there place for one more?
+    pub fn has_place(&self) -> bool {
+        self.running.len() < JOBS_MAX
+    }
+
+    /// Is there anything to be started?
+    pub fn is_idle(&self) -> bool {
+        self.running.iter().all(|running| running.state == State::Asked)
+    }
+
+    pub fn push(&mut self, id: RequestId, job: Job) {
+        if !job.span.is_empty() {
+            self.spans.push(job.span);
+        }
+        self.running.push(Running { id, job, state: State::Waiting });
+    }
+
+    /// Starts what can be started. `changes`: what is under way besides jobs.
+    pub fn start(&mut self, changes: impl Fn(Span) -> bool, room: &mut Room, events: &mut Vec<Event<Run>>) {
+        for Running { id, job, state } in &mut self.running {
+            let orphans = || self.orphans.iter().any(|(_, span)| span.overlaps(job.span));
+            if *state == State::Waiting && (job.span.is_empty() || !(changes(job.span) || orphans())) {
+                *state = State::Ready;
+            }
+            let Some(span) = job.next_span().filter(|_| *state == State::Ready) else { continue };
+            // What room cannot be said exactly before the command is known is said too high: zeroes hold no memory.
+            let bytes = if job.zero.is_some() { 0 } else { span.bytes() };
+            if room.requests == 0 || room.bytes < bytes {
+                return;
+            }
+            room.requests -= 1;
+            room.bytes -= bytes;
+            *state = State::Asked;
+            events.push(Event::Arrived(Request { id: *id, span, command: job.next_command() }));
+        }
+    }
+
+    /// A reply of the engine. Failures end a job.
+    pub fn handle(&mut self, reply: Reply<Run>) -> Answered {
+        let Some(place) = self.running.iter().position(|running| running.id == reply.id) else { return Answered::Client(reply) };
+        let running = &mut self.running[place];
+        assert!(running.state == State::Asked, "a job is answered what it asked");
+        let result = match reply.result {
+            Ok(outcome) => {
+                running.job.learn(outcome);
+                if running.job.next_span().is_some() {
+                    running.state = State::Ready;
+                    return Answered::Job;
+                }
+                Ok(Outcome::Done)
+            }
+            Err(error) => Err(error),
+        };
+        self.remove(place);
+        Answered::Client(Reply { id: reply.id, result })
+    }
+
+    fn remove(&mut self, place: usize) -> Running {
+        let running = self.running.remove(place);
+        if let Some(place) = self.spans.iter().position(|span| *span == running.job.span) {
+            self.spans.swap_remove(place);
+        }
+        running
+    }
+
+    /// The client with these ids has gone: what it has in the engine goes on, nothing more is started for it.
+    pub fn abandon(&mut self, is_its: impl Fn(RequestId) -> bool, changes: impl Iterator<Item = (RequestId, Span)>) {
+        self.orphans.extend(changes);
+        while let Some(place) = self.running.iter().position(|running| is_its(running.id)) {
+            let Running { id, job, state } = self.remove(place);
+            if state == State::Asked && !job.span.is_empty() {
+                self.orphans.push((id, job.span));
+            }
+        }
+    }
+
+    /// The engine has answered somebody who has gone.
+    pub fn bury(&mut self, id: RequestId) {
+        self.orphans.retain(|(orphan, _)| *orphan != id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use tidegate_engine::payload::Payload;
+    use tidegate_engine::request::RequestError;
+
+    /// Runs a job to its end against a disk in memory.
+    fn done(mut job: Job, disk: &mut [u8]) -> Vec<String> {
+        let mut asked = Vec::new();
+        while let Some(span) = job.next_span() {
+            let bytes = span.offset() as usize..(span.end() * ATOM_BYTES) as usize;
+            let command = job.next_command();
+            let name = format!("{command:?}");
+            asked.push(format!("{} {}+{}", name.split(' ').next().expect("a name"), span.start, span.atoms));
+            let outcome = match command {
+                Command::Read => Outcome::Data(vec![Run::from_bytes(&disk[bytes])]),
+                Command::Write { data, .. } => {
+                    disk[bytes].copy_from_slice(data.as_slice());
+                    Outcome::Done
+                }
+                Command::Zero { .. } => {
+                    disk[bytes].fill(0);
+                    Outcome::Done
+                }
+                Command::Cache => Outcome::Done,
+                Command::Trim { .. } | Command::Flush | Command::Status { .. } => panic!("no job does that"),
+            };
+            job.learn(outcome);
+        }
+        asked
+    }
+
+    fn write_job(offset: usize, data: &[u8]) -> Job {
+        let first = offset / ATOM;
+        let span = Span::new(first as u64, ((offset + data.len()).div_ceil(ATOM) - first) as u64);
+        let mut run = RunMut::new(span.atoms);
+        let start = offset - first * ATOM;
+        run.as_mut_slice().fill(0xee);
+        run.as_mut_slice()[start..start + data.len()].copy_from_slice(data);
+        Job::write(span, run, start, start + data.len(), false)
+    }
+
+    #[test]
+    fn each_edge_is_read_once_and_whole_atoms_never() {
+        let mut disk = vec![7; 8 * ATOM];
+        assert_eq!(done(write_job(100, &[1; 10]), &mut disk), ["Read 0+1", "Write 0+1"]);
+        assert_eq!(done(write_job(100, &[1; 1000]), &mut disk), ["Read 2+1", "Read 0+1", "Write 0+3"]);
+        assert_eq!(done(write_job(100, &[1; 412]), &mut disk), ["Read 0+1", "Write 0+1"]);
+        assert_eq!(done(write_job(512, &[1; 600]), &mut disk), ["Read 2+1", "Write 1+2"]);
+        assert_eq!(
+            done(Job::zero(100, 2000, false, false, true), &mut disk),
+            ["Zero 1+3", "Read 0+1", "Write 0+1", "Read 4+1", "Write 4+1"]
+        );
+        assert_eq!(done(Job::zero(10, 20, false, false, false), &mut disk), ["Read 0+1", "Write 0+1"]);
+        assert_eq!(done(Job::zero(512, 1025, false, false, false), &mut disk), ["Zero 1+2", "Read 3+1", "Write 3+1"]);
+    }
+
+    #[test]
+    fn what_is_to_be_cached_comes_in_pieces() {
+        let asked = done(Job::cache(Span::new(8, 2 * PIECE_ATOMS + 8)), &mut vec![0; 20 << 20]);
+        assert_eq!(asked, ["Cache 8+8192", "Cache 8200+8192", "Cache 16392+8"]);
+    }
+
+    proptest! {
+        #[test]
+        fn writes_and_zeroes_of_any_bytes_change_just_these(
+            steps in prop::collection::vec((0usize..4000, 1usize..1500, any::<u8>(), any::<bool>()), 1..30),
+        ) {
+            let mut disk = vec![0x55; 12 * ATOM];
+            let mut naive = disk.clone();
+            for (offset, length, byte, zero) in steps {
+                let job = match zero {
+                    true => Job::zero(offset as u64, length as u64, false, false, false),
+                    false => write_job(offset, &vec![byte; length]),
+                };
+                done(job, &mut disk);
+                naive[offset..offset + length].fill(if zero { 0 } else { byte });
+                prop_assert!(disk == naive);
+            }
+        }
+    }
+
+    fn ids(events: &[Event<Run>]) -> Vec<u64> {
+        let id = |event: &Event<Run>| if let Event::Arrived(request) = event { request.id.0 } else { panic!("only requests") };
+        events.iter().map(id).collect()
+    }
+
+    #[test]
+    fn a_job_waits_for_the_changes_under_way_also_of_those_who_have_gone() {
+        let (mut jobs, mut events, mut room) = (Jobs::default(), Vec::new(), Room { requests: 9, bytes: 1 << 20 });
+        jobs.abandon(|_| false, [(RequestId(1), Span::new(0, 8))].into_iter());
+        jobs.push(RequestId(2), write_job(100, &[1; 10]));
+        jobs.start(|_| false, &mut room, &mut events);
+        assert!(events.is_empty() && !jobs.is_idle());
+        jobs.bury(RequestId(1));
+        jobs.start(|span| span == Span::new(0, 1), &mut room, &mut events);
+        assert!(events.is_empty(), "somebody else writes there");
+        jobs.start(|_| false, &mut room, &mut events);
+        assert_eq!((ids(&events), jobs.spans()), (vec![2], &[Span::new(0, 1)][..]));
+        let failed = Reply { id: RequestId(2), result: Err(RequestError::Io) };
+        assert!(matches!(jobs.handle(failed), Answered::Client(Reply { result: Err(RequestError::Io), .. })));
+        assert!(jobs.spans().is_empty() && jobs.running.is_empty());
+    }
+
+    #[test]
+    fn nothing_is_started_without_room_or_for_a_client_that_has_gone() {
+        let (mut jobs, mut events) = (Jobs::default(), Vec::new());
+        jobs.push(RequestId(1), write_job(100, &[1; 10]));
+        jobs.push(RequestId(2), write_job(5000, &[1; 10]));
+        jobs.start(|_| false, &mut Room { requests: 0, bytes: 1 << 20 }, &mut events);
+        jobs.start(|_| false, &mut Room { requests: 9, bytes: 511 }, &mut events);
+        assert!(events.is_empty());
+        let mut room = Room { requests: 1, bytes: 1 << 20 };
+        jobs.start(|_| false, &mut room, &mut events);
+        assert_eq!((ids(&events), room), (vec![1], Room { requests: 0, bytes: (1 << 20) - 512 }));
+        jobs.abandon(|id| id.0 < 3, std::iter::empty());
+        assert_eq!(jobs.orphans, [(RequestId(1), Span::new(0, 1))], "what is in the engine is waited for");
+        assert!(jobs.spans().is_empty() && jobs.running.is_empty());
+    }
+}
