@@ -460,10 +460,9 @@ impl<P: Payload> Engine<P> {
             return self.pump_pages();
         }
         let durable = self.journal.durable_group() + 1 == self.journal.group();
-        if durable && self.writes.is_empty() && !self.has_writing_requests() && self.recovery.is_none() {
-            if self.take_marks() {
-                self.seal_stop();
-            }
+        let is_still = durable && self.writes.is_empty() && !self.has_writing_requests() && self.recovery.is_none();
+        if is_still && self.take_marks() {
+            self.seal_stop();
         }
     }
 
