@@ -145,7 +145,7 @@ impl<P: Payload> Engine<P> {
         let data = self.data_spans(number);
         let data_blocks: u64 = data.iter().map(|&part| self.blocks_of(part).1).sum();
         let through = self.goes_through(number, &data, data_blocks);
-        if !through && blocks > self.blocks_max() && matches!(self.requests.get(number).request.command, Command::Write { .. }) {
+        if !through && data_blocks > self.blocks_max() {
             self.answer(number, Err(RequestError::NoSpace));
             return Placing::Placed;
         }
