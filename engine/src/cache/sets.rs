@@ -73,6 +73,8 @@ pub struct Set {
     pub header_failures: u8,
     /// False while recovery has not read its header yet: its live slots are not in the index.
     pub loaded: bool,
+    /// Its live runs were noted in recovery, and no slot has changed since.
+    pub noted: bool,
     newer: u32,
     older: u32,
 }
@@ -115,6 +117,7 @@ impl Sets {
             header: HeaderState::None,
             header_failures: 0,
             loaded: true,
+            noted: false,
             newer: NIL,
             older: NIL,
         };
@@ -282,32 +285,31 @@ impl Sets {
         }
     }
 
-    /// The live slots of a set as runs of consecutive blocks in consecutive slots, none across the border of an origin set.
-    pub fn live_runs(&self, number: u32, mut each: impl FnMut(Mapping)) {
-        let set = self.get(number);
+    /// The live slots of a set as runs of consecutive blocks in consecutive slots, at most `most` in each, none across the border of an
+    /// origin set. They count as noted until a slot changes.
+    pub fn note_live_runs(&mut self, number: u32, most: u32, mut each: impl FnMut(Mapping)) {
+        let set = &mut self.sets[number as usize];
+        set.noted = true;
         let border = u64::from(self.geometry.set_slots) - 1;
-        let mut run: Option<(u64, Slot, u32, u32)> = None;
+        let mut run: Option<Mapping> = None;
         for slot in set.live.iter() {
             let packed = &set.slots[slot as usize];
             let block = u64::from(packed.block_low) | u64::from(packed.block_high) << 32;
             let dirty = u32::from(set.dirty.get(slot));
             match &mut run {
-                Some((first, start, blocks, all_dirty))
-                    if start.slot + *blocks == slot && *first + u64::from(*blocks) == block && block & border != 0 =>
+                Some(run)
+                    if run.slot.slot + run.blocks == slot && run.end() == block && run.blocks < most && block & border != 0 =>
                 {
-                    *blocks += 1;
-                    *all_dirty += dirty;
+                    run.blocks += 1;
+                    run.dirty += dirty;
                 }
                 _ => {
-                    if let Some((first, start, blocks, dirty)) = run.replace((block, Slot { set: number, slot }, 1, dirty)) {
-                        each(Mapping::new(Block(first), blocks, start, dirty));
-                    }
+                    let next = Mapping { block: Block(block), slot: Slot { set: number, slot }, blocks: 1, dirty };
+                    run.replace(next).into_iter().for_each(&mut each);
                 }
             }
         }
-        if let Some((first, start, blocks, dirty)) = run {
-            each(Mapping::new(Block(first), blocks, start, dirty));
-        }
+        run.into_iter().for_each(each);
     }
 
     /// What a described slot holds. `full` is the mask of a whole block (the last block of a volume may be short).
@@ -335,6 +337,7 @@ impl Sets {
     pub fn make_live(&mut self, slot: Slot, dirty: bool) {
         let set = &mut self.sets[slot.set as usize];
         assert!(!set.live.get(slot.slot), "a slot becomes live once in a life");
+        set.noted = false;
         set.live.set(slot.slot);
         set.live_count += 1;
         self.live_slots += 1;
@@ -352,6 +355,7 @@ impl Sets {
         let dirty = self.is_dirty(slot) && self.clean(slot);
         let set = &mut self.sets[slot.set as usize];
         assert!(set.live.get(slot.slot), "only a live slot is killed");
+        set.noted = false;
         set.live.clear(slot.slot);
         set.live_count -= 1;
         set.kill_group = set.kill_group.max(group);
@@ -367,6 +371,7 @@ impl Sets {
         let set = &mut self.sets[slot.set as usize];
         let was_dirty = set.dirty.get(slot.slot);
         if was_dirty {
+            set.noted = false;
             set.dirty.clear(slot.slot);
             set.dirty_count -= 1;
             self.dirty_slots -= 1;
@@ -476,6 +481,7 @@ impl Sets {
     /// Clears all live bits of a set without touching the index (its slots are known to be dead).
     pub fn kill_unknown(&mut self, number: u32) {
         let set = &mut self.sets[number as usize];
+        set.noted = false;
         self.live_slots -= u64::from(set.live_count);
         self.dirty_slots -= u64::from(set.dirty_count);
         let before = set.dirty_count;

@@ -172,6 +172,7 @@ impl<P: Payload> Engine<P> {
         let last = Block(geometry.blocks() - 1);
         let (whole, short) = (Atoms::first(geometry.block_atoms), self.full(last));
         self.sets.describe_all(set, entries, |block| if block == last { short } else { whole });
+        self.note_live(set);
         if self.phase == Phase::Serving {
             self.recovery().headers.late.push(set);
         } else {

@@ -1,5 +1,6 @@
 //! Mapping: the index is built at once, from the slots that live when everything was replayed. A look-up for each block while headers and
-//! records come in would cost ten times as much: runs are sorted instead, and every origin set gets its array in one piece.
+//! records come in would cost ten times as much: runs are noted instead while the SSD is read, in stretches of the volume (an intake), and
+//! sorted when all are there. What changes in a set afterwards takes back its runs: they are noted once more.
 //!
 //! Replay notes which blocks it has touched, and the slot it gave them. A described slot of such a block is old, unless it is that slot.
 
@@ -8,7 +9,7 @@ use std::collections::hash_map;
 use crate::block::{Block, Slot};
 use crate::cache::format::journal::Record;
 use crate::cache::format::{Bits, Entry, RangeKind};
-use crate::cache::index::{Loading, Mapping, NumberMap};
+use crate::cache::index::{Intake, Loading, Mapping, NumberMap};
 use crate::cache::ranges::Ranges;
 use crate::cache::sets::Sets;
 use crate::payload::Payload;
@@ -16,9 +17,13 @@ use crate::probe::Phase;
 
 use super::Engine;
 
-/// Runs that are sorted together: they fit into a core's own cache.
-const BUCKET: u64 = 16 << 10;
-const BUCKETS_MAX: u64 = 4096;
+/// Runs on their way into the index.
+#[derive(Default)]
+pub(in crate::path) struct Noted {
+    intake: Option<Intake>,
+    /// Sets whose runs are in it.
+    sets: Vec<bool>,
+}
 
 /// Blocks that the journal or a client has changed since the checkpoint: what a header says of them is old.
 #[derive(Default)]
@@ -97,30 +102,6 @@ impl Touched {
     }
 }
 
-/// Sorts runs whose blocks differ in their lowest `bits` bits only: digit by digit, or by comparison where they are few.
-fn sort(runs: &mut Vec<Mapping>, bits: u32, spare: &mut Vec<Mapping>) {
-    const DIGIT: u32 = 9;
-    const FEW: usize = 256;
-    if runs.len() < FEW {
-        return runs.sort_unstable_by_key(Mapping::key);
-    }
-    for low in (0..bits).step_by(DIGIT as usize) {
-        let digit = |run: &Mapping| (run.block().0 >> low) as usize % (1 << DIGIT);
-        let mut places = [0; 1 << DIGIT];
-        runs.iter().for_each(|run| places[digit(run)] += 1);
-        let mut sum = 0;
-        for place in &mut places {
-            sum += std::mem::replace(place, sum);
-        }
-        spare.clone_from(runs);
-        for run in spare.iter() {
-            let place = &mut places[digit(run)];
-            runs[*place] = *run;
-            *place += 1;
-        }
-    }
-}
-
 /// Walks what was touched beside runs in ascending order.
 struct Cursor<'a> {
     blocks: &'a [(u64, Option<Slot>)],
@@ -134,12 +115,12 @@ struct Cursor<'a> {
 impl Cursor<'_> {
     /// Was any block of this run touched? Asked in the order of their first blocks.
     fn hits(&mut self, run: &Mapping) -> bool {
-        let (block, end) = (run.block().0, run.block().0 + u64::from(run.blocks()));
+        let (block, end) = (run.block.0, run.end());
         while self.blocks.get(self.at).is_some_and(|&(touched, _)| touched < block) {
             self.at += 1;
         }
         if self.range.1 <= block {
-            let next = self.ranges.next(run.block());
+            let next = self.ranges.next(run.block);
             self.range = next.map_or((u64::MAX, u64::MAX), |(start, range)| (start.0, start.0 + range.blocks));
         }
         self.blocks.get(self.at).is_some_and(|&(touched, _)| touched < end) || self.range.0 < end
@@ -161,18 +142,43 @@ impl<P: Payload> Engine<P> {
         self.map_slots(&described);
     }
 
+    /// Notes the live runs of a set that has been described, to be mapped later.
+    pub(super) fn note_live(&mut self, set: u32) {
+        self.note_runs(set, false);
+    }
+
+    fn note_runs(&mut self, set: u32, again: bool) {
+        let geometry = &self.config.geometry;
+        let noted = &mut self.recovery.as_mut().expect("recovery is under way").noted;
+        let intake = noted.intake.get_or_insert_with(|| {
+            let slots = u64::from(geometry.sets) * u64::from(geometry.set_slots);
+            Intake::new(geometry.set_slots, geometry.blocks(), slots)
+        });
+        let most = intake.blocks_max();
+        self.sets.note_live_runs(set, most, |run| intake.push(run, again));
+        noted.sets.resize(geometry.sets as usize, false);
+        noted.sets[set as usize] |= !again;
+    }
+
     /// Puts the live slots of these sets into the index; slots of blocks that have been touched since die.
     pub(super) fn map_slots(&mut self, sets: &[u32]) {
-        let buckets = self.sorted_runs(sets);
-        let all = self.config.geometry.blocks().div_ceil(self.index.set_blocks());
-        self.index.reserve(buckets.iter().map(|runs| self.index.origin_sets(runs)).sum(), all as usize);
+        // What was noted of a set before it changed counts no more. What is noted again is marked.
+        let early = std::mem::take(&mut self.recovery().noted.sets);
+        let has_changed: Vec<bool> = early.iter().zip(self.sets.iter()).map(|(&early, (_, set))| early && !set.noted).collect();
+        for &set in sets {
+            if !self.sets.get(set).noted {
+                self.note_runs(set, true);
+            }
+        }
+        let Some(intake) = self.recovery().noted.intake.take() else { return };
+        let counts = |(run, again): (Mapping, bool)| (again || !has_changed[run.slot.set as usize]).then_some(run);
         let mut cursor = self.recovery.as_mut().expect("recovery is under way").touched.cursor();
         let mut loading = Loading::default();
         let (mut current, mut dead) = (Vec::new(), Vec::new());
-        for runs in buckets {
-            keep_current(&self.sets, &runs, &mut cursor, &mut current, &mut dead);
+        intake.drain(|runs| {
+            keep_current(&self.sets, runs.filter_map(counts), &mut cursor, &mut current, &mut dead);
             self.index.load(&current, &mut loading);
-        }
+        });
         self.kill_replaced(dead);
         let refused = self.index.finish_load(loading);
         self.refuse(&refused);
@@ -185,22 +191,6 @@ impl<P: Payload> Engine<P> {
         for slot in dead {
             self.sets.kill(slot, group);
         }
-    }
-
-    /// The live runs of these sets in ascending order of their blocks, in pieces.
-    fn sorted_runs(&self, sets: &[u32]) -> Vec<Vec<Mapping>> {
-        let live: u64 = sets.iter().map(|&set| u64::from(self.sets.get(set).live_count)).sum();
-        let bits = (live / BUCKET).clamp(1, BUCKETS_MAX).ilog2();
-        // All blocks are below this power of two.
-        let shift = self.config.geometry.blocks().next_power_of_two().ilog2().saturating_sub(bits);
-        let bucket = |run: &Mapping| (run.block().0 >> shift) as usize;
-        let mut counts = vec![0; 1 << bits];
-        sets.iter().for_each(|&set| self.sets.live_runs(set, |run| counts[bucket(&run)] += 1));
-        let mut buckets: Vec<Vec<Mapping>> = counts.into_iter().map(Vec::with_capacity).collect();
-        sets.iter().for_each(|&set| self.sets.live_runs(set, |run| buckets[bucket(&run)].push(run)));
-        let mut spare = Vec::new();
-        buckets.iter_mut().for_each(|runs| sort(runs, shift, &mut spare));
-        buckets
     }
 
     /// Two live slots for one block: before service, nobody can tell which one counts. A late header is of a clean set, and loses.
@@ -216,7 +206,7 @@ impl<P: Payload> Engine<P> {
             return;
         }
         for run in refused {
-            let set = run.slot().set;
+            let set = run.slot.set;
             let mut slots = Bits::new(self.config.geometry.set_slots);
             for (_, slot) in run.iter() {
                 slots.set(slot.slot);
@@ -229,25 +219,30 @@ impl<P: Payload> Engine<P> {
 }
 
 /// Leaves in `current` the runs without the blocks that lie elsewhere by now, in ascending order; adds the slots of those to `dead`.
-fn keep_current(sets: &Sets, runs: &[Mapping], cursor: &mut Cursor<'_>, current: &mut Vec<Mapping>, dead: &mut Vec<Slot>) {
+fn keep_current(
+    sets: &Sets,
+    runs: impl Iterator<Item = Mapping>,
+    cursor: &mut Cursor<'_>,
+    current: &mut Vec<Mapping>,
+    dead: &mut Vec<Slot>,
+) {
     current.clear();
     let mut is_sorted = true;
     for run in runs {
-        if !cursor.hits(run) {
-            current.push(*run);
+        if !cursor.hits(&run) {
+            current.push(run);
             continue;
         }
         // What is left of a long run may lie behind the beginning of the next one.
-        is_sorted &= run.blocks() == 1;
+        is_sorted &= run.blocks == 1;
         for (block, slot) in run.iter() {
-            match (cursor.is_current(block, slot), run.blocks()) {
-                (false, _) => dead.push(slot),
-                (true, 1) => current.push(*run),
-                (true, _) => current.push(Mapping::new(block, 1, slot, u32::from(sets.is_dirty(slot)))),
+            match cursor.is_current(block, slot) {
+                true => current.push(Mapping { block, slot, blocks: 1, dirty: u32::from(sets.is_dirty(slot)) }),
+                false => dead.push(slot),
             }
         }
     }
     if !is_sorted {
-        current.sort_unstable_by_key(Mapping::key);
+        current.sort_unstable_by_key(|run| run.block);
     }
 }

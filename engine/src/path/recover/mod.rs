@@ -101,6 +101,7 @@ pub(super) struct Recovery<P> {
     tail: tail::Tail<P>,
     headers: headers::Headers,
     touched: mapping::Touched,
+    noted: mapping::Noted,
 }
 
 /// One intact page of the ring.
@@ -147,6 +148,7 @@ impl<P: Payload> Engine<P> {
             tail: tail::Tail::default(),
             headers: headers::Headers::default(),
             touched: mapping::Touched::default(),
+            noted: mapping::Noted::default(),
         }));
         for copy in 0..2 {
             self.recovery_read(Zone::Superblock, geometry.superblock(copy), Step::Superblock { copy });
