@@ -202,14 +202,6 @@ fn first_beyond(extents: &[Extent], at: u32) -> usize {
     extents.partition_point(|extent| extent.end() <= at)
 }
 
-/// Adds an extent behind the others, joined with the last one where it goes on from that.
-fn joined_or_pushed(extents: &mut Vec<Extent>, next: Extent, shape: Shape) {
-    match extents.last_mut().and_then(|last| Some((last.joined(next, shape)?, last))) {
-        Some((both, last)) => *last = both,
-        None => extents.push(next),
-    }
-}
-
 /// Puts the rest on the left, the new extent and the rest on the right in the place of `range`. The new one is joined with its neighbours
 /// where it goes on from them. Rests never do: they would have been one with it before.
 fn splice(extents: &mut Vec<Extent>, range: Range<usize>, [left, mut fresh, right]: [Option<Extent>; 3], shape: Shape) {
@@ -265,6 +257,7 @@ mod tests {
         fn many_runs_at_once_are_as_one_after_the_other(
             before in prop::collection::vec((0u64..200, 1u64..20, 0u32..6, 0u32..24), 0..6),
             runs in prop::collection::vec((0u64..200, 1u32..20, 0u32..6, 0u32..24, 0u32..20), 0..40),
+            piece in 1usize..40,
         ) {
             let (mut loaded, mut expected) = (Index::new(64), Index::new(64));
             for (block, blocks, set, slot) in before {
@@ -276,11 +269,11 @@ mod tests {
             let mut runs: Vec<Mapping> = runs
                 .into_iter()
                 .map(|(block, blocks, set, slot, dirty)| (block, within(block, blocks), Slot { set, slot }, dirty))
-                .map(|(block, blocks, slot, dirty)| Mapping { block: Block(block), slot, blocks, dirty: dirty.min(blocks) })
+                .map(|(block, blocks, slot, dirty)| Mapping::new(Block(block), blocks, slot, dirty.min(blocks)))
                 .collect();
-            runs.sort_by_key(|run| (run.block, run.blocks));
+            runs.sort_by_key(|run| (run.block(), run.blocks()));
             let mut loading = Loading::default();
-            loaded.load(&runs, &mut loading);
+            runs.chunks(piece).for_each(|piece| loaded.load(piece, &mut loading));
             let refused = loaded.finish_load(loading);
             let mut expected_refused = Vec::new();
             for run in runs {
@@ -288,8 +281,8 @@ mod tests {
                     expected_refused.push(run);
                     continue;
                 }
-                expected.replace(run.block, u64::from(run.blocks), Some(run.slot), &mut Vec::new());
-                expected.add_dirty(run.block, i64::from(run.dirty));
+                expected.replace(run.block(), u64::from(run.blocks()), Some(run.slot()), &mut Vec::new());
+                expected.add_dirty(run.block(), i64::from(run.dirty()));
             }
             prop_assert_eq!(refused, expected_refused);
             prop_assert_eq!(&loaded.dirty, &expected.dirty);

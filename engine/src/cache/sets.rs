@@ -50,6 +50,12 @@ struct Packed {
     partial: u16,
 }
 
+impl Packed {
+    fn block(self) -> u64 {
+        u64::from(self.block_low) | u64::from(self.block_high) << 32
+    }
+}
+
 pub struct Set {
     pub life: u64,
     pub state: SetState,
@@ -290,32 +296,32 @@ impl Sets {
     pub fn note_live_runs(&mut self, number: u32, most: u32, mut each: impl FnMut(Mapping)) {
         let set = &mut self.sets[number as usize];
         set.noted = true;
-        let border = u64::from(self.geometry.set_slots) - 1;
-        let mut run: Option<Mapping> = None;
+        let border = self.geometry.set_slots - 1;
+        // The run so far: first block, first slot, blocks, dirty ones.
+        let (mut first, mut start, mut blocks, mut all_dirty) = (0, 0, 0, 0);
         for slot in set.live.iter() {
             let packed = &set.slots[slot as usize];
-            let block = u64::from(packed.block_low) | u64::from(packed.block_high) << 32;
+            let block = packed.block();
             let dirty = u32::from(set.dirty.get(slot));
-            match &mut run {
-                Some(run)
-                    if run.slot.slot + run.blocks == slot && run.end() == block && run.blocks < most && block & border != 0 =>
-                {
-                    run.blocks += 1;
-                    run.dirty += dirty;
-                }
-                _ => {
-                    let next = Mapping { block: Block(block), slot: Slot { set: number, slot }, blocks: 1, dirty };
-                    run.replace(next).into_iter().for_each(&mut each);
-                }
+            let goes_on = block == first + u64::from(blocks) && slot == start + blocks;
+            if goes_on && blocks < most && packed.block_low & border != 0 && blocks > 0 {
+                (blocks, all_dirty) = (blocks + 1, all_dirty + dirty);
+                continue;
             }
+            if blocks > 0 {
+                each(Mapping::new(Block(first), blocks, Slot { set: number, slot: start }, all_dirty));
+            }
+            (first, start, blocks, all_dirty) = (block, slot, 1, dirty);
         }
-        run.into_iter().for_each(each);
+        if blocks > 0 {
+            each(Mapping::new(Block(first), blocks, Slot { set: number, slot: start }, all_dirty));
+        }
     }
 
     /// What a described slot holds. `full` is the mask of a whole block (the last block of a volume may be short).
     pub fn entry(&self, slot: Slot, full: impl Fn(Block) -> Atoms) -> Entry {
         let packed = self.get(slot.set).slots[slot.slot as usize];
-        let block = Block(u64::from(packed.block_low) | u64::from(packed.block_high) << 32);
+        let block = Block(packed.block());
         let valid = if packed.partial != 0 { self.partial[&self.number(slot)] } else { full(block) };
         Entry { block, valid, crc: packed.crc }
     }

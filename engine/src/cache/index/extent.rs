@@ -27,20 +27,25 @@ pub(super) struct Extent(u64);
 
 impl Extent {
     /// `blocks` is at least one.
+    #[inline]
     pub fn new(first: u32, blocks: u32, slot: u64) -> Self {
         debug_assert!(first < 1 << (u64::BITS - FIRST_SHIFT) && blocks - 1 < 1 << BLOCKS_BITS && slot < 1 << SLOT_BITS);
         Extent(u64::from(first) << FIRST_SHIFT | u64::from(blocks - 1) << SLOT_BITS | slot)
     }
+    #[inline]
     pub fn first(self) -> u32 {
         (self.0 >> FIRST_SHIFT) as u32
     }
+    #[inline]
     pub fn blocks(self) -> u32 {
         (self.0 >> SLOT_BITS) as u32 % (1 << BLOCKS_BITS) + 1
     }
+    #[inline]
     pub fn end(self) -> u32 {
         self.first() + self.blocks()
     }
     /// Number of the first slot.
+    #[inline]
     pub fn slot(self) -> u64 {
         self.0 % (1 << SLOT_BITS)
     }
@@ -50,6 +55,7 @@ impl Extent {
         Extent::new(first, self.end().min(end) - first, self.slot() + u64::from(first - self.first()))
     }
     /// Both as one, where `next` goes on in the next slot, and neither an origin set nor a cache set ends between them.
+    #[inline]
     pub fn joined(self, next: Extent, shape: Shape) -> Option<Extent> {
         let goes_on = self.end() == next.first() && self.slot() + u64::from(self.blocks()) == next.slot();
         let border = shape.set_blocks() - 1;
@@ -71,18 +77,22 @@ impl Shape {
         assert!(set_slots.ilog2() <= SET_BITS_MAX, "sets have 2,048 slots at most");
         Shape { set_bits: set_slots.ilog2() }
     }
+    #[inline]
     pub fn set_blocks(self) -> u64 {
         1 << self.set_bits
     }
     /// Bits of a block's place in its region.
+    #[inline]
     pub fn region_bits(self) -> u32 {
         self.set_bits + REGION_BITS
     }
+    #[inline]
     pub fn number(self, slot: Slot) -> u64 {
         let number = u64::from(slot.set) << self.set_bits | u64::from(slot.slot);
         assert!(number < 1 << SLOT_BITS, "a cache has less than 2^38 slots");
         number
     }
+    #[inline]
     pub fn slot(self, number: u64) -> Slot {
         Slot { set: (number >> self.set_bits) as u32, slot: (number & (self.set_blocks() - 1)) as u32 }
     }

@@ -5,36 +5,57 @@
 //! load:  bucket by bucket: sorted digit by digit within a core's own cache, then every region gets its array in one piece
 //! ```
 
+use super::Index;
 use super::extent::{Extent, REGION_SETS, Shape};
-use super::{Index, joined_or_pushed};
 use crate::block::{Block, Slot};
 
-/// Runs that are sorted together, where every slot holds a block of its own: with their copies they fit into a core's own cache.
+/// Runs that are sorted together, where every slot holds a block of its own, unless they are very many: the last pages of more buckets
+/// would not stay in a core's first cache.
 const BUCKET: u64 = 24 << 10;
-const BUCKETS_MAX: u64 = 1024;
+const BUCKETS_MAX: u64 = 128;
 /// Runs on a page of a bucket: 8 KiB. Freed, pages are what the arrays of the index are made of.
 const PAGE: usize = 1024;
 /// Fewer are sorted by comparison.
 const FEW: usize = 256;
 const DIGIT_BITS_MAX: u32 = 11;
 
-/// A live run on its way into an index: consecutive blocks of one origin set in consecutive slots of one cache set.
+/// A live run on its way into an index: consecutive blocks of one origin set in consecutive slots of one cache set, and how many of
+/// these are dirty. 16 bytes: a core's own cache holds those of a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mapping {
-    pub block: Block,
-    pub slot: Slot,
-    pub blocks: u32,
-    /// How many of them are dirty.
-    pub dirty: u32,
+    /// First block and, in the lowest 16 bits, how many are dirty.
+    key: u64,
+    set: u32,
+    slot: u16,
+    blocks: u16,
 }
 
 impl Mapping {
+    #[inline]
+    pub fn new(block: Block, blocks: u32, slot: Slot, dirty: u32) -> Self {
+        debug_assert!(block.0 < 1 << 48 && blocks <= 1 << 11 && slot.slot < 1 << 11 && dirty <= blocks);
+        Mapping { key: block.0 << 16 | u64::from(dirty), set: slot.set, slot: slot.slot as u16, blocks: blocks as u16 }
+    }
+    pub fn block(&self) -> Block {
+        Block(self.key >> 16)
+    }
+    pub fn blocks(&self) -> u32 {
+        u32::from(self.blocks)
+    }
+    /// The block behind its last one.
     pub fn end(&self) -> u64 {
-        self.block.0 + u64::from(self.blocks)
+        self.block().0 + u64::from(self.blocks)
+    }
+    pub fn slot(&self) -> Slot {
+        Slot { set: self.set, slot: u32::from(self.slot) }
+    }
+    pub fn dirty(&self) -> u32 {
+        self.key as u32 & 0xffff
     }
     /// Its blocks one by one: block and slot.
     pub fn iter(self) -> impl Iterator<Item = (Block, Slot)> {
-        (0..self.blocks).map(move |i| (Block(self.block.0 + u64::from(i)), Slot { slot: self.slot.slot + i, ..self.slot }))
+        let (block, slot) = (self.block(), self.slot());
+        (0..self.blocks()).map(move |i| (Block(block.0 + u64::from(i)), Slot { slot: slot.slot + i, ..slot }))
     }
 }
 
@@ -54,22 +75,22 @@ impl Packing {
         u64::BITS - self.block_bits
     }
 
+    #[inline]
     fn pack(&self, run: &Mapping, marked: bool) -> u64 {
-        let counts = (u64::from(marked) << (self.count_bits + 1) | u64::from(run.dirty)) << self.count_bits | u64::from(run.blocks - 1);
-        let block = run.block.0 & ((1 << self.block_bits) - 1);
-        block << self.block_shift() | counts << self.slot_bits | self.shape.number(run.slot)
+        let marked = u64::from(marked) << (self.count_bits + 1);
+        let counts = (marked | u64::from(run.dirty())) << self.count_bits | u64::from(run.blocks() - 1);
+        // What is too much of the block falls off at the top.
+        run.block().0 << self.block_shift() | counts << self.slot_bits | self.shape.number(run.slot())
     }
 
     /// The run, and its mark.
+    #[inline]
     fn unpack(&self, bucket: usize, packed: u64) -> (Mapping, bool) {
         let low = |bits: u32, number: u64| number & ((1 << bits) - 1);
         let counts = packed >> self.slot_bits;
-        let run = Mapping {
-            block: Block((bucket as u64) << self.block_bits | packed >> self.block_shift()),
-            slot: self.shape.slot(low(self.slot_bits, packed)),
-            blocks: low(self.count_bits, counts) as u32 + 1,
-            dirty: low(self.count_bits + 1, counts >> self.count_bits) as u32,
-        };
+        let block = Block((bucket as u64) << self.block_bits | packed >> self.block_shift());
+        let (blocks, dirty) = (low(self.count_bits, counts) + 1, low(self.count_bits + 1, counts >> self.count_bits));
+        let run = Mapping::new(block, blocks as u32, self.shape.slot(low(self.slot_bits, packed)), dirty as u32);
         (run, counts >> (2 * self.count_bits + 1) & 1 == 1)
     }
 }
@@ -88,8 +109,8 @@ impl Intake {
         let shape = Shape::new(set_slots);
         let bits = |count: u64| count.max(2).next_power_of_two().ilog2();
         let (all, slot_bits) = (bits(blocks), bits(slots));
-        // At least one block to a bucket. Together there are 64 bits: of these a mark, and a dirty block or none.
-        let buckets = bits(slots / BUCKET).min(BUCKETS_MAX.ilog2()).min(all - 1).max((all + slot_bits + 2).saturating_sub(u64::BITS));
+        // A bucket has whole regions, if it can. Together there are 64 bits: of these a mark, and a dirty block or none.
+        let buckets = bits(slots / BUCKET).min(BUCKETS_MAX.ilog2()).min(all.saturating_sub(shape.region_bits())).max((all + slot_bits + 2).saturating_sub(u64::BITS));
         let block_bits = all - buckets;
         let spare = u64::BITS - 2 - block_bits - slot_bits;
         let packing = Packing { shape, block_bits, slot_bits, count_bits: (spare / 2).min(shape.set_bits) };
@@ -102,15 +123,20 @@ impl Intake {
     }
 
     /// `marked` tells two sorts of runs apart when they are drained.
+    #[inline]
     pub fn push(&mut self, run: Mapping, marked: bool) {
-        debug_assert!((1..=self.blocks_max()).contains(&run.blocks) && run.dirty <= run.blocks);
-        let bucket = (run.block.0 >> self.packing.block_bits) as usize;
-        let page = &mut self.open[bucket];
-        if page.len() == page.capacity() {
-            let full = std::mem::replace(page, Vec::with_capacity(PAGE));
-            self.full[bucket].push(full);
+        debug_assert!((1..=self.blocks_max()).contains(&run.blocks()));
+        let bucket = (run.block().0 >> self.packing.block_bits) as usize;
+        if self.open[bucket].len() == self.open[bucket].capacity() {
+            self.begin_page(bucket);
         }
-        page.push(self.packing.pack(&run, marked));
+        self.open[bucket].push(self.packing.pack(&run, marked));
+    }
+
+    #[cold]
+    fn begin_page(&mut self, bucket: usize) {
+        let full = std::mem::replace(&mut self.open[bucket], Vec::with_capacity(PAGE));
+        self.full[bucket].push(full);
     }
 
     /// Hands out the runs of one bucket after the other, ascending.
@@ -138,6 +164,7 @@ pub struct Sorted<'a> {
 impl Iterator for Sorted<'_> {
     type Item = (Mapping, bool);
 
+    #[inline]
     fn next(&mut self) -> Option<Self::Item> {
         self.runs.next().map(|&packed| self.packing.unpack(self.bucket, packed))
     }
@@ -175,8 +202,23 @@ pub struct Loading {
     refused: Vec<Mapping>,
     /// Regions with dirty slots, ascending.
     dirty: Vec<(u64, [u16; REGION_SETS])>,
-    /// Kept for its memory only.
-    extents: Vec<Extent>,
+    /// Kept for their memory only: the extents of a region's new runs, and of all.
+    fresh: Vec<Extent>,
+    merged: Vec<Extent>,
+}
+
+impl Loading {
+    fn note_dirty(&mut self, region: u64, more: [u16; REGION_SETS]) {
+        match self.dirty.last_mut() {
+            Some((last, counts)) if *last == region => add(counts, more),
+            _ if more == [0; REGION_SETS] => {}
+            _ => self.dirty.push((region, more)),
+        }
+    }
+}
+
+fn add(counts: &mut [u16; REGION_SETS], more: [u16; REGION_SETS]) {
+    counts.iter_mut().zip(more).for_each(|(count, more)| *count += more);
 }
 
 impl Index {
@@ -184,38 +226,18 @@ impl Index {
     /// mapped already is left out and noted.
     pub fn load(&mut self, sorted: &[Mapping], loading: &mut Loading) {
         let bits = self.shape.region_bits();
-        for of_region in sorted.chunk_by(|a, b| a.block.0 >> bits == b.block.0 >> bits) {
-            self.load_region(of_region[0].block.0 >> bits, of_region, loading);
-        }
-    }
-
-    fn load_region(&mut self, number: u64, runs: &[Mapping], loading: &mut Loading) {
-        let (shape, mask) = (self.shape, (1 << self.shape.region_bits()) - 1);
-        let array = self.regions.entry(number).or_default();
-        let mut dirty = [0; REGION_SETS];
-        loading.extents.clear();
-        let mut old = array.iter().copied().peekable();
-        for run in runs {
-            let fresh = Extent::new((run.block.0 & mask) as u32, run.blocks, shape.number(run.slot));
-            let set = fresh.first() >> shape.set_bits;
-            assert!(fresh.end() <= (set + 1) << shape.set_bits, "a run ends with its origin set");
-            while let Some(before) = old.next_if(|old| old.first() < fresh.first()) {
-                joined_or_pushed(&mut loading.extents, before, shape);
+        for of_region in sorted.chunk_by(|a, b| a.block().0 >> bits == b.block().0 >> bits) {
+            let region = of_region[0].block().0 >> bits;
+            let old = self.regions.entry(region).or_default();
+            let mut dirty = [0; REGION_SETS];
+            if !fits(of_region, old, self.shape, &mut dirty, loading) {
+                dirty = [0; REGION_SETS];
+                fit(of_region, old, self.shape, &mut dirty, loading);
             }
-            let is_free = loading.extents.last().is_none_or(|last| last.end() <= fresh.first());
-            if is_free && old.peek().is_none_or(|next| fresh.end() <= next.first()) {
-                joined_or_pushed(&mut loading.extents, fresh, shape);
-                dirty[set as usize] += run.dirty as u16;
-            } else {
-                loading.refused.push(*run);
-            }
-        }
-        old.for_each(|behind| joined_or_pushed(&mut loading.extents, behind, shape));
-        self.capacity -= array.capacity() as u64;
-        *array = loading.extents.as_slice().into();
-        self.capacity += array.capacity() as u64;
-        if dirty != [0; REGION_SETS] {
-            loading.dirty.push((number, dirty));
+            self.capacity -= old.capacity() as u64;
+            *old = loading.merged.as_slice().into();
+            self.capacity += old.capacity() as u64;
+            loading.note_dirty(region, dirty);
         }
     }
 
@@ -226,12 +248,84 @@ impl Index {
             self.dirty = loading.dirty.into_iter().collect();
         } else {
             for (region, more) in loading.dirty {
-                let counts = self.dirty.entry(region).or_default();
-                counts.iter_mut().zip(more).for_each(|(count, more)| *count += more);
+                add(self.dirty.entry(region).or_default(), more);
             }
         }
         loading.refused
     }
+}
+
+/// The extent of a run in its region, and the origin set it is in.
+#[inline]
+fn extent(run: &Mapping, shape: Shape) -> (Extent, usize) {
+    let first = (run.block().0 & ((1 << shape.region_bits()) - 1)) as u32;
+    let extent = Extent::new(first, run.blocks(), shape.number(run.slot()));
+    let set = first >> shape.set_bits;
+    assert!(extent.end() <= (set + 1) << shape.set_bits, "a run ends with its origin set");
+    (extent, set as usize)
+}
+
+/// Puts the extents of a region and of new runs in it together, in order. False, and nothing counts: a block is mapped twice.
+fn fits(runs: &[Mapping], old: &[Extent], shape: Shape, dirty: &mut [u16; REGION_SETS], loading: &mut Loading) -> bool {
+    let Loading { fresh, merged, .. } = loading;
+    fresh.clear();
+    let (mut last, set) = extent(&runs[0], shape);
+    dirty[set] += runs[0].dirty() as u16;
+    for run in &runs[1..] {
+        let (next, set) = extent(run, shape);
+        dirty[set] += run.dirty() as u16;
+        if next.first() < last.end() {
+            return false;
+        }
+        match last.joined(next, shape) {
+            Some(both) => last = both,
+            None => fresh.push(std::mem::replace(&mut last, next)),
+        }
+    }
+    fresh.push(last);
+    if old.is_empty() {
+        std::mem::swap(fresh, merged);
+        return true;
+    }
+    merge(old, fresh, merged);
+    merged.is_sorted_by(|a, b| a.end() <= b.first())
+}
+
+/// Merges two ascending rows.
+fn merge(a: &[Extent], b: &[Extent], merged: &mut Vec<Extent>) {
+    merged.clear();
+    merged.reserve(a.len() + b.len());
+    let (mut i, mut k) = (0, 0);
+    while i < a.len() && k < b.len() {
+        // Which one is as good as random: chosen without a branch.
+        let is_first = a[i] <= b[k];
+        merged.push(if is_first { a[i] } else { b[k] });
+        i += usize::from(is_first);
+        k += usize::from(!is_first);
+    }
+    merged.extend_from_slice(&a[i..]);
+    merged.extend_from_slice(&b[k..]);
+}
+
+/// As [`fits`], run by run: those of which a block is mapped are left out and noted.
+fn fit(runs: &[Mapping], old: &[Extent], shape: Shape, dirty: &mut [u16; REGION_SETS], loading: &mut Loading) {
+    let Loading { merged, refused, .. } = loading;
+    merged.clear();
+    let mut old = old.iter().copied().peekable();
+    for run in runs {
+        let (fresh, set) = extent(run, shape);
+        while let Some(before) = old.next_if(|old| old.first() < fresh.first()) {
+            merged.push(before);
+        }
+        let is_free = merged.last().is_none_or(|last| last.end() <= fresh.first());
+        if is_free && old.peek().is_none_or(|next| fresh.end() <= next.first()) {
+            merged.push(fresh);
+            dirty[set] += run.dirty() as u16;
+        } else {
+            refused.push(*run);
+        }
+    }
+    merged.extend(old);
 }
 
 #[cfg(test)]
@@ -252,14 +346,14 @@ mod tests {
             for (block, slot, length, dirty, marked) in runs {
                 let length = length.min(intake.blocks_max());
                 let slot = intake.packing.shape.slot(slot % slots);
-                let run = Mapping { block: Block(block % blocks), slot, blocks: length, dirty: dirty.min(length) };
+                let run = Mapping::new(Block(block % blocks), length, slot, dirty.min(length));
                 intake.push(run, marked);
                 expected.push((run, marked));
             }
             let mut got = Vec::new();
             intake.drain(|runs| got.extend(runs));
-            prop_assert!(got.is_sorted_by_key(|(run, _)| run.block));
-            let order = |&(run, marked): &(Mapping, bool)| (run.block, run.slot, run.blocks, run.dirty, marked);
+            prop_assert!(got.is_sorted_by_key(|(run, _)| run.block()));
+            let order = |&(run, marked): &(Mapping, bool)| (run.key, run.slot(), run.blocks, marked);
             got.sort_unstable_by_key(order);
             expected.sort_unstable_by_key(order);
             prop_assert_eq!(got, expected);

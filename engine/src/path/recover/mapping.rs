@@ -4,11 +4,9 @@
 //!
 //! Replay notes which blocks it has touched, and the slot it gave them. A described slot of such a block is old, unless it is that slot.
 
-use std::collections::hash_map;
-
 use crate::block::{Block, Slot};
 use crate::cache::format::journal::Record;
-use crate::cache::format::{Bits, Entry, RangeKind};
+use crate::cache::format::{Bits, Entry, Geometry, RangeKind};
 use crate::cache::index::{Intake, Loading, Mapping, NumberMap};
 use crate::cache::ranges::Ranges;
 use crate::cache::sets::Sets;
@@ -28,108 +26,126 @@ pub(in crate::path) struct Noted {
 /// Blocks that the journal or a client has changed since the checkpoint: what a header says of them is old.
 #[derive(Default)]
 pub(in crate::path) struct Touched {
-    /// In the order of their first touch, with the slot that a replayed PUT gave them, while it lives.
-    blocks: Vec<(u64, Option<Slot>)>,
-    /// Block → its place there.
-    places: NumberMap<u64, u32>,
+    /// With the slot that a replayed PUT gave them, while it lives. 16 bytes each: a long log names millions.
+    blocks: NumberMap<u64, Place>,
     ranges: Ranges,
     /// What was touched before the latest mapping, in ascending order.
-    mapped: Vec<(u64, Option<Slot>)>,
+    mapped: Vec<(u64, Place)>,
+}
+
+/// A slot, or none, in 8 bytes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Place(u64);
+
+impl Place {
+    const NONE: Place = Place(u64::MAX);
+
+    fn at(slot: Slot) -> Self {
+        Place(u64::from(slot.set) << 16 | u64::from(slot.slot))
+    }
+    fn slot(self) -> Option<Slot> {
+        (self != Place::NONE).then_some(Slot { set: (self.0 >> 16) as u32, slot: self.0 as u32 & 0xffff })
+    }
 }
 
 impl Touched {
     pub fn reserve(&mut self, blocks: usize) {
         self.blocks.reserve(blocks);
-        self.places.reserve(blocks);
     }
 
     /// Makes room for these entries, about to be inserted. All are looked up here, at once: the processor fetches many places together,
     /// where inserting one after the other would wait for each.
     pub fn expect(&mut self, entries: &[Entry]) {
-        let fresh = entries.iter().filter(|entry| !self.places.contains_key(&entry.block.0)).count();
+        let fresh = entries.iter().filter(|entry| !self.blocks.contains_key(&entry.block.0)).count();
         self.reserve(fresh);
     }
 
     /// The block is in this slot from now on, or in none. Returns the slot that an earlier PUT gave it, which is to die.
     pub fn insert(&mut self, block: Block, slot: Option<Slot>) -> Option<Slot> {
-        match self.places.entry(block.0) {
-            hash_map::Entry::Occupied(place) => std::mem::replace(&mut self.blocks[*place.get() as usize].1, slot),
-            hash_map::Entry::Vacant(place) => {
-                place.insert(self.blocks.len() as u32);
-                self.blocks.push((block.0, slot));
-                None
-            }
-        }
+        self.blocks.insert(block.0, slot.map_or(Place::NONE, Place::at))?.slot()
     }
 
-    /// No slot of these blocks counts any more. Returns those that PUTs gave them.
+    /// No slot of these blocks counts any more. Returns those that PUTs gave them, in any order.
+    #[allow(clippy::disallowed_methods, reason = "all of them die, whatever the order")]
     pub fn insert_range(&mut self, block: Block, blocks: u64) -> Vec<Slot> {
         self.ranges.zero(block, blocks, RangeKind::Zero, 0);
         let range = block.0..block.0 + blocks;
+        let take = |place: &mut Place| std::mem::replace(place, Place::NONE).slot();
         // Whatever is shorter: the range, or all that was touched.
         if blocks < self.blocks.len() as u64 {
-            range.filter_map(|block| self.blocks[*self.places.get(&block)? as usize].1.take()).collect()
+            range.filter_map(|block| self.blocks.get_mut(&block).and_then(take)).collect()
         } else {
-            self.blocks.iter_mut().filter(|(block, _)| range.contains(block)).filter_map(|(_, slot)| slot.take()).collect()
+            self.blocks.iter_mut().filter(|(block, _)| range.contains(block)).filter_map(|(_, place)| take(place)).collect()
         }
     }
 
     /// The slot that a PUT gave to the block is dead.
     pub fn forget(&mut self, block: Block, slot: Slot) {
-        if let Some(&place) = self.places.get(&block.0)
-            && self.blocks[place as usize].1 == Some(slot)
+        if let Some(place) = self.blocks.get_mut(&block.0)
+            && *place == Place::at(slot)
         {
-            self.blocks[place as usize].1 = None;
+            *place = Place::NONE;
         }
     }
 
     /// Does this slot still hold the newest contents of its block?
     pub fn is_current(&self, block: Block, slot: Slot) -> bool {
-        match self.places.get(&block.0) {
-            Some(&place) => self.blocks[place as usize].1 == Some(slot),
-            None => !self.ranges.is_zeroed(block),
-        }
+        self.blocks.get(&block.0).map_or_else(|| !self.ranges.is_zeroed(block), |&place| place == Place::at(slot))
     }
 
     /// Everything touched so far, to be walked beside what is mapped now. After it only late headers are mapped: a slot of theirs is old if
     /// its block was touched at all, so it does no harm that a block touched before and after is there twice.
-    fn cursor(&mut self) -> Cursor<'_> {
-        self.places = NumberMap::default();
-        self.mapped.append(&mut self.blocks);
-        // What was mapped before is one ascending run already.
+    #[allow(clippy::disallowed_methods, reason = "sorted right after")]
+    fn cursor(&mut self, mut sorter: Intake) -> Cursor<'_> {
+        for (block, place) in std::mem::take(&mut self.blocks) {
+            let slot = place.slot().unwrap_or(Slot { set: 0, slot: 0 });
+            sorter.push(Mapping::new(Block(block), 1, slot, 0), place == Place::NONE);
+        }
+        sorter.drain(|sorted| {
+            let place = |run: &Mapping, is_none| if is_none { Place::NONE } else { Place::at(run.slot()) };
+            self.mapped.extend(sorted.map(|(run, is_none)| (run.block().0, place(&run, is_none))));
+        });
+        // Two ascending rows.
         self.mapped.sort_by_key(|&(block, _)| block);
-        Cursor { blocks: &self.mapped, at: 0, ranges: &self.ranges, range: (0, 0) }
+        Cursor { blocks: &self.mapped, at: 0, ranges: &self.ranges, range: (0, 0), next: 0 }
     }
 }
 
 /// Walks what was touched beside runs in ascending order.
 struct Cursor<'a> {
-    blocks: &'a [(u64, Option<Slot>)],
+    blocks: &'a [(u64, Place)],
     /// The first one that is not below the block asked for last.
     at: usize,
     ranges: &'a Ranges,
     /// The first touched range that does not end before it: first block, and the one behind the last.
     range: (u64, u64),
+    /// Of what was touched, the first block that is not below it.
+    next: u64,
 }
 
 impl Cursor<'_> {
     /// Was any block of this run touched? Asked in the order of their first blocks.
+    #[inline]
     fn hits(&mut self, run: &Mapping) -> bool {
-        let (block, end) = (run.block.0, run.end());
-        while self.blocks.get(self.at).is_some_and(|&(touched, _)| touched < block) {
-            self.at += 1;
-        }
+        self.next < run.end() && self.advance(run.block().0) < run.end()
+    }
+
+    /// The first block that was touched, not below this one.
+    fn advance(&mut self, block: u64) -> u64 {
+        self.at += self.blocks[self.at..].iter().take_while(|&&(touched, _)| touched < block).count();
         if self.range.1 <= block {
-            let next = self.ranges.next(run.block);
+            let next = self.ranges.next(Block(block));
             self.range = next.map_or((u64::MAX, u64::MAX), |(start, range)| (start.0, start.0 + range.blocks));
         }
-        self.blocks.get(self.at).is_some_and(|&(touched, _)| touched < end) || self.range.0 < end
+        let touched = self.blocks.get(self.at).map_or(u64::MAX, |&(touched, _)| touched);
+        self.next = touched.min(self.range.0.max(block));
+        self.next
     }
 
     /// As [`Touched::is_current`], for a block of the run asked for last.
     fn is_current(&self, block: Block, slot: Slot) -> bool {
         match self.blocks[self.at..].iter().find(|&&(touched, _)| touched >= block.0) {
-            Some(&(touched, now)) if touched == block.0 => now == Some(slot),
+            Some(&(touched, now)) if touched == block.0 => now == Place::at(slot),
             Some(_) | None => !self.ranges.is_zeroed(block),
         }
     }
@@ -150,10 +166,7 @@ impl<P: Payload> Engine<P> {
     fn note_runs(&mut self, set: u32, again: bool) {
         let geometry = &self.config.geometry;
         let noted = &mut self.recovery.as_mut().expect("recovery is under way").noted;
-        let intake = noted.intake.get_or_insert_with(|| {
-            let slots = u64::from(geometry.sets) * u64::from(geometry.set_slots);
-            Intake::new(geometry.set_slots, geometry.blocks(), slots)
-        });
+        let intake = noted.intake.get_or_insert_with(|| intake_for(geometry));
         let most = intake.blocks_max();
         self.sets.note_live_runs(set, most, |run| intake.push(run, again));
         noted.sets.resize(geometry.sets as usize, false);
@@ -171,8 +184,9 @@ impl<P: Payload> Engine<P> {
             }
         }
         let Some(intake) = self.recovery().noted.intake.take() else { return };
-        let counts = |(run, again): (Mapping, bool)| (again || !has_changed[run.slot.set as usize]).then_some(run);
-        let mut cursor = self.recovery.as_mut().expect("recovery is under way").touched.cursor();
+        let counts = |(run, again): (Mapping, bool)| (again || !has_changed[run.slot().set as usize]).then_some(run);
+        let sorter = intake_for(&self.config.geometry);
+        let mut cursor = self.recovery.as_mut().expect("recovery is under way").touched.cursor(sorter);
         let mut loading = Loading::default();
         let (mut current, mut dead) = (Vec::new(), Vec::new());
         intake.drain(|runs| {
@@ -206,7 +220,7 @@ impl<P: Payload> Engine<P> {
             return;
         }
         for run in refused {
-            let set = run.slot.set;
+            let set = run.slot().set;
             let mut slots = Bits::new(self.config.geometry.set_slots);
             for (_, slot) in run.iter() {
                 slots.set(slot.slot);
@@ -216,6 +230,11 @@ impl<P: Payload> Engine<P> {
             self.note_record();
         }
     }
+}
+
+fn intake_for(geometry: &Geometry) -> Intake {
+    let slots = u64::from(geometry.sets) * u64::from(geometry.set_slots);
+    Intake::new(geometry.set_slots, geometry.blocks(), slots)
 }
 
 /// Leaves in `current` the runs without the blocks that lie elsewhere by now, in ascending order; adds the slots of those to `dead`.
@@ -234,15 +253,15 @@ fn keep_current(
             continue;
         }
         // What is left of a long run may lie behind the beginning of the next one.
-        is_sorted &= run.blocks == 1;
+        is_sorted &= run.blocks() == 1;
         for (block, slot) in run.iter() {
             match cursor.is_current(block, slot) {
-                true => current.push(Mapping { block, slot, blocks: 1, dirty: u32::from(sets.is_dirty(slot)) }),
+                true => current.push(Mapping::new(block, 1, slot, u32::from(sets.is_dirty(slot)))),
                 false => dead.push(slot),
             }
         }
     }
     if !is_sorted {
-        current.sort_unstable_by_key(|run| run.block);
+        current.sort_unstable_by_key(|run| run.block());
     }
 }
