@@ -467,14 +467,14 @@ impl Sets {
     // --- recovery ---
 
     /// Puts a set into the state that the state map describes.
-    pub fn restore(&mut self, number: u32, map: &MapSet) {
+    pub fn restore(&mut self, number: u32, map: MapSet) {
         let (live, dirty) = (map.live.count(), map.dirty.count());
         let set = self.get_mut(number);
         set.life = map.life;
         set.state = map.state;
         set.sealed = map.sealed;
-        set.live = map.live.clone();
-        set.dirty = map.dirty.clone();
+        set.live = map.live;
+        set.dirty = map.dirty;
         set.live_count = live;
         set.dirty_count = dirty;
         set.loaded = live == 0;

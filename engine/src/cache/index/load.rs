@@ -1,23 +1,27 @@
 //! Loading many live runs at once: recovery. They come in the order of the cache's sets, the index wants them in the order of blocks.
 //!
 //! ```text
-//! push:  run → bucket (a stretch of the volume), 8 bytes each, pages that are appended to     while headers come in
-//! load:  bucket by bucket: sorted digit by digit within a core's own cache, then every region gets its array in one piece
+//! push:  run → bucket (a stretch of the volume), 8 bytes each, pages that are appended to                   while headers come in
+//! drain: bucket → parts that fit into a core's own cache, each sorted digit by digit
+//! load:  every region gets its array in one piece
 //! ```
 
 use super::Index;
 use super::extent::{Extent, REGION_SETS, Shape};
 use crate::block::{Block, Slot};
 
-/// Runs that are sorted together, where every slot holds a block of its own, unless they are very many: the last pages of more buckets
-/// would not stay in a core's first cache.
+/// Runs in a bucket, where every slot holds a block of its own; unless these are very many: the last pages of more buckets would not stay
+/// in a core's first cache.
 const BUCKET: u64 = 24 << 10;
 const BUCKETS_MAX: u64 = 128;
 /// Runs on a page of a bucket: 8 KiB. Freed, pages are what the arrays of the index are made of.
 const PAGE: usize = 1024;
-/// Fewer are sorted by comparison.
-const FEW: usize = 256;
-const DIGIT_BITS_MAX: u32 = 11;
+/// Runs that are sorted together.
+const PART: usize = 1024;
+/// Fewer are sorted by comparison, or by more digits than that.
+const FEW: usize = 64;
+const DIGITS_MAX: u32 = 3;
+const DIGIT_BITS_MAX: u32 = 9;
 
 /// A live run on its way into an index: consecutive blocks of one origin set in consecutive slots of one cache set, and how many of
 /// these are dirty. 16 bytes: a core's own cache holds those of a bucket.
@@ -110,7 +114,10 @@ impl Intake {
         let bits = |count: u64| count.max(2).next_power_of_two().ilog2();
         let (all, slot_bits) = (bits(blocks), bits(slots));
         // A bucket has whole regions, if it can. Together there are 64 bits: of these a mark, and a dirty block or none.
-        let buckets = bits(slots / BUCKET).min(BUCKETS_MAX.ilog2()).min(all.saturating_sub(shape.region_bits())).max((all + slot_bits + 2).saturating_sub(u64::BITS));
+        let buckets = bits(slots / BUCKET)
+            .min(BUCKETS_MAX.ilog2())
+            .min(all.saturating_sub(shape.region_bits()))
+            .max((all + slot_bits + 2).saturating_sub(u64::BITS));
         let block_bits = all - buckets;
         let spare = u64::BITS - 2 - block_bits - slot_bits;
         let packing = Packing { shape, block_bits, slot_bits, count_bits: (spare / 2).min(shape.set_bits) };
@@ -139,17 +146,26 @@ impl Intake {
         self.full[bucket].push(full);
     }
 
-    /// Hands out the runs of one bucket after the other, ascending.
+    /// Hands out all runs in ascending order, in pieces.
     pub fn drain(self, mut each: impl FnMut(Sorted<'_>)) {
         let Intake { packing, open, full } = self;
-        let (mut sorted, mut spare) = (Vec::new(), Vec::new());
-        for (bucket, (last, full)) in open.into_iter().zip(full).enumerate() {
-            sorted.clear();
-            full.iter().for_each(|page| sorted.extend_from_slice(page));
-            sorted.extend_from_slice(&last);
-            drop((last, full));
-            sort(&mut sorted, packing.block_bits, &mut spare);
-            each(Sorted { runs: sorted.iter(), bucket, packing });
+        let regions_bits = packing.block_bits.saturating_sub(packing.shape.region_bits());
+        let (mut runs, mut spare) = (Vec::new(), Vec::new());
+        for (bucket, (last, mut pages)) in open.into_iter().zip(full).enumerate() {
+            pages.push(last);
+            let count: usize = pages.iter().map(Vec::len).sum();
+            runs.resize(count, 0);
+            // Parts of whole regions, small enough for a core's first cache; each is sorted by what is left of the block.
+            let part_bits = (count / PART).max(1).ilog2().min(regions_bits).min(DIGIT_BITS_MAX);
+            let ends = spread(pages.iter().flatten(), u64::BITS - part_bits, part_bits, &mut runs);
+            drop(pages);
+            let mut start = 0;
+            for end in &ends[..1 << part_bits] {
+                let part = &mut runs[start..*end as usize];
+                start = *end as usize;
+                sort(part, packing.block_shift(), packing.block_bits - part_bits, &mut spare);
+                each(Sorted { runs: part.iter(), bucket, packing });
+            }
         }
     }
 }
@@ -170,30 +186,41 @@ impl Iterator for Sorted<'_> {
     }
 }
 
-/// Sorts by the topmost `bits` bits: digit by digit from the lowest one, or by comparison where they are few.
-fn sort(runs: &mut Vec<u64>, bits: u32, spare: &mut Vec<u64>) {
-    if runs.len() < FEW {
+/// Sorts by `bits` bits from bit `low` on: digit by digit, or by comparison where they are few. (What lies below is in any order.)
+fn sort(runs: &mut [u64], low: u32, bits: u32, spare: &mut Vec<u64>) {
+    let digits = bits.div_ceil(DIGIT_BITS_MAX);
+    if runs.len() < FEW || digits > DIGITS_MAX {
         return runs.sort_unstable();
     }
-    let digits = bits.div_ceil(DIGIT_BITS_MAX).max(1);
-    let width = bits.div_ceil(digits);
+    let width = bits.div_ceil(digits.max(1));
     spare.resize(runs.len(), 0);
+    let (mut from, mut to) = (runs, spare.as_mut_slice());
     for digit in 0..digits {
-        let shift = u64::BITS - bits + digit * width;
-        let digit = |run: u64| (run >> shift) as usize % (1 << width);
-        let mut places = [0u32; 1 << DIGIT_BITS_MAX];
-        runs.iter().for_each(|&run| places[digit(run)] += 1);
-        let mut sum = 0;
-        for place in &mut places[..1 << width] {
-            sum += std::mem::replace(place, sum);
-        }
-        for &run in runs.iter() {
-            let place = &mut places[digit(run)];
-            spare[*place as usize] = run;
-            *place += 1;
-        }
-        std::mem::swap(runs, spare);
+        let low = low + digit * width;
+        spread(from.iter(), low, width.min(u64::BITS - low), to);
+        (from, to) = (to, from);
     }
+    if !digits.is_multiple_of(2) {
+        to.copy_from_slice(from);
+    }
+}
+
+/// Puts runs into the order of a digit, `bits` bits from bit `low` on; those of one digit stay in theirs. Returns where each ends.
+fn spread<'a>(runs: impl Iterator<Item = &'a u64> + Clone, low: u32, bits: u32, out: &mut [u64]) -> [u32; 1 << DIGIT_BITS_MAX] {
+    // No bits at all: one digit.
+    let digit = |run: u64| run.unbounded_shr(low) as usize & ((1 << bits) - 1);
+    let mut places = [0u32; 1 << DIGIT_BITS_MAX];
+    runs.clone().for_each(|&run| places[digit(run)] += 1);
+    let mut sum = 0;
+    for place in &mut places[..1 << bits] {
+        sum += std::mem::replace(place, sum);
+    }
+    runs.for_each(|&run| {
+        let place = &mut places[digit(run)];
+        out[*place as usize] = run;
+        *place += 1;
+    });
+    places
 }
 
 /// What a load notes while it goes on.
@@ -287,24 +314,28 @@ fn fits(runs: &[Mapping], old: &[Extent], shape: Shape, dirty: &mut [u16; REGION
         std::mem::swap(fresh, merged);
         return true;
     }
-    merge(old, fresh, merged);
-    merged.is_sorted_by(|a, b| a.end() <= b.first())
+    merge(old, fresh, merged)
 }
 
-/// Merges two ascending rows.
-fn merge(a: &[Extent], b: &[Extent], merged: &mut Vec<Extent>) {
+/// Merges two ascending rows. False: they overlap.
+fn merge(a: &[Extent], b: &[Extent], merged: &mut Vec<Extent>) -> bool {
     merged.clear();
     merged.reserve(a.len() + b.len());
-    let (mut i, mut k) = (0, 0);
+    let (mut i, mut k, mut end, mut overlap) = (0, 0, 0, false);
     while i < a.len() && k < b.len() {
         // Which one is as good as random: chosen without a branch.
         let is_first = a[i] <= b[k];
-        merged.push(if is_first { a[i] } else { b[k] });
+        let next = if is_first { a[i] } else { b[k] };
         i += usize::from(is_first);
         k += usize::from(!is_first);
+        overlap |= next.first() < end;
+        end = next.end();
+        merged.push(next);
     }
-    merged.extend_from_slice(&a[i..]);
-    merged.extend_from_slice(&b[k..]);
+    // One of them has nothing left.
+    let rest = if i < a.len() { &a[i..] } else { &b[k..] };
+    merged.extend_from_slice(rest);
+    !overlap && rest.first().is_none_or(|next| next.first() >= end)
 }
 
 /// As [`fits`], run by run: those of which a block is mapped are left out and noted.
@@ -360,10 +391,15 @@ mod tests {
         }
 
         #[test]
-        fn many_numbers_are_sorted_by_their_topmost_bits(numbers in prop::collection::vec(any::<u64>(), 0..2000), bits in 1u32..=48) {
+        fn many_numbers_are_sorted_by_some_of_their_bits(
+            numbers in prop::collection::vec(any::<u64>(), 0..800), bits in 0u32..=48, above in 0u32..=16,
+        ) {
+            // The bits above are the same in all: a part of a bucket.
+            let numbers: Vec<u64> = numbers.into_iter().map(|number| number.unbounded_shr(above)).collect();
+            let low = u64::BITS - above - bits;
             let mut sorted = numbers.clone();
-            sort(&mut sorted, bits, &mut Vec::new());
-            prop_assert!(sorted.is_sorted_by_key(|number| number >> (u64::BITS - bits)));
+            sort(&mut sorted, low, bits, &mut Vec::new());
+            prop_assert!(sorted.is_sorted_by_key(|number| number.unbounded_shr(low)));
             let mut numbers = numbers;
             numbers.sort_unstable();
             sorted.sort_unstable();

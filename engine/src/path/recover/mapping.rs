@@ -255,9 +255,10 @@ fn keep_current(
         // What is left of a long run may lie behind the beginning of the next one.
         is_sorted &= run.blocks() == 1;
         for (block, slot) in run.iter() {
-            match cursor.is_current(block, slot) {
-                true => current.push(Mapping::new(block, 1, slot, u32::from(sets.is_dirty(slot)))),
-                false => dead.push(slot),
+            match (cursor.is_current(block, slot), run.blocks()) {
+                (false, _) => dead.push(slot),
+                (true, 1) => current.push(run),
+                (true, _) => current.push(Mapping::new(block, 1, slot, u32::from(sets.is_dirty(slot)))),
             }
         }
     }
