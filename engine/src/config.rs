@@ -2,6 +2,7 @@
 
 use crate::block::{ATOM_BYTES, PAGE_BYTES};
 use crate::cache::format::{FormatId, Geometry};
+use crate::cache::placed::journal_pages_needed;
 use crate::time::Duration;
 
 /// What one volume's engine is told at its start. Nothing here is read from a file: the binary does that.
@@ -40,6 +41,8 @@ pub struct Config {
     pub fill: Fill,
     /// What is kept of writes. Default read-write.
     pub allocation: Allocation,
+    /// Which slot a block goes to. Default log.
+    pub placement: Placement,
     /// When dirty blocks go home. Default ours.
     pub gate: GateKind,
     /// What a write does when no set is free. Default: it waits.
@@ -58,6 +61,17 @@ pub enum Allocation {
     ReadWrite,
     /// Read misses only: writes go through to the origin, and what the cache holds of their blocks dies.
     ReadOnly,
+}
+
+/// Which slot a block goes to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Placement {
+    /// The next slot of the open set: every write is sequential within a set.
+    #[default]
+    Log,
+    /// Slot *i* of the cache set that its origin set is mapped to, overwritten in place (paper 000; for its experiments). Contents that were
+    /// not flushed may survive a crash atom by atom, and in any order. The journal ring must be large: `Config::journal_pages_needed`.
+    Set,
 }
 
 /// When what was read from the origin is written to the cache.
@@ -111,10 +125,12 @@ pub enum Canary {
     FillWithoutTicket,
     /// A through write kills the clean copies of its blocks only when the origin has been written.
     KillAfterOriginWrite,
+    /// A slot is overwritten in place before it is durable that it may be.
+    OverwriteUnopened,
 }
 
 impl Canary {
-    pub const ALL: [Canary; 7] = [
+    pub const ALL: [Canary; 8] = [
         Canary::RecordBeforeData,
         Canary::ReuseTooEarly,
         Canary::FlushDoesNotWait,
@@ -122,6 +138,7 @@ impl Canary {
         Canary::CutNotWritten,
         Canary::FillWithoutTicket,
         Canary::KillAfterOriginWrite,
+        Canary::OverwriteUnopened,
     ];
 }
 
@@ -145,6 +162,7 @@ impl Config {
             bytes_max: 256 << 20,
             fill: Fill::Behind,
             allocation: Allocation::ReadWrite,
+            placement: Placement::Log,
             gate: GateKind::Ours,
             when_full: WhenFull::Wait,
             check: false,
@@ -158,6 +176,14 @@ impl Config {
     /// May a write go past the log to the origin?
     pub fn writes_through(&self) -> bool {
         self.allocation == Allocation::ReadOnly || self.when_full == WhenFull::Through
+    }
+
+    /// Pages of the journal ring below which this configuration cannot run.
+    pub fn journal_pages_needed(&self) -> u64 {
+        match self.placement {
+            Placement::Log => 0,
+            Placement::Set => journal_pages_needed(&self.geometry),
+        }
     }
 
     /// Bytes of one journal group at most: a sixteenth of the ring.

@@ -23,6 +23,8 @@ pub struct Counters {
     pub through_blocks: u64,
     pub through_logged_blocks: u64,
     pub through_flushes: u64,
+    /// Blocks overwritten in place under set placement.
+    pub overwritten_blocks: u64,
     pub destaged_blocks: u64,
     pub destage_batches: u64,
     pub destage_failures: u64,
@@ -66,6 +68,8 @@ pub enum WaitReason {
     RangeTable,
     /// The end of a write to the same place of the origin.
     OriginSpan,
+    /// A slot that may be overwritten in place.
+    Slot,
     /// Its data, being read.
     Read,
     /// Its data, being written.
@@ -78,8 +82,15 @@ pub enum WaitReason {
 
 impl WaitReason {
     /// Those that are counted: the others every request of its kind waits for.
-    pub const COUNTED: [WaitReason; 6] =
-        [WaitReason::Lock, WaitReason::Set, WaitReason::Window, WaitReason::Journal, WaitReason::RangeTable, WaitReason::OriginSpan];
+    pub const COUNTED: [WaitReason; 7] = [
+        WaitReason::Lock,
+        WaitReason::Set,
+        WaitReason::Window,
+        WaitReason::Journal,
+        WaitReason::RangeTable,
+        WaitReason::OriginSpan,
+        WaitReason::Slot,
+    ];
 
     /// For people and programs outside.
     pub fn name(self) -> &'static str {
@@ -92,6 +103,7 @@ impl WaitReason {
             WaitReason::Journal => "journal",
             WaitReason::RangeTable => "range_table",
             WaitReason::OriginSpan => "origin_span",
+            WaitReason::Slot => "slot",
             WaitReason::Read => "read",
             WaitReason::Data => "data",
             WaitReason::Origin => "origin",
@@ -201,6 +213,14 @@ pub struct Damage {
     pub fatal: bool,
     /// One line: what and where (byte offset on the SSD).
     pub what: String,
+}
+
+/// What changes from turn to turn and costs nothing to tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Glance {
+    pub gate: GateState,
+    pub free_sets: u32,
+    pub dirty_sets: u32,
 }
 
 /// The state of the moment, for `status`, tests and the oracle.

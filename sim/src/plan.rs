@@ -8,7 +8,7 @@ use crate::chance::{Chance, mix};
 use crate::front::load::Mix;
 use tidegate_engine::block::ATOM_BYTES;
 use tidegate_engine::cache::format::{FormatId, Geometry};
-use tidegate_engine::config::{Allocation, Fill, GateKind, WhenFull};
+use tidegate_engine::config::{Allocation, Fill, GateKind, Placement, WhenFull};
 use tidegate_engine::op::Limits;
 use tidegate_engine::time::Duration;
 use tidegate_engine::{Canary, Config};
@@ -52,6 +52,8 @@ impl Plan {
         let geometry = draw_geometry(chance, &mix);
         let mut config = draw_config(chance, geometry, seed);
         config.canary = canary;
+        config.geometry.journal_pages = config.geometry.journal_pages.max(config.journal_pages_needed() as u32);
+        let geometry = config.geometry;
         let kind = if chance.one_in(6) { Kind::Damage } else { Kind::Crashes };
         let crashes = if kind == Kind::Damage { chance.below(4) } else { chance.below(16) };
         let mut plan = Plan {
@@ -75,6 +77,10 @@ impl Plan {
         }
         plan.drives = draw_drives(&mut Chance::new(seed, "drives"), &plan.limits);
         plan.rates[1] = Rates { misdirected: 0, rot: 0, settled_only: false, ..plan.rates[1] };
+        if plan.config.placement == Placement::Set {
+            // Opened slots have no checksum on the SSD: after a crash nothing tells what rotted there.
+            (plan.rates[0].misdirected, plan.rates[0].rot) = (0, 0);
+        }
         plan
     }
 
@@ -84,9 +90,10 @@ impl Plan {
         let chance = &mut Chance::new(seed, "crash points");
         plan.seed = seed;
         plan.kind = Kind::Crashes;
+        let needed = plan.config.journal_pages_needed() as u32;
         let geometry = &mut plan.config.geometry;
         geometry.volume_atoms = geometry.volume_atoms.min(chance.between(20, 160) * u64::from(geometry.block_atoms));
-        geometry.journal_pages = geometry.journal_pages.min(96);
+        geometry.journal_pages = geometry.journal_pages.min(96.max(needed));
         plan.limits = draw_limits(chance, geometry);
         plan.drives = draw_drives(&mut Chance::new(seed, "drives"), &plan.limits);
         plan.mix = fit(plan.mix, geometry);
@@ -154,6 +161,7 @@ fn draw_config(chance: &mut Chance, geometry: Geometry, seed: u64) -> Config {
     config.fill = if chance.one_in(6) { Fill::Off } else { draw_fill(seed) };
     (config.allocation, config.when_full) = draw_through(seed);
     config.gate = draw_gate(seed);
+    config.placement = if Chance::new(seed, "placement").one_in(5) { Placement::Set } else { Placement::Log };
     config
 }
 

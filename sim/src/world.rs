@@ -16,6 +16,7 @@ use crate::trace::Trace;
 use std::collections::VecDeque;
 use tidegate_engine::block::Span;
 use tidegate_engine::cache::format::{Step, Superblock, create_steps};
+use tidegate_engine::config::Placement;
 use tidegate_engine::op::{Action, DeviceId, Op, OpId, Zone};
 use tidegate_engine::payload::Payload;
 use tidegate_engine::probe::{Phase, Snapshot};
@@ -139,7 +140,7 @@ impl Simulation {
             persisted: false,
             replied: false,
         };
-        scene.oracle.past_the_log = plan.config.writes_through();
+        scene.oracle.waives_order = plan.config.writes_through() || plan.config.placement == Placement::Set;
         scene.origin.drops_doomed = plan.config.writes_through();
         if plan.rates[0].settled_only && plan.rates[0] != (Rates { settled_only: true, ..Rates::default() }) {
             scene.cache.watch_settling(plan.config.format);
@@ -478,7 +479,7 @@ impl Scene {
     /// Lets the devices tell what is due at `now`: the cache, then the origin.
     fn advance_devices(&mut self, now: Instant, events: &mut Vec<Event<Stamps>>) {
         // What goes past the log fails when the origin fails it.
-        let of_origin = |scene: &Scene| if scene.oracle.past_the_log { scene.origin.failed_writes } else { 0 };
+        let of_origin = |scene: &Scene| if scene.origin.drops_doomed { scene.origin.failed_writes } else { 0 };
         let counted = |scene: &Scene| (scene.cache.ended + scene.origin.ended, scene.cache.failed_writes + of_origin(scene));
         let before = counted(self);
         self.cache.advance(now, &mut self.ended);

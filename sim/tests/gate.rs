@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use tidegate_engine::cache::format::Geometry;
-use tidegate_engine::config::{GateKind, WhenFull};
+use tidegate_engine::config::{GateKind, Placement, WhenFull};
 use tidegate_engine::op::{DeviceId, Zone};
 use tidegate_engine::time::{Duration, Instant};
 use tidegate_sim::scenario::{Scenario, plan_for};
@@ -15,9 +15,14 @@ const WAIT: Duration = Duration::from_secs(2);
 
 /// A cache of 64 sets of 8 blocks whose gate wants 32 of them free, and nothing but the gate destages.
 fn scenario(gate: GateKind) -> Scenario {
+    scenario_with(gate, Placement::Log)
+}
+
+fn scenario_with(gate: GateKind, placement: Placement) -> Scenario {
     let geometry = Geometry { block_atoms: 8, set_slots: 8, sets: SETS, journal_pages: 128, volume_atoms: 8_192, range_entries: 252 };
     let mut plan = plan_for(geometry);
     plan.config.gate = gate;
+    plan.config.placement = placement;
     plan.config.when_full = WhenFull::Through;
     plan.config.free_floor = FLOOR;
     plan.config.wait = WAIT;
@@ -25,10 +30,10 @@ fn scenario(gate: GateKind) -> Scenario {
     Scenario::of(plan)
 }
 
-/// Writes `blocks` blocks far from one another, from block `first` on.
+/// Writes `blocks` blocks apart from one another, from block `first` on, in 50 origin sets.
 fn write_scattered(scenario: &mut Scenario, first: u64, blocks: u64) -> Instant {
     for block in first..first + blocks {
-        scenario.write(block * 7 % 1_024);
+        scenario.write(block * 7 % 400);
     }
     scenario.simulation.now()
 }
@@ -53,8 +58,8 @@ fn most_sets_at_once(scenario: &Scenario) -> usize {
 
 #[test]
 fn nothing_is_destaged_within_the_wait_of_a_request_and_the_floor_is_reached_by_idling() {
-    for gate in [GateKind::New, GateKind::Ours] {
-        let mut scenario = scenario(gate);
+    for (gate, placement) in [(GateKind::New, Placement::Log), (GateKind::New, Placement::Set), (GateKind::Ours, Placement::Log)] {
+        let mut scenario = scenario_with(gate, placement);
         let mut last = write_scattered(&mut scenario, 0, 300);
         for round in 0..5 {
             scenario.advance(Duration::from_millis(1_900));
@@ -69,8 +74,13 @@ fn nothing_is_destaged_within_the_wait_of_a_request_and_the_floor_is_reached_by_
 
 #[test]
 fn the_papers_gates_let_four_sets_leave_at_once_or_one() {
-    for (gate, most) in [(GateKind::New, 4), (GateKind::Old, 1)] {
-        let mut scenario = scenario(gate);
+    for (gate, placement, most) in [
+        (GateKind::New, Placement::Log, 4),
+        (GateKind::New, Placement::Set, 4),
+        (GateKind::Old, Placement::Log, 1),
+        (GateKind::Old, Placement::Set, 1),
+    ] {
+        let mut scenario = scenario_with(gate, placement);
         write_scattered(&mut scenario, 0, 400);
         scenario.advance(Duration::from_secs(600));
         assert_eq!(most_sets_at_once(&scenario), most, "{gate:?}");

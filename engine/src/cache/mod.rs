@@ -3,6 +3,7 @@
 pub mod format;
 pub mod index;
 pub mod journal;
+pub mod placed;
 pub mod ranges;
 pub mod sets;
 pub mod through;

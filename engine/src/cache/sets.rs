@@ -2,11 +2,14 @@
 //!
 //! A set goes Free → Open (OPEN record, life + 1) → Sealed (SEAL record, headers) → Free again when no slot is live, every kill of its
 //! slots is durable, and no read, write or header operation touches it any more. No other path leads to Free.
+//! Under set placement a set is Placed in place of Open, and is sealed when it is empty (`placed`).
 
 use std::collections::{BTreeSet, VecDeque};
 
+use super::format::journal::PLACED;
 use super::format::{Bits, Entry, Geometry, MapSet, Position, SetState};
 use super::index::{Mapping, NumberMap};
+use super::placed::{Placed, numbers, place_of};
 use crate::block::{Atoms, Block, Slot};
 use crate::time::Instant;
 
@@ -85,12 +88,24 @@ pub struct Set {
     older: u32,
 }
 
+impl Set {
+    /// It takes contents, and the journal alone describes it.
+    pub fn is_open(&self) -> bool {
+        matches!(self.state, SetState::Open | SetState::Placed)
+    }
+    /// It is left as a whole when it is to be freed; an open set of a stream is not.
+    pub fn may_leave(&self) -> bool {
+        matches!(self.state, SetState::Sealed | SetState::Placed)
+    }
+}
+
 const NIL: u32 = u32::MAX;
 
 pub struct Sets {
     geometry: Geometry,
     sets: Vec<Set>,
     partial: NumberMap<u64, Atoms>,
+    pub placed: Placed,
     free: VecDeque<u32>,
     /// Sealed sets without a live slot that wait for kills, reads or headers.
     dying: Vec<u32>,
@@ -131,6 +146,7 @@ impl Sets {
             geometry,
             sets: (0..geometry.sets).map(fresh).collect(),
             partial: NumberMap::default(),
+            placed: Placed::default(),
             free: VecDeque::with_capacity(geometry.sets as usize),
             dying: Vec::new(),
             newest: NIL,
@@ -180,6 +196,16 @@ impl Sets {
         Some(number)
     }
 
+    /// Takes the free set that has been free longest, for an origin set.
+    pub fn open_placed(&mut self, origin: u64, group: u64) -> Option<u32> {
+        let number = self.free.pop_front()?;
+        let life = self.get(number).life + 1;
+        self.reopen(number, life, PLACED);
+        self.placed.map(number, origin);
+        self.get_mut(number).open_group = group;
+        Some(number)
+    }
+
     /// Makes the set Open with this life, whatever it was (replay of an OPEN).
     pub fn reopen(&mut self, number: u32, life: u64, stream: u8) {
         let slots = self.geometry.set_slots;
@@ -199,15 +225,26 @@ impl Sets {
         set.header_failures = 0;
         set.sealed = Position::default();
         set.loaded = true;
+        if stream == PLACED {
+            set.state = SetState::Placed;
+            set.slots.resize(slots as usize, Packed::default());
+            self.placed.insert(number, slots);
+        }
         self.touch(number);
     }
 
     pub fn seal(&mut self, number: u32, sealed: Position) {
         let set = self.get_mut(number);
-        assert!(set.state == SetState::Open, "only an open set is sealed");
-        set.state = SetState::Sealed;
+        assert!(set.is_open(), "only an open set is sealed");
+        let live = u64::from(set.live_count);
+        let was_placed = std::mem::replace(&mut set.state, SetState::Sealed) == SetState::Placed;
         set.sealed = sealed;
         set.header = HeaderState::Due;
+        if was_placed {
+            self.placed.remove(number);
+            self.placed.died(live);
+        }
+        let set = self.get(number);
         if set.live_count == 0 {
             self.die(number);
         }
@@ -265,14 +302,43 @@ impl Sets {
     pub fn describe(&mut self, number: u32, entry: Entry, full: Atoms) -> Slot {
         let slot = Slot { set: number, slot: self.next_slot(number) };
         assert!(slot.slot < self.geometry.set_slots, "a set holds no more slots than it has");
-        let key = self.number(slot);
+        let packed = self.pack(slot, entry, full);
+        self.get_mut(number).slots.push(packed);
+        slot
+    }
+
+    /// Describes a slot: the next one, or any of a placed set.
+    pub fn describe_at(&mut self, slot: Slot, entry: Entry, full: Atoms) {
+        if self.get(slot.set).state == SetState::Placed {
+            return self.describe_placed(slot, entry, full);
+        }
+        assert!(self.describe(slot.set, entry, full) == slot, "slots are taken in their order");
+    }
+
+    /// Describes a slot of a placed set, maybe anew.
+    fn describe_placed(&mut self, slot: Slot, entry: Entry, full: Atoms) {
+        self.partial.remove(&self.number(slot));
+        let packed = self.pack(slot, entry, full);
+        let set = self.get_mut(slot.set);
+        set.noted = false;
+        set.slots[slot.slot as usize] = packed;
+        let (origin, _) = place_of(entry.block.0, self.geometry.set_slots);
+        self.placed.get_mut(slot.set).expect("a placed set").used.set(slot.slot);
+        self.placed.map(slot.set, origin);
+    }
+
+    fn pack(&mut self, slot: Slot, entry: Entry, full: Atoms) -> Packed {
         let partial = entry.valid != full;
         if partial {
-            self.partial.insert(key, entry.valid);
+            self.partial.insert(self.number(slot), entry.valid);
         }
         let (low, high) = (entry.block.0 as u32, (entry.block.0 >> 32) as u16);
-        self.get_mut(number).slots.push(Packed { crc: entry.crc, block_low: low, block_high: high, partial: u16::from(partial) });
-        slot
+        Packed { crc: entry.crc, block_low: low, block_high: high, partial: u16::from(partial) }
+    }
+
+    /// The slot holds other contents of the same atoms.
+    pub fn overwrite(&mut self, slot: Slot, crc: u32) {
+        self.get_mut(slot.set).slots[slot.slot as usize].crc = crc;
     }
 
     /// Describes all slots of a set at once, from the first one on: what its header says. `full` is the mask of a whole block.
@@ -336,6 +402,10 @@ impl Sets {
     pub fn is_live(&self, slot: Slot) -> bool {
         self.get(slot.set).live.get(slot.slot)
     }
+    /// It may be overwritten in place.
+    pub fn is_opened(&self, slot: Slot) -> bool {
+        self.placed.get(slot.set).is_some_and(|set| set.opened.get(slot.slot))
+    }
     pub fn is_dirty(&self, slot: Slot) -> bool {
         self.get(slot.set).dirty.get(slot.slot)
     }
@@ -347,13 +417,27 @@ impl Sets {
         set.live.set(slot.slot);
         set.live_count += 1;
         self.live_slots += 1;
+        if set.state == SetState::Placed {
+            self.placed.lives(1);
+        }
         if dirty {
+            self.soil(slot);
+        }
+    }
+
+    /// The slot holds something newer than the origin. Returns whether it was clean.
+    pub fn soil(&mut self, slot: Slot) -> bool {
+        let set = &mut self.sets[slot.set as usize];
+        let was_clean = !set.dirty.get(slot.slot);
+        if was_clean {
+            set.noted = false;
             set.dirty.set(slot.slot);
             set.dirty_count += 1;
             self.dirty_slots += 1;
             let before = set.dirty_count - 1;
             self.note_dirt(slot.set, before);
         }
+        was_clean
     }
 
     /// The slot names its block no more. Returns whether it was dirty.
@@ -366,8 +450,17 @@ impl Sets {
         set.live_count -= 1;
         set.kill_group = set.kill_group.max(group);
         self.live_slots -= 1;
-        if set.live_count == 0 && set.state == SetState::Sealed {
-            self.die(slot.set);
+        let is_empty = set.live_count == 0;
+        match set.state {
+            SetState::Sealed if is_empty => self.die(slot.set),
+            SetState::Placed => {
+                self.placed.died(1);
+                self.placed.get_mut(slot.set).expect("a placed set").opened.clear(slot.slot);
+                if is_empty {
+                    self.placed.emptied.push(slot.set);
+                }
+            }
+            SetState::Sealed | SetState::Open | SetState::Free => {}
         }
         dirty
     }
@@ -385,6 +478,25 @@ impl Sets {
             self.note_dirt(slot.set, before);
         }
         was_dirty
+    }
+
+    // --- operations in flight ---
+
+    /// Something reads these slots: the set is not reused, and none of them overwritten.
+    pub fn pin(&mut self, first: Slot, slots: u32) {
+        let set = &mut self.sets[first.set as usize];
+        set.pins += 1;
+        if set.state == SetState::Placed {
+            self.placed.begin_read(numbers(first, slots, self.geometry.set_slots));
+        }
+    }
+    pub fn unpin(&mut self, first: Slot, slots: u32) {
+        self.get_mut(first.set).pins -= 1;
+        self.placed.end_read(numbers(first, slots, self.geometry.set_slots));
+    }
+    /// Something reads this slot of a placed set.
+    pub fn is_read(&self, slot: Slot) -> bool {
+        self.placed.is_read(self.number(slot))
     }
 
     // --- age ---
@@ -482,12 +594,21 @@ impl Sets {
         self.live_slots += u64::from(live);
         self.dirty_slots += u64::from(dirty);
         self.note_dirt(number, 0);
+        if map.state == SetState::Placed {
+            let slots = self.geometry.set_slots;
+            self.get_mut(number).slots.resize(slots as usize, Packed::default());
+            self.placed.insert(number, slots);
+            self.placed.lives(u64::from(live));
+        }
     }
 
     /// Clears all live bits of a set without touching the index (its slots are known to be dead).
     pub fn kill_unknown(&mut self, number: u32) {
         let set = &mut self.sets[number as usize];
         set.noted = false;
+        if set.state == SetState::Placed {
+            self.placed.died(u64::from(set.live_count));
+        }
         self.live_slots -= u64::from(set.live_count);
         self.dirty_slots -= u64::from(set.dirty_count);
         let before = set.dirty_count;
@@ -516,7 +637,7 @@ impl Sets {
             match set.state {
                 SetState::Free => self.free.push_back(number),
                 SetState::Sealed if set.live_count == 0 => self.dying.push(number),
-                SetState::Open | SetState::Sealed => used.push(number),
+                SetState::Open | SetState::Sealed | SetState::Placed => used.push(number),
             }
         }
         (self.newest, self.oldest) = (NIL, NIL);

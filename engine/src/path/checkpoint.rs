@@ -141,10 +141,14 @@ impl<P: Payload> Engine<P> {
         let told: Vec<u32> = self
             .sets
             .iter()
-            .filter(|(_, set)| set.state == SetState::Open || (set.state == SetState::Sealed && set.header == HeaderState::Unwritable))
+            .filter(|(_, set)| set.is_open() || (set.state == SetState::Sealed && set.header == HeaderState::Unwritable))
             .map(|(number, _)| number)
             .collect();
         for set in told {
+            if self.sets.get(set).state == SetState::Placed {
+                self.restate_placed(set);
+                continue;
+            }
             let entries: Vec<_> =
                 (0..self.sets.next_slot(set)).map(|slot| self.sets.entry(Slot { set, slot }, |block| self.full(block))).collect();
             if !entries.is_empty() {

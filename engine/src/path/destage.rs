@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 use crate::block::{Block, Slot, Span};
 use crate::cache::format::journal::Record;
-use crate::cache::format::{Bits, RangeKind, SetState};
+use crate::cache::format::{Bits, RangeKind};
 use crate::config::Canary;
 use crate::gate::View;
 use crate::op::{Action, Answer, Class, DeviceError, DeviceId, Hole, Zone};
@@ -66,6 +66,13 @@ impl<P> Destage<P> {
 
 struct Batch<P> {
     pieces: Vec<Piece<P>>,
+    /// The first piece that has not been started: all behind it wait.
+    next: usize,
+    /// Pieces under way; pieces that have not ended, those included.
+    active: usize,
+    left: usize,
+    /// Pieces that have become ready; some may be on their way since.
+    ready: Vec<usize>,
     /// Slots that the batch cleans if their pieces end well, with the block each holds.
     slots: Vec<(Slot, Block)>,
     /// Sets that are freed when they are clean.
@@ -101,6 +108,17 @@ struct Read<P> {
     contents: Option<P>,
 }
 
+impl<P> Batch<P> {
+    fn set(&mut self, piece: usize, state: State) {
+        let old = std::mem::replace(&mut self.pieces[piece].state, state);
+        self.active = self.active + usize::from(state.is_active()) - usize::from(old.is_active());
+        self.left = self.left + usize::from(!state.is_over()) - usize::from(!old.is_over());
+        if state == State::Ready {
+            self.ready.push(piece);
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Waiting,
@@ -110,6 +128,15 @@ enum State {
     Writing,
     Ended,
     Failed,
+}
+
+impl State {
+    fn is_active(self) -> bool {
+        matches!(self, State::Reading | State::Ready | State::Writing)
+    }
+    fn is_over(self) -> bool {
+        matches!(self, State::Ended | State::Failed)
+    }
 }
 
 impl<P: Payload> Engine<P> {
@@ -177,9 +204,9 @@ impl<P: Payload> Engine<P> {
         }
         self.counters.destage_batches += 1;
         for &(slot, _) in &batch.slots {
-            self.sets.get_mut(slot.set).pins += 1;
+            self.sets.pin(slot, 1);
         }
-        self.destage.batch = Some(batch);
+        self.destage.batch = Some(Batch { left: batch.pieces.len(), ..batch });
         self.advance_batch(true);
     }
 
@@ -188,7 +215,9 @@ impl<P: Payload> Engine<P> {
     /// The next batch of the sweep: from the cursor to the end of the volume, then from its start.
     fn choose(&mut self) -> Batch<P> {
         let (pieces, slots, leaving) = (Vec::new(), Vec::new(), Vec::new());
-        let mut batch = Batch { pieces, slots, leaving, flushing: false, flushed: false, void: false, failed: false };
+        let (next, active, left, ready) = (0, 0, 0, Vec::new());
+        let mut batch =
+            Batch { pieces, next, active, left, ready, slots, leaving, flushing: false, flushed: false, void: false, failed: false };
         self.choose_ranges(&mut batch);
         if let Some(sets) = self.gate.sets_at_once() {
             self.choose_sets(&mut batch, sets);
@@ -255,7 +284,7 @@ impl<P: Payload> Engine<P> {
     /// The least recently used dirty sets, as many as the floor lacks and at most `most`: each leaves as a whole.
     fn choose_sets(&self, batch: &mut Batch<P>, most: u32) {
         let lacking = self.config.free_floor.saturating_sub(self.sets.free_count() + self.sets.dying_count());
-        let is_ready = |&set: &u32| self.sets.get(set).dirty_count > 0 && self.sets.get(set).state == SetState::Sealed;
+        let is_ready = |&set: &u32| self.sets.get(set).dirty_count > 0 && self.sets.get(set).may_leave();
         batch.leaving = self.sets.by_age().filter(is_ready).take(lacking.min(most) as usize).collect();
         let mut slots: Vec<(Block, Slot)> = Vec::new();
         for &set in &batch.leaving {
@@ -273,9 +302,10 @@ impl<P: Payload> Engine<P> {
     /// Frees the sets that a batch was to empty, unless something in them is dirty again.
     fn let_leave(&mut self, leaving: &[u32]) {
         for &set in leaving {
-            let (state, live) = (self.sets.get(set).state, self.sets.get(set).live.clone());
-            if state == SetState::Sealed && !live.is_empty() && self.sets.get(set).dirty_count == 0 && self.journal_has_room(1) {
+            let (may_leave, live) = (self.sets.get(set).may_leave(), self.sets.get(set).live.clone());
+            if may_leave && !live.is_empty() && self.sets.get(set).dirty_count == 0 && self.journal_has_room(1) {
                 self.kill_slots(set, live);
+                self.seal_emptied();
                 self.counters.dropped_sets += 1;
             }
         }
@@ -324,34 +354,44 @@ impl<P: Payload> Engine<P> {
         }
         // An origin that went away takes nothing more of this batch.
         let may_start = may_start && !batch.void;
-        let count = batch.pieces.len();
-        let mut active = batch.pieces.iter().filter(|piece| matches!(piece.state, State::Reading | State::Ready | State::Writing)).count();
+        let batch = self.batch();
+        for number in std::mem::take(&mut batch.ready) {
+            if self.piece(number).state == State::Ready {
+                self.write_piece(number);
+                let again = self.piece(number).state == State::Ready;
+                self.batch().ready.extend(again.then_some(number));
+            }
+        }
         let depth = self.config.destage_depth;
-        for number in 0..count {
-            match self.piece(number).state {
-                State::Ready => self.write_piece(number),
-                State::Waiting if !may_start => self.piece(number).state = State::Failed,
-                State::Waiting if active < depth => {
-                    active += 1;
-                    self.start_piece(number);
-                }
-                State::Waiting | State::Reading | State::Writing | State::Ended | State::Failed => {}
+        while let batch = self.batch()
+            && batch.next < batch.pieces.len()
+            && (!may_start || batch.active < depth)
+        {
+            let number = batch.next;
+            batch.next += 1;
+            if may_start {
+                self.start_piece(number);
+            } else {
+                batch.set(number, State::Failed);
             }
         }
         self.flush_origin()
     }
 
+    fn batch(&mut self) -> &mut Batch<P> {
+        self.destage.batch.as_mut().expect("a batch runs")
+    }
     fn piece(&mut self, number: usize) -> &mut Piece<P> {
-        &mut self.destage.batch.as_mut().expect("a batch runs").pieces[number]
+        &mut self.batch().pieces[number]
     }
 
     fn start_piece(&mut self, number: usize) {
         let What::Data { reads } = &self.piece(number).what else {
-            self.piece(number).state = State::Ready;
+            self.batch().set(number, State::Ready);
             return self.write_piece(number);
         };
         let wanted: Vec<(Slot, u32)> = reads.iter().map(|read| (read.first, read.slots)).collect();
-        self.piece(number).state = State::Reading;
+        self.batch().set(number, State::Reading);
         for (read, (first, slots)) in wanted.into_iter().enumerate() {
             self.read_piece(number, read, first, slots);
         }
@@ -393,7 +433,7 @@ impl<P: Payload> Engine<P> {
         part.contents = Some(payload.slice(part.skip, part.atoms));
         let What::Data { reads } = &self.piece(piece).what else { unreachable!("it was read") };
         if reads.iter().all(|read| read.contents.is_some()) && self.piece(piece).state == State::Reading {
-            self.piece(piece).state = State::Ready;
+            self.batch().set(piece, State::Ready);
             self.write_piece(piece);
         }
     }
@@ -414,12 +454,12 @@ impl<P: Payload> Engine<P> {
                 self.destage.unreadable.remove(&(first.set, first.slot));
                 self.give_up(first, block);
             } else {
-                self.destage.batch.as_mut().expect("a batch runs").failed = true;
+                self.batch().failed = true;
             }
         } else {
             self.destage.careful = true;
         }
-        self.piece(piece).state = State::Failed;
+        self.batch().set(piece, State::Failed);
     }
 
     /// A dirty slot that cannot be read costs its own atoms only; the set is freed like any other.
@@ -430,7 +470,7 @@ impl<P: Payload> Engine<P> {
         }
         if full || !self.journal_has_room(2) {
             // It stays dirty, and is tried again a while later.
-            self.destage.batch.as_mut().expect("a batch runs").failed = true;
+            self.batch().failed = true;
             return;
         }
         self.counters.corrupt_dirty_slots += 1;
@@ -457,14 +497,14 @@ impl<P: Payload> Engine<P> {
         self.origin.begin_write(Writer::Destage, span);
         let (block, blocks) = voided.unwrap_or(self.blocks_of(span));
         self.tickets.void(block, blocks);
-        self.piece(number).state = State::Writing;
+        self.batch().set(number, State::Writing);
         self.start(DeviceId::Origin, Class::Destage, action, owner);
     }
 
     pub(super) fn destage_write_done(&mut self, number: usize, result: Ended) {
-        self.piece(number).state = if result.is_ok() { State::Ended } else { State::Failed };
+        self.batch().set(number, if result.is_ok() { State::Ended } else { State::Failed });
         if let Err(error) = result {
-            let batch = self.destage.batch.as_mut().expect("a batch runs");
+            let batch = self.batch();
             batch.failed = true;
             batch.void |= error == DeviceError::Gone;
         }
@@ -477,7 +517,7 @@ impl<P: Payload> Engine<P> {
     /// When every piece has ended, the origin is flushed. True: there was nothing to flush, the batch is over.
     fn flush_origin(&mut self) -> bool {
         let batch = self.destage.batch.as_mut().expect("a batch runs");
-        if !batch.pieces.iter().all(|piece| matches!(piece.state, State::Ended | State::Failed)) {
+        if batch.left > 0 {
             return false;
         }
         // A piece whose read failed may still have other reads in flight.
@@ -518,8 +558,10 @@ impl<P: Payload> Engine<P> {
     /// Cleans what reached the origin for certain, and lets everything go. False: the journal has no room yet.
     fn end_batch(&mut self) -> bool {
         let records = self.destage.batch.as_ref().map_or(0, |batch| batch.slots.chunk_by(|a, b| a.0.set == b.0.set).count() as u64);
-        // A CLEAN takes its head and up to a bitmap of the set; room is counted in entries of 40 bytes.
-        let room = records * (24 + u64::from(self.config.geometry.set_slots) / 8).div_ceil(40);
+        let opened =
+            self.destage.batch.as_ref().map_or(0, |batch| batch.slots.iter().filter(|(slot, _)| self.sets.is_opened(*slot)).count());
+        // A CLEAN takes its head and up to a bitmap of the set, a slot that is closed an entry; room is counted in entries of 40 bytes.
+        let room = records * (24 + u64::from(self.config.geometry.set_slots) / 8).div_ceil(40) + opened as u64;
         if !self.journal_has_room(room + RANGES as u64) {
             self.checkpoint.urgent = true;
             return false;
@@ -533,7 +575,7 @@ impl<P: Payload> Engine<P> {
             self.let_leave(&batch.leaving);
         }
         for &(slot, _) in &batch.slots {
-            self.sets.get_mut(slot.set).pins -= 1;
+            self.sets.unpin(slot, 1);
         }
         self.origin.end_writes(Writer::Destage);
         self.unpark_reads();
@@ -575,14 +617,20 @@ impl<P: Payload> Engine<P> {
             let set = of_set[0].0.set;
             let mut slots = Bits::new(self.config.geometry.set_slots);
             for &(slot, block) in of_set {
-                slots.set(slot.slot);
+                if !self.sets.is_opened(slot) {
+                    slots.set(slot.slot);
+                }
                 self.sets.clean(slot);
                 self.index.add_dirty(block, -1);
             }
             self.counters.destaged_blocks += of_set.len() as u64;
-            let life = self.sets.get(set).life as u32;
-            self.journal.push(&Record::Clean { set, life, slots });
-            self.note_record();
+            if !slots.is_empty() {
+                let life = self.sets.get(set).life as u32;
+                self.journal.push(&Record::Clean { set, life, slots });
+                self.note_record();
+            }
+            let opened: Vec<Slot> = of_set.iter().map(|&(slot, _)| slot).filter(|&slot| self.sets.is_opened(slot)).collect();
+            self.close_slots(&opened);
         }
     }
 }

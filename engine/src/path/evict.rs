@@ -24,6 +24,7 @@ impl<P: Payload> Engine<P> {
             let Some(set) = self.victim(urgent) else { break };
             let live = self.sets.get(set).live.clone();
             self.kill_slots(set, live);
+            self.seal_emptied();
             self.counters.dropped_sets += 1;
             dropped = true;
         }
@@ -34,10 +35,12 @@ impl<P: Payload> Engine<P> {
         for number in self.sets.by_age() {
             let set = self.sets.get(number);
             match set.state {
-                SetState::Sealed if set.dirty_count == 0 && set.loaded => return Some(number),
-                SetState::Sealed | SetState::Open if urgent => {}
+                // To be sealed when the journal has room.
+                SetState::Placed if set.live_count == 0 => {}
+                SetState::Sealed | SetState::Placed if set.dirty_count == 0 && set.loaded => return Some(number),
+                SetState::Sealed | SetState::Placed | SetState::Open if urgent => {}
                 SetState::Open => {}
-                SetState::Sealed => return None,
+                SetState::Sealed | SetState::Placed => return None,
                 SetState::Free => unreachable!("a free set has no place in the LRU order"),
             }
         }

@@ -5,7 +5,7 @@
 
 use crate::block::{Block, Span};
 use crate::cache::sets::Stream;
-use crate::config::{Canary, Fill};
+use crate::config::{Canary, Fill, Placement};
 use crate::payload::Payload;
 
 use super::Engine;
@@ -83,19 +83,26 @@ impl<P: Payload> Engine<P> {
         self.keep(block, blocks, span, payload, Some(number))
     }
 
-    fn has_room_for_fill(&self, blocks: u64) -> bool {
+    fn has_room_for_fill(&self, block: Block, blocks: u64) -> bool {
         let window = (self.window.atoms() + blocks * self.block_atoms()) * crate::block::ATOM_BYTES;
-        self.slots_available(Stream::Fill) >= blocks && window <= self.config.window_bytes / 2 && self.journal_has_room(blocks + 2)
+        let slots = match self.config.placement {
+            Placement::Log => blocks,
+            // A set for each origin set that has none.
+            Placement::Set => self.sets_for_fill(block, blocks) * u64::from(self.config.geometry.set_slots),
+        };
+        self.slots_available(Stream::Fill) >= slots
+            && window <= self.config.window_bytes / 2
+            && self.journal_has_room(self.journal_entries(blocks))
     }
 
     /// Puts into the cache what it has not got, if there is room. `waiting`: the request that waits for it. Returns the writes started.
     fn keep(&mut self, block: Block, blocks: u64, span: Span, payload: &P, waiting: Option<usize>) -> u32 {
-        if !self.has_room_for_fill(blocks) {
+        if !self.has_room_for_fill(block, blocks) {
             self.counters.fill_no_room_blocks += blocks;
             return 0;
         }
         let mut writes = 0;
-        self.begin_group_for(blocks + 2);
+        self.begin_group_for(self.journal_entries(blocks));
         let mut runs = Vec::new();
         if self.has_canary(Canary::FillWithoutTicket) {
             runs.push(crate::cache::index::Run { block, blocks, slot: None });
@@ -108,7 +115,10 @@ impl<P: Payload> Engine<P> {
             let payload = payload.slice(skip, run.blocks * self.block_atoms());
             self.counters.filled_blocks += run.blocks;
             let piece = Piece { block: run.block, blocks: run.blocks, payload, valid: None };
-            writes += self.put(Stream::Fill, false, vec![piece], waiting, 0);
+            writes += match self.config.placement {
+                Placement::Log => self.put(Stream::Fill, false, vec![piece], waiting, 0),
+                Placement::Set => self.put_placed(Stream::Fill, false, vec![piece], waiting),
+            };
         }
         writes
     }

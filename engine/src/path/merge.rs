@@ -6,7 +6,7 @@
 //! ```
 //! The origin is never read: atoms never seen stay invalid. While older slots are read, a lock keeps other writes off the blocks.
 
-use crate::block::{Atoms, Block, Slot};
+use crate::block::{Atoms, Block, Slot, Span};
 use crate::op::{Action, Answer, Class, DeviceError, DeviceId, Zone};
 use crate::payload::Payload;
 use crate::request::{Command, RequestError};
@@ -33,6 +33,11 @@ impl<P> Default for Merge<P> {
 }
 
 impl<P: Payload> Merge<P> {
+    /// The valid atoms of a block that is merged already.
+    pub fn valid_atoms(&self, block: Block) -> Option<Atoms> {
+        self.edges.iter().find(|edge| edge.block == block && edge.contents.is_some()).map(|edge| edge.valid)
+    }
+
     /// Gives the merged block away, if it is an edge. `full`: all its atoms.
     pub fn take(&mut self, block: Block, full: Atoms) -> Option<Piece<P>> {
         let edge = self.edges.iter_mut().find(|edge| edge.block == block)?;
@@ -101,7 +106,7 @@ impl<P: Payload> Engine<P> {
         }
         merge.reading = reads.len() as u32;
         for &(edge, slot) in &reads {
-            self.sets.get_mut(slot.set).pins += 1;
+            self.sets.pin(slot, 1);
             let action = Action::Read(Zone::Data, self.slots_span(slot, 1));
             self.start(DeviceId::Cache, Class::Client, action, Owner::Merge { request: number, edge });
         }
@@ -142,6 +147,24 @@ impl<P: Payload> Engine<P> {
         edge
     }
 
+    /// The atoms of a block that count when a request has written its `span`.
+    pub(super) fn valid_after(&self, number: usize, block: Block, span: Span) -> Atoms {
+        let (newer, full) = (self.mask_of(block, span), self.full(block));
+        if newer == full || self.ranges.is_zeroed(block) {
+            return full;
+        }
+        if let Stage::Writing(Writing { merge, .. }) = &self.requests.get(number).stage
+            && let Some(valid) = merge.valid_atoms(block)
+        {
+            return valid;
+        }
+        let older = match self.passed_contents(block) {
+            Some((_, valid)) => valid,
+            None => self.index.get(block).map_or(Atoms::NONE, |slot| self.valid_atoms(slot, block)),
+        };
+        newer.union(older)
+    }
+
     pub(super) fn merging(&mut self, number: usize) -> &mut Merge<P> {
         match &mut self.requests.get_mut(number).stage {
             Stage::Writing(writing) => &mut writing.merge,
@@ -166,7 +189,7 @@ impl<P: Payload> Engine<P> {
                 }
             },
         };
-        self.sets.get_mut(slot.set).pins -= 1;
+        self.sets.unpin(slot, 1);
         let part = self.merging(number).edges.remove(edge);
         let part = self.merge(number, part, older);
         let merge = self.merging(number);

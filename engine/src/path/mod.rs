@@ -15,6 +15,7 @@ mod fill;
 mod flush;
 mod merge;
 mod origin;
+mod placed;
 mod read;
 mod recover;
 mod report;
@@ -162,6 +163,7 @@ impl<P: Payload> Engine<P> {
         let geometry = config.geometry;
         assert!(limits[0].atoms >= geometry.cache_atoms(), "the cache is smaller than its geometry");
         assert!(limits[1].atoms >= geometry.volume_atoms, "the origin is smaller than the volume");
+        assert!(u64::from(geometry.journal_pages) >= config.journal_pages_needed(), "the journal ring is too small for set placement");
         for limits in limits {
             assert!(limits.op_atoms >= 2048, "a device takes operations of 1 MiB");
         }
@@ -578,7 +580,7 @@ impl<P: Payload> Engine<P> {
     /// Pages of the ring that must stay free for the next checkpoint: the restates of open sets, and 8.
     fn journal_reserve(&self) -> u32 {
         let per_set = self.config.geometry.set_slots.div_ceil(128).max(1);
-        2 * per_set + 8
+        2 * per_set + 8 + self.sets.placed.restate_pages(&self.config.geometry) as u32
     }
     /// The open group can take `entries` more entries.
     fn journal_has_room(&self, entries: u64) -> bool {

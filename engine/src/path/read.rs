@@ -251,7 +251,7 @@ impl<P: Payload> Engine<P> {
                 Source::Ready(_) | Source::Fetched(_) | Source::Replaced => {}
                 Source::Lost => self.reading(number).failed = true,
                 Source::Slots { first, slots, .. } => {
-                    self.sets.get_mut(first.set).pins += 1;
+                    self.sets.pin(*first, *slots);
                     let action = Action::Read(Zone::Data, self.slots_span(*first, *slots));
                     self.start(DeviceId::Cache, Class::Client, action, Owner::Read { request: number, part: place });
                     self.reading(number).left += 1;
@@ -349,7 +349,7 @@ impl<P: Payload> Engine<P> {
             }
             Source::Slots { block, first, slots } => {
                 self.queues[0].done();
-                self.sets.get_mut(first.set).pins -= 1;
+                self.sets.unpin(first, slots);
                 match result {
                     Ok(answer) => self.slots_read(number, place, span, (block, first, slots), joined(answer)),
                     Err(_) => self.slots_failed(number, span, (block, first, slots)),

@@ -1,7 +1,7 @@
 //! What the engine tells about itself: the state of the moment, and the ledger of the memory it holds.
 
 use crate::payload::Payload;
-use crate::probe::{Damage, Snapshot};
+use crate::probe::{Damage, Glance, Snapshot};
 use crate::time::Instant;
 
 use super::Engine;
@@ -31,6 +31,11 @@ impl<P: Payload> Engine<P> {
             damage: self.damage.clone(),
             requests,
         }
+    }
+
+    /// For every turn.
+    pub fn glance(&self) -> Glance {
+        Glance { gate: self.gate.state(), free_sets: self.sets.free_count(), dirty_sets: self.sets.dirty_sets() }
     }
 
     /// What recovery found.

@@ -34,6 +34,11 @@ impl<P: Payload> Engine<P> {
 
     pub(super) fn seal_set(&mut self, stream: Stream, set: u32) {
         assert!(self.open[stream as usize].take() == Some(set));
+        self.push_seal(set);
+    }
+
+    /// The set takes no more slots.
+    pub(super) fn push_seal(&mut self, set: u32) {
         let life = self.sets.get(set).life as u32;
         self.journal.push(&Record::Seal { set, life });
         self.note_record();
@@ -105,6 +110,7 @@ impl<P: Payload> Engine<P> {
 
     /// Frees what nothing names any more.
     pub(super) fn reclaim(&mut self) -> bool {
+        self.seal_emptied();
         if self.sets.dying().is_empty() {
             return false;
         }

@@ -108,7 +108,7 @@ impl<P: Payload> Engine<P> {
     // --- choosing ---
 
     /// Does this write go past the log?
-    pub(super) fn goes_through(&self, number: usize, data_blocks: u64) -> bool {
+    pub(super) fn goes_through(&self, number: usize, data: &[Span], data_blocks: u64) -> bool {
         let request = &self.requests.get(number).request;
         // Until every header is loaded, clean slots may come up that nobody has killed.
         if !self.config.writes_through() || !matches!(request.command, Command::Write { .. }) || self.recovery.is_some() {
@@ -119,7 +119,7 @@ impl<P: Payload> Engine<P> {
             return false;
         }
         let droppable = || self.sets.may_have_clean() && self.victim(true).is_some();
-        let full = || self.slots_available(Stream::Client) < data_blocks && self.sets.dying_count() == 0 && !droppable();
+        let full = || !self.has_slots(number, data, data_blocks) && self.sets.dying_count() == 0 && !droppable();
         match (self.config.allocation, self.config.when_full) {
             (Allocation::ReadOnly, _) => true,
             (Allocation::ReadWrite, WhenFull::Through) => full(),

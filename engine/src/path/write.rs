@@ -10,7 +10,7 @@ use crate::block::{Atoms, Block, Slot, Span};
 use crate::cache::format::Entry;
 use crate::cache::index::Run;
 use crate::cache::sets::Stream;
-use crate::config::Canary;
+use crate::config::{Canary, Placement};
 use crate::op::{Action, Class, DeviceId, Zone};
 use crate::payload::Payload;
 use crate::probe::WaitReason;
@@ -129,8 +129,9 @@ impl<P: Payload> Engine<P> {
     /// Free sets that the oldest waiting write needs.
     pub(super) fn sets_needed(&self) -> u32 {
         let Some(&number) = self.intake.front().filter(|_| self.is_starved()) else { return 0 };
-        let blocks: u64 = self.data_spans(number).into_iter().map(|part| self.blocks_of(part).1).sum();
-        blocks.div_ceil(u64::from(self.config.geometry.set_slots)) as u32 + 2
+        let data = self.data_spans(number);
+        let blocks: u64 = data.iter().map(|&part| self.blocks_of(part).1).sum();
+        self.sets_needed_for(number, &data, blocks) as u32 + 2
     }
 
     fn place(&mut self, number: usize) -> Placing {
@@ -143,7 +144,7 @@ impl<P: Payload> Engine<P> {
         let (block, blocks) = self.blocks_of(span);
         let data = self.data_spans(number);
         let data_blocks: u64 = data.iter().map(|&part| self.blocks_of(part).1).sum();
-        let through = self.goes_through(number, data_blocks);
+        let through = self.goes_through(number, &data, data_blocks);
         if !through && blocks > self.blocks_max() && matches!(self.requests.get(number).request.command, Command::Write { .. }) {
             self.answer(number, Err(RequestError::NoSpace));
             return Placing::Placed;
@@ -152,7 +153,7 @@ impl<P: Payload> Engine<P> {
         if self.locks.iter().any(overlaps) {
             return Placing::Blocked(WaitReason::Lock);
         }
-        let lacks = if through { self.lacks_room_through(blocks) } else { self.lacks_room(number, data_blocks) };
+        let lacks = if through { self.lacks_room_through(blocks) } else { self.lacks_room(number, &data, data_blocks) };
         if let Some(reason) = lacks {
             return Placing::Blocked(reason);
         }
@@ -188,19 +189,19 @@ impl<P: Payload> Engine<P> {
     }
 
     /// What `place_now` would lack.
-    fn lacks_room(&mut self, number: usize, data_blocks: u64) -> Option<WaitReason> {
+    fn lacks_room(&mut self, number: usize, data: &[Span], data_blocks: u64) -> Option<WaitReason> {
         let window = self.window.atoms() + data_blocks * self.block_atoms();
         if window * crate::block::ATOM_BYTES > self.config.window_bytes && !self.window.is_empty() && data_blocks > 0 {
             let group = self.close_group();
             self.flushes.want(group);
             return Some(WaitReason::Window);
         }
-        if !self.journal_has_room(data_blocks + 2) {
+        if !self.journal_has_room(self.journal_entries(data_blocks)) {
             self.checkpoint.urgent = true;
             return Some(WaitReason::Journal);
         }
-        if self.slots_available(Stream::Client) < data_blocks {
-            return Some(WaitReason::Set);
+        if let Some(reason) = self.lacks_slots(number, data, data_blocks) {
+            return Some(reason);
         }
         self.lacks_range(number)
     }
@@ -219,7 +220,7 @@ impl<P: Payload> Engine<P> {
     // --- placing ---
 
     fn place_now(&mut self, number: usize, data: &[Span], data_blocks: u64) {
-        self.begin_group_for(data_blocks + 2);
+        self.begin_group_for(self.journal_entries(data_blocks));
         self.locks.retain(|lock| lock.request != number);
         let pieces = self.pieces_of(number, data);
         self.counters.written_atoms += data.iter().map(|span| span.atoms).sum::<u64>();
@@ -229,7 +230,10 @@ impl<P: Payload> Engine<P> {
         self.place_range(number);
         let stage = std::mem::replace(&mut self.requests.get_mut(number).stage, Stage::Waiting);
         let Stage::Writing(mut writing) = stage else { panic!("edges are merged before a write is placed") };
-        writing.unwritten = self.put(Stream::Client, true, pieces, Some(number), 0);
+        writing.unwritten = match self.config.placement {
+            Placement::Log => self.put(Stream::Client, true, pieces, Some(number), 0),
+            Placement::Set => self.put_placed(Stream::Client, true, pieces, Some(number)),
+        };
         // A TRIM of no whole block leaves nothing to be made durable.
         writing.group = if self.journal.is_group_empty() { 0 } else { self.journal.group() };
         let landed = writing.unwritten == 0;
@@ -280,6 +284,14 @@ impl<P: Payload> Engine<P> {
         pieces.extend(last);
     }
 
+    /// Entries of the journal, at most, that a write of so many blocks takes now, and a checkpoint after it more than one before it.
+    pub(super) fn journal_entries(&self, data_blocks: u64) -> u64 {
+        match self.config.placement {
+            Placement::Log => data_blocks + 2,
+            Placement::Set => 3 * data_blocks + 8,
+        }
+    }
+
     /// Closes the open group if it could not take `entries` more: what belongs together is in one group.
     pub(super) fn begin_group_for(&mut self, entries: u64) {
         let limit = (self.config.group_bytes() / crate::block::PAGE_BYTES).max(2);
@@ -311,7 +323,8 @@ impl<P: Payload> Engine<P> {
                 let count = (piece.blocks - done).min(u64::from(self.sets.slots_left(set))).min(most - pending_slots);
                 let payload = piece.payload.slice(done * self.block_atoms(), count * self.block_atoms());
                 let block = Block(piece.block.0 + done);
-                let first = self.put_run(set, block, count, &payload, piece.valid, dirty);
+                let first = Slot { set, slot: self.sets.next_slot(set) };
+                self.put_run(first, block, count, &payload, piece.valid, dirty);
                 pending.push((first, count as u32, payload));
                 done += count;
                 if self.sets.slots_left(set) == 0 {
@@ -328,9 +341,9 @@ impl<P: Payload> Engine<P> {
         writes
     }
 
-    /// Maps consecutive blocks to the next slots of a set, with their records.
-    fn put_run(&mut self, set: u32, block: Block, count: u64, payload: &P, valid: Option<Atoms>, dirty: bool) -> Slot {
-        let first = Slot { set, slot: self.sets.next_slot(set) };
+    /// Maps consecutive blocks to consecutive slots of a set, with their records: its next ones, or those of their places.
+    pub(super) fn put_run(&mut self, first: Slot, block: Block, count: u64, payload: &P, valid: Option<Atoms>, dirty: bool) {
+        let set = first.set;
         let (life, group) = (self.sets.get(set).life, self.journal.group());
         let mut entries = Vec::with_capacity(count as usize);
         for i in 0..count {
@@ -338,7 +351,7 @@ impl<P: Payload> Engine<P> {
             let full = self.full(block);
             let crc = payload.slice(i * self.block_atoms(), self.block_atoms()).checksum();
             let entry = Entry { block, valid: valid.unwrap_or(full), crc };
-            self.sets.describe(set, entry, full);
+            self.sets.describe_at(Slot { set, slot: first.slot + i as u32 }, entry, full);
             entries.push(entry);
         }
         self.journal.put(first, life, dirty, false, &entries);
@@ -357,11 +370,10 @@ impl<P: Payload> Engine<P> {
         }
         self.sets.touch(set);
         self.window.pin(first, count as u32, group, payload.clone());
-        first
     }
 
     /// Starts one write of consecutive slots.
-    fn send(&mut self, stream: Stream, pending: &mut Vec<(Slot, u32, P)>, request: Option<usize>, tries: u32) {
+    pub(super) fn send(&mut self, stream: Stream, pending: &mut Vec<(Slot, u32, P)>, request: Option<usize>, tries: u32) {
         let pieces = std::mem::take(pending);
         let group = self.journal.group();
         let class = match stream {

@@ -1,9 +1,9 @@
-//! What a configuration of a plan may say, and the engine's configuration that it means. What the engine cannot do (yet) is refused
-//! here, in one line.
+//! What a configuration of a plan may say, and the engine's configuration that it means. What cannot be is refused here, in
+//! one line.
 
 use super::units::{Size, Time};
 use serde::Deserialize;
-use tidegate_engine::block::ATOM_BYTES;
+use tidegate_engine::block::{ATOM_BYTES, PAGE_BYTES};
 use tidegate_engine::cache::format::{FormatId, Geometry};
 use tidegate_engine::config::{self, Allocation, Fill, WhenFull};
 use tidegate_engine::op::Limits;
@@ -152,8 +152,7 @@ impl Options {
     }
 }
 
-/// The engine's configuration that `options` mean on such devices. The error is one line: what cannot be, or what the engine does not
-/// have yet.
+/// The engine's configuration that `options` mean on such devices. The error is one line: what cannot be.
 pub fn engine_config(options: &Options, room: Room) -> Result<Config, String> {
     let mut config = Config::new(geometry(options, room)?, FormatId(*b"tidegate-sim-001"));
     let sets = config.geometry.sets;
@@ -196,14 +195,21 @@ fn choose(config: &mut Config, options: &Options) -> Result<(), String> {
         GateKind::Old => config::GateKind::Old,
         GateKind::New => config::GateKind::New,
     };
-    match options.placement.unwrap_or(Placement::Log) {
-        Placement::Log => Ok(()),
-        Placement::Set => Err(not_yet("placement = \"set\"", "\"log\"")),
+    config.placement = match options.placement.unwrap_or(Placement::Log) {
+        Placement::Log => config::Placement::Log,
+        Placement::Set => config::Placement::Set,
+    };
+    let (has, needs) = (u64::from(config.geometry.journal_pages), config.journal_pages_needed());
+    if has < needs {
+        let mib = |pages: u64| (pages * PAGE_BYTES).div_ceil(1 << 20);
+        return Err(format!(
+            "placement = \"set\" needs a journal of {}MiB for {} sets, and has one of {}MiB",
+            mib(needs),
+            config.geometry.sets,
+            mib(has)
+        ));
     }
-}
-
-fn not_yet(what: &str, instead: &str) -> String {
-    format!("the engine does not have {what} yet; use {instead}")
+    Ok(())
 }
 
 /// `legacy_plug_ms` as a time.

@@ -16,7 +16,8 @@
 //! "Survived everywhere" means: wherever no later survivor overwrote it. Two versions may hold the same stamp (zeros, or a retry of the
 //! same bytes); where they cannot be told apart, the reading that accuses least counts.
 //!
-//! Where writes may go past the log, straight to the origin, rules 2 and 3 are waived: any subset of those at the frontier survives.
+//! Where writes may go past the log, straight to the origin, or overwrite slots in place, rules 2 and 3 are waived: any subset of the
+//! atoms at the frontier survives.
 //!
 //! A trim takes effect on whole blocks or not at all, block by block: its versions are **optional** until a read has shown them. So are
 //! the versions of a write that was answered with an error.
@@ -77,8 +78,8 @@ pub struct Oracle {
     pub writes_may_fail: bool,
     /// The origin is away: what only it holds cannot be read.
     pub origin_gone: bool,
-    /// Writes may go past the log: of those at the frontier each atom survives by itself, rules 2 and 3 are waived.
-    pub past_the_log: bool,
+    /// Writes may go past the log, or in place: of those at the frontier each atom survives by itself, rules 2 and 3 are waived.
+    pub waives_order: bool,
     tally: Tally,
 }
 
@@ -100,7 +101,7 @@ impl Oracle {
             unread: Vec::new(),
             writes_may_fail: false,
             origin_gone: false,
-            past_the_log: false,
+            waives_order: false,
             tally: Tally::new(),
         }
     }
@@ -419,7 +420,7 @@ impl Oracle {
             return Err(Broken(format!("after a crash atom {atom} holds {}; {}", show(stamp), self.story(atom))));
         };
         let newest = found.next_back().unwrap_or(first);
-        if self.past_the_log {
+        if self.waives_order {
             return Ok(newest.write);
         }
         let told_apart = newest.write == first.write;

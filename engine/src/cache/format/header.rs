@@ -88,7 +88,7 @@ fn address(geometry: &Geometry, set: u32, copy: bool) -> u64 {
 }
 
 /// Bytes of an entry: 12, and the mask behind it where a byte cannot hold it.
-pub(super) const fn entry_bytes(block_atoms: u32) -> usize {
+pub(in crate::cache) const fn entry_bytes(block_atoms: u32) -> usize {
     if block_atoms <= 8 { 12 } else { 12 + block_atoms as usize / 8 }
 }
 

@@ -5,9 +5,9 @@
 //! head:   0 seal 28 | 28 page in its group 4 | 32 epoch 8 | 40 seq 8 | 48 durable 8 | 56 previous 4 | 60 records 2 | 62 flags 1 | 63 zero 1
 //! record: 0 kind 1 | 1 flags 1 | 2 count 2 | 4 set 4 | 8 slot 4 | 12 life, low half 4 | 16 payload
 //!   1 PUT     flags 1 dirty, 2 restate; count entries as in headers, for the slots from `slot`
-//!   2 OPEN    count is the stream, slot the high half of life
+//!   2 OPEN    count is the stream (255: a set under set placement), slot the high half of life
 //!   3 SEAL
-//!   4 CLEAN, 5 KILL      count words of 64 slots; bit 0 of the first one is `slot`
+//!   4 CLEAN, 5 KILL, 9 OPENED   count words of 64 slots; bit 0 of the first one is `slot`
 //!   6 ZERO, 7 UNZERO, 8 LOST    count ranges as in the range table (2 for a LOST mask in halves, else 1)
 //! ```
 
@@ -36,6 +36,10 @@ const KILL: u8 = 5;
 const ZERO: u8 = 6;
 const UNZERO: u8 = 7;
 const LOST: u8 = 8;
+const OPENED: u8 = 9;
+
+/// What the OPEN of a set under set placement names as its stream.
+pub const PLACED: u8 = u8::MAX;
 
 /// One thing that happened. `life` without more is the low half of the set's life: enough to tell it from its neighbours.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,6 +52,9 @@ pub enum Record {
     Seal { set: u32, life: u32 },
     /// These slots hold what the origin holds.
     Clean { set: u32, life: u32, slots: Bits },
+    /// These slots may be overwritten in place: their contents are newer than the origin, and no checksum is known of them until a PUT
+    /// tells them again.
+    Opened { set: u32, life: u32, slots: Bits },
     /// These slots do not count any more.
     Kill { set: u32, life: u32, slots: Bits },
     /// These blocks read as zeros; `kind` is Zero or Trim.
@@ -176,6 +183,7 @@ impl PageBuilder {
                 self.head(SEAL, 0, 0, Slot { set: *set, slot: 0 }, *life);
             }
             Record::Clean { set, life, slots } => self.push_slots(CLEAN, *set, *life, slots),
+            Record::Opened { set, life, slots } => self.push_slots(OPENED, *set, *life, slots),
             Record::Kill { set, life, slots } => self.push_slots(KILL, *set, *life, slots),
             Record::Zero { block, blocks, kind } => {
                 self.head(ZERO, 0, 1, NO_SLOT, 0);
@@ -302,7 +310,7 @@ fn bytes_of(geometry: &Geometry, record: &Record) -> usize {
     let payload = match record {
         Record::Put { entries, .. } => entries.len() * entry_bytes(geometry.block_atoms),
         Record::Open { .. } | Record::Seal { .. } => 0,
-        Record::Clean { slots, .. } | Record::Kill { slots, .. } => trimmed(slots).1.len() * 8,
+        Record::Clean { slots, .. } | Record::Kill { slots, .. } | Record::Opened { slots, .. } => trimmed(slots).1.len() * 8,
         Record::Zero { .. } | Record::Unzero { .. } => RANGE_BYTES,
         Record::Lost { .. } => lost_places(geometry) * RANGE_BYTES,
     };
@@ -355,6 +363,7 @@ impl<'a> Reader<'a> {
                 Ok(Record::Seal { set: slot.set, life: head.life })
             }
             CLEAN => Ok(Record::Clean { set: slot.set, life: head.life, slots: self.slots(&head)? }),
+            OPENED => Ok(Record::Opened { set: slot.set, life: head.life, slots: self.slots(&head)? }),
             KILL => Ok(Record::Kill { set: slot.set, life: head.life, slots: self.slots(&head)? }),
             ZERO => {
                 let (block, blocks, kind) = self.zeroed(&head)?;

@@ -28,6 +28,8 @@ pub enum SetState {
     Open,
     /// Described by its header.
     Sealed,
+    /// Mapped to one origin set, slot by slot; what it holds is in the journal only.
+    Placed,
 }
 
 /// What a checkpoint says of one set.
@@ -119,6 +121,7 @@ fn encode_set(set: &MapSet, slots: u32, record: &mut [u8]) {
         SetState::Free => 0,
         SetState::Open => 1,
         SetState::Sealed => 2,
+        SetState::Placed => 3,
     };
     assert!(set.state != SetState::Free || set.live.is_empty(), "a free set with a live slot");
     put_u64(record, 0, set.life | state << 62);
@@ -135,7 +138,7 @@ fn decode_set(record: &[u8], slots: u32) -> Result<MapSet, Unsealed> {
         0 => SetState::Free,
         1 => SetState::Open,
         2 => SetState::Sealed,
-        _ => return Err(Unsealed::Field("state of a set")),
+        _ => SetState::Placed,
     };
     let (live, dirty) = record[SET_BYTES..].split_at(8 * Bits::words_for(slots));
     let (live, dirty) = (get_bits(live, slots)?, get_bits(dirty, slots)?);
@@ -310,7 +313,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn map_set(geometry: &Geometry) -> impl Strategy<Value = MapSet> + use<> {
-        let state = prop_oneof![Just(SetState::Free), Just(SetState::Open), Just(SetState::Sealed)];
+        let state = prop_oneof![Just(SetState::Free), Just(SetState::Open), Just(SetState::Sealed), Just(SetState::Placed)];
         let slots = geometry.set_slots;
         (0..NUMBER_END, state, testing::position(), testing::bits(geometry), testing::bits(geometry)).prop_map(
             move |(life, state, sealed, live, dirty)| {
@@ -455,7 +458,6 @@ mod tests {
                 (44, &[69], "count of sets"),
                 (44, &[0xff, 0xff], "count of sets"),
                 (46, &[1], "bytes without a meaning"),
-                (71, &[0xc0], "state of a set"),
                 (71, &[0], "live bits"),
                 (88, &[0b010], "dirty bits"),
                 (89, &[1], "bits beyond the set"),

@@ -11,12 +11,13 @@
 mod chain;
 mod headers;
 mod mapping;
+mod placed;
 mod replay;
 mod tail;
 
 use std::collections::VecDeque;
 
-use crate::block::{PAGE_ATOMS, PAGE_BYTES, Span};
+use crate::block::{PAGE_ATOMS, PAGE_BYTES, Slot, Span};
 use crate::cache::format::journal::{self, Page};
 use crate::cache::format::map::{decode_ranges, decode_sets, ranges_per_page};
 use crate::cache::format::{Bits, Geometry, MapRef, MapSet, Position, Range, SetState, Superblock};
@@ -55,6 +56,8 @@ pub(super) enum Step {
     Headers { chunk: u32 },
     HeaderCopy { set: u32 },
     Rewrite,
+    Opened { first: Slot, slots: u32 },
+    OpenedWrite,
     Flush,
     NewSuperblock,
 }
@@ -194,13 +197,14 @@ impl<P: Payload> Engine<P> {
             self.start_reads();
         }
         match step {
+            Step::Opened { first, slots } => self.opened_read(first, slots, result),
             Step::Superblock { copy } => self.superblock_read(copy, result),
             Step::Map { area, page, pages } => self.map_read(area, page, pages, result),
             Step::Journal { place, pages } => self.journal_read(place, pages, result),
             Step::Tail { run } => self.tail_read(run, result),
             Step::Headers { chunk } => self.headers_read(chunk, result),
             Step::HeaderCopy { set } => self.header_copy_read(set, result),
-            Step::Rewrite | Step::Flush | Step::NewSuperblock => self.recovery().failed |= result.is_err(),
+            Step::Rewrite | Step::OpenedWrite | Step::Flush | Step::NewSuperblock => self.recovery().failed |= result.is_err(),
         }
         if self.phase == Phase::Serving {
             // Late headers come while requests are served.
@@ -436,6 +440,7 @@ impl<P: Payload> Engine<P> {
             Stage::Rewriting | Stage::RewriteFlush => {
                 recovery.stage = Stage::Rewriting;
                 self.rewrite_tail();
+                self.rewrite_opened();
             }
             Stage::NewSuperblock { second } | Stage::SuperblockFlush { second } => {
                 let copy = recovery.copy;
@@ -520,6 +525,7 @@ impl<P: Payload> Engine<P> {
 
     /// Open sets are continued behind their last accepted PUT; sealed ones get the headers that their SEAL asked for.
     fn adopt_open_sets(&mut self) {
+        self.adopt_placed_sets();
         let open: Vec<u32> = self.sets.open_sets().collect();
         for set in open {
             let stream = if self.open[0].is_none() { Stream::Client } else { Stream::Fill };

@@ -47,6 +47,7 @@ impl<P: Payload> Engine<P> {
         }
         self.recovery().stage = Stage::Rewriting;
         self.rewrite_tail();
+        self.rewrite_opened();
     }
 
     fn is_header_needed(&self, set: u32) -> bool {
@@ -60,13 +61,14 @@ impl<P: Payload> Engine<P> {
             Record::Open { set, life, stream } => self.replay_open(*set, *life, *stream),
             Record::Seal { set, life } => {
                 self.expect_life(*set, *life)?;
-                if self.sets.get(*set).state != SetState::Open {
+                if !self.sets.get(*set).is_open() {
                     return Err(format!("SEAL of set {set}, which is not open"));
                 }
                 self.sets.seal(*set, position);
                 Ok(())
             }
             Record::Clean { set, life, slots } => self.replay_clean(*set, *life, slots),
+            Record::Opened { set, life, slots } => self.replay_opened(*set, *life, slots),
             Record::Kill { set, life, slots } => self.replay_kill(*set, *life, slots),
             Record::Zero { block, blocks, kind } => {
                 for slot in self.recovery().touched.insert_range(*block, *blocks) {
@@ -86,7 +88,7 @@ impl<P: Payload> Engine<P> {
         }
     }
 
-    fn expect_life(&self, set: u32, life: u32) -> Result<(), String> {
+    pub(super) fn expect_life(&self, set: u32, life: u32) -> Result<(), String> {
         let now = self.sets.get(set).life as u32;
         if now == life { Ok(()) } else { Err(format!("a record about life {life} of set {set}, which is in life {now}")) }
     }
@@ -94,6 +96,9 @@ impl<P: Payload> Engine<P> {
     /// The slots of a set that was open (or had no header) at the checkpoint: descriptions only, the map says what is live.
     fn replay_restate(&mut self, slot: Slot, life: u32, entries: &[Entry]) -> Result<(), String> {
         self.expect_life(slot.set, life)?;
+        if self.sets.get(slot.set).state == SetState::Placed {
+            return self.replay_placed_restate(slot, entries);
+        }
         for (i, entry) in entries.iter().enumerate() {
             let at = Slot { slot: slot.slot + i as u32, ..slot };
             if at.slot < self.sets.next_slot(slot.set) {
@@ -118,6 +123,9 @@ impl<P: Payload> Engine<P> {
 
     fn replay_put(&mut self, slot: Slot, life: u32, dirty: bool, entries: &[Entry]) -> Result<(), String> {
         self.expect_life(slot.set, life)?;
+        if self.sets.get(slot.set).state == SetState::Placed {
+            return self.replay_placed_put(slot, dirty, entries);
+        }
         if self.sets.get(slot.set).state != SetState::Open || slot.slot != self.sets.next_slot(slot.set) {
             return Err(format!("PUT into slot {} of set {} is out of order", slot.slot, slot.set));
         }

@@ -135,6 +135,8 @@ impl<P: Payload> Engine<P> {
                 let slot = Slot { slot: run.first.slot + i, ..run.first };
                 if let Some(contents) = recovery.tail.slots.get(&(self.sets.number(slot), run.entries[i as usize].crc))
                     && self.sets.is_live(slot)
+                    // Opened by then: it is read and written again in its turn.
+                    && !self.sets.is_opened(slot)
                 {
                     writes.push((Zone::Data, geometry.slot(slot), contents.clone()));
                 }
@@ -195,6 +197,7 @@ impl TailReplay {
             | Record::Open { .. }
             | Record::Seal { .. }
             | Record::Clean { .. }
+            | Record::Opened { .. }
             | Record::Unzero { .. }
             | Record::Lost { .. } => {}
         }

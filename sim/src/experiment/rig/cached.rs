@@ -16,13 +16,10 @@ use std::collections::BTreeMap;
 use tidegate_engine::cache::format::{Step, Superblock, create_steps};
 use tidegate_engine::op::{DeviceId, Limits, Op};
 use tidegate_engine::payload::Payload;
-use tidegate_engine::probe::{Phase, Snapshot};
+use tidegate_engine::probe::{Glance, Phase, Snapshot};
 use tidegate_engine::request::{Command, Outcome, Reply, Request, RequestId};
 use tidegate_engine::time::Instant;
 use tidegate_engine::{Config, Engine, Event, World, turn};
-
-/// The gate is looked at this often in a bucket of its series.
-const LOOKS_PER_BUCKET: u64 = 4;
 
 /// The two devices, and the replies of a turn.
 struct Scene {
@@ -66,9 +63,7 @@ struct Gate {
     states: Buckets<3>,
     sets: Buckets<2>,
     looked: Instant,
-    column: usize,
-    free: u32,
-    dirty: u32,
+    seen: Glance,
 }
 
 pub(super) fn run(
@@ -107,15 +102,16 @@ impl<'a> Cached<'a> {
             Disk::new(DeviceId::Cache, geometry, formatted, limits[0], cache, Chance::new(seed, "cache")),
             Disk::new(DeviceId::Origin, geometry, blank, limits[1], origin, Chance::new(seed, "origin")),
         ];
+        let engine = Engine::new(config.clone(), limits);
         Cached {
-            engine: Engine::new(config.clone(), limits),
+            gate: Gate::new(now, engine.glance()),
+            engine,
             scene: Scene { disks, plug: Plug::new(run.configuration.plug, seed), replies: Vec::new() },
             watches,
             front: Front::new(told),
             flight: BTreeMap::new(),
             shadow: Shadow::default(),
             measure: Measure::new(now),
-            gate: Gate::new(now),
             requests: 0,
             now,
             events: Vec::new(),
@@ -130,8 +126,7 @@ impl<'a> Cached<'a> {
             watch.restart(&disk.model, self.now);
         }
         self.measure = Measure::new(self.now);
-        self.gate = Gate::new(self.now);
-        self.gate.note(&snapshot);
+        self.gate = Gate::new(self.now, self.engine.glance());
         snapshot
     }
 
@@ -170,7 +165,7 @@ impl<'a> Cached<'a> {
 
     /// Time passes until `when`; what the devices end then will be told to the engine.
     fn advance(&mut self, when: Instant) {
-        self.gate.look(&self.engine, self.now, when);
+        self.gate.look(self.engine.glance(), self.now);
         self.now = when;
         while let Some(op) = self.scene.plug.release(when) {
             self.scene.disks[0].start(when, op);
@@ -254,27 +249,23 @@ impl<'a> Cached<'a> {
 }
 
 impl Gate {
-    fn new(now: Instant) -> Self {
-        Gate { states: Buckets::new(now), sets: Buckets::new(now), looked: now, column: 0, free: 0, dirty: 0 }
+    fn new(now: Instant, seen: Glance) -> Self {
+        Gate { states: Buckets::new(now), sets: Buckets::new(now), looked: now, seen }
     }
 
-    /// A look costs: it is taken before a stretch of time that a picture can show, and then often enough.
-    fn look(&mut self, engine: &Engine<Stamps>, now: Instant, next: Instant) {
-        if next.since(self.looked).0 * LOOKS_PER_BUCKET >= self.states.width().0 {
+    /// What has changed is noted when it does.
+    fn look(&mut self, seen: Glance, now: Instant) {
+        if seen != self.seen {
             self.finish(now);
-            self.note(&engine.inspect(now));
+            self.seen = seen;
         }
-    }
-
-    fn note(&mut self, snapshot: &Snapshot) {
-        (self.column, self.free, self.dirty) = (gate_column(snapshot.gate), snapshot.free_sets, snapshot.dirty_sets);
     }
 
     /// What was seen last held until now.
     fn finish(&mut self, now: Instant) {
-        self.states.add_span(self.looked, now, self.column);
-        self.sets.add_gauge(self.looked, now, 0, u64::from(self.free));
-        self.sets.add_gauge(self.looked, now, 1, u64::from(self.dirty));
+        self.states.add_span(self.looked, now, gate_column(self.seen.gate));
+        self.sets.add_gauge(self.looked, now, 0, u64::from(self.seen.free_sets));
+        self.sets.add_gauge(self.looked, now, 1, u64::from(self.seen.dirty_sets));
         self.looked = now;
     }
 }

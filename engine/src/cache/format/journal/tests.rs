@@ -30,6 +30,7 @@ fn record(geometry: &Geometry) -> impl Strategy<Value = Record> + use<> {
         1 => (sets.clone(), 0..NUMBER_END, any::<u8>()).prop_map(|(set, life, stream)| Record::Open { set, life, stream }),
         1 => (sets.clone(), any::<u32>()).prop_map(|(set, life)| Record::Seal { set, life }),
         1 => (sets.clone(), any::<u32>(), some.clone()).prop_map(|(set, life, slots)| Record::Clean { set, life, slots }),
+        1 => (sets.clone(), any::<u32>(), some.clone()).prop_map(|(set, life, slots)| Record::Opened { set, life, slots }),
         1 => (sets, any::<u32>(), some).prop_map(|(set, life, slots)| Record::Kill { set, life, slots }),
         1 => (run.clone(), kind).prop_map(|((block, blocks), kind)| Record::Zero { block, blocks, kind }),
         1 => run.prop_map(|(block, blocks)| Record::Unzero { block, blocks }),

@@ -5,7 +5,7 @@
 //!   waiting ─ queue of the drive ─┬─ read ──▶ arm: seek, rotation, transfer ──▶ end        (or from the buffer, or read ahead)
 //!   (FIFO)    (31; FLUSH alone)   └─ write ─▶ link ─▶ buffer ──▶ end … ──▶ arm, when no read wants it
 //! ```
-//! * Reads go before the buffer, the one that is reached first before others. While a write waits for room, every fifth turn is the buffer's.
+//! * Reads go before the buffer, the one that is reached first before others, those of a stream in their order. While a write waits for room, every fifth turn is the buffer's.
 //! * The buffer is written in the order of reach among its oldest entries.
 //! * After a read the head reads on into memory until the arm is needed elsewhere.
 //! * FLUSH waits for everything before it, holds back everything after it, and ends when the buffer is empty.
@@ -305,7 +305,10 @@ impl Hdd {
         }
         let stuck = self.accepting.is_none() && !self.writes.is_empty();
         let drain = !self.buffer.is_empty() && stuck && self.reads_in_row >= READS_IN_ROW;
-        let ready = (0..self.reads.len()).filter(|&index| self.reads[index].ready <= now);
+        // A read that continues one that waits comes behind it: taken out of its order, a stream would lose a rotation.
+        let continues =
+            |index: usize| self.reads.iter().any(|read| read.command.start + read.command.atoms == self.reads[index].command.start);
+        let ready = (0..self.reads.len()).filter(|&index| self.reads[index].ready <= now && !continues(index));
         let nearest = ready.min_by_key(|&index| (self.reach(now, &self.reads[index].command), index));
         match nearest {
             Some(index) if !drain => {
