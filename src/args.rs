@@ -83,6 +83,9 @@ pub struct Up {
     /// [default: unix:DIR/nbd.sock]
     #[arg(long, value_name = "ADDR", value_parser = Address::from_str)]
     pub nbd: Option<Address>,
+    /// Start with another cache than last time, because that one is gone: what only it held is lost
+    #[arg(long)]
+    pub accept_loss: bool,
 }
 
 #[derive(Debug, Args)]
@@ -121,6 +124,9 @@ pub struct Serve {
     /// The configuration; paths it leaves out are files beside it
     #[arg(long, value_name = "FILE")]
     pub config: PathBuf,
+    /// Start with another cache than last time, because that one is gone: what only it held is lost
+    #[arg(long)]
+    pub accept_loss: bool,
 }
 
 #[derive(Debug, Args)]

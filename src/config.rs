@@ -32,6 +32,8 @@ pub struct Config {
     pub cache: PathBuf,
     pub nbd: Address,
     pub control: PathBuf,
+    /// What the host knows of the cache.
+    pub state: PathBuf,
     pub knobs: Knobs,
 }
 
@@ -44,9 +46,11 @@ pub struct File {
     #[serde(deserialize_with = "nbd_address")]
     pub nbd: Option<Address>,
     pub control: Option<PathBuf>,
+    pub state: Option<PathBuf>,
     gate: Gate,
     log: Log,
     limits: Limits,
+    fence: Fence,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -94,6 +98,12 @@ struct Limits {
     bytes: Option<Size>,
 }
 
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Fence {
+    samples: Option<Samples>,
+}
+
 /// The smallest and largest sizes that make sense; beyond them is a typing error, or a machine that would not start.
 const WINDOW_BYTES: (u64, u64) = (1 << 20, 1 << 30);
 const BATCH_BYTES: (u64, u64) = (64 << 10, 1 << 30);
@@ -113,6 +123,18 @@ struct Span(Duration);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "i64")]
 struct Count(usize);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "i64")]
+struct Samples(u32);
+
+impl TryFrom<i64> for Samples {
+    type Error = String;
+    fn try_from(number: i64) -> Result<Self, String> {
+        let samples = u32::try_from(number).ok().filter(|&samples| u64::from(samples) <= COUNT_MAX);
+        samples.map(Samples).ok_or_else(|| format!("{number} is not a number of blocks from 0 (none) to {COUNT_MAX}"))
+    }
+}
 
 impl TryFrom<String> for Share {
     type Error = String;
@@ -211,9 +233,8 @@ impl File {
             Some(Address::Unix(path)) => Some(path),
             Some(Address::Tcp(_)) | None => None,
         };
-        for (key, path) in
-            [("origin", self.origin.as_ref()), ("cache", self.cache.as_ref()), ("nbd", unix), ("control", self.control.as_ref())]
-        {
+        let (origin, cache, control) = (self.origin.as_ref(), self.cache.as_ref(), self.control.as_ref());
+        for (key, path) in [("origin", origin), ("cache", cache), ("nbd", unix), ("control", control), ("state", self.state.as_ref())] {
             if path.is_some_and(|path| !path.is_absolute()) {
                 return Err((key, format!("`{key}` is a relative path; write it from / on")));
             }
@@ -270,6 +291,7 @@ impl File {
             }),
             requests: self.limits.requests.map(|count| count.0),
             bytes: self.limits.bytes.map(|size| size.0),
+            fence_samples: self.fence.samples.map(|samples| samples.0),
         }
     }
 
@@ -281,6 +303,7 @@ impl File {
             cache: self.cache.unwrap_or_else(|| folder.join("cache.img")),
             nbd: self.nbd.unwrap_or_else(|| Address::Unix(folder.join("nbd.sock"))),
             control: self.control.unwrap_or_else(|| folder.join("control.sock")),
+            state: self.state.unwrap_or_else(|| folder.join(tidegate_daemon::state::FILE_NAME)),
             knobs,
         }
     }
@@ -315,6 +338,12 @@ pub fn first_file(origin: Option<&Path>, cache: Option<&Path>, nbd: Option<&Addr
         "Where NBD clients connect: the path of a Unix socket, or an address such as \"127.0.0.1:10809\".",
     );
     path_line("control", None, "control.sock", "Where `tidegate status` and `tidegate drain` ask.");
+    path_line(
+        "state",
+        None,
+        "tidegate.state",
+        "What this host knows of the cache: another one, or an older copy of it, is refused. On a disk that keeps it.",
+    );
     text.push_str(KNOBS);
     text
 }
@@ -354,6 +383,11 @@ const KNOBS: &str = r#"[gate]
 #requests = 1024
 # Bytes of these requests held in memory.
 #bytes = "256MiB"
+
+[fence]
+# Cached blocks whose places on the origin are read again at every start, to find out whether somebody changed it behind the cache's back.
+# A start takes up to 2 s longer for it. 0: none, and a changed origin is not found.
+#samples = 1024
 "#;
 
 #[cfg(test)]

@@ -28,6 +28,8 @@ pub fn run(args: &Create) -> Result<ExitCode, Failure> {
         ..CreateOptions::new(volume.origin.clone(), volume.cache.clone())
     };
     let created = create(&options)?;
+    // The volume begins anew: what its last cache held was given up.
+    let _ = fs::remove_file(&volume.state);
     if is_new {
         up::write_config(&path, &named)?;
     }

@@ -15,16 +15,18 @@ pub fn run(args: &Serve) -> Result<ExitCode, Failure> {
     let folder = path.parent().unwrap_or(Path::new("/")).to_owned();
     // Read under the name that was typed: messages repeat it.
     let volume = up::read(&args.config)?.in_folder(&folder);
-    serve(&volume)
+    serve(&volume, args.accept_loss)
 }
 
-/// Serves until a signal.
-pub fn serve(volume: &Config) -> Result<ExitCode, Failure> {
+/// Serves until a signal. `accept_loss`: with another cache than last time, too.
+pub fn serve(volume: &Config, accept_loss: bool) -> Result<ExitCode, Failure> {
     let options = Options {
         origin: volume.origin.clone(),
         cache: volume.cache.clone(),
         nbd: vec![volume.nbd.clone()],
         control: volume.control.clone(),
+        state: volume.state.clone(),
+        accept_loss,
         name: String::new(),
         knobs: volume.knobs,
     };

@@ -32,7 +32,7 @@ pub fn run(args: &Up) -> Result<ExitCode, Failure> {
     if is_new {
         first_run(&folder, &path, &named, &volume)?;
     }
-    serve::serve(&volume)
+    serve::serve(&volume, args.accept_loss)
 }
 
 /// Makes what is missing. What the operator named must be there: a typing error must not become a file of 8 GiB.

@@ -6,6 +6,7 @@ mod common;
 mod bad_input;
 mod cli;
 mod clients;
+mod fence;
 mod kill;
 mod main_job;
 mod plans;

@@ -6,6 +6,7 @@ pub mod control;
 pub mod create;
 pub mod front;
 pub mod port;
+pub mod state;
 pub mod volume;
 
 use std::fmt;

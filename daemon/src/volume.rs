@@ -28,6 +28,7 @@ use crate::front::nbd::{self, Address, Front};
 use crate::port::{Interest, Port};
 
 pub use crate::Failure;
+use crate::state::{self, State as HostState};
 
 /// What to serve and how.
 #[derive(Clone, Debug)]
@@ -38,6 +39,10 @@ pub struct Options {
     pub nbd: Vec<Address>,
     /// The control socket.
     pub control: PathBuf,
+    /// What the host knows of the cache ([`state`](crate::state)).
+    pub state: PathBuf,
+    /// Another cache than last time is taken, and what only that one held is lost.
+    pub accept_loss: bool,
     /// The export's name; clients that name none get it too.
     pub name: String,
     pub knobs: Knobs,
@@ -66,6 +71,7 @@ pub struct Knobs {
     pub requests: Option<usize>,
     /// Bytes.
     pub bytes: Option<u64>,
+    pub fence_samples: Option<u32>,
 }
 
 impl Knobs {
@@ -92,6 +98,7 @@ impl Knobs {
             when_full: self.when_full.unwrap_or(default.when_full),
             requests_max: self.requests.unwrap_or(default.requests_max),
             bytes_max: self.bytes.unwrap_or(default.bytes_max),
+            fence_samples: self.fence_samples.unwrap_or(default.fence_samples),
             ..default
         }
     }
@@ -145,7 +152,8 @@ const SIGNALS: u32 = 2;
 /// One line for the operator and the exit code. Nothing was written to what is not a cache of ours.
 pub fn serve(options: &Options, on_ready: impl FnOnce(&Ready)) -> Result<Ended, Failure> {
     let signals = Signals::take().map_err(|error| Failure::new(Failure::SYSTEM, format!("signals cannot be received: {error}")))?;
-    let Attached { cache, origin, superblock, notes } = attach(&options.cache, &options.origin)?;
+    let Attached { cache, origin, superblock, mut notes } = attach(&options.cache, &options.origin)?;
+    notes.extend(state::compare(&options.state, &superblock, options.accept_loss)?);
     let ring = Ring::new(cache, origin)?;
     let bytes = superblock.geometry.volume_atoms * ATOM_BYTES;
     let block_bytes = superblock.geometry.block_atoms * ATOM_BYTES as u32;
@@ -165,6 +173,7 @@ pub fn serve(options: &Options, on_ready: impl FnOnce(&Ready)) -> Result<Ended, 
         state: State::Starting,
         landed: VecDeque::new(),
         cache: options.cache.display().to_string(),
+        host: Host { path: options.state.clone(), superblock },
         events: Vec::new(),
         happenings: Vec::new(),
         interests: Vec::new(),
@@ -216,6 +225,12 @@ impl World<Run> for Back {
     }
 }
 
+/// Where the host keeps what it knows of which cache.
+struct Host {
+    path: PathBuf,
+    superblock: Superblock,
+}
+
 struct Volume {
     engine: Engine<Run>,
     world: Back,
@@ -227,6 +242,7 @@ struct Volume {
     landed: VecDeque<Done<Run>>,
     /// The cache's path, for messages.
     cache: String,
+    host: Host,
     /// Kept from turn to turn for their memory only.
     events: Vec<Event<Run>>,
     happenings: Vec<Happening>,
@@ -247,6 +263,7 @@ impl Volume {
                     if self.state == State::Starting
                         && let Some(on_ready) = on_ready.take()
                     {
+                        self.tell_host(now, false)?;
                         self.state = State::Serving;
                         on_ready(&mut self, now);
                     }
@@ -254,6 +271,8 @@ impl Volume {
                 Phase::Refused => return Err(self.refused()),
                 Phase::Stopped => {
                     if self.has_ended(now) {
+                        // It is stopped in order, whether that can be written down or not.
+                        let _ = self.tell_host(now, true);
                         return Ok(Ended::Stopped);
                     }
                 }
@@ -278,6 +297,13 @@ impl Volume {
             }
             self.control.answer(asker, &status_json(&self.engine.inspect(now)));
         }
+    }
+
+    /// Writes down which start of which cache this is, before anything is answered; and what is dirty, when it has stopped.
+    fn tell_host(&self, now: Instant, has_stopped: bool) -> Result<(), Failure> {
+        let snapshot = self.engine.inspect(now);
+        let dirty = has_stopped.then_some(snapshot.dirty_slots + snapshot.zero_ranges);
+        HostState::of(&self.host.superblock, snapshot.epoch, dirty).write(&self.host.path)
     }
 
     /// Recovery found what must not be repaired: one line.

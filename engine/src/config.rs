@@ -47,6 +47,9 @@ pub struct Config {
     pub gate: GateKind,
     /// What a write does when no set is free. Default: it waits.
     pub when_full: WhenFull,
+    /// Cached clean blocks whose place on the origin is read again at the start, and marks of the origin that are taken at an orderly
+    /// stop, if it is not 0: was it changed behind the cache's back? Default 1,024.
+    pub fence_samples: u32,
     /// Recover, report and stop before the first write (`tidegate check`). Default false.
     pub check: bool,
     /// A deliberate bug, for tests that must find it. Always `None` in production: no configuration file can name it.
@@ -165,6 +168,7 @@ impl Config {
             placement: Placement::Log,
             gate: GateKind::Ours,
             when_full: WhenFull::Wait,
+            fence_samples: 1024,
             check: false,
             canary: None,
             origin: [0; 16],

@@ -49,6 +49,8 @@ pub struct Counters {
     pub recovered_dirty_slots: u64,
     pub recovered_groups: u64,
     pub recovered_cut_groups: u64,
+    /// Blocks of the origin that were compared with what they held.
+    pub fence_checked_blocks: u64,
 }
 
 /// What a request waits for.
@@ -227,6 +229,8 @@ pub struct Glance {
 #[derive(Clone, Debug)]
 pub struct Snapshot {
     pub phase: Phase,
+    /// Grows with every start, and once more with an orderly stop.
+    pub epoch: u64,
     pub gate: GateState,
     pub sets: u32,
     pub free_sets: u32,

@@ -161,6 +161,7 @@ fn draw_config(chance: &mut Chance, geometry: Geometry, seed: u64) -> Config {
     config.fill = if chance.one_in(6) { Fill::Off } else { draw_fill(seed) };
     (config.allocation, config.when_full) = draw_through(seed);
     config.gate = draw_gate(seed);
+    config.fence_samples = Chance::new(seed, "fence").pick(&[0, 0, 0, 4, 64]);
     config.placement = if Chance::new(seed, "placement").one_in(5) { Placement::Set } else { Placement::Log };
     config
 }

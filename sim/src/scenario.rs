@@ -51,6 +51,7 @@ pub fn plan_for(geometry: Geometry) -> Plan {
     config.max_dirty_age = Duration::from_secs(3_600);
     config.free_floor = 3;
     config.reserve = 2;
+    config.fence_samples = 0;
     config.dirty_high = geometry.sets;
     let limits = |atoms| Limits { atoms, depth: 32, op_atoms: 2_048 };
     let mix = Mix { workers: 0, ..crate::front::load::MIXES[0] };

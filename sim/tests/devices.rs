@@ -287,6 +287,30 @@ fn reads_of_what_is_in_the_buffer_do_not_wait_for_the_platter() {
 }
 
 #[test]
+fn a_disk_serves_the_reads_of_a_stream_in_their_order_and_waits_for_none_that_comes_later() {
+    let mut bench = Bench::new(&spec("hdd-7200-2010"));
+    // Wherever the platter stands, the pieces come one after the other.
+    for phase in 0..20 {
+        bench.pass(Duration::from_micros(400 + phase * 410));
+        let pieces: Vec<u64> = (0..4).map(|piece| bench.submit(What::Read, (phase * 8 + piece) * 512, 512)).collect();
+        let mut ended = Vec::new();
+        while ended.len() < 4 {
+            ended.extend(bench.step());
+        }
+        assert_eq!(ended, pieces);
+    }
+    // The second piece is understood before the first is, and goes first.
+    let second = bench.submit(What::Read, 1_000_512, 512);
+    bench.pass(Duration::from_micros(100));
+    let first = bench.submit(What::Read, 1_000_000, 512);
+    let mut ended = Vec::new();
+    while ended.len() < 2 {
+        ended.extend(bench.step());
+    }
+    assert_eq!(ended, [second, first]);
+}
+
+#[test]
 fn a_disk_in_standby_wakes_for_a_command_and_the_power_cut_takes_its_buffer() {
     let mut bench = Bench::new(&spec("hdd-7200-2010"));
     bench.one(What::Write, 0, 8);

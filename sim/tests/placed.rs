@@ -4,8 +4,10 @@
 use std::rc::Rc;
 use tidegate_engine::block::Span;
 use tidegate_engine::cache::format::Geometry;
-use tidegate_engine::config::{Fill, Placement};
+use tidegate_engine::cache::placed::journal_pages_needed;
+use tidegate_engine::config::{Fill, GateKind, Placement, WhenFull};
 use tidegate_engine::op::{DeviceId, Zone};
+use tidegate_engine::time::Duration;
 use tidegate_sim::back::fault::Fault;
 use tidegate_sim::back::volatile::Survive;
 use tidegate_sim::plan::Plan;
@@ -286,6 +288,38 @@ fn checkpoints_tell_placed_sets_again() {
     assert!(scenario.snapshot().counters.recovered_dirty_slots >= 3);
 }
 
+/// Every checkpoint tells all placed sets again. One that a crash has cut short must not use up the room of the next.
+#[test]
+fn however_many_checkpoints_are_cut_short_there_is_room_for_the_next() {
+    let mut geometry = Geometry { set_slots: 256, sets: 64, volume_atoms: 64 * 256 * 8, ..GEOMETRY };
+    geometry.journal_pages = journal_pages_needed(&geometry) as u32;
+    let mut plan = plan_for(geometry);
+    plan.config.placement = Placement::Set;
+    let mut scenario = Scenario::of(plan);
+    // Every other slot is a record of its own.
+    for set in 0..58 {
+        (0..128).for_each(|slot| drop(scenario.write(set * 256 + slot * 2)));
+        scenario.flush();
+    }
+    scenario.checkpoints(2, 0);
+    scenario.hold(Zone::Map);
+    for _ in 0..6 {
+        let is_mapping = |scenario: &Scenario| scenario.noted().iter().any(|op| op.zone == Some(Zone::Map) && op.writes);
+        scenario.forget_noted();
+        scenario.run_until_quiet();
+        while !is_mapping(&scenario) {
+            scenario.write(0);
+            scenario.flush();
+        }
+        power_cut(&mut scenario, Survive::None);
+    }
+    scenario.release(Zone::Map);
+    let last = scenario.write(0);
+    scenario.flush();
+    power_cut(&mut scenario, Survive::None);
+    scenario.expect(0, &last);
+}
+
 #[test]
 fn another_placement_after_a_restart_finds_everything() {
     let (mut scenario, _, new) = overwritten_once();
@@ -304,4 +338,41 @@ fn another_placement_after_a_restart_finds_everything() {
     scenario.flush();
     power_cut(&mut scenario, Survive::None);
     scenario.expect(5, &newest);
+}
+
+/// The invariant that nothing is written to the origin over a clean slot holds for a slot that is to become dirty, too: until that is
+/// durable, a crash makes it clean again, and it would show the older contents until it is dropped.
+#[test]
+fn a_through_write_waits_until_it_is_durable_that_the_slot_below_is_dirty() {
+    let mut scenario = scenario_with(|plan| {
+        (plan.config.when_full, plan.config.gate) = (WhenFull::Through, GateKind::New);
+        plan.config.wait = Duration::from_secs(3_600);
+    });
+    scenario.write(6);
+    let old = scenario.write(7);
+    scenario.flush();
+    scenario.drain();
+    scenario.flush();
+    // Block 6 is dirty and opened, block 7 clean, and no set is free for the log.
+    scenario.write(6);
+    scenario.flush();
+    (1..15).for_each(|set| drop(scenario.write(set * 8)));
+    scenario.flush();
+    assert_eq!(scenario.snapshot().free_sets, 1);
+    // The write waits for OPENED of slot 7; then slot 6 is read, so that the log would have to take it: it goes through.
+    scenario.hold_flush(DeviceId::Cache);
+    scenario.send_write(scenario.blocks(6, 2), false);
+    scenario.run_until_quiet();
+    scenario.hold(Zone::Data);
+    scenario.send_read(scenario.block(6));
+    scenario.run_until_quiet();
+    assert_eq!(scenario.snapshot().counters.through_blocks, 2);
+    scenario.crash(Crash::Power { cache: Survive::None, origin: Survive::All });
+    scenario.recover();
+    scenario.release(Zone::Data);
+    scenario.expect(7, &old);
+    // Without its clean slot the block reads the same.
+    let place = scenario.places(stamps(&old)[0]);
+    scenario.rot(place[0]);
+    scenario.expect(7, &old);
 }

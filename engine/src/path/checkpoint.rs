@@ -129,7 +129,8 @@ impl<P: Payload> Engine<P> {
         }
         let current = self.checkpoint.superblock.clone().expect("a serving engine has read its superblock");
         let (sequence, epoch, cut) = (current.sequence + 1, current.epoch + 1, self.journal.next_seq());
-        let next = Superblock { sequence, epoch, cut, clean: true, ..current };
+        let marks = self.marks_taken();
+        let next = Superblock { sequence, epoch, cut, clean: true, marks, ..current };
         let (map, group) = (next.checkpoint, self.journal.durable_group());
         let stage = Stage::Restating;
         self.checkpoint.running = Some(Running { map, group, headers: Vec::new(), pages: Vec::new(), next, stop: true, stage });

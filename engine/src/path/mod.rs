@@ -11,6 +11,7 @@ mod checkpoint;
 mod destage;
 mod discard;
 mod evict;
+mod fence;
 mod fill;
 mod flush;
 mod merge;
@@ -46,6 +47,7 @@ use crate::{Canary, Change, Control, Event};
 
 use checkpoint::Checkpoint;
 use destage::Destage;
+use fence::Marks;
 use fill::Tickets;
 use flush::Flushes;
 use merge::Lock;
@@ -106,6 +108,7 @@ pub struct Engine<P: Payload> {
     last_request: Instant,
     drain: Option<crate::probe::Drain>,
     stopping: bool,
+    marks: Marks,
     /// The SSD takes no writes any more: nothing new is promised.
     cache_failed: bool,
     counters: Counters,
@@ -153,6 +156,8 @@ enum Owner {
     Through { write: usize },
     ThroughFlush,
     Status { request: usize },
+    MarkFlush,
+    Mark { block: u64 },
     Recovery(recover::Step),
 }
 
@@ -203,6 +208,7 @@ impl<P: Payload> Engine<P> {
             last_request: Instant::ZERO,
             drain: None,
             stopping: false,
+            marks: Marks::default(),
             cache_failed: false,
             counters: Counters::default(),
             read_latency: Histogram::default(),
@@ -266,6 +272,7 @@ impl<P: Payload> Engine<P> {
             self.checkpoint.back_off.at,
             self.retries.back_off.at,
             self.through.back_off.at,
+            self.marks.until,
         ];
         [flush_age, gate, self.page_deadline()].into_iter().chain(retries).flatten().filter(|&at| at > self.now).min()
     }
@@ -322,6 +329,9 @@ impl<P: Payload> Engine<P> {
                 | Owner::Through { .. }
                 | Owner::ThroughFlush
                 | Owner::Status { .. }
+                | Owner::MarkFlush
+                | Owner::Mark { .. }
+                | Owner::Recovery(recover::Step::Fence { .. })
         );
         match owner {
             Owner::Read { request, part } => self.read_done(id, request, part, result),
@@ -345,6 +355,8 @@ impl<P: Payload> Engine<P> {
                     Owner::Through { write } => self.through_done(write, result.map(drop)),
                     Owner::ThroughFlush => self.through_flush_done(result.map(drop)),
                     Owner::Status { request } => self.status_done(id, request, result),
+                    Owner::MarkFlush => self.mark_flush_done(result.map(drop)),
+                    Owner::Mark { block } => self.mark_done(block, result),
                     Owner::Recovery(step) => self.recovery_done(step, result),
                     Owner::Read { .. } | Owner::Merge { .. } => unreachable!("handled above"),
                 }
@@ -371,6 +383,8 @@ impl<P: Payload> Engine<P> {
             | Owner::Through { .. }
             | Owner::ThroughFlush
             | Owner::Status { .. }
+            | Owner::MarkFlush
+            | Owner::Mark { .. }
             | Owner::Recovery(_) => return false,
         }
         self.queues[0].done();
@@ -444,7 +458,9 @@ impl<P: Payload> Engine<P> {
         }
         let durable = self.journal.durable_group() + 1 == self.journal.group();
         if durable && self.writes.is_empty() && !self.has_writing_requests() && self.recovery.is_none() {
-            self.seal_stop();
+            if self.take_marks() {
+                self.seal_stop();
+            }
         }
     }
 

@@ -48,6 +48,9 @@ impl OriginSpans {
     pub fn is_read(&self, span: Span) -> bool {
         self.reads.iter().any(|(_, reading)| reading.overlaps(span))
     }
+    pub fn is_written_anywhere(&self) -> bool {
+        !self.writes.is_empty()
+    }
     pub fn is_written(&self, span: Span) -> bool {
         self.writes.iter().any(|(_, writing)| writing.overlaps(span))
     }

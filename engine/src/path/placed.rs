@@ -173,6 +173,8 @@ impl<P: Payload> Engine<P> {
                     let block = self.sets.entry(slot, |block| self.full(block)).block;
                     self.index.add_dirty(block, 1);
                     self.tickets.void(block, 1);
+                    // After a crash now it would be clean again: no write goes through beside it until this is durable.
+                    self.note_limbo(block, 1);
                 }
             }
             let placed = self.sets.placed.get_mut(set).expect("a placed set");

@@ -13,6 +13,7 @@ impl<P: Payload> Engine<P> {
         requests.sort_by_key(|&(id, arrived, _)| (arrived, id));
         Snapshot {
             phase: self.phase.clone(),
+            epoch: self.journal.epoch(),
             gate: self.gate.state(),
             sets: self.sets.count(),
             free_sets: self.sets.free_count(),

@@ -39,7 +39,8 @@ pub(super) struct Through<P> {
     /// Requests that may not start yet.
     waiting: Vec<usize>,
     writes: Slab<Write>,
-    /// Blocks whose clean slots died, with the group of their kill, until that is durable: after a crash they would live again.
+    /// Blocks whose clean slots died or became dirty, with the group of the record, until that is durable: after a crash they would live
+    /// again, and be clean.
     limbo: VecDeque<(u64, Block, u64)>,
     flush: Option<Flush>,
     /// A flush of the origin handed out at this mark has succeeded: what it covers may be let go.
@@ -167,7 +168,7 @@ impl<P: Payload> Engine<P> {
 
     // --- limbo ---
 
-    /// A clean slot of these blocks dies in the open group.
+    /// A clean slot of these blocks dies or becomes dirty in the open group.
     pub(super) fn note_limbo(&mut self, block: Block, blocks: u64) {
         if self.config.writes_through() {
             self.leave_limbo();
@@ -175,7 +176,7 @@ impl<P: Payload> Engine<P> {
         }
     }
 
-    /// Forgets the slots whose death is durable.
+    /// Forgets the slots of which that is durable.
     fn leave_limbo(&mut self) {
         let durable = self.journal.durable_group();
         while self.through.limbo.front().is_some_and(|&(group, ..)| group <= durable) {
@@ -526,6 +527,11 @@ impl<P: Payload> Engine<P> {
             }
         }
         any || !settled.is_empty()
+    }
+
+    /// Nothing is on its way to the origin, or waits to be.
+    pub(super) fn is_through_idle(&self) -> bool {
+        self.through.writes.is_empty() && self.through.waiting.is_empty() && self.through.flush.is_none()
     }
 
     /// Stopping: true when nothing is left that only the origin holds, and that it might forget.

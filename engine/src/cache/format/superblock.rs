@@ -6,18 +6,21 @@
 //! 80 sequence 8         | 88 epoch 8            | 96 cut 8
 //! 104 checkpoint: number 8, seq 8               | 120 area 4 (checkpoint), 4 (previous)       | 128 previous: number 8, seq 8
 //! 144 volume atoms 8    | 152 block atoms 4     | 156 set slots 4     | 160 sets 4            | 164 journal pages 4
-//! 168 range entries 4   | 172 flags 4           | 176 zero 3920
+//! 168 range entries 4   | 172 flags 4           | 176 marks 4           | 180 marks: each block 6, zero 2, CRC-32C 4 … | zero
 //! ```
 
-use super::seal::{self, Magic, PAGE, check, get_id, get_u32, get_u64, put_u32, put_u64};
+use super::seal::{self, Magic, PAGE, check, get_id, get_u16, get_u32, get_u48, get_u64, put_u32, put_u48, put_u64};
 use super::{FormatId, Geometry, NUMBER_END, Unsealed};
-use crate::block::ATOM_BYTES;
+use crate::block::{ATOM_BYTES, Block};
 
 const MAGIC: Magic = *b"TIDS";
 const CLEAN: u32 = 1;
 const DETACHED: u32 = 2;
-/// Where the fields end.
-const END: usize = 176;
+/// Where the marks begin.
+const MARKS: usize = 180;
+const MARK_BYTES: usize = 12;
+/// Marks of the origin at most.
+pub const MARKS_MAX: usize = 64;
 /// Where the second copy lies, in atoms: 512 KiB, so that one bad erase block or one stray write does not take both.
 pub(super) const SUPERBLOCK_B: u64 = (512 << 10) / ATOM_BYTES;
 
@@ -30,6 +33,13 @@ pub struct MapRef {
     pub area: u32,
     /// The first page of the journal to replay.
     pub seq: u64,
+}
+
+/// What a block of the origin held at an orderly stop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mark {
+    pub block: Block,
+    pub crc: u32,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,6 +63,8 @@ pub struct Superblock {
     pub clean: bool,
     /// Taken from its origin on purpose: it must not come back by itself.
     pub detached: bool,
+    /// Blocks of the origin as they were when it stopped in order, ascending; none while it runs. At most [`MARKS_MAX`].
+    pub marks: Vec<Mark>,
 }
 
 impl Superblock {
@@ -71,6 +83,7 @@ impl Superblock {
             previous: empty,
             clean: false,
             detached: false,
+            marks: Vec::new(),
         }
     }
 
@@ -99,6 +112,12 @@ impl Superblock {
         put_u32(&mut bytes, 164, self.geometry.journal_pages);
         put_u32(&mut bytes, 168, self.geometry.range_entries);
         put_u32(&mut bytes, 172, (u32::from(self.clean) * CLEAN) | (u32::from(self.detached) * DETACHED));
+        assert!(self.marks.len() <= MARKS_MAX, "more marks than there are places");
+        put_u32(&mut bytes, 176, self.marks.len() as u32);
+        for (mark, place) in self.marks.iter().zip(bytes[MARKS..].chunks_exact_mut(MARK_BYTES)) {
+            put_u48(place, 0, mark.block.0);
+            put_u32(place, 8, mark.crc);
+        }
         seal::seal(&mut bytes, MAGIC, self.format, address(copy));
         bytes
     }
@@ -135,7 +154,6 @@ impl Superblock {
         let flags = get_u32(bytes, 172);
         check(flags & !(CLEAN | DETACHED) == 0, "flags")?;
         seal::zeros(&bytes[28..32])?;
-        seal::zeros(&bytes[END..])?;
         let superblock = Superblock {
             format,
             geometry,
@@ -148,11 +166,27 @@ impl Superblock {
             previous: MapRef { number: get_u64(bytes, 128), seq: get_u64(bytes, 136), area: get_u32(bytes, 124) },
             clean: flags & CLEAN != 0,
             detached: flags & DETACHED != 0,
+            marks: decode_marks(bytes, &geometry)?,
         };
         check(superblock.checkpoint.area < 2 && superblock.previous.area < 2, "map area")?;
         superblock.check_numbers()?;
         Ok(superblock)
     }
+}
+
+fn decode_marks(bytes: &[u8], geometry: &Geometry) -> Result<Vec<Mark>, Unsealed> {
+    let count = get_u32(bytes, 176) as usize;
+    check(count <= MARKS_MAX, "count of marks")?;
+    let (places, rest) = bytes[MARKS..].split_at(count * MARK_BYTES);
+    seal::zeros(rest)?;
+    let mut marks: Vec<Mark> = Vec::with_capacity(count);
+    for place in places.chunks_exact(MARK_BYTES) {
+        let mark = Mark { block: Block(get_u48(place, 0)), crc: get_u32(place, 8) };
+        let ascends = marks.last().is_none_or(|before| before.block < mark.block);
+        check(ascends && mark.block.0 < geometry.blocks() && get_u16(place, 6) == 0, "mark")?;
+        marks.push(mark);
+    }
+    Ok(marks)
 }
 
 /// The first atom of a copy: where it lies does not depend on the geometry that it tells.
@@ -237,6 +271,7 @@ mod tests {
     use super::*;
     use crate::block::PAGE_BYTES;
     use proptest::prelude::*;
+    use std::collections::BTreeMap;
 
     fn map_ref() -> impl Strategy<Value = MapRef> {
         (0..NUMBER_END, 0..2u32, 1..NUMBER_END).prop_map(|(number, area, seq)| MapRef { number, area, seq })
@@ -245,8 +280,9 @@ mod tests {
     fn superblock() -> impl Strategy<Value = Superblock> {
         let ids = (any::<[u8; 16]>(), any::<[u8; 16]>(), any::<[u8; 16]>());
         let numbers = (0..NUMBER_END, 1..NUMBER_END, 1..NUMBER_END);
-        (ids, geometries(), numbers, map_ref(), map_ref(), any::<bool>(), any::<bool>()).prop_map(
-            |((format, volume, origin), geometry, (sequence, epoch, cut), checkpoint, previous, clean, detached)| Superblock {
+        let marks = proptest::collection::btree_map(any::<u64>(), any::<u32>(), 0..MARKS_MAX);
+        (ids, geometries(), numbers, map_ref(), map_ref(), any::<bool>(), any::<bool>(), marks).prop_map(
+            |((format, volume, origin), geometry, (sequence, epoch, cut), checkpoint, previous, clean, detached, marks)| Superblock {
                 format: FormatId(format),
                 geometry,
                 volume,
@@ -258,8 +294,14 @@ mod tests {
                 previous,
                 clean,
                 detached,
+                marks: some_marks(&geometry, marks),
             },
         )
+    }
+
+    fn some_marks(geometry: &Geometry, drawn: BTreeMap<u64, u32>) -> Vec<Mark> {
+        let marks: BTreeMap<u64, u32> = drawn.into_iter().map(|(block, crc)| (block % geometry.blocks(), crc)).collect();
+        marks.into_iter().map(|(block, crc)| Mark { block: Block(block), crc }).collect()
     }
 
     proptest! {
@@ -328,7 +370,8 @@ mod tests {
                 (164, &[0xff; 4], "geometry"),
                 (168, &[0xff; 4], "geometry"),
                 (172, &[4], "flags"),
-                (176, &[1], "bytes without a meaning"),
+                (176, &[65], "count of marks"),
+                (180, &[1], "bytes without a meaning"),
             ],
         );
     }

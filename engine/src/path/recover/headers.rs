@@ -58,6 +58,7 @@ impl<P: Payload> Engine<P> {
         self.recovery().stage = Stage::Headers;
         let check = self.config.check;
         self.read_header_chunks(|engine, set| check || engine.sets.get(set).dirty_count > 0);
+        self.read_fence_headers();
     }
 
     /// Sets whose last live slot died in the replay need no header: they may be reused at once.
@@ -119,7 +120,7 @@ impl<P: Payload> Engine<P> {
         self.recovery().headers.bytes = bytes;
     }
 
-    fn decode_header(&self, set: u32, copy: bool, bytes: Option<&[u8]>, entries: &mut Vec<Entry>) -> Result<(), String> {
+    pub(super) fn decode_header(&self, set: u32, copy: bool, bytes: Option<&[u8]>, entries: &mut Vec<Entry>) -> Result<(), String> {
         let bytes = bytes.ok_or("cannot be read")?;
         let (geometry, format) = (&self.config.geometry, self.config.format);
         let (life, _, sealed) = decode_into(bytes, geometry, format, set, copy, entries).map_err(|why| why.to_string())?;
@@ -166,7 +167,7 @@ impl<P: Payload> Engine<P> {
     }
 
     /// Describes the slots of a set. What lives of them is mapped with all others: before service, or after the last late header.
-    fn load_header(&mut self, set: u32, entries: &[Entry]) {
+    pub(super) fn load_header(&mut self, set: u32, entries: &[Entry]) {
         self.recovery().headers.needed[set as usize] = false;
         let geometry = &self.config.geometry;
         let last = Block(geometry.blocks() - 1);

@@ -2,13 +2,14 @@
 //!
 //! ```text
 //! Superblocks → Metadata (state map and the whole ring) → Tail (data of groups that may not be durable) → Headers (of sets with dirty slots)
-//!   → replay, mapping → Rewriting (the accepted tail, same bytes) → flush → Superblock, flush, twice (new epoch and cut) → serving
+//!   → replay, mapping → Fence (is the origin as it was?) → Rewriting (the accepted tail, same bytes) → flush → Superblock, flush, twice (new epoch and cut) → serving
 //!   → clean headers behind
 //! ```
 //! What cannot be repaired from a copy is refused: the phase becomes Refused, `damage` says why, and nothing was written.
 //! A crash in recovery repeats it: the same bytes lead to the same cut.
 
 mod chain;
+mod fence;
 mod headers;
 mod mapping;
 mod placed;
@@ -55,6 +56,8 @@ pub(super) enum Step {
     Tail { run: usize },
     Headers { chunk: u32 },
     HeaderCopy { set: u32 },
+    FenceHeader { set: u32 },
+    Fence { block: u64, crc: u32 },
     Rewrite,
     Opened { first: Slot, slots: u32 },
     OpenedWrite,
@@ -68,6 +71,7 @@ enum Stage {
     Metadata,
     Tail,
     Headers,
+    Fence,
     Rewriting,
     RewriteFlush,
     NewSuperblock { second: bool },
@@ -103,6 +107,7 @@ pub(super) struct Recovery<P> {
     ranges: Vec<Range>,
     tail: tail::Tail<P>,
     headers: headers::Headers,
+    fence: fence::Fence,
     touched: mapping::Touched,
     noted: mapping::Noted,
 }
@@ -150,6 +155,7 @@ impl<P: Payload> Engine<P> {
             ranges: Vec::new(),
             tail: tail::Tail::default(),
             headers: headers::Headers::default(),
+            fence: fence::Fence::default(),
             touched: mapping::Touched::default(),
             noted: mapping::Noted::default(),
         }));
@@ -192,7 +198,7 @@ impl<P: Payload> Engine<P> {
             return;
         }
         self.recovery().left -= 1;
-        if !matches!(step, Step::Rewrite | Step::Flush | Step::NewSuperblock) {
+        if !matches!(step, Step::Rewrite | Step::Flush | Step::NewSuperblock | Step::Fence { .. }) {
             self.recovery().reading -= 1;
             self.start_reads();
         }
@@ -204,6 +210,8 @@ impl<P: Payload> Engine<P> {
             Step::Tail { run } => self.tail_read(run, result),
             Step::Headers { chunk } => self.headers_read(chunk, result),
             Step::HeaderCopy { set } => self.header_copy_read(set, result),
+            Step::FenceHeader { set } => self.fence_header_read(set, result),
+            Step::Fence { block, crc } => self.fence_read(block, crc, result),
             Step::Rewrite | Step::OpenedWrite | Step::Flush | Step::NewSuperblock => self.recovery().failed |= result.is_err(),
         }
         if self.phase == Phase::Serving {
@@ -219,7 +227,8 @@ impl<P: Payload> Engine<P> {
                 Stage::Superblocks => self.choose_superblock(),
                 Stage::Metadata => self.read_tail(),
                 Stage::Tail => self.read_headers(),
-                Stage::Headers => self.replay_and_rewrite(),
+                Stage::Headers => self.replay_log(),
+                Stage::Fence => self.begin_rewriting(),
                 Stage::Rewriting | Stage::RewriteFlush | Stage::NewSuperblock { .. } | Stage::SuperblockFlush { .. } => self.promise_cut(),
                 Stage::LateHeaders => unreachable!("late headers are read while serving"),
             }
@@ -425,7 +434,9 @@ impl<P: Payload> Engine<P> {
             Stage::NewSuperblock { second } => self.recovery_flush(Stage::SuperblockFlush { second }),
             Stage::SuperblockFlush { second: false } => self.write_cut(true),
             Stage::SuperblockFlush { second: true } => self.begin_service(),
-            Stage::Superblocks | Stage::Metadata | Stage::Tail | Stage::Headers | Stage::LateHeaders => unreachable!("an earlier stage"),
+            Stage::Superblocks | Stage::Metadata | Stage::Tail | Stage::Headers | Stage::Fence | Stage::LateHeaders => {
+                unreachable!("an earlier stage")
+            }
         }
     }
 
@@ -447,7 +458,9 @@ impl<P: Payload> Engine<P> {
                 recovery.copies[copy as usize] = 0;
                 self.write_cut_to(copy, second);
             }
-            Stage::Superblocks | Stage::Metadata | Stage::Tail | Stage::Headers | Stage::LateHeaders => unreachable!("an earlier stage"),
+            Stage::Superblocks | Stage::Metadata | Stage::Tail | Stage::Headers | Stage::Fence | Stage::LateHeaders => {
+                unreachable!("an earlier stage")
+            }
         }
     }
 
@@ -491,6 +504,7 @@ impl<P: Payload> Engine<P> {
             // Kept for its number, which the next checkpoint must pass; no page of the good area carries it.
             previous: if fell_back { MapRef { number: old.checkpoint.number, ..recovery.map } } else { old.previous },
             clean: false,
+            marks: Vec::new(),
             ..old
         }
     }

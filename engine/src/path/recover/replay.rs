@@ -11,8 +11,8 @@ use crate::probe::Phase;
 use super::{Engine, Stage};
 
 impl<P: Payload> Engine<P> {
-    /// With the headers of dirty sets loaded: replays the log and starts writing its tail again.
-    pub(super) fn replay_and_rewrite(&mut self) {
+    /// With the headers of dirty sets loaded: replays the log.
+    pub(super) fn replay_log(&mut self) {
         for range in std::mem::take(&mut self.recovery().ranges) {
             match range {
                 Range::Zeroed { block, blocks, kind } => self.ranges.zero(block, blocks, kind, 0),
@@ -45,12 +45,20 @@ impl<P: Payload> Engine<P> {
             self.phase = Phase::Stopped;
             return;
         }
+        self.begin_fence();
+    }
+
+    /// With the origin found as it was: what the last group may have lacked is written again.
+    pub(super) fn begin_rewriting(&mut self) {
+        if !self.end_fence() {
+            return;
+        }
         self.recovery().stage = Stage::Rewriting;
         self.rewrite_tail();
         self.rewrite_opened();
     }
 
-    fn is_header_needed(&self, set: u32) -> bool {
+    pub(super) fn is_header_needed(&self, set: u32) -> bool {
         self.recovery.as_ref().is_some_and(|recovery| recovery.headers.is_needed(set))
     }
 

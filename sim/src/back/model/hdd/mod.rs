@@ -306,9 +306,9 @@ impl Hdd {
         let stuck = self.accepting.is_none() && !self.writes.is_empty();
         let drain = !self.buffer.is_empty() && stuck && self.reads_in_row >= READS_IN_ROW;
         // A read that continues one that waits comes behind it: taken out of its order, a stream would lose a rotation.
-        let continues =
-            |index: usize| self.reads.iter().any(|read| read.command.start + read.command.atoms == self.reads[index].command.start);
-        let ready = (0..self.reads.len()).filter(|&index| self.reads[index].ready <= now && !continues(index));
+        let is_ready = |read: &&Read| read.ready <= now;
+        let ends = |atom: u64| self.reads.iter().filter(is_ready).any(|read| read.command.start + read.command.atoms == atom);
+        let ready = (0..self.reads.len()).filter(|&index| is_ready(&&self.reads[index]) && !ends(self.reads[index].command.start));
         let nearest = ready.min_by_key(|&index| (self.reach(now, &self.reads[index].command), index));
         match nearest {
             Some(index) if !drain => {

@@ -1,0 +1,178 @@
+//! Fence, at the start: was the origin changed behind the cache's back? Before anything is written or served, some of its blocks are read
+//! again: those that the last orderly stop has marked, and random ones that the cache holds clean. One that differs refuses the start.
+//!
+//! A crash raises no alarm: marks are there only after an orderly stop, and what is clean durably is what the origin holds.
+//! A change is found if it touches a block that is looked at: of *c* clean cached blocks of which *k* were changed, *n* samples miss all
+//! of them with a probability of about (1 − k/c)ⁿ. Blocks that are neither cached nor marked may change unnoticed, and do no harm here.
+//!
+//! An origin that takes long to answer is asked less: nothing new after two seconds. One that is away is not asked at all.
+
+use crate::block::{Block, Slot};
+use crate::cache::format::SetState;
+use crate::op::{Action, Answer, Class, DeviceError, DeviceId, Zone};
+use crate::payload::Payload;
+use crate::time::{Duration, Instant};
+
+use super::{Engine, Owner, Stage, Step, bytes_of, joined};
+
+/// No further block is asked for after this long.
+const TIME: Duration = Duration::from_secs(2);
+/// Reads in flight at once, when the first one has come quickly.
+const DEPTH: usize = 16;
+const QUICK: Duration = Duration::from_millis(250);
+/// Clean sets whose headers are read before service for the sake of their blocks.
+const SETS: u32 = 64;
+
+#[derive(Default)]
+pub(super) struct Fence {
+    /// What the origin must hold, in descending order of the address: block, checksum.
+    expected: Vec<(Block, u32)>,
+    started: Instant,
+    reading: usize,
+    is_quick: bool,
+    checked: u64,
+    differing: Vec<Block>,
+}
+
+/// Random numbers that are the same for the same start (splitmix64).
+struct Draw(u64);
+
+impl Draw {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % end
+    }
+}
+
+impl<P: Payload> Engine<P> {
+    /// Another draw for each start: what one start does not look at, a later one may.
+    fn fence_draw(&self) -> Draw {
+        let superblock = self.recovery.as_ref().and_then(|recovery| recovery.superblock.as_ref()).expect("a superblock was chosen");
+        let id = u64::from_le_bytes(superblock.format.0[..8].try_into().expect("eight bytes"));
+        Draw(id ^ superblock.epoch.wrapping_mul(0x2545_f491_4f6c_dd1d))
+    }
+
+    /// Reads the headers of some clean sets, so that there is something to compare.
+    pub(super) fn read_fence_headers(&mut self) {
+        if self.config.fence_samples == 0 || self.config.check {
+            return;
+        }
+        let mut draw = self.fence_draw();
+        let is_clean = |engine: &Self, set: u32| engine.is_header_needed(set) && engine.sets.get(set).dirty_count == 0;
+        let all = self.config.geometry.sets;
+        let mut chosen: Vec<u32> =
+            if all <= SETS { (0..all).collect() } else { (0..4 * SETS).map(|_| draw.below(u64::from(all)) as u32).collect() };
+        chosen.sort_unstable();
+        chosen.dedup();
+        chosen.retain(|&set| is_clean(self, set));
+        for &set in chosen.iter().take(SETS as usize) {
+            self.recovery_read(Zone::Header, self.config.geometry.header(set), Step::FenceHeader { set });
+        }
+    }
+
+    /// A header that cannot be used now is read again behind service.
+    pub(super) fn fence_header_read(&mut self, set: u32, result: Result<Answer<P>, DeviceError>) {
+        let bytes = result.ok().map(|answer| bytes_of(&joined(answer)));
+        let mut entries = Vec::new();
+        if self.is_header_needed(set) && self.decode_header(set, false, bytes.as_deref(), &mut entries).is_ok() {
+            self.load_header(set, &entries);
+        }
+    }
+
+    /// With everything mapped that is needed for service: starts to compare.
+    pub(super) fn begin_fence(&mut self) {
+        self.recovery().stage = Stage::Fence;
+        if self.config.fence_samples == 0 {
+            return;
+        }
+        let mut expected = self.marks();
+        expected.extend(self.clean_samples());
+        // From the end, so that they are popped in order; a block that is in both lists is compared twice.
+        expected.sort_unstable_by_key(|&(block, _)| std::cmp::Reverse(block));
+        let started = self.now;
+        self.recovery().fence = Fence { expected, started, ..Fence::default() };
+        self.read_fence();
+    }
+
+    fn marks(&self) -> Vec<(Block, u32)> {
+        let superblock = self.recovery.as_ref().and_then(|recovery| recovery.superblock.as_ref()).expect("a superblock was chosen");
+        superblock.marks.iter().map(|mark| (mark.block, mark.crc)).collect()
+    }
+
+    /// Random clean slots of whole blocks.
+    fn clean_samples(&self) -> Vec<(Block, u32)> {
+        let mut clean: Vec<Slot> = Vec::new();
+        for (set, info) in self.sets.iter().filter(|(_, set)| set.loaded && set.state != SetState::Free) {
+            clean.extend(info.live.without(&info.dirty).iter().map(|slot| Slot { set, slot }));
+        }
+        let mut draw = self.fence_draw();
+        let samples = (self.config.fence_samples as usize).min(clean.len());
+        for place in 0..samples {
+            let other = place + draw.below((clean.len() - place) as u64) as usize;
+            clean.swap(place, other);
+        }
+        let whole = |slot: &Slot| {
+            let entry = self.sets.entry(*slot, |block| self.full(block));
+            let is_whole = u64::from(entry.valid.count()) == self.block_atoms();
+            (is_whole && self.index.get(entry.block) == Some(*slot)).then_some((entry.block, entry.crc))
+        };
+        clean[..samples].iter().filter_map(whole).collect()
+    }
+
+    fn read_fence(&mut self) {
+        let now = self.now;
+        loop {
+            let fence = &mut self.recovery().fence;
+            let most = if fence.is_quick { DEPTH } else { 1 };
+            if fence.reading >= most || now.since(fence.started) >= TIME {
+                return;
+            }
+            let Some((block, crc)) = fence.expected.pop() else { return };
+            fence.reading += 1;
+            self.recovery().left += 1;
+            let span = self.config.geometry.block_span(block);
+            let owner = Owner::Recovery(Step::Fence { block: block.0, crc });
+            self.start(DeviceId::Origin, Class::Client, Action::Read(Zone::Origin, span), owner);
+        }
+    }
+
+    pub(super) fn fence_read(&mut self, block: u64, crc: u32, result: Result<Answer<P>, DeviceError>) {
+        let now = self.now;
+        let found = result.map(|answer| joined::<P>(answer).checksum());
+        let fence = &mut self.recovery().fence;
+        fence.reading -= 1;
+        fence.is_quick |= now.since(fence.started) <= QUICK;
+        match found {
+            Ok(found) => {
+                fence.checked += 1;
+                if found != crc {
+                    fence.differing.push(Block(block));
+                }
+            }
+            // Nobody is there to ask.
+            Err(DeviceError::Gone) => fence.expected.clear(),
+            Err(_) => {}
+        }
+        self.read_fence();
+    }
+
+    /// Everything has been compared. False: the origin was changed.
+    pub(super) fn end_fence(&mut self) -> bool {
+        let Fence { checked, differing, .. } = std::mem::take(&mut self.recovery().fence);
+        self.counters.fence_checked_blocks = checked;
+        let Some(first) = differing.iter().min() else { return true };
+        let (count, byte) = (differing.len(), self.config.geometry.block_span(*first).offset());
+        let dirty = self.sets.dirty_slots;
+        self.report_damage(
+            true,
+            format!(
+                "the origin was changed behind the cache: {count} of {checked} blocks looked at differ, the first at byte {byte}. Nothing was written. \
+                 The cache holds {dirty} blocks that are newer; giving it up loses them"
+            ),
+        );
+        false
+    }
+}

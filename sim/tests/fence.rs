@@ -1,0 +1,157 @@
+//! The fence: an origin that was changed while the cache was away is found before anything is written or served, and nothing else is.
+
+use tidegate_engine::op::{DeviceId, Zone};
+use tidegate_engine::probe::Phase;
+use tidegate_engine::time::Duration;
+use tidegate_sim::back::fault::Fault;
+use tidegate_sim::back::volatile::Survive;
+use tidegate_sim::plan::Plan;
+use tidegate_sim::scenario::Scenario;
+use tidegate_sim::stamp::Stamps;
+use tidegate_sim::world::Crash;
+
+fn scenario_with(change: impl FnOnce(&mut Plan)) -> Scenario {
+    Scenario::with(|plan| {
+        plan.config.fence_samples = 1_024;
+        change(plan);
+    })
+}
+
+/// A volume of 64 blocks, of which 8 to 23 are in the cache, clean, their sets sealed.
+fn with_clean_blocks() -> Scenario {
+    with_clean_blocks_and(|_| {})
+}
+
+fn with_clean_blocks_and(change: impl FnOnce(&mut Plan)) -> Scenario {
+    let mut scenario = scenario_with(change);
+    for block in 8..24 {
+        scenario.read(scenario.block(block)).expect("it is on the origin");
+    }
+    scenario.run_until_quiet();
+    scenario.flush();
+    assert_eq!(scenario.snapshot().counters.filled_blocks, 16);
+    scenario
+}
+
+/// Somebody else writes to the origin.
+fn change(scenario: &mut Scenario, block: u64) {
+    let span = scenario.block(block);
+    scenario.simulation.scene.origin.scribble(Zone::Origin, span.start + 3, Stamps::from_stamps(&[0]));
+}
+
+/// Nothing was written on either device by the start that was refused.
+fn refused(scenario: &mut Scenario) -> String {
+    scenario.forget_noted();
+    let damage = scenario.recover_expect_refusal();
+    assert!(scenario.noted().iter().all(|op| !op.writes), "a start that is refused writes nothing");
+    damage.into_iter().find(|damage| damage.fatal).expect("a reason").what
+}
+
+#[test]
+fn a_change_behind_the_cache_is_found_before_anything_is_served() {
+    for stop in [true, false] {
+        let mut scenario = with_clean_blocks();
+        if stop {
+            scenario.stop()
+        } else {
+            scenario.crash(Crash::Kill(Survive::All))
+        }
+        change(&mut scenario, 12);
+        let why = refused(&mut scenario);
+        let byte = scenario.block(12).offset();
+        assert!(why.contains("the origin was changed") && why.contains(&format!("the first at byte {byte}.")), "{why}");
+    }
+}
+
+#[test]
+fn a_mounted_and_checked_origin_is_found_by_its_superblocks() {
+    // Block 0 is not in the cache: only the marks of the orderly stop tell.
+    let mut scenario = scenario_with(|_| {});
+    scenario.write(40);
+    scenario.flush();
+    scenario.stop();
+    change(&mut scenario, 0);
+    assert!(refused(&mut scenario).contains("the first at byte 0."));
+}
+
+#[test]
+fn what_is_neither_cached_nor_marked_is_served_as_it_is() {
+    let mut scenario = with_clean_blocks();
+    scenario.crash(Crash::Kill(Survive::All));
+    change(&mut scenario, 50);
+    scenario.recover();
+    assert_eq!(*scenario.simulation.engine.phase(), Phase::Serving);
+    assert!(scenario.snapshot().counters.fence_checked_blocks >= 8, "the blocks of sealed sets were compared");
+}
+
+#[test]
+fn a_crash_after_writing_a_sampled_place_raises_no_alarm() {
+    let mut scenario = with_clean_blocks();
+    scenario.stop();
+    scenario.recover();
+    // Marked places and sampled blocks are written, destaged, written again.
+    let mut last = Vec::new();
+    for block in [0, 1, 8, 15, 63] {
+        last.push((block, scenario.write(block)));
+    }
+    scenario.flush();
+    scenario.drain();
+    for survive in [Survive::None, Survive::All] {
+        scenario.crash(Crash::Power { cache: Survive::None, origin: survive });
+        scenario.recover();
+        for (block, data) in &last {
+            scenario.expect(*block, data);
+        }
+    }
+    scenario.stop();
+    scenario.recover();
+}
+
+#[test]
+fn a_stop_with_dirty_blocks_and_a_power_cut_of_the_origin_raise_no_alarm() {
+    let mut scenario = scenario_with(|_| {});
+    for block in 0..20 {
+        scenario.write(block);
+    }
+    scenario.flush();
+    scenario.drain();
+    let newer = scenario.write(0);
+    scenario.stop();
+    scenario.crash(Crash::Power { cache: Survive::None, origin: Survive::None });
+    scenario.recover();
+    scenario.expect(0, &newer);
+}
+
+#[test]
+fn an_origin_that_is_slow_or_fails_is_asked_no_longer_than_it_takes() {
+    let mut slow = with_clean_blocks_and(|plan| plan.speeds[1].read = Duration::from_secs(10));
+    slow.crash(Crash::Kill(Survive::All));
+    let before = slow.simulation.now();
+    slow.recover();
+    assert_eq!(slow.snapshot().counters.fence_checked_blocks, 1);
+    assert!(slow.simulation.now().since(before) < Duration::from_secs(15));
+    let mut failing = with_clean_blocks();
+    failing.crash(Crash::Kill(Survive::All));
+    failing.fail_next(Zone::Origin, Fault::Error);
+    failing.recover();
+    assert!(failing.snapshot().counters.fence_checked_blocks > 0);
+}
+
+#[test]
+fn an_origin_that_is_away_is_not_asked() {
+    let mut scenario = with_clean_blocks();
+    scenario.stop();
+    scenario.origin_goes();
+    scenario.recover();
+    assert_eq!(scenario.snapshot().counters.fence_checked_blocks, 0);
+    scenario.read(scenario.block(9)).expect("it is in the cache");
+}
+
+#[test]
+fn a_stop_does_not_wait_for_an_origin_that_does_not_answer() {
+    let mut scenario = with_clean_blocks();
+    scenario.hold_flush(DeviceId::Origin);
+    let before = scenario.simulation.now();
+    scenario.stop();
+    assert!(scenario.simulation.now().since(before) <= Duration::from_millis(2_500));
+}
