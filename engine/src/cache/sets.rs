@@ -53,6 +53,12 @@ struct Packed {
     partial: u16,
 }
 
+impl Packed {
+    fn block(self) -> u64 {
+        u64::from(self.block_low) | u64::from(self.block_high) << 32
+    }
+}
+
 pub struct Set {
     pub life: u64,
     pub state: SetState,
@@ -76,6 +82,8 @@ pub struct Set {
     pub header_failures: u8,
     /// False while recovery has not read its header yet: its live slots are not in the index.
     pub loaded: bool,
+    /// Its live runs were noted in recovery, and no slot has changed since.
+    pub noted: bool,
     newer: u32,
     older: u32,
 }
@@ -130,6 +138,7 @@ impl Sets {
             header: HeaderState::None,
             header_failures: 0,
             loaded: true,
+            noted: false,
             newer: NIL,
             older: NIL,
         };
@@ -310,7 +319,9 @@ impl Sets {
     fn describe_placed(&mut self, slot: Slot, entry: Entry, full: Atoms) {
         self.partial.remove(&self.number(slot));
         let packed = self.pack(slot, entry, full);
-        self.get_mut(slot.set).slots[slot.slot as usize] = packed;
+        let set = self.get_mut(slot.set);
+        set.noted = false;
+        set.slots[slot.slot as usize] = packed;
         let (origin, _) = place_of(entry.block.0, self.geometry.set_slots);
         self.placed.get_mut(slot.set).expect("a placed set").used.set(slot.slot);
         self.placed.map(slot.set, origin);
@@ -346,38 +357,37 @@ impl Sets {
         }
     }
 
-    /// The live slots of a set as runs of consecutive blocks in consecutive slots, none across the border of an origin set.
-    pub fn live_runs(&self, number: u32, mut each: impl FnMut(Mapping)) {
-        let set = self.get(number);
-        let border = u64::from(self.geometry.set_slots) - 1;
-        let mut run: Option<(u64, Slot, u32, u32)> = None;
+    /// The live slots of a set as runs of consecutive blocks in consecutive slots, at most `most` in each, none across the border of an
+    /// origin set. They count as noted until a slot changes.
+    pub fn note_live_runs(&mut self, number: u32, most: u32, mut each: impl FnMut(Mapping)) {
+        let set = &mut self.sets[number as usize];
+        set.noted = true;
+        let border = self.geometry.set_slots - 1;
+        // The run so far: first block, first slot, blocks, dirty ones.
+        let (mut first, mut start, mut blocks, mut all_dirty) = (0, 0, 0, 0);
         for slot in set.live.iter() {
             let packed = &set.slots[slot as usize];
-            let block = u64::from(packed.block_low) | u64::from(packed.block_high) << 32;
+            let block = packed.block();
             let dirty = u32::from(set.dirty.get(slot));
-            match &mut run {
-                Some((first, start, blocks, all_dirty))
-                    if start.slot + *blocks == slot && *first + u64::from(*blocks) == block && block & border != 0 =>
-                {
-                    *blocks += 1;
-                    *all_dirty += dirty;
-                }
-                _ => {
-                    if let Some((first, start, blocks, dirty)) = run.replace((block, Slot { set: number, slot }, 1, dirty)) {
-                        each(Mapping::new(Block(first), blocks, start, dirty));
-                    }
-                }
+            let goes_on = block == first + u64::from(blocks) && slot == start + blocks;
+            if goes_on && blocks < most && packed.block_low & border != 0 && blocks > 0 {
+                (blocks, all_dirty) = (blocks + 1, all_dirty + dirty);
+                continue;
             }
+            if blocks > 0 {
+                each(Mapping::new(Block(first), blocks, Slot { set: number, slot: start }, all_dirty));
+            }
+            (first, start, blocks, all_dirty) = (block, slot, 1, dirty);
         }
-        if let Some((first, start, blocks, dirty)) = run {
-            each(Mapping::new(Block(first), blocks, start, dirty));
+        if blocks > 0 {
+            each(Mapping::new(Block(first), blocks, Slot { set: number, slot: start }, all_dirty));
         }
     }
 
     /// What a described slot holds. `full` is the mask of a whole block (the last block of a volume may be short).
     pub fn entry(&self, slot: Slot, full: impl Fn(Block) -> Atoms) -> Entry {
         let packed = self.get(slot.set).slots[slot.slot as usize];
-        let block = Block(u64::from(packed.block_low) | u64::from(packed.block_high) << 32);
+        let block = Block(packed.block());
         let valid = if packed.partial != 0 { self.partial[&self.number(slot)] } else { full(block) };
         Entry { block, valid, crc: packed.crc }
     }
@@ -403,6 +413,7 @@ impl Sets {
     pub fn make_live(&mut self, slot: Slot, dirty: bool) {
         let set = &mut self.sets[slot.set as usize];
         assert!(!set.live.get(slot.slot), "a slot becomes live once in a life");
+        set.noted = false;
         set.live.set(slot.slot);
         set.live_count += 1;
         self.live_slots += 1;
@@ -419,6 +430,7 @@ impl Sets {
         let set = &mut self.sets[slot.set as usize];
         let was_clean = !set.dirty.get(slot.slot);
         if was_clean {
+            set.noted = false;
             set.dirty.set(slot.slot);
             set.dirty_count += 1;
             self.dirty_slots += 1;
@@ -433,6 +445,7 @@ impl Sets {
         let dirty = self.is_dirty(slot) && self.clean(slot);
         let set = &mut self.sets[slot.set as usize];
         assert!(set.live.get(slot.slot), "only a live slot is killed");
+        set.noted = false;
         set.live.clear(slot.slot);
         set.live_count -= 1;
         set.kill_group = set.kill_group.max(group);
@@ -457,6 +470,7 @@ impl Sets {
         let set = &mut self.sets[slot.set as usize];
         let was_dirty = set.dirty.get(slot.slot);
         if was_dirty {
+            set.noted = false;
             set.dirty.clear(slot.slot);
             set.dirty_count -= 1;
             self.dirty_slots -= 1;
@@ -565,14 +579,14 @@ impl Sets {
     // --- recovery ---
 
     /// Puts a set into the state that the state map describes.
-    pub fn restore(&mut self, number: u32, map: &MapSet) {
+    pub fn restore(&mut self, number: u32, map: MapSet) {
         let (live, dirty) = (map.live.count(), map.dirty.count());
         let set = self.get_mut(number);
         set.life = map.life;
         set.state = map.state;
         set.sealed = map.sealed;
-        set.live = map.live.clone();
-        set.dirty = map.dirty.clone();
+        set.live = map.live;
+        set.dirty = map.dirty;
         set.live_count = live;
         set.dirty_count = dirty;
         set.loaded = live == 0;
@@ -591,6 +605,7 @@ impl Sets {
     /// Clears all live bits of a set without touching the index (its slots are known to be dead).
     pub fn kill_unknown(&mut self, number: u32) {
         let set = &mut self.sets[number as usize];
+        set.noted = false;
         if set.state == SetState::Placed {
             self.placed.died(u64::from(set.live_count));
         }

@@ -40,10 +40,10 @@ impl<P: Payload> Engine<P> {
         self.counters.recovered_cut_groups = (all - accepted) as u64;
         self.cut_chain(accepted);
         let sets = std::mem::take(&mut self.recovery().sets);
-        for (number, set) in sets.iter().enumerate() {
+        let mut needed: Vec<bool> = sets.iter().map(|set| set.state == SetState::Sealed && !set.live.is_empty()).collect();
+        for (number, set) in sets.into_iter().enumerate() {
             self.sets.restore(number as u32, set);
         }
-        let mut needed: Vec<bool> = sets.iter().map(|set| set.state == SetState::Sealed && !set.live.is_empty()).collect();
         for record in self.records(0..accepted) {
             // Told again by the journal, or dead by the time of a new life.
             match record {
@@ -173,6 +173,7 @@ impl<P: Payload> Engine<P> {
         let last = Block(geometry.blocks() - 1);
         let (whole, short) = (Atoms::first(geometry.block_atoms), self.full(last));
         self.sets.describe_all(set, entries, |block| if block == last { short } else { whole });
+        self.note_live(set);
         if self.phase == Phase::Serving {
             self.recovery().headers.late.push(set);
         } else {

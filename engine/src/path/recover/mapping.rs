@@ -1,14 +1,13 @@
 //! Mapping: the index is built at once, from the slots that live when everything was replayed. A look-up for each block while headers and
-//! records come in would cost ten times as much: runs are sorted instead, and every origin set gets its array in one piece.
+//! records come in would cost ten times as much: runs are noted instead while the SSD is read, in stretches of the volume (an intake), and
+//! sorted when all are there. What changes in a set afterwards takes back its runs: they are noted once more.
 //!
 //! Replay notes which blocks it has touched, and the slot it gave them. A described slot of such a block is old, unless it is that slot.
 
-use std::collections::hash_map;
-
 use crate::block::{Block, Slot};
 use crate::cache::format::journal::Record;
-use crate::cache::format::{Bits, Entry, RangeKind};
-use crate::cache::index::{Loading, Mapping, NumberMap};
+use crate::cache::format::{Bits, Entry, Geometry, RangeKind};
+use crate::cache::index::{Intake, Loading, Mapping, NumberMap};
 use crate::cache::ranges::Ranges;
 use crate::cache::sets::Sets;
 use crate::payload::Payload;
@@ -16,139 +15,137 @@ use crate::probe::Phase;
 
 use super::Engine;
 
-/// Runs that are sorted together: they fit into a core's own cache.
-const BUCKET: u64 = 16 << 10;
-const BUCKETS_MAX: u64 = 4096;
+/// Runs on their way into the index.
+#[derive(Default)]
+pub(in crate::path) struct Noted {
+    intake: Option<Intake>,
+    /// Sets whose runs are in it.
+    sets: Vec<bool>,
+}
 
 /// Blocks that the journal or a client has changed since the checkpoint: what a header says of them is old.
 #[derive(Default)]
 pub(in crate::path) struct Touched {
-    /// In the order of their first touch, with the slot that a replayed PUT gave them, while it lives.
-    blocks: Vec<(u64, Option<Slot>)>,
-    /// Block → its place there.
-    places: NumberMap<u64, u32>,
+    /// With the slot that a replayed PUT gave them, while it lives. 16 bytes each: a long log names millions.
+    blocks: NumberMap<u64, Place>,
     ranges: Ranges,
     /// What was touched before the latest mapping, in ascending order.
-    mapped: Vec<(u64, Option<Slot>)>,
+    mapped: Vec<(u64, Place)>,
+}
+
+/// A slot, or none, in 8 bytes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Place(u64);
+
+impl Place {
+    const NONE: Place = Place(u64::MAX);
+
+    fn at(slot: Slot) -> Self {
+        Place(u64::from(slot.set) << 16 | u64::from(slot.slot))
+    }
+    fn slot(self) -> Option<Slot> {
+        (self != Place::NONE).then_some(Slot { set: (self.0 >> 16) as u32, slot: self.0 as u32 & 0xffff })
+    }
 }
 
 impl Touched {
     pub fn reserve(&mut self, blocks: usize) {
         self.blocks.reserve(blocks);
-        self.places.reserve(blocks);
     }
 
     /// Makes room for these entries, about to be inserted. All are looked up here, at once: the processor fetches many places together,
     /// where inserting one after the other would wait for each.
     pub fn expect(&mut self, entries: &[Entry]) {
-        let fresh = entries.iter().filter(|entry| !self.places.contains_key(&entry.block.0)).count();
+        let fresh = entries.iter().filter(|entry| !self.blocks.contains_key(&entry.block.0)).count();
         self.reserve(fresh);
     }
 
     /// The block is in this slot from now on, or in none. Returns the slot that an earlier PUT gave it, which is to die.
     pub fn insert(&mut self, block: Block, slot: Option<Slot>) -> Option<Slot> {
-        match self.places.entry(block.0) {
-            hash_map::Entry::Occupied(place) => std::mem::replace(&mut self.blocks[*place.get() as usize].1, slot),
-            hash_map::Entry::Vacant(place) => {
-                place.insert(self.blocks.len() as u32);
-                self.blocks.push((block.0, slot));
-                None
-            }
-        }
+        self.blocks.insert(block.0, slot.map_or(Place::NONE, Place::at))?.slot()
     }
 
-    /// No slot of these blocks counts any more. Returns those that PUTs gave them.
+    /// No slot of these blocks counts any more. Returns those that PUTs gave them, in any order.
+    #[allow(clippy::disallowed_methods, reason = "all of them die, whatever the order")]
     pub fn insert_range(&mut self, block: Block, blocks: u64) -> Vec<Slot> {
         self.ranges.zero(block, blocks, RangeKind::Zero, 0);
         let range = block.0..block.0 + blocks;
+        let take = |place: &mut Place| std::mem::replace(place, Place::NONE).slot();
         // Whatever is shorter: the range, or all that was touched.
         if blocks < self.blocks.len() as u64 {
-            range.filter_map(|block| self.blocks[*self.places.get(&block)? as usize].1.take()).collect()
+            range.filter_map(|block| self.blocks.get_mut(&block).and_then(take)).collect()
         } else {
-            self.blocks.iter_mut().filter(|(block, _)| range.contains(block)).filter_map(|(_, slot)| slot.take()).collect()
+            self.blocks.iter_mut().filter(|(block, _)| range.contains(block)).filter_map(|(_, place)| take(place)).collect()
         }
     }
 
     /// The slot that a PUT gave to the block is dead.
     pub fn forget(&mut self, block: Block, slot: Slot) {
-        if let Some(&place) = self.places.get(&block.0)
-            && self.blocks[place as usize].1 == Some(slot)
+        if let Some(place) = self.blocks.get_mut(&block.0)
+            && *place == Place::at(slot)
         {
-            self.blocks[place as usize].1 = None;
+            *place = Place::NONE;
         }
     }
 
     /// Does this slot still hold the newest contents of its block?
     pub fn is_current(&self, block: Block, slot: Slot) -> bool {
-        match self.places.get(&block.0) {
-            Some(&place) => self.blocks[place as usize].1 == Some(slot),
-            None => !self.ranges.is_zeroed(block),
-        }
+        self.blocks.get(&block.0).map_or_else(|| !self.ranges.is_zeroed(block), |&place| place == Place::at(slot))
     }
 
     /// Everything touched so far, to be walked beside what is mapped now. After it only late headers are mapped: a slot of theirs is old if
     /// its block was touched at all, so it does no harm that a block touched before and after is there twice.
-    fn cursor(&mut self) -> Cursor<'_> {
-        self.places = NumberMap::default();
-        self.mapped.append(&mut self.blocks);
-        // What was mapped before is one ascending run already.
+    #[allow(clippy::disallowed_methods, reason = "sorted right after")]
+    fn cursor(&mut self, mut sorter: Intake) -> Cursor<'_> {
+        for (block, place) in std::mem::take(&mut self.blocks) {
+            let slot = place.slot().unwrap_or(Slot { set: 0, slot: 0 });
+            sorter.push(Mapping::new(Block(block), 1, slot, 0), place == Place::NONE);
+        }
+        sorter.drain(|sorted| {
+            let place = |run: &Mapping, is_none| if is_none { Place::NONE } else { Place::at(run.slot()) };
+            self.mapped.extend(sorted.map(|(run, is_none)| (run.block().0, place(&run, is_none))));
+        });
+        // Two ascending rows.
         self.mapped.sort_by_key(|&(block, _)| block);
-        Cursor { blocks: &self.mapped, at: 0, ranges: &self.ranges, range: (0, 0) }
-    }
-}
-
-/// Sorts runs whose blocks differ in their lowest `bits` bits only: digit by digit, or by comparison where they are few.
-fn sort(runs: &mut Vec<Mapping>, bits: u32, spare: &mut Vec<Mapping>) {
-    const DIGIT: u32 = 9;
-    const FEW: usize = 256;
-    if runs.len() < FEW {
-        return runs.sort_unstable_by_key(Mapping::key);
-    }
-    for low in (0..bits).step_by(DIGIT as usize) {
-        let digit = |run: &Mapping| (run.block().0 >> low) as usize % (1 << DIGIT);
-        let mut places = [0; 1 << DIGIT];
-        runs.iter().for_each(|run| places[digit(run)] += 1);
-        let mut sum = 0;
-        for place in &mut places {
-            sum += std::mem::replace(place, sum);
-        }
-        spare.clone_from(runs);
-        for run in spare.iter() {
-            let place = &mut places[digit(run)];
-            runs[*place] = *run;
-            *place += 1;
-        }
+        Cursor { blocks: &self.mapped, at: 0, ranges: &self.ranges, range: (0, 0), next: 0 }
     }
 }
 
 /// Walks what was touched beside runs in ascending order.
 struct Cursor<'a> {
-    blocks: &'a [(u64, Option<Slot>)],
+    blocks: &'a [(u64, Place)],
     /// The first one that is not below the block asked for last.
     at: usize,
     ranges: &'a Ranges,
     /// The first touched range that does not end before it: first block, and the one behind the last.
     range: (u64, u64),
+    /// Of what was touched, the first block that is not below it.
+    next: u64,
 }
 
 impl Cursor<'_> {
     /// Was any block of this run touched? Asked in the order of their first blocks.
+    #[inline]
     fn hits(&mut self, run: &Mapping) -> bool {
-        let (block, end) = (run.block().0, run.block().0 + u64::from(run.blocks()));
-        while self.blocks.get(self.at).is_some_and(|&(touched, _)| touched < block) {
-            self.at += 1;
-        }
+        self.next < run.end() && self.advance(run.block().0) < run.end()
+    }
+
+    /// The first block that was touched, not below this one.
+    fn advance(&mut self, block: u64) -> u64 {
+        self.at += self.blocks[self.at..].iter().take_while(|&&(touched, _)| touched < block).count();
         if self.range.1 <= block {
-            let next = self.ranges.next(run.block());
+            let next = self.ranges.next(Block(block));
             self.range = next.map_or((u64::MAX, u64::MAX), |(start, range)| (start.0, start.0 + range.blocks));
         }
-        self.blocks.get(self.at).is_some_and(|&(touched, _)| touched < end) || self.range.0 < end
+        let touched = self.blocks.get(self.at).map_or(u64::MAX, |&(touched, _)| touched);
+        self.next = touched.min(self.range.0.max(block));
+        self.next
     }
 
     /// As [`Touched::is_current`], for a block of the run asked for last.
     fn is_current(&self, block: Block, slot: Slot) -> bool {
         match self.blocks[self.at..].iter().find(|&&(touched, _)| touched >= block.0) {
-            Some(&(touched, now)) if touched == block.0 => now == Some(slot),
+            Some(&(touched, now)) if touched == block.0 => now == Place::at(slot),
             Some(_) | None => !self.ranges.is_zeroed(block),
         }
     }
@@ -161,18 +158,41 @@ impl<P: Payload> Engine<P> {
         self.map_slots(&described);
     }
 
+    /// Notes the live runs of a set that has been described, to be mapped later.
+    pub(super) fn note_live(&mut self, set: u32) {
+        self.note_runs(set, false);
+    }
+
+    fn note_runs(&mut self, set: u32, again: bool) {
+        let geometry = &self.config.geometry;
+        let noted = &mut self.recovery.as_mut().expect("recovery is under way").noted;
+        let intake = noted.intake.get_or_insert_with(|| intake_for(geometry));
+        let most = intake.blocks_max();
+        self.sets.note_live_runs(set, most, |run| intake.push(run, again));
+        noted.sets.resize(geometry.sets as usize, false);
+        noted.sets[set as usize] |= !again;
+    }
+
     /// Puts the live slots of these sets into the index; slots of blocks that have been touched since die.
     pub(super) fn map_slots(&mut self, sets: &[u32]) {
-        let buckets = self.sorted_runs(sets);
-        let all = self.config.geometry.blocks().div_ceil(self.index.set_blocks());
-        self.index.reserve(buckets.iter().map(|runs| self.index.origin_sets(runs)).sum(), all as usize);
-        let mut cursor = self.recovery.as_mut().expect("recovery is under way").touched.cursor();
+        // What was noted of a set before it changed counts no more. What is noted again is marked.
+        let early = std::mem::take(&mut self.recovery().noted.sets);
+        let has_changed: Vec<bool> = early.iter().zip(self.sets.iter()).map(|(&early, (_, set))| early && !set.noted).collect();
+        for &set in sets {
+            if !self.sets.get(set).noted {
+                self.note_runs(set, true);
+            }
+        }
+        let Some(intake) = self.recovery().noted.intake.take() else { return };
+        let counts = |(run, again): (Mapping, bool)| (again || !has_changed[run.slot().set as usize]).then_some(run);
+        let sorter = intake_for(&self.config.geometry);
+        let mut cursor = self.recovery.as_mut().expect("recovery is under way").touched.cursor(sorter);
         let mut loading = Loading::default();
         let (mut current, mut dead) = (Vec::new(), Vec::new());
-        for runs in buckets {
-            keep_current(&self.sets, &runs, &mut cursor, &mut current, &mut dead);
+        intake.drain(|runs| {
+            keep_current(&self.sets, runs.filter_map(counts), &mut cursor, &mut current, &mut dead);
             self.index.load(&current, &mut loading);
-        }
+        });
         self.kill_replaced(dead);
         let refused = self.index.finish_load(loading);
         self.refuse(&refused);
@@ -185,22 +205,6 @@ impl<P: Payload> Engine<P> {
         for slot in dead {
             self.sets.kill(slot, group);
         }
-    }
-
-    /// The live runs of these sets in ascending order of their blocks, in pieces.
-    fn sorted_runs(&self, sets: &[u32]) -> Vec<Vec<Mapping>> {
-        let live: u64 = sets.iter().map(|&set| u64::from(self.sets.get(set).live_count)).sum();
-        let bits = (live / BUCKET).clamp(1, BUCKETS_MAX).ilog2();
-        // All blocks are below this power of two.
-        let shift = self.config.geometry.blocks().next_power_of_two().ilog2().saturating_sub(bits);
-        let bucket = |run: &Mapping| (run.block().0 >> shift) as usize;
-        let mut counts = vec![0; 1 << bits];
-        sets.iter().for_each(|&set| self.sets.live_runs(set, |run| counts[bucket(&run)] += 1));
-        let mut buckets: Vec<Vec<Mapping>> = counts.into_iter().map(Vec::with_capacity).collect();
-        sets.iter().for_each(|&set| self.sets.live_runs(set, |run| buckets[bucket(&run)].push(run)));
-        let mut spare = Vec::new();
-        buckets.iter_mut().for_each(|runs| sort(runs, shift, &mut spare));
-        buckets
     }
 
     /// Two live slots for one block: before service, nobody can tell which one counts. A late header is of a clean set, and loses.
@@ -228,13 +232,24 @@ impl<P: Payload> Engine<P> {
     }
 }
 
+fn intake_for(geometry: &Geometry) -> Intake {
+    let slots = u64::from(geometry.sets) * u64::from(geometry.set_slots);
+    Intake::new(geometry.set_slots, geometry.blocks(), slots)
+}
+
 /// Leaves in `current` the runs without the blocks that lie elsewhere by now, in ascending order; adds the slots of those to `dead`.
-fn keep_current(sets: &Sets, runs: &[Mapping], cursor: &mut Cursor<'_>, current: &mut Vec<Mapping>, dead: &mut Vec<Slot>) {
+fn keep_current(
+    sets: &Sets,
+    runs: impl Iterator<Item = Mapping>,
+    cursor: &mut Cursor<'_>,
+    current: &mut Vec<Mapping>,
+    dead: &mut Vec<Slot>,
+) {
     current.clear();
     let mut is_sorted = true;
     for run in runs {
-        if !cursor.hits(run) {
-            current.push(*run);
+        if !cursor.hits(&run) {
+            current.push(run);
             continue;
         }
         // What is left of a long run may lie behind the beginning of the next one.
@@ -242,12 +257,12 @@ fn keep_current(sets: &Sets, runs: &[Mapping], cursor: &mut Cursor<'_>, current:
         for (block, slot) in run.iter() {
             match (cursor.is_current(block, slot), run.blocks()) {
                 (false, _) => dead.push(slot),
-                (true, 1) => current.push(*run),
+                (true, 1) => current.push(run),
                 (true, _) => current.push(Mapping::new(block, 1, slot, u32::from(sets.is_dirty(slot)))),
             }
         }
     }
     if !is_sorted {
-        current.sort_unstable_by_key(Mapping::key);
+        current.sort_unstable_by_key(|run| run.block());
     }
 }

@@ -109,6 +109,7 @@ pub(super) struct Recovery<P> {
     headers: headers::Headers,
     fence: fence::Fence,
     touched: mapping::Touched,
+    noted: mapping::Noted,
 }
 
 /// One intact page of the ring.
@@ -156,6 +157,7 @@ impl<P: Payload> Engine<P> {
             headers: headers::Headers::default(),
             fence: fence::Fence::default(),
             touched: mapping::Touched::default(),
+            noted: mapping::Noted::default(),
         }));
         for copy in 0..2 {
             self.recovery_read(Zone::Superblock, geometry.superblock(copy), Step::Superblock { copy });
