@@ -125,6 +125,8 @@ type Bytes = (Span, Stamps);
 pub struct Load {
     pub mix: Mix,
     chance: Chance,
+    /// In which way something is asked for: a stream of its own.
+    ways: Chance,
     block_atoms: u64,
     volume_atoms: u64,
     next_id: u64,
@@ -149,6 +151,7 @@ impl Load {
     pub fn new(mix: Mix, block_atoms: u32, volume_atoms: u64, requests: u64, chance: Chance) -> Self {
         Load {
             mix,
+            ways: Chance::new(chance.clone().word(), "ways"),
             chance,
             block_atoms: u64::from(block_atoms),
             volume_atoms,
@@ -230,7 +233,8 @@ impl Load {
         Some(match self.chance.weighted(&[mix.read, mix.write, mix.trim, mix.zero, mix.flush, mix.status]) {
             0 => {
                 let span = self.span();
-                self.send(worker, span, Command::Read, None)
+                let command = if self.ways.one_in(24) { Command::Cache } else { Command::Read };
+                self.send(worker, span, command, None)
             }
             1 => self.draw_write(worker),
             2 => {
@@ -239,12 +243,14 @@ impl Load {
             }
             3 => {
                 let (span, no_hole) = (self.span(), self.chance.one_in(2));
-                self.send(worker, span, Command::Zero { no_hole, fua, fast: false }, None)
+                let fast = self.ways.one_in(4);
+                self.send(worker, span, Command::Zero { no_hole, fua, fast }, None)
             }
             4 => self.send(worker, Span::default(), Command::Flush, None),
             _ => {
                 let span = self.span();
-                self.send(worker, span, Command::Status { tiers: false }, None)
+                let tiers = self.ways.one_in(2);
+                self.send(worker, span, Command::Status { tiers }, None)
             }
         })
     }
