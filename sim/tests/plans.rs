@@ -116,6 +116,7 @@ fn what_is_wrong_is_one_line_with_its_place() {
     same("metric = \"p99-us\"", "metric = \"break-even\"", "a break-even is `of` three runs");
     same("low = 0.0", "percent = 10", "one band is enough");
     same("low = 0.0", "low = nan", "not a number");
+    same("low = 0.0", "low = 500.0", "nothing lies between");
     check_refused("metric = \"p99-us\"", "", "[[rows]]\nrun = \"cached/mixed\"", "a row without a metric");
     check_refused("metric = \"p99-us\"", "metric = \"p99-us\"\npercent = 5", "percent = 5", "needs that figure");
     check_refused("span = \"64MiB\" }", "span = \"64GiB\" }", "run = \"cached/mixed\"", "reaches to byte");

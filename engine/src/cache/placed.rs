@@ -120,8 +120,13 @@ fn restate_pages(geometry: &Geometry, sets: u64, live: u64) -> u64 {
 /// Pages of the journal ring that set placement needs: two checkpoints tell everything again, a third is to follow, and as much is
 /// told anew between them.
 pub fn journal_pages_needed(geometry: &Geometry) -> u64 {
+    4 * restate_pages_of_all(geometry) + 48
+}
+
+/// Pages that tell every set again, all of them full.
+pub fn restate_pages_of_all(geometry: &Geometry) -> u64 {
     let sets = u64::from(geometry.sets);
-    4 * restate_pages(geometry, sets, sets * u64::from(geometry.set_slots)) + 48
+    restate_pages(geometry, sets, sets * u64::from(geometry.set_slots))
 }
 
 /// A slot by its place on the volume: origin set, slot in it.

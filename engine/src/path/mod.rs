@@ -597,8 +597,11 @@ impl<P: Payload> Engine<P> {
 
     /// Pages of the ring that must stay free for the next checkpoint: the restates of open sets, and 8.
     fn journal_reserve(&self) -> u32 {
-        let per_set = self.config.geometry.set_slots.div_ceil(128).max(1);
-        2 * per_set + 8 + self.sets.placed.restate_pages(&self.config.geometry) as u32
+        self.open_sets_reserve() + self.sets.placed.restate_pages(&self.config.geometry) as u32
+    }
+    /// The part of it for the open set of each stream.
+    fn open_sets_reserve(&self) -> u32 {
+        2 * self.config.geometry.set_slots.div_ceil(128).max(1) + 8
     }
     /// The open group can take `entries` more entries.
     fn journal_has_room(&self, entries: u64) -> bool {

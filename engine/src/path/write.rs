@@ -9,6 +9,7 @@
 use crate::block::{Atoms, Block, Slot, Span};
 use crate::cache::format::Entry;
 use crate::cache::index::Run;
+use crate::cache::placed::restate_pages_of_all;
 use crate::cache::sets::Stream;
 use crate::config::{Canary, Placement};
 use crate::op::{Action, Class, DeviceId, Zone};
@@ -184,7 +185,20 @@ impl<P: Payload> Engine<P> {
 
     /// The largest write that can ever find room: all sets but the open ones and those that keep things moving.
     fn blocks_max(&self) -> u64 {
-        u64::from(self.config.geometry.sets.saturating_sub(4)) * u64::from(self.config.geometry.set_slots)
+        let slots = u64::from(self.config.geometry.sets.saturating_sub(4)) * u64::from(self.config.geometry.set_slots);
+        slots.min(self.journal_blocks_max())
+    }
+
+    /// The largest write whose records fit beside what must stay in the ring.
+    fn journal_blocks_max(&self) -> u64 {
+        let told = match self.config.placement {
+            Placement::Log => 0,
+            // By the two checkpoints that are kept, and by the next one.
+            Placement::Set => 3 * restate_pages_of_all(&self.config.geometry),
+        };
+        let kept = told + u64::from(self.open_sets_reserve());
+        let entries = u64::from(self.config.geometry.journal_pages).saturating_sub(kept + 8) * 100;
+        entries / self.journal_entries_per_block()
     }
 
     /// The parts of a request that are written as data: all of a write, the partial blocks at the edges of zeroes, nothing of a TRIM.
@@ -299,7 +313,15 @@ impl<P: Payload> Engine<P> {
     pub(super) fn journal_entries(&self, data_blocks: u64) -> u64 {
         match self.config.placement {
             Placement::Log => data_blocks + 2,
-            Placement::Set => 3 * data_blocks + 8,
+            Placement::Set => self.journal_entries_per_block() * data_blocks + 8,
+        }
+    }
+
+    /// An entry has 40 bytes. Under set placement every other block may be overwritten, with a record and a bitmap of its own.
+    fn journal_entries_per_block(&self) -> u64 {
+        match self.config.placement {
+            Placement::Log => 1,
+            Placement::Set => (1 + (16 + u64::from(self.config.geometry.set_slots) / 8).div_ceil(40)).max(3),
         }
     }
 

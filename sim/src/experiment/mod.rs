@@ -14,7 +14,7 @@ pub mod rows;
 pub mod units;
 
 use measure::Measured;
-use plan::Plan;
+use plan::{Plan, Run};
 use rows::Judged;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
@@ -53,7 +53,7 @@ enum Told {
 /// Runs a plan; its runs know nothing of each other, so that `threads` of them go on at once. The error names the run in which the engine
 /// did what it must not do.
 pub fn run(plan: Plan, seed: u64, threads: usize, tell: &mut dyn FnMut(Progress)) -> Result<Experiment, String> {
-    let of = plan.runs.iter().map(|run| run.load.requests() + run.before.iter().map(|load| load.requests()).sum::<u64>()).sum();
+    let of = plan.runs.iter().map(Run::requests).sum();
     let mut progress = Progress { requests: 0, of, runs: 0, of_runs: plan.runs.len() };
     let mut results: Vec<Option<Result<Measured, String>>> = plan.runs.iter().map(|_| None).collect();
     let next = AtomicUsize::new(0);
@@ -87,7 +87,13 @@ fn work(plan: &Plan, seed: u64, next: &AtomicUsize, sender: &Sender<Told>) {
     loop {
         let index = next.fetch_add(1, Ordering::Relaxed);
         let Some(run) = plan.runs.get(index) else { return };
-        let result = rig::run(run, seed, &mut |count| drop(sender.send(Told::Answers(count))));
+        let mut untold = run.requests();
+        let mut told = |count: u64| {
+            untold = untold.saturating_sub(count);
+            drop(sender.send(Told::Answers(count)));
+        };
+        let result = rig::run(run, seed, &mut told);
+        drop(sender.send(Told::Answers(untold)));
         if sender.send(Told::Ended(index, Box::new(result))).is_err() {
             return;
         }

@@ -337,10 +337,10 @@ fn ssd_rules(spec: &SsdSpec) -> Vec<Rule> {
             "give at least 100, for no slowing",
         )),
         MapKind::Page => rules.push(rule(
-            ftl.spare_percent > 0 && ftl.used_percent <= 100,
+            (1..100).contains(&ftl.spare_percent) && ftl.used_percent <= 100,
             "ftl.spare_percent",
             ftl.spare_percent,
-            "cleaning needs spare flash (at least 1), and used_percent is at most 100",
+            "cleaning needs spare flash (1 to 99 percent), and used_percent is at most 100",
         )),
         MapKind::Bast | MapKind::Fast => {
             rules.push(rule(ftl.merge_kib >= 8, "ftl.merge_kib", ftl.merge_kib, "give the block that is merged, in KiB, such as 512"));
@@ -359,7 +359,7 @@ fn ssd_rules(spec: &SsdSpec) -> Vec<Rule> {
         ("flash.channel_mb_s", flash.channel_mb_s),
         ("flash.program_us", flash.program_us),
     ];
-    rules.extend(counts.map(|(key, value)| rule((1..1 << 20).contains(&value), key, value, "give at least 1")));
+    rules.extend(counts.map(|(key, value)| rule((1..1 << 20).contains(&value), key, value, "give from 1 to 1048575")));
     let page_fits = flash.page_kib >= 4 && flash.page_kib.is_multiple_of(4);
     rules.push(rule(page_fits, "flash.page_kib", flash.page_kib, "give a multiple of 4, the page of the map"));
     let least = 4 * flash.planes * flash.page_kib;

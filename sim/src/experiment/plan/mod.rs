@@ -48,6 +48,13 @@ pub struct Run {
     pub rest: Duration,
 }
 
+impl Run {
+    /// Requests of all its loads.
+    pub fn requests(&self) -> u64 {
+        self.before.iter().chain([&self.load]).map(|load| load.requests()).sum()
+    }
+}
+
 #[derive(Clone, Debug)]
 pub struct Configuration {
     pub name: String,

@@ -284,7 +284,12 @@ impl Known<'_> {
         let place = row.percent.as_ref().or(row.plus_minus.as_ref());
         match (place, paper) {
             (None, _) if is_order && low.is_none() => Ok([Some(1.0), None]),
-            (None, _) => Ok([low, high]),
+            (None, _) => match (&row.low, low, high) {
+                (Some(place), Some(low), Some(high)) if low > high => {
+                    Err(self.source.wrong(place, format!("low = {low} is above high = {high}: nothing lies between")))
+                }
+                _ => Ok([low, high]),
+            },
             (Some(place), None) => Err(self.source.wrong(place, "a band around a paper's figure needs that figure: add `paper`")),
             (Some(place), Some(_)) if low.is_some() || high.is_some() || (percent.is_some() && plus_minus.is_some()) => {
                 Err(self.source.wrong(place, "one band is enough: percent, plus_minus, or low and high"))
