@@ -63,7 +63,7 @@ fn an_origin_changed_behind_the_cache_is_refused_after_a_stop_and_after_a_crash(
         }
         // All of what the cache holds: a single block may escape, and the documents say how likely.
         change(folder.path(), (0..2048).map(|block| 16 * MIB + block * 4096));
-        refused(folder.path(), UP, &["the origin was changed behind the cache", "the first at byte ", "Nothing was written"]);
+        refused(folder.path(), UP, &["the origin was changed behind the cache", "the first at byte ", "nothing is lost"]);
         // And again: nothing was repaired, and nothing forgotten.
         refused(folder.path(), UP, &["the origin was changed behind the cache"]);
     }
@@ -75,7 +75,7 @@ fn a_file_system_mounted_while_the_daemon_was_away_is_noticed() {
     daemon.stop();
     // The superblock of ext4; nothing of this part is in the cache.
     change(folder.path(), [1024 + 48]);
-    refused(folder.path(), UP, &["the origin was changed behind the cache", "the first at byte 0."]);
+    refused(folder.path(), UP, &["the origin was changed behind the cache", "the first at byte 0;"]);
     // Given up on purpose, it is a volume like any other.
     tool::tidegate_in(folder.path(), &["create", "--dir", ".", "--force"]).succeeds();
     Daemon::up(folder.path()).stop();

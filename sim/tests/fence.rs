@@ -59,7 +59,7 @@ fn a_change_behind_the_cache_is_found_before_anything_is_served() {
         change(&mut scenario, 12);
         let why = refused(&mut scenario);
         let byte = scenario.block(12).offset();
-        assert!(why.contains("the origin was changed") && why.contains(&format!("the first at byte {byte}.")), "{why}");
+        assert!(why.contains("the origin was changed") && why.contains(&format!("the first at byte {byte};")), "{why}");
     }
 }
 
@@ -71,7 +71,7 @@ fn a_mounted_and_checked_origin_is_found_by_its_superblocks() {
     scenario.flush();
     scenario.stop();
     change(&mut scenario, 0);
-    assert!(refused(&mut scenario).contains("the first at byte 0."));
+    assert!(refused(&mut scenario).contains("the first at byte 0;"));
 }
 
 #[test]

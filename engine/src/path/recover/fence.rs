@@ -165,12 +165,14 @@ impl<P: Payload> Engine<P> {
         self.counters.fence_checked_blocks = checked;
         let Some(first) = differing.iter().min() else { return true };
         let (count, byte) = (differing.len(), self.config.geometry.block_span(*first).offset());
-        let dirty = self.sets.dirty_slots;
+        let what_then = match self.dirty_blocks() {
+            0 => "the cache holds nothing newer: format it anew with `tidegate create --force`, and nothing is lost".to_string(),
+            dirty => format!("the cache holds {dirty} newer blocks, which are lost if it is given up with `tidegate create --force`"),
+        };
         self.report_damage(
             true,
             format!(
-                "the origin was changed behind the cache: {count} of {checked} blocks looked at differ, the first at byte {byte}. Nothing was written. \
-                 The cache holds {dirty} blocks that are newer; giving it up loses them"
+                "the origin was changed behind the cache: {count} of {checked} blocks looked at differ, the first at byte {byte}; {what_then}"
             ),
         );
         false
