@@ -104,7 +104,7 @@ impl<P: Payload> Engine<P> {
         }
     }
 
-    /// What was marked, for the superblock: nothing if the origin was too slow for all of it.
+    /// What was marked, for the superblock: as much as the origin has given in time.
     pub(super) fn marks_taken(&mut self) -> Vec<Mark> {
         let mut taken = std::mem::take(&mut self.marks.taken);
         taken.sort_unstable_by_key(|mark| mark.block);
