@@ -114,6 +114,9 @@ pub struct Running {
     /// Serve one client on standard input, which is a connected socket (inetd, libnbd's connect_command), and stop when it has gone
     #[arg(long)]
     pub stdio: bool,
+    /// Keep all privileges and system calls, for debuggers and tracers; by default the daemon gives up what it does not need
+    #[arg(long)]
+    pub unconfined: bool,
 }
 
 #[derive(Debug, Args)]

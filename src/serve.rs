@@ -45,6 +45,7 @@ pub fn serve(volume: &Config, running: &Running) -> Result<ExitCode, Failure> {
         name: volume.export.name.clone(),
         description: volume.export.description.clone(),
         read_only: volume.export.read_only,
+        confined: !running.unconfined,
         knobs: volume.knobs,
     };
     let mut pid_file = None;

@@ -13,6 +13,7 @@ mod main_job;
 mod plans;
 mod restart;
 mod rot;
+mod security;
 mod serving;
 mod slow_origin;
 mod stop;

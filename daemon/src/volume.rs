@@ -20,6 +20,7 @@ use tidegate_engine::time::{Duration, Instant};
 use tidegate_engine::{Config, Control, Engine, Event, World, turn};
 
 use crate::back::attach::{Attached, attach};
+use crate::back::confine;
 use crate::back::ring::{Happening, Ring, WatchKey};
 use crate::back::run::Run;
 use crate::back::signals::Signals;
@@ -55,6 +56,8 @@ pub struct Options {
     pub description: String,
     /// Clients may not change anything. What is dirty goes home all the same.
     pub read_only: bool,
+    /// Privileges and system calls that a daemon does not need are given up ([`confine`](crate::back::confine)).
+    pub confined: bool,
     pub knobs: Knobs,
 }
 
@@ -161,6 +164,10 @@ const SIGNALS: u32 = 2;
 /// # Errors
 /// One line for the operator and the exit code. Nothing was written to what is not a cache of ours.
 pub fn serve(options: &Options, on_ready: impl FnOnce(&Ready) -> Result<(), Failure>) -> Result<Ended, Failure> {
+    if options.confined {
+        confine::give_up_privileges()
+            .map_err(|error| Failure::new(Failure::SYSTEM, format!("privileges cannot be given up: {error}; see --unconfined")))?;
+    }
     let signals = Signals::take().map_err(|error| Failure::new(Failure::SYSTEM, format!("signals cannot be received: {error}")))?;
     let Attached { cache, origin, superblock, mut notes } = attach(&options.cache, &options.origin)?;
     notes.extend(state::compare(&options.state, &superblock, options.accept_loss)?);
@@ -178,6 +185,10 @@ pub fn serve(options: &Options, on_ready: impl FnOnce(&Ready) -> Result<(), Fail
     let socket = |message| Failure::new(Failure::NOT_CREATED, message);
     let front = Front::new(front).map_err(socket)?;
     let control = ControlPort::bind(&options.control).map_err(socket)?;
+    if options.confined {
+        confine::give_up_system_calls()
+            .map_err(|error| Failure::new(Failure::SYSTEM, format!("system calls cannot be given up: {error}; see --unconfined")))?;
+    }
     let engine = Engine::new(options.knobs.config(&superblock), ring.limits());
     let volume = Volume {
         engine,

@@ -52,7 +52,50 @@ fn the_two_worlds_do_not_know_each_other() {
 }
 
 #[test]
-fn unsafe_code_lives_behind_the_daemons_doors() {
+fn s8_unsafe_code_lives_behind_the_daemons_doors_and_says_why_it_is_sound() {
     check("sim/src", &["unsafe "]);
     check("src", &["unsafe "]);
+    let daemon = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("daemon/src");
+    // Where system calls are made that no safe wrapper has: disks and rings, sockets.
+    let doors = [daemon.join("back"), daemon.join("front/nbd/socket.rs")];
+    for file in sources(&daemon) {
+        let text = std::fs::read_to_string(&file).unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        for (number, line) in lines.iter().enumerate() {
+            if !line.split("//").next().unwrap_or("").contains("unsafe ") {
+                continue;
+            }
+            assert!(doors.iter().any(|door| file.starts_with(door)), "{}:{}: {line}", file.display(), number + 1);
+            let above = lines[number.saturating_sub(6)..number].iter().any(|line| line.contains("SAFETY:"));
+            assert!(above, "{}:{}: why is it sound? {line}", file.display(), number + 1);
+        }
+    }
+}
+
+/// Of the libraries that the program is built from.
+#[test]
+fn s8_every_library_has_a_licence_that_goes_with_ours_and_comes_from_the_registry() {
+    const LICENCES: [&str; 10] =
+        ["MIT", "Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "ISC", "Zlib", "Unicode-3.0", "0BSD", "Unlicense", "CC0-1.0"];
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let lock = std::fs::read_to_string(root.join("Cargo.lock")).unwrap();
+    for source in lock.lines().filter_map(|line| line.strip_prefix("source = ")) {
+        assert!(source.starts_with("\"registry+"), "a library from elsewhere: {source}");
+    }
+    let told = std::process::Command::new(env!("CARGO"))
+        .args(["metadata", "--locked", "--format-version=1"])
+        .current_dir(root)
+        .output()
+        .expect("cargo is there");
+    let told: serde_json::Value = serde_json::from_slice(&told.stdout).expect("JSON");
+    let libraries = told["packages"].as_array().expect("packages");
+    assert!(libraries.len() > 20);
+    for library in libraries {
+        let licence = library["license"].as_str().unwrap_or("");
+        // `A OR B`, `A/B`: one of them is enough. `A AND B`: both.
+        let fits = licence.replace(['(', ')'], "").split(" AND ").all(|part| {
+            part.replace('/', " OR ").split(" OR ").any(|name| LICENCES.contains(&name.trim().trim_end_matches(" WITH LLVM-exception")))
+        });
+        assert!(fits, "{} {}: {licence:?}", library["name"], library["version"]);
+    }
 }

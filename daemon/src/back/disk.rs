@@ -13,12 +13,14 @@ use tidegate_engine::op::{DeviceError, DeviceId, Limits};
 use tidegate_engine::payload::Payload;
 use tidegate_engine::request::Extent;
 
-use super::occupied;
+use super::occupied::{self, Locker};
 use super::run::{Run, RunMut};
 use crate::Failure;
 
-/// How long a device may stay locked by a predecessor: a killed process's last I/O may still be in the kernel.
+/// How long a device may stay locked by a predecessor that is about to end.
 const LOCK_PATIENCE: Duration = Duration::from_secs(3);
+/// And how much longer by one that has ended: its last I/O is still in the kernel.
+const LAST_PATIENCE: Duration = Duration::from_secs(27);
 const LOCK_RETRY: Duration = Duration::from_millis(20);
 
 /// Operations in flight on one device.
@@ -349,10 +351,11 @@ impl Place<'_> {
             match error.raw_os_error() {
                 Some(libc::EINTR) => {}
                 Some(libc::EWOULDBLOCK) if Instant::now() < until => std::thread::sleep(LOCK_RETRY),
-                Some(libc::EWOULDBLOCK) => {
-                    let holder = file.metadata().map(|metadata| occupied::locker(&metadata)).unwrap_or_default();
-                    return Err(self.busy(&format!("in use{holder}")));
-                }
+                Some(libc::EWOULDBLOCK) => match file.metadata().ok().and_then(|metadata| Locker::of(&metadata)) {
+                    Some(locker) if locker.has_ended() && Instant::now() < until + LAST_PATIENCE => std::thread::sleep(LOCK_RETRY),
+                    Some(locker) => return Err(self.busy(&format!("in use by {locker}"))),
+                    None => return Err(self.busy("in use")),
+                },
                 _ => return Err(self.failed(Failure::IO, "it cannot be locked", &error)),
             }
         }

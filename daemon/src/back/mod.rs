@@ -1,6 +1,7 @@
 //! The back: memory, the ring and the disks behind it. The only place of the real world where operations meet devices.
 
 pub mod attach;
+pub mod confine;
 pub mod disk;
 mod flight;
 pub mod occupied;

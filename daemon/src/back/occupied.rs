@@ -1,6 +1,7 @@
 //! Who holds a file or a block device: mounts, holders, loop devices and locks, as the kernel lists them.
 //! Only for messages and for refusing early; what really excludes others is the lock on the descriptor that the I/O uses.
 
+use std::fmt;
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -74,21 +75,36 @@ fn backing_loop(file: &fs::Metadata) -> Option<String> {
     })
 }
 
-/// Which process holds a lock on a file: " by process 4711 (tidegate)", or nothing if the kernel does not say.
-pub fn locker(file: &fs::Metadata) -> String {
-    let Ok(locks) = fs::read_to_string("/proc/locks") else { return String::new() };
-    let number = Number::of(file.dev());
-    let place = format!("{:02x}:{:02x}:{}", number.major, number.minor, file.ino());
-    // "1: FLOCK  ADVISORY  WRITE 4711 fe:00:5505 0 EOF"; waiting locks have an arrow behind the number.
-    let holder = locks.lines().filter(|line| !line.contains("->")).find_map(|line| {
-        let fields: Vec<&str> = line.split_whitespace().collect();
-        (fields.get(5) == Some(&place.as_str())).then(|| fields[4].to_string())
-    });
-    match holder {
-        Some(pid) => {
-            let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_else(|_| "ended, but its I/O has not".to_string());
-            format!(" by process {pid} ({})", name.trim())
-        }
-        None => String::new(),
+/// The process that holds the lock on a file.
+pub struct Locker {
+    pid: String,
+    /// `None`: it has ended, and the kernel still works on what it asked for.
+    name: Option<String>,
+}
+
+impl Locker {
+    /// `None`: nobody, or the kernel does not say.
+    pub fn of(file: &fs::Metadata) -> Option<Locker> {
+        let locks = fs::read_to_string("/proc/locks").ok()?;
+        let number = Number::of(file.dev());
+        let place = format!("{:02x}:{:02x}:{}", number.major, number.minor, file.ino());
+        // "1: FLOCK  ADVISORY  WRITE 4711 fe:00:5505 0 EOF"; waiting locks have an arrow behind the number.
+        let pid = locks.lines().filter(|line| !line.contains("->")).find_map(|line| {
+            let fields: Vec<&str> = line.split_whitespace().collect();
+            (fields.get(5) == Some(&place.as_str())).then(|| fields[4].to_string())
+        })?;
+        let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok();
+        Some(Locker { pid, name })
+    }
+
+    pub fn has_ended(&self) -> bool {
+        self.name.is_none()
+    }
+}
+
+impl fmt::Display for Locker {
+    /// "process 4711 (tidegate)"
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "process {} ({})", self.pid, self.name.as_deref().unwrap_or("ended, but its I/O has not").trim())
     }
 }

@@ -8,6 +8,7 @@ use io_uring::{IoUring, Probe, opcode, squeue, types};
 use tidegate_engine::op::{Action, Answer, DeviceId, Done, Limits, Op, OpId};
 use tidegate_engine::time::{Duration, Instant};
 
+use super::confine::restrict_ring;
 use super::disk::{DEPTH, Disk};
 use super::flight::{Flight, Next};
 use super::run::Run;
@@ -107,6 +108,7 @@ impl Ring {
         // origin let go of theirs. Before Linux 5.15 there are four for each processor.
         let _ = uring.submitter().register_iowq_max_workers(&mut [(DISKS * DEPTH) as u32, 0]);
         uring.submitter().register_files(&[cache.fd(), origin.fd()]).map_err(failed)?;
+        restrict_ring(&uring).map_err(|error| Failure::new(Failure::SYSTEM, format!("io_uring cannot be restricted: {error}")))?;
         let free = |first: usize| (first..first + DEPTH).rev().map(|berth| berth as u32).collect();
         Ok(Ring {
             uring,
@@ -399,13 +401,13 @@ fn is_passing(error: &io::Error) -> bool {
 /// With everything that makes one thread's ring cheap, or without where the kernel is older.
 fn build() -> io::Result<IoUring> {
     let mut plain = IoUring::builder();
-    plain.setup_cqsize(COMPLETIONS).setup_clamp().setup_submit_all();
+    plain.setup_r_disabled().setup_cqsize(COMPLETIONS).setup_clamp().setup_submit_all();
     let mut shared = plain.clone();
     shared.setup_coop_taskrun().setup_taskrun_flag();
     let mut single = plain.clone();
     single.setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag();
     let mut oldest = IoUring::builder();
-    oldest.setup_cqsize(COMPLETIONS).setup_clamp();
+    oldest.setup_r_disabled().setup_cqsize(COMPLETIONS).setup_clamp();
     let is_new = |error: &io::Error| error.raw_os_error() == Some(libc::EINVAL);
     let mut last = None;
     for builder in [single, shared, plain, oldest] {
