@@ -19,7 +19,7 @@ const CANCELLED: u8 = 1;
 
 pub fn run(args: &Drain) -> Result<ExitCode, Failure> {
     let socket = status::control_socket(&args.dir)?;
-    let asked = |verb| ask(&socket, verb).map_err(|message| Failure::new(status::NO_ANSWER, message));
+    let asked = |verb| ask(&socket, verb, None).map_err(|message| Failure::new(status::NO_ANSWER, message));
     let mut signals = Signals::take().map_err(|error| Failure::new(Failure::SYSTEM, format!("signals cannot be received: {error}")))?;
     let started = Instant::now();
     let mut bar = Progress::new("drain");

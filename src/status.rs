@@ -16,7 +16,7 @@ use crate::{say, units, up};
 pub const NO_ANSWER: u8 = 1;
 
 pub fn run(args: &Status) -> Result<ExitCode, Failure> {
-    let status = ask(&control_socket(&args.dir)?, Verb::Status).map_err(|message| Failure::new(NO_ANSWER, message))?;
+    let status = ask(&control_socket(&args.dir)?, Verb::Status, None).map_err(|message| Failure::new(NO_ANSWER, message))?;
     say(&if args.json { status.to_string() } else { describe(&status) });
     Ok(ExitCode::SUCCESS)
 }

@@ -1,5 +1,6 @@
 //! The control socket: one JSON object a line in, one a line out, over a Unix socket that only its owner may open.
-//! Asked with `{"verb": "status" | "drain" | "cancel-drain"}`; every answer is an object, and a refusal has the key `error`.
+//! Asked with `{"verb": "status" | "drain" | "cancel-drain"}`, and `"volume": NAME` where one of several is meant; every answer is an
+//! object, and a refusal has the key `error`.
 //!
 //! A port of the volume's loop: it never waits, and what a hostile client can make it hold is bounded
 //! ([`CLIENTS_MAX`] times [`LINE_BYTES_MAX`] in and [`ANSWERS_MAX`] answers out).
@@ -56,6 +57,14 @@ impl Verb {
     }
 }
 
+/// One line of a client, understood.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Command {
+    pub verb: Verb,
+    /// The volume that is meant; nothing means every one.
+    pub volume: Option<String>,
+}
+
 /// Which client asked, and which of its lines it was: goes back with the answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Asker {
@@ -69,7 +78,7 @@ pub struct ControlPort {
     path: PathBuf,
     clients: BTreeMap<u64, Client>,
     next_token: u64,
-    commands: Vec<(Asker, Verb)>,
+    commands: Vec<(Asker, Command)>,
     interests: Vec<Interest>,
     /// Gone, but the loop has not been told yet: their descriptors must not be used again before it knows.
     gone: Vec<UnixStream>,
@@ -109,7 +118,7 @@ impl ControlPort {
     }
 
     /// What was asked since the last call, in order. Each is to be answered.
-    pub fn commands(&mut self) -> Vec<(Asker, Verb)> {
+    pub fn commands(&mut self) -> Vec<(Asker, Command)> {
         std::mem::take(&mut self.commands)
     }
 
@@ -149,9 +158,9 @@ impl ControlPort {
             if client.answers.len() == ANSWERS_MAX {
                 return client.refuse_all(format!("more than {ANSWERS_MAX} commands at once"));
             }
-            client.answers.push_back(match verb(&line) {
-                Ok(verb) => {
-                    self.commands.push((Asker { token, line: number }, verb));
+            client.answers.push_back(match command(&line) {
+                Ok(command) => {
+                    self.commands.push((Asker { token, line: number }, command));
                     None
                 }
                 Err(error) => Some(json!({ "error": error }).to_string()),
@@ -268,9 +277,18 @@ impl Client {
     }
 }
 
-/// What a line asks for.
-fn verb(line: &[u8]) -> Result<Verb, String> {
+/// What a line asks for, and of whom.
+fn command(line: &[u8]) -> Result<Command, String> {
     let asked: Value = serde_json::from_slice(line).map_err(|error| format!("not a JSON object: {error}"))?;
+    let volume = match asked.get("volume") {
+        None | Some(Value::Null) => None,
+        Some(Value::String(name)) => Some(name.clone()),
+        Some(_) => return Err("\"volume\" is no name".to_owned()),
+    };
+    Ok(Command { verb: verb(&asked)?, volume })
+}
+
+fn verb(asked: &Value) -> Result<Verb, String> {
     let name = asked.get("verb").and_then(Value::as_str).ok_or("no \"verb\" in it: one of status, drain, cancel-drain")?;
     Verb::ALL.into_iter().find(|verb| verb.name() == name).ok_or_else(|| {
         let name: String = name.chars().take(40).collect();
@@ -307,15 +325,16 @@ fn listen(path: &Path) -> Result<UnixListener, String> {
     listener
 }
 
-/// Asks the daemon behind `path` one thing. The error is one line for the operator.
-pub fn ask(path: &Path, verb: Verb) -> Result<Value, String> {
+/// Asks the daemon behind `path` one thing, of one volume or of all. The error is one line for the operator.
+pub fn ask(path: &Path, verb: Verb, volume: Option<&str>) -> Result<Value, String> {
     let place = path.display();
     let mut stream = UnixStream::connect(path)
         .map_err(|error| format!("no daemon answers at {place}: {error}; start it with `tidegate up`, or name its folder with --dir"))?;
     let failed = |error: io::Error| format!("{place}: the daemon does not answer: {error}");
     stream.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
     stream.set_write_timeout(Some(PATIENCE)).map_err(failed)?;
-    stream.write_all(format!("{}\n", json!({ "verb": verb.name() })).as_bytes()).map_err(failed)?;
+    let command = json!({ "verb": verb.name(), "volume": volume });
+    stream.write_all(format!("{command}\n").as_bytes()).map_err(failed)?;
     let mut line = String::new();
     BufReader::new(stream.take(ANSWER_BYTES_MAX)).read_line(&mut line).map_err(failed)?;
     if line.is_empty() {
@@ -450,8 +469,12 @@ mod tests {
             for token in tokens {
                 self.port.ready(token, true, true, &mut room, &mut events);
             }
-            for (asker, verb) in self.port.commands() {
-                self.port.answer(asker, &json!({ "did": verb.name() }));
+            for (asker, command) in self.port.commands() {
+                let answer = match command.volume {
+                    Some(volume) => json!({ "did": command.verb.name(), "to": volume }),
+                    None => json!({ "did": command.verb.name() }),
+                };
+                self.port.answer(asker, &answer);
             }
             self.port.send();
             self.port.interests(&mut interests);
@@ -494,6 +517,14 @@ mod tests {
         check(
             b"{\"verb\":\"status\"}\n{\"verb\":\"drain\"}\n{\"verb\":\"cancel-drain\"}\n",
             &["{\"did\":\"status\"}", "{\"did\":\"drain\"}", "{\"did\":\"cancel-drain\"}"],
+        );
+    }
+
+    #[test]
+    fn a_command_may_name_the_volume_that_is_meant() {
+        check(
+            b"{\"verb\":\"drain\",\"volume\":\"home\"}\n{\"verb\":\"drain\",\"volume\":null}\n{\"verb\":\"drain\",\"volume\":7}\n",
+            &["{\"did\":\"drain\",\"to\":\"home\"}", "{\"did\":\"drain\"}", "{\"error\":\"\\\"volume\\\" is no name"],
         );
     }
 

@@ -9,6 +9,7 @@
 use std::collections::VecDeque;
 use std::path::PathBuf;
 
+use serde_json::json;
 use tidegate_engine::block::ATOM_BYTES;
 use tidegate_engine::cache::format::Superblock;
 use tidegate_engine::config::{Allocation, Fill, WhenFull};
@@ -24,7 +25,7 @@ use crate::back::confine;
 use crate::back::ring::{Happening, Ring, WatchKey};
 use crate::back::run::Run;
 use crate::back::signals::Signals;
-use crate::control::{ControlPort, Verb, status_json};
+use crate::control::{Command, ControlPort, Verb, status_json};
 use crate::front::nbd::{self, Address, Front};
 use crate::port::{Interest, Port};
 
@@ -198,6 +199,7 @@ pub fn serve(options: &Options, on_ready: impl FnOnce(&Ready) -> Result<(), Fail
         clock: Clock::start(),
         state: State::Starting,
         one_client: options.stdio,
+        name: options.name.clone(),
         landed: VecDeque::new(),
         cache: options.cache.display().to_string(),
         host: Host { path: options.state.clone(), superblock },
@@ -267,6 +269,8 @@ struct Volume {
     state: State,
     /// It ends with its only client.
     one_client: bool,
+    /// As commands name it.
+    name: String,
     /// Operations that have ended and that the engine has not heard of yet, in their order.
     landed: VecDeque<Done<Run>>,
     /// The cache's path, for messages.
@@ -321,7 +325,11 @@ impl Volume {
 
     /// Does what was asked on the control socket.
     fn obey(&mut self, now: Instant) {
-        for (asker, verb) in self.control.commands() {
+        for (asker, Command { verb, volume }) in self.control.commands() {
+            if volume.is_some_and(|volume| volume != self.name) {
+                self.control.answer(asker, &json!({ "error": "there is no volume of this name" }));
+                continue;
+            }
             match verb {
                 Verb::Status => {}
                 Verb::Drain => self.engine.handle(now, Event::Control(Control::Drain)),
