@@ -8,7 +8,7 @@ use tidegate_daemon::front::nbd::Address;
 
 use crate::units::parse_size;
 
-/// The folder that `up`, `create`, `status` and `drain` use when none is named.
+/// The folder that commands use when none is named.
 pub const DIR: &str = "./tidegate-data";
 
 const EXIT_CODES: &str = "\
@@ -18,6 +18,7 @@ Exit codes:
   2   a flag or its value is wrong; nothing was created or changed
   65  what is stored is damaged
   66  the cache or the origin is missing or cannot be read
+  70  a bug of tidegate: an invariant does not hold; what was flushed is safe
   71  the system refused memory or io_uring
   73  a file or socket could not be created
   74  a device failed
@@ -46,13 +47,15 @@ pub enum Command {
     Up(Up),
     /// Make the files of a volume, or format a cache, without serving
     Create(Create),
-    /// Serve the volume that a configuration file describes; nothing is created
+    /// Serve the volume, or the volumes, that a configuration file describes; nothing is created
     Serve(Serve),
-    /// Show what a running volume does
+    /// Show what running volumes do
     Status(Status),
     /// Send everything dirty home to the origin, while the volume stays in use
     Drain(Drain),
-    /// Look for damage in a cache that nobody serves; changes nothing
+    /// Stop a volume in order, or the whole daemon: everything that was acknowledged becomes durable
+    Stop(Stop),
+    /// Look for damage in caches that nobody serves; changes nothing
     Check(Check),
     /// The simulated world: many runs with crashes and faults, one of them told as a story, and experiments in virtual time
     #[command(subcommand)]
@@ -105,9 +108,9 @@ pub struct Up {
 /// How the daemon runs, whatever it serves.
 #[derive(Debug, Args)]
 pub struct Running {
-    /// Start with another cache than last time, because that one is gone: what only it held is lost
-    #[arg(long)]
-    pub accept_loss: bool,
+    /// Start with another cache than last time, because that one is gone: what only it held is lost. Of several volumes, name the one
+    #[arg(long, value_name = "NAME", num_args = 0..=1, require_equals = true)]
+    pub accept_loss: Option<Option<String>>,
     /// Write the process id to this file when it serves; the file goes when it stops
     #[arg(long, value_name = "FILE")]
     pub pid_file: Option<PathBuf>,
@@ -123,6 +126,7 @@ pub struct Running {
 #[command(after_help = "\
 Examples:
   tidegate create --dir vm7 --origin-size 100GiB --cache-size 4GiB
+  tidegate create --dir nas --volume media                            one of those that nas/config.toml describes
   tidegate create --origin /dev/sdb --cache /dev/nvme0n1p3 --force    overwrites what is on the cache, never the origin
 
 An origin that exists is never changed. A cache that holds anything is refused without --force; what was dirty in it is lost with it.")]
@@ -142,6 +146,9 @@ pub struct Create {
     /// Size of a cache file that is made
     #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = parse_size)]
     pub cache_size: u64,
+    /// Which of several volumes that the folder's config.toml describes
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["origin", "cache"])]
+    pub volume: Option<String>,
     /// Format the cache even if it holds something; everything on it is lost
     #[arg(long)]
     pub force: bool,
@@ -161,26 +168,52 @@ pub struct Serve {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  tidegate status\n  tidegate status --json | jq .dirty_blocks")]
+#[command(after_help = "\
+Examples:
+  tidegate status
+  tidegate status --json | jq .dirty_blocks
+  tidegate status --json --dir /etc/nas | jq '.volumes[] | {name, dirty_blocks}'    of a daemon with several volumes")]
 pub struct Status {
-    /// Folder of the volume
-    #[arg(long, value_name = "DIR", default_value = DIR)]
-    pub dir: PathBuf,
-    /// One JSON object: sizes in bytes or 4 KiB blocks, latencies in nanoseconds, counters since the start
+    #[command(flatten)]
+    pub of: Of,
+    /// One JSON object: sizes in bytes or 4 KiB blocks, latencies in nanoseconds, counters since the start; of several volumes in \"volumes\"
     #[arg(long)]
     pub json: bool,
+}
+
+/// Which daemon is asked, and about what.
+#[derive(Debug, Args)]
+pub struct Of {
+    /// Folder of the volume, or of the config.toml with several
+    #[arg(long, value_name = "DIR", default_value = DIR)]
+    pub dir: PathBuf,
+    /// Only this one of several volumes
+    #[arg(long, value_name = "NAME")]
+    pub volume: Option<String>,
 }
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Example:
-  tidegate drain && kill %1       the origin alone now holds everything
+  tidegate drain && kill %1                     the origin alone now holds everything
+  tidegate drain --dir nas --volume media       one of several volumes; without its name, all of them
 
 Ctrl-C cancels the drain; what has gone home stays there. Clients may go on writing: drain ends when nothing is dirty.")]
 pub struct Drain {
-    /// Folder of the volume
-    #[arg(long, value_name = "DIR", default_value = DIR)]
-    pub dir: PathBuf,
+    #[command(flatten)]
+    pub of: Of,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tidegate stop                                 as SIGTERM, and waits for the end
+  tidegate stop --dir nas --volume media        its clients are told that it shuts down; the other volumes go on
+
+A volume that was stopped is served again by the next start of the daemon.")]
+pub struct Stop {
+    #[command(flatten)]
+    pub of: Of,
 }
 
 #[derive(Debug, Args)]
@@ -188,13 +221,20 @@ pub struct Drain {
 Examples:
   tidegate check --cache ./tidegate-data/cache.img
   tidegate check --cache /dev/nvme0n1p3 --json
+  tidegate check --dir nas                             the caches of all volumes that nas/config.toml describes
 
 Finds every damage that a start would find, and starts nothing. Exit code 0: none; 1: damage.")]
 pub struct Check {
     /// The cache
-    #[arg(long, value_name = "PATH")]
-    pub cache: PathBuf,
-    /// One JSON object
+    #[arg(long, value_name = "PATH", required_unless_present = "dir", conflicts_with_all = ["dir", "volume"])]
+    pub cache: Option<PathBuf>,
+    /// Folder of the volumes: the caches that its config.toml names
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    /// Only this one of several volumes
+    #[arg(long, value_name = "NAME", requires = "dir")]
+    pub volume: Option<String>,
+    /// One JSON object; of several volumes in "volumes"
     #[arg(long)]
     pub json: bool,
 }

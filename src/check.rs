@@ -1,25 +1,49 @@
-//! `tidegate check`: the damage in a cache, for people or for programs.
+//! `tidegate check`: the damage in a cache, or in those of all volumes of a configuration, for people or for programs.
 
 use std::process::ExitCode;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use tidegate_daemon::Failure;
 use tidegate_daemon::check::{Report, check};
 
 use crate::args::Check;
-use crate::{say, units};
+use crate::{say, units, up};
 
 /// Exit code when there is damage.
 const DAMAGE: u8 = 1;
 
 pub fn run(args: &Check) -> Result<ExitCode, Failure> {
-    let report = check(&args.cache)?;
+    let reports: Vec<(Option<String>, Report)> = match (&args.cache, &args.dir) {
+        (Some(cache), _) => vec![(None, check(cache)?)],
+        (None, dir) => {
+            let folder = up::absolute(dir.as_deref().expect("one of both is required"))?;
+            let config = up::config_of(&folder)?;
+            let places = config.places(args.volume.as_deref()).map_err(|message| Failure::new(crate::USAGE, message))?;
+            let of = |place: usize| Ok((Some(config.volumes[place].name.clone()), check(&config.volumes[place].cache)?));
+            places.into_iter().map(of).collect::<Result<_, Failure>>()?
+        }
+    };
+    let is_plural = reports.len() > 1;
     if args.json {
-        say(&json!(report).to_string());
+        let mut all: Vec<Value> = reports.iter().map(named).collect();
+        say(&if is_plural { json!({ "volumes": all }) } else { all.remove(0) }.to_string());
     } else {
-        say(&describe(&report));
+        let text = |(name, report): &(Option<String>, Report)| match name {
+            Some(name) if is_plural => format!("name     {name}\n{}", describe(report)),
+            _ => describe(report),
+        };
+        say(&reports.iter().map(text).collect::<Vec<_>>().join("\n\n"));
     }
-    Ok(if report.is_sound() { ExitCode::SUCCESS } else { ExitCode::from(DAMAGE) })
+    Ok(if reports.iter().all(|(_, report)| report.is_sound()) { ExitCode::SUCCESS } else { ExitCode::from(DAMAGE) })
+}
+
+/// With the name of its volume, where that is known.
+fn named((name, report): &(Option<String>, Report)) -> Value {
+    let mut value = json!(report);
+    if let Some(name) = name {
+        value["name"] = json!(name);
+    }
+    value
 }
 
 fn describe(report: &Report) -> String {

@@ -1,7 +1,9 @@
-//! `config.toml`: what a volume consists of and every knob, read whole or refused whole.
+//! `config.toml`: what a volume, or each of several, consists of and every knob, read whole or refused whole.
 //!
 //! A refusal is one line, `path:line:column: what; what to do`, and the exit code [`EX_CONFIG`]. Nothing is created before the file
 //! was read and found good.
+
+mod volumes;
 
 use std::fmt::Write as _;
 use std::fs::OpenOptions;
@@ -11,9 +13,10 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use tidegate_daemon::front::nbd::{self, Address, Certificates};
-use tidegate_daemon::volume::Knobs;
+use tidegate_daemon::volume::{self, Knobs};
 use tidegate_engine::config;
 use tidegate_engine::time::Duration;
+use toml::Spanned;
 
 use crate::units;
 use crate::up::Named;
@@ -25,18 +28,16 @@ pub const EX_CONFIG: u8 = 78;
 /// The largest configuration file, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// One volume, ready to be served: every path absolute, every knob set or left to the engine's default (`None`).
+/// Ready to be served: every path absolute, every knob set or left to the engine's default (`None`).
 #[derive(Clone, Debug)]
 pub struct Config {
-    pub origin: PathBuf,
-    pub cache: PathBuf,
-    pub nbd: Address,
+    /// At least one.
+    pub volumes: Vec<volume::Options>,
+    /// The place of the volume for clients that name none.
+    pub default: Option<usize>,
+    pub nbd: Vec<Address>,
     pub tls: Option<Certificates>,
-    pub export: Export,
     pub control: PathBuf,
-    /// What the host knows of the cache.
-    pub state: PathBuf,
-    pub knobs: Knobs,
 }
 
 /// What a configuration file may say; what it leaves out keeps its default.
@@ -45,8 +46,8 @@ pub struct Config {
 pub struct File {
     pub origin: Option<PathBuf>,
     pub cache: Option<PathBuf>,
-    #[serde(deserialize_with = "nbd_address")]
-    pub nbd: Option<Address>,
+    #[serde(deserialize_with = "nbd_addresses")]
+    pub nbd: Vec<Address>,
     pub control: Option<PathBuf>,
     pub state: Option<PathBuf>,
     export: Export,
@@ -55,6 +56,10 @@ pub struct File {
     log: Log,
     limits: Limits,
     fence: Fence,
+    /// Several volumes, instead of the one that the rest describes.
+    volume: Vec<Spanned<volumes::Table>>,
+    /// Which of them clients get that name none.
+    default: Option<Spanned<String>>,
 }
 
 /// What clients see.
@@ -196,9 +201,43 @@ impl TryFrom<i64> for Count {
     }
 }
 
-fn nbd_address<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Address>, D::Error> {
-    let text = String::deserialize(deserializer)?;
-    text.parse().map(Some).map_err(serde::de::Error::custom)
+/// One address, or a list of them.
+fn nbd_addresses<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Vec<Address>, D::Error> {
+    struct Addresses;
+    impl<'de> serde::de::Visitor<'de> for Addresses {
+        type Value = Vec<Address>;
+
+        fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("an address or a list of addresses")
+        }
+        fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Vec<Address>, E> {
+            text.parse().map(|address| vec![address]).map_err(E::custom)
+        }
+        fn visit_seq<A: serde::de::SeqAccess<'de>>(self, mut list: A) -> Result<Vec<Address>, A::Error> {
+            let mut addresses = Vec::new();
+            while let Some(Listed(address)) = list.next_element()? {
+                addresses.push(address);
+            }
+            if addresses.is_empty() {
+                Err(serde::de::Error::custom("an empty list; name an address, or leave `nbd` out"))
+            } else {
+                Ok(addresses)
+            }
+        }
+    }
+    deserializer.deserialize_any(Addresses)
+}
+
+/// An address in a list: an error has its place.
+#[derive(Deserialize)]
+#[serde(try_from = "String")]
+struct Listed(Address);
+
+impl TryFrom<String> for Listed {
+    type Error = String;
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse().map(Listed)
+    }
 }
 
 /// Reads a configuration file. The error is one line that names the place in it.
@@ -213,6 +252,7 @@ pub fn read(path: &Path) -> Result<File, String> {
         at(error.span().map_or(0, |span| span.start), &what)
     })?;
     file.validate().map_err(|(key, what)| at(find_key(&text, key), &what))?;
+    volumes::validate(&file, &text).map_err(|(offset, what)| at(offset, &what))?;
     Ok(file)
 }
 
@@ -258,14 +298,15 @@ fn find_key(text: &str, key: &str) -> usize {
 impl File {
     /// Relations between values, and paths. The error names the key whose line is to blame.
     fn validate(&self) -> Result<(), (&'static str, String)> {
-        let unix = match &self.nbd {
-            Some(Address::Unix(path)) => Some(path),
-            Some(Address::Tcp(_)) | None => None,
+        let unix = |address: &Address| match address {
+            Address::Unix(path) => Some(path.clone()),
+            Address::Tcp(_) => None,
         };
+        let relative = self.nbd.iter().filter_map(unix).find(|path| !path.is_absolute());
         for (key, path) in [
             ("origin", self.origin.as_ref()),
             ("cache", self.cache.as_ref()),
-            ("nbd", unix),
+            ("nbd", relative.as_ref()),
             ("control", self.control.as_ref()),
             ("state", self.state.as_ref()),
             ("certificate", self.tls.certificate.as_ref()),
@@ -285,7 +326,7 @@ impl File {
             (Some(_), None, _) => return Err(("certificate", "`certificate` without `key`; name both".to_owned())),
             (None, None, Some(_)) => return Err(("client_ca", "`client_ca` without `certificate` and `key`; name all three".to_owned())),
         }
-        if let Some(address) = self.nbd.as_ref().filter(|address| self.tls.certificate.is_none() && address.needs_tls()) {
+        if let Some(address) = self.nbd.iter().find(|address| self.tls.certificate.is_none() && address.needs_tls()) {
             return Err(("nbd", address.refusal()));
         }
         for (key, text) in [("name", &self.export.name), ("description", &self.export.description)] {
@@ -317,7 +358,7 @@ impl File {
     pub fn override_with(&mut self, named: Named) {
         self.origin = named.origin.or(self.origin.take());
         self.cache = named.cache.or(self.cache.take());
-        self.nbd = named.nbd.or(self.nbd.take());
+        self.nbd = named.nbd.map_or(std::mem::take(&mut self.nbd), |address| vec![address]);
         self.export.name = named.name.unwrap_or(std::mem::take(&mut self.export.name));
         self.export.read_only |= named.read_only;
         if let Some(Certificates { certificate, key, client_ca }) = named.tls {
@@ -351,19 +392,62 @@ impl File {
         }
     }
 
-    /// The volume of a folder: what the file says, and the folder's own files for what it leaves out.
-    pub fn in_folder(self, folder: &Path) -> Config {
-        let knobs = self.knobs();
+    /// Does it describe several volumes?
+    pub fn is_plural(&self) -> bool {
+        !self.volume.is_empty()
+    }
+
+    /// What the file says, and the folder's own files for what it leaves out.
+    pub fn in_folder(mut self, folder: &Path) -> Config {
+        let tables = std::mem::take(&mut self.volume);
+        let default = match &self.default {
+            Some(default) => tables.iter().position(|table| table.get_ref().name.get_ref() == default.get_ref()),
+            // Of several, clients have to name one.
+            None => (tables.len() < 2).then_some(0),
+        };
+        let (nbd, control, tls) = (std::mem::take(&mut self.nbd), self.control.take(), std::mem::take(&mut self.tls).certificates());
+        let volumes = match tables.is_empty() {
+            true => vec![self.volume_in(folder)],
+            false => tables.into_iter().map(|table| table.into_inner().into_file().volume_in(folder)).collect(),
+        };
         Config {
+            volumes,
+            default,
+            nbd: if nbd.is_empty() { vec![Address::Unix(folder.join("nbd.sock"))] } else { nbd },
+            control: control.unwrap_or_else(|| folder.join("control.sock")),
+            tls,
+        }
+    }
+
+    /// The one volume that this describes.
+    fn volume_in(self, folder: &Path) -> volume::Options {
+        let knobs = self.knobs();
+        let Export { name, description, read_only } = self.export;
+        volume::Options {
+            name,
+            description,
+            read_only,
             origin: self.origin.unwrap_or_else(|| folder.join("origin.img")),
             cache: self.cache.unwrap_or_else(|| folder.join("cache.img")),
-            nbd: self.nbd.unwrap_or_else(|| Address::Unix(folder.join("nbd.sock"))),
-            control: self.control.unwrap_or_else(|| folder.join("control.sock")),
-            state: self.state.unwrap_or_else(|| folder.join(tidegate_daemon::state::FILE_NAME)),
-            tls: self.tls.certificates(),
-            export: self.export,
+            state: folder.join(self.state.unwrap_or_else(|| tidegate_daemon::state::FILE_NAME.into())),
+            accept_loss: false,
             knobs,
         }
+    }
+}
+
+impl Config {
+    /// The places of the volumes that a command is about: all, or the one of this name.
+    ///
+    /// # Errors
+    /// One line: there is none of this name.
+    pub fn places(&self, volume: Option<&str>) -> Result<Vec<usize>, String> {
+        let Some(wanted) = volume else { return Ok((0..self.volumes.len()).collect()) };
+        let place = self.volumes.iter().position(|volume| volume.name == wanted);
+        place.map(|place| vec![place]).ok_or_else(|| {
+            let names: Vec<String> = self.volumes.iter().map(|volume| format!("{:?}", volume.name)).collect();
+            format!("--volume: no volume is named {wanted:?}; there are {}", names.join(", "))
+        })
     }
 }
 
@@ -544,10 +628,11 @@ mod tests {
         };
         let text = first_file(&named);
         let config = check(text.as_bytes()).unwrap().in_folder(Path::new("/srv/tide"));
-        assert_eq!(config.origin, Path::new("/dev/sd\"b"));
-        assert_eq!(config.cache, Path::new("/srv/tide/cache.img"));
-        assert_eq!((config.nbd, config.tls), (address, Some(tls)));
-        assert_eq!(config.export, Export { name: "disk \"7\"".to_owned(), description: String::new(), read_only: true });
+        let [volume] = &config.volumes[..] else { panic!("one volume") };
+        assert_eq!(volume.origin, Path::new("/dev/sd\"b"));
+        assert_eq!((&*volume.cache, &*volume.state), (Path::new("/srv/tide/cache.img"), Path::new("/srv/tide/tidegate.state")));
+        assert_eq!((config.nbd, config.tls, config.default), (vec![address], Some(tls), Some(0)));
+        assert_eq!((&*volume.name, &*volume.description, volume.read_only), ("disk \"7\"", "", true));
     }
 
     #[test]

@@ -18,8 +18,19 @@ pub fn run(args: &Create) -> Result<ExitCode, Failure> {
     let mut file = if is_new { File::default() } else { up::read(&path)? };
     let absolute = |path: &Option<_>| path.as_deref().map(up::absolute).transpose();
     let named = Named { origin: absolute(&args.origin)?, cache: absolute(&args.cache)?, ..Named::default() };
+    if file.is_plural()
+        && let Some(flag) = named.of_one_volume()
+    {
+        let message = format!("{flag}: {} describes several volumes; say which with --volume", path.display());
+        return Err(Failure::new(crate::USAGE, message));
+    }
     file.override_with(named.clone());
-    let volume = file.in_folder(&folder);
+    let config = file.in_folder(&folder);
+    // One at a time: what is formatted is said, never guessed.
+    let volume = match config.places(args.volume.as_deref()).map_err(|message| Failure::new(crate::USAGE, message))?[..] {
+        [place] => &config.volumes[place],
+        _ => return Err(Failure::new(crate::USAGE, format!("{} describes several volumes; say which with --volume", path.display()))),
+    };
     up::make_folder(&folder)?;
     let options = CreateOptions {
         origin_bytes: Some(args.origin_size),

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tidegate_daemon::Failure;
 use tidegate_daemon::back::signals::Signals;
-use tidegate_daemon::control::{Verb, ask};
+use tidegate_daemon::control::Verb;
 
 use crate::args::Drain;
 use crate::progress::Progress;
@@ -18,16 +18,15 @@ const INTERVAL: Duration = Duration::from_millis(100);
 const CANCELLED: u8 = 1;
 
 pub fn run(args: &Drain) -> Result<ExitCode, Failure> {
-    let socket = status::control_socket(&args.dir)?;
-    let asked = |verb| ask(&socket, verb, None).map_err(|message| Failure::new(status::NO_ANSWER, message));
+    let asked = |verb| State::of(&status::asked(&args.of, verb)?);
     let mut signals = Signals::take().map_err(|error| Failure::new(Failure::SYSTEM, format!("signals cannot be received: {error}")))?;
     let started = Instant::now();
     let mut bar = Progress::new("drain");
-    let mut state = State::of(&asked(Verb::Drain)?);
+    let mut state = asked(Verb::Drain)?;
     let failures_at_start = state.failures;
     while state.blocks_left > 0 {
         if signals.next().is_some() {
-            let state = State::of(&asked(Verb::CancelDrain)?);
+            let state = asked(Verb::CancelDrain)?;
             bar.clear();
             eprintln!("tidegate: cancelled; {} blocks are still dirty", state.blocks_left);
             return Ok(ExitCode::from(CANCELLED));
@@ -39,7 +38,7 @@ pub fn run(args: &Drain) -> Result<ExitCode, Failure> {
         std::thread::sleep(INTERVAL);
         // What was written since the drain began is dirty too: it is asked for again until nothing is.
         let status = asked(Verb::Status)?;
-        state = State::of(&if status["drain"].is_null() { asked(Verb::Drain)? } else { status });
+        state = if status.rests { asked(Verb::Drain)? } else { status };
     }
     drop(bar);
     say(&format!("drained in {}: nothing is dirty, the origin holds everything", units::show_seconds(started.elapsed().as_secs_f64())));
@@ -53,14 +52,36 @@ struct State {
     blocks_left: u64,
     /// Destages that failed since the daemon's start.
     failures: u64,
+    /// Something is dirty where no drain is under way.
+    rests: bool,
 }
 
 impl State {
-    fn of(status: &Value) -> State {
+    /// Of all volumes that were asked, together.
+    ///
+    /// # Errors
+    /// One of them is not served any more.
+    fn of(status: &Value) -> Result<State, Failure> {
+        let mut all = State { blocks_at_start: 0, blocks_left: 0, failures: 0, rests: false };
+        for volume in status::volumes(status) {
+            if let Some(why) = status::gone(volume) {
+                let name = volume["name"].as_str().unwrap_or("-");
+                let message = format!("volume {name:?} cannot be drained: {why}; name another one with --volume");
+                return Err(Failure::new(status::NO_ANSWER, message));
+            }
+            all.add(volume);
+        }
+        Ok(all)
+    }
+
+    fn add(&mut self, status: &Value) {
         let number = |pointer: &str| status.pointer(pointer).and_then(Value::as_u64).unwrap_or(0);
         let left = number("/dirty_blocks") + number("/zero_ranges");
         // Zeroed ranges count in blocks while the drain knows them.
         let blocks_left = if left == 0 { 0 } else { number("/drain/blocks_left").max(left) };
-        State { blocks_at_start: number("/drain/blocks_at_start").max(blocks_left), blocks_left, failures: number("/destage/failures") }
+        self.blocks_at_start += number("/drain/blocks_at_start").max(blocks_left);
+        self.blocks_left += blocks_left;
+        self.failures += number("/destage/failures");
+        self.rests |= left > 0 && status["drain"].is_null();
     }
 }

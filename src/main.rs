@@ -10,6 +10,7 @@ mod progress;
 mod serve;
 mod sim;
 mod status;
+mod stop;
 mod units;
 mod up;
 
@@ -45,6 +46,7 @@ fn main() -> ExitCode {
         Command::Serve(args) => serve::run(&args),
         Command::Status(args) => status::run(&args),
         Command::Drain(args) => drain::run(&args),
+        Command::Stop(args) => stop::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Sim(Sim::Swarm(args)) => sim::swarm(&args),
         Command::Sim(Sim::Replay(args)) => sim::replay(&args),

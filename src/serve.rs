@@ -1,11 +1,11 @@
-//! `tidegate serve`, and what it has in common with `up`: a volume served until a signal, and the operator told how to reach it.
+//! `tidegate serve`, and what it has in common with `up`: volumes served until a signal, and the operator told how to reach them.
 
 use std::path::Path;
 use std::process::ExitCode;
 
 use tidegate_daemon::Failure;
 use tidegate_daemon::front::nbd;
-use tidegate_daemon::volume::{Ended, Options, Ready};
+use tidegate_daemon::lobby::{self, Ended, Operator, Options, Ready, ReadyVolume};
 
 use crate::args::{Running, Serve};
 use crate::config::{self, Config};
@@ -16,50 +16,36 @@ pub fn run(args: &Serve) -> Result<ExitCode, Failure> {
     let path = up::absolute(&args.config)?;
     let folder = path.parent().unwrap_or(Path::new("/")).to_owned();
     // Read under the name that was typed: messages repeat it.
-    let volume = up::read(&args.config)?.in_folder(&folder);
-    check(&volume)?;
-    serve(&volume, &args.running)
+    let config = up::read(&args.config)?.in_folder(&folder);
+    check(&config)?;
+    serve(config, &args.running)
 }
 
 /// What can be found wrong before anything is touched: names and certificates.
-pub fn check(volume: &Config) -> Result<(), Failure> {
+pub fn check(config: &Config) -> Result<(), Failure> {
     let refused = |message| Failure::new(config::EX_CONFIG, message);
-    if !nbd::is_string(volume.export.name.as_bytes()) {
+    if !config.volumes.iter().all(|volume| nbd::is_string(volume.name.as_bytes())) {
         return Err(refused("export: a name has at most 4096 bytes and no NUL".to_owned()));
     }
-    volume.tls.as_ref().map_or(Ok(()), |tls| tls.load().map(drop)).map_err(refused)
+    config.tls.as_ref().map_or(Ok(()), |tls| tls.load().map(drop)).map_err(refused)
 }
 
 /// Serves until a signal; with `--stdio`, until the client goes.
-pub fn serve(volume: &Config, running: &Running) -> Result<ExitCode, Failure> {
+pub fn serve(mut config: Config, running: &Running) -> Result<ExitCode, Failure> {
+    accept_loss(&mut config, running)?;
     let options = Options {
-        origin: volume.origin.clone(),
-        cache: volume.cache.clone(),
-        nbd: vec![volume.nbd.clone()],
-        control: volume.control.clone(),
-        state: volume.state.clone(),
-        accept_loss: running.accept_loss,
+        volumes: config.volumes,
+        default: config.default,
+        nbd: config.nbd,
+        control: config.control,
         handed_over: manager::handed_over()?,
         stdio: running.stdio,
-        tls: volume.tls.clone(),
-        name: volume.export.name.clone(),
-        description: volume.export.description.clone(),
-        read_only: volume.export.read_only,
+        tls: config.tls,
         confined: !running.unconfined,
-        knobs: volume.knobs,
     };
-    let mut pid_file = None;
-    let ended = tidegate_daemon::volume::serve(&options, |ready| {
-        pid_file = running.pid_file.as_deref().map(PidFile::write).transpose()?;
-        // Standard output is the client's socket, or may be.
-        if running.stdio {
-            eprintln!("{}", greeting(ready))
-        } else {
-            say(&greeting(ready))
-        }
-        manager::notify_ready()
-    })?;
-    drop(pid_file);
+    let mut person = Person { running, pid_file: None };
+    let ended = lobby::serve(&options, &mut person)?;
+    drop(person);
     match ended {
         Ended::Stopped => eprintln!("tidegate: stopped; every acknowledged write is durable"),
         Ended::Interrupted(_) => eprintln!("tidegate: stopped at once; everything that was flushed is durable"),
@@ -67,18 +53,47 @@ pub fn serve(volume: &Config, running: &Running) -> Result<ExitCode, Failure> {
     Ok(ExitCode::from(ended.code()))
 }
 
+/// Another cache is taken for the volume that is meant, and for no other.
+fn accept_loss(config: &mut Config, running: &Running) -> Result<(), Failure> {
+    let Some(volume) = &running.accept_loss else { return Ok(()) };
+    let usage = |message| Failure::new(crate::USAGE, message);
+    let places = config.places(volume.as_deref()).map_err(|error| usage(error.replace("--volume", "--accept-loss")))?;
+    match places[..] {
+        [place] => config.volumes[place].accept_loss = true,
+        _ => {
+            return Err(usage("--accept-loss: there are several volumes; name the one whose cache is gone: --accept-loss=NAME".to_owned()));
+        }
+    }
+    Ok(())
+}
+
+/// Whoever reads what we print.
+struct Person<'a> {
+    running: &'a Running,
+    pid_file: Option<PidFile>,
+}
+
+impl Operator for Person<'_> {
+    fn ready(&mut self, ready: &Ready) -> Result<(), Failure> {
+        self.pid_file = self.running.pid_file.as_deref().map(PidFile::write).transpose()?;
+        // Standard output is the client's socket, or may be.
+        if self.running.stdio {
+            eprintln!("{}", greeting(ready))
+        } else {
+            say(&greeting(ready))
+        }
+        manager::notify_ready()
+    }
+
+    fn lost(&mut self, _volume: &str, failure: &Failure) {
+        eprintln!("tidegate: {failure}; the other volumes are served on");
+    }
+}
+
 /// The `ready:` lines, for programs, and how to connect, for people.
 fn greeting(ready: &Ready) -> String {
-    let counters = &ready.snapshot.counters;
-    let mut lines: Vec<String> = ready.notes.iter().map(|note| format!("note: {note}")).collect();
-    lines.push(format!(
-        "volume: {}; in the cache: {} clean and {} dirty blocks",
-        units::show_size(ready.bytes),
-        counters.recovered_clean_slots,
-        counters.recovered_dirty_slots,
-    ));
-    let damage = &ready.snapshot.damage;
-    lines.extend(damage.iter().map(|damage| format!("damage: {} (repaired from a copy)", damage.what)));
+    let is_alone = ready.volumes.len() == 1;
+    let mut lines: Vec<String> = ready.volumes.iter().flat_map(|volume| about(volume, is_alone)).collect();
     let Some(uri) = ready.uris.first() else {
         lines.push("ready: the client on standard input".to_owned());
         return lines.join("\n");
@@ -87,6 +102,22 @@ fn greeting(ready: &Ready) -> String {
     lines.extend(ways_to_connect(uri));
     lines.extend(ready.uris.iter().map(|uri| format!("ready: {uri}")));
     lines.join("\n")
+}
+
+/// What was found of a volume.
+fn about(volume: &ReadyVolume, is_alone: bool) -> Vec<String> {
+    let counters = &volume.snapshot.counters;
+    let of = if is_alone { String::new() } else { format!(" {:?}", volume.name) };
+    let mut lines: Vec<String> = volume.notes.iter().map(|note| format!("note{of}: {note}")).collect();
+    lines.push(format!(
+        "volume{of}: {}; in the cache: {} clean and {} dirty blocks",
+        units::show_size(volume.bytes),
+        counters.recovered_clean_slots,
+        counters.recovered_dirty_slots,
+    ));
+    let damage = &volume.snapshot.damage;
+    lines.extend(damage.iter().map(|damage| format!("damage{of}: {} (repaired from a copy)", damage.what)));
+    lines
 }
 
 /// One line for each kind of client.

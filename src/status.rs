@@ -8,25 +8,50 @@ use serde_json::Value;
 use tidegate_daemon::Failure;
 use tidegate_daemon::control::{Verb, ask};
 
-use crate::args::Status;
-use crate::config::{self, File};
+use crate::args::{Of, Status};
 use crate::{say, units, up};
 
 /// Exit code when no daemon answers.
 pub const NO_ANSWER: u8 = 1;
 
 pub fn run(args: &Status) -> Result<ExitCode, Failure> {
-    let status = ask(&control_socket(&args.dir)?, Verb::Status, None).map_err(|message| Failure::new(NO_ANSWER, message))?;
-    say(&if args.json { status.to_string() } else { describe(&status) });
+    let status = asked(&args.of, Verb::Status)?;
+    say(&if args.json { status.to_string() } else { all(&status) });
     Ok(ExitCode::SUCCESS)
 }
 
+/// What the daemon answers.
+pub fn asked(of: &Of, verb: Verb) -> Result<Value, Failure> {
+    ask(&control_socket(&of.dir)?, verb, of.volume.as_deref()).map_err(|message| Failure::new(NO_ANSWER, message))
+}
+
 /// Where the daemon of a folder listens: as its configuration says, or beside it.
-pub fn control_socket(folder: &Path) -> Result<PathBuf, Failure> {
-    let folder = up::absolute(folder)?;
-    let path = folder.join(config::FILE_NAME);
-    let file = if path.exists() { up::read(&path)? } else { File::default() };
-    Ok(file.in_folder(&folder).control)
+fn control_socket(folder: &Path) -> Result<PathBuf, Failure> {
+    Ok(up::config_of(&up::absolute(folder)?)?.control)
+}
+
+/// The volumes that a status is about.
+pub fn volumes(status: &Value) -> &[Value] {
+    status["volumes"].as_array().map_or(std::slice::from_ref(status), Vec::as_slice)
+}
+
+/// Why a volume is not served any more, in words; nothing while it is.
+pub fn gone(status: &Value) -> Option<String> {
+    match status["phase"].as_str() {
+        Some("failed") => Some(format!("failed ({})", status["failure"].as_str().unwrap_or("-"))),
+        Some("stopped") => Some("stopped".to_owned()),
+        _ => None,
+    }
+}
+
+/// One block of lines for each volume.
+fn all(status: &Value) -> String {
+    let volumes = volumes(status);
+    let one = |status: &Value| {
+        let name = if volumes.len() > 1 { format!("{:<9}{}\n", "name", status["name"].as_str().unwrap_or("-")) } else { String::new() };
+        name + &gone(status).map_or_else(|| describe(status), |why| format!("{:<9}{why}\n", "phase"))
+    };
+    volumes.iter().map(one).collect::<Vec<_>>().join("\n")
 }
 
 /// Some ten lines; the same names as in the JSON.
@@ -101,6 +126,19 @@ mod tests {
     fn what_did_not_happen_is_not_listed() {
         assert_eq!(counts(&json!({ "lock": 0, "journal": 0 })), "none");
         assert_eq!(counts(&json!({ "lock": 2, "range_table": 1, "set": 0 })), "lock 2, range table 1");
+    }
+
+    #[test]
+    fn of_several_volumes_each_has_its_name_and_one_that_is_gone_says_why() {
+        let text = all(&json!({ "volumes": [
+            { "name": "home", "phase": "serving", "gate": "normal" },
+            { "name": "media", "phase": "failed", "failure": "io_uring failed" },
+            { "name": "old", "phase": "stopped" },
+        ] }));
+        let blocks: Vec<&str> = text.split("\n\n").collect();
+        assert!(blocks[0].starts_with("name     home\nphase    serving\n"), "{text}");
+        assert_eq!(blocks[1..], ["name     media\nphase    failed (io_uring failed)", "name     old\nphase    stopped\n"]);
+        assert!(all(&json!({ "name": "home", "phase": "serving" })).starts_with("phase    serving\n"), "alone it needs no name");
     }
 
     #[test]

@@ -11,6 +11,7 @@ use std::process::ExitCode;
 use tidegate_daemon::Failure;
 use tidegate_daemon::create::{CreateOptions, create};
 use tidegate_daemon::front::nbd::{Address, Certificates};
+use tidegate_daemon::volume;
 
 use crate::args::Up;
 use crate::config::{self, Config, File};
@@ -27,20 +28,26 @@ pub fn run(args: &Up) -> Result<ExitCode, Failure> {
     let is_new = fs::symlink_metadata(&path).is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound);
     let mut file = if is_new { File::default() } else { read(&path)? };
     let named = named(args)?;
+    if file.is_plural()
+        && let Some(flag) = named.of_one_volume()
+    {
+        let message = format!("{flag}: {} describes several volumes; change it there", path.display());
+        return Err(Failure::new(crate::USAGE, message));
+    }
     file.override_with(named.clone());
-    let volume = file.in_folder(&folder);
-    if let Some(address) = args.nbd.as_ref().filter(|address| address.needs_tls() && volume.tls.is_none()) {
+    let config = file.in_folder(&folder);
+    if let Some(address) = args.nbd.as_ref().filter(|address| address.needs_tls() && config.tls.is_none()) {
         return Err(Failure::new(crate::USAGE, format!("--nbd: {}", address.refusal())));
     }
-    serve::check(&volume)?;
+    serve::check(&config)?;
     if is_new {
-        first_run(&folder, &path, &named, &volume)?;
+        first_run(&folder, &path, &named, &config.volumes[0])?;
     }
-    serve::serve(&volume, &args.running)
+    serve::serve(config, &args.running)
 }
 
 /// Makes what is missing. What the operator named must be there: a typing error must not become a file of 8 GiB.
-fn first_run(folder: &Path, path: &Path, named: &Named, volume: &Config) -> Result<(), Failure> {
+fn first_run(folder: &Path, path: &Path, named: &Named, volume: &volume::Options) -> Result<(), Failure> {
     let is_ours = make_folder(folder)?;
     let made = make_missing(named, volume).and_then(|()| write_config(path, named));
     if made.is_err() && is_ours {
@@ -50,7 +57,7 @@ fn first_run(folder: &Path, path: &Path, named: &Named, volume: &Config) -> Resu
     made
 }
 
-fn make_missing(named: &Named, volume: &Config) -> Result<(), Failure> {
+fn make_missing(named: &Named, volume: &volume::Options) -> Result<(), Failure> {
     // A cache that was formatted already (by `tidegate create`, or by a first run that was cut short) is served as it is, and never
     // with a new origin: whether it belongs to the one that is there, the start finds out.
     if is_formatted(&volume.cache) {
@@ -97,6 +104,19 @@ pub struct Named {
     pub tls: Option<Certificates>,
 }
 
+impl Named {
+    /// A flag that is about a single volume, if one was given.
+    pub fn of_one_volume(&self) -> Option<&'static str> {
+        let flags = [
+            ("--origin", self.origin.is_some()),
+            ("--cache", self.cache.is_some()),
+            ("--name", self.name.is_some()),
+            ("--read-only", self.read_only),
+        ];
+        flags.into_iter().find_map(|(flag, is_there)| is_there.then_some(flag))
+    }
+}
+
 fn named(args: &Up) -> Result<Named, Failure> {
     let nbd = match &args.nbd {
         Some(Address::Unix(path)) => Some(Address::Unix(absolute(path)?)),
@@ -139,6 +159,13 @@ pub fn write_config(path: &Path, named: &Named) -> Result<(), Failure> {
 /// A configuration file, or the failure to read it.
 pub fn read(path: &Path) -> Result<File, Failure> {
     config::read(path).map_err(|message| Failure::new(config::EX_CONFIG, message))
+}
+
+/// The configuration of a folder; where there is none, the folder's own files.
+pub fn config_of(folder: &Path) -> Result<Config, Failure> {
+    let path = folder.join(config::FILE_NAME);
+    let file = if path.exists() { read(&path)? } else { File::default() };
+    Ok(file.in_folder(folder))
 }
 
 pub fn absolute(path: &Path) -> Result<PathBuf, Failure> {

@@ -1,8 +1,8 @@
 //! The control socket: one JSON object a line in, one a line out, over a Unix socket that only its owner may open.
-//! Asked with `{"verb": "status" | "drain" | "cancel-drain"}`, and `"volume": NAME` where one of several is meant; every answer is an
+//! Asked with `{"verb": "status" | "drain" | "cancel-drain" | "stop"}`, and `"volume": NAME` where one of several is meant; every answer is an
 //! object, and a refusal has the key `error`.
 //!
-//! A port of the volume's loop: it never waits, and what a hostile client can make it hold is bounded
+//! A port of the lobby's loop: it never waits, and what a hostile client can make it hold is bounded
 //! ([`CLIENTS_MAX`] times [`LINE_BYTES_MAX`] in and [`ANSWERS_MAX`] answers out).
 
 use std::collections::{BTreeMap, VecDeque};
@@ -28,6 +28,8 @@ pub const LINE_BYTES_MAX: usize = 64 << 10;
 pub const CLIENTS_MAX: usize = 16;
 /// Commands of one client not answered yet; one more ends the conversation.
 pub const ANSWERS_MAX: usize = 16;
+/// Commands of all clients not answered yet.
+pub const INQUIRIES_MAX: usize = CLIENTS_MAX * ANSWERS_MAX;
 /// How long [`ask`] waits for its answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The longest answer that [`ask`] takes, in bytes.
@@ -42,10 +44,12 @@ pub enum Verb {
     /// Destage everything that is dirty, now.
     Drain,
     CancelDrain,
+    /// Make everything that was acknowledged durable, and end; other volumes go on.
+    Stop,
 }
 
 impl Verb {
-    pub const ALL: [Verb; 3] = [Verb::Status, Verb::Drain, Verb::CancelDrain];
+    pub const ALL: [Verb; 4] = [Verb::Status, Verb::Drain, Verb::CancelDrain, Verb::Stop];
 
     /// As it is spelled on the socket.
     pub fn name(self) -> &'static str {
@@ -53,6 +57,7 @@ impl Verb {
             Verb::Status => "status",
             Verb::Drain => "drain",
             Verb::CancelDrain => "cancel-drain",
+            Verb::Stop => "stop",
         }
     }
 }
@@ -70,6 +75,14 @@ pub struct Command {
 pub struct Asker {
     token: u64,
     line: u64,
+}
+
+#[cfg(test)]
+impl Asker {
+    /// One of many.
+    pub fn test(token: u64) -> Asker {
+        Asker { token, line: 0 }
+    }
 }
 
 /// The listening socket and its clients.
@@ -289,10 +302,10 @@ fn command(line: &[u8]) -> Result<Command, String> {
 }
 
 fn verb(asked: &Value) -> Result<Verb, String> {
-    let name = asked.get("verb").and_then(Value::as_str).ok_or("no \"verb\" in it: one of status, drain, cancel-drain")?;
+    let name = asked.get("verb").and_then(Value::as_str).ok_or("no \"verb\" in it: one of status, drain, cancel-drain, stop")?;
     Verb::ALL.into_iter().find(|verb| verb.name() == name).ok_or_else(|| {
         let name: String = name.chars().take(40).collect();
-        format!("unknown verb {name:?}: one of status, drain, cancel-drain")
+        format!("unknown verb {name:?}: one of status, drain, cancel-drain, stop")
     })
 }
 

@@ -1,10 +1,13 @@
-//! The real world of one volume: io_uring behind the engine, sockets in front of it, one thread and one wait for all of them.
+//! The real world of volumes. Each has a thread of its own with one wait: io_uring behind its engine, the sockets of its clients in front of
+//! it. One more thread, the lobby, has everything that there is once: listeners, handshakes, the control socket, signals.
 
 pub mod back;
 pub mod check;
 pub mod control;
 pub mod create;
+mod desk;
 pub mod front;
+pub mod lobby;
 pub mod port;
 pub mod state;
 pub mod volume;
@@ -24,6 +27,8 @@ impl Failure {
     pub const DAMAGED: u8 = 65;
     /// An input does not exist or cannot be read.
     pub const NO_INPUT: u8 = 66;
+    /// A bug of ours: an invariant does not hold.
+    pub const BUG: u8 = 70;
     /// The system refused what every Linux of this age grants (memory, io_uring).
     pub const SYSTEM: u8 = 71;
     /// A file could not be created.
@@ -39,6 +44,11 @@ impl Failure {
 
     pub fn new(code: u8, message: impl Into<String>) -> Failure {
         Failure { message: message.into(), code }
+    }
+
+    /// The same, of one of several volumes.
+    fn of(self, volume: &str) -> Failure {
+        Failure { message: format!("volume {volume:?}: {}", self.message), ..self }
     }
 }
 

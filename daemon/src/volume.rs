@@ -1,32 +1,30 @@
-//! One volume: its engine, its disks, its sockets and its one thread. Everything that happens comes out of one wait.
+//! One volume: its engine, its disks, its clients and its one thread. Everything that happens comes out of one wait.
 //!
 //! ```text
-//!   wait ─▶ completions, ready sockets, signals, timeout ─▶ turn(engine) ─▶ resume, send, interests ─▶ wait
+//!   wait ─▶ completions, ready sockets, messages, timeout ─▶ turn(engine) ─▶ resume, send, interests ─▶ wait
 //! ```
-//! Recovering → Serving → (first signal) stopping: all acknowledged writes become durable → lingering: replies leave → ended.
-//! A second signal ends it anywhere; what was flushed is on the SSD already.
+//! Recovering → Serving → (told to stop) stopping: all acknowledged writes become durable → lingering: replies leave → ended.
+//! Clients, commands and the word to stop come from the lobby, through the desk.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
 
-use serde_json::json;
 use tidegate_engine::block::ATOM_BYTES;
 use tidegate_engine::cache::format::Superblock;
 use tidegate_engine::config::{Allocation, Fill, WhenFull};
 use tidegate_engine::op::{Answer, Done, Op};
 use tidegate_engine::payload::Payload;
-use tidegate_engine::probe::{Phase, Snapshot};
+use tidegate_engine::probe::Phase;
 use tidegate_engine::request::{Reply, Room};
 use tidegate_engine::time::{Duration, Instant};
 use tidegate_engine::{Config, Control, Engine, Event, World, turn};
 
 use crate::back::attach::{Attached, attach};
-use crate::back::confine;
 use crate::back::ring::{Happening, Ring, WatchKey};
 use crate::back::run::Run;
-use crate::back::signals::Signals;
-use crate::control::{Command, ControlPort, Verb, status_json};
-use crate::front::nbd::{self, Address, Front};
+use crate::control::{Verb, status_json};
+use crate::desk::{Desk, Tell};
+use crate::front::nbd::{Export, Front};
 use crate::port::{Interest, Port};
 
 pub use crate::Failure;
@@ -35,30 +33,18 @@ use crate::state::{self, State as HostState};
 /// What to serve and how.
 #[derive(Clone, Debug)]
 pub struct Options {
-    pub origin: PathBuf,
-    pub cache: PathBuf,
-    /// Where NBD clients connect.
-    pub nbd: Vec<Address>,
-    /// The control socket.
-    pub control: PathBuf,
-    /// What the host knows of the cache ([`state`](crate::state)).
-    pub state: PathBuf,
-    /// Another cache than last time is taken, and what only that one held is lost.
-    pub accept_loss: bool,
-    /// Sockets handed over by a service manager; if there are any, they stand in for `nbd`.
-    pub handed_over: u32,
-    /// One client on standard input; the volume stops when it has gone.
-    pub stdio: bool,
-    /// What TCP clients must use.
-    pub tls: Option<nbd::Certificates>,
-    /// The export's name; clients that name none get it too.
+    /// As clients and commands name it; compared as bytes, never a path.
     pub name: String,
     /// Text for people.
     pub description: String,
     /// Clients may not change anything. What is dirty goes home all the same.
     pub read_only: bool,
-    /// Privileges and system calls that a daemon does not need are given up ([`confine`](crate::back::confine)).
-    pub confined: bool,
+    pub origin: PathBuf,
+    pub cache: PathBuf,
+    /// What the host knows of the cache ([`state`]).
+    pub state: PathBuf,
+    /// Another cache than last time is taken, and what only that one held is lost.
+    pub accept_loss: bool,
     pub knobs: Knobs,
 }
 
@@ -118,37 +104,6 @@ impl Knobs {
     }
 }
 
-/// The volume serves: what the operator is told.
-#[derive(Clone, Debug)]
-pub struct Ready {
-    /// What NBD clients take to connect, one for each address.
-    pub uris: Vec<String>,
-    pub bytes: u64,
-    /// Worth knowing, one line each.
-    pub notes: Vec<String>,
-    /// After recovery: its counters tell what was found.
-    pub snapshot: Snapshot,
-}
-
-/// How it ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ended {
-    /// After one signal: every acknowledged write is durable.
-    Stopped,
-    /// After a second signal (its number): only what was flushed is.
-    Interrupted(i32),
-}
-
-impl Ended {
-    /// Exit code: 0, or 128 and the signal, as shells count.
-    pub fn code(self) -> u8 {
-        match self {
-            Ended::Stopped => 0,
-            Ended::Interrupted(signal) => 128 + signal as u8,
-        }
-    }
-}
-
 /// Atoms read from the disks that one turn looks at. To verify 1 MiB takes about 0.1 ms: disks that answer many large reads at once
 /// would otherwise keep the first reply from leaving, and themselves without work, until the last one is verified.
 const TURN_ATOMS: u64 = (1 << 20) / ATOM_BYTES;
@@ -157,73 +112,77 @@ const TURN_ATOMS: u64 = (1 << 20) / ATOM_BYTES;
 const LINGER: Duration = Duration::from_secs(1);
 
 const FRONT: u32 = 0;
-const CONTROL: u32 = 1;
-const SIGNALS: u32 = 2;
+const DESK: u32 = 1;
 
-/// Serves a volume on this thread until a signal stops it. Call it before any other thread is started: they inherit the signal mask.
-///
-/// # Errors
-/// One line for the operator and the exit code. Nothing was written to what is not a cache of ours.
-pub fn serve(options: &Options, on_ready: impl FnOnce(&Ready) -> Result<(), Failure>) -> Result<Ended, Failure> {
-    if options.confined {
-        confine::give_up_privileges()
-            .map_err(|error| Failure::new(Failure::SYSTEM, format!("privileges cannot be given up: {error}; see --unconfined")))?;
-    }
-    let signals = Signals::take().map_err(|error| Failure::new(Failure::SYSTEM, format!("signals cannot be received: {error}")))?;
-    let Attached { cache, origin, superblock, mut notes } = attach(&options.cache, &options.origin)?;
-    notes.extend(state::compare(&options.state, &superblock, options.accept_loss)?);
-    let ring = Ring::new(cache, origin)?;
-    let bytes = superblock.geometry.volume_atoms * ATOM_BYTES;
-    let block_bytes = superblock.geometry.block_atoms * ATOM_BYTES as u32;
-    let mut front = nbd::Options::new(bytes, block_bytes);
-    front.addresses.clone_from(&options.nbd);
-    front.handed_over = options.handed_over;
-    front.stdio = options.stdio;
-    front.tls.clone_from(&options.tls);
-    front.export.name.clone_from(&options.name);
-    front.export.description.clone_from(&options.description);
-    front.export.read_only = options.read_only;
-    let socket = |message| Failure::new(Failure::NOT_CREATED, message);
-    let front = Front::new(front).map_err(socket)?;
-    let control = ControlPort::bind(&options.control).map_err(socket)?;
-    if options.confined {
-        confine::give_up_system_calls()
-            .map_err(|error| Failure::new(Failure::SYSTEM, format!("system calls cannot be given up: {error}; see --unconfined")))?;
-    }
-    let engine = Engine::new(options.knobs.config(&superblock), ring.limits());
-    let volume = Volume {
-        engine,
-        world: Back { ring, front },
-        control,
-        signals,
-        clock: Clock::start(),
-        state: State::Starting,
-        one_client: options.stdio,
-        name: options.name.clone(),
-        landed: VecDeque::new(),
-        cache: options.cache.display().to_string(),
-        host: Host { path: options.state.clone(), superblock },
-        events: Vec::new(),
-        happenings: Vec::new(),
-        interests: Vec::new(),
-    };
-    volume.run(|volume, now| {
-        let snapshot = volume.engine.inspect(now);
-        on_ready(&Ready { uris: volume.world.front.uris(), bytes, notes, snapshot })
-    })
+/// A volume whose cache and origin are there, ours, fit for each other, and locked. Nothing was written yet.
+pub struct Opened {
+    options: Options,
+    attached: Attached,
 }
 
-/// Nanoseconds since the volume was started.
-struct Clock {
+impl Opened {
+    /// # Errors
+    /// One line for the operator and the exit code.
+    pub fn new(options: &Options) -> Result<Opened, Failure> {
+        let mut attached = attach(&options.cache, &options.origin)?;
+        attached.notes.extend(state::compare(&options.state, &attached.superblock, options.accept_loss)?);
+        Ok(Opened { options: options.clone(), attached })
+    }
+
+    /// Worth knowing, one line each.
+    pub fn notes(&self) -> &[String] {
+        &self.attached.notes
+    }
+
+    /// As clients will see it.
+    pub fn export(&self) -> Export {
+        let geometry = &self.attached.superblock.geometry;
+        let Options { name, description, read_only, .. } = self.options.clone();
+        let bytes = geometry.volume_atoms * ATOM_BYTES;
+        Export { name, description, bytes, read_only, block_bytes: geometry.block_atoms * ATOM_BYTES as u32 }
+    }
+
+    /// Serves it on this thread until it is told to stop.
+    ///
+    /// # Errors
+    /// One line for the operator and the exit code.
+    pub(crate) fn serve(self, mut desk: Desk) -> Result<(), Failure> {
+        let front = Front::volume(self.export());
+        let Opened { options, attached: Attached { cache, origin, superblock, .. } } = self;
+        let ring = Ring::new(cache, origin)?;
+        desk.tell(Tell::Opened);
+        if !desk.is_started() {
+            return Ok(());
+        }
+        let engine = Engine::new(options.knobs.config(&superblock), ring.limits());
+        let volume = Volume {
+            engine,
+            world: Back { ring, front },
+            desk,
+            clock: Clock::start(),
+            state: State::Starting,
+            landed: VecDeque::new(),
+            cache: options.cache.display().to_string(),
+            host: Host { path: options.state, superblock },
+            events: Vec::new(),
+            happenings: Vec::new(),
+            interests: Vec::new(),
+        };
+        volume.run()
+    }
+}
+
+/// Nanoseconds since the start.
+pub(crate) struct Clock {
     start: std::time::Instant,
 }
 
 impl Clock {
-    fn start() -> Clock {
+    pub fn start() -> Clock {
         Clock { start: std::time::Instant::now() }
     }
 
-    fn now(&self) -> Instant {
+    pub fn now(&self) -> Instant {
         Instant(self.start.elapsed().as_nanos() as u64)
     }
 }
@@ -263,14 +222,9 @@ struct Host {
 struct Volume {
     engine: Engine<Run>,
     world: Back,
-    control: ControlPort,
-    signals: Signals,
+    desk: Desk,
     clock: Clock,
     state: State,
-    /// It ends with its only client.
-    one_client: bool,
-    /// As commands name it.
-    name: String,
     /// Operations that have ended and that the engine has not heard of yet, in their order.
     landed: VecDeque<Done<Run>>,
     /// The cache's path, for messages.
@@ -283,9 +237,8 @@ struct Volume {
 }
 
 impl Volume {
-    fn run(mut self, on_ready: impl FnOnce(&mut Volume, Instant) -> Result<(), Failure>) -> Result<Ended, Failure> {
-        let mut on_ready = Some(on_ready);
-        self.world.ring.watch(WatchKey { port: SIGNALS, token: 0 }, self.signals.fd(), true, false);
+    fn run(mut self) -> Result<(), Failure> {
+        self.world.ring.watch(WatchKey { port: DESK, token: 0 }, self.desk.fd(), true, false);
         loop {
             let now = self.clock.now();
             self.obey(now);
@@ -293,15 +246,10 @@ impl Volume {
             match self.engine.phase() {
                 Phase::Recovering => {}
                 Phase::Serving => {
-                    if self.state == State::Starting
-                        && let Some(on_ready) = on_ready.take()
-                    {
+                    if self.state == State::Starting {
                         self.tell_host(now, false)?;
                         self.state = State::Serving;
-                        on_ready(&mut self, now)?;
-                    }
-                    if self.one_client && self.state == State::Serving && self.world.front.connections() == 0 {
-                        self.stop();
+                        self.desk.tell(Tell::Serving(Box::new(self.engine.inspect(now))));
                     }
                 }
                 Phase::Refused => return Err(self.refused()),
@@ -309,33 +257,35 @@ impl Volume {
                     if self.has_ended(now) {
                         // It is stopped in order, whether that can be written down or not.
                         let _ = self.tell_host(now, true);
-                        return Ok(Ended::Stopped);
+                        return Ok(());
                     }
                 }
             }
             let mut room = self.engine.room();
             self.world.front.resume(&mut room, &mut self.events);
             self.speak();
+            self.desk.count_clients(self.world.front.connections());
             self.sleep(now)?;
-            if let Some(signal) = self.dispatch(&mut room) {
-                return Ok(Ended::Interrupted(signal));
-            }
+            self.dispatch(&mut room);
         }
     }
 
-    /// Does what was asked on the control socket.
+    /// Does what was asked at the desk.
     fn obey(&mut self, now: Instant) {
-        for (asker, Command { verb, volume }) in self.control.commands() {
-            if volume.is_some_and(|volume| volume != self.name) {
-                self.control.answer(asker, &json!({ "error": "there is no volume of this name" }));
-                continue;
-            }
+        for guest in self.desk.guests() {
+            self.world.front.admit(guest);
+        }
+        for (asker, verb) in self.desk.commands() {
             match verb {
                 Verb::Status => {}
                 Verb::Drain => self.engine.handle(now, Event::Control(Control::Drain)),
                 Verb::CancelDrain => self.engine.handle(now, Event::Control(Control::CancelDrain)),
+                Verb::Stop => self.stop(),
             }
-            self.control.answer(asker, &status_json(&self.engine.inspect(now)));
+            self.desk.answer(asker, status_json(&self.engine.inspect(now)));
+        }
+        if self.desk.is_told_to_stop() {
+            self.stop();
         }
     }
 
@@ -371,15 +321,8 @@ impl Volume {
     fn speak(&mut self) {
         self.world.front.send();
         self.world.front.interests(&mut self.interests);
-        self.watch(FRONT);
-        self.control.send();
-        self.control.interests(&mut self.interests);
-        self.watch(CONTROL);
-    }
-
-    fn watch(&mut self, port: u32) {
         for Interest { token, fd, readable, writable } in self.interests.drain(..) {
-            self.world.ring.watch(WatchKey { port, token }, fd, readable, writable);
+            self.world.ring.watch(WatchKey { port: FRONT, token }, fd, readable, writable);
         }
     }
 
@@ -389,7 +332,7 @@ impl Volume {
             State::Starting | State::Serving | State::Stopping => None,
         };
         let busy = (!self.events.is_empty() || !self.landed.is_empty()).then_some(now);
-        let deadlines = [busy, lingering, self.engine.deadline(), self.world.front.deadline(), self.control.deadline()];
+        let deadlines = [busy, lingering, self.engine.deadline(), self.world.front.deadline()];
         let deadline = deadlines.into_iter().flatten().min();
         self.world
             .ring
@@ -397,11 +340,10 @@ impl Volume {
             .map_err(|error| Failure::new(Failure::SYSTEM, format!("io_uring failed: {error}; what was flushed is safe, start again")))
     }
 
-    /// Turns what happened into events. `room` is what the engine still takes. A signal that ends everything is returned.
-    fn dispatch(&mut self, room: &mut Room) -> Option<i32> {
+    /// Turns what happened into events. `room` is what the engine still takes.
+    fn dispatch(&mut self, room: &mut Room) {
         let now = self.clock.now();
         self.world.ring.look_for_late(now, &mut self.happenings);
-        let mut signalled = false;
         for happening in self.happenings.drain(..) {
             match happening {
                 Happening::Done(done) => self.landed.push_back(done),
@@ -409,19 +351,13 @@ impl Volume {
                 Happening::Ready { key: WatchKey { port: FRONT, token }, readable, writable } => {
                     self.world.front.ready(token, readable, writable, room, &mut self.events);
                 }
-                Happening::Ready { key: WatchKey { port: CONTROL, token }, readable, writable } => {
-                    self.control.ready(token, readable, writable, room, &mut self.events);
-                }
-                Happening::Ready { .. } => signalled = true,
+                Happening::Ready { .. } => self.desk.open(),
             }
         }
         self.land();
-        for port in [&mut self.world.front as &mut dyn Port, &mut self.control] {
-            if port.deadline().is_some_and(|deadline| deadline <= now) {
-                port.tick(now);
-            }
+        if self.world.front.deadline().is_some_and(|deadline| deadline <= now) {
+            self.world.front.tick(now);
         }
-        if signalled { self.signal() } else { None }
     }
 
     /// Tells the engine of what has landed, as much as is good for one turn.
@@ -437,21 +373,12 @@ impl Volume {
         }
     }
 
+    /// Once.
     fn stop(&mut self) {
-        self.state = State::Stopping;
-        self.world.front.stop_listening();
-        self.events.push(Event::Control(Control::Stop));
-    }
-
-    /// The first signal stops in order; of a second one, its number.
-    fn signal(&mut self) -> Option<i32> {
-        while let Some(signal) = self.signals.next() {
-            match self.state {
-                State::Starting | State::Serving => self.stop(),
-                State::Stopping | State::Lingering(_) => return Some(signal),
-            }
+        if matches!(self.state, State::Starting | State::Serving) {
+            self.state = State::Stopping;
+            self.events.push(Event::Control(Control::Stop));
         }
-        None
     }
 }
 
@@ -477,10 +404,5 @@ mod tests {
         let config = knobs.config(&superblock);
         assert_eq!((config.free_floor, config.dirty_high, config.reserve), (sets / 2, sets, 2));
         assert_eq!((config.window_bytes, config.wait), (8 << 20, default.wait));
-    }
-
-    #[test]
-    fn exit_codes_are_those_that_shells_expect() {
-        assert_eq!((Ended::Stopped.code(), Ended::Interrupted(libc::SIGINT).code()), (0, 130));
     }
 }

@@ -27,8 +27,8 @@ fn pattern(bytes: u64) -> Vec<u8> {
 #[test]
 fn nbdinfo_sees_the_export_as_it_is() {
     let mut world = World::with(8 * MIB, |options| {
-        options.export.name = "disk".into();
-        options.export.description = "a test volume".into();
+        options.exports.get_mut(0).name = "disk".into();
+        options.exports.get_mut(0).description = "a test volume".into();
     });
     let uri = world.uri();
     let json = world.succeed(LIBNBD, "nbdinfo", &["--json", &uri]);
@@ -209,7 +209,7 @@ fn libnbd_reads_the_allocation_in_one_and_in_many_extents() {
 
 #[test]
 fn a_read_only_export_is_read_and_never_changed() {
-    let mut world = World::with(MIB, |options| options.export.read_only = true);
+    let mut world = World::with(MIB, |options| options.exports.get_mut(0).read_only = true);
     python(
         &mut world,
         "import errno\n\

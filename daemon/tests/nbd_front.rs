@@ -54,6 +54,34 @@ fn writes_small_and_large_arrive_whole_between_other_requests() {
 }
 
 #[test]
+fn what_came_behind_the_handshake_goes_to_the_volume_with_its_client() {
+    for pieces in [usize::MAX, 7, 1] {
+        let mut world = World::new(MIB);
+        let mut raw = Raw::connect(&mut world);
+        let hello = [3u32.to_be_bytes().to_vec(), option(1, b"")].concat();
+        let everything = [hello, write(1, 0, &[7; 4096]), request(FLUSH, 2, 0, 0), reads(3, 512), request(DISC, 3, 0, 0)].concat();
+        everything.chunks(pieces.min(everything.len())).for_each(|piece| raw.send(&mut world, piece));
+        raw.receive(&mut world, 18 + 10 + 2 * 16 + 3 * (16 + 512));
+        world.settle();
+        assert!(raw.is_closed(), "nothing is left: the client said goodbye");
+        assert_eq!((world.memory.bytes[4095], world.memory.flushes, world.front.connections()), (7, 1, 0));
+    }
+}
+
+#[test]
+fn who_arrives_at_a_volume_that_stops_is_refused_in_order() {
+    let mut world = World::new(MIB);
+    let mut raw = Raw::connect(&mut world);
+    raw.receive(&mut world, 18);
+    world.front.shutdown_volume();
+    raw.send(&mut world, &[3u32.to_be_bytes().to_vec(), option(1, b""), request(FLUSH, 2, 0, 0)].concat());
+    assert_eq!(raw.receive(&mut world, 10 + 16)[10..], simple(108, 2));
+    world.settle();
+    assert!(raw.is_closed());
+    assert_eq!(world.front.connections(), 0);
+}
+
+#[test]
 fn at_most_128_requests_of_a_connection_are_under_way_and_the_rest_waits() {
     let mut world = World::new(MIB);
     let mut raw = Raw::ready(&mut world);
@@ -445,7 +473,7 @@ fn connections_beyond_the_cap_are_closed_and_a_free_place_is_used_again() {
 
 #[test]
 fn a_refused_write_leaves_its_payload_behind_and_the_connection_goes_on() {
-    let mut world = World::with(MIB, |options| options.export.read_only = true);
+    let mut world = World::with(MIB, |options| options.exports.get_mut(0).read_only = true);
     let mut raw = Raw::ready(&mut world);
     raw.send(&mut world, &[write(1, 0, &vec![5; 3 << 20]), request(FLUSH, 2, 0, 0)].concat());
     assert_eq!(raw.receive(&mut world, 32), [simple(1, 1), simple(0, 2)].concat());

@@ -4,6 +4,7 @@ mod nbd_world;
 
 use std::fs;
 
+use nbd_world::fronts::exports;
 use nbd_world::secure::{Plain, Secure, config};
 use nbd_world::{Raw, World, option, pki, request, simple, write};
 use rustls::ProtocolVersion;
@@ -278,10 +279,10 @@ fn refusal(change: impl FnOnce(&std::path::Path, &mut Certificates)) -> String {
     let file = |name: &str| dir.path().join(name);
     let mut tls = Certificates { certificate: file("server-cert.pem"), key: file("server-key.pem"), client_ca: Some(file("ca-cert.pem")) };
     change(dir.path(), &mut tls);
-    let mut options = Options::new(MIB, 4096);
+    let mut options = Options::new(exports(MIB, 4096));
     options.addresses.push("127.0.0.1:0".parse().expect("an address"));
     options.tls = Some(tls);
-    let error = Front::new(options).err().expect("refused");
+    let error = Front::lobby(options).err().expect("refused");
     assert!(!error.contains('\n'), "one line: {error}");
     error.replace(&format!("{}/", dir.path().display()), "")
 }
@@ -305,17 +306,28 @@ fn wrong_files_are_refused_in_one_line_that_names_them() {
 #[test]
 fn an_address_beyond_loopback_is_refused_without_tls_and_served_with_it() {
     let options = |tls| {
-        let mut options = Options::new(MIB, 4096);
+        let mut options = Options::new(exports(MIB, 4096));
         options.addresses.push("0.0.0.0:0".parse().expect("an address"));
         options.tls = tls;
         options
     };
-    let error = Front::new(options(None)).err().expect("refused");
+    let error = Front::lobby(options(None)).err().expect("refused");
     assert!(error.contains("needs TLS"), "{error}");
     let dir = tempfile::tempdir().expect("a directory");
     pki::write(dir.path());
     let tls = Certificates { certificate: dir.path().join("server-cert.pem"), key: dir.path().join("server-key.pem"), client_ca: None };
-    assert!(Front::new(options(Some(tls))).expect("it listens").uris()[0].starts_with("nbds://0.0.0.0:"));
+    assert!(Front::lobby(options(Some(tls))).expect("it listens").uris()[0].starts_with("nbds://0.0.0.0:"));
+}
+
+#[test]
+fn what_came_behind_the_handshake_through_tls_goes_to_the_volume_with_its_client() {
+    let mut world = World::with_tls(MIB, false);
+    let mut client = Secure::connect(&mut world);
+    // One record: it is decrypted in the lobby, all of it, and its end belongs to the volume.
+    client.send(&mut world, &[option(1, b""), write(1, 4096, &[9; 8192])].concat());
+    assert_eq!(client.receive(&mut world, 10 + 16)[10..], simple(0, 1));
+    client.send(&mut world, &request(0, 2, 8192, 4096));
+    assert_eq!(client.receive(&mut world, 16 + 4096)[16..], [9; 4096]);
 }
 
 #[test]

@@ -42,14 +42,31 @@ pub fn attach(cache: &Path, origin: &Path) -> Result<Attached, Failure> {
 
 /// One file under two names would be overwritten by its own cache.
 pub fn distinct(cache: &Path, origin: &Path) -> Result<(), Failure> {
-    let (Ok(one), Ok(other)) = (fs::metadata(cache), fs::metadata(origin)) else { return Ok(()) };
-    let same_file = one.ino() == other.ino() && one.dev() == other.dev();
-    let same_device = one.rdev() != 0 && one.rdev() == other.rdev();
-    if !same_file && !same_device {
-        return Ok(());
+    refuse_shared(&[[cache, origin]])
+}
+
+/// A file or device serves one purpose in one volume, under whatever names. `volumes`: the cache and the origin of each.
+///
+/// # Errors
+/// One line that names both places.
+pub fn refuse_shared(volumes: &[[&Path; 2]]) -> Result<(), Failure> {
+    let purposes = ["cache", "origin"];
+    let all: Vec<_> = volumes.iter().flat_map(|paths| purposes.into_iter().zip(*paths)).collect();
+    for (place, (purpose, path)) in all.iter().enumerate() {
+        if let Some((earlier, other)) = all[..place].iter().find(|(_, other)| is_same(path, other)) {
+            let (path, other) = (path.display(), other.display());
+            let message = format!("{earlier} {other} and {purpose} {path} are one and the same; name two different ones");
+            return Err(Failure::new(Failure::REFUSED, message));
+        }
     }
-    let (cache, origin) = (cache.display(), origin.display());
-    Err(Failure::new(Failure::REFUSED, format!("cache {cache} and origin {origin} are one and the same; name two different ones")))
+    Ok(())
+}
+
+/// Do both names lead to one file or device? Of what is not there yet, nothing is known but its name.
+pub fn is_same(one: &Path, other: &Path) -> bool {
+    let (Ok(one), Ok(other)) = (fs::metadata(one), fs::metadata(other)) else { return one == other };
+    let same_file = one.ino() == other.ino() && one.dev() == other.dev();
+    same_file || (one.rdev() != 0 && one.rdev() == other.rdev() && one.mode() & libc::S_IFMT == other.mode() & libc::S_IFMT)
 }
 
 /// What a disk holds where a cache would have its superblocks.

@@ -2,6 +2,7 @@
 //! Outside programs run as processes while the test serves them. Time stands still unless a test moves it.
 #![allow(dead_code)] // each test file uses its part
 
+pub mod fronts;
 pub mod pki;
 pub mod secure;
 
@@ -13,12 +14,14 @@ use std::path::PathBuf;
 use std::process::{Command as Process, Output};
 
 use tidegate_daemon::back::run::{Run, RunMut};
-use tidegate_daemon::front::nbd::{Address, Certificates, Front, Options};
+use tidegate_daemon::front::nbd::{Address, Certificates, Options};
 use tidegate_daemon::port::{Interest, Port};
 use tidegate_engine::Event;
 use tidegate_engine::block::{ATOM_BYTES, Span};
 use tidegate_engine::request::{Command, Extent, Outcome, Reply, Request, RequestError, Room, Stretch, Tier};
 use tidegate_engine::time::{Duration, Instant};
+
+use fronts::Fronts;
 
 pub const BLOCK: u64 = 4096;
 /// Longer than anything here takes: a test that waits so long has failed.
@@ -26,7 +29,7 @@ const PATIENCE_MS: i32 = 60_000;
 const IDLE_TURNS_MAX: usize = 100;
 
 pub struct World {
-    pub front: Front,
+    pub front: Fronts,
     pub memory: Memory,
     /// What the front may send into the "engine".
     pub room: Room,
@@ -83,7 +86,7 @@ impl World {
     }
 
     fn inside(dir: tempfile::TempDir, bytes: u64, change: impl FnOnce(&mut Options)) -> World {
-        let mut options = Options::new(bytes, BLOCK as u32);
+        let mut options = Options::new(fronts::exports(bytes, BLOCK as u32));
         options.addresses.push(Address::Unix(dir.path().join("nbd.sock")));
         change(&mut options);
         let memory = Memory {
@@ -96,7 +99,7 @@ impl World {
             slow: false,
         };
         World {
-            front: Front::new(options).expect("the front listens"),
+            front: Fronts::new(options),
             memory,
             room: Room { requests: 1024, bytes: 256 << 20 },
             hold: false,

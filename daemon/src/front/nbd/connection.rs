@@ -1,9 +1,9 @@
 //! One client: its socket, what was received and not yet understood, what waits in the engine, what is still to be sent.
 //!
 //! ```text
-//! Handshake ─┬──────────────────────────────────────────▶ Transmission → Ending (nothing is read any more, replies
-//!   ▲        └─ STARTTLS ▶ Upgrading (its answer leaves)                  still go out) → Dead
-//!   └───────────────────────────┘
+//! Handshake ─┬───────────────────────────────▶ Arrived ──▶ Transmission → Ending (nothing is read any more, replies
+//!   ▲        └─ STARTTLS ▶ Upgrading             │                          still go out) → Dead
+//!   └────────────── (its answer leaves)          └ leaves the lobby's front, enters that of its volume: another thread
 //! ```
 //!
 //! Back-pressure, never an error: a connection that has 128 requests or 64 MiB under way, or finds no room in the engine, is
@@ -18,10 +18,11 @@ use tidegate_engine::Event;
 use tidegate_engine::block::Span;
 use tidegate_engine::request::{Outcome, Request, RequestError, RequestId, Room};
 
-use super::export::{Export, Session};
+use super::export::{Exports, Session};
 use super::handshake::{self, Handshake, Tls};
 use super::job::Jobs;
 use super::output::Output;
+use super::seats::Seat;
 use super::socket::Stream;
 use super::tls::Channel;
 use super::transmission::{self, Allowance, HEADER_BYTES_MAX, Pending, Transmission};
@@ -46,8 +47,8 @@ const _: () =
 /// What all connections of a front share.
 #[derive(Clone, Copy)]
 pub struct Service<'a> {
-    pub export: &'a Export,
-    /// The daemon is stopping: nothing new is admitted.
+    pub exports: &'a Exports,
+    /// The daemon, or the volume, is stopping: nothing new is admitted.
     pub stopping: bool,
 }
 
@@ -78,20 +79,24 @@ pub struct Connection {
     /// A byte moved since the last tick.
     moved: bool,
     ticks: u32,
+    /// Its place among all clients: free again when it is gone.
+    _seat: Seat,
 }
 
 #[derive(Debug)]
 enum Phase {
     Handshake(Handshake),
     Upgrading(Handshake),
+    /// The handshake is over. What has come behind it is kept.
+    Arrived,
     Transmission(Transmission),
     Ending,
     Dead,
 }
 
 impl Connection {
-    /// Greets the client. `tag`: high bits of the request ids, the low eight are free. With `tls`, nothing is told without it.
-    pub fn new(stream: Stream, tls: Option<Arc<ServerConfig>>, tag: u64) -> Connection {
+    /// Greets the client. With `tls`, nothing is told without it.
+    pub fn new(stream: Stream, tls: Option<Arc<ServerConfig>>, seat: Seat) -> Connection {
         let mut output = Output::default();
         let mode = if tls.is_some() { Tls::Required } else { Tls::Off };
         let handshake = output.write(|out| Handshake::new(mode, out));
@@ -104,12 +109,27 @@ impl Connection {
             output,
             requests: Requests::default(),
             bytes: 0,
-            tag,
+            tag: 0,
             blocked: false,
             waiting: false,
             moved: false,
             ticks: 0,
+            _seat: seat,
         }
+    }
+
+    /// The export that it came for, once it has arrived.
+    pub fn has_arrived(&self) -> Option<usize> {
+        matches!(self.phase, Phase::Arrived).then_some(self.session.export)
+    }
+
+    /// Begins transmission, in a front whose only export is the one that it came for. `tag`: high bits of its request ids, the low eight
+    /// are free. It is waiting then: what was kept or lies decrypted already, no socket tells of.
+    pub fn enter(&mut self, tag: u64) {
+        assert!(self.has_arrived().is_some() && self.requests.count() == 0, "nothing was asked of a volume before");
+        self.session.export = 0;
+        self.phase = Phase::Transmission(Transmission::new(self.session));
+        (self.tag, self.blocked, self.waiting, self.ticks) = (tag, false, true, 0);
     }
 
     pub fn stream(&self) -> &Stream {
@@ -159,7 +179,7 @@ impl Connection {
         let inside = match &self.phase {
             Phase::Handshake(_) | Phase::Upgrading(_) => true,
             Phase::Transmission(transmission) => !self.waiting && (transmission.is_inside() || !self.kept.is_empty()),
-            Phase::Ending | Phase::Dead => false,
+            Phase::Arrived | Phase::Ending | Phase::Dead => false,
         };
         inside || self.blocked
     }
@@ -178,7 +198,9 @@ impl Connection {
         self.kept.clear();
         let (hole, limit) = match &mut self.phase {
             Phase::Transmission(transmission) => (transmission.hole().unwrap_or_default(), scratch.len()),
-            Phase::Handshake(_) | Phase::Upgrading(_) | Phase::Ending | Phase::Dead => (Default::default(), handshake::INPUT_BYTES_MAX),
+            Phase::Handshake(_) | Phase::Upgrading(_) | Phase::Arrived | Phase::Ending | Phase::Dead => {
+                (Default::default(), handshake::INPUT_BYTES_MAX)
+            }
         };
         assert!(hole.is_empty() || behind == 0, "what was kept belongs in front of the hole");
         let hole_bytes = hole.len();
@@ -236,6 +258,7 @@ impl Connection {
             let (took, go_on) = match &mut self.phase {
                 Phase::Handshake(_) => self.shake_hands(&input[at..], service),
                 Phase::Transmission(_) => self.transmit(&input[at..], service, intake),
+                Phase::Arrived => return at,
                 // What follows the end is dropped; and what came in plain text behind STARTTLS (T6).
                 Phase::Upgrading(_) | Phase::Ending | Phase::Dead => return input.len(),
             };
@@ -253,7 +276,7 @@ impl Connection {
             self.waiting = true;
             return (0, false);
         }
-        let (took, step) = self.output.write(|out| handshake.step(service.export, service.stopping, input, out));
+        let (took, step) = self.output.write(|out| handshake.step(service.exports, service.stopping, input, out));
         match step {
             handshake::Step::Wait => return (took, false),
             handshake::Step::Next => {}
@@ -266,8 +289,7 @@ impl Connection {
             }
             handshake::Step::Transmit(session) => {
                 self.session = session;
-                self.ticks = 0;
-                self.phase = Phase::Transmission(Transmission::new(session));
+                self.phase = Phase::Arrived;
             }
             handshake::Step::Close => self.end(),
         }
@@ -287,7 +309,8 @@ impl Connection {
         }
         let connection = BYTES_MAX.saturating_sub(self.bytes + self.output.unsent());
         let allowance = Allowance { connection, room: intake.room.bytes, busy: intake.jobs.spans(), job: intake.jobs.has_place() };
-        let (took, step) = transmission.step(service.export, service.stopping, allowance, input, &mut self.output);
+        let export = service.exports.get(self.session.export);
+        let (took, step) = transmission.step(export, service.stopping, allowance, input, &mut self.output);
         match step {
             transmission::Step::Next => {}
             transmission::Step::Wait => return (took, false),
@@ -397,7 +420,7 @@ impl Connection {
                 HANDSHAKE_TICKS
             }
             Phase::Upgrading(_) => HANDSHAKE_TICKS,
-            Phase::Transmission(_) | Phase::Ending | Phase::Dead => {
+            Phase::Arrived | Phase::Transmission(_) | Phase::Ending | Phase::Dead => {
                 if std::mem::take(&mut self.moved) {
                     self.ticks = 0;
                 }

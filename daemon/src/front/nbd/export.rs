@@ -1,4 +1,4 @@
-//! What the NBD front offers: one export, its limits, and what a connection has agreed about it.
+//! What the NBD front offers: exports by name, their limits, and what a connection has agreed about the one it uses.
 
 use super::protocol::{STRING_BYTES_MAX, transmission_flag as flag};
 
@@ -8,10 +8,9 @@ pub const BLOCK_BYTES_MIN: u32 = 512;
 /// The largest payload of one READ or WRITE: the protocol's own default. TRIM and WRITE_ZEROES may be longer.
 pub const PAYLOAD_BYTES_MAX: u32 = 32 << 20;
 
-/// The volume as clients see it.
+/// A volume as clients see it.
 #[derive(Clone, Debug)]
 pub struct Export {
-    /// Clients may also ask for the empty name: the default export.
     pub name: String,
     /// Text for people; may be empty.
     pub description: String,
@@ -29,6 +28,8 @@ pub struct Session {
     pub contexts: Contexts,
     /// The client asked for the block sizes before transmission, and is held to them.
     pub sized: bool,
+    /// The place of its export among those that its front offers.
+    pub export: usize,
 }
 
 /// The form of requests and replies.
@@ -71,17 +72,79 @@ impl Export {
         Ok(())
     }
 
-    /// Is this the export, or the empty name that stands for it?
-    pub fn is_named(&self, name: &[u8]) -> bool {
-        name.is_empty() || name == self.name.as_bytes()
-    }
-
     /// Transmission flags. CAN_MULTI_CONN is honest: the engine's flush covers every write of the volume that was replied to, on
     /// whichever connection. DF may only be offered to who negotiated structured replies.
     pub fn flags(&self, session: Session) -> u16 {
         let mut flags = flag::HAS_FLAGS | flag::SEND_FLUSH | flag::SEND_FUA | flag::CAN_MULTI_CONN | flag::SEND_CACHE;
         flags |= if self.read_only { flag::READ_ONLY } else { flag::SEND_TRIM | flag::SEND_WRITE_ZEROES | flag::SEND_FAST_ZERO };
         flags | if session.headers == Headers::Simple { 0 } else { flag::SEND_DF }
+    }
+}
+
+/// Everything that can be asked for. A name is bytes and is compared as such: `home` and `Home` are two exports.
+#[derive(Clone, Debug)]
+pub struct Exports {
+    offers: Vec<Offer>,
+    /// What the empty name stands for.
+    default: Option<usize>,
+}
+
+#[derive(Clone, Debug)]
+struct Offer {
+    export: Export,
+    /// Its volume has stopped: nobody gets it any more.
+    is_closed: bool,
+}
+
+impl Exports {
+    /// `default`: the place of the export that the empty name stands for.
+    ///
+    /// # Errors
+    /// One line for the operator: what cannot be exported, and why.
+    pub fn new(list: Vec<Export>, default: Option<usize>) -> Result<Exports, String> {
+        list.iter().try_for_each(Export::check)?;
+        for (place, export) in list.iter().enumerate() {
+            if list[..place].iter().any(|earlier| earlier.name == export.name) {
+                return Err(format!("NBD export: two of them are named {:?}; give each a name of its own", export.name));
+            }
+        }
+        assert!(default.is_none_or(|default| default < list.len()), "the default is one of them");
+        Ok(Exports { offers: list.into_iter().map(|export| Offer { export, is_closed: false }).collect(), default })
+    }
+
+    /// Only this one, under its name and the empty one.
+    pub fn one(export: Export) -> Exports {
+        Exports { offers: vec![Offer { export, is_closed: false }], default: Some(0) }
+    }
+
+    /// # Panics
+    /// If there is no such place.
+    pub fn get(&self, place: usize) -> &Export {
+        &self.offers[place].export
+    }
+
+    pub fn get_mut(&mut self, place: usize) -> &mut Export {
+        &mut self.offers[place].export
+    }
+
+    /// The place of the export of this name.
+    pub fn find(&self, name: &[u8]) -> Option<usize> {
+        let named = self.offers.iter().position(|offer| offer.export.name.as_bytes() == name);
+        named.or(self.default.filter(|_| name.is_empty()))
+    }
+
+    pub fn is_closed(&self, place: usize) -> bool {
+        self.offers[place].is_closed
+    }
+
+    /// From now on nobody gets it.
+    pub fn close(&mut self, place: usize) {
+        self.offers[place].is_closed = true;
+    }
+
+    /// Those that can be had, in their order.
+    pub fn open(&self) -> impl Iterator<Item = &Export> {
+        self.offers.iter().filter(|offer| !offer.is_closed).map(|offer| &offer.export)
     }
 }
 

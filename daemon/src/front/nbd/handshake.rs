@@ -5,7 +5,7 @@
 //!
 //! Where TLS is required, nothing is told and nothing is remembered before it: STARTTLS begins the haggling anew (T6).
 
-use super::export::{BLOCK_BYTES_MIN, Contexts, Export, Headers, PAYLOAD_BYTES_MAX, Session, is_string};
+use super::export::{BLOCK_BYTES_MIN, Contexts, Exports, Headers, PAYLOAD_BYTES_MAX, Session, is_string};
 use super::protocol::{
     EXPORT_NAME_ZEROES, GREETING_MAGIC, OPTION_MAGIC, OPTION_REPLY_MAGIC, allocation, answer, handshake_flag, info, option, tier,
 };
@@ -39,6 +39,8 @@ pub enum Step {
 pub struct Handshake {
     state: State,
     session: Session,
+    /// The export whose contexts were selected last.
+    contexts_of: usize,
     no_zeroes: bool,
     tls: Tls,
     options_left: u32,
@@ -81,6 +83,7 @@ const TLS_TWICE: Refusal = Refusal(answer::ERR_INVALID, "TLS has begun already")
 const NO_TLS: Refusal = Refusal(answer::ERR_UNSUP, "TLS is not offered here");
 const EXTENDED_ALREADY: Refusal = Refusal(answer::ERR_EXT_HEADER_REQD, "extended headers were negotiated already");
 const EXTENDED_TWICE: Refusal = Refusal(answer::ERR_INVALID, "extended headers were negotiated already");
+const EXPORT_STOPPED: Refusal = Refusal(answer::ERR_SHUTDOWN, "this volume has stopped");
 const UNKNOWN_EXPORT: Refusal = Refusal(answer::ERR_UNKNOWN, "there is no export of this name");
 
 impl Handshake {
@@ -89,7 +92,14 @@ impl Handshake {
         out.extend(GREETING_MAGIC.to_be_bytes());
         out.extend(OPTION_MAGIC.to_be_bytes());
         out.extend((handshake_flag::FIXED_NEWSTYLE | handshake_flag::NO_ZEROES).to_be_bytes());
-        Handshake { state: State::Flags, session: Session::default(), no_zeroes: false, tls, options_left: OPTIONS_PER_REFILL }
+        Handshake {
+            state: State::Flags,
+            session: Session::default(),
+            contexts_of: 0,
+            no_zeroes: false,
+            tls,
+            options_left: OPTIONS_PER_REFILL,
+        }
     }
 
     /// The same client behind TLS: its flags stay, everything it has negotiated is forgotten.
@@ -103,10 +113,10 @@ impl Handshake {
     }
 
     /// Handles at most one option from the front of `input`; returns how many bytes it took.
-    pub fn step(&mut self, export: &Export, stopping: bool, input: &[u8], out: &mut Vec<u8>) -> (usize, Step) {
+    pub fn step(&mut self, exports: &Exports, stopping: bool, input: &[u8], out: &mut Vec<u8>) -> (usize, Step) {
         match self.state {
             State::Flags => self.flags(input),
-            State::Option => self.option(export, stopping, input, out),
+            State::Option => self.option(exports, stopping, input, out),
             State::Skip { option, left } => {
                 let took = input.len().min(left as usize);
                 let left = left - took as u32;
@@ -134,7 +144,7 @@ impl Handshake {
         (4, Step::Next)
     }
 
-    fn option(&mut self, export: &Export, stopping: bool, input: &[u8], out: &mut Vec<u8>) -> (usize, Step) {
+    fn option(&mut self, exports: &Exports, stopping: bool, input: &[u8], out: &mut Vec<u8>) -> (usize, Step) {
         let mut rest = Fields(input);
         let (Some(magic), Some(option), Some(length)) = (rest.u64(), rest.u32(), rest.u32()) else { return (0, Step::Wait) };
         if magic != OPTION_MAGIC {
@@ -150,16 +160,16 @@ impl Handshake {
         }
         let Some(data) = rest.bytes(length as usize) else { return (0, Step::Wait) };
         self.options_left -= 1;
-        (OPTION_HEADER_BYTES + data.len(), self.handle(export, stopping, option, data, out))
+        (OPTION_HEADER_BYTES + data.len(), self.handle(exports, stopping, option, data, out))
     }
 
-    fn handle(&mut self, export: &Export, stopping: bool, option: u32, data: &[u8], out: &mut Vec<u8>) -> Step {
+    fn handle(&mut self, exports: &Exports, stopping: bool, option: u32, data: &[u8], out: &mut Vec<u8>) -> Step {
         let result = match option {
             option::ABORT => {
                 reply(out, option, answer::ACK, &[]);
                 return Step::Close;
             }
-            option::EXPORT_NAME => return self.export_name(export, stopping, data, out),
+            option::EXPORT_NAME => return self.export_name(exports, stopping, data, out),
             _ if stopping => Err(STOPPING),
             option::STARTTLS if !data.is_empty() => Err(NO_DATA_WANTED),
             option::STARTTLS => match self.tls {
@@ -171,8 +181,8 @@ impl Handshake {
                 }
             },
             _ if self.tls == Tls::Required => Err(TLS_REQUIRED),
-            option::LIST => list(export, data, out),
-            option::INFO | option::GO => self.information(export, option, data, out),
+            option::LIST => list(exports, data, out),
+            option::INFO | option::GO => self.information(exports, option, data, out),
             option::STRUCTURED_REPLY if !data.is_empty() => Err(NO_DATA_WANTED),
             option::STRUCTURED_REPLY if self.session.headers == Headers::Extended => Err(EXTENDED_ALREADY),
             option::STRUCTURED_REPLY => {
@@ -185,7 +195,7 @@ impl Handshake {
                 self.session.headers = Headers::Extended;
                 Ok(())
             }
-            option::LIST_META_CONTEXT | option::SET_META_CONTEXT => self.meta_context(export, option, data, out),
+            option::LIST_META_CONTEXT | option::SET_META_CONTEXT => self.meta_context(exports, option, data, out),
             _ => Err(UNKNOWN_OPTION),
         };
         match result {
@@ -195,24 +205,35 @@ impl Handshake {
                 return Step::Next;
             }
         }
-        if option == option::GO { Step::Transmit(self.session) } else { Step::Next }
+        if option == option::GO { self.transmit() } else { Step::Next }
+    }
+
+    /// What was selected counts for the export that it was selected for (S9).
+    fn transmit(&mut self) -> Step {
+        if self.contexts_of != self.session.export {
+            self.session.contexts = Contexts::NONE;
+        }
+        Step::Transmit(self.session)
     }
 
     /// The only option without an error reply: what it may not have ends the connection (H6).
-    fn export_name(&mut self, export: &Export, stopping: bool, name: &[u8], out: &mut Vec<u8>) -> Step {
-        if stopping || self.tls == Tls::Required || self.session.headers == Headers::Extended || !export.is_named(name) {
+    fn export_name(&mut self, exports: &Exports, stopping: bool, name: &[u8], out: &mut Vec<u8>) -> Step {
+        let Ok(place) = find(exports, name) else { return Step::Close };
+        if stopping || self.tls == Tls::Required || self.session.headers == Headers::Extended {
             return Step::Close;
         }
+        let export = exports.get(place);
+        self.session.export = place;
         out.extend(export.bytes.to_be_bytes());
         out.extend(export.flags(self.session).to_be_bytes());
         if !self.no_zeroes {
             out.extend([0; EXPORT_NAME_ZEROES]);
         }
-        Step::Transmit(self.session)
+        self.transmit()
     }
 
     /// INFO and GO. Who asks for the block sizes when it goes is held to them; who does not is not told, and is served to the byte.
-    fn information(&mut self, export: &Export, option: u32, data: &[u8], out: &mut Vec<u8>) -> Result<(), Refusal> {
+    fn information(&mut self, exports: &Exports, option: u32, data: &[u8], out: &mut Vec<u8>) -> Result<(), Refusal> {
         let mut data = Fields(data);
         let name = data.counted().ok_or(INVALID_LENGTHS)?;
         let count = data.u16().ok_or(INVALID_LENGTHS)?;
@@ -220,10 +241,11 @@ impl Handshake {
             return Err(INVALID_LENGTHS);
         }
         let wanted = |kind: u16| data.0.chunks_exact(2).any(|pair| pair == kind.to_be_bytes());
-        check_export(export, name)?;
+        let place = find(exports, name)?;
+        let export = exports.get(place);
         let is_sized = wanted(info::BLOCK_SIZE);
         if option == option::GO {
-            self.session.sized = is_sized;
+            (self.session.sized, self.session.export) = (is_sized, place);
         }
 
         let kind = info::EXPORT.to_be_bytes();
@@ -242,7 +264,7 @@ impl Handshake {
     }
 
     /// LIST_META_CONTEXT and SET_META_CONTEXT. A SET replaces the earlier selection even when it fails (S9).
-    fn meta_context(&mut self, export: &Export, option: u32, data: &[u8], out: &mut Vec<u8>) -> Result<(), Refusal> {
+    fn meta_context(&mut self, exports: &Exports, option: u32, data: &[u8], out: &mut Vec<u8>) -> Result<(), Refusal> {
         let set = option == option::SET_META_CONTEXT;
         if set {
             self.session.contexts = Contexts::NONE;
@@ -266,14 +288,14 @@ impl Handshake {
         if !data.0.is_empty() {
             return Err(INVALID_LENGTHS);
         }
-        check_export(export, name)?;
+        let place = find(exports, name)?;
         for (found, id, name) in [(found.allocation, allocation::ID, allocation::NAME), (found.tier, tier::ID, tier::NAME)] {
             if found {
                 reply(out, option, answer::META_CONTEXT, &[&id.to_be_bytes(), name.as_bytes()]);
             }
         }
         if set {
-            self.session.contexts = found;
+            (self.session.contexts, self.contexts_of) = (found, place);
         }
         Ok(())
     }
@@ -295,20 +317,27 @@ impl Handshake {
     }
 }
 
-fn list(export: &Export, data: &[u8], out: &mut Vec<u8>) -> Result<(), Refusal> {
+fn list(exports: &Exports, data: &[u8], out: &mut Vec<u8>) -> Result<(), Refusal> {
     if !data.is_empty() {
         return Err(NO_DATA_WANTED);
     }
-    let length = (export.name.len() as u32).to_be_bytes();
-    reply(out, option::LIST, answer::SERVER, &[&length, export.name.as_bytes(), export.description.as_bytes()]);
+    for export in exports.open() {
+        let length = (export.name.len() as u32).to_be_bytes();
+        reply(out, option::LIST, answer::SERVER, &[&length, export.name.as_bytes(), export.description.as_bytes()]);
+    }
     Ok(())
 }
 
-fn check_export(export: &Export, name: &[u8]) -> Result<(), Refusal> {
+/// The place of an export that can be had.
+fn find(exports: &Exports, name: &[u8]) -> Result<usize, Refusal> {
     if !is_string(name) {
         return Err(INVALID_STRING);
     }
-    if export.is_named(name) { Ok(()) } else { Err(UNKNOWN_EXPORT) }
+    match exports.find(name) {
+        None => Err(UNKNOWN_EXPORT),
+        Some(place) if exports.is_closed(place) => Err(EXPORT_STOPPED),
+        Some(place) => Ok(place),
+    }
 }
 
 fn is_known(option: u32) -> bool {

@@ -1,7 +1,10 @@
-//! The NBD front: listeners, connections, and whose request is whose. Everything runs in the volume's one thread.
+//! The NBD front: listeners, connections, and whose request is whose. There are two kinds of it, each in one thread: the **lobby** has
+//! the listeners, shakes hands and says which client has arrived for which export; a **volume's** front lets these clients in and takes
+//! their requests.
 //!
 //! ```text
 //! address, export     what is offered, and where
+//! seats               how many clients, over all threads
 //! protocol            the numbers
 //! handshake           bytes in, bytes out          ┐ pure
 //! transmission        bytes in, requests out       │
@@ -21,12 +24,14 @@ mod handshake;
 mod job;
 mod output;
 mod protocol;
+mod seats;
 mod socket;
 mod tls;
 mod transmission;
 
 use std::collections::VecDeque;
 use std::io;
+use std::os::fd::RawFd;
 use std::sync::Arc;
 
 use rustls::ServerConfig;
@@ -41,8 +46,9 @@ use crate::port::{Interest, Port};
 pub use address::Address;
 pub use connection::{BYTES_MAX, REQUESTS_MAX};
 use connection::{Connection, Intake, Service};
-pub use export::{BLOCK_BYTES_MIN, Export, PAYLOAD_BYTES_MAX, is_string};
+pub use export::{BLOCK_BYTES_MIN, Export, Exports, PAYLOAD_BYTES_MAX, is_string};
 use job::{Answered, Jobs};
+use seats::Seats;
 use socket::{Listener, Stream};
 pub use tls::Certificates;
 
@@ -61,7 +67,7 @@ const LISTENER: u64 = 1 << 48;
 #[derive(Clone, Debug)]
 pub struct Options {
     pub addresses: Vec<Address>,
-    pub export: Export,
+    pub exports: Exports,
     /// With these, every TCP client must use TLS; Unix sockets never do. Without, TCP is for loopback only.
     pub tls: Option<Certificates>,
     /// Listening sockets that were handed over (descriptors from 3 on); if there are any, they stand in for `addresses`.
@@ -73,21 +79,21 @@ pub struct Options {
 }
 
 impl Options {
-    /// The defaults, for a volume of `bytes` bytes in blocks of `block_bytes`; nothing to listen at yet.
-    pub fn new(bytes: u64, block_bytes: u32) -> Options {
-        let export = Export { name: String::new(), description: String::new(), bytes, read_only: false, block_bytes };
-        Options { addresses: Vec::new(), export, tls: None, handed_over: 0, stdio: false, connections_max: 1024 }
+    /// The defaults; nothing to listen at yet.
+    pub fn new(exports: Exports) -> Options {
+        Options { addresses: Vec::new(), exports, tls: None, handed_over: 0, stdio: false, connections_max: 1024 }
     }
 }
 
 /// The port of NBD clients.
 pub struct Front {
-    export: Export,
+    /// Of a volume: its own one.
+    exports: Exports,
     listeners: Vec<Listening>,
     entries: Vec<Entry>,
     /// Entries without a client.
     free: Vec<u16>,
-    connections_max: usize,
+    seats: Seats,
     scratch: Vec<u8>,
     /// Connections to which something happened since the interests were last asked for.
     active: Vec<u64>,
@@ -96,6 +102,10 @@ pub struct Front {
     jobs: Jobs,
     /// Kept open until the loop has been told that they are gone.
     gone: Vec<(u64, Closing)>,
+    /// The same for those that have arrived.
+    arrived: Vec<Guest>,
+    /// Arrived, and watched here no more.
+    guests: Vec<Guest>,
     stopping: bool,
     last_tick: Instant,
     /// Somebody may be in the middle of something: the next tick is wanted.
@@ -128,28 +138,43 @@ struct Client {
     queued: bool,
 }
 
+/// A client whose handshake is over, with everything that it has sent and that it is still to be told. Dropping it closes the connection.
+pub struct Guest {
+    connection: Box<Connection>,
+    export: usize,
+}
+
+impl Guest {
+    /// The place of the export that it came for.
+    pub fn export(&self) -> usize {
+        self.export
+    }
+}
+
 /// A descriptor that the loop still watches; dropping closes it.
 enum Closing {
     Connection(Stream),
     Listener(Listener),
+    /// Of a guest, who has it.
+    Moved(RawFd),
 }
 
 impl Closing {
-    fn fd(&self) -> i32 {
+    fn fd(&self) -> RawFd {
         match self {
             Closing::Connection(stream) => stream.fd(),
             Closing::Listener(listener) => listener.fd(),
+            Closing::Moved(fd) => *fd,
         }
     }
 }
 
 impl Front {
-    /// Listens at every address.
+    /// The lobby: listens at every address.
     ///
     /// # Errors
     /// One line for the operator. What was already listening is closed again.
-    pub fn new(options: Options) -> Result<Front, String> {
-        options.export.check()?;
+    pub fn lobby(options: Options) -> Result<Front, String> {
         let tls = options.tls.as_ref().map(Certificates::load).transpose()?;
         let handed_over = Listener::handed_over(options.handed_over)?;
         let addresses = if options.stdio || !handed_over.is_empty() { &[][..] } else { &options.addresses };
@@ -167,26 +192,65 @@ impl Front {
             let tls = tls.clone().filter(|_| matches!(listener.address(), Address::Tcp(_)));
             Listening { listener, tls, said: false, resting: false }
         };
-        let mut front = Front {
-            export: options.export,
-            listeners: listeners.map(listening).collect(),
+        let seats = Seats::new(options.connections_max.min(CONNECTIONS_MAX));
+        let mut front = Front { listeners: listeners.map(listening).collect(), seats, ..Front::of(options.exports) };
+        if let Some(stream) = only {
+            let tls = tls.filter(|_| matches!(stream, Stream::Tcp(_)));
+            let seat = front.seats.take().expect("the first client");
+            front.add(Connection::new(stream, tls, seat));
+        }
+        Ok(front)
+    }
+
+    /// The front of one volume: nobody is there before [`Front::admit`].
+    pub fn volume(export: Export) -> Front {
+        Front::of(Exports::one(export))
+    }
+
+    fn of(exports: Exports) -> Front {
+        Front {
+            exports,
+            listeners: Vec::new(),
             entries: Vec::new(),
             free: Vec::new(),
-            connections_max: options.connections_max.min(CONNECTIONS_MAX),
+            seats: Seats::new(0),
             scratch: vec![0; SCRATCH_BYTES],
             active: Vec::new(),
             waiting: VecDeque::new(),
             jobs: Jobs::default(),
             gone: Vec::new(),
+            arrived: Vec::new(),
+            guests: Vec::new(),
             stopping: false,
             last_tick: Instant::ZERO,
             watching: false,
-        };
-        if let Some(stream) = only {
-            let tls = tls.filter(|_| matches!(stream, Stream::Tcp(_)));
-            front.add(stream, tls);
         }
-        Ok(front)
+    }
+
+    /// Who has arrived, each for the volume of its export. The loop knows already that their sockets are not watched here any more.
+    pub fn guests(&mut self) -> Vec<Guest> {
+        std::mem::take(&mut self.guests)
+    }
+
+    /// Lets a client in that has arrived in the lobby for this volume.
+    pub fn admit(&mut self, guest: Guest) {
+        let token = self.add(*guest.connection);
+        if self.stopping {
+            let service = Service { exports: &self.exports, stopping: true };
+            let client = client(&mut self.entries, token).expect("just added");
+            client.connection.stop(service);
+            self.settle(token);
+        }
+    }
+
+    /// All clients of the lobby and of the volumes.
+    pub fn seated(&self) -> usize {
+        self.seats.taken()
+    }
+
+    /// The volume of this export has stopped: nobody gets it any more.
+    pub fn close_export(&mut self, place: usize) {
+        self.exports.close(place);
     }
 
     /// Where it really listens (port 0 has become a port).
@@ -194,9 +258,13 @@ impl Front {
         self.listeners.iter().map(|listening| listening.listener.address().clone()).collect()
     }
 
-    /// What clients take to connect, one for each address.
+    /// What clients take to connect: for each address, one for each export.
     pub fn uris(&self) -> Vec<String> {
-        self.listeners.iter().map(|listening| listening.listener.address().uri(&self.export.name, listening.tls.is_some())).collect()
+        let of = |listening: &Listening| {
+            let (address, tls) = (listening.listener.address().clone(), listening.tls.is_some());
+            self.exports.open().map(move |export| address.uri(&export.name, tls)).collect::<Vec<_>>()
+        };
+        self.listeners.iter().flat_map(of).collect()
     }
 
     /// Clients connected now.
@@ -222,7 +290,7 @@ impl Front {
     pub fn shutdown(&mut self) {
         self.stop_listening();
         self.stopping = true;
-        let service = Service { export: &self.export, stopping: true };
+        let service = Service { exports: &self.exports, stopping: true };
         for client in self.entries.iter_mut().flat_map(|entry| &mut entry.client) {
             client.connection.stop(service);
         }
@@ -245,8 +313,13 @@ impl Front {
         for _ in 0..ACCEPTS {
             let Some(listening) = self.listeners.get(index) else { return };
             match listening.listener.accept() {
-                Ok(stream) if self.connections() < self.connections_max => self.add(stream, self.listeners[index].tls.clone()),
-                Ok(stream) => stream.hang_up(),
+                Ok(stream) => match self.seats.take() {
+                    Some(seat) => {
+                        let tls = self.listeners[index].tls.clone();
+                        self.add(Connection::new(stream, tls, seat));
+                    }
+                    None => stream.hang_up(),
+                },
                 Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock) => return,
                 Err(error) if matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted) => {}
                 Err(_) => {
@@ -259,16 +332,20 @@ impl Front {
         }
     }
 
-    fn add(&mut self, stream: Stream, tls: Option<Arc<ServerConfig>>) {
+    /// Gives a place to a client, new or arrived.
+    fn add(&mut self, mut connection: Connection) -> u64 {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.entries.push(Entry::default());
             (self.entries.len() - 1) as u16
         });
         let entry = &mut self.entries[usize::from(slot)];
         let token = u64::from(entry.generation) << 16 | u64::from(slot);
-        let connection = Connection::new(stream, tls, token << 8);
+        if connection.has_arrived().is_some() {
+            connection.enter(token << 8);
+        }
         entry.client = Some(Client { connection, said: (false, false), active: false, queued: false });
         self.settle(token);
+        token
     }
 
     /// After anything happened to a connection: buries the dead, queues who waits, notes that its interest may have changed.
@@ -276,6 +353,9 @@ impl Front {
         let Some(client) = client(&mut self.entries, token) else { return };
         if client.connection.is_dead() {
             return self.remove(token);
+        }
+        if let Some(export) = client.connection.has_arrived() {
+            return self.leave(token, export);
         }
         if client.connection.is_waiting() && !client.queued {
             client.queued = true;
@@ -304,12 +384,27 @@ impl Front {
         }
     }
 
-    fn remove(&mut self, token: u64) {
+    /// Frees a client's place.
+    fn take(&mut self, token: u64) -> Option<Client> {
         let slot = token as u16;
         let entry = &mut self.entries[usize::from(slot)];
-        let Some(client) = entry.client.take() else { return };
+        let client = entry.client.take()?;
         entry.generation = entry.generation.wrapping_add(1);
         self.free.push(slot);
+        Some(client)
+    }
+
+    /// It has arrived: the volume of its export goes on with it.
+    fn leave(&mut self, token: u64, export: usize) {
+        let Some(client) = self.take(token) else { return };
+        if client.said != (false, false) {
+            self.gone.push((token, Closing::Moved(client.connection.stream().fd())));
+        }
+        self.arrived.push(Guest { connection: Box::new(client.connection), export });
+    }
+
+    fn remove(&mut self, token: u64) {
+        let Some(client) = self.take(token) else { return };
         self.jobs.abandon(|id| id.0 >> 8 == token, client.connection.changes());
         let stream = client.connection.into_stream();
         stream.hang_up();
@@ -332,6 +427,7 @@ impl Port for Front {
         for (token, closing) in self.gone.drain(..) {
             out.push(Interest { token, fd: closing.fd(), readable: false, writable: false });
         }
+        self.guests.append(&mut self.arrived);
         for (index, listening) in self.listeners.iter_mut().enumerate() {
             if listening.said == listening.resting {
                 listening.said = !listening.resting;
@@ -364,7 +460,7 @@ impl Port for Front {
             client.connection.send();
         }
         if readable {
-            let service = Service { export: &self.export, stopping: self.stopping };
+            let service = Service { exports: &self.exports, stopping: self.stopping };
             let mut intake = Intake { room, events, jobs: &mut self.jobs };
             client.connection.receive(true, &mut self.scratch, service, &mut intake);
             while client.connection.has_more() {
@@ -377,7 +473,7 @@ impl Port for Front {
     fn resume(&mut self, room: &mut Room, events: &mut Vec<Event<Run>>) {
         self.start_jobs(room, events);
         for _ in 0..self.waiting.len() {
-            let service = Service { export: &self.export, stopping: self.stopping };
+            let service = Service { exports: &self.exports, stopping: self.stopping };
             let token = self.waiting.pop_front().expect("counted");
             let Some(client) = client(&mut self.entries, token) else { continue };
             client.queued = false;

@@ -1,6 +1,7 @@
 //! The handshake, item by item of the protocol's document (H, T, S), fed as bytes.
 
 use super::*;
+use crate::front::nbd::export::Export;
 use crate::front::nbd::protocol::transmission_flag as flag;
 use proptest::prelude::*;
 
@@ -9,6 +10,10 @@ const FLAGS_BOTH: u32 = 3;
 
 fn export() -> Export {
     Export { name: "disk".into(), description: "a test".into(), bytes: 1 << 20, read_only: false, block_bytes: 4096 }
+}
+
+fn exports() -> Exports {
+    Exports::one(export())
 }
 
 /// What a client wrote, and what happens when the server reads it.
@@ -54,11 +59,11 @@ impl Client {
     }
 
     /// The server's side, fed `step` bytes at a time; refilled whenever it rests.
-    fn tell(&self, export: &Export, stopping: bool, step: usize) -> Told {
-        self.tell_with(Tls::Off, export, stopping, step)
+    fn tell(&self, exports: &Exports, stopping: bool, step: usize) -> Told {
+        self.tell_with(Tls::Off, exports, stopping, step)
     }
 
-    fn tell_with(&self, tls: Tls, export: &Export, stopping: bool, step: usize) -> Told {
+    fn tell_with(&self, tls: Tls, exports: &Exports, stopping: bool, step: usize) -> Told {
         let mut out = Vec::new();
         let mut handshake = Handshake::new(tls, &mut out);
         let greeting = out.len();
@@ -66,7 +71,7 @@ impl Client {
         for piece in self.bytes.chunks(step) {
             buffer.extend_from_slice(piece);
             while end.is_none() {
-                let (took, step) = handshake.step(export, stopping, &buffer, &mut out);
+                let (took, step) = handshake.step(exports, stopping, &buffer, &mut out);
                 buffer.drain(..took);
                 match step {
                     Step::Wait => break,
@@ -88,11 +93,11 @@ impl Client {
     /// One option after the other, each when the one before has been answered, where TLS is required.
     fn told_with_tls(&self) -> Told {
         // The flags are four bytes, and no option here has data.
-        self.tell_with(Tls::Required, &export(), false, 4)
+        self.tell_with(Tls::Required, &exports(), false, 4)
     }
 
     fn told(&self) -> Told {
-        self.tell(&export(), false, usize::MAX)
+        self.tell(&exports(), false, usize::MAX)
     }
 }
 
@@ -162,7 +167,7 @@ fn h4_an_unknown_option_is_answered_and_skipped() {
 fn h4_data_beyond_the_cap_is_skipped_and_answered() {
     let big = vec![1; OPTION_BYTES_MAX + 1];
     let client = Client::new(FLAGS_BOTH).option(4711, &big).option(option::LIST, &big).option(option::LIST, &[]);
-    let kinds = client.tell(&export(), false, 1000).kinds();
+    let kinds = client.tell(&exports(), false, 1000).kinds();
     assert_eq!(kinds[..2], [(4711, answer::ERR_UNSUP), (option::LIST, answer::ERR_TOO_BIG)]);
     assert_eq!(kinds[2..], [(option::LIST, answer::SERVER), (option::LIST, answer::ACK)]);
 }
@@ -213,7 +218,7 @@ fn h7_more_than_64_options_wait_for_the_next_second() {
     let mut at = 0;
     let mut go = |handshake: &mut Handshake| {
         loop {
-            let (took, step) = handshake.step(&export(), false, &client.bytes[at..], &mut out);
+            let (took, step) = handshake.step(&exports(), false, &client.bytes[at..], &mut out);
             at += took;
             if step != Step::Next {
                 return (step, client.bytes.len() - at);
@@ -230,7 +235,7 @@ fn h7_more_than_64_options_wait_for_the_next_second() {
 fn h8_abort_is_acknowledged_whatever_data_it_has() {
     for data in [vec![], vec![1; 100], vec![1; OPTION_BYTES_MAX + 5]] {
         for stopping in [false, true] {
-            let told = Client::new(FLAGS_BOTH).option(option::ABORT, &data).tell(&export(), stopping, 4096);
+            let told = Client::new(FLAGS_BOTH).option(option::ABORT, &data).tell(&exports(), stopping, 4096);
             assert_eq!(told.kinds(), [(option::ABORT, answer::ACK)]);
             assert_eq!(told.end, Some(Step::Close));
         }
@@ -258,6 +263,65 @@ fn h10_info_and_go_tell_the_same_and_only_go_ends_the_handshake() {
     assert_eq!(go.information(info::DESCRIPTION).as_deref(), Some(b"a test".as_slice()));
     let first = go.replies().remove(0);
     assert_eq!((first.1, &first.2[..2]), (answer::INFO, &info::EXPORT.to_be_bytes()[..]));
+}
+
+/// Two volumes, of which only the case of their names differs; who names none gets `default`.
+fn two(default: Option<usize>) -> Exports {
+    let twin = Export { name: "Disk".into(), description: String::new(), bytes: 2 << 20, ..export() };
+    Exports::new(vec![export(), twin], default).expect("their names are different bytes")
+}
+
+/// The size that GO tells, or the error.
+fn go(exports: &Exports, name: &[u8]) -> Result<u64, u32> {
+    let told = Client::new(FLAGS_BOTH).information(option::GO, name, &[]).tell(exports, false, usize::MAX);
+    let place = [1 << 20, 2 << 20].iter().position(|bytes: &u64| told.bytes.windows(8).any(|word| word == bytes.to_be_bytes()));
+    match told.end {
+        Some(Step::Transmit(session)) => assert_eq!(Some(session.export), place),
+        end => assert_eq!((end, place), (None, None)),
+    }
+    place.map(|place| (place as u64 + 1) << 20).ok_or_else(|| told.kinds()[0].1)
+}
+
+#[test]
+fn h9_list_names_every_export_in_its_order_and_none_that_has_stopped() {
+    let list = |exports: &Exports| Client::new(FLAGS_BOTH).option(option::LIST, b"").tell(exports, false, usize::MAX).replies();
+    let mut exports = two(None);
+    let entry = |name: &[u8], text: &[u8]| (option::LIST, answer::SERVER, [counted(name), text.to_vec()].concat());
+    let end = (option::LIST, answer::ACK, vec![]);
+    assert_eq!(list(&exports), [entry(b"disk", b"a test"), entry(b"Disk", b""), end.clone()]);
+    exports.close(0);
+    assert_eq!(list(&exports), [entry(b"Disk", b""), end]);
+}
+
+#[test]
+fn h10_of_several_exports_everyone_gets_the_one_of_exactly_this_name() {
+    for (default, nameless) in [(None, Err(answer::ERR_UNKNOWN)), (Some(0), Ok(1 << 20)), (Some(1), Ok(2 << 20))] {
+        let exports = two(default);
+        assert_eq!((go(&exports, b"disk"), go(&exports, b"Disk")), (Ok(1 << 20), Ok(2 << 20)), "names are bytes");
+        assert_eq!((go(&exports, b""), go(&exports, b"DISK")), (nameless, Err(answer::ERR_UNKNOWN)));
+    }
+    assert!(Exports::new(vec![export(), export()], None).unwrap_err().contains("two of them are named \"disk\""));
+}
+
+#[test]
+fn h12_an_export_that_has_stopped_is_shutting_down_and_the_others_are_not() {
+    let mut exports = two(Some(0));
+    exports.close(0);
+    assert_eq!((go(&exports, b"disk"), go(&exports, b"")), (Err(answer::ERR_SHUTDOWN), Err(answer::ERR_SHUTDOWN)));
+    assert_eq!(go(&exports, b"Disk"), Ok(2 << 20));
+    let told = Client::new(FLAGS_BOTH).option(option::EXPORT_NAME, b"disk").tell(&exports, false, usize::MAX);
+    assert_eq!(told, Told { bytes: vec![], end: Some(Step::Close) });
+}
+
+#[test]
+fn s9_contexts_count_for_the_export_that_they_were_selected_for() {
+    let exports = two(None);
+    for (selected, gone, kept) in [(b"disk", b"disk", true), (b"Disk", b"Disk", true), (b"disk", b"Disk", false), (b"Disk", b"disk", false)]
+    {
+        let client = structured().contexts(option::SET_META_CONTEXT, selected, &[b"base:allocation"]);
+        let end = client.information(option::GO, gone, &[]).tell(&exports, false, usize::MAX).end;
+        assert!(matches!(end, Some(Step::Transmit(session)) if session.contexts.allocation == kept), "{end:?}");
+    }
 }
 
 #[test]
@@ -299,10 +363,10 @@ fn h11_block_sizes_are_told_in_order_to_who_asks_and_bind_who_asked_when_it_went
 fn h12_a_stopping_server_refuses_every_option_but_abort() {
     let options = [option::LIST, option::STRUCTURED_REPLY, option::STARTTLS, option::SET_META_CONTEXT, 4711];
     for option in options {
-        let told = Client::new(FLAGS_BOTH).option(option, &[]).tell(&export(), true, 7);
+        let told = Client::new(FLAGS_BOTH).option(option, &[]).tell(&exports(), true, 7);
         assert_eq!(told.kinds(), [(option, answer::ERR_SHUTDOWN)]);
     }
-    let told = Client::new(FLAGS_BOTH).option(option::EXPORT_NAME, NAME).tell(&export(), true, 7);
+    let told = Client::new(FLAGS_BOTH).option(option::EXPORT_NAME, NAME).tell(&exports(), true, 7);
     assert_eq!(told, Told { bytes: vec![], end: Some(Step::Close) });
 }
 
@@ -356,7 +420,7 @@ fn t1_t3_where_tls_is_required_nothing_is_told_before_it() {
     for option in options {
         let big = vec![1; OPTION_BYTES_MAX + 1];
         for data in [&[][..], &big] {
-            let told = Client::new(FLAGS_BOTH).option(option, data).tell_with(Tls::Required, &export(), false, 4096);
+            let told = Client::new(FLAGS_BOTH).option(option, data).tell_with(Tls::Required, &exports(), false, 4096);
             assert_eq!((told.kinds(), told.end), (vec![(option, answer::ERR_TLS_REQD)], None));
         }
     }
@@ -376,7 +440,7 @@ fn t1_t3_where_tls_is_required_nothing_is_told_before_it() {
 #[test]
 fn t4_starttls_with_data_is_invalid() {
     for data in [&b"x"[..], &vec![1; OPTION_BYTES_MAX + 1]] {
-        let told = Client::new(FLAGS_BOTH).option(option::STARTTLS, data).tell_with(Tls::Required, &export(), false, usize::MAX);
+        let told = Client::new(FLAGS_BOTH).option(option::STARTTLS, data).tell_with(Tls::Required, &exports(), false, usize::MAX);
         assert_eq!((told.kinds(), told.end), (vec![(option::STARTTLS, answer::ERR_INVALID)], None));
     }
 }
@@ -384,12 +448,12 @@ fn t4_starttls_with_data_is_invalid() {
 #[test]
 fn t6_starttls_forgets_what_was_negotiated_and_what_came_behind_it() {
     let pipelined = Client::new(FLAGS_BOTH).option(option::STARTTLS, &[]).option(option::STRUCTURED_REPLY, &[]).option(option::LIST, &[]);
-    let told = pipelined.tell_with(Tls::Required, &export(), false, usize::MAX);
+    let told = pipelined.tell_with(Tls::Required, &exports(), false, usize::MAX);
     assert_eq!(told.kinds(), [(option::STARTTLS, answer::ACK)], "no answer to what came in plain text");
 
     let mut out = Vec::new();
     let handshake = Handshake {
-        session: Session { headers: Headers::Extended, contexts: Contexts { allocation: true, tier: true }, sized: true },
+        session: Session { headers: Headers::Extended, contexts: Contexts { allocation: true, tier: true }, sized: true, export: 0 },
         no_zeroes: true,
         ..Handshake::new(Tls::Required, &mut out)
     };
@@ -399,18 +463,18 @@ fn t6_starttls_forgets_what_was_negotiated_and_what_came_behind_it() {
 
 #[test]
 fn x1_the_transmission_flags_are_those_of_the_export_and_the_session() {
-    let flags = |export: &Export, client: Client| {
-        let told = client.information(option::GO, NAME, &[]).tell(export, false, usize::MAX);
+    let flags = |exports: &Exports, client: Client| {
+        let told = client.information(option::GO, NAME, &[]).tell(exports, false, usize::MAX);
         let info = told.information(info::EXPORT).expect("always told");
         u16::from_be_bytes([info[8], info[9]])
     };
     let always = flag::HAS_FLAGS | flag::SEND_FLUSH | flag::SEND_FUA | flag::CAN_MULTI_CONN | flag::SEND_CACHE;
     let changes = flag::SEND_TRIM | flag::SEND_WRITE_ZEROES | flag::SEND_FAST_ZERO;
-    assert_eq!(flags(&export(), Client::new(FLAGS_BOTH)), always | changes);
+    assert_eq!(flags(&exports(), Client::new(FLAGS_BOTH)), always | changes);
     let structured = Client::new(FLAGS_BOTH).option(option::STRUCTURED_REPLY, &[]);
-    assert_eq!(flags(&export(), structured.clone()) & flag::SEND_DF, 0x80);
+    assert_eq!(flags(&exports(), structured.clone()) & flag::SEND_DF, 0x80);
     let read_only = Export { read_only: true, ..export() };
-    assert_eq!(flags(&read_only, Client::new(FLAGS_BOTH)), always | flag::READ_ONLY);
+    assert_eq!(flags(&Exports::one(read_only), Client::new(FLAGS_BOTH)), always | flag::READ_ONLY);
 }
 
 fn structured() -> Client {
@@ -420,7 +484,7 @@ fn structured() -> Client {
 fn check_session(client: Client, allocation: bool, tier: bool) {
     let told = client.information(option::GO, NAME, &[]).told();
     let contexts = Contexts { allocation, tier };
-    assert_eq!(told.end, Some(Step::Transmit(Session { headers: Headers::Structured, contexts, sized: false })));
+    assert_eq!(told.end, Some(Step::Transmit(Session { headers: Headers::Structured, contexts, sized: false, export: 0 })));
 }
 
 #[test]
@@ -505,11 +569,11 @@ proptest! {
     fn one_byte_at_a_time_and_all_at_once_are_answered_alike(client in any_client(), step in 1usize..50, stopping: bool) {
         for tls in [Tls::Required, Tls::Secured] {
             // Where it starts, what came with it is dropped; so only whole options are compared.
-            prop_assert!(client.tell_with(tls, &export(), stopping, step).bytes.len() < 1 << 20);
+            prop_assert!(client.tell_with(tls, &exports(), stopping, step).bytes.len() < 1 << 20);
         }
-        let whole = client.tell(&export(), stopping, usize::MAX);
-        prop_assert_eq!(&client.tell(&export(), stopping, 1), &whole);
-        prop_assert_eq!(&client.tell(&export(), stopping, step), &whole);
+        let whole = client.tell(&exports(), stopping, usize::MAX);
+        prop_assert_eq!(&client.tell(&exports(), stopping, 1), &whole);
+        prop_assert_eq!(&client.tell(&exports(), stopping, step), &whole);
     }
 
     #[test]
@@ -519,7 +583,7 @@ proptest! {
             client.bytes.extend(OPTION_MAGIC.to_be_bytes());
         }
         client.bytes.extend(bytes);
-        let told = client.tell(&export(), false, 100);
+        let told = client.tell(&exports(), false, 100);
         prop_assert!(told.bytes.len() <= client.bytes.len() * 16 + 200);
     }
 }

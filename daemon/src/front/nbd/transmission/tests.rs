@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use tidegate_engine::request::{Extent, Outcome, RequestError, Stretch, Tier};
 
 const BYTES: u64 = 1 << 30;
-const SIMPLE: Session = Session { headers: Headers::Simple, contexts: Contexts::NONE, sized: true };
+const SIMPLE: Session = Session { headers: Headers::Simple, contexts: Contexts::NONE, sized: true, export: 0 };
 const CHUNKS: Session = Session { headers: Headers::Structured, ..SIMPLE };
 const STATUS: Session = Session { contexts: Contexts { allocation: true, tier: false }, ..CHUNKS };
 const EXTENDED: Session = Session { headers: Headers::Extended, ..STATUS };

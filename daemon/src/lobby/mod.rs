@@ -1,0 +1,467 @@
+//! The lobby: everything that a daemon has once, whatever the number of its volumes, and the one thread for it: listeners and handshakes,
+//! the control socket, signals. A client that has shaken hands is handed to the thread of its volume, and a command likewise.
+//!
+//! ```text
+//!           clients ─▶ front (lobby) ── guests ────▶ ┐          ┌ volume: front, engine, ring, disks
+//! control socket ─▶ inquiries ─────── commands ───▶  ├─ desk ─▶ ├ volume
+//!          signals ──────────────────── stop ──────▶ ┘          └ volume
+//!                    ◀──────── serving, answers, ended ────────────┘
+//! ```
+//! Starting (every volume opened, then all of them recover; clients wait) → Serving → (a signal) Stopping → all have ended.
+//! What keeps one volume from starting keeps all of them: the others stop again, and nobody was answered. Once they serve, one that ends
+//! leaves the others alone. A second signal ends it anywhere; what was flushed is on the SSDs already.
+
+mod inquiries;
+
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::thread::JoinHandle;
+
+use tidegate_engine::probe::Snapshot;
+use tidegate_engine::request::Room;
+
+use crate::Failure;
+use crate::back::attach::refuse_shared;
+use crate::back::confine;
+use crate::back::mail::{Mailbox, Sender, mailbox};
+use crate::back::poll::{Poll, Ready as ReadyFd};
+use crate::back::signals::Signals;
+use crate::control::{Command, ControlPort, INQUIRIES_MAX};
+use crate::desk::{Desk, News, Tell, Word};
+use crate::front::nbd::{self, Address, Certificates, Exports, Front, Guest};
+use crate::port::{Interest, Port};
+use crate::volume::{self, Clock, Opened};
+use inquiries::Inquiries;
+
+/// What to serve, and where.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// At least one; their names differ.
+    pub volumes: Vec<volume::Options>,
+    /// The place of the volume that clients get who name none.
+    pub default: Option<usize>,
+    /// Where NBD clients connect.
+    pub nbd: Vec<Address>,
+    /// The control socket.
+    pub control: PathBuf,
+    /// Sockets handed over by a service manager; if there are any, they stand in for `nbd`.
+    pub handed_over: u32,
+    /// One client on standard input; the daemon stops when it has gone.
+    pub stdio: bool,
+    /// What TCP clients must use.
+    pub tls: Option<Certificates>,
+    /// Privileges and system calls that a daemon does not need are given up ([`confine`]).
+    pub confined: bool,
+}
+
+/// Whoever started the daemon.
+pub trait Operator {
+    /// Every volume serves. A failure stops them again.
+    fn ready(&mut self, ready: &Ready) -> Result<(), Failure>;
+    /// One of several volumes has failed; the others go on.
+    fn lost(&mut self, volume: &str, failure: &Failure);
+}
+
+/// Everything serves: what the operator is told.
+#[derive(Clone, Debug)]
+pub struct Ready {
+    /// What NBD clients take to connect: for each address, one for each volume.
+    pub uris: Vec<String>,
+    pub volumes: Vec<ReadyVolume>,
+}
+
+#[derive(Clone, Debug)]
+pub struct ReadyVolume {
+    pub name: String,
+    pub bytes: u64,
+    /// Worth knowing, one line each.
+    pub notes: Vec<String>,
+    /// After recovery: its counters tell what was found.
+    pub snapshot: Snapshot,
+}
+
+/// How it ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// After one signal: every acknowledged write is durable.
+    Stopped,
+    /// After a second signal (its number): only what was flushed is.
+    Interrupted(i32),
+}
+
+impl Ended {
+    /// Exit code: 0, or 128 and the signal, as shells count.
+    pub fn code(self) -> u8 {
+        match self {
+            Ended::Stopped => 0,
+            Ended::Interrupted(signal) => 128 + signal as u8,
+        }
+    }
+}
+
+/// Clients at once, over all volumes; further ones are closed as they come.
+const CLIENTS_MAX: usize = 1024;
+/// Words under way to a volume that are neither clients nor commands: start and stop; and news that answer nothing.
+const WORDS_MAX: usize = 8;
+/// Of a volume's thread: what a main thread has.
+const STACK_BYTES: usize = 8 << 20;
+
+const FRONT: u32 = 0;
+const CONTROL: u32 = 1;
+const SIGNALS: u32 = 2;
+const NEWS: u32 = 3;
+
+/// Serves volumes until a signal stops them. Call it before any other thread is started: they inherit the signal mask.
+///
+/// # Errors
+/// One line for the operator and the exit code: why nothing was served, or which volume failed meanwhile.
+pub fn serve(options: &Options, operator: &mut dyn Operator) -> Result<Ended, Failure> {
+    assert!(!options.volumes.is_empty(), "there is something to serve");
+    if options.confined {
+        confine::give_up_privileges().map_err(|error| unconfined("privileges", &error))?;
+    }
+    let signals = Signals::take().map_err(|error| system("signals cannot be received", &error))?;
+    refuse_shared(&options.volumes.iter().map(|volume| [&*volume.cache, &*volume.origin]).collect::<Vec<_>>())?;
+    let is_alone = options.volumes.len() == 1;
+    let named = |volume: &volume::Options, failure: Failure| if is_alone { failure } else { failure.of(&volume.name) };
+    let open = |volume| Opened::new(volume).map_err(|failure| named(volume, failure));
+    let opened = options.volumes.iter().map(open).collect::<Result<Vec<_>, Failure>>()?;
+    let exports = Exports::new(opened.iter().map(Opened::export).collect(), options.default).map_err(refused)?;
+
+    let (sender, mut news) = mailbox(opened.len() * (INQUIRIES_MAX + WORDS_MAX)).map_err(|error| system("no eventfd", &error))?;
+    let mut members = Vec::new();
+    for (place, opened) in opened.into_iter().enumerate() {
+        members.push(Member::spawn(place, opened, &sender, options.stdio)?);
+    }
+    // Whatever fails from here on: mailboxes that are dropped end the threads, which have written nothing yet.
+    for _ in 0..members.len() {
+        match news.wait().expect("we have a sender ourselves") {
+            News { tell: Tell::Ended(Err(failure)), volume } => return Err(named(&options.volumes[volume], failure)),
+            News { tell: Tell::Opened, .. } => {}
+            News { volume, .. } => unreachable!("volume {volume} was not told to start"),
+        }
+    }
+    let not_created = |message| Failure::new(Failure::NOT_CREATED, message);
+    let front = nbd::Options {
+        addresses: options.nbd.clone(),
+        exports,
+        tls: options.tls.clone(),
+        handed_over: options.handed_over,
+        stdio: options.stdio,
+        connections_max: CLIENTS_MAX,
+    };
+    let front = Front::lobby(front).map_err(not_created)?;
+    let control = ControlPort::bind(&options.control).map_err(not_created)?;
+    if options.confined {
+        confine::give_up_system_calls().map_err(|error| unconfined("system calls", &error))?;
+    }
+    let poll = Poll::new().map_err(|error| system("no epoll", &error))?;
+    let names = options.volumes.iter().map(|volume| volume.name.clone()).collect();
+    let lobby = Lobby {
+        poll,
+        front,
+        control,
+        signals,
+        news,
+        inquiries: Inquiries::new(names),
+        members,
+        clock: Clock::start(),
+        state: State::Starting,
+        one_client: options.stdio,
+        failure: None,
+        guests: Vec::new(),
+    };
+    lobby.run(operator)
+}
+
+fn unconfined(what: &str, error: &dyn std::fmt::Display) -> Failure {
+    Failure::new(Failure::SYSTEM, format!("{what} cannot be given up: {error}; see --unconfined"))
+}
+
+fn system(what: &str, error: &io::Error) -> Failure {
+    Failure::new(Failure::SYSTEM, format!("{what}: {error}"))
+}
+
+fn refused(message: String) -> Failure {
+    Failure::new(Failure::REFUSED, message)
+}
+
+/// A volume, as the lobby knows it.
+struct Member {
+    name: String,
+    bytes: u64,
+    notes: Vec<String>,
+    words: Sender<Word>,
+    thread: Option<JoinHandle<()>>,
+    phase: Phase,
+}
+
+enum Phase {
+    Starting,
+    Serving(Box<Snapshot>),
+    Ended(Result<(), Failure>),
+}
+
+impl Member {
+    /// Its thread builds what it needs, and waits for the word to start.
+    fn spawn(place: usize, opened: Opened, news: &Sender<News>, counts: bool) -> Result<Member, Failure> {
+        let (words, inbox) = mailbox(CLIENTS_MAX + INQUIRIES_MAX + WORDS_MAX).map_err(|error| system("no eventfd", &error))?;
+        let (export, notes) = (opened.export(), opened.notes().to_vec());
+        let desk = Desk::new(place, inbox, news.clone(), counts);
+        let news = news.clone();
+        let serve = move || {
+            // One volume's broken invariant is not the others' end. Nothing of it is used again.
+            let ended = catch_unwind(AssertUnwindSafe(|| opened.serve(desk))).unwrap_or_else(|_| Err(bug()));
+            news.send(News { volume: place, tell: Tell::Ended(ended) });
+        };
+        let name = if export.name.is_empty() { "volume".to_owned() } else { export.name.clone() };
+        let thread = std::thread::Builder::new().name(name).stack_size(STACK_BYTES).spawn(serve);
+        let thread = thread.map_err(|error| system("no thread can be started", &error))?;
+        Ok(Member { name: export.name, bytes: export.bytes, notes, words, thread: Some(thread), phase: Phase::Starting })
+    }
+
+    fn has_ended(&self) -> bool {
+        matches!(self.phase, Phase::Ended(_))
+    }
+}
+
+fn bug() -> Failure {
+    let message = "an invariant does not hold (what it said is above): a bug of tidegate; what was flushed is safe, start it again";
+    Failure::new(Failure::BUG, message)
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Starting,
+    Serving,
+    Stopping,
+}
+
+struct Lobby {
+    poll: Poll,
+    front: Front,
+    control: ControlPort,
+    signals: Signals,
+    news: Mailbox<News>,
+    inquiries: Inquiries,
+    members: Vec<Member>,
+    clock: Clock,
+    state: State,
+    /// It ends with its only client.
+    one_client: bool,
+    /// What kept it from starting.
+    failure: Option<Failure>,
+    /// Clients that wait for the start.
+    guests: Vec<Guest>,
+}
+
+impl Lobby {
+    fn run(mut self, operator: &mut dyn Operator) -> Result<Ended, Failure> {
+        for (port, fd) in [(SIGNALS, self.signals.fd()), (NEWS, self.news.fd())] {
+            self.poll.watch(port, 0, fd, true, false).map_err(|error| system("epoll", &error))?;
+        }
+        for member in &self.members {
+            member.words.send(Word::Start);
+        }
+        let (mut interests, mut ready) = (Vec::new(), Vec::new());
+        loop {
+            self.inquire();
+            if self.members.iter().all(Member::has_ended) {
+                return self.outcome();
+            }
+            if self.one_client && self.state == State::Serving && self.front.seated() == 0 {
+                self.stop();
+            }
+            self.speak(&mut interests);
+            let now = self.clock.now();
+            self.poll.wait(now, self.front.deadline(), &mut ready).map_err(|error| system("epoll", &error))?;
+            for ready in ready.drain(..) {
+                if let Some(signal) = self.dispatch(ready, operator) {
+                    return Ok(Ended::Interrupted(signal));
+                }
+            }
+            let now = self.clock.now();
+            if self.front.deadline().is_some_and(|deadline| deadline <= now) {
+                self.front.tick(now);
+            }
+        }
+    }
+
+    /// Sends what is queued, learns which descriptors to watch, and hands over who has arrived.
+    fn speak(&mut self, interests: &mut Vec<Interest>) {
+        self.front.resume(&mut nothing(), &mut Vec::new());
+        self.front.send();
+        self.control.send();
+        for port in [FRONT, CONTROL] {
+            match port {
+                FRONT => self.front.interests(interests),
+                _ => self.control.interests(interests),
+            }
+            for Interest { token, fd, readable, writable } in interests.drain(..) {
+                // The kernel lacks memory for one more: this client is given up when its time is over.
+                let _ = self.poll.watch(port, token, fd, readable, writable);
+            }
+        }
+        self.guests.extend(self.front.guests());
+        if self.state != State::Starting {
+            self.hand_over();
+        }
+    }
+
+    /// A guest whose volume has ended goes away with it.
+    fn hand_over(&mut self) {
+        for guest in self.guests.drain(..) {
+            self.members[guest.export()].words.send(Word::Guest(guest));
+        }
+    }
+
+    /// Passes on what was asked on the control socket.
+    fn inquire(&mut self) {
+        for (asker, Command { verb, volume }) in self.control.commands() {
+            match self.inquiries.begin(asker, volume.as_deref()) {
+                Err(error) => self.control.answer(asker, &error),
+                Ok((number, places)) => {
+                    for place in places {
+                        if self.members[place].has_ended() || !self.members[place].words.send(Word::Command(number, verb)) {
+                            self.inquiries.answer(number, place, self.farewell(place));
+                        }
+                    }
+                }
+            }
+        }
+        for (asker, answer) in self.inquiries.answered() {
+            self.control.answer(asker, &answer);
+        }
+    }
+
+    /// The state of a volume that has none any more.
+    fn farewell(&self, place: usize) -> serde_json::Value {
+        match &self.members[place].phase {
+            Phase::Ended(Err(failure)) => serde_json::json!({ "phase": "failed", "failure": failure.message }),
+            Phase::Ended(Ok(())) | Phase::Starting | Phase::Serving(_) => serde_json::json!({ "phase": "stopped" }),
+        }
+    }
+
+    /// What a ready descriptor means. A signal that ends everything is returned.
+    fn dispatch(&mut self, ready: ReadyFd, operator: &mut dyn Operator) -> Option<i32> {
+        let ReadyFd { port, token, readable, writable } = ready;
+        match port {
+            FRONT => self.front.ready(token, readable, writable, &mut nothing(), &mut Vec::new()),
+            CONTROL => self.control.ready(token, readable, writable, &mut nothing(), &mut Vec::new()),
+            SIGNALS => return self.signal(),
+            _ => {
+                let news: Vec<News> = self.news.take().collect();
+                news.into_iter().for_each(|news| self.hear(news, operator));
+            }
+        }
+        None
+    }
+
+    fn hear(&mut self, News { volume, tell }: News, operator: &mut dyn Operator) {
+        match tell {
+            Tell::Opened | Tell::Alone => {}
+            Tell::Answer(number, answer) => self.inquiries.answer(number, volume, answer),
+            Tell::Serving(snapshot) => {
+                self.members[volume].phase = Phase::Serving(snapshot);
+                self.open(operator);
+            }
+            Tell::Ended(ended) => self.bury(volume, ended, operator),
+        }
+    }
+
+    /// Tells the operator, once, that everything serves.
+    fn open(&mut self, operator: &mut dyn Operator) {
+        if self.state != State::Starting || self.members.iter().any(|member| matches!(member.phase, Phase::Starting)) {
+            return;
+        }
+        let ready = |member: &mut Member| {
+            let Phase::Serving(snapshot) = &member.phase else { return None };
+            let (name, notes) = (member.name.clone(), std::mem::take(&mut member.notes));
+            Some(ReadyVolume { name, bytes: member.bytes, notes, snapshot: Snapshot::clone(snapshot) })
+        };
+        let ready = Ready { uris: self.front.uris(), volumes: self.members.iter_mut().filter_map(ready).collect() };
+        match operator.ready(&ready) {
+            Ok(()) => self.state = State::Serving,
+            Err(failure) => self.fail(failure),
+        }
+    }
+
+    /// Nothing is served: what runs stops again.
+    fn fail(&mut self, failure: Failure) {
+        self.failure.get_or_insert(failure);
+        self.stop();
+    }
+
+    /// A volume has ended.
+    fn bury(&mut self, place: usize, ended: Result<(), Failure>, operator: &mut dyn Operator) {
+        let is_alone = self.members.len() == 1;
+        let member = &mut self.members[place];
+        if let Some(thread) = member.thread.take() {
+            // It sent its news last; what it could say of a panic, it said.
+            let _ = thread.join();
+        }
+        let ended = ended.map_err(|failure| if is_alone { failure } else { failure.of(&member.name) });
+        member.phase = Phase::Ended(ended.clone());
+        self.front.close_export(place);
+        for number in self.inquiries.waiting_for(place) {
+            self.inquiries.answer(number, place, self.farewell(place));
+        }
+        match (ended, self.state) {
+            (Err(failure), State::Starting) => self.fail(failure),
+            (Err(failure), State::Serving | State::Stopping) if !self.members.iter().all(Member::has_ended) => {
+                operator.lost(&self.members[place].name, &failure);
+            }
+            (Err(_), State::Serving | State::Stopping) => {}
+            (Ok(()), _) => self.open(operator),
+        }
+    }
+
+    /// The first signal stops in order; of a second one, its number.
+    fn signal(&mut self) -> Option<i32> {
+        while let Some(signal) = self.signals.next() {
+            match self.state {
+                State::Starting | State::Serving => self.stop(),
+                State::Stopping => return Some(signal),
+            }
+        }
+        None
+    }
+
+    /// No new clients; every volume at once makes durable what it has acknowledged.
+    fn stop(&mut self) {
+        self.state = State::Stopping;
+        self.front.shutdown();
+        self.hand_over();
+        for member in &self.members {
+            member.words.send(Word::Stop);
+        }
+    }
+
+    /// All have ended: how.
+    fn outcome(self) -> Result<Ended, Failure> {
+        let failed = |member: Member| match member.phase {
+            Phase::Ended(Err(failure)) => Some(failure),
+            Phase::Ended(Ok(())) | Phase::Starting | Phase::Serving(_) => None,
+        };
+        match self.failure.or_else(|| self.members.into_iter().find_map(failed)) {
+            Some(failure) => Err(failure),
+            None => Ok(Ended::Stopped),
+        }
+    }
+}
+
+/// The lobby has no engine: nothing that it reads is a request.
+fn nothing() -> Room {
+    Room { requests: 0, bytes: 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exit_codes_are_those_that_shells_expect() {
+        assert_eq!((Ended::Stopped.code(), Ended::Interrupted(libc::SIGINT).code()), (0, 130));
+    }
+}
