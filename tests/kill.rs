@@ -1,4 +1,4 @@
-//! Fifty times `kill -9` of the real daemon under clients that know what they may expect: every sector that a FLUSH covered is there,
+//! Fifty times `kill -9` of the real daemon, and more of one with two volumes, under clients that know what they may expect: every sector that a FLUSH covered is there,
 //! every sector is one that was sent, and what was read once is read again.
 
 use std::path::Path;
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::common::chance::Chance;
 use crate::common::daemon::Daemon;
 use crate::common::nbd::{CAN_MULTI_CONN, Client, Command};
-use crate::common::{text, tool, volume};
+use crate::common::{text, tool, volume, volumes};
 
 const SECTOR: usize = 512;
 /// Sectors under test: 24 MiB of a volume of 64 MiB. More than the cache's dirty high mark, so that destaging runs while we kill.
@@ -20,7 +20,12 @@ const IN_FLIGHT: usize = 16;
 /// Rounds; `make soak` asks for more in TIDEGATE_KILLS.
 const KILLS: u64 = 50;
 
-/// A version of a sector: the number of the command that wrote it. Zero is what was there before anything.
+/// Rounds with two volumes.
+const KILLS_OF_TWO: u64 = 10;
+/// Small and restless: destaging starts at once, so that kills hit it too.
+const RESTLESS: &str = "free_floor = \"40%\"\nwait = \"1ms\"\nmax_dirty_age = \"100ms\"\ndirty_high = \"30%\"\n";
+
+/// A version of a sector: the number of the command that wrote it, over all volumes. Zero is what was there before anything.
 type Version = u64;
 
 /// What is known of one sector. Versions of one sector are sent one after the other, so a larger one is a later one.
@@ -48,11 +53,14 @@ struct Model {
     acknowledged: Vec<Write>,
     /// Acknowledgements before those in `acknowledged`.
     flushed: usize,
+    /// Versions of this volume are those that leave this remainder: none of another one is ever taken for its own.
+    volume: (u64, u64),
 }
 
 impl Model {
-    fn new() -> Self {
-        Model { sectors: vec![Sector::default(); SECTORS as usize], acknowledged: Vec::new(), flushed: 0 }
+    /// Of one of `volumes` volumes.
+    fn new(volume: u64, volumes: u64) -> Self {
+        Model { sectors: vec![Sector::default(); SECTORS as usize], acknowledged: Vec::new(), flushed: 0, volume: (volume, volumes) }
     }
 
     fn of(&mut self, write: Write) -> &mut [Sector] {
@@ -97,6 +105,9 @@ impl Model {
         }
         let found =
             stamp_of(number, bytes).ok_or_else(|| format!("sector {number} holds what nobody wrote there: {:02x?}…", &bytes[..32]))?;
+        if found % self.volume.1 != self.volume.0 {
+            return Err(format!("sector {number} holds version {found}, which was written to another volume"));
+        }
         if found < durable {
             return Err(format!("sector {number} went back to version {found}; version {durable} was flushed or read before"));
         }
@@ -130,7 +141,7 @@ struct Round<'a> {
     model: &'a Mutex<Model>,
     versions: &'a AtomicU64,
     /// Replies until the kill.
-    fuse: AtomicU64,
+    fuse: &'a AtomicU64,
     kill: &'a (dyn Fn() + Sync),
 }
 
@@ -189,7 +200,8 @@ impl Round<'_> {
         if waiting.iter().any(|other| other.overlaps(start, sectors)) {
             return Ok(()); // two writes of one sector in flight may land in either order
         }
-        let write = Write { version: self.versions.fetch_add(1, Ordering::Relaxed), start, sectors };
+        let (volume, volumes) = self.model.lock().unwrap().volume;
+        let write = Write { version: self.versions.fetch_add(1, Ordering::Relaxed) * volumes + volume, start, sectors };
         let command = match dice {
             4..8 => Command::WriteFua,
             8..16 => Command::Zero,
@@ -243,62 +255,85 @@ fn read_all(client: &mut Client, mut each: impl FnMut(u64, &[u8])) {
     }
 }
 
-/// One life of the daemon that ends by a kill in the middle of everything.
-fn one_round(dir: &Path, model: &Mutex<Model>, versions: &AtomicU64, round: u64) {
+/// One life of the daemon that ends by a kill in the middle of everything. The volumes have names if there are several.
+fn one_round(dir: &Path, volumes: &[(&str, Mutex<Model>)], versions: &AtomicU64, round: u64) {
     let daemon = Daemon::up(dir);
     let mut chance = Chance::new(round);
-    let clients: Vec<Client> = (0..CONNECTIONS).map(|_| daemon.connect()).collect();
-    assert!(clients.iter().all(|client| client.flags & CAN_MULTI_CONN != 0), "a FLUSH of one must cover the others");
+    let connect = |(name, model)| (0..CONNECTIONS).map(move |mine| (model, mine, name));
+    let clients: Vec<_> = volumes.iter().map(|(name, model)| (*name, model)).flat_map(connect).collect();
+    let clients: Vec<_> = clients.into_iter().map(|(model, mine, name)| (model, mine, daemon.connect_to(name))).collect();
+    assert!(clients.iter().all(|(_, _, client)| client.flags & CAN_MULTI_CONN != 0), "a FLUSH of one must cover the others");
     let daemon = Mutex::new(Some(daemon));
     let kill = || daemon.lock().unwrap().take().expect("killed once").kill();
     let fuse = AtomicU64::new(1 + chance.below(1 << (4 + round % 9)));
-    let round = Round { model, versions, fuse, kill: &kill };
     std::thread::scope(|threads| {
-        for (mine, client) in (0..).zip(clients) {
-            let (round, chance) = (&round, Chance::new(chance.next()));
+        for (model, mine, client) in clients {
+            let (round, chance) = (Round { model, versions, fuse: &fuse, kill: &kill }, Chance::new(chance.next()));
             threads.spawn(move || round.connection(client, mine, chance));
         }
     });
     assert!(daemon.lock().unwrap().is_none(), "the daemon was not killed and closed its connections");
 }
 
-#[test]
-fn fifty_kills_lose_nothing_that_was_flushed_and_nothing_flickers() {
-    // Small and restless: destaging starts at once, so that kills hit it too.
-    let folder =
-        volume("64MiB", "64MiB", "[gate]\nfree_floor = \"40%\"\nwait = \"1ms\"\nmax_dirty_age = \"100ms\"\ndirty_high = \"30%\"\n");
-    let dir = folder.path();
-    let model = Mutex::new(Model::new());
+/// `kills` rounds, and after each what it left: judged, read again, checked, killed once more, and read again.
+fn check(dir: &Path, names: &[&str], kills: u64) {
+    let of = names.len() as u64;
+    let volumes: Vec<(&str, Mutex<Model>)> =
+        names.iter().zip(0..).map(|(name, place)| (*name, Mutex::new(Model::new(place, of)))).collect();
     let versions = AtomicU64::new(1);
-    let kills = std::env::var("TIDEGATE_KILLS").map_or(KILLS, |kills| kills.parse().expect("a number of kills"));
     for round in 0..kills {
-        one_round(dir, &model, &versions, round);
-        let mut model = model.lock().unwrap();
-        model.crashed();
-
+        one_round(dir, &volumes, &versions, round);
         let daemon = Daemon::up(dir);
-        let mut client = daemon.connect();
-        let mut seen = Vec::with_capacity(SECTORS as usize);
-        read_all(&mut client, |number, bytes| {
-            model.judge(number, bytes).unwrap_or_else(|error| panic!("round {round}: {error}"));
-            seen.push(crc32c::crc32c(bytes));
-        });
-        let same = |when: &str, client: &mut Client| {
-            read_all(client, |number, bytes| {
-                assert_eq!(crc32c::crc32c(bytes), seen[number as usize], "round {round}: sector {number} flickers {when}");
+        let mut seen = Vec::new();
+        for (name, model) in &volumes {
+            let mut model = model.lock().unwrap();
+            model.crashed();
+            let mut sums = Vec::with_capacity(SECTORS as usize);
+            read_all(&mut daemon.connect_to(name), |number, bytes| {
+                model.judge(number, bytes).unwrap_or_else(|error| panic!("round {round}, volume {name:?}: {error}"));
+                sums.push(crc32c::crc32c(bytes));
             });
+            seen.push(sums);
+        }
+        let same = |when: &str, daemon: &Daemon| {
+            for ((name, _), sums) in volumes.iter().zip(&seen) {
+                read_all(&mut daemon.connect_to(name), |number, bytes| {
+                    let same = crc32c::crc32c(bytes) == sums[number as usize];
+                    assert!(same, "round {round}, volume {name:?}: sector {number} flickers {when}");
+                });
+            }
         };
-        same("in one life", &mut client);
+        same("in one life", &daemon);
         daemon.kill();
-        tool::tidegate(&["check", "--cache", text(&dir.join("cache.img"))]).succeeds();
+        tool::tidegate(&["check", "--dir", text(dir)]).succeeds();
 
         let daemon = Daemon::up(dir);
-        same("after a second kill", &mut daemon.connect());
-        assert_eq!(daemon.status()["damage"], serde_json::json!([]), "round {round}");
+        same("after a second kill", &daemon);
+        for (name, _) in &volumes {
+            assert_eq!(daemon.status_of(name)["damage"], serde_json::json!([]), "round {round}");
+        }
         daemon.kill();
         if (round + 1) % KILLS == 0 {
             println!("{} kills", round + 1); // a soak runs for an hour: it says where it is
         }
     }
-    assert!(kills < KILLS || versions.into_inner() > kills * 200, "the rounds were too short to prove anything");
+    assert!(kills < KILLS_OF_TWO || versions.into_inner() > kills * 200, "the rounds were too short to prove anything");
+}
+
+/// As many as are asked for in the environment.
+fn kills(default: u64) -> u64 {
+    std::env::var("TIDEGATE_KILLS").map_or(default, |kills| kills.parse().expect("a number of kills"))
+}
+
+#[test]
+fn fifty_kills_lose_nothing_that_was_flushed_and_nothing_flickers() {
+    let folder = volume("64MiB", "64MiB", &format!("[gate]\n{RESTLESS}"));
+    check(folder.path(), &[""], kills(KILLS));
+}
+
+#[test]
+fn kills_under_two_volumes_lose_nothing_that_was_flushed_in_either() {
+    let names = ["home", "media"];
+    let folder = volumes(&names, "default = \"home\"", &format!("[volume.gate]\n{RESTLESS}"));
+    check(folder.path(), &names, kills(KILLS_OF_TWO));
 }

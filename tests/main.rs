@@ -18,3 +18,4 @@ mod serving;
 mod slow_origin;
 mod stop;
 mod through;
+mod volumes;

@@ -27,13 +27,13 @@ const BLOCK: u64 = 4096;
 const BLOCKS: u64 = 1024;
 
 /// nbdkit's memory behind its delays, as a file. nbdfuse keeps nothing of it in the page cache.
-struct SlowOrigin {
+pub struct SlowOrigin {
     fuse: Fuse,
     logs: TempDir,
 }
 
 impl SlowOrigin {
-    fn new() -> SlowOrigin {
+    pub fn new() -> SlowOrigin {
         let logs = folder();
         let log = format!("logfile={}", text(&logs.path().join("log")));
         let delay = |what: &str| format!("delay-{what}={}", OPERATION.as_secs());
@@ -43,12 +43,12 @@ impl SlowOrigin {
         SlowOrigin { fuse: Fuse::new(&source), logs }
     }
 
-    fn file(&self) -> PathBuf {
+    pub fn file(&self) -> PathBuf {
         self.fuse.file()
     }
 
     /// Reads and writes since the start, in the order of their starts.
-    fn operations(&self) -> Vec<Operation> {
+    pub fn operations(&self) -> Vec<Operation> {
         let log = std::fs::read_to_string(self.logs.path().join("log")).expect("nbdkit's log");
         let mut operations = Vec::new();
         // "2026-01-31 23:59:59.123456 connection=1 Write id=4 offset=0x0 count=0x1000 ..." when it starts,
@@ -89,14 +89,14 @@ impl Drop for SlowOrigin {
 }
 
 /// One operation of the origin, from nbdkit's log.
-struct Operation {
-    writes: bool,
+pub struct Operation {
+    pub writes: bool,
     /// `id=N`, in use once at a time.
     id: String,
     /// Seconds of the day.
     started: f64,
     /// Nothing while it is under way.
-    took: Option<Duration>,
+    pub took: Option<Duration>,
 }
 
 /// `HH:MM:SS.ffffff` in seconds.

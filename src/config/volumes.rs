@@ -150,3 +150,77 @@ fn devices(volume: &Table, earlier: &[Spanned<Table>]) -> Result<(), Blame> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use crate::config::{Config, read};
+
+    /// Reads `text` as a file; the error without the folder in front.
+    fn check(text: &str) -> Result<Config, String> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("config.toml");
+        std::fs::write(&path, text).unwrap();
+        let strip = format!("{}/", folder.path().display());
+        read(&path).map(|file| file.in_folder(Path::new("/srv"))).map_err(|error| error.replace(&strip, ""))
+    }
+
+    const HOME: &str = "[[volume]]\nname = \"home\"\norigin = \"/o1\"\ncache = \"/c1\"\n";
+    const MEDIA: &str = "[[volume]]\ncache = \"/c2\"\norigin = \"/o2\"\nname = \"me/dia\"\n[volume.gate]\nwait = \"5s\"\n";
+
+    #[test]
+    fn each_volume_has_its_own_devices_knobs_and_state_and_the_rest_is_common() {
+        let text = format!("nbd = [\"/a.sock\", \"127.0.0.1:0\"]\ndefault = \"me/dia\"\ncontrol = \"/c.sock\"\n{HOME}{MEDIA}");
+        let config = check(&text).unwrap();
+        let [home, media] = &config.volumes[..] else { panic!("two volumes") };
+        assert_eq!((&*home.name, &*home.origin, &*home.cache), ("home", Path::new("/o1"), Path::new("/c1")));
+        assert_eq!((&*home.state, &*media.state), (Path::new("/srv/home.state"), Path::new("/srv/me%2Fdia.state")), "no name is a path");
+        assert_eq!((home.knobs.wait, media.knobs.wait.map(|wait| wait.as_secs_f64())), (None, Some(5.0)));
+        assert_eq!((config.default, config.nbd.len(), &*config.control), (Some(1), 2, Path::new("/c.sock")));
+        assert_eq!(check(&format!("{HOME}{MEDIA}")).unwrap().default, None, "clients have to name one");
+        let lonely = check(HOME).unwrap();
+        assert_eq!((lonely.default, lonely.volumes.len()), (Some(0), 1), "there is only one that can be meant");
+    }
+
+    #[test]
+    fn names_are_bytes_and_those_of_two_volumes_differ() {
+        assert!(check(&format!("{HOME}{}", MEDIA.replace("me/dia", "Home"))).is_ok(), "another case is another name");
+        let twice = check(&format!("{HOME}{}", MEDIA.replace("me/dia", "home"))).unwrap_err();
+        assert!(twice.starts_with("config.toml:8:8: two volumes are named \"home\""), "{twice}");
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_volume_is_refused_at_its_own_line() {
+        let second = |from: &str, to: &str| format!("{HOME}{}", MEDIA.replace(from, to));
+        for (text, expected) in [
+            (second("me/dia", ""), "config.toml:8:8: `name` is empty"),
+            (second("me/dia", &"x".repeat(201)), "config.toml:8:8: `name` is too long"),
+            (second("me/dia", &"x".repeat(4097)), "config.toml:8:1: `name` must have at most 4096 bytes"),
+            (second("/c2", "/c1"), "config.toml:6:9: `cache` is the cache of volume \"home\" too"),
+            (second("/c2", "/o1"), "config.toml:6:9: `cache` is the origin of volume \"home\" too"),
+            (second("/o2", "/o1"), "config.toml:7:10: `origin` is the origin of volume \"home\" too"),
+            (second("/o2", "/c2"), "config.toml:6:1: `cache` and `origin` are the same"),
+            (second("/o2", "o2"), "config.toml:7:1: `origin` is a relative path"),
+            (second("\"5s\"", "5"), "config.toml:10:8: invalid type"),
+            (second("wait = \"5s\"", "reserve = \"20%\""), "config.toml:10:1: `reserve` (20%) must not exceed"),
+            (second("name = \"me/dia\"", "nmae = \"me/dia\""), "config.toml:8:1: unknown field `nmae`"),
+            (second("cache = \"/c2\"\n", ""), "config.toml:5:1: missing field `cache`"),
+            (format!("default = \"Home\"\n{HOME}"), "config.toml:1:11: `default` names no volume of this file: \"Home\""),
+            ("default = \"home\"\n".to_owned(), "config.toml:1:1: `default` is for files with several volumes"),
+            (format!("cache = \"/c\"\n{HOME}"), "config.toml:1:1: `cache` beside [[volume]]: write it into the table"),
+            (format!("{HOME}[gate]\nwait = \"2s\"\n"), "config.toml:5:1: [gate] beside [[volume]]: each volume has its own"),
+            (format!("[export]\nname = \"x\"\n{HOME}"), "config.toml:1:1: [export] beside [[volume]]"),
+            (format!("nbd = []\n{HOME}"), "config.toml:1:7: an empty list"),
+            (format!("nbd = [\"/a\", \"b\"]\n{HOME}"), "config.toml:1:14: NBD address: `b`"),
+            (format!("nbd = [\"/a\", \"0.0.0.0:1\"]\n{HOME}"), "config.toml:1:1: NBD address: tcp:0.0.0.0:1 can be reached from outside"),
+        ] {
+            let error = check(&text).unwrap_err();
+            assert!(error.starts_with(expected), "{text}: {error}");
+            assert!(!error.contains('\n'), "{error:?}");
+        }
+        let state = HOME.replace("cache =", "state = \"/s\"\ncache =");
+        let error = check(&format!("{state}{}", MEDIA.replace("cache =", "state = \"/s\"\ncache ="))).unwrap_err();
+        assert!(error.contains("`state` is another volume's too"), "{error}");
+    }
+}

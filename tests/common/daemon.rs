@@ -76,9 +76,32 @@ impl Daemon {
         Client::connect(&self.socket()).expect("a connection")
     }
 
+    /// A connection to one of several volumes.
+    pub fn connect_to(&self, volume: &str) -> Client {
+        Client::connect_to(&self.socket(), volume).expect("a connection")
+    }
+
+    /// The next of its `ready:` lines.
+    pub fn next_uri(&self) -> String {
+        loop {
+            let line = self.lines.recv_timeout(PATIENCE).expect("another line");
+            if let Some(uri) = line.strip_prefix("ready: ") {
+                return uri.to_owned();
+            }
+        }
+    }
+
     pub fn status(&self) -> serde_json::Value {
-        let answer = tool::tidegate(&["status", "--json", "--dir", text(&self.dir)]).succeeds();
-        serde_json::from_str(&answer).expect("status --json is JSON")
+        self.ask(&["status", "--json", "--dir", text(&self.dir)])
+    }
+
+    /// Of one of several volumes.
+    pub fn status_of(&self, volume: &str) -> serde_json::Value {
+        self.ask(&["status", "--json", "--dir", text(&self.dir), "--volume", volume])
+    }
+
+    fn ask(&self, arguments: &[&str]) -> serde_json::Value {
+        serde_json::from_str(&tool::tidegate(arguments).succeeds()).expect("status --json is JSON")
     }
 
     /// `kill -9`, and waits until the process is gone.

@@ -26,6 +26,26 @@ pub fn volume(origin_size: &str, cache_size: &str, knobs: &str) -> TempDir {
     folder
 }
 
+/// Several volumes of 48 MiB that have not been started, each with a cache of 64 MiB: NAME.origin and NAME.cache in one folder, `globals`
+/// above them in its config.toml, `knobs` below each.
+pub fn volumes(names: &[&str], globals: &str, knobs: &str) -> TempDir {
+    let folder = folder();
+    let dir = folder.path();
+    let files = |name: &str| [dir.join(format!("{name}.origin")), dir.join(format!("{name}.cache"))];
+    let tables: Vec<String> = names.iter().map(|name| table(name, files(name).each_ref().map(|path| text(path)), knobs)).collect();
+    std::fs::write(dir.join("config.toml"), format!("{globals}\n{}", tables.concat())).unwrap();
+    for name in names {
+        let sizes = ["--origin-size", "48MiB", "--cache-size", "64MiB"];
+        tool::tidegate(&[&["create", "--dir", text(dir), "--volume", name], &sizes[..]].concat()).succeeds();
+    }
+    folder
+}
+
+/// One volume as config.toml says it; its origin and its cache.
+pub fn table(name: &str, [origin, cache]: [&str; 2], knobs: &str) -> String {
+    format!("[[volume]]\nname = \"{name}\"\norigin = \"{origin}\"\ncache = \"{cache}\"\n{knobs}\n")
+}
+
 /// Paths of tests are UTF-8.
 pub fn text(path: &Path) -> &str {
     path.to_str().expect("a UTF-8 path")

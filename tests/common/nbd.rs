@@ -74,6 +74,11 @@ pub struct Client {
 impl Client {
     /// Connects and negotiates the default export.
     pub fn connect(socket: &Path) -> io::Result<Client> {
+        Client::connect_to(socket, "")
+    }
+
+    /// Connects and negotiates the export of this name.
+    pub fn connect_to(socket: &Path, name: &str) -> io::Result<Client> {
         let mut stream = UnixStream::connect(socket)?;
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
@@ -85,8 +90,10 @@ impl Client {
         hello.extend_from_slice(&u32::from(HANDSHAKE_FLAGS).to_be_bytes());
         hello.extend_from_slice(&IHAVEOPT.to_be_bytes());
         hello.extend_from_slice(&OPTION_GO.to_be_bytes());
-        hello.extend_from_slice(&6u32.to_be_bytes()); // name length, no name, no information requests
-        hello.extend_from_slice(&[0; 6]);
+        hello.extend_from_slice(&(name.len() as u32 + 6).to_be_bytes()); // the name with its length, no information requests
+        hello.extend_from_slice(&(name.len() as u32).to_be_bytes());
+        hello.extend_from_slice(name.as_bytes());
+        hello.extend_from_slice(&[0; 2]);
         stream.write_all(&hello)?;
 
         let (mut size, mut flags) = (None, 0);

@@ -43,8 +43,8 @@ impl Poll {
     pub fn watch(&mut self, port: u32, token: u64, fd: RawFd, readable: bool, writable: bool) -> io::Result<()> {
         assert!(port < 1 << (u64::BITS - TOKEN_BITS) && token < 1 << TOKEN_BITS, "port {port}, token {token}");
         let events = if readable { libc::EPOLLIN } else { 0 } | if writable { libc::EPOLLOUT } else { 0 };
-        let (is_known, is_wanted) = (self.watched.contains(&fd), readable || writable);
-        let operation = match (is_known, is_wanted) {
+        let is_known = self.watched.contains(&fd);
+        let operation = match (is_known, readable || writable) {
             (false, false) => return Ok(()),
             (true, false) => libc::EPOLL_CTL_DEL,
             (true, true) => libc::EPOLL_CTL_MOD,
@@ -52,14 +52,16 @@ impl Poll {
         };
         let mut event = libc::epoll_event { events: events as u32, u64: u64::from(port) << TOKEN_BITS | token };
         // SAFETY: the event lives across the call, which keeps no pointer to it.
-        if unsafe { libc::epoll_ctl(self.epoll.as_raw_fd(), operation, fd, &raw mut event) } == -1 {
+        let result = unsafe { libc::epoll_ctl(self.epoll.as_raw_fd(), operation, fd, &raw mut event) };
+        if operation == libc::EPOLL_CTL_DEL {
+            // It may be closed already: then the kernel has forgotten it by itself.
+            self.watched.remove(&fd);
+            return Ok(());
+        }
+        if result == -1 {
             return Err(io::Error::last_os_error());
         }
-        if is_wanted {
-            self.watched.insert(fd)
-        } else {
-            self.watched.remove(&fd)
-        };
+        self.watched.insert(fd);
         Ok(())
     }
 
@@ -118,5 +120,21 @@ mod tests {
         assert_eq!(look(&mut poll), [], "not even of its end");
         poll.watch(3, 9, fd, true, false).unwrap();
         assert_eq!(look(&mut poll), [Ready { token: 9, readable: true, writable: true, ..ready }]);
+    }
+
+    #[test]
+    fn a_descriptor_that_was_closed_before_it_was_told_can_be_used_again() {
+        let mut poll = Poll::new().unwrap();
+        for token in 0..20 {
+            let (mut near, far) = UnixStream::pair().unwrap();
+            near.write_all(b"tide").unwrap();
+            let fd = far.as_raw_fd();
+            poll.watch(0, token, fd, true, false).unwrap();
+            let mut ready = Vec::new();
+            poll.wait(Instant::ZERO, Some(Instant::ZERO), &mut ready).unwrap();
+            assert_eq!(ready.iter().map(|ready| ready.token).collect::<Vec<_>>(), [token], "the same number, another socket");
+            drop(far);
+            poll.watch(0, token, fd, false, false).unwrap();
+        }
     }
 }
