@@ -215,8 +215,8 @@ fn nbd_addresses<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Ve
         }
         fn visit_seq<A: serde::de::SeqAccess<'de>>(self, mut list: A) -> Result<Vec<Address>, A::Error> {
             let mut addresses = Vec::new();
-            while let Some(Listed(address)) = list.next_element()? {
-                addresses.push(address);
+            while let Some(text) = list.next_element::<String>()? {
+                addresses.push(text.parse().map_err(serde::de::Error::custom)?);
             }
             if addresses.is_empty() {
                 Err(serde::de::Error::custom("an empty list; name an address, or leave `nbd` out"))
@@ -226,18 +226,6 @@ fn nbd_addresses<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Ve
         }
     }
     deserializer.deserialize_any(Addresses)
-}
-
-/// An address in a list: an error has its place.
-#[derive(Deserialize)]
-#[serde(try_from = "String")]
-struct Listed(Address);
-
-impl TryFrom<String> for Listed {
-    type Error = String;
-    fn try_from(text: String) -> Result<Self, String> {
-        text.parse().map(Listed)
-    }
 }
 
 /// Reads a configuration file. The error is one line that names the place in it.

@@ -168,7 +168,7 @@ fn what_keeps_one_volume_from_starting_keeps_all_and_changes_nothing() {
 }
 
 #[test]
-fn a_fence_that_refuses_one_volume_stops_the_others_again() {
+fn a_fence_that_refuses_one_volume_refuses_all_before_anything_is_written() {
     let folder = volumes(&NAMES, "", "");
     let dir = folder.path();
     let daemon = Daemon::up(dir);
@@ -180,8 +180,10 @@ fn a_fence_that_refuses_one_volume_stops_the_others_again() {
     daemon.stop();
     let origin = fs::File::options().write(true).open(dir.join("media.origin")).unwrap();
     origin.write_all_at(&Chance::new(10).bytes(8 << 20), 0).unwrap();
+    let contents = || ["home.cache", "home.state", "media.cache"].map(|name| crc32c::crc32c(&fs::read(dir.join(name)).unwrap()));
+    let before = contents();
     assert_refused(&tidegate(&["up", "--dir", text(dir)]), 65, &["volume \"media\": ", "media.cache"]);
-    // The other one was stopped in order: it needs nothing but a start without its neighbour.
+    assert_eq!(contents(), before, "recovery of the other one wrote nothing either");
     let files = ["home.origin", "home.cache"].map(|name| text(&dir.join(name)).to_owned());
     fs::write(dir.join("config.toml"), table("home", files.each_ref().map(String::as_str), "")).unwrap();
     let daemon = Daemon::up(dir);

@@ -12,8 +12,10 @@ use crate::front::nbd::Guest;
 
 /// What the lobby has to say to a volume.
 pub enum Word {
-    /// Every volume is there: begin.
+    /// Every volume is there: begin to recover.
     Start,
+    /// Every volume is sound: from now on its disks may be written.
+    Write,
     /// A client for this volume.
     Guest(Guest),
     /// To be answered under this number.
@@ -32,6 +34,8 @@ pub struct News {
 pub enum Tell {
     /// Everything it needs is there; nothing was written.
     Opened,
+    /// Its recovery has found nothing against serving. Nothing was written yet.
+    Sound,
     /// It has recovered and is in this state.
     Serving(Box<Snapshot>),
     /// To a command.
@@ -52,12 +56,13 @@ pub struct Desk {
     clients: usize,
     guests: Vec<Guest>,
     commands: Vec<(u64, Verb)>,
+    write: bool,
     stop: bool,
 }
 
 impl Desk {
     pub fn new(volume: usize, words: Mailbox<Word>, lobby: Sender<News>, counts: bool) -> Desk {
-        Desk { volume, words, lobby, counts, clients: 0, guests: Vec::new(), commands: Vec::new(), stop: false }
+        Desk { volume, words, lobby, counts, clients: 0, guests: Vec::new(), commands: Vec::new(), write: false, stop: false }
     }
 
     /// Readable when there is something to be [opened](Desk::open).
@@ -75,6 +80,7 @@ impl Desk {
         for word in self.words.take() {
             match word {
                 Word::Start => {}
+                Word::Write => self.write = true,
                 Word::Guest(guest) => self.guests.push(guest),
                 Word::Command(number, verb) => self.commands.push((number, verb)),
                 Word::Stop => self.stop = true,
@@ -93,6 +99,10 @@ impl Desk {
 
     pub fn answer(&self, number: u64, answer: Value) {
         self.tell(Tell::Answer(number, answer));
+    }
+
+    pub fn may_write(&self) -> bool {
+        self.write
     }
 
     pub fn is_told_to_stop(&self) -> bool {

@@ -3,8 +3,8 @@
 //! ```text
 //!   wait ─▶ completions, ready sockets, messages, timeout ─▶ turn(engine) ─▶ resume, send, interests ─▶ wait
 //! ```
-//! Recovering → Serving → (told to stop) stopping: all acknowledged writes become durable → lingering: replies leave → ended.
-//! Clients, commands and the word to stop come from the lobby, through the desk.
+//! Recovering → found sound: nothing is written before the lobby says so → Serving → (told to stop) stopping: all acknowledged writes
+//! become durable → lingering: replies leave → ended. Clients, commands and words come from the lobby, through the desk.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use tidegate_engine::block::ATOM_BYTES;
 use tidegate_engine::cache::format::Superblock;
 use tidegate_engine::config::{Allocation, Fill, WhenFull};
-use tidegate_engine::op::{Answer, Done, Op};
+use tidegate_engine::op::{Action, Answer, Done, Op};
 use tidegate_engine::payload::Payload;
 use tidegate_engine::probe::Phase;
 use tidegate_engine::request::{Reply, Room};
@@ -157,7 +157,7 @@ impl Opened {
         let engine = Engine::new(options.knobs.config(&superblock), ring.limits());
         let volume = Volume {
             engine,
-            world: Back { ring, front },
+            world: Back { ring, front, held: Some(Vec::new()) },
             desk,
             clock: Clock::start(),
             state: State::Starting,
@@ -190,6 +190,8 @@ impl Clock {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Starting,
+    /// Recovery has found nothing against serving, and waits before its first write.
+    Sound,
     Serving,
     /// The engine was told to stop.
     Stopping,
@@ -201,11 +203,25 @@ enum State {
 struct Back {
     ring: Ring,
     front: Front,
+    /// What recovery wants to write, until that is allowed.
+    held: Option<Vec<Op<Run>>>,
+}
+
+impl Back {
+    /// From now on the disks are written.
+    fn release(&mut self, now: Instant) {
+        for op in self.held.take().unwrap_or_default() {
+            self.ring.start(now, op);
+        }
+    }
 }
 
 impl World<Run> for Back {
     fn start(&mut self, now: Instant, op: Op<Run>) {
-        self.ring.start(now, op);
+        match (&mut self.held, &op.action) {
+            (None, _) | (Some(_), Action::Read(..) | Action::Allocation(..)) => self.ring.start(now, op),
+            (Some(held), _) => held.push(op),
+        }
     }
 
     fn reply(&mut self, _now: Instant, reply: Reply<Run>) {
@@ -242,11 +258,20 @@ impl Volume {
         loop {
             let now = self.clock.now();
             self.obey(now);
+            if self.state == State::Stopping && self.world.held.is_some() {
+                // Nothing was written, and nobody was answered.
+                return Ok(());
+            }
             turn(&mut self.engine, &mut self.world, now, &mut self.events);
             match self.engine.phase() {
-                Phase::Recovering => {}
+                Phase::Recovering => {
+                    if self.state == State::Starting && self.world.held.as_ref().is_some_and(|held| !held.is_empty()) {
+                        self.state = State::Sound;
+                        self.desk.tell(Tell::Sound);
+                    }
+                }
                 Phase::Serving => {
-                    if self.state == State::Starting {
+                    if self.state == State::Sound {
                         self.tell_host(now, false)?;
                         self.state = State::Serving;
                         self.desk.tell(Tell::Serving(Box::new(self.engine.inspect(now))));
@@ -284,6 +309,9 @@ impl Volume {
             }
             self.desk.answer(asker, status_json(&self.engine.inspect(now)));
         }
+        if self.desk.may_write() {
+            self.world.release(now);
+        }
         if self.desk.is_told_to_stop() {
             self.stop();
         }
@@ -309,7 +337,7 @@ impl Volume {
     fn has_ended(&mut self, now: Instant) -> bool {
         match self.state {
             State::Lingering(until) => (self.world.front.connections() == 0 && self.world.ring.in_flight() == 0) || now >= until,
-            State::Starting | State::Serving | State::Stopping => {
+            State::Starting | State::Sound | State::Serving | State::Stopping => {
                 self.world.front.shutdown();
                 self.state = State::Lingering(now + LINGER);
                 false
@@ -329,7 +357,7 @@ impl Volume {
     fn sleep(&mut self, now: Instant) -> Result<(), Failure> {
         let lingering = match self.state {
             State::Lingering(until) => Some(until),
-            State::Starting | State::Serving | State::Stopping => None,
+            State::Starting | State::Sound | State::Serving | State::Stopping => None,
         };
         let busy = (!self.events.is_empty() || !self.landed.is_empty()).then_some(now);
         let deadlines = [busy, lingering, self.engine.deadline(), self.world.front.deadline()];
@@ -375,7 +403,7 @@ impl Volume {
 
     /// Once.
     fn stop(&mut self) {
-        if matches!(self.state, State::Starting | State::Serving) {
+        if matches!(self.state, State::Starting | State::Sound | State::Serving) {
             self.state = State::Stopping;
             self.events.push(Event::Control(Control::Stop));
         }

@@ -212,7 +212,7 @@ mod tests {
             (format!("{HOME}[gate]\nwait = \"2s\"\n"), "config.toml:5:1: [gate] beside [[volume]]: each volume has its own"),
             (format!("[export]\nname = \"x\"\n{HOME}"), "config.toml:1:1: [export] beside [[volume]]"),
             (format!("nbd = []\n{HOME}"), "config.toml:1:7: an empty list"),
-            (format!("nbd = [\"/a\", \"b\"]\n{HOME}"), "config.toml:1:14: NBD address: `b`"),
+            (format!("nbd = [\"/a\", \"b\"]\n{HOME}"), "config.toml:1:7: NBD address: `b`"),
             (format!("nbd = [\"/a\", \"0.0.0.0:1\"]\n{HOME}"), "config.toml:1:1: NBD address: tcp:0.0.0.0:1 can be reached from outside"),
         ] {
             let error = check(&text).unwrap_err();

@@ -7,9 +7,9 @@
 //!          signals ──────────────────── stop ──────▶ ┘          └ volume
 //!                    ◀──────── serving, answers, ended ────────────┘
 //! ```
-//! Starting (every volume opened, then all of them recover; clients wait) → Serving → (a signal) Stopping → all have ended.
-//! What keeps one volume from starting keeps all of them: the others stop again, and nobody was answered. Once they serve, one that ends
-//! leaves the others alone. A second signal ends it anywhere; what was flushed is on the SSDs already.
+//! Starting (every volume is opened, then every one looked through by its recovery, and only then is anything written; clients wait)
+//! → Serving → (a signal) Stopping → all have ended. What keeps one volume from starting keeps all of them, and nothing was changed. Once
+//! they serve, one that ends leaves the others alone. A second signal ends it anywhere; what was flushed is on the SSDs already.
 
 mod inquiries;
 
@@ -199,6 +199,7 @@ struct Member {
 
 enum Phase {
     Starting,
+    Sound,
     Serving(Box<Snapshot>),
     Ended(Result<(), Failure>),
 }
@@ -261,9 +262,7 @@ impl Lobby {
         for (port, fd) in [(SIGNALS, self.signals.fd()), (NEWS, self.news.fd())] {
             self.poll.watch(port, 0, fd, true, false).map_err(|error| system("epoll", &error))?;
         }
-        for member in &self.members {
-            member.words.send(Word::Start);
-        }
+        self.tell_all(|| Word::Start);
         let (mut interests, mut ready) = (Vec::new(), Vec::new());
         loop {
             self.inquire();
@@ -339,7 +338,7 @@ impl Lobby {
     fn farewell(&self, place: usize) -> serde_json::Value {
         match &self.members[place].phase {
             Phase::Ended(Err(failure)) => serde_json::json!({ "phase": "failed", "failure": failure.message }),
-            Phase::Ended(Ok(())) | Phase::Starting | Phase::Serving(_) => serde_json::json!({ "phase": "stopped" }),
+            Phase::Ended(Ok(())) | Phase::Starting | Phase::Sound | Phase::Serving(_) => serde_json::json!({ "phase": "stopped" }),
         }
     }
 
@@ -362,6 +361,10 @@ impl Lobby {
         match tell {
             Tell::Opened | Tell::Alone => {}
             Tell::Answer(number, answer) => self.inquiries.answer(number, volume, answer),
+            Tell::Sound => {
+                self.members[volume].phase = Phase::Sound;
+                self.release();
+            }
             Tell::Serving(snapshot) => {
                 self.members[volume].phase = Phase::Serving(snapshot);
                 self.open(operator);
@@ -370,9 +373,16 @@ impl Lobby {
         }
     }
 
+    /// Lets the volumes write when nothing speaks against serving any of them.
+    fn release(&self) {
+        if self.state == State::Starting && !self.members.iter().any(|member| matches!(member.phase, Phase::Starting)) {
+            self.tell_all(|| Word::Write);
+        }
+    }
+
     /// Tells the operator, once, that everything serves.
     fn open(&mut self, operator: &mut dyn Operator) {
-        if self.state != State::Starting || self.members.iter().any(|member| matches!(member.phase, Phase::Starting)) {
+        if self.state != State::Starting || self.members.iter().any(|member| matches!(member.phase, Phase::Starting | Phase::Sound)) {
             return;
         }
         let ready = |member: &mut Member| {
@@ -413,7 +423,10 @@ impl Lobby {
                 operator.lost(&self.members[place].name, &failure);
             }
             (Err(_), State::Serving | State::Stopping) => {}
-            (Ok(()), _) => self.open(operator),
+            (Ok(()), _) => {
+                self.release();
+                self.open(operator);
+            }
         }
     }
 
@@ -433,8 +446,13 @@ impl Lobby {
         self.state = State::Stopping;
         self.front.shutdown();
         self.hand_over();
+        self.tell_all(|| Word::Stop);
+    }
+
+    /// One that has ended hears nothing.
+    fn tell_all(&self, word: fn() -> Word) {
         for member in &self.members {
-            member.words.send(Word::Stop);
+            member.words.send(word());
         }
     }
 
@@ -442,7 +460,7 @@ impl Lobby {
     fn outcome(self) -> Result<Ended, Failure> {
         let failed = |member: Member| match member.phase {
             Phase::Ended(Err(failure)) => Some(failure),
-            Phase::Ended(Ok(())) | Phase::Starting | Phase::Serving(_) => None,
+            Phase::Ended(Ok(())) | Phase::Starting | Phase::Sound | Phase::Serving(_) => None,
         };
         match self.failure.or_else(|| self.members.into_iter().find_map(failed)) {
             Some(failure) => Err(failure),
