@@ -3,6 +3,7 @@
 //! A refusal is one line, `path:line:column: what; what to do`, and the exit code [`EX_CONFIG`]. Nothing is created before the file
 //! was read and found good.
 
+mod addresses;
 mod volumes;
 
 use std::fmt::Write as _;
@@ -46,7 +47,7 @@ pub struct Config {
 pub struct File {
     pub origin: Option<PathBuf>,
     pub cache: Option<PathBuf>,
-    #[serde(deserialize_with = "nbd_addresses")]
+    #[serde(deserialize_with = "addresses::read")]
     pub nbd: Vec<Address>,
     pub control: Option<PathBuf>,
     pub state: Option<PathBuf>,
@@ -199,33 +200,6 @@ impl TryFrom<i64> for Count {
             _ => Err(format!("{number} is not a count from 1 to {COUNT_MAX}")),
         }
     }
-}
-
-/// One address, or a list of them.
-fn nbd_addresses<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Vec<Address>, D::Error> {
-    struct Addresses;
-    impl<'de> serde::de::Visitor<'de> for Addresses {
-        type Value = Vec<Address>;
-
-        fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-            f.write_str("an address or a list of addresses")
-        }
-        fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Vec<Address>, E> {
-            text.parse().map(|address| vec![address]).map_err(E::custom)
-        }
-        fn visit_seq<A: serde::de::SeqAccess<'de>>(self, mut list: A) -> Result<Vec<Address>, A::Error> {
-            let mut addresses = Vec::new();
-            while let Some(text) = list.next_element::<String>()? {
-                addresses.push(text.parse().map_err(serde::de::Error::custom)?);
-            }
-            if addresses.is_empty() {
-                Err(serde::de::Error::custom("an empty list; name an address, or leave `nbd` out"))
-            } else {
-                Ok(addresses)
-            }
-        }
-    }
-    deserializer.deserialize_any(Addresses)
 }
 
 /// Reads a configuration file. The error is one line that names the place in it.
@@ -424,26 +398,11 @@ impl File {
     }
 }
 
-impl Config {
-    /// The places of the volumes that a command is about: all, or the one of this name.
-    ///
-    /// # Errors
-    /// One line: there is none of this name.
-    pub fn places(&self, volume: Option<&str>) -> Result<Vec<usize>, String> {
-        let Some(wanted) = volume else { return Ok((0..self.volumes.len()).collect()) };
-        let place = self.volumes.iter().position(|volume| volume.name == wanted);
-        place.map(|place| vec![place]).ok_or_else(|| {
-            let names: Vec<String> = self.volumes.iter().map(|volume| format!("{:?}", volume.name)).collect();
-            format!("--volume: no volume is named {wanted:?}; there are {}", names.join(", "))
-        })
-    }
-}
-
 /// The file that a first run writes: every knob with its default and unit. What was given on the command line is set in it; the rest
 /// is shown and commented out, so that a later version may have better defaults.
 pub fn first_file(named: &Named) -> String {
     let mut text = String::from(
-        "# A tidegate volume. Lines that begin with # show the defaults; remove the # to change one.\n\
+        "# A tidegate volume; several in one file are tables [[volume]] instead (docs/volumes.md). Lines that begin with # show the defaults; remove the # to change one.\n\
          # Read when the daemon starts. Sizes: B KiB MiB GiB TiB. Durations: us ms s min h d. Shares: per cent of the cache.\n\n",
     );
     let quoted = |text: &str| toml::Value::String(text.to_owned()).to_string();
@@ -465,7 +424,8 @@ pub fn first_file(named: &Named) -> String {
         "nbd",
         named.nbd.as_ref().map(Address::to_string),
         "nbd.sock",
-        "Where NBD clients connect: the path of a Unix socket, or an address such as \"127.0.0.1:10809\"; beyond loopback with [tls] only.",
+        "Where NBD clients connect: the path of a Unix socket, or an address such as \"127.0.0.1:10809\" (beyond loopback with [tls] only), \
+         or a list of them.",
     );
     path_line("control", None, "control.sock", "Where `tidegate status` and `tidegate drain` ask.");
     path_line(

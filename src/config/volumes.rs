@@ -8,7 +8,7 @@ use serde::Deserialize;
 use tidegate_daemon::back::attach::is_same;
 use toml::Spanned;
 
-use super::{Export, Fence, File, Gate, Limits, Log, find_key};
+use super::{Config, Export, Fence, File, Gate, Limits, Log, find_key};
 
 /// The longest name that its state file can be called after, in bytes.
 const FILE_NAME_BYTES_MAX: usize = 200;
@@ -151,11 +151,27 @@ fn devices(volume: &Table, earlier: &[Spanned<Table>]) -> Result<(), Blame> {
     Ok(())
 }
 
+impl Config {
+    /// The places of the volumes that a command is about: all, or the one of this name.
+    ///
+    /// # Errors
+    /// One line: there is none of this name.
+    pub fn places(&self, volume: Option<&str>) -> Result<Vec<usize>, String> {
+        let Some(wanted) = volume else { return Ok((0..self.volumes.len()).collect()) };
+        let place = self.volumes.iter().position(|volume| volume.name == wanted);
+        place.map(|place| vec![place]).ok_or_else(|| {
+            let names: Vec<String> = self.volumes.iter().map(|volume| format!("{:?}", volume.name)).collect();
+            format!("--volume: no volume is named {wanted:?}; there are {}", names.join(", "))
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::path::Path;
 
-    use crate::config::{Config, read};
+    use super::Config;
+    use crate::config::read;
 
     /// Reads `text` as a file; the error without the folder in front.
     fn check(text: &str) -> Result<Config, String> {

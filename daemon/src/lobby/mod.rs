@@ -122,26 +122,10 @@ pub fn serve(options: &Options, operator: &mut dyn Operator) -> Result<Ended, Fa
         confine::give_up_privileges().map_err(|error| unconfined("privileges", &error))?;
     }
     let signals = Signals::take().map_err(|error| system("signals cannot be received", &error))?;
-    refuse_shared(&options.volumes.iter().map(|volume| [&*volume.cache, &*volume.origin]).collect::<Vec<_>>())?;
-    let is_alone = options.volumes.len() == 1;
-    let named = |volume: &volume::Options, failure: Failure| if is_alone { failure } else { failure.of(&volume.name) };
-    let open = |volume| Opened::new(volume).map_err(|failure| named(volume, failure));
-    let opened = options.volumes.iter().map(open).collect::<Result<Vec<_>, Failure>>()?;
+    let opened = open(options)?;
     let exports = Exports::new(opened.iter().map(Opened::export).collect(), options.default).map_err(refused)?;
-
-    let (sender, mut news) = mailbox(opened.len() * (INQUIRIES_MAX + WORDS_MAX)).map_err(|error| system("no eventfd", &error))?;
-    let mut members = Vec::new();
-    for (place, opened) in opened.into_iter().enumerate() {
-        members.push(Member::spawn(place, opened, &sender, options.stdio)?);
-    }
     // Whatever fails from here on: mailboxes that are dropped end the threads, which have written nothing yet.
-    for _ in 0..members.len() {
-        match news.wait().expect("we have a sender ourselves") {
-            News { tell: Tell::Ended(Err(failure)), volume } => return Err(named(&options.volumes[volume], failure)),
-            News { tell: Tell::Opened, .. } => {}
-            News { volume, .. } => unreachable!("volume {volume} was not told to start"),
-        }
-    }
+    let (members, news) = spawn(options, opened)?;
     let not_created = |message| Failure::new(Failure::NOT_CREATED, message);
     let front = nbd::Options {
         addresses: options.nbd.clone(),
@@ -156,15 +140,13 @@ pub fn serve(options: &Options, operator: &mut dyn Operator) -> Result<Ended, Fa
     if options.confined {
         confine::give_up_system_calls().map_err(|error| unconfined("system calls", &error))?;
     }
-    let poll = Poll::new().map_err(|error| system("no epoll", &error))?;
-    let names = options.volumes.iter().map(|volume| volume.name.clone()).collect();
     let lobby = Lobby {
-        poll,
+        poll: Poll::new().map_err(|error| system("no epoll", &error))?,
         front,
         control,
         signals,
         news,
-        inquiries: Inquiries::new(names),
+        inquiries: Inquiries::new(members.iter().map(|member| member.name.clone()).collect()),
         members,
         clock: Clock::start(),
         state: State::Starting,
@@ -173,6 +155,34 @@ pub fn serve(options: &Options, operator: &mut dyn Operator) -> Result<Ended, Fa
         guests: Vec::new(),
     };
     lobby.run(operator)
+}
+
+/// Opens and locks every volume.
+fn open(options: &Options) -> Result<Vec<Opened>, Failure> {
+    let devices: Vec<_> = options.volumes.iter().map(|volume| [&*volume.cache, &*volume.origin]).collect();
+    refuse_shared(&devices)?;
+    let open = |volume| Opened::new(volume).map_err(|failure| blame(options.volumes.len(), &volume.name, failure));
+    options.volumes.iter().map(open).collect()
+}
+
+/// Gives each volume its thread, and waits until each has what it needs.
+fn spawn(options: &Options, opened: Vec<Opened>) -> Result<(Vec<Member>, Mailbox<News>), Failure> {
+    let (sender, mut news) = mailbox(opened.len() * (INQUIRIES_MAX + WORDS_MAX)).map_err(|error| system("no eventfd", &error))?;
+    let spawn = |(place, opened)| Member::spawn(place, opened, &sender, options.stdio);
+    let members = opened.into_iter().enumerate().map(spawn).collect::<Result<Vec<Member>, Failure>>()?;
+    for _ in &members {
+        match news.wait().expect("we have a sender ourselves") {
+            News { tell: Tell::Ended(Err(failure)), volume } => return Err(blame(members.len(), &members[volume].name, failure)),
+            News { tell: Tell::Opened, .. } => {}
+            News { volume, .. } => unreachable!("volume {volume} was not told to start"),
+        }
+    }
+    Ok((members, news))
+}
+
+/// Of several volumes, a failure says which it is of.
+fn blame(volumes: usize, name: &str, failure: Failure) -> Failure {
+    if volumes == 1 { failure } else { failure.of(name) }
 }
 
 fn unconfined(what: &str, error: &dyn std::fmt::Display) -> Failure {
@@ -269,10 +279,10 @@ impl Lobby {
             if self.members.iter().all(Member::has_ended) {
                 return self.outcome();
             }
+            self.speak(&mut interests);
             if self.one_client && self.state == State::Serving && self.front.seated() == 0 {
                 self.stop();
             }
-            self.speak(&mut interests);
             let now = self.clock.now();
             self.poll.wait(now, self.front.deadline(), &mut ready).map_err(|error| system("epoll", &error))?;
             for ready in ready.drain(..) {
@@ -405,13 +415,13 @@ impl Lobby {
 
     /// A volume has ended.
     fn bury(&mut self, place: usize, ended: Result<(), Failure>, operator: &mut dyn Operator) {
-        let is_alone = self.members.len() == 1;
+        let volumes = self.members.len();
         let member = &mut self.members[place];
         if let Some(thread) = member.thread.take() {
             // It sent its news last; what it could say of a panic, it said.
             let _ = thread.join();
         }
-        let ended = ended.map_err(|failure| if is_alone { failure } else { failure.of(&member.name) });
+        let ended = ended.map_err(|failure| blame(volumes, &member.name, failure));
         member.phase = Phase::Ended(ended.clone());
         self.front.close_export(place);
         for number in self.inquiries.waiting_for(place) {
