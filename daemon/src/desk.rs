@@ -48,11 +48,12 @@ pub enum Tell {
 
 /// The volume's side.
 pub struct Desk {
-    pub volume: usize,
-    pub words: Mailbox<Word>,
-    pub lobby: Sender<News>,
+    /// The volume's place.
+    volume: usize,
+    words: Mailbox<Word>,
+    lobby: Sender<News>,
     /// The lobby wants to know when the last client has gone.
-    pub counts: bool,
+    counts: bool,
     clients: usize,
     guests: Vec<Guest>,
     commands: Vec<(u64, Verb)>,

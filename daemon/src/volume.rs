@@ -271,7 +271,7 @@ impl Volume {
                     }
                 }
                 Phase::Serving => {
-                    if self.state == State::Sound {
+                    if matches!(self.state, State::Starting | State::Sound) {
                         self.tell_host(now, false)?;
                         self.state = State::Serving;
                         self.desk.tell(Tell::Serving(Box::new(self.engine.inspect(now))));

@@ -12,11 +12,12 @@
 //! they serve, one that ends leaves the others alone. A second signal ends it anywhere; what was flushed is on the SSDs already.
 
 mod inquiries;
+mod member;
+#[cfg(test)]
+mod tests;
 
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
-use std::thread::JoinHandle;
 
 use tidegate_engine::probe::Snapshot;
 use tidegate_engine::request::Room;
@@ -24,15 +25,16 @@ use tidegate_engine::request::Room;
 use crate::Failure;
 use crate::back::attach::refuse_shared;
 use crate::back::confine;
-use crate::back::mail::{Mailbox, Sender, mailbox};
+use crate::back::mail::{Mailbox, mailbox};
 use crate::back::poll::{Poll, Ready as ReadyFd};
 use crate::back::signals::Signals;
 use crate::control::{Command, ControlPort, INQUIRIES_MAX};
-use crate::desk::{Desk, News, Tell, Word};
+use crate::desk::{News, Tell, Word};
 use crate::front::nbd::{self, Address, Certificates, Exports, Front, Guest};
 use crate::port::{Interest, Port};
 use crate::volume::{self, Clock, Opened};
 use inquiries::Inquiries;
+use member::{Member, Phase, WORDS_MAX};
 
 /// What to serve, and where.
 #[derive(Clone, Debug)]
@@ -102,10 +104,6 @@ impl Ended {
 
 /// Clients at once, over all volumes; further ones are closed as they come.
 const CLIENTS_MAX: usize = 1024;
-/// Words under way to a volume that are neither clients nor commands: start and stop; and news that answer nothing.
-const WORDS_MAX: usize = 8;
-/// Of a volume's thread: what a main thread has.
-const STACK_BYTES: usize = 8 << 20;
 
 const FRONT: u32 = 0;
 const CONTROL: u32 = 1;
@@ -140,21 +138,7 @@ pub fn serve(options: &Options, operator: &mut dyn Operator) -> Result<Ended, Fa
     if options.confined {
         confine::give_up_system_calls().map_err(|error| unconfined("system calls", &error))?;
     }
-    let lobby = Lobby {
-        poll: Poll::new().map_err(|error| system("no epoll", &error))?,
-        front,
-        control,
-        signals,
-        news,
-        inquiries: Inquiries::new(members.iter().map(|member| member.name.clone()).collect()),
-        members,
-        clock: Clock::start(),
-        state: State::Starting,
-        one_client: options.stdio,
-        failure: None,
-        guests: Vec::new(),
-    };
-    lobby.run(operator)
+    Lobby::new(front, control, signals, members, news, options.stdio)?.run(operator)
 }
 
 /// Opens and locks every volume.
@@ -168,7 +152,10 @@ fn open(options: &Options) -> Result<Vec<Opened>, Failure> {
 /// Gives each volume its thread, and waits until each has what it needs.
 fn spawn(options: &Options, opened: Vec<Opened>) -> Result<(Vec<Member>, Mailbox<News>), Failure> {
     let (sender, mut news) = mailbox(opened.len() * (INQUIRIES_MAX + WORDS_MAX)).map_err(|error| system("no eventfd", &error))?;
-    let spawn = |(place, opened)| Member::spawn(place, opened, &sender, options.stdio);
+    let spawn = |(place, opened): (usize, Opened)| {
+        let (export, notes) = (opened.export(), opened.notes().to_vec());
+        Member::spawn(place, export, notes, &sender, options.stdio, move |desk| opened.serve(desk))
+    };
     let members = opened.into_iter().enumerate().map(spawn).collect::<Result<Vec<Member>, Failure>>()?;
     for _ in &members {
         match news.wait().expect("we have a sender ourselves") {
@@ -197,51 +184,6 @@ fn refused(message: String) -> Failure {
     Failure::new(Failure::REFUSED, message)
 }
 
-/// A volume, as the lobby knows it.
-struct Member {
-    name: String,
-    bytes: u64,
-    notes: Vec<String>,
-    words: Sender<Word>,
-    thread: Option<JoinHandle<()>>,
-    phase: Phase,
-}
-
-enum Phase {
-    Starting,
-    Sound,
-    Serving(Box<Snapshot>),
-    Ended(Result<(), Failure>),
-}
-
-impl Member {
-    /// Its thread builds what it needs, and waits for the word to start.
-    fn spawn(place: usize, opened: Opened, news: &Sender<News>, counts: bool) -> Result<Member, Failure> {
-        let (words, inbox) = mailbox(CLIENTS_MAX + INQUIRIES_MAX + WORDS_MAX).map_err(|error| system("no eventfd", &error))?;
-        let (export, notes) = (opened.export(), opened.notes().to_vec());
-        let desk = Desk::new(place, inbox, news.clone(), counts);
-        let news = news.clone();
-        let serve = move || {
-            // One volume's broken invariant is not the others' end. Nothing of it is used again.
-            let ended = catch_unwind(AssertUnwindSafe(|| opened.serve(desk))).unwrap_or_else(|_| Err(bug()));
-            news.send(News { volume: place, tell: Tell::Ended(ended) });
-        };
-        let name = if export.name.is_empty() { "volume".to_owned() } else { export.name.clone() };
-        let thread = std::thread::Builder::new().name(name).stack_size(STACK_BYTES).spawn(serve);
-        let thread = thread.map_err(|error| system("no thread can be started", &error))?;
-        Ok(Member { name: export.name, bytes: export.bytes, notes, words, thread: Some(thread), phase: Phase::Starting })
-    }
-
-    fn has_ended(&self) -> bool {
-        matches!(self.phase, Phase::Ended(_))
-    }
-}
-
-fn bug() -> Failure {
-    let message = "an invariant does not hold (what it said is above): a bug of tidegate; what was flushed is safe, start it again";
-    Failure::new(Failure::BUG, message)
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Starting,
@@ -268,6 +210,30 @@ struct Lobby {
 }
 
 impl Lobby {
+    fn new(
+        front: Front,
+        control: ControlPort,
+        signals: Signals,
+        members: Vec<Member>,
+        news: Mailbox<News>,
+        one_client: bool,
+    ) -> Result<Lobby, Failure> {
+        Ok(Lobby {
+            poll: Poll::new().map_err(|error| system("no epoll", &error))?,
+            front,
+            control,
+            signals,
+            news,
+            inquiries: Inquiries::new(members.iter().map(|member| member.name.clone()).collect()),
+            members,
+            clock: Clock::start(),
+            state: State::Starting,
+            one_client,
+            failure: None,
+            guests: Vec::new(),
+        })
+    }
+
     fn run(mut self, operator: &mut dyn Operator) -> Result<Ended, Failure> {
         for (port, fd) in [(SIGNALS, self.signals.fd()), (NEWS, self.news.fd())] {
             self.poll.watch(port, 0, fd, true, false).map_err(|error| system("epoll", &error))?;
@@ -417,10 +383,7 @@ impl Lobby {
     fn bury(&mut self, place: usize, ended: Result<(), Failure>, operator: &mut dyn Operator) {
         let volumes = self.members.len();
         let member = &mut self.members[place];
-        if let Some(thread) = member.thread.take() {
-            // It sent its news last; what it could say of a panic, it said.
-            let _ = thread.join();
-        }
+        member.join();
         let ended = ended.map_err(|failure| blame(volumes, &member.name, failure));
         member.phase = Phase::Ended(ended.clone());
         self.front.close_export(place);
@@ -482,14 +445,4 @@ impl Lobby {
 /// The lobby has no engine: nothing that it reads is a request.
 fn nothing() -> Room {
     Room { requests: 0, bytes: 0 }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn exit_codes_are_those_that_shells_expect() {
-        assert_eq!((Ended::Stopped.code(), Ended::Interrupted(libc::SIGINT).code()), (0, 130));
-    }
 }

@@ -1,0 +1,139 @@
+//! What the lobby makes of volumes that start, fail and end: scripted ones, each in its own thread as the real ones.
+
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, Sender as Said, channel};
+
+use serde_json::json;
+use tidegate_engine::cache::format::{FormatId, Geometry};
+use tidegate_engine::op::Limits;
+use tidegate_engine::{Config, Engine};
+
+use super::*;
+use crate::back::run::Run;
+use crate::desk::Desk;
+use crate::front::nbd::Export;
+
+fn export(name: &str) -> Export {
+    Export { name: name.into(), description: String::new(), bytes: 1 << 20, read_only: false, block_bytes: 4096 }
+}
+
+fn snapshot() -> Box<Snapshot> {
+    let geometry = Geometry { block_atoms: 8, set_slots: 8, sets: 16, journal_pages: 64, volume_atoms: 512, range_entries: 252 };
+    let limits = Limits { atoms: 1 << 20, depth: 8, op_atoms: 2048 };
+    let engine: Engine<Run> = Engine::new(Config::new(geometry, FormatId([1; 16])), [limits; 2]);
+    Box::new(engine.inspect(tidegate_engine::time::Instant::ZERO))
+}
+
+/// What an operator was told; when everything serves, the bad volume hears of it, and when it is lost, the rest is asked to stop.
+struct Person {
+    serves: Said<()>,
+    control: PathBuf,
+    asked: Option<UnixStream>,
+    told: Vec<String>,
+}
+
+impl Operator for Person {
+    fn ready(&mut self, ready: &Ready) -> Result<(), Failure> {
+        self.told.push(format!("ready: {}", ready.volumes.iter().map(|volume| volume.name.as_str()).collect::<Vec<_>>().join(", ")));
+        self.serves.send(()).expect("it waits for it");
+        Ok(())
+    }
+
+    fn lost(&mut self, volume: &str, failure: &Failure) {
+        self.told.push(format!("lost: {volume}: {}", failure.code));
+        let mut stream = UnixStream::connect(&self.control).expect("the lobby listens");
+        stream.write_all(b"{\"verb\":\"stop\"}\n").expect("it is sent");
+        self.asked = Some(stream);
+    }
+}
+
+/// A volume in order: what it is told goes to `said`, too.
+fn good(desk: &mut Desk, said: &Said<&'static str>) {
+    desk.tell(Tell::Opened);
+    assert!(desk.is_started());
+    desk.tell(Tell::Sound);
+    let mut serves = false;
+    loop {
+        desk.open();
+        if desk.may_write() && !serves {
+            serves = true;
+            said.send("write").unwrap();
+            desk.tell(Tell::Serving(snapshot()));
+        }
+        let commands = desk.commands();
+        for (number, _) in &commands {
+            desk.answer(*number, json!({ "phase": "serving" }));
+        }
+        if desk.is_told_to_stop() || !commands.is_empty() {
+            said.send("stop").unwrap();
+            return;
+        }
+        std::thread::yield_now();
+    }
+}
+
+/// Runs a good volume and one that does `bad`: how it ended, what the operator was told, what the good volume was told.
+fn check(
+    bad: impl FnOnce(Desk, Receiver<()>) -> Result<(), Failure> + Send + 'static,
+) -> (Result<Ended, Failure>, Vec<String>, Vec<&'static str>) {
+    let folder = tempfile::tempdir().unwrap();
+    let control = folder.path().join("control.sock");
+    let (sender, mut news) = mailbox(64).unwrap();
+    let ((said, heard), (serves, all_serve)) = (channel(), channel());
+    let members = vec![
+        Member::spawn(0, export("bad"), Vec::new(), &sender, false, move |desk| bad(desk, all_serve)).unwrap(),
+        Member::spawn(1, export("good"), Vec::new(), &sender, false, move |mut desk| {
+            good(&mut desk, &said);
+            Ok(())
+        })
+        .unwrap(),
+    ];
+    drop(sender);
+    assert!((0..2).all(|_| matches!(news.wait(), Ok(News { tell: Tell::Opened, .. }))));
+    let exports = Exports::new(vec![export("bad"), export("good")], None).unwrap();
+    let front = Front::lobby(nbd::Options::new(exports)).unwrap();
+    let port = ControlPort::bind(Path::new(&control)).unwrap();
+    let lobby = Lobby::new(front, port, Signals::take().unwrap(), members, news, false).unwrap();
+    let mut person = Person { serves, control, asked: None, told: Vec::new() };
+    let ended = lobby.run(&mut person);
+    (ended, person.told, heard.iter().collect())
+}
+
+#[test]
+fn exit_codes_are_those_that_shells_expect() {
+    assert_eq!((Ended::Stopped.code(), Ended::Interrupted(libc::SIGINT).code()), (0, 130));
+}
+
+#[test]
+fn what_speaks_against_one_volume_stops_the_others_before_they_write() {
+    let (ended, told, good) = check(|mut desk, _| {
+        desk.tell(Tell::Opened);
+        desk.is_started();
+        Err(Failure::new(Failure::DAMAGED, "the origin was changed"))
+    });
+    assert_eq!(ended, Err(Failure::new(Failure::DAMAGED, "volume \"bad\": the origin was changed")));
+    assert_eq!((told, good), (Vec::<String>::new(), vec!["stop"]));
+}
+
+#[test]
+fn a_volume_whose_invariant_breaks_ends_alone_and_is_the_exit_code_in_the_end() {
+    let (ended, told, good) = check(|mut desk, all_serve| {
+        desk.tell(Tell::Opened);
+        desk.is_started();
+        desk.tell(Tell::Sound);
+        while !desk.may_write() {
+            desk.open();
+            std::thread::yield_now();
+        }
+        desk.tell(Tell::Serving(snapshot()));
+        all_serve.recv().expect("the operator hears of it");
+        panic!("two live slots of one block");
+    });
+    let failure = ended.unwrap_err();
+    assert_eq!(failure.code, Failure::BUG);
+    assert!(failure.message.starts_with("volume \"bad\": an invariant does not hold"), "{failure}");
+    assert_eq!(told, ["ready: bad, good", "lost: bad: 70"]);
+    assert_eq!(good, ["write", "stop"]);
+}
