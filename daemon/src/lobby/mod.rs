@@ -243,6 +243,8 @@ impl Lobby {
         loop {
             self.inquire();
             if self.members.iter().all(Member::has_ended) {
+                // Whoever asked for it hears of it.
+                self.control.send();
                 return self.outcome();
             }
             self.speak(&mut interests);
