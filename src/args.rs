@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
+use tidegate_daemon::back::io::Carrier;
 use tidegate_daemon::front::nbd::Address;
 
 use crate::units::parse_size;
@@ -114,6 +116,9 @@ pub struct Running {
     /// Write the process id to this file when it serves; the file goes when it stops
     #[arg(long, value_name = "FILE")]
     pub pid_file: Option<PathBuf>,
+    /// What carries operations to the disks: io_uring where this system has and allows it, else threads
+    #[arg(long, value_name = "HOW", default_value = Carrier::Auto.name(), value_parser = carrier())]
+    pub io: Carrier,
     /// Serve one client on standard input, which is a connected socket (inetd, libnbd's connect_command), and stop when it has gone
     #[arg(long)]
     pub stdio: bool,
@@ -305,6 +310,11 @@ pub struct Replay {
     /// Client operations; as in the swarm that named the seed
     #[arg(long, value_name = "M", default_value_t = 5000, value_parser = clap::value_parser!(u64).range(1..))]
     pub ops: u64,
+}
+
+fn carrier() -> impl TypedValueParser<Value = Carrier> {
+    PossibleValuesParser::new(Carrier::ALL.map(Carrier::name))
+        .map(|name| Carrier::ALL.into_iter().find(|carrier| carrier.name() == name).expect("one of these names"))
 }
 
 /// What is wrong with the flags, in one line however long the argument was.

@@ -42,6 +42,7 @@ pub fn serve(mut config: Config, running: &Running) -> Result<ExitCode, Failure>
         stdio: running.stdio,
         tls: config.tls,
         confined: !running.unconfined,
+        io: running.io,
     };
     let mut person = Person { running, pid_file: None };
     let ended = lobby::serve(&options, &mut person)?;
@@ -93,7 +94,8 @@ impl Operator for Person<'_> {
 /// The `ready:` lines, for programs, and how to connect, for people.
 fn greeting(ready: &Ready) -> String {
     let is_alone = ready.volumes.len() == 1;
-    let mut lines: Vec<String> = ready.volumes.iter().flat_map(|volume| about(volume, is_alone)).collect();
+    let mut lines: Vec<String> = ready.notes.iter().map(|note| format!("note: {note}")).collect();
+    lines.extend(ready.volumes.iter().flat_map(|volume| about(volume, is_alone)));
     let Some(uri) = ready.uris.first() else {
         lines.push("ready: the client on standard input".to_owned());
         return lines.join("\n");

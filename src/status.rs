@@ -104,6 +104,9 @@ fn describe(status: &Value) -> String {
     let total: u64 = parts.clone().map(|(_, bytes)| bytes).sum();
     let parts: Vec<String> = parts.map(|(part, bytes)| format!("{part} {}", units::show_size(bytes))).collect();
     line("memory", format!("{} ({})", units::show_size(total), parts.join(", ")));
+    if let Some(alarm) = status["alarm"].as_str() {
+        line("alarm", alarm.to_owned());
+    }
     for damage in status["damage"].as_array().into_iter().flatten() {
         line("damage", damage["what"].as_str().unwrap_or("-").to_owned());
     }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::common::chance::Chance;
 use crate::common::daemon::Daemon;
 use crate::common::nbd::{CAN_MULTI_CONN, Client, Command};
-use crate::common::{text, tool, volume, volumes};
+use crate::common::{CARRIERS, text, tool, volume, volumes};
 
 const SECTOR: usize = 512;
 /// Sectors under test: 24 MiB of a volume of 64 MiB. More than the cache's dirty high mark, so that destaging runs while we kill.
@@ -255,9 +255,10 @@ fn read_all(client: &mut Client, mut each: impl FnMut(u64, &[u8])) {
     }
 }
 
-/// One life of the daemon that ends by a kill in the middle of everything. The volumes have names if there are several.
+/// One life of the daemon that ends by a kill in the middle of everything. The volumes have names if there are several. Io_uring and threads
+/// take turns.
 fn one_round(dir: &Path, volumes: &[(&str, Mutex<Model>)], versions: &AtomicU64, round: u64) {
-    let daemon = Daemon::up(dir);
+    let daemon = Daemon::up_by(dir, CARRIERS[(round % 2) as usize]);
     let mut chance = Chance::new(round);
     let connect = |(name, model)| (0..CONNECTIONS).map(move |mine| (model, mine, name));
     let clients: Vec<_> = volumes.iter().map(|(name, model)| (*name, model)).flat_map(connect).collect();

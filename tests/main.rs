@@ -17,5 +17,6 @@ mod security;
 mod serving;
 mod slow_origin;
 mod stop;
+mod threads;
 mod through;
 mod volumes;

@@ -41,10 +41,10 @@ fn on(device: &str, line: &[&str]) {
 }
 
 /// The same tree through any file system: written, read again after a remount, checked, drained, and read from the origin alone.
-fn check(mkfs: &[&str], fsck: &[&str], megabytes: u64) {
+fn check(carrier: &str, mkfs: &[&str], fsck: &[&str], megabytes: u64) {
     let folder = folder();
     let dir = folder.path().join("volume");
-    let daemon = Daemon::up(&dir);
+    let daemon = Daemon::up_by(&dir, carrier);
     let mut disk = Disk::of(&daemon);
     on(&disk.device, mkfs);
     let at = disk.mount("noatime");
@@ -80,15 +80,20 @@ fn check(mkfs: &[&str], fsck: &[&str], megabytes: u64) {
 
 #[test]
 fn a_source_tree_on_ext4_is_the_same_on_the_origin_alone() {
-    check(&["mkfs.ext4", "-q"], &["e2fsck", "-f", "-n"], 48);
+    check("auto", &["mkfs.ext4", "-q"], &["e2fsck", "-f", "-n"], 48);
 }
 
 #[test]
 fn a_source_tree_on_xfs_is_the_same_on_the_origin_alone() {
-    check(&["mkfs.xfs", "-q"], &["xfs_repair", "-n"], 8);
+    check("auto", &["mkfs.xfs", "-q"], &["xfs_repair", "-n"], 8);
 }
 
 #[test]
 fn a_source_tree_on_btrfs_is_the_same_on_the_origin_alone() {
-    check(&["mkfs.btrfs", "-q"], &["btrfs", "check", "--readonly"], 8);
+    check("auto", &["mkfs.btrfs", "-q"], &["btrfs", "check", "--readonly"], 8);
+}
+
+#[test]
+fn a_source_tree_on_ext4_is_the_same_where_threads_serve_the_disks() {
+    check("threads", &["mkfs.ext4", "-q"], &["e2fsck", "-f", "-n"], 8);
 }

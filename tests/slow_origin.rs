@@ -10,8 +10,8 @@ use crate::common::chance::Chance;
 use crate::common::daemon::Daemon;
 use crate::common::mount::Fuse;
 use crate::common::nbd::Command;
-use crate::common::tool::tidegate;
-use crate::common::{folder, text};
+use crate::common::tool::{self, tidegate};
+use crate::common::{CARRIERS, folder, text};
 
 /// What one operation of the origin takes.
 const OPERATION: Duration = Duration::from_secs(10);
@@ -106,6 +106,15 @@ fn time_of_day(time: &str) -> f64 {
 
 #[test]
 fn a_flush_never_waits_for_the_origin() {
+    check("auto");
+}
+
+#[test]
+fn a_flush_never_waits_for_the_origin_where_threads_serve_the_disks() {
+    check("threads");
+}
+
+fn check(carrier: &str) {
     let folder = folder();
     let dir = folder.path();
     let origin = SlowOrigin::new();
@@ -114,7 +123,7 @@ fn a_flush_never_waits_for_the_origin() {
     tidegate(&[&["create", "--cache-size", "256MiB"], &devices[..]].concat()).succeeds();
     // Whatever is dirty for a moment goes home.
     std::fs::write(dir.join("config.toml"), "[gate]\nmax_dirty_age = \"100ms\"\n").unwrap();
-    let daemon = Daemon::start(dir, &[&["up"], &devices[..]].concat());
+    let daemon = Daemon::start(dir, &[&["up", "--io", carrier], &devices[..]].concat());
     let destages = || daemon.status()["gate"] == "destage";
 
     let mut client = daemon.connect();
@@ -164,4 +173,34 @@ fn a_flush_never_waits_for_the_origin() {
 
     drop(origin);
     daemon.kill();
+}
+
+#[test]
+fn the_locks_outlive_a_killed_daemon_until_its_last_operation_has_ended() {
+    for carrier in CARRIERS {
+        let folder = folder();
+        let dir = folder.path();
+        let origin = SlowOrigin::new();
+        let (file, cache) = (origin.file(), dir.join("cache.img"));
+        let devices = ["--dir", text(dir), "--origin", text(&file), "--cache", text(&cache)];
+        tidegate(&[&["create", "--cache-size", "64MiB"], &devices[..]].concat()).succeeds();
+        let daemon = Daemon::start(dir, &[&["up", "--io", carrier], &devices[..]].concat());
+        let mut client = daemon.connect();
+        client.send(Command::Read, 0, BLOCK as u32, &[]).unwrap();
+        let began = Instant::now();
+        let reading = || origin.operations().iter().any(|operation| operation.took.is_none());
+        while !reading() {
+            assert!(began.elapsed() < PATIENCE, "{carrier}: the read does not reach the origin");
+        }
+        tool::run("kill", &["-KILL", &daemon.pid().to_string()]).succeeds();
+        let check = || tidegate(&["check", "--cache", text(&cache)]);
+        let refused = check();
+        assert!(reading(), "{carrier}: the operation ended too soon for this to prove anything");
+        assert_eq!(refused.code, Some(75), "{carrier}: {refused}");
+        daemon.kill();
+        while reading() {
+            assert!(began.elapsed() < PATIENCE, "{carrier}: the operation does not end");
+        }
+        check().succeeds();
+    }
 }

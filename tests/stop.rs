@@ -3,99 +3,107 @@
 use crate::common::chance::Chance;
 use crate::common::daemon::Daemon;
 use crate::common::nbd::Command;
-use crate::common::volume;
+use crate::common::{CARRIERS, volume};
 
 const BLOCK: u64 = 4096;
 
 #[test]
 fn sigterm_makes_acknowledged_writes_durable_with_clients_connected() {
-    let folder = volume("64MiB", "64MiB", "");
-    let daemon = Daemon::up(folder.path());
-    let mut idle = daemon.connect();
-    idle.expect(0, &[0; 512]);
-    let mut client = daemon.connect();
-    let mut chance = Chance::new(1);
-    let blocks: Vec<(u64, Vec<u8>)> = (0..500).map(|number| (number * 3 * BLOCK, chance.bytes(BLOCK as usize))).collect();
-    for (offset, data) in &blocks {
-        client.write(*offset, data).unwrap();
-    }
-    // Without a FLUSH, and with both connections open.
-    daemon.terminate();
-    let (status, said) = daemon.ended();
-    assert!(status.success(), "{status}: {said}");
+    for carrier in CARRIERS {
+        let folder = volume("64MiB", "64MiB", "");
+        let daemon = Daemon::up_by(folder.path(), carrier);
+        let mut idle = daemon.connect();
+        idle.expect(0, &[0; 512]);
+        let mut client = daemon.connect();
+        let mut chance = Chance::new(1);
+        let blocks: Vec<(u64, Vec<u8>)> = (0..500).map(|number| (number * 3 * BLOCK, chance.bytes(BLOCK as usize))).collect();
+        for (offset, data) in &blocks {
+            client.write(*offset, data).unwrap();
+        }
+        // Without a FLUSH, and with both connections open.
+        daemon.terminate();
+        let (status, said) = daemon.ended();
+        assert!(status.success(), "{status}: {said}");
 
-    let daemon = Daemon::up(folder.path());
-    let mut again = daemon.connect();
-    for (offset, data) in &blocks {
-        again.expect(*offset, data);
+        let daemon = Daemon::up_by(folder.path(), carrier);
+        let mut again = daemon.connect();
+        for (offset, data) in &blocks {
+            again.expect(*offset, data);
+        }
+        drop((idle, client));
+        daemon.stop();
     }
-    drop((idle, client));
-    daemon.stop();
 }
 
 #[test]
 fn writes_answered_while_stopping_are_durable_too() {
-    let folder = volume("64MiB", "64MiB", "");
-    let daemon = Daemon::up(folder.path());
-    let mut client = daemon.connect();
-    let mut sent = Vec::new();
-    for number in 0..64 {
-        let data = Chance::new(number).bytes(BLOCK as usize);
-        sent.push((client.send(Command::Write, number * BLOCK, BLOCK as u32, &data).unwrap(), number * BLOCK, data));
-    }
-    daemon.terminate();
-    let mut acknowledged = Vec::new();
-    while client.in_flight() > 0 {
-        match client.receive() {
-            Ok(reply) if reply.error == 0 => acknowledged.push(reply.cookie),
-            Ok(reply) => assert_eq!(reply.error, 108, "only ESHUTDOWN"),
-            Err(_) => break, // closed
+    for carrier in CARRIERS {
+        let folder = volume("64MiB", "64MiB", "");
+        let daemon = Daemon::up_by(folder.path(), carrier);
+        let mut client = daemon.connect();
+        let mut sent = Vec::new();
+        for number in 0..64 {
+            let data = Chance::new(number).bytes(BLOCK as usize);
+            sent.push((client.send(Command::Write, number * BLOCK, BLOCK as u32, &data).unwrap(), number * BLOCK, data));
         }
-    }
-    let (status, said) = daemon.ended();
-    assert!(status.success(), "{status}: {said}");
+        daemon.terminate();
+        let mut acknowledged = Vec::new();
+        while client.in_flight() > 0 {
+            match client.receive() {
+                Ok(reply) if reply.error == 0 => acknowledged.push(reply.cookie),
+                Ok(reply) => assert_eq!(reply.error, 108, "only ESHUTDOWN"),
+                Err(_) => break, // closed
+            }
+        }
+        let (status, said) = daemon.ended();
+        assert!(status.success(), "{status}: {said}");
 
-    let daemon = Daemon::up(folder.path());
-    let mut client = daemon.connect();
-    for (_, offset, data) in sent.iter().filter(|(cookie, ..)| acknowledged.contains(cookie)) {
-        client.expect(*offset, data);
+        let daemon = Daemon::up_by(folder.path(), carrier);
+        let mut client = daemon.connect();
+        for (_, offset, data) in sent.iter().filter(|(cookie, ..)| acknowledged.contains(cookie)) {
+            client.expect(*offset, data);
+        }
+        drop(client);
+        daemon.stop();
     }
-    drop(client);
-    daemon.stop();
 }
 
 #[test]
 fn a_second_sigterm_stops_at_once_and_loses_nothing_flushed() {
-    let folder = volume("64MiB", "64MiB", "");
-    let daemon = Daemon::up(folder.path());
-    let mut client = daemon.connect();
-    let data = Chance::new(2).bytes(1 << 20);
-    client.write(0, &data).unwrap();
-    client.flush().unwrap();
-    for number in 0..32 {
-        client.send(Command::Write, (2 << 20) + number * BLOCK, BLOCK as u32, &data[..BLOCK as usize]).unwrap();
-    }
-    daemon.terminate();
-    // The first may have been enough already: then there is nobody to send the second to.
-    let _ = crate::common::tool::run("kill", &["-TERM", &daemon.pid().to_string()]);
-    daemon.ended();
+    for carrier in CARRIERS {
+        let folder = volume("64MiB", "64MiB", "");
+        let daemon = Daemon::up_by(folder.path(), carrier);
+        let mut client = daemon.connect();
+        let data = Chance::new(2).bytes(1 << 20);
+        client.write(0, &data).unwrap();
+        client.flush().unwrap();
+        for number in 0..32 {
+            client.send(Command::Write, (2 << 20) + number * BLOCK, BLOCK as u32, &data[..BLOCK as usize]).unwrap();
+        }
+        daemon.terminate();
+        // The first may have been enough already: then there is nobody to send the second to.
+        let _ = crate::common::tool::run("kill", &["-TERM", &daemon.pid().to_string()]);
+        daemon.ended();
 
-    let daemon = Daemon::up(folder.path());
-    let mut again = daemon.connect();
-    again.expect(0, &data);
-    drop((client, again));
-    daemon.stop();
+        let daemon = Daemon::up_by(folder.path(), carrier);
+        let mut again = daemon.connect();
+        again.expect(0, &data);
+        drop((client, again));
+        daemon.stop();
+    }
 }
 
 #[test]
 fn what_a_killed_daemon_left_behind_is_taken_over() {
-    let folder = volume("64MiB", "64MiB", "");
-    for _ in 0..3 {
-        let daemon = Daemon::up(folder.path());
-        daemon.connect().flush().unwrap();
-        daemon.kill();
-        assert!(folder.path().join("nbd.sock").exists() && folder.path().join("control.sock").exists(), "leftovers to take over");
+    for carrier in CARRIERS {
+        let folder = volume("64MiB", "64MiB", "");
+        for _ in 0..3 {
+            let daemon = Daemon::up_by(folder.path(), carrier);
+            daemon.connect().flush().unwrap();
+            daemon.kill();
+            assert!(folder.path().join("nbd.sock").exists() && folder.path().join("control.sock").exists(), "leftovers to take over");
+        }
+        Daemon::up_by(folder.path(), carrier).stop();
+        assert!(!folder.path().join("nbd.sock").exists() && !folder.path().join("control.sock").exists(), "a clean stop leaves none");
     }
-    Daemon::up(folder.path()).stop();
-    assert!(!folder.path().join("nbd.sock").exists() && !folder.path().join("control.sock").exists(), "a clean stop leaves none");
 }

@@ -8,7 +8,8 @@ use std::time::Instant as Clock;
 
 use serde::{Deserialize, Serialize};
 use tidegate_daemon::back::attach::{Attached, attach};
-use tidegate_daemon::back::ring::{Happening, Ring};
+use tidegate_daemon::back::dock::Happening;
+use tidegate_daemon::back::ring::Ring;
 use tidegate_daemon::back::run::{Run, RunMut};
 use tidegate_engine::op::{Action, Op, OpId, Zone};
 use tidegate_engine::probe::Phase;

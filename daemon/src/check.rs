@@ -126,7 +126,8 @@ mod tests {
 
     use super::*;
     use crate::back::attach::{Attached, attach};
-    use crate::back::ring::{Happening, Ring};
+    use crate::back::dock::Happening;
+    use crate::back::ring::Ring;
     use crate::create::{CreateOptions, create};
 
     const BLOCKS: u64 = 300;

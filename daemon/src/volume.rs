@@ -20,7 +20,8 @@ use tidegate_engine::time::{Duration, Instant};
 use tidegate_engine::{Config, Control, Engine, Event, World, turn};
 
 use crate::back::attach::{Attached, attach};
-use crate::back::ring::{Happening, Ring, WatchKey};
+use crate::back::dock::{Happening, WatchKey};
+use crate::back::io::{Carrier, Io};
 use crate::back::run::Run;
 use crate::control::{Verb, status_json};
 use crate::desk::{Desk, Tell};
@@ -146,18 +147,18 @@ impl Opened {
     ///
     /// # Errors
     /// One line for the operator and the exit code.
-    pub(crate) fn serve(self, mut desk: Desk) -> Result<(), Failure> {
+    pub(crate) fn serve(self, carrier: Carrier, mut desk: Desk) -> Result<(), Failure> {
         let front = Front::volume(self.export());
         let Opened { options, attached: Attached { cache, origin, superblock, .. } } = self;
-        let ring = Ring::new(cache, origin)?;
+        let io = Io::new(cache, origin, carrier)?;
         desk.tell(Tell::Opened);
         if !desk.is_started() {
             return Ok(());
         }
-        let engine = Engine::new(options.knobs.config(&superblock), ring.limits());
+        let engine = Engine::new(options.knobs.config(&superblock), io.limits());
         let volume = Volume {
             engine,
-            world: Back { ring, front, held: Some(Vec::new()) },
+            world: Back { io, front, held: Some(Vec::new()) },
             desk,
             clock: Clock::start(),
             state: State::Starting,
@@ -201,7 +202,7 @@ enum State {
 
 /// What the engine acts on.
 struct Back {
-    ring: Ring,
+    io: Io,
     front: Front,
     /// What recovery wants to write, until that is allowed.
     held: Option<Vec<Op<Run>>>,
@@ -211,7 +212,7 @@ impl Back {
     /// From now on the disks are written.
     fn release(&mut self, now: Instant) {
         for op in self.held.take().unwrap_or_default() {
-            self.ring.start(now, op);
+            self.io.start(now, op);
         }
     }
 }
@@ -219,7 +220,7 @@ impl Back {
 impl World<Run> for Back {
     fn start(&mut self, now: Instant, op: Op<Run>) {
         match (&mut self.held, &op.action) {
-            (None, _) | (Some(_), Action::Read(..) | Action::Allocation(..)) => self.ring.start(now, op),
+            (None, _) | (Some(_), Action::Read(..) | Action::Allocation(..)) => self.io.start(now, op),
             (Some(held), _) => held.push(op),
         }
     }
@@ -254,7 +255,7 @@ struct Volume {
 
 impl Volume {
     fn run(mut self) -> Result<(), Failure> {
-        self.world.ring.watch(WatchKey { port: DESK, token: 0 }, self.desk.fd(), true, false);
+        self.world.io.watch(WatchKey { port: DESK, token: 0 }, self.desk.fd(), true, false);
         loop {
             let now = self.clock.now();
             self.obey(now);
@@ -307,7 +308,10 @@ impl Volume {
                 Verb::CancelDrain => self.engine.handle(now, Event::Control(Control::CancelDrain)),
                 Verb::Stop => self.stop(),
             }
-            self.desk.answer(asker, status_json(&self.engine.inspect(now)));
+            let mut status = status_json(&self.engine.inspect(now));
+            status["io"] = self.world.io.carrier().name().into();
+            status["alarm"] = self.world.io.alarm().into();
+            self.desk.answer(asker, status);
         }
         if self.desk.may_write() {
             self.world.release(now);
@@ -336,7 +340,7 @@ impl Volume {
     /// Everything is durable. Have the last replies left, or their time?
     fn has_ended(&mut self, now: Instant) -> bool {
         match self.state {
-            State::Lingering(until) => (self.world.front.connections() == 0 && self.world.ring.in_flight() == 0) || now >= until,
+            State::Lingering(until) => (self.world.front.connections() == 0 && self.world.io.in_flight() == 0) || now >= until,
             State::Starting | State::Sound | State::Serving | State::Stopping => {
                 self.world.front.shutdown();
                 self.state = State::Lingering(now + LINGER);
@@ -350,7 +354,7 @@ impl Volume {
         self.world.front.send();
         self.world.front.interests(&mut self.interests);
         for Interest { token, fd, readable, writable } in self.interests.drain(..) {
-            self.world.ring.watch(WatchKey { port: FRONT, token }, fd, readable, writable);
+            self.world.io.watch(WatchKey { port: FRONT, token }, fd, readable, writable);
         }
     }
 
@@ -362,16 +366,15 @@ impl Volume {
         let busy = (!self.events.is_empty() || !self.landed.is_empty()).then_some(now);
         let deadlines = [busy, lingering, self.engine.deadline(), self.world.front.deadline()];
         let deadline = deadlines.into_iter().flatten().min();
-        self.world
-            .ring
-            .wait(now, deadline, &mut self.happenings)
-            .map_err(|error| Failure::new(Failure::SYSTEM, format!("io_uring failed: {error}; what was flushed is safe, start again")))
+        self.world.io.wait(now, deadline, &mut self.happenings).map_err(|error| {
+            Failure::new(Failure::SYSTEM, format!("waiting for the disks failed: {error}; what was flushed is safe, start again"))
+        })
     }
 
     /// Turns what happened into events. `room` is what the engine still takes.
     fn dispatch(&mut self, room: &mut Room) {
         let now = self.clock.now();
-        self.world.ring.look_for_late(now, &mut self.happenings);
+        self.world.io.look_for_late(now, &mut self.happenings);
         for happening in self.happenings.drain(..) {
             match happening {
                 Happening::Done(done) => self.landed.push_back(done),

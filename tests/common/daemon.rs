@@ -22,12 +22,19 @@ pub struct Daemon {
     stderr: File,
     /// From its `ready:` line.
     pub uri: String,
+    /// What it printed before that line.
+    pub greeting: Vec<String>,
 }
 
 impl Daemon {
     /// `tidegate up --dir DIR`, ready to serve.
     pub fn up(dir: &Path) -> Daemon {
         Daemon::start(dir, &["up", "--dir", text(dir)])
+    }
+
+    /// The same with another carrier of operations than the default.
+    pub fn up_by(dir: &Path, carrier: &str) -> Daemon {
+        Daemon::start(dir, &["up", "--dir", text(dir), "--io", carrier])
     }
 
     /// Starts the program with `arguments` and waits for its `ready:` line.
@@ -46,13 +53,14 @@ impl Daemon {
             .spawn()
             .expect("the built program starts");
         let lines = lines_of(child.stdout.take().expect("piped"));
-        let mut daemon = Daemon { child, dir: dir.to_owned(), lines, stderr, uri: String::new() };
+        let mut daemon = Daemon { child, dir: dir.to_owned(), lines, stderr, uri: String::new(), greeting: Vec::new() };
         daemon.uri = loop {
             match daemon.lines.recv_timeout(PATIENCE) {
                 Ok(line) => {
                     if let Some(uri) = line.strip_prefix("ready: ") {
                         break uri.to_owned();
                     }
+                    daemon.greeting.push(line);
                 }
                 Err(_) => panic!("{arguments:?} is not ready; it said: {}", daemon.said()),
             }

@@ -12,6 +12,9 @@ use std::path::Path;
 
 use tempfile::TempDir;
 
+/// What may carry operations to the disks (`--io`).
+pub const CARRIERS: [&str; 2] = ["uring", "threads"];
+
 /// A folder on the disk that the build uses: direct I/O works there, and it is gone when the test ends.
 pub fn folder() -> TempDir {
     tempfile::Builder::new().prefix("t").tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder for the test")

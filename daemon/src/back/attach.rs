@@ -36,7 +36,7 @@ pub fn attach(cache: &Path, origin: &Path) -> Result<Attached, Failure> {
     let origin = Disk::open(origin, DeviceId::Origin, Access::Alone)?;
     let superblock = superblock(&cache).map_err(|failure| swapped(failure, &cache, &origin))?;
     let mut notes: Vec<String> = [&cache, &origin].iter().filter_map(|disk| disk.note()).collect();
-    notes.extend(belongs(&superblock, &cache, &origin)?);
+    notes.extend(belongs(&superblock, &cache, &origin, identity(&origin))?);
     Ok(Attached { cache, origin, superblock, notes })
 }
 
@@ -167,10 +167,9 @@ fn swapped(failure: Failure, cache: &Disk, origin: &Disk) -> Failure {
 }
 
 /// Is this the origin that the cache was made for? Answers with what is worth a note.
-fn belongs(superblock: &Superblock, cache: &Disk, origin: &Disk) -> Result<Option<String>, Failure> {
+fn belongs(superblock: &Superblock, cache: &Disk, origin: &Disk, identity: [u8; 16]) -> Result<Option<String>, Failure> {
     let (cache, path) = (cache.path().display(), origin.path().display());
     let refused = |what: String| Err(Failure::new(Failure::REFUSED, format!("origin {path} {what}")));
-    let identity = identity(origin);
     if superblock.origin != [0; 16] && identity != [0; 16] && superblock.origin != identity {
         let (found, made_for) = (hex(&identity), hex(&superblock.origin));
         return refused(format!("is another device ({found}) than cache {cache} was made for ({made_for}); attach that one"));
@@ -213,3 +212,31 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 const _: () = assert!(PAGE_BYTES == 4096 && COPIES[1] * ATOM_BYTES == 512 << 10);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidegate_engine::cache::format::{FormatId, Geometry};
+
+    #[test]
+    fn an_origin_of_another_identity_is_refused_with_both() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let disk = |name: &str, role| {
+            let path = folder.path().join(name);
+            fs::File::create(&path).and_then(|file| file.set_len(32 << 20)).expect("a file of the test");
+            Disk::open(&path, role, Access::Alone).expect("a free file")
+        };
+        let (cache, origin) = (disk("cache", DeviceId::Cache), disk("origin", DeviceId::Origin));
+        let geometry = Geometry { block_atoms: 8, set_slots: 8, sets: 16, journal_pages: 64, volume_atoms: 512, range_entries: 252 };
+        let of = |origin: u8| Superblock::new(FormatId([1; 16]), geometry, [2; 16], [origin; 16]);
+        // What is not known on either side refuses nothing.
+        for (made_for, found) in [(7, 7), (0, 7), (7, 0), (0, 0)] {
+            belongs(&of(made_for), &cache, &origin, [found; 16]).expect("the same, or not known");
+        }
+        let refused = belongs(&of(7), &cache, &origin, [9; 16]).expect_err("another one");
+        assert_eq!(refused.code, Failure::REFUSED);
+        for part in ["07".repeat(16), "09".repeat(16), "origin".to_owned(), origin.path().display().to_string()] {
+            assert!(refused.message.contains(&part) && !refused.message.contains('\n'), "{part}: {refused}");
+        }
+    }
+}

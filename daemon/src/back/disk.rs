@@ -3,7 +3,7 @@
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -132,8 +132,19 @@ impl Disk {
         })
     }
 
+    /// May this be written? A file that was cut off must not grow again by a write behind its end: what it lost would read as zeros from
+    /// then on. (A block device refuses by itself.)
+    pub(super) fn reaches(&self, span: Span) -> bool {
+        self.kind == Kind::Block || self.file.metadata().is_ok_and(|file| file.len() >= span.offset() + span.bytes())
+    }
+
     pub(super) fn fd(&self) -> RawFd {
         self.file.as_raw_fd()
+    }
+
+    /// The same open file once more: the lock is held until both are closed.
+    pub(super) fn duplicate(&self) -> io::Result<OwnedFd> {
+        self.file.try_clone().map(OwnedFd::from)
     }
 
     /// Must its operations be submitted by a thread of the kernel's? Else one of them could hold up everything else.

@@ -1,4 +1,4 @@
-//! One operation on its way through the ring: which submission it needs next, and what a completion means for it.
+//! One operation on its way: which command the kernel gets next, and what its result means. Who carries the commands is not known here.
 //!
 //! ```text
 //! Read:   read … read (a short one goes on)                      → data
@@ -7,7 +7,6 @@
 //! Zero:   punch or zero a range; a device that knows neither       → as Write, of zeros
 //! ```
 
-use io_uring::{opcode, squeue, types};
 use tidegate_engine::block::{ATOM_BYTES, Span};
 use tidegate_engine::op::{Action, Answer, DeviceError, Hole, OpId};
 use tidegate_engine::payload::Payload;
@@ -41,9 +40,36 @@ enum Work {
     Flush,
 }
 
+/// What the kernel is to do next with one disk. The memory that it names belongs to the flight and the berth it lies in.
+#[derive(Clone, Copy)]
+pub(super) enum Command {
+    Read {
+        into: *mut u8,
+        bytes: u32,
+        offset: u64,
+    },
+    Write {
+        from: *const u8,
+        bytes: u32,
+        offset: u64,
+    },
+    WritePieces {
+        pieces: *const libc::iovec,
+        count: u32,
+        offset: u64,
+    },
+    /// `fallocate` with this mode.
+    Allocate {
+        mode: i32,
+        bytes: u64,
+        offset: u64,
+    },
+    Flush,
+}
+
 /// What comes after a completion.
 pub(super) enum Next {
-    /// Another submission: [`Flight::submission`].
+    /// Another command: [`Flight::command`].
     Again,
     End(Result<Answer<Run>, DeviceError>),
 }
@@ -57,7 +83,7 @@ impl Flight {
             Action::Write(_, span, parts) => write(span, parts, disk),
             Action::Zero(_, span, hole) => Work::Zero { span: inside(span, disk), hole },
             Action::Flush => Work::Flush,
-            Action::Allocation(..) => unreachable!("answered at once by the ring"),
+            Action::Allocation(..) => unreachable!("answered at once by the dock"),
         };
         Flight { id, started, late: false, work, agains: 0 }
     }
@@ -72,16 +98,15 @@ impl Flight {
         }
     }
 
-    /// The next submission. `file` is the descriptor's place among the registered ones. `pieces` must live and stay unchanged
-    /// until the submission has completed, and so must the flight.
-    pub fn submission(&mut self, file: types::Fixed, disk: &Disk, pieces: &mut Vec<libc::iovec>) -> squeue::Entry {
+    /// The next command. `pieces` must live and stay unchanged until it has completed, and so must the flight.
+    pub fn command(&mut self, disk: &Disk, pieces: &mut Vec<libc::iovec>) -> Command {
         loop {
             match &mut self.work {
-                Work::Read(reading) | Work::Modify { reading, .. } => return reading.submission(file),
-                Work::Write(writing) => return writing.submission(file, pieces),
-                Work::Flush => return opcode::Fsync::new(file).flags(types::FsyncFlags::DATASYNC).build(),
+                Work::Read(reading) | Work::Modify { reading, .. } => return reading.command(),
+                Work::Write(writing) => return writing.command(pieces),
+                Work::Flush => return Command::Flush,
                 Work::Zero { span, hole } => match zero_mode(*hole, *span, disk) {
-                    Some(mode) => return opcode::Fallocate::new(file, span.bytes()).offset(span.offset()).mode(mode).build(),
+                    Some(mode) => return Command::Allocate { mode, bytes: span.bytes(), offset: span.offset() },
                     None => self.work = write(*span, zeros(span.atoms), disk),
                 },
             }
@@ -207,10 +232,10 @@ impl Reading {
         self.into.take().expect("a read ends once")
     }
 
-    fn submission(&mut self, file: types::Fixed) -> squeue::Entry {
-        let rest = &mut self.into.as_mut().expect("a read that ended submits nothing").as_mut_slice()[self.filled..];
-        let length = rest.len().min(COMMAND_BYTES_MAX) as u32;
-        opcode::Read::new(file, rest.as_mut_ptr(), length).offset(self.wide.offset() + self.filled as u64).build()
+    fn command(&mut self) -> Command {
+        let rest = &mut self.into.as_mut().expect("a read that ended asks for nothing").as_mut_slice()[self.filled..];
+        let bytes = rest.len().min(COMMAND_BYTES_MAX) as u32;
+        Command::Read { into: rest.as_mut_ptr(), bytes, offset: self.wide.offset() + self.filled as u64 }
     }
 
     /// `Some`: it has ended.
@@ -253,13 +278,13 @@ impl Writing {
         Writing { span, parts, written: 0, part: 0, within: 0, modifies: None }
     }
 
-    fn submission(&mut self, file: types::Fixed, pieces: &mut Vec<libc::iovec>) -> squeue::Entry {
+    fn command(&mut self, pieces: &mut Vec<libc::iovec>) -> Command {
         self.gather(pieces);
         let offset = self.span.offset() + self.written as u64;
         if let [piece] = pieces[..] {
-            return opcode::Write::new(file, piece.iov_base.cast(), piece.iov_len as u32).offset(offset).build();
+            return Command::Write { from: piece.iov_base.cast(), bytes: piece.iov_len as u32, offset };
         }
-        opcode::Writev::new(file, pieces.as_ptr(), pieces.len() as u32).offset(offset).build()
+        Command::WritePieces { pieces: pieces.as_ptr(), count: pieces.len() as u32, offset }
     }
 
     /// The memory of the rest, neighbours joined, as far as one command takes it.

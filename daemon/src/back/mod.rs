@@ -1,15 +1,18 @@
-//! The back: memory, the ring and the disks behind it. The only place of the real world where operations meet devices.
+//! The back: memory, the disks, and who carries operations to them. The only place of the real world where operations meet devices.
 
 pub mod attach;
 pub mod confine;
 pub mod disk;
+pub mod dock;
 mod flight;
+pub mod io;
 pub mod mail;
 pub mod occupied;
 pub mod poll;
 pub mod ring;
 pub mod run;
 pub mod signals;
+mod threads;
 
 #[cfg(test)]
 mod tests;

@@ -5,47 +5,25 @@ use std::io;
 use std::os::fd::RawFd;
 
 use io_uring::{IoUring, Probe, opcode, squeue, types};
-use tidegate_engine::op::{Action, Answer, DeviceId, Done, Limits, Op, OpId};
+use tidegate_engine::op::{DeviceId, Limits, Op};
 use tidegate_engine::time::{Duration, Instant};
 
 use super::confine::restrict_ring;
 use super::disk::{DEPTH, Disk};
-use super::flight::{Flight, Next};
+use super::dock::{DISKS, Dock};
+use super::flight::Command;
 use super::run::Run;
 use crate::Failure;
+
+use super::dock::{Happening, WatchKey};
 
 /// Submissions of one system call; more are handed in between.
 const ENTRIES: u32 = 256;
 /// Completions that wait in the ring: all operations and many sockets. Beyond that the kernel keeps them.
 const COMPLETIONS: u32 = 2048;
-/// An operation that takes longer is reported ([`Happening::Late`]); nothing is released.
-const LATE: Duration = Duration::from_secs(30);
-/// How often operations in flight are looked through.
-const LATE_GRAIN: Duration = Duration::from_secs(1);
 
-const DISKS: usize = 2;
 const READABLE: usize = 0;
 const WRITABLE: usize = 1;
-
-/// What the wait brought.
-#[derive(Debug)]
-pub enum Happening {
-    Done(Done<Run>),
-    Late(OpId),
-    /// A watched descriptor is ready; who watches it goes by the key.
-    Ready {
-        key: WatchKey,
-        readable: bool,
-        writable: bool,
-    },
-}
-
-/// Names a watched descriptor: chosen by the caller, unique among those it watches.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WatchKey {
-    pub port: u32,
-    pub token: u64,
-}
 
 /// A descriptor and what is wanted of it.
 struct Watch {
@@ -57,30 +35,14 @@ struct Watch {
     gone: bool,
 }
 
-/// The place of one operation in flight.
-#[derive(Default)]
-struct Berth {
-    flight: Option<Flight>,
-    /// The memory its submission names; kept for the next operation in this berth.
-    pieces: Vec<libc::iovec>,
-}
-
 /// Both disks, all sockets, one wait.
 pub struct Ring {
     uring: IoUring,
-    disks: [Disk; DISKS],
-    /// `DEPTH` berths of the cache, then `DEPTH` of the origin.
-    berths: Vec<Berth>,
-    free: [Vec<u32>; DISKS],
-    /// Berths whose sectors another one is modifying.
-    held: Vec<u32>,
+    dock: Dock,
     watches: Vec<Watch>,
     free_watches: Vec<u32>,
     /// Watches that may want a poll at the next wait.
     to_arm: Vec<u32>,
-    /// Answered without the kernel.
-    answered: Vec<Happening>,
-    look_for_late: Instant,
     failed: Option<io::Error>,
 }
 
@@ -101,42 +63,45 @@ impl Ring {
     /// # Errors
     /// One line: this kernel has no io_uring, forbids it, or lacks an operation.
     pub fn new(cache: Disk, origin: Disk) -> Result<Ring, Failure> {
+        Ring::with(Ring::set_up()?, cache, origin)
+    }
+
+    /// A ring that can do what is asked of it here.
+    ///
+    /// # Errors
+    /// As [`Ring::new`].
+    pub(super) fn set_up() -> Result<IoUring, Failure> {
         let uring = build().map_err(|error| Failure::new(Failure::SYSTEM, no_ring(&error)))?;
-        let failed = |error: io::Error| Failure::new(Failure::SYSTEM, format!("io_uring: the disks cannot be registered: {error}"));
         probe(&uring)?;
+        Ok(uring)
+    }
+
+    pub(super) fn with(uring: IoUring, cache: Disk, origin: Disk) -> Result<Ring, Failure> {
+        let failed = |error: io::Error| Failure::new(Failure::SYSTEM, format!("io_uring: the disks cannot be registered: {error}"));
         // A thread of the kernel's for every operation that needs one: a flush of the cache must not wait until operations of the
         // origin let go of theirs. Before Linux 5.15 there are four for each processor.
         let _ = uring.submitter().register_iowq_max_workers(&mut [(DISKS * DEPTH) as u32, 0]);
         uring.submitter().register_files(&[cache.fd(), origin.fd()]).map_err(failed)?;
         restrict_ring(&uring).map_err(|error| Failure::new(Failure::SYSTEM, format!("io_uring cannot be restricted: {error}")))?;
-        let free = |first: usize| (first..first + DEPTH).rev().map(|berth| berth as u32).collect();
-        Ok(Ring {
-            uring,
-            disks: [cache, origin],
-            berths: (0..DISKS * DEPTH).map(|_| Berth::default()).collect(),
-            free: [free(0), free(DEPTH)],
-            held: Vec::new(),
-            watches: Vec::new(),
-            free_watches: Vec::new(),
-            to_arm: Vec::new(),
-            answered: Vec::new(),
-            look_for_late: Instant::ZERO,
-            failed: None,
-        })
+        Ok(Ring { uring, dock: Dock::new(cache, origin), watches: Vec::new(), free_watches: Vec::new(), to_arm: Vec::new(), failed: None })
     }
 
     /// Of the cache and of the origin.
     pub fn limits(&self) -> [Limits; DISKS] {
-        [self.disks[0].limits(), self.disks[1].limits()]
+        self.dock.limits()
     }
 
     pub fn disk(&self, device: DeviceId) -> &Disk {
-        &self.disks[place(device)]
+        self.dock.disk(device)
+    }
+
+    pub fn alarm(&self) -> Option<&str> {
+        self.dock.alarm()
     }
 
     /// Operations in flight on both disks.
     pub fn in_flight(&self) -> usize {
-        DISKS * DEPTH - self.free[0].len() - self.free[1].len()
+        self.dock.in_flight()
     }
 
     /// Queues an operation; the next [`Ring::wait`] hands it to the kernel.
@@ -144,47 +109,20 @@ impl Ring {
     /// # Panics
     /// If more operations are in flight than [`Limits::depth`], or the span lies beyond the device.
     pub fn start(&mut self, now: Instant, op: Op<Run>) {
-        let device = place(op.device);
-        if let Action::Allocation(_, span) = op.action {
-            let answer = Answer::Allocation(self.disks[device].allocation(span));
-            return self.answered.push(Happening::Done(Done { id: op.id, result: Ok(answer) }));
-        }
-        let berth = self.free[device].pop().expect("the engine keeps to Limits::depth");
-        if self.in_flight() == 1 {
-            self.look_for_late = now + LATE_GRAIN;
-        }
-        let flight = Flight::new(op.id, now, op.action, &self.disks[device]);
-        let modifies = flight.modifies();
-        self.berths[berth as usize].flight = Some(flight);
-        if modifies.is_some_and(|_| self.is_modified_by_another(berth)) {
-            return self.held.push(berth);
-        }
-        self.submit_berth(berth);
+        self.dock.start(now, op);
+        self.submit();
     }
 
-    /// Does an operation that is not held modify a sector of this one?
-    fn is_modified_by_another(&self, berth: u32) -> bool {
-        let device = berth as usize / DEPTH;
-        let span = |berth: usize| self.berths[berth].flight.as_ref().and_then(Flight::modifies);
-        let mine = span(berth as usize).expect("asked for a modifying flight");
-        (device * DEPTH..(device + 1) * DEPTH)
-            .filter(|other| *other != berth as usize && !self.held.contains(&(*other as u32)))
-            .any(|other| span(other).is_some_and(|other| other.overlaps(mine)))
-    }
-
-    fn submit_berth(&mut self, berth: u32) {
-        let device = berth as usize / DEPTH;
-        let Berth { flight, pieces } = &mut self.berths[berth as usize];
-        let flight = flight.as_mut().expect("a berth that submits is taken");
-        let entry =
-            flight.submission(types::Fixed(device as u32), &self.disks[device], pieces).user_data(user_data(Kind::Operation, berth));
-        let entry = if self.disks[device].sleeps() { entry.flags(squeue::Flags::ASYNC) } else { entry };
-        self.push(&entry);
+    fn submit(&mut self) {
+        while let Some((berth, command)) = self.dock.next() {
+            let entry = entry(command, types::Fixed(Dock::device(berth) as u32)).user_data(user_data(Kind::Operation, berth));
+            self.push(&if self.dock.disk_of(berth).sleeps() { entry.flags(squeue::Flags::ASYNC) } else { entry });
+        }
     }
 
     fn push(&mut self, entry: &squeue::Entry) {
         loop {
-            // SAFETY: what an operation's entry points to (the memory of its runs, its pieces) lies in the berth and stays there
+            // SAFETY: what an operation's entry points to (the memory of its runs, its pieces) lies in its berth and stays there
             // unchanged until the completion was handled; `Drop` leaks it if that never comes. Polls and cancels point nowhere.
             if unsafe { self.uring.submission().push(entry) }.is_ok() {
                 return;
@@ -269,9 +207,7 @@ impl Ring {
         if let Some(error) = self.failed.take() {
             return Err(error);
         }
-        let late = (self.in_flight() > 0).then_some(self.look_for_late);
-        let deadline = if self.answered.is_empty() { earliest(deadline, late) } else { Some(now) };
-        happenings.append(&mut self.answered);
+        let deadline = self.dock.before_wait(now, deadline, happenings);
         self.enter(now, deadline)?;
         loop {
             let next = self.uring.completion().next();
@@ -302,38 +238,13 @@ impl Ring {
     fn complete(&mut self, user_data: u64, result: i32, happenings: &mut Vec<Happening>) {
         let index = user_data as u32;
         match user_data >> 32 {
-            kind if kind == Kind::Operation as u64 => self.complete_operation(index, result, happenings),
+            kind if kind == Kind::Operation as u64 => {
+                self.dock.landed(index, result, happenings);
+                self.submit();
+            }
             kind if kind == Kind::Readable as u64 => self.complete_poll(index, READABLE, result, happenings),
             kind if kind == Kind::Writable as u64 => self.complete_poll(index, WRITABLE, result, happenings),
             kind => assert_eq!(kind, Kind::Ignored as u64, "a completion of nothing"),
-        }
-    }
-
-    fn complete_operation(&mut self, berth: u32, result: i32, happenings: &mut Vec<Happening>) {
-        let device = berth as usize / DEPTH;
-        let flight = self.berths[berth as usize].flight.as_mut().expect("a completion of an operation in flight");
-        match flight.completed(result, &mut self.disks[device]) {
-            Next::Again => self.submit_berth(berth),
-            Next::End(result) => {
-                let flight = self.berths[berth as usize].flight.take().expect("looked at above");
-                self.free[device].push(berth);
-                happenings.push(Happening::Done(Done { id: flight.id, result }));
-                if flight.modifies().is_some() {
-                    self.release_held();
-                }
-            }
-        }
-    }
-
-    fn release_held(&mut self) {
-        let mut place = 0;
-        while let Some(&berth) = self.held.get(place) {
-            if self.is_modified_by_another(berth) {
-                place += 1;
-            } else {
-                self.held.remove(place);
-                self.submit_berth(berth);
-            }
         }
     }
 
@@ -358,16 +269,7 @@ impl Ring {
 
     /// Reports operations that take unusually long, each once. Call it when the wait has ended.
     pub fn look_for_late(&mut self, now: Instant, happenings: &mut Vec<Happening>) {
-        if now < self.look_for_late || self.in_flight() == 0 {
-            return;
-        }
-        self.look_for_late = now + LATE_GRAIN;
-        for flight in self.berths.iter_mut().filter_map(|berth| berth.flight.as_mut()) {
-            if !flight.late && now.since(flight.started) >= LATE {
-                flight.late = true;
-                happenings.push(Happening::Late(flight.id));
-            }
-        }
+        self.dock.look_for_late(now, happenings);
     }
 }
 
@@ -375,22 +277,21 @@ impl Drop for Ring {
     fn drop(&mut self) {
         // The kernel may still read and write the memory of operations in flight: it is never given back.
         if self.in_flight() > 0 {
-            return std::mem::forget(std::mem::take(&mut self.berths));
+            return self.dock.leak();
         }
         // The kernel lets go of a ring's files some time later; nothing is in flight: the locks are free at once.
         let _ = self.uring.submitter().unregister_files();
     }
 }
 
-fn place(device: DeviceId) -> usize {
-    match device {
-        DeviceId::Cache => 0,
-        DeviceId::Origin => 1,
+fn entry(command: Command, file: types::Fixed) -> squeue::Entry {
+    match command {
+        Command::Read { into, bytes, offset } => opcode::Read::new(file, into, bytes).offset(offset).build(),
+        Command::Write { from, bytes, offset } => opcode::Write::new(file, from, bytes).offset(offset).build(),
+        Command::WritePieces { pieces, count, offset } => opcode::Writev::new(file, pieces, count).offset(offset).build(),
+        Command::Allocate { mode, bytes, offset } => opcode::Fallocate::new(file, bytes).offset(offset).mode(mode).build(),
+        Command::Flush => opcode::Fsync::new(file).flags(types::FsyncFlags::DATASYNC).build(),
     }
-}
-
-fn earliest(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
-    [one, other].into_iter().flatten().min()
 }
 
 /// Errors of the system call that mean "look again", not "broken": the timeout, a signal, completions first, memory short for now.

@@ -1,4 +1,4 @@
-//! The back against the naive thing: random operations on real files through the ring, compared with a flat array; and what the
+//! The back against the naive thing: random operations on real files, by io_uring and by threads, compared with a flat array; and what the
 //! one wait owes the sockets.
 
 use std::fs::{File, OpenOptions};
@@ -15,10 +15,12 @@ use tidegate_engine::request::Extent;
 use tidegate_engine::time::{Duration, Instant};
 
 use super::disk::{Access, DEPTH, Disk};
-use super::ring::{Happening, Ring, WatchKey};
+use super::dock::{Happening, WatchKey};
+use super::io::{Carrier, Io};
 use super::run::{Run, RunMut};
 
 const ATOMS: u64 = 4096;
+const CARRIERS: [Carrier; 2] = [Carrier::Uring, Carrier::Threads];
 
 fn sparse(folder: &Path, name: &str, bytes: u64) -> std::path::PathBuf {
     let path = folder.join(name);
@@ -30,12 +32,12 @@ fn open(path: &Path, role: DeviceId) -> Disk {
     Disk::open(path, role, Access::Alone).expect("a free file")
 }
 
-/// A ring over two new files whose sectors have so many atoms.
-fn ring(folder: &Path, sector: u64) -> Ring {
+/// Both disks in two new files whose sectors have so many atoms.
+fn io(folder: &Path, sector: u64, carrier: Carrier) -> Io {
     let [cache, origin] = [("cache", DeviceId::Cache), ("origin", DeviceId::Origin)]
         .map(|(name, role)| open(&sparse(folder, name, ATOMS * ATOM_BYTES), role))
         .map(|disk| if sector == 1 { disk } else { disk.with_sectors(sector) });
-    Ring::new(cache, origin).expect("io_uring")
+    Io::new(cache, origin, carrier).expect("a back")
 }
 
 fn op(id: u64, device: DeviceId, action: Action<Run>) -> Op<Run> {
@@ -43,11 +45,11 @@ fn op(id: u64, device: DeviceId, action: Action<Run>) -> Op<Run> {
 }
 
 /// Waits until `count` operations have ended.
-fn finish(ring: &mut Ring, count: usize) -> Vec<Done<Run>> {
+fn finish(io: &mut Io, count: usize) -> Vec<Done<Run>> {
     let mut done = Vec::new();
     let mut happenings = Vec::new();
     while done.len() < count {
-        ring.wait(Instant::ZERO, None, &mut happenings).expect("the ring works");
+        io.wait(Instant::ZERO, None, &mut happenings).expect("the wait works");
         done.extend(happenings.drain(..).filter_map(|happening| match happening {
             Happening::Done(done) => Some(done),
             Happening::Late(_) | Happening::Ready { .. } => None,
@@ -56,9 +58,9 @@ fn finish(ring: &mut Ring, count: usize) -> Vec<Done<Run>> {
     done
 }
 
-fn one(ring: &mut Ring, device: DeviceId, action: Action<Run>) -> Result<Answer<Run>, DeviceError> {
-    ring.start(Instant::ZERO, op(0, device, action));
-    finish(ring, 1).pop().expect("one").result
+fn one(io: &mut Io, device: DeviceId, action: Action<Run>) -> Result<Answer<Run>, DeviceError> {
+    io.start(Instant::ZERO, op(0, device, action));
+    finish(io, 1).pop().expect("one").result
 }
 
 /// A generator of its own: the same steps in every run.
@@ -92,9 +94,9 @@ fn pieces(chance: &mut Chance, whole: &Run) -> Vec<Run> {
 }
 
 /// Batches of operations that do not overlap, as the engine hands them out, against an array of bytes.
-fn conforms(sector: u64, seed: u64) {
+fn conforms(sector: u64, seed: u64, carrier: Carrier) {
     let folder = tempfile::tempdir().expect("a folder");
-    let mut ring = ring(folder.path(), sector);
+    let mut io = io(folder.path(), sector, carrier);
     let mut flat = vec![vec![0u8; (ATOMS * ATOM_BYTES) as usize]; 2];
     let mut chance = Chance(seed);
     for step in 0..150 {
@@ -123,123 +125,141 @@ fn conforms(sector: u64, seed: u64) {
                     Action::Zero(Zone::Data, span, if chance.below(2) == 0 { Hole::Allowed } else { Hole::Forbidden })
                 }
             };
-            ring.start(Instant::ZERO, op(stripe, device, action));
+            io.start(Instant::ZERO, op(stripe, device, action));
         }
-        for done in finish(&mut ring, stripes as usize) {
+        for done in finish(&mut io, stripes as usize) {
             let answer = done.result.expect("a sound disk");
             if let Some((_, expected)) = reads.iter().find(|(stripe, _)| *stripe == done.id.0) {
                 let Answer::Data(parts) = answer else { panic!("a read answers with data") };
                 assert!(Run::concat(&parts).as_slice() == expected, "step {step}: {:?}", done.id);
             }
         }
-        assert_eq!(ring.in_flight(), 0);
+        assert_eq!(io.in_flight(), 0);
     }
     for (device, flat) in [DeviceId::Cache, DeviceId::Origin].into_iter().zip(&flat) {
-        assert!(matches!(one(&mut ring, device, Action::Flush), Ok(Answer::Done)));
-        let path = ring.disk(device).path().to_owned();
+        assert!(matches!(one(&mut io, device, Action::Flush), Ok(Answer::Done)));
+        let path = io.disk(device).path().to_owned();
         assert!(std::fs::read(path).expect("readable") == *flat);
     }
 }
 
 #[test]
 fn random_operations_leave_what_an_array_would_hold() {
-    (0..4).for_each(|seed| conforms(1, seed));
+    for carrier in CARRIERS {
+        (0..4).for_each(|seed| conforms(1, seed, carrier));
+    }
 }
 
 #[test]
 fn a_device_with_large_sectors_loses_no_neighbouring_atom() {
-    (0..4).for_each(|seed| conforms(8, seed));
+    for carrier in CARRIERS {
+        (0..4).for_each(|seed| conforms(8, seed, carrier));
+    }
 }
 
 #[test]
 fn a_file_in_memory_is_served_with_a_note() {
-    let folder = tempfile::tempdir_in("/dev/shm").expect("a folder in memory");
-    let mut ring = ring(folder.path(), 1);
-    let note = ring.disk(DeviceId::Cache).note().expect("a note");
-    assert!(note.contains("O_DIRECT") && note.lines().count() == 1, "{note}");
-    let part = random(&mut Chance(8), 3);
-    one(&mut ring, DeviceId::Cache, Action::Write(Zone::Data, Span::new(5, 3), vec![part.clone()])).expect("written");
-    let Ok(Answer::Data(parts)) = one(&mut ring, DeviceId::Cache, Action::Read(Zone::Data, Span::new(5, 3))) else { panic!("no data") };
-    assert_eq!(Run::concat(&parts), part);
+    for carrier in CARRIERS {
+        let folder = tempfile::tempdir_in("/dev/shm").expect("a folder in memory");
+        let mut io = io(folder.path(), 1, carrier);
+        let note = io.disk(DeviceId::Cache).note().expect("a note");
+        assert!(note.contains("O_DIRECT") && note.lines().count() == 1, "{note}");
+        let part = random(&mut Chance(8), 3);
+        one(&mut io, DeviceId::Cache, Action::Write(Zone::Data, Span::new(5, 3), vec![part.clone()])).expect("written");
+        let Ok(Answer::Data(parts)) = one(&mut io, DeviceId::Cache, Action::Read(Zone::Data, Span::new(5, 3))) else { panic!("no data") };
+        assert_eq!(Run::concat(&parts), part);
+    }
 }
 
 #[test]
 fn a_device_that_cannot_zero_gets_zeros_written() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let [mut cache, origin] =
-        [("cache", DeviceId::Cache), ("origin", DeviceId::Origin)].map(|(name, role)| open(&sparse(folder.path(), name, 8 << 20), role));
-    (cache.punches, cache.zeroes) = (false, false);
-    let mut ring = Ring::new(cache, origin).expect("io_uring");
-    let span = Span::new(3, 10_000);
-    one(&mut ring, DeviceId::Cache, Action::Write(Zone::Data, span, vec![random(&mut Chance(1), span.atoms)])).expect("written");
-    one(&mut ring, DeviceId::Cache, Action::Zero(Zone::Data, Span::new(4, 9_998), Hole::Allowed)).expect("zeroed");
-    let Ok(Answer::Data(parts)) = one(&mut ring, DeviceId::Cache, Action::Read(Zone::Data, span)) else { panic!("no data") };
-    let bytes = Run::concat(&parts);
-    let (first, rest) = bytes.as_slice().split_at(512);
-    let (zeros, last) = rest.split_at(9_998 * 512);
-    assert!(first != [0; 512] && last != [0; 512] && zeros.iter().all(|byte| *byte == 0));
+    for carrier in CARRIERS {
+        let folder = tempfile::tempdir().expect("a folder");
+        let [mut cache, origin] = [("cache", DeviceId::Cache), ("origin", DeviceId::Origin)]
+            .map(|(name, role)| open(&sparse(folder.path(), name, 8 << 20), role));
+        (cache.punches, cache.zeroes) = (false, false);
+        let mut io = Io::new(cache, origin, carrier).expect("a back");
+        let span = Span::new(3, 10_000);
+        one(&mut io, DeviceId::Cache, Action::Write(Zone::Data, span, vec![random(&mut Chance(1), span.atoms)])).expect("written");
+        one(&mut io, DeviceId::Cache, Action::Zero(Zone::Data, Span::new(4, 9_998), Hole::Allowed)).expect("zeroed");
+        let Ok(Answer::Data(parts)) = one(&mut io, DeviceId::Cache, Action::Read(Zone::Data, span)) else { panic!("no data") };
+        let bytes = Run::concat(&parts);
+        let (first, rest) = bytes.as_slice().split_at(512);
+        let (zeros, last) = rest.split_at(9_998 * 512);
+        assert!(first != [0; 512] && last != [0; 512] && zeros.iter().all(|byte| *byte == 0));
+    }
 }
 
 #[test]
 fn a_write_of_more_pieces_than_the_kernel_takes_is_whole() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let mut ring = ring(folder.path(), 1);
-    let atoms: Vec<Run> = (0..2500u64).map(|atom| Run::from_bytes(&[atom as u8; 512])).collect();
-    let span = Span::new(100, 2500);
-    one(&mut ring, DeviceId::Origin, Action::Write(Zone::Origin, span, atoms)).expect("written");
-    let Ok(Answer::Data(parts)) = one(&mut ring, DeviceId::Origin, Action::Read(Zone::Origin, span)) else { panic!("no data") };
-    Run::concat(&parts).as_slice().chunks(512).enumerate().for_each(|(atom, bytes)| assert_eq!(bytes, [atom as u8; 512]));
+    for carrier in CARRIERS {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut io = io(folder.path(), 1, carrier);
+        let atoms: Vec<Run> = (0..2500u64).map(|atom| Run::from_bytes(&[atom as u8; 512])).collect();
+        let span = Span::new(100, 2500);
+        one(&mut io, DeviceId::Origin, Action::Write(Zone::Origin, span, atoms)).expect("written");
+        let Ok(Answer::Data(parts)) = one(&mut io, DeviceId::Origin, Action::Read(Zone::Origin, span)) else { panic!("no data") };
+        Run::concat(&parts).as_slice().chunks(512).enumerate().for_each(|(atom, bytes)| assert_eq!(bytes, [atom as u8; 512]));
+    }
 }
 
 #[test]
 fn holes_are_told_from_data() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let mut ring = ring(folder.path(), 1);
-    one(&mut ring, DeviceId::Origin, Action::Write(Zone::Origin, Span::new(1024, 128), vec![random(&mut Chance(3), 128)]))
-        .expect("written");
-    let Ok(Answer::Allocation(extents)) = one(&mut ring, DeviceId::Origin, Action::Allocation(Zone::Origin, Span::new(512, 2048))) else {
-        panic!("no allocation")
-    };
-    let expected = [(512, true), (128, false), (1408, true)].map(|(atoms, hole)| Extent { atoms, hole, zero: hole });
-    assert_eq!(extents, expected);
+    for carrier in CARRIERS {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut io = io(folder.path(), 1, carrier);
+        one(&mut io, DeviceId::Origin, Action::Write(Zone::Origin, Span::new(1024, 128), vec![random(&mut Chance(3), 128)]))
+            .expect("written");
+        let Ok(Answer::Allocation(extents)) = one(&mut io, DeviceId::Origin, Action::Allocation(Zone::Origin, Span::new(512, 2048))) else {
+            panic!("no allocation")
+        };
+        let expected = [(512, true), (128, false), (1408, true)].map(|(atoms, hole)| Extent { atoms, hole, zero: hole });
+        assert_eq!(extents, expected);
+    }
 }
 
 #[test]
 fn a_device_that_shrank_fails_reads_instead_of_making_up_zeros() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let mut ring = ring(folder.path(), 1);
-    OpenOptions::new().write(true).open(ring.disk(DeviceId::Origin).path()).and_then(|file| file.set_len(512 << 10)).expect("shrunk");
-    assert!(matches!(one(&mut ring, DeviceId::Origin, Action::Read(Zone::Origin, Span::new(2000, 100))), Err(DeviceError::Medium)));
-    assert!(one(&mut ring, DeviceId::Origin, Action::Read(Zone::Origin, Span::new(0, 100))).is_ok());
+    for carrier in CARRIERS {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut io = io(folder.path(), 1, carrier);
+        OpenOptions::new().write(true).open(io.disk(DeviceId::Origin).path()).and_then(|file| file.set_len(512 << 10)).expect("shrunk");
+        assert!(matches!(one(&mut io, DeviceId::Origin, Action::Read(Zone::Origin, Span::new(2000, 100))), Err(DeviceError::Medium)));
+        assert!(one(&mut io, DeviceId::Origin, Action::Read(Zone::Origin, Span::new(0, 100))).is_ok());
+    }
 }
 
 #[test]
 fn all_berths_of_both_disks_can_be_in_flight() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let mut ring = ring(folder.path(), 1);
-    for place in 0..DEPTH as u64 {
-        let part = Run::from_bytes(&[place as u8; 512]);
-        ring.start(Instant::ZERO, op(place, DeviceId::Cache, Action::Write(Zone::Data, Span::new(place, 1), vec![part.clone()])));
-        ring.start(Instant::ZERO, op(place, DeviceId::Origin, Action::Write(Zone::Origin, Span::new(place, 1), vec![part])));
+    for carrier in CARRIERS {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut io = io(folder.path(), 1, carrier);
+        for place in 0..DEPTH as u64 {
+            let part = Run::from_bytes(&[place as u8; 512]);
+            io.start(Instant::ZERO, op(place, DeviceId::Cache, Action::Write(Zone::Data, Span::new(place, 1), vec![part.clone()])));
+            io.start(Instant::ZERO, op(place, DeviceId::Origin, Action::Write(Zone::Origin, Span::new(place, 1), vec![part])));
+        }
+        assert_eq!(io.in_flight(), 2 * DEPTH);
+        assert!(finish(&mut io, 2 * DEPTH).iter().all(|done| done.result.is_ok()));
+        let file = File::open(io.disk(DeviceId::Cache).path()).expect("readable");
+        let mut bytes = [0; DEPTH * 512];
+        file.read_exact_at(&mut bytes, 0).expect("long enough");
+        bytes.chunks(512).enumerate().for_each(|(place, bytes)| assert_eq!(bytes, [place as u8; 512]));
     }
-    assert_eq!(ring.in_flight(), 2 * DEPTH);
-    assert!(finish(&mut ring, 2 * DEPTH).iter().all(|done| done.result.is_ok()));
-    let file = File::open(ring.disk(DeviceId::Cache).path()).expect("readable");
-    let mut bytes = [0; DEPTH * 512];
-    file.read_exact_at(&mut bytes, 0).expect("long enough");
-    bytes.chunks(512).enumerate().for_each(|(place, bytes)| assert_eq!(bytes, [place as u8; 512]));
 }
 
 #[test]
 fn a_ragged_size_is_served_without_growing_the_file() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let cache = open(&sparse(folder.path(), "cache", 1 << 20), DeviceId::Cache);
-    let path = sparse(folder.path(), "origin", 10 * 512 + 77);
-    let origin = open(&path, DeviceId::Origin);
-    assert_eq!(origin.atoms(), 10);
-    let mut ring = Ring::new(cache, origin).expect("io_uring");
-    one(&mut ring, DeviceId::Origin, Action::Write(Zone::Origin, Span::new(9, 1), vec![random(&mut Chance(5), 1)])).expect("written");
-    assert_eq!(std::fs::metadata(&path).expect("there").len(), 10 * 512 + 77);
+    for carrier in CARRIERS {
+        let folder = tempfile::tempdir().expect("a folder");
+        let cache = open(&sparse(folder.path(), "cache", 1 << 20), DeviceId::Cache);
+        let path = sparse(folder.path(), "origin", 10 * 512 + 77);
+        let origin = open(&path, DeviceId::Origin);
+        assert_eq!(origin.atoms(), 10);
+        let mut io = Io::new(cache, origin, carrier).expect("a back");
+        one(&mut io, DeviceId::Origin, Action::Write(Zone::Origin, Span::new(9, 1), vec![random(&mut Chance(5), 1)])).expect("written");
+        assert_eq!(std::fs::metadata(&path).expect("there").len(), 10 * 512 + 77);
+    }
 }
 
 #[test]
@@ -260,12 +280,14 @@ fn a_locked_disk_is_refused_with_the_name_of_its_holder() {
 
 #[test]
 fn a_disk_is_taken_over_as_soon_as_its_owner_is_gone() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let ring = ring(folder.path(), 1);
-    let path = ring.disk(DeviceId::Cache).path().to_owned();
-    let waiting = std::thread::spawn(move || Disk::open(&path, DeviceId::Cache, Access::Alone).map(drop));
-    drop(ring);
-    waiting.join().expect("no panic").expect("taken over as soon as the ring is gone");
+    for carrier in CARRIERS {
+        let folder = tempfile::tempdir().expect("a folder");
+        let io = io(folder.path(), 1, carrier);
+        let path = io.disk(DeviceId::Cache).path().to_owned();
+        let waiting = std::thread::spawn(move || Disk::open(&path, DeviceId::Cache, Access::Alone).map(drop));
+        drop(io);
+        waiting.join().expect("no panic").expect("taken over as soon as the ring is gone");
+    }
 }
 
 #[test]
@@ -283,9 +305,9 @@ fn what_is_no_disk_is_refused_in_one_line() {
 }
 
 /// What was ready within one wait that must not sleep long.
-fn ready(ring: &mut Ring) -> Vec<(u64, bool, bool)> {
+fn ready(io: &mut Io) -> Vec<(u64, bool, bool)> {
     let mut happenings = Vec::new();
-    ring.wait(Instant::ZERO, Some(Instant::ZERO + Duration::from_millis(20)), &mut happenings).expect("the ring works");
+    io.wait(Instant::ZERO, Some(Instant::ZERO + Duration::from_millis(20)), &mut happenings).expect("the wait works");
     happenings
         .into_iter()
         .filter_map(|happening| match happening {
@@ -297,81 +319,117 @@ fn ready(ring: &mut Ring) -> Vec<(u64, bool, bool)> {
 
 #[test]
 fn unread_data_wakes_again_and_read_data_does_not() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let mut ring = ring(folder.path(), 1);
-    let (mut here, mut there) = UnixStream::pair().expect("sockets");
-    let key = WatchKey { port: 0, token: 7 };
-    ring.watch(key, here.as_raw_fd(), true, false);
-    assert_eq!(ready(&mut ring), []);
-    there.write_all(b"ab").expect("sent");
-    assert_eq!(ready(&mut ring), [(7, true, false)]);
-    assert_eq!(ready(&mut ring), [(7, true, false)]);
-    here.read_exact(&mut [0; 1]).expect("received");
-    assert_eq!(ready(&mut ring), [(7, true, false)]);
-    here.read_exact(&mut [0; 1]).expect("received");
-    // The poll that was put there before the read has fired already or never will.
-    assert!(ready(&mut ring).len() <= 1);
-    assert_eq!(ready(&mut ring), []);
-    there.write_all(b"c").expect("sent");
-    assert_eq!(ready(&mut ring), [(7, true, false)]);
+    for carrier in CARRIERS {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut io = io(folder.path(), 1, carrier);
+        let (mut here, mut there) = UnixStream::pair().expect("sockets");
+        let key = WatchKey { port: 0, token: 7 };
+        io.watch(key, here.as_raw_fd(), true, false);
+        assert_eq!(ready(&mut io), []);
+        there.write_all(b"ab").expect("sent");
+        assert_eq!(ready(&mut io), [(7, true, false)]);
+        assert_eq!(ready(&mut io), [(7, true, false)]);
+        here.read_exact(&mut [0; 1]).expect("received");
+        assert_eq!(ready(&mut io), [(7, true, false)]);
+        here.read_exact(&mut [0; 1]).expect("received");
+        // The poll that was put there before the read has fired already or never will.
+        assert!(ready(&mut io).len() <= 1);
+        assert_eq!(ready(&mut io), []);
+        there.write_all(b"c").expect("sent");
+        assert_eq!(ready(&mut io), [(7, true, false)]);
+    }
 }
 
 #[test]
 fn an_interest_withdrawn_sleeps_until_it_is_wanted_again() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let mut ring = ring(folder.path(), 1);
-    let (here, mut there) = UnixStream::pair().expect("sockets");
-    let key = WatchKey { port: 0, token: 1 };
-    ring.watch(key, here.as_raw_fd(), true, false);
-    assert_eq!(ready(&mut ring), []);
-    ring.watch(key, here.as_raw_fd(), false, true);
-    there.write_all(b"x").expect("sent");
-    assert_eq!(ready(&mut ring), [(1, false, true)]);
-    assert_eq!(ready(&mut ring), [(1, false, true)]);
-    ring.watch(key, here.as_raw_fd(), true, false);
-    assert!(ready(&mut ring).contains(&(1, true, false)));
+    for carrier in CARRIERS {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut io = io(folder.path(), 1, carrier);
+        let (here, mut there) = UnixStream::pair().expect("sockets");
+        let key = WatchKey { port: 0, token: 1 };
+        io.watch(key, here.as_raw_fd(), true, false);
+        assert_eq!(ready(&mut io), []);
+        io.watch(key, here.as_raw_fd(), false, true);
+        there.write_all(b"x").expect("sent");
+        assert_eq!(ready(&mut io), [(1, false, true)]);
+        assert_eq!(ready(&mut io), [(1, false, true)]);
+        io.watch(key, here.as_raw_fd(), true, false);
+        assert!(ready(&mut io).contains(&(1, true, false)));
+    }
 }
 
 #[test]
 fn a_descriptor_that_is_gone_is_never_ready_again() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let mut ring = ring(folder.path(), 1);
-    for token in 0..100 {
-        let (here, mut there) = UnixStream::pair().expect("sockets");
-        let key = WatchKey { port: 1, token };
-        ring.watch(key, here.as_raw_fd(), true, token % 2 == 0);
-        if token % 3 == 0 {
-            ready(&mut ring);
+    for carrier in CARRIERS {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut io = io(folder.path(), 1, carrier);
+        for token in 0..100 {
+            let (here, mut there) = UnixStream::pair().expect("sockets");
+            let key = WatchKey { port: 1, token };
+            io.watch(key, here.as_raw_fd(), true, token % 2 == 0);
+            if token % 3 == 0 {
+                ready(&mut io);
+            }
+            io.watch(key, here.as_raw_fd(), false, false);
+            there.write_all(b"x").expect("sent");
+            drop(here);
+            assert_eq!(ready(&mut io), []);
         }
-        ring.watch(key, here.as_raw_fd(), false, false);
-        there.write_all(b"x").expect("sent");
+    }
+}
+
+#[test]
+fn a_descriptor_closed_before_it_is_withdrawn_wakes_nobody_although_a_copy_of_it_is_open() {
+    for carrier in CARRIERS {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut io = io(folder.path(), 1, carrier);
+        let (here, mut there) = UnixStream::pair().expect("sockets");
+        let _copy = here.try_clone().expect("a copy");
+        let (key, fd) = (WatchKey { port: 1, token: 3 }, here.as_raw_fd());
+        io.watch(key, fd, true, false);
+        assert_eq!(ready(&mut io), []);
         drop(here);
-        assert_eq!(ready(&mut ring), []);
+        io.watch(key, fd, false, false);
+        there.write_all(b"x").expect("sent");
+        assert_eq!(ready(&mut io), []);
+        // Nothing is left that keeps waking us: a wait for another one sleeps until that is ready.
+        let (other, mut beyond) = UnixStream::pair().expect("sockets");
+        io.watch(WatchKey { port: 1, token: 4 }, other.as_raw_fd(), true, false);
+        beyond.write_all(b"y").expect("sent");
+        let mut happenings = Vec::new();
+        while happenings.is_empty() {
+            io.wait(Instant::ZERO, None, &mut happenings).expect("the wait works");
+        }
+        assert!(matches!(happenings[..], [Happening::Ready { key: WatchKey { port: 1, token: 4 }, .. }]), "{happenings:?}");
     }
 }
 
 #[test]
 fn a_hang_up_is_ready_both_ways() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let mut ring = ring(folder.path(), 1);
-    let (here, there) = UnixStream::pair().expect("sockets");
-    ring.watch(WatchKey { port: 0, token: 2 }, here.as_raw_fd(), true, false);
-    drop(there);
-    assert_eq!(ready(&mut ring), [(2, true, true)]);
+    for carrier in CARRIERS {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut io = io(folder.path(), 1, carrier);
+        let (here, there) = UnixStream::pair().expect("sockets");
+        io.watch(WatchKey { port: 0, token: 2 }, here.as_raw_fd(), true, false);
+        drop(there);
+        assert_eq!(ready(&mut io), [(2, true, true)]);
+    }
 }
 
 #[test]
 fn an_operation_in_flight_for_long_is_reported_once() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let mut ring = ring(folder.path(), 1);
-    ring.start(Instant::ZERO, op(5, DeviceId::Cache, Action::Flush));
-    let mut happenings = Vec::new();
-    ring.look_for_late(Instant::ZERO + Duration::from_secs(29), &mut happenings);
-    assert!(happenings.is_empty());
-    ring.look_for_late(Instant::ZERO + Duration::from_secs(31), &mut happenings);
-    ring.look_for_late(Instant::ZERO + Duration::from_secs(90), &mut happenings);
-    assert!(matches!(happenings[..], [Happening::Late(OpId(5))]));
-    assert_eq!(finish(&mut ring, 1)[0].id, OpId(5));
+    for carrier in CARRIERS {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut io = io(folder.path(), 1, carrier);
+        io.start(Instant::ZERO, op(5, DeviceId::Cache, Action::Flush));
+        let mut happenings = Vec::new();
+        io.look_for_late(Instant::ZERO + Duration::from_secs(29), &mut happenings);
+        assert!(happenings.is_empty());
+        io.look_for_late(Instant::ZERO + Duration::from_secs(31), &mut happenings);
+        io.look_for_late(Instant::ZERO + Duration::from_secs(90), &mut happenings);
+        assert!(matches!(happenings[..], [Happening::Late(OpId(5))]));
+        assert_eq!(finish(&mut io, 1)[0].id, OpId(5));
+    }
 }
 
 #[test]

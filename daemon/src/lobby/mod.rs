@@ -25,6 +25,7 @@ use tidegate_engine::request::Room;
 use crate::Failure;
 use crate::back::attach::refuse_shared;
 use crate::back::confine;
+use crate::back::io::Carrier;
 use crate::back::mail::{Mailbox, mailbox};
 use crate::back::poll::{Poll, Ready as ReadyFd};
 use crate::back::signals::Signals;
@@ -53,6 +54,8 @@ pub struct Options {
     pub stdio: bool,
     /// What TCP clients must use.
     pub tls: Option<Certificates>,
+    /// Who carries operations to the disks.
+    pub io: Carrier,
     /// Privileges and system calls that a daemon does not need are given up ([`confine`]).
     pub confined: bool,
 }
@@ -70,6 +73,8 @@ pub trait Operator {
 pub struct Ready {
     /// What NBD clients take to connect: for each address, one for each volume.
     pub uris: Vec<String>,
+    /// Worth knowing of all of them, one line each.
+    pub notes: Vec<String>,
     pub volumes: Vec<ReadyVolume>,
 }
 
@@ -123,7 +128,8 @@ pub fn serve(options: &Options, operator: &mut dyn Operator) -> Result<Ended, Fa
     let opened = open(options)?;
     let exports = Exports::new(opened.iter().map(Opened::export).collect(), options.default).map_err(refused)?;
     // Whatever fails from here on: mailboxes that are dropped end the threads, which have written nothing yet.
-    let (members, news) = spawn(options, opened)?;
+    let (carrier, note) = options.io.choose();
+    let (members, news) = spawn(options, carrier, opened)?;
     let not_created = |message| Failure::new(Failure::NOT_CREATED, message);
     let front = nbd::Options {
         addresses: options.nbd.clone(),
@@ -138,7 +144,9 @@ pub fn serve(options: &Options, operator: &mut dyn Operator) -> Result<Ended, Fa
     if options.confined {
         confine::give_up_system_calls().map_err(|error| unconfined("system calls", &error))?;
     }
-    Lobby::new(front, control, signals, members, news, options.stdio)?.run(operator)
+    let mut lobby = Lobby::new(front, control, signals, members, news, options.stdio)?;
+    lobby.notes.extend(note);
+    lobby.run(operator)
 }
 
 /// Opens and locks every volume.
@@ -150,11 +158,11 @@ fn open(options: &Options) -> Result<Vec<Opened>, Failure> {
 }
 
 /// Gives each volume its thread, and waits until each has what it needs.
-fn spawn(options: &Options, opened: Vec<Opened>) -> Result<(Vec<Member>, Mailbox<News>), Failure> {
+fn spawn(options: &Options, carrier: Carrier, opened: Vec<Opened>) -> Result<(Vec<Member>, Mailbox<News>), Failure> {
     let (sender, mut news) = mailbox(opened.len() * (INQUIRIES_MAX + WORDS_MAX)).map_err(|error| system("no eventfd", &error))?;
     let spawn = |(place, opened): (usize, Opened)| {
         let (export, notes) = (opened.export(), opened.notes().to_vec());
-        Member::spawn(place, export, notes, &sender, options.stdio, move |desk| opened.serve(desk))
+        Member::spawn(place, export, notes, &sender, options.stdio, move |desk| opened.serve(carrier, desk))
     };
     let members = opened.into_iter().enumerate().map(spawn).collect::<Result<Vec<Member>, Failure>>()?;
     for _ in &members {
@@ -207,6 +215,8 @@ struct Lobby {
     failure: Option<Failure>,
     /// Clients that wait for the start.
     guests: Vec<Guest>,
+    /// For the operator.
+    notes: Vec<String>,
 }
 
 impl Lobby {
@@ -231,6 +241,7 @@ impl Lobby {
             one_client,
             failure: None,
             guests: Vec::new(),
+            notes: Vec::new(),
         })
     }
 
@@ -368,7 +379,8 @@ impl Lobby {
             let (name, notes) = (member.name.clone(), std::mem::take(&mut member.notes));
             Some(ReadyVolume { name, bytes: member.bytes, notes, snapshot: Snapshot::clone(snapshot) })
         };
-        let ready = Ready { uris: self.front.uris(), volumes: self.members.iter_mut().filter_map(ready).collect() };
+        let notes = std::mem::take(&mut self.notes);
+        let ready = Ready { uris: self.front.uris(), notes, volumes: self.members.iter_mut().filter_map(ready).collect() };
         match operator.ready(&ready) {
             Ok(()) => self.state = State::Serving,
             Err(failure) => self.fail(failure),

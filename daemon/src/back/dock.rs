@@ -1,0 +1,237 @@
+//! The operations in flight on both disks, whoever carries them: where each of them lies, and which of them waits for another.
+//!
+//! An operation lies in its berth until its last command has landed. The memory that its commands name lies there too, and stays where it
+//! is meanwhile.
+
+use tidegate_engine::block::Span;
+use tidegate_engine::op::{Action, Answer, DeviceError, DeviceId, Done, Limits, Op, OpId};
+use tidegate_engine::time::{Duration, Instant};
+
+use super::disk::{DEPTH, Disk, name};
+use super::flight::{Command, Flight, Next};
+use super::run::Run;
+
+pub(super) const DISKS: usize = 2;
+/// An operation that takes longer is reported ([`Happening::Late`]); nothing is released.
+const LATE: Duration = Duration::from_secs(30);
+/// How often operations in flight are looked through.
+const LATE_GRAIN: Duration = Duration::from_secs(1);
+
+/// What the wait brought.
+#[derive(Debug)]
+pub enum Happening {
+    Done(Done<Run>),
+    Late(OpId),
+    /// A watched descriptor is ready; who watches it goes by the key.
+    Ready {
+        key: WatchKey,
+        readable: bool,
+        writable: bool,
+    },
+}
+
+/// Names a watched descriptor: chosen by the caller, unique among those it watches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct WatchKey {
+    pub port: u32,
+    pub token: u64,
+}
+
+/// The place of one operation in flight.
+#[derive(Default)]
+struct Berth {
+    flight: Option<Flight>,
+    /// The memory its command names; kept for the next operation in this berth.
+    pieces: Vec<libc::iovec>,
+}
+
+pub(super) struct Dock {
+    disks: [Disk; DISKS],
+    /// `DEPTH` berths of the cache, then `DEPTH` of the origin.
+    berths: Vec<Berth>,
+    free: [Vec<u32>; DISKS],
+    /// Berths with a command that nobody carries yet.
+    ready: Vec<u32>,
+    /// Berths whose sectors another one is modifying.
+    held: Vec<u32>,
+    /// Answered without the kernel.
+    answered: Vec<Happening>,
+    look_for_late: Instant,
+    alarm: Option<String>,
+}
+
+impl Dock {
+    pub fn new(cache: Disk, origin: Disk) -> Dock {
+        let free = |first: usize| (first..first + DEPTH).rev().map(|berth| berth as u32).collect();
+        Dock {
+            disks: [cache, origin],
+            berths: (0..DISKS * DEPTH).map(|_| Berth::default()).collect(),
+            free: [free(0), free(DEPTH)],
+            ready: Vec::new(),
+            held: Vec::new(),
+            answered: Vec::new(),
+            look_for_late: Instant::ZERO,
+            alarm: None,
+        }
+    }
+
+    /// Of the cache and of the origin.
+    pub fn limits(&self) -> [Limits; DISKS] {
+        [self.disks[0].limits(), self.disks[1].limits()]
+    }
+
+    pub fn disk(&self, device: DeviceId) -> &Disk {
+        &self.disks[place(device)]
+    }
+
+    /// Which disk a berth belongs to: 0 the cache, 1 the origin.
+    pub fn device(berth: u32) -> usize {
+        berth as usize / DEPTH
+    }
+
+    pub fn disk_of(&self, berth: u32) -> &Disk {
+        &self.disks[Dock::device(berth)]
+    }
+
+    /// Operations in flight on both disks.
+    pub fn in_flight(&self) -> usize {
+        DISKS * DEPTH - self.free[0].len() - self.free[1].len()
+    }
+
+    /// Takes an operation; [`Dock::next`] has its command.
+    ///
+    /// # Panics
+    /// If more operations are in flight than [`Limits::depth`], or the span lies beyond the device.
+    pub fn start(&mut self, now: Instant, op: Op<Run>) {
+        let device = place(op.device);
+        if let Action::Allocation(_, span) = op.action {
+            let answer = Answer::Allocation(self.disks[device].allocation(span));
+            return self.answered.push(Happening::Done(Done { id: op.id, result: Ok(answer) }));
+        }
+        if let (DeviceId::Origin, Some(span)) = (op.device, written(&op.action))
+            && !self.disks[device].reaches(span)
+        {
+            self.is_cut_off(device);
+            return self.answered.push(Happening::Done(Done { id: op.id, result: Err(DeviceError::Medium) }));
+        }
+        let berth = self.free[device].pop().expect("the engine keeps to Limits::depth");
+        if self.in_flight() == 1 {
+            self.look_for_late = now + LATE_GRAIN;
+        }
+        let flight = Flight::new(op.id, now, op.action, &self.disks[device]);
+        let modifies = flight.modifies();
+        self.berths[berth as usize].flight = Some(flight);
+        if modifies.is_some_and(|_| self.is_modified_by_another(berth)) {
+            return self.held.push(berth);
+        }
+        self.ready.push(berth);
+    }
+
+    fn is_cut_off(&mut self, device: usize) {
+        let disk = &self.disks[device];
+        let was = disk.bytes();
+        self.alarm.get_or_insert_with(|| {
+            format!(
+                "{} {} is shorter than the {was} bytes it had: nothing is written behind its end, and what is dirty stays in the cache; give it back its size",
+                name(DeviceId::Origin),
+                disk.path().display()
+            )
+        });
+    }
+
+    /// What the operator must know of the disks now: one line, from the first time on.
+    pub fn alarm(&self) -> Option<&str> {
+        self.alarm.as_deref()
+    }
+
+    /// A command to be carried out, and its berth. What it names stays where it is until [`Dock::landed`] was told of that berth.
+    pub fn next(&mut self) -> Option<(u32, Command)> {
+        let berth = self.ready.pop()?;
+        let Berth { flight, pieces } = &mut self.berths[berth as usize];
+        let flight = flight.as_mut().expect("a berth with a command is taken");
+        Some((berth, flight.command(&self.disks[Dock::device(berth)], pieces)))
+    }
+
+    /// A command has ended with this result (negative: an error number). [`Dock::next`] may have more.
+    pub fn landed(&mut self, berth: u32, result: i32, happenings: &mut Vec<Happening>) {
+        let device = Dock::device(berth);
+        let flight = self.berths[berth as usize].flight.as_mut().expect("a completion of an operation in flight");
+        match flight.completed(result, &mut self.disks[device]) {
+            Next::Again => self.ready.push(berth),
+            Next::End(result) => {
+                let flight = self.berths[berth as usize].flight.take().expect("looked at above");
+                self.free[device].push(berth);
+                happenings.push(Happening::Done(Done { id: flight.id, result }));
+                if flight.modifies().is_some() {
+                    self.release_held();
+                }
+            }
+        }
+    }
+
+    /// Does an operation that is not held modify a sector of this one?
+    fn is_modified_by_another(&self, berth: u32) -> bool {
+        let device = Dock::device(berth);
+        let span = |berth: usize| self.berths[berth].flight.as_ref().and_then(Flight::modifies);
+        let mine = span(berth as usize).expect("asked for a modifying flight");
+        (device * DEPTH..(device + 1) * DEPTH)
+            .filter(|other| *other != berth as usize && !self.held.contains(&(*other as u32)))
+            .any(|other| span(other).is_some_and(|other| other.overlaps(mine)))
+    }
+
+    fn release_held(&mut self) {
+        let mut place = 0;
+        while let Some(&berth) = self.held.get(place) {
+            if self.is_modified_by_another(berth) {
+                place += 1;
+            } else {
+                self.held.remove(place);
+                self.ready.push(berth);
+            }
+        }
+    }
+
+    /// Hands out what was answered without the kernel; returns until when a wait may sleep that should end at `deadline`.
+    pub fn before_wait(&mut self, now: Instant, deadline: Option<Instant>, happenings: &mut Vec<Happening>) -> Option<Instant> {
+        if !self.answered.is_empty() {
+            happenings.append(&mut self.answered);
+            return Some(now);
+        }
+        let late = (self.in_flight() > 0).then_some(self.look_for_late);
+        [deadline, late].into_iter().flatten().min()
+    }
+
+    /// Reports operations that take unusually long, each once.
+    pub fn look_for_late(&mut self, now: Instant, happenings: &mut Vec<Happening>) {
+        if now < self.look_for_late || self.in_flight() == 0 {
+            return;
+        }
+        self.look_for_late = now + LATE_GRAIN;
+        for flight in self.berths.iter_mut().filter_map(|berth| berth.flight.as_mut()) {
+            if !flight.late && now.since(flight.started) >= LATE {
+                flight.late = true;
+                happenings.push(Happening::Late(flight.id));
+            }
+        }
+    }
+
+    /// The memory of operations in flight is never given back: somebody may still read and write it.
+    pub fn leak(&mut self) {
+        std::mem::forget(std::mem::take(&mut self.berths));
+    }
+}
+
+/// What of the device it changes.
+fn written(action: &Action<Run>) -> Option<Span> {
+    match action {
+        Action::Write(_, span, _) | Action::Zero(_, span, _) => Some(*span),
+        Action::Read(..) | Action::Flush | Action::Allocation(..) => None,
+    }
+}
+
+fn place(device: DeviceId) -> usize {
+    match device {
+        DeviceId::Cache => 0,
+        DeviceId::Origin => 1,
+    }
+}
