@@ -220,7 +220,10 @@ pub fn read(path: &Path) -> Result<File, String> {
 
 fn read_text(path: &Path) -> Result<String, String> {
     // Opened first and looked at afterwards: what was checked is what is read. Without waiting: a pipe must not hold the start up.
-    let missing = |error: std::io::Error| format!("{error}; `tidegate up` writes a first configuration");
+    let missing = |error: std::io::Error| match error.kind() {
+        std::io::ErrorKind::NotFound => format!("{error}; `tidegate up` writes a first configuration"),
+        _ => format!("{error}; see that it can be read"),
+    };
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC).open(path).map_err(missing)?;
     let metadata = file.metadata().map_err(|error| error.to_string())?;
     if !metadata.is_file() {

@@ -31,14 +31,19 @@ pub fn run(args: &Create) -> Result<ExitCode, Failure> {
         [place] => &config.volumes[place],
         _ => return Err(Failure::new(crate::USAGE, format!("{} describes several volumes; say which with --volume", path.display()))),
     };
-    up::make_folder(&folder)?;
+    let is_ours = up::make_folder(&folder)?;
     let options = CreateOptions {
         origin_bytes: Some(args.origin_size),
         cache_bytes: Some(args.cache_size),
         force: args.force,
         ..CreateOptions::new(volume.origin.clone(), volume.cache.clone())
     };
-    let created = create(&options)?;
+    let created = create(&options).inspect_err(|_| {
+        if is_ours {
+            // Nothing is left of what was refused. A folder that is not empty stays, and its contents tell why.
+            let _ = fs::remove_dir(&folder);
+        }
+    })?;
     // The volume begins anew: what its last cache held was given up.
     let _ = fs::remove_file(&volume.state);
     if is_new {

@@ -7,7 +7,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::{Path, PathBuf};
 
-use tidegate_daemon::Failure;
+use tidegate_daemon::{Failure, whole};
 
 use crate::config::EX_CONFIG;
 
@@ -56,9 +56,7 @@ pub struct PidFile {
 impl PidFile {
     /// Whole or not at all; an older one is replaced, because the volume is locked by now: whoever wrote it is gone.
     pub fn write(path: &Path) -> Result<PidFile, Failure> {
-        let mut draft = path.as_os_str().to_owned();
-        draft.push(".new");
-        let written = fs::write(&draft, own_line()).and_then(|()| fs::rename(&draft, path));
+        let written = whole::replace(path, own_line().as_bytes(), 0o644);
         written
             .map_err(|error| Failure::new(Failure::NOT_CREATED, format!("--pid-file {}: {error}; name another file", path.display())))?;
         Ok(PidFile { path: path.to_owned() })

@@ -3,8 +3,7 @@
 //! The configuration is written last: a first run that was cut short is a first run again.
 
 use std::fs;
-use std::io::Write;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -12,6 +11,7 @@ use tidegate_daemon::Failure;
 use tidegate_daemon::create::{CreateOptions, create};
 use tidegate_daemon::front::nbd::{Address, Certificates};
 use tidegate_daemon::volume;
+use tidegate_daemon::whole;
 
 use crate::args::Up;
 use crate::config::{self, Config, File};
@@ -122,6 +122,18 @@ fn named(args: &Up) -> Result<Named, Failure> {
         Some(Address::Unix(path)) => Some(Address::Unix(absolute(path)?)),
         other => other.clone(),
     };
+    for (flag, path) in [
+        ("--origin", &args.origin),
+        ("--cache", &args.cache),
+        ("--tls-cert", &args.tls_cert),
+        ("--tls-key", &args.tls_key),
+        ("--tls-client-ca", &args.tls_client_ca),
+    ] {
+        if let Some(path) = path.as_deref().filter(|path| path.to_str().is_none()) {
+            let message = format!("{flag}: {} is not UTF-8, which config.toml could not hold; name it by a link", path.display());
+            return Err(Failure::new(crate::USAGE, message));
+        }
+    }
     let path = |path: &Option<PathBuf>| path.as_deref().map(absolute).transpose();
     let tls = match (path(&args.tls_cert)?, path(&args.tls_key)?) {
         (Some(certificate), Some(key)) => Some(Certificates { certificate, key, client_ca: path(&args.tls_client_ca)? }),
@@ -147,12 +159,7 @@ pub fn make_folder(folder: &Path) -> Result<bool, Failure> {
 /// Writes the first configuration of a folder: whole or not at all.
 pub fn write_config(path: &Path, named: &Named) -> Result<(), Failure> {
     let text = config::first_file(named);
-    let draft = path.with_extension("toml.new");
-    let written = fs::File::options().write(true).create(true).truncate(true).mode(0o600).open(&draft).and_then(|mut file| {
-        file.write_all(text.as_bytes())?;
-        file.sync_all()?;
-        fs::rename(&draft, path)
-    });
+    let written = whole::replace(path, text.as_bytes(), 0o600);
     written.map_err(|error| Failure::new(Failure::NOT_CREATED, format!("{}: {error}; name another folder with --dir", path.display())))
 }
 

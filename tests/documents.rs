@@ -18,19 +18,30 @@ fn functions(dir: &Path, found: &mut BTreeSet<String>) {
     }
 }
 
-/// The rules of the table in `document`, each of which names at least one test, all of which exist.
-fn rules_of(document: &str) -> BTreeSet<String> {
+/// All tests and helpers of the workspace.
+fn known() -> BTreeSet<String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut known = BTreeSet::new();
-    for dir in ["daemon", "engine", "sim/tests", "tests"] {
+    for dir in ["daemon", "engine", "sim", "src", "tests"] {
         functions(&root.join(dir), &mut known);
     }
+    known
+}
+
+/// What stands between backquotes.
+fn quoted(text: &str) -> impl Iterator<Item = &str> {
+    text.split('`').skip(1).step_by(2)
+}
+
+/// The rules of the table in `document`, each of which names at least one test, all of which exist.
+fn rules_of(document: &str) -> BTreeSet<String> {
+    let (root, known) = (Path::new(env!("CARGO_MANIFEST_DIR")), known());
     let text = fs::read_to_string(root.join(document)).unwrap();
     let (_, table) = text.split_once("| rule |").expect("the table of rules");
     let mut rules = BTreeSet::new();
     for row in table.lines().filter(|row| row.starts_with("| ") && row.contains('`')) {
         rules.insert(row.trim_start_matches("| ").split(' ').next().unwrap().to_owned());
-        for name in row.split('`').skip(1).step_by(2) {
+        for name in quoted(row) {
             assert!(known.contains(name), "{document} names a test that does not exist: {name}");
         }
     }
@@ -52,4 +63,172 @@ fn every_rule_of_security_names_tests_that_exist() {
     // S6 is measured with the clients that misbehave.
     let expect = numbered("S", 9).filter(|rule| rule != "S6");
     assert_eq!(rules_of("docs/security.md"), expect.collect(), "a rule without a test");
+}
+
+/// Every input that must be looked at, by the section of docs/bad-inputs.md that has it.
+const INPUTS: &[(&str, &[&str])] = &[
+    (
+        "Command line",
+        &[
+            "unknown flag",
+            "missing value",
+            "flag given twice",
+            "value of 2^64",
+            "negative value",
+            "wrong or no unit",
+            "not UTF-8",
+            "argument of 1 MiB",
+        ],
+    ),
+    (
+        "Configuration file",
+        &[
+            "missing",
+            "a directory",
+            "a pipe (FIFO)",
+            "unreadable",
+            "more than 1 MiB",
+            "byte order mark",
+            "unknown key",
+            "wrong type",
+            "something twice",
+            "one SSD for two volumes",
+            "the SSD is the origin",
+            "a cycle through the own export",
+            "size 0",
+            "not whole sectors",
+            "relative path",
+            "a link that is swapped",
+            "a draft's place taken by a link",
+            "reload",
+        ],
+    ),
+    ("Export name", &["empty", "4,096 bytes", "4,097 bytes", "NUL in it", "`../x`", "`/etc/passwd`", "not UTF-8", "other case"]),
+    (
+        "Superblock of a cache",
+        &[
+            "all zero",
+            "ext4",
+            "LUKS",
+            "bcache",
+            "LVM",
+            "newer version",
+            "older version",
+            "wrong CRC",
+            "one of two copies bad",
+            "both bad",
+            "sound CRC, impossible field",
+            "copies of two formats",
+            "another cache than last time",
+            "another origin",
+            "other byte order",
+            "SSD smaller than recorded",
+            "SSD larger than recorded",
+            "two devices with one identity",
+        ],
+    ),
+    (
+        "Journal, maps, headers, data",
+        &[
+            "cut off, torn",
+            "flipped bits",
+            "block beyond the volume",
+            "length 0",
+            "overlapping",
+            "generation from the future",
+            "a cycle",
+            "the largest counts",
+            "any sealed nonsense",
+            "an old page or segment once more",
+            "a block in the wrong place",
+        ],
+    ),
+    (
+        "NBD handshake",
+        &[
+            "wrong magic",
+            "1 byte a second",
+            "thousands of half-open connections",
+            "option length 2^32 − 1",
+            "10^6 options",
+            "name longer than its option",
+            "10^5 meta queries",
+            "STARTTLS with plain text behind it",
+            "EXPORT_NAME without TLS",
+            "memory before anything was said",
+            "random bytes",
+        ],
+    ),
+    (
+        "NBD transmission",
+        &[
+            "wrong magic",
+            "unknown command or flag",
+            "out of range",
+            "offset + length beyond 2^64",
+            "not whole sectors",
+            "length 0",
+            "32 MiB",
+            "32 MiB + 1",
+            "4 GiB − 1",
+            "a WRITE, then silence",
+            "one cookie for several requests",
+            "DISC in the middle of others",
+            "FLUSH or TRIM not offered",
+            "a write to a read-only export",
+            "replies that nobody reads",
+            "more than is good",
+        ],
+    ),
+    (
+        "Origin",
+        &[
+            "mounted",
+            "held by somebody",
+            "shrinks",
+            "grows",
+            "becomes read-only",
+            "short reads",
+            "another device at the same path",
+            "disappears",
+        ],
+    ),
+    ("Control socket", &["unknown verb", "huge JSON, nested without end", "no permission", "several commands at once"]),
+    (
+        "Resources",
+        &[
+            "SSD full of dirty blocks",
+            "log full",
+            "64 descriptors",
+            "EMFILE at accept",
+            "too little memory",
+            "disk quota, full file system",
+            "read-only file system",
+            "SIGTERM, SIGINT, SIGHUP at any moment",
+            "the clock goes back a year",
+            "no io_uring",
+        ],
+    ),
+];
+
+#[test]
+fn every_bad_input_names_what_is_done_and_tests_that_exist() {
+    let known = known();
+    let document = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/bad-inputs.md")).unwrap();
+    for (section, inputs) in INPUTS {
+        let (_, rest) = document.split_once(&format!("\n## {section}\n")).unwrap_or_else(|| panic!("no section {section}"));
+        let rows = rest.split("\n## ").next().expect("the section").lines().filter(|line| line.starts_with("| ")).skip(1);
+        let mut found = Vec::new();
+        for row in rows {
+            let fields: Vec<&str> = row.trim_matches('|').split(" | ").map(str::trim).collect();
+            let [input, done, tests] = fields[..] else { panic!("{section}: three columns: {row}") };
+            found.push(input);
+            assert!(!done.is_empty(), "{section}: what is done about {input}?");
+            assert!(quoted(tests).next().is_some(), "{section}: {input} has no test");
+            for name in quoted(tests) {
+                assert!(known.contains(name), "{section}: {input} names a test that does not exist: {name}");
+            }
+        }
+        assert_eq!(found, *inputs, "{section}");
+    }
 }

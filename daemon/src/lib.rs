@@ -11,6 +11,7 @@ pub mod lobby;
 pub mod port;
 pub mod state;
 pub mod volume;
+pub mod whole;
 
 use std::fmt;
 

@@ -3,15 +3,15 @@
 //! It is written, and synced, before the first request of a start is answered, and at an orderly stop. Without it (it was deleted, or the
 //! volume is new) nothing is compared.
 
-use std::fs::{File, OpenOptions};
-use std::io::{ErrorKind, Read, Write};
+use std::fs::OpenOptions;
+use std::io::{ErrorKind, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use tidegate_engine::cache::format::Superblock;
 
-use crate::Failure;
+use crate::{Failure, whole};
 
 /// Its name in the folder of a volume.
 pub const FILE_NAME: &str = "tidegate.state";
@@ -40,13 +40,7 @@ impl State {
     /// One line; the old file is as it was.
     pub fn write(&self, path: &Path) -> Result<(), Failure> {
         let text = serde_json::to_string(self).expect("a state is plain") + "\n";
-        let draft = path.with_extension("state.new");
-        let written = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&draft).and_then(|mut file| {
-            file.write_all(text.as_bytes())?;
-            file.sync_all()?;
-            std::fs::rename(&draft, path)?;
-            File::open(path.parent().unwrap_or(Path::new("/")))?.sync_all()
-        });
+        let written = whole::replace(path, text.as_bytes(), 0o600);
         written.map_err(|error| {
             Failure::new(Failure::NOT_CREATED, format!("{}: {error}; the volume needs it to know its cache again", path.display()))
         })

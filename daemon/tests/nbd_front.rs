@@ -2,8 +2,12 @@
 
 mod nbd_world;
 
+use std::io::Read;
+use std::net::{SocketAddr, TcpStream};
+
 use nbd_world::{Raw, World, option, request, simple, write};
-use tidegate_daemon::front::nbd::{BYTES_MAX, REQUESTS_MAX};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with};
+use tidegate_daemon::front::nbd::{Address, BYTES_MAX, REQUESTS_MAX};
 use tidegate_engine::request::Room;
 
 const MIB: u64 = 1 << 20;
@@ -469,6 +473,45 @@ fn connections_beyond_the_cap_are_closed_and_a_free_place_is_used_again() {
     world.settle();
     Raw::ready(&mut world);
     assert_eq!(world.front.connections(), 2);
+}
+
+#[test]
+fn one_machine_alone_does_not_take_all_places() {
+    let mut world = World::with(MIB, |options| {
+        options.addresses.push("127.0.0.1:0".parse().expect("an address"));
+        (options.connections_max, options.connections_per_peer) = (8, 3);
+    });
+    let Some(Address::Tcp(address)) = world.front.addresses().pop() else { panic!("TCP comes last") };
+    let mut from = |from: [u8; 4]| {
+        let stream = tcp_from(from, address);
+        world.settle();
+        stream
+    };
+    let ours = [(); 5].map(|()| from([127, 0, 0, 1]));
+    let other = from([127, 0, 0, 2]);
+    let is_greeted = |stream: &TcpStream| (&*stream).read(&mut [0; 18]).is_ok_and(|count| count == 18);
+    assert_eq!(ours.each_ref().map(is_greeted), [true, true, true, false, false]);
+    assert!(is_greeted(&other), "another machine has its own places");
+    // Who comes by the Unix socket is nobody's neighbour.
+    let unix = [(); 4].map(|()| Raw::ready(&mut world));
+    assert_eq!(world.front.connections(), 8);
+    drop(unix);
+    // A place that became free is the next one's.
+    drop(ours);
+    world.settle();
+    let again = tcp_from([127, 0, 0, 1], address);
+    world.settle();
+    assert!(is_greeted(&again));
+}
+
+/// A connection to the front from one of the many addresses of loopback.
+fn tcp_from(from: [u8; 4], to: SocketAddr) -> TcpStream {
+    let socket = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None).expect("a socket");
+    bind(&socket, &SocketAddr::from((from, 0))).expect("loopback has many addresses");
+    connect(&socket, &to).expect("the front listens");
+    let stream = TcpStream::from(socket);
+    stream.set_read_timeout(Some(std::time::Duration::from_secs(10))).expect("a socket");
+    stream
 }
 
 #[test]

@@ -109,6 +109,8 @@ impl Ended {
 
 /// Clients at once, over all volumes; further ones are closed as they come.
 const CLIENTS_MAX: usize = 1024;
+/// Of these, clients from one IP address.
+const CLIENTS_OF_PEER_MAX: usize = 256;
 
 const FRONT: u32 = 0;
 const CONTROL: u32 = 1;
@@ -138,6 +140,7 @@ pub fn serve(options: &Options, operator: &mut dyn Operator) -> Result<Ended, Fa
         handed_over: options.handed_over,
         stdio: options.stdio,
         connections_max: CLIENTS_MAX,
+        connections_per_peer: CLIENTS_OF_PEER_MAX,
     };
     let front = Front::lobby(front).map_err(not_created)?;
     let control = ControlPort::bind(&options.control).map_err(not_created)?;

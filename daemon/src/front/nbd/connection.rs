@@ -459,6 +459,8 @@ impl Kept {
 
     fn set(&mut self, bytes: &[u8]) {
         self.clear();
+        // To the byte: thousands who shake hands slowly cost what they have sent, not twice that.
+        self.buffer.reserve_exact(bytes.len());
         self.buffer.extend_from_slice(bytes);
     }
 

@@ -76,12 +76,22 @@ pub struct Options {
     pub stdio: bool,
     /// Connections at once; further ones are closed as they come. Default 1,024.
     pub connections_max: usize,
+    /// Of these, connections from one IP address. Default 256.
+    pub connections_per_peer: usize,
 }
 
 impl Options {
     /// The defaults; nothing to listen at yet.
     pub fn new(exports: Exports) -> Options {
-        Options { addresses: Vec::new(), exports, tls: None, handed_over: 0, stdio: false, connections_max: 1024 }
+        Options {
+            addresses: Vec::new(),
+            exports,
+            tls: None,
+            handed_over: 0,
+            stdio: false,
+            connections_max: 1024,
+            connections_per_peer: 256,
+        }
     }
 }
 
@@ -192,11 +202,11 @@ impl Front {
             let tls = tls.clone().filter(|_| matches!(listener.address(), Address::Tcp(_)));
             Listening { listener, tls, said: false, resting: false }
         };
-        let seats = Seats::new(options.connections_max.min(CONNECTIONS_MAX));
+        let seats = Seats::new(options.connections_max.min(CONNECTIONS_MAX), options.connections_per_peer);
         let mut front = Front { listeners: listeners.map(listening).collect(), seats, ..Front::of(options.exports) };
         if let Some(stream) = only {
             let tls = tls.filter(|_| matches!(stream, Stream::Tcp(_)));
-            let seat = front.seats.take().expect("the first client");
+            let seat = front.seats.take(stream.peer()).expect("the first client");
             front.add(Connection::new(stream, tls, seat));
         }
         Ok(front)
@@ -213,7 +223,7 @@ impl Front {
             listeners: Vec::new(),
             entries: Vec::new(),
             free: Vec::new(),
-            seats: Seats::new(0),
+            seats: Seats::new(0, 0),
             scratch: vec![0; SCRATCH_BYTES],
             active: Vec::new(),
             waiting: VecDeque::new(),
@@ -313,7 +323,7 @@ impl Front {
         for _ in 0..ACCEPTS {
             let Some(listening) = self.listeners.get(index) else { return };
             match listening.listener.accept() {
-                Ok(stream) => match self.seats.take() {
+                Ok(stream) => match self.seats.take(stream.peer()) {
                     Some(seat) => {
                         let tls = self.listeners[index].tls.clone();
                         self.add(Connection::new(stream, tls, seat));

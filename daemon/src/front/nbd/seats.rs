@@ -1,41 +1,71 @@
-//! How many clients there may be at once, whichever thread serves them.
+//! How many clients there may be at once, all together and of one machine, whichever thread serves them.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// The places of all clients; its clones count together.
 #[derive(Clone, Debug)]
 pub struct Seats {
-    taken: Arc<AtomicUsize>,
+    taken: Arc<Mutex<Taken>>,
     most: usize,
+    most_of_peer: usize,
+}
+
+#[derive(Debug, Default)]
+struct Taken {
+    all: usize,
+    /// By the machine they come from. Behind a Unix socket there is only its owner.
+    peers: BTreeMap<IpAddr, usize>,
+}
+
+fn lock(taken: &Mutex<Taken>) -> MutexGuard<'_, Taken> {
+    taken.lock().expect("nothing panics while it counts")
 }
 
 /// One client's place, until it is dropped.
 #[derive(Debug)]
-pub struct Seat(Arc<AtomicUsize>);
+pub struct Seat {
+    taken: Arc<Mutex<Taken>>,
+    peer: Option<IpAddr>,
+}
 
 impl Seats {
-    pub fn new(most: usize) -> Seats {
-        Seats { taken: Arc::default(), most }
+    /// `most` clients, `most_of_peer` of them from one IP address.
+    pub fn new(most: usize, most_of_peer: usize) -> Seats {
+        Seats { taken: Arc::default(), most, most_of_peer }
     }
 
-    /// Only one thread takes seats: none is given away twice.
-    pub fn take(&self) -> Option<Seat> {
-        if self.taken() >= self.most {
+    pub fn take(&self, peer: Option<IpAddr>) -> Option<Seat> {
+        let mut taken = lock(&self.taken);
+        let of_peer = peer.and_then(|peer| taken.peers.get(&peer).copied()).unwrap_or(0);
+        if taken.all >= self.most || of_peer >= self.most_of_peer {
             return None;
         }
-        self.taken.fetch_add(1, Ordering::AcqRel);
-        Some(Seat(Arc::clone(&self.taken)))
+        taken.all += 1;
+        if let Some(peer) = peer {
+            taken.peers.insert(peer, of_peer + 1);
+        }
+        Some(Seat { taken: Arc::clone(&self.taken), peer })
     }
 
     /// Clients there are.
     pub fn taken(&self) -> usize {
-        self.taken.load(Ordering::Acquire)
+        lock(&self.taken).all
     }
 }
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
+        let mut taken = lock(&self.taken);
+        taken.all -= 1;
+        if let Some(peer) = self.peer {
+            let left = taken.peers.get(&peer).expect("it was counted") - 1;
+            if left == 0 {
+                taken.peers.remove(&peer);
+            } else {
+                taken.peers.insert(peer, left);
+            }
+        }
     }
 }

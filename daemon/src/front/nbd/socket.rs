@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::{IpAddr, Shutdown, TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -155,6 +155,14 @@ impl Stream {
             Stream::Unix(_) => false,
             // Who cannot be asked any more is gone.
             Stream::Tcp(stream) => stream.peer_addr().is_ok_and(|peer| !peer.ip().is_loopback()),
+        }
+    }
+
+    /// The machine it comes from. Behind a Unix socket there is only its owner.
+    pub fn peer(&self) -> Option<IpAddr> {
+        match self {
+            Stream::Unix(_) => None,
+            Stream::Tcp(stream) => stream.peer_addr().ok().map(|peer| peer.ip().to_canonical()),
         }
     }
 

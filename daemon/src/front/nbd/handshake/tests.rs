@@ -532,6 +532,19 @@ fn s9_lengths_that_lie_are_invalid_and_structured_replies_come_first() {
 }
 
 #[test]
+fn a_hundred_thousand_queries_are_too_big_and_as_many_as_fit_are_answered() {
+    let queries = |count: u32, bytes: &[u8]| {
+        let data = [&counted(NAME)[..], &count.to_be_bytes(), bytes].concat();
+        structured().option(option::SET_META_CONTEXT, &data).told().kinds().split_off(1)
+    };
+    let refused = [(option::SET_META_CONTEXT, answer::ERR_TOO_BIG)];
+    assert_eq!(queries(100_000, &[0; 400_000]), refused, "100,000 empty ones");
+    // What they fill is known, how many they claim to be is not believed.
+    assert_eq!(queries(u32::MAX, &[0; 60_000]), [(option::SET_META_CONTEXT, answer::ERR_INVALID)]);
+    assert_eq!(queries(15_000, &[0; 60_000]), [(option::SET_META_CONTEXT, answer::ACK)]);
+}
+
+#[test]
 fn s9_contexts_are_listed_by_name_by_namespace_and_all_together() {
     let list = |queries: &[&[u8]]| structured().contexts(option::LIST_META_CONTEXT, NAME, queries).told().kinds().split_off(1);
     let (found, end) = ((option::LIST_META_CONTEXT, answer::META_CONTEXT), (option::LIST_META_CONTEXT, answer::ACK));

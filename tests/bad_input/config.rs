@@ -1,0 +1,105 @@
+//! The row "Config file": what cannot be read, and what it may not say.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use super::{Nobody, UP, assert_refused, check, everything};
+use crate::common::daemon::Daemon;
+use crate::common::mount::Fuse;
+use crate::common::{text, tool, volume};
+
+#[test]
+fn wrong_configurations_are_refused_with_their_place() {
+    let config = |contents: &'static [u8]| move |dir: &Path| fs::write(dir.join("config.toml"), contents).unwrap();
+    let mebibyte: &'static [u8] = Box::leak(vec![b'#'; (1 << 20) + 1].into_boxed_slice());
+    for (name, contents, says) in [
+        ("unknown key", &b"[gate]\nwiat = \"2s\"\n"[..], &["config.toml:2:1: ", "wiat"][..]),
+        ("wrong type", b"[gate]\nwait = true\n", &["config.toml:2:8: ", "boolean"]),
+        ("wrong unit", b"[gate]\nwait = \"2 parsecs\"\n", &["config.toml:2:8: ", "2 parsecs"]),
+        ("duplicate key", b"[gate]\nwait = \"2s\"\nwait = \"2s\"\n", &["config.toml:3:1: ", "duplicate"]),
+        ("not TOML", b"\x7fELF\x02\x01", &["config.toml:1:"]),
+        ("not UTF-8", b"# \xff\n", &["config.toml: ", "UTF-8"]),
+        ("byte order mark", b"\xef\xbb\xbf", &["config.toml: ", "byte order mark"]),
+        ("plain text to the world", b"nbd = \"0.0.0.0:10809\"\n", &["config.toml:1:1: ", "needs TLS"]),
+        ("a key alone", b"[tls]\nkey = \"/key.pem\"\n", &["config.toml:2:1: ", "certificate"]),
+        ("certificates that are not there", b"[tls]\ncertificate = \"/no.pem\"\nkey = \"/no.pem\"\n", &["TLS certificate /no.pem: "]),
+        ("a name with NUL", b"[export]\nname = \"a\\u0000\"\n", &["config.toml:2:1: ", "NUL"]),
+        ("relative path", b"cache = \"cache.img\"\n", &["config.toml:1:1: ", "relative"]),
+        ("cache is origin", b"cache = \"/x\"\norigin = \"/x\"\n", &["config.toml:1:1: ", "same"]),
+        ("too large", mebibyte, &["config.toml: ", "1 MiB"]),
+    ] {
+        check(name, config(contents), UP, 78, says);
+        check(name, config(contents), &["serve", "--config", "config.toml"], 78, says);
+    }
+}
+
+#[test]
+fn a_configuration_that_is_no_file_is_refused() {
+    let replace = |by: &'static str| move |dir: &Path| tool::shell(&format!("cd '{}'; rm config.toml; {by}", text(dir))).succeeds();
+    let serve = &["serve", "--config", "config.toml"][..];
+    check("missing", |dir| drop(replace("true")(dir)), serve, 78, &["config.toml: ", "tidegate up"]);
+    for arguments in [serve, UP] {
+        check("folder", |dir| drop(replace("mkdir config.toml")(dir)), arguments, 78, &["config.toml: ", "not a regular file"]);
+        check("pipe", |dir| drop(replace("mkfifo config.toml")(dir)), arguments, 78, &["config.toml: ", "not a regular file"]);
+        check("loop", |dir| drop(replace("ln -s config.toml config.toml")(dir)), arguments, 78, &["config.toml: "]);
+    }
+}
+
+#[test]
+fn a_configuration_that_may_not_be_read_is_refused() {
+    let nobody = Nobody::new();
+    let config = nobody.path().join("config.toml");
+    fs::write(&config, "").unwrap();
+    fs::set_permissions(&config, fs::Permissions::from_mode(0o000)).unwrap();
+    let before = everything(nobody.path());
+    let refused = nobody.run(&["serve", "--config", text(&config)]);
+    assert_refused("unreadable", &refused, 78, &["config.toml: ", "ermission"]);
+    assert_eq!(everything(nobody.path()), before);
+}
+
+#[test]
+fn what_was_read_is_what_counts_whoever_swaps_a_link_meanwhile() {
+    let folder = volume("48MiB", "64MiB", "");
+    let dir = folder.path();
+    // The configuration and both disks behind links, as /dev/disk/by-id has them.
+    tool::shell(&format!(
+        "cd '{}'; mkdir real; mv config.toml origin.img cache.img real; for f in config.toml origin.img cache.img; do ln -s real/$f $f; done",
+        text(dir)
+    ))
+    .succeeds();
+    let daemon = Daemon::up(dir);
+    let mut client = daemon.connect();
+    client.write(0, &[7; 4096]).unwrap();
+    // From now on the links lead elsewhere, and to each other; the daemon has what it opened.
+    tool::shell(&format!(
+        "cd '{}'; ln -sfn real/cache.img origin.img; ln -sfn /dev/null cache.img; ln -sfn /nowhere config.toml",
+        text(dir)
+    ))
+    .succeeds();
+    client.flush().unwrap();
+    client.expect(0, &[7; 4096]);
+    drop(client);
+    daemon.stop();
+    // And a start finds what they lead to now.
+    let refused = tool::tidegate_in(dir, &["up", "--dir", ".", "--origin", "real/cache.img", "--cache", "origin.img"]);
+    assert_eq!(refused.code, Some(78), "{refused}");
+}
+
+/// A volume whose origin is its own export would wait for itself. It cannot come to that: an origin is opened before the export is there.
+#[test]
+fn an_origin_behind_the_own_export_never_hangs_the_start() {
+    let folder = volume("48MiB", "64MiB", "");
+    let dir = folder.path();
+    let daemon = Daemon::up(dir);
+    let fuse = Fuse::new(&["--unix", text(&daemon.socket())]);
+    let file = fuse.file();
+    let second = tool::tidegate(&["up", "--dir", text(dir), "--origin", text(&file)]);
+    assert_eq!(second.code, Some(75), "the cache is in use: {second}");
+    daemon.kill();
+    // The export is gone, and with it whatever the file could answer.
+    let cycle =
+        tool::run("timeout", &["60", env!("CARGO_BIN_EXE_tidegate"), "create", "--dir", text(dir), "--origin", text(&file), "--force"]);
+    assert_ne!(cycle.code, Some(124), "it hangs: {cycle}");
+    assert_eq!(cycle.stderr.lines().filter(|line| line.contains("panicked")).count(), 0, "{cycle}");
+}

@@ -1,0 +1,236 @@
+//! The row "Resources": too few descriptors, too little memory or space, read-only places, signals at any moment.
+
+use std::fs;
+use std::io::Read;
+use std::os::unix::fs::FileExt;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use super::{UP, assert_refused, everything};
+use crate::common::chance::Chance;
+use crate::common::daemon::Daemon;
+use crate::common::{CARRIERS, folder, text, tool, volume};
+
+/// A small file system in memory, taken down when the test ends.
+struct Small {
+    folder: tempfile::TempDir,
+}
+
+impl Small {
+    fn new(size: &str) -> Small {
+        let small = Small { folder: folder() };
+        tool::run("mount", &["-t", "tmpfs", "-o", &format!("size={size}"), "small", text(&small.path())]).succeeds();
+        small
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.path().to_owned()
+    }
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        // One that was never mounted: there is nothing to take down.
+        let _ = Command::new("umount").arg("--lazy").arg(self.folder.path()).status();
+    }
+}
+
+/// Seconds of CPU that the daemon has used.
+fn busy_seconds(daemon: &Daemon) -> f64 {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", daemon.pid())).unwrap();
+    let fields: Vec<&str> = stat.rsplit_once(')').expect("the name in brackets").1.split_whitespace().collect();
+    // utime and stime, in ticks of 10 ms.
+    fields[11..13].iter().map(|ticks| ticks.parse::<f64>().unwrap() / 100.0).sum()
+}
+
+#[test]
+fn with_64_descriptors_some_are_served_the_rest_waits_and_nothing_spins() {
+    for carrier in CARRIERS {
+        let folder = volume("48MiB", "64MiB", "");
+        let dir = folder.path();
+        let program = env!("CARGO_BIN_EXE_tidegate");
+        let daemon = Daemon::start_by("prlimit", dir, &["--nofile=64", program, "up", "--dir", text(dir), "--io", carrier]);
+        let mut good = daemon.connect();
+        good.expect(0, &[0; 4096]);
+        let mut crowd: Vec<UnixStream> = (0..100).map(|_| UnixStream::connect(daemon.socket()).expect("the kernel keeps them")).collect();
+        // Served all the while, and asleep in between: two seconds are the time that is measured, nothing waits for them.
+        let (before, began) = (busy_seconds(&daemon), Instant::now());
+        let (quiet, _silent) = UnixStream::pair().unwrap();
+        quiet.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+        let _ = (&quiet).read(&mut [0; 1]);
+        good.write(0, &[1; 4096]).unwrap();
+        good.flush().unwrap();
+        good.expect(0, &[1; 4096]);
+        let (used, time) = (busy_seconds(&daemon) - before, began.elapsed().as_secs_f64());
+        assert!(used < time / 4.0, "{carrier}: {used} s of CPU in {time} s");
+        // Those in front go, the last one is greeted.
+        let mut last = crowd.pop().expect("a crowd");
+        crowd.drain(..90).for_each(drop);
+        last.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        let mut greeting = [0; 18];
+        last.read_exact(&mut greeting).expect("its turn has come");
+        assert_eq!(&greeting[..8], b"NBDMAGIC");
+        drop((crowd, last, good));
+        daemon.stop();
+    }
+}
+
+#[test]
+fn with_too_little_memory_nothing_starts_and_nothing_is_lost() {
+    let folder = volume("48MiB", "64MiB", "");
+    let dir = folder.path();
+    let data = Chance::new(1).bytes(4 << 20);
+    let daemon = Daemon::up(dir);
+    let mut client = daemon.connect();
+    client.write(0, &data).unwrap();
+    client.flush().unwrap();
+    daemon.kill();
+    for mebibytes in [16u64, 24, 32, 48, 64, 96, 128] {
+        let limit = format!("--as={}", mebibytes << 20);
+        // With enough it would serve for ever: the standard input is no client, which ends it.
+        let ended = tool::run("prlimit", &[&limit, env!("CARGO_BIN_EXE_tidegate"), "up", "--dir", text(dir), "--stdio"]);
+        assert_ne!(ended.code, Some(0), "{mebibytes} MiB: {ended}");
+        assert!(ended.stderr.lines().count() <= 3 && !ended.stderr.contains("panicked"), "{mebibytes} MiB: {ended}");
+    }
+    let daemon = Daemon::up(dir);
+    daemon.connect().expect(0, &data);
+    daemon.stop();
+}
+
+#[test]
+fn a_full_file_system_refuses_a_new_volume_and_leaves_nothing() {
+    let small = Small::new("32m");
+    let before = everything(&small.path());
+    let refused = tool::tidegate(&["create", "--dir", text(&small.path().join("v")), "--origin-size", "48MiB", "--cache-size", "64MiB"]);
+    assert_refused("no space", &refused, 73, &["cache.img", "No space left"]);
+    assert_eq!(everything(&small.path()), before, "something was left");
+}
+
+/// A cache that was sparse, on a file system that is full: what cannot be kept is refused, what was kept is there.
+#[test]
+fn a_cache_file_without_space_fails_writes_and_loses_nothing_that_was_flushed() {
+    for carrier in CARRIERS {
+        let folder = volume("48MiB", "64MiB", "");
+        let dir = folder.path();
+        let small = Small::new("40m");
+        tool::shell(&format!("cp --sparse=always '{}/cache.img' '{}'", text(dir), text(&small.path()))).succeeds();
+        let cache = small.path().join("cache.img");
+        let arguments = ["up", "--dir", text(dir), "--cache", text(&cache), "--io", carrier];
+        let daemon = Daemon::start(dir, &arguments);
+        let mut client = daemon.connect();
+        let (mut kept, mut refused) = (Vec::new(), 0);
+        let mut sent = Vec::new();
+        for place in 0..44u64 {
+            let data = Chance::new(place).bytes(1 << 20);
+            match client.write(place << 20, &data).and_then(|()| client.flush()) {
+                Ok(()) => kept.push((place, data)),
+                Err(_) => refused += 1,
+            }
+            sent.push(place);
+        }
+        assert!(!kept.is_empty() && refused > 0, "{carrier}: {} kept, {refused} refused", kept.len());
+        kept.iter().for_each(|(place, data)| client.expect(place << 20, data));
+        drop(client);
+        daemon.kill();
+        // With space again it starts, and has what it promised.
+        tool::run("mount", &["-o", "remount,size=200m", text(&small.path())]).succeeds();
+        let daemon = Daemon::start(dir, &arguments);
+        let mut client = daemon.connect();
+        kept.iter().for_each(|(place, data)| client.expect(place << 20, data));
+        drop(client);
+        daemon.stop();
+    }
+}
+
+#[test]
+fn a_folder_that_cannot_be_written_is_refused_before_anything_is_served() {
+    let small = Small::new("200m");
+    let dir = small.path();
+    tool::tidegate(&["create", "--dir", text(&dir), "--origin-size", "48MiB", "--cache-size", "64MiB"]).succeeds();
+    fs::write(dir.join("config.toml"), "").unwrap();
+    let elsewhere = volume("48MiB", "64MiB", "");
+    tool::run("mount", &["-o", "remount,ro", text(&dir)]).succeeds();
+    let before = everything(&dir);
+    let refused = tool::tidegate_in(&dir, UP);
+    assert!(matches!(refused.code, Some(66 | 73)), "{refused}");
+    assert!(refused.stderr.lines().count() == 1 && refused.stderr.contains("ead-only file system"), "{refused}");
+    assert_eq!(everything(&dir), before);
+    // Both disks elsewhere: what cannot be written is what the host must know.
+    let (origin, cache) = (elsewhere.path().join("origin.img"), elsewhere.path().join("cache.img"));
+    let (nbd, control) = (elsewhere.path().join("nbd.sock"), elsewhere.path().join("control.sock"));
+    let config = elsewhere.path().join("config.toml");
+    let paths = [("origin", &origin), ("cache", &cache), ("nbd", &nbd), ("control", &control), ("state", &dir.join("tidegate.state"))];
+    fs::write(&config, paths.map(|(key, path)| format!("{key} = \"{}\"\n", text(path))).concat()).unwrap();
+    let refused = tool::tidegate(&["serve", "--config", text(&config)]);
+    assert_refused("state", &refused, 73, &["tidegate.state", "ead-only file system"]);
+    assert_refused("pid file", &pid_file(elsewhere.path(), &dir.join("pid")), 73, &["pid", "ead-only file system"]);
+}
+
+fn pid_file(dir: &Path, pid: &Path) -> tool::Ended {
+    fs::write(dir.join("config.toml"), "").unwrap();
+    tool::tidegate(&["up", "--dir", text(dir), "--pid-file", text(pid)])
+}
+
+/// Whenever a signal comes, in the start, in recovery or in service, it ends in order or at once, and the next start has everything.
+#[test]
+fn a_signal_at_any_moment_of_a_start_loses_nothing() {
+    let folder = volume("48MiB", "64MiB", "");
+    let dir = folder.path();
+    let data = Chance::new(9).bytes(8 << 20);
+    let daemon = Daemon::up(dir);
+    let mut client = daemon.connect();
+    client.write(0, &data).unwrap();
+    client.flush().unwrap();
+    daemon.kill();
+    for (round, signal) in ["-TERM", "-INT", "-HUP"].into_iter().cycle().take(24).enumerate() {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+            .args(["up", "--dir", text(dir), "--io", CARRIERS[round % 2]])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the built program starts");
+        // Later and later: the moments are what is tried, nothing is waited for.
+        std::thread::sleep(Duration::from_micros(500 * round as u64 * round as u64 / 4));
+        tool::run("kill", &[signal, &child.id().to_string()]).succeeds();
+        let status = child.wait().unwrap();
+        let mut said = String::new();
+        child.stderr.take().expect("piped").read_to_string(&mut said).unwrap();
+        // Before it takes signals they end it as they end any program: it has opened nothing then.
+        assert!(status.success() || matches!(status.signal(), Some(1 | 2 | 15)), "round {round}, {signal}: {status}: {said}");
+        if round % 6 == 5 {
+            tool::tidegate(&["check", "--cache", text(&dir.join("cache.img"))]).succeeds();
+        }
+    }
+    let daemon = Daemon::up(dir);
+    daemon.connect().expect(0, &data);
+    daemon.stop();
+}
+
+/// Nobody in the daemon or the engine asks for the time of day, so a clock that is set back changes nothing. (TLS asks whether a
+/// certificate is valid now.)
+#[test]
+fn a_clock_set_back_by_a_year_changes_nothing() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let grep = ["-rnE", "SystemTime|UNIX_EPOCH|CLOCK_REALTIME|gettimeofday", "--include=*.rs"];
+    let sources = ["daemon/src", "engine/src", "src"].map(|folder| root.join(folder));
+    let found = tool::run("grep", &[&grep[..], &sources.each_ref().map(|folder| text(folder))].concat());
+    assert_eq!((found.code, found.stdout.as_str()), (Some(1), ""), "{found}");
+
+    // The times of the files, too, may lie a year ahead.
+    let folder = volume("48MiB", "64MiB", "");
+    let dir = folder.path();
+    let daemon = Daemon::up(dir);
+    daemon.connect().write(0, &[5; 4096]).unwrap();
+    daemon.stop();
+    tool::shell(&format!("cd '{}'; touch -d '+1 year' cache.img origin.img config.toml tidegate.state", text(dir))).succeeds();
+    let daemon = Daemon::up(dir);
+    daemon.connect().expect(0, &[5; 4096]);
+    daemon.stop();
+    let mut first = [0; 4];
+    fs::File::open(dir.join("cache.img")).unwrap().read_exact_at(&mut first, 0).unwrap();
+    assert_eq!(&first, b"TIDS");
+}

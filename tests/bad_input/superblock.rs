@@ -1,0 +1,218 @@
+//! The row "On-disk superblock": what lies where a cache of ours should.
+
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use super::{UP, assert_refused, check, everything, make, reseal};
+use crate::common::chance::Chance;
+use crate::common::daemon::Daemon;
+use crate::common::tool;
+use crate::common::{text, volume};
+
+/// Where the two copies lie.
+const COPIES: [u64; 2] = [0, 512 << 10];
+
+#[test]
+fn a_cache_that_is_not_ours_is_refused() {
+    check(
+        "ext4",
+        make("rm cache.img; truncate -s 64M cache.img; mkfs.ext4 -q cache.img"),
+        UP,
+        78,
+        &["cache", "cache.img", "ext4", "--force"],
+    );
+    check("xfs", make("rm cache.img; truncate -s 400M cache.img; mkfs.xfs -q cache.img"), UP, 78, &["cache.img", "XFS", "--force"]);
+    check("noise", make("head -c 64M /dev/urandom > cache.img"), UP, 78, &["cache.img", "--force"]);
+    check("wiped", make("rm cache.img; truncate -s 64M cache.img"), UP, 78, &["cache.img", "tidegate create"]);
+    check(
+        "a copy of the origin",
+        make("cp origin.img cache.img; echo data | dd of=cache.img conv=notrunc status=none"),
+        UP,
+        78,
+        &["cache.img"],
+    );
+    check("a folder", make("rm cache.img; mkdir cache.img"), UP, 78, &["cache.img"]);
+    check("a pipe", make("rm cache.img; mkfifo cache.img"), UP, 78, &["cache.img"]);
+    check("missing", make("rm cache.img"), UP, 66, &["cache.img"]);
+    check("empty", make("truncate -s 0 cache.img"), UP, 78, &["cache.img", "empty"]);
+    check("cut off", make("truncate -s 40M cache.img"), UP, 78, &["cache.img"]);
+}
+
+#[test]
+fn signatures_of_others_are_named_and_nothing_is_overwritten() {
+    for (name, at, magic, says) in [
+        ("LUKS", 0, &b"LUKS\xba\xbe\0\x02"[..], "LUKS"),
+        ("LVM", 512, b"LABELONE\x01\0\0\0\0\0\0\0\0\0\0\0\x20\0\0\0LVM2 001", "LVM"),
+        ("bcache", 4096 + 24, b"\xc6\x85\x73\xf6\x4e\x1a\x45\xca\x82\x65\xf5\x7f\x48\xba\x6d\x81", "bcache"),
+        ("swap", 4096 - 10, b"SWAPSPACE2", "swap"),
+        ("GPT", 512, b"EFI PART", "GPT"),
+    ] {
+        let spoil = |dir: &Path| {
+            fs::remove_file(dir.join("cache.img")).unwrap();
+            let file = fs::File::create(dir.join("cache.img")).unwrap();
+            file.set_len(64 << 20).unwrap();
+            file.write_all_at(magic, at).unwrap();
+        };
+        check(name, spoil, UP, 78, &["cache.img", says, "--force"]);
+        check(name, spoil, &["create", "--dir", "."], 78, &["cache.img", says, "--force"]);
+    }
+}
+
+/// Changes both superblocks of a stopped cache.
+fn change(dir: &Path, change: impl Fn(&mut [u8])) {
+    let cache = fs::File::options().read(true).write(true).open(dir.join("cache.img")).unwrap();
+    for offset in COPIES {
+        let mut page = [0; 4096];
+        cache.read_exact_at(&mut page, offset).unwrap();
+        change(&mut page);
+        cache.write_all_at(&page, offset).unwrap();
+    }
+}
+
+#[test]
+fn another_version_of_the_format_is_refused_with_its_number() {
+    for version in [0u16, 2, 0xffff] {
+        let spoil = |dir: &Path| {
+            change(dir, |page| {
+                page[4..6].copy_from_slice(&version.to_le_bytes());
+                reseal(page);
+            });
+        };
+        let says = format!("format version {version}, this program knows 1");
+        check("version", spoil, UP, 78, &["cache.img", &says]);
+        check("version", spoil, &["create", "--dir", "."], 78, &["cache.img"]);
+    }
+}
+
+#[test]
+fn a_cache_of_the_other_byte_order_is_no_cache_of_ours() {
+    let spoil = |dir: &Path| change(dir, |page| page.chunks_exact_mut(4).for_each(<[u8]>::reverse));
+    check("byte order", spoil, UP, 78, &["cache.img", "--force"]);
+}
+
+#[test]
+fn two_damaged_superblocks_are_refused_and_stay_as_they_are() {
+    for (name, at) in [("checksum", 24), ("identity", 40), ("geometry", 150), ("origin", 64)] {
+        check(name, |dir| change(dir, |page| page[at] ^= 0x10), UP, 65, &["cache.img", "both superblocks are damaged"]);
+        check(name, |dir| change(dir, |page| page[at] ^= 0x10), &["create", "--dir", "."], 78, &["cache.img"]);
+    }
+    // Sealed as it should be, and impossible all the same: a set of three slots, a volume without atoms.
+    for (at, value) in [(156, 3u64), (144, 0)] {
+        let spoil = |dir: &Path| {
+            change(dir, |page| {
+                page[at..at + 4].copy_from_slice(&(value as u32).to_le_bytes());
+                reseal(page);
+            });
+        };
+        check("impossible", spoil, UP, 65, &["cache.img", "geometry"]);
+    }
+}
+
+#[test]
+fn superblocks_of_two_formats_are_refused() {
+    let spoil = |dir: &Path| {
+        make("cp cache.img first; tidegate=$0; true")(dir);
+        tool::tidegate_in(dir, &["create", "--dir", ".", "--force"]).succeeds();
+        make("dd if=first of=cache.img bs=4096 count=1 conv=notrunc status=none; rm first")(dir);
+    };
+    check("two formats", spoil, UP, 65, &["cache.img", "two formats", "--force"]);
+}
+
+#[test]
+fn one_bad_superblock_of_two_is_made_good_again() {
+    let garbage: &[fn(&mut [u8])] = &[|page| page.fill(0), |page| page[200] ^= 1, |page| page[512..].fill(0xee), |page| page.fill(0xff)];
+    for (offset, spoil) in COPIES.into_iter().flat_map(|offset| garbage.iter().map(move |spoil| (offset, spoil))) {
+        let folder = volume("48MiB", "64MiB", "");
+        let dir = folder.path();
+        let data = Chance::new(offset).bytes(64 << 10);
+        let daemon = Daemon::up(dir);
+        daemon.connect().write(1 << 20, &data).unwrap();
+        daemon.stop();
+        let cache = fs::File::options().read(true).write(true).open(dir.join("cache.img")).unwrap();
+        let mut page = [0; 4096];
+        cache.read_exact_at(&mut page, offset).unwrap();
+        spoil(&mut page);
+        cache.write_all_at(&page, offset).unwrap();
+
+        let daemon = Daemon::up(dir);
+        daemon.connect().expect(1 << 20, &data);
+        daemon.kill();
+        // Now the other one may go: the first has been written again.
+        cache.write_all_at(&[0xaa; 4096], COPIES[usize::from(offset == 0)]).unwrap();
+        let daemon = Daemon::up(dir);
+        daemon.connect().expect(1 << 20, &data);
+        daemon.stop();
+        let checked = tool::tidegate(&["check", "--cache", text(&dir.join("cache.img"))]);
+        assert_eq!(checked.code, Some(0), "both are whole again: {checked}");
+    }
+}
+
+#[test]
+fn a_cache_device_that_has_grown_is_used_as_far_as_it_was() {
+    let folder = volume("48MiB", "64MiB", "");
+    let dir = folder.path();
+    let data = Chance::new(5).bytes(1 << 20);
+    let daemon = Daemon::up(dir);
+    daemon.connect().write(0, &data).unwrap();
+    daemon.stop();
+    make("truncate -s 80M cache.img")(dir);
+    let daemon = Daemon::up(dir);
+    daemon.connect().expect(0, &data);
+    daemon.stop();
+    assert_eq!(fs::metadata(dir.join("cache.img")).unwrap().len(), 80 << 20);
+}
+
+#[test]
+fn of_two_caches_with_one_identity_only_one_is_served_and_the_one_that_missed_something_never() {
+    let folder = volume("48MiB", "64MiB", "");
+    let dir = folder.path();
+    Daemon::up(dir).stop();
+    make("cp cache.img twin.img")(dir);
+    let daemon = Daemon::up(dir);
+    let twin = &["up", "--dir", ".", "--cache", "twin.img"][..];
+    assert_refused("beside the other", &tool::tidegate_in(dir, twin), 75, &["origin.img", "in use"]);
+    daemon.connect().write(0, &[3; 4096]).unwrap();
+    daemon.stop();
+    let before = everything(dir);
+    assert_refused("after the other", &tool::tidegate_in(dir, twin), 65, &["an older copy of itself"]);
+    assert_eq!(everything(dir), before);
+}
+
+#[test]
+fn another_cache_than_last_time_is_refused_with_both_identities() {
+    let folder = volume("48MiB", "64MiB", "");
+    let dir = folder.path();
+    let daemon = Daemon::up(dir);
+    daemon.connect().write(0, &[3; 4096]).unwrap();
+    daemon.kill();
+    let id = |name: &str| {
+        let page = fs::read(dir.join(name)).unwrap();
+        page[32..36].iter().map(|byte| format!("{byte:02x}")).collect::<String>()
+    };
+    // One that was made elsewhere for an origin of this size.
+    make("mv cache.img first.img; rm *.sock")(dir);
+    let elsewhere = volume("48MiB", "64MiB", "");
+    fs::copy(elsewhere.path().join("cache.img"), dir.join("cache.img")).unwrap();
+    let before = everything(dir);
+    let ids = [id("cache.img"), id("first.img")];
+    assert_refused("another cache", &tool::tidegate_in(dir, UP), 65, &[&ids[0], &ids[1], "--accept-loss"]);
+    assert_eq!(everything(dir), before);
+}
+
+#[test]
+fn create_overwrites_nothing_without_force_and_the_origin_never() {
+    let folder = volume("48MiB", "64MiB", "");
+    let dir = folder.path();
+    fs::File::options().write(true).open(dir.join("origin.img")).unwrap().write_all_at(b"precious", 4096).unwrap();
+    let before = everything(dir);
+    let again = tool::tidegate_in(dir, &["create", "--dir", "."]);
+    assert_refused("create twice", &again, 78, &["cache.img", "--force"]);
+    assert_eq!(everything(dir), before);
+
+    tool::tidegate_in(dir, &["create", "--dir", ".", "--force"]).succeeds();
+    let after = everything(dir);
+    let of = |name: &str, list: &[(String, u64, u32)]| list.iter().find(|(path, ..)| path.ends_with(name)).cloned();
+    assert_eq!(of("origin.img", &after), of("origin.img", &before), "the origin is untouched");
+    assert_ne!(of("cache.img", &after), of("cache.img", &before), "a new identity was drawn");
+}
