@@ -4,6 +4,7 @@
 //! was read and found good.
 
 mod addresses;
+mod clients;
 mod volumes;
 
 use std::fmt::Write as _;
@@ -13,7 +14,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
-use tidegate_daemon::front::nbd::{self, Address, Certificates};
+use tidegate_daemon::front::nbd::{self, Address, Allowed, Certificates};
 use tidegate_daemon::volume::{self, Knobs};
 use tidegate_engine::config;
 use tidegate_engine::time::Duration;
@@ -70,6 +71,9 @@ pub struct Export {
     pub name: String,
     pub description: String,
     pub read_only: bool,
+    /// Who may use it over TLS.
+    #[serde(deserialize_with = "clients::read")]
+    pub clients: Vec<Allowed>,
 }
 
 /// PEM files.
@@ -299,6 +303,10 @@ impl File {
                 return Err((key, format!("`{key}` must have at most 4096 bytes and no NUL")));
             }
         }
+        if !self.export.clients.is_empty() && self.tls.client_ca.is_none() {
+            let what = "`clients` without `client_ca` below [tls]: name the authority that signs their certificates";
+            return Err(("clients", what.to_owned()));
+        }
         let within = |key: &'static str, size: Option<Size>, (least, most): (u64, u64)| match size {
             Some(Size(bytes)) if bytes < least || bytes > most => {
                 Err((key, format!("`{key}` must be from {} to {}", units::show_size(least), units::show_size(most))))
@@ -387,11 +395,12 @@ impl File {
     /// The one volume that this describes.
     fn volume_in(self, folder: &Path) -> volume::Options {
         let knobs = self.knobs();
-        let Export { name, description, read_only } = self.export;
+        let Export { name, description, read_only, clients } = self.export;
         volume::Options {
             name,
             description,
             read_only,
+            clients,
             origin: self.origin.unwrap_or_else(|| folder.join("origin.img")),
             cache: self.cache.unwrap_or_else(|| folder.join("cache.img")),
             state: folder.join(self.state.unwrap_or_else(|| tidegate_daemon::state::FILE_NAME.into())),
@@ -455,6 +464,12 @@ pub fn first_file(named: &Named) -> String {
             ("name", name, "\"\"", "The name that clients ask for; who asks for none gets this volume too."),
             ("description", None, "\"\"", "Text for people, in lists of exports."),
             ("read_only", read_only, "false", "Clients may not change anything. What is dirty goes home all the same."),
+            (
+                "clients",
+                None,
+                "[\"dns:vm7.example.org\", \"sha256:0123…\"]",
+                "Who may use it over TLS, by names in client certificates (dns:, ip:) or by their fingerprints; needs client_ca.",
+            ),
         ],
     );
     let file = |path: fn(&Certificates) -> Option<&PathBuf>| named.tls.as_ref().and_then(path).map(|path| quoted(&shown(path)));
@@ -606,6 +621,8 @@ mod tests {
             ("[tls]\nclient_ca = \"/k\"\n", "config.toml:2:1: `client_ca` without"),
             ("[tls]\ncertificate = \"c.pem\"\nkey = \"/k\"\n", "config.toml:2:1: `certificate` is a relative path"),
             ("[export]\nname = \"a\\u0000b\"\n", "config.toml:2:1: `name` must have at most 4096 bytes and no NUL"),
+            ("[export]\nclients = [\"vm7\"]\n", "config.toml:2:"),
+            ("[export]\nclients = [\"dns:vm7\"]\n", "config.toml:2:1: `clients` without `client_ca`"),
             ("[export]\nread_only = \"yes\"\n", "config.toml:2:13: invalid type: string \"yes\", expected a boolean"),
             ("[gate]\nreserve = \"20%\"\n", "config.toml:2:1: `reserve` (20%) must not exceed `free_floor` (10%)"),
             ("\u{feff}", "config.toml: begins with a byte order mark"),

@@ -25,7 +25,7 @@ use crate::back::io::{Carrier, Io};
 use crate::back::run::Run;
 use crate::control::{Verb, status_json};
 use crate::desk::{Desk, Tell};
-use crate::front::nbd::{Export, Front};
+use crate::front::nbd::{Allowed, Export, Front};
 use crate::port::{Interest, Port};
 
 pub use crate::Failure;
@@ -40,6 +40,8 @@ pub struct Options {
     pub description: String,
     /// Clients may not change anything. What is dirty goes home all the same.
     pub read_only: bool,
+    /// Who may use it over TLS; empty: whoever may connect.
+    pub clients: Vec<Allowed>,
     pub origin: PathBuf,
     pub cache: PathBuf,
     /// What the host knows of the cache ([`state`]).
@@ -138,9 +140,9 @@ impl Opened {
     /// As clients will see it.
     pub fn export(&self) -> Export {
         let geometry = &self.attached.superblock.geometry;
-        let Options { name, description, read_only, .. } = self.options.clone();
+        let Options { name, description, read_only, clients, .. } = self.options.clone();
         let bytes = geometry.volume_atoms * ATOM_BYTES;
-        Export { name, description, bytes, read_only, block_bytes: geometry.block_atoms * ATOM_BYTES as u32 }
+        Export { name, description, bytes, read_only, clients, block_bytes: geometry.block_atoms * ATOM_BYTES as u32 }
     }
 
     /// Serves it on this thread until it is told to stop.

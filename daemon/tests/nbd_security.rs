@@ -9,7 +9,7 @@ use nbd_world::secure::{Plain, config};
 use nbd_world::{Raw, World, option, pki, request, simple, write};
 use rcgen::{CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose, IsCa, KeyPair, date_time_ymd};
 use rustls::version::{TLS12, TLS13};
-use tidegate_daemon::front::nbd::Certificates;
+use tidegate_daemon::front::nbd::{Certificates, Export, Exports};
 
 const MIB: u64 = 1 << 20;
 const EXPORT_NAME: u32 = 1;
@@ -199,4 +199,54 @@ fn cve_2021_3716_what_was_agreed_before_tls_does_not_count_behind_it() {
     assert_eq!(client.receive(&mut world, 10)[9] & 0x80, 0, "DF is not offered: structured replies were not agreed on");
     client.send(&mut world, &request(0, 3, 0, 512));
     assert_eq!(client.receive(&mut world, 16 + 512)[..16], simple(0, 3));
+}
+
+#[test]
+fn s2_an_export_does_not_exist_for_clients_that_are_not_on_its_list() {
+    let mut params = CertificateParams::new(vec![]).unwrap();
+    params.is_ca = IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    let authority = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+    let key = KeyPair::generate().unwrap();
+    let folder = folder(of_client().signed_by(&key, &authority).unwrap().pem(), key.serialize_pem());
+    let path = folder.path().join("clients.pem");
+    fs::write(&path, authority.pem()).unwrap();
+    let export = |name: &str, clients: &[&str]| {
+        let clients = clients.iter().map(|client| client.parse().expect("a client")).collect();
+        Export { name: name.into(), description: String::new(), bytes: MIB, read_only: false, clients, block_bytes: 4096 }
+    };
+    let mut world = World::with(MIB, |options| {
+        let list = vec![export("ours", &["ip:192.0.2.1", "dns:client"]), export("theirs", &["dns:other"]), export("everybody's", &[])];
+        options.exports = Exports::new(list, Some(1)).expect("three names");
+        options.addresses.push("127.0.0.1:0".parse().unwrap());
+        let file = |name: &str| folder.path().join(name);
+        let client_ca = Some(path.clone());
+        options.tls = Some(Certificates { certificate: file("server-cert.pem"), key: file("server-key.pem"), client_ca });
+    });
+    let secure = |world: &mut World| {
+        let plain = Plain::connect(world);
+        plain.upgrade(world, config(folder.path(), true, &[&TLS13])).expect("this server's client")
+    };
+    let mut client = secure(&mut world);
+    client.send(&mut world, &option(LIST, b""));
+    for name in ["ours", "everybody's"] {
+        let reply = client.receive(&mut world, 24 + name.len());
+        assert_eq!(&reply[24..], name.as_bytes());
+    }
+    assert_eq!(client.receive(&mut world, 20)[12..16], 1u32.to_be_bytes(), "ACK: there are no more");
+    for name in ["theirs", ""] {
+        client.send(&mut world, &option(GO, &[&(name.len() as u32).to_be_bytes()[..], name.as_bytes(), &[0, 0]].concat()));
+        let reply = client.receive(&mut world, 20 + "there is no export of this name".len());
+        assert_eq!(reply[12..16], (1u32 << 31 | 6).to_be_bytes(), "ERR_UNKNOWN, as for a name that nobody has");
+    }
+    client.send(&mut world, &option(EXPORT_NAME, b"ours"));
+    client.receive(&mut world, 10);
+    client.send(&mut world, &write(1, 0, &[7; 512]));
+    assert_eq!(client.receive(&mut world, 16), simple(0, 1));
+    let mut curious = secure(&mut world);
+    curious.send(&mut world, &option(EXPORT_NAME, b"theirs"));
+    assert!(curious.try_receive(&mut world, 1).is_err(), "closed without a word");
+    // Whoever may open the socket may have them all.
+    let mut owner = self::client(&mut world);
+    owner.send(&mut world, &option(INFO, &[&6u32.to_be_bytes()[..], b"theirs", &[0, 0]].concat()));
+    assert_eq!(kind(&mut owner, &mut world), 3, "it is told of");
 }

@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use tidegate_daemon::back::attach::is_same;
+use tidegate_daemon::front::nbd::Allowed;
 use toml::Spanned;
 
-use super::{Config, Export, Fence, File, Gate, Limits, Log, find_key};
+use super::{Config, Export, Fence, File, Gate, Limits, Log, clients, find_key};
 
 /// The longest name that its state file can be called after, in bytes.
 const FILE_NAME_BYTES_MAX: usize = 200;
@@ -25,6 +26,8 @@ pub struct Table {
     description: String,
     #[serde(default)]
     read_only: bool,
+    #[serde(default, deserialize_with = "clients::read")]
+    clients: Vec<Allowed>,
     #[serde(default)]
     gate: Gate,
     #[serde(default)]
@@ -44,7 +47,7 @@ impl Table {
             origin: Some(self.origin.into_inner()),
             cache: Some(self.cache.into_inner()),
             state,
-            export: Export { name, description: self.description, read_only: self.read_only },
+            export: Export { name, description: self.description, read_only: self.read_only, clients: self.clients },
             gate: self.gate,
             log: self.log,
             limits: self.limits,
@@ -83,7 +86,9 @@ pub fn validate(file: &File, text: &str) -> Result<(), Blame> {
         let volume = table.get_ref();
         let start = table.span().start;
         let own = Table { state: volume.state.clone().or(Some("/".into())), ..volume.clone() };
-        own.into_file().validate().map_err(|(key, what)| (start + find_key(&text[start..], key), what))?;
+        File { tls: file.tls.clone(), ..own.into_file() }
+            .validate()
+            .map_err(|(key, what)| (start + find_key(&text[start..], key), what))?;
         name(volume, &file.volume[..place])?;
         devices(volume, &file.volume[..place])?;
     }
@@ -109,8 +114,11 @@ fn nothing_else(file: &File, text: &str) -> Result<(), Blame> {
     let (section, at) =
         found.or_else(|| sections.iter().find(|section| text.starts_with(**section)).map(|section| (*section, 0))).unwrap_or(("a key", 0));
     let of = section.trim_matches(['[', ']']);
-    let inside =
-        if of == "export" { "name, description and read_only into its table".to_owned() } else { format!("[volume.{of}] below it") };
+    let inside = if of == "export" {
+        "name, description, read_only and clients into its table".to_owned()
+    } else {
+        format!("[volume.{of}] below it")
+    };
     Err((at, format!("{section} beside [[volume]]: each volume has its own; write {inside}")))
 }
 

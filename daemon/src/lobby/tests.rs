@@ -16,7 +16,7 @@ use crate::desk::Desk;
 use crate::front::nbd::Export;
 
 fn export(name: &str) -> Export {
-    Export { name: name.into(), description: String::new(), bytes: 1 << 20, read_only: false, block_bytes: 4096 }
+    Export { name: name.into(), description: String::new(), bytes: 1 << 20, read_only: false, clients: Vec::new(), block_bytes: 4096 }
 }
 
 fn snapshot() -> Box<Snapshot> {

@@ -106,5 +106,5 @@ impl Port for Fronts {
 /// An export with no name and no text.
 pub fn exports(bytes: u64, block_bytes: u32) -> Exports {
     let (name, description) = Default::default();
-    Exports::one(tidegate_daemon::front::nbd::Export { name, description, bytes, read_only: false, block_bytes })
+    Exports::one(tidegate_daemon::front::nbd::Export { name, description, bytes, read_only: false, clients: Vec::new(), block_bytes })
 }

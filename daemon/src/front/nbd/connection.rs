@@ -276,7 +276,8 @@ impl Connection {
             self.waiting = true;
             return (0, false);
         }
-        let (took, step) = self.output.write(|out| handshake.step(service.exports, service.stopping, input, out));
+        let offered = service.exports.offered(self.channel.who());
+        let (took, step) = self.output.write(|out| handshake.step(offered, service.stopping, input, out));
         match step {
             handshake::Step::Wait => return (took, false),
             handshake::Step::Next => {}

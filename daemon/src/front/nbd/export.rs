@@ -1,5 +1,6 @@
 //! What the NBD front offers: exports by name, their limits, and what a connection has agreed about the one it uses.
 
+use super::allow::{Allowed, Who, allows};
 use super::protocol::{STRING_BYTES_MAX, transmission_flag as flag};
 
 /// Requests of clients that asked for the block sizes are whole atoms: what is not a multiple of this is refused. Others are served to
@@ -17,6 +18,8 @@ pub struct Export {
     /// Size in bytes: whole atoms.
     pub bytes: u64,
     pub read_only: bool,
+    /// Who may use it over TLS; empty: whoever may connect.
+    pub clients: Vec<Allowed>,
     /// The preferred request, in bytes: the volume's block.
     pub block_bytes: u32,
 }
@@ -145,6 +148,40 @@ impl Exports {
     /// Those that can be had, in their order.
     pub fn open(&self) -> impl Iterator<Item = &Export> {
         self.offers.iter().filter(|offer| !offer.is_closed).map(|offer| &offer.export)
+    }
+
+    /// What one client may know of.
+    pub fn offered<'a>(&'a self, who: Who<'a>) -> Offered<'a> {
+        Offered { exports: self, who }
+    }
+}
+
+/// The exports as one client sees them: those that it may not use do not exist.
+#[derive(Clone, Copy, Debug)]
+pub struct Offered<'a> {
+    exports: &'a Exports,
+    who: Who<'a>,
+}
+
+impl<'a> Offered<'a> {
+    /// The place of the export of this name.
+    pub fn find(&self, name: &[u8]) -> Option<usize> {
+        self.exports.find(name).filter(|&place| allows(&self.get(place).clients, self.who))
+    }
+
+    /// # Panics
+    /// If there is no such place.
+    pub fn get(&self, place: usize) -> &'a Export {
+        self.exports.get(place)
+    }
+
+    pub fn is_closed(&self, place: usize) -> bool {
+        self.exports.is_closed(place)
+    }
+
+    /// Those that can be had, in their order.
+    pub fn open(self) -> impl Iterator<Item = &'a Export> {
+        self.exports.open().filter(move |export| allows(&export.clients, self.who))
     }
 }
 

@@ -5,7 +5,7 @@
 //!
 //! Where TLS is required, nothing is told and nothing is remembered before it: STARTTLS begins the haggling anew (T6).
 
-use super::export::{BLOCK_BYTES_MIN, Contexts, Exports, Headers, PAYLOAD_BYTES_MAX, Session, is_string};
+use super::export::{BLOCK_BYTES_MIN, Contexts, Headers, Offered, PAYLOAD_BYTES_MAX, Session, is_string};
 use super::protocol::{
     EXPORT_NAME_ZEROES, GREETING_MAGIC, OPTION_MAGIC, OPTION_REPLY_MAGIC, allocation, answer, handshake_flag, info, option, tier,
 };
@@ -113,10 +113,10 @@ impl Handshake {
     }
 
     /// Handles at most one option from the front of `input`; returns how many bytes it took.
-    pub fn step(&mut self, exports: &Exports, stopping: bool, input: &[u8], out: &mut Vec<u8>) -> (usize, Step) {
+    pub fn step(&mut self, offered: Offered<'_>, stopping: bool, input: &[u8], out: &mut Vec<u8>) -> (usize, Step) {
         match self.state {
             State::Flags => self.flags(input),
-            State::Option => self.option(exports, stopping, input, out),
+            State::Option => self.option(offered, stopping, input, out),
             State::Skip { option, left } => {
                 let took = input.len().min(left as usize);
                 let left = left - took as u32;
@@ -144,7 +144,7 @@ impl Handshake {
         (4, Step::Next)
     }
 
-    fn option(&mut self, exports: &Exports, stopping: bool, input: &[u8], out: &mut Vec<u8>) -> (usize, Step) {
+    fn option(&mut self, offered: Offered<'_>, stopping: bool, input: &[u8], out: &mut Vec<u8>) -> (usize, Step) {
         let mut rest = Fields(input);
         let (Some(magic), Some(option), Some(length)) = (rest.u64(), rest.u32(), rest.u32()) else { return (0, Step::Wait) };
         if magic != OPTION_MAGIC {
@@ -160,16 +160,16 @@ impl Handshake {
         }
         let Some(data) = rest.bytes(length as usize) else { return (0, Step::Wait) };
         self.options_left -= 1;
-        (OPTION_HEADER_BYTES + data.len(), self.handle(exports, stopping, option, data, out))
+        (OPTION_HEADER_BYTES + data.len(), self.handle(offered, stopping, option, data, out))
     }
 
-    fn handle(&mut self, exports: &Exports, stopping: bool, option: u32, data: &[u8], out: &mut Vec<u8>) -> Step {
+    fn handle(&mut self, offered: Offered<'_>, stopping: bool, option: u32, data: &[u8], out: &mut Vec<u8>) -> Step {
         let result = match option {
             option::ABORT => {
                 reply(out, option, answer::ACK, &[]);
                 return Step::Close;
             }
-            option::EXPORT_NAME => return self.export_name(exports, stopping, data, out),
+            option::EXPORT_NAME => return self.export_name(offered, stopping, data, out),
             _ if stopping => Err(STOPPING),
             option::STARTTLS if !data.is_empty() => Err(NO_DATA_WANTED),
             option::STARTTLS => match self.tls {
@@ -181,8 +181,8 @@ impl Handshake {
                 }
             },
             _ if self.tls == Tls::Required => Err(TLS_REQUIRED),
-            option::LIST => list(exports, data, out),
-            option::INFO | option::GO => self.information(exports, option, data, out),
+            option::LIST => list(offered, data, out),
+            option::INFO | option::GO => self.information(offered, option, data, out),
             option::STRUCTURED_REPLY if !data.is_empty() => Err(NO_DATA_WANTED),
             option::STRUCTURED_REPLY if self.session.headers == Headers::Extended => Err(EXTENDED_ALREADY),
             option::STRUCTURED_REPLY => {
@@ -195,7 +195,7 @@ impl Handshake {
                 self.session.headers = Headers::Extended;
                 Ok(())
             }
-            option::LIST_META_CONTEXT | option::SET_META_CONTEXT => self.meta_context(exports, option, data, out),
+            option::LIST_META_CONTEXT | option::SET_META_CONTEXT => self.meta_context(offered, option, data, out),
             _ => Err(UNKNOWN_OPTION),
         };
         match result {
@@ -217,12 +217,12 @@ impl Handshake {
     }
 
     /// The only option without an error reply: what it may not have ends the connection (H6).
-    fn export_name(&mut self, exports: &Exports, stopping: bool, name: &[u8], out: &mut Vec<u8>) -> Step {
-        let Ok(place) = find(exports, name) else { return Step::Close };
+    fn export_name(&mut self, offered: Offered<'_>, stopping: bool, name: &[u8], out: &mut Vec<u8>) -> Step {
+        let Ok(place) = find(offered, name) else { return Step::Close };
         if stopping || self.tls == Tls::Required || self.session.headers == Headers::Extended {
             return Step::Close;
         }
-        let export = exports.get(place);
+        let export = offered.get(place);
         self.session.export = place;
         out.extend(export.bytes.to_be_bytes());
         out.extend(export.flags(self.session).to_be_bytes());
@@ -233,7 +233,7 @@ impl Handshake {
     }
 
     /// INFO and GO. Who asks for the block sizes when it goes is held to them; who does not is not told, and is served to the byte.
-    fn information(&mut self, exports: &Exports, option: u32, data: &[u8], out: &mut Vec<u8>) -> Result<(), Refusal> {
+    fn information(&mut self, offered: Offered<'_>, option: u32, data: &[u8], out: &mut Vec<u8>) -> Result<(), Refusal> {
         let mut data = Fields(data);
         let name = data.counted().ok_or(INVALID_LENGTHS)?;
         let count = data.u16().ok_or(INVALID_LENGTHS)?;
@@ -241,8 +241,8 @@ impl Handshake {
             return Err(INVALID_LENGTHS);
         }
         let wanted = |kind: u16| data.0.chunks_exact(2).any(|pair| pair == kind.to_be_bytes());
-        let place = find(exports, name)?;
-        let export = exports.get(place);
+        let place = find(offered, name)?;
+        let export = offered.get(place);
         let is_sized = wanted(info::BLOCK_SIZE);
         if option == option::GO {
             (self.session.sized, self.session.export) = (is_sized, place);
@@ -264,7 +264,7 @@ impl Handshake {
     }
 
     /// LIST_META_CONTEXT and SET_META_CONTEXT. A SET replaces the earlier selection even when it fails (S9).
-    fn meta_context(&mut self, exports: &Exports, option: u32, data: &[u8], out: &mut Vec<u8>) -> Result<(), Refusal> {
+    fn meta_context(&mut self, offered: Offered<'_>, option: u32, data: &[u8], out: &mut Vec<u8>) -> Result<(), Refusal> {
         let set = option == option::SET_META_CONTEXT;
         if set {
             self.session.contexts = Contexts::NONE;
@@ -288,7 +288,7 @@ impl Handshake {
         if !data.0.is_empty() {
             return Err(INVALID_LENGTHS);
         }
-        let place = find(exports, name)?;
+        let place = find(offered, name)?;
         for (found, id, name) in [(found.allocation, allocation::ID, allocation::NAME), (found.tier, tier::ID, tier::NAME)] {
             if found {
                 reply(out, option, answer::META_CONTEXT, &[&id.to_be_bytes(), name.as_bytes()]);
@@ -317,11 +317,11 @@ impl Handshake {
     }
 }
 
-fn list(exports: &Exports, data: &[u8], out: &mut Vec<u8>) -> Result<(), Refusal> {
+fn list(offered: Offered<'_>, data: &[u8], out: &mut Vec<u8>) -> Result<(), Refusal> {
     if !data.is_empty() {
         return Err(NO_DATA_WANTED);
     }
-    for export in exports.open() {
+    for export in offered.open() {
         let length = (export.name.len() as u32).to_be_bytes();
         reply(out, option::LIST, answer::SERVER, &[&length, export.name.as_bytes(), export.description.as_bytes()]);
     }
@@ -329,13 +329,13 @@ fn list(exports: &Exports, data: &[u8], out: &mut Vec<u8>) -> Result<(), Refusal
 }
 
 /// The place of an export that can be had.
-fn find(exports: &Exports, name: &[u8]) -> Result<usize, Refusal> {
+fn find(offered: Offered<'_>, name: &[u8]) -> Result<usize, Refusal> {
     if !is_string(name) {
         return Err(INVALID_STRING);
     }
-    match exports.find(name) {
+    match offered.find(name) {
         None => Err(UNKNOWN_EXPORT),
-        Some(place) if exports.is_closed(place) => Err(EXPORT_STOPPED),
+        Some(place) if offered.is_closed(place) => Err(EXPORT_STOPPED),
         Some(place) => Ok(place),
     }
 }

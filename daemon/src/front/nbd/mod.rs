@@ -4,6 +4,7 @@
 //!
 //! ```text
 //! address, export     what is offered, and where
+//! allow               to whom
 //! seats               how many clients, over all threads
 //! protocol            the numbers
 //! handshake           bytes in, bytes out          ┐ pure
@@ -18,6 +19,7 @@
 //! All connections share one receive buffer: what is left in it after a read is kept by its connection, mostly nothing.
 
 pub mod address;
+mod allow;
 mod connection;
 mod export;
 mod handshake;
@@ -44,6 +46,7 @@ use crate::back::run::Run;
 use crate::port::{Interest, Port};
 
 pub use address::Address;
+pub use allow::Allowed;
 pub use connection::{BYTES_MAX, REQUESTS_MAX};
 use connection::{Connection, Intake, Service};
 pub use export::{BLOCK_BYTES_MIN, Export, Exports, PAYLOAD_BYTES_MAX, is_string};

@@ -19,6 +19,7 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::version::{TLS12, TLS13};
 use rustls::{RootCertStore, ServerConfig, ServerConnection};
 
+use super::allow::Who;
 use super::socket::Stream;
 
 /// Encrypted bytes of one `recv`: two full records.
@@ -116,6 +117,14 @@ impl Channel {
 
     pub fn into_stream(self) -> Stream {
         self.stream
+    }
+
+    /// Who is at the other end, as far as it has shown that.
+    pub fn who(&self) -> Who<'_> {
+        match &self.secure {
+            None => Who::Anybody,
+            Some(secure) => Who::Shown(secure.session.peer_certificates().and_then(<[_]>::first)),
+        }
     }
 
     /// From now on with TLS.

@@ -1,7 +1,8 @@
 //! The handshake, item by item of the protocol's document (H, T, S), fed as bytes.
 
 use super::*;
-use crate::front::nbd::export::Export;
+use crate::front::nbd::allow::Who;
+use crate::front::nbd::export::{Export, Exports};
 use crate::front::nbd::protocol::transmission_flag as flag;
 use proptest::prelude::*;
 
@@ -9,7 +10,7 @@ const NAME: &[u8] = b"disk";
 const FLAGS_BOTH: u32 = 3;
 
 fn export() -> Export {
-    Export { name: "disk".into(), description: "a test".into(), bytes: 1 << 20, read_only: false, block_bytes: 4096 }
+    Export { name: "disk".into(), description: "a test".into(), bytes: 1 << 20, read_only: false, clients: Vec::new(), block_bytes: 4096 }
 }
 
 fn exports() -> Exports {
@@ -71,7 +72,7 @@ impl Client {
         for piece in self.bytes.chunks(step) {
             buffer.extend_from_slice(piece);
             while end.is_none() {
-                let (took, step) = handshake.step(exports, stopping, &buffer, &mut out);
+                let (took, step) = handshake.step(exports.offered(Who::Anybody), stopping, &buffer, &mut out);
                 buffer.drain(..took);
                 match step {
                     Step::Wait => break,
@@ -216,9 +217,10 @@ fn h7_more_than_64_options_wait_for_the_next_second() {
     let mut out = Vec::new();
     let mut handshake = Handshake::new(Tls::Off, &mut out);
     let mut at = 0;
+    let exports = exports();
     let mut go = |handshake: &mut Handshake| {
         loop {
-            let (took, step) = handshake.step(&exports(), false, &client.bytes[at..], &mut out);
+            let (took, step) = handshake.step(exports.offered(Who::Anybody), false, &client.bytes[at..], &mut out);
             at += took;
             if step != Step::Next {
                 return (step, client.bytes.len() - at);

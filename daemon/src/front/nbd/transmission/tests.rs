@@ -17,7 +17,7 @@ const COOKIE: u64 = 0x0123_4567_89ab_cdef;
 const AMPLE: Allowance<'_> = Allowance { connection: u64::MAX, room: u64::MAX, busy: &[], job: true };
 
 fn export() -> Export {
-    Export { name: String::new(), description: String::new(), bytes: BYTES, read_only: false, block_bytes: 4096 }
+    Export { name: String::new(), description: String::new(), bytes: BYTES, read_only: false, clients: Vec::new(), block_bytes: 4096 }
 }
 
 fn request(command: u16, flags: u16, offset: u64, length: u32) -> Vec<u8> {
