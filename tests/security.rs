@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use crate::common::daemon::Daemon;
-use crate::common::{chance::Chance, folder, pki, text, tool, volume};
+use crate::common::{CARRIERS, chance::Chance, folder, pki, text, tool, volume};
 
 /// A field of /proc/PID/status, in hexadecimal or decimal as the kernel writes it.
 fn field(daemon: &Daemon, name: &str) -> String {
@@ -39,6 +39,32 @@ fn s5_a_daemon_gives_up_what_it_does_not_need() {
     assert_eq!(core.split_whitespace().collect::<Vec<_>>()[4..6], ["0", "0"], "{core}");
     daemon.connect();
     daemon.stop();
+}
+
+/// Threads that serve the disks instead of io_uring are no way round it, and it stands in nobody's way: everything that is asked of a volume
+/// is asked here.
+#[test]
+fn s5_threads_of_the_disks_have_given_it_up_too_and_everything_works() {
+    for carrier in CARRIERS {
+        let folder = volume("32MiB", "48MiB", "");
+        let daemon = Daemon::up_by(folder.path(), carrier);
+        for thread in fs::read_dir(format!("/proc/{}/task", daemon.pid())).unwrap() {
+            let status = fs::read_to_string(thread.unwrap().path().join("status")).unwrap();
+            let said = |line: &str| status.lines().any(|found| found == line);
+            assert!((said("NoNewPrivs:\t1") && said("Seccomp:\t2")) || status.starts_with("Name:\tiou-"), "{carrier}: {status}");
+            assert!(said("CapInh:\t0000000000000000") && !said("CapEff:\t000001ffffffffff"), "{carrier}: {status}");
+        }
+        let data = Chance::new(11).bytes(3 << 20);
+        let mut client = daemon.connect();
+        client.write(7 << 20, &data).unwrap();
+        client.flush().unwrap();
+        client.expect(7 << 20, &data);
+        tool::tidegate(&["drain", "--dir", text(folder.path())]).succeeds();
+        drop(client);
+        daemon.stop();
+        let state = fs::read_to_string(folder.path().join("tidegate.state")).unwrap();
+        assert!(state.contains("\"dirty\":0"), "{carrier}: it was written at the stop: {state}");
+    }
 }
 
 #[test]

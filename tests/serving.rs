@@ -92,6 +92,21 @@ fn a_read_only_volume_is_read_and_never_changed() {
 }
 
 #[test]
+fn a_plain_tcp_address_is_served_on_loopback_alone_and_with_a_note() {
+    let folder = volume("48MiB", "64MiB", "");
+    let dir = text(folder.path());
+    let refused = tool::tidegate(&["up", "--dir", dir, "--nbd", "0.0.0.0:0"]);
+    assert!(refused.code == Some(2) && refused.stderr.contains("needs TLS"), "{refused}");
+    let daemon = Daemon::start(folder.path(), &["up", "--dir", dir, "--nbd", "tcp:127.0.0.1:0"]);
+    let notes: Vec<&String> = daemon.greeting.iter().filter(|line| line.contains("plain text")).collect();
+    assert!(notes.len() == 1 && notes[0].starts_with("note: "), "{:?}", daemon.greeting);
+    daemon.stop();
+    let daemon = Daemon::up(folder.path());
+    assert!(!daemon.greeting.iter().any(|line| line.contains("plain text")), "a Unix socket needs no note: {:?}", daemon.greeting);
+    daemon.stop();
+}
+
+#[test]
 fn who_asks_for_another_name_is_refused_and_a_name_is_never_a_path() {
     let folder = volume("48MiB", "64MiB", "[export]\nname = \"disk 7\"\n");
     let daemon = Daemon::up(folder.path());

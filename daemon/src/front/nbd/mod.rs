@@ -280,6 +280,14 @@ impl Front {
         self.listeners.iter().flat_map(of).collect()
     }
 
+    /// Where everybody on this machine may listen and talk: a line for the operator.
+    pub fn plain_text(&self) -> Option<String> {
+        let is_plain = |listening: &&Listening| listening.tls.is_none() && matches!(listening.listener.address(), Address::Tcp(_));
+        let listening = self.listeners.iter().find(is_plain)?;
+        let address = listening.listener.address();
+        Some(format!("NBD in plain text on {address}: every user of this machine may connect; a Unix socket is its owner's alone"))
+    }
+
     /// Clients connected now.
     pub fn connections(&self) -> usize {
         self.entries.len() - self.free.len()
