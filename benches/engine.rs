@@ -94,6 +94,8 @@ impl World<Nothing> for NullWorld {
 struct Bench {
     engine: Engine<Nothing>,
     world: NullWorld,
+    /// What the engine is told in this turn; its world collects for the next one.
+    events: Vec<Event<Nothing>>,
     now: u64,
     next: u64,
     random: u64,
@@ -113,7 +115,7 @@ impl Bench {
         }
         let limits = |atoms| Limits { atoms, depth: 64, op_atoms: 2048 };
         let engine = Engine::new(Config::new(geometry, format), [limits(geometry.cache_atoms()), limits(VOLUME_ATOMS)]);
-        let mut bench = Bench { engine, world, now: 1, next: 0, random: 1 };
+        let mut bench = Bench { engine, world, events: Vec::new(), now: 1, next: 0, random: 1 };
         bench.settle();
         assert_eq!(*bench.engine.phase(), Phase::Serving);
         bench
@@ -121,8 +123,8 @@ impl Bench {
 
     fn settle(&mut self) {
         loop {
-            let mut events = std::mem::take(&mut self.world.events);
-            turn(&mut self.engine, &mut self.world, Instant(self.now), &mut events);
+            std::mem::swap(&mut self.events, &mut self.world.events);
+            turn(&mut self.engine, &mut self.world, Instant(self.now), &mut self.events);
             if self.world.events.is_empty() {
                 return;
             }

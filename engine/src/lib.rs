@@ -71,11 +71,12 @@ pub trait Wait<P>: World<P> {
 
 /// Events in, operations and replies out: the only code that touches an engine from outside.
 pub fn turn<P: Payload, W: World<P>>(engine: &mut Engine<P>, world: &mut W, now: Instant, events: &mut Vec<Event<P>>) {
+    // Whatever happens does for a tick.
+    if events.is_empty() && engine.deadline().is_some_and(|deadline| deadline <= now) {
+        engine.handle(now, Event::Tick);
+    }
     for event in events.drain(..) {
         engine.handle(now, event);
-    }
-    if engine.deadline().is_some_and(|deadline| deadline <= now) {
-        engine.handle(now, Event::Tick);
     }
     while let Some(op) = engine.next_op(now) {
         world.start(now, op);

@@ -18,11 +18,21 @@ pub struct Pin<P> {
     pub written: bool,
 }
 
+/// A slot as one number: sets in their order, slots in theirs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Key(u64);
+
+impl Key {
+    fn of(slot: Slot) -> Self {
+        Key(u64::from(slot.set) << 32 | u64::from(slot.slot))
+    }
+}
+
 pub struct Window<P> {
     block_atoms: u64,
-    pins: BTreeMap<(u32, u32), Pin<P>>,
+    pins: BTreeMap<Key, Pin<P>>,
     /// Keys of the pins in the order of their groups.
-    order: VecDeque<(u64, (u32, u32))>,
+    order: VecDeque<(u64, Key)>,
     atoms: u64,
 }
 
@@ -41,7 +51,7 @@ impl<P: Payload> Window<P> {
         assert!(payload.atoms() == u64::from(slots) * self.block_atoms);
         assert!(self.order.back().is_none_or(|&(last, _)| last <= group), "groups are pinned in their order");
         self.atoms += payload.atoms();
-        let key = (first.set, first.slot);
+        let key = Key::of(first);
         self.order.push_back((group, key));
         let old = self.pins.insert(key, Pin { first, slots, group, payload, written: false });
         assert!(old.is_none(), "a slot is written once in a life");
@@ -49,15 +59,15 @@ impl<P: Payload> Window<P> {
 
     /// The write of a pin has ended. False: it is not pinned.
     pub fn written(&mut self, first: Slot) -> bool {
-        self.pins.get_mut(&(first.set, first.slot)).map(|pin| pin.written = true).is_some()
+        self.pins.get_mut(&Key::of(first)).map(|pin| pin.written = true).is_some()
     }
     /// It is being written again.
     pub fn unwritten(&mut self, first: Slot) {
-        self.pins.get_mut(&(first.set, first.slot)).expect("what is written again is pinned").written = false;
+        self.pins.get_mut(&Key::of(first)).expect("what is written again is pinned").written = false;
     }
 
     fn find(&self, slot: Slot) -> Option<&Pin<P>> {
-        let (_, pin) = self.pins.range(..=(slot.set, slot.slot)).next_back()?;
+        let (_, pin) = self.pins.range(..=Key::of(slot)).next_back()?;
         (pin.first.set == slot.set && slot.slot < pin.first.slot + pin.slots).then_some(pin)
     }
     /// The contents of a slot and of those behind it in the same pin, at most `slots`.
@@ -76,8 +86,8 @@ impl<P: Payload> Window<P> {
         if self.holds(slot) {
             return 0;
         }
-        let next = self.pins.range((slot.set, slot.slot)..(slot.set, slot.slot + slots)).next();
-        next.map_or(slots, |(&(_, first), _)| first - slot.slot)
+        let next = self.pins.range(Key::of(slot)..Key::of(Slot { slot: slot.slot + slots, ..slot })).next();
+        next.map_or(slots, |(_, pin)| pin.first.slot - slot.slot)
     }
 
     /// Lets go what groups up to `durable` pinned.

@@ -118,10 +118,11 @@ impl Gate {
     }
 
     /// When the decision may change although nothing happens.
-    pub fn deadline(&self, view: View) -> Option<Instant> {
-        let age = view.dirty_since.map(|since| since + self.max_age).filter(|_| self.kind == GateKind::Ours);
+    pub fn deadline(&self, last_request: Instant, dirty_since: Option<Instant>) -> Option<Instant> {
+        let age = dirty_since.map(|since| since + self.max_age).filter(|_| self.kind == GateKind::Ours);
+        let idle = last_request + self.wait;
         match self.state {
-            GateState::Wait => Some(age.map_or(view.last_request + self.wait, |age| age.min(view.last_request + self.wait))),
+            GateState::Wait => Some(age.map_or(idle, |age| age.min(idle))),
             GateState::Normal => age,
             GateState::Destage(_) => None,
         }
@@ -162,7 +163,7 @@ mod tests {
         let mut gate = gate();
         let short = View { free: 10, ..view() };
         assert_eq!(gate.decide(short), GateState::Wait);
-        assert_eq!(gate.deadline(short), Some(Instant(12_000_000_000)));
+        assert_eq!(gate.deadline(short.last_request, short.dirty_since), Some(Instant(12_000_000_000)));
         let idle = View { now: Instant(12_000_000_000), ..short };
         assert_eq!(gate.decide(idle), GateState::Destage(DestageReason::Idle));
         assert_eq!(gate.decide(View { last_request: idle.now, ..idle }), GateState::Wait);
@@ -194,7 +195,7 @@ mod tests {
         assert_eq!(gate.decide(View { now: late, last_request: late, ..pressed }), GateState::Wait);
         let idle = View { now: late + Duration::from_secs(2), last_request: late, ..pressed };
         assert_eq!(gate.decide(idle), GateState::Destage(DestageReason::Idle));
-        assert_eq!((gate.sets_at_once(), gate.deadline(idle)), (Some(4), None));
+        assert_eq!((gate.sets_at_once(), gate.deadline(idle.last_request, idle.dirty_since)), (Some(4), None));
         assert_eq!(gate.decide(View { starved: true, ..pressed }), GateState::Destage(DestageReason::NoFreeSet));
         assert_eq!(gate.sets_at_once(), None);
     }

@@ -56,9 +56,9 @@ impl Tickets {
 }
 
 impl<P: Payload> Engine<P> {
-    pub(super) fn fill(&mut self, number: usize, fetched: Vec<(Span, P)>) {
+    pub(super) fn fill(&mut self, number: usize, fetched: impl Iterator<Item = (Span, P)>) {
         let holds = self.tickets.withdraw(number) || self.has_canary(Canary::FillWithoutTicket);
-        if fetched.is_empty() || self.config.fill == Fill::Off || self.cache_failed || self.stopping {
+        if self.config.fill == Fill::Off || self.cache_failed || self.stopping {
             return;
         }
         for (span, payload) in fetched {
@@ -103,23 +103,24 @@ impl<P: Payload> Engine<P> {
         }
         let mut writes = 0;
         self.begin_group_for(self.journal_entries(blocks));
-        let mut runs = Vec::new();
+        let mut runs = self.scratch.take_runs();
         if self.has_canary(Canary::FillWithoutTicket) {
             runs.push(crate::cache::index::Run { block, blocks, slot: None });
         } else {
             self.index.lookup(block, blocks, &mut runs);
         }
         runs.retain(|run| run.slot.is_none() && !self.through.covers(run.block, run.blocks));
-        for run in runs {
+        for &run in &runs {
             let skip = run.block.0 * self.block_atoms() - span.start;
             let payload = payload.slice(skip, run.blocks * self.block_atoms());
             self.counters.filled_blocks += run.blocks;
             let piece = Piece { block: run.block, blocks: run.blocks, payload, valid: None };
             writes += match self.config.placement {
-                Placement::Log => self.put(Stream::Fill, false, vec![piece], waiting, 0),
-                Placement::Set => self.put_placed(Stream::Fill, false, vec![piece], waiting),
+                Placement::Log => self.put(Stream::Fill, false, [piece], waiting, 0),
+                Placement::Set => self.put_placed(Stream::Fill, false, [piece], waiting),
             };
         }
+        self.scratch.runs = runs;
         writes
     }
 }

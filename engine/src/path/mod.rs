@@ -30,6 +30,7 @@ mod write;
 use std::collections::VecDeque;
 
 use crate::block::{Atoms, Block, Slot, Span};
+use crate::cache::format::Entry;
 use crate::cache::index::{Index, Run};
 use crate::cache::journal::Journal;
 use crate::cache::ranges::Ranges;
@@ -101,6 +102,8 @@ pub struct Engine<P: Payload> {
     open: [Option<u32>; 2],
     /// Sealed sets whose headers wait for their OPEN to be durable.
     headers_due: Vec<u32>,
+    /// The durable group when they were last looked at, and how many went on waiting.
+    headers_waiting: (u64, usize),
     /// Sets whose headers were written and not flushed.
     headers_written: Vec<u32>,
 
@@ -112,10 +115,27 @@ pub struct Engine<P: Payload> {
     marks: Marks,
     /// The SSD takes no writes any more: nothing new is promised.
     cache_failed: bool,
+    scratch: Scratch,
     counters: Counters,
     read_latency: Histogram,
     write_latency: Histogram,
     flush_latency: Histogram,
+}
+
+/// Vectors kept for their memory only: what fills one empties it first.
+#[derive(Default)]
+struct Scratch {
+    runs: Vec<Run>,
+    entries: Vec<Entry>,
+}
+
+impl Scratch {
+    /// To be given back. Whoever takes them meanwhile gets others.
+    fn take_runs(&mut self) -> Vec<Run> {
+        let mut runs = std::mem::take(&mut self.runs);
+        runs.clear();
+        runs
+    }
 }
 
 /// A request in flight.
@@ -204,6 +224,7 @@ impl<P: Payload> Engine<P> {
             through: Through::new(geometry.block_atoms),
             open: [None; 2],
             headers_due: Vec::new(),
+            headers_waiting: (0, 0),
             headers_written: Vec::new(),
             unflushed_since: None,
             last_request: Instant::ZERO,
@@ -211,6 +232,7 @@ impl<P: Payload> Engine<P> {
             stopping: false,
             marks: Marks::default(),
             cache_failed: false,
+            scratch: Scratch::default(),
             counters: Counters::default(),
             read_latency: Histogram::default(),
             write_latency: Histogram::default(),
@@ -265,9 +287,11 @@ impl<P: Payload> Engine<P> {
             return None;
         }
         let flush_age = self.unflushed_since.map(|since| since + self.config.flush_age);
-        let gate = if self.destage.is_idle() { self.gate.deadline(self.view()) } else { None };
-        // What is due already has had its turn: the pump runs at every event.
-        let retries = [
+        let gate = if self.destage.is_idle() { self.gate.deadline(self.last_request, self.dirty_since()) } else { None };
+        let wishes = [
+            flush_age,
+            gate,
+            self.page_deadline(),
             self.flushes.back_off.at,
             self.destage.back_off.at,
             self.checkpoint.back_off.at,
@@ -275,7 +299,10 @@ impl<P: Payload> Engine<P> {
             self.through.back_off.at,
             self.marks.until,
         ];
-        [flush_age, gate, self.page_deadline()].into_iter().chain(retries).flatten().filter(|&at| at > self.now).min()
+        // What is due already has had its turn: the pump runs at every event.
+        let never = Instant(u64::MAX);
+        let later = |wish: &Option<Instant>| wish.filter(|&at| at > self.now).unwrap_or(never);
+        Some(wishes.iter().map(later).fold(never, Instant::min)).filter(|&at| at < never)
     }
 
     fn arrive(&mut self, request: Request<P>) {
@@ -560,9 +587,11 @@ impl<P: Payload> Engine<P> {
     /// Unmaps `blocks` blocks and kills their slots in the open group; returns how many slots died.
     /// The caller's record (PUT, ZERO, KILL) is what kills them at replay.
     fn kill_blocks(&mut self, block: Block, blocks: u64) -> u64 {
-        let mut displaced = Vec::new();
+        let mut displaced = self.scratch.take_runs();
         self.index.replace(block, blocks, None, &mut displaced);
-        self.kill_runs(&displaced)
+        let killed = self.kill_runs(&displaced);
+        self.scratch.runs = displaced;
+        killed
     }
 
     fn kill_runs(&mut self, runs: &[Run]) -> u64 {

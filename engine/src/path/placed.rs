@@ -226,7 +226,13 @@ impl<P: Payload> Engine<P> {
     // --- writing ---
 
     /// As [`Engine::put`], each block in its place. Of a fill only what finds one is kept.
-    pub(super) fn put_placed(&mut self, stream: Stream, dirty: bool, pieces: Vec<Piece<P>>, request: Option<usize>) -> u32 {
+    pub(super) fn put_placed(
+        &mut self,
+        stream: Stream,
+        dirty: bool,
+        pieces: impl IntoIterator<Item = Piece<P>>,
+        request: Option<usize>,
+    ) -> u32 {
         let mut writes = 0;
         let mut pending: Vec<(Slot, u32, P)> = Vec::new();
         let mut logged = Vec::new();

@@ -37,6 +37,13 @@ struct Part<P> {
     source: Source<P>,
 }
 
+impl<P> Part<P> {
+    /// What came from the origin and is worth keeping.
+    fn fetched(self) -> Option<(Span, P)> {
+        if let Source::Fetched(payload) = self.source { Some((self.span, payload)) } else { None }
+    }
+}
+
 enum Source<P> {
     Ready(P),
     /// Whole consecutive slots; the first holds `block`.
@@ -63,8 +70,7 @@ impl<P: Payload> Engine<P> {
         self.counters.read_atoms += span.atoms;
         let parts = self.look_up(span, true);
         self.requests.get_mut(number).waits = WaitReason::Read;
-        let active = self.requests.get_mut(number);
-        active.stage = Stage::Reading(Reading { parts: Vec::new(), left: 0, failed: false });
+        self.requests.get_mut(number).stage = Stage::Reading(Reading { parts: Vec::new(), left: 0, failed: false });
         self.add_parts(number, parts);
         self.finish_read(number);
     }
@@ -136,9 +142,9 @@ impl<P: Payload> Engine<P> {
             return;
         }
         let (block, blocks) = self.blocks_of(span);
-        let mut runs = Vec::new();
+        let mut runs = self.scratch.take_runs();
         self.index.lookup(block, blocks, &mut runs);
-        for run in runs {
+        for &run in &runs {
             if count {
                 let counter = if run.slot.is_some() { &mut self.counters.hit_blocks } else { &mut self.counters.miss_blocks };
                 *counter += run.blocks;
@@ -148,6 +154,7 @@ impl<P: Payload> Engine<P> {
                 None => self.uncached_parts(run.block, run.blocks, span, parts),
             }
         }
+        self.scratch.runs = runs;
     }
 
     /// Parts of blocks in consecutive slots: whole blocks together, partial ones by themselves.
@@ -256,25 +263,39 @@ impl<P: Payload> Engine<P> {
 
     /// Adds parts to a read and starts their operations.
     fn add_parts(&mut self, number: usize, parts: Vec<Part<P>>) {
-        for mut part in parts {
-            let place = self.reading(number).parts.len();
-            match &mut part.source {
-                Source::Ready(_) | Source::Fetched(_) | Source::Replaced => {}
-                Source::Lost => self.reading(number).failed = true,
-                Source::Slots { first, slots, .. } => {
-                    self.sets.pin(*first, *slots);
-                    let action = Action::Read(Zone::Data, self.slots_span(*first, *slots));
-                    self.start(DeviceId::Cache, Class::Client, action, Owner::Read { request: number, part: place });
-                    self.reading(number).left += 1;
-                }
-                Source::Origin { parked } => {
-                    let (block, blocks) = self.blocks_of(part.span);
-                    self.tickets.issue(number, block, blocks);
-                    *parked = !self.fetch(number, place, part.span);
-                    self.reading(number).left += 1;
-                }
+        let reading = self.reading(number);
+        let first = reading.parts.len();
+        // Mostly all parts come at once.
+        if first == 0 {
+            reading.parts = parts
+        } else {
+            reading.parts.extend(parts)
+        }
+        for place in first..self.reading(number).parts.len() {
+            self.start_part(number, place);
+        }
+    }
+
+    fn start_part(&mut self, number: usize, place: usize) {
+        let reading = self.reading(number);
+        let Part { span, source } = &reading.parts[place];
+        match *source {
+            Source::Ready(_) | Source::Fetched(_) | Source::Replaced => {}
+            Source::Lost => reading.failed = true,
+            Source::Slots { first, slots, .. } => {
+                reading.left += 1;
+                self.sets.pin(first, slots);
+                let action = Action::Read(Zone::Data, self.slots_span(first, slots));
+                self.start(DeviceId::Cache, Class::Client, action, Owner::Read { request: number, part: place });
             }
-            self.reading(number).parts.push(part);
+            Source::Origin { .. } => {
+                let span = *span;
+                reading.left += 1;
+                let (block, blocks) = self.blocks_of(span);
+                self.tickets.issue(number, block, blocks);
+                let parked = !self.fetch(number, place, span);
+                self.reading(number).parts[place].source = Source::Origin { parked };
+            }
         }
     }
 
@@ -453,20 +474,12 @@ impl<P: Payload> Engine<P> {
         }
         parts.retain(|part| !matches!(part.source, Source::Replaced));
         parts.sort_by_key(|part| part.span.start);
-        let mut fetched = Vec::new();
-        let mut data = Vec::with_capacity(parts.len());
-        for part in parts {
-            match part.source {
-                Source::Ready(payload) => data.push(payload),
-                Source::Fetched(payload) => {
-                    fetched.push((part.span, payload.clone()));
-                    data.push(payload);
-                }
-                Source::Slots { .. } | Source::Origin { .. } | Source::Lost | Source::Replaced => unreachable!("every part is ready"),
-            }
-        }
+        let contents = |part: &Part<P>| match &part.source {
+            Source::Ready(payload) | Source::Fetched(payload) => payload.clone(),
+            Source::Slots { .. } | Source::Origin { .. } | Source::Lost | Source::Replaced => unreachable!("every part is ready"),
+        };
         let is_prefetch = matches!(self.requests.get(number).request.command, Command::Cache);
-        self.answer(number, Ok(if is_prefetch { Outcome::Done } else { Outcome::Data(data) }));
-        self.fill(number, fetched);
+        self.answer(number, Ok(if is_prefetch { Outcome::Done } else { Outcome::Data(parts.iter().map(contents).collect()) }));
+        self.fill(number, parts.into_iter().filter_map(Part::fetched));
     }
 }

@@ -53,21 +53,32 @@ impl<P: Payload> Engine<P> {
             return;
         }
         let durable = self.journal.durable_group();
-        let due = std::mem::take(&mut self.headers_due);
-        for set in due {
-            let info = self.sets.get(set);
-            if info.header != HeaderState::Due {
-                continue;
-            }
-            if info.live_count == 0 && !self.checkpoint.has_captured(set) {
-                // No state map will ever name a live slot of it.
-                self.sets.get_mut(set).header = HeaderState::None;
-            } else if info.open_group <= durable {
-                self.write_headers(set);
-            } else {
-                self.headers_due.push(set);
-            }
+        if (durable, self.headers_due.len()) == self.headers_waiting {
+            // None has come since, and what these wait for is not durable yet.
+            return;
         }
+        let mut due = std::mem::take(&mut self.headers_due);
+        due.retain(|&set| self.is_header_waiting(set, durable));
+        self.headers_due = due;
+        self.headers_waiting = (durable, self.headers_due.len());
+    }
+
+    /// Hands out a header that is due, unless its OPEN is not durable yet: then it goes on waiting.
+    fn is_header_waiting(&mut self, set: u32, durable: u64) -> bool {
+        let info = self.sets.get(set);
+        if info.header != HeaderState::Due {
+            return false;
+        }
+        if info.live_count == 0 && !self.checkpoint.has_captured(set) {
+            // No state map will ever name a live slot of it.
+            self.sets.get_mut(set).header = HeaderState::None;
+            return false;
+        }
+        if info.open_group > durable {
+            return true;
+        }
+        self.write_headers(set);
+        false
     }
 
     /// Hands out both copies of a header.

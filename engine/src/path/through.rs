@@ -93,6 +93,11 @@ impl<P: Payload> Through<P> {
         }
     }
 
+    /// No write waits, and nothing is pinned or promised.
+    fn has_nothing(&self) -> bool {
+        self.waiting.is_empty() && self.pages.is_empty() && self.pages.replaced_blocks() == 0 && self.settling.is_empty()
+    }
+
     /// What was written and not flushed may be gone: it is written again.
     pub fn forget(&mut self) {
         self.forgotten += 1;
@@ -222,6 +227,9 @@ impl<P: Payload> Engine<P> {
 
     /// True: something was answered or let go that others may wait for.
     pub(super) fn pump_through(&mut self) -> bool {
+        if self.through.has_nothing() {
+            return false;
+        }
         let mut moved = false;
         for number in std::mem::take(&mut self.through.waiting) {
             if self.cache_failed || self.stopping {
@@ -437,7 +445,7 @@ impl<P: Payload> Engine<P> {
             self.begin_group_for(blocks + 2);
             self.through.pages.remove(block, blocks);
             self.counters.through_logged_blocks += blocks;
-            self.put(Stream::Client, true, vec![Piece { block, blocks, payload, valid }], None, 0);
+            self.put(Stream::Client, true, [Piece { block, blocks, payload, valid }], None, 0);
         }
         true
     }

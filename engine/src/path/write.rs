@@ -8,7 +8,6 @@
 
 use crate::block::{Atoms, Block, Slot, Span};
 use crate::cache::format::Entry;
-use crate::cache::index::Run;
 use crate::cache::placed::restate_pages_of_all;
 use crate::cache::sets::Stream;
 use crate::config::{Canary, Placement};
@@ -336,7 +335,14 @@ impl<P: Payload> Engine<P> {
     }
 
     /// Gives the pieces their slots, records and writes. The caller has made sure that there is room. Returns the writes started.
-    pub(super) fn put(&mut self, stream: Stream, dirty: bool, pieces: Vec<Piece<P>>, request: Option<usize>, tries: u32) -> u32 {
+    pub(super) fn put(
+        &mut self,
+        stream: Stream,
+        dirty: bool,
+        pieces: impl IntoIterator<Item = Piece<P>>,
+        request: Option<usize>,
+        tries: u32,
+    ) -> u32 {
         let mut writes = 0;
         let mut pending: Vec<(Slot, u32, P)> = Vec::new();
         // Slots of one device write.
@@ -378,7 +384,8 @@ impl<P: Payload> Engine<P> {
     pub(super) fn put_run(&mut self, first: Slot, block: Block, count: u64, payload: &P, valid: Option<Atoms>, dirty: bool) {
         let set = first.set;
         let (life, group) = (self.sets.get(set).life, self.journal.group());
-        let mut entries = Vec::with_capacity(count as usize);
+        let mut entries = std::mem::take(&mut self.scratch.entries);
+        entries.clear();
         for i in 0..count {
             let block = Block(block.0 + i);
             let full = self.full(block);
@@ -389,9 +396,10 @@ impl<P: Payload> Engine<P> {
         }
         self.journal.put(first, life, dirty, false, &entries);
         self.note_record();
-        let mut displaced: Vec<Run> = Vec::new();
+        let mut displaced = self.scratch.take_runs();
         self.index.replace(block, count, Some(first), &mut displaced);
         self.kill_runs(&displaced);
+        self.scratch.runs = displaced;
         for (i, entry) in entries.iter().enumerate() {
             self.sets.make_live(Slot { set, slot: first.slot + i as u32 }, dirty);
             if dirty {
@@ -401,6 +409,7 @@ impl<P: Payload> Engine<P> {
                 self.ranges.find(entry.block, entry.valid);
             }
         }
+        self.scratch.entries = entries;
         self.sets.touch(set);
         self.window.pin(first, count as u32, group, payload.clone());
     }
