@@ -1,7 +1,7 @@
 //! The data path of one volume: a state machine. Events go in, operations and replies come out.
 //! No I/O, no clock, no threads: the same code runs on real disks and in virtual time, and cannot tell which.
 //!
-//! A driver needs only this order: [`Engine::handle`] everything that happened, then start what [`Engine::next_op`] hands out, then give
+//! A driver needs only this order: [`Engine::handle_all`] what happened, then start what [`Engine::next_op`] hands out, then give
 //! [`Engine::next_reply`] to the clients; sleep until something happens or [`Engine::deadline`]. [`turn`] does exactly that.
 
 pub mod block;
@@ -71,12 +71,10 @@ pub trait Wait<P>: World<P> {
 
 /// Events in, operations and replies out: the only code that touches an engine from outside.
 pub fn turn<P: Payload, W: World<P>>(engine: &mut Engine<P>, world: &mut W, now: Instant, events: &mut Vec<Event<P>>) {
-    // Whatever happens does for a tick.
-    if events.is_empty() && engine.deadline().is_some_and(|deadline| deadline <= now) {
+    if !events.is_empty() {
+        engine.handle_all(now, events.drain(..));
+    } else if engine.deadline().is_some_and(|deadline| deadline <= now) {
         engine.handle(now, Event::Tick);
-    }
-    for event in events.drain(..) {
-        engine.handle(now, event);
     }
     while let Some(op) = engine.next_op(now) {
         world.start(now, op);

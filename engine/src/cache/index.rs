@@ -85,8 +85,7 @@ impl Index {
         let region = block.0 >> self.shape.region_bits();
         let extents = self.regions.get(&region)?;
         let at = (block.0 - (region << self.shape.region_bits())) as u32;
-        let behind = extents.partition_point(|extent| extent.first() <= at);
-        let extent = extents[..behind].last().filter(|extent| at < extent.end())?;
+        let extent = extents.get(first_beyond(extents, at)).filter(|extent| extent.first() <= at)?;
         Some(self.shape.slot(extent.slot() + u64::from(at - extent.first())))
     }
 
@@ -197,9 +196,10 @@ struct Piece {
     end: u32,
 }
 
-/// The first extent that ends behind `at`.
+/// The first extent that ends behind `at`: the last one that begins there or before, if it does, else the next.
 fn first_beyond(extents: &[Extent], at: u32) -> usize {
-    extents.partition_point(|extent| extent.end() <= at)
+    let behind = extents.partition_point(|extent| extent.first() <= at);
+    behind - usize::from(behind > 0 && extents[behind - 1].end() > at)
 }
 
 /// Puts the rest on the left, the new extent and the rest on the right in the place of `range`. The new one is joined with its neighbours
@@ -222,14 +222,22 @@ fn splice(extents: &mut Vec<Extent>, range: Range<usize>, [left, mut fresh, righ
         }
         fresh = Some(joined);
     }
-    let put = [left, fresh, right].into_iter().flatten();
-    let more = put.clone().count();
-    make_room(extents, more.saturating_sub(high - low));
-    // Mostly one takes the place of one, or comes between two.
-    match (high - low, more) {
-        (1, 1) => put.for_each(|extent| extents[low] = extent),
-        (0, 1) => put.for_each(|extent| extents.insert(low, extent)),
-        _ => drop(extents.splice(low..high, put)),
+    // Mostly one comes between two, or takes the place of one.
+    match ([left, fresh, right], high - low) {
+        ([None, Some(extent), None], 0) => {
+            make_room(extents, 1);
+            extents.insert(low, extent);
+            return;
+        }
+        ([None, Some(extent), None], 1) => {
+            extents[low] = extent;
+            return;
+        }
+        (put, overlapped) => {
+            let put = put.into_iter().flatten();
+            make_room(extents, put.clone().count().saturating_sub(overlapped));
+            drop(extents.splice(low..high, put));
+        }
     }
     if extents.len() * 2 < extents.capacity() && extents.capacity() > 4 * ROOM {
         extents.shrink_to(extents.len() + ROOM);

@@ -191,6 +191,10 @@ impl Journal {
         self.group_pages + u32::from(!self.builder.is_empty())
     }
 
+    /// Some pages are to be written now.
+    pub fn has_outgoing(&self) -> bool {
+        !self.outgoing.is_empty()
+    }
     /// Pages to be written now, as few writes as their places allow.
     pub fn next_run<P: Payload>(&mut self, most: u32) -> Option<PageRun<P>> {
         let first_seq = *self.outgoing.front()?;

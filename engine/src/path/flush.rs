@@ -193,6 +193,9 @@ impl<P: Payload> Engine<P> {
 
     /// Hands out the pages that are full or closed.
     pub(super) fn pump_pages(&mut self) {
+        if !self.journal.has_outgoing() {
+            return;
+        }
         let most = (self.limits[0].op_atoms / crate::block::PAGE_ATOMS).clamp(1, 64) as u32;
         while !self.cache_failed
             && let Some(run) = self.journal.next_run::<P>(most)

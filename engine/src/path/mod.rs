@@ -257,8 +257,18 @@ impl<P: Payload> Engine<P> {
 
     /// The only way in.
     pub fn handle(&mut self, now: Instant, event: Event<P>) {
+        self.handle_all(now, [event]);
+    }
+
+    /// Everything that happened until now, in its order; what has become possible is done once for all of it.
+    pub fn handle_all(&mut self, now: Instant, events: impl IntoIterator<Item = Event<P>>) {
         self.now = self.now.max(now);
         self.sets.now = self.now;
+        events.into_iter().for_each(|event| self.take(event));
+        self.pump();
+    }
+
+    fn take(&mut self, event: Event<P>) {
         match event {
             Event::Arrived(request) => self.arrive(request),
             Event::Completed(done) => self.complete(done),
@@ -269,7 +279,6 @@ impl<P: Payload> Engine<P> {
             Event::Control(control) => self.control(control),
             Event::Tick => {}
         }
-        self.pump();
     }
 
     /// The next operation to start, if a device takes one.

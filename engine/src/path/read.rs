@@ -97,7 +97,8 @@ impl<P: Payload> Engine<P> {
 
     /// Where every atom of `span` comes from, in order. `count`: as a client's read, for the statistics.
     fn look_up(&mut self, span: Span, count: bool) -> Vec<Part<P>> {
-        let mut parts = Vec::new();
+        // Mostly one.
+        let mut parts = Vec::with_capacity(1);
         if self.through.pages.is_empty() {
             self.look_up_cached(span, count, &mut parts);
             return parts;
@@ -226,6 +227,9 @@ impl<P: Payload> Engine<P> {
         let all = Span::new(block.0 * size, blocks * size).intersection(span);
         if self.ranges.has_lost() && (block.0..block.0 + blocks).any(|block| self.is_lost(Block(block), all)) {
             return parts.push(Part { span: all, source: Source::Lost });
+        }
+        if self.ranges.is_empty() {
+            return self.origin_parts(all, parts);
         }
         let mut at = all.start;
         let zeroed: Vec<Span> = self

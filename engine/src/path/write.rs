@@ -344,7 +344,7 @@ impl<P: Payload> Engine<P> {
         tries: u32,
     ) -> u32 {
         let mut writes = 0;
-        let mut pending: Vec<(Slot, u32, P)> = Vec::new();
+        let mut pending: Vec<(Slot, u32, P)> = Vec::with_capacity(1);
         // Slots of one device write.
         let most = self.limits[0].op_atoms / self.block_atoms();
         for piece in pieces {

@@ -32,7 +32,7 @@ impl<P> Queue<P> for Noop<P> {
     }
 
     fn pop(&mut self) -> Option<Op<P>> {
-        if self.in_flight == self.depth {
+        if self.in_flight == self.depth || self.urgent.is_empty() && self.patient.is_empty() {
             return None;
         }
         let patient_turn = self.in_a_row >= URGENT_IN_A_ROW && !self.patient.is_empty();
