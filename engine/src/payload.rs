@@ -1,6 +1,10 @@
 //! What travels: contents of whole atoms. The engine cuts, joins, checks and forwards it, and never looks inside.
 //! In production a `Run` of an aligned slab; in the simulator a stamp per atom, from which the oracle reads meaning.
 
+use std::borrow::Cow;
+
+use crate::block::ATOM_BYTES;
+
 /// Contents of a whole number of atoms; cheap to clone and to cut (a shared reference and a range).
 /// Immutable: to change is to build another one.
 pub trait Payload: Clone {
@@ -18,4 +22,10 @@ pub trait Payload: Clone {
     fn from_bytes(bytes: &[u8]) -> Self;
     /// Metadata: the contents as bytes, appended to `out`.
     fn append_to(&self, out: &mut Vec<u8>);
+    /// Metadata: the contents as bytes, where they are if they are bytes.
+    fn bytes(&self) -> Cow<'_, [u8]> {
+        let mut bytes = Vec::with_capacity((self.atoms() * ATOM_BYTES) as usize);
+        self.append_to(&mut bytes);
+        bytes.into()
+    }
 }

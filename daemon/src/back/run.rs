@@ -4,6 +4,7 @@
 //! steady load neither allocates nor faults a page in.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::borrow::Cow;
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
@@ -299,6 +300,10 @@ impl Payload for Run {
 
     fn append_to(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(self.as_slice());
+    }
+
+    fn bytes(&self) -> Cow<'_, [u8]> {
+        self.as_slice().into()
     }
 }
 

@@ -6,5 +6,6 @@ pub mod journal;
 pub mod placed;
 pub mod ranges;
 pub mod sets;
+mod slots;
 pub mod through;
 pub mod window;

@@ -10,6 +10,7 @@ use super::format::journal::PLACED;
 use super::format::{Bits, Entry, Geometry, MapSet, Position, SetState};
 use super::index::{Mapping, NumberMap};
 use super::placed::{Placed, numbers, place_of};
+use super::slots::{self, Slots};
 use crate::block::{Atoms, Block, Slot};
 use crate::time::Instant;
 
@@ -44,21 +45,6 @@ pub enum HeaderState {
     Durable,
 }
 
-/// One slot as kept in memory: 12 bytes. The mask of a partial block lives in a map of its own.
-#[derive(Clone, Copy, Debug, Default)]
-struct Packed {
-    crc: u32,
-    block_low: u32,
-    block_high: u16,
-    partial: u16,
-}
-
-impl Packed {
-    fn block(self) -> u64 {
-        u64::from(self.block_low) | u64::from(self.block_high) << 32
-    }
-}
-
 pub struct Set {
     pub life: u64,
     pub state: SetState,
@@ -68,7 +54,7 @@ pub struct Set {
     pub dirty: Bits,
     pub live_count: u32,
     pub dirty_count: u32,
-    slots: Vec<Packed>,
+    slots: Slots,
     pub stream: u8,
     /// Reads and writes in flight, destages and merges included: while above zero the set is not reused.
     pub pins: u32,
@@ -103,6 +89,8 @@ const NIL: u32 = u32::MAX;
 
 pub struct Sets {
     geometry: Geometry,
+    /// Block numbers need more than 32 bits.
+    wide: bool,
     sets: Vec<Set>,
     partial: NumberMap<u64, Atoms>,
     pub placed: Placed,
@@ -129,7 +117,7 @@ impl Sets {
             dirty: Bits::new(geometry.set_slots),
             live_count: 0,
             dirty_count: 0,
-            slots: Vec::new(),
+            slots: Slots::default(),
             stream: 0,
             pins: 0,
             kill_group: 0,
@@ -144,6 +132,7 @@ impl Sets {
         };
         Sets {
             geometry,
+            wide: slots::is_wide(geometry.blocks()),
             sets: (0..geometry.sets).map(fresh).collect(),
             partial: NumberMap::default(),
             placed: Placed::default(),
@@ -208,7 +197,7 @@ impl Sets {
 
     /// Makes the set Open with this life, whatever it was (replay of an OPEN).
     pub fn reopen(&mut self, number: u32, life: u64, stream: u8) {
-        let slots = self.geometry.set_slots;
+        let (slots, wide) = (self.geometry.set_slots, self.wide);
         self.forget_partials(number);
         let set = self.get_mut(number);
         assert!(set.live_count == 0, "set {number} is opened with {} live slots", set.live_count);
@@ -218,8 +207,7 @@ impl Sets {
         set.state = SetState::Open;
         set.live = Bits::new(slots);
         set.dirty = Bits::new(slots);
-        set.slots.clear();
-        set.slots.reserve_exact(slots as usize);
+        set.slots.begin(slots as usize, wide);
         set.stream = stream;
         set.header = HeaderState::None;
         set.header_failures = 0;
@@ -227,7 +215,7 @@ impl Sets {
         set.loaded = true;
         if stream == PLACED {
             set.state = SetState::Placed;
-            set.slots.resize(slots as usize, Packed::default());
+            set.slots.resize(slots as usize, wide);
             self.placed.insert(number, slots);
         }
         self.touch(number);
@@ -282,7 +270,7 @@ impl Sets {
             let set = self.get_mut(number);
             set.state = SetState::Free;
             set.header = HeaderState::None;
-            set.slots = Vec::new();
+            set.slots = Slots::default();
             self.free.push_back(number);
         }
         !ready.is_empty()
@@ -302,8 +290,9 @@ impl Sets {
     pub fn describe(&mut self, number: u32, entry: Entry, full: Atoms) -> Slot {
         let slot = Slot { set: number, slot: self.next_slot(number) };
         assert!(slot.slot < self.geometry.set_slots, "a set holds no more slots than it has");
-        let packed = self.pack(slot, entry, full);
-        self.get_mut(number).slots.push(packed);
+        let wide = self.wide;
+        self.get_mut(number).slots.push(&entry, wide);
+        self.note_mask(slot, &entry, full);
         slot
     }
 
@@ -317,43 +306,50 @@ impl Sets {
 
     /// Describes a slot of a placed set, maybe anew.
     fn describe_placed(&mut self, slot: Slot, entry: Entry, full: Atoms) {
-        self.partial.remove(&self.number(slot));
-        let packed = self.pack(slot, entry, full);
         let set = self.get_mut(slot.set);
         set.noted = false;
-        set.slots[slot.slot as usize] = packed;
+        set.slots.set(slot.slot, &entry);
+        self.note_mask(slot, &entry, full);
         let (origin, _) = place_of(entry.block.0, self.geometry.set_slots);
         self.placed.get_mut(slot.set).expect("a placed set").used.set(slot.slot);
         self.placed.map(slot.set, origin);
     }
 
-    fn pack(&mut self, slot: Slot, entry: Entry, full: Atoms) -> Packed {
-        let partial = entry.valid != full;
-        if partial {
-            self.partial.insert(self.number(slot), entry.valid);
+    /// Notes which atoms of a slot are valid, if not all of the block are.
+    fn note_mask(&mut self, slot: Slot, entry: &Entry, full: Atoms) {
+        let (number, is_partial) = (self.number(slot), entry.valid != full);
+        let set = &mut self.sets[slot.set as usize];
+        if set.slots.partial > 0 && self.partial.remove(&number).is_some() {
+            set.slots.partial -= 1;
         }
-        let (low, high) = (entry.block.0 as u32, (entry.block.0 >> 32) as u16);
-        Packed { crc: entry.crc, block_low: low, block_high: high, partial: u16::from(partial) }
+        if is_partial {
+            set.slots.partial += 1;
+            self.partial.insert(number, entry.valid);
+        }
     }
 
     /// The slot holds other contents of the same atoms.
     pub fn overwrite(&mut self, slot: Slot, crc: u32) {
-        self.get_mut(slot.set).slots[slot.slot as usize].crc = crc;
+        self.get_mut(slot.set).slots.set_crc(slot.slot, crc);
     }
 
-    /// Describes all slots of a set at once, from the first one on: what its header says. `full` is the mask of a whole block.
-    pub fn describe_all(&mut self, number: u32, entries: &[Entry], full: impl Fn(Block) -> Atoms) {
+    /// Describes all slots of a set at once, from the first one on: what its header says. `full` is the mask of a whole block; `whole`
+    /// says that it is that of every entry.
+    pub fn describe_all(
+        &mut self,
+        number: u32,
+        entries: impl ExactSizeIterator<Item = Entry> + Clone,
+        whole: bool,
+        full: impl Fn(Block) -> Atoms,
+    ) {
         assert!(self.next_slot(number) == 0 && entries.len() <= self.geometry.set_slots as usize);
-        let base = self.number(Slot { set: number, slot: 0 });
         let slots = &mut self.sets[number as usize].slots;
-        slots.reserve_exact(entries.len());
-        for (i, entry) in entries.iter().enumerate() {
-            let partial = entry.valid != full(entry.block);
-            if partial {
-                self.partial.insert(base + i as u64, entry.valid);
+        slots.begin(entries.len(), self.wide);
+        slots.extend(entries.clone(), self.wide);
+        if !whole {
+            for (slot, entry) in (0..).zip(entries) {
+                self.note_mask(Slot { set: number, slot }, &entry, full(entry.block));
             }
-            let (low, high) = (entry.block.0 as u32, (entry.block.0 >> 32) as u16);
-            slots.push(Packed { crc: entry.crc, block_low: low, block_high: high, partial: u16::from(partial) });
         }
     }
 
@@ -362,15 +358,14 @@ impl Sets {
     pub fn note_live_runs(&mut self, number: u32, most: u32, mut each: impl FnMut(Mapping)) {
         let set = &mut self.sets[number as usize];
         set.noted = true;
-        let border = self.geometry.set_slots - 1;
+        let border = u64::from(self.geometry.set_slots - 1);
         // The run so far: first block, first slot, blocks, dirty ones.
         let (mut first, mut start, mut blocks, mut all_dirty) = (0, 0, 0, 0);
         for slot in set.live.iter() {
-            let packed = &set.slots[slot as usize];
-            let block = packed.block();
+            let block = set.slots.block(slot);
             let dirty = u32::from(set.dirty.get(slot));
             let goes_on = block == first + u64::from(blocks) && slot == start + blocks;
-            if goes_on && blocks < most && packed.block_low & border != 0 && blocks > 0 {
+            if goes_on && blocks < most && block & border != 0 && blocks > 0 {
                 (blocks, all_dirty) = (blocks + 1, all_dirty + dirty);
                 continue;
             }
@@ -386,17 +381,16 @@ impl Sets {
 
     /// What a described slot holds. `full` is the mask of a whole block (the last block of a volume may be short).
     pub fn entry(&self, slot: Slot, full: impl Fn(Block) -> Atoms) -> Entry {
-        let packed = self.get(slot.set).slots[slot.slot as usize];
-        let block = Block(packed.block());
-        let valid = if packed.partial != 0 { self.partial[&self.number(slot)] } else { full(block) };
-        Entry { block, valid, crc: packed.crc }
+        let slots = &self.get(slot.set).slots;
+        let block = Block(slots.block(slot.slot));
+        Entry { block, valid: self.partial(slot).unwrap_or_else(|| full(block)), crc: slots.crc(slot.slot) }
     }
     pub fn crc(&self, slot: Slot) -> u32 {
-        self.get(slot.set).slots[slot.slot as usize].crc
+        self.get(slot.set).slots.crc(slot.slot)
     }
     /// The valid atoms if they are not the whole block.
     pub fn partial(&self, slot: Slot) -> Option<Atoms> {
-        (self.get(slot.set).slots[slot.slot as usize].partial != 0).then(|| self.partial[&self.number(slot)])
+        if self.get(slot.set).slots.partial == 0 { None } else { self.partial.get(&self.number(slot)).copied() }
     }
 
     pub fn is_live(&self, slot: Slot) -> bool {
@@ -595,8 +589,8 @@ impl Sets {
         self.dirty_slots += u64::from(dirty);
         self.note_dirt(number, 0);
         if map.state == SetState::Placed {
-            let slots = self.geometry.set_slots;
-            self.get_mut(number).slots.resize(slots as usize, Packed::default());
+            let (slots, wide) = (self.geometry.set_slots, self.wide);
+            self.get_mut(number).slots.resize(slots as usize, wide);
             self.placed.insert(number, slots);
             self.placed.lives(u64::from(live));
         }
@@ -648,10 +642,10 @@ impl Sets {
     }
 
     fn forget_partials(&mut self, number: u32) {
-        for slot in 0..self.next_slot(number) {
-            if self.get(number).slots[slot as usize].partial != 0 {
-                let key = self.number(Slot { set: number, slot });
-                self.partial.remove(&key);
+        if std::mem::take(&mut self.get_mut(number).slots.partial) > 0 {
+            let first = self.number(Slot { set: number, slot: 0 });
+            for slot in first..first + u64::from(self.geometry.set_slots) {
+                self.partial.remove(&slot);
             }
         }
     }
@@ -660,7 +654,7 @@ impl Sets {
     pub fn bytes(&self) -> (u64, u64) {
         let bitmaps = 2 * u64::from(self.geometry.set_slots.div_ceil(64)) * 8;
         let state = self.sets.len() as u64 * (size_of::<Set>() as u64 + bitmaps) + self.free.capacity() as u64 * 4;
-        let slots: usize = self.sets.iter().map(|set| set.slots.capacity() * size_of::<Packed>()).sum();
+        let slots: usize = self.sets.iter().map(|set| set.slots.bytes()).sum();
         (state, slots as u64 + self.partial.capacity() as u64 * 32)
     }
 }

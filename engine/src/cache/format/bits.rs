@@ -55,6 +55,12 @@ impl Bits {
         })
     }
 
+    /// The highest slot.
+    pub fn last(&self) -> Option<u32> {
+        let (index, word) = self.0.iter().enumerate().rfind(|&(_, &word)| word != 0)?;
+        Some(index as u32 * 64 + word.ilog2())
+    }
+
     /// Is every slot of `other` in this one?
     pub fn contains(&self, other: &Bits) -> bool {
         assert_eq!(self.0.len(), other.0.len(), "bitmaps of different sets");

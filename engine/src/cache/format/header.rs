@@ -50,37 +50,44 @@ impl Header {
 
     /// The header of `set` from one of its two places.
     pub fn decode(bytes: &[u8], geometry: &Geometry, format: FormatId, set: u32, copy: bool) -> Result<Header, Unsealed> {
-        let mut entries = Vec::new();
-        let (life, stream, sealed) = decode_into(bytes, geometry, format, set, copy, &mut entries)?;
-        Ok(Header { set, life, stream, sealed, entries })
+        let sound = Sound::check(bytes, geometry, format, set, copy)?;
+        Ok(Header { set, life: sound.life, stream: bytes[58], sealed: sound.sealed, entries: sound.entries().collect() })
     }
 }
 
-/// As [`Header::decode`], into a vector that many headers share (it is emptied first): life, stream and position of SEAL.
-/// After an error `entries` holds anything.
-pub fn decode_into(
-    bytes: &[u8],
-    geometry: &Geometry,
-    format: FormatId,
-    set: u32,
-    copy: bool,
-    entries: &mut Vec<Entry>,
-) -> Result<(u64, u8, Position), Unsealed> {
-    entries.clear();
-    seal::unseal(bytes, geometry.header_pages() as usize * PAGE, MAGIC, format, address(geometry, set, copy))?;
-    check(get_u32(bytes, 28) == set, "set")?;
-    let life = get_u64(bytes, 32);
-    check(life < NUMBER_END, "life")?;
-    let sealed = Position { epoch: get_u64(bytes, 40), seq: get_u64(bytes, 48) };
-    let slots = usize::from(get_u16(bytes, 56));
-    check(slots <= geometry.set_slots as usize, "slots")?;
-    seal::zeros(&bytes[59..HEAD_BYTES])?;
+/// A header of which every field was checked. Its entries stay where they are: recovery reads millions of them, each once.
+pub struct Sound<'a> {
+    pub life: u64,
+    pub sealed: Position,
+    /// Every entry is of a whole block (and not of the last one of the volume, which may be short).
+    pub is_whole: bool,
+    records: &'a [u8],
+    codec: EntryCodec,
+}
 
-    let codec = EntryCodec::new(geometry);
-    let (records, rest) = bytes[HEAD_BYTES..].split_at(slots * codec.bytes);
-    codec.decode_all(records, entries)?;
-    seal::zeros(rest)?;
-    Ok((life, bytes[58], sealed))
+impl<'a> Sound<'a> {
+    pub fn check(bytes: &'a [u8], geometry: &Geometry, format: FormatId, set: u32, copy: bool) -> Result<Sound<'a>, Unsealed> {
+        seal::unseal(bytes, geometry.header_pages() as usize * PAGE, MAGIC, format, address(geometry, set, copy))?;
+        check(get_u32(bytes, 28) == set, "set")?;
+        let life = get_u64(bytes, 32);
+        check(life < NUMBER_END, "life")?;
+        let sealed = Position { epoch: get_u64(bytes, 40), seq: get_u64(bytes, 48) };
+        let slots = usize::from(get_u16(bytes, 56));
+        check(slots <= geometry.set_slots as usize, "slots")?;
+        seal::zeros(&bytes[59..HEAD_BYTES])?;
+
+        let codec = EntryCodec::new(geometry);
+        let (records, rest) = bytes[HEAD_BYTES..].split_at(slots * codec.bytes);
+        let is_whole = codec.check_all(records)?;
+        seal::zeros(rest)?;
+        Ok(Sound { life, sealed, is_whole, records, codec })
+    }
+
+    /// One for each slot from 0.
+    pub fn entries(&self) -> impl ExactSizeIterator<Item = Entry> + Clone + use<'a> {
+        let codec = self.codec;
+        self.records.chunks_exact(codec.bytes).map(move |record| codec.read(record))
+    }
 }
 
 fn address(geometry: &Geometry, set: u32, copy: bool) -> u64 {
@@ -132,37 +139,51 @@ impl EntryCodec {
         }
     }
 
-    /// Appends what whole entries say; after an error `entries` holds anything.
+    /// Appends what whole entries say.
     pub fn decode_all(&self, records: &[u8], entries: &mut Vec<Entry>) -> Result<(), Unsealed> {
-        if self.bytes != 12 {
-            return records.chunks_exact(self.bytes).try_for_each(|record| self.decode(record).map(|entry| entries.push(entry)));
+        self.check_all(records)?;
+        entries.extend(records.chunks_exact(self.bytes).map(|record| self.read(record)));
+        Ok(())
+    }
+
+    /// Checks entries. True: each is of a whole block, and none of the last one.
+    fn check_all(&self, records: &[u8]) -> Result<bool, Unsealed> {
+        // What is whole cannot be wrong; all the rest is rare, and looked at one by one.
+        let is_whole = self.bytes == 12 && self.are_whole(records.as_chunks::<12>().0);
+        if !is_whole {
+            records.chunks_exact(self.bytes).try_for_each(|record| self.decode(record).map(drop))?;
         }
-        // Recovery reads millions of these: what cannot be is noted on the way, and looked for only if there was any.
-        let mut sound = true;
-        entries.extend(records.as_chunks::<12>().0.iter().map(|record| {
-            let block = get_u48(record, 0);
-            // A whole block of less than 8 atoms has fewer bits.
-            sound &= block < self.last.0.0 && record[6] & !(self.full.0 as u8) == 0 && record[7] == 0;
-            Entry { block: Block(block), valid: Atoms(u128::from(record[6])), crc: get_u32(record, 8) }
-        }));
-        // The last block of the volume is rare, too.
-        if sound { Ok(()) } else { records.chunks_exact(12).try_for_each(|record| self.decode(record).map(drop)) }
+        Ok(is_whole)
+    }
+
+    fn are_whole(&self, records: &[[u8; 12]]) -> bool {
+        // Valid atoms and the zero byte behind them, which stand above the block.
+        let (full, last) = (self.full.0 as u64, self.last.0.0);
+        records.iter().fold(true, |whole, record| {
+            let head = get_u64(record, 0);
+            whole & (head >> 48 == full) & (head & ((1 << 48) - 1) < last)
+        })
     }
 
     /// From exactly `bytes` bytes.
     pub fn decode(&self, record: &[u8]) -> Result<Entry, Unsealed> {
-        let block = Block(get_u48(record, 0));
-        let mask = if self.bytes == 12 {
-            seal::zeros(&record[7..8])?;
+        seal::zeros(if self.bytes == 12 { &record[7..8] } else { &record[6..8] })?;
+        let entry = self.read(record);
+        check(self.fits(entry.block, entry.valid), "block or valid atoms")?;
+        Ok(entry)
+    }
+
+    /// As [`EntryCodec::decode`], of what was checked.
+    #[inline]
+    fn read(&self, record: &[u8]) -> Entry {
+        let valid = if self.bytes == 12 {
             u128::from(record[6])
         } else {
-            seal::zeros(&record[6..8])?;
             let mut mask = [0; 16];
             mask[..self.bytes - 12].copy_from_slice(&record[12..]);
             u128::from_le_bytes(mask)
         };
-        check(self.fits(block, Atoms(mask)), "block or valid atoms")?;
-        Ok(Entry { block, valid: Atoms(mask), crc: get_u32(record, 8) })
+        Entry { block: Block(get_u48(record, 0)), valid: Atoms(valid), crc: get_u32(record, 8) }
     }
 }
 
@@ -270,13 +291,21 @@ mod tests {
     }
 
     #[test]
-    fn a_shared_vector_holds_the_last_header_only() {
-        let geometry = large();
-        let bytes = full(&geometry, 7).encode(&geometry, FORMAT, false);
-        let mut entries = full(&geometry, 1).entries;
-        let read = decode_into(&bytes, &geometry, FORMAT, 5, false, &mut entries);
-        assert_eq!(read, Ok((7, 2, Position { epoch: 3, seq: 1007 })));
-        assert_eq!(entries, full(&geometry, 7).entries);
+    fn a_header_says_whether_every_block_is_whole() {
+        for geometry in [small(8, 64), small(4, 64), large()] {
+            let is_whole = |entries: &[Entry]| {
+                let header = Header { entries: entries.to_vec(), ..full(&geometry, 7) };
+                let bytes = header.encode(&geometry, FORMAT, false);
+                Sound::check(&bytes, &geometry, FORMAT, 5, false).map(|sound| sound.is_whole)
+            };
+            let whole = full(&geometry, 7).entries;
+            assert_eq!(is_whole(&whole), Ok(true));
+            assert_eq!(is_whole(&[]), Ok(true));
+            let partial = Entry { valid: Atoms(1), ..whole[0] };
+            assert_eq!(is_whole(&[whole[0], partial]), Ok(false));
+            let last = Entry { block: Block(geometry.blocks() - 1), valid: Atoms(1), crc: 0 };
+            assert_eq!(is_whole(&[whole[0], last]), Ok(false));
+        }
     }
 
     // The figures of docs/format.md.

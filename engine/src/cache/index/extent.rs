@@ -22,7 +22,7 @@ const FIRST_SHIFT: u32 = SLOT_BITS + BLOCKS_BITS;
 const SET_BITS_MAX: u32 = BLOCKS_BITS;
 const _: () = assert!(FIRST_SHIFT + SET_BITS_MAX + REGION_BITS == u64::BITS);
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Extent(u64);
 
 impl Extent {

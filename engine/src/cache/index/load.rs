@@ -229,12 +229,44 @@ pub struct Loading {
     refused: Vec<Mapping>,
     /// Regions with dirty slots, ascending.
     dirty: Vec<(u64, [u16; REGION_SETS])>,
-    /// Kept for their memory only: the extents of a region's new runs, and of all.
+    /// The extents of a region's new runs, and of all; dirty blocks of the new ones in each of its origin sets.
     fresh: Vec<Extent>,
     merged: Vec<Extent>,
+    soiled: [u16; REGION_SETS],
 }
 
 impl Loading {
+    /// Makes extents of the runs of the region that come first. Returns how many these are, and whether none overlap.
+    fn join(&mut self, runs: &[Mapping], region: u64, shape: Shape) -> (usize, bool) {
+        self.fresh.clear();
+        self.soiled = [0; REGION_SETS];
+        let bits = shape.region_bits();
+        let (mut last, set) = extent(&runs[0], shape);
+        self.soiled[set] = runs[0].dirty() as u16;
+        let (mut count, mut fits) = (1, true);
+        for run in runs[1..].iter().take_while(|run| run.block().0 >> bits == region) {
+            let (next, set) = extent(run, shape);
+            self.soiled[set] += run.dirty() as u16;
+            fits &= last.end() <= next.first();
+            count += 1;
+            match last.joined(next, shape) {
+                Some(both) => last = both,
+                None => self.fresh.push(std::mem::replace(&mut last, next)),
+            }
+        }
+        self.fresh.push(last);
+        (count, fits)
+    }
+
+    /// Merges these extents with those that the region has had. False: they overlap.
+    fn merge(&mut self, old: &[Extent]) -> bool {
+        if old.is_empty() {
+            std::mem::swap(&mut self.fresh, &mut self.merged);
+            return true;
+        }
+        merge(old, &self.fresh, &mut self.merged)
+    }
+
     fn note_dirty(&mut self, region: u64, more: [u16; REGION_SETS]) {
         match self.dirty.last_mut() {
             Some((last, counts)) if *last == region => add(counts, more),
@@ -253,11 +285,15 @@ impl Index {
     /// mapped already is left out and noted.
     pub fn load(&mut self, sorted: &[Mapping], loading: &mut Loading) {
         let bits = self.shape.region_bits();
-        for of_region in sorted.chunk_by(|a, b| a.block().0 >> bits == b.block().0 >> bits) {
-            let region = of_region[0].block().0 >> bits;
+        let mut rest = sorted;
+        while let Some(first) = rest.first() {
+            let region = first.block().0 >> bits;
             let old = self.regions.entry(region).or_default();
-            let mut dirty = [0; REGION_SETS];
-            if !fits(of_region, old, self.shape, &mut dirty, loading) {
+            let (count, fits) = loading.join(rest, region, self.shape);
+            let of_region;
+            (of_region, rest) = rest.split_at(count);
+            let mut dirty = loading.soiled;
+            if !(fits && loading.merge(old)) {
                 dirty = [0; REGION_SETS];
                 fit(of_region, old, self.shape, &mut dirty, loading);
             }
@@ -292,53 +328,37 @@ fn extent(run: &Mapping, shape: Shape) -> (Extent, usize) {
     (extent, set as usize)
 }
 
-/// Puts the extents of a region and of new runs in it together, in order. False, and nothing counts: a block is mapped twice.
-fn fits(runs: &[Mapping], old: &[Extent], shape: Shape, dirty: &mut [u16; REGION_SETS], loading: &mut Loading) -> bool {
-    let Loading { fresh, merged, .. } = loading;
-    fresh.clear();
-    let (mut last, set) = extent(&runs[0], shape);
-    dirty[set] += runs[0].dirty() as u16;
-    for run in &runs[1..] {
-        let (next, set) = extent(run, shape);
-        dirty[set] += run.dirty() as u16;
-        if next.first() < last.end() {
-            return false;
-        }
-        match last.joined(next, shape) {
-            Some(both) => last = both,
-            None => fresh.push(std::mem::replace(&mut last, next)),
-        }
-    }
-    fresh.push(last);
-    if old.is_empty() {
-        std::mem::swap(fresh, merged);
-        return true;
-    }
-    merge(old, fresh, merged)
-}
-
 /// Merges two ascending rows. False: they overlap.
 fn merge(a: &[Extent], b: &[Extent], merged: &mut Vec<Extent>) -> bool {
-    merged.clear();
-    merged.reserve(a.len() + b.len());
-    let (mut i, mut k, mut end, mut overlap) = (0, 0, 0, false);
-    while i < a.len() && k < b.len() {
-        // Which one is as good as random: chosen without a branch.
+    let count = a.len() + b.len();
+    // Every place is written below.
+    merged.resize(count, Extent::default());
+    let (mut i, mut k, mut front) = (0, 0, 0);
+    let (mut i_end, mut k_end, mut back) = (a.len(), b.len(), count);
+    // Which one comes next is as good as random: it is chosen without a branch. From both ends at once, so that one choice need not wait
+    // for the other.
+    while i + 1 < i_end && k + 1 < k_end {
         let is_first = a[i] <= b[k];
-        let next = if is_first { a[i] } else { b[k] };
+        merged[front] = if is_first { a[i] } else { b[k] };
         i += usize::from(is_first);
         k += usize::from(!is_first);
-        overlap |= next.first() < end;
-        end = next.end();
-        merged.push(next);
+        front += 1;
+        let is_last = a[i_end - 1] > b[k_end - 1];
+        back -= 1;
+        merged[back] = if is_last { a[i_end - 1] } else { b[k_end - 1] };
+        i_end -= usize::from(is_last);
+        k_end -= usize::from(!is_last);
     }
-    // One of them has nothing left.
-    let rest = if i < a.len() { &a[i..] } else { &b[k..] };
-    merged.extend_from_slice(rest);
-    !overlap && rest.first().is_none_or(|next| next.first() >= end)
+    for place in &mut merged[front..back] {
+        let is_first = k == k_end || i < i_end && a[i] <= b[k];
+        *place = if is_first { a[i] } else { b[k] };
+        i += usize::from(is_first);
+        k += usize::from(!is_first);
+    }
+    merged.iter().zip(&merged[count.min(1)..]).fold(true, |fits, (one, next)| fits & (one.end() <= next.first()))
 }
 
-/// As [`fits`], run by run: those of which a block is mapped are left out and noted.
+/// Run by run: those of which a block is mapped are left out and noted.
 fn fit(runs: &[Mapping], old: &[Extent], shape: Shape, dirty: &mut [u16; REGION_SETS], loading: &mut Loading) {
     let Loading { merged, refused, .. } = loading;
     merged.clear();

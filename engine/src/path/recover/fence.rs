@@ -13,7 +13,7 @@ use crate::op::{Action, Answer, Class, DeviceError, DeviceId, Zone};
 use crate::payload::Payload;
 use crate::time::{Duration, Instant};
 
-use super::{Engine, Owner, Stage, Step, bytes_of, joined};
+use super::{Engine, Owner, Stage, Step, joined};
 
 /// No further block is asked for after this long.
 const TIME: Duration = Duration::from_secs(2);
@@ -75,10 +75,12 @@ impl<P: Payload> Engine<P> {
 
     /// A header that cannot be used now is read again behind service.
     pub(super) fn fence_header_read(&mut self, set: u32, result: Result<Answer<P>, DeviceError>) {
-        let bytes = result.ok().map(|answer| bytes_of(&joined(answer)));
-        let mut entries = Vec::new();
-        if self.is_header_needed(set) && self.decode_header(set, false, bytes.as_deref(), &mut entries).is_ok() {
-            self.load_header(set, &entries);
+        let payload: Option<P> = result.ok().map(joined);
+        let bytes = payload.as_ref().map(Payload::bytes);
+        if self.is_header_needed(set)
+            && let Ok(header) = self.decode_header(set, false, bytes.as_deref())
+        {
+            self.load_header(set, &header);
         }
     }
 

@@ -4,14 +4,14 @@
 //! dirty, dropped if it is clean. A late header never beats what the journal or a client has changed since.
 
 use crate::block::{Atoms, Block, PAGE_ATOMS, PAGE_BYTES, Span};
-use crate::cache::format::header::decode_into;
+use crate::cache::format::header::Sound;
 use crate::cache::format::journal::Record;
 use crate::cache::format::{Bits, Entry, SetState};
 use crate::op::{Answer, DeviceError, Zone};
 use crate::payload::Payload;
 use crate::probe::Phase;
 
-use super::{CHUNK_ATOMS, Engine, Stage, Step, bytes_of, joined};
+use super::{CHUNK_ATOMS, Engine, Stage, Step, joined};
 
 #[derive(Default)]
 pub(super) struct Headers {
@@ -21,8 +21,6 @@ pub(super) struct Headers {
     per_chunk: u32,
     /// Sets that a late header has described.
     late: Vec<u32>,
-    /// The bytes of a chunk; kept for its memory only.
-    bytes: Vec<u8>,
 }
 
 impl Headers {
@@ -95,20 +93,18 @@ impl<P: Payload> Engine<P> {
     }
 
     pub(super) fn headers_read(&mut self, chunk: u32, result: Result<Answer<P>, DeviceError>) {
-        let sets = self.sets_of_chunk(chunk);
-        let mut bytes = std::mem::take(&mut self.recovery().headers.bytes);
-        bytes.clear();
-        let read = result.map(|answer| joined::<P>(answer).append_to(&mut bytes)).is_ok();
+        let payload: Option<P> = result.ok().map(joined);
+        let bytes = payload.as_ref().map(Payload::bytes);
         let header_bytes = self.config.geometry.header_pages() as usize * PAGE_BYTES as usize;
-        let mut entries = Vec::new();
+        let sets = self.sets_of_chunk(chunk);
         for set in sets.clone() {
             if !self.recovery().headers.needed[set as usize] {
                 continue;
             }
             let at = (set - sets.start) as usize * header_bytes;
-            let header = read.then(|| &bytes[at..at + header_bytes]);
-            match self.decode_header(set, false, header, &mut entries) {
-                Ok(()) => self.load_header(set, &entries),
+            let header = bytes.as_ref().map(|bytes| &bytes[at..at + header_bytes]);
+            match self.decode_header(set, false, header) {
+                Ok(header) => self.load_header(set, &header),
                 Err(why) => {
                     let offset = self.config.geometry.header(set).offset();
                     self.report_damage(false, format!("header of set {set} at byte {offset}: {why}"));
@@ -117,13 +113,13 @@ impl<P: Payload> Engine<P> {
                 }
             }
         }
-        self.recovery().headers.bytes = bytes;
     }
 
-    pub(super) fn decode_header(&self, set: u32, copy: bool, bytes: Option<&[u8]>, entries: &mut Vec<Entry>) -> Result<(), String> {
+    pub(super) fn decode_header<'a>(&self, set: u32, copy: bool, bytes: Option<&'a [u8]>) -> Result<Sound<'a>, String> {
         let bytes = bytes.ok_or("cannot be read")?;
         let (geometry, format) = (&self.config.geometry, self.config.format);
-        let (life, _, sealed) = decode_into(bytes, geometry, format, set, copy, entries).map_err(|why| why.to_string())?;
+        let header = Sound::check(bytes, geometry, format, set, copy).map_err(|why| why.to_string())?;
+        let (life, sealed) = (header.life, header.sealed);
         let info = self.sets.get(set);
         if life != info.life || sealed != info.sealed {
             return Err(format!(
@@ -131,15 +127,21 @@ impl<P: Payload> Engine<P> {
                 sealed.seq, info.life, info.sealed.seq
             ));
         }
-        let described = info.live.iter().all(|slot| entries.get(slot as usize).is_some_and(|entry| !entry.valid.is_empty()));
-        if described { Ok(()) } else { Err("does not describe every live slot".to_string()) }
+        let slots = header.entries().len() as u32;
+        let is_burned = |(slot, entry): (u32, Entry)| entry.valid.is_empty() && info.live.get(slot);
+        let is_any_burned = || !header.is_whole && (0..).zip(header.entries()).any(is_burned);
+        if info.live.last().is_none_or(|last| last < slots) && !is_any_burned() {
+            Ok(header)
+        } else {
+            Err("does not describe every live slot".to_string())
+        }
     }
 
     pub(super) fn header_copy_read(&mut self, set: u32, result: Result<Answer<P>, DeviceError>) {
-        let bytes = result.ok().map(|answer| bytes_of(&joined(answer)));
-        let mut entries = Vec::new();
-        match self.decode_header(set, true, bytes.as_deref(), &mut entries) {
-            Ok(()) => self.load_header(set, &entries),
+        let payload: Option<P> = result.ok().map(joined);
+        let bytes = payload.as_ref().map(Payload::bytes);
+        match self.decode_header(set, true, bytes.as_deref()) {
+            Ok(header) => self.load_header(set, &header),
             Err(why) => {
                 let offset = self.config.geometry.header_copy(set).offset();
                 let dirty = self.sets.get(set).dirty_count > 0;
@@ -167,12 +169,13 @@ impl<P: Payload> Engine<P> {
     }
 
     /// Describes the slots of a set. What lives of them is mapped with all others: before service, or after the last late header.
-    pub(super) fn load_header(&mut self, set: u32, entries: &[Entry]) {
+    pub(super) fn load_header(&mut self, set: u32, header: &Sound<'_>) {
         self.recovery().headers.needed[set as usize] = false;
         let geometry = &self.config.geometry;
         let last = Block(geometry.blocks() - 1);
         let (whole, short) = (Atoms::first(geometry.block_atoms), self.full(last));
-        self.sets.describe_all(set, entries, |block| if block == last { short } else { whole });
+        let full = |block| if block == last { short } else { whole };
+        self.sets.describe_all(set, header.entries(), header.is_whole, full);
         self.note_live(set);
         if self.phase == Phase::Serving {
             self.recovery().headers.late.push(set);

@@ -245,7 +245,7 @@ impl<P: Payload> Engine<P> {
     fn superblock_read(&mut self, copy: u32, result: Result<Answer<P>, DeviceError>) {
         let offset = self.config.geometry.superblock(copy).offset();
         let decoded = match result {
-            Ok(answer) => Superblock::decode(&bytes_of(&joined(answer)), copy).map_err(|why| why.to_string()),
+            Ok(answer) => Superblock::decode(&joined::<P>(answer).bytes(), copy).map_err(|why| why.to_string()),
             Err(error) => Err(format!("{error:?}")),
         };
         match decoded {
@@ -304,8 +304,8 @@ impl<P: Payload> Engine<P> {
             let again = pages > 1 || self.may_read_again();
             return (page..page + pages).filter(|_| again).for_each(|page| self.read_map_pages(area, page, 1));
         };
-        let bytes = bytes_of(&joined(answer));
-        for (i, bytes) in bytes.chunks_exact(PAGE_BYTES as usize).enumerate() {
+        let payload: P = joined(answer);
+        for (i, bytes) in payload.bytes().chunks_exact(PAGE_BYTES as usize).enumerate() {
             self.recovery().maps[area as usize][page as usize + i] = Some(bytes.to_vec());
         }
     }
@@ -329,7 +329,7 @@ impl<P: Payload> Engine<P> {
             return (place..place + pages).filter(|_| again).for_each(|place| self.read_ring_pages(place, 1));
         };
         let payload: P = joined(answer);
-        let bytes = bytes_of(&payload);
+        let bytes = payload.bytes();
         let superblock = self.recovery().superblock.as_ref().expect("a superblock was chosen");
         // Before the older of the two checkpoints only the page just before counts.
         let (oldest, epoch) = (superblock.previous.seq.min(superblock.checkpoint.seq) - 1, superblock.epoch);
@@ -366,7 +366,7 @@ impl<P: Payload> Engine<P> {
                 return true;
             }
             let payload = ring.payload.take().expect("kept until the records are read");
-            !are_replayed || ring.read_records(&bytes_of(&payload), &geometry)
+            !are_replayed || ring.read_records(&payload.bytes(), &geometry)
         });
     }
 
@@ -559,11 +559,4 @@ impl<P: Payload> Engine<P> {
 fn chunks(pages: u32) -> impl Iterator<Item = (u32, u32)> {
     let most = (CHUNK_ATOMS / PAGE_ATOMS) as u32;
     (0..pages).step_by(most as usize).map(move |first| (first, most.min(pages - first)))
-}
-
-/// The contents as bytes.
-fn bytes_of<P: Payload>(payload: &P) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity((payload.atoms() * crate::block::ATOM_BYTES) as usize);
-    payload.append_to(&mut bytes);
-    bytes
 }

@@ -120,7 +120,7 @@ impl<P: Payload> Engine<P> {
             self.sets.describe(slot.set, *entry, full);
         }
         let set = self.sets.get_mut(slot.set);
-        let last = set.live.iter().last();
+        let last = set.live.last();
         set.loaded = last.is_none_or(|last| last < slot.slot + entries.len() as u32);
         if self.sets.get(slot.set).state == SetState::Sealed {
             // Its header could not be written: once more.

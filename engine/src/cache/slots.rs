@@ -1,0 +1,123 @@
+//! What the slots of one set hold, as kept in memory: 8 bytes a slot, 10 on a volume of more than 2^32 blocks (16 TiB).
+//! Millions of them are most of the engine's memory, and recovery writes each once.
+
+use super::format::Entry;
+
+/// Has a volume of so many blocks numbers that need the high half?
+pub fn is_wide(blocks: u64) -> bool {
+    blocks > 1 << 32
+}
+
+/// Block and checksum of each slot, from the first one on.
+#[derive(Default)]
+pub struct Slots {
+    /// Checksum, and the low half of the block below it.
+    low: Vec<u64>,
+    /// The high half; empty on volumes that need none.
+    high: Vec<u16>,
+    /// Slots of which only a part is valid: their masks lie elsewhere. Mostly none.
+    pub partial: u32,
+}
+
+impl Slots {
+    pub fn len(&self) -> usize {
+        self.low.len()
+    }
+
+    /// Empty, with room for `slots` slots.
+    pub fn begin(&mut self, slots: usize, wide: bool) {
+        self.partial = 0;
+        self.low.clear();
+        self.high.clear();
+        self.low.reserve_exact(slots);
+        self.high.reserve_exact(if wide { slots } else { 0 });
+    }
+    /// So many slots of which nothing is known.
+    pub fn resize(&mut self, slots: usize, wide: bool) {
+        self.low.resize(slots, 0);
+        self.high.resize(if wide { slots } else { 0 }, 0);
+    }
+
+    pub fn push(&mut self, entry: &Entry, wide: bool) {
+        self.low.push(low_of(entry));
+        if wide {
+            self.high.push(high_of(entry));
+        }
+    }
+    pub fn set(&mut self, slot: u32, entry: &Entry) {
+        self.low[slot as usize] = low_of(entry);
+        if let Some(high) = self.high.get_mut(slot as usize) {
+            *high = high_of(entry);
+        }
+    }
+    /// All at once, from the first slot on.
+    pub fn extend(&mut self, entries: impl Iterator<Item = Entry> + Clone, wide: bool) {
+        if wide {
+            self.high.extend(entries.clone().map(|entry| high_of(&entry)));
+        }
+        self.low.extend(entries.map(|entry| low_of(&entry)));
+    }
+
+    #[inline]
+    pub fn block(&self, slot: u32) -> u64 {
+        let high = self.high.get(slot as usize).map_or(0, |&high| u64::from(high));
+        high << 32 | u64::from(self.low[slot as usize] as u32)
+    }
+    #[inline]
+    pub fn crc(&self, slot: u32) -> u32 {
+        (self.low[slot as usize] >> 32) as u32
+    }
+    pub fn set_crc(&mut self, slot: u32, crc: u32) {
+        let low = &mut self.low[slot as usize];
+        *low = u64::from(crc) << 32 | u64::from(*low as u32);
+    }
+
+    /// Bytes that there is room for.
+    pub fn bytes(&self) -> usize {
+        self.low.capacity() * size_of::<u64>() + self.high.capacity() * size_of::<u16>()
+    }
+}
+
+fn low_of(entry: &Entry) -> u64 {
+    u64::from(entry.crc) << 32 | u64::from(entry.block.0 as u32)
+}
+fn high_of(entry: &Entry) -> u16 {
+    (entry.block.0 >> 32) as u16
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::block::{Atoms, Block};
+    use proptest::prelude::*;
+
+    fn entry(block: u64, crc: u32) -> Entry {
+        Entry { block: Block(block), valid: Atoms::first(8), crc }
+    }
+
+    proptest! {
+        #[test]
+        fn slots_say_what_they_were_told(told in prop::collection::vec((0u64..1 << 48, any::<u32>(), 0usize..64), 1..64), wide: bool) {
+            let block = |block: u64| if wide { block } else { block % (1 << 32) };
+            let mut slots = Slots::default();
+            slots.begin(64, wide);
+            let mut expected: Vec<(u64, u32)> = told.iter().map(|&(number, crc, _)| (block(number), crc)).collect();
+            // Half of them at once, as a header does; the others one by one.
+            let (first, rest) = expected.split_at(expected.len() / 2);
+            slots.extend(first.iter().map(|&(block, crc)| entry(block, crc)), wide);
+            rest.iter().for_each(|&(block, crc)| slots.push(&entry(block, crc), wide));
+            for &(number, crc, at) in &told {
+                let at = at % expected.len();
+                match crc % 3 {
+                    0 => slots.set(at as u32, &entry(block(number), crc)),
+                    1 => slots.set_crc(at as u32, crc),
+                    _ => continue,
+                }
+                expected[at] = (if crc % 3 == 0 { block(number) } else { expected[at].0 }, crc);
+            }
+            let got: Vec<(u64, u32)> = (0..slots.len() as u32).map(|slot| (slots.block(slot), slots.crc(slot))).collect();
+            prop_assert_eq!(got, expected);
+            prop_assert_eq!(slots.bytes(), 64 * if wide { 10 } else { 8 });
+        }
+    }
+}
