@@ -113,12 +113,95 @@ fn a_thousand_refusals_in_one_batch_are_all_sent() {
 fn at_most_64_mib_of_a_connection_are_under_way() {
     let mut world = World::new(64 * MIB);
     let mut raw = Raw::ready(&mut world);
+    // One that has moved much may hold much.
+    raw.send(&mut world, &reads(6, 12 << 20));
+    raw.receive(&mut world, 6 * (16 + (12 << 20)));
     world.hold = true;
     raw.send(&mut world, &reads(5, 24 << 20));
     world.settle();
     assert_eq!(world.held.len() as u64, BYTES_MAX / (24 << 20));
     world.hold = false;
     raw.receive(&mut world, 5 * (16 + (24 << 20)));
+}
+
+/// The bytes of all reads that the front has passed on.
+fn asked(world: &World) -> u64 {
+    world.held.iter().map(|request| request.span.bytes()).sum()
+}
+
+#[test]
+fn silent_clients_hold_their_shares_and_one_purse_and_others_go_on() {
+    let mut world = World::new(64 * MIB);
+    let mut good = Raw::ready(&mut world);
+    world.hold = true;
+    let deaf: Vec<Raw> = (0..40)
+        .map(|_| {
+            let mut raw = Raw::ready(&mut world);
+            raw.push(&mut world, &[reads(40, 64 << 10), reads(3, 2 << 20)].concat());
+            raw
+        })
+        .collect();
+    world.settle();
+    let all = 40 * (128 << 10) + (33 << 20);
+    assert!((all - (2 << 20)..=all).contains(&asked(&world)), "{} of {all} bytes", asked(&world));
+    world.hold = false;
+    world.settle();
+    // Their replies are not read. A client that moves what it takes is not held up.
+    for round in 0..50 {
+        good.send(&mut world, &reads(32, 4096));
+        good.receive(&mut world, 32 * (16 + 4096));
+        good.send(&mut world, &write(round, 0, &[round as u8; 4096]));
+        assert_eq!(good.receive(&mut world, 16), simple(0, round));
+    }
+    good.send(&mut world, &reads(1, 4 << 20));
+    good.receive(&mut world, 16 + (4 << 20));
+
+    // What they hold is called in when somebody who holds nothing waits for it.
+    world.pass(10);
+    assert_eq!(world.front.connections(), 41);
+    good.push(&mut world, &reads(1, 4 << 20));
+    world.settle();
+    world.pass(4);
+    assert_eq!(world.front.connections(), 1);
+    good.receive(&mut world, 16 + (4 << 20));
+    drop(deaf);
+    good.send(&mut world, &reads(2, 32 << 20));
+    good.receive(&mut world, 2 * (16 + (32 << 20)));
+}
+
+#[test]
+fn a_large_payload_waits_for_the_purse_and_goes_on_when_it_is_filled_again() {
+    let mut world = World::new(64 * MIB);
+    let (mut silent, mut other) = (Raw::ready(&mut world), Raw::ready(&mut world));
+    silent.send(&mut world, &request(1, 1, 0, 32 << 20));
+    world.settle();
+    world.pass(30);
+    assert_eq!(world.front.connections(), 2, "nobody else wants what it holds");
+    other.push(&mut world, &write(2, 0, &vec![7; 3 << 20]));
+    world.settle();
+    assert_eq!(world.memory.bytes[0], 0, "it waits");
+    world.pass(4);
+    assert!(silent.is_closed());
+    other.push(&mut world, &[7; 3 << 20]);
+    world.settle();
+    assert_eq!(world.memory.bytes[(3 << 20) - 1], 7);
+}
+
+#[test]
+fn answers_to_block_status_are_lent_like_data() {
+    let mut world = World::new(64 * MIB);
+    let mut raw = Raw::connect(&mut world);
+    raw.receive(&mut world, 18);
+    let query = [&[0; 4][..], &1u32.to_be_bytes(), &15u32.to_be_bytes(), b"base:allocation"].concat();
+    let hello = [&3u32.to_be_bytes()[..], &option(8, b""), &option(10, &query), &option(1, b"")].concat();
+    raw.send(&mut world, &hello);
+    raw.receive(&mut world, 20 + (20 + 4 + 15) + 20 + 10);
+    world.hold = true;
+    raw.push(&mut world, &request(7, 1, 0, 64 << 20).repeat(128));
+    world.settle();
+    assert_eq!(world.held.len(), ((33 << 20) + (128 << 10)) / (16384 * 32 + 32), "each could be 16,384 extents long");
+    world.hold = false;
+    world.settle();
 }
 
 #[test]
@@ -512,6 +595,24 @@ fn tcp_from(from: [u8; 4], to: SocketAddr) -> TcpStream {
     let stream = TcpStream::from(socket);
     stream.set_read_timeout(Some(std::time::Duration::from_secs(10))).expect("a socket");
     stream
+}
+
+#[test]
+fn who_still_shakes_hands_gives_way_to_who_comes() {
+    let mut world = World::with(MIB, |options| options.connections_max = 2);
+    let mut good = Raw::ready(&mut world);
+    let mut half_open: Vec<Raw> = (0..100).map(|_| Raw::connect(&mut world)).collect();
+    world.settle();
+    assert_eq!(world.front.connections(), 2);
+    let mut newest = half_open.pop().expect("a hundred");
+    assert_eq!(newest.now().len(), 18, "its greeting");
+    assert!(!newest.is_closed() && half_open.iter_mut().all(|raw| raw.now().len() <= 18 && raw.is_closed()));
+    let mut last = Raw::ready(&mut world);
+    for client in [&mut good, &mut last] {
+        client.send(&mut world, &request(FLUSH, 1, 0, 0));
+        assert_eq!(client.receive(&mut world, 16), simple(0, 1));
+    }
+    assert!(newest.is_closed());
 }
 
 #[test]

@@ -207,6 +207,11 @@ impl Run {
         self.atoms as usize * ATOM
     }
 
+    /// Bytes of memory that it keeps, if it is the only one to keep them: at least whole pages of its slab.
+    pub fn memory(&self) -> u64 {
+        self.bytes().next_multiple_of(ALIGNMENT) as u64
+    }
+
     fn share(&self, start: u32, atoms: u32) -> Run {
         // SAFETY: `self` keeps the slab alive.
         let before = unsafe { self.slab.as_ref() }.refs.fetch_add(1, Ordering::Relaxed);

@@ -107,10 +107,14 @@ impl Ended {
     }
 }
 
-/// Clients at once, over all volumes; further ones are closed as they come.
-const CLIENTS_MAX: usize = 1024;
+/// Clients at once, over all volumes, if the process may have as many descriptors.
+const CLIENTS_MAX: usize = 4096;
 /// Of these, clients from one IP address.
 const CLIENTS_OF_PEER_MAX: usize = 256;
+/// Descriptors that are kept for everything else: the control socket and its clients, files for a moment.
+const DESCRIPTORS_BESIDE: usize = 64;
+/// The same for each volume: its disks, its ring, its mailbox.
+const DESCRIPTORS_OF_VOLUME: usize = 16;
 
 const FRONT: u32 = 0;
 const CONTROL: u32 = 1;
@@ -139,7 +143,7 @@ pub fn serve(options: &Options, operator: &mut dyn Operator) -> Result<Ended, Fa
         tls: options.tls.clone(),
         handed_over: options.handed_over,
         stdio: options.stdio,
-        connections_max: CLIENTS_MAX,
+        connections_max: clients_max(options.volumes.len()),
         connections_per_peer: CLIENTS_OF_PEER_MAX,
     };
     let front = Front::lobby(front).map_err(not_created)?;
@@ -150,6 +154,12 @@ pub fn serve(options: &Options, operator: &mut dyn Operator) -> Result<Ended, Fa
     let mut lobby = Lobby::new(front, control, signals, members, news, options.stdio)?;
     lobby.notes.extend(note.into_iter().chain(lobby.front.plain_text()));
     lobby.run(operator)
+}
+
+/// Clients that there are descriptors for.
+fn clients_max(volumes: usize) -> usize {
+    let kept = DESCRIPTORS_BESIDE + volumes * DESCRIPTORS_OF_VOLUME;
+    nbd::descriptors().saturating_sub(kept).clamp(1, CLIENTS_MAX)
 }
 
 /// Opens and locks every volume.

@@ -130,7 +130,8 @@ impl World {
     /// forgot to ask for that hangs here as it would there. True: `also` is ready.
     pub fn turn(&mut self, also: Option<RawFd>, timeout_ms: i32) -> bool {
         let (mut events, mut room) = (Vec::new(), self.room);
-        let woken = self.asleep != Some(room) || (!self.hold && !self.held.is_empty());
+        let is_due = self.front.deadline().is_some_and(|deadline| deadline <= self.now);
+        let woken = self.asleep != Some(room) || is_due || (!self.hold && !self.held.is_empty());
         if woken {
             if !self.hold {
                 self.release();

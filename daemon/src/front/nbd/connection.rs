@@ -8,7 +8,7 @@
 //!
 //! Back-pressure, never an error: a connection that has 128 requests or 64 MiB under way, or finds no room in the engine, is
 //! *waiting*: it leaves its socket unread. What it takes counts until its reply is sent, so a client that reads no replies stops
-//! nobody but itself.
+//! nobody but itself; and what all clients together keep in memory without moving it is bounded by the purse of [`Loans`].
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::sync::Arc;
@@ -21,6 +21,7 @@ use tidegate_engine::request::{Outcome, Request, RequestError, RequestId, Room};
 use super::export::{Exports, Session};
 use super::handshake::{self, Handshake, Tls};
 use super::job::Jobs;
+use super::loan::{Account, Loans, SHARE_BYTES};
 use super::output::Output;
 use super::seats::Seat;
 use super::socket::Stream;
@@ -32,6 +33,8 @@ use crate::back::run::Run;
 pub const REQUESTS_MAX: usize = 128;
 /// Payload bytes of one connection, likewise.
 pub const BYTES_MAX: u64 = 64 << 20;
+/// Taken from the socket at once while a client has moved no more than its share: what it sends ahead is kept here when it has to wait.
+const RECEIVE_BYTES_FIRST: usize = 96 << 10;
 /// Bytes of one send: all replies of a turn if they are small, a quarter of one of 1 MiB.
 const SEND_BYTES: usize = 256 << 10;
 /// Ticks (seconds) that a handshake may take.
@@ -41,8 +44,8 @@ const STALL_TICKS: u32 = 60;
 /// Answers to a client that still shakes hands and does not read them: further options wait.
 const HANDSHAKE_UNSENT_MAX: u64 = 64 << 10;
 
-const _: () =
-    assert!(handshake::INPUT_BYTES_MAX <= super::SCRATCH_BYTES && transmission::DIRECT_BYTES + HEADER_BYTES_MAX <= super::SCRATCH_BYTES);
+const _: () = assert!(handshake::INPUT_BYTES_MAX <= super::SCRATCH_BYTES);
+const _: () = assert!(transmission::DIRECT_BYTES + HEADER_BYTES_MAX <= RECEIVE_BYTES_FIRST && RECEIVE_BYTES_FIRST <= super::SCRATCH_BYTES);
 
 /// What all connections of a front share.
 #[derive(Clone, Copy)]
@@ -58,6 +61,7 @@ pub struct Intake<'a> {
     pub events: &'a mut Vec<Event<Run>>,
     /// Commands that take several requests.
     pub jobs: &'a mut Jobs,
+    pub loans: &'a mut Loans,
 }
 
 pub struct Connection {
@@ -71,13 +75,16 @@ pub struct Connection {
     requests: Requests,
     /// Payload bytes of the requests in the engine.
     bytes: u64,
+    /// Those of reads among them: what becomes of them is up to the client.
+    answers: u64,
     /// The high bits of this connection's request ids.
     tag: u64,
     /// The socket takes no more for now, or has had enough for one turn.
     blocked: bool,
     waiting: bool,
-    /// A byte moved since the last tick.
-    moved: bool,
+    /// What it waits for is a loan.
+    unlent: bool,
+    account: Account,
     ticks: u32,
     /// Its place among all clients: free again when it is gone.
     _seat: Seat,
@@ -109,10 +116,12 @@ impl Connection {
             output,
             requests: Requests::default(),
             bytes: 0,
+            answers: 0,
             tag: 0,
             blocked: false,
             waiting: false,
-            moved: false,
+            unlent: false,
+            account: Account::default(),
             ticks: 0,
             _seat: seat,
         }
@@ -142,6 +151,12 @@ impl Connection {
         self.channel.into_stream()
     }
 
+    /// It is given up, and what it holds comes back.
+    pub fn kill(&mut self, loans: &mut Loans) {
+        self.phase = Phase::Dead;
+        self.settle(loans);
+    }
+
     /// What its requests in the engine change, jobs excepted.
     pub fn changes(&self) -> impl Iterator<Item = (RequestId, Span)> + '_ {
         let changes = self.requests.iter().filter(|(_, pending)| !pending.change.is_empty());
@@ -164,6 +179,16 @@ impl Connection {
         self.waiting && !self.is_dead()
     }
 
+    /// It leaves for another front, with another purse.
+    pub fn leave(&mut self, loans: &mut Loans) {
+        self.account.settle(0, loans);
+    }
+
+    /// Does it wait for memory that others hold? Who holds some itself may go on with that.
+    pub fn wants_loan(&self) -> bool {
+        self.is_waiting() && self.unlent && self.account.loan() == 0
+    }
+
     /// Nothing is under way: no request in the engine, no byte to send.
     pub fn is_idle(&self) -> bool {
         self.requests.count() == 0 && self.output.is_empty() && self.channel.is_flushed()
@@ -184,6 +209,22 @@ impl Connection {
         inside || self.blocked
     }
 
+    /// Is it still shaking hands?
+    pub fn is_half_open(&self) -> bool {
+        matches!(self.phase, Phase::Handshake(_) | Phase::Upgrading(_))
+    }
+
+    /// Bytes of memory that the client gives back by going on, or will.
+    fn held(&self) -> u64 {
+        let receiving = if let Phase::Transmission(transmission) = &self.phase { transmission.receiving() } else { 0 };
+        self.answers + receiving + self.output.memory()
+    }
+
+    /// Says to the purse what it holds now.
+    pub fn settle(&mut self, loans: &mut Loans) {
+        self.account.settle(if self.is_dead() { 0 } else { self.held() }, loans);
+    }
+
     /// The socket has something to read: one system call (`fresh`; else none), then everything that is whole.
     pub fn receive(&mut self, fresh: bool, scratch: &mut [u8], service: Service<'_>, intake: &mut Intake<'_>) {
         if self.waiting {
@@ -197,12 +238,16 @@ impl Connection {
         scratch[..behind].copy_from_slice(self.kept.bytes());
         self.kept.clear();
         let (hole, limit) = match &mut self.phase {
-            Phase::Transmission(transmission) => (transmission.hole().unwrap_or_default(), scratch.len()),
+            Phase::Transmission(transmission) => {
+                let is_new = self.account.credit() <= SHARE_BYTES;
+                (transmission.hole().unwrap_or_default(), if is_new { RECEIVE_BYTES_FIRST } else { scratch.len() })
+            }
             Phase::Handshake(_) | Phase::Upgrading(_) | Phase::Arrived | Phase::Ending | Phase::Dead => {
                 (Default::default(), handshake::INPUT_BYTES_MAX)
             }
         };
         assert!(hole.is_empty() || behind == 0, "what was kept belongs in front of the hole");
+        assert!(behind < limit, "what is kept of a client that does not wait is less than a request");
         let hole_bytes = hole.len();
         let received = self.channel.receive(&mut [IoSliceMut::new(hole), IoSliceMut::new(&mut scratch[behind..limit])], fresh);
         match received {
@@ -210,7 +255,7 @@ impl Connection {
             Ok(0) => self.end(),
             Err(_) => self.phase = Phase::Dead,
             Ok(got) => {
-                self.moved = true;
+                self.account.moved(got);
                 let direct = got.min(hole_bytes);
                 if let Phase::Transmission(transmission) = &mut self.phase {
                     transmission.fill(direct);
@@ -240,6 +285,7 @@ impl Connection {
             return;
         }
         self.waiting = false;
+        self.unlent = false;
         let mut kept = std::mem::take(&mut self.kept);
         let took = self.advance(kept.bytes(), service, intake);
         kept.take(took);
@@ -299,7 +345,7 @@ impl Connection {
 
     /// One request: how much it took, and whether to go on.
     fn transmit(&mut self, input: &[u8], service: Service<'_>, intake: &mut Intake<'_>) -> (usize, bool) {
-        let Phase::Transmission(transmission) = &mut self.phase else { return (0, false) };
+        let Phase::Transmission(transmission) = &self.phase else { return (0, false) };
         if input.is_empty() && !transmission.is_filled() {
             return (0, false);
         }
@@ -309,7 +355,9 @@ impl Connection {
             return (0, false);
         }
         let connection = BYTES_MAX.saturating_sub(self.bytes + self.output.unsent());
-        let allowance = Allowance { connection, room: intake.room.bytes, busy: intake.jobs.spans(), job: intake.jobs.has_place() };
+        let loan = self.account.limit(intake.loans).saturating_sub(self.held());
+        let Phase::Transmission(transmission) = &mut self.phase else { return (0, false) };
+        let allowance = Allowance { connection, loan, room: intake.room.bytes, busy: intake.jobs.spans(), job: intake.jobs.has_place() };
         let export = service.exports.get(self.session.export);
         let (took, step) = transmission.step(export, service.stopping, allowance, input, &mut self.output);
         match step {
@@ -317,6 +365,11 @@ impl Connection {
             transmission::Step::Wait => return (took, false),
             transmission::Step::Full => {
                 self.waiting = true;
+                return (took, false);
+            }
+            transmission::Step::Unlent => {
+                self.waiting = true;
+                self.unlent = true;
                 return (took, false);
             }
             transmission::Step::Request(pending, span, command) => {
@@ -332,11 +385,13 @@ impl Connection {
             transmission::Step::Finish => self.end(),
             transmission::Step::Close => self.phase = Phase::Dead,
         }
+        self.settle(intake.loans);
         (took, true)
     }
 
     fn admit(&mut self, pending: Pending) -> RequestId {
         self.bytes += pending.held;
+        self.answers += pending.answer();
         RequestId(self.tag | u64::from(self.requests.insert(pending)))
     }
 
@@ -344,6 +399,7 @@ impl Connection {
     pub fn reply(&mut self, request: u8, result: Result<Outcome<Run>, RequestError>) {
         let pending = self.requests.remove(request);
         self.bytes -= pending.held;
+        self.answers -= pending.answer();
         transmission::reply(&pending, self.session, result, &mut self.output);
     }
 
@@ -360,12 +416,12 @@ impl Connection {
         }
         // Most turns have a few small replies for a client: a short list is faster to prepare.
         let result = match self.output.pieces() {
-            0 => self.channel.flush(),
+            0 => self.channel.flush().map(|()| 1),
             1..=16 => self.send_slices::<16>(),
             _ => self.send_slices::<512>(),
         };
         match result {
-            Ok(()) => self.moved = true,
+            Ok(sent) => self.account.moved(sent),
             Err(error) if is_temporary(&error) => {}
             Err(_) => self.phase = Phase::Dead,
         }
@@ -384,12 +440,12 @@ impl Connection {
         }
     }
 
-    fn send_slices<const N: usize>(&mut self) -> io::Result<()> {
+    fn send_slices<const N: usize>(&mut self) -> io::Result<usize> {
         let mut slices = [IoSlice::new(&[]); N];
         let (count, _) = self.output.gather(&mut slices, SEND_BYTES);
         let sent = self.channel.send(&slices[..count])?;
         self.output.advance(sent);
-        Ok(())
+        Ok(sent)
     }
 
     /// Nothing more is read; what is under way is finished.
@@ -403,18 +459,19 @@ impl Connection {
 
     /// The daemon stops: what was received and not admitted is refused, what was admitted is answered, then the connection ends.
     /// A client that is still shaking hands is told when it asks next.
-    pub fn stop(&mut self, service: Service<'_>) {
+    pub fn stop(&mut self, service: Service<'_>, loans: &mut Loans) {
         if !matches!(self.phase, Phase::Transmission(_)) {
             return;
         }
-        let mut nothing = Intake { room: &mut Room { requests: 0, bytes: 0 }, events: &mut Vec::new(), jobs: &mut Jobs::default() };
+        let (mut room, mut events, mut jobs) = (Room { requests: 0, bytes: 0 }, Vec::new(), Jobs::default());
+        let mut nothing = Intake { room: &mut room, events: &mut events, jobs: &mut jobs, loans };
         let kept = std::mem::take(&mut self.kept);
         self.advance(kept.bytes(), service, &mut nothing);
         self.end();
     }
 
-    /// A second has passed. A client that keeps us waiting for too long is given up.
-    pub fn tick(&mut self) {
+    /// A second has passed. A client that keeps us waiting for too long is given up, sooner when others wait for memory (`wanted`).
+    pub fn tick(&mut self, wanted: bool) {
         let limit = match &mut self.phase {
             Phase::Handshake(handshake) => {
                 handshake.refill();
@@ -422,7 +479,7 @@ impl Connection {
             }
             Phase::Upgrading(_) => HANDSHAKE_TICKS,
             Phase::Arrived | Phase::Transmission(_) | Phase::Ending | Phase::Dead => {
-                if std::mem::take(&mut self.moved) {
+                if self.account.is_moving() {
                     self.ticks = 0;
                 }
                 STALL_TICKS
@@ -432,7 +489,7 @@ impl Connection {
             self.kept = Kept::default();
         }
         self.ticks = if self.is_timed() { self.ticks + 1 } else { 0 };
-        if self.ticks > limit {
+        if self.account.tick(self.is_timed(), wanted) || self.ticks > limit {
             self.phase = Phase::Dead;
         }
     }

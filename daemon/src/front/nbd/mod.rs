@@ -10,7 +10,7 @@
 //! handshake           bytes in, bytes out          ┐ pure
 //! transmission        bytes in, requests out       │
 //! job                 commands of several requests │
-//! output              replies waiting to be sent   ┘
+//! output, loan        replies waiting to be sent   ┘
 //! socket, tls         bytes of one client
 //! connection          one client
 //! mod (here)          all of them: the port
@@ -24,6 +24,7 @@ mod connection;
 mod export;
 mod handshake;
 mod job;
+mod loan;
 mod output;
 mod protocol;
 mod seats;
@@ -33,6 +34,7 @@ mod transmission;
 
 use std::collections::VecDeque;
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
@@ -51,7 +53,9 @@ pub use connection::{BYTES_MAX, REQUESTS_MAX};
 use connection::{Connection, Intake, Service};
 pub use export::{BLOCK_BYTES_MIN, Export, Exports, PAYLOAD_BYTES_MAX, is_string};
 use job::{Answered, Jobs};
-use seats::Seats;
+use loan::Loans;
+use seats::{Seat, Seats};
+pub use socket::descriptors;
 use socket::{Listener, Stream};
 pub use tls::Certificates;
 
@@ -77,7 +81,8 @@ pub struct Options {
     pub handed_over: u32,
     /// One client, on standard input; nothing is listened at.
     pub stdio: bool,
-    /// Connections at once; further ones are closed as they come. Default 1,024.
+    /// Connections at once. For a further one, the oldest that is still shaking hands is closed; if there is none, the new one is.
+    /// Default 4,096.
     pub connections_max: usize,
     /// Of these, connections from one IP address. Default 256.
     pub connections_per_peer: usize,
@@ -92,7 +97,7 @@ impl Options {
             tls: None,
             handed_over: 0,
             stdio: false,
-            connections_max: 1024,
+            connections_max: 4096,
             connections_per_peer: 256,
         }
     }
@@ -113,6 +118,9 @@ pub struct Front {
     /// Connections that left input alone because there was no room, in the order in which they go on.
     waiting: VecDeque<u64>,
     jobs: Jobs,
+    loans: Loans,
+    /// Clients that shook hands when they were last looked at, the first one first.
+    half_open: VecDeque<u64>,
     /// Kept open until the loop has been told that they are gone.
     gone: Vec<(u64, Closing)>,
     /// The same for those that have arrived.
@@ -123,6 +131,8 @@ pub struct Front {
     last_tick: Instant,
     /// Somebody may be in the middle of something: the next tick is wanted.
     watching: bool,
+    /// Something came back to the purse while somebody waited: the next turn is wanted.
+    retry: bool,
 }
 
 struct Listening {
@@ -231,12 +241,15 @@ impl Front {
             active: Vec::new(),
             waiting: VecDeque::new(),
             jobs: Jobs::default(),
+            loans: Loans::default(),
+            half_open: VecDeque::new(),
             gone: Vec::new(),
             arrived: Vec::new(),
             guests: Vec::new(),
             stopping: false,
             last_tick: Instant::ZERO,
             watching: false,
+            retry: false,
         }
     }
 
@@ -251,7 +264,7 @@ impl Front {
         if self.stopping {
             let service = Service { exports: &self.exports, stopping: true };
             let client = client(&mut self.entries, token).expect("just added");
-            client.connection.stop(service);
+            client.connection.stop(service, &mut self.loans);
             self.settle(token);
         }
     }
@@ -313,7 +326,7 @@ impl Front {
         self.stopping = true;
         let service = Service { exports: &self.exports, stopping: true };
         for client in self.entries.iter_mut().flat_map(|entry| &mut entry.client) {
-            client.connection.stop(service);
+            client.connection.stop(service, &mut self.loans);
         }
         self.settle_all();
     }
@@ -334,7 +347,7 @@ impl Front {
         for _ in 0..ACCEPTS {
             let Some(listening) = self.listeners.get(index) else { return };
             match listening.listener.accept() {
-                Ok(stream) => match self.seats.take(stream.peer()) {
+                Ok(stream) => match self.seat(stream.peer()) {
                     Some(seat) => {
                         let tls = self.listeners[index].tls.clone();
                         self.add(Connection::new(stream, tls, seat));
@@ -353,6 +366,18 @@ impl Front {
         }
     }
 
+    /// A seat for one more client from there. When all are taken, one that shakes hands gives way: whoever opens connections and says
+    /// nothing must not keep others out.
+    fn seat(&mut self, peer: Option<IpAddr>) -> Option<Seat> {
+        while self.seats.are_taken() && !self.seats.are_taken_by(peer) {
+            let token = self.half_open.pop_front()?;
+            if client(&mut self.entries, token).is_some_and(|client| client.connection.is_half_open()) {
+                self.remove(token);
+            }
+        }
+        self.seats.take(peer)
+    }
+
     /// Gives a place to a client, new or arrived.
     fn add(&mut self, mut connection: Connection) -> u64 {
         let slot = self.free.pop().unwrap_or_else(|| {
@@ -364,7 +389,14 @@ impl Front {
         if connection.has_arrived().is_some() {
             connection.enter(token << 8);
         }
+        if connection.is_half_open() {
+            self.half_open.push_back(token);
+        }
         entry.client = Some(Client { connection, said: (false, false), active: false, queued: false });
+        if self.half_open.len() > 2 * self.entries.len() {
+            let entries = &mut self.entries;
+            self.half_open.retain(|token| client(entries, *token).is_some_and(|client| client.connection.is_half_open()));
+        }
         self.settle(token);
         token
     }
@@ -372,6 +404,7 @@ impl Front {
     /// After anything happened to a connection: buries the dead, queues who waits, notes that its interest may have changed.
     fn settle(&mut self, token: u64) {
         let Some(client) = client(&mut self.entries, token) else { return };
+        client.connection.settle(&mut self.loans);
         if client.connection.is_dead() {
             return self.remove(token);
         }
@@ -417,7 +450,8 @@ impl Front {
 
     /// It has arrived: the volume of its export goes on with it.
     fn leave(&mut self, token: u64, export: usize) {
-        let Some(client) = self.take(token) else { return };
+        let Some(mut client) = self.take(token) else { return };
+        client.connection.leave(&mut self.loans);
         if client.said != (false, false) {
             self.gone.push((token, Closing::Moved(client.connection.stream().fd())));
         }
@@ -425,7 +459,8 @@ impl Front {
     }
 
     fn remove(&mut self, token: u64) {
-        let Some(client) = self.take(token) else { return };
+        let Some(mut client) = self.take(token) else { return };
+        client.connection.kill(&mut self.loans);
         self.jobs.abandon(|id| id.0 >> 8 == token, client.connection.changes());
         let stream = client.connection.into_stream();
         stream.hang_up();
@@ -482,7 +517,7 @@ impl Port for Front {
         }
         if readable {
             let service = Service { exports: &self.exports, stopping: self.stopping };
-            let mut intake = Intake { room, events, jobs: &mut self.jobs };
+            let mut intake = Intake { room, events, jobs: &mut self.jobs, loans: &mut self.loans };
             client.connection.receive(true, &mut self.scratch, service, &mut intake);
             while client.connection.has_more() {
                 client.connection.receive(false, &mut self.scratch, service, &mut intake);
@@ -492,13 +527,14 @@ impl Port for Front {
     }
 
     fn resume(&mut self, room: &mut Room, events: &mut Vec<Event<Run>>) {
+        self.retry = false;
         self.start_jobs(room, events);
         for _ in 0..self.waiting.len() {
             let service = Service { exports: &self.exports, stopping: self.stopping };
             let token = self.waiting.pop_front().expect("counted");
             let Some(client) = client(&mut self.entries, token) else { continue };
             client.queued = false;
-            let mut intake = Intake { room, events, jobs: &mut self.jobs };
+            let mut intake = Intake { room, events, jobs: &mut self.jobs, loans: &mut self.loans };
             client.connection.catch_up(service, &mut intake);
             while client.connection.has_more() {
                 client.connection.receive(false, &mut self.scratch, service, &mut intake);
@@ -517,9 +553,13 @@ impl Port for Front {
             client.connection.send();
             self.settle(token);
         }
+        self.retry |= self.loans.take_returned() && !self.waiting.is_empty();
     }
 
     fn deadline(&self) -> Option<Instant> {
+        if self.retry {
+            return Some(Instant::ZERO);
+        }
         self.watching.then(|| self.last_tick + TICK)
     }
 
@@ -530,7 +570,8 @@ impl Port for Front {
         self.last_tick = now;
         self.watching = false;
         self.listeners.iter_mut().for_each(|listening| listening.resting = false);
-        self.entries.iter_mut().flat_map(|entry| &mut entry.client).for_each(|client| client.connection.tick());
+        let wanted = self.entries.iter().flat_map(|entry| &entry.client).any(|client| client.connection.wants_loan());
+        self.entries.iter_mut().flat_map(|entry| &mut entry.client).for_each(|client| client.connection.tick(wanted));
         self.settle_all();
         // Handshakes that rested go on; they need no room.
         self.resume(&mut Room { requests: 0, bytes: 0 }, &mut Vec::new());

@@ -18,6 +18,8 @@ pub struct Output {
     pieces: VecDeque<Piece>,
     /// Bytes not sent yet.
     unsent: u64,
+    /// Bytes of memory that are held for that; a run is held until its last byte has left.
+    memory: u64,
     /// Replies of which something is not sent yet.
     replies: usize,
 }
@@ -47,6 +49,11 @@ impl Output {
         self.unsent
     }
 
+    /// Bytes of memory that what is not sent yet takes.
+    pub fn memory(&self) -> u64 {
+        self.memory + self.bytes.len() as u64
+    }
+
     /// Replies not sent completely yet.
     pub fn replies(&self) -> usize {
         self.replies
@@ -70,6 +77,7 @@ impl Output {
     pub fn push(&mut self, run: Run, bytes: Range<usize>) {
         assert!(!bytes.is_empty() && bytes.end <= run.bytes(), "a piece lies inside its run");
         self.unsent += bytes.len() as u64;
+        self.memory += run.memory();
         self.pieces.push_back(Piece { content: Content::Run(run, bytes.start, bytes.end), replies: 0 });
     }
 
@@ -121,10 +129,13 @@ impl Output {
                     count -= took;
                     *length
                 }
-                Content::Run(_, start, end) => {
+                Content::Run(run, start, end) => {
                     let took = count.min(*end - *start);
                     *start += took;
                     count -= took;
+                    if start == end {
+                        self.memory -= run.memory();
+                    }
                     *end - *start
                 }
             };
@@ -193,7 +204,7 @@ mod tests {
             prop_assert_eq!(output.replies(), parts.len());
             prop_assert_eq!(output.unsent(), expect.len() as u64);
             prop_assert_eq!(sent(&mut output, step, width), expect);
-            prop_assert_eq!((output.replies(), output.pieces(), output.bytes.len()), (0, 0, 0));
+            prop_assert_eq!((output.replies(), output.pieces(), output.memory()), (0, 0, 0));
         }
     }
 }

@@ -19,6 +19,12 @@ struct Taken {
     peers: BTreeMap<IpAddr, usize>,
 }
 
+impl Taken {
+    fn of(&self, peer: Option<IpAddr>) -> usize {
+        peer.and_then(|peer| self.peers.get(&peer).copied()).unwrap_or(0)
+    }
+}
+
 fn lock(taken: &Mutex<Taken>) -> MutexGuard<'_, Taken> {
     taken.lock().expect("nothing panics while it counts")
 }
@@ -38,7 +44,7 @@ impl Seats {
 
     pub fn take(&self, peer: Option<IpAddr>) -> Option<Seat> {
         let mut taken = lock(&self.taken);
-        let of_peer = peer.and_then(|peer| taken.peers.get(&peer).copied()).unwrap_or(0);
+        let of_peer = taken.of(peer);
         if taken.all >= self.most || of_peer >= self.most_of_peer {
             return None;
         }
@@ -47,6 +53,16 @@ impl Seats {
             taken.peers.insert(peer, of_peer + 1);
         }
         Some(Seat { taken: Arc::clone(&self.taken), peer })
+    }
+
+    /// Has everybody together as many as there are?
+    pub fn are_taken(&self) -> bool {
+        lock(&self.taken).all >= self.most
+    }
+
+    /// Has this machine alone as many as one may have?
+    pub fn are_taken_by(&self, peer: Option<IpAddr>) -> bool {
+        lock(&self.taken).of(peer) >= self.most_of_peer
     }
 
     /// Clients there are.

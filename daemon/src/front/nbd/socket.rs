@@ -269,6 +269,22 @@ fn listen_unix(path: &Path) -> io::Result<UnixListener> {
     Ok(UnixListener::from(socket))
 }
 
+/// Asks for as many descriptors as this process may have, and says how many that is. A shell's usual limit is 1,024.
+pub fn descriptors() -> usize {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the limit lives across the calls.
+    unsafe {
+        if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) != 0 {
+            return 0;
+        }
+        let most = libc::rlimit { rlim_cur: limit.rlim_max, rlim_max: limit.rlim_max };
+        if libc::setrlimit(libc::RLIMIT_NOFILE, &raw const most) == 0 {
+            limit = most;
+        }
+    }
+    usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX)
+}
+
 /// An option of a socket whose value is an int.
 fn socket_option(fd: RawFd, name: libc::c_int) -> io::Result<libc::c_int> {
     let mut value: libc::c_int = 0;

@@ -22,7 +22,7 @@ use super::export::{Export, Headers, PAYLOAD_BYTES_MAX, Session};
 use super::job::{Job, PIECE_ATOMS};
 use super::output::Output;
 use super::protocol::{EXTENDED_REQUEST_MAGIC, REQUEST_MAGIC, command, command_flag as flag, error};
-use crate::back::run::{Run, RunMut};
+use crate::back::run::{ALIGNMENT, Run, RunMut};
 
 pub use reply::reply;
 use reply::{refuse, succeed};
@@ -57,6 +57,18 @@ pub struct Pending {
     pub change: Span,
 }
 
+impl Pending {
+    /// Bytes of memory that its reply takes, at most (more or less).
+    pub fn answer(&self) -> u64 {
+        match self.shape {
+            Shape::Plain => 0,
+            Shape::Read => self.held.next_multiple_of(ALIGNMENT as u64),
+            // Two contexts, 16 bytes an extent, and an extent for every block.
+            Shape::Status { .. } => (self.length / ALIGNMENT as u64 + 1) * 32,
+        }
+    }
+}
+
 /// How its reply looks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
@@ -74,6 +86,8 @@ pub enum Shape {
 pub struct Allowance<'a> {
     /// Payload bytes, by this connection.
     pub connection: u64,
+    /// Bytes that the client keeps in memory until it goes on: a large payload, an answer.
+    pub loan: u64,
     /// Payload bytes, by the engine.
     pub room: u64,
     /// What others have to themselves: not to be changed now.
@@ -100,6 +114,8 @@ pub enum Step {
     Next,
     /// More than the allowance: go on when that has grown.
     Full,
+    /// The same, for want of a loan.
+    Unlent,
     /// For the engine.
     Request(Pending, Span, Command<Run>),
     /// For the engine, in several requests.
@@ -189,6 +205,14 @@ impl Transmission {
         !matches!(self.state, State::Header) && !self.is_filled()
     }
 
+    /// Bytes of memory that the payload being received takes.
+    pub fn receiving(&self) -> u64 {
+        match &self.state {
+            State::Payload(payload) => payload.pending.held,
+            State::Header | State::Drain { .. } => 0,
+        }
+    }
+
     /// Where the next bytes of a large payload belong.
     pub fn hole(&mut self) -> Option<&mut [u8]> {
         match &mut self.state {
@@ -258,6 +282,11 @@ impl Transmission {
         }
         if pending.held > allowance.connection {
             return (0, Step::Full);
+        }
+        let is_received_slowly = header.command == command::WRITE && header.length >= DIRECT_BYTES as u64;
+        let loan = if is_received_slowly { pending.held } else { pending.answer() };
+        if loan > allowance.loan {
+            return (0, Step::Unlent);
         }
         if let Task::Write { fua } = task {
             return self.write(&header, pending, span, fua, allowance, input);

@@ -14,7 +14,7 @@ const EXTENDED: Session = Session { headers: Headers::Extended, ..STATUS };
 /// A client that was not told about block sizes.
 const BYTES_OF: fn(Session) -> Session = |session| Session { sized: false, ..session };
 const COOKIE: u64 = 0x0123_4567_89ab_cdef;
-const AMPLE: Allowance<'_> = Allowance { connection: u64::MAX, room: u64::MAX, busy: &[], job: true };
+const AMPLE: Allowance<'_> = Allowance { connection: u64::MAX, loan: u64::MAX, room: u64::MAX, busy: &[], job: true };
 
 fn export() -> Export {
     Export { name: String::new(), description: String::new(), bytes: BYTES, read_only: false, clients: Vec::new(), block_bytes: 4096 }
@@ -71,7 +71,7 @@ fn feed(export: &Export, session: Session, stopping: bool, input: &[u8], step: u
             match step {
                 Step::Wait => break,
                 Step::Next => {}
-                Step::Full => panic!("the allowance is ample"),
+                Step::Full | Step::Unlent => panic!("the allowance is ample"),
                 Step::Request(pending, span, command) => {
                     let data = if let Command::Write { data, .. } = &command { data.as_slice().to_vec() } else { vec![] };
                     got.requests.push((pending, span, format!("{command:?}"), data));
@@ -598,7 +598,7 @@ fn x17_a_wrong_magic_ends_the_connection() {
 
 #[test]
 fn nothing_is_taken_beyond_the_allowance_and_everything_after_it_has_grown() {
-    let (mut out, tight) = (Output::default(), |connection, room| Allowance { connection, room, busy: &[], job: true });
+    let (mut out, tight) = (Output::default(), |connection, room| Allowance { connection, loan: u64::MAX, room, busy: &[], job: true });
     for input in [write(0, 0, &[1; 4096]), request(command::READ, 0, 0, 4096)] {
         let mut transmission = Transmission::new(SIMPLE);
         for allowance in [tight(4095, 4096), tight(4096, 4095)] {

@@ -1,0 +1,133 @@
+//! Memory that only a client can give back: a payload that is still arriving, replies that it has not taken.
+//!
+//! Each client holds a small share whatever others do, and as much as it has moved within the last seconds: that comes back as fast as it
+//! went. All beyond that are *loans*, from one purse for all clients. So a thousand clients that send headers without payloads, or read no
+//! replies, hold that purse and their shares, and no more; and those who work are not held up by them.
+
+use super::export::PAYLOAD_BYTES_MAX;
+
+/// What a client holds in any case: 32 requests of 4 KiB.
+pub const SHARE_BYTES: u64 = 128 << 10;
+/// All loans together, in bytes: one request of the largest size always fits.
+pub const PURSE_BYTES: u64 = PAYLOAD_BYTES_MAX as u64 + (1 << 20);
+/// While others wait for the purse, a loan has to move once in so many ticks (seconds).
+const TURNOVER_TICKS: u64 = 60;
+/// After so many ticks below that pace a client is given up.
+const SLOW_TICKS: u32 = 3;
+
+/// The purse.
+#[derive(Debug, Default)]
+pub struct Loans {
+    lent: u64,
+    /// Something came back since the last look.
+    returned: bool,
+}
+
+impl Loans {
+    /// Bytes that may still be lent.
+    pub fn free(&self) -> u64 {
+        PURSE_BYTES.saturating_sub(self.lent)
+    }
+
+    /// A client's loan was `before` and is `now`.
+    pub fn change(&mut self, before: u64, now: u64) {
+        self.lent = self.lent + now - before;
+        self.returned |= now < before;
+    }
+
+    /// Has something come back since this was asked last?
+    pub fn take_returned(&mut self) -> bool {
+        std::mem::take(&mut self.returned)
+    }
+}
+
+/// What one client has moved, in either direction, and what is lent to it.
+#[derive(Debug, Default)]
+pub struct Account {
+    /// Bytes in this tick and in the one before.
+    moved: [u64; 2],
+    loan: u64,
+    slow_ticks: u32,
+}
+
+impl Account {
+    pub fn moved(&mut self, bytes: usize) {
+        self.moved[0] += bytes as u64;
+    }
+
+    /// Did a byte move in this tick?
+    pub fn is_moving(&self) -> bool {
+        self.moved[0] > 0
+    }
+
+    /// Bytes that need no loan.
+    pub fn credit(&self) -> u64 {
+        SHARE_BYTES.max(self.moved[0] + self.moved[1])
+    }
+
+    /// Bytes of what it holds that are lent.
+    pub fn loan(&self) -> u64 {
+        self.loan
+    }
+
+    /// What it may hold in all.
+    pub fn limit(&self, loans: &Loans) -> u64 {
+        self.credit() + self.loan + loans.free()
+    }
+
+    /// It holds `held` bytes now.
+    pub fn settle(&mut self, held: u64, loans: &mut Loans) {
+        let now = held.saturating_sub(self.credit());
+        loans.change(self.loan, now);
+        self.loan = now;
+    }
+
+    /// A tick has passed; `waits`: only the client can go on. True: it moves too little of its loan, which others wait for (`wanted`).
+    pub fn tick(&mut self, waits: bool, wanted: bool) -> bool {
+        let is_slow = waits && wanted && self.moved[0] < self.loan.div_ceil(TURNOVER_TICKS);
+        self.slow_ticks = if is_slow { self.slow_ticks + 1 } else { 0 };
+        self.moved = [0, self.moved[0]];
+        self.slow_ticks >= SLOW_TICKS
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_moves_nothing_holds_its_share_and_what_the_purse_has() {
+        let (mut loans, mut one, mut other) = (Loans::default(), Account::default(), Account::default());
+        assert_eq!(one.limit(&loans), SHARE_BYTES + PURSE_BYTES);
+        one.settle(SHARE_BYTES + PURSE_BYTES, &mut loans);
+        assert_eq!((loans.free(), other.limit(&loans)), (0, SHARE_BYTES));
+        other.settle(SHARE_BYTES, &mut loans);
+        one.settle(SHARE_BYTES, &mut loans);
+        assert!(loans.take_returned() && !loans.take_returned());
+        assert_eq!(other.limit(&loans), SHARE_BYTES + PURSE_BYTES);
+    }
+
+    #[test]
+    fn who_moves_much_needs_no_loan_until_it_stands_still() {
+        let (mut loans, mut busy) = (Loans::default(), Account::default());
+        busy.moved(10 << 20);
+        busy.settle(10 << 20, &mut loans);
+        assert_eq!(loans.free(), PURSE_BYTES);
+        assert!(!busy.tick(true, true));
+        busy.settle(10 << 20, &mut loans);
+        assert_eq!(loans.free(), PURSE_BYTES, "the tick before counts too");
+        assert!(!busy.tick(true, true));
+        busy.settle(10 << 20, &mut loans);
+        assert_eq!(loans.free(), PURSE_BYTES - (10 << 20) + SHARE_BYTES);
+    }
+
+    #[test]
+    fn a_loan_that_does_not_move_is_called_in_only_while_others_wait_for_it() {
+        let (mut loans, mut idle) = (Loans::default(), Account::default());
+        idle.settle(32 << 20, &mut loans);
+        assert!((0..100).all(|_| !idle.tick(true, false)), "nobody wants it");
+        assert!((0..100).all(|_| !idle.tick(false, true)), "it waits for us");
+        idle.moved(1 << 20);
+        assert_eq!([0; 4].map(|_| idle.tick(true, true)), [false, false, false, true], "one tick at a good pace, then three without");
+    }
+}
