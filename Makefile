@@ -5,7 +5,7 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 TIDEGATE := $(TARGET)/release/tidegate
 TIMED := scripts/timed.sh
 
-.PHONY: help build run test soak bench bench-recovery bench-engine clean
+.PHONY: help build run test soak bench bench-recovery bench-engine bench-abuse clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -19,7 +19,7 @@ run: build ## a volume in ./tidegate-data, served until Ctrl-C (ARGS="--origin â
 test: ## everything that must hold: format, lints, tests, real clients, the swarm (about 20 minutes; needs root for mounts)
 	@$(TIMED) test scripts/test.sh
 
-soak: build ## the swarm and the kill campaign for hours (SEEDS=100000 FIRST=â€¦ KILLS=5000)
+soak: build ## the swarm, kills, crashes of databases and file systems for hours (SEEDS= FIRST= KILLS= CONNECTIONS= ROUNDS=)
 	@$(TIMED) soak scripts/soak.sh
 
 bench: ## speed beside other servers on the same disk; table and target/bench/volume.json
@@ -31,6 +31,9 @@ bench-recovery: ## recovery of 100 GiB of metadata beside reading it
 
 bench-engine: ## instructions per request and bytes per cached block
 	@$(TIMED) bench-engine cargo bench --locked --bench engine
+
+bench-abuse: ## what a good client notices of a thousand idle and a hundred hostile ones
+	@$(TIMED) bench-abuse cargo bench --locked --bench abuse
 
 clean: ## everything that was built; never ./tidegate-data
 	@$(TIMED) clean cargo clean

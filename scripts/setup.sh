@@ -8,6 +8,7 @@ needed=(
   qemu-io:qemu-utils qemu-img:qemu-utils qemu-nbd:qemu-utils
   nbdkit:nbdkit fio:fio
   mkfs.ext4:e2fsprogs mkfs.xfs:xfsprogs mkfs.btrfs:btrfs-progs
+  sqlite3:sqlite3 dbench:dbench
   fusermount3:fuse3 losetup:mount fstrim:util-linux
   cc:gcc make:make
 )
@@ -16,6 +17,8 @@ packages=()
 for entry in "${needed[@]}"; do
   command -v "${entry%%:*}" >/dev/null || packages+=("${entry##*:}")
 done
+# PostgreSQL's programs are in no PATH: they lie beside each other, version by version.
+compgen -G '/usr/lib/postgresql/*/bin/pg_amcheck' >/dev/null || packages+=(postgresql)
 [ ${#packages[@]} -eq 0 ] && exit 0
 
 mapfile -t packages < <(printf '%s\n' "${packages[@]}" | sort -u)

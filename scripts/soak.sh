@@ -1,11 +1,19 @@
 #!/usr/bin/env bash
-# The nets of `make test`, wider: seeds that nobody has run yet, and kills of the real daemon by the thousand. Stops at the first catch.
+# The nets of `make test`, wider: seeds that nobody has run yet, kills of the real daemon by the thousand, clients that come and go by the
+# hundred thousand, databases and file systems under kills for hours. Stops at the first catch.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+scripts/setup.sh
 seeds=${SEEDS:-100000}
 first=${FIRST:-$(date +%s)000000}
 kills=${KILLS:-5000}
-echo "soak: seeds from $first, $kills kills (again with FIRST=$first)"
+connections=${CONNECTIONS:-100000}
+rounds=${ROUNDS:-60}
+real() { cargo test --release --locked --test real -- --nocapture --test-threads=1 "$@"; }
+
+echo "soak: seeds from $first, $kills kills, $connections connections, $rounds rounds of crashes (again with FIRST=$first)"
 "${CARGO_TARGET_DIR:-target}/release/tidegate" sim swarm --seeds "$seeds" --ops 5000 --first-seed "$first"
-TIDEGATE_KILLS=$kills cargo test --release --locked --test real -- --nocapture kill::
+TIDEGATE_CONNECTIONS=$connections real abuse::
+TIDEGATE_ROUNDS=$rounds real databases:: file_systems:: exerciser::
+TIDEGATE_KILLS=$kills real kill::

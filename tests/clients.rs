@@ -179,3 +179,49 @@ fn sixteen_connections_at_once_see_one_disk() {
     drop(clients);
     daemon.stop();
 }
+
+/// Bytes of a file that take place on the disk, about.
+fn allocated(file: &Path) -> u64 {
+    std::os::unix::fs::MetadataExt::blocks(&std::fs::metadata(file).unwrap()) * 512
+}
+
+#[test]
+fn qemu_img_converts_in_and_out_and_holes_stay_holes() {
+    let folder = small();
+    let daemon = Daemon::up(folder.path());
+    let (original, copy, qcow2) = (folder.path().join("original"), folder.path().join("copy"), folder.path().join("qcow2"));
+    // 32 MiB of data in 256 MiB.
+    let file = std::fs::File::create(&original).unwrap();
+    file.set_len(256 << 20).unwrap();
+    let mut chance = Chance::new(11);
+    for piece in 0..32 {
+        std::os::unix::fs::FileExt::write_all_at(&file, &chance.bytes(1 << 20), (piece * 8 + piece % 3) << 20).unwrap();
+    }
+    let convert = |options: &[&str], from: &str, to: &str| {
+        tool::run("qemu-img", &[&["convert"], options, &[from, to]].concat()).succeeds();
+    };
+    convert(&["-n", "-W", "-f", "raw", "-O", "raw"], text(&original), &daemon.uri);
+    let map = tool::run("nbdinfo", &["--map", "--totals", &daemon.uri]).succeeds();
+    let totals: Vec<(&str, &str)> = map
+        .lines()
+        .map(|line| {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            (words[0], words[2])
+        })
+        .collect();
+    assert_eq!(totals, [("33554432", "0"), ("234881024", "3")], "data, and what is a hole and zero: {map}");
+    let tiers = tool::run("nbdinfo", &["--map=tidegate:tier", "--totals", &daemon.uri]).succeeds();
+    assert!(!tiers.is_empty() && tiers.lines().all(|line| line.split_whitespace().count() >= 3), "{tiers}");
+
+    convert(&["-f", "raw", "-O", "raw"], &daemon.uri, text(&copy));
+    convert(&["-f", "raw", "-O", "qcow2"], &daemon.uri, text(&qcow2));
+    tool::run("cmp", &[text(&original), text(&copy)]).succeeds();
+    tool::run("qemu-img", &["compare", "-f", "raw", "-F", "qcow2", text(&original), text(&qcow2)]).succeeds();
+    // And home: the origin is as sparse as what came in.
+    tool::tidegate(&["drain", "--dir", text(folder.path())]).succeeds();
+    daemon.stop();
+    tool::run("cmp", &[text(&original), text(&folder.path().join("origin.img"))]).succeeds();
+    for (file, bytes) in [(&copy, 32 << 20), (&qcow2, 32 << 20), (&folder.path().join("origin.img"), 32 << 20)] {
+        assert!(allocated(file) < bytes + (8 << 20), "{} takes {} bytes", file.display(), allocated(file));
+    }
+}

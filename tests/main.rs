@@ -3,11 +3,16 @@
 
 mod common;
 
+mod abuse;
 mod bad_input;
+mod chain;
 mod cli;
 mod clients;
+mod databases;
 mod documents;
+mod exerciser;
 mod fence;
+mod file_systems;
 mod kill;
 mod main_job;
 mod plans;

@@ -2,10 +2,12 @@
 
 pub mod chance;
 pub mod daemon;
+pub mod hostile;
 pub mod mount;
 pub mod nbd;
 #[path = "../../daemon/tests/nbd_world/pki.rs"]
 pub mod pki;
+pub mod stand;
 pub mod tool;
 
 use std::path::Path;

@@ -5,7 +5,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::channel;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
@@ -82,13 +82,13 @@ impl Disk {
     pub fn of(daemon: &Daemon) -> Disk {
         let fuse = Fuse::new(&["--unix", text(&daemon.socket())]);
         let device = run("losetup", &["--find", "--show", "--direct-io=on", text(&fuse.file())]).succeeds();
-        Disk { device: device.trim().to_owned(), at: folder(), mounted: false, _fuse: Some(fuse) }
+        Disk { device: device.trim().to_owned(), at: mount_point(), mounted: false, _fuse: Some(fuse) }
     }
 
     /// A file by itself, not to be written: an origin without its daemon.
     pub fn read_only(file: &Path) -> Disk {
         let device = run("losetup", &["--find", "--show", "--read-only", text(file)]).succeeds();
-        Disk { device: device.trim().to_owned(), at: folder(), mounted: false, _fuse: None }
+        Disk { device: device.trim().to_owned(), at: mount_point(), mounted: false, _fuse: None }
     }
 
     /// Mounts what is on the device; the folder is valid until [`Disk::unmount`].
@@ -96,6 +96,11 @@ impl Disk {
         run("mount", &["-o", options, &self.device, text(self.at.path())]).succeeds();
         self.mounted = true;
         self.at.path().to_owned()
+    }
+
+    /// Where [`Disk::mount`] mounts.
+    pub fn folder(&self) -> &Path {
+        self.at.path()
     }
 
     pub fn unmount(&mut self) {
@@ -111,6 +116,26 @@ impl Disk {
         run("losetup", &["--detach", &self.device]).succeeds();
         self.device.clear();
     }
+
+    /// Takes everything down although the daemon has gone: whatever the file system still has to write fails. When this returns
+    /// nothing is mounted any more, else the next mount of the same file system would meet the old one.
+    pub fn give_up(mut self) {
+        // nbdfuse stays until the end: it answers with errors. Without it, whoever looks at all loop devices (mkfs.btrfs) fails.
+        let started = Instant::now();
+        while self.mounted && started.elapsed() < PATIENCE {
+            // Busy until the last killed process is really gone; and it may complain about what it cannot write.
+            quietly("umount", &[text(self.at.path())]);
+            self.mounted = run("mountpoint", &["-q", text(self.at.path())]).code == Some(0);
+        }
+        assert!(!self.mounted, "{} stays mounted", self.at.path().display());
+        run("losetup", &["--detach", &self.device]).succeeds();
+        self.device.clear();
+    }
+}
+
+/// Where others than root can get, too: database servers refuse to be root.
+fn mount_point() -> TempDir {
+    tempfile::Builder::new().prefix("tidegate").tempdir().expect("a folder")
 }
 
 impl Drop for Disk {
