@@ -1,6 +1,5 @@
 //! What is measured, each time in a process of its own: a cold allocator, and a peak of memory that is nobody else's.
 
-use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
@@ -11,7 +10,7 @@ use tidegate_daemon::back::attach::{Attached, attach};
 use tidegate_daemon::back::dock::Happening;
 use tidegate_daemon::back::ring::Ring;
 use tidegate_daemon::back::run::{Run, RunMut};
-use tidegate_engine::op::{Action, Op, OpId, Zone};
+use tidegate_engine::op::{Action, Op};
 use tidegate_engine::probe::Phase;
 use tidegate_engine::time::Instant;
 use tidegate_engine::{Config, Engine, Event};
@@ -89,25 +88,17 @@ pub fn read(folder: &Path) -> Moment {
     watch.now()
 }
 
-/// The back, and which reads of headers are under way. It crashes with the first write after recovery, so that one recovery leaves
-/// to the next what it found itself.
+/// The back. It crashes with the first write after recovery, so that one recovery leaves to the next what it found itself.
 struct Back {
     ring: Ring,
-    headers: BTreeSet<OpId>,
     serving: bool,
 }
 
 impl Back {
     fn start(&mut self, now: Instant, op: Op<Run>) {
-        match op.action {
-            Action::Read(Zone::Header, _) => {
-                self.headers.insert(op.id);
-            }
-            Action::Read(..) => {}
-            _ if self.serving => return,
-            _ => {}
+        if !self.serving || matches!(op.action, Action::Read(..)) {
+            self.ring.start(now, op);
         }
-        self.ring.start(now, op);
     }
 }
 
@@ -116,7 +107,7 @@ pub fn recover(folder: &Path) -> Recovered {
     let attached = attach(&folder.join("cache.img"), &folder.join("origin.img"));
     let Attached { cache, origin, superblock, .. } = attached.unwrap_or_else(|why| panic!("{why}"));
     let ring = Ring::new(cache, origin).unwrap_or_else(|why| panic!("{why}"));
-    let mut back = Back { ring, headers: BTreeSet::new(), serving: false };
+    let mut back = Back { ring, serving: false };
     let mut happenings = Vec::new();
     let mut serving = Moment::default();
 
@@ -135,15 +126,13 @@ pub fn recover(folder: &Path) -> Recovered {
         while let Some(op) = engine.next_op(now()) {
             back.start(now(), op);
         }
-        if back.serving && back.headers.is_empty() {
+        if engine.is_warm() {
             break;
         }
         back.ring.wait(now(), engine.deadline(), &mut happenings).expect("io_uring works");
-        for happening in happenings.drain(..) {
-            let Happening::Done(done) = happening else { continue };
-            back.headers.remove(&done.id);
-            engine.handle(now(), Event::Completed(done));
-        }
+        // Nothing at all is a tick.
+        let done = |happening| if let Happening::Done(done) = happening { Some(Event::Completed(done)) } else { None };
+        engine.handle_all(now(), happenings.drain(..).filter_map(done));
     }
     let loaded = watch.now();
     let (peak, displaced) = (status("VmHWM:") >> 10, status("nonvoluntary_ctxt_switches:"));

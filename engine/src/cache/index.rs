@@ -282,7 +282,8 @@ mod tests {
             runs.sort_by_key(|run| (run.block(), run.blocks()));
             let mut loading = Loading::default();
             runs.chunks(piece).for_each(|piece| loaded.load(piece, &mut loading));
-            let refused = loaded.finish_load(loading);
+            let refused = loading.take_refused();
+            loaded.finish_load(loading);
             let mut expected_refused = Vec::new();
             for run in runs {
                 if run.iter().any(|(block, _)| expected.get(block).is_some()) {

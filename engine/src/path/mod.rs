@@ -255,6 +255,11 @@ impl<P: Payload> Engine<P> {
         &self.phase
     }
 
+    /// Everything that was cached at the last stop or crash is known again: an engine serves before that.
+    pub fn is_warm(&self) -> bool {
+        self.phase == Phase::Serving && self.recovery.is_none()
+    }
+
     /// The only way in.
     pub fn handle(&mut self, now: Instant, event: Event<P>) {
         self.handle_all(now, [event]);
@@ -294,6 +299,9 @@ impl<P: Payload> Engine<P> {
     pub fn deadline(&self) -> Option<Instant> {
         if self.phase != Phase::Serving {
             return None;
+        }
+        if self.is_mapping() {
+            return Some(self.now);
         }
         let flush_age = self.unflushed_since.map(|since| since + self.config.flush_age);
         let gate = if self.destage.is_idle() { self.gate.deadline(self.last_request, self.dirty_since()) } else { None };
@@ -522,6 +530,7 @@ impl<P: Payload> Engine<P> {
         if self.phase != Phase::Serving {
             return;
         }
+        self.map_late();
         loop {
             let mut again = self.reclaim();
             again |= self.pump_retries();

@@ -14,6 +14,8 @@ use crate::block::{Block, Slot};
 /// in a core's first cache.
 const BUCKET: u64 = 24 << 10;
 const BUCKETS_MAX: u64 = 128;
+/// So many steps has even the mapping of a small cache.
+const BUCKETS_MIN: u64 = 8;
 /// Runs on a page of a bucket: 8 KiB. Freed, pages are what the arrays of the index are made of.
 const PAGE: usize = 1024;
 /// Runs that are sorted together.
@@ -105,6 +107,10 @@ pub struct Intake {
     /// The last page of each bucket, and the full ones.
     open: Vec<Vec<u64>>,
     full: Vec<Vec<Vec<u64>>>,
+    /// The bucket that is handed out next; and memory for its runs.
+    next: usize,
+    runs: Vec<u64>,
+    spare: Vec<u64>,
 }
 
 impl Intake {
@@ -117,11 +123,13 @@ impl Intake {
         let buckets = bits(slots / BUCKET)
             .min(BUCKETS_MAX.ilog2())
             .min(all.saturating_sub(shape.region_bits()))
+            .max((all - 1).min(BUCKETS_MIN.ilog2()))
             .max((all + slot_bits + 2).saturating_sub(u64::BITS));
         let block_bits = all - buckets;
         let spare = u64::BITS - 2 - block_bits - slot_bits;
         let packing = Packing { shape, block_bits, slot_bits, count_bits: (spare / 2).min(shape.set_bits) };
-        Intake { packing, open: vec![Vec::new(); 1 << buckets], full: vec![Vec::new(); 1 << buckets] }
+        let (open, full) = (vec![Vec::new(); 1 << buckets], vec![Vec::new(); 1 << buckets]);
+        Intake { packing, open, full, next: 0, runs: Vec::new(), spare: Vec::new() }
     }
 
     /// Blocks of the longest run that may be pushed.
@@ -147,26 +155,33 @@ impl Intake {
     }
 
     /// Hands out all runs in ascending order, in pieces.
-    pub fn drain(self, mut each: impl FnMut(Sorted<'_>)) {
-        let Intake { packing, open, full } = self;
+    pub fn drain(mut self, mut each: impl FnMut(Sorted<'_>)) {
+        while self.drain_bucket(&mut each) {}
+    }
+
+    /// Hands out the runs of the next bucket: a step of a load that is done in several. False: there is none.
+    pub fn drain_bucket(&mut self, mut each: impl FnMut(Sorted<'_>)) -> bool {
+        let (packing, bucket) = (self.packing, self.next);
+        let Some(last) = self.open.get_mut(bucket) else { return false };
+        self.next += 1;
+        let (last, mut pages) = (std::mem::take(last), std::mem::take(&mut self.full[bucket]));
+        pages.push(last);
+        let (runs, spare) = (&mut self.runs, &mut self.spare);
+        let count: usize = pages.iter().map(Vec::len).sum();
+        runs.resize(count, 0);
+        // Parts of whole regions, small enough for a core's first cache; each is sorted by what is left of the block.
         let regions_bits = packing.block_bits.saturating_sub(packing.shape.region_bits());
-        let (mut runs, mut spare) = (Vec::new(), Vec::new());
-        for (bucket, (last, mut pages)) in open.into_iter().zip(full).enumerate() {
-            pages.push(last);
-            let count: usize = pages.iter().map(Vec::len).sum();
-            runs.resize(count, 0);
-            // Parts of whole regions, small enough for a core's first cache; each is sorted by what is left of the block.
-            let part_bits = (count / PART).max(1).ilog2().min(regions_bits).min(DIGIT_BITS_MAX);
-            let ends = spread(pages.iter().flatten(), u64::BITS - part_bits, part_bits, &mut runs);
-            drop(pages);
-            let mut start = 0;
-            for end in &ends[..1 << part_bits] {
-                let part = &mut runs[start..*end as usize];
-                start = *end as usize;
-                sort(part, packing.block_shift(), packing.block_bits - part_bits, &mut spare);
-                each(Sorted { runs: part.iter(), bucket, packing });
-            }
+        let part_bits = (count / PART).max(1).ilog2().min(regions_bits).min(DIGIT_BITS_MAX);
+        let ends = spread(pages.iter().flatten(), u64::BITS - part_bits, part_bits, runs);
+        drop(pages);
+        let mut start = 0;
+        for end in &ends[..1 << part_bits] {
+            let part = &mut runs[start..*end as usize];
+            start = *end as usize;
+            sort(part, packing.block_shift(), packing.block_bits - part_bits, spare);
+            each(Sorted { runs: part.iter(), bucket, packing });
         }
+        true
     }
 }
 
@@ -236,6 +251,11 @@ pub struct Loading {
 }
 
 impl Loading {
+    /// What was left out since the last time.
+    pub fn take_refused(&mut self) -> Vec<Mapping> {
+        std::mem::take(&mut self.refused)
+    }
+
     /// Makes extents of the runs of the region that come first. Returns how many these are, and whether none overlap.
     fn join(&mut self, runs: &[Mapping], region: u64, shape: Shape) -> (usize, bool) {
         self.fresh.clear();
@@ -304,8 +324,8 @@ impl Index {
         }
     }
 
-    /// Ends a load. Returns what was left out.
-    pub fn finish_load(&mut self, loading: Loading) -> Vec<Mapping> {
+    /// Ends a load: what was dirty counts from now on.
+    pub fn finish_load(&mut self, loading: Loading) {
         if self.dirty.is_empty() {
             // At once and without a look-up for each: it is in order.
             self.dirty = loading.dirty.into_iter().collect();
@@ -314,7 +334,6 @@ impl Index {
                 add(self.dirty.entry(region).or_default(), more);
             }
         }
-        loading.refused
     }
 }
 

@@ -200,13 +200,39 @@ impl<P: Payload> Engine<P> {
         }
     }
 
-    /// When the last late header has come, recovery is over: checkpoints may run from now on.
+    /// When the last late header has come, what they describe is mapped.
     pub(super) fn late_headers_done(&mut self) {
-        if self.recovery().left == 0 {
-            let late = std::mem::take(&mut self.recovery().headers.late);
-            self.map_slots(&late);
-            late.iter().for_each(|&set| self.sets.get_mut(set).loaded = true);
-            self.recovery = None;
+        if self.recovery().left > 0 {
+            return;
         }
+        let late = std::mem::take(&mut self.recovery().headers.late);
+        self.recovery().mapper = self.begin_mapping(&late);
+        self.recovery().headers.late = late;
+        if !self.is_mapping() {
+            self.end_recovery();
+        }
+    }
+
+    /// Late headers are being mapped: the engine wants to go on with it whenever nothing else happens.
+    pub(in crate::path) fn is_mapping(&self) -> bool {
+        self.recovery.as_ref().is_some_and(|recovery| recovery.mapper.is_some())
+    }
+
+    /// A part of what late headers describe.
+    pub(in crate::path) fn map_late(&mut self) {
+        let Some(mut mapper) = self.recovery.as_mut().and_then(|recovery| recovery.mapper.take()) else { return };
+        if self.map_bucket(&mut mapper) {
+            self.recovery().mapper = Some(mapper);
+        } else {
+            self.end_mapping(mapper);
+            self.end_recovery();
+        }
+    }
+
+    /// Everything is mapped: sets may be dropped and checkpoints run from now on.
+    fn end_recovery(&mut self) {
+        let late = std::mem::take(&mut self.recovery().headers.late);
+        late.iter().for_each(|&set| self.sets.get_mut(set).loaded = true);
+        self.recovery = None;
     }
 }

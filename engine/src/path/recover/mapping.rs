@@ -1,6 +1,7 @@
 //! Mapping: the index is built at once, from the slots that live when everything was replayed. A look-up for each block while headers and
 //! records come in would cost ten times as much: runs are noted instead while the SSD is read, in stretches of the volume (an intake), and
-//! sorted when all are there. What changes in a set afterwards takes back its runs: they are noted once more.
+//! sorted when all are there. What changes in a set afterwards takes back its runs: they are noted once more. Beside service the index
+//! grows bucket by bucket, so that no request waits long.
 //!
 //! Replay notes which blocks it has touched, and the slot it gave them. A described slot of such a block is old, unless it is that slot.
 
@@ -21,6 +22,20 @@ pub(in crate::path) struct Noted {
     intake: Option<Intake>,
     /// Sets whose runs are in it.
     sets: Vec<bool>,
+}
+
+/// A mapping under way: bucket by bucket.
+pub(in crate::path) struct Mapper {
+    intake: Intake,
+    /// Sets that changed after their runs were noted; these runs count no more.
+    has_changed: Vec<bool>,
+    loading: Loading,
+    /// Slots of which another place has taken the block.
+    dead: Vec<Slot>,
+    /// Kept for its memory only: the runs of a part that count.
+    current: Vec<Mapping>,
+    /// How far what was touched has been walked.
+    at: usize,
 }
 
 /// Blocks that the journal or a client has changed since the checkpoint: what a header says of them is old.
@@ -93,10 +108,10 @@ impl Touched {
         self.blocks.get(&block.0).map_or_else(|| !self.ranges.is_zeroed(block), |&place| place == Place::at(slot))
     }
 
-    /// Everything touched so far, to be walked beside what is mapped now. After it only late headers are mapped: a slot of theirs is old if
-    /// its block was touched at all, so it does no harm that a block touched before and after is there twice.
+    /// Sorts everything touched so far, to be walked beside what is mapped now. After it only late headers are mapped: a slot of theirs is
+    /// old if its block was touched at all, so it does no harm that a block touched before and after is there twice.
     #[allow(clippy::disallowed_methods, reason = "sorted right after")]
-    fn cursor(&mut self, mut sorter: Intake) -> Cursor<'_> {
+    fn sort(&mut self, mut sorter: Intake) {
         for (block, place) in std::mem::take(&mut self.blocks) {
             let slot = place.slot().unwrap_or(Slot { set: 0, slot: 0 });
             sorter.push(Mapping::new(Block(block), 1, slot, 0), place == Place::NONE);
@@ -107,7 +122,11 @@ impl Touched {
         });
         // Two ascending rows.
         self.mapped.sort_by_key(|&(block, _)| block);
-        Cursor { blocks: &self.mapped, at: 0, ranges: &self.ranges, range: (0, 0), next: 0 }
+    }
+
+    /// Walks on from this place of what was sorted.
+    fn cursor(&self, at: usize) -> Cursor<'_> {
+        Cursor { blocks: &self.mapped, at, ranges: &self.ranges, range: (0, 0), next: 0, later: &self.blocks }
     }
 }
 
@@ -121,13 +140,19 @@ struct Cursor<'a> {
     range: (u64, u64),
     /// Of what was touched, the first block that is not below it.
     next: u64,
+    /// What clients have touched since it was sorted: mostly nothing, never much.
+    later: &'a NumberMap<u64, Place>,
 }
 
 impl Cursor<'_> {
     /// Was any block of this run touched? Asked in the order of their first blocks.
     #[inline]
     fn hits(&mut self, run: &Mapping) -> bool {
-        self.next < run.end() && self.advance(run.block().0) < run.end()
+        self.next < run.end() && self.advance(run.block().0) < run.end() || self.is_later(run)
+    }
+
+    fn is_later(&self, run: &Mapping) -> bool {
+        !self.later.is_empty() && run.iter().any(|(block, _)| self.later.contains_key(&block.0))
     }
 
     /// The first block that was touched, not below this one.
@@ -144,6 +169,9 @@ impl Cursor<'_> {
 
     /// As [`Touched::is_current`], for a block of the run asked for last.
     fn is_current(&self, block: Block, slot: Slot) -> bool {
+        if self.later.contains_key(&block.0) {
+            return false;
+        }
         match self.blocks[self.at..].iter().find(|&&(touched, _)| touched >= block.0) {
             Some(&(touched, now)) if touched == block.0 => now == Place::at(slot),
             Some(_) | None => !self.ranges.is_zeroed(block),
@@ -155,7 +183,9 @@ impl<P: Payload> Engine<P> {
     /// Before service: everything that headers and the journal have described.
     pub(super) fn map_described(&mut self) {
         let described: Vec<u32> = self.sets.iter().filter(|(_, set)| set.loaded && set.live_count > 0).map(|(number, _)| number).collect();
-        self.map_slots(&described);
+        let Some(mut mapper) = self.begin_mapping(&described) else { return };
+        while self.map_bucket(&mut mapper) && self.phase != Phase::Refused {}
+        self.end_mapping(mapper);
     }
 
     /// Notes the live runs of a set that has been described, to be mapped later.
@@ -173,8 +203,8 @@ impl<P: Payload> Engine<P> {
         noted.sets[set as usize] |= !again;
     }
 
-    /// Puts the live slots of these sets into the index; slots of blocks that have been touched since die.
-    pub(super) fn map_slots(&mut self, sets: &[u32]) {
+    /// To put the live slots of these sets into the index, where slots of blocks that have been touched since die. None: there are none.
+    pub(super) fn begin_mapping(&mut self, sets: &[u32]) -> Option<Mapper> {
         // What was noted of a set before it changed counts no more. What is noted again is marked.
         let early = std::mem::take(&mut self.recovery().noted.sets);
         let has_changed: Vec<bool> = early.iter().zip(self.sets.iter()).map(|(&early, (_, set))| early && !set.noted).collect();
@@ -183,19 +213,31 @@ impl<P: Payload> Engine<P> {
                 self.note_runs(set, true);
             }
         }
-        let Some(intake) = self.recovery().noted.intake.take() else { return };
-        let counts = |(run, again): (Mapping, bool)| (again || !has_changed[run.slot().set as usize]).then_some(run);
+        let intake = self.recovery().noted.intake.take()?;
         let sorter = intake_for(&self.config.geometry);
-        let mut cursor = self.recovery.as_mut().expect("recovery is under way").touched.cursor(sorter);
-        let mut loading = Loading::default();
-        let (mut current, mut dead) = (Vec::new(), Vec::new());
-        intake.drain(|runs| {
-            keep_current(&self.sets, runs.filter_map(counts), &mut cursor, &mut current, &mut dead);
-            self.index.load(&current, &mut loading);
+        self.recovery().touched.sort(sorter);
+        Some(Mapper { intake, has_changed, loading: Loading::default(), dead: Vec::new(), current: Vec::new(), at: 0 })
+    }
+
+    /// Maps the next bucket: some thousandths of a second. Between two of them clients may change what is mapped, and touch what is not.
+    /// False: there is none left.
+    pub(super) fn map_bucket(&mut self, mapper: &mut Mapper) -> bool {
+        let Mapper { intake, has_changed, loading, dead, current, at } = mapper;
+        let counts = |(run, again): (Mapping, bool)| (again || !has_changed[run.slot().set as usize]).then_some(run);
+        let mut cursor = self.recovery.as_ref().expect("recovery is under way").touched.cursor(*at);
+        let any = intake.drain_bucket(|runs| {
+            keep_current(&self.sets, runs.filter_map(counts), &mut cursor, current, dead);
+            self.index.load(current, loading);
         });
-        self.kill_replaced(dead);
-        let refused = self.index.finish_load(loading);
+        *at = cursor.at;
+        let refused = loading.take_refused();
         self.refuse(&refused);
+        any
+    }
+
+    pub(super) fn end_mapping(&mut self, mapper: Mapper) {
+        self.kill_replaced(mapper.dead);
+        self.index.finish_load(mapper.loading);
     }
 
     /// Set by set: in the order of their blocks each would be fetched from memory once more.

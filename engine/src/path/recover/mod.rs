@@ -110,6 +110,8 @@ pub(super) struct Recovery<P> {
     fence: fence::Fence,
     touched: mapping::Touched,
     noted: mapping::Noted,
+    /// Beside service.
+    mapper: Option<mapping::Mapper>,
 }
 
 /// One intact page of the ring.
@@ -158,6 +160,7 @@ impl<P: Payload> Engine<P> {
             fence: fence::Fence::default(),
             touched: mapping::Touched::default(),
             noted: mapping::Noted::default(),
+            mapper: None,
         }));
         for copy in 0..2 {
             self.recovery_read(Zone::Superblock, geometry.superblock(copy), Step::Superblock { copy });
