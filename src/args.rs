@@ -57,6 +57,14 @@ pub enum Command {
     Drain(Drain),
     /// Stop a volume in order, or the whole daemon: everything that was acknowledged becomes durable
     Stop(Stop),
+    /// Show or choose what a FLUSH promises: the cache (write-back) or the origin (write-through, read-only)
+    Mode(Mode),
+    /// Put a cache in front of a disk that has data, which keeps it
+    Attach(Attach),
+    /// Take the cache away: everything goes home, and the origin alone is the whole truth
+    Detach(Detach),
+    /// Make a volume as large as its origin has become
+    Grow(Grow),
     /// Look for damage in caches that nobody serves; changes nothing
     Check(Check),
     /// The simulated world: many runs with crashes and faults, one of them told as a story, and experiments in virtual time
@@ -113,6 +121,9 @@ pub struct Running {
     /// Start with another cache than last time, because that one is gone: what only it held is lost. Of several volumes, name the one
     #[arg(long, value_name = "NAME", num_args = 0..=1, require_equals = true)]
     pub accept_loss: Option<Option<String>>,
+    /// Take in what the origins have grown by
+    #[arg(long)]
+    pub grow: bool,
     /// Write the process id to this file when it serves; the file goes when it stops
     #[arg(long, value_name = "FILE")]
     pub pid_file: Option<PathBuf>,
@@ -217,6 +228,78 @@ Examples:
 
 A volume that was stopped is served again by the next start of the daemon.")]
 pub struct Stop {
+    #[command(flatten)]
+    pub of: Of,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tidegate mode                       what is promised now
+  tidegate mode write-through         from now on the loss of the cache loses nothing that was flushed
+
+write-back     a FLUSH is answered by the cache; dirty blocks go home later, and are lost with the cache until then
+write-through  a FLUSH is answered by the origin; what was written stays in the cache, clean
+read-only      the same, and writes go past the cache, which keeps only what was read
+
+A switch that promises the origin is done when everything is home. The volume stays in use meanwhile; Ctrl-C stops the waiting, not the
+switch. The mode outlives a restart, unless config.toml names one.")]
+pub struct Mode {
+    /// The mode to switch to; without it, the present one is shown
+    #[arg(value_name = "MODE", value_parser = tidegate_engine::Mode::from_str)]
+    pub mode: Option<tidegate_engine::Mode>,
+    #[command(flatten)]
+    pub of: Of,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tidegate attach --origin /dev/sdb --cache /dev/nvme0n1p3 --dir /var/lib/tidegate
+  tidegate attach                     a cache that was detached comes back, empty
+
+Nothing on the origin is written. A cache that holds anything but a detached cache of ours is refused. `tidegate detach` undoes it.")]
+pub struct Attach {
+    /// Which of several volumes
+    #[arg(long, value_name = "NAME")]
+    pub volume: Option<String>,
+    /// Folder of the volume
+    #[arg(long, value_name = "DIR", default_value = DIR)]
+    pub dir: PathBuf,
+    /// The slow device or file; keeps its contents [default: DIR/origin.img]
+    #[arg(long, value_name = "PATH")]
+    pub origin: Option<PathBuf>,
+    /// The fast device or file; made as a file if it is not named and missing [default: DIR/cache.img]
+    #[arg(long, value_name = "PATH")]
+    pub cache: Option<PathBuf>,
+    /// Size of a cache file that is made
+    #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = parse_size)]
+    pub cache_size: u64,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tidegate detach                              everything home; the daemon ends; origin.img is all there is
+  tidegate detach --discard-dirty=5a3c90f1     the origin is gone for good, or what is dirty is not wanted
+
+With a daemon: refused while clients use the volume. Without one: the cache is recovered and sent home here. Ctrl-C leaves it attached.
+A detached cache is refused until `tidegate attach`, which empties it: the origin may have changed by then.")]
+pub struct Detach {
+    #[command(flatten)]
+    pub of: Of,
+    /// Give up what the origin does not have; ID is the format id of the cache (8 digits or more, as messages show it)
+    #[arg(long, value_name = "ID")]
+    pub discard_dirty: Option<String>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  truncate --size 200G disk.img && tidegate grow && tidegate up
+
+The cache stays as it is, dirty blocks too. Volumes do not shrink.")]
+pub struct Grow {
     #[command(flatten)]
     pub of: Of,
 }
@@ -362,6 +445,7 @@ mod tests {
                 vec!["sim", "swarm", "--seeds", "18446744073709551616", "--ops", "1"],
                 "invalid value '18446744073709551616' for '--seeds <N>'",
             ),
+            (vec!["mode", "write-around"], "invalid value 'write-around' for '[MODE]': \"write-around\" is no mode"),
             (vec!["fly"], "unrecognized subcommand 'fly'"),
         ] {
             let arguments = ["tidegate"].into_iter().chain(line.iter().copied());

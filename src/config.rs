@@ -52,6 +52,7 @@ pub struct File {
     pub nbd: Vec<Address>,
     pub control: Option<PathBuf>,
     pub state: Option<PathBuf>,
+    pub mode: Option<Mode>,
     export: Export,
     tls: Tls,
     gate: Gate,
@@ -141,6 +142,18 @@ struct Limits {
 #[serde(deny_unknown_fields, default)]
 struct Fence {
     samples: Option<Samples>,
+}
+
+/// What a FLUSH promises.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct Mode(pub tidegate_engine::Mode);
+
+impl TryFrom<String> for Mode {
+    type Error = String;
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse().map(Mode)
+    }
 }
 
 /// The smallest and largest sizes that make sense; beyond them is a typing error, or a machine that would not start.
@@ -362,6 +375,7 @@ impl File {
             requests: self.limits.requests.map(|count| count.0),
             bytes: self.limits.bytes.map(|size| size.0),
             fence_samples: self.fence.samples.map(|samples| samples.0),
+            mode: self.mode.map(|mode| mode.0),
         }
     }
 
@@ -446,6 +460,7 @@ pub fn first_file(named: &Named) -> String {
         "tidegate.state",
         "What this host knows of the cache: another one, or an older copy of it, is refused. On a disk that keeps it.",
     );
+    text.push_str(MODE);
     let mut section = |header: &str, lines: &[(&str, Option<String>, &str, &str)]| {
         let _ = writeln!(text, "{header}");
         for (key, value, default, about) in lines {
@@ -537,6 +552,12 @@ const KNOBS: &str = r#"[gate]
 #samples = 1024
 "#;
 
+const MODE: &str = r#"# What a FLUSH promises: "write-back" (it is on the cache, which holds the only copy of what is dirty), "write-through" (it is on the
+# origin), or "read-only" (the same, and only what was read is kept). Default: what `tidegate mode` chose last, write-back at first.
+#mode = "write-back"
+
+"#;
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -577,7 +598,8 @@ mod tests {
         let file = check(enabled.as_bytes()).unwrap();
         let knobs = format!("{:?}", file.knobs());
         assert!(!knobs.contains("None"), "a knob is not in the file: {knobs}");
-        assert_eq!(knobs.matches("Some").count(), keys, "a line of the file is no knob");
+        // And the mode, which stands at the top.
+        assert_eq!(knobs.matches("Some").count(), keys + 1, "a line of the file is no knob");
     }
 
     #[test]
@@ -611,6 +633,7 @@ mod tests {
             ("[gate\n", "config.toml:1:6: "),
             ("[gate]\ndestage_depth = 0\n", "config.toml:2:17: 0 is not a count from 1 to 65536"),
             ("[gate]\ndestage_depth = 99999999999999999999\n", "config.toml:2:17: "),
+            ("mode = \"write-around\"\n", "config.toml:1:8: \"write-around\" is no mode: write-back, write-through or read-only"),
             ("[log]\nfill = \"yes\"\n", "config.toml:2:8: invalid type: string \"yes\", expected a boolean"),
             ("[log]\nwindow = \"1B\"\n", "config.toml:2:1: `window` must be from 1.0 MiB to 1.0 GiB"),
             ("origin = \"disk.img\"\n", "config.toml:1:1: `origin` is a relative path"),

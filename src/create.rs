@@ -9,7 +9,7 @@ use tidegate_daemon::create::{CreateOptions, create};
 use crate::args::Create;
 use crate::config::{self, File};
 use crate::up::{self, Named};
-use crate::{say, units};
+use crate::{attach, say, units};
 
 pub fn run(args: &Create) -> Result<ExitCode, Failure> {
     let folder = up::absolute(&args.dir)?;
@@ -36,6 +36,7 @@ pub fn run(args: &Create) -> Result<ExitCode, Failure> {
         origin_bytes: Some(args.origin_size),
         cache_bytes: Some(args.cache_size),
         force: args.force,
+        mode: attach::last_mode(volume)?,
         ..CreateOptions::new(volume.origin.clone(), volume.cache.clone())
     };
     let created = create(&options).inspect_err(|_| {
@@ -44,8 +45,10 @@ pub fn run(args: &Create) -> Result<ExitCode, Failure> {
             let _ = fs::remove_dir(&folder);
         }
     })?;
-    // The volume begins anew: what its last cache held was given up.
-    let _ = fs::remove_file(&volume.state);
+    if args.force {
+        // The volume begins anew: what its last cache held was given up.
+        let _ = fs::remove_file(&volume.state);
+    }
     if is_new {
         up::write_config(&path, &named)?;
     }

@@ -1,11 +1,15 @@
 //! `tidegate`: the command line. It reads what was asked, calls the two worlds, and says in one line what went wrong.
 
 mod args;
+mod attach;
 mod check;
 mod config;
 mod create;
+mod detach;
 mod drain;
+mod grow;
 mod manager;
+mod mode;
 mod progress;
 mod serve;
 mod sim;
@@ -44,6 +48,10 @@ fn main() -> ExitCode {
         Command::Up(args) => up::run(&args),
         Command::Create(args) => create::run(&args),
         Command::Serve(args) => serve::run(&args),
+        Command::Attach(args) => attach::run(&args),
+        Command::Detach(args) => detach::run(&args),
+        Command::Mode(args) => mode::run(&args),
+        Command::Grow(args) => grow::run(&args),
         Command::Status(args) => status::run(&args),
         Command::Drain(args) => drain::run(&args),
         Command::Stop(args) => stop::run(&args),

@@ -10,7 +10,7 @@ use tidegate_daemon::lobby::{self, Ended, Operator, Options, Ready, ReadyVolume}
 use crate::args::{Running, Serve};
 use crate::config::{self, Config};
 use crate::manager::{self, PidFile};
-use crate::{say, units, up};
+use crate::{grow, say, units, up};
 
 pub fn run(args: &Serve) -> Result<ExitCode, Failure> {
     let path = up::absolute(&args.config)?;
@@ -44,6 +44,11 @@ pub fn serve(mut config: Config, running: &Running) -> Result<ExitCode, Failure>
         confined: !running.unconfined,
         io: running.io,
     };
+    if running.grow {
+        for volume in &options.volumes {
+            eprintln!("tidegate: {}", grow::grow(volume)?);
+        }
+    }
     let mut person = Person { running, pid_file: None };
     let ended = lobby::serve(&options, &mut person)?;
     drop(person);
@@ -55,7 +60,7 @@ pub fn serve(mut config: Config, running: &Running) -> Result<ExitCode, Failure>
 }
 
 /// Another cache is taken for the volume that is meant, and for no other.
-fn accept_loss(config: &mut Config, running: &Running) -> Result<(), Failure> {
+pub fn accept_loss(config: &mut Config, running: &Running) -> Result<(), Failure> {
     let Some(volume) = &running.accept_loss else { return Ok(()) };
     let usage = |message| Failure::new(crate::USAGE, message);
     let places = config.places(volume.as_deref()).map_err(|error| usage(error.replace("--volume", "--accept-loss")))?;

@@ -65,6 +65,12 @@ fn describe(status: &Value) -> String {
     line("phase", word("/phase"));
     let reason = status["destage_reason"].as_str().map_or(String::new(), |reason| format!(" ({reason})"));
     line("gate", format!("{}{reason}", word("/gate")));
+    let switching = if status.pointer("/mode/switching").and_then(Value::as_bool) == Some(true) {
+        format!(" (on the way; {} is kept until then)", word("/mode/recorded"))
+    } else {
+        String::new()
+    };
+    line("mode", format!("{}{switching}", word("/mode/wanted")));
     let (total, free, dirty) = (number("/sets/total"), number("/sets/free"), number("/sets/dirty"));
     line("sets", format!("{total} ({free} free, {dirty} with dirty blocks)"));
     let oldest =

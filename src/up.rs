@@ -13,9 +13,9 @@ use tidegate_daemon::front::nbd::{Address, Certificates};
 use tidegate_daemon::volume;
 use tidegate_daemon::whole;
 
-use crate::args::Up;
+use crate::args::{Of, Up};
 use crate::config::{self, Config, File};
-use crate::{serve, units};
+use crate::{attach, serve, units};
 
 /// Made when nothing else is named: large enough for a try, small on the disk because it is sparse.
 const ORIGIN_BYTES: u64 = 8 << 30;
@@ -42,6 +42,10 @@ pub fn run(args: &Up) -> Result<ExitCode, Failure> {
     serve::check(&config)?;
     if is_new {
         first_run(&folder, &path, &named, &config.volumes[0])?;
+    } else {
+        let mut config = config.clone();
+        serve::accept_loss(&mut config, &args.running)?;
+        config.volumes.iter().try_for_each(attach::replace_blank)?;
     }
     serve::serve(config, &args.running)
 }
@@ -173,6 +177,19 @@ pub fn config_of(folder: &Path) -> Result<Config, Failure> {
     let path = folder.join(config::FILE_NAME);
     let file = if path.exists() { read(&path)? } else { File::default() };
     Ok(file.in_folder(folder))
+}
+
+/// The one volume that is meant, and everything that is configured beside it.
+pub fn volume_of(of: &Of) -> Result<(Config, volume::Options), Failure> {
+    let usage = |message| Failure::new(crate::USAGE, message);
+    let config = config_of(&absolute(&of.dir)?)?;
+    match config.places(of.volume.as_deref()).map_err(usage)?[..] {
+        [place] => {
+            let volume = config.volumes[place].clone();
+            Ok((config, volume))
+        }
+        _ => Err(usage("there are several volumes; say which with --volume".to_owned())),
+    }
 }
 
 pub fn absolute(path: &Path) -> Result<PathBuf, Failure> {

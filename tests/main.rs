@@ -15,6 +15,7 @@ mod fence;
 mod file_systems;
 mod kill;
 mod main_job;
+mod modes;
 mod plans;
 mod restart;
 mod rot;

@@ -1,6 +1,6 @@
 //! The control socket: one JSON object a line in, one a line out, over a Unix socket that only its owner may open.
-//! Asked with `{"verb": "status" | "drain" | "cancel-drain" | "stop"}`, and `"volume": NAME` where one of several is meant; every answer is an
-//! object, and a refusal has the key `error`.
+//! Asked with `{"verb": NAME}`, where NAME is one of [`NAMES`], and `"volume": NAME` where one of several is meant; `mode` takes `"mode": MODE`
+//! besides, `detach` takes `"flush": true`. Every answer is an object, and a refusal has the key `error`.
 //!
 //! A port of the lobby's loop: it never waits, and what a hostile client can make it hold is bounded
 //! ([`CLIENTS_MAX`] times [`LINE_BYTES_MAX`] in and [`ANSWERS_MAX`] answers out).
@@ -11,13 +11,14 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tidegate_engine::Event;
 use tidegate_engine::probe::{DestageReason, GateState, Histogram, Phase, Snapshot, Waits};
 use tidegate_engine::request::Room;
 use tidegate_engine::time::Instant;
+use tidegate_engine::{Event, Mode};
 
 use crate::back::run::Run;
 use crate::port::{Interest, Port};
@@ -46,18 +47,29 @@ pub enum Verb {
     CancelDrain,
     /// Make everything that was acknowledged durable, and end; other volumes go on.
     Stop,
+    /// Promise this from now on.
+    Mode(Mode),
+    /// Send everything home, say on the cache that it was taken from its origin, and end. Without `flush` only where nothing is dirty.
+    Detach {
+        flush: bool,
+    },
+    CancelDetach,
 }
 
-impl Verb {
-    pub const ALL: [Verb; 4] = [Verb::Status, Verb::Drain, Verb::CancelDrain, Verb::Stop];
+/// The verbs as they are spelled on the socket.
+pub const NAMES: [&str; 7] = ["status", "drain", "cancel-drain", "stop", "mode", "detach", "cancel-detach"];
 
-    /// As it is spelled on the socket.
-    pub fn name(self) -> &'static str {
+impl Verb {
+    /// As it is asked on the socket.
+    fn question(self) -> Value {
         match self {
-            Verb::Status => "status",
-            Verb::Drain => "drain",
-            Verb::CancelDrain => "cancel-drain",
-            Verb::Stop => "stop",
+            Verb::Status => json!({ "verb": "status" }),
+            Verb::Drain => json!({ "verb": "drain" }),
+            Verb::CancelDrain => json!({ "verb": "cancel-drain" }),
+            Verb::Stop => json!({ "verb": "stop" }),
+            Verb::Mode(mode) => json!({ "verb": "mode", "mode": mode.name() }),
+            Verb::Detach { flush } => json!({ "verb": "detach", "flush": flush }),
+            Verb::CancelDetach => json!({ "verb": "cancel-detach" }),
         }
     }
 }
@@ -302,11 +314,26 @@ fn command(line: &[u8]) -> Result<Command, String> {
 }
 
 fn verb(asked: &Value) -> Result<Verb, String> {
-    let name = asked.get("verb").and_then(Value::as_str).ok_or("no \"verb\" in it: one of status, drain, cancel-drain, stop")?;
-    Verb::ALL.into_iter().find(|verb| verb.name() == name).ok_or_else(|| {
-        let name: String = name.chars().take(40).collect();
-        format!("unknown verb {name:?}: one of status, drain, cancel-drain, stop")
-    })
+    let known = NAMES.join(", ");
+    let name = asked.get("verb").and_then(Value::as_str).ok_or(format!("no \"verb\" in it: one of {known}"))?;
+    match name {
+        "status" => Ok(Verb::Status),
+        "drain" => Ok(Verb::Drain),
+        "cancel-drain" => Ok(Verb::CancelDrain),
+        "stop" => Ok(Verb::Stop),
+        "mode" => {
+            let mode = asked.get("mode").and_then(Value::as_str).ok_or("no \"mode\" in it: write-back, write-through or read-only")?;
+            Mode::from_str(&shortened(mode)).map(Verb::Mode)
+        }
+        "detach" => Ok(Verb::Detach { flush: asked.get("flush").and_then(Value::as_bool).unwrap_or(false) }),
+        "cancel-detach" => Ok(Verb::CancelDetach),
+        _ => Err(format!("unknown verb {:?}: one of {known}", shortened(name))),
+    }
+}
+
+/// What a hostile client calls a word is not repeated at length.
+fn shortened(word: &str) -> String {
+    word.chars().take(40).collect()
 }
 
 /// A socket at `path` that nobody else may open, not even for a moment: it is made in a folder of our own and moved.
@@ -346,7 +373,8 @@ pub fn ask(path: &Path, verb: Verb, volume: Option<&str>) -> Result<Value, Strin
     let failed = |error: io::Error| format!("{place}: the daemon does not answer: {error}");
     stream.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
     stream.set_write_timeout(Some(PATIENCE)).map_err(failed)?;
-    let command = json!({ "verb": verb.name(), "volume": volume });
+    let mut command = verb.question();
+    command["volume"] = json!(volume);
     stream.write_all(format!("{command}\n").as_bytes()).map_err(failed)?;
     let mut line = String::new();
     BufReader::new(stream.take(ANSWER_BYTES_MAX)).read_line(&mut line).map_err(failed)?;
@@ -363,7 +391,7 @@ pub fn ask(path: &Path, verb: Verb, volume: Option<&str>) -> Result<Value, Strin
 /// A snapshot as a program reads it: sizes in bytes or blocks as their names say, times in seconds or nanoseconds likewise.
 /// Counters are since the daemon's start.
 pub fn status_json(snapshot: &Snapshot) -> Value {
-    let c = &snapshot.counters;
+    let (c, mode) = (&snapshot.counters, snapshot.mode);
     let ledger: serde_json::Map<String, Value> = snapshot.ledger.iter().map(|(part, bytes)| ((*part).to_owned(), json!(bytes))).collect();
     json!({
         "phase": phase_name(&snapshot.phase),
@@ -376,6 +404,8 @@ pub fn status_json(snapshot: &Snapshot) -> Value {
         "oldest_dirty_seconds": snapshot.oldest_dirty.map(|age| age.as_secs_f64()),
         "requests_in_flight": snapshot.requests_in_flight,
         "drain": snapshot.drain.map(|drain| json!({ "blocks_at_start": drain.blocks_at_start, "blocks_left": drain.blocks_left })),
+        "mode": { "wanted": mode.wanted.name(), "recorded": mode.recorded.name(), "switching": mode.is_switching },
+        "detaching": snapshot.is_detaching,
         "hits": { "blocks": c.hit_blocks },
         "misses": { "blocks": c.miss_blocks },
         "requests": {
@@ -449,6 +479,7 @@ fn reason_name(gate: GateState) -> Option<&'static str> {
         GateState::Destage(DestageReason::Age) => Some("age"),
         GateState::Destage(DestageReason::NoFreeSet) => Some("no-free-set"),
         GateState::Destage(DestageReason::Drain) => Some("drain"),
+        GateState::Destage(DestageReason::Mode) => Some("mode"),
         GateState::Destage(DestageReason::BelowFloor) => Some("below-floor"),
     }
 }
@@ -483,9 +514,10 @@ mod tests {
                 self.port.ready(token, true, true, &mut room, &mut events);
             }
             for (asker, command) in self.port.commands() {
+                let did = command.verb.question()["verb"].clone();
                 let answer = match command.volume {
-                    Some(volume) => json!({ "did": command.verb.name(), "to": volume }),
-                    None => json!({ "did": command.verb.name() }),
+                    Some(volume) => json!({ "did": did, "to": volume }),
+                    None => json!({ "did": did }),
                 };
                 self.port.answer(asker, &answer);
             }

@@ -7,6 +7,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use tidegate_engine::Mode;
 use tidegate_engine::block::ATOM_BYTES;
 use tidegate_engine::cache::format::{FormatId, Geometry, Step, Superblock, create_steps};
 use tidegate_engine::op::DeviceId;
@@ -28,12 +29,23 @@ pub struct CreateOptions {
     pub set_bytes: u32,
     /// Overwrite what the cache holds.
     pub force: bool,
+    /// What a FLUSH is to promise, unless the configuration says so.
+    pub mode: Mode,
 }
 
 impl CreateOptions {
     /// Blocks of 4 KiB in sets of 1 MiB, on what exists, with care.
     pub fn new(origin: PathBuf, cache: PathBuf) -> CreateOptions {
-        CreateOptions { origin, cache, origin_bytes: None, cache_bytes: None, block_bytes: 4 << 10, set_bytes: 1 << 20, force: false }
+        CreateOptions {
+            origin,
+            cache,
+            origin_bytes: None,
+            cache_bytes: None,
+            block_bytes: 4 << 10,
+            set_bytes: 1 << 20,
+            force: false,
+            mode: Mode::WriteBack,
+        }
     }
 }
 
@@ -68,7 +80,9 @@ pub fn create(options: &CreateOptions) -> Result<Created, Failure> {
         refuse_contents(&cache)?;
     }
     let geometry = geometry(options, &cache, &origin)?;
-    let superblock = Superblock::new(FormatId(random()?), geometry, random()?, identity(&origin));
+    let fresh = Superblock::new(FormatId(random()?), geometry, random()?, identity(&origin));
+    // Nothing is in it: any mode is kept from its first moment.
+    let superblock = Superblock { mode: options.mode, ..fresh };
     format(&cache, &superblock)?;
     made.keep()?;
     let mut notes: Vec<String> = [&cache, &origin].iter().filter_map(|disk| disk.note()).collect();

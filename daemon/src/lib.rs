@@ -6,6 +6,8 @@ pub mod check;
 pub mod control;
 pub mod create;
 mod desk;
+pub mod detach;
+pub mod dirty;
 pub mod front;
 pub mod lobby;
 pub mod port;

@@ -3,14 +3,17 @@
 //! It is written, and synced, before the first request of a start is answered, and at an orderly stop. Without it (it was deleted, or the
 //! volume is new) nothing is compared.
 
-use std::fs::OpenOptions;
+use std::fs::{self, OpenOptions};
 use std::io::{ErrorKind, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
+use tidegate_engine::Mode;
 use tidegate_engine::cache::format::Superblock;
+use tidegate_engine::probe::ModeView;
 
+use crate::dirty::{Dirty, utc};
 use crate::{Failure, whole};
 
 /// Its name in the folder of a volume.
@@ -27,11 +30,16 @@ pub struct State {
     pub epoch: u64,
     /// Blocks that were newer in the cache than on the origin at the last orderly stop; unknown while it serves, and after a crash.
     pub dirty: Option<u64>,
+    /// What a FLUSH promises. Of another mode than write-back: nothing that was flushed is in the cache alone.
+    #[serde(default, with = "mode_name")]
+    pub mode: Mode,
 }
 
 impl State {
-    pub fn of(superblock: &Superblock, epoch: u64, dirty: Option<u64>) -> State {
-        State { format: format_of(superblock), epoch, dirty }
+    /// The mode counts when it is asked for and recorded: whatever it was or will be, no more is promised than both do.
+    pub fn of(superblock: &Superblock, epoch: u64, dirty: Option<u64>, mode: &ModeView) -> State {
+        let kept = if mode.wanted.is_home() && mode.recorded.is_home() { mode.wanted } else { Mode::WriteBack };
+        State { format: format_of(superblock), epoch, dirty, mode: kept }
     }
 
     /// Replaces the file, whole or not at all.
@@ -46,7 +54,11 @@ impl State {
         })
     }
 
-    fn read(path: &Path) -> Result<Option<State>, Failure> {
+    /// What was written last; nothing if there is no file.
+    ///
+    /// # Errors
+    /// One line: it cannot be read, or says nothing that could be.
+    pub fn read(path: &Path) -> Result<Option<State>, Failure> {
         let refused = |why: String| {
             let what = format!("{}: {why}; if its cache is the one that this volume last ran with, delete the file", path.display());
             Failure::new(Failure::DAMAGED, what)
@@ -63,7 +75,44 @@ impl State {
     }
 }
 
-fn format_of(superblock: &Superblock) -> String {
+mod mode_name {
+    use super::Mode;
+    use serde::{Deserialize, Deserializer, Serializer};
+    use std::str::FromStr;
+
+    pub fn serialize<S: Serializer>(mode: &Mode, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(mode.name())
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Mode, D::Error> {
+        Mode::from_str(&String::deserialize(deserializer)?).map_err(serde::de::Error::custom)
+    }
+}
+
+/// What the loss of the cache that served last may cost.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Loss {
+    /// Nothing that was promised: why.
+    Nothing(&'static str),
+    /// What it held, or may have held.
+    Some(String),
+}
+
+impl State {
+    pub fn loss(&self, path: &Path) -> Loss {
+        let since = fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
+        let since = since.and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok()).map(|since| utc(since.as_secs()));
+        let since = since.map_or(String::new(), |since| format!(" (this was written down at {since})"));
+        match (self.dirty, self.mode.is_home()) {
+            (Some(0), _) => Loss::Nothing("the last one held nothing newer than the origin"),
+            (None, true) => Loss::Nothing("the last one promised the origin: nothing that was flushed is lost with it"),
+            (Some(dirty), _) => Loss::Some(format!("held {dirty} blocks newer than the origin when it last stopped{since}")),
+            (None, false) => Loss::Some(format!("may have held blocks newer than the origin{since}")),
+        }
+    }
+}
+
+pub fn format_of(superblock: &Superblock) -> String {
     superblock.format.0.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
@@ -77,15 +126,18 @@ pub fn compare(path: &Path, superblock: &Superblock, accept_loss: bool) -> Resul
     let Some(known) = State::read(path)? else { return Ok(Vec::new()) };
     let found = format_of(superblock);
     if known.format != found {
-        let held = match known.dirty {
-            Some(0) => return Ok(vec!["another cache than last time; the last one held nothing newer than the origin".into()]),
-            Some(dirty) => format!("held {dirty} blocks newer than the origin when it last stopped"),
-            None => "may have held blocks newer than the origin".to_string(),
+        let held = match known.loss(path) {
+            Loss::Nothing(why) => return Ok(vec![format!("another cache than last time; {why}")]),
+            Loss::Some(held) => held,
         };
         if accept_loss {
-            return Ok(vec![format!(
-                "another cache than last time, which {held}: they are lost, and the origin is a mixture of times there"
-            )]);
+            let mut notes =
+                vec![format!("another cache than last time, which {held}: they are lost, and the origin is a mixture of times there")];
+            match Dirty::read(path, &known.format) {
+                Some(dirty) => notes.extend(dirty.describe(path)),
+                None => notes.push("lost: which blocks is not known".to_string()),
+            }
+            return Ok(notes);
         }
         let (short, other) = (&found[..8], known.format.get(..8).unwrap_or(&known.format));
         let what = format!(
@@ -110,6 +162,39 @@ mod tests {
     use super::*;
     use tidegate_engine::cache::format::{FormatId, Geometry};
 
+    const BACK: ModeView = ModeView { wanted: Mode::WriteBack, recorded: Mode::WriteBack, is_switching: false };
+
+    #[test]
+    fn a_cache_that_promised_the_origin_may_be_lost() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(FILE_NAME);
+        let through = ModeView { wanted: Mode::WriteThrough, recorded: Mode::WriteThrough, is_switching: false };
+        State::of(&superblock(1, 5), 6, None, &through).write(&path).unwrap();
+        assert!(compare(&path, &superblock(2, 9), false).unwrap()[0].contains("nothing that was flushed is lost"));
+        // On the way there or back it may not, nor with blocks that no stop could take home.
+        for view in [ModeView { recorded: Mode::WriteBack, ..through }, ModeView { wanted: Mode::WriteBack, ..through }] {
+            State::of(&superblock(1, 5), 6, None, &view).write(&path).unwrap();
+            assert!(compare(&path, &superblock(2, 9), false).is_err());
+        }
+        State::of(&superblock(1, 5), 6, Some(3), &through).write(&path).unwrap();
+        assert!(compare(&path, &superblock(2, 9), false).unwrap_err().message.contains("held 3 blocks"));
+        // A file of a version that knew no modes.
+        std::fs::write(&path, "{\"format\":\"ab\",\"epoch\":1,\"dirty\":null}").unwrap();
+        assert_eq!(State::read(&path).unwrap().unwrap().mode, Mode::WriteBack);
+    }
+
+    #[test]
+    fn what_is_lost_is_listed_where_it_is_known() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(FILE_NAME);
+        let last = superblock(1, 5);
+        State::of(&last, 6, None, &BACK).write(&path).unwrap();
+        assert!(compare(&path, &superblock(2, 9), true).unwrap()[1].contains("not known"));
+        Dirty::now(&format_of(&last), false, vec![tidegate_engine::block::Span::new(8, 8)]).write(&path);
+        let notes = compare(&path, &superblock(2, 9), true).unwrap();
+        assert_eq!(notes[2], "lost: 4096 bytes from byte 4096 on");
+    }
+
     fn superblock(id: u8, epoch: u64) -> Superblock {
         let geometry = Geometry { block_atoms: 8, set_slots: 8, sets: 16, journal_pages: 64, volume_atoms: 512, range_entries: 252 };
         Superblock { epoch, ..Superblock::new(FormatId([id; 16]), geometry, [0; 16], [0; 16]) }
@@ -120,7 +205,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(FILE_NAME);
         assert_eq!(compare(&path, &superblock(1, 5), false).unwrap(), Vec::<String>::new(), "a new volume");
-        State::of(&superblock(1, 5), 6, None).write(&path).unwrap();
+        State::of(&superblock(1, 5), 6, None, &BACK).write(&path).unwrap();
         for epoch in [6, 7] {
             assert!(compare(&path, &superblock(1, epoch), false).unwrap().is_empty());
         }
@@ -129,7 +214,7 @@ mod tests {
         let other = compare(&path, &superblock(2, 9), false).unwrap_err();
         assert!(other.message.contains("02020202…") && other.message.contains("01010101…, which may have held"), "{}", other.message);
         assert!(compare(&path, &superblock(2, 9), true).unwrap()[0].contains("are lost"));
-        State::of(&superblock(1, 5), 6, Some(0)).write(&path).unwrap();
+        State::of(&superblock(1, 5), 6, Some(0), &BACK).write(&path).unwrap();
         assert!(compare(&path, &superblock(2, 9), false).unwrap()[0].contains("held nothing newer"));
     }
 

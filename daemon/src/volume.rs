@@ -14,10 +14,10 @@ use tidegate_engine::cache::format::Superblock;
 use tidegate_engine::config::{Allocation, Fill, WhenFull};
 use tidegate_engine::op::{Action, Answer, Done, Op};
 use tidegate_engine::payload::Payload;
-use tidegate_engine::probe::Phase;
+use tidegate_engine::probe::{ModeView, Phase};
 use tidegate_engine::request::{Reply, Room};
 use tidegate_engine::time::{Duration, Instant};
-use tidegate_engine::{Config, Control, Engine, Event, World, turn};
+use tidegate_engine::{Config, Control, Engine, Event, Mode, World, turn};
 
 use crate::back::attach::{Attached, attach};
 use crate::back::dock::{Happening, WatchKey};
@@ -25,6 +25,7 @@ use crate::back::io::{Carrier, Io};
 use crate::back::run::Run;
 use crate::control::{Verb, status_json};
 use crate::desk::{Desk, Tell};
+use crate::dirty::{self, Dirty};
 use crate::front::nbd::{Allowed, Export, Front};
 use crate::port::{Interest, Port};
 
@@ -75,6 +76,7 @@ pub struct Knobs {
     /// Bytes.
     pub bytes: Option<u64>,
     pub fence_samples: Option<u32>,
+    pub mode: Option<Mode>,
 }
 
 impl Knobs {
@@ -102,6 +104,7 @@ impl Knobs {
             requests_max: self.requests.unwrap_or(default.requests_max),
             bytes_max: self.bytes.unwrap_or(default.bytes_max),
             fence_samples: self.fence_samples.unwrap_or(default.fence_samples),
+            mode: self.mode,
             ..default
         }
     }
@@ -110,6 +113,9 @@ impl Knobs {
 /// Atoms read from the disks that one turn looks at. To verify 1 MiB takes about 0.1 ms: disks that answer many large reads at once
 /// would otherwise keep the first reply from leaving, and themselves without work, until the last one is verified.
 const TURN_ATOMS: u64 = (1 << 20) / ATOM_BYTES;
+
+/// How often what is dirty is noted for the case that the cache is lost.
+const NOTE_EVERY: Duration = Duration::from_secs(60);
 
 /// Clients get so long to take the last replies.
 const LINGER: Duration = Duration::from_secs(1);
@@ -166,7 +172,7 @@ impl Opened {
             state: State::Starting,
             landed: VecDeque::new(),
             cache: options.cache.display().to_string(),
-            host: Host { path: options.state, superblock },
+            host: Host { path: options.state, superblock, told: None, noted: Instant::ZERO },
             events: Vec::new(),
             happenings: Vec::new(),
             interests: Vec::new(),
@@ -236,6 +242,10 @@ impl World<Run> for Back {
 struct Host {
     path: PathBuf,
     superblock: Superblock,
+    /// The mode that was written down last.
+    told: Option<Mode>,
+    /// When what is dirty was noted last.
+    noted: Instant,
 }
 
 struct Volume {
@@ -275,16 +285,21 @@ impl Volume {
                 }
                 Phase::Serving => {
                     if matches!(self.state, State::Starting | State::Sound) {
-                        self.tell_host(now, false)?;
+                        self.tell_host(now, None)?;
+                        // What was noted before this start is not complete any more.
+                        self.note_dirty(false);
                         self.state = State::Serving;
                         self.desk.tell(Tell::Serving(Box::new(self.engine.inspect(now))));
                     }
+                    self.tell_changes(now)?;
                 }
-                Phase::Refused => return Err(self.refused()),
+                Phase::Refused => return Err(refusal(&self.engine, &self.cache)),
                 Phase::Stopped => {
                     if self.has_ended(now) {
                         // It is stopped in order, whether that can be written down or not.
-                        let _ = self.tell_host(now, true);
+                        let snapshot = self.engine.inspect(now);
+                        let _ = self.tell_host(now, Some(snapshot.dirty_slots + snapshot.zero_ranges));
+                        self.note_dirty(true);
                         return Ok(());
                     }
                 }
@@ -303,17 +318,27 @@ impl Volume {
         for guest in self.desk.guests() {
             self.world.front.admit(guest);
         }
-        for (asker, verb) in self.desk.commands() {
+        for (number, verb) in self.desk.commands() {
+            let mut refused = None;
             match verb {
                 Verb::Status => {}
                 Verb::Drain => self.engine.handle(now, Event::Control(Control::Drain)),
                 Verb::CancelDrain => self.engine.handle(now, Event::Control(Control::CancelDrain)),
                 Verb::Stop => self.stop(),
+                Verb::Mode(mode) => refused = self.switch(now, mode).err(),
+                Verb::Detach { flush } => refused = self.detach(now, flush).err(),
+                Verb::CancelDetach => self.engine.handle(now, Event::Control(Control::CancelDetach)),
             }
-            let mut status = status_json(&self.engine.inspect(now));
-            status["io"] = self.world.io.carrier().name().into();
-            status["alarm"] = self.world.io.alarm().into();
-            self.desk.answer(asker, status);
+            let answer = match refused {
+                Some(what) => serde_json::json!({ "error": what }),
+                None => {
+                    let mut status = status_json(&self.engine.inspect(now));
+                    status["io"] = self.world.io.carrier().name().into();
+                    status["alarm"] = self.world.io.alarm().into();
+                    status
+                }
+            };
+            self.desk.answer(number, answer);
         }
         if self.desk.may_write() {
             self.world.release(now);
@@ -323,20 +348,66 @@ impl Volume {
         }
     }
 
-    /// Writes down which start of which cache this is, before anything is answered; and what is dirty, when it has stopped.
-    fn tell_host(&self, now: Instant, has_stopped: bool) -> Result<(), Failure> {
+    /// Writes down which start of which cache this is and what it promises, before anything is answered; and what is dirty, when it
+    /// has stopped.
+    fn tell_host(&mut self, now: Instant, dirty: Option<u64>) -> Result<(), Failure> {
         let snapshot = self.engine.inspect(now);
-        let dirty = has_stopped.then_some(snapshot.dirty_slots + snapshot.zero_ranges);
-        HostState::of(&self.host.superblock, snapshot.epoch, dirty).write(&self.host.path)
+        let state = HostState::of(&self.host.superblock, snapshot.epoch, dirty, &snapshot.mode);
+        self.host.told = Some(state.mode);
+        state.write(&self.host.path)
     }
 
-    /// Recovery found what must not be repaired: one line.
-    fn refused(&self) -> Failure {
-        let fatal: Vec<&str> = self.engine.damage().iter().filter(|damage| damage.fatal).map(|damage| damage.what.as_str()).collect();
-        let first = fatal.first().copied().unwrap_or("its metadata does not add up");
-        let more = if fatal.len() > 1 { format!(" (and {} more)", fatal.len() - 1) } else { String::new() };
-        let message = format!("cache {}: {first}{more}; nothing was changed; see `tidegate check --cache {}`", self.cache, self.cache);
-        Failure::new(Failure::DAMAGED, message)
+    /// Writes down a mode that is kept from now on, and every minute what is dirty.
+    fn tell_changes(&mut self, now: Instant) -> Result<(), Failure> {
+        let mode = self.engine.mode();
+        if !mode.is_switching && self.host.told != Some(mode.recorded) {
+            self.tell_host(now, None)?;
+        }
+        if now.since(self.host.noted) >= NOTE_EVERY {
+            self.host.noted = now;
+            self.note_dirty(false);
+        }
+        Ok(())
+    }
+
+    fn note_dirty(&self, is_complete: bool) {
+        let ranges = self.engine.dirty_ranges(dirty::RANGES_MAX);
+        Dirty::now(&state::format_of(&self.host.superblock), is_complete, ranges).write(&self.host.path);
+    }
+
+    /// Another mode. That a FLUSH may promise less is written down before the engine hears of it.
+    fn switch(&mut self, now: Instant, mode: Mode) -> Result<(), String> {
+        if self.state != State::Serving {
+            return Err("the volume does not serve now; try again when it does".to_owned());
+        }
+        if !mode.is_home() && self.host.told != Some(mode) {
+            let epoch = self.engine.inspect(now).epoch;
+            let back = ModeView { wanted: mode, recorded: mode, is_switching: false };
+            HostState::of(&self.host.superblock, epoch, None, &back).write(&self.host.path).map_err(|failure| failure.message)?;
+            self.host.told = Some(mode);
+        }
+        self.engine.handle(now, Event::Control(Control::Mode(mode)));
+        Ok(())
+    }
+
+    /// Takes the cache from its origin, if nobody uses the volume.
+    fn detach(&mut self, now: Instant, flush: bool) -> Result<(), String> {
+        if self.state != State::Serving {
+            return Err("the volume does not serve now; try again when it does".to_owned());
+        }
+        let clients = self.world.front.connections();
+        if clients > 0 {
+            return Err(format!("{clients} clients use the volume; disconnect them first"));
+        }
+        let snapshot = self.engine.inspect(now);
+        let dirty = snapshot.dirty_slots + snapshot.zero_ranges;
+        if dirty > 0 && !flush {
+            return Err(format!(
+                "{dirty} blocks are newer in the cache than on the origin; ask with \"flush\": true to send them home first"
+            ));
+        }
+        self.engine.handle(now, Event::Control(Control::Detach));
+        Ok(())
     }
 
     /// Everything is durable. Have the last replies left, or their time?
@@ -413,6 +484,15 @@ impl Volume {
             self.events.push(Event::Control(Control::Stop));
         }
     }
+}
+
+/// Recovery found what must not be repaired: one line.
+pub(crate) fn refusal(engine: &Engine<Run>, cache: &str) -> Failure {
+    let fatal: Vec<&str> = engine.damage().iter().filter(|damage| damage.fatal).map(|damage| damage.what.as_str()).collect();
+    let first = fatal.first().copied().unwrap_or("its metadata does not add up");
+    let more = if fatal.len() > 1 { format!(" (and {} more)", fatal.len() - 1) } else { String::new() };
+    let message = format!("cache {cache}: {first}{more}; nothing was changed; see `tidegate check --cache {cache}`");
+    Failure::new(Failure::DAMAGED, message)
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use crate::block::{ATOM_BYTES, PAGE_BYTES};
 use crate::cache::format::{FormatId, Geometry};
 use crate::cache::placed::journal_pages_needed;
+use crate::mode::Mode;
 use crate::time::Duration;
 
 /// What one volume's engine is told at its start. Nothing here is read from a file: the binary does that.
@@ -37,6 +38,8 @@ pub struct Config {
     pub requests_max: usize,
     /// Payload bytes of admitted requests. Default 256 MiB.
     pub bytes_max: u64,
+    /// What a FLUSH promises. Default: what the superblock says, which is write-back after a format.
+    pub mode: Option<Mode>,
     /// When what was read from the origin is kept. Default behind the reply.
     pub fill: Fill,
     /// What is kept of writes. Default read-write.
@@ -130,10 +133,12 @@ pub enum Canary {
     KillAfterOriginWrite,
     /// A slot is overwritten in place before it is durable that it may be.
     OverwriteUnopened,
+    /// A FLUSH in write-through does not wait for the origin's own flush.
+    HomeBeforeOriginFlush,
 }
 
 impl Canary {
-    pub const ALL: [Canary; 8] = [
+    pub const ALL: [Canary; 9] = [
         Canary::RecordBeforeData,
         Canary::ReuseTooEarly,
         Canary::FlushDoesNotWait,
@@ -142,6 +147,7 @@ impl Canary {
         Canary::FillWithoutTicket,
         Canary::KillAfterOriginWrite,
         Canary::OverwriteUnopened,
+        Canary::HomeBeforeOriginFlush,
     ];
 }
 
@@ -164,6 +170,7 @@ impl Config {
             requests_max: 1024,
             bytes_max: 256 << 20,
             fill: Fill::Behind,
+            mode: None,
             allocation: Allocation::ReadWrite,
             placement: Placement::Log,
             gate: GateKind::Ours,
@@ -177,7 +184,7 @@ impl Config {
         }
     }
 
-    /// May a write go past the log to the origin?
+    /// May a write go past the log to the origin, whatever the mode?
     pub fn writes_through(&self) -> bool {
         self.allocation == Allocation::ReadOnly || self.when_full == WhenFull::Through
     }

@@ -8,6 +8,7 @@ pub mod block;
 pub mod cache;
 pub mod config;
 pub mod gate;
+pub mod mode;
 pub mod op;
 mod path;
 pub mod payload;
@@ -23,6 +24,7 @@ use request::{Reply, Request, Room};
 use time::Instant;
 
 pub use config::{Canary, Config};
+pub use mode::Mode;
 pub use path::Engine;
 
 /// Everything that can happen to an engine.
@@ -51,6 +53,11 @@ pub enum Control {
     /// Destage everything that is dirty now, without waiting for idleness.
     Drain,
     CancelDrain,
+    /// Another mode ([`Engine::mode`] tells how far it is). What it asks for is in force when it is recorded.
+    Mode(Mode),
+    /// Everything goes home, then the superblocks say that the cache was taken from its origin, and the engine stops. Writes are refused.
+    Detach,
+    CancelDetach,
     /// Make every acknowledged write durable, then take nothing any more.
     Stop,
 }

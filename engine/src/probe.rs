@@ -1,5 +1,6 @@
 //! Everything worth reporting: counters that only grow, a histogram of latencies, and the state of the moment.
 
+use crate::mode::Mode;
 use crate::time::{Duration, Instant};
 
 /// Counts since the engine started. Every bypass, stall and destage has a counted reason.
@@ -70,6 +71,8 @@ pub enum WaitReason {
     RangeTable,
     /// The end of a write to the same place of the origin.
     OriginSpan,
+    /// Older writes, to reach the origin: in write-through no more may wait than a FLUSH is to wait for.
+    Home,
     /// A slot that may be overwritten in place.
     Slot,
     /// Its data, being read.
@@ -84,13 +87,14 @@ pub enum WaitReason {
 
 impl WaitReason {
     /// Those that are counted: the others every request of its kind waits for.
-    pub const COUNTED: [WaitReason; 7] = [
+    pub const COUNTED: [WaitReason; 8] = [
         WaitReason::Lock,
         WaitReason::Set,
         WaitReason::Window,
         WaitReason::Journal,
         WaitReason::RangeTable,
         WaitReason::OriginSpan,
+        WaitReason::Home,
         WaitReason::Slot,
     ];
 
@@ -105,6 +109,7 @@ impl WaitReason {
             WaitReason::Journal => "journal",
             WaitReason::RangeTable => "range_table",
             WaitReason::OriginSpan => "origin_span",
+            WaitReason::Home => "home",
             WaitReason::Slot => "slot",
             WaitReason::Read => "read",
             WaitReason::Data => "data",
@@ -207,6 +212,8 @@ pub enum DestageReason {
     Age,
     NoFreeSet,
     Drain,
+    /// A FLUSH promises the origin, or is going to.
+    Mode,
 }
 
 /// Something that recovery found damaged. `fatal` damage keeps the volume offline; the rest was repaired from a copy.
@@ -242,6 +249,9 @@ pub struct Snapshot {
     pub oldest_dirty: Option<Duration>,
     pub requests_in_flight: usize,
     pub drain: Option<Drain>,
+    pub mode: ModeView,
+    /// The cache is being taken from its origin.
+    pub is_detaching: bool,
     pub counters: Counters,
     pub read_latency: Histogram,
     pub write_latency: Histogram,
@@ -251,6 +261,17 @@ pub struct Snapshot {
     pub damage: Vec<Damage>,
     /// Every request in flight and what it waits for, oldest first.
     pub requests: Vec<(crate::request::RequestId, Instant, WaitReason)>,
+}
+
+/// What a FLUSH promises.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ModeView {
+    /// What was asked for.
+    pub wanted: Mode,
+    /// What the superblocks say. Of a mode that promises the origin: nothing that was flushed is on the SSD alone.
+    pub recorded: Mode,
+    /// It is on its way from the one to the other.
+    pub is_switching: bool,
 }
 
 /// Progress of a drain.

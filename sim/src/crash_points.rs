@@ -25,7 +25,8 @@ const READ_ATOMS: u64 = 512;
 
 /// Runs the workload of `plan` and crashes it wherever something was made persistent, after `warm` requests that only age the cache.
 pub fn crash_points(plan: Plan, warm: u64) -> Ended {
-    let mut points = Points { chance: Chance::new(plan.seed, "crash points"), recoveries: 0, trace: 0 };
+    let loss = Chance::new(plan.seed, "loss");
+    let mut points = Points { loss, chance: Chance::new(plan.seed, "crash points"), recoveries: 0, trace: 0 };
     let (requests, canary_plan) = (plan.requests, plan.clone());
     let mut simulation = Simulation::new(Plan { requests: plan.requests + warm, ..canary_plan });
     let mut broken = None;
@@ -46,6 +47,7 @@ pub fn crash_points(plan: Plan, warm: u64) -> Ended {
 
 struct Points {
     chance: Chance,
+    loss: Chance,
     recoveries: u64,
     trace: u64,
 }
@@ -53,12 +55,26 @@ struct Points {
 impl Points {
     /// Crashes now, with each of the subsets.
     fn try_all(&mut self, simulation: &Simulation) -> Result<(), Broken> {
+        if simulation.may_lose_cache() {
+            self.try_without_cache(simulation)?;
+        }
         for survive in SUBSETS {
             let scene = &simulation.scene;
             let cache = scene.cache.after_power_cut(simulation.now(), &survive, &mut self.chance);
             let origin = scene.origin.after_power_cut(simulation.now(), &survive, &mut self.chance);
             self.try_one(simulation, cache, origin).map_err(|broken| {
                 Broken(format!("power cut at {:?}, {survive:?} of the unflushed left: {}", simulation.now(), broken.0))
+            })?;
+        }
+        Ok(())
+    }
+
+    /// The cache is gone, and the power of the origin: it alone must hold everything that was flushed.
+    fn try_without_cache(&mut self, simulation: &Simulation) -> Result<(), Broken> {
+        for survive in [Survive::None, Survive::Random] {
+            let origin = simulation.scene.origin.after_power_cut(simulation.now(), &survive, &mut self.loss);
+            simulation.scene.oracle.judge_alone(|atom| origin.visible().stamp(atom)).map_err(|broken| {
+                Broken(format!("cache lost at {:?}, {survive:?} of the unflushed left on the origin: {}", simulation.now(), broken.0))
             })?;
         }
         Ok(())

@@ -11,7 +11,7 @@ use tidegate_engine::cache::format::{FormatId, Geometry};
 use tidegate_engine::config::{Allocation, Fill, GateKind, Placement, WhenFull};
 use tidegate_engine::op::Limits;
 use tidegate_engine::time::Duration;
-use tidegate_engine::{Canary, Config};
+use tidegate_engine::{Canary, Config, Mode};
 
 /// What a run does to its engine besides asking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +40,9 @@ pub struct Plan {
     pub crashes: u64,
     /// The origin goes away now and then: how seldom. Never for 0.
     pub origin_leaves_every: u64,
+    /// The modes that it is switched to while it runs, and how seldom. None for an empty list.
+    pub modes: Vec<Mode>,
+    pub mode_every: u64,
     /// Percent of the origin that holds zeros at first.
     pub blank_percent: u32,
 }
@@ -69,7 +72,10 @@ impl Plan {
             crashes,
             origin_leaves_every: if chance.one_in(4) { chance.spread(200, 3_000) } else { 0 },
             blank_percent: chance.pick(&[0, 30, 100]),
+            modes: Vec::new(),
+            mode_every: 0,
         };
+        plan.draw_modes();
         // A table full of lost blocks stops the volume: where many are lost, there is room for all of them.
         if plan.rates[0].read_error + plan.rates[0].misdirected + plan.rates[0].rot > 0 {
             plan.config.geometry.range_entries = 2_000;
@@ -82,6 +88,31 @@ impl Plan {
             (plan.rates[0].misdirected, plan.rates[0].rot) = (0, 0);
         }
         plan
+    }
+
+    /// Half of the runs promise the origin, from the start or for a while. A stream of its own: the other runs stay what they were.
+    fn draw_modes(&mut self) {
+        if self.config.placement == Placement::Set {
+            return;
+        }
+        let chance = &mut Chance::new(self.seed, "modes");
+        let [back, through, only] = Mode::ALL.map(Some);
+        self.config.mode = chance.pick(&[None, None, None, back, through, through, only]);
+        if chance.one_in(4) {
+            self.modes = chance.pick(&[&Mode::ALL[..2], &Mode::ALL[..]]).to_vec();
+            self.mode_every = chance.spread(20, 1_000);
+        }
+    }
+
+    /// Writes may go past the log.
+    pub fn passes_log(&self) -> bool {
+        let is_read_only = self.config.mode == Some(Mode::ReadOnly) || self.modes.contains(&Mode::ReadOnly);
+        self.config.writes_through() || is_read_only
+    }
+
+    /// A FLUSH may promise the origin.
+    pub fn promises_origin(&self) -> bool {
+        self.config.mode.is_some_and(Mode::is_home) || !self.modes.is_empty()
     }
 
     /// The plan of a run whose every write is a place to crash: no faults besides, and small, because all of it is read each time.
@@ -274,6 +305,8 @@ mod tests {
         some("no fault at all", &|plan| plan.rates.iter().all(|rates| Rates { settled_only: false, ..*rates } == Rates::default()));
         some("a drive as the cache", &|plan| plan.drives[0].is_some());
         some("a disk as the origin", &|plan| matches!(plan.drives[1], Some(Spec::Hdd(_))));
+        some("write-through", &|plan| plan.config.mode == Some(Mode::WriteThrough));
+        some("switches", &|plan| !plan.modes.is_empty());
         some("one worker", &|plan| plan.mix.workers == 1);
         some("a short last block", &|plan| !plan.config.geometry.volume_atoms.is_multiple_of(u64::from(plan.config.geometry.block_atoms)));
     }

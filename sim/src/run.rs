@@ -38,6 +38,8 @@ type Steps = Result<(), Broken>;
 pub struct Run<'a> {
     pub simulation: Simulation,
     chance: Chance,
+    /// Of its own: the runs whose cache is never lost stay what they were.
+    loss: Chance,
     /// Requests left at which the next crashes come, in falling order.
     crash_at: Vec<u64>,
     /// The copy of the headers that this run damages, always the same one: the other is the last.
@@ -70,7 +72,8 @@ impl<'a> Run<'a> {
         let scarred_headers = chance.pick(&[Zone::Header, Zone::HeaderCopy]);
         let mut simulation = Simulation::new(plan);
         simulation.scene.trace.lines = reader.is_some().then(Vec::new);
-        Run { simulation, chance, crash_at, scarred_headers, scarred_checkpoint: 0, reader }
+        let loss = Chance::new(simulation.plan.seed, "loss");
+        Run { simulation, chance, loss, crash_at, scarred_headers, scarred_checkpoint: 0, reader }
     }
 
     fn tell(&mut self) {
@@ -137,6 +140,7 @@ impl<'a> Run<'a> {
     fn crash(&mut self) -> Steps {
         loop {
             let crash = self.draw_crash();
+            let crash = if self.simulation.may_lose_cache() { self.draw_loss(crash)? } else { crash };
             self.simulation.crash(&crash);
             if self.chance.one_in(5) {
                 self.scar();
@@ -151,6 +155,16 @@ impl<'a> Run<'a> {
                 self.step()?;
             }
         }
+    }
+
+    /// The origin alone must hold everything that was flushed. Now and then it is all that is left.
+    fn draw_loss(&mut self, crash: Crash) -> Result<Crash, Broken> {
+        let loss = &mut self.loss;
+        let origin = [Survive::None, Survive::None, Survive::Random, Survive::Torn][loss.below(4) as usize].clone();
+        let simulation = &self.simulation;
+        let left = simulation.scene.origin.after_power_cut(simulation.now(), &origin, loss);
+        simulation.scene.oracle.judge_alone(|atom| left.visible().stamp(atom))?;
+        Ok(if loss.one_in(3) { Crash::CacheLost { origin } } else { crash })
     }
 
     fn draw_crash(&mut self) -> Crash {

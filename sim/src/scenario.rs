@@ -24,7 +24,7 @@ use tidegate_engine::op::{DeviceId, Limits, Zone};
 use tidegate_engine::probe::{Damage, Phase, Snapshot};
 use tidegate_engine::request::{Command, Outcome, RequestError, RequestId, Tier};
 use tidegate_engine::time::Duration;
-use tidegate_engine::{Config, Control};
+use tidegate_engine::{Config, Control, Mode};
 
 /// Turns that anything waited for may take.
 const PATIENCE: u64 = 200_000;
@@ -68,6 +68,8 @@ pub fn plan_for(geometry: Geometry) -> Plan {
         crashes: 0,
         origin_leaves_every: 0,
         blank_percent: 0,
+        modes: Vec::new(),
+        mode_every: 0,
     }
 }
 
@@ -308,6 +310,29 @@ impl Scenario {
             snapshot.dirty_slots == 0 && snapshot.drain.is_none_or(|drain| drain.blocks_left == 0)
         });
         self.run_until_quiet();
+    }
+
+    /// Asks for a mode, and waits until it is in force and recorded.
+    pub fn switch(&mut self, mode: Mode) {
+        self.simulation.switch(mode);
+        self.until("switch", |simulation| {
+            let view = simulation.engine.mode();
+            view.recorded == mode && !view.is_switching
+        });
+    }
+
+    /// The SSD is lost with everything on it, and the power goes; a blank one is formatted in its place.
+    pub fn lose_cache(&mut self, origin: Survive) {
+        self.crash(Crash::CacheLost { origin });
+        self.recover();
+    }
+
+    /// Takes the cache from its origin.
+    pub fn detach(&mut self) {
+        self.simulation.control(Control::Detach);
+        self.until("stop", |simulation| *simulation.engine.phase() == Phase::Stopped);
+        self.run_until_quiet();
+        self.simulation.scene.oracle.stopped();
     }
 
     /// Stops the engine in order.

@@ -17,12 +17,12 @@ use std::collections::VecDeque;
 use tidegate_engine::block::Span;
 use tidegate_engine::cache::format::{Step, Superblock, create_steps};
 use tidegate_engine::config::Placement;
-use tidegate_engine::op::{Action, DeviceId, Op, OpId, Zone};
+use tidegate_engine::op::{Action, DeviceError, DeviceId, Op, OpId, Zone};
 use tidegate_engine::payload::Payload;
 use tidegate_engine::probe::{Phase, Snapshot};
 use tidegate_engine::request::{Command, Reply, Request, Room};
 use tidegate_engine::time::{Duration, Instant};
-use tidegate_engine::{Change, Control, Engine, Event, World, turn};
+use tidegate_engine::{Change, Control, Engine, Event, Mode, World, turn};
 
 /// Time without any reply while requests wait, and turns at one moment: something is stuck.
 const STUCK: Duration = Duration::from_secs(3 * 3_600);
@@ -47,6 +47,8 @@ pub enum Crash {
     Kill(Survive),
     /// The daemon dies, and the power of the cache alone goes.
     CachePower(Survive),
+    /// The cache is lost and replaced by a freshly formatted one, and the power of the machine goes.
+    CacheLost { origin: Survive },
 }
 
 /// A device operation as a scenario looks at it.
@@ -90,6 +92,8 @@ pub struct Scene {
     /// A device write or flush ended in this step.
     persisted: bool,
     replied: bool,
+    /// A FLUSH may wait for the origin, and fail with it.
+    promises_origin: bool,
 }
 
 /// One engine in its scene.
@@ -109,6 +113,12 @@ pub struct Simulation {
     faults_before: u64,
     /// Devices do not fail until this engine serves.
     gentle: bool,
+    /// What the host has written down: nothing that was flushed is on the cache alone.
+    pub is_home: bool,
+    was_serving: bool,
+    /// Since this engine began to serve, everything has been on the origin once: what was read after a crash is there too.
+    was_clean: bool,
+    mode_chance: Chance,
 }
 
 impl Simulation {
@@ -139,9 +149,10 @@ impl Simulation {
             ended: Vec::new(),
             persisted: false,
             replied: false,
+            promises_origin: plan.promises_origin(),
         };
-        scene.oracle.waives_order = plan.config.writes_through() || plan.config.placement == Placement::Set;
-        scene.origin.drops_doomed = plan.config.writes_through();
+        scene.oracle.waives_order = plan.passes_log() || plan.config.placement == Placement::Set;
+        scene.origin.drops_doomed = plan.passes_log();
         if plan.rates[0].settled_only && plan.rates[0] != (Rates { settled_only: true, ..Rates::default() }) {
             scene.cache.watch_settling(plan.config.format);
         }
@@ -155,6 +166,7 @@ impl Simulation {
         let mut simulation = Simulation {
             engine: Engine::new(plan.config.clone(), plan.limits),
             chance: Chance::new(plan.seed, "world"),
+            mode_chance: Chance::new(plan.seed, "mode switches"),
             plan,
             scene,
             events: Vec::new(),
@@ -164,6 +176,9 @@ impl Simulation {
             idle: false,
             faults_before: 0,
             gentle: false,
+            is_home: false,
+            was_serving: false,
+            was_clean: true,
         };
         simulation.wake_all();
         simulation.take_turn();
@@ -301,6 +316,7 @@ impl Simulation {
             self.gentle = false;
             [self.scene.cache.rates, self.scene.origin.rates] = self.plan.rates;
         }
+        self.note_mode();
         self.turns_at_once += 1;
         if self.scene.replied || self.scene.oracle.pending() == 0 {
             self.last_reply = now;
@@ -312,6 +328,38 @@ impl Simulation {
         if self.scene.load.wants_drain() && self.scene.replied && self.scene.load.mix.drain_every > 0 {
             self.scene.agenda.note(now, Entry::Drain);
         }
+    }
+
+    /// The host writes down what the engine has recorded; now and then somebody asks for another mode.
+    fn note_mode(&mut self) {
+        let view = self.engine.mode();
+        if self.is_serving() {
+            let is_kept = view.wanted.is_home() && view.recorded.is_home();
+            self.is_home = is_kept || (self.is_home && self.was_serving);
+            self.was_serving = true;
+            self.was_clean |= self.engine.is_clean();
+        }
+        if self.scene.replied && !self.plan.modes.is_empty() && self.mode_chance.one_in(self.plan.mode_every) {
+            let mode = self.mode_chance.pick(&self.plan.modes);
+            self.want(mode);
+        }
+    }
+
+    /// Asks for a mode. That a FLUSH may promise less is written down before the engine hears of it.
+    fn want(&mut self, mode: Mode) {
+        self.is_home &= mode.is_home();
+        self.events.push(Event::Control(Control::Mode(mode)));
+    }
+
+    /// The same, at once.
+    pub fn switch(&mut self, mode: Mode) {
+        self.want(mode);
+        self.take_turn();
+    }
+
+    /// Would nothing be lost with the cache that was promised?
+    pub fn may_lose_cache(&self) -> bool {
+        self.is_home && self.was_clean && self.inspect().counters.corrupt_dirty_slots == 0
     }
 
     fn check_not_stuck(&mut self) {
@@ -382,6 +430,14 @@ impl Simulation {
                 scene.cache = scene.cache.after_power_cut(now, cache, chance);
                 scene.origin = scene.origin.after_kill(&Survive::Random, chance);
             }
+            Crash::CacheLost { origin } => {
+                scene.cache = scene
+                    .cache
+                    .replaced(formatted(&self.plan, Contents::blank(self.plan.config.geometry.data_start(), self.plan.limits[0].atoms)));
+                scene.origin = scene.origin.after_power_cut(now, origin, chance);
+                // What went home did so in the order of its address.
+                scene.oracle.waives_order = true;
+            }
         }
         scene.trace.note(now, 4, || format!("CRASH: {crash:?}"));
         scene.oracle.crash();
@@ -419,6 +475,7 @@ impl Simulation {
         self.scene.trace.note(now, 5, || "a new engine recovers".to_string());
         self.engine = Engine::new(self.plan.config.clone(), self.plan.limits);
         self.recoveries += 1;
+        (self.was_serving, self.was_clean) = (false, false);
         self.last_reply = now;
         self.idle = false;
         self.faults_before = self.scene.cache.faults + self.scene.origin.faults;
@@ -494,6 +551,8 @@ impl Scene {
         for ended in std::mem::take(&mut self.ended) {
             events.push(match ended {
                 Ended::Done(done) => {
+                    let refused = done.result.as_ref().err().is_some_and(|&error| error != DeviceError::Gone);
+                    self.oracle.writes_may_fail |= self.promises_origin && refused;
                     self.note_end(now, done.id, done.result.is_ok());
                     Event::Completed(done)
                 }

@@ -9,7 +9,7 @@ use tidegate_daemon::back::attach::is_same;
 use tidegate_daemon::front::nbd::Allowed;
 use toml::Spanned;
 
-use super::{Config, Export, Fence, File, Gate, Limits, Log, clients, find_key};
+use super::{Config, Export, Fence, File, Gate, Limits, Log, Mode, clients, find_key};
 
 /// The longest name that its state file can be called after, in bytes.
 const FILE_NAME_BYTES_MAX: usize = 200;
@@ -22,6 +22,7 @@ pub struct Table {
     pub origin: Spanned<PathBuf>,
     pub cache: Spanned<PathBuf>,
     state: Option<PathBuf>,
+    mode: Option<Mode>,
     #[serde(default)]
     description: String,
     #[serde(default)]
@@ -47,6 +48,7 @@ impl Table {
             origin: Some(self.origin.into_inner()),
             cache: Some(self.cache.into_inner()),
             state,
+            mode: self.mode,
             export: Export { name, description: self.description, read_only: self.read_only, clients: self.clients },
             gate: self.gate,
             log: self.log,
@@ -105,6 +107,9 @@ fn nothing_else(file: &File, text: &str) -> Result<(), Blame> {
             let what = format!("`{key}` beside [[volume]]: write it into the table of the volume that it belongs to");
             return Err((find_key(text, key), what));
         }
+    }
+    if alone.mode.is_some() {
+        return Err((find_key(text, "mode"), "`mode` beside [[volume]]: each volume has its own; write it into its table".to_owned()));
     }
     if alone == File::default() {
         return Ok(());

@@ -145,7 +145,7 @@ pub fn superblock(disk: &Disk) -> Result<Superblock, Failure> {
         Contents::Foreign(what) => return refused(format!("holds {what}; run `tidegate create --force` to overwrite it")),
     };
     if superblock.detached {
-        return refused("was detached from its origin on purpose; run `tidegate create --force` to format it again".to_string());
+        return refused("was detached from its origin, which alone holds everything; run `tidegate attach` to use it again".to_string());
     }
     let needed = superblock.geometry.cache_atoms();
     if disk.atoms() < needed {
@@ -167,7 +167,7 @@ fn swapped(failure: Failure, cache: &Disk, origin: &Disk) -> Failure {
 }
 
 /// Is this the origin that the cache was made for? Answers with what is worth a note.
-fn belongs(superblock: &Superblock, cache: &Disk, origin: &Disk, identity: [u8; 16]) -> Result<Option<String>, Failure> {
+pub(super) fn belongs(superblock: &Superblock, cache: &Disk, origin: &Disk, identity: [u8; 16]) -> Result<Option<String>, Failure> {
     let (cache, path) = (cache.path().display(), origin.path().display());
     let refused = |what: String| Err(Failure::new(Failure::REFUSED, format!("origin {path} {what}")));
     if superblock.origin != [0; 16] && identity != [0; 16] && superblock.origin != identity {
@@ -180,7 +180,8 @@ fn belongs(superblock: &Superblock, cache: &Disk, origin: &Disk, identity: [u8; 
         return refused(format!("has {has} bytes, cache {cache} was made for one of {needs}; attach that one, or give it back its size"));
     }
     Ok((origin.atoms() > volume).then(|| {
-        format!("origin {path} is larger than the volume: the first {} bytes are served, the rest is not touched", volume * ATOM_BYTES)
+        let (has, serves) = (origin.bytes(), volume * ATOM_BYTES);
+        format!("origin {path} has {has} bytes, {serves} of them are served; `tidegate grow` (or `--grow`) takes in the rest")
     }))
 }
 
@@ -207,7 +208,7 @@ fn digest(text: &str) -> [u8; 16] {
     text.bytes().fold(BASIS, |hash, byte| (hash ^ u128::from(byte)).wrapping_mul(PRIME)).to_le_bytes()
 }
 
-fn hex(bytes: &[u8]) -> String {
+pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 

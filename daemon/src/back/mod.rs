@@ -13,6 +13,7 @@ pub mod ring;
 pub mod run;
 pub mod signals;
 mod threads;
+pub mod update;
 
 #[cfg(test)]
 mod tests;

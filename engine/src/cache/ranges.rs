@@ -37,6 +37,10 @@ impl Ranges {
     pub fn is_empty(&self) -> bool {
         self.zeroed.is_empty()
     }
+    /// Is there a zeroed range of this group or an older one?
+    pub fn has_of_group_until(&self, group: u64) -> bool {
+        self.zeroed.values().any(|range| range.group <= group)
+    }
     /// Since when there has been a zeroed range, as told to [`Ranges::note_time`].
     pub fn since(&self) -> Option<Instant> {
         self.since.filter(|_| !self.zeroed.is_empty())

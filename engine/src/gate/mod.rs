@@ -6,7 +6,7 @@
 //!      ▲                                      ▲      a request arrives             │
 //!      │                                      └────────────────────────────────────┤
 //!      └─────────────────────────────── free ≥ floor ◀──────────────────────────────┘
-//!   any state ──▶ Destage(Drain | NoFreeSet | HighMark | Age) until its reason is gone: these do not wait for idleness
+//!   any state ──▶ Destage(Drain | Mode | NoFreeSet | HighMark | Age) until its reason is gone: these do not wait for idleness
 //! ```
 //! Source: paper 000, figure 7 (normal, wait, writeback); the reasons besides idleness are ours, because its method starves
 //! if a small request comes every second. Its two own gates are kept for its experiments: *new*, the machine above and nothing else, and
@@ -32,6 +32,8 @@ pub struct View {
     /// A request waits for a free set.
     pub starved: bool,
     pub drain: bool,
+    /// A FLUSH promises the origin, and something is due there.
+    pub home: bool,
 }
 
 /// The thresholds, see [`crate::Config`].
@@ -71,12 +73,15 @@ impl Gate {
     }
 
     fn next(&mut self, view: View) -> GateState {
-        use DestageReason::{Age, Drain, HighMark, NoFreeSet};
+        use DestageReason::{Age, Drain, HighMark, Mode, NoFreeSet};
         if !view.dirty {
             return GateState::Normal;
         }
         if view.drain {
             return GateState::Destage(Drain);
+        }
+        if view.home {
+            return GateState::Destage(Mode);
         }
         if view.starved {
             return GateState::Destage(NoFreeSet);
@@ -144,6 +149,7 @@ mod tests {
             dirty_since: Some(Instant(9_000_000_000)),
             starved: false,
             drain: false,
+            home: false,
         }
     }
     fn gate() -> Gate {

@@ -10,6 +10,7 @@ use crate::block::{PAGE_ATOMS, PAGE_BYTES, Slot, Span};
 use crate::cache::format::map::{encode_ranges, encode_sets, ranges_per_page};
 use crate::cache::format::{FormatId, MapRef, MapSet, SetState, Superblock};
 use crate::cache::sets::HeaderState;
+use crate::mode::Mode;
 use crate::op::{Action, Class, DeviceId, Zone};
 use crate::payload::Payload;
 use crate::time::Duration;
@@ -71,6 +72,16 @@ impl<P: Payload> Engine<P> {
         self.checkpoint.copies = copies;
     }
 
+    /// What the newest superblock says of the mode; before there is one, the least that may be promised.
+    pub(super) fn recorded_mode(&self) -> Mode {
+        self.checkpoint.superblock.as_ref().map_or(Mode::WriteBack, |superblock| superblock.mode)
+    }
+
+    /// The superblocks say so, and none is under way that says otherwise.
+    pub(super) fn is_mode_recorded(&self, mode: Mode) -> bool {
+        self.recorded_mode() == mode && self.checkpoint.running.as_ref().is_none_or(|running| running.next.mode == mode)
+    }
+
     /// The copy to be written first: the invalid one, else the older.
     pub(super) fn first_copy(copies: [u64; 2]) -> u32 {
         u32::from(copies[1] < copies[0])
@@ -93,6 +104,7 @@ impl<P: Payload> Engine<P> {
         // The ring is freed up to the checkpoint before the newest: somebody who waits may need two.
         let frees = used > 0 || superblock.previous.seq < superblock.checkpoint.seq;
         let due = used >= third || (frees && (self.checkpoint.urgent || self.journal.free_pages() < third));
+        let due = due || self.mode_to_record().is_some();
         due && !self.stopping && self.recovery.is_none() && !self.cache_failed && !self.checkpoint.back_off.is_waiting(self.now)
     }
 
@@ -118,7 +130,8 @@ impl<P: Payload> Engine<P> {
         self.restate();
         let group = self.close_group();
         self.flushes.want(group);
-        let next = Superblock { sequence: current.sequence + 1, checkpoint: map, previous: current.checkpoint, ..current };
+        let mode = self.mode_to_record().unwrap_or(current.mode);
+        let next = Superblock { sequence: current.sequence + 1, checkpoint: map, previous: current.checkpoint, mode, ..current };
         self.checkpoint.running = Some(Running { map, group, headers, pages, next, stop: false, stage: Stage::Restating });
     }
 
@@ -130,7 +143,7 @@ impl<P: Payload> Engine<P> {
         let current = self.checkpoint.superblock.clone().expect("a serving engine has read its superblock");
         let (sequence, epoch, cut) = (current.sequence + 1, current.epoch + 1, self.journal.next_seq());
         let marks = self.marks_taken();
-        let next = Superblock { sequence, epoch, cut, clean: true, marks, ..current };
+        let next = Superblock { sequence, epoch, cut, clean: true, detached: self.detaching, marks, ..current };
         let (map, group) = (next.checkpoint, self.journal.durable_group());
         let stage = Stage::Restating;
         self.checkpoint.running = Some(Running { map, group, headers: Vec::new(), pages: Vec::new(), next, stop: true, stage });

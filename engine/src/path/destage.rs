@@ -58,6 +58,10 @@ impl<P> Destage<P> {
     pub fn is_idle(&self) -> bool {
         self.batch.is_none()
     }
+    /// Everything of the batch has been sent, and the origin is being flushed.
+    pub fn is_flushing(&self) -> bool {
+        self.batch.as_ref().is_some_and(|batch| batch.flushing)
+    }
     /// The batch that runs may write there, or has.
     pub fn touches(&self, span: Span) -> bool {
         self.batch.as_ref().is_some_and(|batch| batch.pieces.iter().any(|piece| piece.span.overlaps(span)))
@@ -83,6 +87,8 @@ struct Batch<P> {
     /// The origin went away or came back: nothing of this batch is known to be there.
     void: bool,
     failed: bool,
+    /// A device that is there has refused a part of it.
+    refused: bool,
 }
 
 /// One write to the origin.
@@ -152,6 +158,7 @@ impl<P: Payload> Engine<P> {
             dirty_since: self.dirty_since(),
             starved: self.is_starved() || self.first_waits_for(WaitReason::RangeTable),
             drain: self.drain.is_some(),
+            home: self.is_due_home(),
         }
     }
 
@@ -165,7 +172,7 @@ impl<P: Payload> Engine<P> {
 
     /// True: slots were cleaned, sets may be dropped now.
     pub(super) fn pump_destage(&mut self) -> bool {
-        if self.stopping {
+        if self.stopping && !self.goes_home_at_stop() {
             // What has begun ends, so that nobody waits behind it.
             return self.destage.batch.is_some() && self.advance_batch(false);
         }
@@ -216,8 +223,20 @@ impl<P: Payload> Engine<P> {
     fn choose(&mut self) -> Batch<P> {
         let (pieces, slots, leaving) = (Vec::new(), Vec::new(), Vec::new());
         let (next, active, left, ready) = (0, 0, 0, Vec::new());
-        let mut batch =
-            Batch { pieces, next, active, left, ready, slots, leaving, flushing: false, flushed: false, void: false, failed: false };
+        let mut batch = Batch {
+            pieces,
+            next,
+            active,
+            left,
+            ready,
+            slots,
+            leaving,
+            flushing: false,
+            flushed: false,
+            void: false,
+            failed: false,
+            refused: false,
+        };
         self.choose_ranges(&mut batch);
         if let Some(sets) = self.gate.sets_at_once() {
             self.choose_sets(&mut batch, sets);
@@ -454,7 +473,9 @@ impl<P: Payload> Engine<P> {
                 self.destage.unreadable.remove(&(first.set, first.slot));
                 self.give_up(first, block);
             } else {
-                self.batch().failed = true;
+                let batch = self.batch();
+                batch.failed = true;
+                batch.refused |= error != Some(DeviceError::Gone);
             }
         } else {
             self.destage.careful = true;
@@ -474,6 +495,7 @@ impl<P: Payload> Engine<P> {
             return;
         }
         self.counters.corrupt_dirty_slots += 1;
+        self.home_lost();
         let valid = self.valid_atoms(slot, block);
         self.lose(block, valid);
         self.kill_slot(slot);
@@ -506,6 +528,7 @@ impl<P: Payload> Engine<P> {
         if let Err(error) = result {
             let batch = self.batch();
             batch.failed = true;
+            batch.refused |= error != DeviceError::Gone;
             batch.void |= error == DeviceError::Gone;
         }
         let What::Data { reads } = &mut self.piece(number).what else { return };
@@ -537,7 +560,8 @@ impl<P: Payload> Engine<P> {
         let batch = self.destage.batch.as_mut().expect("a batch runs");
         batch.flushing = false;
         batch.flushed = true;
-        if result.is_err() {
+        if let Err(error) = result {
+            batch.refused |= error != DeviceError::Gone;
             // It may have dropped what went through as well.
             self.origin_changed();
         }
@@ -579,6 +603,9 @@ impl<P: Payload> Engine<P> {
         }
         self.origin.end_writes(Writer::Destage);
         self.unpark_reads();
+        if batch.refused {
+            self.fail_home();
+        }
         if batch.failed {
             self.destage.back_off.failed(self.now);
         } else {

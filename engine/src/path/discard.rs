@@ -3,10 +3,9 @@
 //!
 //! It takes its turn among the writes (`write`), because order matters between them.
 
-use crate::block::{Block, Slot, Span};
+use crate::block::{Block, Span};
 use crate::cache::format::RangeKind;
 use crate::cache::format::journal::Record;
-use crate::cache::index::Run;
 use crate::payload::Payload;
 use crate::probe::WaitReason;
 use crate::request::Command;
@@ -60,13 +59,7 @@ impl<P: Payload> Engine<P> {
         if !matches!(self.requests.get(number).request.command, Command::Trim { .. }) {
             return false;
         }
-        let mut runs = Vec::new();
-        self.index.lookup(block, blocks, &mut runs);
-        let is_dirty = |run: &Run| {
-            let first = run.slot?;
-            (0..run.blocks).find(|&i| self.sets.is_dirty(Slot { slot: first.slot + i as u32, ..first }))
-        };
-        self.ranges.is_empty() || !runs.iter().any(|run| is_dirty(run).is_some())
+        self.ranges.is_empty() || !self.has_dirty(block, blocks)
     }
 
     /// The table is full of atoms that are lost, and will not empty: zeroes are written as data.

@@ -9,12 +9,14 @@
 mod back_off;
 mod checkpoint;
 mod destage;
+mod detach;
 mod discard;
 mod evict;
 mod fence;
 mod fill;
 mod flush;
 mod merge;
+mod mode;
 mod origin;
 mod placed;
 mod read;
@@ -53,6 +55,7 @@ use fence::Marks;
 use fill::Tickets;
 use flush::Flushes;
 use merge::Lock;
+use mode::Modes;
 use origin::OriginSpans;
 use read::Reading;
 use recover::Recovery;
@@ -112,6 +115,9 @@ pub struct Engine<P: Payload> {
     last_request: Instant,
     drain: Option<crate::probe::Drain>,
     stopping: bool,
+    modes: Modes,
+    /// The cache is being taken from its origin.
+    detaching: bool,
     marks: Marks,
     /// The SSD takes no writes any more: nothing new is promised.
     cache_failed: bool,
@@ -230,6 +236,8 @@ impl<P: Payload> Engine<P> {
             last_request: Instant::ZERO,
             drain: None,
             stopping: false,
+            modes: Modes::new(config.mode),
+            detaching: false,
             marks: Marks::default(),
             cache_failed: false,
             scratch: Scratch::default(),
@@ -305,9 +313,11 @@ impl<P: Payload> Engine<P> {
         }
         let flush_age = self.unflushed_since.map(|since| since + self.config.flush_age);
         let gate = if self.destage.is_idle() { self.gate.deadline(self.last_request, self.dirty_since()) } else { None };
+        let home = if self.destage.is_idle() { self.home_deadline() } else { None };
         let wishes = [
             flush_age,
             gate,
+            home,
             self.page_deadline(),
             self.flushes.back_off.at,
             self.destage.back_off.at,
@@ -315,6 +325,7 @@ impl<P: Payload> Engine<P> {
             self.retries.back_off.at,
             self.through.back_off.at,
             self.marks.until,
+            self.modes.stop_until(),
         ];
         // What is due already has had its turn: the pump runs at every event.
         let never = Instant(u64::MAX);
@@ -323,7 +334,7 @@ impl<P: Payload> Engine<P> {
     }
 
     fn arrive(&mut self, request: Request<P>) {
-        let refused = self.stopping || matches!(self.phase, Phase::Refused | Phase::Stopped);
+        let refused = self.stopping || matches!(self.phase, Phase::Refused | Phase::Stopped) || self.is_refused_by_detach(&request.command);
         if refused {
             let result = Err(RequestError::Shutdown);
             self.replies.push_back(Reply { id: request.id, result });
@@ -462,6 +473,9 @@ impl<P: Payload> Engine<P> {
                 self.drain = Some(crate::probe::Drain { started: self.now, blocks_at_start: left, blocks_left: left });
             }
             Control::CancelDrain => self.drain = None,
+            Control::Mode(mode) => self.ask_mode(mode),
+            Control::Detach => self.detach(),
+            Control::CancelDetach => self.cancel_detach(),
             Control::Stop => self.stop(),
         }
     }
@@ -495,7 +509,7 @@ impl<P: Payload> Engine<P> {
             self.locks.retain(|lock| lock.request != number);
             self.answer(number, Err(RequestError::Shutdown));
         }
-        if !self.is_through_settled() {
+        if !self.is_home_for_stop() || !self.is_through_settled() {
             return;
         }
         if !self.journal.is_group_empty() {
@@ -538,6 +552,8 @@ impl<P: Payload> Engine<P> {
             again |= self.pump_through();
             again |= self.pump_evict();
             again |= self.pump_destage();
+            again |= self.pump_mode();
+            self.pump_detach();
             again |= self.pump_checkpoint();
             self.pump_own_flush();
             self.pump_pages();

@@ -1,5 +1,6 @@
 //! What the engine tells about itself: the state of the moment, and the ledger of the memory it holds.
 
+use crate::block::{Block, Span};
 use crate::payload::Payload;
 use crate::probe::{Damage, Glance, Snapshot};
 use crate::time::Instant;
@@ -24,6 +25,8 @@ impl<P: Payload> Engine<P> {
             oldest_dirty: self.dirty_since().map(|since| now.since(since)),
             requests_in_flight: self.requests.len(),
             drain: self.drain,
+            mode: self.mode(),
+            is_detaching: self.detaching,
             counters: self.counters.clone(),
             read_latency: self.read_latency.clone(),
             write_latency: self.write_latency.clone(),
@@ -37,6 +40,56 @@ impl<P: Payload> Engine<P> {
     /// For every turn.
     pub fn glance(&self) -> Glance {
         Glance { gate: self.gate.state(), free_sets: self.sets.free_count(), dirty_sets: self.sets.dirty_sets() }
+    }
+
+    /// The origin holds everything, or will as soon as it is flushed; no atom is lost.
+    pub fn is_clean(&self) -> bool {
+        self.dirty_blocks() == 0 && !self.ranges.has_lost() && self.through.pages.is_empty()
+    }
+
+    /// Where the volume is newer than the origin, in ascending order: at most `most` stretches, joined where they are more. At the grain of
+    /// a set.
+    pub fn dirty_ranges(&self, most: usize) -> Vec<Span> {
+        let (atoms, set_blocks) = (self.config.geometry.volume_atoms, self.index.set_blocks());
+        let mut found: Vec<Span> = Vec::new();
+        let mut grain = set_blocks * self.block_atoms();
+        let mut note = |start: u64, end: u64| {
+            let (mut start, mut end) = (start / grain * grain, end.next_multiple_of(grain).min(atoms));
+            while let Some(last) = found.pop_if(|last| last.end() >= start) {
+                (start, end) = (start.min(last.start), end.max(last.end()));
+            }
+            found.push(Span::new(start, end - start));
+            while found.len() > most {
+                grain *= 2;
+                let coarse = |span: &Span| (span.start / grain * grain, span.end().next_multiple_of(grain).min(atoms));
+                let joined = found.iter().map(coarse).fold(Vec::<Span>::new(), |mut joined, (start, end)| {
+                    match joined.last_mut() {
+                        Some(last) if last.end() >= start => last.atoms = end.max(last.end()) - last.start,
+                        _ => joined.push(Span::new(start, end - start)),
+                    }
+                    joined
+                });
+                found = joined;
+            }
+        };
+        let mut at = Block(0);
+        let mut zeroed = self.ranges.next(Block(0));
+        loop {
+            let set = self.index.next_dirty(at).filter(|set| set.0 < self.config.geometry.blocks());
+            // Whichever comes first.
+            match (set, zeroed) {
+                (Some(set), range) if range.is_none_or(|(block, _)| set <= block) => {
+                    note(set.0 * self.block_atoms(), (set.0 + set_blocks) * self.block_atoms());
+                    at = Block(set.0 + set_blocks);
+                }
+                (_, Some((block, range))) => {
+                    note(block.0 * self.block_atoms(), (block.0 + range.blocks) * self.block_atoms());
+                    zeroed = self.ranges.next(Block(block.0 + range.blocks));
+                }
+                (Some(_), None) => unreachable!("the first arm takes it"),
+                (None, None) => return found,
+            }
+        }
     }
 
     /// What recovery found.

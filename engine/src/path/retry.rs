@@ -102,6 +102,7 @@ impl<P: Payload> Engine<P> {
             }
         }
         let writes = self.put(Stream::Client, true, again, write.request, write.tries + 1);
+        self.postpone_home();
         if let Some(request) = write.request
             && let Stage::Writing(writing) = &mut self.requests.get_mut(request).stage
         {

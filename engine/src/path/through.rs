@@ -104,6 +104,11 @@ impl<P: Payload> Through<P> {
         self.pages.forget();
     }
 
+    /// Somebody waits for a flush of the origin.
+    pub fn is_settling(&self) -> bool {
+        !self.settling.is_empty()
+    }
+
     /// A page has some of these blocks: it is newer than anything in the cache.
     pub fn covers(&self, block: Block, blocks: u64) -> bool {
         self.pages.overlapping(block, blocks).next().is_some()
@@ -117,7 +122,7 @@ impl<P: Payload> Engine<P> {
     pub(super) fn goes_through(&self, number: usize, data: &[Span], data_blocks: u64) -> bool {
         let request = &self.requests.get(number).request;
         // Until every header is loaded, clean slots may come up that nobody has killed.
-        if !self.config.writes_through() || !matches!(request.command, Command::Write { .. }) || self.recovery.is_some() {
+        if !self.writes_through() || !matches!(request.command, Command::Write { .. }) || self.recovery.is_some() {
             return false;
         }
         let (block, blocks) = self.blocks_of(request.span);
@@ -126,7 +131,7 @@ impl<P: Payload> Engine<P> {
         }
         let droppable = || self.sets.may_have_clean() && self.victim(true).is_some();
         let full = || !self.has_slots(number, data, data_blocks) && self.sets.dying_count() == 0 && !droppable();
-        match (self.config.allocation, self.config.when_full) {
+        match (self.allocation(), self.config.when_full) {
             (Allocation::ReadOnly, _) => true,
             (Allocation::ReadWrite, WhenFull::Through) => full(),
             (Allocation::ReadWrite, WhenFull::Wait) => false,
@@ -175,9 +180,18 @@ impl<P: Payload> Engine<P> {
 
     /// A clean slot of these blocks dies or becomes dirty in the open group.
     pub(super) fn note_limbo(&mut self, block: Block, blocks: u64) {
-        if self.config.writes_through() {
+        if self.writes_through() {
             self.leave_limbo();
             self.through.limbo.push_back((self.journal.group(), block, blocks));
+        }
+    }
+
+    /// Writes may go through from now on: nothing was noted before, so any clean slot may be in limbo until the open group is durable.
+    pub(super) fn begin_limbo(&mut self) {
+        let group = self.close_group();
+        if group > self.journal.durable_group() {
+            self.flushes.want(group);
+            self.through.limbo.push_back((group, Block(0), self.config.geometry.blocks()));
         }
     }
 
@@ -214,13 +228,22 @@ impl<P: Payload> Engine<P> {
     }
 
     fn has_clean(&self, block: Block, blocks: u64) -> bool {
+        self.has_slot(block, blocks, false)
+    }
+
+    pub(super) fn has_dirty(&self, block: Block, blocks: u64) -> bool {
+        self.has_slot(block, blocks, true)
+    }
+
+    /// Has one of these blocks a live slot that is dirty (or clean)?
+    fn has_slot(&self, block: Block, blocks: u64, dirty: bool) -> bool {
         let mut runs = Vec::new();
         self.index.lookup(block, blocks, &mut runs);
-        let is_clean = |run: &Run| {
+        let is_such = |run: &Run| {
             let first = run.slot?;
-            (0..run.blocks).find(|&i| !self.sets.is_dirty(Slot { slot: first.slot + i as u32, ..first }))
+            (0..run.blocks).find(|&i| self.sets.is_dirty(Slot { slot: first.slot + i as u32, ..first }) == dirty)
         };
-        runs.iter().any(|run| is_clean(run).is_some())
+        runs.iter().any(|run| is_such(run).is_some())
     }
 
     // --- writing ---
@@ -419,13 +442,32 @@ impl<P: Payload> Engine<P> {
 
     /// Makes everything that went through durable before the request is answered: in the log, or by a flush of the origin.
     pub(super) fn settle(&mut self, number: usize) {
-        if self.through.pages.is_empty() || self.log_pages() {
-            let group = self.close_group();
-            if group <= self.journal.durable_group() {
-                return self.answer(number, Ok(Outcome::Done));
-            }
-            return self.promise(number, group);
+        if self.modes.is_home() {
+            return self.await_home(number);
         }
+        if !self.through.pages.is_empty() && !self.log_pages() {
+            return self.settle_by_flush(number);
+        }
+        self.settle_group(number);
+    }
+
+    /// The same where the origin is promised: nothing is put into the log, the origin is flushed.
+    pub(super) fn settle_pages(&mut self, number: usize) {
+        if self.through.pages.is_empty() { self.settle_group(number) } else { self.settle_by_flush(number) }
+    }
+
+    /// Everything is in the log.
+    fn settle_group(&mut self, number: usize) {
+        let group = self.close_group();
+        if group <= self.journal.durable_group() {
+            self.answer(number, Ok(Outcome::Done));
+        } else {
+            self.promise(number, group);
+        }
+    }
+
+    /// It waits until the origin is flushed.
+    fn settle_by_flush(&mut self, number: usize) {
         let active = self.requests.get_mut(number);
         active.stage = Stage::Promised;
         active.waits = WaitReason::Origin;
@@ -463,7 +505,8 @@ impl<P: Payload> Engine<P> {
         }
         let half = through.pages.atoms() * crate::block::ATOM_BYTES * 2 >= self.config.window_bytes;
         let old = through.since.is_some_and(|since| self.now.since(since) >= self.config.flush_age);
-        if half || old || through.crowded || self.stopping || !through.settling.is_empty() {
+        let asked = !through.settling.is_empty() || self.modes.is_waiting() || self.detaching;
+        if half || old || through.crowded || self.stopping || asked {
             self.through.flush = Some(Flush { mark: through.pages.mark(), forgotten: through.forgotten });
             self.counters.through_flushes += 1;
             self.start(DeviceId::Origin, Class::Log, Action::Flush, Owner::ThroughFlush);
@@ -527,12 +570,7 @@ impl<P: Payload> Engine<P> {
             std::mem::take(&mut self.through.settling).into_iter().partition(|&(_, until)| none_left || until <= mark);
         self.through.settling = settling;
         for &(number, _) in &settled {
-            let group = self.close_group();
-            if group <= self.journal.durable_group() {
-                self.answer(number, Ok(Outcome::Done));
-            } else {
-                self.promise(number, group);
-            }
+            self.settle_group(number);
         }
         any || !settled.is_empty()
     }

@@ -154,6 +154,7 @@ impl<P: Payload> Engine<P> {
             return Placing::Blocked(WaitReason::Lock);
         }
         let lacks = if through { self.lacks_room_through(blocks) } else { self.lacks_room(number, &data, data_blocks) };
+        let lacks = lacks.or((!through && self.is_owed(block, blocks)).then_some(WaitReason::Home));
         if self.is_too_slow(number, lacks) {
             self.locks.retain(|lock| lock.request != number);
             self.answer(number, Err(RequestError::NotFast));
@@ -179,7 +180,7 @@ impl<P: Payload> Engine<P> {
     /// Zeroes that were to be fast or not at all would wait for what only destaging brings, or be written as data.
     fn is_too_slow(&self, number: usize, lacks: Option<WaitReason>) -> bool {
         let is_fast = matches!(self.requests.get(number).request.command, Command::Zero { fast: true, .. });
-        is_fast && (matches!(lacks, Some(WaitReason::Set | WaitReason::RangeTable)) || self.takes_slots(number))
+        is_fast && (matches!(lacks, Some(WaitReason::Set | WaitReason::RangeTable | WaitReason::Home)) || self.takes_slots(number))
     }
 
     /// The largest write that can ever find room: all sets but the open ones and those that keep things moving.
@@ -226,6 +227,9 @@ impl<P: Payload> Engine<P> {
         }
         if let Some(reason) = self.lacks_slots(number, data, data_blocks) {
             return Some(reason);
+        }
+        if self.lacks_home(data_blocks) {
+            return Some(WaitReason::Home);
         }
         self.lacks_range(number)
     }
@@ -491,7 +495,9 @@ impl<P: Payload> Engine<P> {
             Command::Write { fua, .. } | Command::Trim { fua } | Command::Zero { fua, .. } => fua,
             Command::Read | Command::Cache | Command::Flush | Command::Status { .. } => unreachable!("not a write"),
         };
-        if fua && group > self.journal.durable_group() {
+        if fua && self.modes.is_home() && group > 0 {
+            self.await_home(number);
+        } else if fua && group > self.journal.durable_group() {
             self.promise(number, group);
         } else {
             self.answer(number, Ok(Outcome::Done));

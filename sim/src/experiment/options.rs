@@ -7,7 +7,7 @@ use tidegate_engine::block::{ATOM_BYTES, PAGE_BYTES};
 use tidegate_engine::cache::format::{FormatId, Geometry};
 use tidegate_engine::config::{self, Allocation, Fill, WhenFull};
 use tidegate_engine::op::Limits;
-use tidegate_engine::{Config, time::Duration};
+use tidegate_engine::{Config, Mode, time::Duration};
 use toml::Spanned;
 
 /// Bytes of the journal ring when a plan does not say: 16 MiB, the smallest of a real cache.
@@ -53,6 +53,7 @@ pub struct Options {
     pub fill: Option<FillKind>,
     pub allocation: Option<AllocationKind>,
     pub when_full: Option<WhenFullKind>,
+    pub mode: Option<ModeKind>,
     /// Longest wait of a second-stage request for the unplug timer of Linux 2.6, in ms; drawn evenly from 0 on.
     pub legacy_plug_ms: Option<f64>,
 }
@@ -105,6 +106,14 @@ pub enum AllocationKind {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+pub enum ModeKind {
+    WriteBack,
+    WriteThrough,
+    ReadOnly,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum WhenFullKind {
     Wait,
     Through,
@@ -148,6 +157,7 @@ impl Options {
             || self.fill.is_some()
             || self.allocation.is_some()
             || self.when_full.is_some()
+            || self.mode.is_some()
             || self.legacy_plug_ms.is_some()
     }
 }
@@ -185,6 +195,11 @@ fn choose(config: &mut Config, options: &Options) -> Result<(), String> {
         WhenFullKind::Wait => WhenFull::Wait,
         WhenFullKind::Through => WhenFull::Through,
     };
+    config.mode = options.mode.map(|mode| match mode {
+        ModeKind::WriteBack => Mode::WriteBack,
+        ModeKind::WriteThrough => Mode::WriteThrough,
+        ModeKind::ReadOnly => Mode::ReadOnly,
+    });
     config.fill = match options.fill.unwrap_or(FillKind::Behind) {
         FillKind::Behind => Fill::Behind,
         FillKind::Off => Fill::Off,
@@ -199,6 +214,9 @@ fn choose(config: &mut Config, options: &Options) -> Result<(), String> {
         Placement::Log => config::Placement::Log,
         Placement::Set => config::Placement::Set,
     };
+    if config.placement == config::Placement::Set && config.mode.is_some_and(Mode::is_home) {
+        return Err("mode: under placement = \"set\" only write-back is possible".into());
+    }
     let (has, needs) = (u64::from(config.geometry.journal_pages), config.journal_pages_needed());
     if has < needs {
         let mib = |pages: u64| (pages * PAGE_BYTES).div_ceil(1 << 20);

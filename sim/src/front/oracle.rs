@@ -200,7 +200,7 @@ impl Oracle {
                 self.make_durable(|_, write| write.acknowledged < arrived);
                 Ok(())
             }
-            (Pending::Write { write, .. }, Err(error)) => {
+            (Pending::Write { write, fua }, Err(error)) => {
                 self.writes[write as usize].failed = true;
                 self.writes[write as usize].acknowledged = now;
                 self.each_version(write, |version| version.optional = true);
@@ -209,8 +209,11 @@ impl Oracle {
                 if *error == RequestError::NotFast && what == FAST_ZERO {
                     return Ok(());
                 }
-                if self.touches_hurt(span) { Ok(()) } else { self.may_refuse(*error) }
+                let told = fua && *error == RequestError::Io && !self.hurt.is_empty();
+                if told || self.touches_hurt(span) { Ok(()) } else { self.may_refuse(*error) }
             }
+            // What a fault has cost is told to the next FLUSH, where it promises the origin.
+            (Pending::Flush { .. }, Err(RequestError::Io)) if !self.hurt.is_empty() => Ok(()),
             (Pending::Flush { .. }, Err(error)) => self.may_refuse(*error),
             (Pending::Cache { .. }, Ok(Outcome::Done)) => Ok(()),
             (Pending::Cache { span, arrived }, Err(RequestError::Io)) => self.may_fail(span, arrived),
@@ -406,7 +409,7 @@ impl Oracle {
     /// The first reading of an atom after a crash: it is what survived.
     fn settle(&mut self, atom: u64, stamp: u64) -> Verdict {
         let mut tally = std::mem::take(&mut self.tally);
-        let survivor = self.explain(atom, stamp, self.life, &mut tally);
+        let survivor = self.explain(atom, stamp, self.life, (!self.waives_order).then_some(&mut tally));
         self.tally = tally;
         let survivor = survivor?;
         let (writes, life) = (&self.writes, self.life);
@@ -421,7 +424,8 @@ impl Oracle {
     }
 
     /// Explains `stamp` on `atom` by what was written in lives before `life`. Returns the write that survived there.
-    fn explain(&self, atom: u64, stamp: u64, life: u32, tally: &mut Tally) -> Result<u32, Broken> {
+    /// `tally`: where the order of what survived counts.
+    fn explain(&self, atom: u64, stamp: u64, life: u32, tally: Option<&mut Tally>) -> Result<u32, Broken> {
         let versions = &self.atoms[atom as usize];
         let of = |version: &Version| &self.writes[version.write as usize];
         let since = self.durable_since(versions, life);
@@ -431,9 +435,7 @@ impl Oracle {
             return Err(Broken(format!("after a crash atom {atom} holds {}; {}", show(stamp), self.story(atom))));
         };
         let newest = found.next_back().unwrap_or(first);
-        if self.waives_order {
-            return Ok(newest.write);
-        }
+        let Some(tally) = tally else { return Ok(newest.write) };
         let told_apart = newest.write == first.write;
         let wrong = |what: String| Broken(format!("{what}; {}", self.story(atom)));
         // One of them survived: that says something if all are of one life.
@@ -450,6 +452,10 @@ impl Oracle {
 
     /// If there were a crash now and `holds` were read everywhere after it (`None`: with an error), would that be as promised?
     pub fn judge(&self, holds: impl Fn(u64) -> Option<u64>) -> Verdict {
+        self.judge_in_order(self.waives_order, holds)
+    }
+
+    fn judge_in_order(&self, waives_order: bool, holds: impl Fn(u64) -> Option<u64>) -> Verdict {
         let mut tally = self.tally.clone();
         for atom in 0..self.volume_atoms() {
             match holds(atom) {
@@ -462,11 +468,18 @@ impl Oracle {
                     {
                         continue;
                     }
-                    self.explain(atom, stamp, self.life + 1, &mut tally)?;
+                    self.explain(atom, stamp, self.life + 1, (!waives_order).then_some(&mut tally))?;
                 }
             }
         }
         Ok(())
+    }
+
+    /// If the cache were lost now, and the origin held this: would everything be there that was flushed? In which order the rest went
+    /// home, nobody has promised.
+    pub fn judge_alone(&self, holds: impl Fn(u64) -> u64) -> Verdict {
+        let judged = self.judge_in_order(true, |atom| Some(holds(atom)));
+        judged.map_err(|broken| Broken(format!("the origin alone: {}", broken.0)))
     }
 
     // --- faults ---

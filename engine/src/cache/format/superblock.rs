@@ -12,10 +12,13 @@
 use super::seal::{self, Magic, PAGE, check, get_id, get_u16, get_u32, get_u48, get_u64, put_u32, put_u48, put_u64};
 use super::{FormatId, Geometry, NUMBER_END, Unsealed};
 use crate::block::{ATOM_BYTES, Block};
+use crate::mode::Mode;
 
 const MAGIC: Magic = *b"TIDS";
 const CLEAN: u32 = 1;
 const DETACHED: u32 = 2;
+/// Where the mode begins, two bits.
+const MODE: u32 = 2;
 /// Where the marks begin.
 const MARKS: usize = 180;
 const MARK_BYTES: usize = 12;
@@ -63,6 +66,8 @@ pub struct Superblock {
     pub clean: bool,
     /// Taken from its origin on purpose: it must not come back by itself.
     pub detached: bool,
+    /// What a FLUSH promises. Of another one than write-back: nothing that was flushed is on this SSD alone.
+    pub mode: Mode,
     /// Blocks of the origin as they were when it stopped in order, ascending; none while it runs. At most [`MARKS_MAX`].
     pub marks: Vec<Mark>,
 }
@@ -83,6 +88,7 @@ impl Superblock {
             previous: empty,
             clean: false,
             detached: false,
+            mode: Mode::WriteBack,
             marks: Vec::new(),
         }
     }
@@ -111,7 +117,7 @@ impl Superblock {
         put_u32(&mut bytes, 160, self.geometry.sets);
         put_u32(&mut bytes, 164, self.geometry.journal_pages);
         put_u32(&mut bytes, 168, self.geometry.range_entries);
-        put_u32(&mut bytes, 172, (u32::from(self.clean) * CLEAN) | (u32::from(self.detached) * DETACHED));
+        put_u32(&mut bytes, 172, (u32::from(self.clean) * CLEAN) | (u32::from(self.detached) * DETACHED) | (self.mode as u32) << MODE);
         assert!(self.marks.len() <= MARKS_MAX, "more marks than there are places");
         put_u32(&mut bytes, 176, self.marks.len() as u32);
         for (mark, place) in self.marks.iter().zip(bytes[MARKS..].chunks_exact_mut(MARK_BYTES)) {
@@ -152,7 +158,7 @@ impl Superblock {
         };
         check(geometry.validate().is_ok(), "geometry")?;
         let flags = get_u32(bytes, 172);
-        check(flags & !(CLEAN | DETACHED) == 0, "flags")?;
+        let mode = Mode::ALL.into_iter().find(|&mode| mode as u32 == flags >> MODE);
         seal::zeros(&bytes[28..32])?;
         let superblock = Superblock {
             format,
@@ -166,6 +172,7 @@ impl Superblock {
             previous: MapRef { number: get_u64(bytes, 128), seq: get_u64(bytes, 136), area: get_u32(bytes, 124) },
             clean: flags & CLEAN != 0,
             detached: flags & DETACHED != 0,
+            mode: mode.ok_or(Unsealed::Field("flags"))?,
             marks: decode_marks(bytes, &geometry)?,
         };
         check(superblock.checkpoint.area < 2 && superblock.previous.area < 2, "map area")?;
@@ -281,8 +288,8 @@ mod tests {
         let ids = (any::<[u8; 16]>(), any::<[u8; 16]>(), any::<[u8; 16]>());
         let numbers = (0..NUMBER_END, 1..NUMBER_END, 1..NUMBER_END);
         let marks = proptest::collection::btree_map(any::<u64>(), any::<u32>(), 0..MARKS_MAX);
-        (ids, geometries(), numbers, map_ref(), map_ref(), any::<bool>(), any::<bool>(), marks).prop_map(
-            |((format, volume, origin), geometry, (sequence, epoch, cut), checkpoint, previous, clean, detached, marks)| Superblock {
+        (ids, geometries(), numbers, map_ref(), map_ref(), any::<bool>(), any::<bool>(), 0..Mode::ALL.len(), marks).prop_map(
+            |((format, volume, origin), geometry, (sequence, epoch, cut), checkpoint, previous, clean, detached, mode, marks)| Superblock {
                 format: FormatId(format),
                 geometry,
                 volume,
@@ -294,6 +301,7 @@ mod tests {
                 previous,
                 clean,
                 detached,
+                mode: Mode::ALL[mode],
                 marks: some_marks(&geometry, marks),
             },
         )
@@ -369,7 +377,8 @@ mod tests {
                 (160, &[0; 4], "geometry"),
                 (164, &[0xff; 4], "geometry"),
                 (168, &[0xff; 4], "geometry"),
-                (172, &[4], "flags"),
+                (172, &[0xc], "flags"),
+                (172, &[0x10], "flags"),
                 (176, &[65], "count of marks"),
                 (180, &[1], "bytes without a meaning"),
             ],
@@ -428,6 +437,7 @@ mod tests {
             previous: MapRef { number: 0x66, seq: 0x77, area: 1 },
             clean: true,
             detached: true,
+            mode: Mode::ReadOnly,
             ..Superblock::new(FORMAT, geometry, [0xaa; 16], [0xbb; 16])
         };
         let bytes = superblock.encode(1);
@@ -439,6 +449,6 @@ mod tests {
             [80, 88, 96, 104, 112, 128, 136, 144].map(|at| get_u64(&bytes, at)),
             [0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77, 100_003]
         );
-        assert_eq!([120, 124, 152, 156, 160, 164, 168, 172].map(|at| get_u32(&bytes, at)), [0, 1, 8, 64, 70, 16, 300, 3]);
+        assert_eq!([120, 124, 152, 156, 160, 164, 168, 172].map(|at| get_u32(&bytes, at)), [0, 1, 8, 64, 70, 16, 300, 0xb]);
     }
 }

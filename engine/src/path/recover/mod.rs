@@ -507,6 +507,7 @@ impl<P: Payload> Engine<P> {
             // Kept for its number, which the next checkpoint must pass; no page of the good area carries it.
             previous: if fell_back { MapRef { number: old.checkpoint.number, ..recovery.map } } else { old.previous },
             clean: false,
+            mode: self.mode_after_recovery(old.mode),
             marks: Vec::new(),
             ..old
         }
@@ -518,6 +519,7 @@ impl<P: Payload> Engine<P> {
         let (geometry, format) = (self.config.geometry, self.config.format);
         let chain = std::mem::take(&mut self.recovery().chain);
         self.journal = Journal::new(geometry, format, superblock.epoch, chain.next_seq, chain.previous, chain.places);
+        let mode = superblock.mode;
         self.adopt_superblock(superblock, copies);
         let now = self.now;
         self.forget_dead_headers();
@@ -528,6 +530,7 @@ impl<P: Payload> Engine<P> {
         self.counters.recovered_clean_slots = self.sets.live_slots - self.sets.dirty_slots;
         self.last_request = now;
         self.phase = Phase::Serving;
+        self.begin_mode(mode);
         let recovery = self.recovery();
         recovery.pages = Vec::new();
         recovery.tail = tail::Tail::default();

@@ -1,5 +1,6 @@
 //! What a crash leaves of a device: its power goes, or only its user does.
 
+use super::super::contents::Contents;
 use super::super::volatile::{Survive, Unflushed, Volatile, write_some};
 use super::{Device, Running};
 use crate::chance::Chance;
@@ -39,6 +40,13 @@ impl Device {
                 }
             }
         }
+        device
+    }
+
+    /// A new device in its place, with these contents.
+    pub fn replaced(&self, contents: Contents) -> Device {
+        let mut device = self.restarted(Volatile::new(contents));
+        device.bad.clear();
         device
     }
 

@@ -17,12 +17,13 @@ use tidegate_engine::op::Limits;
 use tidegate_engine::time::Duration;
 
 /// The plans that come with the program, in the order in which they are listed.
-const EMBEDDED: [(&str, &str); 5] = [
+const EMBEDDED: [(&str, &str); 6] = [
     ("devices", include_str!("../../../plans/devices.toml")),
     ("000-table3", include_str!("../../../plans/000-table3.toml")),
     ("000-table4", include_str!("../../../plans/000-table4.toml")),
     ("000-figures", include_str!("../../../plans/000-figures.toml")),
     ("001-gaps", include_str!("../../../plans/001-gaps.toml")),
+    ("modes", include_str!("../../../plans/modes.toml")),
 ];
 
 /// A plan, checked: everything it names exists.

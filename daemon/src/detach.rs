@@ -1,0 +1,107 @@
+//! A cache is taken from its origin while no daemon serves it: it is recovered, everything goes home, and its superblocks say so.
+
+use std::path::PathBuf;
+
+use tidegate_engine::op::Op;
+use tidegate_engine::probe::Phase;
+use tidegate_engine::request::Reply;
+use tidegate_engine::time::{Duration, Instant};
+use tidegate_engine::{Control, Engine, Event, World, turn};
+
+use crate::Failure;
+use crate::back::attach::{Attached, attach};
+use crate::back::dock::Happening;
+use crate::back::io::{Carrier, Io};
+use crate::back::run::Run;
+use crate::state::{self, State};
+use crate::volume::{Knobs, refusal};
+
+/// How often the caller hears how far it is.
+const INTERVAL: Duration = Duration::from_millis(100);
+
+#[derive(Clone, Debug)]
+pub struct Options {
+    pub cache: PathBuf,
+    pub origin: PathBuf,
+    /// What the host knows of the cache.
+    pub state: PathBuf,
+    pub knobs: Knobs,
+}
+
+/// How far it is: blocks that are not on the origin yet, of how many, and writes to the origin that failed.
+#[derive(Clone, Copy, Debug)]
+pub struct Progress {
+    pub left: u64,
+    pub of: u64,
+    pub failures: u64,
+}
+
+/// Takes the cache from its origin. `goes_on` hears how far it is and may end it: then everything is as before, but for what has gone home.
+/// Answers whether it is detached.
+///
+/// # Errors
+/// One line. Nothing was written to what is not a cache of ours.
+pub fn detach(options: &Options, mut goes_on: impl FnMut(Progress) -> bool) -> Result<bool, Failure> {
+    let Attached { cache, origin, superblock, .. } = attach(&options.cache, &options.origin)?;
+    state::compare(&options.state, &superblock, false)?;
+    let io = Io::new(cache, origin, Carrier::Auto)?;
+    let mut engine = Engine::new(options.knobs.config(&superblock), io.limits());
+    let mut back = Back { io };
+    let start = std::time::Instant::now();
+    let (mut events, mut happenings) = (Vec::new(), Vec::new());
+    let (mut asked, mut detached, mut of) = (false, true, 0);
+    loop {
+        let now = Instant(start.elapsed().as_nanos() as u64);
+        turn(&mut engine, &mut back, now, &mut events);
+        match engine.phase() {
+            Phase::Recovering => {}
+            Phase::Serving if !asked => {
+                asked = true;
+                let snapshot = engine.inspect(now);
+                State::of(&superblock, snapshot.epoch, None, &snapshot.mode).write(&options.state)?;
+                events.push(Event::Control(Control::Detach));
+            }
+            Phase::Serving if detached => {
+                let snapshot = engine.inspect(now);
+                let left = snapshot.drain.map_or(0, |drain| drain.blocks_left).max(snapshot.dirty_slots);
+                of = left.max(of);
+                if !goes_on(Progress { left, of, failures: snapshot.counters.destage_failures }) {
+                    detached = false;
+                    events.extend([Event::Control(Control::CancelDetach), Event::Control(Control::Stop)]);
+                }
+            }
+            Phase::Serving => {}
+            Phase::Refused => return Err(refusal(&engine, &options.cache.display().to_string())),
+            Phase::Stopped => {
+                let snapshot = engine.inspect(now);
+                let dirty = snapshot.dirty_slots + snapshot.zero_ranges;
+                State::of(&superblock, snapshot.epoch, Some(dirty), &snapshot.mode).write(&options.state)?;
+                return Ok(detached);
+            }
+        }
+        let deadline = if events.is_empty() { (now + INTERVAL).min(engine.deadline().unwrap_or(now + INTERVAL)) } else { now };
+        let failed =
+            |error| Failure::new(Failure::SYSTEM, format!("the disks cannot be waited for: {error}; what was flushed is safe, try again"));
+        back.io.wait(now, Some(deadline), &mut happenings).map_err(failed)?;
+        events.extend(happenings.drain(..).filter_map(|happening| match happening {
+            Happening::Done(done) => Some(Event::Completed(done)),
+            Happening::Late(id) => Some(Event::Late(id)),
+            Happening::Ready { .. } => None,
+        }));
+    }
+}
+
+/// Two disks and no client.
+struct Back {
+    io: Io,
+}
+
+impl World<Run> for Back {
+    fn start(&mut self, now: Instant, op: Op<Run>) {
+        self.io.start(now, op);
+    }
+
+    fn reply(&mut self, _now: Instant, _reply: Reply<Run>) {
+        unreachable!("nobody asks for anything");
+    }
+}

@@ -1,0 +1,59 @@
+//! Detach: the origin alone becomes the whole truth, and the cache says so.
+//!
+//! ```text
+//! Detaching (writes are refused, reads served; what is dirty goes home, the origin is flushed) → stop → superblocks: clean, detached
+//!        └ cancelled: as before
+//! ```
+//! A detached cache is refused from then on: whoever uses the origin meanwhile must not meet older contents again.
+
+use crate::payload::Payload;
+use crate::probe::Drain;
+use crate::request::Command;
+
+use super::Engine;
+
+impl<P: Payload> Engine<P> {
+    pub(super) fn detach(&mut self) {
+        if self.stopping {
+            return;
+        }
+        self.detaching = true;
+        self.drain_again();
+    }
+
+    pub(super) fn cancel_detach(&mut self) {
+        if !self.stopping {
+            self.detaching = false;
+            self.drain = None;
+        }
+    }
+
+    fn drain_again(&mut self) {
+        let left = self.dirty_blocks();
+        self.drain = Some(Drain { started: self.now, blocks_at_start: left, blocks_left: left });
+    }
+
+    /// Is this a request that a cache on its way out refuses?
+    pub(super) fn is_refused_by_detach(&self, command: &Command<P>) -> bool {
+        match command {
+            Command::Write { .. } | Command::Trim { .. } | Command::Zero { .. } => self.detaching,
+            Command::Read | Command::Cache | Command::Flush | Command::Status { .. } => false,
+        }
+    }
+
+    /// Stops when nothing is left that the origin does not hold durably.
+    pub(super) fn pump_detach(&mut self) {
+        if !self.detaching || self.stopping {
+            return;
+        }
+        let is_still = self.through.pages.is_empty() && self.is_through_idle() && !self.has_writing_requests() && self.intake.is_empty();
+        if self.dirty_blocks() > 0 || !self.destage.is_idle() {
+            // What was still on its way when it began became dirty after the drain had ended.
+            if self.drain.is_none() {
+                self.drain_again();
+            }
+        } else if is_still && self.recovery.is_none() {
+            self.stop();
+        }
+    }
+}

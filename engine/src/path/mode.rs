@@ -1,0 +1,314 @@
+//! Mode: what a FLUSH promises, and how that changes while the volume serves.
+//!
+//! ```text
+//!   Back ──(write-through or read-only wanted)──▶ Draining ──(home but for a batch or two)──▶ Home { since } ──(all home since)──▶ Home ──▶ recorded
+//!     ◀────────────────────────(write-back wanted)────┘                                          │
+//!     ◀──────────────────────────────────────────────(write-back wanted, and recorded)───────────┘
+//! ```
+//! *Home*: write-back whose FLUSH also waits until everything that was dirty when it came has been destaged and the origin was flushed. Only
+//! so much may be dirty that this is soon ([`Engine::lacks_home`]): a write beyond that waits. What a waiting FLUSH covers is not
+//! overwritten before it has gone home ([`Engine::is_owed`]): the older contents would be nowhere but in a log that may be lost.
+//!
+//! *Draining* promises what write-back does. So a FLUSH never waits for a cache full of dirty blocks; and however much is written
+//! meanwhile, what is dirty becomes less.
+//!
+//! The superblocks name a mode that promises the origin only while every FLUSH keeps it, and nothing older is owed: then the loss of the
+//! SSD loses nothing that was flushed. They name write-back before the first FLUSH that promises no more than that.
+
+use crate::block::{Block, Span};
+use crate::config::{Allocation, Canary, Placement, WhenFull};
+use crate::mode::Mode;
+use crate::payload::Payload;
+use crate::probe::{ModeView, Phase, WaitReason};
+use crate::request::{Command, RequestError};
+use crate::time::{Duration, Instant};
+
+use super::{Engine, Stage};
+
+/// How long a stop waits for what is on its way home. Everything is durable on the SSD all the same.
+const STOP_PATIENCE: Duration = Duration::from_secs(20);
+
+pub(super) struct Modes {
+    wanted: Mode,
+    /// Asked for while the engine recovers.
+    asked: Option<Mode>,
+    stage: Promise,
+    /// Requests that wait until what was dirty at a mark is home.
+    waiting: Vec<(usize, Mark)>,
+    /// Something that no FLUSH has covered cannot be read any more: the next FLUSH says so.
+    lost: bool,
+    /// Until when a stop waits.
+    stop_until: Option<Instant>,
+}
+
+/// What a FLUSH waits for.
+#[derive(Clone, Copy, Debug)]
+enum Promise {
+    Back,
+    /// `low`: the fewest dirty slots since it began.
+    Draining {
+        low: u64,
+    },
+    /// `since`: when that began, until everything that was dirty then is home.
+    Home {
+        since: Option<Mark>,
+    },
+}
+
+/// Everything dirty up to a moment: slots by the time, zeroed ranges by the group.
+#[derive(Clone, Copy, Debug)]
+struct Mark {
+    at: Instant,
+    group: u64,
+}
+
+impl Modes {
+    pub fn new(wanted: Option<Mode>) -> Self {
+        let wanted = wanted.unwrap_or_default();
+        Modes { wanted, asked: None, stage: Promise::Back, waiting: Vec::new(), lost: false, stop_until: None }
+    }
+    /// A FLUSH waits for the origin.
+    pub fn is_home(&self) -> bool {
+        matches!(self.stage, Promise::Home { .. })
+    }
+    /// Somebody waits until everything is home that is dirty now.
+    pub fn is_waiting(&self) -> bool {
+        !self.waiting.is_empty() || matches!(self.stage, Promise::Home { since: Some(_) })
+    }
+    pub fn stop_until(&self) -> Option<Instant> {
+        self.stop_until
+    }
+}
+
+impl<P: Payload> Engine<P> {
+    /// What a FLUSH promises, and whether that is about to change.
+    pub fn mode(&self) -> ModeView {
+        let recorded = self.recorded_mode();
+        let wanted = self.modes.wanted;
+        let kept = matches!((self.modes.stage, wanted.is_home()), (Promise::Back, false) | (Promise::Home { since: None }, true));
+        ModeView { wanted, recorded, is_switching: !kept || recorded != wanted }
+    }
+
+    // --- switching ---
+
+    /// Service begins: `recorded` is what the superblocks say from now on.
+    pub(super) fn begin_mode(&mut self, recorded: Mode) {
+        let wanted = self.modes.asked.take().or(self.config.mode).unwrap_or(recorded);
+        if recorded.is_home() {
+            self.modes.stage = Promise::Home { since: None };
+        }
+        self.want_mode(wanted);
+    }
+
+    /// What the superblocks of a start say: write-back at once, if that is wanted; the other modes only when their promise is kept.
+    pub(super) fn mode_after_recovery(&self, found: Mode) -> Mode {
+        let is_write_back = self.config.mode == Some(Mode::WriteBack) || self.config.placement == Placement::Set;
+        if is_write_back { Mode::WriteBack } else { found }
+    }
+
+    /// From now on, or as soon as the engine serves.
+    pub(super) fn ask_mode(&mut self, mode: Mode) {
+        if self.phase == Phase::Recovering {
+            self.modes.asked = Some(mode);
+        } else {
+            self.want_mode(mode);
+        }
+    }
+
+    fn want_mode(&mut self, mode: Mode) {
+        assert!(!mode.is_home() || self.config.placement == Placement::Log, "under set placement a FLUSH promises the SSD only");
+        let took_writes = !self.writes_through();
+        self.modes.wanted = mode;
+        if took_writes && self.writes_through() {
+            self.begin_limbo();
+        }
+        match (mode.is_home(), self.modes.stage) {
+            (true, Promise::Back) => self.modes.stage = Promise::Draining { low: u64::MAX },
+            (false, Promise::Draining { .. }) => self.modes.stage = Promise::Back,
+            (true, Promise::Draining { .. } | Promise::Home { .. }) | (false, Promise::Back | Promise::Home { .. }) => {}
+        }
+    }
+
+    /// The mode that the next checkpoint is to record, if that is another one than now.
+    pub(super) fn mode_to_record(&self) -> Option<Mode> {
+        let wanted = self.modes.wanted;
+        let is_kept = !wanted.is_home() || matches!(self.modes.stage, Promise::Home { since: None });
+        (is_kept && wanted != self.recorded_mode()).then_some(wanted)
+    }
+
+    /// Lets the mode take the next step that has become possible.
+    pub(super) fn pump_mode(&mut self) -> bool {
+        let dirty = self.sets.dirty_slots;
+        match self.modes.stage {
+            Promise::Draining { low } => {
+                self.modes.stage = Promise::Draining { low: low.min(dirty) };
+                if dirty <= self.home_blocks() && self.ranges.zeroed_blocks() <= self.home_blocks() {
+                    self.modes.stage = Promise::Home { since: Some(self.mark()) };
+                    return true;
+                }
+            }
+            Promise::Home { since: Some(mark) } if self.is_home_since(mark) => {
+                self.modes.stage = Promise::Home { since: None };
+                return true;
+            }
+            Promise::Home { .. } if !self.modes.wanted.is_home() && self.is_mode_recorded(Mode::WriteBack) => {
+                self.modes.stage = Promise::Back;
+                for (number, _) in std::mem::take(&mut self.modes.waiting) {
+                    self.settle(number);
+                }
+                return true;
+            }
+            Promise::Home { .. } | Promise::Back => {}
+        }
+        self.settle_home()
+    }
+
+    // --- what is kept of writes ---
+
+    pub(super) fn allocation(&self) -> Allocation {
+        if self.modes.wanted == Mode::ReadOnly { Allocation::ReadOnly } else { self.config.allocation }
+    }
+
+    /// May a write go past the log to the origin?
+    pub(super) fn writes_through(&self) -> bool {
+        self.allocation() == Allocation::ReadOnly || self.config.when_full == WhenFull::Through
+    }
+
+    // --- promises ---
+
+    fn mark(&self) -> Mark {
+        Mark { at: self.now, group: self.journal.group() }
+    }
+
+    /// A FLUSH (or FUA) that promises the origin: it waits until everything dirty now is home.
+    pub(super) fn await_home(&mut self, number: usize) {
+        let is_flush = matches!(self.requests.get(number).request.command, Command::Flush);
+        if is_flush && std::mem::take(&mut self.modes.lost) {
+            return self.answer(number, Err(RequestError::Io));
+        }
+        let mark = self.mark();
+        let group = self.close_group();
+        self.flushes.want(group);
+        let active = self.requests.get_mut(number);
+        active.stage = Stage::Promised;
+        active.waits = WaitReason::Home;
+        self.modes.waiting.push((number, mark));
+    }
+
+    /// Everything that was dirty at the mark is on the origin, and flushed there.
+    fn is_home_since(&self, mark: Mark) -> bool {
+        let is_sent = self.destage.is_idle() || (self.has_canary(Canary::HomeBeforeOriginFlush) && self.destage.is_flushing());
+        let owed = self.sets.dirty_since().is_some_and(|since| since <= mark.at) || self.ranges.has_of_group_until(mark.group);
+        is_sent && (!owed || self.has_canary(Canary::HomeBeforeOriginFlush) && self.destage.is_flushing())
+    }
+
+    /// Requests whose blocks are home go on: what went through is flushed as well, and the record of it durable.
+    fn settle_home(&mut self) -> bool {
+        if self.modes.waiting.is_empty() || !self.modes.is_home() {
+            return false;
+        }
+        let (home, waiting): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.modes.waiting).into_iter().partition(|&(_, mark)| self.is_home_since(mark));
+        self.modes.waiting = waiting;
+        for &(number, _) in &home {
+            self.settle_pages(number);
+        }
+        !home.is_empty()
+    }
+
+    /// The origin does not take what it was sent, or what was to go there cannot be read: whoever waits for it is told.
+    pub(super) fn fail_home(&mut self) {
+        for (number, _) in std::mem::take(&mut self.modes.waiting) {
+            self.answer(number, Err(RequestError::Io));
+        }
+        if self.stopping {
+            self.modes.stop_until = Some(self.now);
+        }
+    }
+
+    /// A dirty slot was given up. If no FLUSH waits for it, the next one fails.
+    pub(super) fn home_lost(&mut self) {
+        self.modes.lost |= self.modes.is_home() && self.modes.waiting.is_empty();
+        self.fail_home();
+    }
+
+    /// What was dirty before has moved to newer slots: who waits for it waits for those.
+    pub(super) fn postpone_home(&mut self) {
+        let mark = self.mark();
+        self.modes.waiting.iter_mut().for_each(|(_, waits)| *waits = mark);
+        if let Promise::Home { since: Some(since) } = &mut self.modes.stage {
+            *since = mark;
+        }
+    }
+
+    /// Somebody waits until what is dirty in these blocks is home, or what went there flushed: it must not move to the log before.
+    pub(super) fn is_owed(&self, block: Block, blocks: u64) -> bool {
+        if let Promise::Draining { .. } = self.modes.stage {
+            // Or what is written again and again would never become clean.
+            return self.destage.touches(Span::new(block.0 * self.block_atoms(), blocks * self.block_atoms()));
+        }
+        let waits = self.modes.is_waiting() || (self.modes.is_home() && self.through.is_settling());
+        let is_zeroed = || self.ranges.overlapping(block, blocks).next().is_some();
+        waits && (self.has_dirty(block, blocks) || is_zeroed() || self.through.covers(block, blocks))
+    }
+
+    // --- limits ---
+
+    /// Slots that may be dirty while a FLUSH promises the origin: two batches, one on its way and one that gathers.
+    fn home_blocks(&self) -> u64 {
+        (2 * self.config.destage_atoms / self.block_atoms()).max(2)
+    }
+
+    /// More dirty slots than a FLUSH is to wait for, or than become fewer, would come of a write of so many blocks.
+    pub(super) fn lacks_home(&self, data_blocks: u64) -> bool {
+        let most = match self.modes.stage {
+            Promise::Back => return false,
+            Promise::Draining { low } => low.saturating_add(self.home_blocks() / 4).max(self.home_blocks()),
+            Promise::Home { .. } => self.home_blocks(),
+        };
+        data_blocks > 0 && self.sets.dirty_slots > 0 && self.sets.dirty_slots + data_blocks > most
+    }
+
+    /// Is something due at the origin because of the mode?
+    pub(super) fn is_due_home(&self) -> bool {
+        match self.modes.stage {
+            Promise::Back => false,
+            Promise::Draining { .. } => true,
+            Promise::Home { .. } => {
+                let much = self.sets.dirty_slots >= self.home_blocks() / 2;
+                let old = self.home_deadline().is_some_and(|at| at <= self.now);
+                self.modes.is_waiting() || much || old || self.stopping || self.first_waits_for(WaitReason::Home)
+            }
+        }
+    }
+
+    /// When the oldest dirty block goes home although no FLUSH asks for it.
+    pub(super) fn home_deadline(&self) -> Option<Instant> {
+        if !self.modes.is_home() {
+            return None;
+        }
+        self.dirty_since().map(|since| since + self.config.flush_age)
+    }
+
+    // --- stopping ---
+
+    /// A stop that promises the origin waits a while for what is on its way there.
+    pub(super) fn is_home_for_stop(&mut self) -> bool {
+        if !self.modes.is_home() || self.cache_failed {
+            return true;
+        }
+        let until = *self.modes.stop_until.get_or_insert(self.now + STOP_PATIENCE);
+        if self.now >= until {
+            for (number, _) in std::mem::take(&mut self.modes.waiting) {
+                self.answer(number, Err(RequestError::Shutdown));
+            }
+            return true;
+        }
+        self.dirty_blocks() == 0 && self.destage.is_idle() && self.through.pages.is_empty()
+    }
+
+    /// A stop still sends dirty blocks home.
+    pub(super) fn goes_home_at_stop(&self) -> bool {
+        self.modes.is_home() && self.modes.stop_until.is_none_or(|until| self.now < until)
+    }
+}

@@ -1,0 +1,131 @@
+//! `tidegate attach`: a cache in front of a disk that has data, which keeps it. Nothing is written to the disk; what an earlier use of the
+//! cache left is dropped, because the disk may have changed since. `up` comes this way too when its cache is missing or blank.
+
+use std::fs;
+use std::path::Path;
+use std::process::ExitCode;
+
+use tidegate_daemon::Failure;
+use tidegate_daemon::back::attach::{Contents, contents};
+use tidegate_daemon::back::disk::{Access, Disk};
+use tidegate_daemon::create::{CreateOptions, Created, create};
+use tidegate_daemon::state::{Loss, State};
+use tidegate_daemon::volume::Options;
+use tidegate_engine::Mode;
+use tidegate_engine::op::DeviceId;
+
+use crate::args::{Attach, Of};
+use crate::config::{self, File};
+use crate::up::{self, Named};
+use crate::{say, units};
+
+pub fn run(args: &Attach) -> Result<ExitCode, Failure> {
+    let folder = up::absolute(&args.dir)?;
+    let path = folder.join(config::FILE_NAME);
+    let is_new = fs::symlink_metadata(&path).is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound);
+    let file = if is_new { File::default() } else { up::read(&path)? };
+    let absolute = |path: &Option<_>| path.as_deref().map(up::absolute).transpose();
+    let named = Named { origin: absolute(&args.origin)?, cache: absolute(&args.cache)?, ..Named::default() };
+    if file.is_plural()
+        && let Some(flag) = named.of_one_volume()
+    {
+        let message = format!("{flag}: {} describes several volumes; say which with --volume", path.display());
+        return Err(Failure::new(crate::USAGE, message));
+    }
+    let of = Of { dir: args.dir.clone(), volume: args.volume.clone() };
+    let (_, configured) = up::volume_of(&of)?;
+    let volume = Options {
+        origin: named.origin.clone().unwrap_or(configured.origin.clone()),
+        cache: named.cache.clone().unwrap_or(configured.cache.clone()),
+        ..configured.clone()
+    };
+    if !is_new && (volume.origin != configured.origin || volume.cache != configured.cache) {
+        let (origin, cache) = (configured.origin.display(), configured.cache.display());
+        let what = format!("{} names origin {origin} and cache {cache}; edit it, or choose another folder with --dir", path.display());
+        return Err(Failure::new(Failure::REFUSED, what));
+    }
+    fs::metadata(&volume.origin).map_err(|error| {
+        Failure::new(Failure::NO_INPUT, format!("origin {}: {error}; name a disk that exists", volume.origin.display()))
+    })?;
+    let is_ours = up::make_folder(&folder)?;
+    let attached = attach(&volume, args.cache_size, named.cache.is_none())
+        .and_then(|created| if is_new { up::write_config(&path, &named).map(|()| created) } else { Ok(created) });
+    let created = match attached {
+        Ok(created) => created,
+        Err(failure) => {
+            if is_ours {
+                // Nothing is left of what was refused.
+                let _ = fs::remove_dir(&folder);
+            }
+            return Err(failure);
+        }
+    };
+    created.notes.iter().for_each(|note| eprintln!("tidegate: {note}"));
+    say(&format!(
+        "attached: origin {} ({}) keeps what it holds, cache {} is empty\nserve it with `tidegate up --dir {}`; `tidegate detach` undoes it",
+        volume.origin.display(),
+        units::show_size(created.volume_bytes()),
+        volume.cache.display(),
+        folder.display(),
+    ));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Formats the cache if it is missing, blank, or was detached.
+fn attach(volume: &Options, cache_bytes: u64, may_make: bool) -> Result<Created, Failure> {
+    let is_detached = match look(&volume.cache)? {
+        Some(Contents::Ours(superblock)) if superblock.detached => true,
+        Some(Contents::Ours(_)) => {
+            let what = format!("cache {} is attached already; serve it with `tidegate up`", volume.cache.display());
+            return Err(Failure::new(Failure::REFUSED, what));
+        }
+        Some(Contents::Blank | Contents::Unreadable(_) | Contents::Foreign(_)) | None => false,
+    };
+    let options = CreateOptions {
+        cache_bytes: may_make.then_some(cache_bytes),
+        // What it held went home when it was detached, or was given up then.
+        force: is_detached,
+        mode: last_mode(volume)?,
+        ..CreateOptions::new(volume.origin.clone(), volume.cache.clone())
+    };
+    let created = create(&options)?;
+    if is_detached {
+        let _ = fs::remove_file(&volume.state);
+    }
+    Ok(created)
+}
+
+/// A blank cache of a volume that has a configuration is formatted, unless the one before it may have held the only copy of something.
+pub fn replace_blank(volume: &Options) -> Result<(), Failure> {
+    if !matches!(look(&volume.cache), Ok(Some(Contents::Blank))) {
+        // What is there, or is not, the start looks at.
+        return Ok(());
+    }
+    if let Some(known) = State::read(&volume.state)?
+        && let Loss::Some(held) = known.loss(&volume.state)
+        && !volume.accept_loss
+    {
+        let what = format!(
+            "cache {} is blank, and the one that this volume last ran with {held}; bring that one back, or give it up with --accept-loss",
+            volume.cache.display()
+        );
+        return Err(Failure::new(Failure::DAMAGED, what));
+    }
+    let options = CreateOptions { mode: last_mode(volume)?, ..CreateOptions::new(volume.origin.clone(), volume.cache.clone()) };
+    create(&options)?;
+    eprintln!("tidegate: cache {} was blank and is formatted", volume.cache.display());
+    Ok(())
+}
+
+/// A new cache promises what the last one did.
+pub fn last_mode(volume: &Options) -> Result<Mode, Failure> {
+    Ok(State::read(&volume.state)?.map_or(Mode::WriteBack, |state| state.mode))
+}
+
+/// What a cache holds; nothing if it does not exist.
+fn look(cache: &Path) -> Result<Option<Contents>, Failure> {
+    if fs::symlink_metadata(cache).is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound) {
+        return Ok(None);
+    }
+    contents(&Disk::open(cache, DeviceId::Cache, Access::Shared)?).map(Some)
+}

@@ -1,0 +1,120 @@
+//! `tidegate detach`: the origin alone becomes the whole truth, and the cache says so. Through the daemon that serves the volume, which
+//! then ends; or, where none does, by recovering the cache here.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use serde_json::Value;
+use tidegate_daemon::Failure;
+use tidegate_daemon::back::attach::{Contents, contents};
+use tidegate_daemon::back::disk::{Access, Disk};
+use tidegate_daemon::back::signals::Signals;
+use tidegate_daemon::back::update::discard;
+use tidegate_daemon::control::Verb;
+use tidegate_daemon::detach;
+use tidegate_daemon::volume::Options;
+use tidegate_engine::op::DeviceId;
+
+use crate::args::{Detach, Of};
+use crate::progress::Progress;
+use crate::{say, status, up};
+
+/// How often the daemon is asked how far it is.
+const INTERVAL: Duration = Duration::from_millis(100);
+/// A daemon that has stopped to answer has so long to end.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Exit code of a detach that was cancelled.
+const CANCELLED: u8 = 1;
+
+pub fn run(args: &Detach) -> Result<ExitCode, Failure> {
+    let (_, volume) = up::volume_of(&args.of)?;
+    let status = status::asked(&args.of, Verb::Status).ok().filter(|status| status::gone(status).is_none());
+    if let Some(id) = &args.discard_dirty {
+        return give_up(&volume, id, status.is_some());
+    }
+    let mut signals = Signals::take().map_err(|error| Failure::new(Failure::SYSTEM, format!("signals cannot be received: {error}")))?;
+    let is_detached = match status {
+        Some(status) => by_daemon(&args.of, &volume, &status, &mut signals)?,
+        None => here(&volume, &mut signals)?,
+    };
+    if !is_detached {
+        eprintln!("tidegate: cancelled; the cache is attached as before, what has gone home stays there");
+        return Ok(ExitCode::from(CANCELLED));
+    }
+    say(&format!(
+        "detached: origin {} alone holds everything; `tidegate attach --dir {}` brings the cache back",
+        volume.origin.display(),
+        args.of.dir.display()
+    ));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Asks the daemon, and waits until it has ended. Answers whether the cache is detached.
+fn by_daemon(of: &Of, volume: &Options, status: &Value, signals: &mut Signals) -> Result<bool, Failure> {
+    let asked = |verb| status::asked(of, verb);
+    let mut bar = Progress::new("detach");
+    let failures_at_start = status["destage"]["failures"].as_u64().unwrap_or(0);
+    let mut state = asked(Verb::Detach { flush: true })?;
+    let (mut most, mut silent) = (0, Duration::ZERO);
+    loop {
+        let left = state.pointer("/drain/blocks_left").and_then(Value::as_u64).unwrap_or(0);
+        let failures = state["destage"]["failures"].as_u64().unwrap_or(0) - failures_at_start;
+        most = left.max(most);
+        bar.show(most - left, most, &trouble(left, failures));
+        std::thread::sleep(INTERVAL);
+        if signals.next().is_some() {
+            bar.clear();
+            asked(Verb::CancelDetach)?;
+            return Ok(false);
+        }
+        match asked(Verb::Status) {
+            Ok(status) if status::gone(&status).is_some() => return is_detached(volume),
+            Ok(status) if status["detaching"].as_bool() == Some(true) => state = status,
+            Ok(_) => return Ok(false),
+            // It is about to end, or has: then its locks are gone.
+            Err(_) if silent < PATIENCE && !matches!(is_detached(volume), Ok(true)) => silent += INTERVAL,
+            Err(_) => return is_detached(volume),
+        }
+    }
+}
+
+/// The daemon has ended: in the end only what the cache says counts.
+fn is_detached(volume: &Options) -> Result<bool, Failure> {
+    match contents(&Disk::open(&volume.cache, DeviceId::Cache, Access::Shared)?)? {
+        Contents::Ours(superblock) if superblock.detached => Ok(true),
+        Contents::Ours(_) | Contents::Blank | Contents::Unreadable(_) | Contents::Foreign(_) => {
+            let what = format!("the daemon ended before cache {} was detached; run `tidegate detach` again", volume.cache.display());
+            Err(Failure::new(status::NO_ANSWER, what))
+        }
+    }
+}
+
+fn here(volume: &Options, signals: &mut Signals) -> Result<bool, Failure> {
+    let (cache, origin, state) = (volume.cache.clone(), volume.origin.clone(), volume.state.clone());
+    let options = detach::Options { cache, origin, state, knobs: volume.knobs };
+    let mut bar = Progress::new("detach");
+    detach::detach(&options, |progress| {
+        bar.show(progress.of - progress.left, progress.of, &trouble(progress.left, progress.failures));
+        signals.next().is_none()
+    })
+}
+
+fn trouble(left: u64, failures: u64) -> String {
+    let trouble = if failures > 0 { format!(", {failures} writes to the origin failed") } else { String::new() };
+    format!("{left} blocks left{trouble}")
+}
+
+/// Without its dirty blocks.
+fn give_up(volume: &Options, id: &str, is_served: bool) -> Result<ExitCode, Failure> {
+    if is_served {
+        let what = "the volume is being served; stop it first, or detach it without --discard-dirty";
+        return Err(Failure::new(Failure::BUSY, what));
+    }
+    discard(&volume.cache, id)?;
+    say(&format!(
+        "detached: what only cache {} held is given up; origin {} is a mixture of times where that was",
+        volume.cache.display(),
+        volume.origin.display()
+    ));
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,96 @@
+//! `tidegate mode`: what a FLUSH of a running volume promises; asks for another mode and waits until that one is kept.
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tidegate_daemon::Failure;
+use tidegate_daemon::back::signals::Signals;
+use tidegate_daemon::control::Verb;
+
+use crate::args::Mode as Args;
+use crate::progress::Progress;
+use crate::{say, status, units, up};
+
+/// How often the daemon is asked how far it is.
+const INTERVAL: Duration = Duration::from_millis(100);
+/// Exit code when somebody stopped waiting, or asked for yet another mode.
+const NOT_YET: u8 = 1;
+
+pub fn run(args: &Args) -> Result<ExitCode, Failure> {
+    let asked = |verb| status::asked(&args.of, verb);
+    let Some(mode) = args.mode else {
+        let answer = asked(Verb::Status)?;
+        let volumes = status::volumes(&answer);
+        let name = |volume: &Value| if volumes.len() > 1 { format!("{}: ", volume["name"].as_str().unwrap_or("-")) } else { String::new() };
+        say(&volumes.iter().map(|volume| name(volume) + &describe(volume)).collect::<Vec<_>>().join("\n"));
+        return Ok(ExitCode::SUCCESS);
+    };
+    let (_, volume) = up::volume_of(&args.of)?;
+    let mut signals = Signals::take().map_err(|error| Failure::new(Failure::SYSTEM, format!("signals cannot be received: {error}")))?;
+    let started = Instant::now();
+    let mut bar = Progress::new("mode");
+    let mut state = asked(Verb::Mode(mode))?;
+    let mut of = 0;
+    while state["mode"]["switching"].as_bool() == Some(true) {
+        if signals.next().is_some() {
+            bar.clear();
+            eprintln!("tidegate: the switch goes on without us: {}; `tidegate mode write-back` takes it back", describe(&state));
+            return Ok(ExitCode::from(NOT_YET));
+        }
+        let left = state["dirty_blocks"].as_u64().unwrap_or(0);
+        of = left.max(of);
+        bar.show(of - left, of, &format!("{left} blocks left"));
+        std::thread::sleep(INTERVAL);
+        state = asked(Verb::Status)?;
+        if let Some(why) = status::gone(&state) {
+            return Err(Failure::new(status::NO_ANSWER, format!("the volume {why}; its mode is what it was")));
+        }
+    }
+    drop(bar);
+    if state["mode"]["wanted"].as_str() != Some(mode.name()) {
+        eprintln!("tidegate: somebody else asked for another mode meanwhile: {}", describe(&state));
+        return Ok(ExitCode::from(NOT_YET));
+    }
+    if let Some(configured) = volume.knobs.mode.filter(|&configured| configured != mode) {
+        eprintln!("tidegate: note: config.toml says mode = \"{configured}\", which counts at the next start");
+    }
+    say(&format!("{} since {} ago", describe(&state), units::show_seconds(started.elapsed().as_secs_f64())));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// `write-through: nothing that was flushed is on the cache alone`.
+fn describe(status: &Value) -> String {
+    if let Some(why) = status::gone(status) {
+        return why;
+    }
+    let word = |key: &str| status["mode"][key].as_str().unwrap_or("-").to_owned();
+    let (wanted, recorded) = (word("wanted"), word("recorded"));
+    if status["mode"]["switching"].as_bool() == Some(true) {
+        let left = status["dirty_blocks"].as_u64().unwrap_or(0);
+        return format!("{wanted} was asked for, {recorded} is kept until then ({left} blocks are dirty)");
+    }
+    match wanted.as_str() {
+        "write-back" => format!("{wanted}: what is dirty is on the cache alone until it has gone home"),
+        _ => format!("{wanted}: nothing that was flushed is on the cache alone"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_mode_is_told_in_one_line() {
+        let told = |wanted: &str, recorded: &str, switching: bool| {
+            describe(&json!({ "mode": { "wanted": wanted, "recorded": recorded, "switching": switching }, "dirty_blocks": 7 }))
+        };
+        assert!(told("write-back", "write-back", false).starts_with("write-back: what is dirty"));
+        assert!(told("read-only", "read-only", false).ends_with("nothing that was flushed is on the cache alone"));
+        assert_eq!(
+            told("write-through", "write-back", true),
+            "write-through was asked for, write-back is kept until then (7 blocks are dirty)"
+        );
+    }
+}
