@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use serde::Serialize;
-use tidegate_engine::block::ATOM_BYTES;
+use tidegate_engine::block::{ATOM_BYTES, Span};
 use tidegate_engine::op::{Action, Answer, DeviceError, DeviceId, Done, Limits, Op};
 use tidegate_engine::probe::Phase;
 use tidegate_engine::request::Reply;
@@ -111,6 +111,10 @@ impl World<Run> for Reading {
     fn reply(&mut self, _now: Instant, _reply: Reply<Run>) {
         unreachable!("a check has no clients");
     }
+
+    fn fence(&mut self, _now: Instant, _at_risk: &mut dyn Iterator<Item = Span>) {
+        unreachable!("a check serves nobody, with the cache or without it");
+    }
 }
 
 #[cfg(test)]
@@ -118,7 +122,7 @@ mod tests {
     use std::fs::{self, OpenOptions};
     use std::os::unix::fs::FileExt;
 
-    use tidegate_engine::block::Span;
+
     use tidegate_engine::cache::format::Geometry;
     use tidegate_engine::op::OpId;
     use tidegate_engine::payload::Payload;
@@ -149,6 +153,9 @@ mod tests {
         }
         fn reply(&mut self, _now: Instant, reply: Reply<Run>) {
             self.reply = Some(reply);
+        }
+        fn fence(&mut self, _now: Instant, _at_risk: &mut dyn Iterator<Item = Span>) {
+            panic!("the cache of a test failed");
         }
     }
 

@@ -53,6 +53,12 @@ pub struct Config {
     /// Cached clean blocks whose place on the origin is read again at the start, and marks of the origin that are taken at an orderly
     /// stop, if it is not 0: was it changed behind the cache's back? Default 1,024.
     pub fence_samples: u32,
+    /// A write that waits for room because the origin shows no sign of life fails when it has waited for so long, and so does a FLUSH that
+    /// needs the origin. Default 60 s: longer than a disk takes to spin up or a path to fail over, shorter than the two minutes after which
+    /// kernels call a task hung. (NBD clients of Linux and QEMU set no time limit of their own.)
+    pub stall_timeout: Duration,
+    /// Bytes per second that the scrubber reads while no client waits. 0, the default here: it does not run.
+    pub scrub_rate: u64,
     /// Recover, report and stop before the first write (`tidegate check`). Default false.
     pub check: bool,
     /// A deliberate bug, for tests that must find it. Always `None` in production: no configuration file can name it.
@@ -135,10 +141,12 @@ pub enum Canary {
     OverwriteUnopened,
     /// A FLUSH in write-through does not wait for the origin's own flush.
     HomeBeforeOriginFlush,
+    /// Writes without the SSD are acknowledged before the host has written down that it misses them.
+    UnfencedDegraded,
 }
 
 impl Canary {
-    pub const ALL: [Canary; 9] = [
+    pub const ALL: [Canary; 10] = [
         Canary::RecordBeforeData,
         Canary::ReuseTooEarly,
         Canary::FlushDoesNotWait,
@@ -148,6 +156,7 @@ impl Canary {
         Canary::KillAfterOriginWrite,
         Canary::OverwriteUnopened,
         Canary::HomeBeforeOriginFlush,
+        Canary::UnfencedDegraded,
     ];
 }
 
@@ -176,6 +185,8 @@ impl Config {
             gate: GateKind::Ours,
             when_full: WhenFull::Wait,
             fence_samples: 1024,
+            stall_timeout: Duration::from_secs(60),
+            scrub_rate: 0,
             check: false,
             canary: None,
             origin: [0; 16],

@@ -36,6 +36,8 @@ pub enum Event<P> {
     Late(OpId),
     Device(op::DeviceId, Change),
     Control(Control),
+    /// The answer to [`World::fence`]: `durable`, or it could not be written down.
+    Fenced { durable: bool },
     Tick,
 }
 
@@ -66,6 +68,9 @@ pub enum Control {
 pub trait World<P> {
     fn start(&mut self, now: Instant, op: Op<P>);
     fn reply(&mut self, now: Instant, reply: Reply<P>);
+    /// The SSD has failed, and the volume is to go on without it. The host writes down, durably, that this cache misses writes from now on
+    /// and must not come back, and answers with [`Event::Fenced`]. `at_risk`: the spans of the volume whose newest contents only that SSD has.
+    fn fence(&mut self, now: Instant, at_risk: &mut dyn Iterator<Item = block::Span>);
 }
 
 /// A world that can sleep: the real one, or the agenda of a simulation.
@@ -82,6 +87,9 @@ pub fn turn<P: Payload, W: World<P>>(engine: &mut Engine<P>, world: &mut W, now:
         engine.handle_all(now, events.drain(..));
     } else if engine.deadline().is_some_and(|deadline| deadline <= now) {
         engine.handle(now, Event::Tick);
+    }
+    if engine.wants_fence() {
+        world.fence(now, &mut engine.at_risk());
     }
     while let Some(op) = engine.next_op(now) {
         world.start(now, op);

@@ -26,6 +26,8 @@ pub enum Class {
     /// Copying what was read into the cache.
     Fill,
     Destage,
+    /// Verifying what lies on the SSD.
+    Scrub,
 }
 
 /// Which part of a device: every access names it, and the worlds check that the span lies in it.

@@ -45,6 +45,15 @@ pub struct Counters {
     pub cache_data_atoms: u64,
     pub cache_metadata_atoms: u64,
     pub late_ops: u64,
+    /// Writes and FLUSHes that failed because the origin made no room for `Config::stall_timeout`.
+    pub stalled_requests: u64,
+    /// Blocks that the scrubber has verified; of these, clean ones that were dropped and dirty ones that are damaged; pieces of metadata
+    /// that were written again; passes over everything.
+    pub scrubbed_blocks: u64,
+    pub scrub_dropped_blocks: u64,
+    pub scrub_damaged_blocks: u64,
+    pub scrub_repaired_pages: u64,
+    pub scrub_passes: u64,
     /// Filled by recovery.
     pub recovered_clean_slots: u64,
     pub recovered_dirty_slots: u64,
@@ -83,11 +92,13 @@ pub enum WaitReason {
     Origin,
     /// Its group, to be durable.
     Flush,
+    /// The host, to write down that the SSD has failed.
+    Fence,
 }
 
 impl WaitReason {
     /// Those that are counted: the others every request of its kind waits for.
-    pub const COUNTED: [WaitReason; 8] = [
+    pub const COUNTED: [WaitReason; 9] = [
         WaitReason::Lock,
         WaitReason::Set,
         WaitReason::Window,
@@ -96,6 +107,7 @@ impl WaitReason {
         WaitReason::OriginSpan,
         WaitReason::Home,
         WaitReason::Slot,
+        WaitReason::Fence,
     ];
 
     /// For people and programs outside.
@@ -115,6 +127,7 @@ impl WaitReason {
             WaitReason::Data => "data",
             WaitReason::Origin => "origin",
             WaitReason::Flush => "flush",
+            WaitReason::Fence => "fence",
         }
     }
 }
@@ -193,6 +206,27 @@ pub enum Phase {
     Stopped,
 }
 
+/// How the cache is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Health {
+    Whole,
+    /// It has failed; the host writes down that it misses writes from now on.
+    Fencing,
+    /// The host could not: nothing is acknowledged.
+    Unfenced,
+    /// The volume goes on without it.
+    Degraded,
+}
+
+/// The work of the scrubber.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Scrub {
+    /// Sets of the pass under way that have been verified; none if there is no scrubbing.
+    pub sets_done: Option<u32>,
+    /// When the last pass over everything ended.
+    pub last_pass: Option<Instant>,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GateState {
     /// Free sets at or above the floor.
@@ -252,6 +286,12 @@ pub struct Snapshot {
     pub mode: ModeView,
     /// The cache is being taken from its origin.
     pub is_detaching: bool,
+    /// Dirty blocks and ranges that the origin did not take, and that wait a while before they are tried again.
+    pub refused_blocks: u64,
+    pub health: Health,
+    /// Since when the volume has gone on without the SSD, or tries to.
+    pub degraded_since: Option<Instant>,
+    pub scrub: Scrub,
     pub counters: Counters,
     pub read_latency: Histogram,
     pub write_latency: Histogram,

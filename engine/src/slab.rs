@@ -44,6 +44,9 @@ impl<T> Slab<T> {
     pub fn iter(&self) -> impl Iterator<Item = (usize, &T)> {
         self.items.iter().enumerate().filter_map(|(place, item)| Some((place, item.as_ref()?)))
     }
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (usize, &mut T)> {
+        self.items.iter_mut().enumerate().filter_map(|(place, item)| Some((place, item.as_mut()?)))
+    }
     pub fn bytes(&self) -> u64 {
         (self.items.capacity() * size_of::<Option<T>>()) as u64
     }

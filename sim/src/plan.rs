@@ -43,6 +43,8 @@ pub struct Plan {
     /// The modes that it is switched to while it runs, and how seldom. None for an empty list.
     pub modes: Vec<Mode>,
     pub mode_every: u64,
+    /// The cache fails for good within so many milliseconds of each start. Never for 0.
+    pub cache_fails_after: u64,
     /// Percent of the origin that holds zeros at first.
     pub blank_percent: u32,
 }
@@ -71,6 +73,7 @@ impl Plan {
             requests,
             crashes,
             origin_leaves_every: if chance.one_in(4) { chance.spread(200, 3_000) } else { 0 },
+            cache_fails_after: draw_cache_failure(seed),
             blank_percent: chance.pick(&[0, 30, 100]),
             modes: Vec::new(),
             mode_every: 0,
@@ -82,7 +85,8 @@ impl Plan {
             plan.limits = draw_limits(chance, &plan.config.geometry);
         }
         plan.drives = draw_drives(&mut Chance::new(seed, "drives"), &plan.limits);
-        plan.rates[1] = Rates { misdirected: 0, rot: 0, settled_only: false, ..plan.rates[1] };
+        let no_space = Chance::new(seed, "no space").pick(&[0, 0, 0, 20_000]);
+        plan.rates[1] = Rates { misdirected: 0, rot: 0, settled_only: false, no_space, ..plan.rates[1] };
         if plan.config.placement == Placement::Set {
             // Opened slots have no checksum on the SSD: after a crash nothing tells what rotted there.
             (plan.rates[0].misdirected, plan.rates[0].rot) = (0, 0);
@@ -131,6 +135,8 @@ impl Plan {
         plan.rates = [Rates::default(); 2];
         plan.crashes = 0;
         plan.origin_leaves_every = 0;
+        plan.cache_fails_after = 0;
+        plan.config.scrub_rate = 0;
         plan
     }
 }
@@ -193,6 +199,7 @@ fn draw_config(chance: &mut Chance, geometry: Geometry, seed: u64) -> Config {
     (config.allocation, config.when_full) = draw_through(seed);
     config.gate = draw_gate(seed);
     config.fence_samples = Chance::new(seed, "fence").pick(&[0, 0, 0, 4, 64]);
+    (config.stall_timeout, config.scrub_rate) = draw_patience(seed);
     config.placement = if Chance::new(seed, "placement").one_in(5) { Placement::Set } else { Placement::Log };
     config
 }
@@ -212,6 +219,19 @@ fn draw_through(seed: u64) -> (Allocation, WhenFull) {
     let when_full = if chance.one_in(3) { WhenFull::Through } else { WhenFull::Wait };
     let allocation = if when_full == WhenFull::Through && chance.one_in(2) { Allocation::ReadOnly } else { Allocation::ReadWrite };
     (allocation, when_full)
+}
+
+/// How long writes wait for an origin that shows no life, and how much is verified in the background. A stream of its own.
+fn draw_patience(seed: u64) -> (Duration, u64) {
+    let chance = &mut Chance::new(seed, "patience");
+    let stall_timeout = Duration::from_millis(if chance.one_in(3) { chance.spread(100, 20_000) } else { 60_000 });
+    (stall_timeout, if chance.one_in(3) { chance.spread(100_000, 100_000_000) } else { 0 })
+}
+
+/// A cache that fails for good, in a tenth of the runs: soon or late.
+fn draw_cache_failure(seed: u64) -> u64 {
+    let chance = &mut Chance::new(seed, "cache failure");
+    if chance.one_in(10) { chance.spread(20, 20_000) } else { 0 }
 }
 
 fn draw_limits(chance: &mut Chance, geometry: &Geometry) -> [Limits; 2] {
@@ -260,11 +280,12 @@ fn draw_rates(chance: &mut Chance, kind: Kind) -> Rates {
     let mut rate = |highest: u64| if chance.one_in(3) { chance.spread(100, highest) as u32 } else { 0 };
     let damage = kind == Kind::Damage;
     Rates {
-        read_error: rate(50_000),
-        write_error: rate(30_000),
+        read_error: rate(100_000),
+        write_error: rate(100_000),
+        no_space: 0,
         flush_error: rate(100_000),
         stuck: rate(500),
-        misdirected: if damage { rate(20_000) } else { 0 },
+        misdirected: if damage { rate(100_000) } else { 0 },
         rot: if damage { rate(50_000) } else { rate(10_000) },
         settled_only: !damage,
     }

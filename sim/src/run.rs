@@ -13,7 +13,7 @@ use tidegate_engine::block::{PAGE_ATOMS, Span};
 use tidegate_engine::cache::format::map::{decode_ranges, decode_sets, ranges_per_page};
 use tidegate_engine::cache::format::{MapRef, Superblock};
 use tidegate_engine::op::Zone;
-use tidegate_engine::probe::{Phase, Snapshot};
+use tidegate_engine::probe::{Health, Phase, Snapshot};
 use tidegate_engine::request::{Command, Outcome};
 
 /// Turns that draining and stopping may take at the end.
@@ -132,6 +132,13 @@ impl<'a> Run<'a> {
             if !self.step()? {
                 return Ok(false);
             }
+            if self.simulation.take_cache_failure() && self.chance.one_in(2) {
+                // While the host is being told, or just after.
+                for _ in 0..self.chance.spread(1, 1_000) {
+                    self.step()?;
+                }
+                return Ok(true);
+            }
         }
     }
 
@@ -245,6 +252,7 @@ impl<'a> Run<'a> {
 
     fn finish(&mut self) -> Steps {
         self.simulation.heal();
+        self.end_without_cache()?;
         self.read_all()?;
         self.flush()?;
         self.drain()?;
@@ -258,6 +266,21 @@ impl<'a> Run<'a> {
         self.simulation.crash(&Crash::Power { cache: Survive::None, origin: Survive::None });
         self.simulation.restart();
         self.read_all()
+    }
+
+    /// A volume that goes on without its cache is read, flushed and stopped; then it gets another one.
+    fn end_without_cache(&mut self) -> Steps {
+        self.until("serve", Simulation::is_serving)?;
+        if self.simulation.engine.health() == Health::Whole {
+            return Ok(());
+        }
+        self.until("go on without its cache", |simulation| simulation.engine.health() == Health::Degraded)?;
+        self.read_all()?;
+        self.flush()?;
+        self.stop()?;
+        self.simulation.crash(&Crash::Power { cache: Survive::Random, origin: Survive::None });
+        self.simulation.restart();
+        Ok(())
     }
 
     fn read_all(&mut self) -> Steps {

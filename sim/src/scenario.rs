@@ -21,7 +21,7 @@ use crate::world::{Crash, Noted, Simulation, stamps_of};
 use tidegate_engine::block::Span;
 use tidegate_engine::cache::format::{FormatId, Geometry};
 use tidegate_engine::op::{DeviceId, Limits, Zone};
-use tidegate_engine::probe::{Damage, Phase, Snapshot};
+use tidegate_engine::probe::{Damage, Health, Phase, Snapshot};
 use tidegate_engine::request::{Command, Outcome, RequestError, RequestId, Tier};
 use tidegate_engine::time::Duration;
 use tidegate_engine::{Config, Control, Mode};
@@ -67,6 +67,7 @@ pub fn plan_for(geometry: Geometry) -> Plan {
         requests: 0,
         crashes: 0,
         origin_leaves_every: 0,
+        cache_fails_after: 0,
         blank_percent: 0,
         modes: Vec::new(),
         mode_every: 0,
@@ -399,6 +400,40 @@ impl Scenario {
         self.simulation.origin_comes_back(forgotten);
         self.simulation.take_turn();
         self.check();
+    }
+
+    /// The cache is gone, and answers nothing before the next start. The engine has not heard of it.
+    pub fn cache_goes(&mut self) {
+        self.simulation.cache_goes();
+    }
+
+    /// The cache takes no writes any more, and gives what it holds.
+    pub fn cache_wears_out(&mut self) {
+        self.simulation.cache_wears_out();
+    }
+
+    /// The host does not end what it is told to write down, before [`Scenario::host_writes`]; or it fails to.
+    pub fn hold_host(&mut self, fails: bool) {
+        (self.simulation.scene.host.held, self.simulation.scene.host.fails) = (true, fails);
+    }
+
+    /// What the host was to write down is durable now, or has failed.
+    pub fn host_writes(&mut self) {
+        self.simulation.host_writes();
+        self.simulation.take_turn();
+        self.check();
+    }
+
+    /// Writes a block, so that the engine learns that the cache has failed; returns when the origin has it.
+    pub fn until_degraded_by_writing(&mut self, block: u64) -> Stamps {
+        let data = self.write(block);
+        self.until_degraded();
+        data
+    }
+
+    /// Waits until the volume goes on without its cache.
+    pub fn until_degraded(&mut self) {
+        self.until("service without the cache", |simulation| simulation.engine.health() == Health::Degraded);
     }
 
     // --- crashes ---

@@ -58,6 +58,7 @@ impl Trace {
             Event::Late(op) => self.note(now, 14, || format!("    op {:#x} is late", op.0)),
             Event::Device(device, change) => self.note(now, 15, || format!("{device:?} is {change:?}")),
             Event::Control(control) => self.note(now, 16, || format!("→ {control:?}")),
+            Event::Fenced { durable } => self.note(now, 18, || format!("the fence is {}durable", if *durable { "" } else { "not " })),
             Event::Tick => self.note(now, 17, || "    tick".to_string()),
         }
     }

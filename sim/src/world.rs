@@ -5,6 +5,7 @@ use crate::agenda::Agenda;
 use crate::back::contents::Contents;
 use crate::back::device::{Device, Ended, Harm};
 use crate::back::fault::Rates;
+use crate::back::host::Host;
 use crate::back::model::{Model, Plain};
 use crate::back::volatile::Survive;
 use crate::chance::Chance;
@@ -19,7 +20,7 @@ use tidegate_engine::cache::format::{Step, Superblock, create_steps};
 use tidegate_engine::config::Placement;
 use tidegate_engine::op::{Action, DeviceError, DeviceId, Op, OpId, Zone};
 use tidegate_engine::payload::Payload;
-use tidegate_engine::probe::{Phase, Snapshot};
+use tidegate_engine::probe::{Health, Phase, Snapshot};
 use tidegate_engine::request::{Command, Reply, Request, Room};
 use tidegate_engine::time::{Duration, Instant};
 use tidegate_engine::{Change, Control, Engine, Event, Mode, World, turn};
@@ -34,6 +35,8 @@ enum Entry {
     Wake(u32),
     OriginLeaves,
     OriginReturns,
+    CacheFails,
+    HostWrites,
     Drain,
     CancelDrain,
 }
@@ -71,6 +74,11 @@ pub struct Noted {
 pub struct Scene {
     pub cache: Device,
     pub origin: Device,
+    pub host: Host,
+    /// The cache has failed for good since somebody last asked.
+    cache_failed: bool,
+    /// Where the host draws from.
+    host_chance: Chance,
     pub oracle: Oracle,
     pub load: Load,
     pub trace: Trace,
@@ -136,6 +144,9 @@ impl Simulation {
         let mut scene = Scene {
             cache: Device::new(DeviceId::Cache, geometry, cache, plan.limits[0], model(&plan, 0), chance("cache")),
             oracle: Oracle::new(geometry, |atom| blank.stamp(atom)),
+            host: Host::default(),
+            cache_failed: false,
+            host_chance: chance("host"),
             origin: Device::new(DeviceId::Origin, geometry, blank, plan.limits[1], model(&plan, 1), chance("origin")),
             load: Load::new(plan.mix, geometry.block_atoms, geometry.volume_atoms, plan.requests, chance("load")),
             trace: Trace::default(),
@@ -208,6 +219,10 @@ impl Simulation {
             let after = self.plan.origin_stays(&mut self.chance);
             self.scene.agenda.note(now + after, Entry::OriginLeaves);
         }
+        if self.plan.cache_fails_after > 0 {
+            let after = Duration::from_millis(self.chance.spread(1, self.plan.cache_fails_after));
+            self.scene.agenda.note(now + after, Entry::CacheFails);
+        }
     }
 
     /// One moment. False: nothing is left to happen, or a promise was broken.
@@ -259,6 +274,8 @@ impl Simulation {
                 self.origin_goes();
             }
             Entry::OriginReturns => self.origin_returns(),
+            Entry::CacheFails => self.cache_may_fail(),
+            Entry::HostWrites => self.host_writes(),
             Entry::Drain => {
                 self.events.push(Event::Control(Control::Drain));
                 if self.chance.one_in(2) {
@@ -283,6 +300,67 @@ impl Simulation {
             let after = self.plan.origin_stays(&mut self.chance);
             scene.agenda.note(now + after, Entry::OriginLeaves);
         }
+    }
+
+    fn cache_may_fail(&mut self) {
+        let is_worth_it = self.engine.health() == Health::Whole && self.is_serving() && !self.scene.load.is_done();
+        match (is_worth_it, self.chance.one_in(3)) {
+            (false, _) => {}
+            (true, true) => self.cache_wears_out(),
+            (true, false) => self.cache_goes(),
+        }
+    }
+
+    /// The cache answers nothing any more, until the next start. The engine hears of it when it asks for something.
+    pub fn cache_goes(&mut self) {
+        for span in self.engine.at_risk() {
+            self.scene.oracle.risk(span);
+        }
+        self.scene.cache.go_away();
+        self.cache_fails("is gone");
+    }
+
+    /// The cache takes no writes any more; what it holds can be read.
+    pub fn cache_wears_out(&mut self) {
+        self.scene.cache.turn_read_only();
+        self.cache_fails("takes no writes any more");
+    }
+
+    fn cache_fails(&mut self, how: &str) {
+        let (now, scene) = (self.now(), &mut self.scene);
+        scene.trace.note(now, 7, || format!("the cache {how}"));
+        scene.cache_failed = true;
+        // From now on writes go to the origin as they are: of those not flushed any part survives.
+        scene.oracle.waives_order = true;
+        scene.oracle.writes_may_fail = true;
+    }
+
+    /// Has the cache failed since the last call?
+    pub fn take_cache_failure(&mut self) -> bool {
+        std::mem::take(&mut self.scene.cache_failed)
+    }
+
+    /// What the host was to write down is durable now, or could not be.
+    pub fn host_writes(&mut self) {
+        let (now, scene) = (self.scene.agenda.now(), &mut self.scene);
+        if let Some(durable) = scene.host.end() {
+            scene.trace.note(now, 8, || format!("the host {} that the cache misses writes", if durable { "knows" } else { "cannot note" }));
+            self.events.push(Event::Fenced { durable });
+        }
+    }
+
+    /// Somebody puts another SSD in the place of one that missed writes, and gives up what was lost with that.
+    fn replace_cache(&mut self) {
+        let at_risk: Vec<Span> = self.engine.at_risk().collect();
+        let format = &mut self.plan.config.format.0;
+        *format = (u128::from_le_bytes(*format) + 1).to_le_bytes();
+        let plan = &self.plan;
+        let contents = formatted(plan, Contents::blank(plan.config.geometry.data_start(), plan.limits[0].atoms));
+        let (now, scene) = (self.scene.agenda.now(), &mut self.scene);
+        scene.cache = scene.cache.replaced(contents, plan.config.format);
+        scene.host.forget();
+        scene.oracle.accept_loss(&at_risk, |atom| scene.origin.visible().stamp(atom), |atom| scene.origin.durable().stamp(atom));
+        scene.trace.note(now, 9, || format!("another cache; given up: {at_risk:?}"));
     }
 
     /// The origin answers nothing any more; the engine hears of it in its next turn.
@@ -439,6 +517,7 @@ impl Simulation {
                 scene.oracle.waives_order = true;
             }
         }
+        scene.host.crash(&mut scene.host_chance);
         scene.trace.note(now, 4, || format!("CRASH: {crash:?}"));
         scene.oracle.crash();
         self.abandon();
@@ -472,6 +551,9 @@ impl Simulation {
     /// A new engine on the devices as they are.
     pub fn restart(&mut self) {
         let now = self.now();
+        if self.scene.host.is_fenced() {
+            self.replace_cache();
+        }
         self.scene.trace.note(now, 5, || "a new engine recovers".to_string());
         self.engine = Engine::new(self.plan.config.clone(), self.plan.limits);
         self.recoveries += 1;
@@ -487,6 +569,8 @@ impl Simulation {
     pub fn heal(&mut self) {
         self.plan.rates = Default::default();
         self.plan.origin_leaves_every = 0;
+        self.plan.cache_fails_after = 0;
+        self.scene.host.fails = false;
         self.scene.cache.heal();
         self.scene.origin.heal();
     }
@@ -616,6 +700,14 @@ impl World<Stamps> for Scene {
                 self.agenda.note(wake, Entry::Wake(worker));
             }
             None => self.answers.push(reply),
+        }
+    }
+
+    fn fence(&mut self, now: Instant, at_risk: &mut dyn Iterator<Item = Span>) {
+        let at_risk: Vec<Span> = at_risk.collect();
+        self.trace.note(now, 32, || format!("the host is to note that the cache misses writes; at risk: {at_risk:?}"));
+        if let Some(after) = self.host.write(at_risk, &mut self.host_chance) {
+            self.agenda.note(now + after, Entry::HostWrites);
         }
     }
 }

@@ -58,6 +58,8 @@ pub struct Journal {
     next_place: u32,
     durable_seq: u64,
     durable_group: u64,
+    /// The SSD has failed for good: there is no log any more.
+    retired: bool,
 }
 
 impl Journal {
@@ -80,6 +82,7 @@ impl Journal {
             next_place,
             durable_seq: next_seq - 1,
             durable_group: 0,
+            retired: false,
         };
         journal.open_group();
         journal
@@ -89,6 +92,16 @@ impl Journal {
         self.group += 1;
         self.group_pages = 0;
         self.groups.push_back(Group { number: self.group, last_seq: 0, writes: 0, joined: 0, closed: false });
+    }
+
+    /// The SSD has failed for good, and no recovery will read it: records are forgotten, nobody waits for them or for room.
+    pub fn retire(&mut self) {
+        self.retired = true;
+        self.builder = PageBuilder::new(&self.geometry);
+        (self.group_pages, self.durable_group) = (0, u64::MAX);
+        self.pages.clear();
+        self.outgoing.clear();
+        self.places.clear();
     }
 
     pub fn epoch(&self) -> u64 {
@@ -125,6 +138,9 @@ impl Journal {
 
     /// Adds PUTs of consecutive slots to the open group.
     pub fn put(&mut self, slot: Slot, life: u64, dirty: bool, restate: bool, entries: &[Entry]) {
+        if self.retired {
+            return;
+        }
         let mut done = 0;
         while done < entries.len() {
             let at = Slot { set: slot.set, slot: slot.slot + done as u32 };
@@ -138,6 +154,9 @@ impl Journal {
 
     /// Adds any other record to the open group.
     pub fn push(&mut self, record: &Record) {
+        if self.retired {
+            return;
+        }
         if !self.builder.push(record) {
             self.seal_page(false);
             assert!(self.builder.push(record), "a record fits into an empty page");
@@ -315,6 +334,14 @@ impl Journal {
         {
             self.pages.pop_front();
         }
+    }
+
+    /// Durable pages from `seq` on in consecutive places, at most `most`: first place, first seq, how many.
+    pub fn durable_run(&self, seq: u64, most: u32) -> Option<(u32, u64, u32)> {
+        let mut durable = self.places.iter().filter(|&&(_, holds)| holds > 0 && holds >= seq && holds <= self.durable_seq);
+        let &(place, first) = durable.next()?;
+        let follows = |&(i, next): &(u32, &(u32, u64))| *next == (place + i, first + u64::from(i));
+        Some((place, first, 1 + (1..most).zip(durable).take_while(follows).count() as u32))
     }
 
     /// The pages before `seq` are needed no more.

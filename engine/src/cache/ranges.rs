@@ -131,6 +131,10 @@ impl Ranges {
     pub fn lost(&self, block: Block) -> Atoms {
         self.lost.get(&block.0).copied().unwrap_or_default()
     }
+    /// The blocks with lost atoms, in order.
+    pub fn lost_blocks(&self) -> impl Iterator<Item = (Block, Atoms)> + '_ {
+        self.lost.iter().map(|(&block, &atoms)| (Block(block), atoms))
+    }
     pub fn has_lost(&self) -> bool {
         !self.lost.is_empty()
     }

@@ -112,6 +112,11 @@ impl<P: Payload> Window<P> {
         }
     }
 
+    /// Everything pinned, in the order in which it was.
+    pub fn pins(&self) -> impl Iterator<Item = &Pin<P>> {
+        self.order.iter().filter_map(|&(_, first)| self.find(first))
+    }
+
     /// Everything pinned whose write has ended, to be written again.
     pub fn written_pins(&self) -> impl Iterator<Item = &Pin<P>> {
         self.order.iter().filter_map(|&(_, first)| self.find(first)).filter(|pin| pin.written)

@@ -16,6 +16,11 @@ impl BackOff {
         BackOff { first, last, failures_in_a_row: 0, at: None }
     }
 
+    /// Whatever happened, not before that moment.
+    pub fn wait_until(&mut self, at: Instant) {
+        self.at = Some(at);
+    }
+
     /// Always the same wait.
     pub fn steady(wait: Duration) -> Self {
         BackOff::new(wait, wait)

@@ -13,7 +13,7 @@ use crate::cache::sets::HeaderState;
 use crate::mode::Mode;
 use crate::op::{Action, Class, DeviceId, Zone};
 use crate::payload::Payload;
-use crate::time::Duration;
+use crate::time::{Duration, Instant};
 
 use super::back_off::BackOff;
 use super::{Ended, Engine, Owner};
@@ -21,7 +21,11 @@ use super::{Ended, Engine, Owner};
 pub(super) struct Checkpoint<P> {
     /// Somebody waits for room in the journal.
     pub urgent: bool,
+    /// A piece of metadata was found damaged.
+    wanted: bool,
     pub back_off: BackOff,
+    /// The one under way fails to write the same things since.
+    failing_since: Option<Instant>,
     running: Option<Running<P>>,
     /// What the newest superblock says.
     superblock: Option<Superblock>,
@@ -32,7 +36,7 @@ pub(super) struct Checkpoint<P> {
 impl<P> Default for Checkpoint<P> {
     fn default() -> Self {
         let back_off = BackOff::steady(Duration::from_secs(1));
-        Checkpoint { urgent: false, back_off, running: None, superblock: None, copies: [0; 2] }
+        Checkpoint { urgent: false, wanted: false, back_off, failing_since: None, running: None, superblock: None, copies: [0; 2] }
     }
 }
 
@@ -55,6 +59,9 @@ struct Running<P> {
     stop: bool,
     stage: Stage,
 }
+
+/// How long writing the map or a superblock may fail before the SSD counts as failed.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
@@ -89,11 +96,14 @@ impl<P: Payload> Engine<P> {
 
     /// True: a checkpoint has ended, and the journal has room again.
     pub(super) fn pump_checkpoint(&mut self) -> bool {
+        if self.cache_failed || self.scrubber.reads_metadata() {
+            return false;
+        }
         let before = self.counters.checkpoints;
         if self.checkpoint.running.is_none() && self.wants_checkpoint() {
             self.begin_checkpoint();
         }
-        while self.checkpoint.running.is_some() && self.advance_checkpoint() {}
+        while self.checkpoint.running.is_some() && !self.cache_failed && self.advance_checkpoint() {}
         self.counters.checkpoints > before
     }
 
@@ -104,12 +114,12 @@ impl<P: Payload> Engine<P> {
         // The ring is freed up to the checkpoint before the newest: somebody who waits may need two.
         let frees = used > 0 || superblock.previous.seq < superblock.checkpoint.seq;
         let due = used >= third || (frees && (self.checkpoint.urgent || self.journal.free_pages() < third));
-        let due = due || self.mode_to_record().is_some();
+        let due = due || self.checkpoint.wanted || self.mode_to_record().is_some();
         due && !self.stopping && self.recovery.is_none() && !self.cache_failed && !self.checkpoint.back_off.is_waiting(self.now)
     }
 
     fn begin_checkpoint(&mut self) {
-        self.checkpoint.urgent = false;
+        (self.checkpoint.urgent, self.checkpoint.wanted) = (false, false);
         self.checkpoint.back_off.at = None;
         let group = self.close_group();
         self.flushes.want(group);
@@ -234,6 +244,11 @@ impl<P: Payload> Engine<P> {
             self.checkpoint.running = None;
             return false;
         }
+        if self.now.since(*self.checkpoint.failing_since.get_or_insert(self.now)) >= PATIENCE {
+            // A place that can never be written: without checkpoints the ring fills up. The origin takes everything.
+            self.fail_cache();
+            return false;
+        }
         self.checkpoint.back_off.is_over(self.now) && self.write_map()
     }
 
@@ -328,6 +343,7 @@ impl<P: Payload> Engine<P> {
             return self.end_stop();
         }
         self.counters.checkpoints += 1;
+        self.checkpoint.failing_since = None;
         self.journal.free_before(next.previous.seq);
         assert!(next.checkpoint == self.running().map);
         self.checkpoint.superblock = Some(next);
@@ -353,6 +369,29 @@ impl<P: Payload> Engine<P> {
                 self.write_superblock(second.then_some(copy));
             }
         }
+    }
+
+    pub(super) fn is_checkpoint_running(&self) -> bool {
+        self.checkpoint.running.is_some()
+    }
+
+    /// The map that the newest superblock names.
+    pub(super) fn newest_map(&self) -> MapRef {
+        self.checkpoint.superblock.as_ref().expect("a serving engine has read its superblock").checkpoint
+    }
+
+    /// Metadata is damaged, maybe this copy of the superblock: it is written anew as soon as may be.
+    pub(super) fn want_checkpoint(&mut self, copy: Option<u32>) {
+        self.checkpoint.wanted = true;
+        if let Some(copy) = copy {
+            self.checkpoint.copies[copy as usize] = 0;
+        }
+    }
+
+    /// There is nothing any more that it could be of use to.
+    pub(super) fn forget_checkpoint(&mut self) {
+        self.checkpoint.running = None;
+        self.checkpoint.back_off.at = None;
     }
 
     pub(super) fn checkpoint_bytes(&self) -> u64 {

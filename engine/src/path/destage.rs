@@ -21,6 +21,7 @@ use crate::time::{Duration, Instant};
 
 use super::back_off::BackOff;
 use super::origin::Writer;
+use super::shun::Shunned;
 use super::{Ended, Engine, Owner, joined};
 
 /// Atoms of one origin write: 1 MiB.
@@ -44,13 +45,15 @@ pub(super) struct Destage<P> {
     careful: bool,
     /// Dirty slots that could not be read, and since when.
     unreadable: BTreeMap<(u32, u32), Instant>,
+    /// Blocks that the origin does not take.
+    shunned: Shunned,
     pub back_off: BackOff,
 }
 
 impl<P> Default for Destage<P> {
     fn default() -> Self {
         let back_off = BackOff::new(Duration::from_secs(1), Duration::from_secs(60));
-        Destage { batch: None, cursor: Block(0), careful: false, unreadable: BTreeMap::new(), back_off }
+        Destage { batch: None, cursor: Block(0), careful: false, unreadable: BTreeMap::new(), shunned: Shunned::default(), back_off }
     }
 }
 
@@ -157,7 +160,7 @@ impl<P: Payload> Engine<P> {
             oldest_set_dirty: oldest.is_some_and(|set| self.sets.get(set).dirty_count > 0),
             dirty_since: self.dirty_since(),
             starved: self.is_starved() || self.first_waits_for(WaitReason::RangeTable),
-            drain: self.drain.is_some(),
+            drain: self.drain.is_some() || self.is_degraded(),
             home: self.is_due_home(),
         }
     }
@@ -172,7 +175,7 @@ impl<P: Payload> Engine<P> {
 
     /// True: slots were cleaned, sets may be dropped now.
     pub(super) fn pump_destage(&mut self) -> bool {
-        if self.stopping && !self.goes_home_at_stop() {
+        if self.stopping && !self.goes_home_at_stop() && !self.owes_zeros() {
             // What has begun ends, so that nobody waits behind it.
             return self.destage.batch.is_some() && self.advance_batch(false);
         }
@@ -190,7 +193,8 @@ impl<P: Payload> Engine<P> {
             let leaving = self.destage.batch.as_ref().is_some_and(|batch| !batch.leaving.is_empty());
             return self.advance_batch(may_run || leaving);
         }
-        if may_run && !self.destage.back_off.is_waiting(self.now) && !self.cache_failed {
+        let may_begin = !self.cache_failed || self.is_degraded();
+        if may_run && !self.destage.back_off.is_waiting(self.now) && may_begin {
             if self.journal_has_room(64) {
                 self.destage.back_off.at = None;
                 self.start_batch();
@@ -204,9 +208,12 @@ impl<P: Payload> Engine<P> {
     fn start_batch(&mut self) {
         let batch = self.choose();
         if batch.pieces.is_empty() {
-            // Dirty, but not durable yet.
+            // Dirty, but not durable yet, or not to be tried again yet.
             let group = self.close_group();
             self.flushes.want(group);
+            if let Some(next) = self.destage.shunned.next(self.now) {
+                self.destage.back_off.wait_until(next);
+            }
             return;
         }
         self.counters.destage_batches += 1;
@@ -261,7 +268,8 @@ impl<P: Payload> Engine<P> {
             let blocks = (block.0 + range.blocks - block.0.max(at.0)).min(most);
             let block = Block(block.0.max(at.0));
             at = Block(block.0 + blocks);
-            if range.group > durable && !self.has_canary(Canary::DestageBeforeDurable) {
+            let is_early = range.group > durable && !self.has_canary(Canary::DestageBeforeDurable);
+            if is_early || self.destage.shunned.contains(block, self.now) {
                 continue;
             }
             let last = self.config.geometry.block_span(Block(block.0 + blocks - 1));
@@ -334,7 +342,8 @@ impl<P: Payload> Engine<P> {
         let durable = !self.window.holds(slot) || self.has_canary(Canary::DestageBeforeDurable);
         let span = self.config.geometry.block_span(block);
         let newer = self.through.covers(block, 1) || self.origin.is_written(span);
-        self.sets.is_dirty(slot) && durable && !self.ranges.is_zeroed(block) && !newer
+        let is_shunned = self.destage.shunned.contains(block, self.now);
+        self.sets.is_dirty(slot) && durable && !self.ranges.is_zeroed(block) && !newer && !is_shunned
     }
 
     /// Adds the valid atoms of one slot to the batch, joining the piece before it where the origin is contiguous.
@@ -466,7 +475,10 @@ impl<P: Payload> Engine<P> {
         if slots == 1 && tries < READ_TRIES {
             return self.read_piece(piece, read, first, slots);
         }
-        if slots == 1 {
+        if slots == 1 && self.is_degraded() {
+            // It stays what it was: an error to whoever reads it.
+            self.batch().failed = true;
+        } else if slots == 1 {
             let since = *self.destage.unreadable.entry((first.set, first.slot)).or_insert(self.now);
             let patience = if error.is_none() { Duration::ZERO } else { PATIENCE };
             if self.now.since(since) >= patience && error != Some(DeviceError::Gone) {
@@ -525,14 +537,30 @@ impl<P: Payload> Engine<P> {
 
     pub(super) fn destage_write_done(&mut self, number: usize, result: Ended) {
         self.batch().set(number, if result.is_ok() { State::Ended } else { State::Failed });
-        if let Err(error) = result {
-            let batch = self.batch();
-            batch.failed = true;
-            batch.refused |= error != DeviceError::Gone;
-            batch.void |= error == DeviceError::Gone;
+        match result {
+            Ok(()) => {}
+            Err(DeviceError::Gone) => (self.batch().failed, self.batch().void) = (true, true),
+            Err(DeviceError::Medium | DeviceError::NoSpace) => self.refused(number),
         }
         let What::Data { reads } = &mut self.piece(number).what else { return };
         reads.iter_mut().for_each(|read| read.contents = None);
+    }
+
+    /// The origin does not take a piece. Several blocks: each by itself in the next batch. One, or zeros: not again for a while.
+    fn refused(&mut self, number: usize) {
+        self.batch().refused = true;
+        let span = self.piece(number).span;
+        let (block, blocks) = self.blocks_of(span);
+        if blocks > 1 && matches!(self.piece(number).what, What::Data { .. }) {
+            self.destage.careful = true;
+        } else if !self.destage.shunned.insert(block, self.now) {
+            self.batch().failed = true;
+        }
+    }
+
+    /// Blocks that the origin did not take, and that are not tried again yet.
+    pub(super) fn refused_blocks(&self) -> u64 {
+        self.destage.shunned.len(self.now)
     }
 
     // --- ending ---
@@ -549,6 +577,7 @@ impl<P: Payload> Engine<P> {
         }
         if batch.void || batch.pieces.iter().all(|piece| piece.state == State::Failed) {
             batch.void = true;
+            batch.failed |= batch.refused;
             return self.end_batch();
         }
         batch.flushing = true;

@@ -40,6 +40,8 @@ impl<P: Payload> Engine<P> {
         let request = &self.requests.get(number).request;
         let kind = match request.command {
             Command::Zero { .. } if self.takes_slots(number) => return None,
+            // A hint, and there is no log to note it in.
+            Command::Trim { .. } if self.is_degraded() => return None,
             Command::Trim { .. } | Command::Zero { no_hole: false, .. } => RangeKind::Trim,
             Command::Zero { no_hole: true, .. } => RangeKind::Zero,
             Command::Write { .. } | Command::Read | Command::Cache | Command::Flush | Command::Status { .. } => return None,
@@ -62,10 +64,10 @@ impl<P: Payload> Engine<P> {
         self.ranges.is_empty() || !self.has_dirty(block, blocks)
     }
 
-    /// The table is full of atoms that are lost, and will not empty: zeroes are written as data.
+    /// Zeroes are written as data: the table is full of atoms that are lost, and will not empty; or there is no log that would remember them.
     pub(super) fn takes_slots(&self, number: usize) -> bool {
         let is_zero = matches!(self.requests.get(number).request.command, Command::Zero { .. });
-        is_zero && self.is_table_full() && self.ranges.is_empty()
+        is_zero && (self.is_degraded() || self.is_table_full() && self.ranges.is_empty())
     }
 
     /// An eighth of the table is kept for atoms that are lost: those cannot wait.

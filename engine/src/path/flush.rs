@@ -12,9 +12,10 @@ use crate::op::{Action, Class, DeviceId};
 use crate::payload::Payload;
 use crate::probe::WaitReason;
 use crate::request::{Outcome, RequestError};
-use crate::time::Duration;
+use crate::time::{Duration, Instant};
 
 use super::back_off::BackOff;
+use super::degraded::PATIENCE;
 use super::{Ended, Engine, Owner, Stage};
 
 pub(super) struct Flushes {
@@ -32,6 +33,12 @@ pub(super) struct Flushes {
     /// Operations up to this one were in flight when a flush failed: the device may have dropped them, whatever it says when they end.
     pub suspect: u64,
     pub back_off: BackOff,
+    /// No flush has succeeded since.
+    failing_since: Option<Instant>,
+    /// Pages of the journal failed: none is written before.
+    pub page_back_off: BackOff,
+    /// No page could be written since.
+    pages_failing_since: Option<Instant>,
 }
 
 impl Default for Flushes {
@@ -45,6 +52,9 @@ impl Default for Flushes {
             active: None,
             suspect: 0,
             back_off: BackOff::new(Duration::from_millis(100), Duration::from_secs(10)),
+            failing_since: None,
+            page_back_off: BackOff::new(Duration::from_millis(1), Duration::from_secs(5)),
+            pages_failing_since: None,
         }
     }
 }
@@ -71,16 +81,15 @@ impl Flushes {
 
 impl<P: Payload> Engine<P> {
     pub(super) fn begin_flush(&mut self, number: usize) {
-        if self.cache_failed {
-            return self.answer(number, Err(RequestError::Io));
+        if !self.promise_without_cache(number) {
+            self.settle(number);
         }
-        self.settle(number);
     }
 
     /// The request is answered when `group` is durable.
     pub(super) fn promise(&mut self, number: usize, group: u64) {
-        if self.cache_failed {
-            return self.answer(number, Err(RequestError::Io));
+        if self.promise_without_cache(number) {
+            return;
         }
         if group == self.journal.group() {
             self.close_group();
@@ -133,6 +142,10 @@ impl<P: Payload> Engine<P> {
 
     pub(super) fn cache_flush_done(&mut self, result: Ended) {
         let active = self.flushes.active.take().expect("one flush is in flight");
+        if self.cache_failed {
+            // What is pinned stays pinned: the origin will have it.
+            return;
+        }
         match result {
             Ok(()) => self.flush_succeeded(active),
             Err(_) => self.flush_failed(active),
@@ -142,6 +155,7 @@ impl<P: Payload> Engine<P> {
     fn flush_succeeded(&mut self, active: Active) {
         self.flushes.succeeded = active.number;
         self.flushes.back_off.succeeded();
+        self.flushes.failing_since = None;
         for set in active.headers {
             if self.sets.get(set).header == HeaderState::Written {
                 self.sets.get_mut(set).header = HeaderState::Durable;
@@ -174,6 +188,9 @@ impl<P: Payload> Engine<P> {
         self.checkpoint_flush_failed();
         self.flushes.want(active.group);
         self.flushes.back_off.failed(self.now);
+        if self.now.since(*self.flushes.failing_since.get_or_insert(self.now)) >= PATIENCE {
+            self.fail_cache();
+        }
     }
 
     fn take_waiting(&mut self, group: u64) -> Vec<(usize, u64)> {
@@ -182,11 +199,9 @@ impl<P: Payload> Engine<P> {
         done
     }
 
-    /// The SSD is gone: every waiting promise fails.
-    pub(super) fn flushes_fail(&mut self) {
-        for (number, _) in self.take_waiting(u64::MAX) {
-            self.answer(number, Err(RequestError::Io));
-        }
+    /// The requests that wait for a flush of the SSD, which will not come.
+    pub(super) fn take_promised(&mut self) -> Vec<usize> {
+        self.take_waiting(u64::MAX).into_iter().map(|(number, _)| number).collect()
     }
 
     // --- journal pages ---
@@ -198,6 +213,7 @@ impl<P: Payload> Engine<P> {
         }
         let most = (self.limits[0].op_atoms / crate::block::PAGE_ATOMS).clamp(1, 64) as u32;
         while !self.cache_failed
+            && !self.flushes.page_back_off.is_waiting(self.now)
             && let Some(run) = self.journal.next_run::<P>(most)
         {
             self.counters.journal_pages += u64::from(run.pages);
@@ -212,13 +228,20 @@ impl<P: Payload> Engine<P> {
         for seq in first_seq..first_seq + u64::from(pages) {
             match result {
                 Ok(()) => self.journal.page_written(seq),
-                Err(_) if self.cache_failed => {}
                 Err(_) if self.journal.free_pages() > self.journal_reserve() => self.journal.page_failed(seq),
-                Err(_) => self.fail_cache(),
+                // There is no other place.
+                Err(_) => self.journal.page_again(seq),
             }
         }
-        if result.is_err() {
-            self.counters.cache_write_failures += 1;
+        if result.is_ok() {
+            self.flushes.page_back_off.succeeded();
+            self.flushes.pages_failing_since = None;
+            return;
+        }
+        self.counters.cache_write_failures += 1;
+        self.flushes.page_back_off.failed(self.now);
+        if self.now.since(*self.flushes.pages_failing_since.get_or_insert(self.now)) >= PATIENCE {
+            self.fail_cache();
         }
     }
 }

@@ -8,6 +8,7 @@
 
 mod back_off;
 mod checkpoint;
+mod degraded;
 mod destage;
 mod detach;
 mod discard;
@@ -24,6 +25,9 @@ mod recover;
 mod report;
 mod retry;
 mod seal;
+mod scrub;
+mod shun;
+mod stall;
 mod status;
 mod through;
 mod tier;
@@ -50,6 +54,7 @@ use crate::time::Instant;
 use crate::{Canary, Change, Control, Event};
 
 use checkpoint::Checkpoint;
+use degraded::Degraded;
 use destage::Destage;
 use fence::Marks;
 use fill::Tickets;
@@ -60,6 +65,8 @@ use origin::OriginSpans;
 use read::Reading;
 use recover::Recovery;
 use retry::Retries;
+use scrub::Scrubber;
+use stall::Life;
 use status::Querying;
 use through::{Passing, Through};
 use write::{DataWrite, Writing};
@@ -119,9 +126,12 @@ pub struct Engine<P: Payload> {
     /// The cache is being taken from its origin.
     detaching: bool,
     marks: Marks,
-    /// The SSD takes no writes any more: nothing new is promised.
+    /// The SSD takes no writes any more.
     cache_failed: bool,
     scratch: Scratch,
+    degraded: Degraded,
+    life: Life,
+    scrubber: Scrubber,
     counters: Counters,
     read_latency: Histogram,
     write_latency: Histogram,
@@ -186,6 +196,7 @@ enum Owner {
     MarkFlush,
     Mark { block: u64 },
     Recovery(recover::Step),
+    Scrub(scrub::Step),
 }
 
 impl<P: Payload> Engine<P> {
@@ -241,6 +252,9 @@ impl<P: Payload> Engine<P> {
             marks: Marks::default(),
             cache_failed: false,
             scratch: Scratch::default(),
+            degraded: Degraded::default(),
+            life: Life::default(),
+            scrubber: Scrubber::default(),
             counters: Counters::default(),
             read_latency: Histogram::default(),
             write_latency: Histogram::default(),
@@ -287,9 +301,10 @@ impl<P: Payload> Engine<P> {
             Event::Completed(done) => self.complete(done),
             Event::Late(_) => self.counters.late_ops += 1,
             Event::Device(DeviceId::Origin, Change::Gone | Change::Back) => self.origin_changed(),
-            Event::Device(DeviceId::Cache, Change::Gone) => self.fail_cache(),
+            Event::Device(DeviceId::Cache, Change::Gone) => self.cache_error(DeviceError::Gone),
             Event::Device(DeviceId::Cache, Change::Back) => {}
             Event::Control(control) => self.control(control),
+            Event::Fenced { durable } => self.fenced(durable),
             Event::Tick => {}
         }
     }
@@ -306,7 +321,7 @@ impl<P: Payload> Engine<P> {
     /// When the engine next wants a [`Event::Tick`] if nothing happens before.
     pub fn deadline(&self) -> Option<Instant> {
         if self.phase != Phase::Serving {
-            return None;
+            return self.recovery_pause().filter(|&at| at > self.now);
         }
         if self.is_mapping() {
             return Some(self.now);
@@ -323,9 +338,15 @@ impl<P: Payload> Engine<P> {
             self.destage.back_off.at,
             self.checkpoint.back_off.at,
             self.retries.back_off.at,
+            self.retries.pause.at,
             self.through.back_off.at,
             self.marks.until,
             self.modes.stop_until(),
+            self.flushes.page_back_off.at,
+            self.degraded.back_off.at,
+            self.stop_deadline(),
+            self.stall_deadline(),
+            self.scrub_deadline(),
         ];
         // What is due already has had its turn: the pump runs at every event.
         let never = Instant(u64::MAX);
@@ -375,6 +396,9 @@ impl<P: Payload> Engine<P> {
         let (id, owner) = self.owners.remove(place);
         assert!(id == done.id, "an operation ends once");
         let result = done.result;
+        if self.is_degraded() && self.forget_late(owner) {
+            return self.queues[0].done();
+        }
         if id.0 >> 20 <= self.flushes.suspect && result.is_ok() && self.repeat_suspect(owner) {
             return;
         }
@@ -391,6 +415,15 @@ impl<P: Payload> Engine<P> {
                 | Owner::Mark { .. }
                 | Owner::Recovery(recover::Step::Fence { .. })
         );
+        if let Err(error) = &result
+            && !on_origin
+            && !self.reads_origin(owner)
+        {
+            self.cache_error(*error);
+        }
+        if on_origin && !matches!(owner, Owner::Status { .. } | Owner::Mark { .. } | Owner::Recovery(_)) {
+            self.note_life(&result.as_ref().map(drop).map_err(|error| *error));
+        }
         match owner {
             Owner::Read { request, part } => self.read_done(id, request, part, result),
             Owner::Merge { request, edge } => {
@@ -416,6 +449,7 @@ impl<P: Payload> Engine<P> {
                     Owner::MarkFlush => self.mark_flush_done(result.map(drop)),
                     Owner::Mark { block } => self.mark_done(block, result),
                     Owner::Recovery(step) => self.recovery_done(step, result),
+                    Owner::Scrub(step) => self.scrub_done(step, result),
                     Owner::Read { .. } | Owner::Merge { .. } => unreachable!("handled above"),
                 }
             }
@@ -443,7 +477,9 @@ impl<P: Payload> Engine<P> {
             | Owner::Status { .. }
             | Owner::MarkFlush
             | Owner::Mark { .. }
-            | Owner::Recovery(_) => return false,
+            | Owner::Recovery(_)
+            // The next pass looks again.
+            | Owner::Scrub(_) => return false,
         }
         self.queues[0].done();
         true
@@ -500,14 +536,13 @@ impl<P: Payload> Engine<P> {
         if !self.stopping || self.phase != Phase::Serving {
             return;
         }
-        if self.cache_failed {
-            let what = "the SSD failed in service: what was acknowledged since its last successful flush may be lost";
-            return self.report_damage(true, what.to_string());
-        }
         // What was not placed yet was not acknowledged and need not be done.
         while let Some(number) = self.intake.pop_front() {
             self.locks.retain(|lock| lock.request != number);
             self.answer(number, Err(RequestError::Shutdown));
+        }
+        if self.cache_failed {
+            return self.stop_degraded();
         }
         if !self.is_home_for_stop() || !self.is_through_settled() {
             return;
@@ -519,7 +554,7 @@ impl<P: Payload> Engine<P> {
         }
         let durable = self.journal.durable_group() + 1 == self.journal.group();
         let is_still = durable && self.writes.is_empty() && !self.has_writing_requests() && self.recovery.is_none();
-        if is_still && self.take_marks() {
+        if is_still && !self.scrubber.is_busy() && self.take_marks() {
             self.seal_stop();
         }
     }
@@ -545,11 +580,13 @@ impl<P: Payload> Engine<P> {
             return;
         }
         self.map_late();
+        self.pump_fence();
         loop {
             let mut again = self.reclaim();
             again |= self.pump_retries();
             again |= self.pump_intake();
             again |= self.pump_through();
+            again |= self.pump_stalled();
             again |= self.pump_evict();
             again |= self.pump_destage();
             again |= self.pump_mode();
@@ -563,6 +600,7 @@ impl<P: Payload> Engine<P> {
                 break;
             }
         }
+        self.pump_scrub();
         self.finish_stop();
     }
 

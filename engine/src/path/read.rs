@@ -365,6 +365,13 @@ impl<P: Payload> Engine<P> {
         }
     }
 
+    /// Is it the operation of a read that the origin answers?
+    pub(super) fn reads_origin(&self, owner: Owner) -> bool {
+        let Owner::Read { request, part } = owner else { return false };
+        let Stage::Reading(reading) = &self.requests.get(request).stage else { return false };
+        matches!(reading.parts[part].source, Source::Origin { .. })
+    }
+
     pub(super) fn read_done(&mut self, op: OpId, number: usize, place: usize, result: Result<Answer<P>, DeviceError>) {
         let part = &mut self.reading(number).parts[place];
         let span = part.span;
@@ -388,7 +395,7 @@ impl<P: Payload> Engine<P> {
                 self.sets.unpin(first, slots);
                 match result {
                     Ok(answer) => self.slots_read(number, place, span, (block, first, slots), joined(answer)),
-                    Err(_) => self.slots_failed(number, span, (block, first, slots)),
+                    Err(error) => self.slots_failed(number, span, (block, first, slots), error),
                 }
             }
             Source::Ready(_) | Source::Fetched(_) | Source::Lost | Source::Replaced => panic!("this part has no operation"),
@@ -424,10 +431,19 @@ impl<P: Payload> Engine<P> {
     }
 
     /// The SSD could not be read: each block by itself, and a single one is bad.
-    fn slots_failed(&mut self, number: usize, span: Span, (block, first, slots): (Block, Slot, u32)) {
+    fn slots_failed(&mut self, number: usize, span: Span, (block, first, slots): (Block, Slot, u32), error: DeviceError) {
         let size = self.block_atoms();
         if slots == 1 {
             return self.bad_slot(number, first, block, span);
+        }
+        if error == DeviceError::Gone {
+            // It will not give one of them either.
+            for i in 0..slots {
+                let block = Block(block.0 + u64::from(i));
+                let part = Span::new(block.0 * size, size).intersection(span);
+                self.bad_slot(number, Slot { slot: first.slot + i, ..first }, block, part);
+            }
+            return;
         }
         let mut singles = Vec::new();
         for i in 0..slots {

@@ -1,8 +1,8 @@
 //! Data writes again: in another slot when the SSD failed one, in the same place when a flush failed behind it; and the end of it all.
 //!
 //! ```text
-//! failed → another slot, in the open group (the first group is durable only together with that one) → … → the SSD counts as failed
-//!        └ no room → the same place, from time to time
+//! failed → a pause, longer each time → another slot, in the open group (the first group is durable only together with that one) → …
+//!        └ no room → the same place, from time to time                             for 20 s without a success → the SSD has failed
 //! ```
 
 use std::collections::VecDeque;
@@ -11,32 +11,52 @@ use crate::block::Slot;
 use crate::cache::sets::Stream;
 use crate::op::Class;
 use crate::payload::Payload;
-use crate::request::RequestError;
-use crate::time::Duration;
+use crate::time::{Duration, Instant};
 
 use super::back_off::BackOff;
+use super::degraded::PATIENCE;
 use super::write::{DataWrite, Piece};
 use super::{Engine, Stage};
 
-/// Tries of one data write, each in another slot, before the SSD counts as failed.
+/// Tries of one data write, each in another slot, before the SSD may count as failed; and those after which it does, although others succeed.
 const WRITE_TRIES: u32 = 8;
+const WRITE_TRIES_MAX: u32 = 64;
 
 /// Failed data writes that found no other place yet.
 pub(super) struct Retries {
     waiting: VecDeque<usize>,
+    /// No data write has succeeded since.
+    failing_since: Option<Instant>,
+    /// Before the next try in other places.
+    pub pause: BackOff,
     /// Between two tries in their old places.
     pub back_off: BackOff,
 }
 
 impl Default for Retries {
     fn default() -> Self {
-        Retries { waiting: VecDeque::new(), back_off: BackOff::steady(Duration::from_secs(1)) }
+        Retries {
+            waiting: VecDeque::new(),
+            failing_since: None,
+            pause: BackOff::new(Duration::from_millis(1), Duration::from_secs(5)),
+            back_off: BackOff::steady(Duration::from_secs(1)),
+        }
     }
 }
 
 impl Retries {
-    pub fn push(&mut self, write: usize) {
+    /// A data write has failed.
+    pub fn push(&mut self, write: usize, now: Instant) {
         self.waiting.push_back(write);
+        self.failing_since.get_or_insert(now);
+        if !self.pause.is_waiting(now) {
+            self.pause.failed(now);
+        }
+    }
+    /// Another one has not.
+    pub fn succeeded(&mut self) {
+        self.failing_since = None;
+        self.pause.succeeded();
     }
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty()
@@ -49,8 +69,13 @@ impl<P: Payload> Engine<P> {
     pub(super) fn pump_retries(&mut self) -> bool {
         let mut moved = false;
         while !self.cache_failed
+            && !self.retries.pause.is_waiting(self.now)
             && let Some(&number) = self.retries.waiting.front()
         {
+            if self.has_tried_enough(self.writes.get(number).tries) {
+                self.fail_cache();
+                break;
+            }
             let blocks: u64 = self.writes.get(number).pieces.iter().map(|piece| u64::from(piece.1)).sum();
             let kept = u64::from(self.config.geometry.set_slots) * u64::from(self.sets.free_count().min(1));
             let has_room = self.journal_has_room(blocks);
@@ -80,10 +105,12 @@ impl<P: Payload> Engine<P> {
         }
     }
 
+    fn has_tried_enough(&self, tries: u32) -> bool {
+        let fails_for_long = self.retries.failing_since.is_some_and(|since| self.now.since(since) >= PATIENCE);
+        tries >= WRITE_TRIES && fails_for_long || tries >= WRITE_TRIES_MAX
+    }
+
     fn retry(&mut self, number: usize) {
-        if self.writes.get(number).tries >= WRITE_TRIES {
-            return self.fail_cache();
-        }
         let write = self.writes.remove(number);
         let mut again = Vec::new();
         for (first, slots, payload) in &write.pieces {
@@ -116,6 +143,13 @@ impl<P: Payload> Engine<P> {
         self.flushes.want(group);
     }
 
+    /// The SSD takes no writes any more: what waited to be written again is pinned, and not written. Returns the requests that it was for.
+    pub(super) fn forget_retries(&mut self) -> Vec<usize> {
+        self.retries.back_off.at = None;
+        let waiting = std::mem::take(&mut self.retries.waiting);
+        waiting.into_iter().filter_map(|number| self.writes.remove(number).request).collect()
+    }
+
     /// After a failed flush: everything pinned that was written goes out again, same bytes, same slots.
     pub(super) fn rewrite_pins(&mut self) {
         let pins: Vec<_> = self.window.written_pins().cloned().collect();
@@ -134,28 +168,4 @@ impl<P: Payload> Engine<P> {
         self.send_pieces(write, Class::Log);
     }
 
-    /// The SSD takes no writes any more: nothing new is promised, and every write and flush that waits fails.
-    pub(super) fn fail_cache(&mut self) {
-        self.cache_failed = true;
-        self.retries.waiting.clear();
-        let mut failed: Vec<usize> = self.writes.iter().filter_map(|(_, write)| write.request).collect();
-        failed.sort_unstable();
-        failed.dedup();
-        for number in failed {
-            let writes = self.writes_of(number);
-            for &write in &writes {
-                self.writes.get_mut(write).request = None;
-            }
-            if matches!(self.requests.get(number).stage, Stage::Reading(_)) {
-                writes.iter().for_each(|_| self.filled(number));
-            } else {
-                self.answer(number, Err(RequestError::Io));
-            }
-        }
-        self.flushes_fail();
-    }
-
-    fn writes_of(&self, request: usize) -> Vec<usize> {
-        self.writes.iter().filter(|(_, write)| write.request == Some(request)).map(|(place, _)| place).collect()
-    }
 }

@@ -48,7 +48,7 @@ impl<P: Payload> Engine<P> {
     }
 
     pub(super) fn pump_headers(&mut self) {
-        if self.recovery.is_some() {
+        if self.recovery.is_some() || self.cache_failed {
             // Late headers are being read: operations in flight never overlap.
             return;
         }
@@ -92,7 +92,7 @@ impl<P: Payload> Engine<P> {
         }
     }
 
-    fn header_of(&self, set: u32) -> Header {
+    pub(super) fn header_of(&self, set: u32) -> Header {
         let info = self.sets.get(set);
         let entries = (0..self.sets.next_slot(set)).map(|slot| self.sets.entry(Slot { set, slot }, |block| self.full(block))).collect();
         Header { set, life: info.life, stream: info.stream, sealed: info.sealed, entries }

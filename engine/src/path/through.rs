@@ -20,7 +20,7 @@ use crate::cache::through::{Page, Pages, State};
 use crate::config::{Allocation, Canary, WhenFull};
 use crate::op::{Action, Class, DeviceError, DeviceId, Zone};
 use crate::payload::Payload;
-use crate::probe::WaitReason;
+use crate::probe::{Health, WaitReason};
 use crate::request::{Command, Outcome, RequestError};
 use crate::slab::Slab;
 use crate::time::{Duration, Instant};
@@ -98,6 +98,12 @@ impl<P: Payload> Through<P> {
         self.waiting.is_empty() && self.pages.is_empty() && self.pages.replaced_blocks() == 0 && self.settling.is_empty()
     }
 
+    /// A page that has not come this way, and that the origin is to have.
+    pub fn adopt(&mut self, block: Block, page: Page<P>, now: Instant) {
+        self.pages.insert(block, page);
+        self.since.get_or_insert(now);
+    }
+
     /// What was written and not flushed may be gone: it is written again.
     pub fn forget(&mut self) {
         self.forgotten += 1;
@@ -122,6 +128,9 @@ impl<P: Payload> Engine<P> {
     pub(super) fn goes_through(&self, number: usize, data: &[Span], data_blocks: u64) -> bool {
         let request = &self.requests.get(number).request;
         // Until every header is loaded, clean slots may come up that nobody has killed.
+        if self.is_degraded() {
+            return !matches!(request.command, Command::Trim { .. });
+        }
         if !self.writes_through() || !matches!(request.command, Command::Write { .. }) || self.recovery.is_some() {
             return false;
         }
@@ -143,7 +152,10 @@ impl<P: Payload> Engine<P> {
     }
 
     /// What keeps a write of so many blocks from going through now.
-    pub(super) fn lacks_room_through(&mut self, blocks: u64) -> Option<WaitReason> {
+    pub(super) fn lacks_room_through(&mut self, block: Block, blocks: u64) -> Option<WaitReason> {
+        if self.waits_for_zeros(block, blocks) {
+            return Some(WaitReason::RangeTable);
+        }
         let atoms = self.through.pages.atoms() + blocks * self.block_atoms();
         if atoms * crate::block::ATOM_BYTES > self.config.window_bytes && !self.through.pages.is_empty() {
             self.through.crowded = true;
@@ -255,13 +267,13 @@ impl<P: Payload> Engine<P> {
         }
         let mut moved = false;
         for number in std::mem::take(&mut self.through.waiting) {
-            if self.cache_failed || self.stopping {
+            if self.health() == Health::Unfenced || self.stopping {
                 // Never acknowledged.
-                let error = if self.cache_failed { RequestError::Io } else { RequestError::Shutdown };
+                let error = if self.stopping { RequestError::Shutdown } else { RequestError::Io };
                 self.unlock(number);
                 self.answer(number, Err(error));
                 moved = true;
-            } else if !self.may_try() || !self.start_through(number) {
+            } else if self.health() == Health::Fencing || !self.may_try() || !self.start_through(number) {
                 self.through.waiting.push(number);
             }
         }
@@ -406,6 +418,7 @@ impl<P: Payload> Engine<P> {
         };
         for Piece { block, blocks, payload, valid } in passing.pieces {
             self.tickets.void(block, blocks);
+            self.find_lost(block, blocks, valid);
             self.through.pages.insert(block, Page { blocks, payload, valid, state });
             if self.has_canary(Canary::KillAfterOriginWrite) {
                 self.kill_live(block, blocks, false);
@@ -442,6 +455,11 @@ impl<P: Payload> Engine<P> {
 
     /// Makes everything that went through durable before the request is answered: in the log, or by a flush of the origin.
     pub(super) fn settle(&mut self, number: usize) {
+        if self.is_degraded() {
+            // Whatever the mode: there is the origin only.
+            let is_settled = self.through.pages.is_empty() && !self.owes_zeros();
+            return if is_settled { self.settle_group(number) } else { self.settle_by_flush(number) };
+        }
         if self.modes.is_home() {
             return self.await_home(number);
         }
@@ -565,14 +583,32 @@ impl<P: Payload> Engine<P> {
             self.through.since = if self.through.pages.is_empty() { None } else { Some(self.now) };
         }
         // Without a page left everything is on the origin or in the log.
-        let none_left = self.through.pages.is_empty();
+        let (none_left, owes_zeros) = (self.through.pages.is_empty(), self.owes_zeros());
         let (settled, settling): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut self.through.settling).into_iter().partition(|&(_, until)| none_left || until <= mark);
+            std::mem::take(&mut self.through.settling).into_iter().partition(|&(_, until)| (none_left || until <= mark) && !owes_zeros);
         self.through.settling = settling;
         for &(number, _) in &settled {
             self.settle_group(number);
         }
         any || !settled.is_empty()
+    }
+
+    /// Requests that wait for the origin to take their writes.
+    pub(super) fn passing(&self) -> impl Iterator<Item = usize> + '_ {
+        self.through.waiting.iter().copied()
+    }
+    /// Requests whose promise the origin has to keep.
+    pub(super) fn settling(&self) -> impl Iterator<Item = usize> + '_ {
+        self.through.settling.iter().map(|&(number, _)| number)
+    }
+    /// A write waits for the pages to be let go.
+    pub(super) fn is_crowded(&self) -> bool {
+        self.through.crowded
+    }
+    /// The request waits no more.
+    pub(super) fn forget_passing(&mut self, number: usize) {
+        self.through.waiting.retain(|&waiting| waiting != number);
+        self.through.settling.retain(|&(waiting, _)| waiting != number);
     }
 
     /// Nothing is on its way to the origin, or waits to be.

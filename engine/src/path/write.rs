@@ -13,7 +13,7 @@ use crate::cache::sets::Stream;
 use crate::config::{Canary, Placement};
 use crate::op::{Action, Class, DeviceId, Zone};
 use crate::payload::Payload;
-use crate::probe::WaitReason;
+use crate::probe::{Health, WaitReason};
 use crate::request::{Command, Outcome, RequestError};
 
 use super::merge::{Lock, Merge};
@@ -135,10 +135,14 @@ impl<P: Payload> Engine<P> {
     }
 
     fn place(&mut self, number: usize) -> Placing {
-        if self.cache_failed {
-            self.locks.retain(|lock| lock.request != number);
-            self.answer(number, Err(RequestError::Io));
-            return Placing::Placed;
+        match self.health() {
+            Health::Whole | Health::Degraded => {}
+            Health::Fencing => return Placing::Blocked(WaitReason::Fence),
+            Health::Unfenced => {
+                self.locks.retain(|lock| lock.request != number);
+                self.answer(number, Err(RequestError::Io));
+                return Placing::Placed;
+            }
         }
         let span = self.requests.get(number).request.span;
         let (block, blocks) = self.blocks_of(span);
@@ -153,7 +157,7 @@ impl<P: Payload> Engine<P> {
         if self.locks.iter().any(overlaps) {
             return Placing::Blocked(WaitReason::Lock);
         }
-        let lacks = if through { self.lacks_room_through(blocks) } else { self.lacks_room(number, &data, data_blocks) };
+        let lacks = if through { self.lacks_room_through(block, blocks) } else { self.lacks_room(number, &data, data_blocks) };
         let lacks = lacks.or((!through && self.is_owed(block, blocks)).then_some(WaitReason::Home));
         if self.is_too_slow(number, lacks) {
             self.locks.retain(|lock| lock.request != number);
@@ -447,9 +451,10 @@ impl<P: Payload> Engine<P> {
         self.sets.get_mut(first.set).pins -= 1;
         if result.is_err() {
             self.counters.cache_write_failures += 1;
-            self.retries.push(write);
+            self.retries.push(write, self.now);
             return;
         }
+        self.retries.succeeded();
         let write = self.writes.remove(write);
         for &(first, _, _) in &write.pieces {
             let pinned = self.window.written(first);

@@ -12,7 +12,9 @@
 //! * of the cache's *data*, bits rotted and writes went to other places: nothing false was ever returned. A block whose only copy was
 //!   hit may answer with an error; blocks that were not hit answer as ever;
 //! * at a crash one of the two superblocks, one of the two state maps, or one of the two copies of a header was damaged besides;
-//! * the origin failed, slowed down, went away, and came back without what had not been flushed;
+//! * the origin failed, was full, slowed down, went away, and came back without what had not been flushed;
+//! * the cache failed in service, for good: it was gone, or took no writes any more; the volume went on without it, and at the next start
+//!   the failed one was refused or, where the host did not know yet, missed nothing;
 //! * operations ended in any order (fixed times with jitter), or in the order of a drive with a queue, a buffer and work of its own.
 //!
 //! # What it does not prove
@@ -35,6 +37,8 @@ pub struct Rates {
     pub read_error: u32,
     /// Writes that fail; any subset of their atoms lands.
     pub write_error: u32,
+    /// Writes and zeroes for which there is no space. (The origin only.)
+    pub no_space: u32,
     pub flush_error: u32,
     /// Operations that take one second to a minute.
     pub stuck: u32,
@@ -53,6 +57,8 @@ pub enum Fault {
     Error,
     /// A read fails, and goes on failing until the atom is written.
     Bad,
+    /// A write that finds no space: nothing of it lands.
+    Full,
     /// It takes so long, then ends as if nothing had been.
     Stuck(Duration),
     /// It lands at this atom instead, and says that all is well.
@@ -94,6 +100,7 @@ pub fn draw<P>(rates: &Rates, action: &Action<P>, places: &impl Places, chance: 
             let atom = zone.start + chance.below(zone.atoms);
             may_hit(Span::new(atom, 1)).then_some(Fault::Rot(atom))
         }
+        Action::Write(..) | Action::Zero(..) if chance.ppm(rates.no_space) => Some(Fault::Full),
         Action::Write(..) | Action::Zero(..) if chance.ppm(rates.write_error) => Some(Fault::Error),
         Action::Flush if chance.ppm(rates.flush_error) => Some(Fault::Error),
         Action::Read(..) | Action::Write(..) | Action::Zero(..) | Action::Allocation(..) | Action::Flush => None,

@@ -3,6 +3,7 @@
 pub mod contents;
 pub mod device;
 pub mod fault;
+pub mod host;
 pub mod model;
 mod settled;
 pub mod volatile;

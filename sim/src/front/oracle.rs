@@ -515,6 +515,29 @@ impl Oracle {
         }
     }
 
+    /// The only medium of `span` was lost just now: what was written there so far may be an error, but nothing else.
+    pub fn risk(&mut self, span: Span) {
+        self.hurt.resize(self.atoms.len(), 0);
+        for atom in span.start..span.end() {
+            self.hurt[atom as usize] = self.writes.len() as u32;
+        }
+    }
+
+    /// After a crash somebody has given up what was lost with a cache: these spans hold what the origin does, `visible` now, and `durable` if
+    /// the power goes before a flush. Everything else is as was promised, and nothing of it may be an error any more.
+    pub fn accept_loss(&mut self, spans: &[Span], visible: impl Fn(u64) -> u64, durable: impl Fn(u64) -> u64) {
+        self.hurt.clear();
+        for atom in spans.iter().flat_map(|span| span.start..span.end()) {
+            let (now, later) = (visible(atom), durable(atom));
+            let version = |stamp| Version { stamp, write: FIRST, dead: NEVER, newer: NEVER, optional: false, settled: now == later };
+            let versions = &mut self.atoms[atom as usize];
+            *versions = vec![version(now)];
+            if now != later {
+                versions.insert(0, version(later));
+            }
+        }
+    }
+
     /// The origin failed to give `span` just now.
     pub fn unread(&mut self, span: Span) {
         self.unread.resize(self.atoms.len(), 0);

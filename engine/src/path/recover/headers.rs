@@ -115,7 +115,7 @@ impl<P: Payload> Engine<P> {
         }
     }
 
-    pub(super) fn decode_header<'a>(&self, set: u32, copy: bool, bytes: Option<&'a [u8]>) -> Result<Sound<'a>, String> {
+    pub(in crate::path) fn decode_header<'a>(&self, set: u32, copy: bool, bytes: Option<&'a [u8]>) -> Result<Sound<'a>, String> {
         let bytes = bytes.ok_or("cannot be read")?;
         let (geometry, format) = (&self.config.geometry, self.config.format);
         let header = Sound::check(bytes, geometry, format, set, copy).map_err(|why| why.to_string())?;

@@ -28,7 +28,9 @@ use crate::config::Canary;
 use crate::op::{Action, Answer, Class, DeviceError, DeviceId, Zone};
 use crate::payload::Payload;
 use crate::probe::Phase;
+use crate::time::{Duration, Instant};
 
+use super::back_off::BackOff;
 use super::{Engine, Owner, joined};
 
 pub(super) use chain::Chain;
@@ -41,7 +43,7 @@ const READS: usize = 16;
 /// Beside service.
 const LATE_READS: usize = 4;
 
-/// Failed writes and flushes before the SSD counts as unusable.
+/// Failed writes and flushes, in about 20 s, before the SSD counts as unusable.
 const FAILURES: u32 = 16;
 
 /// Failed reads of single pages and slots that are tried again, in one recovery.
@@ -87,8 +89,9 @@ pub(super) struct Recovery<P> {
     reads: VecDeque<(Zone, Span, Step)>,
     reading: usize,
     failed: bool,
-    /// Times that writing or flushing failed.
+    /// Times that writing or flushing failed, and the pause before it is tried again.
     failures: u32,
+    pause: BackOff,
     /// Reads of a single page or slot that failed and were tried again.
     read_failures: u32,
     superblocks: [Option<Superblock>; 2],
@@ -144,6 +147,7 @@ impl<P: Payload> Engine<P> {
             reading: 0,
             failed: false,
             failures: 0,
+            pause: BackOff::new(Duration::from_millis(10), Duration::from_secs(2)),
             read_failures: 0,
             superblocks: [None, None],
             copies: [0; 2],
@@ -225,7 +229,7 @@ impl<P: Payload> Engine<P> {
 
     /// Goes on when every operation of the stage has ended.
     pub(super) fn pump_recovery(&mut self) {
-        while self.phase == Phase::Recovering && self.recovery().left == 0 {
+        while self.phase == Phase::Recovering && self.recovery().left == 0 && self.recovery_pause().is_none_or(|until| until <= self.now) {
             match self.recovery().stage {
                 Stage::Superblocks => self.choose_superblock(),
                 Stage::Metadata => self.read_tail(),
@@ -241,6 +245,11 @@ impl<P: Payload> Engine<P> {
                 self.answer(number, Err(crate::request::RequestError::Io));
             }
         }
+    }
+
+    /// Until when recovery waits before it tries a failed write again.
+    pub(super) fn recovery_pause(&self) -> Option<Instant> {
+        self.recovery.as_ref().and_then(|recovery| recovery.pause.at)
     }
 
     // --- superblocks ---
@@ -443,12 +452,17 @@ impl<P: Payload> Engine<P> {
         }
     }
 
-    /// A write or flush failed: what it was for is done again, a few times.
+    /// A write or flush failed: what it was for is done again, a few times, after a pause that grows.
     fn repeat_cut(&mut self) {
+        let now = self.now;
         let recovery = self.recovery();
-        recovery.failures += 1;
-        if recovery.failures > FAILURES {
-            return self.report_damage(true, "the SSD fails writes or flushes: recovery cannot be made durable".to_string());
+        if recovery.pause.at.take().is_none() {
+            recovery.failures += 1;
+            if recovery.failures > FAILURES {
+                return self.report_damage(true, "the SSD fails writes or flushes: recovery cannot be made durable".to_string());
+            }
+            recovery.failed = true;
+            return recovery.pause.failed(now);
         }
         match recovery.stage {
             Stage::Rewriting | Stage::RewriteFlush => {

@@ -6,6 +6,7 @@ use super::{Device, Running};
 use crate::chance::Chance;
 use crate::stamp::Stamps;
 use std::collections::BTreeSet;
+use tidegate_engine::cache::format::FormatId;
 use tidegate_engine::op::Zone;
 use tidegate_engine::payload::Payload;
 use tidegate_engine::time::Instant;
@@ -43,10 +44,14 @@ impl Device {
         device
     }
 
-    /// A new device in its place, with these contents.
-    pub fn replaced(&self, contents: Contents) -> Device {
+    /// Another device in the place of this one, blank but for `contents`.
+    pub fn replaced(&self, contents: Contents, format: FormatId) -> Device {
         let mut device = self.restarted(Volatile::new(contents));
         device.bad.clear();
+        device.script.clear();
+        if device.settled.is_some() {
+            device.watch_settling(format);
+        }
         device
     }
 
@@ -71,6 +76,7 @@ impl Device {
             chance: self.chance.clone(),
             bad: self.bad.clone(),
             gone: false,
+            read_only: false,
             flushed: false,
             drops_doomed: self.drops_doomed,
             held: BTreeSet::new(),

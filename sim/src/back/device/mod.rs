@@ -99,6 +99,8 @@ fn command(id: u64, op: &Op<Stamps>) -> Command {
         (Class::Log, _) => Cause::Log,
         (Class::Fill, _) => Cause::Fill,
         (Class::Destage, _) => Cause::Destage,
+        (Class::Scrub, What::Read) => Cause::HostRead,
+        (Class::Scrub, What::Write | What::Flush | What::Discard) => Cause::Log,
     };
     Command { id, what, start: span.start, atoms: span.atoms, cause }
 }
@@ -121,6 +123,8 @@ pub struct Device {
     /// Atoms that cannot be read until they are written.
     bad: BTreeSet<u64>,
     gone: bool,
+    /// It gives what it holds, and takes nothing any more.
+    read_only: bool,
     /// A flush has succeeded since its user was started: before that, the origin's contents are nothing to rely on.
     flushed: bool,
     /// What a failed flush leaves visible is gone for the next process, even without a power cut. That a read of it may be belied by a
@@ -154,6 +158,7 @@ impl Device {
             chance,
             bad: BTreeSet::new(),
             gone: false,
+            read_only: false,
             flushed: false,
             drops_doomed: false,
             held: BTreeSet::new(),
@@ -307,7 +312,8 @@ impl Device {
 
     fn finish_read(&mut self, zone: Zone, span: Span, fault: Option<Fault>) -> Result<Answer<Stamps>, DeviceError> {
         if self.gone {
-            self.harm.push(Harm::Unread(span));
+            // What a lost cache alone held, the world knows.
+            self.harm.extend((zone == Zone::Origin).then_some(Harm::Unread(span)));
             return Err(DeviceError::Gone);
         }
         if fault == Some(Fault::Bad) {
@@ -347,10 +353,12 @@ impl Device {
                 self.land_some(&write);
                 return Err(DeviceError::Gone);
             }
+            _ if self.read_only => return Err(DeviceError::Medium),
             Some(Fault::Error | Fault::Bad) => {
                 self.land_some(&write);
                 return Err(DeviceError::Medium);
             }
+            Some(Fault::Full) => return Err(DeviceError::NoSpace),
             Some(Fault::Misdirected(place)) => {
                 self.harm.push(Harm::Slots(write.data.stamps().collect()));
                 self.hit_slots(Span::new(place, write.data.atoms()));
@@ -388,7 +396,7 @@ impl Device {
     }
 
     fn finish_flush(&mut self, running: &Running) -> Result<Answer<Stamps>, DeviceError> {
-        let failed = self.gone || running.fault == Some(Fault::Error);
+        let failed = self.gone || self.read_only || running.fault == Some(Fault::Error);
         if failed && self.id == DeviceId::Origin && !self.flushed {
             self.harm.push(Harm::Unread(self.geometry.zone(Zone::Origin)));
         }
@@ -396,7 +404,7 @@ impl Device {
         if self.gone {
             return Err(DeviceError::Gone);
         }
-        if running.fault == Some(Fault::Error) {
+        if failed {
             self.disk.flush_failed(running.mark, &mut self.chance);
             if self.drops_doomed && !self.flushed {
                 self.disk.drop_doomed();
@@ -439,6 +447,11 @@ impl Device {
     /// A device that has gone answers nothing any more; what is in flight fails when its time comes.
     pub fn go_away(&mut self) {
         self.gone = true;
+    }
+
+    /// A device that has worn out: what it holds can be read, nothing can be written any more.
+    pub fn turn_read_only(&mut self) {
+        self.read_only = true;
     }
 
     /// It answers again. Having `forgotten`, it lost any part of what was not flushed.

@@ -13,6 +13,7 @@ use crate::experiment::measure::{GateReport, Measure, Measured, Watch, gate_colu
 use crate::experiment::plan::{Device, Run};
 use crate::stamp::Stamps;
 use std::collections::BTreeMap;
+use tidegate_engine::block::Span;
 use tidegate_engine::cache::format::{Step, Superblock, create_steps};
 use tidegate_engine::op::{DeviceId, Limits, Op};
 use tidegate_engine::payload::Payload;
@@ -40,6 +41,10 @@ impl World<Stamps> for Scene {
 
     fn reply(&mut self, _now: Instant, reply: Reply<Stamps>) {
         self.replies.push(reply);
+    }
+
+    fn fence(&mut self, _now: Instant, _at_risk: &mut dyn Iterator<Item = Span>) {
+        unreachable!("no device of an experiment fails");
     }
 }
 

@@ -1,0 +1,330 @@
+//! Degraded: the SSD failed in service, and the volume goes on without it.
+//!
+//! ```text
+//! it fails → Fencing: the host writes down that this cache misses writes from now on; nothing is acknowledged meanwhile
+//!              ├ cannot → every write and FLUSH fails; tried again from time to time
+//!              └ durable → Degraded: what is pinned in memory goes to the origin, and so does every write; FLUSH flushes the origin
+//! ```
+//! The order is the point: an SSD that comes back after a power cut holds older contents as dirty, and would write them over what was
+//! acknowledged without it. The host refuses such a cache.
+//!
+//! Nothing is written to the SSD any more. What it alone holds stays in the index: reads and destaging try it (some SSDs fail by taking no
+//! writes), a block that it does not give is an error until it is written as a whole. Ranges of zeros are known in memory and go home.
+
+use crate::block::{ATOM_BYTES, Block, Slot, Span};
+use crate::cache::through::{Page, State};
+use crate::cache::window::Window;
+use crate::config::Canary;
+use crate::op::DeviceError;
+use crate::payload::Payload;
+use crate::probe::{Health, WaitReason};
+use crate::request::RequestError;
+use crate::time::{Duration, Instant};
+
+use super::back_off::BackOff;
+use super::{Engine, Owner, Stage};
+
+/// An SSD whose every write or flush fails for so long has failed. Shorter than the 30 s after which many systems reset a disk that does not
+/// answer, long enough for the reset of a controller.
+pub(super) const PATIENCE: Duration = Duration::from_secs(20);
+
+pub(super) struct Degraded {
+    health: Health,
+    /// The host is to be asked.
+    wanted: bool,
+    /// Between two tries of the host.
+    pub back_off: BackOff,
+    /// Requests whose durability was promised by the SSD: once fenced, the origin keeps the promise.
+    promised: Vec<usize>,
+    /// When the SSD failed.
+    since: Option<Instant>,
+    /// When a stop began that waits for the origin.
+    stopping_since: Option<Instant>,
+}
+
+impl Default for Degraded {
+    fn default() -> Self {
+        Degraded {
+            health: Health::Whole,
+            wanted: false,
+            back_off: BackOff::new(Duration::from_secs(1), Duration::from_secs(60)),
+            promised: Vec::new(),
+            since: None,
+            stopping_since: None,
+        }
+    }
+}
+
+impl<P: Payload> Engine<P> {
+    /// How the cache is.
+    pub fn health(&self) -> Health {
+        self.degraded.health
+    }
+
+    /// The host must write down that this cache misses writes from now on, and answer with [`Event::Fenced`](crate::Event::Fenced). True once
+    /// each time that it is to be done.
+    pub fn wants_fence(&mut self) -> bool {
+        std::mem::take(&mut self.degraded.wanted)
+    }
+
+    /// What is newer than the origin and might be lost with the SSD: spans of the volume, first those of data, then those of zeros. Without
+    /// an SSD it is what is lost.
+    pub fn at_risk(&self) -> impl Iterator<Item = Span> + '_ {
+        let set_blocks = self.index.set_blocks();
+        let next = move |from: Block| self.index.next_dirty(from);
+        let dirty_sets = std::iter::successors(next(Block(0)), move |set| next(Block(set.0 + set_blocks)));
+        let data = dirty_sets.flat_map(move |set| self.dirty_spans(set, set_blocks));
+        let size = self.block_atoms();
+        let volume = Span::new(0, self.config.geometry.volume_atoms);
+        let all_ranges = self.ranges.overlapping(Block(0), self.config.geometry.blocks());
+        let zeros = all_ranges.map(move |(block, range)| Span::new(block.0 * size, range.blocks * size).intersection(volume));
+        let lost = self.ranges.lost_blocks().flat_map(move |(block, atoms)| {
+            let base = block.0 * size;
+            atoms.runs().map(move |run| Span::new(base + u64::from(run.start), u64::from(run.end - run.start))).collect::<Vec<_>>()
+        });
+        data.chain(zeros).chain(lost)
+    }
+
+    /// The valid atoms of the dirty slots of one origin set, in order, joined where they touch.
+    fn dirty_spans(&self, set: Block, set_blocks: u64) -> Vec<Span> {
+        let mut runs = Vec::new();
+        self.index.lookup(set, set_blocks.min(self.config.geometry.blocks() - set.0), &mut runs);
+        let mut spans: Vec<Span> = Vec::new();
+        for run in &runs {
+            let Some(first) = run.slot else { continue };
+            for i in 0..run.blocks {
+                let (block, slot) = (Block(run.block.0 + i), Slot { slot: first.slot + i as u32, ..first });
+                if !self.sets.is_dirty(slot) {
+                    continue;
+                }
+                let base = block.0 * self.block_atoms();
+                for atoms in self.valid_atoms(slot, block).runs() {
+                    let span = Span::new(base + u64::from(atoms.start), u64::from(atoms.end - atoms.start));
+                    match spans.last_mut() {
+                        Some(last) if last.end() == span.start => last.atoms += span.atoms,
+                        _ => spans.push(span),
+                    }
+                }
+            }
+        }
+        spans
+    }
+
+    pub(super) fn is_degraded(&self) -> bool {
+        self.degraded.health == Health::Degraded
+    }
+
+    pub(super) fn degraded_since(&self) -> Option<Instant> {
+        self.degraded.since
+    }
+
+    // --- failing ---
+
+    /// The SSD takes no writes any more. Requests that waited for it begin again when the host knows.
+    pub(super) fn fail_cache(&mut self) {
+        if self.cache_failed {
+            return;
+        }
+        self.cache_failed = true;
+        self.degraded.since = Some(self.now);
+        self.degraded.health = Health::Fencing;
+        self.degraded.wanted = true;
+        self.give_back_writes();
+        let promised = self.take_promised();
+        self.degraded.promised.extend(promised);
+        if self.has_canary(Canary::UnfencedDegraded) {
+            self.go_on_without_cache();
+        }
+    }
+
+    /// The requests whose data was on its way to the SSD take their turn again, the oldest first.
+    fn give_back_writes(&mut self) {
+        let mut writers = self.forget_retries();
+        for (_, write) in self.writes.iter_mut() {
+            writers.extend(write.request.take());
+        }
+        // A read that waits for several fills waits for each of them.
+        let fills: Vec<usize> = writers.iter().copied().filter(|&number| matches!(self.requests.get(number).stage, Stage::Reading(_))).collect();
+        writers.retain(|number| !fills.contains(number));
+        fills.into_iter().for_each(|number| self.filled(number));
+        writers.sort_by_key(|&number| (self.requests.get(number).arrived, self.requests.get(number).request.id));
+        writers.dedup();
+        for number in writers.into_iter().rev() {
+            self.requests.get_mut(number).stage = Stage::Waiting;
+            self.intake.push_front(number);
+        }
+    }
+
+    /// A promise that the SSD cannot give. Returns false if it works.
+    pub(super) fn promise_without_cache(&mut self, number: usize) -> bool {
+        match self.degraded.health {
+            Health::Whole => return false,
+            Health::Unfenced => self.answer(number, Err(RequestError::Io)),
+            Health::Fencing => {
+                let active = self.requests.get_mut(number);
+                active.stage = Stage::Promised;
+                active.waits = WaitReason::Fence;
+                self.degraded.promised.push(number);
+            }
+            Health::Degraded => self.settle(number),
+        }
+        true
+    }
+
+    // --- the host ---
+
+    /// The host has written it down, or could not.
+    pub(super) fn fenced(&mut self, durable: bool) {
+        match (self.degraded.health, durable) {
+            (Health::Fencing | Health::Unfenced, true) => self.go_on_without_cache(),
+            (Health::Fencing | Health::Unfenced, false) => {
+                self.degraded.health = Health::Unfenced;
+                self.degraded.back_off.failed(self.now);
+                for number in std::mem::take(&mut self.degraded.promised) {
+                    self.answer(number, Err(RequestError::Io));
+                }
+            }
+            (Health::Whole | Health::Degraded, _) => {}
+        }
+    }
+
+    /// A host that failed is asked again.
+    pub(super) fn pump_fence(&mut self) {
+        if self.degraded.health == Health::Unfenced
+            && let Some(at) = self.degraded.back_off.at
+            && at <= self.now
+        {
+            self.degraded.back_off.at = None;
+            self.degraded.wanted = true;
+        }
+    }
+
+    /// The log ends here. From now on the origin is the only medium.
+    fn go_on_without_cache(&mut self) {
+        self.degraded.health = Health::Degraded;
+        self.degraded.back_off.at = None;
+        self.journal.retire();
+        self.forget_checkpoint();
+        assert!(self.forget_retries().is_empty(), "requests were given back when the SSD failed");
+        self.headers_due.clear();
+        self.headers_written.clear();
+        self.unflushed_since = None;
+        // Sets whose headers were still to be read are clean: the origin has what they hold.
+        self.recovery = None;
+        self.pin_for_origin();
+        for number in std::mem::take(&mut self.degraded.promised) {
+            self.settle(number);
+        }
+    }
+
+    /// What was written to the SSD and is not known to be durable is pinned: it becomes pages, as if it had gone through to an origin that
+    /// has forgotten it.
+    fn pin_for_origin(&mut self) {
+        let window = std::mem::replace(&mut self.window, Window::new(self.config.geometry.block_atoms));
+        for pin in window.pins() {
+            for i in 0..pin.slots {
+                let slot = Slot { set: pin.first.set, slot: pin.first.slot + i };
+                if !self.sets.is_live(slot) || !self.sets.is_dirty(slot) {
+                    continue;
+                }
+                let entry = self.sets.entry(slot, |block| self.full(block));
+                if self.index.get(entry.block) != Some(slot) {
+                    continue;
+                }
+                let payload = pin.payload.slice(u64::from(i) * self.block_atoms(), self.block_atoms());
+                let valid = (entry.valid != self.full(entry.block)).then_some(entry.valid);
+                self.tickets.void(entry.block, 1);
+                self.through.adopt(entry.block, Page { blocks: 1, payload, valid, state: State::Unwritten }, self.now);
+            }
+        }
+    }
+
+    /// An operation of the SSD ends that nobody waits for any more. False: somebody does.
+    pub(super) fn forget_late(&mut self, owner: Owner) -> bool {
+        match owner {
+            Owner::Data { write } => {
+                let write = self.writes.remove(write);
+                self.sets.get_mut(write.pieces[0].0.set).pins -= 1;
+            }
+            Owner::Pages { .. }
+            | Owner::CacheFlush
+            | Owner::Header { .. }
+            | Owner::Map
+            | Owner::Superblock { .. }
+            | Owner::Recovery(_) => {}
+            Owner::Read { .. }
+            | Owner::Merge { .. }
+            | Owner::DestageRead { .. }
+            | Owner::DestageWrite { .. }
+            | Owner::DestageZero { .. }
+            | Owner::OriginFlush
+            | Owner::FirstFlush
+            | Owner::Through { .. }
+            | Owner::ThroughFlush
+            | Owner::Status { .. }
+            | Owner::MarkFlush
+            | Owner::Mark { .. }
+            | Owner::Scrub(_) => return false,
+        }
+        true
+    }
+
+    /// An operation of the SSD has ended with this error.
+    pub(super) fn cache_error(&mut self, error: DeviceError) {
+        if error == DeviceError::Gone && self.phase == crate::probe::Phase::Serving {
+            self.fail_cache();
+        }
+    }
+
+    // --- the origin ---
+
+    /// Zeros that only memory knows of, and that a FLUSH has to wait for.
+    pub(super) fn owes_zeros(&self) -> bool {
+        self.is_degraded() && !self.ranges.is_empty()
+    }
+
+    /// Blocks under a zeroed range are not written before the zeros are on the origin.
+    pub(super) fn waits_for_zeros(&self, block: Block, blocks: u64) -> bool {
+        self.is_degraded() && self.ranges.overlapping(block, blocks).next().is_some()
+    }
+
+    /// What was lost before is found, where a through write has said what it is.
+    pub(super) fn find_lost(&mut self, block: Block, blocks: u64, valid: Option<crate::block::Atoms>) {
+        if self.is_degraded() && self.ranges.has_lost() {
+            for block in (block.0..block.0 + blocks).map(Block) {
+                self.ranges.find(block, valid.unwrap_or(self.full(block)));
+            }
+        }
+    }
+
+    // --- the end ---
+
+    /// Until when a stop waits for the origin.
+    pub(super) fn stop_deadline(&self) -> Option<Instant> {
+        self.degraded.stopping_since.map(|since| since + self.config.stall_timeout)
+    }
+
+    /// Stopping without a cache: when everything acknowledged is on the origin.
+    pub(super) fn stop_degraded(&mut self) {
+        if !matches!(self.degraded.health, Health::Degraded) {
+            if self.degraded.health == Health::Unfenced {
+                let what = "the SSD failed in service: what was acknowledged since its last successful flush may be lost";
+                self.report_damage(true, what.to_string());
+            }
+            return;
+        }
+        let since = *self.degraded.stopping_since.get_or_insert(self.now);
+        let owes = !self.through.pages.is_empty() || self.owes_zeros();
+        if owes && self.now.since(since) >= self.config.stall_timeout {
+            let bytes = self.through.pages.atoms() * ATOM_BYTES;
+            let what = format!(
+                "the SSD failed in service and the origin does not take what was pinned for it: up to {bytes} bytes and {} zeroed ranges are lost",
+                self.ranges.overlapping(Block(0), u64::MAX).count()
+            );
+            return self.report_damage(true, what);
+        }
+        if !owes && self.is_through_idle() && self.destage.is_idle() && !self.has_writing_requests() {
+            self.phase = crate::probe::Phase::Stopped;
+        }
+    }
+}

@@ -1,0 +1,395 @@
+//! Scrub: everything on the SSD is read and verified in the background, so that what rots is found while there is still another copy.
+//!
+//! ```text
+//! Slots (of a set, some at a time) → Headers (both copies) → next set … → Superblocks → Map → Journal → a pass has ended
+//!   clean, bad → dropped: the origin has it     one copy bad → written again from memory     bad → a checkpoint writes it anew, elsewhere
+//!   dirty, bad → counted; reads of it are errors
+//! ```
+//! One operation at a time and at a rate (`Config::scrub_rate`); while clients wait, at a quarter of it. The origin is never asked.
+//! What a checkpoint may write is read only while none runs, and none begins meanwhile.
+
+use std::collections::VecDeque;
+
+use crate::block::{ATOM_BYTES, PAGE_ATOMS, PAGE_BYTES, Slot, Span};
+use crate::cache::format::journal::decode_head;
+use crate::cache::format::map::{decode_ranges, decode_sets, ranges_per_page};
+use crate::cache::format::{MapRef, SetState, Superblock};
+use crate::cache::sets::HeaderState;
+use crate::op::{Action, Answer, Class, DeviceError, DeviceId, Zone};
+use crate::payload::Payload;
+use crate::probe::Scrub;
+use crate::time::{Duration, Instant};
+
+use super::{Engine, Owner, joined};
+
+/// Atoms of one read: 256 KiB.
+const STEP_ATOMS: u64 = 512;
+/// While clients wait, steps come so many times more seldom.
+const POLITENESS: u64 = 4;
+
+/// Where the pass stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Place {
+    Slots(Slot),
+    Headers(u32),
+    Superblocks,
+    Map { of: MapRef, page: u32, pages: u32 },
+    Journal { from: u64 },
+}
+
+/// What is being read or written.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Step {
+    Slots { first: Slot, slots: u32 },
+    Header { set: u32, copy: bool },
+    HeaderRepair { set: u32 },
+    Superblock { copy: u32 },
+    Map { of: MapRef, page: u32, pages: u32 },
+    Journal { place: u32, seq: u64, pages: u32 },
+}
+
+impl Step {
+    /// A checkpoint may write there, or let go what is being read.
+    fn is_of_checkpoints(self) -> bool {
+        match self {
+            Step::Superblock { .. } | Step::Map { .. } | Step::Journal { .. } => true,
+            Step::Slots { .. } | Step::Header { .. } | Step::HeaderRepair { .. } => false,
+        }
+    }
+}
+
+pub(super) struct Scrubber {
+    place: Place,
+    /// Slots of a read that failed, to be read one by one.
+    singles: VecDeque<Slot>,
+    /// Copies of a header that are bad.
+    repairs: VecDeque<(u32, bool)>,
+    /// A flush that a repair waits for, before the other copy is touched.
+    repaired_by: Option<u64>,
+    /// Operations under way.
+    running: Vec<Step>,
+    /// When the next step is due.
+    due: Instant,
+    last_pass: Option<Instant>,
+}
+
+impl Default for Scrubber {
+    fn default() -> Self {
+        Scrubber {
+            place: Place::Slots(Slot { set: 0, slot: 0 }),
+            singles: VecDeque::new(),
+            repairs: VecDeque::new(),
+            repaired_by: None,
+            running: Vec::new(),
+            due: Instant::ZERO,
+            last_pass: None,
+        }
+    }
+}
+
+impl Scrubber {
+    pub fn is_busy(&self) -> bool {
+        !self.running.is_empty()
+    }
+    /// Checkpoints have to wait.
+    pub fn reads_metadata(&self) -> bool {
+        self.running.iter().any(|step| step.is_of_checkpoints())
+    }
+}
+
+impl<P: Payload> Engine<P> {
+    pub(super) fn scrub_report(&self) -> Scrub {
+        let sets_done = match self.scrubber.place {
+            Place::Slots(Slot { set, .. }) | Place::Headers(set) => set,
+            Place::Superblocks | Place::Map { .. } | Place::Journal { .. } => self.config.geometry.sets,
+        };
+        let runs = self.config.scrub_rate > 0 && !self.cache_failed;
+        Scrub { sets_done: runs.then_some(sets_done), last_pass: self.scrubber.last_pass }
+    }
+
+    fn may_scrub(&self) -> bool {
+        let is_whole = self.recovery.is_none() && !self.cache_failed && !self.stopping;
+        self.config.scrub_rate > 0 && is_whole && !self.scrubber.is_busy()
+    }
+
+    pub(super) fn scrub_deadline(&self) -> Option<Instant> {
+        self.may_scrub().then(|| if self.requests.is_empty() { self.scrubber.due } else { self.scrubber.due + self.politeness() })
+    }
+
+    fn politeness(&self) -> Duration {
+        Duration(self.step_time(STEP_ATOMS).0 * (POLITENESS - 1))
+    }
+
+    fn step_time(&self, atoms: u64) -> Duration {
+        Duration((u128::from(atoms * ATOM_BYTES) * 1_000_000_000 / u128::from(self.config.scrub_rate)) as u64)
+    }
+
+    /// Goes on if it is time to, up to the next operation or something that has to be waited for.
+    pub(super) fn pump_scrub(&mut self) {
+        while self.scrub_deadline().is_some_and(|due| due <= self.now) {
+            let before = (self.scrubber.place.clone(), self.scrubber.singles.len());
+            self.scrub_on();
+            if before == (self.scrubber.place.clone(), self.scrubber.singles.len()) {
+                return;
+            }
+        }
+    }
+
+    fn scrub_on(&mut self) {
+        if let Some(flush) = self.scrubber.repaired_by {
+            if !self.flushes.has_succeeded(flush) {
+                return;
+            }
+            self.scrubber.repaired_by = None;
+        }
+        if let Some((set, copy)) = self.scrubber.repairs.pop_front() {
+            return self.repair_header(set, copy);
+        }
+        if let Some(slot) = self.scrubber.singles.pop_front() {
+            return self.scrub_slots(slot, 1);
+        }
+        match self.scrubber.place.clone() {
+            Place::Slots(slot) => self.scrub_set(slot),
+            Place::Headers(set) => self.scrub_headers(set),
+            Place::Superblocks => self.scrub_superblocks(),
+            Place::Map { of, page, pages } => self.scrub_map(of, page, pages),
+            Place::Journal { from } => self.scrub_journal(from),
+        }
+    }
+
+    fn read_to_scrub(&mut self, zone: Zone, span: Span, step: Step) {
+        self.scrubber.running.push(step);
+        self.scrubber.due = self.now + self.step_time(span.atoms);
+        self.start(DeviceId::Cache, Class::Scrub, Action::Read(zone, span), Owner::Scrub(step));
+    }
+
+    // --- data ---
+
+    /// The next live slots from `from` on that are on the SSD for certain.
+    fn scrub_set(&mut self, from: Slot) {
+        let most = (STEP_ATOMS.min(self.limits[0].op_atoms) / self.block_atoms()).max(1) as u32;
+        let mut from = from;
+        while from.set < self.config.geometry.sets {
+            let set = self.sets.get(from.set);
+            let may_read = |slot: u32| set.live.get(slot) && !self.window.holds(Slot { slot, ..from });
+            let all = if set.loaded { self.config.geometry.set_slots } else { 0 };
+            if let Some(first) = (from.slot..all).find(|&slot| may_read(slot)) {
+                let slots = (first..all.min(first + most)).take_while(|&slot| may_read(slot)).count() as u32;
+                self.scrubber.place = Place::Slots(Slot { slot: first + slots, ..from });
+                return self.scrub_slots(Slot { slot: first, ..from }, slots);
+            }
+            if set.state == SetState::Sealed && set.header == HeaderState::Durable && set.live_count > 0 {
+                self.scrubber.place = Place::Headers(from.set);
+                return;
+            }
+            from = Slot { set: from.set + 1, slot: 0 };
+        }
+        self.scrubber.place = Place::Superblocks;
+    }
+
+    fn scrub_slots(&mut self, first: Slot, slots: u32) {
+        let is_there = |slot: u32| self.sets.get(first.set).live.get(slot) && !self.window.holds(Slot { slot, ..first });
+        if !(first.slot..first.slot + slots).all(is_there) {
+            // A single one that has died since.
+            return;
+        }
+        self.sets.pin(first, slots);
+        self.read_to_scrub(Zone::Data, self.slots_span(first, slots), Step::Slots { first, slots });
+    }
+
+    fn slots_scrubbed(&mut self, first: Slot, slots: u32, result: Result<Answer<P>, DeviceError>) {
+        self.sets.unpin(first, slots);
+        let size = self.block_atoms();
+        let all = (0..slots).map(|i| Slot { slot: first.slot + i, ..first });
+        match result.map(joined::<P>) {
+            Ok(payload) => {
+                self.counters.scrubbed_blocks += u64::from(slots);
+                for (i, slot) in all.enumerate() {
+                    if payload.slice(i as u64 * size, size).checksum() != self.sets.crc(slot) {
+                        self.scrub_found(slot);
+                    }
+                }
+            }
+            Err(_) if slots > 1 => self.scrubber.singles.extend(all),
+            Err(_) => self.scrub_found(first),
+        }
+    }
+
+    /// A slot is damaged.
+    fn scrub_found(&mut self, slot: Slot) {
+        if !self.sets.is_live(slot) || self.window.holds(slot) || self.cache_failed {
+            return;
+        }
+        if self.sets.is_dirty(slot) {
+            self.counters.scrub_damaged_blocks += 1;
+        } else if self.journal_has_room(1) {
+            self.counters.scrub_dropped_blocks += 1;
+            self.kill_slot(slot);
+        }
+    }
+
+    // --- headers ---
+
+    /// Both copies. The set is held meanwhile: a header that is written again must not land on another life.
+    fn scrub_headers(&mut self, set: u32) {
+        self.scrubber.place = Place::Slots(Slot { set: set + 1, slot: 0 });
+        let info = self.sets.get(set);
+        if info.state != SetState::Sealed || info.header != HeaderState::Durable {
+            return;
+        }
+        let geometry = self.config.geometry;
+        self.sets.get_mut(set).pins += 2;
+        self.read_to_scrub(Zone::Header, geometry.header(set), Step::Header { set, copy: false });
+        self.read_to_scrub(Zone::HeaderCopy, geometry.header_copy(set), Step::Header { set, copy: true });
+    }
+
+    fn header_scrubbed(&mut self, set: u32, copy: bool, result: Result<Answer<P>, DeviceError>) {
+        let mut bytes = Vec::new();
+        let read = result.map(|answer| joined::<P>(answer).append_to(&mut bytes)).is_ok();
+        let is_good = self.decode_header(set, copy, read.then_some(&bytes[..])).is_ok();
+        let info = self.sets.get(set);
+        if is_good || info.state != SetState::Sealed || info.live_count == 0 {
+            self.sets.get_mut(set).pins -= 1;
+        } else {
+            self.scrubber.repairs.push_back((set, copy));
+        }
+    }
+
+    fn repair_header(&mut self, set: u32, copy: bool) {
+        let geometry = self.config.geometry;
+        let (zone, span) =
+            if copy { (Zone::HeaderCopy, geometry.header_copy(set)) } else { (Zone::Header, geometry.header(set)) };
+        let payload = P::from_bytes(&self.header_of(set).encode(&geometry, self.config.format, copy));
+        let step = Step::HeaderRepair { set };
+        self.scrubber.running.push(step);
+        self.start(DeviceId::Cache, Class::Scrub, Action::Write(zone, span, vec![payload]), Owner::Scrub(step));
+    }
+
+    fn header_repaired(&mut self, set: u32, result: Result<Answer<P>, DeviceError>) {
+        self.sets.get_mut(set).pins -= 1;
+        match result {
+            Ok(_) => {
+                self.counters.scrub_repaired_pages += 1;
+                self.scrubber.repaired_by = Some(self.flushes.want_after_now());
+            }
+            // The next pass finds it again.
+            Err(_) => self.counters.cache_write_failures += 1,
+        }
+    }
+
+    // --- what checkpoints write ---
+
+    fn scrub_superblocks(&mut self) {
+        if self.is_checkpoint_running() {
+            return;
+        }
+        for copy in 0..2 {
+            self.read_to_scrub(Zone::Superblock, self.config.geometry.superblock(copy), Step::Superblock { copy });
+        }
+        let of = self.newest_map();
+        let pages = if of.number == 0 { 0 } else { self.config.geometry.map_pages() + 1 };
+        self.scrubber.place = Place::Map { of, page: 0, pages };
+    }
+
+    fn superblock_scrubbed(&mut self, copy: u32, result: Result<Answer<P>, DeviceError>) {
+        let mut bytes = Vec::new();
+        let decoded = result.ok().and_then(|answer| {
+            joined::<P>(answer).append_to(&mut bytes);
+            Superblock::decode(&bytes, copy).ok()
+        });
+        if decoded.is_none_or(|superblock| superblock.format != self.config.format) {
+            self.repair_by_checkpoint(Some(copy));
+        }
+    }
+
+    fn scrub_map(&mut self, of: MapRef, page: u32, pages: u32) {
+        if page >= pages || of != self.newest_map() {
+            // All of it; or it is of no use any more.
+            self.scrubber.place = Place::Journal { from: 0 };
+            return;
+        }
+        if self.is_checkpoint_running() {
+            return;
+        }
+        let count = (pages - page).min((STEP_ATOMS / PAGE_ATOMS) as u32);
+        self.scrubber.place = Place::Map { of, page: page + count, pages };
+        let span = Span::new(self.config.geometry.map_page(of.area, page).start, u64::from(count) * PAGE_ATOMS);
+        self.read_to_scrub(Zone::Map, span, Step::Map { of, page, pages: count });
+    }
+
+    fn map_scrubbed(&mut self, of: MapRef, page: u32, pages: u32, result: Result<Answer<P>, DeviceError>) {
+        let (geometry, format) = (self.config.geometry, self.config.format);
+        let mut bytes = Vec::new();
+        let mut is_good = result.map(|answer| joined::<P>(answer).append_to(&mut bytes)).is_ok();
+        for (page, bytes) in (page..page + pages).zip(bytes.chunks_exact(PAGE_BYTES as usize)) {
+            is_good &= if page < geometry.map_pages() {
+                decode_sets(bytes, &geometry, format, of.area, page, of.number).is_ok()
+            } else {
+                let ranges = decode_ranges(bytes, &geometry, format, of.area, page, of.number);
+                if let (Ok((total, _)), Place::Map { pages, .. }) = (&ranges, &mut self.scrubber.place) {
+                    *pages = geometry.map_pages() + total.div_ceil(ranges_per_page(&geometry)).max(1);
+                }
+                ranges.is_ok()
+            };
+        }
+        if !is_good {
+            self.repair_by_checkpoint(None);
+        }
+    }
+
+    /// The pages of the ring that are durable and still needed, some at a time.
+    fn scrub_journal(&mut self, from: u64) {
+        if self.is_checkpoint_running() {
+            return;
+        }
+        let most = (STEP_ATOMS / PAGE_ATOMS) as u32;
+        match self.journal.durable_run(from, most) {
+            Some((place, seq, pages)) => {
+                self.scrubber.place = Place::Journal { from: seq + u64::from(pages) };
+                let span = Span::new(self.config.geometry.journal_page(place).start, u64::from(pages) * PAGE_ATOMS);
+                self.read_to_scrub(Zone::Journal, span, Step::Journal { place, seq, pages });
+            }
+            None => {
+                self.counters.scrub_passes += 1;
+                self.scrubber.last_pass = Some(self.now);
+                self.scrubber.place = Place::Slots(Slot { set: 0, slot: 0 });
+                // Of an empty cache one pass a second is enough.
+                self.scrubber.due = self.scrubber.due.max(self.now + Duration::from_secs(1));
+            }
+        }
+    }
+
+    fn journal_scrubbed(&mut self, place: u32, seq: u64, pages: u32, result: Result<Answer<P>, DeviceError>) {
+        let mut bytes = Vec::new();
+        let read = result.map(|answer| joined::<P>(answer).append_to(&mut bytes)).is_ok();
+        let is_page = |(i, bytes): (usize, &[u8])| {
+            let page = decode_head(bytes, &self.config.geometry, self.config.format, place + i as u32);
+            page.is_ok_and(|page| page.head.seq == seq + i as u64)
+        };
+        let good = bytes.chunks_exact(PAGE_BYTES as usize).enumerate().filter(|page| is_page(*page)).count();
+        if !read || good < pages as usize {
+            self.repair_by_checkpoint(None);
+        }
+    }
+
+    /// The state as memory has it goes to the SSD anew; what was damaged is needed no more, after one more checkpoint at the latest.
+    fn repair_by_checkpoint(&mut self, copy: Option<u32>) {
+        self.counters.scrub_repaired_pages += 1;
+        self.want_checkpoint(copy);
+    }
+
+    // --- the end of a step ---
+
+    pub(super) fn scrub_done(&mut self, step: Step, result: Result<Answer<P>, DeviceError>) {
+        let ended = self.scrubber.running.iter().position(|running| std::mem::discriminant(running) == std::mem::discriminant(&step));
+        self.scrubber.running.remove(ended.expect("this step is under way"));
+        match step {
+            Step::Slots { first, slots } => self.slots_scrubbed(first, slots, result),
+            Step::Header { set, copy } => self.header_scrubbed(set, copy, result),
+            Step::HeaderRepair { set } => self.header_repaired(set, result),
+            Step::Superblock { copy } => self.superblock_scrubbed(copy, result),
+            Step::Map { of, page, pages } => self.map_scrubbed(of, page, pages, result),
+            Step::Journal { place, seq, pages } => self.journal_scrubbed(place, seq, pages, result),
+        }
+    }
+}
