@@ -59,6 +59,7 @@ pub struct File {
     log: Log,
     limits: Limits,
     fence: Fence,
+    scrub: Scrub,
     /// Several volumes, instead of the one that the rest describes.
     volume: Vec<Spanned<volumes::Table>>,
     /// Which of them clients get that name none.
@@ -136,6 +137,13 @@ enum WhenFull {
 struct Limits {
     requests: Option<Count>,
     bytes: Option<Size>,
+    stall_timeout: Option<Span>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Scrub {
+    rate: Option<Size>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -376,6 +384,8 @@ impl File {
             bytes: self.limits.bytes.map(|size| size.0),
             fence_samples: self.fence.samples.map(|samples| samples.0),
             mode: self.mode.map(|mode| mode.0),
+            stall_timeout: self.limits.stall_timeout.map(|span| span.0),
+            scrub_rate: self.scrub.rate.map(|size| size.0),
         }
     }
 
@@ -545,11 +555,18 @@ const KNOBS: &str = r#"[gate]
 #requests = 1024
 # Bytes of these requests held in memory.
 #bytes = "256MiB"
+# A write that waits for room fails when the origin has shown no sign of life for so long; what is dirty stays dirty.
+#stall_timeout = "60s"
 
 [fence]
 # Cached blocks whose places on the origin are read again at every start, to find out whether somebody changed it behind the cache's back.
 # A start takes up to 2 s longer for it. 0: none, and a changed origin is not found.
 #samples = 1024
+
+[scrub]
+# Bytes per second that are read from the cache in the background and verified; a quarter of it while clients wait. "0B": none.
+# Default: all of the cache in six hours.
+#rate = "5MiB"
 "#;
 
 const MODE: &str = r#"# What a FLUSH promises: "write-back" (it is on the cache, which holds the only copy of what is dirty), "write-through" (it is on the

@@ -77,6 +77,21 @@ fn describe(status: &Value) -> String {
         status["oldest_dirty_seconds"].as_f64().map_or(String::new(), |age| format!(", the oldest {} old", units::show_seconds(age)));
     let (dirty, live) = (number("/dirty_blocks"), number("/live_blocks"));
     line("dirty", format!("{dirty} of {live} cached blocks{oldest}; {} zero ranges", number("/zero_ranges")));
+    if status["cache_health"].as_str().is_some_and(|health| health != "whole") {
+        let since = status["degraded_seconds"].as_f64().map_or(String::new(), |age| format!(" {} ago", units::show_seconds(age)));
+        let what = match status["cache_health"].as_str() {
+            Some("degraded") => "the volume goes on without it, what is dirty only that cache has",
+            _ => "the host cannot write that down yet, and no write is taken",
+        };
+        line("cache", format!("failed{since}; {what}"));
+    }
+    if let Some(done) = status.pointer("/scrub/sets_done").and_then(Value::as_u64) {
+        let last = status.pointer("/scrub/last_pass_seconds").and_then(Value::as_f64);
+        let last = last.map_or("none has ended yet".to_owned(), |age| format!("the last one ended {} ago", units::show_seconds(age)));
+        let found = ["dropped_blocks", "damaged_blocks", "repaired_pages"].map(|name| number(&format!("/scrub/{name}")));
+        let found = if found == [0; 3] { String::new() } else { format!("; dropped {}, damaged {}, repaired {}", found[0], found[1], found[2]) };
+        line("scrub", format!("{done} of {total} sets of this pass, {last}{found}"));
+    }
     if let Some(left) = status.pointer("/drain/blocks_left").and_then(Value::as_u64) {
         line("drain", format!("{left} of {} blocks left", number("/drain/blocks_at_start")));
     }

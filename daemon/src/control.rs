@@ -15,7 +15,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tidegate_engine::probe::{DestageReason, GateState, Histogram, Phase, Snapshot, Waits};
+use tidegate_engine::probe::{DestageReason, GateState, Health, Histogram, Phase, Snapshot, Waits};
 use tidegate_engine::request::Room;
 use tidegate_engine::time::Instant;
 use tidegate_engine::{Event, Mode};
@@ -403,6 +403,14 @@ pub fn status_json(snapshot: &Snapshot) -> Value {
         "zero_ranges": snapshot.zero_ranges,
         "oldest_dirty_seconds": snapshot.oldest_dirty.map(|age| age.as_secs_f64()),
         "requests_in_flight": snapshot.requests_in_flight,
+        "cache_health": health_name(snapshot.health),
+        "degraded_seconds": snapshot.degraded_since.map(|since| snapshot.now.since(since).as_secs_f64()),
+        "scrub": {
+            "sets_done": snapshot.scrub.sets_done, "passes": c.scrub_passes,
+            "last_pass_seconds": snapshot.scrub.last_pass.map(|at| snapshot.now.since(at).as_secs_f64()),
+            "blocks": c.scrubbed_blocks, "dropped_blocks": c.scrub_dropped_blocks, "damaged_blocks": c.scrub_damaged_blocks,
+            "repaired_pages": c.scrub_repaired_pages,
+        },
         "drain": snapshot.drain.map(|drain| json!({ "blocks_at_start": drain.blocks_at_start, "blocks_left": drain.blocks_left })),
         "mode": { "wanted": mode.wanted.name(), "recorded": mode.recorded.name(), "switching": mode.is_switching },
         "detaching": snapshot.is_detaching,
@@ -422,6 +430,7 @@ pub fn status_json(snapshot: &Snapshot) -> Value {
         "errors": {
             "corrupt_clean_slots": c.corrupt_clean_slots, "corrupt_dirty_slots": c.corrupt_dirty_slots,
             "cache_flush_failures": c.cache_flush_failures, "cache_write_failures": c.cache_write_failures, "late_ops": c.late_ops,
+            "stalled_requests": c.stalled_requests, "refused_blocks": snapshot.refused_blocks,
         },
         "cache": {
             "flushes": c.cache_flushes, "checkpoints": c.checkpoints, "journal_pages": c.journal_pages,
@@ -460,6 +469,15 @@ fn phase_name(phase: &Phase) -> &'static str {
         Phase::Serving => "serving",
         Phase::Refused => "refused",
         Phase::Stopped => "stopped",
+    }
+}
+
+fn health_name(health: Health) -> &'static str {
+    match health {
+        Health::Whole => "whole",
+        Health::Fencing => "fencing",
+        Health::Unfenced => "unfenced",
+        Health::Degraded => "degraded",
     }
 }
 

@@ -1,6 +1,7 @@
 //! `tidegate.state`: what the host knows of a volume's cache, so that an older copy of it, or another one, is not taken for it.
 //!
-//! It is written, and synced, before the first request of a start is answered, and at an orderly stop. Without it (it was deleted, or the
+//! It is written, and synced, before the first request of a start is answered, at an orderly stop, and when the cache fails in service:
+//! then before anything is acknowledged without it, so that an SSD that missed writes is not taken back. Without it (it was deleted, or the
 //! volume is new) nothing is compared.
 
 use std::fs::{self, OpenOptions};
@@ -33,13 +34,16 @@ pub struct State {
     /// What a FLUSH promises. Of another mode than write-back: nothing that was flushed is in the cache alone.
     #[serde(default, with = "mode_name")]
     pub mode: Mode,
+    /// The cache failed in service, and the volume went on without it: `dirty` blocks were only there.
+    #[serde(default)]
+    pub degraded: bool,
 }
 
 impl State {
     /// The mode counts when it is asked for and recorded: whatever it was or will be, no more is promised than both do.
     pub fn of(superblock: &Superblock, epoch: u64, dirty: Option<u64>, mode: &ModeView) -> State {
         let kept = if mode.wanted.is_home() && mode.recorded.is_home() { mode.wanted } else { Mode::WriteBack };
-        State { format: format_of(superblock), epoch, dirty, mode: kept }
+        State { format: format_of(superblock), epoch, dirty, mode: kept, degraded: false }
     }
 
     /// Replaces the file, whole or not at all.
@@ -106,6 +110,7 @@ impl State {
         match (self.dirty, self.mode.is_home()) {
             (Some(0), _) => Loss::Nothing("the last one held nothing newer than the origin"),
             (None, true) => Loss::Nothing("the last one promised the origin: nothing that was flushed is lost with it"),
+            (Some(dirty), _) if self.degraded => Loss::Some(format!("failed in service and alone had {dirty} blocks{since}")),
             (Some(dirty), _) => Loss::Some(format!("held {dirty} blocks newer than the origin when it last stopped{since}")),
             (None, false) => Loss::Some(format!("may have held blocks newer than the origin{since}")),
         }
@@ -142,6 +147,16 @@ pub fn compare(path: &Path, superblock: &Superblock, accept_loss: bool) -> Resul
         let (short, other) = (&found[..8], known.format.get(..8).unwrap_or(&known.format));
         let what = format!(
             "the cache has the format id {short}…, and this volume last ran with {other}…, which {held}; bring that one back, or give it up with --accept-loss"
+        );
+        return Err(Failure::new(Failure::DAMAGED, what));
+    }
+    if known.degraded {
+        let lost = match known.loss(path) {
+            Loss::Nothing(_) => "nothing is lost with it".to_string(),
+            Loss::Some(held) => format!("it {held}, listed in {}", Dirty::path(path).display()),
+        };
+        let what = format!(
+            "the cache failed in service, and the volume went on without it: it has missed writes and must not come back; {lost}; format it anew, or another one, with `tidegate create --force`"
         );
         return Err(Failure::new(Failure::DAMAGED, what));
     }
@@ -216,6 +231,24 @@ mod tests {
         assert!(compare(&path, &superblock(2, 9), true).unwrap()[0].contains("are lost"));
         State::of(&superblock(1, 5), 6, Some(0), &BACK).write(&path).unwrap();
         assert!(compare(&path, &superblock(2, 9), false).unwrap()[0].contains("held nothing newer"));
+    }
+
+    #[test]
+    fn a_cache_that_failed_in_service_must_not_come_back_and_another_one_is_told_what_was_lost() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(FILE_NAME);
+        let fence = |dirty| State { degraded: true, ..State::of(&superblock(1, 5), 6, Some(dirty), &BACK) }.write(&path).unwrap();
+        fence(40);
+        for epoch in [6, 7, 100] {
+            let back = compare(&path, &superblock(1, epoch), true).unwrap_err();
+            assert!(back.message.contains("has missed writes") && back.message.contains("alone had 40 blocks"), "{}", back.message);
+        }
+        let other = compare(&path, &superblock(2, 1), false).unwrap_err();
+        assert!(other.message.contains("alone had 40 blocks") && other.message.contains("--accept-loss"), "{}", other.message);
+        assert!(compare(&path, &superblock(2, 1), true).unwrap()[0].contains("are lost"));
+        fence(0);
+        assert!(compare(&path, &superblock(1, 6), false).unwrap_err().message.contains("nothing is lost"));
+        assert!(compare(&path, &superblock(2, 1), false).unwrap()[0].contains("held nothing newer"));
     }
 
     #[test]

@@ -9,12 +9,12 @@
 use std::collections::VecDeque;
 use std::path::PathBuf;
 
-use tidegate_engine::block::ATOM_BYTES;
+use tidegate_engine::block::{ATOM_BYTES, Span};
 use tidegate_engine::cache::format::Superblock;
 use tidegate_engine::config::{Allocation, Fill, WhenFull};
 use tidegate_engine::op::{Action, Answer, Done, Op};
 use tidegate_engine::payload::Payload;
-use tidegate_engine::probe::{ModeView, Phase};
+use tidegate_engine::probe::{Health, ModeView, Phase};
 use tidegate_engine::request::{Reply, Room};
 use tidegate_engine::time::{Duration, Instant};
 use tidegate_engine::{Config, Control, Engine, Event, Mode, World, turn};
@@ -77,6 +77,15 @@ pub struct Knobs {
     pub bytes: Option<u64>,
     pub fence_samples: Option<u32>,
     pub mode: Option<Mode>,
+    pub stall_timeout: Option<Duration>,
+    /// Bytes per second; 0: not at all.
+    pub scrub_rate: Option<u64>,
+}
+
+/// Everything on the SSD is verified within six hours of rest, and, at a quarter of that rate, within a day of work.
+fn scrub_rate(cache_bytes: u64) -> u64 {
+    const PASS_SECONDS: u64 = 6 * 3600;
+    (cache_bytes / PASS_SECONDS).max(256 << 10)
 }
 
 impl Knobs {
@@ -105,6 +114,8 @@ impl Knobs {
             bytes_max: self.bytes.unwrap_or(default.bytes_max),
             fence_samples: self.fence_samples.unwrap_or(default.fence_samples),
             mode: self.mode,
+            stall_timeout: self.stall_timeout.unwrap_or(default.stall_timeout),
+            scrub_rate: self.scrub_rate.unwrap_or(scrub_rate(superblock.geometry.cache_atoms() * ATOM_BYTES)),
             ..default
         }
     }
@@ -166,7 +177,7 @@ impl Opened {
         let engine = Engine::new(options.knobs.config(&superblock), io.limits());
         let volume = Volume {
             engine,
-            world: Back { io, front, held: Some(Vec::new()) },
+            world: Back { io, front, held: Some(Vec::new()), wants_fence: false },
             desk,
             clock: Clock::start(),
             state: State::Starting,
@@ -214,6 +225,8 @@ struct Back {
     front: Front,
     /// What recovery wants to write, until that is allowed.
     held: Option<Vec<Op<Run>>>,
+    /// The SSD has failed: the host is to know, before the engine's next turn.
+    wants_fence: bool,
 }
 
 impl Back {
@@ -235,6 +248,10 @@ impl World<Run> for Back {
 
     fn reply(&mut self, _now: Instant, reply: Reply<Run>) {
         self.front.reply(reply);
+    }
+
+    fn fence(&mut self, _now: Instant, _at_risk: &mut dyn Iterator<Item = Span>) {
+        self.wants_fence = true;
     }
 }
 
@@ -276,6 +293,7 @@ impl Volume {
                 return Ok(());
             }
             turn(&mut self.engine, &mut self.world, now, &mut self.events);
+            self.tell_of_fence(now);
             match self.engine.phase() {
                 Phase::Recovering => {
                     if self.state == State::Starting && self.world.held.as_ref().is_some_and(|held| !held.is_empty()) {
@@ -352,7 +370,10 @@ impl Volume {
     /// has stopped.
     fn tell_host(&mut self, now: Instant, dirty: Option<u64>) -> Result<(), Failure> {
         let snapshot = self.engine.inspect(now);
+        let has_failed = snapshot.health != Health::Whole;
+        let dirty = if has_failed { Some(snapshot.dirty_slots + snapshot.zero_ranges) } else { dirty };
         let state = HostState::of(&self.host.superblock, snapshot.epoch, dirty, &snapshot.mode);
+        let state = HostState { degraded: has_failed, ..state };
         self.host.told = Some(state.mode);
         state.write(&self.host.path)
     }
@@ -370,6 +391,22 @@ impl Volume {
         Ok(())
     }
 
+    /// The SSD has failed: the host writes down that it misses writes from now on and what only it has, and the engine hears whether that is
+    /// durable. Nothing else goes on meanwhile: these are small files, once in the life of an SSD.
+    fn tell_of_fence(&mut self, now: Instant) {
+        if !std::mem::take(&mut self.world.wants_fence) {
+            return;
+        }
+        self.note_dirty(true);
+        let told = self.tell_host(now, None);
+        let cache = &self.cache;
+        match &told {
+            Ok(()) => eprintln!("tidegate: cache {cache} has failed; the volume goes on without it, every write goes to the origin"),
+            Err(failure) => eprintln!("tidegate: cache {cache} has failed, and no write is taken: {failure}"),
+        }
+        self.events.push(Event::Fenced { durable: told.is_ok() });
+    }
+
     fn note_dirty(&self, is_complete: bool) {
         let ranges = self.engine.dirty_ranges(dirty::RANGES_MAX);
         Dirty::now(&state::format_of(&self.host.superblock), is_complete, ranges).write(&self.host.path);
@@ -379,6 +416,9 @@ impl Volume {
     fn switch(&mut self, now: Instant, mode: Mode) -> Result<(), String> {
         if self.state != State::Serving {
             return Err("the volume does not serve now; try again when it does".to_owned());
+        }
+        if self.engine.health() != Health::Whole {
+            return Err("the cache has failed: every write goes to the origin, whatever the mode".to_owned());
         }
         if !mode.is_home() && self.host.told != Some(mode) {
             let epoch = self.engine.inspect(now).epoch;

@@ -269,6 +269,8 @@ pub struct Glance {
 /// The state of the moment, for `status`, tests and the oracle.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
+    /// The moment.
+    pub now: Instant,
     pub phase: Phase,
     /// Grows with every start, and once more with an orderly stop.
     pub epoch: u64,

@@ -136,7 +136,7 @@ impl Plan {
         plan.crashes = 0;
         plan.origin_leaves_every = 0;
         plan.cache_fails_after = 0;
-        plan.config.scrub_rate = 0;
+        (plan.config.scrub_rate, plan.config.stall_timeout) = (0, Duration::from_secs(60));
         plan
     }
 }

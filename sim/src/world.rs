@@ -75,6 +75,8 @@ pub struct Scene {
     pub cache: Device,
     pub origin: Device,
     pub host: Host,
+    /// Of the plan: what waits for the origin may fail after so long without a sign of life.
+    stall_timeout: Duration,
     /// The cache has failed for good since somebody last asked.
     cache_failed: bool,
     /// Where the host draws from.
@@ -145,6 +147,7 @@ impl Simulation {
             cache: Device::new(DeviceId::Cache, geometry, cache, plan.limits[0], model(&plan, 0), chance("cache")),
             oracle: Oracle::new(geometry, |atom| blank.stamp(atom)),
             host: Host::default(),
+            stall_timeout: plan.config.stall_timeout,
             cache_failed: false,
             host_chance: chance("host"),
             origin: Device::new(DeviceId::Origin, geometry, blank, plan.limits[1], model(&plan, 1), chance("origin")),
@@ -162,6 +165,7 @@ impl Simulation {
             replied: false,
             promises_origin: plan.promises_origin(),
         };
+        scene.oracle.may_be_full = plan.rates[1].no_space > 0;
         scene.oracle.waives_order = plan.passes_log() || plan.config.placement == Placement::Set;
         scene.origin.drops_doomed = plan.passes_log();
         if plan.rates[0].settled_only && plan.rates[0] != (Rates { settled_only: true, ..Rates::default() }) {
@@ -303,7 +307,7 @@ impl Simulation {
     }
 
     fn cache_may_fail(&mut self) {
-        let is_worth_it = self.engine.health() == Health::Whole && self.is_serving() && !self.scene.load.is_done();
+        let is_worth_it = self.plan.cache_fails_after > 0 && self.engine.health() == Health::Whole && self.is_serving() && !self.scene.load.is_done();
         match (is_worth_it, self.chance.one_in(3)) {
             (false, _) => {}
             (true, true) => self.cache_wears_out(),
@@ -551,6 +555,7 @@ impl Simulation {
     /// A new engine on the devices as they are.
     pub fn restart(&mut self) {
         let now = self.now();
+        self.scene.cache.reseat();
         if self.scene.host.is_fenced() {
             self.replace_cache();
         }
@@ -691,6 +696,7 @@ impl World<Stamps> for Scene {
     fn reply(&mut self, now: Instant, reply: Reply<Stamps>) {
         self.trace.reply(now, &reply);
         self.replied = true;
+        self.oracle.stalled = now.since(self.origin.last_success) >= self.stall_timeout;
         if let Err(broken) = self.oracle.reply(&reply) {
             self.broken.get_or_insert(broken);
         }

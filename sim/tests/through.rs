@@ -309,7 +309,7 @@ fn an_origin_that_is_away_makes_a_through_write_wait_and_not_fail() {
     let mut scenario = empty(|_| {});
     scenario.origin_goes();
     let (write, data) = scenario.send_write(scenario.block(5), false);
-    scenario.advance(Duration::from_secs(60));
+    scenario.advance(Duration::from_secs(50));
     assert!(!scenario.is_answered(write));
     scenario.origin_comes_back(true);
     scenario.wait(write).expect("a write");

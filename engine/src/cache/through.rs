@@ -128,9 +128,9 @@ impl<P: Payload> Pages<P> {
         self.pages.iter().map(|(first, page)| (Block(*first), page))
     }
 
-    /// The first page that has to be written again.
-    pub fn next_unwritten(&self) -> Option<Block> {
-        self.pages.iter().find(|(_, page)| page.state == State::Unwritten).map(|(first, _)| Block(*first))
+    /// The pages that have to be written again: first block and how many.
+    pub fn unwritten(&self) -> impl Iterator<Item = (Block, u64)> + '_ {
+        self.pages.iter().filter(|(_, page)| page.state == State::Unwritten).map(|(first, page)| (Block(*first), page.blocks))
     }
     pub fn get_mut(&mut self, block: Block) -> Option<&mut Page<P>> {
         self.pages.get_mut(&block.0)
@@ -246,7 +246,7 @@ mod tests {
         let covered = |pages: &Pages<Marks>, mark| pages.covered(mark).map(|(block, _)| block.0).collect::<Vec<_>>();
         assert_eq!(covered(&pages, 2), [0, 2]);
         pages.forget();
-        assert_eq!((covered(&pages, 3), pages.next_unwritten()), (vec![], Some(Block(0))));
+        assert_eq!((covered(&pages, 3), pages.unwritten().next()), (vec![], Some((Block(0), 1))));
         pages.get_mut(Block(2)).expect("it is there").state = State::Writing(7);
         let state = pages.next_written();
         pages.end_write(7, state);

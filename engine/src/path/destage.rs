@@ -472,7 +472,7 @@ impl<P: Payload> Engine<P> {
         let part = self.read_of(piece, read);
         part.tries += 1;
         let (first, slots, block, tries) = (part.first, part.slots, part.block, part.tries);
-        if slots == 1 && tries < READ_TRIES {
+        if slots == 1 && tries < READ_TRIES && error != Some(DeviceError::Gone) {
             return self.read_piece(piece, read, first, slots);
         }
         if slots == 1 && self.is_degraded() {

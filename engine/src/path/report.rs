@@ -13,6 +13,7 @@ impl<P: Payload> Engine<P> {
         let mut requests: Vec<_> = self.requests.iter().map(|(_, active)| (active.request.id, active.arrived, active.waits)).collect();
         requests.sort_by_key(|&(id, arrived, _)| (arrived, id));
         Snapshot {
+            now,
             phase: self.phase.clone(),
             epoch: self.journal.epoch(),
             gate: self.gate.state(),

@@ -434,10 +434,15 @@ impl<P: Payload> Engine<P> {
         self.locks.retain(|lock| lock.request != number);
     }
 
+    /// The first page that the origin may have forgotten. Zeros below it go first.
+    fn next_to_rewrite(&self) -> Option<Block> {
+        self.through.pages.unwritten().find(|&(block, blocks)| !self.waits_for_zeros(block, blocks)).map(|(block, _)| block)
+    }
+
     /// Writes again what the origin may have forgotten.
     fn rewrite_forgotten(&mut self) {
         while self.may_try()
-            && let Some(block) = self.through.pages.next_unwritten()
+            && let Some(block) = self.next_to_rewrite()
         {
             let page = self.through.pages.get_mut(block).expect("found just now");
             let Page { blocks, payload, valid, .. } = page.clone();

@@ -80,6 +80,10 @@ pub struct Oracle {
     unread: Vec<Moment>,
     /// A device failed a write or a flush: requests may be answered with errors.
     pub writes_may_fail: bool,
+    /// The origin has shown no life for so long that what waits for it may fail.
+    pub stalled: bool,
+    /// The origin runs out of space now and then.
+    pub may_be_full: bool,
     /// The origin is away: what only it holds cannot be read.
     pub origin_gone: bool,
     /// Writes may go past the log, or in place: of those at the frontier each atom survives by itself, rules 2 and 3 are waived.
@@ -104,6 +108,8 @@ impl Oracle {
             hurt: Vec::new(),
             unread: Vec::new(),
             writes_may_fail: false,
+            stalled: false,
+            may_be_full: false,
             origin_gone: false,
             waives_order: false,
             tally: Tally::new(),
@@ -224,10 +230,10 @@ impl Oracle {
 
     fn may_refuse(&self, error: RequestError) -> Verdict {
         match error {
-            RequestError::Io if !self.writes_may_fail => Err(Broken("a write or flush failed although no device failed one".into())),
-            RequestError::NoSpace => Err(Broken("no space, although space was never short for ever".into())),
+            RequestError::Io if !self.writes_may_fail && !self.stalled => Err(Broken("a write or flush failed although no device failed one".into())),
+            RequestError::NoSpace if !self.may_be_full => Err(Broken("no space, although space was never short for ever".into())),
             RequestError::NotFast => Err(Broken("not fast, although nobody asked for that".into())),
-            RequestError::Io | RequestError::Shutdown => Ok(()),
+            RequestError::Io | RequestError::NoSpace | RequestError::Shutdown => Ok(()),
         }
     }
 

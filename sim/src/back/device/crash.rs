@@ -84,6 +84,7 @@ impl Device {
             harm: Vec::new(),
             settled,
             ended: self.ended,
+            last_success: self.last_success,
             failed_writes: self.failed_writes,
             faults: self.faults,
         }

@@ -139,6 +139,8 @@ pub struct Device {
     settled: Option<Settled>,
     /// Writes, zeroes and flushes that ended, those of them that failed, faults that happened: for the reports.
     pub ended: u64,
+    /// When a write, zeroes or a flush last succeeded.
+    pub last_success: Instant,
     pub failed_writes: u64,
     pub faults: u64,
 }
@@ -166,6 +168,7 @@ impl Device {
             harm: Vec::new(),
             settled: None,
             ended: 0,
+            last_success: Instant::ZERO,
             failed_writes: 0,
             faults: 0,
         }
@@ -236,13 +239,13 @@ impl Device {
         self.model.advance(now, &mut due);
         for command in due.drain(..) {
             if let Some(index) = self.running.iter().position(|running| running.due == Due::Model(command)) {
-                ended.push(Ended::Done(self.finish(index)));
+                ended.push(Ended::Done(self.finish(now, index)));
             }
         }
         self.due = due;
         let is_due = |running: &Running| matches!(running.due, Due::At(when) if when <= now);
         while let Some(index) = self.running.iter().position(is_due) {
-            ended.push(Ended::Done(self.finish(index)));
+            ended.push(Ended::Done(self.finish(now, index)));
         }
         for running in &mut self.running {
             if running.late.take_if(|late| *late <= now).is_some() {
@@ -290,7 +293,7 @@ impl Device {
     }
 
     /// An operation ends.
-    fn finish(&mut self, index: usize) -> Done<Stamps> {
+    fn finish(&mut self, now: Instant, index: usize) -> Done<Stamps> {
         let running = self.running.remove(index);
         let writes = !matches!(running.op.action, Action::Read(..) | Action::Allocation(..));
         let result = match &running.op.action {
@@ -307,6 +310,9 @@ impl Device {
         };
         self.ended += u64::from(writes);
         self.failed_writes += u64::from(writes && result.is_err());
+        if writes && result.is_ok() {
+            self.last_success = now;
+        }
         Done { id: running.op.id, result }
     }
 
@@ -452,6 +458,11 @@ impl Device {
     /// A device that has worn out: what it holds can be read, nothing can be written any more.
     pub fn turn_read_only(&mut self) {
         self.read_only = true;
+    }
+
+    /// It is itself again, for whoever opens it next.
+    pub fn reseat(&mut self) {
+        (self.gone, self.read_only) = (false, false);
     }
 
     /// It answers again. Having `forgotten`, it lost any part of what was not flushed.
