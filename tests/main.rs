@@ -9,6 +9,7 @@ mod chain;
 mod cli;
 mod clients;
 mod databases;
+mod degraded;
 mod documents;
 mod exerciser;
 mod fence;

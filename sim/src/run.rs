@@ -216,9 +216,18 @@ impl<'a> Run<'a> {
 
     /// Stops the engine in order, with requests in flight.
     fn stop(&mut self) -> Steps {
-        self.simulation.scene.closed = true;
-        self.simulation.control(Control::Stop);
-        self.until("stop", |simulation| *simulation.engine.phase() == Phase::Stopped)?;
+        loop {
+            let recoveries = self.simulation.recoveries;
+            self.simulation.scene.closed = true;
+            self.simulation.control(Control::Stop);
+            let has_stopped = |simulation: &Simulation| *simulation.engine.phase() == Phase::Stopped;
+            self.until("stop", |simulation| has_stopped(simulation) || simulation.recoveries > recoveries)?;
+            if self.simulation.recoveries == recoveries {
+                break;
+            }
+            // Both devices failed it: somebody has started it again.
+            self.until("serve", Simulation::is_serving)?;
+        }
         self.until("let the last operations end", |simulation| {
             simulation.scene.cache.in_flight() == 0 && simulation.scene.origin.in_flight() == 0
         })?;

@@ -3,10 +3,13 @@
 use tidegate_engine::block::Span;
 use tidegate_engine::op::Zone;
 use tidegate_engine::probe::Health;
-use tidegate_engine::request::RequestError;
-use tidegate_engine::time::Duration;
+use tidegate_engine::request::{RequestError, RequestId};
+use tidegate_engine::time::{Duration, Instant};
+use tidegate_engine::cache::format::{Geometry, Superblock};
+use tidegate_sim::back::fault::Fault;
 use tidegate_sim::back::volatile::Survive;
-use tidegate_sim::scenario::Scenario;
+use tidegate_sim::scenario::{Scenario, plan, plan_for};
+use tidegate_sim::stamp::Stamps;
 use tidegate_sim::world::Crash;
 
 // --- the cache is lost in service ---
@@ -147,7 +150,7 @@ fn an_ssd_that_takes_no_writes_any_more_loses_nothing() {
     scenario.cache_wears_out();
     let newest = scenario.write(7);
     assert_eq!(scenario.snapshot().health, Health::Degraded);
-    assert!(scenario.simulation.now() > tidegate_engine::time::Instant(20_000_000_000), "only after 20 s of failures");
+    assert!(scenario.simulation.now() > Instant(20_000_000_000), "only after 20 s of failures");
     // What the SSD still gives goes home by itself.
     scenario.advance(Duration::from_secs(120));
     scenario.flush();
@@ -250,4 +253,299 @@ fn a_crash_without_the_cache_keeps_what_was_flushed_without_it() {
     scenario.recover();
     let read = scenario.read(scenario.block(1)).expect("it can be read");
     assert!(read.iter().zip(data.stamps()).all(|(read, old)| *read >= old));
+}
+
+// --- one bad sector ---
+
+#[test]
+fn a_bad_sector_below_a_clean_block_costs_nothing() {
+    let mut scenario = Scenario::new();
+    let data: Vec<Stamps> = (0..4).map(|block| scenario.write(block)).collect();
+    scenario.flush();
+    scenario.drain();
+    scenario.fail_next(Zone::Data, Fault::Bad);
+    let read = scenario.read(scenario.blocks(0, 4)).expect("the origin has it");
+    assert_eq!(read, data.iter().flat_map(|data| data.stamps().collect::<Vec<_>>()).collect::<Vec<_>>());
+    assert_eq!(scenario.snapshot().counters.corrupt_clean_slots, 1);
+}
+
+#[test]
+fn a_bad_sector_below_a_dirty_block_costs_that_block_and_its_neighbours_go_home() {
+    let mut scenario = Scenario::new();
+    let data: Vec<Stamps> = (0..4).map(|block| scenario.write(block)).collect();
+    scenario.flush();
+    let place = scenario.places(data[1].stamp(3))[0];
+    scenario.rot(place);
+    assert_eq!(scenario.read(scenario.block(1)), Err(RequestError::Io));
+    for block in [0, 2, 3] {
+        scenario.expect(block, &data[block as usize]);
+    }
+    scenario.drain();
+    for block in [0, 2, 3] {
+        assert_eq!(scenario.on_origin(block)[1], data[block as usize].stamps().collect::<Vec<_>>());
+    }
+    assert_eq!(scenario.read(scenario.block(1)), Err(RequestError::Io), "given up, and never older contents");
+    let newer = scenario.write(1);
+    scenario.expect(1, &newer);
+}
+
+#[test]
+fn a_bad_sector_of_the_origin_costs_only_reads_of_it() {
+    let mut scenario = Scenario::new();
+    scenario.fail_next(Zone::Origin, Fault::Bad);
+    assert_eq!(scenario.read(scenario.blocks(8, 4)), Err(RequestError::Io));
+    // Which one it is, is a matter of chance: atom by atom all others can be read.
+    let span = scenario.blocks(8, 4);
+    let bad: Vec<u64> = (span.start..span.end()).filter(|&atom| scenario.read(Span::new(atom, 1)).is_err()).collect();
+    assert_eq!(bad.len(), 1, "{bad:?}");
+    // A write of it is kept by the cache, and heals it when it goes home.
+    let newer = scenario.write(bad[0] / 8);
+    scenario.flush();
+    scenario.expect(bad[0] / 8, &newer);
+    scenario.drain();
+    assert_eq!(scenario.on_origin(bad[0] / 8)[1], newer.stamps().collect::<Vec<_>>());
+}
+
+#[test]
+fn a_bad_sector_under_the_rest_of_a_partly_written_block_leaves_what_was_written() {
+    let mut scenario = Scenario::new();
+    scenario.fail_next(Zone::Origin, Fault::Bad);
+    assert_eq!(scenario.read(Span::new(16, 1)), Err(RequestError::Io));
+    let part = scenario.write_span(Span::new(18, 3));
+    scenario.flush();
+    scenario.drain();
+    assert_eq!(scenario.read(Span::new(18, 3)), Ok(part.stamps().collect()));
+    assert_eq!(scenario.read(Span::new(16, 1)), Err(RequestError::Io));
+    assert_eq!(scenario.read(Span::new(21, 3)), Ok(scenario.first(2).stamps().skip(5).collect()));
+}
+
+#[test]
+fn a_sector_that_the_origin_does_not_take_keeps_its_neighbours_from_nothing() {
+    let mut scenario = Scenario::new();
+    let data: Vec<Stamps> = (0..8).map(|block| scenario.write(block)).collect();
+    scenario.flush();
+    // The eight blocks together, then the first of them alone, and nothing else.
+    scenario.fail_next(Zone::Origin, Fault::Error);
+    scenario.fail_next(Zone::Origin, Fault::Error);
+    scenario.simulation.control(tidegate_engine::Control::Drain);
+    scenario.advance(Duration::from_millis(500));
+    let refused: Vec<u64> = (0..8).filter(|&block| scenario.on_origin(block)[1] != data[block as usize].stamps().collect::<Vec<_>>()).collect();
+    assert_eq!((refused.len(), scenario.snapshot().refused_blocks, scenario.snapshot().dirty_slots), (1, 1, 1), "{refused:?}");
+    scenario.expect(refused[0], &data[refused[0] as usize]);
+    // It is tried again, and the sector has been replaced.
+    scenario.advance(Duration::from_secs(5));
+    assert_eq!((scenario.snapshot().refused_blocks, scenario.snapshot().dirty_slots), (0, 0));
+}
+
+// --- the origin is away ---
+
+/// A volume of 256 blocks before a cache of 128.
+fn larger_than_the_cache() -> Scenario {
+    Scenario::of(plan_for(Geometry { volume_atoms: 2048, ..plan().config.geometry }))
+}
+
+/// Writes and flushes blocks from the first one on, until a write has to wait. Returns what was acknowledged, and that write.
+fn fill(scenario: &mut Scenario) -> (Vec<Stamps>, RequestId) {
+    let mut written = Vec::new();
+    while written.len() < 140 {
+        let (write, data) = scenario.send_write(scenario.block(written.len() as u64), false);
+        scenario.advance(Duration::from_millis(100));
+        if !scenario.is_answered(write) {
+            return (written, write);
+        }
+        scenario.wait(write).expect("there was room");
+        scenario.flush();
+        written.push(data);
+    }
+    panic!("the cache is never full");
+}
+
+#[test]
+fn an_origin_away_for_minutes_stalls_what_needs_it_and_nothing_else() {
+    let mut scenario = larger_than_the_cache();
+    scenario.origin_goes();
+    // New writes, flushes and hits go on until no set is free.
+    let (written, stalled) = fill(&mut scenario);
+    assert!(written.len() > 100, "{}", written.len());
+    scenario.expect(1, &written[1]);
+    assert_eq!(scenario.read(scenario.block(200)), Err(RequestError::Io));
+    scenario.advance(Duration::from_secs(55));
+    assert!(!scenario.is_answered(stalled));
+    scenario.flush();
+    scenario.advance(Duration::from_secs(10));
+    assert_eq!(scenario.wait(stalled), Err(RequestError::Io));
+    assert_eq!(scenario.snapshot().counters.stalled_requests, 1);
+    scenario.advance(Duration::from_secs(300));
+    scenario.origin_comes_back(true);
+    scenario.drain();
+    for (block, data) in (0..).zip(&written) {
+        scenario.expect(block, data);
+        assert_eq!(scenario.on_origin(block)[1], data.stamps().collect::<Vec<_>>());
+    }
+    scenario.write(201);
+}
+
+#[test]
+fn a_full_origin_says_that_there_is_no_space() {
+    let mut scenario = larger_than_the_cache();
+    scenario.simulation.scene.origin.rates.no_space = 1_000_000;
+    scenario.simulation.scene.oracle.may_be_full = true;
+    let (written, stalled) = fill(&mut scenario);
+    scenario.advance(Duration::from_secs(61));
+    assert_eq!(scenario.wait(stalled), Err(RequestError::NoSpace));
+    scenario.simulation.scene.origin.rates.no_space = 0;
+    scenario.drain();
+    scenario.expect(0, &written[0]);
+}
+
+#[test]
+fn a_slow_origin_that_lives_is_waited_for() {
+    let mut plan = plan_for(Geometry { volume_atoms: 2048, ..plan().config.geometry });
+    plan.speeds[1].write = Duration::from_secs(25);
+    plan.config.destage_depth = 1;
+    plan.config.destage_atoms = 64;
+    let mut scenario = Scenario::of(plan);
+    for block in 0..140 {
+        scenario.write(block * 3 % 256);
+        scenario.flush();
+    }
+    assert_eq!(scenario.snapshot().counters.stalled_requests, 0);
+    assert!(scenario.simulation.now() > Instant(100_000_000_000), "it was waited for");
+}
+
+// --- late completions ---
+
+#[test]
+fn a_stuck_write_that_ends_after_a_minute_harms_nothing() {
+    for zone in [Zone::Data, Zone::Journal, Zone::Origin] {
+        let mut scenario = Scenario::new();
+        let older = scenario.write(1);
+        scenario.flush();
+        scenario.fail_next(zone, Fault::Stuck(Duration::from_secs(60)));
+        if zone == Zone::Origin {
+            scenario.simulation.control(tidegate_engine::Control::Drain);
+        }
+        let (write, _) = scenario.send_write(scenario.block(1), false);
+        let flush = scenario.send_flush();
+        let (last, newest) = scenario.send_write(scenario.block(1), false);
+        scenario.advance(Duration::from_secs(70));
+        for request in [write, flush, last] {
+            scenario.wait(request).expect("late, but well");
+        }
+        assert!(scenario.snapshot().counters.late_ops > 0);
+        assert_ne!(older.stamps().collect::<Vec<_>>(), newest.stamps().collect::<Vec<_>>());
+        scenario.expect(1, &newest);
+        scenario.drain();
+        scenario.expect(1, &newest);
+        assert_eq!(scenario.on_origin(1)[1], newest.stamps().collect::<Vec<_>>());
+    }
+}
+
+// --- the scrubber ---
+
+/// A scenario whose cache is verified at 1 MiB a second.
+fn scrubbed() -> Scenario {
+    Scenario::with(|plan| plan.config.scrub_rate = 1 << 20)
+}
+
+#[test]
+fn the_scrubber_verifies_everything_again_and_again_and_never_asks_the_origin() {
+    let mut scenario = scrubbed();
+    for block in 0..40 {
+        scenario.write(block);
+    }
+    scenario.flush();
+    scenario.checkpoints(2, 40);
+    scenario.drain();
+    scenario.forget_noted();
+    let before = scenario.snapshot().counters.scrub_passes;
+    scenario.advance(Duration::from_secs(60));
+    let counters = scenario.snapshot().counters;
+    let passes = counters.scrub_passes - before;
+    assert!(passes > 2 && counters.scrubbed_blocks >= 40 * passes, "{passes} passes, {} blocks", counters.scrubbed_blocks);
+    assert!(scenario.snapshot().scrub.last_pass.is_some());
+    for zone in [Zone::Superblock, Zone::Map, Zone::Header, Zone::HeaderCopy, Zone::Journal, Zone::Data] {
+        assert!(scenario.noted().iter().any(|op| op.zone == Some(zone) && !op.writes), "{zone:?} is not read");
+    }
+    assert!(scenario.noted().iter().all(|op| op.zone != Some(Zone::Origin)), "the origin rests");
+    let found = counters.scrub_dropped_blocks + counters.scrub_damaged_blocks + counters.scrub_repaired_pages;
+    assert_eq!(found, 0, "nothing is damaged");
+}
+
+#[test]
+fn the_scrubber_keeps_its_rate() {
+    let mut scenario = scrubbed();
+    for block in 0..40 {
+        scenario.write(block);
+    }
+    scenario.flush();
+    scenario.forget_noted();
+    scenario.advance(Duration::from_secs(10));
+    let atoms: u64 = scenario.noted().iter().filter(|op| !op.writes).map(|op| op.span.atoms).sum();
+    assert!((100..10 * 2048 + 1024).contains(&atoms), "{} KiB in 10 s", atoms / 2);
+}
+
+#[test]
+fn rot_of_a_clean_block_is_repaired_and_of_a_dirty_one_told() {
+    let mut scenario = scrubbed();
+    let clean = scenario.write(1);
+    scenario.flush();
+    scenario.drain();
+    let dirty = scenario.write(2);
+    scenario.flush();
+    for data in [&clean, &dirty] {
+        let place = scenario.places(data.stamp(0))[0];
+        scenario.rot(place);
+    }
+    let passes = scenario.snapshot().counters.scrub_passes;
+    scenario.advance(Duration::from_secs(10));
+    let counters = scenario.snapshot().counters;
+    assert!(counters.scrub_passes > passes);
+    assert_eq!(counters.scrub_dropped_blocks, 1);
+    assert!(counters.scrub_damaged_blocks >= 1);
+    scenario.expect(1, &clean);
+    assert_eq!(scenario.read(scenario.block(2)), Err(RequestError::Io));
+}
+
+#[test]
+fn damaged_metadata_is_written_again_before_the_other_copy_is_needed() {
+    let mut scenario = scrubbed();
+    let data: Vec<Stamps> = (0..32).map(|block| scenario.write(block)).collect();
+    scenario.checkpoints(2, 40);
+    scenario.advance(Duration::from_secs(10));
+    assert_eq!(scenario.snapshot().counters.scrub_repaired_pages, 0);
+    let geometry = scenario.geometry();
+    scenario.rot(geometry.header(0).start + 1);
+    scenario.rot(geometry.superblock(0).start + 1);
+    scenario.advance(Duration::from_secs(30));
+    assert!(scenario.snapshot().counters.scrub_repaired_pages >= 2);
+    // What was the only good copy is lost in its turn.
+    scenario.rot(geometry.header_copy(0).start + 1);
+    scenario.rot(geometry.superblock(1).start + 1);
+    scenario.power_cut(Survive::None);
+    for (block, data) in (0..32).zip(&data) {
+        scenario.expect(block, data);
+    }
+    let cache = scenario.simulation.scene.cache.visible();
+    let intact = (0..2).filter(|&copy| Superblock::decode(&cache.page_bytes(geometry.superblock(copy).start), copy).is_ok());
+    assert_eq!(intact.count(), 2);
+}
+
+#[test]
+fn damage_of_the_map_and_of_the_ring_is_left_behind_by_a_checkpoint() {
+    let mut scenario = scrubbed();
+    let data = scenario.checkpoints(2, 3);
+    let superblock = |scenario: &Scenario| {
+        let cache = scenario.simulation.scene.cache.durable();
+        let copies = (0..2).filter_map(|copy| Superblock::decode(&cache.page_bytes(scenario.geometry().superblock(copy).start), copy).ok());
+        copies.max_by_key(|superblock| superblock.sequence).expect("a superblock")
+    };
+    let newest = superblock(&scenario).checkpoint;
+    scenario.rot(scenario.geometry().map_page(newest.area, 0).start + 2);
+    scenario.advance(Duration::from_secs(20));
+    let next = superblock(&scenario);
+    assert!(next.checkpoint.number > newest.number && next.checkpoint.area != newest.area);
+    scenario.power_cut(Survive::None);
+    scenario.expect(3, &data);
+    assert!(scenario.simulation.engine.damage().is_empty(), "{:?}", scenario.simulation.engine.damage());
 }

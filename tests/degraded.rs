@@ -1,0 +1,105 @@
+//! A cache that is lost in service: the volume goes on, what was acknowledged is saved, and the lost cache is not taken back.
+
+use std::time::{Duration, Instant};
+
+use crate::common::chance::Chance;
+use crate::common::daemon::Daemon;
+use crate::common::mount::Fuse;
+use crate::common::tool::tidegate;
+use crate::common::{folder, text};
+
+const BLOCK: u64 = 4096;
+const PATIENCE: Duration = Duration::from_secs(60);
+
+#[test]
+fn a_volume_goes_on_without_a_cache_that_is_gone() {
+    let folder = folder();
+    let dir = folder.path();
+    // A disk in nbdkit's memory, as a file: gone for good when nbdfuse is.
+    let mut cache = Fuse::new(&["[", "nbdkit", "--exit-with-parent", "memory", "size=128M", "]"]);
+    let (file, origin) = (cache.file(), dir.join("origin.img"));
+    let devices = ["--dir", text(dir), "--cache", text(&file), "--origin", text(&origin)];
+    tidegate(&[&["create", "--origin-size", "64MiB"], &devices[..]].concat()).succeeds();
+    std::fs::write(dir.join("config.toml"), format!("cache = {:?}\norigin = {:?}\n", text(&file), text(&origin))).unwrap();
+    let daemon = Daemon::up(dir);
+    let mut client = daemon.connect();
+    let contents = |seed: u64| Chance::new(seed).bytes(BLOCK as usize);
+    client.write(0, &contents(0)).unwrap();
+    client.flush().unwrap();
+    tidegate(&["drain", "--dir", text(dir)]).succeeds();
+    client.write(BLOCK, &contents(1)).unwrap();
+    client.flush().unwrap();
+    cache.kill();
+
+    // Nothing is lost of what comes now: each is answered when the host knows and the origin has it.
+    client.write(2 * BLOCK, &contents(2)).unwrap();
+    client.flush().unwrap();
+    client.expect(0, &contents(0));
+    client.expect(2 * BLOCK, &contents(2));
+    assert!(client.read(BLOCK, BLOCK as u32).unwrap_err().to_string().contains("error 5"), "only the lost cache had it");
+    let status = daemon.status();
+    assert_eq!((status["cache_health"].as_str(), status["dirty_blocks"].as_u64()), (Some("degraded"), Some(1)), "{status}");
+    let told = tidegate(&["status", "--dir", text(dir)]).succeeds();
+    assert!(told.contains("cache    failed"), "{told}");
+    client.write(3 * BLOCK, &contents(3)).unwrap();
+    client.flush().unwrap();
+    assert!(daemon.said().contains("goes on without it"), "{}", daemon.said());
+    drop(client);
+    daemon.stop();
+    let disk = std::fs::read(&origin).unwrap();
+    for block in [0, 2, 3] {
+        assert!(disk[(block * BLOCK) as usize..].starts_with(&contents(block)), "block {block} is on the origin");
+    }
+    let lost = std::fs::read_to_string(dir.join("tidegate.lost")).unwrap();
+    assert_eq!(lost, format!("{BLOCK} {BLOCK}\n"));
+
+    // Another cache is told what was lost with the last one.
+    let other = dir.join("other.img");
+    tidegate(&["create", "--dir", text(dir), "--cache", text(&other), "--origin", text(&origin), "--cache-size", "64MiB"]).succeeds();
+    std::fs::write(dir.join("config.toml"), format!("cache = {:?}\norigin = {:?}\n", text(&other), text(&origin))).unwrap();
+    let refused = tidegate(&["up", "--dir", text(dir)]).fails(65);
+    assert!(refused.contains("failed in service and alone had 1 blocks (bytes 4096–8191") && refused.contains("--accept-loss"), "{refused}");
+    let daemon = Daemon::start(dir, &["up", "--dir", text(dir), "--accept-loss"]);
+    let mut client = daemon.connect();
+    for block in [0, 2, 3] {
+        client.expect(block * BLOCK, &contents(block));
+    }
+    drop(client);
+    daemon.stop();
+}
+
+#[test]
+fn writes_that_wait_for_an_origin_that_is_gone_fail_in_time_and_nothing_dirty_is_dropped() {
+    let folder = folder();
+    let dir = folder.path();
+    let mut origin = Fuse::new(&["[", "nbdkit", "--exit-with-parent", "memory", "size=256M", "]"]);
+    let (file, cache) = (origin.file(), dir.join("cache.img"));
+    let devices = ["--dir", text(dir), "--origin", text(&file), "--cache", text(&cache)];
+    tidegate(&[&["create", "--cache-size", "64MiB"], &devices[..]].concat()).succeeds();
+    let knobs = format!("origin = {:?}\ncache = {:?}\n[limits]\nstall_timeout = \"2s\"\n", text(&file), text(&cache));
+    std::fs::write(dir.join("config.toml"), knobs).unwrap();
+    let daemon = Daemon::up(dir);
+    let mut client = daemon.connect();
+    origin.kill();
+    let piece = 1 << 20;
+    let contents = |seed: u64| Chance::new(seed).bytes(piece);
+    let began = Instant::now();
+    let mut written = 0;
+    let error = loop {
+        match client.write(written * piece as u64, &contents(written)) {
+            Ok(()) => written += 1,
+            Err(error) => break error.to_string(),
+        }
+        assert!(began.elapsed() < PATIENCE && written < 200, "the cache is never full");
+        client.flush().unwrap();
+    };
+    assert!(error.contains("error 5") && written > 10, "{error} after {written} MiB");
+    client.flush().unwrap();
+    for block in 0..written {
+        client.expect(block * piece as u64, &contents(block));
+    }
+    let status = daemon.status();
+    assert!(status["errors"]["stalled_requests"].as_u64().unwrap() > 0, "{status}");
+    drop(client);
+    daemon.stop();
+}
