@@ -57,7 +57,9 @@ fn a_volume_goes_on_without_a_cache_that_is_gone() {
     let other = dir.join("other.img");
     tidegate(&["create", "--dir", text(dir), "--cache", text(&other), "--origin", text(&origin), "--cache-size", "64MiB"]).succeeds();
     std::fs::write(dir.join("config.toml"), format!("cache = {:?}\norigin = {:?}\n", text(&other), text(&origin))).unwrap();
-    let refused = tidegate(&["up", "--dir", text(dir)]).fails(65);
+    let refused = tidegate(&["up", "--dir", text(dir)]);
+    assert_eq!(refused.code, Some(65), "{refused:?}");
+    let refused = refused.stderr;
     assert!(refused.contains("failed in service and alone had 1 blocks (bytes 4096–8191") && refused.contains("--accept-loss"), "{refused}");
     let daemon = Daemon::start(dir, &["up", "--dir", text(dir), "--accept-loss"]);
     let mut client = daemon.connect();
