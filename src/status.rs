@@ -89,7 +89,8 @@ fn describe(status: &Value) -> String {
         let last = status.pointer("/scrub/last_pass_seconds").and_then(Value::as_f64);
         let last = last.map_or("none has ended yet".to_owned(), |age| format!("the last one ended {} ago", units::show_seconds(age)));
         let found = ["dropped_blocks", "damaged_blocks", "repaired_pages"].map(|name| number(&format!("/scrub/{name}")));
-        let found = if found == [0; 3] { String::new() } else { format!("; dropped {}, damaged {}, repaired {}", found[0], found[1], found[2]) };
+        let found =
+            if found == [0; 3] { String::new() } else { format!("; dropped {}, damaged {}, repaired {}", found[0], found[1], found[2]) };
         line("scrub", format!("{done} of {total} sets of this pass, {last}{found}"));
     }
     if let Some(left) = status.pointer("/drain/blocks_left").and_then(Value::as_u64) {

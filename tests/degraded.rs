@@ -60,7 +60,10 @@ fn a_volume_goes_on_without_a_cache_that_is_gone() {
     let refused = tidegate(&["up", "--dir", text(dir)]);
     assert_eq!(refused.code, Some(65), "{refused:?}");
     let refused = refused.stderr;
-    assert!(refused.contains("failed in service and alone had 1 blocks (bytes 4096–8191") && refused.contains("--accept-loss"), "{refused}");
+    assert!(
+        refused.contains("failed in service and alone had 1 blocks (bytes 4096–8191") && refused.contains("--accept-loss"),
+        "{refused}"
+    );
     let daemon = Daemon::start(dir, &["up", "--dir", text(dir), "--accept-loss"]);
     let mut client = daemon.connect();
     for block in [0, 2, 3] {

@@ -122,7 +122,6 @@ mod tests {
     use std::fs::{self, OpenOptions};
     use std::os::unix::fs::FileExt;
 
-
     use tidegate_engine::cache::format::Geometry;
     use tidegate_engine::op::OpId;
     use tidegate_engine::payload::Payload;

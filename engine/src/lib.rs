@@ -37,7 +37,9 @@ pub enum Event<P> {
     Device(op::DeviceId, Change),
     Control(Control),
     /// The answer to [`World::fence`]: `durable`, or it could not be written down.
-    Fenced { durable: bool },
+    Fenced {
+        durable: bool,
+    },
     Tick,
 }
 

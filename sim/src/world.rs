@@ -307,7 +307,8 @@ impl Simulation {
     }
 
     fn cache_may_fail(&mut self) {
-        let is_worth_it = self.plan.cache_fails_after > 0 && self.engine.health() == Health::Whole && self.is_serving() && !self.scene.load.is_done();
+        let is_worth_it =
+            self.plan.cache_fails_after > 0 && self.engine.health() == Health::Whole && self.is_serving() && !self.scene.load.is_done();
         match (is_worth_it, self.chance.one_in(3)) {
             (false, _) => {}
             (true, true) => self.cache_wears_out(),

@@ -1,11 +1,11 @@
 //! Devices that fail: a sector, for a while, or for good. What each fault may cost, and that it costs no more.
 
 use tidegate_engine::block::Span;
+use tidegate_engine::cache::format::{Geometry, Superblock};
 use tidegate_engine::op::Zone;
 use tidegate_engine::probe::Health;
 use tidegate_engine::request::{RequestError, RequestId};
 use tidegate_engine::time::{Duration, Instant};
-use tidegate_engine::cache::format::{Geometry, Superblock};
 use tidegate_sim::back::fault::Fault;
 use tidegate_sim::back::volatile::Survive;
 use tidegate_sim::scenario::{Scenario, plan, plan_for};
@@ -329,7 +329,8 @@ fn a_sector_that_the_origin_does_not_take_keeps_its_neighbours_from_nothing() {
     scenario.fail_next(Zone::Origin, Fault::Error);
     scenario.simulation.control(tidegate_engine::Control::Drain);
     scenario.advance(Duration::from_millis(500));
-    let refused: Vec<u64> = (0..8).filter(|&block| scenario.on_origin(block)[1] != data[block as usize].stamps().collect::<Vec<_>>()).collect();
+    let refused: Vec<u64> =
+        (0..8).filter(|&block| scenario.on_origin(block)[1] != data[block as usize].stamps().collect::<Vec<_>>()).collect();
     assert_eq!((refused.len(), scenario.snapshot().refused_blocks, scenario.snapshot().dirty_slots), (1, 1, 1), "{refused:?}");
     scenario.expect(refused[0], &data[refused[0] as usize]);
     // It is tried again, and the sector has been replaced.

@@ -144,7 +144,8 @@ impl<P: Payload> Engine<P> {
             writers.extend(write.request.take());
         }
         // A read that waits for several fills waits for each of them.
-        let fills: Vec<usize> = writers.iter().copied().filter(|&number| matches!(self.requests.get(number).stage, Stage::Reading(_))).collect();
+        let fills: Vec<usize> =
+            writers.iter().copied().filter(|&number| matches!(self.requests.get(number).stage, Stage::Reading(_))).collect();
         writers.retain(|number| !fills.contains(number));
         fills.into_iter().for_each(|number| self.filled(number));
         writers.sort_by_key(|&number| (self.requests.get(number).arrived, self.requests.get(number).request.id));
@@ -246,12 +247,8 @@ impl<P: Payload> Engine<P> {
                 let write = self.writes.remove(write);
                 self.sets.get_mut(write.pieces[0].0.set).pins -= 1;
             }
-            Owner::Pages { .. }
-            | Owner::CacheFlush
-            | Owner::Header { .. }
-            | Owner::Map
-            | Owner::Superblock { .. }
-            | Owner::Recovery(_) => {}
+            Owner::Pages { .. } | Owner::CacheFlush | Owner::Header { .. } | Owner::Map | Owner::Superblock { .. } | Owner::Recovery(_) => {
+            }
             Owner::Read { .. }
             | Owner::Merge { .. }
             | Owner::DestageRead { .. }

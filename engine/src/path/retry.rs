@@ -167,5 +167,4 @@ impl<P: Payload> Engine<P> {
         self.end_group_data(write.group);
         self.send_pieces(write, Class::Log);
     }
-
 }

@@ -257,8 +257,7 @@ impl<P: Payload> Engine<P> {
 
     fn repair_header(&mut self, set: u32, copy: bool) {
         let geometry = self.config.geometry;
-        let (zone, span) =
-            if copy { (Zone::HeaderCopy, geometry.header_copy(set)) } else { (Zone::Header, geometry.header(set)) };
+        let (zone, span) = if copy { (Zone::HeaderCopy, geometry.header_copy(set)) } else { (Zone::Header, geometry.header(set)) };
         let payload = P::from_bytes(&self.header_of(set).encode(&geometry, self.config.format, copy));
         let step = Step::HeaderRepair { set };
         self.scrubber.running.push(step);

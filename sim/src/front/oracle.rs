@@ -230,7 +230,9 @@ impl Oracle {
 
     fn may_refuse(&self, error: RequestError) -> Verdict {
         match error {
-            RequestError::Io if !self.writes_may_fail && !self.stalled => Err(Broken("a write or flush failed although no device failed one".into())),
+            RequestError::Io if !self.writes_may_fail && !self.stalled => {
+                Err(Broken("a write or flush failed although no device failed one".into()))
+            }
             RequestError::NoSpace if !self.may_be_full => Err(Broken("no space, although space was never short for ever".into())),
             RequestError::NotFast => Err(Broken("not fast, although nobody asked for that".into())),
             RequestError::Io | RequestError::NoSpace | RequestError::Shutdown => Ok(()),
