@@ -50,8 +50,8 @@ fn a_volume_goes_on_without_a_cache_that_is_gone() {
     for block in [0, 2, 3] {
         assert!(disk[(block * BLOCK) as usize..].starts_with(&contents(block)), "block {block} is on the origin");
     }
-    let lost = std::fs::read_to_string(dir.join("tidegate.lost")).unwrap();
-    assert_eq!(lost, format!("{BLOCK} {BLOCK}\n"));
+    let lost = std::fs::read_to_string(dir.join("tidegate.dirty")).unwrap();
+    assert!(lost.lines().any(|line| line == format!("{BLOCK} {BLOCK}")), "{lost}");
 
     // Another cache is told what was lost with the last one.
     let other = dir.join("other.img");
@@ -60,10 +60,7 @@ fn a_volume_goes_on_without_a_cache_that_is_gone() {
     let refused = tidegate(&["up", "--dir", text(dir)]);
     assert_eq!(refused.code, Some(65), "{refused:?}");
     let refused = refused.stderr;
-    assert!(
-        refused.contains("failed in service and alone had 1 blocks (bytes 4096–8191") && refused.contains("--accept-loss"),
-        "{refused}"
-    );
+    assert!(refused.contains("failed in service and alone had 1 blocks") && refused.contains("--accept-loss"), "{refused}");
     let daemon = Daemon::start(dir, &["up", "--dir", text(dir), "--accept-loss"]);
     let mut client = daemon.connect();
     for block in [0, 2, 3] {

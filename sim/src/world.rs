@@ -514,9 +514,10 @@ impl Simulation {
                 scene.origin = scene.origin.after_kill(&Survive::Random, chance);
             }
             Crash::CacheLost { origin } => {
-                scene.cache = scene
-                    .cache
-                    .replaced(formatted(&self.plan, Contents::blank(self.plan.config.geometry.data_start(), self.plan.limits[0].atoms)));
+                scene.cache = scene.cache.replaced(
+                    formatted(&self.plan, Contents::blank(self.plan.config.geometry.data_start(), self.plan.limits[0].atoms)),
+                    self.plan.config.format,
+                );
                 scene.origin = scene.origin.after_power_cut(now, origin, chance);
                 // What went home did so in the order of its address.
                 scene.oracle.waives_order = true;
