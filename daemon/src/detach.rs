@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use tidegate_engine::block::Span;
 use tidegate_engine::op::Op;
 use tidegate_engine::probe::Phase;
 use tidegate_engine::request::Reply;
@@ -46,13 +47,17 @@ pub fn detach(options: &Options, mut goes_on: impl FnMut(Progress) -> bool) -> R
     state::compare(&options.state, &superblock, false)?;
     let io = Io::new(cache, origin, Carrier::Auto)?;
     let mut engine = Engine::new(options.knobs.config(&superblock), io.limits());
-    let mut back = Back { io };
+    let mut back = Back { io, has_failed: false };
     let start = std::time::Instant::now();
     let (mut events, mut happenings) = (Vec::new(), Vec::new());
     let (mut asked, mut detached, mut of) = (false, true, 0);
     loop {
         let now = Instant(start.elapsed().as_nanos() as u64);
         turn(&mut engine, &mut back, now, &mut events);
+        if back.has_failed {
+            let what = format!("cache {} failed while it was being detached; it stays attached, start the volume", options.cache.display());
+            return Err(Failure::new(Failure::IO, what));
+        }
         match engine.phase() {
             Phase::Recovering => {}
             Phase::Serving if !asked => {
@@ -94,6 +99,7 @@ pub fn detach(options: &Options, mut goes_on: impl FnMut(Progress) -> bool) -> R
 /// Two disks and no client.
 struct Back {
     io: Io,
+    has_failed: bool,
 }
 
 impl World<Run> for Back {
@@ -103,5 +109,10 @@ impl World<Run> for Back {
 
     fn reply(&mut self, _now: Instant, _reply: Reply<Run>) {
         unreachable!("nobody asks for anything");
+    }
+
+    /// It is not done without the cache: what only that has is to go home.
+    fn fence(&mut self, _now: Instant, _at_risk: &mut dyn Iterator<Item = Span>) {
+        self.has_failed = true;
     }
 }
