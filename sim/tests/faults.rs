@@ -328,7 +328,7 @@ fn a_sector_that_the_origin_does_not_take_keeps_its_neighbours_from_nothing() {
     scenario.fail_next(Zone::Origin, Fault::Error);
     scenario.fail_next(Zone::Origin, Fault::Error);
     scenario.simulation.control(tidegate_engine::Control::Drain);
-    scenario.advance(Duration::from_millis(500));
+    scenario.advance(Duration::from_millis(1_800));
     let refused: Vec<u64> =
         (0..8).filter(|&block| scenario.on_origin(block)[1] != data[block as usize].stamps().collect::<Vec<_>>()).collect();
     assert_eq!((refused.len(), scenario.snapshot().refused_blocks, scenario.snapshot().dirty_slots), (1, 1, 1), "{refused:?}");
