@@ -2,7 +2,7 @@
 //! these are known to be lost with it; what was written afterwards is not known, and the file says since when.
 //!
 //! It is a note, not a promise: written every minute without waiting for the disk, and once more, complete, when the daemon stops. A file
-//! that is missing or cannot be read means that nothing is known.
+//! that is missing or cannot be read means that nothing is known. It tells people the time of day; nothing is decided by that.
 
 use std::fmt::Write as _;
 use std::fs::{self, OpenOptions};
@@ -110,6 +110,12 @@ impl Dirty {
         }
         lines
     }
+}
+
+/// When a file was written, in words.
+pub fn written_at(path: &Path) -> Option<String> {
+    let written = fs::metadata(path).and_then(|metadata| metadata.modified()).ok()?;
+    written.duration_since(UNIX_EPOCH).ok().map(|since| utc(since.as_secs()))
 }
 
 /// A moment in words, as RFC 3339 has it.

@@ -4,7 +4,7 @@
 //! then before anything is acknowledged without it, so that an SSD that missed writes is not taken back. Without it (it was deleted, or the
 //! volume is new) nothing is compared.
 
-use std::fs::{self, OpenOptions};
+use std::fs::OpenOptions;
 use std::io::{ErrorKind, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
@@ -14,7 +14,7 @@ use tidegate_engine::Mode;
 use tidegate_engine::cache::format::Superblock;
 use tidegate_engine::probe::ModeView;
 
-use crate::dirty::{Dirty, utc};
+use crate::dirty::{Dirty, written_at};
 use crate::{Failure, whole};
 
 /// Its name in the folder of a volume.
@@ -104,9 +104,7 @@ pub enum Loss {
 
 impl State {
     pub fn loss(&self, path: &Path) -> Loss {
-        let since = fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
-        let since = since.and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok()).map(|since| utc(since.as_secs()));
-        let since = since.map_or(String::new(), |since| format!(" (this was written down at {since})"));
+        let since = written_at(path).map_or(String::new(), |since| format!(" (this was written down at {since})"));
         match (self.dirty, self.mode.is_home()) {
             (Some(0), _) => Loss::Nothing("the last one held nothing newer than the origin"),
             (None, true) => Loss::Nothing("the last one promised the origin: nothing that was flushed is lost with it"),

@@ -127,7 +127,7 @@ fn what_went_past_the_log_is_not_taken_back_into_it_while_a_flush_waits() {
     scenario.hold(Zone::Journal);
     scenario.release_flush(DeviceId::Origin);
     scenario.wait(flush).expect("a flush");
-    assert_eq!(on_origin(&scenario, 5, &new)[1], true);
+    assert!(on_origin(&scenario, 5, &new)[1]);
     scenario.release(Zone::Journal);
     scenario.wait(zeroes).expect("zeroes");
 }
@@ -454,7 +454,7 @@ fn a_crash_at_any_step_of_a_detach_loses_nothing() {
         assert!(is_refused || !ended, "what was detached stays so");
         for (block, data) in data.iter().enumerate() {
             if is_refused {
-                assert_eq!(on_origin(&scenario, block as u64, data)[1], true, "detached before block {block} was home");
+                assert!(on_origin(&scenario, block as u64, data)[1], "detached before block {block} was home");
             } else {
                 scenario.expect(block as u64, data);
             }

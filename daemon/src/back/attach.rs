@@ -181,7 +181,7 @@ pub(super) fn belongs(superblock: &Superblock, cache: &Disk, origin: &Disk, iden
     }
     Ok((origin.atoms() > volume).then(|| {
         let (has, serves) = (origin.bytes(), volume * ATOM_BYTES);
-        format!("origin {path} has {has} bytes, {serves} of them are served; `tidegate grow` (or `--grow`) takes in the rest")
+        format!("origin {path} is larger than the volume: it has {has} bytes, {serves} of them are served; `tidegate grow` (or `--grow`) takes in the rest")
     }))
 }
 
