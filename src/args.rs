@@ -333,6 +333,8 @@ pub enum Sim {
     Swarm(Swarm),
     /// Run one seed again and tell what happened, step by step
     Replay(Replay),
+    /// Corrupt caches in every way and place, and see that nothing false is ever served
+    Rot(Rot),
     /// List the plans of experiments that come with the program
     #[command(after_help = "Example:\n  tidegate sim list")]
     List,
@@ -380,7 +382,27 @@ pub struct Swarm {
     /// The first of them
     #[arg(long, value_name = "S", default_value_t = 0)]
     pub first_seed: u64,
-    /// One JSON object: {"seeds", "ops", "recoveries", "violations", "trace"}
+    /// One JSON object: {"seeds", "ops", "recoveries", "violations", "trace", "fault_points"}
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tidegate sim rot --corruptions 100000
+  tidegate sim rot --corruptions 1000000 --first-seed 7 --json | jq .harmless
+
+Bit flips, torn sectors, misdirected writes, replayed old contents and zeros, in data, headers, journal, state maps and superblocks. Each
+is noticed, or makes no difference for a reason that is counted; exit code 1 if one does not, with its seed.")]
+pub struct Rot {
+    /// How many corruptions, at least
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub corruptions: u64,
+    /// The first seed; some 120 corruptions belong to each
+    #[arg(long, value_name = "S", default_value_t = 0)]
+    pub first_seed: u64,
+    /// One JSON object: {"corruptions", "starts", "noticed", "harmless", "injected", "violations"}
     #[arg(long)]
     pub json: bool,
 }

@@ -2,16 +2,19 @@
 
 use std::io::{BufWriter, ErrorKind, Write};
 use std::process::ExitCode;
+use std::sync::Mutex;
 use std::time::Instant;
 
 use serde_json::json;
 use tidegate_daemon::Failure;
+use tidegate_engine::fault_point::FaultPoint;
 use tidegate_sim::experiment::plan::{self, Refused};
 use tidegate_sim::experiment::{self, report};
 use tidegate_sim::replay::replay as tell;
+use tidegate_sim::rot;
 use tidegate_sim::swarm::{Options, Report, swarm as run};
 
-use crate::args::{Replay, RunPlan, Swarm};
+use crate::args::{Replay, Rot, RunPlan, Swarm};
 use crate::config::EX_CONFIG;
 use crate::progress::Progress;
 use crate::{USAGE, say, units};
@@ -35,8 +38,12 @@ pub fn swarm(args: &Swarm) -> Result<ExitCode, Failure> {
         let time = units::show_seconds(started.elapsed().as_secs_f64());
         let (violations, trace) = (report.violations.len(), report.trace);
         say(&format!(
-            "{} seeds, {} operations, {} recoveries in {time}: {violations} violations (trace {trace:016x})",
-            report.seeds, report.ops, report.recoveries
+            "{} seeds, {} operations, {} recoveries, {} of {} error paths in {time}: {violations} violations (trace {trace:016x})",
+            report.seeds,
+            report.ops,
+            report.recoveries,
+            report.faults.iter().count(),
+            FaultPoint::ALL.len()
         ));
     }
     show_violations(&report, args.ops);
@@ -57,6 +64,30 @@ fn show_violations(report: &Report, ops: u64) {
 
 fn threads() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+pub fn rot(args: &Rot) -> Result<ExitCode, Failure> {
+    let options = rot::Options { corruptions: args.corruptions, first_seed: args.first_seed, threads: threads() };
+    let started = Instant::now();
+    let bar = Mutex::new(Progress::new("rot"));
+    let report = rot::campaign(&options, &|done| {
+        bar.lock().expect("no bar panics").show(done.min(args.corruptions), args.corruptions, "corruptions");
+    });
+    drop(bar);
+    if args.json {
+        say(&json!(report).to_string());
+    } else {
+        let time = units::show_seconds(started.elapsed().as_secs_f64());
+        let (corruptions, starts, violations) = (report.corruptions, report.starts, report.violations.len());
+        let mut lines = vec![format!("{corruptions} corruptions, {starts} starts in {time}: {violations} violations")];
+        lines.extend(report.noticed.iter().map(|(how, count)| format!("{count:>9} noticed   {how}")));
+        lines.extend(report.harmless.iter().map(|(why, count)| format!("{count:>9} harmless  {why}")));
+        say(&lines.join("\n"));
+    }
+    for (seed, what) in report.violations.iter().take(SHOWN_MAX) {
+        eprintln!("tidegate: seed {seed}: {what}");
+    }
+    Ok(if report.violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(VIOLATION) })
 }
 
 pub fn list() -> Result<ExitCode, Failure> {

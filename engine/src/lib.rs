@@ -7,6 +7,7 @@
 pub mod block;
 pub mod cache;
 pub mod config;
+pub mod fault_point;
 pub mod gate;
 pub mod mode;
 pub mod op;

@@ -10,7 +10,7 @@ use crate::run::{Ended, data};
 use crate::stamp::Stamps;
 use crate::world::Simulation;
 use tidegate_engine::block::Span;
-use tidegate_engine::op::{DeviceId, Op};
+use tidegate_engine::op::{Action, Class, DeviceId, Op};
 use tidegate_engine::probe::Phase;
 use tidegate_engine::request::{Command, Reply, Request, RequestId};
 use tidegate_engine::time::Instant;
@@ -21,7 +21,7 @@ const SUBSETS: [Survive; 4] = [Survive::None, Survive::All, Survive::Random, Sur
 /// One recovery in so many is itself crashed at every one of its steps.
 const DEEP_EVERY: u64 = 100;
 /// Atoms of a read of the whole volume.
-const READ_ATOMS: u64 = 512;
+pub(crate) const READ_ATOMS: u64 = 512;
 
 /// Runs the workload of `plan` and crashes it wherever something was made persistent, after `warm` requests that only age the cache.
 pub fn crash_points(plan: Plan, warm: u64) -> Ended {
@@ -42,7 +42,7 @@ pub fn crash_points(plan: Plan, warm: u64) -> Ended {
     }
     let trace = crate::chance::mix(simulation.scene.trace.hash() ^ points.trace);
     let requests = simulation.plan.requests - simulation.scene.load.left();
-    Ended { requests, recoveries: points.recoveries, trace, broken }
+    Ended { requests, recoveries: points.recoveries, trace, faults: simulation.faults(), broken }
 }
 
 struct Points {
@@ -91,13 +91,13 @@ impl Points {
                 again.push(rescue.cut(&SUBSETS[survive as usize], &mut self.chance));
             }
         })?;
-        let first = rescue.read_all()?;
+        let first = rescue.read_all(READ_ATOMS)?;
         self.note(&first);
         oracle.judge(|atom| first[atom as usize])?;
         for (cache, origin) in again {
             let mut rescue = Rescue::new(simulation, cache, origin);
             rescue.recover(|_| {}).map_err(|broken| Broken(format!("crashed while recovering: {}", broken.0)))?;
-            let image = rescue.read_all()?;
+            let image = rescue.read_all(READ_ATOMS)?;
             self.note(&image);
             oracle.judge(|atom| image[atom as usize]).map_err(|broken| Broken(format!("crashed while recovering: {}", broken.0)))?;
         }
@@ -107,7 +107,7 @@ impl Points {
             let (cache, origin) = rescue.cut(&SUBSETS[survive as usize], &mut self.chance);
             let mut rescue = Rescue::new(simulation, cache, origin);
             rescue.recover(|_| {}).map_err(|broken| Broken(format!("crashed after recovering: {}", broken.0)))?;
-            let second = rescue.read_all()?;
+            let second = rescue.read_all(READ_ATOMS)?;
             self.note(&second);
             if let Some(atom) = (0..first.len()).find(|&atom| first[atom] != second[atom]) {
                 return Err(Broken(format!("atom {atom} flickers: read as {:?}, after the next crash as {:?}", first[atom], second[atom])));
@@ -124,25 +124,34 @@ impl Points {
 }
 
 /// An engine that recovers what a crash left, and one reader.
-struct Rescue {
-    engine: Engine<Stamps>,
-    bench: Bench,
+pub(crate) struct Rescue {
+    pub engine: Engine<Stamps>,
+    pub bench: Bench,
     volume_atoms: u64,
 }
 
 /// Two devices and a clock.
-struct Bench {
-    cache: Device,
-    origin: Device,
-    now: Instant,
+pub(crate) struct Bench {
+    pub cache: Device,
+    pub origin: Device,
+    pub now: Instant,
     ended: Vec<device::Ended>,
     replies: Vec<Reply<Stamps>>,
+    /// What was read of the cache for clients, and what was written there (true), in order.
+    pub used: Vec<(Span, bool)>,
 }
 
 impl World<Stamps> for Bench {
     fn start(&mut self, now: Instant, op: Op<Stamps>) {
         match op.device {
-            DeviceId::Cache => self.cache.start(now, op),
+            DeviceId::Cache => {
+                match op.action {
+                    Action::Read(_, span) if op.class == Class::Client => self.used.push((span, false)),
+                    Action::Write(_, span, _) | Action::Zero(_, span, _) => self.used.push((span, true)),
+                    Action::Read(..) | Action::Allocation(..) | Action::Flush => {}
+                }
+                self.cache.start(now, op);
+            }
             DeviceId::Origin => self.origin.start(now, op),
         }
     }
@@ -157,10 +166,10 @@ impl World<Stamps> for Bench {
 }
 
 impl Rescue {
-    fn new(simulation: &Simulation, cache: Device, origin: Device) -> Rescue {
+    pub fn new(simulation: &Simulation, cache: Device, origin: Device) -> Rescue {
         let plan = &simulation.plan;
         let engine = Engine::new(plan.config.clone(), plan.limits);
-        let bench = Bench { cache, origin, now: simulation.now(), ended: Vec::new(), replies: Vec::new() };
+        let bench = Bench { cache, origin, now: simulation.now(), ended: Vec::new(), replies: Vec::new(), used: Vec::new() };
         Rescue { engine, bench, volume_atoms: plan.config.geometry.volume_atoms }
     }
 
@@ -170,7 +179,7 @@ impl Rescue {
     }
 
     /// Hands `events` over, then lets the next thing happen.
-    fn turn(&mut self, mut events: Vec<Event<Stamps>>) -> Result<(), Broken> {
+    pub fn turn(&mut self, mut events: Vec<Event<Stamps>>) -> Result<(), Broken> {
         let bench = &mut self.bench;
         turn(&mut self.engine, bench, bench.now, &mut events);
         let next = [bench.cache.next(), bench.origin.next(), self.engine.deadline()].into_iter().flatten().min();
@@ -188,7 +197,7 @@ impl Rescue {
     }
 
     /// Runs until the engine serves; `each` sees every step.
-    fn recover(&mut self, mut each: impl FnMut(&Rescue)) -> Result<(), Broken> {
+    pub fn recover(&mut self, mut each: impl FnMut(&Rescue)) -> Result<(), Broken> {
         for _ in 0..100_000 {
             match self.engine.phase() {
                 Phase::Serving => return Ok(()),
@@ -203,12 +212,10 @@ impl Rescue {
         Err(Broken("recovery does not end".to_string()))
     }
 
-    /// Everything the volume holds; nothing for atoms that cannot be read.
-    fn read_all(&mut self) -> Result<Vec<Option<u64>>, Broken> {
-        let spans: Vec<Span> = (0..self.volume_atoms)
-            .step_by(READ_ATOMS as usize)
-            .map(|start| Span::new(start, READ_ATOMS.min(self.volume_atoms - start)))
-            .collect();
+    /// Everything the volume holds, so many atoms at once; nothing for those that cannot be read.
+    pub fn read_all(&mut self, each: u64) -> Result<Vec<Option<u64>>, Broken> {
+        let spans: Vec<Span> =
+            (0..self.volume_atoms).step_by(each as usize).map(|start| Span::new(start, each.min(self.volume_atoms - start))).collect();
         let mut requests = spans.iter().enumerate().map(|(id, &span)| Request { id: RequestId(id as u64), span, command: Command::Read });
         let mut waiting = requests.next();
         let mut image = vec![None; self.volume_atoms as usize];

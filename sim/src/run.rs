@@ -12,6 +12,7 @@ use tidegate_engine::Control;
 use tidegate_engine::block::{PAGE_ATOMS, Span};
 use tidegate_engine::cache::format::map::{decode_ranges, decode_sets, ranges_per_page};
 use tidegate_engine::cache::format::{MapRef, Superblock};
+use tidegate_engine::fault_point::FaultPoints;
 use tidegate_engine::op::Zone;
 use tidegate_engine::probe::{Health, Phase, Snapshot};
 use tidegate_engine::request::{Command, Outcome};
@@ -26,6 +27,8 @@ pub struct Ended {
     pub requests: u64,
     pub recoveries: u64,
     pub trace: u64,
+    /// Error paths that its engines have taken.
+    pub faults: FaultPoints,
     pub broken: Option<Broken>,
 }
 
@@ -60,6 +63,7 @@ pub fn run(plan: Plan, reader: Reader) -> Ended {
         requests: simulation.plan.requests - simulation.scene.load.left(),
         recoveries: simulation.recoveries,
         trace: simulation.scene.trace.hash(),
+        faults: simulation.faults(),
         broken,
     }
 }

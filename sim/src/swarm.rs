@@ -11,6 +11,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Once, mpsc};
 use tidegate_engine::Canary;
+use tidegate_engine::fault_point::FaultPoints;
 
 /// How many seeds, from which one on, and how long each.
 #[derive(Clone, Debug)]
@@ -70,16 +71,19 @@ pub struct Report {
     pub violations: Vec<Violation>,
     /// Of all runs together; does not depend on the number of threads.
     pub trace: u64,
+    /// Error paths of the engine that were taken.
+    pub faults: FaultPoints,
 }
 
 impl Serialize for Report {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut report = serializer.serialize_struct("Report", 6)?;
+        let mut report = serializer.serialize_struct("Report", 7)?;
         report.serialize_field("seeds", &self.seeds)?;
         report.serialize_field("ops", &self.ops)?;
         report.serialize_field("recoveries", &self.recoveries)?;
         report.serialize_field("violations", &self.violations.len())?;
         report.serialize_field("trace", &format!("{:016x}", self.trace))?;
+        report.serialize_field("fault_points", &self.faults.iter().map(|point| format!("{point:?}")).collect::<Vec<_>>())?;
         report.serialize_field("first", &self.violations.first())?;
         report.end()
     }
@@ -110,6 +114,7 @@ pub fn swarm(options: &Options, progress: &mut dyn FnMut(Progress)) -> Report {
             report.ops += of_seed.ops;
             report.recoveries += of_seed.recoveries;
             report.trace = report.trace.wrapping_add(of_seed.trace);
+            report.faults = report.faults.union(of_seed.faults);
             report.violations.extend(of_seed.violations);
             let (seeds, recoveries, violations) = (report.seeds, report.recoveries, report.violations.len());
             progress(Progress { seeds, of: options.seeds, recoveries, violations });
@@ -157,6 +162,7 @@ impl Report {
         self.ops += outcome.requests;
         self.recoveries += outcome.recoveries;
         self.trace = self.trace.wrapping_add(crate::chance::mix(seed ^ outcome.trace));
+        self.faults = self.faults.union(outcome.faults);
         if let Some(Broken(what)) = outcome.broken {
             self.violations.push(Violation { seed, part, what, step: outcome.requests });
         }
@@ -175,7 +181,7 @@ pub fn guarded(run: impl FnOnce() -> Ended) -> Ended {
     let message = CAUGHT.take().flatten();
     outcome.unwrap_or_else(|_| {
         let broken = Some(Broken(message.unwrap_or_else(|| "a panic".to_string())));
-        Ended { requests: 0, recoveries: 0, trace: 0, broken }
+        Ended { requests: 0, recoveries: 0, trace: 0, faults: FaultPoints::default(), broken }
     })
 }
 

@@ -18,6 +18,7 @@ use std::collections::VecDeque;
 use tidegate_engine::block::Span;
 use tidegate_engine::cache::format::{Step, Superblock, create_steps};
 use tidegate_engine::config::Placement;
+use tidegate_engine::fault_point::FaultPoints;
 use tidegate_engine::op::{Action, DeviceError, DeviceId, Op, OpId, Zone};
 use tidegate_engine::payload::Payload;
 use tidegate_engine::probe::{Health, Phase, Snapshot};
@@ -119,6 +120,8 @@ pub struct Simulation {
     pub recoveries: u64,
     /// Everything ran out: nothing will happen any more.
     pub idle: bool,
+    /// Error paths that earlier engines have taken.
+    faults: FaultPoints,
     /// Faults of the devices before this engine was started.
     faults_before: u64,
     /// Devices do not fail until this engine serves.
@@ -189,6 +192,7 @@ impl Simulation {
             turns_at_once: 0,
             recoveries: 1,
             idle: false,
+            faults: FaultPoints::default(),
             faults_before: 0,
             gentle: false,
             is_home: false,
@@ -206,6 +210,11 @@ impl Simulation {
 
     pub fn inspect(&self) -> Snapshot {
         self.engine.inspect(self.now())
+    }
+
+    /// Error paths that the engines of this simulation have taken.
+    pub fn faults(&self) -> FaultPoints {
+        self.faults.union(self.engine.faults())
     }
 
     pub fn is_serving(&self) -> bool {
@@ -562,6 +571,7 @@ impl Simulation {
             self.replace_cache();
         }
         self.scene.trace.note(now, 5, || "a new engine recovers".to_string());
+        self.faults = self.faults();
         self.engine = Engine::new(self.plan.config.clone(), self.plan.limits);
         self.recoveries += 1;
         (self.was_serving, self.was_clean) = (false, false);

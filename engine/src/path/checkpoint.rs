@@ -10,6 +10,7 @@ use crate::block::{PAGE_ATOMS, PAGE_BYTES, Slot, Span};
 use crate::cache::format::map::{encode_ranges, encode_sets, ranges_per_page};
 use crate::cache::format::{FormatId, MapRef, MapSet, SetState, Superblock};
 use crate::cache::sets::HeaderState;
+use crate::fault_point::FaultPoint;
 use crate::mode::Mode;
 use crate::op::{Action, Class, DeviceId, Zone};
 use crate::payload::Payload;
@@ -237,10 +238,12 @@ impl<P: Payload> Engine<P> {
     fn pause_checkpoint(&mut self) -> bool {
         if self.running().stop {
             // Everything is durable all the same; the next start will verify the tail.
+            self.meet(FaultPoint::StopWriteFailed);
             return self.end_stop();
         }
         if self.stopping {
             // The stop does not wait for it.
+            self.meet(FaultPoint::CheckpointAbandoned);
             self.checkpoint.running = None;
             return false;
         }
@@ -272,6 +275,7 @@ impl<P: Payload> Engine<P> {
         }
         if unwritable {
             // Its entries have to be told again, at a later L.
+            self.meet(FaultPoint::CheckpointWithoutHeader);
             self.checkpoint.running = None;
             self.checkpoint.urgent = true;
             return false;
@@ -309,6 +313,9 @@ impl<P: Payload> Engine<P> {
         self.counters.cache_write_failures += u64::from(result.is_err());
         let Stage::Mapping { left, failed } = self.running().stage else { panic!("a map is being written") };
         let (left, failed) = (left - 1, failed || result.is_err());
+        if failed {
+            self.meet(FaultPoint::MapWriteFailed);
+        }
         self.running().stage =
             if left == 0 && !failed { Stage::MapFlush(self.flushes.want_after_now()) } else { Stage::Mapping { left, failed } };
     }
@@ -329,7 +336,10 @@ impl<P: Payload> Engine<P> {
         let Stage::Superblock { second, .. } = self.running().stage else { panic!("a superblock is being written") };
         self.running().stage = match result {
             Ok(()) => Stage::SuperblockFlush { copy, second, flush: self.flushes.want_after_now() },
-            Err(_) => Stage::Superblock { copy, second, failed: true },
+            Err(_) => {
+                self.meet(FaultPoint::SuperblockWriteFailed);
+                Stage::Superblock { copy, second, failed: true }
+            }
         };
     }
 
@@ -363,9 +373,13 @@ impl<P: Payload> Engine<P> {
         match running.stage {
             Stage::Restating => {}
             Stage::Mapping { left, .. } => running.stage = Stage::Mapping { left, failed: true },
-            Stage::MapFlush(_) => running.stage = Stage::Mapping { left: 0, failed: true },
+            Stage::MapFlush(_) => {
+                running.stage = Stage::Mapping { left: 0, failed: true };
+                self.meet(FaultPoint::CheckpointFlushFailed);
+            }
             Stage::Superblock { .. } => {}
             Stage::SuperblockFlush { copy, second, .. } => {
+                self.meet(FaultPoint::SuperblockFlushFailed);
                 self.write_superblock(second.then_some(copy));
             }
         }

@@ -15,6 +15,7 @@ use crate::block::{ATOM_BYTES, Block, Slot, Span};
 use crate::cache::through::{Page, State};
 use crate::cache::window::Window;
 use crate::config::Canary;
+use crate::fault_point::FaultPoint;
 use crate::op::DeviceError;
 use crate::payload::Payload;
 use crate::probe::{Health, WaitReason};
@@ -125,6 +126,7 @@ impl<P: Payload> Engine<P> {
         if self.cache_failed {
             return;
         }
+        self.meet(FaultPoint::CacheFailed);
         self.cache_failed = true;
         self.degraded.since = Some(self.now);
         self.degraded.health = Health::Fencing;

@@ -8,6 +8,7 @@
 
 use crate::block::{ATOM_BYTES, Block};
 use crate::cache::format::superblock::{MARKS_MAX, Mark};
+use crate::fault_point::FaultPoint;
 use crate::op::{Action, Answer, Class, DeviceError, DeviceId, Zone};
 use crate::payload::Payload;
 use crate::time::{Duration, Instant};
@@ -61,6 +62,7 @@ impl<P: Payload> Engine<P> {
         }
         let until = *self.marks.until.get_or_insert(self.now + PATIENCE);
         if self.now >= until {
+            self.meet(FaultPoint::MarksOutOfTime);
             self.marks.stage = Stage::Done;
             return true;
         }
@@ -77,6 +79,9 @@ impl<P: Payload> Engine<P> {
             return;
         }
         self.marks.stage = Stage::Reading;
+        if result.is_err() {
+            self.meet(FaultPoint::MarkFlushFailed);
+        }
         let blocks = if result.is_ok() { self.marked_blocks() } else { Vec::new() };
         self.marks.left = blocks.len();
         for block in blocks {
@@ -93,6 +98,8 @@ impl<P: Payload> Engine<P> {
         if let Ok(answer) = result {
             let crc = joined(answer).checksum();
             self.marks.taken.push(Mark { block: Block(block), crc });
+        } else {
+            self.meet(FaultPoint::MarkUnread);
         }
         self.marks.left -= 1;
         self.end_marks();

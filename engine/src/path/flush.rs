@@ -8,6 +8,7 @@
 
 use crate::cache::sets::HeaderState;
 use crate::config::Canary;
+use crate::fault_point::FaultPoint;
 use crate::op::{Action, Class, DeviceId};
 use crate::payload::Payload;
 use crate::probe::WaitReason;
@@ -170,6 +171,7 @@ impl<P: Payload> Engine<P> {
 
     /// Nothing is promised until everything pinned was written again and flushed: what the failed flush covered may be gone.
     fn flush_failed(&mut self, active: Active) {
+        self.meet(FaultPoint::FlushFailed);
         self.counters.cache_flush_failures += 1;
         self.flushes.suspect = self.next_serial;
         for (number, _) in self.take_waiting(active.group) {
@@ -228,9 +230,15 @@ impl<P: Payload> Engine<P> {
         for seq in first_seq..first_seq + u64::from(pages) {
             match result {
                 Ok(()) => self.journal.page_written(seq),
-                Err(_) if self.journal.free_pages() > self.journal_reserve() => self.journal.page_failed(seq),
+                Err(_) if self.journal.free_pages() > self.journal_reserve() => {
+                    self.meet(FaultPoint::JournalWriteFailed);
+                    self.journal.page_failed(seq);
+                }
                 // There is no other place.
-                Err(_) => self.journal.page_again(seq),
+                Err(_) => {
+                    self.meet(FaultPoint::JournalWriteGivenUp);
+                    self.journal.page_again(seq);
+                }
             }
         }
         if result.is_ok() {

@@ -43,6 +43,7 @@ use crate::cache::ranges::Ranges;
 use crate::cache::sets::Sets;
 use crate::cache::window::Window;
 use crate::config::Config;
+use crate::fault_point::{FaultPoint, FaultPoints};
 use crate::gate::Gate;
 use crate::op::{Action, Answer, Class, DeviceError, DeviceId, Done, Limits, Op, OpId};
 use crate::payload::Payload;
@@ -133,6 +134,7 @@ pub struct Engine<P: Payload> {
     life: Life,
     scrubber: Scrubber,
     counters: Counters,
+    faults: FaultPoints,
     read_latency: Histogram,
     write_latency: Histogram,
     flush_latency: Histogram,
@@ -256,6 +258,7 @@ impl<P: Payload> Engine<P> {
             life: Life::default(),
             scrubber: Scrubber::default(),
             counters: Counters::default(),
+            faults: FaultPoints::default(),
             read_latency: Histogram::default(),
             write_latency: Histogram::default(),
             flush_latency: Histogram::default(),
@@ -460,7 +463,10 @@ impl<P: Payload> Engine<P> {
     fn repeat_suspect(&mut self, owner: Owner) -> bool {
         match owner {
             Owner::Data { write } => self.repeat_data(write),
-            Owner::Pages { first_seq, pages } => (first_seq..first_seq + u64::from(pages)).for_each(|seq| self.journal.page_again(seq)),
+            Owner::Pages { first_seq, pages } => {
+                self.meet(FaultPoint::SuspectPagesRepeated);
+                (first_seq..first_seq + u64::from(pages)).for_each(|seq| self.journal.page_again(seq));
+            }
             Owner::Header { set } => self.header_done(set, Err(DeviceError::Medium)),
             Owner::Map => self.map_done(Err(DeviceError::Medium)),
             Owner::Superblock { copy } => self.superblock_done(copy, Err(DeviceError::Medium)),
@@ -565,6 +571,11 @@ impl<P: Payload> Engine<P> {
         if fatal {
             self.phase = Phase::Refused;
         }
+    }
+
+    /// An error path was taken.
+    fn meet(&mut self, point: FaultPoint) {
+        self.faults.meet(point);
     }
 
     fn has_writing_requests(&self) -> bool {

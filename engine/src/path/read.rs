@@ -463,6 +463,7 @@ impl<P: Payload> Engine<P> {
         }
         if is_current && !self.cache_failed && !self.journal_has_room(1) {
             // No record can say that it is dead: it is passed by.
+            self.counters.corrupt_clean_slots += 1;
             let mut parts = Vec::new();
             self.uncached_parts(block, 1, span, &mut parts);
             return self.add_parts(number, parts);

@@ -1,6 +1,7 @@
 //! What the engine tells about itself: the state of the moment, and the ledger of the memory it holds.
 
 use crate::block::{Block, Span};
+use crate::fault_point::FaultPoints;
 use crate::payload::Payload;
 use crate::probe::{Damage, Glance, Snapshot};
 use crate::time::Instant;
@@ -100,6 +101,11 @@ impl<P: Payload> Engine<P> {
     /// What recovery found.
     pub fn damage(&self) -> &[Damage] {
         &self.damage
+    }
+
+    /// The error paths taken so far.
+    pub fn faults(&self) -> FaultPoints {
+        self.faults
     }
 
     /// Bytes held by each part, counted from lengths and capacities.

@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 
 use crate::block::Slot;
 use crate::cache::sets::Stream;
+use crate::fault_point::FaultPoint;
 use crate::op::Class;
 use crate::payload::Payload;
 use crate::time::{Duration, Instant};
@@ -73,6 +74,7 @@ impl<P: Payload> Engine<P> {
             && let Some(&number) = self.retries.waiting.front()
         {
             if self.has_tried_enough(self.writes.get(number).tries) {
+                self.meet(FaultPoint::DataWriteGivenUp);
                 self.fail_cache();
                 break;
             }
@@ -98,6 +100,7 @@ impl<P: Payload> Engine<P> {
         if !self.retries.back_off.is_over(self.now) {
             return;
         }
+        self.meet(FaultPoint::DataWriteInPlace);
         for number in std::mem::take(&mut self.retries.waiting) {
             let write = self.writes.remove(number);
             self.end_group_data(write.group);
@@ -111,12 +114,14 @@ impl<P: Payload> Engine<P> {
     }
 
     fn retry(&mut self, number: usize) {
+        self.meet(FaultPoint::DataWriteFailed);
         let write = self.writes.remove(number);
         let mut again = Vec::new();
         for (first, slots, payload) in &write.pieces {
             for i in 0..*slots {
                 let slot = Slot { set: first.set, slot: first.slot + i };
                 if !self.sets.is_live(slot) {
+                    self.meet(FaultPoint::DataWriteDropped);
                     continue;
                 }
                 let entry = self.sets.entry(slot, |block| self.full(block));
@@ -162,6 +167,7 @@ impl<P: Payload> Engine<P> {
 
     /// It went to a device whose flush has failed since: it is written again.
     pub(super) fn repeat_data(&mut self, write: usize) {
+        self.meet(FaultPoint::SuspectDataRepeated);
         let write = self.writes.remove(write);
         self.sets.get_mut(write.pieces[0].0.set).pins -= 1;
         self.end_group_data(write.group);

@@ -9,6 +9,7 @@ use crate::cache::format::journal::Record;
 use crate::cache::format::{Bits, Position};
 use crate::cache::sets::{HeaderState, Sets, Stream};
 use crate::config::Canary;
+use crate::fault_point::FaultPoint;
 use crate::op::{Action, Class, DeviceId, Zone};
 use crate::payload::Payload;
 
@@ -103,6 +104,9 @@ impl<P: Payload> Engine<P> {
         let (left, failed) = (left - 1, failed + u8::from(result.is_err()));
         self.counters.cache_write_failures += u64::from(result.is_err());
         let failures = self.sets.get(set).header_failures;
+        if (left, failed) == (0, 2) && failures >= HEADER_TRIES {
+            self.meet(FaultPoint::HeaderUnwritable);
+        }
         self.sets.get_mut(set).header = match (left, failed) {
             // Two copies are wanted: once more, before one has to do.
             (0, 1..) if failures < HEADER_TRIES => {

@@ -383,6 +383,13 @@ mod tests {
                 (180, &[1], "bytes without a meaning"),
             ],
         );
+        // Two marks: of blocks in ascending order, on the volume, with nothing between block and checksum.
+        let marks = vec![Mark { block: Block(3), crc: 1 }, Mark { block: Block(5), crc: 2 }];
+        testing::refuses_forgeries(
+            &Superblock { marks, ..Superblock::new(FORMAT, small(8, 64), [1; 16], [2; 16]) }.encode(0),
+            |bytes| Superblock::decode(bytes, 0),
+            &[(180, &[5], "mark"), (180, &[6], "mark"), (186, &[1], "mark"), (195, &[1], "mark")],
+        );
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use crate::cache::format::Superblock;
+use crate::fault_point::FaultPoint;
 use crate::payload::Payload;
 
 use super::{Engine, RingPage};
@@ -39,7 +40,7 @@ impl<P: Payload> Engine<P> {
                 self.page_offset(later.place),
                 later.page.head.epoch
             );
-            self.report_damage(true, what);
+            self.find(FaultPoint::EpochFromTheFuture, true, what);
             return false;
         }
         let best = newest_pages(&recovery.pages, superblock);
@@ -47,6 +48,12 @@ impl<P: Payload> Engine<P> {
         let order = follow(&recovery.pages, &best, start);
         let groups = complete_groups(&recovery.pages, &order);
         let end = groups.last().map_or(start, |group| start + group.end as u64);
+        if best.contains_key(&(start + order.len() as u64)) {
+            self.faults.meet(FaultPoint::PageUnchained);
+        }
+        if end < start + order.len() as u64 {
+            self.faults.meet(FaultPoint::GroupIncomplete);
+        }
         if end <= durable {
             let last = order.last().map_or(0, |&last| (recovery.pages[last].place + 1) % self.config.geometry.journal_pages);
             let at = best.get(&end).map_or(last, |&page| recovery.pages[page].place);
@@ -54,7 +61,7 @@ impl<P: Payload> Engine<P> {
                 "journal page {end} is damaged or missing (about byte {}), but everything up to {durable} was durable",
                 self.page_offset(at)
             );
-            self.report_damage(true, what);
+            self.find(FaultPoint::JournalGap, true, what);
             return false;
         }
         let durable_groups = groups.iter().take_while(|group| start + group.end as u64 - 1 <= durable).count();

@@ -9,6 +9,7 @@
 
 use crate::block::{Block, Slot};
 use crate::cache::format::SetState;
+use crate::fault_point::FaultPoint;
 use crate::op::{Action, Answer, Class, DeviceError, DeviceId, Zone};
 use crate::payload::Payload;
 use crate::time::{Duration, Instant};
@@ -81,6 +82,8 @@ impl<P: Payload> Engine<P> {
             && let Ok(header) = self.decode_header(set, false, bytes.as_deref())
         {
             self.load_header(set, &header);
+        } else {
+            self.meet(FaultPoint::FenceHeaderUnusable);
         }
     }
 
@@ -129,8 +132,11 @@ impl<P: Payload> Engine<P> {
         loop {
             let fence = &mut self.recovery().fence;
             let most = if fence.is_quick { DEPTH } else { 1 };
-            if fence.reading >= most || now.since(fence.started) >= TIME {
+            if fence.reading >= most {
                 return;
+            }
+            if now.since(fence.started) >= TIME {
+                return self.meet(FaultPoint::FenceOutOfTime);
             }
             let Some((block, crc)) = fence.expected.pop() else { return };
             fence.reading += 1;
@@ -155,8 +161,11 @@ impl<P: Payload> Engine<P> {
                 }
             }
             // Nobody is there to ask.
-            Err(DeviceError::Gone) => fence.expected.clear(),
-            Err(_) => {}
+            Err(DeviceError::Gone) => {
+                fence.expected.clear();
+                self.meet(FaultPoint::FenceOriginGone);
+            }
+            Err(_) => self.meet(FaultPoint::FenceUnread),
         }
         self.read_fence();
     }
@@ -171,7 +180,8 @@ impl<P: Payload> Engine<P> {
             0 => "the cache holds nothing newer: format it anew with `tidegate create --force`, and nothing is lost".to_string(),
             dirty => format!("the cache holds {dirty} newer blocks, which are lost if it is given up with `tidegate create --force`"),
         };
-        self.report_damage(
+        self.find(
+            FaultPoint::OriginChanged,
             true,
             format!(
                 "the origin was changed behind the cache: {count} of {checked} blocks looked at differ, the first at byte {byte}; {what_then}"

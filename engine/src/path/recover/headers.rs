@@ -7,6 +7,7 @@ use crate::block::{Atoms, Block, PAGE_ATOMS, PAGE_BYTES, Span};
 use crate::cache::format::header::Sound;
 use crate::cache::format::journal::Record;
 use crate::cache::format::{Bits, Entry, SetState};
+use crate::fault_point::FaultPoint;
 use crate::op::{Answer, DeviceError, Zone};
 use crate::payload::Payload;
 use crate::probe::Phase;
@@ -34,6 +35,9 @@ impl<P: Payload> Engine<P> {
     pub(super) fn read_headers(&mut self) {
         let accepted = self.accepted_groups();
         let all = self.recovery().chain.groups.len();
+        if accepted < all {
+            self.meet(if self.is_restate(accepted) { FaultPoint::RestateCut } else { FaultPoint::TailCut });
+        }
         self.counters.recovered_groups = accepted as u64;
         self.counters.recovered_cut_groups = (all - accepted) as u64;
         self.cut_chain(accepted);
@@ -107,7 +111,7 @@ impl<P: Payload> Engine<P> {
                 Ok(header) => self.load_header(set, &header),
                 Err(why) => {
                     let offset = self.config.geometry.header(set).offset();
-                    self.report_damage(false, format!("header of set {set} at byte {offset}: {why}"));
+                    self.find(FaultPoint::HeaderDamaged, false, format!("header of set {set} at byte {offset}: {why}"));
                     let span = self.config.geometry.header_copy(set);
                     self.recovery_read(Zone::HeaderCopy, span, Step::HeaderCopy { set });
                 }
@@ -115,17 +119,16 @@ impl<P: Payload> Engine<P> {
         }
     }
 
-    pub(in crate::path) fn decode_header<'a>(&self, set: u32, copy: bool, bytes: Option<&'a [u8]>) -> Result<Sound<'a>, String> {
+    pub(in crate::path) fn decode_header<'a>(&mut self, set: u32, copy: bool, bytes: Option<&'a [u8]>) -> Result<Sound<'a>, String> {
         let bytes = bytes.ok_or("cannot be read")?;
         let (geometry, format) = (&self.config.geometry, self.config.format);
         let header = Sound::check(bytes, geometry, format, set, copy).map_err(|why| why.to_string())?;
         let (life, sealed) = (header.life, header.sealed);
         let info = self.sets.get(set);
         if life != info.life || sealed != info.sealed {
-            return Err(format!(
-                "of life {life}, sealed by page {}, where life {} and page {} were expected",
-                sealed.seq, info.life, info.sealed.seq
-            ));
+            let (expected, page) = (info.life, info.sealed.seq);
+            self.faults.meet(FaultPoint::HeaderOfAnotherLife);
+            return Err(format!("of life {life}, sealed by page {}, where life {expected} and page {page} were expected", sealed.seq));
         }
         let slots = header.entries().len() as u32;
         let is_burned = |(slot, entry): (u32, Entry)| entry.valid.is_empty() && info.live.get(slot);
@@ -133,6 +136,7 @@ impl<P: Payload> Engine<P> {
         if info.live.last().is_none_or(|last| last < slots) && !is_any_burned() {
             Ok(header)
         } else {
+            self.faults.meet(FaultPoint::HeaderIncomplete);
             Err("does not describe every live slot".to_string())
         }
     }
@@ -145,7 +149,8 @@ impl<P: Payload> Engine<P> {
             Err(why) => {
                 let offset = self.config.geometry.header_copy(set).offset();
                 let dirty = self.sets.get(set).dirty_count > 0;
-                self.report_damage(dirty, format!("copy of the header of set {set} at byte {offset}: {why}"));
+                let point = if dirty { FaultPoint::DirtyHeaderLost } else { FaultPoint::CleanHeaderLost };
+                self.find(point, dirty, format!("copy of the header of set {set} at byte {offset}: {why}"));
                 if !dirty {
                     self.drop_unknown(set);
                 }

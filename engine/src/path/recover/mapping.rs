@@ -11,6 +11,7 @@ use crate::cache::format::{Bits, Entry, Geometry, RangeKind};
 use crate::cache::index::{Intake, Loading, Mapping, NumberMap};
 use crate::cache::ranges::Ranges;
 use crate::cache::sets::Sets;
+use crate::fault_point::FaultPoint;
 use crate::payload::Payload;
 use crate::probe::Phase;
 
@@ -257,7 +258,11 @@ impl<P: Payload> Engine<P> {
             .iter()
             .find_map(|(block, slot)| Some((block, slot, self.index.get(block)?)))
             .expect("a run is refused for a block that is mapped");
-        self.report_damage(!late, format!("block {} lies in two live slots, {slot:?} and {other:?}", block.0));
+        self.find(
+            if late { FaultPoint::LateTwoSlots } else { FaultPoint::TwoSlots },
+            !late,
+            format!("block {} lies in two live slots, {slot:?} and {other:?}", block.0),
+        );
         if !late {
             return;
         }

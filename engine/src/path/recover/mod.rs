@@ -21,10 +21,11 @@ use std::collections::VecDeque;
 use crate::block::{PAGE_ATOMS, PAGE_BYTES, Slot, Span};
 use crate::cache::format::journal::{self, Page};
 use crate::cache::format::map::{decode_ranges, decode_sets, ranges_per_page};
-use crate::cache::format::{Bits, Geometry, MapRef, MapSet, Position, Range, SetState, Superblock};
+use crate::cache::format::{Bits, Geometry, MapRef, MapSet, Position, Range, SetState, Superblock, Unsealed};
 use crate::cache::journal::Journal;
 use crate::cache::sets::{HeaderState, Stream};
 use crate::config::Canary;
+use crate::fault_point::FaultPoint;
 use crate::op::{Action, Answer, Class, DeviceError, DeviceId, Zone};
 use crate::payload::Payload;
 use crate::probe::Phase;
@@ -193,11 +194,21 @@ impl<P: Payload> Engine<P> {
     fn may_read_again(&mut self) -> bool {
         let recovery = self.recovery();
         recovery.read_failures += 1;
-        recovery.read_failures <= READ_FAILURES
+        let may = recovery.read_failures <= READ_FAILURES;
+        if !may {
+            self.meet(FaultPoint::ReadsGivenUp);
+        }
+        may
     }
 
     fn recovery(&mut self) -> &mut Recovery<P> {
         self.recovery.as_mut().expect("recovery is under way")
+    }
+
+    /// What recovery has found, by its name in the registry and in words.
+    fn find(&mut self, point: FaultPoint, fatal: bool, what: String) {
+        self.meet(point);
+        self.report_damage(fatal, what);
     }
 
     pub(super) fn recovery_done(&mut self, step: Step, result: Result<Answer<P>, DeviceError>) {
@@ -257,13 +268,15 @@ impl<P: Payload> Engine<P> {
     fn superblock_read(&mut self, copy: u32, result: Result<Answer<P>, DeviceError>) {
         let offset = self.config.geometry.superblock(copy).offset();
         let decoded = match result {
-            Ok(answer) => Superblock::decode(&joined::<P>(answer).bytes(), copy).map_err(|why| why.to_string()),
-            Err(error) => Err(format!("{error:?}")),
+            Ok(answer) => {
+                Superblock::decode(&joined::<P>(answer).bytes(), copy).map_err(|why| (FaultPoint::SuperblockDamaged, why.to_string()))
+            }
+            Err(error) => Err((FaultPoint::SuperblockUnread, format!("{error:?}"))),
         };
         match decoded {
             Ok(superblock) if superblock.format == self.config.format => self.recovery().superblocks[copy as usize] = Some(superblock),
-            Ok(_) => self.report_damage(false, format!("superblock {copy} at byte {offset}: of another format")),
-            Err(why) => self.report_damage(false, format!("superblock {copy} at byte {offset}: {why}")),
+            Ok(_) => self.find(FaultPoint::SuperblockForeign, false, format!("superblock {copy} at byte {offset}: of another format")),
+            Err((point, why)) => self.find(point, false, format!("superblock {copy} at byte {offset}: {why}")),
         }
     }
 
@@ -272,16 +285,16 @@ impl<P: Payload> Engine<P> {
         recovery.copies = [0, 1].map(|copy| recovery.superblocks[copy].as_ref().map_or(0, |superblock| superblock.sequence));
         let newest = recovery.superblocks.iter().flatten().max_by_key(|superblock| superblock.sequence).cloned();
         let Some(superblock) = newest else {
-            return self.report_damage(true, "no valid superblock: this SSD holds no usable cache".to_string());
+            return self.find(FaultPoint::NoSuperblock, true, "no valid superblock: this SSD holds no usable cache".to_string());
         };
         if superblock.geometry != self.config.geometry {
-            return self.report_damage(true, "the superblock describes another geometry than the one given".to_string());
+            return self.find(FaultPoint::OtherGeometry, true, "the superblock describes another geometry than the one given".to_string());
         }
         if superblock.detached {
-            return self.report_damage(true, "the cache was detached from its origin".to_string());
+            return self.find(FaultPoint::Detached, true, "the cache was detached from its origin".to_string());
         }
         if self.config.origin != [0; 16] && superblock.origin != [0; 16] && superblock.origin != self.config.origin {
-            return self.report_damage(true, "the cache belongs to another origin".to_string());
+            return self.find(FaultPoint::OtherOrigin, true, "the cache belongs to another origin".to_string());
         }
         self.recovery().superblock = Some(superblock.clone());
         self.recovery().stage = Stage::Metadata;
@@ -313,6 +326,7 @@ impl<P: Payload> Engine<P> {
     fn map_read(&mut self, area: u32, page: u32, pages: u32, result: Result<Answer<P>, DeviceError>) {
         let Ok(answer) = result else {
             // Page by page, so that one bad sector costs one page.
+            self.meet(if pages > 1 { FaultPoint::MapUnread } else { FaultPoint::MapPageUnread });
             let again = pages > 1 || self.may_read_again();
             return (page..page + pages).filter(|_| again).for_each(|page| self.read_map_pages(area, page, 1));
         };
@@ -337,6 +351,7 @@ impl<P: Payload> Engine<P> {
     fn journal_read(&mut self, place: u32, pages: u32, result: Result<Answer<P>, DeviceError>) {
         let (geometry, format) = (self.config.geometry, self.config.format);
         let Ok(answer) = result else {
+            self.meet(if pages > 1 { FaultPoint::JournalUnread } else { FaultPoint::JournalPageUnread });
             let again = pages > 1 || self.may_read_again();
             return (place..place + pages).filter(|_| again).for_each(|place| self.read_ring_pages(place, 1));
         };
@@ -348,7 +363,15 @@ impl<P: Payload> Engine<P> {
         let replayed_from = superblock.checkpoint.seq;
         for (i, bytes) in bytes.chunks_exact(PAGE_BYTES as usize).enumerate() {
             let place = place + i as u32;
-            let Ok(page) = journal::decode_head(bytes, &geometry, format, place) else { continue };
+            let page = match journal::decode_head(bytes, &geometry, format, place) {
+                Ok(page) => page,
+                // Nothing was written there in this life of the SSD.
+                Err(Unsealed::Blank | Unsealed::Format) => continue,
+                Err(_) => {
+                    self.meet(FaultPoint::JournalPageDamaged);
+                    continue;
+                }
+            };
             if page.head.seq < oldest && page.head.epoch <= epoch {
                 continue;
             }
@@ -356,6 +379,8 @@ impl<P: Payload> Engine<P> {
             let mut ring = RingPage { place, page, payload, has_records: false };
             if ring.page.head.seq < replayed_from || ring.read_records(bytes, &geometry) {
                 self.recovery().pages.push(ring);
+            } else {
+                self.meet(FaultPoint::RecordsImpossible);
             }
         }
         self.forget_durable_payloads();
@@ -373,6 +398,7 @@ impl<P: Payload> Engine<P> {
     /// A page with impossible records is no page.
     fn settle_older_pages(&mut self, are_replayed: bool) {
         let geometry = self.config.geometry;
+        let before = self.recovery().pages.len();
         self.recovery().pages.retain_mut(|ring| {
             if ring.has_records {
                 return true;
@@ -380,6 +406,9 @@ impl<P: Payload> Engine<P> {
             let payload = ring.payload.take().expect("kept until the records are read");
             !are_replayed || ring.read_records(&payload.bytes(), &geometry)
         });
+        if self.recovery().pages.len() < before {
+            self.meet(FaultPoint::OlderRecordsImpossible);
+        }
     }
 
     /// The newest checkpoint whose map is whole.
@@ -393,10 +422,10 @@ impl<P: Payload> Engine<P> {
                     (recovery.map, recovery.sets, recovery.ranges) = (map, sets, ranges);
                     return true;
                 }
-                Err(why) => self.report_damage(false, format!("state map of the {name} checkpoint ({}): {why}", map.number)),
+                Err(why) => self.find(FaultPoint::MapDamaged, false, format!("state map of the {name} checkpoint ({}): {why}", map.number)),
             }
         }
-        self.report_damage(true, "neither of the two state maps is whole".to_string());
+        self.find(FaultPoint::NoMap, true, "neither of the two state maps is whole".to_string());
         false
     }
 
@@ -459,7 +488,8 @@ impl<P: Payload> Engine<P> {
         if recovery.pause.at.take().is_none() {
             recovery.failures += 1;
             if recovery.failures > FAILURES {
-                return self.report_damage(true, "the SSD fails writes or flushes: recovery cannot be made durable".to_string());
+                let what = "the SSD fails writes or flushes: recovery cannot be made durable".to_string();
+                return self.find(FaultPoint::CutGivenUp, true, what);
             }
             recovery.failed = true;
             return recovery.pause.failed(now);
@@ -467,12 +497,14 @@ impl<P: Payload> Engine<P> {
         match recovery.stage {
             Stage::Rewriting | Stage::RewriteFlush => {
                 recovery.stage = Stage::Rewriting;
+                self.meet(FaultPoint::RewriteFailed);
                 self.rewrite_tail();
                 self.rewrite_opened();
             }
             Stage::NewSuperblock { second } | Stage::SuperblockFlush { second } => {
                 let copy = recovery.copy;
                 recovery.copies[copy as usize] = 0;
+                self.meet(FaultPoint::CutWriteFailed);
                 self.write_cut_to(copy, second);
             }
             Stage::Superblocks | Stage::Metadata | Stage::Tail | Stage::Headers | Stage::Fence | Stage::LateHeaders => {

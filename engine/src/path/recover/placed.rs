@@ -6,6 +6,7 @@
 use crate::block::Slot;
 use crate::cache::format::{Bits, Entry, SetState};
 use crate::cache::placed::place_of;
+use crate::fault_point::FaultPoint;
 use crate::op::{Action, Answer, Class, DeviceError, DeviceId, Zone};
 use crate::payload::Payload;
 
@@ -51,9 +52,11 @@ impl<P: Payload> Engine<P> {
     pub(super) fn replay_opened(&mut self, set: u32, life: u32, slots: &Bits) -> Result<(), String> {
         self.expect_life(set, life)?;
         if self.sets.get(set).state != SetState::Placed {
+            self.meet(FaultPoint::OpenedOutOfOrder);
             return Err(format!("OPENED slots of set {set}, which is not a placed one"));
         }
         if !self.sets.get(set).live.contains(slots) {
+            self.meet(FaultPoint::OpenedOfNothing);
             return Err(format!("OPENED slots of set {set} that hold nothing"));
         }
         for slot in slots.iter() {
@@ -65,13 +68,14 @@ impl<P: Payload> Engine<P> {
     }
 
     /// Each entry with its slot: the one of its place.
-    fn places(&self, slot: Slot, entries: &[Entry]) -> Result<Vec<(Slot, Entry)>, String> {
+    fn places(&mut self, slot: Slot, entries: &[Entry]) -> Result<Vec<(Slot, Entry)>, String> {
         let slots: Vec<(Slot, Entry)> =
             entries.iter().enumerate().map(|(i, entry)| (Slot { slot: slot.slot + i as u32, ..slot }, *entry)).collect();
         let origin = self.sets.placed.get(slot.set).and_then(|placed| placed.origin);
         for (at, entry) in &slots {
             let place = place_of(entry.block.0, self.config.geometry.set_slots);
             if place.1 != at.slot || origin.is_some_and(|origin| origin != place.0) {
+                self.faults.meet(FaultPoint::PlacedOutOfPlace);
                 return Err(format!("block {} in slot {} of set {}, which is not its place", entry.block.0, at.slot, at.set));
             }
         }
@@ -104,13 +108,18 @@ impl<P: Payload> Engine<P> {
         let payload: P = match result {
             Ok(answer) => joined(answer),
             Err(_) if slots > 1 => {
+                self.meet(FaultPoint::OpenedUnread);
                 let each = (first.slot..first.slot + slots).map(|slot| Slot { slot, ..first });
                 return each.for_each(|slot| self.read_opened(slot, 1));
             }
             Err(_) if self.may_read_again() => return self.read_opened(first, slots),
             Err(error) => {
                 let offset = self.config.geometry.slot(first).offset();
-                return self.report_damage(false, format!("slot at byte {offset}, the only copy of its block, cannot be read ({error:?})"));
+                return self.find(
+                    FaultPoint::OpenedSlotUnread,
+                    false,
+                    format!("slot at byte {offset}, the only copy of its block, cannot be read ({error:?})"),
+                );
             }
         };
         let size = self.block_atoms();

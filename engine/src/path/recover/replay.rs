@@ -5,6 +5,7 @@ use crate::block::Slot;
 use crate::cache::format::journal::Record;
 use crate::cache::format::{Bits, Entry, Position, Range, SetState};
 use crate::cache::sets::HeaderState;
+use crate::fault_point::FaultPoint;
 use crate::payload::Payload;
 use crate::probe::Phase;
 
@@ -34,7 +35,11 @@ impl<P: Payload> Engine<P> {
         }
         let orphan = self.sets.iter().find(|(number, set)| !set.loaded && !self.is_header_needed(*number)).map(|(number, _)| number);
         if let Some(set) = orphan {
-            return self.report_damage(true, format!("set {set} is open, but the journal does not tell what its slots hold"));
+            return self.find(
+                FaultPoint::OpenSetUntold,
+                true,
+                format!("set {set} is open, but the journal does not tell what its slots hold"),
+            );
         }
         self.map_described();
         if self.phase == Phase::Refused {
@@ -70,6 +75,7 @@ impl<P: Payload> Engine<P> {
             Record::Seal { set, life } => {
                 self.expect_life(*set, *life)?;
                 if !self.sets.get(*set).is_open() {
+                    self.meet(FaultPoint::SealOutOfOrder);
                     return Err(format!("SEAL of set {set}, which is not open"));
                 }
                 self.sets.seal(*set, position);
@@ -96,9 +102,13 @@ impl<P: Payload> Engine<P> {
         }
     }
 
-    pub(super) fn expect_life(&self, set: u32, life: u32) -> Result<(), String> {
+    pub(super) fn expect_life(&mut self, set: u32, life: u32) -> Result<(), String> {
         let now = self.sets.get(set).life as u32;
-        if now == life { Ok(()) } else { Err(format!("a record about life {life} of set {set}, which is in life {now}")) }
+        if now != life {
+            self.meet(FaultPoint::RecordOfAnotherLife);
+            return Err(format!("a record about life {life} of set {set}, which is in life {now}"));
+        }
+        Ok(())
     }
 
     /// The slots of a set that was open (or had no header) at the checkpoint: descriptions only, the map says what is live.
@@ -114,6 +124,7 @@ impl<P: Payload> Engine<P> {
                 continue;
             }
             if at.slot != self.sets.next_slot(slot.set) {
+                self.meet(FaultPoint::RestateOutOfOrder);
                 return Err(format!("slot {} of set {} is told out of order", at.slot, at.set));
             }
             let full = self.full(entry.block);
@@ -135,6 +146,7 @@ impl<P: Payload> Engine<P> {
             return self.replay_placed_put(slot, dirty, entries);
         }
         if self.sets.get(slot.set).state != SetState::Open || slot.slot != self.sets.next_slot(slot.set) {
+            self.meet(FaultPoint::PutOutOfOrder);
             return Err(format!("PUT into slot {} of set {} is out of order", slot.slot, slot.set));
         }
         self.recovery().touched.expect(entries);
@@ -154,9 +166,12 @@ impl<P: Payload> Engine<P> {
     fn replay_open(&mut self, set: u32, life: u64, stream: u8) -> Result<(), String> {
         let info = self.sets.get(set);
         if info.life + 1 != life {
-            return Err(format!("OPEN of set {set} for life {life} after life {}", info.life));
+            let before = info.life;
+            self.meet(FaultPoint::OpenOutOfOrder);
+            return Err(format!("OPEN of set {set} for life {life} after life {before}"));
         }
         if info.loaded && info.live.iter().any(|slot| self.is_current(Slot { set, slot })) {
+            self.meet(FaultPoint::OpenOfLiveSet);
             return Err(format!("OPEN of set {set} with live slots"));
         }
         // Slots that were replaced are killed by the mapping. Or its header is gone: it may be only because nothing of it counts.

@@ -7,6 +7,7 @@ use crate::block::{Block, Slot, Span};
 use crate::cache::format::Entry;
 use crate::cache::format::journal::Record;
 use crate::cache::index::NumberMap;
+use crate::fault_point::FaultPoint;
 use crate::op::{Action, Answer, Class, DeviceError, DeviceId, Zone};
 use crate::payload::Payload;
 
@@ -81,11 +82,14 @@ impl<P: Payload> Engine<P> {
                     let slot = self.sets.number(Slot { slot: run.first.slot + i as u32, ..run.first });
                     if contents.checksum() == entry.crc {
                         self.recovery().tail.slots.insert((slot, entry.crc), contents);
+                    } else {
+                        self.meet(FaultPoint::TailSlotDamaged);
                     }
                 }
             }
             // Slot by slot: one bad sector costs one slot.
             Err(_) if run.entries.len() > 1 => {
+                self.meet(FaultPoint::TailUnread);
                 for (i, entry) in run.entries.iter().enumerate() {
                     self.read_tail_run(Run { first: Slot { slot: run.first.slot + i as u32, ..run.first }, entries: vec![*entry] });
                 }
@@ -93,10 +97,8 @@ impl<P: Payload> Engine<P> {
             Err(_) if self.may_read_again() => self.read_tail_run(run),
             Err(error) => {
                 let offset = self.config.geometry.slot(run.first).offset();
-                self.report_damage(
-                    false,
-                    format!("slot at byte {offset}, written last, cannot be read ({error:?}): taken for not written"),
-                );
+                let what = format!("slot at byte {offset}, written last, cannot be read ({error:?}): taken for not written");
+                self.find(FaultPoint::TailSlotUnread, false, what);
             }
         }
     }
@@ -124,7 +126,7 @@ impl<P: Payload> Engine<P> {
     }
 
     /// A checkpoint tells again in a group of its own.
-    fn is_restate(&self, group: usize) -> bool {
+    pub(super) fn is_restate(&self, group: usize) -> bool {
         self.records(group..group + 1).any(|record| matches!(record, Record::Put { restate: true, .. }))
     }
 

@@ -1,0 +1,85 @@
+//! The program behind the command line: it reads what was asked, calls the two worlds, and says in one line what went wrong.
+//! A library, so that what reads files can be looked at from outside (`fuzz/`).
+
+mod args;
+mod attach;
+mod check;
+pub mod config;
+mod create;
+mod detach;
+mod drain;
+mod grow;
+mod manager;
+mod mode;
+mod progress;
+mod serve;
+mod sim;
+mod status;
+mod stop;
+mod units;
+mod up;
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::Parser;
+use clap::error::ErrorKind;
+use tidegate_daemon::Failure;
+
+use args::{Cli, Command, Sim};
+
+/// Exit code of wrong flags.
+const USAGE: u8 = 2;
+
+/// All of the program.
+pub fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        // Nothing was asked: what can be asked is more useful than a line of blame.
+        Err(error) if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            eprint!("{}", error.render());
+            return ExitCode::from(USAGE);
+        }
+        Err(error) if error.use_stderr() => return fail(&Failure::new(USAGE, args::one_line(&error))),
+        Err(help) => {
+            say(&help.render().to_string());
+            return ExitCode::SUCCESS;
+        }
+    };
+    let done = match cli.command {
+        Command::Up(args) => up::run(&args),
+        Command::Create(args) => create::run(&args),
+        Command::Serve(args) => serve::run(&args),
+        Command::Attach(args) => attach::run(&args),
+        Command::Detach(args) => detach::run(&args),
+        Command::Mode(args) => mode::run(&args),
+        Command::Grow(args) => grow::run(&args),
+        Command::Status(args) => status::run(&args),
+        Command::Drain(args) => drain::run(&args),
+        Command::Stop(args) => stop::run(&args),
+        Command::Check(args) => check::run(&args),
+        Command::Sim(Sim::Swarm(args)) => sim::swarm(&args),
+        Command::Sim(Sim::Replay(args)) => sim::replay(&args),
+        Command::Sim(Sim::Rot(args)) => sim::rot(&args),
+        Command::Sim(Sim::List) => sim::list(),
+        Command::Sim(Sim::Run(args)) => sim::run_plan(&args),
+    };
+    match done {
+        Ok(code) => code,
+        Err(failure) => fail(&failure),
+    }
+}
+
+fn fail(failure: &Failure) -> ExitCode {
+    eprintln!("tidegate: {failure}");
+    ExitCode::from(failure.code)
+}
+
+/// Prints to standard output. A reader that has gone (`tidegate … | head`) is no failure of ours.
+fn say(text: &str) {
+    let mut out = std::io::stdout().lock();
+    let _ = out
+        .write_all(text.as_bytes())
+        .and_then(|()| out.write_all(if text.ends_with('\n') { b"" } else { b"\n" }))
+        .and_then(|()| out.flush());
+}
