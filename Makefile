@@ -1,11 +1,10 @@
 # What there is to do here; `make help` lists it. Every target prints the time it took.
 
 SHELL := bash
-TARGET := $(or $(CARGO_TARGET_DIR),target)
-TIDEGATE := $(TARGET)/release/tidegate
+TIDEGATE := $(or $(CARGO_TARGET_DIR),target)/release/tidegate
 TIMED := scripts/timed.sh
 
-.PHONY: help build run test soak bench bench-recovery bench-engine bench-abuse clean
+.PHONY: help build run test fuzz soak bench bench-recovery bench-engine bench-abuse clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -19,7 +18,11 @@ run: build ## a volume in ./tidegate-data, served until Ctrl-C (ARGS="--origin â
 test: ## everything that must hold: format, lints, tests, real clients, the swarm (about 20 minutes; needs root for mounts)
 	@$(TIMED) test scripts/test.sh
 
-soak: build ## the swarm, kills, crashes of databases and file systems for hours (SEEDS= FIRST= KILLS= CONNECTIONS= ROUNDS=)
+fuzz: ## inputs guided by coverage: make fuzz TARGET=journal SECONDS=600 (TARGET=list names all; without TARGET: what CI runs)
+	@scripts/setup.sh
+	@$(TIMED) fuzz scripts/fuzz.sh $(TARGET) $(if $(TARGET),$(SECONDS))
+
+soak: build ## the swarm, corruptions, fuzzing, kills, crashes of databases and file systems for hours (SEEDS= FIRST= KILLS= CONNECTIONS= ROUNDS= CORRUPTIONS= FUZZ=)
 	@$(TIMED) soak scripts/soak.sh
 
 bench: ## speed beside other servers on the same disk; table and target/bench/volume.json

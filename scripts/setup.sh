@@ -10,7 +10,7 @@ needed=(
   mkfs.ext4:e2fsprogs mkfs.xfs:xfsprogs mkfs.btrfs:btrfs-progs
   sqlite3:sqlite3 dbench:dbench
   fusermount3:fuse3 losetup:mount fstrim:util-linux
-  cc:gcc make:make
+  cc:gcc c++:g++ make:make
 )
 
 packages=()

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The nets of `make test`, wider: seeds that nobody has run yet, kills of the real daemon by the thousand, clients that come and go by the
-# hundred thousand, databases and file systems under kills for hours. Stops at the first catch.
+# The nets of `make test`, wider: seeds that nobody has run yet, corruptions by the million, fuzzing for hours, kills of the real daemon by
+# the thousand, clients that come and go by the hundred thousand, databases and file systems under kills for hours. Stops at the first catch.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -10,10 +10,16 @@ first=${FIRST:-$(date +%s)000000}
 kills=${KILLS:-5000}
 connections=${CONNECTIONS:-100000}
 rounds=${ROUNDS:-60}
+corruptions=${CORRUPTIONS:-1000000}
+fuzz=${FUZZ:-1800}
+tidegate=${CARGO_TARGET_DIR:-target}/release/tidegate
 real() { cargo test --release --locked --test real -- --nocapture --test-threads=1 "$@"; }
 
-echo "soak: seeds from $first, $kills kills, $connections connections, $rounds rounds of crashes (again with FIRST=$first)"
-"${CARGO_TARGET_DIR:-target}/release/tidegate" sim swarm --seeds "$seeds" --ops 5000 --first-seed "$first"
+echo "soak: seeds from $first, $corruptions corruptions, $fuzz s of each fuzz target, $kills kills, $connections connections," \
+  "$rounds rounds of crashes (again with FIRST=$first)"
+"$tidegate" sim swarm --seeds "$seeds" --ops 5000 --first-seed "$first"
+"$tidegate" sim rot --corruptions "$corruptions" --first-seed "$first"
+scripts/fuzz.sh all "$fuzz"
 TIDEGATE_CONNECTIONS=$connections real abuse::
 TIDEGATE_ROUNDS=$rounds real databases:: file_systems:: exerciser::
 TIDEGATE_KILLS=$kills real kill::

@@ -60,6 +60,7 @@ step "format" cargo fmt --all --check
 step "lints" cargo clippy --workspace --all-targets --locked --quiet -- -D warnings
 step "release build" cargo build --release --locked --quiet
 step "tests" tests
+step "fuzz: 200,000 inputs of each target from the wire and the SSD, the others for 15 s, and the canary" scripts/fuzz.sh
 step "swarm: 2,000 seeds of 5,000 operations, 80,000 recoveries" swarm
 
 printf '\n'

@@ -230,16 +230,21 @@ impl TryFrom<i64> for Count {
 /// Reads a configuration file. The error is one line that names the place in it.
 pub fn read(path: &Path) -> Result<File, String> {
     let text = read_text(path).map_err(|what| format!("{}: {what}", path.display()))?;
+    parse(path, &text)
+}
+
+/// The same of a file that was read already; `path` is for the error only.
+pub fn parse(path: &Path, text: &str) -> Result<File, String> {
     let at = |offset: usize, what: &str| {
-        let (line, column) = place(&text, offset);
+        let (line, column) = place(text, offset);
         format!("{}:{line}:{column}: {what}", path.display())
     };
-    let file: File = toml::from_str(&text).map_err(|error| {
+    let file: File = toml::from_str(text).map_err(|error| {
         let what = error.message().lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ");
         at(error.span().map_or(0, |span| span.start), &what)
     })?;
-    file.validate().map_err(|(key, what)| at(find_key(&text, key), &what))?;
-    volumes::validate(&file, &text).map_err(|(offset, what)| at(offset, &what))?;
+    file.validate().map_err(|(key, what)| at(find_key(text, key), &what))?;
+    volumes::validate(&file, text).map_err(|(offset, what)| at(offset, &what))?;
     Ok(file)
 }
 

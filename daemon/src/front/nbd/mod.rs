@@ -19,18 +19,18 @@
 //! All connections share one receive buffer: what is left in it after a read is kept by its connection, mostly nothing.
 
 pub mod address;
-mod allow;
+pub mod allow;
 mod connection;
-mod export;
-mod handshake;
+pub mod export;
+pub mod handshake;
 mod job;
 mod loan;
-mod output;
+pub mod output;
 mod protocol;
 mod seats;
 mod socket;
 mod tls;
-mod transmission;
+pub mod transmission;
 
 use std::collections::VecDeque;
 use std::io;
