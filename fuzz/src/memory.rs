@@ -19,6 +19,8 @@ pub struct Memory {
     pub replies: Vec<Reply<Stamps>>,
     /// The next write, or flush, of the cache that ends does so badly.
     pub next_fails: bool,
+    /// The engine wants the host to note that the cache misses writes.
+    pub wants_fence: bool,
 }
 
 #[derive(Clone)]
@@ -30,7 +32,14 @@ struct Running {
 
 impl Memory {
     pub fn new(cache: Contents, origin: Contents) -> Memory {
-        Memory { cache: Volatile::new(cache), origin: Volatile::new(origin), running: Vec::new(), replies: Vec::new(), next_fails: false }
+        Memory {
+            cache: Volatile::new(cache),
+            origin: Volatile::new(origin),
+            running: Vec::new(),
+            replies: Vec::new(),
+            next_fails: false,
+            wants_fence: false,
+        }
     }
 
     pub fn in_flight(&self) -> usize {
@@ -105,5 +114,9 @@ impl World<Stamps> for Memory {
 
     fn reply(&mut self, _now: Instant, reply: Reply<Stamps>) {
         self.replies.push(reply);
+    }
+
+    fn fence(&mut self, _now: Instant, _at_risk: &mut dyn Iterator<Item = Span>) {
+        self.wants_fence = true;
     }
 }

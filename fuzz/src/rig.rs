@@ -67,6 +67,11 @@ impl Rig {
     /// Ends one operation in flight; where there is none, lets time pass until the engine wants to be woken. False: neither.
     pub fn step(&mut self, which: usize) -> bool {
         self.now = self.now + Duration::from_micros(10);
+        if std::mem::take(&mut self.memory.wants_fence) {
+            // There is no host here that could note it: nothing is promised without the SSD.
+            self.turn(vec![Event::Fenced { durable: false }]);
+            return true;
+        }
         if self.memory.in_flight() > 0 {
             let done = self.memory.end(which % self.memory.in_flight());
             self.turn(vec![Event::Completed(done)]);
