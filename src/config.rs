@@ -497,8 +497,8 @@ pub fn first_file(named: &Named) -> String {
             (
                 "clients",
                 None,
-                "[\"dns:vm7.example.org\", \"sha256:0123…\"]",
-                "Who may use it over TLS, by names in client certificates (dns:, ip:) or by their fingerprints; needs client_ca.",
+                "[\"dns:vm7.example.org\"]",
+                "Who may use it over TLS, by names in client certificates (dns:, ip:) or by fingerprint (sha256:); needs client_ca.",
             ),
         ],
     );
