@@ -52,7 +52,7 @@ pub fn run(data: &[u8]) {
         run.happen(&mut input);
     }
     run.settle();
-    run.ask(run.whole(), Command::Read, Sent::Read);
+    run.read(run.whole());
     run.settle();
 }
 
@@ -66,11 +66,12 @@ impl Run {
             0..4 => self.write(input),
             4 | 5 => {
                 let span = self.span(input);
-                self.ask(span, Command::Read, Sent::Read);
+                self.read(span);
             }
             6 => {
+                self.make_room(Span::default());
                 let promised = self.model.acknowledged();
-                self.ask(Span::default(), Command::Flush, |_| Sent::Flush(promised));
+                self.send(Span::default(), Command::Flush, Sent::Flush(promised));
             }
             7 => self.clear(input),
             8..11 => {
@@ -110,8 +111,9 @@ impl Run {
         self.writes += 1;
         let (by, fua) = (self.writes, how & 6 == 6);
         let data = Stamps::written(by, span.start, span.atoms);
-        self.ask(span, Command::Write { data, fua }, |_| Sent::Change(by, span));
+        self.make_room(span);
         self.model.write(by, span, |atom| stamp(by, atom));
+        self.send(span, Command::Write { data, fua }, Sent::Change(by, span));
     }
 
     /// TRIM or WRITE_ZEROES.
@@ -126,20 +128,27 @@ impl Run {
         let start = span.start.next_multiple_of(block).min(end);
         let zeroed = if trims { Span::new(start, end - start) } else { span };
         let command = if trims { Command::Trim { fua } } else { Command::Zero { no_hole: how & 4 != 0, fua, fast: false } };
-        self.ask(span, command, |_| Sent::Change(by, zeroed));
+        self.make_room(span);
         self.model.write(by, zeroed, |_| 0);
+        self.send(span, command, Sent::Change(by, zeroed));
     }
 
-    /// Sends a command, when nothing that it overlaps is under way any more.
-    fn ask(&mut self, span: Span, command: Command<Stamps>, sent: impl FnOnce(Span) -> Sent) {
-        if *self.rig.phase() != Phase::Serving {
-            return;
-        }
+    fn read(&mut self, span: Span) {
+        self.make_room(span);
+        self.send(span, Command::Read, Sent::Read(span));
+    }
+
+    /// Waits until nothing that overlaps is under way any more, and the engine takes another command.
+    fn make_room(&mut self, span: Span) {
         if !self.rig.has_room(span.atoms) || self.sent.values().any(|(other, _)| other.overlaps(span)) {
             self.settle();
         }
+        assert!(*self.rig.phase() == Phase::Serving, "it serves whenever something is asked");
+    }
+
+    fn send(&mut self, span: Span, command: Command<Stamps>, sent: Sent) {
         let id = self.rig.send(span, command);
-        self.sent.insert(id, (span, sent(span)));
+        self.sent.insert(id, (span, sent));
         self.hear();
     }
 

@@ -41,9 +41,12 @@ impl Model {
         (span.start..).zip(atoms)
     }
 
-    /// A command that writes was sent.
+    /// A command that writes is about to be sent: the atoms read as it says, whatever they were before.
     pub fn write(&mut self, by: u64, span: Span, stamp: impl Fn(u64) -> u64) {
-        self.span(span).for_each(|(at, atom)| atom.history.push(Written { by, stamp: stamp(at) }));
+        for (at, atom) in self.span(span) {
+            atom.history.push(Written { by, stamp: stamp(at) });
+            (atom.open, atom.failed) = (false, false);
+        }
     }
 
     pub fn acknowledge(&mut self, by: u64) {
