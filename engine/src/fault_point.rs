@@ -43,7 +43,7 @@ fault_points! {
     SuspectPagesRepeated,
     /// A page of the journal could not be written: it goes to the next place.
     JournalWriteFailed,
-    /// A page of the journal could not be written, and the ring has no other place for it.
+    /// No page of the journal could be written for long: the SSD counts as failed.
     JournalWriteGivenUp,
     /// A header could not be written in either place.
     HeaderUnwritable,

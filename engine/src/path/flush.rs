@@ -235,10 +235,7 @@ impl<P: Payload> Engine<P> {
                     self.journal.page_failed(seq);
                 }
                 // There is no other place.
-                Err(_) => {
-                    self.meet(FaultPoint::JournalWriteGivenUp);
-                    self.journal.page_again(seq);
-                }
+                Err(_) => self.journal.page_again(seq),
             }
         }
         if result.is_ok() {
@@ -249,6 +246,7 @@ impl<P: Payload> Engine<P> {
         self.counters.cache_write_failures += 1;
         self.flushes.page_back_off.failed(self.now);
         if self.now.since(*self.flushes.pages_failing_since.get_or_insert(self.now)) >= PATIENCE {
+            self.meet(FaultPoint::JournalWriteGivenUp);
             self.fail_cache();
         }
     }
