@@ -480,3 +480,47 @@ fn writes_in_flight_when_a_detach_begins_go_home_too() {
     assert_eq!(on_origin(&scenario, 5, &new), [true, true]);
     assert!(scenario.noted().iter().filter(is_origin_write).count() > 0);
 }
+
+// --- the SSD fails in service ---
+
+#[test]
+fn a_flush_that_waits_for_the_origin_goes_on_without_the_cache() {
+    for mode in [Mode::WriteThrough, Mode::ReadOnly] {
+        let mut scenario = in_mode(mode);
+        let flushed = scenario.write(5);
+        scenario.flush();
+        scenario.hold(Zone::Origin);
+        let (write, pinned) = scenario.send_write(scenario.block(6), false);
+        let flush = scenario.send_flush();
+        scenario.run_until_quiet();
+        // In read-only the write is still on its way: the FLUSH has nothing to wait for.
+        assert_eq!(scenario.is_answered(flush), mode == Mode::ReadOnly);
+        scenario.cache_goes();
+        scenario.release(Zone::Origin);
+        scenario.wait(write).expect("the log took it, or the origin does");
+        scenario.wait(flush).expect("what is pinned in memory goes to the origin");
+        scenario.expect(5, &flushed);
+        scenario.expect(6, &pinned);
+        scenario.flush();
+        assert_eq!(on_origin(&scenario, 6, &pinned), [true, true], "{mode:?}");
+    }
+}
+
+#[test]
+fn a_flush_whose_blocks_only_the_lost_cache_had_fails_and_later_ones_do_not() {
+    let mut scenario = in_mode(Mode::WriteThrough);
+    scenario.write(7);
+    // Destaging cannot read it, and the engine's own flush lets go of the memory.
+    scenario.hold(Zone::Data);
+    scenario.advance(Duration::from_secs(5));
+    let flush = scenario.send_flush();
+    scenario.run_until_quiet();
+    scenario.cache_goes();
+    scenario.release(Zone::Data);
+    scenario.wait(flush).expect_err("nobody has what it covers");
+    assert_eq!(scenario.read(scenario.block(7)), Err(RequestError::Io), "never the older contents");
+    let newer = scenario.write(7);
+    scenario.flush();
+    scenario.expect(7, &newer);
+    assert_eq!(on_origin(&scenario, 7, &newer), [true, true]);
+}

@@ -476,8 +476,9 @@ impl<P: Payload> Engine<P> {
             return self.read_piece(piece, read, first, slots);
         }
         if slots == 1 && self.is_degraded() {
-            // It stays what it was: an error to whoever reads it.
+            // It stays what it was: an error to whoever reads it, and to a FLUSH that waits for it.
             self.batch().failed = true;
+            self.fail_home();
         } else if slots == 1 {
             let since = *self.destage.unreadable.entry((first.set, first.slot)).or_insert(self.now);
             let patience = if error.is_none() { Duration::ZERO } else { PATIENCE };
