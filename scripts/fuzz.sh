@@ -38,6 +38,8 @@ fuzz() {
   rss=$(grep -aoE 'peak_rss_mb: *[0-9]+' "$log" | grep -oE '[0-9]+' || echo 0)
   if [ "$status" -ne 0 ]; then
     [ "$name" = canary ] && return "$status"
+    # libFuzzer's code for a signal from outside.
+    [ "$status" -ne 72 ] || { echo "fuzz $name: stopped from outside"; return 1; }
     mkdir -p "$found"
     mv "$target/fuzz/$name-"* "$found/" 2>/dev/null || true
     printf 'fuzz %-13s FOUND, see %s and %s\n' "$name" "$found" "$log"

@@ -70,27 +70,35 @@ pub fn run(data: &[u8]) {
         client.set_nonblocking(true).expect("a socket");
         // Its first byte says how its bytes are cut.
         let (piece, bytes) = data.split_first().unwrap_or((&0, &[]));
+        let mut answers = Vec::new();
         for piece in bytes.chunks(1 + usize::from(*piece) * 8) {
             if client.write_all(piece).is_err() {
                 break; // closed upon us
             }
             bench.turn();
+            hear(&mut client, &mut answers);
         }
         let _ = client.shutdown(Shutdown::Write);
-        let gone = (0..8).any(|_| bench.turn());
-        assert!(gone, "a client that has gone is still held");
-        check_answers(&answers(&mut client), bytes);
+        // Who does not read is waited for; this one does.
+        let mut turn = || {
+            let is_gone = bench.turn();
+            hear(&mut client, &mut answers);
+            is_gone
+        };
+        assert!((0..8).any(|_| turn()), "a client that has gone is still held");
+        check_answers(&answers, bytes);
     });
 }
 
-fn answers(client: &mut UnixStream) -> Vec<u8> {
-    let (mut all, mut piece) = (Vec::new(), [0; 4096]);
+/// Takes what has been answered so far.
+fn hear(client: &mut UnixStream, answers: &mut Vec<u8>) {
+    let mut piece = [0; 4096];
     loop {
         match client.read(&mut piece) {
-            Ok(0) => return all,
-            Ok(count) => all.extend_from_slice(&piece[..count]),
+            Ok(0) => return,
+            Ok(count) => answers.extend_from_slice(&piece[..count]),
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(_) => return all,
+            Err(_) => return,
         }
     }
 }

@@ -12,9 +12,10 @@ use tidegate_engine::request::{Command, Extent, Outcome, RequestError, Stretch, 
 
 use crate::input::Input;
 
-const VOLUME_BYTES: u64 = (1 << 30) + 512;
+/// Small, so that a payload that never comes is no large piece of memory: 32 MiB for each input is all that would be tried.
+const VOLUME_BYTES: u64 = (1 << 20) + 512;
 /// Reads up to here are answered with data, longer ones with an error: it is the requests that are looked at.
-const ANSWERED_ATOMS_MAX: u64 = 256;
+const ANSWERED_ATOMS_MAX: u64 = 16;
 
 /// What came of a stream of bytes.
 #[derive(Debug, Default, PartialEq)]
