@@ -61,6 +61,8 @@ fn a_rotten_clean_block_is_fetched_again() {
         let mut client = daemon.connect();
         client.expect(0, &contents.concat());
         let status = daemon.status();
-        assert!(status["errors"]["corrupt_clean_slots"].as_u64().unwrap() > 0, "{status}");
+        // By the read, or by the scrubber before it.
+        let found = [&status["errors"]["corrupt_clean_slots"], &status["scrub"]["dropped_blocks"]].map(|count| count.as_u64().unwrap());
+        assert!(found != [0, 0], "{status}");
     });
 }

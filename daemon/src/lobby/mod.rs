@@ -112,9 +112,9 @@ const CLIENTS_MAX: usize = 4096;
 /// Of these, clients from one IP address.
 const CLIENTS_OF_PEER_MAX: usize = 256;
 /// Descriptors that are kept for everything else: the control socket and its clients, files for a moment.
-const DESCRIPTORS_BESIDE: usize = 64;
+const DESCRIPTORS_BESIDE: usize = 40;
 /// The same for each volume: its disks, its ring, its mailbox.
-const DESCRIPTORS_OF_VOLUME: usize = 16;
+const DESCRIPTORS_OF_VOLUME: usize = 8;
 
 const FRONT: u32 = 0;
 const CONTROL: u32 = 1;
