@@ -426,7 +426,8 @@ impl<P: Payload> Engine<P> {
         }
         self.through.since.get_or_insert(self.now);
         self.unlock(number);
-        let fua = matches!(self.requests.get(number).request.command, Command::Write { fua: true, .. });
+        let command = &self.requests.get(number).request.command;
+        let fua = matches!(command, Command::Write { fua: true, .. } | Command::Zero { fua: true, .. } | Command::Trim { fua: true });
         if fua { self.settle(number) } else { self.answer(number, Ok(Outcome::Done)) }
     }
 
