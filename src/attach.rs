@@ -15,23 +15,11 @@ use tidegate_engine::Mode;
 use tidegate_engine::op::DeviceId;
 
 use crate::args::{Attach, Of};
-use crate::config::{self, File};
-use crate::up::{self, Named};
+use crate::up::{self, Place};
 use crate::{say, units};
 
 pub fn run(args: &Attach) -> Result<ExitCode, Failure> {
-    let folder = up::absolute(&args.dir)?;
-    let path = folder.join(config::FILE_NAME);
-    let is_new = fs::symlink_metadata(&path).is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound);
-    let file = if is_new { File::default() } else { up::read(&path)? };
-    let absolute = |path: &Option<_>| path.as_deref().map(up::absolute).transpose();
-    let named = Named { origin: absolute(&args.origin)?, cache: absolute(&args.cache)?, ..Named::default() };
-    if file.is_plural()
-        && let Some(flag) = named.of_one_volume()
-    {
-        let message = format!("{flag}: {} describes several volumes; say which with --volume", path.display());
-        return Err(Failure::new(crate::USAGE, message));
-    }
+    let Place { folder, path, named, is_new, .. } = Place::new(&args.dir, args.origin.as_deref(), args.cache.as_deref())?;
     let of = Of { dir: args.dir.clone(), volume: args.volume.clone() };
     let (_, configured) = up::volume_of(&of)?;
     let volume = Options {

@@ -7,23 +7,11 @@ use tidegate_daemon::Failure;
 use tidegate_daemon::create::{CreateOptions, create};
 
 use crate::args::Create;
-use crate::config::{self, File};
-use crate::up::{self, Named};
+use crate::up::{self, Place};
 use crate::{attach, say, units};
 
 pub fn run(args: &Create) -> Result<ExitCode, Failure> {
-    let folder = up::absolute(&args.dir)?;
-    let path = folder.join(config::FILE_NAME);
-    let is_new = fs::symlink_metadata(&path).is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound);
-    let mut file = if is_new { File::default() } else { up::read(&path)? };
-    let absolute = |path: &Option<_>| path.as_deref().map(up::absolute).transpose();
-    let named = Named { origin: absolute(&args.origin)?, cache: absolute(&args.cache)?, ..Named::default() };
-    if file.is_plural()
-        && let Some(flag) = named.of_one_volume()
-    {
-        let message = format!("{flag}: {} describes several volumes; say which with --volume", path.display());
-        return Err(Failure::new(crate::USAGE, message));
-    }
+    let Place { folder, path, mut file, named, is_new } = Place::new(&args.dir, args.origin.as_deref(), args.cache.as_deref())?;
     file.override_with(named.clone());
     let config = file.in_folder(&folder);
     // One at a time: what is formatted is said, never guessed.

@@ -3,6 +3,7 @@
 //! The configuration is written last: a first run that was cut short is a first run again.
 
 use std::fs;
+use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -25,7 +26,7 @@ pub fn run(args: &Up) -> Result<ExitCode, Failure> {
     let folder = absolute(&args.dir)?;
     let path = folder.join(config::FILE_NAME);
     // Whatever is there is read, or refused; only where nothing is, something is written.
-    let is_new = fs::symlink_metadata(&path).is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound);
+    let is_new = fs::symlink_metadata(&path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
     let mut file = if is_new { File::default() } else { read(&path)? };
     let named = named(args)?;
     if file.is_plural()
@@ -189,6 +190,36 @@ pub fn volume_of(of: &Of) -> Result<(Config, volume::Options), Failure> {
             Ok((config, volume))
         }
         _ => Err(usage("there are several volumes; say which with --volume".to_owned())),
+    }
+}
+
+/// Where a volume is made: its folder, its configuration if there is one, and what the command line names besides.
+pub struct Place {
+    pub folder: PathBuf,
+    /// Of the configuration.
+    pub path: PathBuf,
+    pub file: File,
+    pub named: Named,
+    /// There is no configuration yet.
+    pub is_new: bool,
+}
+
+impl Place {
+    /// # Errors
+    /// One line: a configuration that is wrong, or one of several volumes beside devices of one.
+    pub fn new(dir: &Path, origin: Option<&Path>, cache: Option<&Path>) -> Result<Place, Failure> {
+        let folder = absolute(dir)?;
+        let path = folder.join(config::FILE_NAME);
+        let is_new = fs::symlink_metadata(&path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+        let file = if is_new { File::default() } else { read(&path)? };
+        let named = Named { origin: origin.map(absolute).transpose()?, cache: cache.map(absolute).transpose()?, ..Named::default() };
+        if file.is_plural()
+            && let Some(flag) = named.of_one_volume()
+        {
+            let message = format!("{flag}: {} describes several volumes; say which with --volume", path.display());
+            return Err(Failure::new(crate::USAGE, message));
+        }
+        Ok(Place { folder, path, file, named, is_new })
     }
 }
 

@@ -220,7 +220,7 @@ impl<P: Payload> Engine<P> {
         Some(Mapper { intake, has_changed, loading: Loading::default(), dead: Vec::new(), current: Vec::new(), at: 0 })
     }
 
-    /// Maps the next bucket: some thousandths of a second. Between two of them clients may change what is mapped, and touch what is not.
+    /// Maps the next bucket. Between two of them clients may change what is mapped, and touch what is not.
     /// False: there is none left.
     pub(super) fn map_bucket(&mut self, mapper: &mut Mapper) -> bool {
         let Mapper { intake, has_changed, loading, dead, current, at } = mapper;
