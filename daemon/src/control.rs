@@ -157,7 +157,7 @@ impl ControlPort {
 
     fn accept(&mut self) {
         while let Ok((stream, _)) = self.listener.accept() {
-            if self.clients.len() >= CLIENTS_MAX || stream.set_nonblocking(true).is_err() {
+            if stream.set_nonblocking(true).is_err() || (self.clients.len() >= CLIENTS_MAX && !self.make_place()) {
                 continue; // dropped: closed
             }
             let token = self.next_token;
@@ -165,6 +165,27 @@ impl ControlPort {
             self.interests.push(Interest { token, fd: stream.as_raw_fd(), readable: true, writable: false });
             self.clients.insert(token, Client::new(stream));
         }
+    }
+
+    /// Closes those that have gone, or else the one that has said nothing for the longest time. False: everybody waits for an answer.
+    fn make_place(&mut self) -> bool {
+        let tokens: Vec<u64> = self.clients.keys().copied().collect();
+        for token in tokens {
+            let client = self.clients.get_mut(&token).expect("of a client that is held");
+            if client.receive() {
+                self.take_lines(token);
+            } else {
+                self.close(token);
+            }
+        }
+        let is_silent = |client: &Client| client.answers.is_empty() && client.unsent.is_empty();
+        let gone: Vec<u64> = self.clients.iter().filter(|(_, client)| client.ended && is_silent(client)).map(|(token, _)| *token).collect();
+        gone.into_iter().for_each(|token| self.close(token));
+        if self.clients.len() >= CLIENTS_MAX {
+            let silent = self.clients.iter().find(|(_, client)| is_silent(client) && client.received.is_empty()).map(|(token, _)| *token);
+            silent.into_iter().for_each(|token| self.close(token));
+        }
+        self.clients.len() < CLIENTS_MAX
     }
 
     fn close(&mut self, token: u64) {

@@ -49,6 +49,8 @@ fault_points! {
     HeaderUnwritable,
     /// A checkpoint finds a header that cannot be written: it begins again, later.
     CheckpointWithoutHeader,
+    /// A checkpoint does not begin: the journal has no room for all the sets whose headers cannot be written.
+    CheckpointCramped,
     /// The state map could not be written or flushed.
     MapWriteFailed,
     /// A flush failed between the map and the superblocks.

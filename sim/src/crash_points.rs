@@ -73,7 +73,7 @@ impl Points {
     fn try_without_cache(&mut self, simulation: &Simulation) -> Result<(), Broken> {
         for survive in [Survive::None, Survive::Random] {
             let origin = simulation.scene.origin.after_power_cut(simulation.now(), &survive, &mut self.loss);
-            simulation.scene.oracle.judge_alone(|atom| origin.visible().stamp(atom)).map_err(|broken| {
+            simulation.scene.oracle.judge_alone(&[], |atom| origin.visible().stamp(atom)).map_err(|broken| {
                 Broken(format!("cache lost at {:?}, {survive:?} of the unflushed left on the origin: {}", simulation.now(), broken.0))
             })?;
         }

@@ -17,7 +17,7 @@ use tidegate_engine::op::Zone;
 use tidegate_engine::probe::{Health, Phase, Snapshot};
 use tidegate_engine::request::{Command, Outcome};
 
-/// Turns that draining and stopping may take at the end.
+/// Turns that draining and stopping may take at the end, and turns until the next reply.
 const LAST_TURNS: u64 = 400_000;
 
 /// What a run came to.
@@ -174,7 +174,7 @@ impl<'a> Run<'a> {
         let origin = [Survive::None, Survive::None, Survive::Random, Survive::Torn][loss.below(4) as usize].clone();
         let simulation = &self.simulation;
         let left = simulation.scene.origin.after_power_cut(simulation.now(), &origin, loss);
-        simulation.scene.oracle.judge_alone(|atom| left.visible().stamp(atom))?;
+        simulation.scene.oracle.judge_alone(&simulation.given_up(), |atom| left.visible().stamp(atom))?;
         Ok(if loss.one_in(3) { Crash::CacheLost { origin } } else { crash })
     }
 
@@ -250,13 +250,17 @@ impl<'a> Run<'a> {
 
     /// Steps until `reached`, which must come.
     fn until(&mut self, what: &str, reached: impl Fn(&Simulation) -> bool) -> Steps {
-        for _ in 0..LAST_TURNS {
+        let mut left = LAST_TURNS;
+        while left > 0 {
             if reached(&self.simulation) {
                 return Ok(());
             }
+            let replies = self.simulation.scene.replies;
             if !self.step()? && !reached(&self.simulation) {
                 return Err(Broken(format!("everything came to rest before the engine could {what}")));
             }
+            // A slow origin takes its time for each of them.
+            left = if self.simulation.scene.replies > replies { LAST_TURNS } else { left - 1 };
         }
         Err(Broken(format!("{LAST_TURNS} turns were not enough to {what}")))
     }
@@ -304,13 +308,16 @@ impl<'a> Run<'a> {
     }
 
     fn flush(&mut self) -> Steps {
-        for _ in 0..3 {
+        let mut failures = 0;
+        while failures < 3 {
             let id = self.simulation.ask(Span::default(), Command::Flush);
             self.until("flush", |simulation| simulation.scene.answers.iter().any(|reply| reply.id == id))?;
             let answers = std::mem::take(&mut self.simulation.scene.answers);
             if answers.iter().any(|reply| matches!(reply.result, Ok(Outcome::Done))) {
                 return Ok(());
             }
+            // An origin may be healthy, and slower than the stall timeout.
+            failures += u32::from(!self.simulation.scene.oracle.stalled);
         }
         Err(Broken("three flushes failed on a healthy device".to_string()))
     }

@@ -103,6 +103,8 @@ pub struct Scene {
     /// A device write or flush ended in this step.
     persisted: bool,
     replied: bool,
+    /// Replies so far.
+    pub replies: u64,
     /// A FLUSH may wait for the origin, and fail with it.
     promises_origin: bool,
 }
@@ -166,11 +168,12 @@ impl Simulation {
             ended: Vec::new(),
             persisted: false,
             replied: false,
+            replies: 0,
             promises_origin: plan.promises_origin(),
         };
         scene.oracle.may_be_full = plan.rates[1].no_space > 0;
         scene.oracle.waives_order = plan.passes_log() || plan.config.placement == Placement::Set;
-        scene.origin.drops_doomed = plan.passes_log();
+        scene.origin.drops_doomed = plan.passes_log() || plan.cache_fails_after > 0;
         if plan.rates[0].settled_only && plan.rates[0] != (Rates { settled_only: true, ..Rates::default() }) {
             scene.cache.watch_settling(plan.config.format);
         }
@@ -388,6 +391,9 @@ impl Simulation {
     pub fn origin_comes_back(&mut self, forgotten: bool) {
         let (now, scene) = (self.now(), &mut self.scene);
         scene.origin.come_back(forgotten);
+        if forgotten {
+            scene.oracle.origin_forgot();
+        }
         scene.oracle.origin_gone = false;
         scene.oracle.unread(Span::new(0, scene.oracle.volume_atoms()));
         scene
@@ -409,6 +415,7 @@ impl Simulation {
             [self.scene.cache.rates, self.scene.origin.rates] = self.plan.rates;
         }
         self.note_mode();
+        self.check_promises();
         self.turns_at_once += 1;
         if self.scene.replied || self.scene.oracle.pending() == 0 {
             self.last_reply = now;
@@ -435,6 +442,26 @@ impl Simulation {
             let mode = self.mode_chance.pick(&self.plan.modes);
             self.want(mode);
         }
+    }
+
+    /// Without the cache nothing is promised that only the cache has.
+    fn check_promises(&mut self) {
+        if !self.scene.replied {
+            return;
+        }
+        let promised = self.scene.oracle.take_promised();
+        if promised.is_empty() || self.engine.health() != Health::Degraded || self.plan.rates[0].spoils() {
+            return;
+        }
+        let at_risk: Vec<Span> = self.engine.at_risk().collect();
+        if let Err(broken) = self.scene.oracle.check_given_up(&promised, &at_risk) {
+            self.scene.broken.get_or_insert(broken);
+        }
+    }
+
+    /// What was given up with a cache of which the host knows that it has failed.
+    pub fn given_up(&self) -> Vec<Span> {
+        if self.scene.host.is_fenced() { self.engine.at_risk().collect() } else { Vec::new() }
     }
 
     /// Asks for a mode. That a FLUSH may promise less is written down before the engine hears of it.
@@ -708,6 +735,7 @@ impl World<Stamps> for Scene {
     fn reply(&mut self, now: Instant, reply: Reply<Stamps>) {
         self.trace.reply(now, &reply);
         self.replied = true;
+        self.replies += 1;
         self.oracle.stalled = now.since(self.origin.last_success) >= self.stall_timeout;
         if let Err(broken) = self.oracle.reply(&reply) {
             self.broken.get_or_insert(broken);

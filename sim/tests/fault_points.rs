@@ -52,6 +52,7 @@ const TABLE: &[Row] = &[
     Row(&[JournalWriteFailed], || failing(Zone::Journal, 1)),
     Row(&[JournalWriteGivenUp, CacheFailed], || failing(Zone::Journal, 80)),
     Row(&[HeaderUnwritable, CheckpointWithoutHeader], a_header_cannot_be_written_while_a_checkpoint_waits),
+    Row(&[CheckpointCramped, CacheFailed], no_header_can_be_written),
     Row(&[MapWriteFailed], || failing(Zone::Map, 1)),
     Row(&[CheckpointFlushFailed], || flush_failing_behind(Zone::Map)),
     Row(&[SuperblockWriteFailed], || failing(Zone::Superblock, 1)),
@@ -310,6 +311,25 @@ fn a_header_cannot_be_written_while_a_checkpoint_waits() -> Scenario {
     scenario.release(Zone::Header);
     scenario.release(Zone::HeaderCopy);
     scenario.run_until_quiet();
+    scenario
+}
+
+/// No header can be written, and the journal has no room for the slots of so many sets: at last the cache counts as failed.
+fn no_header_can_be_written() -> Scenario {
+    let geometry = Geometry { set_slots: 8, sets: 64, block_atoms: 8, journal_pages: 64, volume_atoms: 4_096, range_entries: 252 };
+    let mut scenario = Scenario::of(plan_for(geometry));
+    for zone in [Zone::Header, Zone::HeaderCopy] {
+        (0..10_000).for_each(|_| scenario.fail_next(zone, Fault::Error));
+    }
+    let mut data = Vec::new();
+    for block in 0..300 {
+        data.push(scenario.write(block));
+        scenario.flush();
+    }
+    scenario.advance(Duration::from_secs(120));
+    for (block, data) in data.iter().enumerate() {
+        scenario.expect(block as u64, data);
+    }
     scenario
 }
 

@@ -2,6 +2,7 @@
 
 use tidegate_engine::block::Span;
 use tidegate_engine::cache::format::{Geometry, Superblock};
+use tidegate_engine::fault_point::FaultPoint;
 use tidegate_engine::op::Zone;
 use tidegate_engine::probe::Health;
 use tidegate_engine::request::{RequestError, RequestId};
@@ -11,6 +12,34 @@ use tidegate_sim::back::volatile::Survive;
 use tidegate_sim::scenario::{Scenario, plan, plan_for};
 use tidegate_sim::stamp::Stamps;
 use tidegate_sim::world::Crash;
+
+// --- headers that cannot be written ---
+
+#[test]
+fn headers_that_cannot_be_written_for_a_while_cost_nothing() {
+    let mut cramped = 0;
+    for failures in [50, 200, 400, 800, 1_600] {
+        let geometry = Geometry { sets: 64, volume_atoms: 4_096, ..plan().config.geometry };
+        let mut scenario = Scenario::of(plan_for(geometry));
+        for zone in [Zone::Header, Zone::HeaderCopy] {
+            (0..failures).for_each(|_| scenario.fail_next(zone, Fault::Error));
+        }
+        let data: Vec<Stamps> = (0..300)
+            .map(|block| {
+                let data = scenario.write(block);
+                scenario.flush();
+                data
+            })
+            .collect();
+        cramped += u32::from(scenario.simulation.faults().has(FaultPoint::CheckpointCramped));
+        scenario.power_cut(Survive::None);
+        for (block, data) in data.iter().enumerate() {
+            scenario.expect(block as u64, data);
+        }
+        assert_eq!(scenario.snapshot().health, Health::Whole);
+    }
+    assert!(cramped > 0, "in one of them the journal had no room");
+}
 
 // --- the cache is lost in service ---
 
@@ -52,6 +81,48 @@ fn what_was_acknowledged_and_not_flushed_is_saved_from_memory() {
     assert_eq!(scenario.on_origin(5)[1], whole.stamps().collect::<Vec<_>>(), "a FLUSH without the cache is one of the origin");
     assert_eq!(scenario.snapshot().dirty_slots, 0);
     assert_eq!(scenario.simulation.engine.at_risk().count(), 0);
+}
+
+#[test]
+fn what_the_failed_cache_alone_has_and_no_flush_has_covered_fails_the_next_flush_once() {
+    // Gone, or worn out: its next start is refused either way.
+    for wears_out in [false, true] {
+        let mut scenario = Scenario::with(|plan| plan.config.flush_age = Duration::from_secs(1));
+        scenario.write(5);
+        scenario.flush();
+        let unflushed = scenario.write(6);
+        // The engine's own flush lets go of the memory; nobody was promised anything.
+        scenario.advance(Duration::from_secs(5));
+        if wears_out {
+            scenario.cache_wears_out();
+        } else {
+            scenario.cache_goes();
+        }
+        // Nothing goes home.
+        scenario.hold(Zone::Origin);
+        let (write, pinned) = scenario.send_write(scenario.block(7), false);
+        scenario.until_degraded();
+        let flush = scenario.send_flush();
+        scenario.wait(flush).expect_err("nobody may promise block 6");
+        scenario.release(Zone::Origin);
+        scenario.wait(write).expect("the origin takes it");
+        scenario.flush();
+        assert_eq!(scenario.on_origin(7)[1], pinned.stamps().collect::<Vec<_>>());
+        match wears_out {
+            true => scenario.expect(6, &unflushed),
+            false => assert_eq!(scenario.read(scenario.block(6)), Err(RequestError::Io)),
+        }
+    }
+}
+
+#[test]
+fn a_flush_succeeds_without_the_cache_where_everything_was_flushed_before() {
+    let mut scenario = Scenario::new();
+    scenario.write(5);
+    scenario.flush();
+    scenario.cache_wears_out();
+    scenario.until_degraded_by_writing(7);
+    scenario.flush();
 }
 
 #[test]

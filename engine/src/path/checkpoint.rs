@@ -9,7 +9,7 @@
 use crate::block::{PAGE_ATOMS, PAGE_BYTES, Slot, Span};
 use crate::cache::format::map::{encode_ranges, encode_sets, ranges_per_page};
 use crate::cache::format::{FormatId, MapRef, MapSet, SetState, Superblock};
-use crate::cache::sets::HeaderState;
+use crate::cache::sets::{HeaderState, Set};
 use crate::fault_point::FaultPoint;
 use crate::mode::Mode;
 use crate::op::{Action, Class, DeviceId, Zone};
@@ -27,6 +27,8 @@ pub(super) struct Checkpoint<P> {
     pub back_off: BackOff,
     /// The one under way fails to write the same things since.
     failing_since: Option<Instant>,
+    /// The ring has no room for the restates since.
+    cramped_since: Option<Instant>,
     running: Option<Running<P>>,
     /// What the newest superblock says.
     superblock: Option<Superblock>,
@@ -37,7 +39,16 @@ pub(super) struct Checkpoint<P> {
 impl<P> Default for Checkpoint<P> {
     fn default() -> Self {
         let back_off = BackOff::steady(Duration::from_secs(1));
-        Checkpoint { urgent: false, wanted: false, back_off, failing_since: None, running: None, superblock: None, copies: [0; 2] }
+        Checkpoint {
+            urgent: false,
+            wanted: false,
+            back_off,
+            failing_since: None,
+            cramped_since: None,
+            running: None,
+            superblock: None,
+            copies: [0; 2],
+        }
     }
 }
 
@@ -101,7 +112,7 @@ impl<P: Payload> Engine<P> {
             return false;
         }
         let before = self.counters.checkpoints;
-        if self.checkpoint.running.is_none() && self.wants_checkpoint() {
+        if self.checkpoint.running.is_none() && self.wants_checkpoint() && self.can_restate() {
             self.begin_checkpoint();
         }
         while self.checkpoint.running.is_some() && !self.cache_failed && self.advance_checkpoint() {}
@@ -117,6 +128,29 @@ impl<P: Payload> Engine<P> {
         let due = used >= third || (frees && (self.checkpoint.urgent || self.journal.free_pages() < third));
         let due = due || self.checkpoint.wanted || self.mode_to_record().is_some();
         due && !self.stopping && self.recovery.is_none() && !self.cache_failed && !self.checkpoint.back_off.is_waiting(self.now)
+    }
+
+    /// Has the ring room for what a checkpoint tells again? Its reserve is for open sets. Sets whose headers cannot be written come on top:
+    /// without room for them their headers are tried again, for a while.
+    fn can_restate(&mut self) -> bool {
+        let untold = self.sets.iter().filter(|(_, set)| has_only_journal(set)).map(|(number, _)| number);
+        let untold: Vec<u32> = untold.collect();
+        let set_pages = self.config.geometry.set_slots.div_ceil(128).max(1);
+        // Half of what the reserve has besides is for the groups that end here.
+        let needed = self.journal_reserve() - 4 + untold.len() as u32 * set_pages;
+        if self.journal.free_pages() >= needed {
+            self.checkpoint.cramped_since = None;
+            return true;
+        }
+        self.meet(FaultPoint::CheckpointCramped);
+        self.checkpoint.back_off.failed(self.now);
+        for set in untold {
+            self.write_headers(set);
+        }
+        if self.now.since(*self.checkpoint.cramped_since.get_or_insert(self.now)) >= PATIENCE {
+            self.fail_cache();
+        }
+        false
     }
 
     fn begin_checkpoint(&mut self) {
@@ -163,12 +197,7 @@ impl<P: Payload> Engine<P> {
 
     /// Tells again what only the journal before L knows: the slots of open sets, and of sealed ones whose headers cannot be written.
     fn restate(&mut self) {
-        let told: Vec<u32> = self
-            .sets
-            .iter()
-            .filter(|(_, set)| set.is_open() || (set.state == SetState::Sealed && set.header == HeaderState::Unwritable))
-            .map(|(number, _)| number)
-            .collect();
+        let told: Vec<u32> = self.sets.iter().filter(|(_, set)| set.is_open() || has_only_journal(set)).map(|(number, _)| number).collect();
         for set in told {
             if self.sets.get(set).state == SetState::Placed {
                 self.restate_placed(set);
@@ -411,4 +440,9 @@ impl<P: Payload> Engine<P> {
     pub(super) fn checkpoint_bytes(&self) -> u64 {
         self.checkpoint.running.as_ref().map_or(0, |running| running.pages.len() as u64 * PAGE_BYTES)
     }
+}
+
+/// A sealed set whose header cannot be written: only the journal tells its slots.
+fn has_only_journal(set: &Set) -> bool {
+    set.state == SetState::Sealed && set.header == HeaderState::Unwritable && set.live_count > 0
 }

@@ -206,6 +206,7 @@ impl<P: Payload> Engine<P> {
     fn go_on_without_cache(&mut self) {
         self.degraded.health = Health::Degraded;
         self.degraded.back_off.at = None;
+        let has_unpromised = self.flushes.unpromised.has_until(self.journal.durable_group());
         self.journal.retire();
         self.forget_checkpoint();
         assert!(self.forget_retries().is_empty(), "requests were given back when the SSD failed");
@@ -215,7 +216,11 @@ impl<P: Payload> Engine<P> {
         // Sets whose headers were still to be read are clean: the origin has what they hold.
         self.recovery = None;
         self.pin_for_origin();
-        for number in std::mem::take(&mut self.degraded.promised) {
+        let mut promised = std::mem::take(&mut self.degraded.promised);
+        if has_unpromised && self.cache_alone_has_dirty() {
+            self.tell_loss(&mut promised);
+        }
+        for number in promised {
             self.settle(number);
         }
     }
@@ -231,7 +236,8 @@ impl<P: Payload> Engine<P> {
                     continue;
                 }
                 let entry = self.sets.entry(slot, |block| self.full(block));
-                if self.index.get(entry.block) != Some(slot) {
+                // A page is newer than anything in the log.
+                if self.index.get(entry.block) != Some(slot) || self.through.covers(entry.block, 1) {
                     continue;
                 }
                 let payload = pin.payload.slice(u64::from(i) * self.block_atoms(), self.block_atoms());
@@ -240,6 +246,19 @@ impl<P: Payload> Engine<P> {
                 self.through.adopt(entry.block, Page { blocks: 1, payload, valid, state: State::Unwritten }, self.now);
             }
         }
+    }
+
+    /// Is a dirty block nowhere but on the SSD? Its next start would be refused, so that it counts as lost until it is home.
+    fn cache_alone_has_dirty(&self) -> bool {
+        let size = self.block_atoms();
+        let set_blocks = self.index.set_blocks();
+        let next = |from: Block| self.index.next_dirty(from);
+        let mut sets = std::iter::successors(next(Block(0)), |set| next(Block(set.0 + set_blocks)));
+        let is_pinned = |block: u64| self.through.covers(Block(block), 1);
+        sets.any(|set| {
+            let spans = self.dirty_spans(set, set_blocks);
+            spans.iter().any(|span| (span.start / size..span.end().div_ceil(size)).any(|block| !is_pinned(block)))
+        })
     }
 
     /// An operation of the SSD ends that nobody waits for any more. False: somebody does.

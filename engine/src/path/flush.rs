@@ -6,13 +6,15 @@
 //! ```
 //! A flush of the SSD covers exactly what had ended when it was handed out. It never waits for the origin.
 
+use std::collections::BTreeMap;
+
 use crate::cache::sets::HeaderState;
 use crate::config::Canary;
 use crate::fault_point::FaultPoint;
 use crate::op::{Action, Class, DeviceId};
 use crate::payload::Payload;
 use crate::probe::WaitReason;
-use crate::request::{Outcome, RequestError};
+use crate::request::{Command, Outcome, RequestError};
 use crate::time::{Duration, Instant};
 
 use super::back_off::BackOff;
@@ -40,6 +42,7 @@ pub(super) struct Flushes {
     pub page_back_off: BackOff,
     /// No page could be written since.
     pages_failing_since: Option<Instant>,
+    pub unpromised: Unpromised,
 }
 
 impl Default for Flushes {
@@ -56,7 +59,46 @@ impl Default for Flushes {
             failing_since: None,
             page_back_off: BackOff::new(Duration::from_millis(1), Duration::from_secs(5)),
             pages_failing_since: None,
+            unpromised: Unpromised::default(),
         }
+    }
+}
+
+/// What was acknowledged, and no client's FLUSH has covered yet.
+#[derive(Default)]
+pub(super) struct Unpromised {
+    /// Acknowledged so far.
+    acknowledged: u64,
+    /// Group of the log → the last acknowledgement of what is in it. Durable groups are joined.
+    groups: BTreeMap<u64, u64>,
+}
+
+impl Unpromised {
+    /// A write whose contents are in `group` is acknowledged; groups up to `durable` are.
+    pub fn acknowledge(&mut self, group: u64, durable: u64) {
+        self.acknowledged += 1;
+        if self.groups.insert(group, self.acknowledged).is_some() {
+            return;
+        }
+        while let Some((&oldest, &last)) = self.groups.first_key_value()
+            && let Some((&next, newer)) = self.groups.range_mut(oldest + 1..).next()
+            && next <= durable
+        {
+            *newer = last.max(*newer);
+            self.groups.remove(&oldest);
+        }
+    }
+    /// How many acknowledgements have reached the clients, if `queued` replies have not.
+    pub fn told(&self, queued: usize) -> u64 {
+        self.acknowledged.saturating_sub(queued as u64)
+    }
+    /// A FLUSH has succeeded that came after so many acknowledgements.
+    fn promise(&mut self, acknowledged: u64) {
+        self.groups.retain(|_, last| *last > acknowledged);
+    }
+    /// Is something among it that has become durable, and need not be in memory any more?
+    pub fn has_until(&self, durable: u64) -> bool {
+        self.groups.first_key_value().is_some_and(|(&group, _)| group <= durable)
     }
 }
 
@@ -165,8 +207,20 @@ impl<P: Payload> Engine<P> {
         self.journal.made_durable(active.group);
         self.window.release(active.group);
         for (number, _) in self.take_waiting(active.group) {
-            self.answer(number, Ok(Outcome::Done));
+            self.keep_promise(number);
         }
+    }
+
+    /// What the request was promised is durable.
+    pub(super) fn keep_promise(&mut self, number: usize) {
+        if self.is_flush(number) {
+            self.flushes.unpromised.promise(self.requests.get(number).acknowledged);
+        }
+        self.answer(number, Ok(Outcome::Done));
+    }
+
+    pub(super) fn is_flush(&self, number: usize) -> bool {
+        matches!(self.requests.get(number).request.command, Command::Flush)
     }
 
     /// Nothing is promised until everything pinned was written again and flushed: what the failed flush covered may be gone.

@@ -160,6 +160,8 @@ impl Scratch {
 struct Active<P> {
     request: Request<P>,
     arrived: Instant,
+    /// Writes whose acknowledgement its client may have known of by then.
+    acknowledged: u64,
     stage: Stage<P>,
     /// What it waits for, for people.
     waits: WaitReason,
@@ -376,7 +378,8 @@ impl<P: Payload> Engine<P> {
             Command::Status { .. } => {}
         }
         let waits = if self.phase == Phase::Recovering { WaitReason::Recovery } else { WaitReason::Turn };
-        let active = Active { request, arrived: self.now, stage: Stage::Waiting, waits };
+        let acknowledged = self.flushes.unpromised.told(self.replies.len());
+        let active = Active { request, arrived: self.now, acknowledged, stage: Stage::Waiting, waits };
         let number = self.requests.insert(active);
         match self.phase {
             Phase::Recovering => self.held.push_back(number),

@@ -20,7 +20,7 @@ use crate::config::{Allocation, Canary, Placement, WhenFull};
 use crate::mode::Mode;
 use crate::payload::Payload;
 use crate::probe::{ModeView, Phase, WaitReason};
-use crate::request::{Command, RequestError};
+use crate::request::RequestError;
 use crate::time::{Duration, Instant};
 
 use super::{Engine, Stage};
@@ -35,7 +35,7 @@ pub(super) struct Modes {
     stage: Promise,
     /// Requests that wait until what was dirty at a mark is home.
     waiting: Vec<(usize, Mark)>,
-    /// Something that no FLUSH has covered cannot be read any more: the next FLUSH says so.
+    /// Something that no FLUSH has covered cannot be read any more, or only from an SSD that has failed: the next FLUSH says so.
     lost: bool,
     /// Until when a stop waits.
     stop_until: Option<Instant>,
@@ -182,8 +182,7 @@ impl<P: Payload> Engine<P> {
 
     /// A FLUSH (or FUA) that promises the origin: it waits until everything dirty now is home.
     pub(super) fn await_home(&mut self, number: usize) {
-        let is_flush = matches!(self.requests.get(number).request.command, Command::Flush);
-        if is_flush && std::mem::take(&mut self.modes.lost) {
+        if self.is_flush(number) && self.takes_loss() {
             return self.answer(number, Err(RequestError::Io));
         }
         let mark = self.mark();
@@ -228,8 +227,25 @@ impl<P: Payload> Engine<P> {
 
     /// A dirty slot was given up. If no FLUSH waits for it, the next one fails.
     pub(super) fn home_lost(&mut self) {
-        self.modes.lost |= self.modes.is_home() && self.modes.waiting.is_empty();
+        self.modes.lost |= self.modes.is_home() && !self.modes.waiting.iter().any(|&(number, _)| self.is_flush(number));
         self.fail_home();
+    }
+
+    /// Is a FLUSH to say that something is lost? It is said once.
+    pub(super) fn takes_loss(&mut self) -> bool {
+        std::mem::take(&mut self.modes.lost)
+    }
+
+    /// Something that no FLUSH has covered is lost: those that wait to promise it fail, or else the next one.
+    pub(super) fn tell_loss(&mut self, waiting: &mut Vec<usize>) {
+        let mut flushes: Vec<usize> = waiting.extract_if(.., |&mut number| self.is_flush(number)).collect();
+        let (told, others) = std::mem::take(&mut self.modes.waiting).into_iter().partition(|&(number, _)| self.is_flush(number));
+        self.modes.waiting = others;
+        flushes.extend(Vec::into_iter(told).map(|(number, _)| number));
+        self.modes.lost |= flushes.is_empty();
+        for number in flushes {
+            self.answer(number, Err(RequestError::Io));
+        }
     }
 
     /// What was dirty before has moved to newer slots: who waits for it waits for those.

@@ -463,6 +463,9 @@ impl<P: Payload> Engine<P> {
     pub(super) fn settle(&mut self, number: usize) {
         if self.is_degraded() {
             // Whatever the mode: there is the origin only.
+            if self.is_flush(number) && self.takes_loss() {
+                return self.answer(number, Err(RequestError::Io));
+            }
             let is_settled = self.through.pages.is_empty() && !self.owes_zeros();
             return if is_settled { self.settle_group(number) } else { self.settle_by_flush(number) };
         }
@@ -484,7 +487,7 @@ impl<P: Payload> Engine<P> {
     fn settle_group(&mut self, number: usize) {
         let group = self.close_group();
         if group <= self.journal.durable_group() {
-            self.answer(number, Ok(Outcome::Done));
+            self.keep_promise(number);
         } else {
             self.promise(number, group);
         }
@@ -513,6 +516,8 @@ impl<P: Payload> Engine<P> {
             self.counters.through_logged_blocks += blocks;
             self.put(Stream::Client, true, [Piece { block, blocks, payload, valid }], None, 0);
         }
+        // Some of it may have been acknowledged after the FLUSH came for which this is done.
+        self.flushes.unpromised.acknowledge(self.journal.group(), self.journal.durable_group());
         true
     }
 

@@ -505,6 +505,9 @@ impl<P: Payload> Engine<P> {
         } else if fua && group > self.journal.durable_group() {
             self.promise(number, group);
         } else {
+            if !fua {
+                self.flushes.unpromised.acknowledge(group, self.journal.durable_group());
+            }
             self.answer(number, Ok(Outcome::Done));
         }
     }

@@ -50,6 +50,13 @@ pub struct Rates {
     pub settled_only: bool,
 }
 
+impl Rates {
+    /// Can what was written well get lost on this device alone?
+    pub fn spoils(&self) -> bool {
+        self.read_error > 0 || self.misdirected > 0 || self.rot > 0
+    }
+}
+
 /// What goes wrong with one operation. A script names it, or it is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {

@@ -20,7 +20,10 @@
 //! atoms at the frontier survives.
 //!
 //! A trim takes effect on whole blocks or not at all, block by block: its versions are **optional** until a read has shown them. So are
-//! the versions of a write that was answered with an error.
+//! the versions of a write that was answered with an error. Where that had gone past the log, any part of it may be on the origin without
+//! anybody's promise: an origin that forgets what was not flushed may show the older contents again, and a crash either.
+//!
+//! Without the cache the origin is the only medium. What only the failed cache has is given up, and the next FLUSH says so, once.
 
 use super::prefix::{FIRST, Moment, NEVER, Tally, Write};
 use crate::stamp::{Stamps, meaning};
@@ -74,6 +77,10 @@ pub struct Oracle {
     pending: BTreeMap<RequestId, Pending>,
     /// Acknowledged and not durable.
     undurable: Vec<u32>,
+    /// Became durable since somebody last asked.
+    newly_durable: Vec<u32>,
+    /// Of writes with a number below, a FLUSH has said that they may be lost.
+    told: u32,
     /// Writes with a number below were hit by a fault that may cost this atom; grown when the first fault comes.
     hurt: Vec<u32>,
     /// When a device last failed to give this atom of the origin.
@@ -105,6 +112,8 @@ impl Oracle {
             life: 0,
             pending: BTreeMap::new(),
             undurable: Vec::new(),
+            newly_durable: Vec::new(),
+            told: 0,
             hurt: Vec::new(),
             unread: Vec::new(),
             writes_may_fail: false,
@@ -218,9 +227,11 @@ impl Oracle {
                 let told = fua && *error == RequestError::Io && !self.hurt.is_empty();
                 if told || self.touches_hurt(span) { Ok(()) } else { self.may_refuse(*error) }
             }
-            // What a fault has cost is told to the next FLUSH, where it promises the origin.
-            (Pending::Flush { .. }, Err(RequestError::Io)) if !self.hurt.is_empty() => Ok(()),
-            (Pending::Flush { .. }, Err(error)) => self.may_refuse(*error),
+            (Pending::Flush { .. }, Err(error)) => {
+                self.told = self.writes.len() as u32;
+                // What a fault has cost is told to the next FLUSH, where it promises the origin.
+                if *error == RequestError::Io && !self.hurt.is_empty() { Ok(()) } else { self.may_refuse(*error) }
+            }
             (Pending::Cache { .. }, Ok(Outcome::Done)) => Ok(()),
             (Pending::Cache { span, arrived }, Err(RequestError::Io)) => self.may_fail(span, arrived),
             (Pending::Read { .. } | Pending::Cache { .. } | Pending::Status { .. }, Err(RequestError::Shutdown)) => Ok(()),
@@ -263,12 +274,13 @@ impl Oracle {
     }
 
     fn make_durable(&mut self, covered: impl Fn(u32, &Write) -> bool) {
-        let (writes, tally) = (&mut self.writes, &mut self.tally);
+        let (writes, tally, newly_durable) = (&mut self.writes, &mut self.tally, &mut self.newly_durable);
         self.undurable.retain(|&number| {
             let write = &mut writes[number as usize];
             let covered = covered(number, write);
             if covered {
                 write.durable = true;
+                newly_durable.push(number);
                 // A trim may have been let pass: there is nothing of it that could survive.
                 if write.what != "trim" {
                     tally.will_survive(number, write);
@@ -276,6 +288,28 @@ impl Oracle {
             }
             !covered
         });
+    }
+
+    /// The writes that have become durable since the last call.
+    pub fn take_promised(&mut self) -> Vec<u32> {
+        std::mem::take(&mut self.newly_durable)
+    }
+
+    /// These spans are newer on a failed cache than anywhere else. None of the writes promised just now may be among them, unless a FLUSH
+    /// has failed for it.
+    pub fn check_given_up(&self, promised: &[u32], spans: &[Span]) -> Verdict {
+        for &number in promised {
+            let write = &self.writes[number as usize];
+            let parts = spans.iter().map(|span| span.intersection(write.span));
+            let is_newest = |&atom: &u64| self.atoms[atom as usize].last().is_some_and(|last| last.write == number && !last.optional);
+            if number >= self.told
+                && let Some(atom) = parts.flat_map(|part| part.start..part.end()).find(is_newest)
+            {
+                let what = "what only the failed cache has was promised";
+                return Err(Broken(format!("{what}: write {number}, atom {atom}; {}", self.story(atom))));
+            }
+        }
+        Ok(())
     }
 
     /// The engine has stopped in order: everything acknowledged is durable.
@@ -327,15 +361,16 @@ impl Oracle {
     /// A read that arrived at `arrived` has shown that `stamp`, put there by `write`, is current: what was acknowledged before and says
     /// something else is not.
     fn observe(&mut self, atom: u64, stamp: u64, write: u32, arrived: Moment) {
-        let (now, writes) = (self.now, &self.writes);
+        let (now, writes, waives_order) = (self.now, &self.writes, self.waives_order);
         let acknowledged = writes[write as usize].acknowledged;
         self.atoms[atom as usize].retain_mut(|version| {
             let of = &writes[version.write as usize];
             if version.write == write {
                 version.optional &= of.failed;
             } else if version.dead == NEVER && version.stamp != stamp && of.acknowledged < arrived {
-                if version.optional && acknowledged < of.submitted {
-                    return false; // a trim that did not take effect never will
+                // A trim that did not take effect never will. Of what an origin has taken without a promise, nobody knows.
+                if version.optional && acknowledged < of.submitted && !(of.failed && waives_order) {
+                    return false;
                 }
                 version.dead = now;
                 version.newer = write;
@@ -460,12 +495,12 @@ impl Oracle {
 
     /// If there were a crash now and `holds` were read everywhere after it (`None`: with an error), would that be as promised?
     pub fn judge(&self, holds: impl Fn(u64) -> Option<u64>) -> Verdict {
-        self.judge_in_order(self.waives_order, holds)
+        self.judge_in_order(self.waives_order, 0..self.volume_atoms(), holds)
     }
 
-    fn judge_in_order(&self, waives_order: bool, holds: impl Fn(u64) -> Option<u64>) -> Verdict {
+    fn judge_in_order(&self, waives_order: bool, atoms: impl Iterator<Item = u64>, holds: impl Fn(u64) -> Option<u64>) -> Verdict {
         let mut tally = self.tally.clone();
-        for atom in 0..self.volume_atoms() {
+        for atom in atoms {
             match holds(atom) {
                 None if self.is_hurt(atom, self.now) => {}
                 None => return Err(Broken(format!("after a crash atom {atom} cannot be read; {}", self.story(atom)))),
@@ -483,10 +518,12 @@ impl Oracle {
         Ok(())
     }
 
-    /// If the cache were lost now, and the origin held this: would everything be there that was flushed? In which order the rest went
-    /// home, nobody has promised.
-    pub fn judge_alone(&self, holds: impl Fn(u64) -> u64) -> Verdict {
-        let judged = self.judge_in_order(true, |atom| Some(holds(atom)));
+    /// If the cache were lost now, and the origin held this: would everything be there that was flushed, but for what was `given_up`? In
+    /// which order the rest went home, nobody has promised.
+    pub fn judge_alone(&self, given_up: &[Span], holds: impl Fn(u64) -> u64) -> Verdict {
+        let is_given_up = |atom| given_up.iter().any(|span| (span.start..span.end()).contains(&atom));
+        let kept = (0..self.volume_atoms()).filter(|&atom| !is_given_up(atom));
+        let judged = self.judge_in_order(true, kept, |atom| Some(holds(atom)));
         judged.map_err(|broken| Broken(format!("the origin alone: {}", broken.0)))
     }
 
@@ -543,6 +580,15 @@ impl Oracle {
             if now != later {
                 versions.insert(0, version(later));
             }
+        }
+    }
+
+    /// The origin has lost any part of what was not flushed there: what only a failed write had put there may be what it was before.
+    pub fn origin_forgot(&mut self) {
+        let writes = &self.writes;
+        let has_failed = |write: u32| writes.get(write as usize).is_some_and(|write| write.failed);
+        for version in self.atoms.iter_mut().flatten().filter(|version| has_failed(version.newer)) {
+            (version.dead, version.newer) = (NEVER, NEVER);
         }
     }
 
