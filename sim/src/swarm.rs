@@ -6,6 +6,7 @@ use crate::front::oracle::Broken;
 use crate::plan::Plan;
 use crate::run::{Ended, run};
 use serde::ser::{Serialize, SerializeStruct, Serializer};
+use std::backtrace::{Backtrace, BacktraceStatus};
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -185,6 +186,16 @@ pub fn guarded(run: impl FnOnce() -> Ended) -> Ended {
     })
 }
 
+/// With `RUST_BACKTRACE` in the environment: where in the engine it was.
+fn frames() -> String {
+    let trace = Backtrace::capture();
+    if trace.status() != BacktraceStatus::Captured {
+        return String::new();
+    }
+    let trace = trace.to_string();
+    trace.lines().filter_map(|line| Some(&line[line.find("engine/src/")?..])).map(|place| format!("; {place}")).collect()
+}
+
 /// Keeps panics that [`guarded`] catches off the terminal, and their messages for the report.
 pub fn quiet_panics() {
     static ONCE: Once = Once::new();
@@ -193,7 +204,7 @@ pub fn quiet_panics() {
         std::panic::set_hook(Box::new(move |info| {
             let caught = CAUGHT.with_borrow_mut(|caught| match caught {
                 Some(message) => {
-                    message.get_or_insert_with(|| info.to_string().replace('\n', " "));
+                    message.get_or_insert_with(|| format!("{}{}", info.to_string().replace('\n', " "), frames()));
                     true
                 }
                 None => false,

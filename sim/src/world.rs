@@ -376,7 +376,7 @@ impl Simulation {
         let (now, scene) = (self.scene.agenda.now(), &mut self.scene);
         scene.cache = scene.cache.replaced(contents, plan.config.format);
         scene.host.forget();
-        scene.oracle.accept_loss(&at_risk, |atom| scene.origin.visible().stamp(atom), |atom| scene.origin.durable().stamp(atom));
+        scene.oracle.accept_loss(&at_risk, |atom| scene.origin.stamps_of(atom));
         scene.trace.note(now, 9, || format!("another cache; given up: {at_risk:?}"));
     }
 
@@ -454,7 +454,8 @@ impl Simulation {
             return;
         }
         let at_risk: Vec<Span> = self.engine.at_risk().collect();
-        if let Err(broken) = self.scene.oracle.check_given_up(&promised, &at_risk) {
+        let scene = &self.scene;
+        if let Err(broken) = scene.oracle.check_given_up(&promised, &at_risk, |atom| scene.origin.durable().stamp(atom)) {
             self.scene.broken.get_or_insert(broken);
         }
     }

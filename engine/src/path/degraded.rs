@@ -319,7 +319,7 @@ impl<P: Payload> Engine<P> {
 
     /// Until when a stop waits for the origin.
     pub(super) fn stop_deadline(&self) -> Option<Instant> {
-        self.degraded.stopping_since.map(|since| since + self.config.stall_timeout)
+        self.degraded.stopping_since.map(|since| since.max(self.last_life()) + self.config.stall_timeout)
     }
 
     /// Stopping without a cache: when everything acknowledged is on the origin.
@@ -331,7 +331,8 @@ impl<P: Payload> Engine<P> {
             }
             return;
         }
-        let since = *self.degraded.stopping_since.get_or_insert(self.now);
+        // An origin that is slow is waited for, as ever.
+        let since = (*self.degraded.stopping_since.get_or_insert(self.now)).max(self.last_life());
         let owes = !self.through.pages.is_empty() || self.owes_zeros();
         if owes && self.now.since(since) >= self.config.stall_timeout {
             let bytes = self.through.pages.atoms() * ATOM_BYTES;

@@ -502,8 +502,8 @@ impl<P: Payload> Engine<P> {
         if self.index.get(block) != Some(slot) || !self.sets.is_dirty(slot) {
             return;
         }
-        if full || !self.journal_has_room(2) {
-            // It stays dirty, and is tried again a while later.
+        if full || !self.journal_has_room(2) || self.is_passing(block) {
+            // It stays dirty, and is tried again a while later. What goes past it to the origin will kill it.
             self.batch().failed = true;
             return;
         }

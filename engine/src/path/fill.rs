@@ -4,6 +4,7 @@
 //! still what the origin holds. Only whole blocks are kept.
 
 use crate::block::{Block, Span};
+use crate::cache::index::Run;
 use crate::cache::sets::Stream;
 use crate::config::{Canary, Fill, Placement};
 use crate::payload::Payload;
@@ -105,11 +106,13 @@ impl<P: Payload> Engine<P> {
         self.begin_group_for(self.journal_entries(blocks));
         let mut runs = self.scratch.take_runs();
         if self.has_canary(Canary::FillWithoutTicket) {
-            runs.push(crate::cache::index::Run { block, blocks, slot: None });
+            runs.push(Run { block, blocks, slot: None });
         } else {
             self.index.lookup(block, blocks, &mut runs);
         }
-        runs.retain(|run| run.slot.is_none() && !self.through.covers(run.block, run.blocks));
+        let size = self.block_atoms();
+        let is_unsure = |run: &Run| self.through.is_unsure(Span::new(run.block.0 * size, run.blocks * size));
+        runs.retain(|run| run.slot.is_none() && !self.through.covers(run.block, run.blocks) && !is_unsure(run));
         for &run in &runs {
             let skip = run.block.0 * self.block_atoms() - span.start;
             let payload = payload.slice(skip, run.blocks * self.block_atoms());
@@ -117,7 +120,10 @@ impl<P: Payload> Engine<P> {
             let piece = Piece { block: run.block, blocks: run.blocks, payload, valid: None };
             writes += match self.config.placement {
                 Placement::Log => self.put(Stream::Fill, false, [piece], waiting, 0),
-                Placement::Set => self.put_placed(Stream::Fill, false, [piece], waiting),
+                Placement::Set => {
+                    let places = self.places_of(vec![piece]);
+                    self.put_placed(Stream::Fill, false, places, waiting)
+                }
             };
         }
         self.scratch.runs = runs;

@@ -108,6 +108,10 @@ impl<P: Payload> Engine<P> {
 
     /// From now on, or as soon as the engine serves.
     pub(super) fn ask_mode(&mut self, mode: Mode) {
+        if self.stopping {
+            // What is home by now has been marked so.
+            return;
+        }
         if self.phase == Phase::Recovering {
             self.modes.asked = Some(mode);
         } else {

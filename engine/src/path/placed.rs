@@ -25,7 +25,7 @@ use super::write::Piece;
 
 /// What becomes of one block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+pub(super) enum Place {
     /// Its origin set has no cache set yet.
     NewSet,
     /// The slot holds nothing that counts.
@@ -225,46 +225,49 @@ impl<P: Payload> Engine<P> {
 
     // --- writing ---
 
+    /// The places of all pieces as they are now, before one of them is written: a block that goes to the log kills its slot, and the places
+    /// of the set that are dead may not be used until that is durable.
+    pub(super) fn places_of(&self, pieces: Vec<Piece<P>>) -> Vec<(Place, Piece<P>)> {
+        let mut places = Vec::new();
+        for piece in &pieces {
+            let mut done = 0;
+            while done < piece.blocks {
+                let (place, blocks) = self.place_run(piece, done);
+                places.push((place, self.part_of(piece, done, blocks)));
+                done += blocks;
+            }
+        }
+        places
+    }
+
     /// As [`Engine::put`], each block in its place. Of a fill only what finds one is kept.
-    pub(super) fn put_placed(
-        &mut self,
-        stream: Stream,
-        dirty: bool,
-        pieces: impl IntoIterator<Item = Piece<P>>,
-        request: Option<usize>,
-    ) -> u32 {
+    pub(super) fn put_placed(&mut self, stream: Stream, dirty: bool, places: Vec<(Place, Piece<P>)>, request: Option<usize>) -> u32 {
         let mut writes = 0;
         let mut pending: Vec<(Slot, u32, P)> = Vec::new();
         let mut logged = Vec::new();
-        for piece in pieces {
-            self.tickets.void(piece.block, piece.blocks);
-            self.touch_blocks(piece.block, piece.blocks);
-            let mut done = 0;
-            while done < piece.blocks {
-                let (place, blocks) = self.place_run(&piece, done);
-                let part = self.part_of(&piece, done, blocks);
-                done += blocks;
-                let first = match place {
-                    Place::Fresh(slot) => slot,
-                    Place::Over(slot) if stream == Stream::Client => slot,
-                    Place::NewSet => self.open_placed(part.block),
-                    Place::Over(_) | Place::Unopened(_) | Place::Log => {
-                        logged.push(part);
-                        continue;
-                    }
-                };
-                let follows = pending.last().is_none_or(|&(slot, slots, _)| slot.set == first.set && slot.slot + slots == first.slot);
-                let slots: u64 = pending.iter().map(|&(_, slots, _)| u64::from(slots)).sum();
-                if !follows || (slots + blocks) * self.block_atoms() > self.limits[0].op_atoms {
-                    self.send(stream, &mut pending, request, 0);
-                    writes += 1;
+        for (place, part) in places {
+            self.tickets.void(part.block, part.blocks);
+            self.touch_blocks(part.block, part.blocks);
+            let first = match place {
+                Place::Fresh(slot) => slot,
+                Place::Over(slot) if stream == Stream::Client => slot,
+                Place::NewSet => self.open_placed(part.block),
+                Place::Over(_) | Place::Unopened(_) | Place::Log => {
+                    logged.push(part);
+                    continue;
                 }
-                match place {
-                    Place::Over(_) => self.overwrite_run(first, &part),
-                    _ => self.put_fresh(first, &part, dirty),
-                }
-                pending.push((first, blocks as u32, part.payload));
+            };
+            let follows = pending.last().is_none_or(|&(slot, slots, _)| slot.set == first.set && slot.slot + slots == first.slot);
+            let slots: u64 = pending.iter().map(|&(_, slots, _)| u64::from(slots)).sum();
+            if !follows || (slots + part.blocks) * self.block_atoms() > self.limits[0].op_atoms {
+                self.send(stream, &mut pending, request, 0);
+                writes += 1;
             }
+            match place {
+                Place::Over(_) => self.overwrite_run(first, &part),
+                _ => self.put_fresh(first, &part, dirty),
+            }
+            pending.push((first, part.blocks as u32, part.payload));
         }
         if !pending.is_empty() {
             self.send(stream, &mut pending, request, 0);
@@ -295,9 +298,12 @@ impl<P: Payload> Engine<P> {
         Piece { block: Block(piece.block.0 + skip), blocks, payload, valid: piece.valid }
     }
 
-    /// Maps the origin set of a block to a free set. Returns the slot of the block.
+    /// Maps the origin set of a block to a free set, if it has none yet. Returns the slot of the block.
     fn open_placed(&mut self, block: Block) -> Slot {
         let (origin, slot) = place_of(block.0, self.config.geometry.set_slots);
+        if let Some(set) = self.sets.placed.of_origin(origin) {
+            return Slot { set, slot };
+        }
         let group = self.journal.group();
         let set = self.sets.open_placed(origin, group).expect("room was checked before");
         let life = self.sets.get(set).life;

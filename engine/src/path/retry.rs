@@ -102,8 +102,10 @@ impl<P: Payload> Engine<P> {
         }
         self.meet(FaultPoint::DataWriteInPlace);
         for number in std::mem::take(&mut self.retries.waiting) {
-            let write = self.writes.remove(number);
+            let mut write = self.writes.remove(number);
             self.end_group_data(write.group);
+            // One place that is bad is no reason to give up all others.
+            write.tries = (write.tries + 1).clamp(0, WRITE_TRIES).max(write.tries);
             self.send_pieces(write, Class::Log);
         }
     }

@@ -29,6 +29,11 @@ impl<P: Payload> Engine<P> {
         }
     }
 
+    /// When the origin last took something.
+    pub(super) fn last_life(&self) -> Instant {
+        self.life.last
+    }
+
     /// When the oldest request that waits for the origin to make room has waited for too long.
     pub(super) fn stall_deadline(&self) -> Option<Instant> {
         let since = self.waiting_for_origin().map(|number| self.requests.get(number).arrived).min()?;

@@ -47,6 +47,9 @@ pub(super) struct Through<P> {
     flushed: u64,
     /// Requests that are promised the durability of the pages up to a mark, and wait for a flush of the origin.
     settling: Vec<(usize, u64)>,
+    /// Where a failed write may have left anything on the origin, until a flush that was handed out later: the origin may forget that, and
+    /// nothing of it may be kept as clean.
+    unsure: Vec<Span>,
     /// A write waits for the pages to be let go.
     crowded: bool,
     /// When the oldest page was written.
@@ -69,6 +72,8 @@ struct Write {
 struct Flush {
     mark: u64,
     forgotten: u64,
+    /// How many spans it makes sure of.
+    sure: usize,
 }
 
 /// A request on its way through.
@@ -86,6 +91,7 @@ impl<P: Payload> Through<P> {
             flush: None,
             flushed: 0,
             settling: Vec::new(),
+            unsure: Vec::new(),
             crowded: false,
             since: None,
             forgotten: 0,
@@ -95,7 +101,8 @@ impl<P: Payload> Through<P> {
 
     /// No write waits, and nothing is pinned or promised.
     fn has_nothing(&self) -> bool {
-        self.waiting.is_empty() && self.pages.is_empty() && self.pages.replaced_blocks() == 0 && self.settling.is_empty()
+        let pins = !self.pages.is_empty() || self.pages.replaced_blocks() > 0;
+        !pins && self.waiting.is_empty() && self.settling.is_empty() && self.unsure.is_empty()
     }
 
     /// A page that has not come this way, and that the origin is to have.
@@ -113,6 +120,11 @@ impl<P: Payload> Through<P> {
     /// Somebody waits for a flush of the origin.
     pub fn is_settling(&self) -> bool {
         !self.settling.is_empty()
+    }
+
+    /// A failed write may have left something here that the origin may forget.
+    pub fn is_unsure(&self, span: Span) -> bool {
+        self.unsure.iter().any(|unsure| unsure.overlaps(span))
     }
 
     /// A page has some of these blocks: it is newer than anything in the cache.
@@ -398,6 +410,8 @@ impl<P: Payload> Engine<P> {
         match error {
             // It waits for the origin to come back, like everything that only the origin can do.
             Some(DeviceError::Gone) => {
+                let (block, blocks) = self.blocks_of(self.requests.get(number).request.span);
+                self.note_unsure(block, blocks);
                 self.through.forget();
                 self.through.waiting.push(number);
                 return self.through.back_off.failed(self.now);
@@ -407,6 +421,7 @@ impl<P: Payload> Engine<P> {
                 // written again.
                 let (block, blocks) = self.blocks_of(self.requests.get(number).request.span);
                 self.through.pages.spoil(block, blocks);
+                self.note_unsure(block, blocks);
                 self.unlock(number);
                 let error = if error == DeviceError::NoSpace { RequestError::NoSpace } else { RequestError::Io };
                 return self.answer(number, Err(error));
@@ -429,6 +444,19 @@ impl<P: Payload> Engine<P> {
         let command = &self.requests.get(number).request.command;
         let fua = matches!(command, Command::Write { fua: true, .. } | Command::Zero { fua: true, .. } | Command::Trim { fua: true });
         if fua { self.settle(number) } else { self.answer(number, Ok(Outcome::Done)) }
+    }
+
+    /// A write to these blocks has failed, and any part of it is on the origin.
+    pub(super) fn note_unsure(&mut self, block: Block, blocks: u64) {
+        const MOST: usize = 256;
+        let span = Span::new(block.0 * self.block_atoms(), blocks * self.block_atoms());
+        if self.through.unsure.len() >= MOST {
+            self.through.unsure = vec![Span::new(0, self.config.geometry.blocks() * self.block_atoms())];
+            // A flush under way counts by the former length.
+            self.through.forgotten += 1;
+        }
+        self.through.unsure.push(span);
+        self.through.since.get_or_insert(self.now);
     }
 
     fn unlock(&mut self, number: usize) {
@@ -526,9 +554,8 @@ impl<P: Payload> Engine<P> {
         let through = &self.through;
         if through.flush.is_some()
             || through.back_off.is_waiting(self.now)
-            || through.pages.is_empty()
             || !through.pages.are_written()
-            || through.flushed >= through.pages.mark()
+            || (through.pages.is_empty() || through.flushed >= through.pages.mark()) && through.unsure.is_empty()
         {
             return;
         }
@@ -536,7 +563,8 @@ impl<P: Payload> Engine<P> {
         let old = through.since.is_some_and(|since| self.now.since(since) >= self.config.flush_age);
         let asked = !through.settling.is_empty() || self.modes.is_waiting() || self.detaching;
         if half || old || through.crowded || self.stopping || asked {
-            self.through.flush = Some(Flush { mark: through.pages.mark(), forgotten: through.forgotten });
+            let (mark, forgotten, sure) = (through.pages.mark(), through.forgotten, through.unsure.len());
+            self.through.flush = Some(Flush { mark, forgotten, sure });
             self.counters.through_flushes += 1;
             self.start(DeviceId::Origin, Class::Log, Action::Flush, Owner::ThroughFlush);
         }
@@ -544,7 +572,8 @@ impl<P: Payload> Engine<P> {
 
     /// When the oldest page is so old that the origin is flushed for it.
     pub(super) fn page_deadline(&self) -> Option<Instant> {
-        self.through.since.filter(|_| !self.through.pages.is_empty()).map(|since| since + self.config.flush_age)
+        let has_some = !self.through.pages.is_empty() || !self.through.unsure.is_empty();
+        self.through.since.filter(|_| has_some).map(|since| since + self.config.flush_age)
     }
 
     pub(super) fn through_flush_done(&mut self, result: Ended) {
@@ -553,6 +582,7 @@ impl<P: Payload> Engine<P> {
             Ok(()) if flush.forgotten == self.through.forgotten => {
                 self.through.back_off.succeeded();
                 self.through.flushed = flush.mark;
+                self.through.unsure.drain(..flush.sure);
             }
             Ok(()) => {}
             Err(error) => {
@@ -591,7 +621,8 @@ impl<P: Payload> Engine<P> {
         }
         if any {
             self.through.crowded = false;
-            self.through.since = if self.through.pages.is_empty() { None } else { Some(self.now) };
+            let has_none = self.through.pages.is_empty() && self.through.unsure.is_empty();
+            self.through.since = if has_none { None } else { Some(self.now) };
         }
         // Without a page left everything is on the origin or in the log.
         let (none_left, owes_zeros) = (self.through.pages.is_empty(), self.owes_zeros());
@@ -602,6 +633,13 @@ impl<P: Payload> Engine<P> {
             self.settle_group(number);
         }
         any || !settled.is_empty()
+    }
+
+    /// Something newer of this block is on its way to the origin, or there and not flushed.
+    pub(super) fn is_passing(&self, block: Block) -> bool {
+        let goes_through = |lock: &Lock| matches!(self.requests.get(lock.request).stage, Stage::Through(_));
+        let mut locks = self.locks.iter().filter(|lock| (lock.block.0..lock.block.0 + lock.blocks).contains(&block.0));
+        self.through.covers(block, 1) || locks.any(goes_through)
     }
 
     /// Requests that wait for the origin to take their writes.

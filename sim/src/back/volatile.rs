@@ -131,6 +131,13 @@ impl Volatile {
         }
     }
 
+    /// What a place may hold after a power cut: what is durable, and what was written since, in order.
+    pub fn stamps_of(&self, atom: u64) -> Vec<u64> {
+        let here = self.unflushed.iter().filter(|write| (write.start..write.start + write.data.atoms()).contains(&atom));
+        let newer = here.map(|write| write.data.stamp(atom - write.start));
+        std::iter::once(self.durable.stamp(atom)).chain(newer).chain([self.visible.stamp(atom)]).collect()
+    }
+
     /// The power goes, with `running` writes still on their way: what the device holds when it comes back.
     pub fn power_cut(&self, running: &[Unflushed], survive: &Survive, chance: &mut Chance) -> Contents {
         let mut left = self.durable.clone();

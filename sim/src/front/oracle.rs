@@ -295,18 +295,19 @@ impl Oracle {
         std::mem::take(&mut self.newly_durable)
     }
 
-    /// These spans are newer on a failed cache than anywhere else. None of the writes promised just now may be among them, unless a FLUSH
-    /// has failed for it.
-    pub fn check_given_up(&self, promised: &[u32], spans: &[Span]) -> Verdict {
-        for &number in promised {
+    /// These spans may be newer on a failed cache than on the origin. Writes promised just now must be durable there, where they are the
+    /// newest, unless a FLUSH has failed for them. (A trim is a hint.)
+    pub fn check_given_up(&self, promised: &[u32], spans: &[Span], durable: impl Fn(u64) -> u64) -> Verdict {
+        for &number in promised.iter().filter(|&&number| number >= self.told && self.writes[number as usize].what != "trim") {
             let write = &self.writes[number as usize];
             let parts = spans.iter().map(|span| span.intersection(write.span));
-            let is_newest = |&atom: &u64| self.atoms[atom as usize].last().is_some_and(|last| last.write == number && !last.optional);
-            if number >= self.told
-                && let Some(atom) = parts.flat_map(|part| part.start..part.end()).find(is_newest)
-            {
+            let is_lost = |&atom: &u64| match self.atoms[atom as usize].last() {
+                Some(last) => last.write == number && !last.optional && last.stamp != durable(atom),
+                None => false,
+            };
+            if let Some(atom) = parts.flat_map(|part| part.start..part.end()).find(is_lost) {
                 let what = "what only the failed cache has was promised";
-                return Err(Broken(format!("{what}: write {number}, atom {atom}; {}", self.story(atom))));
+                return Err(Broken(format!("{what}: write {number}, atom {atom} of {spans:?}; {}", self.story(atom))));
             }
         }
         Ok(())
@@ -568,18 +569,17 @@ impl Oracle {
         }
     }
 
-    /// After a crash somebody has given up what was lost with a cache: these spans hold what the origin does, `visible` now, and `durable` if
-    /// the power goes before a flush. Everything else is as was promised, and nothing of it may be an error any more.
-    pub fn accept_loss(&mut self, spans: &[Span], visible: impl Fn(u64) -> u64, durable: impl Fn(u64) -> u64) {
+    /// After a crash somebody has given up what was lost with a cache: these spans hold what the origin does: of the stamps that it
+    /// `holds`, from the durable one to the newest, the last one, and any of them if the power goes before a flush. Everything else is as was
+    /// promised, and nothing of it may be an error any more.
+    pub fn accept_loss(&mut self, spans: &[Span], holds: impl Fn(u64) -> Vec<u64>) {
         self.hurt.clear();
         for atom in spans.iter().flat_map(|span| span.start..span.end()) {
-            let (now, later) = (visible(atom), durable(atom));
-            let version = |stamp| Version { stamp, write: FIRST, dead: NEVER, newer: NEVER, optional: false, settled: now == later };
-            let versions = &mut self.atoms[atom as usize];
-            *versions = vec![version(now)];
-            if now != later {
-                versions.insert(0, version(later));
-            }
+            let stamps = holds(atom);
+            let settled = stamps.iter().all(|stamp| *stamp == stamps[0]);
+            let version = |stamp: &u64| Version { stamp: *stamp, write: FIRST, dead: NEVER, newer: NEVER, optional: false, settled };
+            let held = if settled { &stamps[..1] } else { &stamps[..] };
+            self.atoms[atom as usize] = held.iter().map(version).collect();
         }
     }
 

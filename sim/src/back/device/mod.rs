@@ -189,6 +189,11 @@ impl Device {
         self.disk.durable()
     }
 
+    /// What an atom may hold after a power cut, in the order in which it was written; what it holds now comes last.
+    pub fn stamps_of(&self, atom: u64) -> Vec<u64> {
+        self.disk.stamps_of(atom)
+    }
+
     pub fn is_gone(&self) -> bool {
         self.gone
     }
