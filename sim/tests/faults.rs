@@ -621,3 +621,45 @@ fn damage_of_the_map_and_of_the_ring_is_left_behind_by_a_checkpoint() {
     scenario.expect(3, &data);
     assert!(scenario.simulation.engine.damage().is_empty(), "{:?}", scenario.simulation.engine.damage());
 }
+
+// --- the end of it all ---
+
+#[test]
+fn an_ssd_that_wears_out_when_it_is_full_counts_as_failed_too() {
+    let mut scenario = Scenario::with(|plan| plan.config.stall_timeout = Duration::from_secs(3_600));
+    scenario.origin_goes();
+    let mut written = 0;
+    while scenario.snapshot().free_sets > 2 {
+        scenario.write(written % 64);
+        written += 1;
+    }
+    scenario.hold(Zone::Data);
+    let writes: Vec<RequestId> = (0..24).map(|block| scenario.send_write(scenario.block(block), false).0).collect();
+    scenario.cache_wears_out();
+    scenario.release(Zone::Data);
+    scenario.advance(Duration::from_secs(120));
+    assert_eq!(scenario.snapshot().health, Health::Degraded);
+    scenario.origin_comes_back(false);
+    writes.into_iter().for_each(|write| drop(scenario.wait(write).expect("the origin takes it")));
+    let _ = scenario.try_flush();
+    scenario.flush();
+}
+
+/// Found by seed 7910: a healthy disk was given up in the middle, because all of it took longer than the stall timeout.
+#[test]
+fn a_stop_without_the_ssd_waits_for_a_slow_origin() {
+    let mut scenario = Scenario::with(|plan| {
+        plan.config.stall_timeout = Duration::from_secs(1);
+        plan.speeds[1].write = Duration::from_millis(600);
+        plan.limits[1].depth = 1;
+    });
+    let data: Vec<(u64, Stamps)> = (0..10).map(|i| (i * 3, scenario.write(i * 3))).collect();
+    scenario.cache_goes();
+    let flush = scenario.send_flush();
+    scenario.until_degraded();
+    scenario.stop();
+    assert!(scenario.is_answered(flush));
+    for (block, data) in &data {
+        assert_eq!(scenario.on_origin(*block)[1], data.stamps().collect::<Vec<_>>(), "block {block}");
+    }
+}

@@ -3,6 +3,7 @@
 use tidegate_engine::op::{DeviceId, Zone};
 use tidegate_engine::probe::Phase;
 use tidegate_engine::time::Duration;
+use tidegate_engine::{Control, Mode};
 use tidegate_sim::back::fault::Fault;
 use tidegate_sim::back::volatile::Survive;
 use tidegate_sim::plan::Plan;
@@ -154,4 +155,25 @@ fn a_stop_does_not_wait_for_an_origin_that_does_not_answer() {
     let before = scenario.simulation.now();
     scenario.stop();
     assert!(scenario.simulation.now().since(before) <= Duration::from_millis(2_500));
+}
+
+/// Found by seed 9378: what went home after the marks were taken was refused at the next start.
+#[test]
+fn a_mode_asked_for_while_it_stops_sends_nothing_home_behind_the_marks() {
+    let mut scenario = with_clean_blocks();
+    let data: Vec<_> = (0..8).map(|block| scenario.write(block)).collect();
+    scenario.flush();
+    scenario.hold_flush(DeviceId::Origin);
+    scenario.simulation.control(Control::Stop);
+    scenario.run_until_quiet();
+    scenario.simulation.switch(Mode::WriteThrough);
+    scenario.release_flush(DeviceId::Origin);
+    while *scenario.simulation.engine.phase() != Phase::Stopped {
+        assert!(scenario.step(), "it stops");
+    }
+    scenario.simulation.scene.oracle.stopped();
+    scenario.kill();
+    for (block, data) in data.iter().enumerate() {
+        scenario.expect(block as u64, data);
+    }
 }

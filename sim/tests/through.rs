@@ -337,3 +337,63 @@ fn a_stop_makes_what_went_through_durable() {
     power_cut_of_both(&mut scenario, Survive::None, Survive::None);
     scenario.expect(5, &data);
 }
+
+/// Found by seed 3914: the fence took the origin for changed, and what was read came and went with the clean copy.
+#[test]
+fn what_a_failed_write_left_on_the_origin_is_not_kept_as_clean() {
+    let mut landed = 0;
+    for seed in 0..8 {
+        let mut scenario = empty(|plan| (plan.seed, plan.config.flush_age) = (seed, Duration::from_secs(5)));
+        scenario.fail_next(Zone::Origin, Fault::Error);
+        let (write, _) = scenario.send_write(scenario.block(5), false);
+        scenario.wait(write).expect_err("the origin failed it");
+        landed += u32::from(scenario.on_origin(5)[0] != stamps(&scenario.first(5)));
+        scenario.read(scenario.block(5)).expect("some of it is there");
+        scenario.origin_goes();
+        scenario.origin_comes_back(true);
+        scenario.run_until_quiet();
+        let now = scenario.read(scenario.block(5)).expect("it is back");
+        assert_eq!(now, scenario.on_origin(5)[0], "seed {seed}: the cache shows what the origin has forgotten");
+        // A flush of the origin makes sure of it.
+        scenario.advance(Duration::from_secs(30));
+        let filled = scenario.snapshot().counters.filled_blocks;
+        scenario.read(scenario.block(5)).expect("it is there");
+        assert_eq!(scenario.snapshot().counters.filled_blocks, filled + 1, "seed {seed}");
+    }
+    assert!(landed > 0, "a failed write lands in part");
+}
+
+/// Found by seed 1428: the older contents that were pinned for the SSD took the place of the page.
+#[test]
+fn without_the_ssd_a_page_is_newer_than_what_was_pinned_for_the_log() {
+    let mut scenario = full();
+    // Of the log, and not flushed yet.
+    let pinned = scenario.snapshot().counters.writes - scenario.snapshot().counters.through_blocks - 1;
+    let newer = scenario.write(pinned);
+    assert_eq!(scenario.on_origin(pinned)[0], stamps(&newer), "it went through");
+    scenario.cache_goes();
+    scenario.until_degraded_by_writing(4_000 / 8);
+    scenario.expect(pinned, &newer);
+    scenario.flush();
+    assert_eq!(scenario.on_origin(pinned)[1], stamps(&newer));
+}
+
+#[test]
+fn a_dirty_slot_that_rots_below_a_through_write_costs_nothing() {
+    let mut scenario = full();
+    scenario.flush();
+    let old = scenario.read(scenario.block(0)).expect("it is in the log");
+    let places = scenario.places(old[0]);
+    scenario.hold(Zone::Data);
+    scenario.simulation.control(Control::Drain);
+    scenario.run_until_quiet();
+    // It waits for the destage of these blocks, which finds them rotten.
+    let (write, newer) = scenario.send_write(scenario.block(0), false);
+    places.into_iter().for_each(|place| scenario.rot(place));
+    scenario.release(Zone::Data);
+    scenario.wait(write).expect("a write");
+    assert_eq!(scenario.on_origin(0)[0], stamps(&newer), "it went through");
+    scenario.expect(0, &newer);
+    scenario.drain();
+    scenario.expect(0, &newer);
+}
