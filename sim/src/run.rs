@@ -106,7 +106,8 @@ impl<'a> Run<'a> {
         if self.reader.is_some() {
             self.tell();
         }
-        let was_hindered = self.simulation.met_faults() || self.simulation.plan.origin_leaves_every > 0;
+        let was_hindered =
+            self.simulation.met_faults() || self.simulation.plan.origin_leaves_every > 0 || self.simulation.is_origin_stalled();
         if *self.simulation.engine.phase() == Phase::Refused && was_hindered {
             // An operator tries again, when the devices have come to their senses.
             self.simulation.scene.broken = None;
@@ -298,6 +299,8 @@ impl<'a> Run<'a> {
     fn end_without_cache(&mut self) -> Steps {
         self.until("serve", Simulation::is_serving)?;
         if self.simulation.engine.health() == Health::Whole {
+            // One that has failed, and that nobody has asked for anything since, may as well work again.
+            self.simulation.scene.cache.reseat();
             return Ok(());
         }
         self.until("go on without its cache", |simulation| simulation.engine.health() == Health::Degraded)?;

@@ -583,6 +583,11 @@ impl Simulation {
         self.scene.cache.faults + self.scene.origin.faults > self.faults_before
     }
 
+    /// Has the origin shown no life for as long as the plan waits?
+    pub fn is_origin_stalled(&self) -> bool {
+        self.now().since(self.scene.origin.last_success) >= self.scene.stall_timeout
+    }
+
     /// A new engine, whose devices do not fail before it serves.
     pub fn restart_without_faults(&mut self) {
         self.scene.cache.rates = Rates::default();

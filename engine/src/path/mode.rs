@@ -246,6 +246,9 @@ impl<P: Payload> Engine<P> {
         let (told, others) = std::mem::take(&mut self.modes.waiting).into_iter().partition(|&(number, _)| self.is_flush(number));
         self.modes.waiting = others;
         flushes.extend(Vec::into_iter(told).map(|(number, _)| number));
+        let settling: Vec<usize> = self.settling().filter(|&number| self.is_flush(number)).collect();
+        settling.iter().for_each(|&number| self.forget_passing(number));
+        flushes.extend(settling);
         self.modes.lost |= flushes.is_empty();
         for number in flushes {
             self.answer(number, Err(RequestError::Io));
