@@ -16,12 +16,13 @@ use tidegate_engine::fault_point::FaultPoints;
 use tidegate_engine::op::Zone;
 use tidegate_engine::probe::{Health, Phase, Snapshot};
 use tidegate_engine::request::{Command, Outcome};
-use tidegate_engine::time::Duration;
+use tidegate_engine::time::{Duration, Instant};
 
-/// Turns, and time, that draining and stopping may take at the end without a reply or a block that has gone home. (An origin may be slow,
-/// and the scrubber quick.)
+/// Turns that draining and stopping may take at the end without a reply or a block that has gone home; and if less than this time has passed
+/// by then, so many more. (An origin may be slow, and the scrubber quick.)
 const LAST_TURNS: u64 = 400_000;
 const LAST_TIME: Duration = Duration::from_secs(2 * 3_600);
+const LAST_TURNS_MAX: u64 = 8_000_000;
 
 /// What a run came to.
 #[derive(Clone, Debug)]
@@ -106,9 +107,10 @@ impl<'a> Run<'a> {
         if self.reader.is_some() {
             self.tell();
         }
-        let was_hindered =
-            self.simulation.met_faults() || self.simulation.plan.origin_leaves_every > 0 || self.simulation.is_origin_stalled();
-        if *self.simulation.engine.phase() == Phase::Refused && was_hindered {
+        let was_hindered = self.simulation.met_faults() || self.simulation.plan.origin_leaves_every > 0;
+        // Without its cache, a stop waits no longer for an origin than anybody does.
+        let was_alone = self.simulation.engine.health() == Health::Degraded && self.simulation.is_origin_stalled();
+        if *self.simulation.engine.phase() == Phase::Refused && (was_hindered || was_alone) {
             // An operator tries again, when the devices have come to their senses.
             self.simulation.scene.broken = None;
             self.simulation.crash(&Crash::Kill(Survive::All));
@@ -253,11 +255,15 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
+    /// So many turns since something came of them: may there be more?
+    fn may_go_on(&self, turns: u64, since: Instant) -> bool {
+        turns < LAST_TURNS || turns < LAST_TURNS_MAX && self.simulation.now().since(since) < LAST_TIME
+    }
+
     /// Steps until `reached`, which must come.
     fn until(&mut self, what: &str, reached: impl Fn(&Simulation) -> bool) -> Steps {
-        let mut left = LAST_TURNS;
-        let mut since = self.simulation.now();
-        while left > 0 || self.simulation.now().since(since) < LAST_TIME {
+        let (mut turns, mut since) = (0, self.simulation.now());
+        while self.may_go_on(turns, since) {
             if reached(&self.simulation) {
                 return Ok(());
             }
@@ -265,9 +271,9 @@ impl<'a> Run<'a> {
             if !self.step()? && !reached(&self.simulation) {
                 return Err(Broken(format!("everything came to rest before the engine could {what}")));
             }
-            left = left.saturating_sub(1);
+            turns += 1;
             if self.simulation.scene.replies > replies {
-                (left, since) = (LAST_TURNS, self.simulation.now());
+                (turns, since) = (0, self.simulation.now());
             }
         }
         Err(Broken(format!("{LAST_TURNS} turns were not enough to {what}")))
@@ -338,13 +344,13 @@ impl<'a> Run<'a> {
 
     fn drain(&mut self) -> Steps {
         self.simulation.control(Control::Drain);
-        let (mut left, mut least, mut since) = (LAST_TURNS / 16, u64::MAX, self.simulation.now());
-        while left > 0 || self.simulation.now().since(since) < LAST_TIME {
+        let (mut turns, mut least, mut since) = (0, u64::MAX, self.simulation.now());
+        while self.may_go_on(turns, since) {
             let snapshot = self.simulation.inspect();
             let owed = snapshot.dirty_slots + snapshot.zero_ranges;
-            left = left.saturating_sub(1);
+            turns += 16;
             if owed < least {
-                (left, least, since) = (LAST_TURNS / 16, owed, self.simulation.now());
+                (turns, least, since) = (0, owed, self.simulation.now());
             }
             if snapshot.dirty_slots == 0 && snapshot.drain.is_none_or(|drain| drain.blocks_left == 0) {
                 return Ok(());

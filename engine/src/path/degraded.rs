@@ -152,10 +152,13 @@ impl<P: Payload> Engine<P> {
         fills.into_iter().for_each(|number| self.filled(number));
         writers.sort_by_key(|&number| (self.requests.get(number).arrived, self.requests.get(number).request.id));
         writers.dedup();
-        for number in writers.into_iter().rev() {
+        for &number in &writers {
             self.requests.get_mut(number).stage = Stage::Waiting;
-            self.intake.push_front(number);
         }
+        // Whoever has locked blocks comes first: the others may wait for those.
+        let is_locked = |number: &usize| self.locks.iter().any(|lock| lock.request == *number);
+        let (locked, rest): (Vec<usize>, Vec<usize>) = self.intake.drain(..).partition(is_locked);
+        self.intake.extend(locked.into_iter().chain(writers).chain(rest));
     }
 
     /// A promise that the SSD cannot give. Returns false if it works.

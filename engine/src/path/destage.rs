@@ -592,6 +592,7 @@ impl<P: Payload> Engine<P> {
         batch.flushed = true;
         if let Err(error) = result {
             batch.refused |= error != DeviceError::Gone;
+            self.marks.doubtful |= error != DeviceError::Gone;
             // It may have dropped what went through as well.
             self.origin_changed();
         }

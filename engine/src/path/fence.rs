@@ -43,6 +43,8 @@ pub(super) struct Marks {
     pub until: Option<Instant>,
     left: usize,
     taken: Vec<Mark>,
+    /// A flush of the origin has failed since the start.
+    pub doubtful: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -82,7 +84,8 @@ impl<P: Payload> Engine<P> {
         if result.is_err() {
             self.meet(FaultPoint::MarkFlushFailed);
         }
-        let blocks = if result.is_ok() { self.marked_blocks() } else { Vec::new() };
+        // After a flush that failed, what the origin shows is not what it will show after a power cut.
+        let blocks = if result.is_ok() && !self.marks.doubtful { self.marked_blocks() } else { Vec::new() };
         self.marks.left = blocks.len();
         for block in blocks {
             let span = self.config.geometry.block_span(block);

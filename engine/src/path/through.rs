@@ -586,6 +586,7 @@ impl<P: Payload> Engine<P> {
             }
             Ok(()) => {}
             Err(error) => {
+                self.marks.doubtful |= error != DeviceError::Gone;
                 // It may have dropped what a destage wrote as well.
                 self.origin_changed();
                 self.through.back_off.failed(self.now);
