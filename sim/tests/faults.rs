@@ -663,3 +663,18 @@ fn a_stop_without_the_ssd_waits_for_a_slow_origin() {
         assert_eq!(scenario.on_origin(*block)[1], data.stamps().collect::<Vec<_>>(), "block {block}");
     }
 }
+
+/// Found by seed 30576: the journal, which nobody writes any more, had no room for what was overwritten meanwhile, and the FLUSH never came back.
+#[test]
+fn without_the_ssd_a_flush_comes_back_however_much_was_overwritten_before_it() {
+    let mut scenario = Scenario::with(|plan| plan.config.stall_timeout = Duration::from_secs(10));
+    scenario.write(1);
+    scenario.flush();
+    scenario.cache_goes();
+    let mut last = scenario.until_degraded_by_writing(2);
+    for round in 0..20_000 {
+        last = scenario.write(2 + round % 3);
+    }
+    scenario.flush();
+    assert_eq!(scenario.on_origin(2 + 19_999 % 3)[1], last.stamps().collect::<Vec<_>>());
+}

@@ -64,8 +64,12 @@ impl<P: Payload> Pages<P> {
         let end = block.0 + page.blocks;
         for (first, older) in self.pages.range(..end).filter(|(first, older)| **first + older.blocks > block.0) {
             if let State::Written(number) = older.state {
-                let from = block.0.max(*first);
-                self.replaced.push((number, Block(from), end.min(first + older.blocks) - from));
+                let (from, to) = (block.0.max(*first), end.min(first + older.blocks));
+                // What was replaced there before ends no later.
+                let is_known = self.replaced.iter().any(|(_, known, blocks)| known.0 <= from && to <= known.0 + blocks);
+                if !is_known {
+                    self.replaced.push((number, Block(from), to - from));
+                }
             }
         }
         self.cut(block, page.blocks);
@@ -230,10 +234,11 @@ mod tests {
         pages.insert(Block(12), page(0, 4, State::Written(2)));
         pages.insert(Block(12), page(0, 1, State::Unwritten));
         pages.remove(Block(13), 1);
-        assert_eq!(pages.replaced_blocks(), 4);
+        assert_eq!(pages.replaced_blocks(), 3, "each block once");
         assert_eq!(pages.take_replaced(1), [(Block(12), 1), (Block(14), 2)]);
         assert_eq!(pages.take_replaced(1), []);
-        assert_eq!(pages.take_replaced(2), [(Block(12), 1)]);
+        pages.insert(Block(16), page(0, 1, State::Written(3)));
+        assert_eq!(pages.take_replaced(2), [(Block(16), 1)]);
     }
 
     #[test]

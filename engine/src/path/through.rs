@@ -604,7 +604,8 @@ impl<P: Payload> Engine<P> {
         let mark = self.through.flushed;
         let covered: Vec<(Block, u64)> = self.through.pages.covered(mark).collect();
         let blocks = covered.iter().map(|(_, blocks)| blocks).sum::<u64>() + self.through.pages.replaced_blocks();
-        if blocks > 0 && !self.journal_has_room(blocks) {
+        // Without the SSD their end is not written down.
+        if blocks > 0 && !self.cache_failed && !self.journal_has_room(blocks) {
             self.checkpoint.urgent = true;
             return false;
         }
