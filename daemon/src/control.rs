@@ -25,7 +25,7 @@ use crate::port::{Interest, Port};
 
 /// The longest line a client may send, in bytes.
 pub const LINE_BYTES_MAX: usize = 64 << 10;
-/// Clients at once; one more is closed unread.
+/// Clients at once; for one more the one that has been silent for longest is closed, or else the new one.
 pub const CLIENTS_MAX: usize = 16;
 /// Commands of one client not answered yet; one more ends the conversation.
 pub const ANSWERS_MAX: usize = 16;
@@ -648,13 +648,18 @@ mod tests {
     }
 
     #[test]
-    fn a_client_too_many_is_closed_and_the_others_stay() {
+    fn a_silent_client_makes_room_and_where_all_wait_for_answers_one_too_many_is_closed() {
         let mut bench = Bench::new();
-        let clients: Vec<UnixStream> = (0..=CLIENTS_MAX).map(|_| bench.connect()).collect();
+        let mut clients: Vec<UnixStream> = (0..=CLIENTS_MAX).map(|_| bench.connect()).collect();
         bench.turn();
         assert_eq!(bench.port.clients.len(), CLIENTS_MAX);
-        let mut last = clients.last().unwrap();
-        assert_eq!(last.read(&mut [0; 1]).unwrap(), 0, "closed");
+        let mut silent = clients.remove(0);
+        assert_eq!(silent.read(&mut [0; 1]).unwrap(), 0, "closed: it came first and has said nothing");
+        clients.iter_mut().for_each(|client| client.write_all(b"{\"verb\": \"status\"}\n").unwrap());
+        let mut one_too_many = bench.connect();
+        bench.turn();
+        assert_eq!(bench.port.clients.len(), CLIENTS_MAX);
+        assert_eq!(one_too_many.read(&mut [0; 1]).unwrap(), 0, "closed: everybody else waits for an answer");
     }
 
     #[test]
