@@ -593,6 +593,7 @@ impl<P: Payload> Engine<P> {
         if let Err(error) = result {
             batch.refused |= error != DeviceError::Gone;
             self.marks.doubtful |= error != DeviceError::Gone;
+            self.through.flush_failed();
             // It may have dropped what went through as well.
             self.origin_changed();
         }

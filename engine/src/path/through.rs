@@ -50,6 +50,8 @@ pub(super) struct Through<P> {
     /// Where a failed write may have left anything on the origin, until a flush that was handed out later: the origin may forget that, and
     /// nothing of it may be kept as clean.
     unsure: Vec<Span>,
+    /// So many of them, the first ones, no flush makes sure of any more: one has failed, and may have dropped them.
+    doomed: usize,
     /// A write waits for the pages to be let go.
     crowded: bool,
     /// When the oldest page was written.
@@ -92,6 +94,7 @@ impl<P: Payload> Through<P> {
             flushed: 0,
             settling: Vec::new(),
             unsure: Vec::new(),
+            doomed: 0,
             crowded: false,
             since: None,
             forgotten: 0,
@@ -102,7 +105,7 @@ impl<P: Payload> Through<P> {
     /// No write waits, and nothing is pinned or promised.
     fn has_nothing(&self) -> bool {
         let pins = !self.pages.is_empty() || self.pages.replaced_blocks() > 0;
-        !pins && self.waiting.is_empty() && self.settling.is_empty() && self.unsure.is_empty()
+        !pins && self.waiting.is_empty() && self.settling.is_empty() && !self.awaits_sureness()
     }
 
     /// A page that has not come this way, and that the origin is to have.
@@ -120,6 +123,16 @@ impl<P: Payload> Through<P> {
     /// Somebody waits for a flush of the origin.
     pub fn is_settling(&self) -> bool {
         !self.settling.is_empty()
+    }
+
+    /// A flush of the origin would make sure of something.
+    fn awaits_sureness(&self) -> bool {
+        self.unsure.len() > self.doomed
+    }
+
+    /// A flush of the origin has failed.
+    pub fn flush_failed(&mut self) {
+        self.doomed = self.unsure.len();
     }
 
     /// A failed write may have left something here that the origin may forget.
@@ -454,6 +467,7 @@ impl<P: Payload> Engine<P> {
             self.through.unsure = vec![Span::new(0, self.config.geometry.blocks() * self.block_atoms())];
             // A flush under way counts by the former length.
             self.through.forgotten += 1;
+            self.through.doomed = self.through.doomed.min(1);
         }
         self.through.unsure.push(span);
         self.through.since.get_or_insert(self.now);
@@ -555,7 +569,7 @@ impl<P: Payload> Engine<P> {
         if through.flush.is_some()
             || through.back_off.is_waiting(self.now)
             || !through.pages.are_written()
-            || (through.pages.is_empty() || through.flushed >= through.pages.mark()) && through.unsure.is_empty()
+            || (through.pages.is_empty() || through.flushed >= through.pages.mark()) && !through.awaits_sureness()
         {
             return;
         }
@@ -572,7 +586,7 @@ impl<P: Payload> Engine<P> {
 
     /// When the oldest page is so old that the origin is flushed for it.
     pub(super) fn page_deadline(&self) -> Option<Instant> {
-        let has_some = !self.through.pages.is_empty() || !self.through.unsure.is_empty();
+        let has_some = !self.through.pages.is_empty() || self.through.awaits_sureness();
         self.through.since.filter(|_| has_some).map(|since| since + self.config.flush_age)
     }
 
@@ -582,11 +596,13 @@ impl<P: Payload> Engine<P> {
             Ok(()) if flush.forgotten == self.through.forgotten => {
                 self.through.back_off.succeeded();
                 self.through.flushed = flush.mark;
-                self.through.unsure.drain(..flush.sure);
+                let doomed = self.through.doomed.min(flush.sure);
+                self.through.unsure.drain(doomed..flush.sure);
             }
             Ok(()) => {}
             Err(error) => {
                 self.marks.doubtful |= error != DeviceError::Gone;
+                self.through.flush_failed();
                 // It may have dropped what a destage wrote as well.
                 self.origin_changed();
                 self.through.back_off.failed(self.now);
@@ -623,7 +639,7 @@ impl<P: Payload> Engine<P> {
         }
         if any {
             self.through.crowded = false;
-            let has_none = self.through.pages.is_empty() && self.through.unsure.is_empty();
+            let has_none = self.through.pages.is_empty() && !self.through.awaits_sureness();
             self.through.since = if has_none { None } else { Some(self.now) };
         }
         // Without a page left everything is on the origin or in the log.
