@@ -25,7 +25,7 @@ use crate::port::{Interest, Port};
 
 /// The longest line a client may send, in bytes.
 pub const LINE_BYTES_MAX: usize = 64 << 10;
-/// Clients at once; for one more the one that has been silent for longest is closed, or else the new one.
+/// Clients at once; for one more, one that waits for no answer is closed, or else the new one.
 pub const CLIENTS_MAX: usize = 16;
 /// Commands of one client not answered yet; one more ends the conversation.
 pub const ANSWERS_MAX: usize = 16;
@@ -167,24 +167,20 @@ impl ControlPort {
         }
     }
 
-    /// Closes those that have gone, or else the one that has said nothing for the longest time. False: everybody waits for an answer.
+    /// Takes what a client has sent.
+    fn hear(&mut self, token: u64) {
+        let client = self.clients.get_mut(&token).expect("of a client that is held");
+        if client.receive() { self.take_lines(token) } else { self.close(token) }
+    }
+
+    /// Closes one that waits for no answer: one that has gone, or else the one that came first. False: everybody waits for one.
     fn make_place(&mut self) -> bool {
         let tokens: Vec<u64> = self.clients.keys().copied().collect();
-        for token in tokens {
-            let client = self.clients.get_mut(&token).expect("of a client that is held");
-            if client.receive() {
-                self.take_lines(token);
-            } else {
-                self.close(token);
-            }
-        }
-        let is_silent = |client: &Client| client.answers.is_empty() && client.unsent.is_empty();
-        let gone: Vec<u64> = self.clients.iter().filter(|(_, client)| client.ended && is_silent(client)).map(|(token, _)| *token).collect();
-        gone.into_iter().for_each(|token| self.close(token));
-        if self.clients.len() >= CLIENTS_MAX {
-            let silent = self.clients.iter().find(|(_, client)| is_silent(client) && client.received.is_empty()).map(|(token, _)| *token);
-            silent.into_iter().for_each(|token| self.close(token));
-        }
+        tokens.into_iter().for_each(|token| self.hear(token));
+        let waits = |client: &Client| !client.answers.is_empty() || !client.unsent.is_empty();
+        let others = self.clients.iter().filter(|(_, client)| !waits(client));
+        let least = others.min_by_key(|(token, client)| (!client.ended, **token)).map(|(token, _)| *token);
+        least.into_iter().for_each(|token| self.close(token));
         self.clients.len() < CLIENTS_MAX
     }
 
@@ -247,11 +243,11 @@ impl Port for ControlPort {
             return self.accept();
         }
         let Some(client) = self.clients.get_mut(&token) else { return };
-        let alive = (!readable || client.receive()) && (!writable || client.transmit());
-        if !alive {
-            return self.close(token);
+        if writable && !client.transmit() {
+            self.close(token);
+        } else if readable {
+            self.hear(token);
         }
-        self.take_lines(token);
     }
 
     fn resume(&mut self, _room: &mut Room, _events: &mut Vec<Event<Run>>) {}

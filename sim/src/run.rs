@@ -276,7 +276,7 @@ impl<'a> Run<'a> {
                 (turns, since) = (0, self.simulation.now());
             }
         }
-        Err(Broken(format!("{LAST_TURNS} turns were not enough to {what}")))
+        Err(Broken(format!("{turns} turns were not enough to {what}")))
     }
 
     // --- the end ---

@@ -1,6 +1,8 @@
 //! The simulated world: one engine, its two devices, its clients and their oracle, in virtual time. One [`Simulation::step`] is one
 //! moment: what is due happens, the engine takes its turn, and everything it says is checked.
 
+mod loss;
+
 use crate::agenda::Agenda;
 use crate::back::contents::Contents;
 use crate::back::device::{Device, Ended, Harm};
@@ -21,7 +23,7 @@ use tidegate_engine::config::Placement;
 use tidegate_engine::fault_point::FaultPoints;
 use tidegate_engine::op::{Action, DeviceError, DeviceId, Op, OpId, Zone};
 use tidegate_engine::payload::Payload;
-use tidegate_engine::probe::{Health, Phase, Snapshot};
+use tidegate_engine::probe::{Phase, Snapshot};
 use tidegate_engine::request::{Command, Reply, Request, Room};
 use tidegate_engine::time::{Duration, Instant};
 use tidegate_engine::{Change, Control, Engine, Event, Mode, World, turn};
@@ -318,68 +320,6 @@ impl Simulation {
         }
     }
 
-    fn cache_may_fail(&mut self) {
-        let is_worth_it =
-            self.plan.cache_fails_after > 0 && self.engine.health() == Health::Whole && self.is_serving() && !self.scene.load.is_done();
-        match (is_worth_it, self.chance.one_in(3)) {
-            (false, _) => {}
-            (true, true) => self.cache_wears_out(),
-            (true, false) => self.cache_goes(),
-        }
-    }
-
-    /// The cache answers nothing any more, until the next start. The engine hears of it when it asks for something.
-    pub fn cache_goes(&mut self) {
-        for span in self.engine.at_risk() {
-            self.scene.oracle.risk(span);
-        }
-        self.scene.cache.go_away();
-        self.cache_fails("is gone");
-    }
-
-    /// The cache takes no writes any more; what it holds can be read.
-    pub fn cache_wears_out(&mut self) {
-        self.scene.cache.turn_read_only();
-        self.cache_fails("takes no writes any more");
-    }
-
-    fn cache_fails(&mut self, how: &str) {
-        let (now, scene) = (self.now(), &mut self.scene);
-        scene.trace.note(now, 7, || format!("the cache {how}"));
-        scene.cache_failed = true;
-        // From now on writes go to the origin as they are: of those not flushed any part survives.
-        scene.oracle.waives_order = true;
-        scene.oracle.writes_may_fail = true;
-    }
-
-    /// Has the cache failed since the last call?
-    pub fn take_cache_failure(&mut self) -> bool {
-        std::mem::take(&mut self.scene.cache_failed)
-    }
-
-    /// What the host was to write down is durable now, or could not be.
-    pub fn host_writes(&mut self) {
-        let (now, scene) = (self.scene.agenda.now(), &mut self.scene);
-        if let Some(durable) = scene.host.end() {
-            scene.trace.note(now, 8, || format!("the host {} that the cache misses writes", if durable { "knows" } else { "cannot note" }));
-            self.events.push(Event::Fenced { durable });
-        }
-    }
-
-    /// Somebody puts another SSD in the place of one that missed writes, and gives up what was lost with that.
-    fn replace_cache(&mut self) {
-        let at_risk: Vec<Span> = self.engine.at_risk().collect();
-        let format = &mut self.plan.config.format.0;
-        *format = (u128::from_le_bytes(*format) + 1).to_le_bytes();
-        let plan = &self.plan;
-        let contents = formatted(plan, Contents::blank(plan.config.geometry.data_start(), plan.limits[0].atoms));
-        let (now, scene) = (self.scene.agenda.now(), &mut self.scene);
-        scene.cache = scene.cache.replaced(contents, plan.config.format);
-        scene.host.forget();
-        scene.oracle.accept_loss(&at_risk, |atom| scene.origin.stamps_of(atom));
-        scene.trace.note(now, 9, || format!("another cache; given up: {at_risk:?}"));
-    }
-
     /// The origin answers nothing any more; the engine hears of it in its next turn.
     pub fn origin_goes(&mut self) {
         self.scene.origin.go_away();
@@ -444,27 +384,6 @@ impl Simulation {
         }
     }
 
-    /// Without the cache nothing is promised that only the cache has.
-    fn check_promises(&mut self) {
-        if !self.scene.replied {
-            return;
-        }
-        let promised = self.scene.oracle.take_promised();
-        if promised.is_empty() || self.engine.health() != Health::Degraded || self.plan.rates[0].spoils() {
-            return;
-        }
-        let at_risk: Vec<Span> = self.engine.at_risk().collect();
-        let scene = &self.scene;
-        if let Err(broken) = scene.oracle.check_given_up(&promised, &at_risk, |atom| scene.origin.durable().stamp(atom)) {
-            self.scene.broken.get_or_insert(broken);
-        }
-    }
-
-    /// What was given up with a cache of which the host knows that it has failed.
-    pub fn given_up(&self) -> Vec<Span> {
-        if self.scene.host.is_fenced() { self.engine.at_risk().collect() } else { Vec::new() }
-    }
-
     /// Asks for a mode. That a FLUSH may promise less is written down before the engine hears of it.
     fn want(&mut self, mode: Mode) {
         self.is_home &= mode.is_home();
@@ -475,11 +394,6 @@ impl Simulation {
     pub fn switch(&mut self, mode: Mode) {
         self.want(mode);
         self.take_turn();
-    }
-
-    /// Would nothing be lost with the cache that was promised?
-    pub fn may_lose_cache(&self) -> bool {
-        self.is_home && self.was_clean && self.inspect().counters.corrupt_dirty_slots == 0
     }
 
     fn check_not_stuck(&mut self) {

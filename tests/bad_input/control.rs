@@ -48,8 +48,9 @@ fn nonsense_on_the_control_socket_is_an_error_and_the_volume_serves_on() {
         let answer = ask(&mut UnixStream::connect(&path).unwrap(), bytes, 1);
         assert!(answer.starts_with("{\"error\":") && answer.lines().count() == 1 && answer.len() < 1000, "{name}: {answer:?}");
     }
-    // Those who say nothing hold the place of nobody, neither while they stay nor when they have just gone.
-    let silent: Vec<UnixStream> = (0..40).map(|_| UnixStream::connect(&path).unwrap()).collect();
+    // Those who say nothing, or never end their line, hold the place of nobody, neither while they stay nor when they have just gone.
+    let mut silent: Vec<UnixStream> = (0..40).map(|_| UnixStream::connect(&path).unwrap()).collect();
+    silent.iter_mut().step_by(2).for_each(|client| drop(client.write_all(b"{\"verb\": ")));
     assert_eq!(daemon.status()["phase"], "serving");
     drop(silent);
     assert_eq!(daemon.status()["phase"], "serving");

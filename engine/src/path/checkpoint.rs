@@ -128,8 +128,8 @@ impl<P: Payload> Engine<P> {
         let due = used >= third || (frees && (self.checkpoint.urgent || self.journal.free_pages() < third));
         let due = due || self.checkpoint.wanted || self.mode_to_record().is_some();
         // A stop waits for one only where the ring has no room for the end of what went through.
-        let is_over = self.stopping && (!self.checkpoint.urgent || self.through.pages.is_empty());
-        due && !is_over && self.recovery.is_none() && !self.cache_failed && !self.checkpoint.back_off.is_waiting(self.now)
+        let is_ending = self.stopping && (!self.checkpoint.urgent || self.through.pages.is_empty());
+        due && !is_ending && self.recovery.is_none() && !self.cache_failed && !self.checkpoint.back_off.is_waiting(self.now)
     }
 
     /// Has the ring room for what a checkpoint tells again? Its reserve is for open sets. Sets whose headers cannot be written come on top:

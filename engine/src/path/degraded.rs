@@ -71,10 +71,6 @@ impl<P: Payload> Engine<P> {
     /// What is newer than the origin and might be lost with the SSD: spans of the volume, first those of data, then those of zeros. Without
     /// an SSD it is what is lost.
     pub fn at_risk(&self) -> impl Iterator<Item = Span> + '_ {
-        let set_blocks = self.index.set_blocks();
-        let next = move |from: Block| self.index.next_dirty(from);
-        let dirty_sets = std::iter::successors(next(Block(0)), move |set| next(Block(set.0 + set_blocks)));
-        let data = dirty_sets.flat_map(move |set| self.dirty_spans(set, set_blocks));
         let size = self.block_atoms();
         let volume = Span::new(0, self.config.geometry.volume_atoms);
         let all_ranges = self.ranges.overlapping(Block(0), self.config.geometry.blocks());
@@ -83,7 +79,15 @@ impl<P: Payload> Engine<P> {
             let base = block.0 * size;
             atoms.runs().map(move |run| Span::new(base + u64::from(run.start), u64::from(run.end - run.start))).collect::<Vec<_>>()
         });
-        data.chain(zeros).chain(lost)
+        self.dirty_data().chain(zeros).chain(lost)
+    }
+
+    /// The atoms that dirty slots hold.
+    fn dirty_data(&self) -> impl Iterator<Item = Span> + '_ {
+        let set_blocks = self.index.set_blocks();
+        let next = move |from: Block| self.index.next_dirty(from);
+        let dirty_sets = std::iter::successors(next(Block(0)), move |set| next(Block(set.0 + set_blocks)));
+        dirty_sets.flat_map(move |set| self.dirty_spans(set, set_blocks))
     }
 
     /// The valid atoms of the dirty slots of one origin set, in order, joined where they touch.
@@ -253,14 +257,10 @@ impl<P: Payload> Engine<P> {
 
     /// Is a dirty block nowhere but on the SSD? Its next start would be refused, so that it counts as lost until it is home.
     fn cache_alone_has_dirty(&self) -> bool {
-        let size = self.block_atoms();
-        let set_blocks = self.index.set_blocks();
-        let next = |from: Block| self.index.next_dirty(from);
-        let mut sets = std::iter::successors(next(Block(0)), |set| next(Block(set.0 + set_blocks)));
         let is_pinned = |block: u64| self.through.covers(Block(block), 1);
-        sets.any(|set| {
-            let spans = self.dirty_spans(set, set_blocks);
-            spans.iter().any(|span| (span.start / size..span.end().div_ceil(size)).any(|block| !is_pinned(block)))
+        self.dirty_data().any(|span| {
+            let (first, blocks) = self.blocks_of(span);
+            (first.0..first.0 + blocks).any(|block| !is_pinned(block))
         })
     }
 

@@ -592,11 +592,18 @@ impl<P: Payload> Engine<P> {
         batch.flushed = true;
         if let Err(error) = result {
             batch.refused |= error != DeviceError::Gone;
-            self.marks.doubtful |= error != DeviceError::Gone;
-            self.through.flush_failed();
-            // It may have dropped what went through as well.
-            self.origin_changed();
+            self.origin_flush_failed(error);
         }
+    }
+
+    /// A flush of the origin has failed, whoever wanted it: it may have dropped anything that was written and not flushed. What is shown of
+    /// that no later flush saves. (An origin that was gone drops it at once, or not at all.)
+    pub(super) fn origin_flush_failed(&mut self, error: DeviceError) {
+        if error != DeviceError::Gone {
+            self.marks.doubtful = true;
+            self.through.flush_failed();
+        }
+        self.origin_changed();
     }
 
     /// The origin went away, or another incarnation came back: what this batch wrote may be forgotten.

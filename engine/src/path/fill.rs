@@ -121,7 +121,7 @@ impl<P: Payload> Engine<P> {
             writes += match self.config.placement {
                 Placement::Log => self.put(Stream::Fill, false, [piece], waiting, 0),
                 Placement::Set => {
-                    let places = self.places_of(vec![piece]);
+                    let places = self.places_of(&[piece]);
                     self.put_placed(Stream::Fill, false, places, waiting)
                 }
             };

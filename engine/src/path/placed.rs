@@ -227,9 +227,9 @@ impl<P: Payload> Engine<P> {
 
     /// The places of all pieces as they are now, before one of them is written: a block that goes to the log kills its slot, and the places
     /// of the set that are dead may not be used until that is durable.
-    pub(super) fn places_of(&self, pieces: Vec<Piece<P>>) -> Vec<(Place, Piece<P>)> {
+    pub(super) fn places_of(&self, pieces: &[Piece<P>]) -> Vec<(Place, Piece<P>)> {
         let mut places = Vec::new();
-        for piece in &pieces {
+        for piece in pieces {
             let mut done = 0;
             while done < piece.blocks {
                 let (place, blocks) = self.place_run(piece, done);

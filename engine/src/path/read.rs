@@ -330,9 +330,8 @@ impl<P: Payload> Engine<P> {
     /// The origin holds durably what it holds: reads of it may be answered. One that does not flush still reads, and nothing that
     /// the log has not got can be there only: after a few tries its reads are answered all the same.
     pub(super) fn first_flush_done(&mut self, result: Ended) {
-        if result.is_err() {
-            // It may have taken with it what a destage has written since.
-            self.origin_changed();
+        if let Err(error) = result {
+            self.origin_flush_failed(error);
         }
         self.origin.first_flush = match (result, self.origin.first_flush) {
             (Err(_), FirstFlush::Flushing { failures }) if failures < FLUSH_TRIES => {

@@ -105,7 +105,7 @@ impl<P: Payload> Engine<P> {
             let mut write = self.writes.remove(number);
             self.end_group_data(write.group);
             // One place that is bad is no reason to give up all others.
-            write.tries = (write.tries + 1).clamp(0, WRITE_TRIES).max(write.tries);
+            write.tries = (write.tries + 1).min(WRITE_TRIES).max(write.tries);
             self.send_pieces(write, Class::Log);
         }
     }

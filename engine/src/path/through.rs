@@ -601,10 +601,7 @@ impl<P: Payload> Engine<P> {
             }
             Ok(()) => {}
             Err(error) => {
-                self.marks.doubtful |= error != DeviceError::Gone;
-                self.through.flush_failed();
-                // It may have dropped what a destage wrote as well.
-                self.origin_changed();
+                self.origin_flush_failed(error);
                 self.through.back_off.failed(self.now);
                 if error != DeviceError::Gone {
                     for (number, _) in std::mem::take(&mut self.through.settling) {

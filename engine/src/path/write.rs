@@ -259,16 +259,16 @@ impl<P: Payload> Engine<P> {
         for piece in &pieces {
             self.through.pages.remove(piece.block, piece.blocks);
         }
-        let (logged, placed) = match self.config.placement {
-            Placement::Log => (pieces, Vec::new()),
-            Placement::Set => (Vec::new(), self.places_of(pieces)),
+        let places = match self.config.placement {
+            Placement::Log => Vec::new(),
+            Placement::Set => self.places_of(&pieces),
         };
         self.place_range(number);
         let stage = std::mem::replace(&mut self.requests.get_mut(number).stage, Stage::Waiting);
         let Stage::Writing(mut writing) = stage else { panic!("edges are merged before a write is placed") };
         writing.unwritten = match self.config.placement {
-            Placement::Log => self.put(Stream::Client, true, logged, Some(number), 0),
-            Placement::Set => self.put_placed(Stream::Client, true, placed, Some(number)),
+            Placement::Log => self.put(Stream::Client, true, pieces, Some(number), 0),
+            Placement::Set => self.put_placed(Stream::Client, true, places, Some(number)),
         };
         // A TRIM of no whole block leaves nothing to be made durable.
         writing.group = if self.journal.is_group_empty() { 0 } else { self.journal.group() };

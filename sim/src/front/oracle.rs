@@ -291,7 +291,7 @@ impl Oracle {
     }
 
     /// The writes that have become durable since the last call.
-    pub fn take_promised(&mut self) -> Vec<u32> {
+    pub fn take_newly_durable(&mut self) -> Vec<u32> {
         std::mem::take(&mut self.newly_durable)
     }
 
@@ -406,6 +406,7 @@ impl Oracle {
             }
         }
         self.undurable.clear();
+        self.newly_durable.clear();
         for atom in 0..self.volume_atoms() {
             if self.atoms[atom as usize].len() > 1 {
                 self.tidy(atom, NEVER);
