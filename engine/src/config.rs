@@ -2,7 +2,9 @@
 
 use crate::block::{ATOM_BYTES, PAGE_BYTES};
 use crate::cache::format::{FormatId, Geometry};
+use crate::cache::heat::CLASSES_MAX;
 use crate::cache::placed::journal_pages_needed;
+use crate::cache::sets::Benefit;
 use crate::mode::Mode;
 use crate::time::Duration;
 
@@ -48,6 +50,13 @@ pub struct Config {
     pub placement: Placement,
     /// When dirty blocks go home. Default ours.
     pub gate: GateKind,
+    /// Whether sets with dead slots are emptied, and which first. Default by the rates at which blocks are written.
+    pub cleaning: Cleaning,
+    /// Free sets below which the cleaner works. Default half more than the reserve: it is at work before destaging has to be.
+    pub clean_floor: u32,
+    /// Classes of blocks that are told apart by how often they are written: each has open sets of its own. At most
+    /// [`crate::cache::heat::CLASSES_MAX`]. Default that, fewer in a cache of less than 1,536 sets: one for each 256.
+    pub classes: u32,
     /// What a write does when no set is free. Default: it waits.
     pub when_full: WhenFull,
     /// Cached clean blocks whose place on the origin is read again at the start, and marks of the origin that are taken at an orderly
@@ -110,6 +119,28 @@ pub enum GateKind {
     Old,
 }
 
+/// Which sets with dead slots are emptied first (`path/clean`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Cleaning {
+    /// None: a set is free when all its slots have died or are clean.
+    Off,
+    /// That with the fewest live slots. For experiments.
+    Greedy,
+    /// That whose cost declines least while it waits ([`Benefit::Declining`]).
+    #[default]
+    Declining,
+}
+
+impl Cleaning {
+    /// By what sets are compared.
+    pub fn benefit(self) -> Benefit {
+        match self {
+            Cleaning::Greedy => Benefit::Greedy,
+            Cleaning::Off | Cleaning::Declining => Benefit::Declining,
+        }
+    }
+}
+
 /// What becomes of a write for which no set is free and none can be dropped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WhenFull {
@@ -141,12 +172,14 @@ pub enum Canary {
     OverwriteUnopened,
     /// A FLUSH in write-through does not wait for the origin's own flush.
     HomeBeforeOriginFlush,
+    /// A slot is moved although its block was written meanwhile.
+    MoveOverNewer,
     /// Writes without the SSD are acknowledged before the host has written down that it misses them.
     UnfencedDegraded,
 }
 
 impl Canary {
-    pub const ALL: [Canary; 10] = [
+    pub const ALL: [Canary; 11] = [
         Canary::RecordBeforeData,
         Canary::ReuseTooEarly,
         Canary::FlushDoesNotWait,
@@ -156,6 +189,7 @@ impl Canary {
         Canary::KillAfterOriginWrite,
         Canary::OverwriteUnopened,
         Canary::HomeBeforeOriginFlush,
+        Canary::MoveOverNewer,
         Canary::UnfencedDegraded,
     ];
 }
@@ -183,6 +217,9 @@ impl Config {
             allocation: Allocation::ReadWrite,
             placement: Placement::Log,
             gate: GateKind::Ours,
+            cleaning: Cleaning::Declining,
+            clean_floor: (sets / 50).max(2) * 3 / 2,
+            classes: (sets / 256).clamp(1, CLASSES_MAX),
             when_full: WhenFull::Wait,
             fence_samples: 1024,
             stall_timeout: Duration::from_secs(60),
@@ -193,6 +230,16 @@ impl Config {
             geometry,
             format,
         }
+    }
+
+    /// Streams that have an open set each.
+    pub fn streams(&self) -> u32 {
+        self.classes + 1 + if self.cleans() { self.classes } else { 0 }
+    }
+
+    /// Are sets emptied that hold too little? Under set placement they are not.
+    pub fn cleans(&self) -> bool {
+        self.cleaning != Cleaning::Off && self.placement == Placement::Log
     }
 
     /// May a write go past the log to the origin, whatever the mode?

@@ -26,6 +26,8 @@ pub enum Class {
     /// Copying what was read into the cache.
     Fill,
     Destage,
+    /// Moving what lives in a set that is emptied.
+    Clean,
     /// Verifying what lies on the SSD.
     Scrub,
 }

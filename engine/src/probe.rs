@@ -32,6 +32,10 @@ pub struct Counters {
     pub zeroed_blocks: u64,
     pub lost_blocks: u64,
     pub dropped_sets: u64,
+    /// Sets that were emptied by the cleaner; blocks that it moved to other sets, and clean ones that it dropped.
+    pub cleaned_sets: u64,
+    pub moved_blocks: u64,
+    pub clean_dropped_blocks: u64,
     pub waits: Waits,
     /// Slots whose contents did not match their checksum, or could not be read.
     pub corrupt_clean_slots: u64,

@@ -6,7 +6,7 @@ use std::panic::catch_unwind;
 use tidegate_engine::Control;
 use tidegate_engine::block::{Block, PAGE_ATOMS};
 use tidegate_engine::cache::format::{Bits, FormatId, Geometry, Record, SetState};
-use tidegate_engine::config::Placement;
+use tidegate_engine::config::{Cleaning, Placement};
 use tidegate_engine::fault_point::{FaultPoint, FaultPoints};
 use tidegate_engine::op::{DeviceId, Zone};
 use tidegate_engine::probe::Phase;
@@ -229,6 +229,7 @@ fn data_that_is_not_written_was_overwritten() -> Scenario {
 fn data_is_not_written_and_there_is_no_other_place() -> Scenario {
     let mut scenario = Scenario::with(|plan| {
         plan.config.geometry.volume_atoms = 4_096;
+        plan.config.cleaning = Cleaning::Off;
         plan.limits[1].atoms = 4_096;
     });
     // Nothing goes home, so no set becomes free. Three are left: two for clients, and the one that is kept for writes that fail.

@@ -1,11 +1,14 @@
 //! The SSD tier: which slot holds which block, what is live, dirty, durable. It answers *which*; the flows in `path` act on it.
 
 pub mod format;
+pub mod heat;
 pub mod index;
 pub mod journal;
 pub mod placed;
 pub mod ranges;
 pub mod sets;
 mod slots;
+pub mod stream;
 pub mod through;
+mod victims;
 pub mod window;

@@ -8,23 +8,14 @@ use std::collections::{BTreeSet, VecDeque};
 
 use super::format::journal::PLACED;
 use super::format::{Bits, Entry, Geometry, MapSet, Position, SetState};
+use super::heat::{Pace, Paces, log8};
 use super::index::{Mapping, NumberMap};
 use super::placed::{Placed, numbers, place_of};
 use super::slots::{self, Slots};
+use super::stream::Stream;
+use super::victims::Victims;
 use crate::block::{Atoms, Block, Slot};
 use crate::time::Instant;
-
-/// What is written together because it is likely to die together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[repr(u8)]
-pub enum Stream {
-    Client = 0,
-    Fill = 1,
-}
-
-impl Stream {
-    pub const ALL: [Stream; 2] = [Stream::Client, Stream::Fill];
-}
 
 /// Where the two copies of a set's header stand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +46,11 @@ pub struct Set {
     pub live_count: u32,
     pub dirty_count: u32,
     slots: Slots,
+    paces: Paces,
+    /// The sum of the rates of its live slots.
+    rate: u64,
+    /// The sum of the moments at which the blocks of its slots were written, on the clock of client writes.
+    written: u64,
     pub stream: u8,
     /// Reads and writes in flight, destages and merges included: while above zero the set is not reused.
     pub pins: u32,
@@ -62,7 +58,9 @@ pub struct Set {
     pub kill_group: u64,
     /// The group that holds OPEN.
     pub open_group: u64,
-    dirty_since: Instant,
+    pub dirty_since: Instant,
+    /// When one of its slots was last used, at the grain of the most recently used set.
+    pub touched: Instant,
     pub header: HeaderState,
     /// How often writing it has failed in this life.
     pub header_failures: u8,
@@ -86,6 +84,8 @@ impl Set {
 }
 
 const NIL: u32 = u32::MAX;
+/// So that no benefit is below 0: a set of 2^16 slots, all but one of them dead.
+const STEP_OFFSET: u32 = 256;
 
 pub struct Sets {
     geometry: Geometry,
@@ -101,14 +101,31 @@ pub struct Sets {
     oldest: u32,
     /// The sets with dirty slots, and since when they have some.
     dirt: BTreeSet<(Instant, u32)>,
+    victims: Victims,
+    /// By what victims are compared.
+    benefit: Benefit,
+    /// Blocks written by clients, in this life of the engine and as if all slots had been written once before.
+    clock: u64,
     /// The moment, as the engine last told it.
     pub now: Instant,
     pub live_slots: u64,
     pub dirty_slots: u64,
 }
 
+/// By what the sets are compared that may be cleaned.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Benefit {
+    /// The fewest live slots first.
+    Greedy,
+    /// The rate at which it still loses slots, over the square of the dead ones: a set that is about to empty itself is left alone
+    /// (C. Luo, D. Lomet, Efficiently Reclaiming Space in a Log Structured Store, 2020: minimum declining cost).
+    #[default]
+    Declining,
+}
+
 impl Sets {
-    pub fn new(geometry: Geometry) -> Self {
+    pub fn new(geometry: Geometry, benefit: Benefit) -> Self {
+        let slots = u64::from(geometry.sets) * u64::from(geometry.set_slots);
         let fresh = |_| Set {
             life: 0,
             state: SetState::Free,
@@ -118,11 +135,15 @@ impl Sets {
             live_count: 0,
             dirty_count: 0,
             slots: Slots::default(),
+            paces: Paces::new(Pace::of(slots)),
+            rate: 0,
+            written: 0,
             stream: 0,
             pins: 0,
             kill_group: 0,
             open_group: 0,
             dirty_since: Instant::ZERO,
+            touched: Instant::ZERO,
             header: HeaderState::None,
             header_failures: 0,
             loaded: true,
@@ -141,6 +162,9 @@ impl Sets {
             newest: NIL,
             oldest: NIL,
             dirt: BTreeSet::new(),
+            victims: Victims::new(geometry.sets),
+            benefit,
+            clock: slots,
             now: Instant::ZERO,
             live_slots: 0,
             dirty_slots: 0,
@@ -155,6 +179,9 @@ impl Sets {
     }
     pub fn count(&self) -> u32 {
         self.geometry.sets
+    }
+    pub fn slots(&self) -> u64 {
+        u64::from(self.geometry.sets) * u64::from(self.geometry.set_slots)
     }
     pub fn free_count(&self) -> u32 {
         self.free.len() as u32
@@ -180,7 +207,7 @@ impl Sets {
     pub fn open(&mut self, stream: Stream, group: u64) -> Option<u32> {
         let number = self.free.pop_front()?;
         let life = self.get(number).life + 1;
-        self.reopen(number, life, stream as u8);
+        self.reopen(number, life, stream.number());
         self.get_mut(number).open_group = group;
         Some(number)
     }
@@ -197,8 +224,9 @@ impl Sets {
 
     /// Makes the set Open with this life, whatever it was (replay of an OPEN).
     pub fn reopen(&mut self, number: u32, life: u64, stream: u8) {
-        let (slots, wide) = (self.geometry.set_slots, self.wide);
+        let (slots, wide, usual) = (self.geometry.set_slots, self.wide, self.usual_pace());
         self.forget_partials(number);
+        self.victims.place(number, None);
         let set = self.get_mut(number);
         assert!(set.live_count == 0, "set {number} is opened with {} live slots", set.live_count);
         assert!(life > set.life, "a new life is a later one");
@@ -208,6 +236,8 @@ impl Sets {
         set.live = Bits::new(slots);
         set.dirty = Bits::new(slots);
         set.slots.begin(slots as usize, wide);
+        set.paces = Paces::new(usual);
+        (set.rate, set.written) = (0, 0);
         set.stream = stream;
         set.header = HeaderState::None;
         set.header_failures = 0;
@@ -236,11 +266,13 @@ impl Sets {
         if set.live_count == 0 {
             self.die(number);
         }
+        self.weigh(number);
     }
 
     /// Nothing lives in a sealed set any more: it leaves the LRU order and waits to be reusable.
     fn die(&mut self, number: u32) {
         self.unlink(number);
+        self.victims.place(number, None);
         self.dying.push(number);
     }
 
@@ -264,6 +296,7 @@ impl Sets {
     pub fn release(&mut self, is_ready: impl Fn(&Self, u32) -> bool) -> bool {
         let (ready, dying): (Vec<u32>, Vec<u32>) = self.dying.iter().copied().partition(|&number| is_ready(self, number));
         self.dying = dying;
+        let usual = self.usual_pace();
         for &number in &ready {
             assert!(self.get(number).live_count == 0 && self.get(number).pins == 0, "nothing names a set that is freed");
             self.forget_partials(number);
@@ -271,6 +304,7 @@ impl Sets {
             set.state = SetState::Free;
             set.header = HeaderState::None;
             set.slots = Slots::default();
+            set.paces = Paces::new(usual);
             self.free.push_back(number);
         }
         !ready.is_empty()
@@ -410,6 +444,7 @@ impl Sets {
         set.noted = false;
         set.live.set(slot.slot);
         set.live_count += 1;
+        set.rate += set.paces.get(slot.slot).rate();
         self.live_slots += 1;
         if set.state == SetState::Placed {
             self.placed.lives(1);
@@ -442,6 +477,7 @@ impl Sets {
         set.noted = false;
         set.live.clear(slot.slot);
         set.live_count -= 1;
+        set.rate -= set.paces.get(slot.slot).rate();
         set.kill_group = set.kill_group.max(group);
         self.live_slots -= 1;
         let is_empty = set.live_count == 0;
@@ -454,7 +490,8 @@ impl Sets {
                     self.placed.emptied.push(slot.set);
                 }
             }
-            SetState::Sealed | SetState::Open | SetState::Free => {}
+            SetState::Sealed => self.weigh(slot.set),
+            SetState::Open | SetState::Free => {}
         }
         dirty
     }
@@ -472,6 +509,66 @@ impl Sets {
             self.note_dirt(slot.set, before);
         }
         was_dirty
+    }
+
+    // --- heat ---
+
+    /// Of a block of which nothing is known: as if all slots were written evenly.
+    pub fn usual_pace(&self) -> Pace {
+        Pace::of(self.slots())
+    }
+    /// How often the block of a slot is written, and for how many client writes it was not, at the grain of its set.
+    pub fn pace(&self, slot: Slot) -> (Pace, u64) {
+        (self.get(slot.set).paces.get(slot.slot), self.clock.saturating_sub(self.written_at(slot.set)))
+    }
+    /// When the blocks of a set were written, about.
+    fn written_at(&self, number: u32) -> u64 {
+        let set = self.get(number);
+        set.written / (set.slots.len() as u64).max(1)
+    }
+    /// Notes how often the block of a described slot is written, before it lives.
+    pub fn note_pace(&mut self, slot: Slot, pace: Pace) {
+        let slots = self.geometry.set_slots;
+        let set = &mut self.sets[slot.set as usize];
+        assert!(!set.live.get(slot.slot), "the pace of a live slot is counted already");
+        set.paces.set(slot.slot, pace, slots);
+    }
+    /// Blocks written by clients.
+    pub fn clock(&self) -> u64 {
+        self.clock
+    }
+    /// Clients have written so many more blocks.
+    pub fn advance(&mut self, blocks: u64) {
+        self.clock += blocks;
+    }
+    /// The blocks of so many more described slots were written `age` client writes ago.
+    pub fn note_written(&mut self, number: u32, blocks: u64, age: u64) {
+        let written = self.clock.saturating_sub(age);
+        self.get_mut(number).written += blocks * written;
+    }
+
+    // --- victims ---
+
+    /// Puts a set where it belongs among those that may be cleaned.
+    fn weigh(&mut self, number: u32) {
+        let step = self.step(self.get(number));
+        self.victims.place(number, step);
+    }
+
+    fn step(&self, set: &Set) -> Option<u32> {
+        let dead = self.geometry.set_slots - set.live_count;
+        if set.state != SetState::Sealed || set.live_count == 0 || dead == 0 {
+            return None;
+        }
+        Some(match self.benefit {
+            Benefit::Greedy => set.live_count * (super::victims::STEPS - 1) / self.geometry.set_slots,
+            Benefit::Declining => log8(set.rate.max(1)) + STEP_OFFSET - 2 * log8(u64::from(dead)),
+        })
+    }
+
+    /// Sealed sets with live and dead slots, from the one on whose cleaning gains most.
+    pub fn victims(&self) -> impl Iterator<Item = u32> + '_ {
+        self.victims.iter()
     }
 
     // --- operations in flight ---
@@ -498,6 +595,16 @@ impl Sets {
     /// When the oldest dirty block became dirty, at the grain of a set.
     pub fn dirty_since(&self) -> Option<Instant> {
         self.dirt.first().map(|&(since, _)| since)
+    }
+
+    /// What a dirty set holds has been dirty since then, at least.
+    pub fn inherit_dirt(&mut self, number: u32, since: Instant) {
+        let set = &mut self.sets[number as usize];
+        if set.dirty_count > 0 && since < set.dirty_since {
+            self.dirt.remove(&(set.dirty_since, number));
+            set.dirty_since = since;
+            self.dirt.insert((since, number));
+        }
     }
 
     /// Keeps the order of dirty sets when the dirty slots of one go from `before` to what they are.
@@ -530,8 +637,9 @@ impl Sets {
             return;
         }
         self.unlink(number);
-        let newest = self.newest;
+        let (newest, now) = (self.newest, self.now);
         let set = self.get_mut(number);
+        set.touched = now;
         set.older = newest;
         set.newer = NIL;
         match newest {
@@ -574,7 +682,7 @@ impl Sets {
 
     /// Puts a set into the state that the state map describes.
     pub fn restore(&mut self, number: u32, map: MapSet) {
-        let (live, dirty) = (map.live.count(), map.dirty.count());
+        let (live, dirty, usual) = (map.live.count(), map.dirty.count(), self.usual_pace());
         let set = self.get_mut(number);
         set.life = map.life;
         set.state = map.state;
@@ -582,6 +690,7 @@ impl Sets {
         set.live = map.live;
         set.dirty = map.dirty;
         set.live_count = live;
+        set.rate = u64::from(live) * usual.rate();
         set.dirty_count = dirty;
         set.loaded = live == 0;
         set.header = if map.state == SetState::Sealed { HeaderState::Durable } else { HeaderState::None };
@@ -608,7 +717,7 @@ impl Sets {
         let before = set.dirty_count;
         let slots = self.geometry.set_slots;
         (set.live, set.dirty) = (Bits::new(slots), Bits::new(slots));
-        (set.live_count, set.dirty_count) = (0, 0);
+        (set.live_count, set.dirty_count, set.rate) = (0, 0, 0);
         self.note_dirt(number, before);
     }
 
@@ -639,6 +748,7 @@ impl Sets {
         for number in used {
             self.touch(number);
         }
+        (0..self.geometry.sets).for_each(|number| self.weigh(number));
     }
 
     fn forget_partials(&mut self, number: u32) {
@@ -654,6 +764,8 @@ impl Sets {
     pub fn bytes(&self) -> (u64, u64) {
         let bitmaps = 2 * u64::from(self.geometry.set_slots.div_ceil(64)) * 8;
         let state = self.sets.len() as u64 * (size_of::<Set>() as u64 + bitmaps) + self.free.capacity() as u64 * 4;
+        let paces: usize = self.sets.iter().map(|set| set.paces.bytes()).sum();
+        let state = state + (paces + self.victims.bytes()) as u64;
         let slots: usize = self.sets.iter().map(|set| set.slots.bytes()).sum();
         (state, slots as u64 + self.partial.capacity() as u64 * 32)
     }

@@ -278,6 +278,7 @@ impl<P: Payload> Engine<P> {
             | Owner::DestageRead { .. }
             | Owner::DestageWrite { .. }
             | Owner::DestageZero { .. }
+            | Owner::Clean { .. }
             | Owner::OriginFlush
             | Owner::FirstFlush
             | Owner::Through { .. }

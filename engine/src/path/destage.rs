@@ -159,7 +159,7 @@ impl<P: Payload> Engine<P> {
             dirty: self.dirty_blocks() > 0,
             oldest_set_dirty: oldest.is_some_and(|set| self.sets.get(set).dirty_count > 0),
             dirty_since: self.dirty_since(),
-            starved: self.is_starved() || self.first_waits_for(WaitReason::RangeTable),
+            starved: self.is_starved() && !self.is_space_coming() || self.first_waits_for(WaitReason::RangeTable),
             drain: self.drain.is_some() || self.is_degraded(),
             home: self.is_due_home(),
         }

@@ -5,7 +5,7 @@
 
 use crate::block::{Block, Span};
 use crate::cache::index::Run;
-use crate::cache::sets::Stream;
+use crate::cache::stream::Source;
 use crate::config::{Canary, Fill, Placement};
 use crate::payload::Payload;
 
@@ -91,7 +91,7 @@ impl<P: Payload> Engine<P> {
             // A set for each origin set that has none.
             Placement::Set => self.sets_for_fill(block, blocks) * u64::from(self.config.geometry.set_slots),
         };
-        self.slots_available(Stream::Fill) >= slots
+        self.slots_available(Source::Fill) >= slots
             && window <= self.config.window_bytes / 2
             && self.journal_has_room(self.journal_entries(blocks))
     }
@@ -119,10 +119,10 @@ impl<P: Payload> Engine<P> {
             self.counters.filled_blocks += run.blocks;
             let piece = Piece { block: run.block, blocks: run.blocks, payload, valid: None };
             writes += match self.config.placement {
-                Placement::Log => self.put(Stream::Fill, false, [piece], waiting, 0),
+                Placement::Log => self.put(Source::Fill, false, [piece], waiting, 0),
                 Placement::Set => {
                     let places = self.places_of(&[piece]);
-                    self.put_placed(Stream::Fill, false, places, waiting)
+                    self.put_placed(Source::Fill, false, places, waiting)
                 }
             };
         }

@@ -9,6 +9,7 @@
 use std::collections::BTreeMap;
 
 use crate::cache::sets::HeaderState;
+use crate::cache::stream;
 use crate::config::Canary;
 use crate::fault_point::FaultPoint;
 use crate::op::{Action, Class, DeviceId};
@@ -150,7 +151,8 @@ impl<P: Payload> Engine<P> {
         }
         let half = self.window.atoms() * crate::block::ATOM_BYTES * 2 >= self.config.window_bytes;
         let old = self.unflushed_since.is_some_and(|since| self.now.since(since) >= self.config.flush_age);
-        let short = self.sets.free_count() < self.config.free_floor && self.has_undurable_dying();
+        let low = self.config.free_floor.max(self.sets_kept(stream::Source::Client) + 2);
+        let short = self.sets.free_count() < low && self.has_undurable_dying();
         if half || old || short {
             let group = self.close_group();
             self.flushes.want(group);

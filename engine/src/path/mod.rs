@@ -8,6 +8,7 @@
 
 mod back_off;
 mod checkpoint;
+mod clean;
 mod degraded;
 mod destage;
 mod detach;
@@ -41,6 +42,7 @@ use crate::cache::index::{Index, Run};
 use crate::cache::journal::Journal;
 use crate::cache::ranges::Ranges;
 use crate::cache::sets::Sets;
+use crate::cache::stream::STREAMS;
 use crate::cache::window::Window;
 use crate::config::Config;
 use crate::fault_point::{FaultPoint, FaultPoints};
@@ -55,6 +57,7 @@ use crate::time::Instant;
 use crate::{Canary, Change, Control, Event};
 
 use checkpoint::Checkpoint;
+use clean::Cleaner;
 use degraded::Degraded;
 use destage::Destage;
 use fence::Marks;
@@ -105,12 +108,13 @@ pub struct Engine<P: Payload> {
     flushes: Flushes,
     checkpoint: Checkpoint<P>,
     destage: Destage<P>,
+    cleaner: Cleaner<P>,
     recovery: Option<Box<Recovery<P>>>,
     origin: OriginSpans,
     tickets: Tickets,
     through: Through<P>,
-    /// The open set of each stream.
-    open: [Option<u32>; 2],
+    /// The open set of each stream, by its number.
+    open: [Option<u32>; STREAMS],
     /// Sealed sets whose headers wait for their OPEN to be durable.
     headers_due: Vec<u32>,
     /// The durable group when they were last looked at, and how many went on waiting.
@@ -192,6 +196,7 @@ enum Owner {
     DestageRead { piece: usize, read: usize },
     DestageWrite { piece: usize },
     DestageZero { piece: usize },
+    Clean { portion: usize },
     OriginFlush,
     FirstFlush,
     Through { write: usize },
@@ -220,7 +225,7 @@ impl<P: Payload> Engine<P> {
             phase: Phase::Recovering,
             damage: Vec::new(),
             index: Index::new(geometry.set_slots),
-            sets: Sets::new(geometry),
+            sets: Sets::new(geometry, config.cleaning.benefit()),
             ranges: Ranges::default(),
             window: Window::new(geometry.block_atoms),
             journal: Journal::new(geometry, config.format, 1, 1, 0, Vec::new()),
@@ -239,11 +244,12 @@ impl<P: Payload> Engine<P> {
             flushes: Flushes::default(),
             checkpoint: Checkpoint::default(),
             destage: Destage::default(),
+            cleaner: Cleaner::default(),
             recovery: None,
             origin: OriginSpans::default(),
             tickets: Tickets::default(),
             through: Through::new(geometry.block_atoms),
-            open: [None; 2],
+            open: [None; STREAMS],
             headers_due: Vec::new(),
             headers_waiting: (0, 0),
             headers_written: Vec::new(),
@@ -350,6 +356,7 @@ impl<P: Payload> Engine<P> {
             self.flushes.page_back_off.at,
             self.degraded.back_off.at,
             self.stop_deadline(),
+            self.cleaner.deadline(),
             self.stall_deadline(),
             self.scrub_deadline(),
         ];
@@ -447,6 +454,7 @@ impl<P: Payload> Engine<P> {
                     Owner::Superblock { copy } => self.superblock_done(copy, result.map(drop)),
                     Owner::DestageRead { piece, read } => self.destage_read_done(piece, read, result),
                     Owner::DestageWrite { piece } | Owner::DestageZero { piece } => self.destage_write_done(piece, result.map(drop)),
+                    Owner::Clean { portion } => self.portion_read(portion, result),
                     Owner::FirstFlush => self.first_flush_done(result.map(drop)),
                     Owner::OriginFlush => self.origin_flush_done(result.map(drop)),
                     Owner::Through { write } => self.through_done(write, result.map(drop)),
@@ -479,6 +487,7 @@ impl<P: Payload> Engine<P> {
             | Owner::DestageRead { .. }
             | Owner::DestageWrite { .. }
             | Owner::DestageZero { .. }
+            | Owner::Clean { .. }
             | Owner::OriginFlush
             | Owner::FirstFlush
             | Owner::Through { .. }
@@ -563,7 +572,7 @@ impl<P: Payload> Engine<P> {
         }
         let durable = self.journal.durable_group() + 1 == self.journal.group();
         let is_still = durable && self.writes.is_empty() && !self.has_writing_requests() && self.recovery.is_none();
-        if is_still && !self.scrubber.is_busy() && self.take_marks() {
+        if is_still && !self.scrubber.is_busy() && !self.cleaner.is_busy() && self.take_marks() {
             self.seal_stop();
         }
     }
@@ -602,6 +611,7 @@ impl<P: Payload> Engine<P> {
             again |= self.pump_through();
             again |= self.pump_stalled();
             again |= self.pump_evict();
+            again |= self.pump_clean();
             again |= self.pump_destage();
             again |= self.pump_mode();
             self.pump_detach();
@@ -716,7 +726,7 @@ impl<P: Payload> Engine<P> {
     }
     /// The part of it for the open set of each stream.
     fn open_sets_reserve(&self) -> u32 {
-        2 * self.config.geometry.set_slots.div_ceil(128).max(1) + 8
+        self.config.streams() * self.config.geometry.set_slots.div_ceil(128).max(1) + 8
     }
     /// The open group can take `entries` more entries.
     fn journal_has_room(&self, entries: u64) -> bool {

@@ -71,6 +71,10 @@ impl Modes {
     pub fn is_home(&self) -> bool {
         matches!(self.stage, Promise::Home { .. })
     }
+    /// A FLUSH promises the SSD only, and no other promise is near.
+    pub fn is_back(&self) -> bool {
+        matches!(self.stage, Promise::Back)
+    }
     /// Somebody waits until everything is home that is dirty now.
     pub fn is_waiting(&self) -> bool {
         !self.waiting.is_empty() || matches!(self.stage, Promise::Home { since: Some(_) })

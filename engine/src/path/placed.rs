@@ -15,7 +15,7 @@ use crate::block::{Atoms, Block, Slot, Span};
 use crate::cache::format::journal::{PLACED, Record};
 use crate::cache::format::{Bits, Entry, SetState};
 use crate::cache::placed::place_of;
-use crate::cache::sets::Stream;
+use crate::cache::stream::Source;
 use crate::config::{Canary, Placement};
 use crate::payload::Payload;
 use crate::probe::WaitReason;
@@ -97,16 +97,16 @@ impl<P: Payload> Engine<P> {
     /// Is there room for what a client writes?
     pub(super) fn has_slots(&self, number: usize, data: &[Span], data_blocks: u64) -> bool {
         match self.config.placement {
-            Placement::Log => self.slots_available(Stream::Client) >= data_blocks,
+            Placement::Log => self.slots_available(Source::Client) >= data_blocks,
             Placement::Set => self.has_sets(&self.needs_of(number, data)),
         }
     }
 
     fn has_sets(&self, needs: &Needs) -> bool {
         let slots = u64::from(self.config.geometry.set_slots);
-        let free = self.slots_available(Stream::Client);
+        let free = self.slots_available(Source::Client);
         // What is left of the open set serves the log only.
-        let sets = u64::from(self.sets.free_count().saturating_sub(1));
+        let sets = u64::from(self.sets.free_count().saturating_sub(self.sets_kept(Source::Client)));
         needs.sets <= sets && needs.logged + needs.sets * slots <= free
     }
 
@@ -132,7 +132,7 @@ impl<P: Payload> Engine<P> {
     /// What keeps the data of a request from its slots.
     pub(super) fn lacks_slots(&mut self, number: usize, data: &[Span], data_blocks: u64) -> Option<WaitReason> {
         if self.config.placement == Placement::Log {
-            return (self.slots_available(Stream::Client) < data_blocks).then_some(WaitReason::Set);
+            return (self.slots_available(Source::Client) < data_blocks).then_some(WaitReason::Set);
         }
         let needs = self.needs_of(number, data);
         if !self.has_sets(&needs) {
@@ -241,7 +241,7 @@ impl<P: Payload> Engine<P> {
     }
 
     /// As [`Engine::put`], each block in its place. Of a fill only what finds one is kept.
-    pub(super) fn put_placed(&mut self, stream: Stream, dirty: bool, places: Vec<(Place, Piece<P>)>, request: Option<usize>) -> u32 {
+    pub(super) fn put_placed(&mut self, source: Source, dirty: bool, places: Vec<(Place, Piece<P>)>, request: Option<usize>) -> u32 {
         let mut writes = 0;
         let mut pending: Vec<(Slot, u32, P)> = Vec::new();
         let mut logged = Vec::new();
@@ -250,7 +250,7 @@ impl<P: Payload> Engine<P> {
             self.touch_blocks(part.block, part.blocks);
             let first = match place {
                 Place::Fresh(slot) => slot,
-                Place::Over(slot) if stream == Stream::Client => slot,
+                Place::Over(slot) if source == Source::Client => slot,
                 Place::NewSet => self.open_placed(part.block),
                 Place::Over(_) | Place::Unopened(_) | Place::Log => {
                     logged.push(part);
@@ -260,21 +260,21 @@ impl<P: Payload> Engine<P> {
             let follows = pending.last().is_none_or(|&(slot, slots, _)| slot.set == first.set && slot.slot + slots == first.slot);
             let slots: u64 = pending.iter().map(|&(_, slots, _)| u64::from(slots)).sum();
             if !follows || (slots + part.blocks) * self.block_atoms() > self.limits[0].op_atoms {
-                self.send(stream, &mut pending, request, 0);
+                self.send(source, &mut pending, request, 0);
                 writes += 1;
             }
             match place {
                 Place::Over(_) => self.overwrite_run(first, &part),
-                _ => self.put_fresh(first, &part, dirty),
+                _ => self.put_fresh(source, first, &part, dirty),
             }
             pending.push((first, part.blocks as u32, part.payload));
         }
         if !pending.is_empty() {
-            self.send(stream, &mut pending, request, 0);
+            self.send(source, &mut pending, request, 0);
             writes += 1;
         }
-        if stream == Stream::Client && !logged.is_empty() {
-            writes += self.put(stream, dirty, logged, request, 0);
+        if source == Source::Client && !logged.is_empty() {
+            writes += self.put(source, dirty, logged, request, 0);
         }
         writes
     }
@@ -312,8 +312,8 @@ impl<P: Payload> Engine<P> {
         Slot { set, slot }
     }
 
-    fn put_fresh(&mut self, first: Slot, part: &Piece<P>, dirty: bool) {
-        self.put_run(first, part.block, part.blocks, &part.payload, part.valid, dirty);
+    fn put_fresh(&mut self, source: Source, first: Slot, part: &Piece<P>, dirty: bool) {
+        self.put_run(source, first, part.block, part.blocks, &part.payload, part.valid, dirty);
         let group = self.journal.group();
         self.sets.placed.get_mut(first.set).expect("a placed set").put_group = group;
     }

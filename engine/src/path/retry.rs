@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 
 use crate::block::Slot;
-use crate::cache::sets::Stream;
+use crate::cache::stream::Source;
 use crate::fault_point::FaultPoint;
 use crate::op::Class;
 use crate::payload::Payload;
@@ -79,9 +79,9 @@ impl<P: Payload> Engine<P> {
                 break;
             }
             let blocks: u64 = self.writes.get(number).pieces.iter().map(|piece| u64::from(piece.1)).sum();
-            let kept = u64::from(self.config.geometry.set_slots) * u64::from(self.sets.free_count().min(1));
+            let kept = u64::from(self.config.geometry.set_slots) * u64::from(self.sets.free_count().min(self.sets_kept(Source::Client)));
             let has_room = self.journal_has_room(blocks);
-            if self.slots_available(Stream::Client) + kept < blocks || !has_room {
+            if self.slots_available(Source::Client) + kept < blocks || !has_room {
                 self.checkpoint.urgent |= !has_room;
                 self.retry_in_place();
                 break;
@@ -135,7 +135,7 @@ impl<P: Payload> Engine<P> {
                 }
             }
         }
-        let writes = self.put(Stream::Client, true, again, write.request, write.tries + 1);
+        let writes = self.put(Source::Client, true, again, write.request, write.tries + 1);
         self.postpone_home();
         if let Some(request) = write.request
             && let Stage::Writing(writing) = &mut self.requests.get_mut(request).stage

@@ -7,7 +7,8 @@ use crate::block::{Atoms, Block, Slot};
 use crate::cache::format::header::Header;
 use crate::cache::format::journal::Record;
 use crate::cache::format::{Bits, Position};
-use crate::cache::sets::{HeaderState, Sets, Stream};
+use crate::cache::sets::{HeaderState, Sets};
+use crate::cache::stream::Stream;
 use crate::config::Canary;
 use crate::fault_point::FaultPoint;
 use crate::op::{Action, Class, DeviceId, Zone};
@@ -21,20 +22,20 @@ const HEADER_TRIES: u8 = 4;
 impl<P: Payload> Engine<P> {
     /// The open set of a stream; a free one is opened if there is none. The caller has made sure that there is a free set.
     pub(super) fn open_set(&mut self, stream: Stream) -> u32 {
-        if let Some(set) = self.open[stream as usize] {
+        if let Some(set) = self.open[usize::from(stream.number())] {
             return set;
         }
         let group = self.journal.group();
         let set = self.sets.open(stream, group).expect("room was checked before");
         let life = self.sets.get(set).life;
-        self.journal.push(&Record::Open { set, life, stream: stream as u8 });
+        self.journal.push(&Record::Open { set, life, stream: stream.number() });
         self.note_record();
-        self.open[stream as usize] = Some(set);
+        self.open[usize::from(stream.number())] = Some(set);
         set
     }
 
     pub(super) fn seal_set(&mut self, stream: Stream, set: u32) {
-        assert!(self.open[stream as usize].take() == Some(set));
+        assert!(self.open[usize::from(stream.number())].take() == Some(set));
         self.push_seal(set);
     }
 

@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 use crate::block::{Atoms, Block, Slot, Span};
 use crate::cache::format::Bits;
 use crate::cache::index::Run;
-use crate::cache::sets::Stream;
+use crate::cache::stream::Source;
 use crate::cache::through::{Page, Pages, State};
 use crate::config::{Allocation, Canary, WhenFull};
 use crate::op::{Action, Class, DeviceError, DeviceId, Zone};
@@ -548,7 +548,7 @@ impl<P: Payload> Engine<P> {
     /// Puts all pages into the log. False: it has no room.
     fn log_pages(&mut self) -> bool {
         let blocks = self.through.pages.blocks();
-        if self.cache_failed || self.slots_available(Stream::Client) < blocks || !self.journal_has_room(blocks + 2) {
+        if self.cache_failed || self.slots_available(Source::Client) < blocks || !self.journal_has_room(blocks + 2) {
             return false;
         }
         let pages: Vec<(Block, Page<P>)> = self.through.pages.iter().map(|(block, page)| (block, page.clone())).collect();
@@ -556,7 +556,7 @@ impl<P: Payload> Engine<P> {
             self.begin_group_for(blocks + 2);
             self.through.pages.remove(block, blocks);
             self.counters.through_logged_blocks += blocks;
-            self.put(Stream::Client, true, [Piece { block, blocks, payload, valid }], None, 0);
+            self.put(Source::Client, true, [Piece { block, blocks, payload, valid }], None, 0);
         }
         // Some of it may have been acknowledged after the FLUSH came for which this is done.
         self.flushes.unpromised.acknowledge(self.journal.group(), self.journal.durable_group());

@@ -8,8 +8,10 @@
 
 use crate::block::{Atoms, Block, Slot, Span};
 use crate::cache::format::Entry;
+use crate::cache::heat::Pace;
+use crate::cache::index::Run;
 use crate::cache::placed::restate_pages_of_all;
-use crate::cache::sets::Stream;
+use crate::cache::stream::{Source, Stream};
 use crate::config::{Canary, Placement};
 use crate::op::{Action, Class, DeviceId, Zone};
 use crate::payload::Payload;
@@ -189,7 +191,8 @@ impl<P: Payload> Engine<P> {
 
     /// The largest write that can ever find room: all sets but the open ones and those that keep things moving.
     fn blocks_max(&self) -> u64 {
-        let slots = u64::from(self.config.geometry.sets.saturating_sub(4)) * u64::from(self.config.geometry.set_slots);
+        let kept = self.config.streams() + self.sets_kept(Source::Client) + 1;
+        let slots = u64::from(self.config.geometry.sets.saturating_sub(kept)) * u64::from(self.config.geometry.set_slots);
         slots.min(self.journal_blocks_max())
     }
 
@@ -238,15 +241,61 @@ impl<P: Payload> Engine<P> {
         self.lacks_range(number)
     }
 
-    /// Slots that a stream may take now: its open set, and free sets above what others need.
-    pub(super) fn slots_available(&self, stream: Stream) -> u64 {
-        let open = self.open[stream as usize].map_or(0, |set| self.sets.slots_left(set));
-        // One free set is left for writes that failed elsewhere; fills leave the reserve and the floor's half alone.
-        let kept = match stream {
-            Stream::Client => 1,
-            Stream::Fill => self.config.reserve.max(2),
+    /// Slots that contents from there may take now: what is left of open sets, and free sets above what others need.
+    pub(super) fn slots_available(&self, source: Source) -> u64 {
+        let open: u32 = self.open_sets_of(source).map(|(_, set)| self.sets.slots_left(set)).sum();
+        let free = self.sets.free_count().saturating_sub(self.sets_kept(source));
+        u64::from(open) + u64::from(free) * u64::from(self.config.geometry.set_slots)
+    }
+
+    /// Free sets that are left for others: one for writes that failed elsewhere, one for the cleaner, which frees more. Fills leave the
+    /// reserve alone.
+    pub(super) fn sets_kept(&self, source: Source) -> u32 {
+        let for_clients = 1 + u32::from(self.config.cleans());
+        match source {
+            Source::Moved => 1,
+            Source::Client => for_clients,
+            Source::Fill => self.config.reserve.max(2),
+        }
+    }
+
+    fn open_sets_of(&self, source: Source) -> impl Iterator<Item = (Stream, u32)> {
+        Stream::all(source, self.config.classes).filter_map(|stream| Some((stream, self.open[usize::from(stream.number())]?)))
+    }
+
+    /// The stream for a block: that of its class, or where sets are short the nearest one that has an open set.
+    fn stream_of(&self, source: Source, block: Block) -> Stream {
+        let class = self.class_of(source, block);
+        let wanted = Stream::of(source, class);
+        if self.open[usize::from(wanted.number())].is_some() || self.sets.free_count() > self.sets_kept(source) {
+            return wanted;
+        }
+        let far = |stream: Stream| match stream {
+            Stream::Client(other) | Stream::Moved(other) => class.abs_diff(other),
+            Stream::Fill => 0,
         };
-        u64::from(open) + u64::from(self.sets.free_count().saturating_sub(kept)) * u64::from(self.config.geometry.set_slots)
+        self.open_sets_of(source).map(|(stream, _)| stream).min_by_key(|&stream| far(stream)).unwrap_or(wanted)
+    }
+
+    /// The class of a block that is written, or moved, now.
+    pub(super) fn class_of(&self, source: Source, block: Block) -> u32 {
+        let classes = self.config.classes;
+        if classes < 2 || source == Source::Fill {
+            return 0;
+        }
+        let pace = self.index.get(block).map_or(self.sets.usual_pace(), |slot| self.next_pace(source, slot).0);
+        pace.class(classes, self.sets.slots())
+    }
+
+    /// How often the block of a slot will be written from what is known now that it is, or that it moves; and for how many client writes it
+    /// was not written then.
+    fn next_pace(&self, source: Source, slot: Slot) -> (Pace, u64) {
+        let (pace, age) = self.sets.pace(slot);
+        match source {
+            Source::Client => (pace.after(age, self.sets.clock()), 0),
+            Source::Moved => (pace.at_least(age), age),
+            Source::Fill => (self.sets.usual_pace(), 0),
+        }
     }
 
     // --- placing ---
@@ -267,8 +316,8 @@ impl<P: Payload> Engine<P> {
         let stage = std::mem::replace(&mut self.requests.get_mut(number).stage, Stage::Waiting);
         let Stage::Writing(mut writing) = stage else { panic!("edges are merged before a write is placed") };
         writing.unwritten = match self.config.placement {
-            Placement::Log => self.put(Stream::Client, true, pieces, Some(number), 0),
-            Placement::Set => self.put_placed(Stream::Client, true, places, Some(number)),
+            Placement::Log => self.put(Source::Client, true, pieces, Some(number), 0),
+            Placement::Set => self.put_placed(Source::Client, true, places, Some(number)),
         };
         // A TRIM of no whole block leaves nothing to be made durable.
         writing.group = if self.journal.is_group_empty() { 0 } else { self.journal.group() };
@@ -346,10 +395,11 @@ impl<P: Payload> Engine<P> {
         }
     }
 
-    /// Gives the pieces their slots, records and writes. The caller has made sure that there is room. Returns the writes started.
+    /// Gives the pieces their slots, records and writes. The caller has made sure that there is room. Returns the writes started. What one
+    /// request writes stays together, in the stream of its first block; what moves is told apart.
     pub(super) fn put(
         &mut self,
-        stream: Stream,
+        source: Source,
         dirty: bool,
         pieces: impl IntoIterator<Item = Piece<P>>,
         request: Option<usize>,
@@ -359,15 +409,18 @@ impl<P: Payload> Engine<P> {
         let mut pending: Vec<(Slot, u32, P)> = Vec::with_capacity(1);
         // Slots of one device write.
         let most = self.limits[0].op_atoms / self.block_atoms();
+        let mut class_block = None;
         for piece in pieces {
             self.tickets.void(piece.block, piece.blocks);
             self.touch_blocks(piece.block, piece.blocks);
+            let class_block = if source == Source::Moved { piece.block } else { *class_block.get_or_insert(piece.block) };
             let mut done = 0;
             while done < piece.blocks {
+                let stream = self.stream_of(source, class_block);
                 let set = self.open_set(stream);
                 let pending_slots: u64 = pending.iter().map(|&(_, slots, _)| u64::from(slots)).sum();
-                if pending_slots == most {
-                    self.send(stream, &mut pending, request, tries);
+                if pending_slots == most || pending.last().is_some_and(|&(slot, ..)| slot.set != set) {
+                    self.send(source, &mut pending, request, tries);
                     writes += 1;
                     continue;
                 }
@@ -375,25 +428,34 @@ impl<P: Payload> Engine<P> {
                 let payload = piece.payload.slice(done * self.block_atoms(), count * self.block_atoms());
                 let block = Block(piece.block.0 + done);
                 let first = Slot { set, slot: self.sets.next_slot(set) };
-                self.put_run(first, block, count, &payload, piece.valid, dirty);
+                self.put_run(source, first, block, count, &payload, piece.valid, dirty);
                 pending.push((first, count as u32, payload));
                 done += count;
                 if self.sets.slots_left(set) == 0 {
-                    self.send(stream, &mut pending, request, tries);
+                    self.send(source, &mut pending, request, tries);
                     writes += 1;
                     self.seal_set(stream, set);
                 }
             }
         }
         if !pending.is_empty() {
-            self.send(stream, &mut pending, request, tries);
+            self.send(source, &mut pending, request, tries);
             writes += 1;
         }
         writes
     }
 
     /// Maps consecutive blocks to consecutive slots of a set, with their records: its next ones, or those of their places.
-    pub(super) fn put_run(&mut self, first: Slot, block: Block, count: u64, payload: &P, valid: Option<Atoms>, dirty: bool) {
+    pub(super) fn put_run(
+        &mut self,
+        source: Source,
+        first: Slot,
+        block: Block,
+        count: u64,
+        payload: &P,
+        valid: Option<Atoms>,
+        dirty: bool,
+    ) {
         let set = first.set;
         let (life, group) = (self.sets.get(set).life, self.journal.group());
         let mut entries = std::mem::take(&mut self.scratch.entries);
@@ -410,6 +472,7 @@ impl<P: Payload> Engine<P> {
         self.note_record();
         let mut displaced = self.scratch.take_runs();
         self.index.replace(block, count, Some(first), &mut displaced);
+        self.note_paces(source, first, block, count, &displaced);
         self.kill_runs(&displaced);
         self.scratch.runs = displaced;
         for (i, entry) in entries.iter().enumerate() {
@@ -422,17 +485,41 @@ impl<P: Payload> Engine<P> {
             }
         }
         self.scratch.entries = entries;
-        self.sets.touch(set);
+        if source != Source::Moved {
+            self.sets.touch(set);
+        }
         self.window.pin(first, count as u32, group, payload.clone());
     }
 
+    /// Blocks take new slots: how often they are written goes with them.
+    fn note_paces(&mut self, source: Source, first: Slot, block: Block, count: u64, displaced: &[Run]) {
+        if self.config.placement == Placement::Set {
+            return;
+        }
+        let (mut known, mut ages) = (0, 0);
+        for run in displaced {
+            let old = run.slot.expect("displaced blocks had slots");
+            for i in 0..run.blocks {
+                let (pace, age) = self.next_pace(source, Slot { slot: old.slot + i as u32, ..old });
+                let slot = Slot { slot: first.slot + (run.block.0 + i - block.0) as u32, ..first };
+                self.sets.note_pace(slot, pace);
+                (known, ages) = (known + 1, ages + age);
+            }
+        }
+        if source == Source::Client {
+            self.sets.advance(count);
+        }
+        self.sets.note_written(first.set, count, ages / u64::max(known, 1));
+    }
+
     /// Starts one write of consecutive slots.
-    pub(super) fn send(&mut self, stream: Stream, pending: &mut Vec<(Slot, u32, P)>, request: Option<usize>, tries: u32) {
+    pub(super) fn send(&mut self, source: Source, pending: &mut Vec<(Slot, u32, P)>, request: Option<usize>, tries: u32) {
         let pieces = std::mem::take(pending);
         let group = self.journal.group();
-        let class = match stream {
-            Stream::Client => Class::Client,
-            Stream::Fill => Class::Fill,
+        let class = match source {
+            Source::Client => Class::Client,
+            Source::Fill => Class::Fill,
+            Source::Moved => Class::Clean,
         };
         self.send_pieces(DataWrite { pieces, request, group, tries }, class);
     }

@@ -27,7 +27,7 @@ impl<P> Queue<P> for Noop<P> {
     fn push(&mut self, op: Op<P>) {
         match op.class {
             Class::Client | Class::Log => self.urgent.push_back(op),
-            Class::Fill | Class::Destage | Class::Scrub => self.patient.push_back(op),
+            Class::Fill | Class::Destage | Class::Clean | Class::Scrub => self.patient.push_back(op),
         }
     }
 

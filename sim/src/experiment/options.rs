@@ -5,7 +5,7 @@ use super::units::{Size, Time};
 use serde::Deserialize;
 use tidegate_engine::block::{ATOM_BYTES, PAGE_BYTES};
 use tidegate_engine::cache::format::{FormatId, Geometry};
-use tidegate_engine::config::{self, Allocation, Fill, WhenFull};
+use tidegate_engine::config::{self, Allocation, Cleaning, Fill, WhenFull};
 use tidegate_engine::op::Limits;
 use tidegate_engine::{Config, Mode, time::Duration};
 use toml::Spanned;
@@ -20,6 +20,8 @@ const OP_BYTES: u64 = 1 << 20;
 #[serde(deny_unknown_fields, default)]
 pub struct Options {
     pub bare: Option<Spanned<String>>,
+    /// Devices that take no time and keep nothing: what the engine writes is counted.
+    pub instant: bool,
     /// The SSD (bare, or the cache) has been in use before.
     pub aged: Option<Spanned<Aged>>,
     /// Idle time after which the disk is told to spin down.
@@ -39,6 +41,8 @@ pub struct Options {
     /// In sets.
     pub free_floor: Option<u32>,
     pub reserve: Option<u32>,
+    pub clean_floor: Option<u32>,
+    pub cleaning: Option<CleaningKind>,
     pub dirty_high: Option<u32>,
     pub wait: Option<Time>,
     pub max_dirty_age: Option<Time>,
@@ -65,6 +69,16 @@ pub struct Aged {
     pub used_percent: u64,
     #[serde(default)]
     pub overwritten_times: u64,
+}
+
+/// Which sets are emptied first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum CleaningKind {
+    Off,
+    /// Those with the fewest live slots; and what is written is not told apart.
+    Greedy,
+    Declining,
 }
 
 /// Where a write goes in the cache.
@@ -142,10 +156,12 @@ impl Options {
     pub fn cached_keys(&self) -> bool {
         let sizes = [self.block, self.set, self.journal, self.op_size, self.destage_batch, self.window, self.bytes];
         let times = [self.wait, self.max_dirty_age, self.flush_age];
-        let counts = [self.free_floor, self.reserve, self.dirty_high];
+        let counts = [self.free_floor, self.reserve, self.clean_floor, self.dirty_high];
         sizes.iter().any(Option::is_some)
             || times.iter().any(Option::is_some)
             || counts.iter().any(Option::is_some)
+            || self.instant
+            || self.cleaning.is_some()
             || self.cache.is_some()
             || self.origin.is_some()
             || self.volume.is_some()
@@ -168,6 +184,7 @@ pub fn engine_config(options: &Options, room: Room) -> Result<Config, String> {
     let sets = config.geometry.sets;
     set(&mut config.free_floor, options.free_floor);
     set(&mut config.reserve, options.reserve);
+    set(&mut config.clean_floor, options.clean_floor);
     set(&mut config.dirty_high, options.dirty_high);
     set(&mut config.wait, options.wait.map(|time| time.0));
     set(&mut config.max_dirty_age, options.max_dirty_age.map(|time| time.0));
@@ -195,6 +212,14 @@ fn choose(config: &mut Config, options: &Options) -> Result<(), String> {
         WhenFullKind::Wait => WhenFull::Wait,
         WhenFullKind::Through => WhenFull::Through,
     };
+    config.cleaning = match options.cleaning.unwrap_or(CleaningKind::Declining) {
+        CleaningKind::Off => Cleaning::Off,
+        CleaningKind::Greedy => Cleaning::Greedy,
+        CleaningKind::Declining => Cleaning::Declining,
+    };
+    if config.cleaning == Cleaning::Greedy {
+        config.classes = 1;
+    }
     config.mode = options.mode.map(|mode| match mode {
         ModeKind::WriteBack => Mode::WriteBack,
         ModeKind::WriteThrough => Mode::WriteThrough,

@@ -96,6 +96,10 @@ fn number(measured: &Measured, metric: &Metric) -> Option<f64> {
             Some(gate.hit_blocks as f64 * 100.0 / (gate.hit_blocks + gate.miss_blocks) as f64)
         }
         Metric::Knee { below } => knee(measured, *below),
+        Metric::WriteAmplification => {
+            let writes = measured.writes?;
+            Some((writes.data + writes.metadata) as f64 / writes.client as f64)
+        }
     }
 }
 

@@ -23,7 +23,8 @@ use crate::cache::format::journal::{self, Page};
 use crate::cache::format::map::{decode_ranges, decode_sets, ranges_per_page};
 use crate::cache::format::{Bits, Geometry, MapRef, MapSet, Position, Range, SetState, Superblock, Unsealed};
 use crate::cache::journal::Journal;
-use crate::cache::sets::{HeaderState, Stream};
+use crate::cache::sets::HeaderState;
+use crate::cache::stream::{Source, Stream};
 use crate::config::Canary;
 use crate::fault_point::FaultPoint;
 use crate::op::{Action, Answer, Class, DeviceError, DeviceId, Zone};
@@ -589,17 +590,30 @@ impl<P: Payload> Engine<P> {
         }
     }
 
+    /// The stream that continues an open set: its own, or any that has none (a state map does not name it). There may be fewer streams than
+    /// in the life before.
+    fn stream_to_continue(&self, set: u32) -> Option<Stream> {
+        let (classes, moves) = (self.config.classes, self.config.cleans());
+        let is_free = |stream: &Stream| self.open[usize::from(stream.number())].is_none();
+        let own = Stream::from_number(self.sets.get(set).stream, classes, moves).filter(is_free);
+        let sources = [Source::Client, Source::Fill, Source::Moved].into_iter().take(if moves { 3 } else { 2 });
+        own.or_else(|| sources.flat_map(|source| Stream::all(source, classes)).find(is_free))
+    }
+
     /// Open sets are continued behind their last accepted PUT; sealed ones get the headers that their SEAL asked for.
     fn adopt_open_sets(&mut self) {
         self.adopt_placed_sets();
         let open: Vec<u32> = self.sets.open_sets().collect();
         for set in open {
-            let stream = if self.open[0].is_none() { Stream::Client } else { Stream::Fill };
-            assert!(self.open[stream as usize].is_none(), "every stream has one open set");
-            self.open[stream as usize] = Some(set);
-            self.sets.get_mut(set).stream = stream as u8;
-            if self.sets.slots_left(set) == 0 {
-                self.seal_set(stream, set);
+            match self.stream_to_continue(set) {
+                None => self.push_seal(set),
+                Some(stream) => {
+                    self.open[usize::from(stream.number())] = Some(set);
+                    self.sets.get_mut(set).stream = stream.number();
+                    if self.sets.slots_left(set) == 0 {
+                        self.seal_set(stream, set);
+                    }
+                }
             }
         }
         let due: Vec<u32> = self.sets.iter().filter(|(_, set)| set.header == HeaderState::Due).map(|(number, _)| number).collect();

@@ -99,6 +99,8 @@ fn command(id: u64, op: &Op<Stamps>) -> Command {
         (Class::Log, _) => Cause::Log,
         (Class::Fill, _) => Cause::Fill,
         (Class::Destage, _) => Cause::Destage,
+        (Class::Clean, What::Read) => Cause::HostRead,
+        (Class::Clean, What::Write | What::Flush | What::Discard) => Cause::Log,
         (Class::Scrub, What::Read) => Cause::HostRead,
         (Class::Scrub, What::Write | What::Flush | What::Discard) => Cause::Log,
     };

@@ -1,16 +1,19 @@
 //! Requests that are drawn: sequential or random, of one size or several, reads and writes in a share, FLUSHes between writes.
 
+use super::skew::{Law, Skew};
 use super::{Ask, Pace};
 use crate::chance::Chance;
 use tidegate_engine::block::Span;
 use tidegate_engine::time::Duration;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Pattern {
     /// Each worker goes through a part of the span of its own, and starts again at its end.
     Sequential,
     /// Evenly over the span, at multiples of the request's size.
     Random,
+    /// Random, but not evenly.
+    Skewed(Law),
 }
 
 /// What a job draws.
@@ -60,6 +63,8 @@ pub struct Worker {
     sizes: Vec<u64>,
     weights: Vec<u32>,
     area: Span,
+    /// Where places differ, at the grain of the largest request.
+    skew: Option<Skew>,
     cursor: u64,
     left: u64,
     flush_every: u64,
@@ -68,19 +73,24 @@ pub struct Worker {
 }
 
 impl Worker {
-    pub fn new(made: &Made, number: u32, volume_atoms: u64, chance: Chance) -> Worker {
+    pub fn new(made: &Made, number: u32, volume_atoms: u64, mut chance: Chance) -> Worker {
         let (workers, number) = (u64::from(made.workers), u64::from(number));
         let rest = volume_atoms - made.start;
         let whole = Span::new(made.start, made.span.map_or(rest, |span| span.min(rest)));
         let area = match made.pattern {
-            Pattern::Random => whole,
+            Pattern::Random | Pattern::Skewed(_) => whole,
             Pattern::Sequential => {
                 let grain = made.largest();
                 let part = (whole.atoms / workers / grain * grain).max(grain);
                 Span::new(whole.start + part * number, part)
             }
         };
+        let skew = match made.pattern {
+            Pattern::Sequential | Pattern::Random => None,
+            Pattern::Skewed(law) => Some(Skew::new(law, (area.atoms / made.largest()).min(u64::from(u32::MAX)) as u32, &mut chance)),
+        };
         Worker {
+            skew,
             chance,
             pattern: made.pattern,
             reads: made.reads,
@@ -122,6 +132,11 @@ impl Worker {
 
     fn place(&mut self, atoms: u64) -> Span {
         match self.pattern {
+            Pattern::Skewed(_) => {
+                let grain = self.sizes.iter().max().expect("a load has sizes");
+                let place = self.skew.as_ref().expect("it was made").draw(&mut self.chance);
+                Span::new(self.area.start + place * grain, atoms)
+            }
             Pattern::Random => Span::new(self.area.start + self.chance.below(self.area.atoms / atoms) * atoms, atoms),
             Pattern::Sequential => {
                 if self.cursor + atoms > self.area.end() {

@@ -2,6 +2,7 @@
 //! ([`made`]) or replays a trace ([`trace`]). The same seed and load ask the same of every configuration.
 
 pub mod made;
+pub mod skew;
 pub mod table;
 pub mod trace;
 mod unpack;

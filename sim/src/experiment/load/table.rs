@@ -1,6 +1,7 @@
 //! A load as a plan's file describes it, checked.
 
 use super::made::{Made, Pattern};
+use super::skew::Law;
 use super::trace::{self, Format};
 use super::{Job, Load, Pace, Replay};
 use crate::experiment::plan::file::{Arrivals, LoadTable, PatternName, Source, Timing};
@@ -12,6 +13,7 @@ use toml::Spanned;
 
 /// The largest request (of NBD clients, too).
 const REQUEST_BYTES_MAX: u64 = 32 << 20;
+const HOT: &str = "pattern = \"hot\" needs hot_requests and hot_places, in per cent";
 const COUNT_MAX: u64 = 1_000_000_000;
 const DEPTH_MAX: u32 = 4096;
 const WORKERS_MAX: u32 = 1024;
@@ -38,6 +40,9 @@ pub(crate) fn load(source: &Source, name: &Spanned<String>, table: &LoadTable) -
 
 fn is_made(table: &LoadTable) -> bool {
     table.pattern.is_some()
+        || table.theta.is_some()
+        || table.hot_requests.is_some()
+        || table.hot_places.is_some()
         || table.reads.is_some()
         || table.size.is_some()
         || !table.sizes.is_empty()
@@ -92,10 +97,21 @@ fn replay(source: &Source, title: &str, trace: &Spanned<String>, table: &LoadTab
 
 fn made<T>(source: &Source, place: &Spanned<T>, title: &str, table: &LoadTable) -> Result<Made, String> {
     let wants = |what: &str| source.wrong(place, format!("load {title}: {what}"));
-    let pattern = match table.pattern.ok_or_else(|| wants("say its pattern: \"sequential\" or \"random\" (or a trace)"))? {
-        PatternName::Sequential => Pattern::Sequential,
-        PatternName::Random => Pattern::Random,
-    };
+    let pattern =
+        match table.pattern.ok_or_else(|| wants("say its pattern: \"sequential\", \"random\", \"zipf\" or \"hot\" (or a trace)"))? {
+            PatternName::Sequential => Pattern::Sequential,
+            PatternName::Random => Pattern::Random,
+            PatternName::Zipf => match &table.theta {
+                Some(theta) if (0.0..=4.0).contains(theta.as_ref()) => Pattern::Skewed(Law::Zipf { theta: *theta.as_ref() }),
+                Some(theta) => return Err(source.wrong(theta, format!("load {title}: theta is from 0 to 4"))),
+                None => return Err(wants("pattern = \"zipf\" needs its theta")),
+            },
+            PatternName::Hot => {
+                let part =
+                    |part: &Option<Spanned<u32>>| part.as_ref().map_or(Err(wants(HOT)), |part| check(source, part, *part.as_ref(), 1, 99));
+                Pattern::Skewed(Law::Hot { requests: part(&table.hot_requests)?, places: part(&table.hot_places)? })
+            }
+        };
     let count = table.count.as_ref().ok_or_else(|| wants("say its count of requests"))?;
     let sizes = sizes(source, place, title, table)?;
     let made = Made {

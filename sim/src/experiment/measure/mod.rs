@@ -177,6 +177,17 @@ pub struct Measured {
     pub devices: Vec<DeviceReport>,
     /// Of a cached configuration.
     pub gate: Option<GateReport>,
+    /// Of an instant one.
+    pub writes: Option<WriteReport>,
+}
+
+/// What clients and the engine have written, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct WriteReport {
+    pub client: u64,
+    /// To the SSD.
+    pub data: u64,
+    pub metadata: u64,
 }
 
 impl Measured {

@@ -36,6 +36,10 @@ pub(crate) struct LoadTable {
     pub rest: Option<Time>,
     pub jobs: Vec<Spanned<LoadTable>>,
     pub pattern: Option<PatternName>,
+    pub theta: Option<Spanned<f64>>,
+    /// Per cent.
+    pub hot_requests: Option<Spanned<u32>>,
+    pub hot_places: Option<Spanned<u32>>,
     /// Per cent.
     pub reads: Option<Spanned<u32>>,
     pub size: Option<Spanned<Size>>,
@@ -75,6 +79,10 @@ pub(crate) struct SizeTable {
 pub(crate) enum PatternName {
     Sequential,
     Random,
+    /// By Zipf's law, with `theta`.
+    Zipf,
+    /// `hot_requests` per cent of the requests go to `hot_places` per cent of the places.
+    Hot,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]

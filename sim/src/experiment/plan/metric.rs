@@ -27,6 +27,8 @@ pub enum Metric {
     Knee {
         below: f64,
     },
+    /// Bytes written to the SSD, metadata included, for each byte that clients wrote. Of an instant configuration.
+    WriteAmplification,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +52,8 @@ const ASKS: [(&str, Ask); 3] = [("reads", Ask::Read), ("writes", Ask::Write), ("
 
 /// The words of an error.
 pub const KNOWN: &str = "seconds, requests-per-second, mb-per-second, knee-mib, mean-us, p50-us (p90, p95, p99, p999, max; `reads-p99-us`), \
-                         DEVICE-reads (writes, flushes), watts, DEVICE-watts, joules, DEVICE-joules, requests-per-joule, hit-percent";
+                         DEVICE-reads (writes, flushes), watts, DEVICE-watts, joules, DEVICE-joules, requests-per-joule, hit-percent, \
+                         write_amplification";
 
 impl Metric {
     /// The metric of that name; `devices` are those of the configuration.
@@ -63,6 +66,7 @@ impl Metric {
             "joules" => Some(Metric::Joules(None)),
             "requests-per-joule" => Some(Metric::RequestsPerJoule),
             "hit-percent" => Some(Metric::HitPercent),
+            "write_amplification" => Some(Metric::WriteAmplification),
             "knee-mib" => Some(Metric::Knee { below: 0.0 }),
             _ => None,
         };

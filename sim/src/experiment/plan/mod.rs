@@ -17,13 +17,14 @@ use tidegate_engine::op::Limits;
 use tidegate_engine::time::Duration;
 
 /// The plans that come with the program, in the order in which they are listed.
-const EMBEDDED: [(&str, &str); 6] = [
+const EMBEDDED: [(&str, &str); 7] = [
     ("devices", include_str!("../../../plans/devices.toml")),
     ("000-table3", include_str!("../../../plans/000-table3.toml")),
     ("000-table4", include_str!("../../../plans/000-table4.toml")),
     ("000-figures", include_str!("../../../plans/000-figures.toml")),
     ("001-gaps", include_str!("../../../plans/001-gaps.toml")),
     ("modes", include_str!("../../../plans/modes.toml")),
+    ("wa", include_str!("../../../plans/wa.toml")),
 ];
 
 /// A plan, checked: everything it names exists.
@@ -72,6 +73,8 @@ pub enum Kind {
     Bare(Device),
     /// An engine over a cache and an origin.
     Cached { cache: Device, origin: Device, config: Box<Config>, limits: [Limits; 2] },
+    /// An engine over devices that take no time.
+    Instant { config: Box<Config>, limits: [Limits; 2] },
 }
 
 /// A device and its name in the plan.
@@ -93,6 +96,7 @@ impl Configuration {
         match &self.kind {
             Kind::Bare(device) => vec![device],
             Kind::Cached { cache, origin, .. } => vec![cache, origin],
+            Kind::Instant { .. } => Vec::new(),
         }
     }
 
@@ -100,7 +104,7 @@ impl Configuration {
     pub fn volume_atoms(&self) -> u64 {
         match &self.kind {
             Kind::Bare(device) => device.atoms(),
-            Kind::Cached { config, .. } => config.geometry.volume_atoms,
+            Kind::Cached { config, .. } | Kind::Instant { config, .. } => config.geometry.volume_atoms,
         }
     }
 }

@@ -118,6 +118,16 @@ fn configuration(
             let config = engine_config(options, room).map_err(|why| source.wrong(name, format!("configuration {title}: {why}")))?;
             Kind::Cached { limits: options.limits(room), config: Box::new(config), cache, origin }
         }
+        (None, None, None) if options.instant => {
+            let atoms = options.volume.as_ref().map(|volume| volume.as_ref().atoms());
+            let (Some(origin_atoms), Some(_)) = (atoms, &options.sets) else {
+                return Err(source.wrong(name, format!("configuration {title}: an instant one needs `volume` and `sets`")));
+            };
+            let room = Room { cache_atoms: u64::MAX / 512, origin_atoms, cache_depth: 1024, origin_depth: 1024 };
+            let config = engine_config(options, room).map_err(|why| source.wrong(name, format!("configuration {title}: {why}")))?;
+            let room = Room { cache_atoms: config.geometry.cache_atoms(), ..room };
+            Kind::Instant { limits: options.limits(room), config: Box::new(config) }
+        }
         (None, ..) => {
             let what = "says neither `bare = DEVICE` nor `cache = DEVICE` and `origin = DEVICE`";
             return Err(source.wrong(name, format!("configuration {title} {what}")));

@@ -42,7 +42,7 @@ pub(super) fn run(run: &Run, device: &Device, seed: u64, told: &mut dyn FnMut(u6
     bare.play(&run.load, seed, device.atoms())?;
     let Bare { measure, watch, model, .. } = bare;
     let end = measure.ended;
-    Ok(Measured { measure, devices: vec![watch.report(&model, end)], gate: None })
+    Ok(Measured { measure, devices: vec![watch.report(&model, end)], gate: None, writes: None })
 }
 
 impl Bare<'_> {

@@ -249,7 +249,7 @@ impl<'a> Cached<'a> {
             miss_blocks: after.counters.miss_blocks - before.counters.miss_blocks,
         };
         let devices = self.watches.into_iter().zip(&self.scene.disks).map(|(watch, disk)| watch.report(&disk.model, end)).collect();
-        Measured { measure: self.measure, devices, gate: Some(gate) }
+        Measured { measure: self.measure, devices, gate: Some(gate), writes: None }
     }
 }
 

@@ -1,7 +1,9 @@
-//! What a run happens in: a load, a virtual clock, and either a device alone ([`bare`]) or an engine over two of them ([`cached`]).
+//! What a run happens in: a load, a virtual clock, and either a device alone ([`bare`]), an engine over two of them ([`cached`]), or one over
+//! devices that take no time ([`instant`]).
 
 mod bare;
 mod cached;
+mod instant;
 mod plug;
 mod shadow;
 
@@ -21,6 +23,7 @@ pub fn run(run: &Run, seed: u64, told: &mut dyn FnMut(u64)) -> Result<Measured, 
     match &run.configuration.kind {
         Kind::Bare(device) => bare::run(run, device, seed, told),
         Kind::Cached { cache, origin, config, limits } => cached::run(run, [cache, origin], config, *limits, seed, told),
+        Kind::Instant { config, limits } => instant::run(run, config, *limits, seed, told),
     }
 }
 

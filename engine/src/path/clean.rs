@@ -1,0 +1,326 @@
+//! Clean: a set that holds too little is emptied. What lives in it moves on to sets of its pace; what nobody has used lately and the origin
+//! has too is dropped.
+//!
+//! ```text
+//! choose (most space for least copying) → Reading (in portions, verified) → Ready → moved, where room is → the set is empty, and free
+//!                                                                                                          when that is durable
+//! ```
+//! A move is a write like any other: a PUT in the open group, which kills the slot that is left. It is emitted only if the index still
+//! names that slot, and never over a newer page that is on its way to the origin; dirty stays dirty, as old as it was, and clean stays clean.
+//!
+//! There is always room to go on: clients leave one free set more than moves need, a set that is emptied gives back more than it took, and
+//! no more sets are emptied at once than there is room for. The origin has no part in it.
+
+use std::collections::VecDeque;
+
+use crate::block::{Atoms, Block, Slot};
+use crate::cache::format::Bits;
+use crate::cache::stream::Source;
+use crate::config::Canary;
+use crate::op::{Action, Answer, Class, DeviceError, DeviceId, Zone};
+use crate::payload::Payload;
+use crate::slab::Slab;
+use crate::time::{Duration, Instant};
+
+use super::write::Piece;
+use super::{Engine, Owner, joined};
+
+/// Atoms that are read at once: a client's read waits behind no more than that. 128 KiB.
+const PORTION_ATOMS: u64 = 256;
+/// Dead slots that are read along rather than skipped.
+const GAP: u32 = 8;
+/// Sets looked at for one that can be cleaned now: some are being read, or not durable yet.
+const LOOKS: usize = 64;
+/// Sets that are emptied at once.
+const AT_ONCE: u32 = 8;
+/// Before a set is looked at again that could not be emptied.
+const PAUSE: Duration = Duration::from_secs(1);
+/// Sets that are left alone for a while.
+const PAUSED: usize = 256;
+
+pub(super) struct Cleaner<P> {
+    portions: Slab<Portion>,
+    /// Those that have been read, with what they hold.
+    ready: VecDeque<(Portion, P)>,
+    /// Sets being emptied, with the portions that are left of each.
+    emptying: Vec<(u32, u32)>,
+    /// Live slots of all portions.
+    slots: u64,
+    /// Sets that could not be emptied, and until when they are left alone.
+    paused: VecDeque<(Instant, u32)>,
+    /// Something waits for that.
+    waits: bool,
+}
+
+/// Some slots of a set, read at once.
+#[derive(Clone, Debug)]
+struct Portion {
+    first: Slot,
+    slots: u32,
+    /// The live ones when it was cut.
+    live: Bits,
+}
+
+impl<P> Default for Cleaner<P> {
+    fn default() -> Self {
+        Cleaner { portions: Slab::default(), ready: VecDeque::new(), emptying: Vec::new(), slots: 0, paused: VecDeque::new(), waits: false }
+    }
+}
+
+impl<P> Cleaner<P> {
+    pub fn is_busy(&self) -> bool {
+        !self.emptying.is_empty()
+    }
+    /// When a set may be looked at again.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.paused.front().map(|&(until, _)| until).filter(|_| self.waits)
+    }
+}
+
+impl<P: Payload> Engine<P> {
+    /// True: something has moved, or was dropped.
+    pub(super) fn pump_clean(&mut self) -> bool {
+        let mut moved = false;
+        while let Some((portion, _)) = self.cleaner.ready.front() {
+            let live = u64::from(portion.live.count());
+            if !self.lets_go() && !self.has_room_to_move(live) {
+                break;
+            }
+            let (portion, payload) = self.cleaner.ready.pop_front().expect("there is one");
+            self.move_portion(portion, Some(payload));
+            moved = true;
+        }
+        self.cleaner.waits = false;
+        while self.cleaner.paused.front().is_some_and(|&(until, _)| until <= self.now) {
+            self.cleaner.paused.pop_front();
+        }
+        while self.wants_cleaning()
+            && let Some(set) = self.choose_victim()
+        {
+            moved |= self.empty(set);
+        }
+        moved
+    }
+
+    /// Nothing is moved any more: what has been read is let go.
+    fn lets_go(&self) -> bool {
+        self.stopping || self.cache_failed
+    }
+
+    /// Will sets be free without the origin: is one being emptied, or only waiting for a flush?
+    pub(super) fn is_space_coming(&self) -> bool {
+        self.config.cleans() && (self.cleaner.is_busy() || self.sets.dying_count() > 0)
+    }
+
+    // --- choosing ---
+
+    fn wants_cleaning(&self) -> bool {
+        let may = self.config.cleans() && self.recovery.is_none() && !self.lets_go();
+        let coming = self.sets.free_count() + self.sets.dying_count() + self.cleaner.emptying.len() as u32;
+        let emptying = self.cleaner.emptying.len() as u32;
+        may && emptying < AT_ONCE && (coming < self.config.clean_floor || self.is_starved() && emptying == 0)
+    }
+
+    /// The set whose cleaning gains most, of those that can be cleaned now and for which there is room.
+    fn choose_victim(&mut self) -> Option<u32> {
+        let room = self.slots_available(Source::Moved).saturating_sub(self.cleaner.slots);
+        let slots = self.config.geometry.set_slots;
+        // A few slots for a whole set of copies only if the origin is of no help.
+        let least = if self.is_starved() && self.destage.back_off.has_failed() { 1 } else { (slots / 32).max(1) };
+        let found = self.sets.victims().take(LOOKS).find(|&set| {
+            let info = self.sets.get(set);
+            let is_worth_it = slots - info.live_count >= least && u64::from(info.live_count) <= room;
+            is_worth_it && info.loaded && info.pins == 0 && self.may_empty(set)
+        });
+        self.cleaner.waits |= found.is_none();
+        found
+    }
+
+    fn may_empty(&self, set: u32) -> bool {
+        let info = self.sets.get(set);
+        let dirty_stays = info.dirty_count == 0 || self.may_move_dirty();
+        let is_paused = || self.cleaner.paused.iter().any(|&(_, paused)| paused == set);
+        let slots = self.config.geometry.set_slots;
+        let is_durable = || self.window.unpinned(Slot { set, slot: 0 }, slots) == slots;
+        dirty_stays && !is_paused() && is_durable()
+    }
+
+    /// Where a FLUSH promises the origin, little is dirty, and on its way there.
+    fn may_move_dirty(&self) -> bool {
+        self.modes.is_back()
+    }
+
+    /// Drops what is not worth carrying, and begins to read the rest. True: something was dropped.
+    fn empty(&mut self, set: u32) -> bool {
+        let mut dropped = false;
+        if self.is_cold(set) && self.journal_has_room(1) {
+            let clean: Vec<u32> = self.sets.get(set).live.iter().filter(|&slot| !self.sets.get(set).dirty.get(slot)).collect();
+            if !clean.is_empty() {
+                let mut slots = Bits::new(self.config.geometry.set_slots);
+                clean.iter().for_each(|&slot| slots.set(slot));
+                self.counters.clean_dropped_blocks += clean.len() as u64;
+                self.kill_slots(set, slots);
+                dropped = true;
+            }
+        }
+        self.counters.cleaned_sets += 1;
+        let portions = self.portions_of(set);
+        if !portions.is_empty() {
+            self.cleaner.emptying.push((set, portions.len() as u32));
+        }
+        for portion in portions {
+            self.sets.pin(portion.first, portion.slots);
+            self.cleaner.slots += u64::from(portion.live.count());
+            let action = Action::Read(Zone::Data, self.slots_span(portion.first, portion.slots));
+            let portion = self.cleaner.portions.insert(portion);
+            self.start(DeviceId::Cache, Class::Clean, action, Owner::Clean { portion });
+        }
+        dropped
+    }
+
+    /// Nobody has used the set in the longer half of the time since anybody has used the oldest one.
+    fn is_cold(&self, set: u32) -> bool {
+        let oldest = self.sets.by_age().next().map_or(self.now, |oldest| self.sets.get(oldest).touched);
+        self.now.since(self.sets.get(set).touched).0 > self.now.since(oldest).0 / 2
+    }
+
+    fn portions_of(&self, set: u32) -> Vec<Portion> {
+        let most = (PORTION_ATOMS.min(self.limits[0].op_atoms) / self.block_atoms()).max(1) as u32;
+        let mut portions: Vec<Portion> = Vec::new();
+        for slot in self.sets.get(set).live.iter() {
+            match portions.last_mut() {
+                Some(last) if slot - (last.first.slot + last.slots) <= GAP && slot - last.first.slot < most => {
+                    last.slots = slot + 1 - last.first.slot;
+                }
+                _ => portions.push(Portion { first: Slot { set, slot }, slots: 1, live: Bits::new(self.config.geometry.set_slots) }),
+            }
+            portions.last_mut().expect("there is one now").live.set(slot);
+        }
+        portions
+    }
+
+    // --- moving ---
+
+    pub(super) fn portion_read(&mut self, portion: usize, result: Result<Answer<P>, DeviceError>) {
+        let portion = self.cleaner.portions.remove(portion);
+        match result.map(joined::<P>) {
+            Ok(payload) => self.cleaner.ready.push_back((portion, payload)),
+            Err(_) => self.move_portion(portion, None),
+        }
+    }
+
+    fn has_room_to_move(&mut self, blocks: u64) -> bool {
+        let window = (self.window.atoms() + blocks * self.block_atoms()) * crate::block::ATOM_BYTES;
+        if window > self.config.window_bytes && !self.window.is_empty() {
+            let group = self.close_group();
+            self.flushes.want(group);
+            return false;
+        }
+        if !self.journal_has_room(self.journal_entries(blocks)) {
+            self.checkpoint.urgent = true;
+            return false;
+        }
+        self.slots_available(Source::Moved) >= blocks
+    }
+
+    /// Moves what still lives of a portion, and lets its set go. `None`: it could not be read.
+    fn move_portion(&mut self, portion: Portion, payload: Option<P>) {
+        let Portion { first, slots, .. } = portion;
+        self.cleaner.slots -= u64::from(portion.live.count());
+        let mut left = payload.is_none();
+        if let Some(payload) = payload
+            && !self.lets_go()
+        {
+            let (moves, stays) = self.moves_of(&portion, &payload);
+            left |= stays;
+            self.move_blocks(first, moves, &payload);
+        }
+        self.sets.unpin(first, slots);
+        let of_set = self.cleaner.emptying.iter_mut().find(|(set, _)| *set == first.set).expect("its set is being emptied");
+        of_set.1 -= 1;
+        self.cleaner.emptying.retain(|&(_, portions)| portions > 0);
+        if left && self.cleaner.paused.len() < PAUSED {
+            self.cleaner.paused.push_back((self.now + PAUSE, first.set));
+        }
+    }
+
+    /// What of the slots read is to move; and whether something has to stay.
+    fn moves_of(&mut self, portion: &Portion, payload: &P) -> (Vec<Move>, bool) {
+        let (size, first) = (self.block_atoms(), portion.first);
+        let (mut moves, mut stays) = (Vec::new(), false);
+        for slot in portion.live.iter().map(|slot| Slot { slot, ..first }) {
+            let is_stale = !self.sets.is_live(slot);
+            if is_stale && !self.has_canary(Canary::MoveOverNewer) {
+                continue;
+            }
+            let entry = self.sets.entry(slot, |block| self.full(block));
+            let contents = payload.slice(u64::from(slot.slot - first.slot) * size, size);
+            let dirty = is_stale || self.sets.is_dirty(slot);
+            if contents.checksum() != entry.crc {
+                stays |= !is_stale && !self.drop_corrupt(slot, dirty);
+            } else if !self.may_move(entry.block) {
+                stays = true;
+            } else {
+                let class = self.class_of(Source::Moved, entry.block);
+                let valid = self.sets.partial(slot);
+                moves.push(Move { dirty, class, block: entry.block, slot, valid });
+            }
+        }
+        moves.sort_unstable_by_key(|one| (!one.dirty, one.class, one.block));
+        (moves, stays)
+    }
+
+    /// A clean slot that is damaged is dropped: the origin has it. A dirty one stays, for the destage to try again or give up.
+    fn drop_corrupt(&mut self, slot: Slot, dirty: bool) -> bool {
+        let drops = !dirty && self.journal_has_room(1);
+        if drops {
+            self.counters.corrupt_clean_slots += 1;
+            self.kill_slot(slot);
+        }
+        drops
+    }
+
+    /// Nobody is about to replace the block: what is moved now would come after that, and be older.
+    fn may_move(&self, block: Block) -> bool {
+        let is_locked = self.locks.iter().any(|lock| (lock.block.0..lock.block.0 + lock.blocks).contains(&block.0));
+        !is_locked && !self.through.covers(block, 1) && !self.origin.is_written(self.config.geometry.block_span(block))
+    }
+
+    /// `payload` is what the slots from `first` on hold.
+    fn move_blocks(&mut self, first: Slot, moves: Vec<Move>, payload: &P) {
+        if moves.is_empty() {
+            return;
+        }
+        self.begin_group_for(self.journal_entries(moves.len() as u64));
+        self.counters.moved_blocks += moves.len() as u64;
+        for alike in moves.chunk_by(|a, b| a.dirty == b.dirty) {
+            let runs = alike.chunk_by(|a, b| a.goes_on_in(b));
+            let pieces: Vec<Piece<P>> = runs.map(|run| self.piece_of_run(first, run, payload)).collect();
+            self.put(Source::Moved, alike[0].dirty, pieces, None, 0);
+        }
+    }
+
+    fn piece_of_run(&self, first: Slot, run: &[Move], payload: &P) -> Piece<P> {
+        let (size, blocks) = (self.block_atoms(), run.len() as u64);
+        let payload = payload.slice(u64::from(run[0].slot.slot - first.slot) * size, blocks * size);
+        Piece { block: run[0].block, blocks, payload, valid: run[0].valid }
+    }
+}
+
+/// One block that moves.
+struct Move {
+    dirty: bool,
+    class: u32,
+    block: Block,
+    slot: Slot,
+    /// `None`: all its atoms.
+    valid: Option<Atoms>,
+}
+
+impl Move {
+    /// The next block follows in the next slot, and both are whole.
+    fn goes_on_in(&self, next: &Move) -> bool {
+        let follows = self.block.0 + 1 == next.block.0 && self.slot.slot + 1 == next.slot.slot;
+        follows && self.class == next.class && self.valid.is_none() && next.valid.is_none()
+    }
+}
