@@ -8,7 +8,7 @@ use crate::chance::{Chance, mix};
 use crate::front::load::Mix;
 use tidegate_engine::block::ATOM_BYTES;
 use tidegate_engine::cache::format::{FormatId, Geometry};
-use tidegate_engine::config::{Allocation, Fill, GateKind, Placement, WhenFull};
+use tidegate_engine::config::{Allocation, Cleaning, Fill, GateKind, Placement, WhenFull};
 use tidegate_engine::op::Limits;
 use tidegate_engine::time::Duration;
 use tidegate_engine::{Canary, Config, Mode};
@@ -198,6 +198,7 @@ fn draw_config(chance: &mut Chance, geometry: Geometry, seed: u64) -> Config {
     config.fill = if chance.one_in(6) { Fill::Off } else { draw_fill(seed) };
     (config.allocation, config.when_full) = draw_through(seed);
     config.gate = draw_gate(seed);
+    draw_cleaning(seed, &mut config);
     config.fence_samples = Chance::new(seed, "fence").pick(&[0, 0, 0, 4, 64]);
     (config.stall_timeout, config.scrub_rate) = draw_patience(seed);
     config.placement = if Chance::new(seed, "placement").one_in(5) { Placement::Set } else { Placement::Log };
@@ -219,6 +220,18 @@ fn draw_through(seed: u64) -> (Allocation, WhenFull) {
     let when_full = if chance.one_in(3) { WhenFull::Through } else { WhenFull::Wait };
     let allocation = if when_full == WhenFull::Through && chance.one_in(2) { Allocation::ReadOnly } else { Allocation::ReadWrite };
     (allocation, when_full)
+}
+
+/// Cleaning that begins early in most runs, and none in a sixth; as many streams as the ring can tell again. A stream of its own.
+fn draw_cleaning(seed: u64, config: &mut Config) {
+    let chance = &mut Chance::new(seed, "cleaning");
+    let sets = u64::from(config.geometry.sets);
+    config.cleaning =
+        chance.pick(&[Cleaning::Off, Cleaning::Greedy, Cleaning::Declining, Cleaning::Declining, Cleaning::Declining, Cleaning::Declining]);
+    config.clean_floor = chance.between(3, sets * 3 / 4) as u32;
+    let pages_of_a_class = 2 * config.geometry.set_slots.div_ceil(128);
+    let most = (config.geometry.journal_pages / 8 / pages_of_a_class).clamp(1, (config.geometry.sets / 8).clamp(1, 3));
+    config.classes = chance.between(1, u64::from(most)) as u32;
 }
 
 /// How long writes wait for an origin that shows no life, and how much is verified in the background. A stream of its own.

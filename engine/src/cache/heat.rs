@@ -55,12 +55,12 @@ impl Pace {
         self.max(Pace::of(age))
     }
 
-    /// The class of this pace, of `classes`: 0 for the fastest. A cache of `slots` slots that are written evenly is in the middle.
-    pub fn class(self, classes: u32, slots: u64) -> u32 {
-        let middle = (log8(slots.max(1)) + CLASS_OCTAVES * 4).min(255);
-        let half = classes / 2;
-        let above = (u32::from(self.0) + CLASS_OCTAVES * 8 * (half + 1)).saturating_sub(middle) / (CLASS_OCTAVES * 8);
-        above.min(classes.max(1) - 1)
+    /// The class of this pace, of `classes`: 0 for the fastest. Where `blocks` blocks are written evenly, theirs is the first of the slower
+    /// half.
+    pub fn class(self, classes: u32, blocks: u64) -> u32 {
+        let width = CLASS_OCTAVES * 8;
+        let class = (u32::from(self.0) + width * (classes / 2)).saturating_sub(log8(blocks.max(1)).min(255)) / width;
+        class.min(classes.max(1) - 1)
     }
 }
 
@@ -120,10 +120,10 @@ mod tests {
         }
 
         #[test]
-        fn classes_go_from_fast_to_slow(classes in 1u32..=CLASSES_MAX, slots in 1u64..1 << 28, interval in 1u64..1 << 31) {
-            let class = |interval| Pace::of(interval).class(classes, slots);
+        fn classes_go_from_fast_to_slow(classes in 1u32..=CLASSES_MAX, blocks in 1u64..1 << 28, interval in 1u64..1 << 31) {
+            let class = |interval| Pace::of(interval).class(classes, blocks);
             prop_assert!(class(interval) <= class(2 * interval) && class(interval) < classes);
-            prop_assert_eq!(class(slots), (classes / 2).min(classes - 1));
+            prop_assert_eq!(class(blocks), (classes / 2).min(classes - 1));
         }
 
         #[test]

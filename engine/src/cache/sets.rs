@@ -49,8 +49,9 @@ pub struct Set {
     paces: Paces,
     /// The sum of the rates of its live slots.
     rate: u64,
-    /// The sum of the moments at which the blocks of its slots were written, on the clock of client writes.
+    /// The sum of the moments at which the blocks of its slots were written, on the clock of client writes; and of how many slots.
     written: u64,
+    written_slots: u32,
     pub stream: u8,
     /// Reads and writes in flight, destages and merges included: while above zero the set is not reused.
     pub pins: u32,
@@ -59,7 +60,7 @@ pub struct Set {
     /// The group that holds OPEN.
     pub open_group: u64,
     pub dirty_since: Instant,
-    /// When one of its slots was last used, at the grain of the most recently used set.
+    /// When one of its slots was last used.
     pub touched: Instant,
     pub header: HeaderState,
     /// How often writing it has failed in this life.
@@ -138,6 +139,7 @@ impl Sets {
             paces: Paces::new(Pace::of(slots)),
             rate: 0,
             written: 0,
+            written_slots: 0,
             stream: 0,
             pins: 0,
             kill_group: 0,
@@ -237,7 +239,7 @@ impl Sets {
         set.dirty = Bits::new(slots);
         set.slots.begin(slots as usize, wide);
         set.paces = Paces::new(usual);
-        (set.rate, set.written) = (0, 0);
+        (set.rate, set.written, set.written_slots) = (0, 0, 0);
         set.stream = stream;
         set.header = HeaderState::None;
         set.header_failures = 0;
@@ -524,7 +526,7 @@ impl Sets {
     /// When the blocks of a set were written, about.
     fn written_at(&self, number: u32) -> u64 {
         let set = self.get(number);
-        set.written / (set.slots.len() as u64).max(1)
+        set.written / u64::from(set.written_slots.max(1))
     }
     /// Notes how often the block of a described slot is written, before it lives.
     pub fn note_pace(&mut self, slot: Slot, pace: Pace) {
@@ -544,7 +546,9 @@ impl Sets {
     /// The blocks of so many more described slots were written `age` client writes ago.
     pub fn note_written(&mut self, number: u32, blocks: u64, age: u64) {
         let written = self.clock.saturating_sub(age);
-        self.get_mut(number).written += blocks * written;
+        let set = self.get_mut(number);
+        set.written += blocks * written;
+        set.written_slots += blocks as u32;
     }
 
     // --- victims ---
@@ -633,13 +637,13 @@ impl Sets {
 
     /// Makes the set the most recently used one.
     pub fn touch(&mut self, number: u32) {
+        self.sets[number as usize].touched = self.now;
         if self.newest == number {
             return;
         }
         self.unlink(number);
-        let (newest, now) = (self.newest, self.now);
+        let newest = self.newest;
         let set = self.get_mut(number);
-        set.touched = now;
         set.older = newest;
         set.newer = NIL;
         match newest {

@@ -127,11 +127,15 @@ impl<P: Payload> Engine<P> {
         let slots = self.config.geometry.set_slots;
         // A few slots for a whole set of copies only if the origin is of no help.
         let least = if self.is_starved() && self.destage.back_off.has_failed() { 1 } else { (slots / 32).max(1) };
+        // The best one that is too large now is worth waiting for: what is being emptied makes room for it.
+        let waits = self.is_space_coming();
+        let fits = |set: u32| u64::from(self.sets.get(set).live_count) <= room;
         let found = self.sets.victims().take(LOOKS).find(|&set| {
             let info = self.sets.get(set);
-            let is_worth_it = slots - info.live_count >= least && u64::from(info.live_count) <= room;
+            let is_worth_it = slots - info.live_count >= least && (waits || fits(set));
             is_worth_it && info.loaded && info.pins == 0 && self.may_empty(set)
         });
+        let found = found.filter(|&set| fits(set));
         self.cleaner.waits |= found.is_none();
         found
     }

@@ -284,7 +284,7 @@ impl<P: Payload> Engine<P> {
             return 0;
         }
         let pace = self.index.get(block).map_or(self.sets.usual_pace(), |slot| self.next_pace(source, slot).0);
-        pace.class(classes, self.sets.slots())
+        pace.class(classes, self.sets.live_slots)
     }
 
     /// How often the block of a slot will be written from what is known now that it is, or that it moves; and for how many client writes it
@@ -473,6 +473,8 @@ impl<P: Payload> Engine<P> {
         let mut displaced = self.scratch.take_runs();
         self.index.replace(block, count, Some(first), &mut displaced);
         self.note_paces(source, first, block, count, &displaced);
+        let sources = displaced.iter().filter(|_| source == Source::Moved).filter_map(|run| run.slot);
+        let since = sources.map(|slot| self.sets.get(slot.set).dirty_since).min();
         self.kill_runs(&displaced);
         self.scratch.runs = displaced;
         for (i, entry) in entries.iter().enumerate() {
@@ -485,8 +487,10 @@ impl<P: Payload> Engine<P> {
             }
         }
         self.scratch.entries = entries;
-        if source != Source::Moved {
-            self.sets.touch(set);
+        match since {
+            // What moves is as old as it was, and nobody has used it.
+            Some(since) => self.sets.inherit_dirt(set, since),
+            None => self.sets.touch(set),
         }
         self.window.pin(first, count as u32, group, payload.clone());
     }

@@ -73,7 +73,7 @@ pub struct Worker {
 }
 
 impl Worker {
-    pub fn new(made: &Made, number: u32, volume_atoms: u64, mut chance: Chance) -> Worker {
+    pub fn new(made: &Made, number: u32, volume_atoms: u64, chance: Chance) -> Worker {
         let (workers, number) = (u64::from(made.workers), u64::from(number));
         let rest = volume_atoms - made.start;
         let whole = Span::new(made.start, made.span.map_or(rest, |span| span.min(rest)));
@@ -87,7 +87,7 @@ impl Worker {
         };
         let skew = match made.pattern {
             Pattern::Sequential | Pattern::Random => None,
-            Pattern::Skewed(law) => Some(Skew::new(law, (area.atoms / made.largest()).min(u64::from(u32::MAX)) as u32, &mut chance)),
+            Pattern::Skewed(law) => Some(Skew::new(law, (area.atoms / made.largest()).min(u64::from(u32::MAX)) as u32)),
         };
         Worker {
             skew,

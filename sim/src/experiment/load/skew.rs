@@ -11,7 +11,7 @@ pub enum Law {
     Hot { requests: u32, places: u32 },
 }
 
-/// The places of one worker. Which of them are hot is drawn, too.
+/// The places of a load. Which of them are hot is the same for all loads of as many places.
 #[derive(Clone, Debug)]
 pub struct Skew {
     /// For each column: below which 32-bit draw it stands for itself, and for which other one else.
@@ -20,7 +20,8 @@ pub struct Skew {
 }
 
 impl Skew {
-    pub fn new(law: Law, places: u32, chance: &mut Chance) -> Skew {
+    pub fn new(law: Law, places: u32) -> Skew {
+        let mut chance = Chance::new(u64::from(places), "hot places");
         let weight = |rank: u32| match law {
             Law::Zipf { theta } => f64::from(rank + 1).powf(-theta),
             Law::Hot { requests, places: hot } => {
@@ -69,7 +70,7 @@ mod tests {
 
     fn counts(law: Law, places: u32) -> Vec<u64> {
         let mut chance = Chance::new(7, "skew");
-        let skew = Skew::new(law, places, &mut chance);
+        let skew = Skew::new(law, places);
         let mut counts = vec![0u64; places as usize];
         (0..1_000_000).for_each(|_| counts[skew.draw(&mut chance) as usize] += 1);
         counts.sort_unstable_by(|a, b| b.cmp(a));

@@ -1,0 +1,245 @@
+//! Cleaning, situation by situation: sets that hold too little are emptied, whatever happens meanwhile. The oracle listens to every reply
+//! in all of them; what is asserted here besides is that the situation really came about.
+
+use tidegate_engine::cache::format::Geometry;
+use tidegate_engine::config::Allocation;
+use tidegate_engine::op::{DeviceId, Zone};
+use tidegate_engine::request::{Command, RequestError};
+use tidegate_engine::time::Duration;
+use tidegate_sim::back::volatile::Survive;
+use tidegate_sim::plan::Plan;
+use tidegate_sim::scenario::{Scenario, plan};
+use tidegate_sim::stamp::Stamps;
+
+/// Cleaning begins as soon as there is anything to clean.
+fn eager(change: impl FnOnce(&mut Plan)) -> Scenario {
+    Scenario::with(|plan| {
+        plan.config.clean_floor = 16;
+        change(plan);
+    })
+}
+
+fn moved(scenario: &Scenario) -> u64 {
+    scenario.snapshot().counters.moved_blocks
+}
+
+/// A full set, half of which is overwritten: as soon as that is durable it is worth emptying. What blocks 0 to 7 hold.
+fn half_dead(scenario: &mut Scenario) -> Vec<Stamps> {
+    let mut written: Vec<Stamps> = (0..8).map(|block| scenario.write(block)).collect();
+    (0..4).for_each(|block| written[block] = scenario.write(block as u64));
+    written
+}
+
+fn expect_all(scenario: &mut Scenario, written: &[Stamps]) {
+    written.iter().enumerate().for_each(|(block, data)| scenario.expect(block as u64, data));
+}
+
+#[test]
+fn a_set_that_is_half_dead_is_emptied_and_free() {
+    let mut scenario = eager(|_| ());
+    let written = half_dead(&mut scenario);
+    scenario.flush();
+    scenario.run_until_quiet();
+    assert_eq!((moved(&scenario), scenario.snapshot().counters.cleaned_sets), (4, 1));
+    scenario.flush();
+    assert_eq!(scenario.snapshot().free_sets, 14, "two sets hold eight blocks");
+    expect_all(&mut scenario, &written);
+    scenario.power_cut(Survive::None);
+    expect_all(&mut scenario, &written);
+    scenario.drain();
+    written.iter().enumerate().for_each(|(block, data)| assert_eq!(scenario.on_origin(block as u64)[1], data.stamps().collect::<Vec<_>>()));
+}
+
+#[test]
+fn an_overwrite_during_relocation_wins_in_memory_and_after_a_crash() {
+    for flushed in [false, true] {
+        let mut scenario = eager(|_| ());
+        let mut written = half_dead(&mut scenario);
+        scenario.hold(Zone::Data);
+        scenario.flush();
+        let (id, newer) = scenario.send_write(scenario.block(5), false);
+        scenario.run_until_quiet();
+        assert_eq!(moved(&scenario), 0, "the set is being read");
+        scenario.release(Zone::Data);
+        scenario.wait(id).expect("a write");
+        scenario.run_until_quiet();
+        assert_eq!(moved(&scenario), 3);
+        written[5] = newer;
+        expect_all(&mut scenario, &written);
+        if flushed {
+            scenario.flush();
+        } else {
+            written.remove(5);
+        }
+        scenario.power_cut(Survive::None);
+        if flushed {
+            expect_all(&mut scenario, &written);
+        } else {
+            scenario.read(scenario.block(5)).expect("the older one or the newer one, says the oracle");
+        }
+    }
+}
+
+#[test]
+fn a_crash_at_every_step_of_a_move_loses_nothing() {
+    for survive in [Survive::None, Survive::All, Survive::Random, Survive::Torn] {
+        for crash_after in 0..24 {
+            let mut scenario = eager(|_| ());
+            let written = half_dead(&mut scenario);
+            scenario.flush();
+            scenario.send_flush();
+            for _ in 0..crash_after {
+                scenario.step();
+            }
+            scenario.power_cut(survive.clone());
+            expect_all(&mut scenario, &written);
+            scenario.run_until_quiet();
+            scenario.flush();
+            scenario.power_cut(survive.clone());
+            expect_all(&mut scenario, &written);
+        }
+    }
+}
+
+#[test]
+fn relocation_never_revives_what_a_through_write_replaced() {
+    for (crash, survive) in [(false, Survive::All), (true, Survive::All), (true, Survive::None)] {
+        let mut scenario = eager(|plan| plan.config.allocation = Allocation::ReadOnly);
+        // A FLUSH takes what went through into the log, where it fills a set.
+        scenario.hold_flush(DeviceId::Origin);
+        let mut written: Vec<Stamps> = (0..8).map(|block| scenario.write(block)).collect();
+        scenario.flush();
+        scenario.release_flush(DeviceId::Origin);
+        scenario.hold(Zone::Origin);
+        let (id, newer) = scenario.send_write(scenario.block(3), false);
+        scenario.trim(scenario.block(0));
+        scenario.flush();
+        scenario.run_until_quiet();
+        assert!(!scenario.is_answered(id), "it is on its way to the origin");
+        scenario.release(Zone::Origin);
+        scenario.wait(id).expect("a write");
+        written[3] = newer;
+        scenario.advance(Duration::from_secs(5));
+        scenario.flush();
+        (1..8).for_each(|block| scenario.expect(block, &written[block as usize]));
+        if crash {
+            scenario.power_cut(survive);
+        }
+        (1..8).for_each(|block| scenario.expect(block, &written[block as usize]));
+        scenario.drain();
+        (1..8).for_each(|block| scenario.expect(block, &written[block as usize]));
+    }
+}
+
+#[test]
+fn full_of_dirty_and_the_origin_dead_what_is_dead_is_room_for_writes() {
+    let mut scenario = Scenario::with(|plan| {
+        plan.config.geometry = Geometry { volume_atoms: 512 * 8, ..plan.config.geometry };
+        plan.limits[1].atoms = 512 * 8;
+    });
+    scenario.origin_goes();
+    let mut written = Vec::new();
+    let blocked = loop {
+        let (id, data) = scenario.send_write(scenario.block(written.len() as u64), false);
+        scenario.run_until_quiet();
+        if !scenario.is_answered(id) {
+            break (id, data);
+        }
+        scenario.wait(id).expect("a write");
+        written.push(data);
+        assert!(written.len() < 128, "the cache takes more than it has room for");
+    };
+    let first = written.len() as u64;
+    assert!(first >= 80, "only {first} of 128 slots could be used");
+    // Every fourth block dies: no set is empty, and the origin takes nothing.
+    for block in (0..first).step_by(4) {
+        let trim = scenario.send(scenario.block(block), Command::Trim { fua: false });
+        scenario.wait(trim).expect("a trim needs no room");
+    }
+    scenario.flush();
+    scenario.wait(blocked.0).expect("the cleaner has made room");
+    for block in first + 1..first + 8 {
+        scenario.write(block);
+    }
+    assert!(moved(&scenario) > 0);
+    (0..first).filter(|block| block % 4 != 0).for_each(|block| scenario.expect(block, &written[block as usize]));
+    scenario.expect(first, &blocked.1);
+    scenario.origin_comes_back(false);
+    scenario.drain();
+    (0..first).filter(|block| block % 4 != 0).for_each(|block| scenario.expect(block, &written[block as usize]));
+}
+
+#[test]
+fn what_moves_stays_as_old_as_it_was() {
+    let mut scenario = eager(|plan| plan.config.max_dirty_age = Duration::from_secs(10));
+    let written: Vec<Stamps> = (0..8).map(|block| scenario.write(block)).collect();
+    scenario.advance(Duration::from_secs(6));
+    (0..4).for_each(|block| drop(scenario.write(block)));
+    scenario.flush();
+    scenario.run_until_quiet();
+    assert_eq!(moved(&scenario), 4);
+    scenario.flush();
+    scenario.advance(Duration::from_secs(5));
+    assert_eq!(scenario.on_origin(5)[1], written[5].stamps().collect::<Vec<_>>(), "it has been dirty for eleven seconds");
+}
+
+#[test]
+fn a_damaged_slot_stays_behind_alone() {
+    let mut scenario = eager(|_| ());
+    let written = half_dead(&mut scenario);
+    scenario.hold(Zone::Data);
+    scenario.flush();
+    let place = scenario.places(written[6].stamp(0))[0];
+    scenario.rot(place);
+    scenario.release(Zone::Data);
+    scenario.run_until_quiet();
+    assert_eq!(moved(&scenario), 3);
+    scenario.flush();
+    scenario.power_cut(Survive::None);
+    for (block, data) in written.iter().enumerate() {
+        if block == 6 {
+            assert_eq!(scenario.read(scenario.block(6)), Err(RequestError::Io), "damaged, and said so");
+        } else {
+            scenario.expect(block as u64, data);
+        }
+    }
+}
+
+#[test]
+fn clean_blocks_that_nobody_uses_are_dropped_and_others_carried() {
+    for used in [false, true] {
+        let mut scenario = eager(|_| ());
+        let mut written: Vec<Stamps> = (0..8).map(|block| scenario.write(block)).collect();
+        scenario.drain();
+        scenario.advance(Duration::from_secs(5));
+        if used {
+            scenario.expect(5, &written[5]);
+        }
+        written[0] = scenario.write(0);
+        scenario.run_until_quiet();
+        let counters = scenario.snapshot().counters;
+        let expected = if used { (7, 0) } else { (0, 7) };
+        assert_eq!((counters.moved_blocks, counters.clean_dropped_blocks), expected, "used: {used}");
+        scenario.flush();
+        scenario.power_cut(Survive::None);
+        expect_all(&mut scenario, &written);
+    }
+}
+
+#[test]
+fn a_cache_opened_with_fewer_streams_seals_what_it_cannot_continue() {
+    let mut many = plan();
+    many.config.classes = 3;
+    let mut scenario = Scenario::of(many);
+    let written: Vec<Stamps> = (0..20).map(|block| scenario.write(block)).collect();
+    (0..10).for_each(|_| scenario.rewrite(3, &written[3]));
+    scenario.flush();
+    scenario.simulation.plan.config.classes = 1;
+    scenario.power_cut(Survive::None);
+    expect_all(&mut scenario, &written);
+    let more: Vec<Stamps> = (20..40).map(|block| scenario.write(block)).collect();
+    scenario.flush();
+    scenario.power_cut(Survive::None);
+    expect_all(&mut scenario, &written);
+    more.iter().zip(20..).for_each(|(data, block)| scenario.expect(block, data));
+}
