@@ -18,6 +18,7 @@ real() { cargo test --release --locked --test real -- --nocapture --test-threads
 echo "soak: seeds from $first, $corruptions corruptions, $fuzz s of each fuzz target, $kills kills, $connections connections," \
   "$rounds rounds of crashes (again with FIRST=$first)"
 "$tidegate" sim swarm --seeds "$seeds" --ops 5000 --first-seed "$first"
+"$tidegate" sim run wa
 "$tidegate" sim rot --corruptions "$corruptions" --first-seed "$first"
 scripts/fuzz.sh all "$fuzz"
 TIDEGATE_CONNECTIONS=$connections real abuse::

@@ -60,8 +60,8 @@ pub struct Set {
     /// The group that holds OPEN.
     pub open_group: u64,
     pub dirty_since: Instant,
-    /// When one of its slots was last used.
-    pub touched: Instant,
+    /// Somebody has read one of its slots since it was opened.
+    pub used: bool,
     pub header: HeaderState,
     /// How often writing it has failed in this life.
     pub header_failures: u8,
@@ -145,7 +145,7 @@ impl Sets {
             kill_group: 0,
             open_group: 0,
             dirty_since: Instant::ZERO,
-            touched: Instant::ZERO,
+            used: false,
             header: HeaderState::None,
             header_failures: 0,
             loaded: true,
@@ -245,6 +245,7 @@ impl Sets {
         set.header_failures = 0;
         set.sealed = Position::default();
         set.loaded = true;
+        set.used = false;
         if stream == PLACED {
             set.state = SetState::Placed;
             set.slots.resize(slots as usize, wide);
@@ -635,9 +636,14 @@ impl Sets {
 
     // --- LRU ---
 
+    /// Somebody reads one of its slots.
+    pub fn note_read(&mut self, number: u32) {
+        self.sets[number as usize].used = true;
+        self.touch(number);
+    }
+
     /// Makes the set the most recently used one.
     pub fn touch(&mut self, number: u32) {
-        self.sets[number as usize].touched = self.now;
         if self.newest == number {
             return;
         }

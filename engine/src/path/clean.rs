@@ -1,5 +1,5 @@
-//! Clean: a set that holds too little is emptied. What lives in it moves on to sets of its pace; what nobody has used lately and the origin
-//! has too is dropped.
+//! Clean: a set that holds too little is emptied. What lives in it moves on to sets of its pace. Clean blocks go along if anybody has
+//! read one of the set since it was opened, and are dropped otherwise: the origin has them.
 //!
 //! ```text
 //! choose (most space for least copying) → Reading (in portions, verified) → Ready → moved, where room is → the set is empty, and free
@@ -83,7 +83,7 @@ impl<P: Payload> Engine<P> {
         let mut moved = false;
         while let Some((portion, _)) = self.cleaner.ready.front() {
             let live = u64::from(portion.live.count());
-            if !self.lets_go() && !self.has_room_to_move(live) {
+            if !self.lets_go() && (!self.has_room_to_move(live) || self.waits_for_stream()) {
                 break;
             }
             let (portion, payload) = self.cleaner.ready.pop_front().expect("there is one");
@@ -157,7 +157,7 @@ impl<P: Payload> Engine<P> {
     /// Drops what is not worth carrying, and begins to read the rest. True: something was dropped.
     fn empty(&mut self, set: u32) -> bool {
         let mut dropped = false;
-        if self.is_cold(set) && self.journal_has_room(1) {
+        if !self.sets.get(set).used && self.journal_has_room(1) {
             let clean: Vec<u32> = self.sets.get(set).live.iter().filter(|&slot| !self.sets.get(set).dirty.get(slot)).collect();
             if !clean.is_empty() {
                 let mut slots = Bits::new(self.config.geometry.set_slots);
@@ -180,12 +180,6 @@ impl<P: Payload> Engine<P> {
             self.start(DeviceId::Cache, Class::Clean, action, Owner::Clean { portion });
         }
         dropped
-    }
-
-    /// Nobody has used the set in the longer half of the time since anybody has used the oldest one.
-    fn is_cold(&self, set: u32) -> bool {
-        let oldest = self.sets.by_age().next().map_or(self.now, |oldest| self.sets.get(oldest).touched);
-        self.now.since(self.sets.get(set).touched).0 > self.now.since(oldest).0 / 2
     }
 
     fn portions_of(&self, set: u32) -> Vec<Portion> {
@@ -225,6 +219,17 @@ impl<P: Payload> Engine<P> {
             return false;
         }
         self.slots_available(Source::Moved) >= blocks
+    }
+
+    /// A class without an open set gets one as soon as a flush has freed some: what is mixed now would be told apart again at a cost.
+    fn waits_for_stream(&mut self) -> bool {
+        let open = self.open_sets_of(Source::Moved).count() as u32;
+        let waits = open < self.config.classes && self.sets.free_count() <= self.sets_kept(Source::Moved) && self.sets.dying_count() > 0;
+        if waits && self.has_undurable_dying() {
+            let group = self.close_group();
+            self.flushes.want(group);
+        }
+        waits
     }
 
     /// Moves what still lives of a portion, and lets its set go. `None`: it could not be read.

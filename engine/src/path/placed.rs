@@ -132,7 +132,8 @@ impl<P: Payload> Engine<P> {
     /// What keeps the data of a request from its slots.
     pub(super) fn lacks_slots(&mut self, number: usize, data: &[Span], data_blocks: u64) -> Option<WaitReason> {
         if self.config.placement == Placement::Log {
-            return (self.slots_available(Source::Client) < data_blocks).then_some(WaitReason::Set);
+            let waits = data.first().is_some_and(|span| self.waits_for_stream_of(self.blocks_of(*span).0));
+            return (self.slots_available(Source::Client) < data_blocks || waits).then_some(WaitReason::Set);
         }
         let needs = self.needs_of(number, data);
         if !self.has_sets(&needs) {

@@ -160,7 +160,7 @@ impl<P: Payload> Engine<P> {
 
     /// Parts of blocks in consecutive slots: whole blocks together, partial ones by themselves.
     fn cached_parts(&mut self, run: Run, slot: Slot, span: Span, parts: &mut Vec<Part<P>>) {
-        self.sets.touch(slot.set);
+        self.sets.note_read(slot.set);
         let at = |i: u64| (Block(run.block.0 + i), Slot { slot: slot.slot + i as u32, ..slot });
         let mut i = 0;
         while i < run.blocks {

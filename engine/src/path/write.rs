@@ -259,7 +259,7 @@ impl<P: Payload> Engine<P> {
         }
     }
 
-    fn open_sets_of(&self, source: Source) -> impl Iterator<Item = (Stream, u32)> {
+    pub(super) fn open_sets_of(&self, source: Source) -> impl Iterator<Item = (Stream, u32)> {
         Stream::all(source, self.config.classes).filter_map(|stream| Some((stream, self.open[usize::from(stream.number())]?)))
     }
 
@@ -275,6 +275,12 @@ impl<P: Payload> Engine<P> {
             Stream::Fill => 0,
         };
         self.open_sets_of(source).map(|(stream, _)| stream).min_by_key(|&stream| far(stream)).unwrap_or(wanted)
+    }
+
+    /// The stream of a block has no open set and may not have one, but will soon: sets are about to be free.
+    pub(super) fn waits_for_stream_of(&self, block: Block) -> bool {
+        let is_short = self.sets.free_count() <= self.sets_kept(Source::Client) && self.sets.dying_count() > 0 && self.config.classes > 1;
+        is_short && self.open[usize::from(Stream::Client(self.class_of(Source::Client, block)).number())].is_none()
     }
 
     /// The class of a block that is written, or moved, now.
