@@ -117,7 +117,7 @@ impl<P: Payload> Through<P> {
     /// What was written and not flushed may be gone: it is written again.
     pub fn forget(&mut self) {
         self.forgotten += 1;
-        self.pages.forget();
+        self.pages.forget(self.flushed);
     }
 
     /// Somebody waits for a flush of the origin.
@@ -424,6 +424,7 @@ impl<P: Payload> Engine<P> {
             // It waits for the origin to come back, like everything that only the origin can do.
             Some(DeviceError::Gone) => {
                 let (block, blocks) = self.blocks_of(self.requests.get(number).request.span);
+                self.through.pages.spoil(block, blocks);
                 self.note_unsure(block, blocks);
                 self.through.forget();
                 self.through.waiting.push(number);
