@@ -678,3 +678,27 @@ fn without_the_ssd_a_flush_comes_back_however_much_was_overwritten_before_it() {
     scenario.flush();
     assert_eq!(scenario.on_origin(2 + 19_999 % 3)[1], last.stamps().collect::<Vec<_>>());
 }
+
+/// Found by seed 22780: the page was taken for the end of the loss before the origin had it for certain.
+#[test]
+fn what_was_lost_is_at_risk_until_the_origin_has_it_for_certain() {
+    let mut scenario = Scenario::new();
+    let data = scenario.write(3);
+    scenario.flush();
+    // Its only copy rots, and it is given up.
+    let places = scenario.places(data.stamp(0));
+    places.into_iter().for_each(|place| scenario.rot(place));
+    scenario.drain();
+    assert_eq!(scenario.read(scenario.block(3)), Err(RequestError::Io));
+    scenario.cache_goes();
+    scenario.until_degraded_by_writing(20);
+    let at_risk = |scenario: &Scenario| scenario.simulation.engine.at_risk().collect::<Vec<_>>();
+    scenario.flush();
+    assert_eq!(at_risk(&scenario), [scenario.block(3)]);
+    let newer = scenario.write(3);
+    scenario.expect(3, &newer);
+    assert_eq!(at_risk(&scenario), [scenario.block(3)], "a power cut may take the page");
+    scenario.flush();
+    assert_eq!(at_risk(&scenario), []);
+    scenario.expect(3, &newer);
+}

@@ -133,6 +133,9 @@ impl<P: Payload> Pages<P> {
     pub fn unwritten(&self) -> impl Iterator<Item = (Block, u64)> + '_ {
         self.pages.iter().filter(|(_, page)| page.state == State::Unwritten).map(|(first, page)| (Block(*first), page.blocks))
     }
+    pub fn get(&self, block: Block) -> Option<&Page<P>> {
+        self.pages.get(&block.0)
+    }
     pub fn get_mut(&mut self, block: Block) -> Option<&mut Page<P>> {
         self.pages.get_mut(&block.0)
     }

@@ -310,12 +310,14 @@ impl<P: Payload> Engine<P> {
         self.is_degraded() && self.ranges.overlapping(block, blocks).next().is_some()
     }
 
-    /// What was lost before is found, where a through write has said what it is.
-    pub(super) fn find_lost(&mut self, block: Block, blocks: u64, valid: Option<crate::block::Atoms>) {
-        if self.is_degraded() && self.ranges.has_lost() {
-            for block in (block.0..block.0 + blocks).map(Block) {
-                self.ranges.find(block, valid.unwrap_or(self.full(block)));
-            }
+    /// What was lost before is found, where a page has said what it is, and is durable on the origin: until then it is at risk.
+    pub(super) fn find_lost(&mut self, first: Block, blocks: u64) {
+        if !self.is_degraded() || !self.ranges.has_lost() {
+            return;
+        }
+        let valid = self.through.pages.get(first).and_then(|page| page.valid);
+        for block in (first.0..first.0 + blocks).map(Block) {
+            self.ranges.find(block, valid.unwrap_or(self.full(block)));
         }
     }
 

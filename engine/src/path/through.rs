@@ -447,7 +447,6 @@ impl<P: Payload> Engine<P> {
         };
         for Piece { block, blocks, payload, valid } in passing.pieces {
             self.tickets.void(block, blocks);
-            self.find_lost(block, blocks, valid);
             self.through.pages.insert(block, Page { blocks, payload, valid, state });
             if self.has_canary(Canary::KillAfterOriginWrite) {
                 self.kill_live(block, blocks, false);
@@ -631,6 +630,7 @@ impl<P: Payload> Engine<P> {
         let any = !covered.is_empty();
         for (block, blocks) in covered {
             self.begin_group_for(blocks);
+            self.find_lost(block, blocks);
             self.through.pages.remove(block, blocks);
             self.kill_live(block, blocks, true);
             self.tickets.void(block, blocks);
