@@ -702,3 +702,23 @@ fn what_was_lost_is_at_risk_until_the_origin_has_it_for_certain() {
     assert_eq!(at_risk(&scenario), []);
     scenario.expect(3, &newer);
 }
+
+/// Found by seed 29114: it waited for a group that nothing was ever put into.
+#[test]
+fn a_write_with_fua_that_failed_and_was_overwritten_meanwhile_is_answered() {
+    let mut scenario = Scenario::new();
+    let before = scenario.simulation.now();
+    scenario.hold(Zone::Data);
+    scenario.fail_next(Zone::Data, Fault::Error);
+    let (older, _) = scenario.send_write(scenario.block(5), true);
+    let (newer, data) = scenario.send_write(scenario.block(5), false);
+    let flush = scenario.send_flush();
+    scenario.release(Zone::Data);
+    for id in [newer, flush, older] {
+        scenario.wait(id).expect("it is in the log");
+    }
+    assert!(scenario.simulation.now().since(before) < Duration::from_secs(1), "nobody has to ask for anything else first");
+    assert!(scenario.simulation.faults().has(FaultPoint::DataWriteDropped));
+    scenario.power_cut(Survive::None);
+    scenario.expect(5, &data);
+}
