@@ -4,7 +4,7 @@
 use tidegate_engine::block::Span;
 use tidegate_engine::config::{Allocation, GateKind, WhenFull};
 use tidegate_engine::op::{DeviceId, Zone};
-use tidegate_engine::request::Command;
+use tidegate_engine::request::{Command, Outcome};
 use tidegate_engine::time::Duration;
 use tidegate_engine::{Control, cache::format::Geometry};
 use tidegate_sim::back::fault::Fault;
@@ -444,4 +444,24 @@ fn a_write_that_fails_over_a_page_does_not_keep_the_flush_from_killing_the_copy_
     // The oracle knows that the dirty copy is over.
     power_cut_of_both(&mut scenario, Survive::All, Survive::None);
     scenario.read(scenario.block(3)).expect("it is on the origin");
+}
+
+/// Found by seed 23252: the origin had forgotten a page, or held what a failed write had left there, and was asked what is zero.
+#[test]
+fn what_is_pinned_for_the_origin_is_never_told_as_zero() {
+    let mut scenario = empty(|plan| plan.blank_percent = 100);
+    scenario.write(5);
+    scenario.origin_goes();
+    scenario.origin_comes_back(true);
+    scenario.hold(Zone::Origin);
+    let (tail, _) = scenario.send_write(Span::new(60, 2), false);
+    scenario.release(Zone::Origin);
+    scenario.wait(tail).expect("a write");
+    // The oracle knows what is not zero.
+    scenario.origin_goes();
+    scenario.origin_comes_back(true);
+    let status = scenario.send(scenario.blocks(4, 5), Command::Status { tiers: false });
+    let Ok(Outcome::Status { allocation, .. }) = scenario.outcome(status) else { panic!("a status") };
+    let zeros: Vec<(u64, bool)> = allocation.iter().map(|extent| (extent.atoms, extent.zero)).collect();
+    assert_eq!(zeros, [(8, true), (8, false), (8, true), (8, false), (8, true)]);
 }
