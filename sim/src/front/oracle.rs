@@ -346,12 +346,13 @@ impl Oracle {
             return Err(Broken(format!("atom {atom} was read as {}; {}", show(stamp), self.story(atom))));
         };
         // What the crash left is settled by its first reading, unless a write of this life says the same.
-        let newest = *found.next_back().unwrap_or(first);
+        let (first_write, newest) = (first.write, *found.next_back().unwrap_or(first));
         let of_a_former_life = |version: &Version| self.writes[version.write as usize].life < self.life;
         if of_a_former_life(&newest) && versions.iter().any(|version| of_a_former_life(version) && !version.settled) {
             self.settle(atom, stamp)?;
         }
-        self.observe(atom, stamp, newest.write, arrived);
+        let is_told_apart = first_write == newest.write;
+        self.observe(atom, stamp, (newest.write, is_told_apart), arrived);
         Ok(())
     }
 
@@ -360,21 +361,23 @@ impl Oracle {
     }
 
     /// A read that arrived at `arrived` has shown that `stamp`, put there by `write`, is current: what was acknowledged before and says
-    /// something else is not.
-    fn observe(&mut self, atom: u64, stamp: u64, write: u32, arrived: Moment) {
+    /// something else is not. Not told apart: an older write may have put it there as well.
+    fn observe(&mut self, atom: u64, stamp: u64, (write, is_told_apart): (u32, bool), arrived: Moment) {
         let (now, writes, waives_order) = (self.now, &self.writes, self.waives_order);
         let acknowledged = writes[write as usize].acknowledged;
         self.atoms[atom as usize].retain_mut(|version| {
             let of = &writes[version.write as usize];
             if version.write == write {
-                version.optional &= of.failed;
+                version.optional &= of.failed || !is_told_apart;
             } else if version.dead == NEVER && version.stamp != stamp && of.acknowledged < arrived {
                 // A trim that did not take effect never will. Of what an origin has taken without a promise, nobody knows.
                 if version.optional && acknowledged < of.submitted && !(of.failed && waives_order) {
                     return false;
                 }
                 version.dead = now;
-                version.newer = write;
+                if is_told_apart {
+                    version.newer = write;
+                }
             }
             true
         });

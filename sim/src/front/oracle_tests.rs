@@ -241,6 +241,17 @@ fn a_trim_takes_whole_blocks_or_leaves_them() {
     broken(&[Trim(1, 0, 8), Done(1), Read(2, 0), Sees(2, 0), Flush(3), Done(3), Crash, Read(4, 0), Sees(4, ORIGIN)]);
 }
 
+/// Found by seed 28539: a read that saw the zeros of a trim before the write was taken for one of those behind it.
+#[test]
+fn zeros_of_one_trim_say_nothing_of_another() {
+    for seen in [1, 0] {
+        let before = [Trim(5, 0, 8), Done(5), Read(6, 0), Sees(6, 0)];
+        let around = [Read(2, 0), Write(1, 0, 1), Done(1), Trim(3, 0, 8), Sees(2, 0), Done(3)];
+        let after = [Flush(4), Done(4), Crash, Read(7, 0), Sees(7, seen)];
+        kept(&before.into_iter().chain(around).chain(after).collect::<Vec<_>>());
+    }
+}
+
 #[test]
 fn zeroes_are_a_write_of_zeros() {
     kept(&[Zero(1, 0, 3), Done(1), Read(2, 2), Sees(2, 0)]);
