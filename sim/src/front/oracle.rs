@@ -21,7 +21,7 @@
 //!
 //! A trim takes effect on whole blocks or not at all, block by block: its versions are **optional** until a read has shown them. So are
 //! the versions of a write that was answered with an error. Where that had gone past the log, any part of it may be on the origin without
-//! anybody's promise: an origin that forgets what was not flushed may show the older contents again, and a crash either.
+//! anybody's promise: an origin that forgets what was not flushed may show the older contents again, and a crash either these or those.
 //!
 //! Without the cache the origin is the only medium. What only the failed cache has is given up, and the next FLUSH says so, once.
 
@@ -433,8 +433,10 @@ impl Oracle {
 
     /// Can a crash after the lives before `life` have left this version?
     fn can_come_back(&self, version: &Version, durable_since: Moment, life: u32) -> bool {
+        let of = &self.writes[version.write as usize];
         let superseded = self.writes.get(version.newer as usize).is_some_and(|newer| newer.durable && newer.life < life);
-        self.writes[version.write as usize].acknowledged >= durable_since && !superseded
+        // What a failed write has left on the origin lies there until something is written over it, whatever was shown instead.
+        of.acknowledged >= durable_since && (!superseded || of.failed && self.waives_order)
     }
 
     /// Drops versions that no crash can bring back and no read in flight may still see.
