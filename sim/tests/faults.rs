@@ -722,3 +722,20 @@ fn a_write_with_fua_that_failed_and_was_overwritten_meanwhile_is_answered() {
     scenario.power_cut(Survive::None);
     scenario.expect(5, &data);
 }
+
+/// The simulated SSD takes no operation in the place of one that is under way.
+#[test]
+fn a_fill_that_never_ended_on_the_lost_ssd_is_not_read() {
+    let mut scenario = Scenario::new();
+    scenario.hold(Zone::Data);
+    scenario.expect(5, &scenario.first(5));
+    scenario.run_until_quiet();
+    assert_eq!(scenario.snapshot().live_slots, 1, "it is on its way to the SSD");
+    scenario.cache_goes();
+    scenario.flush();
+    assert_eq!(scenario.snapshot().health, Health::Degraded);
+    scenario.expect(5, &scenario.first(5));
+    scenario.release(Zone::Data);
+    scenario.run_until_quiet();
+    scenario.expect(5, &scenario.first(5));
+}

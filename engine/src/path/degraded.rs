@@ -233,18 +233,25 @@ impl<P: Payload> Engine<P> {
     }
 
     /// What was written to the SSD and is not known to be durable is pinned: it becomes pages, as if it had gone through to an origin that
-    /// has forgotten it.
+    /// has forgotten it. What was being kept of the origin is not: its write may still be on its way.
     fn pin_for_origin(&mut self) {
         let window = std::mem::replace(&mut self.window, Window::new(self.config.geometry.block_atoms));
         for pin in window.pins() {
             for i in 0..pin.slots {
                 let slot = Slot { set: pin.first.set, slot: pin.first.slot + i };
-                if !self.sets.is_live(slot) || !self.sets.is_dirty(slot) {
+                if !self.sets.is_live(slot) {
                     continue;
                 }
                 let entry = self.sets.entry(slot, |block| self.full(block));
+                if self.index.get(entry.block) != Some(slot) {
+                    continue;
+                }
+                if !self.sets.is_dirty(slot) {
+                    self.kill_slot(slot);
+                    continue;
+                }
                 // A page is newer than anything in the log.
-                if self.index.get(entry.block) != Some(slot) || self.through.covers(entry.block, 1) {
+                if self.through.covers(entry.block, 1) {
                     continue;
                 }
                 let payload = pin.payload.slice(u64::from(i) * self.block_atoms(), self.block_atoms());
