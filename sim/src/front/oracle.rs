@@ -351,8 +351,10 @@ impl Oracle {
         if of_a_former_life(&newest) && versions.iter().any(|version| of_a_former_life(version) && !version.settled) {
             self.settle(atom, stamp)?;
         }
-        let is_told_apart = first_write == newest.write;
-        self.observe(atom, stamp, (newest.write, is_told_apart), arrived);
+        let (atoms, writes) = (&self.atoms[atom as usize], &self.writes);
+        let failed = || atoms.iter().filter(matches).map(|version| version.write).find(|&write| writes[write as usize].failed);
+        let shown = if first_write == newest.write { newest.write } else { failed().unwrap_or(NEVER) };
+        self.observe(atom, stamp, (newest.write, shown), arrived);
         Ok(())
     }
 
@@ -361,23 +363,21 @@ impl Oracle {
     }
 
     /// A read that arrived at `arrived` has shown that `stamp`, put there by `write`, is current: what was acknowledged before and says
-    /// something else is not. Not told apart: an older write may have put it there as well.
-    fn observe(&mut self, atom: u64, stamp: u64, (write, is_told_apart): (u32, bool), arrived: Moment) {
+    /// something else is not. `shown`: the same one; or, where an older write may have put it there as well, one that has failed, if any.
+    fn observe(&mut self, atom: u64, stamp: u64, (write, shown): (u32, u32), arrived: Moment) {
         let (now, writes, waives_order) = (self.now, &self.writes, self.waives_order);
         let acknowledged = writes[write as usize].acknowledged;
         self.atoms[atom as usize].retain_mut(|version| {
             let of = &writes[version.write as usize];
             if version.write == write {
-                version.optional &= of.failed || !is_told_apart;
+                version.optional &= of.failed || shown != write;
             } else if version.dead == NEVER && version.stamp != stamp && of.acknowledged < arrived {
                 // A trim that did not take effect never will. Of what an origin has taken without a promise, nobody knows.
                 if version.optional && acknowledged < of.submitted && !(of.failed && waives_order) {
                     return false;
                 }
                 version.dead = now;
-                if is_told_apart {
-                    version.newer = write;
-                }
+                version.newer = shown;
             }
             true
         });

@@ -290,6 +290,23 @@ fn what_a_failed_write_has_left_past_the_log_may_come_back_with_a_crash() {
 }
 
 #[test]
+fn a_failed_retry_may_be_forgotten_by_the_origin_like_what_it_retried() {
+    let (mut oracle, verdict) = tell_of(&[Write(1, 0, 1), Done(1), Flush(2), Done(2), Write(3, 0, 1), Failed(3)], true);
+    assert_eq!(verdict, Ok(()));
+    let mut ask = |id, command, result| {
+        oracle.submit(&Request { id: RequestId(id), span: Span::new(0, 1), command });
+        oracle.reply(&Reply { id: RequestId(id), result })
+    };
+    let seen = |write| Ok(Outcome::Data(vec![contents(write, Span::new(0, 1))]));
+    let again = Command::Write { data: contents(3, Span::new(0, 1)), fua: false };
+    assert_eq!(ask(4, again, Err(RequestError::Io)), Ok(()));
+    assert_eq!(ask(5, Command::Read, seen(3)), Ok(()));
+    oracle.origin_forgot();
+    oracle.submit(&Request { id: RequestId(6), span: Span::new(0, 1), command: Command::Read });
+    assert_eq!(oracle.reply(&Reply { id: RequestId(6), result: seen(1) }), Ok(()));
+}
+
+#[test]
 fn reads_fail_only_where_something_was_hit() {
     broken(&[Read(1, 0), Failed(1)]);
     let (mut oracle, _) = tell(&[Write(1, 0, 1), Done(1)]);
