@@ -18,8 +18,8 @@ use tidegate_engine::probe::{Health, Phase, Snapshot};
 use tidegate_engine::request::{Command, Outcome};
 use tidegate_engine::time::{Duration, Instant};
 
-/// Turns that draining and stopping may take at the end without a reply or a block that has gone home; and if less than this time has passed
-/// by then, so many more. (An origin may be slow, and the scrubber quick.)
+/// Turns that draining and stopping may take at the end without a reply or a block that has gone home, and FLUSHes that may fail there with
+/// an excuse; and if less than this time has passed by then, so many more. (An origin may be slow, and the scrubber quick.)
 const LAST_TURNS: u64 = 400_000;
 const LAST_TIME: Duration = Duration::from_secs(2 * 3_600);
 const LAST_TURNS_MAX: u64 = 8_000_000;
@@ -326,8 +326,8 @@ impl<'a> Run<'a> {
     }
 
     fn flush(&mut self) -> Steps {
-        let (mut failures, mut excused) = (0, 0);
-        while failures < 3 && excused < 1_000 {
+        let (mut failures, mut excused, since) = (0, 0, self.simulation.now());
+        while failures < 3 && self.may_go_on(excused, since) {
             let lost = self.simulation.inspect().counters.corrupt_dirty_slots;
             let id = self.simulation.ask(Span::default(), Command::Flush);
             self.until("flush", |simulation| simulation.scene.answers.iter().any(|reply| reply.id == id))?;
@@ -335,7 +335,7 @@ impl<'a> Run<'a> {
             if answers.iter().any(|reply| matches!(reply.result, Ok(Outcome::Done))) {
                 return Ok(());
             }
-            // Each says what was found lost, and an origin may be healthy, and slower than the stall timeout.
+            // Each says what was found lost, and an origin may be healthy, and much slower than the stall timeout.
             let is_told = self.simulation.inspect().counters.corrupt_dirty_slots > lost;
             let is_excused = is_told || self.simulation.scene.oracle.stalled;
             (failures, excused) = if is_excused { (failures, excused + 1) } else { (failures + 1, excused) };

@@ -4,6 +4,7 @@
 use tidegate_engine::block::Span;
 use tidegate_engine::config::{Allocation, GateKind, WhenFull};
 use tidegate_engine::op::{DeviceId, Zone};
+use tidegate_engine::request::{Command, Outcome};
 use tidegate_engine::time::Duration;
 use tidegate_engine::{Control, cache::format::Geometry};
 use tidegate_sim::back::fault::Fault;
@@ -396,4 +397,71 @@ fn a_dirty_slot_that_rots_below_a_through_write_costs_nothing() {
     scenario.expect(0, &newer);
     scenario.drain();
     scenario.expect(0, &newer);
+}
+
+/// Found by seed 20743: the origin went away between its flush and the record that killed the dirty copy, for which the journal had no room.
+/// The page was taken for forgotten, the FLUSH answered, and the copy lived.
+#[test]
+fn a_page_that_was_flushed_is_not_forgotten_with_the_origin() {
+    let mut scenario = full();
+    let newer = scenario.write(3);
+    // The ring fills up behind a checkpoint that does not end.
+    scenario.hold(Zone::Map);
+    let mut trim = scenario.send(scenario.block(50), Command::Trim { fua: true });
+    scenario.run_until_quiet();
+    while scenario.is_answered(trim) {
+        trim = scenario.send(scenario.block(50), Command::Trim { fua: true });
+        scenario.run_until_quiet();
+    }
+    let flush = scenario.send_flush();
+    scenario.run_until_quiet();
+    assert_eq!(scenario.on_origin(3)[1], stamps(&newer), "the origin was flushed");
+    assert!(!scenario.is_answered(flush), "the copy below cannot be killed yet");
+    scenario.origin_goes();
+    scenario.origin_comes_back(true);
+    // What is written again is not flushed before the crash.
+    scenario.hold(Zone::Origin);
+    scenario.release(Zone::Map);
+    scenario.wait(flush).expect("a flush");
+    power_cut_of_both(&mut scenario, Survive::All, Survive::None);
+    scenario.expect(3, &newer);
+}
+
+#[test]
+fn a_write_that_fails_over_a_page_does_not_keep_the_flush_from_killing_the_copy_below() {
+    let mut scenario = full();
+    scenario.write(3);
+    scenario.hold_flush(DeviceId::Origin);
+    let flush = scenario.send_flush();
+    scenario.run_until_quiet();
+    scenario.fail_next(Zone::Origin, Fault::Error);
+    let (over, _) = scenario.send_write(scenario.block(3), false);
+    scenario.wait(over).expect_err("the origin failed it");
+    // What it left there is written over later.
+    scenario.hold(Zone::Origin);
+    scenario.release_flush(DeviceId::Origin);
+    scenario.wait(flush).expect("a flush");
+    // The oracle knows that the dirty copy is over.
+    power_cut_of_both(&mut scenario, Survive::All, Survive::None);
+    scenario.read(scenario.block(3)).expect("it is on the origin");
+}
+
+/// Found by seed 23252: the origin had forgotten a page, or held what a failed write had left there, and was asked what is zero.
+#[test]
+fn what_is_pinned_for_the_origin_is_never_told_as_zero() {
+    let mut scenario = empty(|plan| plan.blank_percent = 100);
+    scenario.write(5);
+    scenario.origin_goes();
+    scenario.origin_comes_back(true);
+    scenario.hold(Zone::Origin);
+    let (tail, _) = scenario.send_write(Span::new(60, 2), false);
+    scenario.release(Zone::Origin);
+    scenario.wait(tail).expect("a write");
+    // The oracle knows what is not zero.
+    scenario.origin_goes();
+    scenario.origin_comes_back(true);
+    let status = scenario.send(scenario.blocks(4, 5), Command::Status { tiers: false });
+    let Ok(Outcome::Status { allocation, .. }) = scenario.outcome(status) else { panic!("a status") };
+    let zeros: Vec<(u64, bool)> = allocation.iter().map(|extent| (extent.atoms, extent.zero)).collect();
+    assert_eq!(zeros, [(8, true), (8, false), (8, true), (8, false), (8, true)]);
 }

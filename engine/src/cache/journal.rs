@@ -111,6 +111,10 @@ impl Journal {
     pub fn group(&self) -> u64 {
         self.group
     }
+    /// The newest group that has records.
+    pub fn newest_group(&self) -> u64 {
+        if self.is_group_empty() { self.group - 1 } else { self.group }
+    }
     /// Everything up to this group survives a power cut.
     pub fn durable_group(&self) -> u64 {
         self.durable_group
@@ -299,8 +303,7 @@ impl Journal {
     }
     /// The group is durable only together with the newest one that has records: it repairs it, or has replaced what failed.
     pub fn join_newest(&mut self, group: u64) {
-        let newest = if self.is_group_empty() { self.group - 1 } else { self.group };
-        self.group_mut(group).joined = newest;
+        self.group_mut(group).joined = self.newest_group();
     }
 
     /// The newest group that a flush handed out now would make durable (with everything before it). The current durable one if none.

@@ -30,8 +30,9 @@ pub enum State {
 pub struct Pages<P> {
     block_atoms: u64,
     pages: BTreeMap<u64, Page<P>>,
-    /// Written pages that another page has taken the place of: their number and blocks. When a flush covers one, what is below it in the
-    /// cache has to die, although the newer page is not covered yet: the older contents may have been promised.
+    /// Written pages that another page has taken the place of, or that a failed write has spoilt: their number and blocks. When a flush
+    /// covers one, what is below it in the cache has to die, although the newer page is not covered yet: the older contents may have been
+    /// promised.
     replaced: Vec<(u64, Block, u64)>,
     atoms: u64,
     written: u64,
@@ -65,11 +66,7 @@ impl<P: Payload> Pages<P> {
         for (first, older) in self.pages.range(..end).filter(|(first, older)| **first + older.blocks > block.0) {
             if let State::Written(number) = older.state {
                 let (from, to) = (block.0.max(*first), end.min(first + older.blocks));
-                // What was replaced there before ends no later.
-                let is_known = self.replaced.iter().any(|(_, known, blocks)| known.0 <= from && to <= known.0 + blocks);
-                if !is_known {
-                    self.replaced.push((number, Block(from), to - from));
-                }
+                note_replaced(&mut self.replaced, number, from, to);
             }
         }
         self.cut(block, page.blocks);
@@ -136,6 +133,9 @@ impl<P: Payload> Pages<P> {
     pub fn unwritten(&self) -> impl Iterator<Item = (Block, u64)> + '_ {
         self.pages.iter().filter(|(_, page)| page.state == State::Unwritten).map(|(first, page)| (Block(*first), page.blocks))
     }
+    pub fn get(&self, block: Block) -> Option<&Page<P>> {
+        self.pages.get(&block.0)
+    }
     pub fn get_mut(&mut self, block: Block) -> Option<&mut Page<P>> {
         self.pages.get_mut(&block.0)
     }
@@ -153,16 +153,21 @@ impl<P: Payload> Pages<P> {
     pub fn end_write(&mut self, write: usize, state: State) {
         self.pages.values_mut().filter(|page| page.state == State::Writing(write)).for_each(|page| page.state = state);
     }
-    /// The origin may have forgotten everything that was not flushed.
-    pub fn forget(&mut self) {
-        self.spoil(Block(0), u64::MAX);
-    }
-    /// The origin may hold something else of these blocks than their pages.
-    pub fn spoil(&mut self, block: Block, blocks: u64) {
-        let end = block.0.saturating_add(blocks);
-        let pages = self.pages.range_mut(..end).filter(|(first, page)| **first + page.blocks > block.0);
-        for (_, page) in pages.filter(|(_, page)| matches!(page.state, State::Written(_))) {
+    /// The origin may have forgotten everything but what a flush covers that was handed out at `flushed`.
+    pub fn forget(&mut self, flushed: u64) {
+        for page in self.pages.values_mut().filter(|page| matches!(page.state, State::Written(number) if number > flushed)) {
             page.state = State::Unwritten;
+        }
+    }
+    /// The origin may hold something else of these blocks than their pages: those are written again. A flush that covers what was there
+    /// before may have been promised all the same, and what is below has to die with it.
+    pub fn spoil(&mut self, block: Block, blocks: u64) {
+        let end = block.0 + blocks;
+        for (first, page) in self.pages.range_mut(..end).filter(|(first, page)| **first + page.blocks > block.0) {
+            if let State::Written(number) = page.state {
+                note_replaced(&mut self.replaced, number, *first, first + page.blocks);
+                page.state = State::Unwritten;
+            }
         }
     }
 
@@ -170,6 +175,15 @@ impl<P: Payload> Pages<P> {
     pub fn covered(&self, mark: u64) -> impl Iterator<Item = (Block, u64)> {
         let is_covered = move |page: &Page<P>| matches!(page.state, State::Written(number) if number <= mark);
         self.pages.iter().filter(move |(_, page)| is_covered(page)).map(|(first, page)| (Block(*first), page.blocks))
+    }
+}
+
+/// Notes that the page written as `number` counts no more for blocks `from..to`.
+fn note_replaced(replaced: &mut Vec<(u64, Block, u64)>, number: u64, from: u64, to: u64) {
+    // What was replaced there before ends no later.
+    let is_known = replaced.iter().any(|(_, known, blocks)| known.0 <= from && to <= known.0 + blocks);
+    if !is_known {
+        replaced.push((number, Block(from), to - from));
     }
 }
 
@@ -250,12 +264,12 @@ mod tests {
         }
         let covered = |pages: &Pages<Marks>, mark| pages.covered(mark).map(|(block, _)| block.0).collect::<Vec<_>>();
         assert_eq!(covered(&pages, 2), [0, 2]);
-        pages.forget();
-        assert_eq!((covered(&pages, 3), pages.unwritten().next()), (vec![], Some((Block(0), 1))));
+        pages.forget(1);
+        assert_eq!((covered(&pages, 3), pages.unwritten().next()), (vec![0], Some((Block(2), 1))));
         pages.get_mut(Block(2)).expect("it is there").state = State::Writing(7);
         let state = pages.next_written();
         pages.end_write(7, state);
-        assert_eq!(covered(&pages, pages.mark()), [2]);
+        assert_eq!(covered(&pages, pages.mark()), [0, 2]);
         assert!(!pages.are_written());
     }
 }

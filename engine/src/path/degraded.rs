@@ -233,18 +233,25 @@ impl<P: Payload> Engine<P> {
     }
 
     /// What was written to the SSD and is not known to be durable is pinned: it becomes pages, as if it had gone through to an origin that
-    /// has forgotten it.
+    /// has forgotten it. What was being kept of the origin is not: its write may still be on its way.
     fn pin_for_origin(&mut self) {
         let window = std::mem::replace(&mut self.window, Window::new(self.config.geometry.block_atoms));
         for pin in window.pins() {
             for i in 0..pin.slots {
                 let slot = Slot { set: pin.first.set, slot: pin.first.slot + i };
-                if !self.sets.is_live(slot) || !self.sets.is_dirty(slot) {
+                if !self.sets.is_live(slot) {
                     continue;
                 }
                 let entry = self.sets.entry(slot, |block| self.full(block));
+                if self.index.get(entry.block) != Some(slot) {
+                    continue;
+                }
+                if !self.sets.is_dirty(slot) {
+                    self.kill_slot(slot);
+                    continue;
+                }
                 // A page is newer than anything in the log.
-                if self.index.get(entry.block) != Some(slot) || self.through.covers(entry.block, 1) {
+                if self.through.covers(entry.block, 1) {
                     continue;
                 }
                 let payload = pin.payload.slice(u64::from(i) * self.block_atoms(), self.block_atoms());
@@ -310,12 +317,14 @@ impl<P: Payload> Engine<P> {
         self.is_degraded() && self.ranges.overlapping(block, blocks).next().is_some()
     }
 
-    /// What was lost before is found, where a through write has said what it is.
-    pub(super) fn find_lost(&mut self, block: Block, blocks: u64, valid: Option<crate::block::Atoms>) {
-        if self.is_degraded() && self.ranges.has_lost() {
-            for block in (block.0..block.0 + blocks).map(Block) {
-                self.ranges.find(block, valid.unwrap_or(self.full(block)));
-            }
+    /// What was lost before is found, where a page has said what it is, and is durable on the origin: until then it is at risk.
+    pub(super) fn find_lost(&mut self, first: Block, blocks: u64) {
+        if !self.is_degraded() || !self.ranges.has_lost() {
+            return;
+        }
+        let valid = self.through.pages.get(first).and_then(|page| page.valid);
+        for block in (first.0..first.0 + blocks).map(Block) {
+            self.ranges.find(block, valid.unwrap_or(self.full(block)));
         }
     }
 

@@ -141,7 +141,8 @@ impl<P: Payload> Engine<P> {
             && let Stage::Writing(writing) = &mut self.requests.get_mut(request).stage
         {
             writing.unwritten += writes;
-            writing.group = self.journal.group();
+            // All of it may have been overwritten, and nothing put.
+            writing.group = self.journal.newest_group();
         }
         self.journal.join_newest(write.group);
         self.end_data(&write);

@@ -1,4 +1,5 @@
-//! Status: what is allocated, for NBD `base:allocation`. Cached blocks are data, zeroed ranges are zeros, the rest the origin knows.
+//! Status: what is allocated, for NBD `base:allocation`. Cached blocks are data, and so is what went through to the origin and is pinned
+//! (that may have forgotten it); zeroed ranges are zeros, the rest the origin knows.
 //! In which tier it all is, `tier` answers.
 
 use crate::block::{Block, Span};
@@ -56,18 +57,34 @@ impl<P: Payload> Engine<P> {
     fn known_status(&self, span: Span) -> Vec<(Span, Option<Extent>)> {
         let size = self.block_atoms();
         let (block, blocks) = self.blocks_of(span);
+        let mut known = Vec::new();
+        let mut at = span.start;
+        for (first, page) in self.through.pages.overlapping(block, blocks) {
+            let pinned = Span::new(first.0 * size, page.blocks * size).intersection(span);
+            self.cached_status(Span::new(at, pinned.start - at), &mut known);
+            known.push((pinned, Some(data(pinned))));
+            at = pinned.end();
+        }
+        self.cached_status(Span::new(at, span.end() - at), &mut known);
+        known.retain(|(span, _)| !span.is_empty());
+        known
+    }
+
+    /// Of what is not pinned for the origin.
+    fn cached_status(&self, span: Span, known: &mut Vec<(Span, Option<Extent>)>) {
+        if span.is_empty() {
+            return;
+        }
+        let size = self.block_atoms();
+        let (block, blocks) = self.blocks_of(span);
         let mut runs = Vec::new();
         self.index.lookup(block, blocks, &mut runs);
-        let mut known = Vec::new();
         for run in runs {
             let part = Span::new(run.block.0 * size, run.blocks * size).intersection(span);
-            if run.slot.is_some() {
-                known.push((part, Some(Extent { atoms: part.atoms, hole: false, zero: false })));
-                continue;
-            }
-            if self.ranges.has_lost() && (run.block.0..run.block.0 + run.blocks).any(|block| !self.ranges.lost(Block(block)).is_empty()) {
-                // What is lost is not zero.
-                known.push((part, Some(Extent { atoms: part.atoms, hole: false, zero: false })));
+            // What is lost is not zero.
+            let is_lost = |block: u64| !self.ranges.lost(Block(block)).is_empty();
+            if run.slot.is_some() || self.ranges.has_lost() && (run.block.0..run.block.0 + run.blocks).any(is_lost) {
+                known.push((part, Some(data(part))));
                 continue;
             }
             let mut at = part.start;
@@ -80,8 +97,6 @@ impl<P: Payload> Engine<P> {
             }
             known.push((Span::new(at, part.end() - at), None));
         }
-        known.retain(|(span, _)| !span.is_empty());
-        known
     }
 
     pub(super) fn status_done(&mut self, op: OpId, number: usize, result: Result<Answer<P>, DeviceError>) {
@@ -113,6 +128,11 @@ impl<P: Payload> Engine<P> {
         };
         self.answer(number, Ok(Outcome::Status { allocation: extents, tiers }));
     }
+}
+
+/// Neither a hole nor zeros.
+fn data(span: Span) -> Extent {
+    Extent { atoms: span.atoms, hole: false, zero: false }
 }
 
 /// The extents of `origin` (which begins at `start`) inside `span`.

@@ -117,7 +117,7 @@ impl<P: Payload> Through<P> {
     /// What was written and not flushed may be gone: it is written again.
     pub fn forget(&mut self) {
         self.forgotten += 1;
-        self.pages.forget();
+        self.pages.forget(self.flushed);
     }
 
     /// Somebody waits for a flush of the origin.
@@ -424,6 +424,7 @@ impl<P: Payload> Engine<P> {
             // It waits for the origin to come back, like everything that only the origin can do.
             Some(DeviceError::Gone) => {
                 let (block, blocks) = self.blocks_of(self.requests.get(number).request.span);
+                self.through.pages.spoil(block, blocks);
                 self.note_unsure(block, blocks);
                 self.through.forget();
                 self.through.waiting.push(number);
@@ -446,7 +447,6 @@ impl<P: Payload> Engine<P> {
         };
         for Piece { block, blocks, payload, valid } in passing.pieces {
             self.tickets.void(block, blocks);
-            self.find_lost(block, blocks, valid);
             self.through.pages.insert(block, Page { blocks, payload, valid, state });
             if self.has_canary(Canary::KillAfterOriginWrite) {
                 self.kill_live(block, blocks, false);
@@ -630,6 +630,7 @@ impl<P: Payload> Engine<P> {
         let any = !covered.is_empty();
         for (block, blocks) in covered {
             self.begin_group_for(blocks);
+            self.find_lost(block, blocks);
             self.through.pages.remove(block, blocks);
             self.kill_live(block, blocks, true);
             self.tickets.void(block, blocks);

@@ -21,7 +21,7 @@
 //!
 //! A trim takes effect on whole blocks or not at all, block by block: its versions are **optional** until a read has shown them. So are
 //! the versions of a write that was answered with an error. Where that had gone past the log, any part of it may be on the origin without
-//! anybody's promise: an origin that forgets what was not flushed may show the older contents again, and a crash either.
+//! anybody's promise: an origin that forgets what was not flushed may show the older contents again, and a crash either these or those.
 //!
 //! Without the cache the origin is the only medium. What only the failed cache has is given up, and the next FLUSH says so, once.
 
@@ -346,12 +346,15 @@ impl Oracle {
             return Err(Broken(format!("atom {atom} was read as {}; {}", show(stamp), self.story(atom))));
         };
         // What the crash left is settled by its first reading, unless a write of this life says the same.
-        let newest = *found.next_back().unwrap_or(first);
+        let (first_write, newest) = (first.write, *found.next_back().unwrap_or(first));
         let of_a_former_life = |version: &Version| self.writes[version.write as usize].life < self.life;
         if of_a_former_life(&newest) && versions.iter().any(|version| of_a_former_life(version) && !version.settled) {
             self.settle(atom, stamp)?;
         }
-        self.observe(atom, stamp, newest.write, arrived);
+        let (atoms, writes) = (&self.atoms[atom as usize], &self.writes);
+        let failed = || atoms.iter().filter(matches).map(|version| version.write).find(|&write| writes[write as usize].failed);
+        let shown = if first_write == newest.write { newest.write } else { failed().unwrap_or(NEVER) };
+        self.observe(atom, stamp, (newest.write, shown), arrived);
         Ok(())
     }
 
@@ -360,21 +363,21 @@ impl Oracle {
     }
 
     /// A read that arrived at `arrived` has shown that `stamp`, put there by `write`, is current: what was acknowledged before and says
-    /// something else is not.
-    fn observe(&mut self, atom: u64, stamp: u64, write: u32, arrived: Moment) {
+    /// something else is not. `shown`: the same one; or, where an older write may have put it there as well, one that has failed, if any.
+    fn observe(&mut self, atom: u64, stamp: u64, (write, shown): (u32, u32), arrived: Moment) {
         let (now, writes, waives_order) = (self.now, &self.writes, self.waives_order);
         let acknowledged = writes[write as usize].acknowledged;
         self.atoms[atom as usize].retain_mut(|version| {
             let of = &writes[version.write as usize];
             if version.write == write {
-                version.optional &= of.failed;
+                version.optional &= of.failed || shown != write;
             } else if version.dead == NEVER && version.stamp != stamp && of.acknowledged < arrived {
                 // A trim that did not take effect never will. Of what an origin has taken without a promise, nobody knows.
                 if version.optional && acknowledged < of.submitted && !(of.failed && waives_order) {
                     return false;
                 }
                 version.dead = now;
-                version.newer = write;
+                version.newer = shown;
             }
             true
         });
@@ -430,8 +433,10 @@ impl Oracle {
 
     /// Can a crash after the lives before `life` have left this version?
     fn can_come_back(&self, version: &Version, durable_since: Moment, life: u32) -> bool {
+        let of = &self.writes[version.write as usize];
         let superseded = self.writes.get(version.newer as usize).is_some_and(|newer| newer.durable && newer.life < life);
-        self.writes[version.write as usize].acknowledged >= durable_since && !superseded
+        // What a failed write has left on the origin lies there until something is written over it, whatever was shown instead.
+        of.acknowledged >= durable_since && (!superseded || of.failed && self.waives_order)
     }
 
     /// Drops versions that no crash can bring back and no read in flight may still see.
