@@ -93,6 +93,9 @@ fn describe(status: &Value) -> String {
             if found == [0; 3] { String::new() } else { format!("; dropped {}, damaged {}, repaired {}", found[0], found[1], found[2]) };
         line("scrub", format!("{done} of {total} sets of this pass, {last}{found}"));
     }
+    for (name, value) in crate::wear::lines(&status["wear"]) {
+        line(name, value);
+    }
     if let Some(left) = status.pointer("/drain/blocks_left").and_then(Value::as_u64) {
         line("drain", format!("{left} of {} blocks left", number("/drain/blocks_at_start")));
     }

@@ -68,6 +68,9 @@ pub struct Config {
     pub stall_timeout: Duration,
     /// Bytes per second that the scrubber reads while no client waits. 0, the default here: it does not run.
     pub scrub_rate: u64,
+    /// Bytes a day that may be written to the SSD before what can be done without is left: fills, and blocks moved without need. 0, the
+    /// default: no limit.
+    pub daily_write_bytes: u64,
     /// Recover, report and stop before the first write (`tidegate check`). Default false.
     pub check: bool,
     /// A deliberate bug, for tests that must find it. Always `None` in production: no configuration file can name it.
@@ -224,6 +227,7 @@ impl Config {
             fence_samples: 1024,
             stall_timeout: Duration::from_secs(60),
             scrub_rate: 0,
+            daily_write_bytes: 0,
             check: false,
             canary: None,
             origin: [0; 16],

@@ -32,6 +32,7 @@ mod stall;
 mod status;
 mod through;
 mod tier;
+mod wear;
 mod write;
 
 use std::collections::VecDeque;
@@ -73,6 +74,7 @@ use scrub::Scrubber;
 use stall::Life;
 use status::Querying;
 use through::{Passing, Through};
+use wear::Meter;
 use write::{DataWrite, Writing};
 
 /// The data path of one volume. See the crate's first page for how to drive it.
@@ -137,6 +139,7 @@ pub struct Engine<P: Payload> {
     degraded: Degraded,
     life: Life,
     scrubber: Scrubber,
+    wear: Meter,
     counters: Counters,
     faults: FaultPoints,
     read_latency: Histogram,
@@ -265,6 +268,7 @@ impl<P: Payload> Engine<P> {
             degraded: Degraded::default(),
             life: Life::default(),
             scrubber: Scrubber::default(),
+            wear: Meter::new(config.daily_write_bytes),
             counters: Counters::default(),
             faults: FaultPoints::default(),
             read_latency: Histogram::default(),
@@ -508,13 +512,8 @@ impl<P: Payload> Engine<P> {
         self.next_serial += 1;
         let id = OpId(self.next_serial << 20 | place as u64);
         self.owners.get_mut(place).0 = id;
-        if device == DeviceId::Cache
-            && let Action::Write(zone, span, _) = &action
-        {
-            match zone {
-                crate::op::Zone::Data => self.counters.cache_data_atoms += span.atoms,
-                _ => self.counters.cache_metadata_atoms += span.atoms,
-            }
+        if device == DeviceId::Cache {
+            self.note_wear(class, &action, owner);
         }
         self.queues[device as usize].push(Op { id, device, class, action });
         id
