@@ -152,6 +152,7 @@ struct Scrub {
 struct Wear {
     rated_tbw: Option<Size>,
     daily_write_budget: Option<Size>,
+    discard: Option<bool>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -406,6 +407,7 @@ impl File {
             stall_timeout: self.limits.stall_timeout.map(|span| span.0),
             scrub_rate: self.scrub.rate.map(|size| size.0),
             rated_tbw: self.wear.rated_tbw.map(|size| size.0),
+            discard: self.wear.discard,
             daily_write_budget: self.wear.daily_write_budget.map(|size| size.0),
         }
     }
@@ -596,6 +598,8 @@ const KNOBS: &str = r#"[gate]
 # Bytes a day that are written to the SSD before what was read from the origin is not kept any more. What clients write is never held up.
 # Default: no limit.
 #daily_write_budget = "50GB"
+# Tell the SSD of every set that becomes free that it need not keep it (TRIM). Of a cache in a file, the space goes back to the file system.
+#discard = false
 "#;
 
 const MODE: &str = r#"# What a FLUSH promises: "write-back" (it is on the cache, which holds the only copy of what is dirty), "write-through" (it is on the

@@ -27,3 +27,4 @@ mod stop;
 mod threads;
 mod through;
 mod volumes;
+mod wear;

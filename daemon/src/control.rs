@@ -446,6 +446,7 @@ pub fn status_json(snapshot: &Snapshot) -> Value {
             "blocks": c.destaged_blocks, "batches": c.destage_batches, "failures": c.destage_failures,
             "zeroed_blocks": c.zeroed_blocks, "lost_blocks": c.lost_blocks, "dropped_sets": c.dropped_sets,
         },
+        "discards": { "sets": c.discarded_sets, "left_out_sets": c.undiscarded_sets, "failures": c.discard_failures },
         "waits": waits_json(&c.waits),
         "errors": {
             "corrupt_clean_slots": c.corrupt_clean_slots, "corrupt_dirty_slots": c.corrupt_dirty_slots,

@@ -85,6 +85,7 @@ pub struct Knobs {
     pub rated_tbw: Option<u64>,
     /// Bytes a day; 0: no limit.
     pub daily_write_budget: Option<u64>,
+    pub discard: Option<bool>,
 }
 
 /// Everything on the SSD is verified within six hours of rest, and, at a quarter of that rate, within a day of work.
@@ -121,6 +122,7 @@ impl Knobs {
             mode: self.mode,
             stall_timeout: self.stall_timeout.unwrap_or(default.stall_timeout),
             scrub_rate: self.scrub_rate.unwrap_or(scrub_rate(superblock.geometry.cache_atoms() * ATOM_BYTES)),
+            discard: self.discard.unwrap_or(default.discard),
             daily_write_bytes: self.daily_write_budget.unwrap_or(default.daily_write_bytes),
             ..default
         }
@@ -155,6 +157,9 @@ impl Opened {
     /// One line for the operator and the exit code.
     pub fn new(options: &Options) -> Result<Opened, Failure> {
         let mut attached = attach(&options.cache, &options.origin)?;
+        if options.knobs.discard == Some(true) && !attached.cache.limits().discards {
+            attached.notes.push(format!("cache {}: the device takes no discards; `discard` does nothing", options.cache.display()));
+        }
         attached.notes.extend(state::compare(&options.state, &attached.superblock, options.accept_loss)?);
         Ok(Opened { options: options.clone(), attached })
     }

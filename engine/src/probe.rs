@@ -39,6 +39,10 @@ pub struct Counters {
     pub cleaned_sets: u64,
     pub moved_blocks: u64,
     pub clean_dropped_blocks: u64,
+    /// Sets discarded on the SSD before they were free; freed without, because one was needed or the SSD does not discard; discards that failed.
+    pub discarded_sets: u64,
+    pub undiscarded_sets: u64,
+    pub discard_failures: u64,
     pub waits: Waits,
     /// Slots whose contents did not match their checksum, or could not be read.
     pub corrupt_clean_slots: u64,

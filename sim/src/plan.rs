@@ -201,6 +201,7 @@ fn draw_config(chance: &mut Chance, geometry: Geometry, seed: u64) -> Config {
     draw_cleaning(seed, &mut config);
     config.fence_samples = Chance::new(seed, "fence").pick(&[0, 0, 0, 4, 64]);
     (config.stall_timeout, config.scrub_rate) = draw_patience(seed);
+    (config.discard, config.daily_write_bytes) = draw_wear(seed);
     config.placement = if Chance::new(seed, "placement").one_in(5) { Placement::Set } else { Placement::Log };
     config
 }
@@ -241,6 +242,12 @@ fn draw_patience(seed: u64) -> (Duration, u64) {
     (stall_timeout, if chance.one_in(3) { chance.spread(100_000, 100_000_000) } else { 0 })
 }
 
+/// Sets discarded before they are free in a third of the runs, and a budget of bytes a day that is soon spent in a tenth. A stream of its own.
+fn draw_wear(seed: u64) -> (bool, u64) {
+    let chance = &mut Chance::new(seed, "wear");
+    (chance.one_in(3), if chance.one_in(10) { chance.spread(1 << 16, 1 << 34) } else { 0 })
+}
+
 /// A cache that fails for good, in a tenth of the runs: soon or late.
 fn draw_cache_failure(seed: u64) -> u64 {
     let chance = &mut Chance::new(seed, "cache failure");
@@ -248,7 +255,8 @@ fn draw_cache_failure(seed: u64) -> u64 {
 }
 
 fn draw_limits(chance: &mut Chance, geometry: &Geometry) -> [Limits; 2] {
-    let mut limits = |atoms| Limits { atoms, depth: chance.pick(&[1, 2, 8, 32]), op_atoms: chance.pick(&[2_048, 2_048, 4_096, 16_384]) };
+    let mut limits =
+        |atoms| Limits { atoms, depth: chance.pick(&[1, 2, 8, 32]), op_atoms: chance.pick(&[2_048, 2_048, 4_096, 16_384]), discards: true };
     [limits(geometry.cache_atoms()), limits(geometry.volume_atoms)]
 }
 

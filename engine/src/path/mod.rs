@@ -23,6 +23,7 @@ mod origin;
 mod placed;
 mod read;
 mod recover;
+mod release;
 mod report;
 mod retry;
 mod scrub;
@@ -69,6 +70,7 @@ use mode::Modes;
 use origin::OriginSpans;
 use read::Reading;
 use recover::Recovery;
+use release::Discards;
 use retry::Retries;
 use scrub::Scrubber;
 use stall::Life;
@@ -140,6 +142,7 @@ pub struct Engine<P: Payload> {
     life: Life,
     scrubber: Scrubber,
     wear: Meter,
+    discards: Discards,
     counters: Counters,
     faults: FaultPoints,
     read_latency: Histogram,
@@ -209,6 +212,7 @@ enum Owner {
     Mark { block: u64 },
     Recovery(recover::Step),
     Scrub(scrub::Step),
+    Discard { set: u32 },
 }
 
 impl<P: Payload> Engine<P> {
@@ -269,6 +273,7 @@ impl<P: Payload> Engine<P> {
             life: Life::default(),
             scrubber: Scrubber::default(),
             wear: Meter::new(config.daily_write_bytes),
+            discards: Discards::default(),
             counters: Counters::default(),
             faults: FaultPoints::default(),
             read_latency: Histogram::default(),
@@ -468,6 +473,7 @@ impl<P: Payload> Engine<P> {
                     Owner::Mark { block } => self.mark_done(block, result),
                     Owner::Recovery(step) => self.recovery_done(step, result),
                     Owner::Scrub(step) => self.scrub_done(step, result),
+                    Owner::Discard { set } => self.discard_done(set, result.map(drop)),
                     Owner::Read { .. } | Owner::Merge { .. } => unreachable!("handled above"),
                 }
             }
@@ -501,7 +507,9 @@ impl<P: Payload> Engine<P> {
             | Owner::Mark { .. }
             | Owner::Recovery(_)
             // The next pass looks again.
-            | Owner::Scrub(_) => return false,
+            | Owner::Scrub(_)
+            // Nothing depends on it.
+            | Owner::Discard { .. } => return false,
         }
         self.queues[0].done();
         true
@@ -571,7 +579,7 @@ impl<P: Payload> Engine<P> {
         }
         let durable = self.journal.durable_group() + 1 == self.journal.group();
         let is_still = durable && self.writes.is_empty() && !self.has_writing_requests() && self.recovery.is_none();
-        if is_still && !self.scrubber.is_busy() && !self.cleaner.is_busy() && self.take_marks() {
+        if is_still && !self.scrubber.is_busy() && !self.cleaner.is_busy() && !self.discards.is_busy() && self.take_marks() {
             self.seal_stop();
         }
     }

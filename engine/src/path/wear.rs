@@ -52,7 +52,7 @@ impl<P: Payload> Engine<P> {
                 // What is pinned goes out once more.
                 Class::Log => Cause::Rewrite,
                 Class::Clean => Cause::Relocation,
-                Class::Destage | Class::Scrub => unreachable!("these write no slots"),
+                Class::Destage | Class::Scrub | Class::Discard => unreachable!("these write no slots"),
             },
             (Zone::Journal, _) => Cause::Journal,
             (Zone::Header | Zone::HeaderCopy, _) => Cause::Header,

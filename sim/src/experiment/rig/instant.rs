@@ -93,7 +93,7 @@ impl World<Weightless> for Scene {
                 self.data_ops[1] += u64::from(zone == Zone::Data);
                 Answer::Done
             }
-            Action::Zero(..) | Action::Flush => Answer::Done,
+            Action::Zero(..) | Action::Discard(..) | Action::Flush => Answer::Done,
             Action::Allocation(..) => unreachable!("no load asks for it"),
         };
         self.ended.push(Event::Completed(Done { id: op.id, result: Ok(answer) }));
