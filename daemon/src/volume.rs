@@ -369,7 +369,7 @@ impl Volume {
                 None => {
                     let snapshot = self.engine.inspect(now);
                     let mut status = status_json(&snapshot);
-                    status["wear"] = wear_json(&snapshot.wear, &self.rating, snapshot.counters.fill_budget_blocks);
+                    status["wear"] = wear_json(&snapshot.wear, &self.rating, &snapshot.counters);
                     status["io"] = self.world.io.carrier().name().into();
                     status["alarm"] = self.world.io.alarm().into();
                     status

@@ -39,6 +39,8 @@ pub struct Counters {
     pub cleaned_sets: u64,
     pub moved_blocks: u64,
     pub clean_dropped_blocks: u64,
+    /// Times that the cleaner had to wait for the daily budget.
+    pub clean_budget_waits: u64,
     /// Sets discarded on the SSD before they were free; freed without, because one was needed or the SSD does not discard; discards that failed.
     pub discarded_sets: u64,
     pub undiscarded_sets: u64,

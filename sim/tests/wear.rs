@@ -1,12 +1,13 @@
 //! Wear: every byte written to the SSD has a cause, totals outlive the engine, and a daily budget keeps out what can be done without.
 
+use tidegate_engine::cache::format::Geometry;
 use tidegate_engine::op::{DeviceId, Zone};
 use tidegate_engine::request::Command;
 use tidegate_engine::time::Duration;
 use tidegate_engine::wear::{Cause, Wear, Written};
 use tidegate_sim::back::fault::Fault;
 use tidegate_sim::back::volatile::Survive;
-use tidegate_sim::scenario::Scenario;
+use tidegate_sim::scenario::{Scenario, plan_for};
 
 mod common;
 
@@ -151,4 +152,32 @@ fn without_a_budget_everything_is_kept() {
     scenario.read(scenario.blocks(0, 5)).expect("a read");
     scenario.run_until_quiet();
     assert_eq!((filled(&scenario), scenario.snapshot().counters.fill_budget_blocks), (5, 0));
+}
+
+/// 64 sets, 400 blocks scattered over them and written over and over, the cleaner at work below 40 free sets; what it moved, and how often it
+/// had to wait.
+fn cleaned(daily_write_bytes: u64, writes: u64) -> (u64, u64) {
+    let geometry = Geometry { block_atoms: 8, set_slots: 8, sets: 64, journal_pages: 128, volume_atoms: 8_192, range_entries: 252 };
+    let mut plan = plan_for(geometry);
+    plan.config.clean_floor = 40;
+    plan.config.daily_write_bytes = daily_write_bytes;
+    let mut scenario = Scenario::of(plan);
+    let mut chance = scenario.chance("blocks");
+    for _ in 0..writes {
+        scenario.write(chance.below(400));
+        scenario.flush();
+    }
+    let counters = scenario.snapshot().counters;
+    (counters.moved_blocks, counters.clean_budget_waits)
+}
+
+#[test]
+fn a_spent_budget_moves_nothing_before_the_room_is_needed() {
+    // Twenty sets are free at the end; then none would be without the cleaner.
+    let (few, many) = (350, 3_000);
+    let moved = cleaned(0, few).0;
+    assert!(moved > 0, "there is something to move");
+    assert_eq!(cleaned(1_000, few), (0, 1));
+    let (moved, waits) = cleaned(1_000, many);
+    assert!(moved > 0 && waits > 0, "what is needed is moved: {moved}, {waits}");
 }
