@@ -14,6 +14,7 @@ mod documents;
 mod exerciser;
 mod fence;
 mod file_systems;
+mod full;
 mod kill;
 mod main_job;
 mod modes;
