@@ -158,7 +158,7 @@ impl Flight {
 
     fn failed(&mut self, errno: i32, disk: &mut Disk) -> Next {
         if let Work::Discard { way: way @ Discards::Command, .. } = &mut self.work
-            && matches!(errno, libc::EOPNOTSUPP | libc::ENOSYS | libc::EINVAL | libc::ENOTTY)
+            && matches!(errno, libc::EOPNOTSUPP | libc::ENOSYS | libc::EINVAL | libc::ENOTTY | libc::EACCES)
         {
             // An older kernel, or a ring that may not: never asked again.
             (*way, disk.discards) = (Discards::Punch, Discards::Punch);
