@@ -22,7 +22,7 @@ fuzz: ## inputs guided by coverage: make fuzz TARGET=journal SECONDS=600 (TARGET
 	@scripts/setup.sh
 	@$(TIMED) fuzz scripts/fuzz.sh $(TARGET) $(if $(TARGET),$(SECONDS))
 
-soak: build ## the swarm, corruptions, fuzzing, kills, crashes of databases and file systems for hours (SEEDS= FIRST= KILLS= CONNECTIONS= ROUNDS= CORRUPTIONS= FUZZ=)
+soak: build ## the swarm, corruptions, fuzzing, kills, crashes of databases and file systems for hours (SEEDS= WIDE= FIRST= KILLS= CONNECTIONS= ROUNDS= CORRUPTIONS= FUZZ=)
 	@$(TIMED) soak scripts/soak.sh
 
 bench: ## speed beside other servers on the same disk; table and target/bench/volume.json

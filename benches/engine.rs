@@ -80,7 +80,7 @@ impl World<Nothing> for NullWorld {
         let answer = match op.action {
             Action::Read(Zone::Superblock, span) => Answer::Data(vec![self.superblocks[&span.start].clone()]),
             Action::Read(_, span) => Answer::Data(vec![Nothing::Atoms(span.atoms)]),
-            Action::Write(..) | Action::Zero(..) | Action::Flush => Answer::Done,
+            Action::Write(..) | Action::Zero(..) | Action::Discard(..) | Action::Flush => Answer::Done,
             Action::Allocation(..) => panic!("nobody asks for the allocation"),
         };
         self.events.push(Event::Completed(Done { id: op.id, result: Ok(answer) }));
@@ -116,7 +116,7 @@ impl Bench {
                 }
             }
         }
-        let limits = |atoms| Limits { atoms, depth: 64, op_atoms: 2048 };
+        let limits = |atoms| Limits { atoms, depth: 64, op_atoms: 2048, discards: false };
         let engine = Engine::new(Config::new(geometry, format), [limits(geometry.cache_atoms()), limits(VOLUME_ATOMS)]);
         let mut bench = Bench { engine, world, events: Vec::new(), now: 1, next: 0, random: 1 };
         bench.settle();

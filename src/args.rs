@@ -7,6 +7,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
 use tidegate_daemon::back::io::Carrier;
 use tidegate_daemon::front::nbd::Address;
+use tidegate_sim::plan::Profile;
 
 use crate::units::parse_size;
 
@@ -370,6 +371,7 @@ pub struct RunPlan {
 #[command(after_help = "\
 Example:
   tidegate sim swarm --seeds 2000 --ops 5000
+  tidegate sim swarm --profile wide --seeds 100 --ops 25000    requests of 1 to 2,048 sectors, larger volumes
 
 The same seed gives the same run on every machine. Exit code 1 on a violation, with its seed and the command that replays it.")]
 pub struct Swarm {
@@ -382,6 +384,9 @@ pub struct Swarm {
     /// The first of them
     #[arg(long, value_name = "S", default_value_t = 0)]
     pub first_seed: u64,
+    /// What the runs are like: small is tiny volumes, and a crash after every write of some; wide is long and ragged requests on larger ones
+    #[arg(long, value_name = "PROFILE", default_value = Profile::Small.name(), value_parser = profile())]
+    pub profile: Profile,
     /// One JSON object: {"seeds", "ops", "recoveries", "violations", "trace", "fault_points"}
     #[arg(long)]
     pub json: bool,
@@ -415,6 +420,14 @@ pub struct Replay {
     /// Client operations; as in the swarm that named the seed
     #[arg(long, value_name = "M", default_value_t = 5000, value_parser = clap::value_parser!(u64).range(1..))]
     pub ops: u64,
+    /// The swarm's profile
+    #[arg(long, value_name = "PROFILE", default_value = Profile::Small.name(), value_parser = profile())]
+    pub profile: Profile,
+}
+
+fn profile() -> impl TypedValueParser<Value = Profile> {
+    PossibleValuesParser::new(Profile::ALL.map(Profile::name))
+        .map(|name| Profile::ALL.into_iter().find(|profile| profile.name() == name).expect("one of these names"))
 }
 
 fn carrier() -> impl TypedValueParser<Value = Carrier> {

@@ -60,6 +60,7 @@ pub struct File {
     limits: Limits,
     fence: Fence,
     scrub: Scrub,
+    wear: Wear,
     /// Several volumes, instead of the one that the rest describes.
     volume: Vec<Spanned<volumes::Table>>,
     /// Which of them clients get that name none.
@@ -144,6 +145,14 @@ struct Limits {
 #[serde(deny_unknown_fields, default)]
 struct Scrub {
     rate: Option<Size>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Wear {
+    rated_tbw: Option<Size>,
+    daily_write_budget: Option<Size>,
+    discard: Option<bool>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -342,6 +351,12 @@ impl File {
         within("destage_batch", self.gate.destage_batch, BATCH_BYTES)?;
         within("window", self.log.window, WINDOW_BYTES)?;
         within("bytes", self.limits.bytes, REQUEST_BYTES)?;
+        if self.wear.rated_tbw == Some(Size(0)) {
+            return Err((
+                "rated_tbw",
+                "`rated_tbw` is zero; write what the maker of the SSD states, such as \"150TB\", or leave it out".to_owned(),
+            ));
+        }
         let floor = self.gate.free_floor.map_or(10, |share| share.0);
         let reserve = self.gate.reserve.map_or(2, |share| share.0);
         if reserve > floor {
@@ -391,6 +406,9 @@ impl File {
             mode: self.mode.map(|mode| mode.0),
             stall_timeout: self.limits.stall_timeout.map(|span| span.0),
             scrub_rate: self.scrub.rate.map(|size| size.0),
+            rated_tbw: self.wear.rated_tbw.map(|size| size.0),
+            discard: self.wear.discard,
+            daily_write_budget: self.wear.daily_write_budget.map(|size| size.0),
         }
     }
 
@@ -444,7 +462,7 @@ impl File {
 pub fn first_file(named: &Named) -> String {
     let mut text = String::from(
         "# A tidegate volume; several in one file are tables [[volume]] instead (docs/volumes.md). Lines that begin with # show the defaults; remove the # to change one.\n\
-         # Read when the daemon starts. Sizes: B KiB MiB GiB TiB. Durations: us ms s min h d. Shares: per cent of the cache.\n\n",
+         # Read when the daemon starts. Sizes: B KiB MiB GiB TiB, or kB MB GB TB. Durations: us ms s min h d. Shares: per cent of the cache.\n\n",
     );
     let quoted = |text: &str| toml::Value::String(text.to_owned()).to_string();
     let mut path_line = |key: &str, value: Option<String>, default: &str, about: &str| {
@@ -572,6 +590,16 @@ const KNOBS: &str = r#"[gate]
 # Bytes per second that are read from the cache in the background and verified; a quarter of it while clients wait. "0B": none.
 # Default: all of the cache in six hours.
 #rate = "5MiB"
+
+[wear]
+# Bytes that the maker lets the SSD be written in its life (TBW): `tidegate status` then says how much of it is used and how long it lasts.
+# Default: not told.
+#rated_tbw = "150TB"
+# Bytes a day that are written to the SSD before what was read from the origin is not kept any more. What clients write is never held up.
+# Default: no limit.
+#daily_write_budget = "50GB"
+# Tell the SSD of every set that becomes free that it need not keep it (TRIM). Of a cache in a file, the space goes back to the file system.
+#discard = false
 "#;
 
 const MODE: &str = r#"# What a FLUSH promises: "write-back" (it is on the cache, which holds the only copy of what is dirty), "write-through" (it is on the
@@ -657,6 +685,7 @@ mod tests {
             ("[gate]\ndestage_depth = 99999999999999999999\n", "config.toml:2:17: "),
             ("mode = \"write-around\"\n", "config.toml:1:8: \"write-around\" is no mode: write-back, write-through or read-only"),
             ("[log]\nfill = \"yes\"\n", "config.toml:2:8: invalid type: string \"yes\", expected a boolean"),
+            ("[wear]\nrated_tbw = \"0B\"\n", "config.toml:2:1: `rated_tbw` is zero"),
             ("[log]\nwindow = \"1B\"\n", "config.toml:2:1: `window` must be from 1.0 MiB to 1.0 GiB"),
             ("origin = \"disk.img\"\n", "config.toml:1:1: `origin` is a relative path"),
             ("origin = \"/a\"\ncache = \"/a\"\n", "config.toml:2:1: `cache` and `origin` are the same"),

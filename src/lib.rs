@@ -18,6 +18,7 @@ mod status;
 mod stop;
 mod units;
 mod up;
+mod wear;
 
 use std::io::Write;
 use std::process::ExitCode;

@@ -10,6 +10,7 @@ use tidegate_daemon::Failure;
 use tidegate_engine::fault_point::FaultPoint;
 use tidegate_sim::experiment::plan::{self, Refused};
 use tidegate_sim::experiment::{self, report};
+use tidegate_sim::plan::Profile;
 use tidegate_sim::replay::replay as tell;
 use tidegate_sim::rot;
 use tidegate_sim::swarm::{Options, Report, swarm as run};
@@ -25,7 +26,14 @@ const VIOLATION: u8 = 1;
 const SHOWN_MAX: usize = 10;
 
 pub fn swarm(args: &Swarm) -> Result<ExitCode, Failure> {
-    let options = Options { first_seed: args.first_seed, seeds: args.seeds, ops: args.ops, threads: threads(), ..Options::default() };
+    let options = Options {
+        first_seed: args.first_seed,
+        seeds: args.seeds,
+        ops: args.ops,
+        threads: threads(),
+        profile: args.profile,
+        ..Options::default()
+    };
     let started = Instant::now();
     let mut bar = Progress::new("swarm");
     let report = run(&options, &mut |so_far| {
@@ -46,16 +54,17 @@ pub fn swarm(args: &Swarm) -> Result<ExitCode, Failure> {
             FaultPoint::ALL.len()
         ));
     }
-    show_violations(&report, args.ops);
+    show_violations(&report, args);
     Ok(if report.violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(VIOLATION) })
 }
 
 /// On standard error, so that the report stays one object: what broke, and how to see it again.
-fn show_violations(report: &Report, ops: u64) {
+fn show_violations(report: &Report, args: &Swarm) {
+    let profile = if args.profile == Profile::Small { String::new() } else { format!(" --profile {}", args.profile.name()) };
     for violation in report.violations.iter().take(SHOWN_MAX) {
         let (seed, part, step) = (violation.seed, violation.part, violation.step);
         eprintln!("tidegate: seed {seed} ({part}, request {step}): {}", violation.what);
-        eprintln!("tidegate: see it again with `tidegate sim replay {seed} --ops {ops}`");
+        eprintln!("tidegate: see it again with `tidegate sim replay {seed} --ops {}{profile}`", args.ops);
     }
     if report.violations.len() > SHOWN_MAX {
         eprintln!("tidegate: and {} more", report.violations.len() - SHOWN_MAX);
@@ -118,7 +127,7 @@ pub fn run_plan(args: &RunPlan) -> Result<ExitCode, Failure> {
 }
 
 pub fn replay(args: &Replay) -> Result<ExitCode, Failure> {
-    let options = Options { ops: args.ops, ..Options::default() };
+    let options = Options { ops: args.ops, profile: args.profile, ..Options::default() };
     let mut out = BufWriter::new(std::io::stdout().lock());
     let told = tell(args.seed, &options, &mut out).and_then(|broken| out.flush().map(|()| broken));
     match told {

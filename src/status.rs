@@ -93,6 +93,13 @@ fn describe(status: &Value) -> String {
             if found == [0; 3] { String::new() } else { format!("; dropped {}, damaged {}, repaired {}", found[0], found[1], found[2]) };
         line("scrub", format!("{done} of {total} sets of this pass, {last}{found}"));
     }
+    for (name, value) in crate::wear::lines(&status["wear"]) {
+        line(name, value);
+    }
+    let discards = ["sets", "left_out_sets", "failures"].map(|name| number(&format!("/discards/{name}")));
+    if discards != [0; 3] {
+        line("discards", format!("{} sets; {} left out, {} failed", discards[0], discards[1], discards[2]));
+    }
     if let Some(left) = status.pointer("/drain/blocks_left").and_then(Value::as_u64) {
         line("drain", format!("{left} of {} blocks left", number("/drain/blocks_at_start")));
     }
@@ -172,13 +179,14 @@ mod tests {
             "phase": "serving", "gate": "destage", "destage_reason": "idle", "dirty_blocks": 16, "live_blocks": 20,
             "oldest_dirty_seconds": 2.5, "hits": { "blocks": 3 }, "misses": { "blocks": 1 },
             "latency_ns": { "read": { "count": 4, "p50": 37_000, "p99": 1_200_000, "p999": 1_300_000 } },
-            "ledger_bytes": { "index": 4096 },
+            "ledger_bytes": { "index": 4096 }, "discards": { "sets": 12, "left_out_sets": 3, "failures": 0 },
         }));
         for line in [
             "gate     destage (idle)",
             "dirty    16 of 20 cached blocks, the oldest 2.5 s old; 0 zero ranges",
             "blocks   3 hits, 1 misses (75.0% hits)",
             "read     p50 37.0 us, p99 1.20 ms, p99.9 1.30 ms",
+            "discards 12 sets; 3 left out, 0 failed",
             "memory   4.0 KiB (index 4.0 KiB)",
         ] {
             assert!(text.lines().any(|found| found == line), "{line}\nis not in\n{text}");

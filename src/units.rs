@@ -76,6 +76,17 @@ pub fn show_size(bytes: u64) -> String {
     if unit == "B" { format!("{bytes} B") } else { format!("{amount:.1} {unit}") }
 }
 
+/// `150.0 TB`: as makers of disks count.
+pub fn show_decimal(bytes: u64) -> String {
+    let (unit, size) = SIZES[5..].iter().rev().find(|(_, size)| bytes >= *size).unwrap_or(&SIZES[0]);
+    if *size == 1 { format!("{bytes} B") } else { format!("{:.1} {unit}", bytes as f64 / *size as f64) }
+}
+
+/// `12 days`, `1.5 days`, `90000 days`.
+pub fn show_days(days: f64) -> String {
+    if days < 10.0 { format!("{days:.1} days") } else { format!("{days:.0} days") }
+}
+
 /// `3 s`, `2 min 05 s`, `1 h 02 min`; fractions below ten seconds.
 pub fn show_seconds(seconds: f64) -> String {
     let whole = seconds.round() as u64;
@@ -144,5 +155,7 @@ mod tests {
         assert_eq!(show_seconds(125.0), "2 min 05 s");
         assert_eq!(show_seconds(3720.0), "1 h 02 min");
         assert_eq!(show_latency(37_400), "37.4 us");
+        assert_eq!([999, 1_500, 150_000_000_000_000].map(show_decimal), ["999 B", "1.5 kB", "150.0 TB"]);
+        assert_eq!([1.25, 1739.2].map(show_days), ["1.2 days", "1739 days"]);
     }
 }

@@ -438,11 +438,15 @@ pub fn status_json(snapshot: &Snapshot) -> Value {
             "read_bytes": c.read_atoms * 512, "written_bytes": c.written_atoms * 512,
         },
         "through": { "blocks": c.through_blocks, "logged_blocks": c.through_logged_blocks, "origin_flushes": c.through_flushes },
-        "fills": { "kept_blocks": c.filled_blocks, "void_blocks": c.fill_void_blocks, "no_room_blocks": c.fill_no_room_blocks },
+        "fills": {
+            "kept_blocks": c.filled_blocks, "void_blocks": c.fill_void_blocks, "no_room_blocks": c.fill_no_room_blocks,
+            "budget_blocks": c.fill_budget_blocks,
+        },
         "destage": {
             "blocks": c.destaged_blocks, "batches": c.destage_batches, "failures": c.destage_failures,
             "zeroed_blocks": c.zeroed_blocks, "lost_blocks": c.lost_blocks, "dropped_sets": c.dropped_sets,
         },
+        "discards": { "sets": c.discarded_sets, "left_out_sets": c.undiscarded_sets, "failures": c.discard_failures },
         "waits": waits_json(&c.waits),
         "errors": {
             "corrupt_clean_slots": c.corrupt_clean_slots, "corrupt_dirty_slots": c.corrupt_dirty_slots,
@@ -451,7 +455,7 @@ pub fn status_json(snapshot: &Snapshot) -> Value {
         },
         "cache": {
             "flushes": c.cache_flushes, "checkpoints": c.checkpoints, "journal_pages": c.journal_pages,
-            "data_bytes": c.cache_data_atoms * 512, "metadata_bytes": c.cache_metadata_atoms * 512,
+            "data_bytes": c.cache_atoms.data() * 512, "metadata_bytes": c.cache_atoms.metadata() * 512,
         },
         "recovered": {
             "clean_slots": c.recovered_clean_slots, "dirty_slots": c.recovered_dirty_slots,

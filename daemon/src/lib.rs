@@ -13,6 +13,7 @@ pub mod lobby;
 pub mod port;
 pub mod state;
 pub mod volume;
+pub mod wear;
 pub mod whole;
 
 use std::fmt;

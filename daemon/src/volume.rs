@@ -31,6 +31,7 @@ use crate::port::{Interest, Port};
 
 pub use crate::Failure;
 use crate::state::{self, State as HostState};
+use crate::wear::{Rating, wear_json};
 
 /// What to serve and how.
 #[derive(Clone, Debug)]
@@ -80,6 +81,11 @@ pub struct Knobs {
     pub stall_timeout: Option<Duration>,
     /// Bytes per second; 0: not at all.
     pub scrub_rate: Option<u64>,
+    /// Bytes that the maker of the SSD lets it be written in its life.
+    pub rated_tbw: Option<u64>,
+    /// Bytes a day; 0: no limit.
+    pub daily_write_budget: Option<u64>,
+    pub discard: Option<bool>,
 }
 
 /// Everything on the SSD is verified within six hours of rest, and, at a quarter of that rate, within a day of work.
@@ -116,8 +122,14 @@ impl Knobs {
             mode: self.mode,
             stall_timeout: self.stall_timeout.unwrap_or(default.stall_timeout),
             scrub_rate: self.scrub_rate.unwrap_or(scrub_rate(superblock.geometry.cache_atoms() * ATOM_BYTES)),
+            discard: self.discard.unwrap_or(default.discard),
+            daily_write_bytes: self.daily_write_budget.unwrap_or(default.daily_write_bytes),
             ..default
         }
+    }
+
+    fn rating(&self) -> Rating {
+        Rating { life: self.rated_tbw, daily: self.daily_write_budget }
     }
 }
 
@@ -145,6 +157,9 @@ impl Opened {
     /// One line for the operator and the exit code.
     pub fn new(options: &Options) -> Result<Opened, Failure> {
         let mut attached = attach(&options.cache, &options.origin)?;
+        if options.knobs.discard == Some(true) && !attached.cache.limits().discards {
+            attached.notes.push(format!("cache {}: the device takes no discards; `discard` does nothing", options.cache.display()));
+        }
         attached.notes.extend(state::compare(&options.state, &attached.superblock, options.accept_loss)?);
         Ok(Opened { options: options.clone(), attached })
     }
@@ -183,6 +198,7 @@ impl Opened {
             state: State::Starting,
             landed: VecDeque::new(),
             cache: options.cache.display().to_string(),
+            rating: options.knobs.rating(),
             host: Host { path: options.state, superblock, told: None, noted: Instant::ZERO },
             events: Vec::new(),
             happenings: Vec::new(),
@@ -275,6 +291,7 @@ struct Volume {
     landed: VecDeque<Done<Run>>,
     /// The cache's path, for messages.
     cache: String,
+    rating: Rating,
     host: Host,
     /// Kept from turn to turn for their memory only.
     events: Vec<Event<Run>>,
@@ -350,7 +367,9 @@ impl Volume {
             let answer = match refused {
                 Some(what) => serde_json::json!({ "error": what }),
                 None => {
-                    let mut status = status_json(&self.engine.inspect(now));
+                    let snapshot = self.engine.inspect(now);
+                    let mut status = status_json(&snapshot);
+                    status["wear"] = wear_json(&snapshot.wear, &self.rating, &snapshot.counters);
                     status["io"] = self.world.io.carrier().name().into();
                     status["alarm"] = self.world.io.alarm().into();
                     status

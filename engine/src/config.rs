@@ -68,6 +68,12 @@ pub struct Config {
     pub stall_timeout: Duration,
     /// Bytes per second that the scrubber reads while no client waits. 0, the default here: it does not run.
     pub scrub_rate: u64,
+    /// Bytes a day that may be written to the SSD before what can be done without is left: fills, and blocks moved without need. 0, the
+    /// default: no limit.
+    pub daily_write_bytes: u64,
+    /// Tell the SSD of every set that is freed that its contents are not needed, before it is free. Default false: what an SSD makes of it, and
+    /// how long it takes, differs from one to the next.
+    pub discard: bool,
     /// Recover, report and stop before the first write (`tidegate check`). Default false.
     pub check: bool,
     /// A deliberate bug, for tests that must find it. Always `None` in production: no configuration file can name it.
@@ -176,10 +182,12 @@ pub enum Canary {
     MoveOverNewer,
     /// Writes without the SSD are acknowledged before the host has written down that it misses them.
     UnfencedDegraded,
+    /// A set is discarded on the SSD although the kills of its slots are not durable.
+    DiscardTooEarly,
 }
 
 impl Canary {
-    pub const ALL: [Canary; 11] = [
+    pub const ALL: [Canary; 12] = [
         Canary::RecordBeforeData,
         Canary::ReuseTooEarly,
         Canary::FlushDoesNotWait,
@@ -191,6 +199,7 @@ impl Canary {
         Canary::HomeBeforeOriginFlush,
         Canary::MoveOverNewer,
         Canary::UnfencedDegraded,
+        Canary::DiscardTooEarly,
     ];
 }
 
@@ -224,6 +233,8 @@ impl Config {
             fence_samples: 1024,
             stall_timeout: Duration::from_secs(60),
             scrub_rate: 0,
+            daily_write_bytes: 0,
+            discard: false,
             check: false,
             canary: None,
             origin: [0; 16],

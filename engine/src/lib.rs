@@ -18,6 +18,7 @@ pub mod queue;
 pub mod request;
 mod slab;
 pub mod time;
+pub mod wear;
 
 use op::{Done, Op, OpId};
 use payload::Payload;

@@ -30,6 +30,8 @@ pub enum Class {
     Clean,
     /// Verifying what lies on the SSD.
     Scrub,
+    /// Telling the SSD what it need not keep.
+    Discard,
 }
 
 /// Which part of a device: every access names it, and the worlds check that the span lies in it.
@@ -60,6 +62,8 @@ pub enum Action<P> {
     Write(Zone, Span, Vec<P>),
     /// The span reads as zeros afterwards.
     Zero(Zone, Span, Hole),
+    /// What the span holds is not needed any more: from now on it may read as anything. May be larger than [`Limits::op_atoms`].
+    Discard(Zone, Span),
     /// Which parts of the span are allocated (SEEK_HOLE, SEEK_DATA; a device that cannot tell says all).
     Allocation(Zone, Span),
     /// The device's volatile cache becomes durable.
@@ -82,7 +86,7 @@ pub struct Done<P> {
 
 #[derive(Clone, Debug)]
 pub enum Answer<P> {
-    /// Of a write, zero or flush.
+    /// Of a write, zero, discard or flush.
     Done,
     /// Of a read: in order, together exactly its span.
     Data(Vec<P>),
@@ -109,4 +113,6 @@ pub struct Limits {
     pub depth: usize,
     /// The largest operation, in atoms.
     pub op_atoms: u64,
+    /// It takes [`Action::Discard`].
+    pub discards: bool,
 }

@@ -2,6 +2,7 @@
 
 use crate::mode::Mode;
 use crate::time::{Duration, Instant};
+use crate::wear::{ByCause, Wear};
 
 /// Counts since the engine started. Every bypass, stall and destage has a counted reason.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -20,6 +21,8 @@ pub struct Counters {
     pub filled_blocks: u64,
     pub fill_void_blocks: u64,
     pub fill_no_room_blocks: u64,
+    /// Not kept because the daily write budget was spent.
+    pub fill_budget_blocks: u64,
     /// Blocks written past the log to the origin; of these, put into the log after all by a FLUSH; flushes of the origin for them.
     pub through_blocks: u64,
     pub through_logged_blocks: u64,
@@ -36,6 +39,12 @@ pub struct Counters {
     pub cleaned_sets: u64,
     pub moved_blocks: u64,
     pub clean_dropped_blocks: u64,
+    /// Times that the cleaner had to wait for the daily budget.
+    pub clean_budget_waits: u64,
+    /// Sets discarded on the SSD before they were free; freed without, because one was needed or the SSD does not discard; discards that failed.
+    pub discarded_sets: u64,
+    pub undiscarded_sets: u64,
+    pub discard_failures: u64,
     pub waits: Waits,
     /// Slots whose contents did not match their checksum, or could not be read.
     pub corrupt_clean_slots: u64,
@@ -45,9 +54,8 @@ pub struct Counters {
     pub cache_write_failures: u64,
     pub checkpoints: u64,
     pub journal_pages: u64,
-    /// Atoms written to the SSD: data, metadata.
-    pub cache_data_atoms: u64,
-    pub cache_metadata_atoms: u64,
+    /// Atoms written to the SSD.
+    pub cache_atoms: ByCause,
     pub late_ops: u64,
     /// Writes and FLUSHes that failed because the origin made no room for `Config::stall_timeout`.
     pub stalled_requests: u64,
@@ -298,6 +306,7 @@ pub struct Snapshot {
     /// Since when the volume has gone on without the SSD, or tries to.
     pub degraded_since: Option<Instant>,
     pub scrub: Scrub,
+    pub wear: Wear,
     pub counters: Counters,
     pub read_latency: Histogram,
     pub write_latency: Histogram,

@@ -72,7 +72,7 @@ impl Memory {
                 device.flushed(mark);
                 Answer::Done
             }
-            Action::Write(..) | Action::Zero(..) => {
+            Action::Write(..) | Action::Zero(..) | Action::Discard(..) => {
                 let mut write = writes.expect("it writes");
                 if fails {
                     write.data = write.data.slice(0, write.data.atoms().div_ceil(2));
@@ -101,7 +101,7 @@ fn unflushed(action: &Action<Stamps>) -> Option<Unflushed> {
     let of = |zone: Zone, span: Span, data| Some(Unflushed { zone, start: span.start, data });
     match action {
         Action::Write(zone, span, parts) => of(*zone, *span, Stamps::concat(parts)),
-        Action::Zero(zone, span, _) => of(*zone, *span, Stamps::zero(span.atoms)),
+        Action::Zero(zone, span, _) | Action::Discard(zone, span) => of(*zone, *span, Stamps::zero(span.atoms)),
         Action::Read(..) | Action::Allocation(..) | Action::Flush => None,
     }
 }

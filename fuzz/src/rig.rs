@@ -53,8 +53,12 @@ pub fn formatted(config: &Config) -> Memory {
 impl Rig {
     /// A new engine on these devices, about to recover.
     pub fn new(config: Config, memory: Memory) -> Rig {
-        let limits =
-            [config.geometry.cache_atoms(), config.geometry.volume_atoms].map(|atoms| Limits { atoms, depth: 32, op_atoms: 2_048 });
+        let limits = [config.geometry.cache_atoms(), config.geometry.volume_atoms].map(|atoms| Limits {
+            atoms,
+            depth: 32,
+            op_atoms: 2_048,
+            discards: true,
+        });
         let mut rig = Rig { engine: Engine::new(config.clone(), limits), config, limits, memory, now: Instant(1), next_id: 0 };
         rig.turn(Vec::new());
         rig

@@ -1,5 +1,5 @@
-//! The plan of one simulated run, drawn from its seed: sizes, knobs, load, speeds, faults, crashes. Everything is small: what breaks in
-//! a large volume breaks in a small one too, and sooner.
+//! The plan of one simulated run, drawn from its seed: sizes, knobs, load, speeds, faults, crashes. Mostly everything is small: what breaks in
+//! a large volume breaks in a small one too, and sooner. But for what only length and number bring ([`Profile::Wide`]).
 
 use crate::back::fault::Rates;
 use crate::back::model::spec::MapKind;
@@ -20,6 +20,28 @@ pub enum Kind {
     Crashes,
     /// Any damage to the cache's data, and stops in order.
     Damage,
+}
+
+/// What a swarm's runs are like.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Profile {
+    /// Everything is tiny: what is rare comes often.
+    #[default]
+    Small,
+    /// Long and ragged requests on volumes and caches as large as the oracle bears.
+    Wide,
+}
+
+impl Profile {
+    pub const ALL: [Profile; 2] = [Profile::Small, Profile::Wide];
+
+    /// As people name it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Profile::Small => "small",
+            Profile::Wide => "wide",
+        }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -55,6 +77,32 @@ impl Plan {
         let chance = &mut Chance::new(seed, "plan");
         let mix = Mix::draw(chance);
         let geometry = draw_geometry(chance, &mix);
+        Plan::draw_rest(seed, requests, canary, chance, mix, geometry)
+    }
+
+    /// The same, with requests of 1 to 2,048 sectors at any alignment, on volumes of 8 to 128 MiB and caches of 16 to 192 MiB: what needs
+    /// many sets, long requests, and maps and tables of several pages.
+    pub fn draw_wide(seed: u64, requests: u64, canary: Option<Canary>) -> Plan {
+        let chance = &mut Chance::new(seed, "wide plan");
+        let drawn = Mix::draw(chance);
+        let hot_blocks = chance.spread(16, 4_096);
+        let geometry = draw_wide_geometry(chance);
+        let blocks_max = 2_048 / u64::from(geometry.block_atoms);
+        let mix = Mix { small_percent: 10, ragged_percent: 90, blocks_max, hot_blocks, workers: drawn.workers.min(32), ..drawn };
+        let mut plan = Plan::draw_rest(seed, requests, canary, chance, mix, geometry);
+        plan.crashes = chance.between(2, 12);
+        plan.config.window_bytes = chance.spread(1 << 20, 32 << 20);
+        plan.config.destage_atoms *= 16;
+        // Where every operation takes seconds, a batch of that size takes hours.
+        plan.speeds[1] = Speed {
+            read: plan.speeds[1].read.min(Duration::from_millis(100)),
+            write: plan.speeds[1].write.min(Duration::from_millis(100)),
+            ..plan.speeds[1]
+        };
+        plan
+    }
+
+    fn draw_rest(seed: u64, requests: u64, canary: Option<Canary>, chance: &mut Chance, mix: Mix, geometry: Geometry) -> Plan {
         let mut config = draw_config(chance, geometry, seed);
         config.canary = canary;
         config.geometry.journal_pages = config.geometry.journal_pages.max(config.journal_pages_needed() as u32);
@@ -178,6 +226,23 @@ fn draw_geometry(chance: &mut Chance, mix: &Mix) -> Geometry {
     }
 }
 
+/// Of 4 KiB blocks mostly, and of sets of 1 MiB: as real ones are, and large for an oracle that knows every sector.
+fn draw_wide_geometry(chance: &mut Chance) -> Geometry {
+    let block_atoms = chance.pick(&[8, 8, 8, 8, 8, 8, 1, 128]);
+    let set_slots = (2_048 / block_atoms).min(256);
+    let sets = chance.between(16, 192) as u32 * (2_048 / (block_atoms * set_slots));
+    let blocks = chance.spread(16_384, 262_144) / u64::from(block_atoms);
+    let short = chance.below(u64::from(block_atoms));
+    Geometry {
+        block_atoms,
+        set_slots,
+        sets,
+        journal_pages: chance.spread(512, 4_096) as u32,
+        volume_atoms: blocks * u64::from(block_atoms) - short,
+        range_entries: chance.pick(&[252, 4_000, 65_536]),
+    }
+}
+
 fn draw_config(chance: &mut Chance, geometry: Geometry, seed: u64) -> Config {
     let mut id = [0; 16];
     id[..8].copy_from_slice(&mix(seed).to_le_bytes());
@@ -201,6 +266,7 @@ fn draw_config(chance: &mut Chance, geometry: Geometry, seed: u64) -> Config {
     draw_cleaning(seed, &mut config);
     config.fence_samples = Chance::new(seed, "fence").pick(&[0, 0, 0, 4, 64]);
     (config.stall_timeout, config.scrub_rate) = draw_patience(seed);
+    (config.discard, config.daily_write_bytes) = draw_wear(seed);
     config.placement = if Chance::new(seed, "placement").one_in(5) { Placement::Set } else { Placement::Log };
     config
 }
@@ -241,6 +307,12 @@ fn draw_patience(seed: u64) -> (Duration, u64) {
     (stall_timeout, if chance.one_in(3) { chance.spread(100_000, 100_000_000) } else { 0 })
 }
 
+/// Sets discarded before they are free in a third of the runs, and a budget of bytes a day that is soon spent in a tenth. A stream of its own.
+fn draw_wear(seed: u64) -> (bool, u64) {
+    let chance = &mut Chance::new(seed, "wear");
+    (chance.one_in(3), if chance.one_in(10) { chance.spread(1 << 16, 1 << 34) } else { 0 })
+}
+
 /// A cache that fails for good, in a tenth of the runs: soon or late.
 fn draw_cache_failure(seed: u64) -> u64 {
     let chance = &mut Chance::new(seed, "cache failure");
@@ -248,7 +320,8 @@ fn draw_cache_failure(seed: u64) -> u64 {
 }
 
 fn draw_limits(chance: &mut Chance, geometry: &Geometry) -> [Limits; 2] {
-    let mut limits = |atoms| Limits { atoms, depth: chance.pick(&[1, 2, 8, 32]), op_atoms: chance.pick(&[2_048, 2_048, 4_096, 16_384]) };
+    let mut limits =
+        |atoms| Limits { atoms, depth: chance.pick(&[1, 2, 8, 32]), op_atoms: chance.pick(&[2_048, 2_048, 4_096, 16_384]), discards: true };
     [limits(geometry.cache_atoms()), limits(geometry.volume_atoms)]
 }
 
@@ -311,7 +384,7 @@ mod tests {
     #[test]
     fn every_plan_can_be() {
         for seed in 0..3_000 {
-            for plan in [Plan::draw(seed, 100, None), Plan::draw_for_crash_points(seed, 100, None)] {
+            for plan in [Plan::draw(seed, 100, None), Plan::draw_wide(seed, 100, None), Plan::draw_for_crash_points(seed, 100, None)] {
                 let Config { geometry, free_floor, reserve, dirty_high, .. } = plan.config;
                 assert_eq!(geometry.validate(), Ok(()), "seed {seed}");
                 assert!(free_floor + reserve < geometry.sets && dirty_high < geometry.sets, "seed {seed}");

@@ -2,7 +2,7 @@
 
 use crate::front::oracle::Broken;
 use crate::run::{Ended, run};
-use crate::swarm::{CRASH_POINTS_EVERY, Options, crash_points_of, guarded, plan, quiet_panics};
+use crate::swarm::{Options, crash_points_of, guarded, has_crash_points, plan, quiet_panics};
 use std::cell::RefCell;
 use std::io::{self, Write};
 
@@ -30,7 +30,7 @@ pub fn replay(seed: u64, options: &Options, out: &mut dyn Write) -> io::Result<b
     let (out, result) = told.into_inner();
     result?;
     let mut broken = conclude("run", &ended, out)?;
-    if !broken && seed.is_multiple_of(CRASH_POINTS_EVERY) {
+    if !broken && has_crash_points(seed, options) {
         broken = conclude("crash points", &guarded(|| crash_points_of(seed, options.canary)), out)?;
     }
     Ok(broken)

@@ -353,7 +353,8 @@ impl<'a> Run<'a> {
             if owed < least {
                 (turns, least, since) = (0, owed, self.simulation.now());
             }
-            if snapshot.dirty_slots == 0 && snapshot.drain.is_none_or(|drain| drain.blocks_left == 0) {
+            // Zeroed ranges that the origin has refused are tried again, whoever has called a drain off meanwhile.
+            if snapshot.dirty_slots == 0 && self.simulation.engine.dirty_ranges(1).is_empty() {
                 return Ok(());
             }
             if snapshot.drain.is_none() {

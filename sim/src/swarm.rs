@@ -3,7 +3,7 @@
 
 use crate::crash_points::crash_points;
 use crate::front::oracle::Broken;
-use crate::plan::Plan;
+use crate::plan::{Plan, Profile};
 use crate::run::{Ended, run};
 use serde::ser::{Serialize, SerializeStruct, Serializer};
 use std::backtrace::{Backtrace, BacktraceStatus};
@@ -26,16 +26,17 @@ pub struct Options {
     /// Stop at the first violation.
     pub stop_at_first: bool,
     pub threads: usize,
+    pub profile: Profile,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Options { first_seed: 0, seeds: 2_000, ops: 5_000, canary: None, stop_at_first: false, threads: 2 }
+        Options { first_seed: 0, seeds: 2_000, ops: 5_000, canary: None, stop_at_first: false, threads: 2, profile: Profile::Small }
     }
 }
 
 /// A seed in so many is a crash-point workload as well.
-pub const CRASH_POINTS_EVERY: u64 = 10;
+const CRASH_POINTS_EVERY: u64 = 10;
 /// Requests of a crash-point workload, and up to how many age the cache before.
 const CRASH_POINT_OPS: u64 = 100;
 const CRASH_POINT_WARM: u64 = 1_500;
@@ -141,7 +142,7 @@ fn seed(seed: u64, options: &Options) -> Report {
         }
     }
     report.add(seed, "run", first);
-    if seed.is_multiple_of(CRASH_POINTS_EVERY) {
+    if has_crash_points(seed, options) {
         report.add(seed, "crash points", guarded(|| crash_points_of(seed, options.canary)));
     }
     report
@@ -149,7 +150,15 @@ fn seed(seed: u64, options: &Options) -> Report {
 
 /// The plan of a seed's run.
 pub fn plan(seed: u64, options: &Options) -> Plan {
-    Plan::draw(seed, options.ops, options.canary)
+    match options.profile {
+        Profile::Small => Plan::draw(seed, options.ops, options.canary),
+        Profile::Wide => Plan::draw_wide(seed, options.ops, options.canary),
+    }
+}
+
+/// Is a crash-point workload of this seed tried as well?
+pub fn has_crash_points(seed: u64, options: &Options) -> bool {
+    options.profile == Profile::Small && seed.is_multiple_of(CRASH_POINTS_EVERY)
 }
 
 /// The crash-point workload of a seed.

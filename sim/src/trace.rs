@@ -69,6 +69,7 @@ impl Trace {
             Action::Read(zone, span) => ("reads", Some(*zone), *span),
             Action::Write(zone, span, _) => ("writes", Some(*zone), *span),
             Action::Zero(zone, span, _) => ("zeroes", Some(*zone), *span),
+            Action::Discard(zone, span) => ("discards", Some(*zone), *span),
             Action::Allocation(zone, span) => ("asks for the allocation of", Some(*zone), *span),
             Action::Flush => ("flushes", None, Span::default()),
         };

@@ -637,6 +637,7 @@ impl Noted {
             Action::Read(zone, span) | Action::Allocation(zone, span) => (Some(*zone), *span, false, Vec::new()),
             Action::Write(zone, span, parts) => (Some(*zone), *span, true, parts.clone()),
             Action::Zero(zone, span, _) => (Some(*zone), *span, true, vec![Stamps::zero(span.atoms)]),
+            Action::Discard(zone, span) => (Some(*zone), *span, true, Vec::new()),
             Action::Flush => (None, Span::default(), false, Vec::new()),
         };
         Noted { at, id: op.id, device: op.device, zone, span, writes, data, ended: None }

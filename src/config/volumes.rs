@@ -9,7 +9,7 @@ use tidegate_daemon::back::attach::is_same;
 use tidegate_daemon::front::nbd::Allowed;
 use toml::Spanned;
 
-use super::{Config, Export, Fence, File, Gate, Limits, Log, Mode, clients, find_key};
+use super::{Config, Export, Fence, File, Gate, Limits, Log, Mode, Scrub, Wear, clients, find_key};
 
 /// The longest name that its state file can be called after, in bytes.
 const FILE_NAME_BYTES_MAX: usize = 200;
@@ -37,6 +37,10 @@ pub struct Table {
     limits: Limits,
     #[serde(default)]
     fence: Fence,
+    #[serde(default)]
+    scrub: Scrub,
+    #[serde(default)]
+    wear: Wear,
 }
 
 impl Table {
@@ -54,6 +58,8 @@ impl Table {
             log: self.log,
             limits: self.limits,
             fence: self.fence,
+            scrub: self.scrub,
+            wear: self.wear,
             ..File::default()
         }
     }
@@ -114,7 +120,7 @@ fn nothing_else(file: &File, text: &str) -> Result<(), Blame> {
     if alone == File::default() {
         return Ok(());
     }
-    let sections = ["[export]", "[gate]", "[log]", "[limits]", "[fence]"];
+    let sections = ["[export]", "[gate]", "[log]", "[limits]", "[fence]", "[scrub]", "[wear]"];
     let found = sections.iter().find_map(|section| Some((*section, text.find(&format!("\n{section}")).map(|end| end + 1)?)));
     let (section, at) =
         found.or_else(|| sections.iter().find(|section| text.starts_with(**section)).map(|section| (*section, 0))).unwrap_or(("a key", 0));

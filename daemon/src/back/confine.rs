@@ -106,7 +106,8 @@ fn filter() -> Result<SeccompFilter, seccompiler::BackendError> {
     SeccompFilter::new(rules, outside, SeccompAction::Allow, arch)
 }
 
-const BLKDISCARD: u64 = 0x1277;
+/// `ioctl` that discards a range of a block device: offset and length in bytes.
+pub(super) const BLKDISCARD: u64 = 0x1277;
 const BLKZEROOUT: u64 = 0x127f;
 const BLKGETSIZE64: u64 = 0x8008_1272;
 
@@ -211,11 +212,12 @@ const ALLOWED: &[i64] = &[
     libc::SYS_readlinkat,
 ];
 
-/// Lets a ring that was set up disabled do what the disks and sockets need, and enables it. The files are registered by then.
+/// Lets a ring that was set up disabled do what the disks and sockets need, and enables it. The files are registered by then. `discards`: a
+/// block device may be told what it need not keep.
 ///
 /// # Errors
 /// The kernel is older than Linux 5.10.
-pub fn restrict_ring(ring: &IoUring) -> io::Result<()> {
+pub fn restrict_ring(ring: &IoUring, discards: bool) -> io::Result<()> {
     let operations = [
         opcode::Read::CODE,
         opcode::Write::CODE,
@@ -225,7 +227,8 @@ pub fn restrict_ring(ring: &IoUring) -> io::Result<()> {
         opcode::PollAdd::CODE,
         opcode::PollRemove::CODE,
     ];
-    let mut restrictions: Vec<Restriction> = operations.into_iter().map(Restriction::sqe_op).collect();
+    let discard = discards.then_some(opcode::UringCmd16::CODE);
+    let mut restrictions: Vec<Restriction> = operations.into_iter().chain(discard).map(Restriction::sqe_op).collect();
     // Disks are named by their place among the registered files, sockets by their descriptors. Disks that sleep are asked from a thread.
     restrictions.push(Restriction::sqe_flags_allowed((squeue::Flags::FIXED_FILE | squeue::Flags::ASYNC).bits()));
     ring.submitter().register_restrictions(&mut restrictions)?;

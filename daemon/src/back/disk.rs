@@ -60,6 +60,17 @@ pub struct Disk {
     /// Cleared when the device turns out not to know the command.
     pub(super) punches: bool,
     pub(super) zeroes: bool,
+    pub(super) discards: Discards,
+}
+
+/// How the device is told what it need not keep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Discards {
+    Never,
+    /// A block device's own command.
+    Command,
+    /// A hole: in a file, or where a block device's command cannot be given.
+    Punch,
 }
 
 /// What the device asks of places and memory.
@@ -96,7 +107,12 @@ impl Disk {
             set_direct(&file, false).map_err(|error| place.failed(Failure::SYSTEM, "direct access cannot be switched off", &error))?;
         }
         let sleeps = is_fuse(&file);
-        Ok(Disk { file, path: path.to_owned(), role, kind, bytes, alignment, sleeps, punches: true, zeroes: true })
+        let discards = match kind {
+            Kind::File => Discards::Punch,
+            Kind::Block if occupied::takes_discards(&file) => Discards::Command,
+            Kind::Block => Discards::Never,
+        };
+        Ok(Disk { file, path: path.to_owned(), role, kind, bytes, alignment, sleeps, punches: true, zeroes: true, discards })
     }
 
     pub fn path(&self) -> &Path {
@@ -118,7 +134,7 @@ impl Disk {
     }
 
     pub fn limits(&self) -> Limits {
-        Limits { atoms: self.atoms(), depth: DEPTH, op_atoms: OP_ATOMS }
+        Limits { atoms: self.atoms(), depth: DEPTH, op_atoms: OP_ATOMS, discards: self.discards != Discards::Never }
     }
 
     pub fn metadata(&self) -> io::Result<Metadata> {

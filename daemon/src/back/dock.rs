@@ -224,7 +224,7 @@ impl Dock {
 /// What of the device it changes.
 fn written(action: &Action<Run>) -> Option<Span> {
     match action {
-        Action::Write(_, span, _) | Action::Zero(_, span, _) => Some(*span),
+        Action::Write(_, span, _) | Action::Zero(_, span, _) | Action::Discard(_, span) => Some(*span),
         Action::Read(..) | Action::Flush | Action::Allocation(..) => None,
     }
 }

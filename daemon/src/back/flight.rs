@@ -5,6 +5,7 @@
 //! Write:  write … write (a short one goes on; 1,024 pieces each)  → done
 //! Modify: read the sectors around it, overlay it, then as Write    (the device's sector is larger than an atom)
 //! Zero:   punch or zero a range; a device that knows neither       → as Write, of zeros
+//! Discard: the device's command, else a hole; a device that knows neither → an error
 //! ```
 
 use tidegate_engine::block::{ATOM_BYTES, Span};
@@ -12,7 +13,7 @@ use tidegate_engine::op::{Action, Answer, DeviceError, Hole, OpId};
 use tidegate_engine::payload::Payload;
 use tidegate_engine::time::Instant;
 
-use super::disk::{Disk, Kind, OP_ATOMS, device_error};
+use super::disk::{Discards, Disk, Kind, OP_ATOMS, device_error};
 use super::run::{Run, RunMut};
 
 /// Pieces of memory of one command: the kernel's limit.
@@ -37,6 +38,7 @@ enum Work {
     Modify { reading: Reading, parts: Vec<Run> },
     Write(Writing),
     Zero { span: Span, hole: Hole },
+    Discard { span: Span, way: Discards },
     Flush,
 }
 
@@ -64,6 +66,11 @@ pub(super) enum Command {
         bytes: u64,
         offset: u64,
     },
+    /// The block device need not keep this.
+    Discard {
+        bytes: u64,
+        offset: u64,
+    },
     Flush,
 }
 
@@ -82,6 +89,7 @@ impl Flight {
             Action::Read(_, span) => Work::Read(Reading::new(span, disk)),
             Action::Write(_, span, parts) => write(span, parts, disk),
             Action::Zero(_, span, hole) => Work::Zero { span: inside(span, disk), hole },
+            Action::Discard(_, span) => Work::Discard { span: inside(span, disk), way: disk.discards },
             Action::Flush => Work::Flush,
             Action::Allocation(..) => unreachable!("answered at once by the dock"),
         };
@@ -94,7 +102,7 @@ impl Flight {
         match &self.work {
             Work::Modify { reading, .. } => Some(reading.wide),
             Work::Write(writing) => writing.modifies,
-            Work::Read(_) | Work::Zero { .. } | Work::Flush => None,
+            Work::Read(_) | Work::Zero { .. } | Work::Discard { .. } | Work::Flush => None,
         }
     }
 
@@ -105,6 +113,8 @@ impl Flight {
                 Work::Read(reading) | Work::Modify { reading, .. } => return reading.command(),
                 Work::Write(writing) => return writing.command(pieces),
                 Work::Flush => return Command::Flush,
+                Work::Discard { span, way: Discards::Command } => return Command::Discard { bytes: span.bytes(), offset: span.offset() },
+                Work::Discard { span, .. } => return Command::Allocate { mode: PUNCH, bytes: span.bytes(), offset: span.offset() },
                 Work::Zero { span, hole } => match zero_mode(*hole, *span, disk) {
                     Some(mode) => return Command::Allocate { mode, bytes: span.bytes(), offset: span.offset() },
                     None => self.work = write(*span, zeros(span.atoms), disk),
@@ -142,11 +152,18 @@ impl Flight {
                 Some(result) => Next::End(result.map(|()| Answer::Done)),
                 None => Next::Again,
             },
-            Work::Zero { .. } | Work::Flush => Next::End(Ok(Answer::Done)),
+            Work::Zero { .. } | Work::Discard { .. } | Work::Flush => Next::End(Ok(Answer::Done)),
         }
     }
 
     fn failed(&mut self, errno: i32, disk: &mut Disk) -> Next {
+        if let Work::Discard { way: way @ Discards::Command, .. } = &mut self.work
+            && matches!(errno, libc::EOPNOTSUPP | libc::ENOSYS | libc::EINVAL | libc::ENOTTY | libc::EACCES)
+        {
+            // An older kernel, or a ring that may not: never asked again.
+            (*way, disk.discards) = (Discards::Punch, Discards::Punch);
+            return Next::Again;
+        }
         if let Work::Zero { span, hole } = self.work
             && matches!(errno, libc::EOPNOTSUPP | libc::ENOSYS | libc::EINVAL)
         {

@@ -1,4 +1,4 @@
-//! Who holds a file or a block device: mounts, holders, loop devices and locks, as the kernel lists them.
+//! Who holds a file or a block device: mounts, holders, loop devices and locks, as the kernel lists them; and whether it takes discards.
 //! Only for messages and for refusing early; what really excludes others is the lock on the descriptor that the I/O uses.
 
 use std::fmt;
@@ -31,6 +31,15 @@ pub fn reason(path: &Path) -> Option<String> {
         return mount_point(number).map(|at| format!("mounted at {at}")).or_else(|| holder(number)).or_else(|| swap(path));
     }
     backing_loop(&metadata).or_else(|| swap(path))
+}
+
+/// Does this block device say that it takes discards? Where nothing is said, trying tells.
+pub(super) fn takes_discards(device: &fs::File) -> bool {
+    let Ok(metadata) = device.metadata() else { return true };
+    let sys = Number::of(metadata.rdev()).sys();
+    // A partition's queue is that of its disk.
+    let said = ["queue", "../queue"].into_iter().find_map(|queue| fs::read_to_string(sys.join(queue).join("discard_max_bytes")).ok());
+    said.is_none_or(|most| most.trim() != "0")
 }
 
 /// Where the device or one of its partitions is mounted.

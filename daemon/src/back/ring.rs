@@ -9,7 +9,7 @@ use tidegate_engine::op::{DeviceId, Limits, Op};
 use tidegate_engine::time::{Duration, Instant};
 
 use super::confine::restrict_ring;
-use super::disk::{DEPTH, Disk};
+use super::disk::{DEPTH, Disk, Kind as DiskKind};
 use super::dock::{DISKS, Dock};
 use super::flight::Command;
 use super::run::Run;
@@ -82,7 +82,9 @@ impl Ring {
         // origin let go of theirs. Before Linux 5.15 there are four for each processor.
         let _ = uring.submitter().register_iowq_max_workers(&mut [(DISKS * DEPTH) as u32, 0]);
         uring.submitter().register_files(&[cache.fd(), origin.fd()]).map_err(failed)?;
-        restrict_ring(&uring).map_err(|error| Failure::new(Failure::SYSTEM, format!("io_uring cannot be restricted: {error}")))?;
+        let discards = cache.kind() == DiskKind::Block && knows(&uring, opcode::UringCmd16::CODE);
+        restrict_ring(&uring, discards)
+            .map_err(|error| Failure::new(Failure::SYSTEM, format!("io_uring cannot be restricted: {error}")))?;
         Ok(Ring { uring, dock: Dock::new(cache, origin), watches: Vec::new(), free_watches: Vec::new(), to_arm: Vec::new(), failed: None })
     }
 
@@ -284,12 +286,20 @@ impl Drop for Ring {
     }
 }
 
+/// Linux 6.12 and later; those before answer that they do not know it.
+const BLOCK_URING_CMD_DISCARD: u32 = 0x1200;
+
 fn entry(command: Command, file: types::Fixed) -> squeue::Entry {
     match command {
         Command::Read { into, bytes, offset } => opcode::Read::new(file, into, bytes).offset(offset).build(),
         Command::Write { from, bytes, offset } => opcode::Write::new(file, from, bytes).offset(offset).build(),
         Command::WritePieces { pieces, count, offset } => opcode::Writev::new(file, pieces, count).offset(offset).build(),
         Command::Allocate { mode, bytes, offset } => opcode::Fallocate::new(file, bytes).offset(offset).mode(mode).build(),
+        Command::Discard { bytes, offset } => {
+            let mut command = [0; 16];
+            command[..8].copy_from_slice(&bytes.to_ne_bytes());
+            opcode::UringCmd16::new(file, BLOCK_URING_CMD_DISCARD).addr(Some(offset)).cmd(command).build()
+        }
         Command::Flush => opcode::Fsync::new(file).flags(types::FsyncFlags::DATASYNC).build(),
     }
 }
@@ -339,6 +349,12 @@ fn probe(uring: &IoUring) -> Result<(), Failure> {
         ("poll removal", opcode::PollRemove::CODE),
     ];
     needed.iter().try_for_each(|(what, code)| if probe.is_supported(*code) { Ok(()) } else { Err(lacking(what)) })
+}
+
+/// Does this kernel know the operation?
+fn knows(uring: &IoUring, code: u8) -> bool {
+    let mut probe = Probe::new();
+    uring.submitter().register_probe(&mut probe).is_ok() && probe.is_supported(code)
 }
 
 fn no_ring(error: &io::Error) -> String {

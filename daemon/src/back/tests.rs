@@ -4,7 +4,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
@@ -14,7 +14,7 @@ use tidegate_engine::payload::Payload;
 use tidegate_engine::request::Extent;
 use tidegate_engine::time::{Duration, Instant};
 
-use super::disk::{Access, DEPTH, Disk};
+use super::disk::{Access, DEPTH, Discards, Disk};
 use super::dock::{Happening, WatchKey};
 use super::io::{Carrier, Io};
 use super::run::{Run, RunMut};
@@ -215,6 +215,66 @@ fn holes_are_told_from_data() {
         };
         let expected = [(512, true), (128, false), (1408, true)].map(|(atoms, hole)| Extent { atoms, hole, zero: hole });
         assert_eq!(extents, expected);
+    }
+}
+
+#[test]
+fn a_discard_gives_the_space_back_and_touches_nothing_else() {
+    for carrier in CARRIERS {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut io = io(folder.path(), 1, carrier);
+        assert!(io.limits()[0].discards);
+        let data = random(&mut Chance(4), 2048);
+        one(&mut io, DeviceId::Cache, Action::Write(Zone::Data, Span::new(1024, 2048), vec![data.clone()])).expect("written");
+        one(&mut io, DeviceId::Cache, Action::Flush).expect("flushed");
+        let blocks = |io: &Io| io.disk(DeviceId::Cache).metadata().expect("a file").blocks();
+        let before = blocks(&io);
+        one(&mut io, DeviceId::Cache, Action::Discard(Zone::Data, Span::new(1536, 1024))).expect("discarded");
+        assert_eq!(before - blocks(&io), 1024, "in units of 512 bytes");
+        for (place, span) in [(0, Span::new(1024, 512)), (1536, Span::new(2560, 512))] {
+            let Ok(Answer::Data(parts)) = one(&mut io, DeviceId::Cache, Action::Read(Zone::Data, span)) else { panic!("no data") };
+            assert_eq!(Run::concat(&parts).as_slice(), data.slice(place, 512).as_slice());
+        }
+        assert_eq!(io.disk(DeviceId::Cache).metadata().expect("a file").len(), ATOMS * ATOM_BYTES, "its size is what it was");
+    }
+}
+
+/// Needs root for its loop device; says so and tries the rest where it is not.
+#[test]
+fn a_block_device_is_told_what_it_need_not_keep_by_its_own_command() {
+    for carrier in CARRIERS {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = sparse(folder.path(), "behind", 4 << 20);
+        let Some(device) = Loop::over(&path) else { return eprintln!("no loop devices here: nothing was tried") };
+        let cache = open(Path::new(&device.0), DeviceId::Cache);
+        assert!(cache.limits().discards, "a loop device discards where its file system punches holes");
+        let origin = open(&sparse(folder.path(), "origin", 1 << 20), DeviceId::Origin);
+        let mut io = Io::new(cache, origin, carrier).expect("a back");
+        one(&mut io, DeviceId::Cache, Action::Write(Zone::Data, Span::new(0, 2048), vec![random(&mut Chance(4), 2048)])).expect("written");
+        one(&mut io, DeviceId::Cache, Action::Flush).expect("flushed");
+        let blocks = || std::fs::metadata(&path).expect("a file").blocks();
+        let before = blocks();
+        one(&mut io, DeviceId::Cache, Action::Discard(Zone::Data, Span::new(1024, 1024))).expect("discarded");
+        assert_eq!(before - blocks(), 1024);
+        // The ring knows the command since Linux 6.12; before, it makes a hole.
+        let ways: &[Discards] = if carrier == Carrier::Threads { &[Discards::Command] } else { &[Discards::Command, Discards::Punch] };
+        assert!(ways.contains(&io.disk(DeviceId::Cache).discards));
+    }
+}
+
+/// A loop device, until it is dropped.
+struct Loop(String);
+
+impl Loop {
+    fn over(file: &Path) -> Option<Loop> {
+        let made = std::process::Command::new("losetup").args(["--find", "--show"]).arg(file).output().ok()?;
+        made.status.success().then(|| Loop(String::from_utf8_lossy(&made.stdout).trim().to_owned()))
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("losetup").args(["--detach", &self.0]).status();
     }
 }
 

@@ -18,6 +18,7 @@ use std::collections::{BTreeMap, VecDeque};
 use tidegate_engine::op::{DeviceId, Limits, Op};
 use tidegate_engine::time::{Duration, Instant};
 
+use super::confine::BLKDISCARD;
 use super::disk::{Disk, name};
 use super::dock::{DISKS, Dock, Happening, WatchKey};
 use super::flight::Command;
@@ -367,7 +368,7 @@ fn new_descriptor(make: impl FnOnce() -> libc::c_int) -> io::Result<OwnedFd> {
 
 /// Does what the command says, however long it takes. As io_uring does: a count of bytes, or a negative error number.
 fn carry_out(command: Command, fd: RawFd) -> i32 {
-    // SAFETY: the memory belongs to this command alone (see `Task`), and is as large as the command says.
+    // SAFETY: the memory belongs to this command alone (see `Task`), and is as large as the command says. BLKDISCARD reads two numbers.
     let result = unsafe {
         match command {
             Command::Read { into, bytes, offset } => libc::pread(fd, into.cast(), bytes as usize, offset as libc::off_t),
@@ -375,6 +376,10 @@ fn carry_out(command: Command, fd: RawFd) -> i32 {
             Command::WritePieces { pieces, count, offset } => libc::pwritev(fd, pieces, count as libc::c_int, offset as libc::off_t),
             Command::Allocate { mode, bytes, offset } => {
                 libc::fallocate(fd, mode, offset as libc::off_t, bytes as libc::off_t) as libc::ssize_t
+            }
+            Command::Discard { bytes, offset } => {
+                let range = [offset, bytes];
+                libc::ioctl(fd, BLKDISCARD, range.as_ptr()) as libc::ssize_t
             }
             Command::Flush => libc::fdatasync(fd) as libc::ssize_t,
         }

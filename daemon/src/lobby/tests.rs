@@ -21,7 +21,7 @@ fn export(name: &str) -> Export {
 
 fn snapshot() -> Box<Snapshot> {
     let geometry = Geometry { block_atoms: 8, set_slots: 8, sets: 16, journal_pages: 64, volume_atoms: 512, range_entries: 252 };
-    let limits = Limits { atoms: 1 << 20, depth: 8, op_atoms: 2048 };
+    let limits = Limits { atoms: 1 << 20, depth: 8, op_atoms: 2048, discards: false };
     let engine: Engine<Run> = Engine::new(Config::new(geometry, FormatId([1; 16])), [limits; 2]);
     Box::new(engine.inspect(tidegate_engine::time::Instant::ZERO))
 }

@@ -178,7 +178,8 @@ impl<P: Payload> Engine<P> {
         let group = self.close_group();
         self.flushes.want(group);
         let mode = self.mode_to_record().unwrap_or(current.mode);
-        let next = Superblock { sequence: current.sequence + 1, checkpoint: map, previous: current.checkpoint, mode, ..current };
+        let written = self.written_in_life();
+        let next = Superblock { sequence: current.sequence + 1, checkpoint: map, previous: current.checkpoint, mode, written, ..current };
         self.checkpoint.running = Some(Running { map, group, headers, pages, next, stop: false, stage: Stage::Restating });
     }
 
@@ -189,8 +190,8 @@ impl<P: Payload> Engine<P> {
         }
         let current = self.checkpoint.superblock.clone().expect("a serving engine has read its superblock");
         let (sequence, epoch, cut) = (current.sequence + 1, current.epoch + 1, self.journal.next_seq());
-        let marks = self.marks_taken();
-        let next = Superblock { sequence, epoch, cut, clean: true, detached: self.detaching, marks, ..current };
+        let (marks, written) = (self.marks_taken(), self.written_in_life());
+        let next = Superblock { sequence, epoch, cut, clean: true, detached: self.detaching, marks, written, ..current };
         let (map, group) = (next.checkpoint, self.journal.durable_group());
         let stage = Stage::Restating;
         self.checkpoint.running = Some(Running { map, group, headers: Vec::new(), pages: Vec::new(), next, stop: true, stage });

@@ -21,6 +21,7 @@ use crate::op::{Action, Answer, Class, DeviceError, DeviceId, Zone};
 use crate::payload::Payload;
 use crate::slab::Slab;
 use crate::time::{Duration, Instant};
+use crate::wear::Cause;
 
 use super::write::Piece;
 use super::{Engine, Owner, joined};
@@ -50,6 +51,8 @@ pub(super) struct Cleaner<P> {
     paused: VecDeque<(Instant, u32)>,
     /// Something waits for that.
     waits: bool,
+    /// The daily budget keeps it from working.
+    left: bool,
 }
 
 /// Some slots of a set, read at once.
@@ -63,7 +66,15 @@ struct Portion {
 
 impl<P> Default for Cleaner<P> {
     fn default() -> Self {
-        Cleaner { portions: Slab::default(), ready: VecDeque::new(), emptying: Vec::new(), slots: 0, paused: VecDeque::new(), waits: false }
+        Cleaner {
+            portions: Slab::default(),
+            ready: VecDeque::new(),
+            emptying: Vec::new(),
+            slots: 0,
+            paused: VecDeque::new(),
+            waits: false,
+            left: false,
+        }
     }
 }
 
@@ -114,11 +125,20 @@ impl<P: Payload> Engine<P> {
 
     // --- choosing ---
 
-    fn wants_cleaning(&self) -> bool {
+    fn wants_cleaning(&mut self) -> bool {
         let may = self.config.cleans() && self.recovery.is_none() && !self.lets_go();
         let coming = self.sets.free_count() + self.sets.dying_count() + self.cleaner.emptying.len() as u32;
         let emptying = self.cleaner.emptying.len() as u32;
-        may && emptying < AT_ONCE && (coming < self.config.clean_floor || self.is_starved() && emptying == 0)
+        may && emptying < AT_ONCE && (coming < self.config.clean_floor && !self.may_leave(coming) || self.is_starved() && emptying == 0)
+    }
+
+    /// With a daily budget that is spent, nothing is moved before clients are about to need the room.
+    fn may_leave(&mut self, coming: u32) -> bool {
+        let is_urgent = coming < self.config.reserve.max(self.sets_kept(Source::Client) + 2);
+        let is_left = !is_urgent && !self.is_within_budget(Cause::Relocation);
+        let is_news = !std::mem::replace(&mut self.cleaner.left, is_left) && is_left;
+        self.counters.clean_budget_waits += u64::from(is_news);
+        is_left
     }
 
     /// The set whose cleaning gains most, of those that can be cleaned now and for which there is room.

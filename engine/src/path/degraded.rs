@@ -293,7 +293,8 @@ impl<P: Payload> Engine<P> {
             | Owner::Status { .. }
             | Owner::MarkFlush
             | Owner::Mark { .. }
-            | Owner::Scrub(_) => return false,
+            | Owner::Scrub(_)
+            | Owner::Discard { .. } => return false,
         }
         true
     }

@@ -8,6 +8,7 @@ use crate::cache::index::Run;
 use crate::cache::stream::Source;
 use crate::config::{Canary, Fill, Placement};
 use crate::payload::Payload;
+use crate::wear::Cause;
 
 use super::Engine;
 use super::write::Piece;
@@ -98,6 +99,10 @@ impl<P: Payload> Engine<P> {
 
     /// Puts into the cache what it has not got, if there is room. `waiting`: the request that waits for it. Returns the writes started.
     fn keep(&mut self, block: Block, blocks: u64, span: Span, payload: &P, waiting: Option<usize>) -> u32 {
+        if !self.is_within_budget(Cause::Fill) {
+            self.counters.fill_budget_blocks += blocks;
+            return 0;
+        }
         if !self.has_room_for_fill(block, blocks) {
             self.counters.fill_no_room_blocks += blocks;
             return 0;

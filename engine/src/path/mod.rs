@@ -23,6 +23,7 @@ mod origin;
 mod placed;
 mod read;
 mod recover;
+mod release;
 mod report;
 mod retry;
 mod scrub;
@@ -32,6 +33,7 @@ mod stall;
 mod status;
 mod through;
 mod tier;
+mod wear;
 mod write;
 
 use std::collections::VecDeque;
@@ -68,11 +70,13 @@ use mode::Modes;
 use origin::OriginSpans;
 use read::Reading;
 use recover::Recovery;
+use release::Discards;
 use retry::Retries;
 use scrub::Scrubber;
 use stall::Life;
 use status::Querying;
 use through::{Passing, Through};
+use wear::Meter;
 use write::{DataWrite, Writing};
 
 /// The data path of one volume. See the crate's first page for how to drive it.
@@ -137,6 +141,8 @@ pub struct Engine<P: Payload> {
     degraded: Degraded,
     life: Life,
     scrubber: Scrubber,
+    wear: Meter,
+    discards: Discards,
     counters: Counters,
     faults: FaultPoints,
     read_latency: Histogram,
@@ -206,6 +212,7 @@ enum Owner {
     Mark { block: u64 },
     Recovery(recover::Step),
     Scrub(scrub::Step),
+    Discard { set: u32 },
 }
 
 impl<P: Payload> Engine<P> {
@@ -265,6 +272,8 @@ impl<P: Payload> Engine<P> {
             degraded: Degraded::default(),
             life: Life::default(),
             scrubber: Scrubber::default(),
+            wear: Meter::new(config.daily_write_bytes),
+            discards: Discards::default(),
             counters: Counters::default(),
             faults: FaultPoints::default(),
             read_latency: Histogram::default(),
@@ -464,6 +473,7 @@ impl<P: Payload> Engine<P> {
                     Owner::Mark { block } => self.mark_done(block, result),
                     Owner::Recovery(step) => self.recovery_done(step, result),
                     Owner::Scrub(step) => self.scrub_done(step, result),
+                    Owner::Discard { set } => self.discard_done(set, result.map(drop)),
                     Owner::Read { .. } | Owner::Merge { .. } => unreachable!("handled above"),
                 }
             }
@@ -497,7 +507,9 @@ impl<P: Payload> Engine<P> {
             | Owner::Mark { .. }
             | Owner::Recovery(_)
             // The next pass looks again.
-            | Owner::Scrub(_) => return false,
+            | Owner::Scrub(_)
+            // Nothing depends on it.
+            | Owner::Discard { .. } => return false,
         }
         self.queues[0].done();
         true
@@ -508,13 +520,8 @@ impl<P: Payload> Engine<P> {
         self.next_serial += 1;
         let id = OpId(self.next_serial << 20 | place as u64);
         self.owners.get_mut(place).0 = id;
-        if device == DeviceId::Cache
-            && let Action::Write(zone, span, _) = &action
-        {
-            match zone {
-                crate::op::Zone::Data => self.counters.cache_data_atoms += span.atoms,
-                _ => self.counters.cache_metadata_atoms += span.atoms,
-            }
+        if device == DeviceId::Cache {
+            self.note_wear(class, &action, owner);
         }
         self.queues[device as usize].push(Op { id, device, class, action });
         id
@@ -572,7 +579,7 @@ impl<P: Payload> Engine<P> {
         }
         let durable = self.journal.durable_group() + 1 == self.journal.group();
         let is_still = durable && self.writes.is_empty() && !self.has_writing_requests() && self.recovery.is_none();
-        if is_still && !self.scrubber.is_busy() && !self.cleaner.is_busy() && self.take_marks() {
+        if is_still && !self.scrubber.is_busy() && !self.cleaner.is_busy() && !self.discards.is_busy() && self.take_marks() {
             self.seal_stop();
         }
     }

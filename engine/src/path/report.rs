@@ -33,6 +33,7 @@ impl<P: Payload> Engine<P> {
             health: self.health(),
             degraded_since: self.degraded_since(),
             scrub: self.scrub_report(),
+            wear: self.wear_report(now),
             counters: self.counters.clone(),
             read_latency: self.read_latency.clone(),
             write_latency: self.write_latency.clone(),

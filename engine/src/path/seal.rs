@@ -1,15 +1,14 @@
 //! The life of a set: opened for a stream, sealed when full, its headers written in both places, free again when nothing names it.
 //!
 //! Headers are handed out only after the OPEN of this life is durable: until then recovery may still believe in the life before,
-//! and must find its header. A set is reused only when [`Sets::is_reusable`](crate::cache::sets::Sets::is_reusable) says so.
+//! and must find its header. A set is reused only when [`Sets::is_reusable`](crate::cache::sets::Sets::is_reusable) says so (`release`).
 
 use crate::block::{Atoms, Block, Slot};
 use crate::cache::format::header::Header;
 use crate::cache::format::journal::Record;
 use crate::cache::format::{Bits, Position};
-use crate::cache::sets::{HeaderState, Sets};
+use crate::cache::sets::HeaderState;
 use crate::cache::stream::Stream;
-use crate::config::Canary;
 use crate::fault_point::FaultPoint;
 use crate::op::{Action, Class, DeviceId, Zone};
 use crate::payload::Payload;
@@ -122,19 +121,6 @@ impl<P: Payload> Engine<P> {
             }
             _ => HeaderState::Writing { left, failed },
         };
-    }
-
-    /// Frees what nothing names any more.
-    pub(super) fn reclaim(&mut self) -> bool {
-        self.seal_emptied();
-        if self.sets.dying().is_empty() {
-            return false;
-        }
-        let durable = if self.has_canary(Canary::ReuseTooEarly) { u64::MAX } else { self.journal.durable_group() };
-        // A checkpoint under way may name slots that have died since: it needs the header of that life.
-        let checkpoint = &self.checkpoint;
-        let is_named = |sets: &Sets, set: u32| checkpoint.has_captured(set) && sets.get(set).header != HeaderState::Durable;
-        self.sets.release(|sets, set| sets.is_reusable(set, durable) && !is_named(sets, set))
     }
 
     /// A flush would free a set.

@@ -8,6 +8,7 @@
 //!   at any atom; or the daemon was killed, and any subset of its operations in flight ended behind its back;
 //! * reads and writes failed, once or for good, and a failed write landed in any subset of its atoms;
 //! * flushes failed: what they covered stayed visible, was partly lost, and no later flush saved it;
+//! * what was discarded was gone, zeros or garbage in its place;
 //! * operations were stuck for a minute and then ended after all;
 //! * of the cache's *data*, bits rotted and writes went to other places: nothing false was ever returned. A block whose only copy was
 //!   hit may answer with an error; blocks that were not hit answer as ever;
@@ -108,8 +109,8 @@ pub fn draw<P>(rates: &Rates, action: &Action<P>, places: &impl Places, chance: 
             may_hit(Span::new(atom, 1)).then_some(Fault::Rot(atom))
         }
         Action::Write(..) | Action::Zero(..) if chance.ppm(rates.no_space) => Some(Fault::Full),
-        Action::Write(..) | Action::Zero(..) if chance.ppm(rates.write_error) => Some(Fault::Error),
+        Action::Write(..) | Action::Zero(..) | Action::Discard(..) if chance.ppm(rates.write_error) => Some(Fault::Error),
         Action::Flush if chance.ppm(rates.flush_error) => Some(Fault::Error),
-        Action::Read(..) | Action::Write(..) | Action::Zero(..) | Action::Allocation(..) | Action::Flush => None,
+        Action::Read(..) | Action::Write(..) | Action::Zero(..) | Action::Discard(..) | Action::Allocation(..) | Action::Flush => None,
     }
 }

@@ -147,8 +147,8 @@ impl Options {
     pub fn limits(&self, room: Room) -> [Limits; 2] {
         let op_atoms = self.op_size.map_or(OP_BYTES, |size| size.0) / ATOM_BYTES;
         [
-            Limits { atoms: room.cache_atoms, depth: room.cache_depth, op_atoms },
-            Limits { atoms: room.origin_atoms, depth: room.origin_depth, op_atoms },
+            Limits { atoms: room.cache_atoms, depth: room.cache_depth, op_atoms, discards: true },
+            Limits { atoms: room.origin_atoms, depth: room.origin_depth, op_atoms, discards: false },
         ]
     }
 

@@ -7,12 +7,14 @@
 //! 104 checkpoint: number 8, seq 8               | 120 area 4 (checkpoint), 4 (previous)       | 128 previous: number 8, seq 8
 //! 144 volume atoms 8    | 152 block atoms 4     | 156 set slots 4     | 160 sets 4            | 164 journal pages 4
 //! 168 range entries 4   | 172 flags 4           | 176 marks 4           | 180 marks: each block 6, zero 2, CRC-32C 4 … | zero
+//! 3968 atoms that clients wrote 8               | 3976 atoms written to the SSD, by cause: 9 times 8   | zero
 //! ```
 
 use super::seal::{self, Magic, PAGE, check, get_id, get_u16, get_u32, get_u48, get_u64, put_u32, put_u48, put_u64};
 use super::{FormatId, Geometry, NUMBER_END, Unsealed};
 use crate::block::{ATOM_BYTES, Block};
 use crate::mode::Mode;
+use crate::wear::{ByCause, Cause, Written};
 
 const MAGIC: Magic = *b"TIDS";
 const CLEAN: u32 = 1;
@@ -22,6 +24,9 @@ const MODE: u32 = 2;
 /// Where the marks begin.
 const MARKS: usize = 180;
 const MARK_BYTES: usize = 12;
+/// Where the totals of what was written begin, and where they end.
+const WRITTEN: usize = 3_968;
+const WRITTEN_END: usize = WRITTEN + 8 + 8 * Cause::ALL.len();
 /// Marks of the origin at most.
 pub const MARKS_MAX: usize = 64;
 /// Where the second copy lies, in atoms: 512 KiB, so that one bad erase block or one stray write does not take both.
@@ -70,6 +75,8 @@ pub struct Superblock {
     pub mode: Mode,
     /// Blocks of the origin as they were when it stopped in order, ascending; none while it runs. At most [`MARKS_MAX`].
     pub marks: Vec<Mark>,
+    /// In the life of the cache, up to this update.
+    pub written: Written,
 }
 
 impl Superblock {
@@ -90,6 +97,7 @@ impl Superblock {
             detached: false,
             mode: Mode::WriteBack,
             marks: Vec::new(),
+            written: Written::default(),
         }
     }
 
@@ -124,8 +132,17 @@ impl Superblock {
             put_u48(place, 0, mark.block.0);
             put_u32(place, 8, mark.crc);
         }
+        for (total, place) in self.totals().into_iter().zip(bytes[WRITTEN..WRITTEN_END].chunks_exact_mut(8)) {
+            put_u64(place, 0, total);
+        }
         seal::seal(&mut bytes, MAGIC, self.format, address(copy));
         bytes
+    }
+
+    /// What was written, in the order of the fields.
+    fn totals(&self) -> impl IntoIterator<Item = u64> {
+        // Nothing that could be written in the life of an SSD comes near it.
+        std::iter::once(self.written.clients).chain(self.written.cache.0).map(|total| total.min(NUMBER_END - 1))
     }
 
     /// Epochs and pages are counted from 1.
@@ -174,6 +191,7 @@ impl Superblock {
             detached: flags & DETACHED != 0,
             mode: mode.ok_or(Unsealed::Field("flags"))?,
             marks: decode_marks(bytes, &geometry)?,
+            written: decode_written(bytes)?,
         };
         check(superblock.checkpoint.area < 2 && superblock.previous.area < 2, "map area")?;
         superblock.check_numbers()?;
@@ -184,7 +202,7 @@ impl Superblock {
 fn decode_marks(bytes: &[u8], geometry: &Geometry) -> Result<Vec<Mark>, Unsealed> {
     let count = get_u32(bytes, 176) as usize;
     check(count <= MARKS_MAX, "count of marks")?;
-    let (places, rest) = bytes[MARKS..].split_at(count * MARK_BYTES);
+    let (places, rest) = bytes[MARKS..WRITTEN].split_at(count * MARK_BYTES);
     seal::zeros(rest)?;
     let mut marks: Vec<Mark> = Vec::with_capacity(count);
     for place in places.chunks_exact(MARK_BYTES) {
@@ -194,6 +212,14 @@ fn decode_marks(bytes: &[u8], geometry: &Geometry) -> Result<Vec<Mark>, Unsealed
         marks.push(mark);
     }
     Ok(marks)
+}
+
+fn decode_written(bytes: &[u8]) -> Result<Written, Unsealed> {
+    seal::zeros(&bytes[WRITTEN_END..])?;
+    let total = |place: usize| get_u64(bytes, WRITTEN + 8 * place);
+    let written = Written { clients: total(0), cache: ByCause(std::array::from_fn(|cause| total(1 + cause))) };
+    check(written.clients < NUMBER_END && written.cache.0.iter().all(|&atoms| atoms < NUMBER_END), "total")?;
+    Ok(written)
 }
 
 /// The first atom of a copy: where it lies does not depend on the geometry that it tells.
@@ -288,21 +314,25 @@ mod tests {
         let ids = (any::<[u8; 16]>(), any::<[u8; 16]>(), any::<[u8; 16]>());
         let numbers = (0..NUMBER_END, 1..NUMBER_END, 1..NUMBER_END);
         let marks = proptest::collection::btree_map(any::<u64>(), any::<u32>(), 0..MARKS_MAX);
-        (ids, geometries(), numbers, map_ref(), map_ref(), any::<bool>(), any::<bool>(), 0..Mode::ALL.len(), marks).prop_map(
-            |((format, volume, origin), geometry, (sequence, epoch, cut), checkpoint, previous, clean, detached, mode, marks)| Superblock {
-                format: FormatId(format),
-                geometry,
-                volume,
-                origin,
-                sequence,
-                epoch,
-                cut,
-                checkpoint,
-                previous,
-                clean,
-                detached,
-                mode: Mode::ALL[mode],
-                marks: some_marks(&geometry, marks),
+        let totals = (0..NUMBER_END, proptest::array::uniform9(0..NUMBER_END));
+        (ids, geometries(), numbers, map_ref(), map_ref(), any::<bool>(), any::<bool>(), 0..Mode::ALL.len(), (marks, totals)).prop_map(
+            |((format, volume, origin), geometry, (sequence, epoch, cut), checkpoint, previous, clean, detached, mode, (marks, totals))| {
+                Superblock {
+                    format: FormatId(format),
+                    geometry,
+                    volume,
+                    origin,
+                    sequence,
+                    epoch,
+                    cut,
+                    checkpoint,
+                    previous,
+                    clean,
+                    detached,
+                    mode: Mode::ALL[mode],
+                    marks: some_marks(&geometry, marks),
+                    written: Written { clients: totals.0, cache: ByCause(totals.1) },
+                }
             },
         )
     }
@@ -381,6 +411,10 @@ mod tests {
                 (172, &[0x10], "flags"),
                 (176, &[65], "count of marks"),
                 (180, &[1], "bytes without a meaning"),
+                (3_967, &[1], "bytes without a meaning"),
+                (3_975, &[0x40], "total"),
+                (4_047, &[0x40], "total"),
+                (4_048, &[1], "bytes without a meaning"),
             ],
         );
         // Two marks: of blocks in ascending order, on the volume, with nothing between block and checksum.
@@ -445,6 +479,7 @@ mod tests {
             clean: true,
             detached: true,
             mode: Mode::ReadOnly,
+            written: Written { clients: 0x88, cache: ByCause([1, 2, 3, 4, 5, 6, 7, 8, 9]) },
             ..Superblock::new(FORMAT, geometry, [0xaa; 16], [0xbb; 16])
         };
         let bytes = superblock.encode(1);
@@ -457,5 +492,6 @@ mod tests {
             [0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77, 100_003]
         );
         assert_eq!([120, 124, 152, 156, 160, 164, 168, 172].map(|at| get_u32(&bytes, at)), [0, 1, 8, 64, 70, 16, 300, 0xb]);
+        assert_eq!([3_968, 3_976, 4_040].map(|at| get_u64(&bytes, at)), [0x88, 1, 9]);
     }
 }

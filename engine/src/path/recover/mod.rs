@@ -297,6 +297,7 @@ impl<P: Payload> Engine<P> {
         if self.config.origin != [0; 16] && superblock.origin != [0; 16] && superblock.origin != self.config.origin {
             return self.find(FaultPoint::OtherOrigin, true, "the cache belongs to another origin".to_string());
         }
+        self.wear.before = superblock.written;
         self.recovery().superblock = Some(superblock.clone());
         self.recovery().stage = Stage::Metadata;
         self.read_maps(&superblock);

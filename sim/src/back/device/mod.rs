@@ -8,8 +8,8 @@ use super::fault::{self, Fault, Places, Rates};
 use super::model::{Cause, Command, Model, What};
 use super::settled::Settled;
 use super::volatile::{Survive, Unflushed, Volatile};
-use crate::chance::Chance;
-use crate::stamp::Stamps;
+use crate::chance::{Chance, mix};
+use crate::stamp::{HASHED, Stamps};
 use std::collections::BTreeSet;
 use tidegate_engine::block::{PAGE_ATOMS, Span};
 use tidegate_engine::cache::format::{FormatId, Geometry};
@@ -71,15 +71,24 @@ impl Running {
         match &self.op.action {
             Action::Write(zone, span, parts) => Some(Unflushed { zone: *zone, start: span.start, data: Stamps::concat(parts) }),
             Action::Zero(zone, span, _) => Some(Unflushed { zone: *zone, start: span.start, data: Stamps::zero(span.atoms) }),
+            Action::Discard(zone, span) => Some(Unflushed { zone: *zone, start: span.start, data: leftovers(self.op.id, *span) }),
             Action::Read(..) | Action::Allocation(..) | Action::Flush => None,
         }
     }
 }
 
+/// What stands where something was discarded: zeros, or anything.
+fn leftovers(id: OpId, span: Span) -> Stamps {
+    if mix(id.0) & 1 == 0 {
+        return Stamps::zero(span.atoms);
+    }
+    Stamps::from_stamps(&(span.start..span.end()).map(|atom| mix(id.0 ^ atom) | HASHED).collect::<Vec<_>>())
+}
+
 fn access(action: &Action<Stamps>) -> Option<(Zone, Span, bool)> {
     match action {
         Action::Read(zone, span) | Action::Allocation(zone, span) => Some((*zone, *span, false)),
-        Action::Write(zone, span, _) | Action::Zero(zone, span, _) => Some((*zone, *span, true)),
+        Action::Write(zone, span, _) | Action::Zero(zone, span, _) | Action::Discard(zone, span) => Some((*zone, *span, true)),
         Action::Flush => None,
     }
 }
@@ -90,7 +99,7 @@ fn command(id: u64, op: &Op<Stamps>) -> Command {
         Action::Read(_, span) => (What::Read, *span),
         Action::Allocation(_, span) => (What::Read, Span::new(span.start, span.atoms.min(PAGE_ATOMS))),
         Action::Write(_, span, _) | Action::Zero(_, span, Hole::Forbidden) => (What::Write, *span),
-        Action::Zero(_, span, Hole::Allowed) => (What::Discard, *span),
+        Action::Zero(_, span, Hole::Allowed) | Action::Discard(_, span) => (What::Discard, *span),
         Action::Flush => (What::Flush, Span::default()),
     };
     let cause = match (op.class, what) {
@@ -103,6 +112,7 @@ fn command(id: u64, op: &Op<Stamps>) -> Command {
         (Class::Clean, What::Write | What::Flush | What::Discard) => Cause::Log,
         (Class::Scrub, What::Read) => Cause::HostRead,
         (Class::Scrub, What::Write | What::Flush | What::Discard) => Cause::Log,
+        (Class::Discard, _) => Cause::Cleaning,
     };
     Command { id, what, start: span.start, atoms: span.atoms, cause }
 }
@@ -276,6 +286,9 @@ impl Device {
         if !matches!(zone, Zone::Data | Zone::Origin) {
             assert!(span.start.is_multiple_of(PAGE_ATOMS) && span.atoms.is_multiple_of(PAGE_ATOMS), "{op:?}: metadata is whole pages");
         }
+        if let Action::Discard(..) = op.action {
+            assert!(self.limits.discards && zone == Zone::Data, "{op:?}: not what this device discards");
+        }
         if let Action::Write(_, _, parts) = &op.action {
             assert_eq!(parts.iter().map(Payload::atoms).sum::<u64>(), span.atoms, "{op:?}: payloads are the span");
         }
@@ -312,11 +325,12 @@ impl Device {
                     Ok(self.allocation(*span))
                 }
             }
-            Action::Write(..) | Action::Zero(..) => self.finish_write(&running),
+            Action::Write(..) | Action::Zero(..) | Action::Discard(..) => self.finish_write(&running),
             Action::Flush => self.finish_flush(&running),
         };
         self.ended += u64::from(writes);
-        self.failed_writes += u64::from(writes && result.is_err());
+        // A discard that fails is no excuse for anything.
+        self.failed_writes += u64::from(writes && result.is_err() && !matches!(running.op.action, Action::Discard(..)));
         if writes && result.is_ok() {
             self.last_success = now;
         }

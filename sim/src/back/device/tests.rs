@@ -14,7 +14,7 @@ fn geometry() -> Geometry {
 
 fn cache() -> Device {
     let geometry = geometry();
-    let limits = Limits { atoms: geometry.cache_atoms(), depth: 2, op_atoms: 64 };
+    let limits = Limits { atoms: geometry.cache_atoms(), depth: 2, op_atoms: 64, discards: true };
     let contents = Contents::blank(geometry.data_start(), limits.atoms);
     Device::new(
         DeviceId::Cache,

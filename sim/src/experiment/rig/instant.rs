@@ -93,7 +93,7 @@ impl World<Weightless> for Scene {
                 self.data_ops[1] += u64::from(zone == Zone::Data);
                 Answer::Done
             }
-            Action::Zero(..) | Action::Flush => Answer::Done,
+            Action::Zero(..) | Action::Discard(..) | Action::Flush => Answer::Done,
             Action::Allocation(..) => unreachable!("no load asks for it"),
         };
         self.ended.push(Event::Completed(Done { id: op.id, result: Ok(answer) }));
@@ -150,7 +150,7 @@ pub(super) fn run(run: &Run, config: &Config, limits: [Limits; 2], seed: u64, to
 fn report(before: &Snapshot, after: &Snapshot) -> WriteReport {
     let atoms = |snapshot: &Snapshot| {
         let counters = &snapshot.counters;
-        [counters.written_atoms, counters.cache_data_atoms, counters.cache_metadata_atoms]
+        [counters.written_atoms, counters.cache_atoms.data(), counters.cache_atoms.metadata()]
     };
     let [client, data, metadata] = std::array::from_fn(|i| (atoms(after)[i] - atoms(before)[i]) * ATOM_BYTES);
     WriteReport { client, data, metadata }
