@@ -70,7 +70,8 @@ fn small_writes_follow_each_other_in_the_log_and_large_ones_go_home() {
         scenario.write(block);
     }
     assert_eq!((writes(&scenario, Zone::Data), writes(&scenario, Zone::Origin)), (4, 0));
-    let places: Vec<u64> = [40, 3, 27, 11].map(|block| scenario.read(scenario.block(block)).unwrap()[0]).map(|stamp| scenario.places(stamp)[0]).into();
+    let places: Vec<u64> =
+        [40, 3, 27, 11].map(|block| scenario.read(scenario.block(block)).unwrap()[0]).map(|stamp| scenario.places(stamp)[0]).into();
     assert!(places.windows(2).all(|pair| pair[1] == pair[0] + 8), "one after the other: {places:?}");
     let large = scenario.write_span(Span::new(160, 9));
     assert_eq!((writes(&scenario, Zone::Data), writes(&scenario, Zone::Origin)), (4, 1), "nine sectors are too many");

@@ -117,7 +117,8 @@ mod tests {
     use proptest::prelude::*;
 
     fn converter(convert: Convert, convert_max: Option<u64>) -> Converter {
-        let geometry = Geometry { block_atoms: 8, set_slots: 256, sets: 64, journal_pages: 4096, volume_atoms: 1 << 30, range_entries: 252 };
+        let geometry =
+            Geometry { block_atoms: 8, set_slots: 256, sets: 64, journal_pages: 4096, volume_atoms: 1 << 30, range_entries: 252 };
         let config = Config { allocation: Allocation::SmallWrites, convert, convert_max, ..Config::new(geometry, FormatId([1; 16])) };
         Converter::new(&config)
     }

@@ -15,6 +15,9 @@ const JOURNAL_BYTES: u64 = 16 << 20;
 /// The largest operation when a plan does not say.
 const OP_BYTES: u64 = 1 << 20;
 
+/// In place of an origin's name: cache and origin are one drive.
+pub const SAME: &str = "same";
+
 /// One configuration: a load straight on a device (`bare`), or an engine over `cache` and `origin`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -24,10 +27,17 @@ pub struct Options {
     pub instant: bool,
     /// The SSD (bare, or the cache) has been in use before.
     pub aged: Option<Spanned<Aged>>,
+    /// The SSD has so much, with as many dies and as fast: fewer blocks are sooner aged.
+    pub capacity: Option<Spanned<Size>>,
+    /// Time that the host takes more for each command of the SSD, and how many it hands out at once at most (a virtual machine monitor that
+    /// knows no queue).
+    pub overhead: Option<Time>,
+    pub depth: Option<Spanned<usize>>,
     /// Idle time after which the disk is told to spin down.
     pub spin_down: Option<Time>,
 
     pub cache: Option<Spanned<String>>,
+    /// `SAME`: a partition of the cache's drive, before that of the cache.
     pub origin: Option<Spanned<String>>,
     /// Size of the volume. Default: the origin's.
     pub volume: Option<Spanned<Size>>,
