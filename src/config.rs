@@ -114,6 +114,8 @@ struct Log {
     flush_age: Option<Span>,
     fill: Option<bool>,
     allocation: Option<Allocation>,
+    convert: Option<Convert>,
+    convert_max: Option<Count>,
     when_full: Option<WhenFull>,
 }
 
@@ -123,6 +125,15 @@ struct Log {
 enum Allocation {
     ReadWrite,
     ReadOnly,
+    SmallWrites,
+}
+
+/// As the file says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Convert {
+    Size,
+    Randomness,
 }
 
 /// As the file says it.
@@ -395,7 +406,13 @@ impl File {
             allocation: self.log.allocation.map(|allocation| match allocation {
                 Allocation::ReadWrite => config::Allocation::ReadWrite,
                 Allocation::ReadOnly => config::Allocation::ReadOnly,
+                Allocation::SmallWrites => config::Allocation::SmallWrites,
             }),
+            convert: self.log.convert.map(|convert| match convert {
+                Convert::Size => config::Convert::Size,
+                Convert::Randomness => config::Convert::Randomness,
+            }),
+            convert_max: self.log.convert_max.map(|sectors| sectors.0 as u64),
             when_full: self.log.when_full.map(|when_full| match when_full {
                 WhenFull::Wait => config::WhenFull::Wait,
                 WhenFull::Through => config::WhenFull::Through,
@@ -568,8 +585,13 @@ const KNOBS: &str = r#"[gate]
 #flush_age = "1s"
 # Keep in the cache what was read from the origin.
 #fill = true
-# "read-write", or "read-only": writes go to the origin, and only what was read is kept.
+# "read-write"; "read-only": writes go to the origin, and only what was read is kept; or "small-writes": only small writes are taken, and
+# become sequential; others go to the origin, and what was read is not kept.
 #allocation = "read-write"
+# Which writes are small: by "size", or by "randomness": all but those that are part of a sequence.
+#convert = "size"
+# The largest small write, in sectors of 512 bytes. Default: 8 by size, 512 by randomness.
+#convert_max = 8
 # What a write does when no set is free: "wait" until destaging has freed one, or go "through" to the origin.
 #when_full = "wait"
 
@@ -632,6 +654,10 @@ mod tests {
         let file = check(b"[log]\nallocation = \"read-only\"\nwhen_full = \"through\"\n").unwrap();
         let knobs = file.knobs();
         assert_eq!((knobs.allocation, knobs.when_full), (Some(config::Allocation::ReadOnly), Some(config::WhenFull::Through)));
+        let file = check(b"[log]\nallocation = \"small-writes\"\nconvert = \"randomness\"\nconvert_max = 64\n").unwrap();
+        let knobs = file.knobs();
+        let wanted = (Some(config::Allocation::SmallWrites), Some(config::Convert::Randomness), Some(64));
+        assert_eq!((knobs.allocation, knobs.convert, knobs.convert_max), wanted);
         let error = check(b"[log]\n\nwhen_full = \"panic\"\n").unwrap_err();
         assert!(error.contains("config.toml:3") && error.contains("through"), "{error}");
     }
@@ -686,6 +712,8 @@ mod tests {
             ("mode = \"write-around\"\n", "config.toml:1:8: \"write-around\" is no mode: write-back, write-through or read-only"),
             ("[log]\nfill = \"yes\"\n", "config.toml:2:8: invalid type: string \"yes\", expected a boolean"),
             ("[wear]\nrated_tbw = \"0B\"\n", "config.toml:2:1: `rated_tbw` is zero"),
+            ("[log]\nconvert = \"luck\"\n", "config.toml:2:11: unknown variant `luck`, expected `size` or `randomness`"),
+            ("[log]\nallocation = \"small-writes\"\nconvert_max = 0\n", "config.toml:3:15: 0 is not a count from 1 to 65536"),
             ("[log]\nwindow = \"1B\"\n", "config.toml:2:1: `window` must be from 1.0 MiB to 1.0 GiB"),
             ("origin = \"disk.img\"\n", "config.toml:1:1: `origin` is a relative path"),
             ("origin = \"/a\"\ncache = \"/a\"\n", "config.toml:2:1: `cache` and `origin` are the same"),

@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 use crate::common::chance::Chance;
 use crate::common::daemon::Daemon;
 use crate::common::nbd::Command;
-use crate::common::volume;
+use crate::common::{tool, volume};
 
 const BLOCK: u64 = 4096;
 
@@ -73,4 +73,44 @@ fn a_full_cache_lets_writes_through_and_loses_none() {
         client.expect((number as u64) << 20, data);
     }
     daemon.stop();
+}
+
+#[test]
+fn a_converter_takes_small_writes_and_lets_large_ones_home() {
+    let folder = volume("64MiB", "64MiB", "[log]\nallocation = \"small-writes\"\n");
+    let daemon = Daemon::up(folder.path());
+    let mut client = daemon.connect();
+    let mut chance = Chance::new(9);
+    let small: Vec<(u64, Vec<u8>)> = (0..300).map(|number| (number * 37 % 300 * 9 * BLOCK, chance.bytes(BLOCK as usize))).collect();
+    let large: Vec<(u64, Vec<u8>)> = (0..20).map(|number| ((20 << 20) + number * (1 << 20), chance.bytes(256 << 10))).collect();
+    for (offset, data) in small.iter().chain(&large) {
+        client.write(*offset, data).unwrap();
+    }
+    client.flush().unwrap();
+    let origin = std::fs::File::open(folder.path().join("origin.img")).unwrap();
+    let is_home = |(offset, data): &(u64, Vec<u8>)| {
+        let mut there = vec![0; data.len()];
+        origin.read_exact_at(&mut there, *offset).unwrap();
+        there == *data
+    };
+    assert!(large.iter().all(is_home), "large writes are on the origin");
+    assert!(!small.iter().any(is_home), "small ones are in the log alone");
+    // Into one of the large ones, and across its edge.
+    let inner = chance.bytes(BLOCK as usize);
+    client.write((20 << 20) + 512, &inner).unwrap();
+    client.flush().unwrap();
+    daemon.kill();
+
+    let daemon = Daemon::up(folder.path());
+    let mut client = daemon.connect();
+    for (offset, data) in small.iter().chain(&large[1..]) {
+        client.expect(*offset, data);
+    }
+    let first = [&large[0].1[..512], &inner, &large[0].1[512 + inner.len()..]].concat();
+    client.expect(20 << 20, &first);
+    tool::tidegate(&["drain", "--dir", folder.path().to_str().unwrap()]).succeeds();
+    daemon.stop();
+    let mut there = vec![0; first.len()];
+    origin.read_exact_at(&mut there, 20 << 20).unwrap();
+    assert!(there == first && small.iter().all(is_home), "everything is home");
 }

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 
 use tidegate_engine::block::{ATOM_BYTES, Span};
 use tidegate_engine::cache::format::Superblock;
-use tidegate_engine::config::{Allocation, Fill, WhenFull};
+use tidegate_engine::config::{Allocation, Convert, Fill, WhenFull};
 use tidegate_engine::op::{Action, Answer, Done, Op};
 use tidegate_engine::payload::Payload;
 use tidegate_engine::probe::{Health, ModeView, Phase};
@@ -72,6 +72,9 @@ pub struct Knobs {
     pub flush_age: Option<Duration>,
     pub fill: Option<bool>,
     pub allocation: Option<Allocation>,
+    pub convert: Option<Convert>,
+    /// Sectors.
+    pub convert_max: Option<u64>,
     pub when_full: Option<WhenFull>,
     pub requests: Option<usize>,
     /// Bytes.
@@ -115,6 +118,8 @@ impl Knobs {
             flush_age: self.flush_age.unwrap_or(default.flush_age),
             fill: self.fill.map_or(default.fill, |keep| if keep { Fill::Behind } else { Fill::Off }),
             allocation: self.allocation.unwrap_or(default.allocation),
+            convert: self.convert.unwrap_or(default.convert),
+            convert_max: self.convert_max,
             when_full: self.when_full.unwrap_or(default.when_full),
             requests_max: self.requests.unwrap_or(default.requests_max),
             bytes_max: self.bytes.unwrap_or(default.bytes_max),

@@ -46,6 +46,10 @@ pub struct Config {
     pub fill: Fill,
     /// What is kept of writes. Default read-write.
     pub allocation: Allocation,
+    /// Which writes count as small. Default by size.
+    pub convert: Convert,
+    /// Atoms of the largest write that counts as small. Default: what `convert` is best with.
+    pub convert_max: Option<u64>,
     /// Which slot a block goes to. Default log.
     pub placement: Placement,
     /// When dirty blocks go home. Default ours.
@@ -88,6 +92,29 @@ pub enum Allocation {
     ReadWrite,
     /// Read misses only: writes go through to the origin, and what the cache holds of their blocks dies.
     ReadOnly,
+    /// Small writes only, as [`Convert`] tells them (paper 002): the others go through, and what is read is not kept.
+    SmallWrites,
+}
+
+/// How small writes are told from others (`cache::convert`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Convert {
+    /// By their size (paper 002).
+    #[default]
+    Size,
+    /// By their distance from what is being written in sequence.
+    Randomness,
+}
+
+impl Convert {
+    /// Atoms of the largest write that is taken. By size 4 KiB, the paper's. By randomness 256 KiB: half an erase block of the paper's drives;
+    /// what is larger replaces most of a block, wherever it lies.
+    pub const fn atoms_max(self) -> u64 {
+        match self {
+            Convert::Size => 8,
+            Convert::Randomness => 512,
+        }
+    }
 }
 
 /// Which slot a block goes to.
@@ -224,6 +251,8 @@ impl Config {
             fill: Fill::Behind,
             mode: None,
             allocation: Allocation::ReadWrite,
+            convert: Convert::Size,
+            convert_max: None,
             placement: Placement::Log,
             gate: GateKind::Ours,
             cleaning: Cleaning::Declining,
@@ -255,7 +284,17 @@ impl Config {
 
     /// May a write go past the log to the origin, whatever the mode?
     pub fn writes_through(&self) -> bool {
-        self.allocation == Allocation::ReadOnly || self.when_full == WhenFull::Through
+        self.allocation != Allocation::ReadWrite || self.when_full == WhenFull::Through
+    }
+
+    /// Atoms of the largest write that counts as small.
+    pub fn convert_atoms(&self) -> u64 {
+        self.convert_max.unwrap_or(self.convert.atoms_max())
+    }
+
+    /// When what was read from the origin is kept: where only small writes are taken, never.
+    pub fn fill(&self) -> Fill {
+        if self.allocation == Allocation::SmallWrites { Fill::Off } else { self.fill }
     }
 
     /// Pages of the journal ring below which this configuration cannot run.

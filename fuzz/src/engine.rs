@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use tidegate_engine::Control;
 use tidegate_engine::block::Span;
-use tidegate_engine::config::{Allocation, Fill, WhenFull};
+use tidegate_engine::config::{Allocation, Convert, Fill, WhenFull};
 use tidegate_engine::probe::Phase;
 use tidegate_engine::request::{Command, Outcome, RequestError, RequestId};
 use tidegate_engine::time::Duration;
@@ -41,7 +41,12 @@ pub fn run(data: &[u8]) {
     let mut config = small(if how & 1 == 0 { 8 } else { 2 }, 48);
     config.fill = if how & 2 == 0 { Fill::Behind } else { Fill::BeforeReply };
     config.when_full = if how & 4 == 0 { WhenFull::Wait } else { WhenFull::Through };
-    config.allocation = if how & 12 == 12 { Allocation::ReadOnly } else { Allocation::ReadWrite };
+    config.allocation = match how & 12 {
+        12 => Allocation::ReadOnly,
+        8 => Allocation::SmallWrites,
+        _ => Allocation::ReadWrite,
+    };
+    config.convert = if how & 32 == 0 { Convert::Size } else { Convert::Randomness };
     config.wait = Duration::from_millis(if how & 16 == 0 { 1 } else { 2_000 });
     let memory = formatted(&config);
     let model = Model::new(config.geometry.volume_atoms, |atom| stamp(0, atom));

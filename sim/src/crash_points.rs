@@ -25,8 +25,7 @@ pub(crate) const READ_ATOMS: u64 = 512;
 
 /// Runs the workload of `plan` and crashes it wherever something was made persistent, after `warm` requests that only age the cache.
 pub fn crash_points(plan: Plan, warm: u64) -> Ended {
-    let loss = Chance::new(plan.seed, "loss");
-    let mut points = Points { loss, chance: Chance::new(plan.seed, "crash points"), recoveries: 0, trace: 0 };
+    let mut points = Points::new(plan.seed);
     let (requests, canary_plan) = (plan.requests, plan.clone());
     let mut simulation = Simulation::new(Plan { requests: plan.requests + warm, ..canary_plan });
     let mut broken = None;
@@ -45,16 +44,21 @@ pub fn crash_points(plan: Plan, warm: u64) -> Ended {
     Ended { requests, recoveries: points.recoveries, trace, faults: simulation.faults(), broken }
 }
 
-struct Points {
+/// Crashes of one run.
+pub(crate) struct Points {
     chance: Chance,
     loss: Chance,
-    recoveries: u64,
+    pub recoveries: u64,
     trace: u64,
 }
 
 impl Points {
+    pub fn new(seed: u64) -> Self {
+        Points { loss: Chance::new(seed, "loss"), chance: Chance::new(seed, "crash points"), recoveries: 0, trace: 0 }
+    }
+
     /// Crashes now, with each of the subsets.
-    fn try_all(&mut self, simulation: &Simulation) -> Result<(), Broken> {
+    pub fn try_all(&mut self, simulation: &Simulation) -> Result<(), Broken> {
         if simulation.may_lose_cache() {
             self.try_without_cache(simulation)?;
         }

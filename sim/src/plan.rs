@@ -8,7 +8,7 @@ use crate::chance::{Chance, mix};
 use crate::front::load::Mix;
 use tidegate_engine::block::ATOM_BYTES;
 use tidegate_engine::cache::format::{FormatId, Geometry};
-use tidegate_engine::config::{Allocation, Cleaning, Fill, GateKind, Placement, WhenFull};
+use tidegate_engine::config::{Allocation, Cleaning, Convert, Fill, GateKind, Placement, WhenFull};
 use tidegate_engine::op::Limits;
 use tidegate_engine::time::Duration;
 use tidegate_engine::{Canary, Config, Mode};
@@ -262,6 +262,7 @@ fn draw_config(chance: &mut Chance, geometry: Geometry, seed: u64) -> Config {
     config.bytes_max = chance.spread(4 << 20, 64 << 20);
     config.fill = if chance.one_in(6) { Fill::Off } else { draw_fill(seed) };
     (config.allocation, config.when_full) = draw_through(seed);
+    draw_conversion(&mut config, seed);
     config.gate = draw_gate(seed);
     draw_cleaning(seed, &mut config);
     config.fence_samples = Chance::new(seed, "fence").pick(&[0, 0, 0, 4, 64]);
@@ -298,6 +299,17 @@ fn draw_cleaning(seed: u64, config: &mut Config) {
     let pages_of_a_class = 2 * config.geometry.set_slots.div_ceil(128);
     let most = (config.geometry.journal_pages / 8 / pages_of_a_class).clamp(1, (config.geometry.sets / 8).clamp(1, 3));
     config.classes = chance.between(1, u64::from(most)) as u32;
+}
+
+/// Small writes only in a fifth of the runs that keep writes, told by size or by randomness. A stream of its own.
+fn draw_conversion(config: &mut Config, seed: u64) {
+    let chance = &mut Chance::new(seed, "convert");
+    if config.allocation == Allocation::ReadWrite && chance.one_in(5) {
+        config.allocation = Allocation::SmallWrites;
+        config.convert = chance.pick(&[Convert::Size, Convert::Randomness]);
+        // Small beside the sizes that are drawn, or both ways would hardly meet.
+        config.convert_max = Some(chance.pick(&[1, 4, 8, 8, 24, 128]));
+    }
 }
 
 /// How long writes wait for an origin that shows no life, and how much is verified in the background. A stream of its own.

@@ -22,6 +22,7 @@ use crate::back::fault::{Fault, Rates};
 use crate::back::model::Speed;
 use crate::back::volatile::Survive;
 use crate::chance::Chance;
+use crate::crash_points::Points;
 use crate::front::load::Mix;
 use crate::plan::{Kind, Plan};
 use crate::stamp::{Stamps, stamp};
@@ -43,6 +44,8 @@ pub type Answer = Result<Vec<u64>, RequestError>;
 /// A small volume, its cache and one client.
 pub struct Scenario {
     pub simulation: Simulation,
+    /// Where a device write or flush ends, the story is also told to its end by a power cut.
+    points: Option<Points>,
 }
 
 /// 64 blocks of 4 KiB, 16 sets of 8 slots, 64 journal pages; nothing happens by itself (no own flush, no destaging before the cache is
@@ -112,7 +115,7 @@ impl Scenario {
     pub fn begin(mut simulation: Simulation) -> Scenario {
         simulation.scene.trace.lines = Some(Vec::new());
         simulation.scene.noted = Some(Vec::new());
-        Scenario { simulation }
+        Scenario { simulation, points: None }
     }
 
     pub fn geometry(&self) -> Geometry {
@@ -291,6 +294,22 @@ impl Scenario {
         if let Some(broken) = self.simulation.scene.broken.take() {
             panic!("a promise was broken: {}", broken.0);
         }
+        if let Some(points) = self.points.as_mut().filter(|_| self.simulation.persisted())
+            && let Err(broken) = points.try_all(&self.simulation)
+        {
+            panic!("a promise was broken: {}", broken.0);
+        }
+    }
+
+    /// From now on each end of a device write or flush is tried as the moment of a power cut, with any part of what was not flushed left on
+    /// either device; the oracle judges what a recovery makes of it, and the story goes on.
+    pub fn crash_at_every_step(&mut self) {
+        self.points = Some(Points::new(self.simulation.plan.seed));
+    }
+
+    /// Recoveries from those power cuts so far.
+    pub fn crashes_tried(&self) -> u64 {
+        self.points.as_ref().map_or(0, |points| points.recoveries)
     }
 
     /// Lets every operation that is not held end; time passes only as far as that takes.

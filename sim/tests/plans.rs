@@ -99,6 +99,9 @@ fn what_is_wrong_is_one_line_with_its_place() {
     same("count = 400", "count = 400, depths = 4", "unknown field `depths`");
     same("depth = 4", "depth = 5000", "5000 is not from 1 to 4096");
     same("reads = 60", "reads = 160", "160 is not from 0 to 100");
+    same("pattern = \"sequential\"", "pattern = \"buffered\"", "needs a pool");
+    same("pattern = \"sequential\"", "pattern = \"sequential\", pool = \"4MiB\"", "a pool goes with");
+    same("cache = \"ssd\", origin = \"hdd\"", "cache = \"ssd\", origin = \"same\", depth = 0", "a depth of 0");
     same("weight = 3", "weight = 0", "0 is not from 1");
     same("span = \"64MiB\"", "span = \"4KiB\"", "no room for its requests");
     same("rate = 500", "rate = 500, depth = 2", "an open loop does not wait");

@@ -60,7 +60,7 @@ impl Tickets {
 impl<P: Payload> Engine<P> {
     pub(super) fn fill(&mut self, number: usize, fetched: impl Iterator<Item = (Span, P)>) {
         let holds = self.tickets.withdraw(number) || self.has_canary(Canary::FillWithoutTicket);
-        if self.config.fill == Fill::Off || self.cache_failed || self.stopping {
+        if self.config.fill() == Fill::Off || self.cache_failed || self.stopping {
             return;
         }
         for (span, payload) in fetched {

@@ -153,7 +153,10 @@ impl<P: Payload> Engine<P> {
         let old = self.unflushed_since.is_some_and(|since| self.now.since(since) >= self.config.flush_age);
         let low = self.config.free_floor.max(self.sets_kept(stream::Source::Client) + 2);
         let short = self.sets.free_count() < low && self.has_undurable_dying();
-        if half || old || short {
+        // One that is still to come does for all of them. A group closed for each write meanwhile would be a page for each write, and the
+        // flush would wait for the last of them.
+        let comes = self.flushes.wanted_group > self.journal.durable_group();
+        if (half || old || short) && !comes {
             let group = self.close_group();
             self.flushes.want(group);
         }

@@ -39,6 +39,7 @@ mod write;
 use std::collections::VecDeque;
 
 use crate::block::{Atoms, Block, Slot, Span};
+use crate::cache::convert::Converter;
 use crate::cache::format::Entry;
 use crate::cache::index::{Index, Run};
 use crate::cache::journal::Journal;
@@ -116,6 +117,7 @@ pub struct Engine<P: Payload> {
     recovery: Option<Box<Recovery<P>>>,
     origin: OriginSpans,
     tickets: Tickets,
+    converter: Converter,
     through: Through<P>,
     /// The open set of each stream, by its number.
     open: [Option<u32>; STREAMS],
@@ -172,6 +174,8 @@ struct Active<P> {
     arrived: Instant,
     /// Writes whose acknowledgement its client may have known of by then.
     acknowledged: u64,
+    /// A write that is for the log, where only small ones are.
+    converts: bool,
     stage: Stage<P>,
     /// What it waits for, for people.
     waits: WaitReason,
@@ -255,6 +259,7 @@ impl<P: Payload> Engine<P> {
             recovery: None,
             origin: OriginSpans::default(),
             tickets: Tickets::default(),
+            converter: Converter::new(&config),
             through: Through::new(geometry.block_atoms),
             open: [None; STREAMS],
             headers_due: Vec::new(),
@@ -395,7 +400,8 @@ impl<P: Payload> Engine<P> {
         }
         let waits = if self.phase == Phase::Recovering { WaitReason::Recovery } else { WaitReason::Turn };
         let acknowledged = self.flushes.unpromised.told(self.replies.len());
-        let active = Active { request, arrived: self.now, acknowledged, stage: Stage::Waiting, waits };
+        let converts = matches!(request.command, Command::Write { .. }) && self.converter.takes(request.span);
+        let active = Active { request, arrived: self.now, acknowledged, converts, stage: Stage::Waiting, waits };
         let number = self.requests.insert(active);
         match self.phase {
             Phase::Recovering => self.held.push_back(number),

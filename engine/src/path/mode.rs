@@ -179,7 +179,7 @@ impl<P: Payload> Engine<P> {
 
     /// May a write go past the log to the origin?
     pub(super) fn writes_through(&self) -> bool {
-        self.allocation() == Allocation::ReadOnly || self.config.when_full == WhenFull::Through
+        self.allocation() != Allocation::ReadWrite || self.config.when_full == WhenFull::Through
     }
 
     // --- promises ---

@@ -247,7 +247,7 @@ impl<P: Payload> Engine<P> {
     }
 
     fn origin_parts(&mut self, span: Span, parts: &mut Vec<Part<P>>) {
-        let most = if self.config.fill == Fill::BeforeReply { PIECE_ATOMS } else { self.limits[1].op_atoms };
+        let most = if self.config.fill() == Fill::BeforeReply { PIECE_ATOMS } else { self.limits[1].op_atoms };
         let mut rest = span;
         while !rest.is_empty() {
             let room = match parts.last() {
@@ -379,7 +379,7 @@ impl<P: Payload> Engine<P> {
                 self.queues[1].done();
                 self.origin.end_read(op);
                 match result {
-                    Ok(answer) if self.config.fill == Fill::BeforeReply => {
+                    Ok(answer) if self.config.fill() == Fill::BeforeReply => {
                         let payload = joined(answer);
                         let writes = self.fill_before_reply(number, span, &payload);
                         self.reading(number).parts[place].source = Source::Ready(payload);

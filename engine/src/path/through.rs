@@ -1,4 +1,5 @@
-//! Through write: a write that goes past the log to the origin, because no set is free, or because writes are not cached at all.
+//! Through write: a write that goes past the log to the origin, because no set is free, or because writes are not cached at all, or only
+//! small ones.
 //!
 //! ```text
 //! Waiting (kill clean slots, until that is durable; nobody else at the origin there) → Writing (origin) → reply; a page stays pinned
@@ -167,8 +168,9 @@ impl<P: Payload> Engine<P> {
         let full = || !self.has_slots(number, data, data_blocks) && self.sets.dying_count() == 0 && !droppable();
         match (self.allocation(), self.config.when_full) {
             (Allocation::ReadOnly, _) => true,
-            (Allocation::ReadWrite, WhenFull::Through) => full(),
-            (Allocation::ReadWrite, WhenFull::Wait) => false,
+            (Allocation::SmallWrites, _) if !self.requests.get(number).converts => true,
+            (Allocation::ReadWrite | Allocation::SmallWrites, WhenFull::Through) => full(),
+            (Allocation::ReadWrite | Allocation::SmallWrites, WhenFull::Wait) => false,
         }
     }
 

@@ -5,7 +5,7 @@ use super::units::{Size, Time};
 use serde::Deserialize;
 use tidegate_engine::block::{ATOM_BYTES, PAGE_BYTES};
 use tidegate_engine::cache::format::{FormatId, Geometry};
-use tidegate_engine::config::{self, Allocation, Cleaning, Fill, WhenFull};
+use tidegate_engine::config::{self, Allocation, Cleaning, Convert, Fill, WhenFull};
 use tidegate_engine::op::Limits;
 use tidegate_engine::{Config, Mode, time::Duration};
 use toml::Spanned;
@@ -14,6 +14,9 @@ use toml::Spanned;
 const JOURNAL_BYTES: u64 = 16 << 20;
 /// The largest operation when a plan does not say.
 const OP_BYTES: u64 = 1 << 20;
+
+/// In place of an origin's name: cache and origin are one drive.
+pub const SAME: &str = "same";
 
 /// One configuration: a load straight on a device (`bare`), or an engine over `cache` and `origin`.
 #[derive(Debug, Default, Deserialize)]
@@ -24,10 +27,17 @@ pub struct Options {
     pub instant: bool,
     /// The SSD (bare, or the cache) has been in use before.
     pub aged: Option<Spanned<Aged>>,
+    /// The SSD has so much, with as many dies and as fast: fewer blocks are sooner aged.
+    pub capacity: Option<Spanned<Size>>,
+    /// Time that the host takes more for each command of the SSD, and how many it hands out at once at most (a virtual machine monitor that
+    /// knows no queue).
+    pub overhead: Option<Time>,
+    pub depth: Option<Spanned<usize>>,
     /// Idle time after which the disk is told to spin down.
     pub spin_down: Option<Time>,
 
     pub cache: Option<Spanned<String>>,
+    /// `SAME`: a partition of the cache's drive, before that of the cache.
     pub origin: Option<Spanned<String>>,
     /// Size of the volume. Default: the origin's.
     pub volume: Option<Spanned<Size>>,
@@ -56,6 +66,9 @@ pub struct Options {
     pub gate: Option<GateKind>,
     pub fill: Option<FillKind>,
     pub allocation: Option<AllocationKind>,
+    pub convert: Option<ConvertKind>,
+    /// The largest small write, in sectors of 512 bytes.
+    pub convert_max: Option<u64>,
     pub when_full: Option<WhenFullKind>,
     pub mode: Option<ModeKind>,
     /// Longest wait of a second-stage request for the unplug timer of Linux 2.6, in ms; drawn evenly from 0 on.
@@ -116,6 +129,15 @@ pub enum FillKind {
 pub enum AllocationKind {
     ReadWrite,
     ReadOnly,
+    SmallWrites,
+}
+
+/// How small writes are told from others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ConvertKind {
+    Size,
+    Randomness,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -172,6 +194,8 @@ impl Options {
             || self.gate.is_some()
             || self.fill.is_some()
             || self.allocation.is_some()
+            || self.convert.is_some()
+            || self.convert_max.is_some()
             || self.when_full.is_some()
             || self.mode.is_some()
             || self.legacy_plug_ms.is_some()
@@ -207,7 +231,20 @@ fn choose(config: &mut Config, options: &Options) -> Result<(), String> {
     config.allocation = match options.allocation.unwrap_or(AllocationKind::ReadWrite) {
         AllocationKind::ReadWrite => Allocation::ReadWrite,
         AllocationKind::ReadOnly => Allocation::ReadOnly,
+        AllocationKind::SmallWrites => Allocation::SmallWrites,
     };
+    config.convert = match options.convert.unwrap_or(ConvertKind::Size) {
+        ConvertKind::Size => Convert::Size,
+        ConvertKind::Randomness => Convert::Randomness,
+    };
+    config.convert_max = options.convert_max;
+    if config.convert_atoms() == 0 {
+        return Err("convert_max is at least 1 sector".into());
+    }
+    let is_said = options.convert.is_some() || options.convert_max.is_some();
+    if is_said && config.allocation != Allocation::SmallWrites {
+        return Err("convert and convert_max go with allocation = \"small-writes\"".into());
+    }
     config.when_full = match options.when_full.unwrap_or(WhenFullKind::Wait) {
         WhenFullKind::Wait => WhenFull::Wait,
         WhenFullKind::Through => WhenFull::Through,

@@ -76,6 +76,7 @@ fn number(measured: &Measured, metric: &Metric) -> Option<f64> {
     match metric {
         Metric::Seconds => Some(time),
         Metric::RequestsPerSecond => Some(requests / time),
+        Metric::Iops => Some(measure.bytes as f64 / 4096.0 / time),
         Metric::Rate { from_mib: None, to_mib: None } => Some(measure.bytes as f64 / 1e6 / time),
         Metric::Rate { from_mib, to_mib } => {
             let from = from_mib.unwrap_or(0) << 20;

@@ -7,12 +7,14 @@
 pub mod energy;
 pub mod hdd;
 pub mod plain;
+pub mod port;
 pub mod spec;
 pub mod ssd;
 
 pub use energy::{Account, Charge};
 pub use hdd::Hdd;
 pub use plain::{Plain, Speed};
+pub use port::Port;
 pub use spec::Spec;
 pub use ssd::Ssd;
 
@@ -124,6 +126,8 @@ pub enum Model {
     Plain(Plain),
     Hdd(Box<Hdd>),
     Ssd(Box<Ssd>),
+    /// A part of a drive that somebody else owns.
+    Port(Port),
 }
 
 impl Model {
@@ -134,6 +138,7 @@ impl Model {
             Model::Plain(plain) => plain.submit(now, command),
             Model::Hdd(hdd) => hdd.submit(now, command),
             Model::Ssd(ssd) => ssd.submit(now, command),
+            Model::Port(port) => port.passed.push(command),
         }
     }
 
@@ -143,6 +148,7 @@ impl Model {
             Model::Plain(plain) => plain.next(),
             Model::Hdd(hdd) => hdd.next(),
             Model::Ssd(ssd) => ssd.next(),
+            Model::Port(_) => None,
         }
     }
 
@@ -152,6 +158,7 @@ impl Model {
             Model::Plain(plain) => plain.advance(now, ended),
             Model::Hdd(hdd) => hdd.advance(now, ended),
             Model::Ssd(ssd) => ssd.advance(now, ended),
+            Model::Port(port) => ended.append(&mut port.ended),
         }
     }
 
@@ -161,13 +168,14 @@ impl Model {
             Model::Plain(plain) => plain.power_cut(),
             Model::Hdd(hdd) => hdd.power_cut(now),
             Model::Ssd(ssd) => ssd.power_cut(now),
+            Model::Port(port) => *port = Port::default(),
         }
     }
 
-    /// Energy used until `now`, by what it was used for. Nothing of a plain model.
+    /// Energy used until `now`, by what it was used for. Nothing of a plain model, or of a part.
     pub fn energy(&self, now: Instant) -> Account {
         match self {
-            Model::Plain(_) => Account::default(),
+            Model::Plain(_) | Model::Port(_) => Account::default(),
             Model::Hdd(hdd) => hdd.energy(now),
             Model::Ssd(ssd) => ssd.energy(now),
         }
@@ -178,6 +186,7 @@ impl Model {
             Model::Plain(plain) => plain.state(),
             Model::Hdd(hdd) => hdd.state(),
             Model::Ssd(ssd) => ssd.state(),
+            Model::Port(_) => PowerState::Idle,
         }
     }
 
@@ -186,6 +195,7 @@ impl Model {
             Model::Plain(plain) => plain.counters(),
             Model::Hdd(hdd) => hdd.counters(),
             Model::Ssd(ssd) => ssd.counters(),
+            Model::Port(_) => Counters::default(),
         }
     }
 
@@ -193,7 +203,7 @@ impl Model {
     /// it turning, one that comes later wakes it. Of any other device: nothing happens.
     pub fn spin_down(&mut self, now: Instant) {
         match self {
-            Model::Plain(_) | Model::Ssd(_) => {}
+            Model::Plain(_) | Model::Ssd(_) | Model::Port(_) => {}
             Model::Hdd(hdd) => hdd.spin_down(now),
         }
     }

@@ -207,6 +207,15 @@ impl Spec {
         self
     }
 
+    /// The same SSD behind a host that takes so much longer for each command, and hands out at most so many at once. Of an HDD: none.
+    pub fn behind(mut self, overhead: Duration, depth: Option<usize>) -> Option<Spec> {
+        let Spec::Ssd(spec) = &mut self else { return None };
+        spec.link.read_command_ns += overhead.0;
+        spec.link.write_command_ns += overhead.0;
+        spec.link.depth = spec.link.depth.min(depth.unwrap_or(usize::MAX));
+        Some(self)
+    }
+
     /// Bytes that it holds.
     pub fn capacity(&self) -> u64 {
         1_000_000

@@ -1,5 +1,6 @@
-//! Requests that are drawn: sequential or random, of one size or several, reads and writes in a share, FLUSHes between writes.
+//! Requests that are drawn: sequential, random or from a page cache, of one size or several, reads and writes in a share, FLUSHes between writes.
 
+use super::pool::Pool;
 use super::skew::{Law, Skew};
 use super::{Ask, Pace};
 use crate::chance::Chance;
@@ -14,6 +15,8 @@ pub enum Pattern {
     Random,
     /// Random, but not evenly.
     Skewed(Law),
+    /// Written at random into a page cache that an elevator empties ([`Pool`]).
+    Buffered,
 }
 
 /// What a job draws.
@@ -24,7 +27,7 @@ pub struct Made {
     pub reads: u32,
     /// Sizes in atoms, and their weights.
     pub sizes: Vec<(u64, u32)>,
-    /// Requests of all workers, FLUSHes aside.
+    /// Requests of all workers, FLUSHes aside; of a page cache: pages.
     pub count: u64,
     /// Requests in flight of each worker in a closed loop.
     pub depth: u32,
@@ -34,6 +37,8 @@ pub struct Made {
     pub span: Option<u64>,
     /// A span that reaches beyond the volume ends with it.
     pub clip: bool,
+    /// Pages that a page cache holds before they are written.
+    pub pool: u64,
     pub pace: Pace,
     /// A pause after so many requests.
     pub pause: Option<(u64, Duration)>,
@@ -66,6 +71,7 @@ pub struct Worker {
     /// Where places differ, at the grain of the largest request.
     skew: Option<Skew>,
     cursor: u64,
+    pool: Pool,
     left: u64,
     flush_every: u64,
     writes: u64,
@@ -78,7 +84,7 @@ impl Worker {
         let rest = volume_atoms - made.start;
         let whole = Span::new(made.start, made.span.map_or(rest, |span| span.min(rest)));
         let area = match made.pattern {
-            Pattern::Random | Pattern::Skewed(_) => whole,
+            Pattern::Random | Pattern::Skewed(_) | Pattern::Buffered => whole,
             Pattern::Sequential => {
                 let grain = made.largest();
                 let part = (whole.atoms / workers / grain * grain).max(grain);
@@ -86,7 +92,7 @@ impl Worker {
             }
         };
         let skew = match made.pattern {
-            Pattern::Sequential | Pattern::Random => None,
+            Pattern::Sequential | Pattern::Random | Pattern::Buffered => None,
             Pattern::Skewed(law) => Some(Skew::new(law, (area.atoms / made.largest()).min(u64::from(u32::MAX)) as u32)),
         };
         Worker {
@@ -98,6 +104,7 @@ impl Worker {
             weights: made.sizes.iter().map(|(_, weight)| *weight).collect(),
             area,
             cursor: area.start,
+            pool: Pool::new(made.pool),
             left: made.count / workers + u64::from(number < made.count % workers),
             flush_every: made.flush_every,
             writes: 0,
@@ -114,9 +121,9 @@ impl Worker {
         if std::mem::take(&mut self.flush_due) {
             return (Ask::Flush, Span::default());
         }
-        self.left -= 1;
         let atoms = if self.sizes.len() == 1 { self.sizes[0] } else { self.sizes[self.chance.weighted(&self.weights)] };
         let span = self.place(atoms);
+        self.left -= if self.pattern == Pattern::Buffered { span.atoms / atoms } else { 1 };
         let reads = match self.reads {
             0 => false,
             100 => true,
@@ -137,6 +144,7 @@ impl Worker {
                 let place = self.skew.as_ref().expect("it was made").draw(&mut self.chance);
                 Span::new(self.area.start + place * grain, atoms)
             }
+            Pattern::Buffered => self.pool.draw(self.area, atoms, self.left, &mut self.chance),
             Pattern::Random => Span::new(self.area.start + self.chance.below(self.area.atoms / atoms) * atoms, atoms),
             Pattern::Sequential => {
                 if self.cursor + atoms > self.area.end() {

@@ -2,6 +2,7 @@
 //! ([`made`]) or replays a trace ([`trace`]). The same seed and load ask the same of every configuration.
 
 pub mod made;
+pub mod pool;
 pub mod skew;
 pub mod table;
 pub mod trace;
@@ -270,6 +271,7 @@ mod tests {
             start: 0,
             span: None,
             clip: false,
+            pool: 0,
             pace: Pace::Closed,
             pause: None,
             flush_every: 0,
@@ -350,6 +352,25 @@ mod tests {
         let pause = Some((1, Duration(10 * MILLI)));
         let times: Vec<u64> = run(&load(Made { pause, count: 3, ..made() }), 1000).iter().map(|(now, _, _)| now / MILLI).collect();
         assert_eq!(times, [10, 21, 32], "each access after its gap");
+    }
+
+    #[test]
+    fn a_pool_is_written_in_order_and_its_neighbours_together() {
+        let pool = Made { pattern: Pattern::Buffered, pool: 100, count: 250, ..made() };
+        let mut generator = Generator::new(&load(pool), 1, 8_000, Instant::ZERO);
+        let (mut spans, mut now) = (Vec::new(), 0);
+        while let Some(access) = generator.pop(Instant(now)) {
+            assert_eq!(access.ask, Ask::Write);
+            spans.push(access.span);
+            now += MILLI;
+            generator.answered(Instant(now), access.lane);
+        }
+        assert!(generator.is_done());
+        assert_eq!(spans.iter().map(|span| span.atoms / 8).sum::<u64>(), 250, "pages are counted");
+        assert!(spans.iter().any(|span| span.atoms > 8), "a tenth is dirty: some are neighbours");
+        let sweeps: Vec<&[Span]> = spans.chunk_by(|one, next| one.start < next.start).collect();
+        assert_eq!(sweeps.iter().map(|sweep| sweep.iter().map(|span| span.atoms / 8).sum()).collect::<Vec<u64>>(), [100, 100, 50]);
+        assert!(sweeps.iter().all(|sweep| sweep.windows(2).all(|pair| pair[0].end() < pair[1].start)), "neighbours are one request");
     }
 
     #[test]

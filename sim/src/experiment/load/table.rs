@@ -49,6 +49,7 @@ fn is_made(table: &LoadTable) -> bool {
         || table.workers.is_some()
         || table.start.is_some()
         || table.span.is_some()
+        || table.pool.is_some()
         || table.every.is_some()
         || table.rate.is_some()
         || table.arrivals.is_some()
@@ -97,26 +98,27 @@ fn replay(source: &Source, title: &str, trace: &Spanned<String>, table: &LoadTab
 
 fn made<T>(source: &Source, place: &Spanned<T>, title: &str, table: &LoadTable) -> Result<Made, String> {
     let wants = |what: &str| source.wrong(place, format!("load {title}: {what}"));
-    let pattern =
-        match table.pattern.ok_or_else(|| wants("say its pattern: \"sequential\", \"random\", \"zipf\" or \"hot\" (or a trace)"))? {
-            PatternName::Sequential => Pattern::Sequential,
-            PatternName::Random => Pattern::Random,
-            PatternName::Zipf => match &table.theta {
-                Some(theta) if (0.0..=4.0).contains(theta.as_ref()) => Pattern::Skewed(Law::Zipf { theta: *theta.as_ref() }),
-                Some(theta) => return Err(source.wrong(theta, format!("load {title}: theta is from 0 to 4"))),
-                None => return Err(wants("pattern = \"zipf\" needs its theta")),
-            },
-            PatternName::Hot => {
-                let part =
-                    |part: &Option<Spanned<u32>>| part.as_ref().map_or(Err(wants(HOT)), |part| check(source, part, *part.as_ref(), 1, 99));
-                Pattern::Skewed(Law::Hot { requests: part(&table.hot_requests)?, places: part(&table.hot_places)? })
-            }
-        };
+    const KNOWN: &str = "say its pattern: \"sequential\", \"random\", \"zipf\", \"hot\" or \"buffered\" (or a trace)";
+    let pattern = match table.pattern.ok_or_else(|| wants(KNOWN))? {
+        PatternName::Sequential => Pattern::Sequential,
+        PatternName::Random => Pattern::Random,
+        PatternName::Zipf => match &table.theta {
+            Some(theta) if (0.0..=4.0).contains(theta.as_ref()) => Pattern::Skewed(Law::Zipf { theta: *theta.as_ref() }),
+            Some(theta) => return Err(source.wrong(theta, format!("load {title}: theta is from 0 to 4"))),
+            None => return Err(wants("pattern = \"zipf\" needs its theta")),
+        },
+        PatternName::Hot => {
+            let part =
+                |part: &Option<Spanned<u32>>| part.as_ref().map_or(Err(wants(HOT)), |part| check(source, part, *part.as_ref(), 1, 99));
+            Pattern::Skewed(Law::Hot { requests: part(&table.hot_requests)?, places: part(&table.hot_places)? })
+        }
+        PatternName::Buffered => Pattern::Buffered,
+    };
     let count = table.count.as_ref().ok_or_else(|| wants("say its count of requests"))?;
     let sizes = sizes(source, place, title, table)?;
     let made = Made {
         pattern,
-        reads: within(source, &table.reads, 100, 0, 100)?,
+        reads: if pattern == Pattern::Buffered { 0 } else { within(source, &table.reads, 100, 0, 100)? },
         sizes,
         count: check(source, count, *count.as_ref(), 1, COUNT_MAX)?,
         depth: within(source, &table.depth, 1, 1, DEPTH_MAX)?,
@@ -124,6 +126,7 @@ fn made<T>(source: &Source, place: &Spanned<T>, title: &str, table: &LoadTable) 
         start: whole(source, &table.start)?.unwrap_or(0),
         span: whole(source, &table.span)?,
         clip: table.clip.unwrap_or(false),
+        pool: pool(source, place, title, table, pattern)?,
         pace: pace(source, title, table)?,
         pause: match (&table.burst, table.pause) {
             (burst, Some(pause)) => Some((within(source, burst, 1, 1, COUNT_MAX)?, pause.0)),
@@ -138,6 +141,24 @@ fn made<T>(source: &Source, place: &Spanned<T>, title: &str, table: &LoadTable) 
         return Err(source.wrong(place, format!("load {title}: a span of {} bytes has no room for its requests", span * ATOM_BYTES)));
     }
     Ok(made)
+}
+
+/// Pages that a page cache holds. It merges pages of one size, and its reads are nobody's.
+fn pool<T>(source: &Source, place: &Spanned<T>, title: &str, table: &LoadTable, pattern: Pattern) -> Result<u64, String> {
+    let (pool, page) = match (pattern, &table.pool, &table.size) {
+        (Pattern::Buffered, Some(pool), Some(page)) => (pool, page.as_ref().0),
+        (Pattern::Buffered, ..) => {
+            return Err(source.wrong(place, format!("load {title}: \"buffered\" needs a pool, and one size of its pages")));
+        }
+        (Pattern::Sequential | Pattern::Random | Pattern::Skewed(_), Some(pool), _) => {
+            return Err(source.wrong(pool, format!("load {title}: a pool goes with pattern = \"buffered\"")));
+        }
+        (Pattern::Sequential | Pattern::Random | Pattern::Skewed(_), None, _) => return Ok(0),
+    };
+    if let Some(reads) = table.reads.as_ref().filter(|reads| *reads.as_ref() > 0) {
+        return Err(source.wrong(reads, format!("load {title}: what is buffered are writes: reads = 0")));
+    }
+    check(source, pool, pool.as_ref().0 / page.max(1), 1, COUNT_MAX)
 }
 
 fn pace(source: &Source, title: &str, table: &LoadTable) -> Result<Pace, String> {

@@ -49,6 +49,8 @@ pub(crate) struct LoadTable {
     pub workers: Option<Spanned<u32>>,
     pub start: Option<Spanned<Size>>,
     pub span: Option<Spanned<Size>>,
+    /// Of `buffered`: how much is dirty when it is written.
+    pub pool: Option<Spanned<Size>>,
     /// A span that reaches beyond the volume ends with it.
     pub clip: Option<bool>,
     /// An open loop: one request in this time, or so many a second.
@@ -83,6 +85,7 @@ pub(crate) enum PatternName {
     Zipf,
     /// `hot_requests` per cent of the requests go to `hot_places` per cent of the places.
     Hot,
+    Buffered,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]

@@ -8,6 +8,8 @@ pub enum Metric {
     /// From the start of the load to the last answer.
     Seconds,
     RequestsPerSecond,
+    /// Pages of 4 KiB per second, however many of them are in one request: what an application sees.
+    Iops,
     /// Millions of bytes per second; of a stretch of what was transferred, in MiB, or of all.
     Rate {
         from_mib: Option<u64>,
@@ -51,7 +53,7 @@ const RANKS: [(&str, Rank); 7] = [
 const ASKS: [(&str, Ask); 3] = [("reads", Ask::Read), ("writes", Ask::Write), ("flushes", Ask::Flush)];
 
 /// The words of an error.
-pub const KNOWN: &str = "seconds, requests-per-second, mb-per-second, knee-mib, mean-us, p50-us (p90, p95, p99, p999, max; `reads-p99-us`), \
+pub const KNOWN: &str = "seconds, requests-per-second, iops, mb-per-second, knee-mib, mean-us, p50-us (p90, p95, p99, p999, max; `reads-p99-us`), \
                          DEVICE-reads (writes, flushes), watts, DEVICE-watts, joules, DEVICE-joules, requests-per-joule, hit-percent, \
                          write_amplification";
 
@@ -60,6 +62,7 @@ impl Metric {
     pub fn parse(name: &str, devices: &[String]) -> Option<Metric> {
         let simple = match name {
             "seconds" => Some(Metric::Seconds),
+            "iops" => Some(Metric::Iops),
             "requests-per-second" => Some(Metric::RequestsPerSecond),
             "mb-per-second" => Some(Metric::Rate { from_mib: None, to_mib: None }),
             "watts" => Some(Metric::Watts(None)),

@@ -17,12 +17,15 @@ use tidegate_engine::op::Limits;
 use tidegate_engine::time::Duration;
 
 /// The plans that come with the program, in the order in which they are listed.
-const EMBEDDED: [(&str, &str); 7] = [
+const EMBEDDED: [(&str, &str); 10] = [
     ("devices", include_str!("../../../plans/devices.toml")),
     ("000-table3", include_str!("../../../plans/000-table3.toml")),
     ("000-table4", include_str!("../../../plans/000-table4.toml")),
     ("000-figures", include_str!("../../../plans/000-figures.toml")),
     ("001-gaps", include_str!("../../../plans/001-gaps.toml")),
+    ("002-mtron", include_str!("../../../plans/002-mtron.toml")),
+    ("002-x25m", include_str!("../../../plans/002-x25m.toml")),
+    ("002-nvme", include_str!("../../../plans/002-nvme.toml")),
     ("modes", include_str!("../../../plans/modes.toml")),
     ("wa", include_str!("../../../plans/wa.toml")),
 ];
@@ -71,8 +74,8 @@ pub struct Configuration {
 pub enum Kind {
     /// The load straight on a device.
     Bare(Device),
-    /// An engine over a cache and an origin.
-    Cached { cache: Device, origin: Device, config: Box<Config>, limits: [Limits; 2] },
+    /// An engine over a cache and an origin. `shared`: they are one drive, the origin its first atoms, the cache what lies from this one on.
+    Cached { cache: Device, origin: Device, shared: Option<u64>, config: Box<Config>, limits: [Limits; 2] },
     /// An engine over devices that take no time.
     Instant { config: Box<Config>, limits: [Limits; 2] },
 }
@@ -95,6 +98,7 @@ impl Configuration {
     pub fn devices(&self) -> Vec<&Device> {
         match &self.kind {
             Kind::Bare(device) => vec![device],
+            Kind::Cached { cache, shared: Some(_), .. } => vec![cache],
             Kind::Cached { cache, origin, .. } => vec![cache, origin],
             Kind::Instant { .. } => Vec::new(),
         }

@@ -5,11 +5,12 @@ use super::metric::{KNOWN, Metric};
 use super::{Configuration, Device, Kind, Plan, Row, Run, Value};
 use crate::back::model::Spec;
 use crate::experiment::load::{Load, table as load_table};
-use crate::experiment::options::{Aged, Options, Room, engine_config, plug};
+use crate::experiment::options::{Aged, Options, Room, SAME, engine_config, plug};
 use crate::experiment::rows;
 use crate::experiment::units::shorten;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use tidegate_engine::block::ATOM_BYTES;
 use tidegate_engine::time::Duration;
 use toml::Spanned;
 
@@ -84,27 +85,20 @@ fn configuration(
             Err(source.wrong(named, format!("no device {:?} in [devices]: there are {}", shorten(named.as_ref()), known.join(", "))))
         }
     };
-    let age = |device: Device| match &options.aged {
-        None => Ok(device),
-        Some(aged) => match aged.as_ref() {
-            Aged { used_percent, overwritten_times } if *used_percent <= 100 && *overwritten_times <= 100 => {
-                let spec = Spec::clone(&device.spec).aged(*used_percent, *overwritten_times);
-                Ok(Device { spec: Arc::new(spec), ..device })
-            }
-            _ => Err(source.wrong(aged, "used_percent and overwritten_times are at most 100")),
-        },
-    };
+    let used = |named: &Spanned<String>| used_ssd(source, named, options, device(named)?);
     let title = name.as_ref();
     let kind = match (&options.bare, &options.cache, &options.origin) {
-        (Some(bare), None, None) if !options.cached_keys() => Kind::Bare(age(device(bare)?)?),
+        (Some(bare), None, None) if !options.cached_keys() => Kind::Bare(used(bare)?),
         (Some(bare), ..) => {
-            let what = "a configuration is either bare or cached: with `bare`, only `spin_down` and `aged` may be set";
+            let what = "a configuration is either bare or cached: with `bare`, only `spin_down`, `capacity`, `aged`, `overhead` and `depth` may be set";
             return Err(source.wrong(bare, format!("configuration {title}: {what}")));
         }
         (None, Some(cache), Some(origin)) => {
-            let (cache, origin) = (age(device(cache)?)?, device(origin)?);
+            let cache = used(cache)?;
+            let shared = if origin.as_ref() == SAME { Some(cache_start(source, origin, options)?) } else { None };
+            let origin = if shared.is_some() { cache.clone() } else { device(origin)? };
             let room = Room {
-                cache_atoms: cache.atoms(),
+                cache_atoms: cache.atoms().saturating_sub(shared.unwrap_or(0)),
                 origin_atoms: origin.atoms(),
                 cache_depth: cache.spec.depth(),
                 origin_depth: origin.spec.depth(),
@@ -116,7 +110,7 @@ fn configuration(
                 return Err(source.wrong(volume, format!("configuration {title}: the origin {} has {has} bytes", origin.name)));
             }
             let config = engine_config(options, room).map_err(|why| source.wrong(name, format!("configuration {title}: {why}")))?;
-            Kind::Cached { limits: options.limits(room), config: Box::new(config), cache, origin }
+            Kind::Cached { limits: options.limits(room), config: Box::new(config), cache, origin, shared }
         }
         (None, None, None) if options.instant => {
             let atoms = options.volume.as_ref().map(|volume| volume.as_ref().atoms());
@@ -135,6 +129,42 @@ fn configuration(
     };
     let plug = plug(options).map_err(|why| source.wrong(name, format!("configuration {title}: {why}")))?;
     Ok(Configuration { name: title.clone(), kind, spin_down: options.spin_down.map(|time| time.0), plug })
+}
+
+/// An SSD as it is used: its age, and the host's own slowness.
+fn used_ssd(source: &Source, named: &Spanned<String>, options: &Options, device: Device) -> Result<Device, String> {
+    let mut spec = Spec::clone(&device.spec);
+    if let Some(capacity) = &options.capacity {
+        let megabytes = capacity.as_ref().0 / 1_000_000;
+        if megabytes == 0 || capacity.as_ref().0 > spec.capacity() {
+            return Err(source.wrong(capacity, format!("a capacity from 1MB to the {} bytes of {}", spec.capacity(), device.name)));
+        }
+        spec = spec.with_capacity_mb(megabytes);
+    }
+    if let Some(aged) = &options.aged {
+        let Aged { used_percent, overwritten_times } = *aged.as_ref();
+        if used_percent > 100 || overwritten_times > 100 {
+            return Err(source.wrong(aged, "used_percent and overwritten_times are at most 100"));
+        }
+        spec = spec.aged(used_percent, overwritten_times);
+    }
+    if options.overhead.is_some() || options.depth.is_some() {
+        if let Some(depth) = options.depth.as_ref().filter(|depth| *depth.as_ref() == 0) {
+            return Err(source.wrong(depth, "a depth of 0: one command at least is in flight"));
+        }
+        let overhead = options.overhead.map_or(Duration::ZERO, |time| time.0);
+        let slower = spec.behind(overhead, options.depth.as_ref().map(|depth| *depth.as_ref()));
+        spec = slower.ok_or_else(|| source.wrong(named, "`overhead` and `depth` are of an SSD"))?;
+    }
+    Ok(Device { spec: Arc::new(spec), ..device })
+}
+
+/// Where the cache begins on the drive that is its origin, too: behind the volume, at a whole MiB.
+fn cache_start(source: &Source, origin: &Spanned<String>, options: &Options) -> Result<u64, String> {
+    match &options.volume {
+        Some(volume) => Ok(volume.as_ref().atoms().next_multiple_of((1 << 20) / ATOM_BYTES)),
+        None => Err(source.wrong(origin, "origin = \"same\" needs a volume: how much of the drive is the origin")),
+    }
 }
 
 fn loads(source: &Source, tables: &BTreeMap<Spanned<String>, LoadTable>) -> Result<BTreeMap<String, Loaded>, String> {
@@ -196,12 +226,14 @@ impl Known<'_> {
     fn row(&mut self, spanned: &Spanned<RowTable>) -> Result<Row, String> {
         let row = spanned.as_ref();
         let wrong = |what: &str| self.source.wrong(spanned, what);
-        let named = row.metric.as_ref().ok_or_else(|| wrong(&format!("a row without a metric: {KNOWN}, ratio, order or break-even")))?;
+        let named =
+            row.metric.as_ref().ok_or_else(|| wrong(&format!("a row without a metric: {KNOWN}, ratio, gain, order or break-even")))?;
         let metric = named.as_ref().as_str();
         let joined = |separator: &str| row.of.iter().map(|run| run.as_ref().as_str()).collect::<Vec<_>>().join(separator);
         let (name, value) = match metric {
-            "ratio" | "order" | "break-even" => {
+            "ratio" | "gain" | "order" | "break-even" => {
                 let wanted = match metric {
+                    "gain" => (2..=2, "a gain is `of` two runs: the first by the second, without what is to gain"),
                     "ratio" => (2..=2, "a ratio is `of` two runs: the first by the second"),
                     "order" => (2..=64, "an order is `of` two runs or more, the least first"),
                     _ => (3..=3, "a break-even is `of` three runs: a gap below it, one above it, and a disk that stays on"),
@@ -211,6 +243,7 @@ impl Known<'_> {
                 }
                 let runs = row.of.iter().map(|run| self.run(run)).collect::<Result<Vec<usize>, String>>()?;
                 let (name, value) = match metric {
+                    "gain" => (row.of[0].as_ref().clone(), Value::Ratio([runs[0], runs[1]], Metric::Iops)),
                     "ratio" => (joined(" : "), Value::Ratio([runs[0], runs[1]], self.by(row, &runs)?)),
                     "order" => (joined(if row.slack_percent.is_some() { " <= " } else { " < " }), {
                         let by = self.by(row, &runs)?;

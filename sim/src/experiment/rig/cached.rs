@@ -1,11 +1,13 @@
 //! An engine over a cache and an origin, in virtual time: as the swarm's world, but with devices that take the time that real ones
 //! take, without faults, and made to be fast.
 
+use super::drives::Drives;
 use super::plug::Plug;
 use super::shadow::Shadow;
 use super::{Front, Stillness};
 use crate::back::contents::Contents;
 use crate::back::device::{Device as Disk, Ended};
+use crate::back::model::{Model, Port};
 use crate::chance::Chance;
 use crate::experiment::load::{Access, Ask, Load};
 use crate::experiment::measure::buckets::Buckets;
@@ -25,6 +27,7 @@ use tidegate_engine::{Config, Engine, Event, World, turn};
 /// The two devices, and the replies of a turn.
 struct Scene {
     disks: [Disk; 2],
+    drives: Drives,
     plug: Plug,
     replies: Vec<Reply<Stamps>>,
 }
@@ -32,11 +35,7 @@ struct Scene {
 impl World<Stamps> for Scene {
     fn start(&mut self, now: Instant, op: Op<Stamps>) {
         let Some(op) = self.plug.take(now, op) else { return };
-        let disk = match op.device {
-            DeviceId::Cache => 0,
-            DeviceId::Origin => 1,
-        };
-        self.disks[disk].start(now, op);
+        self.begin(now, op);
     }
 
     fn reply(&mut self, _now: Instant, reply: Reply<Stamps>) {
@@ -48,10 +47,22 @@ impl World<Stamps> for Scene {
     }
 }
 
+impl Scene {
+    fn begin(&mut self, now: Instant, op: Op<Stamps>) {
+        let index = match op.device {
+            DeviceId::Cache => 0,
+            DeviceId::Origin => 1,
+        };
+        self.disks[index].start(now, op);
+        self.drives.take(now, index, &mut self.disks[index]);
+    }
+}
+
 struct Cached<'a> {
     engine: Engine<Stamps>,
     scene: Scene,
-    watches: [Watch; 2],
+    /// Of the drives.
+    watches: Vec<Watch>,
     front: Front<'a>,
     flight: BTreeMap<RequestId, Access>,
     shadow: Shadow,
@@ -74,12 +85,13 @@ struct Gate {
 pub(super) fn run(
     run: &Run,
     devices: [&Device; 2],
+    shared: Option<u64>,
     config: &Config,
     limits: [Limits; 2],
     seed: u64,
     told: &mut dyn FnMut(u64),
 ) -> Result<Measured, String> {
-    let mut cached = Cached::new(run, devices, config, limits, seed, told);
+    let mut cached = Cached::new(run, devices, shared, config, limits, seed, told);
     cached.pass_until(Instant(u64::MAX), |cached| *cached.engine.phase() != Phase::Recovering)?;
     if *cached.engine.phase() != Phase::Serving {
         return Err(format!("the engine refuses a fresh cache: {:?}", cached.engine.damage()));
@@ -95,23 +107,34 @@ pub(super) fn run(
 }
 
 impl<'a> Cached<'a> {
-    fn new(run: &Run, devices: [&Device; 2], config: &Config, limits: [Limits; 2], seed: u64, told: &'a mut dyn FnMut(u64)) -> Self {
+    fn new(
+        run: &Run,
+        devices: [&Device; 2],
+        shared: Option<u64>,
+        config: &Config,
+        limits: [Limits; 2],
+        seed: u64,
+        told: &'a mut dyn FnMut(u64),
+    ) -> Self {
         let (geometry, now) = (&config.geometry, Instant::ZERO);
-        let models = devices.map(|device| device.spec.build(seed));
+        let (drives, [cache, origin]) = match shared {
+            Some(start) => (Drives::one(devices[0].spec.build(seed), start), [0, 1].map(|_| Model::Port(Port::default()))),
+            None => (Drives::Apart, devices.map(|device| device.spec.build(seed))),
+        };
         let spin_down = [None, run.configuration.spin_down];
-        let watches = [0, 1].map(|index| Watch::new(&devices[index].name, &models[index], spin_down[index], now));
-        let [cache, origin] = models;
         let formatted = formatted(config);
         let blank = Contents::blank(0, geometry.volume_atoms);
         let disks = [
             Disk::new(DeviceId::Cache, geometry, formatted, limits[0], cache, Chance::new(seed, "cache")),
             Disk::new(DeviceId::Origin, geometry, blank, limits[1], origin, Chance::new(seed, "origin")),
         ];
+        let watch = |(index, model): (usize, &Model)| Watch::new(&devices[index].name, model, spin_down[index], now);
+        let watches = drives.models(&disks).into_iter().enumerate().map(watch).collect();
         let engine = Engine::new(config.clone(), limits);
         Cached {
             gate: Gate::new(now, engine.glance()),
             engine,
-            scene: Scene { disks, plug: Plug::new(run.configuration.plug, seed), replies: Vec::new() },
+            scene: Scene { disks, drives, plug: Plug::new(run.configuration.plug, seed), replies: Vec::new() },
             watches,
             front: Front::new(told),
             flight: BTreeMap::new(),
@@ -127,8 +150,8 @@ impl<'a> Cached<'a> {
     /// What was until now is not measured.
     fn restart(&mut self) -> Snapshot {
         let snapshot = self.engine.inspect(self.now);
-        for (watch, disk) in self.watches.iter_mut().zip(&self.scene.disks) {
-            watch.restart(&disk.model, self.now);
+        for (watch, model) in self.watches.iter_mut().zip(self.scene.drives.models(&self.scene.disks)) {
+            watch.restart(model, self.now);
         }
         self.measure = Measure::new(self.now);
         self.gate = Gate::new(self.now, self.engine.glance());
@@ -163,8 +186,8 @@ impl<'a> Cached<'a> {
     }
 
     fn next_time(&mut self) -> Option<Instant> {
-        let Scene { disks: [cache, origin], plug, .. } = &self.scene;
-        let due = [self.front.next_time(), self.engine.deadline(), cache.next(), origin.next(), plug.next()];
+        let Scene { disks: [cache, origin], drives, plug, .. } = &self.scene;
+        let due = [self.front.next_time(), self.engine.deadline(), cache.next(), origin.next(), drives.next(), plug.next()];
         due.into_iter().chain(self.watches.iter().map(Watch::next)).flatten().min()
     }
 
@@ -173,11 +196,10 @@ impl<'a> Cached<'a> {
         self.gate.look(self.engine.glance(), self.now);
         self.now = when;
         while let Some(op) = self.scene.plug.release(when) {
-            self.scene.disks[0].start(when, op);
+            self.scene.begin(when, op);
         }
-        for disk in &mut self.scene.disks {
-            disk.advance(when, &mut self.ended);
-        }
+        let Scene { disks, drives, .. } = &mut self.scene;
+        drives.advance(when, disks, &mut self.ended);
         self.events.extend(self.ended.drain(..).map(|ended| match ended {
             Ended::Done(done) => Event::Completed(done),
             Ended::Late(op) => Event::Late(op),
@@ -192,8 +214,9 @@ impl<'a> Cached<'a> {
         for reply in std::mem::take(&mut self.scene.replies) {
             self.answer(reply)?;
         }
-        for (watch, disk) in self.watches.iter_mut().zip(&mut self.scene.disks) {
-            watch.look(&mut disk.model, self.now);
+        let Scene { disks, drives, .. } = &mut self.scene;
+        for (watch, model) in self.watches.iter_mut().zip(drives.models_mut(disks)) {
+            watch.look(model, self.now);
         }
         Ok(())
     }
@@ -248,7 +271,8 @@ impl<'a> Cached<'a> {
             hit_blocks: after.counters.hit_blocks - before.counters.hit_blocks,
             miss_blocks: after.counters.miss_blocks - before.counters.miss_blocks,
         };
-        let devices = self.watches.into_iter().zip(&self.scene.disks).map(|(watch, disk)| watch.report(&disk.model, end)).collect();
+        let models = self.scene.drives.models(&self.scene.disks);
+        let devices = self.watches.into_iter().zip(models).map(|(watch, model)| watch.report(model, end)).collect();
         Measured { measure: self.measure, devices, gate: Some(gate), writes: None }
     }
 }

@@ -3,6 +3,7 @@
 
 mod bare;
 mod cached;
+mod drives;
 mod instant;
 mod plug;
 mod shadow;
@@ -22,7 +23,7 @@ const TELL_EVERY: u64 = 1 << 6;
 pub fn run(run: &Run, seed: u64, told: &mut dyn FnMut(u64)) -> Result<Measured, String> {
     match &run.configuration.kind {
         Kind::Bare(device) => bare::run(run, device, seed, told),
-        Kind::Cached { cache, origin, config, limits } => cached::run(run, [cache, origin], config, *limits, seed, told),
+        Kind::Cached { cache, origin, shared, config, limits } => cached::run(run, [cache, origin], *shared, config, *limits, seed, told),
         Kind::Instant { config, limits } => instant::run(run, config, *limits, seed, told),
     }
 }
