@@ -39,6 +39,7 @@ fn lived() -> Scenario {
         scenario.drain();
         scenario.read(scenario.blocks(40, 12)).expect("a read");
     }
+    scenario.checkpoints(1, 62);
     scenario
 }
 
