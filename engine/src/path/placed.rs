@@ -294,7 +294,7 @@ impl<P: Payload> Engine<P> {
         (first, 1 + (1..most).take_while(alike).count() as u64)
     }
 
-    fn part_of(&self, piece: &Piece<P>, skip: u64, blocks: u64) -> Piece<P> {
+    pub(super) fn part_of(&self, piece: &Piece<P>, skip: u64, blocks: u64) -> Piece<P> {
         let payload = piece.payload.slice(skip * self.block_atoms(), blocks * self.block_atoms());
         Piece { block: Block(piece.block.0 + skip), blocks, payload, valid: piece.valid }
     }
@@ -314,7 +314,7 @@ impl<P: Payload> Engine<P> {
     }
 
     fn put_fresh(&mut self, source: Source, first: Slot, part: &Piece<P>, dirty: bool) {
-        self.put_run(source, first, part.block, part.blocks, &part.payload, part.valid, dirty);
+        self.put_run(source, first, part, dirty);
         let group = self.journal.group();
         self.sets.placed.get_mut(first.set).expect("a placed set").put_group = group;
     }

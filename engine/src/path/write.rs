@@ -431,11 +431,10 @@ impl<P: Payload> Engine<P> {
                     continue;
                 }
                 let count = (piece.blocks - done).min(u64::from(self.sets.slots_left(set))).min(most - pending_slots);
-                let payload = piece.payload.slice(done * self.block_atoms(), count * self.block_atoms());
-                let block = Block(piece.block.0 + done);
+                let part = self.part_of(&piece, done, count);
                 let first = Slot { set, slot: self.sets.next_slot(set) };
-                self.put_run(source, first, block, count, &payload, piece.valid, dirty);
-                pending.push((first, count as u32, payload));
+                self.put_run(source, first, &part, dirty);
+                pending.push((first, count as u32, part.payload));
                 done += count;
                 if self.sets.slots_left(set) == 0 {
                     self.send(source, &mut pending, request, tries);
@@ -452,16 +451,8 @@ impl<P: Payload> Engine<P> {
     }
 
     /// Maps consecutive blocks to consecutive slots of a set, with their records: its next ones, or those of their places.
-    pub(super) fn put_run(
-        &mut self,
-        source: Source,
-        first: Slot,
-        block: Block,
-        count: u64,
-        payload: &P,
-        valid: Option<Atoms>,
-        dirty: bool,
-    ) {
+    pub(super) fn put_run(&mut self, source: Source, first: Slot, part: &Piece<P>, dirty: bool) {
+        let (block, count) = (part.block, part.blocks);
         let set = first.set;
         let (life, group) = (self.sets.get(set).life, self.journal.group());
         let mut entries = std::mem::take(&mut self.scratch.entries);
@@ -469,8 +460,8 @@ impl<P: Payload> Engine<P> {
         for i in 0..count {
             let block = Block(block.0 + i);
             let full = self.full(block);
-            let crc = payload.slice(i * self.block_atoms(), self.block_atoms()).checksum();
-            let entry = Entry { block, valid: valid.unwrap_or(full), crc };
+            let crc = part.payload.slice(i * self.block_atoms(), self.block_atoms()).checksum();
+            let entry = Entry { block, valid: part.valid.unwrap_or(full), crc };
             self.sets.describe_at(Slot { set, slot: first.slot + i as u32 }, entry, full);
             entries.push(entry);
         }
@@ -478,9 +469,8 @@ impl<P: Payload> Engine<P> {
         self.note_record();
         let mut displaced = self.scratch.take_runs();
         self.index.replace(block, count, Some(first), &mut displaced);
-        self.note_paces(source, first, block, count, &displaced);
-        let sources = displaced.iter().filter(|_| source == Source::Moved).filter_map(|run| run.slot);
-        let since = sources.map(|slot| self.sets.get(slot.set).dirty_since).min();
+        self.note_paces(source, first, part, &displaced);
+        let since = displaced.iter().filter_map(|run| Some(self.sets.get(run.slot?.set).dirty_since)).min();
         self.kill_runs(&displaced);
         self.scratch.runs = displaced;
         for (i, entry) in entries.iter().enumerate() {
@@ -493,16 +483,17 @@ impl<P: Payload> Engine<P> {
             }
         }
         self.scratch.entries = entries;
-        match since {
-            // What moves is as old as it was, and nobody has used it.
-            Some(since) => self.sets.inherit_dirt(set, since),
-            None => self.sets.touch(set),
+        // What moves is as old as it was, and nobody has used it.
+        match (source, since) {
+            (Source::Moved, Some(since)) if dirty => self.sets.inherit_dirt(set, since),
+            (Source::Moved, _) => {}
+            (Source::Client | Source::Fill, _) => self.sets.touch(set),
         }
-        self.window.pin(first, count as u32, group, payload.clone());
+        self.window.pin(first, count as u32, group, part.payload.clone());
     }
 
     /// Blocks take new slots: how often they are written goes with them.
-    fn note_paces(&mut self, source: Source, first: Slot, block: Block, count: u64, displaced: &[Run]) {
+    fn note_paces(&mut self, source: Source, first: Slot, part: &Piece<P>, displaced: &[Run]) {
         if self.config.placement == Placement::Set {
             return;
         }
@@ -511,15 +502,15 @@ impl<P: Payload> Engine<P> {
             let old = run.slot.expect("displaced blocks had slots");
             for i in 0..run.blocks {
                 let (pace, age) = self.next_pace(source, Slot { slot: old.slot + i as u32, ..old });
-                let slot = Slot { slot: first.slot + (run.block.0 + i - block.0) as u32, ..first };
+                let slot = Slot { slot: first.slot + (run.block.0 + i - part.block.0) as u32, ..first };
                 self.sets.note_pace(slot, pace);
                 (known, ages) = (known + 1, ages + age);
             }
         }
         if source == Source::Client {
-            self.sets.advance(count);
+            self.sets.advance(part.blocks);
         }
-        self.sets.note_written(first.set, count, ages / u64::max(known, 1));
+        self.sets.note_written(first.set, part.blocks, ages / u64::max(known, 1));
     }
 
     /// Starts one write of consecutive slots.
