@@ -43,16 +43,21 @@ pub(super) struct Cleaner<P> {
     portions: Slab<Portion>,
     /// Those that have been read, with what they hold.
     ready: VecDeque<(Portion, P)>,
-    /// Sets being emptied, with the portions that are left of each.
-    emptying: Vec<(u32, u32)>,
-    /// Live slots of all portions.
-    slots: u64,
+    /// Sets being emptied, in the order in which that began.
+    emptying: Vec<Emptying>,
     /// Sets that could not be emptied, and until when they are left alone.
     paused: VecDeque<(Instant, u32)>,
     /// Something waits for that.
     waits: bool,
     /// The daily budget keeps it from working.
     left: bool,
+}
+
+/// What is left to do of a set: portions, and their live slots.
+struct Emptying {
+    set: u32,
+    portions: u32,
+    slots: u64,
 }
 
 /// Some slots of a set, read at once.
@@ -70,7 +75,6 @@ impl<P> Default for Cleaner<P> {
             portions: Slab::default(),
             ready: VecDeque::new(),
             emptying: Vec::new(),
-            slots: 0,
             paused: VecDeque::new(),
             waits: false,
             left: false,
@@ -79,6 +83,10 @@ impl<P> Default for Cleaner<P> {
 }
 
 impl<P> Cleaner<P> {
+    /// Slots that moves under way will take, at most.
+    fn slots(&self) -> u64 {
+        self.emptying.iter().map(|emptying| emptying.slots).sum()
+    }
     pub fn is_busy(&self) -> bool {
         !self.emptying.is_empty()
     }
@@ -92,12 +100,8 @@ impl<P: Payload> Engine<P> {
     /// True: something has moved, or was dropped.
     pub(super) fn pump_clean(&mut self) -> bool {
         let mut moved = false;
-        while let Some((portion, _)) = self.cleaner.ready.front() {
-            let live = u64::from(portion.live.count());
-            if !self.lets_go() && (!self.has_room_to_move(live) || self.waits_for_stream()) {
-                break;
-            }
-            let (portion, payload) = self.cleaner.ready.pop_front().expect("there is one");
+        while let Some(at) = self.next_ready() {
+            let (portion, payload) = self.cleaner.ready.remove(at).expect("it is there");
             self.move_portion(portion, Some(payload));
             moved = true;
         }
@@ -111,6 +115,25 @@ impl<P: Payload> Engine<P> {
             moved |= self.empty(set);
         }
         moved
+    }
+
+    /// The first portion for which there is room, that of all sets before its own aside: they must not wait for one another.
+    fn next_ready(&mut self) -> Option<usize> {
+        if self.lets_go() {
+            return (!self.cleaner.ready.is_empty()).then_some(0);
+        }
+        if self.cleaner.ready.is_empty() || self.waits_for_stream() {
+            return None;
+        }
+        let available = self.slots_available(Source::Moved);
+        let kept_for_others = |set: u32| -> u64 {
+            let before = self.cleaner.emptying.iter().take_while(|emptying| emptying.set != set);
+            before.map(|emptying| emptying.slots).sum()
+        };
+        let needs = |portion: &Portion| u64::from(portion.live.count()) + kept_for_others(portion.first.set);
+        let at = self.cleaner.ready.iter().position(|(portion, _)| needs(portion) <= available)?;
+        let live = u64::from(self.cleaner.ready[at].0.live.count());
+        self.has_room_to_move(live).then_some(at)
     }
 
     /// Nothing is moved any more: what has been read is let go.
@@ -143,7 +166,7 @@ impl<P: Payload> Engine<P> {
 
     /// The set whose cleaning gains most, of those that can be cleaned now and for which there is room.
     fn choose_victim(&mut self) -> Option<u32> {
-        let room = self.slots_available(Source::Moved).saturating_sub(self.cleaner.slots);
+        let room = self.slots_available(Source::Moved).saturating_sub(self.cleaner.slots());
         let slots = self.config.geometry.set_slots;
         // A few slots for a whole set of copies only if the origin is of no help.
         let least = if self.is_starved() && self.destage.back_off.has_failed() { 1 } else { (slots / 32).max(1) };
@@ -156,6 +179,11 @@ impl<P: Payload> Engine<P> {
             is_worth_it && info.loaded && info.pins == 0 && self.may_empty(set)
         });
         let found = found.filter(|&set| fits(set));
+        if found.is_none() && !waits && self.is_starved() && !self.window.is_empty() {
+            // What was written last may be worth emptying, as soon as it is durable.
+            let group = self.close_group();
+            self.flushes.want(group);
+        }
         self.cleaner.waits |= found.is_none();
         found
     }
@@ -190,11 +218,11 @@ impl<P: Payload> Engine<P> {
         self.counters.cleaned_sets += 1;
         let portions = self.portions_of(set);
         if !portions.is_empty() {
-            self.cleaner.emptying.push((set, portions.len() as u32));
+            let slots = portions.iter().map(|portion| u64::from(portion.live.count())).sum();
+            self.cleaner.emptying.push(Emptying { set, portions: portions.len() as u32, slots });
         }
         for portion in portions {
             self.sets.pin(portion.first, portion.slots);
-            self.cleaner.slots += u64::from(portion.live.count());
             let action = Action::Read(Zone::Data, self.slots_span(portion.first, portion.slots));
             let portion = self.cleaner.portions.insert(portion);
             self.start(DeviceId::Cache, Class::Clean, action, Owner::Clean { portion });
@@ -238,7 +266,7 @@ impl<P: Payload> Engine<P> {
             self.checkpoint.urgent = true;
             return false;
         }
-        self.slots_available(Source::Moved) >= blocks
+        true
     }
 
     /// A class without an open set gets one as soon as a flush has freed some: what is mixed now would be told apart again at a cost.
@@ -255,7 +283,6 @@ impl<P: Payload> Engine<P> {
     /// Moves what still lives of a portion, and lets its set go. `None`: it could not be read.
     fn move_portion(&mut self, portion: Portion, payload: Option<P>) {
         let Portion { first, slots, .. } = portion;
-        self.cleaner.slots -= u64::from(portion.live.count());
         let mut left = payload.is_none();
         if let Some(payload) = payload
             && !self.lets_go()
@@ -265,9 +292,10 @@ impl<P: Payload> Engine<P> {
             self.move_blocks(first, moves, &payload);
         }
         self.sets.unpin(first, slots);
-        let of_set = self.cleaner.emptying.iter_mut().find(|(set, _)| *set == first.set).expect("its set is being emptied");
-        of_set.1 -= 1;
-        self.cleaner.emptying.retain(|&(_, portions)| portions > 0);
+        let of_set = self.cleaner.emptying.iter_mut().find(|emptying| emptying.set == first.set).expect("its set is being emptied");
+        of_set.portions -= 1;
+        of_set.slots -= u64::from(portion.live.count());
+        self.cleaner.emptying.retain(|emptying| emptying.portions > 0);
         if left && self.cleaner.paused.len() < PAUSED {
             self.cleaner.paused.push_back((self.now + PAUSE, first.set));
         }
