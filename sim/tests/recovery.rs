@@ -4,6 +4,7 @@
 mod common;
 
 use common::{journal_pages, newest_superblock, only, superblocks};
+use tidegate_engine::Control;
 use tidegate_engine::block::{PAGE_ATOMS, Span};
 use tidegate_engine::cache::format::{FormatId, Header, PageHead, Record, Step, Superblock, create_steps};
 use tidegate_engine::op::{DeviceId, Zone};
@@ -562,5 +563,27 @@ fn nothing_but_the_same_bytes_is_written_before_the_cut() {
     for op in writes {
         let stamps = |parts: &[Stamps]| parts.iter().flat_map(|part| part.stamps().collect::<Vec<_>>()).collect::<Vec<_>>();
         assert_eq!(stamps(&op.data), stamps(&found.read(op.span)), "{:?} {:?}", op.zone, op.span);
+    }
+}
+
+/// What goes home while a stop writes its last superblock is not told behind the end of the log that this one names.
+#[test]
+fn what_goes_home_while_a_stop_is_sealed_does_not_keep_the_next_start_from_serving() {
+    let mut scenario = Scenario::new();
+    let data: Vec<Stamps> = (0..4).map(|block| scenario.write(block)).collect();
+    scenario.flush();
+    scenario.hold(Zone::Origin);
+    scenario.simulation.control(Control::Drain);
+    scenario.run_until_quiet();
+    scenario.hold(Zone::Superblock);
+    scenario.simulation.control(Control::Stop);
+    scenario.run_until_quiet();
+    scenario.release(Zone::Origin);
+    scenario.run_until_quiet();
+    scenario.release(Zone::Superblock);
+    scenario.stop();
+    scenario.recover();
+    for (block, data) in data.iter().enumerate() {
+        scenario.expect(block as u64, data);
     }
 }

@@ -418,6 +418,11 @@ impl<P: Payload> Engine<P> {
         }
     }
 
+    /// The last act of a stop is under way: nothing is put into the log behind the cut that it names.
+    pub(super) fn is_sealing_stop(&self) -> bool {
+        !self.cache_failed && self.checkpoint.running.as_ref().is_some_and(|running| running.stop)
+    }
+
     pub(super) fn is_checkpoint_running(&self) -> bool {
         self.checkpoint.running.is_some()
     }

@@ -615,6 +615,12 @@ impl<P: Payload> Engine<P> {
         if self.phase != Phase::Serving {
             return;
         }
+        if self.is_sealing_stop() {
+            // The superblocks say where the log ends: what ends now is not told any more, and stays dirty.
+            self.pump_checkpoint();
+            self.pump_flush();
+            return;
+        }
         self.map_late();
         self.pump_fence();
         loop {
