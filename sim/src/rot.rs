@@ -27,6 +27,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use tidegate_engine::block::{PAGE_ATOMS, Span};
 use tidegate_engine::cache::format::{Geometry, Record};
+use tidegate_engine::config::{Cleaning, Fill};
 use tidegate_engine::op::Zone;
 use tidegate_engine::payload::Payload;
 use tidegate_engine::probe::{Phase, Snapshot};
@@ -192,7 +193,10 @@ impl Subject {
         let mut life = Life { scenario, expected: Vec::new(), chance: Chance::new(mix(seed), "life") };
         let is_stopped = chance.one_in(2);
         let (earlier, before_last) = life.live(is_stopped);
-        let Life { scenario, expected, .. } = life;
+        let Life { mut scenario, expected, .. } = life;
+        // Starts are compared: what is kept, dropped or moved after one depends on when a read comes.
+        let config = &mut scenario.simulation.plan.config;
+        (config.cleaning, config.fill) = (Cleaning::Off, Fill::Off);
         let mut subject =
             Subject { places: Places::default(), undamaged: Start::default(), scenario, chance, earlier, expected, before_last };
         subject.places = subject.read_places();

@@ -617,8 +617,7 @@ impl<P: Payload> Engine<P> {
         }
         if self.is_sealing_stop() {
             // The superblocks say where the log ends: what ends now is not told any more, and stays dirty.
-            self.pump_checkpoint();
-            self.pump_flush();
+            while self.pump_checkpoint() | self.pump_flush() {}
             return;
         }
         self.map_late();
