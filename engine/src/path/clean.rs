@@ -296,7 +296,8 @@ impl<P: Payload> Engine<P> {
         of_set.portions -= 1;
         of_set.slots -= u64::from(portion.live.count());
         self.cleaner.emptying.retain(|emptying| emptying.portions > 0);
-        if left && self.cleaner.paused.len() < PAUSED {
+        let is_paused = self.cleaner.paused.iter().any(|&(_, set)| set == first.set);
+        if left && !is_paused && self.cleaner.paused.len() < PAUSED {
             self.cleaner.paused.push_back((self.now + PAUSE, first.set));
         }
     }

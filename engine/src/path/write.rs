@@ -470,7 +470,9 @@ impl<P: Payload> Engine<P> {
         let mut displaced = self.scratch.take_runs();
         self.index.replace(block, count, Some(first), &mut displaced);
         self.note_paces(source, first, part, &displaced);
-        let since = displaced.iter().filter_map(|run| Some(self.sets.get(run.slot?.set).dirty_since)).min();
+        let moves_dirt = source == Source::Moved && dirty;
+        let sources = displaced.iter().filter(|_| moves_dirt).filter_map(|run| run.slot);
+        let since = sources.map(|slot| self.sets.get(slot.set).dirty_since).min();
         self.kill_runs(&displaced);
         self.scratch.runs = displaced;
         for (i, entry) in entries.iter().enumerate() {
@@ -485,8 +487,8 @@ impl<P: Payload> Engine<P> {
         self.scratch.entries = entries;
         // What moves is as old as it was, and nobody has used it.
         match (source, since) {
-            (Source::Moved, Some(since)) if dirty => self.sets.inherit_dirt(set, since),
-            (Source::Moved, _) => {}
+            (Source::Moved, Some(since)) => self.sets.inherit_dirt(set, since),
+            (Source::Moved, None) => {}
             (Source::Client | Source::Fill, _) => self.sets.touch(set),
         }
         self.window.pin(first, count as u32, group, part.payload.clone());

@@ -224,13 +224,7 @@ impl<'a> Cached<'a> {
     /// Requests that wait arrive, as many as the engine has room for.
     fn admit(&mut self) {
         let mut room = self.engine.room();
-        while room.requests > 0
-            && let Some(&access) = self.front.waiting.front()
-            && access.span.bytes() <= room.bytes
-        {
-            self.front.waiting.pop_front();
-            room.requests -= 1;
-            room.bytes -= access.span.bytes();
+        while let Some(access) = self.front.admit(&mut room) {
             self.requests += 1;
             let id = RequestId(self.requests);
             let command = match access.ask {

@@ -76,24 +76,17 @@ struct Scene {
     formatted: BTreeMap<u64, Arc<[u8]>>,
     ended: Vec<Event<Weightless>>,
     replies: Vec<Reply<Weightless>>,
-    /// Operations: reads and writes of data.
-    data_ops: [u64; 2],
 }
 
 impl World<Weightless> for Scene {
     fn start(&mut self, _now: Instant, op: Op<Weightless>) {
         let answer = match op.action {
             Action::Read(zone, span) => {
-                self.data_ops[0] += u64::from(zone == Zone::Data);
                 let known = self.formatted.get(&span.start).filter(|_| zone == Zone::Superblock);
                 let contents = known.map_or(Weightless::Nothing(span.atoms), |bytes| Weightless::Bytes(bytes.clone()));
                 Answer::Data(vec![contents])
             }
-            Action::Write(zone, ..) => {
-                self.data_ops[1] += u64::from(zone == Zone::Data);
-                Answer::Done
-            }
-            Action::Zero(..) | Action::Discard(..) | Action::Flush => Answer::Done,
+            Action::Write(..) | Action::Zero(..) | Action::Discard(..) | Action::Flush => Answer::Done,
             Action::Allocation(..) => unreachable!("no load asks for it"),
         };
         self.ended.push(Event::Completed(Done { id: op.id, result: Ok(answer) }));
@@ -120,7 +113,7 @@ struct Instantly<'a> {
 }
 
 pub(super) fn run(run: &Run, config: &Config, limits: [Limits; 2], seed: u64, told: &mut dyn FnMut(u64)) -> Result<Measured, String> {
-    let scene = Scene { formatted: formatted(config), ended: Vec::new(), replies: Vec::new(), data_ops: [0; 2] };
+    let scene = Scene { formatted: formatted(config), ended: Vec::new(), replies: Vec::new() };
     let mut rig = Instantly {
         engine: Engine::new(config.clone(), limits),
         scene,
@@ -140,7 +133,6 @@ pub(super) fn run(run: &Run, config: &Config, limits: [Limits; 2], seed: u64, to
     }
     rig.measure = Measure::new(rig.now);
     let before = rig.engine.inspect(rig.now);
-    rig.scene.data_ops = [0; 2];
     rig.play(&run.load, seed, config.geometry.volume_atoms)?;
     let after = rig.engine.inspect(rig.now);
     Ok(Measured { writes: Some(report(&before, &after)), measure: rig.measure, devices: Vec::new(), gate: None })
@@ -183,13 +175,7 @@ impl Instantly<'_> {
     fn ask(&mut self) -> bool {
         let mut room = self.engine.room();
         let before = self.requests;
-        while room.requests > 0
-            && let Some(&access) = self.front.waiting.front()
-            && access.span.bytes() <= room.bytes
-        {
-            self.front.waiting.pop_front();
-            room.requests -= 1;
-            room.bytes -= access.span.bytes();
+        while let Some(access) = self.front.admit(&mut room) {
             self.requests += 1;
             let id = RequestId(self.requests);
             let command = match access.ask {

@@ -11,6 +11,7 @@ mod shadow;
 use super::load::{Access, Generator, Load};
 use super::measure::Measured;
 use super::plan::{Kind, Run};
+use tidegate_engine::request::Room;
 use tidegate_engine::time::Instant;
 
 /// More turns at one moment than any load needs: something is stuck.
@@ -65,6 +66,16 @@ impl<'a> Front<'a> {
         if self.answers.is_multiple_of(TELL_EVERY) {
             (self.told)(TELL_EVERY);
         }
+    }
+
+    /// The next request that waits, if there is room for it: that is taken.
+    fn admit(&mut self, room: &mut Room) -> Option<Access> {
+        let fits = |access: &&Access| room.requests > 0 && access.span.bytes() <= room.bytes;
+        let access = *self.waiting.front().filter(fits)?;
+        self.waiting.pop_front();
+        room.requests -= 1;
+        room.bytes -= access.span.bytes();
+        Some(access)
     }
 
     /// Everything was asked and taken.
