@@ -223,6 +223,7 @@ pub fn restrict_ring(ring: &IoUring, discards: bool) -> io::Result<()> {
         opcode::Write::CODE,
         opcode::Writev::CODE,
         opcode::Fsync::CODE,
+        opcode::Statx::CODE,
         opcode::Fallocate::CODE,
         opcode::PollAdd::CODE,
         opcode::PollRemove::CODE,

@@ -55,7 +55,7 @@ pub struct Disk {
     kind: Kind,
     bytes: u64,
     alignment: Alignment,
-    /// A submission may sleep until the device has taken it, whatever it promises.
+    /// A system call on it may sleep until the device has answered, whatever it promises.
     sleeps: bool,
     /// Cleared when the device turns out not to know the command.
     pub(super) punches: bool,
@@ -106,7 +106,7 @@ impl Disk {
         if direct && !alignment.direct {
             set_direct(&file, false).map_err(|error| place.failed(Failure::SYSTEM, "direct access cannot be switched off", &error))?;
         }
-        let sleeps = is_fuse(&file);
+        let sleeps = kind == Kind::File && is_elsewhere(&file);
         let discards = match kind {
             Kind::File => Discards::Punch,
             Kind::Block if occupied::takes_discards(&file) => Discards::Command,
@@ -148,10 +148,9 @@ impl Disk {
         })
     }
 
-    /// May this be written? A file that was cut off must not grow again by a write behind its end: what it lost would read as zeros from
-    /// then on. (A block device refuses by itself.)
-    pub(super) fn reaches(&self, span: Span) -> bool {
-        self.kind == Kind::Block || self.file.metadata().is_ok_and(|file| file.len() >= span.offset() + span.bytes())
+    /// Its length in bytes now. Never asked of a disk that [sleeps](Disk::sleeps).
+    pub(super) fn length_now(&self) -> io::Result<u64> {
+        self.file.metadata().map(|file| file.len())
     }
 
     pub(super) fn fd(&self) -> RawFd {
@@ -163,7 +162,8 @@ impl Disk {
         self.file.try_clone().map(OwnedFd::from)
     }
 
-    /// Must its operations be submitted by a thread of the kernel's? Else one of them could hold up everything else.
+    /// May any system call on it sleep? Then its operations are submitted by a thread of the kernel's, and nothing else is asked of it while
+    /// it serves: one call could hold up everything else.
     pub(super) fn sleeps(&self) -> bool {
         self.sleeps
     }
@@ -195,6 +195,12 @@ impl Disk {
         self.alignment.sector_atoms = atoms;
         self.alignment.memory = (atoms * ATOM_BYTES) as usize;
         self
+    }
+
+    /// As if it were a file of another machine's.
+    #[cfg(test)]
+    pub(super) fn elsewhere(self) -> Disk {
+        Disk { sleeps: true, ..self }
     }
 
     /// Reads a span at once, without the ring: superblocks, before there is an engine.
@@ -237,7 +243,7 @@ impl Disk {
         let mut at = span.start;
         while at < span.end() {
             let (hole, end) = match self.kind {
-                Kind::File if extents.len() < EXTENTS_MAX => self.extent(at, span.end()),
+                Kind::File if !self.sleeps && extents.len() < EXTENTS_MAX => self.extent(at, span.end()),
                 Kind::File | Kind::Block => (false, span.end()),
             };
             extents.push(Extent { atoms: end - at, hole, zero: hole });
@@ -424,9 +430,15 @@ fn is_memory(file: &File) -> bool {
     file_system(file).is_some_and(|magic| [libc::TMPFS_MAGIC as u64, RAMFS_MAGIC].contains(&magic))
 }
 
-/// FUSE takes a dozen requests; the next one sleeps in the submission, although io_uring asks it not to.
-fn is_fuse(file: &File) -> bool {
-    file_system(file) == Some(libc::FUSE_SUPER_MAGIC as u64)
+/// Does another process or another machine answer for this file system? Then the plainest system call may sleep for as long as that one
+/// likes. (FUSE takes a dozen requests; the next one sleeps in the submission, although io_uring asks it not to.)
+fn is_elsewhere(file: &File) -> bool {
+    const SMB2: u64 = 0xFE53_4D42;
+    const CIFS: u64 = 0xFF53_4D42;
+    const CEPH: u64 = 0x00C3_6400;
+    const PLAN9: u64 = 0x0102_1997;
+    let known = [libc::FUSE_SUPER_MAGIC as u64, libc::NFS_SUPER_MAGIC as u64, SMB2, CIFS, CEPH, PLAN9];
+    file_system(file).is_some_and(|magic| known.contains(&magic))
 }
 
 /// The magic number of the file system below.

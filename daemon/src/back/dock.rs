@@ -7,7 +7,7 @@ use tidegate_engine::block::Span;
 use tidegate_engine::op::{Action, Answer, DeviceError, DeviceId, Done, Limits, Op, OpId};
 use tidegate_engine::time::{Duration, Instant};
 
-use super::disk::{DEPTH, Disk, name};
+use super::disk::{DEPTH, Disk, Kind, device_error, name};
 use super::flight::{Command, Flight, Next};
 use super::run::Run;
 
@@ -108,17 +108,28 @@ impl Dock {
             let answer = Answer::Allocation(self.disks[device].allocation(span));
             return self.answered.push(Happening::Done(Done { id: op.id, result: Ok(answer) }));
         }
-        if let (DeviceId::Origin, Some(span)) = (op.device, written(&op.action))
-            && !self.disks[device].reaches(span)
-        {
-            self.is_cut_off(device);
-            return self.answered.push(Happening::Done(Done { id: op.id, result: Err(DeviceError::Medium) }));
+        let disk = &self.disks[device];
+        let least = length_needed(&op, disk);
+        if let (Some(least), false) = (least, disk.sleeps()) {
+            let refused = match disk.length_now() {
+                Ok(length) if length >= least => None,
+                Ok(_) => Some(self.cut_off(device)),
+                Err(error) => Some(device_error(error.raw_os_error().unwrap_or(libc::EIO))),
+            };
+            if let Some(error) = refused {
+                return self.answered.push(Happening::Done(Done { id: op.id, result: Err(error) }));
+            }
         }
         let berth = self.free[device].pop().expect("the engine keeps to Limits::depth");
         if self.in_flight() == 1 {
             self.look_for_late = now + LATE_GRAIN;
         }
-        let flight = Flight::new(op.id, now, op.action, &self.disks[device]);
+        let disk = &self.disks[device];
+        let flight = Flight::new(op.id, now, op.action, disk);
+        let flight = match least {
+            Some(least) if disk.sleeps() => flight.after_asking(least),
+            Some(_) | None => flight,
+        };
         let modifies = flight.modifies();
         self.berths[berth as usize].flight = Some(flight);
         if modifies.is_some_and(|_| self.is_modified_by_another(berth)) {
@@ -127,7 +138,7 @@ impl Dock {
         self.ready.push(berth);
     }
 
-    fn is_cut_off(&mut self, device: usize) {
+    fn cut_off(&mut self, device: usize) -> DeviceError {
         let disk = &self.disks[device];
         let was = disk.bytes();
         self.alarm.get_or_insert_with(|| {
@@ -137,6 +148,7 @@ impl Dock {
                 disk.path().display()
             )
         });
+        DeviceError::Medium
     }
 
     /// What the operator must know of the disks now: one line, from the first time on.
@@ -156,16 +168,16 @@ impl Dock {
     pub fn landed(&mut self, berth: u32, result: i32, happenings: &mut Vec<Happening>) {
         let device = Dock::device(berth);
         let flight = self.berths[berth as usize].flight.as_mut().expect("a completion of an operation in flight");
-        match flight.completed(result, &mut self.disks[device]) {
-            Next::Again => self.ready.push(berth),
-            Next::End(result) => {
-                let flight = self.berths[berth as usize].flight.take().expect("looked at above");
-                self.free[device].push(berth);
-                happenings.push(Happening::Done(Done { id: flight.id, result }));
-                if flight.modifies().is_some() {
-                    self.release_held();
-                }
-            }
+        let result = match flight.completed(result, &mut self.disks[device]) {
+            Next::Again => return self.ready.push(berth),
+            Next::CutOff => Err(self.cut_off(device)),
+            Next::End(result) => result,
+        };
+        let flight = self.berths[berth as usize].flight.take().expect("looked at above");
+        self.free[device].push(berth);
+        happenings.push(Happening::Done(Done { id: flight.id, result }));
+        if flight.modifies().is_some() {
+            self.release_held();
         }
     }
 
@@ -219,6 +231,14 @@ impl Dock {
     pub fn leak(&mut self) {
         std::mem::forget(std::mem::take(&mut self.berths));
     }
+}
+
+/// How long the file must be, in bytes, before anything is done to it. An origin that was cut off must not grow again by a write behind its
+/// end: what it lost would read as zeros from then on. (A block device refuses by itself.)
+fn length_needed(op: &Op<Run>, disk: &Disk) -> Option<u64> {
+    let is_asked = op.device == DeviceId::Origin && disk.kind() == Kind::File;
+    let span = written(&op.action).filter(|_| is_asked)?;
+    Some(span.offset() + span.bytes())
 }
 
 /// What of the device it changes.

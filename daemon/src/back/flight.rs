@@ -7,6 +7,7 @@
 //! Zero:   punch or zero a range; a device that knows neither       → as Write, of zeros
 //! Discard: the device's command, else a hole; a device that knows neither → an error
 //! ```
+//! What changes a file of another machine asks for its length first ([`Flight::after_asking`]).
 
 use tidegate_engine::block::{ATOM_BYTES, Span};
 use tidegate_engine::op::{Action, Answer, DeviceError, Hole, OpId};
@@ -30,7 +31,15 @@ pub(super) struct Flight {
     /// The engine was told that it takes long.
     pub late: bool,
     work: Work,
+    /// Asked for before anything else is done.
+    length: Option<Box<Length>>,
     agains: u32,
+}
+
+/// How long a file must be at least, in bytes, and what the kernel says of it.
+struct Length {
+    least: u64,
+    answer: libc::statx,
 }
 
 enum Work {
@@ -71,6 +80,10 @@ pub(super) enum Command {
         bytes: u64,
         offset: u64,
     },
+    /// `statx` of the open file: its size.
+    Length {
+        into: *mut libc::statx,
+    },
     Flush,
 }
 
@@ -78,6 +91,8 @@ pub(super) enum Command {
 pub(super) enum Next {
     /// Another command: [`Flight::command`].
     Again,
+    /// The file is shorter than it must be; nothing was done.
+    CutOff,
     End(Result<Answer<Run>, DeviceError>),
 }
 
@@ -93,7 +108,14 @@ impl Flight {
             Action::Flush => Work::Flush,
             Action::Allocation(..) => unreachable!("answered at once by the dock"),
         };
-        Flight { id, started, late: false, work, agains: 0 }
+        Flight { id, started, late: false, work, length: None, agains: 0 }
+    }
+
+    /// Nothing is done to a file that is shorter than `least` bytes.
+    pub fn after_asking(self, least: u64) -> Flight {
+        // SAFETY: numbers, for which zeros are valid.
+        let answer = unsafe { std::mem::zeroed() };
+        Flight { length: Some(Box::new(Length { least, answer })), ..self }
     }
 
     /// The sectors it reads and writes back. Two such flights on one sector must not overlap in time: each would write what it
@@ -108,6 +130,9 @@ impl Flight {
 
     /// The next command. `pieces` must live and stay unchanged until it has completed, and so must the flight.
     pub fn command(&mut self, disk: &Disk, pieces: &mut Vec<libc::iovec>) -> Command {
+        if let Some(length) = &mut self.length {
+            return Command::Length { into: &raw mut length.answer };
+        }
         loop {
             match &mut self.work {
                 Work::Read(reading) | Work::Modify { reading, .. } => return reading.command(),
@@ -130,6 +155,13 @@ impl Flight {
             return Next::Again;
         }
         self.agains = 0;
+        if let Some(length) = self.length.take() {
+            return match result {
+                0.. if length.answer.stx_size < length.least => Next::CutOff,
+                0.. => Next::Again,
+                _ => Next::End(Err(device_error(-result))),
+            };
+        }
         if result < 0 {
             return self.failed(-result, disk);
         }

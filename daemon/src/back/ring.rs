@@ -117,8 +117,10 @@ impl Ring {
 
     fn submit(&mut self) {
         while let Some((berth, command)) = self.dock.next() {
-            let entry = entry(command, types::Fixed(Dock::device(berth) as u32)).user_data(user_data(Kind::Operation, berth));
-            self.push(&if self.dock.disk_of(berth).sleeps() { entry.flags(squeue::Flags::ASYNC) } else { entry });
+            let disk = self.dock.disk_of(berth);
+            let entry = entry(command, types::Fixed(Dock::device(berth) as u32), disk.fd());
+            let entry = if disk.sleeps() { entry.flags(squeue::Flags::ASYNC) } else { entry };
+            self.push(&entry.user_data(user_data(Kind::Operation, berth)));
         }
     }
 
@@ -289,7 +291,8 @@ impl Drop for Ring {
 /// Linux 6.12 and later; those before answer that they do not know it.
 const BLOCK_URING_CMD_DISCARD: u32 = 0x1200;
 
-fn entry(command: Command, file: types::Fixed) -> squeue::Entry {
+/// `file` and `fd` are the same disk.
+fn entry(command: Command, file: types::Fixed, fd: RawFd) -> squeue::Entry {
     match command {
         Command::Read { into, bytes, offset } => opcode::Read::new(file, into, bytes).offset(offset).build(),
         Command::Write { from, bytes, offset } => opcode::Write::new(file, from, bytes).offset(offset).build(),
@@ -299,6 +302,11 @@ fn entry(command: Command, file: types::Fixed) -> squeue::Entry {
             let mut command = [0; 16];
             command[..8].copy_from_slice(&bytes.to_ne_bytes());
             opcode::UringCmd16::new(file, BLOCK_URING_CMD_DISCARD).addr(Some(offset)).cmd(command).build()
+        }
+        // It takes no registered file.
+        Command::Length { into } => {
+            let asked = opcode::Statx::new(types::Fd(fd), c"".as_ptr(), into.cast());
+            asked.flags(libc::AT_EMPTY_PATH).mask(libc::STATX_SIZE).build()
         }
         Command::Flush => opcode::Fsync::new(file).flags(types::FsyncFlags::DATASYNC).build(),
     }
@@ -345,6 +353,7 @@ fn probe(uring: &IoUring) -> Result<(), Failure> {
         ("writev", opcode::Writev::CODE),
         ("fsync", opcode::Fsync::CODE),
         ("fallocate", opcode::Fallocate::CODE),
+        ("statx", opcode::Statx::CODE),
         ("poll", opcode::PollAdd::CODE),
         ("poll removal", opcode::PollRemove::CODE),
     ];

@@ -290,6 +290,28 @@ fn a_device_that_shrank_fails_reads_instead_of_making_up_zeros() {
 }
 
 #[test]
+fn a_file_that_was_cut_off_does_not_grow_again_by_a_write_behind_its_end() {
+    for (carrier, elsewhere) in CARRIERS.into_iter().flat_map(|carrier| [(carrier, false), (carrier, true)]) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let [cache, origin] = [("cache", DeviceId::Cache), ("origin", DeviceId::Origin)]
+            .map(|(name, role)| open(&sparse(folder.path(), name, ATOMS * ATOM_BYTES), role));
+        let mut io = Io::new(cache, if elsewhere { origin.elsewhere() } else { origin }, carrier).expect("a back");
+        let file = OpenOptions::new().write(true).open(io.disk(DeviceId::Origin).path()).expect("a file of the test");
+        file.set_len(512 << 10).expect("shrunk");
+        let write = |start| Action::Write(Zone::Origin, Span::new(start, 2), vec![Run::from_bytes(&[7; 1024])]);
+        assert!(one(&mut io, DeviceId::Origin, write(1022)).is_ok());
+        assert_eq!(io.alarm(), None);
+        for refused in [write(1023), write(2000), Action::Zero(Zone::Origin, Span::new(1000, 500), Hole::Forbidden)] {
+            assert!(matches!(one(&mut io, DeviceId::Origin, refused), Err(DeviceError::Medium)));
+        }
+        assert!(io.alarm().is_some_and(|alarm| alarm.contains("give it back its size")));
+        assert_eq!(file.metadata().expect("readable").len(), 512 << 10);
+        file.set_len(ATOMS * ATOM_BYTES).expect("as long as before");
+        assert!(one(&mut io, DeviceId::Origin, write(2000)).is_ok());
+    }
+}
+
+#[test]
 fn all_berths_of_both_disks_can_be_in_flight() {
     for carrier in CARRIERS {
         let folder = tempfile::tempdir().expect("a folder");

@@ -381,6 +381,7 @@ fn carry_out(command: Command, fd: RawFd) -> i32 {
                 let range = [offset, bytes];
                 libc::ioctl(fd, BLKDISCARD, range.as_ptr()) as libc::ssize_t
             }
+            Command::Length { into } => libc::statx(fd, c"".as_ptr(), libc::AT_EMPTY_PATH, libc::STATX_SIZE, into) as libc::ssize_t,
             Command::Flush => libc::fdatasync(fd) as libc::ssize_t,
         }
     };
