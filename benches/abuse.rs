@@ -17,7 +17,7 @@ use common::daemon::Daemon;
 use common::hostile::{Door, Wire, cost, hold_what_they_can, raise_descriptors, vanish};
 use common::nbd::{Client, Command};
 
-const PAIRS: usize = 20;
+const PAIRS: usize = 40;
 /// Requests of one slice: some tenths of a second.
 const REQUESTS: u64 = 20_000;
 const DEPTH: usize = 32;
