@@ -243,3 +243,46 @@ fn a_cache_opened_with_fewer_streams_seals_what_it_cannot_continue() {
     expect_all(&mut scenario, &written);
     more.iter().zip(20..).for_each(|(data, block)| scenario.expect(block, data));
 }
+
+#[test]
+fn what_is_on_its_way_home_may_move_and_its_place_be_taken_before_it_arrives() {
+    for survive in [None, Some(Survive::None), Some(Survive::All)] {
+        let mut scenario = eager(|plan| plan.config.max_dirty_age = Duration::from_secs(10));
+        let mut written: Vec<Stamps> = (0..8).map(|block| scenario.write(block)).collect();
+        scenario.flush();
+        scenario.hold(Zone::Origin);
+        scenario.advance(Duration::from_secs(11));
+        let on_its_way = scenario.noted().iter().filter(|op| op.zone == Some(Zone::Origin) && op.writes).count();
+        assert!(on_its_way > 0, "what is old goes home");
+        let (going, place) = (written[0].stamp(0), scenario.places(written[0].stamp(0))[0]);
+        // The set is emptied meanwhile, ...
+        (0..4).for_each(|block| written[block] = scenario.write(block as u64));
+        scenario.flush();
+        scenario.run_until_quiet();
+        assert_eq!(moved(&scenario), 4);
+        // ... and takes other blocks, which live there when the others arrive.
+        written.extend((8..16).map(|block| scenario.write(block)));
+        let mut more = 0;
+        while scenario.places(going).contains(&place) {
+            let block = 8 + more % 8;
+            written[block] = scenario.write(block as u64);
+            scenario.flush();
+            scenario.run_until_quiet();
+            more += 1;
+            assert!(more < 400, "nobody takes its place");
+        }
+        written.extend((16..32).map(|block| scenario.write(block)));
+        scenario.flush();
+        scenario.release(Zone::Origin);
+        scenario.run_until_quiet();
+        scenario.flush();
+        if let Some(survive) = survive {
+            scenario.power_cut(survive);
+        }
+        expect_all(&mut scenario, &written);
+        scenario.drain();
+        for (block, data) in written.iter().enumerate() {
+            assert_eq!(scenario.on_origin(block as u64)[1], data.stamps().collect::<Vec<_>>(), "block {block} is the newest one");
+        }
+    }
+}

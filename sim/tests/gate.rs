@@ -42,18 +42,15 @@ fn destages(scenario: &Scenario) -> impl Iterator<Item = &Noted> {
     scenario.noted().iter().filter(|op| op.zone == Some(Zone::Origin) && op.writes)
 }
 
-/// The most sets of the cache that were being read for destaging at one moment.
+/// The most sets of the cache that were read for destaging between two flushes of the origin: for one batch.
 fn most_sets_at_once(scenario: &Scenario) -> usize {
     let geometry = scenario.geometry();
     let set_atoms = u64::from(geometry.set_slots * geometry.block_atoms);
-    let reads: Vec<&Noted> =
-        scenario.noted().iter().filter(|op| op.device == DeviceId::Cache && op.zone == Some(Zone::Data) && !op.writes).collect();
     let set = |op: &Noted| (op.span.start - geometry.zone(Zone::Data).start) / set_atoms;
-    let at_once = |moment: Instant| {
-        let running = reads.iter().filter(|op| op.at <= moment && op.ended.is_none_or(|(ended, _)| ended > moment));
-        running.map(|op| set(op)).collect::<BTreeSet<u64>>().len()
-    };
-    reads.iter().map(|op| at_once(op.at)).max().unwrap_or(0)
+    let is_flush = |op: &Noted| op.device == DeviceId::Origin && op.zone.is_none();
+    let is_read = |op: &&Noted| op.device == DeviceId::Cache && op.zone == Some(Zone::Data) && !op.writes;
+    let batches = scenario.noted().split(is_flush);
+    batches.map(|batch| batch.iter().filter(is_read).map(set).collect::<BTreeSet<u64>>().len()).max().unwrap_or(0)
 }
 
 #[test]

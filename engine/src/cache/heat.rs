@@ -69,13 +69,13 @@ impl Pace {
 pub struct Paces {
     /// Of all slots, as long as `each` is empty; and of those beyond it.
     common: Pace,
-    each: Vec<Pace>,
+    each: Box<[Pace]>,
 }
 
 impl Paces {
     /// Nothing is known but what is usual.
     pub fn new(usual: Pace) -> Paces {
-        Paces { common: usual, each: Vec::new() }
+        Paces { common: usual, each: Box::default() }
     }
 
     pub fn get(&self, slot: u32) -> Pace {
@@ -88,14 +88,13 @@ impl Paces {
             return;
         }
         if self.each.is_empty() {
-            self.each.reserve_exact(slots as usize);
-            self.each.resize(slots as usize, self.common);
+            self.each = vec![self.common; slots as usize].into();
         }
         self.each[slot as usize] = pace;
     }
 
     pub fn bytes(&self) -> usize {
-        self.each.capacity()
+        self.each.len()
     }
 }
 

@@ -327,8 +327,7 @@ impl Sets {
     pub fn describe(&mut self, number: u32, entry: Entry, full: Atoms) -> Slot {
         let slot = Slot { set: number, slot: self.next_slot(number) };
         assert!(slot.slot < self.geometry.set_slots, "a set holds no more slots than it has");
-        let wide = self.wide;
-        self.get_mut(number).slots.push(&entry, wide);
+        self.get_mut(number).slots.push(&entry);
         self.note_mask(slot, &entry, full);
         slot
     }
@@ -382,7 +381,7 @@ impl Sets {
         assert!(self.next_slot(number) == 0 && entries.len() <= self.geometry.set_slots as usize);
         let slots = &mut self.sets[number as usize].slots;
         slots.begin(entries.len(), self.wide);
-        slots.extend(entries.clone(), self.wide);
+        slots.extend(entries.clone());
         if !whole {
             for (slot, entry) in (0..).zip(entries) {
                 self.note_mask(Slot { set: number, slot }, &entry, full(entry.block));
@@ -447,6 +446,9 @@ impl Sets {
         set.noted = false;
         set.live.set(slot.slot);
         set.live_count += 1;
+        if set.live_count == self.geometry.set_slots {
+            set.live.settle(self.geometry.set_slots, true);
+        }
         set.rate += set.paces.get(slot.slot).rate();
         self.live_slots += 1;
         if set.state == SetState::Placed {
@@ -465,6 +467,9 @@ impl Sets {
             set.noted = false;
             set.dirty.set(slot.slot);
             set.dirty_count += 1;
+            if set.dirty_count == self.geometry.set_slots {
+                set.dirty.settle(self.geometry.set_slots, true);
+            }
             self.dirty_slots += 1;
             let before = set.dirty_count - 1;
             self.note_dirt(slot.set, before);
@@ -480,6 +485,9 @@ impl Sets {
         set.noted = false;
         set.live.clear(slot.slot);
         set.live_count -= 1;
+        if set.live_count == 0 {
+            set.live.settle(self.geometry.set_slots, false);
+        }
         set.rate -= set.paces.get(slot.slot).rate();
         set.kill_group = set.kill_group.max(group);
         self.live_slots -= 1;
@@ -507,6 +515,9 @@ impl Sets {
             set.noted = false;
             set.dirty.clear(slot.slot);
             set.dirty_count -= 1;
+            if set.dirty_count == 0 {
+                set.dirty.settle(self.geometry.set_slots, false);
+            }
             self.dirty_slots -= 1;
             let before = set.dirty_count + 1;
             self.note_dirt(slot.set, before);
@@ -693,6 +704,7 @@ impl Sets {
     /// Puts a set into the state that the state map describes.
     pub fn restore(&mut self, number: u32, map: MapSet) {
         let (live, dirty, usual) = (map.live.count(), map.dirty.count(), self.usual_pace());
+        let slots = self.geometry.set_slots;
         let set = self.get_mut(number);
         set.life = map.life;
         set.state = map.state;
@@ -702,13 +714,18 @@ impl Sets {
         set.live_count = live;
         set.rate = u64::from(live) * usual.rate();
         set.dirty_count = dirty;
+        for (bits, count) in [(&mut set.live, live), (&mut set.dirty, dirty)] {
+            if count == 0 || count == slots {
+                bits.settle(slots, count > 0);
+            }
+        }
         set.loaded = live == 0;
         set.header = if map.state == SetState::Sealed { HeaderState::Durable } else { HeaderState::None };
         self.live_slots += u64::from(live);
         self.dirty_slots += u64::from(dirty);
         self.note_dirt(number, 0);
         if map.state == SetState::Placed {
-            let (slots, wide) = (self.geometry.set_slots, self.wide);
+            let wide = self.wide;
             self.get_mut(number).slots.resize(slots as usize, wide);
             self.placed.insert(number, slots);
             self.placed.lives(u64::from(live));
@@ -772,11 +789,9 @@ impl Sets {
 
     /// Bytes held: state of the sets; descriptions (checksum and block of each slot).
     pub fn bytes(&self) -> (u64, u64) {
-        let bitmaps = 2 * u64::from(self.geometry.set_slots.div_ceil(64)) * 8;
-        let state = self.sets.len() as u64 * (size_of::<Set>() as u64 + bitmaps) + self.free.capacity() as u64 * 4;
-        let paces: usize = self.sets.iter().map(|set| set.paces.bytes()).sum();
-        let state = state + (paces + self.victims.bytes()) as u64;
+        let own = |set: &Set| size_of::<Set>() + set.live.bytes() + set.dirty.bytes() + set.paces.bytes();
+        let state = self.sets.iter().map(own).sum::<usize>() + self.free.capacity() * size_of::<u32>() + self.victims.bytes();
         let slots: usize = self.sets.iter().map(|set| set.slots.bytes()).sum();
-        (state, slots as u64 + self.partial.capacity() as u64 * 32)
+        (state as u64, slots as u64 + self.partial.capacity() as u64 * 32)
     }
 }

@@ -13,8 +13,8 @@ pub fn is_wide(blocks: u64) -> bool {
 pub struct Slots {
     /// Checksum, and the low half of the block below it.
     low: Vec<u64>,
-    /// The high half; empty on volumes that need none.
-    high: Vec<u16>,
+    /// The high half, with a place for each slot; empty on volumes that need none.
+    high: Box<[u16]>,
     /// Slots of which only a part is valid: their masks lie elsewhere. Mostly none.
     pub partial: u32,
 }
@@ -28,21 +28,18 @@ impl Slots {
     pub fn begin(&mut self, slots: usize, wide: bool) {
         self.partial = 0;
         self.low.clear();
-        self.high.clear();
         self.low.reserve_exact(slots);
-        self.high.reserve_exact(if wide { slots } else { 0 });
+        self.high = if wide { vec![0; slots].into() } else { Box::default() };
     }
     /// So many slots of which nothing is known.
     pub fn resize(&mut self, slots: usize, wide: bool) {
+        self.begin(slots, wide);
         self.low.resize(slots, 0);
-        self.high.resize(if wide { slots } else { 0 }, 0);
     }
 
-    pub fn push(&mut self, entry: &Entry, wide: bool) {
-        self.low.push(low_of(entry));
-        if wide {
-            self.high.push(high_of(entry));
-        }
+    pub fn push(&mut self, entry: &Entry) {
+        self.low.push(0);
+        self.set(self.low.len() as u32 - 1, entry);
     }
     pub fn set(&mut self, slot: u32, entry: &Entry) {
         self.low[slot as usize] = low_of(entry);
@@ -51,10 +48,8 @@ impl Slots {
         }
     }
     /// All at once, from the first slot on.
-    pub fn extend(&mut self, entries: impl Iterator<Item = Entry> + Clone, wide: bool) {
-        if wide {
-            self.high.extend(entries.clone().map(|entry| high_of(&entry)));
-        }
+    pub fn extend(&mut self, entries: impl Iterator<Item = Entry> + Clone) {
+        self.high.iter_mut().zip(entries.clone()).for_each(|(high, entry)| *high = high_of(&entry));
         self.low.extend(entries.map(|entry| low_of(&entry)));
     }
 
@@ -74,7 +69,7 @@ impl Slots {
 
     /// Bytes that there is room for.
     pub fn bytes(&self) -> usize {
-        self.low.capacity() * size_of::<u64>() + self.high.capacity() * size_of::<u16>()
+        self.low.capacity() * size_of::<u64>() + size_of_val(&self.high[..])
     }
 }
 
@@ -104,8 +99,8 @@ mod tests {
             let mut expected: Vec<(u64, u32)> = told.iter().map(|&(number, crc, _)| (block(number), crc)).collect();
             // Half of them at once, as a header does; the others one by one.
             let (first, rest) = expected.split_at(expected.len() / 2);
-            slots.extend(first.iter().map(|&(block, crc)| entry(block, crc)), wide);
-            rest.iter().for_each(|&(block, crc)| slots.push(&entry(block, crc), wide));
+            slots.extend(first.iter().map(|&(block, crc)| entry(block, crc)));
+            rest.iter().for_each(|&(block, crc)| slots.push(&entry(block, crc)));
             for &(number, crc, at) in &told {
                 let at = at % expected.len();
                 match crc % 3 {

@@ -316,7 +316,7 @@ impl<P: Payload> Engine<P> {
             let dirty = is_stale || self.sets.is_dirty(slot);
             if contents.checksum() != entry.crc {
                 stays |= !is_stale && !self.drop_corrupt(slot, dirty);
-            } else if !self.may_move(entry.block) {
+            } else if !self.may_move(entry.block, dirty) {
                 stays = true;
             } else {
                 let class = self.class_of(Source::Moved, entry.block);
@@ -338,10 +338,13 @@ impl<P: Payload> Engine<P> {
         drops
     }
 
-    /// Nobody is about to replace the block: what is moved now would come after that, and be older.
-    fn may_move(&self, block: Block) -> bool {
+    /// Nobody is about to replace the block: what is moved now would come after that, and be older. A block that goes home right now may
+    /// move if it is dirty, and stays dirty.
+    fn may_move(&self, block: Block, dirty: bool) -> bool {
         let is_locked = self.locks.iter().any(|lock| (lock.block.0..lock.block.0 + lock.blocks).contains(&block.0));
-        !is_locked && !self.through.covers(block, 1) && !self.origin.is_written(self.config.geometry.block_span(block))
+        let span = self.config.geometry.block_span(block);
+        let is_written = if dirty { self.origin.is_written_through(span) } else { self.origin.is_written(span) };
+        !is_locked && !self.through.covers(block, 1) && !is_written
     }
 
     /// `payload` is what the slots from `first` on hold.

@@ -5,13 +5,14 @@
 //!        └ all ended → origin flush → CLEAN and UNZERO for what is still there → next batch
 //! ```
 //! Nothing undurable reaches the origin, a range goes before the slots above it, and a slot is clean only after a flush of the origin that
-//! was handed out after its write. What a client overwrites meanwhile is not cleaned. Whatever fails stays dirty and is tried again later.
+//! was handed out after its write. What a client overwrites meanwhile, or the cleaner moves, is not cleaned. Whatever fails stays dirty and is
+//! tried again later.
 
 use std::collections::BTreeMap;
 
 use crate::block::{Block, Slot, Span};
 use crate::cache::format::journal::Record;
-use crate::cache::format::{Bits, RangeKind};
+use crate::cache::format::{Bits, RangeKind, SetState};
 use crate::config::Canary;
 use crate::gate::View;
 use crate::op::{Action, Answer, Class, DeviceError, DeviceId, Hole, Zone};
@@ -80,10 +81,10 @@ struct Batch<P> {
     left: usize,
     /// Pieces that have become ready; some may be on their way since.
     ready: Vec<usize>,
-    /// Slots that the batch cleans if their pieces end well, with the block each holds.
-    slots: Vec<(Slot, Block)>,
-    /// Sets that are freed when they are clean.
-    leaving: Vec<u32>,
+    /// What the batch cleans if its pieces end well.
+    slots: Vec<Going>,
+    /// Sets that are freed when they are clean, and their lives.
+    leaving: Vec<(u32, u64)>,
     flushing: bool,
     /// The flush that covers every piece has succeeded.
     flushed: bool,
@@ -92,6 +93,14 @@ struct Batch<P> {
     failed: bool,
     /// A device that is there has refused a part of it.
     refused: bool,
+}
+
+/// A slot and the block it holds in this life of its set.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Going {
+    slot: Slot,
+    life: u64,
+    block: Block,
 }
 
 /// One write to the origin.
@@ -115,6 +124,8 @@ struct Read<P> {
     atoms: u64,
     tries: u32,
     contents: Option<P>,
+    /// The slots are pinned.
+    held: bool,
 }
 
 impl<P> Batch<P> {
@@ -125,6 +136,13 @@ impl<P> Batch<P> {
         if state == State::Ready {
             self.ready.push(piece);
         }
+    }
+
+    fn reads(&self) -> impl Iterator<Item = &Read<P>> {
+        self.pieces.iter().flat_map(|piece| match &piece.what {
+            What::Data { reads } => &reads[..],
+            What::Zero(..) => &[],
+        })
     }
 }
 
@@ -217,8 +235,8 @@ impl<P: Payload> Engine<P> {
             return;
         }
         self.counters.destage_batches += 1;
-        for &(slot, _) in &batch.slots {
-            self.sets.pin(slot, 1);
+        for read in batch.reads() {
+            self.sets.pin(read.first, read.slots);
         }
         self.destage.batch = Some(Batch { left: batch.pieces.len(), ..batch });
         self.advance_batch(true);
@@ -312,9 +330,10 @@ impl<P: Payload> Engine<P> {
     fn choose_sets(&self, batch: &mut Batch<P>, most: u32) {
         let lacking = self.config.free_floor.saturating_sub(self.sets.free_count() + self.sets.dying_count());
         let is_ready = |&set: &u32| self.sets.get(set).dirty_count > 0 && self.sets.get(set).may_leave();
-        batch.leaving = self.sets.by_age().filter(is_ready).take(lacking.min(most) as usize).collect();
+        let leaving = self.sets.by_age().filter(is_ready).take(lacking.min(most) as usize);
+        batch.leaving = leaving.map(|set| (set, self.sets.get(set).life)).collect();
         let mut slots: Vec<(Block, Slot)> = Vec::new();
-        for &set in &batch.leaving {
+        for &(set, _) in &batch.leaving {
             let of_set = self.sets.get(set).live.iter().map(|slot| Slot { set, slot });
             slots.extend(of_set.map(|slot| (self.sets.entry(slot, |block| self.full(block)).block, slot)));
         }
@@ -327,9 +346,10 @@ impl<P: Payload> Engine<P> {
     }
 
     /// Frees the sets that a batch was to empty, unless something in them is dirty again.
-    fn let_leave(&mut self, leaving: &[u32]) {
-        for &set in leaving {
-            let (may_leave, live) = (self.sets.get(set).may_leave(), self.sets.get(set).live.clone());
+    fn let_leave(&mut self, leaving: &[(u32, u64)]) {
+        for &(set, life) in leaving {
+            let is_same = self.sets.get(set).life == life;
+            let (may_leave, live) = (is_same && self.sets.get(set).may_leave(), self.sets.get(set).live.clone());
             if may_leave && !live.is_empty() && self.sets.get(set).dirty_count == 0 && self.journal_has_room(1) {
                 self.kill_slots(set, live);
                 self.seal_emptied();
@@ -351,11 +371,11 @@ impl<P: Payload> Engine<P> {
         let base = block.0 * self.block_atoms();
         let most = PIECE_ATOMS.min(self.limits[1].op_atoms).max(self.block_atoms());
         let valid = self.valid_atoms(slot, block);
-        batch.slots.push((slot, block));
+        batch.slots.push(Going { slot, life: self.sets.get(slot.set).life, block });
         for run in valid.runs() {
             let (skip, atoms) = (u64::from(run.start), u64::from(run.end - run.start));
             let span = Span::new(base + skip, atoms);
-            let read = Read { first: slot, slots: 1, block, skip, atoms, tries: 0, contents: None };
+            let read = Read { first: slot, slots: 1, block, skip, atoms, tries: 0, contents: None, held: true };
             match batch.pieces.last_mut() {
                 Some(Piece { span: before, what: What::Data { reads }, .. })
                     if before.end() == span.start && before.atoms + atoms <= most && !self.destage.careful =>
@@ -457,8 +477,14 @@ impl<P: Payload> Engine<P> {
         if !(0..slots).all(is_good) {
             return self.piece_unreadable(piece, read, None);
         }
+        // What lies in memory needs its slots no more: their set may be emptied while the origin takes its time. A placed one is kept:
+        // what is written in place meanwhile would count as gone home.
+        let is_kept = self.sets.get(first.set).state == SetState::Placed;
         let part = self.read_of(piece, read);
         part.contents = Some(payload.slice(part.skip, part.atoms));
+        if !is_kept && std::mem::replace(&mut part.held, false) {
+            self.sets.unpin(first, slots);
+        }
         let What::Data { reads } = &self.piece(piece).what else { unreachable!("it was read") };
         if reads.iter().all(|read| read.contents.is_some()) && self.piece(piece).state == State::Reading {
             self.batch().set(piece, State::Ready);
@@ -573,7 +599,7 @@ impl<P: Payload> Engine<P> {
             return false;
         }
         // A piece whose read failed may still have other reads in flight.
-        if self.owners.iter().any(|(_, (_, owner))| matches!(owner, Owner::DestageRead { .. })) {
+        if self.owners.iter().any(|(_, op)| matches!(op.owner, Owner::DestageRead { .. })) {
             return false;
         }
         if batch.void || batch.pieces.iter().all(|piece| piece.state == State::Failed) {
@@ -620,9 +646,9 @@ impl<P: Payload> Engine<P> {
 
     /// Cleans what reached the origin for certain, and lets everything go. False: the journal has no room yet.
     fn end_batch(&mut self) -> bool {
-        let records = self.destage.batch.as_ref().map_or(0, |batch| batch.slots.chunk_by(|a, b| a.0.set == b.0.set).count() as u64);
+        let records = self.destage.batch.as_ref().map_or(0, |batch| batch.slots.chunk_by(|a, b| a.slot.set == b.slot.set).count() as u64);
         let opened =
-            self.destage.batch.as_ref().map_or(0, |batch| batch.slots.iter().filter(|(slot, _)| self.sets.is_opened(*slot)).count());
+            self.destage.batch.as_ref().map_or(0, |batch| batch.slots.iter().filter(|going| self.sets.is_opened(going.slot)).count());
         // A CLEAN takes its head and up to a bitmap of the set, a slot that is closed an entry; room is counted in entries of 40 bytes.
         let room = records * (24 + u64::from(self.config.geometry.set_slots) / 8).div_ceil(40) + opened as u64;
         if !self.journal_has_room(room + RANGES as u64) {
@@ -637,8 +663,8 @@ impl<P: Payload> Engine<P> {
             self.clean(&batch);
             self.let_leave(&batch.leaving);
         }
-        for &(slot, _) in &batch.slots {
-            self.sets.unpin(slot, 1);
+        for read in batch.reads().filter(|read| read.held) {
+            self.sets.unpin(read.first, read.slots);
         }
         self.origin.end_writes(Writer::Destage);
         self.unpark_reads();
@@ -676,13 +702,16 @@ impl<P: Payload> Engine<P> {
             failed.extend(reads.iter().flat_map(|read| (0..read.slots).map(|i| Slot { slot: read.first.slot + i, ..read.first })));
         }
         failed.sort_unstable();
-        let mut done: Vec<(Slot, Block)> = batch.slots.clone();
-        done.retain(|(slot, _)| failed.binary_search(slot).is_err() && self.sets.is_live(*slot) && self.sets.is_dirty(*slot));
+        let mut done: Vec<Going> = batch.slots.clone();
+        done.retain(|&Going { slot, life, .. }| {
+            let stays = self.sets.get(slot.set).life == life && self.sets.is_live(slot) && self.sets.is_dirty(slot);
+            stays && failed.binary_search(&slot).is_err()
+        });
         done.sort_unstable();
-        for of_set in done.chunk_by(|a, b| a.0.set == b.0.set) {
-            let set = of_set[0].0.set;
+        for of_set in done.chunk_by(|a, b| a.slot.set == b.slot.set) {
+            let set = of_set[0].slot.set;
             let mut slots = Bits::new(self.config.geometry.set_slots);
-            for &(slot, block) in of_set {
+            for &Going { slot, block, .. } in of_set {
                 if !self.sets.is_opened(slot) {
                     slots.set(slot.slot);
                 }
@@ -695,7 +724,7 @@ impl<P: Payload> Engine<P> {
                 self.journal.push(&Record::Clean { set, life, slots });
                 self.note_record();
             }
-            let opened: Vec<Slot> = of_set.iter().map(|&(slot, _)| slot).filter(|&slot| self.sets.is_opened(slot)).collect();
+            let opened: Vec<Slot> = of_set.iter().map(|going| going.slot).filter(|&slot| self.sets.is_opened(slot)).collect();
             self.close_slots(&opened);
         }
     }

@@ -97,7 +97,7 @@ pub struct Engine<P: Payload> {
     queues: [Noop<P>; 2],
 
     /// Who waits for which operation.
-    owners: Slab<(OpId, Owner)>,
+    owners: Slab<UnderWay>,
     next_serial: u64,
     requests: Slab<Active<P>>,
     bytes_in_flight: u64,
@@ -192,6 +192,17 @@ enum Stage<P> {
     Promised,
 }
 
+/// Places at the SSD that fills, destaging, cleaning and scrubbing take at a time: enough to keep it busy, few enough that a hit hardly notices.
+const PATIENT_PLACES: usize = 16;
+
+/// An operation that a queue or a device has.
+struct UnderWay {
+    id: OpId,
+    owner: Owner,
+    device: DeviceId,
+    class: Class,
+}
+
 /// Who is told when an operation ends.
 #[derive(Clone, Copy, Debug)]
 enum Owner {
@@ -241,7 +252,7 @@ impl<P: Payload> Engine<P> {
             window: Window::new(geometry.block_atoms),
             journal: Journal::new(geometry, config.format, 1, 1, 0, Vec::new()),
             gate: Gate::new(config.gate, config.free_floor, config.reserve, config.dirty_high, config.wait, config.max_dirty_age),
-            queues: [Noop::new(limits[0].depth), Noop::new(limits[1].depth)],
+            queues: [Noop::new(limits[0].depth, PATIENT_PLACES), Noop::new(limits[1].depth, limits[1].depth)],
             owners: Slab::default(),
             next_serial: 0,
             requests: Slab::default(),
@@ -421,68 +432,46 @@ impl<P: Payload> Engine<P> {
 
     fn complete(&mut self, done: Done<P>) {
         let place = (done.id.0 & 0xf_ffff) as usize;
-        let (id, owner) = self.owners.remove(place);
+        let UnderWay { id, owner, device, class } = self.owners.remove(place);
         assert!(id == done.id, "an operation ends once");
+        self.queues[device as usize].done(class);
         let result = done.result;
         if self.is_degraded() && self.forget_late(owner) {
-            return self.queues[0].done();
+            return;
         }
         if id.0 >> 20 <= self.flushes.suspect && result.is_ok() && self.repeat_suspect(owner) {
             return;
         }
-        let on_origin = matches!(
-            owner,
-            Owner::DestageWrite { .. }
-                | Owner::DestageZero { .. }
-                | Owner::OriginFlush
-                | Owner::FirstFlush
-                | Owner::Through { .. }
-                | Owner::ThroughFlush
-                | Owner::Status { .. }
-                | Owner::MarkFlush
-                | Owner::Mark { .. }
-                | Owner::Recovery(recover::Step::Fence { .. })
-        );
-        if let Err(error) = &result
-            && !on_origin
-            && !self.reads_origin(owner)
-        {
-            self.cache_error(*error);
-        }
-        if on_origin && !matches!(owner, Owner::Status { .. } | Owner::Mark { .. } | Owner::Recovery(_)) {
-            self.note_life(&result.as_ref().map(drop).map_err(|error| *error));
+        match (device, &result) {
+            (DeviceId::Cache, Err(error)) => self.cache_error(*error),
+            (DeviceId::Cache, Ok(_)) => {}
+            // Reads tell it themselves; what is asked in passing tells nothing.
+            (DeviceId::Origin, _)
+                if matches!(owner, Owner::Read { .. } | Owner::Status { .. } | Owner::Mark { .. } | Owner::Recovery(_)) => {}
+            (DeviceId::Origin, result) => self.note_life(&result.as_ref().map(drop).map_err(|error| *error)),
         }
         match owner {
             Owner::Read { request, part } => self.read_done(id, request, part, result),
-            Owner::Merge { request, edge } => {
-                self.queues[0].done();
-                self.merge_done(request, edge, result);
-            }
-            _ => {
-                self.queues[usize::from(on_origin)].done();
-                match owner {
-                    Owner::Data { write } => self.data_done(write, result.map(drop)),
-                    Owner::Pages { first_seq, pages } => self.pages_done(first_seq, pages, result.map(drop)),
-                    Owner::CacheFlush => self.cache_flush_done(result.map(drop)),
-                    Owner::Header { set } => self.header_done(set, result.map(drop)),
-                    Owner::Map => self.map_done(result.map(drop)),
-                    Owner::Superblock { copy } => self.superblock_done(copy, result.map(drop)),
-                    Owner::DestageRead { piece, read } => self.destage_read_done(piece, read, result),
-                    Owner::DestageWrite { piece } | Owner::DestageZero { piece } => self.destage_write_done(piece, result.map(drop)),
-                    Owner::Clean { portion } => self.portion_read(portion, result),
-                    Owner::FirstFlush => self.first_flush_done(result.map(drop)),
-                    Owner::OriginFlush => self.origin_flush_done(result.map(drop)),
-                    Owner::Through { write } => self.through_done(write, result.map(drop)),
-                    Owner::ThroughFlush => self.through_flush_done(result.map(drop)),
-                    Owner::Status { request } => self.status_done(id, request, result),
-                    Owner::MarkFlush => self.mark_flush_done(result.map(drop)),
-                    Owner::Mark { block } => self.mark_done(block, result),
-                    Owner::Recovery(step) => self.recovery_done(step, result),
-                    Owner::Scrub(step) => self.scrub_done(step, result),
-                    Owner::Discard { set } => self.discard_done(set, result.map(drop)),
-                    Owner::Read { .. } | Owner::Merge { .. } => unreachable!("handled above"),
-                }
-            }
+            Owner::Merge { request, edge } => self.merge_done(request, edge, result),
+            Owner::Data { write } => self.data_done(write, result.map(drop)),
+            Owner::Pages { first_seq, pages } => self.pages_done(first_seq, pages, result.map(drop)),
+            Owner::CacheFlush => self.cache_flush_done(result.map(drop)),
+            Owner::Header { set } => self.header_done(set, result.map(drop)),
+            Owner::Map => self.map_done(result.map(drop)),
+            Owner::Superblock { copy } => self.superblock_done(copy, result.map(drop)),
+            Owner::DestageRead { piece, read } => self.destage_read_done(piece, read, result),
+            Owner::DestageWrite { piece } | Owner::DestageZero { piece } => self.destage_write_done(piece, result.map(drop)),
+            Owner::Clean { portion } => self.portion_read(portion, result),
+            Owner::FirstFlush => self.first_flush_done(result.map(drop)),
+            Owner::OriginFlush => self.origin_flush_done(result.map(drop)),
+            Owner::Through { write } => self.through_done(write, result.map(drop)),
+            Owner::ThroughFlush => self.through_flush_done(result.map(drop)),
+            Owner::Status { request } => self.status_done(id, request, result),
+            Owner::MarkFlush => self.mark_flush_done(result.map(drop)),
+            Owner::Mark { block } => self.mark_done(block, result),
+            Owner::Recovery(step) => self.recovery_done(step, result),
+            Owner::Scrub(step) => self.scrub_done(step, result),
+            Owner::Discard { set } => self.discard_done(set, result.map(drop)),
         }
     }
 
@@ -517,15 +506,14 @@ impl<P: Payload> Engine<P> {
             // Nothing depends on it.
             | Owner::Discard { .. } => return false,
         }
-        self.queues[0].done();
         true
     }
 
     fn start(&mut self, device: DeviceId, class: Class, action: Action<P>, owner: Owner) -> OpId {
-        let place = self.owners.insert((OpId(0), owner));
+        let place = self.owners.insert(UnderWay { id: OpId(0), owner, device, class });
         self.next_serial += 1;
         let id = OpId(self.next_serial << 20 | place as u64);
-        self.owners.get_mut(place).0 = id;
+        self.owners.get_mut(place).id = id;
         if device == DeviceId::Cache {
             self.note_wear(class, &action, owner);
         }

@@ -54,4 +54,8 @@ impl OriginSpans {
     pub fn is_written(&self, span: Span) -> bool {
         self.writes.iter().any(|(_, writing)| writing.overlaps(span))
     }
+    /// By a client's own write.
+    pub fn is_written_through(&self, span: Span) -> bool {
+        self.writes.iter().any(|(writer, writing)| matches!(writer, Writer::Through(_)) && writing.overlaps(span))
+    }
 }

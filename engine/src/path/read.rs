@@ -12,7 +12,6 @@ use crate::config::Fill;
 use crate::op::{Action, Answer, Class, DeviceError, DeviceId, OpId, Zone};
 use crate::payload::Payload;
 use crate::probe::WaitReason;
-use crate::queue::Queue;
 use crate::request::{Command, Outcome, RequestError};
 
 use super::origin::FirstFlush;
@@ -364,19 +363,11 @@ impl<P: Payload> Engine<P> {
         }
     }
 
-    /// Is it the operation of a read that the origin answers?
-    pub(super) fn reads_origin(&self, owner: Owner) -> bool {
-        let Owner::Read { request, part } = owner else { return false };
-        let Stage::Reading(reading) = &self.requests.get(request).stage else { return false };
-        matches!(reading.parts[part].source, Source::Origin { .. })
-    }
-
     pub(super) fn read_done(&mut self, op: OpId, number: usize, place: usize, result: Result<Answer<P>, DeviceError>) {
         let part = &mut self.reading(number).parts[place];
         let span = part.span;
         match std::mem::replace(&mut part.source, Source::Replaced) {
             Source::Origin { .. } => {
-                self.queues[1].done();
                 self.origin.end_read(op);
                 match result {
                     Ok(answer) if self.config.fill() == Fill::BeforeReply => {
@@ -390,7 +381,6 @@ impl<P: Payload> Engine<P> {
                 }
             }
             Source::Slots { block, first, slots } => {
-                self.queues[0].done();
                 self.sets.unpin(first, slots);
                 match result {
                     Ok(answer) => self.slots_read(number, place, span, (block, first, slots), joined(answer)),

@@ -5,13 +5,13 @@ mod noop;
 
 pub use noop::Noop;
 
-use crate::op::Op;
+use crate::op::{Class, Op};
 
 pub trait Queue<P> {
     fn push(&mut self, op: Op<P>);
     /// The next operation for the device; `None` when nothing waits or its depth is used up.
     fn pop(&mut self) -> Option<Op<P>>;
-    /// An operation has ended.
-    fn done(&mut self);
+    /// An operation of this class has ended.
+    fn done(&mut self, class: Class);
     fn is_idle(&self) -> bool;
 }

@@ -1,17 +1,21 @@
 //! A bitmap over the slots of one set: bit i of word i / 64 is slot i. Bits beyond the last slot are zero.
 
-/// Slots of one set. The length is that of the set, rounded up to 64.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Bits(Box<[u64]>);
+/// Slots of one set. The length is that of the set, rounded up to 64. All or none of them, as after a long write, take no memory of their own
+/// ([`Bits::settle`]).
+#[derive(Clone, Debug)]
+pub enum Bits {
+    Uniform { slots: u32, set: bool },
+    Mixed(Box<[u64]>),
+}
 
 impl Bits {
     /// No slot, of a set with `slots` slots.
     pub fn new(slots: u32) -> Self {
-        Bits(vec![0; Bits::words_for(slots)].into_boxed_slice())
+        Bits::Uniform { slots, set: false }
     }
 
     pub fn from_words(words: &[u64]) -> Self {
-        Bits(words.into())
+        Bits::Mixed(words.into())
     }
 
     /// Length in words of a bitmap over `slots` slots.
@@ -19,33 +23,68 @@ impl Bits {
         slots.div_ceil(64) as usize
     }
 
-    pub fn words(&self) -> &[u64] {
-        &self.0
+    /// Length in words.
+    pub fn len(&self) -> usize {
+        match self {
+            Bits::Uniform { slots, .. } => Bits::words_for(*slots),
+            Bits::Mixed(words) => words.len(),
+        }
+    }
+
+    fn word(&self, index: usize) -> u64 {
+        match self {
+            Bits::Uniform { set: false, .. } => 0,
+            Bits::Uniform { slots, set: true } => u64::MAX >> (64 * (index as u32 + 1)).saturating_sub(*slots),
+            Bits::Mixed(words) => words[index],
+        }
+    }
+
+    pub fn words(&self) -> impl DoubleEndedIterator<Item = u64> + ExactSizeIterator + '_ {
+        (0..self.len()).map(|index| self.word(index))
     }
 
     pub fn get(&self, slot: u32) -> bool {
-        self.0[slot as usize / 64] >> (slot % 64) & 1 == 1
+        match self {
+            Bits::Uniform { set, .. } => *set,
+            Bits::Mixed(words) => words[slot as usize / 64] >> (slot % 64) & 1 == 1,
+        }
     }
 
     pub fn set(&mut self, slot: u32) {
-        self.0[slot as usize / 64] |= 1 << (slot % 64);
+        self.words_mut()[slot as usize / 64] |= 1 << (slot % 64);
     }
 
     pub fn clear(&mut self, slot: u32) {
-        self.0[slot as usize / 64] &= !(1 << (slot % 64));
+        self.words_mut()[slot as usize / 64] &= !(1 << (slot % 64));
+    }
+
+    fn words_mut(&mut self) -> &mut [u64] {
+        if let Bits::Uniform { .. } = self {
+            *self = Bits::Mixed(self.words().collect());
+        }
+        match self {
+            Bits::Mixed(words) => words,
+            Bits::Uniform { .. } => unreachable!("mixed from here on"),
+        }
+    }
+
+    /// Gives its memory back: all `slots` slots of the set are in it, or none is.
+    pub fn settle(&mut self, slots: u32, set: bool) {
+        debug_assert!(self.count() == if set { slots } else { 0 });
+        *self = Bits::Uniform { slots, set };
     }
 
     pub fn count(&self) -> u32 {
-        self.0.iter().map(|word| word.count_ones()).sum()
+        self.words().map(u64::count_ones).sum()
     }
 
     pub fn is_empty(&self) -> bool {
-        self.0.iter().all(|&word| word == 0)
+        self.words().all(|word| word == 0)
     }
 
     /// The slots, ascending.
     pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
-        self.0.iter().enumerate().flat_map(|(index, &word)| {
+        self.words().enumerate().flat_map(|(index, word)| {
             let mut rest = word;
             std::iter::from_fn(move || {
                 let bit = (rest != 0).then(|| rest.trailing_zeros())?;
@@ -57,14 +96,14 @@ impl Bits {
 
     /// The highest slot.
     pub fn last(&self) -> Option<u32> {
-        let (index, word) = self.0.iter().enumerate().rfind(|&(_, &word)| word != 0)?;
+        let (index, word) = self.words().enumerate().rfind(|&(_, word)| word != 0)?;
         Some(index as u32 * 64 + word.ilog2())
     }
 
     /// Is every slot of `other` in this one?
     pub fn contains(&self, other: &Bits) -> bool {
-        assert_eq!(self.0.len(), other.0.len(), "bitmaps of different sets");
-        self.0.iter().zip(&other.0).all(|(one, two)| two & !one == 0)
+        assert_eq!(self.len(), other.len(), "bitmaps of different sets");
+        self.words().zip(other.words()).all(|(one, two)| two & !one == 0)
     }
 
     pub fn union(&self, other: &Bits) -> Bits {
@@ -80,21 +119,37 @@ impl Bits {
     }
 
     fn combine(&self, other: &Bits, word: impl Fn(u64, u64) -> u64) -> Bits {
-        assert_eq!(self.0.len(), other.0.len(), "bitmaps of different sets");
-        Bits(self.0.iter().zip(&other.0).map(|(&one, &two)| word(one, two)).collect())
+        assert_eq!(self.len(), other.len(), "bitmaps of different sets");
+        Bits::Mixed(self.words().zip(other.words()).map(|(one, two)| word(one, two)).collect())
     }
 
     /// Takes over at most the words that there are.
     pub(super) fn fill_words(&mut self, words: impl Iterator<Item = u64>) {
-        self.0.iter_mut().zip(words).for_each(|(word, value)| *word = value);
+        self.words_mut().iter_mut().zip(words).for_each(|(word, value)| *word = value);
     }
 
     /// Is it of the length of a set of `slots` slots, without a bit beyond the last one?
     pub(super) fn fits(&self, slots: u32) -> bool {
         let in_last = slots % 64;
-        self.0.len() == Bits::words_for(slots) && (in_last == 0 || self.0[self.0.len() - 1] >> in_last == 0)
+        self.len() == Bits::words_for(slots) && (in_last == 0 || self.word(self.len() - 1) >> in_last == 0)
+    }
+
+    /// Bytes of its own on the heap.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Bits::Uniform { .. } => 0,
+            Bits::Mixed(words) => size_of_val(&words[..]),
+        }
     }
 }
+
+impl PartialEq for Bits {
+    fn eq(&self, other: &Bits) -> bool {
+        self.words().eq(other.words())
+    }
+}
+
+impl Eq for Bits {}
 
 #[cfg(test)]
 mod tests {
@@ -125,8 +180,23 @@ mod tests {
             prop_assert_eq!(a.contains(&b), two.is_subset(&one));
             let mut cleared = a.clone();
             one.iter().for_each(|&slot| cleared.clear(slot));
+            prop_assert_eq!(&cleared, &Bits::new(200));
+            prop_assert_eq!(Bits::from_words(&a.words().collect::<Vec<_>>()), a);
+            cleared.settle(200, false);
             prop_assert_eq!(cleared, Bits::new(200));
-            prop_assert_eq!(Bits::from_words(a.words()), a);
+        }
+
+        #[test]
+        fn all_slots_are_the_same_with_and_without_memory(slots in 1u32..300, cleared in 0u32..300) {
+            let cleared = cleared % slots;
+            let each = bits(slots, &(0..slots).collect());
+            let mut all = each.clone();
+            all.settle(slots, true);
+            prop_assert!(all.bytes() == 0 && all.fits(slots) && all.last() == Some(slots - 1));
+            prop_assert_eq!(&all, &each);
+            prop_assert!((0..slots).all(|slot| all.get(slot)));
+            all.clear(cleared);
+            prop_assert_eq!(all, bits(slots, &(0..slots).filter(|&slot| slot != cleared).collect()));
         }
     }
 

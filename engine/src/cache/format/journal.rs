@@ -205,10 +205,10 @@ impl PageBuilder {
     fn push_slots(&mut self, kind: u8, set: u32, life: u32, slots: &Bits) {
         assert!(slots.fits(self.geometry.set_slots), "bits beyond the set");
         let (first, words) = trimmed(slots);
-        assert!(!words.is_empty(), "a record of no slots");
+        assert!(words.len() > 0, "a record of no slots");
         self.head(kind, 0, words.len() as u16, Slot { set, slot: first * 64 }, life);
         for word in words {
-            put_u64(&mut self.bytes, self.used, *word);
+            put_u64(&mut self.bytes, self.used, word);
             self.used += 8;
         }
     }
@@ -318,11 +318,10 @@ fn bytes_of(geometry: &Geometry, record: &Record) -> usize {
 }
 
 /// The words from the first to the last one with a slot, and the index of the first.
-fn trimmed(slots: &Bits) -> (u32, &[u64]) {
-    let words = slots.words();
-    let first = words.iter().position(|&word| word != 0).unwrap_or(words.len());
-    let end = words.iter().rposition(|&word| word != 0).map_or(first, |last| last + 1);
-    (first as u32, &words[first..end])
+fn trimmed(slots: &Bits) -> (u32, impl ExactSizeIterator<Item = u64> + '_) {
+    let first = slots.words().position(|word| word != 0).unwrap_or(slots.len());
+    let end = slots.words().rposition(|word| word != 0).map_or(first, |last| last + 1);
+    (first as u32, slots.words().skip(first).take(end - first))
 }
 
 /// Takes records from the front of a page.

@@ -149,7 +149,7 @@ fn decode_set(record: &[u8], slots: u32) -> Result<MapSet, Unsealed> {
 }
 
 fn put_bits(bits: &Bits, place: &mut [u8]) {
-    for (word, bytes) in bits.words().iter().zip(place.chunks_exact_mut(8)) {
+    for (word, bytes) in bits.words().zip(place.chunks_exact_mut(8)) {
         bytes.copy_from_slice(&word.to_le_bytes());
     }
 }
