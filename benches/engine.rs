@@ -21,7 +21,7 @@ const MISS_NS_MAX: f64 = 1_000.0;
 /// Timed runs; the median counts.
 const RUNS: usize = 7;
 const REQUESTS: u64 = 40_000;
-const VOLUME_ATOMS: u64 = 64 << 21;
+const VOLUME_ATOMS: u64 = 128 << 21;
 /// Larger than any run fills.
 const CACHE_ATOMS: u64 = 8 << 21;
 /// Filled before the run: every request makes room for itself.
@@ -152,6 +152,21 @@ impl Bench {
     }
 }
 
+impl Bench {
+    /// Whole origin sets, from the first one on.
+    fn lay(&mut self, sets: u64) {
+        (0..sets).for_each(|set| self.write(set * 256, 256));
+    }
+
+    /// `blocks` of each of so many origin sets from `first` on, one by one, no two of which are one extent.
+    fn scatter(&mut self, first: u64, sets: u64, blocks: u64) {
+        let stride = 256 / blocks;
+        for set in first..first + sets {
+            (0..blocks).for_each(|block| self.write(set * 256 + block * stride, 1));
+        }
+    }
+}
+
 const WORKLOADS: [&str; 5] = ["read misses", "read hits", "random writes", "read misses, full", "random writes, full"];
 
 /// Runs one workload; the set-up is the same whatever the length.
@@ -197,28 +212,87 @@ fn instructions(name: &str, requests: u64) -> Option<u64> {
     line.rsplit(' ').next()?.parse().ok()
 }
 
-/// Bytes per cached block of each line of the ledger, with `blocks` cached in each touched origin set.
-fn ledger(blocks: u64) -> Vec<(&'static str, f64)> {
+/// What a cache holds when its memory is counted.
+#[derive(Clone, Copy)]
+enum Contents {
+    /// So many blocks, apart from each other, of each touched origin set.
+    Scattered(u64),
+    /// Whole origin sets, each in one write.
+    Sequential,
+    /// Half of it sequential, half sixteen of each touched origin set.
+    Mixed,
+    /// Whole origin sets, twice as much written over them since, block by block, anywhere: the cleaner has moved them about.
+    Aged,
+}
+
+const CONTENTS: [(&str, Contents); 7] = [
+    ("1", Contents::Scattered(1)),
+    ("4", Contents::Scattered(4)),
+    ("16", Contents::Scattered(16)),
+    ("64", Contents::Scattered(64)),
+    ("sequential", Contents::Sequential),
+    ("mixed", Contents::Mixed),
+    ("aged", Contents::Aged),
+];
+
+/// Bytes per cached block of each line of the ledger, of a cache that is seven eighths full.
+fn ledger(contents: Contents) -> Vec<(&'static str, f64)> {
     let mut bench = Bench::new(FULL_CACHE_ATOMS);
-    // Most of the cache, and below the mark that starts destaging.
-    let total = FULL_CACHE_ATOMS / 8 / 2;
-    // Apart from each other, so that no two are one extent; 256 is a whole origin set in one write.
-    let stride = 256 / blocks;
-    for set in 0..total / blocks {
-        if blocks == 256 {
-            bench.write(set * 256, 256);
-        } else {
-            let order = |i: u64| if stride > 1 { i } else { i * 17 % blocks };
-            (0..blocks).for_each(|i| bench.write(set * 256 + order(i) * stride, 1));
+    let slots = bench.engine.inspect(Instant(bench.now)).sets as u64 * 256;
+    let total = slots / 8 * 7 / 512 * 512;
+    match contents {
+        Contents::Scattered(blocks) => bench.scatter(0, total / blocks, blocks),
+        Contents::Sequential => bench.lay(total / 256),
+        Contents::Mixed => {
+            bench.lay(total / 512);
+            bench.scatter(total / 512, total / 32, 16);
+        }
+        Contents::Aged => {
+            bench.lay(total / 256);
+            for _ in 0..2 * total {
+                let (block, other) = (bench.random(total), bench.random(total));
+                bench.write(block, 1);
+                // What nobody uses would be dropped, not moved.
+                bench.request(other, 1, Command::Read);
+            }
         }
     }
     let snapshot = bench.engine.inspect(Instant(bench.now));
-    let live = snapshot.live_slots as f64;
-    snapshot.ledger.iter().map(|&(name, bytes)| (name, bytes as f64 / live)).collect()
+    assert!(snapshot.live_slots >= total / 8 * 7, "the cache keeps most of what it was given");
+    snapshot.ledger.iter().map(|&(name, bytes)| (name, bytes as f64 / snapshot.live_slots as f64)).collect()
+}
+
+/// Prints it; a line of the report for each.
+fn print_ledger() -> Vec<serde_json::Value> {
+    println!("\nledger: bytes per cached block of a cache seven eighths full (a number: blocks per touched origin set)");
+    println!(
+        "index and sets (mapping, dirty state, replacement): at most 12 from 16 on, at most 1 sequential; slots: checksums and blocks\n"
+    );
+    println!("{:<12} {:>8} {:>8} {:>8} {:>8}", "contents", "index", "sets", "both", "slots");
+    let mut lines = Vec::new();
+    for (name, contents) in CONTENTS {
+        let ledger = ledger(contents);
+        let of = |name| ledger.iter().find(|line| line.0 == name).map_or(0.0, |line| line.1);
+        let (index, sets, slots) = (of("index"), of("sets"), of("slots"));
+        let most = match contents {
+            Contents::Sequential => 1.0,
+            Contents::Scattered(blocks) if blocks < 16 => f64::INFINITY,
+            _ => 12.0,
+        };
+        let verdict = if index + sets <= most { "" } else { "MISSED" };
+        println!("{name:<12} {index:>8.2} {sets:>8.2} {:>8.2} {slots:>8.1}  {verdict}", index + sets);
+        lines.push(serde_json::json!({"contents": name, "index": index, "sets": sets, "slots": slots}));
+    }
+    lines
 }
 
 fn main() {
     let arguments: Vec<String> = std::env::args().collect();
+    if let [_, verb] = &arguments[..]
+        && verb == "ledger"
+    {
+        return drop(print_ledger());
+    }
     if let [_, verb, name, requests] = &arguments[..]
         && verb == "run"
     {
@@ -247,15 +321,7 @@ fn main() {
         println!("{name:<20} {:>14} {wall:>12.0}  {goal}", per.map_or("no valgrind".to_string(), |per| format!("{per:.0}")));
         rows.push(serde_json::json!({"workload": name, "instructions": per, "wall_ns": wall}));
     }
-    println!("\nledger: bytes per cached block (blocks per touched origin set; 256: sequential)\n");
-    println!("{:<8} {:>8} {:>8} {:>8}", "blocks", "index", "sets", "slots");
-    let mut lines = Vec::new();
-    for blocks in [1, 4, 16, 64, 256] {
-        let ledger = ledger(blocks);
-        let of = |name| ledger.iter().find(|line| line.0 == name).map_or(0.0, |line| line.1);
-        println!("{blocks:<8} {:>8.1} {:>8.1} {:>8.1}", of("index"), of("sets"), of("slots"));
-        lines.push(serde_json::json!({"blocks": blocks, "index": of("index"), "sets": of("sets"), "slots": of("slots")}));
-    }
+    let lines = print_ledger();
     let report = serde_json::json!({"requests": rows, "ledger": lines});
     let folder = std::path::Path::new("target/bench");
     std::fs::create_dir_all(folder).expect("target/bench can be made");

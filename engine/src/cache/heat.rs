@@ -67,34 +67,36 @@ impl Pace {
 /// The paces of the slots of one set.
 #[derive(Clone, Debug)]
 pub struct Paces {
-    /// Of all slots, as long as `each` is empty; and of those beyond it.
+    /// Of all slots, as long as there is no `each`.
     common: Pace,
-    each: Box<[Pace]>,
+    each: Option<Box<Each>>,
 }
+
+/// A pace for each slot of the set.
+#[derive(Clone, Debug)]
+struct Each(Box<[Pace]>);
 
 impl Paces {
     /// Nothing is known but what is usual.
     pub fn new(usual: Pace) -> Paces {
-        Paces { common: usual, each: Box::default() }
+        Paces { common: usual, each: None }
     }
 
     pub fn get(&self, slot: u32) -> Pace {
-        self.each.get(slot as usize).copied().unwrap_or(self.common)
+        self.each.as_ref().map_or(self.common, |each| each.0[slot as usize])
     }
 
     /// `slots`: how many the set has.
     pub fn set(&mut self, slot: u32, pace: Pace, slots: u32) {
-        if self.each.is_empty() && pace == self.common {
+        if self.each.is_none() && pace == self.common {
             return;
         }
-        if self.each.is_empty() {
-            self.each = vec![self.common; slots as usize].into();
-        }
-        self.each[slot as usize] = pace;
+        let each = self.each.get_or_insert_with(|| Box::new(Each(vec![self.common; slots as usize].into())));
+        each.0[slot as usize] = pace;
     }
 
     pub fn bytes(&self) -> usize {
-        self.each.len()
+        self.each.as_ref().map_or(0, |each| size_of::<Each>() + each.0.len())
     }
 }
 

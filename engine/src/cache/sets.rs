@@ -46,6 +46,8 @@ pub struct Set {
     pub live_count: u32,
     pub dirty_count: u32,
     slots: Slots,
+    /// Slots of which only a part is valid: their masks lie elsewhere. Mostly none.
+    partial_slots: u32,
     paces: Paces,
     /// The sum of the rates of its live slots.
     rate: u64,
@@ -136,6 +138,7 @@ impl Sets {
             live_count: 0,
             dirty_count: 0,
             slots: Slots::default(),
+            partial_slots: 0,
             paces: Paces::new(Pace::of(slots)),
             rate: 0,
             written: 0,
@@ -355,11 +358,11 @@ impl Sets {
     fn note_mask(&mut self, slot: Slot, entry: &Entry, full: Atoms) {
         let (number, is_partial) = (self.number(slot), entry.valid != full);
         let set = &mut self.sets[slot.set as usize];
-        if set.slots.partial > 0 && self.partial.remove(&number).is_some() {
-            set.slots.partial -= 1;
+        if set.partial_slots > 0 && self.partial.remove(&number).is_some() {
+            set.partial_slots -= 1;
         }
         if is_partial {
-            set.slots.partial += 1;
+            set.partial_slots += 1;
             self.partial.insert(number, entry.valid);
         }
     }
@@ -426,7 +429,7 @@ impl Sets {
     }
     /// The valid atoms if they are not the whole block.
     pub fn partial(&self, slot: Slot) -> Option<Atoms> {
-        if self.get(slot.set).slots.partial == 0 { None } else { self.partial.get(&self.number(slot)).copied() }
+        if self.get(slot.set).partial_slots == 0 { None } else { self.partial.get(&self.number(slot)).copied() }
     }
 
     pub fn is_live(&self, slot: Slot) -> bool {
@@ -779,7 +782,7 @@ impl Sets {
     }
 
     fn forget_partials(&mut self, number: u32) {
-        if std::mem::take(&mut self.get_mut(number).slots.partial) > 0 {
+        if std::mem::take(&mut self.get_mut(number).partial_slots) > 0 {
             let first = self.number(Slot { set: number, slot: 0 });
             for slot in first..first + u64::from(self.geometry.set_slots) {
                 self.partial.remove(&slot);

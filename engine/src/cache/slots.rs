@@ -13,11 +13,12 @@ pub fn is_wide(blocks: u64) -> bool {
 pub struct Slots {
     /// Checksum, and the low half of the block below it.
     low: Vec<u64>,
-    /// The high half, with a place for each slot; empty on volumes that need none.
-    high: Box<[u16]>,
-    /// Slots of which only a part is valid: their masks lie elsewhere. Mostly none.
-    pub partial: u32,
+    /// The high half, on volumes that need it.
+    high: Option<Box<High>>,
 }
+
+/// A place for each slot of the set.
+struct High(Box<[u16]>);
 
 impl Slots {
     pub fn len(&self) -> usize {
@@ -26,10 +27,9 @@ impl Slots {
 
     /// Empty, with room for `slots` slots.
     pub fn begin(&mut self, slots: usize, wide: bool) {
-        self.partial = 0;
         self.low.clear();
         self.low.reserve_exact(slots);
-        self.high = if wide { vec![0; slots].into() } else { Box::default() };
+        self.high = wide.then(|| Box::new(High(vec![0; slots].into())));
     }
     /// So many slots of which nothing is known.
     pub fn resize(&mut self, slots: usize, wide: bool) {
@@ -43,19 +43,21 @@ impl Slots {
     }
     pub fn set(&mut self, slot: u32, entry: &Entry) {
         self.low[slot as usize] = low_of(entry);
-        if let Some(high) = self.high.get_mut(slot as usize) {
-            *high = high_of(entry);
+        if let Some(high) = &mut self.high {
+            high.0[slot as usize] = high_of(entry);
         }
     }
     /// All at once, from the first slot on.
     pub fn extend(&mut self, entries: impl Iterator<Item = Entry> + Clone) {
-        self.high.iter_mut().zip(entries.clone()).for_each(|(high, entry)| *high = high_of(&entry));
+        if let Some(high) = &mut self.high {
+            high.0.iter_mut().zip(entries.clone()).for_each(|(high, entry)| *high = high_of(&entry));
+        }
         self.low.extend(entries.map(|entry| low_of(&entry)));
     }
 
     #[inline]
     pub fn block(&self, slot: u32) -> u64 {
-        let high = self.high.get(slot as usize).map_or(0, |&high| u64::from(high));
+        let high = self.high.as_ref().map_or(0, |high| u64::from(high.0[slot as usize]));
         high << 32 | u64::from(self.low[slot as usize] as u32)
     }
     #[inline]
@@ -69,7 +71,7 @@ impl Slots {
 
     /// Bytes that there is room for.
     pub fn bytes(&self) -> usize {
-        self.low.capacity() * size_of::<u64>() + size_of_val(&self.high[..])
+        self.low.capacity() * size_of::<u64>() + self.high.as_ref().map_or(0, |high| size_of::<High>() + size_of_val(&high.0[..]))
     }
 }
 
@@ -112,7 +114,7 @@ mod tests {
             }
             let got: Vec<(u64, u32)> = (0..slots.len() as u32).map(|slot| (slots.block(slot), slots.crc(slot))).collect();
             prop_assert_eq!(got, expected);
-            prop_assert_eq!(slots.bytes(), 64 * if wide { 10 } else { 8 });
+            prop_assert_eq!(slots.bytes(), if wide { 64 * 10 + size_of::<High>() } else { 64 * 8 });
         }
     }
 }
