@@ -4,7 +4,7 @@ SHELL := bash
 TIDEGATE := $(or $(CARGO_TARGET_DIR),target)/release/tidegate
 TIMED := scripts/timed.sh
 
-.PHONY: help build run test fuzz soak bench bench-recovery bench-engine bench-abuse clean
+.PHONY: help build run test fuzz soak bench bench-device bench-recovery bench-engine bench-abuse clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -25,9 +25,12 @@ fuzz: ## inputs guided by coverage: make fuzz TARGET=journal SECONDS=600 (TARGET
 soak: build ## the swarm, corruptions, fuzzing, kills, crashes of databases and file systems for hours (SEEDS= WIDE= FIRST= KILLS= CONNECTIONS= ROUNDS= CORRUPTIONS= FUZZ=)
 	@$(TIMED) soak scripts/soak.sh
 
-bench: ## speed beside other servers on the same disk; table and target/bench/volume.json
+bench: ## speed beside other servers on the same disk, and in one process beside the bare file; tables and target/bench/{volume,device}.json
 	@scripts/setup.sh
-	@$(TIMED) bench cargo bench --locked --bench volume
+	@$(TIMED) bench cargo bench --locked --bench volume --bench device
+
+bench-device: ## the second part of it: the log on a real device, without sockets; needs 2 GiB of disk
+	@$(TIMED) bench-device cargo bench --locked --bench device
 
 bench-recovery: ## recovery of 100 GiB of metadata beside reading it
 	@$(TIMED) bench-recovery cargo bench --locked --bench recovery

@@ -140,7 +140,7 @@ impl Knobs {
 
 /// Atoms read from the disks that one turn looks at. To verify 1 MiB takes about 0.1 ms: disks that answer many large reads at once
 /// would otherwise keep the first reply from leaving, and themselves without work, until the last one is verified.
-const TURN_ATOMS: u64 = (1 << 20) / ATOM_BYTES;
+pub const TURN_ATOMS: u64 = (1 << 20) / ATOM_BYTES;
 
 /// How often what is dirty is noted for the case that the cache is lost.
 const NOTE_EVERY: Duration = Duration::from_secs(60);

@@ -1,0 +1,76 @@
+//! What is measured: one row of the table each.
+
+pub const BLOCK_BYTES: u64 = 4 << 10;
+pub const MIB: u64 = 1 << 20;
+/// A thousand random writes.
+pub const FLUSH_BYTES: u64 = 1_000 * BLOCK_BYTES;
+/// Of the device when it is limited.
+pub const RATE: u64 = 500_000_000;
+/// Requests of 1 MiB in flight, of the bare file as of the stack.
+pub const SEQUENTIAL_DEPTH: u64 = 8;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    Read,
+    /// With a FLUSH after every [`FLUSH_BYTES`].
+    Write,
+}
+
+/// What is in the cache before the row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Log {
+    /// Nothing: formatted before every slice.
+    Fresh,
+    /// All blocks of the volume, which make 80 % of the log, overwritten at random: a cleaner makes room for every write.
+    Aged,
+    /// What is read.
+    Written,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Load {
+    pub what: &'static str,
+    pub way: Way,
+    pub log: Log,
+    /// Of one request; less than 1 MiB: at random.
+    pub bytes: u64,
+    /// Requests in flight.
+    pub depth: u64,
+    /// Bytes a second that the device gives, for the bare file too.
+    pub rate: Option<u64>,
+    /// Bytes of one slice.
+    pub slice_bytes: u64,
+    pub rounds: usize,
+    /// Of the bare file's bandwidth; of random writes times what the log writes for each byte.
+    pub floor: f64,
+}
+
+impl Load {
+    pub fn is_random(&self) -> bool {
+        self.bytes < MIB
+    }
+}
+
+const RANDOM: Load = Load {
+    what: "",
+    way: Way::Write,
+    log: Log::Fresh,
+    bytes: BLOCK_BYTES,
+    depth: 32,
+    rate: Some(RATE),
+    slice_bytes: 192 * MIB,
+    rounds: 12,
+    floor: 0.85,
+};
+const SEQUENTIAL: Load =
+    Load { bytes: MIB, depth: SEQUENTIAL_DEPTH, rate: None, slice_bytes: 256 * MIB, rounds: 16, floor: 0.95, ..RANDOM };
+
+pub const LOADS: [Load; 7] = [
+    Load { what: "4 KiB random writes, depth 32", ..RANDOM },
+    Load { what: "4 KiB random writes, depth 256", depth: 256, ..RANDOM },
+    Load { what: "the same, log 80 % full, depth 32", log: Log::Aged, slice_bytes: 96 * MIB, rounds: 8, ..RANDOM },
+    Load { what: "1 MiB sequential writes, limited", rate: Some(RATE), ..SEQUENTIAL },
+    Load { what: "1 MiB sequential reads, limited", way: Way::Read, log: Log::Written, rate: Some(RATE), ..SEQUENTIAL },
+    Load { what: "1 MiB sequential writes", ..SEQUENTIAL },
+    Load { what: "1 MiB sequential reads", way: Way::Read, log: Log::Written, ..SEQUENTIAL },
+];
