@@ -24,7 +24,7 @@ mod stack;
 use std::fs::File;
 use std::io::{Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde_json::json;
 use tidegate_daemon::back::run::{Run, RunMut};
@@ -44,6 +44,9 @@ const CACHE_BYTES: u64 = 1 << 30;
 const WIDE_BYTES: u64 = 4 << 30;
 /// How often an aged volume is overwritten before it is measured.
 const OVERWRITTEN: u64 = 2;
+
+/// A row ends after this long, with the rounds that it has.
+const ROW_PATIENCE: Duration = Duration::from_secs(25);
 
 /// The files, and what is written.
 struct Place {
@@ -184,13 +187,17 @@ fn measure<'a>(place: &Place, bare: &mut Bare, load: &'a Load, rounds: usize) ->
         Some((stack, bytes)) => slice(place, stack, load, *bytes, seed, &mut counted),
         None => slice(place, &mut place.fresh(), load, WIDE_BYTES, seed, &mut counted),
     };
-    let rounds = (0..rounds as u64).map(|round| {
+    let started = Instant::now();
+    let mut done = Vec::new();
+    for round in 0..rounds as u64 {
         let first = ours(2 * round + 1);
         let bare = [bare.run(load), bare.run(load)];
-        Round { ours: [first, ours(2 * round + 2)], bare }
-    });
-    let rounds = rounds.collect();
-    Row { load, rounds, counted }
+        done.push(Round { ours: [first, ours(2 * round + 2)], bare });
+        if started.elapsed() > ROW_PATIENCE {
+            break;
+        }
+    }
+    Row { load, rounds: done, counted }
 }
 
 /// Seconds of one slice of ours. Everything that it wrote is durable then.
