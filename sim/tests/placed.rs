@@ -376,3 +376,24 @@ fn a_through_write_waits_until_it_is_durable_that_the_slot_below_is_dirty() {
     scenario.rot(place[0]);
     scenario.expect(7, &old);
 }
+
+/// Found by seed 80293: a block whose slot had been opened counted as nowhere but on the SSD; its reads failed, though the origin had it.
+#[test]
+fn what_was_opened_and_not_overwritten_when_the_cache_went_is_read_from_the_origin() {
+    let mut scenario = scenario();
+    scenario.write(5);
+    scenario.drain();
+    scenario.hold_flush(DeviceId::Cache);
+    let (write, new) = scenario.send_write(scenario.block(5), false);
+    scenario.run_until_quiet();
+    assert!(scenario.snapshot().dirty_slots == 1 && overwritten(&scenario) == 0, "its slot is being opened");
+    scenario.hold_host(false);
+    scenario.cache_goes();
+    scenario.release_flush(DeviceId::Cache);
+    scenario.run_until_quiet();
+    assert!(!scenario.is_answered(write), "the host does not know yet");
+    scenario.read(scenario.block(5)).expect("the origin has it");
+    scenario.host_writes();
+    scenario.wait(write).expect("the origin takes it");
+    scenario.expect(5, &new);
+}

@@ -15,6 +15,8 @@ pub struct PlacedSet {
     pub used: Bits,
     /// Live slots that may be overwritten.
     pub opened: Bits,
+    /// Those of them that were clean when they were opened, and that nobody has overwritten since: the origin has what they hold.
+    pub untouched: Bits,
     /// The group that opened the latest of them.
     pub opened_group: u64,
     /// The group of the latest PUT of a slot.
@@ -49,8 +51,25 @@ impl Placed {
     /// A set begins its life, or is found, under set placement.
     pub fn insert(&mut self, set: u32, slots: u32) {
         let bits = || Bits::new(slots);
-        let fresh = PlacedSet { origin: None, used: bits(), opened: bits(), opened_group: 0, put_group: 0 };
+        let fresh = PlacedSet { origin: None, used: bits(), opened: bits(), untouched: bits(), opened_group: 0, put_group: 0 };
         self.sets.insert(set, fresh);
+    }
+    /// The slot holds something else, or nothing.
+    pub(super) fn touch(&mut self, slot: Slot) {
+        if let Some(set) = self.sets.get_mut(&slot.set) {
+            set.untouched.clear(slot.slot);
+        }
+    }
+    /// The untouched slots, which are not so called any more.
+    pub fn take_untouched(&mut self) -> Vec<Slot> {
+        let slots = |(&set, placed): (&u32, &mut PlacedSet)| {
+            let slots: Vec<Slot> = placed.untouched.iter().map(|slot| Slot { set, slot }).collect();
+            slots.iter().for_each(|slot| placed.untouched.clear(slot.slot));
+            slots
+        };
+        let mut slots: Vec<Slot> = self.sets.iter_mut().flat_map(slots).collect();
+        slots.sort_unstable();
+        slots
     }
     pub fn map(&mut self, set: u32, origin: u64) {
         self.sets.get_mut(&set).expect("a placed set is mapped").origin = Some(origin);

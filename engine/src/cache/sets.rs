@@ -351,6 +351,7 @@ impl Sets {
         self.note_mask(slot, &entry, full);
         let (origin, _) = place_of(entry.block.0, self.geometry.set_slots);
         self.placed.get_mut(slot.set).expect("a placed set").used.set(slot.slot);
+        self.placed.touch(slot);
         self.placed.map(slot.set, origin);
     }
 
@@ -370,6 +371,7 @@ impl Sets {
     /// The slot holds other contents of the same atoms.
     pub fn overwrite(&mut self, slot: Slot, crc: u32) {
         self.get_mut(slot.set).slots.set_crc(slot.slot, crc);
+        self.placed.touch(slot);
     }
 
     /// Describes all slots of a set at once, from the first one on: what its header says. `full` is the mask of a whole block; `whole`
@@ -500,6 +502,7 @@ impl Sets {
             SetState::Placed => {
                 self.placed.died(1);
                 self.placed.get_mut(slot.set).expect("a placed set").opened.clear(slot.slot);
+                self.placed.touch(slot);
                 if is_empty {
                     self.placed.emptied.push(slot.set);
                 }

@@ -136,6 +136,7 @@ impl<P: Payload> Engine<P> {
         self.degraded.health = Health::Fencing;
         self.degraded.wanted = true;
         self.give_back_writes();
+        self.close_untouched();
         let promised = self.take_promised();
         self.degraded.promised.extend(promised);
         if self.has_canary(Canary::UnfencedDegraded) {

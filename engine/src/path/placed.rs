@@ -171,6 +171,7 @@ impl<P: Payload> Engine<P> {
             let group = self.push_opened(set, opened.clone());
             for slot in opened.iter().map(|slot| Slot { set, slot }) {
                 if self.sets.soil(slot) {
+                    self.sets.placed.get_mut(set).expect("a placed set").untouched.set(slot.slot);
                     let block = self.sets.entry(slot, |block| self.full(block)).block;
                     self.index.add_dirty(block, 1);
                     self.tickets.void(block, 1);
@@ -200,7 +201,20 @@ impl<P: Payload> Engine<P> {
             self.put_entries(run, false, false);
             let placed = self.sets.placed.get_mut(run[0].set).expect("a placed set");
             placed.put_group = self.journal.group();
-            run.iter().for_each(|slot| placed.opened.clear(slot.slot));
+            for slot in run {
+                placed.opened.clear(slot.slot);
+                placed.untouched.clear(slot.slot);
+            }
+        }
+    }
+
+    /// The SSD has failed: nobody overwrites a slot any more, and what was clean before it was opened is clean again.
+    pub(super) fn close_untouched(&mut self) {
+        for slot in self.sets.placed.take_untouched() {
+            let block = self.sets.entry(slot, |block| self.full(block)).block;
+            if self.sets.clean(slot) {
+                self.index.add_dirty(block, -1);
+            }
         }
     }
 

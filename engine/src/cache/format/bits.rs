@@ -51,11 +51,15 @@ impl Bits {
     }
 
     pub fn set(&mut self, slot: u32) {
-        self.words_mut()[slot as usize / 64] |= 1 << (slot % 64);
+        if !self.get(slot) {
+            self.words_mut()[slot as usize / 64] |= 1 << (slot % 64);
+        }
     }
 
     pub fn clear(&mut self, slot: u32) {
-        self.words_mut()[slot as usize / 64] &= !(1 << (slot % 64));
+        if self.get(slot) {
+            self.words_mut()[slot as usize / 64] &= !(1 << (slot % 64));
+        }
     }
 
     fn words_mut(&mut self) -> &mut [u64] {
