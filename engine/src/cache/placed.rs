@@ -60,15 +60,11 @@ impl Placed {
             set.untouched.clear(slot.slot);
         }
     }
-    /// The untouched slots, which are not so called any more.
-    pub fn take_untouched(&mut self) -> Vec<Slot> {
-        let slots = |(&set, placed): (&u32, &mut PlacedSet)| {
-            let slots: Vec<Slot> = placed.untouched.iter().map(|slot| Slot { set, slot }).collect();
-            slots.iter().for_each(|slot| placed.untouched.clear(slot.slot));
-            slots
-        };
-        let mut slots: Vec<Slot> = self.sets.iter_mut().flat_map(slots).collect();
-        slots.sort_unstable();
+    /// The untouched slots of a set, which are not called so any more.
+    pub fn take_untouched(&mut self, set: u32) -> Vec<Slot> {
+        let Some(placed) = self.sets.get_mut(&set) else { return Vec::new() };
+        let slots: Vec<Slot> = placed.untouched.iter().map(|slot| Slot { set, slot }).collect();
+        slots.iter().for_each(|slot| placed.untouched.clear(slot.slot));
         slots
     }
     pub fn map(&mut self, set: u32, origin: u64) {

@@ -210,10 +210,12 @@ impl<P: Payload> Engine<P> {
 
     /// The SSD has failed: nobody overwrites a slot any more, and what was clean before it was opened is clean again.
     pub(super) fn close_untouched(&mut self) {
-        for slot in self.sets.placed.take_untouched() {
-            let block = self.sets.entry(slot, |block| self.full(block)).block;
-            if self.sets.clean(slot) {
-                self.index.add_dirty(block, -1);
+        for set in 0..self.sets.count() {
+            for slot in self.sets.placed.take_untouched(set) {
+                let block = self.sets.entry(slot, |block| self.full(block)).block;
+                if self.sets.clean(slot) {
+                    self.index.add_dirty(block, -1);
+                }
             }
         }
     }
