@@ -24,7 +24,7 @@ impl Bits {
     }
 
     /// Length in words.
-    pub fn len(&self) -> usize {
+    pub fn word_count(&self) -> usize {
         match self {
             Bits::Uniform { slots, .. } => Bits::words_for(*slots),
             Bits::Mixed(words) => words.len(),
@@ -40,7 +40,7 @@ impl Bits {
     }
 
     pub fn words(&self) -> impl DoubleEndedIterator<Item = u64> + ExactSizeIterator + '_ {
-        (0..self.len()).map(|index| self.word(index))
+        (0..self.word_count()).map(|index| self.word(index))
     }
 
     pub fn get(&self, slot: u32) -> bool {
@@ -106,7 +106,7 @@ impl Bits {
 
     /// Is every slot of `other` in this one?
     pub fn contains(&self, other: &Bits) -> bool {
-        assert_eq!(self.len(), other.len(), "bitmaps of different sets");
+        assert_eq!(self.word_count(), other.word_count(), "bitmaps of different sets");
         self.words().zip(other.words()).all(|(one, two)| two & !one == 0)
     }
 
@@ -123,7 +123,7 @@ impl Bits {
     }
 
     fn combine(&self, other: &Bits, word: impl Fn(u64, u64) -> u64) -> Bits {
-        assert_eq!(self.len(), other.len(), "bitmaps of different sets");
+        assert_eq!(self.word_count(), other.word_count(), "bitmaps of different sets");
         Bits::Mixed(self.words().zip(other.words()).map(|(one, two)| word(one, two)).collect())
     }
 
@@ -135,7 +135,7 @@ impl Bits {
     /// Is it of the length of a set of `slots` slots, without a bit beyond the last one?
     pub(super) fn fits(&self, slots: u32) -> bool {
         let in_last = slots % 64;
-        self.len() == Bits::words_for(slots) && (in_last == 0 || self.word(self.len() - 1) >> in_last == 0)
+        self.word_count() == Bits::words_for(slots) && (in_last == 0 || self.word(self.word_count() - 1) >> in_last == 0)
     }
 
     /// Bytes of its own on the heap.

@@ -319,7 +319,7 @@ fn bytes_of(geometry: &Geometry, record: &Record) -> usize {
 
 /// The words from the first to the last one with a slot, and the index of the first.
 fn trimmed(slots: &Bits) -> (u32, impl ExactSizeIterator<Item = u64> + '_) {
-    let first = slots.words().position(|word| word != 0).unwrap_or(slots.len());
+    let first = slots.words().position(|word| word != 0).unwrap_or(slots.word_count());
     let end = slots.words().rposition(|word| word != 0).map_or(first, |last| last + 1);
     (first as u32, slots.words().skip(first).take(end - first))
 }
