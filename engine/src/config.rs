@@ -4,7 +4,7 @@ use crate::block::{ATOM_BYTES, PAGE_BYTES};
 use crate::cache::format::{FormatId, Geometry};
 use crate::cache::heat::CLASSES_MAX;
 use crate::cache::placed::journal_pages_needed;
-use crate::cache::sets::Benefit;
+use crate::cache::victims::Benefit;
 use crate::mode::Mode;
 use crate::time::Duration;
 

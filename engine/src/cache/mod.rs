@@ -11,5 +11,5 @@ pub mod sets;
 mod slots;
 pub mod stream;
 pub mod through;
-mod victims;
+pub mod victims;
 pub mod window;

@@ -13,7 +13,7 @@ use super::index::{Mapping, NumberMap};
 use super::placed::{Placed, numbers, place_of};
 use super::slots::{self, Slots};
 use super::stream::Stream;
-use super::victims::Victims;
+use super::victims::{Benefit, Victims};
 use crate::block::{Atoms, Block, Slot};
 use crate::time::Instant;
 
@@ -113,17 +113,6 @@ pub struct Sets {
     pub now: Instant,
     pub live_slots: u64,
     pub dirty_slots: u64,
-}
-
-/// By what the sets are compared that may be cleaned.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Benefit {
-    /// The fewest live slots first.
-    Greedy,
-    /// The rate at which it still loses slots, over the square of the dead ones: a set that is about to empty itself is left alone
-    /// (C. Luo, D. Lomet, Efficiently Reclaiming Space in a Log Structured Store, 2020: minimum declining cost).
-    #[default]
-    Declining,
 }
 
 impl Sets {

@@ -3,6 +3,17 @@
 //! The order is by *benefit* in coarse steps, so that the death of a slot mostly moves nothing: one list for each step, and the sets of a
 //! list in no order. A set is in one list at most.
 
+/// By what the sets are compared that may be cleaned.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Benefit {
+    /// The fewest live slots first.
+    Greedy,
+    /// The rate at which it still loses slots, over the square of the dead ones: a set that is about to empty itself is left alone
+    /// (C. Luo, D. Lomet, Efficiently Reclaiming Space in a Log Structured Store, 2020: minimum declining cost).
+    #[default]
+    Declining,
+}
+
 /// No set, no list.
 const NIL: u32 = u32::MAX;
 const OUT: u16 = u16::MAX;
