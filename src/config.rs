@@ -111,6 +111,7 @@ struct Gate {
 #[serde(deny_unknown_fields, default)]
 struct Log {
     window: Option<Size>,
+    dirty_ram: Option<Size>,
     flush_age: Option<Span>,
     fill: Option<bool>,
     allocation: Option<Allocation>,
@@ -186,6 +187,7 @@ impl TryFrom<String> for Mode {
 
 /// The smallest and largest sizes that make sense; beyond them is a typing error, or a machine that would not start.
 const WINDOW_BYTES: (u64, u64) = (1 << 20, 1 << 30);
+const DIRTY_RAM_BYTES: (u64, u64) = (0, 1 << 30);
 const BATCH_BYTES: (u64, u64) = (64 << 10, 1 << 30);
 /// At least the largest request that NBD clients send without asking (32 MiB), and the sectors at its edges.
 const REQUEST_BYTES: (u64, u64) = (33 << 20, 64 << 30);
@@ -361,6 +363,7 @@ impl File {
         };
         within("destage_batch", self.gate.destage_batch, BATCH_BYTES)?;
         within("window", self.log.window, WINDOW_BYTES)?;
+        within("dirty_ram", self.log.dirty_ram, DIRTY_RAM_BYTES)?;
         within("bytes", self.limits.bytes, REQUEST_BYTES)?;
         if self.wear.rated_tbw == Some(Size(0)) {
             return Err((
@@ -401,6 +404,7 @@ impl File {
             destage_depth: self.gate.destage_depth.map(|count| count.0),
             destage_batch: self.gate.destage_batch.map(|size| size.0),
             window: self.log.window.map(|size| size.0),
+            dirty_ram: self.log.dirty_ram.map(|size| size.0),
             flush_age: self.log.flush_age.map(|span| span.0),
             fill: self.log.fill,
             allocation: self.log.allocation.map(|allocation| match allocation {
@@ -581,6 +585,9 @@ const KNOBS: &str = r#"[gate]
 # Written to the cache and not yet flushed there; held in memory meanwhile.
 # Default: a thirty-second of the cache up to 32 MiB, or a sixteenth of its metadata if that is more; from 4 MiB to 64 MiB.
 #window = "32MiB"
+# Of that, acknowledged before it is in the cache at all, like what is in the volatile cache of a disk: small writes are joined to large ones.
+# "0B": a write is acknowledged when the cache has it. Default: a quarter of the window.
+#dirty_ram = "8MiB"
 # tidegate flushes the cache by itself when the oldest unflushed write is this old.
 #flush_age = "1s"
 # Keep in the cache what was read from the origin.
@@ -715,6 +722,7 @@ mod tests {
             ("[log]\nconvert = \"luck\"\n", "config.toml:2:11: unknown variant `luck`, expected `size` or `randomness`"),
             ("[log]\nallocation = \"small-writes\"\nconvert_max = 0\n", "config.toml:3:15: 0 is not a count from 1 to 65536"),
             ("[log]\nwindow = \"1B\"\n", "config.toml:2:1: `window` must be from 1.0 MiB to 1.0 GiB"),
+            ("[log]\ndirty_ram = \"2GiB\"\n", "config.toml:2:1: `dirty_ram` must be from 0 B to 1.0 GiB"),
             ("origin = \"disk.img\"\n", "config.toml:1:1: `origin` is a relative path"),
             ("origin = \"/a\"\ncache = \"/a\"\n", "config.toml:2:1: `cache` and `origin` are the same"),
             ("nbd = \"10809\"\n", "config.toml:1:7: NBD address: `10809` is neither unix:PATH nor IP:PORT"),

@@ -69,6 +69,7 @@ pub struct Knobs {
     pub destage_batch: Option<u64>,
     /// Bytes.
     pub window: Option<u64>,
+    pub dirty_ram: Option<u64>,
     pub flush_age: Option<Duration>,
     pub fill: Option<bool>,
     pub allocation: Option<Allocation>,
@@ -105,6 +106,7 @@ impl Knobs {
         let share = |per_cent: Option<u32>, least: u64, default: u32| {
             per_cent.map_or(default, |per_cent| (sets * u64::from(per_cent.min(100)) / 100).max(least).min(sets) as u32)
         };
+        let window_bytes = self.window.unwrap_or(default.window_bytes);
         Config {
             origin: superblock.origin,
             free_floor: share(self.free_floor, 3, default.free_floor),
@@ -114,7 +116,8 @@ impl Knobs {
             max_dirty_age: self.max_dirty_age.unwrap_or(default.max_dirty_age),
             destage_depth: self.destage_depth.unwrap_or(default.destage_depth),
             destage_atoms: self.destage_batch.map_or(default.destage_atoms, |bytes| bytes / ATOM_BYTES),
-            window_bytes: self.window.unwrap_or(default.window_bytes),
+            window_bytes,
+            dirty_ram: self.dirty_ram.unwrap_or(window_bytes / 4),
             flush_age: self.flush_age.unwrap_or(default.flush_age),
             fill: self.fill.map_or(default.fill, |keep| if keep { Fill::Behind } else { Fill::Off }),
             allocation: self.allocation.unwrap_or(default.allocation),

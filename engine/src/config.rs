@@ -34,6 +34,9 @@ pub struct Config {
     /// Bytes written to the SSD and not yet flushed, all pinned in memory. Default, from 4 MiB to 64 MiB: a sixteenth of the metadata;
     /// or a thirty-second of the cache up to 32 MiB if that is more: large writes would wait for a flush every few requests otherwise.
     pub window_bytes: u64,
+    /// Bytes of acknowledged writes that may be in memory alone, on their way to the SSD. 0, the default here: a write is acknowledged when it
+    /// has landed. At most the window has effect. Not under set placement, nor for what goes through.
+    pub dirty_ram: u64,
     /// The engine's own flush comes when the oldest unflushed write is this old. Default 1 s.
     pub flush_age: Duration,
     /// Requests admitted at once. Default 1,024 (eight connections of 128).
@@ -245,6 +248,7 @@ impl Config {
             destage_depth: 32,
             destage_atoms: 16 << 11,
             window_bytes: (metadata / 16).max((cache / 32).min(32 << 20)).clamp(4 << 20, 64 << 20),
+            dirty_ram: 0,
             flush_age: Duration::from_secs(1),
             requests_max: 1024,
             bytes_max: 256 << 20,

@@ -88,6 +88,8 @@ pub enum WaitReason {
     Set,
     /// Room for unflushed data in memory.
     Window,
+    /// Room for acknowledged data that is not on the SSD yet (`dirty_ram`).
+    Ram,
     Journal,
     RangeTable,
     /// The end of a write to the same place of the origin.
@@ -110,10 +112,11 @@ pub enum WaitReason {
 
 impl WaitReason {
     /// Those that are counted: the others every request of its kind waits for.
-    pub const COUNTED: [WaitReason; 9] = [
+    pub const COUNTED: [WaitReason; 10] = [
         WaitReason::Lock,
         WaitReason::Set,
         WaitReason::Window,
+        WaitReason::Ram,
         WaitReason::Journal,
         WaitReason::RangeTable,
         WaitReason::OriginSpan,
@@ -130,6 +133,7 @@ impl WaitReason {
             WaitReason::Lock => "lock",
             WaitReason::Set => "set",
             WaitReason::Window => "window",
+            WaitReason::Ram => "ram",
             WaitReason::Journal => "journal",
             WaitReason::RangeTable => "range_table",
             WaitReason::OriginSpan => "origin_span",

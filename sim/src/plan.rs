@@ -92,6 +92,7 @@ impl Plan {
         let mut plan = Plan::draw_rest(seed, requests, canary, chance, mix, geometry);
         plan.crashes = chance.between(2, 12);
         plan.config.window_bytes = chance.spread(1 << 20, 32 << 20);
+        plan.config.dirty_ram = draw_dirty_ram(seed, plan.config.window_bytes);
         plan.config.destage_atoms *= 16;
         // Where every operation takes seconds, a batch of that size takes hours.
         plan.speeds[1] = Speed {
@@ -268,6 +269,7 @@ fn draw_config(chance: &mut Chance, geometry: Geometry, seed: u64) -> Config {
     config.fence_samples = Chance::new(seed, "fence").pick(&[0, 0, 0, 4, 64]);
     (config.stall_timeout, config.scrub_rate) = draw_patience(seed);
     (config.discard, config.daily_write_bytes) = draw_wear(seed);
+    config.dirty_ram = draw_dirty_ram(seed, config.window_bytes);
     config.placement = if Chance::new(seed, "placement").one_in(5) { Placement::Set } else { Placement::Log };
     config
 }
@@ -279,6 +281,12 @@ fn draw_fill(seed: u64) -> Fill {
 
 fn draw_gate(seed: u64) -> GateKind {
     Chance::new(seed, "gate").pick(&[GateKind::Ours, GateKind::Ours, GateKind::Ours, GateKind::Ours, GateKind::New, GateKind::Old])
+}
+
+/// Writes acknowledged before they are on the SSD in half of the runs; more than the window in some.
+fn draw_dirty_ram(seed: u64, window_bytes: u64) -> u64 {
+    let chance = &mut Chance::new(seed, "dirty ram");
+    if chance.one_in(2) { chance.spread(512, 2 * window_bytes) } else { 0 }
 }
 
 /// Writes past the log in a third of the runs. A stream of its own: the other runs stay what they were.

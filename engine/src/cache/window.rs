@@ -29,14 +29,20 @@ pub struct Window<P> {
     /// The first slots of the pins in the order of their groups.
     order: VecDeque<(u64, Slot)>,
     atoms: u64,
+    /// Of them, those whose write has not ended.
+    unwritten: u64,
 }
 
 impl<P: Payload> Window<P> {
     pub fn new(block_atoms: u32) -> Self {
-        Window { block_atoms: u64::from(block_atoms), rows: NumberMap::default(), order: VecDeque::new(), atoms: 0 }
+        Window { block_atoms: u64::from(block_atoms), rows: NumberMap::default(), order: VecDeque::new(), atoms: 0, unwritten: 0 }
     }
     pub fn atoms(&self) -> u64 {
         self.atoms
+    }
+    /// What is in memory alone.
+    pub fn unwritten_atoms(&self) -> u64 {
+        self.unwritten
     }
     pub fn is_empty(&self) -> bool {
         self.order.is_empty()
@@ -46,6 +52,7 @@ impl<P: Payload> Window<P> {
         assert!(payload.atoms() == u64::from(slots) * self.block_atoms);
         assert!(self.order.back().is_none_or(|&(last, _)| last <= group), "groups are pinned in their order");
         self.atoms += payload.atoms();
+        self.unwritten += payload.atoms();
         self.order.push_back((group, first));
         let row = self.rows.entry(first.set).or_default();
         let pin = Pin { first, slots, group, payload, written: false };
@@ -64,11 +71,21 @@ impl<P: Payload> Window<P> {
     }
     /// The write of a pin has ended. False: it is not pinned.
     pub fn written(&mut self, first: Slot) -> bool {
-        self.pin_mut(first).map(|pin| pin.written = true).is_some()
+        self.set_written(first, true)
     }
     /// It is being written again.
     pub fn unwritten(&mut self, first: Slot) {
-        self.pin_mut(first).expect("what is written again is pinned").written = false;
+        assert!(self.set_written(first, false), "what is written again is pinned");
+    }
+    fn set_written(&mut self, first: Slot, written: bool) -> bool {
+        let Some(pin) = self.pin_mut(first) else { return false };
+        let (before, atoms) = (std::mem::replace(&mut pin.written, written), pin.payload.atoms());
+        match (before, written) {
+            (false, true) => self.unwritten -= atoms,
+            (true, false) => self.unwritten += atoms,
+            (true, true) | (false, false) => {}
+        }
+        true
     }
 
     fn find(&self, slot: Slot) -> Option<&Pin<P>> {
@@ -109,6 +126,7 @@ impl<P: Payload> Window<P> {
                 self.rows.remove(&first.set);
             }
             self.atoms -= pin.payload.atoms();
+            self.unwritten -= if pin.written { 0 } else { pin.payload.atoms() };
         }
     }
 
@@ -186,6 +204,8 @@ mod tests {
                 }
                 prop_assert_eq!(window.atoms(), slots.len() as u64 * 8);
                 prop_assert_eq!(window.is_empty(), slots.is_empty());
+                let unwritten: u64 = window.pins().filter(|pin| !pin.written).map(|pin| pin.payload.atoms).sum();
+                prop_assert_eq!(window.unwritten_atoms(), unwritten);
                 prop_assert_eq!(window.written_pins().count(), slots.values().filter(|&&(_, skip)| skip == 0).count());
                 for (set, slot) in (0..3).flat_map(|set| (0..20).map(move |slot| (set, slot))) {
                     let expected = slots.get(&(set, slot)).map(|&(pin, skip)| (pin, u64::from(skip) * 8));

@@ -357,7 +357,7 @@ impl<P: Payload> Engine<P> {
         for alike in moves.chunk_by(|a, b| a.dirty == b.dirty) {
             let runs = alike.chunk_by(|a, b| a.goes_on_in(b));
             let pieces: Vec<Piece<P>> = runs.map(|run| self.piece_of_run(first, run, payload)).collect();
-            self.put(Source::Moved, alike[0].dirty, pieces, None, 0);
+            self.put(Source::Moved, alike[0].dirty, pieces, &[], 0);
         }
     }
 

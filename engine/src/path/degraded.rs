@@ -147,8 +147,9 @@ impl<P: Payload> Engine<P> {
     /// The requests whose data was on its way to the SSD take their turn again, the oldest first.
     fn give_back_writes(&mut self) {
         let mut writers = self.forget_retries();
+        writers.extend(self.forget_gathered());
         for (_, write) in self.writes.iter_mut() {
-            writers.extend(write.request.take());
+            writers.append(&mut write.requests);
         }
         // A read that waits for several fills waits for each of them.
         let fills: Vec<usize> =

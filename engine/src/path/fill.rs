@@ -124,10 +124,10 @@ impl<P: Payload> Engine<P> {
             self.counters.filled_blocks += run.blocks;
             let piece = Piece { block: run.block, blocks: run.blocks, payload, valid: None };
             writes += match self.config.placement {
-                Placement::Log => self.put(Source::Fill, false, [piece], waiting, 0),
+                Placement::Log => self.put(Source::Fill, false, [piece], waiting.as_slice(), 0),
                 Placement::Set => {
                     let places = self.places_of(&[piece]);
-                    self.put_placed(Source::Fill, false, places, waiting)
+                    self.put_placed(Source::Fill, false, places, waiting.as_slice())
                 }
             };
         }

@@ -17,6 +17,7 @@ mod evict;
 mod fence;
 mod fill;
 mod flush;
+mod gather;
 mod merge;
 mod mode;
 mod origin;
@@ -107,6 +108,8 @@ pub struct Engine<P: Payload> {
     intake: VecDeque<usize>,
     locks: Vec<Lock>,
     writes: Slab<DataWrite<P>>,
+    /// Those of them that wait for more, and have not been sent.
+    gathered: Vec<usize>,
     retries: Retries,
     replies: VecDeque<Reply<P>>,
 
@@ -261,6 +264,7 @@ impl<P: Payload> Engine<P> {
             intake: VecDeque::new(),
             locks: Vec::new(),
             writes: Slab::default(),
+            gathered: Vec::new(),
             retries: Retries::default(),
             replies: VecDeque::new(),
             flushes: Flushes::default(),
@@ -632,6 +636,7 @@ impl<P: Payload> Engine<P> {
         }
         self.pump_scrub();
         self.finish_stop();
+        self.pump_gathered();
     }
 
     fn answer(&mut self, number: usize, result: Result<Outcome<P>, RequestError>) {
@@ -723,6 +728,7 @@ impl<P: Payload> Engine<P> {
     /// Closes the open group and returns the newest closed one.
     fn close_group(&mut self) -> u64 {
         self.unflushed_since = None;
+        self.end_gathering();
         self.journal.close()
     }
 

@@ -258,7 +258,7 @@ impl<P: Payload> Engine<P> {
     }
 
     /// As [`Engine::put`], each block in its place. Of a fill only what finds one is kept.
-    pub(super) fn put_placed(&mut self, source: Source, dirty: bool, places: Vec<(Place, Piece<P>)>, request: Option<usize>) -> u32 {
+    pub(super) fn put_placed(&mut self, source: Source, dirty: bool, places: Vec<(Place, Piece<P>)>, requests: &[usize]) -> u32 {
         let mut writes = 0;
         let mut pending: Vec<(Slot, u32, P)> = Vec::new();
         let mut logged = Vec::new();
@@ -277,7 +277,7 @@ impl<P: Payload> Engine<P> {
             let follows = pending.last().is_none_or(|&(slot, slots, _)| slot.set == first.set && slot.slot + slots == first.slot);
             let slots: u64 = pending.iter().map(|&(_, slots, _)| u64::from(slots)).sum();
             if !follows || (slots + part.blocks) * self.block_atoms() > self.limits[0].op_atoms {
-                self.send(source, &mut pending, request, 0);
+                self.send(source, &mut pending, requests, 0);
                 writes += 1;
             }
             match place {
@@ -287,11 +287,11 @@ impl<P: Payload> Engine<P> {
             pending.push((first, part.blocks as u32, part.payload));
         }
         if !pending.is_empty() {
-            self.send(source, &mut pending, request, 0);
+            self.send(source, &mut pending, requests, 0);
             writes += 1;
         }
         if source == Source::Client && !logged.is_empty() {
-            writes += self.put(source, dirty, logged, request, 0);
+            writes += self.put(source, dirty, logged, requests, 0);
         }
         writes
     }

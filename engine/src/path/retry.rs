@@ -62,6 +62,9 @@ impl Retries {
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
+    pub fn len(&self) -> usize {
+        self.waiting.len()
+    }
 }
 
 impl<P: Payload> Engine<P> {
@@ -135,14 +138,14 @@ impl<P: Payload> Engine<P> {
                 }
             }
         }
-        let writes = self.put(Source::Client, true, again, write.request, write.tries + 1);
+        let writes = self.put(Source::Client, true, again, &write.requests, write.tries + 1);
         self.postpone_home();
-        if let Some(request) = write.request
-            && let Stage::Writing(writing) = &mut self.requests.get_mut(request).stage
-        {
-            writing.unwritten += writes;
-            // All of it may have been overwritten, and nothing put.
-            writing.group = self.journal.newest_group();
+        for &request in &write.requests {
+            if let Stage::Writing(writing) = &mut self.requests.get_mut(request).stage {
+                writing.unwritten += writes;
+                // All of it may have been overwritten, and nothing put.
+                writing.group = self.journal.newest_group();
+            }
         }
         self.journal.join_newest(write.group);
         self.end_data(&write);
@@ -155,7 +158,7 @@ impl<P: Payload> Engine<P> {
     pub(super) fn forget_retries(&mut self) -> Vec<usize> {
         self.retries.back_off.at = None;
         let waiting = std::mem::take(&mut self.retries.waiting);
-        waiting.into_iter().filter_map(|number| self.writes.remove(number).request).collect()
+        waiting.into_iter().flat_map(|number| self.writes.remove(number).requests).collect()
     }
 
     /// After a failed flush: everything pinned that was written goes out again, same bytes, same slots.
@@ -164,7 +167,7 @@ impl<P: Payload> Engine<P> {
         for pin in pins {
             let pieces = vec![(pin.first, pin.slots, pin.payload)];
             self.window.unwritten(pin.first);
-            self.send_pieces(DataWrite { pieces, request: None, group: pin.group, tries: 0 }, Class::Log);
+            self.send_pieces(DataWrite { pieces, requests: Vec::new(), group: pin.group, tries: 0 }, Class::Log);
         }
     }
 

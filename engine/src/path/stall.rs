@@ -58,6 +58,7 @@ impl<P: Payload> Engine<P> {
             | WaitReason::Journal
             | WaitReason::OriginSpan
             | WaitReason::Slot
+            | WaitReason::Ram
             | WaitReason::Read
             | WaitReason::Data
             | WaitReason::Origin

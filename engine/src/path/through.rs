@@ -558,7 +558,7 @@ impl<P: Payload> Engine<P> {
             self.begin_group_for(blocks + 2);
             self.through.pages.remove(block, blocks);
             self.counters.through_logged_blocks += blocks;
-            self.put(Source::Client, true, [Piece { block, blocks, payload, valid }], None, 0);
+            self.put(Source::Client, true, [Piece { block, blocks, payload, valid }], &[], 0);
         }
         // Some of it may have been acknowledged after the FLUSH came for which this is done.
         self.flushes.unpromised.acknowledge(self.journal.group(), self.journal.durable_group());

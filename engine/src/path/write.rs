@@ -4,7 +4,8 @@
 //! Waiting (its turn, a lock, the window, the journal, a free set) → Merging (old slot of an edge block) → Writing → reply
 //!                                                                                                   FUA: → Promised → reply
 //! ```
-//! Partly written blocks are merged first (`merge`); a data write that fails takes another slot (`retry`).
+//! Partly written blocks are merged first (`merge`); what goes to neighbouring slots is sent as one, and may be acknowledged before that
+//! (`gather`); a data write that fails takes another slot (`retry`).
 
 use crate::block::{Atoms, Block, Slot, Span};
 use crate::cache::format::Entry;
@@ -43,9 +44,21 @@ impl<P> Writing<P> {
 pub(super) struct DataWrite<P> {
     /// Pieces in consecutive slots, each pinned by itself.
     pub pieces: Vec<(Slot, u32, P)>,
-    pub request: Option<usize>,
+    /// Who waits for it; each counts it once for each time that it is named.
+    pub requests: Vec<usize>,
     pub group: u64,
     pub tries: u32,
+}
+
+impl<P> DataWrite<P> {
+    pub fn slots(&self) -> u32 {
+        self.pieces.iter().map(|piece| piece.1).sum()
+    }
+    /// Would a write of the same group to these slots go on where this one ends?
+    pub fn goes_on_at(&self, first: Slot, group: u64) -> bool {
+        let (last, slots, _) = &self.pieces[self.pieces.len() - 1];
+        self.group == group && last.set == first.set && last.slot + slots == first.slot
+    }
 }
 
 /// Why a write cannot be placed now.
@@ -235,6 +248,9 @@ impl<P: Payload> Engine<P> {
         if let Some(reason) = self.lacks_slots(number, data, data_blocks) {
             return Some(reason);
         }
+        if self.lacks_ram(data_blocks) {
+            return Some(WaitReason::Ram);
+        }
         if self.lacks_home(data_blocks) {
             return Some(WaitReason::Home);
         }
@@ -321,10 +337,13 @@ impl<P: Payload> Engine<P> {
         self.place_range(number);
         let stage = std::mem::replace(&mut self.requests.get_mut(number).stage, Stage::Waiting);
         let Stage::Writing(mut writing) = stage else { panic!("edges are merged before a write is placed") };
-        writing.unwritten = match self.config.placement {
-            Placement::Log => self.put(Source::Client, true, pieces, Some(number), 0),
-            Placement::Set => self.put_placed(Source::Client, true, places, Some(number)),
+        let early = self.acknowledges_early(number);
+        let waits: &[usize] = if early { &[] } else { &[number] };
+        let begun = match self.config.placement {
+            Placement::Log => self.put(Source::Client, true, pieces, waits, 0),
+            Placement::Set => self.put_placed(Source::Client, true, places, waits),
         };
+        writing.unwritten = if early { 0 } else { begun };
         // A TRIM of no whole block leaves nothing to be made durable.
         writing.group = if self.journal.is_group_empty() { 0 } else { self.journal.group() };
         let landed = writing.unwritten == 0;
@@ -401,14 +420,14 @@ impl<P: Payload> Engine<P> {
         }
     }
 
-    /// Gives the pieces their slots, records and writes. The caller has made sure that there is room. Returns the writes started. What one
+    /// Gives the pieces their slots, records and writes. The caller has made sure that there is room. Returns the writes begun. What one
     /// request writes stays together, in the stream of its first block; what moves is told apart.
     pub(super) fn put(
         &mut self,
         source: Source,
         dirty: bool,
         pieces: impl IntoIterator<Item = Piece<P>>,
-        request: Option<usize>,
+        requests: &[usize],
         tries: u32,
     ) -> u32 {
         let mut writes = 0;
@@ -426,7 +445,7 @@ impl<P: Payload> Engine<P> {
                 let set = self.open_set(stream);
                 let pending_slots: u64 = pending.iter().map(|&(_, slots, _)| u64::from(slots)).sum();
                 if pending_slots == most || pending.last().is_some_and(|&(slot, ..)| slot.set != set) {
-                    self.send(source, &mut pending, request, tries);
+                    self.send(source, &mut pending, requests, tries);
                     writes += 1;
                     continue;
                 }
@@ -437,14 +456,14 @@ impl<P: Payload> Engine<P> {
                 pending.push((first, count as u32, part.payload));
                 done += count;
                 if self.sets.slots_left(set) == 0 {
-                    self.send(source, &mut pending, request, tries);
+                    self.send(source, &mut pending, requests, tries);
                     writes += 1;
                     self.seal_set(stream, set);
                 }
             }
         }
         if !pending.is_empty() {
-            self.send(source, &mut pending, request, tries);
+            self.send(source, &mut pending, requests, tries);
             writes += 1;
         }
         writes
@@ -515,27 +534,36 @@ impl<P: Payload> Engine<P> {
         self.sets.note_written(first.set, part.blocks, ages / u64::max(known, 1));
     }
 
-    /// Starts one write of consecutive slots.
-    pub(super) fn send(&mut self, source: Source, pending: &mut Vec<(Slot, u32, P)>, request: Option<usize>, tries: u32) {
-        let pieces = std::mem::take(pending);
-        let group = self.journal.group();
-        let class = match source {
-            Source::Client => Class::Client,
-            Source::Fill => Class::Fill,
-            Source::Moved => Class::Clean,
-        };
-        self.send_pieces(DataWrite { pieces, request, group, tries }, class);
+    /// Begins one write of consecutive slots.
+    pub(super) fn send(&mut self, source: Source, pending: &mut Vec<(Slot, u32, P)>, requests: &[usize], tries: u32) {
+        let write = DataWrite { pieces: std::mem::take(pending), requests: requests.to_vec(), group: self.journal.group(), tries };
+        match source {
+            Source::Client if tries == 0 && self.config.placement == Placement::Log => self.gather(write),
+            Source::Client => self.send_pieces(write, Class::Client),
+            Source::Fill => self.send_pieces(write, Class::Fill),
+            Source::Moved => self.send_pieces(write, Class::Clean),
+        }
     }
 
     pub(super) fn send_pieces(&mut self, write: DataWrite<P>, class: Class) {
-        let first = write.pieces[0].0;
-        let slots = write.pieces.iter().map(|piece| piece.1).sum();
+        let number = self.begin_data(write);
+        self.send_data(number, class);
+    }
+
+    /// Its group and its set wait for it from now on.
+    pub(super) fn begin_data(&mut self, write: DataWrite<P>) -> usize {
+        if !self.has_canary(Canary::RecordBeforeData) {
+            self.journal.begin_write(write.group);
+        }
+        self.sets.get_mut(write.pieces[0].0.set).pins += 1;
+        self.writes.insert(write)
+    }
+
+    pub(super) fn send_data(&mut self, number: usize, class: Class) {
+        let write = self.writes.get(number);
         let payloads = write.pieces.iter().map(|piece| piece.2.clone()).collect();
-        self.begin_data(write.group);
-        self.sets.get_mut(first.set).pins += 1;
-        let write = self.writes.insert(write);
-        let action = Action::Write(Zone::Data, self.slots_span(first, slots), payloads);
-        self.start(DeviceId::Cache, class, action, Owner::Data { write });
+        let action = Action::Write(Zone::Data, self.slots_span(write.pieces[0].0, write.slots()), payloads);
+        self.start(DeviceId::Cache, class, action, Owner::Data { write: number });
     }
 
     // --- the end ---
@@ -557,12 +585,7 @@ impl<P: Payload> Engine<P> {
         self.end_data(&write);
     }
 
-    /// The group waits for this data write.
-    fn begin_data(&mut self, group: u64) {
-        if !self.has_canary(Canary::RecordBeforeData) {
-            self.journal.begin_write(group);
-        }
-    }
+    /// The group waits for this data write no more.
     pub(super) fn end_group_data(&mut self, group: u64) {
         if !self.has_canary(Canary::RecordBeforeData) {
             self.journal.end_write(group);
@@ -571,7 +594,7 @@ impl<P: Payload> Engine<P> {
 
     pub(super) fn end_data(&mut self, write: &DataWrite<P>) {
         self.end_group_data(write.group);
-        if let Some(number) = write.request {
+        for &number in &write.requests {
             match &mut self.requests.get_mut(number).stage {
                 Stage::Writing(writing) => {
                     writing.unwritten -= 1;

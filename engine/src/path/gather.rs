@@ -1,0 +1,97 @@
+//! Gather: what goes to neighbouring slots of the log goes there as one operation. Requests are small, and an SSD is quicker with large ones.
+//!
+//! ```text
+//! put → gathering, as long as what comes next goes on where it ends → sent: it is large · its set or its group has ended
+//!                                                                            · at the end of a turn, if somebody waits for it
+//!                                                                              or nothing else is on its way to the log
+//! ```
+//! With `dirty_ram` nobody waits for it but a FLUSH, which ends its group: a write is acknowledged when it has its slots and its records, from
+//! then on it is pinned and read from memory, and no more is taken in than `dirty_ram` holds. What is acknowledged is as durable as what is in
+//! the volatile cache of a disk.
+
+use crate::block::{ATOM_BYTES, Slot};
+use crate::config::Placement;
+use crate::op::Class;
+use crate::payload::Payload;
+use crate::request::Command;
+
+use super::Engine;
+use super::write::DataWrite;
+
+/// Bytes from which an SSD gains little by more: a few pages on each of its dies.
+const LARGE: u64 = 256 << 10;
+
+impl<P: Payload> Engine<P> {
+    /// Is this write acknowledged before it is on the SSD?
+    pub(super) fn acknowledges_early(&self, number: usize) -> bool {
+        let fua = match self.requests.get(number).request.command {
+            Command::Write { fua, .. } | Command::Zero { fua, .. } => fua,
+            Command::Trim { .. } | Command::Read | Command::Cache | Command::Flush | Command::Status { .. } => true,
+        };
+        self.config.dirty_ram > 0 && self.config.placement == Placement::Log && !fua
+    }
+
+    /// So many more blocks, and more would be in memory alone than `dirty_ram` holds.
+    pub(super) fn lacks_ram(&self, blocks: u64) -> bool {
+        let atoms = self.window.unwritten_atoms();
+        let would_be = (atoms + blocks * self.block_atoms()) * ATOM_BYTES;
+        self.config.dirty_ram > 0 && blocks > 0 && atoms > 0 && would_be > self.config.dirty_ram
+    }
+
+    /// Joins a write to the one that it goes on, if one operation takes both.
+    pub(super) fn gather(&mut self, write: DataWrite<P>) {
+        let (first, most) = (write.pieces[0].0, self.limits[0].op_atoms / self.block_atoms());
+        let goes_on = |&number: &usize| {
+            let before = self.writes.get(number);
+            before.goes_on_at(first, write.group) && u64::from(before.slots() + write.slots()) <= most
+        };
+        match self.gathered.iter().copied().find(goes_on) {
+            Some(number) => {
+                let before = self.writes.get_mut(number);
+                before.pieces.extend(write.pieces);
+                before.requests.extend(write.requests);
+            }
+            None => {
+                let number = self.begin_data(write);
+                self.gathered.push(number);
+            }
+        }
+    }
+
+    /// The end of a turn: what has no reason to wait for more goes to the SSD.
+    pub(super) fn pump_gathered(&mut self) {
+        let is_idle = self.writes.len() == self.gathered.len() + self.retries.len();
+        let large = LARGE / (self.block_atoms() * ATOM_BYTES);
+        let set_slots = self.config.geometry.set_slots;
+        let (ready, waits) = std::mem::take(&mut self.gathered).into_iter().partition(|&number| {
+            let write = self.writes.get(number);
+            let Slot { slot, .. } = write.pieces[0].0;
+            is_idle || !write.requests.is_empty() || u64::from(write.slots()) >= large || slot + write.slots() == set_slots
+        });
+        self.gathered = waits;
+        self.send_gathered(ready);
+    }
+
+    /// A group ends: what belongs to it grows no more.
+    pub(super) fn end_gathering(&mut self) {
+        let all = std::mem::take(&mut self.gathered);
+        self.send_gathered(all);
+    }
+
+    fn send_gathered(&mut self, writes: Vec<usize>) {
+        for number in writes {
+            self.send_data(number, Class::Client);
+        }
+    }
+
+    /// The SSD takes no writes any more: what was to be sent is pinned. Returns the requests that wait for it.
+    pub(super) fn forget_gathered(&mut self) -> Vec<usize> {
+        let mut requests = Vec::new();
+        for number in std::mem::take(&mut self.gathered) {
+            let write = self.writes.remove(number);
+            self.sets.get_mut(write.pieces[0].0.set).pins -= 1;
+            requests.extend(write.requests);
+        }
+        requests
+    }
+}
