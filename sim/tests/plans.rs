@@ -144,7 +144,7 @@ fn every_plan_that_comes_with_the_program_can_be_run() {
 }
 
 /// Not here: what tidegate does beside itself has no figure from elsewhere, and millions of requests take long (`make soak`).
-const ELSEWHERE: [&str; 3] = ["modes", "wa", "tail"];
+const ELSEWHERE: [&str; 4] = ["modes", "wa", "tail", "cliff"];
 
 #[test]
 fn every_figure_with_a_band_is_inside_it() {

@@ -146,6 +146,11 @@ impl<P: Payload> Engine<P> {
         self.config.cleans() && (self.cleaner.is_busy() || self.sets.dying_count() > 0)
     }
 
+    /// Free sets in which sets are emptied.
+    pub(super) fn room_for_moves(&self) -> u32 {
+        AT_ONCE.min(self.config.clean_floor / 3)
+    }
+
     // --- choosing ---
 
     fn wants_cleaning(&mut self) -> bool {

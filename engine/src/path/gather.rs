@@ -1,4 +1,5 @@
-//! Gather: what goes to neighbouring slots of the log goes there as one operation. Requests are small, and an SSD is quicker with large ones.
+//! Gather: what goes to neighbouring slots of the log goes there as one operation. Requests are small, and so is what the cleaner moves to each
+//! of its streams; an SSD is quicker with large ones.
 //!
 //! ```text
 //! put → gathering, as long as what comes next goes on where it ends → sent: it is large · its set or its group has ended
@@ -21,6 +22,12 @@ use super::write::DataWrite;
 /// Bytes from which an SSD gains little by more: a few pages on each of its dies.
 const LARGE: u64 = 256 << 10;
 
+/// A write that is to be sent.
+pub(super) struct Gathered {
+    write: usize,
+    class: Class,
+}
+
 impl<P: Payload> Engine<P> {
     /// Is this write acknowledged before it is on the SSD?
     pub(super) fn acknowledges_early(&self, number: usize) -> bool {
@@ -39,21 +46,21 @@ impl<P: Payload> Engine<P> {
     }
 
     /// Joins a write to the one that it goes on, if one operation takes both.
-    pub(super) fn gather(&mut self, write: DataWrite<P>) {
+    pub(super) fn gather(&mut self, write: DataWrite<P>, class: Class) {
         let (first, most) = (write.pieces[0].0, self.limits[0].op_atoms / self.block_atoms());
-        let goes_on = |&number: &usize| {
-            let before = self.writes.get(number);
+        let goes_on = |gathered: &&Gathered| {
+            let before = self.writes.get(gathered.write);
             before.goes_on_at(first, write.group) && u64::from(before.slots() + write.slots()) <= most
         };
-        match self.gathered.iter().copied().find(goes_on) {
-            Some(number) => {
+        match self.gathered.iter().find(goes_on) {
+            Some(&Gathered { write: number, .. }) => {
                 let before = self.writes.get_mut(number);
                 before.pieces.extend(write.pieces);
                 before.requests.extend(write.requests);
             }
             None => {
-                let number = self.begin_data(write);
-                self.gathered.push(number);
+                let write = self.begin_data(write);
+                self.gathered.push(Gathered { write, class });
             }
         }
     }
@@ -63,8 +70,8 @@ impl<P: Payload> Engine<P> {
         let is_idle = self.writes.len() == self.gathered.len() + self.retries.len();
         let large = LARGE / (self.block_atoms() * ATOM_BYTES);
         let set_slots = self.config.geometry.set_slots;
-        let (ready, waits) = std::mem::take(&mut self.gathered).into_iter().partition(|&number| {
-            let write = self.writes.get(number);
+        let (ready, waits) = std::mem::take(&mut self.gathered).into_iter().partition(|gathered| {
+            let write = self.writes.get(gathered.write);
             let Slot { slot, .. } = write.pieces[0].0;
             is_idle || !write.requests.is_empty() || u64::from(write.slots()) >= large || slot + write.slots() == set_slots
         });
@@ -78,17 +85,17 @@ impl<P: Payload> Engine<P> {
         self.send_gathered(all);
     }
 
-    fn send_gathered(&mut self, writes: Vec<usize>) {
-        for number in writes {
-            self.send_data(number, Class::Client);
+    fn send_gathered(&mut self, all: Vec<Gathered>) {
+        for gathered in all {
+            self.send_data(gathered.write, gathered.class);
         }
     }
 
     /// The SSD takes no writes any more: what was to be sent is pinned. Returns the requests that wait for it.
     pub(super) fn forget_gathered(&mut self) -> Vec<usize> {
         let mut requests = Vec::new();
-        for number in std::mem::take(&mut self.gathered) {
-            let write = self.writes.remove(number);
+        for gathered in std::mem::take(&mut self.gathered) {
+            let write = self.writes.remove(gathered.write);
             self.sets.get_mut(write.pieces[0].0.set).pins -= 1;
             requests.extend(write.requests);
         }

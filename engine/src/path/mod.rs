@@ -67,6 +67,7 @@ use destage::Destage;
 use fence::Marks;
 use fill::Tickets;
 use flush::Flushes;
+use gather::Gathered;
 use merge::Lock;
 use mode::Modes;
 use origin::OriginSpans;
@@ -109,7 +110,7 @@ pub struct Engine<P: Payload> {
     locks: Vec<Lock>,
     writes: Slab<DataWrite<P>>,
     /// Those of them that wait for more, and have not been sent.
-    gathered: Vec<usize>,
+    gathered: Vec<Gathered>,
     retries: Retries,
     replies: VecDeque<Reply<P>>,
 

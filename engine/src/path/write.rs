@@ -260,7 +260,7 @@ impl<P: Payload> Engine<P> {
     /// Slots that contents from there may take now: what is left of open sets, and free sets above what others need.
     pub(super) fn slots_available(&self, source: Source) -> u64 {
         let open: u32 = self.open_sets_of(source).map(|(_, set)| self.sets.slots_left(set)).sum();
-        let free = self.sets.free_count().saturating_sub(self.sets_kept(source));
+        let free = self.sets.free_count().saturating_sub(self.sets_left(source));
         u64::from(open) + u64::from(free) * u64::from(self.config.geometry.set_slots)
     }
 
@@ -275,6 +275,13 @@ impl<P: Payload> Engine<P> {
         }
     }
 
+    /// The same, now: while sets are being emptied, clients leave them the room to be emptied side by side. Otherwise they would take every set
+    /// as soon as it is free, and the next ones could only be emptied one after the other.
+    pub(super) fn sets_left(&self, source: Source) -> u32 {
+        let kept = self.sets_kept(source);
+        if source == Source::Client && self.is_space_coming() { kept.max(self.room_for_moves()) } else { kept }
+    }
+
     pub(super) fn open_sets_of(&self, source: Source) -> impl Iterator<Item = (Stream, u32)> {
         Stream::all(source, self.config.classes).filter_map(|stream| Some((stream, self.open[usize::from(stream.number())]?)))
     }
@@ -283,7 +290,7 @@ impl<P: Payload> Engine<P> {
     fn stream_of(&self, source: Source, block: Block) -> Stream {
         let class = self.class_of(source, block);
         let wanted = Stream::of(source, class);
-        if self.open[usize::from(wanted.number())].is_some() || self.sets.free_count() > self.sets_kept(source) {
+        if self.open[usize::from(wanted.number())].is_some() || self.sets.free_count() > self.sets_left(source) {
             return wanted;
         }
         let far = |stream: Stream| match stream {
@@ -295,7 +302,7 @@ impl<P: Payload> Engine<P> {
 
     /// The stream of a block has no open set and may not have one, but will soon: sets are about to be free.
     pub(super) fn waits_for_stream_of(&self, block: Block) -> bool {
-        let is_short = self.sets.free_count() <= self.sets_kept(Source::Client) && self.sets.dying_count() > 0 && self.config.classes > 1;
+        let is_short = self.sets.free_count() <= self.sets_left(Source::Client) && self.sets.dying_count() > 0 && self.config.classes > 1;
         is_short && self.open[usize::from(Stream::Client(self.class_of(Source::Client, block)).number())].is_none()
     }
 
@@ -537,11 +544,15 @@ impl<P: Payload> Engine<P> {
     /// Begins one write of consecutive slots.
     pub(super) fn send(&mut self, source: Source, pending: &mut Vec<(Slot, u32, P)>, requests: &[usize], tries: u32) {
         let write = DataWrite { pieces: std::mem::take(pending), requests: requests.to_vec(), group: self.journal.group(), tries };
-        match source {
-            Source::Client if tries == 0 && self.config.placement == Placement::Log => self.gather(write),
-            Source::Client => self.send_pieces(write, Class::Client),
-            Source::Fill => self.send_pieces(write, Class::Fill),
-            Source::Moved => self.send_pieces(write, Class::Clean),
+        let class = match source {
+            Source::Client => Class::Client,
+            Source::Fill => Class::Fill,
+            Source::Moved => Class::Clean,
+        };
+        if tries == 0 && self.config.placement == Placement::Log {
+            self.gather(write, class);
+        } else {
+            self.send_pieces(write, class);
         }
     }
 

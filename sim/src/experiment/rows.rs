@@ -9,6 +9,8 @@ use tidegate_engine::time::Duration;
 
 /// The throughput is looked at in this many stretches when a knee is looked for.
 const KNEE_STRETCHES: usize = 48;
+/// Stretches of which the slowest one is told.
+const EVEN_STRETCHES: usize = 64;
 
 /// A row of a report. Its JSON form is exactly `name` to `within`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -96,6 +98,7 @@ fn number(measured: &Measured, metric: &Metric) -> Option<f64> {
             let gate = measured.gate.as_ref()?;
             Some(gate.hit_blocks as f64 * 100.0 / (gate.hit_blocks + gate.miss_blocks) as f64)
         }
+        Metric::Evenness => evenness(measured),
         Metric::Knee { below } => knee(measured, *below),
         Metric::WriteAmplification => {
             let writes = measured.writes?;
@@ -112,6 +115,15 @@ fn latency(measured: &Measured, ask: Option<Ask>, rank: Rank) -> Option<f64> {
         Rank::PerMille(share) => latencies.per_mille(share),
     };
     (latencies.count() > 0).then(|| latency.0 as f64 / 1e3)
+}
+
+/// The slowest stretch beside all of them together, in per cent.
+fn evenness(measured: &Measured) -> Option<f64> {
+    let stretches = measured.measure.marks.stretches(EVEN_STRETCHES);
+    let rate = |(_, bytes, time): &(u64, u64, Duration)| *bytes as f64 / seconds(*time);
+    let all = stretches.iter().fold((0, 0, Duration::ZERO), |(_, sum, total), &(_, bytes, time)| (0, sum + bytes, Duration(total.0 + time.0)));
+    let slowest = stretches.iter().map(rate).reduce(f64::min)?;
+    Some(slowest * 100.0 / rate(&all))
 }
 
 /// MiB transferred before the first stretch that is slower than `below` MB/s.

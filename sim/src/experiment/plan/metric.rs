@@ -25,6 +25,8 @@ pub enum Metric {
     RequestsPerJoule,
     /// Blocks of reads that the cache served, per cent.
     HitPercent,
+    /// The rate of the slowest 64th of what was transferred, in per cent of the whole's.
+    Evenness,
     /// MiB transferred when the throughput first falls below so many MB/s.
     Knee {
         below: f64,
@@ -53,7 +55,7 @@ const RANKS: [(&str, Rank); 7] = [
 const ASKS: [(&str, Ask); 3] = [("reads", Ask::Read), ("writes", Ask::Write), ("flushes", Ask::Flush)];
 
 /// The words of an error.
-pub const KNOWN: &str = "seconds, requests-per-second, iops, mb-per-second, knee-mib, mean-us, p50-us (p90, p95, p99, p999, max; `reads-p99-us`), \
+pub const KNOWN: &str = "seconds, requests-per-second, iops, mb-per-second, evenness-percent, knee-mib, mean-us, p50-us (p90, p95, p99, p999, max; `reads-p99-us`), \
                          DEVICE-reads (writes, flushes), watts, DEVICE-watts, joules, DEVICE-joules, requests-per-joule, hit-percent, \
                          write_amplification";
 
@@ -69,6 +71,7 @@ impl Metric {
             "joules" => Some(Metric::Joules(None)),
             "requests-per-joule" => Some(Metric::RequestsPerJoule),
             "hit-percent" => Some(Metric::HitPercent),
+            "evenness-percent" => Some(Metric::Evenness),
             "write_amplification" => Some(Metric::WriteAmplification),
             "knee-mib" => Some(Metric::Knee { below: 0.0 }),
             _ => None,

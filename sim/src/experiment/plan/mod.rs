@@ -17,7 +17,7 @@ use tidegate_engine::op::Limits;
 use tidegate_engine::time::Duration;
 
 /// The plans that come with the program, in the order in which they are listed.
-const EMBEDDED: [(&str, &str); 11] = [
+const EMBEDDED: [(&str, &str); 12] = [
     ("devices", include_str!("../../../plans/devices.toml")),
     ("000-table3", include_str!("../../../plans/000-table3.toml")),
     ("000-table4", include_str!("../../../plans/000-table4.toml")),
@@ -29,6 +29,7 @@ const EMBEDDED: [(&str, &str); 11] = [
     ("modes", include_str!("../../../plans/modes.toml")),
     ("wa", include_str!("../../../plans/wa.toml")),
     ("tail", include_str!("../../../plans/tail.toml")),
+    ("cliff", include_str!("../../../plans/cliff.toml")),
 ];
 
 /// A plan, checked: everything it names exists.
