@@ -340,6 +340,14 @@ impl Scenario {
         self.run_until_quiet();
     }
 
+    /// The same where not everything can be read: the blocks that the drain left, held against device and oracle.
+    pub fn drain_what_can_be(&mut self) -> Vec<u64> {
+        self.simulation.control(Control::Drain);
+        self.until("end of the drain", |simulation| simulation.inspect().drain.is_none());
+        self.run_until_quiet();
+        self.simulation.left_behind().unwrap_or_else(|broken| panic!("{}", broken.0))
+    }
+
     /// Asks for a mode, and waits until it is in force and recorded.
     pub fn switch(&mut self, mode: Mode) {
         self.simulation.switch(mode);
