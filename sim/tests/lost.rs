@@ -3,12 +3,12 @@
 
 use tidegate_engine::block::Span;
 use tidegate_engine::cache::format::Geometry;
-use tidegate_engine::op::DeviceId;
+use tidegate_engine::op::{DeviceId, Zone};
 use tidegate_engine::probe::Phase;
 use tidegate_engine::request::RequestError;
 use tidegate_engine::time::Duration;
 use tidegate_engine::{Control, Mode};
-use tidegate_sim::back::fault::Rates;
+use tidegate_sim::back::fault::{Fault, Rates};
 use tidegate_sim::back::volatile::Survive;
 use tidegate_sim::scenario::{Scenario, plan, plan_for};
 use tidegate_sim::stamp::Stamps;
@@ -236,6 +236,30 @@ fn a_detach_ends_and_leaves_the_cache_attached_where_something_is_stranded() {
     }
     scenario.flush();
     scenario.detach();
+}
+
+/// A zeroed range that goes home in pieces, some of which the origin refuses, becomes many.
+#[test]
+fn a_range_that_goes_home_in_part_never_overfills_the_table() {
+    const PIECE: u64 = 8_192;
+    let mut scenario = Scenario::of(plan_for(Geometry { volume_atoms: 9 * PIECE * 8, range_entries: ENTRIES, ..plan().config.geometry }));
+    write_and_rot(&mut scenario, &scattered(4));
+    scenario.drain();
+    scenario.zero(scenario.blocks(PIECE, 8 * PIECE));
+    write_and_rot(&mut scenario, &[4 * APART]);
+    for _ in 0..4 {
+        scenario.fail_next(Zone::Origin, Fault::Stuck(Duration::from_millis(1)));
+        scenario.fail_next(Zone::Origin, Fault::Error);
+    }
+    scenario.simulation.control(Control::Drain);
+    let mut most = 0;
+    while scenario.snapshot().drain.is_some() {
+        scenario.step();
+        most = most.max(scenario.snapshot().range_entries);
+    }
+    assert_eq!(most, u64::from(ENTRIES), "it is full for a while");
+    assert_eq!((scenario.snapshot().lost_blocks, scenario.snapshot().range_entries), (5, 5));
+    assert!(scenario.on_origin(3 * PIECE)[1].iter().all(|&stamp| stamp == 0));
 }
 
 #[test]

@@ -97,6 +97,12 @@ impl Ranges {
         }
     }
 
+    /// Would removing these blocks leave two ranges of one?
+    pub fn splits(&self, block: Block, blocks: u64) -> bool {
+        let end = block.0 + blocks;
+        self.overlapping(block, blocks).any(|(start, range)| start < block && start.0 + range.blocks > end)
+    }
+
     /// The zeroed ranges that overlap `block..block + blocks`, whole, in order.
     pub fn overlapping(&self, block: Block, blocks: u64) -> impl Iterator<Item = (Block, Zeroed)> + '_ {
         let first = match self.zeroed.range(..block.0).next_back() {
@@ -131,7 +137,10 @@ mod tests {
             let mut naive: BTreeMap<u64, u64> = BTreeMap::new();
             for (block, blocks, remove, group) in steps {
                 if remove {
+                    let (before, splits) = (ranges.entries(), ranges.splits(Block(block), blocks));
                     ranges.remove(Block(block), blocks);
+                    prop_assert!(ranges.entries() <= before + usize::from(splits));
+                    prop_assert_eq!(ranges.entries() > before, splits);
                 } else {
                     ranges.zero(Block(block), blocks, RangeKind::Zero, group);
                 }

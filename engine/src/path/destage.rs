@@ -648,11 +648,11 @@ impl<P: Payload> Engine<P> {
             self.checkpoint.urgent = true;
             return false;
         }
-        let batch = self.destage.batch.take().expect("a batch runs");
+        let mut batch = self.destage.batch.take().expect("a batch runs");
         if batch.void {
             self.counters.destage_failures += 1;
         } else {
-            self.unzero(&batch);
+            batch.failed |= !self.unzero(&batch);
             self.clean(&batch);
             self.let_leave(&batch.leaving);
         }
@@ -674,10 +674,16 @@ impl<P: Payload> Engine<P> {
         true
     }
 
-    fn unzero(&mut self, batch: &Batch<P>) {
+    /// False: the table has no room to tell what is left on both sides of a piece. It stays, until the one before it is home.
+    fn unzero(&mut self, batch: &Batch<P>) -> bool {
+        let mut all = true;
         for piece in &batch.pieces {
             let What::Zero(block, blocks, _) = piece.what else { continue };
             if piece.state != State::Ended {
+                continue;
+            }
+            if self.ranges.splits(block, blocks) && self.is_table_brimful() {
+                all = false;
                 continue;
             }
             self.counters.zeroed_blocks += blocks;
@@ -685,6 +691,7 @@ impl<P: Payload> Engine<P> {
             self.note_record();
             self.ranges.remove(block, blocks);
         }
+        all
     }
 
     /// CLEAN for every slot that is still live and all of whose pieces have ended well.

@@ -25,6 +25,11 @@ impl<P: Payload> Engine<P> {
         self.ranges.entries() + self.lost.entries()
     }
 
+    /// Has it not one entry left?
+    pub(super) fn is_table_brimful(&self) -> bool {
+        self.table_entries() >= self.config.geometry.range_entries as usize
+    }
+
     /// Has the table on the SSD room to tell that this is lost, too?
     fn can_lose(&self, block: Block, atoms: Atoms) -> bool {
         let needed = usize::from(self.lost.costs(block, atoms));
@@ -105,8 +110,7 @@ impl<P: Payload> Engine<P> {
         let edges = data.iter().flat_map(|&span| {
             let (first, blocks) = self.blocks_of(span);
             let last = Block(first.0 + blocks - 1);
-            let count = usize::from(blocks > 0) + usize::from(blocks > 1);
-            [first, last].into_iter().take(count).map(move |block| (block, span))
+            [first, last].into_iter().take(if blocks == 1 { 1 } else { 2 }).map(move |block| (block, span))
         });
         let needed = edges.filter(|&(block, span)| self.lost.grows(block, self.mask_of(block, span))).count();
         needed > 0 && self.table_entries() + needed > self.config.geometry.range_entries as usize
