@@ -14,6 +14,11 @@ use crate::request::Command;
 use super::Engine;
 
 impl<P: Payload> Engine<P> {
+    /// The drain under way.
+    pub fn drain(&self) -> Option<Drain> {
+        self.drain
+    }
+
     pub(super) fn detach(&mut self) {
         if self.stopping {
             return;
