@@ -24,7 +24,7 @@ Exit codes:
   70  a bug of tidegate: an invariant does not hold; what was flushed is safe
   71  the system refused memory or io_uring
   73  a file or socket could not be created
-  74  a device failed
+  74  a device failed; of `drain` and `detach`: everything is home but blocks that the SSD does not give
   75  the cache or the origin is in use by somebody else
   77  permission denied
   78  the configuration or a plan is wrong (the message names path:line), or a device holds what tidegate must not touch:
@@ -215,7 +215,8 @@ Example:
   tidegate drain && kill %1                     the origin alone now holds everything
   tidegate drain --dir nas --volume media       one of several volumes; without its name, all of them
 
-Ctrl-C cancels the drain; what has gone home stays there. Clients may go on writing: drain ends when nothing is dirty.")]
+Ctrl-C cancels the drain; what has gone home stays there. Clients may go on writing: drain ends when nothing is dirty,
+or with exit code 74 when all that is left cannot be read on the SSD, and its table of losses is full (docs/durability.md, D7).")]
 pub struct Drain {
     #[command(flatten)]
     pub of: Of,

@@ -50,7 +50,10 @@ fn describe(report: &Report) -> String {
     let mut lines = vec![
         format!("volume   {}, blocks of {}", units::show_size(report.volume_bytes), units::show_size(report.block_bytes)),
         format!("sets     {} ({} with dirty blocks)", report.sets, report.dirty_sets),
-        format!("blocks   {} ({} newer than the origin); {} zero ranges", report.live_blocks, report.dirty_blocks, report.zero_ranges),
+        format!(
+            "blocks   {} ({} newer than the origin); {} zero ranges, {} lost blocks",
+            report.live_blocks, report.dirty_blocks, report.zero_ranges, report.lost_blocks
+        ),
         format!("journal  {} groups to replay; {} unfinished ones at its end are cut off", report.groups, report.cut_groups),
     ];
     for damage in &report.damage {

@@ -70,7 +70,11 @@ fn by_daemon(of: &Of, volume: &Options, status: &Value, signals: &mut Signals) -
         match asked(Verb::Status) {
             Ok(status) if status::gone(&status).is_some() => return is_detached(volume),
             Ok(status) if status["detaching"].as_bool() == Some(true) => state = status,
-            Ok(_) => return Ok(false),
+            Ok(status) => {
+                // Somebody has cancelled it, or the daemon has ended it.
+                let unreadable = status.pointer("/errors/unreadable_blocks").and_then(Value::as_u64).unwrap_or(0);
+                return if unreadable > 0 { Err(detach::cannot_be_read(unreadable)) } else { Ok(false) };
+            }
             // It is about to end, or has: then its locks are gone.
             Err(_) if silent < PATIENCE && !matches!(is_detached(volume), Ok(true)) => silent += INTERVAL,
             Err(_) => return is_detached(volume),

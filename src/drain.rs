@@ -7,6 +7,7 @@ use serde_json::Value;
 use tidegate_daemon::Failure;
 use tidegate_daemon::back::signals::Signals;
 use tidegate_daemon::control::Verb;
+use tidegate_daemon::detach::cannot_be_read;
 
 use crate::args::Drain;
 use crate::progress::Progress;
@@ -24,7 +25,7 @@ pub fn run(args: &Drain) -> Result<ExitCode, Failure> {
     let mut bar = Progress::new("drain");
     let mut state = asked(Verb::Drain)?;
     let failures_at_start = state.failures;
-    while state.blocks_left > 0 {
+    while !state.is_done {
         if signals.next().is_some() {
             let state = asked(Verb::CancelDrain)?;
             bar.clear();
@@ -41,7 +42,14 @@ pub fn run(args: &Drain) -> Result<ExitCode, Failure> {
         state = if status.rests { asked(Verb::Drain)? } else { status };
     }
     drop(bar);
-    say(&format!("drained in {}: nothing is dirty, the origin holds everything", units::show_seconds(started.elapsed().as_secs_f64())));
+    if state.unreadable > 0 {
+        return Err(cannot_be_read(state.unreadable));
+    }
+    let lost = if state.lost > 0 { format!(" but {} blocks that are lost", state.lost) } else { String::new() };
+    say(&format!(
+        "drained in {}: nothing is dirty, the origin holds everything{lost}",
+        units::show_seconds(started.elapsed().as_secs_f64())
+    ));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -52,8 +60,14 @@ struct State {
     blocks_left: u64,
     /// Destages that failed since the daemon's start.
     failures: u64,
-    /// Something is dirty where no drain is under way.
+    /// Of these, blocks that the SSD does not give: they stay behind.
+    unreadable: u64,
+    /// Blocks that are errors to whoever reads them: of them at least a part is gone.
+    lost: u64,
+    /// Something is dirty, and could go home, where no drain is under way.
     rests: bool,
+    /// Everywhere everything is home, or the drain has ended with what cannot be read.
+    is_done: bool,
 }
 
 impl State {
@@ -62,7 +76,7 @@ impl State {
     /// # Errors
     /// One of them is not served any more.
     fn of(status: &Value) -> Result<State, Failure> {
-        let mut all = State { blocks_at_start: 0, blocks_left: 0, failures: 0, rests: false };
+        let mut all = State { blocks_at_start: 0, blocks_left: 0, failures: 0, unreadable: 0, lost: 0, rests: false, is_done: true };
         for volume in status::volumes(status) {
             if let Some(why) = status::gone(volume) {
                 let name = volume["name"].as_str().unwrap_or("-");
@@ -82,6 +96,41 @@ impl State {
         self.blocks_at_start += number("/drain/blocks_at_start").max(blocks_left);
         self.blocks_left += blocks_left;
         self.failures += number("/destage/failures");
-        self.rests |= left > 0 && status["drain"].is_null();
+        let unreadable = number("/errors/unreadable_blocks");
+        let has_ended = left == unreadable && status["drain"].is_null();
+        self.unreadable += unreadable;
+        self.lost += number("/lost_blocks");
+        self.rests |= left > unreadable && status["drain"].is_null();
+        self.is_done &= left == 0 || has_ended;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    /// Dirty, unreadable, whether a drain is under way → is it done, does it rest.
+    fn check(dirty: u64, unreadable: u64, draining: bool) -> (bool, bool) {
+        let drain = draining.then(|| json!({ "blocks_at_start": 9, "blocks_left": dirty }));
+        let volume = json!({ "dirty_blocks": dirty, "zero_ranges": 0, "drain": drain, "errors": { "unreadable_blocks": unreadable } });
+        let state = State::of(&json!({ "volumes": [volume, { "dirty_blocks": 0, "zero_ranges": 0, "drain": null }] })).unwrap();
+        assert_eq!((state.blocks_left, state.unreadable), (dirty, unreadable));
+        (state.is_done, state.rests)
+    }
+
+    #[test]
+    fn a_drain_is_done_when_all_that_is_left_cannot_be_read() {
+        assert_eq!(check(0, 0, false), (true, false));
+        assert_eq!(check(7, 7, false), (true, false));
+        assert_eq!(check(7, 7, true), (false, false), "they are tried once more");
+        assert_eq!(check(8, 7, false), (false, true), "somebody has written meanwhile");
+        assert_eq!(check(8, 7, true), (false, false));
+    }
+
+    #[test]
+    fn what_is_lost_is_no_reason_to_go_on() {
+        let state = State::of(&json!({ "dirty_blocks": 0, "zero_ranges": 0, "lost_blocks": 3, "drain": null })).unwrap();
+        assert_eq!((state.is_done, state.lost), (true, 3));
     }
 }

@@ -52,6 +52,10 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
         eprintln!("tidegate: somebody else asked for another mode meanwhile: {}", describe(&state));
         return Ok(ExitCode::from(NOT_YET));
     }
+    let unreadable = state.pointer("/errors/unreadable_blocks").and_then(Value::as_u64).unwrap_or(0);
+    if unreadable > 0 {
+        eprintln!("tidegate: note: {unreadable} dirty blocks stay on the cache, which does not give them (docs/durability.md, D7)");
+    }
     if let Some(configured) = volume.knobs.mode.filter(|&configured| configured != mode) {
         eprintln!("tidegate: note: config.toml says mode = \"{configured}\", which counts at the next start");
     }

@@ -76,7 +76,9 @@ fn describe(status: &Value) -> String {
     let oldest =
         status["oldest_dirty_seconds"].as_f64().map_or(String::new(), |age| format!(", the oldest {} old", units::show_seconds(age)));
     let (dirty, live) = (number("/dirty_blocks"), number("/live_blocks"));
-    line("dirty", format!("{dirty} of {live} cached blocks{oldest}; {} zero ranges", number("/zero_ranges")));
+    let lost = number("/lost_blocks");
+    let lost = if lost > 0 { format!(", {lost} lost blocks") } else { String::new() };
+    line("dirty", format!("{dirty} of {live} cached blocks{oldest}; {} zero ranges{lost}", number("/zero_ranges")));
     if status["cache_health"].as_str().is_some_and(|health| health != "whole") {
         let since = status["degraded_seconds"].as_f64().map_or(String::new(), |age| format!(" {} ago", units::show_seconds(age)));
         let what = match status["cache_health"].as_str() {

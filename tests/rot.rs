@@ -4,7 +4,8 @@ use std::path::Path;
 
 use crate::common::chance::Chance;
 use crate::common::daemon::Daemon;
-use crate::common::volume;
+use crate::common::tool::tidegate;
+use crate::common::{text, volume};
 
 const BLOCK: u32 = 4096;
 const BLOCKS: u64 = 32;
@@ -27,7 +28,7 @@ fn with_rot(drained: bool, look: impl FnOnce(&Daemon, &[Vec<u8>])) {
     client.write(0, &contents.concat()).unwrap();
     client.flush().unwrap();
     if drained {
-        crate::common::tool::tidegate(&["drain", "--dir", crate::common::text(folder.path())]).succeeds();
+        tidegate(&["drain", "--dir", text(folder.path())]).succeeds();
     }
     drop(client);
     daemon.stop();
@@ -52,6 +53,22 @@ fn a_rotten_dirty_block_fails_alone_and_is_counted() {
         // What is written there now is good again.
         client.write(5 * u64::from(BLOCK), &contents[9]).unwrap();
         client.expect(5 * u64::from(BLOCK), &contents[9]);
+    });
+}
+
+#[test]
+fn a_drain_ends_where_a_rotten_block_is_lost() {
+    with_rot(false, |daemon, contents| {
+        let said = tidegate(&["drain", "--dir", text(daemon.dir())]).succeeds();
+        assert!(said.contains("but 1 blocks that are lost"), "{said}");
+        let status = daemon.status();
+        assert_eq!([&status["lost_blocks"], &status["dirty_blocks"], &status["zero_ranges"]], [1, 0, 0], "{status}");
+        let mut client = daemon.connect();
+        assert!(client.read(5 * u64::from(BLOCK), BLOCK).unwrap_err().to_string().contains("error 5"), "EIO");
+        let origin = std::fs::read(daemon.dir().join("origin.img")).unwrap();
+        for (block, contents) in contents.iter().enumerate().filter(|(block, _)| *block != 5) {
+            assert!(origin[block * BLOCK as usize..].starts_with(contents), "block {block} is home");
+        }
     });
 }
 

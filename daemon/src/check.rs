@@ -30,8 +30,10 @@ pub struct Report {
     pub live_blocks: u64,
     /// Of these, blocks newer than the origin.
     pub dirty_blocks: u64,
-    /// Zeroed, trimmed and lost ranges that the origin does not know yet.
+    /// Zeroed and trimmed ranges that the origin does not know yet.
     pub zero_ranges: u64,
+    /// Blocks of which atoms cannot be had any more.
+    pub lost_blocks: u64,
     /// Groups of records replayed from the journal, and groups at its end that were never promised and are cut off.
     pub groups: u64,
     pub cut_groups: u64,
@@ -85,6 +87,7 @@ pub fn check(cache: &Path) -> Result<Report, Failure> {
         live_blocks: found.live_slots,
         dirty_blocks: found.dirty_slots,
         zero_ranges: found.zero_ranges,
+        lost_blocks: found.lost_blocks,
         groups: found.counters.recovered_groups,
         cut_groups: found.counters.recovered_cut_groups,
     })

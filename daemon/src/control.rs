@@ -418,6 +418,7 @@ pub fn status_json(snapshot: &Snapshot) -> Value {
         "live_blocks": snapshot.live_slots,
         "dirty_blocks": snapshot.dirty_slots,
         "zero_ranges": snapshot.zero_ranges,
+        "lost_blocks": snapshot.lost_blocks,
         "oldest_dirty_seconds": snapshot.oldest_dirty.map(|age| age.as_secs_f64()),
         "requests_in_flight": snapshot.requests_in_flight,
         "cache_health": health_name(snapshot.health),
@@ -452,6 +453,7 @@ pub fn status_json(snapshot: &Snapshot) -> Value {
             "corrupt_clean_slots": c.corrupt_clean_slots, "corrupt_dirty_slots": c.corrupt_dirty_slots,
             "cache_flush_failures": c.cache_flush_failures, "cache_write_failures": c.cache_write_failures, "late_ops": c.late_ops,
             "stalled_requests": c.stalled_requests, "refused_blocks": snapshot.refused_blocks,
+            "unreadable_blocks": snapshot.unreadable_blocks,
         },
         "cache": {
             "flushes": c.cache_flushes, "checkpoints": c.checkpoints, "journal_pages": c.journal_pages,

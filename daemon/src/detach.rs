@@ -50,7 +50,7 @@ pub fn detach(options: &Options, mut goes_on: impl FnMut(Progress) -> bool) -> R
     let mut back = Back { io, has_failed: false };
     let start = std::time::Instant::now();
     let (mut events, mut happenings) = (Vec::new(), Vec::new());
-    let (mut asked, mut detached, mut of) = (false, true, 0);
+    let (mut asked, mut detached, mut of, mut unreadable) = (false, true, 0, 0);
     loop {
         let now = Instant(start.elapsed().as_nanos() as u64);
         turn(&mut engine, &mut back, now, &mut events);
@@ -70,6 +70,12 @@ pub fn detach(options: &Options, mut goes_on: impl FnMut(Progress) -> bool) -> R
                 let snapshot = engine.inspect(now);
                 let left = snapshot.drain.map_or(0, |drain| drain.blocks_left).max(snapshot.dirty_slots);
                 of = left.max(of);
+                if !snapshot.is_detaching {
+                    // The engine has ended it.
+                    (detached, unreadable) = (false, snapshot.unreadable_blocks);
+                    events.push(Event::Control(Control::Stop));
+                    continue;
+                }
                 if !goes_on(Progress { left, of, failures: snapshot.counters.destage_failures }) {
                     detached = false;
                     events.extend([Event::Control(Control::CancelDetach), Event::Control(Control::Stop)]);
@@ -79,9 +85,8 @@ pub fn detach(options: &Options, mut goes_on: impl FnMut(Progress) -> bool) -> R
             Phase::Refused => return Err(refusal(&engine, &options.cache.display().to_string())),
             Phase::Stopped => {
                 let snapshot = engine.inspect(now);
-                let dirty = snapshot.dirty_slots + snapshot.zero_ranges;
-                State::of(&superblock, snapshot.epoch, Some(dirty), &snapshot.mode).write(&options.state)?;
-                return Ok(detached);
+                State::of(&superblock, snapshot.epoch, Some(snapshot.newer()), &snapshot.mode).write(&options.state)?;
+                return if unreadable > 0 { Err(cannot_be_read(unreadable)) } else { Ok(detached) };
             }
         }
         let deadline = if events.is_empty() { (now + INTERVAL).min(engine.deadline().unwrap_or(now + INTERVAL)) } else { now };
@@ -94,6 +99,16 @@ pub fn detach(options: &Options, mut goes_on: impl FnMut(Progress) -> bool) -> R
             Happening::Ready { .. } => None,
         }));
     }
+}
+
+/// Why neither a drain nor a detach brings everything home: so many blocks stay behind.
+pub fn cannot_be_read(blocks: u64) -> Failure {
+    let what = format!(
+        "the SSD does not give {blocks} dirty blocks, and its range table has no room to note them as lost: they stay dirty there and reading \
+         them is an error, everything else has gone home; write them anew as wholes (from a backup), or give them up with `tidegate detach \
+         --discard-dirty ID`"
+    );
+    Failure::new(Failure::IO, what)
 }
 
 /// Two disks and no client.

@@ -341,7 +341,7 @@ impl Volume {
                     if self.has_ended(now) {
                         // It is stopped in order, whether that can be written down or not.
                         let snapshot = self.engine.inspect(now);
-                        let _ = self.tell_host(now, Some(snapshot.dirty_slots + snapshot.zero_ranges));
+                        let _ = self.tell_host(now, Some(snapshot.newer()));
                         self.note_dirty(true);
                         return Ok(());
                     }
@@ -398,7 +398,7 @@ impl Volume {
     fn tell_host(&mut self, now: Instant, dirty: Option<u64>) -> Result<(), Failure> {
         let snapshot = self.engine.inspect(now);
         let has_failed = snapshot.health != Health::Whole;
-        let dirty = if has_failed { Some(snapshot.dirty_slots + snapshot.zero_ranges) } else { dirty };
+        let dirty = if has_failed { Some(snapshot.newer()) } else { dirty };
         let state = HostState::of(&self.host.superblock, snapshot.epoch, dirty, &snapshot.mode);
         let state = HostState { degraded: has_failed, ..state };
         self.host.told = Some(state.mode);
@@ -467,7 +467,7 @@ impl Volume {
             return Err(format!("{clients} clients use the volume; disconnect them first"));
         }
         let snapshot = self.engine.inspect(now);
-        let dirty = snapshot.dirty_slots + snapshot.zero_ranges;
+        let dirty = snapshot.newer();
         if dirty > 0 && !flush {
             return Err(format!(
                 "{dirty} blocks are newer in the cache than on the origin; ask with \"flush\": true to send them home first"

@@ -296,7 +296,12 @@ pub struct Snapshot {
     pub dirty_sets: u32,
     pub live_slots: u64,
     pub dirty_slots: u64,
+    /// Ranges that read as zeros and have not gone home.
     pub zero_ranges: u64,
+    /// Blocks of which atoms cannot be had any more: reading those is an error until they are written.
+    pub lost_blocks: u64,
+    /// Entries of the range table on the SSD that all of these take.
+    pub range_entries: u64,
     /// Age of the oldest dirty block; at the grain of a set.
     pub oldest_dirty: Option<Duration>,
     pub requests_in_flight: usize,
@@ -306,6 +311,9 @@ pub struct Snapshot {
     pub is_detaching: bool,
     /// Dirty blocks and ranges that the origin did not take, and that wait a while before they are tried again.
     pub refused_blocks: u64,
+    /// Dirty blocks that the SSD does not give, where the range table has no room to note them as lost: they stay dirty, reading them is an
+    /// error until they are written, and neither a drain nor a FLUSH waits for them.
+    pub unreadable_blocks: u64,
     pub health: Health,
     /// Since when the volume has gone on without the SSD, or tries to.
     pub degraded_since: Option<Instant>,
@@ -320,6 +328,13 @@ pub struct Snapshot {
     pub damage: Vec<Damage>,
     /// Every request in flight and what it waits for, oldest first.
     pub requests: Vec<(crate::request::RequestId, Instant, WaitReason)>,
+}
+
+impl Snapshot {
+    /// Blocks and ranges that the origin alone would show older contents of.
+    pub fn newer(&self) -> u64 {
+        self.dirty_slots + self.zero_ranges + self.lost_blocks
+    }
 }
 
 /// What a FLUSH promises.

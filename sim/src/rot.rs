@@ -385,9 +385,10 @@ impl Subject {
         }
         let unreadable = atoms.chunks(block as usize).filter(|atoms| atoms.contains(&None)).count() as u64;
         rest(&mut rescue);
-        let Snapshot { live_slots, dirty_slots, zero_ranges, free_sets, counters, damage, .. } = rescue.engine.inspect(rescue.bench.now);
+        let Snapshot { live_slots, dirty_slots, zero_ranges, lost_blocks, free_sets, counters, damage, .. } =
+            rescue.engine.inspect(rescue.bench.now);
         let corrupt_slots = counters.corrupt_clean_slots + unreadable;
-        let state = (live_slots, dirty_slots, zero_ranges, free_sets);
+        let state = (live_slots, dirty_slots, zero_ranges + lost_blocks, free_sets);
         (Start { refused: false, damage: damage.len(), corrupt_slots, state, atoms }, rescue.bench.used)
     }
 

@@ -9,7 +9,7 @@ use crate::plan::{Kind, Plan};
 use crate::stamp::Stamps;
 use crate::world::{Crash, Simulation};
 use tidegate_engine::Control;
-use tidegate_engine::block::{PAGE_ATOMS, Span};
+use tidegate_engine::block::{Block, PAGE_ATOMS, Span};
 use tidegate_engine::cache::format::map::{decode_ranges, decode_sets, ranges_per_page};
 use tidegate_engine::cache::format::{MapRef, Superblock};
 use tidegate_engine::fault_point::FaultPoints;
@@ -357,6 +357,9 @@ impl<'a> Run<'a> {
             if snapshot.dirty_slots == 0 && self.simulation.engine.dirty_ranges(1).is_empty() {
                 return Ok(());
             }
+            if snapshot.drain.is_none() && snapshot.unreadable_blocks > 0 && snapshot.unreadable_blocks == owed {
+                return self.left_behind();
+            }
             if snapshot.drain.is_none() {
                 // A cancel that the load had in mind for another one.
                 self.simulation.control(Control::Drain);
@@ -368,7 +371,24 @@ impl<'a> Run<'a> {
         let snapshot = self.simulation.inspect();
         let Snapshot { dirty_slots, zero_ranges, gate, .. } = snapshot;
         let rests = if self.simulation.idle { "everything rests" } else { "time passes" };
-        Err(Broken(format!("a drain does not end: {dirty_slots} dirty slots, {zero_ranges} ranges, gate {gate:?}, {rests}")))
+        let entries = snapshot.range_entries;
+        Err(Broken(format!(
+            "a drain does not end: {dirty_slots} dirty slots, {zero_ranges} ranges, table {entries}, gate {gate:?}, {rests}"
+        )))
+    }
+
+    /// What a drain left is an error to whoever reads it.
+    fn left_behind(&mut self) -> Steps {
+        for block in self.simulation.left_behind()? {
+            let span = self.simulation.plan.config.geometry.block_span(Block(block));
+            let id = self.simulation.ask(span, Command::Read);
+            self.until("read what a drain left", |simulation| simulation.scene.answers.iter().any(|reply| reply.id == id))?;
+            let answers = std::mem::take(&mut self.simulation.scene.answers);
+            if answers.iter().any(|reply| reply.id == id && reply.result.is_ok()) {
+                return Err(Broken(format!("a drain left block {block}, which can be read")));
+            }
+        }
+        Ok(())
     }
 }
 

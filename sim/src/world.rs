@@ -1,6 +1,7 @@
 //! The simulated world: one engine, its two devices, its clients and their oracle, in virtual time. One [`Simulation::step`] is one
 //! moment: what is due happens, the engine takes its turn, and everything it says is checked.
 
+mod left_behind;
 mod loss;
 
 use crate::agenda::Agenda;

@@ -27,6 +27,11 @@ pub struct Daemon {
 }
 
 impl Daemon {
+    /// Its folder.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
     /// `tidegate up --dir DIR`, ready to serve.
     pub fn up(dir: &Path) -> Daemon {
         Daemon::start(dir, &["up", "--dir", text(dir)])

@@ -1,10 +1,11 @@
-//! The range table: blocks that read as zeros although the origin may still hold something else, and atoms that were lost.
+//! Zeroed ranges: blocks that read as zeros although the origin may still hold something else. With what is lost (`lost`) they are the range
+//! table on the SSD.
 //! Slots above a range shadow it and are never destaged before it.
 
 use std::collections::BTreeMap;
 
 use super::format::{Range, RangeKind};
-use crate::block::{Atoms, Block};
+use crate::block::Block;
 use crate::time::Instant;
 
 /// A run of blocks that reads as zeros.
@@ -19,7 +20,6 @@ pub struct Zeroed {
 #[derive(Default)]
 pub struct Ranges {
     zeroed: BTreeMap<u64, Zeroed>,
-    lost: BTreeMap<u64, Atoms>,
     /// Blocks in all zeroed ranges.
     blocks: u64,
     /// When the table last stopped being empty.
@@ -27,9 +27,9 @@ pub struct Ranges {
 }
 
 impl Ranges {
-    /// Entries of the table on the SSD that these ranges take.
+    /// Ranges: as many entries of the table on the SSD.
     pub fn entries(&self) -> usize {
-        self.zeroed.len() + self.lost.len()
+        self.zeroed.len()
     }
     pub fn zeroed_blocks(&self) -> u64 {
         self.blocks
@@ -55,7 +55,6 @@ impl Ranges {
     /// Adds a range; it swallows what it overlaps and joins neighbours of its kind and group.
     pub fn zero(&mut self, block: Block, blocks: u64, kind: RangeKind, group: u64) {
         self.remove(block, blocks);
-        self.remove_lost(block, blocks);
         let (mut start, mut end) = (block.0, block.0 + blocks);
         if let Some((&left, range)) = self.zeroed.range(..start).next_back()
             && left + range.blocks == start
@@ -98,6 +97,12 @@ impl Ranges {
         }
     }
 
+    /// Would removing these blocks leave two ranges of one?
+    pub fn splits(&self, block: Block, blocks: u64) -> bool {
+        let end = block.0 + blocks;
+        self.overlapping(block, blocks).any(|(start, range)| start < block && start.0 + range.blocks > end)
+    }
+
     /// The zeroed ranges that overlap `block..block + blocks`, whole, in order.
     pub fn overlapping(&self, block: Block, blocks: u64) -> impl Iterator<Item = (Block, Zeroed)> + '_ {
         let first = match self.zeroed.range(..block.0).next_back() {
@@ -114,42 +119,9 @@ impl Ranges {
         self.overlapping(from, u64::MAX - from.0).next()
     }
 
-    /// Notes atoms that cannot be had any more: reading them is an error until they are written.
-    pub fn lose(&mut self, block: Block, atoms: Atoms) {
-        let lost = self.lost.entry(block.0).or_default();
-        *lost = lost.union(atoms);
-    }
-    /// Atoms of `block` that were written are lost no more.
-    pub fn find(&mut self, block: Block, atoms: Atoms) {
-        if let Some(lost) = self.lost.get_mut(&block.0) {
-            *lost = lost.without(atoms);
-            if lost.is_empty() {
-                self.lost.remove(&block.0);
-            }
-        }
-    }
-    pub fn lost(&self, block: Block) -> Atoms {
-        self.lost.get(&block.0).copied().unwrap_or_default()
-    }
-    /// The blocks with lost atoms, in order.
-    pub fn lost_blocks(&self) -> impl Iterator<Item = (Block, Atoms)> + '_ {
-        self.lost.iter().map(|(&block, &atoms)| (Block(block), atoms))
-    }
-    pub fn has_lost(&self) -> bool {
-        !self.lost.is_empty()
-    }
-    fn remove_lost(&mut self, block: Block, blocks: u64) {
-        let doomed: Vec<u64> = self.lost.range(block.0..block.0 + blocks).map(|(&block, _)| block).collect();
-        for block in doomed {
-            self.lost.remove(&block);
-        }
-    }
-
-    /// Everything, as the state map stores it.
-    pub fn to_entries(&self) -> Vec<Range> {
-        let zeroed =
-            self.zeroed.iter().map(|(&block, range)| Range::Zeroed { block: Block(block), blocks: range.blocks, kind: range.kind });
-        zeroed.chain(self.lost.iter().map(|(&block, &atoms)| Range::Lost { block: Block(block), atoms })).collect()
+    /// As the state map stores them.
+    pub fn to_entries(&self) -> impl Iterator<Item = Range> + '_ {
+        self.zeroed.iter().map(|(&block, range)| Range::Zeroed { block: Block(block), blocks: range.blocks, kind: range.kind })
     }
 }
 
@@ -165,7 +137,10 @@ mod tests {
             let mut naive: BTreeMap<u64, u64> = BTreeMap::new();
             for (block, blocks, remove, group) in steps {
                 if remove {
+                    let (before, splits) = (ranges.entries(), ranges.splits(Block(block), blocks));
                     ranges.remove(Block(block), blocks);
+                    prop_assert!(ranges.entries() <= before + usize::from(splits));
+                    prop_assert_eq!(ranges.entries() > before, splits);
                 } else {
                     ranges.zero(Block(block), blocks, RangeKind::Zero, group);
                 }

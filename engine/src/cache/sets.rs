@@ -12,6 +12,7 @@ use super::heat::{Pace, Paces, log8};
 use super::index::{Mapping, NumberMap};
 use super::placed::{Placed, numbers, place_of};
 use super::slots::{self, Slots};
+use super::stranded::Stranded;
 use super::stream::Stream;
 use super::victims::{Benefit, Victims};
 use crate::block::{Atoms, Block, Slot};
@@ -97,6 +98,7 @@ pub struct Sets {
     sets: Vec<Set>,
     partial: NumberMap<u64, Atoms>,
     pub placed: Placed,
+    pub stranded: Stranded,
     free: VecDeque<u32>,
     /// Sealed sets without a live slot that wait for kills, reads or headers.
     dying: Vec<u32>,
@@ -151,6 +153,7 @@ impl Sets {
             sets: (0..geometry.sets).map(fresh).collect(),
             partial: NumberMap::default(),
             placed: Placed::default(),
+            stranded: Stranded::default(),
             free: VecDeque::with_capacity(geometry.sets as usize),
             dying: Vec::new(),
             newest: NIL,
@@ -361,6 +364,7 @@ impl Sets {
     pub fn overwrite(&mut self, slot: Slot, crc: u32) {
         self.get_mut(slot.set).slots.set_crc(slot.slot, crc);
         self.placed.touch(slot);
+        self.stranded.forget(slot);
     }
 
     /// Describes all slots of a set at once, from the first one on: what its header says. `full` is the mask of a whole block; `whole`
@@ -516,6 +520,7 @@ impl Sets {
             self.dirty_slots -= 1;
             let before = set.dirty_count + 1;
             self.note_dirt(slot.set, before);
+            self.stranded.forget(slot);
         }
         was_dirty
     }
@@ -603,9 +608,14 @@ impl Sets {
 
     // --- age ---
 
-    /// When the oldest dirty block became dirty, at the grain of a set.
+    /// When the oldest dirty block became dirty that is not stranded, at the grain of a set.
     pub fn dirty_since(&self) -> Option<Instant> {
-        self.dirt.first().map(|&(since, _)| since)
+        let is_owed = |set: u32| self.stranded.is_empty() || self.get(set).dirty_count > self.stranded.of_set(set);
+        self.dirt.iter().find(|&&(_, set)| is_owed(set)).map(|&(since, _)| since)
+    }
+    /// Dirty slots that may go home: those that are not stranded.
+    pub fn owed_slots(&self) -> u64 {
+        self.dirty_slots - self.stranded.len()
     }
 
     /// What a dirty set holds has been dirty since then, at least.

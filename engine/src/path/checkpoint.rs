@@ -8,7 +8,7 @@
 
 use crate::block::{PAGE_ATOMS, PAGE_BYTES, Slot, Span};
 use crate::cache::format::map::{encode_ranges, encode_sets, ranges_per_page};
-use crate::cache::format::{FormatId, MapRef, MapSet, SetState, Superblock};
+use crate::cache::format::{FormatId, MapRef, MapSet, Range, SetState, Superblock};
 use crate::cache::sets::{HeaderState, Set};
 use crate::fault_point::FaultPoint;
 use crate::mode::Mode;
@@ -234,7 +234,7 @@ impl<P: Payload> Engine<P> {
             let bytes = encode_sets(&geometry, format, map.area, page as u32, map.number, sets);
             pages.push((geometry.map_page(map.area, page as u32), P::from_bytes(&bytes)));
         }
-        let ranges = self.ranges.to_entries();
+        let ranges: Vec<Range> = self.ranges.to_entries().chain(self.lost.to_entries()).collect();
         let per_page = ranges_per_page(&geometry) as usize;
         let mut of_page = ranges.chunks(per_page);
         for page in 0..geometry.range_pages().min(ranges.len().div_ceil(per_page).max(1) as u32) {

@@ -75,7 +75,7 @@ impl<P: Payload> Engine<P> {
         let volume = Span::new(0, self.config.geometry.volume_atoms);
         let all_ranges = self.ranges.overlapping(Block(0), self.config.geometry.blocks());
         let zeros = all_ranges.map(move |(block, range)| Span::new(block.0 * size, range.blocks * size).intersection(volume));
-        let lost = self.ranges.lost_blocks().flat_map(move |(block, atoms)| {
+        let lost = self.lost.iter().flat_map(move |(block, atoms)| {
             let base = block.0 * size;
             atoms.runs().map(move |run| Span::new(base + u64::from(run.start), u64::from(run.end - run.start))).collect::<Vec<_>>()
         });
@@ -322,12 +322,12 @@ impl<P: Payload> Engine<P> {
 
     /// What was lost before is found, where a page has said what it is, and is durable on the origin: until then it is at risk.
     pub(super) fn find_lost(&mut self, first: Block, blocks: u64) {
-        if !self.is_degraded() || !self.ranges.has_lost() {
+        if !self.is_degraded() || self.lost.is_empty() {
             return;
         }
         let valid = self.through.pages.get(first).and_then(|page| page.valid);
         for block in (first.0..first.0 + blocks).map(Block) {
-            self.ranges.find(block, valid.unwrap_or(self.full(block)));
+            self.lost.find(block, valid.unwrap_or(self.full(block)));
         }
     }
 

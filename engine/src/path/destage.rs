@@ -174,7 +174,7 @@ impl<P: Payload> Engine<P> {
             last_request: self.last_request,
             free: self.sets.free_count() + self.sets.dying_count(),
             dirty_sets: self.sets.dirty_sets(),
-            dirty: self.dirty_blocks() > 0,
+            dirty: self.owed_blocks() > 0 || self.drain.is_some() && self.dirty_blocks() > 0,
             oldest_set_dirty: oldest.is_some_and(|set| self.sets.get(set).dirty_count > 0),
             dirty_since: self.dirty_since(),
             starved: self.is_starved() && !self.is_space_coming() || self.first_waits_for(WaitReason::RangeTable),
@@ -185,6 +185,11 @@ impl<P: Payload> Engine<P> {
 
     pub(super) fn dirty_blocks(&self) -> u64 {
         self.sets.dirty_slots + self.ranges.zeroed_blocks()
+    }
+
+    /// Of them those that may go home: what is stranded does not.
+    pub(super) fn owed_blocks(&self) -> u64 {
+        self.sets.owed_slots() + self.ranges.zeroed_blocks()
     }
 
     pub(super) fn dirty_since(&self) -> Option<Instant> {
@@ -200,7 +205,8 @@ impl<P: Payload> Engine<P> {
         let dirty = self.dirty_blocks();
         if let Some(drain) = &mut self.drain {
             drain.blocks_left = dirty;
-            if dirty == 0 && self.destage.batch.is_none() {
+            let started = drain.started;
+            if self.destage.batch.is_none() && self.is_drained(started) {
                 self.drain = None;
             }
         }
@@ -270,7 +276,8 @@ impl<P: Payload> Engine<P> {
         let start = self.destage.cursor;
         let mut atoms = 0;
         self.choose_slots(&mut batch, start, None, &mut atoms);
-        if atoms < self.config.destage_atoms && start.0 > 0 {
+        let has_wrapped = self.destage.cursor == Block(0);
+        if has_wrapped && atoms < self.config.destage_atoms && start.0 > 0 {
             self.choose_slots(&mut batch, Block(0), Some(start), &mut atoms);
         }
         batch
@@ -363,7 +370,7 @@ impl<P: Payload> Engine<P> {
         let span = self.config.geometry.block_span(block);
         let newer = self.through.covers(block, 1) || self.origin.is_written(span);
         let is_shunned = self.destage.shunned.contains(block, self.now);
-        self.sets.is_dirty(slot) && durable && !self.ranges.is_zeroed(block) && !newer && !is_shunned
+        self.sets.is_dirty(slot) && durable && !self.ranges.is_zeroed(block) && !newer && !is_shunned && !self.is_left_alone(slot, block)
     }
 
     /// Adds the valid atoms of one slot to the batch, joining the piece before it where the origin is contiguous.
@@ -507,37 +514,23 @@ impl<P: Payload> Engine<P> {
             self.fail_home();
         } else if slots == 1 {
             let since = *self.destage.unreadable.entry((first.set, first.slot)).or_insert(self.now);
-            let patience = if error.is_none() { Duration::ZERO } else { PATIENCE };
+            // What is stranded has had its minute; a drain gives it another one.
+            let is_stranded = self.sets.stranded.contains(first);
+            let is_hopeless = error.is_none() || is_stranded && self.drain.is_none();
+            let patience = if is_hopeless { Duration::ZERO } else { PATIENCE };
             if self.now.since(since) >= patience && error != Some(DeviceError::Gone) {
                 self.destage.unreadable.remove(&(first.set, first.slot));
-                self.give_up(first, block);
+                let is_decided = self.give_up(first, block);
+                self.batch().failed |= !is_decided;
             } else {
                 let batch = self.batch();
                 batch.failed = true;
-                batch.refused |= error != Some(DeviceError::Gone);
+                batch.refused |= error != Some(DeviceError::Gone) && !is_stranded;
             }
         } else {
             self.destage.careful = true;
         }
         self.batch().set(piece, State::Failed);
-    }
-
-    /// A dirty slot that cannot be read costs its own atoms only; the set is freed like any other.
-    fn give_up(&mut self, slot: Slot, block: Block) {
-        let full = self.ranges.entries() + 3 > self.config.geometry.range_entries as usize;
-        if self.index.get(block) != Some(slot) || !self.sets.is_dirty(slot) {
-            return;
-        }
-        if full || !self.journal_has_room(2) || self.is_passing(block) {
-            // It stays dirty, and is tried again a while later. What goes past it to the origin will kill it.
-            self.batch().failed = true;
-            return;
-        }
-        self.counters.corrupt_dirty_slots += 1;
-        self.home_lost();
-        let valid = self.valid_atoms(slot, block);
-        self.lose(block, valid);
-        self.kill_slot(slot);
     }
 
     fn write_piece(&mut self, number: usize) {
@@ -655,11 +648,11 @@ impl<P: Payload> Engine<P> {
             self.checkpoint.urgent = true;
             return false;
         }
-        let batch = self.destage.batch.take().expect("a batch runs");
+        let mut batch = self.destage.batch.take().expect("a batch runs");
         if batch.void {
             self.counters.destage_failures += 1;
         } else {
-            self.unzero(&batch);
+            batch.failed |= !self.unzero(&batch);
             self.clean(&batch);
             self.let_leave(&batch.leaving);
         }
@@ -681,10 +674,16 @@ impl<P: Payload> Engine<P> {
         true
     }
 
-    fn unzero(&mut self, batch: &Batch<P>) {
+    /// False: the table has no room to tell what is left on both sides of a piece. It stays, until the one before it is home.
+    fn unzero(&mut self, batch: &Batch<P>) -> bool {
+        let mut all = true;
         for piece in &batch.pieces {
             let What::Zero(block, blocks, _) = piece.what else { continue };
             if piece.state != State::Ended {
+                continue;
+            }
+            if self.ranges.splits(block, blocks) && self.is_table_brimful() {
+                all = false;
                 continue;
             }
             self.counters.zeroed_blocks += blocks;
@@ -692,6 +691,7 @@ impl<P: Payload> Engine<P> {
             self.note_record();
             self.ranges.remove(block, blocks);
         }
+        all
     }
 
     /// CLEAN for every slot that is still live and all of whose pieces have ended well.

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! Detaching (writes are refused, reads served; what is dirty goes home, the origin is flushed) → stop → superblocks: clean, detached
-//!        └ cancelled: as before
+//!        ├ cancelled: as before
+//!        └ all that is left cannot be read (`lost`): as before, too; the blocks stay dirty, and the cache is theirs
 //! ```
 //! A detached cache is refused from then on: whoever uses the origin meanwhile must not meet older contents again.
 
@@ -13,6 +14,11 @@ use crate::request::Command;
 use super::Engine;
 
 impl<P: Payload> Engine<P> {
+    /// The drain under way.
+    pub fn drain(&self) -> Option<Drain> {
+        self.drain
+    }
+
     pub(super) fn detach(&mut self) {
         if self.stopping {
             return;
@@ -47,11 +53,14 @@ impl<P: Payload> Engine<P> {
             return;
         }
         let is_still = self.through.pages.is_empty() && self.is_through_idle() && !self.has_writing_requests() && self.intake.is_empty();
-        if self.dirty_blocks() > 0 || !self.destage.is_idle() {
+        if self.owed_blocks() > 0 || !self.destage.is_idle() {
             // What was still on its way when it began became dirty after the drain had ended.
             if self.drain.is_none() {
                 self.drain_again();
             }
+        } else if self.dirty_blocks() > 0 {
+            // The origin alone would show older contents of them. Whoever asked sees in the snapshot that it has ended, and why.
+            self.detaching = self.drain.is_some();
         } else if is_still && self.recovery.is_none() {
             self.stop();
         }

@@ -73,7 +73,7 @@ impl<P: Payload> Engine<P> {
     /// An eighth of the table is kept for atoms that are lost: those cannot wait.
     fn is_table_full(&self) -> bool {
         let entries = self.config.geometry.range_entries as usize;
-        self.ranges.entries() + 3 > entries - entries / 8
+        self.table_entries() + 3 > entries - entries / 8
     }
 
     /// Puts the whole blocks of a TRIM or zeroes into the range table.
@@ -90,5 +90,6 @@ impl<P: Payload> Engine<P> {
         self.note_record();
         self.ranges.note_time(self.now);
         self.ranges.zero(block, blocks, kind, self.journal.group());
+        self.lost.remove(block, blocks);
     }
 }

@@ -18,6 +18,7 @@ mod fence;
 mod fill;
 mod flush;
 mod gather;
+mod lost;
 mod merge;
 mod mode;
 mod origin;
@@ -44,6 +45,7 @@ use crate::cache::convert::Converter;
 use crate::cache::format::Entry;
 use crate::cache::index::{Index, Run};
 use crate::cache::journal::Journal;
+use crate::cache::lost::Lost;
 use crate::cache::ranges::Ranges;
 use crate::cache::sets::Sets;
 use crate::cache::stream::STREAMS;
@@ -93,6 +95,7 @@ pub struct Engine<P: Payload> {
     index: Index,
     sets: Sets,
     ranges: Ranges,
+    lost: Lost,
     window: Window<P>,
     journal: Journal,
     gate: Gate,
@@ -253,6 +256,7 @@ impl<P: Payload> Engine<P> {
             index: Index::new(geometry.set_slots),
             sets: Sets::new(geometry, config.cleaning.benefit()),
             ranges: Ranges::default(),
+            lost: Lost::new(geometry),
             window: Window::new(geometry.block_atoms),
             journal: Journal::new(geometry, config.format, 1, 1, 0, Vec::new()),
             gate: Gate::new(config.gate, config.free_floor, config.reserve, config.dirty_high, config.wait, config.max_dirty_age),

@@ -146,7 +146,7 @@ impl<P: Payload> Engine<P> {
 
     /// Lets the mode take the next step that has become possible.
     pub(super) fn pump_mode(&mut self) -> bool {
-        let dirty = self.sets.dirty_slots;
+        let dirty = self.sets.owed_slots();
         match self.modes.stage {
             Promise::Draining { low } => {
                 self.modes.stage = Promise::Draining { low: low.min(dirty) };
@@ -293,7 +293,7 @@ impl<P: Payload> Engine<P> {
             Promise::Draining { low } => low.saturating_add(self.home_blocks() / 4).max(self.home_blocks()),
             Promise::Home { .. } => self.home_blocks(),
         };
-        data_blocks > 0 && self.sets.dirty_slots > 0 && self.sets.dirty_slots + data_blocks > most
+        data_blocks > 0 && self.sets.owed_slots() > 0 && self.sets.owed_slots() + data_blocks > most
     }
 
     /// Is something due at the origin because of the mode?
@@ -302,7 +302,7 @@ impl<P: Payload> Engine<P> {
             Promise::Back => false,
             Promise::Draining { .. } => true,
             Promise::Home { .. } => {
-                let much = self.sets.dirty_slots >= self.home_blocks() / 2;
+                let much = self.sets.owed_slots() >= self.home_blocks() / 2;
                 let old = self.home_deadline().is_some_and(|at| at <= self.now);
                 self.modes.is_waiting() || much || old || self.stopping || self.first_waits_for(WaitReason::Home)
             }
@@ -331,7 +331,7 @@ impl<P: Payload> Engine<P> {
             }
             return true;
         }
-        self.dirty_blocks() == 0 && self.destage.is_idle() && self.through.pages.is_empty()
+        self.owed_blocks() == 0 && self.destage.is_idle() && self.through.pages.is_empty()
     }
 
     /// A stop still sends dirty blocks home.

@@ -224,7 +224,7 @@ impl<P: Payload> Engine<P> {
     fn uncached_parts(&mut self, block: Block, blocks: u64, span: Span, parts: &mut Vec<Part<P>>) {
         let size = self.block_atoms();
         let all = Span::new(block.0 * size, blocks * size).intersection(span);
-        if self.ranges.has_lost() && (block.0..block.0 + blocks).any(|block| self.is_lost(Block(block), all)) {
+        if !self.lost.is_empty() && (block.0..block.0 + blocks).any(|block| self.is_lost(Block(block), all)) {
             return parts.push(Part { span: all, source: Source::Lost });
         }
         if self.ranges.is_empty() {
@@ -303,7 +303,7 @@ impl<P: Payload> Engine<P> {
     }
 
     fn is_lost(&self, block: Block, span: Span) -> bool {
-        !self.ranges.lost(block).intersection(self.mask_of(block, span)).is_empty()
+        !self.lost.of(block).intersection(self.mask_of(block, span)).is_empty()
     }
 
     /// Starts an origin read. False: it overlaps a write to the origin, or the first flush of the origin has not ended, and waits.

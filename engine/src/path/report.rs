@@ -24,12 +24,15 @@ impl<P: Payload> Engine<P> {
             live_slots: self.sets.live_slots,
             dirty_slots: self.sets.dirty_slots,
             zero_ranges: self.ranges.entries() as u64,
+            lost_blocks: self.lost.blocks(),
+            range_entries: self.table_entries() as u64,
             oldest_dirty: self.dirty_since().map(|since| now.since(since)),
             requests_in_flight: self.requests.len(),
             drain: self.drain,
             mode: self.mode(),
             is_detaching: self.detaching,
             refused_blocks: self.refused_blocks(),
+            unreadable_blocks: self.sets.stranded.len(),
             health: self.health(),
             degraded_since: self.degraded_since(),
             scrub: self.scrub_report(),
@@ -51,7 +54,7 @@ impl<P: Payload> Engine<P> {
 
     /// The origin holds everything, or will as soon as it is flushed; no atom is lost.
     pub fn is_clean(&self) -> bool {
-        self.dirty_blocks() == 0 && !self.ranges.has_lost() && self.through.pages.is_empty()
+        self.dirty_blocks() == 0 && self.lost.is_empty() && self.through.pages.is_empty()
     }
 
     /// Where the volume is newer than the origin, in ascending order: at most `most` stretches, joined where they are more. At the grain of

@@ -3,7 +3,7 @@
 //! Headers are handed out only after the OPEN of this life is durable: until then recovery may still believe in the life before,
 //! and must find its header. A set is reused only when [`Sets::is_reusable`](crate::cache::sets::Sets::is_reusable) says so (`release`).
 
-use crate::block::{Atoms, Block, Slot};
+use crate::block::{Block, Slot};
 use crate::cache::format::header::Header;
 use crate::cache::format::journal::Record;
 use crate::cache::format::{Bits, Position};
@@ -148,16 +148,5 @@ impl<P: Payload> Engine<P> {
         let mut slots = Bits::new(self.config.geometry.set_slots);
         slots.set(slot.slot);
         self.kill_slots(slot.set, slots);
-    }
-
-    /// Atoms that cannot be had any more: from now on reading them is an error, until they are written.
-    pub(super) fn lose(&mut self, block: Block, atoms: Atoms) {
-        if atoms.is_empty() {
-            return;
-        }
-        self.counters.lost_blocks += 1;
-        self.journal.push(&Record::Lost { block, atoms });
-        self.note_record();
-        self.ranges.lose(block, atoms);
     }
 }

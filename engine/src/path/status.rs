@@ -82,8 +82,8 @@ impl<P: Payload> Engine<P> {
         for run in runs {
             let part = Span::new(run.block.0 * size, run.blocks * size).intersection(span);
             // What is lost is not zero.
-            let is_lost = |block: u64| !self.ranges.lost(Block(block)).is_empty();
-            if run.slot.is_some() || self.ranges.has_lost() && (run.block.0..run.block.0 + run.blocks).any(is_lost) {
+            let is_lost = |block: u64| !self.lost.of(Block(block)).is_empty();
+            if run.slot.is_some() || !self.lost.is_empty() && (run.block.0..run.block.0 + run.blocks).any(is_lost) {
                 known.push((part, Some(data(part))));
                 continue;
             }

@@ -175,7 +175,7 @@ impl<P: Payload> Engine<P> {
     }
 
     fn touches_lost(&self, block: Block, blocks: u64) -> bool {
-        self.ranges.has_lost() && (block.0..block.0 + blocks).any(|block| !self.ranges.lost(Block(block)).is_empty())
+        !self.lost.is_empty() && (block.0..block.0 + blocks).any(|block| !self.lost.of(Block(block)).is_empty())
     }
 
     /// What keeps a write of so many blocks from going through now.

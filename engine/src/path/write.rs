@@ -182,6 +182,11 @@ impl<P: Payload> Engine<P> {
         if let Some(reason) = lacks {
             return Placing::Blocked(reason);
         }
+        if !through && self.forgets_rest(&data) {
+            self.locks.retain(|lock| lock.request != number);
+            self.answer(number, Err(RequestError::Io));
+            return Placing::Placed;
+        }
         let merged = self.locks.iter().any(|lock| lock.request == number);
         if !merged && self.begin_merge(number) {
             self.locks.push(Lock { request: number, block, blocks });
@@ -506,8 +511,8 @@ impl<P: Payload> Engine<P> {
             if dirty {
                 self.index.add_dirty(entry.block, 1);
             }
-            if self.ranges.has_lost() {
-                self.ranges.find(entry.block, entry.valid);
+            if !self.lost.is_empty() {
+                self.lost.find(entry.block, entry.valid);
             }
         }
         self.scratch.entries = entries;

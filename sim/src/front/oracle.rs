@@ -388,6 +388,16 @@ impl Oracle {
         self.atoms[atom as usize].iter().any(|version| version.stamp == stamp && version.dead > arrived)
     }
 
+    /// Are these stamps what `span` is to hold now?
+    pub fn is_intact(&self, span: Span, stamps: &Stamps) -> bool {
+        (span.start..span.end()).zip(stamps.stamps()).all(|(atom, stamp)| self.may_hold(atom, stamp, self.now))
+    }
+
+    /// Was a slot hit that holds, or should hold, some of what `span` is to hold now?
+    pub fn may_be_lost(&self, span: Span) -> bool {
+        (span.start..span.end()).any(|atom| self.is_hurt(atom, self.now))
+    }
+
     /// The whole volume as it is now, for instance on the origin after a drain. Blocks that faults may have cost are left out.
     pub fn check_all(&self, holds: impl Fn(u64) -> u64) -> Verdict {
         for atom in 0..self.volume_atoms() {

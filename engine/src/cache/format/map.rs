@@ -4,7 +4,7 @@
 //! ```text
 //! head:  0 seal 28 | 28 page 4 | 32 checkpoint 8 | 40 ranges in all pages 4 (sets: 0) | 44 records here 2 | 46 zero 18
 //! set:   0 life, state in the top two bits 8 | 8 seq, 16 epoch of SEAL's page 8 + 8 | 24 live bits | dirty bits
-//! range: 0 block 6 | 6 kind 1 | 7 half 1 | 8 blocks or mask 8
+//! range: 0 block 6 | 6 kind 1 | 7 half 1 | 8 blocks, mask or bitmap 8
 //! ```
 
 use super::header::EntryCodec;
@@ -61,7 +61,12 @@ pub enum Range {
     Zeroed { block: Block, blocks: u64, kind: RangeKind },
     /// These atoms of the block cannot be had any more.
     Lost { block: Block, atoms: Atoms },
+    /// No atom of these blocks can be had any more: bit i is block `first` + i, of [`LOST_BLOCKS`].
+    LostBlocks { first: Block, blocks: u64 },
 }
+
+/// Blocks that one [`Range::LostBlocks`] tells of, the first of them a multiple of so many.
+pub const LOST_BLOCKS: u64 = 64;
 
 pub(super) const fn sets_per_page(set_slots: u32) -> u32 {
     ((PAGE - HEAD_BYTES) / set_bytes(set_slots)) as u32
@@ -173,6 +178,7 @@ pub fn encode_ranges(geometry: &Geometry, format: FormatId, area: u32, page: u32
         at += match *entry {
             Range::Zeroed { block, blocks, kind } => encode_zeroed(geometry, block, blocks, Some(kind), &mut bytes[at..]),
             Range::Lost { block, atoms } => encode_lost(geometry, block, atoms, &mut bytes[at..]),
+            Range::LostBlocks { first, blocks } => encode_lost_blocks(geometry, first, blocks, &mut bytes[at..]),
         };
     }
     seal::seal(&mut bytes, RANGES_MAGIC, format, geometry.map_page(area, page).start);
@@ -199,6 +205,10 @@ pub fn decode_ranges(
             KIND_LOST => {
                 let (block, atoms) = decode_lost(geometry, rest)?;
                 (Range::Lost { block, atoms }, lost_places(geometry) * RANGE_BYTES)
+            }
+            KIND_LOST_BLOCKS => {
+                let (first, blocks) = decode_lost_blocks(geometry, rest)?;
+                (Range::LostBlocks { first, blocks }, RANGE_BYTES)
             }
             _ => {
                 let (block, blocks, kind) = decode_zeroed(geometry, rest)?;
@@ -239,6 +249,7 @@ const KIND_NONE: u8 = 0;
 const KIND_ZERO: u8 = 1;
 const KIND_TRIM: u8 = 2;
 const KIND_LOST: u8 = 3;
+const KIND_LOST_BLOCKS: u8 = 4;
 
 /// Places of 16 bytes that a lost range takes: a mask above 64 atoms is cut in halves.
 pub(super) fn lost_places(geometry: &Geometry) -> usize {
@@ -299,6 +310,24 @@ fn lost_fits(geometry: &Geometry, block: Block, atoms: Atoms) -> bool {
     !atoms.is_empty() && EntryCodec::new(geometry).fits(block, atoms)
 }
 
+fn encode_lost_blocks(geometry: &Geometry, first: Block, blocks: u64, place: &mut [u8]) -> usize {
+    assert!(lost_blocks_fit(geometry, first, blocks), "lost blocks beyond the volume, or none");
+    put_range(place, first, KIND_LOST_BLOCKS, 0, blocks);
+    RANGE_BYTES
+}
+
+fn decode_lost_blocks(geometry: &Geometry, record: &[u8]) -> Result<(Block, u64), Unsealed> {
+    check(record[7] == 0, "half of a range")?;
+    let (first, blocks) = (Block(get_u48(record, 0)), get_u64(record, 8));
+    check(lost_blocks_fit(geometry, first, blocks), "lost blocks")?;
+    Ok((first, blocks))
+}
+
+fn lost_blocks_fit(geometry: &Geometry, first: Block, blocks: u64) -> bool {
+    let last = u64::from(63 - blocks.leading_zeros().min(63));
+    blocks != 0 && first.0.is_multiple_of(LOST_BLOCKS) && first.0 + last < geometry.blocks()
+}
+
 fn put_range(place: &mut [u8], block: Block, kind: u8, half: u8, value: u64) {
     put_u48(place, 0, block.0);
     place[6] = kind;
@@ -332,7 +361,12 @@ mod tests {
             kind,
         });
         let lost = testing::atoms(geometry).prop_map(|(block, atoms)| Range::Lost { block, atoms });
-        prop_oneof![zeroed, lost]
+        let lost_blocks = (0..blocks.div_ceil(LOST_BLOCKS), any::<u64>()).prop_map(move |(of, bits)| {
+            let first = of * LOST_BLOCKS;
+            let fitting = u64::MAX >> (LOST_BLOCKS - (blocks - first).min(LOST_BLOCKS));
+            Range::LostBlocks { first: Block(first), blocks: (bits & fitting).max(1) }
+        });
+        prop_oneof![zeroed, lost, lost_blocks]
     }
 
     /// A geometry, one of its pages of sets, and the sets on it.
@@ -467,28 +501,36 @@ mod tests {
 
         let zeroed = Range::Zeroed { block: Block(1), blocks: 2, kind: RangeKind::Zero };
         let lost = Range::Lost { block: Block(geometry.blocks() - 1), atoms: Atoms(1) };
+        // The volume has 12,501 blocks: 21 in the last row of 64.
+        let lost_blocks = Range::LostBlocks { first: Block(12_480), blocks: 0b101 };
         testing::refuses_forgeries(
-            &encode_ranges(&geometry, FORMAT, 1, 1, 3, 2, &[zeroed, lost]),
+            &encode_ranges(&geometry, FORMAT, 1, 1, 3, 3, &[zeroed, lost, lost_blocks]),
             |bytes| decode_ranges(bytes, &geometry, FORMAT, 1, 1, 3),
             &[
                 (28, &[2], "page"),
                 (32, &[1], "checkpoint number"),
-                (40, &[3], "count of ranges"),
+                (40, &[4], "count of ranges"),
                 (40, &[0x2d, 1], "count of all ranges"),
                 (40, &[0xff; 4], "count of all ranges"),
                 (44, &[1], "count of ranges"),
                 (44, &[0xff, 0xff], "count of ranges"),
                 (70, &[0], "kind of a range"),
-                (70, &[4], "kind of a range"),
+                (70, &[5], "kind of a range"),
+                (70, &[4], "lost blocks"),
                 (71, &[1], "half of a range"),
                 (69, &[1], "range"),
                 (72, &[0], "range"),
                 (72, &[0xff; 8], "range"),
-                (86, &[4], "kind of a range"),
+                (86, &[5], "kind of a range"),
                 (87, &[1], "half of a range"),
                 (88, &[0], "lost atoms"),
                 (88, &[0b1000], "lost atoms"),
                 (85, &[1], "lost atoms"),
+                (103, &[1], "half of a range"),
+                (96, &[0xc1], "lost blocks"),
+                (104, &[0], "lost blocks"),
+                (106, &[0x20], "lost blocks"),
+                (101, &[1], "lost blocks"),
             ],
         );
 
@@ -528,11 +570,13 @@ mod tests {
 
         let trimmed = Range::Zeroed { block: Block(0x77), blocks: 0x88, kind: RangeKind::Trim };
         let lost = Range::Lost { block: Block(0x77), atoms: Atoms(0xa5) };
-        let bytes = encode_ranges(&geometry, FORMAT, 0, 1, 0x3333, 2, &[trimmed, lost]);
+        let lost_blocks = Range::LostBlocks { first: Block(0x80), blocks: 0x0f00_0000_0000_0003 };
+        let bytes = encode_ranges(&geometry, FORMAT, 0, 1, 0x3333, 3, &[trimmed, lost, lost_blocks]);
         assert_eq!(&bytes[..4], b"TIDR");
-        assert_eq!((get_u32(&bytes, 28), get_u64(&bytes, 32), get_u32(&bytes, 40), get_u16(&bytes, 44)), (1, 0x3333, 2, 2));
+        assert_eq!((get_u32(&bytes, 28), get_u64(&bytes, 32), get_u32(&bytes, 40), get_u16(&bytes, 44)), (1, 0x3333, 3, 3));
         assert_eq!(bytes[64..80], [0x77, 0, 0, 0, 0, 0, 2, 0, 0x88, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(bytes[80..96], [0x77, 0, 0, 0, 0, 0, 3, 0, 0xa5, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(bytes[96..112], [0x80, 0, 0, 0, 0, 0, 4, 0, 3, 0, 0, 0, 0, 0, 0, 0x0f]);
 
         let geometry = small(128, 64);
         let lost = Range::Lost { block: Block(0x77), atoms: Atoms(0xbb << 64 | 0xaa) };

@@ -12,7 +12,7 @@ pub mod map;
 mod seal;
 pub mod superblock;
 #[cfg(test)]
-mod testing;
+pub(super) mod testing;
 
 pub use bits::Bits;
 pub use geometry::Geometry;

@@ -44,7 +44,7 @@ impl<P: Payload> Engine<P> {
                 Some(older) if older != at => _ = self.sets.kill(older, 0),
                 Some(_) | None => {}
             }
-            self.ranges.find(entry.block, entry.valid);
+            self.lost.find(entry.block, entry.valid);
         }
         Ok(())
     }

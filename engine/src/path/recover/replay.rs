@@ -17,7 +17,8 @@ impl<P: Payload> Engine<P> {
         for range in std::mem::take(&mut self.recovery().ranges) {
             match range {
                 Range::Zeroed { block, blocks, kind } => self.ranges.zero(block, blocks, kind, 0),
-                Range::Lost { block, atoms } => self.ranges.lose(block, atoms),
+                Range::Lost { block, atoms } => self.lost.lose(block, atoms),
+                Range::LostBlocks { first, blocks } => self.lost.lose_blocks(first, blocks),
             }
         }
         let pages: Vec<usize> = self.recovery().chain.order.clone();
@@ -89,6 +90,7 @@ impl<P: Payload> Engine<P> {
                     self.sets.kill(slot, 0);
                 }
                 self.ranges.zero(*block, *blocks, *kind, 0);
+                self.lost.remove(*block, *blocks);
                 Ok(())
             }
             Record::Unzero { block, blocks } => {
@@ -96,7 +98,7 @@ impl<P: Payload> Engine<P> {
                 Ok(())
             }
             Record::Lost { block, atoms } => {
-                self.ranges.lose(*block, *atoms);
+                self.lost.lose(*block, *atoms);
                 Ok(())
             }
         }
@@ -158,7 +160,7 @@ impl<P: Payload> Engine<P> {
             if let Some(older) = self.recovery().touched.insert(entry.block, Some(at)) {
                 self.sets.kill(older, 0);
             }
-            self.ranges.find(entry.block, entry.valid);
+            self.lost.find(entry.block, entry.valid);
         }
         Ok(())
     }

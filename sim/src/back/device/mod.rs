@@ -523,6 +523,12 @@ impl Device {
         self.bad.clear();
     }
 
+    /// Does a read of this part fail, now and again?
+    pub fn is_bad(&self, zone: Zone, span: Span) -> bool {
+        assert!(self.geometry.zone(zone).contains(span));
+        self.gone || self.bad.range(span.start..span.end()).next().is_some()
+    }
+
     pub fn in_flight(&self) -> usize {
         self.running.len()
     }

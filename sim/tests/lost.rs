@@ -1,0 +1,298 @@
+//! Dirty blocks that the SSD does not give any more: neighbours are noted as one loss, and where there is no room to note them, everything
+//! that waits for them ends all the same. The oracle listens to every reply (`sim/src/front/oracle.rs`).
+
+use tidegate_engine::block::Span;
+use tidegate_engine::cache::format::Geometry;
+use tidegate_engine::op::{DeviceId, Zone};
+use tidegate_engine::probe::Phase;
+use tidegate_engine::request::RequestError;
+use tidegate_engine::time::Duration;
+use tidegate_engine::{Control, Mode};
+use tidegate_sim::back::fault::{Fault, Rates};
+use tidegate_sim::back::volatile::Survive;
+use tidegate_sim::scenario::{Scenario, plan, plan_for};
+use tidegate_sim::stamp::Stamps;
+
+/// Of the range table. Losses leave two of them free.
+const ENTRIES: u32 = 8;
+const ROOM: u64 = ENTRIES as u64 - 2;
+/// Losses so far apart take an entry each.
+const APART: u64 = 64;
+
+/// A volume of 4,096 blocks behind a small table.
+fn small_table() -> Scenario {
+    Scenario::of(plan_for(Geometry { volume_atoms: 4_096 * 8, range_entries: ENTRIES, ..plan().config.geometry }))
+}
+
+/// Blocks far from one another.
+fn scattered(count: u64) -> Vec<u64> {
+    (0..count).map(|i| i * APART).collect()
+}
+
+/// Writes these blocks, flushes, and lets each of them rot.
+fn write_and_rot(scenario: &mut Scenario, blocks: &[u64]) {
+    let written: Vec<Stamps> = blocks.iter().map(|&block| scenario.write(block)).collect();
+    scenario.flush();
+    written.iter().for_each(|data| rot(scenario, data));
+}
+
+fn rot(scenario: &mut Scenario, data: &Stamps) {
+    let place = scenario.places(data.stamp(3))[0];
+    scenario.rot(place);
+}
+
+fn expect_errors(scenario: &mut Scenario, blocks: impl IntoIterator<Item = u64>) {
+    for block in blocks {
+        assert_eq!(scenario.read(scenario.block(block)), Err(RequestError::Io), "block {block}");
+    }
+}
+
+/// Twenty scattered blocks that rot, and a good one beside each: the good ones go home, as many losses are noted as there is room for.
+/// Returns the good ones, and the blocks that the drain left.
+fn strand(scenario: &mut Scenario) -> (Vec<(u64, Stamps)>, Vec<u64>) {
+    write_and_rot(scenario, &scattered(20));
+    let good: Vec<(u64, Stamps)> = scattered(20).iter().map(|block| (block + 1, scenario.write(block + 1))).collect();
+    scenario.flush();
+    let left = scenario.drain_what_can_be();
+    assert_eq!((left.len() as u64, scenario.snapshot().lost_blocks), (20 - ROOM, ROOM));
+    (good, left)
+}
+
+#[test]
+fn neighbouring_losses_are_noted_as_one() {
+    let mut scenario = small_table();
+    let lost: Vec<u64> = (70..110).collect();
+    write_and_rot(&mut scenario, &lost);
+    scenario.drain();
+    assert_eq!((scenario.snapshot().lost_blocks, scenario.snapshot().range_entries), (40, 1));
+    // From the journal, and then from a state map.
+    scenario.flush();
+    scenario.power_cut(Survive::None);
+    expect_errors(&mut scenario, lost.iter().copied());
+    scenario.checkpoints(3, 0);
+    scenario.power_cut(Survive::None);
+    assert_eq!((scenario.snapshot().lost_blocks, scenario.snapshot().range_entries), (40, 1));
+    expect_errors(&mut scenario, lost.iter().copied());
+    // Written again here and there, they take no more room than before.
+    let new: Vec<(u64, Stamps)> = lost.iter().step_by(2).map(|&block| (block, scenario.write(block))).collect();
+    scenario.flush();
+    assert_eq!((scenario.snapshot().lost_blocks, scenario.snapshot().range_entries), (20, 1));
+    scenario.drain();
+    scenario.checkpoints(3, 0);
+    scenario.power_cut(Survive::None);
+    for (block, data) in &new {
+        scenario.expect(*block, data);
+        expect_errors(&mut scenario, [block + 1]);
+    }
+    // Zeroed, nothing of them is lost.
+    scenario.zero(scenario.blocks(64, 64));
+    scenario.flush();
+    scenario.power_cut(Survive::None);
+    scenario.drain();
+    assert_eq!((scenario.snapshot().lost_blocks, scenario.snapshot().range_entries), (0, 0));
+}
+
+#[test]
+fn a_drain_ends_although_there_is_no_room_to_note_what_is_lost() {
+    let mut scenario = small_table();
+    let (good, left) = strand(&mut scenario);
+    for (block, data) in &good {
+        assert_eq!(scenario.on_origin(*block)[1], data.stamps().collect::<Vec<_>>(), "block {block} is home");
+    }
+    expect_errors(&mut scenario, scattered(20));
+    // Nothing was dropped, and the next one ends, too.
+    assert_eq!(scenario.snapshot().dirty_slots, left.len() as u64);
+    assert_eq!(scenario.drain_what_can_be(), left);
+    scenario.flush();
+    // After a crash they are found anew.
+    scenario.power_cut(Survive::None);
+    assert_eq!(scenario.snapshot().unreadable_blocks, 0);
+    assert_eq!(scenario.drain_what_can_be(), left);
+    // Where three noted ones are written again, there is room for three more.
+    for block in scattered(20).into_iter().filter(|block| !left.contains(block)).take(3) {
+        scenario.write(block);
+    }
+    scenario.flush();
+    let fewer = scenario.drain_what_can_be();
+    assert_eq!((fewer.len(), scenario.snapshot().lost_blocks), (left.len() - 3, ROOM));
+    // Written as wholes, they are as good as any.
+    let new: Vec<Stamps> = fewer.iter().map(|&block| scenario.write(block)).collect();
+    scenario.flush();
+    assert_eq!(scenario.snapshot().unreadable_blocks, 0);
+    scenario.drain();
+    for (block, data) in fewer.iter().zip(&new) {
+        assert_eq!(scenario.on_origin(*block)[1], data.stamps().collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn what_cannot_be_read_for_a_moment_is_waited_for() {
+    for (outage, is_left) in [(30, false), (90, true)] {
+        let mut scenario = small_table();
+        let blocks = scattered(20);
+        let written: Vec<Stamps> = blocks.iter().map(|&block| scenario.write(block)).collect();
+        scenario.flush();
+        // Every read fails for so many seconds.
+        scenario.simulation.scene.cache.rates = Rates { read_error: 1_000_000, ..Rates::default() };
+        scenario.simulation.control(Control::Drain);
+        scenario.advance(Duration::from_secs(outage));
+        let snapshot = scenario.snapshot();
+        assert_eq!(snapshot.unreadable_blocks > 0, is_left, "after {outage} s");
+        assert!(snapshot.drain.is_some() || is_left, "a drain that waits for {} blocks has ended", snapshot.dirty_slots);
+        scenario.simulation.scene.cache.heal();
+        // It goes on, or is asked for again.
+        let left = scenario.drain_what_can_be();
+        assert!(left.is_empty(), "all of it can be read again: {left:?}");
+        for (block, data) in blocks.iter().zip(&written) {
+            if scenario.read(scenario.block(*block)).is_ok() {
+                assert_eq!(scenario.on_origin(*block)[1], data.stamps().collect::<Vec<_>>());
+            }
+        }
+        assert_eq!(scenario.snapshot().lost_blocks, if is_left { ROOM } else { 0 });
+    }
+}
+
+#[test]
+fn a_drain_waits_for_an_origin_that_is_away_whatever_is_stranded() {
+    let mut scenario = small_table();
+    let (_, left) = strand(&mut scenario);
+    let data = scenario.write(9);
+    scenario.flush();
+    scenario.origin_goes();
+    scenario.simulation.control(Control::Drain);
+    scenario.advance(Duration::from_secs(600));
+    assert!(scenario.snapshot().drain.is_some(), "block 9 is still to go home");
+    scenario.origin_comes_back(false);
+    assert_eq!(scenario.drain_what_can_be(), left);
+    assert_eq!(scenario.on_origin(9)[1], data.stamps().collect::<Vec<_>>());
+}
+
+#[test]
+fn a_mode_that_promises_the_origin_does_not_wait_for_what_is_stranded() {
+    let mut scenario = small_table();
+    write_and_rot(&mut scenario, &scattered(20));
+    scenario.switch(Mode::WriteThrough);
+    assert_eq!(scenario.snapshot().unreadable_blocks, 20 - ROOM);
+    assert_eq!(scenario.try_flush(), Err(RequestError::Io), "it is told once");
+    let data = scenario.write(1);
+    scenario.flush();
+    assert_eq!(scenario.on_origin(1)[1], data.stamps().collect::<Vec<_>>());
+    expect_errors(&mut scenario, scattered(20));
+}
+
+/// What no FLUSH has covered is told once, as what was given up is.
+#[test]
+fn a_flush_that_promises_the_origin_says_once_what_is_stranded() {
+    let mut scenario = small_table();
+    scenario.switch(Mode::WriteThrough);
+    write_and_rot_unflushed(&mut scenario, &scattered(20));
+    assert_eq!(scenario.try_flush(), Err(RequestError::Io));
+    scenario.drain_what_can_be();
+    assert_eq!(scenario.snapshot().unreadable_blocks, 20 - ROOM);
+    while scenario.try_flush().is_err() {
+        assert!(scenario.simulation.now() < tidegate_engine::time::Instant(3_600_000_000_000), "no FLUSH succeeds any more");
+    }
+    let data = scenario.write(1);
+    scenario.flush();
+    assert_eq!(scenario.on_origin(1)[1], data.stamps().collect::<Vec<_>>());
+    // A stop has nothing to wait for, either.
+    let before = scenario.simulation.now();
+    scenario.stop();
+    assert!(scenario.simulation.now().since(before) < Duration::from_secs(5), "it waited for what cannot come");
+    scenario.recover();
+    expect_errors(&mut scenario, scattered(20));
+}
+
+/// The origin is slow to flush, so that the blocks rot while they wait to go home.
+fn write_and_rot_unflushed(scenario: &mut Scenario, blocks: &[u64]) {
+    scenario.hold_flush(DeviceId::Origin);
+    let written: Vec<Stamps> = blocks.iter().map(|&block| scenario.write(block)).collect();
+    scenario.run_until_quiet();
+    written.iter().for_each(|data| rot(scenario, data));
+    scenario.release_flush(DeviceId::Origin);
+}
+
+#[test]
+fn a_detach_ends_and_leaves_the_cache_attached_where_something_is_stranded() {
+    let mut scenario = small_table();
+    let (_, left) = strand(&mut scenario);
+    let data = scenario.write(9);
+    scenario.flush();
+    scenario.simulation.control(Control::Detach);
+    assert!(scenario.snapshot().is_detaching);
+    let late = scenario.simulation.now() + Duration::from_secs(600);
+    while scenario.snapshot().is_detaching && scenario.simulation.now() < late {
+        scenario.step();
+    }
+    assert!(!scenario.snapshot().is_detaching, "it does not end");
+    assert_eq!(*scenario.simulation.engine.phase(), Phase::Serving);
+    assert_eq!(scenario.snapshot().dirty_slots, left.len() as u64, "nothing was dropped");
+    assert_eq!(scenario.on_origin(9)[1], data.stamps().collect::<Vec<_>>(), "what can be is home");
+    // Served as before; and when they are written anew, it can be detached.
+    for &block in &left {
+        scenario.write(block);
+    }
+    scenario.flush();
+    scenario.detach();
+}
+
+/// A zeroed range that goes home in pieces, some of which the origin refuses, becomes many.
+#[test]
+fn a_range_that_goes_home_in_part_never_overfills_the_table() {
+    const PIECE: u64 = 8_192;
+    let mut scenario = Scenario::of(plan_for(Geometry { volume_atoms: 9 * PIECE * 8, range_entries: ENTRIES, ..plan().config.geometry }));
+    write_and_rot(&mut scenario, &scattered(4));
+    scenario.drain();
+    scenario.zero(scenario.blocks(PIECE, 8 * PIECE));
+    write_and_rot(&mut scenario, &[4 * APART]);
+    for _ in 0..4 {
+        scenario.fail_next(Zone::Origin, Fault::Stuck(Duration::from_millis(1)));
+        scenario.fail_next(Zone::Origin, Fault::Error);
+    }
+    scenario.simulation.control(Control::Drain);
+    let mut most = 0;
+    let late = scenario.simulation.now() + Duration::from_secs(600);
+    while scenario.simulation.engine.drain().is_some() {
+        assert!(scenario.simulation.now() < late, "the drain goes on and on");
+        scenario.step();
+        most = most.max(scenario.snapshot().range_entries);
+    }
+    assert_eq!(most, u64::from(ENTRIES), "it is full for a while");
+    assert_eq!((scenario.snapshot().lost_blocks, scenario.snapshot().range_entries), (5, 5));
+    assert!(scenario.on_origin(3 * PIECE)[1].iter().all(|&stamp| stamp == 0));
+}
+
+#[test]
+fn a_write_to_a_part_of_a_lost_block_needs_room_to_note_the_rest() {
+    let mut scenario = small_table();
+    // Six pairs of neighbours: six entries.
+    let pairs: Vec<u64> = scattered(ROOM).iter().flat_map(|block| [*block, block + 1]).collect();
+    write_and_rot(&mut scenario, &pairs);
+    scenario.drain();
+    assert_eq!((scenario.snapshot().lost_blocks, scenario.snapshot().range_entries), (2 * ROOM, ROOM));
+    let mut failures = 0;
+    for &block in pairs.iter().step_by(2) {
+        let part = Span::new(scenario.block(block).start, 2);
+        let (id, data) = scenario.send_write(part, false);
+        match scenario.wait(id) {
+            Ok(_) => assert_eq!(scenario.read(part), Ok(data.stamps().collect())),
+            Err(error) => {
+                assert_eq!(error, RequestError::Io);
+                failures += 1;
+            }
+        }
+        expect_errors(&mut scenario, [block, block + 1]);
+        assert!(scenario.snapshot().range_entries <= u64::from(ENTRIES));
+    }
+    assert_eq!(failures, ROOM - 2, "two find room");
+    // The state map holds it all.
+    scenario.checkpoints(3, 4_000);
+    scenario.power_cut(Survive::None);
+    expect_errors(&mut scenario, pairs.iter().copied());
+    // As a whole each can be written.
+    for &block in &pairs {
+        let data = scenario.write(block);
+        scenario.expect(block, &data);
+    }
+    assert_eq!(scenario.snapshot().lost_blocks, 0);
+}
