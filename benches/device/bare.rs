@@ -8,21 +8,21 @@ use tidegate_daemon::back::io::{Carrier, Io};
 use tidegate_daemon::back::run::Run;
 use tidegate_engine::block::{ATOM_BYTES, Span};
 use tidegate_engine::op::{Action, Class, DeviceId, Op, OpId, Zone};
-use tidegate_engine::payload::Payload;
 
 use crate::load::{FLUSH_BYTES, Load, MIB, SEQUENTIAL_DEPTH, Way};
+use crate::noise::Noise;
 use crate::ssd::Ssd;
 
 pub struct Bare {
     ssd: Ssd,
     places: u64,
     next: u64,
-    noise: Run,
+    noise: Noise,
 }
 
 impl Bare {
     /// `unused` stands where a volume has its origin.
-    pub fn open(file: &Path, unused: &Path, noise: Run) -> Bare {
+    pub fn open(file: &Path, unused: &Path, noise: Noise) -> Bare {
         let open = |path, role| Disk::open(path, role, Access::Alone).expect("a file of ours");
         let disk = open(file, DeviceId::Cache);
         let places = disk.bytes() / MIB;
@@ -70,7 +70,7 @@ impl Bare {
         self.next = (self.next + 1) % self.places;
         match way {
             Way::Read => Action::Read(Zone::Data, span),
-            Way::Write => Action::Write(Zone::Data, span, vec![self.noise.slice(0, atoms)]),
+            Way::Write => Action::Write(Zone::Data, span, vec![self.noise.at(span.start / span.atoms, MIB)]),
         }
     }
 }
