@@ -147,3 +147,68 @@ pub fn drive<P: Payload, W: Wait<P>>(engine: &mut Engine<P>, world: &mut W) {
         turn(engine, world, world.now(), &mut events);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use block::Span;
+    use op::DeviceError;
+    use request::RequestId;
+
+    /// So many atoms.
+    #[derive(Clone, Debug)]
+    struct Contents(u64);
+
+    impl Payload for Contents {
+        fn atoms(&self) -> u64 {
+            self.0
+        }
+        fn zero(atoms: u64) -> Self {
+            Contents(atoms)
+        }
+        fn slice(&self, _: u64, atoms: u64) -> Self {
+            Contents(atoms)
+        }
+        fn concat(parts: &[Self]) -> Self {
+            Contents(parts.iter().map(Payload::atoms).sum())
+        }
+        fn checksum(&self) -> u32 {
+            0
+        }
+        fn from_bytes(bytes: &[u8]) -> Self {
+            Contents(bytes.len() as u64 / block::ATOM_BYTES)
+        }
+        fn append_to(&self, out: &mut Vec<u8>) {
+            out.resize(out.len() + (self.0 * block::ATOM_BYTES) as usize, 0);
+        }
+    }
+
+    /// Lengths of the portions in which events are handled.
+    fn portions(mut events: Vec<Event<Contents>>) -> Vec<usize> {
+        let mut lengths = Vec::new();
+        while !events.is_empty() {
+            lengths.push(portion(&events));
+            events.drain(..portion(&events));
+        }
+        lengths
+    }
+
+    fn write(atoms: u64) -> Event<Contents> {
+        let command = Command::Write { data: Contents(atoms), fua: false };
+        Event::Arrived(Request { id: RequestId(1), span: Span::new(0, atoms), command })
+    }
+
+    fn read(parts: &[u64]) -> Event<Contents> {
+        let parts = parts.iter().copied().map(Contents).collect();
+        Event::Completed(Done { id: OpId(1), result: Ok(Answer::Data(parts)) })
+    }
+
+    #[test]
+    fn after_a_mebibyte_the_devices_are_given_what_there_is() {
+        assert_eq!(portions(vec![write(2048), write(2048), Event::Tick]), [1, 1, 1]);
+        assert_eq!(portions(vec![read(&[1024, 1024]), write(8), read(&[2040]), read(&[8])]), [1, 2, 1]);
+        let failed = Event::Completed(Done { id: OpId(1), result: Err(DeviceError::Gone) });
+        assert_eq!(portions(vec![Event::Tick, failed, Event::Late(OpId(2))]), [3]);
+        assert_eq!(portions((0..1_000).map(|_| write(8)).collect()), [256, 256, 256, 232]);
+    }
+}
