@@ -27,12 +27,12 @@ impl Bare {
         let disk = open(file, DeviceId::Cache);
         let places = disk.bytes() / MIB;
         let io = Io::new(disk, open(unused, DeviceId::Origin), Carrier::Uring).expect("a ring");
-        Bare { ssd: Ssd::new(io, None), places, next: 0, noise }
+        Bare { ssd: Ssd::new(io), places, next: 0, noise }
     }
 
     /// Seconds that a slice takes.
     pub fn run(&mut self, load: &Load) -> f64 {
-        self.ssd.set_rate(load.rate);
+        self.ssd.set_limit(load.limit);
         let count = load.slice_bytes / MIB;
         let (mut begun, mut flushed, mut ended, mut in_flight) = (0, 0, 0, 0);
         let started = std::time::Instant::now();
