@@ -8,31 +8,31 @@ use tidegate_daemon::back::io::{Carrier, Io};
 use tidegate_daemon::back::run::Run;
 use tidegate_engine::block::{ATOM_BYTES, Span};
 use tidegate_engine::op::{Action, Class, DeviceId, Op, OpId, Zone};
-use tidegate_engine::payload::Payload;
 
 use crate::load::{FLUSH_BYTES, Load, MIB, SEQUENTIAL_DEPTH, Way};
+use crate::noise::Noise;
 use crate::ssd::Ssd;
 
 pub struct Bare {
     ssd: Ssd,
     places: u64,
     next: u64,
-    noise: Run,
+    noise: Noise,
 }
 
 impl Bare {
     /// `unused` stands where a volume has its origin.
-    pub fn open(file: &Path, unused: &Path, noise: Run) -> Bare {
+    pub fn open(file: &Path, unused: &Path, noise: Noise) -> Bare {
         let open = |path, role| Disk::open(path, role, Access::Alone).expect("a file of ours");
         let disk = open(file, DeviceId::Cache);
         let places = disk.bytes() / MIB;
         let io = Io::new(disk, open(unused, DeviceId::Origin), Carrier::Uring).expect("a ring");
-        Bare { ssd: Ssd::new(io, None), places, next: 0, noise }
+        Bare { ssd: Ssd::new(io), places, next: 0, noise }
     }
 
     /// Seconds that a slice takes.
     pub fn run(&mut self, load: &Load) -> f64 {
-        self.ssd.set_rate(load.rate);
+        self.ssd.set_limit(load.limit);
         let count = load.slice_bytes / MIB;
         let (mut begun, mut flushed, mut ended, mut in_flight) = (0, 0, 0, 0);
         let started = std::time::Instant::now();
@@ -70,7 +70,7 @@ impl Bare {
         self.next = (self.next + 1) % self.places;
         match way {
             Way::Read => Action::Read(Zone::Data, span),
-            Way::Write => Action::Write(Zone::Data, span, vec![self.noise.slice(0, atoms)]),
+            Way::Write => Action::Write(Zone::Data, span, vec![self.noise.at(span.start / span.atoms, MIB)]),
         }
     }
 }

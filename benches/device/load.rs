@@ -16,6 +16,25 @@ pub enum Way {
     Write,
 }
 
+/// What the device gives at most, in bytes a second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Limit {
+    None,
+    /// Reads and writes together, as SATA.
+    Shared(u64),
+    /// Reads as much as writes, as NVMe and SAS.
+    EachWay(u64),
+}
+
+impl Limit {
+    pub fn rate(self) -> Option<u64> {
+        match self {
+            Limit::None => None,
+            Limit::Shared(rate) | Limit::EachWay(rate) => Some(rate),
+        }
+    }
+}
+
 /// What is in the cache before the row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Log {
@@ -36,8 +55,8 @@ pub struct Load {
     pub bytes: u64,
     /// Requests in flight.
     pub depth: u64,
-    /// Bytes a second that the device gives, for the bare file too.
-    pub rate: Option<u64>,
+    /// For the bare file too.
+    pub limit: Limit,
     /// Bytes of one slice.
     pub slice_bytes: u64,
     pub rounds: usize,
@@ -57,20 +76,21 @@ const RANDOM: Load = Load {
     log: Log::Fresh,
     bytes: BLOCK_BYTES,
     depth: 32,
-    rate: Some(RATE),
+    limit: Limit::Shared(RATE),
     slice_bytes: 192 * MIB,
     rounds: 12,
     floor: 0.85,
 };
 const SEQUENTIAL: Load =
-    Load { bytes: MIB, depth: SEQUENTIAL_DEPTH, rate: None, slice_bytes: 256 * MIB, rounds: 16, floor: 0.95, ..RANDOM };
+    Load { bytes: MIB, depth: SEQUENTIAL_DEPTH, limit: Limit::None, slice_bytes: 256 * MIB, rounds: 16, floor: 0.95, ..RANDOM };
 
-pub const LOADS: [Load; 7] = [
+pub const LOADS: [Load; 8] = [
     Load { what: "4 KiB random writes, depth 32", ..RANDOM },
     Load { what: "4 KiB random writes, depth 256", depth: 256, ..RANDOM },
     Load { what: "the same, log 80 % full, depth 32", log: Log::Aged, slice_bytes: 96 * MIB, rounds: 8, ..RANDOM },
-    Load { what: "1 MiB sequential writes, limited", rate: Some(RATE), ..SEQUENTIAL },
-    Load { what: "1 MiB sequential reads, limited", way: Way::Read, log: Log::Written, rate: Some(RATE), ..SEQUENTIAL },
+    Load { what: "the same, reads limited apart", log: Log::Aged, limit: Limit::EachWay(RATE), slice_bytes: 96 * MIB, rounds: 8, ..RANDOM },
+    Load { what: "1 MiB sequential writes, limited", limit: Limit::Shared(RATE), ..SEQUENTIAL },
+    Load { what: "1 MiB sequential reads, limited", way: Way::Read, log: Log::Written, limit: Limit::Shared(RATE), ..SEQUENTIAL },
     Load { what: "1 MiB sequential writes", ..SEQUENTIAL },
     Load { what: "1 MiB sequential reads", way: Way::Read, log: Log::Written, ..SEQUENTIAL },
 ];

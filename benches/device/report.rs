@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use tidegate_engine::block::ATOM_BYTES;
 use tidegate_engine::probe::Snapshot;
 
-use crate::load::{Load, MIB, Way};
+use crate::load::{Limit, Load, MIB, Way};
 use crate::ssd::Ssd;
 
 /// Half of the writes of data that the device gets under random writes are no smaller.
@@ -177,10 +177,11 @@ impl Row<'_> {
     }
 
     pub fn json(&self) -> Value {
-        let Load { what, way, bytes, depth, rate, slice_bytes, floor, .. } = *self.load;
+        let Load { what, way, bytes, depth, limit, slice_bytes, floor, .. } = *self.load;
         let Counted { clients, written, metadata, read, destaged_blocks, moved_blocks, .. } = self.counted;
         json!({
-            "what": what, "way": if way == Way::Write { "write" } else { "read" }, "bytes": bytes, "depth": depth, "rate": rate,
+            "what": what, "way": if way == Way::Write { "write" } else { "read" }, "bytes": bytes, "depth": depth, "rate": limit.rate(),
+            "reads_apart": matches!(limit, Limit::EachWay(_)),
             "rounds": self.rounds.len(), "slices_per_round": 2, "slice_mib": slice_bytes / MIB,
             "megabytes_per_second": self.megabytes(|round| round.ours), "bare_megabytes_per_second": self.megabytes(|round| round.bare),
             "ratio": self.ratio().json(), "write_amplification": self.counted.amplification(),

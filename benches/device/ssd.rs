@@ -1,5 +1,4 @@
-//! The SSD: a file through the daemon's own ring, that gives at most so many bytes a second, read and written together. What the device gets
-//! is counted here.
+//! The SSD: a file through the daemon's own ring, that gives at most so many bytes a second. What the device gets is counted here.
 
 use std::collections::VecDeque;
 
@@ -10,6 +9,8 @@ use tidegate_engine::block::ATOM_BYTES;
 use tidegate_engine::op::{Action, DeviceId, Limits, Op, Zone};
 use tidegate_engine::time::{Duration, Instant};
 
+use crate::load::Limit;
+
 /// What a device that was idle for a while may give at once: one large operation.
 const BURST_BYTES: u64 = 1 << 20;
 
@@ -17,12 +18,9 @@ const BURST_BYTES: u64 = 1 << 20;
 pub struct Ssd {
     io: Io,
     clock: std::time::Instant,
-    /// Bytes a second.
-    rate: Option<u64>,
-    /// When everything that was started will have been transferred, at that rate.
-    free_at: Instant,
-    /// Operations whose transfer cannot begin yet.
-    waiting: VecDeque<Op<Run>>,
+    limit: Limit,
+    /// What shares a limit: everything, or what is written and what is read.
+    ways: [Way; 2],
     happenings: Vec<Happening>,
     /// Bytes of each write of data since [`Ssd::forget`].
     pub data_writes: Vec<u64>,
@@ -30,11 +28,18 @@ pub struct Ssd {
     pub read_bytes: u64,
 }
 
+#[derive(Default)]
+struct Way {
+    /// When everything that was started will have been transferred, at that rate.
+    free_at: Instant,
+    /// Operations whose transfer cannot begin yet.
+    waiting: VecDeque<Op<Run>>,
+}
+
 impl Ssd {
-    pub fn new(io: Io, rate: Option<u64>) -> Ssd {
+    pub fn new(io: Io) -> Ssd {
         let clock = std::time::Instant::now();
-        let (waiting, happenings, data_writes) = (VecDeque::new(), Vec::new(), Vec::new());
-        Ssd { io, clock, rate, free_at: Instant::ZERO, waiting, happenings, data_writes, read_bytes: 0 }
+        Ssd { io, clock, limit: Limit::None, ways: Default::default(), happenings: Vec::new(), data_writes: Vec::new(), read_bytes: 0 }
     }
 
     pub fn now(&self) -> Instant {
@@ -46,13 +51,13 @@ impl Ssd {
     }
 
     pub fn is_idle(&self) -> bool {
-        self.waiting.is_empty() && self.io.in_flight() == 0
+        self.ways.iter().all(|way| way.waiting.is_empty()) && self.io.in_flight() == 0
     }
 
-    /// Another rate, from a moment at which nothing is in flight.
-    pub fn set_rate(&mut self, rate: Option<u64>) {
+    /// Another limit, from a moment at which nothing is in flight.
+    pub fn set_limit(&mut self, limit: Limit) {
         assert!(self.is_idle());
-        self.rate = rate;
+        self.limit = limit;
     }
 
     /// Counts from zero again.
@@ -69,33 +74,39 @@ impl Ssd {
                 _ => {}
             }
         }
-        self.waiting.push_back(op);
+        let way = match (self.limit, &op.action) {
+            (Limit::EachWay(_), Action::Read(..)) => 1,
+            _ => 0,
+        };
+        self.ways[way].waiting.push_back(op);
         self.begin(now);
     }
 
-    /// Hands on what the rate lets through, in its order.
+    /// Hands on what the limit lets through, each way in its order.
     fn begin(&mut self, now: Instant) {
-        while let Some(op) = self.waiting.front() {
-            if let (Some(rate), DeviceId::Cache) = (self.rate, op.device) {
-                let transfer = |bytes: u64| Duration(bytes * 1_000_000_000 / rate);
-                // A token bucket, told in time: it is full when it was left alone for as long as a burst takes.
-                let full = Instant(now.0.saturating_sub(transfer(BURST_BYTES).0));
-                let begins = self.free_at.max(full);
-                if begins > now {
-                    return;
+        for way in &mut self.ways {
+            while let Some(op) = way.waiting.front() {
+                if let (Some(rate), DeviceId::Cache) = (self.limit.rate(), op.device) {
+                    let transfer = |bytes: u64| Duration(bytes * 1_000_000_000 / rate);
+                    // A token bucket, told in time: it is full when it was left alone for as long as a burst takes.
+                    let full = Instant(now.0.saturating_sub(transfer(BURST_BYTES).0));
+                    let begins = way.free_at.max(full);
+                    if begins > now {
+                        break;
+                    }
+                    way.free_at = begins + transfer(moved_bytes(&op.action));
                 }
-                self.free_at = begins + transfer(moved_bytes(&op.action));
+                let op = way.waiting.pop_front().expect("looked at above");
+                self.io.start(now, op);
             }
-            let op = self.waiting.pop_front().expect("looked at above");
-            self.io.start(now, op);
         }
     }
 
     /// Sleeps until something happened or `deadline`, and says what.
     pub fn wait(&mut self, deadline: Option<Instant>) -> impl Iterator<Item = Happening> {
         let now = self.now();
-        let next = (!self.waiting.is_empty()).then_some(self.free_at);
-        let deadline = [deadline, next].into_iter().flatten().min();
+        let next = self.ways.iter().filter(|way| !way.waiting.is_empty()).map(|way| way.free_at);
+        let deadline = next.chain(deadline).min();
         self.io.wait(now, deadline, &mut self.happenings).expect("the ring works");
         self.begin(self.now());
         self.happenings.drain(..)

@@ -74,7 +74,7 @@ impl Stack {
         };
         let config = knobs.config(&attached.superblock);
         let sets = u64::from(config.geometry.sets);
-        let ssd = Ssd::new(Io::new(attached.cache, attached.origin, Carrier::Uring).expect("a ring"), None);
+        let ssd = Ssd::new(Io::new(attached.cache, attached.origin, Carrier::Uring).expect("a ring"));
         let engine = Engine::new(config, ssd.limits());
         let (events, landed, world) = (Vec::new(), VecDeque::new(), Disks { ssd, replies: 0, has_replied: false });
         let mut stack = Stack { engine, world, events, landed, sets, next_id: 0 };

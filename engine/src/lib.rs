@@ -20,9 +20,9 @@ mod slab;
 pub mod time;
 pub mod wear;
 
-use op::{Done, Op, OpId};
+use op::{Answer, Done, Op, OpId};
 use payload::Payload;
-use request::{Reply, Request, Room};
+use request::{Command, Reply, Request, Room};
 use time::Instant;
 
 pub use config::{Canary, Config};
@@ -85,21 +85,57 @@ pub trait Wait<P>: World<P> {
     fn wait(&mut self, deadline: Option<Instant>, room: Room, events: &mut Vec<Event<P>>) -> bool;
 }
 
+/// Contents that an engine is given before it is asked for operations: it takes about 0.1 ms to check 1 MiB, and a device without work would
+/// wait until the last of many large requests is checked.
+const PORTION_ATOMS: u64 = (1 << 20) / block::ATOM_BYTES;
+
 /// Events in, operations and replies out: the only code that touches an engine from outside.
 pub fn turn<P: Payload, W: World<P>>(engine: &mut Engine<P>, world: &mut W, now: Instant, events: &mut Vec<Event<P>>) {
-    if !events.is_empty() {
-        engine.handle_all(now, events.drain(..));
-    } else if engine.deadline().is_some_and(|deadline| deadline <= now) {
-        engine.handle(now, Event::Tick);
+    if events.is_empty() && engine.deadline().is_some_and(|deadline| deadline <= now) {
+        events.push(Event::Tick);
     }
-    if engine.wants_fence() {
-        world.fence(now, &mut engine.at_risk());
-    }
-    while let Some(op) = engine.next_op(now) {
-        world.start(now, op);
+    loop {
+        let portion = portion(events);
+        if portion > 0 {
+            engine.handle_all(now, events.drain(..portion));
+        }
+        if engine.wants_fence() {
+            world.fence(now, &mut engine.at_risk());
+        }
+        while let Some(op) = engine.next_op(now) {
+            world.start(now, op);
+        }
+        if events.is_empty() {
+            break;
+        }
     }
     while let Some(reply) = engine.next_reply() {
         world.reply(now, reply);
+    }
+}
+
+/// How many of the events bring [`PORTION_ATOMS`] of contents, or all.
+fn portion<P: Payload>(events: &[Event<P>]) -> usize {
+    let mut atoms = 0;
+    let is_full = |event: &Event<P>| {
+        atoms += contents(event);
+        atoms >= PORTION_ATOMS
+    };
+    events.iter().position(is_full).map_or(events.len(), |last| last + 1)
+}
+
+/// Atoms that an event brings.
+fn contents<P: Payload>(event: &Event<P>) -> u64 {
+    match event {
+        Event::Arrived(Request { command: Command::Write { data, .. }, .. }) => data.atoms(),
+        Event::Completed(Done { result: Ok(Answer::Data(parts)), .. }) => parts.iter().map(Payload::atoms).sum(),
+        Event::Arrived(_)
+        | Event::Completed(_)
+        | Event::Late(_)
+        | Event::Device(..)
+        | Event::Control(_)
+        | Event::Fenced { .. }
+        | Event::Tick => 0,
     }
 }
 
@@ -109,5 +145,70 @@ pub fn drive<P: Payload, W: Wait<P>>(engine: &mut Engine<P>, world: &mut W) {
     turn(engine, world, world.now(), &mut events);
     while world.wait(engine.deadline(), engine.room(), &mut events) {
         turn(engine, world, world.now(), &mut events);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use block::Span;
+    use op::DeviceError;
+    use request::RequestId;
+
+    /// So many atoms.
+    #[derive(Clone, Debug)]
+    struct Contents(u64);
+
+    impl Payload for Contents {
+        fn atoms(&self) -> u64 {
+            self.0
+        }
+        fn zero(atoms: u64) -> Self {
+            Contents(atoms)
+        }
+        fn slice(&self, _: u64, atoms: u64) -> Self {
+            Contents(atoms)
+        }
+        fn concat(parts: &[Self]) -> Self {
+            Contents(parts.iter().map(Payload::atoms).sum())
+        }
+        fn checksum(&self) -> u32 {
+            0
+        }
+        fn from_bytes(bytes: &[u8]) -> Self {
+            Contents(bytes.len() as u64 / block::ATOM_BYTES)
+        }
+        fn append_to(&self, out: &mut Vec<u8>) {
+            out.resize(out.len() + (self.0 * block::ATOM_BYTES) as usize, 0);
+        }
+    }
+
+    /// Lengths of the portions in which events are handled.
+    fn portions(mut events: Vec<Event<Contents>>) -> Vec<usize> {
+        let mut lengths = Vec::new();
+        while !events.is_empty() {
+            lengths.push(portion(&events));
+            events.drain(..portion(&events));
+        }
+        lengths
+    }
+
+    fn write(atoms: u64) -> Event<Contents> {
+        let command = Command::Write { data: Contents(atoms), fua: false };
+        Event::Arrived(Request { id: RequestId(1), span: Span::new(0, atoms), command })
+    }
+
+    fn read(parts: &[u64]) -> Event<Contents> {
+        let parts = parts.iter().copied().map(Contents).collect();
+        Event::Completed(Done { id: OpId(1), result: Ok(Answer::Data(parts)) })
+    }
+
+    #[test]
+    fn after_a_mebibyte_the_devices_are_given_what_there_is() {
+        assert_eq!(portions(vec![write(2048), write(2048), Event::Tick]), [1, 1, 1]);
+        assert_eq!(portions(vec![read(&[1024, 1024]), write(8), read(&[2040]), read(&[8])]), [1, 2, 1]);
+        let failed = Event::Completed(Done { id: OpId(1), result: Err(DeviceError::Gone) });
+        assert_eq!(portions(vec![Event::Tick, failed, Event::Late(OpId(2))]), [3]);
+        assert_eq!(portions((0..1_000).map(|_| write(8)).collect()), [256, 256, 256, 232]);
     }
 }

@@ -18,6 +18,14 @@ pub trait Payload: Clone {
     fn concat(parts: &[Self]) -> Self;
     /// CRC-32C of the contents (in the simulator: of the stamps).
     fn checksum(&self) -> u32;
+    /// The checksums of its pieces of `atoms` atoms each, in order.
+    fn checksums(&self, atoms: u64, mut each: impl FnMut(u32)) {
+        if self.atoms() == atoms {
+            return each(self.checksum());
+        }
+        assert!(self.atoms().is_multiple_of(atoms), "whole pieces");
+        (0..self.atoms() / atoms).for_each(|piece| each(self.slice(piece * atoms, atoms).checksum()));
+    }
     /// Metadata: the length of `bytes` is a whole number of atoms.
     fn from_bytes(bytes: &[u8]) -> Self;
     /// Metadata: the contents as bytes, appended to `out`.

@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::RawFd;
 
 use io_uring::{IoUring, Probe, opcode, squeue, types};
-use tidegate_engine::op::{DeviceId, Limits, Op};
+use tidegate_engine::op::{Action, DeviceId, Limits, Op};
 use tidegate_engine::time::{Duration, Instant};
 
 use super::confine::restrict_ring;
@@ -21,6 +21,9 @@ use super::dock::{Happening, WatchKey};
 const ENTRIES: u32 = 256;
 /// Completions that wait in the ring: all operations and many sockets. Beyond that the kernel keeps them.
 const COMPLETIONS: u32 = 2048;
+
+/// What is handed in at once: the device works on it while the rest of the turn is thought about.
+const AT_ONCE_BYTES: u64 = 256 << 10;
 
 const READABLE: usize = 0;
 const WRITABLE: usize = 1;
@@ -43,6 +46,8 @@ pub struct Ring {
     free_watches: Vec<u32>,
     /// Watches that may want a poll at the next wait.
     to_arm: Vec<u32>,
+    /// Bytes of what was queued since something was handed in.
+    queued_bytes: u64,
     failed: Option<io::Error>,
 }
 
@@ -85,7 +90,15 @@ impl Ring {
         let discards = cache.kind() == DiskKind::Block && knows(&uring, opcode::UringCmd16::CODE);
         restrict_ring(&uring, discards)
             .map_err(|error| Failure::new(Failure::SYSTEM, format!("io_uring cannot be restricted: {error}")))?;
-        Ok(Ring { uring, dock: Dock::new(cache, origin), watches: Vec::new(), free_watches: Vec::new(), to_arm: Vec::new(), failed: None })
+        Ok(Ring {
+            uring,
+            dock: Dock::new(cache, origin),
+            watches: Vec::new(),
+            free_watches: Vec::new(),
+            to_arm: Vec::new(),
+            queued_bytes: 0,
+            failed: None,
+        })
     }
 
     /// Of the cache and of the origin.
@@ -106,13 +119,20 @@ impl Ring {
         self.dock.in_flight()
     }
 
-    /// Queues an operation; the next [`Ring::wait`] hands it to the kernel.
+    /// Queues an operation; the next [`Ring::wait`] hands it to the kernel, if it is not large.
     ///
     /// # Panics
     /// If more operations are in flight than [`Limits::depth`], or the span lies beyond the device.
     pub fn start(&mut self, now: Instant, op: Op<Run>) {
+        self.queued_bytes += match &op.action {
+            Action::Read(_, span) | Action::Write(_, span, _) => span.bytes(),
+            Action::Zero(..) | Action::Discard(..) | Action::Allocation(..) | Action::Flush => 0,
+        };
         self.dock.start(now, op);
         self.submit();
+        if self.queued_bytes >= AT_ONCE_BYTES {
+            self.hand_in();
+        }
     }
 
     fn submit(&mut self) {
@@ -131,14 +151,22 @@ impl Ring {
             if unsafe { self.uring.submission().push(entry) }.is_ok() {
                 return;
             }
-            // Full: hand in what is there. An error is reported by the next wait.
-            match self.uring.submit() {
-                Ok(_) => {}
-                Err(error) if is_passing(&error) => {}
-                Err(error) => {
-                    self.failed.get_or_insert(error);
-                    return;
-                }
+            // Full.
+            if !self.hand_in() {
+                return;
+            }
+        }
+    }
+
+    /// Hands in what is queued. False: it cannot be, and the next wait says why.
+    fn hand_in(&mut self) -> bool {
+        self.queued_bytes = 0;
+        match self.uring.submit() {
+            Ok(_) => true,
+            Err(error) if is_passing(&error) => true,
+            Err(error) => {
+                self.failed.get_or_insert(error);
+                false
             }
         }
     }
@@ -222,6 +250,7 @@ impl Ring {
     }
 
     fn enter(&mut self, now: Instant, deadline: Option<Instant>) -> io::Result<()> {
+        self.queued_bytes = 0;
         let ready = !self.uring.completion().is_empty();
         let result = match deadline.map(|deadline| deadline.since(now)) {
             _ if ready => self.uring.submit(),

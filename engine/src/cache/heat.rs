@@ -86,13 +86,35 @@ impl Paces {
         self.each.as_ref().map_or(self.common, |each| each.0[slot as usize])
     }
 
-    /// `slots`: how many the set has.
-    pub fn set(&mut self, slot: u32, pace: Pace, slots: u32) {
+    /// Of `count` slots from `first` on. `slots`: how many the set has.
+    pub fn set(&mut self, first: u32, count: u32, pace: Pace, slots: u32) {
+        if count == slots {
+            return *self = Paces::new(pace);
+        }
         if self.each.is_none() && pace == self.common {
             return;
         }
         let each = self.each.get_or_insert_with(|| Box::new(Each(vec![self.common; slots as usize].into())));
-        each.0[slot as usize] = pace;
+        match count {
+            1 => each.0[first as usize] = pace,
+            _ => each.0[first as usize..(first + count) as usize].fill(pace),
+        }
+    }
+
+    /// Of `count` slots from `first` on, how many have the pace of the first one, up to the first that has not.
+    pub fn alike(&self, first: u32, count: u32) -> u32 {
+        let Some(each) = self.each.as_ref().filter(|_| count > 1) else { return count };
+        let paces = &each.0[first as usize..(first + count) as usize];
+        paces.iter().position(|pace| *pace != paces[0]).map_or(count, |other| other as u32)
+    }
+
+    /// The sum of the rates of `count` slots from `first` on.
+    pub fn rate(&self, first: u32, count: u32) -> u64 {
+        match &self.each {
+            None => u64::from(count) * self.common.rate(),
+            Some(each) if count == 1 => each.0[first as usize].rate(),
+            Some(each) => each.0[first as usize..(first + count) as usize].iter().map(|pace| pace.rate()).sum(),
+        }
     }
 
     pub fn bytes(&self) -> usize {
@@ -128,14 +150,18 @@ mod tests {
         }
 
         #[test]
-        fn paces_are_what_was_set(set in prop::collection::vec((0u32..32, 0u8..4), 0..40)) {
+        fn paces_are_what_was_set(set in prop::collection::vec((0u32..32, 1u32..=32, 0u8..4), 0..40)) {
             let mut paces = Paces::new(Pace(3));
             let mut expected = [Pace(3); 32];
-            for (slot, pace) in set {
-                paces.set(slot, Pace(pace), 32);
-                expected[slot as usize] = Pace(pace);
+            for (first, count, pace) in set {
+                let count = count.min(32 - first);
+                paces.set(first, count, Pace(pace), 32);
+                let range = first as usize..(first + count) as usize;
+                expected[range.clone()].fill(Pace(pace));
+                prop_assert!((0..32).all(|slot| paces.get(slot) == expected[slot as usize]));
+                prop_assert_eq!(paces.alike(0, first + count) as usize, expected[..range.end].iter().take_while(|pace| **pace == expected[0]).count());
+                prop_assert_eq!(paces.rate(0, first + count), expected[..range.end].iter().map(|pace| pace.rate()).sum::<u64>());
             }
-            prop_assert!((0..32).all(|slot| paces.get(slot) == expected[slot as usize]));
         }
     }
 }

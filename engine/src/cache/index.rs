@@ -167,6 +167,16 @@ impl Index {
         }
     }
 
+    /// The slots of `block..block + blocks` are dirty; they were not, or had none.
+    pub fn soil(&mut self, block: Block, blocks: u64) {
+        if blocks == 1 {
+            return self.add_dirty(block, 1);
+        }
+        for Piece { base, start, end, .. } in self.pieces(block, blocks) {
+            self.add_dirty(Block(base + u64::from(start)), i64::from(end - start));
+        }
+    }
+
     /// The first origin set at or after `from` that has dirty slots, as its first block.
     pub fn next_dirty(&self, from: Block) -> Option<Block> {
         let from = from.0.div_ceil(self.shape.set_blocks());

@@ -2,7 +2,9 @@
 //!
 //! A set goes Free → Open (OPEN record, life + 1) → Sealed (SEAL record, headers) → Free again when no slot is live, every kill of its
 //! slots is durable, and no read, write or header operation touches it any more. No other path leads to Free.
-//! Under set placement a set is Placed in place of Open, and is sealed when it is empty (`placed`).
+//! Under set placement a set is Placed in place of Open, and is sealed when it is empty (`placed`). What becomes of slots is in `run`.
+
+mod run;
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -318,23 +320,6 @@ impl Sets {
         self.geometry.set_slots - self.next_slot(number)
     }
 
-    /// Describes the next slot of a set; it is not live yet.
-    pub fn describe(&mut self, number: u32, entry: Entry, full: Atoms) -> Slot {
-        let slot = Slot { set: number, slot: self.next_slot(number) };
-        assert!(slot.slot < self.geometry.set_slots, "a set holds no more slots than it has");
-        self.get_mut(number).slots.push(&entry);
-        self.note_mask(slot, &entry, full);
-        slot
-    }
-
-    /// Describes a slot: the next one, or any of a placed set.
-    pub fn describe_at(&mut self, slot: Slot, entry: Entry, full: Atoms) {
-        if self.get(slot.set).state == SetState::Placed {
-            return self.describe_placed(slot, entry, full);
-        }
-        assert!(self.describe(slot.set, entry, full) == slot, "slots are taken in their order");
-    }
-
     /// Describes a slot of a placed set, maybe anew.
     fn describe_placed(&mut self, slot: Slot, entry: Entry, full: Atoms) {
         let set = self.get_mut(slot.set);
@@ -438,93 +423,6 @@ impl Sets {
         self.get(slot.set).dirty.get(slot.slot)
     }
 
-    pub fn make_live(&mut self, slot: Slot, dirty: bool) {
-        let set = &mut self.sets[slot.set as usize];
-        assert!(!set.live.get(slot.slot), "a slot becomes live once in a life");
-        set.noted = false;
-        set.live.set(slot.slot);
-        set.live_count += 1;
-        if set.live_count == self.geometry.set_slots {
-            set.live.settle(self.geometry.set_slots, true);
-        }
-        set.rate += set.paces.get(slot.slot).rate();
-        self.live_slots += 1;
-        if set.state == SetState::Placed {
-            self.placed.lives(1);
-        }
-        if dirty {
-            self.soil(slot);
-        }
-    }
-
-    /// The slot holds something newer than the origin. Returns whether it was clean.
-    pub fn soil(&mut self, slot: Slot) -> bool {
-        let set = &mut self.sets[slot.set as usize];
-        let was_clean = !set.dirty.get(slot.slot);
-        if was_clean {
-            set.noted = false;
-            set.dirty.set(slot.slot);
-            set.dirty_count += 1;
-            if set.dirty_count == self.geometry.set_slots {
-                set.dirty.settle(self.geometry.set_slots, true);
-            }
-            self.dirty_slots += 1;
-            let before = set.dirty_count - 1;
-            self.note_dirt(slot.set, before);
-        }
-        was_clean
-    }
-
-    /// The slot names its block no more. Returns whether it was dirty.
-    pub fn kill(&mut self, slot: Slot, group: u64) -> bool {
-        let dirty = self.is_dirty(slot) && self.clean(slot);
-        let set = &mut self.sets[slot.set as usize];
-        assert!(set.live.get(slot.slot), "only a live slot is killed");
-        set.noted = false;
-        set.live.clear(slot.slot);
-        set.live_count -= 1;
-        if set.live_count == 0 {
-            set.live.settle(self.geometry.set_slots, false);
-        }
-        set.rate -= set.paces.get(slot.slot).rate();
-        set.kill_group = set.kill_group.max(group);
-        self.live_slots -= 1;
-        let is_empty = set.live_count == 0;
-        match set.state {
-            SetState::Sealed if is_empty => self.die(slot.set),
-            SetState::Placed => {
-                self.placed.died(1);
-                self.placed.get_mut(slot.set).expect("a placed set").opened.clear(slot.slot);
-                self.placed.touch(slot);
-                if is_empty {
-                    self.placed.emptied.push(slot.set);
-                }
-            }
-            SetState::Sealed => self.weigh(slot.set),
-            SetState::Open | SetState::Free => {}
-        }
-        dirty
-    }
-
-    /// The origin holds what the slot holds. Returns whether it was dirty.
-    pub fn clean(&mut self, slot: Slot) -> bool {
-        let set = &mut self.sets[slot.set as usize];
-        let was_dirty = set.dirty.get(slot.slot);
-        if was_dirty {
-            set.noted = false;
-            set.dirty.clear(slot.slot);
-            set.dirty_count -= 1;
-            if set.dirty_count == 0 {
-                set.dirty.settle(self.geometry.set_slots, false);
-            }
-            self.dirty_slots -= 1;
-            let before = set.dirty_count + 1;
-            self.note_dirt(slot.set, before);
-            self.stranded.forget(slot);
-        }
-        was_dirty
-    }
-
     // --- heat ---
 
     /// Of a block of which nothing is known: as if all slots were written evenly.
@@ -535,17 +433,14 @@ impl Sets {
     pub fn pace(&self, slot: Slot) -> (Pace, u64) {
         (self.get(slot.set).paces.get(slot.slot), self.clock.saturating_sub(self.written_at(slot.set)))
     }
+    /// Of `count` slots from `first` on, how many have the pace of the first one, up to the first that has not.
+    pub fn alike(&self, first: Slot, count: u32) -> u32 {
+        self.get(first.set).paces.alike(first.slot, count)
+    }
     /// When the blocks of a set were written, about.
     fn written_at(&self, number: u32) -> u64 {
         let set = self.get(number);
         set.written / u64::from(set.written_slots.max(1))
-    }
-    /// Notes how often the block of a described slot is written, before it lives.
-    pub fn note_pace(&mut self, slot: Slot, pace: Pace) {
-        let slots = self.geometry.set_slots;
-        let set = &mut self.sets[slot.set as usize];
-        assert!(!set.live.get(slot.slot), "the pace of a live slot is counted already");
-        set.paces.set(slot.slot, pace, slots);
     }
     /// Blocks written by clients.
     pub fn clock(&self) -> u64 {

@@ -47,10 +47,11 @@ impl Slots {
             high.0[slot as usize] = high_of(entry);
         }
     }
-    /// All at once, from the first slot on.
+    /// The next ones, at once.
     pub fn extend(&mut self, entries: impl Iterator<Item = Entry> + Clone) {
+        let next = self.low.len();
         if let Some(high) = &mut self.high {
-            high.0.iter_mut().zip(entries.clone()).for_each(|(high, entry)| *high = high_of(&entry));
+            high.0[next..].iter_mut().zip(entries.clone()).for_each(|(high, entry)| *high = high_of(&entry));
         }
         self.low.extend(entries.map(|entry| low_of(&entry)));
     }
@@ -99,9 +100,10 @@ mod tests {
             let mut slots = Slots::default();
             slots.begin(64, wide);
             let mut expected: Vec<(u64, u32)> = told.iter().map(|&(number, crc, _)| (block(number), crc)).collect();
-            // Half of them at once, as a header does; the others one by one.
-            let (first, rest) = expected.split_at(expected.len() / 2);
-            slots.extend(first.iter().map(|&(block, crc)| entry(block, crc)));
+            // Two thirds of them in two runs, the others one by one.
+            let third = expected.len() / 3;
+            let (first, rest) = expected.split_at(2 * third);
+            first.chunks(third.max(1)).for_each(|run| slots.extend(run.iter().map(|&(block, crc)| entry(block, crc))));
             rest.iter().for_each(|&(block, crc)| slots.push(&entry(block, crc)));
             for &(number, crc, at) in &told {
                 let at = at % expected.len();

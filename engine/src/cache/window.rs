@@ -88,6 +88,7 @@ impl<P: Payload> Window<P> {
         true
     }
 
+    #[inline]
     fn find(&self, slot: Slot) -> Option<&Pin<P>> {
         let row = self.rows.get(&slot.set)?;
         let pin = &row[behind(row, slot.slot).checked_sub(1)?];
@@ -105,6 +106,7 @@ impl<P: Payload> Window<P> {
         self.find(slot).is_some()
     }
     /// Of `slots` slots from `slot`, how many come before the first pinned one.
+    #[inline]
     pub fn unpinned(&self, slot: Slot, slots: u32) -> u32 {
         if self.holds(slot) {
             return 0;

@@ -715,7 +715,7 @@ impl<P: Payload> Engine<P> {
                 if !self.sets.is_opened(slot) {
                     slots.set(slot.slot);
                 }
-                self.sets.clean(slot);
+                self.sets.clean(slot, 1);
                 self.index.add_dirty(block, -1);
             }
             self.counters.destaged_blocks += of_set.len() as u64;

@@ -333,6 +333,7 @@ impl<P: Payload> Engine<P> {
     }
 
     /// Everything that happened until now, in its order; what has become possible is done once for all of it.
+    #[inline]
     pub fn handle_all(&mut self, now: Instant, events: impl IntoIterator<Item = Event<P>>) {
         self.now = self.now.max(now);
         self.sets.now = self.now;
@@ -664,7 +665,7 @@ impl<P: Payload> Engine<P> {
     }
     /// All atoms of a block: fewer in a short last one.
     fn full(&self, block: Block) -> Atoms {
-        Atoms::first(self.config.geometry.block_span(block).atoms as u32)
+        self.config.geometry.full(block)
     }
     /// The blocks that a span touches: first and how many.
     fn blocks_of(&self, span: Span) -> (Block, u64) {
@@ -711,14 +712,16 @@ impl<P: Payload> Engine<P> {
         let mut killed = 0;
         for run in runs {
             let first = run.slot.expect("displaced blocks had slots");
-            for i in 0..run.blocks {
-                let slot = Slot { set: first.set, slot: first.slot + i as u32 };
-                if self.sets.kill(slot, group) {
-                    self.index.add_dirty(Block(run.block.0 + i), -1);
-                } else {
-                    self.note_limbo(Block(run.block.0 + i), 1);
+            if self.writes_through() {
+                for i in 0..run.blocks {
+                    if !self.sets.is_dirty(Slot { slot: first.slot + i as u32, ..first }) {
+                        self.note_limbo(Block(run.block.0 + i), 1);
+                    }
                 }
             }
+            // A run lies in one origin set.
+            let dirty = self.sets.kill(first, run.blocks as u32, group);
+            self.index.add_dirty(run.block, -i64::from(dirty));
             killed += run.blocks;
         }
         killed

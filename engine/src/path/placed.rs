@@ -170,7 +170,7 @@ impl<P: Payload> Engine<P> {
             }
             let group = self.push_opened(set, opened.clone());
             for slot in opened.iter().map(|slot| Slot { set, slot }) {
-                if self.sets.soil(slot) {
+                if self.sets.soil(slot, 1) > 0 {
                     self.sets.placed.get_mut(set).expect("a placed set").untouched.set(slot.slot);
                     let block = self.sets.entry(slot, |block| self.full(block)).block;
                     self.index.add_dirty(block, 1);
@@ -213,7 +213,7 @@ impl<P: Payload> Engine<P> {
         for set in 0..self.sets.count() {
             for slot in self.sets.placed.take_untouched(set) {
                 let block = self.sets.entry(slot, |block| self.full(block)).block;
-                if self.sets.clean(slot) {
+                if self.sets.clean(slot, 1) > 0 {
                     self.index.add_dirty(block, -1);
                 }
             }

@@ -488,14 +488,12 @@ impl<P: Payload> Engine<P> {
         let (life, group) = (self.sets.get(set).life, self.journal.group());
         let mut entries = std::mem::take(&mut self.scratch.entries);
         entries.clear();
-        for i in 0..count {
-            let block = Block(block.0 + i);
-            let full = self.full(block);
-            let crc = part.payload.slice(i * self.block_atoms(), self.block_atoms()).checksum();
-            let entry = Entry { block, valid: part.valid.unwrap_or(full), crc };
-            self.sets.describe_at(Slot { set, slot: first.slot + i as u32 }, entry, full);
-            entries.push(entry);
-        }
+        let entry = |block, crc| Entry { block, valid: part.valid.unwrap_or_else(|| self.full(block)), crc };
+        let mut blocks = (block.0..block.0 + count).map(Block);
+        part.payload.checksums(self.block_atoms(), |crc| entries.extend(blocks.next().map(|block| entry(block, crc))));
+        assert!(entries.len() as u64 == count, "every block has its contents");
+        let geometry = self.config.geometry;
+        self.sets.describe(first, &entries, part.valid.is_none(), |block| geometry.full(block));
         self.journal.put(first, life, dirty, false, &entries);
         self.note_record();
         let mut displaced = self.scratch.take_runs();
@@ -506,14 +504,12 @@ impl<P: Payload> Engine<P> {
         let since = sources.map(|slot| self.sets.get(slot.set).dirty_since).min();
         self.kill_runs(&displaced);
         self.scratch.runs = displaced;
-        for (i, entry) in entries.iter().enumerate() {
-            self.sets.make_live(Slot { set, slot: first.slot + i as u32 }, dirty);
-            if dirty {
-                self.index.add_dirty(entry.block, 1);
-            }
-            if !self.lost.is_empty() {
-                self.lost.find(entry.block, entry.valid);
-            }
+        self.sets.make_live(first, count as u32, dirty);
+        if dirty {
+            self.index.soil(block, count);
+        }
+        if !self.lost.is_empty() {
+            entries.iter().for_each(|entry| self.lost.find(entry.block, entry.valid));
         }
         self.scratch.entries = entries;
         // What moves is as old as it was, and nobody has used it.
@@ -533,11 +529,15 @@ impl<P: Payload> Engine<P> {
         let (mut known, mut ages) = (0, 0);
         for run in displaced {
             let old = run.slot.expect("displaced blocks had slots");
-            for i in 0..run.blocks {
-                let (pace, age) = self.next_pace(source, Slot { slot: old.slot + i as u32, ..old });
-                let slot = Slot { slot: first.slot + (run.block.0 + i - part.block.0) as u32, ..first };
-                self.sets.note_pace(slot, pace);
-                (known, ages) = (known + 1, ages + age);
+            let mut done = 0;
+            while done < run.blocks {
+                let old = Slot { slot: old.slot + done as u32, ..old };
+                let alike = self.sets.alike(old, (run.blocks - done) as u32);
+                let (pace, age) = self.next_pace(source, old);
+                let slot = Slot { slot: first.slot + (run.block.0 + done - part.block.0) as u32, ..first };
+                self.sets.note_pace(slot, alike, pace);
+                let alike = u64::from(alike);
+                (done, known, ages) = (done + alike, known + alike, ages + alike * age);
             }
         }
         if source == Source::Client {

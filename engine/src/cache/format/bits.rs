@@ -62,6 +62,34 @@ impl Bits {
         }
     }
 
+    /// Adds `count` slots from `first` on.
+    pub fn set_range(&mut self, first: u32, count: u32) {
+        match self {
+            Bits::Uniform { set: true, .. } => {}
+            Bits::Uniform { slots, set } if *slots == count => *set = true,
+            _ if count == 1 => self.words_mut()[first as usize / 64] |= 1 << (first % 64),
+            _ => masks(first, count).for_each(|(index, mask)| self.words_mut()[index] |= mask),
+        }
+    }
+
+    pub fn clear_range(&mut self, first: u32, count: u32) {
+        match self {
+            Bits::Uniform { set: false, .. } => {}
+            Bits::Uniform { slots, set } if *slots == count => *set = false,
+            _ if count == 1 => self.words_mut()[first as usize / 64] &= !(1 << (first % 64)),
+            _ => masks(first, count).for_each(|(index, mask)| self.words_mut()[index] &= !mask),
+        }
+    }
+
+    /// How many of `count` slots from `first` on are in it.
+    pub fn count_range(&self, first: u32, count: u32) -> u32 {
+        match self {
+            Bits::Uniform { set, .. } => count * u32::from(*set),
+            Bits::Mixed(_) if count == 1 => u32::from(self.get(first)),
+            Bits::Mixed(words) => masks(first, count).map(|(index, mask)| (words[index] & mask).count_ones()).sum(),
+        }
+    }
+
     fn words_mut(&mut self) -> &mut [u64] {
         if let Bits::Uniform { .. } = self {
             *self = Bits::Mixed(self.words().collect());
@@ -147,6 +175,15 @@ impl Bits {
     }
 }
 
+/// The words that hold `count` slots from `first` on, and which of their bits.
+fn masks(first: u32, count: u32) -> impl Iterator<Item = (usize, u64)> {
+    let end = first + count;
+    (first / 64..end.div_ceil(64)).map(move |index| {
+        let (low, high) = (first.max(index * 64), end.min(index * 64 + 64));
+        (index as usize, u64::MAX >> (64 - (high - low)) << (low - index * 64))
+    })
+}
+
 impl PartialEq for Bits {
     fn eq(&self, other: &Bits) -> bool {
         self.words().eq(other.words())
@@ -188,6 +225,26 @@ mod tests {
             prop_assert_eq!(Bits::from_words(&a.words().collect::<Vec<_>>()), a);
             cleared.settle(200, false);
             prop_assert_eq!(cleared, Bits::new(200));
+        }
+
+        #[test]
+        fn a_range_is_all_of_its_slots(steps in prop::collection::vec((0u32..150, 1u32..150, any::<bool>()), 1..12), slots in 150u32..200) {
+            let (mut bits, mut expected) = (Bits::new(slots), BTreeSet::new());
+            // The last one is of all slots.
+            for (first, count, set) in steps.into_iter().map(|(first, count, set)| (first, count.min(slots - first), set)).chain([(0, slots, true)]) {
+                prop_assert_eq!(bits.count_range(first, count) as usize, expected.range(first..first + count).count());
+                match set {
+                    true => bits.set_range(first, count),
+                    false => bits.clear_range(first, count),
+                }
+                for slot in first..first + count {
+                    if set { expected.insert(slot) } else { expected.remove(&slot) };
+                }
+                prop_assert!(bits.iter().eq(expected.iter().copied()));
+            }
+            bits.settle(slots, true);
+            bits.clear_range(0, slots);
+            prop_assert!(bits.is_empty() && bits.bytes() == 0);
         }
 
         #[test]

@@ -10,7 +10,7 @@ use super::header::entry_bytes;
 use super::map::{ranges_per_page, sets_per_page};
 use super::seal::{HEAD_BYTES, PAGE};
 use super::superblock::{self, SUPERBLOCK_B};
-use crate::block::{ATOM_BYTES, BLOCK_ATOMS_MAX, Block, PAGE_ATOMS, PAGE_BYTES, Slot, Span};
+use crate::block::{ATOM_BYTES, Atoms, BLOCK_ATOMS_MAX, Block, PAGE_ATOMS, PAGE_BYTES, Slot, Span};
 use crate::op::Zone;
 
 /// Where the maps start: 1 MiB.
@@ -208,6 +208,11 @@ impl Geometry {
         assert!(block.0 < self.blocks(), "block {} is beyond the volume", block.0);
         let start = block.0 * u64::from(self.block_atoms);
         Span::new(start, u64::from(self.block_atoms).min(self.volume_atoms - start))
+    }
+
+    /// All atoms of a block: fewer in a short last one.
+    pub fn full(&self, block: Block) -> Atoms {
+        Atoms::first(self.block_span(block).atoms as u32)
     }
 
     /// The bounds of a zone: on the SSD, or of the volume on the origin.

@@ -246,7 +246,7 @@ impl<P: Payload> Engine<P> {
         let group = if self.phase == Phase::Serving { self.journal.group() } else { 0 };
         dead.sort_unstable_by_key(|slot| (slot.set, slot.slot));
         for slot in dead {
-            self.sets.kill(slot, group);
+            self.sets.kill(slot, 1, group);
         }
     }
 
@@ -271,7 +271,7 @@ impl<P: Payload> Engine<P> {
             let mut slots = Bits::new(self.config.geometry.set_slots);
             for (_, slot) in run.iter() {
                 slots.set(slot.slot);
-                self.sets.kill(slot, self.journal.group());
+                self.sets.kill(slot, 1, self.journal.group());
             }
             self.journal.push(&Record::Kill { set, life: self.sets.get(set).life as u32, slots });
             self.note_record();

@@ -21,7 +21,8 @@ impl<P: Payload> Engine<P> {
             let is_known = self.sets.placed.get(slot.set).is_some_and(|placed| placed.used.get(at.slot));
             // Replay may have begun at an earlier checkpoint.
             if !is_known {
-                self.sets.describe_at(at, entry, self.full(entry.block));
+                let full = self.full(entry.block);
+                self.sets.describe(at, &[entry], false, |_| full);
             }
         }
         let placed = self.sets.placed.get(slot.set).expect("a placed set");
@@ -33,15 +34,16 @@ impl<P: Payload> Engine<P> {
     /// A first PUT, or one that closes a slot.
     pub(super) fn replay_placed_put(&mut self, slot: Slot, dirty: bool, entries: &[Entry]) -> Result<(), String> {
         for (at, entry) in self.places(slot, entries)? {
-            self.sets.describe_at(at, entry, self.full(entry.block));
+            let full = self.full(entry.block);
+            self.sets.describe(at, &[entry], false, |_| full);
             match (self.sets.is_live(at), dirty) {
-                (false, _) => self.sets.make_live(at, dirty),
-                (true, true) => _ = self.sets.soil(at),
-                (true, false) => _ = self.sets.clean(at),
+                (false, _) => self.sets.make_live(at, 1, dirty),
+                (true, true) => _ = self.sets.soil(at, 1),
+                (true, false) => _ = self.sets.clean(at, 1),
             }
             self.sets.placed.get_mut(at.set).expect("a placed set").opened.clear(at.slot);
             match self.recovery().touched.insert(entry.block, Some(at)) {
-                Some(older) if older != at => _ = self.sets.kill(older, 0),
+                Some(older) if older != at => _ = self.sets.kill(older, 1, 0),
                 Some(_) | None => {}
             }
             self.lost.find(entry.block, entry.valid);
@@ -60,7 +62,7 @@ impl<P: Payload> Engine<P> {
             return Err(format!("OPENED slots of set {set} that hold nothing"));
         }
         for slot in slots.iter() {
-            self.sets.soil(Slot { set, slot });
+            self.sets.soil(Slot { set, slot }, 1);
         }
         let placed = self.sets.placed.get_mut(set).expect("a placed set");
         placed.opened = placed.opened.union(slots);

@@ -87,7 +87,7 @@ impl<P: Payload> Engine<P> {
             Record::Kill { set, life, slots } => self.replay_kill(*set, *life, slots),
             Record::Zero { block, blocks, kind } => {
                 for slot in self.recovery().touched.insert_range(*block, *blocks) {
-                    self.sets.kill(slot, 0);
+                    self.sets.kill(slot, 1, 0);
                 }
                 self.ranges.zero(*block, *blocks, *kind, 0);
                 self.lost.remove(*block, *blocks);
@@ -130,7 +130,7 @@ impl<P: Payload> Engine<P> {
                 return Err(format!("slot {} of set {} is told out of order", at.slot, at.set));
             }
             let full = self.full(entry.block);
-            self.sets.describe(slot.set, *entry, full);
+            self.sets.describe(at, &[*entry], entry.valid == full, |_| full);
         }
         let set = self.sets.get_mut(slot.set);
         let last = set.live.last();
@@ -152,13 +152,13 @@ impl<P: Payload> Engine<P> {
             return Err(format!("PUT into slot {} of set {} is out of order", slot.slot, slot.set));
         }
         self.recovery().touched.expect(entries);
+        let geometry = self.config.geometry;
+        self.sets.describe(slot, entries, false, |block| geometry.full(block));
+        self.sets.make_live(slot, entries.len() as u32, dirty);
         for (i, entry) in entries.iter().enumerate() {
             let at = Slot { slot: slot.slot + i as u32, ..slot };
-            let full = self.full(entry.block);
-            self.sets.describe(slot.set, *entry, full);
-            self.sets.make_live(at, dirty);
             if let Some(older) = self.recovery().touched.insert(entry.block, Some(at)) {
-                self.sets.kill(older, 0);
+                self.sets.kill(older, 1, 0);
             }
             self.lost.find(entry.block, entry.valid);
         }
@@ -192,7 +192,7 @@ impl<P: Payload> Engine<P> {
         self.expect_life(set, life)?;
         for slot in slots.iter().map(|slot| Slot { set, slot }) {
             if self.sets.is_live(slot) {
-                self.sets.clean(slot);
+                self.sets.clean(slot, 1);
             }
         }
         Ok(())
@@ -204,7 +204,7 @@ impl<P: Payload> Engine<P> {
             if !self.sets.is_live(slot) {
                 continue;
             }
-            self.sets.kill(slot, 0);
+            self.sets.kill(slot, 1, 0);
             if slot.slot < self.sets.next_slot(set) {
                 let block = self.sets.entry(slot, |block| self.full(block)).block;
                 self.recovery().touched.forget(block, slot);

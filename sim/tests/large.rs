@@ -1,0 +1,98 @@
+//! Large requests stay large: what is in one piece on its way in is in one piece on its way to the SSD, and from there.
+
+use tidegate_engine::cache::format::Geometry;
+use tidegate_engine::op::{DeviceId, Zone};
+use tidegate_engine::request::RequestId;
+use tidegate_sim::back::volatile::Survive;
+use tidegate_sim::scenario::{Scenario, plan_for};
+use tidegate_sim::stamp::Stamps;
+use tidegate_sim::world::Noted;
+
+/// Blocks of 1 MiB, and slots of a set.
+const MIB: u64 = 256;
+
+/// `dirty_ram`: how much may be acknowledged and in memory alone.
+fn scenario(dirty_ram: u64) -> Scenario {
+    let geometry =
+        Geometry { block_atoms: 8, set_slots: MIB as u32, sets: 16, journal_pages: 512, volume_atoms: 16 * MIB * 8, range_entries: 252 };
+    let mut plan = plan_for(geometry);
+    (plan.config.dirty_ram, plan.config.window_bytes) = (dirty_ram, 64 << 20);
+    Scenario::of(plan)
+}
+
+/// Blocks of each operation on a zone of the SSD since it was asked before, in order.
+fn told(scenario: &mut Scenario, zone: Zone, writes: bool) -> Vec<u64> {
+    let of_zone = |op: &&Noted| op.device == DeviceId::Cache && op.zone == Some(zone) && op.writes == writes;
+    let blocks = scenario.noted().iter().filter(of_zone).map(|op| op.span.atoms / 8).collect();
+    scenario.forget_noted();
+    blocks
+}
+
+fn written(scenario: &mut Scenario) -> Vec<u64> {
+    told(scenario, Zone::Data, true)
+}
+
+fn write(scenario: &mut Scenario, first: u64, blocks: u64) -> Stamps {
+    let span = scenario.blocks(first, blocks);
+    scenario.write_span(span)
+}
+
+#[test]
+fn a_write_of_a_mebibyte_is_one_write_where_the_open_set_has_room() {
+    let mut scenario = scenario(0);
+    scenario.forget_noted();
+    for place in [0, 3, 3, 7] {
+        write(&mut scenario, place * MIB, MIB);
+        assert_eq!(written(&mut scenario), [MIB]);
+    }
+    // From anywhere in the volume, and of any length.
+    write(&mut scenario, 77, 100);
+    write(&mut scenario, 1_000, MIB - 100);
+    assert_eq!(written(&mut scenario), [100, MIB - 100]);
+}
+
+#[test]
+fn a_write_of_a_mebibyte_into_two_sets_is_two_writes() {
+    let mut scenario = scenario(0);
+    write(&mut scenario, 5, 100);
+    scenario.forget_noted();
+    for place in [1, 2, 2] {
+        write(&mut scenario, place * MIB, MIB);
+        assert_eq!(written(&mut scenario), [MIB - 100, 100]);
+    }
+}
+
+#[test]
+fn what_two_requests_write_to_one_set_is_one_write() {
+    let mut scenario = scenario(8 << 20);
+    scenario.hold(Zone::Data);
+    scenario.forget_noted();
+    let requests = [(0, 1), (MIB, MIB), (2 * MIB, MIB), (3 * MIB, MIB - 1)];
+    let sent: Vec<(RequestId, Stamps)> =
+        requests.into_iter().map(|(first, blocks)| scenario.send_write(scenario.blocks(first, blocks), false)).collect();
+    scenario.run_until_quiet();
+    // Nothing was on its way before the first one.
+    assert_eq!(written(&mut scenario), [1, MIB - 1, MIB, MIB]);
+    scenario.release(Zone::Data);
+    scenario.flush();
+    scenario.power_cut(Survive::None);
+    for ((first, blocks), (_, data)) in requests.into_iter().zip(&sent) {
+        assert_eq!(scenario.read(scenario.blocks(first, blocks)), Ok(data.stamps().collect()));
+    }
+}
+
+#[test]
+fn a_read_of_a_mebibyte_in_consecutive_slots_is_one_read() {
+    let mut scenario = scenario(0);
+    let data = write(&mut scenario, MIB, MIB);
+    write(&mut scenario, 3 * MIB, 100);
+    let other = write(&mut scenario, 5 * MIB, MIB);
+    // From now on it is not pinned in memory.
+    scenario.flush();
+    scenario.forget_noted();
+    assert_eq!(scenario.read(scenario.blocks(MIB, MIB)), Ok(data.stamps().collect()));
+    assert_eq!(told(&mut scenario, Zone::Data, false), [MIB]);
+    // It lies in two sets.
+    assert_eq!(scenario.read(scenario.blocks(5 * MIB, MIB)), Ok(other.stamps().collect()));
+    assert_eq!(told(&mut scenario, Zone::Data, false), [MIB - 100, 100]);
+}
