@@ -391,9 +391,9 @@ mod tests {
             let run = run(atoms, 0x35);
             assert_eq!(run.checksum(), crc32c::crc32c(run.as_slice()));
         }
-        let (run, mut pieces) = (run(24, 0x17), Vec::new());
-        run.slice(8, 16).checksums(8, |crc| pieces.push(crc));
-        assert_eq!(pieces, [run.slice(8, 8).checksum(), run.slice(16, 8).checksum()]);
+        let (whole, mut pieces) = (run(24, 0x17), Vec::new());
+        whole.slice(8, 16).checksums(8, |crc| pieces.push(crc));
+        assert_eq!(pieces, [whole.slice(8, 8).checksum(), whole.slice(16, 8).checksum()]);
         let mut again = Vec::new();
         run(3, 9).append_to(&mut again);
         assert_eq!(Run::from_bytes(&again), run(3, 9));
