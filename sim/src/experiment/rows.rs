@@ -121,7 +121,8 @@ fn latency(measured: &Measured, ask: Option<Ask>, rank: Rank) -> Option<f64> {
 fn evenness(measured: &Measured) -> Option<f64> {
     let stretches = measured.measure.marks.stretches(EVEN_STRETCHES);
     let rate = |(_, bytes, time): &(u64, u64, Duration)| *bytes as f64 / seconds(*time);
-    let all = stretches.iter().fold((0, 0, Duration::ZERO), |(_, sum, total), &(_, bytes, time)| (0, sum + bytes, Duration(total.0 + time.0)));
+    let all =
+        stretches.iter().fold((0, 0, Duration::ZERO), |(_, sum, total), &(_, bytes, time)| (0, sum + bytes, Duration(total.0 + time.0)));
     let slowest = stretches.iter().map(rate).reduce(f64::min)?;
     Some(slowest * 100.0 / rate(&all))
 }
