@@ -214,9 +214,10 @@ impl Journal {
         self.group_pages + u32::from(!self.builder.is_empty())
     }
 
-    /// Some pages are to be written now.
-    pub fn has_outgoing(&self) -> bool {
-        !self.outgoing.is_empty()
+    /// Pages are to be written now: those of a group that somebody waits for, or enough to be worth a write.
+    pub fn has_outgoing(&self, worth: usize) -> bool {
+        let base = self.pages.front().map_or(0, |page| page.seq);
+        self.outgoing.len() >= worth || self.outgoing.iter().any(|&seq| self.pages[(seq - base) as usize].group < self.group)
     }
     /// Pages to be written now, as few writes as their places allow.
     pub fn next_run<P: Payload>(&mut self, most: u32) -> Option<PageRun<P>> {

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 use crate::cache::sets::HeaderState;
 use crate::cache::stream;
-use crate::config::Canary;
+use crate::config::{Canary, Placement};
 use crate::fault_point::FaultPoint;
 use crate::op::{Action, Class, DeviceId};
 use crate::payload::Payload;
@@ -21,6 +21,9 @@ use crate::time::{Duration, Instant};
 use super::back_off::BackOff;
 use super::degraded::PATIENCE;
 use super::{Ended, Engine, Owner, Stage};
+
+/// Full pages of the open group that are worth a write of their own: a small write for each few mebibytes of data keeps an SSD from its work.
+const PAGES_WORTH: usize = 16;
 
 pub(super) struct Flushes {
     /// Requests that wait for a group to be durable.
@@ -267,9 +270,14 @@ impl<P: Payload> Engine<P> {
 
     // --- journal pages ---
 
-    /// Hands out the pages that are full or closed.
+    /// Hands out the pages of closed groups, and of the open one when they are worth a write.
     pub(super) fn pump_pages(&mut self) {
-        if !self.journal.has_outgoing() {
+        let worth = match self.config.placement {
+            Placement::Log => PAGES_WORTH,
+            // As paper 000 measures it: each as soon as it is full.
+            Placement::Set => 1,
+        };
+        if !self.journal.has_outgoing(worth) {
             return;
         }
         let most = (self.limits[0].op_atoms / crate::block::PAGE_ATOMS).clamp(1, 64) as u32;
