@@ -114,7 +114,8 @@ pub fn recover(folder: &Path) -> Recovered {
     let watch = Stopwatch::start();
     let now = || Instant(watch.wall.elapsed().as_nanos() as u64);
     // A cache this full would at once begin to make room.
-    let config = Config { free_floor: 3, reserve: 2, fence_samples: 0, ..Config::new(superblock.geometry, superblock.format) };
+    let config =
+        Config { free_floor: 3, reserve: 2, clean_floor: 2, fence_samples: 0, ..Config::new(superblock.geometry, superblock.format) };
     let mut engine: Engine<Run> = Engine::new(config, back.ring.limits());
     loop {
         let phase = engine.phase();

@@ -67,6 +67,9 @@ impl<P: Payload> Engine<P> {
 
     /// The end of a turn: what has no reason to wait for more goes to the SSD.
     pub(super) fn pump_gathered(&mut self) {
+        if self.gathered.is_empty() {
+            return;
+        }
         let is_idle = self.writes.len() == self.gathered.len() + self.retries.len();
         let large = LARGE / (self.block_atoms() * ATOM_BYTES);
         let set_slots = self.config.geometry.set_slots;

@@ -16,8 +16,8 @@ use tidegate_engine::time::Instant;
 
 /// More turns at one moment than any load needs: something is stuck.
 const TURNS_AT_ONCE: u64 = 1_000_000;
-/// Progress is told after so many answers.
-const TELL_EVERY: u64 = 1 << 6;
+/// Progress is told after so many answers: whoever hears it wakes up for it.
+const TELL_EVERY: u64 = 1 << 12;
 
 /// Runs a run. `told` hears how many requests have been answered since it heard last. The error is one line: what the engine did that
 /// it must not do.
