@@ -22,6 +22,7 @@ echo "soak: seeds from $first, $wide wide ones, $corruptions corruptions, $fuzz 
 "$tidegate" sim swarm --profile wide --seeds "$wide" --ops 12500 --first-seed "$first"
 "$tidegate" sim run wa
 "$tidegate" sim run tail
+"$tidegate" sim run cliff
 "$tidegate" sim rot --corruptions "$corruptions" --first-seed "$first"
 scripts/fuzz.sh all "$fuzz"
 TIDEGATE_CONNECTIONS=$connections real abuse::
