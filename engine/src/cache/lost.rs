@@ -41,23 +41,23 @@ impl Lost {
         self.whole.values().map(|bits| u64::from(bits.count_ones())).sum::<u64>() + self.partly.len() as u64
     }
 
-    /// All atoms of a block: fewer in a short last one.
-    fn full(&self, block: Block) -> Atoms {
-        Atoms::first(self.geometry.block_span(block).atoms as u32)
-    }
     fn is_whole(&self, block: Block) -> bool {
         let (first, bit) = place(block);
         self.whole.get(&first).is_some_and(|bits| bits & bit != 0)
     }
     /// The lost atoms of a block.
     pub fn of(&self, block: Block) -> Atoms {
-        if self.is_whole(block) { self.full(block) } else { self.partly.get(&block.0).copied().unwrap_or_default() }
+        if self.is_whole(block) { self.geometry.full(block) } else { self.partly.get(&block.0).copied().unwrap_or_default() }
+    }
+    /// Has one of these blocks lost atoms?
+    pub fn has_any_of(&self, block: Block, blocks: u64) -> bool {
+        !self.is_empty() && (block.0..block.0 + blocks).any(|block| !self.of(Block(block)).is_empty())
     }
     /// The blocks with lost atoms: first those that are lost as wholes.
     pub fn iter(&self) -> impl Iterator<Item = (Block, Atoms)> + '_ {
         let bits = |bits: u64| (0..LOST_BLOCKS).filter(move |bit| bits >> bit & 1 != 0);
         let whole = self.whole.iter().flat_map(move |(&first, &of)| bits(of).map(move |bit| Block(first + bit)));
-        whole.map(|block| (block, self.full(block))).chain(self.partly.iter().map(|(&block, &atoms)| (Block(block), atoms)))
+        whole.map(|block| (block, self.geometry.full(block))).chain(self.partly.iter().map(|(&block, &atoms)| (Block(block), atoms)))
     }
 
     /// These atoms are lost, too.
@@ -75,14 +75,14 @@ impl Lost {
     /// Would losing these atoms take an entry more?
     pub fn costs(&self, block: Block, atoms: Atoms) -> bool {
         let lost = self.of(block);
-        let is_whole = lost.union(atoms) == self.full(block);
+        let is_whole = lost.union(atoms) == self.geometry.full(block);
         lost.is_empty() && !(is_whole && self.whole.contains_key(&place(block).0))
     }
     /// Would finding these atoms of a block take one entry more?
     pub fn grows(&self, block: Block, atoms: Atoms) -> bool {
         let (first, bit) = place(block);
         let shares = self.whole.get(&first).is_some_and(|&bits| bits & bit != 0 && bits != bit);
-        shares && !atoms.is_empty() && !atoms.contains(self.full(block))
+        shares && !atoms.is_empty() && !atoms.contains(self.geometry.full(block))
     }
     /// Nothing of these blocks is lost any more.
     pub fn remove(&mut self, block: Block, blocks: u64) {
@@ -105,7 +105,7 @@ impl Lost {
     fn set(&mut self, block: Block, lost: Atoms) {
         let (first, bit) = place(block);
         self.partly.remove(&block.0);
-        if lost == self.full(block) {
+        if lost == self.geometry.full(block) {
             *self.whole.entry(first).or_default() |= bit;
             return;
         }
@@ -125,7 +125,7 @@ impl Lost {
         let whole = self.whole.iter().map(|(&first, &blocks)| {
             let block = Block(first + u64::from(blocks.trailing_zeros()));
             if blocks.is_power_of_two() {
-                Range::Lost { block, atoms: self.full(block) }
+                Range::Lost { block, atoms: self.geometry.full(block) }
             } else {
                 Range::LostBlocks { first: Block(first), blocks }
             }
@@ -135,7 +135,7 @@ impl Lost {
     /// What the state map told.
     pub fn lose_blocks(&mut self, first: Block, blocks: u64) {
         for block in (first.0..).zip(0..LOST_BLOCKS).filter(|(_, bit)| blocks >> bit & 1 != 0).map(|(block, _)| Block(block)) {
-            self.lose(block, self.full(block));
+            self.lose(block, self.geometry.full(block));
         }
     }
 }
@@ -184,14 +184,14 @@ mod tests {
                 let before = lost.entries();
                 match step {
                     Step::Lose(block, atoms) => {
-                        let atoms = Atoms(atoms).intersection(lost.full(Block(block)));
+                        let atoms = Atoms(atoms).intersection(lost.geometry.full(Block(block)));
                         let costs = lost.costs(Block(block), atoms);
                         lost.lose(Block(block), atoms);
                         naive[block as usize] = naive[block as usize].union(atoms);
                         prop_assert!(lost.entries() <= before + usize::from(costs));
                     }
                     Step::Find(block, atoms) => {
-                        let atoms = Atoms(atoms).intersection(lost.full(Block(block)));
+                        let atoms = Atoms(atoms).intersection(lost.geometry.full(Block(block)));
                         let grows = lost.grows(Block(block), atoms);
                         lost.find(Block(block), atoms);
                         naive[block as usize] = naive[block as usize].without(atoms);
@@ -203,6 +203,8 @@ mod tests {
                         prop_assert!(lost.entries() <= before);
                     }
                 }
+                let among = |range: std::ops::Range<usize>| naive[range].iter().any(|atoms| !atoms.is_empty());
+                prop_assert_eq!((lost.has_any_of(Block(60), 10), lost.has_any_of(Block(299), 1)), (among(60..70), among(299..300)));
                 prop_assert_eq!(lost.blocks(), naive.iter().filter(|atoms| !atoms.is_empty()).count() as u64);
             }
             let mut again = self::lost();

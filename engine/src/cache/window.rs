@@ -1,4 +1,4 @@
-//! The window: contents written to the SSD and not yet covered by a flush, pinned in memory.
+//! The window: contents on their way to the SSD, or there and not yet covered by a flush, pinned in memory.
 //! Reads of them are served from here; a failed flush writes them again from here. A slot is durable when it is not in the window.
 //!
 //! Sets are few and their slots are taken in order: each set has a row of its pins, which grows at its end and is let go from its front.

@@ -31,14 +31,13 @@ pub(super) struct Gathered {
 impl<P: Payload> Engine<P> {
     /// Is this write acknowledged before it is on the SSD?
     pub(super) fn acknowledges_early(&self, number: usize) -> bool {
-        let fua = match self.requests.get(number).request.command {
-            Command::Write { fua, .. } | Command::Zero { fua, .. } => fua,
-            Command::Trim { .. } | Command::Read | Command::Cache | Command::Flush | Command::Status { .. } => true,
-        };
-        self.config.dirty_ram > 0 && self.config.placement == Placement::Log && !fua
+        let command = &self.requests.get(number).request.command;
+        let may_be_lost = matches!(command, Command::Write { fua: false, .. } | Command::Zero { fua: false, .. });
+        may_be_lost && self.config.dirty_ram > 0 && self.config.placement == Placement::Log
     }
 
-    /// So many more blocks, and more would be in memory alone than `dirty_ram` holds.
+    /// So many more blocks, and more would be in memory alone than `dirty_ram` holds. (What is being moved and filled counts: it takes the same
+    /// memory and the same time of the SSD.)
     pub(super) fn lacks_ram(&self, blocks: u64) -> bool {
         let atoms = self.window.unwritten_atoms();
         let would_be = (atoms + blocks * self.block_atoms()) * ATOM_BYTES;

@@ -2,7 +2,7 @@
 //! (that may have forgotten it); zeroed ranges are zeros, the rest the origin knows.
 //! In which tier it all is, `tier` answers.
 
-use crate::block::{Block, Span};
+use crate::block::Span;
 use crate::op::{Action, Answer, Class, DeviceError, DeviceId, OpId, Zone};
 use crate::payload::Payload;
 use crate::probe::WaitReason;
@@ -82,8 +82,7 @@ impl<P: Payload> Engine<P> {
         for run in runs {
             let part = Span::new(run.block.0 * size, run.blocks * size).intersection(span);
             // What is lost is not zero.
-            let is_lost = |block: u64| !self.lost.of(Block(block)).is_empty();
-            if run.slot.is_some() || !self.lost.is_empty() && (run.block.0..run.block.0 + run.blocks).any(is_lost) {
+            if run.slot.is_some() || self.lost.has_any_of(run.block, run.blocks) {
                 known.push((part, Some(data(part))));
                 continue;
             }

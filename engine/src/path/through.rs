@@ -175,7 +175,7 @@ impl<P: Payload> Engine<P> {
     }
 
     fn touches_lost(&self, block: Block, blocks: u64) -> bool {
-        !self.lost.is_empty() && (block.0..block.0 + blocks).any(|block| !self.lost.of(Block(block)).is_empty())
+        self.lost.has_any_of(block, blocks)
     }
 
     /// What keeps a write of so many blocks from going through now.

@@ -265,7 +265,7 @@ impl<P: Payload> Engine<P> {
     /// Slots that contents from there may take now: what is left of open sets, and free sets above what others need.
     pub(super) fn slots_available(&self, source: Source) -> u64 {
         let open: u32 = self.open_sets_of(source).map(|(_, set)| self.sets.slots_left(set)).sum();
-        let free = self.sets.free_count().saturating_sub(self.sets_left(source));
+        let free = self.sets.free_count().saturating_sub(self.sets_kept_now(source));
         u64::from(open) + u64::from(free) * u64::from(self.config.geometry.set_slots)
     }
 
@@ -280,9 +280,9 @@ impl<P: Payload> Engine<P> {
         }
     }
 
-    /// The same, now: while sets are being emptied, clients leave them the room to be emptied side by side. Otherwise they would take every set
+    /// What is left for others now: while sets are being emptied, clients leave them the room to be emptied side by side. Otherwise they would take every set
     /// as soon as it is free, and the next ones could only be emptied one after the other.
-    pub(super) fn sets_left(&self, source: Source) -> u32 {
+    pub(super) fn sets_kept_now(&self, source: Source) -> u32 {
         let kept = self.sets_kept(source);
         if source == Source::Client && self.is_space_coming() { kept.max(self.room_for_moves()) } else { kept }
     }
@@ -295,7 +295,7 @@ impl<P: Payload> Engine<P> {
     fn stream_of(&self, source: Source, block: Block) -> Stream {
         let class = self.class_of(source, block);
         let wanted = Stream::of(source, class);
-        if self.open[usize::from(wanted.number())].is_some() || self.sets.free_count() > self.sets_left(source) {
+        if self.open[usize::from(wanted.number())].is_some() || self.sets.free_count() > self.sets_kept_now(source) {
             return wanted;
         }
         let far = |stream: Stream| match stream {
@@ -307,7 +307,8 @@ impl<P: Payload> Engine<P> {
 
     /// The stream of a block has no open set and may not have one, but will soon: sets are about to be free.
     pub(super) fn waits_for_stream_of(&self, block: Block) -> bool {
-        let is_short = self.sets.free_count() <= self.sets_left(Source::Client) && self.sets.dying_count() > 0 && self.config.classes > 1;
+        let is_short =
+            self.sets.free_count() <= self.sets_kept_now(Source::Client) && self.sets.dying_count() > 0 && self.config.classes > 1;
         is_short && self.open[usize::from(Stream::Client(self.class_of(Source::Client, block)).number())].is_none()
     }
 
