@@ -117,6 +117,7 @@ impl Knobs {
             destage_depth: self.destage_depth.unwrap_or(default.destage_depth),
             destage_atoms: self.destage_batch.map_or(default.destage_atoms, |bytes| bytes / ATOM_BYTES),
             window_bytes,
+            through_bytes: self.window.unwrap_or(default.through_bytes),
             dirty_ram: self.dirty_ram.unwrap_or(window_bytes / 4),
             flush_age: self.flush_age.unwrap_or(default.flush_age),
             fill: self.fill.map_or(default.fill, |keep| if keep { Fill::Behind } else { Fill::Off }),

@@ -4,6 +4,7 @@ use crate::block::{ATOM_BYTES, PAGE_BYTES};
 use crate::cache::format::{FormatId, Geometry};
 use crate::cache::heat::CLASSES_MAX;
 use crate::cache::placed::journal_pages_needed;
+use crate::cache::split::Legs;
 use crate::cache::victims::Benefit;
 use crate::mode::Mode;
 use crate::time::Duration;
@@ -34,6 +35,9 @@ pub struct Config {
     /// Bytes written to the SSD and not yet flushed, all pinned in memory. Default, from 4 MiB to 64 MiB: a sixteenth of the metadata;
     /// or a thirty-second of the cache up to 32 MiB if that is more: large writes would wait for a flush every few requests otherwise.
     pub window_bytes: u64,
+    /// Bytes written past the log to the origin and not flushed there, all pinned in memory. Default 64 MiB: a disk is to be flushed seldom
+    /// while it takes a long sequence, and loses a rotation each time.
+    pub through_bytes: u64,
     /// Bytes of acknowledged writes that may be in memory alone, on their way to the SSD. 0, the default here: a write is acknowledged when it
     /// has landed. At most the window has effect. Not under set placement, nor for what goes through.
     pub dirty_ram: u64,
@@ -66,6 +70,9 @@ pub struct Config {
     pub classes: u32,
     /// What a write does when no set is free. Default: it waits.
     pub when_full: WhenFull,
+    /// Part of a long sequential write goes to the origin from the start, and all of it while no set is free; in write-back mode, of what the
+    /// cache has nothing of. None: never. Default: legs of 10 MiB, of sequences that have covered 4 MiB.
+    pub split: Option<Legs>,
     /// Cached clean blocks whose place on the origin is read again at the start, and marks of the origin that are taken at an orderly
     /// stop, if it is not 0: was it changed behind the cache's back? Default 1,024.
     pub fence_samples: u32,
@@ -248,6 +255,7 @@ impl Config {
             destage_depth: 32,
             destage_atoms: 16 << 11,
             window_bytes: (metadata / 16).max((cache / 32).min(32 << 20)).clamp(4 << 20, 64 << 20),
+            through_bytes: 64 << 20,
             dirty_ram: 0,
             flush_age: Duration::from_secs(1),
             requests_max: 1024,
@@ -263,6 +271,7 @@ impl Config {
             clean_floor: (sets / 50).max(2) * 3 / 2,
             classes: (sets / 256).clamp(1, CLASSES_MAX),
             when_full: WhenFull::Wait,
+            split: Some(Legs::default()),
             fence_samples: 1024,
             stall_timeout: Duration::from_secs(60),
             scrub_rate: 0,
@@ -288,7 +297,12 @@ impl Config {
 
     /// May a write go past the log to the origin, whatever the mode?
     pub fn writes_through(&self) -> bool {
-        self.allocation != Allocation::ReadWrite || self.when_full == WhenFull::Through
+        self.allocation != Allocation::ReadWrite || self.when_full == WhenFull::Through || self.splits()
+    }
+
+    /// May part of a sequential write go to the origin from the start? Under set placement it does not, nor where only some writes are kept.
+    pub fn splits(&self) -> bool {
+        self.split.is_some() && self.placement == Placement::Log && self.allocation == Allocation::ReadWrite
     }
 
     /// Atoms of the largest write that counts as small.

@@ -23,8 +23,10 @@ pub struct Counters {
     pub fill_no_room_blocks: u64,
     /// Not kept because the daily write budget was spent.
     pub fill_budget_blocks: u64,
-    /// Blocks written past the log to the origin; of these, put into the log after all by a FLUSH; flushes of the origin for them.
+    /// Blocks written past the log to the origin; of these, parts of long sequential writes that share the two devices; put into the log after
+    /// all by a FLUSH; flushes of the origin for them.
     pub through_blocks: u64,
+    pub split_blocks: u64,
     pub through_logged_blocks: u64,
     pub through_flushes: u64,
     /// Blocks overwritten in place under set placement.

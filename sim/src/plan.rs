@@ -8,6 +8,7 @@ use crate::chance::{Chance, mix};
 use crate::front::load::Mix;
 use tidegate_engine::block::ATOM_BYTES;
 use tidegate_engine::cache::format::{FormatId, Geometry};
+use tidegate_engine::cache::split::Legs;
 use tidegate_engine::config::{Allocation, Cleaning, Convert, Fill, GateKind, Placement, WhenFull};
 use tidegate_engine::op::Limits;
 use tidegate_engine::time::Duration;
@@ -92,6 +93,7 @@ impl Plan {
         let mut plan = Plan::draw_rest(seed, requests, canary, chance, mix, geometry);
         plan.crashes = chance.between(2, 12);
         plan.config.window_bytes = chance.spread(1 << 20, 32 << 20);
+        plan.config.through_bytes = plan.config.window_bytes;
         plan.config.dirty_ram = draw_dirty_ram(seed, plan.config.window_bytes);
         plan.config.destage_atoms *= 16;
         // Where every operation takes seconds, a batch of that size takes hours.
@@ -269,7 +271,9 @@ fn draw_config(chance: &mut Chance, geometry: Geometry, seed: u64) -> Config {
     config.fence_samples = Chance::new(seed, "fence").pick(&[0, 0, 0, 4, 64]);
     (config.stall_timeout, config.scrub_rate) = draw_patience(seed);
     (config.discard, config.daily_write_bytes) = draw_wear(seed);
+    config.through_bytes = config.window_bytes;
     config.dirty_ram = draw_dirty_ram(seed, config.window_bytes);
+    config.split = draw_split(seed);
     config.placement = if Chance::new(seed, "placement").one_in(5) { Placement::Set } else { Placement::Log };
     config
 }
@@ -287,6 +291,13 @@ fn draw_gate(seed: u64) -> GateKind {
 fn draw_dirty_ram(seed: u64, window_bytes: u64) -> u64 {
     let chance = &mut Chance::new(seed, "dirty ram");
     if chance.one_in(2) { chance.spread(512, 2 * window_bytes) } else { 0 }
+}
+
+/// Part of all writes go to the origin from the start in two of five runs, in legs of a sector to 128 KiB.
+fn draw_split(seed: u64) -> Option<Legs> {
+    let chance = &mut Chance::new(seed, "split");
+    let home = chance.spread(1, 256);
+    chance.pick(&[None, None, None, Some(Legs { proof: 0, home }), Some(Legs { proof: 0, home })])
 }
 
 /// Writes past the log in a third of the runs. A stream of its own: the other runs stay what they were.

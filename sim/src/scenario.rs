@@ -66,6 +66,7 @@ pub fn plan_for(geometry: Geometry) -> Plan {
     config.reserve = 2;
     config.fence_samples = 0;
     config.dirty_high = geometry.sets;
+    config.split = None;
     let limits = |atoms| Limits { atoms, depth: 32, op_atoms: 2_048, discards: true };
     let mix = Mix { workers: 0, ..crate::front::load::MIXES[0] };
     Plan {

@@ -3,64 +3,16 @@
 //!
 //! * By size, as the paper: a write of at most so many atoms is taken. A guest's elevator merges neighbours that are written at random,
 //!   and then they are too large: that is what the paper's method loses.
-//! * By randomness: a write is taken unless it belongs to a running stream. A *stream* is a place that writes follow each other at; it
-//!   *runs* once [`PROOF`] of ground was covered and about as much was written as ground was covered. Less is a sparse sweep (an elevator
-//!   that passes over scattered pages), more is the same place again and again: a drive takes neither as a sequence.
-//!
-//! Distance counts from a stream's end to the start of a write, either way: clients with deep queues send a sequence out of order.
+//! * By randomness: a write is taken unless it belongs to a sequence that runs ([`super::sequence`]).
 
-use crate::block::{ATOM_BYTES, Span};
+use crate::block::Span;
 use crate::config::{Allocation, Config, Convert};
 
-/// Streams that are told apart: as many as the log blocks of the drives that suffer most from random writes (`sim/devices`); more of them
+use super::sequence::Sequences;
+
+/// Sequences that are told apart: as many as the log blocks of the drives that suffer most from random writes (`sim/devices`); more of them
 /// at once such a drive does not keep sequential either.
-const STREAMS: usize = 16;
-/// A write belongs to a stream if it begins so near its end. Half an erase block of the paper's drives: what a client with eight requests
-/// of 32 KiB in flight puts out of order.
-const NEAR: u64 = (256 << 10) / ATOM_BYTES;
-/// Ground that a stream must have covered to run. Elevators merge scattered pages up to some tens of KiB, seldom more.
-const PROOF: u64 = (64 << 10) / ATOM_BYTES;
-/// Ground that is remembered of a stream: what it did before that does not count any more.
-const MEMORY: u64 = (1 << 20) / ATOM_BYTES;
-
-/// Ground that writes cover one after the other.
-#[derive(Clone, Copy, Debug)]
-struct Stream {
-    start: u64,
-    end: u64,
-    /// Atoms written there, rewritten ones again.
-    written: u64,
-    /// When it was last written to, in writes.
-    used: u64,
-}
-
-impl Stream {
-    fn new(span: Span, used: u64) -> Self {
-        Stream { start: span.start, end: span.end(), written: span.atoms, used }
-    }
-
-    fn distance(&self, span: Span) -> u64 {
-        self.end.abs_diff(span.start)
-    }
-
-    fn grow(&mut self, span: Span, used: u64) {
-        self.start = self.start.min(span.start);
-        self.end = self.end.max(span.end());
-        self.written += span.atoms;
-        self.used = used;
-        let ground = self.end - self.start;
-        if ground > MEMORY {
-            self.written = self.written * MEMORY / ground;
-            self.start = self.end - MEMORY;
-        }
-    }
-
-    /// Its ground is covered once, to a quarter.
-    fn runs(&self) -> bool {
-        let ground = self.end - self.start;
-        ground >= PROOF && (3 * ground..=5 * ground).contains(&(4 * self.written))
-    }
-}
+const SEQUENCES: usize = 16;
 
 /// The decision. It is asked once for each write, in their order.
 #[derive(Clone, Debug)]
@@ -68,15 +20,14 @@ pub struct Converter {
     kind: Option<Convert>,
     /// Atoms of the largest write that is taken.
     most: u64,
-    streams: Vec<Stream>,
-    writes: u64,
+    sequences: Sequences,
 }
 
 impl Converter {
     /// As the configuration says: everything is taken where small writes are not told from large ones.
     pub fn new(config: &Config) -> Self {
         let kind = (config.allocation == Allocation::SmallWrites).then_some(config.convert);
-        Converter { kind, most: config.convert_atoms(), streams: Vec::new(), writes: 0 }
+        Converter { kind, most: config.convert_atoms(), sequences: Sequences::new(SEQUENCES) }
     }
 
     /// Is this write for the log?
@@ -84,29 +35,12 @@ impl Converter {
         match self.kind {
             None => true,
             Some(Convert::Size) => span.atoms <= self.most,
-            // Large ones, too, are part of a stream.
-            Some(Convert::Randomness) => !self.is_of_stream(span) && span.atoms <= self.most,
+            // Large ones, too, are part of a sequence.
+            Some(Convert::Randomness) => {
+                let is_of_sequence = self.sequences.note(span).is_some_and(|sequence| sequence.runs());
+                !is_of_sequence && span.atoms <= self.most
+            }
         }
-    }
-
-    /// Notes the write, and says whether the stream that it belongs to runs.
-    fn is_of_stream(&mut self, span: Span) -> bool {
-        self.writes += 1;
-        let used = self.writes;
-        let near = self.streams.iter_mut().filter(|stream| stream.distance(span) <= NEAR).min_by_key(|stream| stream.distance(span));
-        if let Some(stream) = near {
-            stream.grow(span, used);
-            return stream.runs();
-        }
-        let stream = Stream::new(span, used);
-        if self.streams.len() == STREAMS {
-            let oldest = self.streams.iter_mut().min_by_key(|stream| stream.used).expect("there are streams");
-            *oldest = stream;
-        } else {
-            self.streams.push(stream);
-        }
-        // One write is no sequence, however large.
-        false
     }
 }
 
@@ -114,6 +48,7 @@ impl Converter {
 mod tests {
     use super::*;
     use crate::cache::format::{FormatId, Geometry};
+    use crate::cache::sequence::PROOF;
     use proptest::prelude::*;
 
     fn converter(convert: Convert, convert_max: Option<u64>) -> Converter {
@@ -161,20 +96,20 @@ mod tests {
     }
 
     #[test]
-    fn a_place_that_is_written_again_and_again_is_no_stream() {
+    fn a_place_that_is_written_again_and_again_is_no_sequence() {
         let mut converter = converter(Convert::Randomness, None);
         let hot = scattered(5_000).map(|start| (start % 512 / 8 * 8, 8));
         assert!(taken(&mut converter, hot) >= 4_900);
     }
 
     #[test]
-    fn a_deep_queue_that_shuffles_a_sequence_is_a_stream() {
+    fn a_deep_queue_that_shuffles_a_sequence_is_no_random_one() {
         let shuffled = (0..1_250u64).flat_map(|turn| [3, 0, 6, 1, 7, 4, 2, 5].map(|i| ((turn * 8 + i) * 64, 64)));
         assert!(taken(&mut converter(Convert::Randomness, None), shuffled) <= 20, "of 10,000");
     }
 
     #[test]
-    fn a_stream_goes_on_beside_random_writes_in_between() {
+    fn a_sequence_goes_on_beside_random_writes_in_between() {
         let mut converter = converter(Convert::Randomness, None);
         let mut scattered = scattered(10_000);
         let (mut of_stream, mut of_rest) = (0, 0);
@@ -182,15 +117,15 @@ mod tests {
             of_stream += taken(&mut converter, [((1 << 29) + i * 16, 16)]);
             of_rest += taken(&mut converter, [(scattered.next().unwrap(), 8)]);
         }
-        assert!(of_stream <= 8 && of_rest >= 9_990, "{of_stream} of the stream, {of_rest} of the rest");
+        assert!(of_stream <= 8 && of_rest >= 9_990, "{of_stream} of the sequence, {of_rest} of the rest");
     }
 
     proptest! {
         /// Of each of up to 16 sequences, in any order among themselves, at most what proves it and one write more is taken.
         #[test]
-        fn sequences_go_home(atoms in 1..600u64, order in prop::collection::vec(0..STREAMS as u64, 1..3_000)) {
+        fn sequences_go_home(atoms in 1..600u64, order in prop::collection::vec(0..SEQUENCES as u64, 1..3_000)) {
             let mut converter = converter(Convert::Randomness, None);
-            let (mut ends, mut logged) = ([0; STREAMS], [0; STREAMS]);
+            let (mut ends, mut logged) = ([0; SEQUENCES], [0; SEQUENCES]);
             for stream in order {
                 let start = stream * (1 << 24) + ends[stream as usize];
                 ends[stream as usize] += atoms;

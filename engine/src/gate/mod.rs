@@ -34,6 +34,8 @@ pub struct View {
     pub drain: bool,
     /// A FLUSH promises the origin, and something is due there.
     pub home: bool,
+    /// A sequential write is on its way to the origin past the log: what frees space by destaging would slow it down as much.
+    pub passing: bool,
 }
 
 /// The thresholds, see [`crate::Config`].
@@ -92,12 +94,12 @@ impl Gate {
             GateKind::Old if view.free < self.floor && view.oldest_set_dirty => return GateState::Destage(DestageReason::BelowFloor),
             GateKind::Old => return GateState::Normal,
         }
-        if view.free <= self.reserve {
+        if view.free <= self.reserve && !view.passing {
             return GateState::Destage(NoFreeSet);
         }
         // Down to nine tenths of the mark, so that it does not flutter.
         let low = if self.state == GateState::Destage(HighMark) { self.high - self.high / 10 } else { self.high };
-        if view.dirty_sets > low {
+        if view.dirty_sets > low && !view.passing {
             return GateState::Destage(HighMark);
         }
         if self.state == GateState::Destage(Age) && view.dirty_since.is_some_and(|since| since <= self.sweep_since) {
@@ -150,6 +152,7 @@ mod tests {
             starved: false,
             drain: false,
             home: false,
+            passing: false,
         }
     }
     fn gate() -> Gate {

@@ -180,6 +180,7 @@ impl<P: Payload> Engine<P> {
             starved: self.is_starved() && !self.is_space_coming() || self.first_waits_for(WaitReason::RangeTable),
             drain: self.drain.is_some() || self.is_degraded(),
             home: self.is_due_home(),
+            passing: self.splitting.is_busy(self.now),
         }
     }
 

@@ -31,6 +31,7 @@ mod retry;
 mod scrub;
 mod seal;
 mod shun;
+mod split;
 mod stall;
 mod status;
 mod through;
@@ -48,6 +49,7 @@ use crate::cache::journal::Journal;
 use crate::cache::lost::Lost;
 use crate::cache::ranges::Ranges;
 use crate::cache::sets::Sets;
+use crate::cache::split::Part;
 use crate::cache::stream::STREAMS;
 use crate::cache::window::Window;
 use crate::config::Config;
@@ -78,6 +80,7 @@ use recover::Recovery;
 use release::Discards;
 use retry::Retries;
 use scrub::Scrubber;
+use split::Splitting;
 use stall::Life;
 use status::Querying;
 use through::{Passing, Through};
@@ -125,6 +128,7 @@ pub struct Engine<P: Payload> {
     origin: OriginSpans,
     tickets: Tickets,
     converter: Converter,
+    splitting: Splitting,
     through: Through<P>,
     /// The open set of each stream, by its number.
     open: [Option<u32>; STREAMS],
@@ -183,6 +187,8 @@ struct Active<P> {
     acknowledged: u64,
     /// A write that is for the log, where only small ones are.
     converts: bool,
+    /// Of a long sequential write.
+    part: Part,
     stage: Stage<P>,
     /// What it waits for, for people.
     waits: WaitReason,
@@ -280,6 +286,7 @@ impl<P: Payload> Engine<P> {
             origin: OriginSpans::default(),
             tickets: Tickets::default(),
             converter: Converter::new(&config),
+            splitting: Splitting::new(&config),
             through: Through::new(geometry.block_atoms),
             open: [None; STREAMS],
             headers_due: Vec::new(),
@@ -394,6 +401,7 @@ impl<P: Payload> Engine<P> {
             self.cleaner.deadline(),
             self.stall_deadline(),
             self.scrub_deadline(),
+            self.splitting.deadline(),
         ];
         // What is due already has had its turn: the pump runs at every event.
         let never = Instant(u64::MAX);
@@ -416,13 +424,17 @@ impl<P: Payload> Engine<P> {
             Command::Cache => {}
             Command::Write { .. } => self.counters.writes += 1,
             Command::Trim { .. } | Command::Zero { .. } => self.counters.trims += 1,
-            Command::Flush => self.counters.flushes += 1,
+            Command::Flush => {
+                self.counters.flushes += 1;
+                self.splitting.flushed();
+            }
             Command::Status { .. } => {}
         }
         let waits = if self.phase == Phase::Recovering { WaitReason::Recovery } else { WaitReason::Turn };
         let acknowledged = self.flushes.unpromised.told(self.replies.len());
         let converts = matches!(request.command, Command::Write { .. }) && self.converter.takes(request.span);
-        let active = Active { request, arrived: self.now, acknowledged, converts, stage: Stage::Waiting, waits };
+        let part = self.part_of_sequence(&request);
+        let active = Active { request, arrived: self.now, acknowledged, converts, part, stage: Stage::Waiting, waits };
         let number = self.requests.insert(active);
         match self.phase {
             Phase::Recovering => self.held.push_back(number),
@@ -651,7 +663,10 @@ impl<P: Payload> Engine<P> {
         let latency = self.now.since(active.arrived);
         match active.request.command {
             Command::Read => self.read_latency.record(latency),
-            Command::Write { .. } => self.write_latency.record(latency),
+            Command::Write { .. } => {
+                self.write_latency.record(latency);
+                self.splitting.answered(active.part, active.request.span.atoms, latency);
+            }
             Command::Flush => self.flush_latency.record(latency),
             Command::Cache | Command::Trim { .. } | Command::Zero { .. } | Command::Status { .. } => {}
         }

@@ -16,7 +16,7 @@
 //! SSD loses nothing that was flushed. They name write-back before the first FLUSH that promises no more than that.
 
 use crate::block::{Block, Span};
-use crate::config::{Allocation, Canary, Placement, WhenFull};
+use crate::config::{Allocation, Canary, Placement};
 use crate::mode::Mode;
 use crate::payload::Payload;
 use crate::probe::{ModeView, Phase, WaitReason};
@@ -179,7 +179,7 @@ impl<P: Payload> Engine<P> {
 
     /// May a write go past the log to the origin?
     pub(super) fn writes_through(&self) -> bool {
-        self.allocation() != Allocation::ReadWrite || self.config.when_full == WhenFull::Through
+        self.allocation() != Allocation::ReadWrite || self.config.writes_through()
     }
 
     // --- promises ---

@@ -32,6 +32,8 @@ use super::origin::Writer;
 use super::write::Piece;
 use super::{Ended, Engine, Owner, Stage};
 
+/// How long a FLUSH waits, for each MiB that went through, for a flush of the origin that is under way: as long as an SSD takes to write it.
+const LOG_PACE: Duration = Duration::from_millis(5);
 /// Between two tries of an origin that fails.
 const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
 
@@ -53,6 +55,8 @@ pub(super) struct Through<P> {
     unsure: Vec<Span>,
     /// So many of them, the first ones, no flush makes sure of any more: one has failed, and may have dropped them.
     doomed: usize,
+    /// Until when they wait rather than have everything put into the log.
+    patience: Option<Instant>,
     /// A write waits for the pages to be let go.
     crowded: bool,
     /// When the oldest page was written.
@@ -94,6 +98,7 @@ impl<P: Payload> Through<P> {
             flush: None,
             flushed: 0,
             settling: Vec::new(),
+            patience: None,
             unsure: Vec::new(),
             doomed: 0,
             crowded: false,
@@ -124,6 +129,12 @@ impl<P: Payload> Through<P> {
     /// Somebody waits for a flush of the origin.
     pub fn is_settling(&self) -> bool {
         !self.settling.is_empty()
+    }
+
+    /// A flush of the origin is under way that makes all of it durable.
+    fn is_about_to_settle(&self) -> bool {
+        let covers = |flush: &Flush| flush.mark == self.pages.mark() && flush.forgotten == self.forgotten;
+        self.flush.as_ref().is_some_and(covers) && self.pages.are_written()
     }
 
     /// A flush of the origin would make sure of something.
@@ -169,8 +180,9 @@ impl<P: Payload> Engine<P> {
         match (self.allocation(), self.config.when_full) {
             (Allocation::ReadOnly, _) => true,
             (Allocation::SmallWrites, _) if !self.requests.get(number).converts => true,
+            (Allocation::ReadWrite, WhenFull::Wait) => self.is_split_off(number, full),
             (Allocation::ReadWrite | Allocation::SmallWrites, WhenFull::Through) => full(),
-            (Allocation::ReadWrite | Allocation::SmallWrites, WhenFull::Wait) => false,
+            (Allocation::SmallWrites, WhenFull::Wait) => false,
         }
     }
 
@@ -183,8 +195,7 @@ impl<P: Payload> Engine<P> {
         if self.waits_for_zeros(block, blocks) {
             return Some(WaitReason::RangeTable);
         }
-        let atoms = self.through.pages.atoms() + blocks * self.block_atoms();
-        if atoms * crate::block::ATOM_BYTES > self.config.window_bytes && !self.through.pages.is_empty() {
+        if !self.has_room_to_pass(blocks) {
             self.through.crowded = true;
             return Some(WaitReason::Window);
         }
@@ -193,6 +204,12 @@ impl<P: Payload> Engine<P> {
             return Some(WaitReason::Journal);
         }
         None
+    }
+
+    /// May so many blocks more be pinned until the origin is flushed?
+    pub(super) fn has_room_to_pass(&self, blocks: u64) -> bool {
+        let atoms = self.through.pages.atoms() + blocks * self.block_atoms();
+        atoms * crate::block::ATOM_BYTES <= self.config.through_bytes || self.through.pages.is_empty()
     }
 
     /// The newest contents of a block that went through and is not flushed, and which atoms of it are valid.
@@ -211,6 +228,7 @@ impl<P: Payload> Engine<P> {
         }
         self.counters.through_blocks += blocks;
         self.counters.written_atoms += span.atoms;
+        self.note_split(number);
         self.requests.get_mut(number).stage = Stage::Through(Passing { pieces });
         self.through.waiting.push(number);
     }
@@ -266,7 +284,7 @@ impl<P: Payload> Engine<P> {
         }
     }
 
-    fn has_clean(&self, block: Block, blocks: u64) -> bool {
+    pub(super) fn has_clean(&self, block: Block, blocks: u64) -> bool {
         self.has_slot(block, blocks, false)
     }
 
@@ -300,11 +318,14 @@ impl<P: Payload> Engine<P> {
                 self.unlock(number);
                 self.answer(number, Err(error));
                 moved = true;
+            } else if self.through.back_off.has_failed() && self.goes_back_to_log(number) {
+                moved = true;
             } else if self.health() == Health::Fencing || !self.may_try() || !self.start_through(number) {
                 self.through.waiting.push(number);
             }
         }
         self.rewrite_forgotten();
+        self.settle_impatient();
         self.pump_through_flush();
         moved | self.release_pages()
     }
@@ -423,6 +444,15 @@ impl<P: Payload> Engine<P> {
     /// The origin has said something about the write of a request.
     fn passed(&mut self, number: usize, state: State, error: Option<DeviceError>) {
         match error {
+            Some(error) if self.goes_back_to_log(number) => {
+                let (block, blocks) = self.blocks_of(self.requests.get(number).request.span);
+                self.through.pages.spoil(block, blocks);
+                self.note_unsure(block, blocks);
+                if error == DeviceError::Gone {
+                    self.through.forget();
+                }
+                return self.through.back_off.failed(self.now);
+            }
             // It waits for the origin to come back, like everything that only the origin can do.
             Some(DeviceError::Gone) => {
                 let (block, blocks) = self.blocks_of(self.requests.get(number).request.span);
@@ -516,10 +546,32 @@ impl<P: Payload> Engine<P> {
         if self.modes.is_home() {
             return self.await_home(number);
         }
-        if !self.through.pages.is_empty() && !self.log_pages() {
+        if self.through.pages.is_empty() {
+            return self.settle_group(number);
+        }
+        if self.through.is_about_to_settle() && self.through.settling.is_empty() {
+            self.through.patience = Some(self.now + Duration(LOG_PACE.0 * (self.through.pages.atoms() / 2048 + 1)));
+            return self.settle_by_flush(number);
+        }
+        if self.through.patience.is_some() || !self.log_pages() {
             return self.settle_by_flush(number);
         }
         self.settle_group(number);
+    }
+
+    /// The flush of the origin takes longer than it would have taken to put the pages into the log: that is done now.
+    fn settle_impatient(&mut self) {
+        if self.through.settling.is_empty() {
+            self.through.patience = None;
+        }
+        if self.through.patience.is_some_and(|until| until <= self.now) {
+            self.through.patience = None;
+            if self.log_pages() {
+                for (number, _) in std::mem::take(&mut self.through.settling) {
+                    self.settle_group(number);
+                }
+            }
+        }
     }
 
     /// The same where the origin is promised: nothing is put into the log, the origin is flushed.
@@ -560,6 +612,9 @@ impl<P: Payload> Engine<P> {
             self.counters.through_logged_blocks += blocks;
             self.put(Source::Client, true, [Piece { block, blocks, payload, valid }], &[], 0);
         }
+        if !self.through.awaits_sureness() {
+            self.through.since = None;
+        }
         // Some of it may have been acknowledged after the FLUSH came for which this is done.
         self.flushes.unpromised.acknowledge(self.journal.group(), self.journal.durable_group());
         true
@@ -570,26 +625,32 @@ impl<P: Payload> Engine<P> {
         let through = &self.through;
         if through.flush.is_some()
             || through.back_off.is_waiting(self.now)
-            || !through.pages.are_written()
             || (through.pages.is_empty() || through.flushed >= through.pages.mark()) && !through.awaits_sureness()
         {
             return;
         }
-        let half = through.pages.atoms() * crate::block::ATOM_BYTES * 2 >= self.config.window_bytes;
+        let much =
+            through.pages.atoms() * crate::block::ATOM_BYTES >= self.config.through_bytes / 4 * 3 && !self.splitting.is_at_home_leg();
         let old = through.since.is_some_and(|since| self.now.since(since) >= self.config.flush_age);
-        let asked = !through.settling.is_empty() || self.modes.is_waiting() || self.detaching;
-        if half || old || through.crowded || self.stopping || asked {
+        let leg_over = self.splitting.wants_origin_flush() && through.writes.is_empty() && through.waiting.is_empty();
+        let asked = !through.settling.is_empty() || self.modes.is_waiting() || self.detaching || leg_over;
+        // What is being written would have to be flushed for again, unless room is needed.
+        let is_due = much || through.crowded || (old || self.stopping || asked) && through.pages.are_written();
+        if is_due {
             let (mark, forgotten, sure) = (through.pages.mark(), through.forgotten, through.unsure.len());
             self.through.flush = Some(Flush { mark, forgotten, sure });
             self.counters.through_flushes += 1;
+            self.splitting.origin_flushes();
             self.start(DeviceId::Origin, Class::Log, Action::Flush, Owner::ThroughFlush);
         }
     }
 
-    /// When the oldest page is so old that the origin is flushed for it.
+    /// When the oldest page is so old that the origin is flushed for it, or somebody has waited long enough for such a flush.
     pub(super) fn page_deadline(&self) -> Option<Instant> {
         let has_some = !self.through.pages.is_empty() || self.through.awaits_sureness();
-        self.through.since.filter(|_| has_some).map(|since| since + self.config.flush_age)
+        let old = self.through.since.filter(|_| has_some).map(|since| since + self.config.flush_age);
+        // What is due already has had its turn.
+        [old, self.through.patience].into_iter().flatten().filter(|&at| at > self.now).min()
     }
 
     pub(super) fn through_flush_done(&mut self, result: Ended) {
@@ -605,7 +666,10 @@ impl<P: Payload> Engine<P> {
             Err(error) => {
                 self.origin_flush_failed(error);
                 self.through.back_off.failed(self.now);
-                if error != DeviceError::Gone {
+                if self.through.patience.is_some() {
+                    // Whoever waits only because it was under way needs it no more.
+                    self.through.patience = Some(self.now);
+                } else if error != DeviceError::Gone {
                     for (number, _) in std::mem::take(&mut self.through.settling) {
                         self.answer(number, Err(RequestError::Io));
                     }

@@ -1,0 +1,101 @@
+//! Sequences: requests that follow one another on the volume, many side by side, told from their addresses alone.
+//!
+//! A request belongs to the sequence whose end is nearest to its start, if that is near; distance counts either way, since clients with deep
+//! queues send a sequence out of order. A sequence *runs* once it has covered [`PROOF`] of ground, and covered it once: less is a sparse
+//! sweep (an elevator that passes over scattered pages), more is the same place again and again. A disk takes neither as a sequence.
+
+use crate::block::{ATOM_BYTES, Span};
+
+/// A request belongs to a sequence if it begins so near its end. Half an erase block of the papers' SSDs: what a client with eight requests of
+/// 32 KiB in flight puts out of order.
+const NEAR: u64 = (256 << 10) / ATOM_BYTES;
+/// Ground that a sequence must have covered to run. Elevators merge scattered pages up to some tens of KiB, seldom more.
+pub const PROOF: u64 = (64 << 10) / ATOM_BYTES;
+/// Ground on which it is judged whether a sequence still runs: what it did before that does not count any more.
+const MEMORY: u64 = (1 << 20) / ATOM_BYTES;
+
+/// Ground that requests cover one after the other.
+#[derive(Clone, Copy, Debug)]
+pub struct Sequence {
+    /// Tells it from those before and after it.
+    pub number: u64,
+    start: u64,
+    end: u64,
+    /// Atoms asked for on this ground, those asked for again counted again.
+    asked: u64,
+    /// Ground covered since it runs.
+    length: u64,
+    /// When it last grew, in requests.
+    used: u64,
+}
+
+impl Sequence {
+    fn new(span: Span, used: u64) -> Self {
+        Sequence { number: used, start: span.start, end: span.end(), asked: span.atoms, length: span.atoms, used }
+    }
+
+    fn distance(&self, span: Span) -> u64 {
+        self.end.abs_diff(span.start)
+    }
+
+    fn grow(&mut self, span: Span, used: u64) {
+        self.length += span.end().saturating_sub(self.end);
+        self.start = self.start.min(span.start);
+        self.end = self.end.max(span.end());
+        self.asked += span.atoms;
+        self.used = used;
+        let ground = self.end - self.start;
+        if ground > MEMORY {
+            self.asked = self.asked * MEMORY / ground;
+            self.start = self.end - MEMORY;
+        }
+        if ground >= PROOF && !self.runs() {
+            self.length = 0;
+        }
+    }
+
+    /// Its ground is covered once, to a quarter.
+    pub fn runs(&self) -> bool {
+        let ground = self.end - self.start;
+        ground >= PROOF && (3 * ground..=5 * ground).contains(&(4 * self.asked))
+    }
+
+    /// Atoms that it has covered without a break; 0 of one that does not run.
+    pub fn length(&self) -> u64 {
+        if self.runs() { self.length } else { 0 }
+    }
+}
+
+/// The sequences that were last used.
+#[derive(Clone, Debug)]
+pub struct Sequences {
+    most: usize,
+    sequences: Vec<Sequence>,
+    requests: u64,
+}
+
+impl Sequences {
+    /// Keeps `most` of them apart.
+    pub fn new(most: usize) -> Self {
+        Sequences { most, sequences: Vec::with_capacity(most), requests: 0 }
+    }
+
+    /// Notes a request. None: it does not go on where another one ended. One request is no sequence, however large.
+    pub fn note(&mut self, span: Span) -> Option<Sequence> {
+        self.requests += 1;
+        let used = self.requests;
+        let near = self.sequences.iter_mut().filter(|sequence| sequence.distance(span) <= NEAR);
+        if let Some(sequence) = near.min_by_key(|sequence| sequence.distance(span)) {
+            sequence.grow(span, used);
+            return Some(*sequence);
+        }
+        let sequence = Sequence::new(span, used);
+        if self.sequences.len() == self.most {
+            let oldest = self.sequences.iter_mut().min_by_key(|sequence| sequence.used).expect("there are sequences");
+            *oldest = sequence;
+        } else {
+            self.sequences.push(sequence);
+        }
+        None
+    }
+}
