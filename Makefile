@@ -4,7 +4,7 @@ SHELL := bash
 TIDEGATE := $(or $(CARGO_TARGET_DIR),target)/release/tidegate
 TIMED := scripts/timed.sh
 
-.PHONY: help build run test fuzz soak bench bench-device bench-recovery bench-engine bench-abuse clean
+.PHONY: help build run test fuzz soak bench bench-cold bench-device bench-recovery bench-engine bench-abuse clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -25,11 +25,15 @@ fuzz: ## inputs guided by coverage: make fuzz TARGET=journal SECONDS=600 (TARGET
 soak: build ## the swarm, corruptions, fuzzing, kills, crashes of databases and file systems for hours (SEEDS= WIDE= FIRST= KILLS= CONNECTIONS= ROUNDS= CORRUPTIONS= FUZZ=)
 	@$(TIMED) soak scripts/soak.sh
 
-bench: ## speed beside other servers on the same disk, and in one process beside the bare file; tables and target/bench/{volume,device}.json
+bench: ## speed beside other servers on the same disk, cold reads beside the origin, and in one process beside the bare file; tables and target/bench/{volume,cold,device}.json
 	@scripts/setup.sh
-	@$(TIMED) bench cargo bench --locked --bench volume --bench device
+	@$(TIMED) bench cargo bench --locked --bench volume --bench cold --bench device
 
-bench-device: ## the second part of it: the log on a real device, without sockets; needs 2 GiB of disk
+bench-cold: ## the second part of it: cold reads before a model of a slow disk, beside that disk
+	@scripts/setup.sh
+	@$(TIMED) bench-cold cargo bench --locked --bench cold
+
+bench-device: ## the third part of it: the log on a real device, without sockets; needs 2 GiB of disk
 	@$(TIMED) bench-device cargo bench --locked --bench device
 
 bench-recovery: ## recovery of 100 GiB of metadata beside reading it

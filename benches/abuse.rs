@@ -7,6 +7,9 @@
 #[allow(dead_code)] // the tests use more of it
 #[path = "../tests/common/mod.rs"]
 mod common;
+#[allow(dead_code)] // other benches use more of it
+#[path = "shared/quartiles.rs"]
+mod quartiles;
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,6 +19,7 @@ use common::chance::Chance;
 use common::daemon::Daemon;
 use common::hostile::{Door, Wire, cost, hold_what_they_can, raise_descriptors, vanish};
 use common::nbd::{Client, Command};
+use quartiles::Quartiles;
 
 const PAIRS: usize = 40;
 /// Requests of one slice: some tenths of a second.
@@ -88,10 +92,10 @@ fn main() {
         let (throughput, cpu) = (Quartiles::of(ratios.0), Quartiles::of(ratios.1));
         let verdict = match crowd {
             Crowd::Nobody => "-",
-            _ if throughput.0[1] >= FLOOR => "met",
+            _ if throughput.median() >= FLOOR => "met",
             _ => "missed",
         };
-        println!("{what:<42}{:<26}{:<26}{verdict}", throughput.to_string(), cpu.to_string());
+        println!("{what:<42}{:<26}{:<26}{verdict}", throughput.shown([3, 2]), cpu.shown([3, 2]));
     }
     daemon.stop();
 }
@@ -171,21 +175,4 @@ fn cpu_seconds(daemon: &Daemon) -> f64 {
         line.split(' ').next()?.parse::<u64>().ok()
     };
     threads.flatten().filter_map(|thread| spent(&thread.path())).sum::<u64>() as f64 / 1e9
-}
-
-/// Lower quartile, median, upper quartile.
-struct Quartiles([f64; 3]);
-
-impl Quartiles {
-    fn of(mut values: Vec<f64>) -> Quartiles {
-        values.sort_by(f64::total_cmp);
-        Quartiles([1, 2, 3].map(|quarter| values[(values.len() - 1) * quarter / 4]))
-    }
-}
-
-impl std::fmt::Display for Quartiles {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let [low, median, high] = self.0;
-        write!(f, "{median:.3} [{low:.2} {high:.2}]")
-    }
 }

@@ -18,8 +18,12 @@ mod chance;
 mod load;
 #[path = "device/noise.rs"]
 mod noise;
+#[path = "shared/quartiles.rs"]
+mod quartiles;
 #[path = "device/report.rs"]
 mod report;
+#[path = "shared/report_file.rs"]
+mod report_file;
 #[path = "device/ssd.rs"]
 mod ssd;
 #[path = "device/stack.rs"]
@@ -27,7 +31,7 @@ mod stack;
 
 use std::fs::File;
 use std::io::{Seek, SeekFrom, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
@@ -82,15 +86,8 @@ fn main() {
         rows.push(row.json());
     }
     Row::print_legend();
-    let report = json!({
-        "cores": std::thread::available_parallelism().map_or(1, usize::from),
-        "kernel": std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim(),
-        "cache_mib": CACHE_BYTES / MIB, "rate": RATE, "flush_bytes": FLUSH_BYTES, "rows": rows,
-    });
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("bench");
-    std::fs::create_dir_all(&folder).expect("a folder for the report");
-    std::fs::write(folder.join("device.json"), format!("{report:#}\n")).expect("a report");
-    println!("{}; {:.0} s", folder.join("device.json").display(), started.elapsed().as_secs_f64());
+    report_file::write("device", json!({ "cache_mib": CACHE_BYTES / MIB, "rate": RATE, "flush_bytes": FLUSH_BYTES, "rows": rows }));
+    println!("{:.0} s", started.elapsed().as_secs_f64());
 }
 
 impl Place {

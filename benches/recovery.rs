@@ -9,8 +9,13 @@
 mod child;
 #[path = "recovery/image.rs"]
 mod image;
+#[allow(dead_code)] // other benches use more of it
+#[path = "shared/quartiles.rs"]
+mod quartiles;
+#[path = "shared/report_file.rs"]
+mod report_file;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use serde::de::DeserializeOwned;
@@ -18,6 +23,7 @@ use serde_json::{Value, json};
 
 use child::{Moment, Recovered};
 use image::{Contents, Plan, Written};
+use quartiles::Quartiles;
 
 const ENTRY_SECONDS: f64 = 25e-9;
 const FLOOR: f64 = 1.3;
@@ -75,7 +81,7 @@ fn measure_all() {
         }
         rows.push(row(plan, written, &rounds));
     }
-    write_report(&rows);
+    report_file::write("recovery", json!({ "rows": rows }));
 }
 
 struct Round {
@@ -98,55 +104,36 @@ fn run<T: DeserializeOwned>(what: &str, folder: &Path) -> T {
     serde_json::from_slice(&output.stdout).expect("the child's report")
 }
 
-/// Lower quartile, median, upper quartile.
-fn quartiles(values: impl Iterator<Item = f64>) -> [f64; 3] {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    [values[values.len() / 4], values[values.len() / 2], values[values.len() * 3 / 4]]
-}
-
 fn row(plan: &Plan, written: Written, rounds: &[Round]) -> Value {
     let least = written.entries as f64 * ENTRY_SECONDS;
-    let of = |value: &dyn Fn(&Round) -> f64| quartiles(rounds.iter().map(value));
+    let of = |value: &dyn Fn(&Round) -> f64| Quartiles::of(rounds.iter().map(value).collect());
     let reading = of(&|round| round.reading.wall);
     let (serving, loaded) = (of(&|round| round.recovered.serving.wall), of(&|round| round.recovered.loaded.wall));
     let serving_ratio = of(&|round| round.recovered.serving.wall / round.reading.wall.max(least));
     let loaded_ratio = of(&|round| round.recovered.loaded.wall / round.reading.wall.max(least));
     let cpu = of(&|round| round.recovered.loaded.cpu);
-    let (peak, engine) = (of(&|round| round.recovered.peak_mib as f64)[1], of(&|round| round.recovered.engine_mib as f64)[1]);
-    let displaced = of(&|round| round.recovered.displaced as f64)[1];
-    let missed = serving_ratio[1] > FLOOR || loaded_ratio[1] > FLOOR;
-    let range = |[low, middle, high]: [f64; 3]| format!("{middle:.2} ({low:.2}-{high:.2})");
+    let (peak, engine) = (of(&|round| round.recovered.peak_mib as f64).median(), of(&|round| round.recovered.engine_mib as f64).median());
+    let displaced = of(&|round| round.recovered.displaced as f64).median();
+    let missed = serving_ratio.median() > FLOOR || loaded_ratio.median() > FLOOR;
     println!(
         "{:<21}{:>11}{:>9.2}{:>10.2}{:>10.2}{:>17}{:>17}{:>19}{:>11}{:>11}{}",
         plan.what,
         written.entries,
-        reading[1],
-        serving[1],
-        loaded[1],
-        range(serving_ratio),
-        range(loaded_ratio),
-        format!("{:.2} ({:.0})", cpu[1], cpu[1] * 1e9 / written.entries as f64),
+        reading.median(),
+        serving.median(),
+        loaded.median(),
+        serving_ratio.shown([2, 2]),
+        loaded_ratio.shown([2, 2]),
+        format!("{:.2} ({:.0})", cpu.median(), cpu.median() * 1e9 / written.entries as f64),
         peak,
         engine,
         if missed { "  missed" } else { "" },
     );
-    let spread = |[low, middle, high]: [f64; 3]| json!({ "median": middle, "quartiles": [low, high] });
     json!({
         "what": plan.what, "entries": written.entries, "clean": written.clean, "dirty": written.dirty, "rounds": rounds.len(),
-        "reading_s": spread(reading), "serving_s": spread(serving), "loaded_s": spread(loaded),
-        "serving_ratio": spread(serving_ratio), "loaded_ratio": spread(loaded_ratio), "floor": FLOOR, "missed": missed,
-        "cpu_s": spread(cpu), "cpu_over_25_ns_an_entry": cpu[1] / least, "displaced": displaced,
+        "reading_s": reading.json(), "serving_s": serving.json(), "loaded_s": loaded.json(),
+        "serving_ratio": serving_ratio.json(), "loaded_ratio": loaded_ratio.json(), "floor": FLOOR, "missed": missed,
+        "cpu_s": cpu.json(), "cpu_over_25_ns_an_entry": cpu.median() / least, "displaced": displaced,
         "peak_mib": peak, "engine_mib": engine,
     })
-}
-
-fn write_report(rows: &[Value]) {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("bench");
-    std::fs::create_dir_all(&folder).expect("a folder for the report");
-    let path: PathBuf = folder.join("recovery.json");
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let report = json!({ "cores": cores, "rows": rows });
-    std::fs::write(&path, format!("{report:#}\n")).expect("a report");
-    println!("{}", path.display());
 }

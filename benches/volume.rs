@@ -16,20 +16,32 @@ mod client;
 mod common;
 #[path = "volume/load.rs"]
 mod load;
+#[allow(dead_code)] // other benches use more of it
+#[path = "shared/quartiles.rs"]
+mod quartiles;
 #[path = "volume/report.rs"]
 mod report;
+#[path = "shared/report_file.rs"]
+mod report_file;
 #[path = "volume/subject.rs"]
 mod subject;
 
 use std::path::Path;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use load::{LOADS, Load, MIB, Order};
-use report::{BAND, Row, sum};
-use subject::{CACHE_BYTES, FILE_BYTES, SPAN_BYTES, Slice, Subject};
+use common::chance::Chance;
+use load::{LOADS, Load, MIB, Order, SEQUENTIAL_WRITES};
+use report::{BAND, Row};
+use subject::{Slice, Subject, difference, solid, version};
+
+/// The part of every volume and file that is used: all of it is in the cache.
+const SPAN_BYTES: u64 = 256 * MIB;
+/// Volumes and files.
+const FILE_BYTES: u64 = 512 * MIB;
+/// Holds many times what a row writes, so that nothing is destaged or evicted meanwhile (the counters in the report tell).
+const CACHE_BYTES: u64 = 6 << 30;
 
 /// Rounds of a row unless `BENCH_ROUNDS` says otherwise.
 const ROUNDS: usize = 60;
@@ -55,13 +67,7 @@ fn main() {
 
     let folder = tempfile::Builder::new().prefix("bench").tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
     println!("writing the files …");
-    let mut subjects = [
-        Subject::tidegate(folder.path()),
-        Subject::qemu_nbd(folder.path(), "qemu-nbd"),
-        Subject::qemu_nbd(folder.path(), "qemu-nbd again"),
-        Subject::nbdkit(folder.path()),
-        Subject::bare(folder.path()),
-    ];
+    let mut subjects = subjects(folder.path());
     Row::print_heading();
     let (mut rows, mut is_void) = (Vec::new(), false);
     for load in LOADS.iter().filter(|load| wanted(load)) {
@@ -75,12 +81,51 @@ fn main() {
             "void rows: qemu-nbd beside itself is further from 1 than {BAND}; nothing can be said, try again when the machine is quieter"
         );
     }
-    write_report(rows);
+    report_file::write(
+        "volume",
+        json!({
+            "qemu_nbd": version("qemu-nbd"), "nbdkit": version("nbdkit"),
+            "span_mib": SPAN_BYTES / MIB, "file_mib": FILE_BYTES / MIB, "cache_mib": CACHE_BYTES / MIB,
+            "band": BAND, "rows": rows,
+        }),
+    );
+}
+
+/// Each has a file of its own.
+fn subjects(folder: &Path) -> [Subject; BARE + 1] {
+    let file = |name: &str| {
+        let path = folder.join(name).with_extension("img");
+        solid(&path, FILE_BYTES);
+        path
+    };
+    solid(&folder.join("cache.img"), CACHE_BYTES);
+    [
+        Subject::tidegate(folder, &file("origin")),
+        Subject::qemu_nbd("qemu-nbd", folder, &file("qemu-nbd")),
+        Subject::qemu_nbd("qemu-nbd again", folder, &file("qemu-nbd-again")),
+        Subject::nbdkit(folder, &file("nbdkit")),
+        Subject::bare(&file("bare")),
+    ]
+}
+
+/// Where the requests of a slice go. Everybody does the same sequential slices; random places come from `seed`.
+fn places(load: &Load, count: u64, slice: u64, seed: u64) -> Vec<u64> {
+    let (all, mut chance) = (SPAN_BYTES / load.bytes, Chance::new(seed));
+    match load.order {
+        Order::Random => (0..count).map(|_| chance.below(all)).collect(),
+        Order::Sequential => (slice * count..(slice + 1) * count).map(|place| place % all).collect(),
+    }
+}
+
+/// Writes the whole span in order: every row starts from the same contents in the same places.
+fn refill(subject: &mut Subject) {
+    let load = &SEQUENTIAL_WRITES;
+    subject.run(load, &places(load, SPAN_BYTES / load.bytes, 0, 0));
 }
 
 /// All rounds of one load.
 fn measure<'a>(subjects: &mut [Subject], load: &'a Load, rounds: usize) -> Row<'a> {
-    subjects.iter_mut().for_each(Subject::refill);
+    subjects.iter_mut().for_each(refill);
     let count = requests_of_a_slice(subjects, load);
     let taking_part = if load.order == Order::Sequential { BARE + 1 } else { BARE };
     let before = counters(&subjects[OURS]);
@@ -93,12 +138,12 @@ fn measure<'a>(subjects: &mut [Subject], load: &'a Load, rounds: usize) -> Row<'
         let back = order.iter().rev().map(|&subject| (subject, 1));
         let mut halves = [[None; 2]; BARE + 1];
         for (subject, half) in there.chain(back) {
-            let seed = (round * 2 + half) as u64 * 100 + subject as u64;
-            halves[subject][half] = Some(subjects[subject].run(load, count, seed));
+            let slice = (round * 2 + half) as u64;
+            halves[subject][half] = Some(subjects[subject].run(load, &places(load, count, slice, slice * 100 + subject as u64)));
         }
         for (subject, halves) in halves.into_iter().enumerate() {
             if let [Some(one), Some(other)] = halves {
-                slices[subject].push(sum([one, other]));
+                slices[subject].push(one + other);
             }
         }
         if started.elapsed() > ROW_PATIENCE {
@@ -115,7 +160,7 @@ fn requests_of_a_slice(subjects: &mut [Subject], load: &Load) -> u64 {
     let least = load.depth * 4;
     let mut count = least;
     for _ in 0..3 {
-        let seconds: Vec<f64> = subjects.iter_mut().map(|subject| subject.run(load, count, 0).seconds).collect();
+        let seconds: Vec<f64> = subjects.iter_mut().map(|subject| subject.run(load, &places(load, count, 0, 0)).seconds).collect();
         let baseline = QEMU.iter().map(|&subject| seconds[subject]).sum::<f64>() / QEMU.len() as f64;
         // Never much more than the try before: that was too short to tell.
         count = ((count as f64 * SLICE.as_secs_f64() / baseline) as u64).clamp(least, count * 30);
@@ -132,30 +177,4 @@ fn counters(ours: &Subject) -> Value {
         "cache_flushes": value("/cache/flushes"), "checkpoints": value("/cache/checkpoints"), "window_waits": value("/waits/window"),
         "data_bytes": value("/cache/data_bytes"), "metadata_bytes": value("/cache/metadata_bytes"),
     })
-}
-
-fn difference(before: &Value, after: &Value) -> Value {
-    let after = after.as_object().expect("an object");
-    after.iter().map(|(key, value)| (key.clone(), json!(value.as_u64().unwrap_or(0) - before[key].as_u64().unwrap_or(0)))).collect()
-}
-
-fn write_report(rows: Vec<Value>) {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("bench");
-    std::fs::create_dir_all(&folder).expect("a folder for the report");
-    let path = folder.join("volume.json");
-    let report = json!({
-        "cores": std::thread::available_parallelism().map_or(1, usize::from),
-        "kernel": std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim(),
-        "qemu_nbd": version("qemu-nbd"), "nbdkit": version("nbdkit"),
-        "span_mib": SPAN_BYTES / MIB, "file_mib": FILE_BYTES / MIB, "cache_mib": CACHE_BYTES / MIB,
-        "band": BAND, "rows": rows,
-    });
-    std::fs::write(&path, format!("{report:#}\n")).expect("a report");
-    println!("{}", path.display());
-}
-
-/// The first line of what a program says of itself.
-fn version(program: &str) -> Option<String> {
-    let said = Command::new(program).arg("--version").output().ok()?.stdout;
-    Some(String::from_utf8_lossy(&said).lines().next()?.to_owned())
 }

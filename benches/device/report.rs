@@ -5,6 +5,7 @@ use tidegate_engine::block::ATOM_BYTES;
 use tidegate_engine::probe::Snapshot;
 
 use crate::load::{Limit, Load, MIB, Way};
+use crate::quartiles::Quartiles;
 use crate::ssd::Ssd;
 
 /// Half of the writes of data that the device gets under random writes are no smaller.
@@ -47,34 +48,6 @@ impl Counted {
     /// Written to the device for each byte of the client.
     fn amplification(&self) -> Option<f64> {
         (self.clients > 0).then(|| self.written as f64 / self.clients as f64)
-    }
-}
-
-/// Lower quartile, median, upper quartile.
-#[derive(Clone, Copy, Debug)]
-struct Quartiles([f64; 3]);
-
-impl Quartiles {
-    fn of(mut values: Vec<f64>) -> Quartiles {
-        values.sort_by(f64::total_cmp);
-        let at = |fraction: f64| {
-            let place = fraction * (values.len() - 1) as f64;
-            let (low, high) = (values[place.floor() as usize], values[place.ceil() as usize]);
-            low + (high - low) * place.fract()
-        };
-        Quartiles([at(0.25), at(0.5), at(0.75)])
-    }
-
-    fn times(self, factor: f64) -> Quartiles {
-        Quartiles(self.0.map(|value| value * factor))
-    }
-
-    fn median(self) -> f64 {
-        self.0[1]
-    }
-
-    fn json(self) -> Value {
-        json!({ "median": self.0[1], "quartiles": [self.0[0], self.0[2]] })
     }
 }
 
@@ -145,7 +118,7 @@ impl Row<'_> {
     }
 
     pub fn print(&self) {
-        let shown = |of: Quartiles| format!("{:.3} [{:.2} {:.2}]", of.0[1], of.0[0], of.0[2]);
+        let shown = |of: Quartiles| of.shown([3, 2]);
         let per_client = |bytes: u64| match self.counted.clients {
             0 => "-".to_owned(),
             clients => format!("{:.2}", bytes as f64 / clients as f64),
@@ -155,7 +128,7 @@ impl Row<'_> {
             (false, true) => "met",
             (false, false) => "missed",
         };
-        let sizes = self.data_writes().map_or(String::new(), |of| format!("{:.0} [{:.0} {:.0}]", of.0[1], of.0[0], of.0[2]));
+        let sizes = self.data_writes().map_or(String::new(), |of| of.shown([0, 0]));
         println!(
             "{:<34}{:>6.0}{:>6.0}  {:<19}{:>6}{:>6}  {:<19}{:>5.2} {:<8}{sizes:<22}{:<8}{:>6.2}{:>8.1}",
             self.load.what,

@@ -4,7 +4,7 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tidegate_daemon::back::run::RunMut;
 use tidegate_engine::block::ATOM_BYTES;
@@ -24,15 +24,14 @@ impl Bare {
         Ok(Bare { file, buffers: Vec::new() })
     }
 
-    /// `count` requests at `first`, `first + 1`, … (in units of the load's length, modulo `places`), ending in fdatasync if they write.
-    pub fn run(&mut self, load: &Load, count: u64, first: u64, places: u64) -> io::Result<()> {
+    /// A request at each of the places (in units of the load's length), ending in fdatasync if they write.
+    pub fn run(&mut self, load: &Load, places: &[u64]) -> io::Result<()> {
         assert!(load.bytes <= MIB);
         self.buffers.resize_with(load.depth as usize, noise);
-        let (file, next) = (&self.file, &AtomicU64::new(0));
+        let (file, next) = (&self.file, &AtomicUsize::new(0));
         std::thread::scope(|scope| {
-            let threads: Vec<_> = (self.buffers.iter_mut())
-                .map(|buffer| scope.spawn(move || one_after_another(file, load, next, count, first, places, buffer)))
-                .collect();
+            let threads: Vec<_> =
+                (self.buffers.iter_mut()).map(|buffer| scope.spawn(move || one_after_another(file, load, places, next, buffer))).collect();
             threads.into_iter().try_for_each(|thread| thread.join().expect("a thread that measures does not panic"))
         })?;
         if load.way == Way::Write { self.file.sync_data() } else { Ok(()) }
@@ -46,25 +45,15 @@ fn noise() -> RunMut {
     buffer
 }
 
-fn one_after_another(
-    file: &File,
-    load: &Load,
-    next: &AtomicU64,
-    count: u64,
-    first: u64,
-    places: u64,
-    buffer: &mut RunMut,
-) -> io::Result<()> {
+/// Takes the next place that nobody has taken, until there is none.
+fn one_after_another(file: &File, load: &Load, places: &[u64], next: &AtomicUsize, buffer: &mut RunMut) -> io::Result<()> {
     let buffer = &mut buffer.as_mut_slice()[..load.bytes as usize];
-    loop {
-        let number = next.fetch_add(1, Ordering::Relaxed);
-        if number >= count {
-            return Ok(());
-        }
-        let offset = (first + number) % places * load.bytes;
+    while let Some(place) = places.get(next.fetch_add(1, Ordering::Relaxed)) {
+        let offset = place * load.bytes;
         match load.way {
             Way::Read => file.read_exact_at(buffer, offset)?,
             Way::Write => file.write_all_at(buffer, offset)?,
         }
     }
+    Ok(())
 }

@@ -1,5 +1,5 @@
 //! An NBD client that measures: as many requests as the depth allows in one send, as many replies as there are in one receive.
-//! Every block carries its own number, so a reply with another block's contents is noticed; nothing else is looked at.
+//! Every block begins with its own place in bytes, so a reply with another block's contents is noticed; nothing else is looked at.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -21,7 +21,7 @@ const FLUSH: u16 = 3;
 
 const REQUEST_BYTES: usize = 28;
 const REPLY_BYTES: usize = 16;
-/// Head of a reply with data, and the number of its first block.
+/// Head of a reply with data, and the place that its first block begins with.
 const MARKED_BYTES: usize = REPLY_BYTES + 8;
 /// What the kernel keeps of requests that the server has not read yet. Its default is a fifth of a request of 1 MiB: client and server
 /// would take turns instead of working at the same time. The kernel caps it by its own limit (net.core.wmem_max).
@@ -32,9 +32,9 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// One connection.
 pub struct Client {
     stream: UnixStream,
-    /// What writes carry, but for the numbers of the blocks.
+    /// What writes carry, but for the places of the blocks.
     pattern: Vec<u8>,
-    /// As many requests as a run has in flight, one behind the other. Laid out once: a request changes only its head and the numbers
+    /// As many requests as a run has in flight, one behind the other. Laid out once: a request changes only its head and the places
     /// of its blocks, so that the client costs little more than its system calls.
     outgoing: Vec<u8>,
     /// Payload bytes of each of these requests.
@@ -72,13 +72,13 @@ impl Client {
         Ok(Client { stream, pattern, outgoing: Vec::new(), payload: 0, queued: 0, received, kept: 0, skip: 0 })
     }
 
-    /// Does `count` requests at the places that `place` names, ending in a FLUSH if they write.
-    pub fn run(&mut self, load: &Load, count: u64, mut place: impl FnMut() -> u64) -> io::Result<()> {
+    /// Does a request at each of the places (in units of the load's length), ending in a FLUSH if they write.
+    pub fn run(&mut self, load: &Load, places: &[u64]) -> io::Result<()> {
         self.lay_out(load);
         let (mut sent, mut answered) = (0, 0);
-        while answered < count {
-            while sent < count && sent - answered < load.depth {
-                self.queue(load, place());
+        while answered < places.len() {
+            while sent < places.len() && sent - answered < load.depth as usize {
+                self.queue(load, places[sent]);
                 sent += 1;
             }
             self.push()?;
@@ -102,14 +102,13 @@ impl Client {
         Ok(())
     }
 
-    /// `place` in units of the load's length.
     fn queue(&mut self, load: &Load, place: u64) {
         let offset = place * load.bytes;
         let command = if load.way == Way::Write { WRITE } else { READ };
         let request = &mut self.outgoing[self.queued..][..REQUEST_BYTES + self.payload];
         let (there, payload) = request.split_at_mut(REQUEST_BYTES);
         there.copy_from_slice(&head(command, offset, load.bytes));
-        for (block, contents) in (offset / BLOCK_BYTES..).zip(payload.chunks_exact_mut(BLOCK_BYTES as usize)) {
+        for (block, contents) in (offset..).step_by(BLOCK_BYTES as usize).zip(payload.chunks_exact_mut(BLOCK_BYTES as usize)) {
             contents[..8].copy_from_slice(&block.to_be_bytes());
         }
         self.queued += REQUEST_BYTES + self.payload;
@@ -122,7 +121,7 @@ impl Client {
     }
 
     /// One receive: how many replies it ended. Each carries `payload` bytes.
-    fn receive(&mut self, payload: u64) -> io::Result<u64> {
+    fn receive(&mut self, payload: u64) -> io::Result<usize> {
         let got = self.stream.read(&mut self.received[self.kept..])?;
         if got == 0 {
             return Err(io::Error::other("the server hung up"));
@@ -133,14 +132,14 @@ impl Client {
             let skipped = self.skip.min(end - at);
             at += skipped;
             self.skip -= skipped;
-            ended += u64::from(skipped > 0 && self.skip == 0);
+            ended += usize::from(skipped > 0 && self.skip == 0);
             if end - at < head_bytes {
                 break;
             }
             check(&self.received[at..at + head_bytes])?;
             at += head_bytes;
             self.skip = (payload as usize + REPLY_BYTES) - head_bytes;
-            ended += u64::from(self.skip == 0);
+            ended += usize::from(self.skip == 0);
         }
         self.received.copy_within(at..end, 0);
         self.kept = end - at;
@@ -148,26 +147,26 @@ impl Client {
     }
 }
 
-/// The cookie is the number of the first block.
+/// The cookie is the place of the first block.
 fn head(command: u16, offset: u64, bytes: u64) -> [u8; REQUEST_BYTES] {
     let mut head = [0; REQUEST_BYTES];
     head[..4].copy_from_slice(&REQUEST.to_be_bytes());
     head[6..8].copy_from_slice(&command.to_be_bytes());
-    head[8..16].copy_from_slice(&(offset / BLOCK_BYTES).to_be_bytes());
+    head[8..16].copy_from_slice(&offset.to_be_bytes());
     head[16..24].copy_from_slice(&offset.to_be_bytes());
     head[24..].copy_from_slice(&(bytes as u32).to_be_bytes());
     head
 }
 
-/// A good reply, with the contents that were asked for: the first block's number is its cookie.
+/// A good reply, with the contents that were asked for: the first block begins with its cookie.
 fn check(head: &[u8]) -> io::Result<()> {
     let (magic, rest) = head.split_at(4);
     let (error, rest) = rest.split_at(4);
-    let (cookie, number) = rest.split_at(8);
+    let (cookie, place) = rest.split_at(8);
     if magic != SIMPLE_REPLY.to_be_bytes() || error != [0; 4] {
         return Err(io::Error::other(format!("this is no reply, or an error: {head:02x?}")));
     }
-    if !number.is_empty() && number != cookie {
+    if !place.is_empty() && place != cookie {
         return Err(io::Error::other("a read was answered with another block's contents"));
     }
     Ok(())

@@ -13,7 +13,7 @@ pub enum Way {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     Random,
-    /// Each time from where the time before ended, around the span.
+    /// Each slice from where the one before ended.
     Sequential,
 }
 

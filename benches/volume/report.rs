@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::load::{Load, Order, Way};
+use crate::quartiles::Quartiles;
 use crate::subject::Slice;
 
 /// No slower than the baseline.
@@ -11,41 +12,8 @@ const FLOOR: f64 = 1.0;
 const FLOOR_BARE: f64 = 0.95;
 /// The baseline beside itself: further away from 1, nothing can be said.
 pub const BAND: f64 = 0.05;
-
-/// One round of one subject: both of its slices together.
-pub fn sum(slices: [Slice; 2]) -> Slice {
-    let [one, other] = slices;
-    Slice { seconds: one.seconds + other.seconds, cpu_seconds: one.cpu_seconds + other.cpu_seconds }
-}
-
-/// Lower quartile, median, upper quartile.
-#[derive(Clone, Copy, Debug)]
-pub struct Quartiles([f64; 3]);
-
-impl Quartiles {
-    pub fn of(mut values: Vec<f64>) -> Quartiles {
-        values.sort_by(f64::total_cmp);
-        let at = |fraction: f64| {
-            let place = fraction * (values.len() - 1) as f64;
-            let (low, high) = (values[place.floor() as usize], values[place.ceil() as usize]);
-            low + (high - low) * place.fract()
-        };
-        Quartiles([at(0.25), at(0.5), at(0.75)])
-    }
-
-    pub fn median(self) -> f64 {
-        self.0[1]
-    }
-
-    fn shown(self) -> String {
-        let [low, median, high] = self.0;
-        format!("{median:.3} [{low:.2} {high:.2}]")
-    }
-
-    fn json(self) -> Value {
-        json!({ "median": self.0[1], "quartiles": [self.0[0], self.0[2]] })
-    }
-}
+/// Of a ratio and of its quartiles.
+const DECIMALS: [usize; 2] = [3, 2];
 
 /// All rounds of one load. Each list has one entry a round.
 pub struct Row<'a> {
@@ -147,10 +115,10 @@ impl Row<'_> {
                 if first { self.load.what } else { "" },
                 if first { rates.as_str() } else { "" },
                 goal.over,
-                goal.ratio.shown(),
+                goal.ratio.shown(DECIMALS),
                 goal.floor,
                 verdict(goal),
-                if first { self.self_check().shown() } else { String::new() },
+                if first { self.self_check().shown(DECIMALS) } else { String::new() },
                 if first { format!("{ours:>8.1} {qemu:>8.1} {nbdkit:>6.1}") } else { String::new() },
             );
         }

@@ -1,26 +1,18 @@
-//! Who is measured: servers on files of their own, and the bare file. Each file has been written once from end to end: extents that
-//! were never written would cost the file system more than the write itself.
+//! Who is measured: servers on files of their own, and the bare file.
 
 use std::collections::HashMap;
+use std::ops::Add;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::bare::Bare;
 use crate::client::Client;
-use crate::common::chance::Chance;
 use crate::common::daemon::Daemon;
 use crate::common::{text, tool};
-use crate::load::{Load, MIB, Order, SEQUENTIAL_WRITES};
-
-/// The part of every volume and file that is used: all of it is in the cache.
-pub const SPAN_BYTES: u64 = 256 * MIB;
-/// Volumes and files.
-pub const FILE_BYTES: u64 = 512 * MIB;
-/// Holds many times what a row writes, so that nothing is destaged or evicted meanwhile (the counters in the report tell).
-pub const CACHE_BYTES: u64 = 6 << 30;
+use crate::load::{Load, MIB};
 
 /// How long another server may take to start.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -33,11 +25,17 @@ pub struct Slice {
     pub cpu_seconds: f64,
 }
 
+impl Add for Slice {
+    type Output = Slice;
+
+    fn add(self, other: Slice) -> Slice {
+        Slice { seconds: self.seconds + other.seconds, cpu_seconds: self.cpu_seconds + other.cpu_seconds }
+    }
+}
+
 pub struct Subject {
     pub name: &'static str,
     access: Access,
-    /// Where the next sequential slice begins, in requests.
-    cursor: u64,
 }
 
 enum Access {
@@ -62,49 +60,41 @@ impl Drop for Other {
 }
 
 impl Subject {
-    pub fn tidegate(folder: &Path) -> Subject {
-        let dir = folder.join("volume");
-        std::fs::create_dir(&dir).expect("a folder");
-        solid(&dir.join("origin.img"), FILE_BYTES);
-        solid(&dir.join("cache.img"), CACHE_BYTES);
-        tool::tidegate(&["create", "--dir", text(&dir)]).succeeds();
-        let daemon = Daemon::up(&dir);
+    /// A volume in `dir`, which holds its cache (cache.img, as large as it is), in front of `origin`.
+    pub fn tidegate(dir: &Path, origin: &Path) -> Subject {
+        let devices = ["--dir", text(dir), "--origin", text(origin)];
+        tool::tidegate(&[&["create"], &devices[..]].concat()).succeeds();
+        let daemon = Daemon::start(dir, &[&["up"], &devices[..]].concat());
         let client = Client::connect(&daemon.socket()).expect("a connection");
-        Subject::server("tidegate", client, Process::Ours(daemon))
+        Subject { name: "tidegate", access: Access::Server { client, process: Process::Ours(daemon) } }
     }
 
-    pub fn qemu_nbd(folder: &Path, name: &'static str) -> Subject {
+    /// Its socket is made in `folder`.
+    pub fn qemu_nbd(name: &'static str, folder: &Path, file: &Path) -> Subject {
         let options = ["--cache=none", "--aio=io_uring", "--format=raw", "--persistent", "--shared=4", "--socket"];
-        Subject::other(folder, name, |file, socket| {
+        Subject::other(name, folder, |socket| {
             let mut command = Command::new("qemu-nbd");
             command.args(options).arg(socket).arg(file);
             command
         })
     }
 
-    pub fn nbdkit(folder: &Path) -> Subject {
-        Subject::other(folder, "nbdkit file", |file, socket| {
+    /// Its socket is made in `folder`.
+    pub fn nbdkit(folder: &Path, file: &Path) -> Subject {
+        Subject::other("nbdkit file", folder, |socket| {
             let mut command = Command::new("nbdkit");
             command.args(["--foreground", "--unix", text(socket), "file", text(file)]);
             command
         })
     }
 
-    pub fn bare(folder: &Path) -> Subject {
-        let path = folder.join("bare.img");
-        solid(&path, FILE_BYTES);
-        Subject { name: "bare file", access: Access::Bare(Bare::open(&path).expect("direct access to a file")), cursor: 0 }
+    pub fn bare(file: &Path) -> Subject {
+        Subject { name: "bare file", access: Access::Bare(Bare::open(file).expect("direct access to a file")) }
     }
 
-    fn server(name: &'static str, client: Client, process: Process) -> Subject {
-        Subject { name, access: Access::Server { client, process }, cursor: 0 }
-    }
-
-    fn other(folder: &Path, name: &'static str, command: impl FnOnce(&Path, &Path) -> Command) -> Subject {
-        let stem = name.replace(' ', "-");
-        let (file, socket) = (folder.join(format!("{stem}.img")), folder.join(format!("{stem}.sock")));
-        solid(&file, FILE_BYTES);
-        let child = command(&file, &socket)
+    fn other(name: &'static str, folder: &Path, command: impl FnOnce(&Path) -> Command) -> Subject {
+        let socket = folder.join(format!("{}.sock", name.replace(' ', "-")));
+        let child = command(&socket)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .spawn()
@@ -118,35 +108,16 @@ impl Subject {
                 Err(_) => std::thread::yield_now(),
             }
         };
-        Subject::server(name, client, Process::Other(process))
+        Subject { name, access: Access::Server { client, process: Process::Other(process) } }
     }
 
-    /// Writes the whole span in order: every row starts from the same contents in the same places.
-    pub fn refill(&mut self) {
-        self.cursor = 0;
-        self.run(&SEQUENTIAL_WRITES, SPAN_BYTES / SEQUENTIAL_WRITES.bytes, 0);
-        self.cursor = 0;
-    }
-
-    /// Does `count` requests. Random places come from `seed`.
-    pub fn run(&mut self, load: &Load, count: u64, seed: u64) -> Slice {
-        let places = SPAN_BYTES / load.bytes;
-        let first = self.cursor;
-        self.cursor = (first + count) % places;
+    /// Does a request at each of the places, in units of the load's length.
+    pub fn run(&mut self, load: &Load, places: &[u64]) -> Slice {
         let before = self.cpu_by_thread();
         let started = Instant::now();
         let result = match &mut self.access {
-            Access::Bare(bare) => bare.run(load, count, first, places),
-            Access::Server { client, .. } => {
-                let (mut chance, mut next) = (Chance::new(seed), first);
-                client.run(load, count, || match load.order {
-                    Order::Random => chance.below(places),
-                    Order::Sequential => {
-                        next += 1;
-                        (next - 1) % places
-                    }
-                })
-            }
+            Access::Bare(bare) => bare.run(load, places),
+            Access::Server { client, .. } => client.run(load, places),
         };
         let seconds = started.elapsed().as_secs_f64();
         result.unwrap_or_else(|error| panic!("{}, {}: {error}", self.name, load.what));
@@ -179,7 +150,20 @@ impl Subject {
     }
 }
 
-fn solid(path: &Path, bytes: u64) {
+/// What the counters say more than before.
+pub fn difference(before: &Value, after: &Value) -> Value {
+    let after = after.as_object().expect("an object");
+    after.iter().map(|(key, value)| (key.clone(), json!(value.as_u64().unwrap_or(0) - before[key].as_u64().unwrap_or(0)))).collect()
+}
+
+/// A file that has been written once from end to end: extents that were never written would cost the file system more than the write itself.
+pub fn solid(path: &Path, bytes: u64) {
     let line = format!("dd if=/dev/zero of='{}' bs=1M count={} oflag=direct conv=fsync status=none", text(path), bytes / MIB);
     tool::shell(&line).succeeds();
+}
+
+/// The first line of what a program says of itself.
+pub fn version(program: &str) -> Option<String> {
+    let said = Command::new(program).arg("--version").output().ok()?.stdout;
+    Some(String::from_utf8_lossy(&said).lines().next()?.to_owned())
 }
