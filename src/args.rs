@@ -215,6 +215,7 @@ Example:
   tidegate drain && kill %1                     the origin alone now holds everything
   tidegate drain --dir nas --volume media       one of several volumes; without its name, all of them
 
+On a terminal it shows how long it still takes: what seeks and bandwidth have cost at this origin of late, times what is left.
 Ctrl-C cancels the drain; what has gone home stays there. Clients may go on writing: drain ends when nothing is dirty,
 or with exit code 74 when all that is left cannot be read on the SSD, and its table of losses is full (docs/durability.md, D7).")]
 pub struct Drain {

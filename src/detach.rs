@@ -60,7 +60,8 @@ fn by_daemon(of: &Of, volume: &Options, status: &Value, signals: &mut Signals) -
         let left = state.pointer("/drain/blocks_left").and_then(Value::as_u64).unwrap_or(0);
         let failures = state["destage"]["failures"].as_u64().unwrap_or(0) - failures_at_start;
         most = left.max(most);
-        bar.show(most - left, most, &trouble(left, failures));
+        let seconds_left = state.pointer("/drain/seconds_left").and_then(Value::as_f64);
+        bar.show_left(most - left, most, seconds_left, &trouble(left, failures));
         std::thread::sleep(INTERVAL);
         if signals.next().is_some() {
             bar.clear();
@@ -98,7 +99,8 @@ fn here(volume: &Options, signals: &mut Signals) -> Result<bool, Failure> {
     let options = detach::Options { cache, origin, state, knobs: volume.knobs };
     let mut bar = Progress::new("detach");
     detach::detach(&options, |progress| {
-        bar.show(progress.of - progress.left, progress.of, &trouble(progress.left, progress.failures));
+        let detach::Progress { left, of, seconds_left, failures } = progress;
+        bar.show_left(of - left, of, seconds_left, &trouble(left, failures));
         signals.next().is_none()
     })
 }

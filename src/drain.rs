@@ -35,7 +35,7 @@ pub fn run(args: &Drain) -> Result<ExitCode, Failure> {
         let failures = state.failures - failures_at_start;
         let trouble = if failures > 0 { format!(", {failures} writes to the origin failed") } else { String::new() };
         let total = state.blocks_at_start;
-        bar.show(total - state.blocks_left, total, &format!("{} blocks left{trouble}", state.blocks_left));
+        bar.show_left(total - state.blocks_left, total, state.seconds_left, &format!("{} blocks left{trouble}", state.blocks_left));
         std::thread::sleep(INTERVAL);
         // What was written since the drain began is dirty too: it is asked for again until nothing is.
         let status = asked(Verb::Status)?;
@@ -58,6 +58,8 @@ struct State {
     blocks_at_start: u64,
     /// Dirty blocks and zeroed ranges: everything that the origin does not have yet.
     blocks_left: u64,
+    /// Until the last volume is done.
+    seconds_left: Option<f64>,
     /// Destages that failed since the daemon's start.
     failures: u64,
     /// Of these, blocks that the SSD does not give: they stay behind.
@@ -76,7 +78,16 @@ impl State {
     /// # Errors
     /// One of them is not served any more.
     fn of(status: &Value) -> Result<State, Failure> {
-        let mut all = State { blocks_at_start: 0, blocks_left: 0, failures: 0, unreadable: 0, lost: 0, rests: false, is_done: true };
+        let mut all = State {
+            blocks_at_start: 0,
+            blocks_left: 0,
+            seconds_left: None,
+            failures: 0,
+            unreadable: 0,
+            lost: 0,
+            rests: false,
+            is_done: true,
+        };
         for volume in status::volumes(status) {
             if let Some(why) = status::gone(volume) {
                 let name = volume["name"].as_str().unwrap_or("-");
@@ -95,6 +106,8 @@ impl State {
         let blocks_left = if left == 0 { 0 } else { number("/drain/blocks_left").max(left) };
         self.blocks_at_start += number("/drain/blocks_at_start").max(blocks_left);
         self.blocks_left += blocks_left;
+        let seconds_left = status.pointer("/drain/seconds_left").and_then(Value::as_f64);
+        self.seconds_left = [self.seconds_left, seconds_left].into_iter().flatten().reduce(f64::max);
         self.failures += number("/destage/failures");
         let unreadable = number("/errors/unreadable_blocks");
         let has_ended = left == unreadable && status["drain"].is_null();
@@ -126,6 +139,15 @@ mod tests {
         assert_eq!(check(7, 7, true), (false, false), "they are tried once more");
         assert_eq!(check(8, 7, false), (false, true), "somebody has written meanwhile");
         assert_eq!(check(8, 7, true), (false, false));
+    }
+
+    #[test]
+    fn several_volumes_take_as_long_as_the_slowest() {
+        let volume =
+            |seconds: f64| json!({ "dirty_blocks": 1, "drain": { "blocks_at_start": 2, "blocks_left": 1, "seconds_left": seconds } });
+        let state = |volumes: Value| State::of(&json!({ "volumes": volumes })).unwrap().seconds_left;
+        assert_eq!(state(json!([volume(3.0), volume(7.5), { "dirty_blocks": 0, "drain": null }])), Some(7.5));
+        assert_eq!(state(json!([{ "dirty_blocks": 0, "drain": null }])), None);
     }
 
     #[test]

@@ -103,7 +103,9 @@ fn describe(status: &Value) -> String {
         line("discards", format!("{} sets; {} left out, {} failed", discards[0], discards[1], discards[2]));
     }
     if let Some(left) = status.pointer("/drain/blocks_left").and_then(Value::as_u64) {
-        line("drain", format!("{left} of {} blocks left", number("/drain/blocks_at_start")));
+        let time = status.pointer("/drain/seconds_left").and_then(Value::as_f64);
+        let time = time.map_or(String::new(), |seconds| format!(", about {}", units::show_seconds(seconds)));
+        line("drain", format!("{left} of {} blocks left{time}", number("/drain/blocks_at_start")));
     }
     let (hits, misses) = (number("/hits/blocks"), number("/misses/blocks"));
     let share = if hits + misses == 0 { String::new() } else { format!(" ({:.1}% hits)", 100.0 * hits as f64 / (hits + misses) as f64) };

@@ -429,7 +429,10 @@ pub fn status_json(snapshot: &Snapshot) -> Value {
             "blocks": c.scrubbed_blocks, "dropped_blocks": c.scrub_dropped_blocks, "damaged_blocks": c.scrub_damaged_blocks,
             "repaired_pages": c.scrub_repaired_pages,
         },
-        "drain": snapshot.drain.map(|drain| json!({ "blocks_at_start": drain.blocks_at_start, "blocks_left": drain.blocks_left })),
+        "drain": snapshot.drain.map(|drain| json!({
+            "blocks_at_start": drain.blocks_at_start, "blocks_left": drain.blocks_left,
+            "seconds_left": snapshot.drain_left.map(|left| left.as_secs_f64()),
+        })),
         "mode": { "wanted": mode.wanted.name(), "recorded": mode.recorded.name(), "switching": mode.is_switching },
         "detaching": snapshot.is_detaching,
         "hits": { "blocks": c.hit_blocks },

@@ -29,11 +29,12 @@ pub struct Options {
     pub knobs: Knobs,
 }
 
-/// How far it is: blocks that are not on the origin yet, of how many, and writes to the origin that failed.
+/// How far it is: blocks that are not on the origin yet, of how many, how long they take, about, and writes to the origin that failed.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress {
     pub left: u64,
     pub of: u64,
+    pub seconds_left: Option<f64>,
     pub failures: u64,
 }
 
@@ -76,7 +77,8 @@ pub fn detach(options: &Options, mut goes_on: impl FnMut(Progress) -> bool) -> R
                     events.push(Event::Control(Control::Stop));
                     continue;
                 }
-                if !goes_on(Progress { left, of, failures: snapshot.counters.destage_failures }) {
+                let seconds_left = snapshot.drain_left.map(|left| left.as_secs_f64());
+                if !goes_on(Progress { left, of, seconds_left, failures: snapshot.counters.destage_failures }) {
                     detached = false;
                     events.extend([Event::Control(Control::CancelDetach), Event::Control(Control::Stop)]);
                 }

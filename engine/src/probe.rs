@@ -308,6 +308,8 @@ pub struct Snapshot {
     pub oldest_dirty: Option<Duration>,
     pub requests_in_flight: usize,
     pub drain: Option<Drain>,
+    /// What the drain under way still takes, about.
+    pub drain_left: Option<Duration>,
     pub mode: ModeView,
     /// The cache is being taken from its origin.
     pub is_detaching: bool,

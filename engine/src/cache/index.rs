@@ -185,6 +185,11 @@ impl Index {
         sets.filter(|&(set, &count)| count > 0 && set >= from).map(|(set, _)| Block(set << self.shape.set_bits)).next()
     }
 
+    /// How many dirty slots each origin set has that has any.
+    pub fn dirty_counts(&self) -> impl Iterator<Item = u64> {
+        self.dirty.values().flatten().filter(|&&count| count > 0).map(|&count| u64::from(count))
+    }
+
     pub fn set_blocks(&self) -> u64 {
         self.shape.set_blocks()
     }

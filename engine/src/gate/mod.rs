@@ -1,4 +1,4 @@
-//! The gate: when dirty blocks go home. It decides when and how long; `cache` answers which; `path/destage` does it.
+//! The gate: when dirty blocks go home. It decides when, and knows how long that takes (`pace`); `cache` answers which; `path/destage` does it.
 //!
 //! ```text
 //!            free < floor, oldest set dirty            no request for `wait`
@@ -11,6 +11,8 @@
 //! Source: paper 000, figure 7 (normal, wait, writeback); the reasons besides idleness are ours, because its method starves
 //! if a small request comes every second. Its two own gates are kept for its experiments: *new*, the machine above and nothing else, and
 //! *old*, which destages the oldest set as soon as free sets are short. Both let whole sets leave, the least recently used ones first.
+
+pub mod pace;
 
 use crate::config::GateKind;
 use crate::probe::{DestageReason, GateState};

@@ -15,6 +15,7 @@ use crate::cache::format::journal::Record;
 use crate::cache::format::{Bits, RangeKind, SetState};
 use crate::config::Canary;
 use crate::gate::View;
+use crate::gate::pace::{Pace, Work};
 use crate::op::{Action, Answer, Class, DeviceError, DeviceId, Hole, Zone};
 use crate::payload::Payload;
 use crate::probe::{GateState, WaitReason};
@@ -49,12 +50,15 @@ pub(super) struct Destage<P> {
     /// Blocks that the origin does not take.
     shunned: Shunned,
     pub back_off: BackOff,
+    /// How long batches have taken.
+    pace: Pace,
 }
 
 impl<P> Default for Destage<P> {
     fn default() -> Self {
         let back_off = BackOff::new(Duration::from_secs(1), Duration::from_secs(60));
-        Destage { batch: None, cursor: Block(0), careful: false, unreadable: BTreeMap::new(), shunned: Shunned::default(), back_off }
+        let (unreadable, shunned, pace) = (BTreeMap::new(), Shunned::default(), Pace::default());
+        Destage { batch: None, cursor: Block(0), careful: false, unreadable, shunned, back_off, pace }
     }
 }
 
@@ -73,6 +77,9 @@ impl<P> Destage<P> {
 }
 
 struct Batch<P> {
+    began: Instant,
+    /// What it is, before anything of it is home.
+    work: Work,
     pieces: Vec<Piece<P>>,
     /// The first piece that has not been started: all behind it wait.
     next: usize,
@@ -245,7 +252,7 @@ impl<P: Payload> Engine<P> {
         for read in batch.reads() {
             self.sets.pin(read.first, read.slots);
         }
-        self.destage.batch = Some(Batch { left: batch.pieces.len(), ..batch });
+        self.destage.batch = Some(Batch { left: batch.pieces.len(), work: self.work_of(&batch), ..batch });
         self.advance_batch(true);
     }
 
@@ -256,6 +263,8 @@ impl<P: Payload> Engine<P> {
         let (pieces, slots, leaving) = (Vec::new(), Vec::new(), Vec::new());
         let (next, active, left, ready) = (0, 0, 0, Vec::new());
         let mut batch = Batch {
+            began: self.now,
+            work: Work::default(),
             pieces,
             next,
             active,
@@ -665,6 +674,9 @@ impl<P: Payload> Engine<P> {
         if batch.refused {
             self.fail_home();
         }
+        if !batch.void && batch.pieces.iter().all(|piece| piece.state == State::Ended) {
+            self.destage.pace.learn(&batch.work, self.now.since(batch.began));
+        }
         if batch.failed {
             self.destage.back_off.failed(self.now);
         } else {
@@ -673,6 +685,32 @@ impl<P: Payload> Engine<P> {
             self.destage.careful &= batch.pieces.iter().any(|piece| piece.state == State::Failed);
         }
         true
+    }
+
+    fn work_of(&self, batch: &Batch<P>) -> Work {
+        let (mut work, set_blocks) = (Work::default(), self.index.set_blocks());
+        for of_set in batch.slots.chunk_by(|a, b| a.block.0 / set_blocks == b.block.0 / set_blocks) {
+            work.add_set(of_set.len() as u64);
+        }
+        work.add_zeros(batch.pieces.iter().filter(|piece| matches!(piece.what, What::Zero(..))).count() as u64);
+        work
+    }
+
+    /// How long it takes, about, until everything that is dirty now is home, if that goes on as of late.
+    pub(super) fn destage_left(&self, now: Instant) -> Duration {
+        let mut all = Work::default();
+        self.index.dirty_counts().for_each(|dirty| all.add_set(dirty));
+        all.add_zeros(self.ranges.entries() as u64 + self.ranges.zeroed_blocks() * self.block_atoms() / ZERO_ATOMS);
+        let mut pace = self.destage.pace;
+        let Some(batch) = &self.destage.batch else { return pace.time_of(&all) };
+        let gone = now.since(batch.began);
+        if gone > pace.time_of(&batch.work) {
+            // So long at least: what is like it will take longer, too.
+            pace.learn(&batch.work, gone);
+        }
+        // Of the batch everything is dirty until it ends.
+        let of_batch = gone.min(pace.time_of(&batch.work));
+        Duration(pace.time_of(&all).0.saturating_sub(of_batch.0))
     }
 
     /// False: the table has no room to tell what is left on both sides of a piece. It stays, until the one before it is home.

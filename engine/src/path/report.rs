@@ -29,6 +29,7 @@ impl<P: Payload> Engine<P> {
             oldest_dirty: self.dirty_since().map(|since| now.since(since)),
             requests_in_flight: self.requests.len(),
             drain: self.drain,
+            drain_left: self.drain.map(|_| self.destage_left(now)),
             mode: self.mode(),
             is_detaching: self.detaching,
             refused_blocks: self.refused_blocks(),
