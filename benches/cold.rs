@@ -6,7 +6,8 @@
 //! Only ratios inside one round count. A round measures every subject twice (A B C A B C, the next one B C A B C A: a disk has always rested as
 //! long) at places that nobody has read before: the counters must show not one hit. Each subject has a disk of its own, and all of them
 //! read the same places. What is told is the median of the rounds' ratios and their quartiles; the second slice of the bare disk beside the
-//! first says how much to believe. A row begins with an empty cache. What it reads at random fits; what it reads in sequence fills the cache half-way through.
+//! first says how much to believe. A row begins with an empty cache. What it reads at random fits; what it reads in sequence fills the
+//! cache half-way through.
 
 #[path = "volume/bare.rs"]
 mod bare;

@@ -2,9 +2,9 @@
 //!
 //! An origin set of which much is dirty costs its origin bandwidth, one with a block here and there a seek for each. So each **density** (dirty
 //! blocks of an origin set, by powers of two) has a price per block, told as a multiple of what it is at an ordinary disk, and learned from
-//! the batches that went home. Densities next to each other are alike, and so are all of them a little: a batch tells most about what was in it,
-//! and something about what has not been seen yet. (It is a Kalman filter over the logarithms of the multiples.) Prices drift: a batch of long ago counts for little,
-//! so that clients who take their share of the origin raise them, and lower them again.
+//! the batches that went home. Densities next to each other are alike, and so are all of them a little: a batch tells most about what was in
+//! it, and something about what has not been seen yet. (It is a Kalman filter over the logarithms of the multiples.) Prices drift: a batch of
+//! long ago counts for little, so that clients who take their share of the origin raise them, and lower them again.
 
 use crate::time::Duration;
 
