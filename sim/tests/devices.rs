@@ -217,6 +217,33 @@ fn the_nvme_drive() {
     assert!(bench.run(random(What::Read, 4 * KIB, 100_000, span, 256)).per_second() > 350_000.0);
 }
 
+/// The class: 250 MB/s at the outer edge, about half of that at the inner one. HC310: seeks of 7.4 ms, and 4.16 ms until a sector comes round.
+#[test]
+fn the_disk_of_today() {
+    let disk = spec("hdd-7200-2018");
+    let outer = run(&disk, sequential(What::Read, MIB, 2_000));
+    check("hdd-7200-2018/outer edge MB/s", outer.mb_s(), 250.0, 3.0);
+    let reads = run(&disk, random(What::Read, 4 * KIB, 3_000, 6_000 * GB, 1));
+    check("hdd-7200-2018/4k random read ms", reads.seconds * 1e3 / reads.count, 7.4 + 4.16, 5.0);
+}
+
+/// EBS gp3: a millisecond for one request alone, 3000 requests and 125 MiB a second for many.
+#[test]
+fn the_network_volume() {
+    let volume = spec("network-1ms");
+    for what in [What::Read, What::Write] {
+        let alone = run(&volume, random(what, 4 * KIB, 1_000, 400 * GB, 1));
+        check("network-1ms/4k alone ms", alone.seconds * 1e3 / alone.count, 1.0, 1.0);
+        let many = run(&volume, random(what, 4 * KIB, 20_000, 400 * GB, 64));
+        check("network-1ms/4k IOPS", many.per_second(), 3_000.0, 10.0);
+        let large = run(&volume, Load { depth: 8, ..sequential(what, MIB, 1_000) });
+        check("network-1ms/MiB/s", large.mb_s() / 1.048576, 125.0, 5.0);
+    }
+    let mut bench = Bench::new(&volume);
+    bench.submit(What::Write, 0, 8);
+    assert_eq!(bench.one(What::Flush, 0, 0), Duration::ZERO, "what it has acknowledged is durable");
+}
+
 /// Paper 001: an access every g seconds, and a fixed timeout of 10 s after each: mean power of the disk.
 #[test]
 fn gaps_and_a_fixed_timeout() {

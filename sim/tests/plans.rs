@@ -1,9 +1,12 @@
 //! Plans: what is refused and where, what is measured, and that a report is the same every time.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use tidegate_sim::experiment::load::Job;
+use tidegate_engine::block::{ATOM_BYTES, Span};
+use tidegate_engine::time::Instant;
 use tidegate_sim::experiment::load::trace::{self, Format};
-use tidegate_sim::experiment::plan::{self, Refused, file};
+use tidegate_sim::experiment::load::{Ask, Generator, Job, Load};
+use tidegate_sim::experiment::plan::{self, Kind, Refused, Run, Value, file};
 use tidegate_sim::experiment::{Experiment, report, run};
 
 /// A plan with something of everything.
@@ -22,7 +25,7 @@ cached = { cache = "ssd", origin = "hdd", volume = "8GiB", sets = 64, free_floor
 write = { pattern = "sequential", reads = 0, size = "64KiB", count = 400, flush_every = 50 }
 mixed = { pattern = "random", reads = 60, sizes = [{ size = "4KiB", weight = 3 }, { size = "16KiB", weight = 1 }], count = 900, depth = 4, workers = 2, span = "64MiB" }
 open = { pattern = "random", size = "4KiB", count = 200, rate = 500, arrivals = "exponential", span = "64MiB", after = ["write"], rest = "1s" }
-gap = { pattern = "random", size = "4KiB", count = 5, pause = "20s", span = "8GiB" }
+gap = { pattern = "random", size = "4KiB", count = 5, pause = "20s", span = "8GiB", clip = true }
 longer = { pattern = "random", size = "4KiB", count = 5, pause = "40s", span = "8GiB" }
 
 [[rows]]
@@ -52,6 +55,14 @@ metric = "ratio"
 [[rows]]
 of = ["cached/write", "bare/write"]
 metric = "order"
+"#;
+
+/// A row of each of two groups for each of two loads.
+const GRID: &str = r#"
+[[grids]]
+of = [["cached", "bare"], ["bare", "cached", "bare"]]
+metric = "slowdown"
+loads = ["write", "mixed"]
 "#;
 
 fn parse(text: &str) -> Result<plan::Plan, String> {
@@ -117,6 +128,8 @@ fn what_is_wrong_is_one_line_with_its_place() {
     same("metric = \"p99-us\"", "metric = \"knee-mib\"", "needs `below`");
     same("metric = \"p99-us\"", "metric = \"ratio\"", "a ratio is `of` two runs");
     same("metric = \"p99-us\"", "metric = \"break-even\"", "a break-even is `of` three runs");
+    same("metric = \"p99-us\"", "metric = \"slowdown\"", "a slowdown is `of` two runs or more");
+    same("clip = true", "optional = true", "`optional` is of a trace");
     same("low = 0.0", "percent = 10", "one band is enough");
     same("low = 0.0", "low = nan", "not a number");
     same("low = 0.0", "low = 500.0", "nothing lies between");
@@ -144,7 +157,7 @@ fn every_plan_that_comes_with_the_program_can_be_run() {
 }
 
 /// Not here: what tidegate does beside itself has no figure from elsewhere, and millions of requests take long (`make soak`).
-const ELSEWHERE: [&str; 4] = ["modes", "wa", "tail", "cliff"];
+const ELSEWHERE: [&str; 5] = ["modes", "wa", "tail", "cliff", "never-slower"];
 
 #[test]
 fn every_figure_with_a_band_is_inside_it() {
@@ -253,6 +266,139 @@ fn a_break_even_is_where_two_gaps_cost_what_no_gap_costs() {
     assert!(found.value.is_some_and(|seconds| (18.4..18.8).contains(&seconds)), "{found:?}");
     let swapped = text.replace("[\"bare/gap\", \"bare/longer\", ", "[\"bare/longer\", \"bare/gap\", ");
     assert!(parse(&swapped).unwrap_err().contains("a shorter and a longer"));
+}
+
+#[test]
+fn a_slowdown_is_the_first_by_the_least_of_the_others() {
+    let text = format!("{PLAN}{GRID}");
+    let experiment = experiment(&text, 0, 2);
+    let seconds = |name: &str| {
+        let index = experiment.plan.runs.iter().position(|run| run.name == name).unwrap();
+        experiment.measured[index].measure.duration().as_secs_f64()
+    };
+    let grid = &experiment.rows[experiment.rows.len() - 4..];
+    for (row, name, by) in [(0, "cached/write", "bare/write"), (2, "cached/mixed", "bare/mixed")] {
+        let value = grid[row].value.unwrap();
+        assert!(grid[row].name == name && (value - seconds(name) / seconds(by)).abs() < 1e-9, "{:?}", grid[row]);
+    }
+    let least = seconds("cached/mixed").min(seconds("bare/mixed"));
+    assert!((grid[3].value.unwrap() - seconds("bare/mixed") / least).abs() < 1e-9, "{:?}", grid[3]);
+    assert!(least < seconds("bare/mixed"), "the cache is quicker, and not first in its row");
+    let check_refused = |old: &str, what: &str, from_end: usize, says: &str| {
+        let why = parse(&text.replace(old, what)).unwrap_err();
+        assert!(why.starts_with(&format!("plan.toml:{}: ", text.lines().count() - from_end)) && why.contains(says), "{why}");
+    };
+    check_refused("\"write\", \"mixed\"]", "\"right\"]", 0, "no load \"right\"");
+    check_refused("[\"cached\", \"bare\"]", "[\"cached\", \"tape\"]", 0, "no configuration \"tape\"");
+    check_refused("[\"cached\", \"bare\"]", "[\"cached\"]", 1, "a slowdown is `of` two runs or more");
+}
+
+#[test]
+fn rows_of_a_trace_that_is_not_there_are_left_out_and_told() {
+    let folder = folder("optional");
+    let trace = folder.join("some.trace");
+    let plan = |keys: &str| {
+        let load = format!("trace = {{ trace = {:?}, format = \"mqsim\"{keys} }}", trace.display().to_string());
+        let again = format!("again = {{ trace = {:?}, format = \"mqsim\"{keys}, after = [\"trace\"] }}", trace.display().to_string());
+        let text = format!("{PLAN}{GRID}").replace("[loads]\n", &format!("[loads]\n{load}\n{again}\n"));
+        parse(&text.replace("loads = [\"write\", \"mixed\"]", "loads = [\"trace\", \"write\", \"again\"]"))
+    };
+    assert!(plan("").unwrap_err().contains("some.trace: "), "one that is not optional must be there");
+    let without = plan(", optional = true").unwrap();
+    let told: Vec<String> = without.left_out.iter().map(ToString::to_string).collect();
+    let why = format!("2 rows are left out: there is no {}; TIDEGATE_TRACES", trace.display());
+    assert!(told.len() == 2 && told[0].starts_with(&format!("again: {why}")) && told[1].starts_with(&format!("trace: {why}")), "{told:?}");
+    let ran = run(without, 0, 2, &mut |_| {}).unwrap();
+    assert!(ran.rows.len() == 8 && told.iter().all(|line| report::table(&ran).contains(line)), "{}", report::table(&ran));
+    let page = report::files(&ran).into_iter().find(|(name, _)| name == "index.html").unwrap().1;
+    assert!(page.contains("trace: 2 rows are left out"));
+    // Blocks 0 and 250 of a place where addresses wrap around at 100.
+    std::fs::write(&trace, "0 0 0 8 1\n5 0 2000 8 0\n").unwrap();
+    let with = plan(", optional = true, wrap = true, span = \"400KiB\"").unwrap();
+    assert!(with.left_out.is_empty() && with.rows.len() == 12);
+    let load = &with.runs.iter().find(|run| run.name == "cached/trace").unwrap().load;
+    assert_eq!(asked(load, 1 << 20), [(Ask::Read, Span::new(0, 8)), (Ask::Write, Span::new(400, 8))]);
+    assert!(plan(", span = \"400KiB\"").unwrap_err().contains("wrap = true"));
+    assert!(plan(", wrap = true, span = \"2KiB\"").unwrap_err().contains("4096 bytes, more than this span"));
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+/// What a load asks for, in its order; every answer comes at once.
+fn asked(load: &Load, volume_atoms: u64) -> Vec<(Ask, Span)> {
+    let mut generator = Generator::new(load, 0, volume_atoms, Instant::ZERO);
+    let mut story = Vec::new();
+    while let Some(now) = generator.next_time() {
+        let access = generator.pop(now).expect("it is due");
+        story.push((access.ask, access.span));
+        generator.answered(now, access.lane);
+    }
+    story
+}
+
+/// Atoms, a bit each, by MiB.
+#[derive(Default)]
+struct Atoms(BTreeMap<u64, [u64; 32]>);
+
+impl Atoms {
+    /// Adds a span; was all of it there?
+    fn add(&mut self, span: Span) -> bool {
+        let (mut at, mut all) = (span.start, true);
+        while at < span.end() {
+            let length = (64 - at % 64).min(span.end() - at);
+            let mask = (u64::MAX >> (64 - length)) << (at % 64);
+            let word = &mut self.0.entry(at / 2048).or_default()[(at % 2048 / 64) as usize];
+            all &= *word & mask == mask;
+            *word |= mask;
+            at += length;
+        }
+        all
+    }
+
+    /// Bytes of the blocks that they lie in.
+    fn block_bytes(&self) -> u64 {
+        let blocks = |word: &u64| word.to_le_bytes().iter().filter(|byte| **byte != 0).count() as u64;
+        self.0.values().flatten().map(blocks).sum::<u64>() * 4096
+    }
+}
+
+/// The bytes of all blocks that a run touches, and whether it reads what neither it nor a load before it has written or read.
+fn touched(run: &Run) -> (u64, bool) {
+    let volume_atoms = run.configuration.volume_atoms();
+    let mut atoms = Atoms::default();
+    for (_, span) in run.before.iter().flat_map(|load| asked(load, volume_atoms)) {
+        atoms.add(span);
+    }
+    let reads_cold = asked(&run.load, volume_atoms).into_iter().fold(false, |cold, (ask, span)| {
+        let known = atoms.add(span);
+        cold || (ask == Ask::Read && !known)
+    });
+    (atoms.block_bytes(), reads_cold)
+}
+
+/// An SSD of the cache's size that holds nothing of the volume can do what fits into it and reads nothing cold: there, and only there, it is a
+/// yardstick. After other loads it is the only one.
+#[test]
+fn never_slower_than_an_ssd_where_an_ssd_alone_could_serve_the_load() {
+    let plan = plan::load("never-slower").unwrap();
+    let mut known: BTreeMap<&str, (u64, bool)> = BTreeMap::new();
+    let mut rows = [0; 3];
+    for row in &plan.rows {
+        let Value::Slowdown(runs, _) = &row.value else { panic!("{row:?}") };
+        let run = &plan.runs[runs[0]];
+        let Kind::Cached { cache, origin, config, .. } = &run.configuration.kind else { panic!("{row:?}") };
+        let yardsticks: Vec<&str> = runs[1..].iter().map(|&run| plan.runs[run].configuration.devices()[0].name.as_str()).collect();
+        let cache_bytes = u64::from(config.geometry.sets) << 20;
+        let (bytes, reads_cold) = *known.entry(&run.load.name).or_insert_with(|| touched(run));
+        let expected = match (run.before.is_empty(), run.load.reach() * ATOM_BYTES <= cache_bytes && !reads_cold) {
+            (true, false) => vec![origin.name.as_str()],
+            (true, true) => vec![origin.name.as_str(), cache.name.as_str()],
+            (false, _) => vec![cache.name.as_str()],
+        };
+        assert_eq!(yardsticks, expected, "{}", row.name);
+        assert!(run.before.is_empty() || (bytes <= cache_bytes && !reads_cold), "{} is not warm: {bytes} bytes, {reads_cold}", row.name);
+        rows[expected.len() - 1 + usize::from(!run.before.is_empty()) * 2] += 1;
+    }
+    assert!(rows.iter().all(|&count| count >= 30), "rows of each kind: {rows:?}");
 }
 
 /// A folder of this test alone.

@@ -55,6 +55,12 @@ fn value(plan: &Plan, measured: &[Measured], value: &Value) -> Option<f64> {
             let under = number(&measured[*under], metric).filter(|under| *under != 0.0)?;
             Some(number(&measured[*over], metric)? / under)
         }
+        Value::Slowdown(runs, metric) => {
+            let numbers = runs.iter().map(|&run| number(&measured[run], metric)).collect::<Option<Vec<f64>>>()?;
+            let (first, others) = numbers.split_first()?;
+            let least = others.iter().copied().reduce(f64::min).filter(|least| *least != 0.0)?;
+            Some(first / least)
+        }
         Value::Order { runs, metric, slack } => {
             let numbers = runs.iter().map(|&run| number(&measured[run], metric)).collect::<Option<Vec<f64>>>()?;
             let holds = numbers.windows(2).all(|pair| match slack {

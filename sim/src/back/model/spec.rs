@@ -12,14 +12,16 @@ use serde::Deserialize;
 use tidegate_engine::time::Duration;
 
 /// The device files that are part of the program, by name.
-const SHIPPED: [(&str, &str); 7] = [
+const SHIPPED: [(&str, &str); 9] = [
     ("hdd-7200-2010", include_str!("../../../devices/hdd-7200-2010.toml")),
+    ("hdd-7200-2018", include_str!("../../../devices/hdd-7200-2018.toml")),
     ("ssd-100gb-2010", include_str!("../../../devices/ssd-100gb-2010.toml")),
     ("x25-m-80gb", include_str!("../../../devices/x25-m-80gb.toml")),
     ("mtron-3035", include_str!("../../../devices/mtron-3035.toml")),
     ("mtron-3035-fast", include_str!("../../../devices/mtron-3035-fast.toml")),
     ("mx100-256gb", include_str!("../../../devices/mx100-256gb.toml")),
     ("nvme-tlc", include_str!("../../../devices/nvme-tlc.toml")),
+    ("network-1ms", include_str!("../../../devices/network-1ms.toml")),
 ];
 
 /// The figures of an SSD. Megabytes are 10⁶ bytes.

@@ -56,8 +56,8 @@ pub struct Replay {
     pub depth: Option<u32>,
     /// Recorded times are divided by this.
     pub speedup: u64,
-    /// Addresses beyond the volume wrap around.
-    pub wrap: bool,
+    /// Addresses beyond so many atoms, or beyond the volume, wrap around.
+    pub wrap: Option<u64>,
 }
 
 /// When a job asks again.
@@ -94,8 +94,10 @@ impl Job {
     fn reach(&self) -> u64 {
         match self {
             Job::Made(made) => made.start + made.span.filter(|_| !made.clip).unwrap_or(made.smallest_span()),
-            Job::Replay(replay) if replay.wrap => replay.trace.largest(),
-            Job::Replay(replay) => replay.trace.end,
+            Job::Replay(replay) => match replay.wrap {
+                Some(_) => replay.trace.largest(),
+                None => replay.trace.end,
+            },
         }
     }
 }
@@ -246,7 +248,10 @@ impl Source {
                 let record = replay.trace.records[*at];
                 *at += 1;
                 let atoms = u64::from(record.atoms);
-                let start = if replay.wrap { (record.start % *volume_atoms).min(*volume_atoms - atoms) } else { record.start };
+                let start = match replay.wrap.map(|span| span.min(*volume_atoms)) {
+                    Some(span) => (record.start % span).min(span - atoms),
+                    None => record.start,
+                };
                 (if record.write { Ask::Write } else { Ask::Read }, Span::new(start, atoms))
             }
         }

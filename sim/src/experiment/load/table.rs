@@ -25,7 +25,7 @@ pub(crate) fn load(source: &Source, name: &Spanned<String>, table: &LoadTable) -
     let mut jobs = Vec::new();
     if table.jobs.is_empty() {
         jobs.push(job(source, name, title, table)?);
-    } else if is_made(table) || table.trace.is_some() {
+    } else if is_made(table) || table.span.is_some() || table.trace.is_some() || table.optional.is_some() {
         return Err(source.wrong(name, format!("load {title} has jobs and keys of a job: put them all into [[loads.{title}.jobs]]")));
     }
     for part in &table.jobs {
@@ -38,6 +38,14 @@ pub(crate) fn load(source: &Source, name: &Spanned<String>, table: &LoadTable) -
     Ok(Load { name: title.clone(), jobs })
 }
 
+/// Why a load is left out: a trace that may be missing is.
+pub(crate) fn missing(source: &Source, table: &LoadTable) -> Option<String> {
+    let jobs = table.jobs.iter().map(Spanned::as_ref).chain([table]).filter(|job| job.optional.as_ref().is_some_and(|is| *is.as_ref()));
+    let mut paths = jobs.filter_map(|job| job.trace.as_ref()).map(|trace| source.trace(trace.as_ref()));
+    let path = paths.find(|path| !path.exists())?;
+    Some(format!("there is no {}; TIDEGATE_TRACES names the folder of published traces", path.display()))
+}
+
 fn is_made(table: &LoadTable) -> bool {
     table.pattern.is_some()
         || table.theta.is_some()
@@ -48,7 +56,6 @@ fn is_made(table: &LoadTable) -> bool {
         || !table.sizes.is_empty()
         || table.workers.is_some()
         || table.start.is_some()
-        || table.span.is_some()
         || table.pool.is_some()
         || table.every.is_some()
         || table.rate.is_some()
@@ -62,10 +69,13 @@ fn job<T>(source: &Source, place: &Spanned<T>, title: &str, table: &LoadTable) -
     match &table.trace {
         Some(trace) if is_made(table) => Err(source.wrong(
             trace,
-            format!("load {title}: a trace knows its own requests: only format, count, depth, timing, speedup and wrap go with it"),
+            format!("load {title}: a trace knows its own requests: only format, count, depth, timing, speedup, wrap, span and optional go with it"),
         )),
         Some(trace) => replay(source, title, trace, table).map(Job::Replay),
-        None => made(source, place, title, table).map(Job::Made),
+        None => match &table.optional {
+            Some(optional) => Err(source.wrong(optional, format!("load {title}: `optional` is of a trace, whose file may be missing"))),
+            None => made(source, place, title, table).map(Job::Made),
+        },
     }
 }
 
@@ -92,8 +102,21 @@ fn replay(source: &Source, title: &str, trace: &Spanned<String>, table: &LoadTab
         None => None,
         some => Some(within(source, some, 1, 1, COUNT_MAX)?),
     };
-    let trace = trace::read(&source.path(trace.as_ref()), format, limit).map_err(|why| source.wrong(trace, why))?;
-    Ok(Replay { trace: Arc::new(trace), depth: (!recorded).then_some(depth), speedup, wrap: table.wrap.unwrap_or(false) })
+    let trace = trace::read(&source.trace(trace.as_ref()), format, limit).map_err(|why| source.wrong(trace, why))?;
+    let span = whole(source, &table.span)?;
+    let wrap = match (table.wrap.unwrap_or(false), &table.span) {
+        (false, Some(place)) => {
+            return Err(source.wrong(place, format!("load {title}: a trace has a span where its addresses wrap around: wrap = true")));
+        }
+        (true, Some(place)) if span < Some(trace.largest()) => {
+            return Err(
+                source.wrong(place, format!("load {title}: a request has {} bytes, more than this span", trace.largest() * ATOM_BYTES))
+            );
+        }
+        (false, None) => None,
+        (true, _) => Some(span.unwrap_or(u64::MAX)),
+    };
+    Ok(Replay { trace: Arc::new(trace), depth: (!recorded).then_some(depth), speedup, wrap })
 }
 
 fn made<T>(source: &Source, place: &Spanned<T>, title: &str, table: &LoadTable) -> Result<Made, String> {

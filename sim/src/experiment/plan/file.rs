@@ -7,23 +7,29 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::fs::File as SystemFile;
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use toml::Spanned;
 
 /// The largest plan, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
+/// The environment's variable that names the folder of published traces, for plans that look for some.
+const TRACES: &str = "TIDEGATE_TRACES";
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct File {
     pub name: Spanned<String>,
     pub shows: String,
+    /// The folder in which traces are looked for, unless `TIDEGATE_TRACES` names another one. Default: the plan's own.
+    pub traces: Option<String>,
     /// Names in this plan, and the devices they stand for.
     pub devices: BTreeMap<String, Spanned<String>>,
     pub configurations: BTreeMap<Spanned<String>, Options>,
     pub loads: BTreeMap<Spanned<String>, LoadTable>,
     #[serde(default)]
     pub rows: Vec<Spanned<RowTable>>,
+    #[serde(default)]
+    pub grids: Vec<Spanned<GridTable>>,
 }
 
 /// A load: the keys of one job, or several `jobs` that run side by side.
@@ -64,6 +70,8 @@ pub(crate) struct LoadTable {
     /// A file to replay instead.
     pub trace: Option<Spanned<String>>,
     pub format: Option<Spanned<String>>,
+    /// Where the file is missing, rows of this load are left out, and the report says so.
+    pub optional: Option<Spanned<bool>>,
     pub timing: Option<Spanned<Timing>>,
     pub speedup: Option<Spanned<u64>>,
     pub wrap: Option<bool>,
@@ -108,10 +116,10 @@ pub(crate) struct RowTable {
     pub name: Option<String>,
     /// `configuration/load`.
     pub run: Option<Spanned<String>>,
-    /// The runs of a `ratio`, an `order` or a `break-even`.
+    /// The runs of a `ratio`, a `slowdown`, an `order` or a `break-even`.
     pub of: Vec<Spanned<String>>,
     pub metric: Option<Spanned<String>>,
-    /// Of what a `ratio` or an `order` is; seconds unless said otherwise.
+    /// Of what a `ratio`, a `slowdown` or an `order` is; seconds unless said otherwise.
     pub by: Option<Spanned<String>>,
     pub paper: Option<Spanned<f64>>,
     pub low: Option<Spanned<f64>>,
@@ -129,12 +137,47 @@ pub(crate) struct RowTable {
     pub note: Option<String>,
 }
 
+/// A row for each group of configurations under each load, named `configuration/load` after the first of the group.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct GridTable {
+    /// Groups of configurations: what is measured, and what it is held against.
+    pub of: Vec<Spanned<Vec<String>>>,
+    pub loads: Vec<Spanned<String>>,
+    pub metric: Spanned<String>,
+    pub by: Option<Spanned<String>>,
+    pub low: Option<Spanned<f64>>,
+    pub high: Option<Spanned<f64>>,
+}
+
+impl GridTable {
+    /// Its rows, load by load. Errors in them have the place of the load.
+    pub fn rows(&self) -> impl Iterator<Item = Spanned<RowTable>> {
+        let row = |load: &Spanned<String>, group: &Spanned<Vec<String>>| {
+            let runs: Vec<String> = group.as_ref().iter().map(|configuration| format!("{configuration}/{}", load.as_ref())).collect();
+            let row = RowTable {
+                name: runs.first().cloned(),
+                of: runs.into_iter().map(|run| Spanned::new(load.span(), run)).collect(),
+                metric: Some(self.metric.clone()),
+                by: self.by.clone(),
+                low: self.low.clone(),
+                high: self.high.clone(),
+                ..RowTable::default()
+            };
+            Spanned::new(load.span(), row)
+        };
+        self.loads.iter().flat_map(move |load| self.of.iter().map(move |group| row(load, group)))
+    }
+}
+
 /// Whatever a place in the file is needed for.
 pub(crate) struct Source<'a> {
     pub name: &'a str,
     pub text: &'a str,
     /// Where relative paths start.
     pub folder: &'a Path,
+    /// Where those of traces do.
+    pub traces: PathBuf,
 }
 
 impl Source<'_> {
@@ -149,8 +192,13 @@ impl Source<'_> {
     }
 
     /// A path of the plan: relative ones start at its folder.
-    pub fn path(&self, path: &str) -> std::path::PathBuf {
+    pub fn path(&self, path: &str) -> PathBuf {
         self.folder.join(path)
+    }
+
+    /// The path of a trace.
+    pub fn trace(&self, path: &str) -> PathBuf {
+        self.traces.join(path)
     }
 }
 
@@ -165,11 +213,14 @@ pub(crate) fn shows(text: &str) -> String {
 
 /// Reads a plan's text. `name` is the file's, for errors; `folder` is where its relative paths start.
 pub fn parse(name: &str, text: &str, folder: &Path) -> Result<Plan, String> {
-    let source = Source { name, text, folder };
+    let mut source = Source { name, text, folder, traces: folder.to_path_buf() };
     let file: File = toml::from_str(text).map_err(|error| {
         let what = error.message().lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ");
         source.at(error.span().map_or(0, |span| span.start), &what)
     })?;
+    if let Some(traces) = &file.traces {
+        source.traces = std::env::var_os(TRACES).map_or_else(|| folder.join(traces), PathBuf::from);
+    }
     super::runs::check(&source, file)
 }
 

@@ -17,7 +17,7 @@ use tidegate_engine::op::Limits;
 use tidegate_engine::time::Duration;
 
 /// The plans that come with the program, in the order in which they are listed.
-const EMBEDDED: [(&str, &str); 12] = [
+const EMBEDDED: [(&str, &str); 13] = [
     ("devices", include_str!("../../../plans/devices.toml")),
     ("000-table3", include_str!("../../../plans/000-table3.toml")),
     ("000-table4", include_str!("../../../plans/000-table4.toml")),
@@ -30,6 +30,7 @@ const EMBEDDED: [(&str, &str); 12] = [
     ("wa", include_str!("../../../plans/wa.toml")),
     ("tail", include_str!("../../../plans/tail.toml")),
     ("cliff", include_str!("../../../plans/cliff.toml")),
+    ("never-slower", include_str!("../../../plans/never-slower.toml")),
 ];
 
 /// A plan, checked: everything it names exists.
@@ -40,6 +41,22 @@ pub struct Plan {
     pub shows: String,
     pub runs: Vec<Run>,
     pub rows: Vec<Row>,
+    pub left_out: Vec<LeftOut>,
+}
+
+/// A load whose trace is not there: rows that need it are not in the plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeftOut {
+    pub load: String,
+    pub rows: usize,
+    /// The path that was looked for, and what to do.
+    pub why: String,
+}
+
+impl fmt::Display for LeftOut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {} rows are left out: {}", self.load, self.rows, self.why)
+    }
 }
 
 /// One configuration under one load.
@@ -134,6 +151,8 @@ pub enum Value {
     Of(usize, Metric),
     /// The first by the second.
     Ratio([usize; 2], Metric),
+    /// The first by the least of the others.
+    Slowdown(Vec<usize>, Metric),
     /// 1 if each is less than the next (or, within `slack` per cent, equal to it), else 0.
     Order {
         runs: Vec<usize>,

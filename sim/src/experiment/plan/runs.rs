@@ -2,7 +2,7 @@
 
 use super::file::{File, LoadTable, RowTable, Source};
 use super::metric::{KNOWN, Metric};
-use super::{Configuration, Device, Kind, Plan, Row, Run, Value};
+use super::{Configuration, Device, Kind, LeftOut, Plan, Row, Run, Value};
 use crate::back::model::Spec;
 use crate::experiment::load::{Load, table as load_table};
 use crate::experiment::options::{Aged, Options, Room, SAME, engine_config, plug};
@@ -26,6 +26,8 @@ struct Known<'a> {
     source: &'a Source<'a>,
     configurations: BTreeMap<String, Arc<Configuration>>,
     loads: BTreeMap<String, Loaded>,
+    /// Loads whose traces are not there.
+    left_out: Vec<LeftOut>,
     runs: Vec<Run>,
 }
 
@@ -41,15 +43,19 @@ pub(super) fn check(source: &Source, file: File) -> Result<Plan, String> {
         let configuration = configuration(source, name, options, &devices)?;
         configurations.insert(name.as_ref().clone(), Arc::new(configuration));
     }
-    let mut known = Known { source, configurations, loads: loads(source, &file.loads)?, runs: Vec::new() };
-    let mut rows = Vec::new();
-    for row in &file.rows {
-        rows.push(known.row(row)?);
-    }
-    if rows.is_empty() {
+    if file.rows.is_empty() && file.grids.is_empty() {
         return Err(source.wrong(&file.name, "the plan has no rows: add [[rows]] with run = \"configuration/load\" and a metric"));
     }
-    Ok(Plan { name, shows: file.shows, runs: known.runs, rows })
+    let (loads, left_out) = loads(source, &file.loads)?;
+    let mut known = Known { source, configurations, loads, left_out, runs: Vec::new() };
+    let mut rows = Vec::new();
+    for row in file.rows.into_iter().chain(file.grids.iter().flat_map(|grid| grid.as_ref().rows())) {
+        if !known.is_left_out(row.as_ref()) {
+            rows.push(known.row(&row)?);
+        }
+    }
+    let left_out = known.left_out.into_iter().filter(|load| load.rows > 0).collect();
+    Ok(Plan { name, shows: file.shows, runs: known.runs, rows, left_out })
 }
 
 /// Names of configurations and loads become parts of `configuration/load` and of file names.
@@ -167,8 +173,9 @@ fn cache_start(source: &Source, origin: &Spanned<String>, options: &Options) -> 
     }
 }
 
-fn loads(source: &Source, tables: &BTreeMap<Spanned<String>, LoadTable>) -> Result<BTreeMap<String, Loaded>, String> {
-    let mut loads = BTreeMap::new();
+/// The loads, and those that are left out because a trace of theirs, or of a load before them, is not there.
+fn loads(source: &Source, tables: &BTreeMap<Spanned<String>, LoadTable>) -> Result<(BTreeMap<String, Loaded>, Vec<LeftOut>), String> {
+    let (mut loads, mut left_out) = (BTreeMap::new(), Vec::new());
     for (name, table) in tables {
         check_name(source, name, "load")?;
         for before in &table.after {
@@ -178,6 +185,11 @@ fn loads(source: &Source, tables: &BTreeMap<Spanned<String>, LoadTable>) -> Resu
                 None => return Err(source.wrong(before, unknown("load", before.as_ref(), tables.keys().map(Spanned::as_ref)))),
             }
         }
+        let before = table.after.iter().filter_map(|before| tables.get(before.as_ref().as_str()));
+        if let Some(why) = before.chain([table]).find_map(|table| load_table::missing(source, table)) {
+            left_out.push(LeftOut { load: name.as_ref().clone(), rows: 0, why });
+            continue;
+        }
         let loaded = Loaded {
             load: Arc::new(load_table::load(source, name, table)?),
             before: table.after.iter().map(|before| before.as_ref().clone()).collect(),
@@ -185,7 +197,7 @@ fn loads(source: &Source, tables: &BTreeMap<Spanned<String>, LoadTable>) -> Resu
         };
         loads.insert(name.as_ref().clone(), loaded);
     }
-    Ok(loads)
+    Ok((loads, left_out))
 }
 
 fn unknown<'a>(what: &str, name: &str, known: impl Iterator<Item = &'a String>) -> String {
@@ -223,18 +235,29 @@ impl Known<'_> {
         Ok(self.runs.len() - 1)
     }
 
+    /// Needs a row a load that is left out? It is counted there.
+    fn is_left_out(&mut self, row: &RowTable) -> bool {
+        let needs =
+            |load: &str| row.run.iter().chain(&row.of).any(|run| run.as_ref().split_once('/').is_some_and(|(_, name)| name == load));
+        let found = self.left_out.iter_mut().find(|left_out| needs(&left_out.load));
+        found.map(|left_out| left_out.rows += 1).is_some()
+    }
+
     fn row(&mut self, spanned: &Spanned<RowTable>) -> Result<Row, String> {
         let row = spanned.as_ref();
         let wrong = |what: &str| self.source.wrong(spanned, what);
-        let named =
-            row.metric.as_ref().ok_or_else(|| wrong(&format!("a row without a metric: {KNOWN}, ratio, gain, order or break-even")))?;
+        let named = row
+            .metric
+            .as_ref()
+            .ok_or_else(|| wrong(&format!("a row without a metric: {KNOWN}, ratio, gain, slowdown, order or break-even")))?;
         let metric = named.as_ref().as_str();
         let joined = |separator: &str| row.of.iter().map(|run| run.as_ref().as_str()).collect::<Vec<_>>().join(separator);
         let (name, value) = match metric {
-            "ratio" | "gain" | "order" | "break-even" => {
+            "ratio" | "gain" | "slowdown" | "order" | "break-even" => {
                 let wanted = match metric {
                     "gain" => (2..=2, "a gain is `of` two runs: the first by the second, without what is to gain"),
                     "ratio" => (2..=2, "a ratio is `of` two runs: the first by the second"),
+                    "slowdown" => (2..=64, "a slowdown is `of` two runs or more: the first by the least of the others"),
                     "order" => (2..=64, "an order is `of` two runs or more, the least first"),
                     _ => (3..=3, "a break-even is `of` three runs: a gap below it, one above it, and a disk that stays on"),
                 };
@@ -245,6 +268,10 @@ impl Known<'_> {
                 let (name, value) = match metric {
                     "gain" => (row.of[0].as_ref().clone(), Value::Ratio([runs[0], runs[1]], Metric::Iops)),
                     "ratio" => (joined(" : "), Value::Ratio([runs[0], runs[1]], self.by(row, &runs)?)),
+                    "slowdown" => (row.of[0].as_ref().clone(), {
+                        let by = self.by(row, &runs)?;
+                        Value::Slowdown(runs, by)
+                    }),
                     "order" => (joined(if row.slack_percent.is_some() { " <= " } else { " < " }), {
                         let by = self.by(row, &runs)?;
                         Value::Order { runs, metric: by, slack: row.slack_percent }
@@ -285,11 +312,11 @@ impl Known<'_> {
         Ok(("break-even".to_string(), Value::BreakEven { below, above, always_on }))
     }
 
-    /// Of what a ratio or an order is.
+    /// Of what a ratio, a slowdown or an order is.
     fn by(&self, row: &RowTable, runs: &[usize]) -> Result<Metric, String> {
         match &row.by {
             None => Ok(Metric::Seconds),
-            Some(by) => runs.iter().map(|&run| self.metric(by, row, run)).next_back().expect("a ratio or an order is of runs"),
+            Some(by) => runs.iter().map(|&run| self.metric(by, row, run)).next_back().expect("such a row is of runs"),
         }
     }
 

@@ -26,6 +26,9 @@ pub(super) fn page(experiment: &Experiment, pictures: &[Picture], series: &[(Str
             let _ = writeln!(page, "<p class=\"note\"><b>{}</b>: {}</p>", escape(&row.name), escape(note));
         }
     }
+    for left_out in &experiment.plan.left_out {
+        let _ = writeln!(page, "<p class=\"note\">{}</p>", escape(&left_out.to_string()));
+    }
     let mut load = "";
     for picture in pictures {
         if picture.load != load {

@@ -38,7 +38,7 @@ pub(super) const HEAD: [&str; 7] = ["row", "metric", "value", "paper", "deviatio
 /// Numbers stand to the right.
 pub(super) const RIGHT: [bool; 7] = [false, false, true, true, true, false, false];
 
-/// The whole table, with the notes of its rows below.
+/// The whole table, with the notes of its rows and what is left out below.
 pub fn table(experiment: &Experiment) -> String {
     let rows: Vec<[String; 7]> = std::iter::once(HEAD.map(str::to_string)).chain(experiment.rows.iter().map(columns)).collect();
     let widths: Vec<usize> = (0..7).map(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0)).collect();
@@ -59,6 +59,9 @@ pub fn table(experiment: &Experiment) -> String {
         if let Some(note) = &row.note {
             text.push_str(&format!("{}: {note}\n", row.name));
         }
+    }
+    for left_out in &experiment.plan.left_out {
+        text.push_str(&format!("{left_out}\n"));
     }
     text
 }
