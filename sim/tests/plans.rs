@@ -6,6 +6,7 @@ use tidegate_engine::block::{ATOM_BYTES, Span};
 use tidegate_engine::time::Instant;
 use tidegate_sim::experiment::load::trace::{self, Format};
 use tidegate_sim::experiment::load::{Ask, Generator, Job, Load};
+use tidegate_sim::experiment::measure::Measured;
 use tidegate_sim::experiment::plan::{self, Kind, Refused, Run, Value, file};
 use tidegate_sim::experiment::{Experiment, report, run};
 
@@ -92,6 +93,7 @@ fn what_is_wrong_is_one_line_with_its_place() {
     same("bare = \"hdd\"", "bare = \"tape\"", "no device \"tape\" in [devices]: there are hdd, ssd");
     same("bare = \"hdd\"", "bare = \"hdd\", sets = 5", "either bare or cached");
     same("bare = { bare = \"hdd\", ", "bare = { ", "says neither");
+    same("sets = 64", "sets = 64, keeps_reads = true", "`keeps_reads` is of a bare device");
     same("cache = \"ssd\", ", "", "says neither");
     same("sets = 64", "sets = 3000000000", "and the SSD has");
     same("sets = 64", "sets = \"64\"", "invalid type");
@@ -333,6 +335,23 @@ fn asked(load: &Load, volume_atoms: u64) -> Vec<(Ask, Span)> {
         generator.answered(now, access.lane);
     }
     story
+}
+
+#[test]
+fn a_bare_ssd_that_keeps_reads_has_to_fetch_them_from_its_flash() {
+    let text =
+        PLAN.replace("[loads]\n", "empty = { bare = \"new\" }\nholds = { bare = \"new\", keeps_reads = true }\n\n[loads]\n").replace(
+            "gap = ",
+            "first = { pattern = \"sequential\", size = \"64KiB\", count = 200, span = \"64MiB\" }\n\
+         second = { pattern = \"random\", size = \"4KiB\", count = 1000, span = \"12MiB\", after = [\"first\"], rest = \"1s\" }\ngap = ",
+        );
+    let text = format!("{text}\n[[rows]]\nof = [\"empty/second\", \"holds/second\"]\nmetric = \"order\"\nby = \"mean-us\"\n");
+    let experiment = experiment(&text.replace("[devices]\n", "[devices]\nnew = \"nvme-tlc\"\n"), 0, 2);
+    let [empty, holds] = [experiment.measured.len() - 2, experiment.measured.len() - 1].map(|run| &experiment.measured[run]);
+    assert_eq!(experiment.rows.last().unwrap().value, Some(1.0));
+    assert_eq!([empty, holds].map(|measured| measured.devices[0].commands), [[1_000, 0, 0]; 2], "what is measured is the same");
+    let mean = |measured: &Measured| measured.measure.latencies_of(None).mean().0;
+    assert!(mean(empty) < 20_000 && mean(holds) > 60_000, "{} ns, {} ns", mean(empty), mean(holds));
 }
 
 /// Atoms, a bit each, by MiB.

@@ -35,6 +35,8 @@ pub struct Options {
     pub depth: Option<Spanned<usize>>,
     /// Idle time after which the disk is told to spin down.
     pub spin_down: Option<Time>,
+    /// Of a bare device: it stands for a warm cache, and has what loads before the measured one have read: they write it.
+    pub keeps_reads: Option<Spanned<bool>>,
 
     pub cache: Option<Spanned<String>>,
     /// `SAME`: a partition of the cache's drive, before that of the cache.

@@ -83,6 +83,8 @@ impl Run {
 pub struct Configuration {
     pub name: String,
     pub kind: Kind,
+    /// Of a bare device: loads before the measured one write what they read.
+    pub keeps_reads: bool,
     /// Idle time after which a disk (of a cached configuration: the origin) is told to spin down.
     pub spin_down: Option<Duration>,
     /// Longest wait for the unplug timer of Linux 2.6; zero without one.

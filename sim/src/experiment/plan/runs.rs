@@ -96,7 +96,7 @@ fn configuration(
     let kind = match (&options.bare, &options.cache, &options.origin) {
         (Some(bare), None, None) if !options.cached_keys() => Kind::Bare(used(bare)?),
         (Some(bare), ..) => {
-            let what = "a configuration is either bare or cached: with `bare`, only `spin_down`, `capacity`, `aged`, `overhead` and `depth` may be set";
+            let what = "a configuration is either bare or cached: with `bare`, only `spin_down`, `keeps_reads`, `capacity`, `aged`, `overhead` and `depth` may be set";
             return Err(source.wrong(bare, format!("configuration {title}: {what}")));
         }
         (None, Some(cache), Some(origin)) => {
@@ -133,8 +133,14 @@ fn configuration(
             return Err(source.wrong(name, format!("configuration {title} {what}")));
         }
     };
+    let keeps_reads = match &options.keeps_reads {
+        Some(keeps) if options.bare.is_none() => {
+            return Err(source.wrong(keeps, format!("configuration {title}: `keeps_reads` is of a bare device")));
+        }
+        keeps => keeps.as_ref().is_some_and(|keeps| *keeps.as_ref()),
+    };
     let plug = plug(options).map_err(|why| source.wrong(name, format!("configuration {title}: {why}")))?;
-    Ok(Configuration { name: title.clone(), kind, spin_down: options.spin_down.map(|time| time.0), plug })
+    Ok(Configuration { name: title.clone(), kind, keeps_reads, spin_down: options.spin_down.map(|time| time.0), plug })
 }
 
 /// An SSD as it is used: its age, and the host's own slowness.

@@ -11,6 +11,8 @@ use tidegate_engine::time::Instant;
 struct Bare<'a> {
     model: Model,
     depth: usize,
+    /// What is read is written instead, so that it lies on the device.
+    keeps_reads: bool,
     watch: Watch,
     front: Front<'a>,
     flight: BTreeMap<u64, Access>,
@@ -26,6 +28,7 @@ pub(super) fn run(run: &Run, device: &Device, seed: u64, told: &mut dyn FnMut(u6
         watch: Watch::new(&device.name, &model, run.configuration.spin_down, Instant::ZERO),
         model,
         depth: device.spec.depth(),
+        keeps_reads: run.configuration.keeps_reads,
         front: Front::new(told),
         flight: BTreeMap::new(),
         measure: Measure::new(Instant::ZERO),
@@ -37,6 +40,7 @@ pub(super) fn run(run: &Run, device: &Device, seed: u64, told: &mut dyn FnMut(u6
         bare.play(load, seed, device.atoms())?;
         bare.rest(bare.now + run.rest);
     }
+    bare.keeps_reads = false;
     bare.measure = Measure::new(bare.now);
     bare.watch.restart(&bare.model, bare.now);
     bare.play(&run.load, seed, device.atoms())?;
@@ -75,8 +79,8 @@ impl Bare<'_> {
             && let Some(access) = self.front.waiting.pop_front()
         {
             let (what, cause) = match access.ask {
-                Ask::Read => (What::Read, Cause::HostRead),
-                Ask::Write => (What::Write, Cause::HostWrite),
+                Ask::Read if !self.keeps_reads => (What::Read, Cause::HostRead),
+                Ask::Read | Ask::Write => (What::Write, Cause::HostWrite),
                 Ask::Flush => (What::Flush, Cause::HostWrite),
             };
             self.commands += 1;
