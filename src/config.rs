@@ -118,6 +118,7 @@ struct Log {
     convert: Option<Convert>,
     convert_max: Option<Count>,
     when_full: Option<WhenFull>,
+    split: Option<bool>,
 }
 
 /// As the file says it.
@@ -417,6 +418,7 @@ impl File {
                 Convert::Randomness => config::Convert::Randomness,
             }),
             convert_max: self.log.convert_max.map(|sectors| sectors.0 as u64),
+            split: self.log.split,
             when_full: self.log.when_full.map(|when_full| match when_full {
                 WhenFull::Wait => config::WhenFull::Wait,
                 WhenFull::Through => config::WhenFull::Through,
@@ -601,6 +603,9 @@ const KNOBS: &str = r#"[gate]
 #convert_max = 8
 # What a write does when no set is free: "wait" until destaging has freed one, or go "through" to the origin.
 #when_full = "wait"
+# Let part of a long sequential write (more than a thirty-second of the cache) go to the origin at once, where that makes the write quicker or the
+# cache is filling up, and all of it while the cache is full.
+#split = true
 
 [limits]
 # Requests of all clients worked on at once; more wait in their sockets.

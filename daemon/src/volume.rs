@@ -77,6 +77,7 @@ pub struct Knobs {
     /// Sectors.
     pub convert_max: Option<u64>,
     pub when_full: Option<WhenFull>,
+    pub split: Option<bool>,
     pub requests: Option<usize>,
     /// Bytes.
     pub bytes: Option<u64>,
@@ -125,6 +126,7 @@ impl Knobs {
             convert: self.convert.unwrap_or(default.convert),
             convert_max: self.convert_max,
             when_full: self.when_full.unwrap_or(default.when_full),
+            split: default.split.filter(|_| self.split != Some(false)),
             requests_max: self.requests.unwrap_or(default.requests_max),
             bytes_max: self.bytes.unwrap_or(default.bytes_max),
             fence_samples: self.fence_samples.unwrap_or(default.fence_samples),
@@ -585,5 +587,6 @@ mod tests {
         let config = knobs.config(&superblock);
         assert_eq!((config.free_floor, config.dirty_high, config.reserve), (sets / 2, sets, 2));
         assert_eq!((config.window_bytes, config.wait), (8 << 20, default.wait));
+        assert!(config.split.is_some() && Knobs { split: Some(false), ..knobs }.config(&superblock).split.is_none());
     }
 }

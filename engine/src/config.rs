@@ -71,7 +71,8 @@ pub struct Config {
     /// What a write does when no set is free. Default: it waits.
     pub when_full: WhenFull,
     /// Part of a long sequential write goes to the origin from the start, and all of it while no set is free; in write-back mode, of what the
-    /// cache has nothing of. None: never. Default: legs of 10 MiB, of sequences that have covered 4 MiB.
+    /// cache has nothing of. None: never. Default: legs of 10 MiB, of sequences that have
+    /// covered a thirty-second of the cache.
     pub split: Option<Legs>,
     /// Cached clean blocks whose place on the origin is read again at the start, and marks of the origin that are taken at an orderly
     /// stop, if it is not 0: was it changed behind the cache's back? Default 1,024.
@@ -271,7 +272,7 @@ impl Config {
             clean_floor: (sets / 50).max(2) * 3 / 2,
             classes: (sets / 256).clamp(1, CLASSES_MAX),
             when_full: WhenFull::Wait,
-            split: Some(Legs::default()),
+            split: Some(Legs::of_cache(u64::from(sets) * u64::from(geometry.set_slots) * u64::from(geometry.block_atoms))),
             fence_samples: 1024,
             stall_timeout: Duration::from_secs(60),
             scrub_rate: 0,

@@ -2,6 +2,7 @@
 
 use tidegate_engine::block::Span;
 use tidegate_engine::cache::format::{Geometry, Superblock};
+use tidegate_engine::config::Fill;
 use tidegate_engine::fault_point::FaultPoint;
 use tidegate_engine::op::Zone;
 use tidegate_engine::probe::Health;
@@ -378,8 +379,23 @@ fn a_bad_sector_of_the_origin_costs_only_reads_of_it() {
 }
 
 #[test]
-fn a_bad_sector_under_the_rest_of_a_partly_written_block_leaves_what_was_written() {
+fn a_bad_sector_beside_what_is_asked_for_fails_no_read() {
     let mut scenario = Scenario::new();
+    // The whole block is read, to be kept.
+    scenario.fail_next(Zone::Origin, Fault::Bad);
+    let failed: Vec<u64> = (16..24).filter(|&atom| scenario.read(Span::new(atom, 1)).is_err()).collect();
+    assert_eq!(failed.len(), 1, "{failed:?}");
+    assert_eq!(scenario.snapshot().counters.filled_blocks, 0);
+    scenario.read(Span::new(26, 2)).expect("a read");
+    assert_eq!(scenario.snapshot().counters.filled_blocks, 1);
+    let hits = scenario.snapshot().counters.hit_blocks;
+    scenario.read(Span::new(24, 8)).expect("a read");
+    assert_eq!(scenario.snapshot().counters.hit_blocks, hits + 1);
+}
+
+#[test]
+fn a_bad_sector_under_the_rest_of_a_partly_written_block_leaves_what_was_written() {
+    let mut scenario = Scenario::with(|plan| plan.config.fill = Fill::Off);
     scenario.fail_next(Zone::Origin, Fault::Bad);
     assert_eq!(scenario.read(Span::new(16, 1)), Err(RequestError::Io));
     let part = scenario.write_span(Span::new(18, 3));

@@ -16,14 +16,19 @@
 //! dirty, a little slower will do: what goes to the origin now need not wait for room later.
 
 use crate::block::{ATOM_BYTES, Span};
-use crate::time::Duration;
+use crate::time::{Duration, Instant};
 
 use super::sequence::{Sequence, Sequences};
 
 /// Sequential writers that are told apart.
 const SEQUENCES: usize = 32;
-/// A leg in the log, at first: the ratio of the papers' drives, 19 MiB beside 10 (bounds are a quarter of a home leg, and 64 of them).
+/// A leg in the log is at first as long as takes the log the time that the origin takes for a home leg, and at least so much of one: the ratio
+/// of the papers' drives, 19 MiB beside 10 (bounds are a quarter of a home leg, and 64 of them).
 const LOG_LEG: (u64, u64) = (19, 10);
+/// If that is so many home legs, in comfort and when much is dirty, the origin's part is not worth having.
+const LEGS_MOST: (u64, u64) = (3, 6);
+/// A client that sends nothing for so long is not kept waiting by the log.
+const REST: Duration = Duration::from_millis(100);
 /// How much slower a request of a trial, or the whole, may be than in the log alone: in comfort, and when much is dirty. Per cent.
 const TRIAL: (u64, u64) = (100, 130);
 const WHOLE: (u64, u64) = (98, 115);
@@ -37,7 +42,7 @@ const SLOW: u64 = 64;
 /// After a trial that failed, so many home legs of data pass before the next one, at first; each failure doubles that.
 const PAUSE: u64 = 100;
 const PAUSE_MOST: u64 = 10_000;
-/// Atoms of a trial: the requests that begin within.
+/// Atoms of a trial, if its first answers do not end it.
 const TRIAL_ATOMS: u64 = (2 << 20) / ATOM_BYTES;
 /// A FLUSH belongs to a writer's habit if the next one comes before so many home legs of data.
 const HABIT: u64 = 400;
@@ -66,9 +71,17 @@ pub struct Legs {
 }
 
 impl Default for Legs {
-    /// A sequence counts after 4 MiB; a leg of 10 MiB is some ten rotations of a disk.
+    /// A leg of 10 MiB is some ten rotations of a disk. What has covered less than 4 MiB is no long sequence anywhere; see [`Legs::of_cache`].
     fn default() -> Self {
         Legs { proof: (4 << 20) / ATOM_BYTES, home: (10 << 20) / ATOM_BYTES }
+    }
+}
+
+impl Legs {
+    /// The default for a cache of so many atoms: a sequence is long that has covered a thirty-second of it. What is shorter is rather kept.
+    pub fn of_cache(atoms: u64) -> Self {
+        let legs = Legs::default();
+        Legs { proof: legs.proof.max(atoms / 32), ..legs }
     }
 }
 
@@ -107,6 +120,11 @@ impl Tally {
         self.ns /= 2;
         self.atoms /= 2;
     }
+    /// So much here, in what takes as long there.
+    fn times(&self, atoms: u64, there: &Tally) -> u64 {
+        let product = u128::from(atoms) * u128::from(self.ns) * u128::from(there.atoms);
+        (product / (u128::from(self.atoms) * u128::from(there.ns)).max(1)) as u64
+    }
     /// Is this at most so many per cent of the other? Nothing is neither.
     fn is_within(&self, percent: u64, of: &Tally) -> bool {
         let product = |a: u64, b: u64| u128::from(a) * u128::from(b);
@@ -133,6 +151,9 @@ pub struct Split {
     pause: u64,
     /// Much was dirty when the last trial was made.
     was_pressed: bool,
+    /// Time between requests while all goes to the log, and when the last one came.
+    pace: Tally,
+    last: Option<Instant>,
     /// Latencies in the log alone; of all requests of the last legs; of those at the origin in the last home leg.
     alone: Tally,
     whole: Tally,
@@ -159,6 +180,8 @@ impl Split {
             slow: 0,
             pause: PAUSE,
             was_pressed: false,
+            pace: Tally::default(),
+            last: None,
             alone: Tally::default(),
             whole: Tally::default(),
             home: Tally::default(),
@@ -170,7 +193,7 @@ impl Split {
     }
 
     /// Where does this write go? `pressed`: much is dirty. `may_go_home`: the origin takes writes now.
-    pub fn assign(&mut self, span: Span, pressed: bool, may_go_home: bool) -> Part {
+    pub fn assign(&mut self, now: Instant, span: Span, pressed: bool, may_go_home: bool) -> Part {
         if self.legs.proof == 0 {
             return if may_go_home { self.alternate(span.atoms) } else { Part::Other };
         }
@@ -179,6 +202,10 @@ impl Split {
             return Part::Log;
         }
         self.since_flush += span.atoms;
+        let gap = self.last.replace(now).map(|last| now.since(last)).filter(|&gap| gap < REST);
+        if let (Stage::Alone { .. }, Some(gap)) = (self.stage, gap) {
+            self.pace.add(span.atoms, gap);
+        }
         self.step(&sequence, pressed);
         match &mut self.stage {
             Stage::Alone { left } | Stage::LogLeg { left } => {
@@ -222,20 +249,24 @@ impl Split {
             Stage::Alone { left } => {
                 let is_worth = self.flush_gap.is_none_or(|gap| gap >= self.legs.home + self.log_leg);
                 let is_due = left == 0 || pressed && !self.was_pressed;
-                if is_due && is_worth && self.alone.atoms >= self.legs.proof / 2 {
+                if is_due && is_worth && self.alone.atoms >= self.legs.home / 5 {
                     self.home = Tally::default();
                     (self.holder, self.was_pressed) = (sequence.number, pressed);
                     self.stage = Stage::Trial { left: TRIAL_ATOMS.min(self.legs.home) };
                 }
             }
-            Stage::Trial { left: 0 } => {
-                // Its answers may not have come yet: the log goes on meanwhile.
-                if self.home.atoms > 0 {
-                    let is_fast = self.home.is_within(by_press(TRIAL), &self.alone);
+            Stage::Trial { left } => {
+                let leg = self.home.times(self.legs.home, &self.pace);
+                let is_fast = self.home.is_within(by_press(TRIAL), &self.alone) && leg <= self.legs.home * by_press(LEGS_MOST);
+                if self.home.atoms == 0 {
+                    // No answer has come yet: the log goes on meanwhile.
+                    self.holder = if left == 0 { 0 } else { self.holder };
+                } else if !is_fast {
+                    self.stage = self.give_up();
+                } else if left == 0 {
                     self.whole = Tally::default();
-                    self.stage = if is_fast { self.next_leg(sequence) } else { self.give_up() };
-                } else {
-                    self.holder = 0;
+                    self.log_leg = leg.max(self.legs.home * LOG_LEG.0 / LOG_LEG.1);
+                    self.stage = self.next_leg(sequence);
                 }
             }
             Stage::LogLeg { left: 0 } => self.stage = self.next_leg(sequence),
@@ -247,7 +278,7 @@ impl Split {
                 self.slow = if is_fast { 0 } else { self.slow + 1 };
                 self.stage = if self.slow < TRIES { Stage::LogLeg { left: self.fitted(self.log_leg) } } else { self.give_up() };
             }
-            Stage::Trial { .. } | Stage::LogLeg { .. } | Stage::HomeLeg { .. } => {}
+            Stage::LogLeg { .. } | Stage::HomeLeg { .. } => {}
         }
     }
 
@@ -299,8 +330,9 @@ impl Split {
             (_, Part::Other | Part::Overflow) => {}
             (Stage::Alone { .. }, Part::Log) => {
                 self.alone.add(atoms, latency);
-                if self.alone.atoms > 16 * self.legs.proof {
+                if self.alone.atoms > 32 * self.legs.home {
                     self.alone.fade();
+                    self.pace.fade();
                 }
             }
             (Stage::Alone { .. } | Stage::Trial { .. }, Part::Home) => self.home.add(atoms, latency),
@@ -352,115 +384,131 @@ mod tests {
     use super::*;
 
     const MIB: u64 = (1 << 20) / ATOM_BYTES;
-    const MS: Duration = Duration::from_millis(1);
 
-    fn ms(count: u64) -> Duration {
-        Duration(MS.0 * count)
+    /// A client that sends requests of 1 MiB and waits for each answer.
+    struct Client {
+        split: Split,
+        now: Instant,
     }
 
-    /// Requests of 1 MiB, one after the other and answered one by one: how many went home. `times`: of a log write and of one at the origin.
-    fn run(split: &mut Split, from: u64, count: u64, times: [u64; 2], pressed: bool) -> u64 {
-        let mut home = 0;
-        for i in from..from + count {
-            let part = split.assign(Span::new(i * MIB, MIB), pressed, true);
-            home += u64::from(part == Part::Home);
-            split.answered(part, MIB, ms(times[usize::from(part == Part::Home)]));
+    impl Client {
+        fn new() -> Self {
+            Client { split: Split::new(Legs::default()), now: Instant::ZERO }
         }
-        home
+
+        /// How many of `count` requests from `from` on went home. `times`, in ms: of a write to the log, and of one to the origin.
+        fn run(&mut self, from: u64, count: u64, times: [u64; 2], pressed: bool) -> u64 {
+            let mut home = 0;
+            for i in from..from + count {
+                let part = self.split.assign(self.now, Span::new(i * MIB, MIB), pressed, true);
+                let latency = Duration::from_millis(times[usize::from(part == Part::Home)]);
+                home += u64::from(part == Part::Home);
+                self.now = self.now + latency;
+                self.split.answered(part, MIB, latency);
+            }
+            home
+        }
     }
 
     #[test]
     fn scattered_and_short_writes_belong_to_no_sequence() {
-        let mut split = Split::new(Legs::default());
+        let mut split = Client::new();
         for i in 0..10_000u64 {
-            assert_eq!(split.assign(Span::new(i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 30 << 3, 8), true, true), Part::Other);
+            assert_eq!(
+                split.split.assign(Instant(i), Span::new(i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 30 << 3, 8), true, true),
+                Part::Other
+            );
         }
         let start = 1 << 40;
         for i in 0..3 {
-            assert_eq!(split.assign(Span::new(start + i * MIB, MIB), true, true), Part::Other, "{i} MiB are no long sequence");
+            assert_eq!(
+                split.split.assign(Instant(i), Span::new(start + i * MIB, MIB), true, true),
+                Part::Other,
+                "{i} MiB are no long sequence"
+            );
         }
-        assert_eq!(split.assign(Span::new(start + 3 * MIB, MIB), true, true), Part::Log);
+        assert_eq!(split.split.assign(Instant(4), Span::new(start + 3 * MIB, MIB), true, true), Part::Log);
     }
 
     #[test]
     fn an_origin_that_makes_it_faster_has_its_legs_from_the_start() {
-        let mut split = Split::new(Legs::default());
-        let home = run(&mut split, 0, 1_000, [15, 10], false);
+        let mut split = Client::new();
+        let home = split.run(0, 1_000, [15, 10], false);
         assert!(home > 300, "{home} of 1,000");
-        assert!(split.is_sharing());
+        assert!(split.split.is_sharing());
     }
 
     #[test]
     fn an_origin_that_is_a_little_slower_has_them_once_much_is_dirty() {
-        let mut split = Split::new(Legs::default());
-        assert_eq!(run(&mut split, 0, 500, [37, 42], false), 2, "a trial");
-        let home = run(&mut split, 500, 500, [37, 42], true);
+        let mut split = Client::new();
+        assert_eq!(split.run(0, 500, [37, 42], false), 1, "a trial");
+        let home = split.run(500, 500, [37, 42], true);
         assert!(home > 150, "{home} of 500");
     }
 
     #[test]
     fn a_slow_origin_is_tried_ever_more_seldom() {
-        let mut split = Split::new(Legs::default());
-        assert!(run(&mut split, 0, 10_000, [1, 5], true) <= 12);
+        let mut split = Client::new();
+        assert!(split.run(0, 10_000, [1, 5], true) <= 12);
     }
 
     #[test]
     fn an_origin_that_does_not_keep_up_gets_longer_pauses() {
-        let mut split = Split::new(Legs::default());
-        run(&mut split, 0, 200, [15, 10], false);
-        let before = split.log_leg;
-        run(&mut split, 200, 60, [15, 14], false);
-        assert!(split.log_leg > before, "{} after {before}", split.log_leg);
+        let mut split = Client::new();
+        split.run(0, 200, [15, 10], false);
+        let before = split.split.log_leg;
+        split.run(200, 60, [15, 14], false);
+        assert!(split.split.log_leg > before, "{} after {before}", split.split.log_leg);
     }
 
     #[test]
     fn what_makes_everything_slower_ends() {
-        let mut split = Split::new(Legs::default());
-        run(&mut split, 0, 200, [15, 10], false);
-        assert!(split.is_sharing());
-        let home = run(&mut split, 200, 400, [15, 40], false);
+        let mut split = Client::new();
+        split.run(0, 200, [15, 10], false);
+        assert!(split.split.is_sharing());
+        let home = split.run(200, 400, [15, 40], false);
         assert!(home <= 60, "{home}");
-        assert!(!split.is_sharing());
+        assert!(!split.split.is_sharing());
     }
 
     #[test]
     fn where_flushes_come_often_nothing_goes_home_and_where_seldom_none_comes_in_a_leg() {
-        let mut often = Split::new(Legs::default());
+        let mut often = Client::new();
         let mut home = 0;
         for i in 0..500 {
-            home += run(&mut often, i, 1, [15, 10], false);
-            often.flushed();
+            home += often.run(i, 1, [15, 10], false);
+            often.split.flushed();
         }
         assert_eq!(home, 0);
-        let mut seldom = Split::new(Legs::default());
+        let mut seldom = Client::new();
         let mut legs_cut = 0;
         for i in 0..2_000 {
-            run(&mut seldom, i, 1, [15, 10], false);
+            seldom.run(i, 1, [15, 10], false);
             if i % 64 == 63 {
-                legs_cut += u32::from(seldom.is_at_home_leg() && !matches!(seldom.stage, Stage::HomeLeg { left: 0 }));
-                seldom.flushed();
+                legs_cut += u32::from(seldom.split.is_at_home_leg() && !matches!(seldom.split.stage, Stage::HomeLeg { left: 0 }));
+                seldom.split.flushed();
             }
         }
-        assert!(seldom.is_sharing() && legs_cut <= 2, "{legs_cut} of 31 FLUSHes came in a leg");
+        assert!(seldom.split.is_sharing() && legs_cut <= 2, "{legs_cut} of 31 FLUSHes came in a leg");
     }
 
     #[test]
     fn of_several_sequences_one_at_a_time_has_the_leg_and_one_that_stopped_loses_it() {
-        let mut split = Split::new(Legs::default());
-        run(&mut split, 0, 12, [15, 10], false);
-        let holder = split.holder;
-        assert!(split.is_at_home_leg() && holder > 0);
+        let mut split = Client::new();
+        split.run(0, 12, [15, 10], false);
+        let holder = split.split.holder;
+        assert!(split.split.is_at_home_leg() && holder > 0);
         let other = 1 << 20;
-        assert_eq!(run(&mut split, other, 10, [15, 10], false), 0);
-        assert!(run(&mut split, other + 10, 40, [15, 10], false) > 0, "the first one has stopped");
-        assert_ne!(split.holder, holder);
+        assert_eq!(split.run(other, 10, [15, 10], false), 0);
+        assert!(split.run(other + 10, 40, [15, 10], false) > 0, "the first one has stopped");
+        assert_ne!(split.split.holder, holder);
     }
 
     #[test]
     fn an_origin_that_fails_is_left_alone() {
-        let mut split = Split::new(Legs::default());
-        run(&mut split, 0, 12, [15, 10], false);
-        split.failed();
-        assert_eq!(run(&mut split, 12, 500, [15, 10], false), 0);
+        let mut split = Client::new();
+        split.run(0, 12, [15, 10], false);
+        split.split.failed();
+        assert_eq!(split.run(12, 500, [15, 10], false), 0);
     }
 }

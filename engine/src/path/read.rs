@@ -39,7 +39,7 @@ struct Part<P> {
 impl<P> Part<P> {
     /// What came from the origin and is worth keeping.
     fn fetched(self) -> Option<(Span, P)> {
-        if let Source::Fetched(payload) = self.source { Some((self.span, payload)) } else { None }
+        if let Source::Fetched(span, payload) = self.source { Some((span, payload)) } else { None }
     }
 }
 
@@ -51,12 +51,13 @@ enum Source<P> {
         first: Slot,
         slots: u32,
     },
-    /// `parked`: a destage owns the span.
+    /// What is read of it: the part, or the whole blocks it touches. `parked`: a destage owns the span.
     Origin {
+        fetches: Span,
         parked: bool,
     },
-    /// Was from the origin and is worth keeping.
-    Fetched(P),
+    /// Was from the origin and is worth keeping: what was read.
+    Fetched(Span, P),
     /// Cannot be had any more.
     Lost,
     /// Replaced by later parts.
@@ -256,7 +257,10 @@ impl<P: Payload> Engine<P> {
             let take = rest.atoms.min(if room > 0 { room } else { most });
             match parts.last_mut() {
                 Some(last) if room > 0 => last.span.atoms += take,
-                _ => parts.push(Part { span: Span::new(rest.start, take), source: Source::Origin { parked: false } }),
+                _ => {
+                    let span = Span::new(rest.start, take);
+                    parts.push(Part { span, source: Source::Origin { fetches: span, parked: false } });
+                }
             }
             rest = Span::new(rest.start + take, rest.atoms - take);
         }
@@ -283,7 +287,7 @@ impl<P: Payload> Engine<P> {
         let reading = self.reading(number);
         let Part { span, source } = &reading.parts[place];
         match *source {
-            Source::Ready(_) | Source::Fetched(_) | Source::Replaced => {}
+            Source::Ready(_) | Source::Fetched(..) | Source::Replaced => {}
             Source::Lost => reading.failed = true,
             Source::Slots { first, slots, .. } => {
                 reading.left += 1;
@@ -296,10 +300,27 @@ impl<P: Payload> Engine<P> {
                 reading.left += 1;
                 let (block, blocks) = self.blocks_of(span);
                 self.tickets.issue(number, block, blocks);
-                let parked = !self.fetch(number, place, span);
-                self.reading(number).parts[place].source = Source::Origin { parked };
+                let fetches = self.widened(span);
+                let parked = !self.fetch(number, place, fetches);
+                self.reading(number).parts[place].source = Source::Origin { fetches, parked };
             }
         }
+    }
+
+    /// Only whole blocks can be kept, and a disk gives them as quickly as parts of them: the blocks at the edges are read whole, if all of them
+    /// is on the origin.
+    fn widened(&self, span: Span) -> Span {
+        let (block, blocks) = self.blocks_of(span);
+        let size = self.block_atoms();
+        let whole = Span::new(block.0 * size, blocks * size).intersection(Span::new(0, self.config.geometry.volume_atoms));
+        let is_plain = |block: Block| {
+            self.index.get(block).is_none()
+                && self.ranges.overlapping(block, 1).next().is_none()
+                && !self.lost.has_any_of(block, 1)
+                && !self.through.covers(block, 1)
+        };
+        let keeps = self.config.fill() == Fill::Behind && !self.cache_failed && whole.atoms <= self.limits[1].op_atoms;
+        if keeps && whole != span && is_plain(block) && is_plain(Block(block.0 + blocks - 1)) { whole } else { span }
     }
 
     fn is_lost(&self, block: Block, span: Span) -> bool {
@@ -348,8 +369,11 @@ impl<P: Payload> Engine<P> {
         let mut parked = Vec::new();
         for (number, active) in self.requests.iter() {
             let Active { stage: Stage::Reading(reading), .. } = active else { continue };
-            let waits = |part: &Part<P>| matches!(part.source, Source::Origin { parked: true });
-            parked.extend(reading.parts.iter().enumerate().filter(|(_, part)| waits(part)).map(|(place, part)| (number, place, part.span)));
+            for (place, part) in reading.parts.iter().enumerate() {
+                if let Source::Origin { fetches, parked: true } = part.source {
+                    parked.push((number, place, fetches));
+                }
+            }
         }
         parked
     }
@@ -359,7 +383,7 @@ impl<P: Payload> Engine<P> {
         self.unpark_status();
         for (number, place, span) in self.parked_reads() {
             let parked = !self.fetch(number, place, span);
-            self.reading(number).parts[place].source = Source::Origin { parked };
+            self.reading(number).parts[place].source = Source::Origin { fetches: span, parked };
         }
     }
 
@@ -367,16 +391,22 @@ impl<P: Payload> Engine<P> {
         let part = &mut self.reading(number).parts[place];
         let span = part.span;
         match std::mem::replace(&mut part.source, Source::Replaced) {
-            Source::Origin { .. } => {
+            Source::Origin { fetches, .. } => {
                 self.origin.end_read(op);
                 match result {
+                    Err(_) if fetches != span => {
+                        // What fails may be what nobody has asked for.
+                        let parked = !self.fetch(number, place, span);
+                        self.reading(number).parts[place].source = Source::Origin { fetches: span, parked };
+                        return;
+                    }
                     Ok(answer) if self.config.fill() == Fill::BeforeReply => {
                         let payload = joined(answer);
                         let writes = self.fill_before_reply(number, span, &payload);
                         self.reading(number).parts[place].source = Source::Ready(payload);
                         self.reading(number).left += writes;
                     }
-                    Ok(answer) => self.reading(number).parts[place].source = Source::Fetched(joined(answer)),
+                    Ok(answer) => self.reading(number).parts[place].source = Source::Fetched(fetches, joined(answer)),
                     Err(_) => self.reading(number).failed = true,
                 }
             }
@@ -387,7 +417,7 @@ impl<P: Payload> Engine<P> {
                     Err(error) => self.slots_failed(number, span, (block, first, slots), error),
                 }
             }
-            Source::Ready(_) | Source::Fetched(_) | Source::Lost | Source::Replaced => panic!("this part has no operation"),
+            Source::Ready(_) | Source::Fetched(..) | Source::Lost | Source::Replaced => panic!("this part has no operation"),
         }
         self.reading(number).left -= 1;
         self.finish_read(number);
@@ -490,7 +520,9 @@ impl<P: Payload> Engine<P> {
         parts.retain(|part| !matches!(part.source, Source::Replaced));
         parts.sort_by_key(|part| part.span.start);
         let contents = |part: &Part<P>| match &part.source {
-            Source::Ready(payload) | Source::Fetched(payload) => payload.clone(),
+            Source::Ready(payload) => payload.clone(),
+            Source::Fetched(fetched, payload) if *fetched == part.span => payload.clone(),
+            Source::Fetched(fetched, payload) => payload.slice(part.span.start - fetched.start, part.span.atoms),
             Source::Slots { .. } | Source::Origin { .. } | Source::Lost | Source::Replaced => unreachable!("every part is ready"),
         };
         let is_prefetch = matches!(self.requests.get(number).request.command, Command::Cache);

@@ -72,7 +72,7 @@ impl<P: Payload> Engine<P> {
         let may_go_home = !fua && self.may_split(request.span);
         let pressed = u64::from(self.sets.dirty_sets()) * 100 >= u64::from(self.sets.count()) * PRESSED;
         let Some(split) = &mut self.splitting.split else { return Part::Other };
-        split.assign(request.span, pressed, may_go_home)
+        split.assign(self.now, request.span, pressed, may_go_home)
     }
 
     fn may_split(&self, span: Span) -> bool {

@@ -17,7 +17,7 @@ use tidegate_engine::op::Limits;
 use tidegate_engine::time::Duration;
 
 /// The plans that come with the program, in the order in which they are listed.
-const EMBEDDED: [(&str, &str); 13] = [
+const EMBEDDED: [(&str, &str); 14] = [
     ("devices", include_str!("../../../plans/devices.toml")),
     ("000-table3", include_str!("../../../plans/000-table3.toml")),
     ("000-table4", include_str!("../../../plans/000-table4.toml")),
@@ -30,6 +30,7 @@ const EMBEDDED: [(&str, &str); 13] = [
     ("wa", include_str!("../../../plans/wa.toml")),
     ("tail", include_str!("../../../plans/tail.toml")),
     ("cliff", include_str!("../../../plans/cliff.toml")),
+    ("000-beyond", include_str!("../../../plans/000-beyond.toml")),
     ("never-slower", include_str!("../../../plans/never-slower.toml")),
 ];
 
