@@ -110,6 +110,13 @@ fn describe(status: &Value) -> String {
     let (hits, misses) = (number("/hits/blocks"), number("/misses/blocks"));
     let share = if hits + misses == 0 { String::new() } else { format!(" ({:.1}% hits)", 100.0 * hits as f64 / (hits + misses) as f64) };
     line("blocks", format!("{hits} hits, {misses} misses{share}"));
+    if let Some(fills) = status.get("fills") {
+        line("kept", describe_fills(fills));
+    }
+    let split = number("/through/split_blocks");
+    if split > 0 {
+        line("split", format!("{split} blocks of long writes went to the origin at once"));
+    }
     line(
         "requests",
         format!(
@@ -153,6 +160,23 @@ fn counts(of: &Value) -> String {
     if counted.is_empty() { "none".to_owned() } else { counted.join(", ") }
 }
 
+/// What was kept of what was read from the origin, and why the rest was not.
+fn describe_fills(fills: &Value) -> String {
+    const REASONS: [(&str, &str); 6] = [
+        ("first_touch_blocks", "missed for the first time"),
+        ("sieved_blocks", "not missed often enough"),
+        ("sequential_blocks", "of long sequences"),
+        ("no_room_blocks", "without room"),
+        ("void_blocks", "changed meanwhile"),
+        ("budget_blocks", "beyond the daily budget"),
+    ];
+    let count = |name: &str| fills.get(name).and_then(Value::as_u64).unwrap_or(0);
+    let left: Vec<String> =
+        REASONS.iter().filter(|(name, _)| count(name) > 0).map(|(name, why)| format!("{} {why}", count(name))).collect();
+    let not = if left.is_empty() { String::new() } else { format!("; not: {}", left.join(", ")) };
+    format!("{} blocks of what was read{not}", count("kept_blocks"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -183,12 +207,15 @@ mod tests {
             "phase": "serving", "gate": "destage", "destage_reason": "idle", "dirty_blocks": 16, "live_blocks": 20,
             "oldest_dirty_seconds": 2.5, "hits": { "blocks": 3 }, "misses": { "blocks": 1 },
             "latency_ns": { "read": { "count": 4, "p50": 37_000, "p99": 1_200_000, "p999": 1_300_000 } },
-            "ledger_bytes": { "index": 4096 }, "discards": { "sets": 12, "left_out_sets": 3, "failures": 0 },
+            "fills": { "kept_blocks": 7, "first_touch_blocks": 5, "sequential_blocks": 0, "no_room_blocks": 2 },
+            "through": { "split_blocks": 2560 }, "ledger_bytes": { "index": 4096 }, "discards": { "sets": 12, "left_out_sets": 3, "failures": 0 },
         }));
         for line in [
             "gate     destage (idle)",
             "dirty    16 of 20 cached blocks, the oldest 2.5 s old; 0 zero ranges",
             "blocks   3 hits, 1 misses (75.0% hits)",
+            "kept     7 blocks of what was read; not: 5 missed for the first time, 2 without room",
+            "split    2560 blocks of long writes went to the origin at once",
             "read     p50 37.0 us, p99 1.20 ms, p99.9 1.30 ms",
             "discards 12 sets; 3 left out, 0 failed",
             "memory   4.0 KiB (index 4.0 KiB)",

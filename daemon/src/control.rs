@@ -444,7 +444,8 @@ pub fn status_json(snapshot: &Snapshot) -> Value {
         "through": { "blocks": c.through_blocks, "split_blocks": c.split_blocks, "logged_blocks": c.through_logged_blocks, "origin_flushes": c.through_flushes },
         "fills": {
             "kept_blocks": c.filled_blocks, "void_blocks": c.fill_void_blocks, "no_room_blocks": c.fill_no_room_blocks,
-            "budget_blocks": c.fill_budget_blocks,
+            "budget_blocks": c.fill_budget_blocks, "sequential_blocks": c.fill_sequential_blocks,
+            "first_touch_blocks": c.fill_first_touch_blocks, "sieved_blocks": c.fill_sieved_blocks,
         },
         "destage": {
             "blocks": c.destaged_blocks, "batches": c.destage_batches, "failures": c.destage_failures,

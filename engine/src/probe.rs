@@ -21,8 +21,12 @@ pub struct Counters {
     pub filled_blocks: u64,
     pub fill_void_blocks: u64,
     pub fill_no_room_blocks: u64,
-    /// Not kept because the daily write budget was spent.
+    /// Not kept because the daily write budget was spent; or, where something else would have had to go for them: parts of long sequences;
+    /// missed for the first time; missed again, but not often enough.
     pub fill_budget_blocks: u64,
+    pub fill_sequential_blocks: u64,
+    pub fill_first_touch_blocks: u64,
+    pub fill_sieved_blocks: u64,
     /// Blocks written past the log to the origin; of these, parts of long sequential writes that share the two devices; put into the log after
     /// all by a FLUSH; flushes of the origin for them.
     pub through_blocks: u64,

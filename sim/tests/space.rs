@@ -50,6 +50,9 @@ fn one_fill_an_hour_does_not_stop_the_journal() {
     let mut scenario = Scenario::of(plan_for(large()));
     for block in 0..512 {
         let first = scenario.first(block);
+        // Asked for: whatever has to go for it.
+        let prefetch = scenario.send(scenario.block(block), Command::Cache);
+        scenario.outcome(prefetch).expect("a prefetch");
         scenario.expect(block, &first);
         scenario.advance(Duration::from_secs(3_600));
     }

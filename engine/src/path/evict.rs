@@ -4,6 +4,7 @@
 //! then the oldest clean set goes, wherever it stands.
 
 use crate::cache::format::SetState;
+use crate::cache::stream::Stream;
 use crate::payload::Payload;
 
 use super::Engine;
@@ -22,6 +23,9 @@ impl<P: Payload> Engine<P> {
             }
             let urgent = self.is_starved() || self.sets.free_count() + self.sets.dying_count() <= self.config.reserve;
             let Some(set) = self.victim(urgent) else { break };
+            if self.sets.get(set).stream == Stream::Fill.number() {
+                self.admission.dropped(self.sets.get(set).used);
+            }
             let live = self.sets.get(set).live.clone();
             self.kill_slots(set, live);
             self.seal_emptied();

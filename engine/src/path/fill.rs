@@ -1,9 +1,11 @@
 //! Fill: what a read fetched from the origin is kept, behind the reply and from the same buffer; dropped when there is no room.
 //!
 //! A ticket is issued at the look-up and dies of any write, discard, destage or eviction of its blocks: only then is what was read
-//! still what the origin holds. Only whole blocks are kept.
+//! still what the origin holds. Only whole blocks are kept; and where something else has to go for them, only what `cache/admission` finds worth
+//! it. What a client asks to be prefetched always is.
 
 use crate::block::{Block, Span};
+use crate::cache::admission::Verdict;
 use crate::cache::index::Run;
 use crate::cache::stream::Source;
 use crate::config::{Canary, Fill, Placement};
@@ -11,6 +13,7 @@ use crate::payload::Payload;
 use crate::wear::Cause;
 
 use super::Engine;
+use super::read::Why;
 use super::write::Piece;
 
 struct Ticket {
@@ -58,7 +61,7 @@ impl Tickets {
 }
 
 impl<P: Payload> Engine<P> {
-    pub(super) fn fill(&mut self, number: usize, fetched: impl Iterator<Item = (Span, P)>) {
+    pub(super) fn fill(&mut self, number: usize, why: Why, fetched: impl Iterator<Item = (Span, P)>) {
         let holds = self.tickets.withdraw(number) || self.has_canary(Canary::FillWithoutTicket);
         if self.config.fill() == Fill::Off || self.cache_failed || self.stopping {
             return;
@@ -70,9 +73,37 @@ impl<P: Payload> Engine<P> {
             }
             if !holds {
                 self.counters.fill_void_blocks += blocks;
-            } else {
+            } else if why == Why::Prefetch || !self.displaces() {
                 self.keep(block, blocks, span, &payload, None);
+            } else {
+                self.keep_worthy((block, blocks), why, span, &payload);
             }
+        }
+    }
+
+    /// Would a fill take a place that another block has? Not while a quarter of all slots holds nothing, in whatever sets.
+    fn displaces(&self) -> bool {
+        let slots = u64::from(self.config.geometry.sets) * u64::from(self.config.geometry.set_slots);
+        let is_full = self.sets.free_count() <= self.config.free_floor && self.sets.live_slots * 4 >= slots * 3;
+        is_full && self.config.placement == Placement::Log
+    }
+
+    /// Keeps those of the blocks that are worth it, and counts why the others are not.
+    fn keep_worthy(&mut self, (block, blocks): (Block, u64), why: Why, span: Span, payload: &P) {
+        let is_sequential = why == Why::Sequential;
+        let verdicts: Vec<Verdict> = (block.0..block.0 + blocks).map(|block| self.admission.judge(Block(block), is_sequential)).collect();
+        let mut at = block;
+        for alike in verdicts.chunk_by(|a, b| a == b) {
+            let count = alike.len() as u64;
+            match alike[0] {
+                Verdict::Kept => {
+                    self.keep(at, count, span, payload, None);
+                }
+                Verdict::Sequential => self.counters.fill_sequential_blocks += count,
+                Verdict::FirstTouch => self.counters.fill_first_touch_blocks += count,
+                Verdict::Sieved => self.counters.fill_sieved_blocks += count,
+            }
+            at = Block(at.0 + count);
         }
     }
 

@@ -42,6 +42,7 @@ mod write;
 use std::collections::VecDeque;
 
 use crate::block::{Atoms, Block, Slot, Span};
+use crate::cache::admission::Admission;
 use crate::cache::convert::Converter;
 use crate::cache::format::Entry;
 use crate::cache::index::{Index, Run};
@@ -129,6 +130,7 @@ pub struct Engine<P: Payload> {
     tickets: Tickets,
     converter: Converter,
     splitting: Splitting,
+    admission: Admission,
     through: Through<P>,
     /// The open set of each stream, by its number.
     open: [Option<u32>; STREAMS],
@@ -287,6 +289,7 @@ impl<P: Payload> Engine<P> {
             tickets: Tickets::default(),
             converter: Converter::new(&config),
             splitting: Splitting::new(&config),
+            admission: Admission::new(u64::from(geometry.sets) * u64::from(geometry.set_slots)),
             through: Through::new(geometry.block_atoms),
             open: [None; STREAMS],
             headers_due: Vec::new(),

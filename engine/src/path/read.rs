@@ -28,6 +28,19 @@ pub(super) struct Reading<P> {
     /// Parts without contents yet, and fills that the reply waits for.
     left: u32,
     failed: bool,
+    why: Why,
+}
+
+/// What is read for whom: whether it is worth keeping depends on it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Why {
+    /// For a client's read.
+    #[default]
+    Scattered,
+    /// For one that is part of a long sequence.
+    Sequential,
+    /// To be kept.
+    Prefetch,
 }
 
 /// A run of atoms of the volume that comes from one place.
@@ -68,9 +81,10 @@ impl<P: Payload> Engine<P> {
     pub(super) fn begin_read(&mut self, number: usize) {
         let span = self.requests.get(number).request.span;
         self.counters.read_atoms += span.atoms;
+        let why = if self.admission.note(span) { Why::Sequential } else { Why::Scattered };
         let parts = self.look_up(span, true);
         self.requests.get_mut(number).waits = WaitReason::Read;
-        self.requests.get_mut(number).stage = Stage::Reading(Reading { parts: Vec::new(), left: 0, failed: false });
+        self.requests.get_mut(number).stage = Stage::Reading(Reading { parts: Vec::new(), left: 0, failed: false, why });
         self.add_parts(number, parts);
         self.finish_read(number);
     }
@@ -81,7 +95,7 @@ impl<P: Payload> Engine<P> {
         parts.retain(|part| matches!(part.source, Source::Origin { .. }));
         let active = self.requests.get_mut(number);
         active.waits = WaitReason::Read;
-        active.stage = Stage::Reading(Reading { parts: Vec::new(), left: 0, failed: false });
+        active.stage = Stage::Reading(Reading { parts: Vec::new(), left: 0, failed: false, why: Why::Prefetch });
         self.add_parts(number, parts);
         self.finish_read(number);
     }
@@ -512,7 +526,7 @@ impl<P: Payload> Engine<P> {
             return;
         }
         let mut parts = std::mem::take(&mut reading.parts);
-        let failed = reading.failed;
+        let (failed, why) = (reading.failed, reading.why);
         if failed {
             self.tickets.withdraw(number);
             return self.answer(number, Err(RequestError::Io));
@@ -527,6 +541,6 @@ impl<P: Payload> Engine<P> {
         };
         let is_prefetch = matches!(self.requests.get(number).request.command, Command::Cache);
         self.answer(number, Ok(if is_prefetch { Outcome::Done } else { Outcome::Data(parts.iter().map(contents).collect()) }));
-        self.fill(number, parts.into_iter().filter_map(Part::fetched));
+        self.fill(number, why, parts.into_iter().filter_map(Part::fetched));
     }
 }

@@ -121,6 +121,7 @@ impl<P: Payload> Engine<P> {
             ("sets", sets),
             ("slots", slots),
             ("window", self.window.atoms() * crate::block::ATOM_BYTES),
+            ("ghosts", self.admission.bytes()),
             ("journal", self.journal.bytes()),
             ("checkpoint", self.checkpoint_bytes()),
             ("requests", self.requests.bytes() + self.owners.bytes() + self.writes.bytes()),
