@@ -719,6 +719,19 @@ fn what_was_lost_is_at_risk_until_the_origin_has_it_for_certain() {
     scenario.expect(3, &newer);
 }
 
+/// Found by seed 100: what is pinned was so much that the origin was flushed before all of it was there, and the FLUSH was answered.
+#[test]
+fn without_the_ssd_a_flush_waits_for_the_page_that_the_origin_took_last() {
+    let mut scenario = Scenario::with(|plan| plan.config.through_bytes = 4 * 4096);
+    let sent: Vec<_> = (0..8).map(|block| scenario.write(block)).collect();
+    scenario.cache_goes();
+    scenario.fail_next(Zone::Origin, Fault::Error);
+    scenario.flush();
+    for (block, data) in sent.iter().enumerate() {
+        assert_eq!(scenario.on_origin(block as u64)[1], data.stamps().collect::<Vec<_>>(), "block {block}");
+    }
+}
+
 /// Found by seed 29114: it waited for a group that nothing was ever put into.
 #[test]
 fn a_write_with_fua_that_failed_and_was_overwritten_meanwhile_is_answered() {

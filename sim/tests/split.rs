@@ -5,6 +5,7 @@ use tidegate_engine::block::Span;
 use tidegate_engine::cache::format::Geometry;
 use tidegate_engine::cache::split::Legs;
 use tidegate_engine::op::{DeviceId, Zone};
+use tidegate_engine::probe::Health;
 use tidegate_engine::time::Duration;
 use tidegate_sim::back::fault::Fault;
 use tidegate_sim::back::volatile::Survive;
@@ -110,7 +111,8 @@ fn a_flush_gives_a_flush_of_the_origin_a_moment_and_then_goes_without() {
         scenario.write(20);
         scenario.flush();
         scenario.hold_flush(DeviceId::Origin);
-        let sent: Vec<_> = (0..6).map(|block| scenario.write(block)).collect();
+        let sent: Vec<_> = (0..5).map(|block| scenario.write(block)).collect();
+        let before = scenario.snapshot().counters.through_logged_blocks;
         let flush = scenario.send_flush();
         scenario.advance(Duration::from_millis(1));
         if comes {
@@ -118,9 +120,34 @@ fn a_flush_gives_a_flush_of_the_origin_a_moment_and_then_goes_without() {
         }
         scenario.advance(Duration::from_millis(100));
         assert!(scenario.is_answered(flush), "with the origin's flush or without it");
+        let logged = scenario.snapshot().counters.through_logged_blocks - before;
+        assert_eq!(logged == 0, comes, "{logged} blocks into the log for it");
         power_cut_of_both(&mut scenario);
-        (0..6).for_each(|block| scenario.expect(block, &sent[block as usize]));
+        (0..5).for_each(|block| scenario.expect(block, &sent[block as usize]));
     }
+}
+
+/// The SSD fails while a FLUSH waits for a flush of the origin, which says nothing of what is in the log.
+#[test]
+fn a_flush_of_the_origin_promises_nothing_of_a_log_that_has_failed() {
+    let mut scenario = with(|plan| plan.config.flush_age = Duration::from_secs(1));
+    scenario.write(20);
+    scenario.flush();
+    scenario.hold_flush(DeviceId::Origin);
+    (0..5).for_each(|block| drop(scenario.write(block)));
+    // Its own flush makes durable what the log has, which was promised to nobody.
+    scenario.advance(Duration::from_secs(5));
+    let flush = scenario.send_flush();
+    scenario.hold_host(false);
+    scenario.cache_goes();
+    scenario.send_read(scenario.block(20));
+    scenario.advance(Duration::from_millis(1));
+    assert_eq!(scenario.snapshot().health, Health::Fencing);
+    scenario.release_flush(DeviceId::Origin);
+    scenario.advance(Duration::from_secs(1));
+    assert!(!scenario.is_answered(flush), "nothing is answered before the host knows");
+    scenario.host_writes();
+    scenario.wait(flush).expect_err("a part of it is on the failed SSD only");
 }
 
 #[test]

@@ -230,6 +230,7 @@ impl Split {
 
     /// One leg after the other, whatever they take.
     fn alternate(&mut self, atoms: u64) -> Part {
+        self.since_flush += atoms;
         let left = self.legs.home;
         match &mut self.stage {
             Stage::Alone { .. } | Stage::Trial { .. } | Stage::LogLeg { left: 0 } => self.stage = Stage::HomeLeg { left },
@@ -372,11 +373,6 @@ impl Split {
     pub fn origin_flushes(&mut self) {
         self.is_leg_volatile = false;
     }
-
-    /// A sequence shares its writes between log and origin now.
-    pub fn is_sharing(&self) -> bool {
-        matches!(self.stage, Stage::LogLeg { .. } | Stage::HomeLeg { .. })
-    }
 }
 
 #[cfg(test)]
@@ -407,6 +403,13 @@ mod tests {
                 self.split.answered(part, MIB, latency);
             }
             home
+        }
+    }
+
+    impl Split {
+        /// Log and origin take turns now.
+        fn is_sharing(&self) -> bool {
+            matches!(self.stage, Stage::LogLeg { .. } | Stage::HomeLeg { .. })
         }
     }
 

@@ -48,15 +48,16 @@ pub(super) struct Through<P> {
     flush: Option<Flush>,
     /// A flush of the origin handed out at this mark has succeeded: what it covers may be let go.
     flushed: u64,
-    /// Requests that are promised the durability of the pages up to a mark, and wait for a flush of the origin.
-    settling: Vec<(usize, u64)>,
+    /// Requests that are promised the durability of the pages up to a mark, and wait for a flush of the origin. No mark: not all pages are
+    /// written, and the mark will be that of the first flush handed out when they are.
+    settling: Vec<(usize, Option<u64>)>,
+    /// Until when they wait rather than have everything put into the log.
+    patience: Option<Instant>,
     /// Where a failed write may have left anything on the origin, until a flush that was handed out later: the origin may forget that, and
     /// nothing of it may be kept as clean.
     unsure: Vec<Span>,
     /// So many of them, the first ones, no flush makes sure of any more: one has failed, and may have dropped them.
     doomed: usize,
-    /// Until when they wait rather than have everything put into the log.
-    patience: Option<Instant>,
     /// A write waits for the pages to be let go.
     crowded: bool,
     /// When the oldest page was written.
@@ -124,6 +125,7 @@ impl<P: Payload> Through<P> {
     pub fn forget(&mut self) {
         self.forgotten += 1;
         self.pages.forget(self.flushed);
+        self.settling.iter_mut().for_each(|(_, until)| *until = None);
     }
 
     /// Somebody waits for a flush of the origin.
@@ -579,8 +581,12 @@ impl<P: Payload> Engine<P> {
         if self.through.pages.is_empty() { self.settle_group(number) } else { self.settle_by_flush(number) }
     }
 
-    /// Everything is in the log.
+    /// Everything is in the log, or on the origin.
     fn settle_group(&mut self, number: usize) {
+        if !self.is_degraded() && self.promise_without_cache(number) {
+            // The log has failed meanwhile.
+            return;
+        }
         let group = self.close_group();
         if group <= self.journal.durable_group() {
             self.keep_promise(number);
@@ -594,8 +600,7 @@ impl<P: Payload> Engine<P> {
         let active = self.requests.get_mut(number);
         active.stage = Stage::Promised;
         active.waits = WaitReason::Origin;
-        // What has to be written first gets a number yet.
-        let until = self.through.pages.mark() + u64::from(!self.through.pages.are_written());
+        let until = self.through.pages.are_written().then_some(self.through.pages.mark());
         self.through.settling.push((number, until));
     }
 
@@ -639,6 +644,9 @@ impl<P: Payload> Engine<P> {
         if is_due {
             let (mark, forgotten, sure) = (through.pages.mark(), through.forgotten, through.unsure.len());
             self.through.flush = Some(Flush { mark, forgotten, sure });
+            if self.through.pages.are_written() {
+                self.through.settling.iter_mut().for_each(|(_, until)| *until = until.or(Some(mark)));
+            }
             self.counters.through_flushes += 1;
             self.splitting.origin_flushes();
             self.start(DeviceId::Origin, Class::Log, Action::Flush, Owner::ThroughFlush);
@@ -708,8 +716,9 @@ impl<P: Payload> Engine<P> {
         }
         // Without a page left everything is on the origin or in the log.
         let (none_left, owes_zeros) = (self.through.pages.is_empty(), self.owes_zeros());
-        let (settled, settling): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut self.through.settling).into_iter().partition(|&(_, until)| (none_left || until <= mark) && !owes_zeros);
+        let (settled, settling): (Vec<_>, Vec<_>) = std::mem::take(&mut self.through.settling)
+            .into_iter()
+            .partition(|&(_, until)| (none_left || until.is_some_and(|until| until <= mark)) && !owes_zeros);
         self.through.settling = settling;
         for &(number, _) in &settled {
             self.settle_group(number);

@@ -280,8 +280,8 @@ impl<P: Payload> Engine<P> {
         }
     }
 
-    /// What is left for others now: while sets are being emptied, clients leave them the room to be emptied side by side. Otherwise they would take every set
-    /// as soon as it is free, and the next ones could only be emptied one after the other.
+    /// What is left for others now: while sets are being emptied, clients leave them the room to be emptied side by side. Otherwise they would
+    /// take every set as soon as it is free, and the next ones could only be emptied one after the other.
     pub(super) fn sets_kept_now(&self, source: Source) -> u32 {
         let kept = self.sets_kept(source);
         if source == Source::Client && self.is_space_coming() { kept.max(self.room_for_moves()) } else { kept }
