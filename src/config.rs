@@ -585,11 +585,11 @@ const KNOBS: &str = r#"[gate]
 
 [log]
 # Written to the cache and not yet flushed there; held in memory meanwhile.
-# Default: a thirty-second of the cache up to 32 MiB, or a sixteenth of its metadata if that is more; from 4 MiB to 64 MiB.
-#window = "32MiB"
+# Default: a sixteenth of the cache, from 4 MiB to 128 MiB.
+#window = "128MiB"
 # Of that, acknowledged before it is in the cache at all, like what is in the volatile cache of a disk: small writes are joined to large ones.
 # "0B": a write is acknowledged when the cache has it. Default: a quarter of the window.
-#dirty_ram = "8MiB"
+#dirty_ram = "32MiB"
 # tidegate flushes the cache by itself when the oldest unflushed write is this old.
 #flush_age = "1s"
 # Keep in the cache what was read from the origin.

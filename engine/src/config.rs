@@ -22,7 +22,7 @@ pub struct Config {
     pub free_floor: u32,
     /// Sets that only client writes may take; fills leave them alone. Default 2 %, at least 2.
     pub reserve: u32,
-    /// Sets with dirty slots above which destaging does not wait for idleness. Default 70 %.
+    /// Sets that what is dirty would fill above which destaging does not wait for idleness. Default 70 %.
     pub dirty_high: u32,
     /// Idle time after which destaging may start. Default 2 s (the papers give none; "of the order of a second").
     pub wait: Duration,
@@ -32,8 +32,8 @@ pub struct Config {
     pub destage_depth: usize,
     /// Atoms of one destage batch, that is between two flushes of the origin. Default 16 MiB.
     pub destage_atoms: u64,
-    /// Bytes written to the SSD and not yet flushed, all pinned in memory. Default, from 4 MiB to 64 MiB: a sixteenth of the metadata;
-    /// or a thirty-second of the cache up to 32 MiB if that is more: large writes would wait for a flush every few requests otherwise.
+    /// Bytes written to the SSD and not yet flushed, all pinned in memory. Default: a sixteenth of the cache, from 4 MiB to 128 MiB; half of it
+    /// begins a flush, and each flush costs a stream of writes as much as a few requests.
     pub window_bytes: u64,
     /// Bytes written past the log to the origin and not flushed there, all pinned in memory. Default 64 MiB: a disk is to be flushed seldom
     /// while it takes a long sequence, and loses a rotation each time.
@@ -245,7 +245,6 @@ impl Config {
     /// The defaults for a geometry.
     pub fn new(geometry: Geometry, format: FormatId) -> Self {
         let sets = geometry.sets;
-        let metadata = geometry.data_start() * ATOM_BYTES;
         let cache = geometry.cache_atoms() * ATOM_BYTES;
         Config {
             free_floor: (sets / 10).max(3),
@@ -255,7 +254,7 @@ impl Config {
             max_dirty_age: Duration::from_secs(600),
             destage_depth: 32,
             destage_atoms: 16 << 11,
-            window_bytes: (metadata / 16).max((cache / 32).min(32 << 20)).clamp(4 << 20, 64 << 20),
+            window_bytes: (cache / 16).clamp(4 << 20, 128 << 20),
             through_bytes: 64 << 20,
             dirty_ram: 0,
             flush_age: Duration::from_secs(1),

@@ -147,7 +147,7 @@ impl<P: Payload> Engine<P> {
         self.meet(FaultPoint::CheckpointCramped);
         self.checkpoint.back_off.failed(self.now);
         for set in untold {
-            self.write_headers(set);
+            self.write_headers(set, 1);
         }
         if self.now.since(*self.checkpoint.cramped_since.get_or_insert(self.now)) >= PATIENCE {
             self.fail_cache();

@@ -34,6 +34,8 @@ const GAP: u32 = 8;
 const LOOKS: usize = 64;
 /// Sets that are emptied at once.
 const AT_ONCE: u32 = 8;
+/// Per cent of all slots that live: below that, sets are emptied rather than dropped or sent home. Two copies for a set of room, at most.
+const SPARSE: u64 = 65;
 /// Before a set is looked at again that could not be emptied.
 const PAUSE: Duration = Duration::from_secs(1);
 /// Sets that are left alone for a while.
@@ -157,7 +159,33 @@ impl<P: Payload> Engine<P> {
         let may = self.config.cleans() && self.recovery.is_none() && !self.lets_go();
         let coming = self.sets.free_count() + self.sets.dying_count() + self.cleaner.emptying.len() as u32;
         let emptying = self.cleaner.emptying.len() as u32;
-        may && emptying < AT_ONCE && (coming < self.config.clean_floor && !self.may_leave(coming) || self.is_starved() && emptying == 0)
+        let floor = if self.is_sparse() { self.config.free_floor } else { 0 }.max(self.config.clean_floor);
+        may && emptying < AT_ONCE && (coming < floor && !self.may_leave(coming) || self.is_starved() && emptying == 0)
+    }
+
+    /// Is so much dead that emptying sets is the cheapest way to free ones, for the SSD, the origin and whoever reads?
+    fn is_sparse(&self) -> bool {
+        let slots = u64::from(self.config.geometry.sets) * u64::from(self.config.geometry.set_slots);
+        self.config.cleans() && self.may_move_dirty() && self.sets.live_slots * 100 < slots * SPARSE
+    }
+
+    /// Will sets be free without anything being dropped or sent home?
+    pub(super) fn is_compacting(&self) -> bool {
+        self.is_sparse() && self.is_space_coming()
+    }
+
+    /// Sets that are free, or will be without anybody else's doing.
+    pub(super) fn free_soon(&self) -> u32 {
+        let emptying = if self.is_sparse() { self.cleaner.emptying.len() as u32 } else { 0 };
+        self.sets.free_count() + self.sets.dying_count() + emptying
+    }
+
+    /// Sets that what is dirty fills: all that hold some of it, or so many as it can be packed into.
+    pub(super) fn dirty_sets_packed(&self) -> u32 {
+        if self.config.cleans() && self.may_move_dirty() {
+            return self.sets.dirty_slots.div_ceil(u64::from(self.config.geometry.set_slots)) as u32;
+        }
+        self.sets.dirty_sets()
     }
 
     /// With a daily budget that is spent, nothing is moved before clients are about to need the room.

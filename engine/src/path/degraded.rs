@@ -280,8 +280,12 @@ impl<P: Payload> Engine<P> {
                 let write = self.writes.remove(write);
                 self.sets.get_mut(write.pieces[0].0.set).pins -= 1;
             }
-            Owner::Pages { .. } | Owner::CacheFlush | Owner::Header { .. } | Owner::Map | Owner::Superblock { .. } | Owner::Recovery(_) => {
-            }
+            Owner::Pages { .. }
+            | Owner::CacheFlush
+            | Owner::Headers { .. }
+            | Owner::Map
+            | Owner::Superblock { .. }
+            | Owner::Recovery(_) => {}
             Owner::Read { .. }
             | Owner::Merge { .. }
             | Owner::DestageRead { .. }

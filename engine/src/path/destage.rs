@@ -179,8 +179,8 @@ impl<P: Payload> Engine<P> {
         View {
             now: self.now,
             last_request: self.last_request,
-            free: self.sets.free_count() + self.sets.dying_count(),
-            dirty_sets: self.sets.dirty_sets(),
+            free: self.free_soon(),
+            dirty_sets: self.dirty_sets_packed(),
             dirty: self.owed_blocks() > 0 || self.drain.is_some() && self.dirty_blocks() > 0,
             oldest_set_dirty: oldest.is_some_and(|set| self.sets.get(set).dirty_count > 0),
             dirty_since: self.dirty_since(),

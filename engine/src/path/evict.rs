@@ -1,6 +1,6 @@
 //! Evict: below the floor, the least recently used set without dirty slots is dropped, by its metadata alone.
 //!
-//! A dirty set at the old end stops it (the gate destages first), unless a write waits or the reserve is touched:
+//! While little of the log is alive, sets are emptied instead (`clean`). A dirty set at the old end stops it (the gate destages first), unless a write waits or the reserve is touched:
 //! then the oldest clean set goes, wherever it stands.
 
 use crate::cache::format::SetState;
@@ -22,6 +22,9 @@ impl<P: Payload> Engine<P> {
                 break;
             }
             let urgent = self.is_starved() || self.sets.free_count() + self.sets.dying_count() <= self.config.reserve;
+            if !urgent && self.is_compacting() {
+                break;
+            }
             let Some(set) = self.victim(urgent) else { break };
             if self.sets.get(set).stream == Stream::Fill.number() {
                 self.admission.dropped(self.sets.get(set).used);

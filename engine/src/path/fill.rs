@@ -124,7 +124,8 @@ impl<P: Payload> Engine<P> {
             Placement::Set => self.sets_for_fill(block, blocks) * u64::from(self.config.geometry.set_slots),
         };
         self.slots_available(Source::Fill) >= slots
-            && window <= self.config.window_bytes / 2
+            // Half of it begins a flush, and while that lasts fills go on; the rest is for clients.
+            && window <= self.config.window_bytes / 4 * 3
             && self.journal_has_room(self.journal_entries(blocks))
     }
 

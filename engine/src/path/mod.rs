@@ -226,7 +226,7 @@ enum Owner {
     Data { write: usize },
     Pages { first_seq: u64, pages: u32 },
     CacheFlush,
-    Header { set: u32 },
+    Headers { first: u32, sets: u32 },
     Map,
     Superblock { copy: u32 },
     DestageRead { piece: usize, read: usize },
@@ -481,7 +481,7 @@ impl<P: Payload> Engine<P> {
             Owner::Data { write } => self.data_done(write, result.map(drop)),
             Owner::Pages { first_seq, pages } => self.pages_done(first_seq, pages, result.map(drop)),
             Owner::CacheFlush => self.cache_flush_done(result.map(drop)),
-            Owner::Header { set } => self.header_done(set, result.map(drop)),
+            Owner::Headers { first, sets } => self.headers_done(first, sets, result.map(drop)),
             Owner::Map => self.map_done(result.map(drop)),
             Owner::Superblock { copy } => self.superblock_done(copy, result.map(drop)),
             Owner::DestageRead { piece, read } => self.destage_read_done(piece, read, result),
@@ -508,7 +508,7 @@ impl<P: Payload> Engine<P> {
                 self.meet(FaultPoint::SuspectPagesRepeated);
                 (first_seq..first_seq + u64::from(pages)).for_each(|seq| self.journal.page_again(seq));
             }
-            Owner::Header { set } => self.header_done(set, Err(DeviceError::Medium)),
+            Owner::Headers { first, sets } => self.headers_done(first, sets, Err(DeviceError::Medium)),
             Owner::Map => self.map_done(Err(DeviceError::Medium)),
             Owner::Superblock { copy } => self.superblock_done(copy, Err(DeviceError::Medium)),
             Owner::Read { .. }

@@ -1,9 +1,10 @@
 //! The life of a set: opened for a stream, sealed when full, its headers written in both places, free again when nothing names it.
 //!
 //! Headers are handed out only after the OPEN of this life is durable: until then recovery may still believe in the life before,
-//! and must find its header. A set is reused only when [`Sets::is_reusable`](crate::cache::sets::Sets::is_reusable) says so (`release`).
+//! and must find its header. Those that are due together and lie side by side are one write, in either place. A set is reused only when
+//! [`Sets::is_reusable`](crate::cache::sets::Sets::is_reusable) says so (`release`).
 
-use crate::block::{Block, Slot};
+use crate::block::{Block, Slot, Span};
 use crate::cache::format::header::Header;
 use crate::cache::format::journal::Record;
 use crate::cache::format::{Bits, Position};
@@ -59,13 +60,24 @@ impl<P: Payload> Engine<P> {
             return;
         }
         let mut due = std::mem::take(&mut self.headers_due);
-        due.retain(|&set| self.is_header_waiting(set, durable));
-        self.headers_due = due;
+        due.retain(|&set| self.wants_header(set));
+        let (mut ready, waiting): (Vec<u32>, Vec<u32>) = due.into_iter().partition(|&set| self.sets.get(set).open_group <= durable);
+        self.headers_due = waiting;
         self.headers_waiting = (durable, self.headers_due.len());
+        ready.sort_unstable();
+        ready.dedup();
+        let most = (self.limits[0].op_atoms / self.config.geometry.header_atoms()).max(1) as usize;
+        // One that has failed goes alone: a bad place is no reason for the neighbours to fail again.
+        let is_next = |a: &u32, b: &u32| *b == *a + 1 && [*a, *b].iter().all(|&set| self.sets.get(set).header_failures == 0);
+        let runs: Vec<(u32, u32)> =
+            ready.chunk_by(is_next).flat_map(|run| run.chunks(most)).map(|run| (run[0], run.len() as u32)).collect();
+        for (first, sets) in runs {
+            self.write_headers(first, sets);
+        }
     }
 
-    /// Hands out a header that is due, unless its OPEN is not durable yet: then it goes on waiting.
-    fn is_header_waiting(&mut self, set: u32, durable: u64) -> bool {
+    /// Is the header of this set still to be written?
+    fn wants_header(&mut self, set: u32) -> bool {
         let info = self.sets.get(set);
         if info.header != HeaderState::Due {
             return false;
@@ -75,21 +87,20 @@ impl<P: Payload> Engine<P> {
             self.sets.get_mut(set).header = HeaderState::None;
             return false;
         }
-        if info.open_group > durable {
-            return true;
-        }
-        self.write_headers(set);
-        false
+        true
     }
 
-    /// Hands out both copies of a header.
-    pub(super) fn write_headers(&mut self, set: u32) {
-        let header = self.header_of(set);
-        self.sets.get_mut(set).header = HeaderState::Writing { left: 2, failed: 0 };
+    /// Hands out both copies of the headers of neighbouring sets.
+    pub(super) fn write_headers(&mut self, first: u32, sets: u32) {
         let geometry = self.config.geometry;
-        for (zone, span, copy) in [(Zone::Header, geometry.header(set), false), (Zone::HeaderCopy, geometry.header_copy(set), true)] {
-            let payload = P::from_bytes(&header.encode(&geometry, self.config.format, copy));
-            self.start(DeviceId::Cache, Class::Log, Action::Write(zone, span, vec![payload]), Owner::Header { set });
+        let headers: Vec<Header> = (first..first + sets).map(|set| self.header_of(set)).collect();
+        for set in first..first + sets {
+            self.sets.get_mut(set).header = HeaderState::Writing { left: 2, failed: 0 };
+        }
+        for (zone, at, copy) in [(Zone::Header, geometry.header(first), false), (Zone::HeaderCopy, geometry.header_copy(first), true)] {
+            let span = Span::new(at.start, u64::from(sets) * geometry.header_atoms());
+            let payloads = headers.iter().map(|header| P::from_bytes(&header.encode(&geometry, self.config.format, copy))).collect();
+            self.start(DeviceId::Cache, Class::Log, Action::Write(zone, span, payloads), Owner::Headers { first, sets });
         }
     }
 
@@ -99,10 +110,14 @@ impl<P: Payload> Engine<P> {
         Header { set, life: info.life, stream: info.stream, sealed: info.sealed, entries }
     }
 
-    pub(super) fn header_done(&mut self, set: u32, result: Ended) {
+    pub(super) fn headers_done(&mut self, first: u32, sets: u32, result: Ended) {
+        self.counters.cache_write_failures += u64::from(result.is_err());
+        (first..first + sets).for_each(|set| self.header_done(set, result));
+    }
+
+    fn header_done(&mut self, set: u32, result: Ended) {
         let HeaderState::Writing { left, failed } = self.sets.get(set).header else { panic!("a header is being written") };
         let (left, failed) = (left - 1, failed + u8::from(result.is_err()));
-        self.counters.cache_write_failures += u64::from(result.is_err());
         let failures = self.sets.get(set).header_failures;
         if (left, failed) == (0, 2) && failures >= HEADER_TRIES {
             self.meet(FaultPoint::HeaderUnwritable);

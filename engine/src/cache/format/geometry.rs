@@ -135,7 +135,8 @@ impl Geometry {
         (HEAD_BYTES + self.set_slots as usize * entry_bytes(self.block_atoms)).div_ceil(PAGE) as u32
     }
 
-    fn header_atoms(&self) -> u64 {
+    /// Atoms of one header. Those of neighbouring sets lie side by side.
+    pub fn header_atoms(&self) -> u64 {
         u64::from(self.header_pages()) * PAGE_ATOMS
     }
 
