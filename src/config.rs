@@ -572,7 +572,7 @@ const KNOBS: &str = r#"[gate]
 #free_floor = "10%"
 # Free sets that only client writes may take; what is read from the origin is not kept in them.
 #reserve = "2%"
-# Sets holding dirty blocks above which destaging does not wait for idleness.
+# What is dirty, in sets that it would fill, above which destaging does not wait for idleness.
 #dirty_high = "70%"
 # No request for so long: the volume is idle.
 #wait = "2s"

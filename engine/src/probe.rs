@@ -19,6 +19,8 @@ pub struct Counters {
     pub written_atoms: u64,
     /// Blocks kept by a fill; dropped because their ticket died; dropped for want of room.
     pub filled_blocks: u64,
+    /// Partly valid blocks that were made whole with what a read had fetched.
+    pub completed_blocks: u64,
     pub fill_void_blocks: u64,
     pub fill_no_room_blocks: u64,
     /// Not kept because the daily write budget was spent; or, where something else would have had to go for them: parts of long sequences;

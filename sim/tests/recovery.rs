@@ -5,7 +5,7 @@ mod common;
 
 use common::{journal_pages, newest_superblock, only, superblocks};
 use tidegate_engine::Control;
-use tidegate_engine::block::{PAGE_ATOMS, Span};
+use tidegate_engine::block::{ATOM_BYTES, PAGE_ATOMS, Span};
 use tidegate_engine::cache::format::{FormatId, Header, PageHead, Record, Step, Superblock, create_steps};
 use tidegate_engine::op::{DeviceId, Zone};
 use tidegate_engine::payload::Payload;
@@ -413,10 +413,12 @@ fn a_new_lifes_header_never_lands_before_its_open_is_durable() {
             for op in scenario.noted()[seen..].iter().filter(|op| op.zone == Some(Zone::Header) && op.writes) {
                 let mut bytes = Vec::new();
                 op.data.iter().for_each(|part| part.append_to(&mut bytes));
-                let set = ((op.span.start - geometry.headers().start) / op.span.atoms) as u32;
-                let header = Header::decode(&bytes, &geometry, format, set, false).expect("a header");
-                assert!(opened[set as usize] >= header.life, "set {set} of life {} was not opened durably", header.life);
-                checked += 1;
+                let first = (op.span.start - geometry.headers().start) / geometry.header_atoms();
+                for (set, header) in (first as u32..).zip(bytes.chunks((geometry.header_atoms() * ATOM_BYTES) as usize)) {
+                    let header = Header::decode(header, &geometry, format, set, false).expect("a header");
+                    assert!(opened[set as usize] >= header.life, "set {set} of life {} was not opened durably", header.life);
+                    checked += 1;
+                }
             }
             seen = scenario.noted().len();
             scenario.step();

@@ -412,6 +412,11 @@ impl Sets {
         if self.get(slot.set).partial_slots == 0 { None } else { self.partial.get(&self.number(slot)).copied() }
     }
 
+    /// Is any slot valid in part only?
+    pub fn has_partials(&self) -> bool {
+        !self.partial.is_empty()
+    }
+
     pub fn is_live(&self, slot: Slot) -> bool {
         self.get(slot.set).live.get(slot.slot)
     }

@@ -231,7 +231,7 @@ impl<P: Payload> Engine<P> {
     }
 
     /// Where a FLUSH promises the origin, little is dirty, and on its way there.
-    fn may_move_dirty(&self) -> bool {
+    pub(super) fn may_move_dirty(&self) -> bool {
         self.modes.is_back()
     }
 
@@ -373,7 +373,7 @@ impl<P: Payload> Engine<P> {
 
     /// Nobody is about to replace the block: what is moved now would come after that, and be older. A block that goes home right now may
     /// move if it is dirty, and stays dirty.
-    fn may_move(&self, block: Block, dirty: bool) -> bool {
+    pub(super) fn may_move(&self, block: Block, dirty: bool) -> bool {
         let is_locked = self.locks.iter().any(|lock| (lock.block.0..lock.block.0 + lock.blocks).contains(&block.0));
         let span = self.config.geometry.block_span(block);
         let is_written = if dirty { self.origin.is_written_through(span) } else { self.origin.is_written(span) };

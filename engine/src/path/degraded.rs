@@ -292,6 +292,7 @@ impl<P: Payload> Engine<P> {
             | Owner::DestageWrite { .. }
             | Owner::DestageZero { .. }
             | Owner::Clean { .. }
+            | Owner::Complete { .. }
             | Owner::OriginFlush
             | Owner::FirstFlush
             | Owner::Through { .. }

@@ -1,8 +1,10 @@
 //! Fill: what a read fetched from the origin is kept, behind the reply and from the same buffer; dropped when there is no room.
 //!
-//! A ticket is issued at the look-up and dies of any write, discard, destage or eviction of its blocks: only then is what was read
-//! still what the origin holds. Only whole blocks are kept; and where something else has to go for them, only what `cache/admission` finds worth
+//! A ticket is issued at the look-up, and any write, discard, destage or eviction of one of its blocks ends it for that block: of the others
+//! what was read is still what the origin holds. Only whole blocks are kept; and where something else has to go for them, only what `cache/admission` finds worth
 //! it. What a client asks to be prefetched always is.
+
+use std::ops::Range;
 
 use crate::block::{Block, Span};
 use crate::cache::admission::Verdict;
@@ -18,15 +20,13 @@ use super::write::Piece;
 
 struct Ticket {
     request: usize,
-    block: Block,
-    blocks: u64,
-    void: bool,
+    blocks: Range<u64>,
+    /// Blocks that have changed, in no order.
+    void: Vec<Range<u64>>,
 }
 
-impl Ticket {
-    fn touches(&self, block: Block, blocks: u64) -> bool {
-        self.block.0 < block.0 + blocks && block.0 < self.block.0 + self.blocks
-    }
+fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
+    a.start < b.end && b.start < a.end
 }
 
 #[derive(Default)]
@@ -36,48 +36,71 @@ pub(super) struct Tickets {
 
 impl Tickets {
     pub fn issue(&mut self, request: usize, block: Block, blocks: u64) {
-        self.tickets.push(Ticket { request, block, blocks, void: false });
+        self.tickets.push(Ticket { request, blocks: block.0..block.0 + blocks, void: Vec::new() });
     }
     /// The blocks changed: what is being read of them must not be kept.
     pub fn void(&mut self, block: Block, blocks: u64) {
-        for ticket in &mut self.tickets {
-            ticket.void |= ticket.touches(block, blocks);
+        let changed = block.0..block.0 + blocks;
+        for ticket in self.tickets.iter_mut().filter(|ticket| overlap(&ticket.blocks, &changed)) {
+            ticket.void.push(changed.clone());
         }
     }
     /// Is what a request has read of these blocks still what the origin holds?
     pub fn holds(&self, request: usize, block: Block, blocks: u64) -> bool {
-        let concerns = |ticket: &&Ticket| ticket.request == request && ticket.touches(block, blocks);
-        self.tickets.iter().filter(concerns).all(|ticket| !ticket.void)
+        let asked = block.0..block.0 + blocks;
+        let mut void = self.tickets.iter().filter(|ticket| ticket.request == request).flat_map(|ticket| &ticket.void);
+        !void.any(|void| overlap(void, &asked))
     }
-    /// Forgets the tickets of a request. True: every one of them still holds.
-    pub fn withdraw(&mut self, request: usize) -> bool {
-        let mut holds = true;
-        self.tickets.retain(|ticket| {
-            holds &= ticket.request != request || !ticket.void;
-            ticket.request != request
-        });
-        holds
+    /// Forgets the tickets of a request. Returns the blocks that have changed, in order.
+    pub fn withdraw(&mut self, request: usize) -> Vec<Range<u64>> {
+        let withdrawn = self.tickets.extract_if(.., |ticket| ticket.request == request);
+        let mut void: Vec<Range<u64>> = withdrawn.flat_map(|ticket| ticket.void).collect();
+        void.sort_unstable_by_key(|void| void.start);
+        void
     }
+}
+
+/// What of `all` is in none of `holes`, which are in order.
+fn gaps(all: Range<u64>, holes: &[Range<u64>]) -> Vec<Range<u64>> {
+    let mut gaps = Vec::with_capacity(1);
+    let mut at = all.start;
+    for hole in holes {
+        if hole.start > at {
+            gaps.push(at..hole.start.min(all.end));
+        }
+        at = at.max(hole.end);
+    }
+    gaps.push(at..all.end);
+    gaps.retain(|gap| gap.start < gap.end);
+    gaps
 }
 
 impl<P: Payload> Engine<P> {
     pub(super) fn fill(&mut self, number: usize, why: Why, fetched: impl Iterator<Item = (Span, P)>) {
-        let holds = self.tickets.withdraw(number) || self.has_canary(Canary::FillWithoutTicket);
+        let mut void = self.tickets.withdraw(number);
+        if self.has_canary(Canary::FillWithoutTicket) {
+            void.clear();
+        }
         if self.config.fill() == Fill::Off || self.cache_failed || self.stopping {
             return;
         }
         for (span, payload) in fetched {
             let (block, blocks) = self.whole_blocks(span);
-            if blocks == 0 {
-                continue;
+            let mut left = blocks;
+            for run in gaps(block.0..block.0 + blocks, &void) {
+                left -= run.end - run.start;
+                self.fill_run((Block(run.start), run.end - run.start), why, span, &payload);
             }
-            if !holds {
-                self.counters.fill_void_blocks += blocks;
-            } else if why == Why::Prefetch || !self.displaces() {
-                self.keep(block, blocks, span, &payload, None);
-            } else {
-                self.keep_worthy((block, blocks), why, span, &payload);
-            }
+            self.counters.fill_void_blocks += left;
+        }
+    }
+
+    fn fill_run(&mut self, (block, blocks): (Block, u64), why: Why, span: Span, payload: &P) {
+        self.complete_partials((block, blocks), span, payload);
+        if why == Why::Prefetch || !self.displaces() {
+            self.keep(block, blocks, span, payload, None);
+        } else {
+            self.keep_worthy((block, blocks), why, span, payload);
         }
     }
 
@@ -116,7 +139,7 @@ impl<P: Payload> Engine<P> {
         self.keep(block, blocks, span, payload, Some(number))
     }
 
-    fn has_room_for_fill(&self, block: Block, blocks: u64) -> bool {
+    pub(super) fn has_room_for_fill(&self, block: Block, blocks: u64) -> bool {
         let window = (self.window.atoms() + blocks * self.block_atoms()) * crate::block::ATOM_BYTES;
         let slots = match self.config.placement {
             Placement::Log => blocks,
@@ -165,5 +188,26 @@ impl<P: Payload> Engine<P> {
         }
         self.scratch.runs = runs;
         writes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ticket_ends_for_the_blocks_that_have_changed_and_for_no_other() {
+        let mut tickets = Tickets::default();
+        tickets.issue(1, Block(10), 10);
+        tickets.issue(2, Block(15), 10);
+        tickets.void(Block(13), 2);
+        tickets.void(Block(19), 1);
+        tickets.void(Block(8), 3);
+        assert!(!tickets.holds(1, Block(10), 1) && tickets.holds(1, Block(15), 4) && !tickets.holds(1, Block(15), 5));
+        assert!(tickets.holds(2, Block(15), 4) && !tickets.holds(2, Block(15), 5));
+        assert_eq!(gaps(10..20, &tickets.withdraw(1)), [11..13, 15..19]);
+        assert_eq!(gaps(15..25, &tickets.withdraw(2)), [15..19, 20..25]);
+        assert!(tickets.withdraw(1).is_empty(), "it is forgotten");
+        assert_eq!(gaps(3..3, &[]), []);
     }
 }

@@ -9,6 +9,7 @@
 mod back_off;
 mod checkpoint;
 mod clean;
+mod complete;
 mod degraded;
 mod destage;
 mod detach;
@@ -67,6 +68,7 @@ use crate::{Canary, Change, Control, Event};
 
 use checkpoint::Checkpoint;
 use clean::Cleaner;
+use complete::Completion;
 use degraded::Degraded;
 use destage::Destage;
 use fence::Marks;
@@ -125,6 +127,7 @@ pub struct Engine<P: Payload> {
     checkpoint: Checkpoint<P>,
     destage: Destage<P>,
     cleaner: Cleaner<P>,
+    completions: Slab<Completion<P>>,
     recovery: Option<Box<Recovery<P>>>,
     origin: OriginSpans,
     tickets: Tickets,
@@ -233,6 +236,7 @@ enum Owner {
     DestageWrite { piece: usize },
     DestageZero { piece: usize },
     Clean { portion: usize },
+    Complete { completion: usize },
     OriginFlush,
     FirstFlush,
     Through { write: usize },
@@ -284,6 +288,7 @@ impl<P: Payload> Engine<P> {
             checkpoint: Checkpoint::default(),
             destage: Destage::default(),
             cleaner: Cleaner::default(),
+            completions: Slab::default(),
             recovery: None,
             origin: OriginSpans::default(),
             tickets: Tickets::default(),
@@ -487,6 +492,7 @@ impl<P: Payload> Engine<P> {
             Owner::DestageRead { piece, read } => self.destage_read_done(piece, read, result),
             Owner::DestageWrite { piece } | Owner::DestageZero { piece } => self.destage_write_done(piece, result.map(drop)),
             Owner::Clean { portion } => self.portion_read(portion, result),
+            Owner::Complete { completion } => self.completion_read(completion, result),
             Owner::FirstFlush => self.first_flush_done(result.map(drop)),
             Owner::OriginFlush => self.origin_flush_done(result.map(drop)),
             Owner::Through { write } => self.through_done(write, result.map(drop)),
@@ -518,6 +524,7 @@ impl<P: Payload> Engine<P> {
             | Owner::DestageWrite { .. }
             | Owner::DestageZero { .. }
             | Owner::Clean { .. }
+            | Owner::Complete { .. }
             | Owner::OriginFlush
             | Owner::FirstFlush
             | Owner::Through { .. }

@@ -321,20 +321,27 @@ impl<P: Payload> Engine<P> {
         }
     }
 
-    /// Only whole blocks can be kept, and a disk gives them as quickly as parts of them: the blocks at the edges are read whole, if all of them
-    /// is on the origin.
+    /// Only whole blocks can be kept, and a disk gives them as quickly as parts of them: the blocks at the edges are read whole, unless
+    /// something else than a partly valid slot says what they hold.
     fn widened(&self, span: Span) -> Span {
         let (block, blocks) = self.blocks_of(span);
         let size = self.block_atoms();
         let whole = Span::new(block.0 * size, blocks * size).intersection(Span::new(0, self.config.geometry.volume_atoms));
         let is_plain = |block: Block| {
-            self.index.get(block).is_none()
+            (self.index.get(block).is_none() || self.is_completable(block))
                 && self.ranges.overlapping(block, 1).next().is_none()
                 && !self.lost.has_any_of(block, 1)
                 && !self.through.covers(block, 1)
         };
         let keeps = self.config.fill() == Fill::Behind && !self.cache_failed && whole.atoms <= self.limits[1].op_atoms;
-        if keeps && whole != span && is_plain(block) && is_plain(Block(block.0 + blocks - 1)) { whole } else { span }
+        if !keeps || whole == span {
+            return span;
+        }
+        let start = if is_plain(block) { whole.start } else { span.start };
+        let end = if is_plain(Block(block.0 + blocks - 1)) { whole.end() } else { span.end() };
+        let wider = Span::new(start, end - start);
+        // What is on its way to the rest of a block is not waited for.
+        if self.origin.is_written(wider) { span } else { wider }
     }
 
     fn is_lost(&self, block: Block, span: Span) -> bool {

@@ -1,0 +1,106 @@
+//! Complete: a partly written block that was read as a whole is kept as a whole. In most of them a power cut is tried at every step.
+
+use tidegate_engine::block::Span;
+use tidegate_engine::op::Zone;
+use tidegate_sim::back::volatile::Survive;
+use tidegate_sim::scenario::Scenario;
+use tidegate_sim::stamp::Stamps;
+
+/// Atoms 2 to 4 of block 3 are written and flushed; what it reads as.
+fn partly_written(scenario: &mut Scenario) -> Vec<u64> {
+    let first = scenario.first(3);
+    let part = scenario.write_span(Span::new(3 * 8 + 2, 3));
+    scenario.flush();
+    let mut whole: Vec<u64> = first.stamps().collect();
+    whole.splice(2..5, part.stamps());
+    whole
+}
+
+fn reads_of_origin(scenario: &Scenario) -> usize {
+    scenario.noted().iter().filter(|op| op.zone == Some(Zone::Origin) && !op.writes).count()
+}
+
+fn stamps(data: &Stamps) -> Vec<u64> {
+    data.stamps().collect()
+}
+
+#[test]
+fn the_second_read_needs_no_origin() {
+    for all in [true, false] {
+        let mut scenario = Scenario::new();
+        scenario.crash_at_every_step();
+        let whole = partly_written(&mut scenario);
+        // A part of what is missing is enough: the disk gives the rest along with it.
+        let span = if all { scenario.block(3) } else { Span::new(3 * 8, 1) };
+        scenario.read(span).expect("slot and origin");
+        scenario.run_until_quiet();
+        scenario.forget_noted();
+        assert_eq!(scenario.read(scenario.block(3)), Ok(whole.clone()));
+        assert_eq!(reads_of_origin(&scenario), 0);
+        assert_eq!(scenario.snapshot().counters.completed_blocks, 1);
+        assert_eq!(scenario.snapshot().dirty_slots, 1, "what was written is not at home yet");
+        scenario.flush();
+        scenario.power_cut(Survive::None);
+        assert_eq!(scenario.read(scenario.block(3)), Ok(whole.clone()));
+        scenario.drain();
+        assert_eq!(scenario.on_origin(3)[1], whole);
+    }
+}
+
+#[test]
+fn a_clean_part_becomes_a_clean_whole() {
+    let mut scenario = Scenario::new();
+    let whole = partly_written(&mut scenario);
+    scenario.drain();
+    assert_eq!(scenario.read(scenario.block(3)), Ok(whole.clone()));
+    scenario.run_until_quiet();
+    assert_eq!((scenario.snapshot().counters.completed_blocks, scenario.snapshot().dirty_slots), (1, 0));
+    scenario.flush();
+    scenario.power_cut(Survive::None);
+    assert_eq!(scenario.read(scenario.block(3)), Ok(whole));
+}
+
+#[test]
+fn a_newer_write_is_not_covered_by_what_was_read_for_the_old_one() {
+    for span in [Span::new(3 * 8, 8), Span::new(3 * 8 + 1, 2), Span::new(3 * 8 + 7, 1)] {
+        let mut scenario = Scenario::new();
+        let mut whole = partly_written(&mut scenario);
+        scenario.hold(Zone::Data);
+        let read = scenario.send_read(Span::new(3 * 8, 1));
+        scenario.run_until_quiet();
+        assert!(scenario.is_answered(read), "the old slot is being read behind the reply");
+        let (write, data) = scenario.send_write(span, false);
+        scenario.crash_at_every_step();
+        scenario.release(Zone::Data);
+        scenario.wait(write).expect("written");
+        scenario.flush();
+        scenario.power_cut(Survive::None);
+        let at = (span.start - 3 * 8) as usize;
+        whole.splice(at..at + span.atoms as usize, stamps(&data));
+        assert_eq!(scenario.read(scenario.block(3)), Ok(whole), "{span:?}");
+    }
+}
+
+#[test]
+fn a_trim_meanwhile_stays_one() {
+    let mut scenario = Scenario::new();
+    partly_written(&mut scenario);
+    scenario.hold(Zone::Data);
+    scenario.read(Span::new(3 * 8, 1)).expect("the origin has it");
+    scenario.trim(scenario.block(3));
+    scenario.release(Zone::Data);
+    scenario.run_until_quiet();
+    assert_eq!(scenario.snapshot().counters.completed_blocks, 0);
+    assert_eq!(scenario.read(scenario.block(3)), Ok(vec![0; 8]));
+}
+
+#[test]
+fn a_slot_that_rots_is_not_passed_on() {
+    let mut scenario = Scenario::new();
+    let whole = partly_written(&mut scenario);
+    scenario.places(whole[3]).into_iter().for_each(|place| scenario.rot(place));
+    scenario.read(Span::new(3 * 8, 1)).expect("the origin has it");
+    scenario.run_until_quiet();
+    assert_eq!(scenario.snapshot().counters.completed_blocks, 0);
+    scenario.read(scenario.block(3)).expect_err("what was written there is gone");
+}
