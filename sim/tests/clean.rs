@@ -286,3 +286,33 @@ fn what_is_on_its_way_home_may_move_and_its_place_be_taken_before_it_arrives() {
         }
     }
 }
+
+/// What lives would fit twice: neither is anything that was read dropped, nor anything that was written sent home, for want of sets.
+#[test]
+fn a_log_with_much_that_is_dead_is_packed_before_anything_leaves_it() {
+    let mut scenario = Scenario::with(|plan| {
+        plan.config.free_floor = 5;
+        plan.config.dirty_high = 11;
+    });
+    let read: Vec<Stamps> = (32..48).map(|block| scenario.first(block)).collect();
+    let mut chance = scenario.chance("overwrites");
+    let mut written: Vec<Stamps> = (0..24).map(|block| scenario.write(block)).collect();
+    for round in 0..400 {
+        // Read again and again, so that it is worth carrying.
+        scenario.expect(32 + round % 16, &read[round as usize % 16]);
+        let block = chance.below(24);
+        written[block as usize] = scenario.write(block);
+        if round % 8 == 0 {
+            scenario.flush();
+            // Idle as it may be, nothing has to go home.
+            scenario.advance(Duration::from_secs(3));
+        }
+    }
+    let counters = scenario.snapshot().counters;
+    assert!(counters.moved_blocks > 0 && counters.miss_blocks <= 16 + counters.clean_dropped_blocks, "{counters:?}");
+    assert_eq!((counters.dropped_sets, counters.destaged_blocks), (0, 0));
+    expect_all(&mut scenario, &written);
+    scenario.flush();
+    scenario.power_cut(Survive::None);
+    expect_all(&mut scenario, &written);
+}
