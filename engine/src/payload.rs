@@ -6,13 +6,13 @@ use std::borrow::Cow;
 use crate::block::ATOM_BYTES;
 
 /// Contents of a whole number of atoms; cheap to clone and to cut (a shared reference and a range).
-/// Immutable: to change is to build another one.
+/// Immutable: to change is to build another one. Never empty.
 pub trait Payload: Clone {
     /// Length in atoms.
     fn atoms(&self) -> u64;
     /// `atoms` zeroed atoms.
     fn zero(atoms: u64) -> Self;
-    /// The atoms `start..start + atoms` of this payload; no copy.
+    /// The atoms `start..start + atoms` of this payload, one at least; no copy.
     fn slice(&self, start: u64, atoms: u64) -> Self;
     /// One payload of all the parts in order. Copies, unless there is one part.
     fn concat(parts: &[Self]) -> Self;

@@ -14,6 +14,7 @@ pub mod experiment;
 pub mod forge;
 pub mod front;
 pub mod plan;
+pub mod policies;
 pub mod replay;
 pub mod rot;
 pub mod run;

@@ -156,6 +156,7 @@ impl Payload for Stamps {
     }
 
     fn slice(&self, start: u64, atoms: u64) -> Self {
+        assert!(atoms > 0, "a payload is never empty");
         assert!(start + atoms <= u64::from(self.atoms), "a slice lies inside");
         Stamps { form: self.form.clone(), start: self.start + start as u32, atoms: atoms as u32 }
     }

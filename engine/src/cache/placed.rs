@@ -3,8 +3,8 @@
 
 use super::format::header::entry_bytes;
 use super::format::{Bits, Geometry};
-use super::index::NumberMap;
 use crate::block::{PAGE_BYTES, Slot};
+use crate::number::NumberMap;
 
 /// What a placed set needs beside what every set has.
 #[derive(Clone, Debug)]

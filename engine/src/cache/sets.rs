@@ -11,13 +11,14 @@ use std::collections::{BTreeSet, VecDeque};
 use super::format::journal::PLACED;
 use super::format::{Bits, Entry, Geometry, MapSet, Position, SetState};
 use super::heat::{Pace, Paces, log8};
-use super::index::{Mapping, NumberMap};
+use super::index::Mapping;
 use super::placed::{Placed, numbers, place_of};
 use super::slots::{self, Slots};
 use super::stranded::Stranded;
 use super::stream::Stream;
 use super::victims::{Benefit, Victims};
 use crate::block::{Atoms, Block, Slot};
+use crate::number::NumberMap;
 use crate::time::Instant;
 
 /// Where the two copies of a set's header stand.

@@ -6,8 +6,8 @@
 
 use std::collections::VecDeque;
 
-use super::index::NumberMap;
 use crate::block::Slot;
+use crate::number::NumberMap;
 use crate::payload::Payload;
 
 /// Contents of consecutive slots.

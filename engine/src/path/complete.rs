@@ -89,12 +89,16 @@ impl<P: Payload> Engine<P> {
 fn over<P: Payload>(newer: &P, valid: Atoms, older: &P) -> P {
     let mut parts = Vec::new();
     let mut at = 0;
+    let mut take = |from: &P, until: u32| {
+        if at < until {
+            parts.push(from.slice(u64::from(at), u64::from(until - at)));
+            at = until;
+        }
+    };
     for run in valid.runs() {
-        parts.push(older.slice(u64::from(at), u64::from(run.start - at)));
-        parts.push(newer.slice(u64::from(run.start), u64::from(run.end - run.start)));
-        at = run.end;
+        take(older, run.start);
+        take(newer, run.end);
     }
-    parts.push(older.slice(u64::from(at), older.atoms() - u64::from(at)));
-    parts.retain(|part| part.atoms() > 0);
+    take(older, older.atoms() as u32);
     P::concat(&parts)
 }

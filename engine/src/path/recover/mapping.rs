@@ -8,10 +8,11 @@
 use crate::block::{Block, Slot};
 use crate::cache::format::journal::Record;
 use crate::cache::format::{Bits, Entry, Geometry, RangeKind};
-use crate::cache::index::{Intake, Loading, Mapping, NumberMap};
+use crate::cache::index::{Intake, Loading, Mapping};
 use crate::cache::ranges::Ranges;
 use crate::cache::sets::Sets;
 use crate::fault_point::FaultPoint;
+use crate::number::NumberMap;
 use crate::payload::Payload;
 use crate::probe::Phase;
 

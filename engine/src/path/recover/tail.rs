@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use crate::block::{Block, Slot, Span};
 use crate::cache::format::Entry;
 use crate::cache::format::journal::Record;
-use crate::cache::index::NumberMap;
 use crate::fault_point::FaultPoint;
+use crate::number::NumberMap;
 use crate::op::{Action, Answer, Class, DeviceError, DeviceId, Zone};
 use crate::payload::Payload;
 

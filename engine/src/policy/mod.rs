@@ -1,0 +1,153 @@
+//! Replacement: which of the keys that are kept goes when another one comes. A policy decides from the order in which keys were asked for; it
+//! sees no data, does no I/O and cannot fail. A key is whatever is kept as one: a page, a set.
+//!
+//! Every policy takes its notes late as well as at once: between two [`Policy::touch`]es of the same keys nothing else need have happened.
+
+mod arc;
+mod clock;
+mod lirs;
+mod lists;
+mod lru;
+mod s3_fifo;
+
+pub use arc::Arc;
+pub use clock::{Clock, Sieve};
+pub use lirs::Lirs;
+pub use lru::{Fifo, Lru};
+pub use s3_fifo::S3Fifo;
+
+/// Which key goes.
+pub trait Policy {
+    /// Is it kept?
+    fn contains(&self, key: u64) -> bool;
+    /// A key that is kept was asked for. Of another one nothing is noted.
+    fn touch(&mut self, key: u64);
+    /// The key that is to go, and is forgotten now, before `comes` is kept. `None`: nothing is kept.
+    fn evict(&mut self, comes: u64) -> Option<u64>;
+    /// It is kept from now on; it was not before.
+    fn insert(&mut self, key: u64);
+    /// It is not kept any more, for a reason of somebody else's.
+    fn remove(&mut self, key: u64);
+    /// Keys that are kept.
+    fn len(&self) -> usize;
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// By name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Fifo,
+    Lru,
+    Clock,
+    Sieve,
+    S3Fifo,
+    Arc,
+    Lirs,
+}
+
+impl Kind {
+    pub const ALL: [(&str, Kind); 7] = [
+        ("FIFO", Kind::Fifo),
+        ("LRU", Kind::Lru),
+        ("CLOCK", Kind::Clock),
+        ("SIEVE", Kind::Sieve),
+        ("S3-FIFO", Kind::S3Fifo),
+        ("ARC", Kind::Arc),
+        ("LIRS", Kind::Lirs),
+    ];
+
+    /// A policy for at most `capacity` keys.
+    pub fn build(self, capacity: usize) -> Box<dyn Policy> {
+        match self {
+            Kind::Fifo => Box::new(Fifo::default()),
+            Kind::Lru => Box::new(Lru::default()),
+            Kind::Clock => Box::new(Clock::default()),
+            Kind::Sieve => Box::new(Sieve::default()),
+            Kind::S3Fifo => Box::new(S3Fifo::new(capacity)),
+            Kind::Arc => Box::new(Arc::new(capacity)),
+            Kind::Lirs => Box::new(Lirs::new(capacity)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// One access of a cache of so many keys. True: a hit.
+    fn access(policy: &mut dyn Policy, capacity: usize, key: u64) -> bool {
+        if policy.contains(key) {
+            policy.touch(key);
+            return true;
+        }
+        if policy.len() >= capacity {
+            let gone = policy.evict(key).expect("it is full");
+            assert!(!policy.contains(gone), "{gone} has gone");
+        }
+        policy.insert(key);
+        false
+    }
+
+    proptest! {
+        /// Beside the plain set of what it says that it keeps.
+        #[test]
+        fn a_policy_keeps_what_it_says(
+            capacity in 1usize..24,
+            steps in prop::collection::vec((0u64..60, 0u8..20), 0..600),
+        ) {
+            for (name, kind) in Kind::ALL {
+                let mut policy = kind.build(capacity);
+                let mut kept = std::collections::BTreeSet::new();
+                for &(key, what) in &steps {
+                    if what == 0 {
+                        policy.remove(key);
+                        kept.remove(&key);
+                    } else if policy.contains(key) {
+                        prop_assert!(kept.contains(&key), "{name}");
+                        policy.touch(key);
+                    } else {
+                        if policy.len() >= capacity {
+                            let gone = policy.evict(key).expect("it is full");
+                            prop_assert!(kept.remove(&gone), "{name}: {gone} was kept");
+                        }
+                        policy.insert(key);
+                        kept.insert(key);
+                    }
+                    prop_assert_eq!(policy.len(), kept.len(), "{}", name);
+                    prop_assert!((0..60).all(|key| policy.contains(key) == kept.contains(&key)), "{name}");
+                }
+                while let Some(gone) = policy.evict(u64::MAX) {
+                    prop_assert!(kept.remove(&gone), "{name}");
+                }
+                prop_assert!(kept.is_empty() && policy.is_empty(), "{name}");
+            }
+        }
+    }
+
+    fn misses(kind: Kind, capacity: usize, keys: impl Iterator<Item = u64>) -> usize {
+        let mut policy = kind.build(capacity);
+        keys.filter(|&key| !access(&mut *policy, capacity, key)).count()
+    }
+
+    /// What LRU is bad at, and LIRS was made for.
+    #[test]
+    fn a_loop_a_little_larger_than_the_cache_is_half_kept_by_lirs_and_lost_by_lru() {
+        let keys = || (0..20_000).map(|i| i % 110);
+        assert_eq!(misses(Kind::Lru, 100, keys()), 20_000);
+        assert!(misses(Kind::Lirs, 100, keys()) < 3_000);
+    }
+
+    /// Twenty keys are asked for three times, then a scan of two hundred passes.
+    #[test]
+    fn a_scan_costs_the_others_nothing() {
+        let round = |round: u64| (0..60).map(|i| i / 3).chain((0..200).map(move |i| 1_000 + round * 200 + i));
+        let keys = || (0..200).flat_map(round);
+        assert_eq!(misses(Kind::Lru, 100, keys()), 200 * 220);
+        for kind in [Kind::Arc, Kind::Lirs, Kind::S3Fifo] {
+            assert!(misses(kind, 100, keys()) <= 200 * 200 + 100, "{kind:?}: {}", misses(kind, 100, keys()));
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! S3-FIFO: a small queue for what is new, a main one for what has come back, and a list of ghosts of those that did not in time (Yang and
+//! others, "FIFO queues are all you need for cache eviction", SOSP 2023). A small queue of a tenth, counts up to three, as many ghosts as the
+//! main queue has places.
+
+use super::Policy;
+use super::lists::Lists;
+
+const SMALL: usize = 0;
+const MAIN: usize = 1;
+const GHOSTS: usize = 2;
+/// Asked for so often in the small queue: it belongs into the main one.
+const WORTH: u8 = 2;
+const COUNT_MAX: u8 = 3;
+
+pub struct S3Fifo {
+    /// With how often each was asked for since it came, or was last looked at.
+    keys: Lists<3, u8>,
+    small_max: usize,
+    ghosts_max: usize,
+}
+
+impl S3Fifo {
+    pub fn new(capacity: usize) -> S3Fifo {
+        let small_max = (capacity / 10).max(1);
+        S3Fifo { keys: Lists::default(), small_max, ghosts_max: (capacity - small_max.min(capacity)).max(1) }
+    }
+
+    /// The oldest of the small queue becomes a ghost; `None`: it has moved on instead.
+    fn evict_small(&mut self) -> Option<u64> {
+        let at = self.keys.oldest(SMALL)?;
+        if *self.keys.get(at) >= WORTH {
+            *self.keys.get(at) = 0;
+            self.keys.renew(MAIN, at);
+            return None;
+        }
+        let gone = self.keys.key(at);
+        *self.keys.get(at) = 0;
+        self.keys.renew(GHOSTS, at);
+        if self.keys.len(GHOSTS) > self.ghosts_max {
+            self.keys.remove_oldest(GHOSTS);
+        }
+        Some(gone)
+    }
+
+    fn evict_main(&mut self) -> Option<u64> {
+        while let Some(at) = self.keys.oldest(MAIN)
+            && *self.keys.get(at) > 0
+        {
+            *self.keys.get(at) -= 1;
+            self.keys.renew(MAIN, at);
+        }
+        self.keys.remove_oldest(MAIN)
+    }
+}
+
+impl Policy for S3Fifo {
+    fn contains(&self, key: u64) -> bool {
+        self.keys.find(key).is_some_and(|at| self.keys.list(at) != GHOSTS)
+    }
+    fn touch(&mut self, key: u64) {
+        if let Some(at) = self.keys.find(key)
+            && self.keys.list(at) != GHOSTS
+        {
+            let count = self.keys.get(at);
+            *count = (*count + 1).min(COUNT_MAX);
+        }
+    }
+    fn evict(&mut self, _comes: u64) -> Option<u64> {
+        while self.keys.len(SMALL) >= self.small_max || self.keys.len(MAIN) == 0 && self.keys.len(SMALL) > 0 {
+            if let Some(gone) = self.evict_small() {
+                return Some(gone);
+            }
+        }
+        self.evict_main()
+    }
+    fn insert(&mut self, key: u64) {
+        match self.keys.find_in(GHOSTS, key) {
+            Some(at) => self.keys.renew(MAIN, at),
+            None => self.keys.add(SMALL, key, 0),
+        }
+    }
+    fn remove(&mut self, key: u64) {
+        if let Some(at) = self.keys.find(key) {
+            self.keys.remove(at);
+        }
+    }
+    fn len(&self) -> usize {
+        self.keys.len(SMALL) + self.keys.len(MAIN)
+    }
+}

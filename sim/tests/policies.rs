@@ -1,0 +1,83 @@
+//! Replacement policies on published traces, beside what a reference simulator says of them (libcachesim 0.3.5). The traces are not part of the
+//! project; without them these tests say so, and what remains is checked on sequences of our own.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use tidegate_engine::policy::Kind;
+use tidegate_sim::experiment::load::trace::{Format, read};
+use tidegate_sim::policies::{accesses, least_misses, misses, working_set};
+
+/// Trace by its name in the reference, its file, and how it is written.
+const TRACES: [(&str, &str, Format); 20] = [
+    ("cloudphysics-vscsi", "cloudphysics/cloudPhysicsIO.vscsi.zst", Format::Vscsi),
+    ("mqsim-tpcc-small", "mqsim/tpcc-small.trace.zst", Format::Mqsim),
+    ("mqsim-wsrch-small", "mqsim/wsrch-small.trace.zst", Format::Mqsim),
+    ("disksim-ascii", "disksim/ascii.trace.zst", Format::Disksim),
+    ("arc-OLTP", "arc/OLTP.lis.zst", Format::Arc),
+    ("arc-P3", "arc/P3.lis.zst", Format::Arc),
+    ("lirs-2_pools", "lirs/2_pools.trace.gz", Format::Keys),
+    ("lirs-backf", "lirs/backf.trace.gz", Format::Keys),
+    ("lirs-cpp", "lirs/cpp.trace.gz", Format::Keys),
+    ("lirs-cs", "lirs/cs.trace.gz", Format::Keys),
+    ("lirs-gli", "lirs/gli.trace.gz", Format::Keys),
+    ("lirs-loop", "lirs/loop.trace.gz", Format::Keys),
+    ("lirs-multi1", "lirs/multi1.trace.gz", Format::Keys),
+    ("lirs-multi2", "lirs/multi2.trace.gz", Format::Keys),
+    ("lirs-ps", "lirs/ps.trace.gz", Format::Keys),
+    ("lirs-scan", "lirs/scan.trace.gz", Format::Keys),
+    ("lirs-sprite", "lirs/sprite.trace.gz", Format::Keys),
+    ("lirs-zigzag", "lirs/zigzag.trace.gz", Format::Keys),
+    ("cache2k-web07", "cache2k/web07.trace.xz", Format::Keys32),
+    ("cache2k-web12", "cache2k/web12.trace.xz", Format::Keys32),
+];
+
+fn traces() -> Option<PathBuf> {
+    let default = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/traces");
+    let folder = std::env::var_os("TIDEGATE_TRACES").map_or(default, PathBuf::from);
+    let is_there = folder.join("reference_miss_ratios.json").exists();
+    if !is_there {
+        println!("skipped: no published traces in {}; TIDEGATE_TRACES names their folder", folder.display());
+    }
+    is_there.then_some(folder)
+}
+
+/// Six digits, as the reference gives them.
+fn ratio(misses: u64, accesses: &[u64]) -> f64 {
+    (misses as f64 / accesses.len() as f64 * 1e6).round() / 1e6
+}
+
+#[test]
+fn lru_fifo_clock_and_the_least_are_those_of_the_reference_to_six_digits() {
+    let Some(folder) = traces() else { return };
+    let reference: Value = serde_json::from_str(&std::fs::read_to_string(folder.join("reference_miss_ratios.json")).unwrap()).unwrap();
+    let mut compared = 0;
+    for (name, file, format) in TRACES {
+        let accesses = accesses(&read(&folder.join(file), format, None).unwrap());
+        for row in reference.as_array().unwrap().iter().filter(|row| row["trace"] == name) {
+            let capacity = row["cache"].as_u64().unwrap() as usize;
+            for (policy, kind) in [("LRU", Some(Kind::Lru)), ("FIFO", Some(Kind::Fifo)), ("CLOCK", Some(Kind::Clock)), ("Belady", None)] {
+                let missed = kind.map_or_else(|| least_misses(capacity, &accesses), |kind| misses(kind, capacity, &accesses));
+                let Some(wanted) = row["miss"][policy].as_f64() else { continue };
+                assert_eq!(ratio(missed, &accesses), wanted, "{name}, {capacity} blocks, {policy}");
+                compared += 1;
+            }
+        }
+    }
+    assert!(compared >= 300, "{compared} figures were compared");
+}
+
+#[test]
+fn the_least_is_the_least() {
+    let keys: Vec<u64> = (0..6_000u64).map(|i| i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40).map(|key| key % 150).collect();
+    assert!(working_set(&keys) > 60);
+    for capacity in [1, 7, 50, 100] {
+        let least = least_misses(capacity, &keys);
+        for (name, kind) in Kind::ALL {
+            assert!(misses(kind, capacity, &keys) >= least, "{name} at {capacity}");
+        }
+    }
+    assert_eq!(least_misses(1_000, &keys), working_set(&keys));
+    // 1 2 3 1 2 3 with two places: 3 has to go for 1 or 2, and so on: four misses.
+    assert_eq!(least_misses(2, &[1, 2, 3, 1, 2, 3]), 4);
+}
