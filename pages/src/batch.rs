@@ -1,0 +1,85 @@
+//! A queue of reads at once: look up, prefetch, copy. While one page is copied the lines of the next ones are on their way, so the price is
+//! that of memory's bandwidth and not of its latency.
+
+use crate::Block;
+use crate::front::{Front, Pinned};
+use crate::tree::{Entry, LEAF_BLOCKS};
+
+/// A read of part of a block.
+#[derive(Debug)]
+pub struct Read<'b> {
+    pub block: Block,
+    /// Where in the block it begins, in atoms.
+    pub atom: usize,
+    /// Where the contents go: whole atoms, to the end of the block at most.
+    pub into: &'b mut [u8],
+    /// Whether they have been put there.
+    pub is_hit: bool,
+}
+
+impl<'b> Read<'b> {
+    /// Of a block from its start.
+    pub fn new(block: Block, into: &'b mut [u8]) -> Read<'b> {
+        Read { block, atom: 0, into, is_hit: false }
+    }
+}
+
+/// Reads that are looked up before the first is copied: enough that none waits, and few enough that what was fetched is still there.
+const TOGETHER: usize = 32;
+
+impl Front {
+    /// Serves what it can from memory, in order, all under one pin. What it cannot is a miss, for the engine.
+    ///
+    /// # Panics
+    /// If a read is not of whole atoms, or ends behind its block.
+    pub fn read(&mut self, reads: &mut [Read]) {
+        for reads in reads.chunks_mut(TOGETHER) {
+            let pinned = self.pin();
+            let hits = pinned.serve(reads);
+            drop(pinned);
+            self.count(hits as u64, (reads.len() - hits) as u64);
+            let mut touched = [Block(0); TOGETHER];
+            reads.iter().filter(|read| read.is_hit).zip(&mut touched).for_each(|(read, touched)| *touched = read.block);
+            self.touch_all(touched[..hits].iter().copied());
+        }
+    }
+}
+
+impl Pinned<'_> {
+    /// At most [`TOGETHER`] reads; returns how many hit.
+    #[inline(always)]
+    fn serve(&self, reads: &mut [Read]) -> usize {
+        let mut leaves = [None; TOGETHER];
+        for (read, leaf) in reads.iter().zip(&mut leaves) {
+            *leaf = self.leaf(read.block);
+        }
+        let mut entries = [Entry::NONE; TOGETHER];
+        for ((read, leaf), entry) in reads.iter().zip(leaves).zip(&mut entries) {
+            *entry = leaf.map_or(Entry::NONE, |leaf| leaf.get((read.block.0 % LEAF_BLOCKS) as usize));
+        }
+        let mut hits = 0;
+        for place in 0..reads.len() {
+            if let Some(next) = entries.get(place + 1).and_then(|&entry| self.page(entry)) {
+                next.prefetch();
+            }
+            hits += usize::from(self.copy(entries[place], &mut reads[place]));
+        }
+        hits
+    }
+
+    /// Copies what was asked for, if all of it is there.
+    #[inline(always)]
+    fn copy(&self, entry: Entry, read: &mut Read) -> bool {
+        let Some(page) = self.page(entry) else { return false };
+        let atom_bytes = self.atom_bytes();
+        let start = read.atom * atom_bytes;
+        assert!(read.into.len().is_multiple_of(atom_bytes), "a read is of whole atoms");
+        let contents = &page.bytes()[start..start + read.into.len()];
+        if !page.is_whole() && !page.mask().contains(crate::Atoms::of(read.atom..read.atom + read.into.len() / atom_bytes)) {
+            return false;
+        }
+        read.into.copy_from_slice(contents);
+        read.is_hit = true;
+        true
+    }
+}

@@ -1,0 +1,205 @@
+//! A front's end of the tier, for one thread: look-ups under a pin, what is counted, and the magazine.
+
+use std::marker::PhantomData;
+use std::ops::Add;
+use std::sync::Arc;
+
+use crate::atoms::Atoms;
+use crate::epoch::Pin;
+use crate::memory::Frame;
+use crate::pool::Magazine;
+use crate::ring::Pen;
+use crate::sync::{AtomicU64, Ordering};
+use crate::tree::Entry;
+use crate::{Block, Desk, Pages};
+
+/// One thread's way in. Dropped, it gives back everything but what the keeper has still to drain.
+pub struct Front {
+    pub(crate) pages: Arc<Pages>,
+    /// Its place among the fronts, and among the readers of the epoch.
+    pub(crate) index: usize,
+    pub(crate) magazine: Magazine,
+    pub(crate) touches: Pen,
+    pub(crate) dirty: Pen,
+    /// Dirty pages that it may still make without asking.
+    pub(crate) dirty_credit: usize,
+    /// Pages of the write under way. Empty between writes; kept for its memory.
+    pub(crate) written: Vec<crate::write::Written>,
+}
+
+/// A front that reads: what it finds stays what it is until this is dropped. Meant for one queue of requests, or one `writev`: pages that are
+/// overwritten or evicted meanwhile are not free before that, for nobody.
+pub struct Pinned<'f> {
+    pages: &'f Pages,
+    pin: Pin<'f>,
+    front: PhantomData<&'f mut Front>,
+}
+
+/// A page that was found.
+#[derive(Clone, Copy)]
+pub struct Page<'p> {
+    pages: &'p Pages,
+    entry: Entry,
+    frame: Frame,
+}
+
+impl Front {
+    pub(crate) fn new(pages: Arc<Pages>, index: usize) -> Front {
+        let desk = &pages.desks[index];
+        let (touches, dirty, magazine) = (desk.touches.pen(), desk.dirty.pen(), pages.pool.magazine());
+        Front { pages, index, magazine, touches, dirty, dirty_credit: 0, written: Vec::with_capacity(crate::WRITE_BLOCKS_MAX) }
+    }
+
+    pub(crate) fn desk(&self) -> &Desk {
+        &self.pages.desks[self.index]
+    }
+
+    /// Starts to read. Nothing that is found is used again before the end.
+    #[inline(always)]
+    pub fn pin(&mut self) -> Pinned<'_> {
+        Pinned::new(&self.pages, self.index)
+    }
+
+    /// Notes that `block` was read, for the keeper. Without room it is not noted, and that is counted.
+    #[inline(always)]
+    pub fn touch(&mut self, block: Block) {
+        self.touch_all([block].into_iter());
+    }
+
+    #[inline(always)]
+    pub(crate) fn touch_all(&mut self, blocks: impl ExactSizeIterator<Item = Block>) {
+        let desk = &self.pages.desks[self.index];
+        let noted = desk.touches.room(&mut self.touches, blocks.len()).min(blocks.len());
+        let unnoted = blocks.len() - noted;
+        blocks.take(noted).for_each(|block| desk.touches.put(&mut self.touches, [block.0]));
+        desk.touches.publish(&self.touches);
+        if unnoted > 0 {
+            add(&desk.counters.0.unnoted, unnoted as u64);
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn count(&self, hits: u64, misses: u64) {
+        let counters = &self.desk().counters.0;
+        add(&counters.hits, hits);
+        add(&counters.misses, misses);
+    }
+
+    /// Gives back free pages and what waits for the epoch: before this thread sleeps, so that others have them.
+    pub fn rest(&mut self) {
+        self.magazine.empty(&self.pages.pool);
+        self.pages.dirty_room.0.fetch_add(std::mem::take(&mut self.dirty_credit) as u64, Ordering::AcqRel);
+    }
+}
+
+impl Drop for Front {
+    fn drop(&mut self) {
+        self.rest();
+        // Release: the next one continues the rings where this one has left them.
+        self.desk().is_taken.store(false, Ordering::Release);
+    }
+}
+
+impl<'f> Pinned<'f> {
+    /// The caller has the reader of that index to itself for `'f`.
+    #[inline(always)]
+    pub(crate) fn new(pages: &'f Pages, reader: usize) -> Pinned<'f> {
+        Pinned { pages, pin: pages.pool.epochs.pin(reader), front: PhantomData }
+    }
+
+    /// The page of `block`.
+    #[inline(always)]
+    pub fn find(&self, block: Block) -> Option<Page<'_>> {
+        self.page(self.pages.tree.find(&self.pin, block.0))
+    }
+
+    #[inline(always)]
+    pub(crate) fn page(&self, entry: Entry) -> Option<Page<'_>> {
+        entry.frame().map(|frame| Page { pages: self.pages, entry, frame })
+    }
+
+    #[inline(always)]
+    pub(crate) fn leaf(&self, block: Block) -> Option<crate::tree::Leaf<'_>> {
+        self.pages.tree.leaf(&self.pin, block.0 / crate::tree::LEAF_BLOCKS)
+    }
+}
+
+impl Pinned<'_> {
+    #[inline(always)]
+    pub(crate) fn atom_bytes(&self) -> usize {
+        self.pages.config.atom_bytes
+    }
+}
+
+impl<'p> Page<'p> {
+    /// Its contents. Of atoms that are not valid: anything, for instance what another block once held.
+    #[inline(always)]
+    pub fn bytes(self) -> &'p [u8] {
+        // SAFETY: a published page is not written to, and was found under a pin that lasts for `'p`.
+        unsafe { self.pages.pool.memory.contents(self.frame) }
+    }
+
+    /// Its valid atoms.
+    pub fn mask(self) -> Atoms {
+        if self.is_whole() { self.pages.pool.all() } else { self.pages.pool.mask(self.frame) }
+    }
+
+    /// All atoms are valid.
+    #[inline(always)]
+    pub fn is_whole(self) -> bool {
+        !self.entry.has_holes()
+    }
+
+    #[inline(always)]
+    pub(crate) fn prefetch(self) {
+        self.pages.pool.memory.prefetch(self.frame);
+    }
+}
+
+/// What a front has counted. Written by it alone, read by anybody.
+#[derive(Default)]
+pub(crate) struct Counters {
+    pub hits: AtomicU64,
+    pub misses: AtomicU64,
+    pub writes: AtomicU64,
+    pub unnoted: AtomicU64,
+}
+
+/// Adds to a counter that nobody else adds to.
+#[inline(always)]
+pub(crate) fn add(counter: &AtomicU64, count: u64) {
+    counter.store(counter.load(Ordering::Relaxed) + count, Ordering::Relaxed);
+}
+
+impl Counters {
+    pub fn counts(&self) -> Counts {
+        let [hits, misses, writes, unnoted] =
+            [&self.hits, &self.misses, &self.writes, &self.unnoted].map(|counter| counter.load(Ordering::Relaxed));
+        Counts { hits, misses, writes, unnoted }
+    }
+}
+
+/// Since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Reads that a page answered.
+    pub hits: u64,
+    /// Reads that found no page, or not all their atoms in it.
+    pub misses: u64,
+    /// Blocks written.
+    pub writes: u64,
+    /// Hits that the keeper is not told of, because a ring was full.
+    pub unnoted: u64,
+}
+
+impl Add for Counts {
+    type Output = Counts;
+    fn add(self, other: Counts) -> Counts {
+        Counts {
+            hits: self.hits + other.hits,
+            misses: self.misses + other.misses,
+            writes: self.writes + other.writes,
+            unnoted: self.unnoted + other.unnoted,
+        }
+    }
+}

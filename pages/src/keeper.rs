@@ -1,0 +1,298 @@
+//! The engine's end of the tier: it alone drains the rings, fills, cleans and evicts. It never waits: where a front has a lock just now, it is
+//! told so and comes again.
+//!
+//! What it replaces it names exactly, page for page. What it has not drained it leaves alone: only fronts replace that, so the newest contents
+//! of a block are in the tree, or known to the engine, at any time.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use crate::atoms::Atoms;
+use crate::front::Pinned;
+use crate::locks::is_newer;
+use crate::memory::Frame;
+use crate::pool::{Magazine, Unlinked};
+use crate::sync::{Ordering, fence};
+use crate::tree::Entry;
+use crate::{Block, Pages, write};
+
+/// The one keeper of a tier.
+pub struct Keeper {
+    pages: Arc<Pages>,
+    magazine: Magazine,
+}
+
+/// One page and no other: where it lies, and its number among the pages of its block. The newest has the highest, modulo 2^32, also when the
+/// block was without a page in between.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PageId {
+    pub frame: Frame,
+    pub version: u32,
+}
+
+/// A page that somebody holds: it stays what it is, in the tree or out of it.
+pub struct Hold {
+    pages: Arc<Pages>,
+    id: PageId,
+    mask: Atoms,
+    is_dirty: bool,
+}
+
+/// A block's page that is to be made durable.
+#[derive(Debug)]
+pub struct Dirty {
+    pub block: Block,
+    pub page: Hold,
+}
+
+/// What belongs together: all of it is made durable, or none.
+#[derive(Debug)]
+pub struct Group {
+    /// Its number. Writes that are drained later belong to a later group, whatever their stamp.
+    pub stamp: u64,
+    /// By ascending block; each block once, with its newest page.
+    pub dirty: Vec<Dirty>,
+}
+
+/// Why the keeper could not change a block's page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// A front is writing there: again later.
+    Busy,
+    /// The block's page is another one, or it has one where none was expected.
+    Changed,
+    /// The block's page is dirty and not drained: drain first.
+    Undrained,
+    /// Somebody holds the page: it is not to be evicted yet.
+    Held,
+    /// No page is free: evict first.
+    NoPage,
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Refused::Busy => "a front is writing there",
+            Refused::Changed => "the block has another page",
+            Refused::Undrained => "the block's page is not drained yet",
+            Refused::Held => "the page is held",
+            Refused::NoPage => "no page is free",
+        })
+    }
+}
+
+impl std::error::Error for Refused {}
+
+impl Keeper {
+    pub(crate) fn new(pages: Arc<Pages>) -> Keeper {
+        Keeper { magazine: pages.pool.magazine(), pages }
+    }
+
+    pub fn pages(&self) -> &Arc<Pages> {
+        &self.pages
+    }
+
+    /// Starts to read, as a front does.
+    pub fn pin(&mut self) -> Pinned<'_> {
+        Pinned::new(&self.pages, self.pages.config.fronts)
+    }
+
+    /// Tells `each` what fronts have read since the last time, front by front, each in its order.
+    pub fn touches(&mut self, mut each: impl FnMut(Block)) {
+        for desk in &self.pages.desks {
+            desk.touches.take(|&[block]| {
+                each(Block(block));
+                false
+            });
+        }
+    }
+
+    /// Moves the stamp on and takes every page that was pushed with the old one. Every write that was acknowledged before is in this group,
+    /// or in an earlier one.
+    pub fn drain(&mut self) -> Group {
+        let stamp = self.pages.stamp.0.fetch_add(1, Ordering::AcqRel);
+        // Between the stamp and the rings: a push that is not found below has its fence behind this one, and whoever sees that page reads
+        // the new stamp.
+        fence(Ordering::SeqCst);
+        let mut newest: BTreeMap<Block, Hold> = BTreeMap::new();
+        for desk in &self.pages.desks {
+            desk.dirty.take(|&[block, page, pushed]| {
+                if pushed > stamp {
+                    return true;
+                }
+                let hold = self.take_over(PageId { frame: Frame((page >> 32) as u32), version: page as u32 });
+                match newest.entry(Block(block)) {
+                    std::collections::btree_map::Entry::Occupied(mut other) if is_newer(hold.id.version, other.get().id.version) => {
+                        other.insert(hold);
+                    }
+                    std::collections::btree_map::Entry::Occupied(_) => {}
+                    std::collections::btree_map::Entry::Vacant(place) => {
+                        place.insert(hold);
+                    }
+                }
+                false
+            });
+        }
+        Group { stamp, dirty: newest.into_iter().map(|(block, page)| Dirty { block, page }).collect() }
+    }
+
+    /// What a ring has owned is a hold from now on.
+    fn take_over(&self, id: PageId) -> Hold {
+        let pool = &self.pages.pool;
+        assert_eq!(pool.version(id.frame), id.version, "a page in a ring stays what it is");
+        pool.left_the_ring(id.frame);
+        Hold { pages: Arc::clone(&self.pages), id, mask: pool.mask(id.frame), is_dirty: true }
+    }
+
+    /// Holds the page that `block` has now.
+    ///
+    /// # Errors
+    /// [`Refused::Busy`]; [`Refused::Changed`] if it has none.
+    pub fn hold(&mut self, block: Block) -> Result<Hold, Refused> {
+        let pin = self.pages.pool.epochs.pin(self.pages.config.fronts);
+        let _locked = self.pages.locks.try_lock(block.0).ok_or(Refused::Busy)?;
+        let frame = self.pages.tree.find(&pin, block.0).frame().ok_or(Refused::Changed)?;
+        let pool = &self.pages.pool;
+        pool.own(frame);
+        let id = PageId { frame, version: pool.version(frame) };
+        Ok(Hold { pages: Arc::clone(&self.pages), id, mask: pool.mask(frame), is_dirty: false })
+    }
+
+    /// Gives a block without a page a clean one. `mask`: which atoms of `contents`, a whole page, are valid.
+    ///
+    /// # Errors
+    /// [`Refused`]; [`Refused::Changed`] if the block has a page.
+    pub fn fill(&mut self, block: Block, contents: &[u8], mask: Atoms) -> Result<PageId, Refused> {
+        self.put(block, None, contents, mask)
+    }
+
+    /// Completes `base`, which must be the block's page and drained, by atoms that it has not.
+    ///
+    /// # Errors
+    /// [`Refused`].
+    pub fn complete(&mut self, block: Block, base: PageId, contents: &[u8], mask: Atoms) -> Result<PageId, Refused> {
+        self.put(block, Some(base), contents, mask)
+    }
+
+    fn put(&mut self, block: Block, base: Option<PageId>, contents: &[u8], mask: Atoms) -> Result<PageId, Refused> {
+        let pages = &*self.pages;
+        assert_eq!(contents.len(), pages.page_bytes(), "a fill is of a whole page");
+        assert!(mask != Atoms::NONE && pages.pool.all().contains(mask), "a page has valid atoms");
+        if !self.magazine.reserve(&pages.pool, 1) {
+            return Err(Refused::NoPage);
+        }
+        let pin = pages.pool.epochs.pin(pages.config.fronts);
+        let mut locked = pages.locks.try_lock(block.0).ok_or(Refused::Busy)?;
+        let before = pages.tree.find(&pin, block.0);
+        is_expected(pages, before, base)?;
+        let frame = self.magazine.take();
+        // SAFETY: just taken, so it is ours alone.
+        unsafe { pages.pool.memory.fill(frame) }.copy_from_slice(contents);
+        // What the base has is newer.
+        let mask = mask | write::merge(pages, before, frame, Atoms::NONE);
+        let version = locked.next_version(block.0);
+        pages.pool.describe(frame, version, mask, false);
+        replace(pages, &pin, &mut self.magazine, block, Entry::new(frame, mask != pages.pool.all()));
+        Ok(PageId { frame, version })
+    }
+
+    /// Takes a clean page out of memory, if it is the block's and nobody holds it.
+    ///
+    /// # Errors
+    /// [`Refused`].
+    pub fn evict(&mut self, block: Block, page: PageId) -> Result<(), Refused> {
+        let pages = &*self.pages;
+        remove(pages, &mut self.magazine, block, |entry| {
+            is_expected(pages, entry, Some(page))?;
+            if pages.pool.owners(page.frame) == 1 { Ok(()) } else { Err(Refused::Held) }
+        })
+    }
+
+    /// Takes whatever page `block` has out of memory: it is discarded, or gone to the origin past the cache. Who holds it, goes on holding it.
+    ///
+    /// # Errors
+    /// [`Refused::Busy`], [`Refused::Undrained`]. Without a page there is nothing to do.
+    pub fn remove(&mut self, block: Block) -> Result<(), Refused> {
+        let pages = &*self.pages;
+        let is_drained = |entry: Entry| match entry.frame() {
+            Some(frame) if pages.pool.is_in_ring(frame) => Err(Refused::Undrained),
+            _ => Ok(()),
+        };
+        remove(pages, &mut self.magazine, block, is_drained)
+    }
+
+    /// Gives back free pages and what waits for the epoch.
+    pub fn rest(&mut self) {
+        self.magazine.empty(&self.pages.pool);
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        self.rest();
+    }
+}
+
+/// Whether a block's page is `expected`, and drained.
+fn is_expected(pages: &Pages, entry: Entry, expected: Option<PageId>) -> Result<(), Refused> {
+    match entry.frame() {
+        Some(frame) if pages.pool.is_in_ring(frame) => Err(Refused::Undrained),
+        found if found.map(|frame| PageId { frame, version: pages.pool.version(frame) }) == expected => Ok(()),
+        _ => Err(Refused::Changed),
+    }
+}
+
+fn remove(pages: &Pages, magazine: &mut Magazine, block: Block, may: impl Fn(Entry) -> Result<(), Refused>) -> Result<(), Refused> {
+    let pin = pages.pool.epochs.pin(pages.config.fronts);
+    let _locked = pages.locks.try_lock(block.0).ok_or(Refused::Busy)?;
+    may(pages.tree.find(&pin, block.0))?;
+    replace(pages, &pin, magazine, block, Entry::NONE);
+    Ok(())
+}
+
+/// Publishes `entry` for a locked block; the tree gives up the page that was there.
+fn replace(pages: &Pages, pin: &crate::epoch::Pin, magazine: &mut Magazine, block: Block, entry: Entry) {
+    let before = pages.tree.set(pin, block.0, entry, |node| magazine.unlink(&pages.pool, node));
+    if let Some(frame) = before.frame().filter(|&frame| pages.pool.disown(frame)) {
+        magazine.unlink(&pages.pool, Unlinked::Page(frame));
+    }
+}
+
+impl Hold {
+    /// Its contents. Of atoms that are not valid: anything.
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: a published page is not written to, and a page that has an owner is not used again.
+        unsafe { self.pages.pool.memory.contents(self.id.frame) }
+    }
+
+    /// Its valid atoms.
+    pub fn mask(&self) -> Atoms {
+        self.mask
+    }
+
+    /// Which one it is.
+    pub fn id(&self) -> PageId {
+        self.id
+    }
+
+    /// Says that the page is no longer dirty: its contents are in the log. Room for another one.
+    pub fn cleaned(&mut self) {
+        if std::mem::take(&mut self.is_dirty) {
+            self.pages.dirty_room.0.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.cleaned();
+        self.pages.disown(self.id.frame);
+    }
+}
+
+impl fmt::Debug for Hold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} {:x?}", self.id, self.mask)
+    }
+}

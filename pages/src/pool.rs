@@ -1,0 +1,258 @@
+//! The pool of pages: a fixed number of frames, what is known of each, and where free ones lie.
+//!
+//! A frame goes round: free → taken by one thread, which fills it → published → unlinked → in limbo until the epoch has passed → free.
+//! Every thread keeps a *magazine* of free frames and a few that it has unlinked (Bonwick and Adams, "Magazines and Vmem", 2001); only whole
+//! loads of them go over the lock of the *depot*.
+//!
+//! A published page has owners, counted: the tree is one, every hold of the engine is one (a dirty page in a ring is held already). Whoever
+//! gives up the last sends the frame to limbo. Readers are no owners; the epoch is for them.
+
+use std::collections::VecDeque;
+use std::io;
+
+use crate::atoms::Atoms;
+use crate::epoch::{Epochs, Seal};
+use crate::memory::{Frame, Memory};
+use crate::sync::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, Mutex, Ordering, lock};
+use crate::tree::Node;
+
+/// What is known of a page. Written by whoever fills it, and then, but for the owners, constant until the frame is free again.
+struct Known {
+    /// Of a free frame: the next free one.
+    version: AtomicU32,
+    owners: AtomicU16,
+    /// Pushed into a dirty ring and not drained yet: nobody but another write may take it out of the tree.
+    in_ring: AtomicBool,
+}
+
+/// Something that is unlinked, and may still be read by who was there before.
+pub enum Unlinked {
+    Page(Frame),
+    Node(Node),
+}
+
+/// Free frames and what waits for the epoch.
+struct Depot {
+    /// The first free frame; each knows the next.
+    free: Frame,
+    free_count: usize,
+    /// Unlinked, and not sealed yet.
+    loose: Vec<Unlinked>,
+    /// In the order of their seals.
+    limbo: VecDeque<(Seal, Unlinked)>,
+}
+
+pub struct Pool {
+    pub memory: Memory,
+    pub epochs: Epochs,
+    known: Box<[Known]>,
+    /// Masks of valid atoms, `mask_bytes` for each page. Only those of pages with a hole are read.
+    masks: Box<[AtomicU8]>,
+    mask_bytes: usize,
+    pub page_atoms: usize,
+    magazine_frames: usize,
+    depot: Mutex<Depot>,
+}
+
+impl Pool {
+    /// `threads`: how many will hold a magazine, and read.
+    ///
+    /// # Errors
+    /// Those of [`Memory::new`].
+    pub fn new(frames: usize, page_atoms: usize, atom_bytes: usize, threads: usize) -> io::Result<Pool> {
+        let mask_bytes = page_atoms.div_ceil(8);
+        let known = || Known { version: AtomicU32::new(0), owners: AtomicU16::new(0), in_ring: AtomicBool::new(false) };
+        let pool = Pool {
+            memory: Memory::new(page_atoms * atom_bytes, frames)?,
+            epochs: Epochs::new(threads),
+            known: (0..frames).map(|_| known()).collect(),
+            masks: (0..frames * mask_bytes).map(|_| AtomicU8::new(0)).collect(),
+            mask_bytes,
+            page_atoms,
+            // What lies in magazines is missing elsewhere: an eighth of the pool at most.
+            magazine_frames: (frames / (8 * threads)).clamp(1, 64),
+            depot: Mutex::new(Depot { free: Frame(u32::MAX), free_count: 0, loose: Vec::new(), limbo: VecDeque::new() }),
+        };
+        // The first frames are taken first.
+        let mut depot = lock(&pool.depot);
+        (0..frames as u32).rev().for_each(|frame| pool.add_free(&mut depot, Frame(frame)));
+        drop(depot);
+        Ok(pool)
+    }
+
+    pub fn magazine(&self) -> Magazine {
+        Magazine { free: Vec::with_capacity(2 * self.magazine_frames), unlinked: Vec::with_capacity(self.magazine_frames) }
+    }
+
+    /// Bytes kept for each page beside its contents.
+    pub fn bytes_per_page(&self) -> usize {
+        size_of::<Known>() + self.mask_bytes
+    }
+
+    /// All atoms of a page.
+    pub fn all(&self) -> Atoms {
+        Atoms::of(0..self.page_atoms)
+    }
+
+    fn known(&self, frame: Frame) -> &Known {
+        &self.known[frame.0 as usize]
+    }
+
+    pub fn version(&self, frame: Frame) -> u32 {
+        self.known(frame).version.load(Ordering::Relaxed)
+    }
+
+    pub fn mask(&self, frame: Frame) -> Atoms {
+        let start = frame.0 as usize * self.mask_bytes;
+        let bytes = self.masks[start..start + self.mask_bytes].iter().enumerate();
+        Atoms(bytes.fold(0, |mask, (place, byte)| mask | u128::from(byte.load(Ordering::Relaxed)) << (8 * place)))
+    }
+
+    /// Notes what a filled frame is, before it is published. `is_dirty`: a ring owns it beside the tree.
+    pub fn describe(&self, frame: Frame, version: u32, mask: Atoms, is_dirty: bool) {
+        let start = frame.0 as usize * self.mask_bytes;
+        let bytes = &self.masks[start..start + self.mask_bytes];
+        bytes.iter().enumerate().for_each(|(place, byte)| byte.store((mask.0 >> (8 * place)) as u8, Ordering::Relaxed));
+        let known = self.known(frame);
+        known.version.store(version, Ordering::Relaxed);
+        known.in_ring.store(is_dirty, Ordering::Relaxed);
+        known.owners.store(1 + u16::from(is_dirty), Ordering::Relaxed);
+    }
+
+    pub fn is_in_ring(&self, frame: Frame) -> bool {
+        self.known(frame).in_ring.load(Ordering::Acquire)
+    }
+
+    pub fn left_the_ring(&self, frame: Frame) {
+        self.known(frame).in_ring.store(false, Ordering::Release);
+    }
+
+    pub fn owners(&self, frame: Frame) -> u16 {
+        self.known(frame).owners.load(Ordering::Acquire)
+    }
+
+    /// One owner more, for somebody who knows another one.
+    pub fn own(&self, frame: Frame) {
+        let before = self.known(frame).owners.fetch_add(1, Ordering::Relaxed);
+        assert!(before > 0 && before < u16::MAX, "a page of {before} owners gets one more");
+    }
+
+    /// One owner less. True: that was the last, and the caller sends the frame to limbo.
+    #[must_use]
+    pub fn disown(&self, frame: Frame) -> bool {
+        // Release and acquire: what all owners did is before what happens to the frame next.
+        let before = self.known(frame).owners.fetch_sub(1, Ordering::AcqRel);
+        assert!(before > 0, "a page that nobody owns loses an owner");
+        before == 1
+    }
+
+    /// To limbo, from a thread that has no magazine at hand.
+    pub fn unlink(&self, frame: Frame) {
+        lock(&self.depot).loose.push(Unlinked::Page(frame));
+    }
+
+    /// Free frames in the depot after everything that the epoch allows was taken back. Magazines not counted.
+    pub fn free_frames(&self) -> usize {
+        let mut depot = lock(&self.depot);
+        self.reclaim(&mut depot);
+        depot.free_count
+    }
+
+    fn add_free(&self, depot: &mut Depot, frame: Frame) {
+        self.known(frame).version.store(depot.free.0, Ordering::Relaxed);
+        depot.free = frame;
+        depot.free_count += 1;
+    }
+
+    fn take_free(&self, depot: &mut Depot) -> Option<Frame> {
+        depot.free_count = depot.free_count.checked_sub(1)?;
+        let frame = depot.free;
+        depot.free = Frame(self.known(frame).version.load(Ordering::Relaxed));
+        Some(frame)
+    }
+
+    /// Seals what is loose, and frees what nobody can be reading any more.
+    fn reclaim(&self, depot: &mut Depot) {
+        if !depot.loose.is_empty() {
+            let seal = self.epochs.seal();
+            depot.limbo.extend(depot.loose.drain(..).map(|unlinked| (seal, unlinked)));
+        }
+        if depot.limbo.is_empty() {
+            return;
+        }
+        let oldest = self.epochs.oldest();
+        while depot.limbo.front().is_some_and(|(seal, _)| *seal < oldest) {
+            match depot.limbo.pop_front().expect("looked at above").1 {
+                Unlinked::Page(frame) => self.add_free(depot, frame),
+                // SAFETY: unlinked before its seal, and every reader that is under way has begun after that.
+                Unlinked::Node(node) => unsafe { node.free() },
+            }
+        }
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        let mut depot = lock(&self.depot);
+        let Depot { loose, limbo, .. } = &mut *depot;
+        for unlinked in loose.drain(..).chain(limbo.drain(..).map(|(_, unlinked)| unlinked)) {
+            if let Unlinked::Node(node) = unlinked {
+                // SAFETY: whoever could read it has borrowed the pool, which nobody does any more.
+                unsafe { node.free() };
+            }
+        }
+    }
+}
+
+/// One thread's free frames, and what it has unlinked.
+pub struct Magazine {
+    free: Vec<Frame>,
+    unlinked: Vec<Unlinked>,
+}
+
+impl Magazine {
+    /// Whether `count` frames are at hand, after a visit to the depot if need be.
+    pub fn reserve(&mut self, pool: &Pool, count: usize) -> bool {
+        self.free.len() >= count || self.load(pool, count)
+    }
+
+    /// One of the frames that were reserved.
+    pub fn take(&mut self) -> Frame {
+        self.free.pop().expect("frames are reserved before they are taken")
+    }
+
+    pub fn unlink(&mut self, pool: &Pool, unlinked: Unlinked) {
+        self.unlinked.push(unlinked);
+        if self.unlinked.len() >= pool.magazine_frames {
+            lock(&pool.depot).loose.append(&mut self.unlinked);
+        }
+    }
+
+    #[cold]
+    fn load(&mut self, pool: &Pool, count: usize) -> bool {
+        let wanted = count.max(pool.magazine_frames);
+        let mut depot = lock(&pool.depot);
+        depot.loose.append(&mut self.unlinked);
+        if self.free.len() + depot.free_count < wanted {
+            pool.reclaim(&mut depot);
+        }
+        while self.free.len() < wanted {
+            match pool.take_free(&mut depot) {
+                Some(frame) => self.free.push(frame),
+                None => break,
+            }
+        }
+        self.free.len() >= count
+    }
+
+    /// Everything back to the depot: for a thread that is about to sleep, or to end.
+    pub fn empty(&mut self, pool: &Pool) {
+        if self.free.is_empty() && self.unlinked.is_empty() {
+            return;
+        }
+        let mut depot = lock(&pool.depot);
+        self.free.drain(..).for_each(|frame| pool.add_free(&mut depot, frame));
+        depot.loose.append(&mut self.unlinked);
+        pool.reclaim(&mut depot);
+    }
+}

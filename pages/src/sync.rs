@@ -1,0 +1,33 @@
+//! What threads share is built from these: the standard ones, or loom's in a model (`--cfg loom`).
+
+#[cfg(loom)]
+pub use loom::sync::{
+    Mutex, MutexGuard,
+    atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering, fence},
+};
+#[cfg(not(loom))]
+pub use std::sync::{
+    Mutex, MutexGuard,
+    atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering, fence},
+};
+
+/// Alone on its cache lines. Two of them: processors fetch lines in pairs.
+#[repr(align(128))]
+pub struct Padded<T>(pub T);
+
+/// Takes a lock that nobody panics under.
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().expect("nobody panics under a lock")
+}
+
+/// Asks for the line at `place`, which may be any address.
+#[inline(always)]
+pub fn prefetch<T>(place: *const T) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch reads nothing that the program could notice, and faults at no address.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(place.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = place;
+}

@@ -1,0 +1,258 @@
+//! Writers, readers and a keeper on real threads, all at once, a few seconds long (`STRESS_SECONDS` for longer). The keeper plays the engine:
+//! it drains, logs, evicts and fills.
+//!
+//! Every thread owns one atom of every block, so that all write to all blocks and none overwrites another's. An atom says who wrote it, its
+//! number, and what that thread had read somewhere before: an effect that names its cause.
+#![cfg(not(loom))]
+
+#[allow(dead_code, reason = "not every test needs all of it")]
+#[path = "../../tests/common/chance.rs"]
+mod chance;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use chance::Chance;
+use tidegate_pages::{Atoms, Block, Config, Front, Keeper, PageId, Pages, Refused, Unwritten};
+
+const WRITERS: usize = 4;
+const READERS: usize = 2;
+const ATOMS: usize = 8;
+const BLOCKS: usize = 300;
+const ATOM_BYTES: usize = 512;
+const WORDS: usize = ATOM_BYTES / 8;
+
+/// What an atom says.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Said {
+    block: usize,
+    number: u64,
+    /// An atom of `cause_block` that had `cause_number`, seen by the writer before.
+    cause_block: usize,
+    cause_atom: usize,
+    cause_number: u64,
+}
+
+impl Said {
+    /// The same at every place of the atom, mixed with the place: a torn or recycled atom is noticed.
+    fn bytes(self) -> Vec<u8> {
+        let head = [self.block as u64, self.number, self.cause_block as u64, self.cause_atom as u64, self.cause_number];
+        let words = (0..WORDS).map(|word| head[word % 5] ^ (word as u64 / 5).wrapping_mul(0x9e37_79b9));
+        words.flat_map(u64::to_le_bytes).collect()
+    }
+
+    fn read(block: usize, bytes: &[u8]) -> Said {
+        let word = |word: usize| u64::from_le_bytes(bytes[8 * word..8 * word + 8].try_into().expect("a word"));
+        let said = Said {
+            block: word(0) as usize,
+            number: word(1),
+            cause_block: word(2) as usize,
+            cause_atom: word(3) as usize,
+            cause_number: word(4),
+        };
+        assert_eq!(said.bytes(), bytes, "a torn atom");
+        assert_eq!(said.block, block, "an atom of another block");
+        said
+    }
+}
+
+/// Blocks lie in clusters far from each other.
+fn place(block: usize) -> u64 {
+    block as u64 % 40 + (block as u64 / 40 << 30)
+}
+
+/// What has been acknowledged: a number for each atom.
+type Acknowledged = Vec<[AtomicU64; ATOMS]>;
+
+fn write(front: &mut Front, atom: usize, acknowledged: &Acknowledged, end: &AtomicBool) {
+    let mut chance = Chance::new(atom as u64);
+    let mut number = 0;
+    while !end.load(Ordering::Relaxed) {
+        // Something to have seen: any valid atom of any block.
+        let cause_block = chance.below(BLOCKS as u64) as usize;
+        let pinned = front.pin();
+        let cause = pinned.find(Block(place(cause_block))).and_then(|page| {
+            let cause_atom = page.mask().iter().nth(chance.below(3) as usize)?;
+            let said = Said::read(cause_block, &page.bytes()[cause_atom * ATOM_BYTES..][..ATOM_BYTES]);
+            Some((cause_atom, said.number))
+        });
+        drop(pinned);
+        let (cause_atom, cause_number) = cause.unwrap_or((0, 0));
+        let block = chance.below(BLOCKS as u64) as usize;
+        number += 1;
+        let data = Said { block, number, cause_block, cause_atom, cause_number }.bytes();
+        while let Err(why) = front.write(place(block) * ATOMS as u64 + atom as u64, &data) {
+            if end.load(Ordering::Relaxed) {
+                return;
+            }
+            if why == Unwritten::NoPage {
+                front.rest();
+            }
+            thread::yield_now();
+        }
+        acknowledged[block][atom].store(number, Ordering::SeqCst);
+    }
+}
+
+fn read(front: &mut Front, seed: u64, acknowledged: &Acknowledged, end: &AtomicBool) -> u64 {
+    let mut chance = Chance::new(seed);
+    let mut seen = 0;
+    while !end.load(Ordering::Relaxed) {
+        let block = chance.below(BLOCKS as u64) as usize;
+        let before = std::array::from_fn::<_, ATOMS, _>(|atom| acknowledged[block][atom].load(Ordering::SeqCst));
+        let pinned = front.pin();
+        let Some(page) = pinned.find(Block(place(block))) else { continue };
+        if chance.below(64) == 0 {
+            // Held for long, in the epoch: whoever overwrites or evicts it meanwhile must not reuse it.
+            thread::yield_now();
+        }
+        for atom in page.mask().iter() {
+            let said = Said::read(block, &page.bytes()[atom * ATOM_BYTES..][..ATOM_BYTES]);
+            assert!(said.number >= before[atom], "an acknowledged write was not seen");
+        }
+        seen += 1;
+        drop(pinned);
+        front.touch(Block(place(block)));
+    }
+    seen
+}
+
+/// What is durable: for each block its contents, which atoms are valid, and the page that is known to be clean.
+struct Log {
+    contents: Vec<Vec<u8>>,
+    masks: Vec<Atoms>,
+    clean: Vec<Option<PageId>>,
+    groups: u64,
+}
+
+impl Log {
+    fn number(&self, block: usize, atom: usize) -> u64 {
+        match self.masks[block].contains(Atoms::of(atom..atom + 1)) {
+            true => Said::read(block, &self.contents[block][atom * ATOM_BYTES..][..ATOM_BYTES]).number,
+            false => 0,
+        }
+    }
+
+    /// One FLUSH: what was acknowledged before it is logged by it, and nothing is logged without its cause.
+    fn flush(&mut self, keeper: &mut Keeper, acknowledged: &Acknowledged) {
+        let before: Vec<[u64; ATOMS]> =
+            acknowledged.iter().map(|block| std::array::from_fn(|atom| block[atom].load(Ordering::SeqCst))).collect();
+        let group = keeper.drain();
+        let mut changed = Vec::new();
+        for dirty in &group.dirty {
+            let block = (dirty.block.0 % (1 << 30) + (dirty.block.0 >> 30) * 40) as usize;
+            for atom in dirty.page.mask().iter() {
+                let bytes = atom * ATOM_BYTES..(atom + 1) * ATOM_BYTES;
+                let said = Said::read(block, &dirty.page.bytes()[bytes.clone()]);
+                let old = self.number(block, atom);
+                assert!(said.number >= old, "a group went back in time: block {block} atom {atom}, {} after {old}", said.number);
+                self.contents[block][bytes].copy_from_slice(&said.bytes());
+                changed.push(said);
+            }
+            self.masks[block] = self.masks[block] | dirty.page.mask();
+            self.clean[block] = Some(dirty.page.id());
+        }
+        for said in changed {
+            assert!(self.number(said.cause_block, said.cause_atom) >= said.cause_number, "an effect without its cause: {said:?}");
+        }
+        for (block, before) in before.iter().enumerate() {
+            for (atom, &number) in before.iter().enumerate() {
+                assert!(self.number(block, atom) >= number, "an acknowledged write is not in the group: block {block} atom {atom}");
+            }
+        }
+        self.groups += 1;
+    }
+
+    /// Evicts a clean page, or brings one back.
+    fn manage(&mut self, keeper: &mut Keeper, block: usize, fills: bool) {
+        let at = Block(place(block));
+        if !fills {
+            if let Some(id) = self.clean[block].take() {
+                match keeper.evict(at, id) {
+                    Ok(()) | Err(Refused::Changed | Refused::Undrained) => {}
+                    Err(Refused::Busy | Refused::Held) => self.clean[block] = Some(id),
+                    Err(Refused::NoPage) => unreachable!("an eviction needs no page"),
+                }
+            }
+        } else if self.masks[block] != Atoms::NONE {
+            let (contents, mask) = (&self.contents[block], self.masks[block]);
+            let filled = match self.clean[block] {
+                Some(base) => keeper.complete(at, base, contents, mask),
+                None => keeper.fill(at, contents, mask),
+            };
+            match filled {
+                Ok(id) => self.clean[block] = Some(id),
+                Err(Refused::NoPage) => keeper.rest(),
+                Err(Refused::Busy | Refused::Changed | Refused::Undrained | Refused::Held) => {}
+            }
+        }
+    }
+}
+
+#[test]
+fn threads_that_write_read_and_manage_lose_nothing_and_see_nothing_torn() {
+    let seconds = std::env::var("STRESS_SECONDS").map_or(3, |seconds| seconds.parse().expect("STRESS_SECONDS is a number"));
+    let config = Config {
+        pages: 500,
+        page_atoms: ATOMS,
+        atom_bytes: ATOM_BYTES,
+        fronts: WRITERS + READERS,
+        touches: 256,
+        dirty_ring: 64,
+        dirty_pages: 200,
+    };
+    let (pages, mut keeper) = Pages::new(config).expect("memory");
+    let acknowledged: Acknowledged = (0..BLOCKS).map(|_| std::array::from_fn(|_| AtomicU64::new(0))).collect();
+    let end = AtomicBool::new(false);
+    let mut log =
+        Log { contents: vec![vec![0; ATOMS * ATOM_BYTES]; BLOCKS], masks: vec![Atoms::NONE; BLOCKS], clean: vec![None; BLOCKS], groups: 0 };
+    let mut touched = 0;
+    thread::scope(|scope| {
+        let (acknowledged, end, pages) = (&acknowledged, &end, &pages);
+        let writers: Vec<_> = (0..WRITERS)
+            .map(|atom| {
+                scope.spawn(move || {
+                    // Fronts come and go.
+                    let mut front = Pages::front(pages).expect("a front");
+                    write(&mut front, atom, acknowledged, end);
+                })
+            })
+            .collect();
+        let readers: Vec<_> = (0..READERS as u64)
+            .map(|seed| {
+                scope.spawn(move || {
+                    let mut front = Pages::front(pages).expect("a front");
+                    read(&mut front, seed, acknowledged, end)
+                })
+            })
+            .collect();
+        let ran = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let (started, mut chance) = (Instant::now(), Chance::new(99));
+            while started.elapsed() < Duration::from_secs(seconds) {
+                log.flush(&mut keeper, acknowledged);
+                for _ in 0..100 {
+                    let block = chance.below(BLOCKS as u64) as usize;
+                    log.manage(&mut keeper, block, chance.below(2) == 0);
+                }
+                keeper.touches(|_| touched += 1);
+            }
+        }));
+        end.store(true, Ordering::Relaxed);
+        writers.into_iter().for_each(|writer| writer.join().expect("writers see what they may"));
+        let seen: u64 = readers.into_iter().map(|reader| reader.join().expect("readers see what they may")).sum();
+        ran.unwrap_or_else(|why| std::panic::resume_unwind(why));
+        assert!(seen > 0 && touched > 0 && log.groups > 10, "{seen} pages seen, {touched} touches, {} groups", log.groups);
+    });
+    log.flush(&mut keeper, &acknowledged);
+
+    // Nothing leaks.
+    (0..BLOCKS).for_each(|block| keeper.remove(Block(place(block))).expect("drained, and nobody is there"));
+    drop(keeper);
+    assert_eq!(pages.free_pages(), config.pages);
+    let counts = pages.counts();
+    assert!(counts.writes > 0, "{counts:?}");
+    println!("{} groups, {} writes", log.groups, counts.writes);
+    drop(Arc::try_unwrap(pages).expect("nobody holds it any more"));
+}
