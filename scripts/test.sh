@@ -55,11 +55,17 @@ swarm() {
   [ "$recoveries" -ge 80000 ]
 }
 
+# Threads in every order, and what the memory model lets them read: loom in the place of the standard library's atomics.
+models() {
+  RUSTFLAGS="--cfg loom" cargo test --release --locked --quiet -p tidegate-pages --test loom --target-dir "$target/loom"
+}
+
 scripts/setup.sh || exit 1
 step "format" cargo fmt --all --check
 step "lints" cargo clippy --workspace --all-targets --locked --quiet -- -D warnings
 step "release build" cargo build --release --locked --quiet
 step "tests" tests
+step "models of the memory tier" models
 step "fuzz: 200,000 inputs of each target from the wire and the SSD, the others for 15 s, and the canary" scripts/fuzz.sh
 step "swarm: 2,000 seeds of 5,000 operations, 80,000 recoveries" swarm
 

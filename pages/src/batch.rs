@@ -1,9 +1,9 @@
 //! A queue of reads at once: look up, prefetch, copy. While one page is copied the lines of the next ones are on their way, so the price is
 //! that of memory's bandwidth and not of its latency.
 
-use crate::Block;
 use crate::front::{Front, Pinned};
-use crate::tree::{Entry, LEAF_BLOCKS};
+use crate::tree::Entry;
+use crate::{Atoms, Block};
 
 /// A read of part of a block.
 #[derive(Debug)]
@@ -28,39 +28,41 @@ impl<'b> Read<'b> {
 const TOGETHER: usize = 32;
 
 impl Front {
-    /// Serves what it can from memory, in order, all under one pin. What it cannot is a miss, for the engine.
+    /// Serves what it can from memory, in order. What it cannot is a miss, for the engine.
     ///
     /// # Panics
     /// If a read is not of whole atoms, or ends behind its block.
     pub fn read(&mut self, reads: &mut [Read]) {
         for reads in reads.chunks_mut(TOGETHER) {
-            let pinned = self.pin();
-            let hits = pinned.serve(reads);
-            drop(pinned);
+            let hits = match reads {
+                [one] => usize::from(self.pin().serve_one(one)),
+                _ => self.pin().serve(reads),
+            };
             self.count(hits as u64, (reads.len() - hits) as u64);
-            let mut touched = [Block(0); TOGETHER];
-            reads.iter().filter(|read| read.is_hit).zip(&mut touched).for_each(|(read, touched)| *touched = read.block);
-            self.touch_all(touched[..hits].iter().copied());
+            self.touch_all(reads.iter().filter(|read| read.is_hit).map(|read| read.block), hits);
         }
     }
 }
 
 impl Pinned<'_> {
+    #[inline(always)]
+    fn serve_one(&self, read: &mut Read) -> bool {
+        self.copy(self.entry(read.block), read)
+    }
+
     /// At most [`TOGETHER`] reads; returns how many hit.
     #[inline(always)]
     fn serve(&self, reads: &mut [Read]) -> usize {
-        let mut leaves = [None; TOGETHER];
-        for (read, leaf) in reads.iter().zip(&mut leaves) {
-            *leaf = self.leaf(read.block);
-        }
         let mut entries = [Entry::NONE; TOGETHER];
-        for ((read, leaf), entry) in reads.iter().zip(leaves).zip(&mut entries) {
-            *entry = leaf.map_or(Entry::NONE, |leaf| leaf.get((read.block.0 % LEAF_BLOCKS) as usize));
+        for (read, entry) in reads.iter().zip(&mut entries) {
+            *entry = self.entry(read.block);
         }
         let mut hits = 0;
         for place in 0..reads.len() {
-            if let Some(next) = entries.get(place + 1).and_then(|&entry| self.page(entry)) {
-                next.prefetch();
+            if let Some(next) = reads.get(place + 1)
+                && let Some(page) = self.page(entries[place + 1])
+            {
+                page.prefetch(next.atom * self.atom_bytes());
             }
             hits += usize::from(self.copy(entries[place], &mut reads[place]));
         }
@@ -75,7 +77,7 @@ impl Pinned<'_> {
         let start = read.atom * atom_bytes;
         assert!(read.into.len().is_multiple_of(atom_bytes), "a read is of whole atoms");
         let contents = &page.bytes()[start..start + read.into.len()];
-        if !page.is_whole() && !page.mask().contains(crate::Atoms::of(read.atom..read.atom + read.into.len() / atom_bytes)) {
+        if !page.is_whole() && !page.mask().contains(Atoms::of(read.atom..read.atom + read.into.len() / atom_bytes)) {
             return false;
         }
         read.into.copy_from_slice(contents);

@@ -9,7 +9,7 @@
 //! Why our own and not a library: what is freed here are numbers of pages and few nodes, in a known order, by who needs them. A list of
 //! closures that come due some time would take memory of its own, and nobody could say when a small pool has pages again.
 
-use crate::sync::{AtomicU64, Ordering, Padded};
+use crate::sync::{AtomicU64, Ordering, Padded, fence};
 
 /// Noted by a reader that reads nothing.
 const NOWHERE: u64 = 0;
@@ -67,19 +67,35 @@ impl Drop for Pin<'_> {
 }
 
 /// The two fences between a note and a look: on the reader's side, and between the unlinking and the look at the notes on the other.
-struct Fences;
+///
+/// A reader's is on every hit, and a true one waits until all of the copy before it has left the store buffer. Where the kernel has `membarrier`,
+/// the reclaimer's, which is rare, does it for both: every thread of the process that runs passes a full barrier during that call.
+/// Then the reader has only to keep the compiler from moving anything.
+struct Fences {
+    are_asymmetric: bool,
+}
 
 impl Fences {
     fn new() -> Fences {
-        Fences
+        Fences { are_asymmetric: membarrier(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) }
     }
 
     #[inline(always)]
     fn of_a_reader(&self) {
-        crate::sync::fence(Ordering::SeqCst);
+        match self.are_asymmetric {
+            true => std::sync::atomic::compiler_fence(Ordering::SeqCst),
+            false => fence(Ordering::SeqCst),
+        }
     }
 
     fn of_the_reclaimer(&self) {
-        crate::sync::fence(Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        assert!(!self.are_asymmetric || membarrier(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED), "a process that has registered may call it");
     }
+}
+
+/// Whether the kernel has done it. In a model both fences are true ones.
+fn membarrier(command: libc::c_int) -> bool {
+    // SAFETY: the call touches no memory of ours.
+    !cfg!(loom) && unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) } == 0
 }

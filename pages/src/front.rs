@@ -63,14 +63,15 @@ impl Front {
     /// Notes that `block` was read, for the keeper. Without room it is not noted, and that is counted.
     #[inline(always)]
     pub fn touch(&mut self, block: Block) {
-        self.touch_all([block].into_iter());
+        self.touch_all([block].into_iter(), 1);
     }
 
+    /// Notes `count` blocks that were read.
     #[inline(always)]
-    pub(crate) fn touch_all(&mut self, blocks: impl ExactSizeIterator<Item = Block>) {
+    pub(crate) fn touch_all(&mut self, blocks: impl Iterator<Item = Block>, count: usize) {
         let desk = &self.pages.desks[self.index];
-        let noted = desk.touches.room(&mut self.touches, blocks.len()).min(blocks.len());
-        let unnoted = blocks.len() - noted;
+        let noted = desk.touches.room(&mut self.touches, count).min(count);
+        let unnoted = count - noted;
         blocks.take(noted).for_each(|block| desk.touches.put(&mut self.touches, [block.0]));
         desk.touches.publish(&self.touches);
         if unnoted > 0 {
@@ -110,17 +111,17 @@ impl<'f> Pinned<'f> {
     /// The page of `block`.
     #[inline(always)]
     pub fn find(&self, block: Block) -> Option<Page<'_>> {
-        self.page(self.pages.tree.find(&self.pin, block.0))
+        self.page(self.entry(block))
+    }
+
+    #[inline(always)]
+    pub(crate) fn entry(&self, block: Block) -> Entry {
+        self.pages.tree.find(&self.pin, block.0)
     }
 
     #[inline(always)]
     pub(crate) fn page(&self, entry: Entry) -> Option<Page<'_>> {
         entry.frame().map(|frame| Page { pages: self.pages, entry, frame })
-    }
-
-    #[inline(always)]
-    pub(crate) fn leaf(&self, block: Block) -> Option<crate::tree::Leaf<'_>> {
-        self.pages.tree.leaf(&self.pin, block.0 / crate::tree::LEAF_BLOCKS)
     }
 }
 
@@ -151,8 +152,8 @@ impl<'p> Page<'p> {
     }
 
     #[inline(always)]
-    pub(crate) fn prefetch(self) {
-        self.pages.pool.memory.prefetch(self.frame);
+    pub(crate) fn prefetch(self, offset: usize) {
+        self.pages.pool.memory.prefetch(self.frame, offset);
     }
 }
 

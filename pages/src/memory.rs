@@ -12,6 +12,8 @@ pub struct Frame(pub u32);
 /// A huge page. Frames are cut from the mapping's start on, so none of up to this size straddles two of them.
 const HUGE_BYTES: usize = 2 << 20;
 const LINE_BYTES: usize = 64;
+/// Lines fetched ahead: then the processor has seen where this goes. More of them cost more than they bring (benches/pages/copies.rs).
+const AHEAD_LINES: usize = 4;
 
 pub struct Memory {
     start: NonNull<u8>,
@@ -69,11 +71,11 @@ impl Memory {
         unsafe { self.start.as_ptr().add(frame.0 as usize * self.frame_bytes) }
     }
 
-    /// Asks for the whole frame.
+    /// Asks for the lines of a frame from `offset` on that a copy will want first.
     #[inline(always)]
-    pub fn prefetch(&self, frame: Frame) {
-        let place = self.place(frame);
-        (0..self.frame_bytes).step_by(LINE_BYTES).for_each(|offset| prefetch(place.wrapping_add(offset)));
+    pub fn prefetch(&self, frame: Frame, offset: usize) {
+        let place = self.place(frame).wrapping_add(offset);
+        (0..AHEAD_LINES).for_each(|line| prefetch(place.wrapping_add(line * LINE_BYTES)));
     }
 
     /// # Safety

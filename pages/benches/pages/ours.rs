@@ -1,0 +1,125 @@
+//! The tier: filled by its keeper, read by fronts.
+
+use std::sync::{Arc, Mutex};
+
+use tidegate_pages::{Atoms, Block, Config, Front, Keeper, Pages, Read, Refused};
+
+use crate::rounds::Subject;
+use crate::{BATCH, PAGE_BYTES, PAGES};
+
+pub struct Tier {
+    pages: Arc<Pages>,
+    pub keeper: Mutex<Keeper>,
+}
+
+impl Tier {
+    pub fn new() -> Tier {
+        let spare = PAGES / 8;
+        let config = Config { touches: 1 << 18, ..Config::of_memory((PAGES + spare) * PAGE_BYTES, 4) };
+        let (pages, mut keeper) = Pages::new(config).expect("memory");
+        for page in 0..PAGES as u64 {
+            keeper.fill(Block(page), &[page as u8 | 1; PAGE_BYTES], Atoms::of(0..8)).expect("a page");
+        }
+        Tier { pages, keeper: Mutex::new(keeper) }
+    }
+
+    fn front(&self) -> Front {
+        Pages::front(&self.pages).expect("a front")
+    }
+
+    /// Reads `together` blocks at once.
+    pub fn reader(&self, together: usize) -> Reader<'_> {
+        Reader { tier: self, front: self.front(), into: vec![0; BATCH * PAGE_BYTES], together, is_hot: false }
+    }
+
+    /// Reads one block again and again, in batches.
+    pub fn hot_reader(&self) -> Reader<'_> {
+        Reader { is_hot: true, ..self.reader(BATCH) }
+    }
+
+    /// Overwrites blocks.
+    pub fn writer(&self) -> Writer<'_> {
+        Writer { tier: self, front: self.front(), data: vec![3; BATCH * PAGE_BYTES], evicts: false }
+    }
+
+    /// Overwrites blocks, drains, and evicts and fills as many: a writer and the engine on one core.
+    pub fn disturber(&self) -> Writer<'_> {
+        Writer { evicts: true, ..self.writer() }
+    }
+
+    /// Everything is clean and in memory again.
+    pub fn settle(&self) {
+        let mut keeper = self.keeper.lock().expect("nobody panics");
+        drop(keeper.drain());
+        for page in 0..PAGES as u64 {
+            match keeper.fill(Block(page), &[page as u8 | 1; PAGE_BYTES], Atoms::of(0..8)) {
+                Ok(_) | Err(Refused::Changed) => {}
+                Err(refused) => panic!("block {page}: {refused}"),
+            }
+        }
+    }
+}
+
+pub struct Reader<'t> {
+    tier: &'t Tier,
+    front: Front,
+    into: Vec<u8>,
+    together: usize,
+    /// Always the same block.
+    is_hot: bool,
+}
+
+impl Subject for Reader<'_> {
+    fn batch(&mut self, keys: &[u64; BATCH]) {
+        let mut buffers = self.into.chunks_exact_mut(PAGE_BYTES);
+        let block = |key: u64| Block(if self.is_hot { 7 } else { key });
+        let mut reads: [Read; BATCH] = std::array::from_fn(|place| Read::new(block(keys[place]), buffers.next().expect("one for each")));
+        reads.chunks_mut(self.together).for_each(|reads| self.front.read(reads));
+        let hits = reads.iter().filter(|read| read.is_hit).count();
+        // Beside an evictor a page may be missing for a moment.
+        assert!(hits + 1 >= BATCH, "all of it is in memory: {hits} hits");
+    }
+
+    fn rest(&mut self) {
+        self.tier.keeper.lock().expect("nobody panics").touches(|block| assert!(block.0 < PAGES as u64));
+        assert_eq!(self.tier.pages.counts().unnoted, 0, "every hit is noted");
+    }
+}
+
+pub struct Writer<'t> {
+    tier: &'t Tier,
+    front: Front,
+    data: Vec<u8>,
+    evicts: bool,
+}
+
+impl Writer<'_> {
+    /// What the engine does with a group: it is logged, and then clean. With evictions, pages go and come back.
+    fn drain(&mut self) {
+        let mut keeper = self.tier.keeper.lock().expect("nobody panics");
+        for dirty in keeper.drain().dirty {
+            let (block, id) = (dirty.block, dirty.page.id());
+            drop(dirty);
+            // Some are evicted, and filled again: a reader always finds a page, or misses for a moment.
+            if self.evicts && block.0.is_multiple_of(4) && keeper.evict(block, id).is_ok() {
+                keeper.fill(block, &self.data[..PAGE_BYTES], Atoms::of(0..8)).expect("a page");
+            }
+        }
+    }
+}
+
+impl Subject for Writer<'_> {
+    fn batch(&mut self, keys: &[u64; BATCH]) {
+        for (&key, data) in keys.iter().zip(self.data.chunks_exact(PAGE_BYTES)) {
+            self.front.write(key * 8, data).expect("room for a write");
+        }
+        if self.evicts {
+            self.drain();
+        }
+    }
+
+    fn rest(&mut self) {
+        self.drain();
+        self.front.rest();
+    }
+}

@@ -1,0 +1,277 @@
+//! What the tier promises, one sentence at a time, on one thread. What several do to each other is in `loom.rs` and `stress.rs`.
+#![cfg(not(loom))]
+
+use tidegate_pages::{Atoms, Block, Config, Front, Keeper, Pages, Read, Refused, Unwritten};
+
+const ATOMS: usize = 8;
+const ATOM_BYTES: usize = 512;
+const PAGE_BYTES: usize = ATOMS * ATOM_BYTES;
+const ALL: Atoms = Atoms(0xff);
+
+fn config() -> Config {
+    Config { pages: 256, page_atoms: ATOMS, atom_bytes: ATOM_BYTES, fronts: 2, touches: 16, dirty_ring: 64, dirty_pages: 128 }
+}
+
+fn tier(config: Config) -> (Front, Keeper) {
+    let (pages, keeper) = Pages::new(config).expect("memory");
+    (Pages::front(&pages).expect("a front"), keeper)
+}
+
+/// Fills the first `blocks` blocks with `value`.
+fn fill(keeper: &mut Keeper, blocks: u64, value: u8) {
+    (0..blocks).for_each(|block| assert!(keeper.fill(Block(block), &[value; PAGE_BYTES], ALL).is_ok()));
+}
+
+/// Reads atoms of a block; `None` is a miss.
+fn read(front: &mut Front, block: u64, atom: usize, atoms: usize) -> Option<Vec<u8>> {
+    let mut into = vec![0xee; atoms * ATOM_BYTES];
+    let mut reads = [Read { atom, ..Read::new(Block(block), &mut into) }];
+    front.read(&mut reads);
+    let [Read { is_hit, .. }] = reads;
+    is_hit.then_some(into)
+}
+
+#[test]
+fn a_write_is_read_at_once_and_part_of_a_block_fetches_nothing() {
+    let (mut front, _keeper) = tier(config());
+    front.write(3, &[7; 2 * ATOM_BYTES]).expect("room");
+    assert_eq!(read(&mut front, 0, 3, 2), Some(vec![7; 2 * ATOM_BYTES]));
+    assert_eq!(read(&mut front, 0, 2, 2), None, "atom 2 was never seen");
+    front.write(2, &[8; ATOM_BYTES]).expect("room");
+    let expected = [vec![8; ATOM_BYTES], vec![7; 2 * ATOM_BYTES]].concat();
+    assert_eq!(read(&mut front, 0, 2, 3), Some(expected));
+}
+
+#[test]
+fn a_write_over_several_blocks_is_cut_at_their_borders() {
+    let (mut front, mut keeper) = tier(config());
+    let data: Vec<u8> = (0..20).flat_map(|atom| [atom as u8; ATOM_BYTES]).collect();
+    front.write(6, &data).expect("room");
+    for atom in 0..20 {
+        let at = 6 + atom;
+        assert_eq!(read(&mut front, at as u64 / 8, at % 8, 1), Some(vec![atom as u8; ATOM_BYTES]));
+    }
+    let group = keeper.drain();
+    let masks: Vec<_> = group.dirty.iter().map(|dirty| (dirty.block, dirty.page.mask())).collect();
+    assert_eq!(masks, [(Block(0), Atoms(0xc0)), (Block(1), ALL), (Block(2), ALL), (Block(3), Atoms(0x03))]);
+}
+
+#[test]
+fn the_largest_write_takes_all_its_locks_wherever_it_begins() {
+    let config = Config { pages: 1024, dirty_ring: 512, dirty_pages: 512, ..config() };
+    let (mut front, mut keeper) = tier(config);
+    for first in [0, 1, 63, (1 << 20) - 7] {
+        front.write(first * 8, &[1; 256 * PAGE_BYTES]).expect("room");
+        assert_eq!(keeper.drain().dirty.len(), 256);
+    }
+}
+
+#[test]
+fn a_full_dirty_ring_slows_and_loses_nothing() {
+    let (mut front, mut keeper) = tier(Config { dirty_ring: 4, ..config() });
+    (0..4).for_each(|block| front.write(block * 8, &[1; PAGE_BYTES]).expect("room"));
+    assert_eq!(front.write(4 * 8, &[1; PAGE_BYTES]), Err(Unwritten::RingFull));
+    assert_eq!(read(&mut front, 4, 0, 8), None, "a write that is not taken has not happened");
+    assert_eq!(keeper.drain().dirty.len(), 4);
+    front.write(4 * 8, &[1; PAGE_BYTES]).expect("room again");
+    assert_eq!(keeper.drain().dirty[0].block, Block(4));
+}
+
+#[test]
+fn no_more_is_dirty_than_may_be_until_it_is_in_the_log() {
+    let (mut front, mut keeper) = tier(Config { dirty_pages: 3, ..config() });
+    (0..3).for_each(|block| front.write(block * 8, &[1; PAGE_BYTES]).expect("room"));
+    assert_eq!(front.write(3 * 8, &[1; PAGE_BYTES]), Err(Unwritten::TooMuchDirty));
+    let mut group = keeper.drain();
+    assert_eq!(front.write(3 * 8, &[1; PAGE_BYTES]), Err(Unwritten::TooMuchDirty), "drained is not logged");
+    group.dirty[0].page.cleaned();
+    front.write(3 * 8, &[1; PAGE_BYTES]).expect("room for one");
+    assert_eq!(front.write(4 * 8, &[1; PAGE_BYTES]), Err(Unwritten::TooMuchDirty));
+    drop(group);
+    front.write(4 * 8, &[1; PAGE_BYTES]).expect("a hold that ends is clean");
+}
+
+#[test]
+fn a_full_pool_takes_writes_again_when_the_keeper_has_evicted() {
+    let config = Config { pages: 32, dirty_pages: 64, ..config() };
+    let (mut front, mut keeper) = tier(config);
+    let mut written = 0;
+    let refused = loop {
+        match front.write(written * 8, &[1; PAGE_BYTES]) {
+            Ok(()) => written += 1,
+            Err(refused) => break refused,
+        }
+    };
+    assert_eq!((refused, written), (Unwritten::NoPage, 32), "the last page is used before it is refused");
+    assert_eq!(keeper.fill(Block(99), &[1; PAGE_BYTES], ALL), Err(Refused::NoPage));
+    let ids: Vec<_> = keeper.drain().dirty.iter().map(|dirty| (dirty.block, dirty.page.id())).collect();
+    ids.iter().for_each(|&(block, id)| keeper.evict(block, id).expect("clean"));
+    keeper.rest();
+    (0..32).for_each(|block| front.write(block * 8, &[2; PAGE_BYTES]).expect("room again"));
+}
+
+#[test]
+fn a_page_that_is_read_is_not_used_again_before_its_reader_ends() {
+    let config = Config { pages: 2, dirty_pages: 8, ..config() };
+    let (mut front, mut keeper) = tier(config);
+    keeper.fill(Block(0), &[1; PAGE_BYTES], ALL).expect("a page");
+    keeper.rest();
+    let mut reader = Pages::front(keeper.pages()).expect("a front");
+    let pinned = reader.pin();
+    let page = pinned.find(Block(0)).expect("filled");
+    front.write(0, &[2; PAGE_BYTES]).expect("the other page");
+    drop(keeper.drain());
+    assert_eq!(front.write(0, &[3; PAGE_BYTES]), Err(Unwritten::NoPage));
+    assert_eq!(page.bytes(), [1; PAGE_BYTES]);
+    drop(pinned);
+    front.write(0, &[3; PAGE_BYTES]).expect("free now");
+    assert_eq!(read(&mut front, 0, 0, 8), Some(vec![3; PAGE_BYTES]));
+}
+
+#[test]
+fn of_several_writes_of_a_block_a_group_has_the_newest() {
+    let (mut front, mut keeper) = tier(config());
+    let mut other = Pages::front(keeper.pages()).expect("a front");
+    // The later write is in the ring that is drained first.
+    other.write(0, &[1; PAGE_BYTES]).expect("room");
+    front.write(0, &[2; PAGE_BYTES]).expect("room");
+    let group = keeper.drain();
+    assert_eq!(group.dirty.len(), 1);
+    assert_eq!(group.dirty[0].page.bytes(), [2; PAGE_BYTES]);
+    assert_eq!((group.stamp, keeper.drain().stamp), (0, 1));
+}
+
+#[test]
+fn what_is_not_drained_is_neither_evicted_nor_filled_nor_removed() {
+    let (mut front, mut keeper) = tier(config());
+    let old = keeper.fill(Block(0), &[1; PAGE_BYTES], ALL).expect("a page");
+    front.write(0, &[2; ATOM_BYTES]).expect("room");
+    assert_eq!(keeper.evict(Block(0), old), Err(Refused::Undrained));
+    assert_eq!(keeper.fill(Block(0), &[1; PAGE_BYTES], ALL), Err(Refused::Undrained));
+    assert_eq!(keeper.remove(Block(0)), Err(Refused::Undrained));
+    let group = keeper.drain();
+    let id = group.dirty[0].page.id();
+    assert_eq!(keeper.evict(Block(0), old), Err(Refused::Changed));
+    assert_eq!(keeper.evict(Block(0), id), Err(Refused::Held));
+    assert_eq!(keeper.fill(Block(0), &[1; PAGE_BYTES], ALL), Err(Refused::Changed));
+    drop(group);
+    assert_eq!(keeper.evict(Block(0), id), Ok(()));
+    assert_eq!(read(&mut front, 0, 0, 8), None);
+}
+
+#[test]
+fn a_hold_keeps_its_page_whatever_becomes_of_the_block() {
+    let (mut front, mut keeper) = tier(config());
+    keeper.fill(Block(5), &[1; PAGE_BYTES], ALL).expect("a page");
+    let hold = keeper.hold(Block(5)).expect("filled");
+    front.write(5 * 8, &[2; PAGE_BYTES]).expect("room");
+    drop(keeper.drain());
+    keeper.remove(Block(5)).expect("drained");
+    fill(&mut keeper, 200, 3);
+    assert_eq!((hold.bytes(), hold.mask()), (&[1; PAGE_BYTES][..], ALL));
+}
+
+#[test]
+fn a_page_is_completed_by_what_it_has_not() {
+    let (mut front, mut keeper) = tier(config());
+    front.write(1, &[2; ATOM_BYTES]).expect("room");
+    let id = keeper.drain().dirty[0].page.id();
+    let completed = keeper.complete(Block(0), id, &[1; PAGE_BYTES], ALL).expect("a page");
+    assert_eq!(keeper.complete(Block(0), id, &[1; PAGE_BYTES], ALL), Err(Refused::Changed));
+    let expected = [vec![1; ATOM_BYTES], vec![2; ATOM_BYTES], vec![1; 6 * ATOM_BYTES]].concat();
+    assert_eq!(read(&mut front, 0, 0, 8), Some(expected));
+    assert_eq!(keeper.evict(Block(0), completed), Ok(()));
+}
+
+#[test]
+fn hits_are_noted_and_counted_and_a_full_ring_drops_notes_only() {
+    let (mut front, mut keeper) = tier(config());
+    fill(&mut keeper, 40, 1);
+    let mut buffers = vec![0; 41 * PAGE_BYTES];
+    let mut reads: Vec<_> = buffers.chunks_mut(PAGE_BYTES).zip(0..).map(|(into, block)| Read::new(Block(block), into)).collect();
+    front.read(&mut reads);
+    assert_eq!(reads.iter().map(|read| read.is_hit).collect::<Vec<_>>(), (0..41).map(|block| block < 40).collect::<Vec<_>>());
+    let mut touched = Vec::new();
+    keeper.touches(|block| touched.push(block.0));
+    assert_eq!(touched, (0..16).collect::<Vec<_>>());
+    let counts = keeper.pages().counts();
+    assert_eq!((counts.hits, counts.misses, counts.unnoted), (40, 1, 24));
+}
+
+#[test]
+fn a_front_that_goes_leaves_its_writes_and_nothing_else() {
+    let (mut front, mut keeper) = tier(config());
+    let pages = std::sync::Arc::clone(keeper.pages());
+    let other = Pages::front(&pages).expect("a second front");
+    assert!(Pages::front(&pages).is_none(), "there are two");
+    front.write(0, &[1; PAGE_BYTES]).expect("room");
+    drop(front);
+    drop(other);
+    let mut next = Pages::front(&pages).expect("its place is free");
+    next.write(8, &[2; PAGE_BYTES]).expect("room");
+    assert_eq!(keeper.drain().dirty.len(), 2);
+    drop(next);
+    keeper.remove(Block(0)).expect("drained");
+    keeper.remove(Block(1)).expect("drained");
+    keeper.rest();
+    assert_eq!(pages.free_pages(), config().pages);
+}
+
+#[test]
+fn pages_of_every_size_work() {
+    for (page_atoms, atom_bytes) in [(1, 512), (8, 512), (128, 512), (8, 8)] {
+        let (mut front, mut keeper) = tier(Config { page_atoms, atom_bytes, ..config() });
+        let page = page_atoms * atom_bytes;
+        front.write((5 * page_atoms + page_atoms / 2) as u64, &vec![1; atom_bytes]).expect("room");
+        let dirty = keeper.drain().dirty;
+        assert_eq!(dirty[0].page.mask(), Atoms::of(page_atoms / 2..page_atoms / 2 + 1));
+        let id = dirty[0].page.id();
+        drop(dirty);
+        keeper.complete(Block(5), id, &vec![2; page], Atoms::of(0..page_atoms)).expect("a page");
+        let mut into = vec![0; page];
+        front.read(&mut [Read::new(Block(5), &mut into)]);
+        assert_eq!(into.iter().filter(|&&byte| byte == 1).count(), atom_bytes);
+        assert_eq!(front.pin().find(Block(5)).expect("filled").bytes().as_ptr().addr() % (page.min(4096)), 0, "aligned");
+    }
+}
+
+/// Bytes beside the contents for each page, when `count` pages lie `distance` blocks apart on average.
+fn overhead(count: usize, mut block: impl FnMut(u64) -> u64) -> f64 {
+    let config = Config { pages: count, atom_bytes: 8, ..config() };
+    let (_front, mut keeper) = tier(config);
+    for page in 0..count as u64 {
+        match keeper.fill(Block(block(page)), &[1; 64], ALL) {
+            Ok(_) | Err(Refused::Changed) => {}
+            Err(refused) => panic!("{refused}"),
+        }
+    }
+    keeper.pages().overhead_bytes() as f64 / count as f64
+}
+
+/// P5 of the yardsticks: 20 bytes for each page in leaves that are half full, 64 where one block in 64 is in memory, all over the volume.
+#[test]
+fn the_index_costs_few_bytes_for_each_page() {
+    let half_full = overhead(1 << 16, |page| page * 2);
+    assert!(half_full <= 20.0, "{half_full} bytes");
+    let dense = overhead(1 << 16, |page| page);
+    assert!(dense <= 14.0, "{dense} bytes");
+    let mut state = 1_u64;
+    let uniform = overhead(1 << 16, |_| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (state >> 33) % (1 << 22)
+    });
+    assert!(uniform <= 64.0, "{uniform} bytes");
+    println!("bytes for each page: dense {dense:.1}, half full {half_full:.1}, uniform 1:64 {uniform:.1}");
+}
+
+#[test]
+fn an_evicted_tree_has_no_nodes() {
+    let (front, mut keeper) = tier(config());
+    let empty = keeper.pages().overhead_bytes();
+    let blocks: Vec<u64> = (0..100).chain((1..50).map(|place| place << 33)).collect();
+    let ids: Vec<_> = blocks.iter().map(|&block| keeper.fill(Block(block), &[1; PAGE_BYTES], ALL).expect("a page")).collect();
+    assert!(keeper.pages().overhead_bytes() > empty);
+    blocks.iter().zip(ids).for_each(|(&block, id)| keeper.evict(Block(block), id).expect("clean"));
+    assert_eq!(keeper.pages().overhead_bytes(), empty);
+    drop(front);
+}
