@@ -2,7 +2,7 @@
 //! that of memory's bandwidth and not of its latency.
 
 use crate::front::{Front, Pinned};
-use crate::tree::Entry;
+use crate::tree::{Entry, LEAF_BLOCKS};
 use crate::{Atoms, Block};
 
 /// A read of part of a block.
@@ -53,9 +53,15 @@ impl Pinned<'_> {
     /// At most [`TOGETHER`] reads; returns how many hit.
     #[inline(always)]
     fn serve(&self, reads: &mut [Read]) -> usize {
+        let key = |read: &Read| (read.block.0 % LEAF_BLOCKS) as usize;
+        let mut leaves = [None; TOGETHER];
+        for (read, leaf) in reads.iter().zip(&mut leaves) {
+            *leaf = self.leaf(read.block);
+            leaf.inspect(|leaf| leaf.prefetch(key(read)));
+        }
         let mut entries = [Entry::NONE; TOGETHER];
-        for (read, entry) in reads.iter().zip(&mut entries) {
-            *entry = self.entry(read.block);
+        for ((read, leaf), entry) in reads.iter().zip(leaves).zip(&mut entries) {
+            *entry = leaf.map_or(Entry::NONE, |leaf| leaf.get(key(read)));
         }
         let mut hits = 0;
         for place in 0..reads.len() {

@@ -10,7 +10,7 @@ use crate::memory::Frame;
 use crate::pool::Magazine;
 use crate::ring::Pen;
 use crate::sync::{AtomicU64, Ordering};
-use crate::tree::Entry;
+use crate::tree::{Entry, LEAF_BLOCKS, Leaf};
 use crate::{Block, Desk, Pages};
 
 /// One thread's way in. Dropped, it gives back everything but what the keeper has still to drain.
@@ -117,6 +117,11 @@ impl<'f> Pinned<'f> {
     #[inline(always)]
     pub(crate) fn entry(&self, block: Block) -> Entry {
         self.pages.tree.find(&self.pin, block.0)
+    }
+
+    #[inline(always)]
+    pub(crate) fn leaf(&self, block: Block) -> Option<Leaf<'_>> {
+        self.pages.tree.leaf(&self.pin, block.0 / LEAF_BLOCKS)
     }
 
     #[inline(always)]

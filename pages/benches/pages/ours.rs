@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use tidegate_pages::{Atoms, Block, Config, Front, Keeper, Pages, Read, Refused};
+use tidegate_pages::{Atoms, Block, Config, Front, Keeper, Pages, Read, Refused, Unwritten};
 
 use crate::rounds::Subject;
 use crate::{BATCH, PAGE_BYTES, PAGES};
@@ -111,7 +111,11 @@ impl Writer<'_> {
 impl Subject for Writer<'_> {
     fn batch(&mut self, keys: &[u64; BATCH]) {
         for (&key, data) in keys.iter().zip(self.data.chunks_exact(PAGE_BYTES)) {
-            self.front.write(key * 8, data).expect("room for a write");
+            // A reader that lost its CPU in the middle of a batch holds back all pages that were replaced since.
+            while let Err(why) = self.front.write(key * 8, data) {
+                assert_eq!(why, Unwritten::NoPage);
+                std::thread::yield_now();
+            }
         }
         if self.evicts {
             self.drain();

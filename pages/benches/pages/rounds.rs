@@ -1,6 +1,7 @@
 //! How rates are compared on a machine that others use, too: slices of 3 ms on threads that are pinned, baseline and subject in turns, one
 //! round after the other. A round in which a thread lost its CPU to somebody is thrown away. What is told is the median of the rounds'
-//! ratios and their quartiles; the baseline's last slice beside its first says how much to believe.
+//! ratios and their quartiles; the baseline beside itself, one round later, says how much to believe. (Not one slice beside another of the
+//! same round: what follows its own kind finds more in the caches, and baseline and subject do so equally often.)
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -118,7 +119,8 @@ impl<W: Fn(&str) -> bool> Bench<W> {
         };
         let of_rounds = |value: &dyn Fn(&Vec<f64>) -> f64| Quartiles::of(rounds.iter().map(value).collect());
         let ratio = of_rounds(&|round| mean(round, false) / mean(round, true));
-        let itself = of_rounds(&|round| round[steps.len() - 1] / round[0]);
+        let bases: Vec<f64> = rounds.iter().map(|round| mean(round, true)).collect();
+        let itself = Quartiles::of(bases.windows(2).map(|pair| pair[1] / pair[0]).collect());
         let [base_ns, ours_ns] = [true, false].map(|is_base| 1e9 / of_rounds(&|round| mean(round, is_base)).median());
         let is_void = rounds.len() < ROUNDS_MIN || (itself.median() - 1.0).abs() > BAND;
         let verdict = match row.goal {

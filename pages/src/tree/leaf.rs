@@ -6,7 +6,7 @@
 
 use super::node::{FANOUT, FEW, Few, Kind, Node, SEVERAL, Several};
 use crate::memory::Frame;
-use crate::sync::{AtomicU8, AtomicU32, Ordering};
+use crate::sync::{AtomicU8, AtomicU32, Ordering, prefetch};
 
 /// A block's page: its frame, and whether some of its atoms are not valid.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -123,6 +123,16 @@ impl<'p> Leaf<'p> {
             Leaf::Several(leaf) => leaf.place(key).map_or(0, |place| leaf.entries[place].load(Ordering::Acquire)),
             Leaf::Full(leaf) => leaf.entries[key].load(Ordering::Acquire),
         })
+    }
+
+    /// Asks for the line that [`Leaf::get`] will want.
+    #[inline(always)]
+    pub fn prefetch(self, key: usize) {
+        match self {
+            Leaf::Few(leaf) => prefetch(leaf),
+            Leaf::Several(leaf) => prefetch(leaf),
+            Leaf::Full(leaf) => prefetch(&leaf.entries[key]),
+        }
     }
 
     /// False: no place for another key. The caller has the lock of the blocks.

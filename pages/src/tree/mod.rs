@@ -74,11 +74,16 @@ impl Tree {
     #[inline(always)]
     pub fn leaf<'p>(&self, _pin: &'p Pin, number: u64) -> Option<Leaf<'p>> {
         let mut node = Node::of(self.root.load(Ordering::Acquire))?;
+        // Below an inner node whose children differ in the last bits a leaf is the right one, and its first line need not be fetched.
+        let mut is_exact = false;
         loop {
-            // SAFETY: the pin is held for `'p`, and the node was linked after it was taken or later.
+            // SAFETY: the pin is held for `'p`, and the node was linked then, or later.
             match unsafe { node.shape() } {
-                Shape::Inner(inner) => node = Node::of(inner.slot_towards(number)?.load(Ordering::Acquire))?,
-                Shape::Leaf(leaf) => return (leaf.number() == number).then_some(leaf),
+                Shape::Inner(inner) => {
+                    node = Node::of(inner.slot_towards(number)?.load(Ordering::Acquire))?;
+                    is_exact = inner.is_above_leaves();
+                }
+                Shape::Leaf(leaf) => return (is_exact || leaf.number() == number).then_some(leaf),
             }
         }
     }

@@ -161,6 +161,12 @@ impl Inner {
         self.covers(number).then(|| &self.slots[self.index(number)])
     }
 
+    /// Its children are leaves, each at its number.
+    #[inline(always)]
+    pub fn is_above_leaves(&self) -> bool {
+        self.shift == 0
+    }
+
     /// A leaf number of its range.
     pub fn first_number(&self) -> u64 {
         self.prefix << BITS << self.shift
