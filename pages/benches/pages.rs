@@ -90,7 +90,8 @@ fn main() {
     bench.run(Row::new("P3-hot-page-2t-1t", 1.90, 1.98), SCALING, &[&hot]);
     bench.run(Row::new("P3-readers-with-writer-and-evictor", 0.85, 0.95), DISTURBED, &[&batch, &disturber]);
     bench.run(Row::told("readers-beside-a-copier"), DISTURBED, &[&batch, &copier]);
-    bench.run(Row::told("X-prefetching-vs-plain"), BESIDE, &[&plain, &prefetching]);
+    bench.run(Row::told("prefetching-memcpy-vs-memcpy"), BESIDE, &[&plain, &prefetching]);
+    bench.run(Row::told("pin-vs-crossbeam-epoch"), BESIDE, &[&|_| Box::new(peers::Pins), &|_| Box::new(tier.pins())]);
     tier.settle();
     bench.run(Row::new("P8-write-hit-vs-memcpy", 0.82, 0.90), BESIDE, &[&|_| Box::new(flat.copier()), &|_| Box::new(tier.writer())]);
     tier.settle();

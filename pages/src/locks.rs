@@ -3,7 +3,7 @@
 //! A lock is of all blocks of a leaf (and of other leaves that share it by their hash), so whole blocks are locked and a leaf has one writer.
 //! Each carries the clock of versions for its blocks: a block's versions only grow, also when it has been evicted in between.
 
-use crate::sync::{Mutex, MutexGuard, Padded, lock};
+use crate::sync::{Mutex, MutexGuard, Padded, lock, prefetch};
 use crate::tree::LEAF_BLOCKS;
 
 /// Far more than there are threads.
@@ -44,6 +44,11 @@ impl Locks {
             }
         }
         Locked { held }
+    }
+
+    /// Asks for the line of a block's lock.
+    pub fn prefetch(&self, block: u64) {
+        prefetch(&self.0[Locks::index(block)]);
     }
 
     /// Locks one block, unless somebody has it.

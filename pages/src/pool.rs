@@ -13,7 +13,7 @@ use std::io;
 use crate::atoms::Atoms;
 use crate::epoch::{Epochs, Seal};
 use crate::memory::{Frame, Memory};
-use crate::sync::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, Mutex, Ordering, lock};
+use crate::sync::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, Mutex, Ordering, lock, prefetch};
 use crate::tree::Node;
 
 /// What is known of a page. Written by whoever fills it, and then, but for the owners, constant until the frame is free again.
@@ -96,6 +96,11 @@ impl Pool {
 
     fn known(&self, frame: Frame) -> &Known {
         &self.known[frame.0 as usize]
+    }
+
+    /// Asks for the line that knows of a frame.
+    pub fn prefetch(&self, frame: Frame) {
+        prefetch(self.known(frame));
     }
 
     pub fn version(&self, frame: Frame) -> u32 {

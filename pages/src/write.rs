@@ -13,7 +13,7 @@ use crate::front::{Front, add};
 use crate::memory::Frame;
 use crate::pool::Unlinked;
 use crate::sync::{Ordering, fence};
-use crate::tree::Entry;
+use crate::tree::{Entry, LEAF_BLOCKS};
 use crate::{Config, Pages, WRITE_BLOCKS_MAX};
 
 /// Why a write was not taken. Nothing of it has happened; the engine takes it, or the client waits.
@@ -75,6 +75,7 @@ impl Front {
             let atoms = (atom.max(start) - start) as usize..(end - start).min(page_atoms as u64) as usize;
             let (data, behind) = rest.split_at(atoms.len() * atom_bytes);
             let frame = self.magazine.take();
+            self.expect(block, frame);
             // SAFETY: just taken, so it is ours alone.
             let page = unsafe { self.pages.pool.memory.fill(frame) };
             page[atoms.start * atom_bytes..atoms.end * atom_bytes].copy_from_slice(data);
@@ -85,6 +86,15 @@ impl Front {
         self.give_up_replaced();
         add(&self.desk().counters.0.writes, count as u64);
         Ok(())
+    }
+
+    /// Asks for the lines that the publishing will want: they come while the contents are copied.
+    fn expect(&self, block: u64, frame: Frame) {
+        self.pages.locks.prefetch(block);
+        self.pages.pool.prefetch(frame);
+        if let Some(leaf) = self.pages.tree.leaf(&self.pages.pool.epochs.pin(self.index), block / LEAF_BLOCKS) {
+            leaf.prefetch((block % LEAF_BLOCKS) as usize);
+        }
     }
 
     /// Room for `count` dirty pages, or none of it is taken.
@@ -111,6 +121,10 @@ impl Front {
         let Front { pages, index, magazine, dirty, written, .. } = self;
         let (pages, pool) = (&**pages, &pages.pool);
         let pin = pool.epochs.pin(*index);
+        for Written { block, .. } in written.iter() {
+            // A hint: who knows whether it is still this one when the blocks are locked.
+            pages.tree.find(&pin, *block).frame().inspect(|&frame| pool.prefetch(frame));
+        }
         let mut locked = pages.locks.lock(written[0].block, written.len());
         // Under the lock: whoever had it before, and whose page is merged here, has no later stamp.
         let stamp = pages.stamp.0.load(Ordering::Acquire);

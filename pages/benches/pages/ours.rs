@@ -15,7 +15,7 @@ pub struct Tier {
 impl Tier {
     pub fn new() -> Tier {
         let spare = PAGES / 8;
-        let config = Config { touches: 1 << 18, ..Config::of_memory((PAGES + spare) * PAGE_BYTES, 4) };
+        let config = Config { touches: 1 << 18, dirty_ring: 1 << 15, ..Config::of_memory((PAGES + spare) * PAGE_BYTES, 4) };
         let (pages, mut keeper) = Pages::new(config).expect("memory");
         for page in 0..PAGES as u64 {
             keeper.fill(Block(page), &[page as u8 | 1; PAGE_BYTES], Atoms::of(0..8)).expect("a page");
@@ -45,6 +45,11 @@ impl Tier {
     /// Overwrites blocks, drains, and evicts and fills as many: a writer and the engine on one core.
     pub fn disturber(&self) -> Writer<'_> {
         Writer { evicts: true, ..self.writer() }
+    }
+
+    /// Begins and ends to read, and reads nothing.
+    pub fn pins(&self) -> Pins {
+        Pins(self.front())
     }
 
     /// Everything is clean and in memory again.
@@ -125,5 +130,13 @@ impl Subject for Writer<'_> {
     fn rest(&mut self) {
         self.drain();
         self.front.rest();
+    }
+}
+
+pub struct Pins(Front);
+
+impl Subject for Pins {
+    fn batch(&mut self, _keys: &[u64; BATCH]) {
+        (0..BATCH).for_each(|_| drop(std::hint::black_box(self.0.pin())));
     }
 }

@@ -131,3 +131,12 @@ impl Subject for OneByOne<'_> {
         keys.iter().zip(self.into.chunks_exact_mut(PAGE_BYTES)).for_each(|(&key, into)| self.peer.read(key, into));
     }
 }
+
+/// Not a cache: what a look-up under the library's epoch would begin and end with.
+pub struct Pins;
+
+impl Subject for Pins {
+    fn batch(&mut self, _keys: &[u64; BATCH]) {
+        (0..BATCH).for_each(|_| drop(std::hint::black_box(crossbeam_epoch::pin())));
+    }
+}
