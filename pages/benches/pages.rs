@@ -54,6 +54,9 @@ const SCALING: &[Step] = &[
 const DISTURBED: &[Step] =
     &[Step::base([Some(0), None]), Step::first_of([Some(0), Some(1)]), Step::first_of([Some(0), Some(1)]), Step::base([Some(0), None])];
 
+/// Builds a cache and fills it.
+type MakePeer = fn() -> Box<dyn Peer>;
+
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if !arguments.iter().any(|argument| argument == "--bench") {
@@ -95,15 +98,16 @@ fn main() {
     tier.settle();
     bench.run(Row::new("P8-write-hit-vs-memcpy", 0.82, 0.90), BESIDE, &[&|_| Box::new(flat.copier()), &|_| Box::new(tier.writer())]);
     tier.settle();
-    let peers: [(&str, f64, f64, fn() -> Box<dyn Peer>); 3] = [
-        ("P4-vs-moka", 4.2, 5.0, || Box::new(peers::moka())),
-        ("P4-vs-foyer", 2.8, 3.2, || Box::new(peers::foyer())),
-        ("P4-vs-quick_cache", 1.9, 2.2, || Box::new(peers::quick_cache())),
+    // One at a time: each holds all pages.
+    let peers: [(Row, MakePeer); 3] = [
+        (Row::new("P4-vs-moka", 4.2, 5.0), || Box::new(peers::moka())),
+        (Row::new("P4-vs-foyer", 2.8, 3.2), || Box::new(peers::foyer())),
+        (Row::new("P4-vs-quick_cache", 1.9, 2.2), || Box::new(peers::quick_cache())),
     ];
-    for (name, floor, aim, make) in peers {
-        if bench.wants(name) {
+    for (row, make) in peers {
+        if bench.wants(&row) {
             let peer = make();
-            bench.run(Row::new(name, floor, aim), BESIDE, &[&|_| Box::new(OneByOne::new(&*peer)), &|_| Box::new(tier.reader(BATCH))]);
+            bench.run(row, BESIDE, &[&|_| Box::new(OneByOne::new(&*peer)), &|_| Box::new(tier.reader(BATCH))]);
         }
     }
     let prototype = peers::prototype();

@@ -1,9 +1,9 @@
-//! Models: every order in which threads can meet, up to three preemptions, and every value that the memory model lets them read.
+//! Models: every order in which threads can meet, up to four preemptions, and every value that the memory model lets them read.
 //! Contents of pages are watched as well: a page that is filled while somebody may be reading it fails the model.
 //!
 //!     RUSTFLAGS="--cfg loom" cargo test --release -p tidegate-pages --test loom --target-dir target/loom
 //!
-//! In a model nodes have four children and a page has two atoms of a byte each. `LOOM_MAX_PREEMPTIONS` bounds more or less.
+//! In a model nodes have four children and a page has two atoms of a byte each. It takes a minute; `LOOM_MAX_PREEMPTIONS` bounds more or less.
 #![cfg(loom)]
 
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ const ATOMS: u64 = 2;
 
 fn check(pages: usize, fronts: usize, body: impl Fn(Arc<Pages>, Keeper) + Send + Sync + 'static) {
     let mut model = loom::model::Builder::new();
-    model.preemption_bound = model.preemption_bound.or(Some(3));
+    model.preemption_bound = model.preemption_bound.or(Some(4));
     model.max_branches = 20_000;
     model.check(move || {
         let config = Config { pages, page_atoms: ATOMS as usize, atom_bytes: 1, fronts, touches: 2, dirty_ring: 4, dirty_pages: 8 };

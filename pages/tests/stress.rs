@@ -60,7 +60,7 @@ impl Said {
 
 /// Blocks lie in clusters far from each other.
 fn place(block: usize) -> u64 {
-    block as u64 % 40 + (block as u64 / 40 << 30)
+    block as u64 % 40 + ((block as u64 / 40) << 30)
 }
 
 /// What has been acknowledged: a number for each atom.

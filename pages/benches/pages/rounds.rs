@@ -95,8 +95,8 @@ impl<W: Fn(&str) -> bool> Bench<W> {
         &self.rows
     }
 
-    pub fn wants(&self, name: &str) -> bool {
-        (self.wanted)(name)
+    pub fn wants(&self, row: &Row) -> bool {
+        (self.wanted)(row.name)
     }
 
     pub fn print_heading(&self) {
@@ -108,7 +108,7 @@ impl<W: Fn(&str) -> bool> Bench<W> {
 
     /// Measures a row. `base` is what its baseline's rate is divided by: alone on each of two cores, it is the mean that counts.
     pub fn run(&mut self, row: Row, steps: &[Step], subjects: &[&Make]) {
-        if !self.wants(row.name) {
+        if !self.wants(&row) {
             return;
         }
         let rounds = measure(self.rounds, steps, subjects);
