@@ -1,8 +1,8 @@
 //! A queue of reads at once: look up, prefetch, copy. While one page is copied the lines of the next ones are on their way, so the price is
 //! that of memory's bandwidth and not of its latency.
 
-use crate::front::{Front, Pinned};
-use crate::tree::{Entry, LEAF_BLOCKS};
+use crate::front::{Front, Page, Pinned};
+use crate::tree::LEAF_BLOCKS;
 use crate::{Atoms, Block};
 
 /// A read of part of a block.
@@ -35,7 +35,10 @@ impl Front {
     pub fn read(&mut self, reads: &mut [Read]) {
         for reads in reads.chunks_mut(TOGETHER) {
             let hits = match reads {
-                [one] => usize::from(self.pin().serve_one(one)),
+                [one] => {
+                    let pinned = self.pin();
+                    usize::from(pinned.copy(pinned.find(one.block), one))
+                }
                 _ => self.pin().serve(reads),
             };
             self.count(hits as u64, (reads.len() - hits) as u64);
@@ -45,40 +48,43 @@ impl Front {
 }
 
 impl Pinned<'_> {
+    /// Looks up a queue of blocks: what a `writev` is made of. `found` is as long as `blocks`.
     #[inline(always)]
-    fn serve_one(&self, read: &mut Read) -> bool {
-        self.copy(self.entry(read.block), read)
+    pub fn find_all<'p>(&'p self, blocks: &[Block], found: &mut [Option<Page<'p>>]) {
+        assert_eq!(blocks.len(), found.len(), "a place for each block");
+        for (blocks, found) in blocks.chunks(TOGETHER).zip(found.chunks_mut(TOGETHER)) {
+            let key = |block: &Block| (block.0 % LEAF_BLOCKS) as usize;
+            let mut leaves = [None; TOGETHER];
+            for (block, leaf) in blocks.iter().zip(&mut leaves) {
+                *leaf = self.leaf(*block);
+                leaf.inspect(|leaf| leaf.prefetch(key(block)));
+            }
+            for ((block, leaf), found) in blocks.iter().zip(leaves).zip(found) {
+                *found = leaf.and_then(|leaf| self.page(leaf.get(key(block))));
+            }
+        }
     }
 
     /// At most [`TOGETHER`] reads; returns how many hit.
     #[inline(always)]
     fn serve(&self, reads: &mut [Read]) -> usize {
-        let key = |read: &Read| (read.block.0 % LEAF_BLOCKS) as usize;
-        let mut leaves = [None; TOGETHER];
-        for (read, leaf) in reads.iter().zip(&mut leaves) {
-            *leaf = self.leaf(read.block);
-            leaf.inspect(|leaf| leaf.prefetch(key(read)));
-        }
-        let mut entries = [Entry::NONE; TOGETHER];
-        for ((read, leaf), entry) in reads.iter().zip(leaves).zip(&mut entries) {
-            *entry = leaf.map_or(Entry::NONE, |leaf| leaf.get(key(read)));
-        }
+        let (mut blocks, mut found) = ([Block(0); TOGETHER], [None; TOGETHER]);
+        reads.iter().zip(&mut blocks).for_each(|(read, block)| *block = read.block);
+        self.find_all(&blocks[..reads.len()], &mut found[..reads.len()]);
         let mut hits = 0;
         for place in 0..reads.len() {
-            if let Some(next) = reads.get(place + 1)
-                && let Some(page) = self.page(entries[place + 1])
-            {
+            if let (Some(next), Some(&Some(page))) = (reads.get(place + 1), found.get(place + 1)) {
                 page.prefetch(next.atom * self.atom_bytes());
             }
-            hits += usize::from(self.copy(entries[place], &mut reads[place]));
+            hits += usize::from(self.copy(found[place], &mut reads[place]));
         }
         hits
     }
 
     /// Copies what was asked for, if all of it is there.
     #[inline(always)]
-    fn copy(&self, entry: Entry, read: &mut Read) -> bool {
-        let Some(page) = self.page(entry) else { return false };
+    fn copy(&self, page: Option<Page>, read: &mut Read) -> bool {
+        let Some(page) = page else { return false };
         let atom_bytes = self.atom_bytes();
         let start = read.atom * atom_bytes;
         assert!(read.into.len().is_multiple_of(atom_bytes), "a read is of whole atoms");

@@ -111,12 +111,7 @@ impl<'f> Pinned<'f> {
     /// The page of `block`.
     #[inline(always)]
     pub fn find(&self, block: Block) -> Option<Page<'_>> {
-        self.page(self.entry(block))
-    }
-
-    #[inline(always)]
-    pub(crate) fn entry(&self, block: Block) -> Entry {
-        self.pages.tree.find(&self.pin, block.0)
+        self.page(self.pages.tree.find(&self.pin, block.0))
     }
 
     #[inline(always)]

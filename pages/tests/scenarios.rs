@@ -199,6 +199,19 @@ fn hits_are_noted_and_counted_and_a_full_ring_drops_notes_only() {
 }
 
 #[test]
+fn a_queue_of_blocks_is_looked_up_at_once() {
+    let (mut front, mut keeper) = tier(config());
+    fill(&mut keeper, 100, 1);
+    let pinned = front.pin();
+    let blocks: Vec<_> = (0..110).map(|place| Block(place * 7 % 110)).collect();
+    let mut found = vec![None; blocks.len()];
+    pinned.find_all(&blocks, &mut found);
+    for (block, page) in blocks.iter().zip(found) {
+        assert_eq!(page.map(|page| page.bytes()), (block.0 < 100).then_some(&[1; PAGE_BYTES][..]));
+    }
+}
+
+#[test]
 fn a_front_that_goes_leaves_its_writes_and_nothing_else() {
     let (mut front, mut keeper) = tier(config());
     let pages = std::sync::Arc::clone(keeper.pages());

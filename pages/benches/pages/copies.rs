@@ -1,7 +1,9 @@
 //! What no cache can beat by much: copies from an array whose places are known. With the next page's lines on their way while one is copied,
 //! it is faster than without.
 
-use std::alloc::{Layout, alloc_zeroed};
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
 use std::slice;
 
 use crate::rounds::Subject;
@@ -12,7 +14,7 @@ use crate::{BATCH, PAGE_BYTES, PAGES};
 const AHEAD_LINES: usize = 4;
 
 /// Pages in one piece, in huge pages as the tier's.
-pub struct Flat(&'static [u8]);
+pub struct Flat(HugePages);
 
 #[derive(Clone, Copy, PartialEq)]
 pub enum Manner {
@@ -22,41 +24,81 @@ pub enum Manner {
 
 impl Flat {
     pub fn new() -> Flat {
-        let layout = Layout::from_size_align(PAGES * PAGE_BYTES, 2 << 20).expect("a layout");
-        // SAFETY: the layout has a size; the memory is zeroed and never freed.
-        let bytes = unsafe {
-            let start = alloc_zeroed(layout);
-            assert!(!start.is_null(), "memory");
-            libc::madvise(start.cast(), layout.size(), libc::MADV_HUGEPAGE);
-            slice::from_raw_parts_mut(start, layout.size())
-        };
-        bytes.chunks_mut(PAGE_BYTES).enumerate().for_each(|(page, bytes)| bytes.fill(page as u8 | 1));
-        Flat(bytes)
+        let mut pages = HugePages::new();
+        pages.chunks_mut(PAGE_BYTES).enumerate().for_each(|(page, bytes)| bytes.fill(page as u8 | 1));
+        Flat(pages)
     }
 
     /// Copies in the other direction, as a write does: from a few buffers to pages all over.
     pub fn copier(&self) -> Copier {
-        Copier { pages: vec![1; PAGES * PAGE_BYTES], from: vec![2; BATCH * PAGE_BYTES] }
+        let mut pages = HugePages::new();
+        pages.fill(1);
+        Copier { pages, from: vec![2; BATCH * PAGE_BYTES] }
     }
 
-    pub fn subject(&self, manner: Manner) -> Copies {
-        Copies { pages: self.0, into: vec![0; BATCH * PAGE_BYTES], manner }
+    pub fn subject(&self, manner: Manner) -> Copies<'_> {
+        Copies { pages: &self.0, into: vec![0; BATCH * PAGE_BYTES], manner }
     }
 }
 
-pub struct Copies {
-    pages: &'static [u8],
+/// Memory for all pages.
+pub struct HugePages(NonNull<u8>);
+
+impl HugePages {
+    const LAYOUT: Layout = match Layout::from_size_align(PAGES * PAGE_BYTES, 2 << 20) {
+        Ok(layout) => layout,
+        Err(_) => panic!("far smaller than the address space"),
+    };
+
+    fn new() -> HugePages {
+        // SAFETY: the layout has a size; the advice is about memory that is ours.
+        let start = unsafe {
+            let start = alloc_zeroed(HugePages::LAYOUT);
+            libc::madvise(start.cast(), HugePages::LAYOUT.size(), libc::MADV_HUGEPAGE);
+            start
+        };
+        HugePages(NonNull::new(start).expect("memory"))
+    }
+}
+
+// SAFETY: the memory belongs to this value, and is shared as the value is.
+unsafe impl Sync for HugePages {}
+
+impl Deref for HugePages {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        // SAFETY: allocated with this size, and zeroed.
+        unsafe { slice::from_raw_parts(self.0.as_ptr(), HugePages::LAYOUT.size()) }
+    }
+}
+
+impl DerefMut for HugePages {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above, and borrowed by the caller alone.
+        unsafe { slice::from_raw_parts_mut(self.0.as_ptr(), HugePages::LAYOUT.size()) }
+    }
+}
+
+impl Drop for HugePages {
+    fn drop(&mut self) {
+        // SAFETY: allocated with this layout.
+        unsafe { dealloc(self.0.as_ptr(), HugePages::LAYOUT) };
+    }
+}
+
+pub struct Copies<'f> {
+    pages: &'f [u8],
     into: Vec<u8>,
     manner: Manner,
 }
 
-impl Copies {
-    fn page(&self, key: u64) -> &'static [u8] {
+impl<'f> Copies<'f> {
+    fn page(&self, key: u64) -> &'f [u8] {
         &self.pages[key as usize * PAGE_BYTES..][..PAGE_BYTES]
     }
 }
 
-impl Subject for Copies {
+impl Subject for Copies<'_> {
     fn batch(&mut self, keys: &[u64; BATCH]) {
         for place in 0..BATCH {
             if self.manner == Manner::Prefetching
@@ -81,7 +123,7 @@ fn prefetch(page: &[u8]) {
 }
 
 pub struct Copier {
-    pages: Vec<u8>,
+    pages: HugePages,
     from: Vec<u8>,
 }
 

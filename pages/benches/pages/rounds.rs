@@ -17,7 +17,7 @@ use crate::quartiles::Quartiles;
 
 const SLICE: Duration = Duration::from_millis(3);
 /// A row ends after this long, with the rounds that it has.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(30);
 /// With fewer clean rounds nothing is said.
 const ROUNDS_MIN: usize = 60;
 /// The baseline beside itself: further away from 1, nothing can be said.
