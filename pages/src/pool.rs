@@ -98,9 +98,10 @@ impl Pool {
         &self.known[frame.0 as usize]
     }
 
-    /// Asks for the line that knows of a frame.
+    /// Asks for the lines that know of a frame.
     pub fn prefetch(&self, frame: Frame) {
         prefetch(self.known(frame));
+        prefetch(&self.masks[frame.0 as usize * self.mask_bytes]);
     }
 
     pub fn version(&self, frame: Frame) -> u32 {
@@ -145,8 +146,14 @@ impl Pool {
     /// One owner less. True: that was the last, and the caller sends the frame to limbo.
     #[must_use]
     pub fn disown(&self, frame: Frame) -> bool {
+        let owners = &self.known(frame).owners;
+        // The only owner is the caller: nobody else can become one.
+        if owners.load(Ordering::Acquire) == 1 {
+            owners.store(0, Ordering::Relaxed);
+            return true;
+        }
         // Release and acquire: what all owners did is before what happens to the frame next.
-        let before = self.known(frame).owners.fetch_sub(1, Ordering::AcqRel);
+        let before = owners.fetch_sub(1, Ordering::AcqRel);
         assert!(before > 0, "a page that nobody owns loses an owner");
         before == 1
     }

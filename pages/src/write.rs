@@ -139,6 +139,7 @@ impl Front {
         }
         ring.publish(dirty);
         // Whoever sees one of these pages and then reads the stamp: either the keeper has found the push, or that stamp is a later one.
+        // (A true fence, not one of `membarrier`'s: drains are as frequent as an engine's turns, and each would interrupt all readers.)
         fence(Ordering::SeqCst);
         for Written { block, entry, .. } in written.iter_mut() {
             *entry = pages.tree.set(&pin, *block, *entry, |node| magazine.unlink(pool, node));

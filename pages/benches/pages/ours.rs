@@ -107,7 +107,11 @@ impl Writer<'_> {
             drop(dirty);
             // Some are evicted, and filled again: a reader always finds a page, or misses for a moment.
             if self.evicts && block.0.is_multiple_of(4) && keeper.evict(block, id).is_ok() {
-                keeper.fill(block, &self.data[..PAGE_BYTES], Atoms::of(0..8)).expect("a page");
+                while let Err(why) = keeper.fill(block, &self.data[..PAGE_BYTES], Atoms::of(0..8)) {
+                    // As with a write: until the reader is back.
+                    assert_eq!(why, Refused::NoPage);
+                    std::thread::yield_now();
+                }
             }
         }
     }
