@@ -5,9 +5,9 @@
 //! ([`leaf`]).
 //!
 //! ```text
-//! root ─▶ inner, level 3 ─┬─▶ leaf 5                    (levels 2 and 1 left out: nothing else is there)
-//!                         └─▶ inner, level 1 ─┬─▶ leaf 0x2000
-//!                                             └─▶ leaf 0x2001
+//! root ─▶ inner, bits 12 to 17 of the leaf number ─┬─▶ leaf 5              (the nodes between left out: nothing else is there)
+//!                                                  └─▶ inner, bits 0 to 5 ─┬─▶ leaf 0x2000
+//!                                                                          └─▶ leaf 0x2001
 //! ```
 //!
 //! **Readers** take no lock and write nothing; a pin keeps what they find. **Writers** of a leaf have the lock of its blocks ([`crate::locks`])
@@ -50,7 +50,7 @@ struct Held<'p> {
 }
 
 impl Held<'_> {
-    /// Puts `node` here; `before` says what was here, and so whether the inner node gains or loses a child.
+    /// Puts `node` here, or nothing; the inner node counts its children.
     fn set(mut self, node: Option<Node>) {
         let before = Node::of(self.pointer.load(Ordering::Relaxed));
         if let Some(state) = &mut self.node {
@@ -93,8 +93,8 @@ impl Tree {
         self.leaf(pin, block / LEAF_BLOCKS).map_or(Entry::NONE, |leaf| leaf.get((block % LEAF_BLOCKS) as usize))
     }
 
-    /// Makes `entry` the block's, [`Entry::NONE`] to take it out, and returns what it was. The caller has the block's lock.
-    /// What nobody can find any more goes to `unlink`.
+    /// Makes `entry` the block's, or leaves it without one ([`Entry::NONE`]), and returns what it was. The caller has the block's lock.
+    /// Nodes that nobody can find any more go to `unlink`.
     pub fn set(&self, pin: &Pin, block: u64, entry: Entry, mut unlink: impl FnMut(Unlinked)) -> Entry {
         let (number, place) = (block / LEAF_BLOCKS, (block % LEAF_BLOCKS) as usize);
         loop {
@@ -118,7 +118,11 @@ impl Tree {
         };
         let before = leaf.get(place);
         let goes = entry == Entry::NONE;
-        if goes && before == Entry::NONE || !(goes && leaf.is_sparse(leaf.count() - 1)) && leaf.set(place, entry) {
+        if goes && before == Entry::NONE {
+            return Some(before);
+        }
+        let stays = !goes || !leaf.is_sparse(leaf.count() - 1);
+        if stays && leaf.set(place, entry) {
             return Some(before);
         }
         // Too small, or nearly empty: another one takes its place, or none.
