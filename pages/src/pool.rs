@@ -233,6 +233,11 @@ impl Magazine {
         self.free.pop().expect("frames are reserved before they are taken")
     }
 
+    /// The frame that will be taken next, if it is here already.
+    pub fn next(&self) -> Option<Frame> {
+        self.free.last().copied()
+    }
+
     pub fn unlink(&mut self, pool: &Pool, unlinked: Unlinked) {
         self.unlinked.push(unlinked);
         if self.unlinked.len() >= pool.magazine_frames {

@@ -125,6 +125,8 @@ impl Front {
             // A hint: who knows whether it is still this one when the blocks are locked.
             pages.tree.find(&pin, *block).frame().inspect(|&frame| pool.prefetch(frame));
         }
+        // Where the next write will go: its lines come while this one is published.
+        magazine.next().inspect(|&frame| pool.memory.prefetch(frame, 0));
         let mut locked = pages.locks.lock(written[0].block, written.len());
         // Under the lock: whoever had it before, and whose page is merged here, has no later stamp.
         let stamp = pages.stamp.0.load(Ordering::Acquire);
