@@ -267,11 +267,15 @@ impl Subject {
                 let half = unit.atoms.div_ceil(2);
                 let old = Stamps::concat(&self.earlier.read(unit));
                 let old = if unit.atoms == 1 || self.chance.one_in(2) { Stamps::zero(half) } else { old.slice(0, half) };
-                vec![old, Stamps::concat(&cache.visible().read(unit)).slice(half, unit.atoms - half)]
+                let mut parts = vec![old];
+                // One atom has no second half.
+                if half < unit.atoms {
+                    parts.push(Stamps::concat(&cache.visible().read(unit)).slice(half, unit.atoms - half));
+                }
+                parts
             }
         };
-        let whole = Stamps::concat(&new.into_iter().filter(|part| part.atoms() > 0).collect::<Vec<_>>());
-        cache.scribble(zone, unit.start, whole);
+        cache.scribble(zone, unit.start, Stamps::concat(&new));
         image(cache.visible(), unit) != before
     }
 

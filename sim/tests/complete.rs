@@ -47,6 +47,27 @@ fn the_second_read_needs_no_origin() {
     }
 }
 
+/// Found in service: what was valid at an edge of the block left nothing beside it, and nothing is no payload.
+#[test]
+fn a_part_at_either_edge_and_parts_with_a_gap_become_one() {
+    for parts in [vec![(0, 3)], vec![(5, 3)], vec![(0, 1), (7, 1)], vec![(1, 2), (4, 2)]] {
+        let mut scenario = Scenario::new();
+        let mut whole = stamps(&scenario.first(3));
+        for &(at, atoms) in &parts {
+            let part = scenario.write_span(Span::new(3 * 8 + at, atoms));
+            whole.splice(at as usize..(at + atoms) as usize, part.stamps());
+        }
+        for _ in 0..2 {
+            assert_eq!(scenario.read(scenario.block(3)), Ok(whole.clone()), "{parts:?}");
+            scenario.run_until_quiet();
+        }
+        assert_eq!(scenario.snapshot().counters.completed_blocks, 1);
+        scenario.flush();
+        scenario.power_cut(Survive::None);
+        assert_eq!(scenario.read(scenario.block(3)), Ok(whole), "{parts:?}");
+    }
+}
+
 #[test]
 fn a_clean_part_becomes_a_clean_whole() {
     let mut scenario = Scenario::new();
