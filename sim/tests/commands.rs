@@ -1,7 +1,5 @@
 //! Commands that only some clients know: CACHE, fast zeroes, and in which tier everything is. The oracle listens to every reply.
 
-mod common;
-
 use tidegate_engine::block::Span;
 use tidegate_engine::cache::format::Geometry;
 use tidegate_engine::config::Allocation;

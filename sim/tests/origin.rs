@@ -1,9 +1,7 @@
 //! Between cache and origin, situation by situation. The oracle listens to every reply in all of them (`sim/src/front/oracle.rs`); what
 //! is asserted here besides is that the situation really came about, and what the origin holds.
 
-mod common;
-
-use common::only;
+use crate::common::only;
 use tidegate_engine::op::{DeviceId, Zone};
 use tidegate_engine::time::Duration;
 use tidegate_engine::{Control, probe::Phase};

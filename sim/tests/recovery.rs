@@ -1,9 +1,7 @@
 //! What a crash may leave, situation by situation. The oracle listens to every reply in all of them (`sim/src/front/oracle.rs`); what is
 //! asserted here besides is that the situation really came about.
 
-mod common;
-
-use common::{journal_pages, newest_superblock, only, superblocks};
+use crate::common::{journal_pages, newest_superblock, only, superblocks};
 use tidegate_engine::Control;
 use tidegate_engine::block::{ATOM_BYTES, PAGE_ATOMS, Span};
 use tidegate_engine::cache::format::{FormatId, Header, PageHead, Record, Step, Superblock, create_steps};

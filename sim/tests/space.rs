@@ -1,8 +1,6 @@
 //! Space running short, ranges, and sizes, situation by situation. The oracle listens to every reply in all of them
 //! (`sim/src/front/oracle.rs`); what is asserted here besides is that the situation really came about.
 
-mod common;
-
 use tidegate_engine::block::Span;
 use tidegate_engine::cache::format::Geometry;
 use tidegate_engine::op::Zone;

@@ -1,5 +1,6 @@
 //! Wear: every byte written to the SSD has a cause, totals outlive the engine, and a daily budget keeps out what can be done without.
 
+use crate::common::newest_superblock;
 use tidegate_engine::cache::format::Geometry;
 use tidegate_engine::op::{DeviceId, Zone};
 use tidegate_engine::request::Command;
@@ -8,8 +9,6 @@ use tidegate_engine::wear::{Cause, Wear, Written};
 use tidegate_sim::back::fault::Fault;
 use tidegate_sim::back::volatile::Survive;
 use tidegate_sim::scenario::{Scenario, plan_for};
-
-mod common;
 
 const DAY: Duration = Duration::from_secs(24 * 3_600);
 
@@ -80,7 +79,7 @@ fn totals_survive_a_stop_as_they_were() {
 #[test]
 fn a_crash_takes_from_the_totals_what_was_written_since_the_last_checkpoint() {
     let mut scenario = lived();
-    let told: Written = common::newest_superblock(&scenario).written;
+    let told: Written = newest_superblock(&scenario).written;
     let before = wear(&scenario).lifetime;
     assert!(told.clients > 0 && told.clients <= before.clients && told.cache.total() <= before.cache.total());
     scenario.write(3);
@@ -96,7 +95,7 @@ fn a_cache_of_before_counts_from_its_next_start_on() {
     scenario.write(1);
     scenario.flush();
     // No superblock has told anything yet: zeros are what an older one says.
-    assert_eq!(common::newest_superblock(&scenario).written, Written::default());
+    assert_eq!(newest_superblock(&scenario).written, Written::default());
     scenario.power_cut(Survive::All);
     assert_eq!(wear(&scenario).lifetime, wear(&scenario).since_start);
 }

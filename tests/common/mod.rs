@@ -5,7 +5,7 @@ pub mod daemon;
 pub mod hostile;
 pub mod mount;
 pub mod nbd;
-#[path = "../../daemon/tests/nbd_world/pki.rs"]
+#[path = "../../daemon/tests/world/pki.rs"]
 pub mod pki;
 pub mod stand;
 pub mod tool;

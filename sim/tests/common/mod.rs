@@ -8,13 +8,11 @@ use tidegate_sim::back::volatile::Survive;
 use tidegate_sim::scenario::Scenario;
 
 /// Of what is not flushed, the atoms that `which` names by zone and place survive.
-#[allow(dead_code)]
 pub fn only(which: impl Fn(Zone, u64) -> bool + 'static) -> Survive {
     Survive::Only(Rc::new(move |zone, atom, _| which(zone, atom)))
 }
 
 /// The valid superblocks, as they would be found after a power cut (`durable`) or now.
-#[allow(dead_code)]
 pub fn superblocks(scenario: &Scenario, durable: bool) -> Vec<Superblock> {
     let cache = &scenario.simulation.scene.cache;
     let contents = if durable { cache.durable() } else { cache.visible() };
@@ -22,13 +20,11 @@ pub fn superblocks(scenario: &Scenario, durable: bool) -> Vec<Superblock> {
     (0..2).filter_map(|copy| Superblock::decode(&page(copy), copy).ok()).collect()
 }
 
-#[allow(dead_code)]
 pub fn newest_superblock(scenario: &Scenario) -> Superblock {
     superblocks(scenario, true).into_iter().max_by_key(|superblock| superblock.sequence).expect("a superblock")
 }
 
 /// Every intact page of the ring with its place.
-#[allow(dead_code)]
 pub fn journal_pages(scenario: &Scenario, durable: bool) -> Vec<(u32, Page)> {
     let cache = &scenario.simulation.scene.cache;
     let contents = if durable { cache.durable() } else { cache.visible() };

@@ -1,6 +1,5 @@
 //! The NBD front in a small world: memory instead of an engine, `poll` instead of io_uring, everything in the test's own thread.
 //! Outside programs run as processes while the test serves them. Time stands still unless a test moves it.
-#![allow(dead_code)] // each test file uses its part
 
 pub mod fronts;
 pub mod pki;

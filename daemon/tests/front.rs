@@ -1,11 +1,9 @@
 //! The NBD front under clients that are hasty, slow, rude or gone: back-pressure, deadlines, order of the end.
 
-mod nbd_world;
-
 use std::io::Read;
 use std::net::{SocketAddr, TcpStream};
 
-use nbd_world::{Raw, World, option, request, simple, write};
+use crate::world::{Raw, World, option, request, simple, write};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with};
 use tidegate_daemon::front::nbd::{Address, BYTES_MAX, REQUESTS_MAX};
 use tidegate_engine::request::Room;

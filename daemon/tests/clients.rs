@@ -1,9 +1,7 @@
 //! Outside programs against the NBD front: nbdinfo, nbdcopy, qemu-io, qemu-img and libnbd. A missing program is a failure that
 //! names its package.
 
-mod nbd_world;
-
-use nbd_world::World;
+use crate::world::World;
 use tidegate_daemon::front::nbd::Address;
 use tidegate_engine::block::Span;
 

@@ -1,12 +1,10 @@
 //! What was wrong in other NBD servers, and certificates that must not do (the numbers are those of docs/security.md).
 
-mod nbd_world;
-
 use std::fs;
 use std::path::Path;
 
-use nbd_world::secure::{Plain, config};
-use nbd_world::{Raw, World, option, pki, request, simple, write};
+use crate::world::secure::{Plain, config};
+use crate::world::{Raw, World, option, pki, request, simple, write};
 use rcgen::{CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose, IsCa, KeyPair, date_time_ymd};
 use rustls::version::{TLS12, TLS13};
 use tidegate_daemon::front::nbd::{Certificates, Export, Exports};
@@ -194,7 +192,7 @@ fn cve_2021_3716_what_was_agreed_before_tls_does_not_count_behind_it() {
     tcp.send(&mut world, &[option(5, b""), option(STRUCTURED_REPLY, b"")].concat());
     tcp.receive(&mut world, 20);
     let config = config(&world.path("pki"), false, &[&TLS13]);
-    let mut client = nbd_world::secure::Secure::over(&mut world, tcp.stream, config).expect("TLS begins");
+    let mut client = crate::world::secure::Secure::over(&mut world, tcp.stream, config).expect("TLS begins");
     client.send(&mut world, &option(EXPORT_NAME, b""));
     assert_eq!(client.receive(&mut world, 10)[9] & 0x80, 0, "DF is not offered: structured replies were not agreed on");
     client.send(&mut world, &request(0, 3, 0, 512));

@@ -1,12 +1,10 @@
 //! TLS on the NBD front, item by item of the protocol's document (T): a client of our own, libnbd and qemu.
 
-mod nbd_world;
-
 use std::fs;
 
-use nbd_world::fronts::exports;
-use nbd_world::secure::{Plain, Secure, config};
-use nbd_world::{Raw, World, option, pki, request, simple, write};
+use crate::world::fronts::exports;
+use crate::world::secure::{Plain, Secure, config};
+use crate::world::{Raw, World, option, pki, request, simple, write};
 use rustls::ProtocolVersion;
 use rustls::version::{TLS12, TLS13};
 use tidegate_daemon::front::nbd::{Certificates, Front, Options};

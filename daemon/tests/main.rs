@@ -1,0 +1,8 @@
+//! The NBD front: real sockets, real clients, behind them a volume in memory.
+
+mod world;
+
+mod clients;
+mod front;
+mod security;
+mod tls;
