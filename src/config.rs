@@ -56,6 +56,7 @@ pub struct File {
     export: Export,
     tls: Tls,
     gate: Gate,
+    memory: Memory,
     log: Log,
     limits: Limits,
     fence: Fence,
@@ -105,6 +106,12 @@ struct Gate {
     max_dirty_age: Option<Span>,
     destage_depth: Option<Count>,
     destage_batch: Option<Size>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Memory {
+    ram: Option<Size>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -404,6 +411,7 @@ impl File {
             max_dirty_age: self.gate.max_dirty_age.map(|span| span.0),
             destage_depth: self.gate.destage_depth.map(|count| count.0),
             destage_batch: self.gate.destage_batch.map(|size| size.0),
+            ram: self.memory.ram.map(|size| size.0),
             window: self.log.window.map(|size| size.0),
             dirty_ram: self.log.dirty_ram.map(|size| size.0),
             flush_age: self.log.flush_age.map(|span| span.0),
@@ -582,6 +590,11 @@ const KNOBS: &str = r#"[gate]
 #destage_depth = 32
 # Written to the origin between two flushes of it.
 #destage_batch = "16MiB"
+
+[memory]
+# Pages of what clients read and wrote last, in front of the cache; nothing is there alone. "0B": none.
+# Default: a thirty-second of the memory that this process may use, at most 256 MiB.
+#ram = "256MiB"
 
 [log]
 # Written to the cache and not yet flushed there; held in memory meanwhile.

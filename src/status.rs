@@ -107,9 +107,17 @@ fn describe(status: &Value) -> String {
         let time = time.map_or(String::new(), |seconds| format!(", about {}", units::show_seconds(seconds)));
         line("drain", format!("{left} of {} blocks left{time}", number("/drain/blocks_at_start")));
     }
-    let (hits, misses) = (number("/hits/blocks"), number("/misses/blocks"));
-    let share = if hits + misses == 0 { String::new() } else { format!(" ({:.1}% hits)", 100.0 * hits as f64 / (hits + misses) as f64) };
-    line("blocks", format!("{hits} hits, {misses} misses{share}"));
+    let hits = |hits: u64, misses: u64| {
+        let share =
+            if hits + misses == 0 { String::new() } else { format!(" ({:.1}% hits)", 100.0 * hits as f64 / (hits + misses) as f64) };
+        format!("{hits} hits, {misses} misses{share}")
+    };
+    let most = number("/memory/pages_max");
+    if most > 0 {
+        let told = hits(number("/memory/hit_blocks"), number("/memory/miss_blocks"));
+        line("pages", format!("{} of {most} in memory; {told}", number("/memory/pages")));
+    }
+    line("blocks", hits(number("/hits/blocks"), number("/misses/blocks")));
     if let Some(fills) = status.get("fills") {
         line("kept", describe_fills(fills));
     }
@@ -205,6 +213,7 @@ mod tests {
     fn a_status_reads_as_lines_with_units() {
         let text = describe(&json!({
             "phase": "serving", "gate": "destage", "destage_reason": "idle", "dirty_blocks": 16, "live_blocks": 20,
+            "memory": { "pages": 5, "pages_max": 128, "hit_blocks": 9, "miss_blocks": 1 },
             "oldest_dirty_seconds": 2.5, "hits": { "blocks": 3 }, "misses": { "blocks": 1 },
             "latency_ns": { "read": { "count": 4, "p50": 37_000, "p99": 1_200_000, "p999": 1_300_000 } },
             "fills": { "kept_blocks": 7, "first_touch_blocks": 5, "sequential_blocks": 0, "no_room_blocks": 2 },
@@ -213,6 +222,7 @@ mod tests {
         for line in [
             "gate     destage (idle)",
             "dirty    16 of 20 cached blocks, the oldest 2.5 s old; 0 zero ranges",
+            "pages    5 of 128 in memory; 9 hits, 1 misses (90.0% hits)",
             "blocks   3 hits, 1 misses (75.0% hits)",
             "kept     7 blocks of what was read; not: 5 missed for the first time, 2 without room",
             "split    2560 blocks of long writes went to the origin at once",

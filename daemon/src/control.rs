@@ -435,6 +435,10 @@ pub fn status_json(snapshot: &Snapshot) -> Value {
         })),
         "mode": { "wanted": mode.wanted.name(), "recorded": mode.recorded.name(), "switching": mode.is_switching },
         "detaching": snapshot.is_detaching,
+        "memory": {
+            "pages": snapshot.memory.pages, "pages_max": snapshot.memory.pages_max, "evicted": snapshot.memory.evicted,
+            "hit_blocks": c.memory_hit_blocks, "miss_blocks": c.memory_miss_blocks,
+        },
         "hits": { "blocks": c.hit_blocks },
         "misses": { "blocks": c.miss_blocks },
         "requests": {

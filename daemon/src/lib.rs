@@ -11,6 +11,7 @@ pub mod dirty;
 pub mod front;
 pub mod lobby;
 pub mod port;
+mod ram;
 pub mod state;
 pub mod volume;
 pub mod wear;

@@ -67,6 +67,8 @@ pub struct Knobs {
     pub destage_depth: Option<usize>,
     /// Bytes between two flushes of the origin.
     pub destage_batch: Option<u64>,
+    /// Bytes of memory for pages.
+    pub ram: Option<u64>,
     /// Bytes.
     pub window: Option<u64>,
     pub dirty_ram: Option<u64>,
@@ -117,6 +119,7 @@ impl Knobs {
             max_dirty_age: self.max_dirty_age.unwrap_or(default.max_dirty_age),
             destage_depth: self.destage_depth.unwrap_or(default.destage_depth),
             destage_atoms: self.destage_batch.map_or(default.destage_atoms, |bytes| bytes / ATOM_BYTES),
+            ram: self.ram.unwrap_or_else(crate::ram::default),
             window_bytes,
             through_bytes: self.window.unwrap_or(default.through_bytes),
             dirty_ram: self.dirty_ram.unwrap_or(window_bytes / 4),
@@ -171,6 +174,7 @@ impl Opened {
         if options.knobs.discard == Some(true) && !attached.cache.limits().discards {
             attached.notes.push(format!("cache {}: the device takes no discards; `discard` does nothing", options.cache.display()));
         }
+        crate::ram::check(options.knobs.ram)?;
         attached.notes.extend(state::compare(&options.state, &attached.superblock, options.accept_loss)?);
         Ok(Opened { options: options.clone(), attached })
     }

@@ -57,6 +57,8 @@ pub struct Config {
     pub convert: Convert,
     /// Atoms of the largest write that counts as small. Default: what `convert` is best with.
     pub convert_max: Option<u64>,
+    /// Bytes of memory for pages of what clients read and write. 0, the default here: none.
+    pub ram: u64,
     /// Which slot a block goes to. Default log.
     pub placement: Placement,
     /// When dirty blocks go home. Default ours.
@@ -222,10 +224,12 @@ pub enum Canary {
     UnfencedDegraded,
     /// A set is discarded on the SSD although the kills of its slots are not durable.
     DiscardTooEarly,
+    /// A page stays in memory although its block has changed.
+    StalePage,
 }
 
 impl Canary {
-    pub const ALL: [Canary; 12] = [
+    pub const ALL: [Canary; 13] = [
         Canary::RecordBeforeData,
         Canary::ReuseTooEarly,
         Canary::FlushDoesNotWait,
@@ -238,6 +242,7 @@ impl Canary {
         Canary::MoveOverNewer,
         Canary::UnfencedDegraded,
         Canary::DiscardTooEarly,
+        Canary::StalePage,
     ];
 }
 
@@ -257,6 +262,7 @@ impl Config {
             window_bytes: (cache / 16).clamp(4 << 20, 128 << 20),
             through_bytes: 64 << 20,
             dirty_ram: 0,
+            ram: 0,
             flush_age: Duration::from_secs(1),
             requests_max: 1024,
             bytes_max: 256 << 20,

@@ -9,6 +9,7 @@ pub mod cache;
 pub mod config;
 pub mod fault_point;
 pub mod gate;
+mod memory;
 pub mod mode;
 mod number;
 pub mod op;

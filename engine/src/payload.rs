@@ -8,6 +8,8 @@ use crate::block::ATOM_BYTES;
 /// Contents of a whole number of atoms; cheap to clone and to cut (a shared reference and a range).
 /// Immutable: to change is to build another one. Never empty.
 pub trait Payload: Clone {
+    /// Bytes that a page of memory takes for each atom.
+    const PAGE_ATOM_BYTES: usize = ATOM_BYTES as usize;
     /// Length in atoms.
     fn atoms(&self) -> u64;
     /// `atoms` zeroed atoms.
@@ -30,6 +32,15 @@ pub trait Payload: Clone {
     fn from_bytes(bytes: &[u8]) -> Self;
     /// Metadata: the contents as bytes, appended to `out`.
     fn append_to(&self, out: &mut Vec<u8>);
+    /// The contents as pages of memory keep them: [`Payload::PAGE_ATOM_BYTES`] for each atom.
+    fn page_bytes(&self) -> Cow<'_, [u8]> {
+        self.bytes()
+    }
+    /// The atoms `skip..skip + atoms` of what these pages hold one after the other. Copies.
+    fn from_pages(pages: &[&[u8]], skip: u64, atoms: u64) -> Self {
+        let bytes = pages.concat();
+        Self::from_bytes(&bytes[(skip * ATOM_BYTES) as usize..][..(atoms * ATOM_BYTES) as usize])
+    }
     /// Metadata: the contents as bytes, where they are if they are bytes.
     fn bytes(&self) -> Cow<'_, [u8]> {
         let mut bytes = Vec::with_capacity((self.atoms() * ATOM_BYTES) as usize);

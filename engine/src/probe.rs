@@ -22,6 +22,9 @@ pub struct Counters {
     /// Partly valid blocks that were made whole with what a read had fetched.
     pub completed_blocks: u64,
     pub fill_void_blocks: u64,
+    /// Blocks of reads that memory answered, and of those that it had not all of.
+    pub memory_hit_blocks: u64,
+    pub memory_miss_blocks: u64,
     pub fill_no_room_blocks: u64,
     /// Not kept because the daily write budget was spent; or, where something else would have had to go for them: parts of long sequences;
     /// missed for the first time; missed again, but not often enough.
@@ -329,6 +332,7 @@ pub struct Snapshot {
     pub degraded_since: Option<Instant>,
     pub scrub: Scrub,
     pub wear: Wear,
+    pub memory: MemoryUse,
     pub counters: Counters,
     pub read_latency: Histogram,
     pub write_latency: Histogram,
@@ -345,6 +349,16 @@ impl Snapshot {
     pub fn newer(&self) -> u64 {
         self.dirty_slots + self.zero_ranges + self.lost_blocks
     }
+}
+
+/// Pages of memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryUse {
+    /// In use, and in use at most. None at most: there is no memory.
+    pub pages: u64,
+    pub pages_max: u64,
+    /// Pages that had to go for others, since the start.
+    pub evicted: u64,
 }
 
 /// What a FLUSH promises.

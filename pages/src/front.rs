@@ -114,6 +114,11 @@ impl<'f> Pinned<'f> {
         self.page(self.pages.tree.find(&self.pin, block.0))
     }
 
+    /// The first block from `block` on that has a page.
+    pub fn next(&self, block: Block) -> Option<Block> {
+        self.pages.tree.next(&self.pin, block.0).map(Block)
+    }
+
     #[inline(always)]
     pub(crate) fn leaf(&self, block: Block) -> Option<Leaf<'_>> {
         self.pages.tree.leaf(&self.pin, block.0 / LEAF_BLOCKS)

@@ -274,6 +274,7 @@ fn draw_config(chance: &mut Chance, geometry: Geometry, seed: u64) -> Config {
     config.through_bytes = config.window_bytes;
     config.dirty_ram = draw_dirty_ram(seed, config.window_bytes);
     config.split = draw_split(seed);
+    config.ram = draw_ram(seed, &geometry);
     config.placement = if Chance::new(seed, "placement").one_in(5) { Placement::Set } else { Placement::Log };
     config
 }
@@ -291,6 +292,13 @@ fn draw_gate(seed: u64) -> GateKind {
 fn draw_dirty_ram(seed: u64, window_bytes: u64) -> u64 {
     let chance = &mut Chance::new(seed, "dirty ram");
     if chance.one_in(2) { chance.spread(512, 2 * window_bytes) } else { 0 }
+}
+
+/// Memory of 16 to 1,024 pages in two of five runs.
+fn draw_ram(seed: u64, geometry: &Geometry) -> u64 {
+    let chance = &mut Chance::new(seed, "ram");
+    let pages = chance.spread(16, 1_024);
+    chance.pick(&[0, 0, 0, pages, pages]) * u64::from(geometry.block_atoms) * ATOM_BYTES
 }
 
 /// Part of all writes go to the origin from the start in two of five runs, in legs of a sector to 128 KiB.

@@ -5,6 +5,7 @@
 //! contents does not depend on the form they are in. Bytes that are no image read as a hash with [`HASHED`] set, which no
 //! client's stamp ever has. A zeroed atom is stamp 0 and 512 zero bytes.
 
+use std::borrow::Cow;
 use std::rc::Rc;
 use tidegate_engine::block::ATOM_BYTES;
 use tidegate_engine::payload::Payload;
@@ -147,6 +148,9 @@ fn fold(hash: u64, word: u64) -> u64 {
 }
 
 impl Payload for Stamps {
+    /// In memory there are stamps too.
+    const PAGE_ATOM_BYTES: usize = 8;
+
     fn atoms(&self) -> u64 {
         u64::from(self.atoms)
     }
@@ -202,6 +206,17 @@ impl Payload for Stamps {
             Form::Stamps(_) => self.stamps().for_each(|stamp| append_image(stamp, out)),
             Form::Bytes(bytes) => out.extend_from_slice(&bytes[self.start as usize * ATOM..][..self.atoms as usize * ATOM]),
         }
+    }
+
+    fn page_bytes(&self) -> Cow<'_, [u8]> {
+        self.stamps().flat_map(u64::to_le_bytes).collect()
+    }
+
+    fn from_pages(pages: &[&[u8]], skip: u64, atoms: u64) -> Self {
+        let words = pages.iter().flat_map(|page| page.chunks_exact(8)).skip(skip as usize).take(atoms as usize);
+        let stamps: Vec<u64> = words.map(|word| u64::from_le_bytes(word.try_into().expect("eight bytes"))).collect();
+        assert_eq!(stamps.len() as u64, atoms, "the pages hold what is asked for");
+        Stamps::from_stamps(&stamps)
     }
 }
 

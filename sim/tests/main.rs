@@ -19,6 +19,7 @@ mod gate;
 mod gather;
 mod large;
 mod lost;
+mod memory;
 mod modes;
 mod origin;
 mod placed;

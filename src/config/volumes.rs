@@ -9,7 +9,7 @@ use tidegate_daemon::back::attach::is_same;
 use tidegate_daemon::front::nbd::Allowed;
 use toml::Spanned;
 
-use super::{Config, Export, Fence, File, Gate, Limits, Log, Mode, Scrub, Wear, clients, find_key};
+use super::{Config, Export, Fence, File, Gate, Limits, Log, Memory, Mode, Scrub, Wear, clients, find_key};
 
 /// The longest name that its state file can be called after, in bytes.
 const FILE_NAME_BYTES_MAX: usize = 200;
@@ -31,6 +31,8 @@ pub struct Table {
     clients: Vec<Allowed>,
     #[serde(default)]
     gate: Gate,
+    #[serde(default)]
+    memory: Memory,
     #[serde(default)]
     log: Log,
     #[serde(default)]
@@ -55,6 +57,7 @@ impl Table {
             mode: self.mode,
             export: Export { name, description: self.description, read_only: self.read_only, clients: self.clients },
             gate: self.gate,
+            memory: self.memory,
             log: self.log,
             limits: self.limits,
             fence: self.fence,

@@ -316,6 +316,19 @@ impl Payload for Run {
         out.extend_from_slice(self.as_slice());
     }
 
+    fn from_pages(pages: &[&[u8]], skip: u64, atoms: u64) -> Run {
+        let mut run = RunMut::new(atoms);
+        let (mut rest, mut skip) = (run.as_mut_slice(), skip as usize * ATOM);
+        for page in pages {
+            let part = &page[skip.min(page.len())..];
+            let (here, behind) = rest.split_at_mut(part.len().min(rest.len()));
+            here.copy_from_slice(&part[..here.len()]);
+            (rest, skip) = (behind, skip.saturating_sub(page.len()));
+        }
+        assert!(rest.is_empty(), "the pages hold what is asked for");
+        run.freeze()
+    }
+
     fn bytes(&self) -> Cow<'_, [u8]> {
         self.as_slice().into()
     }

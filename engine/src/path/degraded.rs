@@ -225,6 +225,7 @@ impl<P: Payload> Engine<P> {
         // Sets whose headers were still to be read are clean: the origin has what they hold.
         self.recovery = None;
         self.pin_for_origin();
+        self.rescue_from_memory();
         let mut promised = std::mem::take(&mut self.degraded.promised);
         if has_unpromised && self.cache_alone_has_dirty() {
             self.tell_loss(&mut promised);

@@ -82,7 +82,7 @@ impl<P: Payload> Engine<P> {
         if self.is_table_full() {
             return;
         }
-        self.tickets.void(block, blocks);
+        self.changed(block, blocks);
         self.touch_range(block, blocks);
         self.through.pages.remove(block, blocks);
         self.kill_blocks(block, blocks);

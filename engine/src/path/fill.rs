@@ -61,7 +61,7 @@ impl Tickets {
 }
 
 /// What of `all` is in none of `holes`, which are in order.
-fn gaps(all: Range<u64>, holes: &[Range<u64>]) -> Vec<Range<u64>> {
+pub(super) fn gaps(all: Range<u64>, holes: &[Range<u64>]) -> Vec<Range<u64>> {
     let mut gaps = Vec::with_capacity(1);
     let mut at = all.start;
     for hole in holes {
@@ -76,18 +76,16 @@ fn gaps(all: Range<u64>, holes: &[Range<u64>]) -> Vec<Range<u64>> {
 }
 
 impl<P: Payload> Engine<P> {
-    pub(super) fn fill(&mut self, number: usize, why: Why, fetched: impl Iterator<Item = (Span, P)>) {
-        let mut void = self.tickets.withdraw(number);
-        if self.has_canary(Canary::FillWithoutTicket) {
-            void.clear();
-        }
+    /// `void`: the blocks that have changed since they were looked up, in order.
+    pub(super) fn fill(&mut self, why: Why, void: &[Range<u64>], fetched: impl Iterator<Item = (Span, P)>) {
+        let void = if self.has_canary(Canary::FillWithoutTicket) { &[] } else { void };
         if self.config.fill() == Fill::Off || self.cache_failed || self.stopping {
             return;
         }
         for (span, payload) in fetched {
             let (block, blocks) = self.whole_blocks(span);
             let mut left = blocks;
-            for run in gaps(block.0..block.0 + blocks, &void) {
+            for run in gaps(block.0..block.0 + blocks, void) {
                 left -= run.end - run.start;
                 self.fill_run((Block(run.start), run.end - run.start), why, span, &payload);
             }

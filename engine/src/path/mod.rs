@@ -20,6 +20,7 @@ mod fill;
 mod flush;
 mod gather;
 mod lost;
+mod memory;
 mod merge;
 mod mode;
 mod origin;
@@ -57,6 +58,7 @@ use crate::cache::window::Window;
 use crate::config::Config;
 use crate::fault_point::{FaultPoint, FaultPoints};
 use crate::gate::Gate;
+use crate::memory::Memory;
 use crate::op::{Action, Answer, Class, DeviceError, DeviceId, Done, Limits, Op, OpId};
 use crate::payload::Payload;
 use crate::probe::{Counters, Damage, Histogram, Phase, WaitReason};
@@ -103,6 +105,7 @@ pub struct Engine<P: Payload> {
     ranges: Ranges,
     lost: Lost,
     window: Window<P>,
+    memory: Option<Memory>,
     journal: Journal,
     gate: Gate,
     queues: [Noop<P>; 2],
@@ -270,6 +273,7 @@ impl<P: Payload> Engine<P> {
             ranges: Ranges::default(),
             lost: Lost::new(geometry),
             window: Window::new(geometry.block_atoms),
+            memory: Memory::new(config.ram, u64::from(geometry.block_atoms), P::PAGE_ATOM_BYTES),
             journal: Journal::new(geometry, config.format, 1, 1, 0, Vec::new()),
             gate: Gate::new(config.gate, config.free_floor, config.reserve, config.dirty_high, config.wait, config.max_dirty_age),
             queues: [Noop::new(limits[0].depth, PATIENT_PLACES), Noop::new(limits[1].depth, limits[1].depth)],

@@ -50,6 +50,15 @@ struct Part<P> {
 }
 
 impl<P> Part<P> {
+    /// What has been read, of which span, and whether that is only what the origin holds of it.
+    fn contents(&self) -> Option<(Span, &P, bool)> {
+        match &self.source {
+            Source::Ready(payload) => Some((self.span, payload, false)),
+            Source::Fetched(span, payload) => Some((*span, payload, true)),
+            Source::Slots { .. } | Source::Origin { .. } | Source::Lost | Source::Replaced => None,
+        }
+    }
+
     /// What came from the origin and is worth keeping.
     fn fetched(self) -> Option<(Span, P)> {
         if let Source::Fetched(span, payload) = self.source { Some((span, payload)) } else { None }
@@ -82,20 +91,27 @@ impl<P: Payload> Engine<P> {
         let span = self.requests.get(number).request.span;
         self.counters.read_atoms += span.atoms;
         let why = if self.admission.note(span) { Why::Sequential } else { Why::Scattered };
+        if self.read_from_memory(number) {
+            return;
+        }
         let parts = self.look_up(span, true);
-        self.requests.get_mut(number).waits = WaitReason::Read;
-        self.requests.get_mut(number).stage = Stage::Reading(Reading { parts: Vec::new(), left: 0, failed: false, why });
-        self.add_parts(number, parts);
-        self.finish_read(number);
+        self.begin_parts(number, why, parts);
     }
 
     /// As a read of what only the origin has; the reply says no more than that it was read.
     pub(super) fn begin_prefetch(&mut self, number: usize) {
         let mut parts = self.look_up(self.requests.get(number).request.span, false);
         parts.retain(|part| matches!(part.source, Source::Origin { .. }));
+        self.begin_parts(number, Why::Prefetch, parts);
+    }
+
+    fn begin_parts(&mut self, number: usize, why: Why, parts: Vec<Part<P>>) {
         let active = self.requests.get_mut(number);
         active.waits = WaitReason::Read;
-        active.stage = Stage::Reading(Reading { parts: Vec::new(), left: 0, failed: false, why: Why::Prefetch });
+        active.stage = Stage::Reading(Reading { parts: Vec::new(), left: 0, failed: false, why });
+        let span = active.request.span;
+        let (block, blocks) = self.blocks_of(span);
+        self.tickets.issue(number, block, blocks);
         self.add_parts(number, parts);
         self.finish_read(number);
     }
@@ -312,8 +328,6 @@ impl<P: Payload> Engine<P> {
             Source::Origin { .. } => {
                 let span = *span;
                 reading.left += 1;
-                let (block, blocks) = self.blocks_of(span);
-                self.tickets.issue(number, block, blocks);
                 let fetches = self.widened(span);
                 let parked = !self.fetch(number, place, fetches);
                 self.reading(number).parts[place].source = Source::Origin { fetches, parked };
@@ -534,8 +548,8 @@ impl<P: Payload> Engine<P> {
         }
         let mut parts = std::mem::take(&mut reading.parts);
         let (failed, why) = (reading.failed, reading.why);
+        let void = self.tickets.withdraw(number);
         if failed {
-            self.tickets.withdraw(number);
             return self.answer(number, Err(RequestError::Io));
         }
         parts.retain(|part| !matches!(part.source, Source::Replaced));
@@ -548,6 +562,7 @@ impl<P: Payload> Engine<P> {
         };
         let is_prefetch = matches!(self.requests.get(number).request.command, Command::Cache);
         self.answer(number, Ok(if is_prefetch { Outcome::Done } else { Outcome::Data(parts.iter().map(contents).collect()) }));
-        self.fill(number, why, parts.into_iter().filter_map(Part::fetched));
+        self.keep_in_memory(why, &void, parts.iter().filter_map(Part::contents));
+        self.fill(why, &void, parts.into_iter().filter_map(Part::fetched));
     }
 }

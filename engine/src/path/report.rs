@@ -2,6 +2,7 @@
 
 use crate::block::{Block, Span};
 use crate::fault_point::FaultPoints;
+use crate::memory::Memory;
 use crate::payload::Payload;
 use crate::probe::{Damage, Glance, Snapshot};
 use crate::time::Instant;
@@ -38,6 +39,7 @@ impl<P: Payload> Engine<P> {
             degraded_since: self.degraded_since(),
             scrub: self.scrub_report(),
             wear: self.wear_report(now),
+            memory: self.memory.as_ref().map(Memory::usage).unwrap_or_default(),
             counters: self.counters.clone(),
             read_latency: self.read_latency.clone(),
             write_latency: self.write_latency.clone(),
@@ -121,6 +123,7 @@ impl<P: Payload> Engine<P> {
             ("sets", sets),
             ("slots", slots),
             ("window", self.window.atoms() * crate::block::ATOM_BYTES),
+            ("pages", self.memory.as_ref().map_or(0, Memory::bytes)),
             ("ghosts", self.admission.bytes()),
             ("journal", self.journal.bytes()),
             ("checkpoint", self.checkpoint_bytes()),

@@ -147,13 +147,18 @@ impl<P: Payload> Engine<P> {
     /// Kills slots of one set with one record. An SSD that takes no writes gets none: they are forgotten until the next start.
     pub(super) fn kill_slots(&mut self, set: u32, slots: Bits) {
         let life = self.sets.get(set).life as u32;
-        let doomed: Vec<Block> = slots.iter().map(|slot| self.sets.entry(Slot { set, slot }, |block| self.full(block)).block).collect();
+        let of_slot = |slot: Slot| (self.sets.entry(slot, |block| self.full(block)).block, self.sets.is_dirty(slot));
+        let doomed: Vec<(Block, bool)> = slots.iter().map(|slot| of_slot(Slot { set, slot })).collect();
         if !self.cache_failed {
             self.journal.push(&Record::Kill { set, life, slots });
             self.note_record();
         }
-        for block in doomed {
+        for (block, is_dirty) in doomed {
             self.tickets.void(block, 1);
+            if is_dirty {
+                // What else there is of it is older, or nothing.
+                self.forget_in_memory(block, 1);
+            }
             self.kill_blocks(block, 1);
         }
     }

@@ -408,7 +408,10 @@ impl<P: Payload> Engine<P> {
         let write = self.through.writes.insert(Write { request, operations: parts.len() as u32, error: None, forgotten });
         let size = self.block_atoms();
         self.origin.begin_write(Writer::Through(write), Span::new(block.0 * size, blocks * size));
-        self.tickets.void(block, blocks);
+        match request {
+            Some(_) => self.changed(block, blocks),
+            None => self.tickets.void(block, blocks),
+        }
         let class = if request.is_some() { Class::Client } else { Class::Log };
         for (span, payloads) in parts {
             self.start(DeviceId::Origin, class, Action::Write(Zone::Origin, span, payloads), Owner::Through { write });
@@ -479,8 +482,9 @@ impl<P: Payload> Engine<P> {
         let Stage::Through(passing) = std::mem::replace(&mut self.requests.get_mut(number).stage, Stage::Waiting) else {
             panic!("it was on its way through")
         };
-        for Piece { block, blocks, payload, valid } in passing.pieces {
-            self.tickets.void(block, blocks);
+        for piece in passing.pieces {
+            self.takes_place(&piece);
+            let Piece { block, blocks, payload, valid } = piece;
             self.through.pages.insert(block, Page { blocks, payload, valid, state });
             if self.has_canary(Canary::KillAfterOriginWrite) {
                 self.kill_live(block, blocks, false);

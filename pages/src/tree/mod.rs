@@ -93,6 +93,29 @@ impl Tree {
         self.leaf(pin, block / LEAF_BLOCKS).map_or(Entry::NONE, |leaf| leaf.get((block % LEAF_BLOCKS) as usize))
     }
 
+    /// The first block from `block` on that has a page.
+    pub fn next(&self, _pin: &Pin, block: u64) -> Option<u64> {
+        fn next_below(node: Node, block: u64) -> Option<u64> {
+            // SAFETY: linked when it was found, under the pin of the caller.
+            match unsafe { node.shape() } {
+                Shape::Leaf(leaf) => {
+                    leaf.iter().map(|(key, _)| leaf.number() * LEAF_BLOCKS + key as u64).filter(|&found| found >= block).min()
+                }
+                Shape::Inner(inner) => {
+                    let number = block / LEAF_BLOCKS;
+                    let first = match inner.covers(number) {
+                        true => inner.index(number),
+                        false if inner.first_number() > number => 0,
+                        false => return None,
+                    };
+                    let mut children = (first..FANOUT).filter_map(|index| Node::of(inner.slot(index).load(Ordering::Acquire)));
+                    children.find_map(|child| next_below(child, block))
+                }
+            }
+        }
+        next_below(Node::of(self.root.load(Ordering::Acquire))?, block)
+    }
+
     /// Makes `entry` the block's, or leaves it without one ([`Entry::NONE`]), and returns what it was. The caller has the block's lock.
     /// Nodes that nobody can find any more go to `unlink`.
     pub fn set(&self, pin: &Pin, block: u64, entry: Entry, mut unlink: impl FnMut(Unlinked)) -> Entry {

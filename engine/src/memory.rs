@@ -1,0 +1,159 @@
+//! Memory: pages of what clients read and wrote, in front of the SSD. Which blocks stay is a [`Policy`]'s decision; `path/memory` says what
+//! may be kept of them. A page holds a whole block, and only what a read of the block would give as well: it is never the only place of
+//! anything.
+
+use tidegate_pages::{Atoms, Block as Key, Config, Keeper, Page, Pages, Refused};
+
+use crate::block::Block;
+use crate::policy::{Kind, Policy};
+use crate::probe::MemoryUse;
+
+/// The pages of one volume, and which of them stay.
+pub struct Memory {
+    keeper: Keeper,
+    policy: Box<dyn Policy>,
+    /// Pages that are in use at most. The others are on their way: unlinked, and maybe still read.
+    most: usize,
+    page_bytes: usize,
+    evicted: u64,
+}
+
+impl Memory {
+    /// A pool of at most `bytes`, for blocks of so many atoms, of which a page keeps `atom_bytes` each. None: `bytes` are not enough for a few pages, or not to be had.
+    pub fn new(bytes: u64, block_atoms: u64, atom_bytes: usize) -> Option<Memory> {
+        const LEAST: u64 = 16;
+        let page_bytes = block_atoms as usize * atom_bytes;
+        let pages = (bytes / (block_atoms * crate::block::ATOM_BYTES)).min(u64::from(u32::MAX / 4));
+        if pages < LEAST {
+            return None;
+        }
+        let pages = pages as usize;
+        let config = Config { pages, page_atoms: block_atoms as usize, atom_bytes, fronts: 1, touches: 64, dirty_ring: 64, dirty_pages: 0 };
+        let (_, keeper) = Pages::new(config).ok()?;
+        let most = pages - (pages / 8).clamp(1, 128);
+        Some(Memory { keeper, policy: Kind::S3Fifo.build(most), most, page_bytes, evicted: 0 })
+    }
+
+    /// How much of it is in use.
+    pub fn usage(&self) -> MemoryUse {
+        MemoryUse { pages: self.policy.len() as u64, pages_max: self.most as u64, evicted: self.evicted }
+    }
+
+    /// Bytes that it takes, contents included.
+    pub fn bytes(&self) -> u64 {
+        (self.policy.len() * self.page_bytes) as u64 + self.keeper.pages().overhead_bytes()
+    }
+
+    /// Would another page take the place of one?
+    pub fn is_full(&self) -> bool {
+        self.policy.len() >= self.most
+    }
+
+    /// Gives `each` the contents of consecutive blocks, if all of them are here.
+    pub fn read<T>(&mut self, block: Block, blocks: u64, with: impl FnOnce(&[&[u8]]) -> T) -> Option<T> {
+        let result = {
+            let pinned = self.keeper.pin();
+            let mut found: Vec<&[u8]> = Vec::with_capacity(blocks as usize);
+            for block in block.0..block.0 + blocks {
+                found.push(pinned.find(Key(block)).map(Page::bytes)?);
+            }
+            with(&found)
+        };
+        (block.0..block.0 + blocks).for_each(|block| self.policy.touch(block));
+        Some(result)
+    }
+
+    /// Keeps what a block holds now, in place of what was kept of it.
+    pub fn keep(&mut self, block: Block, contents: &[u8]) {
+        assert_eq!(contents.len(), self.page_bytes, "a page is a whole block");
+        self.forget(block, 1);
+        if self.is_full() {
+            let gone = self.policy.evict(block.0).expect("it is full");
+            self.remove(gone);
+            self.evicted += 1;
+        }
+        let all = Atoms::of(0..self.keeper.pages().config().page_atoms);
+        match self.keeper.fill(Key(block.0), contents, all) {
+            Ok(_) => self.policy.insert(block.0),
+            Err(Refused::NoPage) => {}
+            Err(refused) => unreachable!("nobody else changes a page: {refused}"),
+        }
+    }
+
+    /// The first block from `block` on that has a page.
+    pub fn next(&mut self, block: Block) -> Option<Block> {
+        self.keeper.pin().next(Key(block.0)).map(|Key(found)| Block(found))
+    }
+
+    /// These blocks hold something else from now on, or nobody knows what.
+    pub fn forget(&mut self, block: Block, blocks: u64) {
+        let end = block.0 + blocks;
+        let mut from = block;
+        while let Some(Block(found)) = self.next(from).filter(|found| found.0 < end) {
+            self.policy.remove(found);
+            self.remove(found);
+            from = Block(found + 1);
+        }
+    }
+
+    fn remove(&mut self, block: u64) {
+        self.keeper.remove(Key(block)).unwrap_or_else(|refused| unreachable!("nobody else changes a page: {refused}"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// So many pages of 64 bytes: as blocks of 4 KiB are counted.
+    fn memory(pages: u64) -> Memory {
+        Memory::new(pages * 4096, 8, 8).expect("a few pages")
+    }
+
+    fn read(memory: &mut Memory, block: u64, blocks: u64) -> Option<Vec<u8>> {
+        memory.read(Block(block), blocks, |pages| pages.iter().map(|page| page[0]).collect())
+    }
+
+    #[test]
+    fn what_is_kept_is_read_all_of_it_or_none() {
+        let mut memory = memory(32);
+        memory.keep(Block(5), &[5; 64]);
+        memory.keep(Block(6), &[6; 64]);
+        assert_eq!((read(&mut memory, 5, 2), read(&mut memory, 5, 3), read(&mut memory, 4, 1)), (Some(vec![5, 6]), None, None));
+        memory.keep(Block(6), &[7; 64]);
+        assert_eq!((read(&mut memory, 6, 1), memory.policy.len()), (Some(vec![7]), 2));
+    }
+
+    #[test]
+    fn a_range_is_forgotten_however_long_it_is() {
+        let mut memory = memory(64);
+        for block in [0, 63, 64, 70_000, 1 << 40] {
+            memory.keep(Block(block), &[1; 64]);
+        }
+        memory.forget(Block(63), 1 << 20);
+        assert_eq!(memory.policy.len(), 2);
+        assert!(read(&mut memory, 0, 1).is_some() && read(&mut memory, 1 << 40, 1).is_some());
+        memory.forget(Block(0), 1 << 50);
+        assert_eq!(memory.policy.len(), 0);
+    }
+
+    #[test]
+    fn a_full_memory_goes_on_and_keeps_what_is_asked_for() {
+        let mut memory = memory(64);
+        for round in 0..200u64 {
+            for block in 0..4 {
+                if read(&mut memory, block, 1).is_none() {
+                    memory.keep(Block(block), &[9; 64]);
+                }
+            }
+            (0..8).for_each(|other| memory.keep(Block(100 + round * 8 + other), &[1; 64]));
+            assert!(memory.policy.len() <= memory.most);
+        }
+        assert!(memory.evicted > 1_000 && (0..4).all(|block| read(&mut memory, block, 1) == Some(vec![9])));
+    }
+
+    #[test]
+    fn too_little_is_none() {
+        assert!(Memory::new(0, 8, 512).is_none() && Memory::new(60_000, 8, 512).is_none());
+    }
+}

@@ -1,0 +1,117 @@
+//! Memory: a read whose blocks all have pages is answered from them; what was read or written otherwise is kept.
+//!
+//! ```text
+//!   read ─▶ all in memory? ─▶ reply            a read ends ─▶ pages of what nobody has changed meanwhile
+//!   write, TRIM, zeroes ─▶ their pages go, at the moment from which a read would see something else ─▶ small writes are kept as pages
+//! ```
+//! A page is dropped whenever its block changes for whatever reason, and nothing is kept of a block that has changed since it was looked up
+//! (its ticket is void, see `fill`). So a page is what a read would give.
+
+use std::ops::Range;
+
+use crate::block::{ATOM_BYTES, Block, Span};
+use crate::cache::through::{Page, State};
+use crate::config::Canary;
+use crate::payload::Payload;
+use crate::request::Outcome;
+
+use super::Engine;
+use super::fill::gaps;
+use super::read::Why;
+use super::write::Piece;
+
+/// What is written in one request beyond this is rather a stream than something that is read again soon: 64 KiB.
+const WRITE_ATOMS: u64 = (64 << 10) / ATOM_BYTES;
+
+impl<P: Payload> Engine<P> {
+    /// Answers a read from memory. False: not all of it is there.
+    pub(super) fn read_from_memory(&mut self, number: usize) -> bool {
+        let span = self.requests.get(number).request.span;
+        let (block, blocks) = self.blocks_of(span);
+        let skip = span.start - block.0 * self.block_atoms();
+        let Some(memory) = &mut self.memory else { return false };
+        let Some(contents) = memory.read(block, blocks, |pages| P::from_pages(pages, skip, span.atoms)) else {
+            self.counters.memory_miss_blocks += blocks;
+            return false;
+        };
+        self.counters.memory_hit_blocks += blocks;
+        self.answer(number, Ok(Outcome::Data(vec![contents])));
+        true
+    }
+
+    /// Keeps what a read has brought of blocks that have not changed meanwhile: of which span, and whether that is what the origin holds. It may
+    /// have been asked for more of a block than the cache lacks (`widened`), so that is only kept of blocks of which the cache has nothing.
+    pub(super) fn keep_in_memory<'p>(&mut self, why: Why, void: &[Range<u64>], parts: impl Iterator<Item = (Span, &'p P, bool)>)
+    where
+        P: 'p,
+    {
+        let Some(is_full) = self.memory.as_ref().map(|memory| memory.is_full()) else { return };
+        // A stream would only push out what is asked for again.
+        if why == Why::Prefetch || why == Why::Sequential && is_full {
+            return;
+        }
+        let size = self.block_atoms();
+        for (span, payload, is_origins) in parts {
+            let (block, blocks) = self.whole_blocks(span);
+            let whole = Span::new(block.0 * size, blocks * size).intersection(span);
+            if blocks == 0 || self.through.is_unsure(whole) {
+                continue;
+            }
+            for block in gaps(block.0..block.0 + blocks, void).into_iter().flatten().map(Block) {
+                if !is_origins || self.index.get(block).is_none() {
+                    self.put_in_memory(block, 1, block.0 * size - span.start, payload);
+                }
+            }
+        }
+    }
+
+    /// A client's write takes its place: what it replaces is forgotten, and if it is small it is kept itself.
+    pub(super) fn takes_place(&mut self, piece: &Piece<P>) {
+        self.changed(piece.block, piece.blocks);
+        if piece.valid.is_none() && piece.payload.atoms() <= WRITE_ATOMS {
+            self.put_in_memory(piece.block, piece.blocks, 0, &piece.payload);
+        }
+    }
+
+    /// `payload` holds the blocks from its atom `skip` on; the last block of the volume may be short there.
+    fn put_in_memory(&mut self, block: Block, blocks: u64, skip: u64, payload: &P) {
+        let Some(memory) = &mut self.memory else { return };
+        let size = u64::from(self.config.geometry.block_atoms);
+        let all = payload.slice(skip, (blocks * size).min(payload.atoms() - skip));
+        let bytes = all.page_bytes();
+        for (place, contents) in bytes.chunks_exact(size as usize * P::PAGE_ATOM_BYTES).enumerate() {
+            memory.keep(Block(block.0 + place as u64), contents);
+        }
+    }
+
+    /// The SSD has failed. What is dirty there, and in memory by chance, goes home from memory.
+    pub(super) fn rescue_from_memory(&mut self) {
+        let mut next = Block(0);
+        while let Some(block) = self.memory.as_mut().and_then(|memory| memory.next(next)) {
+            next = Block(block.0 + 1);
+            let is_dirty = self.index.get(block).is_some_and(|slot| self.sets.is_dirty(slot));
+            if !is_dirty || self.through.covers(block, 1) {
+                continue;
+            }
+            let size = self.block_atoms();
+            let memory = self.memory.as_mut().expect("it has just answered");
+            let payload = memory.read(block, 1, |pages| P::from_pages(pages, 0, size)).expect("it has the block");
+            self.tickets.void(block, 1);
+            self.through.adopt(block, Page { blocks: 1, payload, valid: None, state: State::Unwritten }, self.now);
+        }
+    }
+
+    /// From now on a read of these blocks gives something else, or may: what is being read of them must not be kept.
+    pub(super) fn changed(&mut self, block: Block, blocks: u64) {
+        self.tickets.void(block, blocks);
+        self.forget_in_memory(block, blocks);
+    }
+
+    pub(super) fn forget_in_memory(&mut self, block: Block, blocks: u64) {
+        if !self.has_canary(Canary::StalePage)
+            && let Some(memory) = &mut self.memory
+        {
+            memory.forget(block, blocks);
+        }
+    }
+}

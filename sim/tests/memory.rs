@@ -1,0 +1,156 @@
+//! Memory: what was read or written is answered from pages, and never anything else than what a read of the volume would give.
+
+use tidegate_engine::block::{ATOM_BYTES, Span};
+use tidegate_engine::op::Zone;
+use tidegate_engine::{Canary, Mode};
+use tidegate_sim::back::volatile::Survive;
+use tidegate_sim::scenario::Scenario;
+use tidegate_sim::stamp::Stamps;
+use tidegate_sim::swarm::{Options, swarm};
+
+/// Memory of so many pages of 4 KiB, of which one in eight is always on its way.
+fn with_pages(pages: u64) -> Scenario {
+    Scenario::with(|plan| plan.config.ram = pages * 8 * ATOM_BYTES)
+}
+
+fn stamps(data: &Stamps) -> Vec<u64> {
+    data.stamps().collect()
+}
+
+/// Block 3, and whether a device was asked for it: what was not flushed would be in memory in any case.
+fn read_block(scenario: &mut Scenario) -> (Vec<u64>, bool) {
+    scenario.flush();
+    scenario.run_until_quiet();
+    scenario.forget_noted();
+    let data = scenario.read(scenario.block(3)).expect("nothing fails");
+    let asked = scenario.noted().iter().any(|op| !op.writes && matches!(op.zone, Some(Zone::Origin | Zone::Data)));
+    (data, asked)
+}
+
+#[test]
+fn what_was_read_is_there_without_any_device() {
+    let mut scenario = with_pages(32);
+    let first = stamps(&scenario.first(3));
+    assert_eq!(read_block(&mut scenario), (first.clone(), true));
+    assert_eq!(read_block(&mut scenario), (first.clone(), false));
+    // A part of it as well; a neighbour that is not there makes it a miss.
+    assert_eq!(scenario.read(Span::new(3 * 8 + 2, 3)), Ok(first[2..5].to_vec()));
+    scenario.read(scenario.blocks(3, 2)).expect("nothing fails");
+    let snapshot = scenario.snapshot();
+    assert_eq!((snapshot.counters.memory_hit_blocks, snapshot.counters.memory_miss_blocks, snapshot.memory.pages), (2, 3, 2));
+}
+
+#[test]
+fn without_memory_there_is_none() {
+    let mut scenario = Scenario::new();
+    read_block(&mut scenario);
+    assert!(read_block(&mut scenario).1);
+    assert_eq!(scenario.snapshot().memory, Default::default());
+}
+
+#[test]
+fn what_was_written_is_read_whatever_it_replaces() {
+    let mut scenario = with_pages(32);
+    scenario.crash_at_every_step();
+    let mut block = stamps(&scenario.first(3));
+    read_block(&mut scenario);
+    block.copy_from_slice(&stamps(&scenario.write(3)));
+    assert_eq!(read_block(&mut scenario), (block.clone(), false), "a write is kept");
+    block[2..5].copy_from_slice(&stamps(&scenario.write_span(Span::new(3 * 8 + 2, 3))));
+    assert_eq!(read_block(&mut scenario).0, block, "a part of a block");
+    scenario.zero(scenario.block(3));
+    assert_eq!(read_block(&mut scenario).0, [0; 8], "zeroes");
+    scenario.write(3);
+    scenario.trim(scenario.blocks(0, 8));
+    assert_eq!(read_block(&mut scenario).0, [0; 8], "a TRIM");
+    let large = stamps(&scenario.write_span(scenario.blocks(0, 20)));
+    assert_eq!(read_block(&mut scenario).0, large[24..32], "a write too large to be kept");
+}
+
+#[test]
+fn past_the_log_as_well() {
+    let mut scenario = with_pages(32);
+    scenario.switch(Mode::WriteThrough);
+    read_block(&mut scenario);
+    let mut block = stamps(&scenario.write(3));
+    assert_eq!(read_block(&mut scenario), (block.clone(), false));
+    block[..1].copy_from_slice(&stamps(&scenario.write_span(Span::new(24, 1))));
+    assert_eq!(read_block(&mut scenario).0, block);
+}
+
+/// The read began before the write and ends after it: what it brings is older.
+#[test]
+fn a_read_that_a_write_overtakes_is_not_kept() {
+    for zone in [Zone::Origin, Zone::Data] {
+        let mut scenario = with_pages(32);
+        let mut block = stamps(&scenario.first(3));
+        if zone == Zone::Data {
+            // In the cache, and not in memory: a large write is not kept there.
+            block.copy_from_slice(&stamps(&scenario.write_span(scenario.blocks(0, 20)))[24..32]);
+            scenario.flush();
+            scenario.run_until_quiet();
+        }
+        scenario.hold(zone);
+        let read = scenario.send_read(scenario.block(3));
+        scenario.run_until_quiet();
+        let (write, new) = scenario.send_write(Span::new(3 * 8 + 2, 3), false);
+        scenario.run_until_quiet();
+        scenario.release(zone);
+        scenario.wait(read).expect("nothing fails");
+        scenario.wait(write).expect("nothing fails");
+        block[2..5].copy_from_slice(&stamps(&new));
+        assert_eq!(read_block(&mut scenario).0, block, "{zone:?}");
+    }
+}
+
+#[test]
+fn a_crash_takes_memory_along_and_nothing_else() {
+    let mut scenario = with_pages(32);
+    let kept = scenario.write(3);
+    scenario.flush();
+    scenario.write(3);
+    scenario.read(scenario.block(3)).expect("nothing fails");
+    scenario.power_cut(Survive::None);
+    assert_eq!(scenario.snapshot().memory.pages, 0);
+    assert_eq!(read_block(&mut scenario), (stamps(&kept), true));
+}
+
+#[test]
+fn a_small_memory_keeps_what_is_asked_for_again() {
+    let mut scenario = with_pages(16);
+    for round in 0..8 {
+        for block in [0, 1, 2] {
+            scenario.read(scenario.block(block)).expect("nothing fails");
+        }
+        for other in 0..4 {
+            scenario.read(scenario.block(8 + (round * 7 + other * 9) % 56)).expect("nothing fails");
+        }
+    }
+    scenario.run_until_quiet();
+    scenario.forget_noted();
+    scenario.read(scenario.blocks(0, 3)).expect("nothing fails");
+    assert!(scenario.noted().iter().all(|op| op.writes));
+    let memory = scenario.snapshot().memory;
+    assert!(memory.pages <= memory.pages_max && memory.evicted > 0, "{memory:?}");
+}
+
+/// What only the failed SSD had is lost; what memory has besides is not.
+#[test]
+fn what_the_failed_ssd_had_goes_home_from_memory() {
+    let mut scenario = with_pages(32);
+    let data = scenario.write(3);
+    scenario.flush();
+    scenario.run_until_quiet();
+    scenario.cache_goes();
+    scenario.until_degraded_by_writing(4);
+    assert_eq!(scenario.read(scenario.block(3)), Ok(stamps(&data)));
+    scenario.flush();
+    scenario.run_until_quiet();
+    assert_eq!(scenario.on_origin(3)[1], stamps(&data), "durable on the origin");
+}
+
+#[test]
+fn the_swarm_finds_a_page_that_is_not_forgotten() {
+    let options = Options { seeds: 60, ops: 1_000, threads: 2, canary: Some(Canary::StalePage), ..Options::default() };
+    assert!(!swarm(&options, &mut |_| {}).violations.is_empty());
+}
