@@ -4,7 +4,7 @@ SHELL := bash
 TIDEGATE := $(or $(CARGO_TARGET_DIR),target)/release/tidegate
 TIMED := scripts/timed.sh
 
-.PHONY: help build run test fuzz soak bench bench-cold bench-device bench-recovery bench-engine bench-abuse bench-pages clean
+.PHONY: help build run test fuzz soak bench bench-cold bench-device bench-recovery bench-engine bench-abuse bench-nbd bench-pages clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -44,6 +44,10 @@ bench-engine: ## instructions per request and bytes per cached block
 
 bench-abuse: ## what a good client notices of a thousand idle and a hundred hostile ones
 	@$(TIMED) bench-abuse cargo bench --locked --bench abuse
+
+bench-nbd: ## hits in memory over NBD beside null exports and files in the page cache; a table and target/bench/nbd.json
+	@scripts/setup.sh
+	@$(TIMED) bench-nbd cargo bench --locked --bench nbd
 
 bench-pages: ## hits in the memory tier beside copying, two threads beside one, other caches; a table and target/bench/pages.json
 	@$(TIMED) bench-pages cargo bench --locked -p tidegate-pages --bench pages

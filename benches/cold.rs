@@ -113,7 +113,7 @@ fn measure(cold: &ColdLoad, rounds: usize) -> Row<'_> {
     let disks = [cold.seek; 3].map(Disk::new);
     let files = disks.each_ref().map(Disk::file);
     let mut subjects = [
-        Subject::tidegate(folder.path(), &files[OURS]),
+        Subject::tidegate(folder.path(), &files[OURS], ""),
         Subject::qemu_nbd("qemu-nbd", folder.path(), &files[QEMU]),
         Subject::bare(&files[BARE]),
     ];

@@ -100,7 +100,7 @@ fn subjects(folder: &Path) -> [Subject; BARE + 1] {
     };
     solid(&folder.join("cache.img"), CACHE_BYTES);
     [
-        Subject::tidegate(folder, &file("origin")),
+        Subject::tidegate(folder, &file("origin"), "[memory]\nram = \"0B\"\n"),
         Subject::qemu_nbd("qemu-nbd", folder, &file("qemu-nbd")),
         Subject::qemu_nbd("qemu-nbd again", folder, &file("qemu-nbd-again")),
         Subject::nbdkit(folder, &file("nbdkit")),

@@ -61,9 +61,10 @@ impl Drop for Other {
 
 impl Subject {
     /// A volume in `dir`, which holds its cache (cache.img, as large as it is), in front of `origin`.
-    pub fn tidegate(dir: &Path, origin: &Path) -> Subject {
+    pub fn tidegate(dir: &Path, origin: &Path, config: &str) -> Subject {
         let devices = ["--dir", text(dir), "--origin", text(origin)];
         tool::tidegate(&[&["create"], &devices[..]].concat()).succeeds();
+        std::fs::write(dir.join("config.toml"), config).expect("a configuration");
         let daemon = Daemon::start(dir, &[&["up"], &devices[..]].concat());
         let client = Client::connect(&daemon.socket()).expect("a connection");
         Subject { name: "tidegate", access: Access::Server { client, process: Process::Ours(daemon) } }
@@ -77,6 +78,45 @@ impl Subject {
             command.args(options).arg(socket).arg(file);
             command
         })
+    }
+
+    /// As above, through the kernel's page cache.
+    pub fn qemu_nbd_cached(folder: &Path, file: &Path) -> Subject {
+        let options = ["--cache=writeback", "--aio=threads", "--format=raw", "--persistent", "--shared=4", "--socket"];
+        Subject::other("qemu-nbd page cache", folder, |socket| {
+            let mut command = Command::new("qemu-nbd");
+            command.args(options).arg(socket).arg(file);
+            command
+        })
+    }
+
+    /// Nothing behind it: what it reads is zeros. Its socket is made in `folder`.
+    pub fn qemu_null(folder: &Path, bytes: u64) -> Subject {
+        Subject::other("qemu-nbd null", folder, |socket| {
+            let mut command = Command::new("qemu-nbd");
+            command.args(["--persistent", "--shared=4", "--socket"]).arg(socket).arg("--image-opts");
+            command.arg(format!("driver=null-co,size={bytes},read-zeroes=on"));
+            command
+        })
+        .without_contents()
+    }
+
+    /// The same from nbdkit.
+    pub fn nbdkit_null(folder: &Path, bytes: u64) -> Subject {
+        Subject::other("nbdkit null", folder, |socket| {
+            let mut command = Command::new("nbdkit");
+            command.args(["--foreground", "--unix", text(socket), "null"]).arg(format!("size={bytes}"));
+            command
+        })
+        .without_contents()
+    }
+
+    /// It keeps nothing: its reads are not looked at.
+    fn without_contents(mut self) -> Subject {
+        if let Access::Server { client, .. } = &mut self.access {
+            client.looks = false;
+        }
+        self
     }
 
     /// Its socket is made in `folder`.
