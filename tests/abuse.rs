@@ -10,6 +10,8 @@ use crate::common::daemon::Daemon;
 use crate::common::hostile::{self, *};
 use crate::common::volume;
 
+/// What clients cost is counted here, not what memory the volume is given for pages.
+const NO_PAGES: &str = "[memory]\nram = \"0B\"\n";
 const MIB: u64 = 1 << 20;
 /// How long the daemon may take to notice that clients have gone.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -23,7 +25,7 @@ const BATCH_NOISE_BYTES: u64 = 512 << 10;
 const GOOD: u64 = 112 * MIB;
 
 fn small() -> tempfile::TempDir {
-    volume("128MiB", "128MiB", "[gate]\nwait = \"100ms\"\n")
+    volume("128MiB", "128MiB", &format!("{NO_PAGES}[gate]\nwait = \"100ms\"\n"))
 }
 
 /// A client that writes, reads again what it wrote, and flushes now and then.
@@ -295,7 +297,7 @@ fn requests_of_32_mib_and_of_4_gib_are_served_or_refused_by_their_kind() {
     const LONGEST: u32 = u32::MAX;
     const PAYLOAD: u32 = 32 << 20;
     // Large enough for all of them to lie inside.
-    let folder = volume("8GiB", "256MiB", "");
+    let folder = volume("8GiB", "256MiB", NO_PAGES);
     let (daemon, door) = Door::open(folder.path(), "unix");
     let mut wire = door.enter().unwrap();
     let data = Chance::new(32).bytes(PAYLOAD as usize);

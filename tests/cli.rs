@@ -88,15 +88,22 @@ fn status_says_what_happened() {
     client.flush().unwrap();
     client.expect(0, &data);
     client.read(32 << 20, 4096).unwrap();
+    // Too large to be kept in memory.
+    let large = Chance::new(4).bytes(128 << 10);
+    client.write(1 << 20, &large).unwrap();
+    client.expect(1 << 20, &large);
     let status = daemon.status();
     for (key, expected) in [
         ("/phase", Value::from("serving")),
-        ("/dirty_blocks", 16.into()),
-        ("/hits/blocks", 16.into()),
+        ("/dirty_blocks", 48.into()),
+        ("/memory/hit_blocks", 16.into()),
+        ("/memory/miss_blocks", 33.into()),
+        ("/memory/pages", 49.into()),
+        ("/hits/blocks", 32.into()),
         ("/misses/blocks", 1.into()),
-        ("/requests/writes", 1.into()),
-        ("/requests/reads", 2.into()),
-        ("/latency_ns/read/count", 2.into()),
+        ("/requests/writes", 2.into()),
+        ("/requests/reads", 3.into()),
+        ("/latency_ns/read/count", 3.into()),
     ] {
         assert_eq!(status.pointer(key), Some(&expected), "{key}: {status}");
     }
@@ -105,7 +112,7 @@ fn status_says_what_happened() {
     }
     assert!(status["ledger_bytes"].as_object().is_some_and(|ledger| !ledger.is_empty()), "{status}");
     let human = tool::tidegate(&["status", "--dir", text(folder.path())]).succeeds();
-    for words in ["serving", "hits", "dirty", "gate", "waits", "p99"] {
+    for words in ["serving", "in memory", "hits", "dirty", "gate", "waits", "p99"] {
         assert!(human.contains(words), "{words}: {human}");
     }
     daemon.stop();

@@ -1,5 +1,6 @@
 //! A cache that is lost in service: the volume goes on, what was acknowledged is saved, and the lost cache is not taken back.
 
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use crate::common::chance::Chance;
@@ -11,19 +12,56 @@ use crate::common::{folder, text};
 const BLOCK: u64 = 4096;
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// A volume before a cache in nbdkit's memory, as a file: gone for good when nbdfuse is.
+struct Volume {
+    folder: tempfile::TempDir,
+    cache: Fuse,
+    origin: PathBuf,
+}
+
+impl Volume {
+    fn new(config: &str) -> Volume {
+        let folder = folder();
+        let dir = folder.path();
+        let cache = Fuse::new(&["[", "nbdkit", "--exit-with-parent", "memory", "size=128M", "]"]);
+        let (file, origin) = (cache.file(), dir.join("origin.img"));
+        let devices = ["--dir", text(dir), "--cache", text(&file), "--origin", text(&origin)];
+        tidegate(&[&["create", "--origin-size", "64MiB"], &devices[..]].concat()).succeeds();
+        let config = format!("cache = {:?}\norigin = {:?}\n{config}", text(&file), text(&origin));
+        std::fs::write(dir.join("config.toml"), config).unwrap();
+        Volume { folder, cache, origin }
+    }
+}
+
+fn contents(seed: u64) -> Vec<u8> {
+    Chance::new(seed).bytes(BLOCK as usize)
+}
+
+#[test]
+fn what_a_cache_that_is_gone_had_goes_home_from_memory() {
+    let mut volume = Volume::new("");
+    let daemon = Daemon::up(volume.folder.path());
+    let mut client = daemon.connect();
+    client.write(BLOCK, &contents(1)).unwrap();
+    client.flush().unwrap();
+    volume.cache.kill();
+    client.write(2 * BLOCK, &contents(2)).unwrap();
+    client.expect(BLOCK, &contents(1));
+    client.flush().unwrap();
+    let disk = std::fs::read(&volume.origin).unwrap();
+    for block in [1, 2] {
+        assert!(disk[(block * BLOCK) as usize..].starts_with(&contents(block)), "block {block} is on the origin");
+    }
+    drop(client);
+    daemon.stop();
+}
+
 #[test]
 fn a_volume_goes_on_without_a_cache_that_is_gone() {
-    let folder = folder();
+    let Volume { folder, mut cache, origin } = Volume::new("[memory]\nram = \"0B\"\n");
     let dir = folder.path();
-    // A disk in nbdkit's memory, as a file: gone for good when nbdfuse is.
-    let mut cache = Fuse::new(&["[", "nbdkit", "--exit-with-parent", "memory", "size=128M", "]"]);
-    let (file, origin) = (cache.file(), dir.join("origin.img"));
-    let devices = ["--dir", text(dir), "--cache", text(&file), "--origin", text(&origin)];
-    tidegate(&[&["create", "--origin-size", "64MiB"], &devices[..]].concat()).succeeds();
-    std::fs::write(dir.join("config.toml"), format!("cache = {:?}\norigin = {:?}\n", text(&file), text(&origin))).unwrap();
     let daemon = Daemon::up(dir);
     let mut client = daemon.connect();
-    let contents = |seed: u64| Chance::new(seed).bytes(BLOCK as usize);
     client.write(0, &contents(0)).unwrap();
     client.flush().unwrap();
     tidegate(&["drain", "--dir", text(dir)]).succeeds();

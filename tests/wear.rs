@@ -53,7 +53,7 @@ fn wear_is_told_since_the_start_and_for_the_life_of_the_cache() {
 
 #[test]
 fn a_spent_budget_keeps_no_reads() {
-    let folder = volume("64MiB", "64MiB", "[wear]\ndaily_write_budget = \"1MB\"\n");
+    let folder = volume("64MiB", "64MiB", "[memory]\nram = \"0B\"\n[wear]\ndaily_write_budget = \"1MB\"\n");
     std::fs::write(folder.path().join("origin.img"), Chance::new(9).bytes(64 << 20)).unwrap();
     let daemon = Daemon::up(folder.path());
     let mut client = daemon.connect();

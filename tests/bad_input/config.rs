@@ -27,6 +27,7 @@ fn wrong_configurations_are_refused_with_their_place() {
         ("a name with NUL", b"[export]\nname = \"a\\u0000\"\n", &["config.toml:2:1: ", "NUL"]),
         ("relative path", b"cache = \"cache.img\"\n", &["config.toml:1:1: ", "relative"]),
         ("cache is origin", b"cache = \"/x\"\norigin = \"/x\"\n", &["config.toml:1:1: ", "same"]),
+        ("more memory than there is", b"[memory]\nram = \"1000TiB\"\n", &["`ram` is 1048576000 MiB", "ask for less"]),
         ("too large", mebibyte, &["config.toml: ", "1 MiB"]),
     ] {
         check(name, config(contents), UP, 78, says);
