@@ -25,6 +25,7 @@ echo "soak: seeds from $first, $wide wide ones, $corruptions corruptions, $fuzz 
 "$tidegate" sim run cliff
 "$tidegate" sim rot --corruptions "$corruptions" --first-seed "$first"
 scripts/fuzz.sh all "$fuzz"
+TIDEGATE_OPERATIONS=20000000 real linearizable::
 TIDEGATE_CONNECTIONS=$connections real abuse::
 TIDEGATE_ROUNDS=$rounds real databases:: file_systems:: exerciser::
 TIDEGATE_KILLS=$kills real kill::

@@ -16,6 +16,7 @@ mod fence;
 mod file_systems;
 mod full;
 mod kill;
+mod linearizable;
 mod main_job;
 mod modes;
 mod plans;
