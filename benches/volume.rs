@@ -23,6 +23,7 @@ mod quartiles;
 mod report;
 #[path = "shared/report_file.rs"]
 mod report_file;
+#[allow(dead_code)] // other benches use more of it
 #[path = "volume/subject.rs"]
 mod subject;
 

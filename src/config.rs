@@ -159,6 +159,7 @@ struct Limits {
     requests: Option<Count>,
     bytes: Option<Size>,
     stall_timeout: Option<Span>,
+    poll: Option<Span>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -195,6 +196,7 @@ impl TryFrom<String> for Mode {
 
 /// The smallest and largest sizes that make sense; beyond them is a typing error, or a machine that would not start.
 const WINDOW_BYTES: (u64, u64) = (1 << 20, 1 << 30);
+const POLL_MOST: Duration = Duration::from_millis(1);
 const DIRTY_RAM_BYTES: (u64, u64) = (0, 1 << 30);
 const BATCH_BYTES: (u64, u64) = (64 << 10, 1 << 30);
 /// At least the largest request that NBD clients send without asking (32 MiB), and the sectors at its edges.
@@ -373,6 +375,9 @@ impl File {
         within("window", self.log.window, WINDOW_BYTES)?;
         within("dirty_ram", self.log.dirty_ram, DIRTY_RAM_BYTES)?;
         within("bytes", self.limits.bytes, REQUEST_BYTES)?;
+        if self.limits.poll.is_some_and(|span| span.0 > POLL_MOST) {
+            return Err(("poll", "`poll` must be at most 1 ms: the processor does nothing else meanwhile".to_owned()));
+        }
         if self.wear.rated_tbw == Some(Size(0)) {
             return Err((
                 "rated_tbw",
@@ -436,6 +441,7 @@ impl File {
             fence_samples: self.fence.samples.map(|samples| samples.0),
             mode: self.mode.map(|mode| mode.0),
             stall_timeout: self.limits.stall_timeout.map(|span| span.0),
+            poll: self.limits.poll.map(|span| span.0),
             scrub_rate: self.scrub.rate.map(|size| size.0),
             rated_tbw: self.wear.rated_tbw.map(|size| size.0),
             discard: self.wear.discard,
@@ -627,6 +633,9 @@ const KNOBS: &str = r#"[gate]
 #bytes = "256MiB"
 # A write that waits for room fails when the origin has shown no sign of life for so long; what is dirty stays dirty.
 #stall_timeout = "60s"
+# Look for so long whether a client asks again before sleeping, at most 1 ms, as long as clients do ask again so soon: quicker answers for some
+# time of a processor. "50us" is a good try. Default "0s": never. (Not with `--io threads`.)
+#poll = "0s"
 
 [fence]
 # Cached blocks whose places on the origin are read again at every start, to find out whether somebody changed it behind the cache's back.
@@ -741,6 +750,7 @@ mod tests {
             ("[log]\nallocation = \"small-writes\"\nconvert_max = 0\n", "config.toml:3:15: 0 is not a count from 1 to 65536"),
             ("[log]\nwindow = \"1B\"\n", "config.toml:2:1: `window` must be from 1.0 MiB to 1.0 GiB"),
             ("[log]\ndirty_ram = \"2GiB\"\n", "config.toml:2:1: `dirty_ram` must be from 0 B to 1.0 GiB"),
+            ("[limits]\npoll = \"2ms\"\n", "config.toml:2:1: `poll` must be at most 1 ms"),
             ("origin = \"disk.img\"\n", "config.toml:1:1: `origin` is a relative path"),
             ("origin = \"/a\"\ncache = \"/a\"\n", "config.toml:2:1: `cache` and `origin` are the same"),
             ("nbd = \"10809\"\n", "config.toml:1:7: NBD address: `10809` is neither unix:PATH nor IP:PORT"),

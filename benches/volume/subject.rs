@@ -70,6 +70,10 @@ impl Subject {
         Subject { name: "tidegate", access: Access::Server { client, process: Process::Ours(daemon) } }
     }
 
+    pub fn called(self, name: &'static str) -> Subject {
+        Subject { name, ..self }
+    }
+
     /// Its socket is made in `folder`.
     pub fn qemu_nbd(name: &'static str, folder: &Path, file: &Path) -> Subject {
         let options = ["--cache=none", "--aio=io_uring", "--format=raw", "--persistent", "--shared=4", "--socket"];

@@ -86,6 +86,8 @@ pub struct Knobs {
     pub fence_samples: Option<u32>,
     pub mode: Option<Mode>,
     pub stall_timeout: Option<Duration>,
+    /// How long to look before sleeping.
+    pub poll: Option<Duration>,
     /// Bytes per second; 0: not at all.
     pub scrub_rate: Option<u64>,
     /// Bytes that the maker of the SSD lets it be written in its life.
@@ -199,7 +201,8 @@ impl Opened {
     pub(crate) fn serve(self, carrier: Carrier, mut desk: Desk) -> Result<(), Failure> {
         let front = Front::volume(self.export());
         let Opened { options, attached: Attached { cache, origin, superblock, .. } } = self;
-        let io = Io::new(cache, origin, carrier)?;
+        let mut io = Io::new(cache, origin, carrier)?;
+        io.poll(options.knobs.poll.unwrap_or_default());
         desk.tell(Tell::Opened);
         if !desk.is_started() {
             return Ok(());

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::RawFd;
 
 use tidegate_engine::op::{DeviceId, Limits, Op};
-use tidegate_engine::time::Instant;
+use tidegate_engine::time::{Duration, Instant};
 
 use super::disk::Disk;
 use super::dock::{DISKS, Happening, WatchKey};
@@ -64,6 +64,14 @@ impl Io {
             Carrier::Uring | Carrier::Auto => Means::Ring(Ring::new(cache, origin)?),
         };
         Ok(Io { means })
+    }
+
+    /// Looks for so long before it sleeps, where that is worth it: a client that is answered asks again. Threads do not.
+    pub fn poll(&mut self, most: Duration) {
+        match &mut self.means {
+            Means::Ring(ring) => ring.poll(most),
+            Means::Threads(_) => {}
+        }
     }
 
     /// Who carries the operations, as [`Carrier::name`] names it.

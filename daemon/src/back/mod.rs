@@ -14,6 +14,7 @@ pub mod run;
 pub mod signals;
 mod threads;
 pub mod update;
+mod vigil;
 
 #[cfg(test)]
 mod tests;

@@ -13,6 +13,7 @@ use super::disk::{DEPTH, Disk, Kind as DiskKind};
 use super::dock::{DISKS, Dock};
 use super::flight::Command;
 use super::run::Run;
+use super::vigil::Vigil;
 use crate::Failure;
 
 use super::dock::{Happening, WatchKey};
@@ -49,6 +50,7 @@ pub struct Ring {
     /// Bytes of what was queued since something was handed in.
     queued_bytes: u64,
     failed: Option<io::Error>,
+    vigil: Vigil,
 }
 
 /// What a completion belongs to: the upper half of its user data; the lower is an index.
@@ -98,7 +100,13 @@ impl Ring {
             to_arm: Vec::new(),
             queued_bytes: 0,
             failed: None,
+            vigil: Vigil::default(),
         })
+    }
+
+    /// From now on it looks for so long before it sleeps, where that is worth it.
+    pub fn poll(&mut self, most: Duration) {
+        self.vigil = Vigil::new(std::time::Duration::from_nanos(most.0));
     }
 
     /// Of the cache and of the origin.
@@ -251,14 +259,16 @@ impl Ring {
 
     fn enter(&mut self, now: Instant, deadline: Option<Instant>) -> io::Result<()> {
         self.queued_bytes = 0;
-        let ready = !self.uring.completion().is_empty();
-        let result = match deadline.map(|deadline| deadline.since(now)) {
-            _ if ready => self.uring.submit(),
-            None => self.uring.submit_and_wait(1),
-            Some(Duration::ZERO) => self.uring.submit(),
+        let limit = deadline.map(|deadline| deadline.since(now));
+        let ready = !self.uring.completion().is_empty() || limit != Some(Duration::ZERO) && self.has_happened_soon(limit)?;
+        let Ring { uring, vigil, .. } = self;
+        let result = match limit {
+            _ if ready => uring.submit(),
+            None => vigil.sleep(|| uring.submit_and_wait(1)),
+            Some(Duration::ZERO) => uring.submit(),
             Some(Duration(ns)) => {
                 let time = types::Timespec::new().sec(ns / 1_000_000_000).nsec((ns % 1_000_000_000) as u32);
-                self.uring.submitter().submit_with_args(1, &types::SubmitArgs::new().timespec(&time))
+                vigil.sleep(|| uring.submitter().submit_with_args(1, &types::SubmitArgs::new().timespec(&time)))
             }
         };
         match result {
@@ -266,6 +276,25 @@ impl Ring {
             Err(error) if is_passing(&error) => Ok(()),
             Err(error) => Err(error),
         }
+    }
+
+    /// Hands in what is queued, and looks for a while. The kernel says in the ring when there is something to be fetched.
+    fn has_happened_soon(&mut self, limit: Option<Duration>) -> io::Result<bool> {
+        let Ring { uring, vigil, .. } = self;
+        let mut handed_in = false;
+        let mut result = Ok(());
+        let has_happened = vigil.look(limit.map(|Duration(ns)| std::time::Duration::from_nanos(ns)), || {
+            if !std::mem::replace(&mut handed_in, true) || uring.submission().taskrun() {
+                let queued = uring.submission().len() as u32;
+                // SAFETY: no memory is passed but the ring's own; of what the entries point to, see `push`.
+                result = match unsafe { uring.submitter().enter::<libc::sigset_t>(queued, 0, IORING_ENTER_GETEVENTS, None) } {
+                    Err(error) if !is_passing(&error) => Err(error),
+                    _ => Ok(()),
+                };
+            }
+            result.is_err() || !uring.completion().is_empty()
+        });
+        result.map(|()| has_happened)
     }
 
     fn complete(&mut self, user_data: u64, result: i32, happenings: &mut Vec<Happening>) {
@@ -316,6 +345,9 @@ impl Drop for Ring {
         let _ = self.uring.submitter().unregister_files();
     }
 }
+
+/// Completions are to be fetched too, and none is waited for.
+const IORING_ENTER_GETEVENTS: u32 = 1;
 
 /// Linux 6.12 and later; those before answer that they do not know it.
 const BLOCK_URING_CMD_DISCARD: u32 = 0x1200;
