@@ -62,6 +62,7 @@ pub struct Options {
     pub destage_batch: Option<Size>,
     pub window: Option<Size>,
     pub dirty_ram: Option<Size>,
+    pub ram: Option<Size>,
     pub flush_age: Option<Time>,
     pub requests: Option<usize>,
     pub bytes: Option<Size>,
@@ -179,7 +180,7 @@ impl Options {
 
     /// The keys of a cached configuration that are set: none may be of a bare one.
     pub fn cached_keys(&self) -> bool {
-        let sizes = [self.block, self.set, self.journal, self.op_size, self.destage_batch, self.window, self.dirty_ram, self.bytes];
+        let sizes = [self.block, self.set, self.journal, self.op_size, self.destage_batch, self.window, self.dirty_ram, self.ram, self.bytes];
         let times = [self.wait, self.max_dirty_age, self.flush_age];
         let counts = [self.free_floor, self.reserve, self.clean_floor, self.dirty_high];
         sizes.iter().any(Option::is_some)
@@ -219,6 +220,7 @@ pub fn engine_config(options: &Options, room: Room) -> Result<Config, String> {
     set(&mut config.destage_atoms, options.destage_batch.map(Size::atoms));
     set(&mut config.window_bytes, options.window.map(|size| size.0));
     set(&mut config.dirty_ram, options.dirty_ram.map(|size| size.0));
+    set(&mut config.ram, options.ram.map(|size| size.0));
     set(&mut config.flush_age, options.flush_age.map(|time| time.0));
     set(&mut config.requests_max, options.requests);
     set(&mut config.bytes_max, options.bytes.map(|size| size.0));
