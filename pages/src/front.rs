@@ -70,6 +70,9 @@ impl Front {
     #[inline(always)]
     pub(crate) fn touch_all(&mut self, blocks: impl Iterator<Item = Block>, count: usize) {
         let desk = &self.pages.desks[self.index];
+        if desk.touches.is_none() {
+            return;
+        }
         let noted = desk.touches.room(&mut self.touches, count).min(count);
         let unnoted = count - noted;
         blocks.take(noted).for_each(|block| desk.touches.put(&mut self.touches, [block.0]));

@@ -68,7 +68,7 @@ pub struct Config {
     pub atom_bytes: usize,
     /// Fronts at most.
     pub fronts: usize,
-    /// Hits that a front notes before the keeper looks; what comes then is not noted. A power of two.
+    /// Hits that a front notes before the keeper looks; what comes then is not noted. A power of two; 0: none are noted, or counted as such.
     pub touches: usize,
     /// Writes of blocks that a front pushes before the keeper looks; then it has to wait. A power of two.
     pub dirty_ring: usize,

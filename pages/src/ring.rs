@@ -23,11 +23,17 @@ pub struct Pen {
 
 impl<const WORDS: usize> Ring<WORDS> {
     /// # Panics
-    /// If `entries` is not a power of two.
+    /// If `entries` is not a power of two, nor 0.
     pub fn new(entries: usize) -> Ring<WORDS> {
-        assert!(entries.is_power_of_two(), "a ring of {entries} entries");
+        assert!(entries == 0 || entries.is_power_of_two(), "a ring of {entries} entries");
         let slots = (0..entries).map(|_| std::array::from_fn(|_| AtomicU64::new(0))).collect();
         Ring { slots, written: Padded(AtomicU64::new(0)), read: Padded(AtomicU64::new(0)) }
+    }
+
+    /// It takes nothing, ever.
+    #[inline(always)]
+    pub fn is_none(&self) -> bool {
+        self.slots.is_empty()
     }
 
     fn slot(&self, at: u64) -> &[AtomicU64; WORDS] {

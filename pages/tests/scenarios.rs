@@ -199,6 +199,35 @@ fn hits_are_noted_and_counted_and_a_full_ring_drops_notes_only() {
 }
 
 #[test]
+fn without_a_ring_no_hit_is_noted() {
+    let (mut front, mut keeper) = tier(Config { touches: 0, ..config() });
+    fill(&mut keeper, 1, 1);
+    assert!(read(&mut front, 0, 0, 1).is_some());
+    keeper.touches(|block| panic!("{block:?} is noted"));
+    assert_eq!((keeper.pages().counts().hits, keeper.pages().counts().unnoted), (1, 0));
+}
+
+/// However far apart they are, and whatever of them has gone.
+#[test]
+fn pages_are_found_in_order() {
+    let (mut front, mut keeper) = tier(config());
+    let blocks = [0, 1, 63, 64, 4_095, 70_000, 1 << 30, (1 << 40) + 5];
+    for block in blocks {
+        keeper.fill(Block(block), &[1; PAGE_BYTES], Atoms::of(0..ATOMS)).expect("a page");
+    }
+    let found = |front: &mut Front, from: u64| {
+        let pinned = front.pin();
+        std::iter::successors(pinned.next(Block(from)), |block| pinned.next(Block(block.0 + 1))).map(|block| block.0).collect::<Vec<_>>()
+    };
+    assert_eq!(found(&mut front, 0), blocks);
+    assert_eq!(found(&mut front, 64), blocks[3..]);
+    assert_eq!(found(&mut front, 65), blocks[4..]);
+    keeper.remove(Block(70_000)).expect("it is clean");
+    assert_eq!(found(&mut front, 5_000), blocks[6..]);
+    assert_eq!(found(&mut front, (1 << 40) + 6), [0; 0]);
+}
+
+#[test]
 fn a_queue_of_blocks_is_looked_up_at_once() {
     let (mut front, mut keeper) = tier(config());
     fill(&mut keeper, 100, 1);

@@ -180,7 +180,8 @@ impl Options {
 
     /// The keys of a cached configuration that are set: none may be of a bare one.
     pub fn cached_keys(&self) -> bool {
-        let sizes = [self.block, self.set, self.journal, self.op_size, self.destage_batch, self.window, self.dirty_ram, self.ram, self.bytes];
+        let sizes =
+            [self.block, self.set, self.journal, self.op_size, self.destage_batch, self.window, self.dirty_ram, self.ram, self.bytes];
         let times = [self.wait, self.max_dirty_age, self.flush_age];
         let counts = [self.free_floor, self.reserve, self.clean_floor, self.dirty_high];
         sizes.iter().any(Option::is_some)
