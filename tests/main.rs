@@ -19,6 +19,7 @@ mod kill;
 mod main_job;
 mod modes;
 mod plans;
+mod policies;
 mod restart;
 mod rot;
 mod security;
