@@ -1,5 +1,7 @@
 //! The command line: what can be asked, in words that teach. No work is done here.
 
+mod policies;
+
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -10,6 +12,8 @@ use tidegate_daemon::front::nbd::Address;
 use tidegate_sim::plan::Profile;
 
 use crate::units::parse_size;
+
+pub use policies::Policies;
 
 /// The folder that commands use when none is named.
 pub const DIR: &str = "./tidegate-data";
@@ -343,6 +347,8 @@ pub enum Sim {
     List,
     /// Run the experiments of a plan in virtual time, and hold what they measure against a paper's figures
     Run(RunPlan),
+    /// What share of a block trace's accesses each replacement policy misses, at several sizes of the cache
+    Policies(Policies),
 }
 
 #[derive(Debug, Args)]

@@ -11,6 +11,7 @@ mod drain;
 mod grow;
 mod manager;
 mod mode;
+mod policies;
 mod progress;
 mod serve;
 mod sim;
@@ -64,6 +65,7 @@ pub fn main() -> ExitCode {
         Command::Sim(Sim::Rot(args)) => sim::rot(&args),
         Command::Sim(Sim::List) => sim::list(),
         Command::Sim(Sim::Run(args)) => sim::run_plan(&args),
+        Command::Sim(Sim::Policies(args)) => policies::policies(&args),
     };
     match done {
         Ok(code) => code,

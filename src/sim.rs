@@ -71,7 +71,7 @@ fn show_violations(report: &Report, args: &Swarm) {
     }
 }
 
-fn threads() -> usize {
+pub fn threads() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 

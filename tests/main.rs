@@ -20,6 +20,7 @@ mod linearizable;
 mod main_job;
 mod modes;
 mod plans;
+mod policies;
 mod restart;
 mod rot;
 mod security;

@@ -5,8 +5,10 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use tidegate_engine::policy::Kind;
+use tidegate_sim::chance::Chance;
 use tidegate_sim::experiment::load::trace::{Format, read};
-use tidegate_sim::policies::{accesses, least_misses, misses, working_set};
+use tidegate_sim::policies::comparison::in_parallel;
+use tidegate_sim::policies::{accesses, least_misses, misses, misses_deferred, working_set};
 
 /// Trace by its name in the reference, its file, and how it is written.
 const TRACES: [(&str, &str, Format); 20] = [
@@ -65,6 +67,53 @@ fn lru_fifo_clock_and_the_least_are_those_of_the_reference_to_six_digits() {
         }
     }
     assert!(compared >= 300, "{compared} figures were compared");
+}
+
+/// Points of the miss ratio by which a policy that is told of hits late may be off one that is told at once.
+const LATE_POINTS: f64 = 0.3;
+
+/// Every policy at these sizes, told of hits late.
+fn told_late_is_as_good(name: &str, capacities: &[usize], accesses: &[u64]) {
+    let tasks: Vec<(usize, Kind)> = capacities.iter().flat_map(|&capacity| Kind::ALL.map(|(_, kind)| (capacity, kind))).collect();
+    let off = in_parallel(&tasks, 2, &mut |_, _| {}, |&(capacity, kind)| {
+        let exact = misses(kind, capacity, accesses);
+        [64, 256].map(|notes| 100.0 * misses_deferred(kind, capacity, notes, accesses).abs_diff(exact) as f64 / accesses.len() as f64)
+    });
+    for ((capacity, kind), off) in tasks.iter().zip(off) {
+        assert!(off.iter().all(|&points| points <= LATE_POINTS), "{name}, {capacity} blocks, {kind:?}: {off:?} points");
+    }
+}
+
+#[test]
+fn hits_that_are_told_late_change_little_on_every_trace() {
+    let Some(folder) = traces() else { return };
+    for (name, file, format) in TRACES {
+        let accesses = accesses(&read(&folder.join(file), format, None).unwrap());
+        let working_set = working_set(&accesses) as usize;
+        told_late_is_as_good(name, &[working_set / 100, working_set / 10], &accesses);
+    }
+}
+
+#[test]
+fn hits_that_are_told_late_change_little_and_something() {
+    let keys = zipf(60_000, 5_000);
+    told_late_is_as_good("zipf", &[10, 50, 500], &keys);
+    assert_ne!(misses(Kind::Lru, 50, &keys), misses_deferred(Kind::Lru, 50, 256, &keys), "was anything told late?");
+}
+
+/// So many draws of so many keys, the k-th of them with a weight of 1/k.
+fn zipf(draws: usize, keys: u64) -> Vec<u64> {
+    let mut chance = Chance::new(7, "zipf");
+    let weights: Vec<f64> = (1..=keys)
+        .scan(0.0, |sum, key| {
+            *sum += 1.0 / key as f64;
+            Some(*sum)
+        })
+        .collect();
+    let total = *weights.last().unwrap();
+    let draw =
+        |chance: &mut Chance| weights.partition_point(|&below| below < total * chance.below(1 << 40) as f64 / (1u64 << 40) as f64) as u64;
+    (0..draws).map(|_| draw(&mut chance)).collect()
 }
 
 #[test]

@@ -9,12 +9,16 @@ mod lirs;
 mod lists;
 mod lru;
 mod s3_fifo;
+mod tiny_lfu;
+mod two_q;
 
 pub use arc::Arc;
 pub use clock::{Clock, Sieve};
 pub use lirs::Lirs;
 pub use lru::{Fifo, Lru};
 pub use s3_fifo::S3Fifo;
+pub use tiny_lfu::TinyLfu;
+pub use two_q::TwoQ;
 
 /// Which key goes.
 pub trait Policy {
@@ -45,10 +49,12 @@ pub enum Kind {
     S3Fifo,
     Arc,
     Lirs,
+    TwoQ,
+    TinyLfu,
 }
 
 impl Kind {
-    pub const ALL: [(&str, Kind); 7] = [
+    pub const ALL: [(&str, Kind); 9] = [
         ("FIFO", Kind::Fifo),
         ("LRU", Kind::Lru),
         ("CLOCK", Kind::Clock),
@@ -56,7 +62,16 @@ impl Kind {
         ("S3-FIFO", Kind::S3Fifo),
         ("ARC", Kind::Arc),
         ("LIRS", Kind::Lirs),
+        ("2Q", Kind::TwoQ),
+        ("W-TinyLFU", Kind::TinyLfu),
     ];
+
+    /// Decides by itself, not by what others would have done.
+    pub fn is_single(self) -> bool {
+        match self {
+            Kind::Fifo | Kind::Lru | Kind::Clock | Kind::Sieve | Kind::S3Fifo | Kind::Arc | Kind::Lirs | Kind::TwoQ | Kind::TinyLfu => true,
+        }
+    }
 
     /// A policy for at most `capacity` keys.
     pub fn build(self, capacity: usize) -> Box<dyn Policy> {
@@ -68,6 +83,8 @@ impl Kind {
             Kind::S3Fifo => Box::new(S3Fifo::new(capacity)),
             Kind::Arc => Box::new(Arc::new(capacity)),
             Kind::Lirs => Box::new(Lirs::new(capacity)),
+            Kind::TwoQ => Box::new(TwoQ::new(capacity)),
+            Kind::TinyLfu => Box::new(TinyLfu::new(capacity)),
         }
     }
 }

@@ -50,6 +50,32 @@ impl Format {
         ("msr", Format::Msr),
     ];
 
+    pub fn name(self) -> &'static str {
+        Format::ALL.into_iter().find(|&(_, format)| format == self).expect("every format has a name").0
+    }
+
+    /// What a file's name says of its format: its ending (behind that of a packer: `.gz`, `.xz`, `.zst`), or else the folder that it lies in.
+    /// `None`: nothing, as `.trace` is everybody's.
+    pub fn of_name(path: &Path) -> Option<Format> {
+        let name = path.file_name()?.to_str()?.to_ascii_lowercase();
+        let plain = [".gz", ".xz", ".zst"].iter().find_map(|packer| name.strip_suffix(packer)).unwrap_or(&name);
+        let by_ending = plain.rsplit_once('.').and_then(|(_, ending)| match ending {
+            "lis" => Some(Format::Arc),
+            "csv" => Some(Format::Msr),
+            other => Format::by_name(other),
+        });
+        let folder = || path.parent()?.file_name()?.to_str().map(str::to_ascii_lowercase);
+        by_ending.or_else(|| match folder()?.as_str() {
+            "lirs" => Some(Format::Keys),
+            "cache2k" => Some(Format::Keys32),
+            other => Format::by_name(other),
+        })
+    }
+
+    fn by_name(name: &str) -> Option<Format> {
+        Format::ALL.into_iter().find(|&(known, _)| known == name).map(|(_, format)| format)
+    }
+
     /// Does it say when?
     pub fn is_timed(self) -> bool {
         match self {
@@ -350,6 +376,28 @@ mod tests {
         let mut two = vec![0x28, 0, 0, 2, 1, 0, 0, 0, 0, 16, 0, 0, 1, 0, 0, 0];
         two.extend([9u64.to_le_bytes(), 5u64.to_le_bytes(), [0; 8]].concat());
         check(Format::Vscsi, &two, &[(0, 9, 8, false)]);
+    }
+
+    #[test]
+    fn a_name_tells_the_format_where_it_can() {
+        for (path, format) in [
+            ("OLTP.lis", Some(Format::Arc)),
+            ("x/OLTP.LIS.zst", Some(Format::Arc)),
+            ("a.vscsi.zst", Some(Format::Vscsi)),
+            ("web_0.csv.gz", Some(Format::Msr)),
+            ("mine.keys", Some(Format::Keys)),
+            ("traces/lirs/2_pools.trace.gz", Some(Format::Keys)),
+            ("cache2k/web07.trace.xz", Some(Format::Keys32)),
+            ("mqsim/wsrch-small.trace.zst", Some(Format::Mqsim)),
+            ("disksim/ascii.trace", Some(Format::Disksim)),
+            ("arc/keys", Some(Format::Arc)),
+            ("web07.trace.xz", None),
+            ("keys", None),
+            ("", None),
+            ("..", None),
+        ] {
+            assert_eq!(Format::of_name(Path::new(path)), format, "{path}");
+        }
     }
 
     #[test]

@@ -1,0 +1,129 @@
+//! Replacement policies by themselves: what share of a trace's accesses each of them misses, at several sizes. No devices, no time: a block of
+//! 4 KiB that is asked for is one access, and one of a block that is not kept is a miss.
+
+//!
+//! * [`comparison`]: every policy on one trace at several sizes, and over several traces.
+//! * [`size`]: how large a cache is to be.
+
+pub mod comparison;
+pub mod size;
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::path::Path;
+
+use tidegate_engine::policy::{Kind, Policy};
+
+use crate::experiment::load::trace::{self, Format, Record, Trace};
+
+/// Atoms of a block.
+const BLOCK_ATOMS: u64 = 8;
+/// Bytes of a block.
+pub const BLOCK_BYTES: u64 = 4096;
+/// More accesses than this would not fit into memory (8 bytes each).
+const ACCESSES_MAX: u64 = 1 << 28;
+
+/// The accesses of a trace file. The error is one line: file, line (or record), what.
+pub fn load(path: &Path, format: Format) -> Result<Vec<u64>, String> {
+    let trace = trace::read(path, format, None)?;
+    let count: u64 = trace.records.iter().map(|record| blocks(record).count() as u64).sum();
+    if count > ACCESSES_MAX {
+        return Err(format!("{}: asks for {count} blocks; at most {ACCESSES_MAX} are simulated: cut the trace", path.display()));
+    }
+    Ok(accesses(&trace))
+}
+
+/// The blocks that a trace asks for, one access each, in order.
+pub fn accesses(trace: &Trace) -> Vec<u64> {
+    trace.records.iter().flat_map(blocks).collect()
+}
+
+fn blocks(record: &Record) -> Range<u64> {
+    record.start / BLOCK_ATOMS..(record.start + u64::from(record.atoms)).div_ceil(BLOCK_ATOMS)
+}
+
+/// How many different blocks those are.
+pub fn working_set(accesses: &[u64]) -> u64 {
+    let mut blocks = accesses.to_vec();
+    blocks.sort_unstable();
+    blocks.dedup();
+    blocks.len() as u64
+}
+
+/// Accesses that miss in a cache of `capacity` blocks.
+pub fn misses(kind: Kind, capacity: usize, accesses: &[u64]) -> u64 {
+    misses_deferred(kind, capacity, 0, accesses)
+}
+
+/// The same where hits are noted in a ring, and the policy is told of them when `notes` of them wait: as it is with hits on other threads than
+/// the policy's. Of a block that is not kept any more by then it is told nothing. Misses are the policy's at once, and whoever makes room for
+/// one reads the ring first: a policy that has not been told of the last hits throws out what was asked for just now.
+pub fn misses_deferred(kind: Kind, capacity: usize, notes: usize, accesses: &[u64]) -> u64 {
+    let mut cache = Cache { policy: kind.build(capacity), capacity, ring: Vec::with_capacity(notes), notes };
+    accesses.iter().map(|&key| u64::from(!cache.access(key))).sum()
+}
+
+struct Cache {
+    policy: Box<dyn Policy>,
+    capacity: usize,
+    /// Hits that the policy has not been told of, at most `notes` of them.
+    ring: Vec<u64>,
+    notes: usize,
+}
+
+impl Cache {
+    /// True: a hit.
+    fn access(&mut self, key: u64) -> bool {
+        if self.policy.contains(key) {
+            self.ring.push(key);
+            if self.ring.len() >= self.notes {
+                self.tell();
+            }
+            return true;
+        }
+        if self.policy.len() >= self.capacity {
+            self.tell();
+            self.policy.evict(key);
+        }
+        self.policy.insert(key);
+        false
+    }
+
+    fn tell(&mut self) {
+        for key in self.ring.drain(..) {
+            if self.policy.contains(key) {
+                self.policy.touch(key);
+            }
+        }
+    }
+}
+
+/// The least that any policy can miss that keeps everything it is asked for: what is asked for again last goes (Belady, "A study of replacement
+/// algorithms for virtual-storage computer", IBM Systems Journal 1966).
+pub fn least_misses(capacity: usize, accesses: &[u64]) -> u64 {
+    let next = next_accesses(accesses);
+    // Blocks that are kept, by when they are asked for again.
+    let mut kept: BTreeSet<(usize, u64)> = BTreeSet::new();
+    let mut misses = 0;
+    for (at, &key) in accesses.iter().enumerate() {
+        if !kept.remove(&(at, key)) {
+            misses += 1;
+            if kept.len() >= capacity {
+                kept.pop_last();
+            }
+        }
+        kept.insert((next[at], key));
+    }
+    misses
+}
+
+/// For each access, when the same block is asked for next; behind the end, if never.
+fn next_accesses(accesses: &[u64]) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..accesses.len()).collect();
+    order.sort_unstable_by_key(|&at| (accesses[at], at));
+    let mut next = vec![accesses.len(); accesses.len()];
+    for pair in order.windows(2).filter(|pair| accesses[pair[0]] == accesses[pair[1]]) {
+        next[pair[0]] = pair[1];
+    }
+    next
+}

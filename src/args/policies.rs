@@ -1,0 +1,46 @@
+//! What can be asked about replacement.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use tidegate_sim::experiment::load::trace::Format;
+use tidegate_sim::policies::size::Size;
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tidegate sim policies OLTP.lis.zst
+  tidegate sim policies web.trace --format keys32 --sizes 1024,1GiB,5%
+  tidegate sim policies traces/lirs/*.gz traces/arc/* --json | jq '.summary[]'
+  tidegate sim policies OLTP.lis.zst --deferred 64     what it costs that hits are told late
+
+A trace is a list of requests; each block of 4 KiB that one touches is an access, and one that the cache does not have is a miss. Reads and
+writes alike, and the cache is empty at first. Belady is the cache that knows the future: no policy can miss less. The best policy of each
+row has a star. With several traces a last table says how many misses each policy has for one of LRU's, and how far it ever is from the best.
+Formats: arc (.lis), keys (a number a line; also in a folder lirs), keys32 (also in a folder cache2k), vscsi, disksim, mqsim, msr (.csv);
+packed by gzip, xz or zstd, or not. A file's ending says which, or its folder's name, or --format.")]
+pub struct Policies {
+    /// Files of block traces
+    #[arg(value_name = "TRACE", required = true)]
+    pub traces: Vec<PathBuf>,
+    /// Caches: blocks (2692), bytes (10GiB), or shares of the blocks that the trace asks for (1%)
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = Size::USUAL, value_parser = Size::from_str)]
+    pub sizes: Vec<Size>,
+    /// How the files are written, where their names do not tell
+    #[arg(long, value_name = "FORMAT", value_parser = format())]
+    pub format: Option<Format>,
+    /// Also with hits noted in a ring, and told to the policy when N of them wait: how many points more that misses
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    pub deferred: Option<u32>,
+    /// One JSON object: {"rows": [{"trace", "accesses", "working_set", "size", "blocks", "policy", "misses", "miss_ratio"}],
+    /// "summary": [{"policy", "misses_over_lru", "worst_regret_points", "worst"}]}
+    #[arg(long)]
+    pub json: bool,
+}
+
+fn format() -> impl TypedValueParser<Value = Format> {
+    PossibleValuesParser::new(Format::ALL.map(|(name, _)| name))
+        .map(|name| Format::ALL.into_iter().find(|(known, _)| *known == name).expect("one of these names").1)
+}

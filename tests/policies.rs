@@ -1,0 +1,68 @@
+//! `tidegate sim policies` as a person and as a program meet it.
+
+use serde_json::Value;
+
+use crate::common::tool::{self, Ended};
+use crate::common::{folder, text};
+
+/// A loop over 40 blocks with a hot one between: LRU loses it in 30 blocks, LIRS does not.
+fn keys() -> String {
+    (0..4_000).map(|i| format!("{}\n", if i % 4 == 0 { 1_000 } else { i % 40 })).collect()
+}
+
+fn refused(ended: &Ended, code: i32, says: &str) {
+    assert_eq!(ended.code, Some(code), "{ended}");
+    assert!(ended.stdout.is_empty() && ended.stderr.lines().count() == 1 && ended.stderr.contains(says), "{says:?}: {ended}");
+}
+
+#[test]
+fn policies_are_compared_on_a_trace_for_people_and_for_programs() {
+    let folder = folder();
+    let trace = folder.path().join("loop.keys");
+    std::fs::write(&trace, keys()).unwrap();
+    let table = tool::tidegate(&["sim", "policies", text(&trace), "--sizes", "20,96KiB,100%"]).succeeds();
+    assert!(table.contains("loop.keys: 4000 accesses of 31 different blocks (124.0 KiB)"), "{table}");
+    for (says, row) in [("Belady", 1), ("20", 2), ("24", 3), ("100%", 4)] {
+        assert!(table.lines().nth(row).is_some_and(|line| line.contains(says)), "{says}: {table}");
+    }
+    let json: Value =
+        serde_json::from_str(&tool::tidegate(&["sim", "policies", text(&trace), "--sizes", "20,100%", "--json"]).succeeds()).unwrap();
+    let misses = |size: &str, policy: &str| {
+        let row = json["rows"].as_array().unwrap().iter().find(|row| row["size"] == size && row["policy"] == policy);
+        row.unwrap_or_else(|| panic!("{policy} at {size}: {json}"))["misses"].as_u64().unwrap()
+    };
+    assert!(misses("20", "LRU") > 2 * misses("20", "LIRS") && misses("20", "LIRS") >= misses("20", "Belady"), "{json}");
+    assert_eq!((misses("100%", "LRU"), misses("100%", "FIFO")), (31, 31), "it has room for everything");
+    assert!(json["summary"].as_array().unwrap().iter().any(|row| row["policy"] == "LRU" && row["misses_over_lru"] == 1.0), "{json}");
+}
+
+#[test]
+fn several_traces_end_in_a_summary_and_late_hits_have_a_line() {
+    let folder = folder();
+    let (one, other) = (folder.path().join("one.keys"), folder.path().join("other.trace"));
+    std::fs::write(&one, keys()).unwrap();
+    std::fs::write(&other, "1\n2\n3\n1\n2\n3\n").unwrap();
+    let table = tool::tidegate(&["sim", "policies", text(&one), text(&other), "--format", "keys", "--deferred", "8"]).succeeds();
+    assert!(table.contains("All 2 traces, 10 rows") && table.contains("worst regret"), "{table}");
+    assert_eq!(table.lines().filter(|line| line.contains("told of 8 hits at once")).count(), 10, "{table}");
+}
+
+#[test]
+fn a_trace_that_cannot_be_compared_is_refused_in_one_line() {
+    let folder = folder();
+    let (unclear, bad, missing) = (folder.path().join("x.trace"), folder.path().join("bad.keys"), folder.path().join("none.lis"));
+    std::fs::write(&unclear, keys()).unwrap();
+    std::fs::write(&bad, "1\n2 3\n").unwrap();
+    let run = |arguments: &[&str]| tool::tidegate(&[&["sim", "policies"], arguments].concat());
+    refused(&run(&[text(&unclear)]), 2, "x.trace: its name does not tell its format; say `--format` with one of arc, keys");
+    refused(&run(&[text(&bad), text(&unclear)]), 2, "x.trace: its name does not tell");
+    refused(&run(&[text(&bad)]), 66, "bad.keys:2: \"2 3\" is not a key");
+    refused(&run(&[text(&missing)]), 66, "none.lis: No such file");
+    refused(&run(&[text(folder.path()), "--format", "keys"]), 66, "not a regular file");
+    refused(&run(&[]), 2, "<TRACE>");
+    for (sizes, says) in [("0", "is no size"), ("101%", "more than 100%"), ("1%,", "is no size"), ("512B", "less than a block")] {
+        refused(&run(&[text(&bad), "--sizes", sizes]), 2, says);
+    }
+    refused(&run(&[text(&bad), "--format", "tape"]), 2, "tape");
+    refused(&run(&[text(&bad), "--deferred", "0"]), 2, "--deferred");
+}
