@@ -4,6 +4,7 @@
 //! Every policy takes its notes late as well as at once: between two [`Policy::touch`]es of the same keys nothing else need have happened.
 
 mod arc;
+mod chooser;
 mod clock;
 mod lirs;
 mod lists;
@@ -13,6 +14,7 @@ mod tiny_lfu;
 mod two_q;
 
 pub use arc::Arc;
+pub use chooser::Chooser;
 pub use clock::{Clock, Sieve};
 pub use lirs::Lirs;
 pub use lru::{Fifo, Lru};
@@ -51,10 +53,11 @@ pub enum Kind {
     Lirs,
     TwoQ,
     TinyLfu,
+    Chooser,
 }
 
 impl Kind {
-    pub const ALL: [(&str, Kind); 9] = [
+    pub const ALL: [(&str, Kind); 10] = [
         ("FIFO", Kind::Fifo),
         ("LRU", Kind::Lru),
         ("CLOCK", Kind::Clock),
@@ -64,12 +67,14 @@ impl Kind {
         ("LIRS", Kind::Lirs),
         ("2Q", Kind::TwoQ),
         ("W-TinyLFU", Kind::TinyLfu),
+        ("chooser", Kind::Chooser),
     ];
 
     /// Decides by itself, not by what others would have done.
     pub fn is_single(self) -> bool {
         match self {
             Kind::Fifo | Kind::Lru | Kind::Clock | Kind::Sieve | Kind::S3Fifo | Kind::Arc | Kind::Lirs | Kind::TwoQ | Kind::TinyLfu => true,
+            Kind::Chooser => false,
         }
     }
 
@@ -85,6 +90,7 @@ impl Kind {
             Kind::Lirs => Box::new(Lirs::new(capacity)),
             Kind::TwoQ => Box::new(TwoQ::new(capacity)),
             Kind::TinyLfu => Box::new(TinyLfu::new(capacity)),
+            Kind::Chooser => Box::new(Chooser::new(capacity)),
         }
     }
 }
