@@ -6,6 +6,7 @@
 mod arc;
 mod chooser;
 mod clock;
+mod curve;
 mod lirs;
 mod lists;
 mod lru;
@@ -16,6 +17,7 @@ mod two_q;
 pub use arc::Arc;
 pub use chooser::Chooser;
 pub use clock::{Clock, Sieve};
+pub use curve::Curve;
 pub use lirs::Lirs;
 pub use lru::{Fifo, Lru};
 pub use s3_fifo::S3Fifo;
