@@ -245,7 +245,7 @@ mod tests {
 
     /// Up and down over half as many keys again as fit: the last ones are the next ones, and LRU is as good as can be.
     fn zigzag(keys: u64, count: u64) -> impl Iterator<Item = u64> {
-        (0..count).map(move |i| if i / keys % 2 == 0 { i % keys } else { keys - 1 - i % keys })
+        (0..count).map(move |i| if (i / keys).is_multiple_of(2) { i % keys } else { keys - 1 - i % keys })
     }
 
     #[test]
@@ -285,7 +285,7 @@ mod tests {
     /// Two policies that are as good as each other in turns: the way between them is paid for less often than it is offered.
     #[test]
     fn it_does_not_flap() {
-        let phase = |round: u64| zigzag(150, 300).map(move |key| if round % 2 == 0 { key } else { key * 7 % 150 });
+        let phase = |round: u64| zigzag(150, 300).map(move |key| if round.is_multiple_of(2) { key } else { key * 7 % 150 });
         let mut chooser = Chooser::new(100);
         let (mut switches, mut before) = (0, chooser.chosen());
         for key in (0..200).flat_map(phase) {
