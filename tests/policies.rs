@@ -76,13 +76,9 @@ fn a_curve_says_what_every_size_would_miss_and_how_sure_that_is() {
     assert!(table.contains("5000 accesses of about 50 different blocks") && table.contains("± 0.5 points"), "{table}");
     assert_eq!(table.lines().count(), 2 + 5, "{table}");
     let json: Value = serde_json::from_str(&tool::tidegate(&["sim", "curve", text(&trace), "--points", "5", "--json"]).succeeds()).unwrap();
-    let points: Vec<(u64, f64)> = json["points"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|point| (point["blocks"].as_u64().unwrap(), point["miss_ratio"].as_f64().unwrap()))
-        .collect();
-    assert_eq!(points, [(10, 1.0), (20, 1.0), (30, 1.0), (40, 1.0), (50, 0.01)], "a loop is missed whole or not at all");
+    let per_mille = |point: &Value| (point["blocks"].as_u64().unwrap(), (point["miss_ratio"].as_f64().unwrap() * 1e3).round() as u64);
+    let points: Vec<(u64, u64)> = json["points"].as_array().unwrap().iter().map(per_mille).collect();
+    assert_eq!(points, [(10, 1000), (20, 1000), (30, 1000), (40, 1000), (50, 10)], "a loop is missed whole or not at all");
     for (arguments, says) in
         [(&["--sample", "0%"][..], "is no rate"), (&["--sample", "10"], "is no rate"), (&["--points", "0"], "--points")]
     {
