@@ -13,7 +13,7 @@ use tidegate_sim::plan::Profile;
 
 use crate::units::parse_size;
 
-pub use policies::Policies;
+pub use policies::{Curve, Policies};
 
 /// The folder that commands use when none is named.
 pub const DIR: &str = "./tidegate-data";
@@ -349,6 +349,8 @@ pub enum Sim {
     Run(RunPlan),
     /// What share of a block trace's accesses each replacement policy misses, at several sizes of the cache
     Policies(Policies),
+    /// What share of a block trace's accesses LRU misses, at every size of the cache at once
+    Curve(Curve),
 }
 
 #[derive(Debug, Args)]

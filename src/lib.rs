@@ -66,6 +66,7 @@ pub fn main() -> ExitCode {
         Command::Sim(Sim::List) => sim::list(),
         Command::Sim(Sim::Run(args)) => sim::run_plan(&args),
         Command::Sim(Sim::Policies(args)) => policies::policies(&args),
+        Command::Sim(Sim::Curve(args)) => policies::curve(&args),
     };
     match done {
         Ok(code) => code,

@@ -1,4 +1,4 @@
-//! `tidegate sim policies`: replacement on published traces.
+//! `tidegate sim policies` and `tidegate sim curve`: replacement on published traces.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -6,9 +6,9 @@ use std::process::ExitCode;
 use tidegate_daemon::Failure;
 use tidegate_sim::experiment::load::trace::Format;
 use tidegate_sim::policies::comparison::{self, compare};
-use tidegate_sim::policies::load;
+use tidegate_sim::policies::{curve, load};
 
-use crate::args::Policies;
+use crate::args::{Curve, Policies};
 use crate::progress::Progress;
 use crate::sim::threads;
 use crate::{USAGE, say};
@@ -34,6 +34,14 @@ pub fn policies(args: &Policies) -> Result<ExitCode, Failure> {
     } else if compared.len() > 1 {
         say(&comparison::summary_table(&compared));
     }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub fn curve(args: &Curve) -> Result<ExitCode, Failure> {
+    let format = format_of(&args.trace, args.format)?;
+    let accesses = load(&args.trace, format).map_err(|why| Failure::new(Failure::NO_INPUT, why))?;
+    let drawn = curve::draw(&args.trace.display().to_string(), &accesses, args.sample, args.points);
+    say(&if args.json { curve::json(&drawn) } else { curve::table(&drawn) });
     Ok(ExitCode::SUCCESS)
 }
 

@@ -1,4 +1,4 @@
-//! `tidegate sim policies` as a person and as a program meet it.
+//! `tidegate sim policies` and `tidegate sim curve` as a person and as a program meet them.
 
 use serde_json::Value;
 
@@ -65,4 +65,25 @@ fn a_trace_that_cannot_be_compared_is_refused_in_one_line() {
     }
     refused(&run(&[text(&bad), "--format", "tape"]), 2, "tape");
     refused(&run(&[text(&bad), "--deferred", "0"]), 2, "--deferred");
+}
+
+#[test]
+fn a_curve_says_what_every_size_would_miss_and_how_sure_that_is() {
+    let folder = folder();
+    let trace = folder.path().join("loop.keys");
+    std::fs::write(&trace, (0..5_000).map(|i| format!("{}\n", i % 50)).collect::<String>()).unwrap();
+    let table = tool::tidegate(&["sim", "curve", text(&trace), "--points", "5"]).succeeds();
+    assert!(table.contains("5000 accesses of about 50 different blocks") && table.contains("± 0.5 points"), "{table}");
+    assert_eq!(table.lines().count(), 2 + 5, "{table}");
+    let json: Value = serde_json::from_str(&tool::tidegate(&["sim", "curve", text(&trace), "--points", "5", "--json"]).succeeds()).unwrap();
+    let per_mille = |point: &Value| (point["blocks"].as_u64().unwrap(), (point["miss_ratio"].as_f64().unwrap() * 1e3).round() as u64);
+    let points: Vec<(u64, u64)> = json["points"].as_array().unwrap().iter().map(per_mille).collect();
+    assert_eq!(points, [(10, 1000), (20, 1000), (30, 1000), (40, 1000), (50, 10)], "a loop is missed whole or not at all");
+    for (arguments, says) in
+        [(&["--sample", "0%"][..], "is no rate"), (&["--sample", "10"], "is no rate"), (&["--points", "0"], "--points")]
+    {
+        refused(&tool::tidegate(&[&["sim", "curve", text(&trace)], arguments].concat()), 2, says);
+    }
+    let unclear = folder.path().join("x.trace");
+    refused(&tool::tidegate(&["sim", "curve", text(&unclear)]), 2, "its name does not tell its format");
 }

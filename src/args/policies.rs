@@ -40,6 +40,41 @@ pub struct Policies {
     pub json: bool,
 }
 
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tidegate sim curve OLTP.lis.zst
+  tidegate sim curve web.trace --format keys32 --sample 10% --points 20
+  tidegate sim curve OLTP.lis.zst --json | jq -r '.points[] | [.blocks, .miss_ratio] | @csv'
+
+What would a larger cache bring, and a smaller one cost? One pass finds the miss ratio of LRU at every size, from a sample of the blocks; at
+most 16,384 blocks are remembered, so a long trace needs no more memory than a short one. The error that is stated holds for every point.
+`tidegate sim policies` tells what other policies miss at a size. Formats as there.")]
+pub struct Curve {
+    /// File of a block trace
+    #[arg(value_name = "TRACE")]
+    pub trace: PathBuf,
+    /// Sizes that are shown, at equal distances up to all blocks that the trace asks for
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub points: u32,
+    /// Share of the blocks that are looked at in the beginning
+    #[arg(long, value_name = "RATE", default_value = "100%", value_parser = rate)]
+    pub sample: f64,
+    /// How the file is written, where its name does not tell
+    #[arg(long, value_name = "FORMAT", value_parser = format())]
+    pub format: Option<Format>,
+    /// One JSON object: {"trace", "accesses", "working_set", "rate", "error", "points": [{"blocks", "miss_ratio"}]}
+    #[arg(long)]
+    pub json: bool,
+}
+
+fn rate(text: &str) -> Result<f64, String> {
+    match text.parse::<Size>() {
+        Ok(Size::Share(share)) => Ok(share as f64 / Size::WHOLE as f64),
+        Ok(Size::Blocks(_) | Size::Bytes(_)) | Err(_) => Err(format!("{:?} is no rate such as 10% or 0.1%", crate::units::shorten(text))),
+    }
+}
+
 fn format() -> impl TypedValueParser<Value = Format> {
     PossibleValuesParser::new(Format::ALL.map(|(name, _)| name))
         .map(|name| Format::ALL.into_iter().find(|(known, _)| *known == name).expect("one of these names").1)

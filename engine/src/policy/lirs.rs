@@ -8,7 +8,7 @@ use super::lists::Lists;
 /// Of a hundred places, those of keys that pass through.
 const PASSING_PERCENT: usize = 1;
 /// Keys that have gone and are remembered, for each place.
-const GHOSTS: usize = 2;
+const GHOSTS: usize = 4;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum State {

@@ -4,7 +4,9 @@
 //! Every policy takes its notes late as well as at once: between two [`Policy::touch`]es of the same keys nothing else need have happened.
 
 mod arc;
+mod chooser;
 mod clock;
+mod curve;
 mod lirs;
 mod lists;
 mod lru;
@@ -13,7 +15,9 @@ mod tiny_lfu;
 mod two_q;
 
 pub use arc::Arc;
+pub use chooser::Chooser;
 pub use clock::{Clock, Sieve};
+pub use curve::Curve;
 pub use lirs::Lirs;
 pub use lru::{Fifo, Lru};
 pub use s3_fifo::S3Fifo;
@@ -51,10 +55,11 @@ pub enum Kind {
     Lirs,
     TwoQ,
     TinyLfu,
+    Chooser,
 }
 
 impl Kind {
-    pub const ALL: [(&str, Kind); 9] = [
+    pub const ALL: [(&str, Kind); 10] = [
         ("FIFO", Kind::Fifo),
         ("LRU", Kind::Lru),
         ("CLOCK", Kind::Clock),
@@ -64,12 +69,14 @@ impl Kind {
         ("LIRS", Kind::Lirs),
         ("2Q", Kind::TwoQ),
         ("W-TinyLFU", Kind::TinyLfu),
+        ("chooser", Kind::Chooser),
     ];
 
     /// Decides by itself, not by what others would have done.
     pub fn is_single(self) -> bool {
         match self {
             Kind::Fifo | Kind::Lru | Kind::Clock | Kind::Sieve | Kind::S3Fifo | Kind::Arc | Kind::Lirs | Kind::TwoQ | Kind::TinyLfu => true,
+            Kind::Chooser => false,
         }
     }
 
@@ -85,6 +92,7 @@ impl Kind {
             Kind::Lirs => Box::new(Lirs::new(capacity)),
             Kind::TwoQ => Box::new(TwoQ::new(capacity)),
             Kind::TinyLfu => Box::new(TinyLfu::new(capacity)),
+            Kind::Chooser => Box::new(Chooser::new(capacity)),
         }
     }
 }

@@ -17,12 +17,14 @@ pub struct S3Fifo {
     keys: Lists<3, u8>,
     small_max: usize,
     ghosts_max: usize,
+    /// Nothing has had to go yet: what the small queue has no place for may fill the main one.
+    filling: bool,
 }
 
 impl S3Fifo {
     pub fn new(capacity: usize) -> S3Fifo {
         let small_max = (capacity / 10).max(1);
-        S3Fifo { keys: Lists::default(), small_max, ghosts_max: (capacity - small_max.min(capacity)).max(1) }
+        S3Fifo { keys: Lists::default(), small_max, ghosts_max: (capacity - small_max.min(capacity)).max(1), filling: true }
     }
 
     /// The oldest of the small queue becomes a ghost; `None`: it has moved on instead.
@@ -66,6 +68,7 @@ impl Policy for S3Fifo {
         }
     }
     fn evict(&mut self, _comes: u64) -> Option<u64> {
+        self.filling = false;
         while self.keys.len(SMALL) >= self.small_max || self.keys.len(MAIN) == 0 && self.keys.len(SMALL) > 0 {
             if let Some(gone) = self.evict_small() {
                 return Some(gone);
@@ -76,6 +79,7 @@ impl Policy for S3Fifo {
     fn insert(&mut self, key: u64) {
         match self.keys.find_in(GHOSTS, key) {
             Some(at) => self.keys.renew(MAIN, at),
+            None if self.filling && self.keys.len(SMALL) >= self.small_max => self.keys.add(MAIN, key, 0),
             None => self.keys.add(SMALL, key, 0),
         }
     }

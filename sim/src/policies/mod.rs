@@ -3,9 +3,11 @@
 
 //!
 //! * [`comparison`]: every policy on one trace at several sizes, and over several traces.
+//! * [`curve`]: LRU at every size at once, from a sample.
 //! * [`size`]: how large a cache is to be.
 
 pub mod comparison;
+pub mod curve;
 pub mod size;
 
 use std::collections::BTreeSet;

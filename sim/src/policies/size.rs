@@ -6,9 +6,7 @@ use std::str::FromStr;
 use super::BLOCK_BYTES;
 use crate::experiment::units::{self, shorten};
 
-/// A hundred per cent.
-const WHOLE: u64 = 100 * SHARE_UNIT;
-/// One per cent: four decimals are read.
+/// A hundredth: four decimals are read.
 const SHARE_UNIT: u64 = 10_000;
 const DECIMALS: usize = 4;
 /// Blocks of the largest size that is read as bytes, 2^60.
@@ -24,6 +22,8 @@ pub enum Size {
 }
 
 impl Size {
+    /// A hundred per cent.
+    pub const WHOLE: u64 = 100 * SHARE_UNIT;
     /// Shares that say where a trace's working set begins to fit.
     pub const USUAL: &str = "1%,5%,10%,25%,50%";
 
@@ -32,7 +32,7 @@ impl Size {
         match self {
             Size::Blocks(blocks) => blocks,
             Size::Bytes(bytes) => bytes / BLOCK_BYTES,
-            Size::Share(share) => ((u128::from(working_set) * u128::from(share) / u128::from(WHOLE)) as u64).max(1),
+            Size::Share(share) => ((u128::from(working_set) * u128::from(share) / u128::from(Size::WHOLE)) as u64).max(1),
         }
     }
 }
@@ -48,7 +48,7 @@ impl FromStr for Size {
             let share = parse_share(share.trim()).ok_or_else(refused)?;
             return match share {
                 0 => Err(refused()),
-                1..=WHOLE => Ok(Size::Share(share)),
+                1..=Size::WHOLE => Ok(Size::Share(share)),
                 _ => Err(format!("{:?} is more than 100% of the working set", shorten(text))),
             };
         }

@@ -1,0 +1,317 @@
+//! What another size of the cache would miss: the miss ratio of LRU at every size at once, from the stack distances of a sample of the keys
+//! (Mattson and others, "Evaluation techniques for storage hierarchies", IBM Systems Journal 1970; Waldspurger, Park, Garthwaite and Ahmad,
+//! "Efficient MRC construction with SHARDS", FAST 2015).
+//!
+//! A key is in the sample if its hash is small. The distance of an access, how many other keys were asked for since the last access of the same
+//! one, is counted among the sampled keys and scaled up. At most [`SAMPLE_MAX`] keys are remembered: when there are more, those with the largest
+//! hashes leave, and the rate sinks (the paper's fixed size). What the sample has too few or too many accesses for its rate is counted as
+//! hits of the smallest cache (the paper's adjustment): it comes from keys that are asked for all the time.
+//!
+//! Memory: some 90 bytes a remembered key, 1.5 MB at [`SAMPLE_MAX`], and 8 bytes for each of at most [`BUCKETS`] distances. An access that is not in
+//! the sample costs a hash and a comparison.
+
+use std::collections::BTreeSet;
+
+use crate::number::NumberMap;
+
+/// Keys that are remembered at most.
+pub const SAMPLE_MAX: usize = 16_384;
+/// Distances are counted in so many steps, each by this share longer than the one before.
+const BUCKETS: usize = 2_560;
+const STEP: f64 = 1.01;
+
+/// Misses of LRU at every size.
+pub struct Curve {
+    /// Keys whose hash is below this are in the sample.
+    below: u64,
+    /// When each sampled key was asked for last, on the clock of sampled accesses.
+    last: NumberMap<u64, u32>,
+    /// The same keys by their hash.
+    by_hash: BTreeSet<(u64, u64)>,
+    times: Times,
+    /// Sampled accesses by distance in blocks, each counted with the rate of its time.
+    hits: Vec<f64>,
+    /// Sampled accesses, likewise; all accesses.
+    sampled: f64,
+    accesses: u64,
+}
+
+impl Curve {
+    /// Begins with this share of the keys, more than 0 and at most 1.
+    ///
+    /// # Panics
+    /// If the share is none.
+    pub fn new(rate: f64) -> Curve {
+        assert!(rate > 0.0 && rate <= 1.0, "a share of {rate}");
+        Curve {
+            below: (rate * WHOLE) as u64,
+            last: NumberMap::default(),
+            by_hash: BTreeSet::new(),
+            times: Times::default(),
+            hits: vec![0.0; BUCKETS],
+            sampled: 0.0,
+            accesses: 0,
+        }
+    }
+
+    /// Somebody asks for a key.
+    pub fn touch(&mut self, key: u64) {
+        self.accesses += 1;
+        let hash = hash(key);
+        if hash >= self.below {
+            return;
+        }
+        let weight = 1.0 / self.rate();
+        self.sampled += weight;
+        if self.times.is_full() {
+            self.renumber();
+        }
+        let now = self.times.next();
+        match self.last.insert(key, now) {
+            Some(before) => {
+                let between = self.times.marked_after(before);
+                self.times.unmark(before);
+                self.hits[bucket((between as f64 + 1.0) * weight)] += weight;
+            }
+            None => {
+                self.by_hash.insert((hash, key));
+            }
+        }
+        self.times.mark(now);
+        while self.by_hash.len() > SAMPLE_MAX {
+            self.shrink();
+        }
+    }
+
+    /// The keys with the largest hash leave the sample.
+    fn shrink(&mut self) {
+        let (hash, _) = *self.by_hash.last().expect("there are some");
+        self.below = hash;
+        while let Some(&(largest, key)) = self.by_hash.last()
+            && largest >= self.below
+        {
+            self.by_hash.pop_last();
+            let time = self.last.remove(&key).expect("it is remembered");
+            self.times.unmark(time);
+        }
+    }
+
+    /// The times of the remembered keys move together: only their order counts.
+    fn renumber(&mut self) {
+        let mut keys: Vec<(u32, u64)> = self.by_hash.iter().map(|&(_, key)| (self.last[&key], key)).collect();
+        keys.sort_unstable();
+        self.times = Times::default();
+        for (_, key) in keys {
+            let time = self.times.next();
+            self.times.mark(time);
+            self.last.insert(key, time);
+        }
+    }
+
+    /// Share of the keys that are in the sample now.
+    pub fn rate(&self) -> f64 {
+        self.below as f64 / WHOLE
+    }
+
+    /// All accesses.
+    pub fn accesses(&self) -> u64 {
+        self.accesses
+    }
+
+    /// Keys that are remembered.
+    pub fn remembered(&self) -> usize {
+        self.last.len()
+    }
+
+    /// Different keys that were asked for, about.
+    pub fn keys(&self) -> f64 {
+        self.last.len() as f64 / self.rate()
+    }
+
+    /// What a cache of so many blocks would have missed, 0 to 1, about: [`Curve::error`].
+    pub fn miss_ratio(&self, blocks: u64) -> f64 {
+        if self.accesses == 0 || blocks == 0 {
+            return 1.0;
+        }
+        // Within a step the hits are spread evenly over its lengths.
+        let last = bucket(blocks as f64);
+        let (start, end) = (length(last), length(last + 1));
+        let within = ((blocks as f64 + 1.0 - start) / (end - start)).clamp(0.0, 1.0);
+        let near: f64 = self.hits[..last].iter().sum();
+        let hits = near + self.hits[last] * within + (self.accesses as f64 - self.sampled);
+        (1.0 - hits / self.accesses as f64).clamp(0.0, 1.0)
+    }
+
+    /// Smaller caches than this the sample does not tell apart: a few of its keys stand for all of theirs.
+    pub fn blocks_min(&self) -> u64 {
+        const KEYS: f64 = 32.0;
+        if self.below as f64 >= WHOLE { 1 } else { (KEYS / self.rate()).ceil() as u64 }
+    }
+
+    /// How far a size may be off, as a share of it: what is read at one size may be true of another one so near, which matters where the curve is
+    /// steep (a loop that just fits). A step, and two standard deviations of how many keys of such a cache are in the sample.
+    pub fn size_error(&self, blocks: u64) -> f64 {
+        let step = STEP - 1.0;
+        if self.below as f64 >= WHOLE { step } else { (step + 2.0 / (blocks as f64 * self.rate()).sqrt()).min(1.0) }
+    }
+
+    /// How far a miss ratio of [`Curve::blocks_min`] or more may be off, in the same unit: two over the root of the remembered keys, which is four standard deviations if all
+    /// keys were asked for equally often, and leaves half of that for some being asked for more; and half a point for the steps.
+    /// A single key with a large part of all accesses is more than that allows for.
+    pub fn error(&self) -> f64 {
+        const STEPS: f64 = 0.005;
+        if self.below as f64 >= WHOLE { STEPS } else { STEPS + 2.0 / (self.last.len().max(1) as f64).sqrt() }
+    }
+}
+
+/// Distances below this have a step each.
+const EXACT: usize = 64;
+
+fn bucket(distance: f64) -> usize {
+    let distance = distance.max(1.0);
+    if distance < EXACT as f64 {
+        return distance as usize;
+    }
+    (EXACT + ((distance / EXACT as f64).ln() / STEP.ln()) as usize).min(BUCKETS - 1)
+}
+
+/// The shortest distance of a step.
+fn length(bucket: usize) -> f64 {
+    if bucket < EXACT { bucket as f64 } else { EXACT as f64 * STEP.powf((bucket - EXACT) as f64) }
+}
+
+/// Hashes are below this.
+const WHOLE: f64 = (1u64 << 53) as f64;
+
+fn hash(key: u64) -> u64 {
+    let mixed = (key ^ key >> 32).wrapping_mul(0xff51_afd7_ed55_8ccd);
+    let mixed = (mixed ^ mixed >> 33).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
+    (mixed ^ mixed >> 33) >> 11
+}
+
+/// Which moments of the clock are the last of some key, and how many of those came after one: sums over powers of two (Fenwick, "A new data
+/// structure for cumulative frequency tables", Software: Practice and Experience 1994).
+struct Times {
+    sums: Vec<u32>,
+    marked: u32,
+    next: u32,
+}
+
+/// Moments until the clock is set back.
+const MOMENTS: usize = 4 * SAMPLE_MAX;
+
+impl Default for Times {
+    fn default() -> Times {
+        Times { sums: vec![0; MOMENTS + 1], marked: 0, next: 0 }
+    }
+}
+
+impl Times {
+    fn is_full(&self) -> bool {
+        self.next as usize == MOMENTS
+    }
+    fn next(&mut self) -> u32 {
+        self.next += 1;
+        self.next - 1
+    }
+    fn mark(&mut self, time: u32) {
+        self.marked += 1;
+        self.add(time, 1);
+    }
+    fn unmark(&mut self, time: u32) {
+        self.marked -= 1;
+        self.add(time, u32::MAX);
+    }
+    /// A wrapping sum: `u32::MAX` takes one away.
+    fn add(&mut self, time: u32, what: u32) {
+        let mut at = time as usize + 1;
+        while at <= MOMENTS {
+            self.sums[at] = self.sums[at].wrapping_add(what);
+            at += at & at.wrapping_neg();
+        }
+    }
+    fn marked_after(&self, time: u32) -> u32 {
+        let (mut at, mut sum) = (time as usize + 1, 0u32);
+        while at > 0 {
+            sum = sum.wrapping_add(self.sums[at]);
+            at -= at & at.wrapping_neg();
+        }
+        self.marked - sum
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::{Lru, Policy};
+
+    fn exact(capacity: usize, keys: &[u64]) -> f64 {
+        let mut lru = Lru::default();
+        let mut misses = 0;
+        for &key in keys {
+            if lru.contains(key) {
+                lru.touch(key);
+                continue;
+            }
+            misses += 1;
+            if lru.len() >= capacity {
+                lru.evict(key);
+            }
+            lru.insert(key);
+        }
+        f64::from(misses) / keys.len() as f64
+    }
+
+    /// Skewed: squares of even draws.
+    fn keys(count: u64, of: u64) -> Vec<u64> {
+        let draw = |i: u64| hash(i ^ 0x5bd1_e995) as f64 / WHOLE;
+        (0..count).map(|i| (draw(i).powi(3) * of as f64) as u64).collect()
+    }
+
+    fn check(rate: f64, keys: &[u64], capacities: &[usize]) -> Curve {
+        let mut curve = Curve::new(rate);
+        keys.iter().for_each(|&key| curve.touch(key));
+        for &capacity in capacities {
+            let (found, off) = (curve.miss_ratio(capacity as u64), curve.size_error(capacity as u64));
+            let [most, least] = [1.0 - off, 1.0 + off].map(|share| exact((capacity as f64 * share).round() as usize, keys));
+            let band = least - curve.error()..=most + curve.error();
+            assert!(band.contains(&found), "{capacity} blocks at {rate}: {found}, not in {band:?}");
+        }
+        curve
+    }
+
+    #[test]
+    fn without_sampling_it_is_lru_at_every_size() {
+        let keys = keys(100_000, 5_000);
+        let curve = check(1.0, &keys, &[1, 2, 10, 63, 64, 65, 100, 500, 1_000, 2_000, 5_000, 100_000]);
+        assert_eq!(curve.keys() as usize, curve.remembered());
+        // Below the first step every size is exact.
+        for capacity in [1, 5, 33, 63] {
+            assert!((curve.miss_ratio(capacity) - exact(capacity as usize, &keys)).abs() < 1e-9, "{capacity}");
+        }
+        let loops: Vec<u64> = (0..20_000).map(|i| i % 50).collect();
+        check(1.0, &loops, &[10, 49, 50, 51]);
+    }
+
+    #[test]
+    fn a_sample_is_within_its_error() {
+        check(0.1, &keys(400_000, 60_000), &[100, 1_000, 5_000, 20_000, 60_000]);
+    }
+
+    #[test]
+    fn memory_is_bounded_and_the_rate_sinks() {
+        let keys = keys(600_000, 400_000);
+        let curve = check(1.0, &keys, &[1_000, 10_000, 50_000, 200_000]);
+        assert!(curve.remembered() <= SAMPLE_MAX && curve.rate() < 0.5, "{} at {}", curve.remembered(), curve.rate());
+        let mut different = keys;
+        different.sort_unstable();
+        different.dedup();
+        assert!((curve.keys() / different.len() as f64 - 1.0).abs() < 0.05, "{} of {}", curve.keys(), different.len());
+    }
+
+    #[test]
+    fn nothing_is_known_of_nothing() {
+        let curve = Curve::new(0.01);
+        assert_eq!((curve.miss_ratio(0), curve.miss_ratio(10), curve.accesses()), (1.0, 1.0, 0));
+    }
+}
