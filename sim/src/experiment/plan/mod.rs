@@ -3,11 +3,14 @@
 
 pub mod file;
 pub mod metric;
+pub mod paths;
 mod runs;
 
 use super::load::Load;
+use super::rig::VOLUME_ATOMS;
 use crate::back::model::Spec;
 use metric::Metric;
+use paths::System;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
@@ -100,6 +103,8 @@ pub enum Kind {
     Cached { cache: Device, origin: Device, shared: Option<u64>, config: Box<Config>, limits: [Limits; 2] },
     /// An engine over devices that take no time.
     Instant { config: Box<Config>, limits: [Limits; 2] },
+    /// Processes on cores: no engine, but the costs of a system's steps.
+    Processes(System),
 }
 
 /// A device and its name in the plan.
@@ -122,7 +127,7 @@ impl Configuration {
             Kind::Bare(device) => vec![device],
             Kind::Cached { cache, shared: Some(_), .. } => vec![cache],
             Kind::Cached { cache, origin, .. } => vec![cache, origin],
-            Kind::Instant { .. } => Vec::new(),
+            Kind::Instant { .. } | Kind::Processes(_) => Vec::new(),
         }
     }
 
@@ -131,6 +136,7 @@ impl Configuration {
         match &self.kind {
             Kind::Bare(device) => device.atoms(),
             Kind::Cached { config, .. } | Kind::Instant { config, .. } => config.geometry.volume_atoms,
+            Kind::Processes(_) => VOLUME_ATOMS,
         }
     }
 }
@@ -154,6 +160,8 @@ pub enum Value {
     Of(usize, Metric),
     /// The first by the second.
     Ratio([usize; 2], Metric),
+    /// The first without the second.
+    Difference([usize; 2], Metric),
     /// The first by the least of the others.
     Slowdown(Vec<usize>, Metric),
     /// 1 if each is less than the next (or, within `slack` per cent, equal to it), else 0.
