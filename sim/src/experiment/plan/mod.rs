@@ -20,7 +20,7 @@ use tidegate_engine::op::Limits;
 use tidegate_engine::time::Duration;
 
 /// The plans that come with the program, in the order in which they are listed.
-const EMBEDDED: [(&str, &str); 14] = [
+const EMBEDDED: [(&str, &str); 15] = [
     ("devices", include_str!("../../../plans/devices.toml")),
     ("000-table3", include_str!("../../../plans/000-table3.toml")),
     ("000-table4", include_str!("../../../plans/000-table4.toml")),
@@ -29,6 +29,7 @@ const EMBEDDED: [(&str, &str); 14] = [
     ("002-mtron", include_str!("../../../plans/002-mtron.toml")),
     ("002-x25m", include_str!("../../../plans/002-x25m.toml")),
     ("002-nvme", include_str!("../../../plans/002-nvme.toml")),
+    ("004-hits", include_str!("../../../plans/004-hits.toml")),
     ("modes", include_str!("../../../plans/modes.toml")),
     ("wa", include_str!("../../../plans/wa.toml")),
     ("tail", include_str!("../../../plans/tail.toml")),
