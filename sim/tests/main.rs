@@ -25,6 +25,7 @@ mod origin;
 mod placed;
 mod plans;
 mod policies;
+mod processes;
 mod recovery;
 mod rot;
 mod space;

@@ -1,6 +1,7 @@
 //! What a configuration of a plan may say, and the engine's configuration that it means. What cannot be is refused here, in
 //! one line.
 
+use super::plan::paths::{ControllerTable, Step};
 use super::units::{Size, Time};
 use serde::Deserialize;
 use tidegate_engine::block::{ATOM_BYTES, PAGE_BYTES};
@@ -18,7 +19,7 @@ const OP_BYTES: u64 = 1 << 20;
 /// In place of an origin's name: cache and origin are one drive.
 pub const SAME: &str = "same";
 
-/// One configuration: a load straight on a device (`bare`), or an engine over `cache` and `origin`.
+/// One configuration: a load straight on a device (`bare`), an engine over `cache` and `origin`, or processes on `cores`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Options {
@@ -77,6 +78,15 @@ pub struct Options {
     pub mode: Option<ModeKind>,
     /// Longest wait of a second-stage request for the unplug timer of Linux 2.6, in ms; drawn evenly from 0 on.
     pub legacy_plug_ms: Option<f64>,
+
+    /// Cores of a system in which every request is a process's, and a hit.
+    pub cores: Option<Spanned<u32>>,
+    pub spread_percent: Option<Spanned<u64>>,
+    /// The steps of a read and of a write.
+    pub read: Vec<Spanned<Step>>,
+    pub write: Vec<Spanned<Step>>,
+    /// What sends to the mirror.
+    pub controller: Option<Spanned<ControllerTable>>,
 }
 
 /// How an SSD was used before: filled to so many percent, and as much overwritten at random so many times.
@@ -178,7 +188,23 @@ impl Options {
         ]
     }
 
-    /// The keys of a cached configuration that are set: none may be of a bare one.
+    /// Is a key of processes set, `cores` aside?
+    pub fn process_keys(&self) -> bool {
+        self.spread_percent.is_some() || !self.read.is_empty() || !self.write.is_empty() || self.controller.is_some()
+    }
+
+    /// Is a key of a device set?
+    pub fn device_keys(&self) -> bool {
+        self.bare.is_some()
+            || self.aged.is_some()
+            || self.capacity.is_some()
+            || self.overhead.is_some()
+            || self.depth.is_some()
+            || self.spin_down.is_some()
+            || self.keeps_reads.is_some()
+    }
+
+    /// Is a key of a cached configuration set, `volume` aside? None may be of a bare one.
     pub fn cached_keys(&self) -> bool {
         let sizes =
             [self.block, self.set, self.journal, self.op_size, self.destage_batch, self.window, self.dirty_ram, self.ram, self.bytes];
@@ -191,7 +217,6 @@ impl Options {
             || self.cleaning.is_some()
             || self.cache.is_some()
             || self.origin.is_some()
-            || self.volume.is_some()
             || self.sets.is_some()
             || self.destage_depth.is_some()
             || self.requests.is_some()

@@ -55,6 +55,7 @@ fn value(plan: &Plan, measured: &[Measured], value: &Value) -> Option<f64> {
             let under = number(&measured[*under], metric).filter(|under| *under != 0.0)?;
             Some(number(&measured[*over], metric)? / under)
         }
+        Value::Difference([one, other], metric) => Some(number(&measured[*one], metric)? - number(&measured[*other], metric)?),
         Value::Slowdown(runs, metric) => {
             let numbers = runs.iter().map(|&run| number(&measured[run], metric)).collect::<Option<Vec<f64>>>()?;
             let (first, others) = numbers.split_first()?;

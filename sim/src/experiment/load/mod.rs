@@ -77,6 +77,16 @@ impl Load {
         self.jobs.iter().map(Job::requests).sum()
     }
 
+    /// Requests in flight at once, if it is a closed loop: its processes.
+    pub fn lanes(&self) -> u64 {
+        self.jobs.iter().map(Job::lanes).sum()
+    }
+
+    /// Are there FLUSHes in it?
+    pub fn flushes(&self) -> bool {
+        self.jobs.iter().any(|job| matches!(job, Job::Made(made) if made.flush_every > 0))
+    }
+
     /// Atoms of a volume that it needs.
     pub fn reach(&self) -> u64 {
         self.jobs.iter().map(Job::reach).max().unwrap_or(0)
@@ -88,6 +98,13 @@ impl Job {
         match self {
             Job::Made(made) => made.count,
             Job::Replay(replay) => replay.trace.records.len() as u64,
+        }
+    }
+
+    fn lanes(&self) -> u64 {
+        match self {
+            Job::Made(made) => u64::from(made.workers) * u64::from(made.depth),
+            Job::Replay(replay) => u64::from(replay.depth.unwrap_or(1)),
         }
     }
 

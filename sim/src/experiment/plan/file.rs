@@ -23,6 +23,7 @@ pub(crate) struct File {
     /// The folder in which traces are looked for, unless `TIDEGATE_TRACES` names another one. Default: the plan's own.
     pub traces: Option<String>,
     /// Names in this plan, and the devices they stand for.
+    #[serde(default)]
     pub devices: BTreeMap<String, Spanned<String>>,
     pub configurations: BTreeMap<Spanned<String>, Options>,
     pub loads: BTreeMap<Spanned<String>, LoadTable>,
@@ -116,10 +117,10 @@ pub(crate) struct RowTable {
     pub name: Option<String>,
     /// `configuration/load`.
     pub run: Option<Spanned<String>>,
-    /// The runs of a `ratio`, a `slowdown`, an `order` or a `break-even`.
+    /// The runs of a `ratio`, a `difference`, a `slowdown`, an `order` or a `break-even`.
     pub of: Vec<Spanned<String>>,
     pub metric: Option<Spanned<String>>,
-    /// Of what a `ratio`, a `slowdown` or an `order` is; seconds unless said otherwise.
+    /// Of what a `ratio`, a `difference`, a `slowdown` or an `order` is; seconds unless said otherwise.
     pub by: Option<Spanned<String>>,
     pub paper: Option<Spanned<f64>>,
     pub low: Option<Spanned<f64>>,
@@ -141,7 +142,7 @@ pub(crate) struct RowTable {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct GridTable {
-    /// Groups of configurations: what is measured, and what it is held against.
+    /// Groups of configurations: what is measured, and what it is held against; one alone is a number of its own.
     pub of: Vec<Spanned<Vec<String>>>,
     pub loads: Vec<Spanned<String>>,
     pub metric: Spanned<String>,
@@ -155,9 +156,13 @@ impl GridTable {
     pub fn rows(&self) -> impl Iterator<Item = Spanned<RowTable>> {
         let row = |load: &Spanned<String>, group: &Spanned<Vec<String>>| {
             let runs: Vec<String> = group.as_ref().iter().map(|configuration| format!("{configuration}/{}", load.as_ref())).collect();
+            let name = runs.first().cloned();
+            let mut of: Vec<_> = runs.into_iter().map(|run| Spanned::new(load.span(), run)).collect();
+            let run = if of.len() == 1 { of.pop() } else { None };
             let row = RowTable {
-                name: runs.first().cloned(),
-                of: runs.into_iter().map(|run| Spanned::new(load.span(), run)).collect(),
+                name,
+                run,
+                of,
                 metric: Some(self.metric.clone()),
                 by: self.by.clone(),
                 low: self.low.clone(),

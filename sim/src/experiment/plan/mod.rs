@@ -3,11 +3,14 @@
 
 pub mod file;
 pub mod metric;
+pub mod paths;
 mod runs;
 
 use super::load::Load;
+use super::rig::VOLUME_ATOMS;
 use crate::back::model::Spec;
 use metric::Metric;
+use paths::System;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
@@ -17,7 +20,7 @@ use tidegate_engine::op::Limits;
 use tidegate_engine::time::Duration;
 
 /// The plans that come with the program, in the order in which they are listed.
-const EMBEDDED: [(&str, &str); 14] = [
+const EMBEDDED: [(&str, &str); 15] = [
     ("devices", include_str!("../../../plans/devices.toml")),
     ("000-table3", include_str!("../../../plans/000-table3.toml")),
     ("000-table4", include_str!("../../../plans/000-table4.toml")),
@@ -26,6 +29,7 @@ const EMBEDDED: [(&str, &str); 14] = [
     ("002-mtron", include_str!("../../../plans/002-mtron.toml")),
     ("002-x25m", include_str!("../../../plans/002-x25m.toml")),
     ("002-nvme", include_str!("../../../plans/002-nvme.toml")),
+    ("004-hits", include_str!("../../../plans/004-hits.toml")),
     ("modes", include_str!("../../../plans/modes.toml")),
     ("wa", include_str!("../../../plans/wa.toml")),
     ("tail", include_str!("../../../plans/tail.toml")),
@@ -100,6 +104,8 @@ pub enum Kind {
     Cached { cache: Device, origin: Device, shared: Option<u64>, config: Box<Config>, limits: [Limits; 2] },
     /// An engine over devices that take no time.
     Instant { config: Box<Config>, limits: [Limits; 2] },
+    /// Processes on cores: no engine, but the costs of a system's steps.
+    Processes(System),
 }
 
 /// A device and its name in the plan.
@@ -122,7 +128,7 @@ impl Configuration {
             Kind::Bare(device) => vec![device],
             Kind::Cached { cache, shared: Some(_), .. } => vec![cache],
             Kind::Cached { cache, origin, .. } => vec![cache, origin],
-            Kind::Instant { .. } => Vec::new(),
+            Kind::Instant { .. } | Kind::Processes(_) => Vec::new(),
         }
     }
 
@@ -131,6 +137,7 @@ impl Configuration {
         match &self.kind {
             Kind::Bare(device) => device.atoms(),
             Kind::Cached { config, .. } | Kind::Instant { config, .. } => config.geometry.volume_atoms,
+            Kind::Processes(_) => VOLUME_ATOMS,
         }
     }
 }
@@ -154,6 +161,8 @@ pub enum Value {
     Of(usize, Metric),
     /// The first by the second.
     Ratio([usize; 2], Metric),
+    /// The first without the second.
+    Difference([usize; 2], Metric),
     /// The first by the least of the others.
     Slowdown(Vec<usize>, Metric),
     /// 1 if each is less than the next (or, within `slack` per cent, equal to it), else 0.

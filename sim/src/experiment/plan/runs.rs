@@ -2,6 +2,7 @@
 
 use super::file::{File, LoadTable, RowTable, Source};
 use super::metric::{KNOWN, Metric};
+use super::paths;
 use super::{Configuration, Device, Kind, LeftOut, Plan, Row, Run, Value};
 use crate::back::model::Spec;
 use crate::experiment::load::{Load, table as load_table};
@@ -78,12 +79,7 @@ fn devices(source: &Source, named: &BTreeMap<String, Spanned<String>>) -> Result
     Ok(devices)
 }
 
-fn configuration(
-    source: &Source,
-    name: &Spanned<String>,
-    options: &Options,
-    devices: &BTreeMap<String, Arc<Spec>>,
-) -> Result<Configuration, String> {
+fn kind(source: &Source, name: &Spanned<String>, options: &Options, devices: &BTreeMap<String, Arc<Spec>>) -> Result<Kind, String> {
     let device = |named: &Spanned<String>| match devices.get(named.as_ref()) {
         Some(spec) => Ok(Device { name: named.as_ref().clone(), spec: spec.clone() }),
         None => {
@@ -94,7 +90,11 @@ fn configuration(
     let used = |named: &Spanned<String>| used_ssd(source, named, options, device(named)?);
     let title = name.as_ref();
     let kind = match (&options.bare, &options.cache, &options.origin) {
-        (Some(bare), None, None) if !options.cached_keys() => Kind::Bare(used(bare)?),
+        _ if options.process_keys() => {
+            let what = "`spread_percent`, `read`, `write` and `controller` go with `cores`";
+            return Err(source.wrong(name, format!("configuration {title}: {what}")));
+        }
+        (Some(bare), None, None) if !options.cached_keys() && options.volume.is_none() => Kind::Bare(used(bare)?),
         (Some(bare), ..) => {
             let what = "a configuration is either bare or cached: with `bare`, only `spin_down`, `keeps_reads`, `capacity`, `aged`, `overhead` and `depth` may be set";
             return Err(source.wrong(bare, format!("configuration {title}: {what}")));
@@ -129,9 +129,23 @@ fn configuration(
             Kind::Instant { limits: options.limits(room), config: Box::new(config) }
         }
         (None, ..) => {
-            let what = "says neither `bare = DEVICE` nor `cache = DEVICE` and `origin = DEVICE`";
+            let what = "says neither `bare = DEVICE` nor `cache = DEVICE` and `origin = DEVICE`, nor `cores`";
             return Err(source.wrong(name, format!("configuration {title} {what}")));
         }
+    };
+    Ok(kind)
+}
+
+fn configuration(
+    source: &Source,
+    name: &Spanned<String>,
+    options: &Options,
+    devices: &BTreeMap<String, Arc<Spec>>,
+) -> Result<Configuration, String> {
+    let title = name.as_ref();
+    let kind = match &options.cores {
+        Some(cores) => Kind::Processes(paths::system(source, title, cores, options)?),
+        None => kind(source, name, options, devices)?,
     };
     let keeps_reads = match &options.keeps_reads {
         Some(keeps) if options.bare.is_none() => {
@@ -236,6 +250,10 @@ impl Known<'_> {
                 return Err(wrong(format!("load {} reaches to byte {needs}, and {} has {has}: {hint}", load.name, configuration.name)));
             }
         }
+        let flushes = before.iter().chain([&loaded.load]).find(|load| load.flushes());
+        if let (Kind::Processes(_), Some(load)) = (&configuration.kind, flushes) {
+            return Err(wrong(format!("load {} has FLUSHes, and processes have steps for reads and writes only", load.name)));
+        }
         let run = Run { name: named.as_ref().clone(), configuration, before, load: loaded.load.clone(), rest: loaded.rest };
         self.runs.push(run);
         Ok(self.runs.len() - 1)
@@ -255,14 +273,15 @@ impl Known<'_> {
         let named = row
             .metric
             .as_ref()
-            .ok_or_else(|| wrong(&format!("a row without a metric: {KNOWN}, ratio, gain, slowdown, order or break-even")))?;
+            .ok_or_else(|| wrong(&format!("a row without a metric: {KNOWN}, ratio, gain, difference, slowdown, order or break-even")))?;
         let metric = named.as_ref().as_str();
         let joined = |separator: &str| row.of.iter().map(|run| run.as_ref().as_str()).collect::<Vec<_>>().join(separator);
         let (name, value) = match metric {
-            "ratio" | "gain" | "slowdown" | "order" | "break-even" => {
+            "ratio" | "gain" | "difference" | "slowdown" | "order" | "break-even" => {
                 let wanted = match metric {
                     "gain" => (2..=2, "a gain is `of` two runs: the first by the second, without what is to gain"),
                     "ratio" => (2..=2, "a ratio is `of` two runs: the first by the second"),
+                    "difference" => (2..=2, "a difference is `of` two runs: the first without the second"),
                     "slowdown" => (2..=64, "a slowdown is `of` two runs or more: the first by the least of the others"),
                     "order" => (2..=64, "an order is `of` two runs or more, the least first"),
                     _ => (3..=3, "a break-even is `of` three runs: a gap below it, one above it, and a disk that stays on"),
@@ -274,6 +293,7 @@ impl Known<'_> {
                 let (name, value) = match metric {
                     "gain" => (row.of[0].as_ref().clone(), Value::Ratio([runs[0], runs[1]], Metric::Iops)),
                     "ratio" => (joined(" : "), Value::Ratio([runs[0], runs[1]], self.by(row, &runs)?)),
+                    "difference" => (joined(" - "), Value::Difference([runs[0], runs[1]], self.by(row, &runs)?)),
                     "slowdown" => (row.of[0].as_ref().clone(), {
                         let by = self.by(row, &runs)?;
                         Value::Slowdown(runs, by)
@@ -318,7 +338,7 @@ impl Known<'_> {
         Ok(("break-even".to_string(), Value::BreakEven { below, above, always_on }))
     }
 
-    /// Of what a ratio, a slowdown or an order is.
+    /// Of what a ratio, a difference, a slowdown or an order is.
     fn by(&self, row: &RowTable, runs: &[usize]) -> Result<Metric, String> {
         match &row.by {
             None => Ok(Metric::Seconds),

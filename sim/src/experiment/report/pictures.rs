@@ -1,11 +1,13 @@
-//! Which pictures an experiment has: for each load the configurations beside each other, and for each run its states over time.
+//! Which pictures an experiment has: for each load the configurations beside each other, for each run its states over time, and for
+//! processes their throughput over their number.
 
 use super::draw::{self, Line, Strip};
 use crate::back::model::Charge;
 use crate::experiment::Experiment;
+use crate::experiment::load::Ask;
 use crate::experiment::measure::buckets::Buckets;
 use crate::experiment::measure::{GateReport, Measured, POWER_STATES};
-use crate::experiment::plan::Run;
+use crate::experiment::plan::{Kind, Run};
 use tidegate_engine::time::Duration;
 
 /// Throughput is drawn in about so many stretches: finer ones show single requests.
@@ -38,6 +40,9 @@ pub(super) fn all(experiment: &Experiment) -> Vec<Picture> {
         }
     }
     let mut pictures = Vec::new();
+    for (title, is_write) in [("reads", false), ("writes", true)] {
+        pictures.extend(scaling(title, is_write, &pairs));
+    }
     for load in loads {
         let of_load: Vec<Pair> = pairs.iter().filter(|(run, _)| run.load.name == load).copied().collect();
         let mut add = |kind: &str, svg: String| {
@@ -46,8 +51,12 @@ pub(super) fn all(experiment: &Experiment) -> Vec<Picture> {
         add("throughput", throughput(load, &of_load));
         add("transferred", transferred(load, &of_load));
         add("latency", latency(load, &of_load));
-        add("energy", energy(load, &of_load));
-        for (run, measured) in &of_load {
+        // Processes have no devices.
+        let with_devices = |(run, _): &&Pair| !matches!(run.configuration.kind, Kind::Processes(_));
+        if of_load.iter().any(|pair| with_devices(&pair)) {
+            add("energy", energy(load, &of_load));
+        }
+        for (run, measured) in of_load.iter().filter(with_devices) {
             let (file, load) = (format!("states-{}.svg", run.name.replace('/', "-")), load.to_string());
             pictures.push(Picture { file, load, svg: states(run, measured) });
         }
@@ -57,6 +66,28 @@ pub(super) fn all(experiment: &Experiment) -> Vec<Picture> {
 
 fn seconds(time: Duration) -> f64 {
     time.as_secs_f64()
+}
+
+/// I/Os per second of each configuration, by the number of its processes; of loads of one kind of request, of which there are several.
+fn scaling(title: &str, is_write: bool, pairs: &[Pair]) -> Option<Picture> {
+    let [this, other] = if is_write { [Ask::Write, Ask::Read] } else { [Ask::Read, Ask::Write] };
+    let mut lines: Vec<Line> = Vec::new();
+    for (run, measured) in pairs {
+        let counts = [this, other].map(|ask| measured.measure.latencies_of(Some(ask)).count());
+        if !matches!(run.configuration.kind, Kind::Processes(_)) || counts[0] == 0 || counts[1] > 0 {
+            continue;
+        }
+        let point = [run.load.lanes() as f64, counts[0] as f64 / seconds(measured.measure.duration()) / 1e3];
+        let name = &run.configuration.name;
+        match lines.iter_mut().find(|line| line.name == *name) {
+            Some(line) => line.points.push(point),
+            None => lines.push(Line { name: name.clone(), points: vec![point] }),
+        }
+    }
+    lines.retain(|line| line.points.len() > 1);
+    lines.iter_mut().for_each(|line| line.points.sort_by(|one, next| one[0].total_cmp(&next[0])));
+    let svg = || draw::lines(&format!("{title}: by the number of processes"), ["processes", "thousand per second"], &lines);
+    (!lines.is_empty()).then(|| Picture { file: format!("scaling-{title}.svg"), load: "processes".into(), svg: svg() })
 }
 
 fn throughput(load: &str, pairs: &[Pair]) -> String {

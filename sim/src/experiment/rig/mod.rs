@@ -1,16 +1,18 @@
-//! What a run happens in: a load, a virtual clock, and either a device alone ([`bare`]), an engine over two of them ([`cached`]), or one over
-//! devices that take no time ([`instant`]).
+//! What a run happens in: a load, a virtual clock, and either a device alone ([`bare`]), an engine over two of them ([`cached`]), one over
+//! devices that take no time ([`instant`]), or processes on cores ([`processes`]).
 
 mod bare;
 mod cached;
 mod drives;
 mod instant;
 mod plug;
+mod processes;
 mod shadow;
 
 use super::load::{Access, Generator, Load};
 use super::measure::Measured;
 use super::plan::{Kind, Run};
+pub use processes::VOLUME_ATOMS;
 use tidegate_engine::request::Room;
 use tidegate_engine::time::Instant;
 
@@ -26,6 +28,7 @@ pub fn run(run: &Run, seed: u64, told: &mut dyn FnMut(u64)) -> Result<Measured, 
         Kind::Bare(device) => bare::run(run, device, seed, told),
         Kind::Cached { cache, origin, shared, config, limits } => cached::run(run, [cache, origin], *shared, config, *limits, seed, told),
         Kind::Instant { config, limits } => instant::run(run, config, *limits, seed, told),
+        Kind::Processes(system) => processes::run(run, system, seed, told),
     }
 }
 
