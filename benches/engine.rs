@@ -81,7 +81,7 @@ impl World<Nothing> for NullWorld {
             Action::Read(Zone::Superblock, span) => Answer::Data(vec![self.superblocks[&span.start].clone()]),
             Action::Read(_, span) => Answer::Data(vec![Nothing::Atoms(span.atoms)]),
             Action::Write(..) | Action::Zero(..) | Action::Discard(..) | Action::Flush => Answer::Done,
-            Action::Allocation(..) => panic!("nobody asks for the allocation"),
+            Action::Allocation(..) | Action::Spin(_) => panic!("nobody asks for the allocation, or for a motor"),
         };
         self.events.push(Event::Completed(Done { id: op.id, result: Ok(answer) }));
     }

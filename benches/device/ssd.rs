@@ -117,6 +117,6 @@ impl Ssd {
 fn moved_bytes(action: &Action<Run>) -> u64 {
     match action {
         Action::Read(_, span) | Action::Write(_, span, _) => span.atoms * ATOM_BYTES,
-        Action::Zero(..) | Action::Discard(..) | Action::Allocation(..) | Action::Flush => 0,
+        Action::Zero(..) | Action::Discard(..) | Action::Allocation(..) | Action::Flush | Action::Spin(_) => 0,
     }
 }

@@ -530,6 +530,7 @@ fn reason_name(gate: GateState) -> Option<&'static str> {
         GateState::Destage(DestageReason::Drain) => Some("drain"),
         GateState::Destage(DestageReason::Mode) => Some("mode"),
         GateState::Destage(DestageReason::BelowFloor) => Some("below-floor"),
+        GateState::Destage(DestageReason::Sweep) => Some("sweep"),
     }
 }
 

@@ -7,6 +7,7 @@ use crate::cache::placed::journal_pages_needed;
 use crate::cache::split::Legs;
 use crate::cache::victims::Benefit;
 use crate::mode::Mode;
+use crate::spin;
 use crate::time::Duration;
 
 /// What one volume's engine is told at its start. Nothing here is read from a file: the binary does that.
@@ -91,6 +92,8 @@ pub struct Config {
     /// Tell the SSD of every set that is freed that its contents are not needed, before it is free. Default false: what an SSD makes of it, and
     /// how long it takes, differs from one to the next.
     pub discard: bool,
+    /// The origin is a disk that may stand still while nobody needs it. None, the default: it is not told anything.
+    pub spin: Option<spin::Config>,
     /// Recover, report and stop before the first write (`tidegate check`). Default false.
     pub check: bool,
     /// A deliberate bug, for tests that must find it. Always `None` in production: no configuration file can name it.
@@ -283,6 +286,7 @@ impl Config {
             scrub_rate: 0,
             daily_write_bytes: 0,
             discard: false,
+            spin: None,
             check: false,
             canary: None,
             origin: [0; 16],

@@ -20,6 +20,7 @@ pub mod probe;
 pub mod queue;
 pub mod request;
 mod slab;
+pub mod spin;
 pub mod time;
 pub mod wear;
 

@@ -68,6 +68,26 @@ pub enum Action<P> {
     Allocation(Zone, Span),
     /// The device's volatile cache becomes durable.
     Flush,
+    /// Something about the motor of a disk. Nothing else is in flight there meanwhile.
+    Spin(Spin),
+}
+
+/// A word to the motor of a disk. Each is answered with what it does then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Spin {
+    /// Stand still (ATA STANDBY IMMEDIATE; SCSI START STOP UNIT). What the drive had in its own cache is on the platters when it does.
+    Stop,
+    /// Turn, and be ready (ATA IDLE IMMEDIATE; SCSI START STOP UNIT).
+    Wake,
+    /// What do you do (ATA CHECK POWER MODE)? Wakes nothing.
+    Look,
+}
+
+/// What the motor of a disk does. One without a motor always turns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Power {
+    Turning,
+    Standby,
 }
 
 /// May [`Action::Zero`] release the space behind it?
@@ -92,6 +112,8 @@ pub enum Answer<P> {
     Data(Vec<P>),
     /// Of an allocation query: in order, together exactly its span.
     Allocation(Vec<crate::request::Extent>),
+    /// Of a word to the motor.
+    Power(Power),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,6 +1,7 @@
 //! Everything worth reporting: counters that only grow, a histogram of latencies, and the state of the moment.
 
 use crate::mode::Mode;
+use crate::spin;
 use crate::time::{Duration, Instant};
 use crate::wear::{ByCause, Wear};
 
@@ -275,6 +276,8 @@ pub enum DestageReason {
     Drain,
     /// A FLUSH promises the origin, or is going to.
     Mode,
+    /// The disk turns anyway, and may stand still when everything is home that was dirty when it was woken.
+    Sweep,
 }
 
 /// Something that recovery found damaged. `fatal` damage keeps the volume offline; the rest was repaired from a copy.
@@ -333,6 +336,8 @@ pub struct Snapshot {
     pub scrub: Scrub,
     pub wear: Wear,
     pub memory: MemoryUse,
+    /// The motor of the origin, if it is told to stand still.
+    pub spin: Option<spin::Report>,
     pub counters: Counters,
     pub read_latency: Histogram,
     pub write_latency: Histogram,

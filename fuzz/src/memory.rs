@@ -2,7 +2,7 @@
 
 use tidegate_engine::World;
 use tidegate_engine::block::Span;
-use tidegate_engine::op::{Action, Answer, DeviceError, DeviceId, Done, Op, Zone};
+use tidegate_engine::op::{Action, Answer, DeviceError, DeviceId, Done, Op, Power, Zone};
 use tidegate_engine::payload::Payload;
 use tidegate_engine::request::{Extent, Reply};
 use tidegate_engine::time::Instant;
@@ -63,6 +63,7 @@ impl Memory {
         let answer = match &op.action {
             Action::Read(_, span) => Answer::Data(device.visible().read(*span)),
             Action::Allocation(_, span) => Answer::Allocation(vec![Extent { atoms: span.atoms, hole: false, zero: false }]),
+            Action::Spin(_) => Answer::Power(Power::Turning),
             // Half of a flush that fails is durable by chance; here all of it is, or nothing.
             Action::Flush if fails => {
                 device.flush_failed(mark, &mut Chance::new(mark, "a flush that failed"));
@@ -102,7 +103,7 @@ fn unflushed(action: &Action<Stamps>) -> Option<Unflushed> {
     match action {
         Action::Write(zone, span, parts) => of(*zone, *span, Stamps::concat(parts)),
         Action::Zero(zone, span, _) | Action::Discard(zone, span) => of(*zone, *span, Stamps::zero(span.atoms)),
-        Action::Read(..) | Action::Allocation(..) | Action::Flush => None,
+        Action::Read(..) | Action::Allocation(..) | Action::Flush | Action::Spin(_) => None,
     }
 }
 

@@ -152,7 +152,7 @@ impl World<Stamps> for Bench {
                 match op.action {
                     Action::Read(_, span) if op.class == Class::Client => self.used.push((span, false)),
                     Action::Write(_, span, _) | Action::Zero(_, span, _) | Action::Discard(_, span) => self.used.push((span, true)),
-                    Action::Read(..) | Action::Allocation(..) | Action::Flush => {}
+                    Action::Read(..) | Action::Allocation(..) | Action::Flush | Action::Spin(_) => {}
                 }
                 self.cache.start(now, op);
             }

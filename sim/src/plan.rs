@@ -11,6 +11,7 @@ use tidegate_engine::cache::format::{FormatId, Geometry};
 use tidegate_engine::cache::split::Legs;
 use tidegate_engine::config::{Allocation, Cleaning, Convert, Fill, GateKind, Placement, WhenFull};
 use tidegate_engine::op::Limits;
+use tidegate_engine::spin::{self, Drive, predictor::Kind as Predictor};
 use tidegate_engine::time::Duration;
 use tidegate_engine::{Canary, Config, Mode};
 
@@ -68,6 +69,8 @@ pub struct Plan {
     pub mode_every: u64,
     /// The cache fails for good within so many milliseconds of each start. Never for 0.
     pub cache_fails_after: u64,
+    /// Somebody else uses the origin now and then, and wakes it.
+    pub strangers: bool,
     /// Percent of the origin that holds zeros at first.
     pub blank_percent: u32,
 }
@@ -125,6 +128,7 @@ impl Plan {
             crashes,
             origin_leaves_every: if chance.one_in(4) { chance.spread(200, 3_000) } else { 0 },
             cache_fails_after: draw_cache_failure(seed),
+            strangers: false,
             blank_percent: chance.pick(&[0, 30, 100]),
             modes: Vec::new(),
             mode_every: 0,
@@ -138,11 +142,22 @@ impl Plan {
         plan.drives = draw_drives(&mut Chance::new(seed, "drives"), &plan.limits);
         let no_space = Chance::new(seed, "no space").pick(&[0, 0, 0, 20_000]);
         plan.rates[1] = Rates { misdirected: 0, rot: 0, settled_only: false, no_space, ..plan.rates[1] };
+        plan.draw_motor();
         if plan.config.placement == Placement::Set {
             // Opened slots have no checksum on the SSD: after a crash nothing tells what rotted there.
             (plan.rates[0].misdirected, plan.rates[0].rot) = (0, 0);
         }
         plan
+    }
+
+    /// What becomes of a disk that is told to stand still. A stream of its own.
+    fn draw_motor(&mut self) {
+        let Some(spin) = &self.config.spin else { return };
+        let chance = &mut Chance::new(self.seed, "motor");
+        // As its figures say, or late.
+        self.speeds[1].spin_up = Duration(spin.drive.spin_up.0 * chance.pick(&[1, 1, 1, 20]));
+        self.rates[1].spin_error = if chance.one_in(2) { chance.spread(1_000, 900_000) as u32 } else { 0 };
+        self.strangers = chance.one_in(3);
     }
 
     /// Half of the runs promise the origin, from the start or for a while. A stream of its own: the other runs stay what they were.
@@ -275,6 +290,7 @@ fn draw_config(chance: &mut Chance, geometry: Geometry, seed: u64) -> Config {
     config.dirty_ram = draw_dirty_ram(seed, config.window_bytes);
     config.split = draw_split(seed);
     config.ram = draw_ram(seed, &geometry);
+    config.spin = draw_spin(seed);
     config.placement = if Chance::new(seed, "placement").one_in(5) { Placement::Set } else { Placement::Log };
     config
 }
@@ -306,6 +322,19 @@ fn draw_split(seed: u64) -> Option<Legs> {
     let chance = &mut Chance::new(seed, "split");
     let home = chance.spread(1, 256);
     chance.pick(&[None, None, None, Some(Legs { proof: 0, home }), Some(Legs { proof: 0, home })])
+}
+
+/// An origin that stands still in a quarter of the runs: soon, so that it does in short runs too. A stream of its own.
+fn draw_spin(seed: u64) -> Option<spin::Config> {
+    let chance = &mut Chance::new(seed, "spin");
+    let spin_up = Duration::from_micros(chance.spread(1_000, 2_000_000));
+    let drive = Drive { spin_up, spin_down: Duration(spin_up.0 / 4), ..Drive::DESKTOP };
+    let predictor = chance.pick(&[Predictor::BreakEven, Predictor::BreakEven, Predictor::Share, Predictor::History, Predictor::Fixed]);
+    let mut config = spin::Config { predictor, guard: chance.one_in(2), sweep: !chance.one_in(4), ..spin::Config::new(drive) };
+    config.per_hour = chance.spread(1, 100_000) as u32;
+    config.cycles_before = drive.rated_cycles - chance.spread(1, u64::from(drive.rated_cycles)) as u32;
+    config.max_dirty_age = Duration::from_millis(chance.spread(100, 600_000));
+    chance.one_in(4).then_some(config)
 }
 
 /// Writes past the log in a third of the runs. A stream of its own: the other runs stay what they were.
@@ -409,6 +438,7 @@ fn draw_rates(chance: &mut Chance, kind: Kind) -> Rates {
         write_error: rate(100_000),
         no_space: 0,
         flush_error: rate(100_000),
+        spin_error: 0,
         stuck: rate(500),
         misdirected: if damage { rate(100_000) } else { 0 },
         rot: if damage { rate(50_000) } else { rate(10_000) },
@@ -451,6 +481,7 @@ mod tests {
         some("no fault at all", &|plan| plan.rates.iter().all(|rates| Rates { settled_only: false, ..*rates } == Rates::default()));
         some("a drive as the cache", &|plan| plan.drives[0].is_some());
         some("a disk as the origin", &|plan| matches!(plan.drives[1], Some(Spec::Hdd(_))));
+        some("a disk that stands still", &|plan| plan.config.spin.is_some());
         some("write-through", &|plan| plan.config.mode == Some(Mode::WriteThrough));
         some("switches", &|plan| !plan.modes.is_empty());
         some("one worker", &|plan| plan.mix.workers == 1);

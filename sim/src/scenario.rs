@@ -82,6 +82,7 @@ pub fn plan_for(geometry: Geometry) -> Plan {
         crashes: 0,
         origin_leaves_every: 0,
         cache_fails_after: 0,
+        strangers: false,
         blank_percent: 0,
         modes: Vec::new(),
         mode_every: 0,

@@ -6,7 +6,7 @@ use crate::front::oracle::show;
 use crate::stamp::{Stamps, meaning};
 use tidegate_engine::Event;
 use tidegate_engine::block::Span;
-use tidegate_engine::op::{Action, Answer, Op};
+use tidegate_engine::op::{Action, Answer, Op, Spin};
 use tidegate_engine::request::{Command, Outcome, Reply};
 use tidegate_engine::time::Instant;
 
@@ -48,6 +48,7 @@ impl Trace {
             Event::Completed(done) => {
                 let (word, text) = match &done.result {
                     Ok(Answer::Data(parts)) => (parts.iter().fold(1, |hash, part| mix(hash ^ part.digest())), "data".to_string()),
+                    Ok(Answer::Power(power)) => (*power as u64, format!("{power:?}")),
                     Ok(Answer::Allocation(extents)) => (extents.len() as u64, "allocation".to_string()),
                     Ok(Answer::Done) => (2, "done".to_string()),
                     Err(error) => (3, format!("{error:?}")),
@@ -72,6 +73,9 @@ impl Trace {
             Action::Discard(zone, span) => ("discards", Some(*zone), *span),
             Action::Allocation(zone, span) => ("asks for the allocation of", Some(*zone), *span),
             Action::Flush => ("flushes", None, Span::default()),
+            Action::Spin(Spin::Stop) => ("stops", None, Span::default()),
+            Action::Spin(Spin::Wake) => ("wakes", None, Span::default()),
+            Action::Spin(Spin::Look) => ("looks at", None, Span::default()),
         };
         self.add(&[20, op.id.0, op.class as u64, kind.len() as u64, span.start, span.atoms]);
         self.note(now, 21, || {

@@ -22,7 +22,7 @@ use tidegate_engine::block::Span;
 use tidegate_engine::cache::format::{Step, Superblock, create_steps};
 use tidegate_engine::config::Placement;
 use tidegate_engine::fault_point::FaultPoints;
-use tidegate_engine::op::{Action, DeviceError, DeviceId, Op, OpId, Zone};
+use tidegate_engine::op::{Action, DeviceError, DeviceId, Op, OpId, Spin, Zone};
 use tidegate_engine::payload::Payload;
 use tidegate_engine::probe::{Phase, Snapshot};
 use tidegate_engine::request::{Command, Reply, Request, Room};
@@ -43,6 +43,8 @@ enum Entry {
     HostWrites,
     Drain,
     CancelDrain,
+    /// Somebody else reads from the origin.
+    Stranger,
 }
 
 /// How an engine ends before its time.
@@ -67,6 +69,8 @@ pub struct Noted {
     /// None of a flush.
     pub zone: Option<Zone>,
     pub span: Span,
+    /// A word to the motor.
+    pub word: Option<Spin>,
     /// It changes what the device holds.
     pub writes: bool,
     pub data: Vec<Stamps>,
@@ -238,6 +242,10 @@ impl Simulation {
             let after = self.plan.origin_stays(&mut self.chance);
             self.scene.agenda.note(now + after, Entry::OriginLeaves);
         }
+        if self.plan.strangers {
+            let after = Duration::from_millis(self.chance.spread(10, 600_000));
+            self.scene.agenda.note(now + after, Entry::Stranger);
+        }
         if self.plan.cache_fails_after > 0 {
             let after = Duration::from_millis(self.chance.spread(1, self.plan.cache_fails_after));
             self.scene.agenda.note(now + after, Entry::CacheFails);
@@ -302,6 +310,13 @@ impl Simulation {
                 }
             }
             Entry::CancelDrain => self.events.push(Event::Control(Control::CancelDrain)),
+            Entry::Stranger => {
+                scene.origin.model.disturb(now);
+                if !scene.load.is_done() {
+                    let again = Duration::from_millis(self.chance.spread(10, 600_000));
+                    scene.agenda.note(now + again, Entry::Stranger);
+                }
+            }
         }
     }
 
@@ -639,9 +654,10 @@ impl Noted {
             Action::Write(zone, span, parts) => (Some(*zone), *span, true, parts.clone()),
             Action::Zero(zone, span, _) => (Some(*zone), *span, true, vec![Stamps::zero(span.atoms)]),
             Action::Discard(zone, span) => (Some(*zone), *span, true, Vec::new()),
-            Action::Flush => (None, Span::default(), false, Vec::new()),
+            Action::Flush | Action::Spin(_) => (None, Span::default(), false, Vec::new()),
         };
-        Noted { at, id: op.id, device: op.device, zone, span, writes, data, ended: None }
+        let word = if let Action::Spin(word) = op.action { Some(word) } else { None };
+        Noted { at, id: op.id, device: op.device, zone, span, word, writes, data, ended: None }
     }
 }
 

@@ -29,6 +29,7 @@ mod processes;
 mod recovery;
 mod rot;
 mod space;
+mod spin;
 mod split;
 mod strangers;
 mod swarm;

@@ -4,7 +4,7 @@
 //! is meanwhile.
 
 use tidegate_engine::block::Span;
-use tidegate_engine::op::{Action, Answer, DeviceError, DeviceId, Done, Limits, Op, OpId};
+use tidegate_engine::op::{Action, Answer, DeviceError, DeviceId, Done, Limits, Op, OpId, Power};
 use tidegate_engine::time::{Duration, Instant};
 
 use super::disk::{DEPTH, Disk, Kind, device_error, name};
@@ -107,6 +107,10 @@ impl Dock {
         if let Action::Allocation(_, span) = op.action {
             let answer = Answer::Allocation(self.disks[device].allocation(span));
             return self.answered.push(Happening::Done(Done { id: op.id, result: Ok(answer) }));
+        }
+        if let Action::Spin(_) = op.action {
+            // Nothing is known of a motor.
+            return self.answered.push(Happening::Done(Done { id: op.id, result: Ok(Answer::Power(Power::Turning)) }));
         }
         let disk = &self.disks[device];
         let least = length_needed(&op, disk);
@@ -245,7 +249,7 @@ fn length_needed(op: &Op<Run>, disk: &Disk) -> Option<u64> {
 fn written(action: &Action<Run>) -> Option<Span> {
     match action {
         Action::Write(_, span, _) | Action::Zero(_, span, _) | Action::Discard(_, span) => Some(*span),
-        Action::Read(..) | Action::Flush | Action::Allocation(..) => None,
+        Action::Read(..) | Action::Flush | Action::Allocation(..) | Action::Spin(_) => None,
     }
 }
 

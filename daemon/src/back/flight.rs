@@ -106,7 +106,7 @@ impl Flight {
             Action::Zero(_, span, hole) => Work::Zero { span: inside(span, disk), hole },
             Action::Discard(_, span) => Work::Discard { span: inside(span, disk), way: disk.discards },
             Action::Flush => Work::Flush,
-            Action::Allocation(..) => unreachable!("answered at once by the dock"),
+            Action::Allocation(..) | Action::Spin(_) => unreachable!("answered at once by the dock"),
         };
         Flight { id, started, late: false, work, length: None, agains: 0 }
     }

@@ -134,7 +134,7 @@ impl Ring {
     pub fn start(&mut self, now: Instant, op: Op<Run>) {
         self.queued_bytes += match &op.action {
             Action::Read(_, span) | Action::Write(_, span, _) => span.bytes(),
-            Action::Zero(..) | Action::Discard(..) | Action::Allocation(..) | Action::Flush => 0,
+            Action::Zero(..) | Action::Discard(..) | Action::Allocation(..) | Action::Flush | Action::Spin(_) => 0,
         };
         self.dock.start(now, op);
         self.submit();

@@ -7,7 +7,11 @@
 //!      │                                      └────────────────────────────────────┤
 //!      └─────────────────────────────── free ≥ floor ◀──────────────────────────────┘
 //!   any state ──▶ Destage(Drain | Mode | NoFreeSet | HighMark | Age) until its reason is gone: these do not wait for idleness
+//!   any state ──▶ Destage(Sweep) while the disk turns and nobody asks for it: what was dirty when it was woken
 //! ```
+//! A disk that stands still is woken by the reasons that cannot wait, never by idleness; by the high mark so early that it turns when the mark
+//! is reached, by age only after a much longer one.
+//!
 //! Source: paper 000, figure 7 (normal, wait, writeback); the reasons besides idleness are ours, because its method starves
 //! if a small request comes every second. Its two own gates are kept for its experiments: *new*, the machine above and nothing else, and
 //! *old*, which destages the oldest set as soon as free sets are short. Both let whole sets leave, the least recently used ones first.
@@ -38,6 +42,19 @@ pub struct View {
     pub home: bool,
     /// A sequential write is on its way to the origin past the log: what frees space by destaging would slow it down as much.
     pub passing: bool,
+    /// The disk stands still.
+    pub asleep: Option<Asleep>,
+    /// It turns, and nobody asks for it: what became dirty until then goes home.
+    pub sweep: Option<Instant>,
+}
+
+/// What holds while the disk stands still.
+#[derive(Clone, Copy, Debug)]
+pub struct Asleep {
+    /// Age above which a dirty block wakes it.
+    pub max_age: Duration,
+    /// Sets that may become dirty until it is awake.
+    pub lead: u32,
 }
 
 /// The thresholds, see [`crate::Config`].
@@ -77,7 +94,7 @@ impl Gate {
     }
 
     fn next(&mut self, view: View) -> GateState {
-        use DestageReason::{Age, Drain, HighMark, Mode, NoFreeSet};
+        use DestageReason::{Age, Drain, HighMark, Mode, NoFreeSet, Sweep};
         if !view.dirty {
             return GateState::Normal;
         }
@@ -101,17 +118,26 @@ impl Gate {
         }
         // Down to nine tenths of the mark, so that it does not flutter.
         let low = if self.state == GateState::Destage(HighMark) { self.high - self.high / 10 } else { self.high };
-        if view.dirty_sets > low && !view.passing {
+        let lead = view.asleep.map_or(0, |asleep| asleep.lead);
+        if view.dirty_sets.saturating_add(lead) > low && !view.passing {
             return GateState::Destage(HighMark);
         }
         if self.state == GateState::Destage(Age) && view.dirty_since.is_some_and(|since| since <= self.sweep_since) {
             return self.state;
         }
-        if view.dirty_since.is_some_and(|since| view.now.since(since) >= self.max_age) {
+        let max_age = self.max_age(view.asleep);
+        if view.dirty_since.is_some_and(|since| view.now.since(since) >= max_age) {
             self.sweep_since = view.now;
             return GateState::Destage(Age);
         }
-        self.deferred(view)
+        if view.sweep.is_some_and(|until| view.dirty_since.is_some_and(|since| since <= until)) {
+            return GateState::Destage(Sweep);
+        }
+        if view.asleep.is_some() { GateState::Normal } else { self.deferred(view) }
+    }
+
+    fn max_age(&self, asleep: Option<Asleep>) -> Duration {
+        asleep.map_or(self.max_age, |asleep| asleep.max_age)
     }
 
     /// The paper's machine: below the floor, when the volume is idle.
@@ -127,8 +153,8 @@ impl Gate {
     }
 
     /// When the decision may change although nothing happens.
-    pub fn deadline(&self, last_request: Instant, dirty_since: Option<Instant>) -> Option<Instant> {
-        let age = dirty_since.map(|since| since + self.max_age).filter(|_| self.kind == GateKind::Ours);
+    pub fn deadline(&self, last_request: Instant, dirty_since: Option<Instant>, asleep: Option<Asleep>) -> Option<Instant> {
+        let age = dirty_since.map(|since| since + self.max_age(asleep)).filter(|_| self.kind == GateKind::Ours);
         let idle = last_request + self.wait;
         match self.state {
             GateState::Wait => Some(age.map_or(idle, |age| age.min(idle))),
@@ -155,6 +181,8 @@ mod tests {
             drain: false,
             home: false,
             passing: false,
+            asleep: None,
+            sweep: None,
         }
     }
     fn gate() -> Gate {
@@ -174,7 +202,7 @@ mod tests {
         let mut gate = gate();
         let short = View { free: 10, ..view() };
         assert_eq!(gate.decide(short), GateState::Wait);
-        assert_eq!(gate.deadline(short.last_request, short.dirty_since), Some(Instant(12_000_000_000)));
+        assert_eq!(gate.deadline(short.last_request, short.dirty_since, None), Some(Instant(12_000_000_000)));
         let idle = View { now: Instant(12_000_000_000), ..short };
         assert_eq!(gate.decide(idle), GateState::Destage(DestageReason::Idle));
         assert_eq!(gate.decide(View { last_request: idle.now, ..idle }), GateState::Wait);
@@ -206,7 +234,7 @@ mod tests {
         assert_eq!(gate.decide(View { now: late, last_request: late, ..pressed }), GateState::Wait);
         let idle = View { now: late + Duration::from_secs(2), last_request: late, ..pressed };
         assert_eq!(gate.decide(idle), GateState::Destage(DestageReason::Idle));
-        assert_eq!((gate.sets_at_once(), gate.deadline(idle.last_request, idle.dirty_since)), (Some(4), None));
+        assert_eq!((gate.sets_at_once(), gate.deadline(idle.last_request, idle.dirty_since, None)), (Some(4), None));
         assert_eq!(gate.decide(View { starved: true, ..pressed }), GateState::Destage(DestageReason::NoFreeSet));
         assert_eq!(gate.sets_at_once(), None);
     }
@@ -217,6 +245,32 @@ mod tests {
         assert_eq!(gate.decide(view()), GateState::Normal);
         assert_eq!(gate.decide(View { free: 19, ..view() }), GateState::Destage(DestageReason::BelowFloor));
         assert_eq!(gate.decide(View { free: 19, oldest_set_dirty: false, ..view() }), GateState::Normal);
+    }
+
+    #[test]
+    fn a_disk_that_stands_still_is_woken_early_for_room_late_for_age_and_never_by_idleness() {
+        let mut gate = gate();
+        let asleep = Some(Asleep { max_age: Duration::from_secs(86_400), lead: 25 });
+        let idle = View { asleep, free: 10, last_request: Instant::ZERO, ..view() };
+        assert_eq!(gate.decide(idle), GateState::Normal);
+        let late = View { now: Instant(700_000_000_000), ..idle };
+        assert_eq!(gate.decide(late), GateState::Normal);
+        assert_eq!(gate.deadline(late.last_request, late.dirty_since, asleep), Some(Instant(86_409_000_000_000)));
+        assert_eq!(gate.decide(View { now: Instant(86_409_000_000_000), ..idle }), GateState::Destage(DestageReason::Age));
+        let mut gate = of_kind(GateKind::Ours);
+        let filling = View { dirty_since: Some(late.now), dirty_sets: 46, ..late };
+        assert_eq!(gate.decide(View { dirty_sets: 45, ..filling }), GateState::Normal);
+        assert_eq!(gate.decide(filling), GateState::Destage(DestageReason::HighMark));
+        assert_eq!(gate.decide(View { starved: true, ..idle }), GateState::Destage(DestageReason::NoFreeSet));
+    }
+
+    #[test]
+    fn while_it_turns_what_was_dirty_when_it_was_woken_goes_home_and_no_more() {
+        let mut gate = gate();
+        let swept = View { sweep: Some(Instant(9_000_000_000)), ..view() };
+        assert_eq!(gate.decide(swept), GateState::Destage(DestageReason::Sweep));
+        assert_eq!(gate.decide(View { sweep: None, ..swept }), GateState::Normal, "somebody asks for it");
+        assert_eq!(gate.decide(View { dirty_since: Some(Instant(9_000_000_001)), ..swept }), GateState::Normal);
     }
 
     #[test]

@@ -302,7 +302,8 @@ impl<P: Payload> Engine<P> {
             | Owner::MarkFlush
             | Owner::Mark { .. }
             | Owner::Scrub(_)
-            | Owner::Discard { .. } => return false,
+            | Owner::Discard { .. }
+            | Owner::Spin => return false,
         }
         true
     }

@@ -188,6 +188,8 @@ impl<P: Payload> Engine<P> {
             drain: self.drain.is_some() || self.is_degraded(),
             home: self.is_due_home(),
             passing: self.splitting.is_busy(self.now),
+            asleep: self.asleep(),
+            sweep: self.sweep(),
         }
     }
 
@@ -227,7 +229,9 @@ impl<P: Payload> Engine<P> {
         }
         let may_begin = !self.cache_failed || self.is_degraded();
         if may_run && !self.destage.back_off.is_waiting(self.now) && may_begin {
-            if self.journal_has_room(64) {
+            if self.is_woken_to_destage() {
+                // It begins when the disk turns.
+            } else if self.journal_has_room(64) {
                 self.destage.back_off.at = None;
                 self.start_batch();
             } else {

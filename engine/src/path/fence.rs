@@ -4,13 +4,15 @@
 //! ```text
 //! nothing of ours is on its way to the origin → flush of the origin → marked blocks are read → their checksums → superblock
 //! ```
-//! A stop does not wait long for it: what the origin has not given within two seconds is not marked.
+//! A stop does not wait long for it: what the origin has not given within two seconds is not marked. Nor does it wake a disk that stands still,
+//! which takes longer.
 
 use crate::block::{ATOM_BYTES, Block};
 use crate::cache::format::superblock::{MARKS_MAX, Mark};
 use crate::fault_point::FaultPoint;
 use crate::op::{Action, Answer, Class, DeviceError, DeviceId, Zone};
 use crate::payload::Payload;
+use crate::spin::Motor;
 use crate::time::{Duration, Instant};
 
 use super::{Ended, Engine, Owner, joined};
@@ -60,6 +62,10 @@ impl<P: Payload> Engine<P> {
     /// Takes the marks of an orderly stop. False: it is still at it.
     pub(super) fn take_marks(&mut self) -> bool {
         if self.config.fence_samples == 0 || self.marks.stage == Stage::Done {
+            return true;
+        }
+        if self.marks.stage == Stage::None && self.motor.as_ref().is_some_and(Motor::is_down) {
+            self.marks.stage = Stage::Done;
             return true;
         }
         let until = *self.marks.until.get_or_insert(self.now + PATIENCE);

@@ -33,6 +33,7 @@ mod retry;
 mod scrub;
 mod seal;
 mod shun;
+mod spin;
 mod split;
 mod stall;
 mod status;
@@ -65,6 +66,7 @@ use crate::probe::{Counters, Damage, Histogram, Phase, WaitReason};
 use crate::queue::{Noop, Queue};
 use crate::request::{Command, Outcome, Reply, Request, RequestError, Room};
 use crate::slab::Slab;
+use crate::spin::Motor;
 use crate::time::Instant;
 use crate::{Canary, Change, Control, Event};
 
@@ -85,6 +87,7 @@ use recover::Recovery;
 use release::Discards;
 use retry::Retries;
 use scrub::Scrubber;
+use spin::Rotation;
 use split::Splitting;
 use stall::Life;
 use status::Querying;
@@ -109,6 +112,9 @@ pub struct Engine<P: Payload> {
     journal: Journal,
     gate: Gate,
     queues: [Noop<P>; 2],
+    /// Of an origin that may stand still.
+    motor: Option<Motor>,
+    rotation: Rotation<P>,
 
     /// Who waits for which operation.
     owners: Slab<UnderWay>,
@@ -222,6 +228,8 @@ struct UnderWay {
     owner: Owner,
     device: DeviceId,
     class: Class,
+    /// The motor has been told that somebody asks for the origin.
+    demand: bool,
 }
 
 /// Who is told when an operation ends.
@@ -250,6 +258,7 @@ enum Owner {
     Recovery(recover::Step),
     Scrub(scrub::Step),
     Discard { set: u32 },
+    Spin,
 }
 
 impl<P: Payload> Engine<P> {
@@ -277,6 +286,8 @@ impl<P: Payload> Engine<P> {
             journal: Journal::new(geometry, config.format, 1, 1, 0, Vec::new()),
             gate: Gate::new(config.gate, config.free_floor, config.reserve, config.dirty_high, config.wait, config.max_dirty_age),
             queues: [Noop::new(limits[0].depth, PATIENT_PLACES), Noop::new(limits[1].depth, limits[1].depth)],
+            motor: config.spin.clone().map(|spin| Motor::new(spin, Instant::ZERO)),
+            rotation: Rotation::default(),
             owners: Slab::default(),
             next_serial: 0,
             requests: Slab::default(),
@@ -365,7 +376,10 @@ impl<P: Payload> Engine<P> {
             Event::Arrived(request) => self.arrive(request),
             Event::Completed(done) => self.complete(done),
             Event::Late(_) => self.counters.late_ops += 1,
-            Event::Device(DeviceId::Origin, Change::Gone | Change::Back) => self.origin_changed(),
+            Event::Device(DeviceId::Origin, Change::Gone | Change::Back) => {
+                self.motor_changed();
+                self.origin_changed();
+            }
             Event::Device(DeviceId::Cache, Change::Gone) => self.cache_error(DeviceError::Gone),
             Event::Device(DeviceId::Cache, Change::Back) => {}
             Event::Control(control) => self.control(control),
@@ -376,7 +390,11 @@ impl<P: Payload> Engine<P> {
 
     /// The next operation to start, if a device takes one.
     pub fn next_op(&mut self, _now: Instant) -> Option<Op<P>> {
-        self.queues.iter_mut().find_map(Queue::pop)
+        if let Some(op) = self.rotation.word.take() {
+            return Some(op);
+        }
+        let open = if self.motor.as_ref().is_none_or(Motor::takes) { self.queues.len() } else { DeviceId::Origin as usize };
+        self.queues[..open].iter_mut().find_map(Queue::pop)
     }
 
     pub fn next_reply(&mut self) -> Option<Reply<P>> {
@@ -392,7 +410,7 @@ impl<P: Payload> Engine<P> {
             return Some(self.now);
         }
         let flush_age = self.unflushed_since.map(|since| since + self.config.flush_age);
-        let gate = if self.destage.is_idle() { self.gate.deadline(self.last_request, self.dirty_since()) } else { None };
+        let gate = if self.destage.is_idle() { self.gate.deadline(self.last_request, self.dirty_since(), self.asleep()) } else { None };
         let home = if self.destage.is_idle() { self.home_deadline() } else { None };
         let wishes = [
             flush_age,
@@ -414,6 +432,7 @@ impl<P: Payload> Engine<P> {
             self.stall_deadline(),
             self.scrub_deadline(),
             self.splitting.deadline(),
+            self.spin_deadline(),
         ];
         // What is due already has had its turn: the pump runs at every event.
         let never = Instant(u64::MAX);
@@ -466,9 +485,15 @@ impl<P: Payload> Engine<P> {
 
     fn complete(&mut self, done: Done<P>) {
         let place = (done.id.0 & 0xf_ffff) as usize;
-        let UnderWay { id, owner, device, class } = self.owners.remove(place);
+        let UnderWay { id, owner, device, class, demand } = self.owners.remove(place);
         assert!(id == done.id, "an operation ends once");
+        if matches!(owner, Owner::Spin) {
+            return self.motor_answered(done.result);
+        }
         self.queues[device as usize].done(class);
+        if demand {
+            self.demand_served();
+        }
         let result = done.result;
         if self.is_degraded() && self.forget_late(owner) {
             return;
@@ -507,6 +532,7 @@ impl<P: Payload> Engine<P> {
             Owner::Recovery(step) => self.recovery_done(step, result),
             Owner::Scrub(step) => self.scrub_done(step, result),
             Owner::Discard { set } => self.discard_done(set, result.map(drop)),
+            Owner::Spin => unreachable!("the motor has been told"),
         }
     }
 
@@ -540,20 +566,28 @@ impl<P: Payload> Engine<P> {
             // The next pass looks again.
             | Owner::Scrub(_)
             // Nothing depends on it.
-            | Owner::Discard { .. } => return false,
+            | Owner::Discard { .. }
+            | Owner::Spin => return false,
         }
         true
     }
 
     fn start(&mut self, device: DeviceId, class: Class, action: Action<P>, owner: Owner) -> OpId {
-        let place = self.owners.insert(UnderWay { id: OpId(0), owner, device, class });
-        self.next_serial += 1;
-        let id = OpId(self.next_serial << 20 | place as u64);
-        self.owners.get_mut(place).id = id;
+        let demand = device == DeviceId::Origin && self.note_demand(owner);
+        let id = self.name(UnderWay { id: OpId(0), owner, device, class, demand });
         if device == DeviceId::Cache {
             self.note_wear(class, &action, owner);
         }
         self.queues[device as usize].push(Op { id, device, class, action });
+        id
+    }
+
+    /// Gives an operation its number.
+    fn name(&mut self, operation: UnderWay) -> OpId {
+        let place = self.owners.insert(operation);
+        self.next_serial += 1;
+        let id = OpId(self.next_serial << 20 | place as u64);
+        self.owners.get_mut(place).id = id;
         id
     }
 
@@ -669,6 +703,7 @@ impl<P: Payload> Engine<P> {
         self.pump_scrub();
         self.finish_stop();
         self.pump_gathered();
+        self.pump_motor();
     }
 
     fn answer(&mut self, number: usize, result: Result<Outcome<P>, RequestError>) {
@@ -795,7 +830,7 @@ fn payload_bytes<P: Payload>(request: &Request<P>) -> u64 {
 fn joined<P: Payload>(answer: Answer<P>) -> P {
     match answer {
         Answer::Data(pieces) => P::concat(&pieces),
-        Answer::Done | Answer::Allocation(_) => panic!("a read is answered with data"),
+        Answer::Done | Answer::Allocation(_) | Answer::Power(_) => panic!("a read is answered with data"),
     }
 }
 

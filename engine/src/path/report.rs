@@ -40,6 +40,7 @@ impl<P: Payload> Engine<P> {
             scrub: self.scrub_report(),
             wear: self.wear_report(now),
             memory: self.memory.as_ref().map(Memory::usage).unwrap_or_default(),
+            spin: self.motor.as_ref().map(|motor| motor.report(now)),
             counters: self.counters.clone(),
             read_latency: self.read_latency.clone(),
             write_latency: self.write_latency.clone(),

@@ -79,7 +79,9 @@ impl<P: Payload> Engine<P> {
         let size = self.block_atoms();
         let is_whole = span.start.is_multiple_of(size) && span.end().is_multiple_of(size);
         let is_sound = self.phase == Phase::Serving && self.recovery.is_none() && !self.cache_failed;
-        is_whole && is_sound && self.modes.is_back() && !self.through.back_off.has_failed()
+        // A disk that stands still is not woken for it.
+        let turns = self.motor.as_ref().is_none_or(|motor| !motor.is_down());
+        is_whole && is_sound && turns && self.modes.is_back() && !self.through.back_off.has_failed()
     }
 
     /// Does this part of a sequence go past the log? `full`: there is no room for it there, and none is about to be.

@@ -7,6 +7,7 @@ use crate::op::{Action, Answer, Class, DeviceError, DeviceId, OpId, Zone};
 use crate::payload::Payload;
 use crate::probe::WaitReason;
 use crate::request::{Command, Extent, Outcome, RequestError};
+use crate::spin::Motor;
 
 use super::{Engine, Owner, Stage};
 
@@ -22,9 +23,13 @@ impl<P: Payload> Engine<P> {
         let span = self.requests.get(number).request.span;
         let runs = self.known_status(span);
         let asks = runs.iter().any(|(_, known)| known.is_none());
+        let sleeps = self.motor.as_ref().is_some_and(Motor::is_down);
         self.requests.get_mut(number).waits = WaitReason::Origin;
         self.requests.get_mut(number).stage = Stage::Querying(Querying { runs, parked: false });
-        if asks {
+        if asks && sleeps {
+            // Not worth to wake a disk for: what is not known to be zeros counts as data.
+            self.tell_status(number, &[data(span)]);
+        } else if asks {
             self.ask_origin(number, span);
         } else {
             self.tell_status(number, &[]);
@@ -102,7 +107,7 @@ impl<P: Payload> Engine<P> {
         self.origin.end_read(op);
         match result {
             Ok(Answer::Allocation(origin)) => self.tell_status(number, &origin),
-            Ok(Answer::Done | Answer::Data(_)) | Err(_) => self.answer(number, Err(RequestError::Io)),
+            Ok(Answer::Done | Answer::Data(_) | Answer::Power(_)) | Err(_) => self.answer(number, Err(RequestError::Io)),
         }
     }
 

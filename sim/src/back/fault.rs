@@ -13,7 +13,8 @@
 //! * of the cache's *data*, bits rotted and writes went to other places: nothing false was ever returned. A block whose only copy was
 //!   hit may answer with an error; blocks that were not hit answer as ever;
 //! * at a crash one of the two superblocks, one of the two state maps, or one of the two copies of a header was damaged besides;
-//! * the origin failed, was full, slowed down, went away, and came back without what had not been flushed;
+//! * the origin failed, was full, slowed down, went away, and came back without what had not been flushed; it stood still and did not wake,
+//!   or late, or was woken by somebody else;
 //! * the cache failed in service, for good: it was gone, or took no writes any more; the volume went on without it, and at the next start
 //!   the failed one was refused or, where the host did not know yet, missed nothing;
 //! * operations ended in any order (fixed times with jitter), or in the order of a drive with a queue, a buffer and work of its own.
@@ -41,6 +42,8 @@ pub struct Rates {
     /// Writes and zeroes for which there is no space. (The origin only.)
     pub no_space: u32,
     pub flush_error: u32,
+    /// Words to the motor that it does not follow.
+    pub spin_error: u32,
     /// Operations that take one second to a minute.
     pub stuck: u32,
     /// Writes of data that go to another place of their zone. (The cache only.)
@@ -111,6 +114,7 @@ pub fn draw<P>(rates: &Rates, action: &Action<P>, places: &impl Places, chance: 
         Action::Write(..) | Action::Zero(..) if chance.ppm(rates.no_space) => Some(Fault::Full),
         Action::Write(..) | Action::Zero(..) | Action::Discard(..) if chance.ppm(rates.write_error) => Some(Fault::Error),
         Action::Flush if chance.ppm(rates.flush_error) => Some(Fault::Error),
-        Action::Read(..) | Action::Write(..) | Action::Zero(..) | Action::Discard(..) | Action::Allocation(..) | Action::Flush => None,
+        Action::Spin(_) if chance.ppm(rates.spin_error) => Some(Fault::Error),
+        Action::Read(..) | Action::Write(..) | Action::Zero(..) | Action::Discard(..) | Action::Allocation(..) | Action::Flush | Action::Spin(_) => None,
     }
 }

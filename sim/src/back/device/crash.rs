@@ -81,6 +81,7 @@ impl Device {
             drops_doomed: self.drops_doomed,
             held: BTreeSet::new(),
             script: self.script.clone(),
+            spin_script: self.spin_script.clone(),
             harm: Vec::new(),
             settled,
             ended: self.ended,

@@ -5,7 +5,7 @@ mod crash;
 
 use super::contents::Contents;
 use super::fault::{self, Fault, Places, Rates};
-use super::model::{Cause, Command, Model, What};
+use super::model::{Cause, Command, Model, PowerState, What};
 use super::settled::Settled;
 use super::volatile::{Survive, Unflushed, Volatile};
 use crate::chance::{Chance, mix};
@@ -13,13 +13,15 @@ use crate::stamp::{HASHED, Stamps};
 use std::collections::BTreeSet;
 use tidegate_engine::block::{PAGE_ATOMS, Span};
 use tidegate_engine::cache::format::{FormatId, Geometry};
-use tidegate_engine::op::{Action, Answer, Class, DeviceError, DeviceId, Done, Hole, Limits, Op, OpId, Zone};
+use tidegate_engine::op::{Action, Answer, Class, DeviceError, DeviceId, Done, Hole, Limits, Op, OpId, Power, Zone};
 use tidegate_engine::payload::Payload;
 use tidegate_engine::request::Extent;
 use tidegate_engine::time::{Duration, Instant};
 
 /// An operation that takes longer is reported as late.
 const LATE: Duration = Duration::from_millis(500);
+/// How long it takes to find out that a motor does not do as it was told.
+const DEAF: Duration = Duration::from_secs(1);
 
 /// Damage that may keep a client's data from being read: the oracle is told.
 #[derive(Clone, Debug)]
@@ -72,7 +74,7 @@ impl Running {
             Action::Write(zone, span, parts) => Some(Unflushed { zone: *zone, start: span.start, data: Stamps::concat(parts) }),
             Action::Zero(zone, span, _) => Some(Unflushed { zone: *zone, start: span.start, data: Stamps::zero(span.atoms) }),
             Action::Discard(zone, span) => Some(Unflushed { zone: *zone, start: span.start, data: leftovers(self.op.id, *span) }),
-            Action::Read(..) | Action::Allocation(..) | Action::Flush => None,
+            Action::Read(..) | Action::Allocation(..) | Action::Flush | Action::Spin(_) => None,
         }
     }
 }
@@ -89,7 +91,7 @@ fn access(action: &Action<Stamps>) -> Option<(Zone, Span, bool)> {
     match action {
         Action::Read(zone, span) | Action::Allocation(zone, span) => Some((*zone, *span, false)),
         Action::Write(zone, span, _) | Action::Zero(zone, span, _) | Action::Discard(zone, span) => Some((*zone, *span, true)),
-        Action::Flush => None,
+        Action::Flush | Action::Spin(_) => None,
     }
 }
 
@@ -101,17 +103,18 @@ fn command(id: u64, op: &Op<Stamps>) -> Command {
         Action::Write(_, span, _) | Action::Zero(_, span, Hole::Forbidden) => (What::Write, *span),
         Action::Zero(_, span, Hole::Allowed) | Action::Discard(_, span) => (What::Discard, *span),
         Action::Flush => (What::Flush, Span::default()),
+        Action::Spin(word) => (What::Spin(*word), Span::default()),
     };
     let cause = match (op.class, what) {
         (Class::Client, What::Read) => Cause::HostRead,
-        (Class::Client, What::Write | What::Flush | What::Discard) => Cause::HostWrite,
+        (Class::Client, What::Write | What::Flush | What::Discard | What::Spin(_)) => Cause::HostWrite,
         (Class::Log, _) => Cause::Log,
         (Class::Fill, _) => Cause::Fill,
         (Class::Destage, _) => Cause::Destage,
         (Class::Clean, What::Read) => Cause::HostRead,
-        (Class::Clean, What::Write | What::Flush | What::Discard) => Cause::Log,
+        (Class::Clean, What::Write | What::Flush | What::Discard | What::Spin(_)) => Cause::Log,
         (Class::Scrub, What::Read) => Cause::HostRead,
-        (Class::Scrub, What::Write | What::Flush | What::Discard) => Cause::Log,
+        (Class::Scrub, What::Write | What::Flush | What::Discard | What::Spin(_)) => Cause::Log,
         (Class::Discard, _) => Cause::Cleaning,
     };
     Command { id, what, start: span.start, atoms: span.atoms, cause }
@@ -146,6 +149,8 @@ pub struct Device {
     held: BTreeSet<Option<Zone>>,
     /// Faults for the next operations of a zone (none: flushes), in order; before any that are drawn.
     script: Vec<(Option<Zone>, Fault)>,
+    /// And for the next words to its motor.
+    spin_script: Vec<Fault>,
     harm: Vec<Harm>,
     /// Where faults may strike though a crash may follow. Of the cache only.
     settled: Option<Settled>,
@@ -177,6 +182,7 @@ impl Device {
             drops_doomed: false,
             held: BTreeSet::new(),
             script: Vec::new(),
+            spin_script: Vec::new(),
             harm: Vec::new(),
             settled: None,
             ended: 0,
@@ -224,12 +230,16 @@ impl Device {
             Due::Held
         } else if let Some(Fault::Stuck(duration)) = fault {
             Due::At(now + duration)
+        } else if matches!((&op.action, fault), (Action::Spin(_), Some(_))) {
+            // The motor has not heard it.
+            Due::At(now + DEAF)
         } else {
             self.commands += 1;
             self.model.submit(now, command(self.commands, &op));
             Due::Model(self.commands)
         };
-        let late = (due != Due::Held).then(|| now + LATE);
+        // A motor takes its time.
+        let late = (due != Due::Held && !matches!(op.action, Action::Spin(_))).then(|| now + LATE);
         let mark = self.disk.mark();
         let settled = self.settled.as_ref().map_or(0, Settled::mark);
         self.running.push(Running { op, mark, settled, fault, due, late });
@@ -299,8 +309,14 @@ impl Device {
     }
 
     fn draw_fault(&mut self, action: &Action<Stamps>) -> Option<Fault> {
+        if let Action::Spin(_) = action
+            && !self.spin_script.is_empty()
+        {
+            return Some(self.spin_script.remove(0));
+        }
         let zone = access(action).map(|(zone, _, _)| zone);
-        if let Some(next) = self.script.iter().position(|(of, _)| *of == zone) {
+        let is_word = matches!(action, Action::Spin(_));
+        if let Some(next) = self.script.iter().position(|(of, _)| *of == zone && !is_word) {
             return Some(self.script.remove(next).1);
         }
         if self.rates == Rates::default() {
@@ -315,7 +331,7 @@ impl Device {
     /// An operation ends.
     fn finish(&mut self, now: Instant, index: usize) -> Done<Stamps> {
         let running = self.running.remove(index);
-        let writes = !matches!(running.op.action, Action::Read(..) | Action::Allocation(..));
+        let writes = !matches!(running.op.action, Action::Read(..) | Action::Allocation(..) | Action::Spin(_));
         let result = match &running.op.action {
             Action::Read(zone, span) => self.finish_read(*zone, *span, running.fault),
             Action::Allocation(_, span) => {
@@ -327,6 +343,9 @@ impl Device {
             }
             Action::Write(..) | Action::Zero(..) | Action::Discard(..) => self.finish_write(&running),
             Action::Flush => self.finish_flush(&running),
+            Action::Spin(_) if self.gone => Err(DeviceError::Gone),
+            Action::Spin(_) if running.fault == Some(Fault::Error) => Err(DeviceError::Medium),
+            Action::Spin(_) => Ok(Answer::Power(self.power())),
         };
         self.ended += u64::from(writes);
         // A discard that fails is no excuse for anything.
@@ -335,6 +354,13 @@ impl Device {
             self.last_success = now;
         }
         Done { id: running.op.id, result }
+    }
+
+    fn power(&self) -> Power {
+        match self.model.state() {
+            PowerState::Standby | PowerState::SpinningDown | PowerState::SpinningUp => Power::Standby,
+            PowerState::Active | PowerState::Idle => Power::Turning,
+        }
     }
 
     fn finish_read(&mut self, zone: Zone, span: Span, fault: Option<Fault>) -> Result<Answer<Stamps>, DeviceError> {
@@ -516,9 +542,15 @@ impl Device {
         self.script.push((zone, fault));
     }
 
+    /// The next word to its motor meets `fault`.
+    pub fn fail_next_word(&mut self, fault: Fault) {
+        self.spin_script.push(fault);
+    }
+
     /// Forgets every fault to come; bad atoms are readable again.
     pub fn heal(&mut self) {
         self.rates = Rates::default();
+        self.spin_script.clear();
         self.script.clear();
         self.bad.clear();
     }

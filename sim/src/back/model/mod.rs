@@ -18,6 +18,7 @@ pub use port::Port;
 pub use spec::Spec;
 pub use ssd::Ssd;
 
+use tidegate_engine::op::Spin;
 use tidegate_engine::time::{Duration, Instant};
 
 /// One command at a device. Its number is the model user's own, and no two commands in flight share one.
@@ -46,6 +47,15 @@ pub enum What {
     Write,
     Flush,
     Discard,
+    /// A word to the motor.
+    Spin(Spin),
+}
+
+impl What {
+    /// Of no part of the device.
+    fn is_of_nothing(self) -> bool {
+        matches!(self, What::Flush | What::Spin(_))
+    }
 }
 
 /// For what a device works: energy is charged to it.
@@ -133,7 +143,7 @@ pub enum Model {
 impl Model {
     /// Takes a command at `now`; everything due before has been taken out with [`Model::advance`].
     pub fn submit(&mut self, now: Instant, command: Command) {
-        assert!((command.what == What::Flush) == (command.atoms == 0), "{command:?}: only a flush is of nothing");
+        assert!(command.what.is_of_nothing() == (command.atoms == 0), "{command:?}: only a flush or a word to the motor is of nothing");
         match self {
             Model::Plain(plain) => plain.submit(now, command),
             Model::Hdd(hdd) => hdd.submit(now, command),
@@ -205,6 +215,15 @@ impl Model {
         match self {
             Model::Plain(_) | Model::Ssd(_) | Model::Port(_) => {}
             Model::Hdd(hdd) => hdd.spin_down(now),
+        }
+    }
+
+    /// Somebody else wakes the drive, if it has a motor that stands still.
+    pub fn disturb(&mut self, now: Instant) {
+        match self {
+            Model::Plain(plain) => plain.disturb(now),
+            Model::Hdd(hdd) => hdd.disturb(now),
+            Model::Ssd(_) | Model::Port(_) => {}
         }
     }
 }

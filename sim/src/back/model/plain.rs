@@ -1,11 +1,12 @@
 //! The plain model: a fixed time for each operation, some for each atom, and jitter; any number of operations at once, which end in
-//! any order. The swarm's usual device: it reaches orders that no real drive would.
+//! any order. The swarm's usual device: it reaches orders that no real drive would. It has a motor, for whoever tells it to stand still.
 
 use super::{Command, Counters, PowerState, What};
 use crate::chance::Chance;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use tidegate_engine::block::ATOM_BYTES;
+use tidegate_engine::op::Spin;
 use tidegate_engine::time::{Duration, Instant};
 
 /// How long operations take; up to `jitter` percent are added at random.
@@ -16,6 +17,8 @@ pub struct Speed {
     pub flush: Duration,
     pub atom: Duration,
     pub jitter: u32,
+    /// To turn again.
+    pub spin_up: Duration,
 }
 
 impl Speed {
@@ -25,6 +28,7 @@ impl Speed {
         flush: Duration::from_micros(400),
         atom: Duration(500),
         jitter: 60,
+        spin_up: Duration::ZERO,
     };
     pub const DISK: Speed = Speed {
         read: Duration::from_millis(6),
@@ -32,6 +36,7 @@ impl Speed {
         flush: Duration::from_millis(12),
         atom: Duration::from_micros(4),
         jitter: 80,
+        spin_up: Duration::from_millis(700),
     };
 }
 
@@ -42,12 +47,15 @@ pub struct Plain {
     /// Ends to come: when, in which order they were noted, and of what.
     ends: BinaryHeap<Reverse<(Instant, u64, u64)>>,
     noted: u64,
+    /// It stands still; or turns since, or will then.
+    asleep: bool,
+    awake: Instant,
     counters: Counters,
 }
 
 impl Plain {
     pub fn new(speed: Speed, chance: Chance) -> Self {
-        Plain { speed, chance, ends: BinaryHeap::new(), noted: 0, counters: Counters::default() }
+        Plain { speed, chance, ends: BinaryHeap::new(), noted: 0, asleep: false, awake: Instant::ZERO, counters: Counters::default() }
     }
 
     pub fn submit(&mut self, now: Instant, command: Command) {
@@ -55,12 +63,37 @@ impl Plain {
             What::Read => self.speed.read,
             What::Write | What::Discard => self.speed.write,
             What::Flush => self.speed.flush,
+            What::Spin(word) => return self.hear(now, word, command.id),
         };
         self.counters.count(&command);
+        self.disturb(now);
         let quick = fixed.0 + self.speed.atom.0 * command.atoms;
-        let end = now + Duration(quick + self.chance.below(quick * u64::from(self.speed.jitter) / 100 + 1));
+        let end = now.max(self.awake) + Duration(quick + self.chance.below(quick * u64::from(self.speed.jitter) / 100 + 1));
+        self.note(end, command.id);
+    }
+
+    fn note(&mut self, end: Instant, id: u64) {
         self.noted += 1;
-        self.ends.push(Reverse((end, self.noted, command.id)));
+        self.ends.push(Reverse((end, self.noted, id)));
+    }
+
+    /// A word to the motor.
+    fn hear(&mut self, now: Instant, word: Spin, id: u64) {
+        match word {
+            Spin::Stop => self.asleep = true,
+            Spin::Wake => self.disturb(now),
+            Spin::Look => {}
+        }
+        let end = if word == Spin::Wake { now.max(self.awake) } else { now };
+        self.note(end, id);
+    }
+
+    /// Whoever uses it wakes it.
+    pub fn disturb(&mut self, now: Instant) {
+        if std::mem::take(&mut self.asleep) {
+            self.counters.spin_ups[0] += 1;
+            self.awake = now + self.speed.spin_up;
+        }
     }
 
     pub fn next(&self) -> Option<Instant> {
@@ -76,10 +109,15 @@ impl Plain {
 
     pub fn power_cut(&mut self) {
         self.ends.clear();
+        self.asleep = false;
     }
 
     pub fn state(&self) -> PowerState {
-        if self.ends.is_empty() { PowerState::Idle } else { PowerState::Active }
+        match (self.asleep, self.ends.is_empty()) {
+            (true, _) => PowerState::Standby,
+            (false, true) => PowerState::Idle,
+            (false, false) => PowerState::Active,
+        }
     }
 
     pub fn counters(&self) -> Counters {
@@ -102,6 +140,7 @@ impl Counters {
             }
             What::Flush => self.flushes += 1,
             What::Discard => self.discards += 1,
+            What::Spin(_) => {}
         }
     }
 }

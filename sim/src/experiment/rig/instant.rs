@@ -87,7 +87,7 @@ impl World<Weightless> for Scene {
                 Answer::Data(vec![contents])
             }
             Action::Write(..) | Action::Zero(..) | Action::Discard(..) | Action::Flush => Answer::Done,
-            Action::Allocation(..) => unreachable!("no load asks for it"),
+            Action::Allocation(..) | Action::Spin(_) => unreachable!("no load asks for it"),
         };
         self.ended.push(Event::Completed(Done { id: op.id, result: Ok(answer) }));
     }

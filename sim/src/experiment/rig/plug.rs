@@ -29,7 +29,7 @@ impl Plug {
     pub fn take(&mut self, now: Instant, op: Op<Stamps>) -> Option<Op<Stamps>> {
         let waits = match &op.action {
             Action::Write(_, span, _) => op.device == DeviceId::Cache && op.class == Class::Fill && span.atoms < PIECE_ATOMS,
-            Action::Read(..) | Action::Zero(..) | Action::Discard(..) | Action::Allocation(..) | Action::Flush => false,
+            Action::Read(..) | Action::Zero(..) | Action::Discard(..) | Action::Allocation(..) | Action::Flush | Action::Spin(_) => false,
         };
         if !waits || self.longest == Duration::ZERO {
             return Some(op);

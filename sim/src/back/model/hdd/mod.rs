@@ -8,7 +8,8 @@
 //! * Reads go before the buffer, the one that is reached first before others, those of a stream in their order. While a write waits for room, every fifth turn is the buffer's.
 //! * The buffer is written in the order of reach among its oldest entries.
 //! * After a read the head reads on into memory until the arm is needed elsewhere.
-//! * FLUSH waits for everything before it, holds back everything after it, and ends when the buffer is empty.
+//! * FLUSH waits for everything before it, holds back everything after it, and ends when the buffer is empty. So does the word to stop, which
+//!   ends when the disk stands still.
 
 mod buffer;
 mod platter;
@@ -23,6 +24,7 @@ use platter::Platter;
 use power::Spin;
 use std::collections::VecDeque;
 use tidegate_engine::block::{ATOM_BYTES, Span};
+use tidegate_engine::op::Spin as word;
 use tidegate_engine::time::{Duration, Instant};
 
 /// What the arm writes at once, so that a read need not wait for a whole buffer.
@@ -137,6 +139,8 @@ pub struct Hdd {
     track: u64,
     ahead: Option<Ahead>,
     spin: Spin,
+    /// The word to stop, once everything before it has ended.
+    stop: Option<Command>,
     /// Asked to spin down when there is nothing to do.
     tired: bool,
     meter: Meter,
@@ -161,6 +165,7 @@ impl Hdd {
             track: 0,
             ahead: None,
             spin: Spin::Ready,
+            stop: None,
             tired: false,
             meter: Meter::new(spec.power.idle_mw * 1_000),
             counters: Counters::default(),
@@ -170,6 +175,11 @@ impl Hdd {
 
     pub fn submit(&mut self, now: Instant, command: Command) {
         self.counters.count(&command);
+        if command.what == What::Spin(word::Look) {
+            // Asked and answered, whatever it does.
+            self.hits.push((now, command));
+            return;
+        }
         self.tired = false;
         self.waiting.push_back(command);
         self.go_on(now);
@@ -192,6 +202,9 @@ impl Hdd {
     /// What ends at `now`.
     fn happen(&mut self, now: Instant, ended: &mut Vec<u64>) {
         self.spin.pass(now);
+        if self.spin == Spin::Standby {
+            ended.extend(self.stop.take().map(|stop| stop.id));
+        }
         if self.accepting.take_if(|end| *end <= now).is_some() {
             let command = self.writes.pop_front().expect("it is on the link");
             self.buffer.put(Span::new(command.start, command.atoms), command.cause);
@@ -215,14 +228,14 @@ impl Hdd {
     /// Starts whatever can start at `now`.
     fn go_on(&mut self, now: Instant) {
         if self.spin == Spin::Standby && !self.waiting.is_empty() {
-            self.counters.spin_ups[self.waiting[0].cause as usize] += 1;
-            self.spin = Spin::Up(now + Duration::from_millis(self.spec.power.spin_up_ms));
+            self.wake(now, self.waiting[0].cause);
         }
         if self.spin == Spin::Ready {
             self.admit(now);
             self.accept(now);
             self.move_arm(now);
-            if self.tired && self.is_at_rest() {
+            let is_still = self.in_flight() == 0 && self.buffer.is_empty() && self.job.is_none();
+            if is_still && (self.stop.is_some() || self.tired && self.waiting.is_empty()) {
                 self.tired = false;
                 self.ahead = None;
                 self.spin = Spin::Down(now + Duration::from_millis(self.spec.power.spin_down_ms));
@@ -236,19 +249,15 @@ impl Hdd {
         self.reads.len() + self.writes.len() + self.hits.len() + arm + usize::from(self.flush.is_some())
     }
 
-    fn is_at_rest(&self) -> bool {
-        self.in_flight() == 0 && self.waiting.is_empty() && self.buffer.is_empty() && self.job.is_none()
-    }
-
     /// Takes what waits into the drive's queue, in order.
     fn admit(&mut self, now: Instant) {
         while let Some(command) = self.waiting.front().copied() {
             let busy = self.in_flight();
             let room = match command.what {
-                What::Flush => busy == 0,
+                What::Flush | What::Spin(_) => busy == 0,
                 What::Read | What::Write | What::Discard => busy < self.spec.queue.depth,
             };
-            if !room || self.flush.is_some() {
+            if !room || self.flush.is_some() || self.stop.is_some() {
                 return;
             }
             self.waiting.pop_front();
@@ -256,6 +265,9 @@ impl Hdd {
                 What::Read => self.admit_read(now, command),
                 // A disk has no trim: the host writes zeros, which it says once.
                 What::Write | What::Discard => self.writes.push_back(command),
+                What::Spin(word::Stop) => self.stop = Some(command),
+                // It is ready.
+                What::Spin(word::Wake | word::Look) => self.hits.push((now, command)),
                 What::Flush => self.flush = Some((command, now + Duration::from_micros(self.spec.mechanics.write_overhead_us))),
             }
         }

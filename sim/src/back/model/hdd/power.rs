@@ -1,8 +1,9 @@
 //! An HDD's motor and what everything draws.
 
+use super::super::Cause;
 use super::super::energy::Charge;
 use super::{Account, Hdd, Job, PowerState};
-use tidegate_engine::time::Instant;
+use tidegate_engine::time::{Duration, Instant};
 
 /// The figures of power, in milliwatts.
 #[derive(Clone, Debug, serde::Deserialize)]
@@ -61,6 +62,19 @@ impl Spin {
 }
 
 impl Hdd {
+    /// Somebody else wakes it.
+    pub fn disturb(&mut self, now: Instant) {
+        if self.spin == Spin::Standby {
+            self.wake(now, Cause::HostRead);
+            self.measure(now);
+        }
+    }
+
+    pub(super) fn wake(&mut self, now: Instant, cause: Cause) {
+        self.counters.spin_ups[cause as usize] += 1;
+        self.spin = Spin::Up(now + Duration::from_millis(self.spec.power.spin_up_ms));
+    }
+
     /// Spins down as soon as there is nothing to do. A command that comes before that keeps it turning.
     pub fn spin_down(&mut self, now: Instant) {
         self.tired = self.spin == Spin::Ready;

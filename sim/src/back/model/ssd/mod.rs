@@ -194,7 +194,7 @@ impl Ssd {
         match command.what {
             What::Read => self.activity.reads[command.cause as usize] -= 1,
             What::Write | What::Discard => self.activity.writes[command.cause as usize] -= 1,
-            What::Flush => {}
+            What::Flush | What::Spin(_) => {}
         }
     }
 
@@ -225,6 +225,8 @@ impl Ssd {
                     self.note(now + Duration::from_micros(self.spec.controller.write_us.max(1)), Event::End(command.id));
                 }
                 What::Flush => self.flush(now, command.id),
+                // It has no motor: whatever it is told, it is ready.
+                What::Spin(_) => self.note(now, Event::End(command.id)),
             }
         }
     }

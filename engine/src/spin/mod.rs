@@ -1,0 +1,497 @@
+//! Spin: the motor of the origin. What it does, when it is told to stand still, and when to turn again. Decides only: `path/spin` does it.
+//!
+//! ```text
+//!              ends                timeout, and nothing is owed           it says so
+//!   Active ───────────▶ Idle ─────────────────────────────▶ Stopping ───────────────▶ Standby
+//!      ▲    a demand     │ ▲                                                           │   │
+//!      ├─────────────────┘ └──────────── somebody else has woken it ───────────────────┘   │ a demand
+//!      └──────────────────────────────────── Waking ◀──────────────────────────────────────┘
+//!                                 it does not: again after a pause; after three tries it is asked all the same
+//! ```
+//! A *gap* is the time from the end of one demand to the beginning of the next: that is what a predictor learns from, whether the drive was
+//! stopped in it or not. Destaging that is done only because the drive turns anyway is no demand.
+//!
+//! What limits the predictor: the loss guard ([`guard`]), the budget of starts ([`budget`]); in quiet hours ([`quiet`]) it is not asked.
+
+pub mod budget;
+pub mod drive;
+pub mod guard;
+pub mod predictor;
+pub mod quiet;
+
+use std::collections::VecDeque;
+
+use crate::op::{DeviceError, Power, Spin};
+use crate::time::{Duration, Instant};
+
+use budget::Budget;
+pub use drive::{Drive, Microjoules};
+use guard::Guard;
+use predictor::{Predictor, Price};
+pub use quiet::Quiet;
+
+/// How often a drive that does not wake is told to, before operations are handed to it all the same.
+const WAKE_TRIES: u32 = 3;
+/// Pauses between them, the first and the longest.
+const WAKE_PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+/// A drive that did not stop, or did not wake, is left alone for so long.
+const REST: Duration = Duration::from_secs(3_600);
+/// How often the state of a drive is looked at that nobody uses: it may have been woken, or have stopped by itself.
+const LOOK: Duration = Duration::from_secs(60);
+/// In quiet hours the drive is stopped after so long.
+const QUIET: Duration = Duration::from_secs(10);
+/// Starts that are remembered, for reports.
+const REMEMBERED: usize = 16;
+
+/// What the owner wants.
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub predictor: predictor::Kind,
+    pub drive: Drive,
+    /// What it is worth not to wait for the drive, in milliwatts of the wait. Default: what it draws idling, so that energy counts for each
+    /// request and not for each second.
+    pub wait_mw: u64,
+    /// Does a spin-up that did not pay make the next rest come later? Default true.
+    pub guard: bool,
+    /// Starts in any hour, at most. Default 12.
+    pub per_hour: u32,
+    /// Starts that the drive has had before. Its maker's figure less these is what is left.
+    pub cycles_before: u32,
+    /// Where the drive turns, everything goes home that was dirty when it was woken, before it is stopped again. Default true.
+    pub sweep: bool,
+    /// Age above which a dirty block wakes the drive. Default 24 h.
+    pub max_dirty_age: Duration,
+    pub quiet: Quiet,
+}
+
+impl Config {
+    pub fn new(drive: Drive) -> Self {
+        Config {
+            predictor: predictor::Kind::History,
+            drive,
+            wait_mw: drive.idle_mw,
+            guard: true,
+            per_hour: 12,
+            cycles_before: 0,
+            sweep: true,
+            max_dirty_age: Duration::from_secs(24 * 3_600),
+            quiet: Quiet::default(),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// A demand is being served.
+    Active,
+    /// It turns, and nobody has asked for it since.
+    Idle { since: Instant },
+    /// It was told to stop.
+    Stopping { since: Instant },
+    Standby { since: Instant },
+    /// It was told to wake; or will be again, at `again`.
+    Waking { since: Instant, tries: u32, again: Option<Instant> },
+}
+
+/// Why a drive was started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Cause {
+    /// A client reads what only the origin has.
+    Read,
+    /// A client's write goes past the log, or a FLUSH that needs the origin.
+    Write,
+    /// The log has no room any more, or soon.
+    Room,
+    /// Something has been dirty for too long.
+    Age,
+    /// Somebody asked for a drain, for another mode, or takes the cache away.
+    Command,
+    /// Not we.
+    Stranger,
+}
+
+impl Cause {
+    pub const ALL: [Cause; 6] = [Cause::Read, Cause::Write, Cause::Room, Cause::Age, Cause::Command, Cause::Stranger];
+
+    /// For people and programs outside.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Cause::Read => "read",
+            Cause::Write => "write",
+            Cause::Room => "room",
+            Cause::Age => "age",
+            Cause::Command => "command",
+            Cause::Stranger => "stranger",
+        }
+    }
+}
+
+/// A start of the drive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Start {
+    pub at: Instant,
+    pub cause: Cause,
+    /// How long it had stood still.
+    pub standby: Duration,
+    /// From the command to the answer; none while it wakes.
+    pub took: Option<Duration>,
+    /// What that rest has saved.
+    pub saved: Microjoules,
+}
+
+/// Counts since the engine started.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    pub stops: u64,
+    /// By cause, in the order of [`Cause::ALL`].
+    pub starts: [u64; Cause::ALL.len()],
+    /// Rests that did not pay.
+    pub losses: u64,
+    /// Times that the drive did not stop when told to; did not wake when told to; had stopped although nobody had told it.
+    pub stop_failures: u64,
+    pub wake_failures: u64,
+    pub own_stops: u64,
+    /// Rests that came later or not at all because of the budget.
+    pub over_budget: u64,
+    /// All rests that have ended.
+    pub slept: Duration,
+    pub saved: Microjoules,
+}
+
+impl Counters {
+    pub fn all_starts(&self) -> u64 {
+        self.starts.iter().sum()
+    }
+}
+
+/// What the owner sees.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    pub state: State,
+    pub counters: Counters,
+    /// The rest under way included.
+    pub slept: Duration,
+    pub saved: Microjoules,
+    /// The last starts, the newest last.
+    pub starts: Vec<Start>,
+    /// All starts of the drive's life, as far as is known; and what its maker promises.
+    pub cycles: u64,
+    pub rated_cycles: u32,
+    pub next_stop: Option<Instant>,
+}
+
+pub struct Motor {
+    config: Config,
+    state: State,
+    predictor: Box<dyn Predictor>,
+    guard: Guard,
+    budget: Budget,
+    /// Demands that are being served.
+    demands: u32,
+    /// The gap that is open: since when, and when in it the drive is to be stopped.
+    gap: Option<(Instant, Option<Instant>)>,
+    /// Somebody wants the drive that does not turn.
+    wanted: Option<Cause>,
+    /// What was dirty then has to be home before the drive is stopped.
+    sweep_until: Instant,
+    /// A command is on its way.
+    ordered: Option<Spin>,
+    /// When the drive is to be looked at. At first at once: nobody knows what it does.
+    look_at: Instant,
+    /// Not to be stopped before.
+    rest_until: Instant,
+    /// The idle time before the last stop.
+    timeout: Duration,
+    over_budget: bool,
+    counters: Counters,
+    starts: VecDeque<Start>,
+}
+
+impl Motor {
+    /// A drive that turns, as far as anybody knows.
+    pub fn new(config: Config, now: Instant) -> Self {
+        let price = Price { drive: config.drive, wait_mw: config.wait_mw };
+        let left = u64::from(config.drive.rated_cycles.saturating_sub(config.cycles_before));
+        let mut motor = Motor {
+            state: State::Idle { since: now },
+            predictor: config.predictor.build(price),
+            guard: Guard::default(),
+            budget: Budget::new(config.per_hour, left),
+            demands: 0,
+            gap: None,
+            wanted: None,
+            sweep_until: now,
+            ordered: None,
+            look_at: now,
+            rest_until: Instant::ZERO,
+            timeout: Duration::ZERO,
+            over_budget: false,
+            counters: Counters::default(),
+            starts: VecDeque::new(),
+            config,
+        };
+        motor.open_gap(now);
+        motor
+    }
+
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    pub fn state(&self) -> State {
+        self.state
+    }
+
+    /// Operations may be handed to the drive: it turns, and is not busy with a word of ours.
+    pub fn takes(&self) -> bool {
+        !self.is_down() && self.ordered.is_none()
+    }
+
+    /// It stands still, and nobody has asked for it.
+    pub fn is_asleep(&self) -> bool {
+        matches!(self.state, State::Standby { .. } | State::Stopping { .. }) && self.wanted.is_none()
+    }
+
+    /// It stands still, or is not ready yet.
+    pub fn is_down(&self) -> bool {
+        !matches!(self.state, State::Active | State::Idle { .. })
+    }
+
+    /// Quiet hours: what can wait does.
+    pub fn is_quiet(&self, now: Instant) -> bool {
+        self.config.quiet.is_now(now)
+    }
+
+    /// While the drive turns: what became dirty until then is to go home before it is stopped.
+    pub fn sweep_until(&self) -> Option<Instant> {
+        (!self.is_down() && self.config.sweep).then_some(self.sweep_until)
+    }
+
+    /// Nobody has asked for the drive since.
+    pub fn idle_since(&self) -> Option<Instant> {
+        self.gap.map(|(since, _)| since)
+    }
+
+    /// For so long.
+    pub fn idle_for(&self, now: Instant) -> Duration {
+        self.idle_since().map_or(Duration::ZERO, |since| now.since(since))
+    }
+
+    /// It is to turn, although nobody hands it anything yet.
+    pub fn want(&mut self, now: Instant, cause: Cause) {
+        if self.is_down() && self.wanted.is_none() {
+            self.close_gap(now);
+            self.wanted = Some(cause);
+        }
+    }
+
+    // --- what is asked of it ---
+
+    /// Somebody asks for the drive, and will have [`Motor::served`] said.
+    pub fn demand(&mut self, now: Instant, cause: Cause) {
+        self.demands += 1;
+        self.close_gap(now);
+        if self.is_down() {
+            self.wanted.get_or_insert(cause);
+        } else {
+            self.state = State::Active;
+        }
+    }
+
+    /// A demand has ended.
+    pub fn served(&mut self, now: Instant) {
+        self.demands = self.demands.checked_sub(1).expect("a demand ends once");
+        if self.demands == 0 {
+            self.open_gap(now);
+            if self.state == State::Active {
+                self.state = State::Idle { since: now };
+            }
+        }
+    }
+
+    fn close_gap(&mut self, now: Instant) {
+        let Some((since, _)) = self.gap.take() else { return };
+        let gap = now.since(since);
+        self.predictor.learn(gap);
+        if !self.is_down() && self.config.guard {
+            self.guard.stayed(&self.config.drive, gap);
+        }
+    }
+
+    fn open_gap(&mut self, now: Instant) {
+        let timeout = self.predictor.timeout(now);
+        let floor = self.guard.floor();
+        let stop = timeout.map(|timeout| now + timeout.max(floor));
+        self.gap = Some((now, stop));
+    }
+
+    /// When the drive is to be stopped, if nothing happens before. None: not in this gap.
+    fn stop_at(&self, now: Instant) -> Option<Instant> {
+        let (State::Idle { .. }, Some((since, stop))) = (self.state, self.gap) else { return None };
+        let stop = if self.is_quiet(now) { Some(since + QUIET) } else { stop };
+        stop.map(|stop| stop.max(self.rest_until))
+    }
+
+    // --- what is to be done ---
+
+    /// The next command for the drive, if it is time for one. `is_settled`: nothing is under way there, and nothing of ours must be before
+    /// it stops.
+    pub fn decide(&mut self, now: Instant, is_settled: bool) -> Option<Spin> {
+        if self.ordered.is_some() {
+            return None;
+        }
+        let order = match self.state {
+            State::Active => None,
+            State::Idle { .. } => self.decide_idle(now, is_settled),
+            State::Stopping { .. } => None,
+            State::Standby { since } => match self.wanted {
+                Some(cause) => {
+                    self.start(now, cause, since);
+                    self.state = State::Waking { since: now, tries: 1, again: None };
+                    Some(Spin::Wake)
+                }
+                None if self.look_at <= now => Some(Spin::Look),
+                None => None,
+            },
+            State::Waking { since, tries, again } => again.filter(|&again| again <= now).map(|_| {
+                self.state = State::Waking { since, tries: tries + 1, again: None };
+                Spin::Wake
+            }),
+        };
+        self.ordered = order;
+        order
+    }
+
+    fn decide_idle(&mut self, now: Instant, is_settled: bool) -> Option<Spin> {
+        let is_due = is_settled && self.stop_at(now).is_some_and(|at| at <= now);
+        if is_due && !self.budget.may_stop(now) {
+            self.counters.over_budget += u64::from(!std::mem::replace(&mut self.over_budget, true));
+        } else if is_due {
+            self.over_budget = false;
+            self.timeout = self.idle_for(now);
+            self.counters.stops += 1;
+            self.state = State::Stopping { since: now };
+            return Some(Spin::Stop);
+        }
+        (is_settled && self.look_at <= now).then_some(Spin::Look)
+    }
+
+    /// When [`Motor::decide`] is to be asked although nothing happens.
+    pub fn deadline(&self, now: Instant) -> Option<Instant> {
+        if self.ordered.is_some() {
+            return None;
+        }
+        let look = self.look_at;
+        match self.state {
+            State::Active | State::Stopping { .. } => None,
+            State::Idle { .. } => {
+                let stop = self.stop_at(now).and_then(|at| self.budget.next(at.max(now)));
+                let quiet = self.config.quiet.next(now);
+                [Some(look), stop, quiet].into_iter().flatten().min()
+            }
+            State::Standby { .. } => Some(look),
+            State::Waking { again, .. } => again,
+        }
+    }
+
+    /// The drive has answered a command.
+    pub fn answered(&mut self, now: Instant, result: Result<Power, DeviceError>) {
+        let order = self.ordered.take().expect("a command was on its way");
+        self.look_at = now + LOOK;
+        match (order, self.state, result) {
+            (Spin::Stop, State::Stopping { since }, Ok(Power::Standby)) => self.state = State::Standby { since },
+            (Spin::Stop, State::Stopping { .. }, Ok(Power::Turning) | Err(_)) => {
+                self.counters.stop_failures += 1;
+                self.rest_until = now + REST;
+                self.turns(now);
+            }
+            (Spin::Wake, State::Waking { since, .. }, Ok(Power::Turning)) => {
+                if let Some(start) = self.starts.back_mut() {
+                    start.took = Some(now.since(since));
+                }
+                self.turns(now);
+            }
+            (Spin::Wake, State::Waking { since, tries, .. }, Ok(Power::Standby) | Err(_)) => {
+                self.counters.wake_failures += 1;
+                if tries < WAKE_TRIES {
+                    let pause = Duration((WAKE_PAUSE.0.0 << (tries - 1)).min(WAKE_PAUSE.1.0));
+                    self.state = State::Waking { since, tries, again: Some(now + pause) };
+                } else {
+                    // Whatever it does with them: whoever asked hears it.
+                    self.rest_until = now + REST;
+                    self.turns(now);
+                }
+            }
+            (Spin::Look, State::Standby { since }, Ok(Power::Turning)) => {
+                self.start(now, Cause::Stranger, since);
+                self.turns(now);
+            }
+            (Spin::Look, State::Idle { .. }, Ok(Power::Standby)) => {
+                self.counters.own_stops += 1;
+                self.timeout = self.idle_for(now);
+                self.state = State::Standby { since: now };
+            }
+            // It is as it was thought to be, or has been asked for meanwhile.
+            (Spin::Look, ..) => {}
+            // It came back meanwhile, and turns.
+            (Spin::Stop | Spin::Wake, ..) => {}
+        }
+    }
+
+    /// Another incarnation of the drive is there: it turns, as far as anybody knows.
+    pub fn came_back(&mut self, now: Instant) {
+        if self.is_down() {
+            self.turns(now);
+        }
+        self.look_at = now;
+    }
+
+    fn turns(&mut self, now: Instant) {
+        self.wanted = None;
+        self.state = if self.demands > 0 { State::Active } else { State::Idle { since: now } };
+        if self.demands == 0 {
+            // What it did meanwhile was no gap of ours.
+            self.open_gap(now);
+        }
+    }
+
+    /// A rest is over.
+    fn start(&mut self, now: Instant, cause: Cause, since: Instant) {
+        let standby = now.since(since);
+        let saved = self.config.drive.saved(standby);
+        self.budget.note_start(now);
+        self.counters.starts[cause as usize] += 1;
+        self.counters.losses += u64::from(saved < 0);
+        self.counters.slept = Duration(self.counters.slept.0 + standby.0);
+        self.counters.saved += saved;
+        self.sweep_until = now;
+        if self.config.guard {
+            self.guard.rested(&self.config.drive, self.timeout, standby);
+        }
+        if self.starts.len() == REMEMBERED {
+            self.starts.pop_front();
+        }
+        self.starts.push_back(Start { at: now, cause, standby, took: None, saved });
+    }
+
+    pub fn report(&self, now: Instant) -> Report {
+        let resting = match self.state {
+            State::Standby { since } | State::Stopping { since } => now.since(since),
+            State::Active | State::Idle { .. } | State::Waking { .. } => Duration::ZERO,
+        };
+        let resting_saved = if resting > Duration::ZERO { self.config.drive.saved(resting) } else { 0 };
+        Report {
+            state: self.state,
+            slept: Duration(self.counters.slept.0 + resting.0),
+            saved: self.counters.saved + resting_saved,
+            counters: self.counters.clone(),
+            starts: self.starts.iter().copied().collect(),
+            cycles: u64::from(self.config.cycles_before) + self.counters.all_starts(),
+            rated_cycles: self.config.drive.rated_cycles,
+            next_stop: self.stop_at(now).filter(|&at| at > now),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

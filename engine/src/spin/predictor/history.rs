@@ -1,0 +1,247 @@
+//! History: which timeout would have cost least in the gaps of late, and that is used in the next one. The cost is that of the drive's
+//! figures, with a price on the wait of whoever wakes it.
+//!
+//! ```text
+//!   gaps ─┬─▶ all             half as much counts what is 200 gaps back      each view: weights of gaps by length → the best timeout
+//!         ├─▶ recent          … 12 gaps
+//!         ├─▶ after one       gaps that followed one of the same length      the view that was best of late decides;
+//!         ├─▶ after two       … that followed two of the same lengths        with little seen: the break-even
+//!         └─▶ the break-even
+//! ```
+//! For gaps that come independently of each other, to stop at the best fixed timeout is the best that can be done at all: the drive learns
+//! nothing by waiting longer but that the gap is longer. What is beyond that is in what came before, which is why there are views.
+
+use std::collections::BTreeMap;
+
+use super::{Microjoules, Predictor, Price, SHORTEST};
+use crate::time::{Duration, Instant};
+
+/// After so many gaps a gap counts half.
+const ALL: u32 = 200;
+const RECENT: u32 = 12;
+const AFTER: u32 = 60;
+/// After so many gaps what a view would have cost counts half.
+const ACCOUNT: u32 = 24;
+/// Gaps that a view must have seen before it says anything.
+const EVIDENCE: f64 = 2.5;
+/// Classes of gaps in an octave, from [`SHORTEST`] on.
+const CLASSES: u64 = 8;
+
+pub struct History {
+    price: Price,
+    all: View,
+    recent: View,
+    after_one: BTreeMap<u8, View>,
+    after_two: BTreeMap<(u8, u8), View>,
+    /// The octaves of the last two gaps, the newest first.
+    last: (u8, u8),
+    accounts: [Account; VIEWS],
+    /// What each view says of this gap.
+    said: [Option<Duration>; VIEWS],
+}
+
+const VIEWS: usize = 5;
+
+impl History {
+    pub fn new(price: Price) -> Self {
+        let break_even = Some(price.drive.pays(price.of_stop()));
+        History {
+            price,
+            all: View::new(ALL),
+            recent: View::new(RECENT),
+            after_one: BTreeMap::new(),
+            after_two: BTreeMap::new(),
+            last: (0, 0),
+            accounts: Default::default(),
+            said: [break_even; VIEWS],
+        }
+    }
+
+    fn ask(&mut self) {
+        let (one, two) = (self.after_one.get(&self.last.0), self.after_two.get(&self.last));
+        let break_even = Some(self.price.drive.pays(self.price.of_stop()));
+        let all = self.all.best(&self.price).unwrap_or(break_even);
+        let of = |view: Option<&View>, else_say| view.and_then(|view| view.best(&self.price)).unwrap_or(else_say);
+        let after_one = of(one, all);
+        self.said = [all, self.recent.best(&self.price).unwrap_or(all), after_one, of(two, after_one), break_even];
+    }
+}
+
+impl Predictor for History {
+    fn timeout(&mut self, _began: Instant) -> Option<Duration> {
+        self.ask();
+        let best = (0..VIEWS).min_by_key(|&view| (self.accounts[view].0, view)).expect("there are views");
+        self.said[best].map(|timeout| timeout.max(SHORTEST))
+    }
+
+    fn learn(&mut self, gap: Duration) {
+        if gap < SHORTEST {
+            return;
+        }
+        for (account, said) in self.accounts.iter_mut().zip(self.said) {
+            account.add(self.price.extra(gap, said.map(|timeout| timeout.max(SHORTEST))));
+        }
+        self.all.add(gap);
+        self.recent.add(gap);
+        self.after_one.entry(self.last.0).or_insert_with(|| View::new(AFTER)).add(gap);
+        self.after_two.entry(self.last).or_insert_with(|| View::new(AFTER)).add(gap);
+        self.last = ((class(gap) / CLASSES) as u8, self.last.0);
+    }
+}
+
+/// What a view would have cost, more than a drive that is left on.
+#[derive(Clone, Copy, Debug, Default)]
+struct Account(Microjoules);
+
+impl Account {
+    fn add(&mut self, cost: Microjoules) {
+        // The ACCOUNT-th root of a half is 1 - ln 2 / ACCOUNT, nearly.
+        self.0 = self.0 - self.0 * 693 / (1_000 * i64::from(ACCOUNT)) + cost;
+    }
+}
+
+/// By powers of two, and eighths of them.
+fn class(gap: Duration) -> u64 {
+    let units = gap.0 * CLASSES / SHORTEST.0;
+    let octave = u64::from((units / CLASSES).max(1).ilog2());
+    octave * CLASSES + (units >> octave).saturating_sub(CLASSES).min(CLASSES - 1)
+}
+
+/// Weights of gaps by length.
+struct View {
+    /// The weight of the next gap: it grows, so that the others need not shrink.
+    weight: f64,
+    growth: f64,
+    total: f64,
+    gaps: BTreeMap<u64, Class>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Class {
+    weight: f64,
+    /// Of their lengths in seconds.
+    sum: f64,
+    longest: Duration,
+}
+
+impl View {
+    fn new(half_life: u32) -> Self {
+        View { weight: 1.0, growth: 1.0 + std::f64::consts::LN_2 / f64::from(half_life), total: 0.0, gaps: BTreeMap::new() }
+    }
+
+    fn add(&mut self, gap: Duration) {
+        let class = self.gaps.entry(class(gap)).or_default();
+        class.weight += self.weight;
+        class.sum += self.weight * gap.as_secs_f64();
+        class.longest = class.longest.max(gap);
+        self.total += self.weight;
+        self.weight *= self.growth;
+        if self.weight > 1e6 {
+            self.shrink();
+        }
+    }
+
+    /// All weights by that of the next gap; what counts for nothing any more is forgotten.
+    fn shrink(&mut self) {
+        let by = 1.0 / self.weight;
+        self.gaps.values_mut().for_each(|class| (class.weight, class.sum) = (class.weight * by, class.sum * by));
+        self.gaps.retain(|_, class| class.weight > 1e-4);
+        self.total = self.gaps.values().map(|class| class.weight).sum();
+        self.weight = 1.0;
+    }
+
+    /// The timeout that would have cost least; none: the drive should have been left on. Nothing, if too little was seen.
+    fn best(&self, price: &Price) -> Option<Option<Duration>> {
+        if self.total / self.weight < EVIDENCE {
+            return None;
+        }
+        let (saving_w, stop_j) = (price.saving(Duration::from_secs(1)) as f64 / 1e6, price.of_stop() as f64 / 1e6);
+        // Of the gaps that are longer than the timeout: how many, and how long all together.
+        let (mut count, mut seconds) = (0.0, 0.0);
+        let (mut best, mut most) = (None, 0.0);
+        let mut consider = |timeout: Duration, count: f64, seconds: f64| {
+            let gain = saving_w * (seconds - count * timeout.as_secs_f64()) - count * stop_j;
+            if gain > most {
+                (best, most) = (Some(timeout), gain);
+            }
+        };
+        for class in self.gaps.values().rev() {
+            // A little longer than any of these.
+            consider(Duration(class.longest.0 + class.longest.0 / 64), count, seconds);
+            (count, seconds) = (count + class.weight, seconds + class.sum);
+        }
+        consider(SHORTEST, count, seconds);
+        Some(best)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spin::Drive;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    /// What it says after these gaps, in seconds.
+    fn after(gaps: &[u64]) -> Option<f64> {
+        let mut history = History::new(Price { drive: Drive::DESKTOP, wait_mw: 6_100 });
+        for &gap in gaps {
+            history.timeout(Instant::ZERO);
+            history.learn(Duration::from_secs(gap));
+        }
+        history.timeout(Instant::ZERO).map(Duration::as_secs_f64)
+    }
+
+    #[test]
+    fn classes_are_eighths_of_octaves() {
+        let half = |count: u64| class(Duration(SECOND / 2 * count));
+        assert_eq!([1, 2, 3, 4, 8].map(half), [0, 8, 12, 16, 24]);
+        assert_eq!(class(Duration(SECOND / 2 + SECOND / 16)), 1);
+        assert!((1..10_000u64).map(|ms| class(Duration(ms * 1_000_000))).is_sorted());
+    }
+
+    #[test]
+    fn before_anything_was_seen_it_waits_for_the_break_even() {
+        let break_even = Drive::DESKTOP.break_even().as_secs_f64() + 6.1 * 7.0 / 5.4;
+        assert!((after(&[]).unwrap() - break_even).abs() < 1e-3);
+    }
+
+    #[test]
+    fn a_metronome_that_never_pays_is_left_alone() {
+        assert_eq!(after(&[20; 6]), None);
+        assert_eq!(after(&[25; 50]), None);
+    }
+
+    #[test]
+    fn gaps_that_always_pay_are_used_from_the_beginning() {
+        assert_eq!(after(&[300; 10]), Some(0.5));
+    }
+
+    #[test]
+    fn short_gaps_among_long_ones_are_waited_for() {
+        let gaps: Vec<u64> = (0..300).map(|number| if number * 7 % 10 < 7 { 12 } else { 400 }).collect();
+        let timeout = after(&gaps).unwrap();
+        assert!(timeout < 0.6 || (12.0..12.5).contains(&timeout), "{timeout}");
+    }
+
+    /// After so many rounds of a cycle, and so much of the next one.
+    fn in_cycle(cycle: &[u64], gaps: usize) -> Option<f64> {
+        after(&cycle.iter().copied().cycle().take(40 * cycle.len() + gaps).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn what_follows_on_what_is_learned() {
+        assert_eq!(in_cycle(&[3, 10, 500], 2), Some(0.5), "a long one follows on ten seconds");
+        assert!(in_cycle(&[3, 10, 500], 1).is_none_or(|timeout| timeout > 10.0));
+        assert_eq!(in_cycle(&[3, 3, 500], 2), Some(0.5), "and on two of three");
+        assert!(in_cycle(&[3, 3, 500], 1).is_none_or(|timeout| timeout > 3.0));
+    }
+
+    #[test]
+    fn gaps_within_a_task_do_not_count() {
+        let mut history = History::new(Price { drive: Drive::DESKTOP, wait_mw: 0 });
+        (0..5).for_each(|_| history.learn(Duration::from_secs(300)));
+        (0..1_000).for_each(|_| history.learn(Duration::from_millis(20)));
+        assert_eq!(history.timeout(Instant::ZERO), Some(SHORTEST));
+    }
+}

@@ -1,0 +1,218 @@
+//! The motor by itself: demands and answers go in, commands come out.
+
+use super::predictor::Kind;
+use super::quiet::{Hours, OfDay};
+use super::*;
+use proptest::prelude::*;
+
+fn at(seconds: f64) -> Instant {
+    Instant((seconds * 1e9) as u64)
+}
+
+fn config(predictor: Kind) -> Config {
+    Config { predictor, ..Config::new(Drive::DESKTOP) }
+}
+
+/// A motor before a drive that does as it is told, within the time that its figures say.
+struct Bench {
+    motor: Motor,
+    now: Instant,
+    answer: Option<(Instant, Result<Power, DeviceError>)>,
+    /// What the drive answers instead, in order: to what it is told, and when it is looked at.
+    script: VecDeque<Result<Power, DeviceError>>,
+    looks: VecDeque<Power>,
+    commands: Vec<(f64, Spin)>,
+}
+
+impl Bench {
+    fn new(config: Config) -> Self {
+        Bench { motor: Motor::new(config, Instant::ZERO), now: Instant::ZERO, answer: None, script: VecDeque::new(), looks: VecDeque::new(), commands: Vec::new() }
+    }
+
+    fn next(&self) -> Option<Instant> {
+        let answer = self.answer.as_ref().map(|(when, _)| *when);
+        let deadline = self.motor.deadline(self.now).filter(|&at| at > self.now);
+        [answer, deadline].into_iter().flatten().min()
+    }
+
+    /// Lets time pass until `until`.
+    fn pass(&mut self, until: Instant) {
+        self.turn();
+        while let Some(next) = self.next().filter(|&next| next <= until) {
+            self.now = next;
+            self.turn();
+        }
+        self.now = until;
+        self.turn();
+    }
+
+    fn turn(&mut self) {
+        if let Some((_, result)) = self.answer.take_if(|(when, _)| *when <= self.now) {
+            self.motor.answered(self.now, result);
+        }
+        if let Some(command) = self.motor.decide(self.now, true) {
+            let (takes, well) = match command {
+                Spin::Stop => (Drive::DESKTOP.spin_down, Power::Standby),
+                Spin::Wake => (Drive::DESKTOP.spin_up, Power::Turning),
+                Spin::Look if self.motor.is_down() => (Duration::ZERO, Power::Standby),
+                Spin::Look => (Duration::ZERO, Power::Turning),
+            };
+            let scripted = if command == Spin::Look { self.looks.pop_front().map(Ok) } else { self.script.pop_front() };
+            if command != Spin::Look {
+                self.commands.push((self.now.0 as f64 / 1e9, command));
+            }
+            self.answer = Some((self.now + takes, scripted.unwrap_or(Ok(well))));
+        }
+    }
+
+    /// A demand after `gap` seconds without one; it is served as soon as the drive takes it.
+    fn demand_after(&mut self, gap: f64) {
+        self.pass(self.now + Duration((gap * 1e9) as u64));
+        self.motor.demand(self.now, Cause::Read);
+        self.turn();
+        while !self.motor.takes() {
+            self.now = self.next().expect("the drive will take it");
+            self.turn();
+        }
+        self.motor.served(self.now);
+    }
+}
+
+#[test]
+fn the_papers_daemon_stops_after_ten_seconds_and_a_demand_wakes() {
+    let mut bench = Bench::new(Config { guard: false, ..config(Kind::Fixed) });
+    bench.demand_after(0.5);
+    bench.demand_after(30.0);
+    assert_eq!(bench.commands, [(11.0, Spin::Stop), (30.5, Spin::Wake)]);
+    assert_eq!(bench.now, at(37.5));
+    let report = bench.motor.report(bench.now);
+    assert_eq!((report.counters.starts[Cause::Read as usize], report.counters.stops), (1, 1));
+    let start = report.starts[0];
+    assert_eq!((start.standby, start.took), (Duration::from_millis(19_500), Some(Duration::from_secs(7))));
+    assert!(start.saved > 0);
+}
+
+#[test]
+fn a_demand_while_it_stops_is_served_when_it_has_stopped_and_woken() {
+    let mut bench = Bench::new(config(Kind::BreakEven));
+    bench.demand_after(1.0);
+    bench.demand_after(19.0);
+    // Stopped at 19.6, asked for at 20, at rest at 21.6, and awake 7 s later.
+    assert_eq!(bench.commands.iter().map(|(_, command)| *command).collect::<Vec<_>>(), [Spin::Stop, Spin::Wake]);
+    assert!((bench.now.0 as f64 / 1e9 - 28.61).abs() < 0.01, "{:?}", bench.now);
+    assert_eq!(bench.motor.report(bench.now).counters.losses, 1);
+}
+
+#[test]
+fn a_metronome_of_20_seconds_costs_two_losses_at_most() {
+    for predictor in [Kind::BreakEven, Kind::Share, Kind::History] {
+        let mut bench = Bench::new(config(predictor));
+        (0..180).for_each(|_| bench.demand_after(20.0));
+        let counters = bench.motor.report(bench.now).counters;
+        assert!(counters.all_starts() <= 2, "{predictor:?}: {counters:?}");
+    }
+}
+
+#[test]
+fn a_drive_that_does_not_wake_is_told_again_and_then_asked_all_the_same() {
+    let mut bench = Bench::new(config(Kind::BreakEven));
+    bench.pass(at(100.0));
+    bench.script.extend([Err(DeviceError::Medium), Ok(Power::Standby), Err(DeviceError::Medium)]);
+    bench.demand_after(0.0);
+    // Three times 7 s, and pauses of 1 s and 2 s between them.
+    assert_eq!(bench.now, at(124.0));
+    assert_eq!(bench.motor.report(bench.now).counters.wake_failures, 3);
+    let before = bench.commands.len();
+    bench.pass(at(3_000.0));
+    assert_eq!(bench.commands.len(), before, "it is left alone for an hour");
+    bench.pass(at(4_000.0));
+    assert_eq!(bench.commands.last().map(|(_, command)| *command), Some(Spin::Stop));
+}
+
+#[test]
+fn a_drive_that_does_not_stop_is_left_alone_for_an_hour() {
+    let mut bench = Bench::new(config(Kind::BreakEven));
+    bench.script.push_back(Ok(Power::Turning));
+    bench.pass(at(3_600.0));
+    assert_eq!((bench.commands.len(), bench.motor.report(bench.now).counters.stop_failures), (1, 1));
+    assert!(bench.motor.takes());
+    bench.pass(at(3_700.0));
+    assert!(bench.motor.is_asleep());
+}
+
+#[test]
+fn a_drive_that_somebody_else_has_woken_is_found_and_stopped_again() {
+    let mut bench = Bench::new(config(Kind::BreakEven));
+    bench.pass(at(70.0));
+    assert!(bench.motor.is_asleep());
+    bench.looks.push_back(Power::Turning);
+    bench.pass(at(90.0));
+    let counters = bench.motor.report(bench.now).counters;
+    assert_eq!((counters.starts[Cause::Stranger as usize], counters.stops), (1, 1));
+    bench.pass(at(200.0));
+    assert!(bench.motor.is_asleep());
+}
+
+#[test]
+fn a_drive_with_a_timer_of_its_own_is_found_asleep_and_woken() {
+    let mut bench = Bench::new(Config { per_hour: 0, ..config(Kind::BreakEven) });
+    bench.looks.push_back(Power::Standby);
+    bench.pass(at(100.0));
+    assert!(bench.motor.is_asleep());
+    assert_eq!(bench.motor.report(bench.now).counters.own_stops, 1);
+    bench.demand_after(0.0);
+    assert_eq!(bench.commands, [(100.0, Spin::Wake)]);
+}
+
+#[test]
+fn quiet_hours_stop_it_soon_whatever_the_predictor_says() {
+    let hours = vec![Hours { from: OfDay(3_600), until: OfDay(7_200) }];
+    let quiet = Quiet { hours, at_zero: Some(OfDay(0)) };
+    let mut bench = Bench::new(Config { quiet, ..config(Kind::History) });
+    (0..200).for_each(|_| bench.demand_after(20.0));
+    assert!(bench.now > at(3_600.0), "{:?}", bench.now);
+    let quiet = bench.commands.iter().filter(|&&(when, command)| when >= 3_600.0 && command == Spin::Stop).count();
+    assert!(quiet >= 5 && quiet <= 12, "{quiet}: as often as the budget allows");
+}
+
+#[test]
+fn a_drive_that_is_not_settled_is_not_stopped() {
+    let mut motor = Motor::new(config(Kind::BreakEven), Instant::ZERO);
+    assert_eq!(motor.decide(at(50.0), false), None);
+    assert_eq!(motor.decide(at(50.0), true), Some(Spin::Stop));
+    assert!(!motor.takes());
+}
+
+proptest! {
+    /// Whatever is asked, whatever the drive answers: never more starts of ours in an hour than the budget.
+    #[test]
+    fn no_hour_has_more_starts_than_the_budget(
+        per_hour in 1u32..8,
+        gaps in prop::collection::vec(0u32..400, 1..300),
+        failures in prop::collection::vec(0u8..10, 0..200),
+    ) {
+        let mut bench = Bench::new(Config { per_hour, guard: false, ..config(Kind::Fixed) });
+        bench.script.extend(failures.iter().map(|&kind| match kind {
+            0 => Err(DeviceError::Medium),
+            1 => Ok(Power::Standby),
+            _ => Ok(Power::Turning),
+        }));
+        for gap in gaps {
+            bench.demand_after(f64::from(gap));
+        }
+        let mut starts: Vec<f64> = Vec::new();
+        // A second try is no second start.
+        let mut stopped = false;
+        for &(when, command) in &bench.commands {
+            match command {
+                Spin::Stop => stopped = true,
+                Spin::Wake if std::mem::take(&mut stopped) => starts.push(when),
+                Spin::Wake | Spin::Look => {}
+            }
+        }
+        for (index, &start) in starts.iter().enumerate() {
+            let within = starts[index..].iter().take_while(|&&other| other < start + 3_600.0).count();
+            prop_assert!(within <= per_hour as usize);
+        }
+    }
+}

@@ -1,0 +1,291 @@
+//! A disk that stands still: who waits for it and who does not, what wakes it, and what becomes of one that does not wake.
+
+use tidegate_engine::block::Span;
+use tidegate_engine::cache::format::Geometry;
+use tidegate_engine::op::{DeviceId, Spin, Zone};
+use tidegate_engine::request::Command;
+use tidegate_engine::spin::{Cause, Config, Drive, Report, predictor::Kind};
+use tidegate_engine::time::Duration;
+use tidegate_engine::{Control, Mode};
+use tidegate_sim::back::fault::Fault;
+use tidegate_sim::back::model::{PowerState, Speed};
+use tidegate_sim::scenario::{Scenario, plan_for};
+
+const SPIN_UP: Duration = Duration::from_secs(7);
+
+/// 4,096 blocks before a cache of 64 sets of 8 slots; a disk that takes 7 s to wake, and is stopped after the break-even of 18.6 s.
+fn scenario() -> Scenario {
+    scenario_with(|_| {})
+}
+
+fn scenario_with(change: impl FnOnce(&mut Config)) -> Scenario {
+    let geometry = Geometry { block_atoms: 8, set_slots: 8, sets: 64, journal_pages: 256, volume_atoms: 32_768, range_entries: 252 };
+    let mut plan = plan_for(geometry);
+    let mut spin = Config { predictor: Kind::BreakEven, ..Config::new(Drive::DESKTOP) };
+    change(&mut spin);
+    plan.config.spin = Some(spin);
+    plan.config.flush_age = Duration::from_millis(200);
+    plan.config.max_dirty_age = Duration::from_secs(600);
+    plan.config.dirty_high = 44;
+    plan.speeds[1] = Speed { jitter: 0, spin_up: SPIN_UP, ..Speed::DISK };
+    Scenario::of(plan)
+}
+
+fn asleep() -> Scenario {
+    let mut scenario = scenario();
+    sleep(&mut scenario);
+    scenario
+}
+
+/// Nothing is asked until the disk stands still.
+fn sleep(scenario: &mut Scenario) {
+    scenario.advance(Duration::from_secs(40));
+    assert_eq!(disk(scenario), PowerState::Standby, "{:?}", report(scenario));
+}
+
+fn disk(scenario: &Scenario) -> PowerState {
+    scenario.simulation.scene.origin.model.state()
+}
+
+fn report(scenario: &Scenario) -> Report {
+    scenario.snapshot().spin.expect("the disk may stand still")
+}
+
+/// How long a request takes.
+fn time(scenario: &mut Scenario, span: Span, command: Command<tidegate_sim::stamp::Stamps>) -> Duration {
+    let began = scenario.simulation.now();
+    let id = scenario.send(span, command);
+    scenario.wait(id).expect("an answer");
+    scenario.simulation.now().since(began)
+}
+
+fn time_write(scenario: &mut Scenario, block: u64) -> Duration {
+    let span = scenario.block(block);
+    let data = scenario.simulation.scene.load.fresh(span);
+    time(scenario, span, Command::Write { data, fua: false })
+}
+
+fn time_flush(scenario: &mut Scenario) -> Duration {
+    time(scenario, Span::default(), Command::Flush)
+}
+
+fn time_read(scenario: &mut Scenario, block: u64) -> Duration {
+    let span = scenario.block(block);
+    time(scenario, span, Command::Read)
+}
+
+fn words(scenario: &Scenario) -> Vec<Spin> {
+    scenario.noted().iter().filter_map(|op| op.word).filter(|&word| word != Spin::Look).collect()
+}
+
+#[test]
+fn a_write_and_a_flush_are_as_quick_in_standby_and_while_it_wakes_as_with_the_disk_awake() {
+    let mut scenario = scenario();
+    let (write, flush) = (time_write(&mut scenario, 1), time_flush(&mut scenario));
+    sleep(&mut scenario);
+    for round in 0..20 {
+        assert!(time_write(&mut scenario, round) <= write);
+        assert!(time_flush(&mut scenario) <= flush);
+        assert_eq!(disk(&scenario), PowerState::Standby);
+    }
+    // A read wakes it; the seven seconds are only the reader's.
+    let read = scenario.send_read(scenario.block(4_000));
+    for round in 0..20 {
+        assert!(time_write(&mut scenario, 100 + round) <= write);
+        assert!(time_flush(&mut scenario) <= flush);
+    }
+    assert!(!scenario.is_answered(read));
+    let hit = time_read(&mut scenario, 101);
+    assert!(hit < Duration::from_millis(10), "what the cache has is read as ever: {hit:?}");
+    scenario.wait(read).expect("a read");
+    assert_eq!(report(&scenario).counters.starts[Cause::Read as usize], 1);
+}
+
+#[test]
+fn a_trim_and_a_question_for_the_allocation_wake_nothing() {
+    let mut scenario = asleep();
+    scenario.trim(scenario.blocks(8, 8));
+    scenario.tiers(scenario.blocks(0, 64));
+    scenario.flush();
+    scenario.advance(Duration::from_secs(600));
+    assert_eq!(disk(&scenario), PowerState::Standby);
+    assert_eq!(words(&scenario), [Spin::Stop]);
+}
+
+#[test]
+fn a_read_waits_for_the_spin_up_and_no_longer() {
+    let mut scenario = asleep();
+    let took = time_read(&mut scenario, 9);
+    assert!(took >= SPIN_UP && took.0 < SPIN_UP.0 + 50_000_000, "{took:?}");
+    let report = report(&scenario);
+    assert_eq!(report.starts.len(), 1);
+    assert_eq!((report.starts[0].cause, report.starts[0].took), (Cause::Read, Some(SPIN_UP)));
+}
+
+#[test]
+fn everything_dirty_goes_home_while_it_turns() {
+    let mut scenario = asleep();
+    (0..40).for_each(|block| drop(scenario.write(block * 3)));
+    scenario.flush();
+    scenario.advance(Duration::from_secs(60));
+    assert_eq!((disk(&scenario), scenario.snapshot().dirty_slots), (PowerState::Standby, 40));
+    time_read(&mut scenario, 4_000);
+    scenario.advance(Duration::from_secs(10));
+    assert_eq!(scenario.snapshot().dirty_slots, 0, "it was awake anyway");
+    sleep(&mut scenario);
+    let last = scenario.noted().iter().rposition(|op| op.word == Some(Spin::Stop)).expect("it was stopped");
+    assert!(scenario.noted()[last..].iter().all(|op| op.device == DeviceId::Cache || op.word.is_some()), "and nothing came after that");
+}
+
+#[test]
+fn what_is_written_after_it_was_woken_does_not_keep_it_awake() {
+    let mut scenario = asleep();
+    time_read(&mut scenario, 4_000);
+    for second in 0..60 {
+        scenario.write(second % 50);
+        scenario.flush();
+        scenario.advance(Duration::from_secs(1));
+    }
+    assert_eq!(disk(&scenario), PowerState::Standby);
+    assert!(scenario.snapshot().dirty_slots > 0);
+}
+
+#[test]
+fn it_is_woken_before_the_log_is_full_and_nobody_waits() {
+    let mut scenario = asleep();
+    let mut slowest = Duration::ZERO;
+    // Four sets a second: the log would be full within 16 s.
+    for block in 0..480 {
+        slowest = slowest.max(time_write(&mut scenario, block));
+        scenario.advance(Duration::from_millis(31));
+    }
+    assert!(slowest < Duration::from_millis(20), "{slowest:?}");
+    let report = report(&scenario);
+    assert_eq!(report.counters.starts[Cause::Room as usize], 1, "{report:?}");
+}
+
+#[test]
+fn age_wakes_it_only_after_a_day() {
+    let mut scenario = asleep();
+    scenario.write(1);
+    scenario.flush();
+    scenario.advance(Duration::from_secs(23 * 3_600));
+    assert_eq!((disk(&scenario), report(&scenario).counters.all_starts()), (PowerState::Standby, 0));
+    scenario.advance(Duration::from_secs(3_700));
+    assert_eq!(report(&scenario).counters.starts[Cause::Age as usize], 1);
+    assert_eq!(scenario.snapshot().dirty_slots, 0);
+}
+
+#[test]
+fn a_drain_and_a_mode_wake_it() {
+    for mode in [false, true] {
+        let mut scenario = asleep();
+        scenario.write(1);
+        scenario.flush();
+        if mode {
+            scenario.switch(Mode::WriteThrough);
+        } else {
+            scenario.drain();
+        }
+        assert_eq!(report(&scenario).counters.starts[Cause::Command as usize], 1);
+        assert_eq!(scenario.snapshot().dirty_slots, 0);
+    }
+}
+
+#[test]
+fn a_stop_does_not_wake_it() {
+    let mut scenario = scenario_with(|_| {});
+    scenario.simulation.plan.config.fence_samples = 8;
+    sleep(&mut scenario);
+    scenario.write(1);
+    let began = scenario.simulation.now();
+    scenario.simulation.control(Control::Stop);
+    scenario.stop();
+    assert_eq!(disk(&scenario), PowerState::Standby);
+    assert!(scenario.simulation.now().since(began) < Duration::from_secs(1));
+}
+
+#[test]
+fn a_drive_that_does_not_wake_is_reported_and_tried_again_and_loses_nothing() {
+    let mut scenario = asleep();
+    let data = scenario.write(5);
+    scenario.flush();
+    (0..2).for_each(|_| scenario.simulation.scene.origin.fail_next_word(Fault::Error));
+    let took = time_read(&mut scenario, 9);
+    // Two tries that fail, a second each, pauses of 1 s and 2 s, and the third.
+    let expect = SPIN_UP.0 + Duration::from_secs(5).0;
+    assert!((expect..expect + 50_000_000).contains(&took.0), "{took:?}");
+    assert_eq!(report(&scenario).counters.wake_failures, 2);
+    scenario.expect(5, &data);
+    scenario.drain();
+    assert_eq!(scenario.on_origin(5)[1], data.stamps().collect::<Vec<_>>());
+}
+
+#[test]
+fn a_drive_that_wakes_late_is_waited_for() {
+    let mut scenario = asleep();
+    scenario.simulation.scene.origin.fail_next_word(Fault::Stuck(Duration::from_secs(50)));
+    let read = scenario.send_read(scenario.block(9));
+    let write = time_write(&mut scenario, 1);
+    assert!(write < Duration::from_millis(10));
+    scenario.wait(read).expect("a read");
+    assert!(report(&scenario).counters.wake_failures <= 1);
+}
+
+#[test]
+fn a_drive_that_somebody_else_wakes_is_noticed_and_stopped_again() {
+    let mut scenario = asleep();
+    let now = scenario.simulation.now();
+    scenario.simulation.scene.origin.model.disturb(now);
+    scenario.advance(Duration::from_secs(180));
+    let report = report(&scenario);
+    assert_eq!((report.counters.starts[Cause::Stranger as usize], report.counters.stops), (1, 2));
+    assert_eq!(disk(&scenario), PowerState::Standby);
+}
+
+#[test]
+fn a_drive_that_goes_away_asleep_answers_with_its_errors_and_comes_back() {
+    let mut scenario = asleep();
+    scenario.origin_goes();
+    let read = scenario.send_read(scenario.block(9));
+    assert!(scenario.wait(read).is_err());
+    scenario.origin_comes_back(false);
+    let first = scenario.first(9);
+    scenario.expect(9, &first);
+}
+
+#[test]
+fn a_power_cut_at_any_step_of_a_rest_loses_nothing() {
+    let mut scenario = asleep();
+    scenario.crash_at_every_step();
+    let data: Vec<_> = (0..12).map(|block| scenario.write(block)).collect();
+    scenario.flush();
+    time_read(&mut scenario, 4_000);
+    scenario.advance(Duration::from_secs(40));
+    assert_eq!(disk(&scenario), PowerState::Standby);
+    assert!(scenario.crashes_tried() > 20);
+    data.iter().enumerate().for_each(|(block, data)| scenario.expect(block as u64, data));
+}
+
+#[test]
+fn nothing_but_words_goes_to_a_disk_that_stands_still() {
+    let mut scenario = asleep();
+    for round in 0..8u64 {
+        (0..30).for_each(|block| drop(scenario.write((round * 37 + block * 11) % 2_000)));
+        scenario.flush();
+        scenario.advance(Duration::from_secs(100 + round));
+        time_read(&mut scenario, 3_000 + round);
+        scenario.advance(Duration::from_secs(50));
+    }
+    let mut turns = true;
+    for op in scenario.noted().iter().filter(|op| op.device == DeviceId::Origin) {
+        match op.word {
+            Some(Spin::Stop) => turns = false,
+            Some(Spin::Wake) => turns = true,
+            Some(Spin::Look) => {}
+            None => assert!(turns, "{op:?}"),
+        }
+    }
+    assert_eq!(report(&scenario).counters.all_starts(), 8);
+    assert!(scenario.noted().iter().any(|op| op.zone == Some(Zone::Origin) && op.writes));
+}
