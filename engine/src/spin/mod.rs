@@ -78,6 +78,10 @@ impl Config {
             quiet: Quiet::default(),
         }
     }
+
+    pub fn price(&self) -> Price {
+        Price { drive: self.drive, wait_mw: self.wait_mw }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -210,11 +214,16 @@ pub struct Motor {
 impl Motor {
     /// A drive that turns, as far as anybody knows.
     pub fn new(config: Config, now: Instant) -> Self {
-        let price = Price { drive: config.drive, wait_mw: config.wait_mw };
+        let predictor = config.predictor.build(config.price());
+        Motor::with_predictor(config, predictor, now)
+    }
+
+    /// The same with a predictor from elsewhere.
+    pub fn with_predictor(config: Config, predictor: Box<dyn Predictor>, now: Instant) -> Self {
         let left = u64::from(config.drive.rated_cycles.saturating_sub(config.cycles_before));
         let mut motor = Motor {
             state: State::Idle { since: now },
-            predictor: config.predictor.build(price),
+            predictor,
             guard: Guard::default(),
             budget: Budget::new(config.per_hour, left),
             demands: 0,

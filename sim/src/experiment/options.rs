@@ -3,11 +3,13 @@
 
 use super::plan::paths::{ControllerTable, Step};
 use super::units::{Size, Time};
+use crate::back::model::hdd::Power;
 use serde::Deserialize;
 use tidegate_engine::block::{ATOM_BYTES, PAGE_BYTES};
 use tidegate_engine::cache::format::{FormatId, Geometry};
 use tidegate_engine::config::{self, Allocation, Cleaning, Convert, Fill, WhenFull};
 use tidegate_engine::op::Limits;
+use tidegate_engine::spin::{self, Drive, predictor};
 use tidegate_engine::{Config, Mode, time::Duration};
 use toml::Spanned;
 
@@ -36,6 +38,8 @@ pub struct Options {
     pub depth: Option<Spanned<usize>>,
     /// Idle time after which the disk is told to spin down.
     pub spin_down: Option<Time>,
+    /// The disk (of a cached configuration: the origin) is told to stand still by the engine's own way.
+    pub spin: Option<Spanned<SpinTable>>,
     /// Of a bare device: it stands for a warm cache, and has what loads before the measured one have read: they write it.
     pub keeps_reads: Option<Spanned<bool>>,
 
@@ -169,6 +173,69 @@ pub enum WhenFullKind {
     Through,
 }
 
+/// When a disk is told to stand still.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SpinTable {
+    pub predictor: PredictorKind,
+    pub guard: Option<bool>,
+    pub per_hour: Option<u32>,
+    pub sweep: Option<bool>,
+    pub max_dirty_age: Option<Time>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PredictorKind {
+    Fixed,
+    BreakEven,
+    Share,
+    History,
+    /// The best fixed timeout for all gaps together, which it knows. Of a bare disk, under a load with `gaps`.
+    Hindsight,
+    /// The best for each gap.
+    Optimum,
+}
+
+impl SpinTable {
+    /// What the engine is told, before a disk with these figures.
+    pub fn config(&self, power: &Power) -> spin::Config {
+        let mut config = spin::Config::new(drive(power));
+        config.predictor = match self.predictor {
+            PredictorKind::Fixed => predictor::Kind::Fixed,
+            PredictorKind::BreakEven => predictor::Kind::BreakEven,
+            PredictorKind::Share => predictor::Kind::Share,
+            PredictorKind::History | PredictorKind::Hindsight | PredictorKind::Optimum => predictor::Kind::History,
+        };
+        set(&mut config.guard, self.guard);
+        set(&mut config.per_hour, self.per_hour);
+        set(&mut config.sweep, self.sweep);
+        set(&mut config.max_dirty_age, self.max_dirty_age.map(|time| time.0));
+        if self.foresees() {
+            // Nothing holds back who knows.
+            (config.guard, config.per_hour) = (false, u32::MAX);
+        }
+        config
+    }
+
+    /// Does it know all gaps ahead?
+    pub fn foresees(&self) -> bool {
+        matches!(self.predictor, PredictorKind::Hindsight | PredictorKind::Optimum)
+    }
+}
+
+fn drive(power: &Power) -> Drive {
+    Drive {
+        idle_mw: power.idle_mw,
+        standby_mw: power.standby_mw,
+        spin_down: Duration::from_millis(power.spin_down_ms),
+        spin_down_mw: power.spin_down_mw,
+        spin_up: Duration::from_millis(power.spin_up_ms),
+        spin_up_mw: power.spin_up_mw,
+        ..Drive::DESKTOP
+    }
+}
+
 /// What an engine needs to know of its two devices.
 #[derive(Clone, Copy, Debug)]
 pub struct Room {
@@ -201,6 +268,7 @@ impl Options {
             || self.overhead.is_some()
             || self.depth.is_some()
             || self.spin_down.is_some()
+            || self.spin.is_some()
             || self.keeps_reads.is_some()
     }
 

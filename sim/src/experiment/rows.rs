@@ -55,6 +55,10 @@ fn value(plan: &Plan, measured: &[Measured], value: &Value) -> Option<f64> {
             let under = number(&measured[*under], metric).filter(|under| *under != 0.0)?;
             Some(number(&measured[*over], metric)? / under)
         }
+        Value::SumRatio([over, under], metric) => {
+            let sum = |runs: &[usize]| runs.iter().map(|&run| number(&measured[run], metric)).sum::<Option<f64>>();
+            Some(sum(over)? / sum(under).filter(|under| *under != 0.0)?)
+        }
         Value::Difference([one, other], metric) => Some(number(&measured[*one], metric)? - number(&measured[*other], metric)?),
         Value::Slowdown(runs, metric) => {
             let numbers = runs.iter().map(|&run| number(&measured[run], metric)).collect::<Option<Vec<f64>>>()?;
@@ -101,6 +105,7 @@ fn number(measured: &Measured, metric: &Metric) -> Option<f64> {
         Metric::Watts(device) => Some(measured.account(device.as_deref()).total_joules() / time),
         Metric::Joules(device) => Some(measured.account(device.as_deref()).total_joules()),
         Metric::RequestsPerJoule => Some(requests / measured.account(None).total_joules()),
+        Metric::SpinUps => Some(measured.devices.iter().map(|device| device.spin_ups).sum::<u64>() as f64),
         Metric::HitPercent => {
             let gate = measured.gate.as_ref()?;
             Some(gate.hit_blocks as f64 * 100.0 / (gate.hit_blocks + gate.miss_blocks) as f64)

@@ -1,5 +1,6 @@
 //! Requests that are drawn: sequential, random or from a page cache, of one size or several, reads and writes in a share, FLUSHes between writes.
 
+use super::gaps::Gaps;
 use super::pool::Pool;
 use super::skew::{Law, Skew};
 use super::{Ask, Pace};
@@ -42,6 +43,8 @@ pub struct Made {
     pub pace: Pace,
     /// A pause after so many requests.
     pub pause: Option<(u64, Duration)>,
+    /// Or pauses that differ.
+    pub gaps: Option<Gaps>,
     /// A FLUSH after so many writes; 0: never.
     pub flush_every: u64,
 }

@@ -1,6 +1,7 @@
 //! Loads: what clients ask of a volume, and when. A load is a list of jobs that run side by side; each draws its requests
 //! ([`made`]) or replays a trace ([`trace`]). The same seed and load ask the same of every configuration.
 
+pub mod gaps;
 pub mod made;
 pub mod pool;
 pub mod skew;
@@ -11,7 +12,7 @@ mod unpack;
 use crate::chance::Chance;
 use made::{Made, Worker};
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, VecDeque};
 use std::sync::Arc;
 use tidegate_engine::block::Span;
 use tidegate_engine::time::{Duration, Instant};
@@ -87,6 +88,14 @@ impl Load {
         self.jobs.iter().any(|job| matches!(job, Job::Made(made) if made.flush_every > 0))
     }
 
+    /// The pauses before each of its requests, if they are drawn ahead: the load has one job then, and one request at a time.
+    pub fn gaps(&self, seed: u64) -> Vec<Duration> {
+        match &self.jobs[..] {
+            [Job::Made(Made { gaps: Some(gaps), count, .. })] => gaps.draw(*count, &mut Chance::new(seed, &format!("load {} gaps", self.name))),
+            _ => Vec::new(),
+        }
+    }
+
     /// Atoms of a volume that it needs.
     pub fn reach(&self) -> u64 {
         self.jobs.iter().map(Job::reach).max().unwrap_or(0)
@@ -129,13 +138,15 @@ pub struct Generator {
 }
 
 /// One request in flight at a time of a closed loop; of an open one, all.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Lane {
     source: usize,
     pace: Pace,
     /// A pause after so many requests.
     pause: Option<(u64, Duration)>,
     asked: u64,
+    /// Pauses that were drawn ahead, one before each request.
+    gaps: VecDeque<Duration>,
 }
 
 enum Source {
@@ -155,12 +166,12 @@ impl Generator {
                         let chance = Chance::new(seed, &format!("load {} job {number} worker {worker}", load.name));
                         generator.sources.push(Source::Made(Box::new(Worker::new(made, worker, volume_atoms, chance))));
                         let lanes = if made.pace == Pace::Closed { made.depth } else { 1 };
-                        generator.add_lanes(lanes, made.pace, made.pause, now);
+                        generator.add_lanes(lanes, made.pace, made.pause, load.gaps(seed).into(), now);
                     }
                 }
                 Job::Replay(replay) => {
                     generator.sources.push(Source::Replay { replay: replay.clone(), at: 0, started: now, volume_atoms });
-                    generator.add_lanes(replay.depth.unwrap_or(1), Pace::Closed, None, now);
+                    generator.add_lanes(replay.depth.unwrap_or(1), Pace::Closed, None, VecDeque::new(), now);
                 }
             }
         }
@@ -168,14 +179,16 @@ impl Generator {
     }
 
     /// Lanes of the source added last.
-    fn add_lanes(&mut self, lanes: u32, pace: Pace, pause: Option<(u64, Duration)>, now: Instant) {
+    fn add_lanes(&mut self, lanes: u32, pace: Pace, pause: Option<(u64, Duration)>, gaps: VecDeque<Duration>, now: Instant) {
         let source = self.sources.len() - 1;
         for _ in 0..lanes {
             let lane = self.lanes.len();
-            self.lanes.push(Lane { source, pace, pause, asked: 0 });
+            let mut gaps = gaps.clone();
+            let drawn = gaps.pop_front();
+            self.lanes.push(Lane { source, pace, pause, asked: 0, gaps });
             // A load that pauses after each request starts with a pause: every request is like the others.
             let first = pause.filter(|(burst, _)| *burst == 1).map_or(Duration::ZERO, |(_, pause)| pause);
-            self.note(now + first, lane);
+            self.note(now + drawn.unwrap_or(first), lane);
         }
     }
 
@@ -235,12 +248,14 @@ impl Generator {
             Source::Replay { replay, .. } => replay.depth.is_some(),
         };
         if waits {
-            self.note(now + self.pause_of(lane), lane);
+            let drawn = self.lanes[lane].gaps.pop_front();
+            let pause = drawn.unwrap_or_else(|| self.pause_of(lane));
+            self.note(now + pause, lane);
         }
     }
 
     fn pause_of(&self, lane: usize) -> Duration {
-        let Lane { pause, asked, .. } = self.lanes[lane];
+        let Lane { pause, asked, .. } = &self.lanes[lane];
         pause.filter(|(burst, _)| asked.is_multiple_of(*burst)).map_or(Duration::ZERO, |(_, pause)| pause)
     }
 
@@ -296,6 +311,7 @@ mod tests {
             pool: 0,
             pace: Pace::Closed,
             pause: None,
+            gaps: None,
             flush_every: 0,
         }
     }

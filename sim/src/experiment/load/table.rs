@@ -1,5 +1,6 @@
 //! A load as a plan's file describes it, checked.
 
+use super::gaps::{Gaps, Law as GapLaw, Part};
 use super::made::{Made, Pattern};
 use super::skew::Law;
 use super::trace::{self, Format};
@@ -33,6 +34,9 @@ pub(crate) fn load(source: &Source, name: &Spanned<String>, table: &LoadTable) -
         if !inner.jobs.is_empty() || !inner.after.is_empty() || inner.rest.is_some() {
             return Err(source.wrong(part, format!("load {title}: a job has no jobs, `after` or `rest` of its own")));
         }
+        if let Some(gaps) = inner.gaps.first().filter(|_| table.jobs.len() > 1) {
+            return Err(source.wrong(gaps, format!("load {title}: gaps are of a load with one job")));
+        }
         jobs.push(job(source, part, title, inner)?);
     }
     Ok(Load { name: title.clone(), jobs })
@@ -62,6 +66,7 @@ fn is_made(table: &LoadTable) -> bool {
         || table.arrivals.is_some()
         || table.pause.is_some()
         || table.burst.is_some()
+        || !table.gaps.is_empty()
         || table.flush_every.is_some()
 }
 
@@ -119,6 +124,31 @@ fn replay(source: &Source, title: &str, trace: &Spanned<String>, table: &LoadTab
     Ok(Replay { trace: Arc::new(trace), depth: (!recorded).then_some(depth), speedup, wrap })
 }
 
+fn gaps(source: &Source, title: &str, table: &LoadTable) -> Result<Option<Gaps>, String> {
+    let mut parts = Vec::new();
+    for place in &table.gaps {
+        let part = place.as_ref();
+        let law = match (&part.exponential, &part.spread, &part.cycle[..]) {
+            (Some(mean), None, []) => GapLaw::Exponential(mean.0),
+            (None, Some([low, high]), []) if low.0 <= high.0 && low.0 > Duration::ZERO => GapLaw::Spread(low.0, high.0),
+            (None, None, [_, ..]) => GapLaw::Cycle(part.cycle.iter().map(|gap| gap.0).collect()),
+            _ => return Err(source.wrong(place, format!("load {title}: a part of its gaps is `exponential`, `spread` from a shorter to a longer one, or a `cycle`"))),
+        };
+        let count = match (part.count, part.weight) {
+            (Some(count), None) | (None, Some(count)) if count > 0 => count,
+            (None, None) if table.gaps.len() == 1 => 1,
+            _ => return Err(source.wrong(place, format!("load {title}: a part of its gaps has a count, to follow the one before, or a weight, to be drawn"))),
+        };
+        parts.push(Part { law, count });
+    }
+    let drawn = table.gaps.iter().filter(|part| part.as_ref().weight.is_some()).count();
+    match table.gaps.get(1) {
+        Some(place) if drawn > 0 && drawn < parts.len() => Err(source.wrong(place, format!("load {title}: all parts of its gaps have counts, or all have weights"))),
+        _ if parts.is_empty() => Ok(None),
+        _ => Ok(Some(Gaps { parts, drawn: drawn > 0 })),
+    }
+}
+
 fn made<T>(source: &Source, place: &Spanned<T>, title: &str, table: &LoadTable) -> Result<Made, String> {
     let wants = |what: &str| source.wrong(place, format!("load {title}: {what}"));
     const KNOWN: &str = "say its pattern: \"sequential\", \"random\", \"zipf\", \"hot\" or \"buffered\" (or a trace)";
@@ -156,8 +186,12 @@ fn made<T>(source: &Source, place: &Spanned<T>, title: &str, table: &LoadTable) 
             (Some(burst), None) => return Err(source.wrong(burst, format!("load {title}: a burst needs the pause after it"))),
             (None, None) => None,
         },
+        gaps: gaps(source, title, table)?,
         flush_every: table.flush_every.unwrap_or(0),
     };
+    if made.gaps.is_some() && (made.depth > 1 || made.workers > 1 || made.pace != Pace::Closed || made.pause.is_some()) {
+        return Err(wants("gaps are of one job with one request at a time, and no other pause or rate"));
+    }
     if let (Some(span), Some(place)) = (made.span, &table.span)
         && span < made.smallest_span()
     {

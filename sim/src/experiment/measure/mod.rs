@@ -93,6 +93,7 @@ pub struct DeviceReport {
     pub account: Account,
     /// Commands: reads, writes, flushes.
     pub commands: [u64; 3],
+    pub spin_ups: u64,
     /// Nanoseconds in each of [`POWER_STATES`].
     pub states: Buckets<5>,
 }
@@ -144,6 +145,7 @@ impl Watch {
             name: self.name,
             account: model.energy(end).since(&self.account),
             commands: [now.reads - then.reads, now.writes - then.writes, now.flushes - then.flushes],
+            spin_ups: now.spin_ups.iter().sum::<u64>() - then.spin_ups.iter().sum::<u64>(),
             states: self.states,
         }
     }

@@ -67,6 +67,8 @@ pub(crate) struct LoadTable {
     /// Idle time after each request, or after each `burst` of them.
     pub pause: Option<Time>,
     pub burst: Option<Spanned<u64>>,
+    /// Or idle times that differ.
+    pub gaps: Vec<Spanned<GapTable>>,
     pub flush_every: Option<u64>,
     /// A file to replay instead.
     pub trace: Option<Spanned<String>>,
@@ -83,6 +85,17 @@ pub(crate) struct LoadTable {
 pub(crate) struct SizeTable {
     pub size: Spanned<Size>,
     pub weight: Spanned<u32>,
+}
+
+/// A part of a load's gaps: one law, and how many follow each other, or how likely they are.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct GapTable {
+    pub exponential: Option<Time>,
+    pub spread: Option<[Time; 2]>,
+    pub cycle: Vec<Time>,
+    pub count: Option<u32>,
+    pub weight: Option<u32>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -117,7 +130,7 @@ pub(crate) struct RowTable {
     pub name: Option<String>,
     /// `configuration/load`.
     pub run: Option<Spanned<String>>,
-    /// The runs of a `ratio`, a `difference`, a `slowdown`, an `order` or a `break-even`.
+    /// The runs of a `ratio`, a `sum-ratio`, a `difference`, a `slowdown`, an `order` or a `break-even`.
     pub of: Vec<Spanned<String>>,
     pub metric: Option<Spanned<String>>,
     /// Of what a `ratio`, a `difference`, a `slowdown` or an `order` is; seconds unless said otherwise.

@@ -23,6 +23,8 @@ pub enum Metric {
     Watts(Option<String>),
     Joules(Option<String>),
     RequestsPerJoule,
+    /// Times that the disks were started.
+    SpinUps,
     /// Blocks of reads that the cache served, per cent.
     HitPercent,
     /// The rate of the slowest 64th of what was transferred, in per cent of the whole's.
@@ -56,7 +58,7 @@ const ASKS: [(&str, Ask); 3] = [("reads", Ask::Read), ("writes", Ask::Write), ("
 
 /// The words of an error.
 pub const KNOWN: &str = "seconds, requests-per-second, iops, mb-per-second, evenness-percent, knee-mib, mean-us, p50-us (p90, p95, p99, p999, max; `reads-p99-us`), \
-                         DEVICE-reads (writes, flushes), watts, DEVICE-watts, joules, DEVICE-joules, requests-per-joule, hit-percent, \
+                         DEVICE-reads (writes, flushes), watts, DEVICE-watts, joules, DEVICE-joules, requests-per-joule, spin_ups, hit-percent, \
                          write_amplification";
 
 impl Metric {
@@ -70,6 +72,7 @@ impl Metric {
             "watts" => Some(Metric::Watts(None)),
             "joules" => Some(Metric::Joules(None)),
             "requests-per-joule" => Some(Metric::RequestsPerJoule),
+            "spin_ups" => Some(Metric::SpinUps),
             "hit-percent" => Some(Metric::HitPercent),
             "evenness-percent" => Some(Metric::Evenness),
             "write_amplification" => Some(Metric::WriteAmplification),

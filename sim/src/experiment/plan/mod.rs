@@ -7,6 +7,7 @@ pub mod paths;
 mod runs;
 
 use super::load::Load;
+use super::options::SpinTable;
 use super::rig::VOLUME_ATOMS;
 use crate::back::model::Spec;
 use metric::Metric;
@@ -17,15 +18,17 @@ use std::sync::Arc;
 use tidegate_engine::Config;
 use tidegate_engine::block::ATOM_BYTES;
 use tidegate_engine::op::Limits;
+use tidegate_engine::spin;
 use tidegate_engine::time::Duration;
 
 /// The plans that come with the program, in the order in which they are listed.
-const EMBEDDED: [(&str, &str); 15] = [
+const EMBEDDED: [(&str, &str); 16] = [
     ("devices", include_str!("../../../plans/devices.toml")),
     ("000-table3", include_str!("../../../plans/000-table3.toml")),
     ("000-table4", include_str!("../../../plans/000-table4.toml")),
     ("000-figures", include_str!("../../../plans/000-figures.toml")),
     ("001-gaps", include_str!("../../../plans/001-gaps.toml")),
+    ("001-optimal", include_str!("../../../plans/001-optimal.toml")),
     ("002-mtron", include_str!("../../../plans/002-mtron.toml")),
     ("002-x25m", include_str!("../../../plans/002-x25m.toml")),
     ("002-nvme", include_str!("../../../plans/002-nvme.toml")),
@@ -92,6 +95,8 @@ pub struct Configuration {
     pub keeps_reads: bool,
     /// Idle time after which a disk (of a cached configuration: the origin) is told to spin down.
     pub spin_down: Option<Duration>,
+    /// It is told by the engine's own way instead.
+    pub spin: Option<(SpinTable, spin::Config)>,
     /// Longest wait for the unplug timer of Linux 2.6; zero without one.
     pub plug: Duration,
 }
@@ -161,6 +166,8 @@ pub enum Value {
     Of(usize, Metric),
     /// The first by the second.
     Ratio([usize; 2], Metric),
+    /// The sum of some by the sum of others.
+    SumRatio([Vec<usize>; 2], Metric),
     /// The first without the second.
     Difference([usize; 2], Metric),
     /// The first by the least of the others.

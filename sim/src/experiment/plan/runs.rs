@@ -6,12 +6,13 @@ use super::paths;
 use super::{Configuration, Device, Kind, LeftOut, Plan, Row, Run, Value};
 use crate::back::model::Spec;
 use crate::experiment::load::{Load, table as load_table};
-use crate::experiment::options::{Aged, Options, Room, SAME, engine_config, plug};
+use crate::experiment::options::{Aged, Options, Room, SAME, SpinTable, engine_config, plug};
 use crate::experiment::rows;
 use crate::experiment::units::shorten;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tidegate_engine::block::ATOM_BYTES;
+use tidegate_engine::spin;
 use tidegate_engine::time::Duration;
 use toml::Spanned;
 
@@ -96,7 +97,7 @@ fn kind(source: &Source, name: &Spanned<String>, options: &Options, devices: &BT
         }
         (Some(bare), None, None) if !options.cached_keys() && options.volume.is_none() => Kind::Bare(used(bare)?),
         (Some(bare), ..) => {
-            let what = "a configuration is either bare or cached: with `bare`, only `spin_down`, `keeps_reads`, `capacity`, `aged`, `overhead` and `depth` may be set";
+            let what = "a configuration is either bare or cached: with `bare`, only `spin_down`, `spin`, `keeps_reads`, `capacity`, `aged`, `overhead` and `depth` may be set";
             return Err(source.wrong(bare, format!("configuration {title}: {what}")));
         }
         (None, Some(cache), Some(origin)) => {
@@ -153,8 +154,36 @@ fn configuration(
         }
         keeps => keeps.as_ref().is_some_and(|keeps| *keeps.as_ref()),
     };
+    let spin = spin(source, title, options, &kind)?;
+    let kind = match (kind, &spin) {
+        (Kind::Cached { cache, origin, shared, mut config, limits }, Some((_, spin))) => {
+            config.spin = Some(spin.clone());
+            Kind::Cached { cache, origin, shared, config, limits }
+        }
+        (kind, _) => kind,
+    };
     let plug = plug(options).map_err(|why| source.wrong(name, format!("configuration {title}: {why}")))?;
-    Ok(Configuration { name: title.clone(), kind, keeps_reads, spin_down: options.spin_down.map(|time| time.0), plug })
+    Ok(Configuration { name: title.clone(), kind, keeps_reads, spin_down: options.spin_down.map(|time| time.0), spin, plug })
+}
+
+/// How a disk is told to stand still, with its figures.
+fn spin(source: &Source, title: &str, options: &Options, kind: &Kind) -> Result<Option<(SpinTable, spin::Config)>, String> {
+    let Some(place) = &options.spin else { return Ok(None) };
+    let wrong = |what: &str| Err(source.wrong(place, format!("configuration {title}: {what}")));
+    let (disk, is_bare) = match kind {
+        Kind::Bare(device) => (device, true),
+        Kind::Cached { origin, shared: None, .. } => (origin, false),
+        Kind::Cached { .. } | Kind::Instant { .. } | Kind::Processes(_) => return wrong("`spin` is of a disk, bare or as the origin"),
+    };
+    let Spec::Hdd(hdd) = &*disk.spec else { return wrong("`spin` is of a disk: others have no motor") };
+    if options.spin_down.is_some() {
+        return wrong("`spin` and `spin_down` tell the same disk: one is enough");
+    }
+    let table = *place.as_ref();
+    if table.foresees() && !is_bare {
+        return wrong("\"hindsight\" and \"optimum\" know the gaps of a bare disk only");
+    }
+    Ok(Some((table, table.config(&hdd.power))))
 }
 
 /// An SSD as it is used: its age, and the host's own slowness.
@@ -250,6 +279,10 @@ impl Known<'_> {
                 return Err(wrong(format!("load {} reaches to byte {needs}, and {} has {has}: {hint}", load.name, configuration.name)));
             }
         }
+        let foresees = configuration.spin.as_ref().is_some_and(|(table, _)| table.foresees());
+        if foresees && (loaded.load.gaps(0).is_empty() || !before.is_empty()) {
+            return Err(wrong(format!("{} knows the gaps of a load ahead: load {} has none, or others before it", configuration.name, loaded.load.name)));
+        }
         let flushes = before.iter().chain([&loaded.load]).find(|load| load.flushes());
         if let (Kind::Processes(_), Some(load)) = (&configuration.kind, flushes) {
             return Err(wrong(format!("load {} has FLUSHes, and processes have steps for reads and writes only", load.name)));
@@ -273,26 +306,31 @@ impl Known<'_> {
         let named = row
             .metric
             .as_ref()
-            .ok_or_else(|| wrong(&format!("a row without a metric: {KNOWN}, ratio, gain, difference, slowdown, order or break-even")))?;
+            .ok_or_else(|| wrong(&format!("a row without a metric: {KNOWN}, ratio, sum-ratio, gain, difference, slowdown, order or break-even")))?;
         let metric = named.as_ref().as_str();
         let joined = |separator: &str| row.of.iter().map(|run| run.as_ref().as_str()).collect::<Vec<_>>().join(separator);
         let (name, value) = match metric {
-            "ratio" | "gain" | "difference" | "slowdown" | "order" | "break-even" => {
+            "ratio" | "sum-ratio" | "gain" | "difference" | "slowdown" | "order" | "break-even" => {
                 let wanted = match metric {
                     "gain" => (2..=2, "a gain is `of` two runs: the first by the second, without what is to gain"),
                     "ratio" => (2..=2, "a ratio is `of` two runs: the first by the second"),
+                    "sum-ratio" => (2..=64, "a sum-ratio is `of` an even number of runs: the sum of the first half by that of the second"),
                     "difference" => (2..=2, "a difference is `of` two runs: the first without the second"),
                     "slowdown" => (2..=64, "a slowdown is `of` two runs or more: the first by the least of the others"),
                     "order" => (2..=64, "an order is `of` two runs or more, the least first"),
                     _ => (3..=3, "a break-even is `of` three runs: a gap below it, one above it, and a disk that stays on"),
                 };
-                if row.run.is_some() || !wanted.0.contains(&row.of.len()) {
+                if row.run.is_some() || !wanted.0.contains(&row.of.len()) || metric == "sum-ratio" && row.of.len() % 2 == 1 {
                     return Err(self.source.wrong(named, wanted.1));
                 }
                 let runs = row.of.iter().map(|run| self.run(run)).collect::<Result<Vec<usize>, String>>()?;
                 let (name, value) = match metric {
                     "gain" => (row.of[0].as_ref().clone(), Value::Ratio([runs[0], runs[1]], Metric::Iops)),
                     "ratio" => (joined(" : "), Value::Ratio([runs[0], runs[1]], self.by(row, &runs)?)),
+                    "sum-ratio" => (joined(" + "), {
+                        let (over, under) = runs.split_at(runs.len() / 2);
+                        Value::SumRatio([over.to_vec(), under.to_vec()], self.by(row, &runs)?)
+                    }),
                     "difference" => (joined(" - "), Value::Difference([runs[0], runs[1]], self.by(row, &runs)?)),
                     "slowdown" => (row.of[0].as_ref().clone(), {
                         let by = self.by(row, &runs)?;

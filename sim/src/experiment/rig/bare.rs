@@ -1,12 +1,16 @@
 //! A load straight on a device's model: what the device can do, without an engine.
 
 use super::{Front, Stillness};
-use crate::back::model::{Cause, Command, Model, What};
+use super::foresight::{Hindsight, Optimum};
+use crate::back::model::{Cause, Command, Model, PowerState, What};
 use crate::experiment::load::{Access, Ask, Load};
 use crate::experiment::measure::{Measure, Measured, Watch};
+use crate::experiment::options::{PredictorKind, SpinTable};
 use crate::experiment::plan::{Device, Run};
 use std::collections::BTreeMap;
-use tidegate_engine::time::Instant;
+use tidegate_engine::op::Power;
+use tidegate_engine::spin::{self, Motor, predictor::Predictor};
+use tidegate_engine::time::{Duration, Instant};
 
 struct Bare<'a> {
     model: Model,
@@ -20,6 +24,10 @@ struct Bare<'a> {
     commands: u64,
     now: Instant,
     ended: Vec<u64>,
+    /// What tells the disk to stand still; a word to it under way, by its number; and accesses that it has heard of.
+    motor: Option<Motor>,
+    word: Option<u64>,
+    heard: usize,
 }
 
 pub(super) fn run(run: &Run, device: &Device, seed: u64, told: &mut dyn FnMut(u64)) -> Result<Measured, String> {
@@ -35,6 +43,9 @@ pub(super) fn run(run: &Run, device: &Device, seed: u64, told: &mut dyn FnMut(u6
         commands: 0,
         now: Instant::ZERO,
         ended: Vec::new(),
+        motor: run.configuration.spin.as_ref().map(|(table, config)| motor(table, config, &run.load.gaps(seed))),
+        word: None,
+        heard: 0,
     };
     for load in &run.before {
         bare.play(load, seed, device.atoms())?;
@@ -49,6 +60,17 @@ pub(super) fn run(run: &Run, device: &Device, seed: u64, told: &mut dyn FnMut(u6
     Ok(Measured { measure, devices: vec![watch.report(&model, end)], gate: None, writes: None })
 }
 
+fn motor(table: &SpinTable, config: &spin::Config, gaps: &[Duration]) -> Motor {
+    let predictor: Box<dyn Predictor> = match table.predictor {
+        PredictorKind::Hindsight => Box::new(Hindsight::new(gaps, &config.price())),
+        PredictorKind::Optimum => Box::new(Optimum::new(gaps, config.price())),
+        PredictorKind::Fixed | PredictorKind::BreakEven | PredictorKind::Share | PredictorKind::History => {
+            config.predictor.build(config.price())
+        }
+    };
+    Motor::with_predictor(config.clone(), predictor, Instant::ZERO)
+}
+
 impl Bare<'_> {
     /// A whole load, to its last answer.
     fn play(&mut self, load: &Load, seed: u64, atoms: u64) -> Result<(), String> {
@@ -57,10 +79,11 @@ impl Bare<'_> {
         loop {
             self.front.arrive(self.now);
             self.submit();
+            self.speak();
             if self.flight.is_empty() && self.front.is_done() {
                 return Ok(());
             }
-            let next = [self.front.next_time(), self.model.next(), self.watch.next()].into_iter().flatten().min();
+            let next = [self.front.next_time(), self.model.next(), self.watch.next(), self.motor_time()].into_iter().flatten().min();
             self.pass(next.ok_or("the device never ends a command")?);
             stillness.check(self.now)?;
         }
@@ -68,14 +91,42 @@ impl Bare<'_> {
 
     /// Nothing is asked until `until`.
     fn rest(&mut self, until: Instant) {
-        while let Some(next) = [self.model.next(), self.watch.next()].into_iter().flatten().min().filter(|&next| next <= until) {
+        while let Some(next) =
+            [self.model.next(), self.watch.next(), self.motor_time()].into_iter().flatten().min().filter(|&next| next <= until)
+        {
             self.pass(next);
+            self.speak();
         }
         self.pass(until);
     }
 
+    /// May the device be given something? One that stands still hears that it is wanted.
+    fn takes(&mut self) -> bool {
+        let Some(motor) = &mut self.motor else { return true };
+        let all = self.flight.len() + self.front.waiting.len();
+        (self.heard..all).for_each(|_| motor.demand(self.now, tidegate_engine::spin::Cause::Read));
+        self.heard = all;
+        motor.takes()
+    }
+
+    /// Says to the disk what the motor's master wants.
+    fn speak(&mut self) {
+        let Some(motor) = &mut self.motor else { return };
+        if let Some(word) = motor.decide(self.now, self.flight.is_empty()) {
+            self.commands += 1;
+            self.word = Some(self.commands);
+            self.model.submit(self.now, Command { id: self.commands, what: What::Spin(word), start: 0, atoms: 0, cause: Cause::HostRead });
+        }
+        self.watch.look(&mut self.model, self.now);
+    }
+
+    fn motor_time(&self) -> Option<Instant> {
+        self.motor.as_ref()?.deadline(self.now).filter(|&at| at > self.now)
+    }
+
     fn submit(&mut self) {
-        while self.flight.len() < self.depth
+        while self.takes()
+            && self.flight.len() < self.depth
             && let Some(access) = self.front.waiting.pop_front()
         {
             let (what, cause) = match access.ask {
@@ -96,9 +147,19 @@ impl Bare<'_> {
         self.now = when.max(self.now);
         self.model.advance(self.now, &mut self.ended);
         for command in self.ended.drain(..) {
+            if self.word.take_if(|word| *word == command).is_some() {
+                let turns = matches!(self.model.state(), PowerState::Active | PowerState::Idle);
+                let power = if turns { Power::Turning } else { Power::Standby };
+                self.motor.as_mut().expect("it has spoken").answered(self.now, Ok(power));
+                continue;
+            }
             let access = self.flight.remove(&command).expect("only what was submitted ends");
             self.measure.answered(self.now, access.due, access.ask, access.span.bytes());
             self.front.answered(self.now, &access);
+            if let Some(motor) = &mut self.motor {
+                self.heard -= 1;
+                motor.served(self.now);
+            }
         }
         self.watch.look(&mut self.model, self.now);
     }

@@ -4,6 +4,7 @@
 mod bare;
 mod cached;
 mod drives;
+mod foresight;
 mod instant;
 mod plug;
 mod processes;
