@@ -9,7 +9,7 @@ use crate::time::Duration;
 /// The longest wait.
 const CAP: Duration = Duration::from_secs(600);
 /// What the account holds at most, in cycles of the drive: so much may be lost again before the guard backs off.
-const CREDIT_CYCLES: i64 = 2;
+const CREDIT_CYCLES: i64 = 4;
 
 #[derive(Clone, Debug, Default)]
 pub struct Guard {
@@ -27,7 +27,7 @@ impl Guard {
     pub fn rested(&mut self, drive: &Drive, timeout: Duration, standby: Duration) {
         let saved = drive.saved(standby);
         let credit = CREDIT_CYCLES * drive.cycle();
-        self.account = (self.account / 2 + saved).clamp(-credit, credit);
+        self.account = (self.account * 3 / 4 + saved).clamp(-credit, credit);
         if saved >= 0 {
             self.relax(drive);
         } else if self.account < 0 {
@@ -84,7 +84,7 @@ mod tests {
     #[test]
     fn what_was_saved_of_late_pays_for_a_loss() {
         check(&[(1, 500), (1, 5), (1, 100), (1, 5)], &[0, 0, 0, 0]);
-        check(&[(1, 500), (1, 5), (1, 5), (1, 5)], &[0, 0, 18, 18]);
+        check(&[(1, 500), (1, 5), (1, 5), (1, 5), (1, 5), (1, 5)], &[0, 0, 0, 18, 18, 18]);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   gaps ─┬─▶ all             half as much counts what is 200 gaps back      each view: weights of gaps by length → the best timeout
-//!         ├─▶ recent          … 12 gaps
+//!         ├─▶ recent          … 8 gaps
 //!         ├─▶ after one       gaps that followed one of the same length      the view that was best of late decides;
 //!         ├─▶ after two       … that followed two of the same lengths        with little seen: the break-even
 //!         └─▶ the break-even
@@ -18,12 +18,14 @@ use crate::time::{Duration, Instant};
 
 /// After so many gaps a gap counts half.
 const ALL: u32 = 200;
-const RECENT: u32 = 12;
+const RECENT: u32 = 8;
 const AFTER: u32 = 60;
 /// After so many gaps what a view would have cost counts half.
-const ACCOUNT: u32 = 24;
+const ACCOUNT: u32 = 16;
 /// Gaps that a view must have seen before it says anything.
 const EVIDENCE: f64 = 2.5;
+/// For a view that sees few, all gaps together count as so many of its own.
+const BORROWED: f64 = 4.0;
 /// Classes of gaps in an octave, from [`SHORTEST`] on.
 const CLASSES: u64 = 8;
 
@@ -37,14 +39,14 @@ pub struct History {
     last: (u8, u8),
     accounts: [Account; VIEWS],
     /// What each view says of this gap.
-    said: [Option<Duration>; VIEWS],
+    said: [Duration; VIEWS],
 }
 
 const VIEWS: usize = 5;
 
 impl History {
     pub fn new(price: Price) -> Self {
-        let break_even = Some(price.drive.pays(price.of_stop()));
+        let break_even = price.drive.pays(price.of_stop());
         History {
             price,
             all: View::new(ALL),
@@ -59,19 +61,21 @@ impl History {
 
     fn ask(&mut self) {
         let (one, two) = (self.after_one.get(&self.last.0), self.after_two.get(&self.last));
-        let break_even = Some(self.price.drive.pays(self.price.of_stop()));
-        let all = self.all.best(&self.price).unwrap_or(break_even);
-        let of = |view: Option<&View>, else_say| view.and_then(|view| view.best(&self.price)).unwrap_or(else_say);
+        let break_even = self.price.drive.pays(self.price.of_stop());
+        let all = self.all.best(&self.price, None).unwrap_or(break_even);
+        let of = |view: Option<&View>, or| view.and_then(|view| view.best(&self.price, Some(&self.all))).unwrap_or(or);
         let after_one = of(one, all);
-        self.said = [all, self.recent.best(&self.price).unwrap_or(all), after_one, of(two, after_one), break_even];
+        self.said = [all, of(Some(&self.recent), all), after_one, of(two, after_one), break_even].map(|said| said.max(SHORTEST));
     }
 }
 
 impl Predictor for History {
     fn timeout(&mut self, _began: Instant) -> Option<Duration> {
         self.ask();
-        let best = (0..VIEWS).min_by_key(|&view| (self.accounts[view].0, view)).expect("there are views");
-        self.said[best].map(|timeout| timeout.max(SHORTEST))
+        // The others have to be better by more than chance.
+        let handicap = |view: usize| if view == 0 { 0 } else { self.price.of_stop() };
+        let best = (0..VIEWS).min_by_key(|&view| self.accounts[view].0 + handicap(view)).expect("there are views");
+        Some(self.said[best])
     }
 
     fn learn(&mut self, gap: Duration) {
@@ -79,7 +83,7 @@ impl Predictor for History {
             return;
         }
         for (account, said) in self.accounts.iter_mut().zip(self.said) {
-            account.add(self.price.extra(gap, said.map(|timeout| timeout.max(SHORTEST))));
+            account.add(self.price.extra(gap, Some(said)));
         }
         self.all.add(gap);
         self.recent.add(gap);
@@ -150,28 +154,45 @@ impl View {
         self.weight = 1.0;
     }
 
-    /// The timeout that would have cost least; none: the drive should have been left on. Nothing, if too little was seen.
-    fn best(&self, price: &Price) -> Option<Option<Duration>> {
+    /// The timeout that would have cost least. Nothing, if too little was seen. Where no timeout would have saved anything, the drive is
+    /// stopped when it has been idle for half as long again as ever: that is another kind of gap than those seen.
+    fn best(&self, price: &Price, all: Option<&View>) -> Option<Duration> {
         if self.total / self.weight < EVIDENCE {
             return None;
         }
         let (saving_w, stop_j) = (price.saving(Duration::from_secs(1)) as f64 / 1e6, price.of_stop() as f64 / 1e6);
+        let classes = self.with(all);
+        let longest = classes.values().next_back().map_or(SHORTEST, |class| class.longest);
+        let (mut best, mut most) = (Duration(longest.0 + longest.0 / 2).max(price.drive.break_even()), 0.0);
         // Of the gaps that are longer than the timeout: how many, and how long all together.
         let (mut count, mut seconds) = (0.0, 0.0);
-        let (mut best, mut most) = (None, 0.0);
         let mut consider = |timeout: Duration, count: f64, seconds: f64| {
             let gain = saving_w * (seconds - count * timeout.as_secs_f64()) - count * stop_j;
             if gain > most {
-                (best, most) = (Some(timeout), gain);
+                (best, most) = (timeout, gain);
             }
         };
-        for class in self.gaps.values().rev() {
+        for class in classes.values().rev() {
             // A little longer than any of these.
             consider(Duration(class.longest.0 + class.longest.0 / 64), count, seconds);
             (count, seconds) = (count + class.weight, seconds + class.sum);
         }
         consider(SHORTEST, count, seconds);
         Some(best)
+    }
+
+    /// Its own gaps, the newest of weight 1, and some of all.
+    fn with(&self, all: Option<&View>) -> BTreeMap<u64, Class> {
+        let scaled = |class: &Class, by: f64| Class { weight: class.weight * by, sum: class.sum * by, longest: class.longest };
+        let mut classes: BTreeMap<u64, Class> =
+            self.gaps.iter().map(|(&number, class)| (number, scaled(class, 1.0 / self.weight))).collect();
+        for (all, (&number, class)) in all.iter().flat_map(|all| all.gaps.iter().map(move |class| (all, class))) {
+            let borrowed = scaled(class, BORROWED / all.total);
+            let own = classes.entry(number).or_default();
+            (own.weight, own.sum, own.longest) =
+                (own.weight + borrowed.weight, own.sum + borrowed.sum, own.longest.max(borrowed.longest));
+        }
+        classes
     }
 }
 
@@ -180,61 +201,59 @@ mod tests {
     use super::*;
     use crate::spin::Drive;
 
-    const SECOND: u64 = 1_000_000_000;
-
     /// What it says after these gaps, in seconds.
-    fn after(gaps: &[u64]) -> Option<f64> {
+    fn after(gaps: &[u64]) -> f64 {
         let mut history = History::new(Price { drive: Drive::DESKTOP, wait_mw: 6_100 });
         for &gap in gaps {
             history.timeout(Instant::ZERO);
             history.learn(Duration::from_secs(gap));
         }
-        history.timeout(Instant::ZERO).map(Duration::as_secs_f64)
+        history.timeout(Instant::ZERO).expect("it always says").as_secs_f64()
     }
 
     #[test]
     fn classes_are_eighths_of_octaves() {
-        let half = |count: u64| class(Duration(SECOND / 2 * count));
-        assert_eq!([1, 2, 3, 4, 8].map(half), [0, 8, 12, 16, 24]);
-        assert_eq!(class(Duration(SECOND / 2 + SECOND / 16)), 1);
+        let times = |count: u64| class(Duration(SHORTEST.0 * count));
+        assert_eq!([1, 2, 3, 4, 8].map(times), [0, 8, 12, 16, 24]);
+        assert_eq!(class(Duration(SHORTEST.0 + SHORTEST.0 / 8)), 1);
         assert!((1..10_000u64).map(|ms| class(Duration(ms * 1_000_000))).is_sorted());
     }
 
     #[test]
     fn before_anything_was_seen_it_waits_for_the_break_even() {
         let break_even = Drive::DESKTOP.break_even().as_secs_f64() + 6.1 * 7.0 / 5.4;
-        assert!((after(&[]).unwrap() - break_even).abs() < 1e-3);
+        assert!((after(&[]) - break_even).abs() < 1e-3);
     }
 
     #[test]
     fn a_metronome_that_never_pays_is_left_alone() {
-        assert_eq!(after(&[20; 6]), None);
-        assert_eq!(after(&[25; 50]), None);
+        assert_eq!(after(&[20; 6]), 30.0);
+        assert_eq!(after(&[25; 50]), 37.5);
     }
 
     #[test]
     fn gaps_that_always_pay_are_used_from_the_beginning() {
-        assert_eq!(after(&[300; 10]), Some(0.5));
+        assert_eq!(after(&[300; 10]), SHORTEST.as_secs_f64());
     }
 
     #[test]
     fn short_gaps_among_long_ones_are_waited_for() {
         let gaps: Vec<u64> = (0..300).map(|number| if number * 7 % 10 < 7 { 12 } else { 400 }).collect();
-        let timeout = after(&gaps).unwrap();
-        assert!(timeout < 0.6 || (12.0..12.5).contains(&timeout), "{timeout}");
+        let timeout = after(&gaps);
+        assert!(timeout < 0.3 || (12.0..12.5).contains(&timeout), "{timeout}");
     }
 
     /// After so many rounds of a cycle, and so much of the next one.
-    fn in_cycle(cycle: &[u64], gaps: usize) -> Option<f64> {
+    fn in_cycle(cycle: &[u64], gaps: usize) -> f64 {
         after(&cycle.iter().copied().cycle().take(40 * cycle.len() + gaps).collect::<Vec<_>>())
     }
 
     #[test]
     fn what_follows_on_what_is_learned() {
-        assert_eq!(in_cycle(&[3, 10, 500], 2), Some(0.5), "a long one follows on ten seconds");
-        assert!(in_cycle(&[3, 10, 500], 1).is_none_or(|timeout| timeout > 10.0));
-        assert_eq!(in_cycle(&[3, 3, 500], 2), Some(0.5), "and on two of three");
-        assert!(in_cycle(&[3, 3, 500], 1).is_none_or(|timeout| timeout > 3.0));
+        assert_eq!(in_cycle(&[3, 10, 500], 2), SHORTEST.as_secs_f64(), "a long one follows on ten seconds");
+        assert!(in_cycle(&[3, 10, 500], 1) > 10.0);
+        assert_eq!(in_cycle(&[12, 12, 500], 2), SHORTEST.as_secs_f64(), "and on two of twelve");
+        assert!(in_cycle(&[12, 12, 500], 1) > 12.0);
     }
 
     #[test]

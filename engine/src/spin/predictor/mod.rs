@@ -13,7 +13,7 @@ pub use history::History;
 pub use share::Share;
 
 /// Shorter gaps are those between the requests of one task: nobody looks at them, and no drive is stopped in them.
-pub const SHORTEST: Duration = Duration::from_millis(500);
+pub const SHORTEST: Duration = Duration::from_millis(250);
 
 pub trait Predictor: Send {
     /// A gap begins. After how long the drive is to be stopped; none: not in this gap.
