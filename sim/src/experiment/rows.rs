@@ -105,6 +105,9 @@ fn number(measured: &Measured, metric: &Metric) -> Option<f64> {
         Metric::Watts(device) => Some(measured.account(device.as_deref()).total_joules() / time),
         Metric::Joules(device) => Some(measured.account(device.as_deref()).total_joules()),
         Metric::RequestsPerJoule => Some(requests / measured.account(None).total_joules()),
+        Metric::OpsPerSecond => Some(measure.operations? as f64 / time),
+        Metric::OpsPerJoule => Some(measure.operations? as f64 / measured.account(None).total_joules()),
+        Metric::JoulesPerOp => Some(measured.account(None).total_joules() / measure.operations? as f64),
         Metric::SpinUps => Some(measured.devices.iter().map(|device| device.spin_ups).sum::<u64>() as f64),
         Metric::HitPercent => {
             let gate = measured.gate.as_ref()?;
@@ -151,7 +154,7 @@ fn knee(measured: &Measured, below: f64) -> Option<f64> {
 pub fn gap(run: &Run) -> Duration {
     match run.load.jobs.first() {
         Some(Job::Made(made)) => made.pause.filter(|(burst, _)| *burst == 1).map_or(Duration::ZERO, |(_, pause)| pause),
-        Some(Job::Replay(_)) | None => Duration::ZERO,
+        Some(Job::Replay(_) | Job::Files(_)) | None => Duration::ZERO,
     }
 }
 

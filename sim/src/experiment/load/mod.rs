@@ -1,6 +1,7 @@
 //! Loads: what clients ask of a volume, and when. A load is a list of jobs that run side by side; each draws its requests
-//! ([`made`]) or replays a trace ([`trace`]). The same seed and load ask the same of every configuration.
+//! ([`made`]) or replays a trace ([`trace`]); or one is an application over a file system ([`files`]). The same seed and load ask the same of every configuration.
 
+pub mod files;
 pub mod gaps;
 pub mod made;
 pub mod pool;
@@ -10,6 +11,7 @@ pub mod trace;
 mod unpack;
 
 use crate::chance::Chance;
+use files::Files;
 use made::{Made, Worker};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -47,6 +49,8 @@ pub struct Load {
 pub enum Job {
     Made(Made),
     Replay(Replay),
+    /// Alone in its load.
+    Files(files::Spec),
 }
 
 /// A trace and how it is replayed.
@@ -107,6 +111,8 @@ impl Job {
         match self {
             Job::Made(made) => made.count,
             Job::Replay(replay) => replay.trace.records.len() as u64,
+            // Nobody knows.
+            Job::Files(_) => 0,
         }
     }
 
@@ -114,6 +120,7 @@ impl Job {
         match self {
             Job::Made(made) => u64::from(made.workers) * u64::from(made.depth),
             Job::Replay(replay) => u64::from(replay.depth.unwrap_or(1)),
+            Job::Files(spec) => spec.workload.threads().len() as u64,
         }
     }
 
@@ -124,6 +131,7 @@ impl Job {
                 Some(_) => replay.trace.largest(),
                 None => replay.trace.end,
             },
+            Job::Files(spec) => spec.reach(),
         }
     }
 }
@@ -135,6 +143,8 @@ pub struct Generator {
     noted: u64,
     lanes: Vec<Lane>,
     sources: Vec<Source>,
+    /// An application, which knows lanes and times of its own.
+    files: Option<Box<Files>>,
 }
 
 /// One request in flight at a time of a closed loop; of an open one, all.
@@ -158,7 +168,7 @@ impl Generator {
     /// The load from `now` on, on a volume of `volume_atoms`, which is at least its reach.
     pub fn new(load: &Load, seed: u64, volume_atoms: u64, now: Instant) -> Generator {
         assert!(load.reach() <= volume_atoms, "the load {} does not fit into the volume", load.name);
-        let mut generator = Generator { next: BinaryHeap::new(), noted: 0, lanes: Vec::new(), sources: Vec::new() };
+        let mut generator = Generator { next: BinaryHeap::new(), noted: 0, lanes: Vec::new(), sources: Vec::new(), files: None };
         for (number, job) in load.jobs.iter().enumerate() {
             match job {
                 Job::Made(made) => {
@@ -169,6 +179,7 @@ impl Generator {
                         generator.add_lanes(lanes, made.pace, made.pause, load.gaps(seed).into(), now);
                     }
                 }
+                Job::Files(spec) => generator.files = Some(Box::new(Files::new(*spec, seed, volume_atoms, now))),
                 Job::Replay(replay) => {
                     generator.sources.push(Source::Replay { replay: replay.clone(), at: 0, started: now, volume_atoms });
                     generator.add_lanes(replay.depth.unwrap_or(1), Pace::Closed, None, VecDeque::new(), now);
@@ -207,6 +218,9 @@ impl Generator {
 
     /// When the next request is due. None: after an answer, or never.
     pub fn next_time(&mut self) -> Option<Instant> {
+        if let Some(files) = &self.files {
+            return files.next_time();
+        }
         while let Some(&Reverse((when, _, lane))) = self.next.peek() {
             if !self.sources[self.lanes[lane].source].is_done() {
                 return Some(when);
@@ -218,6 +232,9 @@ impl Generator {
 
     /// The request that is due at `now`, if any is left.
     pub fn pop(&mut self, now: Instant) -> Option<Access> {
+        if let Some(files) = &mut self.files {
+            return files.pop(now);
+        }
         if self.next_time()? > now {
             return None;
         }
@@ -243,6 +260,9 @@ impl Generator {
 
     /// The answer to a request of `lane` has come.
     pub fn answered(&mut self, now: Instant, lane: usize) {
+        if let Some(files) = &mut self.files {
+            return files.answered(now, lane);
+        }
         let waits = match &self.sources[self.lanes[lane].source] {
             Source::Made(_) => self.lanes[lane].pace == Pace::Closed,
             Source::Replay { replay, .. } => replay.depth.is_some(),
@@ -261,7 +281,12 @@ impl Generator {
 
     /// Nothing more will be asked.
     pub fn is_done(&self) -> bool {
-        self.sources.iter().all(Source::is_done)
+        self.files.as_ref().is_none_or(|files| files.is_done()) && self.sources.iter().all(Source::is_done)
+    }
+
+    /// Operations of an application so far.
+    pub fn operations(&self) -> Option<u64> {
+        self.files.as_ref().map(|files| files.operations())
     }
 }
 

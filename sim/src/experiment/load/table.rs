@@ -1,5 +1,8 @@
 //! A load as a plan's file describes it, checked.
 
+use super::files::layout::Kind;
+use super::files::workload::Workload;
+use super::files;
 use super::gaps::{Gaps, Law as GapLaw, Part};
 use super::made::{Made, Pattern};
 use super::skew::Law;
@@ -33,6 +36,9 @@ pub(crate) fn load(source: &Source, name: &Spanned<String>, table: &LoadTable) -
         let inner = part.as_ref();
         if !inner.jobs.is_empty() || !inner.after.is_empty() || inner.rest.is_some() {
             return Err(source.wrong(part, format!("load {title}: a job has no jobs, `after` or `rest` of its own")));
+        }
+        if let Some(files) = &inner.files {
+            return Err(source.wrong(files, format!("load {title}: an application has a load of its own")));
         }
         if let Some(gaps) = inner.gaps.first().filter(|_| table.jobs.len() > 1) {
             return Err(source.wrong(gaps, format!("load {title}: gaps are of a load with one job")));
@@ -70,7 +76,28 @@ fn is_made(table: &LoadTable) -> bool {
         || table.flush_every.is_some()
 }
 
+/// An application over a file system.
+fn files(source: &Source, title: &str, named: &Spanned<String>, table: &LoadTable) -> Result<files::Spec, String> {
+    if is_made(table) || table.trace.is_some() || table.count.is_some() || table.depth.is_some() || table.span.is_some() {
+        return Err(source.wrong(named, format!("load {title}: an application knows its own requests: only fs and time go with it")));
+    }
+    let known = Workload::ALL.map(|(name, _)| name).join(", ");
+    let workload = Workload::ALL.iter().find(|(name, _)| name == named.as_ref()).map(|(_, workload)| *workload);
+    let workload = workload.ok_or_else(|| source.wrong(named, format!("no application {:?}: there are {known}", shorten(named.as_ref()))))?;
+    let known = Kind::ALL.map(|(name, _)| name).join(", ");
+    let Some(fs) = &table.fs else { return Err(source.wrong(named, format!("load {title}: say the fs: {known}"))) };
+    let kind = Kind::ALL.iter().find(|(name, _)| name == fs.as_ref()).map(|(_, kind)| *kind);
+    let kind = kind.ok_or_else(|| source.wrong(fs, format!("no file system {:?}: there are {known}", shorten(fs.as_ref()))))?;
+    Ok(files::Spec { workload, fs: kind, time: table.time.map(|time| time.0) })
+}
+
 fn job<T>(source: &Source, place: &Spanned<T>, title: &str, table: &LoadTable) -> Result<Job, String> {
+    if let Some(named) = &table.files {
+        return files(source, title, named, table).map(Job::Files);
+    }
+    if let Some(fs) = &table.fs {
+        return Err(source.wrong(fs, format!("load {title}: fs goes with files, the name of an application")));
+    }
     match &table.trace {
         Some(trace) if is_made(table) => Err(source.wrong(
             trace,

@@ -25,6 +25,8 @@ pub struct Measure {
     pub ended: Instant,
     /// Of reads, writes and flushes.
     pub latencies: [Latencies; 3],
+    /// Operations on files, of an application.
+    pub operations: Option<u64>,
     /// Bytes of reads and writes that were answered.
     pub bytes: u64,
     /// Bytes answered over time.
@@ -39,6 +41,7 @@ impl Measure {
             started: now,
             ended: now,
             latencies: Default::default(),
+            operations: None,
             bytes: 0,
             throughput: Buckets::new(now),
             marks: Marks::default(),
@@ -52,6 +55,13 @@ impl Measure {
         self.bytes += bytes;
         self.throughput.add(now, 0, bytes);
         self.marks.add(now.since(self.started), bytes);
+    }
+
+    /// An application has ended.
+    pub fn ran(&mut self, now: Instant, operations: Option<u64>) {
+        if operations.is_some() {
+            (self.operations, self.ended) = (operations, now.max(self.ended));
+        }
     }
 
     pub fn duration(&self) -> Duration {

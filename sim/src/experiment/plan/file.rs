@@ -70,6 +70,10 @@ pub(crate) struct LoadTable {
     /// Or idle times that differ.
     pub gaps: Vec<Spanned<GapTable>>,
     pub flush_every: Option<u64>,
+    /// An application of Filebench's instead, over this file system, for so long; without a time its files are made.
+    pub files: Option<Spanned<String>>,
+    pub fs: Option<Spanned<String>>,
+    pub time: Option<Time>,
     /// A file to replay instead.
     pub trace: Option<Spanned<String>>,
     pub format: Option<Spanned<String>>,

@@ -23,6 +23,10 @@ pub enum Metric {
     Watts(Option<String>),
     Joules(Option<String>),
     RequestsPerJoule,
+    /// Operations on files, of an application.
+    OpsPerSecond,
+    OpsPerJoule,
+    JoulesPerOp,
     /// Times that the disks were started.
     SpinUps,
     /// Blocks of reads that the cache served, per cent.
@@ -58,7 +62,7 @@ const ASKS: [(&str, Ask); 3] = [("reads", Ask::Read), ("writes", Ask::Write), ("
 
 /// The words of an error.
 pub const KNOWN: &str = "seconds, requests-per-second, iops, mb-per-second, evenness-percent, knee-mib, mean-us, p50-us (p90, p95, p99, p999, max; `reads-p99-us`), \
-                         DEVICE-reads (writes, flushes), watts, DEVICE-watts, joules, DEVICE-joules, requests-per-joule, spin_ups, hit-percent, \
+                         DEVICE-reads (writes, flushes), watts, DEVICE-watts, joules, DEVICE-joules, requests-per-joule, spin_ups, ops_per_s, ops_per_joule, joules_per_op, hit-percent, \
                          write_amplification";
 
 impl Metric {
@@ -73,6 +77,9 @@ impl Metric {
             "joules" => Some(Metric::Joules(None)),
             "requests-per-joule" => Some(Metric::RequestsPerJoule),
             "spin_ups" => Some(Metric::SpinUps),
+            "ops_per_s" => Some(Metric::OpsPerSecond),
+            "ops_per_joule" => Some(Metric::OpsPerJoule),
+            "joules_per_op" => Some(Metric::JoulesPerOp),
             "hit-percent" => Some(Metric::HitPercent),
             "evenness-percent" => Some(Metric::Evenness),
             "write_amplification" => Some(Metric::WriteAmplification),

@@ -55,6 +55,7 @@ pub(super) fn run(run: &Run, device: &Device, seed: u64, told: &mut dyn FnMut(u6
     bare.measure = Measure::new(bare.now);
     bare.watch.restart(&bare.model, bare.now);
     bare.play(&run.load, seed, device.atoms())?;
+    bare.measure.ran(bare.now, bare.front.operations());
     let Bare { measure, watch, model, .. } = bare;
     let end = measure.ended;
     Ok(Measured { measure, devices: vec![watch.report(&model, end)], gate: None, writes: None })

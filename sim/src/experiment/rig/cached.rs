@@ -103,6 +103,7 @@ pub(super) fn run(
     }
     let before = cached.restart();
     cached.play(&run.load, seed, config.geometry.volume_atoms)?;
+    cached.measure.ran(cached.now, cached.front.operations());
     Ok(cached.report(&before))
 }
 

@@ -82,6 +82,10 @@ impl<'a> Front<'a> {
         Some(access)
     }
 
+    fn operations(&self) -> Option<u64> {
+        self.generator.as_ref().and_then(Generator::operations)
+    }
+
     /// Everything was asked and taken.
     fn is_done(&self) -> bool {
         self.waiting.is_empty() && self.generator.as_ref().is_none_or(Generator::is_done)
