@@ -153,7 +153,8 @@ impl<P: Payload> Engine<P> {
     /// Nothing is under way at the origin, and nothing has to get there before it may stop.
     fn is_settled_at_origin(&self) -> bool {
         let is_still = self.queues[DeviceId::Origin as usize].is_idle() && self.destage.is_idle() && self.is_through_idle();
-        let is_swept = !self.sweep_until().is_some_and(|until| self.owed_blocks() > 0 && self.dirty_since().is_some_and(|since| since <= until));
+        let is_swept =
+            !self.sweep_until().is_some_and(|until| self.owed_blocks() > 0 && self.dirty_since().is_some_and(|since| since <= until));
         let is_home = is_swept && !matches!(self.gate.state(), GateState::Destage(_));
         // What the origin refuses is tried again later, and may wake it then.
         let owes_nothing = is_home || self.destage.back_off.is_waiting(self.now);

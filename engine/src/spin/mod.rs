@@ -89,12 +89,22 @@ pub enum State {
     /// A demand is being served.
     Active,
     /// It turns, and nobody has asked for it since.
-    Idle { since: Instant },
+    Idle {
+        since: Instant,
+    },
     /// It was told to stop.
-    Stopping { since: Instant },
-    Standby { since: Instant },
+    Stopping {
+        since: Instant,
+    },
+    Standby {
+        since: Instant,
+    },
     /// It was told to wake; or will be again, at `again`.
-    Waking { since: Instant, tries: u32, again: Option<Instant> },
+    Waking {
+        since: Instant,
+        tries: u32,
+        again: Option<Instant>,
+    },
 }
 
 /// Why a drive was started.

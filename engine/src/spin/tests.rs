@@ -26,7 +26,14 @@ struct Bench {
 
 impl Bench {
     fn new(config: Config) -> Self {
-        Bench { motor: Motor::new(config, Instant::ZERO), now: Instant::ZERO, answer: None, script: VecDeque::new(), looks: VecDeque::new(), commands: Vec::new() }
+        Bench {
+            motor: Motor::new(config, Instant::ZERO),
+            now: Instant::ZERO,
+            answer: None,
+            script: VecDeque::new(),
+            looks: VecDeque::new(),
+            commands: Vec::new(),
+        }
     }
 
     fn next(&self) -> Option<Instant> {

@@ -115,6 +115,12 @@ pub fn draw<P>(rates: &Rates, action: &Action<P>, places: &impl Places, chance: 
         Action::Write(..) | Action::Zero(..) | Action::Discard(..) if chance.ppm(rates.write_error) => Some(Fault::Error),
         Action::Flush if chance.ppm(rates.flush_error) => Some(Fault::Error),
         Action::Spin(_) if chance.ppm(rates.spin_error) => Some(Fault::Error),
-        Action::Read(..) | Action::Write(..) | Action::Zero(..) | Action::Discard(..) | Action::Allocation(..) | Action::Flush | Action::Spin(_) => None,
+        Action::Read(..)
+        | Action::Write(..)
+        | Action::Zero(..)
+        | Action::Discard(..)
+        | Action::Allocation(..)
+        | Action::Flush
+        | Action::Spin(_) => None,
     }
 }

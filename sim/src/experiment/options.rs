@@ -43,6 +43,8 @@ pub struct Options {
     /// Of a bare device: it stands for a warm cache, and has what loads before the measured one have read: they write it.
     pub keeps_reads: Option<Spanned<bool>>,
 
+    /// Flashcache in place of the engine.
+    pub flashcache: bool,
     pub cache: Option<Spanned<String>>,
     /// `SAME`: a partition of the cache's drive, before that of the cache.
     pub origin: Option<Spanned<String>>,
@@ -274,6 +276,11 @@ impl Options {
 
     /// Is a key of a cached configuration set, `volume` aside? None may be of a bare one.
     pub fn cached_keys(&self) -> bool {
+        self.engine_keys() || self.instant || self.flashcache || self.cache.is_some() || self.origin.is_some()
+    }
+
+    /// Is a key of the engine set?
+    pub fn engine_keys(&self) -> bool {
         let sizes =
             [self.block, self.set, self.journal, self.op_size, self.destage_batch, self.window, self.dirty_ram, self.ram, self.bytes];
         let times = [self.wait, self.max_dirty_age, self.flush_age];
@@ -281,10 +288,7 @@ impl Options {
         sizes.iter().any(Option::is_some)
             || times.iter().any(Option::is_some)
             || counts.iter().any(Option::is_some)
-            || self.instant
             || self.cleaning.is_some()
-            || self.cache.is_some()
-            || self.origin.is_some()
             || self.sets.is_some()
             || self.destage_depth.is_some()
             || self.requests.is_some()

@@ -189,8 +189,7 @@ impl View {
         for (all, (&number, class)) in all.iter().flat_map(|all| all.gaps.iter().map(move |class| (all, class))) {
             let borrowed = scaled(class, BORROWED / all.total);
             let own = classes.entry(number).or_default();
-            (own.weight, own.sum, own.longest) =
-                (own.weight + borrowed.weight, own.sum + borrowed.sum, own.longest.max(borrowed.longest));
+            (own.weight, own.sum, own.longest) = (own.weight + borrowed.weight, own.sum + borrowed.sum, own.longest.max(borrowed.longest));
         }
         classes
     }

@@ -95,7 +95,9 @@ impl Load {
     /// The pauses before each of its requests, if they are drawn ahead: the load has one job then, and one request at a time.
     pub fn gaps(&self, seed: u64) -> Vec<Duration> {
         match &self.jobs[..] {
-            [Job::Made(Made { gaps: Some(gaps), count, .. })] => gaps.draw(*count, &mut Chance::new(seed, &format!("load {} gaps", self.name))),
+            [Job::Made(Made { gaps: Some(gaps), count, .. })] => {
+                gaps.draw(*count, &mut Chance::new(seed, &format!("load {} gaps", self.name)))
+            }
             _ => Vec::new(),
         }
     }

@@ -1,8 +1,8 @@
 //! A load as a plan's file describes it, checked.
 
+use super::files;
 use super::files::layout::Kind;
 use super::files::workload::Workload;
-use super::files;
 use super::gaps::{Gaps, Law as GapLaw, Part};
 use super::made::{Made, Pattern};
 use super::skew::Law;
@@ -83,7 +83,8 @@ fn files(source: &Source, title: &str, named: &Spanned<String>, table: &LoadTabl
     }
     let known = Workload::ALL.map(|(name, _)| name).join(", ");
     let workload = Workload::ALL.iter().find(|(name, _)| name == named.as_ref()).map(|(_, workload)| *workload);
-    let workload = workload.ok_or_else(|| source.wrong(named, format!("no application {:?}: there are {known}", shorten(named.as_ref()))))?;
+    let workload =
+        workload.ok_or_else(|| source.wrong(named, format!("no application {:?}: there are {known}", shorten(named.as_ref()))))?;
     let known = Kind::ALL.map(|(name, _)| name).join(", ");
     let Some(fs) = &table.fs else { return Err(source.wrong(named, format!("load {title}: say the fs: {known}"))) };
     let kind = Kind::ALL.iter().find(|(name, _)| name == fs.as_ref()).map(|(_, kind)| *kind);
@@ -159,18 +160,30 @@ fn gaps(source: &Source, title: &str, table: &LoadTable) -> Result<Option<Gaps>,
             (Some(mean), None, []) => GapLaw::Exponential(mean.0),
             (None, Some([low, high]), []) if low.0 <= high.0 && low.0 > Duration::ZERO => GapLaw::Spread(low.0, high.0),
             (None, None, [_, ..]) => GapLaw::Cycle(part.cycle.iter().map(|gap| gap.0).collect()),
-            _ => return Err(source.wrong(place, format!("load {title}: a part of its gaps is `exponential`, `spread` from a shorter to a longer one, or a `cycle`"))),
+            _ => {
+                return Err(source.wrong(
+                    place,
+                    format!("load {title}: a part of its gaps is `exponential`, `spread` from a shorter to a longer one, or a `cycle`"),
+                ));
+            }
         };
         let count = match (part.count, part.weight) {
             (Some(count), None) | (None, Some(count)) if count > 0 => count,
             (None, None) if table.gaps.len() == 1 => 1,
-            _ => return Err(source.wrong(place, format!("load {title}: a part of its gaps has a count, to follow the one before, or a weight, to be drawn"))),
+            _ => {
+                return Err(source.wrong(
+                    place,
+                    format!("load {title}: a part of its gaps has a count, to follow the one before, or a weight, to be drawn"),
+                ));
+            }
         };
         parts.push(Part { law, count });
     }
     let drawn = table.gaps.iter().filter(|part| part.as_ref().weight.is_some()).count();
     match table.gaps.get(1) {
-        Some(place) if drawn > 0 && drawn < parts.len() => Err(source.wrong(place, format!("load {title}: all parts of its gaps have counts, or all have weights"))),
+        Some(place) if drawn > 0 && drawn < parts.len() => {
+            Err(source.wrong(place, format!("load {title}: all parts of its gaps have counts, or all have weights")))
+        }
         _ if parts.is_empty() => Ok(None),
         _ => Ok(Some(Gaps { parts, drawn: drawn > 0 })),
     }

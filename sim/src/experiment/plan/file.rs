@@ -162,6 +162,8 @@ pub(crate) struct GridTable {
     /// Groups of configurations: what is measured, and what it is held against; one alone is a number of its own.
     pub of: Vec<Spanned<Vec<String>>>,
     pub loads: Vec<Spanned<String>>,
+    /// How the rows are named instead: `{configuration}` and `{load}` are replaced, and points in the load's name become slashes.
+    pub named: Option<String>,
     pub metric: Spanned<String>,
     pub by: Option<Spanned<String>>,
     pub low: Option<Spanned<f64>>,
@@ -173,7 +175,9 @@ impl GridTable {
     pub fn rows(&self) -> impl Iterator<Item = Spanned<RowTable>> {
         let row = |load: &Spanned<String>, group: &Spanned<Vec<String>>| {
             let runs: Vec<String> = group.as_ref().iter().map(|configuration| format!("{configuration}/{}", load.as_ref())).collect();
-            let name = runs.first().cloned();
+            let pattern = self.named.as_deref().unwrap_or("{configuration}/{load}");
+            let load_name = if self.named.is_some() { load.as_ref().replace('.', "/") } else { load.as_ref().clone() };
+            let name = group.as_ref().first().map(|first| pattern.replace("{configuration}", first).replace("{load}", &load_name));
             let mut of: Vec<_> = runs.into_iter().map(|run| Spanned::new(load.span(), run)).collect();
             let run = if of.len() == 1 { of.pop() } else { None };
             let row = RowTable {

@@ -22,12 +22,14 @@ use tidegate_engine::spin;
 use tidegate_engine::time::Duration;
 
 /// The plans that come with the program, in the order in which they are listed.
-const EMBEDDED: [(&str, &str); 16] = [
+const EMBEDDED: [(&str, &str); 18] = [
     ("devices", include_str!("../../../plans/devices.toml")),
     ("000-table3", include_str!("../../../plans/000-table3.toml")),
     ("000-table4", include_str!("../../../plans/000-table4.toml")),
     ("000-figures", include_str!("../../../plans/000-figures.toml")),
     ("001-gaps", include_str!("../../../plans/001-gaps.toml")),
+    ("001-flashcache", include_str!("../../../plans/001-flashcache.toml")),
+    ("001-spindown", include_str!("../../../plans/001-spindown.toml")),
     ("001-optimal", include_str!("../../../plans/001-optimal.toml")),
     ("002-mtron", include_str!("../../../plans/002-mtron.toml")),
     ("002-x25m", include_str!("../../../plans/002-x25m.toml")),
@@ -107,6 +109,8 @@ pub enum Kind {
     Bare(Device),
     /// An engine over a cache and an origin. `shared`: they are one drive, the origin its first atoms, the cache what lies from this one on.
     Cached { cache: Device, origin: Device, shared: Option<u64>, config: Box<Config>, limits: [Limits; 2] },
+    /// Paper 001's peer over them.
+    Flashcache { cache: Device, origin: Device },
     /// An engine over devices that take no time.
     Instant { config: Box<Config>, limits: [Limits; 2] },
     /// Processes on cores: no engine, but the costs of a system's steps.
@@ -132,7 +136,7 @@ impl Configuration {
         match &self.kind {
             Kind::Bare(device) => vec![device],
             Kind::Cached { cache, shared: Some(_), .. } => vec![cache],
-            Kind::Cached { cache, origin, .. } => vec![cache, origin],
+            Kind::Cached { cache, origin, .. } | Kind::Flashcache { cache, origin } => vec![cache, origin],
             Kind::Instant { .. } | Kind::Processes(_) => Vec::new(),
         }
     }
@@ -141,6 +145,7 @@ impl Configuration {
     pub fn volume_atoms(&self) -> u64 {
         match &self.kind {
             Kind::Bare(device) => device.atoms(),
+            Kind::Flashcache { origin, .. } => origin.atoms(),
             Kind::Cached { config, .. } | Kind::Instant { config, .. } => config.geometry.volume_atoms,
             Kind::Processes(_) => VOLUME_ATOMS,
         }

@@ -100,6 +100,13 @@ fn kind(source: &Source, name: &Spanned<String>, options: &Options, devices: &BT
             let what = "a configuration is either bare or cached: with `bare`, only `spin_down`, `spin`, `keeps_reads`, `capacity`, `aged`, `overhead` and `depth` may be set";
             return Err(source.wrong(bare, format!("configuration {title}: {what}")));
         }
+        (None, Some(cache), Some(origin)) if options.flashcache => {
+            if origin.as_ref() == SAME || options.engine_keys() || options.volume.is_some() {
+                let what = "Flashcache has two devices, and no settings but `capacity`, `aged` and `spin_down`";
+                return Err(source.wrong(origin, format!("configuration {title}: {what}")));
+            }
+            Kind::Flashcache { cache: used(cache)?, origin: device(origin)? }
+        }
         (None, Some(cache), Some(origin)) => {
             let cache = used(cache)?;
             let shared = if origin.as_ref() == SAME { Some(cache_start(source, origin, options)?) } else { None };
@@ -173,7 +180,9 @@ fn spin(source: &Source, title: &str, options: &Options, kind: &Kind) -> Result<
     let (disk, is_bare) = match kind {
         Kind::Bare(device) => (device, true),
         Kind::Cached { origin, shared: None, .. } => (origin, false),
-        Kind::Cached { .. } | Kind::Instant { .. } | Kind::Processes(_) => return wrong("`spin` is of a disk, bare or as the origin"),
+        Kind::Cached { .. } | Kind::Flashcache { .. } | Kind::Instant { .. } | Kind::Processes(_) => {
+            return wrong("`spin` is of a disk, bare or as the origin");
+        }
     };
     let Spec::Hdd(hdd) = &*disk.spec else { return wrong("`spin` is of a disk: others have no motor") };
     if options.spin_down.is_some() {
@@ -281,7 +290,10 @@ impl Known<'_> {
         }
         let foresees = configuration.spin.as_ref().is_some_and(|(table, _)| table.foresees());
         if foresees && (loaded.load.gaps(0).is_empty() || !before.is_empty()) {
-            return Err(wrong(format!("{} knows the gaps of a load ahead: load {} has none, or others before it", configuration.name, loaded.load.name)));
+            return Err(wrong(format!(
+                "{} knows the gaps of a load ahead: load {} has none, or others before it",
+                configuration.name, loaded.load.name
+            )));
         }
         let flushes = before.iter().chain([&loaded.load]).find(|load| load.flushes());
         if let (Kind::Processes(_), Some(load)) = (&configuration.kind, flushes) {
@@ -303,10 +315,9 @@ impl Known<'_> {
     fn row(&mut self, spanned: &Spanned<RowTable>) -> Result<Row, String> {
         let row = spanned.as_ref();
         let wrong = |what: &str| self.source.wrong(spanned, what);
-        let named = row
-            .metric
-            .as_ref()
-            .ok_or_else(|| wrong(&format!("a row without a metric: {KNOWN}, ratio, sum-ratio, gain, difference, slowdown, order or break-even")))?;
+        let named = row.metric.as_ref().ok_or_else(|| {
+            wrong(&format!("a row without a metric: {KNOWN}, ratio, sum-ratio, gain, difference, slowdown, order or break-even"))
+        })?;
         let metric = named.as_ref().as_str();
         let joined = |separator: &str| row.of.iter().map(|run| run.as_ref().as_str()).collect::<Vec<_>>().join(separator);
         let (name, value) = match metric {

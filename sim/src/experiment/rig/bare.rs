@@ -1,7 +1,7 @@
 //! A load straight on a device's model: what the device can do, without an engine.
 
-use super::{Front, Stillness};
 use super::foresight::{Hindsight, Optimum};
+use super::{Front, Stillness};
 use crate::back::model::{Cause, Command, Model, PowerState, What};
 use crate::experiment::load::{Access, Ask, Load};
 use crate::experiment::measure::{Measure, Measured, Watch};

@@ -1,9 +1,10 @@
 //! What a run happens in: a load, a virtual clock, and either a device alone ([`bare`]), an engine over two of them ([`cached`]), one over
-//! devices that take no time ([`instant`]), or processes on cores ([`processes`]).
+//! devices that take no time ([`instant`]), processes on cores ([`processes`]), or a paper's peer ([`flashcache`]).
 
 mod bare;
 mod cached;
 mod drives;
+mod flashcache;
 mod foresight;
 mod instant;
 mod plug;
@@ -28,6 +29,7 @@ pub fn run(run: &Run, seed: u64, told: &mut dyn FnMut(u64)) -> Result<Measured, 
     match &run.configuration.kind {
         Kind::Bare(device) => bare::run(run, device, seed, told),
         Kind::Cached { cache, origin, shared, config, limits } => cached::run(run, [cache, origin], *shared, config, *limits, seed, told),
+        Kind::Flashcache { cache, origin } => flashcache::run(run, [cache, origin], seed, told),
         Kind::Instant { config, limits } => instant::run(run, config, *limits, seed, told),
         Kind::Processes(system) => processes::run(run, system, seed, told),
     }

@@ -140,7 +140,11 @@ impl Layout {
             }
             // Inode, the block tree above it, and the file that maps blocks: numbers, not places.
             Kind::Nilfs => {
-                if comes_or_goes { vec![number / 32, 1 << 30, (1 << 30) + 1, (1 << 31) + number / 100] } else { vec![number / 32, 1 << 30, (1 << 30) + 1] }
+                if comes_or_goes {
+                    vec![number / 32, 1 << 30, (1 << 30) + 1, (1 << 31) + number / 100]
+                } else {
+                    vec![number / 32, 1 << 30, (1 << 30) + 1]
+                }
             }
         }
     }

@@ -73,6 +73,8 @@ struct Thread {
     program: &'static [Flowop],
     at: usize,
     file: u32,
+    /// How long the file that it has made is to be.
+    length: u64,
     /// What it reads before it goes on, in pages of the device.
     reading: VecDeque<(u64, u64)>,
     /// A fsync is over.
@@ -132,10 +134,10 @@ pub struct Files {
 }
 
 impl Spec {
-    /// Pages of the largest file.
+    /// Pages of the largest file: one that is half as long again as the mean, and was appended to.
     fn file_pages(&self) -> u64 {
         let shape = self.workload.shape();
-        let longest = if self.workload == Workload::Oltp { shape.file_bytes } else { shape.file_bytes * 3 / 2 + 2 * shape.append_bytes };
+        let longest = if self.workload == Workload::Oltp { shape.file_bytes } else { shape.file_bytes * 3 / 2 + shape.append_bytes / 2 };
         longest.next_multiple_of(shape.page_bytes) / PAGE
     }
 
@@ -223,8 +225,12 @@ impl Files {
         for (number, program) in self.spec.workload.threads().into_iter().enumerate() {
             let at = self.chance.below(program.len() as u64) as usize;
             // Nobody begins in the middle of a file that it has not got.
-            let at = if program.len() > 1 { program[..at].iter().rposition(|op| matches!(op, Flowop::Delete | Flowop::Pick)).unwrap_or(0) } else { 0 };
-            self.threads.push(Thread { program, at, file: 0, reading: VecDeque::new(), durable: false, granted: false });
+            let at = if program.len() > 1 {
+                program[..at].iter().rposition(|op| matches!(op, Flowop::Delete | Flowop::Pick)).unwrap_or(0)
+            } else {
+                0
+            };
+            self.threads.push(Thread { program, at, file: 0, length: 0, reading: VecDeque::new(), durable: false, granted: false });
             self.note(now + Duration::from_micros(number as u64 * 50), Event::Thread(number));
         }
         self.note(now + LOOK, Event::Look);
@@ -412,8 +418,8 @@ impl Files {
     fn waits(&mut self, now: Instant, thread: usize, op: Flowop, later: bool) -> bool {
         let file = self.threads[thread].file;
         match op {
-            Flowop::Create => self.create(now, thread),
-            Flowop::WriteWhole => return self.write(now, thread, 0, self.units(file), later),
+            Flowop::Create => self.create(thread),
+            Flowop::WriteWhole => return self.write_whole(now, thread, later),
             Flowop::Append => return self.append(now, thread, later),
             Flowop::Pick => self.threads[thread].file = self.pick(),
             Flowop::Close | Flowop::Stat => {}
@@ -432,8 +438,9 @@ impl Files {
         self.existing[self.chance.below(self.existing.len() as u64) as usize]
     }
 
-    fn create(&mut self, _now: Instant, thread: usize) {
+    fn create(&mut self, thread: usize) {
         if self.missing.is_empty() {
+            self.threads[thread].length = self.shape.file_bytes;
             self.threads[thread].file = self.pick();
             return;
         }
@@ -441,8 +448,8 @@ impl Files {
         let file = self.missing.swap_remove(at);
         self.existing.push(file);
         let bytes = self.shape.file_bytes;
-        self.lengths[file as usize] = if self.spec.workload == Workload::Varmail { 0 } else { self.chance.between(bytes / 2, bytes * 3 / 2) };
-        self.threads[thread].file = file;
+        self.lengths[file as usize] = 0;
+        (self.threads[thread].file, self.threads[thread].length) = (file, self.chance.between(bytes / 2, bytes * 3 / 2));
         self.commit.changed(self.layout.metadata(file, true));
     }
 
@@ -472,6 +479,15 @@ impl Files {
         }
         self.commit.changed(self.layout.metadata(file, false));
         false
+    }
+
+    fn write_whole(&mut self, now: Instant, thread: usize, later: bool) -> bool {
+        let Thread { file, length, .. } = self.threads[thread];
+        let waits = self.write(now, thread, 0, length.div_ceil(self.shape.page_bytes), later);
+        if !waits {
+            self.lengths[file as usize] = length;
+        }
+        waits
     }
 
     fn append(&mut self, now: Instant, thread: usize, later: bool) -> bool {

@@ -66,18 +66,31 @@ impl Workload {
     pub fn shape(self) -> Shape {
         let cpu = Duration::from_micros(100);
         match self {
-            Workload::Fileserver => Shape { files: 50_000, file_bytes: 256 * KIB, append_bytes: 16 * KIB, directory: 20, page_bytes: 16 * KIB, cpu },
-            Workload::Varmail => Shape { files: 50_000, file_bytes: 16 * KIB, append_bytes: 16 * KIB, directory: 50_000, page_bytes: 16 * KIB, cpu },
+            Workload::Fileserver => {
+                Shape { files: 50_000, file_bytes: 256 * KIB, append_bytes: 16 * KIB, directory: 20, page_bytes: 16 * KIB, cpu }
+            }
+            Workload::Varmail => {
+                Shape { files: 50_000, file_bytes: 16 * KIB, append_bytes: 16 * KIB, directory: 50_000, page_bytes: 16 * KIB, cpu }
+            }
             // 8 processors make 12,700 operations a second, 410 of them an append to the log: it fills a block group of ext3 in 20 s, which is
             // how often the paper saw a miss there.
-            Workload::Webserver => Shape { files: 20_000, file_bytes: 32 * KIB, append_bytes: 16 * KIB, directory: 20, page_bytes: 16 * KIB, cpu: Duration::from_micros(630) },
+            Workload::Webserver => Shape {
+                files: 20_000,
+                file_bytes: 32 * KIB,
+                append_bytes: 16 * KIB,
+                directory: 20,
+                page_bytes: 16 * KIB,
+                cpu: Duration::from_micros(630),
+            },
             Workload::Oltp => Shape { files: 10, file_bytes: 800 * MIB, append_bytes: 256 * KIB, directory: 10, page_bytes: 4 * KIB, cpu },
         }
     }
 
     /// What each thread does, again and again.
     pub fn threads(self) -> Vec<&'static [Flowop]> {
-        use Flowop::{Append, AppendLog, Close, Create, Delete, Fsync, Pick, ReadRandom, ReadWhole, Stat, WriteLog, WriteRandom, WriteWhole};
+        use Flowop::{
+            Append, AppendLog, Close, Create, Delete, Fsync, Pick, ReadRandom, ReadWhole, Stat, WriteLog, WriteRandom, WriteWhole,
+        };
         const FILESERVER: [Flowop; 11] = [Create, WriteWhole, Close, Pick, Append, Close, Pick, ReadWhole, Close, Delete, Stat];
         const VARMAIL: [Flowop; 13] = [Delete, Create, Append, Fsync, Close, Pick, ReadWhole, Append, Fsync, Close, Pick, ReadWhole, Close];
         const WEBSERVER: [Flowop; 31] = {
