@@ -38,9 +38,10 @@ fn the_engine_does_no_io_and_knows_no_clock_and_no_thread() {
 }
 
 #[test]
-fn cache_gate_and_queue_do_not_know_each_other_nor_the_paths() {
-    check("engine/src/cache", &["crate::gate", "crate::queue", "crate::policy", "crate::path"]);
-    check("engine/src/gate", &["crate::cache", "crate::queue", "crate::policy", "crate::path"]);
+fn cache_gate_queue_and_spin_do_not_know_each_other_nor_the_paths() {
+    check("engine/src/cache", &["crate::gate", "crate::queue", "crate::policy", "crate::path", "crate::spin"]);
+    check("engine/src/gate", &["crate::cache", "crate::queue", "crate::policy", "crate::path", "crate::spin"]);
+    check("engine/src/spin", &["crate::cache", "crate::gate", "crate::queue", "crate::policy", "crate::path"]);
     check("engine/src/queue", &["crate::cache", "crate::gate", "crate::policy", "crate::path"]);
     check("engine/src/policy", &["crate::cache", "crate::gate", "crate::queue", "crate::path"]);
 }

@@ -16,7 +16,8 @@
 //! that fail (0–10 %), operations stuck for 1–60 s, torn and reordered writes at every power cut; in runs without crashes misdirected writes
 //! (0–10 %) and rot; its end in service, gone or worn out, in a tenth of the runs. Origin: the same errors, no space (2 % of the writes, in a
 //! quarter of the runs), away for up to 20 s and back without what was not flushed, 1 to 1,000 times slower; a patience with it (`stall_timeout`)
-//! of 0.1 s to a minute. The host: half of what it was writing at a crash is durable. The scrubber runs in a third.
+//! of 0.1 s to a minute; told to stand still in a quarter of the runs, and then deaf to up to 90 % of the words to its motor, late to wake, or woken
+//! by somebody else. The host: half of what it was writing at a crash is durable. The scrubber runs in a third.
 
 use crate::back::fault::{Fault, Rates};
 use crate::back::model::Speed;

@@ -9,6 +9,7 @@ use tidegate_engine::time::Duration;
 use tidegate_engine::{Control, Mode};
 use tidegate_sim::back::fault::Fault;
 use tidegate_sim::back::model::{PowerState, Speed};
+use tidegate_sim::plan::Plan;
 use tidegate_sim::scenario::{Scenario, plan_for};
 
 const SPIN_UP: Duration = Duration::from_secs(7);
@@ -18,16 +19,15 @@ fn scenario() -> Scenario {
     scenario_with(|_| {})
 }
 
-fn scenario_with(change: impl FnOnce(&mut Config)) -> Scenario {
+fn scenario_with(change: impl FnOnce(&mut Plan)) -> Scenario {
     let geometry = Geometry { block_atoms: 8, set_slots: 8, sets: 64, journal_pages: 256, volume_atoms: 32_768, range_entries: 252 };
     let mut plan = plan_for(geometry);
-    let mut spin = Config { predictor: Kind::BreakEven, ..Config::new(Drive::DESKTOP) };
-    change(&mut spin);
-    plan.config.spin = Some(spin);
+    plan.config.spin = Some(Config { predictor: Kind::BreakEven, ..Config::new(Drive::DESKTOP) });
     plan.config.flush_age = Duration::from_millis(200);
     plan.config.max_dirty_age = Duration::from_secs(600);
     plan.config.dirty_high = 44;
     plan.speeds[1] = Speed { jitter: 0, spin_up: SPIN_UP, ..Speed::DISK };
+    change(&mut plan);
     Scenario::of(plan)
 }
 
@@ -194,8 +194,7 @@ fn a_drain_and_a_mode_wake_it() {
 
 #[test]
 fn a_stop_does_not_wake_it() {
-    let mut scenario = scenario_with(|_| {});
-    scenario.simulation.plan.config.fence_samples = 8;
+    let mut scenario = scenario_with(|plan| plan.config.fence_samples = 8);
     sleep(&mut scenario);
     scenario.write(1);
     let began = scenario.simulation.now();

@@ -179,7 +179,7 @@ fn quiet_hours_stop_it_soon_whatever_the_predictor_says() {
     (0..200).for_each(|_| bench.demand_after(20.0));
     assert!(bench.now > at(3_600.0), "{:?}", bench.now);
     let quiet = bench.commands.iter().filter(|&&(when, command)| when >= 3_600.0 && command == Spin::Stop).count();
-    assert!(quiet >= 5 && quiet <= 12, "{quiet}: as often as the budget allows");
+    assert!((5..=12).contains(&quiet), "{quiet}: as often as the budget allows");
 }
 
 #[test]

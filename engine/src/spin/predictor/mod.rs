@@ -51,7 +51,7 @@ impl Kind {
 
     pub fn build(self, price: Price) -> Box<dyn Predictor> {
         match self {
-            Kind::Fixed => Box::new(Fixed::default()),
+            Kind::Fixed => Box::new(Fixed),
             Kind::BreakEven => Box::new(BreakEven(price.drive.break_even())),
             Kind::Share => Box::new(Share::new(price)),
             Kind::History => Box::new(History::new(price)),
