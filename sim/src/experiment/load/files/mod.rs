@@ -384,3 +384,6 @@ impl Files {
 fn cut(first: u64, pages: u64, most: u64) -> impl Iterator<Item = (u64, u64)> {
     (0..pages).step_by(most as usize).map(move |at| (first + at, most.min(pages - at)))
 }
+
+#[cfg(test)]
+mod tests;
