@@ -14,6 +14,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
+use tidegate_daemon::front::HANDS_MAX;
 use tidegate_daemon::front::nbd::{self, Address, Allowed, Certificates};
 use tidegate_daemon::volume::{self, Knobs};
 use tidegate_engine::config;
@@ -160,6 +161,7 @@ struct Limits {
     bytes: Option<Size>,
     stall_timeout: Option<Span>,
     poll: Option<Span>,
+    front_threads: Option<Threads>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -219,6 +221,18 @@ struct Count(usize);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "i64")]
 struct Samples(u32);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "i64")]
+struct Threads(usize);
+
+impl TryFrom<i64> for Threads {
+    type Error = String;
+    fn try_from(number: i64) -> Result<Self, String> {
+        let threads = usize::try_from(number).ok().filter(|&threads| threads <= HANDS_MAX);
+        threads.map(Threads).ok_or_else(|| format!("{number} is not a number of threads from 0 (the volume's own) to {HANDS_MAX}"))
+    }
+}
 
 impl TryFrom<i64> for Samples {
     type Error = String;
@@ -442,6 +456,7 @@ impl File {
             mode: self.mode.map(|mode| mode.0),
             stall_timeout: self.limits.stall_timeout.map(|span| span.0),
             poll: self.limits.poll.map(|span| span.0),
+            front_threads: self.limits.front_threads.map(|threads| threads.0),
             scrub_rate: self.scrub.rate.map(|size| size.0),
             rated_tbw: self.wear.rated_tbw.map(|size| size.0),
             discard: self.wear.discard,
@@ -636,6 +651,10 @@ const KNOBS: &str = r#"[gate]
 # Look for so long whether a client asks again before sleeping, at most 1 ms, as long as clients do ask again so soon: quicker answers for some
 # time of a processor. "50us" is a good try. Default "0s": never. (Not with `--io threads`.)
 #poll = "0s"
+# Threads that serve clients, beside the one that every volume has; more than processors are of no use. They answer themselves what is in memory
+# (see [memory]), so many clients that read it are served side by side; everything else takes a step more. Default 0: the volume's own thread
+# serves its clients too, the quickest way for a few of them.
+#front_threads = 0
 
 [fence]
 # Cached blocks whose places on the origin are read again at every start, to find out whether somebody changed it behind the cache's back.
@@ -750,6 +769,7 @@ mod tests {
             ("[log]\nallocation = \"small-writes\"\nconvert_max = 0\n", "config.toml:3:15: 0 is not a count from 1 to 65536"),
             ("[log]\nwindow = \"1B\"\n", "config.toml:2:1: `window` must be from 1.0 MiB to 1.0 GiB"),
             ("[log]\ndirty_ram = \"2GiB\"\n", "config.toml:2:1: `dirty_ram` must be from 0 B to 1.0 GiB"),
+            ("[limits]\nfront_threads = 65\n", "config.toml:2:17: 65 is not a number of threads"),
             ("[limits]\npoll = \"2ms\"\n", "config.toml:2:1: `poll` must be at most 1 ms"),
             ("origin = \"disk.img\"\n", "config.toml:1:1: `origin` is a relative path"),
             ("origin = \"/a\"\ncache = \"/a\"\n", "config.toml:2:1: `cache` and `origin` are the same"),

@@ -437,7 +437,7 @@ pub fn status_json(snapshot: &Snapshot) -> Value {
         "detaching": snapshot.is_detaching,
         "memory": {
             "pages": snapshot.memory.pages, "pages_max": snapshot.memory.pages_max, "evicted": snapshot.memory.evicted,
-            "hit_blocks": c.memory_hit_blocks, "miss_blocks": c.memory_miss_blocks,
+            "hit_blocks": c.memory_hit_blocks, "miss_blocks": c.memory_miss_blocks, "written_blocks": c.front_written_blocks,
         },
         "hits": { "blocks": c.hit_blocks },
         "misses": { "blocks": c.miss_blocks },

@@ -59,6 +59,8 @@ pub struct Config {
     pub convert_max: Option<u64>,
     /// Bytes of memory for pages of what clients read and write. 0, the default here: none.
     pub ram: u64,
+    /// Threads beside the engine's that read pages themselves ([`crate::Engine::pages`]). Default 0.
+    pub fronts: usize,
     /// Which slot a block goes to. Default log.
     pub placement: Placement,
     /// When dirty blocks go home. Default ours.
@@ -226,10 +228,12 @@ pub enum Canary {
     DiscardTooEarly,
     /// A page stays in memory although its block has changed.
     StalePage,
+    /// What fronts have written is taken over only after what arrived with it.
+    LateFrontWrites,
 }
 
 impl Canary {
-    pub const ALL: [Canary; 13] = [
+    pub const ALL: [Canary; 14] = [
         Canary::RecordBeforeData,
         Canary::ReuseTooEarly,
         Canary::FlushDoesNotWait,
@@ -243,6 +247,7 @@ impl Canary {
         Canary::UnfencedDegraded,
         Canary::DiscardTooEarly,
         Canary::StalePage,
+        Canary::LateFrontWrites,
     ];
 }
 
@@ -263,6 +268,7 @@ impl Config {
             through_bytes: 64 << 20,
             dirty_ram: 0,
             ram: 0,
+            fronts: 0,
             flush_age: Duration::from_secs(1),
             requests_max: 1024,
             bytes_max: 256 << 20,

@@ -25,6 +25,8 @@ pub struct Counters {
     /// Blocks of reads that memory answered, and of those that it had not all of.
     pub memory_hit_blocks: u64,
     pub memory_miss_blocks: u64,
+    /// Blocks that fronts have made pages of themselves, before the engine heard of them.
+    pub front_written_blocks: u64,
     pub fill_no_room_blocks: u64,
     /// Not kept because the daily write budget was spent; or, where something else would have had to go for them: parts of long sequences;
     /// missed for the first time; missed again, but not often enough.

@@ -19,7 +19,16 @@ fn check(pages: usize, fronts: usize, body: impl Fn(Arc<Pages>, Keeper) + Send +
     model.preemption_bound = model.preemption_bound.or(Some(4));
     model.max_branches = 20_000;
     model.check(move || {
-        let config = Config { pages, page_atoms: ATOMS as usize, atom_bytes: 1, fronts, touches: 2, dirty_ring: 4, dirty_pages: 8 };
+        let config = Config {
+            pages,
+            page_atoms: ATOMS as usize,
+            atom_bytes: 1,
+            fronts,
+            touches: 2,
+            dirty_ring: 4,
+            dirty_pages: 8,
+            whole_blocks: false,
+        };
         let (pages, keeper) = Pages::new(config).expect("memory");
         body(pages, keeper);
     });

@@ -95,6 +95,7 @@ impl Plan {
         plan.config.window_bytes = chance.spread(1 << 20, 32 << 20);
         plan.config.through_bytes = plan.config.window_bytes;
         plan.config.dirty_ram = draw_dirty_ram(seed, plan.config.window_bytes);
+        plan.draw_fronts();
         plan.config.destage_atoms *= 16;
         // Where every operation takes seconds, a batch of that size takes hours.
         plan.speeds[1] = Speed {
@@ -130,6 +131,7 @@ impl Plan {
             mode_every: 0,
         };
         plan.draw_modes();
+        plan.draw_fronts();
         // A table full of lost blocks stops the volume: where many are lost, there is room for all of them.
         if plan.rates[0].read_error + plan.rates[0].misdirected + plan.rates[0].rot > 0 {
             plan.config.geometry.range_entries = 2_000;
@@ -146,6 +148,28 @@ impl Plan {
     }
 
     /// Half of the runs promise the origin, from the start or for a while. A stream of its own: the other runs stay what they were.
+    /// Fronts that answer by themselves in a quarter of the runs; in most of them everything is there that they need to write too, and in half all
+    /// requests are of whole blocks, as they must be for that.
+    fn draw_fronts(&mut self) {
+        let chance = &mut Chance::new(self.seed, "front threads");
+        let way = chance.below(12);
+        if way > 2 {
+            return;
+        }
+        let config = &mut self.config;
+        config.fronts = chance.between(1, 3) as usize;
+        if way > 0 {
+            let block_bytes = u64::from(config.geometry.block_atoms) * ATOM_BYTES;
+            config.ram = config.ram.max(chance.spread(64, 512) * block_bytes);
+            config.dirty_ram = config.dirty_ram.max(chance.spread(16, 256) * block_bytes);
+            config.window_bytes = config.window_bytes.max(chance.spread(16, 256) * block_bytes);
+            (config.allocation, config.placement) = (Allocation::ReadWrite, Placement::Log);
+        }
+        if chance.one_in(2) {
+            (self.mix.small_percent, self.mix.ragged_percent) = (0, 0);
+        }
+    }
+
     fn draw_modes(&mut self) {
         if self.config.placement == Placement::Set {
             return;

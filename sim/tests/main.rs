@@ -14,6 +14,7 @@ mod drain;
 mod fault_points;
 mod faults;
 mod fence;
+mod fronts;
 mod full;
 mod gate;
 mod gather;

@@ -18,6 +18,7 @@ mod evict;
 mod fence;
 mod fill;
 mod flush;
+mod front_writes;
 mod gather;
 mod lost;
 mod memory;
@@ -42,6 +43,9 @@ mod wear;
 mod write;
 
 use std::collections::VecDeque;
+use std::sync::Arc;
+
+use tidegate_pages::Pages;
 
 use crate::block::{Atoms, Block, Slot, Span};
 use crate::cache::admission::Admission;
@@ -76,6 +80,7 @@ use destage::Destage;
 use fence::Marks;
 use fill::Tickets;
 use flush::Flushes;
+use front_writes::FrontWrites;
 use gather::Gathered;
 use merge::Lock;
 use mode::Modes;
@@ -106,6 +111,9 @@ pub struct Engine<P: Payload> {
     lost: Lost,
     window: Window<P>,
     memory: Option<Memory>,
+    front_writes: FrontWrites<P>,
+    /// Pages that fronts may have dirty, at most.
+    front_pages: usize,
     journal: Journal,
     gate: Gate,
     queues: [Noop<P>; 2],
@@ -263,6 +271,8 @@ impl<P: Payload> Engine<P> {
         for limits in limits {
             assert!(limits.op_atoms >= 2048, "a device takes operations of 1 MiB");
         }
+        let front_pages = Engine::<P>::front_pages_max(&config);
+        let memory = Memory::new(config.ram, u64::from(geometry.block_atoms), P::PAGE_ATOM_BYTES, config.fronts, front_pages);
         let mut engine = Engine {
             limits,
             now: Instant::ZERO,
@@ -273,7 +283,9 @@ impl<P: Payload> Engine<P> {
             ranges: Ranges::default(),
             lost: Lost::new(geometry),
             window: Window::new(geometry.block_atoms),
-            memory: Memory::new(config.ram, u64::from(geometry.block_atoms), P::PAGE_ATOM_BYTES),
+            front_pages: if memory.is_some() { front_pages } else { 0 },
+            memory,
+            front_writes: FrontWrites::default(),
             journal: Journal::new(geometry, config.format, 1, 1, 0, Vec::new()),
             gate: Gate::new(config.gate, config.free_floor, config.reserve, config.dirty_high, config.wait, config.max_dirty_age),
             queues: [Noop::new(limits[0].depth, PATIENT_PLACES), Noop::new(limits[1].depth, limits[1].depth)],
@@ -337,6 +349,11 @@ impl<P: Payload> Engine<P> {
         }
     }
 
+    /// The memory tier, for fronts that read from it themselves, as many as the configuration says. What they have answered counts as hits.
+    pub fn pages(&self) -> Option<&Arc<Pages>> {
+        self.memory.as_ref().map(Memory::pages)
+    }
+
     pub fn phase(&self) -> &Phase {
         &self.phase
     }
@@ -356,8 +373,15 @@ impl<P: Payload> Engine<P> {
     pub fn handle_all(&mut self, now: Instant, events: impl IntoIterator<Item = Event<P>>) {
         self.now = self.now.max(now);
         self.sets.now = self.now;
+        if !self.has_canary(Canary::LateFrontWrites) {
+            self.take_front_writes();
+        }
         events.into_iter().for_each(|event| self.take(event));
         self.pump();
+        if self.has_canary(Canary::LateFrontWrites) {
+            self.take_front_writes();
+        }
+        self.allow_front_writes();
     }
 
     fn take(&mut self, event: Event<P>) {
@@ -430,7 +454,7 @@ impl<P: Payload> Engine<P> {
         }
         assert!(request.span.end() <= self.config.geometry.volume_atoms, "the front checks the bounds of a request");
         self.last_request = self.now;
-        self.bytes_in_flight += payload_bytes(&request);
+        self.bytes_in_flight += request.payload_bytes();
         match &request.command {
             Command::Read => self.counters.reads += 1,
             Command::Cache => {}
@@ -450,6 +474,7 @@ impl<P: Payload> Engine<P> {
         let number = self.requests.insert(active);
         match self.phase {
             Phase::Recovering => self.held.push_back(number),
+            _ if self.waits_for_front_writes(&self.requests.get(number).request) => self.hold_for_front_writes(number),
             _ => self.begin(number),
         }
     }
@@ -649,6 +674,7 @@ impl<P: Payload> Engine<P> {
         loop {
             let mut again = self.reclaim();
             again |= self.pump_retries();
+            again |= self.pump_front_writes();
             again |= self.pump_intake();
             again |= self.pump_through();
             again |= self.pump_stalled();
@@ -673,7 +699,7 @@ impl<P: Payload> Engine<P> {
 
     fn answer(&mut self, number: usize, result: Result<Outcome<P>, RequestError>) {
         let active = self.requests.remove(number);
-        self.bytes_in_flight -= payload_bytes(&active.request);
+        self.bytes_in_flight -= active.request.payload_bytes();
         let latency = self.now.since(active.arrived);
         match active.request.command {
             Command::Read => self.read_latency.record(latency),
@@ -779,15 +805,8 @@ impl<P: Payload> Engine<P> {
     }
     /// The open group can take `entries` more entries.
     fn journal_has_room(&self, entries: u64) -> bool {
-        let pages = entries.div_ceil(100) + 4;
+        let pages = entries.div_ceil(100) + 4 + self.front_journal_pages();
         u64::from(self.journal.free_pages()) > pages + u64::from(self.journal_reserve())
-    }
-}
-
-fn payload_bytes<P: Payload>(request: &Request<P>) -> u64 {
-    match request.command {
-        Command::Read | Command::Cache | Command::Write { .. } => request.span.bytes(),
-        Command::Trim { .. } | Command::Zero { .. } | Command::Flush | Command::Status { .. } => 0,
     }
 }
 

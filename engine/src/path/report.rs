@@ -4,7 +4,7 @@ use crate::block::{Block, Span};
 use crate::fault_point::FaultPoints;
 use crate::memory::Memory;
 use crate::payload::Payload;
-use crate::probe::{Damage, Glance, Snapshot};
+use crate::probe::{Counters, Damage, Glance, Snapshot};
 use crate::time::Instant;
 
 use super::Engine;
@@ -40,7 +40,7 @@ impl<P: Payload> Engine<P> {
             scrub: self.scrub_report(),
             wear: self.wear_report(now),
             memory: self.memory.as_ref().map(Memory::usage).unwrap_or_default(),
-            counters: self.counters.clone(),
+            counters: self.counters_of_all(),
             read_latency: self.read_latency.clone(),
             write_latency: self.write_latency.clone(),
             flush_latency: self.flush_latency.clone(),
@@ -48,6 +48,13 @@ impl<P: Payload> Engine<P> {
             damage: self.damage.clone(),
             requests,
         }
+    }
+
+    /// The engine's own, and what fronts have read from memory themselves.
+    fn counters_of_all(&self) -> Counters {
+        let (hits, writes) = self.memory.as_ref().map_or((0, 0), Memory::of_fronts);
+        let memory_hit_blocks = self.counters.memory_hit_blocks + hits;
+        Counters { memory_hit_blocks, front_written_blocks: writes, ..self.counters.clone() }
     }
 
     /// For every turn.

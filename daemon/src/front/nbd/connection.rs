@@ -379,6 +379,7 @@ impl Connection {
                 intake.events.push(Event::Arrived(Request { id, span, command }));
             }
             transmission::Step::Job(pending, job) => {
+                intake.room.requests -= 1;
                 let id = self.admit(pending);
                 intake.jobs.push(id, job);
             }
