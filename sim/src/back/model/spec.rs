@@ -75,10 +75,24 @@ pub enum MapKind {
     Fast,
 }
 
+/// Over what a page-mapped SSD spreads what is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Layout {
+    /// Over all dies in turn, whatever the addresses.
+    #[default]
+    Striped,
+    /// Over the dies of a channel: each channel has a stretch of the addresses, as paper 003 assumes.
+    Contiguous,
+}
+
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FtlSpec {
     pub map: MapKind,
+    /// Page.
+    #[serde(default)]
+    pub layout: Layout,
     /// Service: how long the bytes of a read take while a write of 64 KiB or more is in the drive.
     #[serde(default)]
     pub read_beside_write_percent: u64,
@@ -207,6 +221,13 @@ impl Spec {
             (spec.ftl.used_percent, spec.ftl.overwritten_times) = (used_percent, overwritten_times);
         }
         self
+    }
+
+    /// The same SSD with another layout. Of a device that is not page-mapped: none.
+    pub fn laid_out(mut self, layout: Layout) -> Option<Spec> {
+        let Spec::Ssd(spec) = &mut self else { return None };
+        spec.ftl.layout = layout;
+        (spec.ftl.map == MapKind::Page).then_some(self)
     }
 
     /// The same SSD behind a host that takes so much longer for each command, and hands out at most so many at once. Of an HDD: none.
@@ -373,8 +394,15 @@ fn ssd_rules(spec: &SsdSpec) -> Vec<Rule> {
     rules.extend(counts.map(|(key, value)| rule((1..1 << 20).contains(&value), key, value, "give from 1 to 1048575")));
     let page_fits = flash.page_kib >= 4 && flash.page_kib.is_multiple_of(4);
     rules.push(rule(page_fits, "flash.page_kib", flash.page_kib, "give a multiple of 4, the page of the map"));
-    let least = 4 * flash.planes * flash.page_kib;
+    // Each channel of a contiguous layout may hold part of a unit.
+    let open = if ftl.layout == Layout::Contiguous { flash.channels } else { 0 };
+    let least = (4 + open) * flash.planes * flash.page_kib;
     let buffer = (spec.buffer_kib >= least.max(64), "buffer_kib", spec.buffer_kib);
-    rules.push(rule(buffer.0, buffer.1, buffer.2, "the buffer holds at least 64 KiB, and 4 x planes x page_kib"));
+    rules.push(rule(
+        buffer.0,
+        buffer.1,
+        buffer.2,
+        "the buffer holds at least 64 KiB, and 4 x planes x page_kib (of a contiguous layout: and one more for each channel)",
+    ));
     rules
 }
