@@ -29,6 +29,8 @@ pub enum Ask {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
     pub lane: usize,
+    /// The worker (or the trace) whose request it is.
+    pub worker: u32,
     pub due: Instant,
     pub ask: Ask,
     /// Empty of a FLUSH.
@@ -225,7 +227,7 @@ impl Generator {
                 }
             }
         }
-        Some(Access { lane, due, ask, span })
+        Some(Access { lane, worker: source as u32, due, ask, span })
     }
 
     /// The answer to a request of `lane` has come.
@@ -292,6 +294,7 @@ mod tests {
             workers: 1,
             start: 0,
             span: None,
+            file: None,
             clip: false,
             pool: 0,
             pace: Pace::Closed,
@@ -353,6 +356,17 @@ mod tests {
     fn workers_have_parts_of_the_span_and_requests_of_their_own() {
         let story = run(&load(Made { workers: 2, span: Some(96), ..made() }), 1000);
         assert_eq!(story.iter().map(|(_, _, start)| *start).collect::<Vec<_>>(), [0, 48, 8, 56, 16, 64]);
+    }
+
+    #[test]
+    fn files_lie_evenly_and_nobody_leaves_his_own() {
+        for pattern in [Pattern::Sequential, Pattern::Random] {
+            let story = run(&load(Made { pattern, workers: 4, count: 200, file: Some(24), ..made() }), 4_000);
+            let mut starts: Vec<u64> = story.iter().map(|(_, _, start)| *start).collect();
+            starts.sort_unstable();
+            starts.dedup();
+            assert_eq!(starts, (0..4).flat_map(|file| [0, 8, 16].map(|at| file * 1_000 + at)).collect::<Vec<_>>());
+        }
     }
 
     #[test]

@@ -56,6 +56,8 @@ pub(crate) struct LoadTable {
     pub workers: Option<Spanned<u32>>,
     pub start: Option<Spanned<Size>>,
     pub span: Option<Spanned<Size>>,
+    /// Each worker has a file of this size, evenly over the span.
+    pub file: Option<Spanned<Size>>,
     /// Of `buffered`: how much is dirty when it is written.
     pub pool: Option<Spanned<Size>>,
     /// A span that reaches beyond the volume ends with it.
