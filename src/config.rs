@@ -680,7 +680,8 @@ const KNOBS: &str = r#"[gate]
 
 [queue]
 # Which operation of a device goes next. "urgency": first come, first served, and what nobody waits for (fills, destaging, cleaning) yields.
-# The others merge neighbours and are there for comparison: "noop"; Linux's "deadline", and "cfq" simplified; "ac" of paper 003.
+# "lanes": reads first, and few writes in the device while somebody reads. The others are there for comparison: "noop"; Linux's "deadline", and
+# "cfq" simplified; "ac" of paper 003. All but "urgency" merge neighbours.
 #cache = "urgency"
 #origin = "urgency"
 "#;
@@ -795,7 +796,7 @@ mod tests {
             ("[export]\nclients = [\"vm7\"]\n", "config.toml:2:"),
             ("[export]\nclients = [\"dns:vm7\"]\n", "config.toml:2:1: `clients` without `client_ca`"),
             ("[export]\nread_only = \"yes\"\n", "config.toml:2:13: invalid type: string \"yes\", expected a boolean"),
-            ("[queue]\n\ncache = \"bfq\"\n", "config.toml:3:9: \"bfq\" is no queue: there are urgency, noop, deadline, cfq, ac"),
+            ("[queue]\n\ncache = \"bfq\"\n", "config.toml:3:9: \"bfq\" is no queue: there are urgency, noop, deadline, cfq, ac, lanes"),
             ("[queue]\ndisk = \"noop\"\n", "config.toml:2:1: unknown field `disk`"),
             ("[gate]\nreserve = \"20%\"\n", "config.toml:2:1: `reserve` (20%) must not exceed `free_floor` (10%)"),
             ("\u{feff}", "config.toml: begins with a byte order mark"),

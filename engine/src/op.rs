@@ -53,6 +53,23 @@ pub enum Class {
     Discard,
 }
 
+impl Class {
+    pub const ALL: [Class; 7] = [Class::Client, Class::Log, Class::Fill, Class::Destage, Class::Clean, Class::Scrub, Class::Discard];
+
+    /// For people and programs outside.
+    pub fn name(self) -> &'static str {
+        match self {
+            Class::Client => "client",
+            Class::Log => "log",
+            Class::Fill => "fill",
+            Class::Destage => "destage",
+            Class::Clean => "clean",
+            Class::Scrub => "scrub",
+            Class::Discard => "discard",
+        }
+    }
+}
+
 /// Which part of a device: every access names it, and the worlds check that the span lies in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Zone {

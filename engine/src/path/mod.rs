@@ -275,7 +275,10 @@ impl<P: Payload> Engine<P> {
             memory: Memory::new(config.ram, u64::from(geometry.block_atoms), P::PAGE_ATOM_BYTES),
             journal: Journal::new(geometry, config.format, 1, 1, 0, Vec::new()),
             gate: Gate::new(config.gate, config.free_floor, config.reserve, config.dirty_high, config.wait, config.max_dirty_age),
-            queues: [Queue::new(config.queues[0], limits[0], PATIENT_PLACES), Queue::new(config.queues[1], limits[1], limits[1].depth)],
+            queues: [
+                Queue::new(config.queues[0], limits[0], 1, PATIENT_PLACES),
+                Queue::new(config.queues[1], limits[1], 1, limits[1].depth),
+            ],
             owners: Slab::default(),
             next_serial: 0,
             requests: Slab::default(),

@@ -10,6 +10,7 @@
 mod ac;
 mod cfq;
 mod deadline;
+mod lanes;
 mod lists;
 mod merge;
 mod noop;
@@ -23,12 +24,14 @@ use std::collections::VecDeque;
 use crate::number::NumberMap;
 use crate::op::{Action, Class, Done, Limits, Op, OpId};
 use crate::payload::Payload;
+use crate::probe::QueueTimes;
 use crate::slab::Slab;
 use crate::time::Instant;
 
 use ac::Ac;
 use cfq::Cfq;
 use deadline::Deadline;
+use lanes::Lanes;
 use merge::Stretch;
 use noop::Noop;
 use scheduler::{Item, Scheduler};
@@ -48,10 +51,13 @@ pub enum QueueKind {
     Cfq,
     /// Paper 003's: reads apart from writes, and each over all parts of the device.
     Ac,
+    /// Ours: reads first, few writes at the device while somebody reads, and as many reads on each part of it.
+    Lanes,
 }
 
 impl QueueKind {
-    pub const ALL: [QueueKind; 5] = [QueueKind::Urgency, QueueKind::Noop, QueueKind::Deadline, QueueKind::Cfq, QueueKind::Ac];
+    pub const ALL: [QueueKind; 6] =
+        [QueueKind::Urgency, QueueKind::Noop, QueueKind::Deadline, QueueKind::Cfq, QueueKind::Ac, QueueKind::Lanes];
 
     /// For people and configuration files.
     pub fn name(self) -> &'static str {
@@ -61,6 +67,7 @@ impl QueueKind {
             QueueKind::Deadline => "deadline",
             QueueKind::Cfq => "cfq",
             QueueKind::Ac => "ac",
+            QueueKind::Lanes => "lanes",
         }
     }
 
@@ -98,6 +105,8 @@ pub struct Queue<P> {
     waiting: usize,
     under_way: usize,
     depth: usize,
+    /// By class; none of those that there were not.
+    times: [Option<QueueTimes>; Class::ALL.len()],
 }
 
 struct Entry<P> {
@@ -107,7 +116,8 @@ struct Entry<P> {
     holds: Holds<P>,
     /// The scheduler knows of it: it is no FLUSH that goes at once.
     is_scheduled: bool,
-    is_under_way: bool,
+    /// Since when the device has it.
+    under_way_since: Option<Instant>,
 }
 
 enum Holds<P> {
@@ -126,8 +136,9 @@ pub enum Answered<P> {
 }
 
 impl<P: Payload> Queue<P> {
-    /// A queue for a device with such limits. What nobody waits for takes at most `patient_depth` of its places.
-    pub fn new(kind: QueueKind, limits: Limits, patient_depth: usize) -> Self {
+    /// A queue for a device with such limits, of so many equal stretches of addresses that work side by side (1 where that is not known).
+    /// What nobody waits for takes at most `patient_depth` of its places.
+    pub fn new(kind: QueueKind, limits: Limits, lanes: usize, patient_depth: usize) -> Self {
         assert!(limits.depth > 0 && patient_depth > 0);
         let scheduler: Box<dyn Scheduler> = match kind {
             QueueKind::Urgency => Box::new(Urgency::new(patient_depth)),
@@ -135,6 +146,7 @@ impl<P: Payload> Queue<P> {
             QueueKind::Deadline => Box::new(Deadline::default()),
             QueueKind::Cfq => Box::new(Cfq::default()),
             QueueKind::Ac => Box::new(Ac::new(limits.atoms, patient_depth)),
+            QueueKind::Lanes => Box::new(Lanes::new(limits.atoms, lanes, limits.depth, patient_depth)),
         };
         Queue {
             scheduler,
@@ -147,6 +159,7 @@ impl<P: Payload> Queue<P> {
             waiting: 0,
             under_way: 0,
             depth: limits.depth,
+            times: Default::default(),
         }
     }
 
@@ -170,7 +183,7 @@ impl<P: Payload> Queue<P> {
     fn wait(&mut self, now: Instant, item: Item, stretch: Option<Stretch>, op: Op<P>) {
         let place = op.id.place();
         let is_scheduled = !(matches!(op.action, Action::Flush) && self.kind.is_like_linux());
-        let number = self.entries.insert(Entry { item, stretch, holds: Holds::One(op), is_scheduled, is_under_way: false });
+        let number = self.entries.insert(Entry { item, stretch, holds: Holds::One(op), is_scheduled, under_way_since: None });
         self.note_place(place, number);
         if let Some(stretch) = stretch {
             self.ends.insert(stretch.end(), number as u32);
@@ -234,7 +247,9 @@ impl<P: Payload> Queue<P> {
         self.forget_end(number);
         (self.waiting, self.under_way) = (self.waiting - 1, self.under_way + 1);
         let entry = self.entries.get_mut(number);
-        assert!(!std::mem::replace(&mut entry.is_under_way, true), "an operation goes once");
+        assert!(entry.under_way_since.replace(now).is_none(), "an operation goes once");
+        let times = self.times[entry.item.class as usize].get_or_insert_default();
+        times.queue.record(now.since(entry.item.arrived));
         if let Holds::Merged(parts) = &entry.holds {
             return Some(merge::joined(parts));
         }
@@ -248,8 +263,9 @@ impl<P: Payload> Queue<P> {
     pub fn done(&mut self, now: Instant, done: Done<P>) -> Answered<P> {
         let number = self.places[done.id.place()];
         assert!(number != NONE, "an operation ends once");
-        let Entry { item, holds, is_scheduled, is_under_way, .. } = self.entries.remove(number as usize);
-        assert!(is_under_way, "what ends was under way");
+        let Entry { item, holds, is_scheduled, under_way_since, .. } = self.entries.remove(number as usize);
+        let since = under_way_since.expect("what ends was under way");
+        self.times[item.class as usize].get_or_insert_default().service.record(now.since(since));
         self.under_way -= 1;
         if is_scheduled {
             self.scheduler.done(number as usize, &item);
@@ -279,7 +295,7 @@ impl<P: Payload> Queue<P> {
     pub fn cancel(&mut self, id: OpId) -> Option<Op<P>> {
         let number = self.find(id)?;
         let entry = self.entries.get(number);
-        if entry.is_under_way || matches!(entry.holds, Holds::Merged(_)) {
+        if entry.under_way_since.is_some() || matches!(entry.holds, Holds::Merged(_)) {
             return None;
         }
         self.forget_end(number);
@@ -298,7 +314,7 @@ impl<P: Payload> Queue<P> {
     /// An operation that waits is more urgent than it was, and with it those that it was joined to. False: it does not wait.
     pub fn raise(&mut self, now: Instant, id: OpId, class: Class) -> bool {
         let Some(number) = self.find(id) else { return false };
-        if self.entries.get(number).is_under_way {
+        if self.entries.get(number).under_way_since.is_some() {
             return false;
         }
         self.forget_end(number);
@@ -329,7 +345,20 @@ impl<P: Payload> Queue<P> {
         if self.under_way == self.depth || self.waiting == 0 { None } else { self.scheduler.deadline() }
     }
 
+    /// How long operations have waited here, and how long the device had them: of each class that there was.
+    pub fn times(&self) -> Vec<(Class, QueueTimes)> {
+        Class::ALL.into_iter().filter_map(|class| Some((class, self.times[class as usize].clone()?))).collect()
+    }
+
     pub fn is_idle(&self) -> bool {
         self.waiting == 0 && self.under_way == 0
     }
 }
+
+const _: () = {
+    let mut class = 0;
+    while class < Class::ALL.len() {
+        assert!(Class::ALL[class] as usize == class, "classes are in their order");
+        class += 1;
+    }
+};

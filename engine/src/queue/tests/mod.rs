@@ -15,6 +15,8 @@ use crate::time::{Duration, Instant};
 pub const BLOCK: u64 = 8;
 /// Blocks of the device.
 pub const BLOCKS: u64 = 1 << 20;
+/// Of these, that work side by side: each a stretch of addresses.
+pub const LANES: u64 = 8;
 const MERGED_BLOCKS_MAX: u64 = 32;
 
 /// The address of each atom.
@@ -61,7 +63,7 @@ pub struct Bench {
 impl Bench {
     pub fn new(kind: QueueKind, depth: usize, patient_depth: usize) -> Self {
         let limits = Limits { atoms: BLOCKS * BLOCK, depth, op_atoms: MERGED_BLOCKS_MAX * BLOCK, discards: true };
-        Bench { queue: Queue::new(kind, limits, patient_depth), now: Instant::ZERO, device: BTreeMap::new() }
+        Bench { queue: Queue::new(kind, limits, LANES as usize, patient_depth), now: Instant::ZERO, device: BTreeMap::new() }
     }
 
     fn put(&mut self, job: u32, id: u64, class: Class, action: Action<Addresses>) {
@@ -104,6 +106,11 @@ impl Bench {
 
     pub fn popped(&mut self) -> Vec<u64> {
         std::iter::from_fn(|| self.queue_next()).collect()
+    }
+
+    /// What the device has.
+    pub fn under_way(&self) -> Vec<u64> {
+        self.device.keys().copied().collect()
     }
 
     /// It ends well; returns what it was made of.
@@ -291,6 +298,24 @@ fn a_bad_sector_fails_whoever_asked_for_it_and_no_neighbour() {
 }
 
 #[test]
+fn time_in_the_queue_and_at_the_device_are_told_apart() {
+    let mut bench = Bench::new(QueueKind::Noop, 1, 1);
+    (0..2).for_each(|id| bench.read(id, 10 * id));
+    bench.push(2, 50, Class::Fill);
+    for id in 0..3 {
+        assert_eq!(bench.popped(), [id]);
+        bench.now = bench.now + Duration::from_millis(100);
+        bench.done(id);
+    }
+    let times = bench.queue.times();
+    let [(Class::Client, client), (Class::Fill, fill)] = &times[..] else { panic!("two classes: {times:?}") };
+    assert_eq!((client.queue.count(), client.service.count(), fill.queue.count()), (2, 2, 1));
+    let near = |found: Duration, millis: u64| (millis * 875..=millis * 1_125).contains(&(found.0 / 1_000));
+    assert!(client.queue.percentile(0.5).0 < 1_000 && near(client.queue.percentile(1.0), 100), "{client:?}");
+    assert!(near(fill.queue.percentile(1.0), 200) && near(fill.service.percentile(1.0), 100));
+}
+
+#[test]
 fn reads_and_writes_jobs_and_classes_are_not_merged() {
     let mut bench = Bench::new(QueueKind::Noop, 100, 1);
     bench.read_of(1, 0, 10);
@@ -317,7 +342,7 @@ fn what_waits_can_be_taken_back_and_what_is_under_way_cannot() {
 
 #[test]
 fn what_is_raised_goes_with_its_new_class() {
-    for kind in [QueueKind::Urgency, QueueKind::Cfq, QueueKind::Ac] {
+    for kind in [QueueKind::Urgency, QueueKind::Cfq, QueueKind::Ac, QueueKind::Lanes] {
         let mut bench = Bench::new(kind, 1, 1);
         bench.read(0, 0);
         assert_eq!(bench.queue_next(), Some(0));

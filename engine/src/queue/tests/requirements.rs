@@ -4,13 +4,11 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
-use super::{BLOCKS, Bench};
+use super::{BLOCKS, Bench, LANES};
 use crate::op::Class;
 use crate::queue::QueueKind;
 use crate::time::{Duration, Instant};
 
-/// The parts of the device that can work side by side, if a part is one stretch of addresses.
-const LANES: u64 = 8;
 const BATCH: u32 = 8;
 
 fn lane(block: u64) -> u64 {
@@ -110,7 +108,7 @@ fn fourth_the_order_is_made_on_the_host_and_needs_no_queue_in_the_device() {
 /// How often a lane changes from reads to writes or back.
 fn changes(kind: QueueKind) -> u64 {
     let mut bench = Bench::new(kind, 1, 1);
-    let is_write = |id: u64| somewhere(id ^ 0x5555) % 4 == 0;
+    let is_write = |id: u64| somewhere(id ^ 0x5555).is_multiple_of(4);
     let push = |bench: &mut Bench, id: u64| if is_write(id) { bench.write(id, somewhere(id)) } else { bench.read(id, somewhere(id)) };
     (0..256).for_each(|id| push(&mut bench, id));
     let (mut last, mut changes) = ([false; LANES as usize], 0);

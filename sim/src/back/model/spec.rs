@@ -12,7 +12,7 @@ use serde::Deserialize;
 use tidegate_engine::time::Duration;
 
 /// The device files that are part of the program, by name.
-const SHIPPED: [(&str, &str); 9] = [
+const SHIPPED: [(&str, &str); 10] = [
     ("hdd-7200-2010", include_str!("../../../devices/hdd-7200-2010.toml")),
     ("hdd-7200-2018", include_str!("../../../devices/hdd-7200-2018.toml")),
     ("ssd-100gb-2010", include_str!("../../../devices/ssd-100gb-2010.toml")),
@@ -20,6 +20,7 @@ const SHIPPED: [(&str, &str); 9] = [
     ("mtron-3035", include_str!("../../../devices/mtron-3035.toml")),
     ("mtron-3035-fast", include_str!("../../../devices/mtron-3035-fast.toml")),
     ("mx100-256gb", include_str!("../../../devices/mx100-256gb.toml")),
+    ("mx100-4-dies", include_str!("../../../devices/mx100-4-dies.toml")),
     ("nvme-tlc", include_str!("../../../devices/nvme-tlc.toml")),
     ("network-1ms", include_str!("../../../devices/network-1ms.toml")),
 ];
@@ -253,6 +254,14 @@ impl Spec {
         match self {
             Spec::Hdd(spec) => spec.queue.depth,
             Spec::Ssd(spec) => spec.link.depth,
+        }
+    }
+
+    /// Equal stretches of addresses that work side by side; 1 where what is written goes anywhere.
+    pub fn lanes(&self) -> usize {
+        match self {
+            Spec::Ssd(spec) if spec.ftl.layout == Layout::Contiguous => spec.flash.as_ref().map_or(1, |flash| flash.channels as usize),
+            Spec::Ssd(_) | Spec::Hdd(_) => 1,
         }
     }
 

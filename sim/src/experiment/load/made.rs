@@ -23,6 +23,8 @@ pub enum Pattern {
 #[derive(Clone, Debug)]
 pub struct Made {
     pub pattern: Pattern,
+    /// Nobody waits for it.
+    pub background: bool,
     /// Per cent of the requests that read; the rest writes.
     pub reads: u32,
     /// Sizes in atoms, and their weights.
@@ -65,6 +67,7 @@ impl Made {
 #[derive(Clone, Debug)]
 pub struct Worker {
     pub chance: Chance,
+    pub background: bool,
     pattern: Pattern,
     reads: u32,
     sizes: Vec<u64>,
@@ -100,6 +103,7 @@ impl Worker {
         Worker {
             skew,
             chance,
+            background: made.background,
             pattern: made.pattern,
             reads: made.reads,
             sizes: made.sizes.iter().map(|(atoms, _)| *atoms).collect(),

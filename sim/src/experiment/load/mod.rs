@@ -35,6 +35,8 @@ pub struct Access {
     pub ask: Ask,
     /// Empty of a FLUSH.
     pub span: Span,
+    /// Nobody waits for it.
+    pub background: bool,
 }
 
 /// A load, checked.
@@ -82,6 +84,11 @@ impl Load {
     /// Requests in flight at once, if it is a closed loop: its processes.
     pub fn lanes(&self) -> u64 {
         self.jobs.iter().map(Job::lanes).sum()
+    }
+
+    /// Is there something in it that nobody waits for?
+    pub fn has_background(&self) -> bool {
+        self.jobs.iter().any(|job| matches!(job, Job::Made(made) if made.background))
     }
 
     /// Are there FLUSHes in it?
@@ -227,7 +234,11 @@ impl Generator {
                 }
             }
         }
-        Some(Access { lane, worker: source as u32, due, ask, span })
+        let background = match &self.sources[source] {
+            Source::Made(worker) => worker.background,
+            Source::Replay { .. } => false,
+        };
+        Some(Access { lane, worker: source as u32, due, ask, span, background })
     }
 
     /// The answer to a request of `lane` has come.
@@ -287,6 +298,7 @@ mod tests {
     fn made() -> Made {
         Made {
             pattern: Pattern::Sequential,
+            background: false,
             reads: 0,
             sizes: vec![(8, 1)],
             count: 6,

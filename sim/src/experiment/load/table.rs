@@ -48,6 +48,7 @@ pub(crate) fn missing(source: &Source, table: &LoadTable) -> Option<String> {
 
 fn is_made(table: &LoadTable) -> bool {
     table.pattern.is_some()
+        || table.background.is_some()
         || table.theta.is_some()
         || table.hot_requests.is_some()
         || table.hot_places.is_some()
@@ -142,6 +143,7 @@ fn made<T>(source: &Source, place: &Spanned<T>, title: &str, table: &LoadTable) 
     let sizes = sizes(source, place, title, table)?;
     let made = Made {
         pattern,
+        background: table.background.unwrap_or(false),
         reads: if pattern == Pattern::Buffered { 0 } else { within(source, &table.reads, 100, 0, 100)? },
         sizes,
         count: check(source, count, *count.as_ref(), 1, COUNT_MAX)?,

@@ -47,6 +47,8 @@ pub(crate) struct LoadTable {
     /// Per cent.
     pub hot_requests: Option<Spanned<u32>>,
     pub hot_places: Option<Spanned<u32>>,
+    /// Nobody waits for it: the scheduler may put it off, and its latencies do not count.
+    pub background: Option<bool>,
     /// Per cent.
     pub reads: Option<Spanned<u32>>,
     pub size: Option<Spanned<Size>>,

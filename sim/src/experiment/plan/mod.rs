@@ -21,7 +21,7 @@ use tidegate_engine::queue::QueueKind;
 use tidegate_engine::time::Duration;
 
 /// The plans that come with the program, in the order in which they are listed.
-const EMBEDDED: [(&str, &str); 17] = [
+const EMBEDDED: [(&str, &str); 18] = [
     ("devices", include_str!("../../../plans/devices.toml")),
     ("000-table3", include_str!("../../../plans/000-table3.toml")),
     ("000-table4", include_str!("../../../plans/000-table4.toml")),
@@ -32,6 +32,7 @@ const EMBEDDED: [(&str, &str); 17] = [
     ("002-nvme", include_str!("../../../plans/002-nvme.toml")),
     ("003-six-patterns", include_str!("../../../plans/003-six-patterns.toml")),
     ("003-six-patterns-full", include_str!("../../../plans/003-six-patterns-full.toml")),
+    ("003-beyond", include_str!("../../../plans/003-beyond.toml")),
     ("004-hits", include_str!("../../../plans/004-hits.toml")),
     ("modes", include_str!("../../../plans/modes.toml")),
     ("wa", include_str!("../../../plans/wa.toml")),

@@ -265,6 +265,11 @@ impl Known<'_> {
         if let (Kind::Processes(_), Some(load)) = (&configuration.kind, flushes) {
             return Err(wrong(format!("load {} has FLUSHes, and processes have steps for reads and writes only", load.name)));
         }
+        if !matches!(configuration.kind, Kind::Bare(_, Some(_)))
+            && let Some(load) = before.iter().chain([&loaded.load]).find(|load| load.has_background())
+        {
+            return Err(wrong(format!("load {} has a background, which goes with a bare device that has a queue", load.name)));
+        }
         let run = Run { name: named.as_ref().clone(), configuration, before, load: loaded.load.clone(), rest: loaded.rest };
         self.runs.push(run);
         Ok(self.runs.len() - 1)

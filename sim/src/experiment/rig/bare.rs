@@ -31,7 +31,7 @@ struct Bare<'a> {
 
 pub(super) fn run(run: &Run, device: &Device, queue: Option<QueueKind>, seed: u64, told: &mut dyn FnMut(u64)) -> Result<Measured, String> {
     let model = device.spec.build(seed);
-    let layer = |kind| (BlockLayer::new(kind, device.atoms(), device.spec.depth()), BTreeMap::new());
+    let layer = |kind| (BlockLayer::new(kind, device.atoms(), device.spec.depth(), device.spec.lanes()), BTreeMap::new());
     let mut bare = Bare {
         watch: Watch::new(&device.name, &model, run.configuration.spin_down, Instant::ZERO),
         model,
@@ -125,7 +125,10 @@ impl Bare<'_> {
                 Some((layer, given)) => layer.ended(self.now, &given.remove(&command).expect("only what was submitted ends")),
             };
             for access in accesses {
-                self.measure.answered(self.now, access.due, access.ask, access.span.bytes());
+                match access.background {
+                    true => self.measure.ended_in_background(self.now, access.span.bytes()),
+                    false => self.measure.answered(self.now, access.due, access.ask, access.span.bytes()),
+                }
                 self.front.answered(self.now, &access);
             }
         }

@@ -27,10 +27,11 @@ pub struct BlockLayer {
 }
 
 impl BlockLayer {
-    pub fn new(kind: QueueKind, atoms: u64, depth: usize) -> Self {
+    /// Before a device with so many lanes, or 1 where they are not known.
+    pub fn new(kind: QueueKind, atoms: u64, depth: usize, lanes: usize) -> Self {
         let limits = Limits { atoms, depth, op_atoms: MERGED_ATOMS, discards: false };
         BlockLayer {
-            queue: Queue::new(kind, limits, depth),
+            queue: Queue::new(kind, limits, lanes, (depth / 4).max(1)),
             accesses: Vec::new(),
             free: Vec::new(),
             taken: 0,
@@ -92,12 +93,13 @@ impl BlockLayer {
         self.accesses.resize(self.accesses.len().max(place + 1), None);
         self.accesses[place] = Some(access);
         self.taken += 1;
+        let class = if access.background { Class::Destage } else { Class::Client };
         let action = match access.ask {
             Ask::Read => Action::Read(Zone::Data, access.span),
             Ask::Write => Action::Write(Zone::Data, access.span, vec![Weightless::zero(access.span.atoms)]),
             Ask::Flush => Action::Flush,
         };
-        Op { id: OpId::new(self.taken, place), device: DeviceId::Cache, class: Class::Client, action }
+        Op { id: OpId::new(self.taken, place), device: DeviceId::Cache, class, action }
     }
 
     fn give_back(&mut self, id: OpId) -> Access {
@@ -112,12 +114,12 @@ mod tests {
     use tidegate_engine::block::Span;
 
     fn access(ask: Ask, block: u64) -> Access {
-        Access { lane: 0, worker: 0, due: Instant::ZERO, ask, span: Span::new(block * 8, 8) }
+        Access { lane: 0, worker: 0, due: Instant::ZERO, ask, span: Span::new(block * 8, 8), background: false }
     }
 
     #[test]
     fn a_direction_has_room_for_128_and_who_waits_outside_comes_in_when_one_ends() {
-        let mut layer = BlockLayer::new(QueueKind::Noop, 1 << 30, 1_000);
+        let mut layer = BlockLayer::new(QueueKind::Noop, 1 << 30, 1_000, 1);
         (0..200).for_each(|number| layer.take(Instant::ZERO, access(Ask::Read, 2 * number)));
         layer.take(Instant::ZERO, access(Ask::Write, 7));
         let inside: Vec<_> = std::iter::from_fn(|| layer.next(Instant::ZERO)).collect();
@@ -129,7 +131,7 @@ mod tests {
 
     #[test]
     fn neighbours_come_along_when_there_is_no_room() {
-        let mut layer = BlockLayer::new(QueueKind::Noop, 1 << 30, 1_000);
+        let mut layer = BlockLayer::new(QueueKind::Noop, 1 << 30, 1_000, 1);
         (0..128).for_each(|number| layer.take(Instant::ZERO, access(Ask::Read, 100 * number)));
         layer.take(Instant::ZERO, access(Ask::Read, 1));
         let first = layer.next(Instant::ZERO).expect("one waits");
