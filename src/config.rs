@@ -18,6 +18,7 @@ use tidegate_daemon::front::HANDS_MAX;
 use tidegate_daemon::front::nbd::{self, Address, Allowed, Certificates};
 use tidegate_daemon::volume::{self, Knobs};
 use tidegate_engine::config;
+use tidegate_engine::queue::QueueKind;
 use tidegate_engine::time::Duration;
 use toml::Spanned;
 
@@ -63,6 +64,7 @@ pub struct File {
     fence: Fence,
     scrub: Scrub,
     wear: Wear,
+    queue: Queue,
     /// Several volumes, instead of the one that the rest describes.
     volume: Vec<Spanned<volumes::Table>>,
     /// Which of them clients get that name none.
@@ -176,6 +178,24 @@ struct Wear {
     rated_tbw: Option<Size>,
     daily_write_budget: Option<Size>,
     discard: Option<bool>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Queue {
+    cache: Option<Scheduler>,
+    origin: Option<Scheduler>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+struct Scheduler(QueueKind);
+
+impl TryFrom<String> for Scheduler {
+    type Error = String;
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse().map(Scheduler)
+    }
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -460,6 +480,7 @@ impl File {
             scrub_rate: self.scrub.rate.map(|size| size.0),
             rated_tbw: self.wear.rated_tbw.map(|size| size.0),
             discard: self.wear.discard,
+            queues: [self.queue.cache, self.queue.origin].map(|queue| queue.map(|scheduler| scheduler.0)),
             daily_write_budget: self.wear.daily_write_budget.map(|size| size.0),
         }
     }
@@ -675,6 +696,13 @@ const KNOBS: &str = r#"[gate]
 #daily_write_budget = "50GB"
 # Tell the SSD of every set that becomes free that it need not keep it (TRIM). Of a cache in a file, the space goes back to the file system.
 #discard = false
+
+[queue]
+# Which operation of a device goes next. "urgency": first come, first served, and what nobody waits for (fills, destaging, cleaning) yields.
+# "lanes": reads first, and few writes in the device while somebody reads. The others are there for comparison: "noop"; Linux's "deadline", and
+# "cfq" simplified; "ac" of paper 003. All but "urgency" merge neighbours.
+#cache = "urgency"
+#origin = "urgency"
 "#;
 
 const MODE: &str = r#"# What a FLUSH promises: "write-back" (it is on the cache, which holds the only copy of what is dirty), "write-through" (it is on the
@@ -713,6 +741,12 @@ mod tests {
         assert_eq!((knobs.allocation, knobs.convert, knobs.convert_max), wanted);
         let error = check(b"[log]\n\nwhen_full = \"panic\"\n").unwrap_err();
         assert!(error.contains("config.toml:3") && error.contains("through"), "{error}");
+    }
+
+    #[test]
+    fn each_device_has_a_queue_of_its_own() {
+        let file = check(b"[queue]\ncache = \"ac\"\n").unwrap();
+        assert_eq!(file.knobs().queues, [Some(QueueKind::Ac), None]);
     }
 
     #[test]
@@ -782,6 +816,8 @@ mod tests {
             ("[export]\nclients = [\"vm7\"]\n", "config.toml:2:"),
             ("[export]\nclients = [\"dns:vm7\"]\n", "config.toml:2:1: `clients` without `client_ca`"),
             ("[export]\nread_only = \"yes\"\n", "config.toml:2:13: invalid type: string \"yes\", expected a boolean"),
+            ("[queue]\n\ncache = \"bfq\"\n", "config.toml:3:9: \"bfq\" is no queue: there are urgency, noop, deadline, cfq, ac, lanes"),
+            ("[queue]\ndisk = \"noop\"\n", "config.toml:2:1: unknown field `disk`"),
             ("[gate]\nreserve = \"20%\"\n", "config.toml:2:1: `reserve` (20%) must not exceed `free_floor` (10%)"),
             ("\u{feff}", "config.toml: begins with a byte order mark"),
         ] {

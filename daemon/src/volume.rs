@@ -15,6 +15,7 @@ use tidegate_engine::config::{Allocation, Convert, Fill, WhenFull};
 use tidegate_engine::op::{Action, Answer, Done, Op};
 use tidegate_engine::payload::Payload;
 use tidegate_engine::probe::{Health, ModeView, Phase};
+use tidegate_engine::queue::QueueKind;
 use tidegate_engine::request::{Reply, Room};
 use tidegate_engine::time::{Duration, Instant};
 use tidegate_engine::{Config, Control, Engine, Event, Mode, World, turn};
@@ -98,6 +99,8 @@ pub struct Knobs {
     /// Bytes a day; 0: no limit.
     pub daily_write_budget: Option<u64>,
     pub discard: Option<bool>,
+    /// Of the cache and of the origin.
+    pub queues: [Option<QueueKind>; 2],
 }
 
 /// Everything on the SSD is verified within six hours of rest, and, at a quarter of that rate, within a day of work.
@@ -143,6 +146,7 @@ impl Knobs {
             stall_timeout: self.stall_timeout.unwrap_or(default.stall_timeout),
             scrub_rate: self.scrub_rate.unwrap_or(scrub_rate(superblock.geometry.cache_atoms() * ATOM_BYTES)),
             discard: self.discard.unwrap_or(default.discard),
+            queues: [0, 1].map(|device| self.queues[device].unwrap_or(default.queues[device])),
             daily_write_bytes: self.daily_write_budget.unwrap_or(default.daily_write_bytes),
             ..default
         }

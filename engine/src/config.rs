@@ -7,6 +7,7 @@ use crate::cache::placed::journal_pages_needed;
 use crate::cache::split::Legs;
 use crate::cache::victims::Benefit;
 use crate::mode::Mode;
+use crate::queue::QueueKind;
 use crate::time::Duration;
 
 /// What one volume's engine is told at its start. Nothing here is read from a file: the binary does that.
@@ -93,6 +94,9 @@ pub struct Config {
     /// Tell the SSD of every set that is freed that its contents are not needed, before it is free. Default false: what an SSD makes of it, and
     /// how long it takes, differs from one to the next.
     pub discard: bool,
+    /// What the cache's operations and the origin's are scheduled by. Default by their urgency: the other schedulers are Linux's and paper
+    /// 003's, made for devices and hosts as they were.
+    pub queues: [QueueKind; 2],
     /// Recover, report and stop before the first write (`tidegate check`). Default false.
     pub check: bool,
     /// A deliberate bug, for tests that must find it. Always `None` in production: no configuration file can name it.
@@ -289,6 +293,7 @@ impl Config {
             scrub_rate: 0,
             daily_write_bytes: 0,
             discard: false,
+            queues: [QueueKind::Urgency; 2],
             check: false,
             canary: None,
             origin: [0; 16],

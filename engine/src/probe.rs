@@ -1,6 +1,7 @@
 //! Everything worth reporting: counters that only grow, a histogram of latencies, and the state of the moment.
 
 use crate::mode::Mode;
+use crate::op::Class;
 use crate::time::{Duration, Instant};
 use crate::wear::{ByCause, Wear};
 
@@ -223,6 +224,13 @@ impl Histogram {
     }
 }
 
+/// How long the operations of one class waited for a device, and how long it then had them. What was merged counts once.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct QueueTimes {
+    pub queue: Histogram,
+    pub service: Histogram,
+}
+
 /// Where the engine stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Phase {
@@ -339,6 +347,8 @@ pub struct Snapshot {
     pub read_latency: Histogram,
     pub write_latency: Histogram,
     pub flush_latency: Histogram,
+    /// Of the cache and of the origin, each class that there was.
+    pub queues: [Vec<(Class, QueueTimes)>; 2],
     /// Bytes held by each part of the engine, counted from its own lengths and capacities (the ledger).
     pub ledger: Vec<(&'static str, u64)>,
     pub damage: Vec<Damage>,

@@ -11,6 +11,7 @@ use tidegate_engine::cache::format::{FormatId, Geometry};
 use tidegate_engine::cache::split::Legs;
 use tidegate_engine::config::{Allocation, Cleaning, Convert, Fill, GateKind, Placement, WhenFull};
 use tidegate_engine::op::Limits;
+use tidegate_engine::queue::QueueKind;
 use tidegate_engine::time::Duration;
 use tidegate_engine::{Canary, Config, Mode};
 
@@ -295,6 +296,7 @@ fn draw_config(chance: &mut Chance, geometry: Geometry, seed: u64) -> Config {
     config.fence_samples = Chance::new(seed, "fence").pick(&[0, 0, 0, 4, 64]);
     (config.stall_timeout, config.scrub_rate) = draw_patience(seed);
     (config.discard, config.daily_write_bytes) = draw_wear(seed);
+    config.queues = draw_queues(seed);
     config.through_bytes = config.window_bytes;
     config.dirty_ram = draw_dirty_ram(seed, config.window_bytes);
     config.split = draw_split(seed);
@@ -374,6 +376,13 @@ fn draw_patience(seed: u64) -> (Duration, u64) {
 fn draw_wear(seed: u64) -> (bool, u64) {
     let chance = &mut Chance::new(seed, "wear");
     (chance.one_in(3), if chance.one_in(10) { chance.spread(1 << 16, 1 << 34) } else { 0 })
+}
+
+/// Other schedulers than ours in a third of the runs, for either device or both. A stream of its own: the other runs stay what they were.
+fn draw_queues(seed: u64) -> [QueueKind; 2] {
+    let chance = &mut Chance::new(seed, "queues");
+    let mut queue = || if chance.one_in(4) { chance.pick(&QueueKind::ALL) } else { QueueKind::default() };
+    [queue(), queue()]
 }
 
 /// A cache that fails for good, in a tenth of the runs: soon or late.
@@ -477,6 +486,10 @@ mod tests {
         some("a disk as the origin", &|plan| matches!(plan.drives[1], Some(Spec::Hdd(_))));
         some("write-through", &|plan| plan.config.mode == Some(Mode::WriteThrough));
         some("switches", &|plan| !plan.modes.is_empty());
+        for kind in QueueKind::ALL {
+            some(kind.name(), &|plan| plan.config.queues == [kind, QueueKind::default()]);
+            some(kind.name(), &|plan| plan.config.queues[1] == kind);
+        }
         some("one worker", &|plan| plan.mix.workers == 1);
         some("a short last block", &|plan| !plan.config.geometry.volume_atoms.is_multiple_of(u64::from(plan.config.geometry.block_atoms)));
     }

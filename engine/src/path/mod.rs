@@ -66,7 +66,7 @@ use crate::memory::Memory;
 use crate::op::{Action, Answer, Class, DeviceError, DeviceId, Done, Limits, Op, OpId};
 use crate::payload::Payload;
 use crate::probe::{Counters, Damage, Histogram, Phase, WaitReason};
-use crate::queue::{Noop, Queue};
+use crate::queue::{Answered, Queue};
 use crate::request::{Command, Outcome, Reply, Request, RequestError, Room};
 use crate::slab::Slab;
 use crate::time::Instant;
@@ -116,7 +116,7 @@ pub struct Engine<P: Payload> {
     front_pages: usize,
     journal: Journal,
     gate: Gate,
-    queues: [Noop<P>; 2],
+    queues: [Queue<P>; 2],
 
     /// Who waits for which operation.
     owners: Slab<UnderWay>,
@@ -229,7 +229,6 @@ struct UnderWay {
     id: OpId,
     owner: Owner,
     device: DeviceId,
-    class: Class,
 }
 
 /// Who is told when an operation ends.
@@ -288,7 +287,10 @@ impl<P: Payload> Engine<P> {
             front_writes: FrontWrites::default(),
             journal: Journal::new(geometry, config.format, 1, 1, 0, Vec::new()),
             gate: Gate::new(config.gate, config.free_floor, config.reserve, config.dirty_high, config.wait, config.max_dirty_age),
-            queues: [Noop::new(limits[0].depth, PATIENT_PLACES), Noop::new(limits[1].depth, limits[1].depth)],
+            queues: [
+                Queue::new(config.queues[0], limits[0], 1, PATIENT_PLACES),
+                Queue::new(config.queues[1], limits[1], 1, limits[1].depth),
+            ],
             owners: Slab::default(),
             next_serial: 0,
             requests: Slab::default(),
@@ -399,8 +401,8 @@ impl<P: Payload> Engine<P> {
     }
 
     /// The next operation to start, if a device takes one.
-    pub fn next_op(&mut self, _now: Instant) -> Option<Op<P>> {
-        self.queues.iter_mut().find_map(Queue::pop)
+    pub fn next_op(&mut self, now: Instant) -> Option<Op<P>> {
+        self.queues.iter_mut().find_map(|queue| queue.pop(now))
     }
 
     pub fn next_reply(&mut self) -> Option<Reply<P>> {
@@ -410,7 +412,8 @@ impl<P: Payload> Engine<P> {
     /// When the engine next wants a [`Event::Tick`] if nothing happens before.
     pub fn deadline(&self) -> Option<Instant> {
         if self.phase != Phase::Serving {
-            return self.recovery_pause().filter(|&at| at > self.now);
+            let queues = self.queues.iter().map(Queue::deadline);
+            return queues.chain([self.recovery_pause()]).flatten().filter(|&at| at > self.now).min();
         }
         if self.is_mapping() {
             return Some(self.now);
@@ -438,6 +441,8 @@ impl<P: Payload> Engine<P> {
             self.stall_deadline(),
             self.scrub_deadline(),
             self.splitting.deadline(),
+            self.queues[0].deadline(),
+            self.queues[1].deadline(),
         ];
         // What is due already has had its turn: the pump runs at every event.
         let never = Instant(u64::MAX);
@@ -490,15 +495,21 @@ impl<P: Payload> Engine<P> {
     }
 
     fn complete(&mut self, done: Done<P>) {
-        let place = (done.id.0 & 0xf_ffff) as usize;
-        let UnderWay { id, owner, device, class } = self.owners.remove(place);
+        let device = self.owners.get(done.id.place()).device;
+        match self.queues[device as usize].done(self.now, done) {
+            Answered::One(done) => self.complete_one(done),
+            Answered::Merged(all) => all.into_iter().for_each(|done| self.complete_one(done)),
+        }
+    }
+
+    fn complete_one(&mut self, done: Done<P>) {
+        let UnderWay { id, owner, device } = self.owners.remove(done.id.place());
         assert!(id == done.id, "an operation ends once");
-        self.queues[device as usize].done(class);
         let result = done.result;
         if self.is_degraded() && self.forget_late(owner) {
             return;
         }
-        if id.0 >> 20 <= self.flushes.suspect && result.is_ok() && self.repeat_suspect(owner) {
+        if id.serial() <= self.flushes.suspect && result.is_ok() && self.repeat_suspect(owner) {
             return;
         }
         match (device, &result) {
@@ -571,14 +582,14 @@ impl<P: Payload> Engine<P> {
     }
 
     fn start(&mut self, device: DeviceId, class: Class, action: Action<P>, owner: Owner) -> OpId {
-        let place = self.owners.insert(UnderWay { id: OpId(0), owner, device, class });
+        let place = self.owners.insert(UnderWay { id: OpId(0), owner, device });
         self.next_serial += 1;
-        let id = OpId(self.next_serial << 20 | place as u64);
+        let id = OpId::new(self.next_serial, place);
         self.owners.get_mut(place).id = id;
         if device == DeviceId::Cache {
             self.note_wear(class, &action, owner);
         }
-        self.queues[device as usize].push(Op { id, device, class, action });
+        self.queues[device as usize].push(self.now, class as u32, Op { id, device, class, action });
         id
     }
 

@@ -44,6 +44,7 @@ impl<P: Payload> Engine<P> {
             read_latency: self.read_latency.clone(),
             write_latency: self.write_latency.clone(),
             flush_latency: self.flush_latency.clone(),
+            queues: [0, 1].map(|device: usize| self.queues[device].times()),
             ledger: self.ledger(),
             damage: self.damage.clone(),
             requests,

@@ -54,6 +54,14 @@ impl Measure {
         self.marks.add(now.since(self.started), bytes);
     }
 
+    /// The end of something of `bytes` that nobody waited for.
+    pub fn ended_in_background(&mut self, now: Instant, bytes: u64) {
+        self.ended = now;
+        self.bytes += bytes;
+        self.throughput.add(now, 0, bytes);
+        self.marks.add(now.since(self.started), bytes);
+    }
+
     pub fn duration(&self) -> Duration {
         self.ended.since(self.started)
     }

@@ -1,15 +1,22 @@
-//! A load straight on a device's model: what the device can do, without an engine.
+//! A load straight on a device's model, or through a scheduler: what the device can do, without an engine.
 
+use super::block_layer::BlockLayer;
+use super::instant::Weightless;
 use super::{Front, Stillness};
 use crate::back::model::{Cause, Command, Model, What};
 use crate::experiment::load::{Access, Ask, Load};
 use crate::experiment::measure::{Measure, Measured, Watch};
 use crate::experiment::plan::{Device, Run};
 use std::collections::BTreeMap;
+use tidegate_engine::block::Span;
+use tidegate_engine::op::{Action, Op};
+use tidegate_engine::queue::QueueKind;
 use tidegate_engine::time::Instant;
 
 struct Bare<'a> {
     model: Model,
+    /// A scheduler, and what it has given to the device.
+    layer: Option<(BlockLayer, BTreeMap<u64, Op<Weightless>>)>,
     depth: usize,
     /// What is read is written instead, so that it lies on the device.
     keeps_reads: bool,
@@ -22,11 +29,13 @@ struct Bare<'a> {
     ended: Vec<u64>,
 }
 
-pub(super) fn run(run: &Run, device: &Device, seed: u64, told: &mut dyn FnMut(u64)) -> Result<Measured, String> {
+pub(super) fn run(run: &Run, device: &Device, queue: Option<QueueKind>, seed: u64, told: &mut dyn FnMut(u64)) -> Result<Measured, String> {
     let model = device.spec.build(seed);
+    let layer = |kind| (BlockLayer::new(kind, device.atoms(), device.spec.depth(), device.spec.lanes()), BTreeMap::new());
     let mut bare = Bare {
         watch: Watch::new(&device.name, &model, run.configuration.spin_down, Instant::ZERO),
         model,
+        layer: queue.map(layer),
         depth: device.spec.depth(),
         keeps_reads: run.configuration.keeps_reads,
         front: Front::new(told),
@@ -57,10 +66,12 @@ impl Bare<'_> {
         loop {
             self.front.arrive(self.now);
             self.submit();
-            if self.flight.is_empty() && self.front.is_done() {
+            let is_idle = self.flight.is_empty() && self.layer.as_ref().is_none_or(|(layer, _)| layer.is_idle());
+            if is_idle && self.front.is_done() {
                 return Ok(());
             }
-            let next = [self.front.next_time(), self.model.next(), self.watch.next()].into_iter().flatten().min();
+            let deadline = self.layer.as_ref().and_then(|(layer, _)| layer.deadline()).filter(|&at| at > self.now);
+            let next = [self.front.next_time(), self.model.next(), self.watch.next(), deadline].into_iter().flatten().min();
             self.pass(next.ok_or("the device never ends a command")?);
             stillness.check(self.now)?;
         }
@@ -75,18 +86,31 @@ impl Bare<'_> {
     }
 
     fn submit(&mut self) {
-        while self.flight.len() < self.depth
-            && let Some(access) = self.front.waiting.pop_front()
-        {
-            let (what, cause) = match access.ask {
-                Ask::Read if !self.keeps_reads => (What::Read, Cause::HostRead),
-                Ask::Read | Ask::Write => (What::Write, Cause::HostWrite),
-                Ask::Flush => (What::Flush, Cause::HostWrite),
-            };
-            self.commands += 1;
-            let command = Command { id: self.commands, what, start: access.span.start, atoms: access.span.atoms, cause };
-            self.model.submit(self.now, command);
-            self.flight.insert(self.commands, access);
+        match &mut self.layer {
+            None => {
+                while self.flight.len() < self.depth
+                    && let Some(access) = self.front.waiting.pop_front()
+                {
+                    let Access { ask, span, .. } = access;
+                    self.commands += 1;
+                    let (what, cause) = what(if self.keeps_reads && ask == Ask::Read { Ask::Write } else { ask });
+                    self.model.submit(self.now, Command { id: self.commands, what, start: span.start, atoms: span.atoms, cause });
+                    self.flight.insert(self.commands, access);
+                }
+            }
+            Some((layer, given)) => {
+                self.front.waiting.drain(..).for_each(|access| layer.take(self.now, access));
+                while let Some(op) = layer.next(self.now) {
+                    let (ask, span) = match &op.action {
+                        Action::Read(_, span) => (Ask::Read, *span),
+                        Action::Write(_, span, _) => (Ask::Write, *span),
+                        _ => (Ask::Flush, Span::default()),
+                    };
+                    let (what, cause) = what(ask);
+                    self.model.submit(self.now, Command { id: op.id.0, what, start: span.start, atoms: span.atoms, cause });
+                    given.insert(op.id.0, op);
+                }
+            }
         }
         self.watch.look(&mut self.model, self.now);
     }
@@ -96,10 +120,26 @@ impl Bare<'_> {
         self.now = when.max(self.now);
         self.model.advance(self.now, &mut self.ended);
         for command in self.ended.drain(..) {
-            let access = self.flight.remove(&command).expect("only what was submitted ends");
-            self.measure.answered(self.now, access.due, access.ask, access.span.bytes());
-            self.front.answered(self.now, &access);
+            let accesses = match &mut self.layer {
+                None => vec![self.flight.remove(&command).expect("only what was submitted ends")],
+                Some((layer, given)) => layer.ended(self.now, &given.remove(&command).expect("only what was submitted ends")),
+            };
+            for access in accesses {
+                match access.background {
+                    true => self.measure.ended_in_background(self.now, access.span.bytes()),
+                    false => self.measure.answered(self.now, access.due, access.ask, access.span.bytes()),
+                }
+                self.front.answered(self.now, &access);
+            }
         }
         self.watch.look(&mut self.model, self.now);
+    }
+}
+
+fn what(ask: Ask) -> (What, Cause) {
+    match ask {
+        Ask::Read => (What::Read, Cause::HostRead),
+        Ask::Write => (What::Write, Cause::HostWrite),
+        Ask::Flush => (What::Flush, Cause::HostWrite),
     }
 }
