@@ -183,6 +183,11 @@ impl Jobs {
         Jobs { elsewhere: true, ..Jobs::default() }
     }
 
+    /// Does somebody else run them?
+    pub fn are_elsewhere(&self) -> bool {
+        self.elsewhere
+    }
+
     /// What nobody else may change now.
     pub fn spans(&self) -> &[Span] {
         &self.spans
