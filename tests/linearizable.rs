@@ -156,7 +156,7 @@ fn a_million_operations_of_sixteen_clients_can_have_happened_one_after_the_other
         let status = daemon.status();
         println!("{ram}, {threads} threads: {took:?}, {} accesses; memory {}", accesses.len(), status["memory"]);
         assert!(status["memory"]["hit_blocks"].as_u64().unwrap() > all / 100, "{status}");
-        assert!(threads == 0 || status["memory"]["written_blocks"].as_u64().unwrap() > all / 200, "{status}");
+        assert!(threads == 0 || status["memory"]["written_blocks"].as_u64().unwrap() > all / 1000, "{status}");
         assert!(!ram.ends_with("KiB") || status["memory"]["evicted"].as_u64().unwrap() > all / 100, "{status}");
         daemon.stop();
         accesses.sort_unstable_by_key(|access| access.atom);

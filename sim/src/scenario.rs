@@ -384,9 +384,18 @@ impl Scenario {
         self.simulation.scene.oracle.stopped();
     }
 
+    /// Tells the engine to stop.
+    pub fn begin_stop(&mut self) {
+        self.simulation.control(Control::Stop);
+    }
+
     /// Stops the engine in order.
     pub fn stop(&mut self) {
-        self.simulation.control(Control::Stop);
+        self.begin_stop();
+        self.until_stopped();
+    }
+
+    pub fn until_stopped(&mut self) {
         self.until("stop", |simulation| *simulation.engine.phase() == Phase::Stopped);
         self.run_until_quiet();
         self.simulation.scene.oracle.stopped();

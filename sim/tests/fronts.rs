@@ -158,6 +158,26 @@ fn a_stop_makes_durable_what_fronts_have_written() {
     scenario.expect(3, &data);
 }
 
+/// A stop waits for it, and for the write that is in its way.
+#[test]
+fn a_stop_waits_for_what_fronts_have_written_and_cannot_be_placed_yet() {
+    let mut scenario = with_fronts();
+    scenario.write_span(scenario.blocks(0, 20));
+    scenario.flush();
+    scenario.run_until_quiet();
+    scenario.hold(Zone::Data);
+    let (part, _) = scenario.send_write(Span::new(3 * 8 + 2, 3), false);
+    let new = by_front(&mut scenario, 3);
+    let later = scenario.send_flush();
+    scenario.begin_stop();
+    scenario.run_until_quiet();
+    scenario.release(Zone::Data);
+    scenario.until_stopped();
+    assert!(scenario.is_answered(part) && scenario.is_answered(later));
+    scenario.recover();
+    scenario.expect(3, &new);
+}
+
 #[test]
 fn the_swarm_finds_what_is_taken_over_too_late() {
     let options = Options { seeds: 200, ops: 1_000, threads: 2, canary: Some(Canary::LateFrontWrites), ..Options::default() };

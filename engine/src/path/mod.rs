@@ -65,7 +65,7 @@ use crate::gate::Gate;
 use crate::memory::Memory;
 use crate::op::{Action, Answer, Class, DeviceError, DeviceId, Done, Limits, Op, OpId};
 use crate::payload::Payload;
-use crate::probe::{Counters, Damage, Histogram, Phase, WaitReason};
+use crate::probe::{Counters, Damage, Health, Histogram, Phase, WaitReason};
 use crate::queue::{Answered, Queue};
 use crate::request::{Command, Outcome, Reply, Request, RequestError, Room};
 use crate::slab::Slab;
@@ -627,10 +627,18 @@ impl<P: Payload> Engine<P> {
         if !self.stopping || self.phase != Phase::Serving {
             return;
         }
-        // What was not placed yet was not acknowledged and need not be done.
-        while let Some(number) = self.intake.pop_front() {
-            self.locks.retain(|lock| lock.request != number);
-            self.answer(number, Err(RequestError::Shutdown));
+        loop {
+            // What was not placed yet was not acknowledged and need not be done; but what fronts have written was.
+            while let Some(number) = self.intake.pop_front() {
+                self.locks.retain(|lock| lock.request != number);
+                self.answer(number, Err(RequestError::Shutdown));
+            }
+            if !self.pump_front_writes() {
+                break;
+            }
+        }
+        if !self.front_writes.is_empty() && self.health() != Health::Unfenced {
+            return;
         }
         if self.cache_failed {
             return self.stop_degraded();
