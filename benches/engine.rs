@@ -1,7 +1,12 @@
 //! What the engine itself costs: instructions and time per request in a world whose devices cost nothing, and bytes per cached block.
 //!
+//! The schedulers of its queues, too: what a pair of push and pop costs.
+//!
 //! Instructions are counted by callgrind (repeatable, whatever else the machine does), as the difference of two runs of different length.
 //! The payload has no contents, so neither checksums nor copies are in the figures.
+
+#[path = "engine/queue.rs"]
+mod queue;
 
 use std::collections::BTreeMap;
 use std::process::Command as Process;
@@ -12,6 +17,7 @@ use tidegate_engine::cache::format::{FormatId, Geometry, Step, Superblock, creat
 use tidegate_engine::op::{Action, Answer, Done, Limits, Op, Zone};
 use tidegate_engine::payload::Payload;
 use tidegate_engine::probe::Phase;
+use tidegate_engine::queue::QueueKind;
 use tidegate_engine::request::{Command, Reply, Request, RequestId};
 use tidegate_engine::time::Instant;
 use tidegate_engine::{Config, Engine, Event, World, turn};
@@ -177,6 +183,10 @@ fn requests(name: &str) -> u64 {
 
 /// Runs one workload; the set-up is the same whatever the length.
 fn workload(name: &str, requests: u64) {
+    if let Some(queue) = name.strip_prefix("queue ") {
+        let (kind, depth) = queue.strip_suffix(", deep").map_or((queue, queue::DEPTH), |kind| (kind, queue::DEEP));
+        return queue::pairs(kind.parse().expect("a scheduler"), depth, requests);
+    }
     let full = name.ends_with(", full");
     let mut bench = Bench::new(if full { FULL_CACHE_ATOMS } else { CACHE_ATOMS });
     let filled = if full { FULL_CACHE_ATOMS / 8 } else { REQUESTS };
@@ -295,6 +305,35 @@ fn print_ledger() -> Vec<serde_json::Value> {
     lines
 }
 
+/// Measures one workload and prints it; its line of the report.
+fn print_row(name: &str) -> serde_json::Value {
+    let few = requests(name);
+    let counted = instructions(name, 4 * few).zip(instructions(name, few));
+    let per = counted.map(|(long, short)| (long - short) as f64 / (3 * few) as f64);
+    let time = |requests| {
+        let start = std::time::Instant::now();
+        workload(name, requests);
+        start.elapsed().as_nanos() as f64
+    };
+    let mut walls: Vec<f64> = (0..RUNS).map(|_| (time(few * 16) - time(few * 4)) / (few * 12) as f64).collect();
+    walls.sort_by(f64::total_cmp);
+    let wall = walls[RUNS / 2];
+    let most = match name {
+        "read misses" => MISS_NS_MAX,
+        name if name.starts_with("queue ") && !name.ends_with(", deep") => queue::PAIR_NS_MAX,
+        _ => f64::INFINITY,
+    };
+    let goal = if most.is_infinite() {
+        ""
+    } else if wall <= most {
+        "met"
+    } else {
+        "MISSED"
+    };
+    println!("{name:<22} {:>14} {wall:>12.0}  {goal}", per.map_or("no valgrind".to_string(), |per| format!("{per:.0}")));
+    serde_json::json!({"workload": name, "instructions": per, "wall_ns": wall})
+}
+
 fn main() {
     let arguments: Vec<String> = std::env::args().collect();
     if let [_, verb] = &arguments[..]
@@ -309,27 +348,17 @@ fn main() {
     }
     let started = std::time::Instant::now();
     println!("engine: cost per request (of 4 KiB where nothing else is said), without checksum and copy (goal: at most 1 us a miss)\n");
-    println!("{:<20} {:>14} {:>12}  goal", "workload", "instructions", "wall ns");
-    let mut rows = Vec::new();
-    for name in WORKLOADS {
-        let few = requests(name);
-        let counted = instructions(name, 4 * few).zip(instructions(name, few));
-        let per = counted.map(|(long, short)| (long - short) as f64 / (3 * few) as f64);
-        let time = |requests| {
-            let start = std::time::Instant::now();
-            workload(name, requests);
-            start.elapsed().as_nanos() as f64
-        };
-        let mut walls: Vec<f64> = (0..RUNS).map(|_| (time(few * 16) - time(few * 4)) / (few * 12) as f64).collect();
-        walls.sort_by(f64::total_cmp);
-        let wall = walls[RUNS / 2];
-        let goal = match name {
-            "read misses" if wall <= MISS_NS_MAX => "met",
-            "read misses" => "MISSED",
-            _ => "",
-        };
-        println!("{name:<20} {:>14} {wall:>12.0}  {goal}", per.map_or("no valgrind".to_string(), |per| format!("{per:.0}")));
-        rows.push(serde_json::json!({"workload": name, "instructions": per, "wall_ns": wall}));
+    println!("{:<22} {:>14} {:>12}  goal", "workload", "instructions", "wall ns");
+    let mut rows: Vec<_> = WORKLOADS.into_iter().map(print_row).collect();
+    println!(
+        "\na push and a pop of a scheduler, {} waiting; deep: {} (goal: at most {} ns at {0})\n",
+        queue::DEPTH,
+        queue::DEEP,
+        queue::PAIR_NS_MAX
+    );
+    for kind in QueueKind::ALL {
+        rows.push(print_row(&format!("queue {}", kind.name())));
+        rows.push(print_row(&format!("queue {}, deep", kind.name())));
     }
     let lines = print_ledger();
     let report = serde_json::json!({"requests": rows, "ledger": lines});

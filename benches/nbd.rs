@@ -38,6 +38,7 @@ const FILE_BYTES: u64 = 128 * MIB;
 const CACHE_BYTES: u64 = 1 << 30;
 const CONFIG: &str = "[memory]\nram = \"192MiB\"\n";
 const POLL: &str = "[limits]\npoll = \"50us\"\n";
+const FRONT_THREADS: &str = "[limits]\nfront_threads = 2\n";
 /// Rounds of a load unless `BENCH_ROUNDS` says otherwise, and what a slice should take a server.
 const ROUNDS: usize = 30;
 const SLICE_SECONDS: f64 = 0.1;
@@ -54,7 +55,9 @@ const NULLS: [usize; 2] = [1, 2];
 const NBDKIT_FILE: usize = 3;
 /// Ours, looking before it sleeps.
 const POLLING: usize = 5;
-const COUNT: usize = 6;
+/// Ours, with threads for clients. One connection shows what the step to the volume costs, and what its absence saves; not how hits scale.
+const THREADED: usize = 6;
+const COUNT: usize = 7;
 
 /// A ratio with its goal.
 struct Goal {
@@ -93,7 +96,7 @@ fn main() {
     for goal in &goals {
         let is_met = if goal.is_cost { goal.ratio.median() <= goal.floor } else { goal.ratio.median() >= goal.floor };
         let (bound, verdict) = (if goal.is_cost { "at most" } else { "at least" }, if is_met { "met" } else { "missed" });
-        println!("{:<34}{:<24}{bound:<9}{:<6}{verdict}", goal.name, goal.ratio.shown([3, 2]), goal.floor);
+        println!("{:<38}{:<24}{bound:<9}{:<6}{verdict}", goal.name, goal.ratio.shown([3, 2]), goal.floor);
     }
     let status = subjects[OURS].status().expect("tidegate has a status");
     println!("tidegate: {} of {} blocks read from memory", hits(&status), hits(&status) + misses(&status));
@@ -128,9 +131,11 @@ fn subjects(folder: &Path) -> [Subject; COUNT] {
         solid(&path, FILE_BYTES);
         path
     };
-    let polling = folder.join("polling");
-    std::fs::create_dir(&polling).expect("a folder");
-    for dir in [folder, &polling] {
+    let [polling, threaded] = ["polling", "threaded"].map(|name| folder.join(name));
+    for dir in [&polling, &threaded] {
+        std::fs::create_dir(dir).expect("a folder");
+    }
+    for dir in [folder, &polling, &threaded] {
         solid(&dir.join("cache.img"), CACHE_BYTES);
     }
     [
@@ -140,6 +145,7 @@ fn subjects(folder: &Path) -> [Subject; COUNT] {
         Subject::nbdkit(folder, &file("nbdkit")),
         Subject::qemu_nbd_cached(folder, &file("qemu-nbd")),
         Subject::tidegate(&polling, &file("polling-origin"), &format!("{CONFIG}{POLL}")).called("tidegate polling"),
+        Subject::tidegate(&threaded, &file("threaded-origin"), &format!("{CONFIG}{FRONT_THREADS}")).called("tidegate, front thread"),
     ]
 }
 
@@ -185,17 +191,23 @@ fn over_best(slices: &[Vec<Slice>; COUNT], ours: usize, others: &[usize], of: im
 fn goals_of(load: &Load, slices: &[Vec<Slice>; COUNT]) -> Vec<Goal> {
     let others: Vec<usize> = (OURS + 1..POLLING).collect();
     let cost = |name, ratio, floor| Goal { name, ratio, floor, is_cost: true };
-    let beside_file = |name| {
-        let ratios = (0..slices[OURS].len()).map(|round| slices[NBDKIT_FILE][round].seconds / slices[OURS][round].seconds);
+    let beside_file = |name, ours: usize| {
+        let ratios = (0..slices[ours].len()).map(|round| slices[NBDKIT_FILE][round].seconds / slices[ours][round].seconds);
         Goal { name, ratio: Quartiles::of(ratios.collect()), floor: 1.0, is_cost: false }
     };
     match (load.way, load.depth) {
         (Way::Read, 1) => vec![
             cost("P6-latency-vs-best", over_best(slices, OURS, &others, wall), 1.15),
             cost("P6-latency-vs-best, polling", over_best(slices, POLLING, &others, wall), 1.15),
+            cost("P6-latency-vs-best, front thread", over_best(slices, THREADED, &others, wall), 1.15),
         ],
-        (Way::Read, _) => vec![cost("P6-cpu-vs-null", over_best(slices, OURS, &NULLS, cpu), 0.40), beside_file("reads-vs-nbdkit-file")],
+        (Way::Read, _) => vec![
+            cost("P6-cpu-vs-null", over_best(slices, OURS, &NULLS, cpu), 0.40),
+            cost("P6-cpu-vs-null, front thread", over_best(slices, THREADED, &NULLS, cpu), 0.40),
+            beside_file("reads-vs-nbdkit-file", OURS),
+            beside_file("reads-vs-nbdkit-file, front thread", THREADED),
+        ],
         (Way::Write, 1) => Vec::new(),
-        (Way::Write, _) => vec![beside_file("writes-vs-nbdkit-file")],
+        (Way::Write, _) => vec![beside_file("writes-vs-nbdkit-file", OURS), beside_file("writes-vs-nbdkit-file, front thread", THREADED)],
     }
 }

@@ -14,9 +14,11 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
+use tidegate_daemon::front::HANDS_MAX;
 use tidegate_daemon::front::nbd::{self, Address, Allowed, Certificates};
 use tidegate_daemon::volume::{self, Knobs};
 use tidegate_engine::config;
+use tidegate_engine::queue::QueueKind;
 use tidegate_engine::time::Duration;
 use toml::Spanned;
 
@@ -62,6 +64,7 @@ pub struct File {
     fence: Fence,
     scrub: Scrub,
     wear: Wear,
+    queue: Queue,
     /// Several volumes, instead of the one that the rest describes.
     volume: Vec<Spanned<volumes::Table>>,
     /// Which of them clients get that name none.
@@ -160,6 +163,7 @@ struct Limits {
     bytes: Option<Size>,
     stall_timeout: Option<Span>,
     poll: Option<Span>,
+    front_threads: Option<Threads>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -174,6 +178,24 @@ struct Wear {
     rated_tbw: Option<Size>,
     daily_write_budget: Option<Size>,
     discard: Option<bool>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Queue {
+    cache: Option<Scheduler>,
+    origin: Option<Scheduler>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+struct Scheduler(QueueKind);
+
+impl TryFrom<String> for Scheduler {
+    type Error = String;
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse().map(Scheduler)
+    }
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -219,6 +241,18 @@ struct Count(usize);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "i64")]
 struct Samples(u32);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "i64")]
+struct Threads(usize);
+
+impl TryFrom<i64> for Threads {
+    type Error = String;
+    fn try_from(number: i64) -> Result<Self, String> {
+        let threads = usize::try_from(number).ok().filter(|&threads| threads <= HANDS_MAX);
+        threads.map(Threads).ok_or_else(|| format!("{number} is not a number of threads from 0 (the volume's own) to {HANDS_MAX}"))
+    }
+}
 
 impl TryFrom<i64> for Samples {
     type Error = String;
@@ -442,9 +476,11 @@ impl File {
             mode: self.mode.map(|mode| mode.0),
             stall_timeout: self.limits.stall_timeout.map(|span| span.0),
             poll: self.limits.poll.map(|span| span.0),
+            front_threads: self.limits.front_threads.map(|threads| threads.0),
             scrub_rate: self.scrub.rate.map(|size| size.0),
             rated_tbw: self.wear.rated_tbw.map(|size| size.0),
             discard: self.wear.discard,
+            queues: [self.queue.cache, self.queue.origin].map(|queue| queue.map(|scheduler| scheduler.0)),
             daily_write_budget: self.wear.daily_write_budget.map(|size| size.0),
         }
     }
@@ -636,6 +672,10 @@ const KNOBS: &str = r#"[gate]
 # Look for so long whether a client asks again before sleeping, at most 1 ms, as long as clients do ask again so soon: quicker answers for some
 # time of a processor. "50us" is a good try. Default "0s": never. (Not with `--io threads`.)
 #poll = "0s"
+# Threads that serve clients, beside the one that every volume has; more than processors are of no use. They answer themselves what is in memory
+# (see [memory]), so many clients that read it are served side by side; everything else takes a step more. Default 0: the volume's own thread
+# serves its clients too, the quickest way for a few of them.
+#front_threads = 0
 
 [fence]
 # Cached blocks whose places on the origin are read again at every start, to find out whether somebody changed it behind the cache's back.
@@ -656,6 +696,13 @@ const KNOBS: &str = r#"[gate]
 #daily_write_budget = "50GB"
 # Tell the SSD of every set that becomes free that it need not keep it (TRIM). Of a cache in a file, the space goes back to the file system.
 #discard = false
+
+[queue]
+# Which operation of a device goes next. "urgency": first come, first served, and what nobody waits for (fills, destaging, cleaning) yields.
+# "lanes": reads first, and few writes in the device while somebody reads. The others are there for comparison: "noop"; Linux's "deadline", and
+# "cfq" simplified; "ac" of paper 003. All but "urgency" merge neighbours.
+#cache = "urgency"
+#origin = "urgency"
 "#;
 
 const MODE: &str = r#"# What a FLUSH promises: "write-back" (it is on the cache, which holds the only copy of what is dirty), "write-through" (it is on the
@@ -694,6 +741,12 @@ mod tests {
         assert_eq!((knobs.allocation, knobs.convert, knobs.convert_max), wanted);
         let error = check(b"[log]\n\nwhen_full = \"panic\"\n").unwrap_err();
         assert!(error.contains("config.toml:3") && error.contains("through"), "{error}");
+    }
+
+    #[test]
+    fn each_device_has_a_queue_of_its_own() {
+        let file = check(b"[queue]\ncache = \"ac\"\n").unwrap();
+        assert_eq!(file.knobs().queues, [Some(QueueKind::Ac), None]);
     }
 
     #[test]
@@ -750,6 +803,7 @@ mod tests {
             ("[log]\nallocation = \"small-writes\"\nconvert_max = 0\n", "config.toml:3:15: 0 is not a count from 1 to 65536"),
             ("[log]\nwindow = \"1B\"\n", "config.toml:2:1: `window` must be from 1.0 MiB to 1.0 GiB"),
             ("[log]\ndirty_ram = \"2GiB\"\n", "config.toml:2:1: `dirty_ram` must be from 0 B to 1.0 GiB"),
+            ("[limits]\nfront_threads = 65\n", "config.toml:2:17: 65 is not a number of threads"),
             ("[limits]\npoll = \"2ms\"\n", "config.toml:2:1: `poll` must be at most 1 ms"),
             ("origin = \"disk.img\"\n", "config.toml:1:1: `origin` is a relative path"),
             ("origin = \"/a\"\ncache = \"/a\"\n", "config.toml:2:1: `cache` and `origin` are the same"),
@@ -762,6 +816,8 @@ mod tests {
             ("[export]\nclients = [\"vm7\"]\n", "config.toml:2:"),
             ("[export]\nclients = [\"dns:vm7\"]\n", "config.toml:2:1: `clients` without `client_ca`"),
             ("[export]\nread_only = \"yes\"\n", "config.toml:2:13: invalid type: string \"yes\", expected a boolean"),
+            ("[queue]\n\ncache = \"bfq\"\n", "config.toml:3:9: \"bfq\" is no queue: there are urgency, noop, deadline, cfq, ac, lanes"),
+            ("[queue]\ndisk = \"noop\"\n", "config.toml:2:1: unknown field `disk`"),
             ("[gate]\nreserve = \"20%\"\n", "config.toml:2:1: `reserve` (20%) must not exceed `free_floor` (10%)"),
             ("\u{feff}", "config.toml: begins with a byte order mark"),
         ] {

@@ -144,6 +144,11 @@ fn describe(status: &Value) -> String {
             line(kind, format!("p50 {}, p99 {}, p99.9 {}", at("p50"), at("p99"), at("p999")));
         }
     }
+    for device in ["cache", "origin"] {
+        for (class, times) in status["queues"][device].as_object().into_iter().flatten() {
+            line(device, format!("{class}: {} in the queue, {} at the device", p50_p99(&times["queue_ns"]), p50_p99(&times["service_ns"])));
+        }
+    }
     line("waits", counts(&status["waits"]));
     line("destaged", format!("{} blocks in {} batches", number("/destage/blocks"), number("/destage/batches")));
     line("errors", counts(&status["errors"]));
@@ -159,6 +164,11 @@ fn describe(status: &Value) -> String {
         line("damage", damage["what"].as_str().unwrap_or("-").to_owned());
     }
     text
+}
+
+fn p50_p99(latencies: &Value) -> String {
+    let at = |percentile: &str| units::show_latency(latencies[percentile].as_u64().unwrap_or(0));
+    format!("p50 {}, p99 {}", at("p50"), at("p99"))
 }
 
 /// `lock 3, set 12`: what is not zero, or `none`.
@@ -216,6 +226,9 @@ mod tests {
             "memory": { "pages": 5, "pages_max": 128, "hit_blocks": 9, "miss_blocks": 1 },
             "oldest_dirty_seconds": 2.5, "hits": { "blocks": 3 }, "misses": { "blocks": 1 },
             "latency_ns": { "read": { "count": 4, "p50": 37_000, "p99": 1_200_000, "p999": 1_300_000 } },
+            "queues": { "cache": { "client": {
+                "queue_ns": { "p50": 800, "p99": 20_000 }, "service_ns": { "p50": 90_000, "p99": 2_000_000 },
+            } } },
             "fills": { "kept_blocks": 7, "first_touch_blocks": 5, "sequential_blocks": 0, "no_room_blocks": 2 },
             "through": { "split_blocks": 2560 }, "ledger_bytes": { "index": 4096 }, "discards": { "sets": 12, "left_out_sets": 3, "failures": 0 },
         }));
@@ -227,6 +240,7 @@ mod tests {
             "kept     7 blocks of what was read; not: 5 missed for the first time, 2 without room",
             "split    2560 blocks of long writes went to the origin at once",
             "read     p50 37.0 us, p99 1.20 ms, p99.9 1.30 ms",
+            "cache    client: p50 0.8 us, p99 20.0 us in the queue, p50 90.0 us, p99 2.00 ms at the device",
             "discards 12 sets; 3 left out, 0 failed",
             "memory   4.0 KiB (index 4.0 KiB)",
         ] {

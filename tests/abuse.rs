@@ -90,8 +90,7 @@ fn wait_until_all_are_gone(daemon: &Daemon, good: &mut Good, before: Cost) {
 }
 
 /// At least `count` clients vanish in the middle of 32 requests each while a good one works.
-fn check_vanishing(kind: &str, count: u64) {
-    let folder = small();
+fn check_vanishing(folder: &tempfile::TempDir, kind: &str, count: u64) {
     let (daemon, door) = Door::open(folder.path(), kind);
     let mut good = Good::new(&door);
     let idle = cost(&daemon);
@@ -119,23 +118,32 @@ fn check_vanishing(kind: &str, count: u64) {
     let mut late = door.enter().unwrap();
     late.write_all(&request(FLUSH, 1, 0, 0)).unwrap();
     assert_eq!(late.simple().unwrap(), (0, 1));
+    let memory = &daemon.status()["memory"];
+    assert!(memory["pages"].as_u64() <= memory["pages_max"].as_u64(), "{memory}");
     drop((good, late));
     daemon.stop();
 }
 
 #[test]
 fn five_hundred_clients_vanish_from_a_unix_socket() {
-    check_vanishing("unix", 500);
+    check_vanishing(&small(), "unix", 500);
+}
+
+/// They leave pages behind that they have just written, and were reading; memory is full of those of others.
+#[test]
+fn a_thousand_clients_vanish_from_front_threads_that_share_16_mib() {
+    let knobs = "[memory]\nram = \"16MiB\"\n[limits]\nfront_threads = 3\n[gate]\nwait = \"100ms\"\n";
+    check_vanishing(&volume("128MiB", "512MiB", knobs), "unix", 1000);
 }
 
 #[test]
 fn three_hundred_clients_vanish_from_tcp() {
-    check_vanishing("tcp", 300);
+    check_vanishing(&small(), "tcp", 300);
 }
 
 #[test]
 fn two_hundred_clients_vanish_in_the_middle_of_tls() {
-    check_vanishing("tls", 200);
+    check_vanishing(&small(), "tls", 200);
 }
 
 /// `make soak`: comes and goes by the hundred thousand.

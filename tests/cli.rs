@@ -107,7 +107,13 @@ fn status_says_what_happened() {
     ] {
         assert_eq!(status.pointer(key), Some(&expected), "{key}: {status}");
     }
-    for key in ["/oldest_dirty_seconds", "/latency_ns/flush/p99", "/waits/set"] {
+    for key in [
+        "/oldest_dirty_seconds",
+        "/latency_ns/flush/p99",
+        "/waits/set",
+        "/queues/cache/client/queue_ns/p99",
+        "/queues/origin/client/service_ns/p99",
+    ] {
         assert!(status.pointer(key).is_some_and(Value::is_number), "{key}: {status}");
     }
     assert!(status["ledger_bytes"].as_object().is_some_and(|ledger| !ledger.is_empty()), "{status}");

@@ -15,12 +15,13 @@ const SECTOR: usize = 512;
 const SECTORS: u64 = (24 << 20) / SECTOR as u64;
 /// Connections take turns in pieces of so many sectors: no multiple of a block, so that they share blocks and never sectors.
 const PIECE: u64 = 37;
+const BLOCK: u64 = 8;
 const CONNECTIONS: u64 = 3;
 const IN_FLIGHT: usize = 16;
 /// Rounds; `make soak` asks for more in TIDEGATE_KILLS.
 const KILLS: u64 = 50;
 
-/// Rounds with two volumes.
+/// Rounds with two volumes, and with threads for clients.
 const KILLS_OF_TWO: u64 = 10;
 /// Small and restless: destaging starts at once, so that kills hit it too.
 const RESTLESS: &str = "free_floor = \"40%\"\nwait = \"1ms\"\nmax_dirty_age = \"100ms\"\ndirty_high = \"30%\"\n";
@@ -197,6 +198,9 @@ impl Round<'_> {
         let first = chance.below(PIECE);
         let sectors = 1 + chance.below(PIECE - first);
         let start = (piece * CONNECTIONS + mine) * PIECE + first;
+        // Half of them are whole blocks, as file systems write them.
+        let (block, behind) = (start.next_multiple_of(BLOCK), (start + sectors) / BLOCK * BLOCK);
+        let (start, sectors) = if block < behind && chance.below(2) == 0 { (block, behind - block) } else { (start, sectors) };
         if waiting.iter().any(|other| other.overlaps(start, sectors)) {
             return Ok(()); // two writes of one sector in flight may land in either order
         }
@@ -330,6 +334,12 @@ fn kills(default: u64) -> u64 {
 fn fifty_kills_lose_nothing_that_was_flushed_and_nothing_flickers() {
     let folder = volume("64MiB", "64MiB", &format!("[gate]\n{RESTLESS}"));
     check(folder.path(), &[""], kills(KILLS));
+}
+
+#[test]
+fn kills_lose_nothing_that_was_flushed_where_front_threads_write() {
+    let folder = volume("64MiB", "64MiB", &format!("[limits]\nfront_threads = 3\n[gate]\n{RESTLESS}"));
+    check(folder.path(), &[""], kills(KILLS_OF_TWO));
 }
 
 #[test]

@@ -42,7 +42,7 @@ fn refused(ended: &Ended, code: i32, says: &str) {
 #[test]
 fn the_plans_are_listed_with_what_they_show() {
     let list = tool::tidegate(&["sim", "list"]).succeeds();
-    for name in ["devices", "000-table3", "000-table4", "000-figures", "001-gaps", "004-hits", "modes"] {
+    for name in ["devices", "000-table3", "000-table4", "000-figures", "001-gaps", "003-six-patterns", "004-hits", "modes"] {
         let line = list.lines().find(|line| line.split(' ').next() == Some(name)).unwrap_or_else(|| panic!("{name}: {list}"));
         assert!(line.len() > name.len() + 20, "{line}");
     }

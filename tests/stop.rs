@@ -9,8 +9,8 @@ const BLOCK: u64 = 4096;
 
 #[test]
 fn sigterm_makes_acknowledged_writes_durable_with_clients_connected() {
-    for carrier in CARRIERS {
-        let folder = volume("64MiB", "64MiB", "");
+    for (carrier, threads) in CARRIERS.into_iter().zip([0, 3]) {
+        let folder = volume("64MiB", "64MiB", &format!("[limits]\nfront_threads = {threads}\n"));
         let daemon = Daemon::up_by(folder.path(), carrier);
         let mut idle = daemon.connect();
         idle.expect(0, &[0; 512]);
@@ -37,8 +37,8 @@ fn sigterm_makes_acknowledged_writes_durable_with_clients_connected() {
 
 #[test]
 fn writes_answered_while_stopping_are_durable_too() {
-    for carrier in CARRIERS {
-        let folder = volume("64MiB", "64MiB", "");
+    for (carrier, threads) in CARRIERS.into_iter().zip([3, 0]) {
+        let folder = volume("64MiB", "64MiB", &format!("[limits]\nfront_threads = {threads}\n"));
         let daemon = Daemon::up_by(folder.path(), carrier);
         let mut client = daemon.connect();
         let mut sent = Vec::new();

@@ -15,7 +15,8 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tidegate_engine::probe::{DestageReason, GateState, Health, Histogram, Phase, Snapshot, Waits};
+use tidegate_engine::op::Class;
+use tidegate_engine::probe::{DestageReason, GateState, Health, Histogram, Phase, QueueTimes, Snapshot, Waits};
 use tidegate_engine::request::Room;
 use tidegate_engine::time::Instant;
 use tidegate_engine::{Event, Mode};
@@ -437,7 +438,7 @@ pub fn status_json(snapshot: &Snapshot) -> Value {
         "detaching": snapshot.is_detaching,
         "memory": {
             "pages": snapshot.memory.pages, "pages_max": snapshot.memory.pages_max, "evicted": snapshot.memory.evicted,
-            "hit_blocks": c.memory_hit_blocks, "miss_blocks": c.memory_miss_blocks,
+            "hit_blocks": c.memory_hit_blocks, "miss_blocks": c.memory_miss_blocks, "written_blocks": c.front_written_blocks,
         },
         "hits": { "blocks": c.hit_blocks },
         "misses": { "blocks": c.miss_blocks },
@@ -476,6 +477,7 @@ pub fn status_json(snapshot: &Snapshot) -> Value {
             "write": latency_json(&snapshot.write_latency),
             "flush": latency_json(&snapshot.flush_latency),
         },
+        "queues": { "cache": queue_json(&snapshot.queues[0]), "origin": queue_json(&snapshot.queues[1]) },
         "ledger_bytes": ledger,
         "damage": snapshot.damage.iter().map(|damage| json!({ "fatal": damage.fatal, "what": damage.what })).collect::<Vec<_>>(),
     })
@@ -483,6 +485,14 @@ pub fn status_json(snapshot: &Snapshot) -> Value {
 
 fn waits_json(waits: &Waits) -> Value {
     waits.iter().map(|(reason, count)| (reason.name().to_owned(), json!(count))).collect::<serde_json::Map<_, _>>().into()
+}
+
+/// By class: how long operations waited for the device, and how long it had them.
+fn queue_json(times: &[(Class, QueueTimes)]) -> Value {
+    let of_class = |(class, times): &(Class, QueueTimes)| {
+        (class.name().to_owned(), json!({ "queue_ns": latency_json(&times.queue), "service_ns": latency_json(&times.service) }))
+    };
+    times.iter().map(of_class).collect::<serde_json::Map<_, _>>().into()
 }
 
 fn latency_json(latencies: &Histogram) -> Value {

@@ -15,6 +15,7 @@ use tidegate_engine::config::{Allocation, Convert, Fill, WhenFull};
 use tidegate_engine::op::{Action, Answer, Done, Op};
 use tidegate_engine::payload::Payload;
 use tidegate_engine::probe::{Health, ModeView, Phase};
+use tidegate_engine::queue::QueueKind;
 use tidegate_engine::request::{Reply, Room};
 use tidegate_engine::time::{Duration, Instant};
 use tidegate_engine::{Config, Control, Engine, Event, Mode, World, turn};
@@ -27,7 +28,8 @@ use crate::control::{Verb, status_json};
 use crate::desk::{Desk, Tell};
 use crate::dirty::{self, Dirty};
 use crate::front::nbd::{Allowed, Export, Front};
-use crate::port::{Interest, Port};
+use crate::front::{Clients, Crew, Tally};
+use crate::port::Interest;
 
 pub use crate::Failure;
 use crate::state::{self, State as HostState};
@@ -88,6 +90,8 @@ pub struct Knobs {
     pub stall_timeout: Option<Duration>,
     /// How long to look before sleeping.
     pub poll: Option<Duration>,
+    /// Threads for clients, at most [`crate::front::HANDS_MAX`]; 0: the volume's own serves them.
+    pub front_threads: Option<usize>,
     /// Bytes per second; 0: not at all.
     pub scrub_rate: Option<u64>,
     /// Bytes that the maker of the SSD lets it be written in its life.
@@ -95,6 +99,8 @@ pub struct Knobs {
     /// Bytes a day; 0: no limit.
     pub daily_write_budget: Option<u64>,
     pub discard: Option<bool>,
+    /// Of the cache and of the origin.
+    pub queues: [Option<QueueKind>; 2],
 }
 
 /// Everything on the SSD is verified within six hours of rest, and, at a quarter of that rate, within a day of work.
@@ -122,6 +128,7 @@ impl Knobs {
             destage_depth: self.destage_depth.unwrap_or(default.destage_depth),
             destage_atoms: self.destage_batch.map_or(default.destage_atoms, |bytes| bytes / ATOM_BYTES),
             ram: self.ram.unwrap_or_else(crate::ram::default),
+            fronts: self.front_threads.unwrap_or_default(),
             window_bytes,
             through_bytes: self.window.unwrap_or(default.through_bytes),
             dirty_ram: self.dirty_ram.unwrap_or(window_bytes / 4),
@@ -139,6 +146,7 @@ impl Knobs {
             stall_timeout: self.stall_timeout.unwrap_or(default.stall_timeout),
             scrub_rate: self.scrub_rate.unwrap_or(scrub_rate(superblock.geometry.cache_atoms() * ATOM_BYTES)),
             discard: self.discard.unwrap_or(default.discard),
+            queues: [0, 1].map(|device| self.queues[device].unwrap_or(default.queues[device])),
             daily_write_bytes: self.daily_write_budget.unwrap_or(default.daily_write_bytes),
             ..default
         }
@@ -199,15 +207,27 @@ impl Opened {
     /// # Errors
     /// One line for the operator and the exit code.
     pub(crate) fn serve(self, carrier: Carrier, mut desk: Desk) -> Result<(), Failure> {
-        let front = Front::volume(self.export());
+        let export = self.export();
         let Opened { options, attached: Attached { cache, origin, superblock, .. } } = self;
         let mut io = Io::new(cache, origin, carrier)?;
-        io.poll(options.knobs.poll.unwrap_or_default());
+        let poll = options.knobs.poll.unwrap_or_default();
+        io.poll(poll);
+        let mut crew = match options.knobs.front_threads.unwrap_or_default() {
+            0 => None,
+            threads => Some(Crew::new(threads, &export, poll).map_err(no_threads)?),
+        };
         desk.tell(Tell::Opened);
         if !desk.is_started() {
             return Ok(());
         }
         let engine = Engine::new(options.knobs.config(&superblock), io.limits());
+        if let (Some(crew), Some(pages)) = (&mut crew, engine.pages()) {
+            crew.remember(pages);
+        }
+        let front: Box<dyn Clients> = match crew {
+            Some(crew) => Box::new(crew),
+            None => Box::new(Front::volume(export)),
+        };
         let volume = Volume {
             engine,
             world: Back { io, front, held: Some(Vec::new()), wants_fence: false },
@@ -224,6 +244,10 @@ impl Opened {
         };
         volume.run()
     }
+}
+
+fn no_threads(error: std::io::Error) -> Failure {
+    Failure::new(Failure::SYSTEM, format!("`front_threads`: no thread for clients: {error}"))
 }
 
 /// Nanoseconds since the start.
@@ -256,7 +280,7 @@ enum State {
 /// What the engine acts on.
 struct Back {
     io: Io,
-    front: Front,
+    front: Box<dyn Clients>,
     /// What recovery wants to write, until that is allowed.
     held: Option<Vec<Op<Run>>>,
     /// The SSD has failed: the host is to know, before the engine's next turn.
@@ -385,7 +409,11 @@ impl Volume {
             let answer = match refused {
                 Some(what) => serde_json::json!({ "error": what }),
                 None => {
-                    let snapshot = self.engine.inspect(now);
+                    let mut snapshot = self.engine.inspect(now);
+                    let Tally { reads, read_atoms, writes } = self.world.front.tally();
+                    let counters = &mut snapshot.counters;
+                    (counters.reads, counters.read_atoms, counters.writes) =
+                        (counters.reads + reads, counters.read_atoms + read_atoms, counters.writes + writes);
                     let mut status = status_json(&snapshot);
                     status["wear"] = wear_json(&snapshot.wear, &self.rating, &snapshot.counters);
                     status["io"] = self.world.io.carrier().name().into();
@@ -558,6 +586,7 @@ impl Volume {
     fn stop(&mut self) {
         if matches!(self.state, State::Starting | State::Sound | State::Serving) {
             self.state = State::Stopping;
+            self.world.front.rest();
             self.events.push(Event::Control(Control::Stop));
         }
     }

@@ -7,6 +7,7 @@ use crate::cache::placed::journal_pages_needed;
 use crate::cache::split::Legs;
 use crate::cache::victims::Benefit;
 use crate::mode::Mode;
+use crate::queue::QueueKind;
 use crate::spin;
 use crate::time::Duration;
 
@@ -60,6 +61,8 @@ pub struct Config {
     pub convert_max: Option<u64>,
     /// Bytes of memory for pages of what clients read and write. 0, the default here: none.
     pub ram: u64,
+    /// Threads beside the engine's that read pages themselves ([`crate::Engine::pages`]). Default 0.
+    pub fronts: usize,
     /// Which slot a block goes to. Default log.
     pub placement: Placement,
     /// When dirty blocks go home. Default ours.
@@ -94,6 +97,9 @@ pub struct Config {
     pub discard: bool,
     /// The origin is a disk that may stand still while nobody needs it. None, the default: it is not told anything.
     pub spin: Option<spin::Config>,
+    /// What the cache's operations and the origin's are scheduled by. Default by their urgency: the other schedulers are Linux's and paper
+    /// 003's, made for devices and hosts as they were.
+    pub queues: [QueueKind; 2],
     /// Recover, report and stop before the first write (`tidegate check`). Default false.
     pub check: bool,
     /// A deliberate bug, for tests that must find it. Always `None` in production: no configuration file can name it.
@@ -229,10 +235,12 @@ pub enum Canary {
     DiscardTooEarly,
     /// A page stays in memory although its block has changed.
     StalePage,
+    /// What fronts have written is taken over only after what arrived with it.
+    LateFrontWrites,
 }
 
 impl Canary {
-    pub const ALL: [Canary; 13] = [
+    pub const ALL: [Canary; 14] = [
         Canary::RecordBeforeData,
         Canary::ReuseTooEarly,
         Canary::FlushDoesNotWait,
@@ -246,6 +254,7 @@ impl Canary {
         Canary::UnfencedDegraded,
         Canary::DiscardTooEarly,
         Canary::StalePage,
+        Canary::LateFrontWrites,
     ];
 }
 
@@ -266,6 +275,7 @@ impl Config {
             through_bytes: 64 << 20,
             dirty_ram: 0,
             ram: 0,
+            fronts: 0,
             flush_age: Duration::from_secs(1),
             requests_max: 1024,
             bytes_max: 256 << 20,
@@ -287,6 +297,7 @@ impl Config {
             daily_write_bytes: 0,
             discard: false,
             spin: None,
+            queues: [QueueKind::Urgency; 2],
             check: false,
             canary: None,
             origin: [0; 16],

@@ -2,7 +2,9 @@
 //! may be kept of them. A page holds a whole block, and only what a read of the block would give as well: it is never the only place of
 //! anything.
 
-use tidegate_pages::{Atoms, Block as Key, Config, Keeper, Page, Pages, Refused};
+use std::sync::Arc;
+
+use tidegate_pages::{Atoms, Block as Key, Config, Dirty, Hold, Keeper, Page, Pages, Refused};
 
 use crate::block::Block;
 use crate::policy::{Kind, Policy};
@@ -19,19 +21,83 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// A pool of at most `bytes`, for blocks of so many atoms, of which a page keeps `atom_bytes` each. None: `bytes` are not enough for a few pages, or not to be had.
-    pub fn new(bytes: u64, block_atoms: u64, atom_bytes: usize) -> Option<Memory> {
+    /// A pool of at most `bytes`, for blocks of so many atoms, of which a page keeps `atom_bytes` each; `fronts` threads use it as well, and may
+    /// have up to `dirty` pages written in it, as soon as that is allowed. None: `bytes` are not enough for a few pages, or not to be had.
+    pub fn new(bytes: u64, block_atoms: u64, atom_bytes: usize, fronts: usize, dirty: usize) -> Option<Memory> {
         const LEAST: u64 = 16;
+        /// What a front notes of its hits until the next page is kept; a policy misses nothing by knowing of no more.
+        const TOUCHES: usize = 4096;
         let page_bytes = block_atoms as usize * atom_bytes;
         let pages = (bytes / (block_atoms * crate::block::ATOM_BYTES)).min(u64::from(u32::MAX / 4));
         if pages < LEAST {
             return None;
         }
         let pages = pages as usize;
-        let config = Config { pages, page_atoms: block_atoms as usize, atom_bytes, fronts: 1, touches: 64, dirty_ring: 64, dirty_pages: 0 };
+        let touches = if fronts == 0 { 0 } else { TOUCHES };
+        let page_atoms = block_atoms as usize;
+        let config = Config {
+            pages,
+            page_atoms,
+            atom_bytes,
+            fronts: fronts.max(1),
+            touches,
+            dirty_ring: dirty.max(1).next_power_of_two(),
+            dirty_pages: 0,
+            whole_blocks: true,
+        };
         let (_, keeper) = Pages::new(config).ok()?;
-        let most = pages - (pages / 8).clamp(1, 128);
+        let on_their_way = (pages / 8).clamp(1, 128);
+        // What fronts have at hand, or have written and nobody has looked at yet.
+        let of_fronts = if fronts == 0 { 0 } else { pages / 8 + dirty };
+        let most = pages - on_their_way - of_fronts;
         Some(Memory { keeper, policy: Kind::S3Fifo.build(most), most, page_bytes, evicted: 0 })
+    }
+
+    /// For fronts.
+    pub fn pages(&self) -> &Arc<Pages> {
+        self.keeper.pages()
+    }
+
+    /// Has a front written anything that was not [drained](Memory::drain)?
+    pub fn is_owed(&self) -> bool {
+        self.keeper.is_owed()
+    }
+
+    /// What fronts have written, of each block the newest page, by ascending block.
+    pub fn drain(&mut self) -> Vec<(Block, Hold)> {
+        let group = self.keeper.drain().dirty;
+        let drained: Vec<_> = group.into_iter().map(|Dirty { block: Key(block), page }| (Block(block), page)).collect();
+        for (block, _) in &drained {
+            match self.policy.contains(block.0) {
+                true => self.policy.touch(block.0),
+                false => self.policy.insert(block.0),
+            }
+        }
+        // Only now: what has just come may go at once.
+        while self.policy.len() > self.most {
+            self.evict(drained[0].0);
+        }
+        drained
+    }
+
+    /// Pages that fronts have written or may write, until somebody says otherwise.
+    pub fn allowed(&self) -> usize {
+        self.keeper.allowed()
+    }
+
+    pub fn allow(&mut self, pages: usize) {
+        self.keeper.allow(pages);
+    }
+
+    /// What was drained is in the log; in its place nothing is allowed for now.
+    pub fn settle(&mut self, page: Hold) {
+        self.keeper.settle(page);
+    }
+
+    /// Blocks that fronts have read from it, and written there.
+    pub fn of_fronts(&self) -> (u64, u64) {
+        let counts = self.pages().counts();
+        (counts.hits, counts.writes)
     }
 
     /// How much of it is in use.
@@ -68,16 +134,25 @@ impl Memory {
         assert_eq!(contents.len(), self.page_bytes, "a page is a whole block");
         self.forget(block, 1);
         if self.is_full() {
-            let gone = self.policy.evict(block.0).expect("it is full");
-            self.remove(gone);
-            self.evicted += 1;
+            self.evict(block);
         }
         let all = Atoms::of(0..self.keeper.pages().config().page_atoms);
         match self.keeper.fill(Key(block.0), contents, all) {
             Ok(_) => self.policy.insert(block.0),
-            Err(Refused::NoPage) => {}
-            Err(refused) => unreachable!("nobody else changes a page: {refused}"),
+            // A front is writing there, or has: that is newer.
+            Err(Refused::NoPage | Refused::Busy | Refused::Changed | Refused::Undrained) => {}
+            Err(Refused::Held) => unreachable!("to put a page needs nobody's leave"),
         }
+    }
+
+    /// Some block's page goes for one of `block`.
+    fn evict(&mut self, block: Block) {
+        // Who decides has to know what was asked for.
+        let policy = &mut self.policy;
+        self.keeper.touches(|Key(block)| policy.touch(block));
+        let gone = self.policy.evict(block.0).expect("something is kept");
+        self.remove(gone);
+        self.evicted += 1;
     }
 
     /// The first block from `block` on that has a page.
@@ -97,7 +172,11 @@ impl Memory {
     }
 
     fn remove(&mut self, block: u64) {
-        self.keeper.remove(Key(block)).unwrap_or_else(|refused| unreachable!("nobody else changes a page: {refused}"));
+        match self.keeper.forget(Key(block)) {
+            // What a front has written there is kept when it is drained.
+            Ok(()) | Err(Refused::Undrained) => {}
+            Err(refused) => unreachable!("nothing else is in the way: {refused}"),
+        }
     }
 }
 
@@ -107,7 +186,7 @@ mod tests {
 
     /// So many pages of 64 bytes: as blocks of 4 KiB are counted.
     fn memory(pages: u64) -> Memory {
-        Memory::new(pages * 4096, 8, 8).expect("a few pages")
+        Memory::new(pages * 4096, 8, 8, 0, 0).expect("a few pages")
     }
 
     fn read(memory: &mut Memory, block: u64, blocks: u64) -> Option<Vec<u8>> {
@@ -154,6 +233,6 @@ mod tests {
 
     #[test]
     fn too_little_is_none() {
-        assert!(Memory::new(0, 8, 512).is_none() && Memory::new(60_000, 8, 512).is_none());
+        assert!(Memory::new(0, 8, 512, 0, 0).is_none() && Memory::new(60_000, 8, 512, 0, 0).is_none());
     }
 }

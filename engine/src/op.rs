@@ -12,9 +12,28 @@ pub enum DeviceId {
     Origin,
 }
 
-/// Unique in the life of an engine.
+/// Unique in the life of an engine: a serial number, and a place that no other operation has at the time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OpId(pub u64);
+
+impl OpId {
+    const PLACE_BITS: u32 = 20;
+
+    pub fn new(serial: u64, place: usize) -> Self {
+        assert!(place >> Self::PLACE_BITS == 0, "so many operations are never under way at once");
+        OpId(serial << Self::PLACE_BITS | place as u64)
+    }
+
+    /// Its place among the operations that wait or are under way: small.
+    pub fn place(self) -> usize {
+        (self.0 & ((1 << Self::PLACE_BITS) - 1)) as usize
+    }
+
+    /// Grows from one operation to the next.
+    pub fn serial(self) -> u64 {
+        self.0 >> Self::PLACE_BITS
+    }
+}
 
 /// For whom: a scheduler may prefer one over another. Recorded in every count of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -32,6 +51,23 @@ pub enum Class {
     Scrub,
     /// Telling the SSD what it need not keep.
     Discard,
+}
+
+impl Class {
+    pub const ALL: [Class; 7] = [Class::Client, Class::Log, Class::Fill, Class::Destage, Class::Clean, Class::Scrub, Class::Discard];
+
+    /// For people and programs outside.
+    pub fn name(self) -> &'static str {
+        match self {
+            Class::Client => "client",
+            Class::Log => "log",
+            Class::Fill => "fill",
+            Class::Destage => "destage",
+            Class::Clean => "clean",
+            Class::Scrub => "scrub",
+            Class::Discard => "discard",
+        }
+    }
 }
 
 /// Which part of a device: every access names it, and the worlds check that the span lies in it.

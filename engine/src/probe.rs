@@ -1,6 +1,7 @@
 //! Everything worth reporting: counters that only grow, a histogram of latencies, and the state of the moment.
 
 use crate::mode::Mode;
+use crate::op::Class;
 use crate::spin;
 use crate::time::{Duration, Instant};
 use crate::wear::{ByCause, Wear};
@@ -26,6 +27,8 @@ pub struct Counters {
     /// Blocks of reads that memory answered, and of those that it had not all of.
     pub memory_hit_blocks: u64,
     pub memory_miss_blocks: u64,
+    /// Blocks that fronts have made pages of themselves, before the engine heard of them.
+    pub front_written_blocks: u64,
     pub fill_no_room_blocks: u64,
     /// Not kept because the daily write budget was spent; or, where something else would have had to go for them: parts of long sequences;
     /// missed for the first time; missed again, but not often enough.
@@ -222,6 +225,13 @@ impl Histogram {
     }
 }
 
+/// How long the operations of one class waited for a device, and how long it then had them. What was merged counts once.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct QueueTimes {
+    pub queue: Histogram,
+    pub service: Histogram,
+}
+
 /// Where the engine stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Phase {
@@ -342,6 +352,8 @@ pub struct Snapshot {
     pub read_latency: Histogram,
     pub write_latency: Histogram,
     pub flush_latency: Histogram,
+    /// Of the cache and of the origin, each class that there was.
+    pub queues: [Vec<(Class, QueueTimes)>; 2],
     /// Bytes held by each part of the engine, counted from its own lengths and capacities (the ledger).
     pub ledger: Vec<(&'static str, u64)>,
     pub damage: Vec<Damage>,

@@ -14,6 +14,24 @@ pub struct Request<P> {
     pub command: Command<P>,
 }
 
+impl<P> Request<P> {
+    /// Bytes of contents that it holds in memory, or will.
+    pub fn payload_bytes(&self) -> u64 {
+        match self.command {
+            Command::Read | Command::Cache | Command::Write { .. } => self.span.bytes(),
+            Command::Trim { .. } | Command::Zero { .. } | Command::Flush | Command::Status { .. } => 0,
+        }
+    }
+
+    /// What it changes; of a request that changes nothing: nothing.
+    pub fn change(&self) -> Span {
+        match self.command {
+            Command::Write { .. } | Command::Trim { .. } | Command::Zero { .. } => self.span,
+            Command::Read | Command::Cache | Command::Flush | Command::Status { .. } => Span::new(self.span.start, 0),
+        }
+    }
+}
+
 #[derive(Clone, Debug)]
 pub enum Command<P> {
     Read,

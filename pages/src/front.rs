@@ -54,6 +54,10 @@ impl Front {
         &self.pages.desks[self.index]
     }
 
+    pub fn pages(&self) -> &Arc<Pages> {
+        &self.pages
+    }
+
     /// Starts to read. Nothing that is found is used again before the end.
     #[inline(always)]
     pub fn pin(&mut self) -> Pinned<'_> {
@@ -80,6 +84,12 @@ impl Front {
         if unnoted > 0 {
             add(&desk.counters.0.unnoted, unnoted as u64);
         }
+    }
+
+    /// Notes and counts what was read under a pin: these blocks, and so many that had no page.
+    pub fn note(&mut self, hits: &[Block], misses: u64) {
+        self.count(hits.len() as u64, misses);
+        self.touch_all(hits.iter().copied(), hits.len());
     }
 
     #[inline(always)]
@@ -159,8 +169,9 @@ impl<'p> Page<'p> {
         !self.entry.has_holes()
     }
 
+    /// Its first lines from `offset` on are wanted soon.
     #[inline(always)]
-    pub(crate) fn prefetch(self, offset: usize) {
+    pub fn prefetch(self, offset: usize) {
         self.pages.pool.memory.prefetch(self.frame, offset);
     }
 }

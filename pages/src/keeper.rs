@@ -1,5 +1,5 @@
-//! The engine's end of the tier: it alone drains the rings, fills, cleans and evicts. It never waits: where a front has a lock just now, it is
-//! told so and comes again.
+//! The engine's end of the tier: it alone drains the rings, fills, cleans and evicts. It does not wait: where a front has a lock just now, it is
+//! told so and comes again; all but [`Keeper::forget`], which must not leave behind what is there.
 //!
 //! What it replaces it names exactly, page for page. What it has not drained it leaves alone: only fronts replace that, so the newest contents
 //! of a block are in the tree, or known to the engine, at any time.
@@ -21,6 +21,8 @@ use crate::{Block, Pages, write};
 pub struct Keeper {
     pages: Arc<Pages>,
     magazine: Magazine,
+    /// Dirty pages that are allowed now: those that there are, and those that fronts may still make.
+    allowed: usize,
 }
 
 /// One page and no other: where it lies, and its number among the pages of its block. The newest has the highest, modulo 2^32, also when the
@@ -86,7 +88,7 @@ impl std::error::Error for Refused {}
 
 impl Keeper {
     pub(crate) fn new(pages: Arc<Pages>) -> Keeper {
-        Keeper { magazine: pages.pool.magazine(), pages }
+        Keeper { magazine: pages.pool.magazine(), allowed: pages.config.dirty_pages, pages }
     }
 
     pub fn pages(&self) -> &Arc<Pages> {
@@ -106,6 +108,36 @@ impl Keeper {
                 false
             });
         }
+    }
+
+    /// Has a front written something that is not drained?
+    pub fn is_owed(&self) -> bool {
+        self.pages.desks.iter().any(|desk| !desk.dirty.is_empty())
+    }
+
+    /// Dirty pages that there are, or may still be made without another [`Keeper::allow`].
+    pub fn allowed(&self) -> usize {
+        self.allowed
+    }
+
+    /// Lets fronts make dirty pages up to so many, those that there are included. Less than before comes true as far as nobody has made use of
+    /// it: what fronts have taken along comes back when they rest, and what is dirty when it is clean.
+    pub fn allow(&mut self, most: usize) {
+        let room = &self.pages.dirty_room.0;
+        if most >= self.allowed {
+            room.fetch_add((most - self.allowed) as u64, Ordering::AcqRel);
+            self.allowed = most;
+            return;
+        }
+        let surplus = (self.allowed - most) as u64;
+        let before = room.fetch_update(Ordering::AcqRel, Ordering::Acquire, |room| Some(room.saturating_sub(surplus)));
+        self.allowed -= before.expect("it always changes").min(surplus) as usize;
+    }
+
+    /// A drained page is clean, and there is not to be another one in its place.
+    pub fn settle(&mut self, mut hold: Hold) {
+        assert!(std::mem::take(&mut hold.is_dirty), "a page is cleaned once");
+        self.allowed -= 1;
     }
 
     /// Moves the stamp on and takes every page that was pushed with the old one. Every write that was acknowledged before is in this group,
@@ -220,6 +252,24 @@ impl Keeper {
             _ => Ok(()),
         };
         remove(pages, &mut self.magazine, block, is_drained)
+    }
+
+    /// As [`Keeper::remove`], but waits for a front that is writing there: no longer than that one takes to publish a page.
+    ///
+    /// # Errors
+    /// [`Refused::Undrained`]: what is there is newer.
+    pub fn forget(&mut self, block: Block) -> Result<(), Refused> {
+        let Keeper { pages, magazine, .. } = self;
+        let pin = pages.pool.epochs.pin(pages.config.fronts);
+        let _locked = pages.locks.lock(block.0, 1);
+        match pages.tree.find(&pin, block.0).frame() {
+            Some(frame) if pages.pool.is_in_ring(frame) => Err(Refused::Undrained),
+            Some(_) => {
+                replace(pages, &pin, magazine, block, Entry::NONE);
+                Ok(())
+            }
+            None => Ok(()),
+        }
     }
 
     /// Gives back free pages and what waits for the epoch.

@@ -72,15 +72,18 @@ pub struct Config {
     pub touches: usize,
     /// Writes of blocks that a front pushes before the keeper looks; then it has to wait. A power of two.
     pub dirty_ring: usize,
-    /// Pages that are dirty at most: `dirty_ram`, in pages.
+    /// Pages that are dirty at most, to begin with ([`Keeper::allow`]): `dirty_ram`, in pages.
     pub dirty_pages: usize,
+    /// A front writes whole blocks only ([`Unwritten::Ragged`]). Where others write blocks too, past the pages, it must: it would copy the rest of a
+    /// block from a page that may be older than what they are about to write there.
+    pub whole_blocks: bool,
 }
 
 impl Config {
     /// A pool of `bytes` of memory in pages of 4 KiB, with as many dirty ones, for `fronts` threads.
     pub fn of_memory(bytes: usize, fronts: usize) -> Config {
         let pages = bytes / 4096;
-        Config { pages, page_atoms: 8, atom_bytes: 512, fronts, touches: 4096, dirty_ring: 4096, dirty_pages: pages }
+        Config { pages, page_atoms: 8, atom_bytes: 512, fronts, touches: 4096, dirty_ring: 4096, dirty_pages: pages, whole_blocks: false }
     }
 }
 

@@ -70,6 +70,11 @@ impl<const WORDS: usize> Ring<WORDS> {
         self.written.0.store(pen.at, Ordering::Release);
     }
 
+    /// Is there nothing to take? For the one consumer.
+    pub fn is_empty(&self) -> bool {
+        self.read.0.load(Ordering::Relaxed) == self.written.0.load(Ordering::Acquire)
+    }
+
     /// Takes entries in order until there is none, or `keep` says that one is to stay. For the one consumer.
     pub fn take(&self, mut keep: impl FnMut(&[u64; WORDS]) -> bool) {
         let (mut at, written) = (self.read.0.load(Ordering::Relaxed), self.written.0.load(Ordering::Acquire));

@@ -25,6 +25,8 @@ pub enum Unwritten {
     RingFull,
     /// No free page: the keeper has to evict.
     NoPage,
+    /// It begins or ends inside a block ([`Config::whole_blocks`]).
+    Ragged,
 }
 
 impl fmt::Display for Unwritten {
@@ -33,6 +35,7 @@ impl fmt::Display for Unwritten {
             Unwritten::TooMuchDirty => "as much is dirty as may be",
             Unwritten::RingFull => "the ring of dirty pages is full",
             Unwritten::NoPage => "no page is free",
+            Unwritten::Ragged => "it begins or ends inside a block",
         })
     }
 }
@@ -67,6 +70,10 @@ impl Front {
         let (first, behind) = (atom / page_atoms as u64, end.div_ceil(page_atoms as u64));
         let count = (behind - first) as usize;
         assert!(count <= WRITE_BLOCKS_MAX, "a write to {count} blocks");
+        let is_ragged = !atom.is_multiple_of(page_atoms as u64) || !end.is_multiple_of(page_atoms as u64);
+        if self.pages.config.whole_blocks && is_ragged {
+            return Err(Unwritten::Ragged);
+        }
         self.reserve(count)?;
 
         let mut rest = data;

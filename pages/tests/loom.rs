@@ -19,7 +19,16 @@ fn check(pages: usize, fronts: usize, body: impl Fn(Arc<Pages>, Keeper) + Send +
     model.preemption_bound = model.preemption_bound.or(Some(4));
     model.max_branches = 20_000;
     model.check(move || {
-        let config = Config { pages, page_atoms: ATOMS as usize, atom_bytes: 1, fronts, touches: 2, dirty_ring: 4, dirty_pages: 8 };
+        let config = Config {
+            pages,
+            page_atoms: ATOMS as usize,
+            atom_bytes: 1,
+            fronts,
+            touches: 2,
+            dirty_ring: 4,
+            dirty_pages: 8,
+            whole_blocks: false,
+        };
         let (pages, keeper) = Pages::new(config).expect("memory");
         body(pages, keeper);
     });
@@ -256,6 +265,33 @@ fn evict_fill_and_publish_of_one_block_in_every_order() {
         let id = group.dirty[0].page.id();
         drop(group);
         assert_eq!(keeper.evict(Block(0), id), Ok(()));
+    });
+}
+
+/// A page that has to go goes, or a front has just written it; and no more is dirty than was allowed.
+#[test]
+fn a_page_is_forgotten_or_newer_and_no_more_is_written_than_is_allowed() {
+    check(5, 1, |pages, mut keeper| {
+        keeper.fill(Block(0), &[1, 1], Atoms(0b11)).expect("a page");
+        keeper.allow(1);
+        let mut writer = front(&pages);
+        let writing = thread::spawn(move || {
+            let written = [2, 3].map(|value| writer.write(0, &[value; ATOMS as usize]).is_ok());
+            writer.rest();
+            (writer, written)
+        });
+        let forgotten = keeper.forget(Block(0));
+        keeper.allow(0);
+        let (mut writer, written) = writing.join().unwrap();
+        assert!(!written[1], "one is allowed, and it is still dirty");
+        assert!(written[0] || forgotten.is_ok());
+        assert_eq!(read(&mut writer, 0), written[0].then_some([2, 2]));
+        keeper.allow(0);
+        assert_eq!(keeper.allowed(), usize::from(written[0]));
+        for dirty in keeper.drain().dirty {
+            keeper.settle(dirty.page);
+        }
+        assert_eq!((keeper.allowed(), keeper.forget(Block(0))), (0, Ok(())));
     });
 }
 

@@ -9,7 +9,16 @@ const PAGE_BYTES: usize = ATOMS * ATOM_BYTES;
 const ALL: Atoms = Atoms(0xff);
 
 fn config() -> Config {
-    Config { pages: 256, page_atoms: ATOMS, atom_bytes: ATOM_BYTES, fronts: 2, touches: 16, dirty_ring: 64, dirty_pages: 128 }
+    Config {
+        pages: 256,
+        page_atoms: ATOMS,
+        atom_bytes: ATOM_BYTES,
+        fronts: 2,
+        touches: 16,
+        dirty_ring: 64,
+        dirty_pages: 128,
+        whole_blocks: false,
+    }
 }
 
 fn tier(config: Config) -> (Front, Keeper) {
@@ -89,6 +98,53 @@ fn no_more_is_dirty_than_may_be_until_it_is_in_the_log() {
     assert_eq!(front.write(4 * 8, &[1; PAGE_BYTES]), Err(Unwritten::TooMuchDirty));
     drop(group);
     front.write(4 * 8, &[1; PAGE_BYTES]).expect("a hold that ends is clean");
+}
+
+#[test]
+fn what_is_allowed_changes_and_what_fronts_have_taken_along_comes_back() {
+    let (mut front, mut keeper) = tier(Config { dirty_pages: 0, ..config() });
+    assert_eq!(front.write(0, &[1; PAGE_BYTES]), Err(Unwritten::TooMuchDirty));
+    keeper.allow(100);
+    front.write(0, &[1; PAGE_BYTES]).expect("allowed");
+    // The front has taken some along for its next writes; they and the page that is dirty are still allowed.
+    keeper.allow(0);
+    let left = keeper.allowed();
+    assert!((2..100).contains(&left), "{left}");
+    front.write(8, &[1; PAGE_BYTES]).expect("it had taken that along");
+    front.rest();
+    keeper.allow(0);
+    assert_eq!(keeper.allowed(), 2, "what is dirty");
+    assert_eq!(front.write(16, &[1; PAGE_BYTES]), Err(Unwritten::TooMuchDirty));
+    assert!(keeper.is_owed());
+    for dirty in keeper.drain().dirty {
+        keeper.settle(dirty.page);
+    }
+    assert_eq!((keeper.allowed(), keeper.is_owed()), (0, false));
+    keeper.allow(1);
+    front.write(16, &[1; PAGE_BYTES]).expect("one");
+    assert_eq!(front.write(24, &[1; PAGE_BYTES]), Err(Unwritten::TooMuchDirty));
+}
+
+#[test]
+fn where_only_whole_blocks_are_written_parts_are_refused_and_nothing_happens() {
+    let (mut front, mut keeper) = tier(Config { whole_blocks: true, ..config() });
+    front.write(8, &[1; PAGE_BYTES]).expect("a whole block");
+    for (atom, atoms) in [(8, 7), (9, 1), (9, 8), (8, 9)] {
+        assert_eq!(front.write(atom, &vec![2; atoms * ATOM_BYTES]), Err(Unwritten::Ragged), "{atom} {atoms}");
+    }
+    assert_eq!(keeper.drain().dirty.len(), 1);
+    assert_eq!(read(&mut front, 1, 0, 8), Some(vec![1; PAGE_BYTES]));
+}
+
+#[test]
+fn what_is_not_drained_is_not_forgotten_and_everything_else_is() {
+    let (mut front, mut keeper) = tier(config());
+    front.write(8, &[1; PAGE_BYTES]).expect("room");
+    assert_eq!(keeper.forget(Block(1)), Err(Refused::Undrained));
+    let group = keeper.drain();
+    assert_eq!((keeper.forget(Block(1)), keeper.forget(Block(2))), (Ok(()), Ok(())));
+    assert_eq!(read(&mut front, 1, 0, 8), None);
+    assert_eq!(group.dirty[0].page.bytes(), [1; PAGE_BYTES], "who holds it, goes on holding it");
 }
 
 #[test]

@@ -202,6 +202,7 @@ fn threads_that_write_read_and_manage_lose_nothing_and_see_nothing_torn() {
         touches: 256,
         dirty_ring: 64,
         dirty_pages: 200,
+        whole_blocks: false,
     };
     let (pages, mut keeper) = Pages::new(config).expect("memory");
     let acknowledged: Acknowledged = (0..BLOCKS).map(|_| std::array::from_fn(|_| AtomicU64::new(0))).collect();

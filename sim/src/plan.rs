@@ -11,6 +11,7 @@ use tidegate_engine::cache::format::{FormatId, Geometry};
 use tidegate_engine::cache::split::Legs;
 use tidegate_engine::config::{Allocation, Cleaning, Convert, Fill, GateKind, Placement, WhenFull};
 use tidegate_engine::op::Limits;
+use tidegate_engine::queue::QueueKind;
 use tidegate_engine::spin::{self, Drive, predictor::Kind as Predictor};
 use tidegate_engine::time::Duration;
 use tidegate_engine::{Canary, Config, Mode};
@@ -98,6 +99,7 @@ impl Plan {
         plan.config.window_bytes = chance.spread(1 << 20, 32 << 20);
         plan.config.through_bytes = plan.config.window_bytes;
         plan.config.dirty_ram = draw_dirty_ram(seed, plan.config.window_bytes);
+        plan.draw_fronts();
         plan.config.destage_atoms *= 16;
         // Where every operation takes seconds, a batch of that size takes hours.
         plan.speeds[1] = Speed {
@@ -134,6 +136,7 @@ impl Plan {
             mode_every: 0,
         };
         plan.draw_modes();
+        plan.draw_fronts();
         // A table full of lost blocks stops the volume: where many are lost, there is room for all of them.
         if plan.rates[0].read_error + plan.rates[0].misdirected + plan.rates[0].rot > 0 {
             plan.config.geometry.range_entries = 2_000;
@@ -161,6 +164,28 @@ impl Plan {
     }
 
     /// Half of the runs promise the origin, from the start or for a while. A stream of its own: the other runs stay what they were.
+    /// Fronts that answer by themselves in a quarter of the runs; in most of them everything is there that they need to write too, and in half all
+    /// requests are of whole blocks, as they must be for that.
+    fn draw_fronts(&mut self) {
+        let chance = &mut Chance::new(self.seed, "front threads");
+        let way = chance.below(12);
+        if way > 2 {
+            return;
+        }
+        let config = &mut self.config;
+        config.fronts = chance.between(1, 3) as usize;
+        if way > 0 {
+            let block_bytes = u64::from(config.geometry.block_atoms) * ATOM_BYTES;
+            config.ram = config.ram.max(chance.spread(64, 512) * block_bytes);
+            config.dirty_ram = config.dirty_ram.max(chance.spread(16, 256) * block_bytes);
+            config.window_bytes = config.window_bytes.max(chance.spread(16, 256) * block_bytes);
+            (config.allocation, config.placement) = (Allocation::ReadWrite, Placement::Log);
+        }
+        if chance.one_in(2) {
+            (self.mix.small_percent, self.mix.ragged_percent) = (0, 0);
+        }
+    }
+
     fn draw_modes(&mut self) {
         if self.config.placement == Placement::Set {
             return;
@@ -286,6 +311,7 @@ fn draw_config(chance: &mut Chance, geometry: Geometry, seed: u64) -> Config {
     config.fence_samples = Chance::new(seed, "fence").pick(&[0, 0, 0, 4, 64]);
     (config.stall_timeout, config.scrub_rate) = draw_patience(seed);
     (config.discard, config.daily_write_bytes) = draw_wear(seed);
+    config.queues = draw_queues(seed);
     config.through_bytes = config.window_bytes;
     config.dirty_ram = draw_dirty_ram(seed, config.window_bytes);
     config.split = draw_split(seed);
@@ -379,6 +405,13 @@ fn draw_patience(seed: u64) -> (Duration, u64) {
 fn draw_wear(seed: u64) -> (bool, u64) {
     let chance = &mut Chance::new(seed, "wear");
     (chance.one_in(3), if chance.one_in(10) { chance.spread(1 << 16, 1 << 34) } else { 0 })
+}
+
+/// Other schedulers than ours in a third of the runs, for either device or both. A stream of its own: the other runs stay what they were.
+fn draw_queues(seed: u64) -> [QueueKind; 2] {
+    let chance = &mut Chance::new(seed, "queues");
+    let mut queue = || if chance.one_in(4) { chance.pick(&QueueKind::ALL) } else { QueueKind::default() };
+    [queue(), queue()]
 }
 
 /// A cache that fails for good, in a tenth of the runs: soon or late.
@@ -484,6 +517,10 @@ mod tests {
         some("a disk that stands still", &|plan| plan.config.spin.is_some());
         some("write-through", &|plan| plan.config.mode == Some(Mode::WriteThrough));
         some("switches", &|plan| !plan.modes.is_empty());
+        for kind in QueueKind::ALL {
+            some(kind.name(), &|plan| plan.config.queues == [kind, QueueKind::default()]);
+            some(kind.name(), &|plan| plan.config.queues[1] == kind);
+        }
         some("one worker", &|plan| plan.mix.workers == 1);
         some("a short last block", &|plan| !plan.config.geometry.volume_atoms.is_multiple_of(u64::from(plan.config.geometry.block_atoms)));
     }

@@ -212,6 +212,14 @@ impl Scenario {
         self.wait(id).expect("a write");
     }
 
+    /// A front writes atoms by itself; the engine hears of it in its next turn. None: the front may not.
+    pub fn write_at_front(&mut self, span: Span) -> Option<Stamps> {
+        let data = self.simulation.scene.load.fresh(span);
+        let is_written = self.simulation.ask_front(span, Command::Write { data: data.clone(), fua: false });
+        self.check();
+        is_written.then_some(data)
+    }
+
     /// Writes a whole block with FUA.
     pub fn write_fua(&mut self, block: u64) -> Stamps {
         let (id, data) = self.send_write(self.block(block), true);
@@ -378,9 +386,18 @@ impl Scenario {
         self.simulation.scene.oracle.stopped();
     }
 
+    /// Tells the engine to stop.
+    pub fn begin_stop(&mut self) {
+        self.simulation.control(Control::Stop);
+    }
+
     /// Stops the engine in order.
     pub fn stop(&mut self) {
-        self.simulation.control(Control::Stop);
+        self.begin_stop();
+        self.until_stopped();
+    }
+
+    pub fn until_stopped(&mut self) {
         self.until("stop", |simulation| *simulation.engine.phase() == Phase::Stopped);
         self.run_until_quiet();
         self.simulation.scene.oracle.stopped();

@@ -7,7 +7,7 @@ use crate::stamp::{Stamps, meaning};
 use tidegate_engine::Event;
 use tidegate_engine::block::Span;
 use tidegate_engine::op::{Action, Answer, Op, Spin};
-use tidegate_engine::request::{Command, Outcome, Reply};
+use tidegate_engine::request::{Command, Outcome, Reply, Request};
 use tidegate_engine::time::Instant;
 
 #[derive(Clone, Debug, Default)]
@@ -62,6 +62,12 @@ impl Trace {
             Event::Fenced { durable } => self.note(now, 18, || format!("the fence is {}durable", if *durable { "" } else { "not " })),
             Event::Tick => self.note(now, 17, || "    tick".to_string()),
         }
+    }
+
+    /// A front answers a request.
+    pub fn front(&mut self, now: Instant, request: &Request<Stamps>) {
+        self.add(&[19, request.id.0, request.span.start, request.span.atoms]);
+        self.note(now, 19, || format!("→ request {} {} {}, to a front", request.id.0, name(&request.command), at(request.span)));
     }
 
     /// The engine starts an operation.

@@ -14,6 +14,7 @@ use crate::back::volatile::Survive;
 use crate::chance::Chance;
 use crate::front::load::Load;
 use crate::front::oracle::{Broken, Oracle};
+use crate::front::pages::Fronts;
 use crate::plan::Plan;
 use crate::stamp::{Stamps, stamp};
 use crate::trace::Trace;
@@ -25,7 +26,7 @@ use tidegate_engine::fault_point::FaultPoints;
 use tidegate_engine::op::{Action, DeviceError, DeviceId, Op, OpId, Spin, Zone};
 use tidegate_engine::payload::Payload;
 use tidegate_engine::probe::{Phase, Snapshot};
-use tidegate_engine::request::{Command, Reply, Request, Room};
+use tidegate_engine::request::{Command, Outcome, Reply, Request, Room};
 use tidegate_engine::time::{Duration, Instant};
 use tidegate_engine::{Change, Control, Engine, Event, Mode, World, turn};
 
@@ -91,6 +92,8 @@ pub struct Scene {
     host_chance: Chance,
     pub oracle: Oracle,
     pub load: Load,
+    /// They answer some of it themselves.
+    pub fronts: Fronts,
     pub trace: Trace,
     agenda: Agenda<Entry>,
     /// Workers whose next request waits for room.
@@ -164,6 +167,7 @@ impl Simulation {
             host_chance: chance("host"),
             origin: Device::new(DeviceId::Origin, geometry, blank, plan.limits[1], model(&plan, 1), chance("origin")),
             load: Load::new(plan.mix, geometry.block_atoms, geometry.volume_atoms, plan.requests, chance("load")),
+            fronts: Fronts::default(),
             trace: Trace::default(),
             agenda: Agenda::new(Instant(1_000_000_000)),
             crowd: VecDeque::new(),
@@ -209,6 +213,7 @@ impl Simulation {
             was_serving: false,
             was_clean: true,
         };
+        simulation.seat_fronts();
         simulation.wake_all();
         simulation.take_turn();
         simulation
@@ -229,6 +234,12 @@ impl Simulation {
 
     pub fn is_serving(&self) -> bool {
         *self.engine.phase() == Phase::Serving
+    }
+
+    /// The fronts of this engine.
+    fn seat_fronts(&mut self) {
+        let chance = Chance::new(self.chance.clone().word(), "fronts");
+        self.scene.fronts = Fronts::new(self.plan.config.fronts, self.engine.pages(), chance);
     }
 
     /// Lets every worker ask again, in its own time.
@@ -257,7 +268,9 @@ impl Simulation {
         self.scene.persisted = false;
         let room = self.engine.room();
         self.scene.admit(room, &mut self.events);
-        if self.events.is_empty() {
+        // A front that has written rings the bell, and nobody knows when it is heard.
+        let rung = self.engine.has_front_writes() && (self.scene.fronts.are_heard() || self.next_time().is_none());
+        if self.events.is_empty() && !rung {
             let Some(next) = self.next_time() else {
                 self.idle = true;
                 self.check_not_stuck();
@@ -433,6 +446,14 @@ impl Simulation {
         id
     }
 
+    /// A front's client asks; the engine hears nothing of it in this moment. False: it is not for the front to answer, and nobody does.
+    pub fn ask_front(&mut self, span: Span, command: Command<Stamps>) -> bool {
+        let request = self.scene.load.ask(span, command);
+        let Some(outcome) = self.scene.fronts.answer(&request) else { return false };
+        self.scene.answer_at_front(&request, outcome);
+        true
+    }
+
     pub fn control(&mut self, control: Control) {
         self.events.push(Event::Control(control));
         self.take_turn();
@@ -536,6 +557,7 @@ impl Simulation {
         self.scene.trace.note(now, 5, || "a new engine recovers".to_string());
         self.faults = self.faults();
         self.engine = Engine::new(self.plan.config.clone(), self.plan.limits);
+        self.seat_fronts();
         self.recoveries += 1;
         (self.was_serving, self.was_clean) = (false, false);
         self.last_reply = now;
@@ -588,8 +610,19 @@ impl Scene {
     }
 
     fn arrive(&mut self, request: Request<Stamps>, events: &mut Vec<Event<Stamps>>) {
+        if let Some(outcome) = self.fronts.answer(&request) {
+            return self.answer_at_front(&request, outcome);
+        }
         self.oracle.submit(&request);
         events.push(Event::Arrived(request));
+    }
+
+    /// A front answers at once.
+    fn answer_at_front(&mut self, request: &Request<Stamps>, outcome: Outcome<Stamps>) {
+        self.oracle.submit(request);
+        let now = self.agenda.now();
+        self.trace.front(now, request);
+        self.reply(now, Reply { id: request.id, result: Ok(outcome) });
     }
 
     /// When the agenda or a device next has something.

@@ -15,6 +15,7 @@ mod fault_points;
 mod faults;
 mod fence;
 mod flashcache;
+mod fronts;
 mod full;
 mod gate;
 mod gather;

@@ -1,8 +1,10 @@
 //! Memory: what was read or written is answered from pages, and never anything else than what a read of the volume would give.
 
 use tidegate_engine::block::{ATOM_BYTES, Span};
+use tidegate_engine::config::Allocation;
 use tidegate_engine::op::Zone;
 use tidegate_engine::{Canary, Mode};
+use tidegate_sim::back::fault::Fault;
 use tidegate_sim::back::volatile::Survive;
 use tidegate_sim::scenario::Scenario;
 use tidegate_sim::stamp::Stamps;
@@ -98,6 +100,32 @@ fn a_read_that_a_write_overtakes_is_not_kept() {
         scenario.wait(read).expect("nothing fails");
         scenario.wait(write).expect("nothing fails");
         assert_eq!(read_block(&mut scenario).0, stamps(&new), "{zone:?}");
+    }
+}
+
+/// The read finds what the last write has left in memory until the origin is flushed, while the next one is under way. That one fails, and any
+/// part of it may be on the origin: nobody who has read that is told the former contents again (seed 7227).
+#[test]
+fn what_is_kept_while_a_write_is_under_way_goes_when_it_fails() {
+    for seed in 0..8 {
+        let mut scenario = Scenario::with(|plan| {
+            plan.seed = seed;
+            plan.config.ram = 32 * 8 * ATOM_BYTES;
+            plan.config.allocation = Allocation::ReadOnly;
+        });
+        scenario.switch(Mode::WriteThrough);
+        let before = stamps(&scenario.write(3));
+        scenario.fail_next(Zone::Origin, Fault::Error);
+        scenario.hold(Zone::Origin);
+        let (write, _) = scenario.send_write(scenario.block(3), false);
+        scenario.run_until_quiet();
+        assert_eq!(scenario.read(scenario.block(3)), Ok(before));
+        scenario.flush();
+        scenario.release(Zone::Origin);
+        assert!(scenario.wait(write).is_err());
+        // Of the second block nothing is in memory, so the first one is not read there either.
+        let both = scenario.read(scenario.blocks(3, 2)).expect("the origin has both");
+        assert_eq!(scenario.read(scenario.block(3)), Ok(both[..8].to_vec()), "seed {seed}");
     }
 }
 

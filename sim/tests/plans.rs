@@ -93,6 +93,9 @@ fn what_is_wrong_is_one_line_with_its_place() {
     same("bare = \"hdd\"", "bare = \"tape\"", "no device \"tape\" in [devices]: there are hdd, ssd");
     same("bare = \"hdd\"", "bare = \"hdd\", sets = 5", "either bare or cached");
     same("bare = { bare = \"hdd\", ", "bare = { ", "says neither");
+    same("bare = \"hdd\"", "bare = \"hdd\", queue = \"bfq\"", "\"bfq\" is no queue: there are urgency, noop, deadline, cfq, ac, lanes");
+    same("bare = \"hdd\"", "bare = \"hdd\", layout = \"contiguous\"", "it is not a page-mapped SSD");
+    same("sets = 64", "sets = 64, origin_queue = \"c\"", "\"c\" is no queue");
     same("sets = 64", "sets = 64, keeps_reads = true", "`keeps_reads` is of a bare device");
     same("cache = \"ssd\", ", "", "says neither");
     same("sets = 64", "sets = 3000000000", "and the SSD has");
@@ -160,7 +163,8 @@ fn every_plan_that_comes_with_the_program_can_be_run() {
 
 /// Not here: what tidegate does beside itself has no figure from elsewhere, and millions of requests take long (`make soak`); of paper 001's
 /// evaluation some bands are missed (README).
-const ELSEWHERE: [&str; 7] = ["modes", "wa", "tail", "cliff", "never-slower", "001-flashcache", "001-spindown"];
+const ELSEWHERE: [&str; 9] =
+    ["modes", "wa", "tail", "cliff", "never-slower", "003-six-patterns-full", "003-beyond", "001-flashcache", "001-spindown"];
 
 #[test]
 fn every_figure_with_a_band_is_inside_it() {

@@ -9,7 +9,7 @@ use tidegate_daemon::back::attach::is_same;
 use tidegate_daemon::front::nbd::Allowed;
 use toml::Spanned;
 
-use super::{Config, Export, Fence, File, Gate, Limits, Log, Memory, Mode, Scrub, Wear, clients, find_key};
+use super::{Config, Export, Fence, File, Gate, Limits, Log, Memory, Mode, Queue, Scrub, Wear, clients, find_key};
 
 /// The longest name that its state file can be called after, in bytes.
 const FILE_NAME_BYTES_MAX: usize = 200;
@@ -43,6 +43,8 @@ pub struct Table {
     scrub: Scrub,
     #[serde(default)]
     wear: Wear,
+    #[serde(default)]
+    queue: Queue,
 }
 
 impl Table {
@@ -63,6 +65,7 @@ impl Table {
             fence: self.fence,
             scrub: self.scrub,
             wear: self.wear,
+            queue: self.queue,
             ..File::default()
         }
     }
@@ -123,7 +126,7 @@ fn nothing_else(file: &File, text: &str) -> Result<(), Blame> {
     if alone == File::default() {
         return Ok(());
     }
-    let sections = ["[export]", "[gate]", "[log]", "[limits]", "[fence]", "[scrub]", "[wear]"];
+    let sections = ["[export]", "[gate]", "[log]", "[limits]", "[fence]", "[scrub]", "[wear]", "[queue]"];
     let found = sections.iter().find_map(|section| Some((*section, text.find(&format!("\n{section}")).map(|end| end + 1)?)));
     let (section, at) =
         found.or_else(|| sections.iter().find(|section| text.starts_with(**section)).map(|section| (*section, 0))).unwrap_or(("a key", 0));

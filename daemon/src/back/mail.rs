@@ -1,61 +1,98 @@
-//! Messages between threads that sleep on descriptors: a bounded channel, and an eventfd that wakes who receives. Sending never waits.
+//! Messages between threads that sleep on descriptors: a bounded channel, and a bell (an eventfd) that wakes who receives. Sending never waits.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, RawFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvError, SyncSender, TryIter, sync_channel};
+
+/// Wakes a thread that watches its descriptor. Its clones are the same bell.
+#[derive(Clone)]
+pub struct Bell {
+    eventfd: Arc<File>,
+    /// Somebody has rung it, or is about to: a system call less for everybody else.
+    rings: Arc<AtomicBool>,
+}
+
+impl Bell {
+    /// # Errors
+    /// No descriptor is left.
+    pub fn new() -> io::Result<Bell> {
+        // SAFETY: a plain system call.
+        let eventfd = match unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) } {
+            -1 => return Err(io::Error::last_os_error()),
+            // SAFETY: just made, and ours alone.
+            fd => Arc::new(unsafe { File::from_raw_fd(fd) }),
+        };
+        Ok(Bell { eventfd, rings: Arc::default() })
+    }
+
+    /// Readable from the first [`Bell::ring`] to [`Bell::silence`].
+    pub fn fd(&self) -> RawFd {
+        self.eventfd.as_raw_fd()
+    }
+
+    /// What was done before this, whoever silences the bell finds.
+    pub fn ring(&self) {
+        if !self.rings.swap(true, Ordering::AcqRel) {
+            // It fails only where it rings already, too often to count.
+            let _ = (&*self.eventfd).write(&1u64.to_ne_bytes());
+        }
+    }
+
+    /// To be called before looking for what it rang for: what comes in between rings again.
+    pub fn silence(&self) {
+        // In this order: the other way round a ring in between would be taken from the descriptor, and nobody would ring again.
+        // It does not ring: nothing to take.
+        let _ = (&*self.eventfd).read(&mut [0; 8]);
+        self.rings.swap(false, Ordering::AcqRel);
+    }
+}
 
 /// Where messages go in; its clones are the same mailbox.
 pub struct Sender<T> {
     channel: SyncSender<T>,
-    bell: Arc<File>,
+    bell: Bell,
 }
 
 /// Where they come out.
 pub struct Mailbox<T> {
     channel: Receiver<T>,
-    bell: Arc<File>,
+    bell: Bell,
 }
 
 /// A mailbox for `most` messages.
 pub fn mailbox<T>(most: usize) -> io::Result<(Sender<T>, Mailbox<T>)> {
-    // SAFETY: a plain system call.
-    let bell = match unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) } {
-        -1 => return Err(io::Error::last_os_error()),
-        // SAFETY: just made, and ours alone.
-        fd => Arc::new(unsafe { File::from_raw_fd(fd) }),
-    };
+    let bell = Bell::new()?;
     let (sender, receiver) = sync_channel(most);
-    Ok((Sender { channel: sender, bell: Arc::clone(&bell) }, Mailbox { channel: receiver, bell }))
+    Ok((Sender { channel: sender, bell: bell.clone() }, Mailbox { channel: receiver, bell }))
 }
 
 impl<T> Sender<T> {
     /// Sends and wakes. False: nobody receives any more, or the mailbox is full; the message is dropped.
     pub fn send(&self, message: T) -> bool {
         let sent = self.channel.try_send(message).is_ok();
-        // It fails only where it rings already, too often to count.
-        let _ = (&*self.bell).write(&1u64.to_ne_bytes());
+        self.bell.ring();
         sent
     }
 }
 
 impl<T> Clone for Sender<T> {
     fn clone(&self) -> Self {
-        Sender { channel: self.channel.clone(), bell: Arc::clone(&self.bell) }
+        Sender { channel: self.channel.clone(), bell: self.bell.clone() }
     }
 }
 
 impl<T> Mailbox<T> {
     /// Readable when there is something.
     pub fn fd(&self) -> RawFd {
-        self.bell.as_raw_fd()
+        self.bell.fd()
     }
 
     /// Everything that has come.
     pub fn take(&mut self) -> TryIter<'_, T> {
-        // First the bell, then the messages: what comes in between rings again. It does not ring: nothing to silence.
-        let _ = (&*self.bell).read(&mut [0; 8]);
+        self.bell.silence();
         self.channel.try_iter()
     }
 

@@ -14,7 +14,7 @@ pub mod run;
 pub mod signals;
 mod threads;
 pub mod update;
-mod vigil;
+pub mod vigil;
 
 #[cfg(test)]
 mod tests;

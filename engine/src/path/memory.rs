@@ -80,7 +80,11 @@ impl<P: Payload> Engine<P> {
         let all = payload.slice(skip, (blocks * size).min(payload.atoms() - skip));
         let bytes = all.page_bytes();
         for (place, contents) in bytes.chunks_exact(size as usize * P::PAGE_ATOM_BYTES).enumerate() {
-            memory.keep(Block(block.0 + place as u64), contents);
+            let block = Block(block.0 + place as u64);
+            // What a front has written meanwhile is newer.
+            if !self.front_writes.covers(block, 1) {
+                memory.keep(block, contents);
+            }
         }
     }
 
@@ -111,7 +115,14 @@ impl<P: Payload> Engine<P> {
         if !self.has_canary(Canary::StalePage)
             && let Some(memory) = &mut self.memory
         {
-            memory.forget(block, blocks);
+            match self.front_writes.covers(block, blocks) {
+                false => memory.forget(block, blocks),
+                // What a front has written meanwhile is newer.
+                true => (block.0..block.0 + blocks)
+                    .map(Block)
+                    .filter(|&block| !self.front_writes.covers(block, 1))
+                    .for_each(|block| memory.forget(block, 1)),
+            }
         }
     }
 }

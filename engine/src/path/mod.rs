@@ -18,6 +18,7 @@ mod evict;
 mod fence;
 mod fill;
 mod flush;
+mod front_writes;
 mod gather;
 mod lost;
 mod memory;
@@ -43,6 +44,9 @@ mod wear;
 mod write;
 
 use std::collections::VecDeque;
+use std::sync::Arc;
+
+use tidegate_pages::Pages;
 
 use crate::block::{Atoms, Block, Slot, Span};
 use crate::cache::admission::Admission;
@@ -62,8 +66,8 @@ use crate::gate::Gate;
 use crate::memory::Memory;
 use crate::op::{Action, Answer, Class, DeviceError, DeviceId, Done, Limits, Op, OpId};
 use crate::payload::Payload;
-use crate::probe::{Counters, Damage, Histogram, Phase, WaitReason};
-use crate::queue::{Noop, Queue};
+use crate::probe::{Counters, Damage, Health, Histogram, Phase, WaitReason};
+use crate::queue::{Answered, Queue};
 use crate::request::{Command, Outcome, Reply, Request, RequestError, Room};
 use crate::slab::Slab;
 use crate::spin::Motor;
@@ -78,6 +82,7 @@ use destage::Destage;
 use fence::Marks;
 use fill::Tickets;
 use flush::Flushes;
+use front_writes::FrontWrites;
 use gather::Gathered;
 use merge::Lock;
 use mode::Modes;
@@ -109,9 +114,12 @@ pub struct Engine<P: Payload> {
     lost: Lost,
     window: Window<P>,
     memory: Option<Memory>,
+    front_writes: FrontWrites<P>,
+    /// Pages that fronts may have dirty, at most.
+    front_pages: usize,
     journal: Journal,
     gate: Gate,
-    queues: [Noop<P>; 2],
+    queues: [Queue<P>; 2],
     /// Of an origin that may stand still.
     motor: Option<Motor>,
     rotation: Rotation<P>,
@@ -227,7 +235,6 @@ struct UnderWay {
     id: OpId,
     owner: Owner,
     device: DeviceId,
-    class: Class,
     /// The motor has been told that somebody asks for the origin.
     demand: bool,
 }
@@ -272,6 +279,8 @@ impl<P: Payload> Engine<P> {
         for limits in limits {
             assert!(limits.op_atoms >= 2048, "a device takes operations of 1 MiB");
         }
+        let front_pages = Engine::<P>::front_pages_max(&config);
+        let memory = Memory::new(config.ram, u64::from(geometry.block_atoms), P::PAGE_ATOM_BYTES, config.fronts, front_pages);
         let mut engine = Engine {
             limits,
             now: Instant::ZERO,
@@ -282,10 +291,15 @@ impl<P: Payload> Engine<P> {
             ranges: Ranges::default(),
             lost: Lost::new(geometry),
             window: Window::new(geometry.block_atoms),
-            memory: Memory::new(config.ram, u64::from(geometry.block_atoms), P::PAGE_ATOM_BYTES),
+            front_pages: if memory.is_some() { front_pages } else { 0 },
+            memory,
+            front_writes: FrontWrites::default(),
             journal: Journal::new(geometry, config.format, 1, 1, 0, Vec::new()),
             gate: Gate::new(config.gate, config.free_floor, config.reserve, config.dirty_high, config.wait, config.max_dirty_age),
-            queues: [Noop::new(limits[0].depth, PATIENT_PLACES), Noop::new(limits[1].depth, limits[1].depth)],
+            queues: [
+                Queue::new(config.queues[0], limits[0], 1, PATIENT_PLACES),
+                Queue::new(config.queues[1], limits[1], 1, limits[1].depth),
+            ],
             motor: config.spin.clone().map(|spin| Motor::new(spin, Instant::ZERO)),
             rotation: Rotation::default(),
             owners: Slab::default(),
@@ -348,6 +362,11 @@ impl<P: Payload> Engine<P> {
         }
     }
 
+    /// The memory tier, for fronts that read from it themselves, as many as the configuration says. What they have answered counts as hits.
+    pub fn pages(&self) -> Option<&Arc<Pages>> {
+        self.memory.as_ref().map(Memory::pages)
+    }
+
     pub fn phase(&self) -> &Phase {
         &self.phase
     }
@@ -367,8 +386,15 @@ impl<P: Payload> Engine<P> {
     pub fn handle_all(&mut self, now: Instant, events: impl IntoIterator<Item = Event<P>>) {
         self.now = self.now.max(now);
         self.sets.now = self.now;
+        if !self.has_canary(Canary::LateFrontWrites) {
+            self.take_front_writes();
+        }
         events.into_iter().for_each(|event| self.take(event));
         self.pump();
+        if self.has_canary(Canary::LateFrontWrites) {
+            self.take_front_writes();
+        }
+        self.allow_front_writes();
     }
 
     fn take(&mut self, event: Event<P>) {
@@ -389,12 +415,21 @@ impl<P: Payload> Engine<P> {
     }
 
     /// The next operation to start, if a device takes one.
-    pub fn next_op(&mut self, _now: Instant) -> Option<Op<P>> {
+    pub fn next_op(&mut self, now: Instant) -> Option<Op<P>> {
         if let Some(op) = self.rotation.word.take() {
             return Some(op);
         }
-        let open = if self.motor.as_ref().is_none_or(Motor::takes) { self.queues.len() } else { DeviceId::Origin as usize };
-        self.queues[..open].iter_mut().find_map(Queue::pop)
+        let open = self.queues_open();
+        self.queues[..open].iter_mut().find_map(|queue| queue.pop(now))
+    }
+
+    /// Queues that may give something out: not the origin's while it does not turn.
+    fn queues_open(&self) -> usize {
+        if self.motor.as_ref().is_none_or(Motor::takes) { self.queues.len() } else { DeviceId::Origin as usize }
+    }
+
+    fn queue_deadline(&self) -> Option<Instant> {
+        self.queues[..self.queues_open()].iter().filter_map(Queue::deadline).filter(|&at| at > self.now).min()
     }
 
     pub fn next_reply(&mut self) -> Option<Reply<P>> {
@@ -404,7 +439,7 @@ impl<P: Payload> Engine<P> {
     /// When the engine next wants a [`Event::Tick`] if nothing happens before.
     pub fn deadline(&self) -> Option<Instant> {
         if self.phase != Phase::Serving {
-            return self.recovery_pause().filter(|&at| at > self.now);
+            return [self.queue_deadline(), self.recovery_pause()].into_iter().flatten().filter(|&at| at > self.now).min();
         }
         if self.is_mapping() {
             return Some(self.now);
@@ -433,6 +468,7 @@ impl<P: Payload> Engine<P> {
             self.scrub_deadline(),
             self.splitting.deadline(),
             self.spin_deadline(),
+            self.queue_deadline(),
         ];
         // What is due already has had its turn: the pump runs at every event.
         let never = Instant(u64::MAX);
@@ -449,7 +485,7 @@ impl<P: Payload> Engine<P> {
         }
         assert!(request.span.end() <= self.config.geometry.volume_atoms, "the front checks the bounds of a request");
         self.last_request = self.now;
-        self.bytes_in_flight += payload_bytes(&request);
+        self.bytes_in_flight += request.payload_bytes();
         match &request.command {
             Command::Read => self.counters.reads += 1,
             Command::Cache => {}
@@ -469,6 +505,7 @@ impl<P: Payload> Engine<P> {
         let number = self.requests.insert(active);
         match self.phase {
             Phase::Recovering => self.held.push_back(number),
+            _ if self.waits_for_front_writes(&self.requests.get(number).request) => self.hold_for_front_writes(number),
             _ => self.begin(number),
         }
     }
@@ -484,13 +521,22 @@ impl<P: Payload> Engine<P> {
     }
 
     fn complete(&mut self, done: Done<P>) {
-        let place = (done.id.0 & 0xf_ffff) as usize;
-        let UnderWay { id, owner, device, class, demand } = self.owners.remove(place);
+        let UnderWay { device, owner, .. } = *self.owners.get(done.id.place());
+        if matches!(owner, Owner::Spin) {
+            return self.complete_one(done);
+        }
+        match self.queues[device as usize].done(self.now, done) {
+            Answered::One(done) => self.complete_one(done),
+            Answered::Merged(all) => all.into_iter().for_each(|done| self.complete_one(done)),
+        }
+    }
+
+    fn complete_one(&mut self, done: Done<P>) {
+        let UnderWay { id, owner, device, demand } = self.owners.remove(done.id.place());
         assert!(id == done.id, "an operation ends once");
         if matches!(owner, Owner::Spin) {
             return self.motor_answered(done.result);
         }
-        self.queues[device as usize].done(class);
         if demand {
             self.demand_served();
         }
@@ -498,7 +544,7 @@ impl<P: Payload> Engine<P> {
         if self.is_degraded() && self.forget_late(owner) {
             return;
         }
-        if id.0 >> 20 <= self.flushes.suspect && result.is_ok() && self.repeat_suspect(owner) {
+        if id.serial() <= self.flushes.suspect && result.is_ok() && self.repeat_suspect(owner) {
             return;
         }
         match (device, &result) {
@@ -574,11 +620,11 @@ impl<P: Payload> Engine<P> {
 
     fn start(&mut self, device: DeviceId, class: Class, action: Action<P>, owner: Owner) -> OpId {
         let demand = device == DeviceId::Origin && self.note_demand(owner);
-        let id = self.name(UnderWay { id: OpId(0), owner, device, class, demand });
+        let id = self.name(UnderWay { id: OpId(0), owner, device, demand });
         if device == DeviceId::Cache {
             self.note_wear(class, &action, owner);
         }
-        self.queues[device as usize].push(Op { id, device, class, action });
+        self.queues[device as usize].push(self.now, class as u32, Op { id, device, class, action });
         id
     }
 
@@ -586,7 +632,7 @@ impl<P: Payload> Engine<P> {
     fn name(&mut self, operation: UnderWay) -> OpId {
         let place = self.owners.insert(operation);
         self.next_serial += 1;
-        let id = OpId(self.next_serial << 20 | place as u64);
+        let id = OpId::new(self.next_serial, place);
         self.owners.get_mut(place).id = id;
         id
     }
@@ -625,10 +671,18 @@ impl<P: Payload> Engine<P> {
         if !self.stopping || self.phase != Phase::Serving {
             return;
         }
-        // What was not placed yet was not acknowledged and need not be done.
-        while let Some(number) = self.intake.pop_front() {
-            self.locks.retain(|lock| lock.request != number);
-            self.answer(number, Err(RequestError::Shutdown));
+        loop {
+            // What was not placed yet was not acknowledged and need not be done; but what fronts have written was.
+            while let Some(number) = self.intake.pop_front() {
+                self.locks.retain(|lock| lock.request != number);
+                self.answer(number, Err(RequestError::Shutdown));
+            }
+            if !self.pump_front_writes() {
+                break;
+            }
+        }
+        if !self.front_writes.is_empty() && self.health() != Health::Unfenced {
+            return;
         }
         if self.cache_failed {
             return self.stop_degraded();
@@ -683,6 +737,7 @@ impl<P: Payload> Engine<P> {
         loop {
             let mut again = self.reclaim();
             again |= self.pump_retries();
+            again |= self.pump_front_writes();
             again |= self.pump_intake();
             again |= self.pump_through();
             again |= self.pump_stalled();
@@ -708,7 +763,7 @@ impl<P: Payload> Engine<P> {
 
     fn answer(&mut self, number: usize, result: Result<Outcome<P>, RequestError>) {
         let active = self.requests.remove(number);
-        self.bytes_in_flight -= payload_bytes(&active.request);
+        self.bytes_in_flight -= active.request.payload_bytes();
         let latency = self.now.since(active.arrived);
         match active.request.command {
             Command::Read => self.read_latency.record(latency),
@@ -814,15 +869,8 @@ impl<P: Payload> Engine<P> {
     }
     /// The open group can take `entries` more entries.
     fn journal_has_room(&self, entries: u64) -> bool {
-        let pages = entries.div_ceil(100) + 4;
+        let pages = entries.div_ceil(100) + 4 + self.front_journal_pages();
         u64::from(self.journal.free_pages()) > pages + u64::from(self.journal_reserve())
-    }
-}
-
-fn payload_bytes<P: Payload>(request: &Request<P>) -> u64 {
-    match request.command {
-        Command::Read | Command::Cache | Command::Write { .. } => request.span.bytes(),
-        Command::Trim { .. } | Command::Zero { .. } | Command::Flush | Command::Status { .. } => 0,
     }
 }
 

@@ -263,10 +263,7 @@ impl<P: Payload> Engine<P> {
         let mut pending: Vec<(Slot, u32, P)> = Vec::new();
         let mut logged = Vec::new();
         for (place, part) in places {
-            match source {
-                Source::Client => self.takes_place(&part),
-                Source::Fill | Source::Moved => self.tickets.void(part.block, part.blocks),
-            }
+            self.tickets.void(part.block, part.blocks);
             self.touch_blocks(part.block, part.blocks);
             let first = match place {
                 Place::Fresh(slot) => slot,

@@ -4,7 +4,7 @@ use crate::block::{Block, Span};
 use crate::fault_point::FaultPoints;
 use crate::memory::Memory;
 use crate::payload::Payload;
-use crate::probe::{Damage, Glance, Snapshot};
+use crate::probe::{Counters, Damage, Glance, Snapshot};
 use crate::time::Instant;
 
 use super::Engine;
@@ -41,14 +41,22 @@ impl<P: Payload> Engine<P> {
             wear: self.wear_report(now),
             memory: self.memory.as_ref().map(Memory::usage).unwrap_or_default(),
             spin: self.motor.as_ref().map(|motor| motor.report(now)),
-            counters: self.counters.clone(),
+            counters: self.counters_of_all(),
             read_latency: self.read_latency.clone(),
             write_latency: self.write_latency.clone(),
             flush_latency: self.flush_latency.clone(),
+            queues: [0, 1].map(|device: usize| self.queues[device].times()),
             ledger: self.ledger(),
             damage: self.damage.clone(),
             requests,
         }
+    }
+
+    /// The engine's own, and what fronts have read from memory themselves.
+    fn counters_of_all(&self) -> Counters {
+        let (hits, writes) = self.memory.as_ref().map_or((0, 0), Memory::of_fronts);
+        let memory_hit_blocks = self.counters.memory_hit_blocks + hits;
+        Counters { memory_hit_blocks, front_written_blocks: writes, ..self.counters.clone() }
     }
 
     /// For every turn.

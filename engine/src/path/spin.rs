@@ -13,7 +13,6 @@ use crate::gate::Asleep;
 use crate::op::{Action, Answer, Class, DeviceError, DeviceId, Op, OpId, Power};
 use crate::payload::Payload;
 use crate::probe::{DestageReason, GateState, Phase};
-use crate::queue::Queue;
 use crate::spin::Cause;
 use crate::time::{Duration, Instant};
 
@@ -144,7 +143,7 @@ impl<P: Payload> Engine<P> {
         let is_settled = self.is_settled_at_origin();
         let motor = self.motor.as_mut().expect("there is one");
         if let Some(word) = motor.decide(self.now, is_settled) {
-            let operation = UnderWay { id: OpId(0), owner: Owner::Spin, device: DeviceId::Origin, class: Class::Log, demand: false };
+            let operation = UnderWay { id: OpId(0), owner: Owner::Spin, device: DeviceId::Origin, demand: false };
             let id = self.name(operation);
             self.rotation.word = Some(Op { id, device: DeviceId::Origin, class: Class::Log, action: Action::Spin(word) });
         }

@@ -497,8 +497,10 @@ impl<P: Payload> Engine<P> {
         if fua { self.settle(number) } else { self.answer(number, Ok(Outcome::Done)) }
     }
 
-    /// A write to these blocks has failed, and any part of it is on the origin.
+    /// A write to these blocks has failed, and any part of it is on the origin. What a read has kept in memory while it was under way is what
+    /// they held before.
     pub(super) fn note_unsure(&mut self, block: Block, blocks: u64) {
+        self.changed(block, blocks);
         const MOST: usize = 256;
         let span = Span::new(block.0 * self.block_atoms(), blocks * self.block_atoms());
         if self.through.unsure.len() >= MOST {

@@ -283,7 +283,7 @@ impl<P: Payload> Engine<P> {
     /// What is left for others now: while sets are being emptied, clients leave them the room to be emptied side by side. Otherwise they would
     /// take every set as soon as it is free, and the next ones could only be emptied one after the other.
     pub(super) fn sets_kept_now(&self, source: Source) -> u32 {
-        let kept = self.sets_kept(source);
+        let kept = self.sets_kept(source) + self.front_sets_kept();
         if source == Source::Client && self.is_space_coming() { kept.max(self.room_for_moves()) } else { kept }
     }
 
@@ -348,6 +348,9 @@ impl<P: Payload> Engine<P> {
             Placement::Set => self.places_of(&pieces),
         };
         self.place_range(number);
+        for piece in &pieces {
+            self.takes_place(piece);
+        }
         let stage = std::mem::replace(&mut self.requests.get_mut(number).stage, Stage::Waiting);
         let Stage::Writing(mut writing) = stage else { panic!("edges are merged before a write is placed") };
         let early = self.acknowledges_early(number);
@@ -449,10 +452,7 @@ impl<P: Payload> Engine<P> {
         let most = self.limits[0].op_atoms / self.block_atoms();
         let mut class_block = None;
         for piece in pieces {
-            match source {
-                Source::Client => self.takes_place(&piece),
-                Source::Fill | Source::Moved => self.tickets.void(piece.block, piece.blocks),
-            }
+            self.tickets.void(piece.block, piece.blocks);
             self.touch_blocks(piece.block, piece.blocks);
             let class_block = if source == Source::Moved { piece.block } else { *class_block.get_or_insert(piece.block) };
             let mut done = 0;

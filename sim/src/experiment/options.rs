@@ -2,13 +2,15 @@
 //! one line.
 
 use super::plan::paths::{ControllerTable, Step};
-use super::units::{Size, Time};
+use super::units::{Size, Time, shorten};
 use crate::back::model::hdd::Power;
+use crate::back::model::spec::Layout;
 use serde::Deserialize;
 use tidegate_engine::block::{ATOM_BYTES, PAGE_BYTES};
 use tidegate_engine::cache::format::{FormatId, Geometry};
 use tidegate_engine::config::{self, Allocation, Cleaning, Convert, Fill, WhenFull};
 use tidegate_engine::op::Limits;
+use tidegate_engine::queue::QueueKind;
 use tidegate_engine::spin::{self, Drive, predictor};
 use tidegate_engine::{Config, Mode, time::Duration};
 use toml::Spanned;
@@ -36,6 +38,12 @@ pub struct Options {
     /// knows no queue).
     pub overhead: Option<Time>,
     pub depth: Option<Spanned<usize>>,
+    /// Over what the SSD spreads what is written.
+    pub layout: Option<Spanned<Layout>>,
+    /// What schedules the SSD's operations. Of a bare one: as Linux's block layer has it, in front of the device.
+    pub queue: Option<Spanned<String>>,
+    /// What schedules the origin's.
+    pub origin_queue: Option<Spanned<String>>,
     /// Idle time after which the disk is told to spin down.
     pub spin_down: Option<Time>,
     /// The disk (of a cached configuration: the origin) is told to stand still by the engine's own way.
@@ -269,6 +277,8 @@ impl Options {
             || self.capacity.is_some()
             || self.overhead.is_some()
             || self.depth.is_some()
+            || self.layout.is_some()
+            || self.queue.is_some()
             || self.spin_down.is_some()
             || self.spin.is_some()
             || self.keeps_reads.is_some()
@@ -289,6 +299,7 @@ impl Options {
             || times.iter().any(Option::is_some)
             || counts.iter().any(Option::is_some)
             || self.cleaning.is_some()
+            || self.origin_queue.is_some()
             || self.sets.is_some()
             || self.destage_depth.is_some()
             || self.requests.is_some()
@@ -322,12 +333,20 @@ pub fn engine_config(options: &Options, room: Room) -> Result<Config, String> {
     set(&mut config.flush_age, options.flush_age.map(|time| time.0));
     set(&mut config.requests_max, options.requests);
     set(&mut config.bytes_max, options.bytes.map(|size| size.0));
+    for (kind, named) in config.queues.iter_mut().zip([&options.queue, &options.origin_queue]) {
+        set(kind, queue(named)?);
+    }
     check_sizes(&config, sets)?;
     if options.op_size.is_some_and(|size| size.0 < OP_BYTES) {
         return Err("op_size is at least 1MiB: a device takes operations as long as that".into());
     }
     choose(&mut config, options)?;
     Ok(config)
+}
+
+/// The scheduler of that name.
+pub fn queue(named: &Option<Spanned<String>>) -> Result<Option<QueueKind>, String> {
+    named.as_ref().map(|name| shorten(name.as_ref()).parse()).transpose()
 }
 
 /// The ways of the papers and our own.

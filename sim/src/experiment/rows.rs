@@ -98,6 +98,11 @@ fn number(measured: &Measured, metric: &Metric) -> Option<f64> {
             (to > from).then(|| (to - from) as f64 / 1e6 / took)
         }
         Metric::Latency(ask, rank) => latency(measured, *ask, *rank),
+        Metric::Unweighted => {
+            let means = [Ask::Read, Ask::Write].iter().filter_map(|&ask| latency(measured, Some(ask), Rank::Mean)).collect::<Vec<_>>();
+            (!means.is_empty()).then(|| means.iter().sum::<f64>() / means.len() as f64)
+        }
+        Metric::InFlight => latency(measured, None, Rank::Mean).map(|mean| requests / time * mean / 1e6),
         Metric::Commands(name, ask) => {
             let device = measured.devices.iter().find(|device| device.name == *name)?;
             Some(device.commands[*ask as usize] as f64)

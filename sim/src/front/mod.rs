@@ -2,4 +2,5 @@
 
 pub mod load;
 pub mod oracle;
+pub mod pages;
 mod prefix;

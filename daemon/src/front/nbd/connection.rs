@@ -379,6 +379,8 @@ impl Connection {
                 intake.events.push(Event::Arrived(Request { id, span, command }));
             }
             transmission::Step::Job(pending, job) => {
+                // One that is run elsewhere is asked for at once.
+                intake.room.requests -= usize::from(intake.jobs.are_elsewhere());
                 let id = self.admit(pending);
                 intake.jobs.push(id, job);
             }

@@ -144,6 +144,8 @@ impl Job {
 /// The jobs of all connections.
 #[derive(Default)]
 pub struct Jobs {
+    /// Somebody else runs them ([`Jobs::take`]).
+    elsewhere: bool,
     running: Vec<Running>,
     /// What the running ones change: others wait.
     spans: Vec<Span>,
@@ -176,6 +178,16 @@ pub enum Answered {
 }
 
 impl Jobs {
+    /// Of a front whose jobs somebody else runs.
+    pub fn elsewhere() -> Jobs {
+        Jobs { elsewhere: true, ..Jobs::default() }
+    }
+
+    /// Does somebody else run them?
+    pub fn are_elsewhere(&self) -> bool {
+        self.elsewhere
+    }
+
     /// What nobody else may change now.
     pub fn spans(&self) -> &[Span] {
         &self.spans
@@ -188,7 +200,7 @@ impl Jobs {
 
     /// Is there anything to be started?
     pub fn is_idle(&self) -> bool {
-        self.running.iter().all(|running| running.state == State::Asked)
+        self.elsewhere || self.running.iter().all(|running| running.state == State::Asked)
     }
 
     pub fn push(&mut self, id: RequestId, job: Job) {
@@ -196,6 +208,13 @@ impl Jobs {
             self.spans.push(job.span);
         }
         self.running.push(Running { id, job, state: State::Waiting });
+    }
+
+    /// Gives away what has come and not begun.
+    pub fn take(&mut self) -> Vec<(RequestId, Job)> {
+        assert!(self.elsewhere, "a job is begun by one of us");
+        self.spans.clear();
+        self.running.drain(..).map(|Running { id, job, .. }| (id, job)).collect()
     }
 
     /// Starts what can be started. `changes`: what is under way besides jobs.
@@ -248,6 +267,9 @@ impl Jobs {
 
     /// The client with these ids has gone: what it has in the engine goes on, nothing more is started for it.
     pub fn abandon(&mut self, is_its: impl Fn(RequestId) -> bool, changes: impl Iterator<Item = (RequestId, Span)>) {
+        if self.elsewhere {
+            return;
+        }
         self.orphans.extend(changes);
         while let Some(place) = self.running.iter().position(|running| is_its(running.id)) {
             let Running { id, job, state } = self.remove(place);

@@ -23,7 +23,7 @@ pub mod allow;
 mod connection;
 pub mod export;
 pub mod handshake;
-mod job;
+pub(super) mod job;
 mod loan;
 pub mod output;
 mod protocol;
@@ -41,7 +41,7 @@ use std::sync::Arc;
 use rustls::ServerConfig;
 use tidegate_engine::Event;
 use tidegate_engine::block::Span;
-use tidegate_engine::request::{Reply, Room};
+use tidegate_engine::request::{Reply, RequestId, Room};
 use tidegate_engine::time::{Duration, Instant};
 
 use crate::back::run::Run;
@@ -52,7 +52,7 @@ pub use allow::Allowed;
 pub use connection::{BYTES_MAX, REQUESTS_MAX};
 use connection::{Connection, Intake, Service};
 pub use export::{BLOCK_BYTES_MIN, Export, Exports, PAYLOAD_BYTES_MAX, is_string};
-use job::{Answered, Jobs};
+use job::{Answered, Job, Jobs};
 use loan::Loans;
 use seats::{Seat, Seats};
 pub use socket::descriptors;
@@ -230,6 +230,11 @@ impl Front {
         Front::of(Exports::one(export))
     }
 
+    /// One of several of a volume, whose jobs are begun where all of them meet.
+    pub fn one_of_several(export: Export) -> Front {
+        Front { jobs: Jobs::elsewhere(), ..Front::volume(export) }
+    }
+
     fn of(exports: Exports) -> Front {
         Front {
             exports,
@@ -329,6 +334,11 @@ impl Front {
             client.connection.stop(service, &mut self.loans);
         }
         self.settle_all();
+    }
+
+    /// Commands of several requests that have come, for somebody else to run. Their last reply goes to [`Front::reply`].
+    pub fn take_jobs(&mut self) -> Vec<(RequestId, Job)> {
+        self.jobs.take()
     }
 
     /// The engine's answer. Of a client that is gone: dropped.

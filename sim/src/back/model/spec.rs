@@ -12,7 +12,7 @@ use serde::Deserialize;
 use tidegate_engine::time::Duration;
 
 /// The device files that are part of the program, by name.
-const SHIPPED: [(&str, &str); 9] = [
+const SHIPPED: [(&str, &str); 10] = [
     ("hdd-7200-2010", include_str!("../../../devices/hdd-7200-2010.toml")),
     ("hdd-7200-2018", include_str!("../../../devices/hdd-7200-2018.toml")),
     ("ssd-100gb-2010", include_str!("../../../devices/ssd-100gb-2010.toml")),
@@ -20,6 +20,7 @@ const SHIPPED: [(&str, &str); 9] = [
     ("mtron-3035", include_str!("../../../devices/mtron-3035.toml")),
     ("mtron-3035-fast", include_str!("../../../devices/mtron-3035-fast.toml")),
     ("mx100-256gb", include_str!("../../../devices/mx100-256gb.toml")),
+    ("mx100-4-dies", include_str!("../../../devices/mx100-4-dies.toml")),
     ("nvme-tlc", include_str!("../../../devices/nvme-tlc.toml")),
     ("network-1ms", include_str!("../../../devices/network-1ms.toml")),
 ];
@@ -75,10 +76,24 @@ pub enum MapKind {
     Fast,
 }
 
+/// Over what a page-mapped SSD spreads what is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Layout {
+    /// Over all dies in turn, whatever the addresses.
+    #[default]
+    Striped,
+    /// Over the dies of a channel: each channel has a stretch of the addresses, as paper 003 assumes.
+    Contiguous,
+}
+
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FtlSpec {
     pub map: MapKind,
+    /// Page.
+    #[serde(default)]
+    pub layout: Layout,
     /// Service: how long the bytes of a read take while a write of 64 KiB or more is in the drive.
     #[serde(default)]
     pub read_beside_write_percent: u64,
@@ -209,6 +224,13 @@ impl Spec {
         self
     }
 
+    /// The same SSD with another layout. Of a device that is not page-mapped: none.
+    pub fn laid_out(mut self, layout: Layout) -> Option<Spec> {
+        let Spec::Ssd(spec) = &mut self else { return None };
+        spec.ftl.layout = layout;
+        (spec.ftl.map == MapKind::Page).then_some(self)
+    }
+
     /// The same SSD behind a host that takes so much longer for each command, and hands out at most so many at once. Of an HDD: none.
     pub fn behind(mut self, overhead: Duration, depth: Option<usize>) -> Option<Spec> {
         let Spec::Ssd(spec) = &mut self else { return None };
@@ -232,6 +254,14 @@ impl Spec {
         match self {
             Spec::Hdd(spec) => spec.queue.depth,
             Spec::Ssd(spec) => spec.link.depth,
+        }
+    }
+
+    /// Equal stretches of addresses that work side by side; 1 where what is written goes anywhere.
+    pub fn lanes(&self) -> usize {
+        match self {
+            Spec::Ssd(spec) if spec.ftl.layout == Layout::Contiguous => spec.flash.as_ref().map_or(1, |flash| flash.channels as usize),
+            Spec::Ssd(_) | Spec::Hdd(_) => 1,
         }
     }
 
@@ -373,8 +403,15 @@ fn ssd_rules(spec: &SsdSpec) -> Vec<Rule> {
     rules.extend(counts.map(|(key, value)| rule((1..1 << 20).contains(&value), key, value, "give from 1 to 1048575")));
     let page_fits = flash.page_kib >= 4 && flash.page_kib.is_multiple_of(4);
     rules.push(rule(page_fits, "flash.page_kib", flash.page_kib, "give a multiple of 4, the page of the map"));
-    let least = 4 * flash.planes * flash.page_kib;
+    // Each channel of a contiguous layout may hold part of a unit.
+    let open = if ftl.layout == Layout::Contiguous { flash.channels } else { 0 };
+    let least = (4 + open) * flash.planes * flash.page_kib;
     let buffer = (spec.buffer_kib >= least.max(64), "buffer_kib", spec.buffer_kib);
-    rules.push(rule(buffer.0, buffer.1, buffer.2, "the buffer holds at least 64 KiB, and 4 x planes x page_kib"));
+    rules.push(rule(
+        buffer.0,
+        buffer.1,
+        buffer.2,
+        "the buffer holds at least 64 KiB, and 4 x planes x page_kib (of a contiguous layout: and one more for each channel)",
+    ));
     rules
 }

@@ -24,6 +24,8 @@ pub enum Pattern {
 #[derive(Clone, Debug)]
 pub struct Made {
     pub pattern: Pattern,
+    /// Nobody waits for it.
+    pub background: bool,
     /// Per cent of the requests that read; the rest writes.
     pub reads: u32,
     /// Sizes in atoms, and their weights.
@@ -36,6 +38,8 @@ pub struct Made {
     /// First atom, and how many; none: to the end of the volume.
     pub start: u64,
     pub span: Option<u64>,
+    /// Each worker has a file of so many atoms, and all of them lie evenly over the span.
+    pub file: Option<u64>,
     /// A span that reaches beyond the volume ends with it.
     pub clip: bool,
     /// Pages that a page cache holds before they are written.
@@ -57,8 +61,8 @@ impl Made {
 
     /// Atoms that each worker's requests need at least.
     pub fn smallest_span(&self) -> u64 {
-        let parts = if self.pattern == Pattern::Sequential { u64::from(self.workers) } else { 1 };
-        self.largest() * parts
+        let is_apart = self.pattern == Pattern::Sequential || self.file.is_some();
+        self.file.unwrap_or(self.largest()) * if is_apart { u64::from(self.workers) } else { 1 }
     }
 }
 
@@ -66,6 +70,7 @@ impl Made {
 #[derive(Clone, Debug)]
 pub struct Worker {
     pub chance: Chance,
+    pub background: bool,
     pattern: Pattern,
     reads: u32,
     sizes: Vec<u64>,
@@ -86,12 +91,12 @@ impl Worker {
         let (workers, number) = (u64::from(made.workers), u64::from(number));
         let rest = volume_atoms - made.start;
         let whole = Span::new(made.start, made.span.map_or(rest, |span| span.min(rest)));
-        let area = match made.pattern {
-            Pattern::Random | Pattern::Skewed(_) | Pattern::Buffered => whole,
-            Pattern::Sequential => {
+        let area = match (made.pattern, made.file) {
+            (Pattern::Random | Pattern::Skewed(_) | Pattern::Buffered, None) => whole,
+            (_, file) => {
                 let grain = made.largest();
                 let part = (whole.atoms / workers / grain * grain).max(grain);
-                Span::new(whole.start + part * number, part)
+                Span::new(whole.start + part * number, file.unwrap_or(part))
             }
         };
         let skew = match made.pattern {
@@ -101,6 +106,7 @@ impl Worker {
         Worker {
             skew,
             chance,
+            background: made.background,
             pattern: made.pattern,
             reads: made.reads,
             sizes: made.sizes.iter().map(|(atoms, _)| *atoms).collect(),

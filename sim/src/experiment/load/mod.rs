@@ -32,10 +32,14 @@ pub enum Ask {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
     pub lane: usize,
+    /// The worker (or the trace) whose request it is.
+    pub worker: u32,
     pub due: Instant,
     pub ask: Ask,
     /// Empty of a FLUSH.
     pub span: Span,
+    /// Nobody waits for it.
+    pub background: bool,
 }
 
 /// A load, checked.
@@ -85,6 +89,11 @@ impl Load {
     /// Requests in flight at once, if it is a closed loop: its processes.
     pub fn lanes(&self) -> u64 {
         self.jobs.iter().map(Job::lanes).sum()
+    }
+
+    /// Is there something in it that nobody waits for?
+    pub fn has_background(&self) -> bool {
+        self.jobs.iter().any(|job| matches!(job, Job::Made(made) if made.background))
     }
 
     /// Are there FLUSHes in it?
@@ -257,7 +266,11 @@ impl Generator {
                 }
             }
         }
-        Some(Access { lane, due, ask, span })
+        let background = match &self.sources[source] {
+            Source::Made(worker) => worker.background,
+            Source::Replay { .. } => false,
+        };
+        Some(Access { lane, worker: source as u32, due, ask, span, background })
     }
 
     /// The answer to a request of `lane` has come.
@@ -327,6 +340,7 @@ mod tests {
     fn made() -> Made {
         Made {
             pattern: Pattern::Sequential,
+            background: false,
             reads: 0,
             sizes: vec![(8, 1)],
             count: 6,
@@ -334,6 +348,7 @@ mod tests {
             workers: 1,
             start: 0,
             span: None,
+            file: None,
             clip: false,
             pool: 0,
             pace: Pace::Closed,
@@ -396,6 +411,17 @@ mod tests {
     fn workers_have_parts_of_the_span_and_requests_of_their_own() {
         let story = run(&load(Made { workers: 2, span: Some(96), ..made() }), 1000);
         assert_eq!(story.iter().map(|(_, _, start)| *start).collect::<Vec<_>>(), [0, 48, 8, 56, 16, 64]);
+    }
+
+    #[test]
+    fn files_lie_evenly_and_nobody_leaves_his_own() {
+        for pattern in [Pattern::Sequential, Pattern::Random] {
+            let story = run(&load(Made { pattern, workers: 4, count: 200, file: Some(24), ..made() }), 4_000);
+            let mut starts: Vec<u64> = story.iter().map(|(_, _, start)| *start).collect();
+            starts.sort_unstable();
+            starts.dedup();
+            assert_eq!(starts, (0..4).flat_map(|file| [0, 8, 16].map(|at| file * 1_000 + at)).collect::<Vec<_>>());
+        }
     }
 
     #[test]

@@ -58,6 +58,7 @@ pub(crate) fn missing(source: &Source, table: &LoadTable) -> Option<String> {
 
 fn is_made(table: &LoadTable) -> bool {
     table.pattern.is_some()
+        || table.background.is_some()
         || table.theta.is_some()
         || table.hot_requests.is_some()
         || table.hot_places.is_some()
@@ -66,6 +67,7 @@ fn is_made(table: &LoadTable) -> bool {
         || !table.sizes.is_empty()
         || table.workers.is_some()
         || table.start.is_some()
+        || table.file.is_some()
         || table.pool.is_some()
         || table.every.is_some()
         || table.rate.is_some()
@@ -211,6 +213,7 @@ fn made<T>(source: &Source, place: &Spanned<T>, title: &str, table: &LoadTable) 
     let sizes = sizes(source, place, title, table)?;
     let made = Made {
         pattern,
+        background: table.background.unwrap_or(false),
         reads: if pattern == Pattern::Buffered { 0 } else { within(source, &table.reads, 100, 0, 100)? },
         sizes,
         count: check(source, count, *count.as_ref(), 1, COUNT_MAX)?,
@@ -218,6 +221,7 @@ fn made<T>(source: &Source, place: &Spanned<T>, title: &str, table: &LoadTable) 
         workers: within(source, &table.workers, 1, 1, WORKERS_MAX)?,
         start: whole(source, &table.start)?.unwrap_or(0),
         span: whole(source, &table.span)?,
+        file: whole(source, &table.file)?,
         clip: table.clip.unwrap_or(false),
         pool: pool(source, place, title, table, pattern)?,
         pace: pace(source, title, table)?,
@@ -231,6 +235,11 @@ fn made<T>(source: &Source, place: &Spanned<T>, title: &str, table: &LoadTable) 
     };
     if made.gaps.is_some() && (made.depth > 1 || made.workers > 1 || made.pace != Pace::Closed || made.pause.is_some()) {
         return Err(wants("gaps are of one job with one request at a time, and no other pause or rate"));
+    }
+    if let (Some(file), Some(place)) = (made.file, &table.file)
+        && file < made.largest()
+    {
+        return Err(source.wrong(place, format!("load {title}: a file of {} bytes has no room for a request", file * ATOM_BYTES)));
     }
     if let (Some(span), Some(place)) = (made.span, &table.span)
         && span < made.smallest_span()

@@ -57,6 +57,14 @@ impl Measure {
         self.marks.add(now.since(self.started), bytes);
     }
 
+    /// The end of something of `bytes` that nobody waited for.
+    pub fn ended_in_background(&mut self, now: Instant, bytes: u64) {
+        self.ended = now;
+        self.bytes += bytes;
+        self.throughput.add(now, 0, bytes);
+        self.marks.add(now.since(self.started), bytes);
+    }
+
     /// An application has ended.
     pub fn ran(&mut self, now: Instant, operations: Option<u64>) {
         if operations.is_some() {

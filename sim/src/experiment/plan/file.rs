@@ -47,6 +47,8 @@ pub(crate) struct LoadTable {
     /// Per cent.
     pub hot_requests: Option<Spanned<u32>>,
     pub hot_places: Option<Spanned<u32>>,
+    /// Nobody waits for it: the scheduler may put it off, and its latencies do not count.
+    pub background: Option<bool>,
     /// Per cent.
     pub reads: Option<Spanned<u32>>,
     pub size: Option<Spanned<Size>>,
@@ -56,6 +58,8 @@ pub(crate) struct LoadTable {
     pub workers: Option<Spanned<u32>>,
     pub start: Option<Spanned<Size>>,
     pub span: Option<Spanned<Size>>,
+    /// Each worker has a file of this size, evenly over the span.
+    pub file: Option<Spanned<Size>>,
     /// Of `buffered`: how much is dirty when it is written.
     pub pool: Option<Spanned<Size>>,
     /// A span that reaches beyond the volume ends with it.

@@ -17,6 +17,10 @@ pub enum Metric {
     },
     /// Microseconds; of one kind of request, or of all.
     Latency(Option<Ask>, Rank),
+    /// The mean of the mean latencies of reads and of writes, as if there were as many of both; microseconds.
+    Unweighted,
+    /// Requests under way, on average: by Little's law their rate times their mean latency.
+    InFlight,
     /// Commands that a device took.
     Commands(String, Ask),
     /// Of one device, or of all.
@@ -61,7 +65,7 @@ const RANKS: [(&str, Rank); 7] = [
 const ASKS: [(&str, Ask); 3] = [("reads", Ask::Read), ("writes", Ask::Write), ("flushes", Ask::Flush)];
 
 /// The words of an error.
-pub const KNOWN: &str = "seconds, requests-per-second, iops, mb-per-second, evenness-percent, knee-mib, mean-us, p50-us (p90, p95, p99, p999, max; `reads-p99-us`), \
+pub const KNOWN: &str = "seconds, requests-per-second, iops, mb-per-second, evenness-percent, knee-mib, mean-us, p50-us (p90, p95, p99, p999, max; `reads-p99-us`), unweighted-mean-us, in-flight, \
                          DEVICE-reads (writes, flushes), watts, DEVICE-watts, joules, DEVICE-joules, requests-per-joule, spin_ups, ops_per_s, ops_per_joule, joules_per_op, hit-percent, \
                          write_amplification";
 
@@ -80,6 +84,8 @@ impl Metric {
             "ops_per_s" => Some(Metric::OpsPerSecond),
             "ops_per_joule" => Some(Metric::OpsPerJoule),
             "joules_per_op" => Some(Metric::JoulesPerOp),
+            "unweighted-mean-us" => Some(Metric::Unweighted),
+            "in-flight" => Some(Metric::InFlight),
             "hit-percent" => Some(Metric::HitPercent),
             "evenness-percent" => Some(Metric::Evenness),
             "write_amplification" => Some(Metric::WriteAmplification),

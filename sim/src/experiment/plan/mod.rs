@@ -18,11 +18,12 @@ use std::sync::Arc;
 use tidegate_engine::Config;
 use tidegate_engine::block::ATOM_BYTES;
 use tidegate_engine::op::Limits;
+use tidegate_engine::queue::QueueKind;
 use tidegate_engine::spin;
 use tidegate_engine::time::Duration;
 
 /// The plans that come with the program, in the order in which they are listed.
-const EMBEDDED: [(&str, &str); 18] = [
+const EMBEDDED: [(&str, &str); 21] = [
     ("devices", include_str!("../../../plans/devices.toml")),
     ("000-table3", include_str!("../../../plans/000-table3.toml")),
     ("000-table4", include_str!("../../../plans/000-table4.toml")),
@@ -34,6 +35,9 @@ const EMBEDDED: [(&str, &str); 18] = [
     ("002-mtron", include_str!("../../../plans/002-mtron.toml")),
     ("002-x25m", include_str!("../../../plans/002-x25m.toml")),
     ("002-nvme", include_str!("../../../plans/002-nvme.toml")),
+    ("003-six-patterns", include_str!("../../../plans/003-six-patterns.toml")),
+    ("003-six-patterns-full", include_str!("../../../plans/003-six-patterns-full.toml")),
+    ("003-beyond", include_str!("../../../plans/003-beyond.toml")),
     ("004-hits", include_str!("../../../plans/004-hits.toml")),
     ("modes", include_str!("../../../plans/modes.toml")),
     ("wa", include_str!("../../../plans/wa.toml")),
@@ -105,8 +109,8 @@ pub struct Configuration {
 
 #[derive(Clone, Debug)]
 pub enum Kind {
-    /// The load straight on a device.
-    Bare(Device),
+    /// The load straight on a device, or through a queue in front of it.
+    Bare(Device, Option<QueueKind>),
     /// An engine over a cache and an origin. `shared`: they are one drive, the origin its first atoms, the cache what lies from this one on.
     Cached { cache: Device, origin: Device, shared: Option<u64>, config: Box<Config>, limits: [Limits; 2] },
     /// Paper 001's peer over them.
@@ -134,7 +138,7 @@ impl Configuration {
     /// Its devices by name, the cache before the origin.
     pub fn devices(&self) -> Vec<&Device> {
         match &self.kind {
-            Kind::Bare(device) => vec![device],
+            Kind::Bare(device, _) => vec![device],
             Kind::Cached { cache, shared: Some(_), .. } => vec![cache],
             Kind::Cached { cache, origin, .. } | Kind::Flashcache { cache, origin } => vec![cache, origin],
             Kind::Instant { .. } | Kind::Processes(_) => Vec::new(),
@@ -144,7 +148,7 @@ impl Configuration {
     /// Atoms that a load may ask for.
     pub fn volume_atoms(&self) -> u64 {
         match &self.kind {
-            Kind::Bare(device) => device.atoms(),
+            Kind::Bare(device, _) => device.atoms(),
             Kind::Flashcache { origin, .. } => origin.atoms(),
             Kind::Cached { config, .. } | Kind::Instant { config, .. } => config.geometry.volume_atoms,
             Kind::Processes(_) => VOLUME_ATOMS,

@@ -6,7 +6,7 @@ use super::paths;
 use super::{Configuration, Device, Kind, LeftOut, Plan, Row, Run, Value};
 use crate::back::model::Spec;
 use crate::experiment::load::{Load, table as load_table};
-use crate::experiment::options::{Aged, Options, Room, SAME, SpinTable, engine_config, plug};
+use crate::experiment::options::{Aged, Options, Room, SAME, SpinTable, engine_config, plug, queue};
 use crate::experiment::rows;
 use crate::experiment::units::shorten;
 use std::collections::BTreeMap;
@@ -60,10 +60,14 @@ pub(super) fn check(source: &Source, file: File) -> Result<Plan, String> {
     Ok(Plan { name, shows: file.shows, runs: known.runs, rows, left_out })
 }
 
-/// Names of configurations and loads become parts of `configuration/load` and of file names.
+/// Names of configurations and loads become parts of `configuration/load` and of file names. A configuration's may have parts itself.
 fn check_name(source: &Source, name: &Spanned<String>, what: &str) -> Result<(), String> {
-    let good = |c: char| c.is_ascii_alphanumeric() || "-_+.".contains(c);
-    if name.as_ref().is_empty() || name.as_ref().starts_with('.') || !name.as_ref().chars().all(good) {
+    let good = |part: &str| {
+        let good = |c: char| c.is_ascii_alphanumeric() || "-_+.".contains(c);
+        !part.is_empty() && !part.starts_with('.') && part.chars().all(good)
+    };
+    let is_good = if what == "configuration" { name.as_ref().split('/').all(good) } else { good(name.as_ref()) };
+    if !is_good {
         return Err(source.wrong(name, format!("{:?} is no name of a {what}: use letters, digits and `-`", shorten(name.as_ref()))));
     }
     Ok(())
@@ -95,14 +99,21 @@ fn kind(source: &Source, name: &Spanned<String>, options: &Options, devices: &BT
             let what = "`spread_percent`, `read`, `write` and `controller` go with `cores`";
             return Err(source.wrong(name, format!("configuration {title}: {what}")));
         }
-        (Some(bare), None, None) if !options.cached_keys() && options.volume.is_none() => Kind::Bare(used(bare)?),
+        (Some(bare), None, None) if options.spin.is_some() && options.queue.is_some() => {
+            let what = "a disk that `spin` tells to stand still has no `queue` in front of it: that takes an engine over it";
+            return Err(source.wrong(bare, format!("configuration {title}: {what}")));
+        }
+        (Some(bare), None, None) if !options.cached_keys() && options.volume.is_none() => {
+            let wrong = |why: String| source.wrong(options.queue.as_ref().unwrap_or(bare), format!("configuration {title}: {why}"));
+            Kind::Bare(used(bare)?, queue(&options.queue).map_err(wrong)?)
+        }
         (Some(bare), ..) => {
-            let what = "a configuration is either bare or cached: with `bare`, only `spin_down`, `spin`, `keeps_reads`, `capacity`, `aged`, `overhead` and `depth` may be set";
+            let what = "a configuration is either bare or cached: with `bare`, only `spin_down`, `spin`, `keeps_reads`, `capacity`, `aged`, `layout`, `overhead`, `depth` and `queue` may be set";
             return Err(source.wrong(bare, format!("configuration {title}: {what}")));
         }
         (None, Some(cache), Some(origin)) if options.flashcache => {
-            if origin.as_ref() == SAME || options.engine_keys() || options.volume.is_some() {
-                let what = "Flashcache has two devices, and no settings but `capacity`, `aged` and `spin_down`";
+            if origin.as_ref() == SAME || options.engine_keys() || options.queue.is_some() || options.volume.is_some() {
+                let what = "Flashcache has two devices, and no settings but `capacity`, `aged`, `layout` and `spin_down`";
                 return Err(source.wrong(origin, format!("configuration {title}: {what}")));
             }
             Kind::Flashcache { cache: used(cache)?, origin: device(origin)? }
@@ -178,7 +189,7 @@ fn spin(source: &Source, title: &str, options: &Options, kind: &Kind) -> Result<
     let Some(place) = &options.spin else { return Ok(None) };
     let wrong = |what: &str| Err(source.wrong(place, format!("configuration {title}: {what}")));
     let (disk, is_bare) = match kind {
-        Kind::Bare(device) => (device, true),
+        Kind::Bare(device, _) => (device, true),
         Kind::Cached { origin, shared: None, .. } => (origin, false),
         Kind::Cached { .. } | Kind::Flashcache { .. } | Kind::Instant { .. } | Kind::Processes(_) => {
             return wrong("`spin` is of a disk, bare or as the origin");
@@ -211,6 +222,10 @@ fn used_ssd(source: &Source, named: &Spanned<String>, options: &Options, device:
             return Err(source.wrong(aged, "used_percent and overwritten_times are at most 100"));
         }
         spec = spec.aged(used_percent, overwritten_times);
+    }
+    if let Some(layout) = &options.layout {
+        let laid_out = spec.laid_out(*layout.as_ref());
+        spec = laid_out.ok_or_else(|| source.wrong(layout, format!("{} has no layout: it is not a page-mapped SSD", device.name)))?;
     }
     if options.overhead.is_some() || options.depth.is_some() {
         if let Some(depth) = options.depth.as_ref().filter(|depth| *depth.as_ref() == 0) {
@@ -272,7 +287,7 @@ impl Known<'_> {
         let wrong = |what: String| self.source.wrong(named, what);
         let (configuration, load) = named
             .as_ref()
-            .split_once('/')
+            .rsplit_once('/')
             .ok_or_else(|| wrong(format!("{:?} is no run: write \"configuration/load\"", shorten(named.as_ref()))))?;
         let configuration = self
             .configurations
@@ -299,6 +314,11 @@ impl Known<'_> {
         if let (Kind::Processes(_), Some(load)) = (&configuration.kind, flushes) {
             return Err(wrong(format!("load {} has FLUSHes, and processes have steps for reads and writes only", load.name)));
         }
+        if !matches!(configuration.kind, Kind::Bare(_, Some(_)))
+            && let Some(load) = before.iter().chain([&loaded.load]).find(|load| load.has_background())
+        {
+            return Err(wrong(format!("load {} has a background, which goes with a bare device that has a queue", load.name)));
+        }
         let run = Run { name: named.as_ref().clone(), configuration, before, load: loaded.load.clone(), rest: loaded.rest };
         self.runs.push(run);
         Ok(self.runs.len() - 1)
@@ -307,7 +327,7 @@ impl Known<'_> {
     /// Needs a row a load that is left out? It is counted there.
     fn is_left_out(&mut self, row: &RowTable) -> bool {
         let needs =
-            |load: &str| row.run.iter().chain(&row.of).any(|run| run.as_ref().split_once('/').is_some_and(|(_, name)| name == load));
+            |load: &str| row.run.iter().chain(&row.of).any(|run| run.as_ref().rsplit_once('/').is_some_and(|(_, name)| name == load));
         let found = self.left_out.iter_mut().find(|left_out| needs(&left_out.load));
         found.map(|left_out| left_out.rows += 1).is_some()
     }

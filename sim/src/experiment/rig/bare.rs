@@ -1,6 +1,8 @@
-//! A load straight on a device's model: what the device can do, without an engine.
+//! A load straight on a device's model, or through a scheduler: what the device can do, without an engine.
 
+use super::block_layer::BlockLayer;
 use super::foresight::{Hindsight, Optimum};
+use super::instant::Weightless;
 use super::{Front, Stillness};
 use crate::back::model::{Cause, Command, Model, PowerState, What};
 use crate::experiment::load::{Access, Ask, Load};
@@ -8,12 +10,16 @@ use crate::experiment::measure::{Measure, Measured, Watch};
 use crate::experiment::options::{PredictorKind, SpinTable};
 use crate::experiment::plan::{Device, Run};
 use std::collections::BTreeMap;
-use tidegate_engine::op::Power;
+use tidegate_engine::block::Span;
+use tidegate_engine::op::{Action, Op, Power};
+use tidegate_engine::queue::QueueKind;
 use tidegate_engine::spin::{self, Motor, predictor::Predictor};
 use tidegate_engine::time::{Duration, Instant};
 
 struct Bare<'a> {
     model: Model,
+    /// A scheduler, and what it has given to the device.
+    layer: Option<(BlockLayer, BTreeMap<u64, Op<Weightless>>)>,
     depth: usize,
     /// What is read is written instead, so that it lies on the device.
     keeps_reads: bool,
@@ -30,11 +36,13 @@ struct Bare<'a> {
     heard: usize,
 }
 
-pub(super) fn run(run: &Run, device: &Device, seed: u64, told: &mut dyn FnMut(u64)) -> Result<Measured, String> {
+pub(super) fn run(run: &Run, device: &Device, queue: Option<QueueKind>, seed: u64, told: &mut dyn FnMut(u64)) -> Result<Measured, String> {
     let model = device.spec.build(seed);
+    let layer = |kind| (BlockLayer::new(kind, device.atoms(), device.spec.depth(), device.spec.lanes()), BTreeMap::new());
     let mut bare = Bare {
         watch: Watch::new(&device.name, &model, run.configuration.spin_down, Instant::ZERO),
         model,
+        layer: queue.map(layer),
         depth: device.spec.depth(),
         keeps_reads: run.configuration.keeps_reads,
         front: Front::new(told),
@@ -81,10 +89,13 @@ impl Bare<'_> {
             self.front.arrive(self.now);
             self.submit();
             self.speak();
-            if self.flight.is_empty() && self.front.is_done() {
+            let is_idle = self.flight.is_empty() && self.layer.as_ref().is_none_or(|(layer, _)| layer.is_idle());
+            if is_idle && self.front.is_done() {
                 return Ok(());
             }
-            let next = [self.front.next_time(), self.model.next(), self.watch.next(), self.motor_time()].into_iter().flatten().min();
+            let deadline = self.layer.as_ref().and_then(|(layer, _)| layer.deadline()).filter(|&at| at > self.now);
+            let times = [self.front.next_time(), self.model.next(), self.watch.next(), self.motor_time(), deadline];
+            let next = times.into_iter().flatten().min();
             self.pass(next.ok_or("the device never ends a command")?);
             stillness.check(self.now)?;
         }
@@ -126,19 +137,33 @@ impl Bare<'_> {
     }
 
     fn submit(&mut self) {
-        while self.takes()
-            && self.flight.len() < self.depth
-            && let Some(access) = self.front.waiting.pop_front()
-        {
-            let (what, cause) = match access.ask {
-                Ask::Read if !self.keeps_reads => (What::Read, Cause::HostRead),
-                Ask::Read | Ask::Write => (What::Write, Cause::HostWrite),
-                Ask::Flush => (What::Flush, Cause::HostWrite),
-            };
-            self.commands += 1;
-            let command = Command { id: self.commands, what, start: access.span.start, atoms: access.span.atoms, cause };
-            self.model.submit(self.now, command);
-            self.flight.insert(self.commands, access);
+        let takes = self.takes();
+        match &mut self.layer {
+            None => {
+                while takes
+                    && self.flight.len() < self.depth
+                    && let Some(access) = self.front.waiting.pop_front()
+                {
+                    let Access { ask, span, .. } = access;
+                    self.commands += 1;
+                    let (what, cause) = what(if self.keeps_reads && ask == Ask::Read { Ask::Write } else { ask });
+                    self.model.submit(self.now, Command { id: self.commands, what, start: span.start, atoms: span.atoms, cause });
+                    self.flight.insert(self.commands, access);
+                }
+            }
+            Some((layer, given)) => {
+                self.front.waiting.drain(..).for_each(|access| layer.take(self.now, access));
+                while let Some(op) = layer.next(self.now) {
+                    let (ask, span) = match &op.action {
+                        Action::Read(_, span) => (Ask::Read, *span),
+                        Action::Write(_, span, _) => (Ask::Write, *span),
+                        _ => (Ask::Flush, Span::default()),
+                    };
+                    let (what, cause) = what(ask);
+                    self.model.submit(self.now, Command { id: op.id.0, what, start: span.start, atoms: span.atoms, cause });
+                    given.insert(op.id.0, op);
+                }
+            }
         }
         self.watch.look(&mut self.model, self.now);
     }
@@ -154,14 +179,30 @@ impl Bare<'_> {
                 self.motor.as_mut().expect("it has spoken").answered(self.now, Ok(power));
                 continue;
             }
-            let access = self.flight.remove(&command).expect("only what was submitted ends");
-            self.measure.answered(self.now, access.due, access.ask, access.span.bytes());
-            self.front.answered(self.now, &access);
-            if let Some(motor) = &mut self.motor {
-                self.heard -= 1;
-                motor.served(self.now);
+            let accesses = match &mut self.layer {
+                None => vec![self.flight.remove(&command).expect("only what was submitted ends")],
+                Some((layer, given)) => layer.ended(self.now, &given.remove(&command).expect("only what was submitted ends")),
+            };
+            for access in accesses {
+                match access.background {
+                    true => self.measure.ended_in_background(self.now, access.span.bytes()),
+                    false => self.measure.answered(self.now, access.due, access.ask, access.span.bytes()),
+                }
+                self.front.answered(self.now, &access);
+                if let Some(motor) = &mut self.motor {
+                    self.heard -= 1;
+                    motor.served(self.now);
+                }
             }
         }
         self.watch.look(&mut self.model, self.now);
+    }
+}
+
+fn what(ask: Ask) -> (What, Cause) {
+    match ask {
+        Ask::Read => (What::Read, Cause::HostRead),
+        Ask::Write => (What::Write, Cause::HostWrite),
+        Ask::Flush => (What::Flush, Cause::HostWrite),
     }
 }

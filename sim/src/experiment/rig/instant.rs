@@ -24,7 +24,7 @@ const TURNS_MAX: u32 = 100_000;
 
 /// Contents of which only the length counts, unless they are metadata.
 #[derive(Clone, Debug)]
-enum Weightless {
+pub(super) enum Weightless {
     Nothing(u64),
     Bytes(Arc<[u8]>),
 }

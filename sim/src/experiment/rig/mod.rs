@@ -1,7 +1,9 @@
-//! What a run happens in: a load, a virtual clock, and either a device alone ([`bare`]), an engine over two of them ([`cached`]), one over
-//! devices that take no time ([`instant`]), processes on cores ([`processes`]), or a paper's peer ([`flashcache`]).
+//! What a run happens in: a load, a virtual clock, and either a device alone ([`bare`]), perhaps behind a scheduler ([`block_layer`]), an
+//! engine over two of them ([`cached`]), one over devices that take no time ([`instant`]), processes on cores ([`processes`]), or a paper's
+//! peer ([`flashcache`]).
 
 mod bare;
+mod block_layer;
 mod cached;
 mod drives;
 mod flashcache;
@@ -27,7 +29,7 @@ const TELL_EVERY: u64 = 1 << 12;
 /// it must not do.
 pub fn run(run: &Run, seed: u64, told: &mut dyn FnMut(u64)) -> Result<Measured, String> {
     match &run.configuration.kind {
-        Kind::Bare(device) => bare::run(run, device, seed, told),
+        Kind::Bare(device, queue) => bare::run(run, device, *queue, seed, told),
         Kind::Cached { cache, origin, shared, config, limits } => cached::run(run, [cache, origin], *shared, config, *limits, seed, told),
         Kind::Flashcache { cache, origin } => flashcache::run(run, [cache, origin], seed, told),
         Kind::Instant { config, limits } => instant::run(run, config, *limits, seed, told),

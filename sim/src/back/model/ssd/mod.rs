@@ -7,6 +7,7 @@
 //! ```
 //! * The link is one resource, first come first served; long writes take it in pieces, so that reads come between.
 //! * A write ends when it is in the buffer. Its room is free again when its unit is programmed: that is the back-pressure.
+//! * A page-mapped drive fills units in turn, whatever the addresses, or (contiguous) each channel its own of a stretch of addresses: a lane.
 //! * `map = "service"` has no flash at all: a command is a fixed time and its bytes, one after the other.
 
 mod die;
@@ -99,8 +100,8 @@ pub struct Ssd {
     chunk: Option<u64>,
     /// Bytes of the buffer that are taken.
     held: u64,
-    /// Pages that are not yet a unit, and all that are in the buffer: how often.
-    open: Vec<u32>,
+    /// Of each lane: pages that are not yet a unit. And all that are in the buffer: how often.
+    open: Vec<Vec<u32>>,
     buffered: BTreeMap<u32, u32>,
     units: u64,
     outstanding: BTreeSet<u64>,
@@ -127,6 +128,10 @@ impl Ssd {
             (Ftl::Page(_), Some(flash)) => flash.channels * flash.dies,
             _ => 1,
         };
+        let lanes = match &ftl {
+            Ftl::Page(map) => map.lanes(),
+            Ftl::Service | Ftl::Log(_) => 1,
+        };
         Ssd {
             ftl,
             dies: vec![Die::default(); dies as usize],
@@ -139,7 +144,7 @@ impl Ssd {
             writes: VecDeque::new(),
             chunk: None,
             held: 0,
-            open: Vec::new(),
+            open: vec![Vec::new(); lanes],
             buffered: BTreeMap::new(),
             units: 0,
             outstanding: BTreeSet::new(),
@@ -299,7 +304,7 @@ impl Ssd {
                 self.buffer(now, page, command.cause);
             }
             if matches!(self.ftl, Ftl::Log(_)) {
-                self.close_unit(now, command.cause);
+                self.close_unit(now, 0, command.cause);
             }
         }
         self.pump(now);
@@ -307,31 +312,35 @@ impl Ssd {
 
     // --- the buffer ---
 
-    /// A page joins the open unit, or replaces itself there.
+    /// A page joins the open unit of its lane, or replaces itself there.
     fn buffer(&mut self, now: Instant, page: u32, cause: Cause) {
-        if self.open.contains(&page) {
+        let (lane, unit) = match &self.ftl {
+            Ftl::Page(map) => (map.lane(page), map.unit()),
+            Ftl::Service | Ftl::Log(_) => (0, usize::MAX),
+        };
+        if self.open[lane].contains(&page) {
             self.held -= PAGE_BYTES;
             return;
         }
-        self.open.push(page);
+        self.open[lane].push(page);
         *self.buffered.entry(page).or_default() += 1;
-        if matches!(&self.ftl, Ftl::Page(map) if self.open.len() == map.unit()) {
-            self.close_unit(now, cause);
+        if self.open[lane].len() == unit {
+            self.close_unit(now, lane, cause);
         }
     }
 
-    /// The open unit, full or not, goes to a die.
-    fn close_unit(&mut self, now: Instant, cause: Cause) {
-        if self.open.is_empty() {
+    /// The open unit of a lane, full or not, goes to a die.
+    fn close_unit(&mut self, now: Instant, lane: usize, cause: Cause) {
+        if self.open[lane].is_empty() {
             return;
         }
         let die = match &mut self.ftl {
-            Ftl::Page(map) => map.next_die(self.open.len()),
+            Ftl::Page(map) => map.next_die(lane, self.open[lane].len()),
             Ftl::Service | Ftl::Log(_) => 0,
         };
         self.units += 1;
         self.outstanding.insert(self.units);
-        let unit = Unit { number: self.units, pages: std::mem::take(&mut self.open), cause };
+        let unit = Unit { number: self.units, pages: std::mem::take(&mut self.open[lane]), cause };
         self.queue_unit(now, die, unit);
     }
 
@@ -351,7 +360,7 @@ impl Ssd {
 
     fn flush(&mut self, now: Instant, id: u64) {
         let cause = self.active[&id].command.cause;
-        self.close_unit(now, cause);
+        (0..self.open.len()).for_each(|lane| self.close_unit(now, lane, cause));
         self.flushes.push((id, self.units + 1));
         self.end_flushes(now);
     }
@@ -437,7 +446,7 @@ impl Ssd {
         self.waiting.clear();
         self.active.clear();
         self.writes.clear();
-        self.open.clear();
+        self.open.iter_mut().for_each(Vec::clear);
         self.buffered.clear();
         self.outstanding.clear();
         self.flushes.clear();

@@ -9,7 +9,7 @@
 //! Cleaning is greedy: the closed block with the fewest valid pages. It begins when a die's free blocks are few, and comes before the
 //! host's programs when they are very few. Memory is used only for what was written; clones share it.
 
-use super::super::spec::{Flash, FtlSpec};
+use super::super::spec::{Flash, FtlSpec, Layout};
 use crate::chance::Chance;
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -89,7 +89,10 @@ pub struct PageMap {
     slots: u32,
     unit: u32,
     low: usize,
-    turn: usize,
+    /// Each has a stretch of the pages, and every so many-th die.
+    lanes: usize,
+    /// Of each lane: whose turn it is of its dies.
+    turns: Vec<usize>,
 }
 
 impl PageMap {
@@ -101,6 +104,10 @@ impl PageMap {
         let pages = bytes / PAGE_BYTES;
         let raw = pages * (100 + ftl.spare_percent) / 100 + buffer_bytes / PAGE_BYTES + dies * unit;
         let blocks_per_die = raw.div_ceil(dies * slots) + RESERVE;
+        let lanes = match ftl.layout {
+            Layout::Striped => 1,
+            Layout::Contiguous => flash.channels as usize,
+        };
         let die = Die { free: (0..blocks_per_die as u32).collect(), ..Die::default() };
         PageMap {
             map: vec![None; pages.div_ceil(PIECE as u64) as usize],
@@ -111,8 +118,19 @@ impl PageMap {
             slots: slots as u32,
             unit: unit as u32,
             low: (blocks_per_die * ftl.gc_low_percent / 100).max(2) as usize,
-            turn: 0,
+            lanes,
+            turns: vec![0; lanes],
         }
+    }
+
+    pub fn lanes(&self) -> usize {
+        self.lanes
+    }
+
+    /// The lane of a page.
+    pub fn lane(&self, page: u32) -> usize {
+        // The last page may be a part of one.
+        ((u64::from(page) * self.lanes as u64 / self.pages) as usize).min(self.lanes - 1)
     }
 
     /// Pages of one program.
@@ -135,12 +153,13 @@ impl PageMap {
         (place != NONE).then(|| (((place / self.slots) / self.blocks_per_die) as usize, place / self.unit))
     }
 
-    /// The die for the next unit of `pages`: in turn, passing over those that are full.
-    pub fn next_die(&mut self, pages: usize) -> usize {
+    /// The die for the next unit of `pages` of a lane: in turn, passing over those that are full.
+    pub fn next_die(&mut self, lane: usize, pages: usize) -> usize {
         let limit = (u64::from(self.blocks_per_die) - RESERVE) * u64::from(self.slots);
-        for _ in 0..self.dies.len() {
-            let die = self.turn;
-            self.turn = (self.turn + 1) % self.dies.len();
+        let dies = self.dies.len() / self.lanes;
+        for _ in 0..dies {
+            let die = self.turns[lane] * self.lanes + lane;
+            self.turns[lane] = (self.turns[lane] + 1) % dies;
             if self.dies[die].valid + self.dies[die].coming + pages as u64 <= limit {
                 self.dies[die].coming += pages as u64;
                 return die;
@@ -326,11 +345,18 @@ impl PageMap {
         let unit = u64::from(self.unit);
         for first in (0..used).step_by(unit as usize) {
             let pages: Vec<u32> = (first..used.min(first + unit)).map(|page| page as u32).collect();
-            self.write_now(&pages);
+            let parts: Vec<Vec<u32>> = pages.chunk_by(|one, next| self.lane(*one) == self.lane(*next)).map(<[u32]>::to_vec).collect();
+            for part in parts {
+                self.write_now(&part);
+            }
         }
         let (mut moved, units) = (0, used * times / unit);
         for number in 0..units {
-            let mut pages: Vec<u32> = (0..unit).map(|_| chance.below(used.max(1)) as u32).collect();
+            let stretch = self.stretch_of(number % self.lanes as u64, used);
+            if stretch.is_empty() {
+                continue;
+            }
+            let mut pages: Vec<u32> = (0..unit).map(|_| (stretch.start + chance.below(stretch.end - stretch.start)) as u32).collect();
             pages.sort_unstable();
             pages.dedup();
             let moves = self.write_now(&pages);
@@ -339,9 +365,15 @@ impl PageMap {
         moved * 1_000 / (units / 2 * unit).max(1)
     }
 
-    /// Writes a unit in no time; returns how many pages were moved for it.
+    /// The pages of a lane, as far as they are used.
+    fn stretch_of(&self, lane: u64, used: u64) -> std::ops::Range<u64> {
+        let start = |lane: u64| (lane * self.pages).div_ceil(self.lanes as u64).min(used);
+        start(lane)..start(lane + 1)
+    }
+
+    /// Writes a unit of one lane in no time; returns how many pages were moved for it.
     fn write_now(&mut self, pages: &[u32]) -> u64 {
-        let die = self.next_die(pages.len());
+        let die = self.next_die(self.lane(pages[0]), pages.len());
         let mut moved = 0;
         while self.is_urgent(die) || !self.place(die, pages) {
             match self.clean(die) {
@@ -408,6 +440,18 @@ mod tests {
         check(&map);
         assert_eq!(map.locate(4_999), None);
         assert!(map.wear().1 > 0);
+    }
+
+    #[test]
+    fn a_contiguous_layout_keeps_each_stretch_on_its_channel() {
+        let ftl = FtlSpec { spare_percent: 10, gc_low_percent: 5, layout: Layout::Contiguous, ..FtlSpec::default() };
+        let mut map = PageMap::new(64 << 20, 0, &flash(), &ftl);
+        map.precondition(95, 3, &mut Chance::new(1, "age"));
+        check(&map);
+        assert!(map.wear().1 > 0);
+        for page in (0..map.pages as u32).filter(|&page| map.locate(page).is_some()) {
+            assert_eq!(map.locate(page).unwrap().0 % 2, usize::from(u64::from(page) >= map.pages / 2), "page {page}");
+        }
     }
 
     #[test]

@@ -304,7 +304,14 @@ impl Files {
             self.lanes[lane] = purpose;
         }
         self.in_flight += 1;
-        self.out.push_back(Access { lane, due: now, ask, span: Span::new(first * PAGE_ATOMS, pages * PAGE_ATOMS) });
+        self.out.push_back(Access {
+            lane,
+            worker: 0,
+            due: now,
+            ask,
+            span: Span::new(first * PAGE_ATOMS, pages * PAGE_ATOMS),
+            background: false,
+        });
     }
 
     /// Pages of the page cache as runs on the device, in order of address.

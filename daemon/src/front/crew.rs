@@ -1,0 +1,241 @@
+//! The front threads of a volume, as its own thread sees them: one port. What they ask is taken in turns, as far as the engine has room;
+//! what is left stays in their rings.
+//!
+//! Parts of atoms are merged here and not there: who changes part of one has it to himself among all threads' clients.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::sync_channel;
+use std::thread::JoinHandle;
+
+use tidegate_engine::Event;
+use tidegate_engine::block::Span;
+use tidegate_engine::request::{Reply, RequestId, Room};
+use tidegate_engine::time::{Duration, Instant};
+use tidegate_pages::Pages;
+
+use super::crossing::{Asked, Far, crossing};
+use super::hand::{Hand, Word};
+use super::nbd::job::{self, Jobs};
+use super::nbd::{Export, Guest};
+use super::{Answered, Clients, Tally};
+use crate::back::mail::{Bell, Sender, mailbox};
+use crate::back::run::Run;
+use crate::port::{Interest, Port};
+
+/// Threads of one volume at most: their number is in the high bits of request ids.
+pub const HANDS_MAX: usize = 64;
+/// Where the number of the thread begins in the engine's request ids.
+const HAND_SHIFT: u32 = 56;
+/// Clients on their way to one thread at most.
+const WORDS_MAX: usize = 1024;
+
+const _: () = assert!(HANDS_MAX <= 1 << (u64::BITS - HAND_SHIFT));
+
+pub struct Crew {
+    hands: Vec<Member>,
+    bell: Bell,
+    /// The loop knows the bell.
+    said: bool,
+    /// Who is asked first next time.
+    turn: usize,
+    /// Commands that take several requests.
+    jobs: Jobs,
+    /// Requests in the engine that are of no job.
+    open: HashMap<RequestId, Open>,
+}
+
+/// A request in the engine.
+struct Open {
+    change: Span,
+    bytes: u64,
+}
+
+/// One thread, from here.
+struct Member {
+    far: Far,
+    words: Sender<Word>,
+    /// Clients that were sent there, ever.
+    admitted: usize,
+    state: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What a thread says of itself.
+#[derive(Default)]
+pub struct Shared {
+    /// Clients that have gone, ever.
+    pub gone: AtomicUsize,
+    /// It has ended, and nobody told it to.
+    pub is_lost: AtomicBool,
+    pub answered: Answered,
+}
+
+impl Crew {
+    /// Starts so many threads; nobody is there before [`Clients::admit`]. Each looks for `poll` whether there is more to do before it sleeps.
+    ///
+    /// # Errors
+    /// The system's: no thread, or no descriptor.
+    pub fn new(threads: usize, export: &Export, poll: Duration) -> io::Result<Crew> {
+        assert!((1..=HANDS_MAX).contains(&threads), "{threads} threads");
+        let bell = Bell::new()?;
+        let start = |number: usize| {
+            let (words, mailbox) = mailbox(WORDS_MAX)?;
+            let front = Bell::new()?;
+            let (near, far) = crossing(front.clone(), bell.clone());
+            let state = Arc::<Shared>::default();
+            let hand = Hand::new(export.clone(), near, front, mailbox, Arc::clone(&state), poll)?;
+            let thread = std::thread::Builder::new().name(format!("front {number}")).spawn(move || hand.run())?;
+            Ok(Member { far, words, admitted: 0, state, thread: Some(thread) })
+        };
+        let hands = (0..threads).map(start).collect::<io::Result<Vec<Member>>>()?;
+        Ok(Crew { hands, bell, said: false, turn: 0, jobs: Jobs::default(), open: HashMap::new() })
+    }
+
+    /// From now on what is in memory is read there.
+    pub fn remember(&mut self, pages: &Arc<Pages>) {
+        for hand in &self.hands {
+            let front = Pages::front(pages).expect("the engine was told of every thread");
+            hand.words.send(Word::Pages(Box::new(front)));
+        }
+    }
+
+    /// Takes what was asked, as long as there is room.
+    fn take(&mut self, room: &mut Room, events: &mut Vec<Event<Run>>) {
+        self.start_jobs(room, events);
+        for turn in 0..self.hands.len() {
+            self.take_from((self.turn + turn) % self.hands.len(), room, events);
+        }
+        self.turn = (self.turn + 1) % self.hands.len();
+        // Those that only now found their place: nothing else would wake us for them.
+        self.start_jobs(room, events);
+    }
+
+    /// In the order of asking: what does not fit, or changes what a job has to itself, lets what is behind it wait too.
+    fn take_from(&mut self, hand: usize, room: &mut Room, events: &mut Vec<Event<Run>>) {
+        let asked = &mut self.hands[hand].far.asked;
+        let here = |RequestId(id): RequestId| RequestId(id | (hand as u64) << HAND_SHIFT);
+        while room.requests > 0
+            && let Ok(next) = asked.peek()
+        {
+            let may = match next {
+                Asked::Request(request) => {
+                    let change = request.change();
+                    next.bytes() <= room.bytes && !self.jobs.spans().iter().any(|span| span.overlaps(change))
+                }
+                Asked::Job(..) => self.jobs.has_place(),
+            };
+            if !may {
+                return;
+            }
+            match asked.pop().expect("just seen") {
+                Asked::Request(mut request) => {
+                    request.id = here(request.id);
+                    let bytes = request.payload_bytes();
+                    self.open.insert(request.id, Open { change: request.change(), bytes });
+                    room.requests -= 1;
+                    room.bytes -= bytes;
+                    events.push(Event::Arrived(request));
+                }
+                Asked::Job(id, job) => self.jobs.push(here(id), job),
+            }
+        }
+    }
+
+    fn start_jobs(&mut self, room: &mut Room, events: &mut Vec<Event<Run>>) {
+        if self.jobs.is_idle() {
+            return;
+        }
+        let changes = |place: Span| self.open.values().any(|open| open.change.overlaps(place));
+        self.jobs.start(changes, room, events);
+    }
+}
+
+impl Clients for Crew {
+    fn admit(&mut self, guest: Guest) {
+        let least = self.hands.iter_mut().min_by_key(|hand| hand.clients()).expect("there is a thread");
+        // One that is not taken is closed.
+        least.admitted += usize::from(least.words.send(Word::Guest(guest)));
+    }
+
+    fn reply(&mut self, reply: Reply<Run>) {
+        let job::Answered::Client(Reply { id, result }) = self.jobs.handle(reply) else { return };
+        let bytes = self.open.remove(&id).map_or(0, |open| open.bytes);
+        let hand = &mut self.hands[(id.0 >> HAND_SHIFT) as usize];
+        hand.far.answer(Reply { id: RequestId(id.0 & ((1 << HAND_SHIFT) - 1)), result }, bytes);
+    }
+
+    fn connections(&self) -> usize {
+        self.hands.iter().map(Member::clients).sum()
+    }
+
+    fn tally(&self) -> Tally {
+        self.hands.iter().map(|hand| hand.state.answered.tally()).fold(Tally::default(), |sum, tally| sum + tally)
+    }
+
+    fn rest(&mut self) {
+        for hand in &self.hands {
+            let (confirm, confirmed) = sync_channel(1);
+            // It has ended, or answers within its turn.
+            if hand.words.send(Word::Rest(confirm)) {
+                let _ = confirmed.recv();
+            }
+        }
+    }
+
+    fn shutdown(&mut self) {
+        self.hands.iter().for_each(|hand| {
+            hand.words.send(Word::Shutdown);
+        });
+    }
+}
+
+impl Member {
+    fn clients(&self) -> usize {
+        self.admitted - self.state.gone.load(Ordering::Acquire)
+    }
+}
+
+impl Port for Crew {
+    fn interests(&mut self, out: &mut Vec<Interest>) {
+        if !std::mem::replace(&mut self.said, true) {
+            out.push(Interest { token: 0, fd: self.bell.fd(), readable: true, writable: false });
+        }
+    }
+
+    fn ready(&mut self, _token: u64, _readable: bool, _writable: bool, room: &mut Room, events: &mut Vec<Event<Run>>) {
+        self.bell.silence();
+        if self.hands.iter().any(|hand| hand.state.is_lost.load(Ordering::Acquire)) {
+            panic!("a front thread has ended; its clients cannot be answered");
+        }
+        self.take(room, events);
+    }
+
+    fn resume(&mut self, room: &mut Room, events: &mut Vec<Event<Run>>) {
+        self.take(room, events);
+    }
+
+    fn send(&mut self) {
+        self.hands.iter_mut().for_each(|hand| hand.far.say());
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        None
+    }
+
+    fn tick(&mut self, _now: Instant) {}
+}
+
+impl Drop for Crew {
+    fn drop(&mut self) {
+        for hand in &self.hands {
+            hand.words.send(Word::End);
+        }
+        for hand in &mut self.hands {
+            // One that has panicked has said so.
+            let _ = hand.thread.take().map(JoinHandle::join);
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! Between a front thread and its volume: what it asks goes over in one ring, the answers come back in another. Both are bounded: no more is
+//! asked than there is place for answers, so neither side ever waits for the other.
+
+use rtrb::{Consumer, Producer, RingBuffer};
+use tidegate_engine::request::{Reply, Request, RequestId, Room};
+
+use super::nbd::job::Job;
+use crate::back::mail::Bell;
+use crate::back::run::Run;
+
+/// Requests of one front thread in the engine, or on their way to it and back: eight busy connections.
+const REQUESTS_MAX: usize = 1024;
+/// Bytes of contents in them: one connection's.
+const BYTES_MAX: u64 = 64 << 20;
+
+/// What a front thread cannot answer itself.
+pub enum Asked {
+    Request(Request<Run>),
+    Job(RequestId, Job),
+}
+
+impl Asked {
+    /// Bytes of contents that it holds in memory, or will, as [`Room`] counts them.
+    pub fn bytes(&self) -> u64 {
+        match self {
+            Asked::Request(request) => request.payload_bytes(),
+            Asked::Job(..) => 0,
+        }
+    }
+}
+
+struct Answer {
+    reply: Reply<Run>,
+    /// Of its request.
+    bytes: u64,
+}
+
+/// The front thread's end.
+pub struct Near {
+    asked: Producer<Asked>,
+    answers: Consumer<Answer>,
+    /// Asked and not yet answered.
+    open: usize,
+    /// Bytes of contents in them.
+    bytes: u64,
+    /// Somebody has asked since the volume was told.
+    unsaid: bool,
+    volume: Bell,
+}
+
+/// The volume's end.
+pub struct Far {
+    pub asked: Consumer<Asked>,
+    answers: Producer<Answer>,
+    unsaid: bool,
+    front: Bell,
+}
+
+/// The rings between a front thread, which `front` wakes, and a volume, which `volume` wakes.
+pub fn crossing(front: Bell, volume: Bell) -> (Near, Far) {
+    let ((to_volume, asked), (to_front, answers)) = (RingBuffer::new(REQUESTS_MAX), RingBuffer::new(REQUESTS_MAX));
+    let near = Near { asked: to_volume, answers, open: 0, bytes: 0, unsaid: false, volume };
+    (near, Far { asked, answers: to_front, unsaid: false, front })
+}
+
+impl Near {
+    /// What wakes the volume.
+    pub fn volume(&self) -> Bell {
+        self.volume.clone()
+    }
+
+    /// What may still be asked.
+    pub fn room(&self) -> Room {
+        Room { requests: REQUESTS_MAX - self.open, bytes: BYTES_MAX - self.bytes }
+    }
+
+    /// # Panics
+    /// Beyond [`Near::room`].
+    pub fn ask(&mut self, asked: Asked) {
+        assert!(self.open < REQUESTS_MAX, "no more is asked than may be");
+        self.open += 1;
+        self.bytes += asked.bytes();
+        self.unsaid = true;
+        self.asked.push(asked).unwrap_or_else(|_| unreachable!("what is open fits"));
+    }
+
+    /// Something was written that the volume has to take over.
+    pub fn write(&mut self) {
+        self.unsaid = true;
+    }
+
+    /// Wakes the volume, once for everything that was asked.
+    pub fn say(&mut self) {
+        if std::mem::take(&mut self.unsaid) {
+            self.volume.ring();
+        }
+    }
+
+    /// The next answer.
+    pub fn answer(&mut self) -> Option<Reply<Run>> {
+        let Answer { reply, bytes } = self.answers.pop().ok()?;
+        self.open -= 1;
+        self.bytes -= bytes;
+        Some(reply)
+    }
+}
+
+impl Far {
+    /// `bytes`: [`Asked::bytes`] of what is answered.
+    pub fn answer(&mut self, reply: Reply<Run>, bytes: u64) {
+        self.unsaid = true;
+        self.answers.push(Answer { reply, bytes }).unwrap_or_else(|_| unreachable!("there is a place for every answer"));
+    }
+
+    /// Wakes the front thread, once for all answers.
+    pub fn say(&mut self) {
+        if std::mem::take(&mut self.unsaid) {
+            self.front.ring();
+        }
+    }
+}

@@ -1,0 +1,302 @@
+//! A front thread: some of a volume's clients, and one wait for all of them. What they read is answered here if memory has it, and what
+//! they write, if it is small and the engine allows it, becomes a page at once; everything else goes over to the volume, and its answers come
+//! back.
+//!
+//! ```text
+//!   wait ─▶ ready sockets, answers, words, timeout ─▶ what memory does is answered, the rest asked ─▶ send ─▶ tell the volume ─▶ wait
+//! ```
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::SyncSender;
+
+use tidegate_engine::Event;
+use tidegate_engine::block::ATOM_BYTES;
+use tidegate_engine::request::{Command, Outcome, Reply, Request};
+use tidegate_engine::time::Duration;
+use tidegate_pages::{Block, Front as Reader, Page};
+
+use super::crew::Shared;
+use super::crossing::{Asked, Near};
+use super::nbd::{Export, Front, Guest};
+use crate::back::mail::{Bell, Mailbox};
+use crate::back::poll::{Poll, Ready};
+use crate::back::run::{Run, RunMut};
+use crate::back::vigil::Vigil;
+use crate::port::{Interest, Port};
+use crate::volume::Clock;
+
+/// What a volume has to say to a front thread.
+pub enum Word {
+    /// The memory tier.
+    Pages(Box<Reader>),
+    Guest(Guest),
+    /// From now on nothing is written here; what was, is in memory for the engine to find. To be confirmed.
+    Rest(SyncSender<()>),
+    /// Nothing new is taken; what was admitted is answered.
+    Shutdown,
+    /// Everything is closed.
+    End,
+}
+
+/// A longer write is rather a stream than something that is read again soon.
+const WRITE_BYTES: u64 = 64 << 10;
+/// A thread that has had nothing to do for so long gives back what it has of memory.
+const REST_AFTER: Duration = Duration::from_millis(10);
+
+const SOCKETS: u32 = 0;
+const ANSWERS: u32 = 1;
+const WORDS: u32 = 2;
+
+pub struct Hand {
+    front: Front,
+    near: Near,
+    bell: Bell,
+    words: Mailbox<Word>,
+    pages: Option<Box<Reader>>,
+    /// It may write pages itself.
+    writes: bool,
+    /// It has pages at hand, or permission to make some dirty.
+    has_some: bool,
+    poll: Poll,
+    vigil: Vigil,
+    clock: Clock,
+    state: Arc<Shared>,
+    /// For the volume, when this ends.
+    farewell: Farewell,
+    /// Clients that have come, ever.
+    came: usize,
+    /// Kept from turn to turn for their memory only.
+    events: Vec<Event<Run>>,
+    interests: Vec<Interest>,
+    ready: Vec<Ready>,
+}
+
+/// Says so where a thread ends that was not told to.
+struct Farewell {
+    state: Arc<Shared>,
+    volume: Bell,
+}
+
+impl Drop for Farewell {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.state.is_lost.store(true, Ordering::Release);
+            self.volume.ring();
+        }
+    }
+}
+
+impl Hand {
+    pub fn new(export: Export, near: Near, bell: Bell, words: Mailbox<Word>, state: Arc<Shared>, most: Duration) -> io::Result<Hand> {
+        let mut poll = Poll::new()?;
+        poll.watch(ANSWERS, 0, bell.fd(), true, false)?;
+        poll.watch(WORDS, 0, words.fd(), true, false)?;
+        Ok(Hand {
+            front: Front::one_of_several(export),
+            farewell: Farewell { state: Arc::clone(&state), volume: near.volume() },
+            near,
+            bell,
+            words,
+            pages: None,
+            writes: true,
+            has_some: false,
+            poll,
+            vigil: Vigil::new(std::time::Duration::from_nanos(most.0)),
+            clock: Clock::start(),
+            state,
+            came: 0,
+            events: Vec::new(),
+            interests: Vec::new(),
+            ready: Vec::new(),
+        })
+    }
+
+    /// Until [`Word::End`].
+    pub fn run(mut self) {
+        loop {
+            self.go_on();
+            self.front.send();
+            self.speak();
+            self.near.say();
+            self.sleep();
+            if !self.dispatch() {
+                return;
+            }
+        }
+    }
+
+    /// Gives clients their answers, and goes on with what waited for room.
+    fn go_on(&mut self) {
+        while let Some(reply) = self.near.answer() {
+            self.front.reply(reply);
+        }
+        loop {
+            let mut room = self.near.room();
+            self.front.resume(&mut room, &mut self.events);
+            if self.events.is_empty() {
+                return;
+            }
+            // What is answered here makes room at once.
+            self.pass_on();
+        }
+    }
+
+    /// Answers what is in memory and asks for the rest, in any order: they are all under way at once.
+    fn pass_on(&mut self) {
+        let mut reads = Vec::new();
+        let mut events = std::mem::take(&mut self.events);
+        for event in events.drain(..) {
+            match event {
+                Event::Arrived(request) => match self.write(&request) {
+                    true => self.front.reply(Reply { id: request.id, result: Ok(Outcome::Done) }),
+                    false if self.pages.is_some() && matches!(request.command, Command::Read) => reads.push(request),
+                    false => self.near.ask(Asked::Request(request)),
+                },
+                _ => unreachable!("a front only says who has arrived"),
+            }
+        }
+        self.events = events;
+        if let Some(pages) = &mut self.pages
+            && !reads.is_empty()
+        {
+            for (request, contents) in from_memory(pages, reads) {
+                match contents {
+                    Some(run) => {
+                        self.state.answered.read(request.span.atoms);
+                        self.front.reply(Reply { id: request.id, result: Ok(Outcome::Data(vec![run])) });
+                    }
+                    None => self.near.ask(Asked::Request(request)),
+                }
+            }
+        }
+        for (id, job) in self.front.take_jobs() {
+            self.near.ask(Asked::Job(id, job));
+        }
+    }
+
+    /// Makes what a client writes a page of memory, if that may be.
+    fn write(&mut self, request: &Request<Run>) -> bool {
+        let Command::Write { data, fua: false } = &request.command else { return false };
+        let Some(pages) = self.pages.as_mut().filter(|_| self.writes && request.span.bytes() <= WRITE_BYTES) else { return false };
+        let is_written = pages.write(request.span.start, data.as_slice()).is_ok();
+        if is_written {
+            self.state.answered.write();
+            self.near.write();
+        }
+        self.has_some = true;
+        is_written
+    }
+
+    /// Learns which descriptors to watch, and says how many clients have gone.
+    fn speak(&mut self) {
+        self.front.interests(&mut self.interests);
+        for Interest { token, fd, readable, writable } in self.interests.drain(..) {
+            // The kernel lacks memory for one more: this client is given up when its time is over.
+            let _ = self.poll.watch(SOCKETS, token, fd, readable, writable);
+        }
+        let gone = self.came - self.front.connections();
+        if self.state.gone.swap(gone, Ordering::AcqRel) != gone {
+            self.farewell.volume.ring();
+        }
+    }
+
+    fn sleep(&mut self) {
+        let now = self.clock.now();
+        let rest = self.has_some.then(|| now + REST_AFTER);
+        let (poll, ready) = (&mut self.poll, &mut self.ready);
+        let deadline = self.front.deadline().into_iter().chain(rest).min();
+        let limit = deadline.map(|deadline| std::time::Duration::from_nanos(deadline.since(now).0));
+        let has_happened = || {
+            poll.wait(now, Some(now), ready).expect("the kernel has taken this epoll before");
+            !ready.is_empty()
+        };
+        if !self.vigil.look(limit, has_happened) {
+            self.vigil.sleep(|| poll.wait(now, deadline, ready)).expect("the kernel has taken this epoll before");
+        }
+        if self.has_some && self.ready.is_empty() {
+            self.rest();
+        }
+    }
+
+    /// Others can have what it has at hand.
+    fn rest(&mut self) {
+        self.has_some = false;
+        self.pages.iter_mut().for_each(|pages| pages.rest());
+    }
+
+    /// What has happened. False: it is over.
+    fn dispatch(&mut self) -> bool {
+        let mut room = self.near.room();
+        let mut all = std::mem::take(&mut self.ready);
+        for Ready { port, token, readable, writable } in all.drain(..) {
+            match port {
+                SOCKETS => self.front.ready(token, readable, writable, &mut room, &mut self.events),
+                ANSWERS => self.bell.silence(),
+                _ => {
+                    for word in self.words.take().collect::<Vec<Word>>() {
+                        match word {
+                            Word::Pages(pages) => self.pages = Some(pages),
+                            Word::Guest(guest) => {
+                                self.front.admit(guest);
+                                self.came += 1;
+                            }
+                            Word::Rest(confirmed) => {
+                                self.writes = false;
+                                self.rest();
+                                // Who does not wait any more needs no answer.
+                                let _ = confirmed.try_send(());
+                            }
+                            Word::Shutdown => self.front.shutdown(),
+                            Word::End => return false,
+                        }
+                    }
+                }
+            }
+        }
+        self.ready = all;
+        self.pass_on();
+        let now = self.clock.now();
+        if self.front.deadline().is_some_and(|deadline| deadline <= now) {
+            self.front.tick(now);
+        }
+        true
+    }
+}
+
+/// The contents of what is all in memory. A queue of requests at once: while one page is copied the next one is on its way.
+fn from_memory(pages: &mut Reader, requests: Vec<Request<Run>>) -> Vec<(Request<Run>, Option<Run>)> {
+    let block_atoms = pages.pages().config().page_atoms as u64;
+    let blocks_of = |request: &Request<Run>| request.span.start / block_atoms..request.span.end().div_ceil(block_atoms);
+    let blocks: Vec<Block> = requests.iter().flat_map(blocks_of).map(Block).collect();
+    let mut hits = Vec::with_capacity(blocks.len());
+    let answered = {
+        let pinned = pages.pin();
+        let mut found = vec![None; blocks.len()];
+        pinned.find_all(&blocks, &mut found);
+        let mut at = 0;
+        let answer = |request: Request<Run>| {
+            let range = blocks_of(&request);
+            let places = at..at + (range.end - range.start) as usize;
+            at = places.end;
+            let whole: Option<Vec<Page<'_>>> = found[places.clone()].iter().map(|page| page.filter(|page| page.is_whole())).collect();
+            let Some(whole) = whole else { return (request, None) };
+            hits.extend_from_slice(&blocks[places]);
+            let mut run = RunMut::new(request.span.atoms);
+            let mut skip = ((request.span.start - range.start * block_atoms) * ATOM_BYTES) as usize;
+            let mut rest = run.as_mut_slice();
+            for (place, page) in whole.iter().enumerate() {
+                whole.get(place + 1).or(found.get(at).and_then(Option::as_ref)).inspect(|next| next.prefetch(0));
+                let contents = &page.bytes()[skip..];
+                let (into, behind) = rest.split_at_mut(contents.len().min(rest.len()));
+                into.copy_from_slice(&contents[..into.len()]);
+                (rest, skip) = (behind, 0);
+            }
+            (request, Some(run.freeze()))
+        };
+        requests.into_iter().map(answer).collect()
+    };
+    pages.note(&hits, (blocks.len() - hits.len()) as u64);
+    answered
+}

@@ -1,0 +1,214 @@
+//! What fronts have written themselves: pages in memory that they have acknowledged already. Each turn begins with taking them over, before
+//! anything that arrived with it: whoever asks after a reply finds what was written.
+//!
+//! ```text
+//!   front: page, reply          here: drain → (nobody is merging or writing there) → all of it in one group of the log → may be made again
+//! ```
+//! Nothing can refuse what was acknowledged. So a front writes only as far as it is *allowed*: for each page that may be dirty a slot is kept and
+//! room in the journal, and where that is not to be had nothing is allowed, and writes come as requests. What waits here (a lock, the fence
+//! of a failed SSD) lets wait whatever touches it, and all that may rest on it.
+
+use std::collections::VecDeque;
+
+use tidegate_pages::Hold;
+
+use crate::block::{ATOM_BYTES, Block};
+use crate::cache::stream::Source;
+use crate::cache::through::{Page, State};
+use crate::config::{Allocation, Placement};
+use crate::memory::Memory;
+use crate::payload::Payload;
+use crate::probe::{Health, Phase, WaitReason};
+use crate::request::{Command, Request, RequestError};
+
+use super::Engine;
+use super::write::Piece;
+
+/// Pages that may be dirty at once: 4 MiB.
+const PAGES_MAX: u64 = 1024;
+
+pub(super) struct FrontWrites<P> {
+    /// Drained, and not in the log yet: neighbouring blocks as one piece; what was drained later is behind what it replaces.
+    pending: Vec<Piece<P>>,
+    holds: Vec<Hold>,
+    /// Requests that wait for it, in their order.
+    held: VecDeque<usize>,
+}
+
+impl<P> Default for FrontWrites<P> {
+    fn default() -> Self {
+        FrontWrites { pending: Vec::new(), holds: Vec::new(), held: VecDeque::new() }
+    }
+}
+
+impl<P> FrontWrites<P> {
+    pub fn is_empty(&self) -> bool {
+        self.pending.is_empty()
+    }
+
+    /// Is any of these blocks still to come into the log?
+    pub fn covers(&self, block: Block, blocks: u64) -> bool {
+        self.pending.iter().any(|piece| piece.block.0 < block.0 + blocks && block.0 < piece.block.0 + piece.blocks)
+    }
+}
+
+impl<P: Payload> Engine<P> {
+    /// The most that is ever allowed, with so much memory for pages.
+    pub(super) fn front_pages_max(config: &crate::Config) -> usize {
+        let geometry = &config.geometry;
+        let block_bytes = u64::from(geometry.block_atoms) * ATOM_BYTES;
+        let slots = u64::from(geometry.sets) * u64::from(geometry.set_slots);
+        let most = (config.dirty_ram / 2 / block_bytes)
+            .min(config.window_bytes / 8 / block_bytes)
+            .min(config.ram / block_bytes / 8)
+            .min(slots / 32)
+            .min(PAGES_MAX);
+        if config.fronts == 0 { 0 } else { most as usize }
+    }
+
+    /// Has a front written what the engine has not looked at?
+    pub fn has_front_writes(&self) -> bool {
+        self.memory.as_ref().is_some_and(Memory::is_owed)
+    }
+
+    /// Takes over what fronts have written until now.
+    pub(super) fn take_front_writes(&mut self) {
+        if !self.has_front_writes() {
+            return;
+        }
+        let memory = self.memory.as_mut().expect("it is owed");
+        let size = u64::from(self.config.geometry.block_atoms);
+        let drained = memory.drain();
+        for run in drained.chunk_by(|one, next| one.0.0 + 1 == next.0.0) {
+            let (block, blocks) = (run[0].0, run.len() as u64);
+            let contents: Vec<&[u8]> = run.iter().map(|(_, page)| page.bytes()).collect();
+            let payload = P::from_pages(&contents, 0, blocks * size);
+            self.front_writes.pending.push(Piece { block, blocks, payload, valid: None });
+            // What is read of it just now is old.
+            self.tickets.void(block, blocks);
+        }
+        self.front_writes.holds.extend(drained.into_iter().map(|(_, page)| page));
+        self.last_request = self.now;
+        self.pump_front_writes();
+    }
+
+    /// Does it wait until what fronts have written is in the log?
+    pub(super) fn waits_for_front_writes(&self, request: &Request<P>) -> bool {
+        if self.front_writes.is_empty() {
+            return false;
+        }
+        match request.command {
+            Command::Write { .. } | Command::Trim { .. } | Command::Zero { .. } | Command::Flush => self.health() != Health::Unfenced,
+            Command::Read | Command::Cache | Command::Status { .. } => {
+                let (block, blocks) = self.blocks_of(request.span);
+                self.front_writes.covers(block, blocks)
+            }
+        }
+    }
+
+    pub(super) fn hold_for_front_writes(&mut self, number: usize) {
+        self.requests.get_mut(number).waits = WaitReason::Lock;
+        self.front_writes.held.push_back(number);
+    }
+
+    /// Puts what was drained into the log, all of it or nothing.
+    pub(super) fn pump_front_writes(&mut self) -> bool {
+        if self.front_writes.is_empty() {
+            return false;
+        }
+        match self.health() {
+            Health::Whole | Health::Degraded => {}
+            Health::Fencing => return false,
+            Health::Unfenced => {
+                // The newest contents are in memory alone, and nobody can say when they may be given.
+                for number in std::mem::take(&mut self.front_writes.held) {
+                    self.answer(number, Err(RequestError::Io));
+                }
+                return false;
+            }
+        }
+        if self.locks.iter().any(|lock| self.front_writes.covers(lock.block, lock.blocks)) {
+            return false;
+        }
+        let pieces = std::mem::take(&mut self.front_writes.pending);
+        if self.health() == Health::Whole {
+            self.log_front_writes(pieces);
+        } else {
+            for Piece { block, blocks, payload, valid } in pieces {
+                self.through.adopt(block, Page { blocks, payload, valid, state: State::Unwritten }, self.now);
+            }
+        }
+        let memory = self.memory.as_mut().expect("its pages were drained");
+        self.front_writes.holds.drain(..).for_each(|page| memory.settle(page));
+        for number in std::mem::take(&mut self.front_writes.held) {
+            self.begin(number);
+        }
+        true
+    }
+
+    fn log_front_writes(&mut self, pieces: Vec<Piece<P>>) {
+        let blocks = pieces.iter().map(|piece| piece.blocks).sum();
+        self.begin_group_for(self.journal_entries(blocks));
+        self.counters.written_atoms += blocks * self.block_atoms();
+        for piece in pieces {
+            self.through.pages.remove(piece.block, piece.blocks);
+            self.put(Source::Client, true, [piece], &[], 0);
+        }
+        self.flushes.unpromised.acknowledge(self.journal.group(), self.journal.durable_group());
+    }
+
+    /// Says how much fronts may write by themselves until the next turn.
+    pub(super) fn allow_front_writes(&mut self) {
+        if self.front_pages == 0 {
+            return;
+        }
+        let most = if self.may_fronts_write() { self.front_pages.min(self.front_pages_in_memory()) } else { 0 };
+        let memory = self.memory.as_mut().expect("fronts write to pages");
+        if memory.allowed() != most {
+            memory.allow(most);
+        }
+    }
+
+    /// Would everything that they could write have its place?
+    fn may_fronts_write(&self) -> bool {
+        let is_plain = self.phase == Phase::Serving
+            && self.recovery.is_none()
+            && self.health() == Health::Whole
+            && !self.cache_failed
+            && !self.stopping
+            && !self.detaching
+            && self.drain.is_none()
+            && self.config.placement == Placement::Log
+            && self.config.allocation == Allocation::ReadWrite
+            && self.modes.is_back()
+            && !self.modes.is_waiting();
+        let is_short = self.is_starved() || self.first_waits_for(WaitReason::Journal);
+        let kept = self.sets_kept_now(Source::Client) + self.front_sets(self.front_pages) + 1;
+        let entries = self.journal_entries(2 * self.front_pages as u64);
+        is_plain && !is_short && self.sets.free_count() > kept && self.journal_has_room(entries)
+    }
+
+    /// How many pages more may be in memory alone, or not flushed.
+    fn front_pages_in_memory(&self) -> usize {
+        let left = |most: u64, atoms: u64| most.saturating_sub(atoms * ATOM_BYTES) / (self.block_atoms() * ATOM_BYTES);
+        let unwritten = left(self.config.dirty_ram, self.window.unwritten_atoms());
+        unwritten.min(left(self.config.window_bytes, self.window.atoms())) as usize
+    }
+
+    /// Sets kept free for what fronts may write by themselves.
+    pub(super) fn front_sets_kept(&self) -> u32 {
+        self.memory.as_ref().map_or(0, |memory| self.front_sets(memory.allowed()))
+    }
+
+    fn front_sets(&self, pages: usize) -> u32 {
+        if pages == 0 { 0 } else { (pages as u32).div_ceil(self.config.geometry.set_slots) + 1 }
+    }
+
+    /// Pages of the journal, likewise.
+    pub(super) fn front_journal_pages(&self) -> u64 {
+        match self.memory.as_ref().map_or(0, |memory| memory.allowed() as u64) {
+            0 => 0,
+            pages => self.journal_entries(pages).div_ceil(100) + 1,
+        }
+    }
+}
