@@ -4,7 +4,7 @@ SHELL := bash
 TIDEGATE := $(or $(CARGO_TARGET_DIR),target)/release/tidegate
 TIMED := scripts/timed.sh
 
-.PHONY: help build run test fuzz soak bench bench-cold bench-device bench-recovery bench-engine bench-abuse bench-nbd bench-pages clean
+.PHONY: help build run test fuzz soak test-guest bench bench-cold bench-device bench-recovery bench-engine bench-abuse bench-nbd bench-pages clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,6 +24,9 @@ fuzz: ## inputs guided by coverage: make fuzz TARGET=journal SECONDS=600 (TARGET
 
 soak: build ## the swarm, corruptions, fuzzing, kills, crashes of databases and file systems for hours (SEEDS= WIDE= FIRST= KILLS= CONNECTIONS= ROUNDS= CORRUPTIONS= FUZZ=)
 	@$(TIMED) soak scripts/soak.sh
+
+test-guest: build ## disks told to stand still by the real ioctls, in an emulated guest with a kernel of its own (about 4 minutes; root installs QEMU)
+	@$(TIMED) test-guest scripts/test-guest.sh
 
 bench: ## speed beside other servers on the same disk, cold reads beside the origin, and in one process beside the bare file; tables and target/bench/{volume,cold,device}.json
 	@scripts/setup.sh

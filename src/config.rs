@@ -5,6 +5,7 @@
 
 mod addresses;
 mod clients;
+mod spin;
 mod volumes;
 
 use std::fmt::Write as _;
@@ -24,6 +25,7 @@ use toml::Spanned;
 
 use crate::units;
 use crate::up::Named;
+use spin::Spin;
 
 /// Its name in the folder of a volume.
 pub const FILE_NAME: &str = "config.toml";
@@ -65,6 +67,7 @@ pub struct File {
     scrub: Scrub,
     wear: Wear,
     queue: Queue,
+    spin: Spin,
     /// Several volumes, instead of the one that the rest describes.
     volume: Vec<Spanned<volumes::Table>>,
     /// Which of them clients get that name none.
@@ -418,6 +421,7 @@ impl File {
                 "`rated_tbw` is zero; write what the maker of the SSD states, such as \"150TB\", or leave it out".to_owned(),
             ));
         }
+        self.spin.validate()?;
         let floor = self.gate.free_floor.map_or(10, |share| share.0);
         let reserve = self.gate.reserve.map_or(2, |share| share.0);
         if reserve > floor {
@@ -526,6 +530,7 @@ impl File {
             state: folder.join(self.state.unwrap_or_else(|| tidegate_daemon::state::FILE_NAME.into())),
             accept_loss: false,
             knobs,
+            spin: self.spin.options(),
         }
     }
 }
@@ -703,6 +708,30 @@ const KNOBS: &str = r#"[gate]
 # "cfq" simplified; "ac" of paper 003. All but "urgency" merge neighbours.
 #cache = "urgency"
 #origin = "urgency"
+
+[spin]
+# Let the origin's disk stand still while nobody needs it: "auto" (the disk that the origin lies on), or the disk itself, such as "/dev/sdb".
+# Default: it is told nothing.
+#motor = "auto"
+# When it is stopped: "history" (what would have been best for the pauses of late), "share" (25 timeouts that vote), "break-even" (as soon as
+# standing still pays for a start), or "fixed" (after ten seconds).
+#predictor = "history"
+# Starts in any hour, at most.
+#starts_per_hour = 12
+# Age at which what is dirty wakes the disk, instead of [gate] max_dirty_age.
+#max_dirty_age = "24h"
+# Hours in which it is stopped as soon as it may be, and not woken for what can wait.
+#quiet = ["23:00-07:00"]
+# What the disk's data sheet says: idling, standing still, its spin-up, and the starts that it bears. Default: a 3.5" disk of 7200 rpm.
+#idle = "6.1W"
+#standby = "0.7W"
+#spin_up = "7s"
+#spin_up_power = "19.8W"
+#rated_starts = 50000
+# Starts that it has had before, where it does not say so itself.
+#starts_before = 0
+# Price of a kilowatt-hour: `tidegate status` then says what standing still has saved.
+#kwh_price = "0.30 EUR"
 "#;
 
 const MODE: &str = r#"# What a FLUSH promises: "write-back" (it is on the cache, which holds the only copy of what is dirty), "write-through" (it is on the
@@ -759,7 +788,7 @@ mod tests {
             .flat_map(|line| [line, "\n"])
             .collect();
         let file = check(enabled.as_bytes()).unwrap();
-        let knobs = format!("{:?}", file.knobs());
+        let knobs = format!("{:?} {:?}", file.knobs(), file.spin);
         assert!(!knobs.contains("None"), "a knob is not in the file: {knobs}");
         // And the mode, which stands at the top.
         assert_eq!(knobs.matches("Some").count(), keys + 1, "a line of the file is no knob");

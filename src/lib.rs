@@ -15,6 +15,7 @@ mod policies;
 mod progress;
 mod serve;
 mod sim;
+mod spin;
 mod status;
 mod stop;
 mod units;

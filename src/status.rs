@@ -98,6 +98,9 @@ fn describe(status: &Value) -> String {
     for (name, value) in crate::wear::lines(&status["wear"]) {
         line(name, value);
     }
+    for (name, value) in crate::spin::lines(&status["spin"]) {
+        line(name, value);
+    }
     let discards = ["sets", "left_out_sets", "failures"].map(|name| number(&format!("/discards/{name}")));
     if discards != [0; 3] {
         line("discards", format!("{} sets; {} left out, {} failed", discards[0], discards[1], discards[2]));
@@ -172,7 +175,7 @@ fn p50_p99(latencies: &Value) -> String {
 }
 
 /// `lock 3, set 12`: what is not zero, or `none`.
-fn counts(of: &Value) -> String {
+pub fn counts(of: &Value) -> String {
     let counted = of.as_object().into_iter().flatten().filter(|(_, count)| count.as_u64() != Some(0));
     let counted: Vec<String> = counted.map(|(name, count)| format!("{} {count}", name.replace('_', " "))).collect();
     if counted.is_empty() { "none".to_owned() } else { counted.join(", ") }

@@ -17,6 +17,8 @@ const SIZES: [(&str, u64); 9] = [
 const DURATIONS: [(&str, u64); 6] =
     [("us", 1_000), ("ms", 1_000_000), ("s", 1_000_000_000), ("min", 60_000_000_000), ("h", 3_600_000_000_000), ("d", 86_400_000_000_000)];
 
+const POWERS: [(&str, u64); 2] = [("mW", 1), ("W", 1_000)];
+
 /// A size in bytes: `8GiB`, `512 B`, `1TB`. Whole numbers only.
 pub fn parse_size(text: &str) -> Result<u64, String> {
     parse(text, &SIZES, "a size such as 8GiB, 512MiB or 4096B")
@@ -25,6 +27,21 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
 /// A duration: `2s`, `10min`, `500ms`. Whole numbers only.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
     parse(text, &DURATIONS, "a duration such as 2s, 500ms or 10min").map(Duration)
+}
+
+/// A power in milliwatts: `6.1W`, `700mW`.
+pub fn parse_power(text: &str) -> Result<u64, String> {
+    const WANTED: &str = "a power such as 6.1W or 700mW";
+    // Tenths and hundredths of a watt are common: they become the smaller unit first.
+    let watts = text.trim().strip_suffix(['W', 'w']).map(str::trim_end).and_then(|digits| digits.split_once('.'));
+    match watts {
+        Some((whole, part))
+            if !whole.is_empty() && !part.is_empty() && part.len() <= 3 && part.bytes().all(|digit| digit.is_ascii_digit()) =>
+        {
+            parse(&format!("{whole}{part:0<3}mW"), &POWERS, WANTED).map_err(|_| format!("{:?} is not {WANTED}", shorten(text)))
+        }
+        _ => parse(text, &POWERS, WANTED),
+    }
 }
 
 /// A share of the whole in per cent, 0 to 100: `10%`.
@@ -129,6 +146,17 @@ mod tests {
             ("", Err("\"\" is not a size such as 8GiB, 512MiB or 4096B")),
         ] {
             assert_eq!(parse_size(text), expected.map_err(str::to_owned), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn powers_may_have_fractions_of_a_watt() {
+        assert_eq!(
+            (parse_power("6.1W"), parse_power("0.85 w"), parse_power("700mW"), parse_power("7W")),
+            (Ok(6_100), Ok(850), Ok(700), Ok(7_000))
+        );
+        for text in ["6.1mW", "6.W", "6,1W", "1.2345W", ".5W", "-1W"] {
+            assert!(parse_power(text).unwrap_err().ends_with("is not a power such as 6.1W or 700mW"), "{text}");
         }
     }
 

@@ -337,3 +337,34 @@ fn systemd_is_told_when_the_volume_serves_and_the_pid_file_is_there_as_long() {
     let refused = tool::tidegate(&["up", "--dir", text(folder.path()), "--pid-file", text(nowhere)]);
     assert!(refused.code == Some(73) && refused.stderr.contains("--pid-file /nowhere/pid"), "{refused}");
 }
+
+/// A disk that is to stand still: what has no motor is told nothing and says so; what is named and has none is refused.
+#[test]
+fn an_origin_without_a_motor_is_served_with_a_note_and_a_named_one_is_refused() {
+    let folder = volume("48MiB", "64MiB", "[spin]\nmotor = \"auto\"\n");
+    let daemon = Daemon::up(folder.path());
+    let status = daemon.status();
+    // Where the machine of the tests has a disk with a motor below its files, that one is told.
+    match status.get("spin").filter(|spin| spin.is_object()) {
+        None => {
+            let is_said = daemon.greeting.iter().any(|line| line.ends_with(": nothing is told to stand still"));
+            assert!(is_said, "{:?}", daemon.greeting);
+        }
+        Some(spin) => assert!(spin["disk"].as_str().is_some_and(|disk| disk.starts_with("/dev/")), "{spin}"),
+    }
+    let mut client = daemon.connect();
+    let written = vec![7; 8192];
+    client.write(4096, &written).unwrap();
+    client.flush().unwrap();
+    assert_eq!(client.read(4096, 8192).unwrap(), written);
+    daemon.stop();
+
+    let config = fs::read_to_string(folder.path().join("config.toml")).unwrap();
+    fs::write(folder.path().join("config.toml"), config.replace("motor = \"auto\"", "motor = \"/dev/zero\"")).unwrap();
+    let refused = tool::tidegate(&["up", "--dir", text(folder.path())]);
+    assert_eq!(refused.code, Some(78), "{}", refused.stderr);
+    assert_eq!(
+        refused.stderr,
+        "tidegate: /dev/zero has no motor that could be told to stop; name another disk as `motor` below [spin], or none\n"
+    );
+}

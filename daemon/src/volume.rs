@@ -24,12 +24,14 @@ use crate::back::attach::{Attached, attach};
 use crate::back::dock::{Happening, WatchKey};
 use crate::back::io::{Carrier, Io};
 use crate::back::run::Run;
+use crate::back::spin::Motor;
 use crate::control::{Verb, status_json};
 use crate::desk::{Desk, Tell};
 use crate::dirty::{self, Dirty};
 use crate::front::nbd::{Allowed, Export, Front};
 use crate::front::{Clients, Crew, Tally};
 use crate::port::Interest;
+use crate::sleeper::{self, Sleeper};
 
 pub use crate::Failure;
 use crate::state::{self, State as HostState};
@@ -53,6 +55,8 @@ pub struct Options {
     /// Another cache than last time is taken, and what only that one held is lost.
     pub accept_loss: bool,
     pub knobs: Knobs,
+    /// The origin's disk is told to stand still while nobody needs it.
+    pub spin: Option<sleeper::Options>,
 }
 
 /// The engine's settings; what is left out keeps its default ([`Config::new`]).
@@ -169,11 +173,13 @@ const LINGER: Duration = Duration::from_secs(1);
 
 const FRONT: u32 = 0;
 const DESK: u32 = 1;
+const MOTOR: u32 = 2;
 
 /// A volume whose cache and origin are there, ours, fit for each other, and locked. Nothing was written yet.
 pub struct Opened {
     options: Options,
     attached: Attached,
+    sleeper: Option<Sleeper>,
 }
 
 impl Opened {
@@ -186,7 +192,17 @@ impl Opened {
         }
         crate::ram::check(options.knobs.ram)?;
         attached.notes.extend(state::compare(&options.state, &attached.superblock, options.accept_loss)?);
-        Ok(Opened { options: options.clone(), attached })
+        let sleeper = match &options.spin {
+            None => None,
+            Some(spin) => match Motor::find(&spin.which, &options.origin)? {
+                Ok(motor) => Some(Sleeper::new(motor, spin)),
+                Err(why) => {
+                    attached.notes.push(format!("{why}: nothing is told to stand still"));
+                    None
+                }
+            },
+        };
+        Ok(Opened { options: options.clone(), attached, sleeper })
     }
 
     /// Worth knowing, one line each.
@@ -208,7 +224,7 @@ impl Opened {
     /// One line for the operator and the exit code.
     pub(crate) fn serve(self, carrier: Carrier, mut desk: Desk) -> Result<(), Failure> {
         let export = self.export();
-        let Opened { options, attached: Attached { cache, origin, superblock, .. } } = self;
+        let Opened { options, attached: Attached { cache, origin, superblock, .. }, sleeper } = self;
         let mut io = Io::new(cache, origin, carrier)?;
         let poll = options.knobs.poll.unwrap_or_default();
         io.poll(poll);
@@ -220,7 +236,8 @@ impl Opened {
         if !desk.is_started() {
             return Ok(());
         }
-        let engine = Engine::new(options.knobs.config(&superblock), io.limits());
+        let spin = sleeper.as_ref().map(Sleeper::config);
+        let engine = Engine::new(Config { spin, ..options.knobs.config(&superblock) }, io.limits());
         if let (Some(crew), Some(pages)) = (&mut crew, engine.pages()) {
             crew.remember(pages);
         }
@@ -230,7 +247,7 @@ impl Opened {
         };
         let volume = Volume {
             engine,
-            world: Back { io, front, held: Some(Vec::new()), wants_fence: false },
+            world: Back { io, front, sleeper, held: Some(Vec::new()), wants_fence: false },
             desk,
             clock: Clock::start(),
             state: State::Starting,
@@ -281,6 +298,8 @@ enum State {
 struct Back {
     io: Io,
     front: Box<dyn Clients>,
+    /// The origin's motor, if it is told anything.
+    sleeper: Option<Sleeper>,
     /// What recovery wants to write, until that is allowed.
     held: Option<Vec<Op<Run>>>,
     /// The SSD has failed: the host is to know, before the engine's next turn.
@@ -291,7 +310,7 @@ impl Back {
     /// From now on the disks are written.
     fn release(&mut self, now: Instant) {
         for op in self.held.take().unwrap_or_default() {
-            self.io.start(now, op);
+            self.start(now, op);
         }
     }
 }
@@ -299,6 +318,7 @@ impl Back {
 impl World<Run> for Back {
     fn start(&mut self, now: Instant, op: Op<Run>) {
         match (&mut self.held, &op.action) {
+            (None, Action::Spin(word)) => self.sleeper.as_ref().expect("the engine was told of a motor").motor().tell(op.id, *word),
             (None, _) | (Some(_), Action::Read(..) | Action::Allocation(..)) => self.io.start(now, op),
             (Some(held), _) => held.push(op),
         }
@@ -344,6 +364,9 @@ struct Volume {
 impl Volume {
     fn run(mut self) -> Result<(), Failure> {
         self.world.io.watch(WatchKey { port: DESK, token: 0 }, self.desk.fd(), true, false);
+        if let Some(sleeper) = &self.world.sleeper {
+            self.world.io.watch(WatchKey { port: MOTOR, token: 0 }, sleeper.motor().fd(), true, false);
+        }
         loop {
             let now = self.clock.now();
             self.obey(now);
@@ -353,6 +376,9 @@ impl Volume {
             }
             turn(&mut self.engine, &mut self.world, now, &mut self.events);
             self.tell_of_fence(now);
+            if let (Some(sleeper), Some(motor)) = (&mut self.world.sleeper, self.engine.motor()) {
+                sleeper.news(motor).into_iter().for_each(|line| eprintln!("tidegate: {line}"));
+            }
             match self.engine.phase() {
                 Phase::Recovering => {
                     if self.state == State::Starting && self.world.held.as_ref().is_some_and(|held| !held.is_empty()) {
@@ -416,6 +442,9 @@ impl Volume {
                         (counters.reads + reads, counters.read_atoms + read_atoms, counters.writes + writes);
                     let mut status = status_json(&snapshot);
                     status["wear"] = wear_json(&snapshot.wear, &self.rating, &snapshot.counters);
+                    if let (Some(sleeper), Some(report)) = (&self.world.sleeper, &snapshot.spin) {
+                        status["spin"] = sleeper.json(report, now);
+                    }
                     status["io"] = self.world.io.carrier().name().into();
                     status["alarm"] = self.world.io.alarm().into();
                     status
@@ -559,6 +588,10 @@ impl Volume {
                 Happening::Late(id) => self.events.push(Event::Late(id)),
                 Happening::Ready { key: WatchKey { port: FRONT, token }, readable, writable } => {
                     self.world.front.ready(token, readable, writable, room, &mut self.events);
+                }
+                Happening::Ready { key: WatchKey { port: MOTOR, .. }, .. } => {
+                    let sleeper = self.world.sleeper.as_mut().expect("it is watched");
+                    self.landed.extend(sleeper.motor_mut().answers());
                 }
                 Happening::Ready { .. } => self.desk.open(),
             }

@@ -9,7 +9,7 @@ use tidegate_daemon::back::attach::is_same;
 use tidegate_daemon::front::nbd::Allowed;
 use toml::Spanned;
 
-use super::{Config, Export, Fence, File, Gate, Limits, Log, Memory, Mode, Queue, Scrub, Wear, clients, find_key};
+use super::{Config, Export, Fence, File, Gate, Limits, Log, Memory, Mode, Queue, Scrub, Spin, Wear, clients, find_key};
 
 /// The longest name that its state file can be called after, in bytes.
 const FILE_NAME_BYTES_MAX: usize = 200;
@@ -45,6 +45,8 @@ pub struct Table {
     wear: Wear,
     #[serde(default)]
     queue: Queue,
+    #[serde(default)]
+    spin: Spin,
 }
 
 impl Table {
@@ -66,6 +68,7 @@ impl Table {
             scrub: self.scrub,
             wear: self.wear,
             queue: self.queue,
+            spin: self.spin,
             ..File::default()
         }
     }

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::env::consts::ARCH;
 use std::io;
 
+use super::spin::SG_IO;
 use io_uring::register::Restriction;
 use io_uring::{IoUring, opcode, squeue};
 use seccompiler::{SeccompAction, SeccompCmpArgLen as Length, SeccompCmpOp as Is, SeccompCondition as If, SeccompFilter, SeccompRule};
@@ -17,6 +18,8 @@ use seccompiler::{SeccompAction, SeccompCmpArgLen as Length, SeccompCmpOp as Is,
 const KEPT_CAPABILITIES: [u32; 2] = [CAP_DAC_OVERRIDE, CAP_NET_BIND_SERVICE];
 const CAP_DAC_OVERRIDE: u32 = 1;
 const CAP_NET_BIND_SERVICE: u32 = 10;
+/// ATA commands for a disk's motor: for the thread that sends them, and until it has been started.
+const CAP_SYS_RAWIO: u32 = 17;
 /// The highest number that this code knows (Linux 6.18: 40); those above, if any, are dropped too.
 const CAPABILITIES_MAX: u32 = 63;
 /// Version 3 of capset(2): 64 bits in two halves.
@@ -37,20 +40,31 @@ struct CapabilityHalf {
 }
 
 /// Gives up what no part of a daemon ever needs: core dumps and debuggers of the same user (they would see data and keys), new
-/// privileges by `exec`, and all capabilities but two. Call it before any other thread is started: they inherit it.
+/// privileges by `exec`, and all capabilities but two; three if there are `motors`, until [`give_up_raw_commands`]. Call it before any other
+/// thread is started: they inherit it.
 ///
 /// # Errors
 /// The call that failed.
-pub fn give_up_privileges() -> io::Result<()> {
+pub fn give_up_privileges(motors: bool) -> io::Result<()> {
+    let for_motors = motors.then_some(CAP_SYS_RAWIO);
+    let kept = || KEPT_CAPABILITIES.into_iter().chain(for_motors);
     prctl(libc::PR_SET_DUMPABLE, 0)?;
     prctl(libc::PR_SET_NO_NEW_PRIVS, 1)?;
     let no_core = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `no_core` is a valid rlimit for the length of the call.
     check(unsafe { libc::setrlimit(libc::RLIMIT_CORE, &no_core) })?;
-    for capability in (0..=CAPABILITIES_MAX).filter(|capability| !KEPT_CAPABILITIES.contains(capability)) {
+    for capability in (0..=CAPABILITIES_MAX).filter(|capability| !kept().any(|kept| kept == *capability)) {
         // Who may not drop one from this set has none that could be regained; numbers that the kernel does not know are none either.
         let _ = prctl(libc::PR_CAPBSET_DROP, u64::from(capability));
     }
+    keep_capabilities(kept().fold(0, |bits, capability| bits | 1 << capability))
+}
+
+/// The threads of motors have been started: this one and all that it starts from now on send no such commands.
+///
+/// # Errors
+/// The call that failed.
+pub fn give_up_raw_commands() -> io::Result<()> {
     keep_capabilities(KEPT_CAPABILITIES.iter().fold(0, |bits, capability| bits | 1 << capability))
 }
 
@@ -67,17 +81,17 @@ fn keep_capabilities(bits: u32) -> io::Result<()> {
 }
 
 /// From now on, in every thread of this process, only the system calls of a daemon that serves. Every file but the small ones (state, pid)
-/// is open by then, and every socket listens.
+/// is open by then, and every socket listens. `motors`: disks are told to stop and to wake.
 ///
 /// # Errors
 /// One line: why the kernel took no filter.
-pub fn give_up_system_calls() -> Result<(), String> {
-    let filter = filter().map_err(|error| error.to_string())?;
+pub fn give_up_system_calls(motors: bool) -> Result<(), String> {
+    let filter = filter(motors).map_err(|error| error.to_string())?;
     let program: seccompiler::BpfProgram = filter.try_into().map_err(|error: seccompiler::BackendError| error.to_string())?;
     seccompiler::apply_filter_all_threads(&program).map_err(|error| error.to_string())
 }
 
-fn filter() -> Result<SeccompFilter, seccompiler::BackendError> {
+fn filter(motors: bool) -> Result<SeccompFilter, seccompiler::BackendError> {
     let outside = if cfg!(debug_assertions) { SeccompAction::KillProcess } else { SeccompAction::Errno(libc::ENOSYS as u32) };
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> = ALLOWED.iter().map(|&call| (call, Vec::new())).collect();
     let mut only = |call, conditions: Vec<Vec<If>>| -> Result<(), seccompiler::BackendError> {
@@ -96,7 +110,11 @@ fn filter() -> Result<SeccompFilter, seccompiler::BackendError> {
     let controls = [libc::FIONBIO, libc::TCGETS, libc::TIOCGWINSZ, BLKZEROOUT, BLKDISCARD, BLKGETSIZE64];
     only(
         libc::SYS_ioctl,
-        controls.into_iter().map(|control| Ok(vec![is(1, control)?])).collect::<Result<_, seccompiler::BackendError>>()?,
+        controls
+            .into_iter()
+            .chain(motors.then_some(SG_IO))
+            .map(|control| Ok(vec![is(1, control)?]))
+            .collect::<Result<_, seccompiler::BackendError>>()?,
     )?;
     // A thread's name.
     only(libc::SYS_prctl, vec![vec![is(0, libc::PR_SET_NAME as u64)?]])?;

@@ -12,6 +12,7 @@ pub mod poll;
 pub mod ring;
 pub mod run;
 pub mod signals;
+pub mod spin;
 mod threads;
 pub mod update;
 pub mod vigil;

@@ -113,8 +113,8 @@ const CLIENTS_MAX: usize = 4096;
 const CLIENTS_OF_PEER_MAX: usize = 256;
 /// Descriptors that are kept for everything else: the control socket and its clients, files for a moment.
 const DESCRIPTORS_BESIDE: usize = 40;
-/// The same for each volume: its disks, its ring, its mailbox.
-const DESCRIPTORS_OF_VOLUME: usize = 8;
+/// The same for each volume: its disks, its ring, its mailbox, its motor.
+const DESCRIPTORS_OF_VOLUME: usize = 10;
 
 const FRONT: u32 = 0;
 const CONTROL: u32 = 1;
@@ -127,11 +127,15 @@ const NEWS: u32 = 3;
 /// One line for the operator and the exit code: why nothing was served, or which volume failed meanwhile.
 pub fn serve(options: &Options, operator: &mut dyn Operator) -> Result<Ended, Failure> {
     assert!(!options.volumes.is_empty(), "there is something to serve");
+    let motors = options.volumes.iter().any(|volume| volume.spin.is_some());
     if options.confined {
-        confine::give_up_privileges().map_err(|error| unconfined("privileges", &error))?;
+        confine::give_up_privileges(motors).map_err(|error| unconfined("privileges", &error))?;
     }
     let signals = Signals::take().map_err(|error| system("signals cannot be received", &error))?;
     let opened = open(options)?;
+    if options.confined {
+        confine::give_up_raw_commands().map_err(|error| unconfined("privileges", &error))?;
+    }
     let exports = Exports::new(opened.iter().map(Opened::export).collect(), options.default).map_err(refused)?;
     // Whatever fails from here on: mailboxes that are dropped end the threads, which have written nothing yet.
     let (carrier, note) = options.io.choose();
@@ -149,7 +153,7 @@ pub fn serve(options: &Options, operator: &mut dyn Operator) -> Result<Ended, Fa
     let front = Front::lobby(front).map_err(not_created)?;
     let control = ControlPort::bind(&options.control).map_err(not_created)?;
     if options.confined {
-        confine::give_up_system_calls().map_err(|error| unconfined("system calls", &error))?;
+        confine::give_up_system_calls(motors).map_err(|error| unconfined("system calls", &error))?;
     }
     let mut lobby = Lobby::new(front, control, signals, members, news, options.stdio)?;
     lobby.notes.extend(note.into_iter().chain(lobby.front.plain_text()));

@@ -8,12 +8,13 @@
 //! full log wants. What must not wake the disk does not ask: writes are for the log, a FLUSH is the SSD's, idleness is no reason to destage
 //! (`gate`), a question for the allocation is answered without the disk, and a stop takes no marks.
 
+use crate::block::Span;
 use crate::config::GateKind;
 use crate::gate::Asleep;
 use crate::op::{Action, Answer, Class, DeviceError, DeviceId, Op, OpId, Power};
 use crate::payload::Payload;
 use crate::probe::{DestageReason, GateState, Phase};
-use crate::spin::Cause;
+use crate::spin::{Cause, Motor};
 use crate::time::{Duration, Instant};
 
 use super::{Engine, Owner, UnderWay};
@@ -63,11 +64,30 @@ impl<P: Payload> Engine<P> {
             | Owner::Discard { .. }
             | Owner::Spin => unreachable!("those are for the SSD, or for the motor"),
         };
+        if self.motor.is_none() {
+            return false;
+        }
+        let span = self.span_of(owner);
         match (&mut self.motor, cause) {
-            (Some(motor), Some(cause)) => motor.demand(self.now, cause),
+            (Some(motor), Some(cause)) => motor.demand(self.now, cause, span),
             (None, _) | (_, None) => return false,
         }
         true
+    }
+
+    /// Where the request lies that an operation is for, if it is for one.
+    fn span_of(&self, owner: Owner) -> Option<Span> {
+        let request = match owner {
+            Owner::Read { request, .. } | Owner::Status { request } => Some(request),
+            Owner::Through { write } => self.through_request(write),
+            _ => None,
+        };
+        request.map(|number| self.requests.get(number).request.span)
+    }
+
+    /// What the motor of the origin does, if it is told to stand still.
+    pub fn motor(&self) -> Option<&Motor> {
+        self.motor.as_ref()
     }
 
     pub(super) fn demand_served(&mut self) {

@@ -419,6 +419,11 @@ impl<P: Payload> Engine<P> {
         write
     }
 
+    /// Whose write it is; none: a page's.
+    pub(super) fn through_request(&self, write: usize) -> Option<usize> {
+        self.through.writes.get(write).request
+    }
+
     pub(super) fn through_done(&mut self, number: usize, result: Ended) {
         let write = self.through.writes.get_mut(number);
         write.operations -= 1;

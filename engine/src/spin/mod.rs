@@ -21,6 +21,7 @@ pub mod quiet;
 
 use std::collections::VecDeque;
 
+use crate::block::Span;
 use crate::op::{DeviceError, Power, Spin};
 use crate::time::{Duration, Instant};
 
@@ -145,6 +146,8 @@ impl Cause {
 pub struct Start {
     pub at: Instant,
     pub cause: Cause,
+    /// Of a client's request: where.
+    pub span: Option<Span>,
     /// How long it had stood still.
     pub standby: Duration,
     /// From the command to the answer; none while it wakes.
@@ -204,8 +207,8 @@ pub struct Motor {
     demands: u32,
     /// The gap that is open: since when, and when in it the drive is to be stopped.
     gap: Option<(Instant, Option<Instant>)>,
-    /// Somebody wants the drive that does not turn.
-    wanted: Option<Cause>,
+    /// Somebody wants the drive that does not turn; a client's request is known by where.
+    wanted: Option<(Cause, Option<Span>)>,
     /// What was dirty then has to be home before the drive is stopped.
     sweep_until: Instant,
     /// A command is on its way.
@@ -300,18 +303,18 @@ impl Motor {
     pub fn want(&mut self, now: Instant, cause: Cause) {
         if self.is_down() && self.wanted.is_none() {
             self.close_gap(now);
-            self.wanted = Some(cause);
+            self.wanted = Some((cause, None));
         }
     }
 
     // --- what is asked of it ---
 
-    /// Somebody asks for the drive, and will have [`Motor::served`] said.
-    pub fn demand(&mut self, now: Instant, cause: Cause) {
+    /// Somebody asks for the drive, and will have [`Motor::served`] said. `span`: of a client's request.
+    pub fn demand(&mut self, now: Instant, cause: Cause, span: Option<Span>) {
         self.demands += 1;
         self.close_gap(now);
         if self.is_down() {
-            self.wanted.get_or_insert(cause);
+            self.wanted.get_or_insert((cause, span));
         } else {
             self.state = State::Active;
         }
@@ -364,8 +367,8 @@ impl Motor {
             State::Idle { .. } => self.decide_idle(now, is_settled),
             State::Stopping { .. } => None,
             State::Standby { since } => match self.wanted {
-                Some(cause) => {
-                    self.start(now, cause, since);
+                Some((cause, span)) => {
+                    self.start(now, cause, span, since);
                     self.state = State::Waking { since: now, tries: 1, again: None };
                     Some(Spin::Wake)
                 }
@@ -442,7 +445,7 @@ impl Motor {
                 }
             }
             (Spin::Look, State::Standby { since }, Ok(Power::Turning)) => {
-                self.start(now, Cause::Stranger, since);
+                self.start(now, Cause::Stranger, None, since);
                 self.turns(now);
             }
             (Spin::Look, State::Idle { .. }, Ok(Power::Standby)) => {
@@ -475,7 +478,7 @@ impl Motor {
     }
 
     /// A rest is over.
-    fn start(&mut self, now: Instant, cause: Cause, since: Instant) {
+    fn start(&mut self, now: Instant, cause: Cause, span: Option<Span>, since: Instant) {
         let standby = now.since(since);
         let saved = self.config.drive.saved(standby);
         self.budget.note_start(now);
@@ -490,7 +493,16 @@ impl Motor {
         if self.starts.len() == REMEMBERED {
             self.starts.pop_front();
         }
-        self.starts.push_back(Start { at: now, cause, standby, took: None, saved });
+        self.starts.push_back(Start { at: now, cause, span, standby, took: None, saved });
+    }
+
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// The last start, if there was one.
+    pub fn last_start(&self) -> Option<&Start> {
+        self.starts.back()
     }
 
     pub fn report(&self, now: Instant) -> Report {

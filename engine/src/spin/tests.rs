@@ -75,7 +75,7 @@ impl Bench {
     /// A demand after `gap` seconds without one; it is served as soon as the drive takes it.
     fn demand_after(&mut self, gap: f64) {
         self.pass(self.now + Duration((gap * 1e9) as u64));
-        self.motor.demand(self.now, Cause::Read);
+        self.motor.demand(self.now, Cause::Read, None);
         self.turn();
         while !self.motor.takes() {
             self.now = self.next().expect("the drive will take it");

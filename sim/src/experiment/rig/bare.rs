@@ -116,7 +116,7 @@ impl Bare<'_> {
     fn takes(&mut self) -> bool {
         let Some(motor) = &mut self.motor else { return true };
         let all = self.flight.len() + self.front.waiting.len();
-        (self.heard..all).for_each(|_| motor.demand(self.now, tidegate_engine::spin::Cause::Read));
+        (self.heard..all).for_each(|_| motor.demand(self.now, tidegate_engine::spin::Cause::Read, None));
         self.heard = all;
         motor.takes()
     }

@@ -1,0 +1,128 @@
+//! Which disk a file or a block device lies on, as the kernel shows it below `/sys`.
+
+use std::fs;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+/// A disk of a partition of a mapping of a loop device of a file …: more than anybody has, and an end to circles.
+const LAYERS: usize = 16;
+
+/// The disk below `path`: itself, that of a partition or of a mapping onto one device, or the one that a file system lies on.
+///
+/// # Errors
+/// One line: there are several, or none that can be named.
+pub fn below(path: &Path) -> Result<PathBuf, String> {
+    below_in(Path::new("/sys"), path)
+}
+
+/// The kernel says that nothing turns in this disk.
+pub fn stands_still_anyway(disk: &Path) -> bool {
+    let name = disk.file_name().unwrap_or_default();
+    let said = fs::read_to_string(Path::new("/sys/block").join(name).join("queue/rotational"));
+    said.is_ok_and(|said| said.trim() == "0")
+}
+
+fn below_in(sys: &Path, path: &Path) -> Result<PathBuf, String> {
+    let number = number_of(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let unnamed = || format!("the disk below {} has no name here (its file system is of several devices, or of none)", path.display());
+    let mut device = fs::canonicalize(sys.join("dev/block").join(number)).map_err(|_| unnamed())?;
+    for _ in 0..LAYERS {
+        if device.join("partition").exists() {
+            device = device.parent().ok_or_else(unnamed)?.to_owned();
+        } else if let Ok(file) = fs::read_to_string(device.join("loop/backing_file")) {
+            return below_in(sys, Path::new(file.trim_end_matches('\n')));
+        } else {
+            let mut slaves: Vec<_> = fs::read_dir(device.join("slaves")).into_iter().flatten().flatten().collect();
+            match slaves.len() {
+                0 => {
+                    let name = device.file_name().ok_or_else(unnamed)?;
+                    return Ok(Path::new("/dev").join(name));
+                }
+                1 => device = fs::canonicalize(slaves.remove(0).path()).map_err(|_| unnamed())?,
+                _ => {
+                    let mut names: Vec<String> = slaves.iter().map(|slave| slave.file_name().to_string_lossy().into_owned()).collect();
+                    names.sort();
+                    return Err(format!("below {} are several disks ({}), and one motor is told", path.display(), names.join(", ")));
+                }
+            }
+        }
+    }
+    Err(unnamed())
+}
+
+/// `8:1`: of a block device its own, of a file that of its file system.
+fn number_of(path: &Path) -> std::io::Result<String> {
+    let metadata = fs::metadata(path)?;
+    let device = if metadata.file_type().is_block_device() { metadata.rdev() } else { metadata.dev() };
+    Ok(format!("{}:{}", libc::major(device), libc::minor(device)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    /// A `/sys` in which a file's own file system lies on such devices: pairs of a folder and what it is made of.
+    struct Sys {
+        root: tempfile::TempDir,
+        file: tempfile::NamedTempFile,
+    }
+
+    impl Sys {
+        fn new(top: &str) -> Sys {
+            let sys = Sys { root: tempfile::tempdir().unwrap(), file: tempfile::NamedTempFile::new().unwrap() };
+            fs::create_dir_all(sys.device(top)).unwrap();
+            fs::create_dir_all(sys.root.path().join("dev/block")).unwrap();
+            symlink(sys.device(top), sys.root.path().join("dev/block").join(number_of(sys.file.path()).unwrap())).unwrap();
+            sys
+        }
+
+        fn device(&self, name: &str) -> PathBuf {
+            self.root.path().join("devices").join(name)
+        }
+
+        fn lies_on(self, upper: &str, lower: &str) -> Sys {
+            fs::create_dir_all(self.device(lower)).unwrap();
+            let slaves = self.device(upper).join("slaves");
+            fs::create_dir_all(&slaves).unwrap();
+            symlink(self.device(lower), slaves.join(Path::new(lower).file_name().unwrap())).unwrap();
+            self
+        }
+
+        fn partition(self, name: &str) -> Sys {
+            fs::create_dir_all(self.device(name)).unwrap();
+            fs::write(self.device(name).join("partition"), "1\n").unwrap();
+            self
+        }
+
+        fn disk(&self) -> Result<PathBuf, String> {
+            below_in(self.root.path(), self.file.path())
+        }
+    }
+
+    #[test]
+    fn partitions_mappings_and_both_lead_to_their_disk() {
+        assert_eq!(Sys::new("sdb").disk(), Ok("/dev/sdb".into()));
+        assert_eq!(Sys::new("sdb/sdb1").partition("sdb/sdb1").disk(), Ok("/dev/sdb".into()));
+        let encrypted = Sys::new("dm-0").lies_on("dm-0", "sdc/sdc2").partition("sdc/sdc2");
+        assert_eq!(encrypted.disk(), Ok("/dev/sdc".into()));
+        let volume = Sys::new("dm-1").lies_on("dm-1", "dm-0").lies_on("dm-0", "sdc/sdc2").partition("sdc/sdc2");
+        assert_eq!(volume.disk(), Ok("/dev/sdc".into()));
+    }
+
+    #[test]
+    fn several_disks_are_named_and_none_is_chosen() {
+        let array = Sys::new("md0").lies_on("md0", "sdc").lies_on("md0", "sdb");
+        let why = array.disk().unwrap_err();
+        assert!(why.ends_with("are several disks (sdb, sdc), and one motor is told"), "{why}");
+    }
+
+    #[test]
+    fn a_circle_and_a_device_without_a_name_are_said_so() {
+        let circle = Sys::new("dm-0").lies_on("dm-0", "dm-1").lies_on("dm-1", "dm-0");
+        assert!(circle.disk().unwrap_err().contains("has no name here"));
+        let nothing = tempfile::tempdir().unwrap();
+        let file = tempfile::NamedTempFile::new().unwrap();
+        assert!(below_in(nothing.path(), file.path()).unwrap_err().contains("has no name here"));
+    }
+}

@@ -1,0 +1,81 @@
+//! The lines of `tidegate status` about a disk that is told to stand still.
+
+use serde_json::Value;
+
+use crate::units;
+
+/// Name and value of each line; none of a disk that is told nothing.
+pub fn lines(spin: &Value) -> Vec<(&'static str, String)> {
+    if !spin.is_object() {
+        return Vec::new();
+    }
+    let number = |key: &str| spin[key].as_u64().unwrap_or(0);
+    let amount = |key: &str| spin[key].as_f64().unwrap_or(0.0);
+    let word = |key: &str| spin[key].as_str().unwrap_or("-").to_owned();
+    let since = spin["state_seconds"].as_f64().map_or(String::new(), |seconds| format!(" for {}", units::show_seconds(seconds)));
+    let next =
+        spin["next_stop_seconds"].as_f64().map_or(String::new(), |seconds| format!(", to be stopped in {}", units::show_seconds(seconds)));
+    let mut lines = vec![("disk", format!("{}{since}{next} ({}, {})", word("state"), word("disk"), word("commands")))];
+    let cost = spin["saved_cost"]["amount"].as_f64();
+    let cost = cost.map_or(String::new(), |cost| format!(", {cost:.2} {}", spin["saved_cost"]["currency"].as_str().unwrap_or("-")));
+    let losses = if number("losses") > 0 { format!("; {} rests did not pay", number("losses")) } else { String::new() };
+    let saved =
+        format!("{:.1} kJ ({:.3} kWh{cost}) saved beside a disk that is always on", amount("saved_joules") / 1e3, amount("saved_kwh"));
+    lines.push(("slept", format!("{} in {} rests; {saved}{losses}", units::show_seconds(amount("slept_seconds")), number("stops"))));
+    let causes = super::status::counts(&spin["starts"]);
+    lines.push(("starts", format!("{causes}; {} of {} in the disk's life", number("cycles"), number("rated_cycles"))));
+    if let Some(last) = spin["last_starts"].as_array().and_then(|starts| starts.last()) {
+        lines.push(("woken", woken(last)));
+    }
+    const TROUBLES: [(&str, &str); 4] = [
+        ("stop_failures", "times it did not stop"),
+        ("wake_failures", "times it did not wake"),
+        ("own_stops", "times it stopped by itself"),
+        ("over_budget", "rests left out for the budget"),
+    ];
+    let troubles: Vec<String> =
+        TROUBLES.iter().filter(|(key, _)| number(key) > 0).map(|(key, what)| format!("{} {what}", number(key))).collect();
+    if !troubles.is_empty() {
+        lines.push(("motor", troubles.join(", ")));
+    }
+    lines
+}
+
+/// The last start: when, by what, and after how long.
+fn woken(start: &Value) -> String {
+    let seconds = |key: &str| start[key].as_f64().map(units::show_seconds);
+    let place = start["offset_bytes"].as_u64().map_or(String::new(), |offset| format!(" at {}", units::show_size(offset)));
+    let took = seconds("took_seconds").map_or(String::new(), |took| format!(", ready after {took}"));
+    let cause = start["cause"].as_str().unwrap_or("-");
+    let (ago, standby) = (seconds("seconds_ago").unwrap_or_default(), seconds("standby_seconds").unwrap_or_default());
+    format!("{ago} ago ({cause}{place}), after {standby} of standby{took}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_disk_that_is_told_nothing_has_no_lines() {
+        assert!(lines(&Value::Null).is_empty());
+    }
+
+    #[test]
+    fn the_owner_sees_what_it_did_and_what_that_saved() {
+        let told = lines(&json!({
+            "disk": "/dev/sdb", "commands": "ATA", "state": "idle", "state_seconds": 8.0, "next_stop_seconds": 12.0,
+            "slept_seconds": 7384.0, "stops": 2, "starts": { "read": 2, "room": 0 }, "saved_joules": 39_000.0, "saved_kwh": 0.0108,
+            "saved_cost": { "amount": 0.0032, "currency": "EUR" }, "losses": 1, "own_stops": 3, "cycles": 1236, "rated_cycles": 50_000,
+            "last_starts": [{ "seconds_ago": 30.0, "cause": "read", "offset_bytes": 4096, "standby_seconds": 7200.0, "took_seconds": 7.1 }],
+        }));
+        let expected = [
+            ("disk", "idle for 8.0 s, to be stopped in 12 s (/dev/sdb, ATA)"),
+            ("slept", "2 h 03 min in 2 rests; 39.0 kJ (0.011 kWh, 0.00 EUR) saved beside a disk that is always on; 1 rests did not pay"),
+            ("starts", "read 2; 1236 of 50000 in the disk's life"),
+            ("woken", "30 s ago (read at 4.0 KiB), after 2 h 00 min of standby, ready after 7.1 s"),
+            ("motor", "3 times it stopped by itself"),
+        ];
+        assert_eq!(told, expected.map(|(name, value)| (name, value.to_owned())));
+    }
+}
