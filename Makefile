@@ -25,7 +25,7 @@ fuzz: ## inputs guided by coverage: make fuzz TARGET=journal SECONDS=600 (TARGET
 soak: build ## the swarm, corruptions, fuzzing, kills, crashes of databases and file systems for hours (SEEDS= WIDE= FIRST= KILLS= CONNECTIONS= ROUNDS= CORRUPTIONS= FUZZ=)
 	@$(TIMED) soak scripts/soak.sh
 
-test-guest: build ## disks told to stand still by the real ioctls, in an emulated guest with a kernel of its own (about 4 minutes; root installs QEMU)
+test-guest: build ## disks told to stand still by the real ioctls, in an emulated guest with a kernel of its own (a few minutes)
 	@$(TIMED) test-guest scripts/test-guest.sh
 
 bench: ## speed beside other servers on the same disk, cold reads beside the origin, and in one process beside the bare file; tables and target/bench/{volume,cold,device}.json

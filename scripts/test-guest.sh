@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # A guest with a kernel of its own, by emulation: the daemon in it tells disks to stand still by the real ioctls (tests/guest/init).
-# What is needed is installed or unpacked (target/guest); nothing of the guest touches a disk of this machine.
+# What is needed is unpacked (target/guest), a few small programs are installed; nothing of the guest touches a disk of this machine.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -11,7 +11,7 @@ mkdir -p "$folder"
 as_root=()
 [ "$(id -u)" -eq 0 ] || as_root=(sudo)
 packages=()
-for entry in qemu-system-x86_64:qemu-system-x86 qemu-img:qemu-utils busybox:busybox-static nbd-client:nbd-client cpio:cpio depmod:kmod; do
+for entry in busybox:busybox-static nbd-client:nbd-client cpio:cpio depmod:kmod strip:binutils; do
   command -v "${entry%%:*}" > /dev/null || packages+=("${entry##*:}")
 done
 if [ ${#packages[@]} -gt 0 ]; then
@@ -20,12 +20,31 @@ if [ ${#packages[@]} -gt 0 ]; then
   DEBIAN_FRONTEND=noninteractive "${as_root[@]}" apt-get install -y -qq --no-install-recommends "${packages[@]}" > /dev/null
 fi
 
-# The kernel is unpacked, never installed.
-if ! compgen -G "$folder/kernel/boot/vmlinuz-*" > /dev/null; then
-  package=$(apt-cache depends linux-image-amd64 | awk '/Depends:/ { print $2; exit }')
-  (cd "$folder" && apt-get download "$package" 2> /dev/null)
-  dpkg -x "$folder/$package"_*.deb "$folder/kernel"
-fi
+# unpack FOLDER PACKAGE…: into a folder of ours. An emulator that is installed would displace other versions of its tools, and a kernel more.
+unpack() {
+  local into=$folder/$1
+  shift
+  [ -d "$into" ] && return
+  rm -rf "$into.part"
+  mkdir -p "$into.part/packages"
+  (cd "$into.part/packages" && apt-get download "$@" > /dev/null 2>&1) || { echo "cannot download $*" >&2; exit 1; }
+  for package in "$into.part/packages"/*.deb; do dpkg -x "$package" "$into.part"; done
+  rm -r "$into.part/packages"
+  mv "$into.part" "$into"
+}
+# What a package needs and this system lacks, itself included.
+missing() {
+  apt-cache depends --recurse --no-recommends --no-suggests --no-conflicts --no-breaks --no-replaces --no-enhances "$1" |
+    grep '^[a-z0-9]' | sort -u | while read -r package; do
+    dpkg -s "$package" 2> /dev/null | grep -q '^Status: install ok installed' || ! apt-cache show "$package" > /dev/null 2>&1 || echo "$package"
+  done
+}
+[ -d "$folder/kernel" ] || [ -d "$folder/qemu" ] || "${as_root[@]}" apt-get update -qq
+unpack kernel "$(apt-cache depends linux-image-amd64 | awk '/Depends:/ { print $2; exit }')"
+[ -d "$folder/qemu" ] || mapfile -t packages < <(missing qemu-system-x86)
+unpack qemu "${packages[@]}"
+qemu=$folder/qemu
+libraries=$(find "$qemu" -name '*.so*' -printf '%h\n' | sort -u | paste -sd:)
 kernel=$(compgen -G "$folder/kernel/boot/vmlinuz-*" | head -1)
 version=${kernel##*/vmlinuz-}
 depmod -b "$folder/kernel" "$version"
@@ -58,7 +77,9 @@ depmod -b "$root" "$version"
 
 truncate -s 64M "$folder/sata.img"
 log=$folder/guest.log
-timeout -s KILL 600 qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp 2 -m 1G -nographic -no-reboot -nic none \
+LD_LIBRARY_PATH=$libraries timeout -s KILL 600 "$qemu/usr/bin/qemu-system-x86_64" \
+  -L "$qemu/usr/share/qemu" -L "$qemu/usr/share/seabios" -L /usr/share/qemu -L /usr/share/seabios -vga none \
+  -accel tcg,thread=multi -cpu max -smp 2 -m 1G -nographic -no-reboot -nic none \
   -kernel "$kernel" -initrd "$folder/initramfs.gz" -append "console=ttyS0 quiet panic=-1" \
   -device ahci,id=ahci -drive "id=disk,if=none,format=raw,file=$folder/sata.img" -device ide-hd,drive=disk,bus=ahci.0 \
   < /dev/null > "$log" 2>&1 || true

@@ -132,6 +132,9 @@ pub struct Running {
     /// Write the process id to this file when it serves; the file goes when it stops
     #[arg(long, value_name = "FILE")]
     pub pid_file: Option<PathBuf>,
+    /// Write down what clients ask, and when, in a new file for the simulator (the format "tidegate"); for a single volume
+    #[arg(long, value_name = "FILE")]
+    pub record: Option<PathBuf>,
     /// What carries operations to the disks: io_uring where this system has and allows it, else threads
     #[arg(long, value_name = "HOW", default_value = Carrier::Auto.name(), value_parser = carrier())]
     pub io: Carrier,

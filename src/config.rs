@@ -531,6 +531,7 @@ impl File {
             accept_loss: false,
             knobs,
             spin: self.spin.options(),
+            record: None,
         }
     }
 }

@@ -33,6 +33,7 @@ pub fn check(config: &Config) -> Result<(), Failure> {
 /// Serves until a signal; with `--stdio`, until the client goes.
 pub fn serve(mut config: Config, running: &Running) -> Result<ExitCode, Failure> {
     accept_loss(&mut config, running)?;
+    record(&mut config, running)?;
     let options = Options {
         volumes: config.volumes,
         default: config.default,
@@ -70,6 +71,22 @@ pub fn accept_loss(config: &mut Config, running: &Running) -> Result<(), Failure
             return Err(usage("--accept-loss: there are several volumes; name the one whose cache is gone: --accept-loss=NAME".to_owned()));
         }
     }
+    Ok(())
+}
+
+/// What clients ask is written down.
+fn record(config: &mut Config, running: &Running) -> Result<(), Failure> {
+    let Some(file) = &running.record else { return Ok(()) };
+    let [volume] = &mut config.volumes[..] else {
+        return Err(Failure::new(
+            crate::USAGE,
+            "--record: there are several volumes, and a recording is of one; serve that one alone".to_owned(),
+        ));
+    };
+    if volume.knobs.front_threads.is_some_and(|threads| threads > 0) {
+        eprintln!("tidegate: --record: the volume's own thread serves its clients meanwhile, and not `front_threads`");
+    }
+    volume.record = Some(up::absolute(file)?);
     Ok(())
 }
 

@@ -368,3 +368,35 @@ fn an_origin_without_a_motor_is_served_with_a_note_and_a_named_one_is_refused() 
         "tidegate: /dev/zero has no motor that could be told to stop; name another disk as `motor` below [spin], or none\n"
     );
 }
+
+/// What clients ask is written down, and the simulator reads it.
+#[test]
+fn a_recording_has_every_request_and_the_simulator_reads_it() {
+    let folder = volume("48MiB", "64MiB", "[limits]\nfront_threads = 1\n");
+    let (dir, file) = (folder.path(), folder.path().join("day.tgtrace"));
+    let daemon = Daemon::start(dir, &["up", "--dir", text(dir), "--record", text(&file)]);
+    let mut client = daemon.connect();
+    for block in 0..100 {
+        client.write(block * 4096, &[1; 4096]).unwrap();
+    }
+    client.flush().unwrap();
+    for block in 0..100 {
+        client.read(block % 10 * 4096, 4096).unwrap();
+    }
+    drop(client);
+    let (ended, said) = {
+        daemon.terminate();
+        daemon.ended()
+    };
+    assert!(ended.success() && said.contains("--record: 201 requests in "), "{said}");
+    assert_eq!(fs::metadata(&file).unwrap().len(), 32 + 201 * 24);
+
+    let told = tool::tidegate(&["sim", "policies", text(&file), "--sizes", "10,100", "--json"]).succeeds();
+    let told: serde_json::Value = serde_json::from_str(&told).unwrap();
+    let accesses = told["rows"][0]["accesses"].as_u64();
+    assert_eq!(accesses, Some(200), "{told}");
+
+    let again = tool::tidegate(&["up", "--dir", text(dir), "--record", text(&file)]);
+    assert_eq!((again.code, fs::metadata(&file).unwrap().len()), (Some(73), 32 + 201 * 24), "{}", again.stderr);
+    assert!(again.stderr.contains("exists; name another file"), "{}", again.stderr);
+}

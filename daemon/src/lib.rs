@@ -12,6 +12,7 @@ pub mod front;
 pub mod lobby;
 pub mod port;
 mod ram;
+mod recorder;
 pub mod sleeper;
 pub mod state;
 pub mod volume;

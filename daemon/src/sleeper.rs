@@ -7,6 +7,7 @@ use tidegate_engine::spin::quiet::OfDay;
 use tidegate_engine::spin::{Cause, Config, Counters, Motor as State, Report, Start, State as Doing};
 use tidegate_engine::time::Instant;
 
+use crate::back::of_day::second_of_day;
 use crate::back::spin::{Motor, Which};
 
 /// What the owner has said.
@@ -41,7 +42,7 @@ impl Sleeper {
     pub fn new(motor: Motor, options: &Options) -> Sleeper {
         let mut config = options.config.clone();
         config.cycles_before = motor.starts().unwrap_or(config.cycles_before);
-        config.quiet.at_zero = Some(now_of_day());
+        config.quiet.at_zero = Some(OfDay(second_of_day()));
         Sleeper { motor, config, tariff: options.tariff.clone(), told: Counters::default(), untold: false }
     }
 
@@ -157,18 +158,6 @@ fn describe(start: &Start) -> String {
     format!("was started {why}{place} after {:.0} s of standby{ready}{worth}", start.standby.as_secs_f64())
 }
 
-/// What time of the day it is here.
-fn now_of_day() -> OfDay {
-    // SAFETY: both calls fill what they are given, for which zeros are valid contents.
-    let (seconds, local) = unsafe {
-        let seconds = libc::time(std::ptr::null_mut());
-        let mut local: libc::tm = std::mem::zeroed();
-        (seconds, if libc::localtime_r(&raw const seconds, &raw mut local).is_null() { None } else { Some(local) })
-    };
-    let of_day = local.map_or(seconds % 86_400, |local| i64::from(local.tm_hour * 3600 + local.tm_min * 60 + local.tm_sec));
-    OfDay(of_day as u32 % 86_400)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -190,6 +179,5 @@ mod tests {
     #[test]
     fn a_kilowatt_hour_is_3_6_megajoules() {
         assert!((kwh(7.2e6) - 2.0).abs() < 1e-9);
-        assert!(now_of_day() < OfDay(86_400));
     }
 }

@@ -31,6 +31,7 @@ use crate::dirty::{self, Dirty};
 use crate::front::nbd::{Allowed, Export, Front};
 use crate::front::{Clients, Crew, Tally};
 use crate::port::Interest;
+use crate::recorder::Recorder;
 use crate::sleeper::{self, Sleeper};
 
 pub use crate::Failure;
@@ -57,6 +58,8 @@ pub struct Options {
     pub knobs: Knobs,
     /// The origin's disk is told to stand still while nobody needs it.
     pub spin: Option<sleeper::Options>,
+    /// A new file that gets what clients ask.
+    pub record: Option<PathBuf>,
 }
 
 /// The engine's settings; what is left out keeps its default ([`Config::new`]).
@@ -229,15 +232,21 @@ impl Opened {
         let poll = options.knobs.poll.unwrap_or_default();
         io.poll(poll);
         let mut crew = match options.knobs.front_threads.unwrap_or_default() {
+            // What fronts answer themselves nobody else sees.
+            _ if options.record.is_some() => None,
             0 => None,
             threads => Some(Crew::new(threads, &export, poll).map_err(no_threads)?),
         };
+        let clock = Clock::start();
+        let volume_atoms = superblock.geometry.volume_atoms;
+        let recorder = options.record.as_ref().map(|path| Recorder::start(path, volume_atoms, clock.now())).transpose()?;
         desk.tell(Tell::Opened);
         if !desk.is_started() {
             return Ok(());
         }
-        let spin = sleeper.as_ref().map(Sleeper::config);
-        let engine = Engine::new(Config { spin, ..options.knobs.config(&superblock) }, io.limits());
+        let config = options.knobs.config(&superblock);
+        let fronts = if crew.is_some() { config.fronts } else { 0 };
+        let engine = Engine::new(Config { fronts, spin: sleeper.as_ref().map(Sleeper::config), ..config }, io.limits());
         if let (Some(crew), Some(pages)) = (&mut crew, engine.pages()) {
             crew.remember(pages);
         }
@@ -249,7 +258,8 @@ impl Opened {
             engine,
             world: Back { io, front, sleeper, held: Some(Vec::new()), wants_fence: false },
             desk,
-            clock: Clock::start(),
+            clock,
+            recorder,
             state: State::Starting,
             landed: VecDeque::new(),
             cache: options.cache.display().to_string(),
@@ -348,6 +358,7 @@ struct Volume {
     world: Back,
     desk: Desk,
     clock: Clock,
+    recorder: Option<Recorder>,
     state: State,
     /// Operations that have ended and that the engine has not heard of yet, in their order.
     landed: VecDeque<Done<Run>>,
@@ -373,6 +384,9 @@ impl Volume {
             if self.state == State::Stopping && self.world.held.is_some() {
                 // Nothing was written, and nobody was answered.
                 return Ok(());
+            }
+            if let Some(recorder) = &mut self.recorder {
+                recorder.note(now, &self.events);
             }
             turn(&mut self.engine, &mut self.world, now, &mut self.events);
             self.tell_of_fence(now);
@@ -571,7 +585,8 @@ impl Volume {
             State::Starting | State::Sound | State::Serving | State::Stopping => None,
         };
         let busy = (!self.events.is_empty() || !self.landed.is_empty()).then_some(now);
-        let deadlines = [busy, lingering, self.engine.deadline(), self.world.front.deadline()];
+        let recorder = self.recorder.as_ref().and_then(Recorder::deadline);
+        let deadlines = [busy, lingering, recorder, self.engine.deadline(), self.world.front.deadline()];
         let deadline = deadlines.into_iter().flatten().min();
         self.world.io.wait(now, deadline, &mut self.happenings).map_err(|error| {
             Failure::new(Failure::SYSTEM, format!("waiting for the disks failed: {error}; what was flushed is safe, start again"))

@@ -22,6 +22,7 @@ pub mod request;
 mod slab;
 pub mod spin;
 pub mod time;
+pub mod trace;
 pub mod wear;
 
 use op::{Answer, Done, Op, OpId};

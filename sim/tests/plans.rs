@@ -496,7 +496,7 @@ fn published_traces_have_as_many_requests_as_their_publishers_say() {
         }
         let trace = trace::read(&path, format, None).unwrap();
         let touched: u64 = trace.records.iter().map(|r| (r.start + u64::from(r.atoms)).div_ceil(8) - r.start / 8).sum();
-        let read = trace.records.iter().filter(|record| !record.write).count();
+        let read = trace.records.iter().filter(|record| record.ask == Ask::Read).count();
         assert_eq!((trace.records.len(), touched), (requests, blocks), "{name}");
         assert_eq!((read * 1000 + requests / 2) / requests, reads, "{name}");
     }

@@ -19,7 +19,8 @@ Examples:
 A trace is a list of requests; each block of 4 KiB that one touches is an access, and one that the cache does not have is a miss. Reads and
 writes alike, and the cache is empty at first. Belady is the cache that knows the future: no policy can miss less. The best policy of each
 row has a star. With several traces a last table says how many misses each policy has for one of LRU's, and how far it ever is from the best.
-Formats: arc (.lis), keys (a number a line; also in a folder lirs), keys32 (also in a folder cache2k), vscsi, disksim, mqsim, msr (.csv);
+Formats: arc (.lis), keys (a number a line; also in a folder lirs), keys32 (also in a folder cache2k), vscsi, disksim, mqsim, msr (.csv),
+tidegate (.tgtrace: `tidegate serve --record`), iolog (fio, --write_iolog), blkparse (blktrace's text);
 packed by gzip, xz or zstd, or not. A file's ending says which, or its folder's name, or --format.")]
 pub struct Policies {
     /// Files of block traces

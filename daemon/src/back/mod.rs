@@ -8,6 +8,7 @@ mod flight;
 pub mod io;
 pub mod mail;
 pub mod occupied;
+pub mod of_day;
 pub mod poll;
 pub mod ring;
 pub mod run;

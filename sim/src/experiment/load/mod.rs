@@ -324,7 +324,7 @@ impl Source {
                     Some(span) => (record.start % span).min(span - atoms),
                     None => record.start,
                 };
-                (if record.write { Ask::Write } else { Ask::Read }, Span::new(start, atoms))
+                (record.ask, Span::new(start, atoms))
             }
         }
     }

@@ -1,12 +1,14 @@
-//! Block traces: the formats in which others have published what their systems asked of their disks, read as one list of requests.
+//! Block traces: what our own recorder writes, and the formats in which others have published what their systems asked of their disks, read as
+//! one list of requests.
 //! A file may be packed (gzip, xz, zstd). A bad line is one error that names it.
 
-use super::unpack;
+use super::{Ask, unpack};
 use crate::experiment::units::shorten;
 use std::collections::BTreeMap;
 use std::io::{BufRead, ErrorKind, Read};
 use std::path::Path;
 use tidegate_engine::block::ATOM_BYTES;
+use tidegate_engine::trace::{self as recorder, HEADER_BYTES, Header, Kind, RECORD_BYTES};
 
 /// Atoms of a page: what a key or a page number of a trace stands for.
 const PAGE_ATOMS: u64 = 8;
@@ -37,10 +39,16 @@ pub enum Format {
     Mqsim,
     /// MSR Cambridge: time in 100 ns, host, disk, Read or Write, offset and size in bytes, response time.
     Msr,
+    /// Our own recorder's: `tidegate serve --record`.
+    Tidegate,
+    /// fio's `--write_iolog`, version 3: time in us, file, action, offset and length in bytes. Version 2 is the same without times.
+    Iolog,
+    /// The text of blktrace's `blkparse`: what was queued (action Q).
+    Blkparse,
 }
 
 impl Format {
-    pub const ALL: [(&str, Format); 7] = [
+    pub const ALL: [(&str, Format); 10] = [
         ("arc", Format::Arc),
         ("keys", Format::Keys),
         ("keys32", Format::Keys32),
@@ -48,6 +56,9 @@ impl Format {
         ("disksim", Format::Disksim),
         ("mqsim", Format::Mqsim),
         ("msr", Format::Msr),
+        ("tidegate", Format::Tidegate),
+        ("iolog", Format::Iolog),
+        ("blkparse", Format::Blkparse),
     ];
 
     pub fn name(self) -> &'static str {
@@ -62,6 +73,7 @@ impl Format {
         let by_ending = plain.rsplit_once('.').and_then(|(_, ending)| match ending {
             "lis" => Some(Format::Arc),
             "csv" => Some(Format::Msr),
+            "tgtrace" => Some(Format::Tidegate),
             other => Format::by_name(other),
         });
         let folder = || path.parent()?.file_name()?.to_str().map(str::to_ascii_lowercase);
@@ -81,6 +93,7 @@ impl Format {
         match self {
             Format::Arc | Format::Keys | Format::Keys32 => false,
             Format::Vscsi | Format::Disksim | Format::Mqsim | Format::Msr => true,
+            Format::Tidegate | Format::Iolog | Format::Blkparse => true,
         }
     }
 }
@@ -93,7 +106,8 @@ pub struct Record {
     /// First atom and how many.
     pub start: u64,
     pub atoms: u32,
-    pub write: bool,
+    /// Only some formats know of FLUSHes; theirs have no atoms.
+    pub ask: Ask,
     /// Volume of the trace that it went to.
     volume: u32,
 }
@@ -119,7 +133,7 @@ pub fn read(path: &Path, format: Format, limit: Option<u64>) -> Result<Trace, St
     let mut file = unpack::open(path).map_err(|why| say(why.to_string()))?;
     let limit = limit.map_or(RECORDS_MAX, |limit| limit.min(RECORDS_MAX as u64) as usize);
     let records = read_from(&mut file, format, limit).map_err(|(place, what)| match format {
-        Format::Keys32 | Format::Vscsi => say(format!("record {place}: {what}")),
+        Format::Keys32 | Format::Vscsi | Format::Tidegate => say(format!("record {place}: {what}")),
         _ => format!("{}:{place}: {what}", path.display()),
     })?;
     if records.is_empty() {
@@ -150,13 +164,24 @@ fn read_from(file: &mut dyn BufRead, format: Format, limit: usize) -> Result<Vec
         Format::Disksim => each_line(file, |line| numbered(line, millis), &mut keep)?,
         Format::Mqsim => each_line(file, |line| numbered(line, |field| number(field, "a time in ns")), &mut keep)?,
         Format::Msr => each_line(file, msr, &mut keep)?,
+        Format::Tidegate => {
+            let mut header = [0; HEADER_BYTES];
+            let is_ours = file.read_exact(&mut header).is_ok() && Header::decode(&header).is_some();
+            is_ours.then_some(()).ok_or((0, "no recording of tidegate, or of another version".to_string()))?;
+            each_record(file, RECORD_BYTES, recorded, &mut keep)?;
+        }
+        Format::Iolog => {
+            let mut files = Vec::new();
+            each_line(file, |line| iolog(line, &mut files), &mut keep)?;
+        }
+        Format::Blkparse => each_line(file, blkparse, &mut keep)?,
     }
     Ok(records)
 }
 
 type Found = Result<Option<(u64, Record)>, String>;
 
-fn each_line(file: &mut dyn BufRead, parse: impl Fn(&str) -> Found, keep: &mut dyn FnMut((u64, Record)) -> bool) -> Result<(), Bad> {
+fn each_line(file: &mut dyn BufRead, mut parse: impl FnMut(&str) -> Found, keep: &mut dyn FnMut((u64, Record)) -> bool) -> Result<(), Bad> {
     let mut line = Vec::new();
     for place in 1.. {
         line.clear();
@@ -208,7 +233,11 @@ fn record(start: u64, atoms: u64, write: bool, volume: u32) -> Result<Record, St
     if start > ATOM_MAX {
         return Err(format!("sector {start} is beyond any disk"));
     }
-    Ok(Record { at_ns: 0, start, atoms: atoms as u32, write, volume })
+    Ok(Record { at_ns: 0, start, atoms: atoms as u32, ask: if write { Ask::Write } else { Ask::Read }, volume })
+}
+
+fn flush(volume: u32) -> Record {
+    Record { at_ns: 0, start: 0, atoms: 0, ask: Ask::Flush, volume }
 }
 
 fn page(page: u64, pages: u64) -> Result<Record, String> {
@@ -262,12 +291,15 @@ fn numbered(line: &str, time: impl Fn(&str) -> Result<u64, String>) -> Found {
 
 /// Milliseconds with decimals, as nanoseconds; no floating point.
 fn millis(field: &str) -> Result<u64, String> {
+    decimal(field, 6).ok_or_else(|| format!("{:?} is not a time in ms", shorten(field)))
+}
+
+/// A number with at most so many decimals, which come out as a whole number of the last of them.
+fn decimal(field: &str, places: usize) -> Option<u64> {
     let (whole, decimals) = field.split_once('.').unwrap_or((field, ""));
-    let digits: String = decimals.chars().chain("000000".chars()).take(6).collect();
-    let bad = || format!("{:?} is not a time in ms", shorten(field));
-    let whole: u64 = whole.parse().map_err(|_| bad())?;
-    let rest: u64 = digits.parse().map_err(|_| bad())?;
-    whole.checked_mul(1_000_000).and_then(|ns| ns.checked_add(rest)).ok_or_else(bad)
+    let digits: String = decimals.chars().chain(std::iter::repeat('0')).take(places).collect();
+    let (whole, rest): (u64, u64) = (whole.parse().ok()?, digits.parse().ok()?);
+    whole.checked_mul(10u64.pow(places as u32))?.checked_add(rest)
 }
 
 fn msr(line: &str) -> Found {
@@ -314,6 +346,71 @@ fn vscsi(record_bytes: &[u8], version: u8) -> Found {
     Ok(Some((little64(24).saturating_mul(1_000), record(little64(16), atoms, write, 0)?)))
 }
 
+/// What was recorded; a FUA write counts as a write.
+fn recorded(bytes: &[u8]) -> Found {
+    let found = recorder::Record::decode(bytes.try_into().expect("a whole record")).ok_or("damaged, or of another version")?;
+    let record = match found.kind {
+        Kind::Read | Kind::Write => record(found.span.start, found.span.atoms, found.kind == Kind::Write, 0)?,
+        Kind::Flush => flush(0),
+        Kind::Trim | Kind::Zero => return Ok(None),
+    };
+    Ok(Some((found.at_ns, record)))
+}
+
+/// A line of fio's log; `files` are those that it has named so far, each a volume.
+fn iolog(line: &str, files: &mut Vec<String>) -> Found {
+    if line.is_empty() || line.starts_with("fio version 2") || line.starts_with("fio version 3") {
+        return Ok(None);
+    }
+    let parts: Vec<&str> = line.split_whitespace().collect();
+    // Version 3 has a time in front of the name.
+    let (at, parts) = match parts[..] {
+        [at, ..] if at.bytes().all(|digit| digit.is_ascii_digit()) => (number(at, "a time in us")?.saturating_mul(1_000), &parts[1..]),
+        _ => (0, &parts[..]),
+    };
+    let [file, action, numbers @ ..] = parts else { return Err("no file and action (fio's log, version 2 or 3)".to_string()) };
+    let volume = files.iter().position(|known| known == file).unwrap_or_else(|| {
+        files.push((*file).to_string());
+        files.len() - 1
+    }) as u32;
+    let record = match (*action, numbers) {
+        ("read" | "write", [offset, bytes]) => {
+            let (offset, bytes) = (number(offset, "an offset")?, number(bytes, "a size")?);
+            let (start, end) = (offset / ATOM_BYTES, offset.saturating_add(bytes).div_ceil(ATOM_BYTES));
+            record(start, end - start, *action == "write", volume)?
+        }
+        ("sync" | "datasync", _) => flush(volume),
+        ("add" | "open" | "close" | "trim" | "wait", _) => return Ok(None),
+        (other, _) => return Err(format!("{:?} is no action of fio's log", shorten(other))),
+    };
+    Ok(Some((at, record)))
+}
+
+/// A line of blkparse: device, processor, number, time in s, process, action, kind, and of a request `first sector + sectors`. Whatever is
+/// queued counts; the summary at the end has no such line.
+fn blkparse(line: &str) -> Found {
+    let parts: Vec<&str> = line.split_whitespace().collect();
+    let &[device, _, _, at, _, "Q", kind, ref place @ ..] = &parts[..] else { return Ok(None) };
+    let Some((major, minor)) = device.split_once(',') else { return Ok(None) };
+    let number32 = |field: &str| number(field, "a device's number").map(|number| number as u32);
+    let volume = number32(major)? << 20 | number32(minor)? & 0xf_ffff;
+    let at = seconds(at)?;
+    let record = match *place {
+        [start, "+", sectors, ..] if kind.contains(['R', 'W']) && !kind.contains('D') => {
+            record(number(start, "a sector")?, number(sectors, "a number of sectors")?, kind.contains('W'), volume)?
+        }
+        // A FLUSH alone has no place.
+        _ if kind.starts_with('F') => flush(volume),
+        _ => return Ok(None),
+    };
+    Ok(Some((at, record)))
+}
+
+/// Seconds with decimals, as nanoseconds; no floating point.
+fn seconds(field: &str) -> Result<u64, String> {
+    decimal(field, 9).ok_or_else(|| format!("{:?} is not a time in s", shorten(field)))
+}
+
 fn big32(bytes: &[u8], at: usize) -> u32 {
     u32::from_be_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
 }
@@ -344,6 +441,7 @@ fn lay_out(mut records: Vec<Record>) -> Trace {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tidegate_engine::block::Span;
 
     fn parse(format: Format, bytes: &[u8]) -> Result<Vec<Record>, Bad> {
         read_from(&mut &bytes[..], format, 1_000)
@@ -352,7 +450,8 @@ mod tests {
     /// Time in us, first atom, atoms, write.
     fn check(format: Format, bytes: &[u8], expected: &[(u64, u64, u32, bool)]) {
         let found = lay_out(parse(format, bytes).unwrap()).records;
-        let found: Vec<_> = found.iter().map(|record| (record.at_ns / 1_000, record.start, record.atoms, record.write)).collect();
+        let found: Vec<_> =
+            found.iter().map(|record| (record.at_ns / 1_000, record.start, record.atoms, record.ask == Ask::Write)).collect();
         assert_eq!(found, expected, "{format:?}");
     }
 
@@ -376,6 +475,42 @@ mod tests {
         let mut two = vec![0x28, 0, 0, 2, 1, 0, 0, 0, 0, 16, 0, 0, 1, 0, 0, 0];
         two.extend([9u64.to_le_bytes(), 5u64.to_le_bytes(), [0; 8]].concat());
         check(Format::Vscsi, &two, &[(0, 9, 8, false)]);
+    }
+
+    #[test]
+    fn what_we_recorded_ourselves_is_read_with_its_flushes() {
+        let record = |at_ns, kind, span| recorder::Record { at_ns, kind, fua: false, span }.encode();
+        let mut bytes = Header { volume_atoms: 1024, began: 0 }.encode().to_vec();
+        bytes.extend(record(5_000, Kind::Write, Span::new(8, 16)));
+        bytes.extend(record(6_000, Kind::Trim, Span::new(0, 8)));
+        bytes.extend(record(9_000, Kind::Flush, Span::default()));
+        bytes.extend(record(12_000, Kind::Read, Span::new(8, 8)));
+        check(Format::Tidegate, &bytes, &[(0, 8, 16, true), (4, 0, 0, false), (7, 8, 8, false)]);
+        assert_eq!(parse(Format::Tidegate, &bytes).unwrap()[1].ask, Ask::Flush);
+        bytes[7] = 9;
+        bad(Format::Tidegate, &bytes, 0, "no recording of tidegate");
+        bytes[7] = 1;
+        bytes[52] = 9;
+        bad(Format::Tidegate, &bytes, 1, "damaged");
+    }
+
+    #[test]
+    fn fios_logs_and_blkparses_text_are_read() {
+        let three =
+            b"fio version 3 iolog\n42 /f add\n100 /f open\n200 /f read 4096 512\n250 /f sync 4096 0\n300 /f write 0 8192\n310 /f close\n";
+        check(Format::Iolog, three, &[(0, 8, 1, false), (50, 0, 0, false), (100, 0, 16, true)]);
+        check(
+            Format::Iolog,
+            b"fio version 2 iolog\n/f add\n/f open\n/f write 512 512\n/f datasync\n",
+            &[(0, 1, 1, true), (0, 0, 0, false)],
+        );
+        bad(Format::Iolog, b"fio version 3 iolog\n1 /f leap 0 1\n", 2, "\"leap\" is no action");
+        bad(Format::Iolog, b"fio version 3 iolog\n1 /f read x 1\n", 2, "\"x\" is not an offset");
+        let text = b"  8,0    3   1   0.000000000   697  G   R 223490 + 8 [kjournald]\n  8,0    3   2   0.000001000   697  Q   R 223490 + 8 [kjournald]\n\
+              8,0    1   3   0.000004500   697  Q  WS 16 + 24 [dd]\n  8,0    1   4   0.000005000   697  Q  FN [dd]\n  8,0    1   5   0.000006000   9  Q  D 0 + 8 [x]\n\
+            CPU0 (sda):\n Reads Queued:           1,        4KiB\n";
+        check(Format::Blkparse, text, &[(0, 223_490, 8, false), (3, 16, 24, true), (4, 0, 0, false)]);
+        bad(Format::Blkparse, b"8,0 3 1 0.0 697 Q R x + 8 [a]\n", 1, "\"x\" is not a sector");
     }
 
     #[test]
