@@ -4,7 +4,7 @@ SHELL := bash
 TIDEGATE := $(or $(CARGO_TARGET_DIR),target)/release/tidegate
 TIMED := scripts/timed.sh
 
-.PHONY: help build run test fuzz soak test-guest bench bench-cold bench-device bench-recovery bench-engine bench-abuse bench-nbd bench-pages clean
+.PHONY: help build run test fuzz soak test-guest record bench bench-cold bench-device bench-recovery bench-engine bench-abuse bench-nbd bench-pages clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,6 +27,10 @@ soak: build ## the swarm, corruptions, fuzzing, kills, crashes of databases and 
 
 test-guest: build ## disks told to stand still by the real ioctls, in an emulated guest with a kernel of its own (a few minutes)
 	@$(TIMED) test-guest scripts/test-guest.sh
+
+record: build ## what ext4, XFS and btrfs of this machine ask of a disk under three kinds of work (SECONDS_EACH=60): target/traces, replayed by `tidegate sim run 001-recorded`
+	@scripts/setup.sh
+	@$(TIMED) record scripts/record.sh
 
 bench: ## speed beside other servers on the same disk, cold reads beside the origin, and in one process beside the bare file; tables and target/bench/{volume,cold,device}.json
 	@scripts/setup.sh
