@@ -1,6 +1,7 @@
 //! The command line: what can be asked, in words that teach. No work is done here.
 
 mod policies;
+mod probe;
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -14,6 +15,7 @@ use tidegate_sim::plan::Profile;
 use crate::units::parse_size;
 
 pub use policies::{Curve, Policies};
+pub use probe::{Probe, ProbeModel};
 
 /// The folder that commands use when none is named.
 pub const DIR: &str = "./tidegate-data";
@@ -72,6 +74,8 @@ pub enum Command {
     Grow(Grow),
     /// Look for damage in caches that nobody serves; changes nothing
     Check(Check),
+    /// Find out what an unknown device is like inside: its interleave, how many parts work side by side, where its latency begins to grow
+    Probe(Probe),
     /// The simulated world: many runs with crashes and faults, one of them told as a story, and experiments in virtual time
     #[command(subcommand)]
     Sim(Sim),
@@ -354,6 +358,8 @@ pub enum Sim {
     Policies(Policies),
     /// What share of a block trace's accesses LRU misses, at every size of the cache at once
     Curve(Curve),
+    /// What `tidegate probe` would find on a model of a device
+    Probe(ProbeModel),
 }
 
 #[derive(Debug, Args)]

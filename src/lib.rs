@@ -12,6 +12,7 @@ mod grow;
 mod manager;
 mod mode;
 mod policies;
+mod probe;
 mod progress;
 mod serve;
 mod sim;
@@ -61,6 +62,7 @@ pub fn main() -> ExitCode {
         Command::Drain(args) => drain::run(&args),
         Command::Stop(args) => stop::run(&args),
         Command::Check(args) => check::run(&args),
+        Command::Probe(args) => probe::run(&args),
         Command::Sim(Sim::Swarm(args)) => sim::swarm(&args),
         Command::Sim(Sim::Replay(args)) => sim::replay(&args),
         Command::Sim(Sim::Rot(args)) => sim::rot(&args),
@@ -68,6 +70,7 @@ pub fn main() -> ExitCode {
         Command::Sim(Sim::Run(args)) => sim::run_plan(&args),
         Command::Sim(Sim::Policies(args)) => policies::policies(&args),
         Command::Sim(Sim::Curve(args)) => policies::curve(&args),
+        Command::Sim(Sim::Probe(args)) => probe::model(&args),
     };
     match done {
         Ok(code) => code,

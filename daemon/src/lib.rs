@@ -11,6 +11,7 @@ pub mod dirty;
 pub mod front;
 pub mod lobby;
 pub mod port;
+pub mod probe;
 mod ram;
 mod recorder;
 pub mod sleeper;

@@ -7,6 +7,8 @@
 pub mod block;
 pub mod cache;
 pub mod config;
+pub mod device_probe;
+mod draw;
 pub mod fault_point;
 pub mod gate;
 mod memory;

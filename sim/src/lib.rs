@@ -15,6 +15,7 @@ pub mod forge;
 pub mod front;
 pub mod plan;
 pub mod policies;
+pub mod probe;
 pub mod replay;
 pub mod rot;
 pub mod run;

@@ -27,6 +27,7 @@ mod origin;
 mod placed;
 mod plans;
 mod policies;
+mod probe;
 mod processes;
 mod recovery;
 mod rot;

@@ -37,6 +37,8 @@ pub enum Access {
     Alone,
     /// To read, together with other readers.
     Shared,
+    /// To read, whoever else uses it, and without keeping anybody out.
+    Unlocked,
 }
 
 /// What the device is.
@@ -93,7 +95,15 @@ impl Disk {
     /// # Errors
     /// One line for the operator: missing, no file or block device, no permission, in use, empty.
     pub fn open(path: &Path, role: DeviceId, access: Access) -> Result<Disk, Failure> {
-        let place = Place { path, role };
+        Disk::open_as(name(role), path, role, access)
+    }
+
+    /// The same, of what messages call otherwise.
+    ///
+    /// # Errors
+    /// As [`Disk::open`].
+    pub fn open_as(called: &str, path: &Path, role: DeviceId, access: Access) -> Result<Disk, Failure> {
+        let place = Place { path, called };
         let kind = place.kind()?;
         let until = Instant::now() + LOCK_PATIENCE;
         let (mut file, direct) = place.open(kind, access, until)?;
@@ -155,6 +165,16 @@ impl Disk {
 
     pub(super) fn fd(&self) -> RawFd {
         self.file.as_raw_fd()
+    }
+
+    /// The same disk once more, of the same open file.
+    pub(crate) fn twin(&self) -> io::Result<Disk> {
+        Ok(Disk { file: self.file.try_clone()?, path: self.path.clone(), ..*self })
+    }
+
+    /// The driver of the device, or of the one below the file, as the kernel calls it. Of a partition: of its drive.
+    pub(crate) fn driver(&self) -> Option<String> {
+        occupied::driver(&self.metadata().ok()?)
     }
 
     /// The same open file once more: the lock is held until both are closed.
@@ -293,12 +313,12 @@ pub fn name(role: DeviceId) -> &'static str {
 /// A path on its way to become a disk, and the messages if it does not.
 struct Place<'a> {
     path: &'a Path,
-    role: DeviceId,
+    called: &'a str,
 }
 
 impl Place<'_> {
     fn named(&self) -> String {
-        format!("{} {}", name(self.role), self.path.display())
+        format!("{} {}", self.called, self.path.display())
     }
 
     fn failed(&self, code: u8, what: &str, error: &io::Error) -> Failure {
@@ -340,7 +360,7 @@ impl Place<'_> {
     fn open(&self, kind: Kind, access: Access, until: Instant) -> Result<(File, bool), Failure> {
         let claim = match (kind, access) {
             (Kind::Block, Access::Alone) => libc::O_EXCL,
-            (Kind::Block, Access::Shared) | (Kind::File, _) => 0,
+            (Kind::Block, Access::Shared | Access::Unlocked) | (Kind::File, _) => 0,
         };
         let open = |flags| OpenOptions::new().read(true).write(access == Access::Alone).custom_flags(claim | flags).open(self.path);
         let mut direct = libc::O_DIRECT;
@@ -374,6 +394,7 @@ impl Place<'_> {
         let how = match access {
             Access::Alone => libc::LOCK_EX,
             Access::Shared => libc::LOCK_SH,
+            Access::Unlocked => return Ok(()),
         };
         loop {
             // SAFETY: a plain system call on our own descriptor.

@@ -42,6 +42,15 @@ pub(super) fn takes_discards(device: &fs::File) -> bool {
     said.is_none_or(|most| most.trim() != "0")
 }
 
+/// What drives a block device, or the one that a file lies on: `virtio_blk`, `nvme`, `sd`; where there is no driver, its name without number.
+pub(super) fn driver(metadata: &fs::Metadata) -> Option<String> {
+    let number = if metadata.file_type().is_block_device() { metadata.rdev() } else { metadata.dev() };
+    let sys = fs::canonicalize(Number::of(number).sys()).ok()?;
+    let of = |device: &Path| Some(fs::canonicalize(device.join("device/driver")).ok()?.file_name()?.to_string_lossy().into_owned());
+    let name = || Some(sys.file_name()?.to_string_lossy().trim_end_matches(|c: char| c.is_ascii_digit()).to_owned());
+    of(&sys).or_else(|| of(sys.parent()?)).or_else(name)
+}
+
 /// Where the device or one of its partitions is mounted.
 fn mount_point(number: Number) -> Option<String> {
     let mut numbers = vec![number];

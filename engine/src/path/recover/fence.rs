@@ -9,6 +9,7 @@
 
 use crate::block::{Block, Slot};
 use crate::cache::format::SetState;
+use crate::draw::Draw;
 use crate::fault_point::FaultPoint;
 use crate::op::{Action, Answer, Class, DeviceError, DeviceId, Zone};
 use crate::payload::Payload;
@@ -35,25 +36,12 @@ pub(super) struct Fence {
     differing: Vec<Block>,
 }
 
-/// Random numbers that are the same for the same start (splitmix64).
-struct Draw(u64);
-
-impl Draw {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % end
-    }
-}
-
 impl<P: Payload> Engine<P> {
     /// Another draw for each start: what one start does not look at, a later one may.
     fn fence_draw(&self) -> Draw {
         let superblock = self.recovery.as_ref().and_then(|recovery| recovery.superblock.as_ref()).expect("a superblock was chosen");
         let id = u64::from_le_bytes(superblock.format.0[..8].try_into().expect("eight bytes"));
-        Draw(id ^ superblock.epoch.wrapping_mul(0x2545_f491_4f6c_dd1d))
+        Draw::new(id ^ superblock.epoch.wrapping_mul(0x2545_f491_4f6c_dd1d))
     }
 
     /// Reads the headers of some clean sets, so that there is something to compare.
