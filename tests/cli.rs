@@ -18,7 +18,21 @@ fn help_teaches() {
     for words in ["Exit codes:", "Examples:", "tidegate up", "78"] {
         assert!(help.contains(words), "{words}: {help}");
     }
-    for command in ["up", "create", "serve", "status", "drain", "stop", "check", "sim swarm", "sim replay", "sim list", "sim run"] {
+    for command in [
+        "up",
+        "create",
+        "serve",
+        "status",
+        "drain",
+        "stop",
+        "check",
+        "sim swarm",
+        "sim replay",
+        "sim list",
+        "sim run",
+        "probe",
+        "sim probe",
+    ] {
         let arguments: Vec<&str> = command.split(' ').chain(["--help"]).collect();
         let help = tool::tidegate(&arguments).succeeds();
         assert!(help.contains("Example"), "{command}: {help}");

@@ -21,6 +21,7 @@ mod main_job;
 mod modes;
 mod plans;
 mod policies;
+mod probe;
 mod restart;
 mod rot;
 mod security;

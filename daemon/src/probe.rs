@@ -7,6 +7,7 @@ use std::time::Instant as Clock;
 use tidegate_engine::block::{ATOM_BYTES, Span};
 use tidegate_engine::device_probe::{ATOMS_MIN, Access, Findings, Measured, Options, Probe, Running, Trial};
 use tidegate_engine::op::{Action, Class, DeviceId, Op, OpId, Zone};
+use tidegate_engine::payload::Payload;
 use tidegate_engine::time::{Duration, Instant};
 
 use crate::Failure;
@@ -33,6 +34,12 @@ pub struct Report {
 /// One line: nothing can be seen of it, it is too small, in use (where it is to be overwritten), or it failed.
 pub fn probe(path: &Path, overwrite: bool, time: Duration, seed: u64, tell: &mut dyn FnMut(&str, u64)) -> Result<Report, Failure> {
     let access = if overwrite { disk::Access::Alone } else { disk::Access::Unlocked };
+    if let Err(error) = std::fs::metadata(path) {
+        return Err(Failure::new(
+            Failure::NO_INPUT,
+            format!("{NAME} {}: {error}; name a block device, or a file with contents", path.display()),
+        ));
+    }
     let disk = Disk::open_as(NAME, path, DeviceId::Cache, access)?;
     let refused = |what: &str| Failure::new(Failure::REFUSED, format!("{NAME} {}: {what}", path.display()));
     if disk.atoms() < ATOMS_MIN {
@@ -134,7 +141,7 @@ impl Bench {
         self.serial += 1;
         let Span { atoms, .. } = access.span;
         let action = if access.is_write {
-            Action::Write(Zone::Data, access.span, vec![tidegate_engine::payload::Payload::slice(&self.contents, 0, atoms)])
+            Action::Write(Zone::Data, access.span, vec![self.contents.slice(0, atoms)])
         } else {
             Action::Read(Zone::Data, access.span)
         };

@@ -211,7 +211,7 @@ impl Scheduler for Ac {
         self.by_deadline.remove(entry);
     }
 
-    fn done(&mut self, _entry: usize, item: &Item) {
+    fn done(&mut self, _now: Instant, _entry: usize, item: &Item) {
         self.async_under_way -= usize::from(!item.is_sync());
     }
 

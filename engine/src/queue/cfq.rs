@@ -100,7 +100,7 @@ impl Scheduler for Cfq {
         }
     }
 
-    fn done(&mut self, _entry: usize, item: &Item) {
+    fn done(&mut self, _now: Instant, _entry: usize, item: &Item) {
         let job = self.job(item);
         self.jobs[job].under_way -= 1;
     }

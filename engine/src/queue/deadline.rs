@@ -96,7 +96,7 @@ impl Scheduler for Deadline {
         self.forget(entry);
     }
 
-    fn done(&mut self, _entry: usize, _item: &Item) {}
+    fn done(&mut self, _now: Instant, _entry: usize, _item: &Item) {}
 
     /// It keeps its place: there are no classes here.
     fn raise(&mut self, _now: Instant, _entry: usize, _before: &Item, _item: &Item) {}

@@ -11,8 +11,12 @@
 //! writes as well: when more than four reads end for each write while others wait, writes may have all places but a quarter. What only
 //! writes has them all: sequential writes are left alone.
 //!
+//! What nobody waits for has as many places as the device needs for its throughput, and that is found ([`super::knee`]): more of it would wait in
+//! the device, before what comes next.
+//!
 //! Everybody's turn comes after a bounded number of others, so nothing needs a deadline.
 
+use super::knee::Knee;
 use super::lists::Lists;
 use super::scheduler::{Direction, Item, Scheduler};
 use crate::time::Instant;
@@ -48,10 +52,12 @@ pub struct Lanes {
     /// Reads that have ended while writes waited, without those that writes have had their turn for.
     reads_ahead: u32,
     async_under_way: usize,
-    async_depth: usize,
+    /// How many of those the device needs at once for its throughput.
+    knee: Knee,
     sync_in_a_row: u32,
-    /// Of each entry that waits.
+    /// Of each entry that waits; of each that nobody waits for and that is under way.
     arrived: Vec<Instant>,
+    began: Vec<Instant>,
     /// Reads of a lane at the device before those of others go first.
     share: usize,
     lane_atoms: u64,
@@ -70,7 +76,8 @@ impl Lanes {
             depth,
             reads_ahead: 0,
             async_under_way: 0,
-            async_depth,
+            knee: Knee::new(async_depth),
+            began: Vec::new(),
             sync_in_a_row: 0,
             arrived: Vec::new(),
             share: (depth * 3).div_ceil(lanes * 2),
@@ -111,12 +118,16 @@ impl Lanes {
         waiting.lists.pop(writes_list)
     }
 
-    fn choose_async(&mut self) -> Option<usize> {
-        if self.async_under_way >= self.async_depth {
+    fn choose_async(&mut self, now: Instant) -> Option<usize> {
+        if self.async_under_way >= self.knee.depth() {
             return None;
         }
         let entry = self.choose(ASYNC)?;
         self.async_under_way += 1;
+        if self.began.len() <= entry {
+            self.began.resize(entry + 1, Instant::ZERO);
+        }
+        self.began[entry] = now;
         Some(entry)
     }
 }
@@ -141,9 +152,9 @@ impl Scheduler for Lanes {
         }
     }
 
-    fn pop(&mut self, _now: Instant) -> Option<usize> {
+    fn pop(&mut self, now: Instant) -> Option<usize> {
         if self.sync_in_a_row >= SYNC_IN_A_ROW
-            && let Some(entry) = self.choose_async()
+            && let Some(entry) = self.choose_async(now)
         {
             self.sync_in_a_row = 0;
             return Some(entry);
@@ -155,7 +166,7 @@ impl Scheduler for Lanes {
             }
             None => {
                 self.sync_in_a_row = 0;
-                self.choose_async()
+                self.choose_async(now)
             }
         }
     }
@@ -169,7 +180,7 @@ impl Scheduler for Lanes {
         }
     }
 
-    fn done(&mut self, _entry: usize, item: &Item) {
+    fn done(&mut self, now: Instant, entry: usize, item: &Item) {
         let lane = self.lane(item);
         match item.direction {
             Direction::Read => {
@@ -183,7 +194,11 @@ impl Scheduler for Lanes {
                 self.reads_ahead = self.reads_ahead.saturating_sub(READS_FOR_A_WRITE);
             }
         }
-        self.async_under_way -= usize::from(!item.is_sync());
+        if !item.is_sync() {
+            self.async_under_way -= 1;
+            let others_wait = self.waiting[ASYNC].reads + self.waiting[ASYNC].writes > 0;
+            self.knee.end(now, self.began[entry], self.async_under_way, others_wait);
+        }
     }
 }
 

@@ -10,6 +10,7 @@
 mod ac;
 mod cfq;
 mod deadline;
+mod knee;
 mod lanes;
 mod lists;
 mod merge;
@@ -268,7 +269,7 @@ impl<P: Payload> Queue<P> {
         self.times[item.class as usize].get_or_insert_default().service.record(now.since(since));
         self.under_way -= 1;
         if is_scheduled {
-            self.scheduler.done(number as usize, &item);
+            self.scheduler.done(now, number as usize, &item);
         }
         match holds {
             Holds::One(_) => unreachable!("it was given to the device"),

@@ -22,7 +22,7 @@ impl Scheduler for Noop {
         self.waiting.remove(entry);
     }
 
-    fn done(&mut self, _entry: usize, _item: &Item) {}
+    fn done(&mut self, _now: Instant, _entry: usize, _item: &Item) {}
 
     /// It keeps its place: nobody is before anybody here.
     fn raise(&mut self, _now: Instant, _entry: usize, _before: &Item, _item: &Item) {}

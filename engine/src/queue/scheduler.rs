@@ -12,7 +12,7 @@ pub trait Scheduler: Send {
     /// `entry` does not wait any more.
     fn remove(&mut self, entry: usize, item: &Item);
     /// `entry` is not under way any more.
-    fn done(&mut self, entry: usize, item: &Item);
+    fn done(&mut self, now: Instant, entry: usize, item: &Item);
     /// `entry` waits on, as another class than `before`.
     fn raise(&mut self, now: Instant, entry: usize, before: &Item, item: &Item) {
         self.remove(entry, before);

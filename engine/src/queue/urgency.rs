@@ -59,7 +59,7 @@ impl Scheduler for Urgency {
         self.waiting.remove(entry);
     }
 
-    fn done(&mut self, _entry: usize, item: &Item) {
+    fn done(&mut self, _now: Instant, _entry: usize, item: &Item) {
         self.patient_under_way -= usize::from(list(item.class) < URGENT);
     }
 }

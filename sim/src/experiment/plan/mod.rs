@@ -39,6 +39,7 @@ const EMBEDDED: [(&str, &str); 22] = [
     ("003-six-patterns", include_str!("../../../plans/003-six-patterns.toml")),
     ("003-six-patterns-full", include_str!("../../../plans/003-six-patterns-full.toml")),
     ("003-beyond", include_str!("../../../plans/003-beyond.toml")),
+    ("003-knee", include_str!("../../../plans/003-knee.toml")),
     ("004-hits", include_str!("../../../plans/004-hits.toml")),
     ("modes", include_str!("../../../plans/modes.toml")),
     ("wa", include_str!("../../../plans/wa.toml")),
