@@ -43,7 +43,7 @@ pub fn probe(path: &Path, overwrite: bool, time: Duration, seed: u64, tell: &mut
     let disk = Disk::open_as(NAME, path, DeviceId::Cache, access)?;
     let refused = |what: &str| Failure::new(Failure::REFUSED, format!("{NAME} {}: {what}", path.display()));
     if disk.atoms() < ATOMS_MIN {
-        return Err(refused(&format!("it has {} MiB; at least {} are needed", disk.bytes() >> 20, ATOMS_MIN * ATOM_BYTES >> 20)));
+        return Err(refused(&format!("it has {} MiB; at least {} are needed", disk.bytes() >> 20, (ATOMS_MIN * ATOM_BYTES) >> 20)));
     }
     if disk.note().is_some() {
         return Err(refused("no direct access there (O_DIRECT): the page cache would be measured, and nothing of a device can be seen"));
