@@ -14,7 +14,7 @@ use tidegate_sim::plan::Profile;
 
 use crate::units::parse_size;
 
-pub use policies::{Curve, Policies};
+pub use policies::{Policies, TraceCurve};
 pub use probe::{Probe, ProbeModel};
 
 /// The folder that commands use when none is named.
@@ -60,6 +60,8 @@ pub enum Command {
     Serve(Serve),
     /// Show what running volumes do
     Status(Status),
+    /// What would running volumes miss with more memory or a larger cache, or less?
+    Curve(Curve),
     /// Send everything dirty home to the origin, while the volume stays in use
     Drain(Drain),
     /// Stop a volume in order, or the whole daemon: everything that was acknowledged becomes durable
@@ -205,6 +207,25 @@ pub struct Status {
     #[command(flatten)]
     pub of: Of,
     /// One JSON object: sizes in bytes or 4 KiB blocks, latencies in nanoseconds, counters since the start; of several volumes in \"volumes\"
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tidegate curve
+  tidegate curve --dir nas --volume media
+  tidegate curve --json | jq -r '.memory.points[] | [.bytes, .miss_ratio] | @csv'
+
+What would twice the memory bring, and what would half of it cost? Of all blocks that clients read a sample is followed, all the time, and what
+is long ago counts for less. The miss ratios are those of LRU without admission, as shares of all blocks read: a read that the cache misses goes to
+the origin. Beside them stands what this volume has missed since its start. `tidegate sim curve` tells the same of a trace.")]
+pub struct Curve {
+    #[command(flatten)]
+    pub of: Of,
+    /// One JSON object: {"memory", "cache"}, each with "bytes" now, "error", "missed" and "points": [{"bytes", "miss_ratio"}]; of several volumes
+    /// in "volumes"
     #[arg(long)]
     pub json: bool,
 }
@@ -357,7 +378,7 @@ pub enum Sim {
     /// What share of a block trace's accesses each replacement policy misses, at several sizes of the cache
     Policies(Policies),
     /// What share of a block trace's accesses LRU misses, at every size of the cache at once
-    Curve(Curve),
+    Curve(TraceCurve),
     /// What `tidegate probe` would find on a model of a device
     Probe(ProbeModel),
 }

@@ -19,6 +19,7 @@ use tidegate_daemon::front::HANDS_MAX;
 use tidegate_daemon::front::nbd::{self, Address, Allowed, Certificates};
 use tidegate_daemon::volume::{self, Knobs};
 use tidegate_engine::config;
+use tidegate_engine::policy;
 use tidegate_engine::queue::QueueKind;
 use tidegate_engine::time::Duration;
 use toml::Spanned;
@@ -118,6 +119,19 @@ struct Gate {
 #[serde(deny_unknown_fields, default)]
 struct Memory {
     ram: Option<Size>,
+    policy: Option<Policy>,
+}
+
+/// Which page goes for another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+struct Policy(policy::Kind);
+
+impl TryFrom<String> for Policy {
+    type Error = String;
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse().map(Policy)
+    }
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -455,6 +469,7 @@ impl File {
             destage_depth: self.gate.destage_depth.map(|count| count.0),
             destage_batch: self.gate.destage_batch.map(|size| size.0),
             ram: self.memory.ram.map(|size| size.0),
+            memory_policy: self.memory.policy.map(|policy| policy.0),
             window: self.log.window.map(|size| size.0),
             dirty_ram: self.log.dirty_ram.map(|size| size.0),
             flush_age: self.log.flush_age.map(|span| span.0),
@@ -643,6 +658,10 @@ const KNOBS: &str = r#"[gate]
 # Pages of what clients read and wrote last, in front of the cache; nothing is there alone. "0B": none.
 # Default: a thirty-second of the memory that this process may use, at most 256 MiB.
 #ram = "256MiB"
+# Which of them goes for another one: "s3-fifo", "lru", "arc", "lirs", "w-tinylfu", "2q", "clock", "sieve" or "fifo"; or "chooser": of S3-FIFO,
+# LIRS, LRU and W-TinyLFU that one which would have missed least, which costs some
+# memory beside the pages: up to 500 bytes for each while it follows LIRS, where S3-FIFO alone has 100.
+#policy = "s3-fifo"
 
 [log]
 # Written to the cache and not yet flushed there; held in memory meanwhile.
@@ -846,6 +865,10 @@ mod tests {
             ("[export]\nclients = [\"vm7\"]\n", "config.toml:2:"),
             ("[export]\nclients = [\"dns:vm7\"]\n", "config.toml:2:1: `clients` without `client_ca`"),
             ("[export]\nread_only = \"yes\"\n", "config.toml:2:13: invalid type: string \"yes\", expected a boolean"),
+            (
+                "[memory]\npolicy = \"mru\"\n",
+                "config.toml:2:10: \"mru\" is no policy: there are fifo, lru, clock, sieve, s3-fifo, arc, lirs, 2q, w-tinylfu, chooser",
+            ),
             ("[queue]\n\ncache = \"bfq\"\n", "config.toml:3:9: \"bfq\" is no queue: there are urgency, noop, deadline, cfq, ac, lanes"),
             ("[queue]\ndisk = \"noop\"\n", "config.toml:2:1: unknown field `disk`"),
             ("[gate]\nreserve = \"20%\"\n", "config.toml:2:1: `reserve` (20%) must not exceed `free_floor` (10%)"),

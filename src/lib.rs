@@ -6,6 +6,7 @@ mod attach;
 mod check;
 pub mod config;
 mod create;
+mod curve;
 mod detach;
 mod drain;
 mod grow;
@@ -59,6 +60,7 @@ pub fn main() -> ExitCode {
         Command::Mode(args) => mode::run(&args),
         Command::Grow(args) => grow::run(&args),
         Command::Status(args) => status::run(&args),
+        Command::Curve(args) => curve::run(&args),
         Command::Drain(args) => drain::run(&args),
         Command::Stop(args) => stop::run(&args),
         Command::Check(args) => check::run(&args),

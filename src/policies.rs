@@ -8,7 +8,7 @@ use tidegate_sim::experiment::load::trace::Format;
 use tidegate_sim::policies::comparison::{self, compare};
 use tidegate_sim::policies::{curve, load};
 
-use crate::args::{Curve, Policies};
+use crate::args::{Policies, TraceCurve};
 use crate::progress::Progress;
 use crate::sim::threads;
 use crate::{USAGE, say};
@@ -37,7 +37,7 @@ pub fn policies(args: &Policies) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-pub fn curve(args: &Curve) -> Result<ExitCode, Failure> {
+pub fn curve(args: &TraceCurve) -> Result<ExitCode, Failure> {
     let format = format_of(&args.trace, args.format)?;
     let accesses = load(&args.trace, format).map_err(|why| Failure::new(Failure::NO_INPUT, why))?;
     let drawn = curve::draw(&args.trace.display().to_string(), &accesses, args.sample, args.points);

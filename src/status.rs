@@ -118,7 +118,11 @@ fn describe(status: &Value) -> String {
     let most = number("/memory/pages_max");
     if most > 0 {
         let told = hits(number("/memory/hit_blocks"), number("/memory/miss_blocks"));
-        line("pages", format!("{} of {most} in memory; {told}", number("/memory/pages")));
+        let policy = match (word("/memory/follows"), number("/memory/switches")) {
+            (follows, _) if follows == "-" => word("/memory/policy"),
+            (follows, switches) => format!("{}: {follows}, changed {switches} times", word("/memory/policy")),
+        };
+        line("pages", format!("{} of {most} in memory ({policy}); {told}", number("/memory/pages")));
     }
     line("blocks", hits(number("/hits/blocks"), number("/misses/blocks")));
     if let Some(fills) = status.get("fills") {
@@ -226,7 +230,7 @@ mod tests {
     fn a_status_reads_as_lines_with_units() {
         let text = describe(&json!({
             "phase": "serving", "gate": "destage", "destage_reason": "idle", "dirty_blocks": 16, "live_blocks": 20,
-            "memory": { "pages": 5, "pages_max": 128, "hit_blocks": 9, "miss_blocks": 1 },
+            "memory": { "pages": 5, "pages_max": 128, "policy": "chooser", "follows": "lirs", "switches": 2, "hit_blocks": 9, "miss_blocks": 1 },
             "oldest_dirty_seconds": 2.5, "hits": { "blocks": 3 }, "misses": { "blocks": 1 },
             "latency_ns": { "read": { "count": 4, "p50": 37_000, "p99": 1_200_000, "p999": 1_300_000 } },
             "queues": { "cache": { "client": {
@@ -238,7 +242,7 @@ mod tests {
         for line in [
             "gate     destage (idle)",
             "dirty    16 of 20 cached blocks, the oldest 2.5 s old; 0 zero ranges",
-            "pages    5 of 128 in memory; 9 hits, 1 misses (90.0% hits)",
+            "pages    5 of 128 in memory (chooser: lirs, changed 2 times); 9 hits, 1 misses (90.0% hits)",
             "blocks   3 hits, 1 misses (75.0% hits)",
             "kept     7 blocks of what was read; not: 5 missed for the first time, 2 without room",
             "split    2560 blocks of long writes went to the origin at once",

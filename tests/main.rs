@@ -8,6 +8,7 @@ mod bad_input;
 mod chain;
 mod cli;
 mod clients;
+mod curve;
 mod databases;
 mod degraded;
 mod documents;

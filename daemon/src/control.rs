@@ -19,6 +19,7 @@ use tidegate_engine::op::Class;
 use tidegate_engine::probe::{DestageReason, GateState, Health, Histogram, Phase, QueueTimes, Snapshot, Waits};
 use tidegate_engine::request::Room;
 use tidegate_engine::time::Instant;
+use tidegate_engine::what_if::{Forecast, Forecasts};
 use tidegate_engine::{Event, Mode};
 
 use crate::back::run::Run;
@@ -43,6 +44,8 @@ const LISTENER: u64 = 0;
 pub enum Verb {
     /// The state of the moment: [`status_json`].
     Status,
+    /// What memory and cache would miss if they were smaller, or larger: [`curve_json`].
+    Curve,
     /// Destage everything that is dirty, now.
     Drain,
     CancelDrain,
@@ -58,13 +61,14 @@ pub enum Verb {
 }
 
 /// The verbs as they are spelled on the socket.
-pub const NAMES: [&str; 7] = ["status", "drain", "cancel-drain", "stop", "mode", "detach", "cancel-detach"];
+pub const NAMES: [&str; 8] = ["status", "curve", "drain", "cancel-drain", "stop", "mode", "detach", "cancel-detach"];
 
 impl Verb {
     /// As it is asked on the socket.
     fn question(self) -> Value {
         match self {
             Verb::Status => json!({ "verb": "status" }),
+            Verb::Curve => json!({ "verb": "curve" }),
             Verb::Drain => json!({ "verb": "drain" }),
             Verb::CancelDrain => json!({ "verb": "cancel-drain" }),
             Verb::Stop => json!({ "verb": "stop" }),
@@ -336,6 +340,7 @@ fn verb(asked: &Value) -> Result<Verb, String> {
     let name = asked.get("verb").and_then(Value::as_str).ok_or(format!("no \"verb\" in it: one of {known}"))?;
     match name {
         "status" => Ok(Verb::Status),
+        "curve" => Ok(Verb::Curve),
         "drain" => Ok(Verb::Drain),
         "cancel-drain" => Ok(Verb::CancelDrain),
         "stop" => Ok(Verb::Stop),
@@ -438,6 +443,8 @@ pub fn status_json(snapshot: &Snapshot) -> Value {
         "detaching": snapshot.is_detaching,
         "memory": {
             "pages": snapshot.memory.pages, "pages_max": snapshot.memory.pages_max, "evicted": snapshot.memory.evicted,
+            "policy": snapshot.memory.policy.name(), "follows": snapshot.memory.follows.map(|(kind, _)| kind.name()),
+            "switches": snapshot.memory.follows.map(|(_, switches)| switches),
             "hit_blocks": c.memory_hit_blocks, "miss_blocks": c.memory_miss_blocks, "written_blocks": c.front_written_blocks,
         },
         "hits": { "blocks": c.hit_blocks },
@@ -480,6 +487,30 @@ pub fn status_json(snapshot: &Snapshot) -> Value {
         "queues": { "cache": queue_json(&snapshot.queues[0]), "origin": queue_json(&snapshot.queues[1]) },
         "ledger_bytes": ledger,
         "damage": snapshot.damage.iter().map(|damage| json!({ "fatal": damage.fatal, "what": damage.what })).collect::<Vec<_>>(),
+    })
+}
+
+/// What memory and cache would miss of what is read if they had other sizes: miss ratios from 0 to 1, each within the tier's `error`. Beside them
+/// what memory has missed since the start (of all blocks read), and the cache (of those that memory did not have).
+pub fn curve_json(forecasts: &Forecasts, snapshot: &Snapshot) -> Value {
+    let tier = |forecast: &Forecast| {
+        let point =
+            |&(blocks, misses): &(u64, f64)| json!({ "blocks": blocks, "bytes": blocks * forecasts.block_bytes, "miss_ratio": misses });
+        json!({
+            "blocks": forecast.blocks, "bytes": forecast.blocks * forecasts.block_bytes, "accesses": forecast.accesses, "keys": forecast.keys,
+            "rate": forecast.rate, "error": forecast.error, "points": forecast.points.iter().map(point).collect::<Vec<_>>(),
+        })
+    };
+    let c = &snapshot.counters;
+    let (mut memory, mut cache) = (tier(&forecasts.memory), tier(&forecasts.cache));
+    // Without memory every read is asked of the cache, and none counted there.
+    let asked = (c.memory_hit_blocks + c.memory_miss_blocks).max(c.hit_blocks + c.miss_blocks);
+    let missed = |misses: u64| if asked == 0 { Value::Null } else { json!(misses as f64 / asked as f64) };
+    memory["missed"] = if forecasts.memory.blocks == 0 { Value::Null } else { missed(c.memory_miss_blocks) };
+    cache["missed"] = missed(c.miss_blocks);
+    json!({
+        "phase": phase_name(&snapshot.phase), "memory": memory, "cache": cache,
+        "front_blocks": forecasts.of_fronts, "unnoted_blocks": forecasts.unnoted,
     })
 }
 
@@ -620,8 +651,8 @@ mod tests {
     #[test]
     fn every_verb_is_answered_in_order() {
         check(
-            b"{\"verb\":\"status\"}\n{\"verb\":\"drain\"}\n{\"verb\":\"cancel-drain\"}\n",
-            &["{\"did\":\"status\"}", "{\"did\":\"drain\"}", "{\"did\":\"cancel-drain\"}"],
+            b"{\"verb\":\"status\"}\n{\"verb\":\"curve\"}\n{\"verb\":\"drain\"}\n{\"verb\":\"cancel-drain\"}\n",
+            &["{\"did\":\"status\"}", "{\"did\":\"curve\"}", "{\"did\":\"drain\"}", "{\"did\":\"cancel-drain\"}"],
         );
     }
 

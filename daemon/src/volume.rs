@@ -14,6 +14,7 @@ use tidegate_engine::cache::format::Superblock;
 use tidegate_engine::config::{Allocation, Convert, Fill, WhenFull};
 use tidegate_engine::op::{Action, Answer, Done, Op};
 use tidegate_engine::payload::Payload;
+use tidegate_engine::policy;
 use tidegate_engine::probe::{Health, ModeView, Phase};
 use tidegate_engine::queue::QueueKind;
 use tidegate_engine::request::{Reply, Room};
@@ -25,7 +26,7 @@ use crate::back::dock::{Happening, WatchKey};
 use crate::back::io::{Carrier, Io};
 use crate::back::run::Run;
 use crate::back::spin::Motor;
-use crate::control::{Verb, status_json};
+use crate::control::{Verb, curve_json, status_json};
 use crate::desk::{Desk, Tell};
 use crate::dirty::{self, Dirty};
 use crate::front::nbd::{Allowed, Export, Front};
@@ -78,6 +79,7 @@ pub struct Knobs {
     pub destage_batch: Option<u64>,
     /// Bytes of memory for pages.
     pub ram: Option<u64>,
+    pub memory_policy: Option<policy::Kind>,
     /// Bytes.
     pub window: Option<u64>,
     pub dirty_ram: Option<u64>,
@@ -135,6 +137,7 @@ impl Knobs {
             destage_depth: self.destage_depth.unwrap_or(default.destage_depth),
             destage_atoms: self.destage_batch.map_or(default.destage_atoms, |bytes| bytes / ATOM_BYTES),
             ram: self.ram.unwrap_or_else(crate::ram::default),
+            memory_policy: self.memory_policy.unwrap_or(default.memory_policy),
             fronts: self.front_threads.unwrap_or_default(),
             window_bytes,
             through_bytes: self.window.unwrap_or(default.through_bytes),
@@ -438,7 +441,7 @@ impl Volume {
         for (number, verb) in self.desk.commands() {
             let mut refused = None;
             match verb {
-                Verb::Status => {}
+                Verb::Status | Verb::Curve => {}
                 Verb::Drain => self.engine.handle(now, Event::Control(Control::Drain)),
                 Verb::CancelDrain => self.engine.handle(now, Event::Control(Control::CancelDrain)),
                 Verb::Stop => self.stop(),
@@ -448,6 +451,7 @@ impl Volume {
             }
             let answer = match refused {
                 Some(what) => serde_json::json!({ "error": what }),
+                None if verb == Verb::Curve => curve_json(&self.engine.what_if(), &self.engine.inspect(now)),
                 None => {
                     let mut snapshot = self.engine.inspect(now);
                     let Tally { reads, read_atoms, writes } = self.world.front.tally();

@@ -7,6 +7,7 @@ use crate::cache::placed::journal_pages_needed;
 use crate::cache::split::Legs;
 use crate::cache::victims::Benefit;
 use crate::mode::Mode;
+use crate::policy;
 use crate::queue::QueueKind;
 use crate::spin;
 use crate::time::Duration;
@@ -61,6 +62,8 @@ pub struct Config {
     pub convert_max: Option<u64>,
     /// Bytes of memory for pages of what clients read and write. 0, the default here: none.
     pub ram: u64,
+    /// Which of those pages goes for another one. Default S3-FIFO: one list and a half, and on no trace much worse than LRU.
+    pub memory_policy: policy::Kind,
     /// Threads beside the engine's that read pages themselves ([`crate::Engine::pages`]). Default 0.
     pub fronts: usize,
     /// Which slot a block goes to. Default log.
@@ -275,6 +278,7 @@ impl Config {
             through_bytes: 64 << 20,
             dirty_ram: 0,
             ram: 0,
+            memory_policy: policy::Kind::default(),
             fronts: 0,
             flush_age: Duration::from_secs(1),
             requests_max: 1024,

@@ -26,6 +26,7 @@ pub mod spin;
 pub mod time;
 pub mod trace;
 pub mod wear;
+pub mod what_if;
 
 use op::{Answer, Done, Op, OpId};
 use payload::Payload;

@@ -9,23 +9,27 @@ use tidegate_pages::{Atoms, Block as Key, Config, Dirty, Hold, Keeper, Page, Pag
 use crate::block::Block;
 use crate::policy::{Kind, Policy};
 use crate::probe::MemoryUse;
+use crate::what_if::WhatIf;
 
 /// The pages of one volume, and which of them stay.
 pub struct Memory {
     keeper: Keeper,
     policy: Box<dyn Policy>,
+    kind: Kind,
     /// Pages that are in use at most. The others are on their way: unlinked, and maybe still read.
     most: usize,
     page_bytes: usize,
     evicted: u64,
+    /// Reads that fronts had not noted, when they were heard last.
+    unnoted: u64,
 }
 
 impl Memory {
     /// A pool of at most `bytes`, for blocks of so many atoms, of which a page keeps `atom_bytes` each; `fronts` threads use it as well, and may
-    /// have up to `dirty` pages written in it, as soon as that is allowed. None: `bytes` are not enough for a few pages, or not to be had.
-    pub fn new(bytes: u64, block_atoms: u64, atom_bytes: usize, fronts: usize, dirty: usize) -> Option<Memory> {
+    /// have up to `dirty` pages written in it, as soon as that is allowed. Which page goes, a policy of this `kind` says. None: `bytes` are not enough for a few pages, or not to be had.
+    pub fn new(bytes: u64, block_atoms: u64, atom_bytes: usize, fronts: usize, dirty: usize, kind: Kind) -> Option<Memory> {
         const LEAST: u64 = 16;
-        /// What a front notes of its hits until the next page is kept; a policy misses nothing by knowing of no more.
+        /// What a front notes of its hits until the engine's next turn; a policy misses nothing by knowing of no more.
         const TOUCHES: usize = 4096;
         let page_bytes = block_atoms as usize * atom_bytes;
         let pages = (bytes / (block_atoms * crate::block::ATOM_BYTES)).min(u64::from(u32::MAX / 4));
@@ -50,12 +54,31 @@ impl Memory {
         // What fronts have at hand, or have written and nobody has looked at yet.
         let of_fronts = if fronts == 0 { 0 } else { pages / 8 + dirty };
         let most = pages - on_their_way - of_fronts;
-        Some(Memory { keeper, policy: Kind::S3Fifo.build(most), most, page_bytes, evicted: 0 })
+        Some(Memory { keeper, policy: kind.build(most), kind, most, page_bytes, evicted: 0, unnoted: 0 })
     }
 
     /// For fronts.
     pub fn pages(&self) -> &Arc<Pages> {
         self.keeper.pages()
+    }
+
+    /// Pages that are in use at most.
+    pub fn pages_max(&self) -> u64 {
+        self.most as u64
+    }
+
+    /// Takes note of what fronts have read since the last time.
+    pub fn hear(&mut self, what_if: &mut WhatIf) {
+        let (policy, mut noted) = (&mut self.policy, 0);
+        self.keeper.touches(|Key(block)| {
+            policy.touch(block);
+            what_if.hear(block);
+            noted += 1;
+        });
+        let unnoted = self.pages().counts().unnoted;
+        if what_if.heard(noted, unnoted - self.unnoted) {
+            self.unnoted = unnoted;
+        }
     }
 
     /// Has a front written anything that was not [drained](Memory::drain)?
@@ -102,7 +125,13 @@ impl Memory {
 
     /// How much of it is in use.
     pub fn usage(&self) -> MemoryUse {
-        MemoryUse { pages: self.policy.len() as u64, pages_max: self.most as u64, evicted: self.evicted }
+        MemoryUse {
+            pages: self.policy.len() as u64,
+            pages_max: self.most as u64,
+            evicted: self.evicted,
+            policy: self.kind,
+            follows: self.policy.follows(),
+        }
     }
 
     /// Bytes that it takes, contents included.
@@ -147,9 +176,6 @@ impl Memory {
 
     /// Some block's page goes for one of `block`.
     fn evict(&mut self, block: Block) {
-        // Who decides has to know what was asked for.
-        let policy = &mut self.policy;
-        self.keeper.touches(|Key(block)| policy.touch(block));
         let gone = self.policy.evict(block.0).expect("something is kept");
         self.remove(gone);
         self.evicted += 1;
@@ -186,7 +212,7 @@ mod tests {
 
     /// So many pages of 64 bytes: as blocks of 4 KiB are counted.
     fn memory(pages: u64) -> Memory {
-        Memory::new(pages * 4096, 8, 8, 0, 0).expect("a few pages")
+        Memory::new(pages * 4096, 8, 8, 0, 0, Kind::default()).expect("a few pages")
     }
 
     fn read(memory: &mut Memory, block: u64, blocks: u64) -> Option<Vec<u8>> {
@@ -233,6 +259,7 @@ mod tests {
 
     #[test]
     fn too_little_is_none() {
-        assert!(Memory::new(0, 8, 512, 0, 0).is_none() && Memory::new(60_000, 8, 512, 0, 0).is_none());
+        let new = |bytes| Memory::new(bytes, 8, 512, 0, 0, Kind::default());
+        assert!(new(0).is_none() && new(60_000).is_none());
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::mode::Mode;
 use crate::op::Class;
+use crate::policy;
 use crate::spin;
 use crate::time::{Duration, Instant};
 use crate::wear::{ByCause, Wear};
@@ -376,6 +377,9 @@ pub struct MemoryUse {
     pub pages_max: u64,
     /// Pages that had to go for others, since the start.
     pub evicted: u64,
+    /// By what they are chosen. Of the chooser, whom it follows, and how often that has changed since the start.
+    pub policy: policy::Kind,
+    pub follows: Option<(policy::Kind, u64)>,
 }
 
 /// What a FLUSH promises.

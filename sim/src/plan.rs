@@ -11,6 +11,7 @@ use tidegate_engine::cache::format::{FormatId, Geometry};
 use tidegate_engine::cache::split::Legs;
 use tidegate_engine::config::{Allocation, Cleaning, Convert, Fill, GateKind, Placement, WhenFull};
 use tidegate_engine::op::Limits;
+use tidegate_engine::policy;
 use tidegate_engine::queue::QueueKind;
 use tidegate_engine::spin::{self, Drive, predictor::Kind as Predictor};
 use tidegate_engine::time::Duration;
@@ -316,6 +317,7 @@ fn draw_config(chance: &mut Chance, geometry: Geometry, seed: u64) -> Config {
     config.dirty_ram = draw_dirty_ram(seed, config.window_bytes);
     config.split = draw_split(seed);
     config.ram = draw_ram(seed, &geometry);
+    config.memory_policy = draw_memory_policy(seed);
     config.spin = draw_spin(seed);
     config.placement = if Chance::new(seed, "placement").one_in(5) { Placement::Set } else { Placement::Log };
     config
@@ -341,6 +343,13 @@ fn draw_ram(seed: u64, geometry: &Geometry) -> u64 {
     let chance = &mut Chance::new(seed, "ram");
     let pages = chance.spread(16, 1_024);
     chance.pick(&[0, 0, 0, pages, pages]) * u64::from(geometry.block_atoms) * ATOM_BYTES
+}
+
+/// Any policy in half of the runs, the chooser more often than others: it asks four of them.
+fn draw_memory_policy(seed: u64) -> policy::Kind {
+    let chance = &mut Chance::new(seed, "memory policy");
+    let (_, any) = chance.pick(&policy::Kind::ALL);
+    chance.pick(&[policy::Kind::default(), policy::Kind::default(), any, policy::Kind::Chooser])
 }
 
 /// Part of all writes go to the origin from the start in two of five runs, in legs of a sector to 128 KiB.

@@ -51,7 +51,7 @@ Examples:
 What would a larger cache bring, and a smaller one cost? One pass finds the miss ratio of LRU at every size, from a sample of the blocks; at
 most 16,384 blocks are remembered, so a long trace needs no more memory than a short one. The error that is stated holds for every point.
 `tidegate sim policies` tells what other policies miss at a size. Formats as there.")]
-pub struct Curve {
+pub struct TraceCurve {
     /// File of a block trace
     #[arg(value_name = "TRACE")]
     pub trace: PathBuf,

@@ -129,7 +129,7 @@ fn nothing_else(file: &File, text: &str) -> Result<(), Blame> {
     if alone == File::default() {
         return Ok(());
     }
-    let sections = ["[export]", "[gate]", "[log]", "[limits]", "[fence]", "[scrub]", "[wear]", "[queue]"];
+    let sections = ["[export]", "[gate]", "[memory]", "[log]", "[limits]", "[fence]", "[scrub]", "[wear]", "[queue]"];
     let found = sections.iter().find_map(|section| Some((*section, text.find(&format!("\n{section}")).map(|end| end + 1)?)));
     let (section, at) =
         found.or_else(|| sections.iter().find(|section| text.starts_with(**section)).map(|section| (*section, 0))).unwrap_or(("a key", 0));

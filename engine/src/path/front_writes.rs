@@ -84,6 +84,7 @@ impl<P: Payload> Engine<P> {
             let contents: Vec<&[u8]> = run.iter().map(|(_, page)| page.bytes()).collect();
             let payload = P::from_pages(&contents, 0, blocks * size);
             self.front_writes.pending.push(Piece { block, blocks, payload, valid: None });
+            self.what_if.write(block, blocks, true);
             // What is read of it just now is old.
             self.tickets.void(block, blocks);
         }

@@ -24,6 +24,23 @@ use super::write::Piece;
 const WRITE_ATOMS: u64 = (64 << 10) / ATOM_BYTES;
 
 impl<P: Payload> Engine<P> {
+    /// What fronts have read from memory meanwhile: for whoever decides what stays, and for the curves.
+    pub(super) fn hear_fronts(&mut self) {
+        if self.config.fronts > 0
+            && let Some(memory) = &mut self.memory
+        {
+            memory.hear(&mut self.what_if);
+        }
+    }
+
+    /// A write is one of the next to be placed.
+    pub(super) fn begin_write(&mut self, number: usize) {
+        let span = self.requests.get(number).request.span;
+        let (block, blocks) = self.blocks_of(span);
+        self.what_if.write(block, blocks, span.atoms <= WRITE_ATOMS);
+        self.intake.push_back(number);
+    }
+
     /// Answers a read from memory. False: not all of it is there.
     pub(super) fn read_from_memory(&mut self, number: usize) -> bool {
         let span = self.requests.get(number).request.span;

@@ -72,6 +72,7 @@ use crate::request::{Command, Outcome, Reply, Request, RequestError, Room};
 use crate::slab::Slab;
 use crate::spin::Motor;
 use crate::time::Instant;
+use crate::what_if::WhatIf;
 use crate::{Canary, Change, Control, Event};
 
 use checkpoint::Checkpoint;
@@ -114,6 +115,7 @@ pub struct Engine<P: Payload> {
     lost: Lost,
     window: Window<P>,
     memory: Option<Memory>,
+    what_if: WhatIf,
     front_writes: FrontWrites<P>,
     /// Pages that fronts may have dirty, at most.
     front_pages: usize,
@@ -280,7 +282,8 @@ impl<P: Payload> Engine<P> {
             assert!(limits.op_atoms >= 2048, "a device takes operations of 1 MiB");
         }
         let front_pages = Engine::<P>::front_pages_max(&config);
-        let memory = Memory::new(config.ram, u64::from(geometry.block_atoms), P::PAGE_ATOM_BYTES, config.fronts, front_pages);
+        let memory =
+            Memory::new(config.ram, u64::from(geometry.block_atoms), P::PAGE_ATOM_BYTES, config.fronts, front_pages, config.memory_policy);
         let mut engine = Engine {
             limits,
             now: Instant::ZERO,
@@ -292,6 +295,7 @@ impl<P: Payload> Engine<P> {
             lost: Lost::new(geometry),
             window: Window::new(geometry.block_atoms),
             front_pages: if memory.is_some() { front_pages } else { 0 },
+            what_if: WhatIf::new(memory.as_ref().map_or(0, Memory::pages_max), u64::from(geometry.sets) * u64::from(geometry.set_slots)),
             memory,
             front_writes: FrontWrites::default(),
             journal: Journal::new(geometry, config.format, 1, 1, 0, Vec::new()),
@@ -386,6 +390,7 @@ impl<P: Payload> Engine<P> {
     pub fn handle_all(&mut self, now: Instant, events: impl IntoIterator<Item = Event<P>>) {
         self.now = self.now.max(now);
         self.sets.now = self.now;
+        self.hear_fronts();
         if !self.has_canary(Canary::LateFrontWrites) {
             self.take_front_writes();
         }
@@ -514,7 +519,8 @@ impl<P: Payload> Engine<P> {
         match self.requests.get(number).request.command {
             Command::Read => self.begin_read(number),
             Command::Cache => self.begin_prefetch(number),
-            Command::Write { .. } | Command::Trim { .. } | Command::Zero { .. } => self.intake.push_back(number),
+            Command::Write { .. } => self.begin_write(number),
+            Command::Trim { .. } | Command::Zero { .. } => self.intake.push_back(number),
             Command::Flush => self.begin_flush(number),
             Command::Status { .. } => self.begin_status(number),
         }

@@ -91,6 +91,8 @@ impl<P: Payload> Engine<P> {
         let span = self.requests.get(number).request.span;
         self.counters.read_atoms += span.atoms;
         let why = if self.admission.note(span) { Why::Sequential } else { Why::Scattered };
+        let (block, blocks) = self.blocks_of(span);
+        self.what_if.read(block, blocks, why == Why::Scattered);
         if self.read_from_memory(number) {
             return;
         }

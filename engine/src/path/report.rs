@@ -1,11 +1,12 @@
 //! What the engine tells about itself: the state of the moment, and the ledger of the memory it holds.
 
-use crate::block::{Block, Span};
+use crate::block::{ATOM_BYTES, Block, Span};
 use crate::fault_point::FaultPoints;
 use crate::memory::Memory;
 use crate::payload::Payload;
 use crate::probe::{Counters, Damage, Glance, Snapshot};
 use crate::time::Instant;
+use crate::what_if::Forecasts;
 
 use super::Engine;
 
@@ -57,6 +58,14 @@ impl<P: Payload> Engine<P> {
         let (hits, writes) = self.memory.as_ref().map_or((0, 0), Memory::of_fronts);
         let memory_hit_blocks = self.counters.memory_hit_blocks + hits;
         Counters { memory_hit_blocks, front_written_blocks: writes, ..self.counters.clone() }
+    }
+
+    /// What memory and the cache would miss if they were smaller, or larger.
+    pub fn what_if(&mut self) -> Forecasts {
+        self.hear_fronts();
+        let [memory, cache] = self.what_if.forecasts();
+        let counts = self.memory.as_ref().map(|memory| memory.pages().counts()).unwrap_or_default();
+        Forecasts { block_bytes: self.block_atoms() * ATOM_BYTES, memory, cache, of_fronts: counts.hits, unnoted: counts.unnoted }
     }
 
     /// For every turn.
@@ -131,9 +140,10 @@ impl<P: Payload> Engine<P> {
             ("index", self.index.bytes()),
             ("sets", sets),
             ("slots", slots),
-            ("window", self.window.atoms() * crate::block::ATOM_BYTES),
+            ("window", self.window.atoms() * ATOM_BYTES),
             ("pages", self.memory.as_ref().map_or(0, Memory::bytes)),
             ("ghosts", self.admission.bytes()),
+            ("curves", self.what_if.bytes()),
             ("journal", self.journal.bytes()),
             ("checkpoint", self.checkpoint_bytes()),
             ("requests", self.requests.bytes() + self.owners.bytes() + self.writes.bytes()),

@@ -44,6 +44,7 @@ pub struct Chooser {
     sampled: u64,
     /// The one that is followed.
     chosen: usize,
+    switches: u64,
     /// The same with all keys, where candidates see samples.
     whole: Option<Candidate>,
     /// Accesses of the sample until misses are halved, and until a leader's distance is counted again.
@@ -90,6 +91,7 @@ impl Chooser {
             candidates: CANDIDATES.map(|kind| Candidate::new(kind, sample)).into(),
             sampled: if is_sampled { u64::MAX / capacity as u64 * sample as u64 } else { u64::MAX },
             chosen,
+            switches: 0,
             whole: is_sampled.then(|| Candidate::new(CANDIDATES[chosen], capacity)),
             until_halved: MEMORY_MIN.max(MEMORY * sample as u64),
             until_counted: 0,
@@ -160,6 +162,7 @@ impl Chooser {
     /// The cache follows another one from now on. One that has seen samples only is told what is kept: what goes first, first.
     fn follow(&mut self, candidate: usize) {
         self.chosen = candidate;
+        self.switches += 1;
         let keys: Vec<u64> = self.kept_keys().collect();
         if self.whole.is_some() {
             let mut whole = Candidate::new(CANDIDATES[candidate], self.capacity);
@@ -209,6 +212,9 @@ impl Policy for Chooser {
     }
     fn len(&self) -> usize {
         self.kept.len(SHARED) + self.kept.len(SURPLUS)
+    }
+    fn follows(&self) -> Option<(Kind, u64)> {
+        Some((self.chosen(), self.switches))
     }
 }
 

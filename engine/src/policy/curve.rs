@@ -7,15 +7,24 @@
 //! hashes leave, and the rate sinks (the paper's fixed size). What the sample has too few or too many accesses for its rate is counted as
 //! hits of the smallest cache (the paper's adjustment): it comes from keys that are asked for all the time.
 //!
+//! A curve of what goes on for ever ([`Curve::up_to`]) has a largest size instead, which nothing is told beyond. So the rate can stay: what was asked
+//! for longest ago is forgotten, and a small cache before a large volume is seen as well as any. What was counted long ago counts for less and
+//! less.
+//!
 //! Memory: some 90 bytes a remembered key, 1.5 MB at [`SAMPLE_MAX`], and 8 bytes for each of at most [`BUCKETS`] distances. An access that is not in
 //! the sample costs a hash and a comparison.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::number::NumberMap;
 
 /// Keys that are remembered at most.
 pub const SAMPLE_MAX: usize = 16_384;
+/// The same of a curve with a largest size: of an eighth of that size there are 1,024.
+pub const SAMPLE_UP_TO: u64 = 8_192;
+/// Counts are halved when there are so many accesses for each key of the largest size, but not before there are some.
+const MEMORY: u64 = 2;
+const MEMORY_MIN: u64 = 65_536;
 /// Distances are counted in so many steps, each by this share longer than the one before.
 const BUCKETS: usize = 2_560;
 const STEP: f64 = 1.01;
@@ -26,14 +35,23 @@ pub struct Curve {
     below: u64,
     /// When each sampled key was asked for last, on the clock of sampled accesses.
     last: NumberMap<u64, u32>,
-    /// The same keys by their hash.
-    by_hash: BTreeSet<(u64, u64)>,
+    bound: Bound,
     times: Times,
     /// Sampled accesses by distance in blocks, each counted with the rate of its time.
     hits: Vec<f64>,
     /// Sampled accesses, likewise; all accesses.
     sampled: f64,
     accesses: u64,
+    /// Everything is halved when there are so many.
+    accesses_max: u64,
+}
+
+/// Which of the remembered keys leave when there are too many: the same keys in that order.
+enum Bound {
+    /// Those with the largest hashes. By hash.
+    Rate(BTreeSet<(u64, u64)>),
+    /// Those that were asked for longest ago, where there are more than so many. By time.
+    Depth(usize, BTreeMap<u32, u64>),
 }
 
 impl Curve {
@@ -46,51 +64,114 @@ impl Curve {
         Curve {
             below: (rate * WHOLE) as u64,
             last: NumberMap::default(),
-            by_hash: BTreeSet::new(),
-            times: Times::default(),
+            bound: Bound::Rate(BTreeSet::new()),
+            times: Times::new(MOMENTS * SAMPLE_MAX),
             hits: vec![0.0; BUCKETS],
             sampled: 0.0,
             accesses: 0,
+            accesses_max: u64::MAX,
+        }
+    }
+
+    /// Of caches up to so many blocks, and rather of what was asked for lately.
+    pub fn up_to(blocks: u64) -> Curve {
+        let keys = blocks.clamp(1, SAMPLE_UP_TO);
+        let rate = keys as f64 / blocks.max(1) as f64;
+        Curve {
+            bound: Bound::Depth(keys as usize, BTreeMap::new()),
+            times: Times::new(MOMENTS * keys as usize),
+            accesses_max: (MEMORY * blocks).max(MEMORY_MIN),
+            ..Curve::new(rate)
         }
     }
 
     /// Somebody asks for a key.
     pub fn touch(&mut self, key: u64) {
-        self.accesses += 1;
+        self.expect(1);
         let hash = hash(key);
-        if hash >= self.below {
-            return;
+        if self.samples(hash) {
+            self.count(key, 1.0);
+            self.keep(key, hash);
         }
-        let weight = 1.0 / self.rate();
-        self.sampled += weight;
+    }
+
+    /// So many keys are asked for. Those of them that are in the sample are to be [counted](Curve::count).
+    pub fn expect(&mut self, accesses: u64) {
+        self.accesses += accesses;
+        if self.accesses >= self.accesses_max {
+            self.accesses /= 2;
+            self.sampled /= 2.0;
+            self.hits.iter_mut().for_each(|hits| *hits /= 2.0);
+        }
+    }
+
+    /// Is a key with this [`hash`] in the sample?
+    pub fn samples(&self, hash: u64) -> bool {
+        hash < self.below
+    }
+
+    /// Hashes from here on are not in the sample, nor will be.
+    pub fn below(&self) -> u64 {
+        self.below
+    }
+
+    /// Is it remembered?
+    pub fn knows(&self, key: u64) -> bool {
+        self.last.contains_key(&key)
+    }
+
+    /// A key of the sample is asked for, so often (an access that stands for others is more than one).
+    pub fn count(&mut self, key: u64, times: f64) {
+        let scale = 1.0 / self.rate();
+        self.sampled += scale * times;
+        if let Some(&before) = self.last.get(&key) {
+            let between = self.times.marked_after(before);
+            self.hits[bucket((f64::from(between) + 1.0) * scale)] += scale * times;
+        }
+    }
+
+    /// From now on it is the key that was asked for last.
+    pub fn keep(&mut self, key: u64, hash: u64) {
         if self.times.is_full() {
             self.renumber();
         }
         let now = self.times.next();
-        match self.last.insert(key, now) {
-            Some(before) => {
-                let between = self.times.marked_after(before);
-                self.times.unmark(before);
-                self.hits[bucket((between as f64 + 1.0) * weight)] += weight;
-            }
-            None => {
-                self.by_hash.insert((hash, key));
-            }
+        let before = self.last.insert(key, now);
+        if let Some(before) = before {
+            self.times.unmark(before);
         }
         self.times.mark(now);
-        while self.by_hash.len() > SAMPLE_MAX {
-            self.shrink();
+        match &mut self.bound {
+            Bound::Rate(keys) => {
+                if before.is_none() {
+                    keys.insert((hash, key));
+                }
+                while self.last.len() > SAMPLE_MAX {
+                    self.shrink();
+                }
+            }
+            Bound::Depth(most, keys) => {
+                if let Some(before) = before {
+                    keys.remove(&before);
+                }
+                keys.insert(now, key);
+                if keys.len() > *most {
+                    let (oldest, key) = keys.pop_first().expect("there are some");
+                    self.last.remove(&key);
+                    self.times.unmark(oldest);
+                }
+            }
         }
     }
 
     /// The keys with the largest hash leave the sample.
     fn shrink(&mut self) {
-        let (hash, _) = *self.by_hash.last().expect("there are some");
-        self.below = hash;
-        while let Some(&(largest, key)) = self.by_hash.last()
-            && largest >= self.below
+        let Bound::Rate(keys) = &mut self.bound else { unreachable!("the rate of a largest size stays") };
+        self.below = keys.last().expect("there are some").0;
+        while let Some(&(hash, key)) = keys.last()
+            && hash >= self.below
         {
-            self.by_hash.pop_last();
+            keys.pop_last();
             let time = self.last.remove(&key).expect("it is remembered");
             self.times.unmark(time);
         }
@@ -98,13 +179,18 @@ impl Curve {
 
     /// The times of the remembered keys move together: only their order counts.
     fn renumber(&mut self) {
-        let mut keys: Vec<(u32, u64)> = self.by_hash.iter().map(|&(_, key)| (self.last[&key], key)).collect();
-        keys.sort_unstable();
-        self.times = Times::default();
-        for (_, key) in keys {
-            let time = self.times.next();
+        let keys: BTreeMap<u32, u64> = match &self.bound {
+            Bound::Rate(keys) => keys.iter().map(|&(_, key)| (self.last[&key], key)).collect(),
+            Bound::Depth(_, keys) => keys.clone(),
+        };
+        self.times = Times::new(self.times.moments());
+        let keys: BTreeMap<u32, u64> = keys.into_values().map(|key| (self.times.next(), key)).collect();
+        for (&time, &key) in &keys {
             self.times.mark(time);
             self.last.insert(key, time);
+        }
+        if let Bound::Depth(_, by_time) = &mut self.bound {
+            *by_time = keys;
         }
     }
 
@@ -123,7 +209,15 @@ impl Curve {
         self.last.len()
     }
 
-    /// Different keys that were asked for, about.
+    /// Bytes that it takes.
+    pub fn bytes(&self) -> u64 {
+        /// In the order, nodes that are two thirds full.
+        const ORDERED: usize = 24;
+        let keys = self.last.capacity() * size_of::<(u64, u32)>() + self.last.len() * ORDERED;
+        (keys + self.times.sums.capacity() * size_of::<u32>() + self.hits.len() * size_of::<f64>()) as u64
+    }
+
+    /// Different keys that were asked for, about; with a largest size, of those that are within it.
     pub fn keys(&self) -> f64 {
         self.last.len() as f64 / self.rate()
     }
@@ -183,7 +277,9 @@ fn length(bucket: usize) -> f64 {
 /// Hashes are below this.
 const WHOLE: f64 = (1u64 << 53) as f64;
 
-fn hash(key: u64) -> u64 {
+/// By which keys are in a sample or not.
+#[inline]
+pub fn hash(key: u64) -> u64 {
     let mixed = (key ^ key >> 32).wrapping_mul(0xff51_afd7_ed55_8ccd);
     let mixed = (mixed ^ mixed >> 33).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
     (mixed ^ mixed >> 33) >> 11
@@ -197,18 +293,18 @@ struct Times {
     next: u32,
 }
 
-/// Moments until the clock is set back.
-const MOMENTS: usize = 4 * SAMPLE_MAX;
-
-impl Default for Times {
-    fn default() -> Times {
-        Times { sums: vec![0; MOMENTS + 1], marked: 0, next: 0 }
-    }
-}
+/// Moments for each key that is remembered, until the clock is set back.
+const MOMENTS: usize = 4;
 
 impl Times {
+    fn new(moments: usize) -> Times {
+        Times { sums: vec![0; moments + 1], marked: 0, next: 0 }
+    }
+    fn moments(&self) -> usize {
+        self.sums.len() - 1
+    }
     fn is_full(&self) -> bool {
-        self.next as usize == MOMENTS
+        self.next as usize == self.moments()
     }
     fn next(&mut self) -> u32 {
         self.next += 1;
@@ -225,7 +321,7 @@ impl Times {
     /// A wrapping sum: `u32::MAX` takes one away.
     fn add(&mut self, time: u32, what: u32) {
         let mut at = time as usize + 1;
-        while at <= MOMENTS {
+        while at < self.sums.len() {
             self.sums[at] = self.sums[at].wrapping_add(what);
             at += at & at.wrapping_neg();
         }
@@ -307,6 +403,33 @@ mod tests {
         different.sort_unstable();
         different.dedup();
         assert!((curve.keys() / different.len() as f64 - 1.0).abs() < 0.05, "{} of {}", curve.keys(), different.len());
+    }
+
+    /// Two loads, one after the other, of four times as many blocks as it is asked about, or as many as it can be.
+    #[test]
+    fn with_a_largest_size_it_tells_of_what_happens_now_and_stays_small() {
+        let (small, large) = (keys(2_000_000, 40_000), keys(2_000_000, 400_000));
+        let mut curve = Curve::up_to(100_000);
+        let rate = curve.rate();
+        small.iter().for_each(|&key| curve.touch(key + (1 << 40)));
+        large.iter().for_each(|&key| curve.touch(key));
+        assert!(curve.remembered() <= SAMPLE_UP_TO as usize && curve.rate() == rate && curve.bytes() < 1 << 20, "{}", curve.bytes());
+        for capacity in [1_000, 5_000, 25_000, 100_000] {
+            let (found, wanted) = (curve.miss_ratio(capacity), exact(capacity as usize, &large));
+            assert!((found - wanted).abs() < curve.error(), "{capacity} blocks: {found}, not {wanted}");
+        }
+    }
+
+    #[test]
+    fn what_is_kept_without_being_asked_for_is_a_hit_later_and_no_access() {
+        let mut curve = Curve::up_to(10);
+        curve.keep(1, hash(1));
+        curve.touch(1);
+        curve.expect(1);
+        curve.count(2, 1.0);
+        assert_eq!((curve.accesses(), curve.miss_ratio(1), curve.knows(2)), (2, 0.5, false));
+        (100..110).for_each(|key| curve.keep(key, hash(key)));
+        assert!(!curve.knows(1) && curve.knows(100) && curve.remembered() == 10);
     }
 
     #[test]

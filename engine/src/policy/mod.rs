@@ -6,7 +6,7 @@
 mod arc;
 mod chooser;
 mod clock;
-mod curve;
+pub mod curve;
 mod lirs;
 mod lists;
 mod lru;
@@ -41,15 +41,20 @@ pub trait Policy {
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
+    /// Where it does as another one does: which, and how often that has changed.
+    fn follows(&self) -> Option<(Kind, u64)> {
+        None
+    }
 }
 
 /// By name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Kind {
     Fifo,
     Lru,
     Clock,
     Sieve,
+    #[default]
     S3Fifo,
     Arc,
     Lirs,
@@ -71,6 +76,12 @@ impl Kind {
         ("W-TinyLFU", Kind::TinyLfu),
         ("chooser", Kind::Chooser),
     ];
+
+    /// For people and configuration files.
+    pub fn name(self) -> String {
+        let (name, _) = Kind::ALL.into_iter().find(|&(_, kind)| kind == self).expect("each has a name");
+        name.to_lowercase()
+    }
 
     /// Decides by itself, not by what others would have done.
     pub fn is_single(self) -> bool {
@@ -94,6 +105,17 @@ impl Kind {
             Kind::TinyLfu => Box::new(TinyLfu::new(capacity)),
             Kind::Chooser => Box::new(Chooser::new(capacity)),
         }
+    }
+}
+
+impl std::str::FromStr for Kind {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = Kind::ALL.into_iter().map(|(_, kind)| kind).find(|kind| kind.name() == text);
+        found.ok_or_else(|| {
+            let names: Vec<String> = Kind::ALL.into_iter().map(|(_, kind)| kind.name()).collect();
+            format!("{text:?} is no policy: there are {}", names.join(", "))
+        })
     }
 }
 
