@@ -41,8 +41,8 @@ pub fn find(pairs: &[Pair], alone: &[Duration]) -> Option<Parts> {
     if crowd < CROWD_MIN || crowd < 3.0 * between + 4.0 * crowd.sqrt() {
         return None;
     }
-    // A read that takes so long alone has met nobody.
-    let limit = 0.75 * cost;
+    // Between the crowds, where few are. A read that takes so long alone has met nobody.
+    let limit = cost / 2.0;
     let late = alone.iter().filter(|time| time.0 as f64 > read * (1.0 + limit)).count() as f64 / alone.len() as f64;
     let count = pairs.len() as f64;
     let share = extras.iter().filter(|extra| **extra > limit).count() as f64 / count - 2.0 * late;
