@@ -28,7 +28,7 @@ soak: build ## the swarm, corruptions, fuzzing, kills, crashes of databases and 
 test-guest: build ## disks told to stand still by the real ioctls, in an emulated guest with a kernel of its own (a few minutes)
 	@$(TIMED) test-guest scripts/test-guest.sh
 
-record: build ## what ext4, XFS and btrfs of this machine ask of a disk under three kinds of work (SECONDS_EACH=60): target/traces, replayed by `tidegate sim run 001-recorded`
+record: build ## what ext4, XFS and btrfs of this machine ask of a disk under three kinds of work (SECONDS_EACH=60): target/traces, replayed by `tidegate sim run sim/plans/001-recorded.toml`
 	@scripts/setup.sh
 	@$(TIMED) record scripts/record.sh
 

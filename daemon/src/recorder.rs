@@ -11,7 +11,6 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use tidegate_engine::Event;
 use tidegate_engine::time::{Duration, Instant};
@@ -49,8 +48,7 @@ impl Recorder {
             Failure::new(Failure::NOT_CREATED, format!("--record: {} {what}", path.display()))
         };
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(failed)?;
-        let began = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-        file.write_all(&Header { volume_atoms, began }.encode()).map_err(failed)?;
+        file.write_all(&Header { volume_atoms }.encode()).map_err(failed)?;
         let (pieces, waiting) = sync_channel(PIECES);
         let thread = std::thread::Builder::new().name("recorder".to_owned()).spawn(move || write(file, &waiting)).map_err(failed)?;
         let (pieces, thread) = (Some(pieces), Some(thread));

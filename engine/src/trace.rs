@@ -3,8 +3,8 @@
 //! A header of 32 bytes, then records of 24, little-endian, without gaps; a file that was cut off loses its last record and no other.
 //!
 //! ```text
-//! header   magic (8 bytes) · volume in atoms (8) · seconds since 1970 at the first moment (8) · zeros (8)
-//! record   nanoseconds since then (8) · first atom (8) · atoms (4) · kind (1) · flags (1; bit 0: FUA) · zeros (2)
+//! header   magic (8 bytes) · volume in atoms (8) · zeros (16)
+//! record   nanoseconds since the recording began (8) · first atom (8) · atoms (4) · kind (1) · flags (1; bit 0: FUA) · zeros (2)
 //! ```
 
 use crate::block::Span;
@@ -18,8 +18,6 @@ pub const RECORD_BYTES: usize = 24;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     pub volume_atoms: u64,
-    /// Seconds since 1970 when the recording began.
-    pub began: u64,
 }
 
 /// What was asked for.
@@ -90,14 +88,13 @@ impl Header {
         let mut bytes = [0; HEADER_BYTES];
         bytes[..8].copy_from_slice(&MAGIC);
         bytes[8..16].copy_from_slice(&self.volume_atoms.to_le_bytes());
-        bytes[16..24].copy_from_slice(&self.began.to_le_bytes());
         bytes
     }
 
     /// None: no header of this version.
     pub fn decode(bytes: &[u8; HEADER_BYTES]) -> Option<Header> {
-        let is_ours = bytes[..8] == MAGIC && bytes[24..] == [0; 8];
-        is_ours.then(|| Header { volume_atoms: little64(bytes, 8), began: little64(bytes, 16) })
+        let is_ours = bytes[..8] == MAGIC && bytes[16..] == [0; 16];
+        is_ours.then(|| Header { volume_atoms: little64(bytes, 8) })
     }
 }
 
@@ -112,7 +109,7 @@ mod tests {
 
     #[test]
     fn a_header_of_another_version_is_none() {
-        let header = Header { volume_atoms: 1 << 33, began: 1_800_000_000 };
+        let header = Header { volume_atoms: 1 << 33 };
         let mut bytes = header.encode();
         assert_eq!(Header::decode(&bytes), Some(header));
         bytes[7] = 2;

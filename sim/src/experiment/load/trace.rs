@@ -480,7 +480,7 @@ mod tests {
     #[test]
     fn what_we_recorded_ourselves_is_read_with_its_flushes() {
         let record = |at_ns, kind, span| recorder::Record { at_ns, kind, fua: false, span }.encode();
-        let mut bytes = Header { volume_atoms: 1024, began: 0 }.encode().to_vec();
+        let mut bytes = Header { volume_atoms: 1024 }.encode().to_vec();
         bytes.extend(record(5_000, Kind::Write, Span::new(8, 16)));
         bytes.extend(record(6_000, Kind::Trim, Span::new(0, 8)));
         bytes.extend(record(9_000, Kind::Flush, Span::default()));
