@@ -19,6 +19,8 @@ const OPERATION: Duration = Duration::from_secs(10);
 const FLUSH_MAX: Duration = Duration::from_secs(5);
 /// So many FLUSHes must fall between the start and the end of operations of the origin: else nothing was tried.
 const FLUSHES_MIN: u64 = 10;
+/// Longer than a lock is waited for whose holder is seen to run.
+const UNSEEN: Duration = Duration::from_secs(5);
 /// How long the gate may take to begin.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -203,4 +205,22 @@ fn the_locks_outlive_a_killed_daemon_until_its_last_operation_has_ended() {
         }
         check().succeeds();
     }
+}
+
+/// In a container `/proc/locks` shows none of what ended processes still hold.
+#[test]
+fn a_lock_that_nobody_is_seen_to_hold_is_waited_for() {
+    let folder = folder();
+    let dir = folder.path();
+    tidegate(&["create", "--dir", text(dir), "--origin-size", "64MiB", "--cache-size", "64MiB"]).succeeds();
+    let cache = std::fs::File::open(dir.join("cache.img")).expect("the cache");
+    cache.lock().expect("nobody else has it");
+    let began = Instant::now();
+    let release = std::thread::spawn(move || {
+        std::thread::sleep(UNSEEN);
+        drop(cache);
+    });
+    tool::run("unshare", &["--pid", "--fork", "--mount-proc", env!("CARGO_BIN_EXE_tidegate"), "check", "--dir", text(dir)]).succeeds();
+    assert!(began.elapsed() >= UNSEEN, "the lock was not heeded");
+    release.join().unwrap();
 }

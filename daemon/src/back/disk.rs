@@ -19,7 +19,7 @@ use crate::Failure;
 
 /// How long a device may stay locked by a predecessor that is about to end.
 const LOCK_PATIENCE: Duration = Duration::from_secs(3);
-/// And how much longer by one that has ended: its last I/O is still in the kernel.
+/// And how much longer by one that may have ended: its last I/O is still in the kernel.
 const LAST_PATIENCE: Duration = Duration::from_secs(27);
 const LOCK_RETRY: Duration = Duration::from_millis(20);
 
@@ -405,10 +405,9 @@ impl Place<'_> {
             match error.raw_os_error() {
                 Some(libc::EINTR) => {}
                 Some(libc::EWOULDBLOCK) if Instant::now() < until => std::thread::sleep(LOCK_RETRY),
-                Some(libc::EWOULDBLOCK) => match file.metadata().ok().and_then(|metadata| Locker::of(&metadata)) {
-                    Some(locker) if locker.has_ended() && Instant::now() < until + LAST_PATIENCE => std::thread::sleep(LOCK_RETRY),
-                    Some(locker) => return Err(self.busy(&format!("in use by {locker}"))),
-                    None => return Err(self.busy("in use")),
+                Some(libc::EWOULDBLOCK) => match file.metadata().map_or(Locker::Unseen, |metadata| Locker::of(&metadata)) {
+                    locker if locker.may_have_ended() && Instant::now() < until + LAST_PATIENCE => std::thread::sleep(LOCK_RETRY),
+                    locker => return Err(self.busy(&format!("in use by {locker}"))),
                 },
                 _ => return Err(self.failed(Failure::IO, "it cannot be locked", &error)),
             }

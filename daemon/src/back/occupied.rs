@@ -93,36 +93,46 @@ fn backing_loop(file: &fs::Metadata) -> Option<String> {
     })
 }
 
-/// The process that holds the lock on a file.
-pub struct Locker {
-    pid: String,
-    /// `None`: it has ended, and the kernel still works on what it asked for.
-    name: Option<String>,
+/// Who holds the lock on a file.
+pub enum Locker {
+    /// A process that runs: its number and its name.
+    Process(String, String),
+    /// One that has ended, while the kernel still works on what it asked for.
+    Ended(String),
+    /// One that `/proc/locks` does not show, as it shows none of other containers, nor in a container any that has ended.
+    Unseen,
 }
 
 impl Locker {
-    /// `None`: nobody, or the kernel does not say.
-    pub fn of(file: &fs::Metadata) -> Option<Locker> {
-        let locks = fs::read_to_string("/proc/locks").ok()?;
+    pub fn of(file: &fs::Metadata) -> Locker {
+        let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
         let number = Number::of(file.dev());
         let place = format!("{:02x}:{:02x}:{}", number.major, number.minor, file.ino());
         // "1: FLOCK  ADVISORY  WRITE 4711 fe:00:5505 0 EOF"; waiting locks have an arrow behind the number.
         let pid = locks.lines().filter(|line| !line.contains("->")).find_map(|line| {
             let fields: Vec<&str> = line.split_whitespace().collect();
             (fields.get(5) == Some(&place.as_str())).then(|| fields[4].to_string())
-        })?;
-        let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok();
-        Some(Locker { pid, name })
+        });
+        match pid.map(|pid| (fs::read_to_string(format!("/proc/{pid}/comm")), pid)) {
+            Some((Ok(name), pid)) => Locker::Process(pid, name.trim().to_string()),
+            Some((Err(_), pid)) => Locker::Ended(pid),
+            None => Locker::Unseen,
+        }
     }
 
-    pub fn has_ended(&self) -> bool {
-        self.name.is_none()
+    /// Whether the lock may go by itself, once the last I/O of who held it is over.
+    pub fn may_have_ended(&self) -> bool {
+        !matches!(self, Locker::Process(..))
     }
 }
 
 impl fmt::Display for Locker {
     /// "process 4711 (tidegate)"
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "process {} ({})", self.pid, self.name.as_deref().unwrap_or("ended, but its I/O has not").trim())
+        match self {
+            Locker::Process(pid, name) => write!(f, "process {pid} ({name})"),
+            Locker::Ended(pid) => write!(f, "process {pid} (ended, but its I/O has not)"),
+            Locker::Unseen => f.write_str("a process that is not seen from here (of another container, or ended, but its I/O has not)"),
+        }
     }
 }
