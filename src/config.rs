@@ -146,6 +146,7 @@ struct Log {
     convert_max: Option<Count>,
     when_full: Option<WhenFull>,
     split: Option<bool>,
+    read_around: Option<bool>,
 }
 
 /// As the file says it.
@@ -485,6 +486,7 @@ impl File {
             }),
             convert_max: self.log.convert_max.map(|sectors| sectors.0 as u64),
             split: self.log.split,
+            read_around: self.log.read_around,
             when_full: self.log.when_full.map(|when_full| match when_full {
                 WhenFull::Wait => config::WhenFull::Wait,
                 WhenFull::Through => config::WhenFull::Through,
@@ -686,6 +688,9 @@ const KNOBS: &str = r#"[gate]
 # Let part of a long sequential write (more than a thirty-second of the cache) go to the origin at once, where that makes the write quicker or the
 # cache is filling up, and all of it while the cache is full.
 #split = true
+# Read and keep what lies around a missed block as well, behind the reply, where that pays: what it would have spared, and what it costs, are
+# measured while the volume works.
+#read_around = true
 
 [limits]
 # Requests of all clients worked on at once; more wait in their sockets.

@@ -199,7 +199,11 @@ fn describe_fills(fills: &Value) -> String {
     let left: Vec<String> =
         REASONS.iter().filter(|(name, _)| count(name) > 0).map(|(name, why)| format!("{} {why}", count(name))).collect();
     let not = if left.is_empty() { String::new() } else { format!("; not: {}", left.join(", ")) };
-    format!("{} blocks of what was read{not}", count("kept_blocks"))
+    let around = match count("around_reads") {
+        0 => String::new(),
+        reads => format!(", with the neighbourhoods of {reads} misses"),
+    };
+    format!("{} blocks of what was read{around}{not}", count("kept_blocks"))
 }
 
 #[cfg(test)]
@@ -236,7 +240,7 @@ mod tests {
             "queues": { "cache": { "client": {
                 "queue_ns": { "p50": 800, "p99": 20_000 }, "service_ns": { "p50": 90_000, "p99": 2_000_000 },
             } } },
-            "fills": { "kept_blocks": 7, "first_touch_blocks": 5, "sequential_blocks": 0, "no_room_blocks": 2 },
+            "fills": { "kept_blocks": 7, "first_touch_blocks": 5, "sequential_blocks": 0, "no_room_blocks": 2, "around_reads": 3 },
             "through": { "split_blocks": 2560 }, "ledger_bytes": { "index": 4096 }, "discards": { "sets": 12, "left_out_sets": 3, "failures": 0 },
         }));
         for line in [
@@ -244,7 +248,7 @@ mod tests {
             "dirty    16 of 20 cached blocks, the oldest 2.5 s old; 0 zero ranges",
             "pages    5 of 128 in memory (chooser: lirs, changed 2 times); 9 hits, 1 misses (90.0% hits)",
             "blocks   3 hits, 1 misses (75.0% hits)",
-            "kept     7 blocks of what was read; not: 5 missed for the first time, 2 without room",
+            "kept     7 blocks of what was read, with the neighbourhoods of 3 misses; not: 5 missed for the first time, 2 without room",
             "split    2560 blocks of long writes went to the origin at once",
             "read     p50 37.0 us, p99 1.20 ms, p99.9 1.30 ms",
             "cache    client: p50 0.8 us, p99 20.0 us in the queue, p50 90.0 us, p99 2.00 ms at the device",

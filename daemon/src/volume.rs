@@ -11,7 +11,7 @@ use std::path::PathBuf;
 
 use tidegate_engine::block::{ATOM_BYTES, Span};
 use tidegate_engine::cache::format::Superblock;
-use tidegate_engine::config::{Allocation, Convert, Fill, WhenFull};
+use tidegate_engine::config::{Allocation, Convert, Fill, ReadAround, WhenFull};
 use tidegate_engine::op::{Action, Answer, Done, Op};
 use tidegate_engine::payload::Payload;
 use tidegate_engine::policy;
@@ -91,6 +91,7 @@ pub struct Knobs {
     pub convert_max: Option<u64>,
     pub when_full: Option<WhenFull>,
     pub split: Option<bool>,
+    pub read_around: Option<bool>,
     pub requests: Option<usize>,
     /// Bytes.
     pub bytes: Option<u64>,
@@ -149,6 +150,7 @@ impl Knobs {
             convert_max: self.convert_max,
             when_full: self.when_full.unwrap_or(default.when_full),
             split: default.split.filter(|_| self.split != Some(false)),
+            read_around: if self.read_around == Some(false) { ReadAround::Never } else { default.read_around },
             requests_max: self.requests.unwrap_or(default.requests_max),
             bytes_max: self.bytes.unwrap_or(default.bytes_max),
             fence_samples: self.fence_samples.unwrap_or(default.fence_samples),

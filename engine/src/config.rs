@@ -83,6 +83,8 @@ pub struct Config {
     /// cache has nothing of. None: never. Default: legs of 10 MiB, of sequences that have
     /// covered a thirty-second of the cache.
     pub split: Option<Legs>,
+    /// Is what lies around a missed block read and kept as well, behind the reply? Default where that pays.
+    pub read_around: ReadAround,
     /// Cached clean blocks whose place on the origin is read again at the start, and marks of the origin that are taken at an orderly
     /// stop, if it is not 0: was it changed behind the cache's back? Default 1,024.
     pub fence_samples: u32,
@@ -107,6 +109,17 @@ pub struct Config {
     pub check: bool,
     /// A deliberate bug, for tests that must find it. Always `None` in production: no configuration file can name it.
     pub canary: Option<Canary>,
+}
+
+/// When what lies around a miss is read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ReadAround {
+    Never,
+    /// Where it pays ([`crate::cache::neighbours`]).
+    #[default]
+    Judged,
+    /// Whatever it costs, and the little that lies next: for tests.
+    Always,
 }
 
 /// What the cache allocates slots for.
@@ -295,6 +308,7 @@ impl Config {
             classes: (sets / 256).clamp(1, CLASSES_MAX),
             when_full: WhenFull::Wait,
             split: Some(Legs::of_cache(u64::from(sets) * u64::from(geometry.set_slots) * u64::from(geometry.block_atoms))),
+            read_around: ReadAround::Judged,
             fence_samples: 1024,
             stall_timeout: Duration::from_secs(60),
             scrub_rate: 0,

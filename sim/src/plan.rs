@@ -9,7 +9,7 @@ use crate::front::load::Mix;
 use tidegate_engine::block::ATOM_BYTES;
 use tidegate_engine::cache::format::{FormatId, Geometry};
 use tidegate_engine::cache::split::Legs;
-use tidegate_engine::config::{Allocation, Cleaning, Convert, Fill, GateKind, Placement, WhenFull};
+use tidegate_engine::config::{Allocation, Cleaning, Convert, Fill, GateKind, Placement, ReadAround, WhenFull};
 use tidegate_engine::op::Limits;
 use tidegate_engine::policy;
 use tidegate_engine::queue::QueueKind;
@@ -316,6 +316,7 @@ fn draw_config(chance: &mut Chance, geometry: Geometry, seed: u64) -> Config {
     config.through_bytes = config.window_bytes;
     config.dirty_ram = draw_dirty_ram(seed, config.window_bytes);
     config.split = draw_split(seed);
+    config.read_around = draw_read_around(seed);
     config.ram = draw_ram(seed, &geometry);
     config.memory_policy = draw_memory_policy(seed);
     config.spin = draw_spin(seed);
@@ -357,6 +358,12 @@ fn draw_split(seed: u64) -> Option<Legs> {
     let chance = &mut Chance::new(seed, "split");
     let home = chance.spread(1, 256);
     chance.pick(&[None, None, None, Some(Legs { proof: 0, home }), Some(Legs { proof: 0, home })])
+}
+
+/// What lies around a miss is read in half of the runs, mostly whether it pays or not: they are too short to tell.
+fn draw_read_around(seed: u64) -> ReadAround {
+    let chance = &mut Chance::new(seed, "read around");
+    chance.pick(&[ReadAround::Never, ReadAround::Never, ReadAround::Never, ReadAround::Judged, ReadAround::Always, ReadAround::Always])
 }
 
 /// An origin that stands still in a quarter of the runs: soon, so that it does in short runs too. A stream of its own.

@@ -23,6 +23,7 @@ mod large;
 mod lost;
 mod memory;
 mod modes;
+mod neighbours;
 mod origin;
 mod placed;
 mod plans;

@@ -7,6 +7,7 @@ pub mod heat;
 pub mod index;
 pub mod journal;
 pub mod lost;
+pub mod neighbours;
 pub mod placed;
 pub mod ranges;
 pub mod sequence;

@@ -95,7 +95,7 @@ impl<P: Payload> Engine<P> {
 
     fn fill_run(&mut self, (block, blocks): (Block, u64), why: Why, span: Span, payload: &P) {
         self.complete_partials((block, blocks), span, payload);
-        if why == Why::Prefetch || !self.displaces() {
+        if why == Why::Prefetch || why == Why::Around || !self.displaces() {
             self.keep(block, blocks, span, payload, None);
         } else {
             self.keep_worthy((block, blocks), why, span, payload);
@@ -103,7 +103,7 @@ impl<P: Payload> Engine<P> {
     }
 
     /// Would a fill take a place that another block has? Not while a quarter of all slots holds nothing, in whatever sets.
-    fn displaces(&self) -> bool {
+    pub(super) fn displaces(&self) -> bool {
         let slots = u64::from(self.config.geometry.sets) * u64::from(self.config.geometry.set_slots);
         let is_full = self.sets.free_count() <= self.config.free_floor && self.sets.live_slots * 4 >= slots * 3;
         is_full && self.config.placement == Placement::Log

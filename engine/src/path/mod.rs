@@ -24,6 +24,7 @@ mod lost;
 mod memory;
 mod merge;
 mod mode;
+mod neighbours;
 mod origin;
 mod placed;
 mod read;
@@ -87,6 +88,7 @@ use front_writes::FrontWrites;
 use gather::Gathered;
 use merge::Lock;
 use mode::Modes;
+use neighbours::Around;
 use origin::OriginSpans;
 use read::Reading;
 use recover::Recovery;
@@ -153,6 +155,7 @@ pub struct Engine<P: Payload> {
     converter: Converter,
     splitting: Splitting,
     admission: Admission,
+    around: Around,
     through: Through<P>,
     /// The open set of each stream, by its number.
     open: [Option<u32>; STREAMS],
@@ -328,6 +331,7 @@ impl<P: Payload> Engine<P> {
             converter: Converter::new(&config),
             splitting: Splitting::new(&config),
             admission: Admission::new(u64::from(geometry.sets) * u64::from(geometry.set_slots)),
+            around: Around::new(&config),
             through: Through::new(geometry.block_atoms),
             open: [None; STREAMS],
             headers_due: Vec::new(),

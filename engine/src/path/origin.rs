@@ -2,6 +2,7 @@
 
 use crate::block::Span;
 use crate::op::OpId;
+use crate::time::Instant;
 
 /// After a start, what a killed predecessor wrote may sit in the origin's volatile cache: a read of it must not flicker at a power cut.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -17,7 +18,7 @@ pub(super) enum FirstFlush {
 #[derive(Default)]
 pub(super) struct OriginSpans {
     pub first_flush: FirstFlush,
-    reads: Vec<(OpId, Span)>,
+    reads: Vec<(OpId, Span, Instant)>,
     writes: Vec<(Writer, Span)>,
 }
 
@@ -31,11 +32,13 @@ pub(super) enum Writer {
 }
 
 impl OriginSpans {
-    pub fn begin_read(&mut self, op: OpId, span: Span) {
-        self.reads.push((op, span));
+    pub fn begin_read(&mut self, op: OpId, span: Span, now: Instant) {
+        self.reads.push((op, span, now));
     }
-    pub fn end_read(&mut self, op: OpId) {
-        self.reads.retain(|(reading, _)| *reading != op);
+    /// Returns when it was begun.
+    pub fn end_read(&mut self, op: OpId) -> Instant {
+        let place = self.reads.iter().position(|(reading, ..)| *reading == op).expect("a read that ends was begun");
+        self.reads.swap_remove(place).2
     }
     /// The writer owns the span until it has ended: a piece of a destage batch until it is clean on the origin, or has failed.
     pub fn begin_write(&mut self, writer: Writer, span: Span) {
@@ -46,7 +49,7 @@ impl OriginSpans {
         self.writes.retain(|(writer, _)| *writer != of);
     }
     pub fn is_read(&self, span: Span) -> bool {
-        self.reads.iter().any(|(_, reading)| reading.overlaps(span))
+        self.reads.iter().any(|(_, reading, _)| reading.overlaps(span))
     }
     pub fn is_written_anywhere(&self) -> bool {
         !self.writes.is_empty()

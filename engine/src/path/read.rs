@@ -39,12 +39,14 @@ pub(super) enum Why {
     Scattered,
     /// For one that is part of a long sequence.
     Sequential,
-    /// To be kept.
+    /// To be kept, because a client asks for it.
     Prefetch,
+    /// To be kept, because it lies around what a client has read.
+    Around,
 }
 
 /// A run of atoms of the volume that comes from one place.
-struct Part<P> {
+pub(super) struct Part<P> {
     span: Span,
     source: Source<P>,
 }
@@ -102,12 +104,42 @@ impl<P: Payload> Engine<P> {
 
     /// As a read of what only the origin has; the reply says no more than that it was read.
     pub(super) fn begin_prefetch(&mut self, number: usize) {
-        let mut parts = self.look_up(self.requests.get(number).request.span, false);
-        parts.retain(|part| matches!(part.source, Source::Origin { .. }));
+        let parts = self.origin_holes(self.requests.get(number).request.span);
         self.begin_parts(number, Why::Prefetch, parts);
     }
 
-    fn begin_parts(&mut self, number: usize, why: Why, parts: Vec<Part<P>>) {
+    /// What of `span` only the origin has.
+    pub(super) fn origin_holes(&mut self, span: Span) -> Vec<Part<P>> {
+        let mut parts = self.look_up(span, false);
+        parts.retain(|part| matches!(part.source, Source::Origin { .. }));
+        parts
+    }
+
+    /// The same with fewer and larger reads: over what lies between two of them and is cached already. What is read of that is not kept; it
+    /// must be whole, since only blocks without a slot are asked whether the origin is to be believed of them.
+    pub(super) fn bridged_holes(&mut self, span: Span) -> Vec<Part<P>> {
+        let most = self.limits[1].op_atoms;
+        let mut holes: Vec<Part<P>> = Vec::new();
+        for hole in self.origin_holes(span) {
+            match holes.last_mut() {
+                Some(last) if hole.span.end() - last.span.start <= most && self.is_bridge(last.span.end(), hole.span) => {
+                    last.span = Span::new(last.span.start, hole.span.end() - last.span.start);
+                    last.source = Source::Origin { fetches: last.span, parked: false };
+                }
+                _ => holes.push(hole),
+            }
+        }
+        holes
+    }
+
+    /// Is all that lies between here and there in the cache, as whole blocks?
+    fn is_bridge(&self, here: u64, there: Span) -> bool {
+        let size = self.block_atoms();
+        let is_whole = |block| self.index.get(block).is_some_and(|slot| self.sets.partial(slot).is_none()) && !self.through.covers(block, 1);
+        here.is_multiple_of(size) && there.start.is_multiple_of(size) && (here / size..there.start / size).map(Block).all(is_whole)
+    }
+
+    pub(super) fn begin_parts(&mut self, number: usize, why: Why, parts: Vec<Part<P>>) {
         let active = self.requests.get_mut(number);
         active.waits = WaitReason::Read;
         active.stage = Stage::Reading(Reading { parts: Vec::new(), left: 0, failed: false, why });
@@ -379,8 +411,9 @@ impl<P: Payload> Engine<P> {
             self.counters.waits.count(WaitReason::OriginSpan);
             return false;
         }
-        let op = self.start(DeviceId::Origin, Class::Client, Action::Read(Zone::Origin, span), Owner::Read { request: number, part });
-        self.origin.begin_read(op, span);
+        let class = if self.reading(number).why == Why::Around { Class::Fill } else { Class::Client };
+        let op = self.start(DeviceId::Origin, class, Action::Read(Zone::Origin, span), Owner::Read { request: number, part });
+        self.origin.begin_read(op, span, self.now);
         true
     }
 
@@ -425,11 +458,16 @@ impl<P: Payload> Engine<P> {
     }
 
     pub(super) fn read_done(&mut self, op: OpId, number: usize, place: usize, result: Result<Answer<P>, DeviceError>) {
-        let part = &mut self.reading(number).parts[place];
+        let reading = self.reading(number);
+        let why = reading.why;
+        let part = &mut reading.parts[place];
         let span = part.span;
         match std::mem::replace(&mut part.source, Source::Replaced) {
             Source::Origin { fetches, .. } => {
-                self.origin.end_read(op);
+                let started = self.origin.end_read(op);
+                if result.is_ok() {
+                    self.note_origin_read(fetches, why, started);
+                }
                 match result {
                     Err(_) if fetches != span => {
                         // What fails may be what nobody has asked for.
@@ -551,9 +589,15 @@ impl<P: Payload> Engine<P> {
         let mut parts = std::mem::take(&mut reading.parts);
         let (failed, why) = (reading.failed, reading.why);
         let void = self.tickets.withdraw(number);
+        if why == Why::Around {
+            self.end_around(number);
+            return self.fill(why, &void, parts.into_iter().filter_map(Part::fetched));
+        }
         if failed {
             return self.answer(number, Err(RequestError::Io));
         }
+        let span = self.requests.get(number).request.span;
+        let has_missed = parts.iter().any(|part| matches!(part.source, Source::Fetched(..)));
         parts.retain(|part| !matches!(part.source, Source::Replaced));
         parts.sort_by_key(|part| part.span.start);
         let contents = |part: &Part<P>| match &part.source {
@@ -566,5 +610,8 @@ impl<P: Payload> Engine<P> {
         self.answer(number, Ok(if is_prefetch { Outcome::Done } else { Outcome::Data(parts.iter().map(contents).collect()) }));
         self.keep_in_memory(why, &void, parts.iter().filter_map(Part::contents));
         self.fill(why, &void, parts.into_iter().filter_map(Part::fetched));
+        if has_missed {
+            self.look_around(span, why);
+        }
     }
 }

@@ -13,7 +13,8 @@ use super::Engine;
 impl<P: Payload> Engine<P> {
     /// The state of the moment. Walks every request in flight: for people, not for every turn.
     pub fn inspect(&self, now: Instant) -> Snapshot {
-        let mut requests: Vec<_> = self.requests.iter().map(|(_, active)| (active.request.id, active.arrived, active.waits)).collect();
+        let clients = self.requests.iter().filter(|(number, _)| !self.around.is_reading(*number));
+        let mut requests: Vec<_> = clients.map(|(_, active)| (active.request.id, active.arrived, active.waits)).collect();
         requests.sort_by_key(|&(id, arrived, _)| (arrived, id));
         Snapshot {
             now,
@@ -29,7 +30,7 @@ impl<P: Payload> Engine<P> {
             lost_blocks: self.lost.blocks(),
             range_entries: self.table_entries() as u64,
             oldest_dirty: self.dirty_since().map(|since| now.since(since)),
-            requests_in_flight: self.requests.len(),
+            requests_in_flight: requests.len(),
             drain: self.drain,
             drain_left: self.drain.map(|_| self.destage_left(now)),
             mode: self.mode(),
@@ -142,7 +143,7 @@ impl<P: Payload> Engine<P> {
             ("slots", slots),
             ("window", self.window.atoms() * ATOM_BYTES),
             ("pages", self.memory.as_ref().map_or(0, Memory::bytes)),
-            ("ghosts", self.admission.bytes()),
+            ("ghosts", self.admission.bytes() + self.around.bytes()),
             ("curves", self.what_if.bytes()),
             ("journal", self.journal.bytes()),
             ("checkpoint", self.checkpoint_bytes()),

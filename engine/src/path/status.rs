@@ -43,7 +43,7 @@ impl<P: Payload> Engine<P> {
         if !parked {
             let action = Action::Allocation(Zone::Origin, span);
             let op = self.start(DeviceId::Origin, Class::Client, action, Owner::Status { request: number });
-            self.origin.begin_read(op, span);
+            self.origin.begin_read(op, span, self.now);
         }
     }
 

@@ -1,0 +1,122 @@
+//! Neighbours: what lies around a miss is read and kept behind the reply, where `cache/neighbours` finds that it pays.
+//!
+//! ```text
+//! a read that missed ── answered ──▶ worth it? ──▶ a read of the origin for nobody ──▶ fill
+//! ```
+//! It is a read as any other, so what changes meanwhile is not kept; it begins only while the disk turns, is for no client's class, and never
+//! makes anybody wait for room.
+
+use std::ops::Range;
+
+use crate::block::{Block, Span};
+use crate::cache::neighbours::{Circumstances, Neighbours};
+use crate::cache::split::Part;
+use crate::config::{Config, Fill, Placement, ReadAround};
+use crate::payload::Payload;
+use crate::probe::WaitReason;
+use crate::request::{Command, Request, RequestId};
+use crate::time::Instant;
+use crate::wear::Cause;
+
+use super::read::Why;
+use super::{Active, Engine, Stage};
+
+/// Neighbourhoods that are read at a time.
+const MOST: usize = 2;
+/// Reads of the origin for one: what is scattered more than that is left to whoever asks for it.
+const HOLES: usize = 8;
+
+pub(super) struct Around {
+    judge: Neighbours,
+    /// Under way: the request, and its blocks.
+    reading: Vec<(usize, Range<u64>)>,
+}
+
+impl Around {
+    pub fn new(config: &Config) -> Self {
+        let slots = u64::from(config.geometry.sets) * u64::from(config.geometry.set_slots);
+        Around { judge: Neighbours::new(slots, u64::from(config.geometry.block_atoms)), reading: Vec::new() }
+    }
+
+    /// Is it one of ours, for nobody?
+    pub fn is_reading(&self, number: usize) -> bool {
+        self.reading.iter().any(|(reading, _)| *reading == number)
+    }
+
+    pub fn bytes(&self) -> u64 {
+        self.judge.bytes()
+    }
+}
+
+impl<P: Payload> Engine<P> {
+    /// A read of the origin has ended well.
+    pub(super) fn note_origin_read(&mut self, span: Span, why: Why, started: Instant) {
+        if self.config.reads_around() {
+            self.around.judge.read(span.atoms, why == Why::Around, started, self.now);
+        }
+    }
+
+    /// A client's read has been answered that had to ask the origin.
+    pub(super) fn look_around(&mut self, span: Span, why: Why) {
+        if !self.config.reads_around() || why == Why::Prefetch || why == Why::Around {
+            return;
+        }
+        let (block, blocks) = self.blocks_of(span);
+        self.around.judge.missed(block, blocks);
+        let circumstances = Circumstances { displaces: self.displaces(), sleeps: self.motor.is_some() };
+        // A long sequence is not kept where something else has to go for it.
+        let is_passing = why == Why::Sequential && circumstances.displaces;
+        if is_passing || self.cache_failed || self.stopping || self.around.reading.len() == MOST || self.asleep().is_some() {
+            return;
+        }
+        let zone = match self.config.read_around {
+            ReadAround::Always => Some(self.around.judge.next(block)),
+            ReadAround::Judged | ReadAround::Never => self.around.judge.worth(block, blocks, circumstances),
+        };
+        let Some(zone) = zone else { return };
+        let (volume, last) = self.blocks_of(Span::new(0, self.config.geometry.volume_atoms));
+        let zone = zone.start..zone.end.min(volume.0 + last);
+        let is_under_way = self.around.reading.iter().any(|(_, reading)| reading.start < zone.end && zone.start < reading.end);
+        let blocks = zone.end - zone.start;
+        if !is_under_way && self.is_within_budget(Cause::Fill) && self.has_room_for_fill(Block(zone.start), blocks) {
+            self.begin_around(zone);
+        }
+    }
+
+    fn begin_around(&mut self, zone: Range<u64>) {
+        let size = self.block_atoms();
+        let volume = Span::new(0, self.config.geometry.volume_atoms);
+        let span = Span::new(zone.start * size, (zone.end - zone.start) * size).intersection(volume);
+        let parts = self.bridged_holes(span);
+        if parts.is_empty() || parts.len() > HOLES {
+            return;
+        }
+        // Nobody is told when it ends.
+        let request = Request { id: RequestId(u64::MAX), span, command: Command::Cache };
+        let number = self.requests.insert(Active {
+            request,
+            arrived: self.now,
+            acknowledged: 0,
+            converts: false,
+            part: Part::default(),
+            stage: Stage::Waiting,
+            waits: WaitReason::Read,
+        });
+        self.counters.around_reads += 1;
+        self.around.reading.push((number, zone));
+        self.begin_parts(number, Why::Around, parts);
+    }
+
+    /// It has been read, or cannot be; what it was is left to the fill.
+    pub(super) fn end_around(&mut self, number: usize) {
+        self.around.reading.retain(|(reading, _)| *reading != number);
+        self.requests.remove(number);
+    }
+}
+
+impl Config {
+    /// Is what lies around a miss read, where it pays? Only where fills wait for nobody and have places of their own.
+    pub(super) fn reads_around(&self) -> bool {
+        self.read_around != ReadAround::Never && self.fill() == Fill::Behind && self.placement == Placement::Log
+    }
+}
