@@ -3,7 +3,8 @@
 //! Where reads are dense, the next one asks for something near the last one, and a device that has found the place gives what is around it for
 //! little more. Where they are sparse, the rest of the neighbourhood is read and kept for nobody. What it would have saved is learnt from *ghosts*:
 //! in one region of eight nothing is ever read ahead, and it is noted which misses there another one shortly before would have spared, had it
-//! brought its neighbourhood along. What it costs is learnt from the device: the time that it is busy for a miss, and for a neighbourhood.
+//! brought its neighbourhood along, and for how long each of those kept the device busy: a miss just behind the last one may cost it next to
+//! nothing. That is weighed against the time that the device is busy with a neighbourhood.
 
 use std::ops::Range;
 
@@ -22,6 +23,8 @@ const GUESSED: [u64; 2] = [2, 4];
 const MARGIN: u64 = 2;
 /// In front of a disk that may stand still, where a miss spared can be a start spared, it may cost so many times more.
 const SLEEPERS: u64 = 16;
+/// A neighbourhood keeps the device busy for as long as so many misses take, at most: the next client may have to wait behind it.
+const HELD_UP: u64 = 4;
 /// Neighbourhoods begun before anything is concluded from what they would have spared.
 const PROOF: u32 = 4;
 /// And after which older ones count half.
@@ -47,7 +50,9 @@ struct Reach {
     ghosts: Vec<Ghost>,
     begun: u32,
     spared: u32,
-    /// Nanoseconds, once one has been read.
+    /// Nanoseconds that the device was busy with a miss that would have been spared, once there was one.
+    worth: Option<u64>,
+    /// And with a neighbourhood, once one has been read.
     cost: Option<u64>,
 }
 
@@ -55,32 +60,48 @@ impl Reach {
     fn new(blocks: u64, slots: u64) -> Self {
         // As many as would be in the cache together.
         let ghosts = (slots / blocks).clamp(*GHOSTS.start(), *GHOSTS.end());
-        Reach { blocks, ghosts: vec![Ghost { zone: u64::MAX, parts: 0 }; ghosts as usize], begun: 0, spared: 0, cost: None }
+        let ghosts = vec![Ghost { zone: u64::MAX, parts: 0 }; ghosts as usize];
+        Reach { blocks, ghosts, begun: 0, spared: 0, worth: None, cost: None }
     }
 
-    fn miss(&mut self, block: Block, blocks: u64) {
+    /// The place of the ghost for a missed run, and what it would then be.
+    fn ghost_of(&self, block: Block, blocks: u64) -> (usize, Ghost) {
         let zone = block.0 / self.blocks;
         let part = |block: u64| block % self.blocks * 64 / self.blocks.max(64);
         let last = (block.0 + blocks - 1).min(zone * self.blocks + self.blocks - 1);
         let parts = (part(block.0)..=part(last)).fold(0, |parts, part| parts | 1 << part);
         let place = (u128::from(mix(zone)) * self.ghosts.len() as u128) >> 64;
-        let ghost = &mut self.ghosts[place as usize];
-        if ghost.zone == zone {
-            self.spared += u32::from(parts & !ghost.parts != 0);
-            ghost.parts |= parts;
+        (place as usize, Ghost { zone, parts })
+    }
+
+    /// Would one of the last neighbourhoods have spared this miss?
+    fn is_spared(&self, block: Block, blocks: u64) -> bool {
+        let (place, missed) = self.ghost_of(block, blocks);
+        let ghost = self.ghosts[place];
+        ghost.zone == missed.zone && missed.parts & !ghost.parts != 0
+    }
+
+    fn miss(&mut self, block: Block, blocks: u64) {
+        self.spared += u32::from(self.is_spared(block, blocks));
+        let (place, missed) = self.ghost_of(block, blocks);
+        let ghost = &mut self.ghosts[place];
+        if ghost.zone == missed.zone {
+            ghost.parts |= missed.parts;
             return;
         }
-        *ghost = Ghost { zone, parts };
+        *ghost = missed;
         self.begun += 1;
         if self.begun > MEMORY {
             (self.begun, self.spared) = (self.begun / 2, self.spared / 2);
+            // What was slow once, and has not been tried since, is tried again some day.
+            self.cost = self.cost.map(|cost| cost - cost / 64);
         }
     }
 
     /// What the last neighbourhoods would have spared beyond what they must, in nanoseconds for each miss; None: they would not.
     fn gain(&self, guessed: u64, miss: u64, price: u64) -> Option<u64> {
         let cost = self.cost.unwrap_or(guessed * miss) * price / SLEEPERS;
-        let (spared, spent) = (u64::from(self.spared) * miss, u64::from(self.begun) * cost * MARGIN);
+        let (spared, spent) = (u64::from(self.spared) * self.worth?, u64::from(self.begun) * cost * MARGIN);
         (self.begun >= PROOF && spared > spent).then(|| (spared - spent) / u64::from(self.begun + self.spared))
     }
 }
@@ -90,8 +111,10 @@ impl Reach {
 pub struct Neighbours {
     reaches: [Reach; REACHES.len()],
     block_atoms: u64,
-    /// Nanoseconds that the device is busy for a miss.
+    /// Nanoseconds that the device is busy with a miss, wherever.
     miss: Option<u64>,
+    /// And that a client waits for one.
+    wait: Option<u64>,
     /// When the device last ended a read.
     ended: Instant,
 }
@@ -109,7 +132,7 @@ impl Neighbours {
     /// For a cache of so many slots, for blocks of so many atoms.
     pub fn new(slots: u64, block_atoms: u64) -> Self {
         let reaches = REACHES.map(|atoms| Reach::new((atoms / block_atoms).max(1), slots));
-        Neighbours { reaches, block_atoms, miss: None, ended: Instant::ZERO }
+        Neighbours { reaches, block_atoms, miss: None, wait: None, ended: Instant::ZERO }
     }
 
     fn is_control(&self, block: Block) -> bool {
@@ -132,8 +155,10 @@ impl Neighbours {
         let price = if circumstances.sleeps { 1 } else { SLEEPERS };
         // What takes the place of others has to be worth it block by block: a quarter of them asked for.
         let is_dense = |reach: &Reach| u64::from(reach.spared) * 4 >= u64::from(reach.begun) * reach.blocks.min(64);
-        let gains = self.reaches.iter().zip(GUESSED).filter(|(reach, _)| blocks < reach.blocks && (!circumstances.displaces || is_dense(reach)));
-        let gains = gains.filter_map(|(reach, guessed)| Some((reach.gain(guessed, miss, price)?, reach.blocks)));
+        let is_short = |reach: &Reach| reach.cost.is_none_or(|cost| self.wait.is_some_and(|wait| cost <= HELD_UP * wait));
+        let is_good = |reach: &Reach| blocks < reach.blocks && is_short(reach) && (!circumstances.displaces || is_dense(reach));
+        let good = self.reaches.iter().zip(GUESSED).filter(|(reach, _)| is_good(reach));
+        let gains = good.filter_map(|(reach, guessed)| Some((reach.gain(guessed, miss, price)?, reach.blocks)));
         let (_, reach) = gains.max()?;
         let zone = block.0 / reach * reach;
         Some(zone..zone + reach)
@@ -146,21 +171,25 @@ impl Neighbours {
         zone..zone + reach
     }
 
-    /// The device has read so many atoms, for a client or around a miss.
-    pub fn read(&mut self, atoms: u64, is_around: bool, started: Instant, now: Instant) {
+    /// The device has read so many atoms from here on, for a client or around a miss. Of a miss this is told before [`missed`](Self::missed).
+    pub fn read(&mut self, start: u64, atoms: u64, is_around: bool, started: Instant, now: Instant) {
         // Of reads side by side each costs what it adds.
         let busy = now.since(started.max(self.ended));
         self.ended = now;
         if busy >= ODD {
             return;
         }
-        let learn = |cost: &mut Option<u64>| *cost = Some(cost.map_or(busy.0, |cost| cost - cost / 8 + busy.0 / 8));
+        let learn = |mean: &mut Option<u64>, time: Duration| *mean = Some(mean.map_or(time.0, |mean| mean - mean / 8 + time.0 / 8));
         if !is_around && atoms <= SMALL {
-            learn(&mut self.miss);
-        } else if is_around
-            && let Some(place) = REACHES.iter().position(|&reach| atoms > reach / 2 && atoms <= reach)
-        {
-            learn(&mut self.reaches[place].cost);
+            learn(&mut self.miss, busy);
+            learn(&mut self.wait, now.since(started));
+            let (block, blocks) = (Block(start / self.block_atoms), atoms.div_ceil(self.block_atoms));
+            if self.is_control(block) {
+                let reaches = self.reaches.iter_mut().filter(|reach| reach.is_spared(block, blocks));
+                reaches.for_each(|reach| learn(&mut reach.worth, busy));
+            }
+        } else if is_around && let Some(place) = REACHES.iter().position(|&reach| atoms > reach / 2 && atoms <= reach) {
+            learn(&mut self.reaches[place].cost, busy);
         }
     }
 
@@ -183,11 +212,17 @@ mod tests {
     const BLOCKS: u64 = REGION / 8;
     const MISS: Duration = Duration::from_millis(8);
 
-    /// A device that is busy so long for a miss; reads of `blocks` blocks, `stride` apart, over and over other ground.
-    fn taught(miss: Duration, stride: u64) -> Neighbours {
+    /// A read of one block that keeps the device busy so long, from the end of the last one on.
+    fn miss(neighbours: &mut Neighbours, block: u64, busy: Duration) {
+        let started = neighbours.ended;
+        neighbours.read(block * 8, 8, false, started, started + busy);
+        neighbours.missed(Block(block), 1);
+    }
+
+    /// Reads of one block, `stride` apart, over and over other ground.
+    fn taught(busy: Duration, stride: u64) -> Neighbours {
         let mut neighbours = Neighbours::new(1 << 20, 8);
-        neighbours.read(8, false, Instant::ZERO, Instant(miss.0));
-        (0..BLOCKS * 400).step_by(stride as usize).for_each(|block| neighbours.missed(Block(block), 1));
+        (0..BLOCKS * 400).step_by(stride as usize).for_each(|block| miss(&mut neighbours, block, busy));
         neighbours
     }
 
@@ -216,9 +251,8 @@ mod tests {
         (0..BLOCKS * 400).for_each(|block| neighbours.missed(Block(block), 1));
         assert_eq!(neighbours.worth(read, 1, AWAKE), None);
         let mut few = Neighbours::new(1 << 20, 8);
-        few.read(8, false, Instant::ZERO, Instant(MISS.0));
         let control: Vec<u64> = (0..).filter(|&region| few.is_control(Block(region * BLOCKS))).take(PROOF as usize - 1).collect();
-        control.into_iter().for_each(|region| (0..BLOCKS).for_each(|i| few.missed(Block(region * BLOCKS + i), 1)));
+        control.into_iter().for_each(|region| (0..BLOCKS).for_each(|i| miss(&mut few, region * BLOCKS + i, MISS)));
         assert!(few.worth(read, 1, AWAKE).is_none_or(|found| found.end - found.start < BLOCKS));
     }
 
@@ -228,11 +262,17 @@ mod tests {
         let mut neighbours = taught(MISS, 1);
         let reach = |neighbours: &Neighbours| neighbours.worth(read, 1, AWAKE).map(|found| found.end - found.start);
         assert_eq!(reach(&neighbours), Some(BLOCKS));
-        // A device that reads 1 MiB as slowly as the misses that it spares.
-        (0..100).for_each(|i| neighbours.read(REGION, true, Instant(i * 1_000_000_000), Instant(i * 1_000_000_000 + 240_000_000)));
-        neighbours.reaches[1].spared = 29 * neighbours.reaches[1].begun;
+        let around = |neighbours: &mut Neighbours, atoms: u64, busy: Duration| {
+            (0..100).for_each(|_| neighbours.read(0, atoms, true, neighbours.ended, neighbours.ended + busy));
+        };
+        // Longer than anybody should wait, whatever it spares.
+        around(&mut neighbours, REGION, Duration::from_millis(40));
         assert_eq!(reach(&neighbours), Some(16));
-        (0..100).for_each(|i| neighbours.read(128, true, Instant((i + 200) * 1_000_000_000), Instant((i + 200) * 1_000_000_000 + 70_000_000)));
+        // As slow as what it spares.
+        around(&mut neighbours, REGION, Duration::from_millis(30));
+        neighbours.reaches[1].spared = 7 * neighbours.reaches[1].begun;
+        neighbours.reaches[0].spared = 4 * neighbours.reaches[0].begun;
+        around(&mut neighbours, 128, Duration::from_millis(30));
         assert_eq!(reach(&neighbours), None);
         assert!(neighbours.worth(read, 1, Circumstances { sleeps: true, ..AWAKE }).is_some(), "a start costs more than that");
     }
@@ -249,17 +289,33 @@ mod tests {
     fn the_same_block_missed_again_spares_nothing() {
         let (read, _) = regions();
         let mut neighbours = Neighbours::new(1 << 20, 8);
-        neighbours.read(8, false, Instant::ZERO, Instant(MISS.0));
         for _ in 0..100 {
-            (0..400).for_each(|region| neighbours.missed(Block(region * BLOCKS), 1));
+            (0..400).for_each(|region| miss(&mut neighbours, region * BLOCKS, MISS));
         }
+        assert_eq!(neighbours.worth(read, 1, AWAKE), None);
+    }
+
+    #[test]
+    fn where_the_next_one_costs_the_device_nothing_it_is_not_read_ahead_for_long() {
+        let (read, _) = regions();
+        // It finds the first of each region in 8 ms, and has read the others already.
+        let mut neighbours = Neighbours::new(1 << 20, 8);
+        (0..BLOCKS * 400).for_each(|block| {
+            let busy = if block.is_multiple_of(BLOCKS) { MISS } else { Duration::from_micros(30) };
+            miss(&mut neighbours, block, busy);
+        });
+        assert!(neighbours.worth(read, 1, AWAKE).is_some(), "nobody knows what it costs");
+        let started = neighbours.ended;
+        neighbours.read(0, 128, true, started, started + Duration::from_micros(500));
+        let started = neighbours.ended;
+        neighbours.read(0, REGION, true, started, started + MISS);
         assert_eq!(neighbours.worth(read, 1, AWAKE), None);
     }
 
     #[test]
     fn what_hung_is_not_taken_for_the_devices_speed() {
         let mut neighbours = taught(MISS, 8);
-        neighbours.read(8, false, Instant(1_000_000_000), Instant(11_000_000_000));
+        miss(&mut neighbours, 0, Duration::from_secs(10));
         assert_eq!(neighbours.miss, Some(MISS.0));
     }
 }

@@ -3,8 +3,8 @@
 //! ```text
 //! a read that missed ── answered ──▶ worth it? ──▶ a read of the origin for nobody ──▶ fill
 //! ```
-//! It is a read as any other, so what changes meanwhile is not kept; it begins only while the disk turns, is for no client's class, and never
-//! makes anybody wait for room.
+//! It is a read as any other, so what changes meanwhile is not kept; it begins only while the disk turns, is of the class of fills, and never
+//! makes anybody wait for room. Who misses what is on its way already waits for that.
 
 use std::ops::Range;
 
@@ -12,6 +12,7 @@ use crate::block::{Block, Span};
 use crate::cache::neighbours::{Circumstances, Neighbours};
 use crate::cache::split::Part;
 use crate::config::{Config, Fill, Placement, ReadAround};
+use crate::op::{Class, DeviceId, OpId};
 use crate::payload::Payload;
 use crate::probe::WaitReason;
 use crate::request::{Command, Request, RequestId};
@@ -30,17 +31,30 @@ pub(super) struct Around {
     judge: Neighbours,
     /// Under way: the request, and its blocks.
     reading: Vec<(usize, Range<u64>)>,
+    shared: Vec<Shared>,
+}
+
+/// A read of the origin around a miss, and the parts of clients' reads that have asked for something of it meanwhile.
+struct Shared {
+    op: OpId,
+    span: Span,
+    sharers: Vec<(usize, usize)>,
 }
 
 impl Around {
     pub fn new(config: &Config) -> Self {
         let slots = u64::from(config.geometry.sets) * u64::from(config.geometry.set_slots);
-        Around { judge: Neighbours::new(slots, u64::from(config.geometry.block_atoms)), reading: Vec::new() }
+        Around { judge: Neighbours::new(slots, u64::from(config.geometry.block_atoms)), reading: Vec::new(), shared: Vec::new() }
     }
 
     /// Is it one of ours, for nobody?
     pub fn is_reading(&self, number: usize) -> bool {
         self.reading.iter().any(|(reading, _)| *reading == number)
+    }
+
+    /// A read of the origin has been begun around a miss.
+    pub fn share(&mut self, op: OpId, span: Span) {
+        self.shared.push(Shared { op, span, sharers: Vec::new() });
     }
 
     pub fn bytes(&self) -> u64 {
@@ -52,7 +66,7 @@ impl<P: Payload> Engine<P> {
     /// A read of the origin has ended well.
     pub(super) fn note_origin_read(&mut self, span: Span, why: Why, started: Instant) {
         if self.config.reads_around() {
-            self.around.judge.read(span.atoms, why == Why::Around, started, self.now);
+            self.around.judge.read(span.start, span.atoms, why == Why::Around, started, self.now);
         }
     }
 
@@ -105,6 +119,25 @@ impl<P: Payload> Engine<P> {
         self.counters.around_reads += 1;
         self.around.reading.push((number, zone));
         self.begin_parts(number, Why::Around, parts);
+    }
+
+    /// Is all of `span` on its way already? Then this part of a client's read waits for that: a second read of the same place would cost a
+    /// disk another turn.
+    pub(super) fn join_around(&mut self, number: usize, part: usize, span: Span) -> bool {
+        let Some(shared) = self.around.shared.iter_mut().find(|shared| shared.span.contains(span)) else { return false };
+        shared.sharers.push((number, part));
+        // Somebody waits for it now.
+        self.queues[DeviceId::Origin as usize].raise(self.now, shared.op, Class::Client);
+        true
+    }
+
+    /// One of these reads has ended.
+    pub(super) fn answer_sharers(&mut self, op: OpId, payload: Option<&P>) {
+        let Some(place) = self.around.shared.iter().position(|shared| shared.op == op) else { return };
+        let Shared { span, sharers, .. } = self.around.shared.swap_remove(place);
+        for (number, part) in sharers {
+            self.part_shared(number, part, payload.map(|payload| (span, payload)));
+        }
     }
 
     /// It has been read, or cannot be; what it was is left to the fill.

@@ -135,7 +135,8 @@ impl<P: Payload> Engine<P> {
     /// Is all that lies between here and there in the cache, as whole blocks?
     fn is_bridge(&self, here: u64, there: Span) -> bool {
         let size = self.block_atoms();
-        let is_whole = |block| self.index.get(block).is_some_and(|slot| self.sets.partial(slot).is_none()) && !self.through.covers(block, 1);
+        let is_whole =
+            |block| self.index.get(block).is_some_and(|slot| self.sets.partial(slot).is_none()) && !self.through.covers(block, 1);
         here.is_multiple_of(size) && there.start.is_multiple_of(size) && (here / size..there.start / size).map(Block).all(is_whole)
     }
 
@@ -411,9 +412,16 @@ impl<P: Payload> Engine<P> {
             self.counters.waits.count(WaitReason::OriginSpan);
             return false;
         }
-        let class = if self.reading(number).why == Why::Around { Class::Fill } else { Class::Client };
+        let is_around = self.reading(number).why == Why::Around;
+        if !is_around && self.join_around(number, part, span) {
+            return true;
+        }
+        let class = if is_around { Class::Fill } else { Class::Client };
         let op = self.start(DeviceId::Origin, class, Action::Read(Zone::Origin, span), Owner::Read { request: number, part });
         self.origin.begin_read(op, span, self.now);
+        if is_around {
+            self.around.share(op, span);
+        }
         true
     }
 
@@ -458,9 +466,13 @@ impl<P: Payload> Engine<P> {
     }
 
     pub(super) fn read_done(&mut self, op: OpId, number: usize, place: usize, result: Result<Answer<P>, DeviceError>) {
+        let result = result.map(joined);
         let reading = self.reading(number);
         let why = reading.why;
-        let part = &mut reading.parts[place];
+        if why == Why::Around {
+            self.answer_sharers(op, result.as_ref().ok());
+        }
+        let part = &mut self.reading(number).parts[place];
         let span = part.span;
         match std::mem::replace(&mut part.source, Source::Replaced) {
             Source::Origin { fetches, .. } => {
@@ -475,25 +487,39 @@ impl<P: Payload> Engine<P> {
                         self.reading(number).parts[place].source = Source::Origin { fetches: span, parked };
                         return;
                     }
-                    Ok(answer) if self.config.fill() == Fill::BeforeReply => {
-                        let payload = joined(answer);
+                    Ok(payload) if self.config.fill() == Fill::BeforeReply => {
                         let writes = self.fill_before_reply(number, span, &payload);
                         self.reading(number).parts[place].source = Source::Ready(payload);
                         self.reading(number).left += writes;
                     }
-                    Ok(answer) => self.reading(number).parts[place].source = Source::Fetched(fetches, joined(answer)),
+                    Ok(payload) => self.reading(number).parts[place].source = Source::Fetched(fetches, payload),
                     Err(_) => self.reading(number).failed = true,
                 }
             }
             Source::Slots { block, first, slots } => {
                 self.sets.unpin(first, slots);
                 match result {
-                    Ok(answer) => self.slots_read(number, place, span, (block, first, slots), joined(answer)),
+                    Ok(payload) => self.slots_read(number, place, span, (block, first, slots), payload),
                     Err(error) => self.slots_failed(number, span, (block, first, slots), error),
                 }
             }
             Source::Ready(_) | Source::Fetched(..) | Source::Lost | Source::Replaced => panic!("this part has no operation"),
         }
+        self.reading(number).left -= 1;
+        self.finish_read(number);
+    }
+
+    /// What a part asks the origin for has come with something else, or has to be asked for by itself after all. The origin's contents were the
+    /// same all the while: no write to a span begins there while that is read.
+    pub(super) fn part_shared(&mut self, number: usize, place: usize, source: Option<(Span, &P)>) {
+        let part = &mut self.reading(number).parts[place];
+        let Source::Origin { fetches, .. } = part.source else { panic!("a part that shares waits for the origin") };
+        let Some((span, payload)) = source else {
+            let parked = !self.fetch(number, place, fetches);
+            self.reading(number).parts[place].source = Source::Origin { fetches, parked };
+            return;
+        };
+        part.source = Source::Ready(payload.slice(part.span.start - span.start, part.span.atoms));
         self.reading(number).left -= 1;
         self.finish_read(number);
     }

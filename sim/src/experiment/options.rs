@@ -8,7 +8,7 @@ use crate::back::model::spec::Layout;
 use serde::Deserialize;
 use tidegate_engine::block::{ATOM_BYTES, PAGE_BYTES};
 use tidegate_engine::cache::format::{FormatId, Geometry};
-use tidegate_engine::config::{self, Allocation, Cleaning, Convert, Fill, WhenFull};
+use tidegate_engine::config::{self, Allocation, Cleaning, Convert, Fill, ReadAround, WhenFull};
 use tidegate_engine::op::Limits;
 use tidegate_engine::queue::QueueKind;
 use tidegate_engine::spin::{self, Drive, predictor};
@@ -84,6 +84,8 @@ pub struct Options {
     pub placement: Option<Placement>,
     pub gate: Option<GateKind>,
     pub fill: Option<FillKind>,
+    /// Read what lies around a miss, where that pays?
+    pub read_around: Option<bool>,
     pub allocation: Option<AllocationKind>,
     pub convert: Option<ConvertKind>,
     /// The largest small write, in sectors of 512 bytes.
@@ -306,6 +308,7 @@ impl Options {
             || self.placement.is_some()
             || self.gate.is_some()
             || self.fill.is_some()
+            || self.read_around.is_some()
             || self.allocation.is_some()
             || self.convert.is_some()
             || self.convert_max.is_some()
@@ -333,6 +336,9 @@ pub fn engine_config(options: &Options, room: Room) -> Result<Config, String> {
     set(&mut config.flush_age, options.flush_age.map(|time| time.0));
     set(&mut config.requests_max, options.requests);
     set(&mut config.bytes_max, options.bytes.map(|size| size.0));
+    if options.read_around == Some(false) {
+        config.read_around = ReadAround::Never;
+    }
     for (kind, named) in config.queues.iter_mut().zip([&options.queue, &options.origin_queue]) {
         set(kind, queue(named)?);
     }

@@ -537,6 +537,11 @@ impl Device {
         }
     }
 
+    /// Everything that is in flight ends now.
+    pub fn hurry(&mut self, now: Instant) {
+        self.running.iter_mut().for_each(|running| running.due = Due::At(now));
+    }
+
     /// The next operation in `zone` (none: the next flush) meets `fault`.
     pub fn fail_next(&mut self, zone: Option<Zone>, fault: Fault) {
         self.script.push((zone, fault));
