@@ -110,7 +110,7 @@ fn who_misses_what_is_on_its_way_waits_for_that() {
     read(&mut scenario, 3);
     let spans = [scenario.block(5), scenario.blocks(8, 3), scenario.blocks(14, 4)];
     let requests = spans.map(|span| scenario.send_read(span));
-    requests.map(|request| scenario.wait(request).expect("a read"));
+    requests.into_iter().for_each(|request| _ = scenario.wait(request).expect("a read"));
     assert_eq!(origin_reads(&scenario), 3, "the miss, what lies around it, and what goes beyond that");
     scenario.run_until_quiet();
     assert_eq!(counters(&scenario).filled_blocks, NEXT + 2);
