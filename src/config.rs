@@ -203,6 +203,7 @@ struct Wear {
 struct Queue {
     cache: Option<Scheduler>,
     origin: Option<Scheduler>,
+    lanes: Option<Lanes>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -242,6 +243,8 @@ const BATCH_BYTES: (u64, u64) = (64 << 10, 1 << 30);
 /// At least the largest request that NBD clients send without asking (32 MiB), and the sectors at its edges.
 const REQUEST_BYTES: (u64, u64) = (33 << 20, 64 << 30);
 const COUNT_MAX: u64 = 65_536;
+/// Lanes of an SSD at most: more than any has channels.
+const LANES_MAX: u32 = 256;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
@@ -263,6 +266,19 @@ struct Samples(u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "i64")]
 struct Threads(usize);
+
+/// Lanes of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "i64")]
+struct Lanes(u32);
+
+impl TryFrom<i64> for Lanes {
+    type Error = String;
+    fn try_from(number: i64) -> Result<Self, String> {
+        let lanes = u32::try_from(number).ok().filter(|lanes| (1..=LANES_MAX).contains(lanes));
+        lanes.map(Lanes).ok_or_else(|| format!("{number} is not a number of lanes from 1 (nothing is known of them) to {LANES_MAX}"))
+    }
+}
 
 impl TryFrom<i64> for Threads {
     type Error = String;
@@ -502,6 +518,7 @@ impl File {
             rated_tbw: self.wear.rated_tbw.map(|size| size.0),
             discard: self.wear.discard,
             queues: [self.queue.cache, self.queue.origin].map(|queue| queue.map(|scheduler| scheduler.0)),
+            lanes: self.queue.lanes.map(|lanes| lanes.0),
             daily_write_budget: self.wear.daily_write_budget.map(|size| size.0),
         }
     }
@@ -733,6 +750,9 @@ const KNOBS: &str = r#"[gate]
 # "cfq" simplified; "ac" of paper 003. All but "urgency" merge neighbours.
 #cache = "urgency"
 #origin = "urgency"
+# Parts of the cache's SSD that work side by side and have an equal stretch of its addresses each ("stretches" of `tidegate probe`; most SSDs have
+# none): what is written goes to each of them in turn, and the queue "lanes" sends as many reads to each. For a cache that is the whole SSD.
+#lanes = 1
 
 [spin]
 # Let the origin's disk stand still while nobody needs it: "auto" (the disk that the origin lies on), or the disk itself, such as "/dev/sdb".
@@ -875,6 +895,7 @@ mod tests {
                 "config.toml:2:10: \"mru\" is no policy: there are fifo, lru, clock, sieve, s3-fifo, arc, lirs, 2q, w-tinylfu, chooser",
             ),
             ("[queue]\n\ncache = \"bfq\"\n", "config.toml:3:9: \"bfq\" is no queue: there are urgency, noop, deadline, cfq, ac, lanes"),
+            ("[queue]\nlanes = 0\n", "config.toml:2:9: 0 is not a number of lanes from 1 (nothing is known of them) to 256"),
             ("[queue]\ndisk = \"noop\"\n", "config.toml:2:1: unknown field `disk`"),
             ("[gate]\nreserve = \"20%\"\n", "config.toml:2:1: `reserve` (20%) must not exceed `free_floor` (10%)"),
             ("\u{feff}", "config.toml: begins with a byte order mark"),

@@ -1,7 +1,7 @@
 //! What a scheduler costs: an operation that is pushed and one that is popped, while so many wait. The device ends each at once.
 
 use tidegate_engine::block::Span;
-use tidegate_engine::op::{Action, Answer, Class, DeviceId, Done, Limits, Op, OpId, Zone};
+use tidegate_engine::op::{Action, Answer, Class, DeviceId, Done, Lanes, Limits, Op, OpId, Zone};
 use tidegate_engine::queue::{Queue, QueueKind};
 use tidegate_engine::time::Instant;
 
@@ -37,7 +37,7 @@ impl Waiting {
 /// So many pairs, with `depth` operations waiting.
 pub fn pairs(kind: QueueKind, depth: u64, pairs: u64) {
     let limits = Limits { atoms: 1 << 34, depth: 1, op_atoms: 2048, discards: false };
-    let mut waiting = Waiting { queue: Queue::new(kind, limits, 4, 1), random: 1, now: 0 };
+    let mut waiting = Waiting { queue: Queue::new(kind, limits, Lanes::new(4, limits.atoms), 1), random: 1, now: 0 };
     (0..depth).for_each(|place| waiting.push(place));
     for _ in 0..pairs {
         let op = waiting.queue.pop(Instant(waiting.now)).expect("many wait");

@@ -111,6 +111,8 @@ pub struct Knobs {
     pub discard: Option<bool>,
     /// Of the cache and of the origin.
     pub queues: [Option<QueueKind>; 2],
+    /// Of the cache's SSD.
+    pub lanes: Option<u32>,
 }
 
 /// Everything on the SSD is verified within six hours of rest, and, at a quarter of that rate, within a day of work.
@@ -159,6 +161,7 @@ impl Knobs {
             scrub_rate: self.scrub_rate.unwrap_or(scrub_rate(superblock.geometry.cache_atoms() * ATOM_BYTES)),
             discard: self.discard.unwrap_or(default.discard),
             queues: [0, 1].map(|device| self.queues[device].unwrap_or(default.queues[device])),
+            lanes: self.lanes.unwrap_or(default.lanes),
             daily_write_bytes: self.daily_write_budget.unwrap_or(default.daily_write_bytes),
             ..default
         }

@@ -105,6 +105,9 @@ pub struct Config {
     /// What the cache's operations and the origin's are scheduled by. Default by their urgency: the other schedulers are Linux's and paper
     /// 003's, made for devices and hosts as they were.
     pub queues: [QueueKind; 2],
+    /// Parts of the SSD that work side by side and have an equal stretch of its addresses each. Default 1: nothing is known of them, as of most
+    /// SSDs, which spread by themselves what is written.
+    pub lanes: u32,
     /// Recover, report and stop before the first write (`tidegate check`). Default false.
     pub check: bool,
     /// A deliberate bug, for tests that must find it. Always `None` in production: no configuration file can name it.
@@ -316,6 +319,7 @@ impl Config {
             discard: false,
             spin: None,
             queues: [QueueKind::Urgency; 2],
+            lanes: 1,
             check: false,
             canary: None,
             origin: [0; 16],

@@ -162,6 +162,28 @@ pub enum DeviceError {
     Gone,
 }
 
+/// The parts of a device that work side by side, if each has an equal stretch of its addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lanes {
+    count: u32,
+    atoms: u64,
+}
+
+impl Lanes {
+    /// So many on a device of `atoms`; 1 where nothing is known of them.
+    pub fn new(count: u32, atoms: u64) -> Self {
+        assert!(count > 0);
+        Lanes { count, atoms: atoms.div_ceil(u64::from(count)).max(1) }
+    }
+    pub fn count(self) -> u32 {
+        self.count
+    }
+    /// The lane of an atom.
+    pub fn of(self, atom: u64) -> usize {
+        (atom / self.atoms).min(u64::from(self.count) - 1) as usize
+    }
+}
+
 /// What a device can do, as the world found out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {

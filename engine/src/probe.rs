@@ -307,6 +307,8 @@ pub struct Glance {
     pub gate: GateState,
     pub free_sets: u32,
     pub dirty_sets: u32,
+    /// Of the origin's motor, by cause.
+    pub starts: [u64; spin::Cause::ALL.len()],
 }
 
 /// The state of the moment, for `status`, tests and the oracle.

@@ -313,6 +313,7 @@ fn draw_config(chance: &mut Chance, geometry: Geometry, seed: u64) -> Config {
     (config.stall_timeout, config.scrub_rate) = draw_patience(seed);
     (config.discard, config.daily_write_bytes) = draw_wear(seed);
     config.queues = draw_queues(seed);
+    config.lanes = draw_lanes(seed);
     config.through_bytes = config.window_bytes;
     config.dirty_ram = draw_dirty_ram(seed, config.window_bytes);
     config.split = draw_split(seed);
@@ -428,6 +429,12 @@ fn draw_queues(seed: u64) -> [QueueKind; 2] {
     let chance = &mut Chance::new(seed, "queues");
     let mut queue = || if chance.one_in(4) { chance.pick(&QueueKind::ALL) } else { QueueKind::default() };
     [queue(), queue()]
+}
+
+/// An SSD whose parts are known, in a quarter of the runs. A stream of its own.
+fn draw_lanes(seed: u64) -> u32 {
+    let chance = &mut Chance::new(seed, "lanes");
+    if chance.one_in(4) { chance.spread(2, 16) as u32 } else { 1 }
 }
 
 /// A cache that fails for good, in a tenth of the runs: soon or late.

@@ -19,6 +19,7 @@ mod fronts;
 mod full;
 mod gate;
 mod gather;
+mod lanes;
 mod large;
 mod lost;
 mod memory;

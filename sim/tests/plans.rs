@@ -163,8 +163,8 @@ fn every_plan_that_comes_with_the_program_can_be_run() {
 
 /// Not here: what tidegate does beside itself has no figure from elsewhere, and millions of requests take long (`make soak`); of paper 001's
 /// evaluation some bands are missed (README).
-const ELSEWHERE: [&str; 9] =
-    ["modes", "wa", "tail", "cliff", "never-slower", "003-six-patterns-full", "003-beyond", "001-flashcache", "001-spindown"];
+const ELSEWHERE: [&str; 10] =
+    ["modes", "wa", "tail", "cliff", "never-slower", "003-six-patterns-full", "003-beyond", "003-stack", "001-flashcache", "001-spindown"];
 
 #[test]
 fn every_figure_with_a_band_is_inside_it() {

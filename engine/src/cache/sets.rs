@@ -4,9 +4,12 @@
 //! slots is durable, and no read, write or header operation touches it any more. No other path leads to Free.
 //! Under set placement a set is Placed in place of Open, and is sealed when it is empty (`placed`). What becomes of slots is in `run`.
 
+mod free;
 mod run;
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeSet;
+
+use free::Free;
 
 use super::format::journal::PLACED;
 use super::format::{Bits, Entry, Geometry, MapSet, Position, SetState};
@@ -19,6 +22,7 @@ use super::stream::Stream;
 use super::victims::{Benefit, Victims};
 use crate::block::{Atoms, Block, Slot};
 use crate::number::NumberMap;
+use crate::op::Lanes;
 use crate::time::Instant;
 
 /// Where the two copies of a set's header stand.
@@ -102,7 +106,8 @@ pub struct Sets {
     partial: NumberMap<u64, Atoms>,
     pub placed: Placed,
     pub stranded: Stranded,
-    free: VecDeque<u32>,
+    lanes: Lanes,
+    free: Free,
     /// Sealed sets without a live slot that wait for kills, reads or headers.
     dying: Vec<u32>,
     newest: u32,
@@ -121,7 +126,8 @@ pub struct Sets {
 }
 
 impl Sets {
-    pub fn new(geometry: Geometry, benefit: Benefit) -> Self {
+    /// On an SSD with such lanes.
+    pub fn new(geometry: Geometry, benefit: Benefit, lanes: Lanes) -> Self {
         let slots = u64::from(geometry.sets) * u64::from(geometry.set_slots);
         let fresh = |_| Set {
             life: 0,
@@ -157,7 +163,8 @@ impl Sets {
             partial: NumberMap::default(),
             placed: Placed::default(),
             stranded: Stranded::default(),
-            free: VecDeque::with_capacity(geometry.sets as usize),
+            lanes,
+            free: Free::new(lanes, geometry.sets),
             dying: Vec::new(),
             newest: NIL,
             oldest: NIL,
@@ -184,7 +191,7 @@ impl Sets {
         u64::from(self.geometry.sets) * u64::from(self.geometry.set_slots)
     }
     pub fn free_count(&self) -> u32 {
-        self.free.len() as u32
+        self.free.count()
     }
     pub fn dying_count(&self) -> u32 {
         self.dying.len() as u32
@@ -203,18 +210,18 @@ impl Sets {
 
     // --- life of a set ---
 
-    /// Takes the free set that has been free longest.
+    /// Takes the free set that has been free longest, of the lane that has its turn.
     pub fn open(&mut self, stream: Stream, group: u64) -> Option<u32> {
-        let number = self.free.pop_front()?;
+        let number = self.free.pop()?;
         let life = self.get(number).life + 1;
         self.reopen(number, life, stream.number());
         self.get_mut(number).open_group = group;
         Some(number)
     }
 
-    /// Takes the free set that has been free longest, for an origin set.
+    /// The same for an origin set.
     pub fn open_placed(&mut self, origin: u64, group: u64) -> Option<u32> {
-        let number = self.free.pop_front()?;
+        let number = self.free.pop()?;
         let life = self.get(number).life + 1;
         self.reopen(number, life, PLACED);
         self.placed.map(number, origin);
@@ -306,9 +313,13 @@ impl Sets {
             set.header = HeaderState::None;
             set.slots = Slots::default();
             set.paces = Paces::new(usual);
-            self.free.push_back(number);
+            self.set_free(number);
         }
         !ready.is_empty()
+    }
+
+    fn set_free(&mut self, number: u32) {
+        self.free.push(number, self.lanes.of(self.geometry.set(number).start));
     }
 
     // --- slots ---
@@ -671,7 +682,7 @@ impl Sets {
             let set = self.get_mut(number);
             (set.newer, set.older) = (NIL, NIL);
             match set.state {
-                SetState::Free => self.free.push_back(number),
+                SetState::Free => self.set_free(number),
                 SetState::Sealed if set.live_count == 0 => self.dying.push(number),
                 SetState::Open | SetState::Sealed | SetState::Placed => used.push(number),
             }
@@ -696,7 +707,7 @@ impl Sets {
     /// Bytes held: state of the sets; descriptions (checksum and block of each slot).
     pub fn bytes(&self) -> (u64, u64) {
         let own = |set: &Set| size_of::<Set>() + set.live.bytes() + set.dirty.bytes() + set.paces.bytes();
-        let state = self.sets.iter().map(own).sum::<usize>() + self.free.capacity() * size_of::<u32>() + self.victims.bytes();
+        let state = self.sets.iter().map(own).sum::<usize>() + self.free.bytes() + self.victims.bytes();
         let slots: usize = self.sets.iter().map(|set| set.slots.bytes()).sum();
         (state as u64, slots as u64 + self.partial.capacity() as u64 * 32)
     }

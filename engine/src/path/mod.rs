@@ -65,7 +65,7 @@ use crate::config::Config;
 use crate::fault_point::{FaultPoint, FaultPoints};
 use crate::gate::Gate;
 use crate::memory::Memory;
-use crate::op::{Action, Answer, Class, DeviceError, DeviceId, Done, Limits, Op, OpId};
+use crate::op::{Action, Answer, Class, DeviceError, DeviceId, Done, Lanes, Limits, Op, OpId};
 use crate::payload::Payload;
 use crate::probe::{Counters, Damage, Health, Histogram, Phase, WaitReason};
 use crate::queue::{Answered, Queue};
@@ -287,13 +287,14 @@ impl<P: Payload> Engine<P> {
         let front_pages = Engine::<P>::front_pages_max(&config);
         let memory =
             Memory::new(config.ram, u64::from(geometry.block_atoms), P::PAGE_ATOM_BYTES, config.fronts, front_pages, config.memory_policy);
+        let lanes = Lanes::new(config.lanes, limits[0].atoms);
         let mut engine = Engine {
             limits,
             now: Instant::ZERO,
             phase: Phase::Recovering,
             damage: Vec::new(),
             index: Index::new(geometry.set_slots),
-            sets: Sets::new(geometry, config.cleaning.benefit()),
+            sets: Sets::new(geometry, config.cleaning.benefit(), lanes),
             ranges: Ranges::default(),
             lost: Lost::new(geometry),
             window: Window::new(geometry.block_atoms),
@@ -304,8 +305,8 @@ impl<P: Payload> Engine<P> {
             journal: Journal::new(geometry, config.format, 1, 1, 0, Vec::new()),
             gate: Gate::new(config.gate, config.free_floor, config.reserve, config.dirty_high, config.wait, config.max_dirty_age),
             queues: [
-                Queue::new(config.queues[0], limits[0], 1, PATIENT_PLACES),
-                Queue::new(config.queues[1], limits[1], 1, limits[1].depth),
+                Queue::new(config.queues[0], limits[0], lanes, PATIENT_PLACES),
+                Queue::new(config.queues[1], limits[1], Lanes::new(1, limits[1].atoms), limits[1].depth),
             ],
             motor: config.spin.clone().map(|spin| Motor::new(spin, Instant::ZERO)),
             rotation: Rotation::default(),

@@ -71,7 +71,8 @@ impl<P: Payload> Engine<P> {
 
     /// For every turn.
     pub fn glance(&self) -> Glance {
-        Glance { gate: self.gate.state(), free_sets: self.sets.free_count(), dirty_sets: self.sets.dirty_sets() }
+        let starts = self.motor.as_ref().map_or_else(Default::default, |motor| motor.counters().starts);
+        Glance { gate: self.gate.state(), free_sets: self.sets.free_count(), dirty_sets: self.sets.dirty_sets(), starts }
     }
 
     /// The origin holds everything, or will as soon as it is flushed; no atom is lost.

@@ -19,6 +19,7 @@
 use super::knee::Knee;
 use super::lists::Lists;
 use super::scheduler::{Direction, Item, Scheduler};
+use crate::op;
 use crate::time::Instant;
 
 /// Reads in a row while writes wait, and what somebody waits for in a row while other things wait.
@@ -60,17 +61,17 @@ pub struct Lanes {
     began: Vec<Instant>,
     /// Reads of a lane at the device before those of others go first.
     share: usize,
-    lane_atoms: u64,
+    lanes: op::Lanes,
 }
 
 impl Lanes {
-    /// For a device of `atoms` with so many lanes, that takes `depth` operations; what nobody waits for takes `async_depth` of them at most.
-    pub fn new(atoms: u64, lanes: usize, depth: usize, async_depth: usize) -> Self {
-        assert!(lanes > 0);
-        let waiting = || Waiting { lists: Lists::new(lanes + 1), reads: 0, writes: 0, reads_in_a_row: 0 };
+    /// For a device with such lanes that takes `depth` operations; what nobody waits for takes `async_depth` of them at most.
+    pub fn new(lanes: op::Lanes, depth: usize, async_depth: usize) -> Self {
+        let count = lanes.count() as usize;
+        let waiting = || Waiting { lists: Lists::new(count + 1), reads: 0, writes: 0, reads_in_a_row: 0 };
         Lanes {
             waiting: [waiting(), waiting()],
-            reads_under_way: vec![0; lanes],
+            reads_under_way: vec![0; count],
             writes_under_way: 0,
             quarter: (depth / 4).max(1),
             depth,
@@ -80,13 +81,13 @@ impl Lanes {
             began: Vec::new(),
             sync_in_a_row: 0,
             arrived: Vec::new(),
-            share: (depth * 3).div_ceil(lanes * 2),
-            lane_atoms: atoms.div_ceil(lanes as u64).max(1),
+            share: (depth * 3).div_ceil(count * 2),
+            lanes,
         }
     }
 
     fn lane(&self, item: &Item) -> usize {
-        ((item.start / self.lane_atoms) as usize).min(self.reads_under_way.len() - 1)
+        self.lanes.of(item.start)
     }
 
     /// Somebody reads, and the device has as many writes as it needs.

@@ -23,7 +23,7 @@ mod urgency;
 use std::collections::VecDeque;
 
 use crate::number::NumberMap;
-use crate::op::{Action, Class, Done, Limits, Op, OpId};
+use crate::op::{self, Action, Class, Done, Limits, Op, OpId};
 use crate::payload::Payload;
 use crate::probe::QueueTimes;
 use crate::slab::Slab;
@@ -137,9 +137,8 @@ pub enum Answered<P> {
 }
 
 impl<P: Payload> Queue<P> {
-    /// A queue for a device with such limits, of so many equal stretches of addresses that work side by side (1 where that is not known).
-    /// What nobody waits for takes at most `patient_depth` of its places.
-    pub fn new(kind: QueueKind, limits: Limits, lanes: usize, patient_depth: usize) -> Self {
+    /// A queue for a device with such limits and lanes. What nobody waits for takes at most `patient_depth` of its places.
+    pub fn new(kind: QueueKind, limits: Limits, lanes: op::Lanes, patient_depth: usize) -> Self {
         assert!(limits.depth > 0 && patient_depth > 0);
         let scheduler: Box<dyn Scheduler> = match kind {
             QueueKind::Urgency => Box::new(Urgency::new(patient_depth)),
@@ -147,7 +146,7 @@ impl<P: Payload> Queue<P> {
             QueueKind::Deadline => Box::new(Deadline::default()),
             QueueKind::Cfq => Box::new(Cfq::default()),
             QueueKind::Ac => Box::new(Ac::new(limits.atoms, patient_depth)),
-            QueueKind::Lanes => Box::new(Lanes::new(limits.atoms, lanes, limits.depth, patient_depth)),
+            QueueKind::Lanes => Box::new(Lanes::new(lanes, limits.depth, patient_depth)),
         };
         Queue {
             scheduler,

@@ -42,6 +42,8 @@ pub struct Options {
     pub layout: Option<Spanned<Layout>>,
     /// What schedules the SSD's operations. Of a bare one: as Linux's block layer has it, in front of the device.
     pub queue: Option<Spanned<String>>,
+    /// Lanes of the cache's SSD, as far as the engine knows of them. Default: 1.
+    pub lanes: Option<u32>,
     /// What schedules the origin's.
     pub origin_queue: Option<Spanned<String>>,
     /// Idle time after which the disk is told to spin down.
@@ -309,6 +311,7 @@ impl Options {
             || self.gate.is_some()
             || self.fill.is_some()
             || self.read_around.is_some()
+            || self.lanes.is_some()
             || self.allocation.is_some()
             || self.convert.is_some()
             || self.convert_max.is_some()
@@ -336,6 +339,10 @@ pub fn engine_config(options: &Options, room: Room) -> Result<Config, String> {
     set(&mut config.flush_age, options.flush_age.map(|time| time.0));
     set(&mut config.requests_max, options.requests);
     set(&mut config.bytes_max, options.bytes.map(|size| size.0));
+    set(&mut config.lanes, options.lanes);
+    if config.lanes == 0 {
+        return Err("lanes are at least 1".into());
+    }
     if options.read_around == Some(false) {
         config.read_around = ReadAround::Never;
     }

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use super::{Answered, Queue, QueueKind};
 use crate::block::Span;
-use crate::op::{Action, Answer, Class, DeviceError, DeviceId, Done, Limits, Op, OpId, Zone};
+use crate::op::{Action, Answer, Class, DeviceError, DeviceId, Done, Lanes, Limits, Op, OpId, Zone};
 use crate::payload::Payload;
 use crate::time::{Duration, Instant};
 
@@ -63,7 +63,11 @@ pub struct Bench {
 impl Bench {
     pub fn new(kind: QueueKind, depth: usize, patient_depth: usize) -> Self {
         let limits = Limits { atoms: BLOCKS * BLOCK, depth, op_atoms: MERGED_BLOCKS_MAX * BLOCK, discards: true };
-        Bench { queue: Queue::new(kind, limits, LANES as usize, patient_depth), now: Instant::ZERO, device: BTreeMap::new() }
+        Bench {
+            queue: Queue::new(kind, limits, Lanes::new(LANES as u32, limits.atoms), patient_depth),
+            now: Instant::ZERO,
+            device: BTreeMap::new(),
+        }
     }
 
     fn put(&mut self, job: u32, id: u64, class: Class, action: Action<Addresses>) {

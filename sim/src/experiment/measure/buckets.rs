@@ -26,6 +26,14 @@ impl<const N: usize> Buckets<N> {
         self.cells[cell][column] += amount;
     }
 
+    /// Adds to each column by how much its count has grown, and notes the counts.
+    pub fn add_news(&mut self, at: Instant, known: &mut [u64; N], counts: [u64; N]) {
+        for (column, count) in counts.into_iter().enumerate().filter(|&(column, count)| count > known[column]) {
+            self.add(at, column, count - known[column]);
+        }
+        *known = counts;
+    }
+
     /// Adds the time from `from` to `to` to a column.
     pub fn add_span(&mut self, from: Instant, to: Instant, column: usize) {
         self.add_gauge(from, to, column, 1);

@@ -95,6 +95,8 @@ impl Measure {
 pub struct Watch {
     name: String,
     states: Buckets<5>,
+    starts: Buckets<6>,
+    started: [u64; 6],
     state: PowerState,
     since: Instant,
     spin_down: Option<Duration>,
@@ -114,6 +116,8 @@ pub struct DeviceReport {
     pub spin_ups: u64,
     /// Nanoseconds in each of [`POWER_STATES`].
     pub states: Buckets<5>,
+    /// Spin-ups, by what the device was to do.
+    pub starts: Buckets<6>,
 }
 
 impl Watch {
@@ -121,6 +125,8 @@ impl Watch {
         Watch {
             name: name.to_string(),
             states: Buckets::new(now),
+            starts: Buckets::new(now),
+            started: model.counters().spin_ups,
             state: model.state(),
             since: now,
             spin_down,
@@ -151,6 +157,7 @@ impl Watch {
             return;
         }
         self.states.add_span(self.since, now, self.state as usize);
+        self.starts.add_news(now, &mut self.started, model.counters().spin_ups);
         (self.state, self.since) = (state, now);
         self.idle_since = (state == PowerState::Idle).then_some(now);
     }
@@ -165,6 +172,7 @@ impl Watch {
             commands: [now.reads - then.reads, now.writes - then.writes, now.flushes - then.flushes],
             spin_ups: now.spin_ups.iter().sum::<u64>() - then.spin_ups.iter().sum::<u64>(),
             states: self.states,
+            starts: self.starts,
         }
     }
 }
@@ -186,6 +194,8 @@ pub struct GateReport {
     pub states: Buckets<3>,
     /// Free sets and sets with dirty slots, times nanoseconds.
     pub sets_over_time: Buckets<2>,
+    /// Starts of the origin's motor, in the order of the engine's causes.
+    pub starts: Buckets<6>,
     pub hit_blocks: u64,
     pub miss_blocks: u64,
 }

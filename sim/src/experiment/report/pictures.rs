@@ -8,6 +8,7 @@ use crate::experiment::load::Ask;
 use crate::experiment::measure::buckets::Buckets;
 use crate::experiment::measure::{GateReport, Measured, POWER_STATES};
 use crate::experiment::plan::{Kind, Run};
+use tidegate_engine::spin::Cause;
 use tidegate_engine::time::Duration;
 
 /// Throughput is drawn in about so many stretches: finer ones show single requests.
@@ -17,6 +18,23 @@ const RANKS: [(&str, u64); 5] = [("50 %", 500), ("90 %", 900), ("99 %", 990), ("
 const POWER: [(&str, &str); 5] =
     [("#0072b2", "active"), ("#dfe5ea", "idle"), ("#cc79a7", "spinning down"), ("#8c96a0", "standby"), ("#d55e00", "spinning up")];
 const GATE: [(&str, &str); 3] = [("#c9ead9", "gate: normal"), ("#f4d58d", "gate: wait"), ("#a63603", "gate: destage")];
+/// Of what starts a disk: the engine's causes where it has told the disk to stand still, else what the disk was to do.
+const ENGINE_STARTS: [(&str, &str); 6] = [
+    ("#0072b2", "start: read"),
+    ("#d55e00", "start: write"),
+    ("#a63603", "start: room in the log"),
+    ("#cc79a7", "start: age"),
+    ("#009e73", "start: command"),
+    ("#8c96a0", "start: somebody else"),
+];
+const DISK_STARTS: [(&str, &str); 6] = [
+    ("#0072b2", "start: host read"),
+    ("#d55e00", "start: host write"),
+    ("#009e73", "start: log"),
+    ("#56b4e9", "start: fill"),
+    ("#a63603", "start: destage"),
+    ("#cc79a7", "start: cleaning"),
+];
 const SETS: [(&str, &str); 3] = [("#7a5195", "dirty sets"), ("#9ecae1", "clean sets"), ("#f7fbff", "free sets")];
 
 /// One picture.
@@ -152,6 +170,11 @@ fn states(run: &Run, measured: &Measured) -> String {
         let name = device.name.chars().take(10).collect();
         strips.push(Strip { name, states: POWER.to_vec(), cells: shares(&device.states, end) });
     }
+    let engines = measured.gate.iter().map(|gate| (ENGINE_STARTS, &gate.starts));
+    let disks = measured.devices.iter().map(|device| (DISK_STARTS, &device.starts));
+    if let Some((causes, starts)) = engines.chain(disks).find(|(_, starts)| starts.sums().iter().sum::<u64>() > 0) {
+        strips.push(Strip { name: "starts".into(), states: causes.to_vec(), cells: shares(starts, end) });
+    }
     draw::strips(&format!("{}: states of gate and devices", run.name), seconds(end), &strips)
 }
 
@@ -178,4 +201,4 @@ fn sets(gate: &GateReport, end: Duration) -> Vec<(f64, f64, Vec<f64>)> {
     gate.sets_over_time.cells().filter(|(start, _)| start.0 < end.0).map(cell).collect()
 }
 
-const _: () = assert!(POWER.len() == POWER_STATES.len());
+const _: () = assert!(POWER.len() == POWER_STATES.len() && ENGINE_STARTS.len() == Cause::ALL.len());

@@ -5,7 +5,7 @@
 use super::instant::Weightless;
 use crate::experiment::load::{Access, Ask};
 use std::collections::VecDeque;
-use tidegate_engine::op::{Action, Answer, Class, DeviceId, Done, Limits, Op, OpId, Zone};
+use tidegate_engine::op::{Action, Answer, Class, DeviceId, Done, Lanes, Limits, Op, OpId, Zone};
 use tidegate_engine::payload::Payload;
 use tidegate_engine::queue::{Answered, Queue, QueueKind};
 use tidegate_engine::time::Instant;
@@ -31,7 +31,7 @@ impl BlockLayer {
     pub fn new(kind: QueueKind, atoms: u64, depth: usize, lanes: usize) -> Self {
         let limits = Limits { atoms, depth, op_atoms: MERGED_ATOMS, discards: false };
         BlockLayer {
-            queue: Queue::new(kind, limits, lanes, (depth / 4).max(1)),
+            queue: Queue::new(kind, limits, Lanes::new(lanes as u32, limits.atoms), (depth / 4).max(1)),
             accesses: Vec::new(),
             free: Vec::new(),
             taken: 0,

@@ -78,6 +78,7 @@ struct Cached<'a> {
 struct Gate {
     states: Buckets<3>,
     sets: Buckets<2>,
+    starts: Buckets<6>,
     looked: Instant,
     seen: Glance,
 }
@@ -263,6 +264,7 @@ impl<'a> Cached<'a> {
             sets: after.sets,
             states: self.gate.states,
             sets_over_time: self.gate.sets,
+            starts: self.gate.starts,
             hit_blocks: after.counters.hit_blocks - before.counters.hit_blocks,
             miss_blocks: after.counters.miss_blocks - before.counters.miss_blocks,
         };
@@ -274,13 +276,14 @@ impl<'a> Cached<'a> {
 
 impl Gate {
     fn new(now: Instant, seen: Glance) -> Self {
-        Gate { states: Buckets::new(now), sets: Buckets::new(now), looked: now, seen }
+        Gate { states: Buckets::new(now), sets: Buckets::new(now), starts: Buckets::new(now), looked: now, seen }
     }
 
     /// What has changed is noted when it does.
     fn look(&mut self, seen: Glance, now: Instant) {
         if seen != self.seen {
             self.finish(now);
+            self.starts.add_news(now, &mut self.seen.starts, seen.starts);
             self.seen = seen;
         }
     }
