@@ -31,7 +31,6 @@ fn what_is_written_together_lies_in_different_lanes() {
     let mut scenario = Scenario::of(plan);
     assert_eq!(lanes_of(&mut scenario, 4, lanes), [0, 1, 2, 3]);
     scenario.kill();
-    scenario.recover();
     let after = lanes_of(&mut scenario, 8, lanes);
     assert!(after.windows(2).all(|pair| pair[0] != pair[1]), "{after:?}");
     scenario.stop();
