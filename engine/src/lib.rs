@@ -4,6 +4,7 @@
 //! A driver needs only this order: [`Engine::handle_all`] what happened, then start what [`Engine::next_op`] hands out, then give
 //! [`Engine::next_reply`] to the clients; sleep until something happens or [`Engine::deadline`]. [`turn`] does exactly that.
 
+pub mod admission;
 pub mod block;
 pub mod cache;
 pub mod config;

@@ -52,7 +52,9 @@ pub struct Counters {
     pub destage_failures: u64,
     pub zeroed_blocks: u64,
     pub lost_blocks: u64,
+    /// Clean sets that were dropped to make room, whole; that stayed once more, because half of what they hold was read.
     pub dropped_sets: u64,
+    pub spared_sets: u64,
     /// Sets that were emptied by the cleaner; blocks that it moved to other sets, and clean ones that it dropped.
     pub cleaned_sets: u64,
     pub moved_blocks: u64,

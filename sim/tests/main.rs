@@ -11,6 +11,7 @@ mod devices;
 mod differential;
 mod discard;
 mod drain;
+mod evict;
 mod fault_points;
 mod faults;
 mod fence;

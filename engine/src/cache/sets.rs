@@ -70,8 +70,8 @@ pub struct Set {
     /// The group that holds OPEN.
     pub open_group: u64,
     pub dirty_since: Instant,
-    /// Somebody has read one of its slots since it was opened.
-    pub used: bool,
+    /// Live slots that somebody has read since it was opened, or spared ([`Sets::spare`]).
+    read: Bits,
     pub header: HeaderState,
     /// How often writing it has failed in this life.
     pub header_failures: u8,
@@ -148,7 +148,7 @@ impl Sets {
             kill_group: 0,
             open_group: 0,
             dirty_since: Instant::ZERO,
-            used: false,
+            read: Bits::new(geometry.set_slots),
             header: HeaderState::None,
             header_failures: 0,
             loaded: true,
@@ -250,7 +250,7 @@ impl Sets {
         set.header_failures = 0;
         set.sealed = Position::default();
         set.loaded = true;
-        set.used = false;
+        set.read = Bits::new(slots);
         if stream == PLACED {
             set.state = SetState::Placed;
             set.slots.resize(slots as usize, wide);
@@ -562,15 +562,35 @@ impl Sets {
         self.dirt.len() as u32
     }
 
-    // --- LRU ---
+    // --- what is read, and age ---
 
-    /// Somebody reads one of its slots.
-    pub fn note_read(&mut self, number: u32) {
-        self.sets[number as usize].used = true;
+    /// Somebody reads these slots. A placed set becomes the most recently used one; any other is as old as before, and what was read
+    /// in it is known when it is its turn.
+    pub fn note_read(&mut self, first: Slot, count: u32) {
+        let slots = self.geometry.set_slots;
+        let set = &mut self.sets[first.set as usize];
+        if set.state == SetState::Placed {
+            return self.touch(first.set);
+        }
+        set.read.set_range(first.slot, count);
+        if count > 1 && set.read.count() == slots {
+            set.read.settle(slots, true);
+        }
+    }
+
+    /// The live slots of a set that were read.
+    pub fn read(&self, number: u32) -> &Bits {
+        &self.get(number).read
+    }
+
+    /// A set is as if it had just been written: it goes when all others have had their turn, unless it is read meanwhile.
+    pub fn spare(&mut self, number: u32) {
+        let slots = self.geometry.set_slots;
+        self.get_mut(number).read = Bits::new(slots);
         self.touch(number);
     }
 
-    /// Makes the set the most recently used one.
+    /// Makes the set the newest one.
     pub fn touch(&mut self, number: u32) {
         if self.newest == number {
             return;
@@ -604,7 +624,7 @@ impl Sets {
         (set.newer, set.older) = (NIL, NIL);
     }
 
-    /// Sets in use from the least to the most recently used one.
+    /// Sets in use from the oldest to the newest one: that was written last, or spared; of placed ones, that was used last.
     pub fn by_age(&self) -> impl Iterator<Item = u32> + '_ {
         let mut at = self.oldest;
         std::iter::from_fn(move || {
@@ -660,7 +680,7 @@ impl Sets {
         self.dirty_slots -= u64::from(set.dirty_count);
         let before = set.dirty_count;
         let slots = self.geometry.set_slots;
-        (set.live, set.dirty) = (Bits::new(slots), Bits::new(slots));
+        (set.live, set.dirty, set.read) = (Bits::new(slots), Bits::new(slots), Bits::new(slots));
         (set.live_count, set.dirty_count, set.rate) = (0, 0, 0);
         self.note_dirt(number, before);
     }
@@ -706,7 +726,7 @@ impl Sets {
 
     /// Bytes held: state of the sets; descriptions (checksum and block of each slot).
     pub fn bytes(&self) -> (u64, u64) {
-        let own = |set: &Set| size_of::<Set>() + set.live.bytes() + set.dirty.bytes() + set.paces.bytes();
+        let own = |set: &Set| size_of::<Set>() + set.live.bytes() + set.dirty.bytes() + set.read.bytes() + set.paces.bytes();
         let state = self.sets.iter().map(own).sum::<usize>() + self.free.bytes() + self.victims.bytes();
         let slots: usize = self.sets.iter().map(|set| set.slots.bytes()).sum();
         (state as u64, slots as u64 + self.partial.capacity() as u64 * 32)

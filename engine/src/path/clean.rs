@@ -221,7 +221,22 @@ impl<P: Payload> Engine<P> {
         found
     }
 
-    fn may_empty(&self, set: u32) -> bool {
+    /// Is a set on its way to being empty?
+    pub(super) fn is_being_emptied(&self, set: u32) -> bool {
+        self.cleaner.emptying.iter().any(|emptying| emptying.set == set)
+    }
+
+    pub(super) fn sets_being_emptied(&self) -> u32 {
+        self.cleaner.emptying.len() as u32
+    }
+
+    /// May one more set be emptied, of which so many slots move on?
+    pub(super) fn has_room_to_carry(&self, slots: u32) -> bool {
+        let room = self.slots_available(Source::Moved).saturating_sub(self.cleaner.slots());
+        self.sets_being_emptied() < AT_ONCE && u64::from(slots) <= room
+    }
+
+    pub(super) fn may_empty(&self, set: u32) -> bool {
         let info = self.sets.get(set);
         let dirty_stays = info.dirty_count == 0 || self.may_move_dirty();
         let is_paused = || self.cleaner.paused.iter().any(|&(_, paused)| paused == set);
@@ -238,7 +253,7 @@ impl<P: Payload> Engine<P> {
     /// Drops what is not worth carrying, and begins to read the rest. True: something was dropped.
     fn empty(&mut self, set: u32) -> bool {
         let mut dropped = false;
-        if !self.sets.get(set).used && self.journal_has_room(1) {
+        if self.sets.read(set).is_empty() && self.journal_has_room(1) {
             let clean: Vec<u32> = self.sets.get(set).live.iter().filter(|&slot| !self.sets.get(set).dirty.get(slot)).collect();
             if !clean.is_empty() {
                 let mut slots = Bits::new(self.config.geometry.set_slots);
@@ -249,6 +264,12 @@ impl<P: Payload> Engine<P> {
             }
         }
         self.counters.cleaned_sets += 1;
+        self.carry(set);
+        dropped
+    }
+
+    /// Begins to read what lives in a set, so that it moves on.
+    pub(super) fn carry(&mut self, set: u32) {
         let portions = self.portions_of(set);
         if !portions.is_empty() {
             let slots = portions.iter().map(|portion| u64::from(portion.live.count())).sum();
@@ -260,7 +281,6 @@ impl<P: Payload> Engine<P> {
             let portion = self.cleaner.portions.insert(portion);
             self.start(DeviceId::Cache, Class::Clean, action, Owner::Clean { portion });
         }
-        dropped
     }
 
     fn portions_of(&self, set: u32) -> Vec<Portion> {

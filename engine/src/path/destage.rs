@@ -370,7 +370,9 @@ impl<P: Payload> Engine<P> {
     fn let_leave(&mut self, leaving: &[(u32, u64)]) {
         for &(set, life) in leaving {
             let is_same = self.sets.get(set).life == life;
-            let (may_leave, live) = (is_same && self.sets.get(set).may_leave(), self.sets.get(set).live.clone());
+            // What was read in it is weighed when it is dropped (`evict`).
+            let may_leave = is_same && self.sets.get(set).may_leave() && self.sets.read(set).is_empty();
+            let live = self.sets.get(set).live.clone();
             if may_leave && !live.is_empty() && self.sets.get(set).dirty_count == 0 && self.journal_has_room(1) {
                 self.kill_slots(set, live);
                 self.seal_emptied();

@@ -6,8 +6,8 @@
 
 use std::ops::Range;
 
+use crate::admission::Verdict;
 use crate::block::{Block, Span};
-use crate::cache::admission::Verdict;
 use crate::cache::index::Run;
 use crate::cache::stream::Source;
 use crate::config::{Canary, Fill, Placement};

@@ -49,8 +49,8 @@ use std::sync::Arc;
 
 use tidegate_pages::Pages;
 
+use crate::admission::Admission;
 use crate::block::{Atoms, Block, Slot, Span};
-use crate::cache::admission::Admission;
 use crate::cache::convert::Converter;
 use crate::cache::format::Entry;
 use crate::cache::index::{Index, Run};

@@ -98,6 +98,7 @@ impl<P: Payload> Engine<P> {
         if self.read_from_memory(number) {
             return;
         }
+        self.admission.read(block, blocks, why == Why::Sequential);
         let parts = self.look_up(span, true);
         self.begin_parts(number, why, parts);
     }
@@ -216,7 +217,12 @@ impl<P: Payload> Engine<P> {
                 *counter += run.blocks;
             }
             match run.slot {
-                Some(slot) => self.cached_parts(run, slot, span, parts),
+                Some(slot) => {
+                    if count {
+                        self.sets.note_read(slot, run.blocks as u32);
+                    }
+                    self.cached_parts(run, slot, span, parts);
+                }
                 None => self.uncached_parts(run.block, run.blocks, span, parts),
             }
         }
@@ -225,7 +231,6 @@ impl<P: Payload> Engine<P> {
 
     /// Parts of blocks in consecutive slots: whole blocks together, partial ones by themselves.
     fn cached_parts(&mut self, run: Run, slot: Slot, span: Span, parts: &mut Vec<Part<P>>) {
-        self.sets.note_read(slot.set);
         let at = |i: u64| (Block(run.block.0 + i), Slot { slot: slot.slot + i as u32, ..slot });
         let mut i = 0;
         while i < run.blocks {

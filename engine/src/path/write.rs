@@ -546,6 +546,7 @@ impl<P: Payload> Engine<P> {
         }
         if source == Source::Client {
             self.sets.advance(part.blocks);
+            self.admission.written(part.block, part.blocks);
         }
         self.sets.note_written(first.set, part.blocks, ages / u64::max(known, 1));
     }

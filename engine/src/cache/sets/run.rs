@@ -96,9 +96,11 @@ impl Sets {
         assert!(set.live.count_range(first.slot, count) == count, "only a live slot is killed");
         set.noted = false;
         set.live.clear_range(first.slot, count);
+        set.read.clear_range(first.slot, count);
         set.live_count -= count;
         if set.live_count == 0 {
             set.live.settle(self.geometry.set_slots, false);
+            set.read.settle(self.geometry.set_slots, false);
         }
         set.rate -= set.paces.rate(first.slot, count);
         set.kill_group = set.kill_group.max(group);
