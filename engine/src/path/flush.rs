@@ -154,7 +154,7 @@ impl<P: Payload> Engine<P> {
         }
         let half = self.window.atoms() * crate::block::ATOM_BYTES * 2 >= self.config.window_bytes;
         let old = self.unflushed_since.is_some_and(|since| self.now.since(since) >= self.config.flush_age);
-        let low = self.config.free_floor.max(self.sets_kept_now(stream::Source::Client) + 2);
+        let low = self.config.free_floor.max(self.sets_kept_now(stream::Source::Client) + 2).max(self.sets_needed());
         let short = self.sets.free_count() < low && self.has_undurable_dying();
         // One that is still to come does for all of them. A group closed for each write meanwhile would be a page for each write, and the
         // flush would wait for the last of them.
