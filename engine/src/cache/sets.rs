@@ -583,6 +583,14 @@ impl Sets {
         &self.get(number).read
     }
 
+    /// Those that are worth their place: dirty ones, and such as were read.
+    pub fn kept(&self, number: u32) -> Bits {
+        self.get(number).dirty.union(&self.get(number).read)
+    }
+    pub fn kept_count(&self, number: u32) -> u32 {
+        self.get(number).dirty.union_count(&self.get(number).read)
+    }
+
     /// A set is as if it had just been written: it goes when all others have had their turn, unless it is read meanwhile.
     pub fn spare(&mut self, number: u32) {
         let slots = self.geometry.set_slots;

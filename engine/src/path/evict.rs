@@ -1,14 +1,14 @@
-//! Evict: below the floor, the oldest set without dirty slots gives its place back. What nobody has read in it is dropped, by its metadata
-//! alone; what somebody has is worth its place:
+//! Evict: below the floor, the oldest set gives its place back. What is dirty in it, and what somebody has read, is worth its place:
 //!
 //! ```text
-//! the oldest clean set ── half of it was read: spared, once more as if just written (CLOCK, but for a set at a time, and nothing is copied)
-//!                      ├─ some of it: the rest is dropped, and that moves on to where what is worth keeping is (`clean`)
-//!                      └─ nothing: dropped
+//! the oldest set ── half of it is worth it, most of that dirty: it waits for the gate, which destages
+//!                ├─ half of it is, most of that read: spared, once more as if just written (CLOCK, a set at a time; nothing is copied)
+//!                ├─ less: the rest is dropped, and what is worth it moves on to where such blocks are (`clean`)
+//!                └─ nothing: dropped, by its metadata alone
 //! ```
-//! While little of the log is alive, sets are emptied instead (`clean`). A dirty set at the old end stops it (the gate destages first), unless a
-//! write waits or the reserve is touched: then the clean set goes, wherever it stands, in which least was read, and what was is
-//! remembered: it is kept again as soon as it is missed.
+//! While little of the log is alive, sets are emptied instead (`clean`). Where a write waits or the reserve is touched, nobody is spared and
+//! nothing stops it: of the oldest sets those go in which nothing is worth its place, then those that can be emptied, and if there is none,
+//! the clean set, wherever it stands, in which least was read. What was read in that is remembered: it is kept again at its first miss.
 
 use crate::block::Slot;
 use crate::cache::format::Bits;
@@ -17,29 +17,32 @@ use crate::wear::Cause;
 
 use super::Engine;
 
-/// Sets that are spared in a row, and among which the least read one is looked for.
-const LOOKS: u32 = 64;
+/// Sets that are looked at for the one that goes.
+const LOOKS: usize = 64;
 
 impl<P: Payload> Engine<P> {
+    /// True: something was dropped.
     pub(super) fn pump_evict(&mut self) -> bool {
         let mut dropped = false;
         if self.cache_failed {
             return false;
         }
         let floor = self.config.free_floor.max(self.sets_needed());
-        while self.sets.free_count() + self.sets.dying_count() < floor && self.sets.may_have_clean() {
+        loop {
+            let free = self.sets.free_count() + self.sets.dying_count();
+            if free >= floor {
+                break;
+            }
             if !self.journal_has_room(1) {
                 self.checkpoint.urgent = true;
                 break;
             }
-            let free = self.sets.free_count() + self.sets.dying_count();
             let urgent = self.is_starved() || free <= self.config.reserve;
             if !urgent && (self.is_compacting() || free + self.sets_being_emptied() >= floor) {
                 break;
             }
-            let found = if urgent { self.least_read() } else { self.oldest_worth_nothing() };
-            let Some(set) = found else { break };
-            if !self.leave(set, urgent) {
+            let left = if urgent { self.leave_one_of_the_oldest() } else { self.leave_the_oldest() };
+            if !left {
                 break;
             }
             dropped = true;
@@ -47,38 +50,77 @@ impl<P: Payload> Engine<P> {
         dropped
     }
 
-    /// Drops what is not worth keeping of a clean set; `urgent`: all of it. False: what is has nowhere to go yet.
-    fn leave(&mut self, set: u32, urgent: bool) -> bool {
-        let (live, read) = (self.sets.get(set).live.clone(), self.sets.read(set).clone());
-        let carries = !urgent && self.is_worth_carrying(set) && self.may_carry(set);
-        if carries && !self.has_room_to_carry(read.count()) {
-            return false;
+    /// The set whose turn it is goes; those that are spared are passed over. False: it is mostly dirty, or what is worth its place has nowhere
+    /// to go yet.
+    fn leave_the_oldest(&mut self) -> bool {
+        for _ in 0..LOOKS {
+            let Some(set) = self.sets_by_turn().next().filter(|&set| self.sets.get(set).loaded) else { return false };
+            if !self.is_half_worth_it(set) {
+                return self.leave(set);
+            }
+            if self.sets.get(set).dirty_count * 2 >= self.sets.get(set).live_count {
+                return false;
+            }
+            self.sets.spare(set);
+            self.counters.spared_sets += 1;
         }
-        if carries {
-            self.kill_slots(set, live.without(&read));
-            self.carry(set);
+        false
+    }
+
+    fn leave_one_of_the_oldest(&mut self) -> bool {
+        let oldest: Vec<u32> = self.sets_by_turn().take(LOOKS).filter(|&set| self.sets.get(set).loaded).collect();
+        if let Some(&set) = oldest.iter().find(|&&set| self.sets.kept_count(set) == 0) {
+            self.drop_set(set);
             return true;
         }
+        if oldest.into_iter().any(|set| !self.is_half_worth_it(set) && self.leave(set)) {
+            return true;
+        }
+        // What is being emptied is free sooner than anybody would read again what was hot.
+        if self.sets_being_emptied() > 0 {
+            return false;
+        }
+        let found = self.clean_sets().take(LOOKS).min_by_key(|&set| self.sets.kept_count(set));
+        if let Some(set) = found {
+            self.drop_set(set);
+        }
+        found.is_some()
+    }
+
+    fn is_half_worth_it(&self, set: u32) -> bool {
+        self.sets.kept_count(set) * 2 >= self.sets.get(set).live_count
+    }
+
+    /// Drops what is not worth its place in a set, and moves on the rest. False: that has nowhere to go yet.
+    fn leave(&mut self, set: u32) -> bool {
+        let kept = self.sets.kept(set);
+        if kept.is_empty() || self.sets.get(set).dirty_count == 0 && !self.may_carry(set) {
+            self.drop_set(set);
+            return true;
+        }
+        if !self.may_carry(set) || !self.has_room_to_carry(kept.count()) {
+            return false;
+        }
+        let rest = self.sets.get(set).live.without(&kept);
+        self.counters.clean_dropped_blocks += u64::from(rest.count());
+        self.kill_slots(set, rest);
+        self.carry(set);
+        true
+    }
+
+    fn may_carry(&mut self, set: u32) -> bool {
+        let is_free = self.sets.get(set).dirty_count == 0 || self.sets.get(set).pins == 0;
+        let may = self.config.cleans() && self.recovery.is_none() && !self.stopping && is_free && self.may_empty(set);
+        may && self.is_within_budget(Cause::Relocation)
+    }
+
+    /// Drops a clean set.
+    fn drop_set(&mut self, set: u32) {
+        let (live, read) = (self.sets.get(set).live.clone(), self.sets.kept(set));
         self.remember(set, &read);
         self.kill_slots(set, live);
         self.seal_emptied();
         self.counters.dropped_sets += 1;
-        true
-    }
-
-    /// Was something of it read, but so little that moving it makes room?
-    fn is_worth_carrying(&self, set: u32) -> bool {
-        let read = self.sets.read(set).count();
-        read > 0 && !self.is_worth_sparing(set)
-    }
-
-    fn is_worth_sparing(&self, set: u32) -> bool {
-        self.sets.read(set).count() * 2 >= self.sets.get(set).live_count
-    }
-
-    fn may_carry(&mut self, set: u32) -> bool {
-        let may = self.config.cleans() && self.recovery.is_none() && !self.stopping && self.may_empty(set);
-        may && self.is_within_budget(Cause::Relocation)
     }
 
     /// They are missed soon, and then kept at once.
@@ -89,39 +131,20 @@ impl<P: Payload> Engine<P> {
         }
     }
 
-    /// The clean set whose turn it is. Those half of which was read are spared on the way.
-    fn oldest_worth_nothing(&mut self) -> Option<u32> {
-        for _ in 0..LOOKS {
-            let set = self.clean_sets(false).next()?;
-            if !self.is_worth_sparing(set) {
-                return Some(set);
-            }
-            self.sets.spare(set);
-            self.counters.spared_sets += 1;
-        }
-        self.clean_sets(false).next()
+    /// Sets that may leave, from the oldest on. A placed one without live slots is to be sealed when the journal has room.
+    fn sets_by_turn(&self) -> impl Iterator<Item = u32> + '_ {
+        let may_leave = |set: u32| self.sets.get(set).may_leave() && self.sets.get(set).live_count > 0 && !self.is_being_emptied(set);
+        self.sets.by_age().filter(move |&set| may_leave(set))
     }
 
-    fn least_read(&self) -> Option<u32> {
-        self.clean_sets(true).take(LOOKS as usize).min_by_key(|&set| self.sets.read(set).count())
-    }
-
-    /// Sets without dirty slots that may be dropped, from the oldest on. `urgent`: whatever stands before them.
-    fn clean_sets(&self, urgent: bool) -> impl Iterator<Item = u32> + '_ {
-        let is_clean = |set: u32| {
-            let set = self.sets.get(set);
-            set.may_leave() && set.live_count > 0 && set.dirty_count == 0 && set.loaded
-        };
-        let stops = move |set: u32| {
-            let set = self.sets.get(set);
-            // A placed set without live slots is to be sealed when the journal has room.
-            !urgent && set.may_leave() && set.live_count > 0 && (set.dirty_count > 0 || !set.loaded)
-        };
-        self.sets.by_age().take_while(move |&set| !stops(set)).filter(move |&set| is_clean(set) && !self.is_being_emptied(set))
+    /// Those of them that may be dropped as they are.
+    fn clean_sets(&self) -> impl Iterator<Item = u32> + '_ {
+        let some = self.sets.may_have_clean().then(|| self.sets_by_turn());
+        some.into_iter().flatten().filter(|&set| self.sets.get(set).dirty_count == 0 && self.sets.get(set).loaded)
     }
 
     /// Is there a set that could be dropped?
-    pub(super) fn has_droppable(&self) -> bool {
-        self.clean_sets(true).next().is_some()
+    pub(super) fn has_clean_set(&self) -> bool {
+        self.clean_sets().next().is_some()
     }
 }

@@ -177,7 +177,7 @@ impl<P: Payload> Engine<P> {
         if self.ranges.overlapping(block, blocks).next().is_some() || self.touches_lost(block, blocks) {
             return false;
         }
-        let droppable = || self.sets.may_have_clean() && self.has_droppable();
+        let droppable = || self.has_clean_set();
         let full = || !self.has_slots(number, data, data_blocks) && self.sets.dying_count() == 0 && !droppable();
         match (self.allocation(), self.config.when_full) {
             (Allocation::ReadOnly, _) => true,

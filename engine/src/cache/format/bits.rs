@@ -142,6 +142,11 @@ impl Bits {
         self.combine(other, |one, two| one | two)
     }
 
+    /// Slots of the union.
+    pub fn union_count(&self, other: &Bits) -> u32 {
+        self.words().zip(other.words()).map(|(one, two)| (one | two).count_ones()).sum()
+    }
+
     pub fn intersection(&self, other: &Bits) -> Bits {
         self.combine(other, |one, two| one & two)
     }
@@ -216,6 +221,7 @@ mod tests {
             prop_assert!((0..200).all(|slot| a.get(slot) == one.contains(&slot)));
             prop_assert_eq!(a.iter().collect::<BTreeSet<_>>(), one.clone());
             prop_assert_eq!(a.union(&b), bits(200, &(&one | &two)));
+            prop_assert_eq!(a.union_count(&b) as usize, (&one | &two).len());
             prop_assert_eq!(a.intersection(&b), bits(200, &(&one & &two)));
             prop_assert_eq!(a.without(&b), bits(200, &(&one - &two)));
             prop_assert_eq!(a.contains(&b), two.is_subset(&one));
