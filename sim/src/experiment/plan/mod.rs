@@ -23,7 +23,7 @@ use tidegate_engine::spin;
 use tidegate_engine::time::Duration;
 
 /// The plans that come with the program, in the order in which they are listed.
-const EMBEDDED: [(&str, &str); 24] = [
+const EMBEDDED: [(&str, &str); 25] = [
     ("devices", include_str!("../../../plans/devices.toml")),
     ("000-table3", include_str!("../../../plans/000-table3.toml")),
     ("000-table4", include_str!("../../../plans/000-table4.toml")),
@@ -41,6 +41,7 @@ const EMBEDDED: [(&str, &str); 24] = [
     ("003-knee", include_str!("../../../plans/003-knee.toml")),
     ("003-stack", include_str!("../../../plans/003-stack.toml")),
     ("004-hits", include_str!("../../../plans/004-hits.toml")),
+    ("hits", include_str!("../../../plans/hits.toml")),
     ("modes", include_str!("../../../plans/modes.toml")),
     ("wa", include_str!("../../../plans/wa.toml")),
     ("tail", include_str!("../../../plans/tail.toml")),
