@@ -93,12 +93,12 @@ impl<P: Payload> Engine<P> {
 
     /// Drops what is not worth its place in a set, and moves on the rest. False: that has nowhere to go yet.
     fn leave(&mut self, set: u32) -> bool {
-        let kept = self.sets.kept(set);
-        if kept.is_empty() || self.sets.get(set).dirty_count == 0 && !self.may_carry(set) {
+        let (kept, may_carry) = (self.sets.kept(set), self.may_carry(set));
+        if kept.is_empty() || !may_carry && self.sets.get(set).dirty_count == 0 {
             self.drop_set(set);
             return true;
         }
-        if !self.may_carry(set) || !self.has_room_to_carry(kept.count()) {
+        if !may_carry || !self.has_room_to_carry(kept.count()) {
             return false;
         }
         let rest = self.sets.get(set).live.without(&kept);
