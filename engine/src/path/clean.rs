@@ -1,5 +1,6 @@
 //! Clean: a set that holds too little is emptied. What lives in it moves on to sets of its pace. Clean blocks go along if anybody has
-//! read one of the set since it was opened, and are dropped otherwise: the origin has them.
+//! read one of the set since it was opened or spared, and are dropped otherwise: the origin has them. Where room is made (`evict`), only those go along
+//! that were read.
 //!
 //! ```text
 //! choose (most space for least copying) → Reading (in portions, verified) → Ready → moved, where room is → the set is empty, and free
