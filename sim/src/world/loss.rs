@@ -50,6 +50,9 @@ impl Simulation {
     pub fn host_writes(&mut self) {
         let (now, scene) = (self.scene.agenda.now(), &mut self.scene);
         if let Some(durable) = scene.host.end() {
+            // The engine has given its cache up, maybe by itself, where flushes fail for long (seed 695: the oracle still expected whole
+            // blocks): from now on writes go to the origin as they are.
+            scene.oracle.waives_order = true;
             scene.trace.note(now, 8, || format!("the host {} that the cache misses writes", if durable { "knows" } else { "cannot note" }));
             self.events.push(Event::Fenced { durable });
         }
