@@ -70,8 +70,6 @@ pub struct Set {
     /// The group that holds OPEN.
     pub open_group: u64,
     pub dirty_since: Instant,
-    /// Live slots that somebody has read since it was opened, or spared ([`Sets::spare`]).
-    read: Bits,
     pub header: HeaderState,
     /// How often writing it has failed in this life.
     pub header_failures: u8,
@@ -104,6 +102,8 @@ pub struct Sets {
     wide: bool,
     sets: Vec<Set>,
     partial: NumberMap<u64, Atoms>,
+    /// Live slots that somebody has read since their set was opened, or spared ([`Sets::spare`]), of the sets that have some.
+    read: NumberMap<u64, Bits>,
     pub placed: Placed,
     pub stranded: Stranded,
     lanes: Lanes,
@@ -148,7 +148,6 @@ impl Sets {
             kill_group: 0,
             open_group: 0,
             dirty_since: Instant::ZERO,
-            read: Bits::new(geometry.set_slots),
             header: HeaderState::None,
             header_failures: 0,
             loaded: true,
@@ -161,6 +160,7 @@ impl Sets {
             wide: slots::is_wide(geometry.blocks()),
             sets: (0..geometry.sets).map(fresh).collect(),
             partial: NumberMap::default(),
+            read: NumberMap::default(),
             placed: Placed::default(),
             stranded: Stranded::default(),
             lanes,
@@ -233,6 +233,7 @@ impl Sets {
     pub fn reopen(&mut self, number: u32, life: u64, stream: u8) {
         let (slots, wide, usual) = (self.geometry.set_slots, self.wide, self.usual_pace());
         self.forget_partials(number);
+        self.read.remove(&u64::from(number));
         self.victims.place(number, None);
         let set = self.get_mut(number);
         assert!(set.live_count == 0, "set {number} is opened with {} live slots", set.live_count);
@@ -250,7 +251,6 @@ impl Sets {
         set.header_failures = 0;
         set.sealed = Position::default();
         set.loaded = true;
-        set.read = Bits::new(slots);
         if stream == PLACED {
             set.state = SetState::Placed;
             set.slots.resize(slots as usize, wide);
@@ -568,33 +568,34 @@ impl Sets {
     /// in it is known when it is its turn.
     pub fn note_read(&mut self, first: Slot, count: u32) {
         let slots = self.geometry.set_slots;
-        let set = &mut self.sets[first.set as usize];
-        if set.state == SetState::Placed {
+        if self.get(first.set).state == SetState::Placed {
             return self.touch(first.set);
         }
-        set.read.set_range(first.slot, count);
-        if count > 1 && set.read.count() == slots {
-            set.read.settle(slots, true);
+        let read = self.read.entry(u64::from(first.set)).or_insert_with(|| Bits::new(slots));
+        read.set_range(first.slot, count);
+        if count > 1 && read.count() == slots {
+            read.settle(slots, true);
         }
     }
 
-    /// The live slots of a set that were read.
-    pub fn read(&self, number: u32) -> &Bits {
-        &self.get(number).read
+    /// Was one of its live slots read?
+    pub fn is_used(&self, number: u32) -> bool {
+        self.read.get(&u64::from(number)).is_some_and(|read| !read.is_empty())
     }
 
     /// Those that are worth their place: dirty ones, and such as were read.
     pub fn kept(&self, number: u32) -> Bits {
-        self.get(number).dirty.union(&self.get(number).read)
+        let dirty = &self.get(number).dirty;
+        self.read.get(&u64::from(number)).map_or_else(|| dirty.clone(), |read| dirty.union(read))
     }
     pub fn kept_count(&self, number: u32) -> u32 {
-        self.get(number).dirty.union_count(&self.get(number).read)
+        let set = self.get(number);
+        self.read.get(&u64::from(number)).map_or(set.dirty_count, |read| set.dirty.union_count(read))
     }
 
     /// A set is as if it had just been written: it goes when all others have had their turn, unless it is read meanwhile.
     pub fn spare(&mut self, number: u32) {
-        let slots = self.geometry.set_slots;
-        self.get_mut(number).read = Bits::new(slots);
+        self.read.remove(&u64::from(number));
         self.touch(number);
     }
 
@@ -688,8 +689,9 @@ impl Sets {
         self.dirty_slots -= u64::from(set.dirty_count);
         let before = set.dirty_count;
         let slots = self.geometry.set_slots;
-        (set.live, set.dirty, set.read) = (Bits::new(slots), Bits::new(slots), Bits::new(slots));
+        (set.live, set.dirty) = (Bits::new(slots), Bits::new(slots));
         (set.live_count, set.dirty_count, set.rate) = (0, 0, 0);
+        self.read.remove(&u64::from(number));
         self.note_dirt(number, before);
     }
 
@@ -734,8 +736,9 @@ impl Sets {
 
     /// Bytes held: state of the sets; descriptions (checksum and block of each slot).
     pub fn bytes(&self) -> (u64, u64) {
-        let own = |set: &Set| size_of::<Set>() + set.live.bytes() + set.dirty.bytes() + set.read.bytes() + set.paces.bytes();
-        let state = self.sets.iter().map(own).sum::<usize>() + self.free.bytes() + self.victims.bytes();
+        let own = |set: &Set| size_of::<Set>() + set.live.bytes() + set.dirty.bytes() + set.paces.bytes();
+        let read = self.read.capacity() * size_of::<(u64, Bits)>() + self.read.len() * Bits::words_for(self.geometry.set_slots) * 8;
+        let state = self.sets.iter().map(own).sum::<usize>() + self.free.bytes() + self.victims.bytes() + read;
         let slots: usize = self.sets.iter().map(|set| set.slots.bytes()).sum();
         (state as u64, slots as u64 + self.partial.capacity() as u64 * 32)
     }

@@ -254,7 +254,7 @@ impl<P: Payload> Engine<P> {
     /// Drops what is not worth carrying, and begins to read the rest. True: something was dropped.
     fn empty(&mut self, set: u32) -> bool {
         let mut dropped = false;
-        if self.sets.read(set).is_empty() && self.journal_has_room(1) {
+        if !self.sets.is_used(set) && self.journal_has_room(1) {
             let clean: Vec<u32> = self.sets.get(set).live.iter().filter(|&slot| !self.sets.get(set).dirty.get(slot)).collect();
             if !clean.is_empty() {
                 let mut slots = Bits::new(self.config.geometry.set_slots);

@@ -371,7 +371,7 @@ impl<P: Payload> Engine<P> {
         for &(set, life) in leaving {
             let is_same = self.sets.get(set).life == life;
             // What was read in it is weighed when it is dropped (`evict`).
-            let may_leave = is_same && self.sets.get(set).may_leave() && self.sets.read(set).is_empty();
+            let may_leave = is_same && self.sets.get(set).may_leave() && !self.sets.is_used(set);
             let live = self.sets.get(set).live.clone();
             if may_leave && !live.is_empty() && self.sets.get(set).dirty_count == 0 && self.journal_has_room(1) {
                 self.kill_slots(set, live);

@@ -96,11 +96,12 @@ impl Sets {
         assert!(set.live.count_range(first.slot, count) == count, "only a live slot is killed");
         set.noted = false;
         set.live.clear_range(first.slot, count);
-        set.read.clear_range(first.slot, count);
         set.live_count -= count;
         if set.live_count == 0 {
             set.live.settle(self.geometry.set_slots, false);
-            set.read.settle(self.geometry.set_slots, false);
+            self.read.remove(&u64::from(first.set));
+        } else if let Some(read) = self.read.get_mut(&u64::from(first.set)) {
+            read.clear_range(first.slot, count);
         }
         set.rate -= set.paces.rate(first.slot, count);
         set.kill_group = set.kill_group.max(group);
