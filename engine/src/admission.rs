@@ -1,7 +1,6 @@
 //! Admission: which of the blocks that a read fetched from the origin are kept. While a fill displaces nothing, all of them (`path/fill` knows
 //! when). Once something else has to go for them: nothing of a long sequence, which a disk gives quickly and which is seldom asked for
-//! again soon; and of the rest what was missed before, within the *ghost window*: as many other misses as a table of half the cache's blocks
-//! remembers.
+//! again soon; and of the rest what was missed often enough within the *ghost window*: as many other misses as the cache has slots.
 //!
 //! How often it must have been missed depends on who reads: of most volumes most blocks are read once or twice, and keeping those costs writes
 //! and hits (SieveStore; Pritchett, Thottethodi, ISCA 2010); of others a block that was read once is read again soon, and each miss more that is
@@ -11,7 +10,6 @@ mod ghosts;
 mod trials;
 
 use crate::block::{ATOM_BYTES, Block, Span};
-
 use crate::cache::sequence::Sequences;
 use ghosts::Ghosts;
 use trials::Trials;

@@ -54,7 +54,7 @@ fn hot() -> impl Iterator<Item = u64> {
 }
 
 #[test]
-fn one_block_in_eight_is_read_and_stays_while_four_times_the_cache_passes() {
+fn one_block_in_eight_is_read_and_stays_while_three_times_the_cache_passes() {
     let mut scenario = full();
     for round in 0..16 {
         assert_eq!(cached(&mut scenario, hot()), CACHED / 8, "round {round}");

@@ -1,7 +1,7 @@
 //! Fill: what a read fetched from the origin is kept, behind the reply and from the same buffer; dropped when there is no room.
 //!
 //! A ticket is issued at the look-up, and any write, discard, destage or eviction of one of its blocks ends it for that block: of the others
-//! what was read is still what the origin holds. Only whole blocks are kept; and where something else has to go for them, only what `cache/admission` finds worth
+//! what was read is still what the origin holds. Only whole blocks are kept; and where something else has to go for them, only what `admission` finds worth
 //! it. What a client asks to be prefetched always is.
 
 use std::ops::Range;

@@ -177,8 +177,7 @@ impl<P: Payload> Engine<P> {
         if self.ranges.overlapping(block, blocks).next().is_some() || self.touches_lost(block, blocks) {
             return false;
         }
-        let droppable = || self.has_clean_set();
-        let full = || !self.has_slots(number, data, data_blocks) && self.sets.dying_count() == 0 && !droppable();
+        let full = || !self.has_slots(number, data, data_blocks) && self.sets.dying_count() == 0 && !self.has_clean_set();
         match (self.allocation(), self.config.when_full) {
             (Allocation::ReadOnly, _) => true,
             (Allocation::SmallWrites, _) if !self.requests.get(number).converts => true,
