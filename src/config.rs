@@ -147,6 +147,7 @@ struct Log {
     when_full: Option<WhenFull>,
     split: Option<bool>,
     read_around: Option<bool>,
+    read_ahead: Option<Size>,
 }
 
 /// As the file says it.
@@ -503,6 +504,7 @@ impl File {
             convert_max: self.log.convert_max.map(|sectors| sectors.0 as u64),
             split: self.log.split,
             read_around: self.log.read_around,
+            read_ahead: self.log.read_ahead.map(|size| size.0),
             when_full: self.log.when_full.map(|when_full| match when_full {
                 WhenFull::Wait => config::WhenFull::Wait,
                 WhenFull::Through => config::WhenFull::Through,
@@ -708,6 +710,8 @@ const KNOBS: &str = r#"[gate]
 # Read and keep what lies around a missed block as well, behind the reply, where that pays: what it would have spared, and what it costs, are
 # measured while the volume works.
 #read_around = true
+# Memory for what is read from the cache ahead of sequential reads: the SSD has something to do while one reply leaves. "0B": nothing is.
+#read_ahead = "16MiB"
 
 [limits]
 # Requests of all clients worked on at once; more wait in their sockets.

@@ -124,7 +124,11 @@ fn describe(status: &Value) -> String {
         };
         line("pages", format!("{} of {most} in memory ({policy}); {told}", number("/memory/pages")));
     }
-    line("blocks", hits(number("/hits/blocks"), number("/misses/blocks")));
+    let ahead = match number("/hits/read_ahead_hit_blocks") {
+        0 => String::new(),
+        blocks => format!("; {blocks} read ahead"),
+    };
+    line("blocks", hits(number("/hits/blocks"), number("/misses/blocks")) + &ahead);
     if let Some(fills) = status.get("fills") {
         line("kept", describe_fills(fills));
     }

@@ -447,7 +447,7 @@ pub fn status_json(snapshot: &Snapshot) -> Value {
             "switches": snapshot.memory.follows.map(|(_, switches)| switches),
             "hit_blocks": c.memory_hit_blocks, "miss_blocks": c.memory_miss_blocks, "written_blocks": c.front_written_blocks,
         },
-        "hits": { "blocks": c.hit_blocks },
+        "hits": { "blocks": c.hit_blocks, "read_ahead_blocks": c.ahead_blocks, "read_ahead_hit_blocks": c.ahead_hit_blocks },
         "misses": { "blocks": c.miss_blocks },
         "requests": {
             "reads": c.reads, "writes": c.writes, "flushes": c.flushes, "trims": c.trims,

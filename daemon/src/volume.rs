@@ -92,6 +92,8 @@ pub struct Knobs {
     pub when_full: Option<WhenFull>,
     pub split: Option<bool>,
     pub read_around: Option<bool>,
+    /// Bytes.
+    pub read_ahead: Option<u64>,
     pub requests: Option<usize>,
     /// Bytes.
     pub bytes: Option<u64>,
@@ -153,6 +155,7 @@ impl Knobs {
             when_full: self.when_full.unwrap_or(default.when_full),
             split: default.split.filter(|_| self.split != Some(false)),
             read_around: if self.read_around == Some(false) { ReadAround::Never } else { default.read_around },
+            read_ahead: self.read_ahead.unwrap_or(default.read_ahead),
             requests_max: self.requests.unwrap_or(default.requests_max),
             bytes_max: self.bytes.unwrap_or(default.bytes_max),
             fence_samples: self.fence_samples.unwrap_or(default.fence_samples),

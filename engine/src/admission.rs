@@ -10,7 +10,7 @@ mod ghosts;
 mod trials;
 
 use crate::block::{ATOM_BYTES, Block, Span};
-use crate::cache::sequence::Sequences;
+use crate::cache::sequence::{Sequence, Sequences};
 use ghosts::Ghosts;
 use trials::Trials;
 
@@ -51,9 +51,14 @@ impl Admission {
         Admission { sequences, ghosts, trials: Trials::new(slots), touches: TOUCHES_FIRST }
     }
 
-    /// A client's read, in their order, hit or miss: is it part of a long sequence?
-    pub fn note(&mut self, span: Span) -> bool {
-        self.sequences.note(span).is_some_and(|sequence| sequence.length() >= LONG)
+    /// A client's read, in their order, hit or miss: which sequence it goes on with.
+    pub fn note(&mut self, span: Span) -> Option<Sequence> {
+        self.sequences.note(span)
+    }
+
+    /// Is it so long that nothing of it is kept for which something else would have to go?
+    pub fn is_long(sequence: &Sequence) -> bool {
+        sequence.length() >= LONG
     }
 
     /// The cache is asked for these blocks by a client, hit or miss.
@@ -119,7 +124,8 @@ mod tests {
     #[test]
     fn a_long_sequence_is_passed_by_and_leaves_no_ghosts() {
         let mut admission = admission();
-        let reads: Vec<bool> = (0..100).map(|i| admission.note(Span::new(i * 256, 256))).collect();
+        let reads: Vec<bool> =
+            (0..100).map(|i| admission.note(Span::new(i * 256, 256)).is_some_and(|sequence| Admission::is_long(&sequence))).collect();
         assert!(!reads[30] && reads[40..].iter().all(|&long| long));
         assert_eq!(admission.judge(Block(1), true), Verdict::Sequential);
         assert_eq!(admission.judge(Block(1), false), Verdict::FirstTouch);

@@ -85,6 +85,8 @@ pub struct Config {
     pub split: Option<Legs>,
     /// Is what lies around a missed block read and kept as well, behind the reply? Default where that pays.
     pub read_around: ReadAround,
+    /// Bytes of memory for what is read from the SSD ahead of sequential reads. 0: nothing is. Default 16 MiB.
+    pub read_ahead: u64,
     /// Cached clean blocks whose place on the origin is read again at the start, and marks of the origin that are taken at an orderly
     /// stop, if it is not 0: was it changed behind the cache's back? Default 1,024.
     pub fence_samples: u32,
@@ -256,10 +258,12 @@ pub enum Canary {
     StalePage,
     /// What fronts have written is taken over only after what arrived with it.
     LateFrontWrites,
+    /// What was read ahead is given out although its set has been used again since.
+    AheadOfAnotherLife,
 }
 
 impl Canary {
-    pub const ALL: [Canary; 14] = [
+    pub const ALL: [Canary; 15] = [
         Canary::RecordBeforeData,
         Canary::ReuseTooEarly,
         Canary::FlushDoesNotWait,
@@ -274,6 +278,7 @@ impl Canary {
         Canary::DiscardTooEarly,
         Canary::StalePage,
         Canary::LateFrontWrites,
+        Canary::AheadOfAnotherLife,
     ];
 }
 
@@ -312,6 +317,7 @@ impl Config {
             when_full: WhenFull::Wait,
             split: Some(Legs::of_cache(u64::from(sets) * u64::from(geometry.set_slots) * u64::from(geometry.block_atoms))),
             read_around: ReadAround::Judged,
+            read_ahead: 16 << 20,
             fence_samples: 1024,
             stall_timeout: Duration::from_secs(60),
             scrub_rate: 0,

@@ -39,6 +39,9 @@ pub struct Counters {
     pub fill_sieved_blocks: u64,
     /// Neighbourhoods of misses that were read from the origin before anybody asked for them.
     pub around_reads: u64,
+    /// Blocks that were read from the SSD ahead of a sequence; that clients' reads have found there, or on their way.
+    pub ahead_blocks: u64,
+    pub ahead_hit_blocks: u64,
     /// Blocks written past the log to the origin; of these, parts of long sequential writes that share the two devices; put into the log after
     /// all by a FLUSH; flushes of the origin for them.
     pub through_blocks: u64,

@@ -318,6 +318,7 @@ fn draw_config(chance: &mut Chance, geometry: Geometry, seed: u64) -> Config {
     config.dirty_ram = draw_dirty_ram(seed, config.window_bytes);
     config.split = draw_split(seed);
     config.read_around = draw_read_around(seed);
+    config.read_ahead = draw_read_ahead(seed, &geometry);
     config.ram = draw_ram(seed, &geometry);
     config.memory_policy = draw_memory_policy(seed);
     config.spin = draw_spin(seed);
@@ -365,6 +366,13 @@ fn draw_split(seed: u64) -> Option<Legs> {
 fn draw_read_around(seed: u64) -> ReadAround {
     let chance = &mut Chance::new(seed, "read around");
     chance.pick(&[ReadAround::Never, ReadAround::Never, ReadAround::Never, ReadAround::Judged, ReadAround::Always, ReadAround::Always])
+}
+
+/// What is read ahead of sequences has room for 1 to 512 blocks in three of five runs.
+fn draw_read_ahead(seed: u64, geometry: &Geometry) -> u64 {
+    let chance = &mut Chance::new(seed, "read ahead");
+    let blocks = chance.spread(1, 512);
+    chance.pick(&[0, 0, blocks, blocks, blocks]) * u64::from(geometry.block_atoms) * ATOM_BYTES
 }
 
 /// An origin that stands still in a quarter of the runs: soon, so that it does in short runs too. A stream of its own.

@@ -70,6 +70,7 @@ pub fn plan_for(geometry: Geometry) -> Plan {
     config.dirty_high = geometry.sets;
     config.split = None;
     config.read_around = ReadAround::Never;
+    config.read_ahead = 0;
     let limits = |atoms| Limits { atoms, depth: 32, op_atoms: 2_048, discards: true };
     let mix = Mix { workers: 0, ..crate::front::load::MIXES[0] };
     Plan {

@@ -3,6 +3,7 @@
 mod common;
 
 mod admission;
+mod ahead;
 mod clean;
 mod commands;
 mod complete;

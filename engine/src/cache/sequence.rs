@@ -9,6 +9,8 @@ use crate::block::{ATOM_BYTES, Span};
 /// A request belongs to a sequence if it begins so near its end. Half an erase block of the papers' SSDs: what a client with eight requests of
 /// 32 KiB in flight puts out of order.
 const NEAR: u64 = (256 << 10) / ATOM_BYTES;
+/// And so many times its own length: what the same client puts out of order of larger ones.
+const NEAR_REQUESTS: u64 = 8;
 /// Ground that a sequence must have covered to run. Elevators merge scattered pages up to some tens of KiB, seldom more.
 pub const PROOF: u64 = (64 << 10) / ATOM_BYTES;
 /// Ground on which it is judged whether a sequence still runs: what it did before that does not count any more.
@@ -60,6 +62,11 @@ impl Sequence {
         ground >= PROOF && (3 * ground..=5 * ground).contains(&(4 * self.asked))
     }
 
+    /// Where it goes on.
+    pub fn end(&self) -> u64 {
+        self.end
+    }
+
     /// Atoms that it has covered without a break; 0 of one that does not run.
     pub fn length(&self) -> u64 {
         if self.runs() { self.length } else { 0 }
@@ -84,7 +91,7 @@ impl Sequences {
     pub fn note(&mut self, span: Span) -> Option<Sequence> {
         self.requests += 1;
         let used = self.requests;
-        let near = self.sequences.iter_mut().filter(|sequence| sequence.distance(span) <= NEAR);
+        let near = self.sequences.iter_mut().filter(|sequence| sequence.distance(span) <= NEAR.max(NEAR_REQUESTS * span.atoms));
         if let Some(sequence) = near.min_by_key(|sequence| sequence.distance(span)) {
             sequence.grow(span, used);
             return Some(*sequence);

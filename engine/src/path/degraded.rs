@@ -132,6 +132,7 @@ impl<P: Payload> Engine<P> {
         }
         self.meet(FaultPoint::CacheFailed);
         self.cache_failed = true;
+        self.ahead.clear();
         self.degraded.since = Some(self.now);
         self.degraded.health = Health::Fencing;
         self.degraded.wanted = true;
@@ -288,6 +289,7 @@ impl<P: Payload> Engine<P> {
             | Owner::Superblock { .. }
             | Owner::Recovery(_) => {}
             Owner::Read { .. }
+            | Owner::Ahead { .. }
             | Owner::Merge { .. }
             | Owner::DestageRead { .. }
             | Owner::DestageWrite { .. }

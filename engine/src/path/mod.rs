@@ -6,6 +6,7 @@
 //!   next_op ◀── queues (one per device)                                                  next_reply ◀── replies
 //! ```
 
+mod ahead;
 mod back_off;
 mod checkpoint;
 mod clean;
@@ -51,6 +52,7 @@ use tidegate_pages::Pages;
 
 use crate::admission::Admission;
 use crate::block::{Atoms, Block, Slot, Span};
+use crate::cache::ahead::Ahead;
 use crate::cache::convert::Converter;
 use crate::cache::format::Entry;
 use crate::cache::index::{Index, Run};
@@ -156,6 +158,7 @@ pub struct Engine<P: Payload> {
     splitting: Splitting,
     admission: Admission,
     around: Around,
+    ahead: Ahead<P>,
     through: Through<P>,
     /// The open set of each stream, by its number.
     open: [Option<u32>; STREAMS],
@@ -248,6 +251,7 @@ struct UnderWay {
 #[derive(Clone, Copy, Debug)]
 enum Owner {
     Read { request: usize, part: usize },
+    Ahead { first: Slot },
     Merge { request: usize, edge: usize },
     Data { write: usize },
     Pages { first_seq: u64, pages: u32 },
@@ -333,6 +337,7 @@ impl<P: Payload> Engine<P> {
             splitting: Splitting::new(&config),
             admission: Admission::new(u64::from(geometry.sets) * u64::from(geometry.set_slots)),
             around: Around::new(&config),
+            ahead: Ahead::new(config.read_ahead, u64::from(geometry.block_atoms)),
             through: Through::new(geometry.block_atoms),
             open: [None; STREAMS],
             headers_due: Vec::new(),
@@ -568,6 +573,7 @@ impl<P: Payload> Engine<P> {
         }
         match owner {
             Owner::Read { request, part } => self.read_done(id, request, part, result),
+            Owner::Ahead { first } => self.ahead_done(first, result),
             Owner::Merge { request, edge } => self.merge_done(request, edge, result),
             Owner::Data { write } => self.data_done(write, result.map(drop)),
             Owner::Pages { first_seq, pages } => self.pages_done(first_seq, pages, result.map(drop)),
@@ -605,6 +611,7 @@ impl<P: Payload> Engine<P> {
             Owner::Map => self.map_done(Err(DeviceError::Medium)),
             Owner::Superblock { copy } => self.superblock_done(copy, Err(DeviceError::Medium)),
             Owner::Read { .. }
+            | Owner::Ahead { .. }
             | Owner::Merge { .. }
             | Owner::CacheFlush
             | Owner::DestageRead { .. }

@@ -5,6 +5,7 @@
 //! ```
 //! A slot that cannot be read or fails its checksum: clean → the block is looked up again without it; dirty → the request fails.
 
+use crate::admission::Admission;
 use crate::block::{Atoms, Block, Slot, Span};
 use crate::cache::index::Run;
 use crate::cache::through::Page;
@@ -92,7 +93,8 @@ impl<P: Payload> Engine<P> {
     pub(super) fn begin_read(&mut self, number: usize) {
         let span = self.requests.get(number).request.span;
         self.counters.read_atoms += span.atoms;
-        let why = if self.admission.note(span) { Why::Sequential } else { Why::Scattered };
+        let sequence = self.admission.note(span);
+        let why = if sequence.as_ref().is_some_and(Admission::is_long) { Why::Sequential } else { Why::Scattered };
         let (block, blocks) = self.blocks_of(span);
         self.what_if.read(block, blocks, why == Why::Scattered);
         if self.read_from_memory(number) {
@@ -101,6 +103,9 @@ impl<P: Payload> Engine<P> {
         self.admission.read(block, blocks, why == Why::Sequential);
         let parts = self.look_up(span, true);
         self.begin_parts(number, why, parts);
+        if let Some(sequence) = sequence {
+            self.read_ahead(&sequence, span.atoms);
+        }
     }
 
     /// As a read of what only the origin has; the reply says no more than that it was read.
@@ -336,10 +341,36 @@ impl<P: Payload> Engine<P> {
         }
     }
 
+    /// Cuts what comes from slots where that begins or ends which has been read ahead.
+    fn cut_ahead(&self, parts: &mut Vec<Part<P>>) {
+        if self.ahead.is_empty() {
+            return;
+        }
+        let size = self.block_atoms();
+        let mut at = 0;
+        while at < parts.len() {
+            let Part { span, source: Source::Slots { block, first, slots } } = parts[at] else {
+                at += 1;
+                continue;
+            };
+            let (_, alike) = self.ahead.alike(first, slots, self.life_of(first));
+            if alike < slots {
+                let rest = block.0 + u64::from(alike);
+                let (here, there) = (Span::new(span.start, rest * size - span.start), Span::new(rest * size, span.end() - rest * size));
+                let later = Slot { slot: first.slot + alike, ..first };
+                parts[at] = Part { span: here, source: Source::Slots { block, first, slots: alike } };
+                parts
+                    .insert(at + 1, Part { span: there, source: Source::Slots { block: Block(rest), first: later, slots: slots - alike } });
+            }
+            at += 1;
+        }
+    }
+
     // --- operations ---
 
     /// Adds parts to a read and starts their operations.
-    fn add_parts(&mut self, number: usize, parts: Vec<Part<P>>) {
+    fn add_parts(&mut self, number: usize, mut parts: Vec<Part<P>>) {
+        self.cut_ahead(&mut parts);
         let reading = self.reading(number);
         let first = reading.parts.len();
         // Mostly all parts come at once.
@@ -359,11 +390,19 @@ impl<P: Payload> Engine<P> {
         match *source {
             Source::Ready(_) | Source::Fetched(..) | Source::Replaced => {}
             Source::Lost => reading.failed = true,
-            Source::Slots { first, slots, .. } => {
+            Source::Slots { block, first, slots } => {
+                let span = *span;
                 reading.left += 1;
-                self.sets.pin(first, slots);
-                let action = Action::Read(Zone::Data, self.slots_span(first, slots));
-                self.start(DeviceId::Cache, Class::Client, action, Owner::Read { request: number, part: place });
+                match self.take_ahead(number, place, first, slots) {
+                    None => self.read_slots(number, place, first, slots),
+                    Some(None) => {}
+                    Some(Some(payload)) => {
+                        let payload = payload.slice(span.start - block.0 * self.block_atoms(), span.atoms);
+                        let reading = self.reading(number);
+                        reading.parts[place].source = Source::Ready(payload);
+                        reading.left -= 1;
+                    }
+                }
             }
             Source::Origin { .. } => {
                 let span = *span;
@@ -373,6 +412,24 @@ impl<P: Payload> Engine<P> {
                 self.reading(number).parts[place].source = Source::Origin { fetches, parked };
             }
         }
+    }
+
+    fn read_slots(&mut self, number: usize, place: usize, first: Slot, slots: u32) {
+        self.sets.pin(first, slots);
+        let action = Action::Read(Zone::Data, self.slots_span(first, slots));
+        self.start(DeviceId::Cache, Class::Client, action, Owner::Read { request: number, part: place });
+    }
+
+    /// Slots that a part waits for have been read ahead, from `first` on, or have to be read by itself after all.
+    pub(super) fn part_ahead(&mut self, number: usize, place: usize, read: Option<(Slot, &P)>) {
+        let size = self.block_atoms();
+        let part = &mut self.reading(number).parts[place];
+        let Source::Slots { block, first, slots } = part.source else { panic!("a part that waits is of slots") };
+        let Some((start, payload)) = read else { return self.read_slots(number, place, first, slots) };
+        let skip = u64::from(first.slot - start.slot) * size + part.span.start - block.0 * size;
+        part.source = Source::Ready(payload.slice(skip, part.span.atoms));
+        self.reading(number).left -= 1;
+        self.finish_read(number);
     }
 
     /// Only whole blocks can be kept, and a disk gives them as quickly as parts of them: the blocks at the edges are read whole, unless

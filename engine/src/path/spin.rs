@@ -50,7 +50,8 @@ impl<P: Payload> Engine<P> {
             Owner::Through { .. } | Owner::ThroughFlush => Some(Cause::Write),
             Owner::Mark { .. } | Owner::MarkFlush => Some(Cause::Command),
             Owner::DestageWrite { .. } | Owner::DestageZero { .. } | Owner::OriginFlush => self.destage_cause(),
-            Owner::Merge { .. }
+            Owner::Ahead { .. }
+            | Owner::Merge { .. }
             | Owner::Data { .. }
             | Owner::Pages { .. }
             | Owner::CacheFlush

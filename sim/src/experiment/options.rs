@@ -88,6 +88,8 @@ pub struct Options {
     pub fill: Option<FillKind>,
     /// Read what lies around a miss, where that pays?
     pub read_around: Option<bool>,
+    /// Memory for what is read from the SSD ahead of sequences.
+    pub read_ahead: Option<Size>,
     pub allocation: Option<AllocationKind>,
     pub convert: Option<ConvertKind>,
     /// The largest small write, in sectors of 512 bytes.
@@ -311,6 +313,7 @@ impl Options {
             || self.gate.is_some()
             || self.fill.is_some()
             || self.read_around.is_some()
+            || self.read_ahead.is_some()
             || self.lanes.is_some()
             || self.allocation.is_some()
             || self.convert.is_some()
@@ -336,6 +339,7 @@ pub fn engine_config(options: &Options, room: Room) -> Result<Config, String> {
     set(&mut config.window_bytes, options.window.map(|size| size.0));
     set(&mut config.dirty_ram, options.dirty_ram.map(|size| size.0));
     set(&mut config.ram, options.ram.map(|size| size.0));
+    set(&mut config.read_ahead, options.read_ahead.map(|size| size.0));
     set(&mut config.flush_age, options.flush_age.map(|time| time.0));
     set(&mut config.requests_max, options.requests);
     set(&mut config.bytes_max, options.bytes.map(|size| size.0));

@@ -35,6 +35,9 @@ pub const REQUESTS_MAX: usize = 128;
 pub const BYTES_MAX: u64 = 64 << 20;
 /// Taken from the socket at once while a client has moved no more than its share: what it sends ahead is kept here when it has to wait.
 const RECEIVE_BYTES_FIRST: usize = 96 << 10;
+/// Taken behind a large payload with the rest of it: the head of the next request. If that is large too, what is taken here of its payload has
+/// to be copied once more.
+const RECEIVE_BYTES_BEHIND: usize = 4 << 10;
 /// Bytes of one send: all replies of a turn if they are small, a quarter of one of 1 MiB.
 const SEND_BYTES: usize = 256 << 10;
 /// Ticks (seconds) that a handshake may take.
@@ -46,6 +49,7 @@ const HANDSHAKE_UNSENT_MAX: u64 = 64 << 10;
 
 const _: () = assert!(handshake::INPUT_BYTES_MAX <= super::SCRATCH_BYTES);
 const _: () = assert!(transmission::DIRECT_BYTES + HEADER_BYTES_MAX <= RECEIVE_BYTES_FIRST && RECEIVE_BYTES_FIRST <= super::SCRATCH_BYTES);
+const _: () = assert!(HEADER_BYTES_MAX < RECEIVE_BYTES_BEHIND && RECEIVE_BYTES_BEHIND <= super::SCRATCH_BYTES);
 
 /// What all connections of a front share.
 #[derive(Clone, Copy)]
@@ -239,8 +243,11 @@ impl Connection {
         self.kept.clear();
         let (hole, limit) = match &mut self.phase {
             Phase::Transmission(transmission) => {
-                let is_new = self.account.credit() <= SHARE_BYTES;
-                (transmission.hole().unwrap_or_default(), if is_new { RECEIVE_BYTES_FIRST } else { scratch.len() })
+                let most = if self.account.credit() <= SHARE_BYTES { RECEIVE_BYTES_FIRST } else { scratch.len() };
+                match transmission.hole() {
+                    Some(hole) => (hole, RECEIVE_BYTES_BEHIND),
+                    None => (Default::default(), most),
+                }
             }
             Phase::Handshake(_) | Phase::Upgrading(_) | Phase::Arrived | Phase::Ending | Phase::Dead => {
                 (Default::default(), handshake::INPUT_BYTES_MAX)

@@ -1,0 +1,129 @@
+//! Reading ahead: what a sequence of reads will ask the SSD for next is read before it is asked for, and kept in memory until then.
+//!
+//! ```text
+//! a client's read, part of a sequence ── its operations ──▶ how far? (cache/ahead) ──▶ reads of slots, for nobody ──▶ verified, kept
+//! a later read ── look-up ──▶ a slot that was read: its contents │ that is on its way: waits for it, a client's from now on │ else: reads it
+//! ```
+//! The look-up says where a block is, as ever; only the way to the SSD is spared. What cannot be read ahead is nobody's error: whoever has
+//! waited for it reads by itself. Under set placement slots are overwritten in place, and nothing is read ahead.
+
+use crate::block::{Slot, Span};
+use crate::cache::ahead::Taken;
+use crate::cache::sequence::Sequence;
+use crate::config::{Canary, Config, Placement};
+use crate::op::{Action, Answer, Class, DeviceError, DeviceId, Zone};
+use crate::payload::Payload;
+
+use super::{Engine, Owner, joined};
+
+/// What an SSD is asked for at a time: 1 MiB.
+const PIECE_ATOMS: u64 = 2048;
+
+impl<P: Payload> Engine<P> {
+    /// A client's read of so many atoms has gone on with this sequence, and was begun.
+    pub(super) fn read_ahead(&mut self, sequence: &Sequence, atoms: u64) {
+        if !self.config.reads_ahead() || !sequence.runs() || self.cache_failed || self.stopping {
+            return;
+        }
+        let volume = Span::new(0, self.config.geometry.volume_atoms);
+        let span = self.ahead.next(sequence, atoms).map(|span| span.intersection(volume));
+        let Some(span) = span.filter(|span| !span.is_empty()) else { return };
+        let (block, blocks) = self.blocks_of(span);
+        let mut runs = self.scratch.take_runs();
+        self.index.lookup(block, blocks, &mut runs);
+        for run in &runs {
+            let Some(slot) = run.slot else { continue };
+            if let Some(done) = self.begin_ahead(slot, run.blocks as u32) {
+                self.ahead.fell_short(sequence, (run.block.0 + u64::from(done)) * self.block_atoms());
+                break;
+            }
+        }
+        self.scratch.runs = runs;
+    }
+
+    /// Reads what is whole of these slots, and neither in memory nor on its way. If there was no room for all: how many it came to.
+    fn begin_ahead(&mut self, first: Slot, slots: u32) -> Option<u32> {
+        let size = self.block_atoms();
+        let most = (PIECE_ATOMS.min(self.limits[0].op_atoms) / size).max(1) as u32;
+        let life = self.life_of(first);
+        let mut at = first;
+        let end = first.slot + slots;
+        while at.slot < end {
+            let (is_known, alike) = self.ahead.alike(at, end - at.slot, life);
+            let count = if is_known { 0 } else { self.plain_slots(at, alike.min(most)) };
+            if count == 0 {
+                at.slot += if is_known { alike } else { 1 };
+                continue;
+            }
+            if !self.ahead.has_room(at, count) {
+                return Some(at.slot - first.slot);
+            }
+            self.sets.pin(at, count);
+            let action = Action::Read(Zone::Data, self.slots_span(at, count));
+            let op = self.start(DeviceId::Cache, Class::Fill, action, Owner::Ahead { first: at });
+            self.ahead.begin(at, count, life, op);
+            self.counters.ahead_blocks += u64::from(count);
+            at.slot += count;
+        }
+        None
+    }
+
+    /// Which of the contents that a slot has had over time is meant.
+    pub(super) fn life_of(&self, slot: Slot) -> u64 {
+        if self.has_canary(Canary::AheadOfAnotherLife) { 0 } else { self.sets.get(slot.set).life }
+    }
+
+    /// Of `slots` slots from `first`, how many follow one another that hold whole blocks and have landed on the SSD.
+    fn plain_slots(&self, first: Slot, slots: u32) -> u32 {
+        if self.window.holds(first) {
+            return 0;
+        }
+        let landed = self.window.unpinned(first, slots);
+        let is_whole = |i: &u32| self.sets.partial(Slot { slot: first.slot + i, ..first }).is_none();
+        (0..landed).take_while(is_whole).count() as u32
+    }
+
+    /// Asks for slots that a client's read needs, all in one piece or in none. Nothing: it reads them by itself.
+    pub(super) fn take_ahead(&mut self, number: usize, part: usize, first: Slot, slots: u32) -> Option<Option<P>> {
+        if self.ahead.is_empty() {
+            return None;
+        }
+        let taken = match self.ahead.take(first, slots, self.life_of(first), (number, part)) {
+            Taken::Unknown => return None,
+            Taken::Ready(payload) => Some(payload),
+            Taken::OnItsWay(op) => {
+                // Somebody waits for it now.
+                self.queues[DeviceId::Cache as usize].raise(self.now, op, Class::Client);
+                None
+            }
+        };
+        self.counters.ahead_hit_blocks += u64::from(slots);
+        Some(taken)
+    }
+
+    pub(super) fn ahead_done(&mut self, first: Slot, result: Result<Answer<P>, DeviceError>) {
+        let slots = self.ahead.slots(first);
+        let read = result.ok().map(joined).filter(|payload| !self.cache_failed && self.matches(first, payload));
+        for (number, part) in self.ahead.end(first, read.clone()) {
+            self.part_ahead(number, part, read.as_ref().map(|payload| (first, payload)));
+        }
+        self.sets.unpin(first, slots);
+    }
+
+    /// Do all of the slots from `first` hold what their checksums say?
+    fn matches(&self, first: Slot, payload: &P) -> bool {
+        let (mut slot, mut is_good) = (first, true);
+        payload.checksums(self.block_atoms(), |crc| {
+            is_good &= crc == self.sets.crc(slot);
+            slot.slot += 1;
+        });
+        is_good
+    }
+}
+
+impl Config {
+    /// Are sequences in the cache read ahead of?
+    pub(super) fn reads_ahead(&self) -> bool {
+        self.read_ahead > 0 && self.placement == Placement::Log
+    }
+}
