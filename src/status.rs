@@ -207,7 +207,12 @@ fn describe_fills(fills: &Value) -> String {
         0 => String::new(),
         reads => format!(", with the neighbourhoods of {reads} misses"),
     };
-    format!("{} blocks of what was read{around}{not}", count("kept_blocks"))
+    let needed = match count("misses_to_keep") {
+        0 => String::new(),
+        1 => ", in a full cache at the first miss".to_owned(),
+        misses => format!(", in a full cache after {misses} misses"),
+    };
+    format!("{} blocks of what was read{around}{needed}{not}", count("kept_blocks"))
 }
 
 #[cfg(test)]
@@ -239,20 +244,20 @@ mod tests {
         let text = describe(&json!({
             "phase": "serving", "gate": "destage", "destage_reason": "idle", "dirty_blocks": 16, "live_blocks": 20,
             "memory": { "pages": 5, "pages_max": 128, "policy": "chooser", "follows": "lirs", "switches": 2, "hit_blocks": 9, "miss_blocks": 1 },
-            "oldest_dirty_seconds": 2.5, "hits": { "blocks": 3 }, "misses": { "blocks": 1 },
+            "oldest_dirty_seconds": 2.5, "hits": { "blocks": 3, "read_ahead_hit_blocks": 2 }, "misses": { "blocks": 1 },
             "latency_ns": { "read": { "count": 4, "p50": 37_000, "p99": 1_200_000, "p999": 1_300_000 } },
             "queues": { "cache": { "client": {
                 "queue_ns": { "p50": 800, "p99": 20_000 }, "service_ns": { "p50": 90_000, "p99": 2_000_000 },
             } } },
-            "fills": { "kept_blocks": 7, "first_touch_blocks": 5, "sequential_blocks": 0, "no_room_blocks": 2, "around_reads": 3 },
+            "fills": { "kept_blocks": 7, "first_touch_blocks": 5, "sequential_blocks": 0, "no_room_blocks": 2, "around_reads": 3, "misses_to_keep": 2 },
             "through": { "split_blocks": 2560 }, "ledger_bytes": { "index": 4096 }, "discards": { "sets": 12, "left_out_sets": 3, "failures": 0 },
         }));
         for line in [
             "gate     destage (idle)",
             "dirty    16 of 20 cached blocks, the oldest 2.5 s old; 0 zero ranges",
             "pages    5 of 128 in memory (chooser: lirs, changed 2 times); 9 hits, 1 misses (90.0% hits)",
-            "blocks   3 hits, 1 misses (75.0% hits)",
-            "kept     7 blocks of what was read, with the neighbourhoods of 3 misses; not: 5 missed for the first time, 2 without room",
+            "blocks   3 hits, 1 misses (75.0% hits); 2 read ahead",
+            "kept     7 blocks of what was read, with the neighbourhoods of 3 misses, in a full cache after 2 misses; not: 5 missed for the first time, 2 without room",
             "split    2560 blocks of long writes went to the origin at once",
             "read     p50 37.0 us, p99 1.20 ms, p99.9 1.30 ms",
             "cache    client: p50 0.8 us, p99 20.0 us in the queue, p50 90.0 us, p99 2.00 ms at the device",

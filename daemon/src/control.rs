@@ -458,11 +458,12 @@ pub fn status_json(snapshot: &Snapshot) -> Value {
             "kept_blocks": c.filled_blocks, "void_blocks": c.fill_void_blocks, "no_room_blocks": c.fill_no_room_blocks,
             "budget_blocks": c.fill_budget_blocks, "sequential_blocks": c.fill_sequential_blocks,
             "first_touch_blocks": c.fill_first_touch_blocks, "sieved_blocks": c.fill_sieved_blocks,
-            "around_reads": c.around_reads,
+            "around_reads": c.around_reads, "misses_to_keep": snapshot.misses_to_keep,
         },
         "destage": {
             "blocks": c.destaged_blocks, "batches": c.destage_batches, "failures": c.destage_failures,
             "zeroed_blocks": c.zeroed_blocks, "lost_blocks": c.lost_blocks, "dropped_sets": c.dropped_sets,
+            "spared_sets": c.spared_sets,
         },
         "discards": { "sets": c.discarded_sets, "left_out_sets": c.undiscarded_sets, "failures": c.discard_failures },
         "waits": waits_json(&c.waits),

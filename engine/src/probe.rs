@@ -356,6 +356,8 @@ pub struct Snapshot {
     pub scrub: Scrub,
     pub wear: Wear,
     pub memory: MemoryUse,
+    /// Misses that a block needs now to be kept where something else has to go for it.
+    pub misses_to_keep: u32,
     /// The motor of the origin, if it is told to stand still.
     pub spin: Option<spin::Report>,
     pub counters: Counters,

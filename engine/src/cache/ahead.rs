@@ -23,6 +23,10 @@ const IDLE: u64 = 256;
 /// It is read ahead of so far at least: what an SSD reads in a piece anyway.
 const LEAST: u64 = (128 << 10) / ATOM_BYTES;
 
+/// As much as keeps any SSD busy: the fastest ones need it for a millisecond. Clients that have asked for so much themselves are not read ahead
+/// of: that would only push what is about to be sent out of the processor's cache.
+const ENOUGH: u64 = (4 << 20) / ATOM_BYTES;
+
 /// A sequence that is read ahead of.
 #[derive(Debug)]
 struct Stream {
@@ -91,8 +95,9 @@ impl<P: Payload> Ahead<P> {
 
     // --- how far ---
 
-    /// A read of `atoms` has gone on with this sequence: what of the volume is to be read next, if anything.
-    pub fn next(&mut self, sequence: &Sequence, atoms: u64) -> Option<Span> {
+    /// A read of `atoms` has gone on with this sequence, one of those by which clients wait for `asked` atoms: what of the volume is to be read
+    /// next, if anything.
+    pub fn next(&mut self, sequence: &Sequence, atoms: u64, asked: u64) -> Option<Span> {
         self.reads += 1;
         let (now, at) = (self.reads, sequence.end());
         self.streams.retain(|stream| now - stream.used <= IDLE);
@@ -105,7 +110,7 @@ impl<P: Payload> Ahead<P> {
             self.streams.len() - 1
         });
         // Half of the memory is for what nobody will ask for any more.
-        let share = self.most / 2 / self.streams.len() as u64;
+        let share = (self.most / 2 / self.streams.len() as u64).min(ENOUGH.saturating_sub(asked));
         let stream = &mut self.streams[place];
         (stream.used, stream.until) = (now, stream.until.max(at));
         let reach = stream.reach.min(share);
@@ -293,17 +298,25 @@ mod tests {
         let spans: Vec<Option<Span>> = (0..12)
             .map(|i| {
                 let sequence = sequences.note(Span::new(i * MIB, MIB));
-                sequence.filter(Sequence::runs).and_then(|sequence| ahead.next(&sequence, MIB))
+                sequence.filter(Sequence::runs).and_then(|sequence| ahead.next(&sequence, MIB, MIB))
             })
             .collect();
         let mib = |from: u64, until: u64| Some(Span::new(from * MIB, (until - from) * MIB));
-        assert_eq!(spans[..6], [None, mib(2, 4), mib(4, 7), mib(7, 12), None, None]);
-        let mut at = 2;
-        for span in spans.into_iter().flatten() {
-            assert_eq!(span.start, at * MIB, "one goes on where the other ended");
-            at = span.end() / MIB;
-        }
-        assert!((16..=20).contains(&at), "half of 16 MiB ahead: {at}");
+        assert_eq!(spans[..6], [None, mib(2, 4), mib(4, 6), None, mib(6, 8), None]);
+        let at = spans.into_iter().flatten().fold(2 * MIB, |at, span| {
+            assert_eq!(span.start, at, "one goes on where the other ended");
+            span.end()
+        });
+        assert_eq!(at, 14 * MIB, "2 or 3 MiB ahead: with what the client waits for that is enough");
+    }
+
+    #[test]
+    fn who_has_asked_for_enough_is_not_read_ahead_of() {
+        let (mut ahead, mut sequences) = (Ahead::<Length>::new(16 << 20, 8), Sequences::new(4));
+        sequences.note(Span::new(0, MIB));
+        let sequence = sequences.note(Span::new(MIB, MIB)).expect("it goes on");
+        assert_eq!(ahead.next(&sequence, MIB, 4 * MIB), None);
+        assert_eq!(ahead.next(&sequence, MIB, 3 * MIB), Some(Span::new(2 * MIB, MIB)));
     }
 
     #[test]

@@ -7,7 +7,7 @@
 //! The look-up says where a block is, as ever; only the way to the SSD is spared. What cannot be read ahead is nobody's error: whoever has
 //! waited for it reads by itself. Under set placement slots are overwritten in place, and nothing is read ahead.
 
-use crate::block::{Slot, Span};
+use crate::block::{ATOM_BYTES, Slot, Span};
 use crate::cache::ahead::Taken;
 use crate::cache::sequence::Sequence;
 use crate::config::{Canary, Config, Placement};
@@ -26,7 +26,7 @@ impl<P: Payload> Engine<P> {
             return;
         }
         let volume = Span::new(0, self.config.geometry.volume_atoms);
-        let span = self.ahead.next(sequence, atoms).map(|span| span.intersection(volume));
+        let span = self.ahead.next(sequence, atoms, self.bytes_in_flight / ATOM_BYTES).map(|span| span.intersection(volume));
         let Some(span) = span.filter(|span| !span.is_empty()) else { return };
         let (block, blocks) = self.blocks_of(span);
         let mut runs = self.scratch.take_runs();

@@ -42,6 +42,7 @@ impl<P: Payload> Engine<P> {
             scrub: self.scrub_report(),
             wear: self.wear_report(now),
             memory: self.memory.as_ref().map(Memory::usage).unwrap_or_default(),
+            misses_to_keep: self.admission.touches(),
             spin: self.motor.as_ref().map(|motor| motor.report(now)),
             counters: self.counters_of_all(),
             read_latency: self.read_latency.clone(),
