@@ -39,10 +39,11 @@ pub struct Counters {
     pub fill_sieved_blocks: u64,
     /// Neighbourhoods of misses that were read from the origin before anybody asked for them.
     pub around_reads: u64,
-    /// Blocks written past the log to the origin; of these, parts of long sequential writes that share the two devices; put into the log after
-    /// all by a FLUSH; flushes of the origin for them.
+    /// Blocks written past the log to the origin; of these, parts of long sequential writes that share the two devices, and small writes with a
+    /// FLUSH after them; put into the log after all by a FLUSH; flushes of the origin for them.
     pub through_blocks: u64,
     pub split_blocks: u64,
+    pub commit_blocks: u64,
     pub through_logged_blocks: u64,
     pub through_flushes: u64,
     /// Blocks overwritten in place under set placement.

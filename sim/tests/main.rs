@@ -5,6 +5,7 @@ mod common;
 mod admission;
 mod clean;
 mod commands;
+mod commit;
 mod complete;
 mod convert;
 mod devices;

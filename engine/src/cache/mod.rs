@@ -1,5 +1,6 @@
 //! The SSD tier: which slot holds which block, what is live, dirty, durable. It answers *which*; the flows in `path` act on it.
 
+pub mod commit;
 pub mod convert;
 pub mod format;
 pub mod heat;
