@@ -248,16 +248,38 @@ fn what_went_home_may_be_discarded_under_its_flush() {
         let kept = scenario.write(4);
         scenario.write(5);
         let flush = scenario.send_flush();
-        let span = scenario.block(5);
-        if trims {
-            scenario.trim(span)
-        } else {
-            scenario.zero(span)
-        }
+        discard(&mut scenario, 5, trims);
         scenario.release_flush(DeviceId::Origin);
         scenario.wait(flush).expect("the origin is well");
         survives(&mut scenario, &[(4, kept)]);
     }
+}
+
+/// Nothing is left that the origin has to make durable: what has taken its place has to be, in the log.
+#[test]
+fn a_flush_covers_what_takes_the_place_of_all_that_went_home() {
+    for how in 0..3 {
+        let mut scenario = always();
+        scenario.hold_flush(DeviceId::Origin);
+        let older = scenario.write(5);
+        let flush = scenario.send_flush();
+        match how {
+            0 | 1 => discard(&mut scenario, 5, how == 1),
+            // The third one is for the log.
+            _ => (0..2).for_each(|_| drop(scenario.write(5))),
+        }
+        scenario.run_until_quiet();
+        assert!(scenario.is_answered(flush), "the origin is not needed for it any more");
+        scenario.crash(Crash::Power { cache: Survive::None, origin: Survive::None });
+        scenario.recover();
+        let holds = scenario.read(scenario.block(5)).expect("it can be read");
+        assert_ne!(holds, scenario.first(5).stamps().collect::<Vec<_>>(), "{how}: before {older:?}");
+    }
+}
+
+fn discard(scenario: &mut Scenario, block: u64, trims: bool) {
+    let span = scenario.block(block);
+    if trims { scenario.trim(span) } else { scenario.zero(span) }
 }
 
 #[test]

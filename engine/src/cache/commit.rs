@@ -54,7 +54,7 @@ enum Stage {
     /// A read of the origin is under way.
     Gauge,
     Trial,
-    /// To the origin, for so many commits; then one to the log.
+    /// To the origin, for so many commits; then one to the log, and more as long as that is quicker.
     Home {
         left: u32,
     },
@@ -175,9 +175,9 @@ impl Commits {
             }
             (Stage::Home { .. }, false) => {
                 self.log.add(ns);
-                // It has stayed the better one.
+                // It has stayed the better one. Was it, this time? Else the next commit says so again, or not.
                 self.pause = PAUSE;
-                self.judge(COMPARE);
+                self.judge(if ns < self.home.ns { 0 } else { COMPARE });
             }
             // What was still on its way when it was given up.
             (Stage::Log { .. } | Stage::Gauge, true) => {}

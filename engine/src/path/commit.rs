@@ -22,8 +22,6 @@ use super::{Engine, Owner};
 
 /// Atoms of the largest write that counts as small: its latency is that of the device, and not that of its bytes.
 const SMALL: u64 = 32;
-/// More requests under way than this are not looked at one by one: one of them is a write.
-const FEW: usize = 8;
 /// Atoms pinned for the origin, at most, that a FLUSH waits for: more is not from commits.
 const PINNED: u64 = 512;
 /// However slow the SSD is, a FLUSH waits for the origin no longer than this.
@@ -31,6 +29,8 @@ const PATIENCE_MOST: Duration = Duration::from_millis(50);
 
 pub(super) struct Committing {
     commits: Option<Commits>,
+    /// Requests under way that write or flush.
+    under_way: usize,
     /// What the newest write has written that may be a commit.
     last: Option<Span>,
 }
@@ -38,7 +38,7 @@ pub(super) struct Committing {
 impl Committing {
     pub fn new(config: &Config) -> Self {
         let always = config.commit_home == CommitHome::Always;
-        Committing { commits: config.commits_home().then(|| Commits::new(always)), last: None }
+        Committing { commits: config.commits_home().then(|| Commits::new(always)), under_way: 0, last: None }
     }
 
     /// The origin was late, or has not taken what it was given.
@@ -58,13 +58,11 @@ impl Committing {
 impl<P: Payload> Engine<P> {
     /// A request has come, and is not begun.
     pub(super) fn note_commit(&mut self, number: usize) {
-        if self.committing.commits.is_none() {
-            return;
-        }
-        let is_one = self.is_only_writer(number);
+        let Some(commits) = &mut self.committing.commits else { return };
         let request = &self.requests.get(number).request;
         let span = request.span;
-        let commits = self.committing.commits.as_mut().expect("there is one");
+        self.committing.under_way += usize::from(writes_or_flushes(&request.command));
+        let is_one = self.committing.under_way == 1;
         let is_home = match request.command {
             Command::Write { fua: false, .. } => {
                 self.committing.last = Some(span);
@@ -86,15 +84,10 @@ impl<P: Payload> Engine<P> {
         }
     }
 
-    /// Is no other write, and no FLUSH, under way?
-    fn is_only_writer(&self, number: usize) -> bool {
-        let is_read = |command: &Command<P>| matches!(command, Command::Read | Command::Cache | Command::Status { .. });
-        self.requests.len() <= FEW && self.requests.iter().all(|(other, active)| other == number || is_read(&active.request.command))
-    }
-
     /// A request is answered that was begun so long ago.
     pub(super) fn commit_answered(&mut self, number: usize, command: &Command<P>, latency: Duration) {
         let Some(commits) = &mut self.committing.commits else { return };
+        self.committing.under_way -= usize::from(writes_or_flushes(command));
         match command {
             Command::Write { .. } => commits.write_answered(number, latency),
             Command::Flush => {
@@ -131,7 +124,7 @@ impl<P: Payload> Engine<P> {
         if !self.committing.commits.as_ref().is_some_and(Commits::wants_gauge) {
             return;
         }
-        let Some(span) = self.committing.last.filter(|&span| self.may_go_home(span)) else { return };
+        let Some(span) = self.committing.last.filter(|&span| !span.is_empty() && self.may_go_home(span)) else { return };
         let (block, _) = self.blocks_of(span);
         let place = self.config.geometry.block_span(block);
         if self.is_origin_busy(block, 1) || !self.queues[DeviceId::Origin as usize].is_idle() {
@@ -147,5 +140,12 @@ impl<P: Payload> Engine<P> {
         if let Some(commits) = &mut self.committing.commits {
             commits.gauged(result.ok().map(|_| latency));
         }
+    }
+}
+
+fn writes_or_flushes<P>(command: &Command<P>) -> bool {
+    match command {
+        Command::Write { .. } | Command::Trim { .. } | Command::Zero { .. } | Command::Flush => true,
+        Command::Read | Command::Cache | Command::Status { .. } => false,
     }
 }
