@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use tidegate_engine::block::{PAGE_ATOMS, PAGE_BYTES, Span};
 use tidegate_engine::cache::format::{FormatId, Geometry, Step, Superblock, create_steps};
+use tidegate_engine::config::CommitHome;
 use tidegate_engine::op::{Action, Answer, Done, Limits, Op, Zone};
 use tidegate_engine::payload::Payload;
 use tidegate_engine::probe::Phase;
@@ -124,7 +125,7 @@ impl Bench {
         }
         let limits = |atoms| Limits { atoms, depth: 64, op_atoms: 2048, discards: false };
         // What is counted is in the cache: no part of a sequence goes to the origin from the start.
-        let config = Config { split: None, ..Config::new(geometry, format) };
+        let config = Config { split: None, commit_home: CommitHome::Never, ..Config::new(geometry, format) };
         let engine = Engine::new(config, [limits(geometry.cache_atoms()), limits(VOLUME_ATOMS)]);
         let mut bench = Bench { engine, world, events: Vec::new(), now: 1, next: 0, random: 1 };
         bench.settle();

@@ -146,6 +146,7 @@ struct Log {
     convert_max: Option<Count>,
     when_full: Option<WhenFull>,
     split: Option<bool>,
+    commit_home: Option<bool>,
     read_around: Option<bool>,
     read_ahead: Option<Size>,
 }
@@ -503,6 +504,7 @@ impl File {
             }),
             convert_max: self.log.convert_max.map(|sectors| sectors.0 as u64),
             split: self.log.split,
+            commit_home: self.log.commit_home,
             read_around: self.log.read_around,
             read_ahead: self.log.read_ahead.map(|size| size.0),
             when_full: self.log.when_full.map(|when_full| match when_full {
@@ -707,6 +709,9 @@ const KNOBS: &str = r#"[gate]
 # Let part of a long sequential write (more than a thirty-second of the cache) go to the origin at once, where that makes the write quicker or the
 # cache is filling up, and all of it while the cache is full.
 #split = true
+# Let a small write that a FLUSH follows at once go to the origin, and flush that, where this is measured to be durable sooner than on the SSD: a
+# network volume can be quicker there than the flush of a SATA drive.
+#commit_home = true
 # Read and keep what lies around a missed block as well, behind the reply, where that pays: what it would have spared, and what it costs, are
 # measured while the volume works.
 #read_around = true

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 
 use tidegate_engine::block::{ATOM_BYTES, Span};
 use tidegate_engine::cache::format::Superblock;
-use tidegate_engine::config::{Allocation, Convert, Fill, ReadAround, WhenFull};
+use tidegate_engine::config::{Allocation, CommitHome, Convert, Fill, ReadAround, WhenFull};
 use tidegate_engine::op::{Action, Answer, Done, Op};
 use tidegate_engine::payload::Payload;
 use tidegate_engine::policy;
@@ -91,6 +91,7 @@ pub struct Knobs {
     pub convert_max: Option<u64>,
     pub when_full: Option<WhenFull>,
     pub split: Option<bool>,
+    pub commit_home: Option<bool>,
     pub read_around: Option<bool>,
     /// Bytes.
     pub read_ahead: Option<u64>,
@@ -154,6 +155,7 @@ impl Knobs {
             convert_max: self.convert_max,
             when_full: self.when_full.unwrap_or(default.when_full),
             split: default.split.filter(|_| self.split != Some(false)),
+            commit_home: if self.commit_home == Some(false) { CommitHome::Never } else { default.commit_home },
             read_around: if self.read_around == Some(false) { ReadAround::Never } else { default.read_around },
             read_ahead: self.read_ahead.unwrap_or(default.read_ahead),
             requests_max: self.requests.unwrap_or(default.requests_max),
@@ -683,6 +685,8 @@ mod tests {
         let config = knobs.config(&superblock);
         assert_eq!((config.free_floor, config.dirty_high, config.reserve), (sets / 2, sets, 2));
         assert_eq!((config.window_bytes, config.wait), (8 << 20, default.wait));
-        assert!(config.split.is_some() && Knobs { split: Some(false), ..knobs }.config(&superblock).split.is_none());
+        let without = Knobs { split: Some(false), commit_home: Some(false), ..knobs }.config(&superblock);
+        assert!(config.split.is_some() && without.split.is_none());
+        assert_eq!((config.commit_home, without.commit_home), (CommitHome::Judged, CommitHome::Never));
     }
 }

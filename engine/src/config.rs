@@ -83,6 +83,9 @@ pub struct Config {
     /// cache has nothing of. None: never. Default: legs of 10 MiB, of sequences that have
     /// covered a thirty-second of the cache.
     pub split: Option<Legs>,
+    /// Does a small write that a FLUSH follows go to the origin, and the FLUSH flush that? In write-back mode, of what the cache has nothing of.
+    /// Default where that is sooner durable.
+    pub commit_home: CommitHome,
     /// Is what lies around a missed block read and kept as well, behind the reply? Default where that pays.
     pub read_around: ReadAround,
     /// Bytes of memory for what is read from the SSD ahead of sequential reads. 0: nothing is. Default 16 MiB.
@@ -124,6 +127,17 @@ pub enum ReadAround {
     #[default]
     Judged,
     /// Whatever it costs, and the little that lies next: for tests.
+    Always,
+}
+
+/// When a small write that a FLUSH follows goes to the origin.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CommitHome {
+    Never,
+    /// Where it is durable there sooner than in the log ([`crate::cache::commit`]).
+    #[default]
+    Judged,
+    /// Two small writes of three, whatever it costs: for tests.
     Always,
 }
 
@@ -316,6 +330,7 @@ impl Config {
             classes: (sets / 256).clamp(1, CLASSES_MAX),
             when_full: WhenFull::Wait,
             split: Some(Legs::of_cache(u64::from(sets) * u64::from(geometry.set_slots) * u64::from(geometry.block_atoms))),
+            commit_home: CommitHome::Judged,
             read_around: ReadAround::Judged,
             read_ahead: 16 << 20,
             fence_samples: 1024,
@@ -346,12 +361,17 @@ impl Config {
 
     /// May a write go past the log to the origin, whatever the mode?
     pub fn writes_through(&self) -> bool {
-        self.allocation != Allocation::ReadWrite || self.when_full == WhenFull::Through || self.splits()
+        self.allocation != Allocation::ReadWrite || self.when_full == WhenFull::Through || self.splits() || self.commits_home()
     }
 
     /// May part of a sequential write go to the origin from the start? Under set placement it does not, nor where only some writes are kept.
     pub fn splits(&self) -> bool {
         self.split.is_some() && self.placement == Placement::Log && self.allocation == Allocation::ReadWrite
+    }
+
+    /// May a small write that a FLUSH follows go to the origin? Not under set placement, nor where only some writes are kept.
+    pub fn commits_home(&self) -> bool {
+        self.commit_home != CommitHome::Never && self.placement == Placement::Log && self.allocation == Allocation::ReadWrite
     }
 
     /// Atoms of the largest write that counts as small.

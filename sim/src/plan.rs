@@ -9,7 +9,7 @@ use crate::front::load::Mix;
 use tidegate_engine::block::ATOM_BYTES;
 use tidegate_engine::cache::format::{FormatId, Geometry};
 use tidegate_engine::cache::split::Legs;
-use tidegate_engine::config::{Allocation, Cleaning, Convert, Fill, GateKind, Placement, ReadAround, WhenFull};
+use tidegate_engine::config::{Allocation, Cleaning, CommitHome, Convert, Fill, GateKind, Placement, ReadAround, WhenFull};
 use tidegate_engine::op::Limits;
 use tidegate_engine::policy;
 use tidegate_engine::queue::QueueKind;
@@ -317,6 +317,7 @@ fn draw_config(chance: &mut Chance, geometry: Geometry, seed: u64) -> Config {
     config.through_bytes = config.window_bytes;
     config.dirty_ram = draw_dirty_ram(seed, config.window_bytes);
     config.split = draw_split(seed);
+    config.commit_home = draw_commit_home(seed);
     config.read_around = draw_read_around(seed);
     config.read_ahead = draw_read_ahead(seed, &geometry);
     config.ram = draw_ram(seed, &geometry);
@@ -360,6 +361,12 @@ fn draw_split(seed: u64) -> Option<Legs> {
     let chance = &mut Chance::new(seed, "split");
     let home = chance.spread(1, 256);
     chance.pick(&[None, None, None, Some(Legs { proof: 0, home }), Some(Legs { proof: 0, home })])
+}
+
+/// Small writes go home in half of the runs, mostly whether they are sooner durable there or not. A stream of its own.
+fn draw_commit_home(seed: u64) -> CommitHome {
+    let chance = &mut Chance::new(seed, "commit home");
+    chance.pick(&[CommitHome::Never, CommitHome::Never, CommitHome::Never, CommitHome::Judged, CommitHome::Always, CommitHome::Always])
 }
 
 /// What lies around a miss is read in half of the runs, mostly whether it pays or not: they are too short to tell.

@@ -30,7 +30,7 @@ use crate::stamp::{Stamps, stamp};
 use crate::world::{Crash, Noted, Simulation, stamps_of};
 use tidegate_engine::block::Span;
 use tidegate_engine::cache::format::{FormatId, Geometry};
-use tidegate_engine::config::ReadAround;
+use tidegate_engine::config::{CommitHome, ReadAround};
 use tidegate_engine::op::{DeviceId, Limits, Zone};
 use tidegate_engine::probe::{Damage, Health, Phase, Snapshot};
 use tidegate_engine::request::{Command, Outcome, RequestError, RequestId, Tier};
@@ -69,6 +69,7 @@ pub fn plan_for(geometry: Geometry) -> Plan {
     config.fence_samples = 0;
     config.dirty_high = geometry.sets;
     config.split = None;
+    config.commit_home = CommitHome::Never;
     config.read_around = ReadAround::Never;
     config.read_ahead = 0;
     let limits = |atoms| Limits { atoms, depth: 32, op_atoms: 2_048, discards: true };

@@ -6,6 +6,7 @@ mod admission;
 mod ahead;
 mod clean;
 mod commands;
+mod commit;
 mod complete;
 mod convert;
 mod devices;

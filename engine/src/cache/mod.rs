@@ -1,6 +1,7 @@
 //! The SSD tier: which slot holds which block, what is live, dirty, durable. It answers *which*; the flows in `path` act on it.
 
 pub mod ahead;
+pub mod commit;
 pub mod convert;
 pub mod format;
 pub mod heat;

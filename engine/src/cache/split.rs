@@ -59,6 +59,8 @@ pub enum Part {
     Home,
     /// Of a long sequence, to the origin, because the log has no room.
     Overflow,
+    /// A small write that a FLUSH is to follow, to the origin, if it can (`super::commit`).
+    Commit,
 }
 
 /// The sizes, in atoms.
@@ -328,7 +330,7 @@ impl Split {
     /// A write of a long sequence was answered.
     pub fn answered(&mut self, part: Part, atoms: u64, latency: Duration) {
         match (self.stage, part) {
-            (_, Part::Other | Part::Overflow) => {}
+            (_, Part::Other | Part::Overflow | Part::Commit) => {}
             (Stage::Alone { .. }, Part::Log) => {
                 self.alone.add(atoms, latency);
                 if self.alone.atoms > 32 * self.legs.home {

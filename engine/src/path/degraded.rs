@@ -303,6 +303,7 @@ impl<P: Payload> Engine<P> {
             | Owner::Status { .. }
             | Owner::MarkFlush
             | Owner::Mark { .. }
+            | Owner::Gauge
             | Owner::Scrub(_)
             | Owner::Discard { .. }
             | Owner::Spin => return false,

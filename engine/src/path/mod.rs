@@ -10,6 +10,7 @@ mod ahead;
 mod back_off;
 mod checkpoint;
 mod clean;
+mod commit;
 mod complete;
 mod degraded;
 mod destage;
@@ -80,6 +81,7 @@ use crate::{Canary, Change, Control, Event};
 
 use checkpoint::Checkpoint;
 use clean::Cleaner;
+use commit::Committing;
 use complete::Completion;
 use degraded::Degraded;
 use destage::Destage;
@@ -156,6 +158,7 @@ pub struct Engine<P: Payload> {
     tickets: Tickets,
     converter: Converter,
     splitting: Splitting,
+    committing: Committing,
     admission: Admission,
     around: Around,
     ahead: Ahead<P>,
@@ -217,7 +220,7 @@ struct Active<P> {
     acknowledged: u64,
     /// A write that is for the log, where only small ones are.
     converts: bool,
-    /// Of a long sequential write.
+    /// Of a long sequential write, or for the origin for another reason.
     part: Part,
     stage: Stage<P>,
     /// What it waits for, for people.
@@ -271,6 +274,7 @@ enum Owner {
     Status { request: usize },
     MarkFlush,
     Mark { block: u64 },
+    Gauge,
     Recovery(recover::Step),
     Scrub(scrub::Step),
     Discard { set: u32 },
@@ -335,6 +339,7 @@ impl<P: Payload> Engine<P> {
             tickets: Tickets::default(),
             converter: Converter::new(&config),
             splitting: Splitting::new(&config),
+            committing: Committing::new(&config),
             admission: Admission::new(u64::from(geometry.sets) * u64::from(geometry.set_slots)),
             around: Around::new(&config),
             ahead: Ahead::new(config.read_ahead, u64::from(geometry.block_atoms)),
@@ -518,6 +523,7 @@ impl<P: Payload> Engine<P> {
         let part = self.part_of_sequence(&request);
         let active = Active { request, arrived: self.now, acknowledged, converts, part, stage: Stage::Waiting, waits };
         let number = self.requests.insert(active);
+        self.note_commit(number);
         match self.phase {
             Phase::Recovering => self.held.push_back(number),
             _ if self.waits_for_front_writes(&self.requests.get(number).request) => self.hold_for_front_writes(number),
@@ -568,7 +574,7 @@ impl<P: Payload> Engine<P> {
             (DeviceId::Cache, Ok(_)) => {}
             // Reads tell it themselves; what is asked in passing tells nothing.
             (DeviceId::Origin, _)
-                if matches!(owner, Owner::Read { .. } | Owner::Status { .. } | Owner::Mark { .. } | Owner::Recovery(_)) => {}
+                if matches!(owner, Owner::Read { .. } | Owner::Status { .. } | Owner::Mark { .. } | Owner::Gauge | Owner::Recovery(_)) => {}
             (DeviceId::Origin, result) => self.note_life(&result.as_ref().map(drop).map_err(|error| *error)),
         }
         match owner {
@@ -592,6 +598,7 @@ impl<P: Payload> Engine<P> {
             Owner::Status { request } => self.status_done(id, request, result),
             Owner::MarkFlush => self.mark_flush_done(result.map(drop)),
             Owner::Mark { block } => self.mark_done(block, result),
+            Owner::Gauge => self.gauge_done(id, result),
             Owner::Recovery(step) => self.recovery_done(step, result),
             Owner::Scrub(step) => self.scrub_done(step, result),
             Owner::Discard { set } => self.discard_done(set, result.map(drop)),
@@ -626,6 +633,7 @@ impl<P: Payload> Engine<P> {
             | Owner::Status { .. }
             | Owner::MarkFlush
             | Owner::Mark { .. }
+            | Owner::Gauge
             | Owner::Recovery(_)
             // The next pass looks again.
             | Owner::Scrub(_)
@@ -792,6 +800,7 @@ impl<P: Payload> Engine<P> {
             Command::Flush => self.flush_latency.record(latency),
             Command::Cache | Command::Trim { .. } | Command::Zero { .. } | Command::Status { .. } => {}
         }
+        self.commit_answered(number, &active.request.command, latency);
         self.replies.push_back(Reply { id: active.request.id, result });
     }
 

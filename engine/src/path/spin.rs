@@ -50,6 +50,8 @@ impl<P: Payload> Engine<P> {
             Owner::Through { .. } | Owner::ThroughFlush => Some(Cause::Write),
             Owner::Mark { .. } | Owner::MarkFlush => Some(Cause::Command),
             Owner::DestageWrite { .. } | Owner::DestageZero { .. } | Owner::OriginFlush => self.destage_cause(),
+            // It is asked only where the disk turns, and is no reason to go on.
+            Owner::Gauge => None,
             Owner::Ahead { .. }
             | Owner::Merge { .. }
             | Owner::Data { .. }

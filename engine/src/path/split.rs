@@ -69,13 +69,14 @@ impl<P: Payload> Engine<P> {
     pub(super) fn part_of_sequence(&mut self, request: &Request<P>) -> Part {
         let Command::Write { fua, .. } = request.command else { return Part::Other };
         // What has to be durable at once is for the log.
-        let may_go_home = !fua && self.may_split(request.span);
+        let may_go_home = !fua && self.may_go_home(request.span);
         let pressed = u64::from(self.sets.dirty_sets()) * 100 >= u64::from(self.sets.count()) * PRESSED;
         let Some(split) = &mut self.splitting.split else { return Part::Other };
         split.assign(self.now, request.span, pressed, may_go_home)
     }
 
-    fn may_split(&self, span: Span) -> bool {
+    /// May a write go home although there is room in the log?
+    pub(super) fn may_go_home(&self, span: Span) -> bool {
         let size = self.block_atoms();
         let is_whole = span.start.is_multiple_of(size) && span.end().is_multiple_of(size);
         let is_sound = self.phase == Phase::Serving && self.recovery.is_none() && !self.cache_failed;
@@ -87,7 +88,7 @@ impl<P: Payload> Engine<P> {
     /// Does this part of a sequence go past the log? `full`: there is no room for it there, and none is about to be.
     pub(super) fn is_split_off(&self, number: usize, full: impl Fn() -> bool) -> bool {
         let active = self.requests.get(number);
-        if active.part == Part::Other || !self.may_split(active.request.span) {
+        if matches!(active.part, Part::Other | Part::Commit) || !self.may_go_home(active.request.span) {
             return false;
         }
         let (block, blocks) = self.blocks_of(active.request.span);
@@ -96,20 +97,28 @@ impl<P: Payload> Engine<P> {
     }
 
     /// Has the cache anything of these blocks?
-    fn has_any(&self, block: Block, blocks: u64) -> bool {
+    pub(super) fn has_any(&self, block: Block, blocks: u64) -> bool {
         self.has_dirty(block, blocks) || self.has_clean(block, blocks)
     }
 
-    /// A part of a sequence starts on its way to the origin.
+    /// A part of a sequence, or a commit, starts on its way to the origin.
     pub(super) fn note_split(&mut self, number: usize) {
         let active = self.requests.get_mut(number);
         if active.part == Part::Log {
             active.part = Part::Overflow;
         }
-        if active.part != Part::Other {
-            let span = active.request.span;
-            self.counters.split_blocks += self.blocks_of(span).1;
-            self.splitting.last = Some(self.now);
+        let (part, span) = (active.part, active.request.span);
+        let blocks = self.blocks_of(span).1;
+        match part {
+            Part::Other => {}
+            Part::Commit => {
+                self.counters.commit_blocks += blocks;
+                self.committing.went_home(number);
+            }
+            Part::Log | Part::Home | Part::Overflow => {
+                self.counters.split_blocks += blocks;
+                self.splitting.last = Some(self.now);
+            }
         }
     }
 
@@ -119,14 +128,16 @@ impl<P: Payload> Engine<P> {
             return false;
         }
         let active = self.requests.get_mut(number);
-        active.part = Part::Other;
+        let part = std::mem::take(&mut active.part);
         active.stage = Stage::Waiting;
         let span = active.request.span;
         self.counters.written_atoms -= span.atoms;
         self.locks.retain(|lock| lock.request != number);
         self.intake.push_front(number);
-        if let Some(split) = &mut self.splitting.split {
-            split.failed();
+        match (part, &mut self.splitting.split) {
+            (Part::Commit, _) => self.committing.give_up(),
+            (_, Some(split)) => split.failed(),
+            (_, None) => {}
         }
         true
     }

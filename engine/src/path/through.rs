@@ -181,6 +181,7 @@ impl<P: Payload> Engine<P> {
         match (self.allocation(), self.config.when_full) {
             (Allocation::ReadOnly, _) => true,
             (Allocation::SmallWrites, _) if !self.requests.get(number).converts => true,
+            (Allocation::ReadWrite, _) if self.commits_home(number) => true,
             (Allocation::ReadWrite, WhenFull::Wait) => self.is_split_off(number, full),
             (Allocation::ReadWrite | Allocation::SmallWrites, WhenFull::Through) => full(),
             (Allocation::SmallWrites, WhenFull::Wait) => false,
@@ -265,6 +266,13 @@ impl<P: Payload> Engine<P> {
     fn is_in_limbo(&mut self, block: Block, blocks: u64) -> bool {
         self.leave_limbo();
         self.through.limbo.iter().any(|&(_, first, count)| first.0 < block.0 + blocks && block.0 < first.0 + count)
+    }
+
+    /// The same, without looking what has become durable first: what has is left out.
+    pub(super) fn dies_late(&self, block: Block, blocks: u64) -> bool {
+        let durable = self.journal.durable_group();
+        let is_there = |first: Block, count: u64| first.0 < block.0 + blocks && block.0 < first.0 + count;
+        self.through.limbo.iter().any(|&(group, first, count)| group > durable && is_there(first, count))
     }
 
     /// Kills the live slots of these blocks that are clean (or dirty).
@@ -367,7 +375,7 @@ impl<P: Payload> Engine<P> {
     }
 
     /// Somebody reads or writes these blocks on the origin, or is about to.
-    fn is_origin_busy(&self, block: Block, blocks: u64) -> bool {
+    pub(super) fn is_origin_busy(&self, block: Block, blocks: u64) -> bool {
         let size = self.block_atoms();
         let whole = Span::new(block.0 * size, blocks * size);
         self.origin.is_read(whole) || self.origin.is_written(whole) || self.destage.touches(whole)
@@ -562,13 +570,24 @@ impl<P: Payload> Engine<P> {
             return self.settle_group(number);
         }
         if self.through.is_about_to_settle() && self.through.settling.is_empty() {
-            self.through.patience = Some(self.now + Duration(LOG_PACE.0 * (self.through.pages.atoms() / 2048 + 1)));
+            self.through.patience = Some(self.now + self.log_pace());
+            return self.settle_by_flush(number);
+        }
+        if self.through.settling.is_empty()
+            && let Some(patience) = self.commit_patience()
+        {
+            self.through.patience = Some(self.now + patience.max(self.log_pace()));
             return self.settle_by_flush(number);
         }
         if self.through.patience.is_some() || !self.log_pages() {
             return self.settle_by_flush(number);
         }
         self.settle_group(number);
+    }
+
+    /// How long it takes to put the pages into the log.
+    fn log_pace(&self) -> Duration {
+        Duration(LOG_PACE.0 * (self.through.pages.atoms() / 2048 + 1))
     }
 
     /// The flush of the origin takes longer than it would have taken to put the pages into the log: that is done now.
@@ -578,6 +597,7 @@ impl<P: Payload> Engine<P> {
         }
         if self.through.patience.is_some_and(|until| until <= self.now) {
             self.through.patience = None;
+            self.committing.give_up();
             if self.log_pages() {
                 for (number, _) in std::mem::take(&mut self.through.settling) {
                     self.settle_group(number);
