@@ -27,6 +27,9 @@ const LEAST: u64 = (128 << 10) / ATOM_BYTES;
 /// of: that would only push what is about to be sent out of the processor's cache.
 const ENOUGH: u64 = (4 << 20) / ATOM_BYTES;
 
+/// Pieces that are gone may stay in the order, as many as there are and so many more.
+const ORDER_SLACK: usize = 64;
+
 /// A sequence that is read ahead of.
 #[derive(Debug)]
 struct Stream {
@@ -211,6 +214,11 @@ impl<P: Payload> Ahead<P> {
         let state = State::Reading { op, sharers: Vec::new() };
         let before = self.pieces.insert(first, Piece { number: self.begun, slots, life, state, left: slots, is_held: true });
         assert!(before.is_none(), "one piece has a slot");
+        // One that nobody asks for any more may stay in front for long.
+        if self.order.len() > 2 * self.pieces.len() + ORDER_SLACK {
+            let pieces = &self.pieces;
+            self.order.retain(|(start, number)| pieces.get(start).is_some_and(|piece| piece.number == *number));
+        }
     }
 
     /// Slots that are on their way from `first` on.
@@ -245,10 +253,11 @@ impl<P: Payload> Ahead<P> {
         ready.into_iter().for_each(|first| self.forget(first));
     }
 
-    /// Memory, in bytes, without the contents.
+    /// Memory, in bytes; contents that clients have asked for are theirs.
     pub fn bytes(&self) -> u64 {
         let of_pieces = self.pieces.len() * (size_of::<Slot>() + size_of::<Piece<P>>());
-        (of_pieces + self.order.capacity() * size_of::<(Slot, u64)>() + self.streams.capacity() * size_of::<Stream>()) as u64
+        self.held * ATOM_BYTES
+            + (of_pieces + self.order.capacity() * size_of::<(Slot, u64)>() + self.streams.capacity() * size_of::<Stream>()) as u64
     }
 }
 
@@ -344,6 +353,21 @@ mod tests {
         assert_eq!(ahead.alike(slot(3, 8), 20, 5), (false, 2));
         assert!(ahead.has_room(slot(3, 8), 20), "of an earlier life");
         assert!(ahead.is_empty());
+    }
+
+    #[test]
+    fn memory_is_bounded_behind_a_piece_that_nobody_asks_for() {
+        let mut ahead = Ahead::new(1 << 20, 8);
+        ahead.begin(slot(0, 0), 8, 1, OpId::new(1, 0));
+        ahead.end(slot(0, 0), Some(Length(64)));
+        for i in 1..10_000 {
+            assert!(ahead.has_room(slot(i, 0), 8));
+            ahead.begin(slot(i, 0), 8, 1, OpId::new(1, 0));
+            ahead.take(slot(i, 0), 8, 1, (7, 0));
+            ahead.end(slot(i, 0), Some(Length(64)));
+        }
+        assert_eq!(ahead.pieces.len(), 1);
+        assert!(ahead.order.len() <= 2 + ORDER_SLACK, "{} in order", ahead.order.len());
     }
 
     #[test]

@@ -144,6 +144,7 @@ impl<P: Payload> Engine<P> {
             ("sets", sets),
             ("slots", slots),
             ("window", self.window.atoms() * ATOM_BYTES),
+            ("ahead", self.ahead.bytes()),
             ("pages", self.memory.as_ref().map_or(0, Memory::bytes)),
             ("ghosts", self.admission.bytes() + self.around.bytes()),
             ("curves", self.what_if.bytes()),
