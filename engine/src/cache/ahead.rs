@@ -39,6 +39,8 @@ struct Stream {
     until: u64,
     /// How far beyond what was asked for, in atoms.
     reach: u64,
+    /// Atoms that clients waited for at its reads, the most of late: of a deep queue most may just be on their way to the client.
+    asked: u64,
     used: u64,
 }
 
@@ -109,12 +111,14 @@ impl<P: Payload> Ahead<P> {
                 let oldest = (0..STREAMS).min_by_key(|&place| self.streams[place].used).expect("there are streams");
                 self.streams.swap_remove(oldest);
             }
-            self.streams.push(Stream { number: sequence.number, until: at, reach: (2 * atoms).max(LEAST), used: now });
+            self.streams.push(Stream { number: sequence.number, until: at, reach: (2 * atoms).max(LEAST), asked, used: now });
             self.streams.len() - 1
         });
         // Half of the memory is for what nobody will ask for any more.
-        let share = (self.most / 2 / self.streams.len() as u64).min(ENOUGH.saturating_sub(asked));
+        let share = self.most / 2 / self.streams.len() as u64;
         let stream = &mut self.streams[place];
+        stream.asked = asked.max(stream.asked - stream.asked / 16);
+        let share = share.min(ENOUGH.saturating_sub(stream.asked));
         (stream.used, stream.until) = (now, stream.until.max(at));
         let reach = stream.reach.min(share);
         if stream.until - at > reach / 2 || reach == 0 {
@@ -324,8 +328,11 @@ mod tests {
         let (mut ahead, mut sequences) = (Ahead::<Length>::new(16 << 20, 8), Sequences::new(4));
         sequences.note(Span::new(0, MIB));
         let sequence = sequences.note(Span::new(MIB, MIB)).expect("it goes on");
-        assert_eq!(ahead.next(&sequence, MIB, 4 * MIB), None);
         assert_eq!(ahead.next(&sequence, MIB, 3 * MIB), Some(Span::new(2 * MIB, MIB)));
+        let sequence = sequences.note(Span::new(2 * MIB, MIB)).expect("it goes on");
+        assert_eq!(ahead.next(&sequence, MIB, 8 * MIB), None);
+        let sequence = sequences.note(Span::new(3 * MIB, MIB)).expect("it goes on");
+        assert_eq!(ahead.next(&sequence, MIB, MIB), None, "of late, too");
     }
 
     #[test]
