@@ -8,7 +8,7 @@ use tidegate_engine::spin::predictor::Kind;
 use tidegate_engine::spin::quiet::{Hours, OfDay};
 use tidegate_engine::spin::{Config, Drive, Quiet};
 
-use super::Span;
+use super::values::Span;
 use crate::units::{self, shorten};
 
 /// The longest time that a disk may take to come to speed; more is a typing error.
