@@ -8,7 +8,7 @@
 //! The first time it is read ahead twice as far as a request is long; each time that more is needed, twice as far again, up to a share of the
 //! memory there is. So a sequence that ends has cost at most about as much again as was asked of it.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 
 use crate::block::{ATOM_BYTES, Slot, Span};
 use crate::op::OpId;
@@ -26,9 +26,6 @@ const LEAST: u64 = (128 << 10) / ATOM_BYTES;
 /// As much as keeps any SSD busy: the fastest ones need it for a millisecond. Clients that have asked for so much themselves are not read ahead
 /// of: that would only push what is about to be sent out of the processor's cache.
 const ENOUGH: u64 = (4 << 20) / ATOM_BYTES;
-
-/// Pieces that are gone may stay in the order, as many as there are and so many more.
-const ORDER_SLACK: usize = 64;
 
 /// A sequence that is read ahead of.
 #[derive(Debug)]
@@ -49,7 +46,7 @@ pub type Sharer = (usize, usize);
 
 /// Consecutive slots that have been read ahead, or are on their way.
 struct Piece<P> {
-    /// Tells it from others that began at this slot.
+    /// They are counted as they begin.
     number: u64,
     slots: u32,
     /// Of the set.
@@ -81,8 +78,8 @@ pub struct Ahead<P> {
     streams: Vec<Stream>,
     reads: u64,
     pieces: BTreeMap<Slot, Piece<P>>,
-    /// The oldest first; some of them are gone.
-    order: VecDeque<(Slot, u64)>,
+    /// The same by their numbers: the oldest first.
+    order: BTreeMap<u64, Slot>,
     begun: u64,
     held: u64,
 }
@@ -90,7 +87,7 @@ pub struct Ahead<P> {
 impl<P: Payload> Ahead<P> {
     /// Keeps at most `bytes` of what has been read.
     pub fn new(bytes: u64, block_atoms: u64) -> Self {
-        let (streams, pieces, order) = (Vec::new(), BTreeMap::new(), VecDeque::new());
+        let (streams, pieces, order) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
         Ahead { most: bytes / ATOM_BYTES, block_atoms, streams, reads: 0, pieces, order, begun: 0, held: 0 }
     }
 
@@ -192,37 +189,24 @@ impl<P: Payload> Ahead<P> {
             self.forget(start);
         }
         let wanted = u64::from(slots) * self.block_atoms;
-        while let Some(&(start, number)) = self.order.front() {
-            match self.pieces.get(&start) {
-                Some(piece) if piece.number == number => {
-                    if self.held + wanted <= self.most {
-                        return true;
-                    }
-                    if matches!(piece.state, State::Reading { .. }) {
-                        return false;
-                    }
-                    self.forget(start);
-                }
-                Some(_) | None => {}
+        while self.held + wanted > self.most {
+            let Some((_, &oldest)) = self.order.first_key_value() else { return false };
+            if matches!(self.pieces[&oldest].state, State::Reading { .. }) {
+                return false;
             }
-            self.order.pop_front();
+            self.forget(oldest);
         }
-        self.held + wanted <= self.most
+        true
     }
 
     /// The operation has been started.
     pub fn begin(&mut self, first: Slot, slots: u32, life: u64, op: OpId) {
         self.begun += 1;
         self.held += u64::from(slots) * self.block_atoms;
-        self.order.push_back((first, self.begun));
+        self.order.insert(self.begun, first);
         let state = State::Reading { op, sharers: Vec::new() };
         let before = self.pieces.insert(first, Piece { number: self.begun, slots, life, state, left: slots, is_held: true });
         assert!(before.is_none(), "one piece has a slot");
-        // One that nobody asks for any more may stay in front for long.
-        if self.order.len() > 2 * self.pieces.len() + ORDER_SLACK {
-            let pieces = &self.pieces;
-            self.order.retain(|(start, number)| pieces.get(start).is_some_and(|piece| piece.number == *number));
-        }
     }
 
     /// Slots that are on their way from `first` on.
@@ -245,6 +229,7 @@ impl<P: Payload> Ahead<P> {
 
     fn forget(&mut self, first: Slot) {
         let piece = self.pieces.remove(&first).expect("a piece");
+        self.order.remove(&piece.number);
         if piece.is_held {
             self.held -= u64::from(piece.slots) * self.block_atoms;
         }
@@ -259,9 +244,8 @@ impl<P: Payload> Ahead<P> {
 
     /// Memory, in bytes; contents that clients have asked for are theirs.
     pub fn bytes(&self) -> u64 {
-        let of_pieces = self.pieces.len() * (size_of::<Slot>() + size_of::<Piece<P>>());
-        self.held * ATOM_BYTES
-            + (of_pieces + self.order.capacity() * size_of::<(Slot, u64)>() + self.streams.capacity() * size_of::<Stream>()) as u64
+        let of_pieces = self.pieces.len() * (size_of::<Slot>() + size_of::<Piece<P>>() + size_of::<(u64, Slot)>());
+        self.held * ATOM_BYTES + (of_pieces + self.streams.capacity() * size_of::<Stream>()) as u64
     }
 }
 
@@ -374,7 +358,7 @@ mod tests {
             ahead.end(slot(i, 0), Some(Length(64)));
         }
         assert_eq!(ahead.pieces.len(), 1);
-        assert!(ahead.order.len() <= 2 + ORDER_SLACK, "{} in order", ahead.order.len());
+        assert_eq!(ahead.order.len(), ahead.pieces.len());
     }
 
     #[test]

@@ -594,12 +594,7 @@ impl<P: Payload> Engine<P> {
             payload.slice(u64::from(i) * size, size).checksum() == self.sets.crc(slot)
         };
         let base = block.0 * size;
-        let (mut slot, mut are_good) = (first, true);
-        payload.checksums(size, |crc| {
-            are_good &= crc == self.sets.crc(slot);
-            slot.slot += 1;
-        });
-        if are_good {
+        if self.holds_what_was_written(first, &payload) {
             self.reading(number).parts[place].source = Source::Ready(payload.slice(span.start - base, span.atoms));
             return;
         }
@@ -615,6 +610,16 @@ impl<P: Payload> Engine<P> {
                 self.bad_slot(number, slot, block, part);
             }
         }
+    }
+
+    /// Does what was read of the slots from `first` have the checksums of what was written there?
+    pub(super) fn holds_what_was_written(&self, first: Slot, payload: &P) -> bool {
+        let (mut slot, mut is_good) = (first, true);
+        payload.checksums(self.block_atoms(), |crc| {
+            is_good &= crc == self.sets.crc(slot);
+            slot.slot += 1;
+        });
+        is_good
     }
 
     /// The SSD could not be read: each block by itself, and a single one is bad.
