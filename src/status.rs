@@ -165,7 +165,12 @@ fn describe(status: &Value) -> String {
         }
     }
     line("waits", counts(&status["waits"]));
-    line("destaged", format!("{} blocks in {} batches", number("/destage/blocks"), number("/destage/batches")));
+    let quiet = status["destage"]["quiet_read_p99_ns"].as_u64();
+    let courtesy = quiet.map_or(String::new(), |p99| {
+        let most = units::show_latency(number("/destage/batch_most_ns"));
+        format!(" of {most} at most, since clients' reads of the origin take up to {} (p99) without", units::show_latency(p99))
+    });
+    line("destaged", format!("{} blocks in {} batches{courtesy}", number("/destage/blocks"), number("/destage/batches")));
     line("errors", counts(&status["errors"]));
     let ledger = status["ledger_bytes"].as_object();
     let parts = ledger.into_iter().flatten().filter_map(|(part, bytes)| Some((part, bytes.as_u64()?)));

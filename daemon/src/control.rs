@@ -464,6 +464,7 @@ pub fn status_json(snapshot: &Snapshot) -> Value {
             "blocks": c.destaged_blocks, "batches": c.destage_batches, "failures": c.destage_failures,
             "zeroed_blocks": c.zeroed_blocks, "lost_blocks": c.lost_blocks, "dropped_sets": c.dropped_sets,
             "spared_sets": c.spared_sets,
+            "batch_most_ns": snapshot.batch_most.0, "quiet_read_p99_ns": snapshot.quiet_p99.map(|p99| p99.0),
         },
         "discards": { "sets": c.discarded_sets, "left_out_sets": c.undiscarded_sets, "failures": c.discard_failures },
         "waits": waits_json(&c.waits),

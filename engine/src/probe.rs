@@ -359,6 +359,10 @@ pub struct Snapshot {
     pub memory: MemoryUse,
     /// Misses that a block needs now to be kept where something else has to go for it.
     pub misses_to_keep: u32,
+    /// A batch of destaging takes about so long at most while nothing presses.
+    pub batch_most: Duration,
+    /// The 99th percentile of clients' small reads of the origin that met no batch, once there were some.
+    pub quiet_p99: Option<Duration>,
     /// The motor of the origin, if it is told to stand still.
     pub spin: Option<spin::Report>,
     pub counters: Counters,

@@ -1,4 +1,5 @@
-//! The gate: when dirty blocks go home. It decides when, and knows how long that takes (`pace`); `cache` answers which; `path/destage` does it.
+//! The gate: when dirty blocks go home. It decides when, knows how long that takes (`pace`) and how long it may keep clients
+//! from the origin (`courtesy`); `cache` answers which; `path/destage` does it.
 //!
 //! ```text
 //!            free < floor, oldest set dirty            no request for `wait`
@@ -16,6 +17,7 @@
 //! if a small request comes every second. Its two own gates are kept for its experiments: *new*, the machine above and nothing else, and
 //! *old*, which destages the oldest set as soon as free sets are short. Both let whole sets leave, the least recently used ones first.
 
+pub mod courtesy;
 pub mod pace;
 
 use crate::config::GateKind;
@@ -85,6 +87,20 @@ impl Gate {
     }
     pub fn state(&self) -> GateState {
         self.state
+    }
+
+    /// How much what goes home now presses, of 1. Above the high mark it is how far `dirty_sets` has come on the way to where writers wait for
+    /// room, of `sets`.
+    pub fn urgency(&self, dirty_sets: u32, sets: u32) -> f64 {
+        match self.state {
+            GateState::Destage(DestageReason::HighMark) => {
+                let way = sets.saturating_sub(self.reserve + self.high).max(1);
+                f64::from(dirty_sets.saturating_sub(self.high)) / f64::from(way)
+            }
+            GateState::Destage(DestageReason::Idle | DestageReason::Age | DestageReason::Sweep) => 0.0,
+            GateState::Destage(_) | GateState::Normal | GateState::Wait => 1.0,
+        }
+        .min(1.0)
     }
 
     /// The state from now on. Destaging may run while it is `Destage`.
@@ -271,6 +287,18 @@ mod tests {
         assert_eq!(gate.decide(swept), GateState::Destage(DestageReason::Sweep));
         assert_eq!(gate.decide(View { sweep: None, ..swept }), GateState::Normal, "somebody asks for it");
         assert_eq!(gate.decide(View { dirty_since: Some(Instant(9_000_000_001)), ..swept }), GateState::Normal);
+    }
+
+    #[test]
+    fn it_presses_more_the_fuller_the_log_is_above_the_mark() {
+        let mut gate = gate();
+        assert_eq!(gate.decide(View { dirty_sets: 71, ..view() }), GateState::Destage(DestageReason::HighMark));
+        let urgencies = [60, 70, 83, 96, 100].map(|dirty| gate.urgency(dirty, 100));
+        assert_eq!(urgencies, [0.0, 0.0, 0.5, 1.0, 1.0]);
+        gate.decide(View { drain: true, ..view() });
+        assert_eq!(gate.urgency(0, 100), 1.0, "somebody waits for it");
+        gate.decide(View { sweep: Some(Instant(9_000_000_000)), ..view() });
+        assert_eq!(gate.urgency(99, 100), 0.0);
     }
 
     #[test]

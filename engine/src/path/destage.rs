@@ -13,8 +13,9 @@ use std::collections::BTreeMap;
 use crate::block::{Block, Slot, Span};
 use crate::cache::format::journal::Record;
 use crate::cache::format::{Bits, RangeKind, SetState};
-use crate::config::Canary;
+use crate::config::{Canary, GateKind};
 use crate::gate::View;
+use crate::gate::courtesy::Courtesy;
 use crate::gate::pace::{Pace, Work};
 use crate::op::{Action, Answer, Class, DeviceError, DeviceId, Hole, Zone};
 use crate::payload::Payload;
@@ -52,13 +53,15 @@ pub(super) struct Destage<P> {
     pub back_off: BackOff,
     /// How long batches have taken.
     pace: Pace,
+    /// How long they may take.
+    pub courtesy: Courtesy,
 }
 
 impl<P> Default for Destage<P> {
     fn default() -> Self {
         let back_off = BackOff::new(Duration::from_secs(1), Duration::from_secs(60));
-        let (unreadable, shunned, pace) = (BTreeMap::new(), Shunned::default(), Pace::default());
-        Destage { batch: None, cursor: Block(0), careful: false, unreadable, shunned, back_off, pace }
+        let (unreadable, shunned, pace, courtesy) = (BTreeMap::new(), Shunned::default(), Pace::default(), Courtesy::default());
+        Destage { batch: None, cursor: Block(0), careful: false, unreadable, shunned, back_off, pace, courtesy }
     }
 }
 
@@ -153,6 +156,20 @@ impl<P> Batch<P> {
     }
 }
 
+/// How much a batch may still become.
+struct Most {
+    atoms: u64,
+    length: Duration,
+    /// What it is already.
+    work: Work,
+}
+
+impl Most {
+    fn has_room(&self, pace: &Pace) -> bool {
+        self.atoms > 0 && (self.work == Work::default() || pace.time_of(&self.work) < self.length)
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Waiting,
@@ -231,6 +248,8 @@ impl<P: Payload> Engine<P> {
         if may_run && !self.destage.back_off.is_waiting(self.now) && may_begin {
             if self.is_woken_to_destage() {
                 // It begins when the disk turns.
+            } else if self.urgency() < 1.0 && self.destage.courtesy.rest(self.now).is_some() {
+                // Clients are heard.
             } else if self.journal_has_room(64) {
                 self.destage.back_off.at = None;
                 self.start_batch();
@@ -253,6 +272,7 @@ impl<P: Payload> Engine<P> {
             return;
         }
         self.counters.destage_batches += 1;
+        self.destage.courtesy.begin();
         for read in batch.reads() {
             self.sets.pin(read.first, read.slots);
         }
@@ -282,19 +302,26 @@ impl<P: Payload> Engine<P> {
             failed: false,
             refused: false,
         };
+        let urgency = self.urgency();
+        let length = self.destage.courtesy.length(self.now, urgency);
         self.choose_ranges(&mut batch);
         if let Some(sets) = self.gate.sets_at_once() {
             self.choose_sets(&mut batch, sets);
             return batch;
         }
         let start = self.destage.cursor;
-        let mut atoms = 0;
-        self.choose_slots(&mut batch, start, None, &mut atoms);
+        let mut most = Most { atoms: self.config.destage_atoms, length, work: self.work_of(&batch) };
+        self.choose_slots(&mut batch, start, None, &mut most);
         let has_wrapped = self.destage.cursor == Block(0);
-        if has_wrapped && atoms < self.config.destage_atoms && start.0 > 0 {
-            self.choose_slots(&mut batch, Block(0), Some(start), &mut atoms);
+        if has_wrapped && start.0 > 0 {
+            self.choose_slots(&mut batch, Block(0), Some(start), &mut most);
         }
         batch
+    }
+
+    /// How much destaging presses, from 0 to 1. Paper 000's gates know no clients.
+    fn urgency(&self) -> f64 {
+        if self.config.gate != GateKind::Ours { 1.0 } else { self.gate.urgency(self.dirty_sets_packed(), self.config.geometry.sets) }
     }
 
     fn choose_ranges(&mut self, batch: &mut Batch<P>) {
@@ -319,12 +346,12 @@ impl<P: Payload> Engine<P> {
         }
     }
 
-    fn choose_slots(&mut self, batch: &mut Batch<P>, from: Block, until: Option<Block>, atoms: &mut u64) {
+    fn choose_slots(&mut self, batch: &mut Batch<P>, from: Block, until: Option<Block>, most: &mut Most) {
         let set_blocks = self.index.set_blocks();
         let mut from = Block(from.0 / set_blocks * set_blocks);
         let mut runs = Vec::new();
         let mut visited = 0;
-        while *atoms < self.config.destage_atoms && visited < VISITS {
+        while most.has_room(&self.destage.pace) && visited < VISITS {
             visited += 1;
             let found = self.index.next_dirty(from).filter(|set| until.is_none_or(|until| set.0 < until.0));
             let Some(set) = found else {
@@ -335,15 +362,17 @@ impl<P: Payload> Engine<P> {
             self.destage.cursor = from;
             runs.clear();
             self.index.lookup(set, set_blocks.min(self.config.geometry.blocks() - set.0), &mut runs);
+            let before = batch.slots.len();
             for run in &runs {
                 let Some(first) = run.slot else { continue };
                 for i in 0..run.blocks {
                     let (block, slot) = (Block(run.block.0 + i), Slot { slot: first.slot + i as u32, ..first });
                     if self.may_destage(block, slot) {
-                        *atoms += self.add_slot(batch, block, slot);
+                        most.atoms = most.atoms.saturating_sub(self.add_slot(batch, block, slot));
                     }
                 }
             }
+            most.work.add_set((batch.slots.len() - before) as u64);
         }
     }
 
@@ -665,6 +694,7 @@ impl<P: Payload> Engine<P> {
             return false;
         }
         let mut batch = self.destage.batch.take().expect("a batch runs");
+        self.destage.courtesy.end(self.now);
         if batch.void {
             self.counters.destage_failures += 1;
         } else {

@@ -474,6 +474,7 @@ impl<P: Payload> Engine<P> {
             self.page_deadline(),
             self.flushes.back_off.at,
             self.destage.back_off.at,
+            self.destage.courtesy.rest(self.now),
             self.checkpoint.back_off.at,
             self.retries.back_off.at,
             self.retries.pause.at,

@@ -43,6 +43,8 @@ impl<P: Payload> Engine<P> {
             wear: self.wear_report(now),
             memory: self.memory.as_ref().map(Memory::usage).unwrap_or_default(),
             misses_to_keep: self.admission.touches(),
+            batch_most: self.destage.courtesy.most(),
+            quiet_p99: self.destage.courtesy.quiet_p99(),
             spin: self.motor.as_ref().map(|motor| motor.report(now)),
             counters: self.counters_of_all(),
             read_latency: self.read_latency.clone(),

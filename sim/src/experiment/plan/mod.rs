@@ -23,7 +23,7 @@ use tidegate_engine::spin;
 use tidegate_engine::time::Duration;
 
 /// The plans that come with the program, in the order in which they are listed.
-const EMBEDDED: [(&str, &str); 25] = [
+const EMBEDDED: [(&str, &str); 26] = [
     ("devices", include_str!("../../../plans/devices.toml")),
     ("000-table3", include_str!("../../../plans/000-table3.toml")),
     ("000-table4", include_str!("../../../plans/000-table4.toml")),
@@ -46,6 +46,7 @@ const EMBEDDED: [(&str, &str); 25] = [
     ("wa", include_str!("../../../plans/wa.toml")),
     ("tail", include_str!("../../../plans/tail.toml")),
     ("cliff", include_str!("../../../plans/cliff.toml")),
+    ("courtesy", include_str!("../../../plans/courtesy.toml")),
     ("000-beyond", include_str!("../../../plans/000-beyond.toml")),
     ("neighbours", include_str!("../../../plans/neighbours.toml")),
     ("never-slower", include_str!("../../../plans/never-slower.toml")),
