@@ -165,19 +165,23 @@ impl<P: Payload> Queue<P> {
 
     /// An operation of a job waits from now on. No two that wait or are under way have one place ([`OpId::place`]).
     pub fn push(&mut self, now: Instant, job: u32, op: Op<P>) {
-        let Some(op) = self.join(job, op) else { return };
-        let stretch = if self.kind.is_like_linux() { Stretch::of(&op) } else { None };
-        self.wait(now, Item::new(now, job, &op), stretch, op);
+        let stretch = self.stretch(&op);
+        match stretch.and_then(|stretch| self.neighbour(job, &stretch)) {
+            Some(number) => self.attach(number, op),
+            None => self.wait(now, Item::new(now, job, &op), stretch, op),
+        }
     }
 
     /// It waits with one that it goes on, if there is one; else it is given back.
     pub fn join(&mut self, job: u32, op: Op<P>) -> Option<Op<P>> {
-        if !self.kind.is_like_linux() || self.ends.is_empty() {
-            return Some(op);
-        }
-        let Some(number) = Stretch::of(&op).and_then(|stretch| self.neighbour(job, &stretch)) else { return Some(op) };
+        let Some(number) = self.stretch(&op).and_then(|stretch| self.neighbour(job, &stretch)) else { return Some(op) };
         self.attach(number, op);
         None
+    }
+
+    /// Of what may be merged.
+    fn stretch(&self, op: &Op<P>) -> Option<Stretch> {
+        if self.kind.is_like_linux() { Stretch::of(op) } else { None }
     }
 
     fn wait(&mut self, now: Instant, item: Item, stretch: Option<Stretch>, op: Op<P>) {
@@ -230,11 +234,10 @@ impl<P: Payload> Queue<P> {
     }
 
     fn forget_end(&mut self, number: usize) {
-        if let Some(stretch) = self.entries.get(number).stretch {
-            // Another one may end there, too: two reads.
-            if self.ends.get(&stretch.end()) == Some(&(number as u32)) {
-                self.ends.remove(&stretch.end());
-            }
+        let Some(end) = self.entries.get(number).stretch.map(|stretch| stretch.end()) else { return };
+        // Another one may end there, too: two reads. Then that one stays.
+        if let Some(other) = self.ends.remove(&end).filter(|&entry| entry != number as u32) {
+            self.ends.insert(end, other);
         }
     }
 
