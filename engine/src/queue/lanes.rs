@@ -175,13 +175,14 @@ impl Scheduler for Lanes {
         }
     }
 
-    fn remove(&mut self, entry: usize, item: &Item) {
-        let waiting = &mut self.waiting[usize::from(!item.is_sync())];
+    fn raise(&mut self, now: Instant, entry: usize, before: &Item, item: &Item) {
+        let waiting = &mut self.waiting[usize::from(!before.is_sync())];
         waiting.lists.remove(entry);
-        match item.direction {
+        match before.direction {
             Direction::Read => waiting.reads -= 1,
             Direction::Write => waiting.writes -= 1,
         }
+        self.push(now, entry, item);
     }
 
     fn done(&mut self, now: Instant, entry: usize, item: &Item) {

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! push ─▶ waiting, or joined to a neighbour that waits (merge) ─▶ pop: under way, at most `depth` ─▶ done: the answers to all that it was
-//!              └─▶ cancel, raise                                    └─ a scheduler says which
+//!              └─▶ raise                                            └─ a scheduler says which
 //! ```
 //! What is lost, done twice or given too early is the queue's own affair, and the same for all schedulers; those decide only.
 
@@ -292,26 +292,6 @@ impl<P: Payload> Queue<P> {
                 }
             }
         }
-    }
-
-    /// Takes back an operation that waits. `None`: it is under way, or has been joined to others.
-    pub fn cancel(&mut self, id: OpId) -> Option<Op<P>> {
-        let number = self.find(id)?;
-        let entry = self.entries.get(number);
-        if entry.under_way_since.is_some() || matches!(entry.holds, Holds::Merged(_)) {
-            return None;
-        }
-        self.forget_end(number);
-        let Entry { item, holds, is_scheduled, .. } = self.entries.remove(number);
-        let Holds::One(op) = holds else { unreachable!("one that waits") };
-        self.places[id.place()] = NONE;
-        self.waiting -= 1;
-        if is_scheduled {
-            self.scheduler.remove(number, &item);
-        } else {
-            self.flushes.retain(|&flush| flush != number);
-        }
-        Some(op)
     }
 
     /// An operation that waits is more urgent than it was, and with it those that it was joined to. False: it does not wait.
