@@ -4,7 +4,7 @@ SHELL := bash
 TIDEGATE := $(or $(CARGO_TARGET_DIR),target)/release/tidegate
 TIMED := scripts/timed.sh
 
-.PHONY: help build run test fuzz soak test-guest record bench bench-cold bench-device bench-recovery bench-engine bench-abuse bench-nbd bench-pages clean
+.PHONY: help build run test fuzz soak test-guest record bench bench-cold bench-device bench-recovery bench-engine bench-abuse bench-nbd bench-pages bench-queue clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -58,6 +58,9 @@ bench-nbd: ## hits in memory over NBD beside null exports and files in the page 
 
 bench-pages: ## hits in the memory tier beside copying, two threads beside one, other caches; a table and target/bench/pages.json
 	@$(TIMED) bench-pages cargo bench --locked -p tidegate-pages --bench pages
+
+bench-queue: ## what a scheduler costs, and six patterns on this machine's disk beside noop; tables and target/bench/queue.json; needs 2 GiB of disk
+	@$(TIMED) bench-queue cargo bench --locked --bench queue
 
 clean: ## everything that was built; never ./tidegate-data
 	@$(TIMED) clean cargo clean

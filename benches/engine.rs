@@ -1,15 +1,12 @@
 //! What the engine itself costs: instructions and time per request in a world whose devices cost nothing, and bytes per cached block.
 //!
-//! The schedulers of its queues, too: what a pair of push and pop costs.
-//!
 //! Instructions are counted by callgrind (repeatable, whatever else the machine does), as the difference of two runs of different length.
 //! The payload has no contents, so neither checksums nor copies are in the figures.
 
-#[path = "engine/queue.rs"]
-mod queue;
+#[path = "shared/callgrind.rs"]
+mod callgrind;
 
 use std::collections::BTreeMap;
-use std::process::Command as Process;
 use std::sync::Arc;
 
 use tidegate_engine::block::{PAGE_ATOMS, PAGE_BYTES, Span};
@@ -18,7 +15,6 @@ use tidegate_engine::config::CommitHome;
 use tidegate_engine::op::{Action, Answer, Done, Limits, Op, Zone};
 use tidegate_engine::payload::Payload;
 use tidegate_engine::probe::Phase;
-use tidegate_engine::queue::QueueKind;
 use tidegate_engine::request::{Command, Reply, Request, RequestId};
 use tidegate_engine::time::Instant;
 use tidegate_engine::{Config, Engine, Event, World, turn};
@@ -186,10 +182,6 @@ fn requests(name: &str) -> u64 {
 
 /// Runs one workload; the set-up is the same whatever the length.
 fn workload(name: &str, requests: u64) {
-    if let Some(queue) = name.strip_prefix("queue ") {
-        let (kind, depth) = queue.strip_suffix(", deep").map_or((queue, queue::DEPTH), |kind| (kind, queue::DEEP));
-        return queue::pairs(kind.parse().expect("a scheduler"), depth, requests);
-    }
     let full = name.ends_with(", full");
     let mut bench = Bench::new(if full { FULL_CACHE_ATOMS } else { CACHE_ATOMS });
     let filled = if full { FULL_CACHE_ATOMS / 8 } else { REQUESTS };
@@ -218,20 +210,6 @@ fn workload(name: &str, requests: u64) {
         }
     }
     assert!(bench.world.replies >= requests);
-}
-
-/// Instructions of this program running one workload, if valgrind is there.
-fn instructions(name: &str, requests: u64) -> Option<u64> {
-    let me = std::env::current_exe().ok()?;
-    let output = Process::new("valgrind")
-        .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
-        .arg(me)
-        .args(["run", name, &requests.to_string()])
-        .output()
-        .ok()?;
-    let text = String::from_utf8_lossy(&output.stderr).into_owned();
-    let line = text.lines().find(|line| line.contains("Collected"))?;
-    line.rsplit(' ').next()?.parse().ok()
 }
 
 /// What a cache holds when its memory is counted.
@@ -311,7 +289,8 @@ fn print_ledger() -> Vec<serde_json::Value> {
 /// Measures one workload and prints it; its line of the report.
 fn print_row(name: &str) -> serde_json::Value {
     let few = requests(name);
-    let counted = instructions(name, 4 * few).zip(instructions(name, few));
+    let instructions = |requests: u64| callgrind::instructions(&["run", name, &requests.to_string()]);
+    let counted = instructions(4 * few).zip(instructions(few));
     let per = counted.map(|(long, short)| (long - short) as f64 / (3 * few) as f64);
     let time = |requests| {
         let start = std::time::Instant::now();
@@ -323,7 +302,6 @@ fn print_row(name: &str) -> serde_json::Value {
     let wall = walls[RUNS / 2];
     let most = match name {
         "read misses" => MISS_NS_MAX,
-        name if name.starts_with("queue ") && !name.ends_with(", deep") => queue::PAIR_NS_MAX,
         _ => f64::INFINITY,
     };
     let goal = if most.is_infinite() {
@@ -352,17 +330,7 @@ fn main() {
     let started = std::time::Instant::now();
     println!("engine: cost per request (of 4 KiB where nothing else is said), without checksum and copy (goal: at most 1 us a miss)\n");
     println!("{:<22} {:>14} {:>12}  goal", "workload", "instructions", "wall ns");
-    let mut rows: Vec<_> = WORKLOADS.into_iter().map(print_row).collect();
-    println!(
-        "\na push and a pop of a scheduler, {} waiting; deep: {} (goal: at most {} ns at {0})\n",
-        queue::DEPTH,
-        queue::DEEP,
-        queue::PAIR_NS_MAX
-    );
-    for kind in QueueKind::ALL {
-        rows.push(print_row(&format!("queue {}", kind.name())));
-        rows.push(print_row(&format!("queue {}, deep", kind.name())));
-    }
+    let rows: Vec<_> = WORKLOADS.into_iter().map(print_row).collect();
     let lines = print_ledger();
     let report = serde_json::json!({"requests": rows, "ledger": lines});
     let folder = std::path::Path::new("target/bench");

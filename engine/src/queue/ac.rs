@@ -57,7 +57,7 @@ impl Matrix {
         self.last &= !(1 << group);
     }
 
-    /// One has gone, or was taken back.
+    /// One has gone, or waits on as another kind.
     fn left(&mut self, group: usize, has_gone: bool) {
         self.requests[group] -= 1;
         let bit = 1 << group;
@@ -204,11 +204,6 @@ impl Scheduler for Ac {
             None => self.expired(now)?,
         };
         Some(self.take(entry))
-    }
-
-    fn remove(&mut self, entry: usize, _item: &Item) {
-        self.leave(entry, false);
-        self.by_deadline.remove(entry);
     }
 
     fn done(&mut self, _now: Instant, _entry: usize, item: &Item) {

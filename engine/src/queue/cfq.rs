@@ -93,11 +93,12 @@ impl Scheduler for Cfq {
         self.waiting.pop(job)
     }
 
-    fn remove(&mut self, entry: usize, _item: &Item) {
+    fn raise(&mut self, now: Instant, entry: usize, _before: &Item, item: &Item) {
         let job = self.waiting.remove(entry);
         if self.waiting.is_empty(job) {
             self.ready.remove(&(self.jobs[job].had, job));
         }
+        self.push(now, entry, item);
     }
 
     fn done(&mut self, _now: Instant, _entry: usize, item: &Item) {

@@ -92,10 +92,6 @@ impl Scheduler for Deadline {
         Some(entry)
     }
 
-    fn remove(&mut self, entry: usize, _item: &Item) {
-        self.forget(entry);
-    }
-
     fn done(&mut self, _now: Instant, _entry: usize, _item: &Item) {}
 
     /// It keeps its place: there are no classes here.

@@ -43,8 +43,9 @@ struct Waiting {
 
 pub struct Lanes {
     waiting: [Waiting; 2],
-    /// Reads at the device.
+    /// Reads at the device: of each lane, and all.
     reads_under_way: Vec<usize>,
+    all_reads_under_way: usize,
     /// Writes there that somebody waits for.
     writes_under_way: usize,
     /// A quarter of the places.
@@ -72,6 +73,7 @@ impl Lanes {
         Lanes {
             waiting: [waiting(), waiting()],
             reads_under_way: vec![0; count],
+            all_reads_under_way: 0,
             writes_under_way: 0,
             quarter: (depth / 4).max(1),
             depth,
@@ -92,7 +94,7 @@ impl Lanes {
 
     /// Somebody reads, and the device has as many writes as it needs.
     fn has_writes_enough(&self) -> bool {
-        let reads = self.reads_under_way.iter().sum::<usize>() + self.waiting[SYNC].reads;
+        let reads = self.all_reads_under_way + self.waiting[SYNC].reads;
         let is_late = self.reads_ahead > LATE;
         reads > 0 && self.writes_under_way >= if is_late { (self.depth - self.quarter).max(1) } else { self.quarter }
     }
@@ -110,6 +112,7 @@ impl Lanes {
             let order = |&(lane, entry): &(usize, usize)| (self.reads_under_way[lane] >= self.share, self.arrived[entry], entry);
             let (lane, _) = heads.min_by_key(order).expect("a read waits in a lane");
             self.reads_under_way[lane] += 1;
+            self.all_reads_under_way += 1;
             return waiting.lists.pop(lane);
         }
         may_write.then_some(())?;
@@ -172,13 +175,14 @@ impl Scheduler for Lanes {
         }
     }
 
-    fn remove(&mut self, entry: usize, item: &Item) {
-        let waiting = &mut self.waiting[usize::from(!item.is_sync())];
+    fn raise(&mut self, now: Instant, entry: usize, before: &Item, item: &Item) {
+        let waiting = &mut self.waiting[usize::from(!before.is_sync())];
         waiting.lists.remove(entry);
-        match item.direction {
+        match before.direction {
             Direction::Read => waiting.reads -= 1,
             Direction::Write => waiting.writes -= 1,
         }
+        self.push(now, entry, item);
     }
 
     fn done(&mut self, now: Instant, entry: usize, item: &Item) {
@@ -186,6 +190,7 @@ impl Scheduler for Lanes {
         match item.direction {
             Direction::Read => {
                 self.reads_under_way[lane] -= 1;
+                self.all_reads_under_way -= 1;
                 let writes_wait = self.waiting[SYNC].writes > 0;
                 // Late, or not: how late does not matter.
                 self.reads_ahead = if writes_wait { (self.reads_ahead + 1).min(2 * LATE) } else { 0 };

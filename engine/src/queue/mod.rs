@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! push ─▶ waiting, or joined to a neighbour that waits (merge) ─▶ pop: under way, at most `depth` ─▶ done: the answers to all that it was
-//!              └─▶ cancel, raise                                    └─ a scheduler says which
+//!              └─▶ raise                                            └─ a scheduler says which
 //! ```
 //! What is lost, done twice or given too early is the queue's own affair, and the same for all schedulers; those decide only.
 
@@ -165,19 +165,23 @@ impl<P: Payload> Queue<P> {
 
     /// An operation of a job waits from now on. No two that wait or are under way have one place ([`OpId::place`]).
     pub fn push(&mut self, now: Instant, job: u32, op: Op<P>) {
-        let Some(op) = self.join(job, op) else { return };
-        let stretch = if self.kind.is_like_linux() { Stretch::of(&op) } else { None };
-        self.wait(now, Item::new(now, job, &op), stretch, op);
+        let stretch = self.stretch(&op);
+        match stretch.and_then(|stretch| self.neighbour(job, &stretch)) {
+            Some(number) => self.attach(number, op),
+            None => self.wait(now, Item::new(now, job, &op), stretch, op),
+        }
     }
 
     /// It waits with one that it goes on, if there is one; else it is given back.
     pub fn join(&mut self, job: u32, op: Op<P>) -> Option<Op<P>> {
-        if !self.kind.is_like_linux() || self.ends.is_empty() {
-            return Some(op);
-        }
-        let Some(number) = Stretch::of(&op).and_then(|stretch| self.neighbour(job, &stretch)) else { return Some(op) };
+        let Some(number) = self.stretch(&op).and_then(|stretch| self.neighbour(job, &stretch)) else { return Some(op) };
         self.attach(number, op);
         None
+    }
+
+    /// Of what may be merged.
+    fn stretch(&self, op: &Op<P>) -> Option<Stretch> {
+        if self.kind.is_like_linux() { Stretch::of(op) } else { None }
     }
 
     fn wait(&mut self, now: Instant, item: Item, stretch: Option<Stretch>, op: Op<P>) {
@@ -230,11 +234,10 @@ impl<P: Payload> Queue<P> {
     }
 
     fn forget_end(&mut self, number: usize) {
-        if let Some(stretch) = self.entries.get(number).stretch {
-            // Another one may end there, too: two reads.
-            if self.ends.get(&stretch.end()) == Some(&(number as u32)) {
-                self.ends.remove(&stretch.end());
-            }
+        let Some(end) = self.entries.get(number).stretch.map(|stretch| stretch.end()) else { return };
+        // Another one may end there, too: two reads. Then that one stays.
+        if let Some(other) = self.ends.remove(&end).filter(|&entry| entry != number as u32) {
+            self.ends.insert(end, other);
         }
     }
 
@@ -289,26 +292,6 @@ impl<P: Payload> Queue<P> {
                 }
             }
         }
-    }
-
-    /// Takes back an operation that waits. `None`: it is under way, or has been joined to others.
-    pub fn cancel(&mut self, id: OpId) -> Option<Op<P>> {
-        let number = self.find(id)?;
-        let entry = self.entries.get(number);
-        if entry.under_way_since.is_some() || matches!(entry.holds, Holds::Merged(_)) {
-            return None;
-        }
-        self.forget_end(number);
-        let Entry { item, holds, is_scheduled, .. } = self.entries.remove(number);
-        let Holds::One(op) = holds else { unreachable!("one that waits") };
-        self.places[id.place()] = NONE;
-        self.waiting -= 1;
-        if is_scheduled {
-            self.scheduler.remove(number, &item);
-        } else {
-            self.flushes.retain(|&flush| flush != number);
-        }
-        Some(op)
     }
 
     /// An operation that waits is more urgent than it was, and with it those that it was joined to. False: it does not wait.

@@ -18,10 +18,6 @@ impl Scheduler for Noop {
         self.waiting.pop(0)
     }
 
-    fn remove(&mut self, entry: usize, _item: &Item) {
-        self.waiting.remove(entry);
-    }
-
     fn done(&mut self, _now: Instant, _entry: usize, _item: &Item) {}
 
     /// It keeps its place: nobody is before anybody here.

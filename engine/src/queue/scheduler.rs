@@ -9,15 +9,10 @@ pub trait Scheduler: Send {
     fn push(&mut self, now: Instant, entry: usize, item: &Item);
     /// The next one, which is under way from now on. None: nothing waits, or what waits is held back.
     fn pop(&mut self, now: Instant) -> Option<usize>;
-    /// `entry` does not wait any more.
-    fn remove(&mut self, entry: usize, item: &Item);
     /// `entry` is not under way any more.
     fn done(&mut self, now: Instant, entry: usize, item: &Item);
     /// `entry` waits on, as another class than `before`.
-    fn raise(&mut self, now: Instant, entry: usize, before: &Item, item: &Item) {
-        self.remove(entry, before);
-        self.push(now, entry, item);
-    }
+    fn raise(&mut self, now: Instant, entry: usize, before: &Item, item: &Item);
     /// When it wants to be asked again although nothing has happened: something that is held back may go then.
     fn deadline(&self) -> Option<Instant> {
         None

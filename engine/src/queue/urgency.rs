@@ -55,8 +55,9 @@ impl Scheduler for Urgency {
         Some(entry)
     }
 
-    fn remove(&mut self, entry: usize, _item: &Item) {
+    fn raise(&mut self, now: Instant, entry: usize, _before: &Item, item: &Item) {
         self.waiting.remove(entry);
+        self.push(now, entry, item);
     }
 
     fn done(&mut self, _now: Instant, _entry: usize, item: &Item) {

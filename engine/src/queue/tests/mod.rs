@@ -155,7 +155,6 @@ enum Step {
     Pop,
     Done(prop::sample::Index),
     Fail(prop::sample::Index),
-    Cancel(prop::sample::Index),
     Raise(prop::sample::Index, Class),
     Wait(u64),
 }
@@ -176,7 +175,6 @@ fn step() -> impl Strategy<Value = Step> {
         8 => Just(Step::Pop),
         8 => any().prop_map(Step::Done),
         2 => any().prop_map(Step::Fail),
-        1 => any().prop_map(Step::Cancel),
         2 => (any(), class()).prop_map(|(which, class)| Step::Raise(which, class)),
         2 => (0..3_000u64).prop_map(Step::Wait),
     ]
@@ -245,14 +243,6 @@ fn check(kind: QueueKind, steps: &[Step], depth: usize, patient: usize) {
             Step::Fail(which) => {
                 if let Some(id) = under_way(&bench, which) {
                     owed.answer(bench.fail(id));
-                }
-            }
-            Step::Cancel(which) => {
-                if let Some(id) = any(&owed, which)
-                    && let Some(op) = bench.queue.cancel(OpId(id))
-                {
-                    assert!(op.id.0 == id && !bench.device.contains_key(&id), "only what waits is taken back");
-                    owed.0.remove(&id).expect("it was asked for");
                 }
             }
             Step::Raise(which, class) => {
@@ -327,21 +317,6 @@ fn reads_and_writes_jobs_and_classes_are_not_merged() {
     bench.read_of(2, 2, 11);
     bench.push(3, 11, Class::Fill);
     assert_eq!(bench.popped(), [0, 1, 2, 3]);
-}
-
-#[test]
-fn what_waits_can_be_taken_back_and_what_is_under_way_cannot() {
-    for kind in QueueKind::ALL {
-        let mut bench = Bench::new(kind, 1, 1);
-        (0..3).for_each(|id| bench.read(id, 100 * id));
-        let first = bench.queue_next().unwrap();
-        assert!(bench.queue.cancel(OpId(first)).is_none());
-        let waiting = (first + 1) % 3;
-        assert_eq!(bench.queue.cancel(OpId(waiting)).map(|op| op.id), Some(OpId(waiting)));
-        assert!(bench.queue.cancel(OpId(waiting)).is_none());
-        bench.done(first);
-        assert_eq!(bench.popped(), [3 - first - waiting]);
-    }
 }
 
 #[test]
