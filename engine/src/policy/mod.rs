@@ -1,7 +1,8 @@
 //! Replacement: which of the keys that are kept goes when another one comes. A policy decides from the order in which keys were asked for; it
 //! sees no data, does no I/O and cannot fail. A key is whatever is kept as one: a page, a set.
 //!
-//! Every policy takes its notes late as well as at once: between two [`Policy::touch`]es of the same keys nothing else need have happened.
+//! A policy may be told of hits late, but it is to be told of them before anything else that happened after them: of a key that is inserted
+//! first, the hits before it seem to be hits after it. In one order a policy does the same whenever it is told.
 
 mod arc;
 mod chooser;
