@@ -127,6 +127,7 @@ struct Memory {
 struct Log {
     window: Option<Size>,
     dirty_ram: Option<Size>,
+    dirty_ram_least: Option<Size>,
     flush_age: Option<Span>,
     fill: Option<bool>,
     allocation: Option<Allocation>,

@@ -122,7 +122,11 @@ fn describe(status: &Value) -> String {
             (follows, _) if follows == "-" => word("/memory/policy"),
             (follows, switches) => format!("{}: {follows}, changed {switches} times", word("/memory/policy")),
         };
-        line("pages", format!("{} of {most} in memory ({policy}); {told}", number("/memory/pages")));
+        let lent = match number("/memory/lent_moves") {
+            0 => String::new(),
+            moves => format!("; {} of them lent by writes, changed {moves} times", number("/memory/lent")),
+        };
+        line("pages", format!("{} of {most} in memory ({policy}); {told}{lent}", number("/memory/pages")));
     }
     let ahead = match number("/hits/read_ahead_hit_blocks") {
         0 => String::new(),
@@ -252,7 +256,7 @@ mod tests {
     fn a_status_reads_as_lines_with_units() {
         let text = describe(&json!({
             "phase": "serving", "gate": "destage", "destage_reason": "idle", "dirty_blocks": 16, "live_blocks": 20,
-            "memory": { "pages": 5, "pages_max": 128, "policy": "chooser", "follows": "lirs", "switches": 2, "hit_blocks": 9, "miss_blocks": 1 },
+            "memory": { "pages": 5, "pages_max": 128, "lent": 8, "lent_moves": 3, "policy": "chooser", "follows": "lirs", "switches": 2, "hit_blocks": 9, "miss_blocks": 1 },
             "oldest_dirty_seconds": 2.5, "hits": { "blocks": 3, "read_ahead_hit_blocks": 2 }, "misses": { "blocks": 1 },
             "latency_ns": { "read": { "count": 4, "p50": 37_000, "p99": 1_200_000, "p999": 1_300_000 } },
             "queues": { "cache": { "client": {
@@ -264,7 +268,7 @@ mod tests {
         for line in [
             "gate     destage (idle)",
             "dirty    16 of 20 cached blocks, the oldest 2.5 s old; 0 zero ranges",
-            "pages    5 of 128 in memory (chooser: lirs, changed 2 times); 9 hits, 1 misses (90.0% hits)",
+            "pages    5 of 128 in memory (chooser: lirs, changed 2 times); 9 hits, 1 misses (90.0% hits); 8 of them lent by writes, changed 3 times",
             "blocks   3 hits, 1 misses (75.0% hits); 2 read ahead",
             "kept     7 blocks of what was read, with the neighbourhoods of 3 misses, in a full cache after 2 misses; not: 5 missed for the first time, 2 without room",
             "split    2560 blocks of long writes went to the origin at once",

@@ -443,6 +443,7 @@ pub fn status_json(snapshot: &Snapshot) -> Value {
         "detaching": snapshot.is_detaching,
         "memory": {
             "pages": snapshot.memory.pages, "pages_max": snapshot.memory.pages_max, "evicted": snapshot.memory.evicted,
+            "lent": snapshot.memory.lent, "lent_moves": snapshot.memory.lent_moves,
             "policy": snapshot.memory.policy.name(), "follows": snapshot.memory.follows.map(|(kind, _)| kind.name()),
             "switches": snapshot.memory.follows.map(|(_, switches)| switches),
             "hit_blocks": c.memory_hit_blocks, "miss_blocks": c.memory_miss_blocks, "written_blocks": c.front_written_blocks,

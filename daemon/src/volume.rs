@@ -83,6 +83,7 @@ pub struct Knobs {
     /// Bytes.
     pub window: Option<u64>,
     pub dirty_ram: Option<u64>,
+    pub dirty_ram_least: Option<u64>,
     pub flush_age: Option<Duration>,
     pub fill: Option<bool>,
     pub allocation: Option<Allocation>,
@@ -148,6 +149,7 @@ impl Knobs {
             window_bytes,
             through_bytes: self.window.unwrap_or(default.through_bytes),
             dirty_ram: self.dirty_ram.unwrap_or(window_bytes / 4),
+            dirty_ram_least: self.dirty_ram_least,
             flush_age: self.flush_age.unwrap_or(default.flush_age),
             fill: self.fill.map_or(default.fill, |keep| if keep { Fill::Behind } else { Fill::Off }),
             allocation: self.allocation.unwrap_or(default.allocation),

@@ -44,6 +44,8 @@ pub struct Config {
     /// Bytes of acknowledged writes that may be in memory alone, on their way to the SSD. 0, the default here: a write is acknowledged when it
     /// has landed. At most the window has effect. Not under set placement, nor for what goes through.
     pub dirty_ram: u64,
+    /// As much of it is never lent to pages of `ram`, however seldom writes fill the rest. Default all of it: nothing is lent.
+    pub dirty_ram_least: Option<u64>,
     /// The engine's own flush comes when the oldest unflushed write is this old. Default 1 s.
     pub flush_age: Duration,
     /// Requests admitted at once. Default 1,024 (eight connections of 128).
@@ -312,6 +314,7 @@ impl Config {
             window_bytes: (cache / 16).clamp(4 << 20, 128 << 20),
             through_bytes: 64 << 20,
             dirty_ram: 0,
+            dirty_ram_least: None,
             ram: 0,
             memory_policy: policy::Kind::default(),
             fronts: 0,

@@ -9,6 +9,7 @@ pub mod block;
 pub mod cache;
 pub mod config;
 pub mod device_probe;
+mod dirty_share;
 mod draw;
 pub mod fault_point;
 pub mod gate;

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use tidegate_pages::{Atoms, Block as Key, Config, Dirty, Hold, Keeper, Page, Pages, Refused};
 
 use crate::block::Block;
-use crate::policy::{Kind, Policy};
+use crate::dirty_share::DirtyShare;
+use crate::policy::{Fifo, Kind, Policy};
 use crate::probe::MemoryUse;
 use crate::what_if::WhatIf;
 
@@ -16,8 +17,12 @@ pub struct Memory {
     keeper: Keeper,
     policy: Box<dyn Policy>,
     kind: Kind,
-    /// Pages that are in use at most. The others are on their way: unlinked, and maybe still read.
+    /// Pages that are in use at most, but for those that are lent. The others are on their way: unlinked, and maybe still read.
     most: usize,
+    lent: usize,
+    /// Blocks whose pages went for others last, at most so many: what a little more memory would still have.
+    behind: Fifo,
+    behind_max: usize,
     page_bytes: usize,
     evicted: u64,
     /// Reads that fronts had not noted, when they were heard last.
@@ -26,8 +31,17 @@ pub struct Memory {
 
 impl Memory {
     /// A pool of at most `bytes`, for blocks of so many atoms, of which a page keeps `atom_bytes` each; `fronts` threads use it as well, and may
-    /// have up to `dirty` pages written in it, as soon as that is allowed. Which page goes, a policy of this `kind` says. None: `bytes` are not enough for a few pages, or not to be had.
-    pub fn new(bytes: u64, block_atoms: u64, atom_bytes: usize, fronts: usize, dirty: usize, kind: Kind) -> Option<Memory> {
+    /// have up to `dirty` pages written in it, as soon as that is allowed. Which page goes, a policy of this `kind` says. The pages of `lending`
+    /// are beside it. None: `bytes` are not enough for a few pages, or not to be had.
+    pub fn new(
+        bytes: u64,
+        block_atoms: u64,
+        atom_bytes: usize,
+        fronts: usize,
+        dirty: usize,
+        kind: Kind,
+        lending: &DirtyShare,
+    ) -> Option<Memory> {
         const LEAST: u64 = 16;
         /// What a front notes of its hits until the engine's next turn; a policy misses nothing by knowing of no more.
         const TOUCHES: usize = 4096;
@@ -40,7 +54,7 @@ impl Memory {
         let touches = if fronts == 0 { 0 } else { TOUCHES };
         let page_atoms = block_atoms as usize;
         let config = Config {
-            pages,
+            pages: pages + lending.lendable() as usize,
             page_atoms,
             atom_bytes,
             fronts: fronts.max(1),
@@ -54,7 +68,8 @@ impl Memory {
         // What fronts have at hand, or have written and nobody has looked at yet.
         let of_fronts = if fronts == 0 { 0 } else { pages / 8 + dirty };
         let most = pages - on_their_way - of_fronts;
-        Some(Memory { keeper, policy: kind.build(most), kind, most, page_bytes, evicted: 0, unnoted: 0 })
+        let (policy, behind, behind_max) = (kind.build(most), Fifo::default(), lending.step() as usize);
+        Some(Memory { keeper, policy, kind, most, lent: 0, behind, behind_max, page_bytes, evicted: 0, unnoted: 0 })
     }
 
     /// For fronts.
@@ -62,9 +77,26 @@ impl Memory {
         self.keeper.pages()
     }
 
-    /// Pages that are in use at most.
+    /// Pages that are in use at most, whatever is lent.
     pub fn pages_max(&self) -> u64 {
         self.most as u64
+    }
+
+    /// So many pages more from now on, instead of those that were lent before.
+    pub fn lend(&mut self, pages: u64) {
+        self.lent = pages as usize;
+        while self.policy.len() > self.room() {
+            self.evict(Block(u64::MAX));
+        }
+    }
+
+    fn room(&self) -> usize {
+        self.most + self.lent
+    }
+
+    /// Would all of these blocks be here, had the last ones that went not gone?
+    pub fn had(&self, block: Block, blocks: u64) -> bool {
+        (block.0..block.0 + blocks).all(|block| self.policy.contains(block) || self.behind.contains(block))
     }
 
     /// Takes note of what fronts have read since the last time.
@@ -97,7 +129,7 @@ impl Memory {
             }
         }
         // Only now: what has just come may go at once.
-        while self.policy.len() > self.most {
+        while self.policy.len() > self.room() {
             self.evict(drained[0].0);
         }
         drained
@@ -127,7 +159,9 @@ impl Memory {
     pub fn usage(&self) -> MemoryUse {
         MemoryUse {
             pages: self.policy.len() as u64,
-            pages_max: self.most as u64,
+            pages_max: self.room() as u64,
+            lent: self.lent as u64,
+            lent_moves: 0,
             evicted: self.evicted,
             policy: self.kind,
             follows: self.policy.follows(),
@@ -141,7 +175,7 @@ impl Memory {
 
     /// Would another page take the place of one?
     pub fn is_full(&self) -> bool {
-        self.policy.len() >= self.most
+        self.policy.len() >= self.room()
     }
 
     /// Gives `each` the contents of consecutive blocks, if all of them are here.
@@ -179,6 +213,22 @@ impl Memory {
         let gone = self.policy.evict(block.0).expect("something is kept");
         self.remove(gone);
         self.evicted += 1;
+        if self.behind_max > 0 {
+            self.behind.remove(gone);
+            self.behind.insert(gone);
+            if self.behind.len() > self.behind_max {
+                self.behind.evict(gone);
+            }
+        }
+    }
+
+    /// It is known of none of these blocks whether it would still be here.
+    fn forget_behind(&mut self, block: Block, blocks: u64) {
+        if blocks > self.behind.len() as u64 {
+            self.behind = Fifo::default();
+        } else {
+            (block.0..block.0 + blocks).for_each(|block| self.behind.remove(block));
+        }
     }
 
     /// The first block from `block` on that has a page.
@@ -188,6 +238,7 @@ impl Memory {
 
     /// These blocks hold something else from now on, or nobody knows what.
     pub fn forget(&mut self, block: Block, blocks: u64) {
+        self.forget_behind(block, blocks);
         let end = block.0 + blocks;
         let mut from = block;
         while let Some(Block(found)) = self.next(from).filter(|found| found.0 < end) {
@@ -210,9 +261,14 @@ impl Memory {
 mod tests {
     use super::*;
 
+    /// Eight pages, in steps of one.
+    fn lending() -> DirtyShare {
+        DirtyShare::new(8 * 4096, 0, 4096)
+    }
+
     /// So many pages of 64 bytes: as blocks of 4 KiB are counted.
     fn memory(pages: u64) -> Memory {
-        Memory::new(pages * 4096, 8, 8, 0, 0, Kind::default()).expect("a few pages")
+        Memory::new(pages * 4096, 8, 8, 0, 0, Kind::default(), &lending()).expect("a few pages")
     }
 
     fn read(memory: &mut Memory, block: u64, blocks: u64) -> Option<Vec<u8>> {
@@ -258,8 +314,34 @@ mod tests {
     }
 
     #[test]
+    fn what_is_lent_is_more_and_is_given_back() {
+        let mut memory = memory(64);
+        let most = memory.most;
+        for (lent, first) in [(0, 0), (8, 1_000), (3, 2_000), (0, 3_000)] {
+            memory.lend(lent);
+            (first..first + 200).for_each(|block| memory.keep(Block(block), &[1; 64]));
+            assert_eq!(memory.policy.len(), most + lent as usize);
+        }
+        memory.lend(8);
+        (0..8).for_each(|block| memory.keep(Block(block), &[1; 64]));
+        memory.lend(0);
+        assert_eq!(memory.policy.len(), most, "at once");
+    }
+
+    #[test]
+    fn a_block_that_has_just_gone_is_behind_until_it_changes() {
+        let mut memory = memory(32);
+        let most = memory.most as u64;
+        (0..=most).for_each(|block| memory.keep(Block(block), &[1; 64]));
+        let gone = (0..=most).find(|&block| !memory.policy.contains(block)).expect("one has gone");
+        assert!(memory.had(Block(gone), 1) && memory.had(Block(0), most + 1) && !memory.had(Block(0), most + 2));
+        memory.forget(Block(gone), 1);
+        assert!(!memory.had(Block(gone), 1));
+    }
+
+    #[test]
     fn too_little_is_none() {
-        let new = |bytes| Memory::new(bytes, 8, 512, 0, 0, Kind::default());
+        let new = |bytes| Memory::new(bytes, 8, 512, 0, 0, Kind::default(), &lending());
         assert!(new(0).is_none() && new(60_000).is_none());
     }
 }

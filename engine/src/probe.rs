@@ -391,6 +391,9 @@ pub struct MemoryUse {
     /// In use, and in use at most. None at most: there is no memory.
     pub pages: u64,
     pub pages_max: u64,
+    /// Of the most, pages that dirty memory has lent; how often that has changed since the start.
+    pub lent: u64,
+    pub lent_moves: u64,
     /// Pages that had to go for others, since the start.
     pub evicted: u64,
     /// By what they are chosen. Of the chooser, whom it follows, and how often that has changed since the start.

@@ -23,6 +23,8 @@ pub struct Keeper {
     magazine: Magazine,
     /// Dirty pages that are allowed now: those that there are, and those that fronts may still make.
     allowed: usize,
+    /// What waits in each front's ring of touches, while they are read.
+    waiting: Vec<u64>,
 }
 
 /// One page and no other: where it lies, and its number among the pages of its block. The newest has the highest, modulo 2^32, also when the
@@ -88,7 +90,7 @@ impl std::error::Error for Refused {}
 
 impl Keeper {
     pub(crate) fn new(pages: Arc<Pages>) -> Keeper {
-        Keeper { magazine: pages.pool.magazine(), allowed: pages.config.dirty_pages, pages }
+        Keeper { magazine: pages.pool.magazine(), allowed: pages.config.dirty_pages, waiting: Vec::with_capacity(pages.desks.len()), pages }
     }
 
     pub fn pages(&self) -> &Arc<Pages> {
@@ -100,13 +102,17 @@ impl Keeper {
         Pinned::new(&self.pages, self.pages.config.fronts)
     }
 
-    /// Tells `each` what fronts have read since the last time, front by front, each in its order.
+    /// Tells `each` what fronts have read since the last time: of each front in its order, and of several as if each had read at an even pace.
+    /// Nothing says who came first, and one front after another would be wrong by whole rings.
     pub fn touches(&mut self, mut each: impl FnMut(Block)) {
-        for desk in &self.pages.desks {
-            desk.touches.take(|&[block]| {
-                each(Block(block));
-                false
-            });
+        self.waiting.clear();
+        self.waiting.extend(self.pages.desks.iter().map(|desk| desk.touches.len()));
+        let rounds = self.waiting.iter().copied().max().unwrap_or(0);
+        for round in 0..rounds {
+            for (desk, waiting) in self.pages.desks.iter().zip(&self.waiting) {
+                let share = waiting * round / rounds..waiting * (round + 1) / rounds;
+                share.for_each(|_| each(Block(desk.touches.next()[0])));
+            }
         }
     }
 

@@ -75,6 +75,19 @@ impl<const WORDS: usize> Ring<WORDS> {
         self.read.0.load(Ordering::Relaxed) == self.written.0.load(Ordering::Acquire)
     }
 
+    /// Entries that wait at least. For the one consumer.
+    pub fn len(&self) -> u64 {
+        self.written.0.load(Ordering::Acquire) - self.read.0.load(Ordering::Relaxed)
+    }
+
+    /// Takes the next entry of those that were [waiting](Ring::len). For the one consumer.
+    pub fn next(&self) -> [u64; WORDS] {
+        let at = self.read.0.load(Ordering::Relaxed);
+        let entry = std::array::from_fn(|word| self.slot(at)[word].load(Ordering::Relaxed));
+        self.read.0.store(at + 1, Ordering::Release);
+        entry
+    }
+
     /// Takes entries in order until there is none, or `keep` says that one is to stay. For the one consumer.
     pub fn take(&self, mut keep: impl FnMut(&[u64; WORDS]) -> bool) {
         let (mut at, written) = (self.read.0.load(Ordering::Relaxed), self.written.0.load(Ordering::Acquire));

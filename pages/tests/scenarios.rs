@@ -254,6 +254,20 @@ fn hits_are_noted_and_counted_and_a_full_ring_drops_notes_only() {
     assert_eq!((counts.hits, counts.misses, counts.unnoted), (40, 1, 24));
 }
 
+/// One front has read three times as much as the other: three of its hits go with one of the other's.
+#[test]
+fn hits_of_several_fronts_are_told_as_if_each_had_read_at_an_even_pace() {
+    let (mut one, mut keeper) = tier(config());
+    let mut other = Pages::front(keeper.pages()).expect("there is place for two");
+    fill(&mut keeper, 40, 1);
+    (0..9).for_each(|block| assert!(read(&mut one, block, 0, 1).is_some()));
+    (20..23).for_each(|block| assert!(read(&mut other, block, 0, 1).is_some()));
+    let mut touched = Vec::new();
+    keeper.touches(|block| touched.push(block.0));
+    assert_eq!(touched, [0, 1, 2, 20, 3, 4, 5, 21, 6, 7, 8, 22]);
+    keeper.touches(|block| panic!("{block:?} is told twice"));
+}
+
 #[test]
 fn without_a_ring_no_hit_is_noted() {
     let (mut front, mut keeper) = tier(Config { touches: 0, ..config() });

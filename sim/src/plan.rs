@@ -316,6 +316,7 @@ fn draw_config(chance: &mut Chance, geometry: Geometry, seed: u64) -> Config {
     config.lanes = draw_lanes(seed);
     config.through_bytes = config.window_bytes;
     config.dirty_ram = draw_dirty_ram(seed, config.window_bytes);
+    config.dirty_ram_least = draw_dirty_ram_least(seed);
     config.split = draw_split(seed);
     config.commit_home = draw_commit_home(seed);
     config.read_around = draw_read_around(seed);
@@ -340,6 +341,13 @@ fn draw_gate(seed: u64) -> GateKind {
 fn draw_dirty_ram(seed: u64, window_bytes: u64) -> u64 {
     let chance = &mut Chance::new(seed, "dirty ram");
     if chance.one_in(2) { chance.spread(512, 2 * window_bytes) } else { 0 }
+}
+
+/// Most of it may be lent to clean pages in two of three runs.
+fn draw_dirty_ram_least(seed: u64) -> Option<u64> {
+    let chance = &mut Chance::new(seed, "dirty ram lent");
+    let least = chance.spread(4 << 10, 1 << 20);
+    chance.pick(&[None, Some(0), Some(least)])
 }
 
 /// Memory of 16 to 1,024 pages in two of five runs.

@@ -24,6 +24,7 @@ mod gate;
 mod gather;
 mod lanes;
 mod large;
+mod lend;
 mod lost;
 mod memory;
 mod modes;

@@ -19,6 +19,7 @@ impl File {
             memory_policy: self.memory.policy.map(|policy| policy.0),
             window: self.log.window.map(|size| size.0),
             dirty_ram: self.log.dirty_ram.map(|size| size.0),
+            dirty_ram_least: self.log.dirty_ram_least.map(|size| size.0),
             flush_age: self.log.flush_age.map(|span| span.0),
             fill: self.log.fill,
             allocation: self.log.allocation.map(|allocation| match allocation {

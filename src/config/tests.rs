@@ -96,6 +96,7 @@ fn a_bad_file_is_refused_with_its_place() {
         ("[log]\nallocation = \"small-writes\"\nconvert_max = 0\n", "config.toml:3:15: 0 is not a count from 1 to 65536"),
         ("[log]\nwindow = \"1B\"\n", "config.toml:2:1: `window` must be from 1.0 MiB to 1.0 GiB"),
         ("[log]\ndirty_ram = \"2GiB\"\n", "config.toml:2:1: `dirty_ram` must be from 0 B to 1.0 GiB"),
+        ("[log]\ndirty_ram_least = \"2GiB\"\n", "config.toml:2:1: `dirty_ram_least` must be from 0 B to 1.0 GiB"),
         ("[limits]\nfront_threads = 65\n", "config.toml:2:17: 65 is not a number of threads"),
         ("[limits]\npoll = \"2ms\"\n", "config.toml:2:1: `poll` must be at most 1 ms"),
         ("origin = \"disk.img\"\n", "config.toml:1:1: `origin` is a relative path"),

@@ -67,6 +67,7 @@ impl File {
         within("destage_batch", self.gate.destage_batch, BATCH_BYTES)?;
         within("window", self.log.window, WINDOW_BYTES)?;
         within("dirty_ram", self.log.dirty_ram, DIRTY_RAM_BYTES)?;
+        within("dirty_ram_least", self.log.dirty_ram_least, DIRTY_RAM_BYTES)?;
         within("bytes", self.limits.bytes, REQUEST_BYTES)?;
         if self.limits.poll.is_some_and(|span| span.0 > POLL_MOST) {
             return Err(("poll", "`poll` must be at most 1 ms: the processor does nothing else meanwhile".to_owned()));

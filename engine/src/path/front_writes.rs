@@ -88,6 +88,7 @@ impl<P: Payload> Engine<P> {
             // What is read of it just now is old.
             self.tickets.void(block, blocks);
         }
+        self.note_front_writes(drained.len() as u64);
         self.front_writes.holds.extend(drained.into_iter().map(|(_, page)| page));
         self.last_request = self.now;
         self.pump_front_writes();
@@ -192,7 +193,7 @@ impl<P: Payload> Engine<P> {
     /// How many pages more may be in memory alone, or not flushed.
     fn front_pages_in_memory(&self) -> usize {
         let left = |most: u64, atoms: u64| most.saturating_sub(atoms * ATOM_BYTES) / (self.block_atoms() * ATOM_BYTES);
-        let unwritten = left(self.config.dirty_ram, self.window.unwritten_atoms());
+        let unwritten = left(self.dirty_share.bytes(), self.window.unwritten_atoms());
         unwritten.min(left(self.config.window_bytes, self.window.atoms())) as usize
     }
 

@@ -7,7 +7,8 @@
 //!                                                                              or nothing else is on its way to the log
 //! ```
 //! With `dirty_ram` nobody waits for it but a FLUSH, which ends its group: a write is acknowledged when it has its slots and its records, from
-//! then on it is pinned and read from memory, and no more is taken in than `dirty_ram` holds. What is acknowledged is as durable as what is in
+//! then on it is pinned and read from memory, and no more is taken in than `dirty_ram` holds, less what of it is lent to clean pages
+//! (`dirty_share`). What is acknowledged is as durable as what is in
 //! the volatile cache of a disk.
 
 use crate::block::{ATOM_BYTES, Slot};
@@ -36,12 +37,12 @@ impl<P: Payload> Engine<P> {
         may_be_lost && self.config.dirty_ram > 0 && self.config.placement == Placement::Log
     }
 
-    /// So many more blocks, and more would be in memory alone than `dirty_ram` holds. (What is being moved and filled counts: it takes the same
+    /// So many more blocks, and more would be in memory alone than is not lent of `dirty_ram`. (What is being moved and filled counts: it takes the same
     /// memory and the same time of the SSD.)
     pub(super) fn lacks_ram(&self, blocks: u64) -> bool {
         let atoms = self.window.unwritten_atoms();
         let would_be = (atoms + blocks * self.block_atoms()) * ATOM_BYTES;
-        self.config.dirty_ram > 0 && blocks > 0 && atoms > 0 && would_be > self.config.dirty_ram
+        self.config.dirty_ram > 0 && blocks > 0 && atoms > 0 && would_be > self.dirty_share.bytes()
     }
 
     /// Joins a write to the one that it goes on, if one operation takes both.

@@ -38,6 +38,7 @@ impl<P: Payload> Engine<P> {
         let span = self.requests.get(number).request.span;
         let (block, blocks) = self.blocks_of(span);
         self.what_if.write(block, blocks, span.atoms <= WRITE_ATOMS);
+        self.note_write(number, blocks);
         self.intake.push_back(number);
     }
 
@@ -49,6 +50,7 @@ impl<P: Payload> Engine<P> {
         let Some(memory) = &mut self.memory else { return false };
         let Some(contents) = memory.read(block, blocks, |pages| P::from_pages(pages, skip, span.atoms)) else {
             self.counters.memory_miss_blocks += blocks;
+            self.note_missed(block, blocks);
             return false;
         };
         self.counters.memory_hit_blocks += blocks;

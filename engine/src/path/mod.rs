@@ -22,6 +22,7 @@ mod fill;
 mod flush;
 mod front_writes;
 mod gather;
+mod lend;
 mod lost;
 mod memory;
 mod merge;
@@ -52,7 +53,7 @@ use std::sync::Arc;
 use tidegate_pages::Pages;
 
 use crate::admission::Admission;
-use crate::block::{Atoms, Block, Slot, Span};
+use crate::block::{ATOM_BYTES, Atoms, Block, Slot, Span};
 use crate::cache::ahead::Ahead;
 use crate::cache::convert::Converter;
 use crate::cache::format::Entry;
@@ -65,6 +66,7 @@ use crate::cache::split::Part;
 use crate::cache::stream::STREAMS;
 use crate::cache::window::Window;
 use crate::config::Config;
+use crate::dirty_share::DirtyShare;
 use crate::fault_point::{FaultPoint, FaultPoints};
 use crate::gate::Gate;
 use crate::memory::Memory;
@@ -121,6 +123,7 @@ pub struct Engine<P: Payload> {
     lost: Lost,
     window: Window<P>,
     memory: Option<Memory>,
+    dirty_share: DirtyShare,
     what_if: WhatIf,
     front_writes: FrontWrites<P>,
     /// Pages that fronts may have dirty, at most.
@@ -293,8 +296,14 @@ impl<P: Payload> Engine<P> {
             assert!(limits.op_atoms >= 2048, "a device takes operations of 1 MiB");
         }
         let front_pages = Engine::<P>::front_pages_max(&config);
+        let block_atoms = u64::from(geometry.block_atoms);
+        let mut dirty_share = Engine::<P>::dirty_share_of(&config);
         let memory =
-            Memory::new(config.ram, u64::from(geometry.block_atoms), P::PAGE_ATOM_BYTES, config.fronts, front_pages, config.memory_policy);
+            Memory::new(config.ram, block_atoms, P::PAGE_ATOM_BYTES, config.fronts, front_pages, config.memory_policy, &dirty_share);
+        if memory.is_none() {
+            // Nobody is there to lend to.
+            dirty_share = DirtyShare::new(config.dirty_ram, config.dirty_ram, block_atoms * ATOM_BYTES);
+        }
         let lanes = Lanes::new(config.lanes, limits[0].atoms);
         let mut engine = Engine {
             limits,
@@ -309,6 +318,7 @@ impl<P: Payload> Engine<P> {
             front_pages: if memory.is_some() { front_pages } else { 0 },
             what_if: WhatIf::new(memory.as_ref().map_or(0, Memory::pages_max), u64::from(geometry.sets) * u64::from(geometry.set_slots)),
             memory,
+            dirty_share,
             front_writes: FrontWrites::default(),
             journal: Journal::new(geometry, config.format, 1, 1, 0, Vec::new()),
             gate: Gate::new(config.gate, config.free_floor, config.reserve, config.dirty_high, config.wait, config.max_dirty_age),

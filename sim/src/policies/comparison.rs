@@ -7,7 +7,10 @@ use serde_json::{Value, json};
 use tidegate_engine::policy::Kind;
 
 use super::size::{Size, show_bytes};
-use super::{BLOCK_BYTES, least_misses, misses_deferred, working_set};
+use super::{BLOCK_BYTES, Rings, least_misses, misses, misses_deferred, working_set};
+
+/// Threads that hit, where a policy is told of hits late.
+const THREADS: usize = 4;
 
 /// One trace.
 pub struct Comparison {
@@ -16,7 +19,7 @@ pub struct Comparison {
     /// Different blocks that are asked for: the misses of a cache that keeps everything.
     pub working_set: u64,
     pub rows: Vec<Row>,
-    /// Hits that a policy is told of together; without it each at once.
+    /// Notes in the ring of each thread that hits; without it a policy is told of each hit at once.
     deferred: Option<usize>,
 }
 
@@ -68,8 +71,8 @@ pub fn compare(
         let capacity = blocks.min(working_set) as usize;
         match task {
             Task::Least => least_misses(capacity, accesses),
-            Task::Misses(kind) => misses_deferred(kind, capacity, 0, accesses),
-            Task::Deferred(kind, notes) => misses_deferred(kind, capacity, notes, accesses),
+            Task::Misses(kind) => misses(kind, capacity, accesses),
+            Task::Deferred(kind, notes) => misses_deferred(kind, capacity, Rings { threads: THREADS, notes }, accesses),
         }
     });
     let rows = sizes.iter().zip(blocks).zip(found.chunks(of_size.len())).map(|((&size, blocks), found)| {
@@ -152,7 +155,7 @@ pub fn table(comparison: &Comparison) -> String {
         if let Some(notes) = deferred {
             let late = row.misses_deferred.iter().zip(&row.misses).map(|(late, exact)| percent(*late) - percent(*exact));
             let late: String = late.map(|points| format!("{points:>+COLUMN$.2} ")).collect();
-            put(&mut out, &format!("{:<31}{:>COLUMN$} {late}", format!("  told of {notes} hits at once"), ""));
+            put(&mut out, &format!("{:<31}{:>COLUMN$} {late}", format!("  {THREADS} rings of {notes} hits"), ""));
         }
     }
     out
@@ -253,6 +256,6 @@ mod tests {
         let lines: Vec<&str> = text.lines().collect();
         assert!(lines[0].starts_with("t: 4000 accesses of "), "{text}");
         assert!(lines[1].contains("Belady") && Kind::ALL.iter().all(|(name, _)| lines[1].contains(name)), "{text}");
-        assert!(lines[2].contains('*') && lines[3].contains("told of 8 hits at once"), "{text}");
+        assert!(lines[2].contains('*') && lines[3].contains("4 rings of 8 hits"), "{text}");
     }
 }

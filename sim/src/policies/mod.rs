@@ -16,6 +16,7 @@ use std::path::Path;
 
 use tidegate_engine::policy::{Kind, Policy};
 
+use crate::chance::Chance;
 use crate::experiment::load::trace::{self, Format, Record, Trace};
 
 /// Atoms of a block.
@@ -54,37 +55,53 @@ pub fn working_set(accesses: &[u64]) -> u64 {
 
 /// Accesses that miss in a cache of `capacity` blocks.
 pub fn misses(kind: Kind, capacity: usize, accesses: &[u64]) -> u64 {
-    misses_deferred(kind, capacity, 0, accesses)
+    misses_deferred(kind, capacity, Rings { threads: 1, notes: 1 }, accesses)
 }
 
-/// The same where hits are noted in a ring, and the policy is told of them when `notes` of them wait: as it is with hits on other threads than
-/// the policy's. Of a block that is not kept any more by then it is told nothing. Misses are the policy's at once, and whoever makes room for
-/// one reads the ring first: a policy that has not been told of the last hits throws out what was asked for just now.
-pub fn misses_deferred(kind: Kind, capacity: usize, notes: usize, accesses: &[u64]) -> u64 {
-    let mut cache = Cache { policy: kind.build(capacity), capacity, ring: Vec::with_capacity(notes), notes };
+/// Where hits are noted until the policy is told of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rings {
+    /// Threads that hit, each with a ring of its own. Which of them an access is made by is drawn.
+    pub threads: usize,
+    /// Notes that a ring has room for: when one is full all are read.
+    pub notes: usize,
+}
+
+/// The same where other threads than the policy's hit, and it is told of that late. A miss is the policy's, and before it is told of one it
+/// reads the rings, as an engine does whose turn begins: a policy that has not been told of the last hits throws out what was asked for just now,
+/// and one that is told of them behind a miss takes what was asked for before it for something that came back. What stays unknown is the
+/// order of hits of several threads between two misses: they are told as the memory tier's keeper tells them, as if each ring had been
+/// filled at an even pace.
+pub fn misses_deferred(kind: Kind, capacity: usize, rings: Rings, accesses: &[u64]) -> u64 {
+    let Rings { threads, notes } = rings;
+    assert!(threads > 0 && notes > 0, "hits are noted somewhere");
+    let rings = vec![Vec::with_capacity(notes); threads];
+    let mut cache = Cache { policy: kind.build(capacity), capacity, rings, notes, chance: Chance::new(0, "threads that hit") };
     accesses.iter().map(|&key| u64::from(!cache.access(key))).sum()
 }
 
 struct Cache {
     policy: Box<dyn Policy>,
     capacity: usize,
-    /// Hits that the policy has not been told of, at most `notes` of them.
-    ring: Vec<u64>,
+    /// Hits that the policy has not been told of, at most `notes` of each thread.
+    rings: Vec<Vec<u64>>,
     notes: usize,
+    chance: Chance,
 }
 
 impl Cache {
     /// True: a hit.
     fn access(&mut self, key: u64) -> bool {
         if self.policy.contains(key) {
-            self.ring.push(key);
-            if self.ring.len() >= self.notes {
+            let thread = self.chance.below(self.rings.len() as u64) as usize;
+            self.rings[thread].push(key);
+            if self.rings[thread].len() >= self.notes {
                 self.tell();
             }
             return true;
         }
+        self.tell();
         if self.policy.len() >= self.capacity {
-            self.tell();
             self.policy.evict(key);
         }
         self.policy.insert(key);
@@ -92,11 +109,14 @@ impl Cache {
     }
 
     fn tell(&mut self) {
-        for key in self.ring.drain(..) {
-            if self.policy.contains(key) {
-                self.policy.touch(key);
+        let rounds = self.rings.iter().map(Vec::len).max().expect("there are rings");
+        for round in 0..rounds {
+            for ring in &self.rings {
+                let share = ring.len() * round / rounds..ring.len() * (round + 1) / rounds;
+                ring[share].iter().for_each(|&key| self.policy.touch(key));
             }
         }
+        self.rings.iter_mut().for_each(Vec::clear);
     }
 }
 
