@@ -91,6 +91,11 @@ impl Predictor for History {
         self.after_two.entry(self.last).or_insert_with(|| View::new(AFTER)).add(gap);
         self.last = ((class(gap) / CLASSES) as u8, self.last.0);
     }
+
+    /// What the views would have cost at the former price is soon forgotten.
+    fn reprice(&mut self, price: Price) {
+        self.price = price;
+    }
 }
 
 /// What a view would have cost, more than a drive that is left on.
