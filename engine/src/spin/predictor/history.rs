@@ -22,10 +22,10 @@ const RECENT: u32 = 8;
 const AFTER: u32 = 60;
 /// After so many gaps what a view would have cost counts half.
 const ACCOUNT: u32 = 16;
-/// Gaps that a view must have seen before it says anything.
-const EVIDENCE: f64 = 2.5;
+/// Gaps that a view must have seen before it says anything: two.
+const EVIDENCE: f64 = 1.5;
 /// For a view that sees few, all gaps together count as so many of its own.
-const BORROWED: f64 = 4.0;
+const BORROWED: f64 = 2.0;
 /// Classes of gaps in an octave, from [`SHORTEST`] on.
 const CLASSES: u64 = 8;
 
