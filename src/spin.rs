@@ -24,6 +24,7 @@ pub fn lines(spin: &Value) -> Vec<(&'static str, String)> {
     lines.push(("slept", format!("{} in {} rests; {saved}{losses}", units::show_seconds(amount("slept_seconds")), number("stops"))));
     let causes = super::status::counts(&spin["starts"]);
     lines.push(("starts", format!("{causes}; {} of {} in the disk's life", number("cycles"), number("rated_cycles"))));
+    lines.extend(pays(spin).map(|value| ("pays", value)));
     if let Some(last) = spin["last_starts"].as_array().and_then(|starts| starts.last()) {
         lines.push(("woken", woken(last)));
     }
@@ -39,6 +40,17 @@ pub fn lines(spin: &Value) -> Vec<(&'static str, String)> {
         lines.push(("motor", troubles.join(", ")));
     }
     lines
+}
+
+/// From which rest on standing still saves something, and where the spin-up's time is from that this follows from.
+fn pays(spin: &Value) -> Option<String> {
+    let seconds = |key: &str| spin[key].as_f64().map(units::show_seconds);
+    let (break_even, spin_up) = (seconds("break_even_seconds")?, seconds("spin_up_seconds")?);
+    let origin = match spin["spin_up_learnt_from_starts"].as_u64() {
+        Some(starts) => format!("learnt from {starts} starts: {spin_up}"),
+        None => format!("{spin_up} as configured, until it is learnt"),
+    };
+    Some(format!("from {break_even} of standby on; spin-up {origin}"))
 }
 
 /// The last start: when, by what, and after how long.
@@ -57,6 +69,13 @@ mod tests {
     use serde_json::json;
 
     #[test]
+    fn a_spin_up_that_is_not_learnt_yet_is_as_configured() {
+        let told = json!({ "spin_up_seconds": 7.0, "spin_up_learnt_from_starts": null, "break_even_seconds": 18.6 });
+        assert_eq!(pays(&told).unwrap(), "from 19 s of standby on; spin-up 7.0 s as configured, until it is learnt");
+        assert_eq!(pays(&json!({})), None, "a daemon of an earlier version does not say");
+    }
+
+    #[test]
     fn a_disk_that_is_told_nothing_has_no_lines() {
         assert!(lines(&Value::Null).is_empty());
     }
@@ -67,12 +86,14 @@ mod tests {
             "disk": "/dev/sdb", "commands": "ATA", "state": "idle", "state_seconds": 8.0, "next_stop_seconds": 12.0,
             "slept_seconds": 7384.0, "stops": 2, "starts": { "read": 2, "room": 0 }, "saved_joules": 39_000.0, "saved_kwh": 0.0108,
             "saved_cost": { "amount": 0.0032, "currency": "EUR" }, "losses": 1, "own_stops": 3, "cycles": 1236, "rated_cycles": 50_000,
+            "spin_up_seconds": 7.1, "spin_up_learnt_from_starts": 5, "break_even_seconds": 18.9,
             "last_starts": [{ "seconds_ago": 30.0, "cause": "read", "offset_bytes": 4096, "standby_seconds": 7200.0, "took_seconds": 7.1 }],
         }));
         let expected = [
             ("disk", "idle for 8.0 s, to be stopped in 12 s (/dev/sdb, ATA)"),
             ("slept", "2 h 03 min in 2 rests; 39.0 kJ (0.011 kWh, 0.00 EUR) saved beside a disk that is always on; 1 rests did not pay"),
             ("starts", "read 2; 1236 of 50000 in the disk's life"),
+            ("pays", "from 19 s of standby on; spin-up learnt from 5 starts: 7.1 s"),
             ("woken", "30 s ago (read at 4.0 KiB), after 2 h 00 min of standby, ready after 7.1 s"),
             ("motor", "3 times it stopped by itself"),
         ];

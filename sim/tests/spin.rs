@@ -122,6 +122,43 @@ fn a_read_waits_for_the_spin_up_and_no_longer() {
     assert_eq!((report.starts[0].cause, report.starts[0].took), (Cause::Read, Some(SPIN_UP)));
 }
 
+/// Sets that are dirty when the disk is told to wake, because the log fills up: one a second, about.
+fn dirty_sets_when_woken(scenario: &mut Scenario) -> u32 {
+    for block in 0..480 {
+        time_write(scenario, block);
+        scenario.advance(Duration::from_millis(140));
+        if report(scenario).counters.starts[Cause::Room as usize] > 0 {
+            return scenario.snapshot().dirty_sets;
+        }
+    }
+    panic!("it was not woken")
+}
+
+#[test]
+fn a_spin_up_is_learnt_from_three_starts_and_a_log_that_fills_up_wakes_it_as_much_earlier() {
+    let slow = Duration::from_secs(14);
+    let mut scenario = scenario_with(|plan| plan.speeds[1].spin_up = slow);
+    sleep(&mut scenario);
+    let unlearnt = dirty_sets_when_woken(&mut scenario);
+    for block in 1..3 {
+        assert_eq!(report(&scenario).learnt, None);
+        scenario.advance(Duration::from_secs(30));
+        sleep(&mut scenario);
+        time_read(&mut scenario, 4_000 + block);
+    }
+    let told = report(&scenario);
+    assert_eq!((told.drive.spin_up, told.learnt.map(|learnt| learnt.starts)), (slow, Some(3)));
+    let mut scenario = scenario_with(|plan| plan.speeds[1].spin_up = slow);
+    for block in 0..3 {
+        sleep(&mut scenario);
+        time_read(&mut scenario, 4_000 + block);
+    }
+    sleep(&mut scenario);
+    // 14 s more, twice: the lead is twice a spin-up.
+    let learnt = dirty_sets_when_woken(&mut scenario);
+    assert!(learnt + 10 <= unlearnt, "at {learnt} sets, and at {unlearnt} before");
+}
+
 #[test]
 fn everything_dirty_goes_home_while_it_turns() {
     let mut scenario = asleep();

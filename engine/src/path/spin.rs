@@ -127,7 +127,7 @@ impl<P: Payload> Engine<P> {
     pub(super) fn asleep(&self) -> Option<Asleep> {
         let motor = self.motor.as_ref().filter(|motor| motor.is_down())?;
         let max_age = if motor.is_quiet(self.now) { Duration(u64::MAX) } else { motor.config().max_dirty_age };
-        let seconds = (motor.config().drive.spin_up.0 * LEAD).div_ceil(1_000_000_000);
+        let seconds = (motor.drive().spin_up.0 * LEAD).div_ceil(1_000_000_000);
         Some(Asleep { max_age, lead: (u64::from(self.rotation.rate) * seconds).min(u64::from(u32::MAX)) as u32 })
     }
 

@@ -11,6 +11,8 @@
 //! A *gap* is the time from the end of one demand to the beginning of the next: that is what a predictor learns from, whether the drive was
 //! stopped in it or not. Destaging that is done only because the drive turns anyway is no demand.
 //!
+//! What a start costs follows from the drive's figures; how long it takes is learnt ([`spin_ups`]), and takes the place of what was configured.
+//!
 //! What limits the predictor: the loss guard ([`guard`]), the budget of starts ([`budget`]); in quiet hours ([`quiet`]) it is not asked.
 
 pub mod budget;
@@ -18,6 +20,7 @@ pub mod drive;
 pub mod guard;
 pub mod predictor;
 pub mod quiet;
+pub mod spin_ups;
 
 use std::collections::VecDeque;
 
@@ -30,6 +33,8 @@ pub use drive::{Drive, Microjoules};
 use guard::Guard;
 use predictor::{Predictor, Price};
 pub use quiet::Quiet;
+pub use spin_ups::Learnt;
+use spin_ups::SpinUps;
 
 /// How often a drive that does not wake is told to, before operations are handed to it all the same.
 const WAKE_TRIES: u32 = 3;
@@ -48,6 +53,7 @@ const REMEMBERED: usize = 16;
 #[derive(Clone, Debug)]
 pub struct Config {
     pub predictor: predictor::Kind,
+    /// As its owner or its data sheet says, or what such drives mostly are. Its spin-up is believed until enough of them have been measured.
     pub drive: Drive,
     /// What it is worth not to wait for the drive, in milliwatts of the wait. Default: what it draws idling, so that energy counts for each
     /// request and not for each second.
@@ -81,7 +87,12 @@ impl Config {
     }
 
     pub fn price(&self) -> Price {
-        Price { drive: self.drive, wait_mw: self.wait_mw }
+        self.price_of(self.drive)
+    }
+
+    /// The same with other figures of the drive.
+    fn price_of(&self, drive: Drive) -> Price {
+        Price { drive, wait_mw: self.wait_mw }
     }
 }
 
@@ -195,10 +206,17 @@ pub struct Report {
     pub cycles: u64,
     pub rated_cycles: u32,
     pub next_stop: Option<Instant>,
+    /// What is reckoned with.
+    pub drive: Drive,
+    /// Where its spin-up is from, if it was not configured.
+    pub learnt: Option<Learnt>,
 }
 
 pub struct Motor {
     config: Config,
+    /// Its figures, with the spin-up as it is known now.
+    drive: Drive,
+    spin_ups: SpinUps,
     state: State,
     predictor: Box<dyn Predictor>,
     guard: Guard,
@@ -235,6 +253,8 @@ impl Motor {
     pub fn with_predictor(config: Config, predictor: Box<dyn Predictor>, now: Instant) -> Self {
         let left = u64::from(config.drive.rated_cycles.saturating_sub(config.cycles_before));
         let mut motor = Motor {
+            drive: config.drive,
+            spin_ups: SpinUps::default(),
             state: State::Idle { since: now },
             predictor,
             guard: Guard::default(),
@@ -258,6 +278,11 @@ impl Motor {
 
     pub fn config(&self) -> &Config {
         &self.config
+    }
+
+    /// What it costs, as far as is known now.
+    pub fn drive(&self) -> &Drive {
+        &self.drive
     }
 
     pub fn state(&self) -> State {
@@ -336,7 +361,7 @@ impl Motor {
         let gap = now.since(since);
         self.predictor.learn(gap);
         if !self.is_down() && self.config.guard {
-            self.guard.stayed(&self.config.drive, gap);
+            self.guard.stayed(&self.drive, gap);
         }
     }
 
@@ -427,9 +452,14 @@ impl Motor {
                 self.rest_until = now + REST;
                 self.turns(now);
             }
-            (Spin::Wake, State::Waking { since, .. }, Ok(Power::Turning)) => {
+            (Spin::Wake, State::Waking { since, tries, .. }, Ok(Power::Turning)) => {
+                let took = now.since(since);
                 if let Some(start) = self.starts.back_mut() {
-                    start.took = Some(now.since(since));
+                    start.took = Some(took);
+                }
+                // With a second try the time is that of the failure.
+                if tries == 1 {
+                    self.learn_spin_up(took);
                 }
                 self.turns(now);
             }
@@ -460,6 +490,15 @@ impl Motor {
         }
     }
 
+    /// The drive has come to speed in that time. What a start costs follows from it.
+    fn learn_spin_up(&mut self, took: Duration) {
+        self.spin_ups.add(took);
+        if let Some(Learnt { spin_up, .. }) = self.spin_ups.learnt().filter(|learnt| learnt.spin_up != self.drive.spin_up) {
+            self.drive.spin_up = spin_up;
+            self.predictor.reprice(self.config.price_of(self.drive));
+        }
+    }
+
     /// Another incarnation of the drive is there: it turns, as far as anybody knows.
     pub fn came_back(&mut self, now: Instant) {
         if self.is_down() {
@@ -480,7 +519,7 @@ impl Motor {
     /// A rest is over.
     fn start(&mut self, now: Instant, cause: Cause, span: Option<Span>, since: Instant) {
         let standby = now.since(since);
-        let saved = self.config.drive.saved(standby);
+        let saved = self.drive.saved(standby);
         self.budget.note_start(now);
         self.counters.starts[cause as usize] += 1;
         self.counters.losses += u64::from(saved < 0);
@@ -488,7 +527,7 @@ impl Motor {
         self.counters.saved += saved;
         self.sweep_until = now;
         if self.config.guard {
-            self.guard.rested(&self.config.drive, self.timeout, standby);
+            self.guard.rested(&self.drive, self.timeout, standby);
         }
         if self.starts.len() == REMEMBERED {
             self.starts.pop_front();
@@ -510,7 +549,7 @@ impl Motor {
             State::Standby { since } | State::Stopping { since } => now.since(since),
             State::Active | State::Idle { .. } | State::Waking { .. } => Duration::ZERO,
         };
-        let resting_saved = if resting > Duration::ZERO { self.config.drive.saved(resting) } else { 0 };
+        let resting_saved = if resting > Duration::ZERO { self.drive.saved(resting) } else { 0 };
         Report {
             state: self.state,
             slept: Duration(self.counters.slept.0 + resting.0),
@@ -520,6 +559,8 @@ impl Motor {
             cycles: u64::from(self.config.cycles_before) + self.counters.all_starts(),
             rated_cycles: self.config.drive.rated_cycles,
             next_stop: self.stop_at(now).filter(|&at| at > now),
+            drive: self.drive,
+            learnt: self.spin_ups.learnt(),
         }
     }
 }

@@ -13,7 +13,7 @@ fn config(predictor: Kind) -> Config {
     Config { predictor, ..Config::new(Drive::DESKTOP) }
 }
 
-/// A motor before a drive that does as it is told, within the time that its figures say.
+/// A motor before a drive that does as it is told, within the time that its figures say, unless `spin_up` is another.
 struct Bench {
     motor: Motor,
     now: Instant,
@@ -22,6 +22,7 @@ struct Bench {
     script: VecDeque<Result<Power, DeviceError>>,
     looks: VecDeque<Power>,
     commands: Vec<(f64, Spin)>,
+    spin_up: Duration,
 }
 
 impl Bench {
@@ -33,6 +34,7 @@ impl Bench {
             script: VecDeque::new(),
             looks: VecDeque::new(),
             commands: Vec::new(),
+            spin_up: Drive::DESKTOP.spin_up,
         }
     }
 
@@ -60,7 +62,7 @@ impl Bench {
         if let Some(command) = self.motor.decide(self.now, true) {
             let (takes, well) = match command {
                 Spin::Stop => (Drive::DESKTOP.spin_down, Power::Standby),
-                Spin::Wake => (Drive::DESKTOP.spin_up, Power::Turning),
+                Spin::Wake => (self.spin_up, Power::Turning),
                 Spin::Look if self.motor.is_down() => (Duration::ZERO, Power::Standby),
                 Spin::Look => (Duration::ZERO, Power::Turning),
             };
@@ -180,6 +182,49 @@ fn quiet_hours_stop_it_soon_whatever_the_predictor_says() {
     assert!(bench.now > at(3_600.0), "{:?}", bench.now);
     let quiet = bench.commands.iter().filter(|&&(when, command)| when >= 3_600.0 && command == Spin::Stop).count();
     assert!((5..=12).contains(&quiet), "{quiet}: as often as the budget allows");
+}
+
+#[test]
+fn the_break_even_follows_from_the_spin_ups_that_were_measured() {
+    let mut bench = Bench::new(Config { guard: false, ..config(Kind::BreakEven) });
+    bench.spin_up = Duration::from_secs(15);
+    bench.demand_after(0.0);
+    for starts in 1..=3 {
+        let report = bench.motor.report(bench.now);
+        assert_eq!((report.drive, report.learnt), (Drive::DESKTOP, None), "before start {starts}");
+        bench.demand_after(100.0);
+    }
+    let report = bench.motor.report(bench.now);
+    assert_eq!((report.drive.spin_up, report.learnt.unwrap().starts), (Duration::from_secs(15), 3));
+    // 6 J to come down, less 1.4 J; 13.7 W more for 15 s; and 5.4 W saved.
+    let break_even = (4.6 + 13.7 * 15.0) / 5.4;
+    assert!((report.drive.break_even().as_secs_f64() - break_even).abs() < 1e-3);
+    let idle = bench.now;
+    bench.pass(idle + Duration::from_secs(100));
+    let stopped = bench.commands.iter().rfind(|(_, command)| *command == Spin::Stop).expect("it was stopped").0;
+    assert!((stopped - idle.0 as f64 / 1e9 - break_even).abs() < 1e-3, "and that is when it is stopped");
+}
+
+#[test]
+fn a_start_that_failed_first_teaches_nothing() {
+    let mut bench = Bench::new(Config { guard: false, ..config(Kind::BreakEven) });
+    for _ in 0..4 {
+        bench.script.extend([Ok(Power::Standby), Err(DeviceError::Medium)]);
+        bench.demand_after(200.0);
+    }
+    let report = bench.motor.report(bench.now);
+    assert_eq!((report.counters.wake_failures, report.learnt), (4, None));
+}
+
+#[test]
+fn a_slower_spin_up_makes_every_predictor_but_the_fixed_one_wait_longer() {
+    for kind in [Kind::BreakEven, Kind::Share, Kind::History] {
+        let mut predictor = kind.build(config(kind).price());
+        let before = predictor.timeout(Instant::ZERO).unwrap();
+        let slower = Drive { spin_up: Duration::from_secs(15), ..Drive::DESKTOP };
+        predictor.reprice(Config { drive: slower, ..config(kind) }.price());
+        assert!(predictor.timeout(Instant::ZERO).unwrap() > before, "{kind:?}");
+    }
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Paper 001's daemon (figure 6): a poll every second; after ten polls in a row that saw no access the drive is told to stand by. So the drive
 //! has been idle for ten to eleven seconds.
 
-use super::Predictor;
+use super::{Predictor, Price};
 use crate::time::{Duration, Instant};
 
 const POLL: Duration = Duration::from_secs(1);
@@ -17,6 +17,7 @@ impl Predictor for Fixed {
         Some(Duration(seen + POLLS * POLL.0 - began.0))
     }
     fn learn(&mut self, _gap: Duration) {}
+    fn reprice(&mut self, _price: Price) {}
 }
 
 #[cfg(test)]

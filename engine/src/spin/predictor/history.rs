@@ -22,10 +22,10 @@ const RECENT: u32 = 8;
 const AFTER: u32 = 60;
 /// After so many gaps what a view would have cost counts half.
 const ACCOUNT: u32 = 16;
-/// Gaps that a view must have seen before it says anything.
-const EVIDENCE: f64 = 2.5;
+/// Gaps that a view must have seen before it says anything: two.
+const EVIDENCE: f64 = 1.5;
 /// For a view that sees few, all gaps together count as so many of its own.
-const BORROWED: f64 = 4.0;
+const BORROWED: f64 = 2.0;
 /// Classes of gaps in an octave, from [`SHORTEST`] on.
 const CLASSES: u64 = 8;
 
@@ -90,6 +90,11 @@ impl Predictor for History {
         self.after_one.entry(self.last.0).or_insert_with(|| View::new(AFTER)).add(gap);
         self.after_two.entry(self.last).or_insert_with(|| View::new(AFTER)).add(gap);
         self.last = ((class(gap) / CLASSES) as u8, self.last.0);
+    }
+
+    /// What the views would have cost at the former price is soon forgotten.
+    fn reprice(&mut self, price: Price) {
+        self.price = price;
     }
 }
 

@@ -20,6 +20,8 @@ pub trait Predictor: Send {
     fn timeout(&mut self, began: Instant) -> Option<Duration>;
     /// A gap has ended.
     fn learn(&mut self, gap: Duration);
+    /// Stopping costs something else than was thought.
+    fn reprice(&mut self, price: Price);
 }
 
 /// Which predictor.
@@ -95,4 +97,7 @@ impl Predictor for BreakEven {
         Some(self.0)
     }
     fn learn(&mut self, _gap: Duration) {}
+    fn reprice(&mut self, price: Price) {
+        self.0 = price.drive.break_even();
+    }
 }

@@ -19,8 +19,7 @@ pub struct Share {
 
 impl Share {
     pub fn new(price: Price) -> Self {
-        let most = price.drive.pays(price.of_stop()).0;
-        let expert = |number: usize| (Duration(most * number as u64 / (EXPERTS as u64 - 1)), 1.0 / EXPERTS as f64);
+        let expert = |number: usize| (timeout(&price, number), 1.0 / EXPERTS as f64);
         Share { experts: std::array::from_fn(expert), price }
     }
 
@@ -30,6 +29,11 @@ impl Share {
         let excess = (self.price.extra(gap, Some(timeout)) - least).max(0) as u64;
         (excess * STEPS / (self.price.of_stop().max(1) as u64)).min(STEPS)
     }
+}
+
+/// Of the expert of that number.
+fn timeout(price: &Price, number: usize) -> Duration {
+    Duration(price.drive.pays(price.of_stop()).0 * number as u64 / (EXPERTS as u64 - 1))
 }
 
 fn power(base: f64, exponent: u64) -> f64 {
@@ -58,6 +62,12 @@ impl Predictor for Share {
         for (_, weight) in &mut self.experts {
             *weight = (*weight + pool / EXPERTS as f64) / total;
         }
+    }
+
+    /// The experts keep their weights: each stands for a share of the break-even.
+    fn reprice(&mut self, price: Price) {
+        self.price = price;
+        self.experts.iter_mut().enumerate().for_each(|(number, expert)| expert.0 = timeout(&price, number));
     }
 }
 

@@ -38,6 +38,8 @@ impl Predictor for Hindsight {
         self.0
     }
     fn learn(&mut self, _gap: Duration) {}
+    // It was told the price that is.
+    fn reprice(&mut self, _price: Price) {}
 }
 
 /// Stops the drive at once in every gap that pays, and in no other.
@@ -59,6 +61,9 @@ impl Predictor for Optimum {
     }
     fn learn(&mut self, _gap: Duration) {
         self.gaps.pop_front();
+    }
+    fn reprice(&mut self, price: Price) {
+        self.price = price;
     }
 }
 
