@@ -172,7 +172,7 @@ fn describe(status: &Value) -> String {
     let quiet = status["destage"]["quiet_read_p99_ns"].as_u64();
     let courtesy = quiet.map_or(String::new(), |p99| {
         let most = units::show_latency(number("/destage/batch_most_ns"));
-        format!(" of {most} at most, since clients' reads of the origin take up to {} (p99) without", units::show_latency(p99))
+        format!(", of {most} at most: clients' reads of the origin have a p99 of {} without", units::show_latency(p99))
     });
     line("destaged", format!("{} blocks in {} batches{courtesy}", number("/destage/blocks"), number("/destage/batches")));
     line("errors", counts(&status["errors"]));
@@ -256,6 +256,7 @@ mod tests {
     fn a_status_reads_as_lines_with_units() {
         let text = describe(&json!({
             "phase": "serving", "gate": "destage", "destage_reason": "idle", "dirty_blocks": 16, "live_blocks": 20,
+            "destage": { "blocks": 40, "batches": 3, "batch_most_ns": 12_000_000, "quiet_read_p99_ns": 15_500_000 },
             "memory": { "pages": 5, "pages_max": 128, "lent": 8, "lent_moves": 3, "policy": "chooser", "follows": "lirs", "switches": 2, "hit_blocks": 9, "miss_blocks": 1 },
             "oldest_dirty_seconds": 2.5, "hits": { "blocks": 3, "read_ahead_hit_blocks": 2 }, "misses": { "blocks": 1 },
             "latency_ns": { "read": { "count": 4, "p50": 37_000, "p99": 1_200_000, "p999": 1_300_000 } },
@@ -267,6 +268,7 @@ mod tests {
         }));
         for line in [
             "gate     destage (idle)",
+            "destaged 40 blocks in 3 batches, of 12.00 ms at most: clients' reads of the origin have a p99 of 15.50 ms without",
             "dirty    16 of 20 cached blocks, the oldest 2.5 s old; 0 zero ranges",
             "pages    5 of 128 in memory (chooser: lirs, changed 2 times); 9 hits, 1 misses (90.0% hits); 8 of them lent by writes, changed 3 times",
             "blocks   3 hits, 1 misses (75.0% hits); 2 read ahead",
