@@ -156,12 +156,12 @@ impl Memory {
     }
 
     /// How much of it is in use.
-    pub fn usage(&self) -> MemoryUse {
+    pub fn usage(&self, lent_moves: u64) -> MemoryUse {
         MemoryUse {
             pages: self.policy.len() as u64,
             pages_max: self.room() as u64,
             lent: self.lent as u64,
-            lent_moves: 0,
+            lent_moves,
             evicted: self.evicted,
             policy: self.kind,
             follows: self.policy.follows(),

@@ -6,7 +6,7 @@
 //!
 //! ```text
 //!   a read that met no batch   ──▶ the quiet 99th percentile (a step up for each one above it, a hundredth of a step down for each below)
-//!   a read that met one        ──▶ above twice that: batches become shorter by half, once a batch; else longer by a two-hundredth
+//!   a read that met one        ──▶ above twice that: batches become shorter by two fifths, once a batch; else longer by a two-hundredth
 //! ```
 //! so that one read in a hundred is above it. While batches follow one another nobody knows any more what quiet is: now and then there is a rest,
 //! until somebody has read. Where nobody reads for minutes batches grow again; where the log fills up they grow with it, and at the end, when

@@ -90,9 +90,10 @@ impl Gate {
     }
 
     /// How much what goes home now presses, of 1. Above the high mark it is how far `dirty_sets` has come on the way to where writers wait for
-    /// room, of `sets`.
+    /// room, of `sets`. The paper's gates know no clients.
     pub fn urgency(&self, dirty_sets: u32, sets: u32) -> f64 {
         match self.state {
+            _ if self.kind != GateKind::Ours => 1.0,
             GateState::Destage(DestageReason::HighMark) => {
                 let way = sets.saturating_sub(self.reserve + self.high).max(1);
                 f64::from(dirty_sets.saturating_sub(self.high)) / f64::from(way)

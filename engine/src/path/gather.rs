@@ -8,8 +8,7 @@
 //! ```
 //! With `dirty_ram` nobody waits for it but a FLUSH, which ends its group: a write is acknowledged when it has its slots and its records, from
 //! then on it is pinned and read from memory, and no more is taken in than `dirty_ram` holds, less what of it is lent to clean pages
-//! (`dirty_share`). What is acknowledged is as durable as what is in
-//! the volatile cache of a disk.
+//! (`dirty_share`). What is acknowledged is as durable as what is in the volatile cache of a disk.
 
 use crate::block::{ATOM_BYTES, Slot};
 use crate::config::Placement;

@@ -28,6 +28,7 @@ mod memory;
 mod merge;
 mod mode;
 mod neighbours;
+mod operations;
 mod origin;
 mod placed;
 mod read;
@@ -70,10 +71,10 @@ use crate::dirty_share::DirtyShare;
 use crate::fault_point::{FaultPoint, FaultPoints};
 use crate::gate::Gate;
 use crate::memory::Memory;
-use crate::op::{Action, Answer, Class, DeviceError, DeviceId, Done, Lanes, Limits, Op, OpId};
+use crate::op::{Answer, DeviceError, DeviceId, Lanes, Limits, Op};
 use crate::payload::Payload;
 use crate::probe::{Counters, Damage, Health, Histogram, Phase, WaitReason};
-use crate::queue::{Answered, Queue};
+use crate::queue::Queue;
 use crate::request::{Command, Outcome, Reply, Request, RequestError, Room};
 use crate::slab::Slab;
 use crate::spin::Motor;
@@ -95,6 +96,7 @@ use gather::Gathered;
 use merge::Lock;
 use mode::Modes;
 use neighbours::Around;
+use operations::{Owner, UnderWay};
 use origin::OriginSpans;
 use read::Reading;
 use recover::Recovery;
@@ -243,46 +245,6 @@ enum Stage<P> {
 
 /// Places at the SSD that fills, destaging, cleaning and scrubbing take at a time: enough to keep it busy, few enough that a hit hardly notices.
 const PATIENT_PLACES: usize = 16;
-
-/// An operation that a queue or a device has.
-struct UnderWay {
-    id: OpId,
-    owner: Owner,
-    device: DeviceId,
-    /// The motor has been told that somebody asks for the origin.
-    demand: bool,
-}
-
-/// Who is told when an operation ends.
-#[derive(Clone, Copy, Debug)]
-enum Owner {
-    Read { request: usize, part: usize },
-    Ahead { first: Slot },
-    Merge { request: usize, edge: usize },
-    Data { write: usize },
-    Pages { first_seq: u64, pages: u32 },
-    CacheFlush,
-    Headers { first: u32, sets: u32 },
-    Map,
-    Superblock { copy: u32 },
-    DestageRead { piece: usize, read: usize },
-    DestageWrite { piece: usize },
-    DestageZero { piece: usize },
-    Clean { portion: usize },
-    Complete { completion: usize },
-    OriginFlush,
-    FirstFlush,
-    Through { write: usize },
-    ThroughFlush,
-    Status { request: usize },
-    MarkFlush,
-    Mark { block: u64 },
-    Gauge,
-    Recovery(recover::Step),
-    Scrub(scrub::Step),
-    Discard { set: u32 },
-    Spin,
-}
 
 impl<P: Payload> Engine<P> {
     /// An engine in recovery: the first operations come from [`Engine::next_op`] at once.
@@ -551,127 +513,6 @@ impl<P: Payload> Engine<P> {
             Command::Flush => self.begin_flush(number),
             Command::Status { .. } => self.begin_status(number),
         }
-    }
-
-    fn complete(&mut self, done: Done<P>) {
-        let UnderWay { device, owner, .. } = *self.owners.get(done.id.place());
-        if matches!(owner, Owner::Spin) {
-            return self.complete_one(done);
-        }
-        match self.queues[device as usize].done(self.now, done) {
-            Answered::One(done) => self.complete_one(done),
-            Answered::Merged(all) => all.into_iter().for_each(|done| self.complete_one(done)),
-        }
-    }
-
-    fn complete_one(&mut self, done: Done<P>) {
-        let UnderWay { id, owner, device, demand } = self.owners.remove(done.id.place());
-        assert!(id == done.id, "an operation ends once");
-        if matches!(owner, Owner::Spin) {
-            return self.motor_answered(done.result);
-        }
-        if demand {
-            self.demand_served();
-        }
-        let result = done.result;
-        if self.is_degraded() && self.forget_late(owner) {
-            return;
-        }
-        if id.serial() <= self.flushes.suspect && result.is_ok() && self.repeat_suspect(owner) {
-            return;
-        }
-        match (device, &result) {
-            (DeviceId::Cache, Err(error)) => self.cache_error(*error),
-            (DeviceId::Cache, Ok(_)) => {}
-            // Reads tell it themselves; what is asked in passing tells nothing.
-            (DeviceId::Origin, _)
-                if matches!(owner, Owner::Read { .. } | Owner::Status { .. } | Owner::Mark { .. } | Owner::Gauge | Owner::Recovery(_)) => {}
-            (DeviceId::Origin, result) => self.note_life(&result.as_ref().map(drop).map_err(|error| *error)),
-        }
-        match owner {
-            Owner::Read { request, part } => self.read_done(id, request, part, result),
-            Owner::Ahead { first } => self.ahead_done(first, result),
-            Owner::Merge { request, edge } => self.merge_done(request, edge, result),
-            Owner::Data { write } => self.data_done(write, result.map(drop)),
-            Owner::Pages { first_seq, pages } => self.pages_done(first_seq, pages, result.map(drop)),
-            Owner::CacheFlush => self.cache_flush_done(result.map(drop)),
-            Owner::Headers { first, sets } => self.headers_done(first, sets, result.map(drop)),
-            Owner::Map => self.map_done(result.map(drop)),
-            Owner::Superblock { copy } => self.superblock_done(copy, result.map(drop)),
-            Owner::DestageRead { piece, read } => self.destage_read_done(piece, read, result),
-            Owner::DestageWrite { piece } | Owner::DestageZero { piece } => self.destage_write_done(piece, result.map(drop)),
-            Owner::Clean { portion } => self.portion_read(portion, result),
-            Owner::Complete { completion } => self.completion_read(completion, result),
-            Owner::FirstFlush => self.first_flush_done(result.map(drop)),
-            Owner::OriginFlush => self.origin_flush_done(result.map(drop)),
-            Owner::Through { write } => self.through_done(write, result.map(drop)),
-            Owner::ThroughFlush => self.through_flush_done(result.map(drop)),
-            Owner::Status { request } => self.status_done(id, request, result),
-            Owner::MarkFlush => self.mark_flush_done(result.map(drop)),
-            Owner::Mark { block } => self.mark_done(block, result),
-            Owner::Gauge => self.gauge_done(id, result),
-            Owner::Recovery(step) => self.recovery_done(step, result),
-            Owner::Scrub(step) => self.scrub_done(step, result),
-            Owner::Discard { set } => self.discard_done(set, result.map(drop)),
-            Owner::Spin => unreachable!("the motor has been told"),
-        }
-    }
-
-    /// A write to the SSD that was in flight when a flush failed counts for nothing: it is done again. False: it was no such write.
-    fn repeat_suspect(&mut self, owner: Owner) -> bool {
-        match owner {
-            Owner::Data { write } => self.repeat_data(write),
-            Owner::Pages { first_seq, pages } => {
-                self.meet(FaultPoint::SuspectPagesRepeated);
-                (first_seq..first_seq + u64::from(pages)).for_each(|seq| self.journal.page_again(seq));
-            }
-            Owner::Headers { first, sets } => self.headers_done(first, sets, Err(DeviceError::Medium)),
-            Owner::Map => self.map_done(Err(DeviceError::Medium)),
-            Owner::Superblock { copy } => self.superblock_done(copy, Err(DeviceError::Medium)),
-            Owner::Read { .. }
-            | Owner::Ahead { .. }
-            | Owner::Merge { .. }
-            | Owner::CacheFlush
-            | Owner::DestageRead { .. }
-            | Owner::DestageWrite { .. }
-            | Owner::DestageZero { .. }
-            | Owner::Clean { .. }
-            | Owner::Complete { .. }
-            | Owner::OriginFlush
-            | Owner::FirstFlush
-            | Owner::Through { .. }
-            | Owner::ThroughFlush
-            | Owner::Status { .. }
-            | Owner::MarkFlush
-            | Owner::Mark { .. }
-            | Owner::Gauge
-            | Owner::Recovery(_)
-            // The next pass looks again.
-            | Owner::Scrub(_)
-            // Nothing depends on it.
-            | Owner::Discard { .. }
-            | Owner::Spin => return false,
-        }
-        true
-    }
-
-    fn start(&mut self, device: DeviceId, class: Class, action: Action<P>, owner: Owner) -> OpId {
-        let demand = device == DeviceId::Origin && self.note_demand(owner);
-        let id = self.name(UnderWay { id: OpId(0), owner, device, demand });
-        if device == DeviceId::Cache {
-            self.note_wear(class, &action, owner);
-        }
-        self.queues[device as usize].push(self.now, class as u32, Op { id, device, class, action });
-        id
-    }
-
-    /// Gives an operation its number.
-    fn name(&mut self, operation: UnderWay) -> OpId {
-        let place = self.owners.insert(operation);
-        self.next_serial += 1;
-        let id = OpId::new(self.next_serial, place);
-        self.owners.get_mut(place).id = id;
-        id
     }
 
     fn control(&mut self, control: Control) {

@@ -65,9 +65,6 @@ impl Around {
 impl<P: Payload> Engine<P> {
     /// A read of the origin has ended well.
     pub(super) fn note_origin_read(&mut self, span: Span, why: Why, started: Instant) {
-        if matches!(why, Why::Scattered | Why::Sequential) {
-            self.destage.courtesy.read(span.atoms, started, self.now);
-        }
         if self.config.reads_around() {
             self.around.judge.read(span.start, span.atoms, why == Why::Around, started, self.now);
         }

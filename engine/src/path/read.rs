@@ -541,6 +541,9 @@ impl<P: Payload> Engine<P> {
                 let started = self.origin.end_read(op);
                 if result.is_ok() {
                     self.note_origin_read(fetches, why, started);
+                    if matches!(why, Why::Scattered | Why::Sequential) {
+                        self.destage.courtesy.read(fetches.atoms, started, self.now);
+                    }
                 }
                 match result {
                     Err(_) if fetches != span => {

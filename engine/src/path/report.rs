@@ -4,7 +4,7 @@ use crate::block::{ATOM_BYTES, Block, Span};
 use crate::fault_point::FaultPoints;
 use crate::memory::Memory;
 use crate::payload::Payload;
-use crate::probe::{Counters, Damage, Glance, MemoryUse, Snapshot};
+use crate::probe::{Counters, Damage, Glance, Snapshot};
 use crate::time::Instant;
 use crate::what_if::Forecasts;
 
@@ -41,10 +41,7 @@ impl<P: Payload> Engine<P> {
             degraded_since: self.degraded_since(),
             scrub: self.scrub_report(),
             wear: self.wear_report(now),
-            memory: self
-                .memory
-                .as_ref()
-                .map_or_else(MemoryUse::default, |memory| MemoryUse { lent_moves: self.dirty_share.moves(), ..memory.usage() }),
+            memory: self.memory.as_ref().map(|memory| memory.usage(self.dirty_share.moves())).unwrap_or_default(),
             misses_to_keep: self.admission.touches(),
             batch_most: self.destage.courtesy.most(),
             quiet_p99: self.destage.courtesy.quiet_p99(),

@@ -1,0 +1,191 @@
+//! Which dirty blocks the next batch takes home: a sweep in the order of addresses, as much as may be under way for as long as clients put up
+//! with it; or whole sets, where one of paper 000's gates decides.
+
+use crate::block::{Block, Slot, Span};
+use crate::cache::format::RangeKind;
+use crate::config::Canary;
+use crate::gate::pace::{Pace, Work};
+use crate::op::Hole;
+use crate::payload::Payload;
+use crate::time::Duration;
+
+use super::super::Engine;
+use super::{Batch, Going, Piece, RANGES, Read, State, What, ZERO_ATOMS};
+
+/// Atoms of one origin write: 1 MiB.
+const PIECE_ATOMS: u64 = 2048;
+/// Origin sets looked at for one batch: much may be dirty and not ready to go.
+const VISITS: u32 = 1024;
+
+/// How much a batch may still become.
+struct Most {
+    atoms: u64,
+    length: Duration,
+    /// What it is already.
+    work: Work,
+}
+
+impl Most {
+    fn has_room(&self, pace: &Pace) -> bool {
+        self.atoms > 0 && (self.work == Work::default() || pace.time_of(&self.work) < self.length)
+    }
+}
+
+impl<P: Payload> Engine<P> {
+    /// The next batch of the sweep: from the cursor to the end of the volume, then from its start.
+    pub(super) fn choose(&mut self) -> Batch<P> {
+        let (pieces, slots, leaving) = (Vec::new(), Vec::new(), Vec::new());
+        let (next, active, left, ready) = (0, 0, 0, Vec::new());
+        let mut batch = Batch {
+            began: self.now,
+            work: Work::default(),
+            pieces,
+            next,
+            active,
+            left,
+            ready,
+            slots,
+            leaving,
+            flushing: false,
+            flushed: false,
+            void: false,
+            failed: false,
+            refused: false,
+        };
+        self.choose_ranges(&mut batch);
+        if let Some(sets) = self.gate.sets_at_once() {
+            self.choose_sets(&mut batch, sets);
+            return batch;
+        }
+        let urgency = self.urgency();
+        let length = self.destage.courtesy.length(self.now, urgency);
+        let start = self.destage.cursor;
+        let mut most = Most { atoms: self.config.destage_atoms, length, work: self.work_of(&batch) };
+        self.choose_slots(&mut batch, start, None, &mut most);
+        let has_wrapped = self.destage.cursor == Block(0);
+        if has_wrapped && start.0 > 0 {
+            self.choose_slots(&mut batch, Block(0), Some(start), &mut most);
+        }
+        batch
+    }
+
+    /// How much destaging presses, from 0 to 1.
+    pub(super) fn urgency(&self) -> f64 {
+        self.gate.urgency(self.dirty_sets_packed(), self.config.geometry.sets)
+    }
+
+    fn choose_ranges(&mut self, batch: &mut Batch<P>) {
+        let durable = self.journal.durable_group();
+        let mut at = Block(0);
+        let most = ZERO_ATOMS / self.block_atoms();
+        while batch.pieces.len() < RANGES
+            && let Some((block, range)) = self.ranges.next(at)
+        {
+            let blocks = (block.0 + range.blocks - block.0.max(at.0)).min(most);
+            let block = Block(block.0.max(at.0));
+            at = Block(block.0 + blocks);
+            let is_early = range.group > durable && !self.has_canary(Canary::DestageBeforeDurable);
+            if is_early || self.destage.shunned.contains(block, self.now) {
+                continue;
+            }
+            let last = self.config.geometry.block_span(Block(block.0 + blocks - 1));
+            let start = block.0 * self.block_atoms();
+            let hole = if range.kind == RangeKind::Trim { Hole::Allowed } else { Hole::Forbidden };
+            let span = Span::new(start, last.end() - start);
+            batch.pieces.push(Piece { span, what: What::Zero(block, blocks, hole), state: State::Waiting });
+        }
+    }
+
+    fn choose_slots(&mut self, batch: &mut Batch<P>, from: Block, until: Option<Block>, most: &mut Most) {
+        let set_blocks = self.index.set_blocks();
+        let mut from = Block(from.0 / set_blocks * set_blocks);
+        let mut runs = Vec::new();
+        let mut visited = 0;
+        while most.has_room(&self.destage.pace) && visited < VISITS {
+            visited += 1;
+            let found = self.index.next_dirty(from).filter(|set| until.is_none_or(|until| set.0 < until.0));
+            let Some(set) = found else {
+                self.destage.cursor = Block(0);
+                return;
+            };
+            from = Block(set.0 + set_blocks);
+            self.destage.cursor = from;
+            runs.clear();
+            self.index.lookup(set, set_blocks.min(self.config.geometry.blocks() - set.0), &mut runs);
+            let before = batch.slots.len();
+            for run in &runs {
+                let Some(first) = run.slot else { continue };
+                for i in 0..run.blocks {
+                    let (block, slot) = (Block(run.block.0 + i), Slot { slot: first.slot + i as u32, ..first });
+                    if self.may_destage(block, slot) {
+                        most.atoms = most.atoms.saturating_sub(self.add_slot(batch, block, slot));
+                    }
+                }
+            }
+            most.work.add_set((batch.slots.len() - before) as u64);
+        }
+    }
+
+    /// The least recently used dirty sets, as many as the floor lacks and at most `most`: each leaves as a whole.
+    fn choose_sets(&self, batch: &mut Batch<P>, most: u32) {
+        let lacking = self.config.free_floor.saturating_sub(self.sets.free_count() + self.sets.dying_count());
+        let is_ready = |&set: &u32| self.sets.get(set).dirty_count > 0 && self.sets.get(set).may_leave();
+        let leaving = self.sets.by_age().filter(is_ready).take(lacking.min(most) as usize);
+        batch.leaving = leaving.map(|set| (set, self.sets.get(set).life)).collect();
+        let mut slots: Vec<(Block, Slot)> = Vec::new();
+        for &(set, _) in &batch.leaving {
+            let of_set = self.sets.get(set).live.iter().map(|slot| Slot { set, slot });
+            slots.extend(of_set.map(|slot| (self.sets.entry(slot, |block| self.full(block)).block, slot)));
+        }
+        slots.sort_unstable();
+        for (block, slot) in slots {
+            if self.may_destage(block, slot) {
+                self.add_slot(batch, block, slot);
+            }
+        }
+    }
+
+    fn may_destage(&self, block: Block, slot: Slot) -> bool {
+        let durable = !self.window.holds(slot) || self.has_canary(Canary::DestageBeforeDurable);
+        let span = self.config.geometry.block_span(block);
+        let newer = self.through.covers(block, 1) || self.origin.is_written(span);
+        let is_shunned = self.destage.shunned.contains(block, self.now);
+        self.sets.is_dirty(slot) && durable && !self.ranges.is_zeroed(block) && !newer && !is_shunned && !self.is_left_alone(slot, block)
+    }
+
+    /// Adds the valid atoms of one slot to the batch, joining the piece before it where the origin is contiguous.
+    fn add_slot(&self, batch: &mut Batch<P>, block: Block, slot: Slot) -> u64 {
+        let base = block.0 * self.block_atoms();
+        let most = PIECE_ATOMS.min(self.limits[1].op_atoms).max(self.block_atoms());
+        let valid = self.valid_atoms(slot, block);
+        batch.slots.push(Going { slot, life: self.sets.get(slot.set).life, block });
+        for run in valid.runs() {
+            let (skip, atoms) = (u64::from(run.start), u64::from(run.end - run.start));
+            let span = Span::new(base + skip, atoms);
+            let read = Read { first: slot, slots: 1, block, skip, atoms, tries: 0, contents: None, held: true };
+            match batch.pieces.last_mut() {
+                Some(Piece { span: before, what: What::Data { reads }, .. })
+                    if before.end() == span.start && before.atoms + atoms <= most && !self.destage.careful =>
+                {
+                    before.atoms += atoms;
+                    add_read(reads, read, self.block_atoms());
+                }
+                _ => batch.pieces.push(Piece { span, what: What::Data { reads: vec![read] }, state: State::Waiting }),
+            }
+        }
+        u64::from(valid.count())
+    }
+}
+
+/// Joins a read to the one before it if their slots and atoms are consecutive.
+fn add_read<P>(reads: &mut Vec<Read<P>>, read: Read<P>, block_atoms: u64) {
+    if let Some(last) = reads.last_mut() {
+        let next = Slot { slot: last.first.slot + last.slots, ..last.first };
+        if next == read.first && last.skip + last.atoms == u64::from(last.slots) * block_atoms && read.skip == 0 {
+            last.slots += read.slots;
+            last.atoms += read.atoms;
+            return;
+        }
+    }
+    reads.push(read);
+}
