@@ -1,7 +1,7 @@
 //! What was written to the origin past the log and is not flushed there: pinned in memory, seen by reads, written again if the origin
 //! forgets. One page for consecutive blocks; a newer write of a block takes its place.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::block::{Atoms, Block};
 use crate::payload::Payload;
@@ -16,7 +16,8 @@ pub struct Page<P> {
     pub state: State,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// In this order: what has to be written, what is being written, what is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum State {
     /// The origin may have forgotten it.
     Unwritten,
@@ -30,6 +31,8 @@ pub enum State {
 pub struct Pages<P> {
     block_atoms: u64,
     pages: BTreeMap<u64, Page<P>>,
+    /// The same by their states: whatever happens, few of them are asked for, and there may be thousands.
+    by_state: BTreeSet<(State, u64)>,
     /// Written pages that another page has taken the place of, or that a failed write has spoilt: their number and blocks. When a flush
     /// covers one, what is below it in the cache has to die, although the newer page is not covered yet: the older contents may have been
     /// promised.
@@ -40,7 +43,14 @@ pub struct Pages<P> {
 
 impl<P: Payload> Pages<P> {
     pub fn new(block_atoms: u32) -> Self {
-        Pages { block_atoms: u64::from(block_atoms), pages: BTreeMap::new(), replaced: Vec::new(), atoms: 0, written: 0 }
+        Pages {
+            block_atoms: u64::from(block_atoms),
+            pages: BTreeMap::new(),
+            by_state: BTreeSet::new(),
+            replaced: Vec::new(),
+            atoms: 0,
+            written: 0,
+        }
     }
 
     pub fn is_empty(&self) -> bool {
@@ -63,20 +73,28 @@ impl<P: Payload> Pages<P> {
         assert!(page.payload.atoms() == page.blocks * self.block_atoms, "a page holds whole blocks");
         assert!(page.valid.is_none() || page.blocks == 1, "a mask is of one block");
         let end = block.0 + page.blocks;
-        for (first, older) in self.pages.range(..end).filter(|(first, older)| **first + older.blocks > block.0) {
+        for (Block(first), older) in overlapping(&self.pages, block, page.blocks) {
             if let State::Written(number) = older.state {
-                let (from, to) = (block.0.max(*first), end.min(first + older.blocks));
+                let (from, to) = (block.0.max(first), end.min(first + older.blocks));
                 note_replaced(&mut self.replaced, number, from, to);
             }
         }
         self.cut(block, page.blocks);
+        self.add(block.0, page);
+    }
+
+    fn add(&mut self, first: u64, page: Page<P>) {
         self.atoms += page.payload.atoms();
-        self.pages.insert(block.0, page);
+        self.by_state.insert((page.state, first));
+        self.pages.insert(first, page);
     }
 
     /// Something newer than the pages has these blocks, in the cache; or nothing has to be known of them any more.
     pub fn remove(&mut self, block: Block, blocks: u64) {
         self.cut(block, blocks);
+        if self.replaced.is_empty() {
+            return;
+        }
         let end = block.0 + blocks;
         let outside = |&(number, first, count): &(u64, Block, u64)| {
             let left = (number, first, block.0.clamp(first.0, first.0 + count) - first.0);
@@ -101,6 +119,7 @@ impl<P: Payload> Pages<P> {
         let end = block.0 + blocks;
         for first in self.overlapping(block, blocks).map(|(first, _)| first.0).collect::<Vec<_>>() {
             let page = self.pages.remove(&first).expect("found just now");
+            self.by_state.remove(&(page.state, first));
             self.atoms -= page.payload.atoms();
             if first < block.0 {
                 self.keep(first, &page, 0, block.0 - first);
@@ -114,34 +133,45 @@ impl<P: Payload> Pages<P> {
     /// Keeps a part of a page that was taken out.
     fn keep(&mut self, first: u64, page: &Page<P>, skip: u64, blocks: u64) {
         let payload = page.payload.slice(skip * self.block_atoms, blocks * self.block_atoms);
-        self.atoms += payload.atoms();
-        self.pages.insert(first + skip, Page { blocks, payload, ..page.clone() });
+        self.add(first + skip, Page { blocks, payload, ..page.clone() });
     }
 
     /// The pages that hold any of these blocks, in order.
     pub fn overlapping(&self, block: Block, blocks: u64) -> impl Iterator<Item = (Block, &Page<P>)> {
-        let before = self.pages.range(..=block.0).next_back().filter(|(first, page)| **first + page.blocks > block.0);
-        let from = before.map_or(block.0, |(first, _)| *first);
-        self.pages.range(from..block.0 + blocks).map(|(first, page)| (Block(*first), page))
+        overlapping(&self.pages, block, blocks)
     }
 
     pub fn iter(&self) -> impl Iterator<Item = (Block, &Page<P>)> {
         self.pages.iter().map(|(first, page)| (Block(*first), page))
     }
 
-    /// The pages that have to be written again: first block and how many.
+    /// The pages that have to be written again, in order: first block and how many.
     pub fn unwritten(&self) -> impl Iterator<Item = (Block, u64)> + '_ {
-        self.pages.iter().filter(|(_, page)| page.state == State::Unwritten).map(|(first, page)| (Block(*first), page.blocks))
+        self.in_states(State::Unwritten, State::Unwritten).map(|first| (Block(first), self.pages[&first].blocks))
     }
     pub fn get(&self, block: Block) -> Option<&Page<P>> {
         self.pages.get(&block.0)
     }
-    pub fn get_mut(&mut self, block: Block) -> Option<&mut Page<P>> {
-        self.pages.get_mut(&block.0)
-    }
     /// The origin has said of every page that it is written.
     pub fn are_written(&self) -> bool {
-        self.pages.values().all(|page| matches!(page.state, State::Written(_)))
+        self.by_state.first().is_none_or(|(state, _)| matches!(state, State::Written(_)))
+    }
+
+    /// First blocks of the pages in these states, both included: state by state, each in order.
+    fn in_states(&self, least: State, most: State) -> impl Iterator<Item = u64> + '_ {
+        self.by_state.range((least, 0)..=(most, u64::MAX)).map(|&(_, first)| first)
+    }
+    /// The page that begins with this block is in this state now.
+    pub fn turn(&mut self, block: Block, state: State) {
+        let page = self.pages.get_mut(&block.0).expect("there is a page");
+        self.by_state.remove(&(page.state, block.0));
+        self.by_state.insert((state, block.0));
+        page.state = state;
+    }
+    fn turn_all(&mut self, least: State, most: State, state: State) {
+        for first in self.in_states(least, most).collect::<Vec<_>>() {
+            self.turn(Block(first), state);
+        }
     }
 
     /// The state of what has just been written.
@@ -151,31 +181,38 @@ impl<P: Payload> Pages<P> {
     }
     /// A write of pages has ended: they are in `state` now.
     pub fn end_write(&mut self, write: usize, state: State) {
-        self.pages.values_mut().filter(|page| page.state == State::Writing(write)).for_each(|page| page.state = state);
+        self.turn_all(State::Writing(write), State::Writing(write), state);
     }
     /// The origin may have forgotten everything but what a flush covers that was handed out at `flushed`.
     pub fn forget(&mut self, flushed: u64) {
-        for page in self.pages.values_mut().filter(|page| matches!(page.state, State::Written(number) if number > flushed)) {
-            page.state = State::Unwritten;
-        }
+        self.turn_all(State::Written(flushed + 1), State::Written(u64::MAX), State::Unwritten);
     }
     /// The origin may hold something else of these blocks than their pages: those are written again. A flush that covers what was there
     /// before may have been promised all the same, and what is below has to die with it.
     pub fn spoil(&mut self, block: Block, blocks: u64) {
-        let end = block.0 + blocks;
-        for (first, page) in self.pages.range_mut(..end).filter(|(first, page)| **first + page.blocks > block.0) {
+        let mut spoilt = Vec::new();
+        for (first, page) in overlapping(&self.pages, block, blocks) {
             if let State::Written(number) = page.state {
-                note_replaced(&mut self.replaced, number, *first, first + page.blocks);
-                page.state = State::Unwritten;
+                note_replaced(&mut self.replaced, number, first.0, first.0 + page.blocks);
+                spoilt.push(first);
             }
         }
+        spoilt.into_iter().for_each(|first| self.turn(first, State::Unwritten));
     }
 
-    /// Blocks that a flush covers which was handed out at `mark`.
-    pub fn covered(&self, mark: u64) -> impl Iterator<Item = (Block, u64)> {
-        let is_covered = move |page: &Page<P>| matches!(page.state, State::Written(number) if number <= mark);
-        self.pages.iter().filter(move |(_, page)| is_covered(page)).map(|(first, page)| (Block(*first), page.blocks))
+    /// The pages that a flush covers which was handed out at `mark`, in order: first block and how many.
+    pub fn covered(&self, mark: u64) -> Vec<(Block, u64)> {
+        let mut firsts: Vec<u64> = self.in_states(State::Written(0), State::Written(mark)).collect();
+        firsts.sort_unstable();
+        firsts.into_iter().map(|first| (Block(first), self.pages[&first].blocks)).collect()
     }
+}
+
+/// The pages that hold any of these blocks, in order. No two pages hold the same.
+fn overlapping<P>(pages: &BTreeMap<u64, Page<P>>, block: Block, blocks: u64) -> impl Iterator<Item = (Block, &Page<P>)> {
+    let before = pages.range(..=block.0).next_back().filter(|(first, page)| **first + page.blocks > block.0);
+    let from = before.map_or(block.0, |(first, _)| *first);
+    pages.range(from..block.0 + blocks).map(|(first, page)| (Block(*first), page))
 }
 
 /// Notes that the page written as `number` counts no more for blocks `from..to`.
@@ -262,11 +299,12 @@ mod tests {
             let state = pages.next_written();
             pages.insert(Block(block * 2), page(block, 1, state));
         }
-        let covered = |pages: &Pages<Marks>, mark| pages.covered(mark).map(|(block, _)| block.0).collect::<Vec<_>>();
+        let covered = |pages: &Pages<Marks>, mark| pages.covered(mark).into_iter().map(|(block, _)| block.0).collect::<Vec<_>>();
         assert_eq!(covered(&pages, 2), [0, 2]);
         pages.forget(1);
         assert_eq!((covered(&pages, 3), pages.unwritten().next()), (vec![0], Some((Block(2), 1))));
-        pages.get_mut(Block(2)).expect("it is there").state = State::Writing(7);
+        pages.turn(Block(2), State::Writing(7));
+        assert!(!pages.are_written());
         let state = pages.next_written();
         pages.end_write(7, state);
         assert_eq!(covered(&pages, pages.mark()), [0, 2]);

@@ -539,15 +539,14 @@ impl<P: Payload> Engine<P> {
         while self.may_try()
             && let Some(block) = self.next_to_rewrite()
         {
-            let page = self.through.pages.get_mut(block).expect("found just now");
-            let Page { blocks, payload, valid, .. } = page.clone();
+            let Page { blocks, payload, valid, .. } = self.through.pages.get(block).expect("found just now").clone();
             if self.is_origin_busy(block, blocks) {
                 return;
             }
             let mut parts = Vec::new();
             self.origin_parts_of(block, blocks, &payload, valid, &mut parts);
             let write = self.write_origin(None, (block, blocks), parts);
-            self.through.pages.get_mut(block).expect("it is still there").state = State::Writing(write);
+            self.through.pages.turn(block, State::Writing(write));
         }
     }
 
@@ -719,7 +718,7 @@ impl<P: Payload> Engine<P> {
     /// Lets go what a flush of the origin has made durable: the slots below it die.
     fn release_pages(&mut self) -> bool {
         let mark = self.through.flushed;
-        let covered: Vec<(Block, u64)> = self.through.pages.covered(mark).collect();
+        let covered = self.through.pages.covered(mark);
         let blocks = covered.iter().map(|(_, blocks)| blocks).sum::<u64>() + self.through.pages.replaced_blocks();
         // Without the SSD their end is not written down.
         if blocks > 0 && !self.cache_failed && !self.journal_has_room(blocks) {
