@@ -1,5 +1,5 @@
-//! Block → slot. Sixteen origin sets are a region; it has one sorted array of extents of 8 bytes (`extent`): O(1) to the array, a binary
-//! search inside it. Sequential data costs one extent per set, random data one per block.
+//! Block → slot. Sixteen origin sets are a region; it has one sorted array of extents of 8 bytes (`extent`): O(1) to the array, a search
+//! inside it that begins where the extent would be if all were spread evenly. Sequential data costs one extent per set, random data one per block.
 
 mod extent;
 mod load;
@@ -58,7 +58,7 @@ impl Index {
         let region = block.0 >> self.shape.region_bits();
         let extents = self.regions.get(&region)?;
         let at = (block.0 - (region << self.shape.region_bits())) as u32;
-        let extent = extents.get(first_beyond(extents, at)).filter(|extent| extent.first() <= at)?;
+        let extent = extents.get(first_beyond(extents, at, self.shape)).filter(|extent| extent.first() <= at)?;
         Some(self.shape.slot(extent.slot() + u64::from(at - extent.first())))
     }
 
@@ -76,7 +76,7 @@ impl Index {
                 }
             };
             if let Some(extents) = self.regions.get(&region) {
-                let first = first_beyond(extents, start);
+                let first = first_beyond(extents, start, self.shape);
                 for extent in extents[first..].iter().take_while(|extent| extent.first() < end).map(|extent| extent.clip(start, end)) {
                     gap(at, extent.first(), runs);
                     runs.push(self.run(base, extent));
@@ -104,7 +104,7 @@ impl Index {
                 continue;
             }
             let extents = self.regions.entry(region).or_default();
-            let low = first_beyond(extents, start);
+            let low = first_beyond(extents, start, shape);
             let high = low + extents[low..].iter().take_while(|extent| extent.first() < end).count();
             let overlapped = &extents[low..high];
             displaced.extend(overlapped.iter().map(|extent| extent.clip(start, end)).map(|cut| Run {
@@ -185,9 +185,43 @@ struct Piece {
 }
 
 /// The first extent that ends behind `at`: the last one that begins there or before, if it does, else the next.
-fn first_beyond(extents: &[Extent], at: u32) -> usize {
-    let behind = extents.partition_point(|extent| extent.first() <= at);
+#[inline]
+fn first_beyond(extents: &[Extent], at: u32, shape: Shape) -> usize {
+    let behind = count_until(extents, at, shape);
     behind - usize::from(behind > 0 && extents[behind - 1].end() > at)
+}
+
+/// Extents of a line of a processor's cache.
+const LINE: usize = 8;
+
+/// How many extents begin at `at` or before. From its guess the search goes on in steps that double: mostly one or two lines come from
+/// memory, where halving the whole array would touch one for nearly every step.
+#[inline]
+fn count_until(extents: &[Extent], at: u32, shape: Shape) -> usize {
+    let begins = |i: usize| extents[i].first() <= at;
+    let guess = (u64::from(at) * extents.len() as u64 >> shape.region_bits()) as usize;
+    // The answer is in low..=high.
+    let (mut low, mut high, mut step) = (0, extents.len(), LINE);
+    if guess < high && begins(guess) {
+        low = guess + 1;
+        while low + step < high {
+            if !begins(low + step) {
+                high = low + step;
+                break;
+            }
+            (low, step) = (low + step + 1, 2 * step);
+        }
+    } else {
+        high = high.min(guess);
+        while step < high - low {
+            if begins(high - step) {
+                low = high - step + 1;
+                break;
+            }
+            (high, step) = (high - step, 2 * step);
+        }
+    }
+    low + extents[low..high].partition_point(|extent| extent.first() <= at)
 }
 
 /// Puts the rest on the left, the new extent and the rest on the right in the place of `range`. The new one is joined with its neighbours
@@ -248,6 +282,19 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
+        /// Spread evenly, crowded at one end, or few: the guess is only where the search begins.
+        #[test]
+        fn a_search_from_a_guess_finds_what_halving_finds(
+            firsts in prop::collection::btree_set((0u32..1024, 0u32..4).prop_map(|(at, power)| (at as f32 / 1024.0).powi(1 << power) * 1024.0).prop_map(|at| at as u32), 0..400),
+            from_the_end in any::<bool>(), at in 0u32..1024,
+        ) {
+            let turned = |first: u32| if from_the_end { 1023 - first } else { first };
+            let mut extents: Vec<Extent> = firsts.into_iter().map(|first| Extent::new(turned(first), 1, 0)).collect();
+            extents.sort_unstable();
+            let expected = extents.partition_point(|extent| extent.first() <= at);
+            prop_assert_eq!(count_until(&extents, at, Shape::new(64)), expected);
+        }
+
         /// Loaded at once or mapped one after the other: the same index, and what is mapped already stays as it is.
         #[test]
         fn many_runs_at_once_are_as_one_after_the_other(
