@@ -173,6 +173,11 @@ impl Memory {
         (self.policy.len() * self.page_bytes) as u64 + self.keeper.pages().overhead_bytes()
     }
 
+    /// Bytes that it takes to know which page goes, and which have gone.
+    pub fn policy_bytes(&self) -> u64 {
+        self.policy.bytes() + self.behind.bytes()
+    }
+
     /// Would another page take the place of one?
     pub fn is_full(&self) -> bool {
         self.policy.len() >= self.room()

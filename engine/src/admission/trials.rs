@@ -92,9 +92,7 @@ impl Trials {
 
     /// Memory, in bytes.
     pub fn bytes(&self) -> u64 {
-        // A node of a list, with its place in the map.
-        const KEPT: u64 = 50;
-        self.caches.iter().map(|cache| cache.kept.len() as u64 * KEPT + cache.ghosts.bytes()).sum()
+        self.caches.iter().map(|cache| cache.kept.bytes() + cache.ghosts.bytes()).sum()
     }
 }
 

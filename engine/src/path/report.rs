@@ -148,6 +148,7 @@ impl<P: Payload> Engine<P> {
             ("window", self.window.atoms() * ATOM_BYTES),
             ("ahead", self.ahead.bytes()),
             ("pages", self.memory.as_ref().map_or(0, Memory::bytes)),
+            ("policy", self.memory.as_ref().map_or(0, Memory::policy_bytes)),
             ("ghosts", self.admission.bytes() + self.around.bytes()),
             ("curves", self.what_if.bytes()),
             ("journal", self.journal.bytes()),

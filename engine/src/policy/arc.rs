@@ -86,4 +86,7 @@ impl Policy for Arc {
     fn len(&self) -> usize {
         self.keys.len(ONCE) + self.keys.len(OFTEN)
     }
+    fn bytes(&self) -> u64 {
+        self.keys.bytes()
+    }
 }

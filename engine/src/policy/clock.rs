@@ -37,6 +37,9 @@ impl Policy for Clock {
     fn len(&self) -> usize {
         self.keys.len(0)
     }
+    fn bytes(&self) -> u64 {
+        self.keys.bytes()
+    }
 }
 
 #[derive(Default)]
@@ -84,5 +87,8 @@ impl Policy for Sieve {
     }
     fn len(&self) -> usize {
         self.keys.len(0)
+    }
+    fn bytes(&self) -> u64 {
+        self.keys.bytes()
     }
 }

@@ -154,4 +154,7 @@ impl Policy for Lirs {
     fn len(&self) -> usize {
         self.queue.len(0) + self.staying
     }
+    fn bytes(&self) -> u64 {
+        self.stack.bytes() + self.queue.bytes() + self.ghosts.bytes()
+    }
 }

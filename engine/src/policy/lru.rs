@@ -28,6 +28,9 @@ impl Policy for Fifo {
     fn len(&self) -> usize {
         self.keys.len(0)
     }
+    fn bytes(&self) -> u64 {
+        self.keys.bytes()
+    }
 }
 
 /// The least recently used one goes.
@@ -54,5 +57,8 @@ impl Policy for Lru {
     }
     fn len(&self) -> usize {
         self.0.len()
+    }
+    fn bytes(&self) -> u64 {
+        self.0.bytes()
     }
 }

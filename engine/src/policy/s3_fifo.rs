@@ -91,4 +91,7 @@ impl Policy for S3Fifo {
     fn len(&self) -> usize {
         self.keys.len(SMALL) + self.keys.len(MAIN)
     }
+    fn bytes(&self) -> u64 {
+        self.keys.bytes()
+    }
 }

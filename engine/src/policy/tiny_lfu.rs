@@ -87,6 +87,9 @@ impl Policy for TinyLfu {
     fn len(&self) -> usize {
         (WINDOW..=PROTECTED).map(|list| self.keys.len(list)).sum()
     }
+    fn bytes(&self) -> u64 {
+        self.keys.bytes() + (self.often.words.len() * size_of::<u64>()) as u64
+    }
 }
 
 /// Counters up to 15, four for each key; the least of them is how often it was asked for, or more where others share all four (count-min).

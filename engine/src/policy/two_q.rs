@@ -58,4 +58,7 @@ impl Policy for TwoQ {
     fn len(&self) -> usize {
         self.keys.len(NEW) + self.keys.len(MAIN)
     }
+    fn bytes(&self) -> u64 {
+        self.keys.bytes()
+    }
 }
