@@ -1,5 +1,5 @@
-//! Where a small write goes that a FLUSH follows at once: into the log, or home, where the origin makes it durable sooner than the SSD does. A
-//! decision, from how long commits took.
+//! Where a write goes that a FLUSH follows at once: into the log, or home, where the origin makes it durable sooner than the SSD does. A
+//! decision, from how long commits took: for each size of writes apart, since of large ones it is their bytes that take long.
 //!
 //! ```text
 //!            commits follow one another        as quick as a commit in the log      quicker
@@ -7,13 +7,18 @@
 //!    ▲                               │ slower                         │ slower                ▲ │    └ to compare with
 //!    └── ever longer ────────────────┴────────────────────────────────┘                       └─┘
 //! ```
-//! A *commit* is one small write and the FLUSH after it, with nothing else written meanwhile: only such a client waits for the whole of what a
+//! A *commit* is one write and the FLUSH after it, with nothing else written meanwhile: only such a client waits for the whole of what a
 //! device takes for it. Where commits overlap the log makes many of them durable at once, which no latency of a single one tells.
 //!
 //! A disk is hardly asked at all: before a write is tried there, a read of one block, which nobody waits for, has to come back in the time of a
 //! commit.
 
 use crate::time::Duration;
+
+/// Atoms of the largest writes of each size: 16 KiB to 1 MiB. What is larger is no commit.
+const SIZES: [u64; 4] = [32, 128, 512, 2048];
+/// Atoms of the largest write that may be one.
+pub const LARGEST: u64 = SIZES[SIZES.len() - 1];
 
 /// Commits, one after the other, after which the next one is expected too.
 const HABIT: u32 = 3;
@@ -73,8 +78,18 @@ enum Step {
 #[derive(Clone, Copy, Debug)]
 struct Commit {
     step: Step,
+    size: usize,
     is_home: bool,
     ns: u64,
+}
+
+/// What is known of commits of one size.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    stage: Stage,
+    log: Mean,
+    home: Mean,
+    pause: u32,
 }
 
 /// The decision. It is told of every write and FLUSH, when it comes and when it is answered.
@@ -82,43 +97,36 @@ struct Commit {
 pub struct Commits {
     /// For tests: two writes of three go home, commits or not.
     always: bool,
-    stage: Stage,
-    log: Mean,
-    home: Mean,
-    /// Commits without anything else between them.
+    known: [Known; SIZES.len()],
+    /// Commits without anything else between them, of any size.
     streak: u32,
     /// Writes since the last FLUSH.
     writes: u32,
     commit: Option<Commit>,
-    pause: u32,
+    /// The size of the last one.
+    size: usize,
 }
 
 impl Commits {
     pub fn new(always: bool) -> Self {
-        Commits {
-            always,
-            stage: Stage::Log { left: 0 },
-            log: Mean::default(),
-            home: Mean::default(),
-            streak: 0,
-            writes: 0,
-            commit: None,
-            pause: PAUSE,
-        }
+        let known = Known { stage: Stage::Log { left: 0 }, log: Mean::default(), home: Mean::default(), pause: PAUSE };
+        Commits { always, known: [known; SIZES.len()], streak: 0, writes: 0, commit: None, size: 0 }
     }
 
-    /// A write has come. `is_one`: it is small, and no other write or FLUSH is under way. Is it for the origin?
-    pub fn write_came(&mut self, number: usize, is_one: bool) -> bool {
+    /// A write of so many atoms has come. `is_one`: no other write or FLUSH is under way. Is it for the origin?
+    pub fn write_came(&mut self, number: usize, atoms: u64, is_one: bool) -> bool {
         self.writes = self.writes.saturating_add(1);
+        let size = SIZES.iter().position(|&largest| atoms <= largest);
         if self.always {
-            return !self.writes.is_multiple_of(3);
+            return size.is_some() && !self.writes.is_multiple_of(3);
         }
-        if self.writes > 1 || !is_one {
+        let Some(size) = size.filter(|_| self.writes == 1 && is_one) else {
             self.end_habit();
             return false;
-        }
-        self.commit = Some(Commit { step: Step::Write(number), is_home: false, ns: 0 });
-        self.streak >= HABIT && matches!(self.stage, Stage::Trial | Stage::Home { left: 1.. })
+        };
+        self.size = size;
+        self.commit = Some(Commit { step: Step::Write(number), size, is_home: false, ns: 0 });
+        self.streak >= HABIT && matches!(self.known[size].stage, Stage::Trial | Stage::Home { left: 1.. })
     }
 
     /// This write is on its way to the origin.
@@ -153,10 +161,45 @@ impl Commits {
     pub fn flush_answered(&mut self, number: usize, latency: Duration) {
         if let Some(commit) = self.commit.take_if(|commit| commit.step == Step::Flush(number)) {
             self.streak = self.streak.saturating_add(1);
-            self.took(commit.is_home, commit.ns + latency.0);
+            self.known[commit.size].took(commit.is_home, commit.ns + latency.0);
         }
     }
 
+    /// The origin is left alone for a while with commits as large as the last one, longer each time.
+    pub fn give_up(&mut self) {
+        self.known[self.size].give_up();
+    }
+
+    /// Is it time to ask the origin for a block, to see how quick it is?
+    pub fn wants_gauge(&self) -> bool {
+        let is_under_way = self.known.iter().any(|known| known.stage == Stage::Gauge);
+        self.streak >= HABIT && self.known[self.size].stage == Stage::Log { left: 0 } && !is_under_way && !self.always
+    }
+    pub fn gauge_begins(&mut self) {
+        self.known[self.size].stage = Stage::Gauge;
+    }
+    /// It took so long; nothing: it has failed.
+    pub fn gauged(&mut self, latency: Option<Duration>) {
+        let Some(known) = self.known.iter_mut().find(|known| known.stage == Stage::Gauge) else { return };
+        if latency.is_some_and(|latency| known.log.has_room_for(latency.0, 100)) {
+            known.stage = Stage::Trial;
+        } else {
+            known.give_up();
+        }
+    }
+
+    /// Does a FLUSH of what went home wait for the origin? Then as long as such a commit in the log takes.
+    pub fn patience(&self) -> Option<Duration> {
+        let known = &self.known[self.size];
+        match known.stage {
+            _ if self.always => Some(Duration(u64::MAX)),
+            Stage::Trial | Stage::Home { .. } => Some(Duration(known.log.ns)),
+            Stage::Log { .. } | Stage::Gauge => None,
+        }
+    }
+}
+
+impl Known {
     /// A commit has taken so long.
     fn took(&mut self, is_home: bool, ns: u64) {
         match (self.stage, is_home) {
@@ -192,38 +235,9 @@ impl Commits {
         }
     }
 
-    /// The origin is left alone for a while, longer each time.
-    pub fn give_up(&mut self) {
+    fn give_up(&mut self) {
         self.stage = Stage::Log { left: self.pause };
         self.pause = (self.pause * 2).min(PAUSE_MOST);
-    }
-
-    /// Is it time to ask the origin for a block, to see how quick it is?
-    pub fn wants_gauge(&self) -> bool {
-        self.streak >= HABIT && self.stage == Stage::Log { left: 0 } && !self.always
-    }
-    pub fn gauge_begins(&mut self) {
-        self.stage = Stage::Gauge;
-    }
-    /// It took so long; nothing: it has failed.
-    pub fn gauged(&mut self, latency: Option<Duration>) {
-        if self.stage != Stage::Gauge {
-            return;
-        }
-        if latency.is_some_and(|latency| self.log.has_room_for(latency.0, 100)) {
-            self.stage = Stage::Trial;
-        } else {
-            self.give_up();
-        }
-    }
-
-    /// Does a FLUSH of what went home wait for the origin? Then as long as a commit in the log takes.
-    pub fn patience(&self) -> Option<Duration> {
-        match self.stage {
-            _ if self.always => Some(Duration(u64::MAX)),
-            Stage::Trial | Stage::Home { .. } => Some(Duration(self.log.ns)),
-            Stage::Log { .. } | Stage::Gauge => None,
-        }
     }
 }
 
@@ -235,18 +249,20 @@ mod tests {
     struct Client {
         commits: Commits,
         gauges: u32,
+        /// Of its writes.
+        atoms: u64,
     }
 
     impl Client {
         fn new() -> Self {
-            Client { commits: Commits::new(false), gauges: 0 }
+            Client { commits: Commits::new(false), gauges: 0, atoms: 8 }
         }
 
         /// How many of `count` commits went home. `read`: ms that a read of the origin takes.
         fn run(&mut self, count: u32, log: u64, home: u64, read: u64) -> u32 {
             let mut at_home = 0;
             for _ in 0..count {
-                let is_home = self.commits.write_came(1, true);
+                let is_home = self.commits.write_came(1, self.atoms, true);
                 if is_home {
                     self.commits.went_home(1);
                     at_home += 1;
@@ -298,7 +314,7 @@ mod tests {
             let mut commits = Commits::new(false);
             for number in 0..100 {
                 for i in 0..writes {
-                    assert!(!commits.write_came(number * 4 + i, is_one));
+                    assert!(!commits.write_came(number * 4 + i, 8, is_one));
                     commits.write_answered(number * 4 + i, Duration::ZERO);
                 }
                 commits.flush_came(number * 4 + 3, is_one);
@@ -308,12 +324,28 @@ mod tests {
         }
     }
 
+    /// A database that commits now little, now much: the origin is sooner durable with little only.
+    #[test]
+    fn each_size_is_judged_by_itself() {
+        let mut client = Client::new();
+        let mut at_home = [0; 2];
+        for _ in 0..1_000 {
+            for (size, (atoms, log, home)) in [(8, 18, 10), (2048, 20, 200)].into_iter().enumerate() {
+                client.atoms = atoms;
+                at_home[size] += client.run(1, log, home, 10);
+            }
+        }
+        assert!(at_home[0] >= 990 && at_home[1] <= 4, "{at_home:?}");
+        client.atoms = LARGEST + 1;
+        assert_eq!(client.run(100, 20, 1, 1), 0, "too much for a commit");
+    }
+
     #[test]
     fn one_write_without_its_flush_ends_the_habit() {
         let mut client = Client::new();
         client.run(20, 18, 10, 10);
-        assert!(client.commits.write_came(1, true));
+        assert!(client.commits.write_came(1, 8, true));
         client.commits.write_answered(1, Duration::ZERO);
-        assert!(!client.commits.write_came(1, true));
+        assert!(!client.commits.write_came(1, 8, true));
     }
 }

@@ -1,4 +1,4 @@
-//! Commit: a small write that a FLUSH follows at once goes home where that is durable sooner there than in the log. `cache/commit` says where;
+//! Commit: a write that a FLUSH follows at once goes home where that is durable sooner there than in the log. `cache/commit` says where;
 //! here is who may, and what a FLUSH of it waits for.
 //!
 //! ```text
@@ -10,7 +10,7 @@
 //! no record at all, since each may be one that what went home needs (the end of a zeroed range, the death of a slot).
 
 use crate::block::Span;
-use crate::cache::commit::Commits;
+use crate::cache::commit::{Commits, LARGEST};
 use crate::cache::split::Part;
 use crate::config::{CommitHome, Config};
 use crate::op::{Action, Answer, Class, DeviceError, DeviceId, OpId, Zone};
@@ -20,10 +20,8 @@ use crate::time::Duration;
 
 use super::{Engine, Owner};
 
-/// Atoms of the largest write that counts as small: its latency is that of the device, and not that of its bytes.
-const SMALL: u64 = 32;
 /// Atoms pinned for the origin, at most, that a FLUSH waits for: more is not from commits.
-const PINNED: u64 = 512;
+const PINNED: u64 = 2 * LARGEST;
 /// However slow the SSD is, a FLUSH waits for the origin no longer than this.
 const PATIENCE_MOST: Duration = Duration::from_millis(50);
 
@@ -66,7 +64,7 @@ impl<P: Payload> Engine<P> {
         let is_home = match request.command {
             Command::Write { fua: false, .. } => {
                 self.committing.last = Some(span);
-                commits.write_came(number, is_one && span.atoms <= SMALL) && span.atoms <= SMALL
+                commits.write_came(number, span.atoms, is_one)
             }
             Command::Flush => {
                 commits.flush_came(number, is_one);
@@ -114,8 +112,8 @@ impl<P: Payload> Engine<P> {
         // Both devices one after the other would take longer, and be as safe: tests try that too.
         let is_durable = self.config.commit_home == CommitHome::Always || self.journal.newest_group() <= self.journal.durable_group();
         let is_sound = self.may_go_home(Span::new(0, self.block_atoms())) && !self.through.back_off.is_waiting(self.now);
-        let is_small = self.through.pages.atoms() <= PINNED && self.through.pages.are_written();
-        (is_durable && is_sound && is_small).then_some(patience.min(PATIENCE_MOST))
+        let is_little = self.through.pages.atoms() <= PINNED && self.through.pages.are_written();
+        (is_durable && is_sound && is_little).then_some(patience.min(PATIENCE_MOST))
     }
 
     // --- how quick is the origin? ---
