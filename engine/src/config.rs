@@ -76,6 +76,9 @@ pub struct Config {
     pub cleaning: Cleaning,
     /// Free sets below which the cleaner works. Default half more than the reserve: it is at work before destaging has to be.
     pub clean_floor: u32,
+    /// Headers of sealed sets that are held back until so many are due, or a checkpoint needs them: those of neighbours are one write, and a FLUSH
+    /// in between has less to wait for. Default 16, fewer in a cache of less than 512 sets: one for each 32.
+    pub headers_together: u32,
     /// Classes of blocks that are told apart by how often they are written: each has open sets of its own. At most
     /// [`crate::cache::heat::CLASSES_MAX`]. Default that, fewer in a cache of less than 1,536 sets: one for each 256.
     pub classes: u32,
@@ -330,6 +333,7 @@ impl Config {
             gate: GateKind::Ours,
             cleaning: Cleaning::Declining,
             clean_floor: (sets / 50).max(2) * 3 / 2,
+            headers_together: (sets / 32).clamp(1, 16),
             classes: (sets / 256).clamp(1, CLASSES_MAX),
             when_full: WhenFull::Wait,
             split: Some(Legs::of_cache(u64::from(sets) * u64::from(geometry.set_slots) * u64::from(geometry.block_atoms))),

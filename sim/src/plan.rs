@@ -317,6 +317,7 @@ fn draw_config(chance: &mut Chance, geometry: Geometry, seed: u64) -> Config {
     config.through_bytes = config.window_bytes;
     config.dirty_ram = draw_dirty_ram(seed, config.window_bytes);
     config.dirty_ram_least = draw_dirty_ram_least(seed);
+    config.headers_together = Chance::new(seed, "headers").pick(&[1, 1, 2, 4, 8, 16]);
     config.split = draw_split(seed);
     config.commit_home = draw_commit_home(seed);
     config.read_around = draw_read_around(seed);

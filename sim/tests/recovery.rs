@@ -587,3 +587,57 @@ fn what_goes_home_while_a_stop_is_sealed_does_not_keep_the_next_start_from_servi
         scenario.expect(block as u64, data);
     }
 }
+
+/// Sixteen sets of eight slots; headers wait until four are due.
+fn held_back() -> Scenario {
+    let mut plan = plan();
+    plan.config.headers_together = 4;
+    Scenario::of(plan)
+}
+
+fn headers_written(scenario: &Scenario) -> Vec<u64> {
+    let of = |op: &&Noted| op.zone == Some(Zone::Header) && op.writes;
+    let header = scenario.geometry().header_atoms();
+    scenario.noted().iter().filter(of).map(|op| op.span.atoms / header).collect()
+}
+
+#[test]
+fn headers_of_neighbours_come_together_in_one_write() {
+    let mut scenario = held_back();
+    let mut fill = |sets: std::ops::Range<u64>| {
+        for set in sets {
+            scenario.write_span(scenario.blocks(set * SLOTS, SLOTS));
+            scenario.flush();
+        }
+        scenario.run_until_quiet();
+        headers_written(&scenario)
+    };
+    assert_eq!(fill(0..3), [] as [u64; 0], "three are due");
+    assert_eq!(fill(3..4), [4]);
+}
+
+#[test]
+fn a_checkpoint_gets_the_headers_that_are_held_back() {
+    let mut scenario = held_back();
+    scenario.crash_at_every_step();
+    let mut blocks: Vec<Stamps> = (0..2 * SLOTS).map(|block| scenario.write(block)).collect();
+    scenario.flush();
+    scenario.run_until_quiet();
+    assert_eq!(headers_written(&scenario), [] as [u64; 0]);
+    blocks[3] = scenario.checkpoints(3, 3);
+    assert_eq!(headers_written(&scenario)[0], 2, "both at once, at the first checkpoint");
+    scenario.power_cut(Survive::None);
+    expect_all(&mut scenario, &blocks);
+    assert!(scenario.crashes_tried() > 100);
+}
+
+#[test]
+fn a_set_that_dies_before_its_header_is_written_needs_none() {
+    let mut scenario = held_back();
+    for _ in 0..6 {
+        scenario.write_span(scenario.blocks(0, SLOTS));
+        scenario.flush();
+    }
+    scenario.run_until_quiet();
+    assert_eq!(headers_written(&scenario), [] as [u64; 0], "one set lives, five do not");
+}

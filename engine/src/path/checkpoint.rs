@@ -53,6 +53,10 @@ impl<P> Default for Checkpoint<P> {
 }
 
 impl<P> Checkpoint<P> {
+    pub fn is_running(&self) -> bool {
+        self.running.is_some()
+    }
+
     /// A checkpoint under way waits for the header of this set.
     pub fn has_captured(&self, set: u32) -> bool {
         self.running.as_ref().is_some_and(|running| running.headers.iter().any(|&(captured, _)| captured == set))

@@ -170,10 +170,10 @@ pub struct Engine<P: Payload> {
     through: Through<P>,
     /// The open set of each stream, by its number.
     open: [Option<u32>; STREAMS],
-    /// Sealed sets whose headers wait for their OPEN to be durable.
+    /// Sealed sets whose headers wait for their OPEN to be durable, or for others.
     headers_due: Vec<u32>,
-    /// The durable group when they were last looked at, and how many went on waiting.
-    headers_waiting: (u64, usize),
+    /// When they were last looked at: the durable group, how many went on waiting, and whether a checkpoint ran.
+    headers_waiting: (u64, usize, bool),
     /// Sets whose headers were written and not flushed.
     headers_written: Vec<u32>,
 
@@ -318,7 +318,7 @@ impl<P: Payload> Engine<P> {
             through: Through::new(geometry.block_atoms),
             open: [None; STREAMS],
             headers_due: Vec::new(),
-            headers_waiting: (0, 0),
+            headers_waiting: (0, 0, false),
             headers_written: Vec::new(),
             unflushed_since: None,
             last_request: Instant::ZERO,

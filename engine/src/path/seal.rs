@@ -1,7 +1,8 @@
 //! The life of a set: opened for a stream, sealed when full, its headers written in both places, free again when nothing names it.
 //!
 //! Headers are handed out only after the OPEN of this life is durable: until then recovery may still believe in the life before,
-//! and must find its header. Those that are due together and lie side by side are one write, in either place. A set is reused only when
+//! and must find its header. Those that are due together and lie side by side are one write, in either place; nobody needs them before the
+//! next checkpoint, so some are let come together first (a set that dies meanwhile needs none). A set is reused only when
 //! [`Sets::is_reusable`](crate::cache::sets::Sets::is_reusable) says so (`release`).
 
 use crate::block::{Block, Slot, Span};
@@ -54,16 +55,19 @@ impl<P: Payload> Engine<P> {
             // Late headers are being read: operations in flight never overlap.
             return;
         }
-        let durable = self.journal.durable_group();
-        if (durable, self.headers_due.len()) == self.headers_waiting {
+        let (durable, is_needed) = (self.journal.durable_group(), self.checkpoint.is_running());
+        if (durable, self.headers_due.len(), is_needed) == self.headers_waiting {
             // None has come since, and what these wait for is not durable yet.
             return;
         }
         let mut due = std::mem::take(&mut self.headers_due);
         due.retain(|&set| self.wants_header(set));
-        let (mut ready, waiting): (Vec<u32>, Vec<u32>) = due.into_iter().partition(|&set| self.sets.get(set).open_group <= durable);
+        let (mut ready, mut waiting): (Vec<u32>, Vec<u32>) = due.into_iter().partition(|&set| self.sets.get(set).open_group <= durable);
+        if ready.len() < self.config.headers_together as usize && !is_needed {
+            waiting.append(&mut ready);
+        }
+        self.headers_waiting = (durable, waiting.len(), is_needed);
         self.headers_due = waiting;
-        self.headers_waiting = (durable, self.headers_due.len());
         ready.sort_unstable();
         ready.dedup();
         let most = (self.limits[0].op_atoms / self.config.geometry.header_atoms()).max(1) as usize;
