@@ -13,7 +13,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Microjoules, Predictor, Price, SHORTEST};
+use super::{Microjoules, Predictor, Price, SHORTEST, Terms};
 use crate::time::{Duration, Instant};
 
 /// After so many gaps a gap counts half.
@@ -59,23 +59,33 @@ impl History {
         }
     }
 
-    fn ask(&mut self) {
+    /// What each view says.
+    fn ask(&self, terms: &Terms) -> [Duration; VIEWS] {
         let (one, two) = (self.after_one.get(&self.last.0), self.after_two.get(&self.last));
-        let break_even = self.price.drive.pays(self.price.of_stop());
-        let all = self.all.best(&self.price, None).unwrap_or(break_even);
-        let of = |view: Option<&View>, or| view.and_then(|view| view.best(&self.price, Some(&self.all))).unwrap_or(or);
+        let break_even = self.price.drive.pays(self.price.of_stop() + terms.start).max(terms.not_before);
+        let all = self.all.best(&self.price, terms, None).unwrap_or(break_even);
+        let of = |view: Option<&View>, or| view.and_then(|view| view.best(&self.price, terms, Some(&self.all))).unwrap_or(or);
         let after_one = of(one, all);
-        self.said = [all, of(Some(&self.recent), all), after_one, of(two, after_one), break_even].map(|said| said.max(SHORTEST));
+        [all, of(Some(&self.recent), all), after_one, of(two, after_one), break_even].map(|said| said.max(SHORTEST))
+    }
+
+    /// The view that was best of late.
+    fn best(&self) -> usize {
+        // The others have to be better by more than chance.
+        let handicap = |view: usize| if view == 0 { 0 } else { self.price.of_stop() };
+        (0..VIEWS).min_by_key(|&view| self.accounts[view].0 + handicap(view)).expect("there are views")
     }
 }
 
 impl Predictor for History {
     fn timeout(&mut self, _began: Instant) -> Option<Duration> {
-        self.ask();
-        // The others have to be better by more than chance.
-        let handicap = |view: usize| if view == 0 { 0 } else { self.price.of_stop() };
-        let best = (0..VIEWS).min_by_key(|&view| self.accounts[view].0 + handicap(view)).expect("there are views");
-        Some(self.said[best])
+        self.said = self.ask(&Terms::default());
+        Some(self.said[self.best()])
+    }
+
+    /// Which view knows the gaps best is not a matter of the terms: the accounts are kept of what is said without any.
+    fn timeout_under(&mut self, _began: Instant, terms: &Terms) -> Option<Duration> {
+        Some(self.ask(terms)[self.best()])
     }
 
     fn learn(&mut self, gap: Duration) {
@@ -159,16 +169,17 @@ impl View {
         self.weight = 1.0;
     }
 
-    /// The timeout that would have cost least. Nothing, if too little was seen. Where no timeout would have saved anything, the drive is
-    /// stopped when it has been idle for half as long again as ever: that is another kind of gap than those seen.
-    fn best(&self, price: &Price, all: Option<&View>) -> Option<Duration> {
+    /// The timeout that would have cost least, among those that the terms allow. Nothing, if too little was seen. Where no timeout would have
+    /// saved anything, the drive is stopped when it has been idle for half as long again as ever: that is another kind of gap than those seen.
+    fn best(&self, price: &Price, terms: &Terms, all: Option<&View>) -> Option<Duration> {
         if self.total / self.weight < EVIDENCE {
             return None;
         }
-        let (saving_w, stop_j) = (price.saving(Duration::from_secs(1)) as f64 / 1e6, price.of_stop() as f64 / 1e6);
+        let (saving_w, stop_j) = (price.saving(Duration::from_secs(1)) as f64 / 1e6, (price.of_stop() + terms.start) as f64 / 1e6);
         let classes = self.with(all);
         let longest = classes.values().next_back().map_or(SHORTEST, |class| class.longest);
-        let (mut best, mut most) = (Duration(longest.0 + longest.0 / 2).max(price.drive.break_even()), 0.0);
+        let never_seen = Duration(longest.0 + longest.0 / 2).max(price.drive.break_even());
+        let (mut best, mut most) = (never_seen.max(terms.not_before), 0.0);
         // Of the gaps that are longer than the timeout: how many, and how long all together.
         let (mut count, mut seconds) = (0.0, 0.0);
         let mut consider = |timeout: Duration, count: f64, seconds: f64| {
@@ -179,10 +190,14 @@ impl View {
         };
         for class in classes.values().rev() {
             // A little longer than any of these.
-            consider(Duration(class.longest.0 + class.longest.0 / 64), count, seconds);
+            let beyond = Duration(class.longest.0 + class.longest.0 / 64);
+            if beyond <= terms.not_before {
+                break;
+            }
+            consider(beyond, count, seconds);
             (count, seconds) = (count + class.weight, seconds + class.sum);
         }
-        consider(SHORTEST, count, seconds);
+        consider(SHORTEST.max(terms.not_before), count, seconds);
         Some(best)
     }
 
@@ -258,6 +273,39 @@ mod tests {
         assert!(in_cycle(&[3, 10, 500], 1) > 10.0);
         assert_eq!(in_cycle(&[12, 12, 500], 2), SHORTEST.as_secs_f64(), "and on two of twelve");
         assert!(in_cycle(&[12, 12, 500], 1) > 12.0);
+    }
+
+    /// The same under terms: idle already for so many seconds, and a start worth so many of standby.
+    fn after_under(gaps: &[u64], idle: u64, start: u64) -> f64 {
+        let price = Price { drive: Drive::DESKTOP, wait_mw: 6_100 };
+        let mut history = History::new(price);
+        for &gap in gaps {
+            history.timeout(Instant::ZERO);
+            history.learn(Duration::from_secs(gap));
+        }
+        let free = history.timeout(Instant::ZERO);
+        let terms = Terms { not_before: Duration::from_secs(idle), start: price.saving(Duration::from_secs(start)) };
+        let said = history.timeout_under(Instant::ZERO, &terms).expect("it always says").as_secs_f64();
+        assert_eq!(history.timeout(Instant::ZERO), free, "terms teach nothing");
+        said
+    }
+
+    #[test]
+    fn a_gap_that_is_nearly_over_is_let_go() {
+        assert_eq!(after_under(&[60; 20], 0, 0), SHORTEST.as_secs_f64());
+        assert_eq!(after_under(&[60; 20], 20, 0), 20.0, "40 s are left");
+        assert_eq!(after_under(&[60; 20], 50, 0), 90.0, "10 s would be left; it is another kind of gap after 90");
+        assert_eq!(after_under(&[60; 20], 100, 0), 100.0);
+        assert_eq!(after_under(&[], 70, 0), 70.0);
+    }
+
+    #[test]
+    fn where_starts_are_dear_short_rests_are_left_out_and_long_ones_begin_as_soon_as_they_are_known() {
+        let mixed = [60, 60, 60, 60, 600].repeat(20);
+        assert_eq!(after_under(&mixed, 0, 0), SHORTEST.as_secs_f64());
+        let waits = after_under(&mixed, 0, 60);
+        assert!((60.0..61.5).contains(&waits), "until it is longer than the short ones: {waits}");
+        assert_eq!(after_under(&[600; 20], 0, 60), SHORTEST.as_secs_f64(), "who knows that it will be long does not wait");
     }
 
     #[test]
