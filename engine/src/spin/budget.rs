@@ -5,6 +5,9 @@
 //! that pay at all otherwise, and the drive would turn through the long ones after these. It is the threshold of the online knapsack problem
 //! (Chakrabarty, Zhou and Lukose, 2008), for values that nobody knows ahead but that lie between a least and a most:
 //!
+//! Where the gaps of late show that the starts that are left will last, or that no better gap comes, a start is worth less
+//! (`predictor/history`).
+//!
 //! ```text
 //!   a rest is worth a start from  least/e · (e · most/least)^used  on     used: the share of the hour's starts that is used
 //!                                                                         least: the break-even. What is shorter is worth none.
@@ -80,6 +83,15 @@ impl Budget {
         let share = self.used(now) as f64 / self.per_hour.max(1) as f64;
         let worth = least / E * power(E * most / least, share);
         Duration(((worth - least).max(0.0) * 1e9) as u64)
+    }
+
+    /// Of the starts that are left one may be used every so long, until others are back.
+    pub fn pace(&self, now: Instant) -> Duration {
+        // One more than are left would be used when the next comes back; two more, when two do.
+        let returns = self.starts.iter().map(|&start| start + HOUR).filter(|&at| at > now);
+        let left = self.per_hour.saturating_sub(self.used(now)).max(1) as u64;
+        let paces = (left..).zip(returns).map(|(left, at)| Duration(at.since(now).0 / left));
+        paces.max().unwrap_or(Duration::ZERO).max(Duration(HOUR.0 / self.per_hour.max(1) as u64))
     }
 
     /// Starts that are left of its life.
@@ -160,6 +172,19 @@ mod tests {
         assert_eq!((budget.used(at(4_100)), budget.next_return(at(4_100))), (0, None));
         let ration = |seconds| budget.ration(at(seconds), Duration::from_millis(18_600));
         assert!(ration(3_599) > ration(3_600) && ration(4_100) == Duration::ZERO);
+    }
+
+    #[test]
+    fn starts_that_were_used_early_make_the_others_last_longer() {
+        let mut budget = Budget::new(4, 1_000);
+        let pace = |budget: &Budget, seconds| budget.pace(at(seconds)).0 / 1_000_000_000;
+        assert_eq!(pace(&budget, 0), 900);
+        budget.note_start(at(100));
+        assert_eq!(pace(&budget, 100), 1_200, "three for an hour");
+        budget.note_start(at(200));
+        assert_eq!(pace(&budget, 200), 1_750, "two until 3,700 s");
+        assert_eq!(pace(&budget, 3_600), 900, "as many as ever: two soon come back");
+        assert_eq!(pace(&budget, 10_000), 900);
     }
 
     #[test]

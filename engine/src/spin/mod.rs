@@ -393,10 +393,11 @@ impl Motor {
     fn plan(&mut self, now: Instant, since: Instant, free: Option<Instant>) -> Option<Instant> {
         let from = self.budget.next(now)?;
         let rest = self.budget.ration(from, self.drive.break_even());
-        let terms = Terms { not_before: from.since(since), start: self.config.price_of(self.drive).saving(rest) };
-        if terms == Terms::default() {
+        if from <= since && rest == Duration::ZERO {
             return free;
         }
+        let (start, every) = (self.config.price_of(self.drive).saving(rest), self.budget.pace(from));
+        let terms = Terms { not_before: from.since(since), start, every };
         let floor = self.guard.floor();
         self.predictor.timeout_under(since, &terms).map(|timeout| since + timeout.max(floor))
     }

@@ -20,8 +20,10 @@ pub const SHORTEST: Duration = Duration::from_millis(250);
 pub struct Terms {
     /// Not before the drive has been idle for so long.
     pub not_before: Duration,
-    /// What the start is worth that the rest uses up: it will be missing in a later gap.
+    /// What the start is worth that the rest uses up, if nothing is known of later gaps: it will be missing in one of them.
     pub start: Microjoules,
+    /// The starts that are left last if one is used every so long. Who knows the gaps may find a start worth less than that.
+    pub every: Duration,
 }
 
 pub trait Predictor: Send {
