@@ -13,7 +13,9 @@
 //!
 //! What a start costs follows from the drive's figures; how long it takes is learnt ([`spin_ups`]), and takes the place of what was configured.
 //!
-//! What limits the predictor: the loss guard ([`guard`]), the budget of starts ([`budget`]); in quiet hours ([`quiet`]) it is not asked.
+//! What limits the predictor: the loss guard ([`guard`]), the budget of starts ([`budget`]); in quiet hours ([`quiet`]) it is not asked. The
+//! budget not only forbids: the fewer starts of the hour are left, the more a rest has to save. So when a stop is to be is planned at the
+//! beginning of a gap, and again whenever a start is older than an hour.
 
 pub mod budget;
 pub mod drive;
@@ -31,7 +33,7 @@ use crate::time::{Duration, Instant};
 use budget::Budget;
 pub use drive::{Drive, Microjoules};
 use guard::Guard;
-use predictor::{Predictor, Price};
+use predictor::{Predictor, Price, Terms};
 pub use quiet::Quiet;
 pub use spin_ups::Learnt;
 use spin_ups::SpinUps;
@@ -206,10 +208,28 @@ pub struct Report {
     pub cycles: u64,
     pub rated_cycles: u32,
     pub next_stop: Option<Instant>,
+    /// How much sooner that would be if starts were not counted.
+    pub later_for_budget: Duration,
+    /// Starts in the hour up to now, and what it may have.
+    pub hour: (usize, u32),
     /// What is reckoned with.
     pub drive: Drive,
     /// Where its spin-up is from, if it was not configured.
     pub learnt: Option<Learnt>,
+}
+
+/// Nobody asks for the drive.
+#[derive(Clone, Copy, Debug)]
+struct Gap {
+    since: Instant,
+    /// When the drive would be stopped if starts were not counted. None: not in this gap.
+    free: Option<Instant>,
+    /// When it is to be stopped.
+    stop: Option<Instant>,
+    /// The hour's starts when that was planned.
+    used: usize,
+    /// The stop comes later than it might, and was counted so.
+    is_late: bool,
 }
 
 pub struct Motor {
@@ -223,8 +243,8 @@ pub struct Motor {
     budget: Budget,
     /// Demands that are being served.
     demands: u32,
-    /// The gap that is open: since when, and when in it the drive is to be stopped.
-    gap: Option<(Instant, Option<Instant>)>,
+    /// The gap that is open.
+    gap: Option<Gap>,
     /// Somebody wants the drive that does not turn; a client's request is known by where.
     wanted: Option<(Cause, Option<Span>)>,
     /// What was dirty then has to be home before the drive is stopped.
@@ -237,7 +257,6 @@ pub struct Motor {
     rest_until: Instant,
     /// The idle time before the last stop.
     timeout: Duration,
-    over_budget: bool,
     counters: Counters,
     starts: VecDeque<Start>,
 }
@@ -267,7 +286,6 @@ impl Motor {
             look_at: now,
             rest_until: Instant::ZERO,
             timeout: Duration::ZERO,
-            over_budget: false,
             counters: Counters::default(),
             starts: VecDeque::new(),
             config,
@@ -316,7 +334,7 @@ impl Motor {
 
     /// Nobody has asked for the drive since.
     pub fn idle_since(&self) -> Option<Instant> {
-        self.gap.map(|(since, _)| since)
+        self.gap.map(|gap| gap.since)
     }
 
     /// For so long.
@@ -357,7 +375,7 @@ impl Motor {
     }
 
     fn close_gap(&mut self, now: Instant) {
-        let Some((since, _)) = self.gap.take() else { return };
+        let Some(Gap { since, .. }) = self.gap.take() else { return };
         let gap = now.since(since);
         self.predictor.learn(gap);
         if !self.is_down() && self.config.guard {
@@ -366,17 +384,41 @@ impl Motor {
     }
 
     fn open_gap(&mut self, now: Instant) {
-        let timeout = self.predictor.timeout(now);
         let floor = self.guard.floor();
-        let stop = timeout.map(|timeout| now + timeout.max(floor));
-        self.gap = Some((now, stop));
+        let free = self.predictor.timeout(now).map(|timeout| now + timeout.max(floor));
+        self.gap = Some(Gap { since: now, free, stop: self.plan(now, now, free), used: self.budget.used(now), is_late: false });
     }
 
-    /// When the drive is to be stopped, if nothing happens before. None: not in this gap.
-    fn stop_at(&self, now: Instant) -> Option<Instant> {
-        let (State::Idle { .. }, Some((since, stop))) = (self.state, self.gap) else { return None };
-        let stop = if self.is_quiet(now) { Some(since + QUIET) } else { stop };
-        stop.map(|stop| stop.max(self.rest_until))
+    /// When the drive is to be stopped in the gap that began at `since`, starts counted.
+    fn plan(&mut self, now: Instant, since: Instant, free: Option<Instant>) -> Option<Instant> {
+        let from = self.budget.next(now)?;
+        let rest = self.budget.ration(from, self.drive.break_even());
+        if from <= since && rest == Duration::ZERO {
+            return free;
+        }
+        let (start, every) = (self.config.price_of(self.drive).saving(rest), self.budget.pace(from));
+        let terms = Terms { not_before: from.since(since), start, every };
+        let floor = self.guard.floor();
+        self.predictor.timeout_under(since, &terms).map(|timeout| since + timeout.max(floor))
+    }
+
+    /// A start that is older than an hour may be used again: a stop is cheaper than it was when this gap was planned.
+    fn plan_again(&mut self, now: Instant) {
+        let used = self.budget.used(now);
+        if let Some(gap) = self.gap.filter(|gap| gap.used != used) {
+            let stop = self.plan(now, gap.since, gap.free);
+            self.gap = Some(Gap { stop, used, ..gap });
+        }
+    }
+
+    /// When the drive is to be stopped, if nothing happens before; and when it would be if starts were not counted. None: not in this gap.
+    fn stop_at(&self, now: Instant) -> (Option<Instant>, Option<Instant>) {
+        let (State::Idle { .. }, Some(gap)) = (self.state, self.gap) else { return (None, None) };
+        let (stop, free) = match self.is_quiet(now) {
+            true => (self.budget.next(now).map(|from| from.max(gap.since + QUIET)), Some(gap.since + QUIET)),
+            false => (gap.stop, gap.free),
+        };
+        (stop.map(|stop| stop.max(self.rest_until)), free.map(|free| free.max(self.rest_until)))
     }
 
     // --- what is to be done ---
@@ -410,15 +452,18 @@ impl Motor {
     }
 
     fn decide_idle(&mut self, now: Instant, is_settled: bool) -> Option<Spin> {
-        let is_due = is_settled && self.stop_at(now).is_some_and(|at| at <= now);
-        if is_due && !self.budget.may_stop(now) {
-            self.counters.over_budget += u64::from(!std::mem::replace(&mut self.over_budget, true));
-        } else if is_due {
-            self.over_budget = false;
+        self.plan_again(now);
+        let (stop, free) = self.stop_at(now);
+        let is_due = |at: Option<Instant>| is_settled && at.is_some_and(|at| at <= now);
+        if is_due(stop) && self.budget.may_stop(now) {
             self.timeout = self.idle_for(now);
             self.counters.stops += 1;
             self.state = State::Stopping { since: now };
             return Some(Spin::Stop);
+        }
+        if let Some(gap) = self.gap.as_mut().filter(|gap| is_due(free) && !gap.is_late) {
+            gap.is_late = true;
+            self.counters.over_budget += 1;
         }
         (is_settled && self.look_at <= now).then_some(Spin::Look)
     }
@@ -432,9 +477,12 @@ impl Motor {
         match self.state {
             State::Active | State::Stopping { .. } => None,
             State::Idle { .. } => {
-                let stop = self.stop_at(now).and_then(|at| self.budget.next(at.max(now)));
-                let quiet = self.config.quiet.next(now);
-                [Some(look), stop, quiet].into_iter().flatten().min()
+                let (stop, free) = self.stop_at(now);
+                let stop = stop.and_then(|at| self.budget.next(at.max(now)));
+                // That it is late is noted then.
+                let late = free.filter(|&free| free > now);
+                let (quiet, cheaper) = (self.config.quiet.next(now), self.budget.next_return(now));
+                [Some(look), stop, late, quiet, cheaper].into_iter().flatten().min()
             }
             State::Standby { .. } => Some(look),
             State::Waking { again, .. } => again,
@@ -550,6 +598,7 @@ impl Motor {
             State::Active | State::Idle { .. } | State::Waking { .. } => Duration::ZERO,
         };
         let resting_saved = if resting > Duration::ZERO { self.drive.saved(resting) } else { 0 };
+        let (stop, free) = self.stop_at(now);
         Report {
             state: self.state,
             slept: Duration(self.counters.slept.0 + resting.0),
@@ -558,7 +607,9 @@ impl Motor {
             starts: self.starts.iter().copied().collect(),
             cycles: u64::from(self.config.cycles_before) + self.counters.all_starts(),
             rated_cycles: self.config.drive.rated_cycles,
-            next_stop: self.stop_at(now).filter(|&at| at > now),
+            next_stop: stop.filter(|&at| at > now),
+            later_for_budget: stop.zip(free).map_or(Duration::ZERO, |(stop, free)| stop.since(free)),
+            hour: (self.budget.used(now), self.config.per_hour),
             drive: self.drive,
             learnt: self.spin_ups.learnt(),
         }

@@ -1,6 +1,6 @@
 //! The motor by itself: demands and answers go in, commands come out.
 
-use super::predictor::Kind;
+use super::predictor::{Kind, Predictor, Price, Terms};
 use super::quiet::{Hours, OfDay};
 use super::*;
 use proptest::prelude::*;
@@ -227,6 +227,91 @@ fn a_slower_spin_up_makes_every_predictor_but_the_fixed_one_wait_longer() {
     }
 }
 
+/// Seconds of idling before each stop, of gaps that begin with the last command's end.
+fn idled(bench: &Bench, gaps: &[(f64, f64)]) -> Vec<f64> {
+    let stops = bench.commands.iter().filter(|(_, command)| *command == Spin::Stop).map(|&(when, _)| when);
+    let idled = stops.map(|stop| stop - gaps.iter().rfind(|&&(began, _)| began <= stop).expect("a gap began").0);
+    idled.map(|seconds| (10.0 * seconds).round() / 10.0).collect()
+}
+
+#[test]
+fn the_last_starts_of_an_hour_are_for_gaps_that_have_proven_long() {
+    let mut bench = Bench::new(Config { guard: false, per_hour: 4, ..config(Kind::BreakEven) });
+    let mut gaps = Vec::new();
+    for gap in [100.0, 100.0, 60.0, 100.0, 100.0, 200.0, 1_000.0] {
+        gaps.push((bench.now.0 as f64 / 1e9, gap));
+        bench.demand_after(gap);
+    }
+    // The break-even, and then what one, two and three of four starts that are used make a start worth (`budget`).
+    assert_eq!(idled(&bench, &gaps), [18.6, 23.2, 78.5, 265.8]);
+    let counters = bench.motor.report(bench.now).counters;
+    assert_eq!((counters.over_budget, counters.losses), (6, 0), "every gap but the first had its stop later, or not at all");
+}
+
+#[test]
+fn quiet_hours_are_not_rationed() {
+    let quiet = Quiet { hours: vec![Hours { from: OfDay(0), until: OfDay(86_400) }], at_zero: Some(OfDay(0)) };
+    let mut bench = Bench::new(Config { quiet, per_hour: 4, ..config(Kind::BreakEven) });
+    (0..4).for_each(|_| bench.demand_after(30.0));
+    assert_eq!(bench.motor.report(bench.now).counters.stops, 4);
+    bench.demand_after(1_000.0);
+    assert_eq!(bench.motor.report(bench.now).counters.stops, 4, "but the budget holds");
+}
+
+#[test]
+fn the_owner_is_told_how_much_later_a_stop_is_for_the_budget() {
+    let mut bench = Bench::new(Config { guard: false, per_hour: 4, ..config(Kind::BreakEven) });
+    let told = |bench: &Bench| {
+        let report = bench.motor.report(bench.now);
+        let next = report.next_stop.map(|stop| stop.since(bench.now).0 / 1_000_000_000);
+        (next, report.later_for_budget.0 / 1_000_000_000, report.hour)
+    };
+    bench.demand_after(0.0);
+    assert_eq!(told(&bench), (Some(18), 0, (0, 4)));
+    (0..3).for_each(|_| bench.demand_after(300.0));
+    assert_eq!(told(&bench), (Some(265), 247, (3, 4)));
+    bench.demand_after(300.0);
+    // The first start was after 300 s: until it is back nothing is stopped.
+    let report = bench.motor.report(bench.now);
+    let next = report.next_stop.expect("it will be");
+    assert_eq!((next, report.hour), (at(3_900.0), (4, 4)));
+    assert_eq!(next.since(bench.now + Drive::DESKTOP.break_even()), report.later_for_budget);
+}
+
+/// Waits twenty times as long as a start is worth.
+struct Patient;
+
+impl Predictor for Patient {
+    fn timeout(&mut self, _began: Instant) -> Option<Duration> {
+        Some(Duration::from_secs(10))
+    }
+    fn timeout_under(&mut self, _began: Instant, terms: &Terms) -> Option<Duration> {
+        Some(Duration::from_secs(10).max(Duration(20 * Drive::DESKTOP.pays(terms.start).0)).max(terms.not_before))
+    }
+    fn learn(&mut self, _gap: Duration) {}
+    fn reprice(&mut self, _price: Price) {}
+}
+
+#[test]
+fn a_stop_comes_sooner_when_a_start_is_back() {
+    let config = Config { guard: false, per_hour: 4, ..config(Kind::Fixed) };
+    let mut bench = Bench::new(config.clone());
+    bench.motor = Motor::with_predictor(config, Box::new(Patient), Instant::ZERO);
+    bench.demand_after(100.0);
+    bench.demand_after(200.0);
+    // Two of four are used: 20 times 60 s. The first was at 100 s and is back after an hour of that; then it is 20 times 4.6 s.
+    let stops = |bench: &Bench| bench.commands.iter().filter(|(_, command)| *command == Spin::Stop).count();
+    bench.demand_after(1_190.0);
+    bench.demand_after(1_190.0);
+    assert_eq!(stops(&bench), 2, "neither gap was long enough");
+    let began = bench.now;
+    assert!(began < at(3_700.0) && began + Duration::from_secs(1_190) > at(3_700.0), "{began:?}");
+    bench.pass(at(3_699.0));
+    assert_eq!(stops(&bench), 2);
+    bench.pass(at(3_701.0));
+    assert_eq!(bench.commands.last(), Some(&(3_700.0, Spin::Stop)), "it had been idle for long enough");
+}
+
 #[test]
 fn a_drive_that_is_not_settled_is_not_stopped() {
     let mut motor = Motor::new(config(Kind::BreakEven), Instant::ZERO);
@@ -240,10 +325,11 @@ proptest! {
     #[test]
     fn no_hour_has_more_starts_than_the_budget(
         per_hour in 1u32..8,
+        kind in prop::sample::select(Kind::ALL.to_vec()),
         gaps in prop::collection::vec(0u32..400, 1..300),
         failures in prop::collection::vec(0u8..10, 0..200),
     ) {
-        let mut bench = Bench::new(Config { per_hour, guard: false, ..config(Kind::Fixed) });
+        let mut bench = Bench::new(Config { per_hour, guard: false, ..config(kind) });
         bench.script.extend(failures.iter().map(|&kind| match kind {
             0 => Err(DeviceError::Medium),
             1 => Ok(Power::Standby),

@@ -13,7 +13,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Microjoules, Predictor, Price, SHORTEST};
+use super::{Microjoules, Predictor, Price, SHORTEST, Terms};
 use crate::time::{Duration, Instant};
 
 /// After so many gaps a gap counts half.
@@ -26,6 +26,8 @@ const ACCOUNT: u32 = 16;
 const EVIDENCE: f64 = 1.5;
 /// For a view that sees few, all gaps together count as so many of its own.
 const BORROWED: f64 = 2.0;
+/// The worth of a start is searched for in so many steps, each of which halves what is left: to a millionth of all that could be saved.
+const HALVINGS: u32 = 20;
 /// Classes of gaps in an octave, from [`SHORTEST`] on.
 const CLASSES: u64 = 8;
 
@@ -59,23 +61,35 @@ impl History {
         }
     }
 
-    fn ask(&mut self) {
+    /// What each view says.
+    fn ask(&self, terms: &Terms) -> [Duration; VIEWS] {
         let (one, two) = (self.after_one.get(&self.last.0), self.after_two.get(&self.last));
-        let break_even = self.price.drive.pays(self.price.of_stop());
-        let all = self.all.best(&self.price, None).unwrap_or(break_even);
-        let of = |view: Option<&View>, or| view.and_then(|view| view.best(&self.price, Some(&self.all))).unwrap_or(or);
+        let break_even = self.price.drive.pays(self.price.of_stop() + terms.start).max(terms.not_before);
+        let all = self.all.best(&self.price, terms, None).unwrap_or(break_even);
+        let of = |view: Option<&View>, or| view.and_then(|view| view.best(&self.price, terms, Some(&self.all))).unwrap_or(or);
         let after_one = of(one, all);
-        self.said = [all, of(Some(&self.recent), all), after_one, of(two, after_one), break_even].map(|said| said.max(SHORTEST));
+        [all, of(Some(&self.recent), all), after_one, of(two, after_one), break_even].map(|said| said.max(SHORTEST))
+    }
+
+    /// The view that was best of late.
+    fn best(&self) -> usize {
+        // The others have to be better by more than chance.
+        let handicap = |view: usize| if view == 0 { 0 } else { self.price.of_stop() };
+        (0..VIEWS).min_by_key(|&view| self.accounts[view].0 + handicap(view)).expect("there are views")
     }
 }
 
 impl Predictor for History {
     fn timeout(&mut self, _began: Instant) -> Option<Duration> {
-        self.ask();
-        // The others have to be better by more than chance.
-        let handicap = |view: usize| if view == 0 { 0 } else { self.price.of_stop() };
-        let best = (0..VIEWS).min_by_key(|&view| self.accounts[view].0 + handicap(view)).expect("there are views");
-        Some(self.said[best])
+        self.said = self.ask(&Terms::default());
+        Some(self.said[self.best()])
+    }
+
+    /// Which view knows the gaps best is not a matter of the terms: the accounts are kept of what is said without any.
+    fn timeout_under(&mut self, _began: Instant, terms: &Terms) -> Option<Duration> {
+        // No start is kept for gaps such as never come.
+        let worth = self.all.worth(&self.price, terms.every).map_or(terms.start, |worth| worth.min(terms.start));
+        Some(self.ask(&Terms { start: worth, ..*terms })[self.best()])
     }
 
     fn learn(&mut self, gap: Duration) {
@@ -159,31 +173,57 @@ impl View {
         self.weight = 1.0;
     }
 
-    /// The timeout that would have cost least. Nothing, if too little was seen. Where no timeout would have saved anything, the drive is
-    /// stopped when it has been idle for half as long again as ever: that is another kind of gap than those seen.
-    fn best(&self, price: &Price, all: Option<&View>) -> Option<Duration> {
+    /// The timeout that would have cost least, among those that the terms allow. Nothing, if too little was seen. Where no timeout would have
+    /// saved anything, the drive is stopped when it has been idle for half as long again as ever: that is another kind of gap than those seen.
+    fn best(&self, price: &Price, terms: &Terms, all: Option<&View>) -> Option<Duration> {
         if self.total / self.weight < EVIDENCE {
             return None;
         }
-        let (saving_w, stop_j) = (price.saving(Duration::from_secs(1)) as f64 / 1e6, price.of_stop() as f64 / 1e6);
+        let (saving_w, stop_j) = (price.saving(Duration::from_secs(1)) as f64 / 1e6, (price.of_stop() + terms.start) as f64 / 1e6);
         let classes = self.with(all);
         let longest = classes.values().next_back().map_or(SHORTEST, |class| class.longest);
-        let (mut best, mut most) = (Duration(longest.0 + longest.0 / 2).max(price.drive.break_even()), 0.0);
-        // Of the gaps that are longer than the timeout: how many, and how long all together.
-        let (mut count, mut seconds) = (0.0, 0.0);
-        let mut consider = |timeout: Duration, count: f64, seconds: f64| {
-            let gain = saving_w * (seconds - count * timeout.as_secs_f64()) - count * stop_j;
+        let never_seen = Duration(longest.0 + longest.0 / 2).max(price.drive.break_even());
+        let (mut best, mut most) = (never_seen.max(terms.not_before), 0.0);
+        for choice in choices(&classes) {
+            let choice = Choice { timeout: choice.timeout.max(terms.not_before), ..choice };
+            let gain = choice.gain(saving_w, stop_j);
             if gain > most {
-                (best, most) = (timeout, gain);
+                (best, most) = (choice.timeout, gain);
             }
-        };
-        for class in classes.values().rev() {
-            // A little longer than any of these.
-            consider(Duration(class.longest.0 + class.longest.0 / 64), count, seconds);
-            (count, seconds) = (count + class.weight, seconds + class.sum);
+            if choice.timeout == terms.not_before {
+                break;
+            }
         }
-        consider(SHORTEST, count, seconds);
         Some(best)
+    }
+
+    /// What a start is worth if one may be used every so long: at that price, gaps like these use a few more than that, and at any higher one
+    /// fewer. Nothing is known, if too little was seen. The time between the gaps is left out; with it, a start would be worth less.
+    fn worth(&self, price: &Price, every: Duration) -> Option<Microjoules> {
+        if self.total / self.weight < EVIDENCE || every == Duration::ZERO {
+            return None;
+        }
+        let (saving_w, stop_j) = (price.saving(Duration::from_secs(1)) as f64 / 1e6, price.of_stop() as f64 / 1e6);
+        let choices = choices(&self.gaps);
+        let last = choices.last().expect("a drive may always be stopped at once");
+        let allowed = last.seconds / every.as_secs_f64();
+        let is_too_many = |start_j: f64| {
+            let better = |best: (f64, f64), choice: &Choice| {
+                let gain = choice.gain(saving_w, stop_j + start_j);
+                if gain > best.0 { (gain, choice.count) } else { best }
+            };
+            choices.iter().fold((0.0, 0.0), better).1 > allowed
+        };
+        // Nobody pays more than all that could be saved.
+        let (mut low, mut high) = (0.0, saving_w * last.seconds);
+        if !is_too_many(low) {
+            return Some(0);
+        }
+        for _ in 0..HALVINGS {
+            let middle = (low + high) / 2.0;
+            *(if is_too_many(middle) { &mut low } else { &mut high }) = middle;
+        }
+        Some((low * 1e6) as Microjoules)
     }
 
     /// Its own gaps, the newest of weight 1, and some of all.
@@ -198,6 +238,32 @@ impl View {
         }
         classes
     }
+}
+
+/// A timeout, and of the gaps that are longer: how many, and how long all together.
+struct Choice {
+    timeout: Duration,
+    count: f64,
+    seconds: f64,
+}
+
+impl Choice {
+    /// What it saves in all gaps, in joules.
+    fn gain(&self, saving_w: f64, stop_j: f64) -> f64 {
+        saving_w * (self.seconds - self.count * self.timeout.as_secs_f64()) - self.count * stop_j
+    }
+}
+
+/// A little longer than the gaps of each class, the longest first; and at once.
+fn choices(classes: &BTreeMap<u64, Class>) -> Vec<Choice> {
+    let (mut count, mut seconds) = (0.0, 0.0);
+    let mut choices = Vec::with_capacity(classes.len() + 1);
+    for class in classes.values().rev() {
+        choices.push(Choice { timeout: Duration(class.longest.0 + class.longest.0 / 64), count, seconds });
+        (count, seconds) = (count + class.weight, seconds + class.sum);
+    }
+    choices.push(Choice { timeout: SHORTEST, count, seconds });
+    choices
 }
 
 #[cfg(test)]
@@ -258,6 +324,65 @@ mod tests {
         assert!(in_cycle(&[3, 10, 500], 1) > 10.0);
         assert_eq!(in_cycle(&[12, 12, 500], 2), SHORTEST.as_secs_f64(), "and on two of twelve");
         assert!(in_cycle(&[12, 12, 500], 1) > 12.0);
+    }
+
+    /// The same under terms: idle already for so many seconds, a start worth so many of standby at most, and one to be had every so many.
+    fn after_under(gaps: &[u64], idle: u64, start: u64, every: u64) -> f64 {
+        let price = Price { drive: Drive::DESKTOP, wait_mw: 6_100 };
+        let mut history = History::new(price);
+        for &gap in gaps {
+            history.timeout(Instant::ZERO);
+            history.learn(Duration::from_secs(gap));
+        }
+        let free = history.timeout(Instant::ZERO);
+        let start = price.saving(Duration::from_secs(start));
+        let terms = Terms { not_before: Duration::from_secs(idle), start, every: Duration::from_secs(every) };
+        let said = history.timeout_under(Instant::ZERO, &terms).expect("it always says").as_secs_f64();
+        assert_eq!(history.timeout(Instant::ZERO), free, "terms teach nothing");
+        said
+    }
+
+    #[test]
+    fn a_gap_that_is_nearly_over_is_let_go() {
+        assert_eq!(after_under(&[60; 20], 0, 0, 0), SHORTEST.as_secs_f64());
+        assert_eq!(after_under(&[60; 20], 20, 0, 0), 20.0, "40 s are left");
+        assert_eq!(after_under(&[60; 20], 50, 0, 0), 90.0, "10 s would be left; it is another kind of gap after 90");
+        assert_eq!(after_under(&[60; 20], 100, 0, 0), 100.0);
+        assert_eq!(after_under(&[], 70, 0, 0), 70.0);
+    }
+
+    #[test]
+    fn where_starts_are_dear_short_rests_are_left_out_and_long_ones_begin_as_soon_as_they_are_known() {
+        let mixed = [60, 60, 60, 60, 600].repeat(20);
+        assert_eq!(after_under(&mixed, 0, 0, 900), SHORTEST.as_secs_f64());
+        let waits = after_under(&mixed, 0, 60, 900);
+        assert!((60.0..61.5).contains(&waits), "until it is longer than the short ones: {waits}");
+        assert_eq!(after_under(&[600; 20], 0, 60, 900), SHORTEST.as_secs_f64(), "who knows that it will be long does not wait");
+    }
+
+    #[test]
+    fn no_start_is_kept_for_gaps_that_never_come() {
+        let mixed = [60, 60, 60, 60, 600].repeat(20);
+        // Five gaps in 840 s: one start every 160 s is for all of them.
+        assert_eq!(after_under(&mixed, 0, 60, 160), SHORTEST.as_secs_f64(), "there are starts enough");
+        assert_eq!(after_under(&[60; 20], 0, 1_000, 300), SHORTEST.as_secs_f64(), "no gap is better than this one");
+        assert!(after_under(&[60; 20], 0, 1_000, 0) > 60.0, "if nothing is said of how long the starts must last, they are kept");
+    }
+
+    #[test]
+    fn a_start_is_worth_what_the_last_gap_that_gets_none_would_have_saved() {
+        let price = Price { drive: Drive::DESKTOP, wait_mw: 6_100 };
+        let mut view = View::new(1_000_000);
+        (0..100).for_each(|number| view.add(Duration::from_secs(if number % 2 == 0 { 100 } else { 400 })));
+        let worth = |every| view.worth(&price, Duration::from_secs(every)).expect("enough was seen");
+        // Gaps of 250 s on the average.
+        assert_eq!(worth(200), 0);
+        // All of them at once, or the long ones only, which show by having lasted 101.6 s: one start more, for 100 s of a short gap and 101.6 s
+        // of a long one.
+        let by_hand = 5.4 * (99.75 + 101.5625 - 0.25) - price.of_stop() as f64 / 1e6;
+        assert!((worth(300) as f64 / 1e6 / by_hand - 1.0).abs() < 0.01, "{} {by_hand}", worth(300));
+        assert!(worth(600) > worth(300), "not even for all of the long ones");
+        assert_eq!(View::new(8).worth(&price, Duration::from_secs(300)), None);
     }
 
     #[test]

@@ -15,9 +15,24 @@ pub use share::Share;
 /// Shorter gaps are those between the requests of one task: nobody looks at them, and no drive is stopped in them.
 pub const SHORTEST: Duration = Duration::from_millis(250);
 
+/// What else a stop has to mind than what it costs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Terms {
+    /// Not before the drive has been idle for so long.
+    pub not_before: Duration,
+    /// What the start is worth that the rest uses up, if nothing is known of later gaps: it will be missing in one of them.
+    pub start: Microjoules,
+    /// The starts that are left last if one is used every so long. Who knows the gaps may find a start worth less than that.
+    pub every: Duration,
+}
+
 pub trait Predictor: Send {
     /// A gap begins. After how long the drive is to be stopped; none: not in this gap.
     fn timeout(&mut self, began: Instant) -> Option<Duration>;
+    /// The same under terms, for the gap that has begun; asked again when they change. One that does not reckon knows only what to wait for.
+    fn timeout_under(&mut self, began: Instant, terms: &Terms) -> Option<Duration> {
+        self.timeout(began).map(|timeout| timeout.max(terms.not_before))
+    }
     /// A gap has ended.
     fn learn(&mut self, gap: Duration);
     /// Stopping costs something else than was thought.
@@ -54,7 +69,7 @@ impl Kind {
     pub fn build(self, price: Price) -> Box<dyn Predictor> {
         match self {
             Kind::Fixed => Box::new(Fixed),
-            Kind::BreakEven => Box::new(BreakEven(price.drive.break_even())),
+            Kind::BreakEven => Box::new(BreakEven(price.drive)),
             Kind::Share => Box::new(Share::new(price)),
             Kind::History => Box::new(History::new(price)),
         }
@@ -90,14 +105,17 @@ impl Price {
 }
 
 /// Always after the break-even.
-struct BreakEven(Duration);
+struct BreakEven(Drive);
 
 impl Predictor for BreakEven {
     fn timeout(&mut self, _began: Instant) -> Option<Duration> {
-        Some(self.0)
+        Some(self.0.break_even())
+    }
+    fn timeout_under(&mut self, _began: Instant, terms: &Terms) -> Option<Duration> {
+        Some(self.0.pays(self.0.cycle() + terms.start).max(terms.not_before))
     }
     fn learn(&mut self, _gap: Duration) {}
     fn reprice(&mut self, price: Price) {
-        self.0 = price.drive.break_even();
+        self.0 = price.drive;
     }
 }

@@ -2,7 +2,7 @@
 //! the energy that it would have used beyond the least possible, and all of them share a little of what was lost, so that one that was bad
 //! for long can come back soon (Helmbold, Long, Sconyers and Sherrod, *Adaptive disk spin-down for mobile computers*, MONET 5, 2000).
 
-use super::{Predictor, Price, SHORTEST};
+use super::{Predictor, Price, SHORTEST, Terms};
 use crate::time::{Duration, Instant};
 
 /// As in the paper: experts, evenly from nothing to the break-even; learning rate 4; share rate 0.08.
@@ -45,6 +45,12 @@ impl Predictor for Share {
         let weight: f64 = self.experts.iter().map(|(_, weight)| weight).sum();
         let mean = self.experts.iter().map(|(timeout, weight)| timeout.0 as f64 * weight).sum::<f64>() / weight;
         Some(Duration(mean as u64).max(SHORTEST))
+    }
+
+    /// The experts stand for shares of the break-even, which is so much later.
+    fn timeout_under(&mut self, began: Instant, terms: &Terms) -> Option<Duration> {
+        let later = self.price.drive.pays(terms.start);
+        self.timeout(began).map(|timeout| Duration(timeout.0 + later.0).max(terms.not_before))
     }
 
     fn learn(&mut self, gap: Duration) {

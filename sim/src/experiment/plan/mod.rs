@@ -23,7 +23,7 @@ use tidegate_engine::spin;
 use tidegate_engine::time::Duration;
 
 /// The plans that come with the program, in the order in which they are listed.
-const EMBEDDED: [(&str, &str); 26] = [
+const EMBEDDED: [(&str, &str); 27] = [
     ("devices", include_str!("../../../plans/devices.toml")),
     ("000-table3", include_str!("../../../plans/000-table3.toml")),
     ("000-table4", include_str!("../../../plans/000-table4.toml")),
@@ -32,6 +32,7 @@ const EMBEDDED: [(&str, &str); 26] = [
     ("001-flashcache", include_str!("../../../plans/001-flashcache.toml")),
     ("001-spindown", include_str!("../../../plans/001-spindown.toml")),
     ("001-optimal", include_str!("../../../plans/001-optimal.toml")),
+    ("001-ration", include_str!("../../../plans/001-ration.toml")),
     ("002-mtron", include_str!("../../../plans/002-mtron.toml")),
     ("002-x25m", include_str!("../../../plans/002-x25m.toml")),
     ("002-nvme", include_str!("../../../plans/002-nvme.toml")),
