@@ -3,9 +3,8 @@
 //!
 //! The hour's starts are rationed: the more of them are used, the longer a rest must be to be worth one. They would be spent on the first gaps
 //! that pay at all otherwise, and the drive would turn through the long ones after these. It is the threshold of the online knapsack problem
-//! (Chakrabarty, Zhou and Lukose, 2008), for values that nobody knows ahead but that lie between a least and a most:
-//!
-//! Where the gaps of late show that the starts that are left will last, or that no better gap comes, a start is worth less
+//! (D. Chakrabarty, Y. Zhou and R. Lukose, "Online knapsack problems", 2008), for values that nobody knows ahead but that lie between a least
+//! and a most. Where the gaps of late show that the starts that are left will last, or that no better gap comes, a start is worth less
 //! (`predictor/history`).
 //!
 //! ```text
