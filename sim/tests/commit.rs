@@ -5,6 +5,7 @@
 use tidegate_engine::Mode;
 use tidegate_engine::config::CommitHome;
 use tidegate_engine::op::{DeviceId, Zone};
+use tidegate_engine::payload::Payload;
 use tidegate_engine::probe::Health;
 use tidegate_engine::spin::{Config, Drive, predictor::Kind};
 use tidegate_engine::time::Duration;
@@ -51,6 +52,13 @@ fn tried() -> Scenario {
 /// What is home is found by measuring.
 fn judged(change: impl FnOnce(&mut Plan)) -> Scenario {
     with(CommitHome::Judged, change)
+}
+
+/// 512 blocks, on an origin that takes so long for each atom.
+fn spacious(plan: &mut Plan, atom: Duration) {
+    plan.config.geometry.volume_atoms = 512 * 8;
+    plan.limits[1].atoms = 512 * 8;
+    plan.speeds[1].atom = atom;
 }
 
 fn writes(scenario: &Scenario, zone: Zone) -> usize {
@@ -300,6 +308,48 @@ fn an_origin_that_is_sooner_durable_is_found() {
     let sent = commit(&mut scenario, 0..60);
     assert!(commits(&scenario) >= 54, "{} of 60", commits(&scenario));
     survives(&mut scenario, &sent);
+}
+
+/// Of twelve blocks, 48 KiB: another size than single ones, found by itself.
+#[test]
+fn a_large_commit_goes_home_as_a_small_one_does_and_outlives_the_same() {
+    let mut scenario = judged(|plan| spacious(plan, Duration(50)));
+    let large = |scenario: &mut Scenario, from: u64, count: u64| -> Vec<(u64, Stamps)> {
+        let one = |i| {
+            let data = scenario.write_span(scenario.blocks(from + i * 12, 12));
+            scenario.flush();
+            (0..12).map(|k| (from + i * 12 + k, data.slice(k * 8, 8))).collect::<Vec<_>>()
+        };
+        (0..count).flat_map(one).collect()
+    };
+    let mut sent = commit(&mut scenario, 0..20);
+    let small = commits(&scenario);
+    assert!(small >= 14, "{small} of 20");
+    sent.extend(large(&mut scenario, 20, 12));
+    let home = commits(&scenario) - small;
+    assert!(home >= 9 * 12, "{home} of 144 blocks");
+    // A power cut at every step of one more.
+    scenario.crash_at_every_step();
+    sent.extend(large(&mut scenario, 200, 2));
+    assert!(scenario.crashes_tried() > 0);
+    survives(&mut scenario, &sent);
+}
+
+/// An origin that is quick with little and slow with much.
+#[test]
+fn each_size_goes_where_it_is_sooner_durable() {
+    // 30 us for each atom: a block takes 290 us there, twelve take 2.9 ms.
+    let mut scenario = judged(|plan| spacious(plan, Duration(30_000)));
+    commit(&mut scenario, 0..20);
+    let small = commits(&scenario);
+    assert!(small >= 14, "{small} of 20");
+    for i in 0..15 {
+        scenario.write_span(scenario.blocks(20 + i * 12, 12));
+        scenario.flush();
+        commit(&mut scenario, [240 + i]);
+    }
+    let home = commits(&scenario) - small;
+    assert!((14..=15 + 12).contains(&home), "{home} blocks: the small ones, and one large one that was tried");
 }
 
 #[test]
