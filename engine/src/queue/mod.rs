@@ -41,7 +41,7 @@ use urgency::Urgency;
 /// Which scheduler a device has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum QueueKind {
-    /// First come, first served; what nobody waits for yields.
+    /// First come, first served; what nobody waits for yields; and what finds no place at the device is merged.
     #[default]
     Urgency,
     /// First come, first served.
@@ -72,8 +72,8 @@ impl QueueKind {
         }
     }
 
-    /// Ours leaves operations as the engine made them, and FLUSHes in their turn. The others do as Linux does: they merge, and a FLUSH is not
-    /// scheduled but goes at once.
+    /// The others do as Linux does: they merge whatever waits, and a FLUSH is not scheduled but goes at once. The default leaves FLUSHes in their
+    /// turn, and merges only what finds all of the device's places taken.
     fn is_like_linux(self) -> bool {
         self != QueueKind::Urgency
     }
@@ -90,6 +90,9 @@ impl std::str::FromStr for QueueKind {
 
 /// No entry.
 const NONE: u32 = u32::MAX;
+/// The longest operation that the default scheduler makes of several, in atoms: 256 KiB. That is as much as a drive needs at once, and whoever is
+/// joined to others waits for all of them.
+const JOINED_ATOMS_MAX: u64 = 512;
 
 pub struct Queue<P> {
     scheduler: Box<dyn Scheduler>,
@@ -154,7 +157,7 @@ impl<P: Payload> Queue<P> {
             entries: Slab::default(),
             places: Vec::new(),
             ends: NumberMap::default(),
-            atoms_max: limits.op_atoms,
+            atoms_max: if kind.is_like_linux() { limits.op_atoms } else { limits.op_atoms.min(JOINED_ATOMS_MAX) },
             flushes: VecDeque::new(),
             waiting: 0,
             under_way: 0,
@@ -179,9 +182,11 @@ impl<P: Payload> Queue<P> {
         None
     }
 
-    /// Of what may be merged.
+    /// Of what may be merged. With the default scheduler: nothing while the device has a place for it. There it would go side by side with its
+    /// neighbour, and be answered sooner than both together.
     fn stretch(&self, op: &Op<P>) -> Option<Stretch> {
-        if self.kind.is_like_linux() { Stretch::of(op) } else { None }
+        let may_merge = self.kind.is_like_linux() || self.under_way + self.waiting >= self.depth;
+        if may_merge { Stretch::of(op) } else { None }
     }
 
     fn wait(&mut self, now: Instant, item: Item, stretch: Option<Stretch>, op: Op<P>) {

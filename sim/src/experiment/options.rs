@@ -95,6 +95,8 @@ pub struct Options {
     /// The largest small write, in sectors of 512 bytes.
     pub convert_max: Option<u64>,
     pub when_full: Option<WhenFullKind>,
+    /// May part of a long sequential write go to the origin from the start? Default: yes.
+    pub split: Option<bool>,
     pub mode: Option<ModeKind>,
     /// Longest wait of a second-stage request for the unplug timer of Linux 2.6, in ms; drawn evenly from 0 on.
     pub legacy_plug_ms: Option<f64>,
@@ -319,6 +321,7 @@ impl Options {
             || self.convert.is_some()
             || self.convert_max.is_some()
             || self.when_full.is_some()
+            || self.split.is_some()
             || self.mode.is_some()
             || self.legacy_plug_ms.is_some()
     }
@@ -389,6 +392,9 @@ fn choose(config: &mut Config, options: &Options) -> Result<(), String> {
         WhenFullKind::Wait => WhenFull::Wait,
         WhenFullKind::Through => WhenFull::Through,
     };
+    if options.split == Some(false) {
+        config.split = None;
+    }
     config.cleaning = match options.cleaning.unwrap_or(CleaningKind::Declining) {
         CleaningKind::Off => Cleaning::Off,
         CleaningKind::Greedy => Cleaning::Greedy,

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
-use super::{Answered, Queue, QueueKind};
+use super::{Answered, JOINED_ATOMS_MAX, Queue, QueueKind};
 use crate::block::Span;
 use crate::op::{Action, Answer, Class, DeviceError, DeviceId, Done, Lanes, Limits, Op, OpId, Zone};
 use crate::payload::Payload;
@@ -277,6 +277,38 @@ fn neighbours_are_one_operation_up_to_what_the_device_takes() {
         assert_eq!(bench.done(0).len() as u64, MERGED_BLOCKS_MAX);
         assert_eq!(bench.done(MERGED_BLOCKS_MAX).len(), 8);
         assert!(bench.queue.is_idle());
+    }
+}
+
+#[test]
+fn urgency_merges_only_what_finds_no_place() {
+    let mut bench = Bench::new(QueueKind::Urgency, 4, 4);
+    (0..12).for_each(|id| bench.write(id, id));
+    // Four have a place. What comes then begins anew: those may go at any moment.
+    assert_eq!(bench.popped(), [0, 1, 2, 3]);
+    (0..4).for_each(|id| assert_eq!(bench.done(id).len(), 1));
+    assert_eq!(bench.popped(), [4]);
+    // There are places again.
+    (12..15).for_each(|id| bench.write(id, id));
+    assert_eq!(bench.popped(), [12, 13, 14]);
+    assert_eq!(bench.done(4).len(), 8);
+}
+
+#[test]
+fn urgency_makes_nothing_long() {
+    let limits = Limits { atoms: BLOCKS * BLOCK, depth: 1, op_atoms: 8 * JOINED_ATOMS_MAX, discards: true };
+    for kind in [QueueKind::Urgency, QueueKind::Noop] {
+        let mut bench = Bench::new(kind, 1, 1);
+        bench.queue = Queue::new(kind, limits, Lanes::new(1, limits.atoms), 1);
+        let blocks = 4 * JOINED_ATOMS_MAX / BLOCK;
+        // The first one has the place.
+        bench.read(0, blocks + 1);
+        assert_eq!(bench.popped(), [0]);
+        (1..=blocks).for_each(|id| bench.read(id, id));
+        bench.done(0);
+        let first = bench.queue_next().expect("one waits");
+        let parts = bench.done(first).len() as u64;
+        assert_eq!(parts, if kind == QueueKind::Urgency { JOINED_ATOMS_MAX / BLOCK } else { blocks }, "{kind:?}");
     }
 }
 
