@@ -199,7 +199,7 @@ const LINE: usize = 8;
 #[inline]
 fn count_until(extents: &[Extent], at: u32, shape: Shape) -> usize {
     let begins = |i: usize| extents[i].first() <= at;
-    let guess = (u64::from(at) * extents.len() as u64 >> shape.region_bits()) as usize;
+    let guess = ((u64::from(at) * extents.len() as u64) >> shape.region_bits()) as usize;
     // The answer is in low..=high.
     let (mut low, mut high, mut step) = (0, extents.len(), LINE);
     if guess < high && begins(guess) {
