@@ -69,12 +69,8 @@ impl Pace {
 pub struct Paces {
     /// Of all slots, as long as there is no `each`.
     common: Pace,
-    each: Option<Box<Each>>,
+    each: Option<Box<[Pace]>>,
 }
-
-/// A pace for each slot of the set.
-#[derive(Clone, Debug)]
-struct Each(Box<[Pace]>);
 
 impl Paces {
     /// Nothing is known but what is usual.
@@ -83,7 +79,7 @@ impl Paces {
     }
 
     pub fn get(&self, slot: u32) -> Pace {
-        self.each.as_ref().map_or(self.common, |each| each.0[slot as usize])
+        self.each.as_ref().map_or(self.common, |each| each[slot as usize])
     }
 
     /// Of `count` slots from `first` on. `slots`: how many the set has.
@@ -94,17 +90,17 @@ impl Paces {
         if self.each.is_none() && pace == self.common {
             return;
         }
-        let each = self.each.get_or_insert_with(|| Box::new(Each(vec![self.common; slots as usize].into())));
+        let each = self.each.get_or_insert_with(|| vec![self.common; slots as usize].into());
         match count {
-            1 => each.0[first as usize] = pace,
-            _ => each.0[first as usize..(first + count) as usize].fill(pace),
+            1 => each[first as usize] = pace,
+            _ => each[first as usize..(first + count) as usize].fill(pace),
         }
     }
 
     /// Of `count` slots from `first` on, how many have the pace of the first one, up to the first that has not.
     pub fn alike(&self, first: u32, count: u32) -> u32 {
         let Some(each) = self.each.as_ref().filter(|_| count > 1) else { return count };
-        let paces = &each.0[first as usize..(first + count) as usize];
+        let paces = &each[first as usize..(first + count) as usize];
         paces.iter().position(|pace| *pace != paces[0]).map_or(count, |other| other as u32)
     }
 
@@ -112,13 +108,13 @@ impl Paces {
     pub fn rate(&self, first: u32, count: u32) -> u64 {
         match &self.each {
             None => u64::from(count) * self.common.rate(),
-            Some(each) if count == 1 => each.0[first as usize].rate(),
-            Some(each) => each.0[first as usize..(first + count) as usize].iter().map(|pace| pace.rate()).sum(),
+            Some(each) if count == 1 => each[first as usize].rate(),
+            Some(each) => each[first as usize..(first + count) as usize].iter().map(|pace| pace.rate()).sum(),
         }
     }
 
     pub fn bytes(&self) -> usize {
-        self.each.as_ref().map_or(0, |each| size_of::<Each>() + each.0.len())
+        self.each.as_ref().map_or(0, |each| each.len())
     }
 }
 

@@ -302,7 +302,8 @@ impl Sets {
 
     /// Frees the dying sets that `is_ready` picks. True: there were some.
     pub fn release(&mut self, is_ready: impl Fn(&Self, u32) -> bool) -> bool {
-        let (ready, dying): (Vec<u32>, Vec<u32>) = self.dying.iter().copied().partition(|&number| is_ready(self, number));
+        let mut dying = std::mem::take(&mut self.dying);
+        let ready: Vec<u32> = dying.extract_if(.., |number| is_ready(self, *number)).collect();
         self.dying = dying;
         let usual = self.usual_pace();
         for &number in &ready {

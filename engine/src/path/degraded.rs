@@ -150,7 +150,7 @@ impl<P: Payload> Engine<P> {
         let mut writers = self.forget_retries();
         writers.extend(self.forget_gathered());
         for (_, write) in self.writes.iter_mut() {
-            writers.append(&mut write.requests);
+            writers.extend(write.requests.drain(..));
         }
         // A read that waits for several fills waits for each of them.
         let fills: Vec<usize> =

@@ -12,6 +12,8 @@ use crate::request::Command;
 
 use super::Engine;
 
+use smallvec::SmallVec;
+
 impl<P: Payload> Engine<P> {
     /// The blocks that a TRIM or zeroes take whole: first and how many (possibly none).
     fn discarded_blocks(&self, span: Span) -> (Block, u64) {
@@ -22,7 +24,7 @@ impl<P: Payload> Engine<P> {
     }
 
     /// The parts of a span outside its whole blocks.
-    pub(super) fn ragged_edges(&self, span: Span) -> Vec<Span> {
+    pub(super) fn ragged_edges(&self, span: Span) -> SmallVec<[Span; 2]> {
         let (first, blocks) = self.discarded_blocks(span);
         if blocks == 0 {
             let size = self.block_atoms();

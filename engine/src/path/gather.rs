@@ -23,6 +23,7 @@ use super::write::DataWrite;
 const LARGE: u64 = 256 << 10;
 
 /// A write that is to be sent.
+#[derive(Clone, Copy)]
 pub(super) struct Gathered {
     write: usize,
     class: Class,
@@ -72,23 +73,23 @@ impl<P: Payload> Engine<P> {
         let is_idle = self.writes.len() == self.gathered.len() + self.retries.len();
         let large = LARGE / (self.block_atoms() * ATOM_BYTES);
         let set_slots = self.config.geometry.set_slots;
-        let (ready, waits) = std::mem::take(&mut self.gathered).into_iter().partition(|gathered| {
-            let write = self.writes.get(gathered.write);
+        let mut next = 0;
+        while next < self.gathered.len() {
+            let Gathered { write: number, class } = self.gathered[next];
+            let write = self.writes.get(number);
             let Slot { slot, .. } = write.pieces[0].0;
-            is_idle || !write.requests.is_empty() || u64::from(write.slots()) >= large || slot + write.slots() == set_slots
-        });
-        self.gathered = waits;
-        self.send_gathered(ready);
+            if is_idle || !write.requests.is_empty() || u64::from(write.slots()) >= large || slot + write.slots() == set_slots {
+                self.gathered.remove(next);
+                self.send_data(number, class);
+            } else {
+                next += 1;
+            }
+        }
     }
 
     /// A group ends: what belongs to it grows no more.
     pub(super) fn end_gathering(&mut self) {
-        let all = std::mem::take(&mut self.gathered);
-        self.send_gathered(all);
-    }
-
-    fn send_gathered(&mut self, all: Vec<Gathered>) {
-        for gathered in all {
+        for gathered in std::mem::take(&mut self.gathered) {
             self.send_data(gathered.write, gathered.class);
         }
     }

@@ -706,23 +706,25 @@ impl<P: Payload> Engine<P> {
     }
 
     fn kill_runs(&mut self, runs: &[Run]) -> u64 {
-        let group = self.journal.group();
-        let mut killed = 0;
         for run in runs {
-            let first = run.slot.expect("displaced blocks had slots");
-            if self.writes_through() {
-                for i in 0..run.blocks {
-                    if !self.sets.is_dirty(Slot { slot: first.slot + i as u32, ..first }) {
-                        self.note_limbo(Block(run.block.0 + i), 1);
-                    }
+            // A run lies in one origin set.
+            let dirty = self.kill_run(run);
+            self.index.add_dirty(run.block, -i64::from(dirty));
+        }
+        runs.iter().map(|run| run.blocks).sum()
+    }
+
+    /// Kills the slots of a run, and returns how many of them were dirty, which the index is still to be told.
+    fn kill_run(&mut self, run: &Run) -> u32 {
+        let first = run.slot.expect("displaced blocks had slots");
+        if self.writes_through() {
+            for i in 0..run.blocks {
+                if !self.sets.is_dirty(Slot { slot: first.slot + i as u32, ..first }) {
+                    self.note_limbo(Block(run.block.0 + i), 1);
                 }
             }
-            // A run lies in one origin set.
-            let dirty = self.sets.kill(first, run.blocks as u32, group);
-            self.index.add_dirty(run.block, -i64::from(dirty));
-            killed += run.blocks;
         }
-        killed
+        self.sets.kill(first, run.blocks as u32, self.journal.group())
     }
 
     fn note_record(&mut self) {

@@ -19,6 +19,8 @@ use super::degraded::PATIENCE;
 use super::write::{DataWrite, Piece};
 use super::{Engine, Stage};
 
+use smallvec::{SmallVec, smallvec};
+
 /// Tries of one data write, each in another slot, before the SSD may count as failed; and those after which it does, although others succeed.
 const WRITE_TRIES: u32 = 8;
 const WRITE_TRIES_MAX: u32 = 64;
@@ -165,9 +167,9 @@ impl<P: Payload> Engine<P> {
     pub(super) fn rewrite_pins(&mut self) {
         let pins: Vec<_> = self.window.written_pins().cloned().collect();
         for pin in pins {
-            let pieces = vec![(pin.first, pin.slots, pin.payload)];
+            let pieces = smallvec![(pin.first, pin.slots, pin.payload)];
             self.window.unwritten(pin.first);
-            self.send_pieces(DataWrite { pieces, requests: Vec::new(), group: pin.group, tries: 0 }, Class::Log);
+            self.send_pieces(DataWrite { pieces, requests: SmallVec::new(), group: pin.group, tries: 0 }, Class::Log);
         }
     }
 

@@ -22,6 +22,8 @@ use crate::request::{Command, Outcome, RequestError};
 use super::merge::{Lock, Merge};
 use super::{Ended, Engine, Owner, Stage};
 
+use smallvec::{SmallVec, smallvec};
+
 /// Waiting requests that are looked at for one that may pass.
 const PASSED: usize = 64;
 
@@ -40,12 +42,15 @@ impl<P> Writing<P> {
     }
 }
 
+/// What goes to consecutive slots. Mostly one piece: no memory of its own then.
+pub(super) type Placed<P> = SmallVec<[(Slot, u32, P); 1]>;
+
 /// One write to consecutive slots, in flight.
 pub(super) struct DataWrite<P> {
     /// Pieces in consecutive slots, each pinned by itself.
-    pub pieces: Vec<(Slot, u32, P)>,
+    pub pieces: Placed<P>,
     /// Who waits for it; each counts it once for each time that it is named.
-    pub requests: Vec<usize>,
+    pub requests: SmallVec<[usize; 1]>,
     pub group: u64,
     pub tries: u32,
 }
@@ -67,6 +72,9 @@ enum Placing {
     Merging,
     Blocked(WaitReason),
 }
+
+/// What one request writes: mostly one piece.
+type Pieces<P> = SmallVec<[Piece<P>; 1]>;
 
 /// Contents to be placed: consecutive blocks, whole or merged.
 pub(super) struct Piece<P> {
@@ -194,7 +202,7 @@ impl<P: Payload> Engine<P> {
         }
         if through {
             let pieces = self.pieces_of(number, &data);
-            self.begin_through(number, pieces);
+            self.begin_through(number, pieces.into_vec());
         } else {
             self.place_now(number, &data, data_blocks);
         }
@@ -227,13 +235,13 @@ impl<P: Payload> Engine<P> {
     }
 
     /// The parts of a request that are written as data: all of a write, the partial blocks at the edges of zeroes, nothing of a TRIM.
-    pub(super) fn data_spans(&self, number: usize) -> Vec<Span> {
+    pub(super) fn data_spans(&self, number: usize) -> SmallVec<[Span; 2]> {
         let request = &self.requests.get(number).request;
         match request.command {
-            Command::Write { .. } => vec![request.span],
-            Command::Zero { .. } if self.takes_slots(number) => vec![request.span],
+            Command::Write { .. } => smallvec![request.span],
+            Command::Zero { .. } if self.takes_slots(number) => smallvec![request.span],
             Command::Zero { .. } => self.ragged_edges(request.span),
-            Command::Trim { .. } => Vec::new(),
+            Command::Trim { .. } => SmallVec::new(),
             Command::Read | Command::Cache | Command::Flush | Command::Status { .. } => unreachable!("not a write"),
         }
     }
@@ -372,9 +380,9 @@ impl<P: Payload> Engine<P> {
     }
 
     /// What a merged request writes as data.
-    fn pieces_of(&mut self, number: usize, data: &[Span]) -> Vec<Piece<P>> {
+    fn pieces_of(&mut self, number: usize, data: &[Span]) -> Pieces<P> {
         let mut merge = std::mem::take(self.merging(number));
-        let mut pieces = Vec::new();
+        let mut pieces = Pieces::new();
         for &span in data {
             self.cut_pieces(number, span, &mut merge, &mut pieces);
         }
@@ -382,7 +390,7 @@ impl<P: Payload> Engine<P> {
     }
 
     /// Cuts one span into whole blocks and merged edges, in order.
-    fn cut_pieces(&self, number: usize, span: Span, merge: &mut Merge<P>, pieces: &mut Vec<Piece<P>>) {
+    fn cut_pieces(&self, number: usize, span: Span, merge: &mut Merge<P>, pieces: &mut Pieces<P>) {
         let request = &self.requests.get(number).request;
         let (first, blocks) = self.blocks_of(span);
         let size = self.block_atoms();
@@ -447,7 +455,7 @@ impl<P: Payload> Engine<P> {
         tries: u32,
     ) -> u32 {
         let mut writes = 0;
-        let mut pending: Vec<(Slot, u32, P)> = Vec::with_capacity(1);
+        let mut pending = Placed::new();
         // Slots of one device write.
         let most = self.limits[0].op_atoms / self.block_atoms();
         let mut class_block = None;
@@ -506,11 +514,20 @@ impl<P: Payload> Engine<P> {
         let moves_dirt = source == Source::Moved && dirty;
         let sources = displaced.iter().filter(|_| moves_dirt).filter_map(|run| run.slot);
         let since = sources.map(|slot| self.sets.get(slot.set).dirty_since).min();
-        self.kill_runs(&displaced);
+        // All of it in one origin set, and mostly as dirty as before: then the index need not be told.
+        let before = match displaced[..] {
+            [ref run] if run.blocks == count => Some(self.kill_run(run)),
+            _ => {
+                self.kill_runs(&displaced);
+                None
+            }
+        };
         self.scratch.runs = displaced;
         self.sets.make_live(first, count as u32, dirty);
-        if dirty {
-            self.index.soil(block, count);
+        match before {
+            Some(before) => self.index.add_dirty(block, if dirty { count as i64 } else { 0 } - i64::from(before)),
+            None if dirty => self.index.soil(block, count),
+            None => {}
         }
         if !self.lost.is_empty() {
             entries.iter().for_each(|entry| self.lost.find(entry.block, entry.valid));
@@ -552,8 +569,8 @@ impl<P: Payload> Engine<P> {
     }
 
     /// Begins one write of consecutive slots.
-    pub(super) fn send(&mut self, source: Source, pending: &mut Vec<(Slot, u32, P)>, requests: &[usize], tries: u32) {
-        let write = DataWrite { pieces: std::mem::take(pending), requests: requests.to_vec(), group: self.journal.group(), tries };
+    pub(super) fn send(&mut self, source: Source, pending: &mut Placed<P>, requests: &[usize], tries: u32) {
+        let write = DataWrite { pieces: std::mem::take(pending), requests: requests.into(), group: self.journal.group(), tries };
         let class = match source {
             Source::Client => Class::Client,
             Source::Fill => Class::Fill,

@@ -5,8 +5,12 @@ use super::pool::Pool;
 use super::skew::{Law, Skew};
 use super::{Ask, Pace};
 use crate::chance::Chance;
+use std::collections::VecDeque;
 use tidegate_engine::block::Span;
 use tidegate_engine::time::Duration;
+
+/// Requests that are drawn at once.
+const AHEAD: usize = 16;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Pattern {
@@ -84,6 +88,9 @@ pub struct Worker {
     flush_every: u64,
     writes: u64,
     flush_due: bool,
+    /// Requests that are drawn, and how many are drawn at once: places of a skewed load are far apart in memory, and so they are found side by side.
+    ahead: VecDeque<(Ask, Span)>,
+    at_once: usize,
 }
 
 impl Worker {
@@ -118,15 +125,32 @@ impl Worker {
             flush_every: made.flush_every,
             writes: 0,
             flush_due: false,
+            ahead: VecDeque::new(),
+            // Intervals that differ are drawn with the same dice, between requests.
+            at_once: if matches!(made.pace, Pace::Exponential(_)) { 1 } else { AHEAD },
         }
     }
 
     pub fn is_done(&self) -> bool {
+        self.ahead.is_empty() && self.is_drawn()
+    }
+
+    fn is_drawn(&self) -> bool {
         self.left == 0 && !self.flush_due
     }
 
     /// The next request; there is one.
     pub fn draw(&mut self) -> (Ask, Span) {
+        if self.ahead.is_empty() {
+            while self.ahead.len() < self.at_once && !self.is_drawn() {
+                let next = self.draw_next();
+                self.ahead.push_back(next);
+            }
+        }
+        self.ahead.pop_front().expect("a load that is not done asks")
+    }
+
+    fn draw_next(&mut self) -> (Ask, Span) {
         if std::mem::take(&mut self.flush_due) {
             return (Ask::Flush, Span::default());
         }

@@ -14,9 +14,15 @@ pub enum Law {
 /// The places of a load. Which of them are hot is the same for all loads of as many places.
 #[derive(Clone, Debug)]
 pub struct Skew {
-    /// For each column: below which 32-bit draw it stands for itself, and for which other one else.
-    columns: Vec<(u32, u32)>,
-    order: Vec<u32>,
+    columns: Vec<Column>,
+}
+
+/// Below a 32-bit draw it stands for one place, else for another.
+#[derive(Clone, Copy, Debug)]
+struct Column {
+    border: u32,
+    below: u32,
+    above: u32,
 }
 
 impl Skew {
@@ -34,19 +40,21 @@ impl Skew {
         for place in (1..places as usize).rev() {
             order.swap(place, chance.below(place as u64 + 1) as usize);
         }
-        Skew { columns: columns((0..places).map(weight).collect()), order }
+        let columns = columns((0..places).map(weight).collect());
+        let place = |rank: usize| order[rank];
+        let column = |(rank, &(border, other))| Column { border, below: place(rank), above: place(other as usize) };
+        Skew { columns: columns.iter().enumerate().map(column).collect() }
     }
 
     pub fn draw(&self, chance: &mut Chance) -> u64 {
         let word = chance.word();
         let column = ((u128::from(word >> 32) * self.columns.len() as u128) >> 32) as usize;
-        let (border, other) = self.columns[column];
-        let rank = if word as u32 <= border { column } else { other as usize };
-        u64::from(self.order[rank])
+        let Column { border, below, above } = self.columns[column];
+        u64::from(if word as u32 <= border { below } else { above })
     }
 }
 
-/// Columns of equal height, each of at most two ranks.
+/// Columns of equal height, each of at most two ranks: below which draw it stands for itself, and for which other one else.
 fn columns(weights: Vec<f64>) -> Vec<(u32, u32)> {
     let mean = weights.iter().sum::<f64>() / weights.len() as f64;
     let mut heights: Vec<f64> = weights.iter().map(|weight| weight / mean).collect();

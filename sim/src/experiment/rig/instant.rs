@@ -193,7 +193,7 @@ impl Instantly<'_> {
     fn settle(&mut self) -> Result<(), String> {
         for _ in 0..TURNS_MAX {
             turn(&mut self.engine, &mut self.scene, self.now, &mut self.events);
-            for reply in std::mem::take(&mut self.scene.replies) {
+            for reply in self.scene.replies.drain(..) {
                 let access = self.flight.remove(&reply.id).ok_or("an answer to nobody")?;
                 reply.result.map_err(|error| format!("{:?} of {:?} fails: {error:?}", access.ask, access.span))?;
                 self.measure.answered(self.now, access.due, access.ask, access.span.bytes());
