@@ -1,5 +1,5 @@
 //! The log on a real device, in one process: engine and io_uring, no sockets. Small random writes, a FLUSH after every thousand, beside the
-//! sequential bandwidth of the same device; 1 MiB sequential reads and writes beside the bare file. Where the row says so, the device gives
+//! sequential bandwidth of the same device; 1 MiB sequential reads and writes beside the bare file, at the same place of it. Where the row says so, the device gives
 //! 500 MB/s at most: bandwidth is what is compared then, not how quick a virtual disk is.
 //! Prints a table and writes target/bench/device.json. `BENCH_ROUNDS` changes how long it takes, a word on the command line picks rows.
 //!
@@ -77,11 +77,10 @@ fn main() {
     let place = Place { folder: folder.path().to_owned(), noise: Noise::new() };
     println!("writing the files …");
     place.make();
-    let mut bare = Bare::open(&place.path("bare"), &place.path("unused"), place.noise.clone());
     Row::print_heading();
     let mut rows = Vec::new();
     for load in LOADS.iter().filter(|load| wanted(load)) {
-        let row = measure(&place, &mut bare, load, rounds.unwrap_or(load.rounds));
+        let row = measure(&place, load, rounds.unwrap_or(load.rounds));
         row.print();
         rows.push(row.json());
     }
@@ -167,32 +166,67 @@ fn with_flushes(bytes: u64, writes: impl Iterator<Item = Asked>) -> impl Iterato
 }
 
 /// All rounds of one load.
-fn measure<'a>(place: &Place, bare: &mut Bare, load: &'a Load, rounds: usize) -> Row<'a> {
-    let mut kept = match load.log {
-        Log::Fresh => None,
-        Log::Aged => Some(place.aged()),
-        Log::Written => {
-            let mut stack = place.fresh();
-            place.fill(&mut stack, load.slice_bytes);
-            Some((stack, load.slice_bytes))
-        }
-    };
-    let mut counted = Counted::default();
-    let mut ours = |seed: u64| match &mut kept {
-        Some((stack, bytes)) => slice(place, stack, load, *bytes, seed, &mut counted),
-        None => slice(place, &mut place.fresh(), load, WIDE_BYTES, seed, &mut counted),
-    };
+fn measure<'a>(place: &Place, load: &'a Load, rounds: usize) -> Row<'a> {
+    let mut pair = Pair::new(place, load);
     let started = Instant::now();
     let mut done = Vec::new();
     for round in 0..rounds as u64 {
-        let first = ours(2 * round + 1);
-        let bare = [bare.run(load), bare.run(load)];
-        done.push(Round { ours: [first, ours(2 * round + 2)], bare });
+        let first = pair.ours(2 * round + 1);
+        let bare = [pair.bare(), pair.bare()];
+        done.push(Round { ours: [first, pair.ours(2 * round + 2)], bare });
         if started.elapsed() > ROW_PATIENCE {
             break;
         }
     }
-    Row { load, rounds: done, counted }
+    Row { load, rounds: done, counted: pair.counted }
+}
+
+/// The stack and the bare device, in turn: at the same place of the same file, wherever the bare one spoils nothing there. (One part of a
+/// virtual disk may be twice as quick as another.)
+struct Pair<'a> {
+    place: &'a Place,
+    load: &'a Load,
+    /// A volume for all slices, and its bytes. None: a fresh one for each.
+    kept: Option<(Stack, u64)>,
+    bare: Bare,
+    counted: Counted,
+}
+
+impl<'a> Pair<'a> {
+    fn new(place: &'a Place, load: &'a Load) -> Pair<'a> {
+        let mut fresh = place.fresh();
+        let stretch = fresh.stretch(load.slice_bytes);
+        let (kept, stretch) = match load.log {
+            Log::Fresh => (None, stretch),
+            Log::Aged => {
+                drop(fresh);
+                (Some(place.aged()), Span::new(0, CACHE_BYTES / ATOM_BYTES))
+            }
+            Log::Written => {
+                place.fill(&mut fresh, load.slice_bytes);
+                (Some((fresh, load.slice_bytes)), stretch)
+            }
+        };
+        Pair { place, load, kept, bare: Bare::new(stretch, place.noise.clone()), counted: Counted::default() }
+    }
+
+    fn ours(&mut self, seed: u64) -> f64 {
+        match &mut self.kept {
+            Some((stack, bytes)) => slice(self.place, stack, self.load, *bytes, seed, &mut self.counted),
+            None => slice(self.place, &mut self.place.fresh(), self.load, WIDE_BYTES, seed, &mut self.counted),
+        }
+    }
+
+    fn bare(&mut self) -> f64 {
+        let open = |name| bare::open(&self.place.path(name), &self.place.path("unused"));
+        match (self.load.log, &mut self.kept) {
+            // What it reads there stays.
+            (Log::Written, Some((stack, _))) => self.bare.run(stack.ssd(), self.load),
+            // Nobody needs that log any more.
+            (Log::Fresh, _) => self.bare.run(&mut open("cache"), self.load),
+            (Log::Aged | Log::Written, _) => self.bare.run(&mut open("bare"), self.load),
+        }
+    }
 }
 
 /// Seconds of one slice of ours. Everything that it wrote is durable then.

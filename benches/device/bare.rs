@@ -1,4 +1,4 @@
-//! The file without an engine, through the same ring: 1 MiB at a time, from its start to its end.
+//! The device without an engine, through the same ring: 1 MiB after the other of a stretch of it, again and again.
 
 use std::path::Path;
 
@@ -9,30 +9,25 @@ use tidegate_daemon::back::run::Run;
 use tidegate_engine::block::{ATOM_BYTES, Span};
 use tidegate_engine::op::{Action, Class, DeviceId, Op, OpId, Zone};
 
-use crate::load::{FLUSH_BYTES, Load, MIB, SEQUENTIAL_DEPTH, Way};
+use crate::load::{FLUSH_BYTES, Limit, Load, MIB, SEQUENTIAL_DEPTH, Way};
 use crate::noise::Noise;
 use crate::ssd::Ssd;
 
 pub struct Bare {
-    ssd: Ssd,
-    places: u64,
+    stretch: Span,
+    /// Of the stretch, in MiB.
     next: u64,
     noise: Noise,
 }
 
 impl Bare {
-    /// `unused` stands where a volume has its origin.
-    pub fn open(file: &Path, unused: &Path, noise: Noise) -> Bare {
-        let open = |path, role| Disk::open(path, role, Access::Alone).expect("a file of ours");
-        let disk = open(file, DeviceId::Cache);
-        let places = disk.bytes() / MIB;
-        let io = Io::new(disk, open(unused, DeviceId::Origin), Carrier::Uring).expect("a ring");
-        Bare { ssd: Ssd::new(io), places, next: 0, noise }
+    pub fn new(stretch: Span, noise: Noise) -> Bare {
+        Bare { stretch, next: 0, noise }
     }
 
-    /// Seconds that a slice takes.
-    pub fn run(&mut self, load: &Load) -> f64 {
-        self.ssd.set_limit(load.limit);
+    /// Seconds that a slice takes, on a device that nobody uses meanwhile.
+    pub fn run(&mut self, ssd: &mut Ssd, load: &Load) -> f64 {
+        ssd.set_limit(load.limit);
         let count = load.slice_bytes / MIB;
         let (mut begun, mut flushed, mut ended, mut in_flight) = (0, 0, 0, 0);
         let started = std::time::Instant::now();
@@ -43,9 +38,9 @@ impl Bare {
                 begun += u64::from(!is_due);
                 in_flight += 1;
                 let action = if is_due { Action::Flush } else { self.action(load.way) };
-                self.start(if is_due { 0 } else { begun }, action);
+                start(ssd, if is_due { 0 } else { begun }, action);
             }
-            for happening in self.ssd.wait(None) {
+            for happening in ssd.wait(None) {
                 let Happening::Done(done) = happening else { panic!("{happening:?}") };
                 done.result.expect("the device works");
                 ended += u64::from(done.id.0 > 0);
@@ -53,24 +48,32 @@ impl Bare {
             }
         }
         if load.way == Way::Write {
-            self.start(0, Action::Flush);
-            while self.ssd.wait(None).next().is_none() {}
+            start(ssd, 0, Action::Flush);
+            while ssd.wait(None).next().is_none() {}
         }
-        started.elapsed().as_secs_f64()
-    }
-
-    fn start(&mut self, id: u64, action: Action<Run>) {
-        let now = self.ssd.now();
-        self.ssd.start(now, Op { id: OpId(id), device: DeviceId::Cache, class: Class::Client, action });
+        let seconds = started.elapsed().as_secs_f64();
+        ssd.set_limit(Limit::None);
+        seconds
     }
 
     fn action(&mut self, way: Way) -> Action<Run> {
         let atoms = MIB / ATOM_BYTES;
-        let span = Span::new(self.next * atoms, atoms);
-        self.next = (self.next + 1) % self.places;
+        let span = Span::new(self.stretch.start + self.next * atoms, atoms);
+        self.next = (self.next + 1) % (self.stretch.atoms / atoms);
         match way {
             Way::Read => Action::Read(Zone::Data, span),
             Way::Write => Action::Write(Zone::Data, span, vec![self.noise.at(span.start / span.atoms, MIB)]),
         }
     }
+}
+
+/// A file as a device; `unused` stands where a volume has its origin.
+pub fn open(file: &Path, unused: &Path) -> Ssd {
+    let open = |path, role| Disk::open(path, role, Access::Alone).expect("a file of ours");
+    Ssd::new(Io::new(open(file, DeviceId::Cache), open(unused, DeviceId::Origin), Carrier::Uring).expect("a ring"))
+}
+
+fn start(ssd: &mut Ssd, id: u64, action: Action<Run>) {
+    let now = ssd.now();
+    ssd.start(now, Op { id: OpId(id), device: DeviceId::Cache, class: Class::Client, action });
 }

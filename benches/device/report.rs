@@ -111,7 +111,7 @@ impl Row<'_> {
 
     pub fn print_legend() {
         println!(
-            "WA: bytes written to the device for each byte of the client; read: bytes read of it. Goal of a data write: {} KiB or more in \
+            "WA: bytes written to the device for each byte of the client; read: bytes read of it, for each that the client writes, or reads. Goal of a data write: {} KiB or more in \
              the median.\nself: the bare file beside itself; further from 1 than {BAND}: void. CPU: per request, of the one thread.",
             DATA_WRITE_BYTES / 1024.0
         );
@@ -136,7 +136,10 @@ impl Row<'_> {
             self.megabytes(|round| round.bare),
             shown(self.ratio()),
             per_client(self.counted.written),
-            per_client(self.counted.read),
+            match self.load.way {
+                Way::Write => per_client(self.counted.read),
+                Way::Read => format!("{:.2}", self.counted.read as f64 / (2 * self.rounds.len() as u64 * self.load.slice_bytes) as f64),
+            },
             if self.load.is_random() { shown(self.owed()) } else { String::new() },
             self.load.floor,
             verdict(self.owed().median() >= self.load.floor),

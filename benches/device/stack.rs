@@ -30,6 +30,8 @@ pub struct Stack {
     landed: VecDeque<Done<Run>>,
     /// Data sets of the log, 1 MiB each.
     pub sets: u64,
+    /// Where the first of them begins, in atoms of the device.
+    data_start: u64,
     next_id: u64,
 }
 
@@ -70,14 +72,17 @@ impl Stack {
             wait: Some(NEVER),
             max_dirty_age: Some(NEVER),
             scrub_rate: Some(0),
+            ram: Some(0),
+            split: Some(false),
+            commit_home: Some(false),
             ..Knobs::default()
         };
         let config = knobs.config(&attached.superblock);
-        let sets = u64::from(config.geometry.sets);
+        let (sets, data_start) = (u64::from(config.geometry.sets), config.geometry.set(0).start);
         let ssd = Ssd::new(Io::new(attached.cache, attached.origin, Carrier::Uring).expect("a ring"));
         let engine = Engine::new(config, ssd.limits());
         let (events, landed, world) = (Vec::new(), VecDeque::new(), Disks { ssd, replies: 0, has_replied: false });
-        let mut stack = Stack { engine, world, events, landed, sets, next_id: 0 };
+        let mut stack = Stack { engine, world, events, landed, sets, data_start, next_id: 0 };
         loop {
             stack.turn();
             if *stack.engine.phase() == Phase::Serving {
@@ -154,6 +159,11 @@ impl Stack {
             }
             self.wait();
         }
+    }
+
+    /// Where the device has the first so many bytes of a fresh log's data.
+    pub fn stretch(&self, bytes: u64) -> Span {
+        Span::new(self.data_start, bytes / ATOM_BYTES)
     }
 
     pub fn ssd(&mut self) -> &mut Ssd {
