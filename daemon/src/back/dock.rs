@@ -95,7 +95,12 @@ impl Dock {
 
     /// Operations in flight on both disks.
     pub fn in_flight(&self) -> usize {
-        DISKS * DEPTH - self.free[0].len() - self.free[1].len()
+        (0..DISKS).map(|device| self.in_flight_on(device)).sum()
+    }
+
+    /// Of these, on one disk.
+    pub fn in_flight_on(&self, device: usize) -> usize {
+        DEPTH - self.free[device].len()
     }
 
     /// Takes an operation; [`Dock::next`] has its command.
