@@ -2,10 +2,9 @@
 //! sweeps. A batch begins where the last one ended, unless the oldest of its direction has waited for too long: then there. After two
 //! batches of reads, writes have theirs.
 
-use std::collections::BTreeSet;
-
 use super::lists::Lists;
 use super::scheduler::{Direction, Item, Scheduler};
+use super::sorted::Sorted;
 use crate::time::{Duration, Instant};
 
 /// Operations of a batch.
@@ -15,28 +14,33 @@ const EXPIRES: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(
 /// Batches of reads while writes wait.
 const WRITES_STARVED: u32 = 2;
 
+/// Binary digits of an entry's number beside its address.
+const ENTRY_BITS: u32 = 20;
+
 const READ: usize = Direction::Read as usize;
 const WRITE: usize = Direction::Write as usize;
 
 #[derive(Default)]
 pub struct Deadline {
-    /// By address and entry, and by age, of each direction.
-    sorted: [BTreeSet<(u64, usize)>; 2],
+    /// Of each direction, by address and entry ([`key`]), and by age.
+    sorted: [Sorted; 2],
     by_age: Lists,
-    /// Of each entry that waits: address, and when it is too old.
+    /// Of each entry that waits: its key, and when it is too old.
     known: Vec<(u64, Instant)>,
-    /// The batch: its direction, how many it has had, and the last of them.
+    /// The batch: its direction, how many it has had, and the key after the last of them.
     direction: usize,
     batch: u32,
-    last: Option<(u64, usize)>,
+    next: Option<u64>,
     starved: u32,
 }
 
 impl Deadline {
-    /// The next one of the batch, upwards.
-    fn following(&self, direction: usize) -> Option<usize> {
-        let (start, entry) = self.last.filter(|_| direction == self.direction)?;
-        self.sorted[direction].range((start, entry + 1)..).next().map(|&(_, entry)| entry)
+    /// Takes the next one of the batch, upwards.
+    fn take_following(&mut self, direction: usize) -> Option<usize> {
+        let next = self.next.filter(|_| direction == self.direction)?;
+        let entry = entry_of(self.sorted[direction].take_from(next)?);
+        self.by_age.remove(entry);
+        Some(entry)
     }
 
     /// The direction of the next batch.
@@ -57,16 +61,24 @@ impl Deadline {
         let direction = self.choose()?;
         let oldest = self.by_age.first(direction).expect("one of this direction waits");
         let is_too_old = self.known[oldest].1 <= now;
-        let entry = self.following(direction).filter(|_| !is_too_old).unwrap_or(oldest);
+        let following = if is_too_old { None } else { self.take_following(direction) };
         (self.direction, self.batch) = (direction, 0);
-        Some(entry)
+        if following.is_none() {
+            self.by_age.remove(oldest);
+            self.sorted[direction].remove(self.known[oldest].0);
+        }
+        following.or(Some(oldest))
     }
+}
 
-    fn forget(&mut self, entry: usize) {
-        let direction = self.by_age.remove(entry);
-        let is_known = self.sorted[direction].remove(&(self.known[entry].0, entry));
-        assert!(is_known, "what waits is sorted");
-    }
+/// What an entry is sorted by: its address, in atoms, and its number. Beyond 8 PiB all addresses are one.
+fn key(start: u64, entry: usize) -> u64 {
+    assert!(entry >> ENTRY_BITS == 0, "there are not so many operations at once");
+    start.min(u64::MAX >> ENTRY_BITS) << ENTRY_BITS | entry as u64
+}
+
+fn entry_of(key: u64) -> usize {
+    (key & ((1 << ENTRY_BITS) - 1)) as usize
 }
 
 impl Scheduler for Deadline {
@@ -75,20 +87,20 @@ impl Scheduler for Deadline {
         if self.known.len() <= entry {
             self.known.resize(entry + 1, (0, Instant::ZERO));
         }
-        self.known[entry] = (item.start, item.arrived + EXPIRES[direction]);
-        self.sorted[direction].insert((item.start, entry));
+        let key = key(item.start, entry);
+        self.known[entry] = (key, item.arrived + EXPIRES[direction]);
+        self.sorted[direction].insert(key);
         self.by_age.push(direction, entry);
     }
 
     fn pop(&mut self, now: Instant) -> Option<usize> {
-        let in_batch = if self.batch < BATCH { self.following(self.direction) } else { None };
+        let in_batch = if self.batch < BATCH { self.take_following(self.direction) } else { None };
         let entry = match in_batch {
             Some(entry) => entry,
             None => self.begin_batch(now)?,
         };
         self.batch += 1;
-        self.last = Some((self.known[entry].0, entry));
-        self.forget(entry);
+        self.next = Some(self.known[entry].0 + 1);
         Some(entry)
     }
 

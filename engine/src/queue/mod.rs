@@ -16,6 +16,7 @@ mod lists;
 mod merge;
 mod noop;
 mod scheduler;
+mod sorted;
 #[cfg(test)]
 mod tests;
 mod urgency;
