@@ -64,22 +64,24 @@ impl Pace {
     }
 }
 
-/// The paces of the slots of one set.
+/// The paces of the slots of one set: sixteen bytes, as long as all have one.
 #[derive(Clone, Debug)]
-pub struct Paces {
-    /// Of all slots, as long as there is no `each`.
-    common: Pace,
-    each: Option<Box<[Pace]>>,
+pub enum Paces {
+    Common(Pace),
+    Each(Box<[Pace]>),
 }
 
 impl Paces {
     /// Nothing is known but what is usual.
     pub fn new(usual: Pace) -> Paces {
-        Paces { common: usual, each: None }
+        Paces::Common(usual)
     }
 
     pub fn get(&self, slot: u32) -> Pace {
-        self.each.as_ref().map_or(self.common, |each| each[slot as usize])
+        match self {
+            Paces::Common(pace) => *pace,
+            Paces::Each(each) => each[slot as usize],
+        }
     }
 
     /// Of `count` slots from `first` on. `slots`: how many the set has.
@@ -87,10 +89,13 @@ impl Paces {
         if count == slots {
             return *self = Paces::new(pace);
         }
-        if self.each.is_none() && pace == self.common {
-            return;
+        if let Paces::Common(common) = *self {
+            if pace == common {
+                return;
+            }
+            *self = Paces::Each(vec![common; slots as usize].into());
         }
-        let each = self.each.get_or_insert_with(|| vec![self.common; slots as usize].into());
+        let Paces::Each(each) = self else { unreachable!("made above") };
         match count {
             1 => each[first as usize] = pace,
             _ => each[first as usize..(first + count) as usize].fill(pace),
@@ -99,24 +104,32 @@ impl Paces {
 
     /// Of `count` slots from `first` on, how many have the pace of the first one, up to the first that has not.
     pub fn alike(&self, first: u32, count: u32) -> u32 {
-        let Some(each) = self.each.as_ref().filter(|_| count > 1) else { return count };
+        let each = match self {
+            Paces::Each(each) if count > 1 => each,
+            Paces::Common(_) | Paces::Each(_) => return count,
+        };
         let paces = &each[first as usize..(first + count) as usize];
         paces.iter().position(|pace| *pace != paces[0]).map_or(count, |other| other as u32)
     }
 
     /// The sum of the rates of `count` slots from `first` on.
     pub fn rate(&self, first: u32, count: u32) -> u64 {
-        match &self.each {
-            None => u64::from(count) * self.common.rate(),
-            Some(each) if count == 1 => each[first as usize].rate(),
-            Some(each) => each[first as usize..(first + count) as usize].iter().map(|pace| pace.rate()).sum(),
+        match self {
+            Paces::Common(pace) => u64::from(count) * pace.rate(),
+            Paces::Each(each) if count == 1 => each[first as usize].rate(),
+            Paces::Each(each) => each[first as usize..(first + count) as usize].iter().map(|pace| pace.rate()).sum(),
         }
     }
 
     pub fn bytes(&self) -> usize {
-        self.each.as_ref().map_or(0, |each| each.len())
+        match self {
+            Paces::Common(_) => 0,
+            Paces::Each(each) => each.len(),
+        }
     }
 }
+
+const _: () = assert!(size_of::<Paces>() == 16, "they lie in each set of the log");
 
 #[cfg(test)]
 mod tests {

@@ -216,8 +216,9 @@ impl Journal {
 
     /// Pages are to be written now: those of a group that somebody waits for, or enough to be worth a write.
     pub fn has_outgoing(&self, worth: usize) -> bool {
-        let base = self.pages.front().map_or(0, |page| page.seq);
-        self.outgoing.len() >= worth || self.outgoing.iter().any(|&seq| self.pages[(seq - base) as usize].group < self.group)
+        // From here on they are of the open group, for which nobody waits.
+        let open = self.next_seq - u64::from(self.group_pages);
+        self.outgoing.len() >= worth || self.outgoing.iter().any(|&seq| seq < open)
     }
     /// Pages to be written now, as few writes as their places allow.
     pub fn next_run<P: Payload>(&mut self, most: u32) -> Option<PageRun<P>> {

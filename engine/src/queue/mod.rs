@@ -248,10 +248,13 @@ impl<P: Payload> Queue<P> {
     }
 
     /// The next operation for the device; `None` when nothing waits, what waits is held back, or the depth is used up.
+    #[inline]
     pub fn pop(&mut self, now: Instant) -> Option<Op<P>> {
-        if self.under_way == self.depth || self.waiting == 0 {
-            return None;
-        }
+        // Mostly asked in vain.
+        if self.under_way == self.depth || self.waiting == 0 { None } else { self.pop_waiting(now) }
+    }
+
+    fn pop_waiting(&mut self, now: Instant) -> Option<Op<P>> {
         let number = self.flushes.pop_front().or_else(|| self.scheduler.pop(now))?;
         self.forget_end(number);
         (self.waiting, self.under_way) = (self.waiting - 1, self.under_way + 1);
