@@ -166,8 +166,8 @@ fn every_plan_that_comes_with_the_program_can_be_run() {
 fn the_hour_of_each_cell_can_be_run_and_has_every_cell() {
     let plan = plan::load(concat!(env!("CARGO_MANIFEST_DIR"), "/plans/001-hour.toml")).unwrap_or_else(|why| panic!("{why}"));
     let held: Vec<&str> = plan.rows.iter().filter(|row| row.name.ends_with("joules per operation")).map(|row| &*row.name).collect();
-    assert_eq!(held.len(), 12, "{held:?}");
-    assert_eq!(plan.runs.len(), 36, "three ways for each");
+    assert_eq!(held.len(), 24, "with and without a limit of starts: {held:?}");
+    assert_eq!(plan.runs.len(), 48, "four ways for each");
 }
 
 /// Not here: what tidegate does beside itself has no figure from elsewhere, and millions of requests take long (`make soak`); of paper 001's
