@@ -1,6 +1,6 @@
 //! The log on a real device, in one process: engine and io_uring, no sockets. Small random writes, a FLUSH after every thousand, beside the
-//! sequential bandwidth of the same device; 1 MiB sequential reads and writes beside the bare file, at the same place of it. Where the row says so, the device gives
-//! 500 MB/s at most: bandwidth is what is compared then, not how quick a virtual disk is.
+//! sequential bandwidth of the same device; 1 MiB sequential reads and writes beside the bare file, at the same place of it. Where the row
+//! says so, the device gives 500 MB/s at most: bandwidth is what is compared then, not how quick a virtual disk is.
 //! Prints a table and writes target/bench/device.json. `BENCH_ROUNDS` changes how long it takes, a word on the command line picks rows.
 //!
 //! Only ratios inside one round count. A round measures the stack and the bare file twice (A B B A); what is told is the median of the
@@ -221,10 +221,10 @@ impl<'a> Pair<'a> {
         let open = |name| bare::open(&self.place.path(name), &self.place.path("unused"));
         match (self.load.log, &mut self.kept) {
             // What it reads there stays.
-            (Log::Written, Some((stack, _))) => self.bare.run(stack.ssd(), self.load),
+            (Log::Written, kept) => self.bare.run(kept.as_mut().expect("it is written once").0.ssd(), self.load),
             // Nobody needs that log any more.
             (Log::Fresh, _) => self.bare.run(&mut open("cache"), self.load),
-            (Log::Aged | Log::Written, _) => self.bare.run(&mut open("bare"), self.load),
+            (Log::Aged, _) => self.bare.run(&mut open("bare"), self.load),
         }
     }
 }

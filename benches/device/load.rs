@@ -70,7 +70,7 @@ impl Load {
     }
 }
 
-/// A seventh of a second where nothing is limited: of 256 MiB, whose slices take 50 ms, the first request and the last FLUSH were a twentieth.
+/// Where nothing is limited: of 256 MiB, which take 50 ms, what comes before the second request and after the last was about a twentieth.
 const LONG: u64 = 768 * MIB;
 
 const RANDOM: Load = Load {

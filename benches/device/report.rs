@@ -111,8 +111,8 @@ impl Row<'_> {
 
     pub fn print_legend() {
         println!(
-            "WA: bytes written to the device for each byte of the client; read: bytes read of it, for each that the client writes, or reads. Goal of a data write: {} KiB or more in \
-             the median.\nself: the bare file beside itself; further from 1 than {BAND}: void. CPU: per request, of the one thread.",
+            "WA: bytes written to the device for each byte of the client; read: bytes read of it, for each that the client writes, or reads. \
+             Goal of a data write: {} KiB or more in the median.\nself: the bare file beside itself; further from 1 than {BAND}: void. CPU: per request, of the one thread.",
             DATA_WRITE_BYTES / 1024.0
         );
     }

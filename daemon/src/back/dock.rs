@@ -95,12 +95,7 @@ impl Dock {
 
     /// Operations in flight on both disks.
     pub fn in_flight(&self) -> usize {
-        (0..DISKS).map(|device| self.in_flight_on(device)).sum()
-    }
-
-    /// Of these, on one disk.
-    pub fn in_flight_on(&self, device: usize) -> usize {
-        DEPTH - self.free[device].len()
+        DISKS * DEPTH - self.free[0].len() - self.free[1].len()
     }
 
     /// Takes an operation; [`Dock::next`] has its command.

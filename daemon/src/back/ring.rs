@@ -23,7 +23,7 @@ const ENTRIES: u32 = 256;
 /// Completions that wait in the ring: all operations and many sockets. Beyond that the kernel keeps them.
 const COMPLETIONS: u32 = 2048;
 
-/// What is handed in before the turn ends, if the device has no more to do than that: it works on it while the rest of the turn is thought about.
+/// What is handed in at once: the device works on it while the rest of the turn is thought about.
 const AT_ONCE_BYTES: u64 = 256 << 10;
 
 const READABLE: usize = 0;
@@ -47,8 +47,7 @@ pub struct Ring {
     free_watches: Vec<u32>,
     /// Watches that may want a poll at the next wait.
     to_arm: Vec<u32>,
-    /// Operations on each disk, and bytes of all, that were queued since something was handed in.
-    queued: [usize; DISKS],
+    /// Bytes of what was queued since something was handed in.
     queued_bytes: u64,
     failed: Option<io::Error>,
     vigil: Vigil,
@@ -99,7 +98,6 @@ impl Ring {
             watches: Vec::new(),
             free_watches: Vec::new(),
             to_arm: Vec::new(),
-            queued: [0; DISKS],
             queued_bytes: 0,
             failed: None,
             vigil: Vigil::default(),
@@ -138,12 +136,9 @@ impl Ring {
             Action::Read(_, span) | Action::Write(_, span, _) => span.bytes(),
             Action::Zero(..) | Action::Discard(..) | Action::Allocation(..) | Action::Flush | Action::Spin(_) => 0,
         };
-        let device = op.device as usize;
-        self.queued[device] += 1;
         self.dock.start(now, op);
         self.submit();
-        // As many wait here as the device has: it would have nothing to do soon. (On a virtual disk each call costs as much as a page.)
-        if self.queued_bytes >= AT_ONCE_BYTES && 2 * self.queued[device] >= self.dock.in_flight_on(device) {
+        if self.queued_bytes >= AT_ONCE_BYTES {
             self.hand_in();
         }
     }
@@ -171,13 +166,9 @@ impl Ring {
         }
     }
 
-    fn forget_queued(&mut self) {
-        (self.queued, self.queued_bytes) = ([0; DISKS], 0);
-    }
-
     /// Hands in what is queued. False: it cannot be, and the next wait says why.
     fn hand_in(&mut self) -> bool {
-        self.forget_queued();
+        self.queued_bytes = 0;
         match self.uring.submit() {
             Ok(_) => true,
             Err(error) if is_passing(&error) => true,
@@ -267,7 +258,7 @@ impl Ring {
     }
 
     fn enter(&mut self, now: Instant, deadline: Option<Instant>) -> io::Result<()> {
-        self.forget_queued();
+        self.queued_bytes = 0;
         let limit = deadline.map(|deadline| deadline.since(now));
         let ready = !self.uring.completion().is_empty() || limit != Some(Duration::ZERO) && self.has_happened_soon(limit)?;
         let Ring { uring, vigil, .. } = self;

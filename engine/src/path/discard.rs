@@ -3,6 +3,8 @@
 //!
 //! It takes its turn among the writes (`write`), because order matters between them.
 
+use smallvec::SmallVec;
+
 use crate::block::{Block, Span};
 use crate::cache::format::RangeKind;
 use crate::cache::format::journal::Record;
@@ -11,8 +13,6 @@ use crate::probe::WaitReason;
 use crate::request::Command;
 
 use super::Engine;
-
-use smallvec::SmallVec;
 
 impl<P: Payload> Engine<P> {
     /// The blocks that a TRIM or zeroes take whole: first and how many (possibly none).

@@ -21,7 +21,7 @@ use crate::payload::Payload;
 use crate::probe::WaitReason;
 
 use super::Engine;
-use super::write::{Piece, Placed};
+use super::write::{Piece, Slotted};
 
 /// What becomes of one block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -260,7 +260,7 @@ impl<P: Payload> Engine<P> {
     /// As [`Engine::put`], each block in its place. Of a fill only what finds one is kept.
     pub(super) fn put_placed(&mut self, source: Source, dirty: bool, places: Vec<(Place, Piece<P>)>, requests: &[usize]) -> u32 {
         let mut writes = 0;
-        let mut pending = Placed::new();
+        let mut pending = Slotted::new();
         let mut logged = Vec::new();
         for (place, part) in places {
             self.tickets.void(part.block, part.blocks);

@@ -7,6 +7,8 @@
 
 use std::collections::VecDeque;
 
+use smallvec::{SmallVec, smallvec};
+
 use crate::block::Slot;
 use crate::cache::stream::Source;
 use crate::fault_point::FaultPoint;
@@ -18,8 +20,6 @@ use super::back_off::BackOff;
 use super::degraded::PATIENCE;
 use super::write::{DataWrite, Piece};
 use super::{Engine, Stage};
-
-use smallvec::{SmallVec, smallvec};
 
 /// Tries of one data write, each in another slot, before the SSD may count as failed; and those after which it does, although others succeed.
 const WRITE_TRIES: u32 = 8;

@@ -7,6 +7,8 @@
 //! Partly written blocks are merged first (`merge`); what goes to neighbouring slots is sent as one, and may be acknowledged before that
 //! (`gather`); a data write that fails takes another slot (`retry`).
 
+use smallvec::{SmallVec, smallvec};
+
 use crate::block::{Atoms, Block, Slot, Span};
 use crate::cache::format::Entry;
 use crate::cache::heat::Pace;
@@ -21,8 +23,6 @@ use crate::request::{Command, Outcome, RequestError};
 
 use super::merge::{Lock, Merge};
 use super::{Ended, Engine, Owner, Stage};
-
-use smallvec::{SmallVec, smallvec};
 
 /// Waiting requests that are looked at for one that may pass.
 const PASSED: usize = 64;
@@ -42,13 +42,13 @@ impl<P> Writing<P> {
     }
 }
 
-/// What goes to consecutive slots. Mostly one piece: no memory of its own then.
-pub(super) type Placed<P> = SmallVec<[(Slot, u32, P); 1]>;
+/// Pieces that have their slots, consecutive ones. Mostly one piece: no memory of its own then.
+pub(super) type Slotted<P> = SmallVec<[(Slot, u32, P); 1]>;
 
 /// One write to consecutive slots, in flight.
 pub(super) struct DataWrite<P> {
     /// Pieces in consecutive slots, each pinned by itself.
-    pub pieces: Placed<P>,
+    pub pieces: Slotted<P>,
     /// Who waits for it; each counts it once for each time that it is named.
     pub requests: SmallVec<[usize; 1]>,
     pub group: u64,
@@ -455,7 +455,7 @@ impl<P: Payload> Engine<P> {
         tries: u32,
     ) -> u32 {
         let mut writes = 0;
-        let mut pending = Placed::new();
+        let mut pending = Slotted::new();
         // Slots of one device write.
         let most = self.limits[0].op_atoms / self.block_atoms();
         let mut class_block = None;
@@ -569,7 +569,7 @@ impl<P: Payload> Engine<P> {
     }
 
     /// Begins one write of consecutive slots.
-    pub(super) fn send(&mut self, source: Source, pending: &mut Placed<P>, requests: &[usize], tries: u32) {
+    pub(super) fn send(&mut self, source: Source, pending: &mut Slotted<P>, requests: &[usize], tries: u32) {
         let write = DataWrite { pieces: std::mem::take(pending), requests: requests.into(), group: self.journal.group(), tries };
         let class = match source {
             Source::Client => Class::Client,

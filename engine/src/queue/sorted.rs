@@ -2,7 +2,7 @@
 //! place by halving in the piece, and moves half a piece. Whoever goes on from the last one that was taken need not look for the next. A tree
 //! does the same with a dozen numbers to a node, and takes twice as long.
 
-/// Numbers of a piece at most: 512 bytes are moved as fast as they are looked through.
+/// Numbers of a piece at most: 512 bytes.
 const PIECE: usize = 64;
 
 /// A set of numbers.
@@ -73,11 +73,12 @@ impl Sorted {
         self.pieces.is_empty()
     }
 
-    /// Of these, there are some.
+    /// The piece that a number belongs to; there is one.
     fn piece_of(&self, number: u64) -> usize {
         self.firsts.partition_point(|&first| first <= number) - 1
     }
 
+    /// Piece and place of the least number from `least` on.
     fn find_from(&self, least: u64) -> Option<(usize, usize)> {
         if self.is_empty() {
             return None;

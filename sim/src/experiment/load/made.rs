@@ -88,7 +88,8 @@ pub struct Worker {
     flush_every: u64,
     writes: u64,
     flush_due: bool,
-    /// Requests that are drawn, and how many are drawn at once: places of a skewed load are far apart in memory, and so they are found side by side.
+    /// Requests that are drawn, and how many are drawn at once: what tells the places of a skewed load is far apart in memory, and so it is looked
+    /// up side by side.
     ahead: VecDeque<(Ask, Span)>,
     at_once: usize,
 }
