@@ -51,7 +51,7 @@ pub struct Journal {
     group_pages: u32,
     groups: VecDeque<Group>,
     pages: VecDeque<PinnedPage>,
-    /// Sequence numbers of pages that wait to be handed out.
+    /// Sequence numbers of pages that wait to be handed out, ascending.
     outgoing: VecDeque<u64>,
     /// Places of the ring in use, in the order they were taken, with the page each holds (0: a page that failed there).
     places: VecDeque<(u32, u64)>,
@@ -218,7 +218,7 @@ impl Journal {
     pub fn has_outgoing(&self, worth: usize) -> bool {
         // From here on they are of the open group, for which nobody waits.
         let open = self.next_seq - u64::from(self.group_pages);
-        self.outgoing.len() >= worth || self.outgoing.iter().any(|&seq| seq < open)
+        self.outgoing.len() >= worth || self.outgoing.front().is_some_and(|&seq| seq < open)
     }
     /// Pages to be written now, as few writes as their places allow.
     pub fn next_run<P: Payload>(&mut self, most: u32) -> Option<PageRun<P>> {
@@ -258,7 +258,8 @@ impl Journal {
 
     /// The page is written again, same bytes, same place.
     pub fn page_again(&mut self, seq: u64) {
-        self.outgoing.push_back(seq);
+        let at = self.outgoing.partition_point(|&other| other < seq);
+        self.outgoing.insert(at, seq);
     }
 
     /// The page could not be written: the same page goes to the next place.
@@ -277,7 +278,7 @@ impl Journal {
             let group = page.group;
             self.begin_write(group);
         }
-        self.outgoing.push_back(seq);
+        self.page_again(seq);
     }
 
     /// After a failed flush: every page that was written and is not durable goes out again, same bytes, same place.
@@ -286,7 +287,7 @@ impl Journal {
         for (seq, group) in written {
             self.page(seq).written = false;
             self.begin_write(group);
-            self.outgoing.push_back(seq);
+            self.page_again(seq);
         }
     }
 

@@ -523,7 +523,10 @@ impl Sets {
 
     /// When the oldest dirty block became dirty that is not stranded, at the grain of a set.
     pub fn dirty_since(&self) -> Option<Instant> {
-        let is_owed = |set: u32| self.stranded.is_empty() || self.get(set).dirty_count > self.stranded.of_set(set);
+        if self.stranded.is_empty() {
+            return self.dirt.first().map(|&(since, _)| since);
+        }
+        let is_owed = |set: u32| self.get(set).dirty_count > self.stranded.of_set(set);
         self.dirt.iter().find(|&&(_, set)| is_owed(set)).map(|&(since, _)| since)
     }
     /// Dirty slots that may go home: those that are not stranded.

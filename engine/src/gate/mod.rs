@@ -33,7 +33,7 @@ pub struct View {
     pub dirty_sets: u32,
     /// Something is dirty: a slot or a zeroed range.
     pub dirty: bool,
-    /// The least recently used set has dirty slots.
+    /// The least recently used set has dirty slots; asked where fewer sets are free than the floor.
     pub oldest_set_dirty: bool,
     /// When the oldest dirty block became dirty.
     pub dirty_since: Option<Instant>,
@@ -105,11 +105,13 @@ impl Gate {
     }
 
     /// The state from now on. Destaging may run while it is `Destage`.
+    #[inline]
     pub fn decide(&mut self, view: View) -> GateState {
         self.state = self.next(view);
         self.state
     }
 
+    #[inline]
     fn next(&mut self, view: View) -> GateState {
         use DestageReason::{Age, Drain, HighMark, Mode, NoFreeSet, Sweep};
         if !view.dirty {
@@ -158,6 +160,7 @@ impl Gate {
     }
 
     /// The paper's machine: below the floor, when the volume is idle.
+    #[inline]
     fn deferred(&self, view: View) -> GateState {
         if view.free >= self.floor {
             return GateState::Normal;

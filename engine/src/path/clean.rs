@@ -157,11 +157,13 @@ impl<P: Payload> Engine<P> {
     // --- choosing ---
 
     fn wants_cleaning(&mut self) -> bool {
-        let may = self.config.cleans() && self.recovery.is_none() && !self.lets_go();
-        let coming = self.sets.free_count() + self.sets.dying_count() + self.cleaner.emptying.len() as u32;
         let emptying = self.cleaner.emptying.len() as u32;
-        let floor = if self.is_sparse() { self.config.free_floor } else { 0 }.max(self.config.clean_floor);
-        may && emptying < AT_ONCE && (coming < floor && !self.may_leave(coming) || self.is_starved() && emptying == 0)
+        if !self.config.cleans() || emptying >= AT_ONCE || self.recovery.is_some() || self.lets_go() {
+            return false;
+        }
+        let coming = self.sets.free_count() + self.sets.dying_count() + emptying;
+        let is_low = coming < self.config.clean_floor || coming < self.config.free_floor && self.is_sparse();
+        is_low && !self.may_leave(coming) || emptying == 0 && self.is_starved()
     }
 
     /// Is so much dead that emptying sets is the cheapest way to free ones, for the SSD, the origin and whoever reads?

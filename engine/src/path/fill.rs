@@ -36,6 +36,7 @@ pub(super) struct Tickets {
 
 impl Tickets {
     pub fn issue(&mut self, request: usize, block: Block, blocks: u64) {
+        debug_assert!(self.tickets.iter().all(|ticket| ticket.request != request), "a read has one ticket");
         self.tickets.push(Ticket { request, blocks: block.0..block.0 + blocks, void: Vec::new() });
     }
     /// The blocks changed: what is being read of them must not be kept.
@@ -48,31 +49,29 @@ impl Tickets {
     /// Is what a request has read of these blocks still what the origin holds?
     pub fn holds(&self, request: usize, block: Block, blocks: u64) -> bool {
         let asked = block.0..block.0 + blocks;
-        let mut void = self.tickets.iter().filter(|ticket| ticket.request == request).flat_map(|ticket| &ticket.void);
-        !void.any(|void| overlap(void, &asked))
+        !self.tickets[self.of(request)].void.iter().any(|void| overlap(void, &asked))
     }
-    /// Forgets the tickets of a request. Returns the blocks that have changed, in order.
+    /// Forgets the ticket of a request. Returns the blocks that have changed, in order.
     pub fn withdraw(&mut self, request: usize) -> Vec<Range<u64>> {
-        let withdrawn = self.tickets.extract_if(.., |ticket| ticket.request == request);
-        let mut void: Vec<Range<u64>> = withdrawn.flat_map(|ticket| ticket.void).collect();
+        let at = self.of(request);
+        let mut void = self.tickets.swap_remove(at).void;
         void.sort_unstable_by_key(|void| void.start);
         void
+    }
+    fn of(&self, request: usize) -> usize {
+        self.tickets.iter().position(|ticket| ticket.request == request).expect("a read has its ticket until it ends")
     }
 }
 
 /// What of `all` is in none of `holes`, which are in order.
-pub(super) fn gaps(all: Range<u64>, holes: &[Range<u64>]) -> Vec<Range<u64>> {
-    let mut gaps = Vec::with_capacity(1);
+pub(super) fn gaps(all: Range<u64>, holes: &[Range<u64>]) -> impl Iterator<Item = Range<u64>> {
     let mut at = all.start;
-    for hole in holes {
-        if hole.start > at {
-            gaps.push(at..hole.start.min(all.end));
-        }
+    let behind = all.end..all.end;
+    holes.iter().cloned().chain([behind]).filter_map(move |hole| {
+        let gap = at..hole.start.min(all.end);
         at = at.max(hole.end);
-    }
-    gaps.push(at..all.end);
-    gaps.retain(|gap| gap.start < gap.end);
-    gaps
+        (gap.start < gap.end).then_some(gap)
+    })
 }
 
 impl<P: Payload> Engine<P> {
@@ -203,9 +202,9 @@ mod tests {
         tickets.void(Block(8), 3);
         assert!(!tickets.holds(1, Block(10), 1) && tickets.holds(1, Block(15), 4) && !tickets.holds(1, Block(15), 5));
         assert!(tickets.holds(2, Block(15), 4) && !tickets.holds(2, Block(15), 5));
-        assert_eq!(gaps(10..20, &tickets.withdraw(1)), [11..13, 15..19]);
-        assert_eq!(gaps(15..25, &tickets.withdraw(2)), [15..19, 20..25]);
-        assert!(tickets.withdraw(1).is_empty(), "it is forgotten");
-        assert_eq!(gaps(3..3, &[]), []);
+        assert!(gaps(10..20, &tickets.withdraw(1)).eq([11..13, 15..19]));
+        assert!(gaps(15..25, &tickets.withdraw(2)).eq([15..19, 20..25]));
+        assert!(tickets.tickets.is_empty(), "they are forgotten");
+        assert!(gaps(3..3, &[]).eq([]));
     }
 }

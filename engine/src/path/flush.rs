@@ -152,17 +152,23 @@ impl<P: Payload> Engine<P> {
         if self.cache_failed {
             return;
         }
-        let half = self.window.atoms() * crate::block::ATOM_BYTES * 2 >= self.config.window_bytes;
-        let old = self.unflushed_since.is_some_and(|since| self.now.since(since) >= self.config.flush_age);
-        let low = self.config.free_floor.max(self.sets_kept_now(stream::Source::Client) + 2).max(self.sets_needed());
-        let short = self.sets.free_count() < low && self.has_undurable_dying();
         // One that is still to come does for all of them. A group closed for each write meanwhile would be a page for each write, and the
         // flush would wait for the last of them.
-        let comes = self.flushes.wanted_group > self.journal.durable_group();
-        if (half || old || short) && !comes {
+        if self.flushes.wanted_group > self.journal.durable_group() {
+            return;
+        }
+        let half = self.window.atoms() * crate::block::ATOM_BYTES * 2 >= self.config.window_bytes;
+        let old = self.unflushed_since.is_some_and(|since| self.now.since(since) >= self.config.flush_age);
+        if half || old || self.has_undurable_dying() && self.is_short_of_sets() {
             let group = self.close_group();
             self.flushes.want(group);
         }
+    }
+
+    /// So few sets are free that one which only waits for a flush is wanted.
+    fn is_short_of_sets(&self) -> bool {
+        let low = self.config.free_floor.max(self.sets_kept_now(stream::Source::Client) + 2).max(self.sets_needed());
+        self.sets.free_count() < low
     }
 
     pub(super) fn pump_flush(&mut self) -> bool {
@@ -170,7 +176,11 @@ impl<P: Payload> Engine<P> {
         if flushes.active.is_some() || flushes.back_off.is_waiting(self.now) || self.cache_failed {
             return false;
         }
-        let (durable, group) = (self.journal.durable_group(), self.journal.flushable());
+        let durable = self.journal.durable_group();
+        if flushes.waiting.is_empty() && flushes.wanted_group <= durable && flushes.wanted_flush <= flushes.succeeded {
+            return false;
+        }
+        let group = self.journal.flushable();
         let wanted = |wanted: u64| wanted > durable && wanted <= group;
         let needed = flushes.waiting.iter().any(|&(_, group)| wanted(group))
             || wanted(flushes.wanted_group)

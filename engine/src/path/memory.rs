@@ -76,7 +76,7 @@ impl<P: Payload> Engine<P> {
             if blocks == 0 || self.through.is_unsure(whole) {
                 continue;
             }
-            for block in gaps(block.0..block.0 + blocks, void).into_iter().flatten().map(Block) {
+            for block in gaps(block.0..block.0 + blocks, void).flatten().map(Block) {
                 if !is_origins || self.index.get(block).is_none() {
                     self.put_in_memory(block, 1, block.0 * size - span.start, payload);
                 }

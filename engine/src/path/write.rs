@@ -86,21 +86,23 @@ pub(super) struct Piece<P> {
 }
 
 impl<P: Payload> Engine<P> {
-    /// Places waiting writes in their order, until one has to wait.
+    /// Places waiting writes in their order, until one has to wait. True: one has passed it and may have made room, or what fronts have
+    /// written may have waited for one that is placed.
     pub(super) fn pump_intake(&mut self) -> bool {
-        let mut placed = false;
+        let (mut placed, mut passed) = (false, false);
         while let Some(&number) = self.intake.front() {
             match self.place(number) {
                 Placing::Placed => placed = true,
                 Placing::Merging => {}
                 Placing::Blocked(reason) => {
                     self.blocked(number, reason);
-                    return self.pass_blocked() || placed;
+                    passed = self.pass_blocked();
+                    break;
                 }
             }
             self.intake.pop_front();
         }
-        placed
+        passed || placed && !self.front_writes.is_empty()
     }
 
     /// A request without data passes the blocked ones before it unless it touches what they touch: it needs no room, and may make some.

@@ -175,14 +175,16 @@ impl State {
 
 impl<P: Payload> Engine<P> {
     pub(super) fn view(&self) -> View {
-        let oldest = self.sets.by_age().find(|&set| self.sets.get(set).live_count > 0);
+        let free = self.free_soon();
+        let is_dirty = |set: u32| self.sets.get(set).dirty_count > 0;
+        let is_oldest_dirty = || self.sets.by_age().find(|&set| self.sets.get(set).live_count > 0).is_some_and(is_dirty);
         View {
             now: self.now,
             last_request: self.last_request,
-            free: self.free_soon(),
+            free,
             dirty_sets: self.dirty_sets_packed(),
             dirty: self.owed_blocks() > 0 || self.drain.is_some() && self.dirty_blocks() > 0,
-            oldest_set_dirty: oldest.is_some_and(|set| self.sets.get(set).dirty_count > 0),
+            oldest_set_dirty: free < self.gate.floor && is_oldest_dirty(),
             dirty_since: self.dirty_since(),
             starved: self.is_starved() && !self.is_space_coming() || self.first_waits_for(WaitReason::RangeTable),
             drain: self.drain.is_some() || self.is_degraded(),
