@@ -1,0 +1,263 @@
+//! Through write: a write that goes past the log to the origin, because no set is free, or because writes are not cached at all, or only
+//! small ones.
+//!
+//! ```text
+//! Waiting (kill clean slots, until that is durable; nobody else at the origin there) → Writing (origin) → reply; a page stays pinned
+//!      page: Written → origin flush → kill the dirty slots below it → gone          the origin forgot → Unwritten → Writing → Written
+//! ```
+//! In one line: *clean: kill durable → origin write; dirty: origin write → origin flush → kill.* A crash at any place then leaves the old
+//! contents or the new ones. FLUSH does not wait for the origin: it logs the pages; only where the log has no room, the origin is flushed.
+//!
+//! A block under a zeroed range, or with lost atoms, is not written through: it waits for room in the log. Partly written blocks carry
+//! the valid atoms of what is below them in the cache, so that its slot may die.
+
+mod limbo;
+mod settle;
+mod writing;
+
+use std::collections::VecDeque;
+
+use crate::block::{Atoms, Block, Span};
+use crate::cache::through::{Page, Pages};
+use crate::config::{Allocation, WhenFull};
+use crate::op::DeviceError;
+use crate::payload::Payload;
+use crate::probe::WaitReason;
+use crate::request::Command;
+use crate::slab::Slab;
+use crate::time::{Duration, Instant};
+
+use super::back_off::BackOff;
+use super::merge::Lock;
+use super::write::Piece;
+use super::{Engine, Stage};
+
+/// Between two tries of an origin that fails.
+const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
+
+pub(super) struct Through<P> {
+    pub pages: Pages<P>,
+    /// Requests that may not start yet.
+    waiting: Vec<usize>,
+    writes: Slab<Write>,
+    /// Blocks whose clean slots died or became dirty, with the group of the record, until that is durable: after a crash they would live
+    /// again, and be clean.
+    limbo: VecDeque<(u64, Block, u64)>,
+    flush: Option<Flush>,
+    /// A flush of the origin handed out at this mark has succeeded: what it covers may be let go.
+    flushed: u64,
+    /// Requests that are promised the durability of the pages up to a mark, and wait for a flush of the origin. No mark: not all pages are
+    /// written, and the mark will be that of the first flush handed out when they are.
+    settling: Vec<(usize, Option<u64>)>,
+    /// Until when they wait rather than have everything put into the log.
+    patience: Option<Instant>,
+    /// Where a failed write may have left anything on the origin, until a flush that was handed out later: the origin may forget that, and
+    /// nothing of it may be kept as clean.
+    unsure: Vec<Span>,
+    /// So many of them, the first ones, no flush makes sure of any more: one has failed, and may have dropped them.
+    doomed: usize,
+    /// A write waits for the pages to be let go.
+    crowded: bool,
+    /// When the oldest page was written.
+    since: Option<Instant>,
+    /// Counts how often the origin may have forgotten what was not flushed.
+    forgotten: u64,
+    pub back_off: BackOff,
+}
+
+/// One or several operations that write the pieces of a request, or a page once more.
+struct Write {
+    request: Option<usize>,
+    operations: u32,
+    error: Option<DeviceError>,
+    /// `Through::forgotten` when it was started.
+    forgotten: u64,
+}
+
+/// A flush of the origin.
+struct Flush {
+    mark: u64,
+    forgotten: u64,
+    /// How many spans it makes sure of.
+    sure: usize,
+}
+
+/// A request on its way through.
+pub(super) struct Passing<P> {
+    pieces: Vec<Piece<P>>,
+}
+
+impl<P: Payload> Through<P> {
+    pub fn new(block_atoms: u32) -> Self {
+        Through {
+            pages: Pages::new(block_atoms),
+            waiting: Vec::new(),
+            writes: Slab::default(),
+            limbo: VecDeque::new(),
+            flush: None,
+            flushed: 0,
+            settling: Vec::new(),
+            patience: None,
+            unsure: Vec::new(),
+            doomed: 0,
+            crowded: false,
+            since: None,
+            forgotten: 0,
+            back_off: BackOff::new(RETRY.0, RETRY.1),
+        }
+    }
+
+    /// No write waits, and nothing is pinned or promised.
+    fn has_nothing(&self) -> bool {
+        let pins = !self.pages.is_empty() || self.pages.replaced_blocks() > 0;
+        !pins && self.waiting.is_empty() && self.settling.is_empty() && !self.awaits_sureness()
+    }
+
+    /// A page that has not come this way, and that the origin is to have.
+    pub fn adopt(&mut self, block: Block, page: Page<P>, now: Instant) {
+        self.pages.insert(block, page);
+        self.since.get_or_insert(now);
+    }
+
+    /// What was written and not flushed may be gone: it is written again.
+    pub fn forget(&mut self) {
+        self.forgotten += 1;
+        self.pages.forget(self.flushed);
+        self.settling.iter_mut().for_each(|(_, until)| *until = None);
+    }
+
+    /// Somebody waits for a flush of the origin.
+    pub fn is_settling(&self) -> bool {
+        !self.settling.is_empty()
+    }
+
+    /// A flush of the origin is under way that makes all of it durable.
+    fn is_about_to_settle(&self) -> bool {
+        let covers = |flush: &Flush| flush.mark == self.pages.mark() && flush.forgotten == self.forgotten;
+        self.flush.as_ref().is_some_and(covers) && self.pages.are_written()
+    }
+
+    /// A flush of the origin would make sure of something.
+    fn awaits_sureness(&self) -> bool {
+        self.unsure.len() > self.doomed
+    }
+
+    /// A flush of the origin has failed.
+    pub fn flush_failed(&mut self) {
+        self.doomed = self.unsure.len();
+    }
+
+    /// A failed write may have left something here that the origin may forget.
+    pub fn is_unsure(&self, span: Span) -> bool {
+        self.unsure.iter().any(|unsure| unsure.overlaps(span))
+    }
+
+    /// A page has some of these blocks: it is newer than anything in the cache.
+    pub fn covers(&self, block: Block, blocks: u64) -> bool {
+        self.pages.overlapping(block, blocks).next().is_some()
+    }
+}
+
+impl<P: Payload> Engine<P> {
+    /// Does this write go past the log?
+    pub(super) fn goes_through(&self, number: usize, data: &[Span], data_blocks: u64) -> bool {
+        let request = &self.requests.get(number).request;
+        // Until every header is loaded, clean slots may come up that nobody has killed.
+        if self.is_degraded() {
+            return !matches!(request.command, Command::Trim { .. });
+        }
+        if !self.writes_through() || !matches!(request.command, Command::Write { .. }) || self.recovery.is_some() {
+            return false;
+        }
+        let (block, blocks) = self.blocks_of(request.span);
+        if self.ranges.overlapping(block, blocks).next().is_some() || self.touches_lost(block, blocks) {
+            return false;
+        }
+        let full = || !self.has_slots(number, data, data_blocks) && self.sets.dying_count() == 0 && !self.has_clean_set();
+        match (self.allocation(), self.config.when_full) {
+            (Allocation::ReadOnly, _) => true,
+            (Allocation::SmallWrites, _) if !self.requests.get(number).converts => true,
+            (Allocation::ReadWrite, _) if self.commits_home(number) => true,
+            (Allocation::ReadWrite, WhenFull::Wait) => self.is_split_off(number, full),
+            (Allocation::ReadWrite | Allocation::SmallWrites, WhenFull::Through) => full(),
+            (Allocation::SmallWrites, WhenFull::Wait) => false,
+        }
+    }
+
+    fn touches_lost(&self, block: Block, blocks: u64) -> bool {
+        self.lost.has_any_of(block, blocks)
+    }
+
+    /// What keeps a write of so many blocks from going through now.
+    pub(super) fn lacks_room_through(&mut self, block: Block, blocks: u64) -> Option<WaitReason> {
+        if self.waits_for_zeros(block, blocks) {
+            return Some(WaitReason::RangeTable);
+        }
+        if !self.has_room_to_pass(blocks) {
+            self.through.crowded = true;
+            return Some(WaitReason::Window);
+        }
+        if !self.journal_has_room(blocks) {
+            self.checkpoint.urgent = true;
+            return Some(WaitReason::Journal);
+        }
+        None
+    }
+
+    /// May so many blocks more be pinned until the origin is flushed?
+    pub(super) fn has_room_to_pass(&self, blocks: u64) -> bool {
+        let atoms = self.through.pages.atoms() + blocks * self.block_atoms();
+        atoms * crate::block::ATOM_BYTES <= self.config.through_bytes || self.through.pages.is_empty()
+    }
+
+    /// The newest contents of a block that went through and is not flushed, and which atoms of it are valid.
+    pub(super) fn passed_contents(&self, block: Block) -> Option<(P, Atoms)> {
+        let (first, page) = self.through.pages.overlapping(block, 1).next()?;
+        let size = self.block_atoms();
+        Some((page.payload.slice((block.0 - first.0) * size, size), page.valid.unwrap_or(self.full(block))))
+    }
+
+    /// The pieces of a request go through. Its blocks stay locked until it is answered.
+    pub(super) fn begin_through(&mut self, number: usize, pieces: Vec<Piece<P>>) {
+        let span = self.requests.get(number).request.span;
+        let (block, blocks) = self.blocks_of(span);
+        if !self.locks.iter().any(|lock| lock.request == number) {
+            self.locks.push(Lock { request: number, block, blocks });
+        }
+        self.counters.through_blocks += blocks;
+        self.counters.written_atoms += span.atoms;
+        self.note_split(number);
+        self.requests.get_mut(number).stage = Stage::Through(Passing { pieces });
+        self.through.waiting.push(number);
+    }
+
+    /// Something newer of this block is on its way to the origin, or there and not flushed.
+    pub(super) fn is_passing(&self, block: Block) -> bool {
+        let goes_through = |lock: &Lock| matches!(self.requests.get(lock.request).stage, Stage::Through(_));
+        let mut locks = self.locks.iter().filter(|lock| (lock.block.0..lock.block.0 + lock.blocks).contains(&block.0));
+        self.through.covers(block, 1) || locks.any(goes_through)
+    }
+
+    /// Requests that wait for the origin to take their writes.
+    pub(super) fn passing(&self) -> impl Iterator<Item = usize> + '_ {
+        self.through.waiting.iter().copied()
+    }
+    /// Requests whose promise the origin has to keep.
+    pub(super) fn settling(&self) -> impl Iterator<Item = usize> + '_ {
+        self.through.settling.iter().map(|&(number, _)| number)
+    }
+    /// A write waits for the pages to be let go.
+    pub(super) fn is_crowded(&self) -> bool {
+        self.through.crowded
+    }
+    /// The request waits no more.
+    pub(super) fn forget_passing(&mut self, number: usize) {
+        self.through.waiting.retain(|&waiting| waiting != number);
+        self.through.settling.retain(|&(waiting, _)| waiting != number);
+    }
+
+    /// Nothing is on its way to the origin, or waits to be.
+    pub(super) fn is_through_idle(&self) -> bool {
+        self.through.writes.is_empty() && self.through.waiting.is_empty() && self.through.flush.is_none()
+    }
+}

@@ -1,0 +1,227 @@
+//! Promises: what went through is made durable before a FLUSH is answered, in the log or by a flush of the origin; and is let go.
+
+use crate::block::Block;
+use crate::cache::stream::Source;
+use crate::cache::through::Page;
+use crate::op::{Action, Class, DeviceError, DeviceId};
+use crate::payload::Payload;
+use crate::probe::WaitReason;
+use crate::request::RequestError;
+use crate::time::{Duration, Instant};
+
+use super::super::write::Piece;
+use super::super::{Ended, Engine, Owner, Stage};
+use super::Flush;
+
+/// How long a FLUSH waits, for each MiB that went through, for a flush of the origin that is under way: as long as an SSD takes to write it.
+const LOG_PACE: Duration = Duration::from_millis(5);
+
+impl<P: Payload> Engine<P> {
+    /// Makes everything that went through durable before the request is answered: in the log, or by a flush of the origin.
+    pub(in crate::path) fn settle(&mut self, number: usize) {
+        if self.is_degraded() {
+            // Whatever the mode: there is the origin only.
+            if self.is_flush(number) && self.takes_loss() {
+                return self.answer(number, Err(RequestError::Io));
+            }
+            let is_settled = self.through.pages.is_empty() && !self.owes_zeros();
+            return if is_settled { self.settle_group(number) } else { self.settle_by_flush(number) };
+        }
+        if self.modes.is_home() {
+            return self.await_home(number);
+        }
+        if self.through.pages.is_empty() {
+            return self.settle_group(number);
+        }
+        if self.through.is_about_to_settle() && self.through.settling.is_empty() {
+            self.through.patience = Some(self.now + self.log_pace());
+            return self.settle_by_flush(number);
+        }
+        if self.through.settling.is_empty()
+            && let Some(patience) = self.commit_patience()
+        {
+            self.through.patience = Some(self.now + patience.max(self.log_pace()));
+            return self.settle_by_flush(number);
+        }
+        if self.through.patience.is_some() || !self.log_pages() {
+            return self.settle_by_flush(number);
+        }
+        self.settle_group(number);
+    }
+
+    /// How long it takes to put the pages into the log.
+    fn log_pace(&self) -> Duration {
+        Duration(LOG_PACE.0 * (self.through.pages.atoms() / 2048 + 1))
+    }
+
+    /// The flush of the origin takes longer than it would have taken to put the pages into the log: that is done now.
+    pub(super) fn settle_impatient(&mut self) {
+        if self.through.settling.is_empty() {
+            self.through.patience = None;
+        }
+        if self.through.patience.is_some_and(|until| until <= self.now) {
+            self.through.patience = None;
+            self.committing.give_up();
+            if self.log_pages() {
+                for (number, _) in std::mem::take(&mut self.through.settling) {
+                    self.settle_group(number);
+                }
+            }
+        }
+    }
+
+    /// The same where the origin is promised: nothing is put into the log, the origin is flushed.
+    pub(in crate::path) fn settle_pages(&mut self, number: usize) {
+        if self.through.pages.is_empty() { self.settle_group(number) } else { self.settle_by_flush(number) }
+    }
+
+    /// Everything is in the log, or on the origin.
+    fn settle_group(&mut self, number: usize) {
+        if !self.is_degraded() && self.promise_without_cache(number) {
+            // The log has failed meanwhile.
+            return;
+        }
+        let group = self.close_group();
+        if group <= self.journal.durable_group() {
+            self.keep_promise(number);
+        } else {
+            self.promise(number, group);
+        }
+    }
+
+    /// It waits until the origin is flushed.
+    fn settle_by_flush(&mut self, number: usize) {
+        let active = self.requests.get_mut(number);
+        active.stage = Stage::Promised;
+        active.waits = WaitReason::Origin;
+        let until = self.through.pages.are_written().then_some(self.through.pages.mark());
+        self.through.settling.push((number, until));
+    }
+
+    /// Puts all pages into the log. False: it has no room.
+    fn log_pages(&mut self) -> bool {
+        let blocks = self.through.pages.blocks();
+        if self.cache_failed || self.slots_available(Source::Client) < blocks || !self.journal_has_room(blocks + 2) {
+            return false;
+        }
+        let pages: Vec<(Block, Page<P>)> = self.through.pages.iter().map(|(block, page)| (block, page.clone())).collect();
+        for (block, Page { blocks, payload, valid, .. }) in pages {
+            self.begin_group_for(blocks + 2);
+            self.through.pages.remove(block, blocks);
+            self.counters.through_logged_blocks += blocks;
+            self.put(Source::Client, true, [Piece { block, blocks, payload, valid }], &[], 0);
+        }
+        if !self.through.awaits_sureness() {
+            self.through.since = None;
+        }
+        // Some of it may have been acknowledged after the FLUSH came for which this is done.
+        self.flushes.unpromised.acknowledge(self.journal.group(), self.journal.durable_group());
+        true
+    }
+
+    /// Flushes the origin when somebody waits for it, much is pinned, or a page is old.
+    pub(super) fn pump_through_flush(&mut self) {
+        let through = &self.through;
+        if through.flush.is_some()
+            || through.back_off.is_waiting(self.now)
+            || (through.pages.is_empty() || through.flushed >= through.pages.mark()) && !through.awaits_sureness()
+        {
+            return;
+        }
+        let much =
+            through.pages.atoms() * crate::block::ATOM_BYTES >= self.config.through_bytes / 4 * 3 && !self.splitting.is_at_home_leg();
+        let old = through.since.is_some_and(|since| self.now.since(since) >= self.config.flush_age);
+        let leg_over = self.splitting.wants_origin_flush() && through.writes.is_empty() && through.waiting.is_empty();
+        let asked = !through.settling.is_empty() || self.modes.is_waiting() || self.detaching || leg_over;
+        // What is being written would have to be flushed for again, unless room is needed.
+        let is_due = much || through.crowded || (old || self.stopping || asked) && through.pages.are_written();
+        if is_due {
+            let (mark, forgotten, sure) = (through.pages.mark(), through.forgotten, through.unsure.len());
+            self.through.flush = Some(Flush { mark, forgotten, sure });
+            if self.through.pages.are_written() {
+                self.through.settling.iter_mut().for_each(|(_, until)| *until = until.or(Some(mark)));
+            }
+            self.counters.through_flushes += 1;
+            self.splitting.origin_flushes();
+            self.start(DeviceId::Origin, Class::Log, Action::Flush, Owner::ThroughFlush);
+        }
+    }
+
+    /// When the oldest page is so old that the origin is flushed for it, or somebody has waited long enough for such a flush.
+    pub(in crate::path) fn page_deadline(&self) -> Option<Instant> {
+        let has_some = !self.through.pages.is_empty() || self.through.awaits_sureness();
+        let old = self.through.since.filter(|_| has_some).map(|since| since + self.config.flush_age);
+        // What is due already has had its turn.
+        [old, self.through.patience].into_iter().flatten().filter(|&at| at > self.now).min()
+    }
+
+    pub(in crate::path) fn through_flush_done(&mut self, result: Ended) {
+        let flush = self.through.flush.take().expect("one flush is in flight");
+        match result {
+            Ok(()) if flush.forgotten == self.through.forgotten => {
+                self.through.back_off.succeeded();
+                self.through.flushed = flush.mark;
+                let doomed = self.through.doomed.min(flush.sure);
+                self.through.unsure.drain(doomed..flush.sure);
+            }
+            Ok(()) => {}
+            Err(error) => {
+                self.origin_flush_failed(error);
+                self.through.back_off.failed(self.now);
+                if self.through.patience.is_some() {
+                    // Whoever waits only because it was under way needs it no more.
+                    self.through.patience = Some(self.now);
+                } else if error != DeviceError::Gone {
+                    for (number, _) in std::mem::take(&mut self.through.settling) {
+                        self.answer(number, Err(RequestError::Io));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Lets go what a flush of the origin has made durable: the slots below it die.
+    pub(super) fn release_pages(&mut self) -> bool {
+        let mark = self.through.flushed;
+        let covered = self.through.pages.covered(mark);
+        let blocks = covered.iter().map(|(_, blocks)| blocks).sum::<u64>() + self.through.pages.replaced_blocks();
+        // Without the SSD their end is not written down.
+        if blocks > 0 && !self.cache_failed && !self.journal_has_room(blocks) {
+            self.checkpoint.urgent = true;
+            return false;
+        }
+        // First: a page's own end forgets what it has replaced.
+        for (block, blocks) in self.through.pages.take_replaced(mark) {
+            self.begin_group_for(blocks);
+            self.kill_live(block, blocks, true);
+        }
+        let any = !covered.is_empty();
+        for (block, blocks) in covered {
+            self.begin_group_for(blocks);
+            self.find_lost(block, blocks);
+            self.through.pages.remove(block, blocks);
+            self.kill_live(block, blocks, true);
+            self.tickets.void(block, blocks);
+        }
+        if any {
+            self.through.crowded = false;
+            let has_none = self.through.pages.is_empty() && !self.through.awaits_sureness();
+            self.through.since = if has_none { None } else { Some(self.now) };
+        }
+        // Without a page left everything is on the origin or in the log.
+        let (none_left, owes_zeros) = (self.through.pages.is_empty(), self.owes_zeros());
+        let (settled, settling): (Vec<_>, Vec<_>) = std::mem::take(&mut self.through.settling)
+            .into_iter()
+            .partition(|&(_, until)| (none_left || until.is_some_and(|until| until <= mark)) && !owes_zeros);
+        self.through.settling = settling;
+        for &(number, _) in &settled {
+            self.settle_group(number);
+        }
+        any || !settled.is_empty()
+    }
+
+    /// Stopping: true when nothing is left that only the origin holds, and that it might forget.
+    pub(in crate::path) fn is_through_settled(&mut self) -> bool {
+        self.through.pages.is_empty() || self.log_pages()
+    }
+}

@@ -1,0 +1,252 @@
+//! Writes to the origin: those of requests, and those of pages that it may have forgotten.
+
+use crate::block::{Atoms, Block, Span};
+use crate::cache::through::{Page, State};
+use crate::config::Canary;
+use crate::op::{Action, Class, DeviceError, DeviceId, Zone};
+use crate::payload::Payload;
+use crate::probe::Health;
+use crate::request::{Command, Outcome, RequestError};
+
+use super::super::origin::Writer;
+use super::super::write::Piece;
+use super::super::{Ended, Engine, Owner, Stage};
+use super::Write;
+
+impl<P: Payload> Engine<P> {
+    /// True: something was answered or let go that others may wait for.
+    pub(in crate::path) fn pump_through(&mut self) -> bool {
+        if self.through.has_nothing() {
+            return false;
+        }
+        let mut moved = false;
+        for number in std::mem::take(&mut self.through.waiting) {
+            if self.health() == Health::Unfenced || self.stopping {
+                // Never acknowledged.
+                let error = if self.stopping { RequestError::Shutdown } else { RequestError::Io };
+                self.unlock(number);
+                self.answer(number, Err(error));
+                moved = true;
+            } else if self.through.back_off.has_failed() && self.goes_back_to_log(number) {
+                moved = true;
+            } else if self.health() == Health::Fencing || !self.may_try() || !self.start_through(number) {
+                self.through.waiting.push(number);
+            }
+        }
+        self.rewrite_forgotten();
+        self.settle_impatient();
+        self.pump_through_flush();
+        moved | self.release_pages()
+    }
+
+    /// May a write to the origin start? After a failure one at a time tries whether it is back.
+    fn may_try(&self) -> bool {
+        !self.through.back_off.is_waiting(self.now) && (!self.through.back_off.has_failed() || self.through.writes.is_empty())
+    }
+
+    fn start_through(&mut self, number: usize) -> bool {
+        let (block, blocks) = self.blocks_of(self.requests.get(number).request.span);
+        if !self.has_canary(Canary::KillAfterOriginWrite) {
+            if self.has_clean(block, blocks) {
+                if !self.journal_has_room(blocks) {
+                    self.checkpoint.urgent = true;
+                    return false;
+                }
+                self.begin_group_for(blocks);
+                self.tickets.void(block, blocks);
+                self.kill_live(block, blocks, false);
+            }
+            if self.is_in_limbo(block, blocks) {
+                let group = self.close_group();
+                self.flushes.want(group);
+                return false;
+            }
+        }
+        if self.is_origin_busy(block, blocks) {
+            return false;
+        }
+        let Stage::Through(passing) = &self.requests.get(number).stage else { panic!("it waits to go through") };
+        let mut parts = Vec::new();
+        for piece in &passing.pieces {
+            self.origin_parts_of(piece.block, piece.blocks, &piece.payload, piece.valid, &mut parts);
+        }
+        self.write_origin(Some(number), (block, blocks), parts);
+        true
+    }
+
+    /// Somebody reads or writes these blocks on the origin, or is about to.
+    pub(in crate::path) fn is_origin_busy(&self, block: Block, blocks: u64) -> bool {
+        let size = self.block_atoms();
+        let whole = Span::new(block.0 * size, blocks * size);
+        self.origin.is_read(whole) || self.origin.is_written(whole) || self.destage.touches(whole)
+    }
+
+    /// What of some blocks goes to the origin: runs of valid atoms, joined to the last run where they follow it.
+    fn origin_parts_of(&self, block: Block, blocks: u64, payload: &P, valid: Option<Atoms>, parts: &mut Vec<(Span, Vec<P>)>) {
+        let base = block.0 * self.block_atoms();
+        let end = (base + blocks * self.block_atoms()).min(self.config.geometry.volume_atoms);
+        let runs: Vec<(u64, u64)> = match valid {
+            None => vec![(0, end - base)],
+            Some(valid) => valid.runs().map(|run| (u64::from(run.start), u64::from(run.end))).collect(),
+        };
+        let most = self.limits[1].op_atoms;
+        for (mut from, to) in runs {
+            while from < to {
+                let room = match parts.last() {
+                    Some((span, _)) if span.end() == base + from => most - span.atoms,
+                    _ => 0,
+                };
+                let atoms = (to - from).min(if room > 0 { room } else { most });
+                let part = payload.slice(from, atoms);
+                match parts.last_mut() {
+                    Some((span, payloads)) if room > 0 => {
+                        span.atoms += atoms;
+                        payloads.push(part);
+                    }
+                    _ => parts.push((Span::new(base + from, atoms), vec![part])),
+                }
+                from += atoms;
+            }
+        }
+    }
+
+    fn write_origin(&mut self, request: Option<usize>, (block, blocks): (Block, u64), parts: Vec<(Span, Vec<P>)>) -> usize {
+        let forgotten = self.through.forgotten;
+        let write = self.through.writes.insert(Write { request, operations: parts.len() as u32, error: None, forgotten });
+        let size = self.block_atoms();
+        self.origin.begin_write(Writer::Through(write), Span::new(block.0 * size, blocks * size));
+        match request {
+            Some(_) => self.changed(block, blocks),
+            None => self.tickets.void(block, blocks),
+        }
+        let class = if request.is_some() { Class::Client } else { Class::Log };
+        for (span, payloads) in parts {
+            self.start(DeviceId::Origin, class, Action::Write(Zone::Origin, span, payloads), Owner::Through { write });
+        }
+        write
+    }
+
+    /// Whose write it is; none: a page's.
+    pub(in crate::path) fn through_request(&self, write: usize) -> Option<usize> {
+        self.through.writes.get(write).request
+    }
+
+    pub(in crate::path) fn through_done(&mut self, number: usize, result: Ended) {
+        let write = self.through.writes.get_mut(number);
+        write.operations -= 1;
+        write.error = result.err().or(write.error);
+        if write.operations > 0 {
+            return;
+        }
+        let write = self.through.writes.remove(number);
+        self.origin.end_writes(Writer::Through(number));
+        let holds = write.error.is_none() && write.forgotten == self.through.forgotten;
+        let state = if holds { self.through.pages.next_written() } else { State::Unwritten };
+        match write.request {
+            None => self.page_written(number, state, write.error),
+            Some(request) => self.passed(request, state, write.error),
+        }
+        self.unpark_reads();
+    }
+
+    /// A page was written once more.
+    fn page_written(&mut self, write: usize, state: State, error: Option<DeviceError>) {
+        self.through.pages.end_write(write, state);
+        match error {
+            None => self.through.back_off.succeeded(),
+            Some(_) => self.through.back_off.failed(self.now),
+        }
+    }
+
+    /// The origin has said something about the write of a request.
+    fn passed(&mut self, number: usize, state: State, error: Option<DeviceError>) {
+        match error {
+            Some(error) if self.goes_back_to_log(number) => {
+                let (block, blocks) = self.blocks_of(self.requests.get(number).request.span);
+                self.through.pages.spoil(block, blocks);
+                self.note_unsure(block, blocks);
+                if error == DeviceError::Gone {
+                    self.through.forget();
+                }
+                return self.through.back_off.failed(self.now);
+            }
+            // It waits for the origin to come back, like everything that only the origin can do.
+            Some(DeviceError::Gone) => {
+                let (block, blocks) = self.blocks_of(self.requests.get(number).request.span);
+                self.through.pages.spoil(block, blocks);
+                self.note_unsure(block, blocks);
+                self.through.forget();
+                self.through.waiting.push(number);
+                return self.through.back_off.failed(self.now);
+            }
+            Some(error) => {
+                // Any part of it may have landed. What the cache has of these blocks is dirty and shadows it; older pages do, and are
+                // written again.
+                let (block, blocks) = self.blocks_of(self.requests.get(number).request.span);
+                self.through.pages.spoil(block, blocks);
+                self.note_unsure(block, blocks);
+                self.unlock(number);
+                let error = if error == DeviceError::NoSpace { RequestError::NoSpace } else { RequestError::Io };
+                return self.answer(number, Err(error));
+            }
+            None => self.through.back_off.succeeded(),
+        }
+        let Stage::Through(passing) = std::mem::replace(&mut self.requests.get_mut(number).stage, Stage::Waiting) else {
+            panic!("it was on its way through")
+        };
+        for piece in passing.pieces {
+            self.takes_place(&piece);
+            let Piece { block, blocks, payload, valid } = piece;
+            self.through.pages.insert(block, Page { blocks, payload, valid, state });
+            if self.has_canary(Canary::KillAfterOriginWrite) {
+                self.kill_live(block, blocks, false);
+            }
+        }
+        self.through.since.get_or_insert(self.now);
+        self.unlock(number);
+        let command = &self.requests.get(number).request.command;
+        let fua = matches!(command, Command::Write { fua: true, .. } | Command::Zero { fua: true, .. } | Command::Trim { fua: true });
+        if fua { self.settle(number) } else { self.answer(number, Ok(Outcome::Done)) }
+    }
+
+    /// A write to these blocks has failed, and any part of it is on the origin. What a read has kept in memory while it was under way is what
+    /// they held before.
+    pub(in crate::path) fn note_unsure(&mut self, block: Block, blocks: u64) {
+        self.changed(block, blocks);
+        const MOST: usize = 256;
+        let span = Span::new(block.0 * self.block_atoms(), blocks * self.block_atoms());
+        if self.through.unsure.len() >= MOST {
+            self.through.unsure = vec![Span::new(0, self.config.geometry.blocks() * self.block_atoms())];
+            // A flush under way counts by the former length.
+            self.through.forgotten += 1;
+            self.through.doomed = self.through.doomed.min(1);
+        }
+        self.through.unsure.push(span);
+        self.through.since.get_or_insert(self.now);
+    }
+
+    fn unlock(&mut self, number: usize) {
+        self.locks.retain(|lock| lock.request != number);
+    }
+
+    /// The first page that the origin may have forgotten. Zeros below it go first.
+    fn next_to_rewrite(&self) -> Option<Block> {
+        self.through.pages.unwritten().find(|&(block, blocks)| !self.waits_for_zeros(block, blocks)).map(|(block, _)| block)
+    }
+
+    /// Writes again what the origin may have forgotten.
+    fn rewrite_forgotten(&mut self) {
+        while self.may_try()
+            && let Some(block) = self.next_to_rewrite()
+        {
+            let Page { blocks, payload, valid, .. } = self.through.pages.get(block).expect("found just now").clone();
+            if self.is_origin_busy(block, blocks) {
+                return;
+            }
+            let mut parts = Vec::new();
+            self.origin_parts_of(block, blocks, &payload, valid, &mut parts);
+            let write = self.write_origin(None, (block, blocks), parts);
+            self.through.pages.turn(block, State::Writing(write));
+        }
+    }
+}
