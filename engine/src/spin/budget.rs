@@ -4,15 +4,15 @@
 //! The hour's starts are rationed: the more of them are used, the longer a rest must be to be worth one. They would be spent on the first gaps
 //! that pay at all otherwise, and the drive would turn through the long ones after these. It is the threshold of the online knapsack problem
 //! (D. Chakrabarty, Y. Zhou and R. Lukose, "Online knapsack problems", 2008), for values that nobody knows ahead but that lie between a least
-//! and a most. Where the gaps of late show that the starts that are left will last, or that no better gap comes, a start is worth less
+//! and a most: the break-even, and an hour. No start is kept for rests so long that those left are enough for all of them until others are
+//! back. Where the gaps of late show that the starts that are left will last, or that no better gap comes, a start is worth less
 //! (`predictor/history`).
 //!
 //! ```text
-//!   a rest is worth a start from  least/e · (e · most/least)^used  on     used: the share of the hour's starts that is used
-//!                                                                         least: the break-even. What is shorter is worth none.
-//!   12 an hour, break-even 18.6 s, seconds:                               most: an hour by the starts in it. Gaps that are longer
-//!   used      ≤ 3    4    5    6    7    8    9   10   11                       are fewer than the starts: nothing is kept for them.
-//!   worth    18.6   24   33   45   62   85  117  160  219
+//!   a rest is worth a start from  least/e · (e · most/least)^used  on,    used: the share of the hour's starts that is used
+//!   or from the pace of those left; 12 an hour, break-even 18.6 s, seconds:
+//!   used     ≤ 1    2    3    4    5    6    7    8    9    10    11
+//!   worth   18.6   19   33   55   93  157  265  446  752  1267  2136
 //! ```
 
 use crate::time::{Duration, Instant};
@@ -74,13 +74,13 @@ impl Budget {
 
     /// How much longer than the break-even a rest has to be that may use up a start now.
     pub fn ration(&self, now: Instant, break_even: Duration) -> Duration {
-        let (least, most) = (break_even.as_secs_f64(), HOUR.as_secs_f64() / self.per_hour.max(1) as f64);
-        if most <= least {
+        let (least, starts) = (break_even.as_secs_f64(), self.per_hour.max(1) as f64);
+        if HOUR.as_secs_f64() <= least * starts {
             // So many gaps that pay do not fit into an hour.
             return Duration::ZERO;
         }
-        let share = self.used(now) as f64 / self.per_hour.max(1) as f64;
-        let worth = least / E * power(E * most / least, share);
+        let share = self.used(now) as f64 / starts;
+        let worth = (least / E * power(E * HOUR.as_secs_f64() / least, share)).min(self.pace(now).as_secs_f64());
         Duration(((worth - least).max(0.0) * 1e9) as u64)
     }
 
@@ -150,9 +150,15 @@ mod tests {
 
     #[test]
     fn the_last_starts_of_an_hour_are_dearer_than_the_first() {
-        // 18.6 s / e · (e · 300 s / 18.6 s)^(used / 12) - 18.6 s; and with 900 s.
-        assert_eq!(rations(12, &[0, 3, 4, 6, 9, 11]), [0, 0, 5_527, 26_707, 97_985, 200_324]);
-        assert_eq!(rations(4, &[0, 1, 2, 3]), [0, 4_572, 59_874, 247_158]);
+        // 18.6 s / e · (e · 3,600 s / 18.6 s)^(used / 12) - 18.6 s.
+        assert_eq!(rations(12, &[0, 1, 2, 3, 6, 9, 11]), [0, 0, 841, 14_170, 138_349, 733_077, 2_117_117]);
+        assert_eq!(rations(4, &[0, 1, 2, 3]), [0, 14_170, 138_349, 733_077]);
+    }
+
+    #[test]
+    fn nothing_is_kept_for_rests_that_are_fewer_than_the_starts_left() {
+        // Fifty until 3,600 s, forty minutes for each of those used: 71 s each.
+        assert_eq!(rations(100, &[50]), [3_550_000 / 50 - 18_600]);
     }
 
     #[test]

@@ -186,7 +186,7 @@ fn quiet_hours_stop_it_soon_whatever_the_predictor_says() {
 
 #[test]
 fn the_break_even_follows_from_the_spin_ups_that_were_measured() {
-    let mut bench = Bench::new(Config { guard: false, ..config(Kind::BreakEven) });
+    let mut bench = Bench::new(Config { guard: false, per_hour: 24, ..config(Kind::BreakEven) });
     bench.spin_up = Duration::from_secs(15);
     bench.demand_after(0.0);
     for starts in 1..=3 {
@@ -196,7 +196,7 @@ fn the_break_even_follows_from_the_spin_ups_that_were_measured() {
     }
     let report = bench.motor.report(bench.now);
     assert_eq!((report.drive.spin_up, report.learnt.unwrap().starts), (Duration::from_secs(15), 3));
-    // 6 J to come down, less 1.4 J; 13.7 W more for 15 s; and 5.4 W saved.
+    // 6 J to come down, less 1.4 J; 13.7 W more for 15 s; and 5.4 W saved. Three of 24 starts are used: that is all that one is worth.
     let break_even = (4.6 + 13.7 * 15.0) / 5.4;
     assert!((report.drive.break_even().as_secs_f64() - break_even).abs() < 1e-3);
     let idle = bench.now;
@@ -243,7 +243,7 @@ fn the_last_starts_of_an_hour_are_for_gaps_that_have_proven_long() {
         bench.demand_after(gap);
     }
     // The break-even, and then what one, two and three of four starts that are used make a start worth (`budget`).
-    assert_eq!(idled(&bench, &gaps), [18.6, 23.2, 78.5, 265.8]);
+    assert_eq!(idled(&bench, &gaps), [18.6, 32.8, 157.0, 751.8]);
     let counters = bench.motor.report(bench.now).counters;
     assert_eq!((counters.over_budget, counters.losses), (6, 0), "every gap but the first had its stop later, or not at all");
 }
@@ -269,8 +269,8 @@ fn the_owner_is_told_how_much_later_a_stop_is_for_the_budget() {
     bench.demand_after(0.0);
     assert_eq!(told(&bench), (Some(18), 0, (0, 4)));
     (0..3).for_each(|_| bench.demand_after(300.0));
-    assert_eq!(told(&bench), (Some(265), 247, (3, 4)));
-    bench.demand_after(300.0);
+    assert_eq!(told(&bench), (Some(751), 733, (3, 4)));
+    bench.demand_after(800.0);
     // The first start was after 300 s: until it is back nothing is stopped.
     let report = bench.motor.report(bench.now);
     let next = report.next_stop.expect("it will be");
@@ -299,7 +299,7 @@ fn a_stop_comes_sooner_when_a_start_is_back() {
     bench.motor = Motor::with_predictor(config, Box::new(Patient), Instant::ZERO);
     bench.demand_after(100.0);
     bench.demand_after(200.0);
-    // Two of four are used: 20 times 60 s. The first was at 100 s and is back after an hour of that; then it is 20 times 4.6 s.
+    // Two of four are used: 20 times 138 s. The first was at 100 s and is back after an hour of that; then it is 20 times 14 s.
     let stops = |bench: &Bench| bench.commands.iter().filter(|(_, command)| *command == Spin::Stop).count();
     bench.demand_after(1_190.0);
     bench.demand_after(1_190.0);
