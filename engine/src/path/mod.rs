@@ -597,7 +597,7 @@ impl<P: Payload> Engine<P> {
         self.requests.iter().any(|(_, active)| matches!(active.stage, Stage::Writing(_) | Stage::Through(_) | Stage::Promised))
     }
 
-    /// Lets every flow take what has become possible. Each returns whether it may have made something possible for another.
+    /// Lets every flow take what has become possible, until nothing is any more.
     fn pump(&mut self) {
         if self.phase == Phase::Recovering {
             self.pump_recovery();
@@ -612,31 +612,34 @@ impl<P: Payload> Engine<P> {
         }
         self.map_late();
         self.pump_fence();
-        loop {
-            let mut again = self.reclaim();
-            again |= self.pump_retries();
-            again |= self.pump_front_writes();
-            again |= self.pump_intake();
-            again |= self.pump_through();
-            again |= self.pump_stalled();
-            again |= self.pump_evict();
-            again |= self.pump_clean();
-            again |= self.pump_destage();
-            again |= self.pump_mode();
-            self.pump_detach();
-            again |= self.pump_checkpoint();
-            self.pump_own_flush();
-            self.pump_pages();
-            again |= self.pump_flush();
-            self.pump_headers();
-            if !again {
-                break;
-            }
-        }
+        while self.pump_round() {}
         self.pump_scrub();
         self.finish_stop();
         self.pump_gathered();
         self.pump_motor();
+    }
+
+    /// Each flow once, in their order. Each returns whether it may have made something possible for another. (A function of its own: as the body
+    /// of a loop, all of them together keep more at hand than a processor has room for.)
+    #[inline(never)]
+    fn pump_round(&mut self) -> bool {
+        let mut again = self.reclaim();
+        again |= self.pump_retries();
+        again |= self.pump_front_writes();
+        again |= self.pump_intake();
+        again |= self.pump_through();
+        again |= self.pump_stalled();
+        again |= self.pump_evict();
+        again |= self.pump_clean();
+        again |= self.pump_destage();
+        again |= self.pump_mode();
+        self.pump_detach();
+        again |= self.pump_checkpoint();
+        self.pump_own_flush();
+        self.pump_pages();
+        again |= self.pump_flush();
+        self.pump_headers();
+        again
     }
 
     fn answer(&mut self, number: usize, result: Result<Outcome<P>, RequestError>) {
