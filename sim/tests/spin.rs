@@ -14,7 +14,8 @@ use tidegate_sim::scenario::{Scenario, plan_for};
 
 const SPIN_UP: Duration = Duration::from_secs(7);
 
-/// 4,096 blocks before a cache of 64 sets of 8 slots; a disk that takes 7 s to wake, and is stopped after the break-even of 18.6 s.
+/// 4,096 blocks before a cache of 64 sets of 8 slots; a disk that takes 7 s to wake, and is stopped after the break-even of 18.6 s: it may be
+/// started so often that no start is kept for later.
 fn scenario() -> Scenario {
     scenario_with(|_| {})
 }
@@ -22,7 +23,7 @@ fn scenario() -> Scenario {
 fn scenario_with(change: impl FnOnce(&mut Plan)) -> Scenario {
     let geometry = Geometry { block_atoms: 8, set_slots: 8, sets: 64, journal_pages: 256, volume_atoms: 32_768, range_entries: 252 };
     let mut plan = plan_for(geometry);
-    plan.config.spin = Some(Config { predictor: Kind::BreakEven, ..Config::new(Drive::DESKTOP) });
+    plan.config.spin = Some(Config { predictor: Kind::BreakEven, per_hour: 100, ..Config::new(Drive::DESKTOP) });
     plan.config.flush_age = Duration::from_millis(200);
     plan.config.max_dirty_age = Duration::from_secs(600);
     plan.config.dirty_high = 44;

@@ -619,8 +619,8 @@ impl<P: Payload> Engine<P> {
         self.pump_motor();
     }
 
-    /// Each flow once, in their order. Each returns whether it may have made something possible for another. (A function of its own: as the body
-    /// of a loop, all of them together keep more at hand than a processor has room for.)
+    /// Each flow once, in their order. Each returns whether it may have made something possible for another. (A function of its own: of all of
+    /// them in one loop the compiler prepares eighty addresses, for a round that mostly is the only one.)
     #[inline(never)]
     fn pump_round(&mut self) -> bool {
         let mut again = self.reclaim();
