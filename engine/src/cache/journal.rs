@@ -258,6 +258,11 @@ impl Journal {
 
     /// The page is written again, same bytes, same place.
     pub fn page_again(&mut self, seq: u64) {
+        self.wait_again(seq);
+    }
+
+    /// A page that was handed out waits once more, before those after it.
+    fn wait_again(&mut self, seq: u64) {
         let at = self.outgoing.partition_point(|&other| other < seq);
         self.outgoing.insert(at, seq);
     }
@@ -278,7 +283,7 @@ impl Journal {
             let group = page.group;
             self.begin_write(group);
         }
-        self.page_again(seq);
+        self.wait_again(seq);
     }
 
     /// After a failed flush: every page that was written and is not durable goes out again, same bytes, same place.
@@ -287,7 +292,7 @@ impl Journal {
         for (seq, group) in written {
             self.page(seq).written = false;
             self.begin_write(group);
-            self.page_again(seq);
+            self.wait_again(seq);
         }
     }
 

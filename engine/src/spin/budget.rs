@@ -157,7 +157,7 @@ mod tests {
 
     #[test]
     fn nothing_is_kept_for_rests_that_are_fewer_than_the_starts_left() {
-        // Fifty until 3,600 s, forty minutes for each of those used: 71 s each.
+        // Fifty are left from 50 s until the first is back at 3,600 s: one for each 71 s.
         assert_eq!(rations(100, &[50]), [3_550_000 / 50 - 18_600]);
     }
 
