@@ -5,7 +5,7 @@ use tidegate_engine::block::Span;
 use tidegate_engine::op::{Action, Answer, DeviceError, DeviceId, Done, Op, Power, Zone};
 use tidegate_engine::payload::Payload;
 use tidegate_engine::request::{Extent, Reply};
-use tidegate_engine::time::Instant;
+use tidegate_engine::time::{Duration, Instant};
 use tidegate_sim::back::contents::Contents;
 use tidegate_sim::back::volatile::{Survive, Unflushed, Volatile};
 use tidegate_sim::chance::Chance;
@@ -21,6 +21,8 @@ pub struct Memory {
     pub next_fails: bool,
     /// The engine wants the host to note that the cache misses writes.
     pub wants_fence: bool,
+    /// For how long something has been in flight since the origin last took something.
+    stood: Duration,
 }
 
 #[derive(Clone)]
@@ -39,11 +41,23 @@ impl Memory {
             replies: Vec::new(),
             next_fails: false,
             wants_fence: false,
+            stood: Duration::ZERO,
         }
     }
 
     pub fn in_flight(&self) -> usize {
         self.running.len()
+    }
+
+    /// Time passes, and nothing in flight ends.
+    pub fn stand(&mut self, duration: Duration) {
+        if !self.running.is_empty() {
+            self.stood = Duration(self.stood.0 + duration.0);
+        }
+    }
+
+    pub fn stood(&self) -> Duration {
+        self.stood
     }
 
     fn device(&mut self, id: DeviceId) -> &mut Volatile {
@@ -59,6 +73,9 @@ impl Memory {
         let writes = unflushed(&op.action);
         let changes = writes.is_some() || matches!(op.action, Action::Flush);
         let fails = changes && op.device == DeviceId::Cache && std::mem::take(&mut self.next_fails);
+        if changes && op.device == DeviceId::Origin {
+            self.stood = Duration::ZERO;
+        }
         let device = self.device(op.device);
         let answer = match &op.action {
             Action::Read(_, span) => Answer::Data(device.visible().read(*span)),
@@ -94,6 +111,7 @@ impl Memory {
             *self.device(id) = Volatile::new(left);
         }
         self.running.clear();
+        self.stood = Duration::ZERO;
         self.replies.clear();
     }
 }

@@ -68,9 +68,14 @@ impl Rig {
         turn(&mut self.engine, &mut self.memory, self.now, &mut events);
     }
 
+    fn advance(&mut self, duration: Duration) {
+        self.now = self.now + duration;
+        self.memory.stand(duration);
+    }
+
     /// Ends one operation in flight; where there is none, lets time pass until the engine wants to be woken. False: neither.
     pub fn step(&mut self, which: usize) -> bool {
-        self.now = self.now + Duration::from_micros(10);
+        self.advance(Duration::from_micros(10));
         if std::mem::take(&mut self.memory.wants_fence) {
             // There is no host here that could note it: nothing is promised without the SSD.
             self.turn(vec![Event::Fenced { durable: false }]);
@@ -103,8 +108,13 @@ impl Rig {
     }
 
     pub fn pass(&mut self, duration: Duration) {
-        self.now = self.now + duration;
+        self.advance(duration);
         self.turn(Vec::new());
+    }
+
+    /// Has nothing in flight ended for so long that the engine may give up what waits for the origin?
+    pub fn stands_still(&self) -> bool {
+        self.memory.stood() >= self.config.stall_timeout
     }
 
     pub fn control(&mut self, control: Control) {
