@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashSet};
 use tidegate_engine::Control;
 use tidegate_engine::block::Span;
 use tidegate_engine::config::{Allocation, Convert, Fill, WhenFull};
-use tidegate_engine::probe::Phase;
+use tidegate_engine::probe::{Health, Phase};
 use tidegate_engine::request::{Command, Outcome, RequestError, RequestId};
 use tidegate_engine::time::Duration;
 use tidegate_sim::back::volatile::Survive;
@@ -199,7 +199,11 @@ impl Run {
     fn stop(&mut self) {
         self.settle();
         self.rig.memory.next_fails = false;
-        self.rig.stop();
+        if !self.rig.stop() {
+            // The SSD has failed in service, and no host could note it: what it had not made durable may be gone.
+            assert!(self.faults && self.rig.engine.health() == Health::Unfenced, "a stop is refused: {:?}", self.rig.engine.damage());
+            self.model.crash();
+        }
         self.hear();
         self.rig.restart();
         assert!(self.rig.recover(), "a stop in order is refused: {:?}", self.rig.engine.damage());

@@ -46,7 +46,7 @@ pub fn run(data: &[u8]) {
     let mut rig = Rig::new(config, memory);
     if rig.recover() {
         serve(&mut rig);
-        rig.stop();
+        assert!(rig.stop(), "a stop is refused: {:?}", rig.engine.damage());
         rig.restart();
         rig.recover();
     }
@@ -166,7 +166,7 @@ fn make(placement: Placement, left: Left) -> (Config, Memory) {
     rig.ask(Span::new(64, 32), Command::Zero { no_hole: true, fua: true, fast: false }).expect("zeroes");
     write(&mut rig, 400, 40, false);
     match left {
-        Left::Stopped => rig.stop(),
+        Left::Stopped => assert!(rig.stop(), "a stop is refused: {:?}", rig.engine.damage()),
         Left::PowerCut => rig.memory.power_cut(&Survive::All, &mut Chance::new(1, "image")),
     }
     assert!(rig.config.geometry.zone(Zone::Journal).atoms > 0);

@@ -171,8 +171,9 @@ impl Rig {
     }
 
     /// Stops in order; false if it refuses to.
-    pub fn stop(&mut self) {
+    pub fn stop(&mut self) -> bool {
         self.control(Control::Stop);
-        self.until("the stop", |rig| *rig.phase() == Phase::Stopped && rig.memory.in_flight() == 0);
+        self.until("the stop", |rig| matches!(rig.phase(), Phase::Stopped | Phase::Refused) && rig.memory.in_flight() == 0);
+        *self.phase() == Phase::Stopped
     }
 }
