@@ -84,6 +84,19 @@ fn a_full_cache_lets_nothing_go_for_what_is_read_here_and_there() {
 }
 
 #[test]
+fn what_nobody_has_asked_for_leaves_room_for_what_somebody_does() {
+    let mut scenario = scenario(2_120, 64, ReadAround::Judged);
+    (0..120 * REGION).step_by(24).for_each(|block| read(&mut scenario, block));
+    let counted = counters(&scenario);
+    assert!(counted.filled_blocks > 30 * REGION && counted.filled_blocks < 40 * REGION, "half of the log: {}", counted.filled_blocks);
+    let apart = |scenario: &mut Scenario| (120..2_120).for_each(|region| read(scenario, region * REGION + region % 100));
+    apart(&mut scenario);
+    let first = counters(&scenario);
+    apart(&mut scenario);
+    assert_eq!(counters(&scenario).miss_blocks, first.miss_blocks, "all of it was kept");
+}
+
+#[test]
 fn what_is_written_while_its_neighbourhood_is_read_stays() {
     let mut scenario = scenario(4, 16, ReadAround::Always);
     read(&mut scenario, 3);

@@ -122,7 +122,7 @@ pub struct Neighbours {
 /// When a neighbourhood is thought of.
 #[derive(Clone, Copy, Debug)]
 pub struct Circumstances {
-    /// Something else has to leave the cache for it.
+    /// Something else has to leave the cache for it, or what is asked for next will have to.
     pub displaces: bool,
     /// The disk may stand still, once nobody needs it.
     pub sleeps: bool,

@@ -128,7 +128,7 @@ pub struct Sets {
 impl Sets {
     /// On an SSD with such lanes.
     pub fn new(geometry: Geometry, benefit: Benefit, lanes: Lanes) -> Self {
-        let slots = u64::from(geometry.sets) * u64::from(geometry.set_slots);
+        let slots = geometry.slots();
         let fresh = |_| Set {
             life: 0,
             state: SetState::Free,
@@ -188,7 +188,7 @@ impl Sets {
         self.geometry.sets
     }
     pub fn slots(&self) -> u64 {
-        u64::from(self.geometry.sets) * u64::from(self.geometry.set_slots)
+        self.geometry.slots()
     }
     pub fn free_count(&self) -> u32 {
         self.free.count()

@@ -168,7 +168,7 @@ impl<P: Payload> Engine<P> {
 
     /// Is so much dead that emptying sets is the cheapest way to free ones, for the SSD, the origin and whoever reads?
     fn is_sparse(&self) -> bool {
-        let slots = u64::from(self.config.geometry.sets) * u64::from(self.config.geometry.set_slots);
+        let slots = self.config.geometry.slots();
         self.config.cleans() && self.may_move_dirty() && self.sets.live_slots * 100 < slots * SPARSE
     }
 

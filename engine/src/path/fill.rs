@@ -103,8 +103,7 @@ impl<P: Payload> Engine<P> {
 
     /// Would a fill take a place that another block has? Not while a quarter of all slots holds nothing, in whatever sets.
     pub(super) fn displaces(&self) -> bool {
-        let slots = u64::from(self.config.geometry.sets) * u64::from(self.config.geometry.set_slots);
-        let is_full = self.sets.free_count() <= self.config.free_floor && self.sets.live_slots * 4 >= slots * 3;
+        let is_full = self.sets.free_count() <= self.config.free_floor && self.sets.live_slots * 4 >= self.config.geometry.slots() * 3;
         is_full && self.config.placement == Placement::Log
     }
 

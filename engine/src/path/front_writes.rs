@@ -57,7 +57,7 @@ impl<P: Payload> Engine<P> {
     pub(super) fn front_pages_max(config: &crate::Config) -> usize {
         let geometry = &config.geometry;
         let block_bytes = u64::from(geometry.block_atoms) * ATOM_BYTES;
-        let slots = u64::from(geometry.sets) * u64::from(geometry.set_slots);
+        let slots = geometry.slots();
         let most = (config.dirty_ram / 2 / block_bytes)
             .min(config.window_bytes / 8 / block_bytes)
             .min(config.ram / block_bytes / 8)

@@ -43,8 +43,11 @@ struct Shared {
 
 impl Around {
     pub fn new(config: &Config) -> Self {
-        let slots = u64::from(config.geometry.sets) * u64::from(config.geometry.set_slots);
-        Around { judge: Neighbours::new(slots, u64::from(config.geometry.block_atoms)), reading: Vec::new(), shared: Vec::new() }
+        Around {
+            judge: Neighbours::new(config.geometry.slots(), u64::from(config.geometry.block_atoms)),
+            reading: Vec::new(),
+            shared: Vec::new(),
+        }
     }
 
     /// Is it one of ours, for nobody?
@@ -77,9 +80,9 @@ impl<P: Payload> Engine<P> {
         }
         let (block, blocks) = self.blocks_of(span);
         self.around.judge.missed(block, blocks);
-        let circumstances = Circumstances { displaces: self.displaces(), sleeps: self.motor.is_some() };
+        let circumstances = Circumstances { displaces: !self.has_places_to_spare(), sleeps: self.motor.is_some() };
         // A long sequence is not kept where something else has to go for it.
-        let is_passing = why == Why::Sequential && circumstances.displaces;
+        let is_passing = why == Why::Sequential && self.displaces();
         if is_passing || self.cache_failed || self.stopping || self.around.reading.len() == MOST || self.asleep().is_some() {
             return;
         }
@@ -95,6 +98,12 @@ impl<P: Payload> Engine<P> {
         if !is_under_way && self.is_within_budget(Cause::Fill) && self.has_room_for_fill(Block(zone.start), blocks) {
             self.begin_around(zone);
         }
+    }
+
+    /// Is there a place for what nobody has asked for? The other half of the log is left to what somebody asks for: where that finds no place, it
+    /// is kept only when it is missed again (`admission`).
+    fn has_places_to_spare(&self) -> bool {
+        self.sets.live_slots * 2 < self.config.geometry.slots()
     }
 
     fn begin_around(&mut self, zone: Range<u64>) {

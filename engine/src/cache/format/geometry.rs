@@ -176,6 +176,11 @@ impl Geometry {
         self.journal().end().next_multiple_of(self.set_atoms())
     }
 
+    /// Slots of all sets.
+    pub fn slots(&self) -> u64 {
+        u64::from(self.sets) * u64::from(self.set_slots)
+    }
+
     /// Atoms of a set's data.
     pub fn set_atoms(&self) -> u64 {
         u64::from(self.set_slots) * u64::from(self.block_atoms)

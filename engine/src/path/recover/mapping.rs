@@ -281,7 +281,7 @@ impl<P: Payload> Engine<P> {
 }
 
 fn intake_for(geometry: &Geometry) -> Intake {
-    let slots = u64::from(geometry.sets) * u64::from(geometry.set_slots);
+    let slots = geometry.slots();
     Intake::new(geometry.set_slots, geometry.blocks(), slots)
 }
 
