@@ -27,6 +27,7 @@ mod large;
 mod lend;
 mod lost;
 mod memory;
+mod merge;
 mod modes;
 mod neighbours;
 mod origin;

@@ -41,8 +41,14 @@ struct Stream {
     used: u64,
 }
 
-/// Which part of a read waits: the request, and the number of its part.
-pub type Sharer = (usize, usize);
+/// Who waits for what is read ahead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sharer {
+    /// A part of a client's read: the request, and the number of the part.
+    Part { request: usize, part: usize },
+    /// A partly written block of a client's write.
+    Edge { request: usize, edge: usize },
+}
 
 /// Consecutive slots that have been read ahead, or are on their way.
 struct Piece<P> {
@@ -177,6 +183,14 @@ impl<P: Payload> Ahead<P> {
         }
     }
 
+    /// Who waits for this slot waits no more. False: it does not wait here.
+    pub fn leave(&mut self, slot: Slot, life: u64, sharer: Sharer) -> bool {
+        let Some((start, _)) = self.find(slot, life) else { return false };
+        let State::Reading { sharers, .. } = &mut self.pieces.get_mut(&start).expect("it was found").state else { return false };
+        let place = sharers.iter().position(|other| *other == sharer);
+        place.map(|place| sharers.swap_remove(place)).is_some()
+    }
+
     /// May so many slots from `first`, which are in no piece of this life, be read as one? Makes room: the oldest go.
     pub fn has_room(&mut self, first: Slot, slots: u32) -> bool {
         // Of an earlier life of the set.
@@ -284,6 +298,8 @@ mod tests {
     }
 
     const MIB: u64 = (1 << 20) / ATOM_BYTES;
+    const PART: Sharer = Sharer::Part { request: 7, part: 0 };
+    const EDGE: Sharer = Sharer::Edge { request: 7, edge: 0 };
 
     fn slot(set: u32, slot: u32) -> Slot {
         Slot { set, slot }
@@ -337,13 +353,26 @@ mod tests {
     fn a_place_is_known_in_the_life_of_its_set_in_which_it_was_read() {
         let mut ahead = Ahead::new(1 << 20, 8);
         ahead.begin(slot(3, 10), 8, 5, OpId::new(1, 0));
-        assert!(matches!(ahead.take(slot(3, 12), 2, 5, (7, 0)), Taken::OnItsWay(_)));
-        assert_eq!(ahead.end(slot(3, 10), Some(Length(64))), [(7, 0)]);
-        assert!(matches!(ahead.take(slot(3, 12), 2, 6, (7, 0)), Taken::Unknown));
+        assert!(matches!(ahead.take(slot(3, 12), 2, 5, PART), Taken::OnItsWay(_)));
+        assert_eq!(ahead.end(slot(3, 10), Some(Length(64))), [PART]);
+        assert!(matches!(ahead.take(slot(3, 12), 2, 6, PART), Taken::Unknown));
         assert_eq!(ahead.alike(slot(3, 8), 20, 6), (false, 20));
         assert_eq!(ahead.alike(slot(3, 8), 20, 5), (false, 2));
         assert!(ahead.has_room(slot(3, 8), 20), "of an earlier life");
         assert!(ahead.is_empty());
+    }
+
+    #[test]
+    fn who_leaves_is_not_told() {
+        let mut ahead = Ahead::new(1 << 20, 8);
+        ahead.begin(slot(3, 10), 8, 5, OpId::new(1, 0));
+        for sharer in [PART, EDGE] {
+            assert!(matches!(ahead.take(slot(3, 12), 1, 5, sharer), Taken::OnItsWay(_)));
+        }
+        assert!(!ahead.leave(slot(3, 12), 6, EDGE), "of another life");
+        assert!(ahead.leave(slot(3, 12), 5, EDGE));
+        assert!(!ahead.leave(slot(3, 12), 5, EDGE));
+        assert_eq!(ahead.end(slot(3, 10), Some(Length(64))), [PART]);
     }
 
     #[test]
@@ -354,7 +383,7 @@ mod tests {
         for i in 1..10_000 {
             assert!(ahead.has_room(slot(i, 0), 8));
             ahead.begin(slot(i, 0), 8, 1, OpId::new(1, 0));
-            ahead.take(slot(i, 0), 8, 1, (7, 0));
+            ahead.take(slot(i, 0), 8, 1, PART);
             ahead.end(slot(i, 0), Some(Length(64)));
         }
         assert_eq!(ahead.pieces.len(), 1);
@@ -367,7 +396,7 @@ mod tests {
         ahead.begin(slot(3, 0), 8, 5, OpId::new(1, 0));
         ahead.end(slot(3, 0), Some(Length(64)));
         for i in 0..4 {
-            assert!(matches!(ahead.take(slot(3, 2 * i), 2, 5, (7, 0)), Taken::Ready(Length(16))));
+            assert!(matches!(ahead.take(slot(3, 2 * i), 2, 5, PART), Taken::Ready(Length(16))));
         }
         assert!(ahead.is_empty());
     }

@@ -4,11 +4,12 @@
 //! a client's read, part of a sequence ── its operations ──▶ how far? (cache/ahead) ──▶ reads of slots, for nobody ──▶ verified, kept
 //! a later read ── look-up ──▶ a slot that was read: its contents │ that is on its way: waits for it, a client's from now on │ else: reads it
 //! ```
+//! So is what a write that waits behind a lock will be merged with (`merge`).
 //! The look-up says where a block is, as ever; only the way to the SSD is spared. What cannot be read ahead is nobody's error: whoever has
 //! waited for it reads by itself. Under set placement slots are overwritten in place, and nothing is read ahead.
 
 use crate::block::{ATOM_BYTES, Slot, Span};
-use crate::cache::ahead::Taken;
+use crate::cache::ahead::{Sharer, Taken};
 use crate::cache::sequence::Sequence;
 use crate::config::{Canary, Config, Placement};
 use crate::op::{Action, Answer, Class, DeviceError, DeviceId, Zone};
@@ -33,7 +34,7 @@ impl<P: Payload> Engine<P> {
         self.index.lookup(block, blocks, &mut runs);
         for run in &runs {
             let Some(slot) = run.slot else { continue };
-            if let Some(done) = self.begin_ahead(slot, run.blocks as u32) {
+            if let Some(done) = self.begin_ahead(slot, run.blocks as u32, Class::Fill) {
                 self.ahead.fell_short(sequence, (run.block.0 + u64::from(done)) * self.block_atoms());
                 break;
             }
@@ -41,8 +42,8 @@ impl<P: Payload> Engine<P> {
         self.scratch.runs = runs;
     }
 
-    /// Reads what is whole of these slots, and neither in memory nor on its way. If there was no room for all: how many it came to.
-    fn begin_ahead(&mut self, first: Slot, slots: u32) -> Option<u32> {
+    /// Reads what is whole of these slots, and neither in memory nor on its way; for nobody, or for a client. If there was no room for all: how many it came to.
+    pub(super) fn begin_ahead(&mut self, first: Slot, slots: u32, class: Class) -> Option<u32> {
         let size = self.block_atoms();
         let most = (PIECE_ATOMS.min(self.limits[0].op_atoms) / size).max(1) as u32;
         let life = self.life_of(first);
@@ -60,9 +61,11 @@ impl<P: Payload> Engine<P> {
             }
             self.sets.pin(at, count);
             let action = Action::Read(Zone::Data, self.slots_span(at, count));
-            let op = self.start(DeviceId::Cache, Class::Fill, action, Owner::Ahead { first: at });
+            let op = self.start(DeviceId::Cache, class, action, Owner::Ahead { first: at });
             self.ahead.begin(at, count, life, op);
-            self.counters.ahead_blocks += u64::from(count);
+            if class == Class::Fill {
+                self.counters.ahead_blocks += u64::from(count);
+            }
             at.slot += count;
         }
         None
@@ -83,12 +86,12 @@ impl<P: Payload> Engine<P> {
         (0..landed).take_while(is_whole).count() as u32
     }
 
-    /// Asks for slots that a client's read needs, all in one piece or in none. Nothing: it reads them by itself.
-    pub(super) fn take_ahead(&mut self, number: usize, part: usize, first: Slot, slots: u32) -> Option<Option<P>> {
+    /// Asks for slots that a client's request needs, all in one piece or in none. Nothing: it reads them by itself.
+    pub(super) fn take_ahead(&mut self, sharer: Sharer, first: Slot, slots: u32) -> Option<Option<P>> {
         if self.ahead.is_empty() {
             return None;
         }
-        let taken = match self.ahead.take(first, slots, self.life_of(first), (number, part)) {
+        let taken = match self.ahead.take(first, slots, self.life_of(first), sharer) {
             Taken::Unknown => return None,
             Taken::Ready(payload) => Some(payload),
             Taken::OnItsWay(op) => {
@@ -97,15 +100,21 @@ impl<P: Payload> Engine<P> {
                 None
             }
         };
-        self.counters.ahead_hit_blocks += u64::from(slots);
+        if matches!(sharer, Sharer::Part { .. }) {
+            self.counters.ahead_hit_blocks += u64::from(slots);
+        }
         Some(taken)
     }
 
     pub(super) fn ahead_done(&mut self, first: Slot, result: Result<Answer<P>, DeviceError>) {
         let slots = self.ahead.slots(first);
         let read = result.ok().map(joined).filter(|payload| !self.cache_failed && self.holds_what_was_written(first, payload));
-        for (number, part) in self.ahead.end(first, read.clone()) {
-            self.part_ahead(number, part, read.as_ref().map(|payload| (first, payload)));
+        for sharer in self.ahead.end(first, read.clone()) {
+            let read = read.as_ref().map(|payload| (first, payload));
+            match sharer {
+                Sharer::Part { request, part } => self.part_ahead(request, part, read),
+                Sharer::Edge { request, edge } => self.edge_ahead(request, edge, read),
+            }
         }
         self.sets.unpin(first, slots);
     }

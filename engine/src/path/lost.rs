@@ -107,11 +107,7 @@ impl<P: Payload> Engine<P> {
         if self.lost.is_empty() {
             return false;
         }
-        let edges = data.iter().flat_map(|&span| {
-            let (first, blocks) = self.blocks_of(span);
-            let last = Block(first.0 + blocks - 1);
-            [first, last].into_iter().take(if blocks == 1 { 1 } else { 2 }).map(move |block| (block, span))
-        });
+        let edges = data.iter().flat_map(|&span| self.end_blocks(span).map(move |block| (block, span)));
         let needed = edges.filter(|&(block, span)| self.lost.grows(block, self.mask_of(block, span))).count();
         needed > 0 && self.table_entries() + needed > self.config.geometry.range_entries as usize
     }

@@ -1,17 +1,19 @@
 //! Merge: a partly written block becomes a whole one, or one of more valid atoms, before the write takes its slot.
 //!
 //! ```text
-//! edge → its older slot is in the window, or none is needed → merged
-//!      └ being read, verified → merged; bad: again → clean: merged without it; dirty: the write fails
+//! edge → its older contents are in memory, or none are needed → merged
+//!      └ its older slot is being read, verified → merged; bad: again → clean: merged without it; dirty: the write fails
 //! ```
-//! The origin is never read: atoms never seen stay invalid. While older slots are read, a lock keeps other writes off the blocks.
+//! The origin is never read: atoms never seen stay invalid. While older slots are read, a lock keeps other writes off the blocks. Those that wait
+//! behind it may spare it the read, and their own older slots are read meanwhile.
 
 use crate::block::{Atoms, Block, Slot, Span};
+use crate::cache::ahead::Sharer;
 use crate::op::{Action, Answer, Class, DeviceError, DeviceId, Zone};
 use crate::payload::Payload;
 use crate::request::{Command, RequestError};
 
-use super::write::{Piece, Writing};
+use super::write::{PASSED, Piece, Writing};
 use super::{Engine, Owner, Stage, joined};
 
 /// Tries of reading the older slot of an edge.
@@ -65,6 +67,12 @@ pub(super) struct Lock {
     pub blocks: u64,
 }
 
+impl Lock {
+    fn covers(&self, block: Block) -> bool {
+        self.block.0 <= block.0 && block.0 < self.block.0 + self.blocks
+    }
+}
+
 /// What becomes of an edge whose older slot could not be read.
 enum Unreadable {
     Again,
@@ -76,11 +84,8 @@ impl<P: Payload> Engine<P> {
     /// Prepares the partly written blocks of a request. True: some have to be read first.
     pub(super) fn begin_merge(&mut self, number: usize) -> bool {
         let mut merge = Merge::default();
-        let mut reads = Vec::new();
         for span in self.data_spans(number) {
-            let (first, blocks) = self.blocks_of(span);
-            let last = Block(first.0 + blocks - 1);
-            for block in [first, last].into_iter().take(if blocks == 1 { 1 } else { 2 }) {
+            for block in self.end_blocks(span) {
                 let mask = self.mask_of(block, span);
                 if mask == self.full(block) {
                     continue;
@@ -88,14 +93,14 @@ impl<P: Payload> Engine<P> {
                 let mut edge = Edge { block, contents: None, valid: mask, source: None, failures: 0 };
                 if let Some(older) = self.passed_contents(block) {
                     edge = self.merge(number, edge, Some(older));
-                } else if let Some(slot) = self.index.get(block)
-                    && !mask.contains(self.valid_atoms(slot, block))
-                {
-                    match self.window.get(slot, 1) {
-                        Some((older, _)) => edge = self.merge(number, edge, Some((older, self.valid_atoms(slot, block)))),
+                } else if let Some(slot) = self.older_slot(block, mask) {
+                    let known = self.older_in_memory(block, slot).or_else(|| self.next_contents(number, block, mask, slot));
+                    match known.or_else(|| self.older_ahead(number, merge.edges.len(), block, slot)) {
+                        Some(older) => edge = self.merge(number, edge, Some(older)),
                         None => {
+                            self.sets.pin(slot, 1);
                             edge.source = Some(slot);
-                            reads.push((merge.edges.len(), slot));
+                            merge.reading += 1;
                         }
                     }
                 } else {
@@ -104,14 +109,69 @@ impl<P: Payload> Engine<P> {
                 merge.edges.push(edge);
             }
         }
-        merge.reading = reads.len() as u32;
-        for &(edge, slot) in &reads {
-            self.sets.pin(slot, 1);
-            let action = Action::Read(Zone::Data, self.slots_span(slot, 1));
-            self.start(DeviceId::Cache, Class::Client, action, Owner::Merge { request: number, edge });
-        }
+        let reads = merge.reading > 0;
         self.requests.get_mut(number).stage = Stage::Writing(Writing::new(merge));
-        !reads.is_empty()
+        reads
+    }
+
+    /// The slot that a write of these atoms of a block has to be merged with.
+    fn older_slot(&self, block: Block, mask: Atoms) -> Option<Slot> {
+        self.index.get(block).filter(|&slot| !mask.contains(self.valid_atoms(slot, block)))
+    }
+
+    /// What this slot of a block holds, and which of it counts, if memory has it.
+    fn older_in_memory(&mut self, block: Block, slot: Slot) -> Option<(P, Atoms)> {
+        let (size, valid) = (self.block_atoms(), self.valid_atoms(slot, block));
+        if let Some((older, _)) = self.window.get(slot, 1) {
+            return Some((older, valid));
+        }
+        let page = self.memory.as_mut()?.read(block, 1, |pages| P::from_pages(pages, 0, size));
+        page.map(|page| (page, valid))
+    }
+
+    /// The same if it has been read ahead; if not, it is on its way to the edge.
+    fn older_ahead(&mut self, number: usize, edge: usize, block: Block, slot: Slot) -> Option<(P, Atoms)> {
+        if self.config.reads_ahead() {
+            self.begin_ahead(slot, 1, Class::Client);
+        }
+        match self.take_ahead(Sharer::Edge { request: number, edge }, slot, 1) {
+            Some(read) => read.map(|older| (older, self.valid_atoms(slot, block))),
+            None => {
+                self.read_older(number, edge, slot);
+                None
+            }
+        }
+    }
+
+    fn read_older(&mut self, number: usize, edge: usize, slot: Slot) {
+        let action = Action::Read(Zone::Data, self.slots_span(slot, 1));
+        self.start(DeviceId::Cache, Class::Client, action, Owner::Merge { request: number, edge });
+    }
+
+    /// A write waits behind a lock: what it will be merged with is read meanwhile, once. Not of blocks that others write before it, `ahead` of
+    /// it or locked: what it needs of those will be in memory.
+    pub(super) fn foresee_merge(&mut self, number: usize, ahead: &[Span]) {
+        let is_foreseen = std::mem::replace(&mut self.requests.get_mut(number).is_foreseen, true);
+        if is_foreseen || !self.config.reads_ahead() || self.cache_failed || self.stopping {
+            return;
+        }
+        for span in self.data_spans(number) {
+            for block in self.end_blocks(span) {
+                let whole = self.config.geometry.block_span(block);
+                let is_locked = self.locks.iter().any(|lock| lock.covers(block));
+                let comes_later = is_locked || ahead.iter().any(|&other| self.share_a_block(other, whole));
+                let has_page = self.memory.as_mut().is_some_and(|memory| memory.next(block) == Some(block));
+                let mask = self.mask_of(block, span);
+                if !comes_later
+                    && !has_page
+                    && !self.through.covers(block, 1)
+                    && let Some(slot) = self.older_slot(block, mask)
+                    && self.next_contents(number, block, mask, slot).is_none()
+                {
+                    self.begin_ahead(slot, 1, Class::Client);
+                }
+            }
+        }
     }
 
     /// The whole block: the new atoms over the older ones, zeros where nothing is known.
@@ -174,11 +234,34 @@ impl<P: Payload> Engine<P> {
         }
     }
 
+    /// The slot that an edge waits for, and its block.
+    fn source(&mut self, number: usize, edge: usize) -> (Slot, Block) {
+        let edge = &self.merging(number).edges[edge];
+        (edge.source.expect("this edge is being read"), edge.block)
+    }
+
+    /// What an edge waits for has been read ahead, from a slot on, or has to be read for it after all.
+    pub(super) fn edge_ahead(&mut self, number: usize, edge: usize, read: Option<(Slot, &P)>) {
+        let (slot, _) = self.source(number, edge);
+        match read {
+            Some((first, payload)) => {
+                let size = self.block_atoms();
+                self.older_read(number, edge, Some(payload.slice(u64::from(slot.slot - first.slot) * size, size)));
+            }
+            None => self.read_older(number, edge, slot),
+        }
+    }
+
     pub(super) fn merge_done(&mut self, number: usize, edge: usize, result: Result<Answer<P>, DeviceError>) {
-        let part = &mut self.merging(number).edges[edge];
-        let (slot, block) = (part.source.expect("this edge is being read"), part.block);
+        let (slot, _) = self.source(number, edge);
         let good = result.ok().map(joined::<P>).filter(|payload| payload.checksum() == self.sets.crc(slot));
-        let older = match good {
+        self.older_read(number, edge, good);
+    }
+
+    /// `read`: what the older slot of an edge holds, if it is what was written there.
+    fn older_read(&mut self, number: usize, edge: usize, read: Option<P>) {
+        let (slot, block) = self.source(number, edge);
+        let older = match read {
             Some(payload) => Some((payload, self.valid_atoms(slot, block))),
             None => match self.merge_failed(number, edge, slot, block) {
                 Unreadable::Again => return,
@@ -190,6 +273,11 @@ impl<P: Payload> Engine<P> {
             },
         };
         self.sets.unpin(slot, 1);
+        self.end_edge(number, edge, older);
+    }
+
+    /// Merges an edge that has waited with what is known of the rest of its block.
+    fn end_edge(&mut self, number: usize, edge: usize, older: Option<(P, Atoms)>) {
         let part = self.merging(number).edges.remove(edge);
         let part = self.merge(number, part, older);
         let merge = self.merging(number);
@@ -207,14 +295,58 @@ impl<P: Payload> Engine<P> {
         }
     }
 
+    /// Writes that have come meanwhile complete what waits to be merged (`next_contents`): nobody waits for its older slot any more. True: one has
+    /// been merged.
+    pub(super) fn complete_edges(&mut self) -> bool {
+        let mut waiting = Vec::new();
+        for &Lock { request: number, .. } in &self.locks {
+            if let Stage::Writing(writing) = &self.requests.get(number).stage {
+                let edges = writing.merge.edges.iter().enumerate();
+                waiting.extend(edges.filter_map(|(place, edge)| Some((number, place, edge.block, edge.valid, edge.source?))));
+            }
+        }
+        let mut any = false;
+        for (number, edge, block, mask, slot) in waiting {
+            if let Some(next) = self.next_contents(number, block, mask, slot)
+                && self.ahead.leave(slot, self.life_of(slot), Sharer::Edge { request: number, edge })
+            {
+                self.sets.unpin(slot, 1);
+                self.end_edge(number, edge, Some(next));
+                any = true;
+            }
+        }
+        any
+    }
+
+    /// What the next write to this block brings, if one waits that leaves nothing of its older slot beside `mask`, which this one writes. So a stream
+    /// whose requests do not end where blocks end reads nothing but its last block. (In this block all of the next write is there then: before
+    /// it is answered it might as well have been placed.)
+    fn next_contents(&self, number: usize, block: Block, mask: Atoms, slot: Slot) -> Option<(P, Atoms)> {
+        let whole = self.config.geometry.block_span(block);
+        let mut others = self.intake.iter().take(PASSED).filter(|&&other| other != number).map(|&other| &self.requests.get(other).request);
+        let next = others.find(|next| self.share_a_block(next.span, whole))?;
+        let Command::Write { data, .. } = &next.command else { return None };
+        let brings = self.mask_of(block, next.span);
+        let leaves_nothing = mask.union(brings).contains(self.valid_atoms(slot, block));
+        // What both write would be the first one's, and of the next one only a part would be there.
+        if !leaves_nothing || !mask.intersection(brings).is_empty() {
+            return None;
+        }
+        let part = whole.intersection(next.span);
+        let before = part.start - whole.start;
+        let parts =
+            [P::zero(before), data.slice(part.start - next.span.start, part.atoms), P::zero(self.block_atoms() - before - part.atoms)];
+        let parts: Vec<P> = parts.into_iter().filter(|part| part.atoms() > 0).collect();
+        Some((P::concat(&parts), brings))
+    }
+
     /// The older slot of an edge cannot be read: a few tries, then a clean one is dropped (the origin has its atoms)
     /// and a dirty one fails the write, which must not cost the atoms around it.
     fn merge_failed(&mut self, number: usize, edge: usize, slot: Slot, block: Block) -> Unreadable {
         let part = &mut self.merging(number).edges[edge];
         part.failures += 1;
         if part.failures < READ_TRIES {
-            let action = Action::Read(Zone::Data, self.slots_span(slot, 1));
-            self.start(DeviceId::Cache, Class::Client, action, Owner::Merge { request: number, edge });
+            self.read_older(number, edge, slot);
             return Unreadable::Again;
         }
         if self.index.get(block) != Some(slot) {

@@ -230,6 +230,8 @@ struct Active<P> {
     stage: Stage<P>,
     /// What it waits for, for people.
     waits: WaitReason,
+    /// What it will be merged with has been asked for.
+    is_foreseen: bool,
 }
 
 enum Stage<P> {
@@ -494,7 +496,7 @@ impl<P: Payload> Engine<P> {
         let acknowledged = self.flushes.unpromised.told(self.replies.len());
         let converts = matches!(request.command, Command::Write { .. }) && self.converter.takes(request.span);
         let part = self.part_of_sequence(&request);
-        let active = Active { request, arrived: self.now, acknowledged, converts, part, stage: Stage::Waiting, waits };
+        let active = Active { request, arrived: self.now, acknowledged, converts, part, stage: Stage::Waiting, waits, is_foreseen: false };
         let number = self.requests.insert(active);
         self.note_commit(number);
         match self.phase {
@@ -679,6 +681,11 @@ impl<P: Payload> Engine<P> {
         let size = self.block_atoms();
         let first = span.start.div_ceil(size);
         (Block(first), (span.end() / size).saturating_sub(first))
+    }
+    /// The blocks at the two ends of a span, once if it is one.
+    fn end_blocks(&self, span: Span) -> impl Iterator<Item = Block> + use<P> {
+        let (first, blocks) = self.blocks_of(span);
+        [first, Block(first.0 + blocks - 1)].into_iter().take(if blocks == 1 { 1 } else { 2 })
     }
     /// The atoms of `block` that `span` covers.
     fn mask_of(&self, block: Block, span: Span) -> Atoms {

@@ -124,6 +124,7 @@ impl<P: Payload> Engine<P> {
             part: Part::default(),
             stage: Stage::Waiting,
             waits: WaitReason::Read,
+            is_foreseen: false,
         });
         self.counters.around_reads += 1;
         self.around.reading.push((number, zone));

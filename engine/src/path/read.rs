@@ -7,6 +7,7 @@
 
 use crate::admission::Admission;
 use crate::block::{Atoms, Block, Slot, Span};
+use crate::cache::ahead::Sharer;
 use crate::cache::index::Run;
 use crate::cache::through::Page;
 use crate::config::Fill;
@@ -393,7 +394,7 @@ impl<P: Payload> Engine<P> {
             Source::Slots { block, first, slots } => {
                 let span = *span;
                 reading.left += 1;
-                match self.take_ahead(number, place, first, slots) {
+                match self.take_ahead(Sharer::Part { request: number, part: place }, first, slots) {
                     None => self.read_slots(number, place, first, slots),
                     Some(None) => {}
                     Some(Some(payload)) => {

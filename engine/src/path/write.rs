@@ -24,8 +24,8 @@ use crate::request::{Command, Outcome, RequestError};
 use super::merge::{Lock, Merge};
 use super::{Ended, Engine, Owner, Stage};
 
-/// Waiting requests that are looked at for one that may pass.
-const PASSED: usize = 64;
+/// Waiting requests that are looked at for one that may pass, or completes one that is being merged.
+pub(super) const PASSED: usize = 64;
 
 pub(super) struct Writing<P> {
     /// Its partly written blocks, with what was there before.
@@ -96,7 +96,10 @@ impl<P: Payload> Engine<P> {
                 Placing::Merging => {}
                 Placing::Blocked(reason) => {
                     self.blocked(number, reason);
-                    passed = self.pass_blocked();
+                    if reason == WaitReason::Lock && self.complete_edges() {
+                        continue;
+                    }
+                    passed = self.pass_blocked(reason);
                     break;
                 }
             }
@@ -105,27 +108,36 @@ impl<P: Payload> Engine<P> {
         passed || placed && !self.front_writes.is_empty()
     }
 
-    /// A request without data passes the blocked ones before it unless it touches what they touch: it needs no room, and may make some.
-    fn pass_blocked(&mut self) -> bool {
+    /// Requests pass the blocked ones before them unless they touch what those touch: without data always, since that needs no room, and may make
+    /// some; with data, if the first one waits for no room either, but for others to let its blocks go. True: one has been placed.
+    fn pass_blocked(&mut self, reason: WaitReason) -> bool {
+        let is_locked = reason == WaitReason::Lock;
         let mut ahead: Vec<Span> = Vec::new();
         let mut at = 0;
         let mut passed = false;
         while at < self.intake.len().min(PASSED) {
             let number = self.intake[at];
             let span = self.requests.get(number).request.span;
-            let waits = self.has_data(number) || ahead.iter().any(|other| self.share_a_block(*other, span));
-            if !waits && matches!(self.place(number), Placing::Placed) {
-                self.intake.remove(at);
-                passed = true;
-            } else {
-                ahead.push(span);
-                at += 1;
+            let may_pass = at > 0 && is_locked || !self.has_data(number);
+            let waits = !may_pass || ahead.iter().any(|other| self.share_a_block(*other, span));
+            match if waits { Placing::Blocked(reason) } else { self.place(number) } {
+                Placing::Blocked(_) => {
+                    if is_locked {
+                        self.foresee_merge(number, &ahead);
+                    }
+                    ahead.push(span);
+                    at += 1;
+                }
+                placing => {
+                    self.intake.remove(at);
+                    passed |= matches!(placing, Placing::Placed);
+                }
             }
         }
         passed
     }
 
-    fn share_a_block(&self, a: Span, b: Span) -> bool {
+    pub(super) fn share_a_block(&self, a: Span, b: Span) -> bool {
         let ((first, count), (other, others)) = (self.blocks_of(a), self.blocks_of(b));
         first.0 < other.0 + others && other.0 < first.0 + count
     }
