@@ -1,7 +1,10 @@
 //! Complete: a partly written block that was read as a whole is kept as a whole. In most of them a power cut is tried at every step.
 
+use tidegate_engine::Control;
 use tidegate_engine::block::Span;
 use tidegate_engine::op::Zone;
+use tidegate_engine::time::Duration;
+use tidegate_sim::back::fault::Fault;
 use tidegate_sim::back::volatile::Survive;
 use tidegate_sim::scenario::Scenario;
 use tidegate_sim::stamp::Stamps;
@@ -45,6 +48,53 @@ fn the_second_read_needs_no_origin() {
         scenario.drain();
         assert_eq!(scenario.on_origin(3)[1], whole);
     }
+}
+
+#[test]
+fn what_is_written_of_a_block_while_it_is_read_is_made_whole_with_it() {
+    let mut scenario = Scenario::new();
+    scenario.crash_at_every_step();
+    let mut whole = stamps(&scenario.first(3));
+    scenario.hold(Zone::Origin);
+    let read = scenario.send_read(scenario.block(3));
+    let part = scenario.write_span(Span::new(3 * 8 + 2, 3));
+    whole.splice(2..5, part.stamps());
+    scenario.release(Zone::Origin);
+    scenario.wait(read).expect("a read");
+    scenario.run_until_quiet();
+    scenario.forget_noted();
+    assert_eq!(scenario.read(scenario.block(3)), Ok(whole.clone()));
+    assert_eq!((reads_of_origin(&scenario), scenario.snapshot().counters.completed_blocks), (0, 1));
+    scenario.flush();
+    scenario.power_cut(Survive::None);
+    assert_eq!(scenario.read(scenario.block(3)), Ok(whole.clone()));
+    scenario.drain();
+    assert_eq!(scenario.on_origin(3)[1], whole);
+}
+
+#[test]
+fn what_was_read_before_its_zeros_went_home_completes_nothing() {
+    let mut scenario = Scenario::new();
+    scenario.write(2);
+    scenario.flush();
+    scenario.forget_noted();
+    // Blocks 1 and 3 are read by themselves, and the first of them for long.
+    scenario.fail_next(Zone::Origin, Fault::Stuck(Duration::from_secs(5)));
+    let read = scenario.send_read(scenario.blocks(1, 3));
+    scenario.advance(Duration::from_secs(1));
+    assert_eq!(reads_of_origin(&scenario), 2);
+    scenario.trim(scenario.block(3));
+    scenario.flush();
+    scenario.simulation.control(Control::Drain);
+    scenario.advance(Duration::from_secs(1));
+    assert_eq!(scenario.on_origin(3)[1], [0; 8], "nothing but the read knows any more what was there");
+    let mut whole = vec![0; 8];
+    let part = scenario.write_span(Span::new(3 * 8, 1));
+    whole.splice(..1, part.stamps());
+    assert!(!scenario.is_answered(read));
+    scenario.wait(read).expect("a read");
+    scenario.run_until_quiet();
+    assert_eq!(scenario.read(scenario.block(3)), Ok(whole));
 }
 
 /// Found in service: what was valid at an edge of the block left nothing beside it, and nothing is no payload.

@@ -1,7 +1,8 @@
 //! Fill: what a read fetched from the origin is kept, behind the reply and from the same buffer; dropped when there is no room.
 //!
 //! A ticket is issued at the look-up, and any write, discard, destage or eviction of one of its blocks ends it for that block: of the others
-//! what was read is still what the origin holds. Only whole blocks are kept; and where something else has to go for them, only what `admission` finds worth
+//! what was read is still what the origin holds. (So it is after a write to the log. It is not kept, but may complete a part of a block that was
+//! written.) Only whole blocks are kept; and where something else has to go for them, only what `admission` finds worth
 //! it. What a client asks to be prefetched always is.
 
 use std::ops::Range;
@@ -21,8 +22,16 @@ use super::write::Piece;
 struct Ticket {
     request: usize,
     blocks: Range<u64>,
-    /// Blocks that have changed, in no order.
-    void: Vec<Range<u64>>,
+    changed: Changed,
+}
+
+/// Which blocks of a read have changed since they were looked up.
+#[derive(Default)]
+pub(super) struct Changed {
+    /// All of them.
+    pub any: Vec<Range<u64>>,
+    /// Those of which the origin may hold something else by now.
+    pub below: Vec<Range<u64>>,
 }
 
 fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
@@ -37,26 +46,36 @@ pub(super) struct Tickets {
 impl Tickets {
     pub fn issue(&mut self, request: usize, block: Block, blocks: u64) {
         debug_assert!(self.tickets.iter().all(|ticket| ticket.request != request), "a read has one ticket");
-        self.tickets.push(Ticket { request, blocks: block.0..block.0 + blocks, void: Vec::new() });
+        self.tickets.push(Ticket { request, blocks: block.0..block.0 + blocks, changed: Changed::default() });
     }
     /// The blocks changed: what is being read of them must not be kept.
     pub fn void(&mut self, block: Block, blocks: u64) {
-        let changed = block.0..block.0 + blocks;
-        for ticket in self.tickets.iter_mut().filter(|ticket| overlap(&ticket.blocks, &changed)) {
-            ticket.void.push(changed.clone());
-        }
+        self.change(block, blocks, |changed, run| {
+            changed.any.push(run.clone());
+            changed.below.push(run);
+        });
+    }
+    /// The same, in the log alone: what the origin holds of them is what it held.
+    pub fn supersede(&mut self, block: Block, blocks: u64) {
+        self.change(block, blocks, |changed, run| changed.any.push(run));
+    }
+    fn change(&mut self, block: Block, blocks: u64, note: impl Fn(&mut Changed, Range<u64>)) {
+        let run = block.0..block.0 + blocks;
+        let touched = self.tickets.iter_mut().filter(|ticket| overlap(&ticket.blocks, &run));
+        touched.for_each(|ticket| note(&mut ticket.changed, run.clone()));
     }
     /// Is what a request has read of these blocks still what the origin holds?
     pub fn holds(&self, request: usize, block: Block, blocks: u64) -> bool {
         let asked = block.0..block.0 + blocks;
-        !self.tickets[self.of(request)].void.iter().any(|void| overlap(void, &asked))
+        !self.tickets[self.of(request)].changed.any.iter().any(|changed| overlap(changed, &asked))
     }
     /// Forgets the ticket of a request. Returns the blocks that have changed, in order.
-    pub fn withdraw(&mut self, request: usize) -> Vec<Range<u64>> {
+    pub fn withdraw(&mut self, request: usize) -> Changed {
         let at = self.of(request);
-        let mut void = self.tickets.swap_remove(at).void;
-        void.sort_unstable_by_key(|void| void.start);
-        void
+        let Changed { mut any, mut below } = self.tickets.swap_remove(at).changed;
+        any.sort_unstable_by_key(|run| run.start);
+        below.sort_unstable_by_key(|run| run.start);
+        Changed { any, below }
     }
     fn of(&self, request: usize) -> usize {
         self.tickets.iter().position(|ticket| ticket.request == request).expect("a read has its ticket until it ends")
@@ -75,18 +94,24 @@ pub(super) fn gaps(all: Range<u64>, holes: &[Range<u64>]) -> impl Iterator<Item 
 }
 
 impl<P: Payload> Engine<P> {
-    /// `void`: the blocks that have changed since they were looked up, in order.
-    pub(super) fn fill(&mut self, why: Why, void: &[Range<u64>], fetched: impl Iterator<Item = (Span, P)>) {
-        let void = if self.has_canary(Canary::FillWithoutTicket) { &[] } else { void };
+    pub(super) fn fill(&mut self, why: Why, changed: &Changed, fetched: impl Iterator<Item = (Span, P)>) {
+        let without = Changed::default();
+        let changed = if self.has_canary(Canary::FillWithoutTicket) { &without } else { changed };
         if self.config.fill() == Fill::Off || self.cache_failed || self.stopping {
             return;
         }
         for (span, payload) in fetched {
             let (block, blocks) = self.whole_blocks(span);
             let mut left = blocks;
-            for run in gaps(block.0..block.0 + blocks, void) {
+            for run in gaps(block.0..block.0 + blocks, &changed.any) {
                 left -= run.end - run.start;
                 self.fill_run((Block(run.start), run.end - run.start), why, span, &payload);
+            }
+            for run in &changed.any {
+                let run = run.start.max(block.0)..run.end.min(block.0 + blocks);
+                for run in gaps(run, &changed.below) {
+                    self.complete_partials((Block(run.start), run.end - run.start), span, &payload);
+                }
             }
             self.counters.fill_void_blocks += left;
         }
@@ -201,8 +226,10 @@ mod tests {
         tickets.void(Block(8), 3);
         assert!(!tickets.holds(1, Block(10), 1) && tickets.holds(1, Block(15), 4) && !tickets.holds(1, Block(15), 5));
         assert!(tickets.holds(2, Block(15), 4) && !tickets.holds(2, Block(15), 5));
-        assert!(gaps(10..20, &tickets.withdraw(1)).eq([11..13, 15..19]));
-        assert!(gaps(15..25, &tickets.withdraw(2)).eq([15..19, 20..25]));
+        tickets.supersede(Block(16), 1);
+        let [first, second] = [1, 2].map(|request| tickets.withdraw(request));
+        assert!(gaps(10..20, &first.any).eq([11..13, 15..16, 17..19]) && gaps(10..20, &first.below).eq([11..13, 15..19]));
+        assert!(gaps(15..25, &second.any).eq([15..16, 17..19, 20..25]) && gaps(15..25, &second.below).eq([15..19, 20..25]));
         assert!(tickets.tickets.is_empty(), "they are forgotten");
         assert!(gaps(3..3, &[]).eq([]));
     }

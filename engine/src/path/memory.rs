@@ -86,7 +86,8 @@ impl<P: Payload> Engine<P> {
 
     /// A client's write takes its place: what it replaces is forgotten, and if it is small it is kept itself.
     pub(super) fn takes_place(&mut self, piece: &Piece<P>) {
-        self.changed(piece.block, piece.blocks);
+        self.tickets.supersede(piece.block, piece.blocks);
+        self.forget_in_memory(piece.block, piece.blocks);
         if piece.valid.is_none() && piece.payload.atoms() <= WRITE_ATOMS {
             self.put_in_memory(piece.block, piece.blocks, 0, &piece.payload);
         }

@@ -685,10 +685,10 @@ impl<P: Payload> Engine<P> {
         }
         let mut parts = std::mem::take(&mut reading.parts);
         let (failed, why) = (reading.failed, reading.why);
-        let void = self.tickets.withdraw(number);
+        let changed = self.tickets.withdraw(number);
         if why == Why::Around {
             self.end_around(number);
-            return self.fill(why, &void, parts.into_iter().filter_map(Part::fetched));
+            return self.fill(why, &changed, parts.into_iter().filter_map(Part::fetched));
         }
         if failed {
             return self.answer(number, Err(RequestError::Io));
@@ -705,8 +705,8 @@ impl<P: Payload> Engine<P> {
         };
         let is_prefetch = matches!(self.requests.get(number).request.command, Command::Cache);
         self.answer(number, Ok(if is_prefetch { Outcome::Done } else { Outcome::Data(parts.iter().map(contents).collect()) }));
-        self.keep_in_memory(why, &void, parts.iter().filter_map(Part::contents));
-        self.fill(why, &void, parts.into_iter().filter_map(Part::fetched));
+        self.keep_in_memory(why, &changed.any, parts.iter().filter_map(Part::contents));
+        self.fill(why, &changed, parts.into_iter().filter_map(Part::fetched));
         if has_missed {
             self.look_around(span, why);
         }

@@ -474,7 +474,7 @@ impl<P: Payload> Engine<P> {
         let most = self.limits[0].op_atoms / self.block_atoms();
         let mut class_block = None;
         for piece in pieces {
-            self.tickets.void(piece.block, piece.blocks);
+            self.tickets.supersede(piece.block, piece.blocks);
             self.touch_blocks(piece.block, piece.blocks);
             let class_block = if source == Source::Moved { piece.block } else { *class_block.get_or_insert(piece.block) };
             let mut done = 0;

@@ -195,6 +195,7 @@ impl<P: Payload> Engine<P> {
             panic!("it was on its way through")
         };
         for piece in passing.pieces {
+            self.tickets.void(piece.block, piece.blocks);
             self.takes_place(&piece);
             let Piece { block, blocks, payload, valid } = piece;
             self.through.pages.insert(block, Page { blocks, payload, valid, state });
