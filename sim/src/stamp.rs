@@ -156,6 +156,7 @@ impl Payload for Stamps {
     }
 
     fn zero(atoms: u64) -> Self {
+        assert!(atoms > 0, "a payload is never empty");
         Stamps { form: Form::Zero, start: 0, atoms: u32::try_from(atoms).expect("a payload below 2 TiB") }
     }
 

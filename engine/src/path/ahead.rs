@@ -42,7 +42,8 @@ impl<P: Payload> Engine<P> {
         self.scratch.runs = runs;
     }
 
-    /// Reads what is whole of these slots, and neither in memory nor on its way; for nobody, or for a client. If there was no room for all: how many it came to.
+    /// Reads what is whole of these slots, and neither in memory nor on its way; for nobody, or for a client. If there was no room for all: how
+    /// many it came to.
     pub(super) fn begin_ahead(&mut self, first: Slot, slots: u32, class: Class) -> Option<u32> {
         let size = self.block_atoms();
         let most = (PIECE_ATOMS.min(self.limits[0].op_atoms) / size).max(1) as u32;

@@ -397,7 +397,7 @@ impl<P: Payload> Engine<P> {
     /// Nobody is about to replace the block: what is moved now would come after that, and be older. A block that goes home right now may
     /// move if it is dirty, and stays dirty.
     pub(super) fn may_move(&self, block: Block, dirty: bool) -> bool {
-        let is_locked = self.locks.iter().any(|lock| (lock.block.0..lock.block.0 + lock.blocks).contains(&block.0));
+        let is_locked = self.locks.iter().any(|lock| lock.covers(block));
         let span = self.config.geometry.block_span(block);
         let is_written = if dirty { self.origin.is_written_through(span) } else { self.origin.is_written(span) };
         !is_locked && !self.through.covers(block, 1) && !is_written

@@ -1,9 +1,9 @@
 //! Fill: what a read fetched from the origin is kept, behind the reply and from the same buffer; dropped when there is no room.
 //!
 //! A ticket is issued at the look-up, and any write, discard, destage or eviction of one of its blocks ends it for that block: of the others
-//! what was read is still what the origin holds. (So it is after a write to the log. It is not kept, but may complete a part of a block that was
-//! written.) Only whole blocks are kept; and where something else has to go for them, only what `admission` finds worth
-//! it. What a client asks to be prefetched always is.
+//! what was read is still what the origin holds. (After a write to the log it still is: it is not kept, but completes what was written of a block.)
+//! Only whole blocks are kept; and where something else has to go for them, only what `admission` finds worth it. What a client asks to be
+//! prefetched always is.
 
 use std::ops::Range;
 

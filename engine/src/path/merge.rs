@@ -68,7 +68,7 @@ pub(super) struct Lock {
 }
 
 impl Lock {
-    fn covers(&self, block: Block) -> bool {
+    pub fn covers(&self, block: Block) -> bool {
         self.block.0 <= block.0 && block.0 < self.block.0 + self.blocks
     }
 }
@@ -295,8 +295,8 @@ impl<P: Payload> Engine<P> {
         }
     }
 
-    /// Writes that have come meanwhile complete what waits to be merged (`next_contents`): nobody waits for its older slot any more. True: one has
-    /// been merged.
+    /// Writes that have come meanwhile complete what waits to be merged (`next_contents`): nobody waits for its older slot any more. True: a block
+    /// has been merged.
     pub(super) fn complete_edges(&mut self) -> bool {
         let mut waiting = Vec::new();
         for &Lock { request: number, .. } in &self.locks {
@@ -334,10 +334,10 @@ impl<P: Payload> Engine<P> {
         }
         let part = whole.intersection(next.span);
         let before = part.start - whole.start;
-        let parts =
-            [P::zero(before), data.slice(part.start - next.span.start, part.atoms), P::zero(self.block_atoms() - before - part.atoms)];
-        let parts: Vec<P> = parts.into_iter().filter(|part| part.atoms() > 0).collect();
-        Some((P::concat(&parts), brings))
+        let zeros = |atoms: u64| (atoms > 0).then(|| P::zero(atoms));
+        let brought = data.slice(part.start - next.span.start, part.atoms);
+        let parts = [zeros(before), Some(brought), zeros(self.block_atoms() - before - part.atoms)];
+        Some((P::concat(&parts.into_iter().flatten().collect::<Vec<P>>()), brings))
     }
 
     /// The older slot of an edge cannot be read: a few tries, then a clean one is dropped (the origin has its atoms)
