@@ -9,6 +9,7 @@ use tidegate_engine::block::{PAGE_ATOMS, Span};
 use tidegate_engine::config::Placement;
 use tidegate_engine::op::Zone;
 use tidegate_engine::payload::Payload;
+use tidegate_engine::probe::Health;
 use tidegate_engine::request::Command;
 use tidegate_engine::time::Duration;
 use tidegate_sim::back::contents::Contents;
@@ -46,7 +47,9 @@ pub fn run(data: &[u8]) {
     let mut rig = Rig::new(config, memory);
     if rig.recover() {
         serve(&mut rig);
-        assert!(rig.stop(), "a stop is refused: {:?}", rig.engine.damage());
+        // Where the journal that was found leaves no room for a checkpoint, the SSD is given up, and no host here can note that.
+        let stops = rig.stop();
+        assert!(stops || rig.engine.health() == Health::Unfenced, "a stop is refused: {:?}", rig.engine.damage());
         rig.restart();
         rig.recover();
     }
