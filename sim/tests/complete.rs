@@ -27,6 +27,20 @@ fn stamps(data: &Stamps) -> Vec<u64> {
     data.stamps().collect()
 }
 
+/// Block 3 reads so without the origin, after a power cut too, and goes home as it is.
+fn expect_whole(scenario: &mut Scenario, whole: Vec<u64>) {
+    scenario.forget_noted();
+    assert_eq!(scenario.read(scenario.block(3)), Ok(whole.clone()));
+    assert_eq!(reads_of_origin(&scenario), 0);
+    assert_eq!(scenario.snapshot().counters.completed_blocks, 1);
+    assert_eq!(scenario.snapshot().dirty_slots, 1, "what was written is not at home yet");
+    scenario.flush();
+    scenario.power_cut(Survive::None);
+    assert_eq!(scenario.read(scenario.block(3)), Ok(whole.clone()));
+    scenario.drain();
+    assert_eq!(scenario.on_origin(3)[1], whole);
+}
+
 #[test]
 fn the_second_read_needs_no_origin() {
     for all in [true, false] {
@@ -37,16 +51,7 @@ fn the_second_read_needs_no_origin() {
         let span = if all { scenario.block(3) } else { Span::new(3 * 8, 1) };
         scenario.read(span).expect("slot and origin");
         scenario.run_until_quiet();
-        scenario.forget_noted();
-        assert_eq!(scenario.read(scenario.block(3)), Ok(whole.clone()));
-        assert_eq!(reads_of_origin(&scenario), 0);
-        assert_eq!(scenario.snapshot().counters.completed_blocks, 1);
-        assert_eq!(scenario.snapshot().dirty_slots, 1, "what was written is not at home yet");
-        scenario.flush();
-        scenario.power_cut(Survive::None);
-        assert_eq!(scenario.read(scenario.block(3)), Ok(whole.clone()));
-        scenario.drain();
-        assert_eq!(scenario.on_origin(3)[1], whole);
+        expect_whole(&mut scenario, whole);
     }
 }
 
@@ -62,14 +67,7 @@ fn what_is_written_of_a_block_while_it_is_read_is_made_whole_with_it() {
     scenario.release(Zone::Origin);
     scenario.wait(read).expect("a read");
     scenario.run_until_quiet();
-    scenario.forget_noted();
-    assert_eq!(scenario.read(scenario.block(3)), Ok(whole.clone()));
-    assert_eq!((reads_of_origin(&scenario), scenario.snapshot().counters.completed_blocks), (0, 1));
-    scenario.flush();
-    scenario.power_cut(Survive::None);
-    assert_eq!(scenario.read(scenario.block(3)), Ok(whole.clone()));
-    scenario.drain();
-    assert_eq!(scenario.on_origin(3)[1], whole);
+    expect_whole(&mut scenario, whole);
 }
 
 #[test]

@@ -319,7 +319,7 @@ impl<P: Payload> Engine<P> {
     }
 
     /// What the next write to this block brings, if one waits that leaves nothing of its older slot beside `mask`, which this one writes. So a stream
-    /// whose requests do not end where blocks end reads nothing but its last block. (In this block all of the next write is there then: before
+    /// whose requests do not end where blocks end waits for nothing but its last block. (In this block all of the next write is there then: before
     /// it is answered it might as well have been placed.)
     fn next_contents(&self, number: usize, block: Block, mask: Atoms, slot: Slot) -> Option<(P, Atoms)> {
         let whole = self.config.geometry.block_span(block);
