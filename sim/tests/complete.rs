@@ -31,7 +31,7 @@ fn stamps(data: &Stamps) -> Vec<u64> {
 fn expect_whole(scenario: &mut Scenario, whole: Vec<u64>) {
     scenario.forget_noted();
     assert_eq!(scenario.read(scenario.block(3)), Ok(whole.clone()));
-    assert_eq!(reads_of_origin(&scenario), 0);
+    assert_eq!(reads_of_origin(scenario), 0);
     assert_eq!(scenario.snapshot().counters.completed_blocks, 1);
     assert_eq!(scenario.snapshot().dirty_slots, 1, "what was written is not at home yet");
     scenario.flush();
