@@ -26,6 +26,7 @@ use crate::back::dock::{Happening, WatchKey};
 use crate::back::io::{Carrier, Io};
 use crate::back::run::Run;
 use crate::back::spin::Motor;
+use crate::back::vigil;
 use crate::control::{Verb, curve_json, status_json};
 use crate::desk::{Desk, Tell};
 use crate::dirty::{self, Dirty};
@@ -244,7 +245,7 @@ impl Opened {
         let export = self.export();
         let Opened { options, attached: Attached { cache, origin, superblock, .. }, sleeper } = self;
         let mut io = Io::new(cache, origin, carrier)?;
-        let poll = options.knobs.poll.unwrap_or_default();
+        let poll = options.knobs.poll.unwrap_or_else(vigil::default);
         io.poll(poll);
         let mut crew = match options.knobs.front_threads.unwrap_or_default() {
             // What fronts answer themselves nobody else sees.
@@ -613,12 +614,15 @@ impl Volume {
     fn dispatch(&mut self, room: &mut Room) {
         let now = self.clock.now();
         self.world.io.look_for_late(now, &mut self.happenings);
+        let mut requests = 0;
         for happening in self.happenings.drain(..) {
             match happening {
                 Happening::Done(done) => self.landed.push_back(done),
                 Happening::Late(id) => self.events.push(Event::Late(id)),
                 Happening::Ready { key: WatchKey { port: FRONT, token }, readable, writable } => {
+                    let before = self.events.len();
                     self.world.front.ready(token, readable, writable, room, &mut self.events);
+                    requests += self.events.len() - before;
                 }
                 Happening::Ready { key: WatchKey { port: MOTOR, .. }, .. } => {
                     let sleeper = self.world.sleeper.as_mut().expect("it is watched");
@@ -627,6 +631,7 @@ impl Volume {
                 Happening::Ready { .. } => self.desk.open(),
             }
         }
+        self.world.io.heard(requests);
         self.land();
         if self.world.front.deadline().is_some_and(|deadline| deadline <= now) {
             self.world.front.tick(now);

@@ -74,6 +74,14 @@ impl Io {
         }
     }
 
+    /// So many requests of clients have come with the last wait: whether to look before the next one depends on it.
+    pub fn heard(&mut self, requests: usize) {
+        match &mut self.means {
+            Means::Ring(ring) => ring.heard(requests),
+            Means::Threads(_) => {}
+        }
+    }
+
     /// Who carries the operations, as [`Carrier::name`] names it.
     pub fn carrier(&self) -> Carrier {
         match &self.means {

@@ -106,7 +106,12 @@ impl Ring {
 
     /// From now on it looks for so long before it sleeps, where that is worth it.
     pub fn poll(&mut self, most: Duration) {
-        self.vigil = Vigil::new(std::time::Duration::from_nanos(most.0));
+        self.vigil = Vigil::new(most);
+    }
+
+    /// So many requests of clients have come.
+    pub fn heard(&mut self, requests: usize) {
+        self.vigil.heard(requests);
     }
 
     /// Of the cache and of the origin.

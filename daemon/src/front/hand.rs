@@ -103,7 +103,7 @@ impl Hand {
             writes: true,
             has_some: false,
             poll,
-            vigil: Vigil::new(std::time::Duration::from_nanos(most.0)),
+            vigil: Vigil::new(most),
             clock: Clock::start(),
             state,
             came: 0,
@@ -256,6 +256,7 @@ impl Hand {
             }
         }
         self.ready = all;
+        self.vigil.heard(self.events.len());
         self.pass_on();
         let now = self.clock.now();
         if self.front.deadline().is_some_and(|deadline| deadline <= now) {
