@@ -247,13 +247,13 @@ impl Opened {
         let mut io = Io::new(cache, origin, carrier)?;
         let poll = options.knobs.poll.unwrap_or_else(vigil::default);
         io.poll(poll);
+        let clock = Clock::start();
         let mut crew = match options.knobs.front_threads.unwrap_or_default() {
             // What fronts answer themselves nobody else sees.
             _ if options.record.is_some() => None,
             0 => None,
-            threads => Some(Crew::new(threads, &export, poll).map_err(no_threads)?),
+            threads => Some(Crew::new(threads, &export, poll, clock).map_err(no_threads)?),
         };
-        let clock = Clock::start();
         let volume_atoms = superblock.geometry.volume_atoms;
         let recorder = options.record.as_ref().map(|path| Recorder::start(path, volume_atoms, clock.now())).transpose()?;
         desk.tell(Tell::Opened);
@@ -294,7 +294,8 @@ fn no_threads(error: std::io::Error) -> Failure {
 }
 
 /// Nanoseconds since the start.
-pub(crate) struct Clock {
+#[derive(Clone, Copy)]
+pub struct Clock {
     start: std::time::Instant,
 }
 

@@ -36,6 +36,18 @@ const PAGE_BYTES: usize = 4096;
 /// Requests that are there at once.
 const BATCH: usize = 32;
 
+/// Where a page is read to, or written from: aligned as those that devices read and write.
+#[derive(Clone)]
+#[repr(align(4096))]
+struct Buffer([u8; PAGE_BYTES]);
+
+impl Buffer {
+    /// One for each request.
+    fn batch(byte: u8) -> Vec<Buffer> {
+        vec![Buffer([byte; PAGE_BYTES]); BATCH]
+    }
+}
+
 /// Subject 0 is the baseline: one thread, or two.
 const BESIDE: &[Step] =
     &[Step::base([Some(0), None]), Step::ours([Some(1), None]), Step::ours([Some(1), None]), Step::base([Some(0), None])];

@@ -20,6 +20,8 @@ pub struct Front {
     pub(crate) index: usize,
     pub(crate) magazine: Magazine,
     pub(crate) touches: Pen,
+    /// What time it is, as far as was said.
+    now: u64,
     pub(crate) dirty: Pen,
     /// Dirty pages that it may still make without asking.
     pub(crate) dirty_credit: usize,
@@ -47,7 +49,7 @@ impl Front {
     pub(crate) fn new(pages: Arc<Pages>, index: usize) -> Front {
         let desk = &pages.desks[index];
         let (touches, dirty, magazine) = (desk.touches.pen(), desk.dirty.pen(), pages.pool.magazine());
-        Front { pages, index, magazine, touches, dirty, dirty_credit: 0, written: Vec::with_capacity(crate::WRITE_BLOCKS_MAX) }
+        Front { pages, index, magazine, touches, now: 0, dirty, dirty_credit: 0, written: Vec::with_capacity(crate::WRITE_BLOCKS_MAX) }
     }
 
     pub(crate) fn desk(&self) -> &Desk {
@@ -62,6 +64,12 @@ impl Front {
     #[inline(always)]
     pub fn pin(&mut self) -> Pinned<'_> {
         Pinned::new(&self.pages, self.index)
+    }
+
+    /// What it reads from here on is read at this time, by a clock that all fronts have in common, in any unit. One look at it for a queue of
+    /// requests will do: they are under way at once.
+    pub fn set_time(&mut self, now: u64) {
+        self.now = now;
     }
 
     /// Notes that `block` was read, for the keeper. Without room it is not noted, and that is counted.
@@ -79,7 +87,7 @@ impl Front {
         }
         let noted = desk.touches.room(&mut self.touches, count).min(count);
         let unnoted = count - noted;
-        blocks.take(noted).for_each(|block| desk.touches.put(&mut self.touches, [block.0]));
+        blocks.take(noted).for_each(|block| desk.touches.put(&mut self.touches, [block.0, self.now]));
         desk.touches.publish(&self.touches);
         if unnoted > 0 {
             add(&desk.counters.0.unnoted, unnoted as u64);

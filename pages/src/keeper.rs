@@ -23,8 +23,8 @@ pub struct Keeper {
     magazine: Magazine,
     /// Dirty pages that are allowed now: those that there are, and those that fronts may still make.
     allowed: usize,
-    /// What waits in each front's ring of touches, while they are read.
-    waiting: Vec<u64>,
+    /// Fronts whose rings of touches have something, and how much, while they are read.
+    waiting: Vec<(usize, u64)>,
 }
 
 /// One page and no other: where it lies, and its number among the pages of its block. The newest has the highest, modulo 2^32, also when the
@@ -102,16 +102,26 @@ impl Keeper {
         Pinned::new(&self.pages, self.pages.config.fronts)
     }
 
-    /// Tells `each` what fronts have read since the last time: of each front in its order, and of several as if each had read at an even pace.
-    /// Nothing says who came first, and one front after another would be wrong by whole rings.
+    /// Tells `each` what fronts have read since the last time: of each front in its order, and of several in that of the
+    /// [times](crate::Front::set_time) at which they have read.
     pub fn touches(&mut self, mut each: impl FnMut(Block)) {
+        let rings = self.pages.desks.iter().map(|desk| &desk.touches);
         self.waiting.clear();
-        self.waiting.extend(self.pages.desks.iter().map(|desk| desk.touches.len()));
-        let rounds = self.waiting.iter().copied().max().unwrap_or(0);
-        for round in 0..rounds {
-            for (desk, waiting) in self.pages.desks.iter().zip(&self.waiting) {
-                let share = waiting * round / rounds..waiting * (round + 1) / rounds;
-                share.for_each(|_| each(Block(desk.touches.next()[0])));
+        self.waiting.extend(rings.enumerate().map(|(place, ring)| (place, ring.len())).filter(|&(_, waiting)| waiting > 0));
+        let ring = |place: usize| &self.pages.desks[place].touches;
+        while let Some((first, time)) =
+            (0..self.waiting.len()).map(|at| (at, ring(self.waiting[at].0).peek()[1])).min_by_key(|&(_, time)| time)
+        {
+            let (place, waiting) = &mut self.waiting[first];
+            let ring = ring(*place);
+            // The rest of its queue was under way with the first of it.
+            while *waiting > 0 && ring.peek()[1] == time {
+                each(Block(ring.peek()[0]));
+                ring.pop();
+                *waiting -= 1;
+            }
+            if *waiting == 0 {
+                self.waiting.remove(first);
             }
         }
     }

@@ -103,7 +103,8 @@ pub struct Pages {
 /// Where one front and the keeper meet.
 struct Desk {
     is_taken: AtomicBool,
-    touches: Ring<1>,
+    /// Block, and when it was read.
+    touches: Ring<2>,
     /// Block, frame and version, stamp.
     dirty: Ring<3>,
     counters: Padded<front::Counters>,

@@ -80,12 +80,15 @@ impl<const WORDS: usize> Ring<WORDS> {
         self.written.0.load(Ordering::Acquire) - self.read.0.load(Ordering::Relaxed)
     }
 
-    /// Takes the next entry of those that were [waiting](Ring::len). For the one consumer.
-    pub fn next(&self) -> [u64; WORDS] {
+    /// The next entry of those that [wait](Ring::len). For the one consumer.
+    pub fn peek(&self) -> [u64; WORDS] {
         let at = self.read.0.load(Ordering::Relaxed);
-        let entry = std::array::from_fn(|word| self.slot(at)[word].load(Ordering::Relaxed));
-        self.read.0.store(at + 1, Ordering::Release);
-        entry
+        std::array::from_fn(|word| self.slot(at)[word].load(Ordering::Relaxed))
+    }
+
+    /// Takes the entry that was [seen](Ring::peek). For the one consumer.
+    pub fn pop(&self) {
+        self.read.0.store(self.read.0.load(Ordering::Relaxed) + 1, Ordering::Release);
     }
 
     /// Takes entries in order until there is none, or `keep` says that one is to stay. For the one consumer.

@@ -254,18 +254,25 @@ fn hits_are_noted_and_counted_and_a_full_ring_drops_notes_only() {
     assert_eq!((counts.hits, counts.misses, counts.unnoted), (40, 1, 24));
 }
 
-/// One front has read three times as much as the other: three of its hits go with one of the other's.
+/// Each front's in its own order; what both have read at one time, one after the other.
 #[test]
-fn hits_of_several_fronts_are_told_as_if_each_had_read_at_an_even_pace() {
-    let (mut one, mut keeper) = tier(config());
-    let mut other = Pages::front(keeper.pages()).expect("there is place for two");
+fn hits_of_several_fronts_are_told_in_the_order_of_their_times() {
+    let (one, mut keeper) = tier(config());
+    let mut fronts = [one, Pages::front(keeper.pages()).expect("there is place for two")];
     fill(&mut keeper, 40, 1);
-    (0..9).for_each(|block| assert!(read(&mut one, block, 0, 1).is_some()));
-    (20..23).for_each(|block| assert!(read(&mut other, block, 0, 1).is_some()));
+    let mut read_at = |time: u64, front: usize, blocks: std::ops::Range<u64>| {
+        fronts[front].set_time(time);
+        blocks.for_each(|block| assert!(read(&mut fronts[front], block, 0, 1).is_some()));
+    };
+    [(10, 0, 0..2), (11, 1, 20..23), (15, 0, 2..3), (15, 1, 23..24), (16, 1, 24..25), (20, 0, 3..4)]
+        .into_iter()
+        .for_each(|(time, front, blocks)| read_at(time, front, blocks));
     let mut touched = Vec::new();
     keeper.touches(|block| touched.push(block.0));
-    assert_eq!(touched, [0, 1, 2, 20, 3, 4, 5, 21, 6, 7, 8, 22]);
+    assert_eq!(touched, [0, 1, 20, 21, 22, 2, 23, 24, 3]);
     keeper.touches(|block| panic!("{block:?} is told twice"));
+    read_at(21, 1, 30..31);
+    keeper.touches(|block| assert_eq!(block, Block(30)));
 }
 
 #[test]

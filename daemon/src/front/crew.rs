@@ -24,6 +24,7 @@ use super::{Answered, Clients, Tally};
 use crate::back::mail::{Bell, Sender, mailbox};
 use crate::back::run::Run;
 use crate::port::{Interest, Port};
+use crate::volume::Clock;
 
 /// Threads of one volume at most: their number is in the high bits of request ids.
 pub const HANDS_MAX: usize = 64;
@@ -74,11 +75,12 @@ pub struct Shared {
 }
 
 impl Crew {
-    /// Starts so many threads; nobody is there before [`Clients::admit`]. Each looks for `poll` whether there is more to do before it sleeps.
+    /// Starts so many threads; nobody is there before [`Clients::admit`]. Each looks for `poll` whether there is more to do before it sleeps. `clock`
+    /// is what all of them go by.
     ///
     /// # Errors
     /// The system's: no thread, or no descriptor.
-    pub fn new(threads: usize, export: &Export, poll: Duration) -> io::Result<Crew> {
+    pub fn new(threads: usize, export: &Export, poll: Duration, clock: Clock) -> io::Result<Crew> {
         assert!((1..=HANDS_MAX).contains(&threads), "{threads} threads");
         let bell = Bell::new()?;
         let start = |number: usize| {
@@ -86,7 +88,7 @@ impl Crew {
             let front = Bell::new()?;
             let (near, far) = crossing(front.clone(), bell.clone());
             let state = Arc::<Shared>::default();
-            let hand = Hand::new(export.clone(), near, front, mailbox, Arc::clone(&state), poll)?;
+            let hand = Hand::new(export.clone(), near, front, mailbox, Arc::clone(&state), poll, clock)?;
             let thread = std::thread::Builder::new().name(format!("front {number}")).spawn(move || hand.run())?;
             Ok(Member { far, words, admitted: 0, state, thread: Some(thread) })
         };

@@ -14,7 +14,7 @@ use std::sync::mpsc::SyncSender;
 use tidegate_engine::Event;
 use tidegate_engine::block::ATOM_BYTES;
 use tidegate_engine::request::{Command, Outcome, Reply, Request};
-use tidegate_engine::time::Duration;
+use tidegate_engine::time::{Duration, Instant};
 use tidegate_pages::{Block, Front as Reader, Page};
 
 use super::crew::Shared;
@@ -89,7 +89,15 @@ impl Drop for Farewell {
 }
 
 impl Hand {
-    pub fn new(export: Export, near: Near, bell: Bell, words: Mailbox<Word>, state: Arc<Shared>, most: Duration) -> io::Result<Hand> {
+    pub fn new(
+        export: Export,
+        near: Near,
+        bell: Bell,
+        words: Mailbox<Word>,
+        state: Arc<Shared>,
+        most: Duration,
+        clock: Clock,
+    ) -> io::Result<Hand> {
         let mut poll = Poll::new()?;
         poll.watch(ANSWERS, 0, bell.fd(), true, false)?;
         poll.watch(WORDS, 0, words.fd(), true, false)?;
@@ -104,7 +112,7 @@ impl Hand {
             has_some: false,
             poll,
             vigil: Vigil::new(most),
-            clock: Clock::start(),
+            clock,
             state,
             came: 0,
             events: Vec::new(),
@@ -139,12 +147,12 @@ impl Hand {
                 return;
             }
             // What is answered here makes room at once.
-            self.pass_on();
+            self.pass_on(self.clock.now());
         }
     }
 
     /// Answers what is in memory and asks for the rest, in any order: they are all under way at once.
-    fn pass_on(&mut self) {
+    fn pass_on(&mut self, now: Instant) {
         let mut reads = Vec::new();
         let mut events = std::mem::take(&mut self.events);
         for event in events.drain(..) {
@@ -161,6 +169,7 @@ impl Hand {
         if let Some(pages) = &mut self.pages
             && !reads.is_empty()
         {
+            pages.set_time(now.0);
             for (request, contents) in from_memory(pages, reads) {
                 match contents {
                     Some(run) => {
@@ -257,8 +266,8 @@ impl Hand {
         }
         self.ready = all;
         self.vigil.heard(self.events.len());
-        self.pass_on();
         let now = self.clock.now();
+        self.pass_on(now);
         if self.front.deadline().is_some_and(|deadline| deadline <= now) {
             self.front.tick(now);
         }

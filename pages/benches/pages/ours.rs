@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use tidegate_pages::{Atoms, Block, Config, Front, Keeper, Pages, Read, Refused, Unwritten};
 
 use crate::rounds::Subject;
-use crate::{BATCH, PAGE_BYTES, PAGES};
+use crate::{BATCH, Buffer, PAGE_BYTES, PAGES};
 
 pub struct Tier {
     pages: Arc<Pages>,
@@ -38,7 +38,7 @@ impl Tier {
 
     /// Reads `together` blocks at once.
     pub fn reader(&self, together: usize) -> Reader<'_> {
-        Reader { tier: self, front: self.front(), into: vec![0; BATCH * PAGE_BYTES], together, is_hot: false }
+        Reader { tier: self, front: self.front(), into: Buffer::batch(0), together, queues: 0, is_hot: false }
     }
 
     /// Reads one block again and again, in batches.
@@ -48,7 +48,7 @@ impl Tier {
 
     /// Overwrites blocks.
     pub fn writer(&self) -> Writer<'_> {
-        Writer { tier: self, front: self.front(), data: vec![3; BATCH * PAGE_BYTES], evicts: false }
+        Writer { tier: self, front: self.front(), data: Buffer::batch(3), evicts: false }
     }
 
     /// Overwrites blocks, drains, and evicts and fills as many: a writer and the engine on one core.
@@ -77,18 +77,26 @@ impl Tier {
 pub struct Reader<'t> {
     tier: &'t Tier,
     front: Front,
-    into: Vec<u8>,
+    into: Vec<Buffer>,
     together: usize,
+    /// Queues of requests so far.
+    queues: u64,
     /// Always the same block.
     is_hot: bool,
 }
 
 impl Subject for Reader<'_> {
     fn batch(&mut self, keys: &[u64; BATCH]) {
-        let mut buffers = self.into.chunks_exact_mut(PAGE_BYTES);
+        let mut buffers = self.into.iter_mut();
         let block = |key: u64| Block(if self.is_hot { 7 } else { key });
-        let mut reads: [Read; BATCH] = std::array::from_fn(|place| Read::new(block(keys[place]), buffers.next().expect("one for each")));
-        reads.chunks_mut(self.together).for_each(|reads| self.front.read(reads));
+        let mut reads: [Read; BATCH] =
+            std::array::from_fn(|place| Read::new(block(keys[place]), &mut buffers.next().expect("one for each").0));
+        for reads in reads.chunks_mut(self.together) {
+            // A turn has looked at its clock anyway.
+            self.queues += 1;
+            self.front.set_time(self.queues);
+            self.front.read(reads);
+        }
         let hits = reads.iter().filter(|read| read.is_hit).count();
         // Beside an evictor a page may be missing for a moment.
         assert!(hits + 1 >= BATCH, "all of it is in memory: {hits} hits");
@@ -103,7 +111,7 @@ impl Subject for Reader<'_> {
 pub struct Writer<'t> {
     tier: &'t Tier,
     front: Front,
-    data: Vec<u8>,
+    data: Vec<Buffer>,
     evicts: bool,
 }
 
@@ -116,7 +124,7 @@ impl Writer<'_> {
             drop(dirty);
             // Some are evicted, and filled again: a reader always finds a page, or misses for a moment.
             if self.evicts && block.0.is_multiple_of(4) && keeper.evict(block, id).is_ok() {
-                while let Err(why) = keeper.fill(block, &self.data[..PAGE_BYTES], Atoms::of(0..8)) {
+                while let Err(why) = keeper.fill(block, &self.data[0].0, Atoms::of(0..8)) {
                     // As with a write: until the reader is back.
                     assert_eq!(why, Refused::NoPage);
                     std::thread::yield_now();
@@ -128,9 +136,9 @@ impl Writer<'_> {
 
 impl Subject for Writer<'_> {
     fn batch(&mut self, keys: &[u64; BATCH]) {
-        for (&key, data) in keys.iter().zip(self.data.chunks_exact(PAGE_BYTES)) {
+        for (&key, data) in keys.iter().zip(&self.data) {
             // A reader that lost its CPU in the middle of a batch holds back all pages that were replaced since.
-            while let Err(why) = self.front.write(key * 8, data) {
+            while let Err(why) = self.front.write(key * 8, &data.0) {
                 assert_eq!(why, Unwritten::NoPage);
                 std::thread::yield_now();
             }

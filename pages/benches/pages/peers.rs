@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use crate::rounds::Subject;
-use crate::{BATCH, PAGE_BYTES, PAGES};
+use crate::{BATCH, Buffer, PAGE_BYTES, PAGES};
 
 type Page = Arc<[u8; PAGE_BYTES]>;
 
@@ -117,18 +117,18 @@ pub fn prototype() -> Prototype {
 /// Reads one after the other: none of them has another interface.
 pub struct OneByOne<'p> {
     peer: &'p dyn Peer,
-    into: Vec<u8>,
+    into: Vec<Buffer>,
 }
 
 impl<'p> OneByOne<'p> {
     pub fn new(peer: &'p dyn Peer) -> OneByOne<'p> {
-        OneByOne { peer, into: vec![0; BATCH * PAGE_BYTES] }
+        OneByOne { peer, into: Buffer::batch(0) }
     }
 }
 
 impl Subject for OneByOne<'_> {
     fn batch(&mut self, keys: &[u64; BATCH]) {
-        keys.iter().zip(self.into.chunks_exact_mut(PAGE_BYTES)).for_each(|(&key, into)| self.peer.read(key, into));
+        keys.iter().zip(&mut self.into).for_each(|(&key, into)| self.peer.read(key, &mut into.0));
     }
 }
 

@@ -18,6 +18,8 @@ const WRITE_ATOMS: u64 = 128;
 pub struct Fronts {
     fronts: Vec<Front>,
     chance: Option<Chance>,
+    /// Requests that came here: the time, as fronts know it.
+    asked: u64,
     /// Requests answered.
     pub answered: u64,
 }
@@ -27,7 +29,7 @@ impl Fronts {
     pub fn new(count: usize, pages: Option<&Arc<Pages>>, chance: Chance) -> Fronts {
         let fronts =
             pages.into_iter().flat_map(|pages| (0..count).map(|_| Pages::front(pages).expect("the engine was told of every front")));
-        Fronts { fronts: fronts.collect(), chance: Some(chance), answered: 0 }
+        Fronts { fronts: fronts.collect(), chance: Some(chance), asked: 0, answered: 0 }
     }
 
     /// They have something to say: does the engine listen now?
@@ -40,6 +42,8 @@ impl Fronts {
         let chance = self.chance.as_mut().filter(|_| !self.fronts.is_empty())?;
         let front = chance.below(self.fronts.len() as u64) as usize;
         let front = &mut self.fronts[front];
+        self.asked += 1;
+        front.set_time(self.asked);
         let outcome = match &request.command {
             Command::Read => read(front, request),
             Command::Write { data, fua: false } if data.atoms() <= WRITE_ATOMS => {

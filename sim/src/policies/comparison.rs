@@ -11,6 +11,8 @@ use super::{BLOCK_BYTES, Rings, least_misses, misses, misses_deferred, working_s
 
 /// Threads that hit, where a policy is told of hits late.
 const THREADS: usize = 4;
+/// What each of them has under way at once.
+const QUEUE: usize = 8;
 
 /// One trace.
 pub struct Comparison {
@@ -72,7 +74,7 @@ pub fn compare(
         match task {
             Task::Least => least_misses(capacity, accesses),
             Task::Misses(kind) => misses(kind, capacity, accesses),
-            Task::Deferred(kind, notes) => misses_deferred(kind, capacity, Rings { threads: THREADS, notes }, accesses),
+            Task::Deferred(kind, notes) => misses_deferred(kind, capacity, Rings { threads: THREADS, queue: QUEUE, notes }, accesses),
         }
     });
     let rows = sizes.iter().zip(blocks).zip(found.chunks(of_size.len())).map(|((&size, blocks), found)| {

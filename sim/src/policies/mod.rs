@@ -55,7 +55,7 @@ pub fn working_set(accesses: &[u64]) -> u64 {
 
 /// Accesses that miss in a cache of `capacity` blocks.
 pub fn misses(kind: Kind, capacity: usize, accesses: &[u64]) -> u64 {
-    misses_deferred(kind, capacity, Rings { threads: 1, notes: 1 }, accesses)
+    misses_deferred(kind, capacity, Rings { threads: 1, queue: 1, notes: 1 }, accesses)
 }
 
 /// Where hits are noted until the policy is told of them.
@@ -63,39 +63,57 @@ pub fn misses(kind: Kind, capacity: usize, accesses: &[u64]) -> u64 {
 pub struct Rings {
     /// Threads that hit, each with a ring of its own. Which of them an access is made by is drawn.
     pub threads: usize,
+    /// Accesses of a thread that are under way at once, and noted with the time of the first.
+    pub queue: usize,
     /// Notes that a ring has room for: when one is full all are read.
     pub notes: usize,
 }
 
 /// The same where other threads than the policy's hit, and it is told of that late. A miss is the policy's, and before it is told of one it
 /// reads the rings, as an engine does whose turn begins: a policy that has not been told of the last hits throws out what was asked for just now,
-/// and one that is told of them behind a miss takes what was asked for before it for something that came back. What stays unknown is the
-/// order of hits of several threads between two misses: they are told as the memory tier's keeper tells them, as if each ring had been
-/// filled at an even pace.
+/// and one that is told of them behind a miss takes what was asked for before it for something that came back. Hits of several threads
+/// are told as the memory tier's keeper tells them, by their times: what stays unknown is the order of what is under way at once.
 pub fn misses_deferred(kind: Kind, capacity: usize, rings: Rings, accesses: &[u64]) -> u64 {
-    let Rings { threads, notes } = rings;
-    assert!(threads > 0 && notes > 0, "hits are noted somewhere");
-    let rings = vec![Vec::with_capacity(notes); threads];
-    let mut cache = Cache { policy: kind.build(capacity), capacity, rings, notes, chance: Chance::new(0, "threads that hit") };
+    let Rings { threads, queue, notes } = rings;
+    assert!(threads > 0 && queue > 0 && notes > 0, "hits are noted somewhere");
+    let chance = Chance::new(0, "threads that hit");
+    let threads = vec![Thread::default(); threads];
+    let mut cache = Cache { policy: kind.build(capacity), capacity, threads, queue, notes, chance, now: 0 };
     accesses.iter().map(|&key| u64::from(!cache.access(key))).sum()
 }
 
 struct Cache {
     policy: Box<dyn Policy>,
     capacity: usize,
-    /// Hits that the policy has not been told of, at most `notes` of each thread.
-    rings: Vec<Vec<u64>>,
+    threads: Vec<Thread>,
+    queue: usize,
     notes: usize,
     chance: Chance,
+    /// Accesses so far.
+    now: u64,
+}
+
+#[derive(Clone, Default)]
+struct Thread {
+    /// Hits that the policy has not been told of, with their times.
+    ring: Vec<(u64, u64)>,
+    /// When the first access of its queue came, and how many more belong to that.
+    queue: (u64, usize),
 }
 
 impl Cache {
     /// True: a hit.
     fn access(&mut self, key: u64) -> bool {
+        self.now += 1;
         if self.policy.contains(key) {
-            let thread = self.chance.below(self.rings.len() as u64) as usize;
-            self.rings[thread].push(key);
-            if self.rings[thread].len() >= self.notes {
+            let thread = self.chance.below(self.threads.len() as u64) as usize;
+            let Thread { ring, queue: (time, left) } = &mut self.threads[thread];
+            if *left == 0 {
+                (*time, *left) = (self.now, self.queue);
+            }
+            *left -= 1;
+            ring.push((*time, key));
+            if ring.len() >= self.notes {
                 self.tell();
             }
             return true;
@@ -109,14 +127,10 @@ impl Cache {
     }
 
     fn tell(&mut self) {
-        let rounds = self.rings.iter().map(Vec::len).max().expect("there are rings");
-        for round in 0..rounds {
-            for ring in &self.rings {
-                let share = ring.len() * round / rounds..ring.len() * (round + 1) / rounds;
-                ring[share].iter().for_each(|&key| self.policy.touch(key));
-            }
-        }
-        self.rings.iter_mut().for_each(Vec::clear);
+        let mut hits: Vec<(u64, u64)> = self.threads.iter_mut().flat_map(|thread| thread.ring.drain(..)).collect();
+        // Stable: what has one time is of one queue, and in its order.
+        hits.sort_by_key(|&(time, _)| time);
+        hits.into_iter().for_each(|(_, key)| self.policy.touch(key));
     }
 }
 
