@@ -32,7 +32,7 @@ pub struct Policies {
     /// How the files are written, where their names do not tell
     #[arg(long, value_name = "FORMAT", value_parser = format())]
     pub format: Option<Format>,
-    /// Also with hits of four threads, each with a ring for N of them, that the policy is told of before it is told of a miss and when a
+    /// Also with hits of four threads, eight at once of each, in rings for N of them, that the policy is told of before a miss and when a
     /// ring is full: how many points more that misses
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub deferred: Option<u32>,

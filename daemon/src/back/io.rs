@@ -51,8 +51,8 @@ pub struct Io {
 }
 
 enum Means {
-    Ring(Ring),
-    Threads(Threads),
+    Ring(Box<Ring>),
+    Threads(Box<Threads>),
 }
 
 impl Io {
@@ -60,8 +60,8 @@ impl Io {
     /// One line: what was asked for cannot be had here.
     pub fn new(cache: Disk, origin: Disk, carrier: Carrier) -> Result<Io, Failure> {
         let means = match carrier.choose().0 {
-            Carrier::Threads => Means::Threads(Threads::new(cache, origin)?),
-            Carrier::Uring | Carrier::Auto => Means::Ring(Ring::new(cache, origin)?),
+            Carrier::Threads => Means::Threads(Box::new(Threads::new(cache, origin)?)),
+            Carrier::Uring | Carrier::Auto => Means::Ring(Box::new(Ring::new(cache, origin)?)),
         };
         Ok(Io { means })
     }
