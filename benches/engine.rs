@@ -81,8 +81,8 @@ struct NullWorld {
 impl World<Nothing> for NullWorld {
     fn start(&mut self, _now: Instant, op: Op<Nothing>) {
         let answer = match op.action {
-            Action::Read(Zone::Superblock, span) => Answer::Data(vec![self.superblocks[&span.start].clone()]),
-            Action::Read(_, span) => Answer::Data(vec![Nothing::Atoms(span.atoms)]),
+            Action::Read(Zone::Superblock, span) => Answer::Data([self.superblocks[&span.start].clone()].into()),
+            Action::Read(_, span) => Answer::Data([Nothing::Atoms(span.atoms)].into()),
             Action::Write(..) | Action::Zero(..) | Action::Discard(..) | Action::Flush => Answer::Done,
             Action::Allocation(..) | Action::Spin(_) => panic!("nobody asks for the allocation, or for a motor"),
         };

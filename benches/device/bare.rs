@@ -62,7 +62,7 @@ impl Bare {
         self.next = (self.next + 1) % (self.stretch.atoms / atoms);
         match way {
             Way::Read => Action::Read(Zone::Data, span),
-            Way::Write => Action::Write(Zone::Data, span, vec![self.noise.at(span.start / span.atoms, MIB)]),
+            Way::Write => Action::Write(Zone::Data, span, [self.noise.at(span.start / span.atoms, MIB)].into()),
         }
     }
 }

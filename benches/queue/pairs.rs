@@ -48,7 +48,7 @@ impl Waiting {
         let random = self.chance.next();
         let span = Span::new(random >> 34 << 4, 8);
         let action = match random & 3 {
-            0 => Action::Write(Zone::Data, span, Vec::new()),
+            0 => Action::Write(Zone::Data, span, vec![].into()),
             _ => Action::Read(Zone::Data, span),
         };
         let op = Op { id: OpId::new(1, place as usize), device: DeviceId::Cache, class: Class::Client, action };

@@ -183,7 +183,7 @@ impl Bench {
             Action::Read(Zone::Data, span)
         } else {
             let piece = number % (NOISE_BYTES / REQUEST_BYTES);
-            Action::Write(Zone::Data, span, vec![self.noise.slice(piece * REQUEST_ATOMS, REQUEST_ATOMS)])
+            Action::Write(Zone::Data, span, [self.noise.slice(piece * REQUEST_ATOMS, REQUEST_ATOMS)].into())
         };
         let op = Op { id: OpId::new(1, place), device: DeviceId::Cache, class: Class::Client, action };
         queue.push(self.now(), job as u32, op);

@@ -103,7 +103,7 @@ impl World<Run> for Reading {
     fn start(&mut self, _now: Instant, op: Op<Run>) {
         let result = match (op.device, op.action) {
             (DeviceId::Cache, Action::Read(_, span)) => match self.cache.read_now(span) {
-                Ok(run) => Ok(Answer::Data(vec![run])),
+                Ok(run) => Ok(Answer::Data([run].into())),
                 Err(_) => Err(DeviceError::Medium),
             },
             (device, action) => unreachable!("a check only reads the cache, it never does {action:?} on {device:?}"),

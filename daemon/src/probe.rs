@@ -141,7 +141,7 @@ impl Bench {
         self.serial += 1;
         let Span { atoms, .. } = access.span;
         let action = if access.is_write {
-            Action::Write(Zone::Data, access.span, vec![self.contents.slice(0, atoms)])
+            Action::Write(Zone::Data, access.span, [self.contents.slice(0, atoms)].into())
         } else {
             Action::Read(Zone::Data, access.span)
         };

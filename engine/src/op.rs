@@ -5,6 +5,7 @@
 //! (reads among themselves may), so any queue may reorder them.
 
 use crate::block::Span;
+use crate::payload::Pieces;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum DeviceId {
@@ -95,7 +96,7 @@ pub struct Op<P> {
 pub enum Action<P> {
     Read(Zone, Span),
     /// The payloads, in order, are exactly the span. One device command wherever the device takes it.
-    Write(Zone, Span, Vec<P>),
+    Write(Zone, Span, Pieces<P>),
     /// The span reads as zeros afterwards.
     Zero(Zone, Span, Hole),
     /// What the span holds is not needed any more: from now on it may read as anything. May be larger than [`Limits::op_atoms`].
@@ -145,7 +146,7 @@ pub enum Answer<P> {
     /// Of a write, zero, discard or flush.
     Done,
     /// Of a read: in order, together exactly its span.
-    Data(Vec<P>),
+    Data(Pieces<P>),
     /// Of an allocation query: in order, together exactly its span.
     Allocation(Vec<crate::request::Extent>),
     /// Of a word to the motor.

@@ -3,7 +3,12 @@
 
 use std::borrow::Cow;
 
+use smallvec::SmallVec;
+
 use crate::block::ATOM_BYTES;
+
+/// Payloads one after the other: mostly one, which takes no memory of its own.
+pub type Pieces<P> = SmallVec<[P; 1]>;
 
 /// Contents of a whole number of atoms; cheap to clone and to cut (a shared reference and a range).
 /// Immutable: to change is to build another one. Never empty.

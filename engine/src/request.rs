@@ -1,6 +1,7 @@
 //! The language of the front: what a client asks and what it is told.
 
 use crate::block::Span;
+use crate::payload::Pieces;
 
 /// Chosen by the front; comes back in the [`Reply`]. Unique among the requests in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -72,7 +73,7 @@ pub struct Reply<P> {
 pub enum Outcome<P> {
     Done,
     /// In order, together exactly the span of the read.
-    Data(Vec<P>),
+    Data(Pieces<P>),
     /// In order, each list together exactly the span of the status request. `tiers` is empty unless it was asked for.
     Status {
         allocation: Vec<Extent>,

@@ -78,7 +78,7 @@ impl Memory {
         }
         let device = self.device(op.device);
         let answer = match &op.action {
-            Action::Read(_, span) => Answer::Data(device.visible().read(*span)),
+            Action::Read(_, span) => Answer::Data(device.visible().read(*span).into()),
             Action::Allocation(_, span) => Answer::Allocation(vec![Extent { atoms: span.atoms, hole: false, zero: false }]),
             Action::Spin(_) => Answer::Power(Power::Turning),
             // Half of a flush that fails is durable by chance; here all of it is, or nothing.

@@ -116,7 +116,7 @@ fn ask(export: &Export, session: Session, pending: Pending, span: Span, command:
             // Memory is used again: what it holds is whatever it held.
             let mut run = RunMut::new(span.atoms);
             run.as_mut_slice().fill(0x5a);
-            Ok(Outcome::Data(vec![run.freeze()]))
+            Ok(Outcome::Data([run.freeze()].into()))
         }
         Command::Read => Err(RequestError::Io),
         Command::Status { tiers } => {

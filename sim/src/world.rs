@@ -682,7 +682,7 @@ impl Noted {
     fn of(at: Instant, op: &Op<Stamps>) -> Noted {
         let (zone, span, writes, data) = match &op.action {
             Action::Read(zone, span) | Action::Allocation(zone, span) => (Some(*zone), *span, false, Vec::new()),
-            Action::Write(zone, span, parts) => (Some(*zone), *span, true, parts.clone()),
+            Action::Write(zone, span, parts) => (Some(*zone), *span, true, parts.to_vec()),
             Action::Zero(zone, span, _) => (Some(*zone), *span, true, vec![Stamps::zero(span.atoms)]),
             Action::Discard(zone, span) => (Some(*zone), *span, true, Vec::new()),
             Action::Flush | Action::Spin(_) => (None, Span::default(), false, Vec::new()),

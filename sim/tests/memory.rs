@@ -3,7 +3,9 @@
 use tidegate_engine::block::{ATOM_BYTES, Span};
 use tidegate_engine::config::Allocation;
 use tidegate_engine::op::Zone;
-use tidegate_engine::{Canary, Mode};
+use tidegate_engine::request::{Command, Request, RequestId};
+use tidegate_engine::time::Duration;
+use tidegate_engine::{Canary, Event, Mode};
 use tidegate_sim::back::fault::Fault;
 use tidegate_sim::back::volatile::Survive;
 use tidegate_sim::scenario::Scenario;
@@ -40,6 +42,44 @@ fn what_was_read_is_there_without_any_device() {
     scenario.read(scenario.blocks(3, 2)).expect("nothing fails");
     let snapshot = scenario.snapshot();
     assert_eq!((snapshot.counters.memory_hit_blocks, snapshot.counters.memory_miss_blocks, snapshot.memory.pages), (2, 3, 2));
+}
+
+/// Reads that arrive are no reason to look at all flows, and those from memory are followed by nothing else.
+#[test]
+fn what_is_due_by_time_alone_is_done_among_reads_from_memory_and_after_them() {
+    const AGE: Duration = Duration::from_millis(10);
+    for between in [7, 70].map(Duration::from_micros) {
+        for reads_after in [1, 100] {
+            let mut scenario = Scenario::with(|plan| {
+                plan.config.ram = 32 * 8 * ATOM_BYTES;
+                plan.config.flush_age = AGE;
+            });
+            scenario.write(3);
+            let span = scenario.block(3);
+            let mut now = scenario.simulation.now();
+            let engine = &mut scenario.simulation.engine;
+            let due = engine.deadline().expect("what was written grows old");
+            let mut after = 0;
+            let mut flushes = false;
+            for id in 1_000.. {
+                now = now + between;
+                engine.handle(now, Event::Arrived(Request { id: RequestId(id), span, command: Command::Read }));
+                assert!(engine.next_reply().is_some_and(|reply| reply.result.is_ok()), "it is in memory");
+                flushes |= engine.next_op(now).is_some();
+                assert!(!flushes || now >= due);
+                after += u32::from(now >= due);
+                if after == reads_after {
+                    break;
+                }
+            }
+            if reads_after == 1 {
+                assert!(flushes || engine.deadline().is_some_and(|deadline| deadline <= now), "it wants to be woken at once");
+                engine.handle(now, Event::Tick);
+                flushes |= engine.next_op(now).is_some();
+            }
+            assert!(flushes, "a read each {between:?}, {reads_after} after it was due");
+        }
+    }
 }
 
 #[test]

@@ -11,7 +11,7 @@
 
 use tidegate_engine::block::{ATOM_BYTES, Span};
 use tidegate_engine::op::{Action, Answer, DeviceError, Hole, OpId};
-use tidegate_engine::payload::Payload;
+use tidegate_engine::payload::{Payload, Pieces};
 use tidegate_engine::time::Instant;
 
 use super::disk::{Discards, Disk, Kind, OP_ATOMS, device_error};
@@ -44,7 +44,7 @@ struct Length {
 
 enum Work {
     Read(Reading),
-    Modify { reading: Reading, parts: Vec<Run> },
+    Modify { reading: Reading, parts: Pieces<Run> },
     Write(Writing),
     Zero { span: Span, hole: Hole },
     Discard { span: Span, way: Discards },
@@ -168,7 +168,7 @@ impl Flight {
         let count = result as usize;
         match &mut self.work {
             Work::Read(reading) => match reading.advance(count, disk.sector_bytes()) {
-                Some(Ok(())) => Next::End(Ok(Answer::Data(vec![reading.take().freeze().slice(reading.skip, reading.atoms)]))),
+                Some(Ok(())) => Next::End(Ok(Answer::Data([reading.take().freeze().slice(reading.skip, reading.atoms)].into()))),
                 Some(Err(error)) => Next::End(Err(error)),
                 None => Next::Again,
             },
@@ -225,7 +225,7 @@ fn zero_mode(hole: Hole, span: Span, disk: &Disk) -> Option<i32> {
     }
 }
 
-fn zeros(atoms: u64) -> Vec<Run> {
+fn zeros(atoms: u64) -> Pieces<Run> {
     (0..atoms).step_by(OP_ATOMS as usize).map(|at| Run::zero(OP_ATOMS.min(atoms - at))).collect()
 }
 
@@ -235,13 +235,13 @@ fn inside(span: Span, disk: &Disk) -> Span {
     span
 }
 
-fn write(span: Span, mut parts: Vec<Run>, disk: &Disk) -> Work {
+fn write(span: Span, mut parts: Pieces<Run>, disk: &Disk) -> Work {
     assert_eq!(parts.iter().map(Run::atoms).sum::<u64>(), inside(span, disk).atoms, "a write brings exactly its span");
     if disk.widened(span) != span {
         return Work::Modify { reading: Reading::new(span, disk), parts };
     }
     if !disk.takes_memory(&parts) {
-        parts = vec![copy(&parts)];
+        parts = [copy(&parts)].into();
     }
     Work::Write(Writing::new(span, parts))
 }
@@ -307,14 +307,14 @@ impl Reading {
         let mut whole = self.take();
         let at = (self.skip * ATOM_BYTES) as usize;
         overlay(&mut whole.as_mut_slice()[at..], parts);
-        Writing { modifies: Some(self.wide), ..Writing::new(self.wide, vec![whole.freeze()]) }
+        Writing { modifies: Some(self.wide), ..Writing::new(self.wide, [whole.freeze()].into()) }
     }
 }
 
 /// A write of payloads from where they lie.
 struct Writing {
     span: Span,
-    parts: Vec<Run>,
+    parts: Pieces<Run>,
     /// Bytes written, and the place of the next one: part and byte in it.
     written: usize,
     part: usize,
@@ -323,7 +323,7 @@ struct Writing {
 }
 
 impl Writing {
-    fn new(span: Span, parts: Vec<Run>) -> Writing {
+    fn new(span: Span, parts: Pieces<Run>) -> Writing {
         Writing { span, parts, written: 0, part: 0, within: 0, modifies: None }
     }
 

@@ -118,7 +118,7 @@ fn conforms(sector: u64, seed: u64, carrier: Carrier) {
                 4..7 => {
                     let whole = random(&mut chance, span.atoms);
                     array[bytes].copy_from_slice(whole.as_slice());
-                    Action::Write(Zone::Data, span, pieces(&mut chance, &whole))
+                    Action::Write(Zone::Data, span, pieces(&mut chance, &whole).into())
                 }
                 _ => {
                     array[bytes].fill(0);
@@ -165,7 +165,7 @@ fn a_file_in_memory_is_served_with_a_note() {
         let note = io.disk(DeviceId::Cache).note().expect("a note");
         assert!(note.contains("O_DIRECT") && note.lines().count() == 1, "{note}");
         let part = random(&mut Chance(8), 3);
-        one(&mut io, DeviceId::Cache, Action::Write(Zone::Data, Span::new(5, 3), vec![part.clone()])).expect("written");
+        one(&mut io, DeviceId::Cache, Action::Write(Zone::Data, Span::new(5, 3), [part.clone()].into())).expect("written");
         let Ok(Answer::Data(parts)) = one(&mut io, DeviceId::Cache, Action::Read(Zone::Data, Span::new(5, 3))) else { panic!("no data") };
         assert_eq!(Run::concat(&parts), part);
     }
@@ -180,7 +180,7 @@ fn a_device_that_cannot_zero_gets_zeros_written() {
         (cache.punches, cache.zeroes) = (false, false);
         let mut io = Io::new(cache, origin, carrier).expect("a back");
         let span = Span::new(3, 10_000);
-        one(&mut io, DeviceId::Cache, Action::Write(Zone::Data, span, vec![random(&mut Chance(1), span.atoms)])).expect("written");
+        one(&mut io, DeviceId::Cache, Action::Write(Zone::Data, span, [random(&mut Chance(1), span.atoms)].into())).expect("written");
         one(&mut io, DeviceId::Cache, Action::Zero(Zone::Data, Span::new(4, 9_998), Hole::Allowed)).expect("zeroed");
         let Ok(Answer::Data(parts)) = one(&mut io, DeviceId::Cache, Action::Read(Zone::Data, span)) else { panic!("no data") };
         let bytes = Run::concat(&parts);
@@ -197,7 +197,7 @@ fn a_write_of_more_pieces_than_the_kernel_takes_is_whole() {
         let mut io = io(folder.path(), 1, carrier);
         let atoms: Vec<Run> = (0..2500u64).map(|atom| Run::from_bytes(&[atom as u8; 512])).collect();
         let span = Span::new(100, 2500);
-        one(&mut io, DeviceId::Origin, Action::Write(Zone::Origin, span, atoms)).expect("written");
+        one(&mut io, DeviceId::Origin, Action::Write(Zone::Origin, span, atoms.into())).expect("written");
         let Ok(Answer::Data(parts)) = one(&mut io, DeviceId::Origin, Action::Read(Zone::Origin, span)) else { panic!("no data") };
         Run::concat(&parts).as_slice().chunks(512).enumerate().for_each(|(atom, bytes)| assert_eq!(bytes, [atom as u8; 512]));
     }
@@ -208,7 +208,7 @@ fn holes_are_told_from_data() {
     for carrier in CARRIERS {
         let folder = tempfile::tempdir().expect("a folder");
         let mut io = io(folder.path(), 1, carrier);
-        one(&mut io, DeviceId::Origin, Action::Write(Zone::Origin, Span::new(1024, 128), vec![random(&mut Chance(3), 128)]))
+        one(&mut io, DeviceId::Origin, Action::Write(Zone::Origin, Span::new(1024, 128), [random(&mut Chance(3), 128)].into()))
             .expect("written");
         let Ok(Answer::Allocation(extents)) = one(&mut io, DeviceId::Origin, Action::Allocation(Zone::Origin, Span::new(512, 2048))) else {
             panic!("no allocation")
@@ -225,7 +225,7 @@ fn a_discard_gives_the_space_back_and_touches_nothing_else() {
         let mut io = io(folder.path(), 1, carrier);
         assert!(io.limits()[0].discards);
         let data = random(&mut Chance(4), 2048);
-        one(&mut io, DeviceId::Cache, Action::Write(Zone::Data, Span::new(1024, 2048), vec![data.clone()])).expect("written");
+        one(&mut io, DeviceId::Cache, Action::Write(Zone::Data, Span::new(1024, 2048), [data.clone()].into())).expect("written");
         one(&mut io, DeviceId::Cache, Action::Flush).expect("flushed");
         let blocks = |io: &Io| io.disk(DeviceId::Cache).metadata().expect("a file").blocks();
         let before = blocks(&io);
@@ -250,7 +250,8 @@ fn a_block_device_is_told_what_it_need_not_keep_by_its_own_command() {
         assert!(cache.limits().discards, "a loop device discards where its file system punches holes");
         let origin = open(&sparse(folder.path(), "origin", 1 << 20), DeviceId::Origin);
         let mut io = Io::new(cache, origin, carrier).expect("a back");
-        one(&mut io, DeviceId::Cache, Action::Write(Zone::Data, Span::new(0, 2048), vec![random(&mut Chance(4), 2048)])).expect("written");
+        one(&mut io, DeviceId::Cache, Action::Write(Zone::Data, Span::new(0, 2048), [random(&mut Chance(4), 2048)].into()))
+            .expect("written");
         one(&mut io, DeviceId::Cache, Action::Flush).expect("flushed");
         let blocks = || std::fs::metadata(&path).expect("a file").blocks();
         let before = blocks();
@@ -298,7 +299,7 @@ fn a_file_that_was_cut_off_does_not_grow_again_by_a_write_behind_its_end() {
         let mut io = Io::new(cache, if elsewhere { origin.elsewhere() } else { origin }, carrier).expect("a back");
         let file = OpenOptions::new().write(true).open(io.disk(DeviceId::Origin).path()).expect("a file of the test");
         file.set_len(512 << 10).expect("shrunk");
-        let write = |start| Action::Write(Zone::Origin, Span::new(start, 2), vec![Run::from_bytes(&[7; 1024])]);
+        let write = |start| Action::Write(Zone::Origin, Span::new(start, 2), [Run::from_bytes(&[7; 1024])].into());
         assert!(one(&mut io, DeviceId::Origin, write(1022)).is_ok());
         assert_eq!(io.alarm(), None);
         for refused in [write(1023), write(2000), Action::Zero(Zone::Origin, Span::new(1000, 500), Hole::Forbidden)] {
@@ -318,8 +319,8 @@ fn all_berths_of_both_disks_can_be_in_flight() {
         let mut io = io(folder.path(), 1, carrier);
         for place in 0..DEPTH as u64 {
             let part = Run::from_bytes(&[place as u8; 512]);
-            io.start(Instant::ZERO, op(place, DeviceId::Cache, Action::Write(Zone::Data, Span::new(place, 1), vec![part.clone()])));
-            io.start(Instant::ZERO, op(place, DeviceId::Origin, Action::Write(Zone::Origin, Span::new(place, 1), vec![part])));
+            io.start(Instant::ZERO, op(place, DeviceId::Cache, Action::Write(Zone::Data, Span::new(place, 1), [part.clone()].into())));
+            io.start(Instant::ZERO, op(place, DeviceId::Origin, Action::Write(Zone::Origin, Span::new(place, 1), [part].into())));
         }
         assert_eq!(io.in_flight(), 2 * DEPTH);
         assert!(finish(&mut io, 2 * DEPTH).iter().all(|done| done.result.is_ok()));
@@ -339,7 +340,7 @@ fn a_ragged_size_is_served_without_growing_the_file() {
         let origin = open(&path, DeviceId::Origin);
         assert_eq!(origin.atoms(), 10);
         let mut io = Io::new(cache, origin, carrier).expect("a back");
-        one(&mut io, DeviceId::Origin, Action::Write(Zone::Origin, Span::new(9, 1), vec![random(&mut Chance(5), 1)])).expect("written");
+        one(&mut io, DeviceId::Origin, Action::Write(Zone::Origin, Span::new(9, 1), [random(&mut Chance(5), 1)].into())).expect("written");
         assert_eq!(std::fs::metadata(&path).expect("there").len(), 10 * 512 + 77);
     }
 }

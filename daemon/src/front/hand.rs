@@ -174,7 +174,7 @@ impl Hand {
                 match contents {
                     Some(run) => {
                         self.state.answered.read(request.span.atoms);
-                        self.front.reply(Reply { id: request.id, result: Ok(Outcome::Data(vec![run])) });
+                        self.front.reply(Reply { id: request.id, result: Ok(Outcome::Data([run].into())) });
                     }
                     None => self.near.ask(Asked::Request(request)),
                 }

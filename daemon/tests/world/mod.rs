@@ -266,7 +266,7 @@ impl Memory {
             return Err(RequestError::Io);
         }
         match command {
-            Command::Read => return Ok(Outcome::Data(self.read(bytes))),
+            Command::Read => return Ok(Outcome::Data(self.read(bytes).into())),
             Command::Status { tiers } => {
                 let tiers = if tiers { self.tiers(span) } else { vec![] };
                 return Ok(Outcome::Status { allocation: self.status(span), tiers });

@@ -64,6 +64,9 @@ impl Index {
 
     /// The runs of `block..block + blocks` in order, cached or not, without gaps.
     pub fn lookup(&self, block: Block, blocks: u64, runs: &mut Vec<Run>) {
+        if blocks == 1 {
+            return runs.push(Run { block, blocks, slot: self.get(block) });
+        }
         for Piece { region, base, start, end } in self.pieces(block, blocks) {
             let mut at = start;
             let gap = |from: u32, to: u32, runs: &mut Vec<Run>| {

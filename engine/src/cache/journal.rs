@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use super::format::journal::{PageBuilder, PageHead, Record, reseal};
 use super::format::{Entry, FormatId, Geometry};
 use crate::block::{PAGE_BYTES, Slot};
-use crate::payload::Payload;
+use crate::payload::{Payload, Pieces};
 
 /// A page on its way to the ring, or there and not durable yet: pinned.
 #[derive(Clone, Debug)]
@@ -36,7 +36,7 @@ pub struct PageRun<P> {
     pub first_seq: u64,
     pub pages: u32,
     pub place: u32,
-    pub payloads: Vec<P>,
+    pub payloads: Pieces<P>,
 }
 
 pub struct Journal {
@@ -224,7 +224,7 @@ impl Journal {
     pub fn next_run<P: Payload>(&mut self, most: u32) -> Option<PageRun<P>> {
         let first_seq = *self.outgoing.front()?;
         let base = self.pages.front().expect("outgoing pages are pinned").seq;
-        let mut run = PageRun { first_seq, pages: 0, place: 0, payloads: Vec::new() };
+        let mut run = PageRun { first_seq, pages: 0, place: 0, payloads: Pieces::new() };
         while let Some(&seq) = self.outgoing.front()
             && run.pages < most
         {

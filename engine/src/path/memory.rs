@@ -54,7 +54,7 @@ impl<P: Payload> Engine<P> {
             return false;
         };
         self.counters.memory_hit_blocks += blocks;
-        self.answer(number, Ok(Outcome::Data(vec![contents])));
+        self.answer(number, Ok(Outcome::Data([contents].into())));
         true
     }
 

@@ -78,7 +78,7 @@ use crate::queue::Queue;
 use crate::request::{Command, Outcome, Reply, Request, RequestError, Room};
 use crate::slab::Slab;
 use crate::spin::Motor;
-use crate::time::Instant;
+use crate::time::{Duration, Instant};
 use crate::what_if::WhatIf;
 use crate::{Canary, Change, Control, Event};
 
@@ -177,6 +177,8 @@ pub struct Engine<P: Payload> {
     /// Sets whose headers were written and not flushed.
     headers_written: Vec<u32>,
 
+    /// When the flows were last looked at.
+    looked: Instant,
     /// First record of the open group.
     unflushed_since: Option<Instant>,
     last_request: Instant,
@@ -245,6 +247,8 @@ enum Stage<P> {
     Promised,
 }
 
+/// How long what has become due by time alone may wait while nothing but reads arrives.
+const PATIENCE: Duration = Duration::from_micros(100);
 /// Places at the SSD that fills, destaging, cleaning and scrubbing take at a time: enough to keep it busy, few enough that a hit hardly notices.
 const PATIENT_PLACES: usize = 16;
 
@@ -322,6 +326,7 @@ impl<P: Payload> Engine<P> {
             headers_due: Vec::new(),
             headers_waiting: (0, 0, false),
             headers_written: Vec::new(),
+            looked: Instant::ZERO,
             unflushed_since: None,
             last_request: Instant::ZERO,
             drain: None,
@@ -383,12 +388,24 @@ impl<P: Payload> Engine<P> {
         if !self.has_canary(Canary::LateFrontWrites) {
             self.take_front_writes();
         }
-        events.into_iter().for_each(|event| self.take(event));
-        self.pump();
+        let mut stirs = !self.front_writes.is_empty();
+        for event in events {
+            stirs |= self.stirs(&event);
+            self.take(event);
+        }
+        if stirs || self.now.since(self.looked) >= PATIENCE {
+            self.pump();
+        }
         if self.has_canary(Canary::LateFrontWrites) {
             self.take_front_writes();
         }
         self.allow_front_writes();
+    }
+
+    /// May this make something possible for one of the flows? A client's read that arrives gives nothing that they wait for, but may wake a motor.
+    fn stirs(&self, event: &Event<P>) -> bool {
+        let is_read = matches!(event, Event::Arrived(Request { command: Command::Read, .. }));
+        !is_read || self.motor.is_some() || self.phase != Phase::Serving
     }
 
     fn take(&mut self, event: Event<P>) {
@@ -448,7 +465,7 @@ impl<P: Payload> Engine<P> {
             self.page_deadline(),
             self.flushes.back_off.at,
             self.destage.back_off.at,
-            self.destage.courtesy.rest(self.now),
+            self.destage.courtesy.rest(self.looked),
             self.checkpoint.back_off.at,
             self.retries.back_off.at,
             self.retries.pause.at,
@@ -465,9 +482,9 @@ impl<P: Payload> Engine<P> {
             self.spin_deadline(),
             self.queue_deadline(),
         ];
-        // What is due already has had its turn: the pump runs at every event.
+        // What was due when the flows were looked at has had its turn.
         let never = Instant(u64::MAX);
-        let later = |wish: &Option<Instant>| wish.filter(|&at| at > self.now).unwrap_or(never);
+        let later = |wish: &Option<Instant>| wish.filter(|&at| at > self.looked).unwrap_or(never);
         Some(wishes.iter().map(later).fold(never, Instant::min)).filter(|&at| at < never)
     }
 
@@ -601,6 +618,7 @@ impl<P: Payload> Engine<P> {
 
     /// Lets every flow take what has become possible, until nothing is any more.
     fn pump(&mut self) {
+        self.looked = self.now;
         if self.phase == Phase::Recovering {
             self.pump_recovery();
         }

@@ -5,6 +5,8 @@
 //! ```
 //! A slot that cannot be read or fails its checksum: clean → the block is looked up again without it; dirty → the request fails.
 
+use smallvec::SmallVec;
+
 use crate::admission::Admission;
 use crate::block::{Atoms, Block, Slot, Span};
 use crate::cache::ahead::Sharer;
@@ -26,7 +28,7 @@ const FLUSH_TRIES: u32 = 3;
 
 #[derive(Default)]
 pub(super) struct Reading<P> {
-    parts: Vec<Part<P>>,
+    parts: Parts<P>,
     /// Parts without contents yet, and fills that the reply waits for.
     left: u32,
     failed: bool,
@@ -46,6 +48,9 @@ pub(super) enum Why {
     /// To be kept, because it lies around what a client has read.
     Around,
 }
+
+/// Mostly one.
+type Parts<P> = SmallVec<[Part<P>; 1]>;
 
 /// A run of atoms of the volume that comes from one place.
 pub(super) struct Part<P> {
@@ -116,7 +121,7 @@ impl<P: Payload> Engine<P> {
     }
 
     /// What of `span` only the origin has.
-    pub(super) fn origin_holes(&mut self, span: Span) -> Vec<Part<P>> {
+    pub(super) fn origin_holes(&mut self, span: Span) -> Parts<P> {
         let mut parts = self.look_up(span, false);
         parts.retain(|part| matches!(part.source, Source::Origin { .. }));
         parts
@@ -124,9 +129,9 @@ impl<P: Payload> Engine<P> {
 
     /// The same with fewer and larger reads: over what lies between two of them and is cached already. What is read of that is not kept; it
     /// must be whole, since only blocks without a slot are asked whether the origin is to be believed of them.
-    pub(super) fn bridged_holes(&mut self, span: Span) -> Vec<Part<P>> {
+    pub(super) fn bridged_holes(&mut self, span: Span) -> Parts<P> {
         let most = self.limits[1].op_atoms;
-        let mut holes: Vec<Part<P>> = Vec::new();
+        let mut holes = Parts::new();
         for hole in self.origin_holes(span) {
             match holes.last_mut() {
                 Some(last) if hole.span.end() - last.span.start <= most && self.is_bridge(last.span.end(), hole.span) => {
@@ -147,10 +152,10 @@ impl<P: Payload> Engine<P> {
         here.is_multiple_of(size) && there.start.is_multiple_of(size) && (here / size..there.start / size).map(Block).all(is_whole)
     }
 
-    pub(super) fn begin_parts(&mut self, number: usize, why: Why, parts: Vec<Part<P>>) {
+    pub(super) fn begin_parts(&mut self, number: usize, why: Why, parts: Parts<P>) {
         let active = self.requests.get_mut(number);
         active.waits = WaitReason::Read;
-        active.stage = Stage::Reading(Reading { parts: Vec::new(), left: 0, failed: false, why });
+        active.stage = Stage::Reading(Reading { parts: Parts::new(), left: 0, failed: false, why });
         let span = active.request.span;
         let (block, blocks) = self.blocks_of(span);
         self.tickets.issue(number, block, blocks);
@@ -168,9 +173,8 @@ impl<P: Payload> Engine<P> {
     // --- look-up ---
 
     /// Where every atom of `span` comes from, in order. `count`: as a client's read, for the statistics.
-    fn look_up(&mut self, span: Span, count: bool) -> Vec<Part<P>> {
-        // Mostly one.
-        let mut parts = Vec::with_capacity(1);
+    fn look_up(&mut self, span: Span, count: bool) -> Parts<P> {
+        let mut parts = Parts::new();
         if self.through.pages.is_empty() {
             self.look_up_cached(span, count, &mut parts);
             return parts;
@@ -191,7 +195,7 @@ impl<P: Payload> Engine<P> {
     }
 
     /// What went through to the origin and is pinned; atoms of a block that are not valid there are on the origin.
-    fn page_parts(&mut self, first: Block, page: &Page<P>, span: Span, parts: &mut Vec<Part<P>>) {
+    fn page_parts(&mut self, first: Block, page: &Page<P>, span: Span, parts: &mut Parts<P>) {
         let base = first.0 * self.block_atoms();
         let Some(valid) = page.valid else {
             let payload = page.payload.slice(span.start - base, span.atoms);
@@ -210,7 +214,7 @@ impl<P: Payload> Engine<P> {
     }
 
     /// Where every atom comes from that has not gone through.
-    fn look_up_cached(&mut self, span: Span, count: bool, parts: &mut Vec<Part<P>>) {
+    fn look_up_cached(&mut self, span: Span, count: bool, parts: &mut Parts<P>) {
         if span.is_empty() {
             return;
         }
@@ -236,7 +240,7 @@ impl<P: Payload> Engine<P> {
     }
 
     /// Parts of blocks in consecutive slots: whole blocks together, partial ones by themselves.
-    fn cached_parts(&mut self, run: Run, slot: Slot, span: Span, parts: &mut Vec<Part<P>>) {
+    fn cached_parts(&mut self, run: Run, slot: Slot, span: Span, parts: &mut Parts<P>) {
         let at = |i: u64| (Block(run.block.0 + i), Slot { slot: slot.slot + i as u32, ..slot });
         let mut i = 0;
         while i < run.blocks {
@@ -256,7 +260,7 @@ impl<P: Payload> Engine<P> {
     }
 
     /// The atoms of one partial block: valid ones from its slot, the others from below.
-    fn partial_parts(&mut self, block: Block, slot: Slot, valid: Atoms, span: Span, parts: &mut Vec<Part<P>>) {
+    fn partial_parts(&mut self, block: Block, slot: Slot, valid: Atoms, span: Span, parts: &mut Parts<P>) {
         let mask = self.mask_of(block, span);
         let base = block.0 * self.block_atoms();
         let mut at = 0;
@@ -269,7 +273,7 @@ impl<P: Payload> Engine<P> {
         self.below_parts(block, mask.without(Atoms::first(at)), parts);
     }
 
-    fn below_parts(&mut self, block: Block, atoms: Atoms, parts: &mut Vec<Part<P>>) {
+    fn below_parts(&mut self, block: Block, atoms: Atoms, parts: &mut Parts<P>) {
         let base = block.0 * self.block_atoms();
         for run in atoms.runs() {
             self.uncached_parts(block, 1, Span::new(base + u64::from(run.start), u64::from(run.end - run.start)), parts);
@@ -277,7 +281,7 @@ impl<P: Payload> Engine<P> {
     }
 
     /// `slots` consecutive slots of whole blocks from `block`, as far as `span` covers them.
-    fn slot_parts(&mut self, block: Block, slot: Slot, slots: u32, span: Span, parts: &mut Vec<Part<P>>) {
+    fn slot_parts(&mut self, block: Block, slot: Slot, slots: u32, span: Span, parts: &mut Parts<P>) {
         let size = self.block_atoms();
         let mut done = 0;
         while done < slots {
@@ -298,7 +302,7 @@ impl<P: Payload> Engine<P> {
     }
 
     /// Blocks without a slot: zeros where the range table says so, errors where atoms are lost, else the origin.
-    fn uncached_parts(&mut self, block: Block, blocks: u64, span: Span, parts: &mut Vec<Part<P>>) {
+    fn uncached_parts(&mut self, block: Block, blocks: u64, span: Span, parts: &mut Parts<P>) {
         let size = self.block_atoms();
         let all = Span::new(block.0 * size, blocks * size).intersection(span);
         if !self.lost.is_empty() && (block.0..block.0 + blocks).any(|block| self.is_lost(Block(block), all)) {
@@ -322,7 +326,7 @@ impl<P: Payload> Engine<P> {
         self.origin_parts(Span::new(at, all.end() - at), parts);
     }
 
-    fn origin_parts(&mut self, span: Span, parts: &mut Vec<Part<P>>) {
+    fn origin_parts(&mut self, span: Span, parts: &mut Parts<P>) {
         let most = if self.config.fill() == Fill::BeforeReply { PIECE_ATOMS } else { self.limits[1].op_atoms };
         let mut rest = span;
         while !rest.is_empty() {
@@ -343,7 +347,7 @@ impl<P: Payload> Engine<P> {
     }
 
     /// Cuts what comes from slots where that begins or ends which has been read ahead.
-    fn cut_ahead(&self, parts: &mut Vec<Part<P>>) {
+    fn cut_ahead(&self, parts: &mut Parts<P>) {
         if self.ahead.is_empty() {
             return;
         }
@@ -370,7 +374,7 @@ impl<P: Payload> Engine<P> {
     // --- operations ---
 
     /// Adds parts to a read and starts their operations.
-    fn add_parts(&mut self, number: usize, mut parts: Vec<Part<P>>) {
+    fn add_parts(&mut self, number: usize, mut parts: Parts<P>) {
         self.cut_ahead(&mut parts);
         let reading = self.reading(number);
         let first = reading.parts.len();
@@ -641,7 +645,7 @@ impl<P: Payload> Engine<P> {
             }
             return;
         }
-        let mut singles = Vec::new();
+        let mut singles = Parts::new();
         for i in 0..slots {
             let block = Block(block.0 + u64::from(i));
             let part = Span::new(block.0 * size, size).intersection(span);
@@ -660,7 +664,7 @@ impl<P: Payload> Engine<P> {
         if is_current && !self.cache_failed && !self.journal_has_room(1) {
             // No record can say that it is dead: it is passed by.
             self.counters.corrupt_clean_slots += 1;
-            let mut parts = Vec::new();
+            let mut parts = Parts::new();
             self.uncached_parts(block, 1, span, &mut parts);
             return self.add_parts(number, parts);
         }

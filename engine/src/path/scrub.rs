@@ -261,7 +261,7 @@ impl<P: Payload> Engine<P> {
         let payload = P::from_bytes(&self.header_of(set).encode(&geometry, self.config.format, copy));
         let step = Step::HeaderRepair { set };
         self.scrubber.running.push(step);
-        self.start(DeviceId::Cache, Class::Scrub, Action::Write(zone, span, vec![payload]), Owner::Scrub(step));
+        self.start(DeviceId::Cache, Class::Scrub, Action::Write(zone, span, [payload].into()), Owner::Scrub(step));
     }
 
     fn header_repaired(&mut self, set: u32, result: Result<Answer<P>, DeviceError>) {

@@ -4,7 +4,7 @@
 
 use crate::block::Span;
 use crate::op::{Action, Answer, Class, Done, Op, OpId, Zone};
-use crate::payload::Payload;
+use crate::payload::{Payload, Pieces};
 
 /// Where operations lie that may be merged: two with the same place and kind.
 #[derive(Clone, Copy)]
@@ -67,8 +67,8 @@ pub(super) fn answers<P: Payload>(parts: &[Op<P>], answer: Answer<P>) -> Vec<Don
 }
 
 /// The next `atoms` of the payloads; `left` is what the last cut has left over.
-fn cut<P: Payload>(left: &mut Option<P>, rest: &mut impl Iterator<Item = P>, mut atoms: u64) -> Vec<P> {
-    let mut pieces = Vec::new();
+fn cut<P: Payload>(left: &mut Option<P>, rest: &mut impl Iterator<Item = P>, mut atoms: u64) -> Pieces<P> {
+    let mut pieces = Pieces::new();
     while atoms > 0 {
         let piece = left.take().or_else(|| rest.next()).expect("an answer is as long as its operation");
         let taken = piece.atoms().min(atoms);

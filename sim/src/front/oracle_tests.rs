@@ -72,7 +72,7 @@ fn tell_of(story: &[Step], waives_order: bool) -> (Oracle, Verdict) {
             }
             Done(id) => oracle.reply(&Reply { id: RequestId(id), result: Ok(Outcome::Done) }),
             Failed(id) => oracle.reply(&Reply { id: RequestId(id), result: Err(RequestError::Io) }),
-            Sees(id, write) => oracle.reply(&Reply { id: RequestId(id), result: Ok(Outcome::Data(vec![contents(write, spans[&id])])) }),
+            Sees(id, write) => oracle.reply(&Reply { id: RequestId(id), result: Ok(Outcome::Data([contents(write, spans[&id])].into())) }),
             Crash => {
                 oracle.crash();
                 Ok(())
@@ -227,7 +227,7 @@ fn the_same_bytes_again_accuse_nobody() {
     for (id, atom, holds) in [(6, 8, bytes), (7, 0, contents(ORIGIN, Span::new(0, 1)))] {
         oracle.submit(&Request { id: RequestId(id), span: Span::new(atom, 1), command: Command::Read });
         oracle
-            .reply(&Reply { id: RequestId(id), result: Ok(Outcome::Data(vec![holds])) })
+            .reply(&Reply { id: RequestId(id), result: Ok(Outcome::Data([holds].into())) })
             .expect("the retry, and the loss of what came before");
     }
 }
@@ -297,7 +297,7 @@ fn a_failed_retry_may_be_forgotten_by_the_origin_like_what_it_retried() {
         oracle.submit(&Request { id: RequestId(id), span: Span::new(0, 1), command });
         oracle.reply(&Reply { id: RequestId(id), result })
     };
-    let seen = |write| Ok(Outcome::Data(vec![contents(write, Span::new(0, 1))]));
+    let seen = |write| Ok(Outcome::Data([contents(write, Span::new(0, 1))].into()));
     let again = Command::Write { data: contents(3, Span::new(0, 1)), fua: false };
     assert_eq!(ask(4, again, Err(RequestError::Io)), Ok(()));
     assert_eq!(ask(5, Command::Read, seen(3)), Ok(()));

@@ -74,5 +74,5 @@ fn read(front: &mut Front, request: &Request<Stamps>) -> Option<Outcome<Stamps>>
         Stamps::from_pages(&pages?, request.span.start - first * size, request.span.atoms)
     };
     front.note(&blocks, 0);
-    Some(Outcome::Data(vec![stamps]))
+    Some(Outcome::Data([stamps].into()))
 }

@@ -301,7 +301,7 @@ mod tests {
             let name = format!("{command:?}");
             asked.push(format!("{} {}+{}", name.split(' ').next().expect("a name"), span.start, span.atoms));
             let outcome = match command {
-                Command::Read => Outcome::Data(vec![Run::from_bytes(&disk[bytes])]),
+                Command::Read => Outcome::Data([Run::from_bytes(&disk[bytes])].into()),
                 Command::Write { data, .. } => {
                     disk[bytes].copy_from_slice(data.as_slice());
                     Outcome::Done

@@ -538,7 +538,7 @@ impl<P: Payload> Engine<P> {
         recovery.left = 1;
         let span = self.config.geometry.superblock(copy);
         let payload = P::from_bytes(&superblock.encode(copy));
-        let action = Action::Write(Zone::Superblock, span, vec![payload]);
+        let action = Action::Write(Zone::Superblock, span, [payload].into());
         self.start(DeviceId::Cache, Class::Log, action, Owner::Recovery(Step::NewSuperblock));
     }
 

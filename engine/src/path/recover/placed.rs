@@ -129,7 +129,7 @@ impl<P: Payload> Engine<P> {
             let crc = payload.slice(u64::from(i) * size, size).checksum();
             self.sets.overwrite(Slot { slot: first.slot + i, ..first }, crc);
         }
-        let action = Action::Write(Zone::Data, self.slots_span(first, slots), vec![payload]);
+        let action = Action::Write(Zone::Data, self.slots_span(first, slots), [payload].into());
         self.recovery().left += 1;
         // Still counted as a read: as many contents are in memory as reads may be under way.
         self.recovery().reading += 1;

@@ -151,8 +151,8 @@ impl<P: Payload> Engine<P> {
     pub(in crate::path) fn page_deadline(&self) -> Option<Instant> {
         let has_some = !self.through.pages.is_empty() || self.through.awaits_sureness();
         let old = self.through.since.filter(|_| has_some).map(|since| since + self.config.flush_age);
-        // What is due already has had its turn.
-        [old, self.through.patience].into_iter().flatten().filter(|&at| at > self.now).min()
+        // What was due when the flows were looked at has had its turn.
+        [old, self.through.patience].into_iter().flatten().filter(|&at| at > self.looked).min()
     }
 
     pub(in crate::path) fn through_flush_done(&mut self, result: Ended) {

@@ -4,7 +4,7 @@ use crate::block::{Atoms, Block, Span};
 use crate::cache::through::{Page, State};
 use crate::config::Canary;
 use crate::op::{Action, Class, DeviceError, DeviceId, Zone};
-use crate::payload::Payload;
+use crate::payload::{Payload, Pieces};
 use crate::probe::Health;
 use crate::request::{Command, Outcome, RequestError};
 
@@ -82,7 +82,7 @@ impl<P: Payload> Engine<P> {
     }
 
     /// What of some blocks goes to the origin: runs of valid atoms, joined to the last run where they follow it.
-    fn origin_parts_of(&self, block: Block, blocks: u64, payload: &P, valid: Option<Atoms>, parts: &mut Vec<(Span, Vec<P>)>) {
+    fn origin_parts_of(&self, block: Block, blocks: u64, payload: &P, valid: Option<Atoms>, parts: &mut Vec<(Span, Pieces<P>)>) {
         let base = block.0 * self.block_atoms();
         let end = (base + blocks * self.block_atoms()).min(self.config.geometry.volume_atoms);
         let runs: Vec<(u64, u64)> = match valid {
@@ -103,14 +103,14 @@ impl<P: Payload> Engine<P> {
                         span.atoms += atoms;
                         payloads.push(part);
                     }
-                    _ => parts.push((Span::new(base + from, atoms), vec![part])),
+                    _ => parts.push((Span::new(base + from, atoms), [part].into())),
                 }
                 from += atoms;
             }
         }
     }
 
-    fn write_origin(&mut self, request: Option<usize>, (block, blocks): (Block, u64), parts: Vec<(Span, Vec<P>)>) -> usize {
+    fn write_origin(&mut self, request: Option<usize>, (block, blocks): (Block, u64), parts: Vec<(Span, Pieces<P>)>) -> usize {
         let forgotten = self.through.forgotten;
         let write = self.through.writes.insert(Write { request, operations: parts.len() as u32, error: None, forgotten });
         let size = self.block_atoms();

@@ -98,7 +98,7 @@ impl Bench {
     /// A write of a class.
     pub fn change(&mut self, id: u64, block: u64, class: Class) {
         let span = Span::new(block * BLOCK, BLOCK);
-        self.put(0, id, class, Action::Write(Zone::Data, span, vec![Addresses::of(span)]));
+        self.put(0, id, class, Action::Write(Zone::Data, span, [Addresses::of(span)].into()));
     }
 
     pub fn queue_next(&mut self) -> Option<u64> {
@@ -125,7 +125,11 @@ impl Bench {
             Action::Read(_, span) => {
                 let all = Addresses::of(*span);
                 let half = span.atoms / 3;
-                if half == 0 { Answer::Data(vec![all]) } else { Answer::Data(vec![all.slice(0, half), all.slice(half, span.atoms - half)]) }
+                if half == 0 {
+                    Answer::Data([all].into())
+                } else {
+                    Answer::Data(vec![all.slice(0, half), all.slice(half, span.atoms - half)].into())
+                }
             }
             Action::Write(_, span, payloads) => {
                 assert_eq!(Addresses::concat(payloads), Addresses::of(*span), "contents go where they belong");
@@ -183,7 +187,7 @@ fn step() -> impl Strategy<Value = Step> {
 fn action(kind: u8, span: Span) -> Action<Addresses> {
     match kind {
         0..4 => Action::Read(Zone::Data, span),
-        4..7 => Action::Write(Zone::Data, span, vec![Addresses::of(span)]),
+        4..7 => Action::Write(Zone::Data, span, [Addresses::of(span)].into()),
         _ => Action::Flush,
     }
 }

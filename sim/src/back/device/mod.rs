@@ -384,7 +384,7 @@ impl Device {
         if let Some(Fault::Rot(atom)) = fault {
             self.rot(atom);
         }
-        Ok(Answer::Data(self.disk.visible().read(span)))
+        Ok(Answer::Data(self.disk.visible().read(span).into()))
     }
 
     fn allocation(&self, span: Span) -> Answer<Stamps> {

@@ -35,7 +35,7 @@ fn op(id: u64, action: Action<Stamps>) -> Op<Stamps> {
 }
 
 fn write(number: u64, slot: u64) -> Action<Stamps> {
-    Action::Write(Zone::Data, data(slot), vec![Stamps::written(number, slot * 8, 8)])
+    Action::Write(Zone::Data, data(slot), [Stamps::written(number, slot * 8, 8)].into())
 }
 
 /// Starts and ends one operation.
@@ -111,7 +111,7 @@ fn page(seq: u64, durable: u64, slot: Option<u32>) -> Action<Stamps> {
     }
     let head = PageHead { epoch: 1, seq, durable, previous: 0, group_offset: 0, records: 0, first: true, last: true };
     let (bytes, _) = builder.seal(FormatId::default(), seq as u32 % 16, PageHead { records: builder.records(), ..head });
-    Action::Write(Zone::Journal, geometry().journal_page(seq as u32 % 16), vec![Stamps::from_bytes(&bytes)])
+    Action::Write(Zone::Journal, geometry().journal_page(seq as u32 % 16), [Stamps::from_bytes(&bytes)].into())
 }
 
 #[test]

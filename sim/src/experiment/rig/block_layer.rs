@@ -66,7 +66,7 @@ impl BlockLayer {
     /// The device has ended an operation: whose requests that were.
     pub fn ended(&mut self, now: Instant, op: &Op<Weightless>) -> Vec<Access> {
         let answer = match &op.action {
-            Action::Read(_, span) => Answer::Data(vec![Weightless::zero(span.atoms)]),
+            Action::Read(_, span) => Answer::Data([Weightless::zero(span.atoms)].into()),
             _ => Answer::Done,
         };
         let parts = match self.queue.done(now, Done { id: op.id, result: Ok(answer) }) {
@@ -96,7 +96,7 @@ impl BlockLayer {
         let class = if access.background { Class::Destage } else { Class::Client };
         let action = match access.ask {
             Ask::Read => Action::Read(Zone::Data, access.span),
-            Ask::Write => Action::Write(Zone::Data, access.span, vec![Weightless::zero(access.span.atoms)]),
+            Ask::Write => Action::Write(Zone::Data, access.span, [Weightless::zero(access.span.atoms)].into()),
             Ask::Flush => Action::Flush,
         };
         Op { id: OpId::new(self.taken, place), device: DeviceId::Cache, class, action }

@@ -84,7 +84,7 @@ impl World<Weightless> for Scene {
             Action::Read(zone, span) => {
                 let known = self.formatted.get(&span.start).filter(|_| zone == Zone::Superblock);
                 let contents = known.map_or(Weightless::Nothing(span.atoms), |bytes| Weightless::Bytes(bytes.clone()));
-                Answer::Data(vec![contents])
+                Answer::Data([contents].into())
             }
             Action::Write(..) | Action::Zero(..) | Action::Discard(..) | Action::Flush => Answer::Done,
             Action::Allocation(..) | Action::Spin(_) => unreachable!("no load asks for it"),

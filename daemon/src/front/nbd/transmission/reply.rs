@@ -1,6 +1,7 @@
 //! Replies: what the engine answered, in the form that was negotiated. Simple replies, structured chunks, extended chunks.
 
 use tidegate_engine::block::ATOM_BYTES;
+use tidegate_engine::payload::Pieces;
 use tidegate_engine::request::{Extent, Outcome, RequestError, Stretch, Tier};
 
 use super::super::export::{Headers, Session};
@@ -26,7 +27,7 @@ pub fn reply(pending: &Pending, session: Session, result: Result<Outcome<Run>, R
     }
 }
 
-fn data(pending: &Pending, session: Session, runs: Vec<Run>, out: &mut Output) {
+fn data(pending: &Pending, session: Session, runs: Pieces<Run>, out: &mut Output) {
     let span = atoms_around(pending.offset, pending.length);
     let bytes: usize = runs.iter().map(Run::bytes).sum();
     assert_eq!(bytes as u64, span.bytes(), "a read of {} bytes was answered with {bytes}", span.bytes());

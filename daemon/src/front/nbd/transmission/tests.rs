@@ -154,7 +154,7 @@ fn run(atoms: u64, byte: u8) -> Run {
 #[test]
 fn s1_reads_are_chunked_once_negotiated_and_never_before() {
     let read = request(command::READ, 0, 4096, 1024);
-    let data = || Ok(Outcome::Data(vec![run(1, 1), run(1, 2)]));
+    let data = || Ok(Outcome::Data(vec![run(1, 1), run(1, 2)].into()));
     let simple = answered(SIMPLE, &read, data());
     assert_eq!((&simple[..8], simple.len()), ([SIMPLE_REPLY_MAGIC.to_be_bytes(), [0; 4]].as_flattened(), 16 + 1024));
     let (flags, kind, chunked) = one_chunk(&answered(CHUNKS, &read, data()));
@@ -232,7 +232,7 @@ fn s2_the_cookie_comes_back_as_it_was_in_every_form() {
         for (session, at) in [(SIMPLE, 8), (CHUNKS, 8), (EXTENDED, 8)] {
             let mut input = if session == EXTENDED { extended(command::READ, 0, 0, 512) } else { request(command::READ, 0, 0, 512) };
             input[8..16].copy_from_slice(&cookie.to_be_bytes());
-            let reply = answered(session, &input, Ok(Outcome::Data(vec![run(1, 1)])));
+            let reply = answered(session, &input, Ok(Outcome::Data([run(1, 1)].into())));
             assert_eq!(reply[at..at + 8], cookie.to_be_bytes());
         }
     }
@@ -429,9 +429,9 @@ fn x9_who_was_not_told_about_block_sizes_is_served_to_the_byte() {
     let bytes = BYTES_OF(SIMPLE);
     let (pending, span, command) = accepted(bytes, &request(command::READ, 0, 1000, 30));
     assert_eq!((span, command.as_str(), pending.held), (Span::new(1, 2), "Read", 1024));
-    let reply = answered(bytes, &request(command::READ, 0, 1000, 30), Ok(Outcome::Data(vec![run(1, 1), run(1, 2)])));
+    let reply = answered(bytes, &request(command::READ, 0, 1000, 30), Ok(Outcome::Data(vec![run(1, 1), run(1, 2)].into())));
     assert_eq!(reply[16..], [vec![1; 24], vec![2; 6]].concat());
-    let (_, _, chunk) = one_chunk(&answered(BYTES_OF(CHUNKS), &request(command::READ, 0, 1023, 1), Ok(Outcome::Data(vec![run(1, 9)]))));
+    let (_, _, chunk) = one_chunk(&answered(BYTES_OF(CHUNKS), &request(command::READ, 0, 1023, 1), Ok(Outcome::Data([run(1, 9)].into()))));
     assert_eq!(chunk, [&1023u64.to_be_bytes()[..], &[9]].concat());
 
     // Changes of parts of atoms take several requests; a trim is a hint, and takes whole atoms only.
@@ -502,7 +502,7 @@ fn e_lengths_have_64_bits_and_every_reply_is_an_extended_chunk() {
         assert_eq!(bytes[16..24], 4096u64.to_be_bytes(), "the request's offset");
         assert_eq!(one_reply(&bytes), (chunk::DONE, chunk::NONE, vec![]));
     }
-    let read = answered(EXTENDED, &extended(command::READ, 0, 512, 512), Ok(Outcome::Data(vec![run(1, 3)])));
+    let read = answered(EXTENDED, &extended(command::READ, 0, 512, 512), Ok(Outcome::Data([run(1, 3)].into())));
     assert_eq!(one_reply(&read), (chunk::DONE, chunk::OFFSET_DATA, [&512u64.to_be_bytes()[..], &[3; 512]].concat()));
     let status = answered(EXTENDED, &extended(command::BLOCK_STATUS, 0, 0, 1024), extents(&[(1, true), (1, false)]));
     let words = |words: &[u64]| words.iter().flat_map(|word| word.to_be_bytes()).collect::<Vec<u8>>();
