@@ -197,6 +197,34 @@ impl Memory {
         Some(result)
     }
 
+    /// The same for many reads at once, in their order. `with` is told which of them the pages are for; while it copies them, the next one's
+    /// are on their way.
+    pub fn read_all<T>(
+        &mut self,
+        reads: impl Iterator<Item = (Block, u64)> + Clone,
+        mut with: impl FnMut(usize, &[&[u8]]) -> T,
+    ) -> Vec<Option<T>> {
+        let keys: Vec<Key> = reads.clone().flat_map(|(block, blocks)| block.0..block.0 + blocks).map(Key).collect();
+        let results: Vec<Option<T>> = {
+            let pinned = self.keeper.pin();
+            let mut found = vec![None; keys.len()];
+            pinned.find_all(&keys, &mut found);
+            let (mut rest, mut pages) = (&found[..], Vec::new());
+            let copy = |(place, (_, blocks)): (usize, (Block, u64))| {
+                let (here, behind) = rest.split_at(blocks as usize);
+                rest = behind;
+                behind.first().copied().flatten().inspect(|next| next.prefetch(0));
+                pages.clear();
+                pages.extend(here.iter().map_while(|page| page.map(Page::bytes)));
+                (pages.len() == here.len()).then(|| with(place, &pages))
+            };
+            reads.clone().enumerate().map(copy).collect()
+        };
+        let hits = reads.zip(&results).filter(|(_, result)| result.is_some());
+        hits.for_each(|((block, blocks), _)| (block.0..block.0 + blocks).for_each(|block| self.policy.touch(block)));
+        results
+    }
+
     /// Keeps what a block holds now, in place of what was kept of it.
     pub fn keep(&mut self, block: Block, contents: &[u8]) {
         assert_eq!(contents.len(), self.page_bytes, "a page is a whole block");
@@ -288,6 +316,37 @@ mod tests {
         assert_eq!((read(&mut memory, 5, 2), read(&mut memory, 5, 3), read(&mut memory, 4, 1)), (Some(vec![5, 6]), None, None));
         memory.keep(Block(6), &[7; 64]);
         assert_eq!((read(&mut memory, 6, 1), memory.policy.len()), (Some(vec![7]), 2));
+    }
+
+    #[test]
+    fn many_reads_at_once_get_what_each_of_them_gets_alone() {
+        let mut memory = memory(64);
+        (0..40).filter(|block| block % 5 > 0).for_each(|block| memory.keep(Block(block), &[block as u8; 64]));
+        let reads: Vec<(Block, u64)> = (0..200u64).map(|i| (Block(i * 13 % 45), 1 + i % 3)).collect();
+        let alone: Vec<Option<Vec<u8>>> = reads.iter().map(|&(Block(block), blocks)| read(&mut memory, block, blocks)).collect();
+        assert!(alone.iter().any(Option::is_none) && alone.iter().flatten().any(|read| read.len() == 3));
+        for together in [1, 2, 31, 32, 33, 200] {
+            let mut read = Vec::new();
+            for reads in reads.chunks(together) {
+                let contents = |place: usize, pages: &[&[u8]]| {
+                    assert_eq!(pages.len() as u64, reads[place].1);
+                    pages.iter().map(|page| page[0]).collect::<Vec<u8>>()
+                };
+                read.extend(memory.read_all(reads.iter().copied(), contents));
+            }
+            assert_eq!(read, alone);
+        }
+    }
+
+    #[test]
+    fn what_is_read_together_counts_as_read() {
+        let mut memory = memory(64);
+        (0..8).for_each(|block| memory.keep(Block(block), &[1; 64]));
+        for round in 0..100u64 {
+            let read = memory.read_all((0..8).map(|block| (Block(block), 1)), |_, _| ());
+            assert!(read.iter().all(Option::is_some), "it stays");
+            (0..8).for_each(|other| memory.keep(Block(100 + round * 8 + other), &[1; 64]));
+        }
     }
 
     #[test]

@@ -13,7 +13,9 @@ use crate::block::{ATOM_BYTES, Block, Span};
 use crate::cache::through::{Page, State};
 use crate::config::Canary;
 use crate::payload::Payload;
-use crate::request::Outcome;
+use crate::probe::Phase;
+use crate::request::{Outcome, Reply, Request};
+use crate::time::Duration;
 
 use super::Engine;
 use super::fill::gaps;
@@ -40,6 +42,28 @@ impl<P: Payload> Engine<P> {
         self.what_if.write(block, blocks, span.atoms <= WRITE_ATOMS);
         self.note_write(number, blocks);
         self.intake.push_back(number);
+    }
+
+    /// Of reads that have come at once: what those are to be answered with that are all in memory. Nothing while nobody may be answered.
+    pub(super) fn all_from_memory(&mut self, reads: &[Request<P>]) -> Vec<Option<P>> {
+        if self.phase != Phase::Serving || self.stopping || !self.front_writes.is_empty() {
+            return Vec::new();
+        }
+        let Some(memory) = &mut self.memory else { return Vec::new() };
+        let size = u64::from(self.config.geometry.block_atoms);
+        let blocks_of = |span: Span| (Block(span.start / size), span.end().div_ceil(size) - span.start / size);
+        let of = reads.iter().map(|request| blocks_of(request.span));
+        memory.read_all(of, |place, pages| P::from_pages(pages, reads[place].span.start % size, reads[place].span.atoms))
+    }
+
+    /// Answers a read with what memory has of it.
+    pub(super) fn answer_at_once(&mut self, request: Request<P>, contents: P) {
+        self.last_request = self.now;
+        self.counters.reads += 1;
+        self.note_read(request.span);
+        self.counters.memory_hit_blocks += self.blocks_of(request.span).1;
+        self.read_latency.record(Duration::ZERO);
+        self.replies.push_back(Reply { id: request.id, result: Ok(Outcome::Data([contents].into())) });
     }
 
     /// Answers a read from memory. False: not all of it is there.

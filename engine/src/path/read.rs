@@ -11,6 +11,7 @@ use crate::admission::Admission;
 use crate::block::{Atoms, Block, Slot, Span};
 use crate::cache::ahead::Sharer;
 use crate::cache::index::Run;
+use crate::cache::sequence::Sequence;
 use crate::cache::through::Page;
 use crate::config::Fill;
 use crate::op::{Action, Answer, Class, DeviceError, DeviceId, OpId, Zone};
@@ -98,20 +99,27 @@ enum Source<P> {
 impl<P: Payload> Engine<P> {
     pub(super) fn begin_read(&mut self, number: usize) {
         let span = self.requests.get(number).request.span;
-        self.counters.read_atoms += span.atoms;
-        let sequence = self.admission.note(span);
-        let why = if sequence.as_ref().is_some_and(Admission::is_long) { Why::Sequential } else { Why::Scattered };
-        let (block, blocks) = self.blocks_of(span);
-        self.what_if.read(block, blocks, why == Why::Scattered);
+        let (sequence, why) = self.note_read(span);
         if self.read_from_memory(number) {
             return;
         }
+        let (block, blocks) = self.blocks_of(span);
         self.admission.read(block, blocks, why == Why::Sequential);
         let parts = self.look_up(span, true);
         self.begin_parts(number, why, parts);
         if let Some(sequence) = sequence {
             self.read_ahead(&sequence, span.atoms);
         }
+    }
+
+    /// A client reads this: what it goes on with, and what it is part of.
+    pub(super) fn note_read(&mut self, span: Span) -> (Option<Sequence>, Why) {
+        self.counters.read_atoms += span.atoms;
+        let sequence = self.admission.note(span);
+        let why = if sequence.as_ref().is_some_and(Admission::is_long) { Why::Sequential } else { Why::Scattered };
+        let (block, blocks) = self.blocks_of(span);
+        self.what_if.read(block, blocks, why == Why::Scattered);
+        (sequence, why)
     }
 
     /// As a read of what only the origin has; the reply says no more than that it was read.
