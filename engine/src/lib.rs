@@ -101,6 +101,9 @@ const PORTION_ATOMS: u64 = (1 << 20) / block::ATOM_BYTES;
 
 /// Events in, operations and replies out: the only code that touches an engine from outside.
 pub fn turn<P: Payload, W: World<P>>(engine: &mut Engine<P>, world: &mut W, now: Instant, events: &mut Vec<Event<P>>) {
+    if events.len() > 1 {
+        engine.read_together(now, events);
+    }
     if events.is_empty() && (engine.has_front_writes() || engine.deadline().is_some_and(|deadline| deadline <= now)) {
         events.push(Event::Tick);
     }

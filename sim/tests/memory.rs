@@ -2,10 +2,10 @@
 
 use tidegate_engine::block::{ATOM_BYTES, Span};
 use tidegate_engine::config::Allocation;
-use tidegate_engine::op::Zone;
-use tidegate_engine::request::{Command, Request, RequestId};
-use tidegate_engine::time::Duration;
-use tidegate_engine::{Canary, Event, Mode};
+use tidegate_engine::op::{Op, Zone};
+use tidegate_engine::request::{Command, Reply, Request, RequestId};
+use tidegate_engine::time::{Duration, Instant};
+use tidegate_engine::{Canary, Event, Mode, World, turn};
 use tidegate_sim::back::fault::Fault;
 use tidegate_sim::back::volatile::Survive;
 use tidegate_sim::scenario::Scenario;
@@ -44,41 +44,56 @@ fn what_was_read_is_there_without_any_device() {
     assert_eq!((snapshot.counters.memory_hit_blocks, snapshot.counters.memory_miss_blocks, snapshot.memory.pages), (2, 3, 2));
 }
 
+/// What the engine has asked for and answered.
+#[derive(Default)]
+struct Told {
+    operations: usize,
+    replies: usize,
+}
+
+impl World<Stamps> for Told {
+    fn start(&mut self, _now: Instant, _op: Op<Stamps>) {
+        self.operations += 1;
+    }
+    fn reply(&mut self, _now: Instant, reply: Reply<Stamps>) {
+        assert!(reply.result.is_ok());
+        self.replies += 1;
+    }
+    fn fence(&mut self, _now: Instant, _at_risk: &mut dyn Iterator<Item = Span>) {
+        unreachable!("nothing fails");
+    }
+}
+
 /// Reads that arrive are no reason to look at all flows, and those from memory are followed by nothing else.
 #[test]
 fn what_is_due_by_time_alone_is_done_among_reads_from_memory_and_after_them() {
     const AGE: Duration = Duration::from_millis(10);
-    for between in [7, 70].map(Duration::from_micros) {
-        for reads_after in [1, 100] {
-            let mut scenario = Scenario::with(|plan| {
-                plan.config.ram = 32 * 8 * ATOM_BYTES;
-                plan.config.flush_age = AGE;
-            });
-            scenario.write(3);
-            let span = scenario.block(3);
-            let mut now = scenario.simulation.now();
-            let engine = &mut scenario.simulation.engine;
-            let due = engine.deadline().expect("what was written grows old");
-            let mut after = 0;
-            let mut flushes = false;
-            for id in 1_000.. {
-                now = now + between;
-                engine.handle(now, Event::Arrived(Request { id: RequestId(id), span, command: Command::Read }));
-                assert!(engine.next_reply().is_some_and(|reply| reply.result.is_ok()), "it is in memory");
-                flushes |= engine.next_op(now).is_some();
-                assert!(!flushes || now >= due);
-                after += u32::from(now >= due);
-                if after == reads_after {
-                    break;
-                }
-            }
-            if reads_after == 1 {
-                assert!(flushes || engine.deadline().is_some_and(|deadline| deadline <= now), "it wants to be woken at once");
-                engine.handle(now, Event::Tick);
-                flushes |= engine.next_op(now).is_some();
-            }
-            assert!(flushes, "a read each {between:?}, {reads_after} after it was due");
+    let between = [7, 70].map(Duration::from_micros);
+    for (between, at_once, turns_after) in between.into_iter().flat_map(|b| [(b, 1, 1), (b, 1, 100), (b, 3, 1), (b, 3, 100)]) {
+        let mut scenario = Scenario::with(|plan| {
+            plan.config.ram = 32 * 8 * ATOM_BYTES;
+            plan.config.flush_age = AGE;
+        });
+        scenario.write(3);
+        let (span, mut now) = (scenario.block(3), scenario.simulation.now());
+        let engine = &mut scenario.simulation.engine;
+        let due = engine.deadline().expect("what was written grows old");
+        let (mut told, mut after, mut read) = (Told::default(), 0, 0);
+        while after < turns_after {
+            now = now + between;
+            let request = |id| Event::Arrived(Request { id: RequestId(1_000 + id), span, command: Command::Read });
+            let mut events: Vec<_> = (read..read + at_once).map(|id| request(id as u64)).collect();
+            read += at_once;
+            turn(engine, &mut told, now, &mut events);
+            assert_eq!((events.len(), told.replies), (0, read), "it is in memory");
+            assert!(told.operations == 0 || now >= due);
+            after += u32::from(now >= due);
         }
+        if turns_after == 1 {
+            assert!(told.operations > 0 || engine.deadline().is_some_and(|deadline| deadline <= now), "it wants to be woken at once");
+            turn(engine, &mut told, now, &mut Vec::new());
+        }
+        assert!(told.operations > 0, "{at_once} reads each {between:?}, {turns_after} times after it was due");
     }
 }
 

@@ -9,13 +9,14 @@
 
 use std::ops::Range;
 
+use crate::Event;
 use crate::block::{ATOM_BYTES, Block, Span};
 use crate::cache::through::{Page, State};
 use crate::config::Canary;
 use crate::payload::Payload;
 use crate::probe::Phase;
-use crate::request::{Outcome, Reply, Request};
-use crate::time::Duration;
+use crate::request::{Command, Outcome, Reply, Request};
+use crate::time::{Duration, Instant};
 
 use super::Engine;
 use super::fill::gaps;
@@ -44,26 +45,36 @@ impl<P: Payload> Engine<P> {
         self.intake.push_back(number);
     }
 
-    /// Of reads that have come at once: what those are to be answered with that are all in memory. Nothing while nobody may be answered.
-    pub(super) fn all_from_memory(&mut self, reads: &[Request<P>]) -> Vec<Option<P>> {
-        if self.phase != Phase::Serving || self.stopping || !self.front_writes.is_empty() {
-            return Vec::new();
+    /// Answers, of several reads that have come at once, those that are all in memory: what they are answered with is copied together. They were
+    /// under way with everything else that has happened, and read what was there before it.
+    #[inline(never)]
+    pub(crate) fn read_together(&mut self, now: Instant, events: &mut Vec<Event<P>>) {
+        let may_answer = self.phase == Phase::Serving && !self.stopping && self.front_writes.is_empty();
+        let Some(memory) = self.memory.as_mut().filter(|_| may_answer) else { return };
+        let read = |event: &Event<P>| match event {
+            Event::Arrived(Request { id, span, command: Command::Read }) => Some((*id, *span)),
+            _ => None,
+        };
+        let spans: Vec<Span> = events.iter().filter_map(read).map(|(_, span)| span).collect();
+        if spans.len() < 2 {
+            return;
         }
-        let Some(memory) = &mut self.memory else { return Vec::new() };
+        self.now = self.now.max(now);
         let size = u64::from(self.config.geometry.block_atoms);
-        let blocks_of = |span: Span| (Block(span.start / size), span.end().div_ceil(size) - span.start / size);
-        let of = reads.iter().map(|request| blocks_of(request.span));
-        memory.read_all(of, |place, pages| P::from_pages(pages, reads[place].span.start % size, reads[place].span.atoms))
-    }
-
-    /// Answers a read with what memory has of it.
-    pub(super) fn answer_at_once(&mut self, request: Request<P>, contents: P) {
-        self.last_request = self.now;
-        self.counters.reads += 1;
-        self.note_read(request.span);
-        self.counters.memory_hit_blocks += self.blocks_of(request.span).1;
-        self.read_latency.record(Duration::ZERO);
-        self.replies.push_back(Reply { id: request.id, result: Ok(Outcome::Data([contents].into())) });
+        let blocks = spans.iter().map(|span| (Block(span.start / size), span.end().div_ceil(size) - span.start / size));
+        let mut contents =
+            memory.read_all(blocks, |place, pages| P::from_pages(pages, spans[place].start % size, spans[place].atoms)).into_iter();
+        events.retain(|event| {
+            let Some((id, span)) = read(event) else { return true };
+            let Some(contents) = contents.next().flatten() else { return true };
+            self.last_request = self.now;
+            self.counters.reads += 1;
+            self.note_read(span);
+            self.counters.memory_hit_blocks += self.blocks_of(span).1;
+            self.read_latency.record(Duration::ZERO);
+            self.replies.push_back(Reply { id, result: Ok(Outcome::Data([contents].into())) });
+            false
+        });
     }
 
     /// Answers a read from memory. False: not all of it is there.

@@ -190,7 +190,7 @@ pub struct Engine<P: Payload> {
     marks: Marks,
     /// The SSD takes no writes any more.
     cache_failed: bool,
-    scratch: Scratch<P>,
+    scratch: Scratch,
     degraded: Degraded,
     life: Life,
     scrubber: Scrubber,
@@ -204,19 +204,13 @@ pub struct Engine<P: Payload> {
 }
 
 /// Vectors kept for their memory only: what fills one empties it first.
-struct Scratch<P> {
+#[derive(Default)]
+struct Scratch {
     runs: Vec<Run>,
     entries: Vec<Entry>,
-    reads: Vec<Request<P>>,
 }
 
-impl<P> Default for Scratch<P> {
-    fn default() -> Self {
-        Scratch { runs: Vec::new(), entries: Vec::new(), reads: Vec::new() }
-    }
-}
-
-impl<P> Scratch<P> {
+impl Scratch {
     /// To be given back. Whoever takes them meanwhile gets others.
     fn take_runs(&mut self) -> Vec<Run> {
         let mut runs = std::mem::take(&mut self.runs);
@@ -395,19 +389,10 @@ impl<P: Payload> Engine<P> {
             self.take_front_writes();
         }
         let mut stirs = !self.front_writes.is_empty();
-        let mut reads = std::mem::take(&mut self.scratch.reads);
         for event in events {
             stirs |= self.stirs(&event);
-            match event {
-                Event::Arrived(request) if matches!(request.command, Command::Read) => reads.push(request),
-                event => {
-                    self.arrive_all(&mut reads);
-                    self.take(event);
-                }
-            }
+            self.take(event);
         }
-        self.arrive_all(&mut reads);
-        self.scratch.reads = reads;
         if stirs || self.now.since(self.looked) >= PATIENCE {
             self.pump();
         }
@@ -501,17 +486,6 @@ impl<P: Payload> Engine<P> {
         let never = Instant(u64::MAX);
         let later = |wish: &Option<Instant>| wish.filter(|&at| at > self.looked).unwrap_or(never);
         Some(wishes.iter().map(later).fold(never, Instant::min)).filter(|&at| at < never)
-    }
-
-    /// Reads that have come one right after the other.
-    fn arrive_all(&mut self, reads: &mut Vec<Request<P>>) {
-        let mut contents = if reads.len() > 1 { self.all_from_memory(reads) } else { Vec::new() }.into_iter();
-        for request in reads.drain(..) {
-            match contents.next().flatten() {
-                Some(contents) => self.answer_at_once(request, contents),
-                None => self.arrive(request),
-            }
-        }
     }
 
     fn arrive(&mut self, request: Request<P>) {

@@ -113,6 +113,7 @@ impl<P: Payload> Engine<P> {
     }
 
     /// A client reads this: what it goes on with, and what it is part of.
+    #[inline(always)]
     pub(super) fn note_read(&mut self, span: Span) -> (Option<Sequence>, Why) {
         self.counters.read_atoms += span.atoms;
         let sequence = self.admission.note(span);
