@@ -364,6 +364,9 @@ mod tests {
                     .collect();
                 prop_assert_eq!(got, expected);
                 let mut runs = Vec::new();
+                (0..256).for_each(|block| index.lookup(Block(block), 1, &mut runs));
+                prop_assert!(runs.iter().all(|run| run.blocks == 1 && run.slot == naive.get(&run.block.0).copied()));
+                runs.clear();
                 index.lookup(Block(0), 256, &mut runs);
                 let mut at = 0;
                 for run in runs {

@@ -46,7 +46,7 @@ impl<P: Payload> Engine<P> {
     }
 
     /// Answers, of several reads that have come at once, those that are all in memory: what they are answered with is copied together. They were
-    /// under way with everything else that has happened, and read what was there before it.
+    /// under way with everything else that has happened, and read what was there before it. (A function of its own: most turns have no use for it.)
     #[inline(never)]
     pub(crate) fn read_together(&mut self, now: Instant, events: &mut Vec<Event<P>>) {
         let may_answer = self.phase == Phase::Serving && !self.stopping && self.front_writes.is_empty();

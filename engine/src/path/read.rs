@@ -112,7 +112,7 @@ impl<P: Payload> Engine<P> {
         }
     }
 
-    /// A client reads this: what it goes on with, and what it is part of.
+    /// A client reads this: what it goes on with, and what it is part of. (Once more where several are answered together: no call for one alone.)
     #[inline(always)]
     pub(super) fn note_read(&mut self, span: Span) -> (Option<Sequence>, Why) {
         self.counters.read_atoms += span.atoms;
