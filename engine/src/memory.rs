@@ -221,7 +221,8 @@ impl Memory {
             reads.clone().enumerate().map(copy).collect()
         };
         let hits = reads.zip(&results).filter(|(_, result)| result.is_some());
-        hits.for_each(|((block, blocks), _)| (block.0..block.0 + blocks).for_each(|block| self.policy.touch(block)));
+        let touched: Vec<u64> = hits.flat_map(|((block, blocks), _)| block.0..block.0 + blocks).collect();
+        self.policy.touch_all(&touched);
         results
     }
 

@@ -31,6 +31,10 @@ pub trait Policy {
     fn contains(&self, key: u64) -> bool;
     /// A key that is kept was asked for. Of another one nothing is noted.
     fn touch(&mut self, key: u64);
+    /// The same of several, in their order.
+    fn touch_all(&mut self, keys: &[u64]) {
+        keys.iter().for_each(|&key| self.touch(key));
+    }
     /// The key that is to go, and is forgotten now, before `comes` is kept. `None`: nothing is kept.
     fn evict(&mut self, comes: u64) -> Option<u64>;
     /// It is kept from now on; it was not before.

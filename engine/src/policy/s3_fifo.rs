@@ -67,6 +67,10 @@ impl Policy for S3Fifo {
             *count = (*count + 1).min(COUNT_MAX);
         }
     }
+    fn touch_all(&mut self, keys: &[u64]) {
+        self.keys.fetch(keys);
+        keys.iter().for_each(|&key| self.touch(key));
+    }
     fn evict(&mut self, _comes: u64) -> Option<u64> {
         self.filling = false;
         while self.keys.len(SMALL) >= self.small_max || self.keys.len(MAIN) == 0 && self.keys.len(SMALL) > 0 {
