@@ -56,7 +56,7 @@ impl<const N: usize, T: Default> Lists<N, T> {
         }
         Some(at).filter(|&at| at != NIL).map(At)
     }
-    /// These keys will be looked for: the lines that know of them come from memory side by side, and not each after a guess that was wrong.
+    /// These keys will be looked for: the lines that know of them come from memory side by side.
     pub fn fetch(&self, keys: &[u64]) {
         let first = |&key: &u64| self.nodes.get(self.places[self.place(key)] as usize).map_or(0, |node| node.key);
         std::hint::black_box(keys.iter().map(first).fold(0, u64::wrapping_add));
