@@ -2,6 +2,7 @@
 //! may be kept of them. A page holds a whole block, and only what a read of the block would give as well: it is never the only place of
 //! anything.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use tidegate_pages::{Atoms, Block as Key, Config, Dirty, Hold, Keeper, Page, Pages, Refused};
@@ -197,31 +198,22 @@ impl Memory {
         Some(result)
     }
 
-    /// The same for many reads at once, in their order. `with` is told which of them the pages are for; while it copies them, the next one's
-    /// are on their way.
+    /// The same for many reads at once, in their order: each a run of blocks. `with` is told which of them the pages are for.
     pub fn read_all<T>(
         &mut self,
-        reads: impl Iterator<Item = (Block, u64)> + Clone,
+        reads: impl Iterator<Item = Range<u64>> + Clone,
         mut with: impl FnMut(usize, &[&[u8]]) -> T,
     ) -> Vec<Option<T>> {
-        let keys: Vec<Key> = reads.clone().flat_map(|(block, blocks)| block.0..block.0 + blocks).map(Key).collect();
-        let results: Vec<Option<T>> = {
+        let results = {
             let pinned = self.keeper.pin();
-            let mut found = vec![None; keys.len()];
-            pinned.find_all(&keys, &mut found);
-            let (mut rest, mut pages) = (&found[..], Vec::new());
-            let copy = |(place, (_, blocks)): (usize, (Block, u64))| {
-                let (here, behind) = rest.split_at(blocks as usize);
-                rest = behind;
-                behind.first().copied().flatten().inspect(|next| next.prefetch(0));
-                pages.clear();
-                pages.extend(here.iter().map_while(|page| page.map(Page::bytes)));
-                (pages.len() == here.len()).then(|| with(place, &pages))
-            };
-            reads.clone().enumerate().map(copy).collect()
+            let mut contents = Vec::new();
+            pinned.read_runs(reads.clone(), |read, pages| {
+                contents.clear();
+                contents.extend(pages.iter().map(|page| page.bytes()));
+                with(read, &contents)
+            })
         };
-        let hits = reads.zip(&results).filter(|(_, result)| result.is_some());
-        let touched: Vec<u64> = hits.flat_map(|((block, blocks), _)| block.0..block.0 + blocks).collect();
+        let touched: Vec<u64> = reads.zip(&results).filter(|(_, result)| result.is_some()).flat_map(|(read, _)| read).collect();
         self.policy.touch_all(&touched);
         results
     }
@@ -333,7 +325,7 @@ mod tests {
                     assert_eq!(pages.len() as u64, reads[place].1);
                     pages.iter().map(|page| page[0]).collect::<Vec<u8>>()
                 };
-                read.extend(memory.read_all(reads.iter().copied(), contents));
+                read.extend(memory.read_all(reads.iter().map(|&(block, blocks)| block.0..block.0 + blocks), contents));
             }
             assert_eq!(read, alone);
         }
@@ -344,7 +336,7 @@ mod tests {
         let mut memory = memory(64);
         (0..8).for_each(|block| memory.keep(Block(block), &[1; 64]));
         for round in 0..100u64 {
-            let read = memory.read_all((0..8).map(|block| (Block(block), 1)), |_, _| ());
+            let read = memory.read_all((0..8).map(|block| block..block + 1), |_, _| ());
             assert!(read.iter().all(Option::is_some), "it stays");
             (0..8).for_each(|other| memory.keep(Block(100 + round * 8 + other), &[1; 64]));
         }

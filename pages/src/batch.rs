@@ -1,6 +1,8 @@
 //! A queue of reads at once: look up, prefetch, copy. While one page is copied the lines of the next ones are on their way, so the price is
 //! that of memory's bandwidth and not of its latency.
 
+use std::ops::Range;
+
 use crate::front::{Front, Page, Pinned};
 use crate::tree::LEAF_BLOCKS;
 use crate::{Atoms, Block};
@@ -63,6 +65,28 @@ impl Pinned<'_> {
                 *found = leaf.and_then(|leaf| self.page(leaf.get(key(block))));
             }
         }
+    }
+
+    /// Reads runs of blocks, many at once: `with` is told which run it is, and given its pages, if all of them are there and whole. While it
+    /// copies them the first page of the next run is on its way.
+    pub fn read_runs<'p, T>(
+        &'p self,
+        runs: impl Iterator<Item = Range<u64>> + Clone,
+        mut with: impl FnMut(usize, &[Page<'p>]) -> T,
+    ) -> Vec<Option<T>> {
+        let blocks: Vec<Block> = runs.clone().flatten().map(Block).collect();
+        let mut found = vec![None; blocks.len()];
+        self.find_all(&blocks, &mut found);
+        let (mut rest, mut pages) = (&found[..], Vec::new());
+        let read = |(number, run): (usize, Range<u64>)| {
+            let (here, behind) = rest.split_at((run.end - run.start) as usize);
+            rest = behind;
+            behind.first().copied().flatten().inspect(|next| next.prefetch(0));
+            pages.clear();
+            pages.extend(here.iter().map_while(|page| page.filter(|page| page.is_whole())));
+            (pages.len() == here.len()).then(|| with(number, &pages))
+        };
+        runs.enumerate().map(read).collect()
     }
 
     /// At most [`TOGETHER`] reads; returns how many hit.

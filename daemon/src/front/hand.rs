@@ -15,7 +15,7 @@ use tidegate_engine::Event;
 use tidegate_engine::block::ATOM_BYTES;
 use tidegate_engine::request::{Command, Outcome, Reply, Request};
 use tidegate_engine::time::{Duration, Instant};
-use tidegate_pages::{Block, Front as Reader, Page};
+use tidegate_pages::{Block, Front as Reader};
 
 use super::crew::Shared;
 use super::crossing::{Asked, Near};
@@ -275,38 +275,25 @@ impl Hand {
     }
 }
 
-/// The contents of what is all in memory. A queue of requests at once: while one page is copied the next one is on its way.
+/// The contents of what is all in memory, of a queue of requests at once.
 fn from_memory(pages: &mut Reader, requests: Vec<Request<Run>>) -> Vec<(Request<Run>, Option<Run>)> {
     let block_atoms = pages.pages().config().page_atoms as u64;
-    let blocks_of = |request: &Request<Run>| request.span.start / block_atoms..request.span.end().div_ceil(block_atoms);
-    let blocks: Vec<Block> = requests.iter().flat_map(blocks_of).map(Block).collect();
-    let mut hits = Vec::with_capacity(blocks.len());
-    let answered = {
-        let pinned = pages.pin();
-        let mut found = vec![None; blocks.len()];
-        pinned.find_all(&blocks, &mut found);
-        let mut at = 0;
-        let answer = |request: Request<Run>| {
-            let range = blocks_of(&request);
-            let places = at..at + (range.end - range.start) as usize;
-            at = places.end;
-            let whole: Option<Vec<Page<'_>>> = found[places.clone()].iter().map(|page| page.filter(|page| page.is_whole())).collect();
-            let Some(whole) = whole else { return (request, None) };
-            hits.extend_from_slice(&blocks[places]);
-            let mut run = RunMut::new(request.span.atoms);
-            let mut skip = ((request.span.start - range.start * block_atoms) * ATOM_BYTES) as usize;
-            let mut rest = run.as_mut_slice();
-            for (place, page) in whole.iter().enumerate() {
-                whole.get(place + 1).or(found.get(at).and_then(Option::as_ref)).inspect(|next| next.prefetch(0));
-                let contents = &page.bytes()[skip..];
-                let (into, behind) = rest.split_at_mut(contents.len().min(rest.len()));
-                into.copy_from_slice(&contents[..into.len()]);
-                (rest, skip) = (behind, 0);
-            }
-            (request, Some(run.freeze()))
-        };
-        requests.into_iter().map(answer).collect()
-    };
-    pages.note(&hits, (blocks.len() - hits.len()) as u64);
-    answered
+    let runs = requests.iter().map(|Request { span, .. }| span.start / block_atoms..span.end().div_ceil(block_atoms));
+    let contents = pages.pin().read_runs(runs.clone(), |number, pages| {
+        let span = requests[number].span;
+        let mut run = RunMut::new(span.atoms);
+        let (mut rest, mut skip) = (run.as_mut_slice(), (span.start % block_atoms * ATOM_BYTES) as usize);
+        for (place, page) in pages.iter().enumerate() {
+            pages.get(place + 1).inspect(|next| next.prefetch(0));
+            let contents = &page.bytes()[skip..];
+            let (into, behind) = rest.split_at_mut(contents.len().min(rest.len()));
+            into.copy_from_slice(&contents[..into.len()]);
+            (rest, skip) = (behind, 0);
+        }
+        run.freeze()
+    });
+    let blocks = runs.clone().flatten().count();
+    let hits: Vec<Block> = runs.zip(&contents).filter(|(_, contents)| contents.is_some()).flat_map(|(run, _)| run).map(Block).collect();
+    pages.note(&hits, (blocks - hits.len()) as u64);
+    requests.into_iter().zip(contents).collect()
 }

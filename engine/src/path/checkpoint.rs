@@ -115,15 +115,10 @@ impl<P: Payload> Engine<P> {
         if self.cache_failed || self.scrubber.reads_metadata() {
             return false;
         }
+        let before = self.counters.checkpoints;
         if self.checkpoint.running.is_none() && self.wants_checkpoint() && self.can_restate() {
             self.begin_checkpoint();
         }
-        self.checkpoint.running.is_some() && self.run_checkpoint()
-    }
-
-    /// As far as it comes. True: it has ended.
-    fn run_checkpoint(&mut self) -> bool {
-        let before = self.counters.checkpoints;
         while self.checkpoint.running.is_some() && !self.cache_failed && self.advance_checkpoint() {}
         self.counters.checkpoints > before
     }
@@ -134,13 +129,11 @@ impl<P: Payload> Engine<P> {
         let third = self.config.geometry.journal_pages / 3;
         // The ring is freed up to the checkpoint before the newest: somebody who waits may need two.
         let frees = used > 0 || superblock.previous.seq < superblock.checkpoint.seq;
-        let is_full = (self.checkpoint.urgent || self.journal.free_pages() < third) && frees;
-        if !(is_full || used >= third || self.checkpoint.wanted || self.mode_to_record().is_some()) {
-            return false;
-        }
+        let due = used >= third || (frees && (self.checkpoint.urgent || self.journal.free_pages() < third));
+        let due = due || self.checkpoint.wanted || self.mode_to_record().is_some();
         // A stop waits for one only where the ring has no room for the end of what went through.
         let is_ending = self.stopping && (!self.checkpoint.urgent || self.through.pages.is_empty());
-        !is_ending && self.recovery.is_none() && !self.cache_failed && !self.checkpoint.back_off.is_waiting(self.now)
+        due && !is_ending && self.recovery.is_none() && !self.cache_failed && !self.checkpoint.back_off.is_waiting(self.now)
     }
 
     /// Has the ring room for what a checkpoint tells again? Its reserve is for open sets. Sets whose headers cannot be written come on top:

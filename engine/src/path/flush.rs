@@ -287,12 +287,9 @@ impl<P: Payload> Engine<P> {
             // As paper 000 measures it: each as soon as it is full.
             Placement::Set => 1,
         };
-        if self.journal.has_outgoing(worth) {
-            self.write_pages();
+        if !self.journal.has_outgoing(worth) {
+            return;
         }
-    }
-
-    fn write_pages(&mut self) {
         let most = (self.limits[0].op_atoms / crate::block::PAGE_ATOMS).clamp(1, 64) as u32;
         while !self.cache_failed
             && !self.flushes.page_back_off.is_waiting(self.now)

@@ -61,9 +61,9 @@ impl<P: Payload> Engine<P> {
         }
         self.now = self.now.max(now);
         let size = u64::from(self.config.geometry.block_atoms);
-        let blocks = spans.iter().map(|span| (Block(span.start / size), span.end().div_ceil(size) - span.start / size));
+        let blocks = spans.iter().map(|span| span.start / size..span.end().div_ceil(size));
         let mut contents =
-            memory.read_all(blocks, |place, pages| P::from_pages(pages, spans[place].start % size, spans[place].atoms)).into_iter();
+            memory.read_all(blocks, |read, pages| P::from_pages(pages, spans[read].start % size, spans[read].atoms)).into_iter();
         events.retain(|event| {
             let Some((id, span)) = read(event) else { return true };
             let Some(contents) = contents.next().flatten() else { return true };

@@ -36,9 +36,6 @@ impl<P: Payload> Engine<P> {
 
     /// When the oldest request that waits for the origin to make room has waited for too long.
     pub(super) fn stall_deadline(&self) -> Option<Instant> {
-        if self.intake.is_empty() && !self.through.has_waiting() {
-            return None;
-        }
         let since = self.waiting_for_origin().map(|number| self.requests.get(number).arrived).min()?;
         Some(since.max(self.life.last) + self.config.stall_timeout)
     }

@@ -110,11 +110,7 @@ impl<P: Payload> Through<P> {
     /// No write waits, and nothing is pinned or promised.
     fn has_nothing(&self) -> bool {
         let pins = !self.pages.is_empty() || self.pages.replaced_blocks() > 0;
-        !pins && !self.has_waiting() && !self.awaits_sureness()
-    }
-    /// Requests wait for the origin.
-    pub fn has_waiting(&self) -> bool {
-        !self.waiting.is_empty() || !self.settling.is_empty()
+        !pins && self.waiting.is_empty() && self.settling.is_empty() && !self.awaits_sureness()
     }
 
     /// A page that has not come this way, and that the origin is to have.
