@@ -113,7 +113,9 @@ fn main() {
     bench.run(Row::told("prefetching-memcpy-vs-memcpy"), BESIDE, &[&plain, &prefetching]);
     bench.run(Row::told("pin-vs-crossbeam-epoch"), BESIDE, &[&|_| Box::new(peers::Pins), &|_| Box::new(tier.pins())]);
     tier.settle();
-    bench.run(Row::new("P8-write-hit-vs-memcpy", 0.82, 0.90), BESIDE, &[&|_| Box::new(flat.copier()), &|_| Box::new(tier.writer())]);
+    bench.run(Row::new("P8-write-hit-vs-memcpy", 0.82, 0.90), BESIDE, &[&copier, &|_| Box::new(tier.writer(BATCH))]);
+    tier.settle();
+    bench.run(Row::told("P8-single-vs-memcpy"), BESIDE, &[&copier, &|_| Box::new(tier.writer(1))]);
     tier.settle();
     // One at a time: each holds all pages.
     let peers: [(Row, MakePeer); 3] = [

@@ -13,7 +13,7 @@ use crate::front::Pinned;
 use crate::locks::is_newer;
 use crate::memory::Frame;
 use crate::pool::{Magazine, Unlinked};
-use crate::sync::{Ordering, fence};
+use crate::sync::Ordering;
 use crate::tree::Entry;
 use crate::{Block, Pages, write};
 
@@ -159,13 +159,11 @@ impl Keeper {
     /// Moves the stamp on and takes every page that was pushed with the old one. Every write that was acknowledged before is in this group,
     /// or in an earlier one.
     pub fn drain(&mut self) -> Group {
+        // Before the rings: who pushes what is not found there reads the new stamp from then on, and so does whoever sees that page.
         let stamp = self.pages.stamp.0.fetch_add(1, Ordering::AcqRel);
-        // Between the stamp and the rings: a push that is not found below has its fence behind this one, and whoever sees that page reads
-        // the new stamp.
-        fence(Ordering::SeqCst);
         let mut newest: BTreeMap<Block, Hold> = BTreeMap::new();
         for desk in &self.pages.desks {
-            desk.dirty.take(|&[block, page, pushed]| {
+            desk.dirty.take_ordered(|&[block, page, pushed]| {
                 if pushed > stamp {
                     return true;
                 }

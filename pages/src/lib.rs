@@ -42,7 +42,7 @@ pub use batch::Read;
 pub use front::{Counts, Front, Page, Pinned};
 pub use keeper::{Dirty, Group, Hold, Keeper, PageId, Refused};
 pub use memory::Frame;
-pub use write::Unwritten;
+pub use write::{Unwritten, Write};
 
 use locks::Locks;
 use pool::Pool;

@@ -8,15 +8,15 @@ use crate::tree::LEAF_BLOCKS;
 
 /// Far more than there are threads.
 const LOCKS: usize = if cfg!(loom) { 2 } else { 1024 };
-/// Locks that one holder takes at most: [`crate::WRITE_BLOCKS_MAX`] blocks lie in so many leaves.
-pub const HELD_MAX: usize = (crate::WRITE_BLOCKS_MAX as u64).div_ceil(LEAF_BLOCKS) as usize + 1;
 
 pub struct Locks(Box<[Padded<Mutex<u32>>]>);
 
 /// Locks of a range of blocks, given back when this is dropped.
 pub struct Locked<'a> {
-    /// In ascending order, each once.
-    held: [Option<(usize, MutexGuard<'a, u32>)>; HELD_MAX],
+    /// With its place among all.
+    first: (usize, MutexGuard<'a, u32>),
+    /// Behind it, in ascending order, each once.
+    others: Vec<(usize, MutexGuard<'a, u32>)>,
 }
 
 impl Locks {
@@ -25,46 +25,43 @@ impl Locks {
     }
 
     /// Neighbouring leaves have different locks, and so do leaves at round distances.
-    fn index(block: u64) -> usize {
-        let number = block / LEAF_BLOCKS;
+    fn index(number: u64) -> usize {
         ((number ^ number >> 10 ^ number >> 20) % LOCKS as u64) as usize
     }
 
     /// Locks `blocks` blocks from `first` on; waits for whoever has one of them.
     pub fn lock(&self, first: u64, blocks: usize) -> Locked<'_> {
-        let last = first + blocks as u64 - 1;
-        let mut wanted = [usize::MAX; HELD_MAX];
-        (first / LEAF_BLOCKS..=last / LEAF_BLOCKS).zip(&mut wanted).for_each(|(number, index)| *index = Locks::index(number * LEAF_BLOCKS));
-        // One order for all, so nobody waits in a circle.
-        wanted.sort_unstable();
-        let mut held = [const { None }; HELD_MAX];
-        for place in 0..HELD_MAX {
-            if wanted[place] != usize::MAX && (place == 0 || wanted[place] != wanted[place - 1]) {
-                held[place] = Some((wanted[place], lock(&self.0[wanted[place]].0)));
-            }
+        let leaves = first / LEAF_BLOCKS..=(first + blocks as u64 - 1) / LEAF_BLOCKS;
+        let held = |index: usize| (index, lock(&self.0[index].0));
+        if leaves.start() == leaves.end() {
+            return Locked { first: held(Locks::index(*leaves.start())), others: Vec::new() };
         }
-        Locked { held }
+        // One order for all, so nobody waits in a circle.
+        let mut wanted: Vec<usize> = leaves.map(Locks::index).collect();
+        wanted.sort_unstable();
+        wanted.dedup();
+        let mut all = wanted.into_iter().map(held);
+        Locked { first: all.next().expect("a range has a first leaf"), others: all.collect() }
     }
 
     /// Asks for the line of a block's lock.
     pub fn prefetch(&self, block: u64) {
-        prefetch(&self.0[Locks::index(block)]);
+        prefetch(&self.0[Locks::index(block / LEAF_BLOCKS)]);
     }
 
     /// Locks one block, unless somebody has it.
     pub fn try_lock(&self, block: u64) -> Option<Locked<'_>> {
-        let index = Locks::index(block);
-        let mut held = [const { None }; HELD_MAX];
-        held[0] = Some((index, self.0[index].0.try_lock().ok()?));
-        Some(Locked { held })
+        let index = Locks::index(block / LEAF_BLOCKS);
+        Some(Locked { first: (index, self.0[index].0.try_lock().ok()?), others: Vec::new() })
     }
 }
 
 impl Locked<'_> {
     /// The next version of a block that is locked.
     pub fn next_version(&mut self, block: u64) -> u32 {
-        let index = Locks::index(block);
-        let (_, clock) = self.held.iter_mut().flatten().find(|(held, _)| *held == index).expect("a version is of a locked block");
+        let index = Locks::index(block / LEAF_BLOCKS);
+        let mut held = std::iter::once(&mut self.first).chain(&mut self.others);
+        let (_, clock) = held.find(|(held, _)| *held == index).expect("a version is of a locked block");
         **clock = clock.wrapping_add(1);
         **clock
     }

@@ -9,6 +9,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::ops::Range;
 
 use crate::atoms::Atoms;
 use crate::epoch::{Epochs, Seal};
@@ -18,7 +19,6 @@ use crate::tree::Node;
 
 /// What is known of a page. Written by whoever fills it, and then, but for the owners, constant until the frame is free again.
 struct Known {
-    /// Of a free frame: the next free one.
     version: AtomicU32,
     owners: AtomicU16,
     /// Pushed into a dirty ring and not drained yet: nobody but another write may take it out of the tree.
@@ -33,9 +33,10 @@ pub enum Unlinked {
 
 /// Free frames and what waits for the epoch.
 struct Depot {
-    /// The first free frame; each knows the next.
-    free: Frame,
-    free_count: usize,
+    /// Frames that were never taken.
+    fresh: Range<u32>,
+    /// Those that came back.
+    free: Vec<Frame>,
     /// Unlinked, and not sealed yet.
     loose: Vec<Unlinked>,
     /// In the order of their seals.
@@ -62,7 +63,7 @@ impl Pool {
     pub fn new(frames: usize, page_atoms: usize, atom_bytes: usize, threads: usize) -> io::Result<Pool> {
         let mask_bytes = page_atoms.div_ceil(8);
         let known = || Known { version: AtomicU32::new(0), owners: AtomicU16::new(0), in_ring: AtomicBool::new(false) };
-        let pool = Pool {
+        Ok(Pool {
             memory: Memory::new(page_atoms * atom_bytes, frames)?,
             epochs: Epochs::new(threads),
             known: (0..frames).map(|_| known()).collect(),
@@ -71,13 +72,8 @@ impl Pool {
             page_atoms,
             // What lies in magazines is missing elsewhere: an eighth of the pool at most.
             magazine_frames: (frames / (8 * threads)).clamp(1, 64),
-            depot: Mutex::new(Depot { free: Frame(u32::MAX), free_count: 0, loose: Vec::new(), limbo: VecDeque::new() }),
-        };
-        // The first frames are taken first.
-        let mut depot = lock(&pool.depot);
-        (0..frames as u32).rev().for_each(|frame| pool.add_free(&mut depot, Frame(frame)));
-        drop(depot);
-        Ok(pool)
+            depot: Mutex::new(Depot { fresh: 0..frames as u32, free: Vec::new(), loose: Vec::new(), limbo: VecDeque::new() }),
+        })
     }
 
     pub fn magazine(&self) -> Magazine {
@@ -167,20 +163,7 @@ impl Pool {
     pub fn free_frames(&self) -> usize {
         let mut depot = lock(&self.depot);
         self.reclaim(&mut depot);
-        depot.free_count
-    }
-
-    fn add_free(&self, depot: &mut Depot, frame: Frame) {
-        self.known(frame).version.store(depot.free.0, Ordering::Relaxed);
-        depot.free = frame;
-        depot.free_count += 1;
-    }
-
-    fn take_free(&self, depot: &mut Depot) -> Option<Frame> {
-        depot.free_count = depot.free_count.checked_sub(1)?;
-        let frame = depot.free;
-        depot.free = Frame(self.known(frame).version.load(Ordering::Relaxed));
-        Some(frame)
+        depot.free_count()
     }
 
     /// Seals what is loose, and frees what nobody can be reading any more.
@@ -195,11 +178,25 @@ impl Pool {
         let oldest = self.epochs.oldest();
         while depot.limbo.front().is_some_and(|(seal, _)| *seal < oldest) {
             match depot.limbo.pop_front().expect("looked at above").1 {
-                Unlinked::Page(frame) => self.add_free(depot, frame),
+                Unlinked::Page(frame) => depot.free.push(frame),
                 // SAFETY: unlinked before its seal, and every reader that is under way has begun after that.
                 Unlinked::Node(node) => unsafe { node.free() },
             }
         }
+    }
+}
+
+impl Depot {
+    fn free_count(&self) -> usize {
+        self.fresh.len() + self.free.len()
+    }
+
+    /// Moves `count` free frames, or all that there are, behind those in `magazine`.
+    fn give(&mut self, count: usize, magazine: &mut Vec<Frame>) {
+        let rest = self.free.len() - count.min(self.free.len());
+        let missing = count - (self.free.len() - rest);
+        magazine.extend(self.free.drain(rest..));
+        magazine.extend(self.fresh.by_ref().take(missing).map(Frame));
     }
 }
 
@@ -233,9 +230,9 @@ impl Magazine {
         self.free.pop().expect("frames are reserved before they are taken")
     }
 
-    /// The frame that will be taken next, if it is here already.
-    pub fn next(&self) -> Option<Frame> {
-        self.free.last().copied()
+    /// The frame that will be taken after the next one, if it is here already.
+    pub fn soon(&self) -> Option<Frame> {
+        self.free.iter().nth_back(1).copied()
     }
 
     pub fn unlink(&mut self, pool: &Pool, unlinked: Unlinked) {
@@ -250,15 +247,10 @@ impl Magazine {
         let wanted = count.max(pool.magazine_frames);
         let mut depot = lock(&pool.depot);
         depot.loose.append(&mut self.unlinked);
-        if self.free.len() + depot.free_count < wanted {
+        if self.free.len() + depot.free_count() < wanted {
             pool.reclaim(&mut depot);
         }
-        while self.free.len() < wanted {
-            match pool.take_free(&mut depot) {
-                Some(frame) => self.free.push(frame),
-                None => break,
-            }
-        }
+        depot.give(wanted - self.free.len(), &mut self.free);
         self.free.len() >= count
     }
 
@@ -268,7 +260,7 @@ impl Magazine {
             return;
         }
         let mut depot = lock(&pool.depot);
-        self.free.drain(..).for_each(|frame| pool.add_free(&mut depot, frame));
+        depot.free.append(&mut self.free);
         depot.loose.append(&mut self.unlinked);
         pool.reclaim(&mut depot);
     }

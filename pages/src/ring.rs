@@ -70,6 +70,14 @@ impl<const WORDS: usize> Ring<WORDS> {
         self.written.0.store(pen.at, Ordering::Release);
     }
 
+    /// As [`Ring::publish`], in one order with [`Ring::take_ordered`]: either that finds what was put, or what the consumer did before it
+    /// is known to the producer after this.
+    #[inline(always)]
+    pub fn publish_ordered(&self, pen: &Pen) {
+        // Both change the same word, so one of them comes first, and the other one has read from it.
+        self.written.0.swap(pen.at, Ordering::AcqRel);
+    }
+
     /// Is there nothing to take? For the one consumer.
     pub fn is_empty(&self) -> bool {
         self.read.0.load(Ordering::Relaxed) == self.written.0.load(Ordering::Acquire)
@@ -92,8 +100,8 @@ impl<const WORDS: usize> Ring<WORDS> {
     }
 
     /// Takes entries in order until there is none, or `keep` says that one is to stay. For the one consumer.
-    pub fn take(&self, mut keep: impl FnMut(&[u64; WORDS]) -> bool) {
-        let (mut at, written) = (self.read.0.load(Ordering::Relaxed), self.written.0.load(Ordering::Acquire));
+    pub fn take_ordered(&self, mut keep: impl FnMut(&[u64; WORDS]) -> bool) {
+        let (mut at, written) = (self.read.0.load(Ordering::Relaxed), self.written.0.fetch_add(0, Ordering::AcqRel));
         while at < written {
             let entry = std::array::from_fn(|word| self.slot(at)[word].load(Ordering::Relaxed));
             if keep(&entry) {

@@ -2,7 +2,7 @@
 //!
 //! Reserve → copy what is whole → lock the blocks → read the stamp → merge what is not → push → publish → unlock.
 //!
-//! Pushed before it is published, and the fence between: see the head of the crate. Everything that may be missing is asked for before the
+//! Pushed before it is published, in one order with the keeper's drain: see the head of the crate. Everything that may be missing is asked for before the
 //! first step that others see, so a write happens or does not.
 
 use std::fmt;
@@ -12,7 +12,7 @@ use crate::atoms::Atoms;
 use crate::front::{Front, add};
 use crate::memory::Frame;
 use crate::pool::Unlinked;
-use crate::sync::{Ordering, fence};
+use crate::sync::Ordering;
 use crate::tree::{Entry, LEAF_BLOCKS};
 use crate::{Config, Pages, WRITE_BLOCKS_MAX};
 
@@ -45,6 +45,26 @@ impl std::error::Error for Unwritten {}
 /// Permissions to make dirty pages that a front takes at once.
 const CREDITS: u64 = 16;
 
+/// A write of a queue.
+#[derive(Debug)]
+pub struct Write<'d> {
+    /// Where it begins on the volume.
+    pub atom: u64,
+    /// Whole atoms.
+    pub data: &'d [u8],
+    /// Whether it was taken, after [`Front::write_all`].
+    pub result: Result<(), Unwritten>,
+}
+
+impl<'d> Write<'d> {
+    pub fn new(atom: u64, data: &'d [u8]) -> Write<'d> {
+        Write { atom, data, result: Ok(()) }
+    }
+}
+
+/// Blocks that are filled before the first is published: enough that the copies' stores do not each have to be waited for.
+const TOGETHER: usize = 32;
+
 /// What a write makes of one block.
 pub(crate) struct Written {
     block: u64,
@@ -53,9 +73,25 @@ pub(crate) struct Written {
     atoms: Range<usize>,
     /// Its entry in the tree; then the one that was there before.
     entry: Entry,
+    /// Blocks of the same write from this one on.
+    left: usize,
 }
 
 impl Front {
+    /// Writes one after the other, each as by [`Front::write`]. All are filled before the first is published.
+    ///
+    /// # Panics
+    /// As [`Front::write`].
+    pub fn write_all(&mut self, writes: &mut [Write]) {
+        for write in writes {
+            write.result = self.fill(write.atom, write.data);
+            if self.written.len() >= TOGETHER {
+                self.publish();
+            }
+        }
+        self.publish();
+    }
+
     /// Writes `data` from atom `atom` of the volume on. Once it returns, every read sees it, and the next drain finds it.
     ///
     /// # Errors
@@ -64,11 +100,18 @@ impl Front {
     /// # Panics
     /// If `data` is empty, is not whole atoms, or touches more than [`WRITE_BLOCKS_MAX`] blocks.
     pub fn write(&mut self, atom: u64, data: &[u8]) -> Result<(), Unwritten> {
+        self.fill(atom, data)?;
+        self.publish();
+        Ok(())
+    }
+
+    /// Makes pages of `data`, to be published.
+    fn fill(&mut self, atom: u64, data: &[u8]) -> Result<(), Unwritten> {
         let Config { page_atoms, atom_bytes, .. } = self.pages.config;
         assert!(!data.is_empty() && data.len().is_multiple_of(atom_bytes), "a write of {} bytes", data.len());
         let end = atom + (data.len() / atom_bytes) as u64;
-        let (first, behind) = (atom / page_atoms as u64, end.div_ceil(page_atoms as u64));
-        let count = (behind - first) as usize;
+        let (first, behind_block) = (atom / page_atoms as u64, end.div_ceil(page_atoms as u64));
+        let count = (behind_block - first) as usize;
         assert!(count <= WRITE_BLOCKS_MAX, "a write to {count} blocks");
         let is_ragged = !atom.is_multiple_of(page_atoms as u64) || !end.is_multiple_of(page_atoms as u64);
         if self.pages.config.whole_blocks && is_ragged {
@@ -77,21 +120,20 @@ impl Front {
         self.reserve(count)?;
 
         let mut rest = data;
-        for block in first..behind {
+        for block in first..behind_block {
             let start = block * page_atoms as u64;
             let atoms = (atom.max(start) - start) as usize..(end - start).min(page_atoms as u64) as usize;
             let (data, behind) = rest.split_at(atoms.len() * atom_bytes);
             let frame = self.magazine.take();
+            // Where the next one but one will go: its lines come while two are copied. (While one is, they come too late.)
+            self.magazine.soon().inspect(|&soon| self.pages.pool.memory.prefetch(soon, 0));
             self.expect(block, frame);
             // SAFETY: just taken, so it is ours alone.
             let page = unsafe { self.pages.pool.memory.fill(frame) };
             page[atoms.start * atom_bytes..atoms.end * atom_bytes].copy_from_slice(data);
-            self.written.push(Written { block, frame, atoms, entry: Entry::NONE });
+            self.written.push(Written { block, frame, atoms, entry: Entry::NONE, left: (behind_block - block) as usize });
             rest = behind;
         }
-        self.publish();
-        self.give_up_replaced();
-        add(&self.desk().counters.0.writes, count as u64);
         Ok(())
     }
 
@@ -109,7 +151,9 @@ impl Front {
         if !self.magazine.reserve(&self.pages.pool, count) {
             return Err(Unwritten::NoPage);
         }
-        if self.pages.desks[self.index].dirty.room(&mut self.dirty, count) < count {
+        // Those that are filled and not pushed yet have their room already.
+        let pushes = self.written.len() + count;
+        if self.pages.desks[self.index].dirty.room(&mut self.dirty, pushes) < pushes {
             return Err(Unwritten::RingFull);
         }
         if self.dirty_credit < count {
@@ -123,8 +167,14 @@ impl Front {
         Ok(())
     }
 
-    /// Makes the filled pages those of their blocks.
+    /// Makes the filled pages those of their blocks, write by write.
     fn publish(&mut self) {
+        self.link();
+        add(&self.desk().counters.0.writes, self.written.len() as u64);
+        self.give_up_replaced();
+    }
+
+    fn link(&mut self) {
         let Front { pages, index, magazine, dirty, written, .. } = self;
         let (pages, pool) = (&**pages, &pages.pool);
         let pin = pool.epochs.pin(*index);
@@ -132,26 +182,27 @@ impl Front {
             // A hint: who knows whether it is still this one when the blocks are locked.
             pages.tree.find(&pin, *block).frame().inspect(|&frame| pool.prefetch(frame));
         }
-        // Where the next write will go: its lines come while this one is published.
-        magazine.next().inspect(|&frame| pool.memory.prefetch(frame, 0));
-        let mut locked = pages.locks.lock(written[0].block, written.len());
-        // Under the lock: whoever had it before, and whose page is merged here, has no later stamp.
-        let stamp = pages.stamp.0.load(Ordering::Acquire);
         let ring = &pages.desks[*index].dirty;
-        for Written { block, frame, atoms, entry } in written.iter_mut() {
-            let new = Atoms::of(atoms.clone());
-            let mask = if new == pool.all() { new } else { new | merge(pages, pages.tree.find(&pin, *block), *frame, new) };
-            let version = locked.next_version(*block);
-            pool.describe(*frame, version, mask, true);
-            *entry = Entry::new(*frame, mask != pool.all());
-            ring.put(dirty, [*block, u64::from(frame.0) << 32 | u64::from(version), stamp]);
-        }
-        ring.publish(dirty);
-        // Whoever sees one of these pages and then reads the stamp: either the keeper has found the push, or that stamp is a later one.
-        // (A true fence, not one of `membarrier`'s: drains are as frequent as an engine's turns, and each would interrupt all readers.)
-        fence(Ordering::SeqCst);
-        for Written { block, entry, .. } in written.iter_mut() {
-            *entry = pages.tree.set(&pin, *block, *entry, |node| magazine.unlink(pool, node));
+        let mut rest = &mut written[..];
+        while let Some(Written { block, left, .. }) = rest.first() {
+            let (block, (write, behind)) = (*block, rest.split_at_mut(*left));
+            let mut locked = pages.locks.lock(block, write.len());
+            // Under the lock: whoever had it before, and whose page is merged here, has no later stamp.
+            let stamp = pages.stamp.0.load(Ordering::Acquire);
+            for Written { block, frame, atoms, entry, .. } in write.iter_mut() {
+                let new = Atoms::of(atoms.clone());
+                let mask = if new == pool.all() { new } else { new | merge(pages, pages.tree.find(&pin, *block), *frame, new) };
+                let version = locked.next_version(*block);
+                pool.describe(*frame, version, mask, true);
+                *entry = Entry::new(*frame, mask != pool.all());
+                ring.put(dirty, [*block, u64::from(frame.0) << 32 | u64::from(version), stamp]);
+            }
+            // Whoever sees one of these pages and then reads the stamp: either the keeper has found the push, or that stamp is a later one.
+            ring.publish_ordered(dirty);
+            for Written { block, entry, .. } in write {
+                *entry = pages.tree.set(&pin, *block, *entry, |node| magazine.unlink(pool, node));
+            }
+            rest = behind;
         }
     }
 

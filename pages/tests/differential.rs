@@ -7,12 +7,13 @@
 mod chance;
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
 use chance::Chance;
-use tidegate_pages::{Atoms, Block, Config, Front, Hold, Keeper, PageId, Pages, Refused, Unwritten};
+use tidegate_pages::{Atoms, Block, Config, Front, Hold, Keeper, PageId, Pages, Refused, Unwritten, Write};
 
 const OPERATIONS: usize = 1_000_000;
 const ATOMS: usize = 8;
@@ -70,7 +71,7 @@ impl Run {
         let index = self.chance.below(self.blocks.len() as u64) as usize;
         let block = self.blocks[index];
         match self.chance.below(16) {
-            0..5 => self.write(index, block),
+            0..5 => self.write(index),
             5..9 => self.fill(index, block),
             9..12 => self.evict(block),
             12 => self.remove(block),
@@ -82,27 +83,50 @@ impl Run {
         self.check(block);
     }
 
-    fn write(&mut self, index: usize, block: u64) {
-        let start = self.chance.below(ATOMS as u64) as usize;
-        let end = start + 1 + self.chance.below((ATOMS - start) as u64) as usize;
-        let range = if self.chance.below(2) == 0 { 0..ATOMS } else { start..end };
-        self.number += 1;
-        let data: Vec<u8> = range.clone().flat_map(|place| atom(block, place, self.number)).collect();
-        match self.front.write(block * ATOMS as u64 + range.start as u64, &data) {
-            Ok(()) => {
-                let model = self.model.entry(block).or_default();
+    /// One write; now and then many at once, of one block again and again or all over.
+    fn write(&mut self, first: usize) {
+        let count = if self.chance.below(8) == 0 { 1 + self.chance.below(80) } else { 1 };
+        let spread = 1 + self.chance.below(self.blocks.len() as u64);
+        let writes: Vec<(usize, Range<usize>, u64)> = (0..count)
+            .map(|_| {
+                let index = (first + self.chance.below(spread) as usize * usize::from(count > 1)) % self.blocks.len();
+                let start = self.chance.below(ATOMS as u64) as usize;
+                let end = start + 1 + self.chance.below((ATOMS - start) as u64) as usize;
+                self.number += 1;
+                (index, if self.chance.below(2) == 0 { 0..ATOMS } else { start..end }, self.number)
+            })
+            .collect();
+        let contents = |(index, range, number): &(usize, Range<usize>, u64)| -> Vec<u8> {
+            range.clone().flat_map(|place| atom(self.blocks[*index], place, *number)).collect()
+        };
+        let contents: Vec<Vec<u8>> = writes.iter().map(contents).collect();
+        let start = |(index, range, _): &(usize, Range<usize>, u64)| self.blocks[*index] * ATOMS as u64 + range.start as u64;
+        let mut queue: Vec<Write> = writes.iter().zip(&contents).map(|(write, data)| Write::new(start(write), data)).collect();
+        match &mut queue[..] {
+            [one] => one.result = self.front.write(one.atom, one.data),
+            _ => self.front.write_all(&mut queue),
+        }
+        let results: Vec<_> = queue.iter().map(|write| write.result).collect();
+        for ((index, range, number), result) in writes.into_iter().zip(&results) {
+            if result.is_ok() {
+                let model = self.model.entry(self.blocks[index]).or_default();
                 for place in range {
-                    model.numbers[place] = Some(self.number);
-                    self.written[index][place].store(self.number, Ordering::Release);
+                    model.numbers[place] = Some(number);
+                    self.written[index][place].store(number, Ordering::Release);
                 }
                 (model.is_undrained, model.id) = (true, None);
             }
-            // Readers hold back what was unlinked; or the ring is full, or too much is dirty.
-            Err(Unwritten::NoPage) => self.front.rest(),
-            Err(Unwritten::Ragged) => unreachable!("parts of blocks may be written here"),
-            Err(Unwritten::RingFull | Unwritten::TooMuchDirty) => {
-                self.holds.clear();
-                self.drain();
+        }
+        for result in results {
+            match result {
+                Ok(()) => {}
+                // Readers hold back what was unlinked; or the ring is full, or too much is dirty.
+                Err(Unwritten::NoPage) => self.front.rest(),
+                Err(Unwritten::Ragged) => unreachable!("parts of blocks may be written here"),
+                Err(Unwritten::RingFull | Unwritten::TooMuchDirty) => {
+                    self.holds.clear();
+                    self.drain();
+                }
             }
         }
     }

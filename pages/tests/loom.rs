@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use loom::thread;
-use tidegate_pages::{Atoms, Block, Config, Front, Group, Hold, Keeper, Pages, Refused};
+use tidegate_pages::{Atoms, Block, Config, Front, Group, Hold, Keeper, Pages, Refused, Write};
 
 const ATOMS: u64 = 2;
 
@@ -222,6 +222,29 @@ fn no_group_holds_an_effect_without_its_cause() {
         let mut log = Log::default();
         log.take(&keeper.drain());
         assert!(log.value(17) == 0 || log.value(0) == 1, "an effect without its cause");
+        cause.join().unwrap();
+        effect.join().unwrap();
+    });
+}
+
+/// Two writes that were there at once, the second of which somebody sees and writes something because of it.
+#[test]
+fn no_group_holds_an_effect_without_its_cause_that_came_with_another_write() {
+    check(5, 2, |pages, mut keeper| {
+        let (mut one, mut other) = (front(&pages), front(&pages));
+        let cause = thread::spawn(move || {
+            let mut writes = [Write::new(17 * ATOMS, &[1; ATOMS as usize]), Write::new(0, &[2; ATOMS as usize])];
+            one.write_all(&mut writes);
+            assert!(writes.iter().all(|write| write.result.is_ok()));
+        });
+        let effect = thread::spawn(move || {
+            if read(&mut other, 0).is_some() {
+                write(&mut other, 5, 3);
+            }
+        });
+        let mut log = Log::default();
+        log.take(&keeper.drain());
+        assert!(log.value(5) == 0 || log.value(0) == 2, "an effect without its cause");
         cause.join().unwrap();
         effect.join().unwrap();
     });

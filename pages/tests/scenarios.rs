@@ -1,7 +1,7 @@
 //! What the tier promises, one sentence at a time, on one thread. What several do to each other is in `loom.rs` and `stress.rs`.
 #![cfg(not(loom))]
 
-use tidegate_pages::{Atoms, Block, Config, Front, Keeper, Pages, Read, Refused, Unwritten};
+use tidegate_pages::{Atoms, Block, Config, Front, Keeper, Pages, Read, Refused, Unwritten, Write};
 
 const ATOMS: usize = 8;
 const ATOM_BYTES: usize = 512;
@@ -84,6 +84,23 @@ fn a_full_dirty_ring_slows_and_loses_nothing() {
     assert_eq!(keeper.drain().dirty.len(), 4);
     front.write(4 * 8, &[1; PAGE_BYTES]).expect("room again");
     assert_eq!(keeper.drain().dirty[0].block, Block(4));
+}
+
+#[test]
+fn of_many_writes_at_once_each_is_taken_or_not() {
+    let (mut front, mut keeper) = tier(Config { dirty_ring: 4, ..config() });
+    let datas: Vec<Vec<u8>> = [1, 2, 3, 1, 1].iter().zip(1..).map(|(&blocks, byte)| vec![byte; blocks * PAGE_BYTES]).collect();
+    // The third finds no room in the ring for all of its three blocks, and the last one none at all: the second write's are not pushed yet.
+    let mut writes: Vec<Write> = [0, 1, 10, 0, 20].iter().zip(&datas).map(|(block, data)| Write::new(block * 8, data)).collect();
+    front.write_all(&mut writes);
+    let results: Vec<_> = writes.iter().map(|write| write.result).collect();
+    assert_eq!(results, [Ok(()), Ok(()), Err(Unwritten::RingFull), Ok(()), Err(Unwritten::RingFull)]);
+    for (block, byte) in [(0, Some(4)), (1, Some(2)), (2, Some(2)), (10, None), (20, None)] {
+        assert_eq!(read(&mut front, block, 0, 8), byte.map(|byte| vec![byte; PAGE_BYTES]), "block {block}");
+    }
+    assert_eq!(front.pages().counts().writes, 4);
+    let blocks: Vec<_> = keeper.drain().dirty.iter().map(|dirty| (dirty.block.0, dirty.page.bytes()[0])).collect();
+    assert_eq!(blocks, [(0, 4), (1, 2), (2, 2)], "of one block the later one");
 }
 
 #[test]

@@ -15,7 +15,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use chance::Chance;
-use tidegate_pages::{Atoms, Block, Config, Front, Keeper, PageId, Pages, Refused, Unwritten};
+use tidegate_pages::{Atoms, Block, Config, Front, Keeper, PageId, Pages, Refused, Unwritten, Write};
 
 const WRITERS: usize = 4;
 const READERS: usize = 2;
@@ -80,19 +80,28 @@ fn write(front: &mut Front, atom: usize, acknowledged: &Acknowledged, end: &Atom
         });
         drop(pinned);
         let (cause_atom, cause_number) = cause.unwrap_or((0, 0));
-        let block = chance.below(BLOCKS as u64) as usize;
+        // Some at once, to different blocks.
+        let first = chance.below(BLOCKS as u64) as usize;
+        let blocks: Vec<usize> = (0..1 + chance.below(3) as usize).map(|next| (first + next) % BLOCKS).collect();
         number += 1;
-        let data = Said { block, number, cause_block, cause_atom, cause_number }.bytes();
-        while let Err(why) = front.write(place(block) * ATOMS as u64 + atom as u64, &data) {
-            if end.load(Ordering::Relaxed) {
-                return;
+        let datas = blocks.iter().map(|&block| Said { block, number, cause_block, cause_atom, cause_number }.bytes());
+        let datas: Vec<_> = datas.collect();
+        let start = |block: usize| place(block) * ATOMS as u64 + atom as u64;
+        let mut writes: Vec<Write> = blocks.iter().zip(&datas).map(|(&block, data)| Write::new(start(block), data)).collect();
+        front.write_all(&mut writes);
+        for (write, &block) in writes.iter_mut().zip(&blocks) {
+            while let Err(why) = write.result {
+                if end.load(Ordering::Relaxed) {
+                    return;
+                }
+                if why == Unwritten::NoPage {
+                    front.rest();
+                }
+                thread::yield_now();
+                write.result = front.write(write.atom, write.data);
             }
-            if why == Unwritten::NoPage {
-                front.rest();
-            }
-            thread::yield_now();
+            acknowledged[block][atom].store(number, Ordering::SeqCst);
         }
-        acknowledged[block][atom].store(number, Ordering::SeqCst);
     }
 }
 

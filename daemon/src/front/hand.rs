@@ -15,7 +15,7 @@ use tidegate_engine::Event;
 use tidegate_engine::block::ATOM_BYTES;
 use tidegate_engine::request::{Command, Outcome, Reply, Request};
 use tidegate_engine::time::{Duration, Instant};
-use tidegate_pages::{Block, Front as Reader};
+use tidegate_pages::{Block, Front as Reader, Write};
 
 use super::crew::Shared;
 use super::crossing::{Asked, Near};
@@ -151,51 +151,56 @@ impl Hand {
         }
     }
 
-    /// Answers what is in memory and asks for the rest, in any order: they are all under way at once.
+    /// Answers what memory can and asks for the rest, in any order: they are all under way at once.
     fn pass_on(&mut self, now: Instant) {
-        let mut reads = Vec::new();
-        let mut events = std::mem::take(&mut self.events);
-        for event in events.drain(..) {
-            match event {
-                Event::Arrived(request) => match self.write(&request) {
-                    true => self.front.reply(Reply { id: request.id, result: Ok(Outcome::Done) }),
-                    false if self.pages.is_some() && matches!(request.command, Command::Read) => reads.push(request),
-                    false => self.near.ask(Asked::Request(request)),
-                },
-                _ => unreachable!("a front only says who has arrived"),
-            }
-        }
-        self.events = events;
-        if let Some(pages) = &mut self.pages
-            && !reads.is_empty()
-        {
-            pages.set_time(now.0);
-            for (request, contents) in from_memory(pages, reads) {
-                match contents {
-                    Some(run) => {
-                        self.state.answered.read(request.span.atoms);
-                        self.front.reply(Reply { id: request.id, result: Ok(Outcome::Data([run].into())) });
-                    }
-                    None => self.near.ask(Asked::Request(request)),
+        let has_memory = self.pages.is_some();
+        let (mut writes, mut reads) = (Vec::new(), Vec::new());
+        for event in self.events.drain(..) {
+            let Event::Arrived(request) = event else { unreachable!("a front only says who has arrived") };
+            match request.command {
+                Command::Read if has_memory => reads.push(request),
+                Command::Write { fua: false, .. } if has_memory && self.writes && request.span.bytes() <= WRITE_BYTES => {
+                    writes.push(request)
                 }
+                _ => self.near.ask(Asked::Request(request)),
             }
         }
+        self.write(writes);
+        self.read(reads, now);
         for (id, job) in self.front.take_jobs() {
             self.near.ask(Asked::Job(id, job));
         }
     }
 
-    /// Makes what a client writes a page of memory, if that may be.
-    fn write(&mut self, request: &Request<Run>) -> bool {
-        let Command::Write { data, fua: false } = &request.command else { return false };
-        let Some(pages) = self.pages.as_mut().filter(|_| self.writes && request.span.bytes() <= WRITE_BYTES) else { return false };
-        let is_written = pages.write(request.span.start, data.as_slice()).is_ok();
-        if is_written {
-            self.state.answered.write();
-            self.near.write();
-        }
+    /// Makes what clients write pages of memory; asks for what finds no room there.
+    fn write(&mut self, requests: Vec<Request<Run>>) {
+        let Some(pages) = self.pages.as_mut().filter(|_| !requests.is_empty()) else { return };
         self.has_some = true;
-        is_written
+        let written = to_memory(pages, &requests);
+        for (request, is_written) in requests.into_iter().zip(written) {
+            if is_written {
+                self.state.answered.write();
+                self.near.write();
+                self.front.reply(Reply { id: request.id, result: Ok(Outcome::Done) });
+            } else {
+                self.near.ask(Asked::Request(request));
+            }
+        }
+    }
+
+    /// Answers reads of what is in memory, and asks for the others.
+    fn read(&mut self, requests: Vec<Request<Run>>, now: Instant) {
+        let Some(pages) = self.pages.as_mut().filter(|_| !requests.is_empty()) else { return };
+        pages.set_time(now.0);
+        let contents = from_memory(pages, &requests);
+        for (request, contents) in requests.into_iter().zip(contents) {
+            if let Some(run) = contents {
+                self.state.answered.read(request.span.atoms);
+                self.front.reply(Reply { id: request.id, result: Ok(Outcome::Data([run].into())) });
+            } else {
+                self.near.ask(Asked::Request(request));
+            }
+        }
     }
 
     /// Learns which descriptors to watch, and says how many clients have gone.
@@ -275,8 +280,19 @@ impl Hand {
     }
 }
 
-/// The contents of what is all in memory, of a queue of requests at once.
-fn from_memory(pages: &mut Reader, requests: Vec<Request<Run>>) -> Vec<(Request<Run>, Option<Run>)> {
+/// Makes pages of a queue of writes at once. Each is all written, or nothing of it.
+fn to_memory(pages: &mut Reader, requests: &[Request<Run>]) -> Vec<bool> {
+    fn write(request: &Request<Run>) -> Write<'_> {
+        let Command::Write { data, .. } = &request.command else { unreachable!("only writes come here") };
+        Write::new(request.span.start, data.as_slice())
+    }
+    let mut writes: Vec<Write> = requests.iter().map(write).collect();
+    pages.write_all(&mut writes);
+    writes.iter().map(|write| write.result.is_ok()).collect()
+}
+
+/// The contents of what is all in memory, of a queue of reads at once.
+fn from_memory(pages: &mut Reader, requests: &[Request<Run>]) -> Vec<Option<Run>> {
     let block_atoms = pages.pages().config().page_atoms as u64;
     let runs = requests.iter().map(|Request { span, .. }| span.start / block_atoms..span.end().div_ceil(block_atoms));
     let contents = pages.pin().read_runs(runs.clone(), |number, pages| {
@@ -295,5 +311,5 @@ fn from_memory(pages: &mut Reader, requests: Vec<Request<Run>>) -> Vec<(Request<
     let blocks = runs.clone().flatten().count();
     let hits: Vec<Block> = runs.zip(&contents).filter(|(_, contents)| contents.is_some()).flat_map(|(run, _)| run).map(Block).collect();
     pages.note(&hits, (blocks - hits.len()) as u64);
-    requests.into_iter().zip(contents).collect()
+    contents
 }

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use tidegate_pages::{Atoms, Block, Config, Front, Keeper, Pages, Read, Refused, Unwritten};
+use tidegate_pages::{Atoms, Block, Config, Front, Keeper, Pages, Read, Refused, Unwritten, Write};
 
 use crate::rounds::Subject;
 use crate::{BATCH, Buffer, PAGE_BYTES, PAGES};
@@ -46,14 +46,14 @@ impl Tier {
         Reader { is_hot: true, ..self.reader(BATCH) }
     }
 
-    /// Overwrites blocks.
-    pub fn writer(&self) -> Writer<'_> {
-        Writer { tier: self, front: self.front(), data: Buffer::batch(3), evicts: false }
+    /// Overwrites `together` blocks at once.
+    pub fn writer(&self, together: usize) -> Writer<'_> {
+        Writer { tier: self, front: self.front(), data: Buffer::batch(3), together, evicts: false }
     }
 
     /// Overwrites blocks, drains, and evicts and fills as many: a writer and the engine on one core.
     pub fn disturber(&self) -> Writer<'_> {
-        Writer { evicts: true, ..self.writer() }
+        Writer { evicts: true, ..self.writer(1) }
     }
 
     /// Begins and ends to read, and reads nothing.
@@ -112,6 +112,7 @@ pub struct Writer<'t> {
     tier: &'t Tier,
     front: Front,
     data: Vec<Buffer>,
+    together: usize,
     evicts: bool,
 }
 
@@ -136,11 +137,19 @@ impl Writer<'_> {
 
 impl Subject for Writer<'_> {
     fn batch(&mut self, keys: &[u64; BATCH]) {
-        for (&key, data) in keys.iter().zip(&self.data) {
-            // A reader that lost its CPU in the middle of a batch holds back all pages that were replaced since.
-            while let Err(why) = self.front.write(key * 8, &data.0) {
-                assert_eq!(why, Unwritten::NoPage);
-                std::thread::yield_now();
+        let mut writes: [Write; BATCH] = std::array::from_fn(|place| Write::new(keys[place] * 8, &self.data[place].0));
+        for writes in writes.chunks_mut(self.together) {
+            match writes {
+                [one] => one.result = self.front.write(one.atom, one.data),
+                _ => self.front.write_all(writes),
+            }
+            for write in writes {
+                // A reader that lost its CPU in the middle of a batch holds back all pages that were replaced since.
+                while let Err(why) = write.result {
+                    assert_eq!(why, Unwritten::NoPage);
+                    std::thread::yield_now();
+                    write.result = self.front.write(write.atom, write.data);
+                }
             }
         }
         if self.evicts {
