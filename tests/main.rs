@@ -5,6 +5,7 @@ mod common;
 
 mod abuse;
 mod bad_input;
+mod bytes;
 mod chain;
 mod cli;
 mod clients;

@@ -25,7 +25,7 @@ pub struct Front {
     pub(crate) dirty: Pen,
     /// Dirty pages that it may still make without asking.
     pub(crate) dirty_credit: usize,
-    /// Pages of the write under way. Empty between writes; kept for its memory.
+    /// Pages of the writes under way, filled and not published. Empty between calls; kept for its memory.
     pub(crate) written: Vec<crate::write::Written>,
 }
 

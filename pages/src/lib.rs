@@ -12,8 +12,8 @@
 //!
 //! # What is dirty
 //!
-//! A front writes under the lock of the blocks, in this order: read the *stamp*, fill the page, push it into the thread's dirty ring, publish
-//! it, unlock. The reply comes after that. The keeper moves the stamp on and then drains all rings: a *group* is what it finds with the old
+//! A front fills a page, and then, under the lock of the block, in this order: reads the *stamp*, pushes the page into the thread's dirty ring,
+//! publishes it. The reply comes after that. The keeper moves the stamp on and then drains all rings: a *group* is what it finds with the old
 //! stamp. Three things follow; each has a model (`tests/loom.rs`).
 //!
 //! * A FLUSH that drains after a reply finds what was replied to: the push came before.
@@ -158,7 +158,8 @@ impl Pages {
         self.config.page_atoms * self.config.atom_bytes
     }
 
-    /// Bytes used beside the contents of pages: nodes, and what is known of each page. Rings and locks, which do not grow, not counted.
+    /// Bytes used beside the contents of pages: nodes, and what is known of each page. Rings and locks, which do not grow, not counted, nor the
+    /// list of free pages, 4 bytes for each of them.
     pub fn overhead_bytes(&self) -> u64 {
         self.tree.node_bytes() + (self.pool.bytes_per_page() * self.config.pages) as u64
     }

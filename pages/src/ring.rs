@@ -71,7 +71,7 @@ impl<const WORDS: usize> Ring<WORDS> {
     }
 
     /// As [`Ring::publish`], in one order with [`Ring::take_ordered`]: either that finds what was put, or what the consumer did before it
-    /// is known to the producer after this.
+    /// is known to the producer after this. A ring that is published so once is always published so.
     #[inline(always)]
     pub fn publish_ordered(&self, pen: &Pen) {
         // Both change the same word, so one of them comes first, and the other one has read from it.

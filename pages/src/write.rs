@@ -2,8 +2,8 @@
 //!
 //! Reserve → copy what is whole → lock the blocks → read the stamp → merge what is not → push → publish → unlock.
 //!
-//! Pushed before it is published, in one order with the keeper's drain: see the head of the crate. Everything that may be missing is asked for before the
-//! first step that others see, so a write happens or does not.
+//! Pushed before it is published, in one order with the keeper's drain: see the head of the crate. Everything that may be missing is asked
+//! for before the first step that others see, so a write happens or does not.
 
 use std::fmt;
 use std::ops::Range;
@@ -62,7 +62,8 @@ impl<'d> Write<'d> {
     }
 }
 
-/// Blocks that are filled before the first is published: enough that the copies' stores do not each have to be waited for.
+/// Blocks that are filled before the first is published, and at most one write more: enough that the copies' stores do not each have to be
+/// waited for.
 const TOGETHER: usize = 32;
 
 /// What a write makes of one block.
@@ -78,13 +79,19 @@ pub(crate) struct Written {
 }
 
 impl Front {
-    /// Writes one after the other, each as by [`Front::write`]. All are filled before the first is published.
+    /// Writes one after the other, each as by [`Front::write`]: some are filled before the first of them is published.
     ///
     /// # Panics
-    /// As [`Front::write`].
+    /// As [`Front::write`], before any of them.
     pub fn write_all(&mut self, writes: &mut [Write]) {
+        writes.iter().for_each(|write| drop(self.blocks(write.atom, write.data)));
         for write in writes {
             write.result = self.fill(write.atom, write.data);
+            // Those before it may be what holds the pages.
+            if write.result == Err(Unwritten::NoPage) && !self.written.is_empty() {
+                self.publish();
+                write.result = self.fill(write.atom, write.data);
+            }
             if self.written.len() >= TOGETHER {
                 self.publish();
             }
@@ -105,22 +112,28 @@ impl Front {
         Ok(())
     }
 
+    /// The blocks that a write touches.
+    fn blocks(&self, atom: u64, data: &[u8]) -> Range<u64> {
+        let Config { page_atoms, atom_bytes, .. } = self.pages.config;
+        assert!(!data.is_empty() && data.len().is_multiple_of(atom_bytes), "a write of {} bytes", data.len());
+        let blocks = atom / page_atoms as u64..(atom + (data.len() / atom_bytes) as u64).div_ceil(page_atoms as u64);
+        assert!(blocks.end - blocks.start <= WRITE_BLOCKS_MAX as u64, "a write to {} blocks", blocks.end - blocks.start);
+        blocks
+    }
+
     /// Makes pages of `data`, to be published.
     fn fill(&mut self, atom: u64, data: &[u8]) -> Result<(), Unwritten> {
         let Config { page_atoms, atom_bytes, .. } = self.pages.config;
-        assert!(!data.is_empty() && data.len().is_multiple_of(atom_bytes), "a write of {} bytes", data.len());
+        let blocks = self.blocks(atom, data);
         let end = atom + (data.len() / atom_bytes) as u64;
-        let (first, behind_block) = (atom / page_atoms as u64, end.div_ceil(page_atoms as u64));
-        let count = (behind_block - first) as usize;
-        assert!(count <= WRITE_BLOCKS_MAX, "a write to {count} blocks");
         let is_ragged = !atom.is_multiple_of(page_atoms as u64) || !end.is_multiple_of(page_atoms as u64);
         if self.pages.config.whole_blocks && is_ragged {
             return Err(Unwritten::Ragged);
         }
-        self.reserve(count)?;
+        self.reserve((blocks.end - blocks.start) as usize)?;
 
         let mut rest = data;
-        for block in first..behind_block {
+        for block in blocks.clone() {
             let start = block * page_atoms as u64;
             let atoms = (atom.max(start) - start) as usize..(end - start).min(page_atoms as u64) as usize;
             let (data, behind) = rest.split_at(atoms.len() * atom_bytes);
@@ -131,7 +144,7 @@ impl Front {
             // SAFETY: just taken, so it is ours alone.
             let page = unsafe { self.pages.pool.memory.fill(frame) };
             page[atoms.start * atom_bytes..atoms.end * atom_bytes].copy_from_slice(data);
-            self.written.push(Written { block, frame, atoms, entry: Entry::NONE, left: (behind_block - block) as usize });
+            self.written.push(Written { block, frame, atoms, entry: Entry::NONE, left: (blocks.end - block) as usize });
             rest = behind;
         }
         Ok(())

@@ -103,6 +103,22 @@ fn of_many_writes_at_once_each_is_taken_or_not() {
     assert_eq!(blocks, [(0, 4), (1, 2), (2, 2)], "of one block the later one");
 }
 
+/// As one after the other, where each makes room for the next.
+#[test]
+fn of_many_writes_at_once_the_first_ones_give_their_pages_to_the_last() {
+    let (mut front, mut keeper) = tier(Config { pages: 16, ..config() });
+    fill(&mut keeper, 12, 1);
+    keeper.rest();
+    let mut writes: Vec<Write> = (0..12).map(|block| Write::new(block * 8, &[2; PAGE_BYTES])).collect();
+    front.write_all(&mut writes);
+    assert!(writes.iter().all(|write| write.result == Ok(())), "{:?}", writes.iter().map(|write| write.result).collect::<Vec<_>>());
+    let (free, dirty) = (front.write(100 * 8, &[3; 4 * PAGE_BYTES]), keeper.drain().dirty);
+    assert_eq!((free, dirty.len()), (Ok(()), 16));
+    let mut writes = [0, 1].map(|block| Write::new(block * 8, &[4; PAGE_BYTES]));
+    front.write_all(&mut writes);
+    assert_eq!(writes.map(|write| write.result), [Err(Unwritten::NoPage); 2], "all are held");
+}
+
 #[test]
 fn no_more_is_dirty_than_may_be_until_it_is_in_the_log() {
     let (mut front, mut keeper) = tier(Config { dirty_pages: 3, ..config() });

@@ -1,7 +1,8 @@
 //! The front threads of a volume, as its own thread sees them: one port. What they ask is taken in turns, as far as the engine has room;
 //! what is left stays in their rings.
 //!
-//! Parts of atoms are merged here and not there: who changes part of one has it to himself among all threads' clients.
+//! Parts of atoms are merged here and not there: who changes part of one has it to himself among all threads' clients. So while a job is under
+//! way no thread writes pages of memory by itself ([`Shared::must_ask`]), and none begins before each of them has been seen not to.
 
 use std::collections::HashMap;
 use std::io;
@@ -61,6 +62,8 @@ struct Member {
     /// Clients that were sent there, ever.
     admitted: usize,
     state: Arc<Shared>,
+    /// It has been seen not to write since it must ask.
+    asks: bool,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -72,6 +75,22 @@ pub struct Shared {
     /// It has ended, and nobody told it to.
     pub is_lost: AtomicBool,
     pub answered: Answered,
+    /// It is not to write pages: set by the volume.
+    must_ask: AtomicBool,
+    /// It may be writing pages.
+    is_writing: AtomicBool,
+}
+
+impl Shared {
+    /// Lets the thread write pages, unless it must ask. The volume is to be told of every attempt: it may be waiting for its end.
+    pub fn write<T>(&self, write: impl FnOnce() -> T) -> Option<T> {
+        // Either it is seen here that it must ask, or over there that this is under way: each says its own before it looks at the other's.
+        self.is_writing.store(true, Ordering::SeqCst);
+        let written = (!self.must_ask.load(Ordering::SeqCst)).then(write);
+        // Release: who sees the end sees what was written.
+        self.is_writing.store(false, Ordering::Release);
+        written
+    }
 }
 
 impl Crew {
@@ -90,7 +109,7 @@ impl Crew {
             let state = Arc::<Shared>::default();
             let hand = Hand::new(export.clone(), near, front, mailbox, Arc::clone(&state), poll, clock)?;
             let thread = std::thread::Builder::new().name(format!("front {number}")).spawn(move || hand.run())?;
-            Ok(Member { far, words, admitted: 0, state, thread: Some(thread) })
+            Ok(Member { far, words, admitted: 0, state, asks: false, thread: Some(thread) })
         };
         let hands = (0..threads).map(start).collect::<io::Result<Vec<Member>>>()?;
         Ok(Crew { hands, bell, said: false, turn: 0, jobs: Jobs::default(), open: HashMap::new() })
@@ -150,6 +169,14 @@ impl Crew {
         if self.jobs.is_idle() {
             return;
         }
+        for hand in self.hands.iter_mut().filter(|hand| !hand.asks) {
+            hand.state.must_ask.store(true, Ordering::SeqCst);
+            hand.asks = !hand.state.is_writing.load(Ordering::SeqCst);
+        }
+        // Who is writing rings when it has written.
+        if !self.hands.iter().all(|hand| hand.asks) {
+            return;
+        }
         let changes = |place: Span| self.open.values().any(|open| open.change.overlaps(place));
         self.jobs.start(changes, room, events);
     }
@@ -164,6 +191,12 @@ impl Clients for Crew {
 
     fn reply(&mut self, reply: Reply<Run>) {
         let job::Answered::Client(Reply { id, result }) = self.jobs.handle(reply) else { return };
+        if self.jobs.is_empty() {
+            for hand in self.hands.iter_mut().filter(|hand| hand.asks) {
+                hand.state.must_ask.store(false, Ordering::Release);
+                hand.asks = false;
+            }
+        }
         let bytes = self.open.remove(&id).map_or(0, |open| open.bytes);
         let hand = &mut self.hands[(id.0 >> HAND_SHIFT) as usize];
         hand.far.answer(Reply { id: RequestId(id.0 & ((1 << HAND_SHIFT) - 1)), result }, bytes);

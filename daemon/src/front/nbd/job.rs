@@ -198,6 +198,11 @@ impl Jobs {
         self.running.len() < JOBS_MAX
     }
 
+    /// Nothing has come, or is under way.
+    pub fn is_empty(&self) -> bool {
+        self.running.is_empty()
+    }
+
     /// Is there anything to be started?
     pub fn is_idle(&self) -> bool {
         self.elsewhere || self.running.iter().all(|running| running.state == State::Asked)
