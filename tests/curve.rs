@@ -61,6 +61,10 @@ fn reads_of_front_threads_are_in_the_curve() {
     assert_eq!(accesses, 5_000, "all of them are counted: {told}");
     let now = points(&told["memory"])[3];
     assert!((now - 0.1).abs() < 0.02, "{told}");
+    // Far more than a front can note: it has itself heard in time, although nobody needs the engine.
+    read_loop(&daemon, 60);
+    let told = curve(folder.path());
+    assert!(told["front_blocks"].as_u64().unwrap() > fronts + 29_000 && told["unnoted_blocks"] == 0, "{told}");
     let status = daemon.status();
     assert_eq!(status["memory"]["policy"], "chooser");
     assert!(status["memory"]["follows"].is_string() && status["memory"]["switches"].is_u64(), "{status}");

@@ -141,7 +141,7 @@ impl Knobs {
             reserve: share(self.reserve, 2, default.reserve),
             dirty_high: share(self.dirty_high, 1, default.dirty_high),
             wait: self.wait.unwrap_or(default.wait),
-            max_dirty_age: self.max_dirty_age.unwrap_or(default.max_dirty_age),
+            max_dirty_age: self.max_dirty_age.unwrap_or(self.allocation.unwrap_or(default.allocation).usual_dirty_age()),
             destage_depth: self.destage_depth.unwrap_or(default.destage_depth),
             destage_atoms: self.destage_batch.map_or(default.destage_atoms, |bytes| bytes / ATOM_BYTES),
             ram: self.ram.unwrap_or_else(crate::ram::default),
@@ -693,6 +693,13 @@ mod tests {
         let config = knobs.config(&superblock);
         assert_eq!((config.free_floor, config.dirty_high, config.reserve), (sets / 2, sets, 2));
         assert_eq!((config.window_bytes, config.wait), (8 << 20, default.wait));
+        let small = Knobs { allocation: Some(Allocation::SmallWrites), ..knobs };
+        assert_eq!(
+            (config.max_dirty_age, small.config(&superblock).max_dirty_age),
+            (Duration::from_secs(600), Duration::from_secs(86_400))
+        );
+        let said = Knobs { max_dirty_age: Some(Duration::from_secs(60)), ..small };
+        assert_eq!(said.config(&superblock).max_dirty_age, Duration::from_secs(60));
         let without = Knobs { split: Some(false), commit_home: Some(false), ..knobs }.config(&superblock);
         assert!(config.split.is_some() && without.split.is_none());
         assert_eq!((config.commit_home, without.commit_home), (CommitHome::Judged, CommitHome::Never));

@@ -29,7 +29,7 @@ pub struct Config {
     pub dirty_high: u32,
     /// Idle time after which destaging may start. Default 2 s (the papers give none; "of the order of a second").
     pub wait: Duration,
-    /// Age above which a dirty block is destaged without waiting for idleness. Default 10 min.
+    /// Age above which a dirty block is destaged without waiting for idleness. Default: [`Allocation::usual_dirty_age`].
     pub max_dirty_age: Duration,
     /// Origin operations of a destage batch in flight at once. Default 32: an HDD's queue.
     pub destage_depth: usize,
@@ -156,6 +156,17 @@ pub enum Allocation {
     ReadOnly,
     /// Small writes only, as [`Convert`] tells them (paper 002): the others go through, and what is read is not kept.
     SmallWrites,
+}
+
+impl Allocation {
+    /// How long something may be dirty where nobody has said it. What small writes are kept back from is the drive that they would slow down, and
+    /// mostly the cache's own: a day, as long as a disk may sleep; else an owner's patience.
+    pub fn usual_dirty_age(self) -> Duration {
+        match self {
+            Allocation::SmallWrites => Duration::from_secs(24 * 3_600),
+            Allocation::ReadWrite | Allocation::ReadOnly => Duration::from_secs(600),
+        }
+    }
 }
 
 /// How small writes are told from others (`cache::convert`).
@@ -311,7 +322,7 @@ impl Config {
             reserve: (sets / 50).max(2),
             dirty_high: sets * 7 / 10,
             wait: Duration::from_secs(2),
-            max_dirty_age: Duration::from_secs(600),
+            max_dirty_age: Allocation::default().usual_dirty_age(),
             destage_depth: 32,
             destage_atoms: 16 << 11,
             window_bytes: (cache / 16).clamp(4 << 20, 128 << 20),

@@ -104,8 +104,11 @@ pub fn turn<P: Payload, W: World<P>>(engine: &mut Engine<P>, world: &mut W, now:
     if events.len() > 1 {
         engine.read_together(now, events);
     }
-    if events.is_empty() && (engine.has_front_writes() || engine.deadline().is_some_and(|deadline| deadline <= now)) {
-        events.push(Event::Tick);
+    if events.is_empty() {
+        engine.hear_fronts();
+        if engine.has_front_writes() || engine.deadline().is_some_and(|deadline| deadline <= now) {
+            events.push(Event::Tick);
+        }
     }
     loop {
         let portion = portion(events);

@@ -44,7 +44,7 @@ impl Memory {
         lending: &DirtyShare,
     ) -> Option<Memory> {
         const LEAST: u64 = 16;
-        /// What a front notes of its hits until the engine's next turn; a policy misses nothing by knowing of no more.
+        /// What a front notes of its hits until the engine's next turn; when half of it is used the engine is to be woken.
         const TOUCHES: usize = 4096;
         let page_bytes = block_atoms as usize * atom_bytes;
         let pages = (bytes / (block_atoms * crate::block::ATOM_BYTES)).min(u64::from(u32::MAX / 4));

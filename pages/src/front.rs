@@ -94,6 +94,12 @@ impl Front {
         }
     }
 
+    /// Half of what it can note is noted and not heard yet: time that the keeper [hears](crate::Keeper::touches) it.
+    pub fn has_much_to_tell(&mut self) -> bool {
+        let half = self.pages.config.touches / 2;
+        half > 0 && self.pages.desks[self.index].touches.room(&mut self.touches, half) < half
+    }
+
     /// Notes and counts what was read under a pin: these blocks, and so many that had no page.
     pub fn note(&mut self, hits: &[Block], misses: u64) {
         self.count(hits.len() as u64, misses);

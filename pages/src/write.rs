@@ -84,7 +84,10 @@ impl Front {
     /// # Panics
     /// As [`Front::write`], before any of them.
     pub fn write_all(&mut self, writes: &mut [Write]) {
-        writes.iter().for_each(|write| drop(self.blocks(write.atom, write.data)));
+        // Bad ones are noticed before anything is done.
+        for Write { atom, data, .. } in &*writes {
+            self.blocks(*atom, data);
+        }
         for write in writes {
             write.result = self.fill(write.atom, write.data);
             // Those before it may be what holds the pages.

@@ -287,6 +287,18 @@ fn hits_are_noted_and_counted_and_a_full_ring_drops_notes_only() {
     assert_eq!((counts.hits, counts.misses, counts.unnoted), (40, 1, 24));
 }
 
+#[test]
+fn a_front_knows_when_it_has_much_to_tell() {
+    let (mut front, mut keeper) = tier(config());
+    fill(&mut keeper, 16, 1);
+    for block in 0..16 {
+        assert_eq!(front.has_much_to_tell(), block > 8, "{block} of 16 noted");
+        assert!(read(&mut front, block, 0, 1).is_some());
+    }
+    keeper.touches(|_| {});
+    assert!(!front.has_much_to_tell());
+}
+
 /// Each front's in its own order; what both have read at one time, one after the other.
 #[test]
 fn hits_of_several_fronts_are_told_in_the_order_of_their_times() {

@@ -1,7 +1,7 @@
 //! What fronts write by themselves: pages in memory, acknowledged before the engine hears of them.
 
 use tidegate_engine::block::{ATOM_BYTES, Span};
-use tidegate_engine::op::Zone;
+use tidegate_engine::op::{DeviceId, Zone};
 use tidegate_engine::{Canary, Mode};
 use tidegate_sim::back::volatile::Survive;
 use tidegate_sim::scenario::Scenario;
@@ -26,6 +26,31 @@ fn stamps(data: &Stamps) -> Vec<u64> {
 
 fn by_front(scenario: &mut Scenario, block: u64) -> Stamps {
     scenario.write_at_front(scenario.block(block)).expect("it is allowed")
+}
+
+/// A write that is acknowledged while a FLUSH waits for the SSD's flush: that one was sent before, and covers nothing of it.
+#[test]
+fn a_flush_during_a_flush_gets_a_flush_of_its_own() {
+    for is_of_a_front in [true, false] {
+        let mut scenario = with_fronts();
+        let first = scenario.write(1);
+        scenario.hold_flush(DeviceId::Cache);
+        let flush = scenario.send_flush();
+        scenario.run_until_quiet();
+        let second = if is_of_a_front { by_front(&mut scenario, 2) } else { scenario.write(2) };
+        let its_flush = scenario.send_flush();
+        scenario.run_until_quiet();
+        scenario.release_flush(DeviceId::Cache);
+        scenario.hold_flush(DeviceId::Cache);
+        scenario.run_until_quiet();
+        assert!(scenario.is_answered(flush), "its own has ended");
+        assert!(!scenario.is_answered(its_flush), "this one's is held");
+        scenario.release_flush(DeviceId::Cache);
+        scenario.wait(its_flush).expect("a flush");
+        scenario.power_cut(Survive::None);
+        scenario.expect(1, &first);
+        scenario.expect(2, &second);
+    }
 }
 
 #[test]

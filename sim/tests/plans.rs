@@ -170,18 +170,35 @@ fn the_hour_of_each_cell_can_be_run_and_has_every_cell() {
     assert_eq!(plan.runs.len(), 48, "four ways for each");
 }
 
-/// Not here: what tidegate does beside itself has no figure from elsewhere, and millions of requests take long (`make soak`); of paper 001's
-/// evaluation some bands are missed (README).
-const ELSEWHERE: [&str; 10] =
-    ["modes", "wa", "tail", "cliff", "never-slower", "003-six-patterns-full", "003-beyond", "003-stack", "001-flashcache", "001-spindown"];
+/// Not here: modes beside each other have no band, `wa` has a test of its own, some take long, and of some bands are missed (docs/measured.md).
+const ELSEWHERE: [&str; 8] =
+    ["modes", "wa", "never-slower", "003-six-patterns-full", "003-beyond", "003-stack", "001-flashcache", "001-spindown"];
+
+/// Bands that are missed (docs/measured.md says why).
+const MISSED: [(&str, &str); 2] = [("002-mtron", "converted/buffered : raw/buffered"), ("002-mtron", "randomness/buffered : raw/buffered")];
 
 #[test]
 fn every_figure_with_a_band_is_inside_it() {
     for (name, _) in plan::list().iter().filter(|(name, _)| !ELSEWHERE.contains(name)) {
         let experiment = run(plan::load(name).unwrap(), 0, 2, &mut |_| {}).unwrap();
-        let outside: Vec<_> = experiment.rows.iter().filter(|row| row.within == Some(false)).collect();
-        assert!(outside.is_empty(), "{name}: {outside:?}");
+        let is_missed = |row: &str| MISSED.contains(&(name, row));
+        let wrong: Vec<_> = experiment.rows.iter().filter(|row| row.within == Some(is_missed(&row.name))).collect();
+        assert!(wrong.is_empty(), "{name}, outside, or inside for once: {wrong:?}");
         assert!(experiment.rows.iter().any(|row| row.within == Some(true)), "{name} has no band");
+    }
+}
+
+/// The other utilisations, and greedy's rows, are for `make soak`.
+#[test]
+fn write_amplification_is_inside_its_bands() {
+    let text = include_str!("../plans/wa.toml");
+    let mut parts = text.split("[[rows]]");
+    let head = parts.next().expect("a text").to_string();
+    let own: Vec<&str> = parts.filter(|row| row.contains("/u0.8\"") && !row.contains("greedy")).collect();
+    let experiment = experiment(&own.iter().fold(head, |plan, row| plan + "[[rows]]" + row), 0, 2);
+    assert_eq!(experiment.rows.len(), 3);
+    for row in &experiment.rows {
+        assert_eq!(row.within, Some(true), "{row:?}");
     }
 }
 

@@ -84,8 +84,8 @@ impl Near {
         self.asked.push(asked).unwrap_or_else(|_| unreachable!("what is open fits"));
     }
 
-    /// Something was written that the volume has to take over.
-    pub fn write(&mut self) {
+    /// There is something in memory that the volume has to take over: what was written, or what was noted of reads.
+    pub fn tell(&mut self) {
         self.unsaid = true;
     }
 

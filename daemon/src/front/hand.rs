@@ -181,7 +181,7 @@ impl Hand {
         for (request, is_written) in requests.into_iter().zip(written) {
             if is_written {
                 self.state.answered.write();
-                self.near.write();
+                self.near.tell();
                 self.front.reply(Reply { id: request.id, result: Ok(Outcome::Done) });
             } else {
                 self.near.ask(Asked::Request(request));
@@ -194,6 +194,9 @@ impl Hand {
         let Some(pages) = self.pages.as_mut().filter(|_| !requests.is_empty()) else { return };
         pages.set_time(now.0);
         let contents = from_memory(pages, &requests);
+        if pages.has_much_to_tell() {
+            self.near.tell();
+        }
         for (request, contents) in requests.into_iter().zip(contents) {
             if let Some(run) = contents {
                 self.state.answered.read(request.span.atoms);

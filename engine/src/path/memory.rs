@@ -27,8 +27,9 @@ use super::write::Piece;
 const WRITE_ATOMS: u64 = (64 << 10) / ATOM_BYTES;
 
 impl<P: Payload> Engine<P> {
-    /// What fronts have read from memory meanwhile: for whoever decides what stays, and for the curves.
-    pub(super) fn hear_fronts(&mut self) {
+    /// What fronts have read from memory meanwhile: for whoever decides what stays, and for the curves. Each turn does so, also one in which
+    /// nothing has happened: a front wakes its engine for it.
+    pub(crate) fn hear_fronts(&mut self) {
         if self.config.fronts > 0
             && let Some(memory) = &mut self.memory
         {

@@ -336,7 +336,6 @@ pub fn engine_config(options: &Options, room: Room) -> Result<Config, String> {
     set(&mut config.clean_floor, options.clean_floor);
     set(&mut config.dirty_high, options.dirty_high);
     set(&mut config.wait, options.wait.map(|time| time.0));
-    set(&mut config.max_dirty_age, options.max_dirty_age.map(|time| time.0));
     set(&mut config.destage_depth, options.destage_depth);
     set(&mut config.destage_atoms, options.destage_batch.map(Size::atoms));
     set(&mut config.window_bytes, options.window.map(|size| size.0));
@@ -376,6 +375,7 @@ fn choose(config: &mut Config, options: &Options) -> Result<(), String> {
         AllocationKind::ReadOnly => Allocation::ReadOnly,
         AllocationKind::SmallWrites => Allocation::SmallWrites,
     };
+    config.max_dirty_age = options.max_dirty_age.map_or(config.allocation.usual_dirty_age(), |time| time.0);
     config.convert = match options.convert.unwrap_or(ConvertKind::Size) {
         ConvertKind::Size => Convert::Size,
         ConvertKind::Randomness => Convert::Randomness,
