@@ -175,6 +175,10 @@ fn describe(status: &Value) -> String {
         format!(", of {most} at most: clients' reads of the origin have a p99 of {} without", units::show_latency(p99))
     });
     line("destaged", format!("{} blocks in {} batches{courtesy}", number("/destage/blocks"), number("/destage/batches")));
+    let cleaned = ["sets", "moved_blocks", "dropped_blocks"].map(|name| number(&format!("/cleaning/{name}")));
+    if cleaned != [0; 3] {
+        line("cleaned", format!("{} sets; {} blocks moved to others, {} clean ones dropped", cleaned[0], cleaned[1], cleaned[2]));
+    }
     line("errors", counts(&status["errors"]));
     let ledger = status["ledger_bytes"].as_object();
     let parts = ledger.into_iter().flatten().filter_map(|(part, bytes)| Some((part, bytes.as_u64()?)));
@@ -264,6 +268,7 @@ mod tests {
                 "queue_ns": { "p50": 800, "p99": 20_000 }, "service_ns": { "p50": 90_000, "p99": 2_000_000 },
             } } },
             "fills": { "kept_blocks": 7, "first_touch_blocks": 5, "sequential_blocks": 0, "no_room_blocks": 2, "around_reads": 3, "misses_to_keep": 2 },
+            "cleaning": { "sets": 6, "moved_blocks": 300, "dropped_blocks": 0 },
             "through": { "split_blocks": 2560, "commit_blocks": 12 }, "ledger_bytes": { "index": 4096 }, "discards": { "sets": 12, "left_out_sets": 3, "failures": 0 },
         }));
         for line in [
@@ -278,6 +283,7 @@ mod tests {
             "read     p50 37.0 us, p99 1.20 ms, p99.9 1.30 ms",
             "cache    client: p50 0.8 us, p99 20.0 us in the queue, p50 90.0 us, p99 2.00 ms at the device",
             "discards 12 sets; 3 left out, 0 failed",
+            "cleaned  6 sets; 300 blocks moved to others, 0 clean ones dropped",
             "memory   4.0 KiB (index 4.0 KiB)",
         ] {
             assert!(text.lines().any(|found| found == line), "{line}\nis not in\n{text}");

@@ -467,6 +467,7 @@ pub fn status_json(snapshot: &Snapshot) -> Value {
             "spared_sets": c.spared_sets,
             "batch_most_ns": snapshot.batch_most.0, "quiet_read_p99_ns": snapshot.quiet_p99.map(|p99| p99.0),
         },
+        "cleaning": { "sets": c.cleaned_sets, "moved_blocks": c.moved_blocks, "dropped_blocks": c.clean_dropped_blocks },
         "discards": { "sets": c.discarded_sets, "left_out_sets": c.undiscarded_sets, "failures": c.discard_failures },
         "waits": waits_json(&c.waits),
         "errors": {

@@ -391,4 +391,22 @@ mod tests {
         }
         assert_eq!(index.regions[&0].len(), 1);
     }
+
+    /// Scattered blocks come, most of them go again, in any order: what is left costs about what it would have cost alone.
+    #[test]
+    fn the_index_shrinks_with_what_is_mapped() {
+        let (mut index, mut alone) = (Index::new(256), Index::new(256));
+        let slot = |block: u64| Some(Slot { set: (block / 256) as u32, slot: (block % 256) as u32 });
+        // No two of them are neighbours, here or in the cache.
+        let blocks = |step: usize| (0..200_000u64).step_by(step).map(|number| number.wrapping_mul(7_919) % 200_000 * 2);
+        blocks(1).for_each(|block| index.replace(Block(block), 1, slot(block ^ 0x2a54), &mut Vec::new()));
+        let full = index.bytes();
+        let stays: std::collections::BTreeSet<u64> = blocks(10).collect();
+        blocks(1).filter(|block| !stays.contains(block)).for_each(|block| index.replace(Block(block), 1, None, &mut Vec::new()));
+        stays.iter().for_each(|&block| alone.replace(Block(block), 1, slot(block ^ 0x2a54), &mut Vec::new()));
+        let (left, least) = (index.bytes(), alone.bytes());
+        assert!(left < full / 4 && left < 2 * least, "{full} bytes, then {left}; {least} alone");
+        stays.iter().for_each(|&block| index.replace(Block(block), 1, None, &mut Vec::new()));
+        assert!(index.bytes() < full / 16, "{} bytes for nothing, of {full}", index.bytes());
+    }
 }
