@@ -4,7 +4,7 @@
 use std::io::{Read, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::common::hostile::{self, Door, READ, Wire, request};
+use crate::common::hostile::{self, Door, EXPORT_NAME, READ, Wire, request};
 use crate::common::volume;
 
 const ATOM: usize = 512;
@@ -66,6 +66,46 @@ fn who_writes_part_of_a_sector_undoes_nobody_elses_write_of_all_of_it() {
         assert!(parts > 100, "the other one wrote {parts} times");
         let status = daemon.status();
         assert!(threads == 0 || status["memory"]["written_blocks"].as_u64().unwrap() > 1000, "{status}");
+        daemon.stop();
+    }
+}
+
+/// Three clients that have a part of one sector each.
+#[test]
+fn who_writes_part_of_a_sector_undoes_nobody_elses_part() {
+    for threads in [0, 1, 2] {
+        let folder = volume("64MiB", "64MiB", &format!("[memory]\nram = \"16MiB\"\n[limits]\nfront_threads = {threads}\n"));
+        let (daemon, door) = Door::open(folder.path(), "unix");
+        let door = &door;
+        std::thread::scope(|scope| {
+            for client in 0..3 {
+                scope.spawn(move || {
+                    let mut wire = door.enter().expect("the daemon listens");
+                    for count in 0..1500u32 {
+                        let place = (count % 2) as usize * BLOCK + client * PART;
+                        let data = [count as u8; PART];
+                        write(&mut wire, place, &data);
+                        assert_eq!(read(&mut wire, place, PART), data, "{threads} threads: client {client} after write {count}");
+                    }
+                });
+            }
+        });
+        daemon.stop();
+    }
+}
+
+/// What takes several requests is asked for although nothing else happens: it came with the end of the handshake.
+#[test]
+fn a_first_command_of_several_requests_is_answered() {
+    for threads in [0, 1] {
+        let folder = volume("64MiB", "64MiB", &format!("[limits]\nfront_threads = {threads}\n"));
+        let (daemon, door) = Door::open(folder.path(), "unix");
+        let mut wire = door.knock();
+        wire.read_exact(&mut [0; 18]).expect("a greeting");
+        let part = hostile::write(8, 10, &[1; PART]);
+        wire.write_all(&[&3u32.to_be_bytes()[..], &hostile::option(EXPORT_NAME, b""), &part].concat()).expect("the daemon reads");
+        wire.read_exact(&mut [0; 10]).expect("the export");
+        assert_eq!(wire.simple().expect("an answer"), (0, 8), "{threads} threads");
         daemon.stop();
     }
 }

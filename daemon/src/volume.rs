@@ -572,6 +572,8 @@ impl Volume {
                 "{dirty} blocks are newer in the cache than on the origin; ask with \"flush\": true to send them home first"
             ));
         }
+        // What fronts were allowed to write is over with their last client.
+        self.world.front.rest();
         self.engine.handle(now, Event::Control(Control::Detach));
         Ok(())
     }

@@ -1,5 +1,6 @@
 //! The engine's end of the tier: it alone drains the rings, fills, cleans and evicts. It does not wait: where a front has a lock just now, it is
-//! told so and comes again; all but [`Keeper::forget`], which must not leave behind what is there.
+//! told so and comes again; all but [`Keeper::forget`], which must not leave behind what is there, and [`Keeper::drain`], whose pages are to be
+//! found in memory.
 //!
 //! What it replaces it names exactly, page for page. What it has not drained it leaves alone: only fronts replace that, so the newest contents
 //! of a block are in the tree, or known to the engine, at any time.
@@ -157,7 +158,7 @@ impl Keeper {
     }
 
     /// Moves the stamp on and takes every page that was pushed with the old one. Every write that was acknowledged before is in this group,
-    /// or in an earlier one.
+    /// or in an earlier one; and what is in it was in memory when this returns.
     pub fn drain(&mut self) -> Group {
         // Before the rings: who pushes what is not found there reads the new stamp from then on, and so does whoever sees that page.
         let stamp = self.pages.stamp.0.fetch_add(1, Ordering::AcqRel);
@@ -180,6 +181,9 @@ impl Keeper {
                 false
             });
         }
+        // A push comes before its page is in the tree, and so it is found there first: nobody is to miss a page that is in a group. Whoever has
+        // pushed has the lock until it is.
+        newest.keys().for_each(|block| drop(self.pages.locks.lock(block.0, 1)));
         Group { stamp, dirty: newest.into_iter().map(|(block, page)| Dirty { block, page }).collect() }
     }
 

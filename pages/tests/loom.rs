@@ -250,6 +250,18 @@ fn no_group_holds_an_effect_without_its_cause_that_came_with_another_write() {
     });
 }
 
+/// Who manages pages goes by what is in memory: what is drained must not come there later.
+#[test]
+fn what_is_drained_is_in_memory() {
+    check(4, 1, |pages, mut keeper| {
+        let mut writer = front(&pages);
+        let writing = thread::spawn(move || write(&mut writer, 0, 1));
+        let group = keeper.drain();
+        assert!(group.dirty.is_empty() || keeper.pin().find(Block(0)).is_some());
+        writing.join().unwrap();
+    });
+}
+
 #[test]
 fn an_overwritten_page_stays_in_its_own_group() {
     check(3, 1, |pages, mut keeper| {

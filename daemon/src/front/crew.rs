@@ -45,7 +45,7 @@ pub struct Crew {
     turn: usize,
     /// Commands that take several requests.
     jobs: Jobs,
-    /// Requests in the engine that are of no job.
+    /// Requests in the engine, and jobs, which change nothing by themselves.
     open: HashMap<RequestId, Open>,
 }
 
@@ -160,7 +160,10 @@ impl Crew {
                     room.bytes -= bytes;
                     events.push(Event::Arrived(request));
                 }
-                Asked::Job(id, job) => self.jobs.push(here(id), job),
+                Asked::Job(id, job) => {
+                    self.open.insert(here(id), Open { change: Span::default(), bytes: job.bytes() });
+                    self.jobs.push(here(id), job);
+                }
             }
         }
     }

@@ -24,7 +24,7 @@ impl Asked {
     pub fn bytes(&self) -> u64 {
         match self {
             Asked::Request(request) => request.payload_bytes(),
-            Asked::Job(..) => 0,
+            Asked::Job(_, job) => job.bytes(),
         }
     }
 }
@@ -71,7 +71,7 @@ impl Near {
 
     /// What may still be asked.
     pub fn room(&self) -> Room {
-        Room { requests: REQUESTS_MAX - self.open, bytes: BYTES_MAX - self.bytes }
+        Room { requests: REQUESTS_MAX - self.open, bytes: BYTES_MAX.saturating_sub(self.bytes) }
     }
 
     /// # Panics

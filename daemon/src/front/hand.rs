@@ -143,11 +143,12 @@ impl Hand {
         loop {
             let mut room = self.near.room();
             self.front.resume(&mut room, &mut self.events);
-            if self.events.is_empty() {
+            let is_over = self.events.is_empty();
+            // Jobs alone are no events. What is answered here makes room at once.
+            self.pass_on(self.clock.now());
+            if is_over {
                 return;
             }
-            // What is answered here makes room at once.
-            self.pass_on(self.clock.now());
         }
     }
 

@@ -183,8 +183,10 @@ impl<P: Payload> Pages<P> {
     pub fn end_write(&mut self, write: usize, state: State) {
         self.turn_all(State::Writing(write), State::Writing(write), state);
     }
-    /// The origin may have forgotten everything but what a flush covers that was handed out at `flushed`.
+    /// The origin may have forgotten everything but what a flush covers that was handed out at `flushed`. What has replaced a page that it may
+    /// have forgotten is written again itself, and only then is there anything for what lies below to die for.
     pub fn forget(&mut self, flushed: u64) {
+        self.replaced.retain(|(number, ..)| *number <= flushed);
         self.turn_all(State::Written(flushed + 1), State::Written(u64::MAX), State::Unwritten);
     }
     /// The origin may hold something else of these blocks than their pages: those are written again. A flush that covers what was there

@@ -132,6 +132,10 @@ impl<P: Payload> Engine<P> {
         if self.locks.iter().any(|lock| self.front_writes.covers(lock.block, lock.blocks)) {
             return false;
         }
+        // A front may write what it was allowed to before the mode changed. What somebody waits for gets home first.
+        if self.front_writes.pending.iter().any(|piece| self.is_owed(piece.block, piece.blocks)) {
+            return false;
+        }
         let pieces = std::mem::take(&mut self.front_writes.pending);
         if self.health() == Health::Whole {
             self.log_front_writes(pieces);

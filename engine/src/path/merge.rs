@@ -125,8 +125,11 @@ impl<P: Payload> Engine<P> {
         if let Some((older, _)) = self.window.get(slot, 1) {
             return Some((older, valid));
         }
-        let page = self.memory.as_mut()?.read(block, 1, |pages| P::from_pages(pages, 0, size));
-        page.map(|page| (page, valid))
+        let memory = self.memory.as_mut()?;
+        let page = memory.read(block, 1, |pages| P::from_pages(pages, 0, size))?;
+        // A front's that is not in the log: this write would bring some of it there alone, before what that front has seen.
+        let is_unlogged = memory.is_owed() || self.front_writes.covers(block, 1);
+        (!is_unlogged).then_some((page, valid))
     }
 
     /// The same if it has been read ahead; if not, it is on its way to the edge.

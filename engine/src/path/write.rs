@@ -187,6 +187,8 @@ impl<P: Payload> Engine<P> {
         let data_blocks: u64 = data.iter().map(|&part| self.blocks_of(part).1).sum();
         let through = self.goes_through(number, &data, data_blocks);
         if !through && data_blocks > self.blocks_max() {
+            // It may have been merged, to go through.
+            self.locks.retain(|lock| lock.request != number);
             self.answer(number, Err(RequestError::NoSpace));
             return Placing::Placed;
         }

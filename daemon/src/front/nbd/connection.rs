@@ -364,7 +364,13 @@ impl Connection {
         let connection = BYTES_MAX.saturating_sub(self.bytes + self.output.unsent());
         let loan = self.account.limit(intake.loans).saturating_sub(self.held());
         let Phase::Transmission(transmission) = &mut self.phase else { return (0, false) };
-        let allowance = Allowance { connection, loan, room: intake.room.bytes, busy: intake.jobs.spans(), job: intake.jobs.has_place() };
+        let allowance = Allowance {
+            connection,
+            loan,
+            room: intake.room.bytes,
+            busy: intake.jobs.spans(),
+            job: intake.jobs.has_place() && intake.room.bytes > 0,
+        };
         let export = service.exports.get(self.session.export);
         let (took, step) = transmission.step(export, service.stopping, allowance, input, &mut self.output);
         match step {
@@ -387,7 +393,10 @@ impl Connection {
             }
             transmission::Step::Job(pending, job) => {
                 // One that is run elsewhere is asked for at once.
-                intake.room.requests -= usize::from(intake.jobs.are_elsewhere());
+                if intake.jobs.are_elsewhere() {
+                    intake.room.requests -= 1;
+                    intake.room.bytes = intake.room.bytes.saturating_sub(job.bytes());
+                }
                 let id = self.admit(pending);
                 intake.jobs.push(id, job);
             }

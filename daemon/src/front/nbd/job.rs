@@ -21,6 +21,10 @@ const ATOM: usize = ATOM_BYTES as usize;
 pub const PIECE_ATOMS: u64 = (4 << 20) / ATOM_BYTES;
 /// Jobs of all connections at once; the clients of further ones wait. Every reply is looked up among them.
 const JOBS_MAX: usize = 256;
+/// Bytes of contents that they hold, but for what one more brings along.
+const JOBS_BYTES_MAX: u64 = 64 << 20;
+/// Pieces that are being cached at once: others want the engine's memory, too.
+const CACHING_MAX: usize = 4;
 
 /// What is left to be done for one command.
 #[derive(Debug)]
@@ -101,6 +105,16 @@ impl Job {
     /// What only the origin has of these atoms is to be kept.
     pub fn cache(span: Span) -> Job {
         Job { span: Span::default(), zero: None, patches: VecDeque::new(), cache: span, fua: false }
+    }
+
+    /// Bytes of contents that it holds, at most.
+    pub fn bytes(&self) -> u64 {
+        self.patches.iter().map(|patch| patch.span.bytes()).sum()
+    }
+
+    /// It changes nothing.
+    fn is_caching(&self) -> bool {
+        self.span.is_empty()
     }
 
     /// The next request's span; `None`: all is done.
@@ -195,7 +209,7 @@ impl Jobs {
 
     /// Is there place for one more?
     pub fn has_place(&self) -> bool {
-        self.running.len() < JOBS_MAX
+        self.running.len() < JOBS_MAX && self.running.iter().map(|running| running.job.bytes()).sum::<u64>() < JOBS_BYTES_MAX
     }
 
     /// Nothing has come, or is under way.
@@ -224,12 +238,20 @@ impl Jobs {
 
     /// Starts what can be started. `changes`: what is under way besides jobs.
     pub fn start(&mut self, changes: impl Fn(Span) -> bool, room: &mut Room, events: &mut Vec<Event<Run>>) {
-        for Running { id, job, state } in &mut self.running {
+        let mut caching = self.running.iter().filter(|running| running.job.is_caching() && running.state == State::Asked).count();
+        for place in 0..self.running.len() {
+            let (earlier, rest) = self.running.split_at_mut(place);
+            let Running { id, job, state } = &mut rest[0];
             let orphans = || self.orphans.iter().any(|(_, span)| span.overlaps(job.span));
-            if *state == State::Waiting && (job.span.is_empty() || !(changes(job.span) || orphans())) {
+            let earlier = || earlier.iter().any(|earlier| earlier.job.span.overlaps(job.span));
+            if *state == State::Waiting && (job.is_caching() || !(changes(job.span) || orphans() || earlier())) {
                 *state = State::Ready;
             }
+            if job.is_caching() && caching == CACHING_MAX {
+                continue;
+            }
             let Some(span) = job.next_span().filter(|_| *state == State::Ready) else { continue };
+            caching += usize::from(job.is_caching());
             // What room cannot be said exactly before the command is known is said too high: zeroes hold no memory.
             let bytes = if job.zero.is_some() { 0 } else { span.bytes() };
             if room.requests == 0 || room.bytes < bytes {

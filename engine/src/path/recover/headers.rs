@@ -239,5 +239,9 @@ impl<P: Payload> Engine<P> {
         let late = std::mem::take(&mut self.recovery().headers.late);
         late.iter().for_each(|&set| self.sets.get_mut(set).loaded = true);
         self.recovery = None;
+        if self.writes_through() {
+            // Slots have died here, of blocks that were written before anybody knew of them. After a crash they would be clean again.
+            self.begin_limbo();
+        }
     }
 }
