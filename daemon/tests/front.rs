@@ -428,6 +428,18 @@ fn a_flood_of_jobs_waits_its_turn_and_keeps_nobody_from_plain_requests() {
 }
 
 #[test]
+fn what_is_cached_at_once_leaves_room_for_others() {
+    let mut world = World::new(MIB);
+    let mut flood = Raw::ready(&mut world);
+    world.hold = true;
+    flood.send(&mut world, &(0..40).flat_map(|cookie| request(5, cookie, 0, MIB as u32)).collect::<Vec<u8>>());
+    world.settle();
+    assert_eq!(world.held.len(), 16, "of a mebibyte each");
+    world.hold = false;
+    assert!(flood.receive(&mut world, 40 * 16).chunks(16).all(|reply| reply[4..8] == [0; 4]));
+}
+
+#[test]
 fn a_job_that_fails_is_one_error_and_frees_its_place() {
     let mut world = World::new(MIB);
     let mut raw = Raw::ready(&mut world);

@@ -23,8 +23,8 @@ pub const PIECE_ATOMS: u64 = (4 << 20) / ATOM_BYTES;
 const JOBS_MAX: usize = 256;
 /// Bytes of contents that they hold, but for what one more brings along.
 const JOBS_BYTES_MAX: u64 = 64 << 20;
-/// Pieces that are being cached at once: others want the engine's memory, too.
-const CACHING_MAX: usize = 4;
+/// Atoms that are being cached at once, 16 MiB: others want the engine's memory, too.
+const CACHING_ATOMS_MAX: u64 = 4 * PIECE_ATOMS;
 
 /// What is left to be done for one command.
 #[derive(Debug)]
@@ -171,6 +171,8 @@ struct Running {
     id: RequestId,
     job: Job,
     state: State,
+    /// Atoms of its request in the engine.
+    asked: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -226,7 +228,7 @@ impl Jobs {
         if !job.span.is_empty() {
             self.spans.push(job.span);
         }
-        self.running.push(Running { id, job, state: State::Waiting });
+        self.running.push(Running { id, job, state: State::Waiting, asked: 0 });
     }
 
     /// Gives away what has come and not begun.
@@ -238,20 +240,20 @@ impl Jobs {
 
     /// Starts what can be started. `changes`: what is under way besides jobs.
     pub fn start(&mut self, changes: impl Fn(Span) -> bool, room: &mut Room, events: &mut Vec<Event<Run>>) {
-        let mut caching = self.running.iter().filter(|running| running.job.is_caching() && running.state == State::Asked).count();
+        let is_caching = |running: &&Running| running.job.is_caching() && running.state == State::Asked;
+        let mut caching: u64 = self.running.iter().filter(is_caching).map(|running| running.asked).sum();
         for place in 0..self.running.len() {
             let (earlier, rest) = self.running.split_at_mut(place);
-            let Running { id, job, state } = &mut rest[0];
+            let Running { id, job, state, asked } = &mut rest[0];
             let orphans = || self.orphans.iter().any(|(_, span)| span.overlaps(job.span));
             let earlier = || earlier.iter().any(|earlier| earlier.job.span.overlaps(job.span));
             if *state == State::Waiting && (job.is_caching() || !(changes(job.span) || orphans() || earlier())) {
                 *state = State::Ready;
             }
-            if job.is_caching() && caching == CACHING_MAX {
+            let Some(span) = job.next_span().filter(|_| *state == State::Ready) else { continue };
+            if job.is_caching() && caching + span.atoms > CACHING_ATOMS_MAX {
                 continue;
             }
-            let Some(span) = job.next_span().filter(|_| *state == State::Ready) else { continue };
-            caching += usize::from(job.is_caching());
             // What room cannot be said exactly before the command is known is said too high: zeroes hold no memory.
             let bytes = if job.zero.is_some() { 0 } else { span.bytes() };
             if room.requests == 0 || room.bytes < bytes {
@@ -259,7 +261,8 @@ impl Jobs {
             }
             room.requests -= 1;
             room.bytes -= bytes;
-            *state = State::Asked;
+            (*state, *asked) = (State::Asked, span.atoms);
+            caching += if job.is_caching() { span.atoms } else { 0 };
             events.push(Event::Arrived(Request { id: *id, span, command: job.next_command() }));
         }
     }
@@ -299,7 +302,7 @@ impl Jobs {
         }
         self.orphans.extend(changes);
         while let Some(place) = self.running.iter().position(|running| is_its(running.id)) {
-            let Running { id, job, state } = self.remove(place);
+            let Running { id, job, state, .. } = self.remove(place);
             if state == State::Asked && !job.span.is_empty() {
                 self.orphans.push((id, job.span));
             }
