@@ -181,8 +181,8 @@ impl Keeper {
                 false
             });
         }
-        // A push comes before its page is in the tree, and so it is found there first: nobody is to miss a page that is in a group. Whoever has
-        // pushed has the lock until it is.
+        // A push comes before its page is in the tree, and whoever has pushed has the lock until the page is there. Nobody is to look for a page of
+        // this group and miss it.
         newest.keys().for_each(|block| drop(self.pages.locks.lock(block.0, 1)));
         Group { stamp, dirty: newest.into_iter().map(|(block, page)| Dirty { block, page }).collect() }
     }

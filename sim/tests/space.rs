@@ -103,10 +103,11 @@ fn full_of_dirty_origin_dead_ring_nearly_full_reads_trim_and_checkpoint_go_on() 
     let checkpoints = scenario.snapshot().counters.checkpoints - before;
     assert!(checkpoints > 3, "only {checkpoints} checkpoints with the origin dead");
     assert!(!scenario.is_answered(blocked), "there is no room yet");
-    // What is trimmed of the dirty makes room, without the origin.
+    // So does a trim of something dirty.
     let trim = scenario.send(scenario.block(0), Command::Trim { fua: false });
     scenario.wait(trim).expect("a trim");
     scenario.flush();
+    assert!(!scenario.is_answered(blocked), "there is still no room");
     scenario.origin_comes_back(false);
     scenario.wait(blocked).expect("there is room again");
     scenario.drain();

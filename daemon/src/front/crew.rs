@@ -45,7 +45,7 @@ pub struct Crew {
     turn: usize,
     /// Commands that take several requests.
     jobs: Jobs,
-    /// Requests in the engine, and jobs, which change nothing by themselves.
+    /// Requests in the engine, and jobs, whose changes `jobs` knows.
     open: HashMap<RequestId, Open>,
 }
 

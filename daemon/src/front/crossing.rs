@@ -69,7 +69,7 @@ impl Near {
         self.volume.clone()
     }
 
-    /// What may still be asked.
+    /// What may still be asked. (The last job may have brought along more than there was room for.)
     pub fn room(&self) -> Room {
         Room { requests: REQUESTS_MAX - self.open, bytes: BYTES_MAX.saturating_sub(self.bytes) }
     }

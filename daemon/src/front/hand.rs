@@ -177,8 +177,7 @@ impl Hand {
     fn write(&mut self, requests: Vec<Request<Run>>) {
         let Some(pages) = self.pages.as_mut().filter(|_| !requests.is_empty()) else { return };
         self.has_some = true;
-        let written = self.state.write(|| to_memory(pages, &requests)).unwrap_or_default();
-        let written = written.into_iter().chain(std::iter::repeat(false));
+        let written = self.state.write(|| to_memory(pages, &requests)).unwrap_or_else(|| vec![false; requests.len()]);
         for (request, is_written) in requests.into_iter().zip(written) {
             if is_written {
                 self.state.answered.write();
