@@ -144,6 +144,10 @@ fn describe(status: &Value) -> String {
     if commits > 0 {
         line("commits", format!("{commits} blocks of small writes went to the origin at once, for a FLUSH"));
     }
+    let straight = number("/through/straight_blocks");
+    if straight > 0 {
+        line("straight", format!("{straight} blocks of small writes went home without the log, which was full and no quicker"));
+    }
     line(
         "requests",
         format!(
@@ -269,7 +273,7 @@ mod tests {
             } } },
             "fills": { "kept_blocks": 7, "first_touch_blocks": 5, "sequential_blocks": 0, "no_room_blocks": 2, "around_reads": 3, "misses_to_keep": 2 },
             "cleaning": { "sets": 6, "moved_blocks": 300, "dropped_blocks": 0 },
-            "through": { "split_blocks": 2560, "commit_blocks": 12 }, "ledger_bytes": { "index": 4096 }, "discards": { "sets": 12, "left_out_sets": 3, "failures": 0 },
+            "through": { "split_blocks": 2560, "commit_blocks": 12, "straight_blocks": 7 }, "ledger_bytes": { "index": 4096 }, "discards": { "sets": 12, "left_out_sets": 3, "failures": 0 },
         }));
         for line in [
             "gate     destage (idle)",
@@ -280,6 +284,7 @@ mod tests {
             "kept     7 blocks of what was read, with the neighbourhoods of 3 misses, in a full cache after 2 misses; not: 5 missed for the first time, 2 without room",
             "split    2560 blocks of long writes went to the origin at once",
             "commits  12 blocks of small writes went to the origin at once, for a FLUSH",
+            "straight 7 blocks of small writes went home without the log, which was full and no quicker",
             "read     p50 37.0 us, p99 1.20 ms, p99.9 1.30 ms",
             "cache    client: p50 0.8 us, p99 20.0 us in the queue, p50 90.0 us, p99 2.00 ms at the device",
             "discards 12 sets; 3 left out, 0 failed",

@@ -454,7 +454,7 @@ pub fn status_json(snapshot: &Snapshot) -> Value {
             "reads": c.reads, "writes": c.writes, "flushes": c.flushes, "trims": c.trims,
             "read_bytes": c.read_atoms * 512, "written_bytes": c.written_atoms * 512,
         },
-        "through": { "blocks": c.through_blocks, "split_blocks": c.split_blocks, "commit_blocks": c.commit_blocks, "logged_blocks": c.through_logged_blocks, "origin_flushes": c.through_flushes },
+        "through": { "blocks": c.through_blocks, "split_blocks": c.split_blocks, "commit_blocks": c.commit_blocks, "straight_blocks": c.straight_blocks, "logged_blocks": c.through_logged_blocks, "origin_flushes": c.through_flushes },
         "fills": {
             "kept_blocks": c.filled_blocks, "void_blocks": c.fill_void_blocks, "no_room_blocks": c.fill_no_room_blocks,
             "budget_blocks": c.fill_budget_blocks, "sequential_blocks": c.fill_sequential_blocks,

@@ -1,6 +1,7 @@
 //! Every knob of the engine, with its default and the assumption it was tuned for.
 
 use crate::block::{ATOM_BYTES, PAGE_BYTES};
+use crate::cache::detour;
 use crate::cache::format::{FormatId, Geometry};
 use crate::cache::heat::CLASSES_MAX;
 use crate::cache::placed::journal_pages_needed;
@@ -88,6 +89,9 @@ pub struct Config {
     /// cache has nothing of. None: never. Default: legs of 10 MiB, of sequences that have
     /// covered a thirty-second of the cache.
     pub split: Option<Legs>,
+    /// Small writes of [`Allocation::SmallWrites`] go to the origin while the log is full and that proves quicker: answers that are counted.
+    /// None: never.
+    pub detour: Option<detour::Counts>,
     /// Does a small write that a FLUSH follows go to the origin, and the FLUSH flush that? In write-back mode, of what the cache has nothing of.
     /// Default where that is sooner durable.
     pub commit_home: CommitHome,
@@ -347,6 +351,7 @@ impl Config {
             headers_together: (sets / 32).clamp(1, 16),
             classes: (sets / 256).clamp(1, CLASSES_MAX),
             when_full: WhenFull::Wait,
+            detour: Some(detour::Counts::default()),
             split: Some(Legs::of_cache(u64::from(sets) * u64::from(geometry.set_slots) * u64::from(geometry.block_atoms))),
             commit_home: CommitHome::Judged,
             read_around: ReadAround::Judged,

@@ -43,10 +43,11 @@ pub struct Counters {
     pub ahead_blocks: u64,
     pub ahead_hit_blocks: u64,
     /// Blocks written past the log to the origin; of these, parts of long sequential writes that share the two devices, and small writes with a
-    /// FLUSH after them; put into the log after all by a FLUSH; flushes of the origin for them.
+    /// FLUSH after them, and such as would have been converted; put into the log after all by a FLUSH; flushes of the origin for them.
     pub through_blocks: u64,
     pub split_blocks: u64,
     pub commit_blocks: u64,
+    pub straight_blocks: u64,
     pub through_logged_blocks: u64,
     pub through_flushes: u64,
     /// Blocks overwritten in place under set placement.

@@ -7,6 +7,7 @@ use crate::back::model::{Spec, Speed};
 use crate::chance::{Chance, mix};
 use crate::front::load::Mix;
 use tidegate_engine::block::ATOM_BYTES;
+use tidegate_engine::cache::detour;
 use tidegate_engine::cache::format::{FormatId, Geometry};
 use tidegate_engine::cache::split::Legs;
 use tidegate_engine::config::{Allocation, Cleaning, CommitHome, Convert, Fill, GateKind, Placement, ReadAround, WhenFull};
@@ -319,6 +320,7 @@ fn draw_config(chance: &mut Chance, geometry: Geometry, seed: u64) -> Config {
     config.dirty_ram_least = draw_dirty_ram_least(seed);
     config.headers_together = Chance::new(seed, "headers").pick(&[1, 1, 2, 4, 8, 16]);
     config.split = draw_split(seed);
+    config.detour = draw_detour(seed);
     config.commit_home = draw_commit_home(seed);
     config.read_around = draw_read_around(seed);
     config.read_ahead = draw_read_ahead(seed, &geometry);
@@ -370,6 +372,13 @@ fn draw_split(seed: u64) -> Option<Legs> {
     let chance = &mut Chance::new(seed, "split");
     let home = chance.spread(1, 256);
     chance.pick(&[None, None, None, Some(Legs { proof: 0, home }), Some(Legs { proof: 0, home })])
+}
+
+/// Small writes that would be converted try the way home after few answers in three of four runs. A stream of its own.
+fn draw_detour(seed: u64) -> Option<detour::Counts> {
+    let chance = &mut Chance::new(seed, "detour");
+    let counts = detour::Counts { trial: chance.spread(1, 16), around: chance.spread(1, 64) };
+    chance.pick(&[None, Some(counts), Some(counts), Some(counts)])
 }
 
 /// Small writes go home in half of the runs, mostly whether they are sooner durable there or not. A stream of its own.

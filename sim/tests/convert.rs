@@ -2,12 +2,17 @@
 //! paper 002 have a scenario each, and so has what the paper does not mention: FLUSH, FUA, TRIM, a block that is written again and again.
 //! In all of them a power cut is tried at every step; the oracle judges it, and every answer.
 
+use std::ops::Range;
+
 use tidegate_engine::block::Span;
+use tidegate_engine::cache::detour::Counts;
 use tidegate_engine::cache::format::Geometry;
 use tidegate_engine::config::{Allocation, Convert};
 use tidegate_engine::op::{DeviceId, Zone};
 use tidegate_engine::request::Command;
 use tidegate_engine::time::Duration;
+use tidegate_sim::back::fault::Fault;
+use tidegate_sim::back::model::Speed;
 use tidegate_sim::back::volatile::Survive;
 use tidegate_sim::plan::Plan;
 use tidegate_sim::scenario::{Scenario, plan, plan_for};
@@ -311,4 +316,79 @@ fn zeroes_are_not_told_by_their_size() {
     // Over the range both kinds find their place.
     let (large, small) = (stamps(&scenario.write_span(scenario.blocks(8, 2))), scenario.write(12));
     expect_parts(&mut scenario, blocks(8, 6), &[&large, &[0; 16], &stamps(&small), &[0; 8]]);
+}
+
+// --- a log that is full ---
+
+/// Blocks of the volume in an order that leaves none next to each other in the log.
+fn scattered(numbers: Range<u64>) -> impl Iterator<Item = u64> {
+    numbers.map(|number| number * 37 % 512)
+}
+
+/// A log of 128 blocks that is about to be full, before an origin that takes so long for each operation. What goes home goes one by one, with a
+/// flush after eight; a trial is of two writes.
+fn nearly_full(origin: Duration) -> Scenario {
+    let mut scenario = of_blocks(512, |plan| {
+        plan.config.detour = Some(Counts { trial: 2, around: 4 });
+        (plan.config.destage_depth, plan.config.destage_atoms) = (1, 64);
+        plan.speeds[1] = Speed { read: origin, write: origin, flush: origin, ..plan.speeds[1] };
+    });
+    scattered(0..90).for_each(|block| drop(scenario.write(block)));
+    scenario
+}
+
+fn write_scattered(scenario: &mut Scenario, numbers: Range<u64>) -> Vec<(u64, Stamps)> {
+    scattered(numbers).map(|block| (block, scenario.write(block))).collect()
+}
+
+fn straight(scenario: &Scenario) -> u64 {
+    scenario.snapshot().counters.straight_blocks
+}
+
+#[test]
+fn where_home_is_quicker_than_a_full_log_small_writes_go_straight_there() {
+    let mut scenario = nearly_full(Duration::from_micros(50));
+    let sent = write_scattered(&mut scenario, 90..200);
+    let count = straight(&scenario);
+    assert!(count > 50, "{count}");
+    // A block that is dirty in the log is newer at home from now on.
+    let over = scenario.write(37);
+    assert_eq!(straight(&scenario), count + 1);
+    sent.iter().for_each(|(block, data)| scenario.expect(*block, data));
+    scenario.flush();
+    power_cut_of_both(&mut scenario);
+    sent.iter().for_each(|(block, data)| scenario.expect(*block, data));
+    scenario.expect(37, &over);
+}
+
+#[test]
+fn where_home_is_slow_a_full_log_is_waited_for() {
+    let mut scenario = nearly_full(Duration::from_millis(30));
+    write_scattered(&mut scenario, 90..200);
+    let count = straight(&scenario);
+    assert!(count <= 8, "trials only: {count}");
+}
+
+#[test]
+fn when_straight_writes_pause_the_log_goes_home_and_takes_them_again() {
+    let mut scenario = nearly_full(Duration::from_micros(50));
+    write_scattered(&mut scenario, 90..150);
+    let count = straight(&scenario);
+    assert!(count > 0);
+    scenario.advance(Duration::from_secs(60));
+    write_scattered(&mut scenario, 150..160);
+    assert_eq!(straight(&scenario), count);
+}
+
+#[test]
+fn a_straight_write_that_the_origin_refuses_is_converted_after_all() {
+    let mut scenario = nearly_full(Duration::from_micros(50));
+    write_scattered(&mut scenario, 90..160);
+    assert!(straight(&scenario) > 0);
+    scenario.fail_next(Zone::Origin, Fault::Error);
+    let last = scenario.write(300);
+    assert!(!scenario.places(last.stamps().next().unwrap()).is_empty(), "in the log");
+    scenario.flush();
+    power_cut_of_both(&mut scenario);
+    scenario.expect(300, &last);
 }

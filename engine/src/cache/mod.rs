@@ -3,6 +3,7 @@
 pub mod ahead;
 pub mod commit;
 pub mod convert;
+pub mod detour;
 pub mod format;
 pub mod heat;
 pub mod index;

@@ -15,6 +15,7 @@ mod complete;
 mod degraded;
 mod destage;
 mod detach;
+mod detour;
 mod discard;
 mod evict;
 mod fence;
@@ -88,6 +89,7 @@ use commit::Committing;
 use complete::Completion;
 use degraded::Degraded;
 use destage::Destage;
+use detour::Detouring;
 use fence::Marks;
 use fill::Tickets;
 use flush::Flushes;
@@ -163,6 +165,7 @@ pub struct Engine<P: Payload> {
     tickets: Tickets,
     converter: Converter,
     splitting: Splitting,
+    detouring: Detouring,
     committing: Committing,
     admission: Admission,
     around: Around,
@@ -317,6 +320,7 @@ impl<P: Payload> Engine<P> {
             tickets: Tickets::default(),
             converter: Converter::new(&config),
             splitting: Splitting::new(&config),
+            detouring: Detouring::new(&config),
             committing: Committing::new(&config),
             admission: Admission::new(geometry.slots()),
             around: Around::new(&config),
@@ -479,6 +483,7 @@ impl<P: Payload> Engine<P> {
             self.stall_deadline(),
             self.scrub_deadline(),
             self.splitting.deadline(),
+            self.detouring.deadline(),
             self.spin_deadline(),
             self.queue_deadline(),
         ];
@@ -671,6 +676,9 @@ impl<P: Payload> Engine<P> {
             Command::Write { .. } => {
                 self.write_latency.record(latency);
                 self.splitting.answered(active.part, active.request.span.atoms, latency);
+                if active.converts {
+                    self.detouring.answered(self.now, active.arrived, active.part);
+                }
             }
             Command::Flush => self.flush_latency.record(latency),
             Command::Cache | Command::Trim { .. } | Command::Zero { .. } | Command::Status { .. } => {}

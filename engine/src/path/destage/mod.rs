@@ -189,7 +189,7 @@ impl<P: Payload> Engine<P> {
             starved: self.is_starved() && !self.is_space_coming() || self.first_waits_for(WaitReason::RangeTable),
             drain: self.drain.is_some() || self.is_degraded(),
             home: self.is_due_home(),
-            passing: self.splitting.is_busy(self.now),
+            passing: self.splitting.is_busy(self.now) || self.detouring.is_busy(self.now),
             asleep: self.asleep(),
             sweep: self.sweep(),
         }
@@ -222,6 +222,7 @@ impl<P: Payload> Engine<P> {
                 self.drain = None;
             }
         }
+        self.note_detour();
         let state = self.gate.decide(self.view());
         let may_run = matches!(state, GateState::Destage(_));
         if self.destage.batch.is_some() {

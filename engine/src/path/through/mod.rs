@@ -180,7 +180,7 @@ impl<P: Payload> Engine<P> {
             (Allocation::ReadWrite, _) if self.commits_home(number) => true,
             (Allocation::ReadWrite, WhenFull::Wait) => self.is_split_off(number, full),
             (Allocation::ReadWrite | Allocation::SmallWrites, WhenFull::Through) => full(),
-            (Allocation::SmallWrites, WhenFull::Wait) => false,
+            (Allocation::SmallWrites, WhenFull::Wait) => self.goes_straight(number),
         }
     }
 
