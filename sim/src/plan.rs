@@ -146,7 +146,7 @@ impl Plan {
         }
         plan.drives = draw_drives(&mut Chance::new(seed, "drives"), &plan.limits);
         let no_space = Chance::new(seed, "no space").pick(&[0, 0, 0, 20_000]);
-        plan.rates[1] = Rates { misdirected: 0, rot: 0, settled_only: false, no_space, ..plan.rates[1] };
+        plan.rates[1] = Rates { misdirected: 0, rot: 0, settled_only: false, no_space, refused: draw_refusals(seed), ..plan.rates[1] };
         plan.draw_motor();
         if plan.config.placement == Placement::Set {
             // Opened slots have no checksum on the SSD: after a crash nothing tells what rotted there.
@@ -519,12 +519,19 @@ fn draw_drives(chance: &mut Chance, limits: &[Limits; 2]) -> [Option<Spec>; 2] {
     [drive(&SSDS, limits[0].atoms), drive(&origins, limits[1].atoms)]
 }
 
+/// Sectors of the origin that take no writes for a while, in a sixth of the runs. A stream of its own.
+fn draw_refusals(seed: u64) -> u32 {
+    let chance = &mut Chance::new(seed, "refusals");
+    if chance.one_in(6) { chance.spread(100, 20_000) as u32 } else { 0 }
+}
+
 fn draw_rates(chance: &mut Chance, kind: Kind) -> Rates {
     let mut rate = |highest: u64| if chance.one_in(3) { chance.spread(100, highest) as u32 } else { 0 };
     let damage = kind == Kind::Damage;
     Rates {
         read_error: rate(100_000),
         write_error: rate(100_000),
+        refused: 0,
         no_space: 0,
         flush_error: rate(100_000),
         spin_error: 0,

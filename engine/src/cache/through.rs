@@ -16,7 +16,7 @@ pub struct Page<P> {
     pub state: State,
 }
 
-/// In this order: what has to be written, what is being written, what is there.
+/// In this order: what has to be written, what is being written, what is there; what the origin does not take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum State {
     /// The origin may have forgotten it.
@@ -25,6 +25,8 @@ pub enum State {
     Writing(usize),
     /// As this many-th: a flush of the origin that was handed out later covers it.
     Written(u64),
+    /// It is not tried again yet.
+    Refused,
 }
 
 /// The pages of a volume, by their first block.
@@ -154,7 +156,15 @@ impl<P: Payload> Pages<P> {
     }
     /// The origin has said of every page that it is written.
     pub fn are_written(&self) -> bool {
-        self.by_state.first().is_none_or(|(state, _)| matches!(state, State::Written(_)))
+        self.are_tried() && self.by_state.last().is_none_or(|(state, _)| *state != State::Refused)
+    }
+    /// The origin has said of every page that it is written, or that it does not take it.
+    pub fn are_tried(&self) -> bool {
+        self.by_state.first().is_none_or(|(state, _)| matches!(state, State::Written(_) | State::Refused))
+    }
+    /// Blocks that it does not take.
+    pub fn refused_blocks(&self) -> u64 {
+        self.in_states(State::Refused, State::Refused).map(|first| self.pages[&first].blocks).sum()
     }
 
     /// First blocks of the pages in these states, both included: state by state, each in order.
@@ -182,6 +192,29 @@ impl<P: Payload> Pages<P> {
     /// A write of pages has ended: they are in `state` now.
     pub fn end_write(&mut self, write: usize, state: State) {
         self.turn_all(State::Writing(write), State::Writing(write), state);
+    }
+    /// The origin does not take what this write had of pages. A page of several blocks is tried again in two halves: most of it may be taken. True: one
+    /// of a single block is refused.
+    pub fn refuse(&mut self, write: usize) -> bool {
+        let mut any = false;
+        for first in self.in_states(State::Writing(write), State::Writing(write)).collect::<Vec<_>>() {
+            let blocks = self.pages[&first].blocks;
+            if blocks == 1 {
+                self.turn(Block(first), State::Refused);
+                any = true;
+                continue;
+            }
+            self.turn(Block(first), State::Unwritten);
+            let page = self.pages[&first].clone();
+            self.cut(Block(first), blocks);
+            self.keep(first, &page, 0, blocks / 2);
+            self.keep(first, &page, blocks / 2, blocks - blocks / 2);
+        }
+        any
+    }
+    /// What was refused has to be written again.
+    pub fn try_refused(&mut self) {
+        self.turn_all(State::Refused, State::Refused, State::Unwritten);
     }
     /// The origin may have forgotten everything but what a flush covers that was handed out at `flushed`. What has replaced a page that it may
     /// have forgotten is written again itself, and only then is there anything for what lies below to die for.
@@ -311,5 +344,27 @@ mod tests {
         pages.end_write(7, state);
         assert_eq!(covered(&pages, pages.mark()), [0, 2]);
         assert!(!pages.are_written());
+    }
+
+    #[test]
+    fn of_a_page_that_is_refused_all_but_one_block_is_taken_and_that_one_is_set_aside() {
+        let mut pages = Pages::new(8);
+        pages.insert(Block(10), page(100, 8, State::Unwritten));
+        let mut tries = 0;
+        let next = |pages: &Pages<Marks>| pages.unwritten().next();
+        while let Some((block, blocks)) = next(&pages) {
+            tries += 1;
+            pages.turn(block, State::Writing(tries));
+            if (block.0..block.0 + blocks).contains(&13) {
+                assert_eq!(pages.refuse(tries), blocks == 1);
+            } else {
+                let state = pages.next_written();
+                pages.end_write(tries, state);
+            }
+        }
+        assert_eq!((tries, shown(&pages)), (7, vec![(10, 2, 800), (12, 1, 816), (13, 1, 824), (14, 4, 832)]));
+        assert_eq!((pages.are_tried(), pages.are_written(), pages.refused_blocks()), (true, false, 1));
+        pages.try_refused();
+        assert_eq!((pages.unwritten().next(), pages.are_tried()), (Some((Block(13), 1)), false));
     }
 }

@@ -41,6 +41,10 @@ impl BackOff {
         self.failures_in_a_row > 0
     }
 
+    pub fn failures_in_a_row(&self) -> u32 {
+        self.failures_in_a_row
+    }
+
     pub fn is_waiting(&self, now: Instant) -> bool {
         self.at.is_some_and(|at| at > now)
     }

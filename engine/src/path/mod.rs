@@ -474,6 +474,7 @@ impl<P: Payload> Engine<P> {
             self.retries.back_off.at,
             self.retries.pause.at,
             self.through.back_off.at,
+            self.through.refused.at,
             self.marks.until,
             self.modes.stop_until(),
             self.flushes.page_back_off.at,

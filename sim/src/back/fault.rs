@@ -13,7 +13,7 @@
 //! * of the cache's *data*, bits rotted and writes went to other places: nothing false was ever returned. A block whose only copy was
 //!   hit may answer with an error; blocks that were not hit answer as ever;
 //! * at a crash one of the two superblocks, one of the two state maps, or one of the two copies of a header was damaged besides;
-//! * the origin failed, was full, slowed down, went away, and came back without what had not been flushed; it stood still and did not wake,
+//! * the origin failed, was full, refused to take one sector again and again, slowed down, went away, and came back without what had not been flushed; it stood still and did not wake,
 //!   or late, or was woken by somebody else;
 //! * the cache failed in service, for good: it was gone, or took no writes any more; the volume went on without it, and at the next start
 //!   the failed one was refused or, where the host did not know yet, missed nothing;
@@ -39,6 +39,8 @@ pub struct Rates {
     pub read_error: u32,
     /// Writes that fail; any subset of their atoms lands.
     pub write_error: u32,
+    /// Writes of which one atom refuses the next ones as well. (The origin only.)
+    pub refused: u32,
     /// Writes and zeroes for which there is no space. (The origin only.)
     pub no_space: u32,
     pub flush_error: u32,
@@ -68,6 +70,8 @@ pub enum Fault {
     Error,
     /// A read fails, and goes on failing until the atom is written.
     Bad,
+    /// A write fails, and so do the next so many of one of its atoms: a sector that is replaced only then, if ever.
+    Refused(u32),
     /// A write that finds no space: nothing of it lands.
     Full,
     /// It takes so long, then ends as if nothing had been.
@@ -110,6 +114,9 @@ pub fn draw<P>(rates: &Rates, action: &Action<P>, places: &impl Places, chance: 
             let zone = places.zone(Zone::Data);
             let atom = zone.start + chance.below(zone.atoms);
             may_hit(Span::new(atom, 1)).then_some(Fault::Rot(atom))
+        }
+        Action::Write(Zone::Origin, ..) if rates.refused > 0 && chance.ppm(rates.refused) => {
+            Some(Fault::Refused(chance.spread(1, 30) as u32))
         }
         Action::Write(..) | Action::Zero(..) if chance.ppm(rates.no_space) => Some(Fault::Full),
         Action::Write(..) | Action::Zero(..) | Action::Discard(..) if chance.ppm(rates.write_error) => Some(Fault::Error),

@@ -8,6 +8,9 @@
 //! In one line: *clean: kill durable → origin write; dirty: origin write → origin flush → kill.* A crash at any place then leaves the old
 //! contents or the new ones. FLUSH does not wait for the origin: it logs the pages; only where the log has no room, the origin is flushed.
 //!
+//! A page that the origin does not take (a bad sector) is set aside, so that others go on, and tried again after a while, or when a FLUSH
+//! comes: that one fails if it is refused still, a few times.
+//!
 //! A block under a zeroed range, or with lost atoms, is not written through: it waits for room in the log. Partly written blocks carry
 //! the valid atoms of what is below them in the cache, so that its slot may die.
 
@@ -34,6 +37,11 @@ use super::{Engine, Stage};
 
 /// Between two tries of an origin that fails.
 const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
+/// Before what an origin does not take is tried again, unless a FLUSH comes for it; after so many times in a row that FLUSH fails.
+const RETRY_REFUSED: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(60));
+const TRIES: u32 = 3;
+/// No more than this part of what may be pinned is set aside because the origin does not take it: one like that fails as a whole.
+const REFUSED_PART: u64 = 4;
 
 pub(super) struct Through<P> {
     pub pages: Pages<P>,
@@ -63,6 +71,8 @@ pub(super) struct Through<P> {
     /// Counts how often the origin may have forgotten what was not flushed.
     forgotten: u64,
     pub back_off: BackOff,
+    /// Before pages that the origin does not take are tried again.
+    pub refused: BackOff,
 }
 
 /// One or several operations that write the pieces of a request, or a page once more.
@@ -104,6 +114,7 @@ impl<P: Payload> Through<P> {
             since: None,
             forgotten: 0,
             back_off: BackOff::new(RETRY.0, RETRY.1),
+            refused: BackOff::new(RETRY_REFUSED.0, RETRY_REFUSED.1),
         }
     }
 
@@ -124,6 +135,12 @@ impl<P: Payload> Through<P> {
         self.forgotten += 1;
         self.pages.forget(self.flushed);
         self.settling.iter_mut().for_each(|(_, until)| *until = None);
+    }
+
+    /// What the origin did not take is written once more.
+    fn try_refused(&mut self) {
+        self.refused.at = None;
+        self.pages.try_refused();
     }
 
     /// Somebody waits for a flush of the origin.

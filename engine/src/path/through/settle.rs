@@ -94,8 +94,32 @@ impl<P: Payload> Engine<P> {
         let active = self.requests.get_mut(number);
         active.stage = Stage::Promised;
         active.waits = WaitReason::Origin;
-        let until = self.through.pages.are_written().then_some(self.through.pages.mark());
+        if self.is_flush(number) {
+            self.through.try_refused();
+        }
+        let until = self.is_marked(number).then_some(self.through.pages.mark());
         self.through.settling.push((number, until));
+    }
+
+    /// Will a flush of the origin that is handed out now make durable what this request waits for? A FLUSH waits for all pages, another request for
+    /// its own ones, which the origin has taken.
+    fn is_marked(&self, number: usize) -> bool {
+        if self.is_flush(number) { self.through.pages.are_written() } else { self.through.pages.are_tried() }
+    }
+
+    /// The origin does not take a page, or has not flushed it: who `waits` for that is told, or has it put into the log.
+    pub(super) fn fail_settling(&mut self, waits: impl Fn(&Self, usize) -> bool) {
+        if self.through.patience.is_some() {
+            // Whoever waits only because it was under way needs it no more.
+            self.through.patience = Some(self.now);
+            return;
+        }
+        let settling = std::mem::take(&mut self.through.settling);
+        let (told, others) = settling.into_iter().partition(|&(number, until)| until.is_none() && waits(self, number));
+        self.through.settling = others;
+        for (number, _) in Vec::into_iter(told) {
+            self.answer(number, Err(RequestError::Io));
+        }
     }
 
     /// Puts all pages into the log. False: it has no room.
@@ -134,13 +158,15 @@ impl<P: Payload> Engine<P> {
         let leg_over = self.splitting.wants_origin_flush() && through.writes.is_empty() && through.waiting.is_empty();
         let asked = !through.settling.is_empty() || self.modes.is_waiting() || self.detaching || leg_over;
         // What is being written would have to be flushed for again, unless room is needed.
-        let is_due = much || through.crowded || (old || self.stopping || asked) && through.pages.are_written();
+        let is_due = much || through.crowded || (old || self.stopping || asked) && through.pages.are_tried();
         if is_due {
             let (mark, forgotten, sure) = (through.pages.mark(), through.forgotten, through.unsure.len());
             self.through.flush = Some(Flush { mark, forgotten, sure });
-            if self.through.pages.are_written() {
-                self.through.settling.iter_mut().for_each(|(_, until)| *until = until.or(Some(mark)));
+            let mut settling = std::mem::take(&mut self.through.settling);
+            for (number, until) in &mut settling {
+                *until = until.or_else(|| self.is_marked(*number).then_some(mark));
             }
+            self.through.settling = settling;
             self.counters.through_flushes += 1;
             self.splitting.origin_flushes();
             self.start(DeviceId::Origin, Class::Log, Action::Flush, Owner::ThroughFlush);
@@ -168,13 +194,9 @@ impl<P: Payload> Engine<P> {
             Err(error) => {
                 self.origin_flush_failed(error);
                 self.through.back_off.failed(self.now);
-                if self.through.patience.is_some() {
-                    // Whoever waits only because it was under way needs it no more.
-                    self.through.patience = Some(self.now);
-                } else if error != DeviceError::Gone {
-                    for (number, _) in std::mem::take(&mut self.through.settling) {
-                        self.answer(number, Err(RequestError::Io));
-                    }
+                // `origin_flush_failed` has taken all marks back.
+                if self.through.patience.is_some() || error != DeviceError::Gone {
+                    self.fail_settling(|_, _| true);
                 }
             }
         }

@@ -1,6 +1,6 @@
 //! Writes to the origin: those of requests, and those of pages that it may have forgotten.
 
-use crate::block::{Atoms, Block, Span};
+use crate::block::{ATOM_BYTES, Atoms, Block, Span};
 use crate::cache::through::{Page, State};
 use crate::config::Canary;
 use crate::op::{Action, Class, DeviceError, DeviceId, Zone};
@@ -11,7 +11,7 @@ use crate::request::{Command, Outcome, RequestError};
 use super::super::origin::Writer;
 use super::super::write::Piece;
 use super::super::{Ended, Engine, Owner, Stage};
-use super::Write;
+use super::{REFUSED_PART, TRIES, Write};
 
 impl<P: Payload> Engine<P> {
     /// True: something was answered or let go that others may wait for.
@@ -32,6 +32,9 @@ impl<P: Payload> Engine<P> {
             } else if self.health() == Health::Fencing || !self.may_try() || !self.start_through(number) {
                 self.through.waiting.push(number);
             }
+        }
+        if self.through.refused.at.is_some_and(|at| at <= self.now) {
+            self.through.try_refused();
         }
         self.rewrite_forgotten();
         self.settle_impatient();
@@ -151,11 +154,34 @@ impl<P: Payload> Engine<P> {
 
     /// A page was written once more.
     fn page_written(&mut self, write: usize, state: State, error: Option<DeviceError>) {
-        self.through.pages.end_write(write, state);
         match error {
-            None => self.through.back_off.succeeded(),
-            Some(_) => self.through.back_off.failed(self.now),
+            Some(DeviceError::Medium | DeviceError::NoSpace) if self.may_set_aside() => {
+                if self.through.pages.refuse(write) {
+                    if self.through.refused.at.is_none() {
+                        self.through.refused.failed(self.now);
+                    }
+                    if self.through.refused.failures_in_a_row() >= TRIES {
+                        self.fail_settling(|engine, number| engine.is_flush(number));
+                    }
+                }
+            }
+            Some(_) => {
+                self.through.pages.end_write(write, state);
+                self.through.back_off.failed(self.now);
+            }
+            None => {
+                self.through.pages.end_write(write, state);
+                self.through.back_off.succeeded();
+                if self.through.pages.are_written() {
+                    self.through.refused.succeeded();
+                }
+            }
         }
+    }
+
+    fn may_set_aside(&self) -> bool {
+        let refused = self.through.pages.refused_blocks() * self.block_atoms() * ATOM_BYTES;
+        refused < self.config.through_bytes / REFUSED_PART
     }
 
     /// The origin has said something about the write of a request.

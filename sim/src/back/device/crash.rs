@@ -48,6 +48,7 @@ impl Device {
     pub fn replaced(&self, contents: Contents, format: FormatId) -> Device {
         let mut device = self.restarted(Volatile::new(contents));
         device.bad.clear();
+        device.refusing.clear();
         device.script.clear();
         if device.settled.is_some() {
             device.watch_settling(format);
@@ -75,6 +76,7 @@ impl Device {
             due: Vec::new(),
             chance: self.chance.clone(),
             bad: self.bad.clone(),
+            refusing: self.refusing.clone(),
             gone: false,
             read_only: false,
             flushed: false,

@@ -10,7 +10,7 @@ use super::settled::Settled;
 use super::volatile::{Survive, Unflushed, Volatile};
 use crate::chance::{Chance, mix};
 use crate::stamp::{HASHED, Stamps};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use tidegate_engine::block::{PAGE_ATOMS, Span};
 use tidegate_engine::cache::format::{FormatId, Geometry};
 use tidegate_engine::op::{Action, Answer, Class, DeviceError, DeviceId, Done, Hole, Limits, Op, OpId, Power, Zone};
@@ -137,6 +137,8 @@ pub struct Device {
     chance: Chance,
     /// Atoms that cannot be read until they are written.
     bad: BTreeSet<u64>,
+    /// Atoms that refuse to be written, and how many times more.
+    refusing: BTreeMap<u64, u32>,
     gone: bool,
     /// It gives what it holds, and takes nothing any more.
     read_only: bool,
@@ -176,6 +178,7 @@ impl Device {
             due: Vec::new(),
             chance,
             bad: BTreeSet::new(),
+            refusing: BTreeMap::new(),
             gone: false,
             read_only: false,
             flushed: false,
@@ -407,6 +410,16 @@ impl Device {
                 return Err(DeviceError::Gone);
             }
             _ if self.read_only => return Err(DeviceError::Medium),
+            Some(Fault::Refused(times)) => {
+                let atom = write.start + self.chance.below(write.data.atoms());
+                self.refusing.insert(atom, times);
+                self.land_some_but(&write, Some(atom));
+                return Err(DeviceError::Medium);
+            }
+            _ if let Some(atom) = self.refuses(&write) => {
+                self.land_some_but(&write, Some(atom));
+                return Err(DeviceError::Medium);
+            }
             Some(Fault::Error | Fault::Bad) => {
                 self.land_some(&write);
                 return Err(DeviceError::Medium);
@@ -428,6 +441,17 @@ impl Device {
         Ok(Answer::Done)
     }
 
+    /// The atom of this write that refuses it.
+    fn refuses(&mut self, write: &Unflushed) -> Option<u64> {
+        let span = write.span();
+        let (&atom, times) = self.refusing.range_mut(span.start..span.end()).next()?;
+        *times -= 1;
+        if *times == 0 {
+            self.refusing.remove(&atom);
+        }
+        Some(atom)
+    }
+
     fn land(&mut self, write: Unflushed) {
         if let Some(settled) = &mut self.settled {
             settled.land(&write);
@@ -441,8 +465,12 @@ impl Device {
 
     /// Any subset of the atoms of a failed write lands.
     fn land_some(&mut self, write: &Unflushed) {
+        self.land_some_but(write, None);
+    }
+
+    fn land_some_but(&mut self, write: &Unflushed, refusing: Option<u64>) {
         for index in 0..write.data.atoms() {
-            if self.chance.one_in(2) {
+            if self.chance.one_in(2) && Some(write.start + index) != refusing {
                 self.land(Unflushed { zone: write.zone, start: write.start + index, data: write.data.slice(index, 1) });
             }
         }
@@ -558,6 +586,7 @@ impl Device {
         self.spin_script.clear();
         self.script.clear();
         self.bad.clear();
+        self.refusing.clear();
     }
 
     /// Does a read of this part fail, now and again?
