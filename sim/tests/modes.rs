@@ -1,6 +1,7 @@
 //! What a FLUSH promises, situation by situation: the origin in write-through and read-only, the way from one mode to another, and what
 //! the loss of the SSD may cost. The oracle listens to every reply; after a loss it knows only what the origin must hold.
 
+use tidegate_engine::config::{Allocation, Fill};
 use tidegate_engine::op::{DeviceId, Zone};
 use tidegate_engine::probe::Phase;
 use tidegate_engine::request::{Command, RequestError};
@@ -144,6 +145,32 @@ fn a_flush_does_not_wait_for_what_is_written_after_it() {
         assert!(written < 1_000, "a flush that never ends");
     }
     scenario.wait(flush).expect("a flush");
+}
+
+/// Without memory every read of it goes to the origin, and one is always under way.
+#[test]
+fn a_write_past_the_cache_is_not_kept_waiting_by_who_reads_there_again_and_again() {
+    let mut scenario = Scenario::with(|plan| {
+        (plan.config.ram, plan.config.dirty_ram, plan.config.fill) = (0, 0, Fill::Off);
+        plan.config.allocation = Allocation::ReadOnly;
+    });
+    scenario.run_until_quiet();
+    scenario.read(scenario.block(9)).expect("the origin is flushed once before its first read");
+    let block = scenario.block(5);
+    let mut reads = [0, 1].map(|_| {
+        let read = scenario.send_read(block);
+        scenario.advance(Duration::from_millis(2));
+        read
+    });
+    assert!(!scenario.is_answered(reads[1]), "they overlap");
+    let (write, data) = scenario.send_write(block, false);
+    for turn in 0..40 {
+        scenario.wait(reads[turn % 2]).expect("a read");
+        reads[turn % 2] = scenario.send_read(block);
+    }
+    assert!(scenario.is_answered(write));
+    scenario.run_until_quiet();
+    scenario.expect(5, &data);
 }
 
 #[test]

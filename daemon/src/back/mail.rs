@@ -1,4 +1,5 @@
-//! Messages between threads that sleep on descriptors: a bounded channel, and a bell (an eventfd) that wakes who receives. Sending never waits.
+//! Messages between threads that sleep on descriptors: a bounded channel, and a bell (an eventfd) that wakes who receives. Sending never waits,
+//! unless the message must not get lost.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -76,6 +77,13 @@ impl<T> Sender<T> {
         self.bell.ring();
         sent
     }
+
+    /// The same, but waits while the mailbox is full: for who receives without ever waiting for the sender. False: nobody receives any more.
+    pub fn insist(&self, message: T) -> bool {
+        let sent = self.channel.send(message).is_ok();
+        self.bell.ring();
+        sent
+    }
 }
 
 impl<T> Clone for Sender<T> {
@@ -139,6 +147,19 @@ mod tests {
         assert_eq!([0, 1, 2, 3].map(|number| sender.send(number)), [true, true, false, false]);
         assert_eq!(mailbox.take().count(), 2);
         drop(mailbox);
-        assert!(!sender.send(4));
+        assert!(!sender.send(4) && !sender.insist(5));
+    }
+
+    #[test]
+    fn what_is_insisted_on_gets_into_a_full_mailbox_as_soon_as_it_is_emptied() {
+        let (sender, mut mailbox) = mailbox(1).unwrap();
+        assert!(sender.send(0));
+        let other = std::thread::spawn(move || sender.insist(1));
+        let mut got = Vec::new();
+        while got.len() < 2 {
+            got.extend(mailbox.take());
+            std::thread::yield_now();
+        }
+        assert_eq!((got, other.join().unwrap()), (vec![0, 1], true));
     }
 }

@@ -119,7 +119,7 @@ impl Crew {
     pub fn remember(&mut self, pages: &Arc<Pages>) {
         for hand in &self.hands {
             let front = Pages::front(pages).expect("the engine was told of every thread");
-            hand.words.send(Word::Pages(Box::new(front)));
+            hand.words.insist(Word::Pages(Box::new(front)));
         }
     }
 
@@ -217,7 +217,7 @@ impl Clients for Crew {
         for hand in &self.hands {
             let (confirm, confirmed) = sync_channel(1);
             // It has ended, or answers within its turn.
-            if hand.words.send(Word::Rest(confirm)) {
+            if hand.words.insist(Word::Rest(confirm)) {
                 let _ = confirmed.recv();
             }
         }
@@ -225,7 +225,7 @@ impl Clients for Crew {
 
     fn shutdown(&mut self) {
         self.hands.iter().for_each(|hand| {
-            hand.words.send(Word::Shutdown);
+            hand.words.insist(Word::Shutdown);
         });
     }
 }
@@ -269,7 +269,7 @@ impl Port for Crew {
 impl Drop for Crew {
     fn drop(&mut self) {
         for hand in &self.hands {
-            hand.words.send(Word::End);
+            hand.words.insist(Word::End);
         }
         for hand in &mut self.hands {
             // One that has panicked has said so.

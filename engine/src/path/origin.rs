@@ -20,6 +20,8 @@ pub(super) struct OriginSpans {
     pub first_flush: FirstFlush,
     reads: Vec<(OpId, Span, Instant)>,
     writes: Vec<(Writer, Span)>,
+    /// What a write waits for that is being read, and else might be for ever: no more reads begin there.
+    awaited: Vec<Span>,
 }
 
 /// Who writes to the origin.
@@ -50,6 +52,21 @@ impl OriginSpans {
     }
     pub fn is_read(&self, span: Span) -> bool {
         self.reads.iter().any(|(_, reading, _)| reading.overlaps(span))
+    }
+    /// A write to this span begins when nobody reads it any more.
+    pub fn await_reads(&mut self, span: Span) {
+        self.awaited.push(span);
+    }
+    /// Nobody waits, for all that is known; returns how many did.
+    pub fn forget_awaited(&mut self) -> usize {
+        std::mem::take(&mut self.awaited).len()
+    }
+    pub fn awaited(&self) -> usize {
+        self.awaited.len()
+    }
+    /// May it not be read now?
+    pub fn is_closed(&self, span: Span) -> bool {
+        self.is_written(span) || self.awaited.iter().any(|awaited| awaited.overlaps(span))
     }
     pub fn is_written_anywhere(&self) -> bool {
         !self.writes.is_empty()

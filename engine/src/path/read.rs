@@ -484,7 +484,7 @@ impl<P: Payload> Engine<P> {
                 return false;
             }
         }
-        if self.origin.is_written(span) {
+        if self.origin.is_closed(span) {
             self.counters.waits.count(WaitReason::OriginSpan);
             return false;
         }

@@ -16,7 +16,8 @@ use super::{REFUSED_PART, TRIES, Write};
 impl<P: Payload> Engine<P> {
     /// True: something was answered or let go that others may wait for.
     pub(in crate::path) fn pump_through(&mut self) -> bool {
-        if self.through.has_nothing() {
+        let awaited = self.origin.forget_awaited();
+        if self.through.has_nothing() && awaited == 0 {
             return false;
         }
         let mut moved = false;
@@ -35,6 +36,9 @@ impl<P: Payload> Engine<P> {
         }
         if self.through.refused.at.is_some_and(|at| at <= self.now) {
             self.through.try_refused();
+        }
+        if self.origin.awaited() < awaited {
+            self.unpark_reads();
         }
         self.rewrite_forgotten();
         self.settle_impatient();
@@ -66,6 +70,10 @@ impl<P: Payload> Engine<P> {
             }
         }
         if self.is_origin_busy(block, blocks) {
+            let span = Span::new(block.0 * self.block_atoms(), blocks * self.block_atoms());
+            if self.origin.is_read(span) && !self.origin.is_written(span) && !self.destage.touches(span) {
+                self.origin.await_reads(span);
+            }
             return false;
         }
         let Stage::Through(passing) = &self.requests.get(number).stage else { panic!("it waits to go through") };
