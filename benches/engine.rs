@@ -172,7 +172,7 @@ impl Bench {
     fn scatter(&mut self, first: u64, sets: u64, blocks: u64) {
         let stride = 256 / blocks;
         for set in first..first + sets {
-            (0..blocks).for_each(|block| self.write(set * 256 + block * stride, 1));
+            (0..blocks).for_each(|block| self.write(set * 256 + block * 97 % blocks * stride, 1));
         }
     }
 }
@@ -248,11 +248,12 @@ enum Contents {
     Aged,
 }
 
-const CONTENTS: [(&str, Contents); 7] = [
+const CONTENTS: [(&str, Contents); 8] = [
     ("1", Contents::Scattered(1)),
     ("4", Contents::Scattered(4)),
     ("16", Contents::Scattered(16)),
     ("64", Contents::Scattered(64)),
+    ("256", Contents::Scattered(256)),
     ("sequential", Contents::Sequential),
     ("mixed", Contents::Mixed),
     ("aged", Contents::Aged),
