@@ -125,6 +125,28 @@ fn a_lost_cache_in_write_back_is_refused_and_what_is_known_of_the_loss_is_listed
 }
 
 #[test]
+fn a_host_that_cannot_write_the_mode_down_costs_nobody_the_volume() {
+    let folder = volume("64MiB", "64MiB", "");
+    let dir = folder.path();
+    let daemon = Daemon::up(dir);
+    let obstacle = dir.join(format!("{}.new", tidegate_daemon::state::FILE_NAME));
+    fs::create_dir(&obstacle).unwrap();
+    mode(dir, &["write-through"]).succeeds();
+    let writes = load(&daemon, 8);
+    assert!(are_home(dir, &writes), "it is kept all the same");
+    let is_told = || fs::read_to_string(dir.join(tidegate_daemon::state::FILE_NAME)).unwrap().contains("write-through");
+    assert!(!is_told());
+    fs::remove_dir(&obstacle).unwrap();
+    let is_told_at_last = (0..100).any(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        expect(&daemon, &writes[..1]);
+        is_told()
+    });
+    assert!(is_told_at_last);
+    daemon.stop();
+}
+
+#[test]
 fn the_configured_mode_wins_at_a_start() {
     let folder = volume("64MiB", "64MiB", "mode = \"read-only\"\n");
     let dir = folder.path();

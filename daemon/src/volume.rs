@@ -186,6 +186,8 @@ pub const TURN_ATOMS: u64 = (1 << 20) / ATOM_BYTES;
 
 /// How often what is dirty is noted for the case that the cache is lost.
 const NOTE_EVERY: Duration = Duration::from_secs(60);
+/// What could not be written down is tried again after so long.
+const TELL_AGAIN: Duration = Duration::from_secs(5);
 
 /// Clients get so long to take the last replies.
 const LINGER: Duration = Duration::from_secs(1);
@@ -280,7 +282,7 @@ impl Opened {
             landed: VecDeque::new(),
             cache: options.cache.display().to_string(),
             rating: options.knobs.rating(),
-            host: Host { path: options.state, superblock, told: None, noted: Instant::ZERO },
+            host: Host { path: options.state, superblock, told: None, again: Instant::ZERO, noted: Instant::ZERO },
             events: Vec::new(),
             happenings: Vec::new(),
             interests: Vec::new(),
@@ -366,6 +368,8 @@ struct Host {
     superblock: Superblock,
     /// The mode that was written down last.
     told: Option<Mode>,
+    /// It could not be written down: not again before.
+    again: Instant,
     /// When what is dirty was noted last.
     noted: Instant,
 }
@@ -425,7 +429,7 @@ impl Volume {
                         self.state = State::Serving;
                         self.desk.tell(Tell::Serving(Box::new(self.engine.inspect(now))));
                     }
-                    self.tell_changes(now)?;
+                    self.tell_changes(now);
                 }
                 Phase::Refused => return Err(refusal(&self.engine, &self.cache)),
                 Phase::Stopped => {
@@ -504,17 +508,23 @@ impl Volume {
         state.write(&self.host.path)
     }
 
-    /// Writes down a mode that is kept from now on, and every minute what is dirty.
-    fn tell_changes(&mut self, now: Instant) -> Result<(), Failure> {
+    /// Writes down a mode that is kept from now on, and every minute what is dirty. A mode that promises less was written down before, so a host
+    /// that cannot write costs nobody the volume.
+    fn tell_changes(&mut self, now: Instant) {
         let mode = self.engine.mode();
-        if !mode.is_switching && self.host.told != Some(mode.recorded) {
-            self.tell_host(now, None)?;
+        if !mode.is_switching
+            && self.host.told != Some(mode.recorded)
+            && now >= self.host.again
+            && let Err(failure) = self.tell_host(now, None)
+        {
+            eprintln!("tidegate: {} is not written down as the mode, and will be tried again: {failure}", mode.recorded);
+            self.host.told = None;
+            self.host.again = now + TELL_AGAIN;
         }
         if now.since(self.host.noted) >= NOTE_EVERY {
             self.host.noted = now;
             self.note_dirty(false);
         }
-        Ok(())
     }
 
     /// The SSD has failed: the host writes down that it misses writes from now on and what only it has, and the engine hears whether that is
