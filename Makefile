@@ -32,9 +32,9 @@ record: build ## what ext4, XFS and btrfs of this machine ask of a disk under th
 	@scripts/setup.sh
 	@$(TIMED) record scripts/record.sh
 
-bench: ## speed beside other servers on the same disk, cold reads beside the origin, and in one process beside the bare file; tables and target/bench/{volume,cold,device}.json
+bench: ## speed beside other servers on the same disk, cold reads beside the origin, in one process beside the bare file, hits in memory; tables and target/bench/{volume,cold,device,nbd}.json
 	@scripts/setup.sh
-	@$(TIMED) bench cargo bench --locked --bench volume --bench cold --bench device
+	@$(TIMED) bench cargo bench --locked --bench volume --bench cold --bench device --bench nbd
 
 bench-cold: ## the second part of it: cold reads before a model of a slow disk, beside that disk
 	@scripts/setup.sh
@@ -52,7 +52,7 @@ bench-engine: ## instructions per request and bytes per cached block
 bench-abuse: ## what a good client notices of a thousand idle and a hundred hostile ones
 	@$(TIMED) bench-abuse cargo bench --locked --bench abuse
 
-bench-nbd: ## hits in memory over NBD beside null exports and files in the page cache; a table and target/bench/nbd.json
+bench-nbd: ## the fourth part of it: hits in memory over NBD beside null exports and files in the page cache; a table and target/bench/nbd.json
 	@scripts/setup.sh
 	@$(TIMED) bench-nbd cargo bench --locked --bench nbd
 
