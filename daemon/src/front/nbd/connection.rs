@@ -92,6 +92,8 @@ pub struct Connection {
     ticks: u32,
     /// Its place among all clients: free again when it is gone.
     _seat: Seat,
+    /// For jobs, which run elsewhere: gone when it is gone.
+    presence: Arc<()>,
 }
 
 #[derive(Debug)]
@@ -128,6 +130,7 @@ impl Connection {
             account: Account::default(),
             ticks: 0,
             _seat: seat,
+            presence: Arc::default(),
         }
     }
 
@@ -398,7 +401,7 @@ impl Connection {
                     intake.room.bytes = intake.room.bytes.saturating_sub(job.bytes());
                 }
                 let id = self.admit(pending);
-                intake.jobs.push(id, job);
+                intake.jobs.push(id, job.of(Arc::downgrade(&self.presence)));
             }
             transmission::Step::Finish => self.end(),
             transmission::Step::Close => self.phase = Phase::Dead,

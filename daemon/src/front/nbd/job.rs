@@ -9,6 +9,7 @@
 //! of all connections. Otherwise two clients that write neighbouring bytes of one atom could undo each other's.
 
 use std::collections::VecDeque;
+use std::sync::Weak;
 
 use tidegate_engine::Event;
 use tidegate_engine::block::{ATOM_BYTES, Span};
@@ -35,6 +36,8 @@ pub struct Job {
     patches: VecDeque<Patch>,
     cache: Span,
     fua: bool,
+    /// Whose it is, as long as he is there; nobody in particular if nothing is said.
+    client: Option<Weak<()>>,
 }
 
 /// Contents to be written once their edges are known.
@@ -80,7 +83,7 @@ impl Patch {
 impl Job {
     /// Bytes `start..end` of `run`, which lies at `span`, are to be written.
     pub fn write(span: Span, run: RunMut, start: usize, end: usize, fua: bool) -> Job {
-        Job { span, zero: None, patches: VecDeque::from([Patch::new(span, run, start, end)]), cache: Span::default(), fua }
+        Job { span, zero: None, patches: VecDeque::from([Patch::new(span, run, start, end)]), cache: Span::default(), fua, client: None }
     }
 
     /// `length` bytes at `offset` are to be zero. The whole atoms come first: if they cannot be had fast, nothing has changed.
@@ -99,12 +102,22 @@ impl Job {
             Patch::new(Span::new(atom, 1), run, in_atom(offset, atom), in_atom(end, atom))
         };
         let zero = (!whole.is_empty()).then_some((whole, Command::Zero { no_hole, fua, fast }));
-        Job { span, zero, patches: edges.into_iter().map(patch).collect(), cache: Span::default(), fua }
+        Job { span, zero, patches: edges.into_iter().map(patch).collect(), cache: Span::default(), fua, client: None }
     }
 
     /// What only the origin has of these atoms is to be kept.
     pub fn cache(span: Span) -> Job {
-        Job { span: Span::default(), zero: None, patches: VecDeque::new(), cache: span, fua: false }
+        Job { span: Span::default(), zero: None, patches: VecDeque::new(), cache: span, fua: false, client: None }
+    }
+
+    /// It is of this client: where several requests only read for him, the rest of them goes with him.
+    pub fn of(self, client: Weak<()>) -> Job {
+        Job { client: Some(client), ..self }
+    }
+
+    /// Nobody wants it any more.
+    fn is_orphaned(&self) -> bool {
+        self.is_caching() && self.client.as_ref().is_some_and(|client| client.strong_count() == 0)
     }
 
     /// Bytes of contents that it holds, at most.
@@ -275,7 +288,7 @@ impl Jobs {
         let result = match reply.result {
             Ok(outcome) => {
                 running.job.learn(outcome);
-                if running.job.next_span().is_some() {
+                if running.job.next_span().is_some() && !running.job.is_orphaned() {
                     running.state = State::Ready;
                     return Answered::Job;
                 }
@@ -319,6 +332,7 @@ impl Jobs {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use std::sync::Arc;
     use tidegate_engine::payload::Payload;
     use tidegate_engine::request::RequestError;
 
@@ -418,6 +432,20 @@ mod tests {
         let failed = Reply { id: RequestId(2), result: Err(RequestError::Io) };
         assert!(matches!(jobs.handle(failed), Answered::Client(Reply { result: Err(RequestError::Io), .. })));
         assert!(jobs.spans().is_empty() && jobs.running.is_empty());
+    }
+
+    #[test]
+    fn what_is_cached_for_a_client_ends_when_he_goes() {
+        let (mut jobs, mut events, client) = (Jobs::default(), Vec::new(), Arc::new(()));
+        jobs.push(RequestId(1), Job::cache(Span::new(0, 10 * PIECE_ATOMS)).of(Arc::downgrade(&client)));
+        let done = |jobs: &mut Jobs| jobs.handle(Reply { id: RequestId(1), result: Ok(Outcome::Done) });
+        let mut room = Room { requests: 9, bytes: 1 << 30 };
+        jobs.start(|_| false, &mut room, &mut events);
+        assert!(matches!(done(&mut jobs), Answered::Job));
+        jobs.start(|_| false, &mut room, &mut events);
+        drop(client);
+        assert!(matches!(done(&mut jobs), Answered::Client(_)) && jobs.is_empty());
+        assert_eq!(events.len(), 2);
     }
 
     #[test]
