@@ -463,6 +463,55 @@ fn a_page_that_the_origin_does_not_take_keeps_the_others_and_their_fua_from_noth
     scenario.expect(2, &data[0]);
 }
 
+/// Its page was written, the origin forgot it, and does not take it any more, but another one.
+#[test]
+fn a_write_with_fua_whose_own_page_is_refused_is_not_answered_as_durable() {
+    let mut scenario = Scenario::with(|plan| {
+        plan.config.mode = Some(Mode::WriteThrough);
+        plan.config.allocation = Allocation::ReadOnly;
+        plan.speeds[1].flush = Duration::from_secs(2);
+    });
+    scenario.run_until_quiet();
+    scenario.simulation.scene.oracle.writes_may_fail = true;
+    let (fua, data) = scenario.send_write(scenario.block(2), true);
+    scenario.write(5);
+    assert!(!scenario.is_answered(fua));
+    scenario.origin_goes();
+    scenario.fail_next(Zone::Origin, Fault::Refused(1_000));
+    scenario.origin_comes_back(true);
+    scenario.advance(Duration::from_secs(20));
+    assert_eq!(scenario.outcome(fua).unwrap_err(), RequestError::Io);
+    scenario.expect(2, &data);
+    scenario.simulation.scene.origin.heal();
+    scenario.flush();
+    scenario.lose_cache(Survive::None);
+    scenario.expect(2, &data);
+}
+
+#[test]
+fn a_flush_does_not_wait_for_ever_for_a_refused_page_over_a_dirty_block() {
+    let mut scenario = Scenario::with(|plan| {
+        plan.config.mode = Some(Mode::WriteThrough);
+        plan.config.allocation = Allocation::SmallWrites;
+    });
+    scenario.run_until_quiet();
+    scenario.simulation.scene.oracle.writes_may_fail = true;
+    scenario.write(2);
+    let over = scenario.write_span(Span::new(16, 16));
+    scenario.fail_next_flush(DeviceId::Origin);
+    scenario.fail_next(Zone::Origin, Fault::Refused(1_000));
+    for _ in 0..2 {
+        let flush = scenario.send_flush();
+        scenario.advance(Duration::from_secs(5));
+        assert!(scenario.is_answered(flush));
+        assert_eq!(scenario.outcome(flush).unwrap_err(), RequestError::Io);
+    }
+    scenario.simulation.scene.origin.heal();
+    scenario.flush();
+    scenario.lose_cache(Survive::None);
+    assert_eq!(scenario.read(Span::new(16, 16)), Ok(over.stamps().collect()));
+}
+
 #[test]
 fn of_a_large_page_the_origin_gets_all_but_the_block_it_does_not_take() {
     let (mut scenario, data) = refusing(&[Span::new(16, 64)]);

@@ -9,7 +9,7 @@
 //!    ▲ ▲                        ▲   │ was slower                │ has become slower, or fails
 //!    │ │         enough answers │   ▼                           ▼
 //!    │ └─── half has gone home ──── Around ◀────────────────────┤
-//!    └──────────────────────────────── some of it has gone home ┘
+//!    └──────────────── some of it has gone home, or a minute ───┘
 //! ```
 
 use crate::time::{Duration, Instant};
@@ -29,25 +29,29 @@ impl Default for Counts {
     }
 }
 
-/// A trial ends after so many answers if they took so many times as long as by the log.
+/// Home is left after so many answers if they took so many times as long as by the log.
 const HOPELESS: (u64, u64) = (16, 4);
-/// After each trial that failed, so many times as many answers pass before the next one; at most so many times.
+/// After each time that home proved slow, so many times as many answers pass before the next trial; at most so many times.
 const PAUSE: u64 = 8;
 const PAUSE_MOST: u64 = 512;
+/// What making room takes is looked at again after so long: while writes go home, nobody sees it.
+const STRAIGHT_MOST: Duration = Duration::from_secs(60);
+/// So long is looked back, or nothing comes any more, to say whether clients keep home busy.
+const WATCH: Duration = Duration::from_millis(100);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     /// By the log, which has room.
     Open,
-    /// Home, to see how long that takes; since then. `settled`: half of it is over.
-    Trial { since: Instant, settled: bool },
+    /// Home, to see how long that takes. `settled`: half of it is over.
+    Trial { settled: bool },
     /// By the log, which is kept full, until so many more are answered.
     Around(u64),
-    /// Home.
-    Straight,
+    /// Home, since then.
+    Straight(Instant),
 }
 
-/// Answers, and how long they took: the time while a write was under way.
+/// Answers, and how long they took: the time while a write was under way, or a FLUSH.
 #[derive(Clone, Copy, Debug, Default)]
 struct Tally {
     answers: u64,
@@ -56,11 +60,12 @@ struct Tally {
 }
 
 impl Tally {
-    fn add(&mut self, now: Instant, arrived: Instant) {
-        let since = self.last.map_or(arrived, |last| last.max(arrived));
-        self.answers += 1;
-        self.nanoseconds += now.since(since).0;
+    /// Something was under way from `since` to `now`. Returns how much of that is new, in nanoseconds.
+    fn add(&mut self, since: Instant, now: Instant) -> u64 {
+        let fresh = now.since(self.last.map_or(since, |last| last.max(since))).0;
+        self.nanoseconds += fresh;
         self.last = Some(now);
+        fresh
     }
     /// Of one write.
     fn pace(self) -> u64 {
@@ -68,12 +73,52 @@ impl Tally {
     }
 }
 
+/// How busy clients have kept home of late.
+#[derive(Clone, Copy, Debug, Default)]
+struct Watch {
+    since: Instant,
+    last: Instant,
+    nanoseconds: u64,
+    was_busy: bool,
+}
+
+impl Watch {
+    fn begin(&mut self, now: Instant) {
+        *self = Watch { since: now, last: now, nanoseconds: 0, was_busy: true };
+    }
+    fn add(&mut self, now: Instant, nanoseconds: u64) {
+        self.nanoseconds += nanoseconds;
+        self.last = now;
+        let passed = now.since(self.since);
+        if passed >= WATCH {
+            let was_busy = self.nanoseconds >= passed.0 / 2;
+            *self = Watch { since: now, last: now, nanoseconds: 0, was_busy };
+        }
+    }
+    fn until(&self) -> Option<Instant> {
+        self.was_busy.then_some(self.last + WATCH)
+    }
+}
+
+/// What the log is like.
+#[derive(Clone, Copy, Debug)]
+pub struct Log {
+    /// A write waits for room in it.
+    pub waits: bool,
+    /// Its sets' worth of dirty blocks.
+    pub dirty_sets: u32,
+    /// Blocks that have gone home of it, ever.
+    pub gone_home: u64,
+}
+
 pub struct Detour {
     counts: Counts,
     way: Way,
     tally: Tally,
-    /// What room for one write in the log takes, in nanoseconds.
+    watch: Watch,
+    /// What room for one write in the log takes, in nanoseconds; and what had gone home when that was found.
     room: u64,
+    gone_home: u64,
     pause: u64,
     /// Dirty sets when a write waited.
     full: u32,
@@ -81,74 +126,92 @@ pub struct Detour {
 
 impl Detour {
     pub fn new(counts: Counts) -> Detour {
-        Detour { counts, way: Way::Open, tally: Tally::default(), room: 0, pause: 1, full: 0 }
+        let (tally, watch) = (Tally::default(), Watch::default());
+        Detour { counts, way: Way::Open, tally, watch, room: 0, gone_home: 0, pause: 1, full: 0 }
     }
 
     fn go(&mut self, way: Way) {
         (self.way, self.tally) = (way, Tally::default());
     }
 
-    /// Does a write wait for room in the log, and how many of its sets are dirty? `room` tells how long it takes to make room for one write.
-    pub fn note(&mut self, now: Instant, waits: bool, dirty_sets: u32, room: impl FnOnce() -> Duration) {
+    /// `room` tells how long it takes to make room for one write, as far as was learned from what has gone home. True: small writes, also those that
+    /// wait, may go home from now on.
+    pub fn note(&mut self, now: Instant, log: Log, room: impl FnOnce() -> Duration) -> bool {
         match self.way {
-            Way::Open | Way::Around(0) if waits => {
-                (self.room, self.full) = (room().0, dirty_sets);
-                self.go(Way::Trial { since: now, settled: false });
+            // What was learned before the last trial has been judged.
+            Way::Open | Way::Around(0) if log.waits && log.gone_home > self.gone_home => {
+                (self.room, self.gone_home, self.full) = (room().0, log.gone_home, log.dirty_sets);
+                self.go(Way::Trial { settled: false });
+                self.watch.begin(now);
+                return true;
             }
             // It comes and goes in batches while the log is full.
-            Way::Around(_) | Way::Trial { .. } if dirty_sets <= self.full / 2 => self.go(Way::Open),
-            // Nothing goes home beside these: they have paused.
-            Way::Straight if dirty_sets < self.full - self.full / 10 => self.go(Way::Open),
-            Way::Open | Way::Around(_) | Way::Trial { .. } | Way::Straight => {}
+            Way::Around(_) | Way::Trial { .. } if log.dirty_sets <= self.full / 2 => self.go(Way::Open),
+            // They have paused, and some of it has gone home.
+            Way::Straight(_) if !self.is_busy(now) && log.dirty_sets < self.full - self.full / 10 => self.go(Way::Open),
+            Way::Straight(since) if now.since(since) >= STRAIGHT_MOST => self.go(Way::Open),
+            Way::Open | Way::Around(_) | Way::Trial { .. } | Way::Straight(_) => {}
         }
+        false
     }
 
     /// Does a small write go home without the log?
     pub fn is_straight(&self) -> bool {
-        matches!(self.way, Way::Trial { .. } | Way::Straight)
+        matches!(self.way, Way::Trial { .. } | Way::Straight(_))
     }
 
-    /// A small write that came at `arrived` was answered, `straight` from home.
-    pub fn answered(&mut self, now: Instant, arrived: Instant, straight: bool) {
-        match &mut self.way {
-            Way::Around(left) if !straight => *left = left.saturating_sub(1),
-            // Who came before has waited for the log.
-            &mut Way::Trial { since, settled } if straight && arrived >= since => {
-                self.tally.add(now, arrived);
-                self.judge_trial(since, settled);
-            }
-            Way::Straight if straight => {
-                self.tally.add(now, arrived);
-                if self.tally.answers < self.counts.around {
-                    return;
-                }
-                if self.tally.pace() > self.room {
-                    self.go(Way::Around(self.counts.around));
-                } else {
-                    self.tally = Tally::default();
-                }
-            }
-            Way::Open | Way::Around(_) | Way::Trial { .. } | Way::Straight => {}
+    fn is_busy(&self, now: Instant) -> bool {
+        self.busy_until().is_some_and(|until| until > now)
+    }
+
+    /// Until when do clients keep home so busy that nothing else should go there, if no more come?
+    pub fn busy_until(&self) -> Option<Instant> {
+        self.watch.until().filter(|_| self.is_straight())
+    }
+
+    /// A small write was answered that went by the log.
+    pub fn answered_by_log(&mut self) {
+        if let Way::Around(left) = &mut self.way {
+            *left = left.saturating_sub(1);
         }
     }
 
-    fn judge_trial(&mut self, since: Instant, settled: bool) {
+    /// A FLUSH was answered, which has to wait for what went home.
+    pub fn flushed(&mut self, now: Instant, since: Instant) {
+        if self.is_straight() {
+            let fresh = self.tally.add(since, now);
+            self.watch.add(now, fresh);
+        }
+    }
+
+    /// A small write that went home at `since` was answered.
+    pub fn answered_from_home(&mut self, now: Instant, since: Instant) {
+        if !self.is_straight() {
+            return;
+        }
+        let fresh = self.tally.add(since, now);
+        self.watch.add(now, fresh);
+        self.tally.answers += 1;
         let (answers, pace) = (self.tally.answers, self.tally.pace());
-        let is_half = answers >= self.counts.trial.div_ceil(2);
-        if answers >= HOPELESS.0 && pace > HOPELESS.1.saturating_mul(self.room) || settled && is_half && pace >= self.room {
-            self.fail();
-        } else if settled && is_half {
-            self.pause = 1;
-            self.go(Way::Straight);
-        } else if is_half {
-            self.go(Way::Trial { since, settled: true });
+        let is_slow = answers >= HOPELESS.0 && pace > HOPELESS.1.saturating_mul(self.room);
+        match self.way {
+            Way::Trial { .. } | Way::Straight(_) if is_slow => self.fail(),
+            Way::Trial { .. } if answers < self.counts.trial.div_ceil(2) => {}
+            Way::Trial { settled: false } => self.go(Way::Trial { settled: true }),
+            Way::Trial { settled: true } if pace < self.room => self.go(Way::Straight(now)),
+            Way::Straight(_) if answers < self.counts.around => {}
+            Way::Straight(_) if pace <= self.room => (self.pause, self.tally) = (1, Tally::default()),
+            Way::Trial { settled: true } | Way::Straight(_) => self.fail(),
+            Way::Open | Way::Around(_) => unreachable!("it is not straight"),
         }
     }
 
     /// The origin did not take a write, or not quickly.
     pub fn fail(&mut self) {
-        self.go(Way::Around(self.counts.around * self.pause));
-        self.pause = (self.pause * PAUSE).min(PAUSE_MOST);
+        if self.is_straight() {
+            self.go(Way::Around(self.counts.around * self.pause));
+            self.pause = (self.pause * PAUSE).min(PAUSE_MOST);
+        }
     }
 }
 
@@ -161,27 +224,40 @@ mod tests {
     struct Client {
         detour: Detour,
         now: Instant,
+        gone_home: u64,
     }
 
     impl Client {
         fn new() -> Client {
-            Client { detour: Detour::new(Counts::default()), now: Instant(1) }
+            Client { detour: Detour::new(Counts::default()), now: Instant(1), gone_home: 0 }
         }
 
         /// The log is full, where a write gets room in so many microseconds.
         fn waits(&mut self, room: u64) {
-            self.detour.note(self.now, true, SETS, || Duration::from_micros(room));
+            self.gone_home += 1;
+            let log = Log { waits: true, dirty_sets: SETS, gone_home: self.gone_home };
+            self.detour.note(self.now, log, || Duration::from_micros(room));
+        }
+
+        /// So many of its sets are dirty now.
+        fn drops_to(&mut self, dirty_sets: u32) {
+            let log = Log { waits: false, dirty_sets, gone_home: self.gone_home };
+            self.detour.note(self.now, log, || unreachable!());
         }
 
         /// One write after the other, which takes so many microseconds at home or waits in the full log; how many went home.
         fn write(&mut self, count: u64, room: u64, home: u64) -> u64 {
             let went = (0..count).filter(|_| {
-                let (arrived, straight) = (self.now, self.detour.is_straight());
+                let (since, straight) = (self.now, self.detour.is_straight());
                 if !straight {
                     self.waits(room);
                 }
-                self.now = arrived + Duration::from_micros(if straight { home } else { room });
-                self.detour.answered(self.now, arrived, straight);
+                self.now = since + Duration::from_micros(if straight { home } else { room });
+                if straight {
+                    self.detour.answered_from_home(self.now, since)
+                } else {
+                    self.detour.answered_by_log()
+                }
                 straight
             });
             went.count() as u64
@@ -193,10 +269,21 @@ mod tests {
         let mut client = Client::new();
         assert!(!client.detour.is_straight(), "the log has room");
         assert_eq!(client.write(100_000, 10, 5), 99_999);
-        client.detour.note(client.now, false, SETS - SETS / 10, || unreachable!());
+        client.drops_to(SETS / 4);
+        assert!(client.detour.is_straight(), "clients go on");
+        client.now = client.now + WATCH;
+        client.drops_to(SETS - SETS / 10);
         assert!(client.detour.is_straight());
-        client.detour.note(client.now, false, SETS - SETS / 10 - 1, || unreachable!());
+        client.drops_to(SETS - SETS / 10 - 1);
         assert!(!client.detour.is_straight());
+    }
+
+    #[test]
+    fn nothing_is_tried_before_something_has_gone_home_that_tells_what_room_takes() {
+        let mut detour = Detour::new(Counts::default());
+        let log = Log { waits: true, dirty_sets: SETS, gone_home: 0 };
+        assert!(!detour.note(Instant(1), log, || unreachable!()));
+        assert!(detour.note(Instant(1), Log { gone_home: 1, ..log }, || Duration::from_micros(1)));
     }
 
     #[test]
@@ -210,24 +297,63 @@ mod tests {
     }
 
     #[test]
-    fn a_home_that_becomes_slow_is_left_again() {
+    fn a_home_that_becomes_slow_is_left_again_and_at_once_if_it_is_very_slow() {
+        for (home, most) in [(30, 3 * 4096), (1_000, 1_000)] {
+            let mut client = Client::new();
+            client.write(50_000, 10, 5);
+            assert!(client.detour.is_straight());
+            let went = client.write(20_000, 10, home);
+            assert!((1..most).contains(&went), "{went}");
+            assert!(!client.detour.is_straight());
+        }
+    }
+
+    /// A disk that takes a trial into its buffer.
+    #[test]
+    fn who_is_quick_for_a_trial_only_is_tried_ever_more_rarely() {
+        let mut client = Client::new();
+        let slow = (0..1_000).fold(0, |slow, _| {
+            client.write(1_500, 100, 1);
+            slow + if client.detour.is_straight() { client.write(1_000, 100, 5_000) } else { 0 }
+        });
+        assert!(slow < 1_000, "{slow}");
+    }
+
+    #[test]
+    fn what_room_takes_is_learned_anew_after_a_minute() {
         let mut client = Client::new();
         client.write(50_000, 10, 5);
-        assert!(client.detour.is_straight());
-        let went = client.write(20_000, 10, 30);
-        assert!((1..3 * 4096).contains(&went), "{went}");
+        client.now = client.now + STRAIGHT_MOST;
+        client.drops_to(SETS);
         assert!(!client.detour.is_straight());
     }
 
     #[test]
-    fn who_pauses_is_not_slow() {
+    fn a_flush_counts_as_time_at_home() {
+        let mut client = Client::new();
+        client.waits(100);
+        for _ in 0..16 {
+            let since = client.now;
+            client.now = since + Duration::from_micros(10);
+            client.detour.answered_from_home(client.now, since);
+            let since = client.now;
+            client.now = since + Duration::from_millis(10);
+            client.detour.flushed(client.now, since);
+        }
+        assert!(!client.detour.is_straight());
+    }
+
+    #[test]
+    fn who_pauses_is_not_slow_and_keeps_nobody_from_going_home() {
         let mut client = Client::new();
         client.write(50_000, 10, 5);
+        assert!(client.detour.busy_until().is_some_and(|until| until > client.now), "one after the other");
         for _ in 0..10_000 {
             client.now = client.now + Duration::from_millis(1);
             client.write(1, 10, 5);
         }
         assert!(client.detour.is_straight());
+        assert_eq!(client.detour.busy_until(), None);
     }
 
     #[test]
@@ -236,23 +362,18 @@ mod tests {
         client.waits(10);
         // 32 at once take 100 us.
         for _ in 0..32 {
-            let arrived = client.now;
-            client.now = arrived + Duration::from_micros(100);
-            (0..32).for_each(|_| client.detour.answered(client.now, arrived, true));
+            let since = client.now;
+            client.now = since + Duration::from_micros(100);
+            (0..32).for_each(|_| client.detour.answered_from_home(client.now, since));
         }
-        assert_eq!(client.detour.way, Way::Straight);
+        assert!(matches!(client.detour.way, Way::Straight(_)));
     }
 
     #[test]
-    fn who_waited_for_the_log_is_not_counted_in_a_trial() {
+    fn many_failures_at_once_are_one() {
         let mut client = Client::new();
-        client.detour = Detour::new(Counts { trial: 2, around: 1 });
-        client.now = Instant(1_000_000);
-        client.waits(10);
-        client.detour.answered(Instant(2_000_000), Instant(999_999), true);
-        assert!(client.detour.is_straight());
-        client.detour.answered(Instant(2_001_000), Instant(2_000_000), true);
-        client.detour.answered(Instant(2_002_000), Instant(2_001_000), true);
-        assert_eq!(client.detour.way, Way::Straight);
+        client.write(50_000, 10, 5);
+        (0..32).for_each(|_| client.detour.fail());
+        assert_eq!(client.detour.way, Way::Around(4096));
     }
 }

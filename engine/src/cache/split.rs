@@ -61,8 +61,8 @@ pub enum Part {
     Overflow,
     /// A small write that a FLUSH is to follow, to the origin, if it can (`super::commit`).
     Commit,
-    /// A small write that would have been converted, to the origin, if it can (`super::detour`).
-    Straight,
+    /// A small write that would have been converted, on its way to the origin since then (`super::detour`).
+    Straight(Instant),
 }
 
 /// The sizes, in atoms.
@@ -332,7 +332,7 @@ impl Split {
     /// A write of a long sequence was answered.
     pub fn answered(&mut self, part: Part, atoms: u64, latency: Duration) {
         match (self.stage, part) {
-            (_, Part::Other | Part::Overflow | Part::Commit | Part::Straight) => {}
+            (_, Part::Other | Part::Overflow | Part::Commit | Part::Straight(_)) => {}
             (Stage::Alone { .. }, Part::Log) => {
                 self.alone.add(atoms, latency);
                 if self.alone.atoms > 32 * self.legs.home {

@@ -162,6 +162,14 @@ impl<P: Payload> Pages<P> {
     pub fn are_tried(&self) -> bool {
         self.by_state.first().is_none_or(|(state, _)| matches!(state, State::Written(_) | State::Refused))
     }
+    /// The same of those that hold any of these blocks: `Some(true)`: all are written; `None`: not each of them has been tried.
+    pub fn is_written(&self, block: Block, blocks: u64) -> Option<bool> {
+        self.overlapping(block, blocks).try_fold(true, |all, (_, page)| match page.state {
+            State::Unwritten | State::Writing(_) => None,
+            State::Written(_) => Some(all),
+            State::Refused => Some(false),
+        })
+    }
     /// Blocks that it does not take.
     pub fn refused_blocks(&self) -> u64 {
         self.in_states(State::Refused, State::Refused).map(|first| self.pages[&first].blocks).sum()

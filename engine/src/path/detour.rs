@@ -1,9 +1,9 @@
 //! Detour: small writes of `allocation = "small-writes"` go home, as through writes, while the log is full and `cache/detour` has found that quicker.
-//! Destaging, which would have to share the drive with them, waits until they pause; then it makes room, and they are converted again.
+//! Destaging, which would have to share the drive with them, waits while they keep it busy; then it makes room, and they are converted again.
 //!
 //! With the rules of `split`: whole blocks only, in write-back mode, and what the origin does not take is for the log.
 
-use crate::cache::detour::Detour;
+use crate::cache::detour::{Detour, Log};
 use crate::cache::split::Part;
 use crate::config::{Allocation, Config, GateKind, WhenFull};
 use crate::payload::Payload;
@@ -13,41 +13,42 @@ use crate::time::{Duration, Instant};
 use super::Engine;
 
 pub(super) struct Detouring {
+    /// `None`: all small writes are converted.
     detour: Option<Detour>,
-    /// When a write last went straight home, and how long destaging stays back for it.
-    last: Option<Instant>,
-    rest: Duration,
 }
 
 impl Detouring {
     pub fn new(config: &Config) -> Self {
         let is_asked = config.allocation == Allocation::SmallWrites && config.when_full == WhenFull::Wait && config.gate == GateKind::Ours;
-        Detouring { detour: config.detour.filter(|_| is_asked).map(Detour::new), last: None, rest: config.wait }
+        Detouring { detour: config.detour.filter(|_| is_asked).map(Detour::new) }
     }
 
     pub fn is_straight(&self) -> bool {
         self.detour.as_ref().is_some_and(Detour::is_straight)
     }
 
-    /// Writes go straight home, or did a moment ago.
+    /// Clients keep home busy.
     pub fn is_busy(&self, now: Instant) -> bool {
-        self.is_straight() && self.last.is_some_and(|last| now.since(last) < self.rest)
+        self.deadline().is_some_and(|until| until > now)
     }
 
-    /// When it is not busy any more.
+    /// When that may be over.
     pub fn deadline(&self) -> Option<Instant> {
-        self.last.filter(|_| self.is_straight()).map(|last| last + self.rest)
+        self.detour.as_ref().and_then(Detour::busy_until)
     }
 
-    /// A small write was answered.
-    pub fn answered(&mut self, now: Instant, arrived: Instant, part: Part) {
-        if let Some(detour) = &mut self.detour {
-            detour.answered(now, arrived, part == Part::Straight);
+    /// A write was answered that was small enough to be converted.
+    pub fn answered(&mut self, now: Instant, part: Part) {
+        match (&mut self.detour, part) {
+            (Some(detour), Part::Straight(since)) => detour.answered_from_home(now, since),
+            (Some(detour), _) => detour.answered_by_log(),
+            (None, _) => {}
         }
     }
 
-    pub fn went_home(&mut self, now: Instant) {
-        self.last = Some(now);
+    /// A FLUSH was answered.
+    pub fn flushed(&mut self, now: Instant, arrived: Instant) {
+        self.detour.iter_mut().for_each(|detour| detour.flushed(now, arrived));
     }
 
     pub fn failed(&mut self) {
@@ -56,21 +57,23 @@ impl Detouring {
 }
 
 impl<P: Payload> Engine<P> {
-    /// Is the log full, or does it have room?
-    pub(super) fn note_detour(&mut self) {
-        let Some(mut detour) = self.detouring.detour.take() else { return };
+    /// Is the log full, or does it have room? True: who waits for that may go home now.
+    pub(super) fn note_detour(&mut self) -> bool {
+        let Some(mut detour) = self.detouring.detour.take() else { return false };
         let waits = self.first_waits_for(WaitReason::Set) && !self.is_space_coming();
-        detour.note(self.now, waits, self.sets.dirty_sets(), || self.room_takes());
+        let log = Log { waits, dirty_sets: self.dirty_sets_packed(), gone_home: self.counters.destaged_blocks };
+        let may_go = detour.note(self.now, log, || self.room_takes());
         self.detouring.detour = Some(detour);
+        may_go
     }
 
     /// How long it takes to make room for one block in the log. What was overwritten there did not have to go home.
     fn room_takes(&self) -> Duration {
-        let dirty = self.dirty_blocks().max(1);
-        let all = self.destage_left(self.now).0 as f64 / dirty as f64;
+        let dirty = self.sets.dirty_slots.max(1);
+        let each = self.destage_time_of_slots().0 as f64 / dirty as f64;
         let taken = (self.counters.written_atoms / self.block_atoms()).saturating_sub(self.counters.through_blocks);
         let owed = dirty + self.counters.destaged_blocks;
-        Duration((all * (owed as f64 / taken.max(owed) as f64)) as u64)
+        Duration((each * (owed as f64 / taken.max(owed) as f64)) as u64)
     }
 
     /// Does this small write go home without the log?

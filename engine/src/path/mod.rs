@@ -678,10 +678,13 @@ impl<P: Payload> Engine<P> {
                 self.write_latency.record(latency);
                 self.splitting.answered(active.part, active.request.span.atoms, latency);
                 if active.converts {
-                    self.detouring.answered(self.now, active.arrived, active.part);
+                    self.detouring.answered(self.now, active.part);
                 }
             }
-            Command::Flush => self.flush_latency.record(latency),
+            Command::Flush => {
+                self.flush_latency.record(latency);
+                self.detouring.flushed(self.now, active.arrived);
+            }
             Command::Cache | Command::Trim { .. } | Command::Zero { .. } | Command::Status { .. } => {}
         }
         self.commit_answered(number, &active.request.command, latency);

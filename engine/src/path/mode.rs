@@ -193,6 +193,9 @@ impl<P: Payload> Engine<P> {
         if self.is_flush(number) && self.takes_loss() {
             return self.answer(number, Err(RequestError::Io));
         }
+        if self.is_flush(number) {
+            self.through.try_refused();
+        }
         let mark = self.mark();
         let group = self.close_group();
         self.flushes.want(group);

@@ -88,7 +88,7 @@ impl<P: Payload> Engine<P> {
     /// Does this part of a sequence go past the log? `full`: there is no room for it there, and none is about to be.
     pub(super) fn is_split_off(&self, number: usize, full: impl Fn() -> bool) -> bool {
         let active = self.requests.get(number);
-        if matches!(active.part, Part::Other | Part::Commit | Part::Straight) || !self.may_go_home(active.request.span) {
+        if matches!(active.part, Part::Other | Part::Commit | Part::Straight(_)) || !self.may_go_home(active.request.span) {
             return false;
         }
         let (block, blocks) = self.blocks_of(active.request.span);
@@ -103,11 +103,11 @@ impl<P: Payload> Engine<P> {
 
     /// A part of a sequence, a commit, or what would have been converted, starts on its way to the origin.
     pub(super) fn note_split(&mut self, number: usize) {
-        let is_straight = self.requests.get(number).converts && self.goes_straight(number);
+        let (now, is_straight) = (self.now, self.requests.get(number).converts && self.goes_straight(number));
         let active = self.requests.get_mut(number);
         match active.part {
             Part::Log => active.part = Part::Overflow,
-            Part::Other if is_straight => active.part = Part::Straight,
+            Part::Other if is_straight => active.part = Part::Straight(now),
             _ => {}
         }
         let (part, span) = (active.part, active.request.span);
@@ -118,10 +118,7 @@ impl<P: Payload> Engine<P> {
                 self.counters.commit_blocks += blocks;
                 self.committing.went_home(number);
             }
-            Part::Straight => {
-                self.counters.straight_blocks += blocks;
-                self.detouring.went_home(self.now);
-            }
+            Part::Straight(_) => self.counters.straight_blocks += blocks,
             Part::Log | Part::Home | Part::Overflow => {
                 self.counters.split_blocks += blocks;
                 self.splitting.last = Some(self.now);
@@ -143,7 +140,7 @@ impl<P: Payload> Engine<P> {
         self.intake.push_front(number);
         match (part, &mut self.splitting.split) {
             (Part::Commit, _) => self.committing.give_up(),
-            (Part::Straight, _) => self.detouring.failed(),
+            (Part::Straight(_), _) => self.detouring.failed(),
             (_, Some(split)) => split.failed(),
             (_, None) => {}
         }

@@ -37,7 +37,7 @@ impl<P: Payload> Engine<P> {
     }
 
     fn ask_origin(&mut self, number: usize, span: Span) {
-        let parked = self.origin.is_written(span);
+        let parked = self.origin.is_closed(span);
         let Stage::Querying(querying) = &mut self.requests.get_mut(number).stage else { panic!("a status request is being asked") };
         querying.parked = parked;
         if !parked {

@@ -222,7 +222,10 @@ impl<P: Payload> Engine<P> {
                 self.drain = None;
             }
         }
-        self.note_detour();
+        if self.note_detour() {
+            // Who waits is looked at again first.
+            return true;
+        }
         let state = self.gate.decide(self.view());
         let may_run = matches!(state, GateState::Destage(_));
         if self.destage.batch.is_some() {
@@ -568,6 +571,13 @@ impl<P: Payload> Engine<P> {
         }
         work.add_zeros(batch.pieces.iter().filter(|piece| matches!(piece.what, What::Zero(..))).count() as u64);
         work
+    }
+
+    /// How long it takes, about, until all dirty slots are home, if that goes on as of late.
+    pub(super) fn destage_time_of_slots(&self) -> Duration {
+        let mut all = Work::default();
+        self.index.dirty_counts().for_each(|dirty| all.add_set(dirty));
+        self.destage.pace.time_of(&all)
     }
 
     /// How long it takes, about, until everything that is dirty now is home, if that goes on as of late.

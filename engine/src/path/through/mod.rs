@@ -138,7 +138,7 @@ impl<P: Payload> Through<P> {
     }
 
     /// What the origin did not take is written once more.
-    fn try_refused(&mut self) {
+    pub fn try_refused(&mut self) {
         self.refused.at = None;
         self.pages.try_refused();
     }

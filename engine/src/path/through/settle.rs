@@ -97,28 +97,72 @@ impl<P: Payload> Engine<P> {
         if self.is_flush(number) {
             self.through.try_refused();
         }
-        let until = self.is_marked(number).then_some(self.through.pages.mark());
+        let until = self.is_taken(number).then_some(self.through.pages.mark());
         self.through.settling.push((number, until));
     }
 
-    /// Will a flush of the origin that is handed out now make durable what this request waits for? A FLUSH waits for all pages, another request for
-    /// its own ones, which the origin has taken.
-    fn is_marked(&self, number: usize) -> bool {
-        if self.is_flush(number) { self.through.pages.are_written() } else { self.through.pages.are_tried() }
+    /// Has the origin taken everything that this request waits for? A FLUSH waits for all pages, another request for its own ones.
+    fn is_taken(&self, number: usize) -> bool {
+        if self.is_flush(number) {
+            return self.through.pages.are_written();
+        }
+        let (block, blocks) = self.blocks_of(self.requests.get(number).request.span);
+        self.through.pages.is_written(block, blocks) == Some(true)
     }
 
-    /// The origin does not take a page, or has not flushed it: who `waits` for that is told, or has it put into the log.
-    pub(super) fn fail_settling(&mut self, waits: impl Fn(&Self, usize) -> bool) {
+    /// Does this request wait for a page that the origin does not take?
+    fn is_refused(&self, number: usize) -> bool {
+        let (block, blocks) = self.blocks_of(self.requests.get(number).request.span);
+        self.is_flush(number) || self.through.pages.is_written(block, blocks) == Some(false)
+    }
+
+    /// What the origin has taken by now, a flush of it that is handed out from now on makes durable.
+    fn mark_settling(&mut self) {
+        let mark = self.through.pages.mark();
+        let mut settling = std::mem::take(&mut self.through.settling);
+        for (number, until) in &mut settling {
+            *until = until.or_else(|| self.is_taken(*number).then_some(mark));
+        }
+        self.through.settling = settling;
+    }
+
+    /// The origin has not flushed the pages: who waits for that is told, or has them put into the log.
+    fn fail_settling(&mut self) {
         if self.through.patience.is_some() {
             // Whoever waits only because it was under way needs it no more.
             self.through.patience = Some(self.now);
             return;
         }
-        let settling = std::mem::take(&mut self.through.settling);
-        let (told, others) = settling.into_iter().partition(|&(number, until)| until.is_none() && waits(self, number));
-        self.through.settling = others;
-        for (number, _) in Vec::into_iter(told) {
+        for (number, _) in std::mem::take(&mut self.through.settling) {
             self.answer(number, Err(RequestError::Io));
+        }
+    }
+
+    /// The origin does not take a page, again and again: who waits for it has it put into the log, or is told.
+    pub(super) fn fail_refused(&mut self, error: DeviceError) {
+        if self.through.patience.is_some() {
+            self.through.patience = Some(self.now);
+            return;
+        }
+        let promises_origin = self.is_degraded() || self.modes.is_home();
+        if !promises_origin && !self.through.settling.is_empty() && self.log_pages() {
+            for (number, _) in std::mem::take(&mut self.through.settling) {
+                self.settle_group(number);
+            }
+            return;
+        }
+        let patience = if error == DeviceError::NoSpace { self.config.stall_timeout } else { Duration::ZERO };
+        let has_waited = |arrived: Instant| self.now.since(arrived) >= patience;
+        let is_told = |&(number, _): &(usize, Option<u64>)| self.is_refused(number) && has_waited(self.requests.get(number).arrived);
+        let (told, others): (Vec<_>, Vec<_>) = self.through.settling.iter().copied().partition(is_told);
+        self.through.settling = others;
+        for (number, _) in told {
+            let error = if error == DeviceError::NoSpace { RequestError::NoSpace } else { RequestError::Io };
+            self.answer(number, Err(error));
+        }
+        if error == DeviceError::Medium && self.modes.is_home() {
+            // What is dirty below the page does not go home either.
+            self.fail_home();
         }
     }
 
@@ -145,6 +189,7 @@ impl<P: Payload> Engine<P> {
 
     /// Flushes the origin when somebody waits for it, much is pinned, or a page is old.
     pub(super) fn pump_through_flush(&mut self) {
+        self.mark_settling();
         let through = &self.through;
         if through.flush.is_some()
             || through.back_off.is_waiting(self.now)
@@ -162,11 +207,6 @@ impl<P: Payload> Engine<P> {
         if is_due {
             let (mark, forgotten, sure) = (through.pages.mark(), through.forgotten, through.unsure.len());
             self.through.flush = Some(Flush { mark, forgotten, sure });
-            let mut settling = std::mem::take(&mut self.through.settling);
-            for (number, until) in &mut settling {
-                *until = until.or_else(|| self.is_marked(*number).then_some(mark));
-            }
-            self.through.settling = settling;
             self.counters.through_flushes += 1;
             self.splitting.origin_flushes();
             self.start(DeviceId::Origin, Class::Log, Action::Flush, Owner::ThroughFlush);
@@ -196,7 +236,7 @@ impl<P: Payload> Engine<P> {
                 self.through.back_off.failed(self.now);
                 // `origin_flush_failed` has taken all marks back.
                 if self.through.patience.is_some() || error != DeviceError::Gone {
-                    self.fail_settling(|_, _| true);
+                    self.fail_settling();
                 }
             }
         }

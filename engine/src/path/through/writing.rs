@@ -37,10 +37,15 @@ impl<P: Payload> Engine<P> {
         if self.through.refused.at.is_some_and(|at| at <= self.now) {
             self.through.try_refused();
         }
+        if self.through.refused.has_failed() && self.through.pages.are_written() {
+            // It has been taken, or something else has come in its place.
+            self.through.refused.succeeded();
+            self.through.refused.at = None;
+        }
+        self.rewrite_forgotten();
         if self.origin.awaited() < awaited {
             self.unpark_reads();
         }
-        self.rewrite_forgotten();
         self.settle_impatient();
         self.pump_through_flush();
         moved | self.release_pages()
@@ -70,10 +75,7 @@ impl<P: Payload> Engine<P> {
             }
         }
         if self.is_origin_busy(block, blocks) {
-            let span = Span::new(block.0 * self.block_atoms(), blocks * self.block_atoms());
-            if self.origin.is_read(span) && !self.origin.is_written(span) && !self.destage.touches(span) {
-                self.origin.await_reads(span);
-            }
+            self.await_reads(block, blocks);
             return false;
         }
         let Stage::Through(passing) = &self.requests.get(number).stage else { panic!("it waits to go through") };
@@ -163,13 +165,13 @@ impl<P: Payload> Engine<P> {
     /// A page was written once more.
     fn page_written(&mut self, write: usize, state: State, error: Option<DeviceError>) {
         match error {
-            Some(DeviceError::Medium | DeviceError::NoSpace) if self.may_set_aside() => {
+            Some(error @ (DeviceError::Medium | DeviceError::NoSpace)) if self.may_set_aside() => {
                 if self.through.pages.refuse(write) {
                     if self.through.refused.at.is_none() {
                         self.through.refused.failed(self.now);
                     }
                     if self.through.refused.failures_in_a_row() >= TRIES {
-                        self.fail_settling(|engine, number| engine.is_flush(number));
+                        self.fail_refused(error);
                     }
                 }
             }
@@ -180,9 +182,6 @@ impl<P: Payload> Engine<P> {
             None => {
                 self.through.pages.end_write(write, state);
                 self.through.back_off.succeeded();
-                if self.through.pages.are_written() {
-                    self.through.refused.succeeded();
-                }
             }
         }
     }
@@ -264,20 +263,32 @@ impl<P: Payload> Engine<P> {
         self.locks.retain(|lock| lock.request != number);
     }
 
-    /// The first page that the origin may have forgotten. Zeros below it go first.
-    fn next_to_rewrite(&self) -> Option<Block> {
-        self.through.pages.unwritten().find(|&(block, blocks)| !self.waits_for_zeros(block, blocks)).map(|(block, _)| block)
+    /// A write of these blocks waits for reads of them alone: no more of those begin.
+    fn await_reads(&mut self, block: Block, blocks: u64) {
+        let span = Span::new(block.0 * self.block_atoms(), blocks * self.block_atoms());
+        if self.origin.is_read(span) && !self.origin.is_written(span) && !self.destage.touches(span) {
+            self.origin.await_reads(span);
+        }
     }
 
-    /// Writes again what the origin may have forgotten.
+    /// Writes again what the origin may have forgotten. Zeros below it go first.
     fn rewrite_forgotten(&mut self) {
-        while self.may_try()
-            && let Some(block) = self.next_to_rewrite()
-        {
-            let Page { blocks, payload, valid, .. } = self.through.pages.get(block).expect("found just now").clone();
-            if self.is_origin_busy(block, blocks) {
+        if !self.may_try() {
+            return;
+        }
+        let unwritten: Vec<(Block, u64)> = self.through.pages.unwritten().collect();
+        for (block, blocks) in unwritten {
+            if !self.may_try() {
                 return;
             }
+            if self.waits_for_zeros(block, blocks) {
+                continue;
+            }
+            if self.is_origin_busy(block, blocks) {
+                self.await_reads(block, blocks);
+                continue;
+            }
+            let Page { payload, valid, .. } = self.through.pages.get(block).expect("found just now").clone();
             let mut parts = Vec::new();
             self.origin_parts_of(block, blocks, &payload, valid, &mut parts);
             let write = self.write_origin(None, (block, blocks), parts);
