@@ -201,8 +201,8 @@ impl<P: Payload> Pages<P> {
     pub fn end_write(&mut self, write: usize, state: State) {
         self.turn_all(State::Writing(write), State::Writing(write), state);
     }
-    /// The origin does not take what this write had of pages. A page of several blocks is tried again in two halves: most of it may be taken. True: one
-    /// of a single block is refused.
+    /// The origin does not take what this write had of pages. One of several blocks is tried again in two halves: most of it may be taken. True:
+    /// a single block is refused.
     pub fn refuse(&mut self, write: usize) -> bool {
         let mut any = false;
         for first in self.in_states(State::Writing(write), State::Writing(write)).collect::<Vec<_>>() {
