@@ -836,6 +836,25 @@ fn without_the_ssd_a_flush_waits_for_the_page_that_the_origin_took_last() {
     }
 }
 
+/// What went through is flushed at the origin for its age when a FLUSH comes, which waits for that; then the SSD fails, and another block that only
+/// the log had becomes a page.
+#[test]
+fn a_flush_that_waits_for_the_origin_when_the_ssd_fails_waits_for_what_that_leaves_behind() {
+    let mut scenario = Scenario::with(|plan| {
+        plan.config.allocation = Allocation::SmallWrites;
+        plan.speeds[1].flush = Duration::from_secs(2);
+    });
+    let large = scenario.write_span(Span::new(160, 16));
+    scenario.advance(scenario.simulation.plan.config.flush_age);
+    let small = scenario.write(3);
+    let flush = scenario.send_flush();
+    scenario.cache_goes();
+    assert!(!scenario.is_answered(flush), "the origin is being flushed");
+    scenario.wait(flush).expect("a flush");
+    assert_eq!(scenario.on_origin(3)[1], small.stamps().collect::<Vec<_>>(), "durable");
+    assert_eq!(scenario.on_origin(20)[1], large.stamps().take(8).collect::<Vec<_>>(), "durable");
+}
+
 /// Found by seed 29114: it waited for a group that nothing was ever put into.
 #[test]
 fn a_write_with_fua_that_failed_and_was_overwritten_meanwhile_is_answered() {

@@ -56,15 +56,20 @@ enum Way {
 struct Tally {
     answers: u64,
     nanoseconds: u64,
-    last: Option<Instant>,
+    last: Instant,
+    /// A FLUSH has something to wait for.
+    owes: bool,
 }
 
 impl Tally {
+    fn since(now: Instant) -> Tally {
+        Tally { last: now, ..Tally::default() }
+    }
     /// Something was under way from `since` to `now`. Returns how much of that is new, in nanoseconds.
     fn add(&mut self, since: Instant, now: Instant) -> u64 {
-        let fresh = now.since(self.last.map_or(since, |last| last.max(since))).0;
+        let fresh = now.since(self.last.max(since)).0;
         self.nanoseconds += fresh;
-        self.last = Some(now);
+        self.last = now;
         fresh
     }
     /// Of one write.
@@ -130,8 +135,8 @@ impl Detour {
         Detour { counts, way: Way::Open, tally, watch, room: 0, gone_home: 0, pause: 1, full: 0 }
     }
 
-    fn go(&mut self, way: Way) {
-        (self.way, self.tally) = (way, Tally::default());
+    fn go(&mut self, now: Instant, way: Way) {
+        (self.way, self.tally) = (way, Tally::since(now));
     }
 
     /// `room` tells how long it takes to make room for one write, as far as was learned from what has gone home. True: small writes, also those that
@@ -141,15 +146,15 @@ impl Detour {
             // What was learned before the last trial has been judged.
             Way::Open | Way::Around(0) if log.waits && log.gone_home > self.gone_home => {
                 (self.room, self.gone_home, self.full) = (room().0, log.gone_home, log.dirty_sets);
-                self.go(Way::Trial { settled: false });
+                self.go(now, Way::Trial { settled: false });
                 self.watch.begin(now);
                 return true;
             }
             // It comes and goes in batches while the log is full.
-            Way::Around(_) | Way::Trial { .. } if log.dirty_sets <= self.full / 2 => self.go(Way::Open),
+            Way::Around(_) | Way::Trial { .. } if log.dirty_sets <= self.full / 2 => self.go(now, Way::Open),
             // They have paused, and some of it has gone home.
-            Way::Straight(_) if !self.is_busy(now) && log.dirty_sets < self.full - self.full / 10 => self.go(Way::Open),
-            Way::Straight(since) if now.since(since) >= STRAIGHT_MOST => self.go(Way::Open),
+            Way::Straight(_) if !self.is_busy(now) && log.dirty_sets < self.full - self.full / 10 => self.go(now, Way::Open),
+            Way::Straight(since) if now.since(since) >= STRAIGHT_MOST => self.go(now, Way::Open),
             Way::Open | Way::Around(_) | Way::Trial { .. } | Way::Straight(_) => {}
         }
         false
@@ -178,7 +183,7 @@ impl Detour {
 
     /// A FLUSH was answered, which has to wait for what went home.
     pub fn flushed(&mut self, now: Instant, since: Instant) {
-        if self.is_straight() {
+        if self.is_straight() && std::mem::take(&mut self.tally.owes) {
             let fresh = self.tally.add(since, now);
             self.watch.add(now, fresh);
         }
@@ -192,24 +197,25 @@ impl Detour {
         let fresh = self.tally.add(since, now);
         self.watch.add(now, fresh);
         self.tally.answers += 1;
+        self.tally.owes = true;
         let (answers, pace) = (self.tally.answers, self.tally.pace());
         let is_slow = answers >= HOPELESS.0 && pace > HOPELESS.1.saturating_mul(self.room);
         match self.way {
-            Way::Trial { .. } | Way::Straight(_) if is_slow => self.fail(),
+            Way::Trial { .. } | Way::Straight(_) if is_slow => self.fail(now),
             Way::Trial { .. } if answers < self.counts.trial.div_ceil(2) => {}
-            Way::Trial { settled: false } => self.go(Way::Trial { settled: true }),
-            Way::Trial { settled: true } if pace < self.room => self.go(Way::Straight(now)),
+            Way::Trial { settled: false } => self.go(now, Way::Trial { settled: true }),
+            Way::Trial { settled: true } if pace < self.room => self.go(now, Way::Straight(now)),
             Way::Straight(_) if answers < self.counts.around => {}
-            Way::Straight(_) if pace <= self.room => (self.pause, self.tally) = (1, Tally::default()),
-            Way::Trial { settled: true } | Way::Straight(_) => self.fail(),
+            Way::Straight(_) if pace <= self.room => (self.pause, self.tally) = (1, Tally::since(now)),
+            Way::Trial { settled: true } | Way::Straight(_) => self.fail(now),
             Way::Open | Way::Around(_) => unreachable!("it is not straight"),
         }
     }
 
     /// The origin did not take a write, or not quickly.
-    pub fn fail(&mut self) {
+    pub fn fail(&mut self, now: Instant) {
         if self.is_straight() {
-            self.go(Way::Around(self.counts.around * self.pause));
+            self.go(now, Way::Around(self.counts.around * self.pause));
             self.pause = (self.pause * PAUSE).min(PAUSE_MOST);
         }
     }
@@ -373,7 +379,7 @@ mod tests {
     fn many_failures_at_once_are_one() {
         let mut client = Client::new();
         client.write(50_000, 10, 5);
-        (0..32).for_each(|_| client.detour.fail());
+        (0..32).for_each(|_| client.detour.fail(client.now));
         assert_eq!(client.detour.way, Way::Around(4096));
     }
 }

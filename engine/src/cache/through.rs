@@ -170,9 +170,9 @@ impl<P: Payload> Pages<P> {
             State::Refused => Some(false),
         })
     }
-    /// Blocks that it does not take.
-    pub fn refused_blocks(&self) -> u64 {
-        self.in_states(State::Refused, State::Refused).map(|first| self.pages[&first].blocks).sum()
+    /// Blocks that it does not take. (A page of several is tried again in parts.)
+    pub fn refused(&self) -> impl Iterator<Item = Block> + '_ {
+        self.in_states(State::Refused, State::Refused).map(Block)
     }
 
     /// First blocks of the pages in these states, both included: state by state, each in order.
@@ -371,7 +371,7 @@ mod tests {
             }
         }
         assert_eq!((tries, shown(&pages)), (7, vec![(10, 2, 800), (12, 1, 816), (13, 1, 824), (14, 4, 832)]));
-        assert_eq!((pages.are_tried(), pages.are_written(), pages.refused_blocks()), (true, false, 1));
+        assert_eq!((pages.are_tried(), pages.are_written(), pages.refused().count()), (true, false, 1));
         pages.try_refused();
         assert_eq!((pages.unwritten().next(), pages.are_tried()), (Some((Block(13), 1)), false));
     }

@@ -227,6 +227,7 @@ impl<P: Payload> Engine<P> {
         self.recovery = None;
         self.pin_for_origin();
         self.rescue_from_memory();
+        self.through.take_marks_back();
         let mut promised = std::mem::take(&mut self.degraded.promised);
         if has_unpromised && self.cache_alone_has_dirty() {
             self.tell_loss(&mut promised);

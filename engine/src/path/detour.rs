@@ -51,8 +51,8 @@ impl Detouring {
         self.detour.iter_mut().for_each(|detour| detour.flushed(now, arrived));
     }
 
-    pub fn failed(&mut self) {
-        self.detour.iter_mut().for_each(Detour::fail);
+    pub fn failed(&mut self, now: Instant) {
+        self.detour.iter_mut().for_each(|detour| detour.fail(now));
     }
 }
 

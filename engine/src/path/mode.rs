@@ -226,6 +226,14 @@ impl<P: Payload> Engine<P> {
         !home.is_empty()
     }
 
+    /// Requests that wait until something is home.
+    pub(super) fn waiting_for_home(&self) -> impl Iterator<Item = usize> + '_ {
+        self.modes.waiting.iter().map(|&(number, _)| number)
+    }
+    pub(super) fn forget_waiting_for_home(&mut self, number: usize) {
+        self.modes.waiting.retain(|&(waiting, _)| waiting != number);
+    }
+
     /// The origin does not take what it was sent, or what was to go there cannot be read: whoever waits for it is told.
     pub(super) fn fail_home(&mut self) {
         for (number, _) in std::mem::take(&mut self.modes.waiting) {
@@ -329,7 +337,11 @@ impl<P: Payload> Engine<P> {
         }
         let until = *self.modes.stop_until.get_or_insert(self.now + STOP_PATIENCE);
         if self.now >= until {
-            for (number, _) in std::mem::take(&mut self.modes.waiting) {
+            // What goes into the log now is not what they were promised.
+            let waiting: Vec<usize> = self.waiting_for_home().chain(self.settling()).collect();
+            for number in waiting {
+                self.forget_waiting_for_home(number);
+                self.forget_passing(number);
                 self.answer(number, Err(RequestError::Shutdown));
             }
             return true;

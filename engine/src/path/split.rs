@@ -140,7 +140,7 @@ impl<P: Payload> Engine<P> {
         self.intake.push_front(number);
         match (part, &mut self.splitting.split) {
             (Part::Commit, _) => self.committing.give_up(),
-            (Part::Straight(_), _) => self.detouring.failed(),
+            (Part::Straight(_), _) => self.detouring.failed(self.now),
             (_, Some(split)) => split.failed(),
             (_, None) => {}
         }

@@ -42,6 +42,8 @@ const RETRY_REFUSED: (Duration, Duration) = (Duration::from_millis(100), Duratio
 const TRIES: u32 = 3;
 /// No more than this part of what may be pinned is set aside because the origin does not take it: one like that fails as a whole.
 const REFUSED_PART: u64 = 4;
+/// Pages that may wait for others on the origin before those behind them wait as well.
+const BUSY_MOST: u32 = 64;
 
 pub(super) struct Through<P> {
     pub pages: Pages<P>,
@@ -134,6 +136,11 @@ impl<P: Payload> Through<P> {
     pub fn forget(&mut self) {
         self.forgotten += 1;
         self.pages.forget(self.flushed);
+        self.take_marks_back();
+    }
+
+    /// Pages have come, or have to be written again, that whoever waits for a flush of the origin waits for, too.
+    pub fn take_marks_back(&mut self) {
         self.settling.iter_mut().for_each(|(_, until)| *until = None);
     }
 

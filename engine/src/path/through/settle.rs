@@ -62,7 +62,7 @@ impl<P: Payload> Engine<P> {
         if self.through.patience.is_some_and(|until| until <= self.now) {
             self.through.patience = None;
             self.committing.give_up();
-            if self.log_pages() {
+            if !self.promises_origin() && self.log_pages() {
                 for (number, _) in std::mem::take(&mut self.through.settling) {
                     self.settle_group(number);
                 }
@@ -138,31 +138,36 @@ impl<P: Payload> Engine<P> {
         }
     }
 
+    /// A promise cannot be kept by the log.
+    fn promises_origin(&self) -> bool {
+        self.is_degraded() || self.modes.is_home()
+    }
+
     /// The origin does not take a page, again and again: who waits for it has it put into the log, or is told.
     pub(super) fn fail_refused(&mut self, error: DeviceError) {
-        if self.through.patience.is_some() {
-            self.through.patience = Some(self.now);
-            return;
-        }
-        let promises_origin = self.is_degraded() || self.modes.is_home();
-        if !promises_origin && !self.through.settling.is_empty() && self.log_pages() {
-            for (number, _) in std::mem::take(&mut self.through.settling) {
-                self.settle_group(number);
+        if !self.promises_origin() {
+            if self.through.patience.is_some() {
+                self.through.patience = Some(self.now);
+                return;
             }
-            return;
+            if !self.through.settling.is_empty() && self.log_pages() {
+                for (number, _) in std::mem::take(&mut self.through.settling) {
+                    self.settle_group(number);
+                }
+                return;
+            }
         }
+        // What is dirty below a page does not go home either, and nobody's promise is kept before that.
+        let hides_dirty = self.through.pages.refused().any(|block| self.has_dirty(block, 1));
         let patience = if error == DeviceError::NoSpace { self.config.stall_timeout } else { Duration::ZERO };
-        let has_waited = |arrived: Instant| self.now.since(arrived) >= patience;
-        let is_told = |&(number, _): &(usize, Option<u64>)| self.is_refused(number) && has_waited(self.requests.get(number).arrived);
-        let (told, others): (Vec<_>, Vec<_>) = self.through.settling.iter().copied().partition(is_told);
-        self.through.settling = others;
-        for (number, _) in told {
-            let error = if error == DeviceError::NoSpace { RequestError::NoSpace } else { RequestError::Io };
-            self.answer(number, Err(error));
-        }
-        if error == DeviceError::Medium && self.modes.is_home() {
-            // What is dirty below the page does not go home either.
-            self.fail_home();
+        let has_waited = |number: usize| self.now.since(self.requests.get(number).arrived) >= patience;
+        let settling = self.through.settling.iter().map(|&(number, _)| number).filter(|&number| self.is_refused(number));
+        let waiting = self.waiting_for_home().filter(|&number| hides_dirty || self.is_refused(number));
+        let told: Vec<usize> = settling.chain(waiting).filter(|&number| has_waited(number)).collect();
+        for number in told {
+            self.forget_passing(number);
+            self.forget_waiting_for_home(number);
+            self.answer(number, Err(if error == DeviceError::NoSpace { RequestError::NoSpace } else { RequestError::Io }));
         }
     }
 
@@ -203,7 +208,9 @@ impl<P: Payload> Engine<P> {
         let leg_over = self.splitting.wants_origin_flush() && through.writes.is_empty() && through.waiting.is_empty();
         let asked = !through.settling.is_empty() || self.modes.is_waiting() || self.detaching || leg_over;
         // What is being written would have to be flushed for again, unless room is needed.
-        let is_due = much || through.crowded || (old || self.stopping || asked) && through.pages.are_tried();
+        // Or those that the origin does not even try keep everybody waiting.
+        let is_marked = || through.back_off.has_failed() && through.settling.iter().any(|(_, until)| until.is_some());
+        let is_due = much || through.crowded || (old || self.stopping || asked) && (through.pages.are_tried() || is_marked());
         if is_due {
             let (mark, forgotten, sure) = (through.pages.mark(), through.forgotten, through.unsure.len());
             self.through.flush = Some(Flush { mark, forgotten, sure });

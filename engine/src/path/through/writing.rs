@@ -11,7 +11,7 @@ use crate::request::{Command, Outcome, RequestError};
 use super::super::origin::Writer;
 use super::super::write::Piece;
 use super::super::{Ended, Engine, Owner, Stage};
-use super::{REFUSED_PART, TRIES, Write};
+use super::{BUSY_MOST, REFUSED_PART, TRIES, Write};
 
 impl<P: Payload> Engine<P> {
     /// True: something was answered or let go that others may wait for.
@@ -187,7 +187,7 @@ impl<P: Payload> Engine<P> {
     }
 
     fn may_set_aside(&self) -> bool {
-        let refused = self.through.pages.refused_blocks() * self.block_atoms() * ATOM_BYTES;
+        let refused = self.through.pages.refused().count() as u64 * self.block_atoms() * ATOM_BYTES;
         refused < self.config.through_bytes / REFUSED_PART
     }
 
@@ -277,8 +277,9 @@ impl<P: Payload> Engine<P> {
             return;
         }
         let unwritten: Vec<(Block, u64)> = self.through.pages.unwritten().collect();
+        let mut busy = 0;
         for (block, blocks) in unwritten {
-            if !self.may_try() {
+            if !self.may_try() || busy == BUSY_MOST {
                 return;
             }
             if self.waits_for_zeros(block, blocks) {
@@ -286,6 +287,7 @@ impl<P: Payload> Engine<P> {
             }
             if self.is_origin_busy(block, blocks) {
                 self.await_reads(block, blocks);
+                busy += 1;
                 continue;
             }
             let Page { payload, valid, .. } = self.through.pages.get(block).expect("found just now").clone();
