@@ -490,11 +490,11 @@ impl Oracle {
         let of = |version: &Version| &self.writes[version.write as usize];
         let since = self.durable_since(versions, life);
         let possible = |version: &&Version| version.stamp == stamp && of(version).life < life && self.can_come_back(version, since, life);
-        let mut found = versions.iter().filter(possible);
-        let Some(first) = found.next() else {
+        let found: Vec<&Version> = versions.iter().filter(possible).collect();
+        let [first, ..] = found[..] else {
             return Err(Broken(format!("after a crash atom {atom} holds {}; {}", show(stamp), self.story(atom))));
         };
-        let newest = found.next_back().unwrap_or(first);
+        let newest = found[found.len() - 1];
         let Some(tally) = tally else { return Ok(newest.write) };
         let told_apart = newest.write == first.write;
         let wrong = |what: String| Broken(format!("{what}; {}", self.story(atom)));
@@ -502,8 +502,10 @@ impl Oracle {
         if of(first).life == of(newest).life && !first.settled && !of(first).durable {
             tally.survived(first.write, told_apart && !first.optional, &self.writes).map_err(wrong)?;
         }
-        for lost in versions.iter().filter(|lost| !lost.optional && lost.write != newest.write && of(lost).life < life) {
-            if of(newest).acknowledged < of(lost).submitted || newest.newer == lost.write {
+        // Whichever it was: what one came after, another of the same stamp may have replaced.
+        for lost in versions.iter().filter(|lost| !lost.optional && of(lost).life < life) {
+            let is_older = |survivor: &&Version| of(survivor).acknowledged < of(lost).submitted || survivor.newer == lost.write;
+            if found.iter().all(|survivor| survivor.write != lost.write && is_older(survivor)) {
                 tally.lost(lost.write, &self.writes).map_err(wrong)?;
             }
         }

@@ -232,6 +232,16 @@ fn the_same_bytes_again_accuse_nobody() {
     }
 }
 
+/// Found by seed 2510079, a false alarm: of two zeroings at once one was seen before a write, and the other one came after it.
+#[test]
+fn what_may_have_come_after_a_write_does_not_accuse_it() {
+    let before = [Write(1, 0, 16), Zero(2, 0, 8), Zero(3, 0, 8), Done(3), Read(4, 0), Sees(4, 0), Read(5, 0), Sees(5, 1), Done(1)];
+    let after = [Done(2), Read(6, 0), Sees(6, 0), Crash, Read(7, 0), Sees(7, 0), Read(8, 8), Sees(8, 1)];
+    kept(&before.into_iter().chain(after).collect::<Vec<_>>());
+    let alone = [Write(1, 0, 16), Zero(3, 0, 8), Done(3), Read(4, 0), Sees(4, 0), Read(5, 0), Sees(5, 1), Done(1), Crash];
+    broken(&alone.into_iter().chain([Read(7, 0), Sees(7, 0), Read(8, 8), Sees(8, 1)]).collect::<Vec<_>>());
+}
+
 #[test]
 fn a_trim_takes_whole_blocks_or_leaves_them() {
     for seen in [ORIGIN, 0] {
