@@ -1,11 +1,10 @@
 //! Devices that fail: a sector, for a while, or for good. What each fault may cost, and that it costs no more.
 
-use tidegate_engine::Mode;
 use tidegate_engine::block::Span;
 use tidegate_engine::cache::format::{Geometry, Superblock};
 use tidegate_engine::config::{Allocation, Fill};
 use tidegate_engine::fault_point::FaultPoint;
-use tidegate_engine::op::{DeviceId, Zone};
+use tidegate_engine::op::Zone;
 use tidegate_engine::probe::Health;
 use tidegate_engine::request::{RequestError, RequestId};
 use tidegate_engine::time::{Duration, Instant};
@@ -424,109 +423,6 @@ fn a_sector_that_the_origin_does_not_take_keeps_its_neighbours_from_nothing() {
     // It is tried again, and the sector has been replaced.
     scenario.advance(Duration::from_secs(5));
     assert_eq!((scenario.snapshot().refused_blocks, scenario.snapshot().dirty_slots), (0, 0));
-}
-
-/// A volume whose writes all go to the origin, and whose FLUSH promises it. What was written to these spans it may have forgotten, and refuses to
-/// take the first one again.
-fn refusing(spans: &[Span]) -> (Scenario, Vec<Stamps>) {
-    let mut scenario = Scenario::with(|plan| {
-        plan.config.mode = Some(Mode::WriteThrough);
-        plan.config.allocation = Allocation::ReadOnly;
-    });
-    scenario.run_until_quiet();
-    scenario.simulation.scene.oracle.writes_may_fail = true;
-    let data = spans.iter().map(|&span| scenario.write_span(span)).collect();
-    scenario.fail_next_flush(DeviceId::Origin);
-    scenario.fail_next(Zone::Origin, Fault::Refused(1_000));
-    assert_eq!(scenario.try_flush(), Err(RequestError::Io));
-    (scenario, data)
-}
-
-#[test]
-fn a_page_that_the_origin_does_not_take_keeps_the_others_and_their_fua_from_nothing() {
-    let (mut scenario, data) = refusing(&[Span::new(16, 8), Span::new(40, 8), Span::new(64, 8)]);
-    let flush = scenario.send_flush();
-    scenario.advance(Duration::from_secs(5));
-    assert!(scenario.is_answered(flush), "a FLUSH does not wait for ever");
-    assert_eq!(scenario.outcome(flush).unwrap_err(), RequestError::Io);
-    let fua = scenario.write_fua(20);
-    scenario.advance(Duration::from_secs(1));
-    for (block, data) in [(5, &data[1]), (8, &data[2]), (20, &fua)] {
-        assert_eq!(scenario.on_origin(block)[1], data.stamps().collect::<Vec<_>>(), "block {block}, durable");
-    }
-    scenario.expect(2, &data[0]);
-    assert_eq!(scenario.try_flush(), Err(RequestError::Io), "it is not durable yet");
-    // The sector has been replaced.
-    scenario.simulation.scene.origin.heal();
-    scenario.flush();
-    scenario.lose_cache(Survive::None);
-    scenario.expect(2, &data[0]);
-}
-
-/// Its page was written, the origin forgot it, and does not take it any more, but another one.
-#[test]
-fn a_write_with_fua_whose_own_page_is_refused_is_not_answered_as_durable() {
-    let mut scenario = Scenario::with(|plan| {
-        plan.config.mode = Some(Mode::WriteThrough);
-        plan.config.allocation = Allocation::ReadOnly;
-        plan.speeds[1].flush = Duration::from_secs(2);
-    });
-    scenario.run_until_quiet();
-    scenario.simulation.scene.oracle.writes_may_fail = true;
-    let (fua, data) = scenario.send_write(scenario.block(2), true);
-    scenario.write(5);
-    assert!(!scenario.is_answered(fua));
-    scenario.origin_goes();
-    scenario.fail_next(Zone::Origin, Fault::Refused(1_000));
-    scenario.origin_comes_back(true);
-    scenario.advance(Duration::from_secs(20));
-    assert_eq!(scenario.outcome(fua).unwrap_err(), RequestError::Io);
-    scenario.expect(2, &data);
-    scenario.simulation.scene.origin.heal();
-    scenario.flush();
-    scenario.lose_cache(Survive::None);
-    scenario.expect(2, &data);
-}
-
-#[test]
-fn a_flush_does_not_wait_for_ever_for_a_refused_page_over_a_dirty_block() {
-    let mut scenario = Scenario::with(|plan| {
-        plan.config.mode = Some(Mode::WriteThrough);
-        plan.config.allocation = Allocation::SmallWrites;
-    });
-    scenario.run_until_quiet();
-    scenario.simulation.scene.oracle.writes_may_fail = true;
-    scenario.write(2);
-    let over = scenario.write_span(Span::new(16, 16));
-    scenario.fail_next_flush(DeviceId::Origin);
-    scenario.fail_next(Zone::Origin, Fault::Refused(1_000));
-    for _ in 0..2 {
-        let flush = scenario.send_flush();
-        scenario.advance(Duration::from_secs(5));
-        assert!(scenario.is_answered(flush));
-        assert_eq!(scenario.outcome(flush).unwrap_err(), RequestError::Io);
-    }
-    scenario.simulation.scene.origin.heal();
-    scenario.flush();
-    scenario.lose_cache(Survive::None);
-    assert_eq!(scenario.read(Span::new(16, 16)), Ok(over.stamps().collect()));
-}
-
-#[test]
-fn of_a_large_page_the_origin_gets_all_but_the_block_it_does_not_take() {
-    let (mut scenario, data) = refusing(&[Span::new(16, 64)]);
-    let flush = scenario.send_flush();
-    scenario.advance(Duration::from_secs(5));
-    assert_eq!((scenario.is_answered(flush), scenario.outcome(flush).unwrap_err()), (true, RequestError::Io));
-    let fua = scenario.write_fua(20);
-    assert_eq!(scenario.on_origin(20)[1], fua.stamps().collect::<Vec<_>>());
-    let all: Vec<u64> = data[0].stamps().collect();
-    let refused: Vec<usize> = (0..8).filter(|&at| scenario.on_origin(2 + at as u64)[1] != all[8 * at..8 * at + 8]).collect();
-    assert_eq!(refused.len(), 1, "{refused:?}");
-    scenario.simulation.scene.origin.heal();
-    scenario.flush();
-    scenario.lose_cache(Survive::None);
-    assert_eq!(scenario.read(Span::new(16, 64)), Ok(all));
 }
 
 // --- the origin is away ---

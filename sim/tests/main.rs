@@ -37,6 +37,7 @@ mod policies;
 mod probe;
 mod processes;
 mod recovery;
+mod refusals;
 mod rot;
 mod space;
 mod spin;

@@ -89,6 +89,20 @@ enum Stage {
 }
 
 impl<P: Payload> Engine<P> {
+    /// Pages of the ring that must stay free for the next checkpoint: the restates of open sets, and 8.
+    pub(super) fn journal_reserve(&self) -> u32 {
+        self.open_sets_reserve() + self.sets.placed.restate_pages(&self.config.geometry) as u32
+    }
+    /// The part of it for the open set of each stream.
+    pub(super) fn open_sets_reserve(&self) -> u32 {
+        self.config.streams() * self.config.geometry.set_slots.div_ceil(128).max(1) + 8
+    }
+    /// The open group can take `entries` more entries.
+    pub(super) fn journal_has_room(&self, entries: u64) -> bool {
+        let pages = entries.div_ceil(100) + 4 + self.front_journal_pages();
+        u64::from(self.journal.free_pages()) > pages + u64::from(self.journal_reserve())
+    }
+
     /// What recovery found and wrote: the state from which checkpoints go on.
     pub(super) fn adopt_superblock(&mut self, superblock: Superblock, copies: [u64; 2]) {
         self.checkpoint.superblock = Some(superblock);

@@ -779,20 +779,6 @@ impl<P: Payload> Engine<P> {
         self.end_gathering();
         self.journal.close()
     }
-
-    /// Pages of the ring that must stay free for the next checkpoint: the restates of open sets, and 8.
-    fn journal_reserve(&self) -> u32 {
-        self.open_sets_reserve() + self.sets.placed.restate_pages(&self.config.geometry) as u32
-    }
-    /// The part of it for the open set of each stream.
-    fn open_sets_reserve(&self) -> u32 {
-        self.config.streams() * self.config.geometry.set_slots.div_ceil(128).max(1) + 8
-    }
-    /// The open group can take `entries` more entries.
-    fn journal_has_room(&self, entries: u64) -> bool {
-        let pages = entries.div_ceil(100) + 4 + self.front_journal_pages();
-        u64::from(self.journal.free_pages()) > pages + u64::from(self.journal_reserve())
-    }
 }
 
 /// The payloads of a read, as one.

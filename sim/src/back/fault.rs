@@ -13,8 +13,8 @@
 //! * of the cache's *data*, bits rotted and writes went to other places: nothing false was ever returned. A block whose only copy was
 //!   hit may answer with an error; blocks that were not hit answer as ever;
 //! * at a crash one of the two superblocks, one of the two state maps, or one of the two copies of a header was damaged besides;
-//! * the origin failed, was full, refused to take one sector again and again, slowed down, went away, and came back without what had not been flushed; it stood still and did not wake,
-//!   or late, or was woken by somebody else;
+//! * the origin failed, was full, refused to take one sector again and again, slowed down, went away, and came back without what had not
+//!   been flushed; it stood still and did not wake, or late, or was woken by somebody else;
 //! * the cache failed in service, for good: it was gone, or took no writes any more; the volume went on without it, and at the next start
 //!   the failed one was refused or, where the host did not know yet, missed nothing;
 //! * operations ended in any order (fixed times with jitter), or in the order of a drive with a queue, a buffer and work of its own.

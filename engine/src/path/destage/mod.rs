@@ -573,17 +573,20 @@ impl<P: Payload> Engine<P> {
         work
     }
 
-    /// How long it takes, about, until all dirty slots are home, if that goes on as of late.
-    pub(super) fn destage_time_of_slots(&self) -> Duration {
+    fn work_of_slots(&self) -> Work {
         let mut all = Work::default();
         self.index.dirty_counts().for_each(|dirty| all.add_set(dirty));
-        self.destage.pace.time_of(&all)
+        all
+    }
+
+    /// How long it takes, about, until all dirty slots are home, if that goes on as of late.
+    pub(super) fn destage_time_of_slots(&self) -> Duration {
+        self.destage.pace.time_of(&self.work_of_slots())
     }
 
     /// How long it takes, about, until everything that is dirty now is home, if that goes on as of late.
     pub(super) fn destage_left(&self, now: Instant) -> Duration {
-        let mut all = Work::default();
-        self.index.dirty_counts().for_each(|dirty| all.add_set(dirty));
+        let mut all = self.work_of_slots();
         all.add_zeros(self.ranges.entries() as u64 + self.ranges.zeroed_blocks() * self.block_atoms() / ZERO_ATOMS);
         let mut pace = self.destage.pace;
         let Some(batch) = &self.destage.batch else { return pace.time_of(&all) };
