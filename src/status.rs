@@ -233,7 +233,8 @@ fn describe_fills(fills: &Value) -> String {
         1 => ", in a full cache at the first miss".to_owned(),
         misses => format!(", in a full cache after {misses} misses"),
     };
-    format!("{} blocks of what was read{around}{needed}{not}", count("kept_blocks"))
+    let sequences = if fills["keeps_sequences"] == Value::Bool(true) { ", long sequences as well" } else { "" };
+    format!("{} blocks of what was read{around}{needed}{sequences}{not}", count("kept_blocks"))
 }
 
 #[cfg(test)]
@@ -271,7 +272,7 @@ mod tests {
             "queues": { "cache": { "client": {
                 "queue_ns": { "p50": 800, "p99": 20_000 }, "service_ns": { "p50": 90_000, "p99": 2_000_000 },
             } } },
-            "fills": { "kept_blocks": 7, "first_touch_blocks": 5, "sequential_blocks": 0, "no_room_blocks": 2, "around_reads": 3, "misses_to_keep": 2 },
+            "fills": { "kept_blocks": 7, "first_touch_blocks": 5, "sequential_blocks": 0, "no_room_blocks": 2, "around_reads": 3, "misses_to_keep": 2, "keeps_sequences": true },
             "cleaning": { "sets": 6, "moved_blocks": 300, "dropped_blocks": 0 },
             "through": { "split_blocks": 2560, "commit_blocks": 12, "straight_blocks": 7 }, "ledger_bytes": { "index": 4096 }, "discards": { "sets": 12, "left_out_sets": 3, "failures": 0 },
         }));
@@ -281,7 +282,7 @@ mod tests {
             "dirty    16 of 20 cached blocks, the oldest 2.5 s old; 0 zero ranges",
             "pages    5 of 128 in memory (chooser: lirs, changed 2 times); 9 hits, 1 misses (90.0% hits); 8 of them lent by writes, changed 3 times",
             "blocks   3 hits, 1 misses (75.0% hits); 2 read ahead",
-            "kept     7 blocks of what was read, with the neighbourhoods of 3 misses, in a full cache after 2 misses; not: 5 missed for the first time, 2 without room",
+            "kept     7 blocks of what was read, with the neighbourhoods of 3 misses, in a full cache after 2 misses, long sequences as well; not: 5 missed for the first time, 2 without room",
             "split    2560 blocks of long writes went to the origin at once",
             "commits  12 blocks of small writes went to the origin at once, for a FLUSH",
             "straight 7 blocks of small writes went home without the log, which was full and no quicker",

@@ -459,7 +459,7 @@ pub fn status_json(snapshot: &Snapshot) -> Value {
             "kept_blocks": c.filled_blocks, "void_blocks": c.fill_void_blocks, "no_room_blocks": c.fill_no_room_blocks,
             "budget_blocks": c.fill_budget_blocks, "sequential_blocks": c.fill_sequential_blocks,
             "first_touch_blocks": c.fill_first_touch_blocks, "sieved_blocks": c.fill_sieved_blocks,
-            "around_reads": c.around_reads, "misses_to_keep": snapshot.misses_to_keep,
+            "around_reads": c.around_reads, "misses_to_keep": snapshot.admission.touches, "keeps_sequences": snapshot.admission.sequences,
         },
         "destage": {
             "blocks": c.destaged_blocks, "batches": c.destage_batches, "failures": c.destage_failures,

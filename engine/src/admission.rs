@@ -1,16 +1,20 @@
 //! Admission: which of the blocks that a read fetched from the origin are kept. While a fill displaces nothing, all of them (`path/fill` knows
-//! when). Once something else has to go for them: nothing of a long sequence, which a disk gives quickly and which is seldom asked for
-//! again soon; and of the rest what was missed often enough within the *ghost window*: as many other misses as the cache has slots.
+//! when). Once something else has to go for them: what was missed often enough within the *ghost window*: as many other misses as the
+//! cache has slots; and of long sequences, which a disk gives quickly if nobody else asks it for anything, nothing or the same.
 //!
-//! How often it must have been missed depends on who reads: of most volumes most blocks are read once or twice, and keeping those costs writes
+//! Which [`Rule`] is right depends on who reads, and of what. Of most volumes most blocks are read once or twice, and keeping those costs writes
 //! and hits (SieveStore; Pritchett, Thottethodi, ISCA 2010); of others a block that was read once is read again soon, and each miss more that is
-//! asked of it is one. So it is tried (`trials`): from once to four times, twice until more is known.
+//! asked of it is one. A long sequence may be a backup, which never comes back, or a log that several readers follow one behind the other. So all
+//! rules are tried at once (`trials`) on a sample of the blocks, and the one is followed under which the origin would be busy the least.
 
+mod costs;
 mod ghosts;
 mod trials;
 
 use crate::block::{ATOM_BYTES, Block, Span};
 use crate::cache::sequence::{Sequence, Sequences};
+use crate::time::Duration;
+use costs::Costs;
 use ghosts::Ghosts;
 use trials::Trials;
 
@@ -18,10 +22,26 @@ use trials::Trials;
 const SEQUENCES: usize = 32;
 /// A sequence is long that has covered so much (paper 000's successors bypass from some MiB on; a disk has read 4 MiB in the time of a few seeks).
 const LONG: u64 = (4 << 20) / ATOM_BYTES;
-/// Misses that a block must have had, the one that fetched it included.
+/// Misses that any rule asks for.
 const TOUCHES: std::ops::RangeInclusive<u32> = 1..=4;
-/// Before anything is known.
-const TOUCHES_FIRST: u32 = 2;
+
+/// Which missed blocks are kept, if something else has to go for them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// Misses that a block must have had, the one that fetched it included.
+    pub touches: u32,
+    /// Those of long sequences, too?
+    pub sequences: bool,
+}
+
+impl Rule {
+    /// Before anything is known.
+    const FIRST: Rule = Rule { touches: 2, sequences: false };
+
+    fn all() -> impl Iterator<Item = Rule> {
+        [false, true].into_iter().flat_map(|sequences| TOUCHES.map(move |touches| Rule { touches, sequences }))
+    }
+}
 
 /// Why a block is kept, or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,14 +61,15 @@ pub struct Admission {
     sequences: Sequences,
     ghosts: Ghosts,
     trials: Trials,
-    touches: u32,
+    costs: Costs,
+    rule: Rule,
 }
 
 impl Admission {
     /// For a cache of so many slots.
     pub fn new(slots: u64) -> Self {
         let (sequences, ghosts) = (Sequences::new(SEQUENCES), Ghosts::new(slots));
-        Admission { sequences, ghosts, trials: Trials::new(slots), touches: TOUCHES_FIRST }
+        Admission { sequences, ghosts, trials: Trials::new(slots), costs: Costs::default(), rule: Rule::FIRST }
     }
 
     /// A client's read, in their order, hit or miss: which sequence it goes on with.
@@ -56,16 +77,21 @@ impl Admission {
         self.sequences.note(span)
     }
 
-    /// Is it so long that nothing of it is kept for which something else would have to go?
+    /// Is it so long that what is read of it does not count as scattered?
     pub fn is_long(sequence: &Sequence) -> bool {
         sequence.length() >= LONG
     }
 
     /// The cache is asked for these blocks by a client, hit or miss.
     pub fn read(&mut self, block: Block, blocks: u64, is_sequential: bool) {
-        if let Some(better) = self.trials.read(block, blocks, !is_sequential, self.touches) {
-            self.touches = better;
+        if let Some(better) = self.trials.read(block, blocks, is_sequential, self.costs.of(is_sequential), self.rule) {
+            self.rule = better;
         }
+    }
+
+    /// The origin was busy for so long with a client's read of so many blocks.
+    pub fn fetched(&mut self, blocks: u64, is_sequential: bool, busy: Duration) {
+        self.costs.learn(blocks, is_sequential, busy);
     }
 
     /// A client has written these blocks into the cache.
@@ -75,11 +101,11 @@ impl Admission {
 
     /// Is a missed block worth a place that another one has?
     pub fn judge(&mut self, block: Block, is_sequential: bool) -> Verdict {
-        if is_sequential {
+        if !self.may_keep(is_sequential) {
             return Verdict::Sequential;
         }
         match self.ghosts.note(block, 1) {
-            count if count >= self.touches => {
+            count if count >= self.rule.touches => {
                 self.ghosts.forget(block);
                 Verdict::Kept
             }
@@ -93,9 +119,14 @@ impl Admission {
         self.ghosts.note(block, *TOUCHES.end() - 1);
     }
 
-    /// Misses that a block needs now to be kept.
-    pub fn touches(&self) -> u32 {
-        self.touches
+    /// Is anything kept of what is, or is not, part of a long sequence?
+    pub fn may_keep(&self, is_sequential: bool) -> bool {
+        self.rule.sequences || !is_sequential
+    }
+
+    /// The rule that is followed now.
+    pub fn rule(&self) -> Rule {
+        self.rule
     }
 
     /// Memory, in bytes.
@@ -138,11 +169,12 @@ mod tests {
         assert_eq!(admission.judge(Block(7), false), Verdict::Kept);
     }
 
-    /// Reads of blocks, each of which is asked about only if it is not kept; the number of misses asked for at last.
+    /// Scattered reads of blocks, and the number of misses asked for at last.
     fn after(reads: impl Iterator<Item = u64>) -> u32 {
         let mut admission = Admission::new(20_000);
         reads.for_each(|block| admission.read(Block(block), 1, false));
-        admission.touches()
+        assert!(!admission.rule().sequences, "there was none");
+        admission.rule().touches
     }
 
     /// Always the last ones of what grows: each block twice, some thousand reads apart.
@@ -164,6 +196,37 @@ mod tests {
 
     #[test]
     fn chance_changes_nothing() {
-        assert_eq!(after((0..400_000u64).map(|i| i * 2_654_435_761 % 10_000_000_019)), TOUCHES_FIRST);
+        assert_eq!(after((0..400_000u64).map(|i| i * 2_654_435_761 % 10_000_000_019)), Rule::FIRST.touches);
+    }
+
+    /// Two readers of one long sequence, the second 4,000 blocks behind the first, beside scattered reads of what is read again and again; a read of
+    /// one block keeps the origin busy for so long.
+    fn followed_sequence(scattered: Duration, sequential: Duration) -> Rule {
+        let mut admission = Admission::new(20_000);
+        for i in 0..200_000u64 {
+            admission.fetched(1, false, scattered);
+            admission.fetched(1, true, sequential);
+            admission.read(Block(1_000_000 + i), 1, true);
+            admission.read(Block(1_000_000 + i.saturating_sub(4_000)), 1, true);
+            admission.read(Block(i * 7_919 % 6_000), 1, false);
+        }
+        admission.rule()
+    }
+
+    #[test]
+    fn a_sequence_that_is_read_again_soon_is_kept_where_it_costs_the_origin_what_scattered_reads_do() {
+        let (slow, quick) = (Duration::from_millis(8), Duration::from_micros(30));
+        assert!(followed_sequence(slow, slow).sequences, "others move the head away");
+        assert!(!followed_sequence(slow, quick).sequences, "what it spares is worth less than the writes to the SSD");
+    }
+
+    #[test]
+    fn a_sequence_that_never_comes_back_is_not() {
+        let mut admission = Admission::new(20_000);
+        for i in 0..400_000u64 {
+            admission.read(Block(1_000_000 + i), 1, true);
+            admission.read(Block(i * 7_919 % 15_000), 1, false);
+        }
+        assert!(!admission.rule().sequences);
     }
 }

@@ -1,5 +1,6 @@
 //! Everything worth reporting: counters that only grow, a histogram of latencies, and the state of the moment.
 
+use crate::admission::Rule;
 use crate::mode::Mode;
 use crate::op::Class;
 use crate::policy;
@@ -358,8 +359,8 @@ pub struct Snapshot {
     pub scrub: Scrub,
     pub wear: Wear,
     pub memory: MemoryUse,
-    /// Misses that a block needs now to be kept where something else has to go for it.
-    pub misses_to_keep: u32,
+    /// What is kept now where something else has to go for it.
+    pub admission: Rule,
     /// A batch of destaging takes about so long at most while nothing presses.
     pub batch_most: Duration,
     /// The 99th percentile of clients' small reads of the origin that met no batch, once there were some.

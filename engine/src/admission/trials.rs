@@ -1,13 +1,14 @@
-//! Trials: how often should a block have been missed before it is kept? Each answer is tried all the time on a sample of the blocks, by
-//! keys alone, and the one that costs least is followed.
+//! Trials: which blocks should be kept? Each [`Rule`] is tried all the time on a sample of the blocks, by keys alone, and the one that costs
+//! least is followed.
 //!
-//!     read, written ──▶ of the sample? ──▶ a small cache for each number of misses ──▶ what it missed, what it wrote
+//!     read, written ──▶ of the sample? ──▶ a small cache for each rule ──▶ what it missed, and wrote
 //!
 //! A cache a hundredth as large that is asked for a hundredth of the blocks misses as often (Waldspurger, Saemundsson, Ahmad and Park, "Cache
 //! modeling and optimization using miniature simulations", USENIX ATC 2017). A small one keeps what the large one would, block by block rather
 //! than set by set: CLOCK, with ghosts.
 
-use super::TOUCHES;
+use super::Rule;
+use super::costs::MISS_COST;
 use super::ghosts::Ghosts;
 use crate::block::Block;
 use crate::policy::curve::hash;
@@ -18,8 +19,7 @@ const SHARE: u64 = 16;
 const SMALLEST: u64 = 512;
 const LARGEST: u64 = 4096;
 /// A fill costs a small part of what a miss does: it wears the SSD out.
-const MISS_COST: u64 = 16;
-const FILL_COST: u64 = 1;
+const FILL_COST: u64 = MISS_COST / 16;
 /// Costs are counted by half after so many reads for each block that a small cache has room for.
 const MEMORY: u64 = 32;
 /// A lead is worth following from so many misses on, in shares of what a small cache has room for.
@@ -30,14 +30,14 @@ pub struct Trials {
     /// Blocks whose hash is below are in the sample.
     below: u64,
     room: u64,
-    /// One for each of [`TOUCHES`].
+    /// One for each rule.
     caches: Vec<Small>,
     reads: u64,
 }
 
-/// One answer, and how it fares.
+/// One rule, and how it fares.
 struct Small {
-    touches: u32,
+    rule: Rule,
     kept: Clock,
     ghosts: Ghosts,
     cost: u64,
@@ -45,7 +45,7 @@ struct Small {
 
 impl std::fmt::Debug for Small {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} misses: {} kept, cost {}", self.touches, self.kept.len(), self.cost)
+        write!(f, "{:?}: {} kept, cost {}", self.rule, self.kept.len(), self.cost)
     }
 }
 
@@ -55,18 +55,17 @@ impl Trials {
         let room = (slots / SHARE).clamp(SMALLEST, LARGEST).min(slots.max(1));
         // Hashes have 53 bits.
         let below = ((u128::from(room) << 53) / u128::from(slots.max(1))) as u64;
-        let small = |touches| Small { touches, kept: Clock::default(), ghosts: Ghosts::new(room), cost: 0 };
-        Trials { below, room, caches: TOUCHES.map(small).collect(), reads: 0 }
+        let small = |rule| Small { rule, kept: Clock::default(), ghosts: Ghosts::new(room), cost: 0 };
+        Trials { below, room, caches: Rule::all().map(small).collect(), reads: 0 }
     }
 
-    /// A client reads them; `keeps`: they are no part of a long sequence, of which nothing is kept. Returns the answer to follow rather than
-    /// `followed`, if there is a better one.
+    /// A client reads them, where a miss of one of them costs so much. Returns the rule to follow rather than `followed`, if there is a better one.
     #[inline]
-    pub fn read(&mut self, block: Block, blocks: u64, keeps: bool, followed: u32) -> Option<u32> {
+    pub fn read(&mut self, block: Block, blocks: u64, is_sequential: bool, cost: u64, followed: Rule) -> Option<Rule> {
         let before = self.reads;
         for key in (block.0..block.0 + blocks).filter(|&key| hash(key) < self.below) {
             self.reads += 1;
-            self.caches.iter_mut().for_each(|cache| cache.read(key, self.room, keeps));
+            self.caches.iter_mut().for_each(|cache| cache.read(key, self.room, is_sequential, cost));
         }
         (self.reads > before).then(|| self.better_than(followed)).flatten()
     }
@@ -80,14 +79,14 @@ impl Trials {
     }
 
     #[cold]
-    fn better_than(&mut self, followed: u32) -> Option<u32> {
+    fn better_than(&mut self, followed: Rule) -> Option<Rule> {
         if self.reads >= MEMORY * self.room {
             self.reads = 0;
             self.caches.iter_mut().for_each(|cache| cache.cost /= 2);
         }
-        let now = self.caches.iter().find(|cache| cache.touches == followed).expect("one of the answers is followed");
-        let best = self.caches.iter().min_by_key(|cache| cache.cost).expect("there are answers");
-        (now.cost - best.cost > self.room * MISS_COST / LEAD).then_some(best.touches)
+        let now = self.caches.iter().find(|cache| cache.rule == followed).expect("one of the rules is followed");
+        let best = self.caches.iter().min_by_key(|cache| cache.cost).expect("there are rules");
+        (now.cost - best.cost > self.room * MISS_COST / LEAD).then_some(best.rule)
     }
 
     /// Memory, in bytes.
@@ -98,13 +97,13 @@ impl Trials {
 
 impl Small {
     #[cold]
-    fn read(&mut self, key: u64, room: u64, keeps: bool) {
+    fn read(&mut self, key: u64, room: u64, is_sequential: bool, cost: u64) {
         if self.kept.contains(key) {
             return self.kept.touch(key);
         }
-        self.cost += MISS_COST;
-        let displaces = self.kept.len() as u64 >= room;
-        if keeps && (!displaces || self.ghosts.note(Block(key), 1) >= self.touches) {
+        self.cost += cost;
+        let (may_keep, displaces) = (self.rule.sequences || !is_sequential, self.kept.len() as u64 >= room);
+        if !displaces || may_keep && self.ghosts.note(Block(key), 1) >= self.rule.touches {
             self.cost += FILL_COST;
             self.keep(key, room);
         }

@@ -9,7 +9,7 @@
 use std::ops::Range;
 
 use crate::block::{ATOM_BYTES, Block};
-use crate::time::{Duration, Instant};
+use crate::time::Duration;
 
 /// Sizes of the neighbourhoods that are tried, in atoms: 64 KiB and 1 MiB.
 const REACHES: [u64; 2] = [(64 << 10) / ATOM_BYTES, REGION];
@@ -33,8 +33,6 @@ const MEMORY: u32 = 64;
 const GHOSTS: std::ops::RangeInclusive<u64> = 16..=1_024;
 /// Atoms of a read that counts as a miss like any other: what is larger costs more by itself.
 const SMALL: u64 = (64 << 10) / ATOM_BYTES;
-/// What the device was busy for so long with tells nothing of it: it stood still, or hung.
-const ODD: Duration = Duration::from_millis(250);
 
 /// A neighbourhood of the control regions, and which of its 64 parts have been missed.
 #[derive(Clone, Copy, Debug)]
@@ -115,8 +113,6 @@ pub struct Neighbours {
     miss: Option<u64>,
     /// And that a client waits for one.
     wait: Option<u64>,
-    /// When the device last ended a read.
-    ended: Instant,
 }
 
 /// When a neighbourhood is thought of.
@@ -132,7 +128,7 @@ impl Neighbours {
     /// For a cache of so many slots, for blocks of so many atoms.
     pub fn new(slots: u64, block_atoms: u64) -> Self {
         let reaches = REACHES.map(|atoms| Reach::new((atoms / block_atoms).max(1), slots));
-        Neighbours { reaches, block_atoms, miss: None, wait: None, ended: Instant::ZERO }
+        Neighbours { reaches, block_atoms, miss: None, wait: None }
     }
 
     fn is_control(&self, block: Block) -> bool {
@@ -171,18 +167,14 @@ impl Neighbours {
         zone..zone + reach
     }
 
-    /// The device has read so many atoms from here on, for a client or around a miss. Of a miss this is told before [`missed`](Self::missed).
-    pub fn read(&mut self, start: u64, atoms: u64, is_around: bool, started: Instant, now: Instant) {
-        // Of reads side by side each costs what it adds.
-        let busy = now.since(started.max(self.ended));
-        self.ended = now;
-        if busy >= ODD {
-            return;
-        }
+    /// The device has read so many atoms from here on, for a client or around a miss: how long that was waited for, and how long the device was
+    /// busy with it alone, if that is known. Of a miss this is told before [`missed`](Self::missed).
+    pub fn read(&mut self, start: u64, atoms: u64, is_around: bool, waited: Duration, busy: Option<Duration>) {
+        let Some(busy) = busy else { return };
         let learn = |mean: &mut Option<u64>, time: Duration| *mean = Some(mean.map_or(time.0, |mean| mean - mean / 8 + time.0 / 8));
         if !is_around && atoms <= SMALL {
             learn(&mut self.miss, busy);
-            learn(&mut self.wait, now.since(started));
+            learn(&mut self.wait, waited);
             let (block, blocks) = (Block(start / self.block_atoms), atoms.div_ceil(self.block_atoms));
             if self.is_control(block) {
                 let reaches = self.reaches.iter_mut().filter(|reach| reach.is_spared(block, blocks));
@@ -212,10 +204,9 @@ mod tests {
     const BLOCKS: u64 = REGION / 8;
     const MISS: Duration = Duration::from_millis(8);
 
-    /// A read of one block that keeps the device busy so long, from the end of the last one on.
+    /// A read of one block that keeps the device busy so long.
     fn miss(neighbours: &mut Neighbours, block: u64, busy: Duration) {
-        let started = neighbours.ended;
-        neighbours.read(block * 8, 8, false, started, started + busy);
+        neighbours.read(block * 8, 8, false, busy, Some(busy));
         neighbours.missed(Block(block), 1);
     }
 
@@ -263,7 +254,7 @@ mod tests {
         let reach = |neighbours: &Neighbours| neighbours.worth(read, 1, AWAKE).map(|found| found.end - found.start);
         assert_eq!(reach(&neighbours), Some(BLOCKS));
         let around = |neighbours: &mut Neighbours, atoms: u64, busy: Duration| {
-            (0..100).for_each(|_| neighbours.read(0, atoms, true, neighbours.ended, neighbours.ended + busy));
+            (0..100).for_each(|_| neighbours.read(0, atoms, true, busy, Some(busy)));
         };
         // Longer than anybody should wait, whatever it spares.
         around(&mut neighbours, REGION, Duration::from_millis(40));
@@ -305,17 +296,15 @@ mod tests {
             miss(&mut neighbours, block, busy);
         });
         assert!(neighbours.worth(read, 1, AWAKE).is_some(), "nobody knows what it costs");
-        let started = neighbours.ended;
-        neighbours.read(0, 128, true, started, started + Duration::from_micros(500));
-        let started = neighbours.ended;
-        neighbours.read(0, REGION, true, started, started + MISS);
+        neighbours.read(0, 128, true, MISS, Some(Duration::from_micros(500)));
+        neighbours.read(0, REGION, true, MISS, Some(MISS));
         assert_eq!(neighbours.worth(read, 1, AWAKE), None);
     }
 
     #[test]
     fn what_hung_is_not_taken_for_the_devices_speed() {
         let mut neighbours = taught(MISS, 8);
-        miss(&mut neighbours, 0, Duration::from_secs(10));
+        neighbours.read(0, 8, false, Duration::from_secs(10), None);
         assert_eq!(neighbours.miss, Some(MISS.0));
     }
 }

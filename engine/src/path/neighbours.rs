@@ -16,9 +16,9 @@ use crate::op::{Class, DeviceId, OpId};
 use crate::payload::Payload;
 use crate::probe::WaitReason;
 use crate::request::{Command, Request, RequestId};
-use crate::time::Instant;
 use crate::wear::Cause;
 
+use super::origin::Took;
 use super::read::Why;
 use super::{Active, Engine, Stage};
 
@@ -67,9 +67,16 @@ impl Around {
 
 impl<P: Payload> Engine<P> {
     /// A read of the origin has ended well.
-    pub(super) fn note_origin_read(&mut self, span: Span, why: Why, started: Instant) {
+    pub(super) fn note_origin_read(&mut self, span: Span, why: Why, took: Took) {
         if self.config.reads_around() {
-            self.around.judge.read(span.start, span.atoms, why == Why::Around, started, self.now);
+            self.around.judge.read(span.start, span.atoms, why == Why::Around, took.waited, took.busy);
+        }
+        if matches!(why, Why::Scattered | Why::Sequential) {
+            self.destage.courtesy.read(span.atoms, took.started, self.now);
+            if let Some(busy) = took.busy {
+                let (_, blocks) = self.blocks_of(span);
+                self.admission.fetched(blocks, why == Why::Sequential, busy);
+            }
         }
     }
 

@@ -2,7 +2,10 @@
 
 use crate::block::Span;
 use crate::op::OpId;
-use crate::time::Instant;
+use crate::time::{Duration, Instant};
+
+/// What the origin was busy for so long with tells nothing of it: it stood still, or hung.
+const ODD: Duration = Duration::from_millis(250);
 
 /// After a start, what a killed predecessor wrote may sit in the origin's volatile cache: a read of it must not flicker at a power cut.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -19,6 +22,8 @@ pub(super) enum FirstFlush {
 pub(super) struct OriginSpans {
     pub first_flush: FirstFlush,
     reads: Vec<(OpId, Span, Instant)>,
+    /// When it last ended a read.
+    read_ended: Instant,
     writes: Vec<(Writer, Span)>,
     /// What a write waits for that is being read, and else might be for ever: no more reads begin there.
     awaited: Vec<Span>,
@@ -33,14 +38,24 @@ pub(super) enum Writer {
     Through(usize),
 }
 
+/// How long a read of the origin took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Took {
+    pub started: Instant,
+    pub waited: Duration,
+    /// What of that the origin was busy with this read alone: of reads side by side each costs what it adds. Nothing where it hung or stood still.
+    pub busy: Option<Duration>,
+}
+
 impl OriginSpans {
     pub fn begin_read(&mut self, op: OpId, span: Span, now: Instant) {
         self.reads.push((op, span, now));
     }
-    /// Returns when it was begun.
-    pub fn end_read(&mut self, op: OpId) -> Instant {
+    pub fn end_read(&mut self, op: OpId, now: Instant) -> Took {
         let place = self.reads.iter().position(|(reading, ..)| *reading == op).expect("a read that ends was begun");
-        self.reads.swap_remove(place).2
+        let (_, _, started) = self.reads.swap_remove(place);
+        let busy = now.since(started.max(std::mem::replace(&mut self.read_ended, now)));
+        Took { started, waited: now.since(started), busy: (busy < ODD).then_some(busy) }
     }
     /// The writer owns the span until it has ended: a piece of a destage batch until it is clean on the origin, or has failed.
     pub fn begin_write(&mut self, writer: Writer, span: Span) {

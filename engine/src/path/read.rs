@@ -119,7 +119,7 @@ impl<P: Payload> Engine<P> {
         let sequence = self.admission.note(span);
         let why = if sequence.as_ref().is_some_and(Admission::is_long) { Why::Sequential } else { Why::Scattered };
         let (block, blocks) = self.blocks_of(span);
-        self.what_if.read(block, blocks, why == Why::Scattered);
+        self.what_if.read(block, blocks, self.admission.may_keep(why == Why::Sequential));
         (sequence, why)
     }
 
@@ -552,12 +552,9 @@ impl<P: Payload> Engine<P> {
         let span = part.span;
         match std::mem::replace(&mut part.source, Source::Replaced) {
             Source::Origin { fetches, .. } => {
-                let started = self.origin.end_read(op);
+                let took = self.origin.end_read(op, self.now);
                 if result.is_ok() {
-                    self.note_origin_read(fetches, why, started);
-                    if matches!(why, Why::Scattered | Why::Sequential) {
-                        self.destage.courtesy.read(fetches.atoms, started, self.now);
-                    }
+                    self.note_origin_read(fetches, why, took);
                 }
                 match result {
                     Err(_) if fetches != span => {

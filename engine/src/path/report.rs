@@ -42,7 +42,7 @@ impl<P: Payload> Engine<P> {
             scrub: self.scrub_report(),
             wear: self.wear_report(now),
             memory: self.memory.as_ref().map(|memory| memory.usage(self.dirty_share.moves())).unwrap_or_default(),
-            misses_to_keep: self.admission.touches(),
+            admission: self.admission.rule(),
             batch_most: self.destage.courtesy.most(),
             quiet_p99: self.destage.courtesy.quiet_p99(),
             spin: self.motor.as_ref().map(|motor| motor.report(now)),
