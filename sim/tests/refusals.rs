@@ -111,3 +111,42 @@ fn of_a_large_page_the_origin_gets_all_but_the_block_it_does_not_take() {
     scenario.lose_cache(Survive::None);
     assert_eq!(scenario.read(Span::new(16, 64)), Ok(all));
 }
+
+/// Since the SSD failed memory alone knows the zeros. A FUA write elsewhere has nothing to do with them.
+#[test]
+fn without_the_ssd_a_flush_does_not_wait_for_ever_for_zeros_that_the_origin_does_not_take() {
+    let mut scenario = Scenario::new();
+    scenario.simulation.scene.oracle.writes_may_fail = true;
+    scenario.zero(Span::new(16, 64));
+    scenario.cache_goes();
+    scenario.fail_next(Zone::Origin, Fault::Refused(1_000));
+    for _ in 0..3 {
+        let flush = scenario.send_flush();
+        scenario.advance(Duration::from_secs(5));
+        assert!(scenario.is_answered(flush), "a FLUSH does not wait for ever");
+        assert_eq!(scenario.outcome(flush).unwrap_err(), RequestError::Io);
+        scenario.write_fua(20);
+    }
+    assert_eq!(scenario.read(Span::new(16, 64)), Ok(vec![0; 64]));
+    scenario.simulation.scene.origin.heal();
+    scenario.flush();
+    assert_eq!(scenario.snapshot().range_entries, 0, "the zeros are home");
+    scenario.lose_cache(Survive::None);
+    assert_eq!(scenario.read(Span::new(16, 64)), Ok(vec![0; 64]));
+}
+
+/// However long it has been left alone: the sector has been replaced meanwhile.
+#[test]
+fn a_flush_that_promises_the_origin_tries_at_once_what_was_refused() {
+    let mut scenario = promising_origin(|_| ());
+    let data = scenario.write(2);
+    scenario.fail_next(Zone::Origin, Fault::Refused(1_000));
+    for _ in 0..6 {
+        assert_eq!(scenario.try_flush(), Err(RequestError::Io));
+    }
+    scenario.simulation.scene.origin.heal();
+    let flush = scenario.send_flush();
+    scenario.advance(Duration::from_secs(1));
+    assert!(scenario.is_answered(flush) && scenario.outcome(flush).is_ok());
+    assert_eq!(scenario.on_origin(2)[1], data.stamps().collect::<Vec<_>>());
+}

@@ -321,9 +321,15 @@ impl<P: Payload> Engine<P> {
 
     // --- the origin ---
 
-    /// Zeros that only memory knows of, and that a FLUSH has to wait for.
+    /// Zeros that only memory knows of.
     pub(super) fn owes_zeros(&self) -> bool {
         self.is_degraded() && !self.ranges.is_empty()
+    }
+
+    /// The same, if this request has to wait for them: a FLUSH for all, any other one for its own.
+    pub(super) fn owes_zeros_to(&self, number: usize) -> bool {
+        let (block, blocks) = self.blocks_of(self.requests.get(number).request.span);
+        self.owes_zeros() && (self.is_flush(number) || self.waits_for_zeros(block, blocks))
     }
 
     /// Blocks under a zeroed range are not written before the zeros are on the origin.

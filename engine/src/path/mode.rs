@@ -194,7 +194,7 @@ impl<P: Payload> Engine<P> {
             return self.answer(number, Err(RequestError::Io));
         }
         if self.is_flush(number) {
-            self.through.try_refused();
+            self.try_refused();
         }
         let mark = self.mark();
         let group = self.close_group();

@@ -35,6 +35,15 @@ impl Shunned {
         !self.until.is_empty() && self.until.get(&block).is_some_and(|(until, _)| *until > now)
     }
 
+    /// Somebody waits for them: they may all be tried now. False: there are none that wait.
+    pub fn try_now(&mut self, now: Instant) -> bool {
+        let mut any = false;
+        for (until, _) in self.until.values_mut().filter(|(until, _)| *until > now) {
+            (*until, any) = (now, true);
+        }
+        any
+    }
+
     /// When the next one is to be tried.
     pub fn next(&self, now: Instant) -> Option<Instant> {
         self.until.values().map(|(until, _)| *until).filter(|until| *until > now).min()

@@ -449,6 +449,23 @@ impl<P: Payload> Engine<P> {
         }
     }
 
+    /// A FLUSH waits for everything that the origin has not taken: it is tried now.
+    pub(super) fn try_refused(&mut self) {
+        self.through.try_refused();
+        if self.destage.shunned.try_now(self.now) {
+            self.destage.back_off.at = None;
+        }
+    }
+
+    /// Without the SSD: who waits for zeros that the origin does not take is told.
+    fn fail_zeros(&mut self, batch: &Batch<P>) {
+        let is_refused = |piece: &&Piece<P>| matches!(piece.what, What::Zero(..)) && piece.state == State::Failed;
+        let refused: Vec<Span> = batch.pieces.iter().filter(is_refused).map(|piece| piece.span).collect();
+        if !refused.is_empty() && self.is_degraded() {
+            self.fail_settling_of(&refused);
+        }
+    }
+
     /// Blocks that the origin did not take, and that are not tried again yet.
     pub(super) fn refused_blocks(&self) -> u64 {
         self.destage.shunned.len(self.now)
@@ -535,6 +552,7 @@ impl<P: Payload> Engine<P> {
         self.unpark_reads();
         if batch.refused {
             self.fail_home();
+            self.fail_zeros(&batch);
         }
         if !batch.void && batch.pieces.iter().all(|piece| piece.state == State::Ended) {
             self.destage.pace.learn(&batch.work, self.now.since(batch.began));

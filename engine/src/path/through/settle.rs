@@ -1,6 +1,6 @@
 //! Promises: what went through is made durable before a FLUSH is answered, in the log or by a flush of the origin; and is let go.
 
-use crate::block::Block;
+use crate::block::{Block, Span};
 use crate::cache::stream::Source;
 use crate::cache::through::Page;
 use crate::op::{Action, Class, DeviceError, DeviceId};
@@ -24,7 +24,7 @@ impl<P: Payload> Engine<P> {
             if self.is_flush(number) && self.takes_loss() {
                 return self.answer(number, Err(RequestError::Io));
             }
-            let is_settled = self.through.pages.is_empty() && !self.owes_zeros();
+            let is_settled = self.through.pages.is_empty() && !self.owes_zeros_to(number);
             return if is_settled { self.settle_group(number) } else { self.settle_by_flush(number) };
         }
         if self.modes.is_home() {
@@ -95,7 +95,7 @@ impl<P: Payload> Engine<P> {
         active.stage = Stage::Promised;
         active.waits = WaitReason::Origin;
         if self.is_flush(number) {
-            self.through.try_refused();
+            self.try_refused();
         }
         let until = self.is_taken(number).then_some(self.through.pages.mark());
         self.through.settling.push((number, until));
@@ -134,6 +134,17 @@ impl<P: Payload> Engine<P> {
             return;
         }
         for (number, _) in std::mem::take(&mut self.through.settling) {
+            self.answer(number, Err(RequestError::Io));
+        }
+    }
+
+    /// The origin does not take what is to be there: who waits for any of it is told.
+    pub(in crate::path) fn fail_settling_of(&mut self, refused: &[Span]) {
+        let span = |number: usize| self.requests.get(number).request.span;
+        let is_told = |number: usize| self.is_flush(number) || refused.iter().any(|refused| refused.overlaps(span(number)));
+        let told: Vec<usize> = self.settling().filter(|&number| is_told(number)).collect();
+        for number in told {
+            self.forget_passing(number);
             self.answer(number, Err(RequestError::Io));
         }
     }
@@ -278,10 +289,10 @@ impl<P: Payload> Engine<P> {
             self.through.since = if has_none { None } else { Some(self.now) };
         }
         // Without a page left everything is on the origin or in the log.
-        let (none_left, owes_zeros) = (self.through.pages.is_empty(), self.owes_zeros());
-        let (settled, settling): (Vec<_>, Vec<_>) = std::mem::take(&mut self.through.settling)
-            .into_iter()
-            .partition(|&(_, until)| (none_left || until.is_some_and(|until| until <= mark)) && !owes_zeros);
+        let none_left = self.through.pages.is_empty();
+        let is_settled =
+            |number, until: Option<u64>| (none_left || until.is_some_and(|until| until <= mark)) && !self.owes_zeros_to(number);
+        let (settled, settling): (Vec<_>, Vec<_>) = self.through.settling.iter().partition(|&&(number, until)| is_settled(number, until));
         self.through.settling = settling;
         for &(number, _) in &settled {
             self.settle_group(number);
