@@ -424,7 +424,8 @@ pub struct Swarm {
     /// The first of them
     #[arg(long, value_name = "S", default_value_t = 0)]
     pub first_seed: u64,
-    /// What the runs are like: small is tiny volumes, and a crash after every write of some; wide is long and ragged requests on larger ones
+    /// What the runs are like: small is tiny volumes, and a crash after every write of some; wide is long and ragged requests on larger
+    /// ones; refusing is an origin that refuses much before a log that is soon full
     #[arg(long, value_name = "PROFILE", default_value = Profile::Small.name(), value_parser = profile())]
     pub profile: Profile,
     /// One JSON object: {"seeds", "ops", "recoveries", "violations", "trace", "fault_points"}

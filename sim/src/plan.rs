@@ -35,16 +35,19 @@ pub enum Profile {
     Small,
     /// Long and ragged requests on volumes and caches as large as the oracle bears.
     Wide,
+    /// An origin that refuses much, a log that is soon full, and clients that wait for FLUSHes and for the origin.
+    Refusing,
 }
 
 impl Profile {
-    pub const ALL: [Profile; 2] = [Profile::Small, Profile::Wide];
+    pub const ALL: [Profile; 3] = [Profile::Small, Profile::Wide, Profile::Refusing];
 
     /// As people name it.
     pub fn name(self) -> &'static str {
         match self {
             Profile::Small => "small",
             Profile::Wide => "wide",
+            Profile::Refusing => "refusing",
         }
     }
 }
@@ -109,6 +112,32 @@ impl Plan {
             write: plan.speeds[1].write.min(Duration::from_millis(100)),
             ..plan.speeds[1]
         };
+        plan
+    }
+
+    /// The same as the swarm's, before an origin that refuses sectors, writes and flushes. Most runs promise it, and their log is smaller than
+    /// what is written: what goes past the log, who waits for what, and what happens to both when the SSD goes as well.
+    pub fn draw_refusing(seed: u64, requests: u64, canary: Option<Canary>) -> Plan {
+        let chance = &mut Chance::new(seed, "refusing plan");
+        let drawn = Mix::draw(chance);
+        let mix = Mix { name: "a full cache", flush: chance.spread(4, 60) as u32, fua_percent: chance.spread(2, 60) as u32, ..drawn };
+        let geometry = Geometry { sets: chance.between(16, 24) as u32, set_slots: chance.pick(&[8, 16]), ..draw_geometry(chance, &mix) };
+        let mut plan = Plan::draw_rest(seed, requests, canary, chance, mix, geometry);
+        let rates = &mut plan.rates[1];
+        rates.refused = chance.spread(1_000, 200_000) as u32;
+        rates.write_error = chance.pick(&[0, 0, 20_000, 100_000]);
+        rates.flush_error = chance.pick(&[0, 10_000, 200_000]);
+        let [back, through, only] = Mode::ALL;
+        plan.config.mode = Some(chance.pick(&[back, through, through, only]));
+        plan.modes = chance.pick(&[&[][..], &Mode::ALL[..2], &Mode::ALL[..]]).to_vec();
+        plan.mode_every = chance.spread(20, 1_000);
+        plan.cache_fails_after = chance.pick(&[0, 0, chance.clone().spread(20, 5_000)]);
+        plan.config.placement = Placement::Log;
+        plan.config.allocation =
+            chance.pick(&[Allocation::ReadWrite, Allocation::SmallWrites, Allocation::SmallWrites, Allocation::ReadOnly]);
+        plan.config.when_full = WhenFull::Through;
+        plan.config.convert_max = Some(chance.pick(&[4, 8, 24, 128]));
+        plan.config.detour = Some(detour::Counts { trial: chance.spread(1, 16), around: chance.spread(1, 64) });
         plan
     }
 
@@ -549,7 +578,8 @@ mod tests {
     #[test]
     fn every_plan_can_be() {
         for seed in 0..3_000 {
-            for plan in [Plan::draw(seed, 100, None), Plan::draw_wide(seed, 100, None), Plan::draw_for_crash_points(seed, 100, None)] {
+            let draws = [Plan::draw, Plan::draw_wide, Plan::draw_refusing, Plan::draw_for_crash_points];
+            for plan in draws.map(|draw| draw(seed, 100, None)) {
                 let Config { geometry, free_floor, reserve, dirty_high, .. } = plan.config;
                 assert_eq!(geometry.validate(), Ok(()), "seed {seed}");
                 assert!(free_floor + reserve < geometry.sets && dirty_high < geometry.sets, "seed {seed}");

@@ -249,6 +249,7 @@ impl<'a> Run<'a> {
     fn stop_and_start(&mut self) -> Steps {
         self.stop()?;
         self.simulation.scene.oracle.crash();
+        self.simulation.scene.origin.put_down();
         self.simulation.abandon();
         self.simulation.restart();
         self.simulation.scene.load.sweep(self.chance.pick(&[0, 30, 100]));
@@ -327,8 +328,10 @@ impl<'a> Run<'a> {
 
     fn flush(&mut self) -> Steps {
         let (mut failures, mut excused, since) = (0, 0, self.simulation.now());
+        // What was lost before this FLUSH was asked for, and before the last one was: found behind the answer to that, it is told to this.
+        let mut lost = 0;
         while failures < 3 && self.may_go_on(excused, since) {
-            let lost = self.simulation.inspect().counters.corrupt_dirty_slots;
+            let lost_before = std::mem::replace(&mut lost, self.simulation.inspect().counters.corrupt_dirty_slots);
             let id = self.simulation.ask(Span::default(), Command::Flush);
             self.until("flush", |simulation| simulation.scene.answers.iter().any(|reply| reply.id == id))?;
             let answers = std::mem::take(&mut self.simulation.scene.answers);
@@ -336,7 +339,7 @@ impl<'a> Run<'a> {
                 return Ok(());
             }
             // Each says what was found lost, and an origin may be healthy, and much slower than the stall timeout.
-            let is_told = self.simulation.inspect().counters.corrupt_dirty_slots > lost;
+            let is_told = self.simulation.inspect().counters.corrupt_dirty_slots > lost_before;
             let is_excused = is_told || self.simulation.scene.oracle.stalled;
             (failures, excused) = if is_excused { (failures, excused + 1) } else { (failures + 1, excused) };
         }

@@ -8,9 +8,17 @@ use tidegate_engine::request::RequestError;
 use tidegate_engine::time::Duration;
 use tidegate_sim::back::fault::Fault;
 use tidegate_sim::back::volatile::Survive;
-use tidegate_sim::plan::Plan;
+use tidegate_sim::plan::{Plan, Profile};
 use tidegate_sim::scenario::Scenario;
 use tidegate_sim::stamp::Stamps;
+use tidegate_sim::swarm::{Options, swarm};
+
+#[test]
+fn every_promise_is_kept_before_an_origin_that_refuses_much() {
+    let report = swarm(&Options { seeds: 160, profile: Profile::Refusing, ..Options::default() }, &mut |_| {});
+    assert_eq!(report.violations, [], "replay with `tidegate sim replay SEED --ops 5000 --profile refusing`");
+    assert!(report.recoveries > 1_000, "{} recoveries", report.recoveries);
+}
 
 /// A volume whose FLUSH promises the origin.
 fn promising_origin(change: impl FnOnce(&mut Plan)) -> Scenario {
@@ -149,4 +157,27 @@ fn a_flush_that_promises_the_origin_tries_at_once_what_was_refused() {
     scenario.advance(Duration::from_secs(1));
     assert!(scenario.is_answered(flush) && scenario.outcome(flush).is_ok());
     assert_eq!(scenario.on_origin(2)[1], data.stamps().collect::<Vec<_>>());
+}
+
+/// Seed 2604360 of the refusing profile: while a read waited for another write beside it, the log had got what it had found on the origin, and a
+/// write past the log had failed there. It showed what that had left, and the next read what the log holds.
+#[test]
+fn a_read_that_has_waited_for_the_origin_sees_what_others_see() {
+    let mut scenario = Scenario::with(|plan| plan.config.allocation = Allocation::ReadOnly);
+    scenario.run_until_quiet();
+    scenario.simulation.scene.oracle.writes_may_fail = true;
+    let (taken, data) = scenario.send_write(scenario.block(2), false);
+    scenario.fail_next(Zone::Origin, Fault::Stuck(Duration::from_secs(1)));
+    let (late, beside) = scenario.send_write(scenario.block(3), false);
+    let read = scenario.send_read(Span::new(16, 16));
+    scenario.wait(taken).expect("it goes past the log");
+    scenario.flush();
+    assert_eq!(scenario.snapshot().counters.through_logged_blocks, 1, "the log has it");
+    scenario.fail_next(Zone::Origin, Fault::Error);
+    let (failed, _) = scenario.send_write(scenario.block(2), false);
+    assert_eq!(scenario.wait(failed), Err(RequestError::Io));
+    assert!(!scenario.is_answered(read) && !scenario.is_answered(late));
+    assert_eq!(scenario.wait(read).map(|outcome| outcome[..8].to_vec()), Ok(data.stamps().collect()));
+    scenario.expect(2, &data);
+    scenario.expect(3, &beside);
 }

@@ -532,12 +532,23 @@ impl<P: Payload> Engine<P> {
         parked
     }
 
-    /// A destage has let its spans go: the reads behind it go on.
+    /// Spans of the origin have been let go: the reads behind them go on. Clients' are looked up again: what the log holds by now lies over
+    /// whatever a write that failed has left there, and other reads have seen it.
     pub(super) fn unpark_reads(&mut self) {
         self.unpark_status();
-        for (number, place, span) in self.parked_reads() {
-            let parked = !self.fetch(number, place, span);
-            self.reading(number).parts[place].source = Source::Origin { fetches: span, parked };
+        for (number, place, fetches) in self.parked_reads() {
+            let reading = self.reading(number);
+            if reading.why == Why::Around {
+                let parked = !self.fetch(number, place, fetches);
+                self.reading(number).parts[place].source = Source::Origin { fetches, parked };
+                continue;
+            }
+            let span = reading.parts[place].span;
+            reading.parts[place].source = Source::Replaced;
+            reading.left -= 1;
+            let parts = self.look_up(span, false);
+            self.add_parts(number, parts);
+            self.finish_read(number);
         }
     }
 

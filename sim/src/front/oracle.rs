@@ -601,11 +601,12 @@ impl Oracle {
         }
     }
 
-    /// The origin has lost any part of what was not flushed there: what only a failed write had put there may be what it was before.
+    /// The origin has lost any part of what was not flushed there: what only a failed write had put there may be what it was before, or one
+    /// that has not been answered.
     pub fn origin_forgot(&mut self) {
         let writes = &self.writes;
-        let has_failed = |write: u32| writes.get(write as usize).is_some_and(|write| write.failed);
-        for version in self.atoms.iter_mut().flatten().filter(|version| has_failed(version.newer)) {
+        let is_unpromised = |write: u32| writes.get(write as usize).is_some_and(|write| write.failed || write.acknowledged == NEVER);
+        for version in self.atoms.iter_mut().flatten().filter(|version| is_unpromised(version.newer)) {
             (version.dead, version.newer) = (NEVER, NEVER);
         }
     }

@@ -42,6 +42,12 @@ fn tell(story: &[Step]) -> (Oracle, Verdict) {
 fn tell_of(story: &[Step], waives_order: bool) -> (Oracle, Verdict) {
     let mut oracle = Oracle::new(&geometry(), |atom| crate::stamp::stamp(0, atom));
     (oracle.writes_may_fail, oracle.waives_order) = (true, waives_order);
+    let verdict = go_on(&mut oracle, story);
+    (oracle, verdict)
+}
+
+/// The story goes on with this.
+fn go_on(oracle: &mut Oracle, story: &[Step]) -> Verdict {
     let mut spans = BTreeMap::new();
     for step in story {
         let verdict = match *step {
@@ -78,11 +84,9 @@ fn tell_of(story: &[Step], waives_order: bool) -> (Oracle, Verdict) {
                 Ok(())
             }
         };
-        if verdict.is_err() {
-            return (oracle, verdict);
-        }
+        verdict?;
     }
-    (oracle, Ok(()))
+    Ok(())
 }
 
 #[track_caller]
@@ -314,6 +318,16 @@ fn a_failed_retry_may_be_forgotten_by_the_origin_like_what_it_retried() {
     oracle.origin_forgot();
     oracle.submit(&Request { id: RequestId(6), span: Span::new(0, 1), command: Command::Read });
     assert_eq!(oracle.reply(&Reply { id: RequestId(6), result: seen(1) }), Ok(()));
+}
+
+#[test]
+fn what_a_write_that_is_not_answered_has_shown_goes_with_an_origin_that_forgets_it() {
+    let (mut oracle, verdict) = tell_of(&[Write(1, 0, 1), Done(1), Write(2, 0, 1), Read(3, 0), Sees(3, 2)], true);
+    assert_eq!(verdict, Ok(()));
+    assert!(go_on(&mut oracle.clone(), &[Read(4, 0), Sees(4, 1)]).is_err());
+    oracle.origin_forgot();
+    assert_eq!(go_on(&mut oracle, &[Read(4, 0), Sees(4, 1)]), Ok(()));
+    assert!(go_on(&mut oracle, &[Done(2), Read(5, 0), Sees(5, 1)]).is_err(), "it is answered");
 }
 
 #[test]

@@ -20,6 +20,13 @@ impl Device {
         device
     }
 
+    /// Its user has ended in order.
+    pub fn put_down(&mut self) {
+        if self.drops_doomed {
+            self.disk.drop_doomed();
+        }
+    }
+
     /// The same device after its user was killed: any subset of what was in flight has ended behind its back, nothing else is lost.
     pub fn after_kill(&self, survive: &Survive, chance: &mut Chance) -> Device {
         let mut device = self.restarted(self.disk.clone());

@@ -587,6 +587,10 @@ impl Device {
         self.script.clear();
         self.bad.clear();
         self.refusing.clear();
+        // What is under way may still fail, once.
+        for running in self.running.iter_mut().filter(|running| matches!(running.fault, Some(Fault::Refused(_)))) {
+            running.fault = Some(Fault::Error);
+        }
     }
 
     /// Does a read of this part fail, now and again?
