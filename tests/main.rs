@@ -23,6 +23,7 @@ mod main_job;
 mod modes;
 mod plans;
 mod policies;
+mod pressure;
 mod probe;
 mod restart;
 mod rot;

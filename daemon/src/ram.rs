@@ -1,5 +1,7 @@
 //! How much memory there is for pages.
 
+use std::path::Path;
+
 use crate::Failure;
 
 /// Unless something else is asked for: this part of what there is, and at most so many bytes.
@@ -24,11 +26,29 @@ pub fn check(asked: Option<u64>) -> Result<(), Failure> {
     }
 }
 
-/// Bytes that this process may use: the machine's, or the limit of its control group.
+/// Bytes that this process may use: the machine's, or the least limit of the control groups that it is in.
 fn usable() -> Option<u64> {
     let machine = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| total(&text))?;
-    let group = std::fs::read_to_string("/sys/fs/cgroup/memory.max").ok().and_then(|text| text.trim().parse().ok());
-    Some(group.unwrap_or(u64::MAX).min(machine))
+    let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    Some(limit(Path::new("/sys/fs/cgroup"), &groups).map_or(machine, |limit| limit.min(machine)))
+}
+
+/// The least limit of these groups and of those that they are in, as `/proc/self/cgroup` names them (cgroups(7)): `0::/system.slice/a.service` of the
+/// second version, `4:memory:/docker/1f` of the first. A container may see less of the path than it is told: what is not there limits nothing.
+fn limit(mounts: &Path, groups: &str) -> Option<u64> {
+    let of_line = |line: &str| {
+        let mut fields = line.splitn(3, ':');
+        let (number, controllers, path) = (fields.next()?, fields.next()?, fields.next()?.trim_start_matches('/'));
+        let (mount, file) = match (number, controllers.split(',').any(|controller| controller == "memory")) {
+            (_, true) => ("memory", "memory.limit_in_bytes"),
+            ("0", false) => ("", "memory.max"),
+            (_, false) => return None,
+        };
+        let root = mounts.join(mount);
+        let limit_of = |group: &Path| std::fs::read_to_string(root.join(group).join(file)).ok()?.trim().parse::<u64>().ok();
+        Path::new(path).ancestors().filter_map(limit_of).min()
+    };
+    groups.lines().filter_map(of_line).min()
 }
 
 /// `MemTotal:       24652332 kB` among others.
@@ -47,6 +67,28 @@ mod tests {
         assert_eq!(total("MemFree: 7 kB\n"), None);
         assert!(usable().is_some_and(|bytes| bytes > 64 << 20), "{:?}", usable());
         assert!((1 << 20..=MOST).contains(&default()));
+    }
+
+    #[test]
+    fn the_least_limit_of_all_groups_around_counts() {
+        let folder = tempfile::tempdir().unwrap();
+        let put = |group: &str, file: &str, text: &str| {
+            let group = folder.path().join(group);
+            std::fs::create_dir_all(&group).unwrap();
+            std::fs::write(group.join(file), text).unwrap();
+        };
+        let limit = |groups: &str| limit(folder.path(), groups);
+        assert_eq!(limit("0::/system.slice/a.service\n"), None);
+        put("system.slice/a.service", "memory.max", "max\n");
+        assert_eq!(limit("0::/system.slice/a.service\n"), None);
+        put("system.slice", "memory.max", "700000000\n");
+        put("other", "memory.max", "1\n");
+        assert_eq!(limit("0::/system.slice/a.service\n"), Some(700_000_000));
+        put("system.slice/a.service", "memory.max", "300000000\n");
+        assert_eq!(limit("0::/system.slice/a.service\n"), Some(300_000_000));
+        put("memory", "memory.limit_in_bytes", "200000000\n");
+        assert_eq!(limit("4:cpu,memory:/docker/1f\n3:pids:/\n0::/nowhere\n"), Some(200_000_000));
+        assert_eq!(limit("no such line\n3:pids:/\n"), None);
     }
 
     #[test]
