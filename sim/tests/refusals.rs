@@ -143,6 +143,45 @@ fn without_the_ssd_a_flush_does_not_wait_for_ever_for_zeros_that_the_origin_does
     assert_eq!(scenario.read(Span::new(16, 64)), Ok(vec![0; 64]));
 }
 
+/// The page cannot be written before the zeros below it are.
+#[test]
+fn without_the_ssd_a_fua_does_not_wait_for_a_page_over_zeros_that_the_origin_does_not_take() {
+    let mut scenario = Scenario::new();
+    scenario.simulation.scene.oracle.writes_may_fail = true;
+    scenario.zero(Span::new(16, 64));
+    let over = scenario.write(3);
+    scenario.cache_goes();
+    scenario.fail_next(Zone::Origin, Fault::Refused(1_000));
+    assert_eq!(scenario.try_flush(), Err(RequestError::Io));
+    let (fua, data) = scenario.send_write(scenario.block(20), true);
+    scenario.advance(Duration::from_secs(5));
+    assert!(scenario.is_answered(fua));
+    assert_eq!(scenario.on_origin(20)[1], data.stamps().collect::<Vec<_>>());
+    scenario.expect(3, &over);
+    scenario.simulation.scene.origin.heal();
+    scenario.flush();
+    scenario.lose_cache(Survive::None);
+    scenario.expect(3, &over);
+}
+
+#[test]
+fn without_the_ssd_a_flush_is_told_that_the_zeros_were_taken_and_not_flushed() {
+    let mut scenario = Scenario::new();
+    scenario.simulation.scene.oracle.writes_may_fail = true;
+    scenario.zero(Span::new(16, 64));
+    scenario.cache_goes();
+    for _ in 0..8 {
+        scenario.fail_next_flush(DeviceId::Origin);
+        let flush = scenario.send_flush();
+        scenario.advance(Duration::from_secs(1));
+        assert!(scenario.is_answered(flush));
+        assert_eq!(scenario.outcome(flush).unwrap_err(), RequestError::Io);
+    }
+    let flush = scenario.send_flush();
+    scenario.advance(Duration::from_secs(1));
+    assert!(scenario.is_answered(flush) && scenario.outcome(flush).is_ok());
+}
+
 /// However long it has been left alone: the sector has been replaced meanwhile.
 #[test]
 fn a_flush_that_promises_the_origin_tries_at_once_what_was_refused() {

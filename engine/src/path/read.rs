@@ -537,16 +537,19 @@ impl<P: Payload> Engine<P> {
     pub(super) fn unpark_reads(&mut self) {
         self.unpark_status();
         for (number, place, fetches) in self.parked_reads() {
+            if self.origin.first_flush != FirstFlush::Done || self.origin.is_closed(fetches) {
+                continue;
+            }
             let reading = self.reading(number);
             if reading.why == Why::Around {
                 let parked = !self.fetch(number, place, fetches);
                 self.reading(number).parts[place].source = Source::Origin { fetches, parked };
                 continue;
             }
-            let span = reading.parts[place].span;
+            let (span, is_prefetch) = (reading.parts[place].span, reading.why == Why::Prefetch);
             reading.parts[place].source = Source::Replaced;
             reading.left -= 1;
-            let parts = self.look_up(span, false);
+            let parts = if is_prefetch { self.origin_holes(span) } else { self.look_up(span, false) };
             self.add_parts(number, parts);
             self.finish_read(number);
         }

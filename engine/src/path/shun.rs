@@ -22,7 +22,7 @@ impl Shunned {
     pub fn insert(&mut self, block: Block, now: Instant) -> bool {
         // Those that have been left alone since are forgotten.
         self.until.retain(|_, (until, _)| *until + WAIT.1 > now);
-        if self.until.len() >= BLOCKS_MAX {
+        if self.until.len() >= BLOCKS_MAX && !self.until.contains_key(&block) {
             return false;
         }
         let (until, failures) = self.until.entry(block).or_insert((now, 0));

@@ -51,6 +51,7 @@ impl<P: Payload> Engine<P> {
             void: false,
             failed: false,
             refused: false,
+            refused_zeros: Vec::new(),
         };
         self.choose_ranges(&mut batch);
         if let Some(sets) = self.gate.sets_at_once() {

@@ -47,6 +47,8 @@ pub(super) struct Destage<P> {
     unreadable: BTreeMap<(u32, u32), Instant>,
     /// Blocks that the origin does not take.
     shunned: Shunned,
+    /// The last batch that was not taken as a whole was refused by an origin that is there.
+    refused: bool,
     pub back_off: BackOff,
     /// How long batches have taken.
     pace: Pace,
@@ -58,7 +60,7 @@ impl<P> Default for Destage<P> {
     fn default() -> Self {
         let back_off = BackOff::new(Duration::from_secs(1), Duration::from_secs(60));
         let (unreadable, shunned, pace, courtesy) = (BTreeMap::new(), Shunned::default(), Pace::default(), Courtesy::default());
-        Destage { batch: None, cursor: Block(0), careful: false, unreadable, shunned, back_off, pace, courtesy }
+        Destage { batch: None, cursor: Block(0), careful: false, unreadable, shunned, refused: false, back_off, pace, courtesy }
     }
 }
 
@@ -100,6 +102,8 @@ struct Batch<P> {
     failed: bool,
     /// A device that is there has refused a part of it.
     refused: bool,
+    /// Zeros that the origin has refused, or to flush.
+    refused_zeros: Vec<Span>,
 }
 
 /// A slot and the block it holds in this life of its set.
@@ -442,7 +446,9 @@ impl<P: Payload> Engine<P> {
         self.batch().refused = true;
         let span = self.piece(number).span;
         let (block, blocks) = self.blocks_of(span);
-        if blocks > 1 && matches!(self.piece(number).what, What::Data { .. }) {
+        let is_zero = matches!(self.piece(number).what, What::Zero(..));
+        self.batch().refused_zeros.extend(is_zero.then_some(span));
+        if blocks > 1 && !is_zero {
             self.destage.careful = true;
         } else if !self.destage.shunned.insert(block, self.now) {
             self.batch().failed = true;
@@ -452,17 +458,8 @@ impl<P: Payload> Engine<P> {
     /// A FLUSH waits for everything that the origin has not taken: it is tried now.
     pub(super) fn try_refused(&mut self) {
         self.through.try_refused();
-        if self.destage.shunned.try_now(self.now) {
+        if self.destage.shunned.try_now(self.now) || self.destage.refused {
             self.destage.back_off.at = None;
-        }
-    }
-
-    /// Without the SSD: who waits for zeros that the origin does not take is told.
-    fn fail_zeros(&mut self, batch: &Batch<P>) {
-        let is_refused = |piece: &&Piece<P>| matches!(piece.what, What::Zero(..)) && piece.state == State::Failed;
-        let refused: Vec<Span> = batch.pieces.iter().filter(is_refused).map(|piece| piece.span).collect();
-        if !refused.is_empty() && self.is_degraded() {
-            self.fail_settling_of(&refused);
         }
     }
 
@@ -498,7 +495,11 @@ impl<P: Payload> Engine<P> {
         batch.flushing = false;
         batch.flushed = true;
         if let Err(error) = result {
-            batch.refused |= error != DeviceError::Gone;
+            if error != DeviceError::Gone {
+                batch.refused = true;
+                let zeros = batch.pieces.iter().filter(|piece| matches!(piece.what, What::Zero(..)));
+                batch.refused_zeros = zeros.map(|piece| piece.span).collect();
+            }
             self.origin_flush_failed(error);
         }
     }
@@ -550,9 +551,12 @@ impl<P: Payload> Engine<P> {
         }
         self.origin.end_writes(Writer::Destage);
         self.unpark_reads();
+        self.destage.refused = batch.refused;
         if batch.refused {
             self.fail_home();
-            self.fail_zeros(&batch);
+        }
+        if !batch.refused_zeros.is_empty() && self.is_degraded() {
+            self.fail_settling_of(&batch.refused_zeros);
         }
         if !batch.void && batch.pieces.iter().all(|piece| piece.state == State::Ended) {
             self.destage.pace.learn(&batch.work, self.now.since(batch.began));
@@ -626,7 +630,7 @@ impl<P: Payload> Engine<P> {
             if piece.state != State::Ended {
                 continue;
             }
-            if self.ranges.splits(block, blocks) && self.is_table_brimful() {
+            if self.ranges.splits(block, blocks) && self.is_table_brimful() && !self.is_degraded() {
                 all = false;
                 continue;
             }

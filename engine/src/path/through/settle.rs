@@ -94,8 +94,10 @@ impl<P: Payload> Engine<P> {
         let active = self.requests.get_mut(number);
         active.stage = Stage::Promised;
         active.waits = WaitReason::Origin;
-        if self.is_flush(number) {
+        if self.is_flush(number) && self.owes_zeros() {
             self.try_refused();
+        } else if self.is_flush(number) {
+            self.through.try_refused();
         }
         let until = self.is_taken(number).then_some(self.through.pages.mark());
         self.through.settling.push((number, until));
@@ -219,8 +221,9 @@ impl<P: Payload> Engine<P> {
         let leg_over = self.splitting.wants_origin_flush() && through.writes.is_empty() && through.waiting.is_empty();
         let asked = !through.settling.is_empty() || self.modes.is_waiting() || self.detaching || leg_over;
         // What is being written would have to be flushed for again, unless room is needed.
-        // Or those that the origin does not even try keep everybody waiting.
-        let is_marked = || through.back_off.has_failed() && through.settling.iter().any(|(_, until)| until.is_some());
+        // Or those that the origin does not even try keep everybody waiting, or those that zeros below them keep from being tried.
+        let is_held_up = through.back_off.has_failed() || self.owes_zeros();
+        let is_marked = || is_held_up && through.settling.iter().any(|(_, until)| until.is_some());
         let is_due = much || through.crowded || (old || self.stopping || asked) && (through.pages.are_tried() || is_marked());
         if is_due {
             let (mark, forgotten, sure) = (through.pages.mark(), through.forgotten, through.unsure.len());
