@@ -2,14 +2,15 @@
 
 use tidegate_engine::Mode;
 use tidegate_engine::block::Span;
-use tidegate_engine::config::Allocation;
+use tidegate_engine::cache::format::Geometry;
+use tidegate_engine::config::{Allocation, GateKind, WhenFull};
 use tidegate_engine::op::{DeviceId, Zone};
 use tidegate_engine::request::RequestError;
 use tidegate_engine::time::Duration;
 use tidegate_sim::back::fault::Fault;
 use tidegate_sim::back::volatile::Survive;
 use tidegate_sim::plan::{Plan, Profile};
-use tidegate_sim::scenario::Scenario;
+use tidegate_sim::scenario::{Scenario, plan, plan_for};
 use tidegate_sim::stamp::Stamps;
 use tidegate_sim::swarm::{Options, swarm};
 
@@ -219,4 +220,30 @@ fn a_read_that_has_waited_for_the_origin_sees_what_others_see() {
     assert_eq!(scenario.wait(read).map(|outcome| outcome[..8].to_vec()), Ok(data.stamps().collect()));
     scenario.expect(2, &data);
     scenario.expect(3, &beside);
+}
+
+/// In write-back: destaging makes room in the log for it.
+#[test]
+fn a_stop_does_not_wait_for_ever_for_a_refused_page_and_a_full_log() {
+    let mut plan = plan_for(Geometry { volume_atoms: 512 * 8, ..plan().config.geometry });
+    plan.config.when_full = WhenFull::Through;
+    plan.config.gate = GateKind::New;
+    plan.config.free_floor = 0;
+    plan.config.wait = Duration::from_secs(3_600);
+    let mut scenario = Scenario::of(plan);
+    scenario.simulation.scene.oracle.writes_may_fail = true;
+    let is_full = |&block: &u64| {
+        scenario.write(block);
+        scenario.flush();
+        scenario.snapshot().counters.through_blocks > 0
+    };
+    let page = (0..).find(is_full).expect("writes go past a full log") + 1;
+    let data = scenario.write(page);
+    scenario.fail_next_flush(DeviceId::Origin);
+    scenario.fail_next(Zone::Origin, Fault::Refused(1_000_000));
+    assert_eq!(scenario.try_flush(), Err(RequestError::Io));
+    scenario.stop();
+    assert!(scenario.snapshot().counters.destaged_blocks > 0, "others went home for it");
+    scenario.power_cut(Survive::None);
+    scenario.expect(page, &data);
 }

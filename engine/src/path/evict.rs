@@ -27,7 +27,7 @@ impl<P: Payload> Engine<P> {
         if self.cache_failed {
             return false;
         }
-        let floor = self.config.free_floor.max(self.sets_needed());
+        let floor = self.config.free_floor.max(self.sets_needed()).max(self.sets_needed_to_stop());
         loop {
             let free = self.sets.free_count() + self.sets.dying_count();
             if free >= floor {

@@ -60,26 +60,17 @@ impl Around {
         self.shared.push(Shared { op, span, sharers: Vec::new() });
     }
 
+    /// A read of the origin, for a client or around a miss.
+    pub fn note_read(&mut self, span: Span, why: Why, took: Took) {
+        self.judge.read(span.start, span.atoms, why == Why::Around, took.waited, took.busy);
+    }
+
     pub fn bytes(&self) -> u64 {
         self.judge.bytes()
     }
 }
 
 impl<P: Payload> Engine<P> {
-    /// A read of the origin has ended well.
-    pub(super) fn note_origin_read(&mut self, span: Span, why: Why, took: Took) {
-        if self.config.reads_around() {
-            self.around.judge.read(span.start, span.atoms, why == Why::Around, took.waited, took.busy);
-        }
-        if matches!(why, Why::Scattered | Why::Sequential) {
-            self.destage.courtesy.read(span.atoms, took.started, self.now);
-            if let Some(busy) = took.busy {
-                let (_, blocks) = self.blocks_of(span);
-                self.admission.fetched(blocks, why == Why::Sequential, busy);
-            }
-        }
-    }
-
     /// A client's read has been answered that had to ask the origin.
     pub(super) fn look_around(&mut self, span: Span, why: Why) {
         if !self.config.reads_around() || why == Why::Prefetch || why == Why::Around {

@@ -1,8 +1,13 @@
-//! Which parts of the origin are being read and written now. Operations in flight on it never overlap, but reads among themselves.
+//! Which parts of the origin are being read and written now. Operations in flight on it never overlap, but reads among themselves. How long a
+//! read took is told to all who decide by that: what lies around a miss, what is kept, how long batches of destaging may be.
 
 use crate::block::Span;
 use crate::op::OpId;
+use crate::payload::Payload;
 use crate::time::{Duration, Instant};
+
+use super::Engine;
+use super::read::Why;
 
 /// What the origin was busy for so long with tells nothing of it: it stood still, or hung.
 const ODD: Duration = Duration::from_millis(250);
@@ -92,5 +97,22 @@ impl OriginSpans {
     /// By a client's own write.
     pub fn is_written_through(&self, span: Span) -> bool {
         self.writes.iter().any(|(writer, writing)| matches!(writer, Writer::Through(_)) && writing.overlaps(span))
+    }
+}
+
+impl<P: Payload> Engine<P> {
+    /// A read of the origin has ended well.
+    pub(super) fn note_origin_read(&mut self, span: Span, why: Why, took: Took) {
+        if self.config.reads_around() {
+            self.around.note_read(span, why, took);
+        }
+        if !matches!(why, Why::Scattered | Why::Sequential) {
+            return;
+        }
+        self.destage.courtesy.read(span.atoms, took.started, self.now);
+        if let Some(busy) = took.busy {
+            let (_, blocks) = self.blocks_of(span);
+            self.admission.fetched(blocks, why == Why::Sequential, busy);
+        }
     }
 }

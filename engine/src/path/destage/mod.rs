@@ -191,7 +191,7 @@ impl<P: Payload> Engine<P> {
             oldest_set_dirty: free < self.gate.floor && is_oldest_dirty(),
             dirty_since: self.dirty_since(),
             starved: self.is_starved() && !self.is_space_coming() || self.first_waits_for(WaitReason::RangeTable),
-            drain: self.drain.is_some() || self.is_degraded(),
+            drain: self.drain.is_some() || self.is_degraded() || self.sets_needed_to_stop() > 0,
             home: self.is_due_home(),
             passing: self.splitting.is_busy(self.now) || self.detouring.is_busy(self.now),
             asleep: self.asleep(),
@@ -214,7 +214,7 @@ impl<P: Payload> Engine<P> {
 
     /// True: slots were cleaned, sets may be dropped now.
     pub(super) fn pump_destage(&mut self) -> bool {
-        if self.stopping && !self.goes_home_at_stop() && !self.owes_zeros() {
+        if self.stopping && !self.goes_home_at_stop() && !self.owes_zeros() && self.sets_needed_to_stop() == 0 {
             // What has begun ends, so that nobody waits behind it.
             return self.destage.batch.is_some() && self.advance_batch(false);
         }

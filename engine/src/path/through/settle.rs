@@ -303,6 +303,15 @@ impl<P: Payload> Engine<P> {
         any || !settled.is_empty()
     }
 
+    /// Stopping: free sets that the log needs for pages that the origin does not take. Destaging makes them.
+    pub(in crate::path) fn sets_needed_to_stop(&self) -> u32 {
+        if !self.stopping || self.cache_failed || self.through.pages.refused().next().is_none() {
+            return 0;
+        }
+        let sets = self.through.pages.blocks().div_ceil(u64::from(self.config.geometry.set_slots));
+        sets as u32 + self.sets_kept_now(Source::Client)
+    }
+
     /// Stopping: true when nothing is left that only the origin holds, and that it might forget.
     pub(in crate::path) fn is_through_settled(&mut self) -> bool {
         self.through.pages.is_empty() || self.log_pages()
