@@ -222,28 +222,31 @@ fn a_read_that_has_waited_for_the_origin_sees_what_others_see() {
     scenario.expect(3, &beside);
 }
 
-/// In write-back: destaging makes room in the log for it.
+/// In write-back: destaging makes room in the log for them. What is below them stays where it is, in the oldest sets.
 #[test]
-fn a_stop_does_not_wait_for_ever_for_a_refused_page_and_a_full_log() {
-    let mut plan = plan_for(Geometry { volume_atoms: 512 * 8, ..plan().config.geometry });
-    plan.config.when_full = WhenFull::Through;
-    plan.config.gate = GateKind::New;
-    plan.config.free_floor = 0;
-    plan.config.wait = Duration::from_secs(3_600);
-    let mut scenario = Scenario::of(plan);
-    scenario.simulation.scene.oracle.writes_may_fail = true;
-    let is_full = |&block: &u64| {
-        scenario.write(block);
-        scenario.flush();
-        scenario.snapshot().counters.through_blocks > 0
-    };
-    let page = (0..).find(is_full).expect("writes go past a full log") + 1;
-    let data = scenario.write(page);
-    scenario.fail_next_flush(DeviceId::Origin);
-    scenario.fail_next(Zone::Origin, Fault::Refused(1_000_000));
-    assert_eq!(scenario.try_flush(), Err(RequestError::Io));
-    scenario.stop();
-    assert!(scenario.snapshot().counters.destaged_blocks > 0, "others went home for it");
-    scenario.power_cut(Survive::None);
-    scenario.expect(page, &data);
+fn a_stop_does_not_wait_for_ever_for_refused_pages_and_a_full_log() {
+    for pages in [&[100][..], &[0, 8, 16, 24, 32, 40, 48, 56, 64]] {
+        let mut plan = plan_for(Geometry { volume_atoms: 512 * 8, ..plan().config.geometry });
+        (plan.config.when_full, plan.config.gate, plan.config.free_floor) = (WhenFull::Through, GateKind::New, 0);
+        plan.config.wait = Duration::from_secs(3_600);
+        let mut scenario = Scenario::of(plan);
+        scenario.simulation.scene.oracle.writes_may_fail = true;
+        let is_full = |&block: &u64| {
+            scenario.write(block);
+            scenario.flush();
+            scenario.snapshot().counters.through_blocks > 0
+        };
+        (0..).find(is_full).expect("writes go past a full log");
+        let data: Vec<Stamps> = pages.iter().map(|&block| scenario.write(block)).collect();
+        scenario.fail_next_flush(DeviceId::Origin);
+        pages.iter().for_each(|_| scenario.fail_next(Zone::Origin, Fault::Refused(1_000_000)));
+        assert_eq!(scenario.try_flush(), Err(RequestError::Io));
+        scenario.advance(Duration::from_secs(1));
+        let before = scenario.simulation.now();
+        scenario.stop();
+        assert!(scenario.simulation.now().since(before) < Duration::from_secs(300), "{pages:?}");
+        assert!(scenario.snapshot().counters.destaged_blocks > 0, "others went home for them");
+        scenario.power_cut(Survive::None);
+        pages.iter().zip(&data).for_each(|(&block, data)| scenario.expect(block, data));
+    }
 }

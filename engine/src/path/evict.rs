@@ -27,7 +27,8 @@ impl<P: Payload> Engine<P> {
         if self.cache_failed {
             return false;
         }
-        let floor = self.config.free_floor.max(self.sets_needed()).max(self.sets_needed_to_stop());
+        let needed = self.sets_needed_to_stop();
+        let floor = self.config.free_floor.max(self.sets_needed()).max(needed);
         loop {
             let free = self.sets.free_count() + self.sets.dying_count();
             if free >= floor {
@@ -37,7 +38,7 @@ impl<P: Payload> Engine<P> {
                 self.checkpoint.urgent = true;
                 break;
             }
-            let urgent = self.is_starved() || free <= self.config.reserve;
+            let urgent = self.is_starved() || free <= self.config.reserve || free < needed;
             if !urgent && (self.is_compacting() || free + self.sets_being_emptied() >= floor) {
                 break;
             }

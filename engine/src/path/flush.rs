@@ -168,7 +168,7 @@ impl<P: Payload> Engine<P> {
     /// So few sets are free that one which only waits for a flush is wanted.
     fn is_short_of_sets(&self) -> bool {
         let low = self.config.free_floor.max(self.sets_kept_now(stream::Source::Client) + 2).max(self.sets_needed());
-        self.sets.free_count() < low
+        self.sets.free_count() < low.max(self.sets_needed_to_stop())
     }
 
     pub(super) fn pump_flush(&mut self) -> bool {

@@ -150,7 +150,7 @@ impl<P: Payload> Engine<P> {
         match self.modes.stage {
             Promise::Draining { low } => {
                 self.modes.stage = Promise::Draining { low: low.min(dirty) };
-                if dirty <= self.home_blocks() && self.ranges.zeroed_blocks() <= self.home_blocks() {
+                if !self.stopping && dirty <= self.home_blocks() && self.ranges.zeroed_blocks() <= self.home_blocks() {
                     self.modes.stage = Promise::Home { since: Some(self.mark()) };
                     return true;
                 }

@@ -81,9 +81,6 @@ impl OriginSpans {
     pub fn forget_awaited(&mut self) -> usize {
         std::mem::take(&mut self.awaited).len()
     }
-    pub fn awaited(&self) -> usize {
-        self.awaited.len()
-    }
     /// May it not be read now?
     pub fn is_closed(&self, span: Span) -> bool {
         self.is_written(span) || self.awaited.iter().any(|awaited| awaited.overlaps(span))

@@ -303,13 +303,25 @@ impl<P: Payload> Engine<P> {
         any || !settled.is_empty()
     }
 
-    /// Stopping: free sets that the log needs for pages that the origin does not take. Destaging makes them.
+    /// Stopping: pages that the origin does not take have to go into the log.
+    fn must_log_pages(&self) -> bool {
+        self.stopping && !self.cache_failed && self.through.pages.refused().next().is_some()
+    }
+
+    /// Stopping: the free sets that the log needs for such pages, and has not got. Destaging makes them.
     pub(in crate::path) fn sets_needed_to_stop(&self) -> u32 {
-        if !self.stopping || self.cache_failed || self.through.pages.refused().next().is_none() {
+        let blocks = self.through.pages.blocks();
+        if !self.must_log_pages() || self.slots_available(Source::Client) >= blocks {
             return 0;
         }
-        let sets = self.through.pages.blocks().div_ceil(u64::from(self.config.geometry.set_slots));
-        sets as u32 + self.sets_kept_now(Source::Client)
+        blocks.div_ceil(u64::from(self.config.geometry.set_slots)) as u32 + self.sets_kept_now(Source::Client)
+    }
+
+    /// The same of the journal: a checkpoint makes room there.
+    pub(super) fn make_room_to_stop(&mut self) {
+        if self.must_log_pages() && !self.journal_has_room(self.through.pages.blocks() + 2) {
+            self.checkpoint.urgent = true;
+        }
     }
 
     /// Stopping: true when nothing is left that only the origin holds, and that it might forget.

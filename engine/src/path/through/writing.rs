@@ -43,9 +43,11 @@ impl<P: Payload> Engine<P> {
             self.through.refused.at = None;
         }
         self.rewrite_forgotten();
-        if self.origin.awaited() < awaited {
+        // Nobody waits any more for some of what was closed to reads.
+        if awaited > 0 {
             self.unpark_reads();
         }
+        self.make_room_to_stop();
         self.settle_impatient();
         self.pump_through_flush();
         moved | self.release_pages()
