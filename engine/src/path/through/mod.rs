@@ -171,6 +171,14 @@ impl<P: Payload> Through<P> {
         self.doomed = self.unsure.len();
     }
 
+    /// What was noted last was there when a flush failed. (One that is under way counts one too few: what it misses waits for the next.)
+    fn doom_newest(&mut self) {
+        if let Some(span) = self.unsure.pop() {
+            self.unsure.insert(0, span);
+            self.doomed += 1;
+        }
+    }
+
     /// A failed write may have left something here that the origin may forget.
     pub fn is_unsure(&self, span: Span) -> bool {
         self.unsure.iter().any(|unsure| unsure.overlaps(span))

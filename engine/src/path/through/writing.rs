@@ -157,9 +157,15 @@ impl<P: Payload> Engine<P> {
         self.origin.end_writes(Writer::Through(number));
         let holds = write.error.is_none() && write.forgotten == self.through.forgotten;
         let state = if holds { self.through.pages.next_written() } else { State::Unwritten };
+        let has_flush_failed = write.forgotten != self.through.forgotten;
         match write.request {
             None => self.page_written(number, state, write.error),
             Some(request) => self.passed(request, state, write.error),
+        }
+        // It may have been sent more than once (with its neighbours, then by itself), and what the first time left was there when the origin did not
+        // flush: no later flush saves that (seed 2700124 of the refusing profile).
+        if write.request.is_some() && write.error.is_some() && has_flush_failed {
+            self.through.doom_newest();
         }
         self.unpark_reads();
     }
