@@ -17,7 +17,8 @@ fuzz=${FUZZ:-1800}
 tidegate=${CARGO_TARGET_DIR:-target}/release/tidegate
 real() { cargo test --release --locked --test real -- --nocapture --test-threads=1 "$@"; }
 
-echo "soak: seeds from $first, $wide wide ones, $refusing with an origin that refuses much, $corruptions corruptions, $fuzz s of each fuzz target, $kills kills, $connections connections," \
+echo "soak: seeds from $first, $wide wide ones, $refusing with an origin that refuses much, $corruptions corruptions," \
+  "$fuzz s of each fuzz target, $kills kills, $connections connections," \
   "$rounds rounds of crashes (again with FIRST=$first)"
 "$tidegate" sim swarm --seeds "$seeds" --ops 5000 --first-seed "$first"
 "$tidegate" sim swarm --profile wide --seeds "$wide" --ops 12500 --first-seed "$first"

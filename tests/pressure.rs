@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::common::chance::Chance;
 use crate::common::daemon::Daemon;
-use crate::common::hostile::{Door, request, vanish};
+use crate::common::hostile::{Door, FLUSH, request, vanish};
 use crate::common::nbd::Client;
 use crate::common::{text, volume};
 
@@ -91,8 +91,8 @@ fn a_daemon_with_little_memory_takes_no_more_and_serves_everybody() {
     println!("most memory used: {} of {LIMIT}", group.read(["memory.max_usage_in_bytes", "memory.peak"]).trim());
     assert!(killed.lines().any(|line| line == "oom_kill 0"), "{killed}");
     let mut late = door.enter().unwrap();
-    late.write_all(&request(3, 1, 0, 0)).unwrap();
-    assert_eq!(late.simple().unwrap(), (0, 1), "a FLUSH");
+    late.write_all(&request(FLUSH, 1, 0, 0)).unwrap();
+    assert_eq!(late.simple().unwrap(), (0, 1));
     drop(late);
     daemon.stop();
 }

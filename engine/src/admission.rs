@@ -229,4 +229,14 @@ mod tests {
         }
         assert!(!admission.rule().sequences);
     }
+
+    /// As ARCHITECTURE.md has it: beside 2 bytes of ghosts for each slot, whatever the size of the cache.
+    #[test]
+    fn trials_take_about_a_mebibyte() {
+        const SLOTS: u64 = 1 << 20;
+        let mut admission = Admission::new(SLOTS);
+        (0..2 * SLOTS).for_each(|block| admission.read(Block(block), 1, false));
+        let trials = admission.bytes() - 2 * SLOTS;
+        assert!((1 << 19..5 << 18).contains(&trials), "{trials} bytes");
+    }
 }

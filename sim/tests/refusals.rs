@@ -121,12 +121,18 @@ fn of_a_large_page_the_origin_gets_all_but_the_block_it_does_not_take() {
     assert_eq!(scenario.read(Span::new(16, 64)), Ok(all));
 }
 
-/// Since the SSD failed memory alone knows the zeros. A FUA write elsewhere has nothing to do with them.
-#[test]
-fn without_the_ssd_a_flush_does_not_wait_for_ever_for_zeros_that_the_origin_does_not_take() {
+/// Zeros that only the log knows of, until the SSD goes.
+fn knowing_zeros() -> Scenario {
     let mut scenario = Scenario::new();
     scenario.simulation.scene.oracle.writes_may_fail = true;
     scenario.zero(Span::new(16, 64));
+    scenario
+}
+
+/// Since the SSD failed memory alone knows the zeros. A FUA write elsewhere has nothing to do with them.
+#[test]
+fn without_the_ssd_a_flush_does_not_wait_for_ever_for_zeros_that_the_origin_does_not_take() {
+    let mut scenario = knowing_zeros();
     scenario.cache_goes();
     scenario.fail_next(Zone::Origin, Fault::Refused(1_000));
     for _ in 0..3 {
@@ -147,9 +153,7 @@ fn without_the_ssd_a_flush_does_not_wait_for_ever_for_zeros_that_the_origin_does
 /// The page cannot be written before the zeros below it are.
 #[test]
 fn without_the_ssd_a_fua_does_not_wait_for_a_page_over_zeros_that_the_origin_does_not_take() {
-    let mut scenario = Scenario::new();
-    scenario.simulation.scene.oracle.writes_may_fail = true;
-    scenario.zero(Span::new(16, 64));
+    let mut scenario = knowing_zeros();
     let over = scenario.write(3);
     scenario.cache_goes();
     scenario.fail_next(Zone::Origin, Fault::Refused(1_000));
@@ -167,9 +171,7 @@ fn without_the_ssd_a_fua_does_not_wait_for_a_page_over_zeros_that_the_origin_doe
 
 #[test]
 fn without_the_ssd_a_flush_is_told_that_the_zeros_were_taken_and_not_flushed() {
-    let mut scenario = Scenario::new();
-    scenario.simulation.scene.oracle.writes_may_fail = true;
-    scenario.zero(Span::new(16, 64));
+    let mut scenario = knowing_zeros();
     scenario.cache_goes();
     for _ in 0..8 {
         scenario.fail_next_flush(DeviceId::Origin);
