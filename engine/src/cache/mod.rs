@@ -19,5 +19,6 @@ pub mod split;
 pub mod stranded;
 pub mod stream;
 pub mod through;
+pub mod unsure;
 pub mod victims;
 pub mod window;

@@ -72,7 +72,7 @@ impl<P: Payload> Engine<P> {
     fn put_completed(&mut self, block: Block, slot: Slot, older: &P, fetched: &P) {
         let (dirty, size) = (self.sets.is_dirty(slot), self.block_atoms());
         let span = Span::new(block.0 * size, size);
-        let is_newest = self.may_move(block, dirty) && !self.through.is_unsure(span) && !self.lost.has_any_of(block, 1);
+        let is_newest = self.may_move(block, dirty) && !self.through.unsure.overlaps(span) && !self.lost.has_any_of(block, 1);
         let has_room = self.is_within_budget(Cause::Fill) && self.has_room_for_fill(block, 1) && self.slots_available(Source::Moved) > 0;
         if !is_newest || !has_room {
             return;

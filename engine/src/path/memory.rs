@@ -109,7 +109,7 @@ impl<P: Payload> Engine<P> {
         for (span, payload, is_origins) in parts {
             let (block, blocks) = self.whole_blocks(span);
             let whole = Span::new(block.0 * size, blocks * size).intersection(span);
-            if blocks == 0 || self.through.is_unsure(whole) {
+            if blocks == 0 || self.through.unsure.overlaps(whole) {
                 continue;
             }
             for block in gaps(block.0..block.0 + blocks, void).flatten().map(Block) {

@@ -509,7 +509,7 @@ impl<P: Payload> Engine<P> {
     pub(super) fn origin_flush_failed(&mut self, error: DeviceError) {
         if error != DeviceError::Gone {
             self.marks.doubtful = true;
-            self.through.flush_failed();
+            self.through.unsure.flush_failed();
         }
         self.origin_changed();
     }
@@ -544,6 +544,8 @@ impl<P: Payload> Engine<P> {
         } else {
             batch.failed |= !self.unzero(&batch);
             self.clean(&batch);
+            let ended = batch.pieces.iter().filter(|piece| piece.state == State::Ended);
+            ended.for_each(|piece| self.through.unsure.rewritten(piece.span));
             self.let_leave(&batch.leaving);
         }
         for read in batch.reads().filter(|read| read.held) {

@@ -22,6 +22,7 @@ use std::collections::VecDeque;
 
 use crate::block::{Atoms, Block, Span};
 use crate::cache::through::{Page, Pages};
+use crate::cache::unsure::Unsure;
 use crate::config::{Allocation, WhenFull};
 use crate::op::DeviceError;
 use crate::payload::Payload;
@@ -61,11 +62,8 @@ pub(super) struct Through<P> {
     settling: Vec<(usize, Option<u64>)>,
     /// Until when they wait rather than have everything put into the log.
     patience: Option<Instant>,
-    /// Where a failed write may have left anything on the origin, until a flush that was handed out later: the origin may forget that, and
-    /// nothing of it may be kept as clean.
-    unsure: Vec<Span>,
-    /// So many of them, the first ones, no flush makes sure of any more: one has failed, and may have dropped them.
-    doomed: usize,
+    /// Where a failed write may have left anything on the origin.
+    pub unsure: Unsure,
     /// A write waits for the pages to be let go.
     crowded: bool,
     /// When the oldest page was written.
@@ -90,8 +88,6 @@ struct Write {
 struct Flush {
     mark: u64,
     forgotten: u64,
-    /// How many spans it makes sure of.
-    sure: usize,
 }
 
 /// A request on its way through.
@@ -110,8 +106,7 @@ impl<P: Payload> Through<P> {
             flushed: 0,
             settling: Vec::new(),
             patience: None,
-            unsure: Vec::new(),
-            doomed: 0,
+            unsure: Unsure::default(),
             crowded: false,
             since: None,
             forgotten: 0,
@@ -123,7 +118,7 @@ impl<P: Payload> Through<P> {
     /// No write waits, and nothing is pinned or promised.
     fn has_nothing(&self) -> bool {
         let pins = !self.pages.is_empty() || self.pages.replaced_blocks() > 0;
-        !pins && self.waiting.is_empty() && self.settling.is_empty() && !self.awaits_sureness()
+        !pins && self.waiting.is_empty() && self.settling.is_empty() && !self.unsure.awaits_flush()
     }
 
     /// A page that has not come this way, and that the origin is to have.
@@ -159,29 +154,6 @@ impl<P: Payload> Through<P> {
     fn is_about_to_settle(&self) -> bool {
         let covers = |flush: &Flush| flush.mark == self.pages.mark() && flush.forgotten == self.forgotten;
         self.flush.as_ref().is_some_and(covers) && self.pages.are_written()
-    }
-
-    /// A flush of the origin would make sure of something.
-    fn awaits_sureness(&self) -> bool {
-        self.unsure.len() > self.doomed
-    }
-
-    /// A flush of the origin has failed.
-    pub fn flush_failed(&mut self) {
-        self.doomed = self.unsure.len();
-    }
-
-    /// What was noted last was there when a flush failed. (One that is under way counts one too few: what it misses waits for the next.)
-    fn doom_newest(&mut self) {
-        if let Some(span) = self.unsure.pop() {
-            self.unsure.insert(0, span);
-            self.doomed += 1;
-        }
-    }
-
-    /// A failed write may have left something here that the origin may forget.
-    pub fn is_unsure(&self, span: Span) -> bool {
-        self.unsure.iter().any(|unsure| unsure.overlaps(span))
     }
 
     /// A page has some of these blocks: it is newer than anything in the cache.

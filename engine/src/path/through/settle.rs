@@ -197,7 +197,7 @@ impl<P: Payload> Engine<P> {
             self.counters.through_logged_blocks += blocks;
             self.put(Source::Client, true, [Piece { block, blocks, payload, valid }], &[], 0);
         }
-        if !self.through.awaits_sureness() {
+        if !self.through.unsure.awaits_flush() {
             self.through.since = None;
         }
         // Some of it may have been acknowledged after the FLUSH came for which this is done.
@@ -211,7 +211,7 @@ impl<P: Payload> Engine<P> {
         let through = &self.through;
         if through.flush.is_some()
             || through.back_off.is_waiting(self.now)
-            || (through.pages.is_empty() || through.flushed >= through.pages.mark()) && !through.awaits_sureness()
+            || (through.pages.is_empty() || through.flushed >= through.pages.mark()) && !through.unsure.awaits_flush()
         {
             return;
         }
@@ -226,8 +226,9 @@ impl<P: Payload> Engine<P> {
         let is_marked = || is_held_up && through.settling.iter().any(|(_, until)| until.is_some());
         let is_due = much || through.crowded || (old || self.stopping || asked) && (through.pages.are_tried() || is_marked());
         if is_due {
-            let (mark, forgotten, sure) = (through.pages.mark(), through.forgotten, through.unsure.len());
-            self.through.flush = Some(Flush { mark, forgotten, sure });
+            let (mark, forgotten) = (through.pages.mark(), through.forgotten);
+            self.through.flush = Some(Flush { mark, forgotten });
+            self.through.unsure.flush_begins();
             self.counters.through_flushes += 1;
             self.splitting.origin_flushes();
             self.start(DeviceId::Origin, Class::Log, Action::Flush, Owner::ThroughFlush);
@@ -236,7 +237,7 @@ impl<P: Payload> Engine<P> {
 
     /// When the oldest page is so old that the origin is flushed for it, or somebody has waited long enough for such a flush.
     pub(in crate::path) fn page_deadline(&self) -> Option<Instant> {
-        let has_some = !self.through.pages.is_empty() || self.through.awaits_sureness();
+        let has_some = !self.through.pages.is_empty() || self.through.unsure.awaits_flush();
         let old = self.through.since.filter(|_| has_some).map(|since| since + self.config.flush_age);
         // What was due when the flows were looked at has had its turn.
         [old, self.through.patience].into_iter().flatten().filter(|&at| at > self.looked).min()
@@ -248,12 +249,12 @@ impl<P: Payload> Engine<P> {
             Ok(()) if flush.forgotten == self.through.forgotten => {
                 self.through.back_off.succeeded();
                 self.through.flushed = flush.mark;
-                let doomed = self.through.doomed.min(flush.sure);
-                self.through.unsure.drain(doomed..flush.sure);
+                self.through.unsure.flush_ends(true);
             }
-            Ok(()) => {}
+            Ok(()) => self.through.unsure.flush_ends(false),
             Err(error) => {
                 self.origin_flush_failed(error);
+                self.through.unsure.flush_ends(false);
                 self.through.back_off.failed(self.now);
                 // `origin_flush_failed` has taken all marks back.
                 if self.through.patience.is_some() || error != DeviceError::Gone {
@@ -282,13 +283,16 @@ impl<P: Payload> Engine<P> {
         for (block, blocks) in covered {
             self.begin_group_for(blocks);
             self.find_lost(block, blocks);
+            if self.through.pages.get(block).is_some_and(|page| page.valid.is_none()) {
+                self.through.unsure.rewritten(Span::new(block.0 * self.block_atoms(), blocks * self.block_atoms()));
+            }
             self.through.pages.remove(block, blocks);
             self.kill_live(block, blocks, true);
             self.tickets.void(block, blocks);
         }
         if any {
             self.through.crowded = false;
-            let has_none = self.through.pages.is_empty() && !self.through.awaits_sureness();
+            let has_none = self.through.pages.is_empty() && !self.through.unsure.awaits_flush();
             self.through.since = if has_none { None } else { Some(self.now) };
         }
         // Without a page left everything is on the origin or in the log.

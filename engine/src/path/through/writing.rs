@@ -157,17 +157,33 @@ impl<P: Payload> Engine<P> {
         self.origin.end_writes(Writer::Through(number));
         let holds = write.error.is_none() && write.forgotten == self.through.forgotten;
         let state = if holds { self.through.pages.next_written() } else { State::Unwritten };
-        let has_flush_failed = write.forgotten != self.through.forgotten;
         match write.request {
             None => self.page_written(number, state, write.error),
-            Some(request) => self.passed(request, state, write.error),
-        }
-        // It may have been sent more than once (with its neighbours, then by itself), and what the first time left was there when the origin did not
-        // flush: no later flush saves that (seed 2700124 of the refusing profile).
-        if write.request.is_some() && write.error.is_some() && has_flush_failed {
-            self.through.doom_newest();
+            Some(request) => {
+                if write.error.is_some() {
+                    self.may_have_landed(request, write.forgotten);
+                }
+                self.passed(request, state, write.error);
+            }
         }
         self.unpark_reads();
+    }
+
+    /// The write of a request has failed, and any part of it is on the origin. What the cache has of these blocks is dirty and shadows it; older
+    /// pages do, and are written again. What a read has kept in memory while it was under way is what they held before.
+    fn may_have_landed(&mut self, request: usize, forgotten: u64) {
+        let (block, blocks) = self.blocks_of(self.requests.get(request).request.span);
+        let span = Span::new(block.0 * self.block_atoms(), blocks * self.block_atoms());
+        self.through.pages.spoil(block, blocks);
+        self.changed(block, blocks);
+        // It may have been sent more than once (with its neighbours, then by itself), and what the first time left was there when the origin did not
+        // flush: no later flush saves that (seed 2700124 of the refusing profile).
+        if forgotten == self.through.forgotten {
+            self.through.unsure.note(span)
+        } else {
+            self.through.unsure.doom(span)
+        }
+        self.through.since.get_or_insert(self.now);
     }
 
     /// A page was written once more.
@@ -203,9 +219,6 @@ impl<P: Payload> Engine<P> {
     fn passed(&mut self, number: usize, state: State, error: Option<DeviceError>) {
         match error {
             Some(error) if self.goes_back_to_log(number) => {
-                let (block, blocks) = self.blocks_of(self.requests.get(number).request.span);
-                self.through.pages.spoil(block, blocks);
-                self.note_unsure(block, blocks);
                 if error == DeviceError::Gone {
                     self.through.forget();
                 }
@@ -213,19 +226,11 @@ impl<P: Payload> Engine<P> {
             }
             // It waits for the origin to come back, like everything that only the origin can do.
             Some(DeviceError::Gone) => {
-                let (block, blocks) = self.blocks_of(self.requests.get(number).request.span);
-                self.through.pages.spoil(block, blocks);
-                self.note_unsure(block, blocks);
                 self.through.forget();
                 self.through.waiting.push(number);
                 return self.through.back_off.failed(self.now);
             }
             Some(error) => {
-                // Any part of it may have landed. What the cache has of these blocks is dirty and shadows it; older pages do, and are
-                // written again.
-                let (block, blocks) = self.blocks_of(self.requests.get(number).request.span);
-                self.through.pages.spoil(block, blocks);
-                self.note_unsure(block, blocks);
                 self.unlock(number);
                 let error = if error == DeviceError::NoSpace { RequestError::NoSpace } else { RequestError::Io };
                 return self.answer(number, Err(error));
@@ -249,22 +254,6 @@ impl<P: Payload> Engine<P> {
         let command = &self.requests.get(number).request.command;
         let fua = matches!(command, Command::Write { fua: true, .. } | Command::Zero { fua: true, .. } | Command::Trim { fua: true });
         if fua { self.settle(number) } else { self.answer(number, Ok(Outcome::Done)) }
-    }
-
-    /// A write to these blocks has failed, and any part of it is on the origin. What a read has kept in memory while it was under way is what
-    /// they held before.
-    pub(in crate::path) fn note_unsure(&mut self, block: Block, blocks: u64) {
-        self.changed(block, blocks);
-        const MOST: usize = 256;
-        let span = Span::new(block.0 * self.block_atoms(), blocks * self.block_atoms());
-        if self.through.unsure.len() >= MOST {
-            self.through.unsure = vec![Span::new(0, self.config.geometry.blocks() * self.block_atoms())];
-            // A flush under way counts by the former length.
-            self.through.forgotten += 1;
-            self.through.doomed = self.through.doomed.min(1);
-        }
-        self.through.unsure.push(span);
-        self.through.since.get_or_insert(self.now);
     }
 
     fn unlock(&mut self, number: usize) {
