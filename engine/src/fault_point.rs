@@ -131,6 +131,8 @@ fault_points! {
     RestateCut,
 
     // --- recovery: headers ---
+    /// A stretch of the headers cannot be read: one by one.
+    HeadersUnread,
     /// A header cannot be read, is damaged or of another life: its copy serves.
     HeaderDamaged,
     /// A header is of another life or another SEAL.

@@ -21,7 +21,7 @@ use tidegate_sim::world::Crash;
 struct Row(&'static [FaultPoint], fn() -> Scenario);
 
 /// A fault that harms nothing: the one behind it in the script is for the next operation.
-const NONE: Fault = Fault::Stuck(Duration::from_micros(1));
+pub const NONE: Fault = Fault::Stuck(Duration::from_micros(1));
 
 #[test]
 fn every_error_path_is_taken() {
@@ -83,6 +83,7 @@ const TABLE: &[Row] = &[
     Row(&[TailUnread, TailSlotUnread], || unread(Zone::Data, &[Fault::Bad])),
     Row(&[TailSlotDamaged, TailCut], what_was_written_last_rots),
     Row(&[RestateCut], a_checkpoint_is_cut_short),
+    Row(&[HeadersUnread], || unread(Zone::Header, &[Fault::Error])),
     Row(&[HeaderDamaged, FenceHeaderUnusable], a_clean_header_rots),
     Row(&[HeaderOfAnotherLife], || forged_header(|header| header.life += 1)),
     Row(&[HeaderIncomplete], || forged_header(|header| header.entries.clear())),
@@ -113,12 +114,12 @@ const TABLE: &[Row] = &[
 // --- what all of them share ---
 
 /// A volume with something of everything: sealed sets, clean and dirty; an open one; two checkpoints; records behind them.
-fn lived() -> Scenario {
+pub fn lived() -> Scenario {
     lived_as(&mut Scenario::new);
     lived_as(&mut Scenario::new)
 }
 
-fn lived_as(begin: &mut dyn FnMut() -> Scenario) -> Scenario {
+pub fn lived_as(begin: &mut dyn FnMut() -> Scenario) -> Scenario {
     let mut scenario = begin();
     (0..24).for_each(|block| drop(scenario.write(block)));
     scenario.flush();
@@ -134,12 +135,12 @@ fn lived_as(begin: &mut dyn FnMut() -> Scenario) -> Scenario {
     scenario
 }
 
-fn cut(scenario: &mut Scenario) {
+pub fn cut(scenario: &mut Scenario) {
     scenario.crash(Crash::Kill(Survive::All));
 }
 
 /// A new engine, until it serves or refuses to.
-fn start(mut scenario: Scenario) -> Scenario {
+pub fn start(mut scenario: Scenario) -> Scenario {
     scenario.begin_recovery();
     while *scenario.simulation.engine.phase() == Phase::Recovering {
         assert!(scenario.step(), "a recovery that rests");
@@ -148,7 +149,7 @@ fn start(mut scenario: Scenario) -> Scenario {
     scenario
 }
 
-fn forge(scenario: &mut Scenario) -> Forge<'_> {
+pub fn forge(scenario: &mut Scenario) -> Forge<'_> {
     let (geometry, format) = (scenario.geometry(), scenario.simulation.plan.config.format);
     Forge { cache: &mut scenario.simulation.scene.cache, geometry, format }
 }
@@ -367,7 +368,7 @@ fn the_last_superblock_is_not_written() -> Scenario {
 
 // --- the fence ---
 
-fn marking() -> Scenario {
+pub fn marking() -> Scenario {
     Scenario::with(|plan| plan.config.fence_samples = 1_024)
 }
 
@@ -533,7 +534,7 @@ fn a_checkpoint_is_cut_short() -> Scenario {
 // --- headers ---
 
 /// A sealed set that the newest map describes, with dirty slots or without, and that the journal does not tell again.
-fn sealed(scenario: &mut Scenario, dirty: bool) -> u32 {
+pub fn sealed(scenario: &mut Scenario, dirty: bool) -> u32 {
     let forge = forge(scenario);
     let superblock = forge.superblock();
     let told = |set: u32| {

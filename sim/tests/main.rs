@@ -22,6 +22,7 @@ mod fronts;
 mod full;
 mod gate;
 mod gather;
+mod headers;
 mod lanes;
 mod large;
 mod lend;

@@ -93,6 +93,8 @@ impl Set {
 }
 
 const NIL: u32 = u32::MAX;
+/// The group of a kill that no record tells yet.
+const UNTOLD: u64 = u64::MAX;
 /// So that no benefit is below 0: a set of 2^16 slots, all but one of them dead.
 const STEP_OFFSET: u32 = 256;
 
@@ -278,7 +280,7 @@ impl Sets {
     }
 
     /// Nothing lives in a sealed set any more: it leaves the LRU order and waits to be reusable.
-    fn die(&mut self, number: u32) {
+    pub fn die(&mut self, number: u32) {
         self.unlink(number);
         self.victims.place(number, None);
         self.dying.push(number);
@@ -287,6 +289,11 @@ impl Sets {
     /// The sealed sets without live slots.
     pub fn dying(&self) -> &[u32] {
         &self.dying
+    }
+
+    /// The next flush would free one of them.
+    pub fn has_undurable_dying(&self, durable_group: u64) -> bool {
+        self.dying.iter().map(|&set| self.get(set).kill_group).any(|group| group > durable_group && group != UNTOLD)
     }
 
     /// No slot is live, every kill is durable, nothing in flight touches it.
@@ -699,12 +706,15 @@ impl Sets {
         self.note_dirt(number, before);
     }
 
-    /// All slots of a sealed set have died by a record of `group`.
-    pub fn mourn(&mut self, number: u32, group: u64) {
+    /// All slots of a sealed set are dead, and nothing says so yet ([`Sets::bury`]).
+    pub fn mourn(&mut self, number: u32) {
         let set = self.get_mut(number);
         assert!(set.state == SetState::Sealed && set.live_count == 0);
-        set.kill_group = set.kill_group.max(group);
-        self.die(number);
+        set.kill_group = UNTOLD;
+    }
+    /// A record of `group` says so.
+    pub fn bury(&mut self, number: u32, group: u64) {
+        self.get_mut(number).kill_group = group;
     }
 
     /// Rebuilds the lists after replay: free sets, dying sets, LRU in order of sealing.

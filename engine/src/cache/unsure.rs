@@ -147,7 +147,9 @@ mod tests {
                 atoms.extend(span.start..span.end());
             } else {
                 spans.remove(span);
-                (span.start..span.end()).for_each(|atom| drop(atoms.remove(&atom)));
+                (span.start..span.end()).for_each(|atom| {
+                    atoms.remove(&atom);
+                });
             }
             let known: Vec<u64> = spans.0.iter().flat_map(|span| span.start..span.end()).collect();
             assert_eq!(known, atoms.iter().copied().collect::<Vec<_>>());

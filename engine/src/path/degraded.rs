@@ -220,6 +220,7 @@ impl<P: Payload> Engine<P> {
         self.journal.retire();
         self.forget_checkpoint();
         assert!(self.forget_retries().is_empty(), "requests were given back when the SSD failed");
+        self.through.unburied.clear();
         self.headers_due.clear();
         self.headers_written.clear();
         self.unflushed_since = None;

@@ -649,6 +649,7 @@ impl<P: Payload> Engine<P> {
     /// them in one loop the compiler prepares eighty addresses, for a round that mostly is the only one.)
     #[inline(never)]
     fn pump_round(&mut self) -> bool {
+        self.bury_unknown();
         let mut again = self.reclaim();
         again |= self.pump_retries();
         again |= self.pump_front_writes();

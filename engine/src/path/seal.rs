@@ -144,8 +144,7 @@ impl<P: Payload> Engine<P> {
 
     /// A flush would free a set.
     pub(super) fn has_undurable_dying(&self) -> bool {
-        let durable = self.journal.durable_group();
-        self.sets.dying().iter().any(|&set| self.sets.get(set).kill_group > durable)
+        self.sets.has_undurable_dying(self.journal.durable_group())
     }
 
     /// Kills slots of one set with one record. An SSD that takes no writes gets none: they are forgotten until the next start.

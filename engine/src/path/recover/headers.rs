@@ -97,24 +97,41 @@ impl<P: Payload> Engine<P> {
     }
 
     pub(super) fn headers_read(&mut self, chunk: u32, result: Result<Answer<P>, DeviceError>) {
+        let sets = self.sets_of_chunk(chunk);
+        let Ok(answer) = result else {
+            // One by one, so that one bad sector costs one header.
+            self.meet(FaultPoint::HeadersUnread);
+            for set in sets.filter(|&set| self.is_header_needed(set)).collect::<Vec<_>>() {
+                self.recovery_read(Zone::Header, self.config.geometry.header(set), Step::Header { set });
+            }
+            return;
+        };
+        let payload: P = joined(answer);
+        let bytes = payload.bytes();
+        let header_bytes = self.config.geometry.header_pages() as usize * PAGE_BYTES as usize;
+        for (set, header) in sets.zip(bytes.chunks_exact(header_bytes)) {
+            self.use_header(set, Some(header));
+        }
+    }
+
+    pub(super) fn header_read(&mut self, set: u32, result: Result<Answer<P>, DeviceError>) {
         let payload: Option<P> = result.ok().map(joined);
         let bytes = payload.as_ref().map(Payload::bytes);
-        let header_bytes = self.config.geometry.header_pages() as usize * PAGE_BYTES as usize;
-        let sets = self.sets_of_chunk(chunk);
-        for set in sets.clone() {
-            if !self.recovery().headers.needed[set as usize] {
-                continue;
-            }
-            let at = (set - sets.start) as usize * header_bytes;
-            let header = bytes.as_ref().map(|bytes| &bytes[at..at + header_bytes]);
-            match self.decode_header(set, false, header) {
-                Ok(header) => self.load_header(set, &header),
-                Err(why) => {
-                    let offset = self.config.geometry.header(set).offset();
-                    self.find(FaultPoint::HeaderDamaged, false, format!("header of set {set} at byte {offset}: {why}"));
-                    let span = self.config.geometry.header_copy(set);
-                    self.recovery_read(Zone::HeaderCopy, span, Step::HeaderCopy { set });
-                }
+        self.use_header(set, bytes.as_deref());
+    }
+
+    /// Loads the header of a set if it is still needed; where it is of no use, its copy is read.
+    fn use_header(&mut self, set: u32, bytes: Option<&[u8]>) {
+        if !self.is_header_needed(set) {
+            return;
+        }
+        match self.decode_header(set, false, bytes) {
+            Ok(header) => self.load_header(set, &header),
+            Err(why) => {
+                let offset = self.config.geometry.header(set).offset();
+                self.find(FaultPoint::HeaderDamaged, false, format!("header of set {set} at byte {offset}: {why}"));
+                let span = self.config.geometry.header_copy(set);
+                self.recovery_read(Zone::HeaderCopy, span, Step::HeaderCopy { set });
             }
         }
     }
@@ -142,6 +159,10 @@ impl<P: Payload> Engine<P> {
     }
 
     pub(super) fn header_copy_read(&mut self, set: u32, result: Result<Answer<P>, DeviceError>) {
+        // The fence may have had the header itself read meanwhile.
+        if !self.is_header_needed(set) {
+            return;
+        }
         let payload: Option<P> = result.ok().map(joined);
         let bytes = payload.as_ref().map(Payload::bytes);
         match self.decode_header(set, true, bytes.as_deref()) {
@@ -163,13 +184,35 @@ impl<P: Payload> Engine<P> {
         self.recovery().headers.needed[set as usize] = false;
         self.sets.kill_unknown(set);
         self.sets.get_mut(set).loaded = true;
+        self.sets.mourn(set);
         if self.phase == Phase::Serving {
-            self.sets.mourn(set, self.journal.group());
-            let life = self.sets.get(set).life as u32;
+            self.sets.die(set);
+        }
+        self.through.unburied.push(set);
+    }
+
+    /// Writes down that the sets are dead which nobody could describe: somebody may after a crash, and their slots would be clean again.
+    pub(in crate::path) fn bury_unknown(&mut self) {
+        if self.cache_failed {
+            return;
+        }
+        let entries = (24 + u64::from(self.config.geometry.set_slots) / 8).div_ceil(40);
+        while let Some(&set) = self.through.unburied.last() {
+            if !self.journal_has_room(entries) {
+                self.checkpoint.urgent = true;
+                return;
+            }
+            self.begin_group_for(entries);
             let mut slots = Bits::new(self.config.geometry.set_slots);
             (0..self.config.geometry.set_slots).for_each(|slot| slots.set(slot));
+            let life = self.sets.get(set).life as u32;
             self.journal.push(&Record::Kill { set, life, slots });
             self.note_record();
+            self.sets.bury(set, self.journal.group());
+            self.through.unburied.pop();
+            if self.through.unburied.is_empty() {
+                self.begin_limbo();
+            }
         }
     }
 

@@ -37,14 +37,16 @@ impl<P: Payload> Engine<P> {
     /// Would a crash now bring back a clean slot of these blocks?
     pub(super) fn is_in_limbo(&mut self, block: Block, blocks: u64) -> bool {
         self.leave_limbo();
-        self.through.limbo.iter().any(|&(_, first, count)| first.0 < block.0 + blocks && block.0 < first.0 + count)
+        !self.through.unburied.is_empty()
+            || self.through.limbo.iter().any(|&(_, first, count)| first.0 < block.0 + blocks && block.0 < first.0 + count)
     }
 
     /// The same, without looking what has become durable first: what has is left out.
     pub(in crate::path) fn dies_late(&self, block: Block, blocks: u64) -> bool {
         let durable = self.journal.durable_group();
         let is_there = |first: Block, count: u64| first.0 < block.0 + blocks && block.0 < first.0 + count;
-        self.through.limbo.iter().any(|&(group, first, count)| group > durable && is_there(first, count))
+        !self.through.unburied.is_empty()
+            || self.through.limbo.iter().any(|&(group, first, count)| group > durable && is_there(first, count))
     }
 
     /// Kills the live slots of these blocks that are clean (or dirty).

@@ -54,6 +54,8 @@ pub(super) struct Through<P> {
     /// Blocks whose clean slots died or became dirty, with the group of the record, until that is durable: after a crash they would live
     /// again, and be clean.
     limbo: VecDeque<(u64, Block, u64)>,
+    /// Sets that nobody could describe, and of which no record says yet that they are dead: until then every block is in limbo.
+    pub unburied: Vec<u32>,
     flush: Option<Flush>,
     /// A flush of the origin handed out at this mark has succeeded: what it covers may be let go.
     flushed: u64,
@@ -102,6 +104,7 @@ impl<P: Payload> Through<P> {
             waiting: Vec::new(),
             writes: Slab::default(),
             limbo: VecDeque::new(),
+            unburied: Vec::new(),
             flush: None,
             flushed: 0,
             settling: Vec::new(),
