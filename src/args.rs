@@ -159,7 +159,8 @@ Examples:
   tidegate create --dir nas --volume media                            one of those that nas/config.toml describes
   tidegate create --origin /dev/sdb --cache /dev/nvme0n1p3 --force    overwrites what is on the cache, never the origin
 
-An origin that exists is never changed. A cache that holds anything is refused without --force; what was dirty in it is lost with it.")]
+An origin that exists is never changed. A cache that holds anything is refused without --force; what was dirty in it is lost with it,
+and one line says how much that was.")]
 pub struct Create {
     /// Folder of the volume
     #[arg(long, value_name = "DIR", default_value = DIR)]

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use tidegate_daemon::Failure;
+use tidegate_daemon::advice::Reach;
 use tidegate_daemon::back::attach::{Contents, contents};
 use tidegate_daemon::back::disk::{Access, Disk};
 use tidegate_daemon::create::{CreateOptions, Created, create};
@@ -25,6 +26,7 @@ pub fn run(args: &Attach) -> Result<ExitCode, Failure> {
     let volume = Options {
         origin: named.origin.clone().unwrap_or(configured.origin.clone()),
         cache: named.cache.clone().unwrap_or(configured.cache.clone()),
+        reach: Reach { origin: named.origin.clone(), cache: named.cache.clone(), ..configured.reach.clone() },
         ..configured.clone()
     };
     if !is_new && (volume.origin != configured.origin || volume.cache != configured.cache) {
@@ -45,16 +47,16 @@ pub fn run(args: &Attach) -> Result<ExitCode, Failure> {
                 // Nothing is left of what was refused.
                 let _ = fs::remove_dir(&folder);
             }
-            return Err(failure);
+            return Err(failure.reaching(&volume.reach));
         }
     };
     created.notes.iter().for_each(|note| eprintln!("tidegate: {note}"));
     say(&format!(
-        "attached: origin {} ({}) keeps what it holds, cache {} is empty\nserve it with `tidegate up --dir {}`; `tidegate detach` undoes it",
+        "attached: origin {} ({}) keeps what it holds, cache {} is empty\n{}",
         volume.origin.display(),
         units::show_size(created.volume_bytes()),
         volume.cache.display(),
-        folder.display(),
+        configured.reach.complete("serve it with `tidegate up`; `tidegate detach` undoes it"),
     ));
     Ok(ExitCode::SUCCESS)
 }
@@ -100,7 +102,7 @@ pub fn replace_blank(volume: &Options) -> Result<(), Failure> {
         return Err(Failure::new(Failure::DAMAGED, what));
     }
     let options = CreateOptions { mode: last_mode(volume)?, ..CreateOptions::new(volume.origin.clone(), volume.cache.clone()) };
-    create(&options)?;
+    create(&options).map_err(|failure| failure.reaching(&volume.reach))?;
     eprintln!("tidegate: cache {} was blank and is formatted", volume.cache.display());
     Ok(())
 }

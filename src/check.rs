@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use serde_json::{Value, json};
 use tidegate_daemon::Failure;
+use tidegate_daemon::advice::Reach;
 use tidegate_daemon::check::{Report, check};
 
 use crate::args::Check;
@@ -14,12 +15,19 @@ const DAMAGE: u8 = 1;
 
 pub fn run(args: &Check) -> Result<ExitCode, Failure> {
     let reports: Vec<(Option<String>, Report)> = match (&args.cache, &args.dir) {
-        (Some(cache), _) => vec![(None, check(cache)?)],
+        (Some(cache), _) => {
+            let reach = Reach { cache: Some(cache.clone()), ..Reach::default() };
+            vec![(None, check(cache).map_err(|failure| failure.reaching(&reach))?)]
+        }
         (None, dir) => {
             let folder = up::absolute(dir.as_deref().expect("one of both is required"))?;
             let config = up::config_of(&folder)?;
             let places = config.places(args.volume.as_deref()).map_err(|message| Failure::new(crate::USAGE, message))?;
-            let of = |place: usize| Ok((Some(config.volumes[place].name.clone()), check(&config.volumes[place].cache)?));
+            let of = |place: usize| {
+                let volume = &config.volumes[place];
+                let report = check(&volume.cache).map_err(|failure| failure.reaching(&volume.reach))?;
+                Ok((Some(volume.name.clone()), report))
+            };
             places.into_iter().map(of).collect::<Result<_, Failure>>()?
         }
     };

@@ -18,6 +18,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
+use tidegate_daemon::advice::Reach;
 use tidegate_daemon::front::nbd::{Address, Allowed, Certificates};
 use tidegate_daemon::volume;
 use toml::Spanned;
@@ -292,11 +293,16 @@ impl File {
             // Of several, clients have to name one.
             None => (tables.len() < 2).then_some(0),
         };
+        let are_several = tables.len() > 1;
         let (nbd, control, tls) = (std::mem::take(&mut self.nbd), self.control.take(), std::mem::take(&mut self.tls).certificates());
-        let volumes = match tables.is_empty() {
+        let mut volumes: Vec<_> = match tables.is_empty() {
             true => vec![self.volume_in(folder)],
             false => tables.into_iter().map(|table| table.into_inner().into_file().volume_in(folder)).collect(),
         };
+        for volume in &mut volumes {
+            let name = are_several.then(|| volume.name.clone());
+            volume.reach = Reach { dir: Some(folder.to_owned()), volume: name, ..Reach::default() };
+        }
         Config {
             volumes,
             default,
@@ -315,6 +321,7 @@ impl File {
             description,
             read_only,
             clients,
+            reach: Reach::default(),
             origin: self.origin.unwrap_or_else(|| folder.join("origin.img")),
             cache: self.cache.unwrap_or_else(|| folder.join("cache.img")),
             state: folder.join(self.state.unwrap_or_else(|| tidegate_daemon::state::FILE_NAME.into())),

@@ -13,7 +13,8 @@ use crate::{attach, say, units};
 pub fn run(args: &Create) -> Result<ExitCode, Failure> {
     let Place { folder, path, mut file, named, is_new } = Place::new(&args.dir, args.origin.as_deref(), args.cache.as_deref())?;
     file.override_with(named.clone());
-    let config = file.in_folder(&folder);
+    let mut config = file.in_folder(&folder);
+    named.reaches(&mut config);
     // One at a time: what is formatted is said, never guessed.
     let volume = match config.places(args.volume.as_deref()).map_err(|message| Failure::new(crate::USAGE, message))?[..] {
         [place] => &config.volumes[place],
@@ -27,11 +28,12 @@ pub fn run(args: &Create) -> Result<ExitCode, Failure> {
         mode: attach::last_mode(volume)?,
         ..CreateOptions::new(volume.origin.clone(), volume.cache.clone())
     };
-    let created = create(&options).inspect_err(|_| {
+    let created = create(&options).map_err(|failure| {
         if is_ours {
             // Nothing is left of what was refused. A folder that is not empty stays, and its contents tell why.
             let _ = fs::remove_dir(&folder);
         }
+        failure.reaching(&volume.reach)
     })?;
     if args.force {
         // The volume begins anew: what its last cache held was given up.
@@ -41,15 +43,15 @@ pub fn run(args: &Create) -> Result<ExitCode, Failure> {
         up::write_config(&path, &named)?;
     }
     created.notes.iter().for_each(|note| eprintln!("tidegate: {note}"));
+    let serve = volume.reach.complete("serve it with `tidegate up`");
     say(&format!(
-        "origin {}: {}, {}\ncache {}: formatted, {} sets{}\nserve it with `tidegate up --dir {}`",
+        "origin {}: {}, {}\ncache {}: formatted, {} sets{}\n{serve}",
         volume.origin.display(),
         units::show_size(created.volume_bytes()),
         if created.origin_is_new { "new and sparse" } else { "kept as it is" },
         volume.cache.display(),
         created.geometry.sets,
         if created.cache_is_new { ", new" } else { "" },
-        folder.display(),
     ));
     Ok(ExitCode::SUCCESS)
 }

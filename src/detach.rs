@@ -28,24 +28,25 @@ const CANCELLED: u8 = 1;
 
 pub fn run(args: &Detach) -> Result<ExitCode, Failure> {
     let (_, volume) = up::volume_of(&args.of)?;
+    detach(args, &volume).map_err(|failure| failure.reaching(&volume.reach))
+}
+
+fn detach(args: &Detach, volume: &Options) -> Result<ExitCode, Failure> {
     let status = status::asked(&args.of, Verb::Status).ok().filter(|status| status::gone(status).is_none());
     if let Some(id) = &args.discard_dirty {
-        return give_up(&volume, id, status.is_some());
+        return give_up(volume, id, status.is_some());
     }
     let mut signals = Signals::take().map_err(|error| Failure::new(Failure::SYSTEM, format!("signals cannot be received: {error}")))?;
     let is_detached = match status {
-        Some(status) => by_daemon(&args.of, &volume, &status, &mut signals)?,
-        None => here(&volume, &mut signals)?,
+        Some(status) => by_daemon(&args.of, volume, &status, &mut signals)?,
+        None => here(volume, &mut signals)?,
     };
     if !is_detached {
         eprintln!("tidegate: cancelled; the cache is attached as before, what has gone home stays there");
         return Ok(ExitCode::from(CANCELLED));
     }
-    say(&format!(
-        "detached: origin {} alone holds everything; `tidegate attach --dir {}` brings the cache back",
-        volume.origin.display(),
-        args.of.dir.display()
-    ));
+    let back = volume.reach.complete("`tidegate attach` brings the cache back");
+    say(&format!("detached: origin {} alone holds everything; {back}", volume.origin.display()));
     Ok(ExitCode::SUCCESS)
 }
 

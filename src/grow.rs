@@ -13,10 +13,7 @@ use crate::{say, status, units, up};
 pub fn run(args: &Grow) -> Result<ExitCode, Failure> {
     let (_, volume) = up::volume_of(&args.of)?;
     if status::asked(&args.of, Verb::Status).is_ok_and(|status| status::gone(&status).is_none()) {
-        let what = format!(
-            "the volume is being served; stop the daemon, or start it again with `tidegate up --grow --dir {}`",
-            args.of.dir.display()
-        );
+        let what = volume.reach.complete("the volume is being served; stop the daemon, or start it again with `tidegate up --grow`");
         return Err(Failure::new(Failure::BUSY, what));
     }
     say(&grow(&volume)?);
@@ -25,7 +22,7 @@ pub fn run(args: &Grow) -> Result<ExitCode, Failure> {
 
 /// Answers with what became of it, in one line.
 pub fn grow(volume: &volume::Options) -> Result<String, Failure> {
-    let grown = update::grow(&volume.cache, &volume.origin)?;
+    let grown = update::grow(&volume.cache, &volume.origin).map_err(|failure| failure.reaching(&volume.reach))?;
     let (before, now) = (units::show_size(grown.before), units::show_size(grown.now));
     Ok(if grown.before == grown.now {
         format!("origin {} has {now}, as the volume: nothing to take in", volume.origin.display())

@@ -35,7 +35,8 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     while state["mode"]["switching"].as_bool() == Some(true) {
         if signals.next().is_some() {
             bar.clear();
-            eprintln!("tidegate: the switch goes on without us: {}; `tidegate mode write-back` takes it back", describe(&state));
+            let back = volume.reach.complete("`tidegate mode write-back` takes it back");
+            eprintln!("tidegate: the switch goes on without us: {}; {back}", describe(&state));
             return Ok(ExitCode::from(NOT_YET));
         }
         let left = state["dirty_blocks"].as_u64().unwrap_or(0);

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use tidegate_daemon::Failure;
+use tidegate_daemon::advice::Reach;
 use tidegate_daemon::front::nbd;
 use tidegate_daemon::lobby::{self, Ended, Operator, Options, Ready, ReadyVolume};
 
@@ -16,7 +17,15 @@ pub fn run(args: &Serve) -> Result<ExitCode, Failure> {
     let path = up::absolute(&args.config)?;
     let folder = path.parent().unwrap_or(Path::new("/")).to_owned();
     // Read under the name that was typed: messages repeat it.
-    let config = up::read(&args.config)?.in_folder(&folder);
+    let file = up::read(&args.config).map_err(|failure| failure.reaching(&Reach { dir: Some(folder.clone()), ..Reach::default() }))?;
+    let mut config = file.in_folder(&folder);
+    if path.file_name() != Some(config::FILE_NAME.as_ref()) {
+        // Commands do not find it in its folder, so they have to be told what they are about.
+        for volume in &mut config.volumes {
+            let (origin, cache) = (Some(volume.origin.clone()), Some(volume.cache.clone()));
+            volume.reach = Reach { volume: None, origin, cache, ..volume.reach.clone() };
+        }
+    }
     check(&config)?;
     serve(config, &args.running)
 }

@@ -1,11 +1,11 @@
 //! `tidegate status`: what a running volume does, for people or for programs.
 
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use serde_json::Value;
 use tidegate_daemon::Failure;
+use tidegate_daemon::advice::Reach;
 use tidegate_daemon::control::{Verb, ask};
 
 use crate::args::{Of, Status};
@@ -22,12 +22,11 @@ pub fn run(args: &Status) -> Result<ExitCode, Failure> {
 
 /// What the daemon answers.
 pub fn asked(of: &Of, verb: Verb) -> Result<Value, Failure> {
-    ask(&control_socket(&of.dir)?, verb, of.volume.as_deref()).map_err(|message| Failure::new(NO_ANSWER, message))
-}
-
-/// Where the daemon of a folder listens: as its configuration says, or beside it.
-fn control_socket(folder: &Path) -> Result<PathBuf, Failure> {
-    Ok(up::config_of(&up::absolute(folder)?)?.control)
+    let folder = up::absolute(&of.dir)?;
+    let reach = Reach { dir: Some(folder.clone()), volume: of.volume.clone(), ..Reach::default() };
+    // Where the daemon of a folder listens: as its configuration says, or beside it.
+    let control = up::config_of(&folder)?.control;
+    ask(&control, verb, of.volume.as_deref()).map_err(|message| Failure::new(NO_ANSWER, message).reaching(&reach))
 }
 
 /// The volumes that a status is about.

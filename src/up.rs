@@ -36,13 +36,15 @@ pub fn run(args: &Up) -> Result<ExitCode, Failure> {
         return Err(Failure::new(crate::USAGE, message));
     }
     file.override_with(named.clone());
-    let config = file.in_folder(&folder);
+    let mut config = file.in_folder(&folder);
+    named.reaches(&mut config);
     if let Some(address) = args.nbd.as_ref().filter(|address| address.needs_tls() && config.tls.is_none()) {
         return Err(Failure::new(crate::USAGE, format!("--nbd: {}", address.refusal())));
     }
     serve::check(&config)?;
     if is_new {
-        first_run(&folder, &path, &named, &config.volumes[0])?;
+        let volume = &config.volumes[0];
+        first_run(&folder, &path, &named, volume).map_err(|failure| failure.reaching(&volume.reach))?;
     } else {
         let mut config = config.clone();
         serve::accept_loss(&mut config, &args.running)?;
@@ -119,6 +121,13 @@ impl Named {
             ("--read-only", self.read_only),
         ];
         flags.into_iter().find_map(|(flag, is_there)| is_there.then_some(flag))
+    }
+
+    /// What the command line has named, further commands have to name too.
+    pub fn reaches(&self, config: &mut Config) {
+        for volume in &mut config.volumes {
+            (volume.reach.origin, volume.reach.cache) = (self.origin.clone(), self.cache.clone());
+        }
     }
 }
 

@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use crate::common::chance::Chance;
 use crate::common::daemon::Daemon;
+use crate::common::nbd::Client;
 use crate::common::{folder, text, tool, volume};
 
 #[test]
@@ -79,6 +80,37 @@ fn an_existing_origin_keeps_its_contents() {
     let daemon = Daemon::up(&dir);
     assert_eq!(daemon.connect().size, 20 << 20);
     daemon.stop();
+}
+
+/// What a refusal advises is followed to the letter, from another folder: it is about this volume, and says what it costs.
+#[test]
+fn an_advice_means_the_volume_that_it_is_about() {
+    let (elsewhere, folder) = (folder(), volume("48MiB", "64MiB", ""));
+    let (dir, cache) = (folder.path().join("a volume"), folder.path().join("cache.img"));
+    let create = ["create", "--dir", text(&dir), "--origin-size", "48MiB", "--cache-size", "64MiB"];
+    let advice = |ended: &tool::Ended| ended.stderr.split('`').nth(1).expect("an advice").to_owned();
+    let follow = |advice: &str| {
+        let program = advice.replacen("tidegate", env!("CARGO_BIN_EXE_tidegate"), 1);
+        tool::shell(&format!("cd '{}'; {program}", text(elsewhere.path())))
+    };
+    tool::tidegate(&create).succeeds();
+    let daemon = Daemon::up(&dir);
+    Client::connect(&dir.join("nbd.sock")).unwrap().write(0, &[7; 8192]).unwrap();
+    daemon.stop();
+    let refused = tool::tidegate(&create);
+    assert_eq!((refused.code, advice(&refused)), (Some(78), format!("tidegate create --force --dir '{}'", text(&dir))), "{refused}");
+    let forced = follow(&advice(&refused));
+    assert!(forced.code == Some(0) && forced.stderr.lines().count() == 1, "{forced}");
+    assert!(forced.stderr.contains("held 2 blocks newer than the origin, which are given up"), "{forced}");
+    // A cache that the folder does not name: the advice does.
+    std::fs::write(&cache, [0xff; 1 << 20]).unwrap();
+    for command in ["up", "create"] {
+        let refused = tool::tidegate(&[command, "--dir", text(&dir), "--cache", text(&cache)]);
+        assert_eq!(advice(&refused), format!("tidegate create --force --dir '{}' --cache {}", text(&dir), text(&cache)), "{refused}");
+    }
+    let asked = tool::tidegate(&["status", "--dir", text(&dir)]);
+    assert_eq!((asked.code, advice(&asked)), (Some(1), format!("tidegate up --dir '{}'", text(&dir))), "{asked}");
+    assert_eq!(std::fs::read_dir(elsewhere.path()).unwrap().count(), 0, "another volume was made");
 }
 
 #[test]

@@ -63,7 +63,8 @@ fn an_origin_changed_behind_the_cache_is_refused_after_a_stop_and_after_a_crash(
         }
         // All of what the cache holds: a single block may escape, and the documents say how likely.
         change(folder.path(), (0..2048).map(|block| 16 * MIB + block * 4096));
-        refused(folder.path(), UP, &["the origin was changed behind the cache", "the first at byte ", "nothing is lost"]);
+        let anew = format!("`tidegate create --force --dir {}`, and nothing is lost", text(folder.path()));
+        refused(folder.path(), UP, &["the origin was changed behind the cache", "the first at byte ", &anew]);
         // And again: nothing was repaired, and nothing forgotten.
         refused(folder.path(), UP, &["the origin was changed behind the cache"]);
     }

@@ -174,7 +174,8 @@ fn a_disk_with_data_is_attached_in_place_and_detached() {
     fs::write(dir.join("origin.img"), &contents).unwrap();
     let attach = ["attach", "--dir", ".", "--cache-size", "64MiB"];
     let told = tool::tidegate_in(dir, &attach).succeeds();
-    assert!(told.contains("keeps what it holds") && told.contains("`tidegate detach` undoes it"), "{told}");
+    let undoes = format!("`tidegate detach --dir {}` undoes it", text(dir));
+    assert!(told.contains("keeps what it holds") && told.contains(&undoes), "{told}");
     assert!(fs::read(dir.join("origin.img")).unwrap() == contents, "nothing on it is written");
     says(&tool::tidegate_in(dir, &attach), 78, &["is attached already"]);
     let daemon = Daemon::up(dir);
@@ -187,7 +188,7 @@ fn a_disk_with_data_is_attached_in_place_and_detached() {
     let (status, said) = daemon.ended();
     assert!(status.success() && said.contains("stopped; every acknowledged write is durable"), "{status} {said}");
     assert!(are_home(dir, &writes));
-    says(&tool::tidegate_in(dir, UP), 78, &["was detached from its origin", "tidegate attach"]);
+    says(&tool::tidegate_in(dir, UP), 78, &["was detached from its origin", &format!("run `tidegate attach --dir {}`", text(dir))]);
     // Somebody changes the disk meanwhile, as he may.
     let origin = OpenOptions::new().write(true).open(dir.join("origin.img")).unwrap();
     origin.write_all_at(b"somebody else", 0).unwrap();
@@ -203,7 +204,7 @@ fn detach_when_idle(dir: &Path) {
     let ended =
         (0..100).map(|_| tool::tidegate_in(dir, &["detach", "--dir", "."])).find(|ended| !ended.stderr.contains("clients use the volume"));
     let told = ended.expect("the client has gone").succeeds();
-    assert!(told.contains("alone holds everything") && told.contains("tidegate attach"), "{told}");
+    assert!(told.contains("alone holds everything") && told.contains(&format!("`tidegate attach --dir {}`", text(dir))), "{told}");
 }
 
 fn killed_with_dirty_blocks() -> (TempDir, Vec<(u64, Vec<u8>)>) {

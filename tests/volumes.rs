@@ -337,4 +337,13 @@ fn one_file_has_one_use_under_whatever_names_and_flags_say_which_volume_they_mea
     assert_refused(&up(&["--accept-loss=nobody"]), 2, &["--accept-loss: no volume is named \"nobody\""]);
     assert_refused(&tidegate(&["create", "--dir", text(dir)]), 2, &["--volume"]);
     assert_refused(&tidegate(&["create", "--dir", text(dir), "--volume", "x"]), 2, &["\"home\", \"media\""]);
+    let anew = format!("`tidegate create --force --dir {} --volume home`", text(dir));
+    assert_refused(&tidegate(&["create", "--dir", text(dir), "--volume", "home"]), 78, &[&anew]);
+    tool::shell(&format!("cd '{}'; rm media.cache; truncate --size 64M media.cache", text(dir))).succeeds();
+    assert_refused(&tidegate(&["check", "--dir", text(dir), "--volume", "media"]), 78, &["is blank", "--volume media`"]);
+    // The same file elsewhere under another name: no command finds it there, so each device is named.
+    let nas = dir.join("nas.toml");
+    fs::rename(&config, &nas).unwrap();
+    let devices = format!("--dir {} --origin {} --cache {}`", text(dir), text(&dir.join("media.origin")), text(&dir.join("media.cache")));
+    assert_refused(&tidegate(&["serve", "--config", text(&nas)]), 78, &["volume \"media\": ", &devices]);
 }

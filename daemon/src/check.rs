@@ -52,6 +52,16 @@ impl Report {
     pub fn is_sound(&self) -> bool {
         self.damage.is_empty()
     }
+
+    /// Could it be served? Else the numbers are those of what could be read.
+    pub fn is_served(&self) -> bool {
+        !self.damage.iter().any(|found| found.fatal)
+    }
+
+    /// Blocks and ranges that the origin does not have, or that are lost.
+    pub fn newer(&self) -> u64 {
+        self.dirty_blocks + self.zero_ranges + self.lost_blocks
+    }
 }
 
 /// Looks through a cache that nobody serves; changes nothing.
@@ -59,8 +69,12 @@ impl Report {
 /// # Errors
 /// One line: it cannot be opened, is being served, or is no cache of ours.
 pub fn check(cache: &Path) -> Result<Report, Failure> {
-    let cache = Disk::open(cache, DeviceId::Cache, Access::Shared)?;
-    let superblock = superblock(&cache)?;
+    look_through(&Disk::open(cache, DeviceId::Cache, Access::Shared)?)
+}
+
+/// The same of one that is open.
+pub(crate) fn look_through(cache: &Disk) -> Result<Report, Failure> {
+    let superblock = superblock(cache)?;
     let geometry = superblock.geometry;
     let config = Config { check: true, origin: superblock.origin, ..Config::new(geometry, superblock.format) };
     let limits = cache.limits();
@@ -94,12 +108,12 @@ pub fn check(cache: &Path) -> Result<Report, Failure> {
 }
 
 /// A world in which the cache can be read at once, and nothing else happens.
-struct Reading {
-    cache: Disk,
+struct Reading<'a> {
+    cache: &'a Disk,
     answered: Vec<Event<Run>>,
 }
 
-impl World<Run> for Reading {
+impl World<Run> for Reading<'_> {
     fn start(&mut self, _now: Instant, op: Op<Run>) {
         let result = match (op.device, op.action) {
             (DeviceId::Cache, Action::Read(_, span)) => match self.cache.read_now(span) {

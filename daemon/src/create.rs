@@ -15,6 +15,7 @@ use tidegate_engine::op::DeviceId;
 use crate::Failure;
 use crate::back::attach::{Contents, contents, distinct, identity};
 use crate::back::disk::{Access, Disk, name, reserve};
+use crate::check::look_through;
 
 /// What to make.
 #[derive(Clone, Debug)]
@@ -76,16 +77,14 @@ pub fn create(options: &CreateOptions) -> Result<Created, Failure> {
     distinct(&options.cache, &options.origin)?;
     let origin = Disk::open(&options.origin, DeviceId::Origin, Access::Alone)?;
     let cache = Disk::open(&options.cache, DeviceId::Cache, Access::Alone)?;
-    if !options.force {
-        refuse_contents(&cache)?;
-    }
+    let given_up = if options.force { given_up(&cache) } else { refuse_contents(&cache).map(|()| None)? };
     let geometry = geometry(options, &cache, &origin)?;
     let fresh = Superblock::new(FormatId(random()?), geometry, random()?, identity(&origin));
     // Nothing is in it: any mode is kept from its first moment.
     let superblock = Superblock { mode: options.mode, ..fresh };
     format(&cache, &superblock)?;
     made.keep()?;
-    let mut notes: Vec<String> = [&cache, &origin].iter().filter_map(|disk| disk.note()).collect();
+    let mut notes: Vec<String> = [&cache, &origin].iter().filter_map(|disk| disk.note()).chain(given_up).collect();
     let ragged = origin.bytes() % ATOM_BYTES;
     if ragged > 0 {
         let path = options.origin.display();
@@ -106,6 +105,22 @@ fn refuse_contents(cache: &Disk) -> Result<(), Failure> {
         Contents::Foreign(what) => format!("holds {what}"),
     };
     Err(Failure::new(Failure::REFUSED, format!("cache {path} {what}; run `tidegate create --force` to overwrite it")))
+}
+
+/// What goes with the cache that is there, in one line; nothing where it has been taken from its origin, or is none of ours.
+fn given_up(cache: &Disk) -> Option<String> {
+    match contents(cache) {
+        Ok(Contents::Ours(superblock)) if !superblock.detached => {}
+        Ok(Contents::Ours(_) | Contents::Blank | Contents::Unreadable(_) | Contents::Foreign(_)) | Err(_) => return None,
+    }
+    let path = cache.path().display();
+    Some(match look_through(cache) {
+        Ok(report) if report.is_served() && report.newer() == 0 => format!("cache {path} held nothing newer than the origin"),
+        Ok(report) if report.is_served() => {
+            format!("cache {path} held {} blocks newer than the origin, which are given up", report.newer())
+        }
+        Ok(_) | Err(_) => format!("cache {path} is damaged: how many blocks newer than the origin are given up with it is not known"),
+    })
 }
 
 fn geometry(options: &CreateOptions, cache: &Disk, origin: &Disk) -> Result<Geometry, Failure> {
@@ -243,7 +258,8 @@ mod tests {
             crate::back::attach::superblock(&cache).expect("ours").format
         };
         let before = format();
-        create(&CreateOptions { force: true, ..options.clone() }).expect("forced");
+        let forced = create(&CreateOptions { force: true, ..options.clone() }).expect("forced");
+        assert!(matches!(&forced.notes[..], [note] if note.ends_with("held nothing newer than the origin")), "{:?}", forced.notes);
         assert_ne!(before, format());
     }
 

@@ -1,6 +1,7 @@
 //! The real world of volumes. Each has a thread of its own with one wait: io_uring behind its engine, the sockets of its clients in front of
 //! it. One more thread, the lobby, has everything that there is once: listeners, handshakes, the control socket, signals.
 
+pub mod advice;
 pub mod back;
 pub mod check;
 pub mod control;
@@ -21,6 +22,8 @@ pub mod wear;
 pub mod whole;
 
 use std::fmt;
+
+use advice::Reach;
 
 /// Why something an operator asked for was not done: one line that says what, where and what to do, and the exit code.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,6 +55,11 @@ impl Failure {
 
     pub fn new(code: u8, message: impl Into<String>) -> Failure {
         Failure { message: message.into(), code }
+    }
+
+    /// The same; the commands that it advises mean the volume that these flags reach.
+    pub fn reaching(self, reach: &Reach) -> Failure {
+        Failure { message: reach.complete(&self.message), ..self }
     }
 
     /// The same, of one of several volumes.

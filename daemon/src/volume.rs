@@ -21,6 +21,7 @@ use tidegate_engine::request::{Reply, Room};
 use tidegate_engine::time::{Duration, Instant};
 use tidegate_engine::{Config, Control, Engine, Event, Mode, World, turn};
 
+use crate::advice::Reach;
 use crate::back::attach::{Attached, attach};
 use crate::back::dock::{Happening, WatchKey};
 use crate::back::io::{Carrier, Io};
@@ -51,6 +52,8 @@ pub struct Options {
     pub read_only: bool,
     /// Who may use it over TLS; empty: whoever may connect.
     pub clients: Vec<Allowed>,
+    /// How commands that messages advise reach it.
+    pub reach: Reach,
     pub origin: PathBuf,
     pub cache: PathBuf,
     /// What the host knows of the cache ([`state`]).

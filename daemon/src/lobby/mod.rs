@@ -170,7 +170,9 @@ fn clients_max(volumes: usize) -> usize {
 fn open(options: &Options) -> Result<Vec<Opened>, Failure> {
     let devices: Vec<_> = options.volumes.iter().map(|volume| [&*volume.cache, &*volume.origin]).collect();
     refuse_shared(&devices)?;
-    let open = |volume| Opened::new(volume).map_err(|failure| blame(options.volumes.len(), &volume.name, failure));
+    let open = |volume: &volume::Options| {
+        Opened::new(volume).map_err(|failure| blame(options.volumes.len(), &volume.name, failure.reaching(&volume.reach)))
+    };
     options.volumes.iter().map(open).collect()
 }
 
@@ -178,8 +180,10 @@ fn open(options: &Options) -> Result<Vec<Opened>, Failure> {
 fn spawn(options: &Options, carrier: Carrier, opened: Vec<Opened>) -> Result<(Vec<Member>, Mailbox<News>), Failure> {
     let (sender, mut news) = mailbox(opened.len() * (INQUIRIES_MAX + WORDS_MAX)).map_err(|error| system("no eventfd", &error))?;
     let spawn = |(place, opened): (usize, Opened)| {
-        let (export, notes) = (opened.export(), opened.notes().to_vec());
-        Member::spawn(place, export, notes, &sender, options.stdio, move |desk| opened.serve(carrier, desk))
+        let reach = options.volumes[place].reach.clone();
+        let (export, notes) = (opened.export(), opened.notes().iter().map(|note| reach.complete(note)).collect());
+        let serve = move |desk| opened.serve(carrier, desk).map_err(|failure| failure.reaching(&reach));
+        Member::spawn(place, export, notes, &sender, options.stdio, serve)
     };
     let members = opened.into_iter().enumerate().map(spawn).collect::<Result<Vec<Member>, Failure>>()?;
     for _ in &members {
