@@ -135,7 +135,7 @@ pub struct Running {
     /// Take in what the origins have grown by
     #[arg(long)]
     pub grow: bool,
-    /// Write the process id to this file when it serves; the file goes when it stops
+    /// Write the process id to this file when it serves; the file goes when it stops. One that exists is replaced only if it holds a process id
     #[arg(long, value_name = "FILE")]
     pub pid_file: Option<PathBuf>,
     /// Write down what clients ask, and when, in a new file for the simulator (the format "tidegate"); for a single volume

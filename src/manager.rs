@@ -11,6 +11,10 @@ use tidegate_daemon::{Failure, whole};
 
 use crate::config::EX_CONFIG;
 
+/// Whoever asks may read the pid file.
+const MODE: u32 = 0o644;
+/// A process id has at most seven digits.
+const LINE_BYTES_MAX: u64 = 16;
 /// Far more than one volume needs: what is above is a mistake.
 const HANDED_OVER_MAX: u32 = 64;
 
@@ -54,13 +58,43 @@ pub struct PidFile {
 }
 
 impl PidFile {
+    /// Can it be written later? `folder` is the volume's, which may be still to be made.
+    ///
+    /// # Errors
+    /// One line: what is there is no pid file, or there can be none.
+    pub fn check(path: &Path, folder: &Path) -> Result<(), Failure> {
+        refuse_others(path)?;
+        if path.parent().is_some_and(|parent| folder.starts_with(parent) && !parent.exists()) {
+            return Ok(());
+        }
+        whole::try_out(path, MODE).map_err(|error| unwritten(path, &error))
+    }
+
     /// Whole or not at all; an older one is replaced, because the volume is locked by now: whoever wrote it is gone.
     pub fn write(path: &Path) -> Result<PidFile, Failure> {
-        let written = whole::replace(path, own_line().as_bytes(), 0o644);
-        written
-            .map_err(|error| Failure::new(Failure::NOT_CREATED, format!("--pid-file {}: {error}; name another file", path.display())))?;
+        refuse_others(path)?;
+        whole::replace(path, own_line().as_bytes(), MODE).map_err(|error| unwritten(path, &error))?;
         Ok(PidFile { path: path.to_owned() })
     }
+}
+
+/// Whatever is there and holds anything but a process id stays as it is.
+fn refuse_others(path: &Path) -> Result<(), Failure> {
+    let is_pid = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let is_pid_file = match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => true,
+        Err(error) => return Err(unwritten(path, &error)),
+        Ok(file) => file.is_file() && file.len() <= LINE_BYTES_MAX && fs::read_to_string(path).is_ok_and(|text| is_pid(text.trim_end())),
+    };
+    if is_pid_file {
+        return Ok(());
+    }
+    let what = format!("--pid-file {} exists and holds no process id; name another file", path.display());
+    Err(Failure::new(Failure::NOT_CREATED, what))
+}
+
+fn unwritten(path: &Path, error: &io::Error) -> Failure {
+    Failure::new(Failure::NOT_CREATED, format!("--pid-file {}: {error}; name another file", path.display()))
 }
 
 impl Drop for PidFile {
@@ -105,7 +139,28 @@ mod tests {
         fs::write(&path, "1\n").unwrap();
         drop(file);
         assert!(path.exists(), "it is another one's now");
-        let failure = PidFile::write(&folder.path().join("nowhere/pid")).err().unwrap();
-        assert!(failure.message.contains("nowhere/pid") && failure.code == Failure::NOT_CREATED, "{failure}");
+        let nowhere = folder.path().join("nowhere/pid");
+        for refused in [PidFile::write(&nowhere).err(), PidFile::check(&nowhere, folder.path()).err()] {
+            let failure = refused.unwrap();
+            assert!(failure.message.contains("nowhere/pid") && failure.code == Failure::NOT_CREATED, "{failure}");
+        }
+        PidFile::check(&nowhere, &folder.path().join("nowhere/volume")).expect("it will be made");
+    }
+
+    #[test]
+    fn what_is_no_pid_file_is_never_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("pid");
+        for contents in ["", "\n", "0x1f\n", "1 2\n", "17 days", "12345678901234567"] {
+            fs::write(&path, contents).unwrap();
+            for refused in [PidFile::write(&path).err(), PidFile::check(&path, folder.path()).err()] {
+                assert!(refused.unwrap().message.ends_with("exists and holds no process id; name another file"), "{contents:?}");
+            }
+            assert_eq!(fs::read_to_string(&path).unwrap(), contents);
+        }
+        fs::write(&path, "17\n").unwrap();
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        assert!(PidFile::check(&path, folder.path()).is_ok() && PidFile::check(&link, folder.path()).is_err());
     }
 }

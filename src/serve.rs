@@ -5,7 +5,8 @@ use std::process::ExitCode;
 
 use tidegate_daemon::Failure;
 use tidegate_daemon::advice::Reach;
-use tidegate_daemon::front::nbd;
+use tidegate_daemon::control;
+use tidegate_daemon::front::nbd::{self, Address};
 use tidegate_daemon::lobby::{self, Ended, Operator, Options, Ready, ReadyVolume};
 
 use crate::args::{Running, Serve};
@@ -26,17 +27,24 @@ pub fn run(args: &Serve) -> Result<ExitCode, Failure> {
             volume.reach = Reach { volume: None, origin, cache, ..volume.reach.clone() };
         }
     }
-    check(&config)?;
+    check(&config, &args.running, &folder)?;
     serve(config, &args.running)
 }
 
-/// What can be found wrong before anything is touched: names and certificates.
-pub fn check(config: &Config) -> Result<(), Failure> {
+/// What can be found wrong before anything is touched: names, certificates, and places of files and sockets. `folder` is the volume's, which may be
+/// still to be made.
+pub fn check(config: &Config, running: &Running, folder: &Path) -> Result<(), Failure> {
     let refused = |message| Failure::new(config::EX_CONFIG, message);
     if !config.volumes.iter().all(|volume| nbd::is_string(volume.name.as_bytes())) {
         return Err(refused("export: a name has at most 4096 bytes and no NUL".to_owned()));
     }
-    config.tls.as_ref().map_or(Ok(()), |tls| tls.load().map(drop)).map_err(refused)
+    config.tls.as_ref().map_or(Ok(()), |tls| tls.load().map(drop)).map_err(refused)?;
+    let unfit = |key, what| Failure::new(Failure::NOT_CREATED, format!("{what}; choose a shorter folder, or another place as `{key}`"));
+    if !running.stdio && manager::handed_over()? == 0 {
+        config.nbd.iter().try_for_each(Address::check).map_err(|what| unfit("nbd", what))?;
+    }
+    control::check(&config.control).map_err(|what| unfit("control", what))?;
+    running.pid_file.as_deref().map_or(Ok(()), |file| PidFile::check(&up::absolute(file)?, folder))
 }
 
 /// Serves until a signal; with `--stdio`, until the client goes.

@@ -41,7 +41,7 @@ pub fn run(args: &Up) -> Result<ExitCode, Failure> {
     if let Some(address) = args.nbd.as_ref().filter(|address| address.needs_tls() && config.tls.is_none()) {
         return Err(Failure::new(crate::USAGE, format!("--nbd: {}", address.refusal())));
     }
-    serve::check(&config)?;
+    serve::check(&config, &args.running, &folder)?;
     if is_new {
         let volume = &config.volumes[0];
         first_run(&folder, &path, &named, volume).map_err(|failure| failure.reaching(&volume.reach))?;

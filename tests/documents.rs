@@ -84,6 +84,8 @@ const INPUTS: &[(&str, &[&str])] = &[
             "wrong or no unit",
             "not UTF-8",
             "argument of 1 MiB",
+            "a file that exists",
+            "a path too long for a socket",
         ],
     ),
     (

@@ -23,6 +23,7 @@ use tidegate_engine::what_if::{Forecast, Forecasts};
 use tidegate_engine::{Event, Mode};
 
 use crate::back::run::Run;
+use crate::front::nbd::address::UNIX_PATH_BYTES_MAX;
 use crate::port::{Interest, Port};
 
 /// The longest line a client may send, in bytes.
@@ -359,9 +360,28 @@ fn shortened(word: &str) -> String {
     word.chars().take(40).collect()
 }
 
+/// Can this process have a control socket there?
+///
+/// # Errors
+/// One line: the path is too long.
+pub fn check(path: &Path) -> Result<(), String> {
+    let bytes = path.as_os_str().len();
+    let most = UNIX_PATH_BYTES_MAX - (draft(path).1.as_os_str().len() - bytes);
+    if bytes <= most { Ok(()) } else { Err(format!("control socket: {} has {bytes} bytes; its path has at most {most}", path.display())) }
+}
+
+/// Where a socket is made before it gets its name: a folder beside that, and the socket in it.
+fn draft(path: &Path) -> (PathBuf, PathBuf) {
+    let mut folder = path.as_os_str().to_owned();
+    folder.push(format!(".{}", std::process::id()));
+    let folder = PathBuf::from(folder);
+    let inner = folder.join("s");
+    (folder, inner)
+}
+
 /// A socket at `path` that nobody else may open, not even for a moment: it is made in a folder of our own and moved.
 fn listen(path: &Path) -> Result<UnixListener, String> {
-    let failed = |error: io::Error| format!("control socket {}: {error}; name another place with --dir", path.display());
+    let failed = |error: io::Error| format!("control socket {}: {error}; name another place as `control`", path.display());
     match std::fs::symlink_metadata(path) {
         Ok(metadata) if !metadata.file_type().is_socket() => {
             return Err(format!("{} exists and is no socket; move it away or choose another control socket", path.display()));
@@ -371,11 +391,8 @@ fn listen(path: &Path) -> Result<UnixListener, String> {
         }
         _ => {} // nothing there, or left behind by a killed process: replaced below
     }
-    let mut folder = path.as_os_str().to_owned();
-    folder.push(format!(".{}", std::process::id()));
-    let folder = PathBuf::from(folder);
+    let (folder, inner) = draft(path);
     std::fs::DirBuilder::new().mode(0o700).create(&folder).map_err(failed)?;
-    let inner = folder.join("s");
     let listener = UnixListener::bind(&inner)
         .and_then(|listener| {
             std::fs::set_permissions(&inner, std::fs::Permissions::from_mode(0o600))?;

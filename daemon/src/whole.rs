@@ -11,15 +11,7 @@ use std::path::{Path, PathBuf};
 /// # Errors
 /// Of the system; the old file is as it was, and no draft is left.
 pub fn replace(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
-    let mut draft = path.as_os_str().to_owned();
-    draft.push(".new");
-    let draft = PathBuf::from(draft);
-    match fs::remove_file(&draft) {
-        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-        Ok(()) | Err(_) => {}
-    }
-    // New, so neither a link nor a pipe nor somebody else's.
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&draft)?;
+    let (draft, mut file) = begin(path, mode)?;
     let written = file.write_all(bytes).and_then(|()| file.sync_all()).and_then(|()| fs::rename(&draft, path));
     if written.is_err() {
         // What is left of it says nothing; that it cannot be removed either changes nothing.
@@ -28,6 +20,29 @@ pub fn replace(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     written?;
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
+}
+
+/// Could a file be put there? Nothing is left of the trial.
+///
+/// # Errors
+/// Of the system.
+pub fn try_out(path: &Path, mode: u32) -> io::Result<()> {
+    let (draft, _) = begin(path, mode)?;
+    fs::remove_file(draft)
+}
+
+/// An empty draft.
+fn begin(path: &Path, mode: u32) -> io::Result<(PathBuf, File)> {
+    let mut draft = path.as_os_str().to_owned();
+    draft.push(".new");
+    let draft = PathBuf::from(draft);
+    match fs::remove_file(&draft) {
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+        Ok(()) | Err(_) => {}
+    }
+    // New, so neither a link nor a pipe nor somebody else's.
+    let file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&draft)?;
+    Ok((draft, file))
 }
 
 #[cfg(test)]

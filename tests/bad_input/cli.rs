@@ -4,8 +4,8 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::process::Command;
 
-use super::{assert_refused, everything};
-use crate::common::{folder, tool};
+use super::{assert_refused, check, everything};
+use crate::common::{folder, text, tool};
 
 #[test]
 fn wrong_flags_create_nothing() {
@@ -64,6 +64,37 @@ fn arguments_that_are_not_utf_8_are_refused_and_named() {
         let said = String::from_utf8(output.stderr).expect("what it says is UTF-8");
         assert_eq!((output.status.code(), said.lines().count()), (Some(2), 1), "{flag}: {said}");
         assert!(said.contains(flag) || said.contains("UTF-8"), "{flag}: {said}");
+    }
+    assert_eq!(everything(folder.path()), [], "something was created");
+}
+
+#[test]
+fn a_pid_file_never_takes_the_place_of_another_file() {
+    for file in ["origin.img", "cache.img", "config.toml"] {
+        let says = ["--pid-file", file, "exists and holds no process id; name another file"];
+        for arguments in [&["up", "--dir", "."][..], &["serve", "--config", "config.toml"]] {
+            check(file, |_| {}, &[arguments, &["--pid-file", file]].concat(), 73, &says);
+        }
+    }
+    // Not there when the start begins, and there when it would be written.
+    let folder = folder();
+    let ended = tool::tidegate_in(folder.path(), &["up", "--dir", "new", "--pid-file", "new/origin.img"]);
+    assert!(ended.code == Some(73) && ended.stderr.contains("origin.img exists and holds no process id"), "{ended}");
+    assert_eq!(std::fs::metadata(folder.path().join("new/origin.img")).unwrap().len(), 8 << 30);
+}
+
+#[test]
+fn a_start_that_cannot_end_well_creates_nothing() {
+    let folder = folder();
+    let named = |bytes: usize| "x".repeat(bytes - text(folder.path()).len() - 1);
+    let (no_nbd, no_control) = (named(105), named(95));
+    for (arguments, says) in [
+        (&["--dir", &no_nbd][..], &["NBD address: ", "nbd.sock has 114 bytes", "at most 107", "`nbd`"][..]),
+        (&["--dir", &no_control], &["control.sock has 108 bytes", "choose a shorter folder", "`control`"]),
+        (&["--dir", "d", "--pid-file", "/nonexistent/pid"], &["--pid-file /nonexistent/pid: No such file"]),
+        (&["--dir", "d/e", "--pid-file", "f/pid"], &["f/pid: No such file"]),
+    ] {
+        assert_refused("up", &tool::tidegate_in(folder.path(), &[&["up"], arguments].concat()), 73, says);
     }
     assert_eq!(everything(folder.path()), [], "something was created");
 }

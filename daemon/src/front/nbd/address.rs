@@ -8,7 +8,7 @@ use std::str::FromStr;
 /// The port IANA reserves for NBD; for addresses that name none.
 const DEFAULT_PORT: u16 = 10809;
 /// `sun_path` holds 108 bytes, the last of them NUL.
-const UNIX_PATH_BYTES_MAX: usize = 107;
+pub const UNIX_PATH_BYTES_MAX: usize = 107;
 
 /// One place to listen at.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,10 +39,8 @@ fn unix(path: &str) -> Result<Address, String> {
     if path.is_empty() || path.contains('\0') {
         return Err(format!("NBD address: `{}` is not a path for a Unix socket", path.escape_default()));
     }
-    if path.len() > UNIX_PATH_BYTES_MAX {
-        return Err(format!("NBD address: {path} has {} bytes; the path of a Unix socket has at most {UNIX_PATH_BYTES_MAX}", path.len()));
-    }
-    Ok(Address::Unix(PathBuf::from(path)))
+    let address = Address::Unix(PathBuf::from(path));
+    address.check().map(|()| address)
 }
 
 fn tcp(text: &str) -> Result<Address, String> {
@@ -59,6 +57,20 @@ fn tcp(text: &str) -> Result<Address, String> {
 }
 
 impl Address {
+    /// Can there be such a socket?
+    ///
+    /// # Errors
+    /// One line: its path is too long.
+    pub fn check(&self) -> Result<(), String> {
+        match self {
+            Address::Unix(path) if path.as_os_str().len() > UNIX_PATH_BYTES_MAX => {
+                let (shown, bytes) = (path.display(), path.as_os_str().len());
+                Err(format!("NBD address: {shown} has {bytes} bytes; the path of a Unix socket has at most {UNIX_PATH_BYTES_MAX}"))
+            }
+            Address::Unix(_) | Address::Tcp(_) => Ok(()),
+        }
+    }
+
     /// Can it be reached from another machine? Then nothing is said in plain text.
     pub fn needs_tls(&self) -> bool {
         match self {
