@@ -12,7 +12,7 @@ use tidegate_daemon::back::io::Carrier;
 use tidegate_daemon::front::nbd::Address;
 use tidegate_sim::plan::Profile;
 
-use crate::units::parse_size;
+use crate::units::parse_disk_size;
 
 pub use policies::{Policies, TraceCurve};
 pub use probe::{Probe, ProbeModel};
@@ -169,13 +169,13 @@ pub struct Create {
     #[arg(long, value_name = "PATH")]
     pub origin: Option<PathBuf>,
     /// Size of an origin file that is made
-    #[arg(long, value_name = "SIZE", default_value = "8GiB", value_parser = parse_size)]
+    #[arg(long, value_name = "SIZE", default_value = "8GiB", value_parser = parse_disk_size)]
     pub origin_size: u64,
     /// The fast device or file; made as a file if missing [default: DIR/cache.img]
     #[arg(long, value_name = "PATH")]
     pub cache: Option<PathBuf>,
     /// Size of a cache file that is made
-    #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = parse_size)]
+    #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = parse_disk_size)]
     pub cache_size: u64,
     /// Which of several volumes that the folder's config.toml describes
     #[arg(long, value_name = "NAME", conflicts_with_all = ["origin", "cache"])]
@@ -207,7 +207,7 @@ Examples:
 pub struct Status {
     #[command(flatten)]
     pub of: Of,
-    /// One JSON object: sizes in bytes or 4 KiB blocks, latencies in nanoseconds, counters since the start; of several volumes in \"volumes\"
+    /// One JSON object: sizes in bytes or 4 KiB blocks, latencies in nanoseconds, counters since the start; of several volumes in "volumes"
     #[arg(long)]
     pub json: bool,
 }
@@ -309,7 +309,7 @@ pub struct Attach {
     #[arg(long, value_name = "PATH")]
     pub cache: Option<PathBuf>,
     /// Size of a cache file that is made
-    #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = parse_size)]
+    #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = parse_disk_size)]
     pub cache_size: u64,
 }
 

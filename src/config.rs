@@ -18,9 +18,10 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
+use tidegate_daemon::Failure;
 use tidegate_daemon::advice::Reach;
 use tidegate_daemon::front::nbd::{Address, Allowed, Certificates};
-use tidegate_daemon::volume;
+use tidegate_daemon::volume::{self, Said};
 use toml::Spanned;
 
 use crate::up::Named;
@@ -74,6 +75,8 @@ pub struct File {
     volume: Vec<Spanned<volumes::Table>>,
     /// Which of them clients get that name none.
     default: Option<Spanned<String>>,
+    #[serde(skip)]
+    said: Said,
 }
 
 /// What clients see.
@@ -204,10 +207,13 @@ struct Fence {
     samples: Option<Samples>,
 }
 
-/// Reads a configuration file. The error is one line that names the place in it.
-pub fn read(path: &Path) -> Result<File, String> {
-    let text = read_text(path).map_err(|what| format!("{}: {what}", path.display()))?;
-    parse(path, &text)
+/// Reads a configuration file.
+///
+/// # Errors
+/// One line that names the place in it.
+pub fn read(path: &Path) -> Result<File, Failure> {
+    let text = read_text(path).map_err(|(code, what)| Failure::new(code, format!("{}: {what}", path.display())))?;
+    parse(path, &text).map_err(|what| Failure::new(EX_CONFIG, what))
 }
 
 /// The same of a file that was read already; `path` is for the error only.
@@ -216,35 +222,48 @@ pub fn parse(path: &Path, text: &str) -> Result<File, String> {
         let (line, column) = place(text, offset);
         format!("{}:{line}:{column}: {what}", path.display())
     };
-    let file: File = toml::from_str(text).map_err(|error| {
+    let mut file: File = toml::from_str(text).map_err(|error| {
         let what = error.message().lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ");
         at(error.span().map_or(0, |span| span.start), &what)
     })?;
     file.validate().map_err(|(key, what)| at(find_key(text, key), &what))?;
     volumes::validate(&file, text).map_err(|(offset, what)| at(offset, &what))?;
+    let said = |from: usize| {
+        let of = |key| key_of(&text[from..], key).map_or(String::new(), |offset| at(from + offset, ""));
+        Said { ram: of("ram"), motor: of("motor") }
+    };
+    file.said = said(0);
+    for table in &mut file.volume {
+        let from = table.span().start;
+        table.get_mut().said = said(from);
+    }
     Ok(file)
 }
 
-fn read_text(path: &Path) -> Result<String, String> {
+/// The error is an exit code, and what is wrong.
+fn read_text(path: &Path) -> Result<String, (u8, String)> {
+    let refused = |what: String| (EX_CONFIG, what);
     // Opened first and looked at afterwards: what was checked is what is read. Without waiting: a pipe must not hold the start up.
     let missing = |error: std::io::Error| match error.kind() {
-        std::io::ErrorKind::NotFound => format!("{error}; `tidegate up` writes a first configuration"),
-        _ => format!("{error}; see that it can be read"),
+        std::io::ErrorKind::NotFound => refused(format!("{error}; `tidegate up` writes a first configuration")),
+        std::io::ErrorKind::PermissionDenied => (Failure::PERMISSION, format!("{error}; run as a user who may read it")),
+        _ => refused(format!("{error}; see that it can be read")),
     };
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC).open(path).map_err(missing)?;
-    let metadata = file.metadata().map_err(|error| error.to_string())?;
+    let metadata = file.metadata().map_err(|error| refused(error.to_string()))?;
     if !metadata.is_file() {
-        return Err("not a regular file; name a configuration file".to_owned());
+        return Err(refused("not a regular file; name a configuration file".to_owned()));
     }
     let mut bytes = Vec::new();
-    file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
+    file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(|error| refused(error.to_string()))?;
     if bytes.len() as u64 > FILE_BYTES_MAX {
-        return Err("larger than 1 MiB; this is no configuration of tidegate".to_owned());
+        return Err(refused("larger than 1 MiB; this is no configuration of tidegate".to_owned()));
     }
     if bytes.starts_with(b"\xef\xbb\xbf") {
-        return Err("begins with a byte order mark; save it as plain UTF-8".to_owned());
+        return Err(refused("begins with a byte order mark; save it as plain UTF-8".to_owned()));
     }
-    String::from_utf8(bytes).map_err(|error| format!("byte {} is not UTF-8; save it as plain UTF-8", error.utf8_error().valid_up_to()))
+    String::from_utf8(bytes)
+        .map_err(|error| refused(format!("byte {} is not UTF-8; save it as plain UTF-8", error.utf8_error().valid_up_to())))
 }
 
 /// Line and column of a byte, both counted from 1; columns in characters.
@@ -254,17 +273,21 @@ fn place(text: &str, offset: usize) -> (usize, usize) {
     (before.matches('\n').count() + 1, before[line_start..].chars().count() + 1)
 }
 
-/// Where a key of the last part of `section.key` stands: the line that assigns it.
+/// Where a key of the last part of `section.key` stands: the line that assigns it, or the first one.
 fn find_key(text: &str, key: &str) -> usize {
+    key_of(text, key).unwrap_or(0)
+}
+
+fn key_of(text: &str, key: &str) -> Option<usize> {
     let mut offset = 0;
     for line in text.split_inclusive('\n') {
         let indent = line.len() - line.trim_start().len();
         if line.trim_start().strip_prefix(key).is_some_and(|rest| rest.trim_start().starts_with('=')) {
-            return offset + indent;
+            return Some(offset + indent);
         }
         offset += line.len();
     }
-    0
+    None
 }
 
 impl File {
@@ -322,6 +345,7 @@ impl File {
             read_only,
             clients,
             reach: Reach::default(),
+            said: self.said,
             origin: self.origin.unwrap_or_else(|| folder.join("origin.img")),
             cache: self.cache.unwrap_or_else(|| folder.join("cache.img")),
             state: folder.join(self.state.unwrap_or_else(|| tidegate_daemon::state::FILE_NAME.into())),

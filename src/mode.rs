@@ -60,7 +60,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     if let Some(configured) = volume.knobs.mode.filter(|&configured| configured != mode) {
         eprintln!("tidegate: note: config.toml says mode = \"{configured}\", which counts at the next start");
     }
-    say(&format!("{} since {} ago", describe(&state), units::show_seconds(started.elapsed().as_secs_f64())));
+    say(&format!("{}; the switch took {}", describe(&state), units::show_seconds(started.elapsed().as_secs_f64())));
     Ok(ExitCode::SUCCESS)
 }
 

@@ -47,6 +47,8 @@ pub fn curve(args: &TraceCurve) -> Result<ExitCode, Failure> {
 
 /// As it was asked for, or else by the file's name.
 fn format_of(trace: &Path, asked: Option<Format>) -> Result<Format, Failure> {
+    // Of a file that is not there, its name is not what is wrong.
+    std::fs::metadata(trace).map_err(|error| Failure::new(Failure::NO_INPUT, format!("{}: {error}", trace.display())))?;
     asked.or_else(|| Format::of_name(trace)).ok_or_else(|| {
         let names = Format::ALL.map(|(name, _)| name).join(", ");
         Failure::new(USAGE, format!("{}: its name does not tell its format; say `--format` with one of {names}", trace.display()))

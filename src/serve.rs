@@ -18,7 +18,7 @@ pub fn run(args: &Serve) -> Result<ExitCode, Failure> {
     let path = up::absolute(&args.config)?;
     let folder = path.parent().unwrap_or(Path::new("/")).to_owned();
     // Read under the name that was typed: messages repeat it.
-    let file = up::read(&args.config).map_err(|failure| failure.reaching(&Reach { dir: Some(folder.clone()), ..Reach::default() }))?;
+    let file = config::read(&args.config).map_err(|failure| failure.reaching(&Reach { dir: Some(folder.clone()), ..Reach::default() }))?;
     let mut config = file.in_folder(&folder);
     if path.file_name() != Some(config::FILE_NAME.as_ref()) {
         // Commands do not find it in its folder, so they have to be told what they are about.

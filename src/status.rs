@@ -6,13 +6,11 @@ use std::process::ExitCode;
 use serde_json::Value;
 use tidegate_daemon::Failure;
 use tidegate_daemon::advice::Reach;
+pub use tidegate_daemon::control::NO_ANSWER;
 use tidegate_daemon::control::{Verb, ask};
 
 use crate::args::{Of, Status};
 use crate::{say, units, up};
-
-/// Exit code when no daemon answers.
-pub const NO_ANSWER: u8 = 1;
 
 pub fn run(args: &Status) -> Result<ExitCode, Failure> {
     let status = asked(&args.of, Verb::Status)?;
@@ -26,7 +24,7 @@ pub fn asked(of: &Of, verb: Verb) -> Result<Value, Failure> {
     let reach = Reach { dir: Some(folder.clone()), volume: of.volume.clone(), ..Reach::default() };
     // Where the daemon of a folder listens: as its configuration says, or beside it.
     let control = up::config_of(&folder)?.control;
-    ask(&control, verb, of.volume.as_deref()).map_err(|message| Failure::new(NO_ANSWER, message).reaching(&reach))
+    ask(&control, verb, of.volume.as_deref()).map_err(|failure| failure.reaching(&reach))
 }
 
 /// The volumes that a status is about.

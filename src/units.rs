@@ -1,6 +1,7 @@
 //! Sizes, durations and shares as an operator writes and reads them: `8GiB`, `10min`, `70%`. A number without a unit is refused
 //! (zero excepted): nobody should have to guess which unit was meant.
 
+use tidegate_engine::block::ATOM_BYTES;
 use tidegate_engine::time::Duration;
 
 const SIZES: [(&str, u64); 9] = [
@@ -22,6 +23,12 @@ const POWERS: [(&str, u64); 2] = [("mW", 1), ("W", 1_000)];
 /// A size in bytes: `8GiB`, `512 B`, `1TB`. Whole numbers only.
 pub fn parse_size(text: &str) -> Result<u64, String> {
     parse(text, &SIZES, "a size such as 8GiB, 512MiB or 4096B")
+}
+
+/// A size that a disk may have: at least one sector.
+pub fn parse_disk_size(text: &str) -> Result<u64, String> {
+    let bytes = parse_size(text)?;
+    if bytes >= ATOM_BYTES { Ok(bytes) } else { Err(format!("{:?} is less than a sector of {ATOM_BYTES} bytes", shorten(text))) }
 }
 
 /// A duration: `2s`, `10min`, `500ms`. Whole numbers only.
@@ -146,6 +153,14 @@ mod tests {
             ("", Err("\"\" is not a size such as 8GiB, 512MiB or 4096B")),
         ] {
             assert_eq!(parse_size(text), expected.map_err(str::to_owned), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_disk_has_a_sector_at_least() {
+        assert_eq!(parse_disk_size("512B"), Ok(512));
+        for text in ["0B", "0", "511B"] {
+            assert_eq!(parse_disk_size(text), Err(format!("{text:?} is less than a sector of 512 bytes")));
         }
     }
 

@@ -26,8 +26,8 @@ pub fn run(args: &Up) -> Result<ExitCode, Failure> {
     let folder = absolute(&args.dir)?;
     let path = folder.join(config::FILE_NAME);
     // Whatever is there is read, or refused; only where nothing is, something is written.
-    let is_new = fs::symlink_metadata(&path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
-    let mut file = if is_new { File::default() } else { read(&path)? };
+    let is_new = is_missing(&path);
+    let mut file = if is_new { File::default() } else { config::read(&path)? };
     let named = named(args)?;
     if file.is_plural()
         && let Some(flag) = named.of_one_volume()
@@ -177,15 +177,10 @@ pub fn write_config(path: &Path, named: &Named) -> Result<(), Failure> {
     written.map_err(|error| Failure::new(Failure::NOT_CREATED, format!("{}: {error}; name another folder with --dir", path.display())))
 }
 
-/// A configuration file, or the failure to read it.
-pub fn read(path: &Path) -> Result<File, Failure> {
-    config::read(path).map_err(|message| Failure::new(config::EX_CONFIG, message))
-}
-
 /// The configuration of a folder; where there is none, the folder's own files.
 pub fn config_of(folder: &Path) -> Result<Config, Failure> {
     let path = folder.join(config::FILE_NAME);
-    let file = if path.exists() { read(&path)? } else { File::default() };
+    let file = if is_missing(&path) { File::default() } else { config::read(&path)? };
     Ok(file.in_folder(folder))
 }
 
@@ -219,8 +214,8 @@ impl Place {
     pub fn new(dir: &Path, origin: Option<&Path>, cache: Option<&Path>) -> Result<Place, Failure> {
         let folder = absolute(dir)?;
         let path = folder.join(config::FILE_NAME);
-        let is_new = fs::symlink_metadata(&path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
-        let file = if is_new { File::default() } else { read(&path)? };
+        let is_new = is_missing(&path);
+        let file = if is_new { File::default() } else { config::read(&path)? };
         let named = Named { origin: origin.map(absolute).transpose()?, cache: cache.map(absolute).transpose()?, ..Named::default() };
         if file.is_plural()
             && let Some(flag) = named.of_one_volume()
@@ -230,6 +225,11 @@ impl Place {
         }
         Ok(Place { folder, path, file, named, is_new })
     }
+}
+
+/// Nothing is there. What may not be looked at is there.
+fn is_missing(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
 }
 
 pub fn absolute(path: &Path) -> Result<PathBuf, Failure> {

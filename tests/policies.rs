@@ -85,5 +85,7 @@ fn a_curve_says_what_every_size_would_miss_and_how_sure_that_is() {
         refused(&tool::tidegate(&[&["sim", "curve", text(&trace)], arguments].concat()), 2, says);
     }
     let unclear = folder.path().join("x.trace");
+    refused(&tool::tidegate(&["sim", "curve", text(&unclear)]), 66, "x.trace: No such file");
+    std::fs::write(&unclear, "1\n").unwrap();
     refused(&tool::tidegate(&["sim", "curve", text(&unclear)]), 2, "its name does not tell its format");
 }

@@ -22,6 +22,7 @@ use tidegate_engine::time::Instant;
 use tidegate_engine::what_if::{Forecast, Forecasts};
 use tidegate_engine::{Event, Mode};
 
+use crate::Failure;
 use crate::back::run::Run;
 use crate::front::nbd::address::UNIX_PATH_BYTES_MAX;
 use crate::port::{Interest, Port};
@@ -34,6 +35,8 @@ pub const CLIENTS_MAX: usize = 16;
 pub const ANSWERS_MAX: usize = 16;
 /// Commands of all clients not answered yet.
 pub const INQUIRIES_MAX: usize = CLIENTS_MAX * ANSWERS_MAX;
+/// Exit code when no daemon answers, or it refuses.
+pub const NO_ANSWER: u8 = 1;
 /// How long [`ask`] waits for its answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The longest answer that [`ask`] takes, in bytes.
@@ -405,12 +408,20 @@ fn listen(path: &Path) -> Result<UnixListener, String> {
     listener
 }
 
-/// Asks the daemon behind `path` one thing, of one volume or of all. The error is one line for the operator.
-pub fn ask(path: &Path, verb: Verb, volume: Option<&str>) -> Result<Value, String> {
+/// Asks the daemon behind `path` one thing, of one volume or of all.
+///
+/// # Errors
+/// One line for the operator: nobody is there, one may not ask, or the daemon refuses.
+pub fn ask(path: &Path, verb: Verb, volume: Option<&str>) -> Result<Value, Failure> {
     let place = path.display();
-    let mut stream = UnixStream::connect(path)
-        .map_err(|error| format!("no daemon answers at {place}: {error}; start it with `tidegate up`, or name its folder with --dir"))?;
-    let failed = |error: io::Error| format!("{place}: the daemon does not answer: {error}");
+    let unanswered = |what: String| Failure::new(NO_ANSWER, what);
+    let mut stream = UnixStream::connect(path).map_err(|error| match error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            Failure::new(Failure::PERMISSION, format!("{place}: {error}; ask as the user whose daemon it is"))
+        }
+        _ => unanswered(format!("no daemon answers at {place}: {error}; start it with `tidegate up`, or name its folder with --dir")),
+    })?;
+    let failed = |error: io::Error| unanswered(format!("{place}: the daemon does not answer: {error}"));
     stream.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
     stream.set_write_timeout(Some(PATIENCE)).map_err(failed)?;
     let mut command = verb.question();
@@ -419,11 +430,12 @@ pub fn ask(path: &Path, verb: Verb, volume: Option<&str>) -> Result<Value, Strin
     let mut line = String::new();
     BufReader::new(stream.take(ANSWER_BYTES_MAX)).read_line(&mut line).map_err(failed)?;
     if line.is_empty() {
-        return Err(format!("{place}: the daemon closed the connection (it is stopping, or has {CLIENTS_MAX} clients already)"));
+        let what = format!("{place}: the daemon closed the connection (it is stopping, or has {CLIENTS_MAX} clients already)");
+        return Err(unanswered(what));
     }
-    let answer: Value = serde_json::from_str(&line).map_err(|error| format!("{place}: not an answer: {error}"))?;
+    let answer: Value = serde_json::from_str(&line).map_err(|error| unanswered(format!("{place}: not an answer: {error}")))?;
     match answer.get("error").and_then(Value::as_str) {
-        Some(error) => Err(format!("{place}: {error}")),
+        Some(error) => Err(unanswered(format!("{place}: {error}"))),
         None => Ok(answer),
     }
 }

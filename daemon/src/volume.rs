@@ -54,6 +54,7 @@ pub struct Options {
     pub clients: Vec<Allowed>,
     /// How commands that messages advise reach it.
     pub reach: Reach,
+    pub said: Said,
     pub origin: PathBuf,
     pub cache: PathBuf,
     /// What the host knows of the cache ([`state`]).
@@ -65,6 +66,13 @@ pub struct Options {
     pub spin: Option<sleeper::Options>,
     /// A new file that gets what clients ask.
     pub record: Option<PathBuf>,
+}
+
+/// Where the configuration says what only a start finds wrong: `path:line:column: `, or nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Said {
+    pub ram: String,
+    pub motor: String,
 }
 
 /// The engine's settings; what is left out keeps its default ([`Config::new`]).
@@ -214,11 +222,12 @@ impl Opened {
         if options.knobs.discard == Some(true) && !attached.cache.limits().discards {
             attached.notes.push(format!("cache {}: the device takes no discards; `discard` does nothing", options.cache.display()));
         }
-        crate::ram::check(options.knobs.ram)?;
+        let at = |place: &str, failure: Failure| Failure { message: format!("{place}{failure}"), ..failure };
+        crate::ram::check(options.knobs.ram).map_err(|failure| at(&options.said.ram, failure))?;
         attached.notes.extend(state::compare(&options.state, &attached.superblock, options.accept_loss)?);
         let sleeper = match &options.spin {
             None => None,
-            Some(spin) => match Motor::find(&spin.which, &options.origin)? {
+            Some(spin) => match Motor::find(&spin.which, &options.origin).map_err(|failure| at(&options.said.motor, failure))? {
                 Ok(motor) => Some(Sleeper::new(motor, spin)),
                 Err(why) => {
                     attached.notes.push(format!("{why}: nothing is told to stand still"));

@@ -14,7 +14,7 @@ fn check(text: &[u8]) -> Result<File, String> {
     let path = folder.path().join("config.toml");
     std::fs::write(&path, text).unwrap();
     let strip = format!("{}/", folder.path().display());
-    read(&path).map_err(|error| error.replace(&strip, ""))
+    read(&path).map_err(|failure| failure.message.replace(&strip, ""))
 }
 
 #[test]
@@ -99,6 +99,7 @@ fn a_bad_file_is_refused_with_its_place() {
         ("[log]\ndirty_ram_least = \"2GiB\"\n", "config.toml:2:1: `dirty_ram_least` must be from 0 B to 1.0 GiB"),
         ("[limits]\nfront_threads = 65\n", "config.toml:2:17: 65 is not a number of threads"),
         ("[limits]\npoll = \"2ms\"\n", "config.toml:2:1: `poll` must be at most 1 ms"),
+        ("[limits]\nstall_timeout = \"999ms\"\n", "config.toml:2:1: `stall_timeout` must be at least 1 s"),
         ("origin = \"disk.img\"\n", "config.toml:1:1: `origin` is a relative path"),
         ("origin = \"/a\"\ncache = \"/a\"\n", "config.toml:2:1: `cache` and `origin` are the same"),
         ("nbd = \"10809\"\n", "config.toml:1:7: NBD address: `10809` is neither unix:PATH nor IP:PORT"),

@@ -10,6 +10,8 @@ use crate::units;
 /// The smallest and largest sizes that make sense; beyond them is a typing error, or a machine that would not start.
 const WINDOW_BYTES: (u64, u64) = (1 << 20, 1 << 30);
 const POLL_MOST: Duration = Duration::from_millis(1);
+/// An origin that has not answered for less is only slow.
+const STALL_TIMEOUT_LEAST: Duration = Duration::from_secs(1);
 const DIRTY_RAM_BYTES: (u64, u64) = (0, 1 << 30);
 const BATCH_BYTES: (u64, u64) = (64 << 10, 1 << 30);
 /// At least the largest request that NBD clients send without asking (32 MiB), and the sectors at its edges.
@@ -71,6 +73,10 @@ impl File {
         within("bytes", self.limits.bytes, REQUEST_BYTES)?;
         if self.limits.poll.is_some_and(|span| span.0 > POLL_MOST) {
             return Err(("poll", "`poll` must be at most 1 ms: the processor does nothing else meanwhile".to_owned()));
+        }
+        if self.limits.stall_timeout.is_some_and(|span| span.0 < STALL_TIMEOUT_LEAST) {
+            let what = "`stall_timeout` must be at least 1 s: in less, a disk that is well may show no sign of life";
+            return Err(("stall_timeout", what.to_owned()));
         }
         if self.wear.rated_tbw == Some(Size(0)) {
             return Err((

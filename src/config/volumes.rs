@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use tidegate_daemon::back::attach::is_same;
 use tidegate_daemon::front::nbd::Allowed;
+use tidegate_daemon::volume::Said;
 use toml::Spanned;
 
 use super::{Config, Export, Fence, File, Gate, Limits, Log, Memory, Mode, Queue, Scrub, Spin, Wear, clients, find_key};
@@ -47,6 +48,8 @@ pub struct Table {
     queue: Queue,
     #[serde(default)]
     spin: Spin,
+    #[serde(skip)]
+    pub said: Said,
 }
 
 impl Table {
@@ -69,6 +72,7 @@ impl Table {
             wear: self.wear,
             queue: self.queue,
             spin: self.spin,
+            said: self.said,
             ..File::default()
         }
     }
@@ -207,7 +211,7 @@ mod tests {
         let path = folder.path().join("config.toml");
         std::fs::write(&path, text).unwrap();
         let strip = format!("{}/", folder.path().display());
-        read(&path).map(|file| file.in_folder(Path::new("/srv"))).map_err(|error| error.replace(&strip, ""))
+        read(&path).map(|file| file.in_folder(Path::new("/srv"))).map_err(|failure| failure.message.replace(&strip, ""))
     }
 
     const HOME: &str = "[[volume]]\nname = \"home\"\norigin = \"/o1\"\ncache = \"/c1\"\n";

@@ -26,6 +26,7 @@ fn wrong_flags_create_nothing() {
         (&["create", "--origin-size", "-1GiB"], "-1"),
         (&["create", "--cache-size", "18446744073709551616B"], "too large"),
         (&["create", "--cache-size", &long], "--cache-size"),
+        (&["create", "--origin-size", "0B"], "'0B' for '--origin-size <SIZE>': \"0B\" is less than a sector of 512 bytes"),
         (&["serve"], "--config"),
         (&["sim", "swarm", "--seeds", "many", "--ops", "1"], "--seeds"),
         (&["fly"], "fly"),

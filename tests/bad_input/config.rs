@@ -7,7 +7,7 @@ use std::path::Path;
 use super::{Nobody, UP, assert_refused, check, everything};
 use crate::common::daemon::Daemon;
 use crate::common::mount::Fuse;
-use crate::common::{text, tool, volume};
+use crate::common::{text, tool, volume, volumes};
 
 #[test]
 fn wrong_configurations_are_refused_with_their_place() {
@@ -27,7 +27,13 @@ fn wrong_configurations_are_refused_with_their_place() {
         ("a name with NUL", b"[export]\nname = \"a\\u0000\"\n", &["config.toml:2:1: ", "NUL"]),
         ("relative path", b"cache = \"cache.img\"\n", &["config.toml:1:1: ", "relative"]),
         ("cache is origin", b"cache = \"/x\"\norigin = \"/x\"\n", &["config.toml:1:1: ", "same"]),
-        ("more memory than there is", b"[memory]\nram = \"1000TiB\"\n", &["`ram` is 1048576000 MiB", "ask for less"]),
+        ("more memory than there is", b"[memory]\nram = \"1000TiB\"\n", &["config.toml:2:1: `ram` is 1048576000 MiB", "ask for less"]),
+        (
+            "no such motor",
+            b"[spin]\nmotor = \"/dev/nope\"\n",
+            &["config.toml:2:1: /dev/nope: No such file", "name another disk as `motor`"],
+        ),
+        ("no patience", b"[limits]\nstall_timeout = \"0s\"\n", &["config.toml:2:1: ", "at least 1 s"]),
         ("too large", mebibyte, &["config.toml: ", "1 MiB"]),
     ] {
         check(name, config(contents), UP, 78, says);
@@ -55,8 +61,29 @@ fn a_configuration_that_may_not_be_read_is_refused() {
     fs::set_permissions(&config, fs::Permissions::from_mode(0o000)).unwrap();
     let before = everything(nobody.path());
     let refused = nobody.run(&["serve", "--config", text(&config)]);
-    assert_refused("unreadable", &refused, 78, &["config.toml: ", "ermission"]);
+    assert_refused("unreadable", &refused, 77, &["config.toml: ", "ermission"]);
+    // Nor may one look whether there is one.
+    fs::create_dir(nobody.path().join("closed")).unwrap();
+    fs::set_permissions(nobody.path().join("closed"), fs::Permissions::from_mode(0o700)).unwrap();
+    for dir in [".", "closed"] {
+        for command in ["status", "drain", "up"] {
+            assert_refused(command, &nobody.run(&[command, "--dir", dir]), 77, &["config.toml: ", "ermission"]);
+        }
+    }
+    fs::remove_dir(nobody.path().join("closed")).unwrap();
     assert_eq!(everything(nobody.path()), before);
+}
+
+/// What only a start finds has its place too, in the table of its volume.
+#[test]
+fn more_memory_than_there_is_is_refused_where_its_volume_asks_for_it() {
+    let folder = volumes(&["home", "media"], "", "");
+    let config = folder.path().join("config.toml");
+    let text = fs::read_to_string(&config).unwrap() + "[volume.memory]\nram = \"9999TiB\"\n";
+    let line = text.lines().count();
+    fs::write(&config, text).unwrap();
+    let refused = tool::tidegate_in(folder.path(), &["serve", "--config", "config.toml"]);
+    assert_refused("ram", &refused, 78, &[&format!("volume \"media\": config.toml:{line}:1: `ram` is ")]);
 }
 
 #[test]

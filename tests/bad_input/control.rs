@@ -70,7 +70,7 @@ fn the_sockets_are_their_owners_alone() {
         assert_eq!(std::fs::metadata(dir.join(socket)).unwrap().permissions().mode() & 0o777, 0o600, "{socket}");
     }
     let refused = nobody.run(&["status", "--dir", text(&dir)]);
-    assert!(refused.code == Some(1) && refused.stderr.contains("ermission denied"), "{refused}");
+    assert!(refused.code == Some(77) && refused.stderr.contains("ermission denied"), "{refused}");
     assert_eq!(daemon.status()["phase"], "serving");
     daemon.stop();
 }

@@ -15,6 +15,7 @@ use crate::common::{CARRIERS, folder, text, tool, volume};
 fn an_origin_that_is_another_one_is_refused() {
     check("missing", make("rm origin.img"), UP, 66, &["origin.img"]);
     check("shrunk", make("truncate -s 40M origin.img"), UP, 78, &["origin.img"]);
+    check("no sector", make("truncate -s 511 origin.img"), UP, 78, &["origin.img has 511 bytes, less than a sector of 512"]);
     check("a folder", make("rm origin.img; mkdir origin.img"), UP, 78, &["origin.img"]);
     check("under a file", make("true"), &["up", "--dir", ".", "--origin", "config.toml/disk"], 66, &["config.toml/disk"]);
     check("not there", make("true"), &["up", "--dir", ".", "--origin", "nowhere.img"], 66, &["nowhere.img"]);

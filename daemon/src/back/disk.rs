@@ -110,7 +110,8 @@ impl Disk {
         place.lock(&file, access, until)?;
         let bytes = file.seek(SeekFrom::End(0)).map_err(|error| place.failed(Failure::IO, "its size cannot be found out", &error))?;
         if bytes < ATOM_BYTES {
-            return Err(place.refused("is empty", "give it a size first (truncate --size), or let `tidegate create` make a new one"));
+            let what = if bytes == 0 { "is empty".to_owned() } else { format!("has {bytes} bytes, less than a sector of {ATOM_BYTES}") };
+            return Err(place.refused(&what, "give it a size first (truncate --size), or let `tidegate create` make a new one"));
         }
         let alignment = if direct { alignment(&file, kind, bytes) } else { BUFFERED };
         if direct && !alignment.direct {

@@ -135,7 +135,8 @@ fn answer(sender: &Sender<Done<Run>>, id: OpId, result: Result<Answer<Run>, Devi
 fn ask(disk: &Path, which: &Which) -> Result<(File, Language, Option<u32>), String> {
     let refused = |what: &str| format!("{} {what}", disk.display());
     // Not for writing: whoever closes a disk that was open for that makes others look at it, and wakes it.
-    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(disk).map_err(|error| refused(&error.to_string()))?;
+    let file =
+        OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(disk).map_err(|error| format!("{}: {error}", disk.display()))?;
     if *which == Which::Origins && disk::stands_still_anyway(disk) {
         return Err(refused("says that nothing turns in it"));
     }
@@ -188,6 +189,6 @@ mod tests {
         let named = Motor::find(&Which::Named(file.path().to_owned()), file.path()).err().expect("a file is no disk");
         assert!(named.message.contains("has no motor that could be told to stop") && named.message.contains("`motor` below [spin]"));
         let missing = Motor::find(&Which::Named("/dev/no-such-disk".into()), file.path()).err().expect("there is none");
-        assert!(missing.message.starts_with("/dev/no-such-disk No such file"), "{}", missing.message);
+        assert!(missing.message.starts_with("/dev/no-such-disk: No such file"), "{}", missing.message);
     }
 }
