@@ -4,9 +4,9 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use tidegate_daemon::Failure;
-use tidegate_daemon::advice::Reach;
+use tidegate_daemon::advice::{Reach, word};
 use tidegate_daemon::control;
-use tidegate_daemon::front::nbd::{self, Address};
+use tidegate_daemon::front::nbd::{self, Address, Place};
 use tidegate_daemon::lobby::{self, Ended, Operator, Options, Ready, ReadyVolume};
 
 use crate::args::{Running, Serve};
@@ -135,13 +135,13 @@ fn greeting(ready: &Ready) -> String {
     let is_alone = ready.volumes.len() == 1;
     let mut lines: Vec<String> = ready.notes.iter().map(|note| format!("note: {note}")).collect();
     lines.extend(ready.volumes.iter().flat_map(|volume| about(volume, is_alone)));
-    let Some(uri) = ready.uris.first() else {
+    let Some(first) = ready.places.first() else {
         lines.push("ready: the client on standard input".to_owned());
         return lines.join("\n");
     };
     lines.push("connect:".to_owned());
-    lines.extend(ways_to_connect(uri));
-    lines.extend(ready.uris.iter().map(|uri| format!("ready: {uri}")));
+    lines.extend(ways_to_connect(first));
+    lines.extend(ready.places.iter().map(|place| format!("ready: {}", place.uri())));
     lines.join("\n")
 }
 
@@ -162,20 +162,48 @@ fn about(volume: &ReadyVolume, is_alone: bool) -> Vec<String> {
 }
 
 /// One line for each kind of client.
-fn ways_to_connect(uri: &str) -> Vec<String> {
-    let plain = uri.strip_prefix("nbd://").or(uri.strip_prefix("nbds://"));
-    let tls = if uri.starts_with("nbds:") { " -x -F client-cert.pem -K client-key.pem -A ca-cert.pem" } else { "" };
-    let kernel = match (plain.and_then(|rest| rest.split('/').next()?.rsplit_once(':')), uri.split_once("?socket=")) {
-        (Some((address, port)), _) => format!("nbd-client {address} {port} /dev/nbd0 -b 4096{tls}"),
-        (None, Some((_, socket))) => format!("nbd-client -unix {socket} /dev/nbd0 -b 4096"),
-        (None, None) => "nbd-client".to_owned(),
-    };
+fn ways_to_connect(place: &Place) -> Vec<String> {
+    let uri = place.uri();
     let ways = [
         ("look", format!("nbdinfo '{uri}'")),
         ("as a file, export/nbd", format!("mkdir -p export && nbdfuse export '{uri}' &")),
         ("and that as a disk", "losetup --find --show --direct-io=on export/nbd".to_owned()),
         ("a virtual machine's disk", format!("qemu-system-x86_64 -drive format=raw,cache=none,discard=unmap,file='{uri}' …")),
-        ("the kernel's own client", kernel),
+        ("the kernel's own client", nbd_client(place)),
     ];
     ways.into_iter().map(|(what, how)| format!("  {what:<26} {how}")).collect()
+}
+
+/// It takes no URI, but what one consists of.
+fn nbd_client(place: &Place) -> String {
+    let name = if place.export.is_empty() { String::new() } else { format!(" -N {}", word(&place.export)) };
+    let tls = if place.tls { " -x -F client-cert.pem -K client-key.pem -A ca-cert.pem" } else { "" };
+    let server = match &place.address {
+        Address::Unix(path) => format!("-unix {}", word(&path.display().to_string())),
+        Address::Tcp(address) => format!("{} {}", address.ip(), address.port()),
+    };
+    format!("nbd-client {server} /dev/nbd0 -b 4096{name}{tls}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_client_is_told_paths_addresses_and_names_as_they_are() {
+        for (address, export, tls, expected) in [
+            ("/srv/a/nbd.sock", "", false, "nbd-client -unix /srv/a/nbd.sock /dev/nbd0 -b 4096"),
+            ("/srv/my vm/nbd.sock", "home", false, "nbd-client -unix '/srv/my vm/nbd.sock' /dev/nbd0 -b 4096 -N home"),
+            ("[::1]:10809", "it's", false, r"nbd-client ::1 10809 /dev/nbd0 -b 4096 -N 'it'\''s'"),
+            (
+                "127.0.0.1:7",
+                "home",
+                true,
+                "nbd-client 127.0.0.1 7 /dev/nbd0 -b 4096 -N home -x -F client-cert.pem -K client-key.pem -A ca-cert.pem",
+            ),
+        ] {
+            let place = Place { address: address.parse().unwrap(), export: export.to_owned(), tls };
+            assert_eq!(nbd_client(&place), expected);
+        }
+    }
 }

@@ -47,6 +47,8 @@ fn two_volumes_are_listed_and_written_at_once_and_stay_apart_and_warm() {
 
     let daemon = serve();
     let uris = [daemon.uri.clone(), daemon.next_uri(), daemon.next_uri(), daemon.next_uri()];
+    let kernel = format!("nbd-client -unix {} /dev/nbd0 -b 4096 -N home", text(&socket));
+    assert!(daemon.greeting.iter().any(|line| line.ends_with(&kernel)), "{:?}", daemon.greeting);
     assert!(uris[0].starts_with("nbd+unix:///home?socket=") && uris[1].starts_with("nbd+unix:///media?"), "{uris:?}");
     let port = uris[3].strip_prefix("nbds://127.0.0.1:").and_then(|rest| rest.strip_suffix("/media")).expect("TLS on TCP");
     let secure = |name: &str| format!("nbds://localhost:{port}/{name}?tls-certificates={}", text(&pki));

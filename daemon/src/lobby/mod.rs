@@ -71,8 +71,8 @@ pub trait Operator {
 /// Everything serves: what the operator is told.
 #[derive(Clone, Debug)]
 pub struct Ready {
-    /// What NBD clients take to connect: for each address, one for each volume.
-    pub uris: Vec<String>,
+    /// Where NBD clients connect: for each address, one for each volume.
+    pub places: Vec<nbd::Place>,
     /// Worth knowing of all of them, one line each.
     pub notes: Vec<String>,
     pub volumes: Vec<ReadyVolume>,
@@ -401,7 +401,7 @@ impl Lobby {
             Some(ReadyVolume { name, bytes: member.bytes, notes, snapshot: Snapshot::clone(snapshot) })
         };
         let notes = std::mem::take(&mut self.notes);
-        let ready = Ready { uris: self.front.uris(), notes, volumes: self.members.iter_mut().filter_map(ready).collect() };
+        let ready = Ready { places: self.front.places(), notes, volumes: self.members.iter_mut().filter_map(ready).collect() };
         match operator.ready(&ready) {
             Ok(()) => self.state = State::Serving,
             Err(failure) => self.fail(failure),

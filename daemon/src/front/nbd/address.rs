@@ -98,6 +98,22 @@ impl Address {
     }
 }
 
+/// Where one export is served.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    pub address: Address,
+    /// Its name.
+    pub export: String,
+    pub tls: bool,
+}
+
+impl Place {
+    /// What an NBD client takes to connect.
+    pub fn uri(&self) -> String {
+        self.address.uri(&self.export, self.tls)
+    }
+}
+
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

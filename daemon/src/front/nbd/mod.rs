@@ -47,7 +47,7 @@ use tidegate_engine::time::{Duration, Instant};
 use crate::back::run::Run;
 use crate::port::{Interest, Port};
 
-pub use address::Address;
+pub use address::{Address, Place};
 pub use allow::Allowed;
 pub use connection::{BYTES_MAX, REQUESTS_MAX};
 use connection::{Connection, Intake, Service};
@@ -289,13 +289,19 @@ impl Front {
         self.listeners.iter().map(|listening| listening.listener.address().clone()).collect()
     }
 
-    /// What clients take to connect: for each address, one for each export.
-    pub fn uris(&self) -> Vec<String> {
+    /// Where clients connect: for each address, one for each export.
+    pub fn places(&self) -> Vec<Place> {
         let of = |listening: &Listening| {
             let (address, tls) = (listening.listener.address().clone(), listening.tls.is_some());
-            self.exports.open().map(move |export| address.uri(&export.name, tls)).collect::<Vec<_>>()
+            let place = move |export: &Export| Place { address: address.clone(), export: export.name.clone(), tls };
+            self.exports.open().map(place).collect::<Vec<_>>()
         };
         self.listeners.iter().flat_map(of).collect()
+    }
+
+    /// What they take to do so.
+    pub fn uris(&self) -> Vec<String> {
+        self.places().iter().map(Place::uri).collect()
     }
 
     /// Where everybody on this machine may listen and talk: a line for the operator.
