@@ -23,7 +23,8 @@ pub const DIR: &str = "./tidegate-data";
 const EXIT_CODES: &str = "\
 Exit codes:
   0   done; of `check`: no damage; of `drain`: nothing is dirty any more
-  1   `check` found damage, `sim` found a violation or a row outside its band, `drain` was cancelled, or no daemon answered
+  1   `check` found damage, `sim` found a violation or a row outside its band, `drain` was cancelled or met a volume that was stopped,
+      or no daemon answered
   2   a flag or its value is wrong; nothing was created or changed
   65  what is stored is damaged
   66  the cache or the origin is missing or cannot be read
@@ -250,7 +251,8 @@ Example:
 
 On a terminal it shows how long it still takes: what seeks and bandwidth have cost at this origin of late, times what is left.
 Ctrl-C cancels the drain; what has gone home stays there. Clients may go on writing: drain ends when nothing is dirty,
-or with exit code 74 when all that is left cannot be read on the SSD, and its table of losses is full (docs/durability.md, D7).")]
+or with exit code 74 when all that is left cannot be read on the SSD, and its table of losses is full (docs/durability.md, D7).
+Of several volumes those that are served are drained; of one that was stopped nothing can go home, which is said, with exit code 1.")]
 pub struct Drain {
     #[command(flatten)]
     pub of: Of,
@@ -347,7 +349,8 @@ Examples:
   tidegate check --cache /dev/nvme0n1p3 --json
   tidegate check --dir nas                             the caches of all volumes that nas/config.toml describes
 
-Finds every damage that a start would find, and starts nothing. Exit code 0: none; 1: damage.")]
+Finds every damage that a start would find, and starts nothing. Exit code 0: none; 1: damage. Of several volumes each is reported, one that
+cannot be looked at with its \"error\", and the exit code is the largest of theirs.")]
 pub struct Check {
     /// The cache
     #[arg(long, value_name = "PATH", required_unless_present = "dir", conflicts_with_all = ["dir", "volume"])]

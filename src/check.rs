@@ -1,5 +1,6 @@
 //! `tidegate check`: the damage in a cache, or in those of all volumes of a configuration, for people or for programs.
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use serde_json::{Value, json};
@@ -14,44 +15,68 @@ use crate::{say, units, up};
 const DAMAGE: u8 = 1;
 
 pub fn run(args: &Check) -> Result<ExitCode, Failure> {
-    let reports: Vec<(Option<String>, Report)> = match (&args.cache, &args.dir) {
-        (Some(cache), _) => {
-            let reach = Reach { cache: Some(cache.clone()), ..Reach::default() };
-            vec![(None, check(cache).map_err(|failure| failure.reaching(&reach))?)]
+    let found = look(args)?;
+    match &found[..] {
+        [Looked { report: Err(failure), .. }] => return Err(failure.clone()),
+        [only] => say(&if args.json { only.json().to_string() } else { only.text() }),
+        several if args.json => say(&json!({ "volumes": several.iter().map(Looked::json).collect::<Vec<_>>() }).to_string()),
+        several => {
+            let one = |looked: &Looked| format!("name     {}\n{}", looked.volume.as_deref().unwrap_or("-"), looked.text());
+            say(&several.iter().map(one).collect::<Vec<_>>().join("\n\n"));
         }
-        (None, dir) => {
-            let folder = up::absolute(dir.as_deref().expect("one of both is required"))?;
-            let config = up::config_of(&folder)?;
-            let places = config.places(args.volume.as_deref()).map_err(|message| Failure::new(crate::USAGE, message))?;
-            let of = |place: usize| {
-                let volume = &config.volumes[place];
-                let report = check(&volume.cache).map_err(|failure| failure.reaching(&volume.reach))?;
-                Ok((Some(volume.name.clone()), report))
-            };
-            places.into_iter().map(of).collect::<Result<_, Failure>>()?
-        }
-    };
-    let is_plural = reports.len() > 1;
-    if args.json {
-        let mut all: Vec<Value> = reports.iter().map(named).collect();
-        say(&if is_plural { json!({ "volumes": all }) } else { all.remove(0) }.to_string());
-    } else {
-        let text = |(name, report): &(Option<String>, Report)| match name {
-            Some(name) if is_plural => format!("name     {name}\n{}", describe(report)),
-            _ => describe(report),
-        };
-        say(&reports.iter().map(text).collect::<Vec<_>>().join("\n\n"));
     }
-    Ok(if reports.iter().all(|(_, report)| report.is_sound()) { ExitCode::SUCCESS } else { ExitCode::from(DAMAGE) })
+    Ok(ExitCode::from(found.iter().map(Looked::code).max().expect("something was looked at")))
 }
 
-/// With the name of its volume, where that is known.
-fn named((name, report): &(Option<String>, Report)) -> Value {
-    let mut value = json!(report);
-    if let Some(name) = name {
-        value["name"] = json!(name);
+/// At one cache, or at those of a folder: one that cannot be looked at (it is served, it was detached) keeps nobody from hearing of the others.
+fn look(args: &Check) -> Result<Vec<Looked>, Failure> {
+    let look = |cache: &Path, reach: &Reach, volume: Option<&str>| Looked {
+        volume: volume.map(str::to_owned),
+        report: check(cache).map_err(|failure| failure.reaching(reach)),
+    };
+    if let Some(cache) = &args.cache {
+        return Ok(vec![look(cache, &Reach { cache: Some(cache.clone()), ..Reach::default() }, None)]);
     }
-    value
+    let folder = up::absolute(args.dir.as_deref().expect("one of both is required"))?;
+    let config = up::config_of(&folder)?;
+    let places = config.places(args.volume.as_deref()).map_err(|message| Failure::new(crate::USAGE, message))?;
+    let of = |place: usize| &config.volumes[place];
+    Ok(places.into_iter().map(of).map(|volume| look(&volume.cache, &volume.reach, Some(&volume.name))).collect())
+}
+
+/// What was found in a cache, or why nothing could be.
+struct Looked {
+    /// Of which volume, where that is known.
+    volume: Option<String>,
+    report: Result<Report, Failure>,
+}
+
+impl Looked {
+    fn json(&self) -> Value {
+        let mut value = match &self.report {
+            Ok(report) => json!(report),
+            Err(failure) => json!({ "error": failure.message }),
+        };
+        if let Some(name) = &self.volume {
+            value["name"] = json!(name);
+        }
+        value
+    }
+
+    fn text(&self) -> String {
+        match &self.report {
+            Ok(report) => describe(report),
+            Err(failure) => format!("error    {failure}"),
+        }
+    }
+
+    fn code(&self) -> u8 {
+        match &self.report {
+            Ok(report) if report.is_sound() => 0,
+            Ok(_) => DAMAGE,
+            Err(failure) => failure.code,
+        }
+    }
 }
 
 fn describe(report: &Report) -> String {

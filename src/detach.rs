@@ -70,7 +70,7 @@ fn by_daemon(of: &Of, volume: &Options, status: &Value, signals: &mut Signals) -
             return Ok(false);
         }
         match asked(Verb::Status) {
-            Ok(status) if status::gone(&status).is_some() => return is_detached(volume),
+            Ok(status) if status::gone(&status).is_some() => return ended(volume),
             Ok(status) if status["detaching"].as_bool() == Some(true) => state = status,
             Ok(status) => {
                 // Somebody has cancelled it, or the daemon has ended it.
@@ -79,20 +79,24 @@ fn by_daemon(of: &Of, volume: &Options, status: &Value, signals: &mut Signals) -
             }
             // It is about to end, or has: then its locks are gone.
             Err(_) if silent < PATIENCE && !matches!(is_detached(volume), Ok(true)) => silent += INTERVAL,
-            Err(_) => return is_detached(volume),
+            Err(_) => return ended(volume),
         }
     }
 }
 
 /// The daemon has ended: in the end only what the cache says counts.
-fn is_detached(volume: &Options) -> Result<bool, Failure> {
-    match contents(&Disk::open(&volume.cache, DeviceId::Cache, Access::Shared)?)? {
-        Contents::Ours(superblock) if superblock.detached => Ok(true),
-        Contents::Ours(_) | Contents::Blank | Contents::Unreadable(_) | Contents::Foreign(_) => {
-            let what = format!("the daemon ended before cache {} was detached; run `tidegate detach` again", volume.cache.display());
-            Err(Failure::new(status::NO_ANSWER, what))
-        }
+fn ended(volume: &Options) -> Result<bool, Failure> {
+    if is_detached(volume)? {
+        return Ok(true);
     }
+    let what = format!("the daemon ended before cache {} was detached; run `tidegate detach` again", volume.cache.display());
+    Err(Failure::new(status::NO_ANSWER, what))
+}
+
+/// Does the cache of a volume that nobody serves say that it was taken from its origin?
+pub fn is_detached(volume: &Options) -> Result<bool, Failure> {
+    let found = contents(&Disk::open(&volume.cache, DeviceId::Cache, Access::Shared)?)?;
+    Ok(matches!(found, Contents::Ours(superblock) if superblock.detached))
 }
 
 fn here(volume: &Options, signals: &mut Signals) -> Result<bool, Failure> {

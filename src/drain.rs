@@ -8,10 +8,12 @@ use tidegate_daemon::Failure;
 use tidegate_daemon::back::signals::Signals;
 use tidegate_daemon::control::Verb;
 use tidegate_daemon::detach::cannot_be_read;
+use tidegate_daemon::volume::Options;
 
 use crate::args::Drain;
+use crate::config::Config;
 use crate::progress::Progress;
-use crate::{say, status, units};
+use crate::{detach, say, status, units, up};
 
 /// How often the daemon is asked how far it is.
 const INTERVAL: Duration = Duration::from_millis(100);
@@ -19,7 +21,8 @@ const INTERVAL: Duration = Duration::from_millis(100);
 const CANCELLED: u8 = 1;
 
 pub fn run(args: &Drain) -> Result<ExitCode, Failure> {
-    let asked = |verb| State::of(&status::asked(&args.of, verb)?);
+    let asked = |verb| Ok::<_, Failure>(State::of(&status::asked(&args.of, verb)?));
+    let config = up::config_of(&up::absolute(&args.of.dir)?)?;
     let mut signals = Signals::take().map_err(|error| Failure::new(Failure::SYSTEM, format!("signals cannot be received: {error}")))?;
     let started = Instant::now();
     let mut bar = Progress::new("drain");
@@ -32,7 +35,8 @@ pub fn run(args: &Drain) -> Result<ExitCode, Failure> {
             eprintln!("tidegate: cancelled; {} blocks are still dirty", state.blocks_left);
             return Ok(ExitCode::from(CANCELLED));
         }
-        let failures = state.failures - failures_at_start;
+        // With a volume that has ended meanwhile, its failures are gone.
+        let failures = state.failures.saturating_sub(failures_at_start);
         let trouble = if failures > 0 { format!(", {failures} writes to the origin failed") } else { String::new() };
         let total = state.blocks_at_start;
         bar.show_left(total - state.blocks_left, total, state.seconds_left, &format!("{} blocks left{trouble}", state.blocks_left));
@@ -42,9 +46,11 @@ pub fn run(args: &Drain) -> Result<ExitCode, Failure> {
         state = if status.rests { asked(Verb::Drain)? } else { status };
     }
     drop(bar);
-    if state.unreadable > 0 {
-        return Err(cannot_be_read(state.unreadable));
+    if let Some(name) = &state.unreadable_in {
+        let reach = volume_of(&config, name).map(|volume| volume.reach.clone()).unwrap_or_default();
+        return Err(cannot_be_read(state.unreadable).reaching(&reach));
     }
+    refuse_not_served(&config, &state)?;
     let lost = if state.lost > 0 { format!(" but {} blocks that are lost", state.lost) } else { String::new() };
     say(&format!(
         "drained in {}: nothing is dirty, the origin holds everything{lost}",
@@ -53,8 +59,35 @@ pub fn run(args: &Drain) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Everything is home of what is served. Of what was detached nothing is to go home any more; of others, whoever asked hears.
+fn refuse_not_served(config: &Config, state: &State) -> Result<(), Failure> {
+    let is_detached = |name: &str| volume_of(config, name).is_some_and(|volume| matches!(detach::is_detached(volume), Ok(true)));
+    let (detached, gone): (Vec<_>, Vec<_>) = state.gone.iter().partition(|(name, _)| is_detached(name));
+    for (name, _) in detached {
+        eprintln!("tidegate: volume {name:?} was detached: there is nothing to drain");
+    }
+    if gone.is_empty() {
+        return Ok(());
+    }
+    let gone: Vec<String> = gone.iter().map(|(name, why)| format!("volume {name:?} is not served ({why})")).collect();
+    let others = if state.served > 0 { "; the other volumes are drained" } else { "" };
+    let what = format!("{}: what is dirty stays on its cache until it is served again{others}", gone.join(", "));
+    Err(Failure::new(status::NO_ANSWER, what))
+}
+
+/// What the configuration says of a volume that the daemon has named. The only one may have another name on the command line.
+fn volume_of<'a>(config: &'a Config, name: &str) -> Option<&'a Options> {
+    match &config.volumes[..] {
+        [only] => Some(only),
+        several => several.iter().find(|volume| volume.name == name),
+    }
+}
+
 /// How far it is, as the daemon says.
 struct State {
+    /// Volumes that are, and those that are not served any more, each with its name and why.
+    served: usize,
+    gone: Vec<(String, String)>,
     blocks_at_start: u64,
     /// Dirty blocks and zeroed ranges: everything that the origin does not have yet.
     blocks_left: u64,
@@ -62,8 +95,9 @@ struct State {
     seconds_left: Option<f64>,
     /// Destages that failed since the daemon's start.
     failures: u64,
-    /// Of these, blocks that the SSD does not give: they stay behind.
+    /// Of these, blocks that the SSD does not give: they stay behind. And the first volume that has such.
     unreadable: u64,
+    unreadable_in: Option<String>,
     /// Blocks that are errors to whoever reads them: of them at least a part is gone.
     lost: u64,
     /// Something is dirty, and could go home, where no drain is under way.
@@ -74,32 +108,32 @@ struct State {
 
 impl State {
     /// Of all volumes that were asked, together.
-    ///
-    /// # Errors
-    /// One of them is not served any more.
-    fn of(status: &Value) -> Result<State, Failure> {
+    fn of(status: &Value) -> State {
         let mut all = State {
+            served: 0,
+            gone: Vec::new(),
             blocks_at_start: 0,
             blocks_left: 0,
             seconds_left: None,
             failures: 0,
             unreadable: 0,
+            unreadable_in: None,
             lost: 0,
             rests: false,
             is_done: true,
         };
         for volume in status::volumes(status) {
-            if let Some(why) = status::gone(volume) {
-                let name = volume["name"].as_str().unwrap_or("-");
-                let message = format!("volume {name:?} cannot be drained: {why}; name another one with --volume");
-                return Err(Failure::new(status::NO_ANSWER, message));
+            let name = volume["name"].as_str().unwrap_or("-");
+            match status::gone(volume) {
+                Some(why) => all.gone.push((name.to_owned(), why)),
+                None => all.add(name, volume),
             }
-            all.add(volume);
         }
-        Ok(all)
+        all
     }
 
-    fn add(&mut self, status: &Value) {
+    fn add(&mut self, name: &str, status: &Value) {
+        self.served += 1;
         let number = |pointer: &str| status.pointer(pointer).and_then(Value::as_u64).unwrap_or(0);
         let left = number("/dirty_blocks") + number("/zero_ranges");
         // Zeroed ranges count in blocks while the drain knows them.
@@ -112,6 +146,9 @@ impl State {
         let unreadable = number("/errors/unreadable_blocks");
         let has_ended = left == unreadable && status["drain"].is_null();
         self.unreadable += unreadable;
+        if unreadable > 0 {
+            self.unreadable_in.get_or_insert_with(|| name.to_owned());
+        }
         self.lost += number("/lost_blocks");
         self.rests |= left > unreadable && status["drain"].is_null();
         self.is_done &= left == 0 || has_ended;
@@ -127,8 +164,10 @@ mod tests {
     fn check(dirty: u64, unreadable: u64, draining: bool) -> (bool, bool) {
         let drain = draining.then(|| json!({ "blocks_at_start": 9, "blocks_left": dirty }));
         let volume = json!({ "dirty_blocks": dirty, "zero_ranges": 0, "drain": drain, "errors": { "unreadable_blocks": unreadable } });
-        let state = State::of(&json!({ "volumes": [volume, { "dirty_blocks": 0, "zero_ranges": 0, "drain": null }] })).unwrap();
-        assert_eq!((state.blocks_left, state.unreadable), (dirty, unreadable));
+        let gone = json!({ "name": "old", "phase": "stopped" });
+        let state = State::of(&json!({ "volumes": [volume, gone, { "dirty_blocks": 0, "zero_ranges": 0, "drain": null }] }));
+        assert_eq!((state.blocks_left, state.unreadable, state.unreadable_in.is_some()), (dirty, unreadable, unreadable > 0));
+        assert_eq!((state.served, state.gone), (2, vec![("old".to_owned(), "stopped".to_owned())]));
         (state.is_done, state.rests)
     }
 
@@ -145,14 +184,14 @@ mod tests {
     fn several_volumes_take_as_long_as_the_slowest() {
         let volume =
             |seconds: f64| json!({ "dirty_blocks": 1, "drain": { "blocks_at_start": 2, "blocks_left": 1, "seconds_left": seconds } });
-        let state = |volumes: Value| State::of(&json!({ "volumes": volumes })).unwrap().seconds_left;
+        let state = |volumes: Value| State::of(&json!({ "volumes": volumes })).seconds_left;
         assert_eq!(state(json!([volume(3.0), volume(7.5), { "dirty_blocks": 0, "drain": null }])), Some(7.5));
         assert_eq!(state(json!([{ "dirty_blocks": 0, "drain": null }])), None);
     }
 
     #[test]
     fn what_is_lost_is_no_reason_to_go_on() {
-        let state = State::of(&json!({ "dirty_blocks": 0, "zero_ranges": 0, "lost_blocks": 3, "drain": null })).unwrap();
+        let state = State::of(&json!({ "dirty_blocks": 0, "zero_ranges": 0, "lost_blocks": 3, "drain": null }));
         assert_eq!((state.is_done, state.lost), (true, 3));
     }
 }

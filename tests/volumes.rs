@@ -140,7 +140,10 @@ fn a_volume_that_is_stopped_tells_its_clients_and_the_others_go_on() {
     assert!(refused.contains("0x80000007"), "ERR_SHUTDOWN: {refused}");
     assert_eq!(daemon.status_of("media"), json!({ "name": "media", "phase": "stopped" }));
     assert!(tidegate(&["status", "--dir", dir]).succeeds().contains("stopped"));
-    assert_refused(&tidegate(&["drain", "--dir", dir]), 1, &["\"media\"", "stopped"]);
+    assert!(daemon.status_of("home")["dirty_blocks"].as_u64().unwrap() > 0);
+    assert_refused(&tidegate(&["drain", "--dir", dir]), 1, &["volume \"media\" is not served (stopped)", "the other volumes are drained"]);
+    assert_eq!(daemon.status_of("home")["dirty_blocks"], 0, "what is served is drained all the same");
+    assert_refused(&tidegate(&["drain", "--dir", dir, "--volume", "media"]), 1, &["volume \"media\" is not served (stopped)"]);
     // Nobody holds its devices any more, and somebody holds the other's.
     tidegate(&["check", "--cache", text(&folder.path().join("media.cache"))]).succeeds();
     assert_refused(&tidegate(&["check", "--dir", dir, "--volume", "home"]), 75, &["in use"]);
@@ -153,6 +156,40 @@ fn a_volume_that_is_stopped_tells_its_clients_and_the_others_go_on() {
     daemon.connect_to("media").expect(0, &data);
     daemon.connect_to("home").expect(0, &data);
     daemon.stop();
+}
+
+#[test]
+fn a_volume_that_was_detached_is_in_nobodys_way() {
+    let folder = volumes(&NAMES, DEFAULT, "");
+    let dir = text(folder.path());
+    let daemon = Daemon::up(folder.path());
+    let mut home = daemon.connect();
+    home.write(0, &[7; 8192]).unwrap();
+    home.flush().unwrap();
+    let told = tidegate(&["detach", "--dir", dir, "--volume", "media"]).succeeds();
+    assert!(told.contains(&format!("`tidegate attach --dir {dir} --volume media`")), "{told}");
+    let drained = tidegate(&["drain", "--dir", dir]);
+    assert!(drained.stderr.contains("volume \"media\" was detached: there is nothing to drain"), "{drained}");
+    assert!(drained.succeeds().contains("nothing is dirty, the origin holds everything"));
+    assert_eq!(daemon.status_of("home")["dirty_blocks"], 0);
+    drop(home);
+    daemon.stop();
+    // What can be looked at is looked at.
+    let report = |code| {
+        let checked = tidegate(&["check", "--json", "--dir", dir]);
+        assert_eq!(checked.code, Some(code), "{checked}");
+        serde_json::from_str::<Value>(&checked.stdout).unwrap()["volumes"].clone()
+    };
+    let found = report(78);
+    assert_eq!((&found[0]["name"], &found[0]["damage"]), (&json!("home"), &json!([])), "{found}");
+    assert!(found[1]["name"] == "media" && found[1]["error"].as_str().unwrap().contains("was detached from its origin"), "{found}");
+    let people = tidegate(&["check", "--dir", dir]);
+    assert!(people.stdout.contains("no damage\n\nname     media\nerror    cache ") && people.code == Some(78), "{people}");
+    tidegate(&["attach", "--dir", dir, "--volume", "media"]).succeeds();
+    let cache = fs::File::options().read(true).write(true).open(folder.path().join("media.cache")).unwrap();
+    cache.write_all_at(&[0xff], 100).unwrap();
+    let found = report(1);
+    assert!(found[0]["damage"] == json!([]) && found[1]["damage"][0]["fatal"] == false, "{found}");
 }
 
 #[test]
