@@ -6,6 +6,7 @@ use tidegate_engine::config::Allocation;
 use tidegate_engine::op::{DeviceId, Zone};
 use tidegate_engine::request::{Command, RequestError};
 use tidegate_engine::time::Duration;
+use tidegate_sim::back::fault::Fault;
 use tidegate_sim::back::volatile::Survive;
 use tidegate_sim::plan::Plan;
 use tidegate_sim::scenario::{Scenario, plan};
@@ -315,4 +316,36 @@ fn a_log_with_much_that_is_dead_is_packed_before_anything_leaves_it() {
     scenario.flush();
     scenario.power_cut(Survive::None);
     expect_all(&mut scenario, &written);
+}
+
+/// Both portions of a set have been read; while the first to come is moved, what lives in the other dies, and with it the set. It is held by a
+/// portion that waited for the set to become free: nothing was cleaned any more, and the write was given up with the origin away.
+#[test]
+fn a_set_that_dies_while_it_is_emptied_is_not_waited_for_by_its_own_portion() {
+    let mut plan = plan();
+    plan.config.geometry = Geometry { set_slots: 64, volume_atoms: 2_048 * 8, journal_pages: 256, ..plan.config.geometry };
+    (plan.limits[0].atoms, plan.limits[1].atoms) = (plan.config.geometry.cache_atoms(), 2_048 * 8);
+    plan.config.classes = 2;
+    let mut scenario = Scenario::of(plan);
+    scenario.origin_goes();
+    let waiting = (0..1_024).find_map(|block| {
+        let (write, _) = scenario.send_write(scenario.block(block), false);
+        scenario.run_until_quiet();
+        (!scenario.is_answered(write)).then_some(write)
+    });
+    let waiting = waiting.expect("the log is full");
+    let trim = |scenario: &mut Scenario, first, blocks| {
+        let trim = scenario.send(scenario.blocks(first, blocks), Command::Trim { fua: false });
+        scenario.wait(trim).expect("it needs no room");
+    };
+    scenario.flush();
+    scenario.fail_next(Zone::Data, Fault::Stuck(Duration::from_secs(2)));
+    trim(&mut scenario, 10, 30);
+    while moved(&scenario) == 0 {
+        assert!(scenario.step(), "one portion comes at once, the other one late");
+    }
+    trim(&mut scenario, 0, 64);
+    (1..10).for_each(|set| trim(&mut scenario, set * 64, 19));
+    scenario.advance(Duration::from_secs(30));
+    assert!(scenario.is_answered(waiting), "others are emptied meanwhile: {:?}", scenario.snapshot().counters.cleaned_sets);
 }

@@ -173,3 +173,24 @@ fn a_slot_that_rots_is_not_passed_on() {
     assert_eq!(scenario.snapshot().counters.completed_blocks, 0);
     scenario.read(scenario.block(3)).expect_err("what was written there is gone");
 }
+
+/// Reads of the rest of a block that end and begin without a pause: they were read as wholes, and what is dirty there never found the origin free.
+#[test]
+fn reads_of_the_rest_of_a_block_do_not_hold_up_what_is_dirty_of_it() {
+    let mut scenario = Scenario::with(|plan| {
+        plan.config.max_dirty_age = Duration::from_secs(2);
+        // There is no room to keep it as a whole.
+        plan.config.daily_write_bytes = 1;
+    });
+    scenario.write_span(Span::new(40, 4));
+    scenario.write(20);
+    scenario.flush();
+    let rest = Span::new(44, 4);
+    let mut read = scenario.send_read(rest);
+    for _ in 0..2_000 {
+        scenario.step();
+        let next = scenario.send_read(rest);
+        scenario.wait(std::mem::replace(&mut read, next)).expect("a read");
+    }
+    assert_eq!(scenario.snapshot().dirty_slots, 0, "at {:?}", scenario.simulation.now());
+}

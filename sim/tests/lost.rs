@@ -1,7 +1,7 @@
 //! Dirty blocks that the SSD does not give any more: neighbours are noted as one loss, and where there is no room to note them, everything
 //! that waits for them ends all the same. The oracle listens to every reply (`sim/src/front/oracle.rs`).
 
-use tidegate_engine::block::Span;
+use tidegate_engine::block::{ATOM_BYTES, Span};
 use tidegate_engine::cache::format::Geometry;
 use tidegate_engine::op::{DeviceId, Zone};
 use tidegate_engine::probe::Phase;
@@ -228,10 +228,32 @@ fn a_detach_ends_and_leaves_the_cache_attached_where_something_is_stranded() {
     assert_eq!(*scenario.simulation.engine.phase(), Phase::Serving);
     assert_eq!(scenario.snapshot().dirty_slots, left.len() as u64, "nothing was dropped");
     assert_eq!(scenario.on_origin(9)[1], data.stamps().collect::<Vec<_>>(), "what can be is home");
-    // Served as before; and when they are written anew, it can be detached.
+    // Served as before; and when they and what is noted as lost are written anew, it can be detached.
     for &block in &left {
         scenario.write(block);
     }
+    scenario.flush();
+    scenario.simulation.control(Control::Detach);
+    scenario.run_until_quiet();
+    assert!(!scenario.snapshot().is_detaching && *scenario.simulation.engine.phase() == Phase::Serving, "{ROOM} are lost");
+    for block in scattered(20) {
+        scenario.write(block);
+    }
+    scenario.flush();
+    scenario.detach();
+}
+
+/// Of these blocks the origin alone would show older contents, and no error.
+#[test]
+fn a_cache_that_has_lost_something_is_not_detached() {
+    let mut scenario = Scenario::new();
+    write_and_rot(&mut scenario, &[3]);
+    scenario.simulation.control(Control::Detach);
+    scenario.run_until_quiet();
+    assert!(!scenario.snapshot().is_detaching);
+    assert_eq!((scenario.snapshot().lost_blocks, scenario.simulation.engine.phase()), (1, &Phase::Serving));
+    expect_errors(&mut scenario, [3]);
+    scenario.write(3);
     scenario.flush();
     scenario.detach();
 }
@@ -295,4 +317,63 @@ fn a_write_to_a_part_of_a_lost_block_needs_room_to_note_the_rest() {
         scenario.expect(block, &data);
     }
     assert_eq!(scenario.snapshot().lost_blocks, 0);
+}
+
+/// Other batches go well all the time: its minute goes on all the same.
+#[test]
+fn a_slot_that_the_ssd_does_not_give_is_given_up_although_others_go_home() {
+    for is_busy in [false, true] {
+        let mut plan = plan_for(Geometry { set_slots: 64, volume_atoms: 2_048 * 8, journal_pages: 256, ..plan().config.geometry });
+        plan.config.max_dirty_age = Duration::from_secs(2);
+        plan.config.destage_atoms = 64 * 8;
+        let mut scenario = Scenario::of(plan);
+        scenario.simulation.scene.oracle.writes_may_fail = true;
+        scenario.write(5);
+        scenario.flush();
+        scenario.fail_next(Zone::Data, Fault::Bad);
+        expect_errors(&mut scenario, [5]);
+        for _ in 0..90 {
+            scenario.advance(Duration::from_secs(1));
+            if is_busy {
+                (64..364).for_each(|block| drop(scenario.write(block)));
+                scenario.flush();
+            }
+        }
+        assert_eq!(scenario.snapshot().lost_blocks, 1, "busy: {is_busy}");
+    }
+}
+
+/// It is read well meanwhile, but the origin that it is for is away: its next failure is not the end of its minute.
+#[test]
+fn a_slot_that_was_read_in_between_has_its_minute_again() {
+    let mut scenario = Scenario::new();
+    let data = scenario.write(3);
+    scenario.flush();
+    scenario.run_until_quiet();
+    let fail = |scenario: &mut Scenario| (0..3).for_each(|_| scenario.fail_next(Zone::Data, Fault::Error));
+    fail(&mut scenario);
+    scenario.simulation.control(Control::Drain);
+    scenario.advance(Duration::from_millis(500));
+    scenario.origin_goes();
+    scenario.forget_noted();
+    scenario.advance(Duration::from_secs(150));
+    assert!(scenario.noted().iter().any(|op| op.zone == Some(Zone::Data) && !op.writes));
+    fail(&mut scenario);
+    scenario.origin_comes_back(false);
+    scenario.advance(Duration::from_secs(5));
+    scenario.expect(3, &data);
+    assert_eq!(scenario.snapshot().lost_blocks, 0);
+}
+
+/// A drain does not give up what clients can read, and what it brings home is what was written.
+#[test]
+fn what_the_ssd_does_not_give_goes_home_from_memory() {
+    let mut scenario = Scenario::with(|plan| plan.config.ram = 32 * 8 * ATOM_BYTES);
+    write_and_rot(&mut scenario, &[3, 4]);
+    let newer = scenario.write(4);
+    scenario.drain();
+    assert_eq!(scenario.snapshot().lost_blocks, 0);
+    assert_eq!(scenario.on_origin(4)[1], newer.stamps().collect::<Vec<_>>());
+    scenario.lose_cache(Survive::None);
+    scenario.read(scenario.blocks(3, 2)).expect("the oracle knows what it is");
 }

@@ -291,6 +291,10 @@ impl Sets {
         &self.dying
     }
 
+    /// Nothing in flight holds one of them.
+    pub fn has_unheld_dying(&self) -> bool {
+        self.dying.iter().any(|&set| self.get(set).pins == 0)
+    }
     /// The next flush would free one of them.
     pub fn has_undurable_dying(&self, durable_group: u64) -> bool {
         self.dying.iter().map(|&set| self.get(set).kill_group).any(|group| group > durable_group && group != UNTOLD)

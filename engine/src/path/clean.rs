@@ -325,10 +325,12 @@ impl<P: Payload> Engine<P> {
         true
     }
 
-    /// A class without an open set gets one as soon as a flush has freed some: what is mixed now would be told apart again at a cost.
+    /// A class without an open set gets one as soon as a flush has freed some: what is mixed now would be told apart again at a cost. (Not those
+    /// that are held: it may be by a portion that waits here.)
     fn waits_for_stream(&mut self) -> bool {
         let open = self.open_sets_of(Source::Moved).count() as u32;
-        let waits = open < self.config.classes && self.sets.free_count() <= self.sets_kept(Source::Moved) && self.sets.dying_count() > 0;
+        let is_short = open < self.config.classes && self.sets.free_count() <= self.sets_kept(Source::Moved);
+        let waits = is_short && self.sets.has_unheld_dying();
         if waits && self.has_undurable_dying() {
             let group = self.close_group();
             self.flushes.want(group);

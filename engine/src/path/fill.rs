@@ -25,7 +25,7 @@ struct Ticket {
     changed: Changed,
 }
 
-/// Which blocks of a read have changed since they were looked up.
+/// Which blocks of a read have changed since they were looked up: in order, with others between any two runs.
 #[derive(Default)]
 pub(super) struct Changed {
     /// All of them.
@@ -36,6 +36,15 @@ pub(super) struct Changed {
 
 fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
     a.start < b.end && b.start < a.end
+}
+
+/// Adds a run to runs in order. However often the same blocks change, they are noted once.
+fn note(runs: &mut Vec<Range<u64>>, run: &Range<u64>) {
+    let first = runs.partition_point(|known| known.end < run.start);
+    let behind = runs.partition_point(|known| known.start <= run.end);
+    let start = runs[first..behind].first().map_or(run.start, |known| known.start.min(run.start));
+    let end = runs[first..behind].last().map_or(run.end, |known| known.end.max(run.end));
+    runs.splice(first..behind, std::iter::once(start..end));
 }
 
 #[derive(Default)]
@@ -51,31 +60,28 @@ impl Tickets {
     /// The blocks changed: what is being read of them must not be kept.
     pub fn void(&mut self, block: Block, blocks: u64) {
         self.change(block, blocks, |changed, run| {
-            changed.any.push(run.clone());
-            changed.below.push(run);
+            note(&mut changed.any, run);
+            note(&mut changed.below, run);
         });
     }
     /// The same, in the log alone: what the origin holds of them is what it held.
     pub fn supersede(&mut self, block: Block, blocks: u64) {
-        self.change(block, blocks, |changed, run| changed.any.push(run));
+        self.change(block, blocks, |changed, run| note(&mut changed.any, run));
     }
-    fn change(&mut self, block: Block, blocks: u64, note: impl Fn(&mut Changed, Range<u64>)) {
+    fn change(&mut self, block: Block, blocks: u64, note: impl Fn(&mut Changed, &Range<u64>)) {
         let run = block.0..block.0 + blocks;
         let touched = self.tickets.iter_mut().filter(|ticket| overlap(&ticket.blocks, &run));
-        touched.for_each(|ticket| note(&mut ticket.changed, run.clone()));
+        touched.for_each(|ticket| note(&mut ticket.changed, &(run.start.max(ticket.blocks.start)..run.end.min(ticket.blocks.end))));
     }
     /// Is what a request has read of these blocks still what the origin holds?
     pub fn holds(&self, request: usize, block: Block, blocks: u64) -> bool {
         let asked = block.0..block.0 + blocks;
         !self.tickets[self.of(request)].changed.any.iter().any(|changed| overlap(changed, &asked))
     }
-    /// Forgets the ticket of a request. Returns the blocks that have changed, in order.
+    /// Forgets the ticket of a request. Returns the blocks that have changed.
     pub fn withdraw(&mut self, request: usize) -> Changed {
         let at = self.of(request);
-        let Changed { mut any, mut below } = self.tickets.swap_remove(at).changed;
-        any.sort_unstable_by_key(|run| run.start);
-        below.sort_unstable_by_key(|run| run.start);
-        Changed { any, below }
+        self.tickets.swap_remove(at).changed
     }
     fn of(&self, request: usize) -> usize {
         self.tickets.iter().position(|ticket| ticket.request == request).expect("a read has its ticket until it ends")
@@ -232,5 +238,15 @@ mod tests {
         assert!(gaps(15..25, &second.any).eq([15..16, 17..19, 20..25]) && gaps(15..25, &second.below).eq([15..19, 20..25]));
         assert!(tickets.tickets.is_empty(), "they are forgotten");
         assert!(gaps(3..3, &[]).eq([]));
+    }
+
+    /// A read may hang for hours, and what it reads be written over and over.
+    #[test]
+    fn a_ticket_does_not_grow_with_the_writes_of_its_blocks() {
+        let mut tickets = Tickets::default();
+        tickets.issue(1, Block(10), 10);
+        (0..1_000).for_each(|at| tickets.void(Block(at * 7 % 30), 1 + at % 3));
+        let changed = tickets.withdraw(1);
+        assert_eq!((changed.any.len(), changed.below.len(), gaps(10..20, &changed.any).count()), (1, 1, 0));
     }
 }

@@ -10,7 +10,7 @@
 use std::ops::Range;
 
 use crate::Event;
-use crate::block::{ATOM_BYTES, Block, Span};
+use crate::block::{ATOM_BYTES, Block, Slot, Span};
 use crate::cache::through::{Page, State};
 use crate::config::Canary;
 use crate::payload::Payload;
@@ -142,6 +142,13 @@ impl<P: Payload> Engine<P> {
                 memory.keep(block, contents);
             }
         }
+    }
+
+    /// What a slot holds that the SSD does not give, if the same is in memory.
+    pub(super) fn remembered(&mut self, slot: Slot, block: Block) -> Option<P> {
+        let size = self.block_atoms();
+        let payload = self.memory.as_mut()?.read(block, 1, |pages| P::from_pages(pages, 0, size))?;
+        self.holds_what_was_written(slot, &payload).then_some(payload)
     }
 
     /// The SSD has failed. What is dirty there, and in memory by chance, goes home from memory.

@@ -465,8 +465,8 @@ impl<P: Payload> Engine<P> {
         let start = if is_plain(block) { whole.start } else { span.start };
         let end = if is_plain(Block(block.0 + blocks - 1)) { whole.end() } else { span.end() };
         let wider = Span::new(start, end - start);
-        // What is on its way to the rest of a block is not waited for.
-        if self.origin.is_written(wider) { span } else { wider }
+        // What is on its way to the rest of a block is not waited for, and does not wait.
+        if self.origin.is_written(wider) || self.destage.touches(wider) { span } else { wider }
     }
 
     fn is_lost(&self, block: Block, span: Span) -> bool {

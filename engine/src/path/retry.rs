@@ -84,7 +84,9 @@ impl<P: Payload> Engine<P> {
                 break;
             }
             let blocks: u64 = self.writes.get(number).pieces.iter().map(|piece| u64::from(piece.1)).sum();
-            let kept = u64::from(self.config.geometry.set_slots) * u64::from(self.sets.free_count().min(self.sets_kept(Source::Client)));
+            // Nothing may refuse what fronts have written.
+            let spare = self.sets.free_count().saturating_sub(self.front_sets_kept());
+            let kept = u64::from(self.config.geometry.set_slots) * u64::from(spare.min(self.sets_kept(Source::Client)));
             let has_room = self.journal_has_room(blocks);
             if self.slots_available(Source::Client) + kept < blocks || !has_room {
                 self.checkpoint.urgent |= !has_room;

@@ -332,7 +332,7 @@ impl<P: Payload> Engine<P> {
     /// The stream of a block has no open set and may not have one, but will soon: sets are about to be free.
     pub(super) fn waits_for_stream_of(&self, block: Block) -> bool {
         let is_short =
-            self.sets.free_count() <= self.sets_kept_now(Source::Client) && self.sets.dying_count() > 0 && self.config.classes > 1;
+            self.config.classes > 1 && self.sets.free_count() <= self.sets_kept_now(Source::Client) && self.sets.has_unheld_dying();
         is_short && self.open[usize::from(Stream::Client(self.class_of(Source::Client, block)).number())].is_none()
     }
 

@@ -44,7 +44,7 @@ pub(super) struct Destage<P> {
     /// One block a piece: a read of several failed, and the bad one must be found.
     careful: bool,
     /// Dirty slots that could not be read, and since when.
-    unreadable: BTreeMap<(u32, u32), Instant>,
+    unreadable: BTreeMap<Slot, (u64, Instant)>,
     /// Blocks that the origin does not take.
     shunned: Shunned,
     /// The last batch that was not taken as a whole was refused by an origin that is there.
@@ -359,6 +359,10 @@ impl<P: Payload> Engine<P> {
         if !self.holds_what_was_written(first, &payload) {
             return self.piece_unreadable(piece, read, None);
         }
+        if !self.destage.unreadable.is_empty() {
+            let is_read = |slot: &Slot| slot.set == first.set && (first.slot..first.slot + slots).contains(&slot.slot);
+            self.destage.unreadable.retain(|slot, _| !is_read(slot));
+        }
         // What lies in memory needs its slots no more: their set may be emptied while the origin takes its time. A placed one is kept:
         // what is written in place meanwhile would count as gone home.
         let is_kept = self.sets.get(first.set).state == SetState::Placed;
@@ -374,12 +378,17 @@ impl<P: Payload> Engine<P> {
         }
     }
 
-    /// A read failed (`error`) or did not match its checksum. Several slots: each by itself in the next batch. One: again; contents that
-    /// do not match are lost after a few tries, a device that fails to read only after a minute of them: it may come back.
+    /// A read failed (`error`) or did not match its checksum. Several slots: each by itself in the next batch. One: what memory has of it, or
+    /// again; contents that do not match are lost after a few tries, a device that fails to read only after a minute of them: it may come back.
     fn piece_unreadable(&mut self, piece: usize, read: usize, error: Option<DeviceError>) {
         let part = self.read_of(piece, read);
         part.tries += 1;
         let (first, slots, block, tries) = (part.first, part.slots, part.block, part.tries);
+        if slots == 1
+            && let Some(payload) = self.remembered(first, block)
+        {
+            return self.piece_read(piece, read, payload);
+        }
         if slots == 1 && tries < READ_TRIES && error != Some(DeviceError::Gone) {
             return self.read_piece(piece, read, first, slots);
         }
@@ -388,13 +397,18 @@ impl<P: Payload> Engine<P> {
             self.batch().failed = true;
             self.fail_home();
         } else if slots == 1 {
-            let since = *self.destage.unreadable.entry((first.set, first.slot)).or_insert(self.now);
+            let (now, life) = (self.now, self.sets.get(first.set).life);
+            let failing = self.destage.unreadable.entry(first).or_insert((life, now));
+            if failing.0 != life {
+                *failing = (life, now);
+            }
+            let since = failing.1;
             // What is stranded has had its minute; a drain gives it another one.
             let is_stranded = self.sets.stranded.contains(first);
             let is_hopeless = error.is_none() || is_stranded && self.drain.is_none();
             let patience = if is_hopeless { Duration::ZERO } else { PATIENCE };
             if self.now.since(since) >= patience && error != Some(DeviceError::Gone) {
-                self.destage.unreadable.remove(&(first.set, first.slot));
+                self.destage.unreadable.remove(&first);
                 let is_decided = self.give_up(first, block);
                 self.batch().failed |= !is_decided;
             } else {
@@ -567,7 +581,10 @@ impl<P: Payload> Engine<P> {
             self.destage.back_off.failed(self.now);
         } else {
             self.destage.back_off.succeeded();
-            self.destage.unreadable.clear();
+            let sets = &self.sets;
+            self.destage
+                .unreadable
+                .retain(|&slot, (life, _)| sets.get(slot.set).life == *life && sets.is_live(slot) && sets.is_dirty(slot));
             self.destage.careful &= batch.pieces.iter().any(|piece| piece.state == State::Failed);
         }
         true
