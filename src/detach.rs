@@ -74,8 +74,9 @@ fn by_daemon(of: &Of, volume: &Options, status: &Value, signals: &mut Signals) -
             Ok(status) if status["detaching"].as_bool() == Some(true) => state = status,
             Ok(status) => {
                 // Somebody has cancelled it, or the daemon has ended it.
-                let unreadable = status.pointer("/errors/unreadable_blocks").and_then(Value::as_u64).unwrap_or(0);
-                return if unreadable > 0 { Err(detach::cannot_be_read(unreadable)) } else { Ok(false) };
+                let number = |pointer: &str| status.pointer(pointer).and_then(Value::as_u64).unwrap_or(0);
+                let (unreadable, lost) = (number("/errors/unreadable_blocks"), number("/lost_blocks"));
+                return if unreadable + lost > 0 { Err(detach::stays_behind(unreadable, lost)) } else { Ok(false) };
             }
             // It is about to end, or has: then its locks are gone.
             Err(_) if silent < PATIENCE && !matches!(is_detached(volume), Ok(true)) => silent += INTERVAL,

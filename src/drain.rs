@@ -7,7 +7,7 @@ use serde_json::Value;
 use tidegate_daemon::Failure;
 use tidegate_daemon::back::signals::Signals;
 use tidegate_daemon::control::Verb;
-use tidegate_daemon::detach::cannot_be_read;
+use tidegate_daemon::detach::stays_behind;
 use tidegate_daemon::volume::Options;
 
 use crate::args::Drain;
@@ -28,7 +28,9 @@ pub fn run(args: &Drain) -> Result<ExitCode, Failure> {
     let mut bar = Progress::new("drain");
     let mut state = asked(Verb::Drain)?;
     let failures_at_start = state.failures;
+    let mut told = false;
     while !state.is_done {
+        state.tell_alarm(&mut told, &mut bar);
         if signals.next().is_some() {
             let state = asked(Verb::CancelDrain)?;
             bar.clear();
@@ -45,17 +47,14 @@ pub fn run(args: &Drain) -> Result<ExitCode, Failure> {
         let status = asked(Verb::Status)?;
         state = if status.rests { asked(Verb::Drain)? } else { status };
     }
+    state.tell_alarm(&mut told, &mut bar);
     drop(bar);
-    if let Some(name) = &state.unreadable_in {
+    if let Some(name) = &state.stays_in {
         let reach = volume_of(&config, name).map(|volume| volume.reach.clone()).unwrap_or_default();
-        return Err(cannot_be_read(state.unreadable).reaching(&reach));
+        return Err(stays_behind(state.unreadable, state.lost).reaching(&reach));
     }
     refuse_not_served(&config, &state)?;
-    let lost = if state.lost > 0 { format!(" but {} blocks that are lost", state.lost) } else { String::new() };
-    say(&format!(
-        "drained in {}: nothing is dirty, the origin holds everything{lost}",
-        units::show_seconds(started.elapsed().as_secs_f64())
-    ));
+    say(&format!("drained in {}: nothing is dirty, the origin holds everything", units::show_seconds(started.elapsed().as_secs_f64())));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -95,11 +94,14 @@ struct State {
     seconds_left: Option<f64>,
     /// Destages that failed since the daemon's start.
     failures: u64,
-    /// Of these, blocks that the SSD does not give: they stay behind. And the first volume that has such.
+    /// Of these, blocks that the SSD does not give: they stay behind.
     unreadable: u64,
-    unreadable_in: Option<String>,
     /// Blocks that are errors to whoever reads them: of them at least a part is gone.
     lost: u64,
+    /// The first volume that has such blocks, of either kind.
+    stays_in: Option<String>,
+    /// What the operator must know of one of the volumes.
+    alarm: Option<String>,
     /// Something is dirty, and could go home, where no drain is under way.
     rests: bool,
     /// Everywhere everything is home, or the drain has ended with what cannot be read.
@@ -117,8 +119,9 @@ impl State {
             seconds_left: None,
             failures: 0,
             unreadable: 0,
-            unreadable_in: None,
             lost: 0,
+            stays_in: None,
+            alarm: None,
             rests: false,
             is_done: true,
         };
@@ -130,6 +133,15 @@ impl State {
             }
         }
         all
+    }
+
+    /// Says what the operator must know, once.
+    fn tell_alarm(&self, told: &mut bool, bar: &mut Progress) {
+        if let (Some(alarm), false) = (&self.alarm, *told) {
+            bar.clear();
+            eprintln!("tidegate: note: {alarm}");
+            *told = true;
+        }
     }
 
     fn add(&mut self, name: &str, status: &Value) {
@@ -146,10 +158,12 @@ impl State {
         let unreadable = number("/errors/unreadable_blocks");
         let has_ended = left == unreadable && status["drain"].is_null();
         self.unreadable += unreadable;
-        if unreadable > 0 {
-            self.unreadable_in.get_or_insert_with(|| name.to_owned());
+        let lost = number("/lost_blocks");
+        if unreadable + lost > 0 {
+            self.stays_in.get_or_insert_with(|| name.to_owned());
         }
-        self.lost += number("/lost_blocks");
+        self.lost += lost;
+        self.alarm = self.alarm.take().or(status["alarm"].as_str().map(str::to_owned));
         self.rests |= left > unreadable && status["drain"].is_null();
         self.is_done &= left == 0 || has_ended;
     }
@@ -166,7 +180,7 @@ mod tests {
         let volume = json!({ "dirty_blocks": dirty, "zero_ranges": 0, "drain": drain, "errors": { "unreadable_blocks": unreadable } });
         let gone = json!({ "name": "old", "phase": "stopped" });
         let state = State::of(&json!({ "volumes": [volume, gone, { "dirty_blocks": 0, "zero_ranges": 0, "drain": null }] }));
-        assert_eq!((state.blocks_left, state.unreadable, state.unreadable_in.is_some()), (dirty, unreadable, unreadable > 0));
+        assert_eq!((state.blocks_left, state.unreadable, state.stays_in.is_some()), (dirty, unreadable, unreadable > 0));
         assert_eq!((state.served, state.gone), (2, vec![("old".to_owned(), "stopped".to_owned())]));
         (state.is_done, state.rests)
     }

@@ -3,8 +3,8 @@
 use std::process::ExitCode;
 
 use tidegate_daemon::Failure;
-use tidegate_daemon::back::update;
 use tidegate_daemon::control::Verb;
+use tidegate_daemon::grow;
 use tidegate_daemon::volume;
 
 use crate::args::Grow;
@@ -16,13 +16,13 @@ pub fn run(args: &Grow) -> Result<ExitCode, Failure> {
         let what = volume.reach.complete("the volume is being served; stop the daemon, or start it again with `tidegate up --grow`");
         return Err(Failure::new(Failure::BUSY, what));
     }
-    say(&grow(&volume)?);
+    say(&grown(&volume)?);
     Ok(ExitCode::SUCCESS)
 }
 
 /// Answers with what became of it, in one line.
-pub fn grow(volume: &volume::Options) -> Result<String, Failure> {
-    let grown = update::grow(&volume.cache, &volume.origin).map_err(|failure| failure.reaching(&volume.reach))?;
+pub fn grown(volume: &volume::Options) -> Result<String, Failure> {
+    let grown = grow::grow(volume).map_err(|failure| failure.reaching(&volume.reach))?;
     let (before, now) = (units::show_size(grown.before), units::show_size(grown.now));
     Ok(if grown.before == grown.now {
         format!("origin {} has {now}, as the volume: nothing to take in", volume.origin.display())

@@ -64,7 +64,7 @@ pub fn serve(mut config: Config, running: &Running) -> Result<ExitCode, Failure>
     };
     if running.grow {
         for volume in &options.volumes {
-            eprintln!("tidegate: {}", grow::grow(volume)?);
+            eprintln!("tidegate: {}", grow::grown(volume)?);
         }
     }
     let mut person = Person { running, pid_file: None };

@@ -70,6 +70,22 @@ fn an_origin_changed_behind_the_cache_is_refused_after_a_stop_and_after_a_crash(
     }
 }
 
+/// The way back stays open: with its former size the right origin is served again.
+#[test]
+fn a_volume_does_not_grow_with_another_origin() {
+    let (folder, daemon) = read_once();
+    daemon.stop();
+    let origin = folder.path().join("origin.img");
+    let right = folder.path().join("right.img");
+    fs::rename(&origin, &right).unwrap();
+    fs::write(&origin, Chance::new(4).bytes((50 * MIB) as usize)).unwrap();
+    for arguments in [&["grow", "--dir", "."], &["up", "--dir", ".", "--grow"][..]] {
+        refused(folder.path(), arguments, &["the origin was changed behind the cache"]);
+    }
+    fs::rename(&right, &origin).unwrap();
+    Daemon::up(folder.path()).stop();
+}
+
 #[test]
 fn a_file_system_mounted_while_the_daemon_was_away_is_noticed() {
     let (folder, daemon) = read_once();

@@ -14,11 +14,11 @@ const MIB: u64 = 1 << 20;
 const STALL_TIMEOUT: Duration = Duration::from_secs(3);
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// nbdkit's memory as a file, all of whose operations fail while `dead` exists.
-fn origin(dead: &Path) -> Fuse {
+/// nbdkit's memory as a file, all of whose operations fail with `error` while `dead` exists.
+fn origin(dead: &Path, error: &str) -> Fuse {
     let when = format!("error-file={}", text(dead));
     let nbdkit = ["[", "nbdkit", "--exit-with-parent", "--log=null", "--filter=error", "memory", "size=256M"];
-    Fuse::new(&[&nbdkit[..], &["error=EIO", "error-rate=100%", &when, "]"]].concat())
+    Fuse::new(&[&nbdkit[..], &[&format!("error={error}"), "error-rate=100%", &when, "]"]].concat())
 }
 
 fn contents(mib: u64) -> Vec<u8> {
@@ -45,7 +45,7 @@ fn full_of_dirty_before_a_dead_origin_reads_go_on_writes_fail_in_time_and_everyt
     let folder = folder();
     let dir = folder.path();
     let dead = dir.join("dead");
-    let disk = origin(&dead);
+    let disk = origin(&dead, "EIO");
     let origin = disk.file();
     let devices = ["--dir", text(dir), "--origin", text(&origin)];
     tidegate(&[&["create", "--cache-size", "40MiB"], &devices[..]].concat()).succeeds();
@@ -85,4 +85,39 @@ fn full_of_dirty_before_a_dead_origin_reads_go_on_writes_fail_in_time_and_everyt
     for mib in (0..taken).chain([100, 255]) {
         assert!(home[(mib * MIB) as usize..].starts_with(&contents(mib)), "MiB {mib} is home");
     }
+}
+
+/// Nothing is lost, and nothing goes home: whoever looks is told why.
+#[test]
+fn an_origin_that_is_full_is_an_alarm_until_it_has_room() {
+    let folder = folder();
+    let dir = folder.path();
+    let full = dir.join("full");
+    let disk = origin(&full, "ENOSPC");
+    let origin = disk.file();
+    let devices = ["--dir", text(dir), "--origin", text(&origin)];
+    tidegate(&[&["create", "--cache-size", "40MiB"], &devices[..]].concat()).succeeds();
+    std::fs::write(dir.join("config.toml"), format!("origin = {:?}\n", text(&origin))).unwrap();
+    let daemon = Daemon::up(dir);
+    let mut client = daemon.connect();
+    client.write(0, &contents(0)).unwrap();
+    client.flush().unwrap();
+    assert!(daemon.status()["alarm"].is_null());
+    std::fs::write(&full, "").unwrap();
+    let dir_of = text(dir).to_owned();
+    let drain = std::thread::spawn(move || tidegate(&["drain", "--dir", &dir_of]));
+    let since = Instant::now();
+    while daemon.status()["alarm"].is_null() {
+        assert!(since.elapsed() < PATIENCE, "{}", daemon.status());
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let alarm = daemon.status()["alarm"].as_str().unwrap().to_owned();
+    assert!(alarm.contains("is full: 256 blocks that are newer stay in the cache"), "{alarm}");
+    std::thread::sleep(Duration::from_millis(500));
+    std::fs::remove_file(&full).unwrap();
+    let drained = drain.join().unwrap();
+    assert!(drained.stderr.contains("note: origin ") && drained.stderr.contains("is full"), "{drained}");
+    drained.succeeds();
+    assert!(daemon.status()["alarm"].is_null());
+    daemon.stop();
 }

@@ -247,6 +247,20 @@ fn dirty_blocks_are_given_up_only_by_the_name_of_their_cache() {
     Daemon::up(dir).stop();
 }
 
+#[test]
+fn a_removed_origin_is_an_alarm_and_a_cache_is_not_taken_from_it() {
+    let folder = volume("64MiB", "64MiB", "");
+    let dir = folder.path();
+    let daemon = Daemon::up(dir);
+    assert!(daemon.status()["alarm"].is_null());
+    std::fs::remove_file(dir.join("origin.img")).unwrap();
+    let alarm = daemon.status()["alarm"].as_str().unwrap().to_owned();
+    assert!(alarm.contains("origin.img was removed") && alarm.contains("copy the volume out"), "{alarm}");
+    says(&tool::tidegate_in(dir, &["detach", "--dir", "."]), 1, &["was removed"]);
+    assert!(tool::tidegate_in(dir, &["drain", "--dir", "."]).stderr.contains("was removed"));
+    daemon.stop();
+}
+
 fn size(daemon: &Daemon) -> u64 {
     tool::run("nbdinfo", &["--size", &daemon.uri]).succeeds().trim().parse().unwrap()
 }

@@ -51,7 +51,7 @@ pub fn detach(options: &Options, mut goes_on: impl FnMut(Progress) -> bool) -> R
     let mut back = Back { io, has_failed: false };
     let start = std::time::Instant::now();
     let (mut events, mut happenings) = (Vec::new(), Vec::new());
-    let (mut asked, mut detached, mut of, mut unreadable) = (false, true, 0, 0);
+    let (mut asked, mut detached, mut of, mut held_up) = (false, true, 0, None);
     loop {
         let now = Instant(start.elapsed().as_nanos() as u64);
         turn(&mut engine, &mut back, now, &mut events);
@@ -73,7 +73,7 @@ pub fn detach(options: &Options, mut goes_on: impl FnMut(Progress) -> bool) -> R
                 of = left.max(of);
                 if !snapshot.is_detaching {
                     // The engine has ended it.
-                    (detached, unreadable) = (false, snapshot.unreadable_blocks);
+                    (detached, held_up) = (false, Some(stays_behind(snapshot.unreadable_blocks, snapshot.lost_blocks)));
                     events.push(Event::Control(Control::Stop));
                     continue;
                 }
@@ -88,7 +88,15 @@ pub fn detach(options: &Options, mut goes_on: impl FnMut(Progress) -> bool) -> R
             Phase::Stopped => {
                 let snapshot = engine.inspect(now);
                 State::of(&superblock, snapshot.epoch, Some(snapshot.newer()), &snapshot.mode).write(&options.state)?;
-                return if unreadable > 0 { Err(cannot_be_read(unreadable)) } else { Ok(detached) };
+                if detached && !snapshot.is_detaching {
+                    let what = format!(
+                        "cache {} takes no writes, and does not say that it is detached: everything has gone home, but do not use the origin \
+                         without it; run `tidegate detach` again",
+                        options.cache.display()
+                    );
+                    return Err(Failure::new(Failure::IO, what));
+                }
+                return held_up.map_or(Ok(detached), Err);
             }
         }
         let deadline = if events.is_empty() { (now + INTERVAL).min(engine.deadline().unwrap_or(now + INTERVAL)) } else { now };
@@ -103,12 +111,18 @@ pub fn detach(options: &Options, mut goes_on: impl FnMut(Progress) -> bool) -> R
     }
 }
 
-/// Why neither a drain nor a detach brings everything home: so many blocks stay behind.
-pub fn cannot_be_read(blocks: u64) -> Failure {
+/// Why neither a drain nor a detach brings everything home: so many dirty blocks that cannot be read stay behind, so many are lost.
+pub fn stays_behind(unreadable: u64, lost: u64) -> Failure {
+    let (count, why) = match unreadable {
+        0 => (lost, String::new()),
+        _ => (
+            lost + unreadable,
+            format!(", {unreadable} of them without room in its range table to note them as lost: they stay dirty there"),
+        ),
+    };
     let what = format!(
-        "the SSD does not give {blocks} dirty blocks, and its range table has no room to note them as lost: they stay dirty there and reading \
-         them is an error, everything else has gone home; write them anew as wholes (from a backup), or give them up with `tidegate detach \
-         --discard-dirty ID`"
+        "the SSD does not give {count} blocks that are newer than the origin's{why}; reading them is an error, everything else has gone home; \
+         write them anew as wholes (from a backup), or give them up with `tidegate detach --discard-dirty ID`"
     );
     Failure::new(Failure::IO, what)
 }

@@ -2,6 +2,7 @@
 //! it. One more thread, the lobby, has everything that there is once: listeners, handshakes, the control socket, signals.
 
 pub mod advice;
+mod alarm;
 pub mod back;
 pub mod check;
 pub mod control;
@@ -10,6 +11,7 @@ mod desk;
 pub mod detach;
 pub mod dirty;
 pub mod front;
+pub mod grow;
 pub mod lobby;
 pub mod port;
 pub mod probe;

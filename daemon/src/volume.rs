@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use tidegate_engine::block::{ATOM_BYTES, Span};
 use tidegate_engine::cache::format::Superblock;
 use tidegate_engine::config::{Allocation, CommitHome, Convert, Fill, ReadAround, WhenFull};
-use tidegate_engine::op::{Action, Answer, Done, Op};
+use tidegate_engine::op::{Action, Answer, DeviceId, Done, Op};
 use tidegate_engine::payload::Payload;
 use tidegate_engine::policy;
 use tidegate_engine::probe::{Health, ModeView, Phase};
@@ -22,6 +22,7 @@ use tidegate_engine::time::{Duration, Instant};
 use tidegate_engine::{Config, Control, Engine, Event, Mode, World, turn};
 
 use crate::advice::Reach;
+use crate::alarm::{alarm, removed};
 use crate::back::attach::{Attached, attach};
 use crate::back::dock::{Happening, WatchKey};
 use crate::back::io::{Carrier, Io};
@@ -494,7 +495,7 @@ impl Volume {
                         status["spin"] = sleeper.json(report, now);
                     }
                     status["io"] = self.world.io.carrier().name().into();
-                    status["alarm"] = self.world.io.alarm().into();
+                    status["alarm"] = alarm(&self.world.io, &snapshot).into();
                     status
                 }
             };
@@ -586,6 +587,9 @@ impl Volume {
         let clients = self.world.front.connections();
         if clients > 0 {
             return Err(format!("{clients} clients use the volume; disconnect them first"));
+        }
+        if let Some(what) = removed(self.world.io.disk(DeviceId::Origin)) {
+            return Err(what);
         }
         let snapshot = self.engine.inspect(now);
         let dirty = snapshot.newer();

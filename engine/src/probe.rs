@@ -2,7 +2,7 @@
 
 use crate::admission::Rule;
 use crate::mode::Mode;
-use crate::op::Class;
+use crate::op::{Class, DeviceError};
 use crate::policy;
 use crate::spin;
 use crate::time::{Duration, Instant};
@@ -353,6 +353,8 @@ pub struct Snapshot {
     /// Dirty blocks that the SSD does not give, where the range table has no room to note them as lost: they stay dirty, reading them is an
     /// error until they are written, and neither a drain nor a FLUSH waits for them.
     pub unreadable_blocks: u64,
+    /// What the origin has answered to writes and flushes since it last took one.
+    pub origin_error: Option<DeviceError>,
     pub health: Health,
     /// Since when the volume has gone on without the SSD, or tries to.
     pub degraded_since: Option<Instant>,

@@ -1,4 +1,4 @@
-//! Headers that cannot be read at a start, one by one, and what becomes of their sets.
+//! Headers that cannot be read at a start, one by one, and what becomes of their sets; a last superblock that cannot be written.
 
 use tidegate_engine::cache::format::{Record, SetState};
 use tidegate_engine::config::Allocation;
@@ -37,6 +37,22 @@ fn one_bad_copy_refuses_no_start_when_the_header_itself_is_well() {
     scenario.fail_next(Zone::Header, Fault::Error);
     let scenario = start(scenario);
     assert_eq!(*scenario.simulation.engine.phase(), Phase::Serving, "{:?}", scenario.simulation.engine.damage());
+}
+
+/// Nothing but the superblock says that a cache is detached: writing it is tried again.
+#[test]
+fn a_detach_whose_superblock_cannot_be_written_at_once_is_one_all_the_same() {
+    for failures in [1, 3] {
+        let mut scenario = Scenario::new();
+        scenario.write(3);
+        scenario.flush();
+        scenario.drain();
+        scenario.run_until_quiet();
+        (0..failures).for_each(|_| scenario.fail_next(Zone::Superblock, Fault::Error));
+        scenario.detach();
+        let scenario = start(scenario);
+        assert_eq!(*scenario.simulation.engine.phase(), Phase::Refused);
+    }
 }
 
 /// The headers that service needs: of clean sets?

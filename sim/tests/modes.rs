@@ -193,13 +193,30 @@ fn a_flush_waits_for_an_origin_that_is_away_and_ends_when_it_is_back() {
         let new = scenario.write(5);
         scenario.origin_goes();
         let flush = scenario.send_flush();
-        scenario.advance(Duration::from_secs(100));
+        scenario.advance(Duration::from_secs(50));
         assert!(!scenario.is_answered(flush));
         scenario.origin_comes_back(forgotten);
         scenario.wait(flush).expect("a flush");
         scenario.lose_cache(Survive::None);
         scenario.expect(5, &new);
     }
+}
+
+#[test]
+fn a_flush_that_promises_an_origin_which_stays_away_fails_after_a_while() {
+    let mut scenario = in_mode(Mode::WriteThrough);
+    let new = scenario.write(5);
+    scenario.origin_goes();
+    let flush = scenario.send_flush();
+    scenario.advance(Duration::from_secs(100));
+    assert!(scenario.is_answered(flush));
+    assert_eq!(scenario.outcome(flush).unwrap_err(), RequestError::Io);
+    assert_eq!(scenario.snapshot().counters.stalled_requests, 1);
+    scenario.expect(5, &new);
+    scenario.origin_comes_back(false);
+    scenario.flush();
+    scenario.lose_cache(Survive::None);
+    scenario.expect(5, &new);
 }
 
 #[test]

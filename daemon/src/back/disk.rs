@@ -130,6 +130,15 @@ impl Disk {
         &self.path
     }
 
+    pub fn role(&self) -> DeviceId {
+        self.role
+    }
+
+    /// A file whose last name is gone.
+    pub fn is_removed(&self) -> bool {
+        self.kind == Kind::File && self.metadata().is_ok_and(|metadata| metadata.nlink() == 0)
+    }
+
     pub fn kind(&self) -> Kind {
         self.kind
     }

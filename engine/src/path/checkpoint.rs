@@ -287,9 +287,7 @@ impl<P: Payload> Engine<P> {
     /// A write of the checkpoint failed: once more from its map, a little later.
     fn pause_checkpoint(&mut self) -> bool {
         if self.running().stop {
-            // Everything is durable all the same; the next start will verify the tail.
-            self.meet(FaultPoint::StopWriteFailed);
-            return self.end_stop();
+            return self.pause_stop();
         }
         if self.stopping {
             // The stop does not wait for it.
@@ -303,6 +301,19 @@ impl<P: Payload> Engine<P> {
             return false;
         }
         self.checkpoint.back_off.is_over(self.now) && self.write_map()
+    }
+
+    /// The last superblock of a stop cannot be written. Everything is durable all the same, and the next start will verify the tail; but that the
+    /// cache is detached nothing else says: for a while it is tried again.
+    fn pause_stop(&mut self) -> bool {
+        let Stage::Superblock { copy, second, .. } = self.running().stage else { unreachable!("nothing else is written for a stop") };
+        if self.detaching && self.now.since(*self.checkpoint.failing_since.get_or_insert(self.now)) < PATIENCE {
+            return self.checkpoint.back_off.is_over(self.now) && self.write_superblock(second.then_some(copy));
+        }
+        self.meet(FaultPoint::StopWriteFailed);
+        // One copy is enough: it is the newest.
+        self.detaching &= second;
+        self.end_stop()
     }
 
     fn leave_restating(&mut self) -> bool {

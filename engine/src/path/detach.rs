@@ -3,7 +3,7 @@
 //! ```text
 //! Detaching (writes are refused, reads served; what is dirty goes home, the origin is flushed) → stop → superblocks: clean, detached
 //!        ├ cancelled: as before
-//!        └ all that is left cannot be read (`lost`): as before, too; the blocks stay dirty, and the cache is theirs
+//!        └ all that is left cannot be read, or is lost (`lost`): as before, too; of these blocks the origin alone would show older contents
 //! ```
 //! A detached cache is refused from then on: whoever uses the origin meanwhile must not meet older contents again.
 
@@ -58,7 +58,7 @@ impl<P: Payload> Engine<P> {
             if self.drain.is_none() {
                 self.drain_again();
             }
-        } else if self.dirty_blocks() > 0 {
+        } else if self.dirty_blocks() > 0 || !self.lost.is_empty() {
             // The origin alone would show older contents of them. Whoever asked sees in the snapshot that it has ended, and why.
             self.detaching = self.drain.is_some();
         } else if is_still && self.recovery.is_none() {

@@ -37,6 +37,7 @@ impl<P: Payload> Engine<P> {
             is_detaching: self.detaching,
             refused_blocks: self.refused_blocks(),
             unreadable_blocks: self.sets.stranded.len(),
+            origin_error: self.origin_error(),
             health: self.health(),
             degraded_since: self.degraded_since(),
             scrub: self.scrub_report(),

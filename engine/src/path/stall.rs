@@ -29,6 +29,11 @@ impl<P: Payload> Engine<P> {
         }
     }
 
+    /// What the origin has failed with since it last took something.
+    pub(super) fn origin_error(&self) -> Option<DeviceError> {
+        self.life.error
+    }
+
     /// When the origin last took something.
     pub(super) fn last_life(&self) -> Instant {
         self.life.last
@@ -44,7 +49,7 @@ impl<P: Payload> Engine<P> {
     fn waiting_for_origin(&self) -> impl Iterator<Item = usize> + '_ {
         let blocked = self.intake.front().filter(|&&number| self.is_blocked_by_origin(self.requests.get(number).waits));
         let intake = blocked.is_some().then_some(&self.intake).into_iter().flatten();
-        intake.copied().chain(self.passing()).chain(self.settling())
+        intake.copied().chain(self.passing()).chain(self.settling()).chain(self.waiting_for_home())
     }
 
     fn is_blocked_by_origin(&self, reason: WaitReason) -> bool {
@@ -78,6 +83,7 @@ impl<P: Payload> Engine<P> {
         for &number in &stalled {
             self.intake.retain(|&waiting| waiting != number);
             self.forget_passing(number);
+            self.forget_waiting_for_home(number);
             self.locks.retain(|lock| lock.request != number);
             self.counters.stalled_requests += 1;
             self.answer(number, Err(error));
