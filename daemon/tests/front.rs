@@ -12,6 +12,7 @@ const MIB: u64 = 1 << 20;
 const READ: u16 = 0;
 const DISC: u16 = 2;
 const FLUSH: u16 = 3;
+const CACHE: u16 = 5;
 
 /// `count` reads of `length` bytes at offset 0; cookies from 0.
 fn reads(count: u64, length: u32) -> Vec<u8> {
@@ -414,17 +415,53 @@ fn a_flood_of_jobs_waits_its_turn_and_keeps_nobody_from_plain_requests() {
     let mut floods: Vec<Raw> = (0..4).map(|_| Raw::ready(&mut world)).collect();
     let mut good = Raw::ready(&mut world);
     world.hold = true;
-    for flood in &mut floods {
-        flood.send(&mut world, &(0..128).flat_map(|cookie| request(5, cookie, 0, 4096)).collect::<Vec<u8>>());
+    for (number, flood) in (0..).zip(&mut floods) {
+        let offset = |cookie| 4096 + (128 * number + cookie) * 1000;
+        flood.send(&mut world, &(0..128).flat_map(|cookie| write(cookie, offset(cookie), &[2; 10])).collect::<Vec<u8>>());
     }
     world.settle();
-    assert_eq!(world.held.len(), 256, "so many at once");
+    assert_eq!(world.held.len(), 240, "so many at once");
     world.hold = false;
     good.send(&mut world, &write(1, 0, &[1; 512]));
     assert_eq!(good.receive(&mut world, 16), simple(0, 1));
     for flood in &mut floods {
         assert!(flood.receive(&mut world, 128 * 16).chunks(16).all(|reply| reply[4..8] == [0; 4]));
     }
+}
+
+/// Many clients ask for all of a large volume to be cached, and the origin does not answer; another one is served meanwhile.
+fn check_that_caching_keeps_nobody_waiting(mut world: World) {
+    let mut good = Raw::ready(&mut world);
+    world.hold_caching = true;
+    let floods: Vec<Raw> = (0..18)
+        .map(|_| {
+            let mut flood = Raw::ready(&mut world);
+            flood.send(&mut world, &(0..16).flat_map(|cookie| request(CACHE, cookie, 0, 256 << 20)).collect::<Vec<u8>>());
+            flood
+        })
+        .collect();
+    world.until(|world| world.held.len() == 4);
+    // With its second request at the latest all of theirs have been seen.
+    for round in 0..4 {
+        good.send(&mut world, &request(FLUSH, round, 0, 0));
+        assert_eq!(good.receive(&mut world, 16), simple(0, round));
+        good.send(&mut world, &request(READ, round, 64 << 20, 4096));
+        assert_eq!(good.receive(&mut world, 16 + 4096)[..16], simple(0, round));
+        write_bytes(&mut world, &mut good, 4096 * round + 100, &[round as u8 + 1; 10]);
+        assert_eq!(world.memory.bytes[4096 * round as usize + 100..][..10], [round as u8 + 1; 10]);
+    }
+    assert!(world.memory.cached.is_empty() && world.held.len() == 4, "none of them has got on");
+    drop(floods);
+}
+
+#[test]
+fn who_has_much_cached_keeps_no_other_client_waiting() {
+    check_that_caching_keeps_nobody_waiting(World::new(256 * MIB));
+}
+
+#[test]
+fn who_has_much_cached_keeps_no_other_client_of_its_front_thread_waiting() {
+    check_that_caching_keeps_nobody_waiting(World::with_threads(256 * MIB, 1));
 }
 
 #[test]

@@ -134,7 +134,8 @@ impl Crew {
         self.start_jobs(room, events);
     }
 
-    /// In the order of asking: what does not fit, or changes what a job has to itself, lets what is behind it wait too.
+    /// In the order of asking: what does not fit, or changes what a job has to itself, lets what is behind it wait too. What is only cached never
+    /// does: it is waited for among the jobs, and each thread asks for few of them at once.
     fn take_from(&mut self, hand: usize, room: &mut Room, events: &mut Vec<Event<Run>>) {
         let asked = &mut self.hands[hand].far.asked;
         let here = |RequestId(id): RequestId| RequestId(id | (hand as u64) << HAND_SHIFT);
@@ -146,7 +147,7 @@ impl Crew {
                     let change = request.change();
                     next.bytes() <= room.bytes && !self.jobs.spans().iter().any(|span| span.overlaps(change))
                 }
-                Asked::Job(..) => self.jobs.has_place(),
+                Asked::Job(_, job) => job.is_caching() || self.jobs.has_place(),
             };
             if !may {
                 return;

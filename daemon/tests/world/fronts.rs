@@ -1,27 +1,55 @@
-//! The lobby and one volume behind it, as one port: clients shake hands in the first and are handed to the second, as between threads.
+//! The lobby and one volume behind it, as one port: clients shake hands in the first and are handed to the second, as between threads. Of the
+//! volume's front threads, if it has any, only its own end is in the test's thread.
 
 use tidegate_daemon::back::run::Run;
 use tidegate_daemon::front::nbd::{Address, Exports, Front, Options};
+use tidegate_daemon::front::{Clients, Crew};
 use tidegate_daemon::port::{Interest, Port};
+use tidegate_daemon::volume::Clock;
 use tidegate_engine::Event;
 use tidegate_engine::request::{Reply, Room};
-use tidegate_engine::time::Instant;
+use tidegate_engine::time::{Duration, Instant};
 
 /// Tokens of the volume's front; those of the lobby are below.
 const VOLUME: u64 = 1 << 62;
 
 pub struct Fronts {
     lobby: Front,
-    volume: Front,
+    volume: Volume,
     /// What the lobby wants to hear of, not asked for yet.
     said: Vec<Interest>,
 }
 
+/// Whoever serves the clients of the volume.
+enum Volume {
+    Front(Box<Front>),
+    Crew(Crew),
+}
+
 impl Fronts {
-    /// Only the first export has a volume behind it: guests of the others are closed.
-    pub fn new(options: Options) -> Fronts {
-        let volume = Front::volume(options.exports.get(0).clone());
+    /// Only the first export has a volume behind it: guests of the others are closed. `threads`: how many serve its clients; 0: nobody else.
+    pub fn new(options: Options, threads: usize) -> Fronts {
+        let export = options.exports.get(0).clone();
+        let volume = match threads {
+            0 => Volume::Front(Box::new(Front::volume(export))),
+            threads => Volume::Crew(Crew::new(threads, &export, Duration::ZERO, Clock::start()).expect("threads")),
+        };
         Fronts { lobby: Front::lobby(options).expect("the front listens"), volume, said: Vec::new() }
+    }
+
+    /// Those of the volume.
+    pub fn clients(&mut self) -> &mut dyn Clients {
+        match &mut self.volume {
+            Volume::Front(front) => &mut **front,
+            Volume::Crew(crew) => crew,
+        }
+    }
+
+    fn clients_now(&self) -> &dyn Clients {
+        match &self.volume {
+            Volume::Front(front) => &**front,
+            Volume::Crew(crew) => crew,
+        }
     }
 
     pub fn addresses(&self) -> Vec<Address> {
@@ -33,12 +61,14 @@ impl Fronts {
     }
 
     pub fn connections(&self) -> usize {
-        assert!(self.lobby.seated() >= self.lobby.connections() + self.volume.connections());
-        self.lobby.connections() + self.volume.connections()
+        let connections = self.lobby.connections() + self.clients_now().connections();
+        assert!(self.lobby.seated() >= connections);
+        connections
     }
 
     pub fn is_idle(&self) -> bool {
-        self.lobby.is_idle() && self.volume.is_idle()
+        let Volume::Front(front) = &self.volume else { panic!("nobody knows that of threads") };
+        self.lobby.is_idle() && front.is_idle()
     }
 
     pub fn stop_listening(&mut self) {
@@ -47,16 +77,16 @@ impl Fronts {
 
     /// Only the volume stops; the lobby does not know it yet.
     pub fn shutdown_volume(&mut self) {
-        self.volume.shutdown();
+        self.clients().shutdown();
     }
 
     pub fn shutdown(&mut self) {
         self.lobby.shutdown();
-        self.volume.shutdown();
+        self.clients().shutdown();
     }
 
     pub fn reply(&mut self, reply: Reply<Run>) {
-        self.volume.reply(reply);
+        self.clients().reply(reply);
     }
 }
 
@@ -68,13 +98,13 @@ impl Port for Fronts {
     fn interests(&mut self, out: &mut Vec<Interest>) {
         out.append(&mut self.said);
         let of_volume = out.len();
-        self.volume.interests(out);
+        self.clients().interests(out);
         out[of_volume..].iter_mut().for_each(|interest| interest.token |= VOLUME);
     }
 
     fn ready(&mut self, token: u64, readable: bool, writable: bool, room: &mut Room, events: &mut Vec<Event<Run>>) {
         if token >= VOLUME {
-            return self.volume.ready(token - VOLUME, readable, writable, room, events);
+            return self.clients().ready(token - VOLUME, readable, writable, room, events);
         }
         self.lobby.ready(token, readable, writable, &mut nothing(), &mut Vec::new());
     }
@@ -84,22 +114,22 @@ impl Port for Fronts {
         self.lobby.resume(&mut nothing(), &mut Vec::new());
         self.lobby.interests(&mut self.said);
         for guest in self.lobby.guests().into_iter().filter(|guest| guest.export() == 0) {
-            self.volume.admit(guest);
+            self.clients().admit(guest);
         }
-        self.volume.resume(room, events);
+        self.clients().resume(room, events);
     }
 
     fn send(&mut self) {
-        self.volume.send();
+        self.clients().send();
     }
 
     fn deadline(&self) -> Option<Instant> {
-        [self.lobby.deadline(), self.volume.deadline()].into_iter().flatten().min()
+        [self.lobby.deadline(), self.clients_now().deadline()].into_iter().flatten().min()
     }
 
     fn tick(&mut self, now: Instant) {
         self.lobby.tick(now);
-        self.volume.tick(now);
+        self.clients().tick(now);
     }
 }
 

@@ -34,10 +34,14 @@ pub struct World {
     pub room: Room,
     /// Requests are kept instead of answered.
     pub hold: bool,
+    /// Those to cache are.
+    pub hold_caching: bool,
     pub held: Vec<Request<Run>>,
     /// Requests in one turn, at most so far.
     pub batch_max: usize,
     polled: BTreeMap<u64, Interest>,
+    /// How long a client waits for a socket, or for front threads.
+    patience_ms: i32,
     /// Nothing is to be done until a socket is ready, an answer is due, time passes, or there is other room than this.
     asleep: Option<Room>,
     now: Instant,
@@ -66,7 +70,13 @@ impl World {
     }
 
     pub fn with(bytes: u64, change: impl FnOnce(&mut Options)) -> World {
-        World::inside(tempfile::tempdir().expect("a directory"), bytes, change)
+        World::inside(tempfile::tempdir().expect("a directory"), bytes, 0, change)
+    }
+
+    /// Its clients are served by threads of their own, by the real clock.
+    pub fn with_threads(bytes: u64, threads: usize) -> World {
+        let dir = tempfile::tempdir().expect("a directory");
+        World { patience_ms: PATIENCE_MS, ..World::inside(dir, bytes, threads, |_| {}) }
     }
 
     /// With certificates in the folder `pki`: a Unix socket, and TCP with TLS. `mutual`: clients need a certificate too.
@@ -74,7 +84,7 @@ impl World {
         let dir = tempfile::tempdir().expect("a directory");
         let pki = dir.path().join("pki");
         pki::write(&pki);
-        World::inside(dir, bytes, |options| {
+        World::inside(dir, bytes, 0, |options| {
             options.addresses.push("127.0.0.1:0".parse().expect("an address"));
             options.tls = Some(Certificates {
                 certificate: pki.join("server-cert.pem"),
@@ -84,7 +94,7 @@ impl World {
         })
     }
 
-    fn inside(dir: tempfile::TempDir, bytes: u64, change: impl FnOnce(&mut Options)) -> World {
+    fn inside(dir: tempfile::TempDir, bytes: u64, threads: usize, change: impl FnOnce(&mut Options)) -> World {
         let mut options = Options::new(fronts::exports(bytes, BLOCK as u32));
         options.addresses.push(Address::Unix(dir.path().join("nbd.sock")));
         change(&mut options);
@@ -98,13 +108,15 @@ impl World {
             slow: false,
         };
         World {
-            front: Fronts::new(options),
+            front: Fronts::new(options, threads),
             memory,
             room: Room { requests: 1024, bytes: 256 << 20 },
             hold: false,
+            hold_caching: false,
             held: Vec::new(),
             batch_max: 0,
             polled: BTreeMap::new(),
+            patience_ms: 0,
             asleep: None,
             now: Instant::ZERO,
             dir,
@@ -130,7 +142,7 @@ impl World {
     pub fn turn(&mut self, also: Option<RawFd>, timeout_ms: i32) -> bool {
         let (mut events, mut room) = (Vec::new(), self.room);
         let is_due = self.front.deadline().is_some_and(|deadline| deadline <= self.now);
-        let woken = self.asleep != Some(room) || is_due || (!self.hold && !self.held.is_empty());
+        let woken = self.asleep != Some(room) || is_due || (!self.hold && self.held.iter().any(|request| !self.keeps(request)));
         if woken {
             if !self.hold {
                 self.release();
@@ -186,9 +198,17 @@ impl World {
         (ready as usize - usize::from(also_ready), also_ready)
     }
 
+    /// Not answered, whatever else is.
+    fn keeps(&self, request: &Request<Run>) -> bool {
+        self.hold_caching && matches!(request.command, Command::Cache)
+    }
+
     /// Answers everything that is held, the last first.
     pub fn release(&mut self) {
-        for request in std::mem::take(&mut self.held).into_iter().rev() {
+        let held = std::mem::take(&mut self.held);
+        let (kept, answered): (Vec<_>, Vec<_>) = held.into_iter().partition(|request| self.keeps(request));
+        self.held = kept;
+        for request in answered.into_iter().rev() {
             self.room.requests += 1;
             self.room.bytes += cost(&request);
             let result = self.memory.handle(request.span, request.command);
@@ -200,6 +220,13 @@ impl World {
     pub fn settle(&mut self) {
         for _ in 0..20 {
             self.turn(None, 0);
+        }
+    }
+
+    /// Turns until it is so.
+    pub fn until(&mut self, is_so: impl Fn(&World) -> bool) {
+        while !is_so(self) {
+            self.turn(None, PATIENCE_MS);
         }
     }
 
@@ -389,7 +416,7 @@ impl Raw {
                 Ok(got) => (at, idle) = (at + got, 0),
                 Err(error) => {
                     Raw::patient(&error, idle);
-                    world.turn(None, 0);
+                    world.turn(Some(self.stream.as_raw_fd()), world.patience_ms);
                     idle += 1;
                 }
             }

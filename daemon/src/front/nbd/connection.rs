@@ -373,6 +373,7 @@ impl Connection {
             room: intake.room.bytes,
             busy: intake.jobs.spans(),
             job: intake.jobs.has_place() && intake.room.bytes > 0,
+            caching_job: intake.jobs.has_place_to_cache() && intake.room.bytes > 0,
         };
         let export = service.exports.get(self.session.export);
         let (took, step) = transmission.step(export, service.stopping, allowance, input, &mut self.output);

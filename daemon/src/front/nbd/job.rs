@@ -20,10 +20,12 @@ use crate::back::run::{Run, RunMut};
 const ATOM: usize = ATOM_BYTES as usize;
 /// What is asked to be cached is read in pieces of this many atoms: 4 MiB.
 pub const PIECE_ATOMS: u64 = (4 << 20) / ATOM_BYTES;
-/// Jobs of all connections at once; the clients of further ones wait. Every reply is looked up among them.
-const JOBS_MAX: usize = 256;
+/// Jobs of all connections at once that change something; the clients of further ones wait. Every reply is looked up among them.
+const CHANGING_JOBS_MAX: usize = 240;
 /// Bytes of contents that they hold, but for what one more brings along.
 const JOBS_BYTES_MAX: u64 = 64 << 20;
+/// Jobs of a front's connections that cache, likewise. They have places of their own: one keeps its place until gigabytes are read.
+const CACHING_JOBS_MAX: usize = 16;
 /// Atoms that are being cached at once, 16 MiB: others want the engine's memory, too.
 const CACHING_ATOMS_MAX: u64 = 4 * PIECE_ATOMS;
 
@@ -126,7 +128,7 @@ impl Job {
     }
 
     /// It changes nothing.
-    fn is_caching(&self) -> bool {
+    pub fn is_caching(&self) -> bool {
         self.span.is_empty()
     }
 
@@ -174,6 +176,8 @@ pub struct Jobs {
     /// Somebody else runs them ([`Jobs::take`]).
     elsewhere: bool,
     running: Vec<Running>,
+    /// What somebody else runs: those that cache, until they are answered.
+    caching_elsewhere: Vec<RequestId>,
     /// What the running ones change: others wait.
     spans: Vec<Span>,
     /// Changes in the engine whose client has gone.
@@ -222,9 +226,17 @@ impl Jobs {
         &self.spans
     }
 
-    /// Is there place for one more?
+    /// Is there place for one more that changes something?
     pub fn has_place(&self) -> bool {
-        self.running.len() < JOBS_MAX && self.running.iter().map(|running| running.job.bytes()).sum::<u64>() < JOBS_BYTES_MAX
+        let changing = self.running.iter().filter(|running| !running.job.is_caching());
+        let (count, bytes) = changing.fold((0, 0), |(count, bytes), running| (count + 1, bytes + running.job.bytes()));
+        count < CHANGING_JOBS_MAX && bytes < JOBS_BYTES_MAX
+    }
+
+    /// Is there place for one more that caches?
+    pub fn has_place_to_cache(&self) -> bool {
+        let here = self.running.iter().filter(|running| running.job.is_caching()).count();
+        here + self.caching_elsewhere.len() < CACHING_JOBS_MAX
     }
 
     /// Nothing has come, or is under way.
@@ -248,6 +260,7 @@ impl Jobs {
     pub fn take(&mut self) -> Vec<(RequestId, Job)> {
         assert!(self.elsewhere, "a job is begun by one of us");
         self.spans.clear();
+        self.caching_elsewhere.extend(self.running.iter().filter(|running| running.job.is_caching()).map(|running| running.id));
         self.running.drain(..).map(|Running { id, job, .. }| (id, job)).collect()
     }
 
@@ -270,6 +283,10 @@ impl Jobs {
             // What room cannot be said exactly before the command is known is said too high: zeroes hold no memory.
             let bytes = if job.zero.is_some() { 0 } else { span.bytes() };
             if room.requests == 0 || room.bytes < bytes {
+                // What only caches holds up nobody.
+                if job.is_caching() {
+                    continue;
+                }
                 return;
             }
             room.requests -= 1;
@@ -282,7 +299,10 @@ impl Jobs {
 
     /// A reply of the engine. Failures end a job.
     pub fn handle(&mut self, reply: Reply<Run>) -> Answered {
-        let Some(place) = self.running.iter().position(|running| running.id == reply.id) else { return Answered::Client(reply) };
+        let Some(place) = self.running.iter().position(|running| running.id == reply.id) else {
+            self.caching_elsewhere.retain(|id| *id != reply.id);
+            return Answered::Client(reply);
+        };
         let running = &mut self.running[place];
         assert!(running.state == State::Asked, "a job is answered what it asked");
         let result = match reply.result {
@@ -446,6 +466,31 @@ mod tests {
         drop(client);
         assert!(matches!(done(&mut jobs), Answered::Client(_)) && jobs.is_empty());
         assert_eq!(events.len(), 2);
+    }
+
+    #[test]
+    fn what_caches_takes_no_place_from_what_changes_and_holds_it_up_nowhere() {
+        let (mut jobs, mut events) = (Jobs::default(), Vec::new());
+        (0..CACHING_JOBS_MAX as u64).for_each(|id| jobs.push(RequestId(id), Job::cache(Span::new(0, 10 * PIECE_ATOMS))));
+        assert!(!jobs.has_place_to_cache() && jobs.has_place());
+        (0..CHANGING_JOBS_MAX as u64).for_each(|id| jobs.push(RequestId(100 + id), write_job(1000 * id as usize, &[1; 10])));
+        assert!(!jobs.has_place());
+        jobs.start(|_| false, &mut Room { requests: 9, bytes: 1 << 20 }, &mut events);
+        assert_eq!(ids(&events), (100..109).collect::<Vec<_>>(), "there is no room for a piece of 4 MiB");
+    }
+
+    #[test]
+    fn what_somebody_else_caches_has_its_place_here_until_it_is_answered() {
+        let mut jobs = Jobs::elsewhere();
+        for id in 0..CACHING_JOBS_MAX as u64 {
+            assert!(jobs.has_place_to_cache());
+            jobs.push(RequestId(id), Job::cache(Span::new(0, 8)));
+            jobs.push(RequestId(100 + id), write_job(100, &[1; 10]));
+            assert_eq!(jobs.take().len(), 2);
+        }
+        assert!(!jobs.has_place_to_cache() && jobs.has_place());
+        assert!(matches!(jobs.handle(Reply { id: RequestId(3), result: Ok(Outcome::Done) }), Answered::Client(_)));
+        assert!(jobs.has_place_to_cache());
     }
 
     #[test]

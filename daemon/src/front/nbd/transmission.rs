@@ -92,8 +92,10 @@ pub struct Allowance<'a> {
     pub room: u64,
     /// What others have to themselves: not to be changed now.
     pub busy: &'a [Span],
-    /// One more job.
+    /// One more job that changes something.
     pub job: bool,
+    /// One more that caches.
+    pub caching_job: bool,
 }
 
 impl Allowance<'_> {
@@ -293,7 +295,7 @@ impl Transmission {
         }
         let takes = match task {
             Task::Flush => true,
-            Task::Cache => allowance.job,
+            Task::Cache => allowance.caching_job,
             _ => allowance.takes(&pending, span),
         };
         if !takes {

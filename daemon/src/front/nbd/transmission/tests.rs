@@ -14,7 +14,7 @@ const EXTENDED: Session = Session { headers: Headers::Extended, ..STATUS };
 /// A client that was not told about block sizes.
 const BYTES_OF: fn(Session) -> Session = |session| Session { sized: false, ..session };
 const COOKIE: u64 = 0x0123_4567_89ab_cdef;
-const AMPLE: Allowance<'_> = Allowance { connection: u64::MAX, loan: u64::MAX, room: u64::MAX, busy: &[], job: true };
+const AMPLE: Allowance<'_> = Allowance { connection: u64::MAX, loan: u64::MAX, room: u64::MAX, busy: &[], job: true, caching_job: true };
 
 fn export() -> Export {
     Export { name: String::new(), description: String::new(), bytes: BYTES, read_only: false, clients: Vec::new(), block_bytes: 4096 }
@@ -479,14 +479,17 @@ fn what_somebody_has_to_itself_is_not_changed_by_others_meanwhile() {
 
 #[test]
 fn without_place_for_a_job_only_what_is_one_waits() {
-    let none = Allowance { job: false, ..AMPLE };
     let mut out = Output::default();
-    let mut step = |input: &[u8]| Transmission::new(BYTES_OF(SIMPLE)).step(&export(), false, none, input, &mut out).1;
-    for input in [write(0, 1, &[1; 512]), request(command::WRITE_ZEROES, 0, 1, 512), request(command::CACHE, 0, 0, 512)] {
-        assert!(matches!(step(&input), Step::Full));
-    }
+    let mut step = |allowance, input: &[u8]| Transmission::new(BYTES_OF(SIMPLE)).step(&export(), false, allowance, input, &mut out).1;
+    let changes = [write(0, 1, &[1; 512]), request(command::WRITE_ZEROES, 0, 1, 512)];
+    let caching = request(command::CACHE, 0, 0, 512);
+    let (no_change, no_caching) = (Allowance { job: false, ..AMPLE }, Allowance { caching_job: false, ..AMPLE });
+    assert!(changes.iter().all(|input| matches!(step(no_change, input), Step::Full)));
+    assert!(changes.iter().all(|input| matches!(step(no_caching, input), Step::Job(..))));
+    assert!(matches!((step(no_caching, &caching), step(no_change, &caching)), (Step::Full, Step::Job(..))));
+    let none = Allowance { job: false, caching_job: false, ..AMPLE };
     for input in [write(0, 0, &[1; 512]), request(command::WRITE_ZEROES, 0, 0, 512), request(command::READ, 0, 1, 5)] {
-        assert!(matches!(step(&input), Step::Request(..)));
+        assert!(matches!(step(none, &input), Step::Request(..)));
     }
 }
 
@@ -598,7 +601,7 @@ fn x17_a_wrong_magic_ends_the_connection() {
 
 #[test]
 fn nothing_is_taken_beyond_the_allowance_and_everything_after_it_has_grown() {
-    let (mut out, tight) = (Output::default(), |connection, room| Allowance { connection, loan: u64::MAX, room, busy: &[], job: true });
+    let (mut out, tight) = (Output::default(), |connection, room| Allowance { connection, room, ..AMPLE });
     for input in [write(0, 0, &[1; 4096]), request(command::READ, 0, 0, 4096)] {
         let mut transmission = Transmission::new(SIMPLE);
         for allowance in [tight(4095, 4096), tight(4096, 4095)] {
