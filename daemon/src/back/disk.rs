@@ -113,7 +113,7 @@ impl Disk {
             let what = if bytes == 0 { "is empty".to_owned() } else { format!("has {bytes} bytes, less than a sector of {ATOM_BYTES}") };
             return Err(place.refused(&what, "give it a size first (truncate --size), or let `tidegate create` make a new one"));
         }
-        let alignment = if direct { alignment(&file, kind, bytes) } else { BUFFERED };
+        let alignment = if direct { alignment(&file, kind, bytes, direct_alignment(&file)) } else { BUFFERED };
         if direct && !alignment.direct {
             set_direct(&file, false).map_err(|error| place.failed(Failure::SYSTEM, "direct access cannot be switched off", &error))?;
         }
@@ -224,6 +224,16 @@ impl Disk {
     pub(super) fn with_sectors(mut self, atoms: u64) -> Disk {
         self.alignment.sector_atoms = atoms;
         self.alignment.memory = (atoms * ATOM_BYTES) as usize;
+        self
+    }
+
+    /// As if the kernel said nothing of what direct access asks.
+    #[cfg(test)]
+    pub(super) fn untold(mut self) -> Disk {
+        if self.alignment.direct {
+            self.alignment = alignment(&self.file, self.kind, self.bytes, None);
+            set_direct(&self.file, self.alignment.direct).expect("a file of the test");
+        }
         self
     }
 
@@ -425,22 +435,20 @@ impl Place<'_> {
     }
 }
 
-/// What direct access asks of this device, or that there is none.
-fn alignment(file: &File, kind: Kind, bytes: u64) -> Alignment {
-    let found = match kind {
-        Kind::Block => Some(direct_alignment(file).unwrap_or((ATOM_BYTES, 0))).map(|(memory, _)| (memory, sector_bytes(file))),
-        Kind::File => direct_alignment(file),
-    };
-    match found {
+/// What direct access asks of this device, or that there is none. `told`: by the kernel, as [`direct_alignment`] has it.
+fn alignment(file: &File, kind: Kind, bytes: u64, told: Option<(u64, u64)>) -> Alignment {
+    let (memory, sector) = match (kind, told) {
         // A device without a word on memory takes atoms; so does every file on such a device.
-        Some((memory, sector)) if sector.is_power_of_two() && (sector <= ATOM_BYTES || bytes.is_multiple_of(sector)) => {
-            Alignment { direct: true, sector_atoms: sector.max(ATOM_BYTES) / ATOM_BYTES, memory: memory as usize }
-        }
-        // None at all; or it would have to write beyond the end of a file with a ragged tail.
-        Some(_) => BUFFERED,
-        None if is_memory(file) => BUFFERED,
-        None => Alignment { direct: true, sector_atoms: bytes_block(file) / ATOM_BYTES, memory: super::run::ALIGNMENT },
+        (Kind::Block, told) => (told.map_or(ATOM_BYTES, |(memory, _)| memory), sector_bytes(file)),
+        (Kind::File, Some(told)) => told,
+        (Kind::File, None) if is_memory(file) => return BUFFERED,
+        (Kind::File, None) => (super::run::ALIGNMENT as u64, bytes_block(file)),
+    };
+    // None at all; or it would have to write beyond the end of a file with a ragged tail.
+    if !sector.is_power_of_two() || (sector > ATOM_BYTES && !bytes.is_multiple_of(sector)) {
+        return BUFFERED;
     }
+    Alignment { direct: true, sector_atoms: sector.max(ATOM_BYTES) / ATOM_BYTES, memory: memory as usize }
 }
 
 /// `statx(STATX_DIOALIGN)`: alignment of memory and of offsets in bytes (0, 0: no direct access); nothing on kernels that do not say.

@@ -167,12 +167,13 @@ impl Flight {
         }
         let count = result as usize;
         match &mut self.work {
-            Work::Read(reading) => match reading.advance(count, disk.sector_bytes()) {
+            Work::Read(reading) => match reading.advance(count, reading.asked_bytes(), disk.sector_bytes()) {
                 Some(Ok(())) => Next::End(Ok(Answer::Data([reading.take().freeze().slice(reading.skip, reading.atoms)].into()))),
                 Some(Err(error)) => Next::End(Err(error)),
                 None => Next::Again,
             },
-            Work::Modify { reading, parts } => match reading.advance(count, disk.sector_bytes()) {
+            // All of the sectors: what was not read must not be written.
+            Work::Modify { reading, parts } => match reading.advance(count, reading.wide.bytes() as usize, disk.sector_bytes()) {
                 Some(Ok(())) => {
                     self.work = Work::Write(reading.overlaid(parts));
                     Next::Again
@@ -287,9 +288,13 @@ impl Reading {
         Command::Read { into: rest.as_mut_ptr(), bytes, offset: self.wide.offset() + self.filled as u64 }
     }
 
-    /// `Some`: it has ended.
-    fn advance(&mut self, count: usize, sector: usize) -> Option<Result<(), DeviceError>> {
-        let wanted = ((self.skip + self.atoms) * ATOM_BYTES) as usize;
+    /// Bytes from the start of the first sector to the end of what was asked for.
+    fn asked_bytes(&self) -> usize {
+        ((self.skip + self.atoms) * ATOM_BYTES) as usize
+    }
+
+    /// `Some`: it has ended, with the first `wanted` bytes if it has not failed.
+    fn advance(&mut self, count: usize, wanted: usize, sector: usize) -> Option<Result<(), DeviceError>> {
         if self.filled + count >= wanted {
             return Some(Ok(()));
         }

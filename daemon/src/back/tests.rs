@@ -333,15 +333,31 @@ fn all_berths_of_both_disks_can_be_in_flight() {
 
 #[test]
 fn a_ragged_size_is_served_without_growing_the_file() {
-    for carrier in CARRIERS {
+    for (carrier, untold) in CARRIERS.into_iter().flat_map(|carrier| [(carrier, false), (carrier, true)]) {
         let folder = tempfile::tempdir().expect("a folder");
         let cache = open(&sparse(folder.path(), "cache", 1 << 20), DeviceId::Cache);
         let path = sparse(folder.path(), "origin", 10 * 512 + 77);
         let origin = open(&path, DeviceId::Origin);
         assert_eq!(origin.atoms(), 10);
-        let mut io = Io::new(cache, origin, carrier).expect("a back");
+        let mut io = Io::new(cache, if untold { origin.untold() } else { origin }, carrier).expect("a back");
         one(&mut io, DeviceId::Origin, Action::Write(Zone::Origin, Span::new(9, 1), [random(&mut Chance(5), 1)].into())).expect("written");
         assert_eq!(std::fs::metadata(&path).expect("there").len(), 10 * 512 + 77);
+    }
+}
+
+#[test]
+fn a_sector_that_ends_behind_the_file_is_not_written_back() {
+    for carrier in CARRIERS {
+        let folder = tempfile::tempdir().expect("a folder");
+        let cache = open(&sparse(folder.path(), "cache", 1 << 20), DeviceId::Cache);
+        let path = sparse(folder.path(), "origin", 10 * 512);
+        let mut io = Io::new(cache, open(&path, DeviceId::Origin).with_sectors(8), carrier).expect("a back");
+        let mut write = |atom| one(&mut io, DeviceId::Origin, Action::Write(Zone::Origin, Span::new(atom, 1), [Run::zero(1)].into()));
+        assert!(write(3).is_ok());
+        for atom in [8, 9] {
+            assert!(matches!(write(atom), Err(DeviceError::Medium)));
+        }
+        assert_eq!(std::fs::metadata(&path).expect("there").len(), 10 * 512, "nothing is made up behind its end");
     }
 }
 
