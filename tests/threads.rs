@@ -1,8 +1,13 @@
-//! Where io_uring is forbidden or missing, threads serve the disks: chosen without being asked, and said in one line.
+//! Threads: where io_uring is forbidden or missing they serve the disks, chosen without being asked, and said in one line. And those that serve
+//! clients, where they are asked for.
 
 use std::collections::BTreeMap;
 use std::env::consts::ARCH;
+use std::fs::OpenOptions;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, apply_filter};
 
@@ -66,4 +71,46 @@ fn io_uring_is_used_where_it_is_and_who_insists_on_it_is_refused_where_it_is_not
     let daemon = Daemon::up_by(dir, "threads");
     assert_eq!(daemon.status()["io"], "threads");
     serves(dir, daemon);
+}
+
+/// How long the daemon may take to notice what has happened.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The daemon's answer on its control socket.
+fn control(dir: &Path, command: &str) -> serde_json::Value {
+    let mut stream = UnixStream::connect(dir.join("control.sock")).unwrap();
+    writeln!(stream, "{command}").unwrap();
+    let mut answer = String::new();
+    BufReader::new(stream).read_line(&mut answer).unwrap();
+    serde_json::from_str(&answer).expect("an answer is JSON")
+}
+
+/// Writes the block at `offset` until a front thread has acknowledged one of these writes itself.
+fn write_until_a_front_thread_has(daemon: &Daemon, offset: u64) {
+    let written = || daemon.status()["memory"]["written_blocks"].as_u64().expect("a count");
+    let (mut client, before, began) = (daemon.connect(), written(), Instant::now());
+    while written() == before {
+        assert!(began.elapsed() < PATIENCE, "no front thread writes: {}", daemon.status());
+        client.write(offset, &[7; 4096]).unwrap();
+    }
+}
+
+#[test]
+fn front_threads_write_again_after_a_detach_that_was_cancelled() {
+    let folder = volume("64MiB", "64MiB", "[limits]\nfront_threads = 2\n[gate]\nwait = \"10min\"\n");
+    let dir = folder.path();
+    let daemon = Daemon::up(dir);
+    write_until_a_front_thread_has(&daemon, 48 << 20);
+    // The origin is cut off: what is dirty behind its end does not get home, so the detach does not end by itself.
+    let origin = OpenOptions::new().write(true).open(dir.join("origin.img")).unwrap();
+    origin.set_len(1 << 20).unwrap();
+    let began = Instant::now();
+    while control(dir, r#"{"verb":"detach","flush":true}"#).get("error").is_some() {
+        assert!(began.elapsed() < PATIENCE, "the daemon hears of the client's end a moment after the client does");
+    }
+    assert_eq!(control(dir, r#"{"verb":"status"}"#)["detaching"], true);
+    assert_eq!(control(dir, r#"{"verb":"cancel-detach"}"#)["detaching"], false);
+    origin.set_len(64 << 20).unwrap();
+    write_until_a_front_thread_has(&daemon, 32 << 20);
+    daemon.stop();
 }

@@ -292,6 +292,7 @@ impl Opened {
             clock,
             recorder,
             state: State::Starting,
+            is_front_resting: false,
             landed: VecDeque::new(),
             cache: options.cache.display().to_string(),
             rating: options.knobs.rating(),
@@ -394,6 +395,8 @@ struct Volume {
     clock: Clock,
     recorder: Option<Recorder>,
     state: State,
+    /// The front rests, since the cache is being taken from its origin.
+    is_front_resting: bool,
     /// Operations that have ended and that the engine has not heard of yet, in their order.
     landed: VecDeque<Done<Run>>,
     /// The cache's path, for messages.
@@ -443,6 +446,7 @@ impl Volume {
                         self.desk.tell(Tell::Serving(Box::new(self.engine.inspect(now))));
                     }
                     self.tell_changes(now);
+                    self.wake_front(now);
                 }
                 Phase::Refused => return Err(refusal(&self.engine, &self.cache)),
                 Phase::Stopped => {
@@ -600,8 +604,18 @@ impl Volume {
         }
         // What fronts were allowed to write is over with their last client.
         self.world.front.rest();
+        self.is_front_resting = true;
         self.engine.handle(now, Event::Control(Control::Detach));
         Ok(())
+    }
+
+    /// The detach that it rests for is over, and the volume still serves: somebody has cancelled it, or the engine has ended it.
+    fn wake_front(&mut self, now: Instant) {
+        let may_be_over = self.is_front_resting && self.state == State::Serving && self.engine.drain().is_none();
+        if may_be_over && !self.engine.inspect(now).is_detaching {
+            self.world.front.wake();
+            self.is_front_resting = false;
+        }
     }
 
     /// Everything is durable. Have the last replies left, or their time?

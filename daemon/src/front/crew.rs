@@ -224,6 +224,12 @@ impl Clients for Crew {
         }
     }
 
+    fn wake(&mut self) {
+        self.hands.iter().for_each(|hand| {
+            hand.words.insist(Word::Resume);
+        });
+    }
+
     fn shutdown(&mut self) {
         self.hands.iter().for_each(|hand| {
             hand.words.insist(Word::Shutdown);

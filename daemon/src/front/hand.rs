@@ -34,6 +34,8 @@ pub enum Word {
     Guest(Guest),
     /// From now on nothing is written here; what was, is in memory for the engine to find. To be confirmed.
     Rest(SyncSender<()>),
+    /// That is over.
+    Resume,
     /// Nothing new is taken; what was admitted is answered.
     Shutdown,
     /// Everything is closed.
@@ -266,6 +268,7 @@ impl Hand {
                                 // Who does not wait any more needs no answer.
                                 let _ = confirmed.try_send(());
                             }
+                            Word::Resume => self.writes = true,
                             Word::Shutdown => self.front.shutdown(),
                             Word::End => return false,
                         }

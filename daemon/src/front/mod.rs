@@ -37,6 +37,8 @@ pub trait Clients: Port {
     fn tally(&self) -> Tally;
     /// From now on nothing is acknowledged but by the engine. (It is to stop: then what it does not know would be lost.)
     fn rest(&mut self);
+    /// It does not stop after all: the rest is over.
+    fn wake(&mut self);
     /// Takes no new requests (ESHUTDOWN). What was admitted is answered, then each connection is closed.
     fn shutdown(&mut self);
 }
@@ -98,6 +100,8 @@ impl Clients for Front {
     }
 
     fn rest(&mut self) {}
+
+    fn wake(&mut self) {}
 
     fn shutdown(&mut self) {
         Front::shutdown(self);
