@@ -6,6 +6,7 @@ use std::net::{SocketAddr, TcpStream};
 use crate::world::{Raw, World, option, request, simple, write};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with};
 use tidegate_daemon::front::nbd::{Address, BYTES_MAX, REQUESTS_MAX};
+use tidegate_daemon::port::Port;
 use tidegate_engine::request::Room;
 
 const MIB: u64 = 1 << 20;
@@ -184,6 +185,22 @@ fn a_large_payload_waits_for_the_purse_and_goes_on_when_it_is_filled_again() {
     other.push(&mut world, &[7; 3 << 20]);
     world.settle();
     assert_eq!(world.memory.bytes[(3 << 20) - 1], 7);
+}
+
+#[test]
+fn what_a_client_has_moved_is_its_credit_for_two_seconds_and_no_longer_however_still_it_stands() {
+    let mut world = World::new(64 * MIB);
+    let mut raw = Raw::ready(&mut world);
+    for _ in 0..64 {
+        raw.send(&mut world, &reads(64, 16 << 10));
+        raw.receive(&mut world, 64 * (16 + (16 << 10)));
+    }
+    world.pass(3);
+    assert!(world.front.deadline().is_none(), "nothing is left to be counted: the loop may sleep");
+    world.hold = true;
+    raw.send(&mut world, &reads(16, 4 << 20));
+    world.settle();
+    assert_eq!(asked(&world), 32 << 20, "of a purse of 33 MiB and a share of 128 KiB");
 }
 
 #[test]

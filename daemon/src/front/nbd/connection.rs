@@ -216,6 +216,11 @@ impl Connection {
         inside || self.blocked
     }
 
+    /// Does it hold credit that is lost with time, whatever else it does?
+    pub fn has_earned(&self) -> bool {
+        self.account.has_earned()
+    }
+
     /// Is it still shaking hands?
     pub fn is_half_open(&self) -> bool {
         matches!(self.phase, Phase::Handshake(_) | Phase::Upgrading(_))

@@ -65,6 +65,11 @@ impl Account {
         SHARE_BYTES.max(self.moved[0] + self.moved[1])
     }
 
+    /// Has it credit that it would not have had it stood still?
+    pub fn has_earned(&self) -> bool {
+        self.credit() > SHARE_BYTES
+    }
+
     /// Bytes of what it holds that are lent.
     pub fn loan(&self) -> u64 {
         self.loan

@@ -129,7 +129,7 @@ pub struct Front {
     guests: Vec<Guest>,
     stopping: bool,
     last_tick: Instant,
-    /// Somebody may be in the middle of something: the next tick is wanted.
+    /// Somebody may be in the middle of something, or has credit for what it moved just now: the next tick is wanted.
     watching: bool,
     /// Something came back to the purse while somebody waited: the next turn is wanted.
     retry: bool,
@@ -435,7 +435,7 @@ impl Front {
             client.active = true;
             self.active.push(token);
         }
-        self.watching |= client.connection.is_timed();
+        self.watching |= client.connection.is_timed() || client.connection.has_earned();
     }
 
     /// Starts what can be started of the commands that take several requests.
