@@ -204,6 +204,35 @@ fn a_client_that_reads_nothing_over_tls_is_bounded_and_given_up() {
 }
 
 #[test]
+fn what_is_encrypted_and_not_read_is_lent_like_the_rest() {
+    const SHARE: u64 = 128 << 10;
+    let mut world = World::with_tls(64 * MIB, false);
+    let mut deaf = Secure::ready(&mut world);
+    // Each reply goes to the session as a whole, until the sockets take no more; a moment later they still do not.
+    let mut full_turns = 0;
+    while full_turns < 10 {
+        if world.front.is_idle() {
+            deaf.send(&mut world, &request(0, 1, 0, 64 << 10));
+            full_turns = 0;
+        }
+        world.settle();
+        world.turn(None, 20);
+        full_turns += 1;
+    }
+    // It has moved nothing for long, and all of its share is taken: what the session holds is lent.
+    world.pass(3);
+    world.hold = true;
+    deaf.send(&mut world, &request(0, 2, 0, SHARE as u32));
+    let mut good = Raw::ready(&mut world);
+    let reads = |count: u64, bytes: u64| (0..count).flat_map(move |cookie| request(0, cookie, 0, bytes as u32));
+    good.send(&mut world, &reads(1, 32 * MIB).chain(reads(100, 16 << 10)).collect::<Vec<u8>>());
+    world.settle();
+    let asked: u64 = world.held.iter().map(|request| request.span.bytes()).sum();
+    let all = SHARE + (33 * MIB + SHARE);
+    assert!(asked < all && asked > all - (256 << 10), "{asked} of {all} bytes");
+}
+
+#[test]
 fn a_stop_reaches_clients_behind_tls() {
     let mut world = World::with_tls(MIB, false);
     let mut client = Secure::ready(&mut world);

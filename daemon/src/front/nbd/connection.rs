@@ -229,7 +229,7 @@ impl Connection {
     /// Bytes of memory that the client gives back by going on, or will.
     fn held(&self) -> u64 {
         let receiving = if let Phase::Transmission(transmission) = &self.phase { transmission.receiving() } else { 0 };
-        self.answers + receiving + self.output.memory()
+        self.answers + receiving + self.output.memory() + self.channel.unsent()
     }
 
     /// Says to the purse what it holds now.

@@ -104,6 +104,8 @@ struct Secure {
     end: usize,
     /// The last receive ended although there was more: no place for it, or an end behind it.
     more: bool,
+    /// Bytes that the session was given to send and that have not left, as plain text.
+    unsent: usize,
 }
 
 impl Channel {
@@ -132,7 +134,7 @@ impl Channel {
         let mut session = ServerConnection::new(Arc::clone(config)).map_err(io::Error::other)?;
         session.set_buffer_limit(Some(UNSENT_BYTES_MAX));
         let received = vec![0; RECEIVED_BYTES].into_boxed_slice();
-        self.secure = Some(Box::new(Secure { session, received, start: 0, end: 0, more: false }));
+        self.secure = Some(Box::new(Secure { session, received, start: 0, end: 0, more: false, unsent: 0 }));
         Ok(())
     }
 
@@ -155,6 +157,7 @@ impl Channel {
         let Some(secure) = &mut self.secure else { return self.stream.send(slices) };
         secure.flush(&self.stream)?;
         let took = secure.session.writer().write_vectored(slices)?;
+        secure.unsent += took;
         match secure.flush(&self.stream) {
             Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(error),
             Ok(()) | Err(_) => Ok(took),
@@ -164,6 +167,11 @@ impl Channel {
     /// Everything that was taken has left.
     pub fn is_flushed(&self) -> bool {
         self.secure.as_ref().is_none_or(|secure| !secure.session.wants_write())
+    }
+
+    /// Bytes of memory that what was taken and has not left takes, more or less.
+    pub fn unsent(&self) -> u64 {
+        self.secure.as_ref().map_or(0, |secure| secure.unsent as u64)
     }
 
     pub fn flush(&mut self) -> io::Result<()> {
@@ -237,10 +245,13 @@ impl Secure {
 
     fn flush(&mut self, stream: &Stream) -> io::Result<()> {
         while self.session.wants_write() {
-            if self.session.write_tls(&mut Sink(stream))? == 0 {
+            let sent = self.session.write_tls(&mut Sink(stream))?;
+            if sent == 0 {
                 return Err(io::ErrorKind::WriteZero.into());
             }
+            self.unsent = self.unsent.saturating_sub(sent);
         }
+        self.unsent = 0;
         Ok(())
     }
 }
