@@ -2,6 +2,9 @@
 
 use tidegate_engine::block::{ATOM_BYTES, Span};
 use tidegate_engine::op::{DeviceId, Zone};
+use tidegate_engine::probe::Phase;
+use tidegate_engine::request::RequestId;
+use tidegate_engine::time::Duration;
 use tidegate_engine::{Canary, Mode};
 use tidegate_sim::back::volatile::Survive;
 use tidegate_sim::scenario::Scenario;
@@ -207,4 +210,46 @@ fn a_stop_waits_for_what_fronts_have_written_and_cannot_be_placed_yet() {
 fn the_swarm_finds_what_is_taken_over_too_late() {
     let options = Options { seeds: 200, ops: 1_000, threads: 2, canary: Some(Canary::LateFrontWrites), ..Options::default() };
     assert!(!swarm(&options, &mut |_| {}).violations.is_empty());
+}
+
+/// A front's page over a dirty block waits for a merge there; meanwhile the origin goes away, and the mode is to be another one. A FLUSH that waits
+/// behind it.
+fn front_page_over_an_owed_block() -> (Scenario, Stamps, RequestId) {
+    let mut scenario = with_fronts();
+    scenario.write_span(scenario.blocks(0, 20));
+    scenario.flush();
+    scenario.run_until_quiet();
+    scenario.hold(Zone::Data);
+    scenario.send_write(Span::new(3 * 8 + 2, 3), false);
+    let new = by_front(&mut scenario, 3);
+    scenario.run_until_quiet();
+    scenario.origin_goes();
+    scenario.simulation.switch(Mode::WriteThrough);
+    let flush = scenario.send_flush();
+    scenario.run_until_quiet();
+    scenario.release(Zone::Data);
+    (scenario, new, flush)
+}
+
+#[test]
+fn a_flush_behind_what_fronts_have_written_does_not_wait_for_an_origin_that_is_away() {
+    let (mut scenario, new, flush) = front_page_over_an_owed_block();
+    scenario.advance(Duration::from_secs(300));
+    assert!(scenario.is_answered(flush), "{:?}", scenario.snapshot().mode);
+    scenario.expect(3, &new);
+    scenario.origin_comes_back(false);
+    scenario.flush();
+    scenario.power_cut(Survive::None);
+    scenario.expect(3, &new);
+}
+
+#[test]
+fn a_stop_does_not_wait_for_ever_for_what_fronts_have_written_and_the_origin_is_owed() {
+    let (mut scenario, new, _) = front_page_over_an_owed_block();
+    scenario.begin_stop();
+    scenario.advance(Duration::from_secs(300));
+    assert_eq!(*scenario.simulation.engine.phase(), Phase::Stopped);
+    scenario.origin_comes_back(false);
+    scenario.power_cut(Survive::None);
+    scenario.expect(3, &new);
 }

@@ -1,6 +1,7 @@
 //! What a FLUSH promises, situation by situation: the origin in write-through and read-only, the way from one mode to another, and what
 //! the loss of the SSD may cost. The oracle listens to every reply; after a loss it knows only what the origin must hold.
 
+use tidegate_engine::cache::format::Geometry;
 use tidegate_engine::config::{Allocation, Fill};
 use tidegate_engine::op::{DeviceId, Zone};
 use tidegate_engine::probe::Phase;
@@ -9,7 +10,7 @@ use tidegate_engine::time::Duration;
 use tidegate_engine::{Control, Mode};
 use tidegate_sim::back::fault::Fault;
 use tidegate_sim::back::volatile::Survive;
-use tidegate_sim::scenario::Scenario;
+use tidegate_sim::scenario::{Scenario, plan_for};
 use tidegate_sim::stamp::Stamps;
 use tidegate_sim::world::Noted;
 
@@ -217,6 +218,27 @@ fn a_flush_that_promises_an_origin_which_stays_away_fails_after_a_while() {
     scenario.flush();
     scenario.lose_cache(Survive::None);
     scenario.expect(5, &new);
+}
+
+/// What others write meanwhile comes into the same open set.
+#[test]
+fn a_flush_that_promises_the_origin_does_not_wait_for_a_set_to_fill_up() {
+    for (set_slots, sets) in [(8, 512), (64, 64), (256, 64), (2_048, 16)] {
+        let geometry = Geometry { block_atoms: 8, set_slots, sets, journal_pages: 256, volume_atoms: 1 << 20, range_entries: 252 };
+        let mut plan = plan_for(geometry);
+        plan.config.mode = Some(Mode::WriteThrough);
+        let mut scenario = Scenario::of(plan);
+        settle(&mut scenario);
+        scenario.write(5);
+        let flush = scenario.send_flush();
+        let mut written = 0;
+        while !scenario.is_answered(flush) {
+            scenario.send_write(scenario.block(1_000 + written * 7_919 % 100_000), false);
+            scenario.advance(Duration::from_millis(2));
+            written += 1;
+            assert!(written <= 20, "sets of {set_slots} slots");
+        }
+    }
 }
 
 #[test]

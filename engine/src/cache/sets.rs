@@ -555,6 +555,16 @@ impl Sets {
         }
     }
 
+    /// All that was dirty in it until `since` is clean now. `before`: since when it was dirty then; if it is another time by now, it stays.
+    pub fn renew_dirt(&mut self, number: u32, before: Instant, since: Instant) {
+        let set = &mut self.sets[number as usize];
+        if set.dirty_count > 0 && set.dirty_since == before && before < since {
+            self.dirt.remove(&(before, number));
+            set.dirty_since = since;
+            self.dirt.insert((since, number));
+        }
+    }
+
     /// Keeps the order of dirty sets when the dirty slots of one go from `before` to what they are.
     fn note_dirt(&mut self, number: u32, before: u32) {
         let now = self.now;

@@ -132,10 +132,11 @@ impl<P: Payload> Engine<P> {
         if self.locks.iter().any(|lock| self.front_writes.covers(lock.block, lock.blocks)) {
             return false;
         }
-        // A front may write what it was allowed to before the mode changed. What somebody waits for gets home first.
-        if self.front_writes.pending.iter().any(|piece| self.is_owed(piece.block, piece.blocks)) {
+        if self.front_writes_wait_for_origin() {
             return false;
         }
+        // A front may write what it was allowed to before the mode changed. Who waits for what it replaces waits for this as well.
+        self.postpone_home();
         let pieces = std::mem::take(&mut self.front_writes.pending);
         if self.health() == Health::Whole {
             self.log_front_writes(pieces);
@@ -150,6 +151,21 @@ impl<P: Payload> Engine<P> {
             self.begin(number);
         }
         true
+    }
+
+    /// What went past the log to the origin gets flushed there before the log has something newer of it: somebody waits for that.
+    fn front_writes_wait_for_origin(&self) -> bool {
+        let waits = self.modes.is_home() && (self.modes.is_waiting() || self.through.is_settling()) && !self.is_stop_impatient();
+        waits && self.front_writes.pending.iter().any(|piece| self.through.covers(piece.block, piece.blocks))
+    }
+
+    /// Requests behind it, if it waits for what only the origin can do.
+    pub(super) fn held_by_origin(&self) -> impl Iterator<Item = usize> + '_ {
+        let held = self.front_writes_wait_for_origin().then_some(&self.front_writes.held);
+        held.into_iter().flatten().copied()
+    }
+    pub(super) fn forget_held(&mut self, number: usize) {
+        self.front_writes.held.retain(|&held| held != number);
     }
 
     fn log_front_writes(&mut self, pieces: Vec<Piece<P>>) {

@@ -584,13 +584,14 @@ impl<P: Payload> Engine<P> {
                 break;
             }
         }
+        let is_home = self.is_home_for_stop();
         if !self.front_writes.is_empty() && self.health() != Health::Unfenced {
             return;
         }
         if self.cache_failed {
             return self.stop_degraded();
         }
-        if !self.is_home_for_stop() || !self.is_through_settled() {
+        if !is_home || !self.is_through_settled() {
             return;
         }
         if !self.journal.is_group_empty() {

@@ -335,8 +335,8 @@ impl<P: Payload> Engine<P> {
         if !self.modes.is_home() || self.cache_failed {
             return true;
         }
-        let until = *self.modes.stop_until.get_or_insert(self.now + STOP_PATIENCE);
-        if self.now >= until {
+        self.modes.stop_until.get_or_insert(self.now + STOP_PATIENCE);
+        if self.is_stop_impatient() {
             // What goes into the log now is not what they were promised.
             let waiting: Vec<usize> = self.waiting_for_home().chain(self.settling()).collect();
             for number in waiting {
@@ -347,6 +347,11 @@ impl<P: Payload> Engine<P> {
             return true;
         }
         self.owed_blocks() == 0 && self.destage.is_idle() && self.through.pages.is_empty()
+    }
+
+    /// A stop has waited long enough for what is on its way home.
+    pub(super) fn is_stop_impatient(&self) -> bool {
+        self.modes.stop_until.is_some_and(|until| self.now >= until)
     }
 
     /// A stop still sends dirty blocks home.

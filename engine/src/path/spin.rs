@@ -190,8 +190,14 @@ impl<P: Payload> Engine<P> {
             Answer::Done | Answer::Data(_) | Answer::Allocation(_) => Power::Turning,
         });
         let now = self.now;
+        let cause = self.destage_cause().unwrap_or(Cause::Room);
+        let is_awaited = !self.destage.is_idle();
         if let Some(motor) = &mut self.motor {
             motor.answered(now, power);
+            // It was asked for nothing, because it turned: and has stopped by itself.
+            if is_awaited && motor.is_down() {
+                motor.want(now, cause);
+            }
         }
     }
 

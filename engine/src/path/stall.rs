@@ -49,7 +49,7 @@ impl<P: Payload> Engine<P> {
     fn waiting_for_origin(&self) -> impl Iterator<Item = usize> + '_ {
         let blocked = self.intake.front().filter(|&&number| self.is_blocked_by_origin(self.requests.get(number).waits));
         let intake = blocked.is_some().then_some(&self.intake).into_iter().flatten();
-        intake.copied().chain(self.passing()).chain(self.settling()).chain(self.waiting_for_home())
+        intake.copied().chain(self.passing()).chain(self.settling()).chain(self.waiting_for_home()).chain(self.held_by_origin())
     }
 
     fn is_blocked_by_origin(&self, reason: WaitReason) -> bool {
@@ -84,6 +84,7 @@ impl<P: Payload> Engine<P> {
             self.intake.retain(|&waiting| waiting != number);
             self.forget_passing(number);
             self.forget_waiting_for_home(number);
+            self.forget_held(number);
             self.locks.retain(|lock| lock.request != number);
             self.counters.stalled_requests += 1;
             self.answer(number, Err(error));

@@ -3,6 +3,7 @@
 
 use crate::block::{Block, Slot, Span};
 use crate::cache::format::RangeKind;
+use crate::cache::stream::Source;
 use crate::config::Canary;
 use crate::gate::pace::{Pace, Work};
 use crate::op::Hole;
@@ -10,7 +11,7 @@ use crate::payload::Payload;
 use crate::time::Duration;
 
 use super::super::Engine;
-use super::{Batch, Going, Piece, RANGES, Read, State, What, ZERO_ATOMS};
+use super::{Batch, Going, Head, Piece, RANGES, Read, State, What, ZERO_ATOMS};
 
 /// Atoms of one origin write: 1 MiB.
 const PIECE_ATOMS: u64 = 2048;
@@ -36,6 +37,11 @@ impl<P: Payload> Engine<P> {
     pub(super) fn choose(&mut self) -> Batch<P> {
         let (pieces, slots, leaving) = (Vec::new(), Vec::new(), Vec::new());
         let (next, active, left, ready) = (0, 0, 0, Vec::new());
+        let head = |(_, set)| {
+            let found = self.sets.get(set);
+            Head { set, life: found.life, next: self.sets.next_slot(set), dirty_since: found.dirty_since }
+        };
+        let heads = self.open_sets_of(Source::Client).map(head).collect();
         let mut batch = Batch {
             began: self.now,
             work: Work::default(),
@@ -45,6 +51,7 @@ impl<P: Payload> Engine<P> {
             left,
             ready,
             slots,
+            heads,
             leaving,
             flushing: false,
             flushed: false,

@@ -92,6 +92,8 @@ struct Batch<P> {
     ready: Vec<usize>,
     /// What the batch cleans if its pieces end well.
     slots: Vec<Going>,
+    /// The open sets of clients, as they were when it was chosen.
+    heads: Vec<Head>,
     /// Sets that are freed when they are clean, and their lives.
     leaving: Vec<(u32, u64)>,
     flushing: bool,
@@ -112,6 +114,15 @@ struct Going {
     slot: Slot,
     life: u64,
     block: Block,
+}
+
+/// How far a set was written: what is dirty in it further on is younger.
+#[derive(Clone, Copy)]
+struct Head {
+    set: u32,
+    life: u64,
+    next: u32,
+    dirty_since: Instant,
 }
 
 /// One write to the origin.
@@ -558,6 +569,7 @@ impl<P: Payload> Engine<P> {
         } else {
             batch.failed |= !self.unzero(&batch);
             self.clean(&batch);
+            self.renew_heads(&batch);
             let ended = batch.pieces.iter().filter(|piece| piece.state == State::Ended);
             ended.for_each(|piece| self.through.unsure.rewritten(piece.span));
             self.let_leave(&batch.leaving);
@@ -588,6 +600,16 @@ impl<P: Payload> Engine<P> {
             self.destage.careful &= batch.pieces.iter().any(|piece| piece.state == State::Failed);
         }
         true
+    }
+
+    /// Who waits for what was dirty in an open set does not wait for what others write to it.
+    fn renew_heads(&mut self, batch: &Batch<P>) {
+        for &Head { set, life, next, dirty_since } in &batch.heads {
+            let found = self.sets.get(set);
+            if found.life == life && found.dirty.iter().next().is_some_and(|first| first >= next) {
+                self.sets.renew_dirt(set, dirty_since, batch.began);
+            }
+        }
     }
 
     /// Frees the sets that a batch was to empty, unless something in them is dirty again.
