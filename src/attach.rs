@@ -50,7 +50,7 @@ pub fn run(args: &Attach) -> Result<ExitCode, Failure> {
             return Err(failure.reaching(&volume.reach));
         }
     };
-    created.notes.iter().for_each(|note| eprintln!("tidegate: {note}"));
+    created.notes.iter().for_each(|note| tidegate_daemon::tell!("tidegate: {note}"));
     say(&format!(
         "attached: origin {} ({}) keeps what it holds, cache {} is empty\n{}",
         volume.origin.display(),
@@ -103,7 +103,7 @@ pub fn replace_blank(volume: &Options) -> Result<(), Failure> {
     }
     let options = CreateOptions { mode: last_mode(volume)?, ..CreateOptions::new(volume.origin.clone(), volume.cache.clone()) };
     create(&options).map_err(|failure| failure.reaching(&volume.reach))?;
-    eprintln!("tidegate: cache {} was blank and is formatted", volume.cache.display());
+    tidegate_daemon::tell!("tidegate: cache {} was blank and is formatted", volume.cache.display());
     Ok(())
 }
 

@@ -42,7 +42,7 @@ pub fn run(args: &Create) -> Result<ExitCode, Failure> {
     if is_new {
         up::write_config(&path, &named)?;
     }
-    created.notes.iter().for_each(|note| eprintln!("tidegate: {note}"));
+    created.notes.iter().for_each(|note| tidegate_daemon::tell!("tidegate: {note}"));
     let serve = volume.reach.complete("serve it with `tidegate up`");
     say(&format!(
         "origin {}: {}, {}\ncache {}: formatted, {} sets{}\n{serve}",

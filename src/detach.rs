@@ -38,11 +38,11 @@ fn detach(args: &Detach, volume: &Options) -> Result<ExitCode, Failure> {
     }
     let mut signals = Signals::take().map_err(|error| Failure::new(Failure::SYSTEM, format!("signals cannot be received: {error}")))?;
     let is_detached = match status {
-        Some(status) => by_daemon(&args.of, volume, &status, &mut signals)?,
+        Some(status) => by_daemon(&args.of, volume, &status, &mut signals).inspect(|_| volume.await_release())?,
         None => here(volume, &mut signals)?,
     };
     if !is_detached {
-        eprintln!("tidegate: cancelled; the cache is attached as before, what has gone home stays there");
+        tidegate_daemon::tell!("tidegate: cancelled; the cache is attached as before, what has gone home stays there");
         return Ok(ExitCode::from(CANCELLED));
     }
     let back = volume.reach.complete("`tidegate attach` brings the cache back");

@@ -34,7 +34,7 @@ pub fn run(args: &Drain) -> Result<ExitCode, Failure> {
         if signals.next().is_some() {
             let state = asked(Verb::CancelDrain)?;
             bar.clear();
-            eprintln!("tidegate: cancelled; {} blocks are still dirty", state.blocks_left);
+            tidegate_daemon::tell!("tidegate: cancelled; {} blocks are still dirty", state.blocks_left);
             return Ok(ExitCode::from(CANCELLED));
         }
         // With a volume that has ended meanwhile, its failures are gone.
@@ -63,7 +63,7 @@ fn refuse_not_served(config: &Config, state: &State) -> Result<(), Failure> {
     let is_detached = |name: &str| volume_of(config, name).is_some_and(|volume| matches!(detach::is_detached(volume), Ok(true)));
     let (detached, gone): (Vec<_>, Vec<_>) = state.gone.iter().partition(|(name, _)| is_detached(name));
     for (name, _) in detached {
-        eprintln!("tidegate: volume {name:?} was detached: there is nothing to drain");
+        tidegate_daemon::tell!("tidegate: volume {name:?} was detached: there is nothing to drain");
     }
     if gone.is_empty() {
         return Ok(());
@@ -139,7 +139,7 @@ impl State {
     fn tell_alarm(&self, told: &mut bool, bar: &mut Progress) {
         if let (Some(alarm), false) = (&self.alarm, *told) {
             bar.clear();
-            eprintln!("tidegate: note: {alarm}");
+            tidegate_daemon::tell!("tidegate: note: {alarm}");
             *told = true;
         }
     }

@@ -1,6 +1,8 @@
 //! The program behind the command line: it reads what was asked, calls the two worlds, and says in one line what went wrong.
 //! A library, so that what reads files can be looked at from outside (`fuzz/`).
 
+#![deny(clippy::print_stderr, clippy::print_stdout)]
+
 mod args;
 mod attach;
 mod check;
@@ -24,8 +26,9 @@ mod units;
 mod up;
 mod wear;
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::Parser;
 use clap::error::ErrorKind;
@@ -42,7 +45,7 @@ pub fn main() -> ExitCode {
         Ok(cli) => cli,
         // Nothing was asked: what can be asked is more useful than a line of blame.
         Err(error) if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-            eprint!("{}", error.render());
+            tidegate_daemon::tell!("{}", error.render().to_string().trim_end());
             return ExitCode::from(USAGE);
         }
         Err(error) if error.use_stderr() => return fail(&Failure::new(USAGE, args::one_line(&error))),
@@ -75,21 +78,32 @@ pub fn main() -> ExitCode {
         Command::Sim(Sim::Probe(args)) => probe::model(&args),
     };
     match done {
+        Ok(code) if code == ExitCode::SUCCESS && IS_UNSAID.load(Ordering::Relaxed) => {
+            fail(&Failure::new(Failure::IO, "standard output cannot be written; what was asked for is done"))
+        }
         Ok(code) => code,
         Err(failure) => fail(&failure),
     }
 }
 
 fn fail(failure: &Failure) -> ExitCode {
-    eprintln!("tidegate: {failure}");
+    tidegate_daemon::tell!("tidegate: {failure}");
     ExitCode::from(failure.code)
 }
 
-/// Prints to standard output. A reader that has gone (`tidegate … | head`) is no failure of ours.
+/// Something that was to be said is not where it was to go.
+static IS_UNSAID: AtomicBool = AtomicBool::new(false);
+
+/// Prints to standard output. A reader that has gone (`tidegate … | head`) is no failure of ours; a disk that is full is one, at the end.
 fn say(text: &str) {
-    let mut out = std::io::stdout().lock();
-    let _ = out
-        .write_all(text.as_bytes())
-        .and_then(|()| out.write_all(if text.ends_with('\n') { b"" } else { b"\n" }))
-        .and_then(|()| out.flush());
+    if write_out(text).is_err_and(|error| error.kind() != io::ErrorKind::BrokenPipe) {
+        IS_UNSAID.store(true, Ordering::Relaxed);
+    }
+}
+
+fn write_out(text: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    out.write_all(if text.ends_with('\n') { b"" } else { b"\n" })?;
+    out.flush()
 }

@@ -18,6 +18,22 @@ const LINE_BYTES_MAX: u64 = 16;
 /// Far more than one volume needs: what is above is a mistake.
 const HANDED_OVER_MAX: u32 = 64;
 
+/// inetd gives the client's socket as standard error, too: what is said there would be in the middle of the protocol.
+///
+/// # Errors
+/// It cannot be led elsewhere.
+pub fn keep_stream_clean() -> Result<(), Failure> {
+    let is_one = |one: rustix::fs::Stat, other: rustix::fs::Stat| (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino);
+    let lead_away = || {
+        if is_one(rustix::fs::fstat(io::stdin())?, rustix::fs::fstat(io::stderr())?) {
+            rustix::stdio::dup2_stderr(fs::OpenOptions::new().write(true).open("/dev/null")?)?;
+        }
+        Ok(())
+    };
+    lead_away()
+        .map_err(|error: io::Error| Failure::new(Failure::SYSTEM, format!("standard error cannot be kept apart from the client: {error}")))
+}
+
 /// How many listening sockets were handed over to this very process (sd_listen_fds(3)).
 pub fn handed_over() -> Result<u32, Failure> {
     parse_handed_over(env::var("LISTEN_PID").ok().as_deref(), env::var("LISTEN_FDS").ok().as_deref(), std::process::id())

@@ -36,7 +36,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
         if signals.next().is_some() {
             bar.clear();
             let back = volume.reach.complete("`tidegate mode write-back` takes it back");
-            eprintln!("tidegate: the switch goes on without us: {}; {back}", describe(&state));
+            tidegate_daemon::tell!("tidegate: the switch goes on without us: {}; {back}", describe(&state));
             return Ok(ExitCode::from(NOT_YET));
         }
         let left = state["dirty_blocks"].as_u64().unwrap_or(0);
@@ -50,15 +50,17 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     }
     drop(bar);
     if state["mode"]["wanted"].as_str() != Some(mode.name()) {
-        eprintln!("tidegate: somebody else asked for another mode meanwhile: {}", describe(&state));
+        tidegate_daemon::tell!("tidegate: somebody else asked for another mode meanwhile: {}", describe(&state));
         return Ok(ExitCode::from(NOT_YET));
     }
     let unreadable = state.pointer("/errors/unreadable_blocks").and_then(Value::as_u64).unwrap_or(0);
     if unreadable > 0 {
-        eprintln!("tidegate: note: {unreadable} dirty blocks stay on the cache, which does not give them (docs/durability.md, D7)");
+        tidegate_daemon::tell!(
+            "tidegate: note: {unreadable} dirty blocks stay on the cache, which does not give them (docs/durability.md, D7)"
+        );
     }
     if let Some(configured) = volume.knobs.mode.filter(|&configured| configured != mode) {
-        eprintln!("tidegate: note: config.toml says mode = \"{configured}\", which counts at the next start");
+        tidegate_daemon::tell!("tidegate: note: config.toml says mode = \"{configured}\", which counts at the next start");
     }
     say(&format!("{}; the switch took {}", describe(&state), units::show_seconds(started.elapsed().as_secs_f64())));
     Ok(ExitCode::SUCCESS)

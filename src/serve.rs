@@ -12,9 +12,12 @@ use tidegate_daemon::lobby::{self, Ended, Operator, Options, Ready, ReadyVolume}
 use crate::args::{Running, Serve};
 use crate::config::{self, Config};
 use crate::manager::{self, PidFile};
-use crate::{grow, say, units, up};
+use crate::{grow, units, up, write_out};
 
 pub fn run(args: &Serve) -> Result<ExitCode, Failure> {
+    if args.running.stdio {
+        manager::keep_stream_clean()?;
+    }
     let path = up::absolute(&args.config)?;
     let folder = path.parent().unwrap_or(Path::new("/")).to_owned();
     // Read under the name that was typed: messages repeat it.
@@ -64,15 +67,15 @@ pub fn serve(mut config: Config, running: &Running) -> Result<ExitCode, Failure>
     };
     if running.grow {
         for volume in &options.volumes {
-            eprintln!("tidegate: {}", grow::grown(volume)?);
+            tidegate_daemon::tell!("tidegate: {}", grow::grown(volume)?);
         }
     }
     let mut person = Person { running, pid_file: None };
     let ended = lobby::serve(&options, &mut person)?;
     drop(person);
     match ended {
-        Ended::Stopped => eprintln!("tidegate: stopped; every acknowledged write is durable"),
-        Ended::Interrupted(_) => eprintln!("tidegate: stopped at once; everything that was flushed is durable"),
+        Ended::Stopped => tidegate_daemon::tell!("tidegate: stopped; every acknowledged write is durable"),
+        Ended::Interrupted(_) => tidegate_daemon::tell!("tidegate: stopped at once; everything that was flushed is durable"),
     }
     Ok(ExitCode::from(ended.code()))
 }
@@ -101,7 +104,7 @@ fn record(config: &mut Config, running: &Running) -> Result<(), Failure> {
         ));
     };
     if volume.knobs.front_threads.is_some_and(|threads| threads > 0) {
-        eprintln!("tidegate: --record: the volume's own thread serves its clients meanwhile, and not `front_threads`");
+        tidegate_daemon::tell!("tidegate: --record: the volume's own thread serves its clients meanwhile, and not `front_threads`");
     }
     volume.record = Some(up::absolute(file)?);
     Ok(())
@@ -118,15 +121,16 @@ impl Operator for Person<'_> {
         self.pid_file = self.running.pid_file.as_deref().map(PidFile::write).transpose()?;
         // Standard output is the client's socket, or may be.
         if self.running.stdio {
-            eprintln!("{}", greeting(ready))
+            tidegate_daemon::tell!("{}", greeting(ready))
         } else {
-            say(&greeting(ready))
+            // Nobody may read it: the volume is served all the same.
+            let _ = write_out(&greeting(ready));
         }
         manager::notify_ready()
     }
 
     fn lost(&mut self, _volume: &str, failure: &Failure) {
-        eprintln!("tidegate: {failure}; the other volumes are served on");
+        tidegate_daemon::tell!("tidegate: {failure}; the other volumes are served on");
     }
 }
 

@@ -63,11 +63,11 @@ fn show_violations(report: &Report, args: &Swarm) {
     let profile = if args.profile == Profile::Small { String::new() } else { format!(" --profile {}", args.profile.name()) };
     for violation in report.violations.iter().take(SHOWN_MAX) {
         let (seed, part, step) = (violation.seed, violation.part, violation.step);
-        eprintln!("tidegate: seed {seed} ({part}, request {step}): {}", violation.what);
-        eprintln!("tidegate: see it again with `tidegate sim replay {seed} --ops {}{profile}`", args.ops);
+        tidegate_daemon::tell!("tidegate: seed {seed} ({part}, request {step}): {}", violation.what);
+        tidegate_daemon::tell!("tidegate: see it again with `tidegate sim replay {seed} --ops {}{profile}`", args.ops);
     }
     if report.violations.len() > SHOWN_MAX {
-        eprintln!("tidegate: and {} more", report.violations.len() - SHOWN_MAX);
+        tidegate_daemon::tell!("tidegate: and {} more", report.violations.len() - SHOWN_MAX);
     }
 }
 
@@ -94,7 +94,7 @@ pub fn rot(args: &Rot) -> Result<ExitCode, Failure> {
         say(&lines.join("\n"));
     }
     for (seed, what) in report.violations.iter().take(SHOWN_MAX) {
-        eprintln!("tidegate: seed {seed}: {what}");
+        tidegate_daemon::tell!("tidegate: seed {seed}: {what}");
     }
     Ok(if report.violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(VIOLATION) })
 }

@@ -7,7 +7,7 @@ use tidegate_daemon::Failure;
 use tidegate_daemon::control::Verb;
 
 use crate::args::Stop;
-use crate::{say, status};
+use crate::{say, status, up};
 
 /// How often the daemon is asked how far it is.
 const INTERVAL: Duration = Duration::from_millis(50);
@@ -29,6 +29,10 @@ pub fn run(args: &Stop) -> Result<ExitCode, Failure> {
             // With its last volume the daemon ends. How, it says itself.
             Err(_) => break,
         }
+    }
+    let config = up::config_of(&up::absolute(&args.of.dir)?)?;
+    for place in config.places(args.of.volume.as_deref()).unwrap_or_default() {
+        config.volumes[place].await_release();
     }
     say("stopped; every acknowledged write is durable");
     Ok(ExitCode::SUCCESS)

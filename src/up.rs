@@ -16,13 +16,16 @@ use tidegate_daemon::whole;
 
 use crate::args::{Of, Up};
 use crate::config::{self, Config, File};
-use crate::{attach, serve, units};
+use crate::{attach, manager, serve, units};
 
 /// Made when nothing else is named: large enough for a try, small on the disk because it is sparse.
 const ORIGIN_BYTES: u64 = 8 << 30;
 const CACHE_BYTES: u64 = 1 << 30;
 
 pub fn run(args: &Up) -> Result<ExitCode, Failure> {
+    if args.running.stdio {
+        manager::keep_stream_clean()?;
+    }
     let folder = absolute(&args.dir)?;
     let path = folder.join(config::FILE_NAME);
     // Whatever is there is read, or refused; only where nothing is, something is written.
@@ -81,7 +84,7 @@ fn make_missing(named: &Named, volume: &volume::Options) -> Result<(), Failure> 
     };
     let created = create(&options)?;
     let new = |is_new: bool| if is_new { "new" } else { "kept" };
-    eprintln!(
+    tidegate_daemon::tell!(
         "tidegate: origin {} ({}, {}), cache {} ({})",
         volume.origin.display(),
         units::show_size(created.volume_bytes()),

@@ -326,3 +326,52 @@ fn the_swarm_is_the_same_every_time_and_a_seed_can_be_told() {
     let story = tool::tidegate(&["sim", "replay", "7", "--ops", "200"]).succeeds();
     assert!(story.lines().count() > 200, "{story}");
 }
+
+/// Nobody may read what is said: a pipe whose reader has gone, a log on a full disk.
+#[test]
+fn what_cannot_be_said_ends_nothing_and_what_cannot_be_printed_is_an_error() {
+    let folder = volume("64MiB", "64MiB", "");
+    let dir = text(folder.path());
+    let full = || Stdio::from(std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap());
+    let program = env!("CARGO_BIN_EXE_tidegate");
+    let mut daemon = Command::new(program).args(["up", "--dir", dir]).stdout(full()).stderr(full()).spawn().unwrap();
+    let since = Instant::now();
+    while tool::tidegate(&["status", "--dir", dir]).code != Some(0) {
+        assert!(since.elapsed() < Duration::from_secs(30));
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let status = Command::new(program).args(["status", "--dir", dir]).stdout(full()).output().unwrap();
+    assert_eq!(status.status.code(), Some(74), "{status:?}");
+    assert!(String::from_utf8_lossy(&status.stderr).contains("standard output cannot be written"), "{status:?}");
+    tool::tidegate(&["stop", "--dir", dir]).succeeds();
+    assert_eq!(daemon.wait().unwrap().code(), Some(0));
+    let refused = Command::new(program).args(["status", "--dir", "/nowhere"]).stderr(full()).status().unwrap();
+    assert_ne!(refused.code(), Some(101), "a panic");
+}
+
+/// As inetd does it: standard error is the client's socket, too.
+#[test]
+fn nothing_is_said_into_the_stream_of_a_client() {
+    use std::io::Read;
+    use std::os::fd::OwnedFd;
+    let folder = volume("64MiB", "64MiB", "");
+    let (mut client, server) = UnixStream::pair().unwrap();
+    let stream = || Stdio::from(OwnedFd::from(server.try_clone().unwrap()));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+    command.args(["up", "--stdio", "--dir", text(folder.path())]).stdin(stream()).stdout(stream()).stderr(stream());
+    let mut daemon = command.spawn().unwrap();
+    drop((command, server));
+    let mut greeting = [0; 18];
+    client.read_exact(&mut greeting).unwrap();
+    assert_eq!(&greeting[..16], b"NBDMAGICIHAVEOPT");
+    // Flags (fixed newstyle), then NBD_OPT_ABORT without data.
+    client.write_all(&[&[0, 0, 0, 1][..], b"IHAVEOPT", &[0, 0, 0, 2], &[0; 4]].concat()).unwrap();
+    let mut rest = Vec::new();
+    client.read_to_end(&mut rest).unwrap();
+    assert_eq!(
+        rest,
+        [&0x0003_e889_0455_65a9_u64.to_be_bytes()[..], &[0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 0]].concat(),
+        "an acknowledgement alone"
+    );
+    assert_eq!(daemon.wait().unwrap().code(), Some(0));
+}

@@ -3,14 +3,14 @@
 use std::path::PathBuf;
 
 use tidegate_engine::block::Span;
-use tidegate_engine::op::Op;
+use tidegate_engine::op::{DeviceId, Op};
 use tidegate_engine::probe::Phase;
 use tidegate_engine::request::Reply;
 use tidegate_engine::time::{Duration, Instant};
 use tidegate_engine::{Control, Engine, Event, World, turn};
 
 use crate::Failure;
-use crate::back::attach::{Attached, attach};
+use crate::back::attach::{Attached, attach, await_release};
 use crate::back::dock::Happening;
 use crate::back::io::{Carrier, Io};
 use crate::back::run::Run;
@@ -43,7 +43,13 @@ pub struct Progress {
 ///
 /// # Errors
 /// One line. Nothing was written to what is not a cache of ours.
-pub fn detach(options: &Options, mut goes_on: impl FnMut(Progress) -> bool) -> Result<bool, Failure> {
+pub fn detach(options: &Options, goes_on: impl FnMut(Progress) -> bool) -> Result<bool, Failure> {
+    let detached = take(options, goes_on);
+    await_release(&[(&options.cache, DeviceId::Cache), (&options.origin, DeviceId::Origin)]);
+    detached
+}
+
+fn take(options: &Options, mut goes_on: impl FnMut(Progress) -> bool) -> Result<bool, Failure> {
     let Attached { cache, origin, superblock, .. } = attach(&options.cache, &options.origin)?;
     state::compare(&options.state, &superblock, false)?;
     let io = Io::new(cache, origin, Carrier::Auto)?;

@@ -1,6 +1,8 @@
 //! The real world of volumes. Each has a thread of its own with one wait: io_uring behind its engine, the sockets of its clients in front of
 //! it. One more thread, the lobby, has everything that there is once: listeners, handshakes, the control socket, signals.
 
+#![deny(clippy::print_stderr, clippy::print_stdout)]
+
 pub mod advice;
 mod alarm;
 pub mod back;
@@ -26,6 +28,15 @@ pub mod whole;
 use std::fmt;
 
 use advice::Reach;
+
+/// Says a line to whoever reads standard error. Nobody may: the pipe is closed, or the disk of the log full. That ends no volume.
+#[macro_export]
+macro_rules! tell {
+    ($($words:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stderr(), $($words)*);
+    }};
+}
 
 /// Why something an operator asked for was not done: one line that says what, where and what to do, and the exit code.
 #[derive(Clone, Debug, PartialEq, Eq)]

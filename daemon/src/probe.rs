@@ -11,6 +11,7 @@ use tidegate_engine::payload::Payload;
 use tidegate_engine::time::{Duration, Instant};
 
 use crate::Failure;
+use crate::back::attach::await_release;
 use crate::back::disk::{self, DEPTH, Disk, Kind};
 use crate::back::dock::Happening;
 use crate::back::io::{Carrier, Io};
@@ -69,6 +70,8 @@ pub fn probe(path: &Path, overwrite: bool, time: Duration, seed: u64, tell: &mut
         let (stage, left) = probe.progress(bench.now());
         tell(stage, left);
     }
+    drop(bench);
+    await_release(&[(path, DeviceId::Cache)]);
     Ok(Report { bytes, driver, is_file, findings: probe.findings() })
 }
 

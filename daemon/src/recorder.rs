@@ -97,10 +97,10 @@ impl Drop for Recorder {
         let ended = self.thread.take().map(JoinHandle::join);
         let path = self.path.display();
         if let Some(Ok(Err(error))) = ended {
-            eprintln!("tidegate: --record: {path}: {error}; what came before is recorded");
+            crate::tell!("tidegate: --record: {path}: {error}; what came before is recorded");
         }
         let lost = if self.lost == 0 { String::new() } else { format!("; {} are missing, the file was too slow for them", self.lost) };
-        eprintln!("tidegate: --record: {} requests in {path}{lost}", self.records - self.lost.min(self.records));
+        crate::tell!("tidegate: --record: {} requests in {path}{lost}", self.records - self.lost.min(self.records));
     }
 }
 

@@ -23,7 +23,7 @@ use tidegate_engine::{Config, Control, Engine, Event, Mode, World, turn};
 
 use crate::advice::Reach;
 use crate::alarm::{alarm, removed};
-use crate::back::attach::{Attached, attach};
+use crate::back::attach::{Attached, attach, await_release};
 use crate::back::dock::{Happening, WatchKey};
 use crate::back::io::{Carrier, Io};
 use crate::back::run::Run;
@@ -337,6 +337,13 @@ enum State {
     Lingering(Instant),
 }
 
+impl Options {
+    /// Nobody serves it any more: waits a moment until its disks can be had by others.
+    pub fn await_release(&self) {
+        await_release(&[(&self.cache, DeviceId::Cache), (&self.origin, DeviceId::Origin)]);
+    }
+}
+
 /// What the engine acts on.
 struct Back {
     io: Io,
@@ -428,7 +435,7 @@ impl Volume {
             turn(&mut self.engine, &mut self.world, now, &mut self.events);
             self.tell_of_fence(now);
             if let (Some(sleeper), Some(motor)) = (&mut self.world.sleeper, self.engine.motor()) {
-                sleeper.news(motor).into_iter().for_each(|line| eprintln!("tidegate: {line}"));
+                sleeper.news(motor).into_iter().for_each(|line| crate::tell!("tidegate: {line}"));
             }
             match self.engine.phase() {
                 Phase::Recovering => {
@@ -534,7 +541,7 @@ impl Volume {
             && now >= self.host.again
             && let Err(failure) = self.tell_host(now, None)
         {
-            eprintln!("tidegate: {} is not written down as the mode, and will be tried again: {failure}", mode.recorded);
+            crate::tell!("tidegate: {} is not written down as the mode, and will be tried again: {failure}", mode.recorded);
             self.host.told = None;
             self.host.again = now + TELL_AGAIN;
         }
@@ -554,8 +561,8 @@ impl Volume {
         let told = self.tell_host(now, None);
         let cache = &self.cache;
         match &told {
-            Ok(()) => eprintln!("tidegate: cache {cache} has failed; the volume goes on without it, every write goes to the origin"),
-            Err(failure) => eprintln!("tidegate: cache {cache} has failed, and no write is taken: {failure}"),
+            Ok(()) => crate::tell!("tidegate: cache {cache} has failed; the volume goes on without it, every write goes to the origin"),
+            Err(failure) => crate::tell!("tidegate: cache {cache} has failed, and no write is taken: {failure}"),
         }
         self.events.push(Event::Fenced { durable: told.is_ok() });
     }

@@ -109,6 +109,7 @@ fn a_bad_file_is_refused_with_its_place() {
         ("[tls]\ncertificate = \"c.pem\"\nkey = \"/k\"\n", "config.toml:2:1: `certificate` is a relative path"),
         ("[export]\nname = \"a\\u0000b\"\n", "config.toml:2:1: `name` must have at most 4096 bytes and no NUL"),
         ("[export]\nclients = [\"vm7\"]\n", "config.toml:2:"),
+        ("[export]\nclients = []\n", "config.toml:2:11: `clients` names nobody"),
         ("[export]\nclients = [\"dns:vm7\"]\n", "config.toml:2:1: `clients` without `client_ca`"),
         ("[export]\nread_only = \"yes\"\n", "config.toml:2:13: invalid type: string \"yes\", expected a boolean"),
         (

@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use tidegate_engine::block::{ATOM_BYTES, PAGE_ATOMS, PAGE_BYTES, Span};
 use tidegate_engine::cache::format::superblock::foreign;
@@ -38,6 +39,18 @@ pub fn attach(cache: &Path, origin: &Path) -> Result<Attached, Failure> {
     let mut notes: Vec<String> = [&cache, &origin].iter().filter_map(|disk| disk.note()).collect();
     notes.extend(belongs(&superblock, &cache, &origin, identity(&origin))?);
     Ok(Attached { cache, origin, superblock, notes })
+}
+
+/// Waits a moment until each of them could be had alone again: what io_uring was closed with it lets go a little later, and whoever is told that a
+/// disk is free mounts it at once.
+pub fn await_release(disks: &[(&Path, DeviceId)]) {
+    const MOST: Duration = Duration::from_secs(1);
+    let started = Instant::now();
+    let is_busy =
+        |&(path, role): &(&Path, DeviceId)| Disk::open(path, role, Access::Alone).is_err_and(|failure| failure.code == Failure::BUSY);
+    while disks.iter().any(is_busy) && started.elapsed() < MOST {
+        std::thread::sleep(Duration::from_millis(2));
+    }
 }
 
 /// One file under two names would be overwritten by its own cache.

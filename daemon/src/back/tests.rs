@@ -245,7 +245,7 @@ fn a_block_device_is_told_what_it_need_not_keep_by_its_own_command() {
     for carrier in CARRIERS {
         let folder = tempfile::tempdir().expect("a folder");
         let path = sparse(folder.path(), "behind", 4 << 20);
-        let Some(device) = Loop::over(&path) else { return eprintln!("no loop devices here: nothing was tried") };
+        let Some(device) = Loop::over(&path) else { return crate::tell!("no loop devices here: nothing was tried") };
         let cache = open(Path::new(&device.0), DeviceId::Cache);
         assert!(cache.limits().discards, "a loop device discards where its file system punches holes");
         let origin = open(&sparse(folder.path(), "origin", 1 << 20), DeviceId::Origin);

@@ -85,6 +85,8 @@ pub struct Oracle {
     hurt: Vec<u32>,
     /// When a device last failed to give this atom of the origin.
     unread: Vec<Moment>,
+    /// When the origin last lost what was not flushed there.
+    forgot: Moment,
     /// A device failed a write or a flush: requests may be answered with errors.
     pub writes_may_fail: bool,
     /// The origin has shown no life for so long that what waits for it may fail.
@@ -116,6 +118,7 @@ impl Oracle {
             told: 0,
             hurt: Vec::new(),
             unread: Vec::new(),
+            forgot: 0,
             writes_may_fail: false,
             stalled: false,
             may_be_full: false,
@@ -367,11 +370,13 @@ impl Oracle {
     fn observe(&mut self, atom: u64, stamp: u64, (write, shown): (u32, u32), arrived: Moment) {
         let (now, writes, waives_order) = (self.now, &self.writes, self.waives_order);
         let acknowledged = writes[write as usize].acknowledged;
+        // What it has seen there may be gone since.
+        let is_overtaken = arrived <= self.forgot && is_unpromised(writes, shown);
         self.atoms[atom as usize].retain_mut(|version| {
             let of = &writes[version.write as usize];
             if version.write == write {
                 version.optional &= of.failed || shown != write;
-            } else if version.dead == NEVER && version.stamp != stamp && of.acknowledged < arrived {
+            } else if version.dead == NEVER && version.stamp != stamp && of.acknowledged < arrived && !is_overtaken {
                 // A trim that did not take effect never will. Of what an origin has taken without a promise, nobody knows.
                 if version.optional && acknowledged < of.submitted && !(of.failed && waives_order) {
                     return false;
@@ -605,10 +610,10 @@ impl Oracle {
     /// that has not been answered.
     pub fn origin_forgot(&mut self) {
         let writes = &self.writes;
-        let is_unpromised = |write: u32| writes.get(write as usize).is_some_and(|write| write.failed || write.acknowledged == NEVER);
-        for version in self.atoms.iter_mut().flatten().filter(|version| is_unpromised(version.newer)) {
+        for version in self.atoms.iter_mut().flatten().filter(|version| is_unpromised(writes, version.newer)) {
             (version.dead, version.newer) = (NEVER, NEVER);
         }
+        self.forgot = self.now;
     }
 
     /// The origin failed to give `span` just now.
@@ -670,6 +675,11 @@ impl Oracle {
         let block = atom / self.block_atoms;
         format!("block {block}; history: {more}{}; versions: {}", history[hidden..].join(", "), may.join(", "))
     }
+}
+
+/// It was answered with an error, or not at all.
+fn is_unpromised(writes: &[Write], write: u32) -> bool {
+    writes.get(write as usize).is_some_and(|write| write.failed || write.acknowledged == NEVER)
 }
 
 /// A stamp in words.

@@ -330,6 +330,21 @@ fn what_a_write_that_is_not_answered_has_shown_goes_with_an_origin_that_forgets_
     assert!(go_on(&mut oracle, &[Done(2), Read(5, 0), Sees(5, 1)]).is_err(), "it is answered");
 }
 
+/// Seed 2840029 of the refusing profile.
+#[test]
+fn what_a_read_has_seen_before_the_origin_forgot_it_is_nothing_that_later_ones_must_see() {
+    let (mut oracle, verdict) = tell_of(&[Write(1, 0, 1), Done(1), Write(2, 0, 1), Failed(2)], true);
+    assert_eq!(verdict, Ok(()));
+    oracle.submit(&Request { id: RequestId(3), span: Span::new(0, 1), command: Command::Read });
+    let seen = Reply { id: RequestId(3), result: Ok(Outcome::Data([contents(2, Span::new(0, 1))].into())) };
+    let mut other = oracle.clone();
+    assert_eq!(other.reply(&seen), Ok(()));
+    assert!(go_on(&mut other, &[Read(4, 0), Sees(4, 1)]).is_err(), "it forgot nothing");
+    oracle.origin_forgot();
+    assert_eq!(oracle.reply(&seen), Ok(()));
+    assert_eq!(go_on(&mut oracle, &[Read(4, 0), Sees(4, 1)]), Ok(()));
+}
+
 #[test]
 fn reads_fail_only_where_something_was_hit() {
     broken(&[Read(1, 0), Failed(1)]);
