@@ -349,7 +349,8 @@ Examples:
   tidegate check --cache /dev/nvme0n1p3 --json
   tidegate check --dir nas                             the caches of all volumes that nas/config.toml describes
 
-Finds every damage that a start would find, and starts nothing. Exit code 0: none; 1: damage. Of several volumes each is reported, one that
+Finds every damage that a start would find, and starts nothing. What blocks hold it does not read: the scrubber of a daemon does, and every read
+verifies it. Exit code 0: none; 1: damage, or blocks that are lost. Of several volumes each is reported, one that
 cannot be looked at with its \"error\", and the exit code is the largest of theirs.")]
 pub struct Check {
     /// The cache

@@ -72,7 +72,7 @@ impl Looked {
 
     fn code(&self) -> u8 {
         match &self.report {
-            Ok(report) if report.is_sound() => 0,
+            Ok(report) if report.is_sound() && report.lost_blocks == 0 => 0,
             Ok(_) => DAMAGE,
             Err(failure) => failure.code,
         }
@@ -93,8 +93,11 @@ fn describe(report: &Report) -> String {
         let weight = if damage.fatal { "cannot be served" } else { "repaired at the next start" };
         lines.push(format!("damage   {} ({weight})", damage.what));
     }
-    if report.is_sound() {
-        lines.push("no damage".to_owned());
+    if report.lost_blocks > 0 {
+        lines.push(format!("damage   {} blocks are lost: errors until they are written anew", report.lost_blocks));
+    } else if report.is_sound() {
+        // The scrubber of a daemon reads it all.
+        lines.push("no damage; what the blocks hold was not read".to_owned());
     }
     lines.join("\n")
 }

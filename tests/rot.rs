@@ -56,6 +56,26 @@ fn a_rotten_dirty_block_fails_alone_and_is_counted() {
     });
 }
 
+#[test]
+fn a_cache_that_has_lost_a_block_is_not_without_damage() {
+    let folder = volume("48MiB", "64MiB", "");
+    let contents = Chance::new(5).bytes(BLOCK as usize);
+    let check = || tidegate(&["check", "--dir", text(folder.path())]);
+    let daemon = Daemon::up(folder.path());
+    let mut client = daemon.connect();
+    client.write(0, &contents).unwrap();
+    client.flush().unwrap();
+    drop(client);
+    daemon.stop();
+    assert!(check().succeeds().contains("no damage; what the blocks hold was not read"));
+    rot(&folder.path().join("cache.img"), &contents);
+    let daemon = Daemon::up(folder.path());
+    stays_behind("drain", &daemon);
+    daemon.stop();
+    let found = check();
+    assert!(found.code == Some(1) && found.stdout.contains("damage   1 blocks are lost"), "{found}");
+}
+
 fn stays_behind(command: &str, daemon: &Daemon) {
     let said = tidegate(&[command, "--dir", text(daemon.dir())]);
     assert!(said.code == Some(74) && said.stderr.contains("does not give 1 blocks that are newer"), "{said}");

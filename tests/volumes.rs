@@ -184,7 +184,7 @@ fn a_volume_that_was_detached_is_in_nobodys_way() {
     assert_eq!((&found[0]["name"], &found[0]["damage"]), (&json!("home"), &json!([])), "{found}");
     assert!(found[1]["name"] == "media" && found[1]["error"].as_str().unwrap().contains("was detached from its origin"), "{found}");
     let people = tidegate(&["check", "--dir", dir]);
-    assert!(people.stdout.contains("no damage\n\nname     media\nerror    cache ") && people.code == Some(78), "{people}");
+    assert!(people.stdout.contains("was not read\n\nname     media\nerror    cache ") && people.code == Some(78), "{people}");
     tidegate(&["attach", "--dir", dir, "--volume", "media"]).succeeds();
     let cache = fs::File::options().read(true).write(true).open(folder.path().join("media.cache")).unwrap();
     cache.write_all_at(&[0xff], 100).unwrap();
