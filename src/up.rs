@@ -83,14 +83,13 @@ fn make_missing(named: &Named, volume: &volume::Options) -> Result<(), Failure> 
         ..CreateOptions::new(volume.origin.clone(), volume.cache.clone())
     };
     let created = create(&options)?;
-    let new = |is_new: bool| if is_new { "new" } else { "kept" };
     tidegate_daemon::tell!(
         "tidegate: origin {} ({}, {}), cache {} ({})",
         volume.origin.display(),
         units::show_size(created.volume_bytes()),
-        new(created.origin_is_new),
+        if created.origin_is_new { "new" } else { "kept" },
         volume.cache.display(),
-        new(created.cache_is_new),
+        if created.cache_is_new { "new" } else { "formatted" },
     );
     Ok(())
 }

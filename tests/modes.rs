@@ -182,7 +182,7 @@ fn a_disk_with_data_is_attached_in_place_and_detached() {
     daemon.connect().expect(MIB, &contents[MIB as usize..][..4096]);
     let writes = load(&daemon, 6);
     let client = daemon.connect();
-    says(&tool::tidegate_in(dir, &["detach", "--dir", "."]), 1, &["1 clients use the volume; disconnect them first"]);
+    says(&tool::tidegate_in(dir, &["detach", "--dir", "."]), 1, &["a client uses the volume: disconnect first"]);
     drop(client);
     detach_when_idle(dir);
     let (status, said) = daemon.ended();
@@ -202,7 +202,7 @@ fn a_disk_with_data_is_attached_in_place_and_detached() {
 /// The daemon hears of a client's end a moment after the client does.
 fn detach_when_idle(dir: &Path) {
     let ended =
-        (0..100).map(|_| tool::tidegate_in(dir, &["detach", "--dir", "."])).find(|ended| !ended.stderr.contains("clients use the volume"));
+        (0..100).map(|_| tool::tidegate_in(dir, &["detach", "--dir", "."])).find(|ended| !ended.stderr.contains("the volume: disconnect first"));
     let told = ended.expect("the client has gone").succeeds();
     assert!(told.contains("alone holds everything") && told.contains(&format!("`tidegate attach --dir {}`", text(dir))), "{told}");
 }

@@ -597,7 +597,8 @@ impl Volume {
         }
         let clients = self.world.front.connections();
         if clients > 0 {
-            return Err(format!("{clients} clients use the volume; disconnect them first"));
+            let clients = if clients == 1 { "a client uses".to_owned() } else { format!("{clients} clients use") };
+            return Err(format!("{clients} the volume: disconnect first"));
         }
         if let Some(what) = removed(self.world.io.disk(DeviceId::Origin)) {
             return Err(what);
