@@ -201,8 +201,9 @@ fn a_disk_with_data_is_attached_in_place_and_detached() {
 
 /// The daemon hears of a client's end a moment after the client does.
 fn detach_when_idle(dir: &Path) {
-    let ended =
-        (0..100).map(|_| tool::tidegate_in(dir, &["detach", "--dir", "."])).find(|ended| !ended.stderr.contains("the volume: disconnect first"));
+    let ended = (0..100)
+        .map(|_| tool::tidegate_in(dir, &["detach", "--dir", "."]))
+        .find(|ended| !ended.stderr.contains("the volume: disconnect first"));
     let told = ended.expect("the client has gone").succeeds();
     assert!(told.contains("alone holds everything") && told.contains(&format!("`tidegate attach --dir {}`", text(dir))), "{told}");
 }

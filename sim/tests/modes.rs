@@ -220,15 +220,20 @@ fn a_flush_that_promises_an_origin_which_stays_away_fails_after_a_while() {
     scenario.expect(5, &new);
 }
 
+fn promising_with_sets(set_slots: u32, sets: u32) -> Scenario {
+    let geometry = Geometry { block_atoms: 8, set_slots, sets, journal_pages: 1_024, volume_atoms: 1 << 20, range_entries: 252 };
+    let mut plan = plan_for(geometry);
+    plan.config.mode = Some(Mode::WriteThrough);
+    let mut scenario = Scenario::of(plan);
+    settle(&mut scenario);
+    scenario
+}
+
 /// What others write meanwhile comes into the same open set.
 #[test]
 fn a_flush_that_promises_the_origin_does_not_wait_for_a_set_to_fill_up() {
     for (set_slots, sets) in [(8, 512), (64, 64), (256, 64), (2_048, 16)] {
-        let geometry = Geometry { block_atoms: 8, set_slots, sets, journal_pages: 256, volume_atoms: 1 << 20, range_entries: 252 };
-        let mut plan = plan_for(geometry);
-        plan.config.mode = Some(Mode::WriteThrough);
-        let mut scenario = Scenario::of(plan);
-        settle(&mut scenario);
+        let mut scenario = promising_with_sets(set_slots, sets);
         scenario.write(5);
         let flush = scenario.send_flush();
         let mut written = 0;
@@ -237,6 +242,30 @@ fn a_flush_that_promises_the_origin_does_not_wait_for_a_set_to_fill_up() {
             scenario.advance(Duration::from_millis(2));
             written += 1;
             assert!(written <= 20, "sets of {set_slots} slots");
+        }
+    }
+}
+
+/// Others write more quickly than the SSD flushes: whenever a batch is chosen, something in the open set is not durable yet.
+#[test]
+fn a_flush_that_promises_the_origin_does_not_wait_for_what_is_not_durable_yet() {
+    for (set_slots, sets) in [(64, 64), (256, 64), (2_048, 16)] {
+        for micros in [200, 100, 50] {
+            let mut scenario = promising_with_sets(set_slots, sets);
+            let mut written = 0;
+            let mut write = |scenario: &mut Scenario| {
+                scenario.send_write(scenario.block(1_000 + written * 7_919 % 100_000), false);
+                written += 1;
+                scenario.advance(Duration::from_micros(micros));
+            };
+            (0..3).for_each(|_| write(&mut scenario));
+            scenario.send_write(scenario.block(5), false);
+            let (flush, began) = (scenario.send_flush(), scenario.simulation.now());
+            while !scenario.is_answered(flush) {
+                write(&mut scenario);
+                let took = scenario.simulation.now().since(began);
+                assert!(took < Duration::from_millis(60), "sets of {set_slots} slots, a write each {micros} us");
+            }
         }
     }
 }

@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 use crate::block::Slot;
 use crate::number::NumberMap;
 use crate::payload::Payload;
+use crate::time::Instant;
 
 /// Contents of consecutive slots.
 #[derive(Clone, Debug)]
@@ -20,6 +21,8 @@ pub struct Pin<P> {
     pub payload: P,
     /// Their write has ended.
     pub written: bool,
+    /// When they were put there.
+    pub at: Instant,
 }
 
 pub struct Window<P> {
@@ -48,14 +51,19 @@ impl<P: Payload> Window<P> {
         self.order.is_empty()
     }
 
-    pub fn pin(&mut self, first: Slot, slots: u32, group: u64, payload: P) {
+    /// Since when this slot is pinned.
+    pub fn pinned_at(&self, slot: Slot) -> Option<Instant> {
+        self.find(slot).map(|pin| pin.at)
+    }
+
+    pub fn pin(&mut self, first: Slot, slots: u32, group: u64, payload: P, at: Instant) {
         assert!(payload.atoms() == u64::from(slots) * self.block_atoms);
         assert!(self.order.back().is_none_or(|&(last, _)| last <= group), "groups are pinned in their order");
         self.atoms += payload.atoms();
         self.unwritten += payload.atoms();
         self.order.push_back((group, first));
         let row = self.rows.entry(first.set).or_default();
-        let pin = Pin { first, slots, group, payload, written: false };
+        let pin = Pin { first, slots, group, payload, written: false, at };
         if row.back().is_none_or(|last| last.first.slot + last.slots <= first.slot) {
             return row.push_back(pin);
         }
@@ -196,7 +204,7 @@ mod tests {
                 let first = Slot { set, slot };
                 let of_pin = slot..slot + count;
                 if of_pin.clone().all(|slot| !slots.contains_key(&(set, slot))) {
-                    window.pin(first, count, group, Part { pin: group, skip: 0, atoms: u64::from(count) * 8 });
+                    window.pin(first, count, group, Part { pin: group, skip: 0, atoms: u64::from(count) * 8 }, Instant::ZERO);
                     slots.extend(of_pin.map(|slot| ((set, slot), (group, slot - first.slot))));
                     prop_assert!(window.written(first));
                 }

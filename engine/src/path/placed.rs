@@ -347,7 +347,7 @@ impl<P: Payload> Engine<P> {
         let group = self.push_opened(first.set, slots);
         self.counters.overwritten_blocks += part.blocks;
         self.sets.touch(first.set);
-        self.window.pin(first, part.blocks as u32, group, part.payload.clone());
+        self.window.pin(first, part.blocks as u32, group, part.payload.clone(), self.now);
     }
 
     // --- the end of a placed set ---

@@ -555,7 +555,7 @@ impl<P: Payload> Engine<P> {
             (Source::Moved, None) => {}
             (Source::Client | Source::Fill, _) => self.sets.touch(set),
         }
-        self.window.pin(first, count as u32, group, part.payload.clone());
+        self.window.pin(first, count as u32, group, part.payload.clone(), self.now);
     }
 
     /// Blocks take new slots: how often they are written goes with them.

@@ -38,8 +38,11 @@ impl<P: Payload> Engine<P> {
         let (pieces, slots, leaving) = (Vec::new(), Vec::new(), Vec::new());
         let (next, active, left, ready) = (0, 0, 0, Vec::new());
         let head = |(_, set)| {
-            let found = self.sets.get(set);
-            Head { set, life: found.life, next: self.sets.next_slot(set), dirty_since: found.dirty_since }
+            let (found, next) = (self.sets.get(set), self.sets.next_slot(set));
+            // What is not durable yet does not go home with this batch. It was pinned in the order of its slots.
+            let next = self.window.unpinned(Slot { set, slot: 0 }, next);
+            let since = self.window.pinned_at(Slot { set, slot: next }).unwrap_or(self.now);
+            Head { set, life: found.life, next, since, dirty_since: found.dirty_since }
         };
         let heads = self.open_sets_of(Source::Client).map(head).collect();
         let mut batch = Batch {

@@ -122,6 +122,8 @@ struct Head {
     set: u32,
     life: u64,
     next: u32,
+    /// When the first one further on was put.
+    since: Instant,
     dirty_since: Instant,
 }
 
@@ -604,10 +606,10 @@ impl<P: Payload> Engine<P> {
 
     /// Who waits for what was dirty in an open set does not wait for what others write to it.
     fn renew_heads(&mut self, batch: &Batch<P>) {
-        for &Head { set, life, next, dirty_since } in &batch.heads {
+        for &Head { set, life, next, since, dirty_since } in &batch.heads {
             let found = self.sets.get(set);
             if found.life == life && found.dirty.iter().next().is_some_and(|first| first >= next) {
-                self.sets.renew_dirt(set, dirty_since, batch.began);
+                self.sets.renew_dirt(set, dirty_since, since);
             }
         }
     }
