@@ -23,6 +23,7 @@ pub mod policy;
 pub mod probe;
 pub mod queue;
 pub mod request;
+mod runs;
 mod slab;
 pub mod spin;
 pub mod time;

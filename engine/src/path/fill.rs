@@ -13,6 +13,7 @@ use crate::cache::index::Run;
 use crate::cache::stream::Source;
 use crate::config::{Canary, Fill, Placement};
 use crate::payload::Payload;
+use crate::runs::Runs;
 use crate::wear::Cause;
 
 use super::Engine;
@@ -25,26 +26,13 @@ struct Ticket {
     changed: Changed,
 }
 
-/// Which blocks of a read have changed since they were looked up: in order, with others between any two runs.
+/// Which blocks of a read have changed since they were looked up: each noted once, however often it changes.
 #[derive(Default)]
 pub(super) struct Changed {
     /// All of them.
-    pub any: Vec<Range<u64>>,
+    pub any: Runs,
     /// Those of which the origin may hold something else by now.
-    pub below: Vec<Range<u64>>,
-}
-
-fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
-    a.start < b.end && b.start < a.end
-}
-
-/// Adds a run to runs in order. However often the same blocks change, they are noted once.
-fn note(runs: &mut Vec<Range<u64>>, run: &Range<u64>) {
-    let first = runs.partition_point(|known| known.end < run.start);
-    let behind = runs.partition_point(|known| known.start <= run.end);
-    let start = runs[first..behind].first().map_or(run.start, |known| known.start.min(run.start));
-    let end = runs[first..behind].last().map_or(run.end, |known| known.end.max(run.end));
-    runs.splice(first..behind, std::iter::once(start..end));
+    pub below: Runs,
 }
 
 #[derive(Default)]
@@ -60,23 +48,25 @@ impl Tickets {
     /// The blocks changed: what is being read of them must not be kept.
     pub fn void(&mut self, block: Block, blocks: u64) {
         self.change(block, blocks, |changed, run| {
-            note(&mut changed.any, run);
-            note(&mut changed.below, run);
+            changed.any.insert(run.clone());
+            changed.below.insert(run);
         });
     }
     /// The same, in the log alone: what the origin holds of them is what it held.
     pub fn supersede(&mut self, block: Block, blocks: u64) {
-        self.change(block, blocks, |changed, run| note(&mut changed.any, run));
+        self.change(block, blocks, |changed, run| changed.any.insert(run));
     }
-    fn change(&mut self, block: Block, blocks: u64, note: impl Fn(&mut Changed, &Range<u64>)) {
-        let run = block.0..block.0 + blocks;
-        let touched = self.tickets.iter_mut().filter(|ticket| overlap(&ticket.blocks, &run));
-        touched.for_each(|ticket| note(&mut ticket.changed, &(run.start.max(ticket.blocks.start)..run.end.min(ticket.blocks.end))));
+    fn change(&mut self, block: Block, blocks: u64, note: impl Fn(&mut Changed, Range<u64>)) {
+        for Ticket { blocks: asked, changed, .. } in &mut self.tickets {
+            let run = block.0.max(asked.start)..(block.0 + blocks).min(asked.end);
+            if !run.is_empty() {
+                note(changed, run);
+            }
+        }
     }
     /// Is what a request has read of these blocks still what the origin holds?
     pub fn holds(&self, request: usize, block: Block, blocks: u64) -> bool {
-        let asked = block.0..block.0 + blocks;
-        !self.tickets[self.of(request)].changed.any.iter().any(|changed| overlap(changed, &asked))
+        !self.tickets[self.of(request)].changed.any.overlaps(&(block.0..block.0 + blocks))
     }
     /// Forgets the ticket of a request. Returns the blocks that have changed.
     pub fn withdraw(&mut self, request: usize) -> Changed {
@@ -86,17 +76,6 @@ impl Tickets {
     fn of(&self, request: usize) -> usize {
         self.tickets.iter().position(|ticket| ticket.request == request).expect("a read has its ticket until it ends")
     }
-}
-
-/// What of `all` is in none of `holes`, which are in order.
-pub(super) fn gaps(all: Range<u64>, holes: &[Range<u64>]) -> impl Iterator<Item = Range<u64>> {
-    let mut at = all.start;
-    let behind = all.end..all.end;
-    holes.iter().cloned().chain([behind]).filter_map(move |hole| {
-        let gap = at..hole.start.min(all.end);
-        at = at.max(hole.end);
-        (gap.start < gap.end).then_some(gap)
-    })
 }
 
 impl<P: Payload> Engine<P> {
@@ -109,13 +88,13 @@ impl<P: Payload> Engine<P> {
         for (span, payload) in fetched {
             let (block, blocks) = self.whole_blocks(span);
             let mut left = blocks;
-            for run in gaps(block.0..block.0 + blocks, &changed.any) {
+            for run in changed.any.gaps(block.0..block.0 + blocks) {
                 left -= run.end - run.start;
                 self.fill_run((Block(run.start), run.end - run.start), why, span, &payload);
             }
-            for run in &changed.any {
+            for run in changed.any.as_slice() {
                 let run = run.start.max(block.0)..run.end.min(block.0 + blocks);
-                for run in gaps(run, &changed.below) {
+                for run in changed.below.gaps(run) {
                     self.complete_partials((Block(run.start), run.end - run.start), span, &payload);
                 }
             }
@@ -234,10 +213,9 @@ mod tests {
         assert!(tickets.holds(2, Block(15), 4) && !tickets.holds(2, Block(15), 5));
         tickets.supersede(Block(16), 1);
         let [first, second] = [1, 2].map(|request| tickets.withdraw(request));
-        assert!(gaps(10..20, &first.any).eq([11..13, 15..16, 17..19]) && gaps(10..20, &first.below).eq([11..13, 15..19]));
-        assert!(gaps(15..25, &second.any).eq([15..16, 17..19, 20..25]) && gaps(15..25, &second.below).eq([15..19, 20..25]));
+        assert!(first.any.gaps(10..20).eq([11..13, 15..16, 17..19]) && first.below.gaps(10..20).eq([11..13, 15..19]));
+        assert!(second.any.gaps(15..25).eq([15..16, 17..19, 20..25]) && second.below.gaps(15..25).eq([15..19, 20..25]));
         assert!(tickets.tickets.is_empty(), "they are forgotten");
-        assert!(gaps(3..3, &[]).eq([]));
     }
 
     /// A read may hang for hours, and what it reads be written over and over.
@@ -247,6 +225,6 @@ mod tests {
         tickets.issue(1, Block(10), 10);
         (0..1_000).for_each(|at| tickets.void(Block(at * 7 % 30), 1 + at % 3));
         let changed = tickets.withdraw(1);
-        assert_eq!((changed.any.len(), changed.below.len(), gaps(10..20, &changed.any).count()), (1, 1, 0));
+        assert_eq!((changed.any.as_slice().len(), changed.below.as_slice().len(), changed.any.gaps(10..20).count()), (1, 1, 0));
     }
 }

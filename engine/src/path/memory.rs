@@ -7,8 +7,6 @@
 //! A page is dropped whenever its block changes for whatever reason, and nothing is kept of a block that has changed since it was looked up
 //! (its ticket is void, see `fill`). So a page is what a read would give.
 
-use std::ops::Range;
-
 use crate::Event;
 use crate::block::{ATOM_BYTES, Block, Slot, Span};
 use crate::cache::through::{Page, State};
@@ -16,10 +14,10 @@ use crate::config::Canary;
 use crate::payload::Payload;
 use crate::probe::Phase;
 use crate::request::{Command, Outcome, Reply, Request};
+use crate::runs::Runs;
 use crate::time::{Duration, Instant};
 
 use super::Engine;
-use super::fill::gaps;
 use super::read::Why;
 use super::write::Piece;
 
@@ -96,7 +94,7 @@ impl<P: Payload> Engine<P> {
 
     /// Keeps what a read has brought of blocks that have not changed meanwhile: of which span, and whether that is what the origin holds. It may
     /// have been asked for more of a block than the cache lacks (`widened`), so that is only kept of blocks of which the cache has nothing.
-    pub(super) fn keep_in_memory<'p>(&mut self, why: Why, void: &[Range<u64>], parts: impl Iterator<Item = (Span, &'p P, bool)>)
+    pub(super) fn keep_in_memory<'p>(&mut self, why: Why, void: &Runs, parts: impl Iterator<Item = (Span, &'p P, bool)>)
     where
         P: 'p,
     {
@@ -112,7 +110,7 @@ impl<P: Payload> Engine<P> {
             if blocks == 0 || self.through.unsure.overlaps(whole) {
                 continue;
             }
-            for block in gaps(block.0..block.0 + blocks, void).flatten().map(Block) {
+            for block in void.gaps(block.0..block.0 + blocks).flatten().map(Block) {
                 if !is_origins || self.index.get(block).is_none() {
                     self.put_in_memory(block, 1, block.0 * size - span.start, payload);
                 }
