@@ -22,7 +22,7 @@ pub const DIR: &str = "./tidegate-data";
 
 const EXIT_CODES: &str = "\
 Exit codes:
-  0   done; of `check`: no damage; of `drain`: nothing is dirty any more
+  0   done; of `check`: no damage; of `drain`: all is home that was dirty
   1   `check` found damage, `sim` found a violation or a row outside its band, `drain` was cancelled or met a volume that was stopped,
       or no daemon answered
   2   a flag or its value is wrong; nothing was created or changed
@@ -250,8 +250,8 @@ Example:
   tidegate drain --dir nas --volume media       one of several volumes; without its name, all of them
 
 On a terminal it shows how long it still takes: what seeks and bandwidth have cost at this origin of late, times what is left.
-Ctrl-C cancels the drain; what has gone home stays there. Clients may go on writing: drain ends when nothing is dirty,
-or with exit code 74 when all that is left cannot be read on the SSD, and its table of losses is full (docs/durability.md, D7).
+Ctrl-C cancels the drain; what has gone home stays there. Clients may go on writing: drain ends when everything is home that was dirty when
+it was asked for, and says how much is dirty since; or with exit code 74 when all that is left cannot be read on the SSD, and its table of losses is full (docs/durability.md, D7).
 Of several volumes those that are served are drained; of one that was stopped nothing can go home, which is said, with exit code 1.")]
 pub struct Drain {
     #[command(flatten)]

@@ -11,6 +11,7 @@ use tidegate_daemon::back::attach::{Contents, contents};
 use tidegate_daemon::back::disk::{Access, Disk};
 use tidegate_daemon::create::{CreateOptions, Created, create};
 use tidegate_daemon::state::{Loss, State};
+use tidegate_daemon::tell;
 use tidegate_daemon::volume::Options;
 use tidegate_engine::Mode;
 use tidegate_engine::op::DeviceId;
@@ -50,7 +51,7 @@ pub fn run(args: &Attach) -> Result<ExitCode, Failure> {
             return Err(failure.reaching(&volume.reach));
         }
     };
-    created.notes.iter().for_each(|note| tidegate_daemon::tell!("tidegate: {note}"));
+    created.notes.iter().for_each(|note| tell!("tidegate: {note}"));
     say(&format!(
         "attached: origin {} ({}) keeps what it holds, cache {} is empty\n{}",
         volume.origin.display(),
@@ -103,7 +104,7 @@ pub fn replace_blank(volume: &Options) -> Result<(), Failure> {
     }
     let options = CreateOptions { mode: last_mode(volume)?, ..CreateOptions::new(volume.origin.clone(), volume.cache.clone()) };
     create(&options).map_err(|failure| failure.reaching(&volume.reach))?;
-    tidegate_daemon::tell!("tidegate: cache {} was blank and is formatted", volume.cache.display());
+    tell!("tidegate: cache {} was blank and is formatted", volume.cache.display());
     Ok(())
 }
 

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use tidegate_daemon::Failure;
 use tidegate_daemon::create::{CreateOptions, create};
+use tidegate_daemon::tell;
 
 use crate::args::Create;
 use crate::up::{self, Place};
@@ -42,7 +43,7 @@ pub fn run(args: &Create) -> Result<ExitCode, Failure> {
     if is_new {
         up::write_config(&path, &named)?;
     }
-    created.notes.iter().for_each(|note| tidegate_daemon::tell!("tidegate: {note}"));
+    created.notes.iter().for_each(|note| tell!("tidegate: {note}"));
     let serve = volume.reach.complete("serve it with `tidegate up`");
     say(&format!(
         "origin {}: {}, {}\ncache {}: formatted, {} sets{}\n{serve}",

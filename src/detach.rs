@@ -12,6 +12,7 @@ use tidegate_daemon::back::signals::Signals;
 use tidegate_daemon::back::update::discard;
 use tidegate_daemon::control::Verb;
 use tidegate_daemon::detach;
+use tidegate_daemon::tell;
 use tidegate_daemon::volume::Options;
 use tidegate_engine::op::DeviceId;
 
@@ -42,7 +43,7 @@ fn detach(args: &Detach, volume: &Options) -> Result<ExitCode, Failure> {
         None => here(volume, &mut signals)?,
     };
     if !is_detached {
-        tidegate_daemon::tell!("tidegate: cancelled; the cache is attached as before, what has gone home stays there");
+        tell!("tidegate: cancelled; the cache is attached as before, what has gone home stays there");
         return Ok(ExitCode::from(CANCELLED));
     }
     let back = volume.reach.complete("`tidegate attach` brings the cache back");

@@ -8,6 +8,7 @@ use tidegate_daemon::Failure;
 use tidegate_daemon::back::signals::Signals;
 use tidegate_daemon::control::Verb;
 use tidegate_daemon::detach::stays_behind;
+use tidegate_daemon::tell;
 use tidegate_daemon::volume::Options;
 
 use crate::args::Drain;
@@ -17,6 +18,8 @@ use crate::{detach, say, status, units, up};
 
 /// How often the daemon is asked how far it is.
 const INTERVAL: Duration = Duration::from_millis(100);
+/// What became dirty so soon after a drain had been asked for may have been acknowledged before.
+const GRACE: Duration = Duration::from_secs(1);
 /// Exit code of a drain that was cancelled.
 const CANCELLED: u8 = 1;
 
@@ -27,14 +30,16 @@ pub fn run(args: &Drain) -> Result<ExitCode, Failure> {
     let started = Instant::now();
     let mut bar = Progress::new("drain");
     let mut state = asked(Verb::Drain)?;
+    let asked_at = Instant::now();
     let failures_at_start = state.failures;
     let mut told = false;
-    while !state.is_done {
+    let mut is_younger = false;
+    while !state.is_done && !is_younger {
         state.tell_alarm(&mut told, &mut bar);
         if signals.next().is_some() {
             let state = asked(Verb::CancelDrain)?;
             bar.clear();
-            tidegate_daemon::tell!("tidegate: cancelled; {} blocks are still dirty", state.blocks_left);
+            tell!("tidegate: cancelled; {} blocks are still dirty", state.blocks_left);
             return Ok(ExitCode::from(CANCELLED));
         }
         // With a volume that has ended meanwhile, its failures are gone.
@@ -43,9 +48,14 @@ pub fn run(args: &Drain) -> Result<ExitCode, Failure> {
         let total = state.blocks_at_start;
         bar.show_left(total - state.blocks_left, total, state.seconds_left, &format!("{} blocks left{trouble}", state.blocks_left));
         std::thread::sleep(INTERVAL);
-        // What was written since the drain began is dirty too: it is asked for again until nothing is.
+        let since_then = asked_at.elapsed().saturating_sub(GRACE).as_secs_f64();
         let status = asked(Verb::Status)?;
-        state = if status.rests { asked(Verb::Drain)? } else { status };
+        is_younger = status.oldest.is_some_and(|age| age < since_then);
+        // What was still on its way when the drain began may have become dirty after it had ended.
+        state = if status.rests && !is_younger { asked(Verb::Drain)? } else { status };
+    }
+    if !state.is_done {
+        state = asked(Verb::CancelDrain)?;
     }
     state.tell_alarm(&mut told, &mut bar);
     drop(bar);
@@ -54,7 +64,18 @@ pub fn run(args: &Drain) -> Result<ExitCode, Failure> {
         return Err(stays_behind(state.unreadable, state.lost).reaching(&reach));
     }
     refuse_not_served(&config, &state)?;
-    say(&format!("drained in {}: nothing is dirty, the origin holds everything", units::show_seconds(started.elapsed().as_secs_f64())));
+    for place in config.places(args.of.volume.as_deref()).unwrap_or_default() {
+        let origin = &config.volumes[place].origin;
+        if !origin.try_exists().unwrap_or(true) {
+            let what_then = "what it holds goes when the daemon ends; copy the volume out while it is served";
+            tell!("tidegate: note: origin {} is not there any more: {what_then}", origin.display());
+        }
+    }
+    let what = match state.blocks_left {
+        0 => "nothing is dirty, the origin holds everything".to_owned(),
+        newer => format!("what was dirty is on the origin; {newer} blocks are, which clients have written since"),
+    };
+    say(&format!("drained in {}: {what}", units::show_seconds(started.elapsed().as_secs_f64())));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -63,7 +84,7 @@ fn refuse_not_served(config: &Config, state: &State) -> Result<(), Failure> {
     let is_detached = |name: &str| volume_of(config, name).is_some_and(|volume| matches!(detach::is_detached(volume), Ok(true)));
     let (detached, gone): (Vec<_>, Vec<_>) = state.gone.iter().partition(|(name, _)| is_detached(name));
     for (name, _) in detached {
-        tidegate_daemon::tell!("tidegate: volume {name:?} was detached: there is nothing to drain");
+        tell!("tidegate: volume {name:?} was detached: there is nothing to drain");
     }
     if gone.is_empty() {
         return Ok(());
@@ -90,6 +111,8 @@ struct State {
     blocks_at_start: u64,
     /// Dirty blocks and zeroed ranges: everything that the origin does not have yet.
     blocks_left: u64,
+    /// Seconds since the oldest of them was written.
+    oldest: Option<f64>,
     /// Until the last volume is done.
     seconds_left: Option<f64>,
     /// Destages that failed since the daemon's start.
@@ -116,6 +139,7 @@ impl State {
             gone: Vec::new(),
             blocks_at_start: 0,
             blocks_left: 0,
+            oldest: None,
             seconds_left: None,
             failures: 0,
             unreadable: 0,
@@ -139,7 +163,7 @@ impl State {
     fn tell_alarm(&self, told: &mut bool, bar: &mut Progress) {
         if let (Some(alarm), false) = (&self.alarm, *told) {
             bar.clear();
-            tidegate_daemon::tell!("tidegate: note: {alarm}");
+            tell!("tidegate: note: {alarm}");
             *told = true;
         }
     }
@@ -152,8 +176,12 @@ impl State {
         let blocks_left = if left == 0 { 0 } else { number("/drain/blocks_left").max(left) };
         self.blocks_at_start += number("/drain/blocks_at_start").max(blocks_left);
         self.blocks_left += blocks_left;
-        let seconds_left = status.pointer("/drain/seconds_left").and_then(Value::as_f64);
-        self.seconds_left = [self.seconds_left, seconds_left].into_iter().flatten().reduce(f64::max);
+        let most = |one: Option<f64>, pointer: &str| {
+            let other = status.pointer(pointer).and_then(Value::as_f64);
+            [one, other].into_iter().flatten().reduce(f64::max)
+        };
+        self.oldest = most(self.oldest, "/oldest_dirty_seconds");
+        self.seconds_left = most(self.seconds_left, "/drain/seconds_left");
         self.failures += number("/destage/failures");
         let unreadable = number("/errors/unreadable_blocks");
         let has_ended = left == unreadable && status["drain"].is_null();

@@ -33,6 +33,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use clap::Parser;
 use clap::error::ErrorKind;
 use tidegate_daemon::Failure;
+use tidegate_daemon::tell;
 
 use args::{Cli, Command, Sim};
 
@@ -45,7 +46,7 @@ pub fn main() -> ExitCode {
         Ok(cli) => cli,
         // Nothing was asked: what can be asked is more useful than a line of blame.
         Err(error) if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-            tidegate_daemon::tell!("{}", error.render().to_string().trim_end());
+            tell!("{}", error.render().to_string().trim_end());
             return ExitCode::from(USAGE);
         }
         Err(error) if error.use_stderr() => return fail(&Failure::new(USAGE, args::one_line(&error))),
@@ -87,7 +88,7 @@ pub fn main() -> ExitCode {
 }
 
 fn fail(failure: &Failure) -> ExitCode {
-    tidegate_daemon::tell!("tidegate: {failure}");
+    tell!("tidegate: {failure}");
     ExitCode::from(failure.code)
 }
 

@@ -7,6 +7,7 @@ use serde_json::Value;
 use tidegate_daemon::Failure;
 use tidegate_daemon::back::signals::Signals;
 use tidegate_daemon::control::Verb;
+use tidegate_daemon::tell;
 
 use crate::args::Mode as Args;
 use crate::progress::Progress;
@@ -36,7 +37,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
         if signals.next().is_some() {
             bar.clear();
             let back = volume.reach.complete("`tidegate mode write-back` takes it back");
-            tidegate_daemon::tell!("tidegate: the switch goes on without us: {}; {back}", describe(&state));
+            tell!("tidegate: the switch goes on without us: {}; {back}", describe(&state));
             return Ok(ExitCode::from(NOT_YET));
         }
         let left = state["dirty_blocks"].as_u64().unwrap_or(0);
@@ -50,17 +51,15 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     }
     drop(bar);
     if state["mode"]["wanted"].as_str() != Some(mode.name()) {
-        tidegate_daemon::tell!("tidegate: somebody else asked for another mode meanwhile: {}", describe(&state));
+        tell!("tidegate: somebody else asked for another mode meanwhile: {}", describe(&state));
         return Ok(ExitCode::from(NOT_YET));
     }
     let unreadable = state.pointer("/errors/unreadable_blocks").and_then(Value::as_u64).unwrap_or(0);
     if unreadable > 0 {
-        tidegate_daemon::tell!(
-            "tidegate: note: {unreadable} dirty blocks stay on the cache, which does not give them (docs/durability.md, D7)"
-        );
+        tell!("tidegate: note: {unreadable} dirty blocks stay on the cache, which does not give them (docs/durability.md, D7)");
     }
     if let Some(configured) = volume.knobs.mode.filter(|&configured| configured != mode) {
-        tidegate_daemon::tell!("tidegate: note: config.toml says mode = \"{configured}\", which counts at the next start");
+        tell!("tidegate: note: config.toml says mode = \"{configured}\", which counts at the next start");
     }
     say(&format!("{}; the switch took {}", describe(&state), units::show_seconds(started.elapsed().as_secs_f64())));
     Ok(ExitCode::SUCCESS)

@@ -8,6 +8,7 @@ use tidegate_daemon::advice::{Reach, word};
 use tidegate_daemon::control;
 use tidegate_daemon::front::nbd::{self, Address, Place};
 use tidegate_daemon::lobby::{self, Ended, Operator, Options, Ready, ReadyVolume};
+use tidegate_daemon::tell;
 
 use crate::args::{Running, Serve};
 use crate::config::{self, Config};
@@ -67,15 +68,15 @@ pub fn serve(mut config: Config, running: &Running) -> Result<ExitCode, Failure>
     };
     if running.grow {
         for volume in &options.volumes {
-            tidegate_daemon::tell!("tidegate: {}", grow::grown(volume)?);
+            tell!("tidegate: {}", grow::grown(volume)?);
         }
     }
     let mut person = Person { running, pid_file: None };
     let ended = lobby::serve(&options, &mut person)?;
     drop(person);
     match ended {
-        Ended::Stopped => tidegate_daemon::tell!("tidegate: stopped; every acknowledged write is durable"),
-        Ended::Interrupted(_) => tidegate_daemon::tell!("tidegate: stopped at once; everything that was flushed is durable"),
+        Ended::Stopped => tell!("tidegate: stopped; every acknowledged write is durable"),
+        Ended::Interrupted(_) => tell!("tidegate: stopped at once; everything that was flushed is durable"),
     }
     Ok(ExitCode::from(ended.code()))
 }
@@ -104,7 +105,7 @@ fn record(config: &mut Config, running: &Running) -> Result<(), Failure> {
         ));
     };
     if volume.knobs.front_threads.is_some_and(|threads| threads > 0) {
-        tidegate_daemon::tell!("tidegate: --record: the volume's own thread serves its clients meanwhile, and not `front_threads`");
+        tell!("tidegate: --record: the volume's own thread serves its clients meanwhile, and not `front_threads`");
     }
     volume.record = Some(up::absolute(file)?);
     Ok(())
@@ -121,7 +122,7 @@ impl Operator for Person<'_> {
         self.pid_file = self.running.pid_file.as_deref().map(PidFile::write).transpose()?;
         // Standard output is the client's socket, or may be.
         if self.running.stdio {
-            tidegate_daemon::tell!("{}", greeting(ready))
+            tell!("{}", greeting(ready))
         } else {
             // Nobody may read it: the volume is served all the same.
             let _ = write_out(&greeting(ready));
@@ -130,7 +131,7 @@ impl Operator for Person<'_> {
     }
 
     fn lost(&mut self, _volume: &str, failure: &Failure) {
-        tidegate_daemon::tell!("tidegate: {failure}; the other volumes are served on");
+        tell!("tidegate: {failure}; the other volumes are served on");
     }
 }
 

@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use serde_json::json;
 use tidegate_daemon::Failure;
+use tidegate_daemon::tell;
 use tidegate_engine::fault_point::FaultPoint;
 use tidegate_sim::experiment::plan::{self, Refused};
 use tidegate_sim::experiment::{self, report};
@@ -63,11 +64,11 @@ fn show_violations(report: &Report, args: &Swarm) {
     let profile = if args.profile == Profile::Small { String::new() } else { format!(" --profile {}", args.profile.name()) };
     for violation in report.violations.iter().take(SHOWN_MAX) {
         let (seed, part, step) = (violation.seed, violation.part, violation.step);
-        tidegate_daemon::tell!("tidegate: seed {seed} ({part}, request {step}): {}", violation.what);
-        tidegate_daemon::tell!("tidegate: see it again with `tidegate sim replay {seed} --ops {}{profile}`", args.ops);
+        tell!("tidegate: seed {seed} ({part}, request {step}): {}", violation.what);
+        tell!("tidegate: see it again with `tidegate sim replay {seed} --ops {}{profile}`", args.ops);
     }
     if report.violations.len() > SHOWN_MAX {
-        tidegate_daemon::tell!("tidegate: and {} more", report.violations.len() - SHOWN_MAX);
+        tell!("tidegate: and {} more", report.violations.len() - SHOWN_MAX);
     }
 }
 
@@ -94,7 +95,7 @@ pub fn rot(args: &Rot) -> Result<ExitCode, Failure> {
         say(&lines.join("\n"));
     }
     for (seed, what) in report.violations.iter().take(SHOWN_MAX) {
-        tidegate_daemon::tell!("tidegate: seed {seed}: {what}");
+        tell!("tidegate: seed {seed}: {what}");
     }
     Ok(if report.violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(VIOLATION) })
 }

@@ -11,6 +11,7 @@ use std::process::ExitCode;
 use tidegate_daemon::Failure;
 use tidegate_daemon::create::{CreateOptions, create};
 use tidegate_daemon::front::nbd::{Address, Certificates};
+use tidegate_daemon::tell;
 use tidegate_daemon::volume;
 use tidegate_daemon::whole;
 
@@ -83,7 +84,7 @@ fn make_missing(named: &Named, volume: &volume::Options) -> Result<(), Failure> 
         ..CreateOptions::new(volume.origin.clone(), volume.cache.clone())
     };
     let created = create(&options)?;
-    tidegate_daemon::tell!(
+    tell!(
         "tidegate: origin {} ({}, {}), cache {} ({})",
         volume.origin.display(),
         units::show_size(created.volume_bytes()),

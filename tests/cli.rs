@@ -189,6 +189,38 @@ fn drain_ends_when_nothing_is_dirty_and_the_volume_stays_in_use() {
     daemon.stop();
 }
 
+/// Somebody writes all the time: what was dirty when the drain was asked for is home all the same.
+#[test]
+fn a_drain_does_not_wait_for_what_is_written_after_it() {
+    let folder = volume("64MiB", "64MiB", "");
+    let daemon = Daemon::up(folder.path());
+    let mut client = daemon.connect();
+    let data = Chance::new(4).bytes(8 << 20);
+    client.write(0, &data).unwrap();
+    let mut writer = daemon.connect();
+    let is_over = std::sync::atomic::AtomicBool::new(false);
+    let drained = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for at in 0..6_000_u64 {
+                if is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                    return;
+                }
+                writer.write((32 << 20) + at % 4_096 * 4_096, &data[..4_096]).unwrap();
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        });
+        let since = Instant::now();
+        let drained = tool::tidegate(&["drain", "--dir", text(folder.path())]).succeeds();
+        is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert!(since.elapsed() < Duration::from_secs(20), "{drained}");
+        drained
+    });
+    assert!(drained.contains("the origin"), "{drained}");
+    let origin = std::fs::read(folder.path().join("origin.img")).unwrap();
+    assert!(origin[..data.len()] == data[..], "the origin has it all");
+    daemon.stop();
+}
+
 /// Waits until a process has blocked SIGINT: from then on it will see one instead of dying of it.
 fn has_blocked_sigint(pid: u32) -> bool {
     const SIGINT: u64 = 2;

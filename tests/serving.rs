@@ -363,9 +363,12 @@ fn an_origin_without_a_motor_is_served_with_a_note_and_a_named_one_is_refused() 
     fs::write(folder.path().join("config.toml"), config.replace("motor = \"auto\"", "motor = \"/dev/zero\"")).unwrap();
     let refused = tool::tidegate(&["up", "--dir", text(folder.path())]);
     assert_eq!(refused.code, Some(78), "{}", refused.stderr);
+    let place = folder.path().join("config.toml").display().to_string();
     assert_eq!(
         refused.stderr,
-        "tidegate: /dev/zero has no motor that could be told to stop; name another disk as `motor` below [spin], or none\n"
+        format!(
+            "tidegate: {place}:2:1: /dev/zero has no motor that could be told to stop; name another disk as `motor` below [spin], or none\n"
+        )
     );
 }
 

@@ -6,22 +6,19 @@ use tidegate_engine::probe::Snapshot;
 use crate::back::disk::{Disk, name};
 use crate::back::io::Io;
 
-/// Of several, that of which least can be done later.
+/// From what is known: no disk is asked, it may not answer for long.
 pub fn alarm(io: &Io, snapshot: &Snapshot) -> Option<String> {
-    let origin = io.disk(DeviceId::Origin);
-    removed(origin)
-        .or_else(|| io.alarm().map(str::to_owned))
-        .or_else(|| removed(io.disk(DeviceId::Cache)))
-        .or_else(|| refusal(snapshot.origin_error?, snapshot.newer()).map(|what| format!("{} {what}", called(origin))))
+    let of_origin = || {
+        let what = refusal(snapshot.origin_error?, snapshot.newer())?;
+        Some(format!("{} {what}", called(io.disk(DeviceId::Origin))))
+    };
+    io.alarm().map(str::to_owned).or_else(of_origin)
 }
 
-/// A file that has no name any more: it ends with the daemon.
-pub fn removed(disk: &Disk) -> Option<String> {
-    let what_then = match disk.role() {
-        DeviceId::Origin => "copy the volume out while it is served, nothing else holds it",
-        DeviceId::Cache => "`tidegate drain` brings home what only it has",
-    };
-    disk.is_removed().then(|| format!("{} was removed, and its contents go when the daemon ends: {what_then}", called(disk)))
+/// An origin that has no name any more ends with the daemon. (Whoever asks waits for the file system.)
+pub fn removed(origin: &Disk) -> Option<String> {
+    let what_then = "its contents go when the daemon ends: copy the volume out while it is served, nothing else holds it";
+    origin.is_removed().then(|| format!("{} was removed, and {what_then}", called(origin)))
 }
 
 fn called(disk: &Disk) -> String {
