@@ -73,7 +73,7 @@ pub fn run(args: &Drain) -> Result<ExitCode, Failure> {
     }
     let what = match state.blocks_left {
         0 => "nothing is dirty, the origin holds everything".to_owned(),
-        newer => format!("what was dirty is on the origin; {newer} blocks are, which clients have written since"),
+        newer => format!("what was dirty is on the origin; {newer} blocks that clients have written since are dirty now"),
     };
     say(&format!("drained in {}: {what}", units::show_seconds(started.elapsed().as_secs_f64())));
     Ok(ExitCode::SUCCESS)

@@ -1,12 +1,14 @@
 //! The worst moment, on real files: the cache is full of dirty blocks, and every operation of the origin fails.
 
+use std::io::{BufRead, BufReader};
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::common::chance::Chance;
 use crate::common::daemon::Daemon;
 use crate::common::mount::Fuse;
-use crate::common::nbd::{Client, Command};
+use crate::common::nbd::{self, Client};
 use crate::common::tool::tidegate;
 use crate::common::{folder, text};
 
@@ -21,6 +23,14 @@ fn origin(dead: &Path, error: &str) -> Fuse {
     Fuse::new(&[&nbdkit[..], &[&format!("error={error}"), "error-rate=100%", &when, "]"]].concat())
 }
 
+/// A cache of 40 MiB in front of it.
+fn serve(dir: &Path, origin: &Path) -> Daemon {
+    tidegate(&["create", "--cache-size", "40MiB", "--dir", text(dir), "--origin", text(origin)]).succeeds();
+    let knobs = format!("origin = {:?}\n[limits]\nstall_timeout = \"{}s\"\n", text(origin), STALL_TIMEOUT.as_secs());
+    std::fs::write(dir.join("config.toml"), knobs).unwrap();
+    Daemon::up(dir)
+}
+
 fn contents(mib: u64) -> Vec<u8> {
     Chance::new(mib + 1).bytes(MIB as usize)
 }
@@ -29,7 +39,7 @@ fn contents(mib: u64) -> Vec<u8> {
 fn fill(client: &mut Client, first: u64) -> (u64, Duration) {
     for mib in first..256 {
         let began = Instant::now();
-        client.send(Command::Write, mib * MIB, MIB as u32, &contents(mib)).unwrap();
+        client.send(nbd::Command::Write, mib * MIB, MIB as u32, &contents(mib)).unwrap();
         let reply = client.receive().unwrap();
         if reply.error != 0 {
             assert_eq!(reply.error, libc::EIO as u32, "what a disk says that does not work");
@@ -47,11 +57,7 @@ fn full_of_dirty_before_a_dead_origin_reads_go_on_writes_fail_in_time_and_everyt
     let dead = dir.join("dead");
     let disk = origin(&dead, "EIO");
     let origin = disk.file();
-    let devices = ["--dir", text(dir), "--origin", text(&origin)];
-    tidegate(&[&["create", "--cache-size", "40MiB"], &devices[..]].concat()).succeeds();
-    let knobs = format!("origin = {:?}\n[limits]\nstall_timeout = \"{}s\"\n", text(&origin), STALL_TIMEOUT.as_secs());
-    std::fs::write(dir.join("config.toml"), knobs).unwrap();
-    let daemon = Daemon::up(dir);
+    let daemon = serve(dir, &origin);
     let mut client = daemon.connect();
     client.write(255 * MIB, &contents(255)).unwrap();
     client.flush().unwrap();
@@ -94,30 +100,20 @@ fn an_origin_that_is_full_is_an_alarm_until_it_has_room() {
     let dir = folder.path();
     let full = dir.join("full");
     let disk = origin(&full, "ENOSPC");
-    let origin = disk.file();
-    let devices = ["--dir", text(dir), "--origin", text(&origin)];
-    tidegate(&[&["create", "--cache-size", "40MiB"], &devices[..]].concat()).succeeds();
-    std::fs::write(dir.join("config.toml"), format!("origin = {:?}\n", text(&origin))).unwrap();
-    let daemon = Daemon::up(dir);
+    let daemon = serve(dir, &disk.file());
     let mut client = daemon.connect();
     client.write(0, &contents(0)).unwrap();
     client.flush().unwrap();
     assert!(daemon.status()["alarm"].is_null());
     std::fs::write(&full, "").unwrap();
-    let dir_of = text(dir).to_owned();
-    let drain = std::thread::spawn(move || tidegate(&["drain", "--dir", &dir_of]));
-    let since = Instant::now();
-    while daemon.status()["alarm"].is_null() {
-        assert!(since.elapsed() < PATIENCE, "{}", daemon.status());
-        std::thread::sleep(Duration::from_millis(100));
-    }
-    let alarm = daemon.status()["alarm"].as_str().unwrap().to_owned();
-    assert!(alarm.contains("is full: 256 blocks that are newer stay in the cache"), "{alarm}");
-    std::thread::sleep(Duration::from_millis(500));
+    let mut drain = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+    let mut drain = drain.args(["drain", "--dir", text(dir)]).stderr(Stdio::piped()).spawn().unwrap();
+    let mut said = String::new();
+    BufReader::new(drain.stderr.take().unwrap()).read_line(&mut said).unwrap();
+    assert!(said.contains("note: origin ") && said.contains("is full: 256 blocks that are newer stay in the cache"), "{said}");
+    assert!(daemon.status()["alarm"].as_str().is_some_and(|alarm| said.contains(alarm)), "{}", daemon.status());
     std::fs::remove_file(&full).unwrap();
-    let drained = drain.join().unwrap();
-    assert!(drained.stderr.contains("note: origin ") && drained.stderr.contains("is full"), "{drained}");
-    drained.succeeds();
+    assert!(drain.wait().unwrap().success());
     assert!(daemon.status()["alarm"].is_null());
     daemon.stop();
 }

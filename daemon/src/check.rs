@@ -54,7 +54,7 @@ impl Report {
     }
 
     /// Could it be served? Else the numbers are those of what could be read.
-    pub fn is_served(&self) -> bool {
+    pub fn can_be_served(&self) -> bool {
         !self.damage.iter().any(|found| found.fatal)
     }
 

@@ -115,8 +115,8 @@ fn given_up(cache: &Disk) -> Option<String> {
     }
     let path = cache.path().display();
     Some(match look_through(cache) {
-        Ok(report) if report.is_served() && report.newer() == 0 => format!("cache {path} held nothing newer than the origin"),
-        Ok(report) if report.is_served() => {
+        Ok(report) if report.can_be_served() && report.newer() == 0 => format!("cache {path} held nothing newer than the origin"),
+        Ok(report) if report.can_be_served() => {
             format!("cache {path} held {} blocks newer than the origin, which are given up", report.newer())
         }
         Ok(_) | Err(_) => format!("cache {path} is damaged: how many blocks newer than the origin are given up with it is not known"),

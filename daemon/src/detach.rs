@@ -109,11 +109,7 @@ fn take(options: &Options, mut goes_on: impl FnMut(Progress) -> bool) -> Result<
         let failed =
             |error| Failure::new(Failure::SYSTEM, format!("the disks cannot be waited for: {error}; what was flushed is safe, try again"));
         back.io.wait(now, Some(deadline), &mut happenings).map_err(failed)?;
-        events.extend(happenings.drain(..).filter_map(|happening| match happening {
-            Happening::Done(done) => Some(Event::Completed(done)),
-            Happening::Late(id) => Some(Event::Late(id)),
-            Happening::Ready { .. } => None,
-        }));
+        events.extend(happenings.drain(..).filter_map(Happening::of_disks));
     }
 }
 

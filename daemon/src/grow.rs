@@ -7,7 +7,7 @@ use tidegate_engine::op::{Action, DeviceId, Op};
 use tidegate_engine::probe::Phase;
 use tidegate_engine::request::Reply;
 use tidegate_engine::time::{Duration, Instant};
-use tidegate_engine::{Engine, Event, World, turn};
+use tidegate_engine::{Engine, World, turn};
 
 use crate::Failure;
 use crate::back::attach::{Attached, attach};
@@ -72,11 +72,7 @@ fn compared(volume: &Options, io: Io, superblock: &Superblock) -> Result<Io, Fai
         let failed =
             |error| Failure::new(Failure::SYSTEM, format!("the disks cannot be waited for: {error}; nothing was changed, try again"));
         back.io.wait(now, Some(now + INTERVAL), &mut happenings).map_err(failed)?;
-        events.extend(happenings.drain(..).filter_map(|happening| match happening {
-            Happening::Done(done) => Some(Event::Completed(done)),
-            Happening::Late(id) => Some(Event::Late(id)),
-            Happening::Ready { .. } => None,
-        }));
+        events.extend(happenings.drain(..).filter_map(Happening::of_disks));
     }
 }
 

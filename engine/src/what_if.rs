@@ -4,8 +4,8 @@
 //!                        └─ yes ──▶ curve of memory, curve of the cache
 //!
 //! What is kept there is what a tier keeps: what was read, and what was written (in memory only of small writes), but nothing that a long sequence
-//! has brought where admission never keeps that. Only reads are counted. It knows neither what a policy keeps better than LRU does, nor which misses admission does not keep, nor
-//! TRIM: so it is to be read beside what the tier did miss.
+//! has brought where admission never keeps that. Only reads are counted. It knows neither what a policy keeps better than LRU does, nor which
+//! misses admission does not keep, nor TRIM: so it is to be read beside what the tier did miss.
 //!
 //! Of reads that fronts answer from memory the engine hears late, and of those that their rings had no place for only the number: they are
 //! counted like the ones beside them. Where nothing at all goes through the engine for long, that is most of them.

@@ -5,7 +5,7 @@ use FaultPoint::*;
 use std::panic::catch_unwind;
 use tidegate_engine::Control;
 use tidegate_engine::block::{Block, PAGE_ATOMS};
-use tidegate_engine::cache::format::{Bits, FormatId, Geometry, Record, SetState};
+use tidegate_engine::cache::format::{Bits, FormatId, Geometry, MapSet, Record, SetState};
 use tidegate_engine::config::{Cleaning, Placement};
 use tidegate_engine::fault_point::{FaultPoint, FaultPoints};
 use tidegate_engine::op::{DeviceId, Zone};
@@ -533,8 +533,14 @@ fn a_checkpoint_is_cut_short() -> Scenario {
 
 // --- headers ---
 
-/// A sealed set that the newest map describes, with dirty slots or without, and that the journal does not tell again.
+/// A sealed set with dirty slots or without, whose header service needs.
 pub fn sealed(scenario: &mut Scenario, dirty: bool) -> u32 {
+    let found = sets_with_headers(scenario).into_iter().find(|(_, set)| set.live.iter().count() >= 2 && set.dirty.is_empty() != dirty);
+    found.expect("a sealed set").0
+}
+
+/// Sealed sets that the newest map describes, and that the journal does not tell again.
+pub fn sets_with_headers(scenario: &mut Scenario) -> Vec<(u32, MapSet)> {
     let forge = forge(scenario);
     let superblock = forge.superblock();
     let told = |set: u32| {
@@ -546,11 +552,8 @@ pub fn sealed(scenario: &mut Scenario, dirty: bool) -> u32 {
             })
         })
     };
-    let sets = forge.sets(superblock.checkpoint);
-    let found = (0..).zip(&sets).find(|(number, set)| {
-        set.state == SetState::Sealed && set.live.iter().count() >= 2 && set.dirty.is_empty() != dirty && !told(*number)
-    });
-    found.expect("a sealed set").0
+    let sets = (0..).zip(forge.sets(superblock.checkpoint));
+    sets.filter(|(number, set)| set.state == SetState::Sealed && !set.live.is_empty() && !told(*number)).collect()
 }
 
 fn forged_header(change: impl FnOnce(&mut tidegate_engine::cache::format::Header)) -> Scenario {

@@ -3,6 +3,7 @@
 //! An operation lies in its berth until its last command has landed. The memory that its commands name lies there too, and stays where it
 //! is meanwhile.
 
+use tidegate_engine::Event;
 use tidegate_engine::block::Span;
 use tidegate_engine::op::{Action, Answer, DeviceError, DeviceId, Done, Limits, Op, OpId, Power};
 use tidegate_engine::time::{Duration, Instant};
@@ -28,6 +29,17 @@ pub enum Happening {
         readable: bool,
         writable: bool,
     },
+}
+
+impl Happening {
+    /// What an engine without clients hears of it.
+    pub fn of_disks(self) -> Option<Event<Run>> {
+        match self {
+            Happening::Done(done) => Some(Event::Completed(done)),
+            Happening::Late(id) => Some(Event::Late(id)),
+            Happening::Ready { .. } => None,
+        }
+    }
 }
 
 /// Names a watched descriptor: chosen by the caller, unique among those it watches.

@@ -6,9 +6,9 @@
 //!                ├─ less: the rest is dropped, and what is worth it moves on to where such blocks are (`clean`)
 //!                └─ nothing: dropped, by its metadata alone
 //! ```
-//! While little of the log is alive, sets are emptied instead (`clean`). Where a write waits, the reserve is touched or a stop
-//! needs room, nobody is spared and nothing stops it: of the oldest sets those go in which nothing is worth its place, then those that can be emptied, and if there is none,
-//! the clean set, wherever it stands, in which least was read. What was read in that is remembered: it is kept again at its first miss.
+//! While little of the log is alive, sets are emptied instead (`clean`). Where a write waits, the reserve is touched or a stop needs room, nobody is
+//! spared and nothing stops it: of the oldest sets those go in which nothing is worth its place, then those that can be emptied, and if there is
+//! none, the clean set, wherever it stands, in which least was read. What was read in that is remembered: it is kept again at its first miss.
 
 use crate::block::Slot;
 use crate::cache::format::Bits;

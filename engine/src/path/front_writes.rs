@@ -135,9 +135,8 @@ impl<P: Payload> Engine<P> {
         if self.front_writes_wait_for_origin() {
             return false;
         }
-        if self.stopping && self.is_stop_impatient() {
-            // What it replaces is not what they were promised any more.
-            self.is_home_for_stop();
+        if self.is_stop_impatient() {
+            self.give_up_promises();
         }
         // A front may write what it was allowed to before the mode changed. Who waits for what it replaces waits for this as well.
         self.postpone_home();

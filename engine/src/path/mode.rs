@@ -337,16 +337,20 @@ impl<P: Payload> Engine<P> {
         }
         self.modes.stop_until.get_or_insert(self.now + STOP_PATIENCE);
         if self.is_stop_impatient() {
-            // What goes into the log now is not what they were promised.
-            let waiting: Vec<usize> = self.waiting_for_home().chain(self.settling()).collect();
-            for number in waiting {
-                self.forget_waiting_for_home(number);
-                self.forget_passing(number);
-                self.answer(number, Err(RequestError::Shutdown));
-            }
+            self.give_up_promises();
             return true;
         }
         self.owed_blocks() == 0 && self.destage.is_idle() && self.through.pages.is_empty()
+    }
+
+    /// What goes into the log now is not what those were promised who wait for the origin.
+    pub(super) fn give_up_promises(&mut self) {
+        let waiting: Vec<usize> = self.waiting_for_home().chain(self.settling()).collect();
+        for number in waiting {
+            self.forget_waiting_for_home(number);
+            self.forget_passing(number);
+            self.answer(number, Err(RequestError::Shutdown));
+        }
     }
 
     /// A stop has waited long enough for what is on its way home.
@@ -356,6 +360,6 @@ impl<P: Payload> Engine<P> {
 
     /// A stop still sends dirty blocks home.
     pub(super) fn goes_home_at_stop(&self) -> bool {
-        self.modes.is_home() && self.modes.stop_until.is_none_or(|until| self.now < until)
+        self.modes.is_home() && !self.is_stop_impatient()
     }
 }

@@ -43,7 +43,7 @@ pub(super) struct Destage<P> {
     cursor: Block,
     /// One block a piece: a read of several failed, and the bad one must be found.
     careful: bool,
-    /// Dirty slots that could not be read, and since when.
+    /// Dirty slots that could not be read: in which life of their set, and since when.
     unreadable: BTreeMap<Slot, (u64, Instant)>,
     /// Blocks that the origin does not take.
     shunned: Shunned,

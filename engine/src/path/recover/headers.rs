@@ -1,7 +1,7 @@
 //! Headers: which block each slot of a sealed set holds. Those of sets with dirty slots are read before service, clean ones behind it.
 //!
 //! A header counts only with the life and the SEAL position that the state map names; else its copy; else the set is refused if it is
-//! dirty, dropped if it is clean. A late header never beats what the journal or a client has changed since.
+//! dirty, dropped if it is clean, which is written down: it may be readable after the next crash. A late header never beats what the journal or a client has changed since.
 
 use crate::block::{Atoms, Block, PAGE_ATOMS, PAGE_BYTES, Span};
 use crate::cache::format::header::Sound;
