@@ -94,7 +94,6 @@ pub fn measure(rounds: Option<usize>) -> Vec<Value> {
     println!(
         "\nnoop over noop is the self-check; where it is more than {SELF_CHECK_MAX} off, the pattern is void: measure on a quieter machine."
     );
-    println!("urgency merges only what finds no place at the device: what the engine asks for is long already, these requests are not.");
     lines
 }
 

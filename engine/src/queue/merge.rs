@@ -24,6 +24,10 @@ impl Stretch {
         (op.class != Class::Discard).then_some(Stretch { span, kind })
     }
 
+    pub fn is_of_clients(&self) -> bool {
+        self.kind & 7 == Class::Client as u64
+    }
+
     /// What a stretch that this one goes on is known by.
     pub fn before(&self) -> u64 {
         self.kind << 56 | self.span.start

@@ -42,7 +42,7 @@ use urgency::Urgency;
 /// Which scheduler a device has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum QueueKind {
-    /// First come, first served; what nobody waits for yields; and what finds no place at the device is merged.
+    /// First come, first served; what nobody waits for yields; and what clients want one after the other, or finds no place at the device, is merged.
     #[default]
     Urgency,
     /// First come, first served.
@@ -74,7 +74,8 @@ impl QueueKind {
     }
 
     /// The others do as Linux does: they merge whatever waits, and a FLUSH is not scheduled but goes at once. The default leaves FLUSHes in their
-    /// turn, and merges only what finds all of the device's places taken.
+    /// turn. It looks among all that waits only for what finds the device's places taken; else what a client wants goes on with what came last, and
+    /// what the engine wants itself is as long as it should be.
     fn is_like_linux(self) -> bool {
         self != QueueKind::Urgency
     }
@@ -101,8 +102,10 @@ pub struct Queue<P> {
     entries: Slab<Entry<P>>,
     /// By the place of an operation: the entry that it is in.
     places: Vec<u32>,
-    /// By where a stretch that waits ends: its entry.
+    /// By where a stretch that waits ends: its entry, if it is listed.
     ends: NumberMap<u64, u32>,
+    /// The entry that has waited for the shortest time, if it still waits.
+    last: u32,
     /// The longest operation that is made of several.
     atoms_max: u64,
     /// FLUSHes that are not scheduled.
@@ -118,6 +121,8 @@ struct Entry<P> {
     item: Item,
     /// Of what may be merged while it waits.
     stretch: Option<Stretch>,
+    /// It is found by where it ends.
+    is_listed: bool,
     holds: Holds<P>,
     /// The scheduler knows of it: it is no FLUSH that goes at once.
     is_scheduled: bool,
@@ -158,6 +163,7 @@ impl<P: Payload> Queue<P> {
             entries: Slab::default(),
             places: Vec::new(),
             ends: NumberMap::default(),
+            last: NONE,
             atoms_max: if kind.is_like_linux() { limits.op_atoms } else { limits.op_atoms.min(JOINED_ATOMS_MAX) },
             flushes: VecDeque::new(),
             waiting: 0,
@@ -169,7 +175,7 @@ impl<P: Payload> Queue<P> {
 
     /// An operation of a job waits from now on. No two that wait or are under way have one place ([`OpId::place`]).
     pub fn push(&mut self, now: Instant, job: u32, op: Op<P>) {
-        let stretch = self.stretch(&op);
+        let stretch = Stretch::of(&op);
         match stretch.and_then(|stretch| self.neighbour(job, &stretch)) {
             Some(number) => self.attach(number, op),
             None => self.wait(now, Item::new(now, job, &op), stretch, op),
@@ -178,26 +184,27 @@ impl<P: Payload> Queue<P> {
 
     /// It waits with one that it goes on, if there is one; else it is given back.
     pub fn join(&mut self, job: u32, op: Op<P>) -> Option<Op<P>> {
-        let Some(number) = self.stretch(&op).and_then(|stretch| self.neighbour(job, &stretch)) else { return Some(op) };
+        let Some(number) = Stretch::of(&op).and_then(|stretch| self.neighbour(job, &stretch)) else { return Some(op) };
         self.attach(number, op);
         None
     }
 
-    /// Of what may be merged. With the default scheduler: nothing while the device has a place for it. There it would go side by side with its
-    /// neighbour, and be answered sooner than both together.
-    fn stretch(&self, op: &Op<P>) -> Option<Stretch> {
-        let may_merge = self.kind.is_like_linux() || self.under_way + self.waiting >= self.depth;
-        if may_merge { Stretch::of(op) } else { None }
+    /// Is it worth looking among all that waits? With the default scheduler not while the device has a place for what comes.
+    fn lists(&self) -> bool {
+        self.kind.is_like_linux() || self.under_way + self.waiting >= self.depth
     }
 
     fn wait(&mut self, now: Instant, item: Item, stretch: Option<Stretch>, op: Op<P>) {
         let place = op.id.place();
         let is_scheduled = !(matches!(op.action, Action::Flush) && self.kind.is_like_linux());
-        let number = self.entries.insert(Entry { item, stretch, holds: Holds::One(op), is_scheduled, under_way_since: None });
+        let listed = stretch.filter(|_| self.lists());
+        let is_listed = listed.is_some();
+        let number = self.entries.insert(Entry { item, stretch, is_listed, holds: Holds::One(op), is_scheduled, under_way_since: None });
         self.note_place(place, number);
-        if let Some(stretch) = stretch {
+        if let Some(stretch) = listed {
             self.ends.insert(stretch.end(), number as u32);
         }
+        self.last = number as u32;
         self.waiting += 1;
         if is_scheduled {
             self.scheduler.push(now, number, &item);
@@ -216,10 +223,20 @@ impl<P: Payload> Queue<P> {
 
     /// What waits and is gone on by this stretch.
     fn neighbour(&self, job: u32, stretch: &Stretch) -> Option<usize> {
-        let number = *self.ends.get(&stretch.before())? as usize;
-        let before = self.entries.get(number);
+        let ends_there = |number: u32| {
+            let end = (number != NONE).then(|| self.entries.get(number as usize).stretch).flatten();
+            end.is_some_and(|end| end.end() == stretch.before())
+        };
+        let found = if stretch.is_of_clients() && ends_there(self.last) {
+            self.last
+        } else if self.lists() {
+            *self.ends.get(&stretch.before())?
+        } else {
+            return None;
+        };
+        let before = self.entries.get(found as usize);
         let atoms = before.stretch.expect("it has an end").span.atoms + stretch.span.atoms;
-        (atoms <= self.atoms_max && before.item.job == job).then_some(number)
+        (atoms <= self.atoms_max && before.item.job == job).then_some(found as usize)
     }
 
     fn attach(&mut self, number: usize, op: Op<P>) {
@@ -228,7 +245,7 @@ impl<P: Payload> Queue<P> {
         let entry = self.entries.get_mut(number);
         let (stretch, more) = (entry.stretch.as_mut().expect("it has an end"), Stretch::of(&op).expect("it goes on"));
         stretch.span.atoms += more.span.atoms;
-        let end = stretch.end();
+        let (end, is_listed) = (stretch.end(), entry.is_listed);
         match &mut entry.holds {
             Holds::Merged(parts) => parts.push(op),
             holds => match std::mem::replace(holds, Holds::Given) {
@@ -236,11 +253,14 @@ impl<P: Payload> Queue<P> {
                 Holds::Given | Holds::Merged(_) => unreachable!("one that waits"),
             },
         }
-        self.ends.insert(end, number as u32);
+        if is_listed {
+            self.ends.insert(end, number as u32);
+        }
     }
 
     fn forget_end(&mut self, number: usize) {
-        let Some(end) = self.entries.get(number).stretch.map(|stretch| stretch.end()) else { return };
+        let entry = self.entries.get(number);
+        let Some(end) = entry.stretch.filter(|_| entry.is_listed).map(|stretch| stretch.end()) else { return };
         // Another one may end there, too: two reads. Then that one stays.
         if let Some(other) = self.ends.remove(&end).filter(|&entry| entry != number as u32) {
             self.ends.insert(end, other);
@@ -257,6 +277,9 @@ impl<P: Payload> Queue<P> {
     fn pop_waiting(&mut self, now: Instant) -> Option<Op<P>> {
         let number = self.flushes.pop_front().or_else(|| self.scheduler.pop(now))?;
         self.forget_end(number);
+        if self.last == number as u32 {
+            self.last = NONE;
+        }
         (self.waiting, self.under_way) = (self.waiting - 1, self.under_way + 1);
         let entry = self.entries.get_mut(number);
         assert!(entry.under_way_since.replace(now).is_none(), "an operation goes once");
@@ -314,7 +337,7 @@ impl<P: Payload> Queue<P> {
         let before = entry.item;
         entry.item.class = class;
         // What is of another class now goes on nothing of its old one.
-        entry.stretch = None;
+        (entry.stretch, entry.is_listed) = (None, false);
         match &mut entry.holds {
             Holds::One(op) => op.class = class,
             Holds::Merged(parts) => parts.iter_mut().for_each(|part| part.class = class),

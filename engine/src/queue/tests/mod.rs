@@ -285,17 +285,19 @@ fn neighbours_are_one_operation_up_to_what_the_device_takes() {
 }
 
 #[test]
-fn urgency_merges_only_what_finds_no_place() {
+fn urgency_merges_what_comes_one_after_the_other_and_what_finds_no_place() {
     let mut bench = Bench::new(QueueKind::Urgency, 4, 4);
-    (0..12).for_each(|id| bench.write(id, id));
-    // Four have a place. What comes then begins anew: those may go at any moment.
-    assert_eq!(bench.popped(), [0, 1, 2, 3]);
-    (0..4).for_each(|id| assert_eq!(bench.done(id).len(), 1));
-    assert_eq!(bench.popped(), [4]);
-    // There are places again.
-    (12..15).for_each(|id| bench.write(id, id));
-    assert_eq!(bench.popped(), [12, 13, 14]);
-    assert_eq!(bench.done(4).len(), 8);
+    (0..3).for_each(|id| bench.write(id, id));
+    assert_eq!(bench.popped(), [0]);
+    // It has gone: nothing goes on with it. The last one goes on with one that waits, but not with what came last.
+    [(10, 3), (11, 200), (12, 4)].into_iter().for_each(|(id, block)| bench.write(id, block));
+    assert_eq!(bench.popped(), [10, 11, 12]);
+    // No place is left.
+    [(20, 300), (21, 400), (22, 301)].into_iter().for_each(|(id, block)| bench.write(id, block));
+    assert_eq!(bench.popped(), [0; 0]);
+    assert_eq!([0, 10, 11, 12].map(|id| bench.done(id).len()), [3, 1, 1, 1]);
+    assert_eq!(bench.popped(), [20, 21]);
+    assert_eq!([20, 21].map(|id| bench.done(id).len()), [2, 1]);
 }
 
 #[test]
