@@ -57,7 +57,7 @@ fn by_daemon(of: &Of, volume: &Options, status: &Value, signals: &mut Signals) -
     let mut bar = Progress::new("detach");
     let failures_at_start = status["destage"]["failures"].as_u64().unwrap_or(0);
     let mut state = asked(Verb::Detach { flush: true })?;
-    let (mut most, mut silent) = (0, Duration::ZERO);
+    let (mut most, mut silent, mut is_cancelled) = (0, Duration::ZERO, false);
     loop {
         let left = state.pointer("/drain/blocks_left").and_then(Value::as_u64).unwrap_or(0);
         let failures = state["destage"]["failures"].as_u64().unwrap_or(0) - failures_at_start;
@@ -67,12 +67,14 @@ fn by_daemon(of: &Of, volume: &Options, status: &Value, signals: &mut Signals) -
         std::thread::sleep(INTERVAL);
         if signals.next().is_some() {
             bar.clear();
+            // Too late once everything is home: then it ends as if nobody had asked.
             asked(Verb::CancelDetach)?;
-            return Ok(false);
+            is_cancelled = true;
         }
         match asked(Verb::Status) {
             Ok(status) if status::gone(&status).is_some() => return ended(volume),
             Ok(status) if status["detaching"].as_bool() == Some(true) => state = status,
+            Ok(_) if is_cancelled => return Ok(false),
             Ok(status) => {
                 // Somebody has cancelled it, or the daemon has ended it.
                 let number = |pointer: &str| status.pointer(pointer).and_then(Value::as_u64).unwrap_or(0);

@@ -102,7 +102,8 @@ fn take(options: &Options, mut goes_on: impl FnMut(Progress) -> bool) -> Result<
                     );
                     return Err(Failure::new(Failure::IO, what));
                 }
-                return held_up.map_or(Ok(detached), Err);
+                // One that was cancelled too late is one.
+                return held_up.map_or(Ok(snapshot.is_detaching), Err);
             }
         }
         let deadline = if events.is_empty() { (now + INTERVAL).min(engine.deadline().unwrap_or(now + INTERVAL)) } else { now };

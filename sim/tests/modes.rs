@@ -563,6 +563,40 @@ fn a_crash_at_any_step_of_a_detach_loses_nothing() {
 }
 
 #[test]
+fn a_stop_at_any_step_of_a_detach_leaves_the_cache_attached_unless_everything_is_home() {
+    for step in 0.. {
+        let mut scenario = Scenario::new();
+        let data: Vec<Stamps> = (0..6).map(|block| scenario.write(block)).collect();
+        scenario.simulation.control(Control::Detach);
+        for _ in 0..step {
+            if *scenario.simulation.engine.phase() != Phase::Stopped {
+                scenario.step();
+            }
+        }
+        let ended = *scenario.simulation.engine.phase() == Phase::Stopped;
+        scenario.stop();
+        scenario.simulation.abandon();
+        scenario.simulation.restart();
+        while !matches!(scenario.simulation.engine.phase(), Phase::Serving | Phase::Refused) {
+            scenario.step();
+        }
+        let is_refused = *scenario.simulation.engine.phase() == Phase::Refused;
+        assert!(is_refused || !ended, "what was detached stays so");
+        assert!(!is_refused || step > 3, "nothing can be home after {step} steps");
+        for (block, data) in data.iter().enumerate() {
+            if is_refused {
+                assert_eq!(on_origin(&scenario, block as u64, data), [true, true], "detached before block {block} was home");
+            } else {
+                scenario.expect(block as u64, data);
+            }
+        }
+        if ended {
+            return;
+        }
+    }
+}
+
+#[test]
 fn writes_in_flight_when_a_detach_begins_go_home_too() {
     let mut scenario = Scenario::new();
     scenario.hold(Zone::Data);

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! Detaching (writes are refused, reads served; what is dirty goes home, the origin is flushed) → stop → superblocks: clean, detached
-//!        ├ cancelled: as before
+//!        ├ cancelled, or told to stop before that: as before
 //!        └ all that is left cannot be read, or is lost (`lost`): as before, too; of these blocks the origin alone would show older contents
 //! ```
 //! A detached cache is refused from then on: whoever uses the origin meanwhile must not meet older contents again.

@@ -454,7 +454,7 @@ impl<P: Payload> Engine<P> {
     /// When the engine next wants a [`Event::Tick`] if nothing happens before.
     pub fn deadline(&self) -> Option<Instant> {
         if self.phase != Phase::Serving {
-            return [self.queue_deadline(), self.recovery_pause()].into_iter().flatten().filter(|&at| at > self.now).min();
+            return [self.queue_deadline(), self.recovery_deadline()].into_iter().flatten().filter(|&at| at > self.now).min();
         }
         if self.is_mapping() {
             return Some(self.now);
@@ -550,7 +550,11 @@ impl<P: Payload> Engine<P> {
             Control::Mode(mode) => self.ask_mode(mode),
             Control::Detach => self.detach(),
             Control::CancelDetach => self.cancel_detach(),
-            Control::Stop => self.stop(),
+            Control::Stop => {
+                // A detach that has not brought everything home is none: the rest only the cache has.
+                self.detaching &= self.stopping;
+                self.stop();
+            }
         }
     }
 
