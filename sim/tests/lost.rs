@@ -12,6 +12,7 @@ use tidegate_sim::back::fault::{Fault, Rates};
 use tidegate_sim::back::volatile::Survive;
 use tidegate_sim::scenario::{Scenario, plan, plan_for};
 use tidegate_sim::stamp::Stamps;
+use tidegate_sim::world::Crash;
 
 /// Of the range table. Losses leave two of them free.
 const ENTRIES: u32 = 8;
@@ -122,6 +123,26 @@ fn a_drain_ends_although_there_is_no_room_to_note_what_is_lost() {
     scenario.drain();
     for (block, data) in fewer.iter().zip(&new) {
         assert_eq!(scenario.on_origin(*block)[1], data.stamps().collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn a_start_waits_for_what_the_ssd_does_not_give_for_a_moment() {
+    for zone in [Zone::Data, Zone::Journal] {
+        let mut scenario = Scenario::new();
+        let flushed = scenario.write(5);
+        // Nothing comes behind it that would vouch for it.
+        scenario.flush();
+        scenario.crash(Crash::Power { cache: Survive::None, origin: Survive::None });
+        (0..2).for_each(|_| scenario.fail_next(zone, Fault::Bad));
+        scenario.begin_recovery();
+        scenario.advance(Duration::from_secs(10));
+        assert_eq!(*scenario.simulation.engine.phase(), Phase::Recovering, "{zone:?}");
+        scenario.simulation.scene.cache.heal();
+        scenario.until_serving();
+        scenario.expect(5, &flushed);
+        let damage = scenario.simulation.engine.damage();
+        assert!(damage.is_empty(), "{damage:?}");
     }
 }
 

@@ -48,8 +48,8 @@ const LATE_READS: usize = 4;
 /// Failed writes and flushes, in about 20 s, before the SSD counts as unusable.
 const FAILURES: u32 = 16;
 
-/// Failed reads of single pages and slots that are tried again, in one recovery.
-const READ_FAILURES: u32 = 256;
+/// Single pages and slots that cannot be read are tried again for so long: what is not read counts as not written.
+const READ_PATIENCE: Duration = Duration::from_secs(20);
 
 /// What an operation of the recovery was for.
 #[derive(Clone, Copy, Debug)]
@@ -95,8 +95,10 @@ pub(super) struct Recovery<P> {
     /// Times that writing or flushing failed, and the pause before it is tried again.
     failures: u32,
     pause: BackOff,
-    /// Reads of a single page or slot that failed and were tried again.
-    read_failures: u32,
+    /// Reads of a single page or slot that failed, to be tried again after a pause; and when the first one failed.
+    again: Vec<(Zone, Span, Step)>,
+    again_pause: BackOff,
+    unread_since: Option<Instant>,
     superblocks: [Option<Superblock>; 2],
     copies: [u64; 2],
     /// The copy that is being written.
@@ -151,7 +153,9 @@ impl<P: Payload> Engine<P> {
             failed: false,
             failures: 0,
             pause: BackOff::new(Duration::from_millis(10), Duration::from_secs(2)),
-            read_failures: 0,
+            again: Vec::new(),
+            again_pause: BackOff::new(Duration::from_millis(10), Duration::from_secs(2)),
+            unread_since: None,
             superblocks: [None, None],
             copies: [0; 2],
             copy: 0,
@@ -192,15 +196,31 @@ impl<P: Payload> Engine<P> {
         }
     }
 
-    /// A single read that failed may be tried again: what is not read here counts as not written.
-    fn may_read_again(&mut self) -> bool {
+    /// A single read has failed. True: it is tried again a little later.
+    fn read_again(&mut self, zone: Zone, span: Span, step: Step) -> bool {
+        let now = self.now;
         let recovery = self.recovery();
-        recovery.read_failures += 1;
-        let may = recovery.read_failures <= READ_FAILURES;
-        if !may {
+        if now.since(*recovery.unread_since.get_or_insert(now)) >= READ_PATIENCE {
             self.meet(FaultPoint::ReadsGivenUp);
+            return false;
         }
-        may
+        recovery.left += 1;
+        recovery.again.push((zone, span, step));
+        if recovery.again_pause.at.is_none() {
+            recovery.again_pause.failed(now);
+        }
+        true
+    }
+
+    fn pump_again(&mut self) {
+        let now = self.now;
+        let Some(recovery) = &mut self.recovery else { return };
+        if recovery.again_pause.at.is_some_and(|at| at <= now) {
+            recovery.again_pause.at = None;
+            let again = std::mem::take(&mut recovery.again);
+            recovery.reads.extend(again);
+            self.start_reads();
+        }
     }
 
     fn recovery(&mut self) -> &mut Recovery<P> {
@@ -243,6 +263,7 @@ impl<P: Payload> Engine<P> {
 
     /// Goes on when every operation of the stage has ended.
     pub(super) fn pump_recovery(&mut self) {
+        self.pump_again();
         while self.phase == Phase::Recovering && self.recovery().left == 0 && self.recovery_pause().is_none_or(|until| until <= self.now) {
             match self.recovery().stage {
                 Stage::Superblocks => self.choose_superblock(),
@@ -262,8 +283,14 @@ impl<P: Payload> Engine<P> {
     }
 
     /// Until when recovery waits before it tries a failed write again.
-    pub(super) fn recovery_pause(&self) -> Option<Instant> {
+    fn recovery_pause(&self) -> Option<Instant> {
         self.recovery.as_ref().and_then(|recovery| recovery.pause.at)
+    }
+
+    /// When what has failed is tried again.
+    pub(super) fn recovery_deadline(&self) -> Option<Instant> {
+        let again = self.recovery.as_ref().and_then(|recovery| recovery.again_pause.at);
+        [self.recovery_pause(), again].into_iter().flatten().filter(|&at| at > self.now).min()
     }
 
     // --- superblocks ---
@@ -330,9 +357,13 @@ impl<P: Payload> Engine<P> {
     fn map_read(&mut self, area: u32, page: u32, pages: u32, result: Result<Answer<P>, DeviceError>) {
         let Ok(answer) = result else {
             // Page by page, so that one bad sector costs one page.
-            self.meet(if pages > 1 { FaultPoint::MapUnread } else { FaultPoint::MapPageUnread });
-            let again = pages > 1 || self.may_read_again();
-            return (page..page + pages).filter(|_| again).for_each(|page| self.read_map_pages(area, page, 1));
+            if pages > 1 {
+                self.meet(FaultPoint::MapUnread);
+                return (page..page + pages).for_each(|page| self.read_map_pages(area, page, 1));
+            }
+            self.meet(FaultPoint::MapPageUnread);
+            self.read_again(Zone::Map, self.config.geometry.map_page(area, page), Step::Map { area, page, pages });
+            return;
         };
         let payload: P = joined(answer);
         for (i, bytes) in payload.bytes().chunks_exact(PAGE_BYTES as usize).enumerate() {
@@ -355,9 +386,16 @@ impl<P: Payload> Engine<P> {
     fn journal_read(&mut self, place: u32, pages: u32, result: Result<Answer<P>, DeviceError>) {
         let (geometry, format) = (self.config.geometry, self.config.format);
         let Ok(answer) = result else {
-            self.meet(if pages > 1 { FaultPoint::JournalUnread } else { FaultPoint::JournalPageUnread });
-            let again = pages > 1 || self.may_read_again();
-            return (place..place + pages).filter(|_| again).for_each(|place| self.read_ring_pages(place, 1));
+            if pages > 1 {
+                self.meet(FaultPoint::JournalUnread);
+                return (place..place + pages).for_each(|place| self.read_ring_pages(place, 1));
+            }
+            let span = self.config.geometry.journal_page(place);
+            if !self.read_again(Zone::Journal, span, Step::Journal { place, pages }) {
+                let what = format!("journal page at byte {}: it cannot be read, and counts as not written", span.offset());
+                self.find(FaultPoint::JournalPageUnread, false, what);
+            }
+            return;
         };
         let payload: P = joined(answer);
         let bytes = payload.bytes();

@@ -114,7 +114,7 @@ impl<P: Payload> Engine<P> {
                 let each = (first.slot..first.slot + slots).map(|slot| Slot { slot, ..first });
                 return each.for_each(|slot| self.read_opened(slot, 1));
             }
-            Err(_) if self.may_read_again() => return self.read_opened(first, slots),
+            Err(_) if self.read_again(Zone::Data, self.slots_span(first, slots), Step::Opened { first, slots }) => return,
             Err(error) => {
                 let offset = self.config.geometry.slot(first).offset();
                 return self.find(

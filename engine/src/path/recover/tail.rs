@@ -71,8 +71,8 @@ impl<P: Payload> Engine<P> {
         self.recovery_read(Zone::Data, span, Step::Tail { run: number });
     }
 
-    pub(super) fn tail_read(&mut self, run: usize, result: Result<Answer<P>, DeviceError>) {
-        let run = self.recovery().tail.runs[run].clone();
+    pub(super) fn tail_read(&mut self, number: usize, result: Result<Answer<P>, DeviceError>) {
+        let run = self.recovery().tail.runs[number].clone();
         let size = self.block_atoms();
         match result {
             Ok(answer) => {
@@ -94,7 +94,7 @@ impl<P: Payload> Engine<P> {
                     self.read_tail_run(Run { first: Slot { slot: run.first.slot + i as u32, ..run.first }, entries: vec![*entry] });
                 }
             }
-            Err(_) if self.may_read_again() => self.read_tail_run(run),
+            Err(_) if self.read_again(Zone::Data, self.slots_span(run.first, 1), Step::Tail { run: number }) => {}
             Err(error) => {
                 let offset = self.config.geometry.slot(run.first).offset();
                 let what = format!("slot at byte {offset}, written last, cannot be read ({error:?}): taken for not written");
