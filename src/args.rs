@@ -348,9 +348,10 @@ Examples:
   tidegate check --cache ./tidegate-data/cache.img
   tidegate check --cache /dev/nvme0n1p3 --json
   tidegate check --dir nas                             the caches of all volumes that nas/config.toml describes
+  tidegate check --dir nas --data                      and every block in them
 
-Finds every damage that a start would find, and starts nothing. What blocks hold it does not read: the scrubber of a daemon does, and every read
-verifies it. Exit code 0: none; 1: damage, or blocks that are lost. Of several volumes each is reported, one that
+Finds every damage that a start would find, and starts nothing. What blocks hold it reads with --data only; without it the scrubber of a daemon
+does, and every read verifies it. Exit code 0: none; 1: damage, or blocks that are lost. Of several volumes each is reported, one that
 cannot be looked at with its \"error\", and the exit code is the largest of theirs.")]
 pub struct Check {
     /// The cache
@@ -362,6 +363,9 @@ pub struct Check {
     /// Only this one of several volumes
     #[arg(long, value_name = "NAME", requires = "dir")]
     pub volume: Option<String>,
+    /// Read every block too, and compare it with its checksum: as long as it takes to read what the cache holds
+    #[arg(long)]
+    pub data: bool,
     /// One JSON object; of several volumes in "volumes"
     #[arg(long)]
     pub json: bool,

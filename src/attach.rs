@@ -81,7 +81,7 @@ fn attach(volume: &Options, cache_bytes: u64, may_make: bool) -> Result<Created,
     };
     let created = create(&options)?;
     if is_detached {
-        let _ = fs::remove_file(&volume.state);
+        State::give_up(&volume.state)?;
     }
     Ok(created)
 }

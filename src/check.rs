@@ -6,9 +6,10 @@ use std::process::ExitCode;
 use serde_json::{Value, json};
 use tidegate_daemon::Failure;
 use tidegate_daemon::advice::Reach;
-use tidegate_daemon::check::{Report, check};
+use tidegate_daemon::check::{Contents, PLACES_MOST, Report, check, check_contents};
 
 use crate::args::Check;
+use crate::progress::Progress;
 use crate::{say, units, up};
 
 /// Exit code when there is damage.
@@ -32,7 +33,7 @@ pub fn run(args: &Check) -> Result<ExitCode, Failure> {
 fn look(args: &Check) -> Result<Vec<Looked>, Failure> {
     let look = |cache: &Path, reach: &Reach, volume: Option<&str>| Looked {
         volume: volume.map(str::to_owned),
-        report: check(cache).map_err(|failure| failure.reaching(reach)),
+        report: found(cache, args.data).map_err(|failure| failure.reaching(reach)),
     };
     if let Some(cache) = &args.cache {
         return Ok(vec![look(cache, &Reach { cache: Some(cache.clone()), ..Reach::default() }, None)]);
@@ -42,6 +43,14 @@ fn look(args: &Check) -> Result<Vec<Looked>, Failure> {
     let places = config.places(args.volume.as_deref()).map_err(|message| Failure::new(crate::USAGE, message))?;
     let of = |place: usize| &config.volumes[place];
     Ok(places.into_iter().map(of).map(|volume| look(&volume.cache, &volume.reach, Some(&volume.name))).collect())
+}
+
+fn found(cache: &Path, data: bool) -> Result<Report, Failure> {
+    if !data {
+        return check(cache);
+    }
+    let mut progress = Progress::new("check");
+    check_contents(cache, &mut |done, all| progress.show(done, all, ""))
 }
 
 /// What was found in a cache, or why nothing could be.
@@ -95,9 +104,34 @@ fn describe(report: &Report) -> String {
     }
     if report.lost_blocks > 0 {
         lines.push(format!("damage   {} blocks are lost: errors until they are written anew", report.lost_blocks));
-    } else if report.is_sound() {
-        // The scrubber of a daemon reads it all.
-        lines.push("no damage; what the blocks hold was not read".to_owned());
+    }
+    if let Some(contents) = &report.contents {
+        lines.extend(describe_contents(contents));
+    }
+    if report.lost_blocks == 0 && report.is_sound() {
+        let read = match &report.contents {
+            Some(contents) => format!("all {} blocks were read", contents.read_blocks),
+            None => "what the blocks hold was not read (--data does)".to_owned(),
+        };
+        lines.push(format!("no damage; {read}"));
     }
     lines.join("\n")
+}
+
+fn describe_contents(contents: &Contents) -> Vec<String> {
+    let mut lines = Vec::new();
+    if contents.damaged_clean_blocks > 0 {
+        lines.push(format!("damage   {} blocks do not read as they were written; the origin has them", contents.damaged_clean_blocks));
+    }
+    if contents.damaged_dirty_blocks > 0 {
+        lines.push(format!(
+            "damage   {} blocks newer than the origin do not read as they were written: errors until they are written anew",
+            contents.damaged_dirty_blocks
+        ));
+        lines.extend(contents.damaged_dirty.iter().map(|place| format!("         {} bytes from byte {} on", place.bytes, place.offset)));
+        if contents.damaged_dirty.len() == PLACES_MOST {
+            lines.push("         and perhaps more".to_owned());
+        }
+    }
+    lines
 }

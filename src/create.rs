@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use tidegate_daemon::Failure;
 use tidegate_daemon::create::{CreateOptions, create};
+use tidegate_daemon::state::State;
 use tidegate_daemon::tell;
 
 use crate::args::Create;
@@ -38,7 +39,7 @@ pub fn run(args: &Create) -> Result<ExitCode, Failure> {
     })?;
     if args.force {
         // The volume begins anew: what its last cache held was given up.
-        let _ = fs::remove_file(&volume.state);
+        State::give_up(&volume.state)?;
     }
     if is_new {
         up::write_config(&path, &named)?;

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use tidegate_daemon::Failure;
 use tidegate_daemon::control::Verb;
-use tidegate_daemon::grow;
+use tidegate_daemon::grow::{self, Grown};
 use tidegate_daemon::volume;
 
 use crate::args::Grow;
@@ -16,17 +16,25 @@ pub fn run(args: &Grow) -> Result<ExitCode, Failure> {
         let what = volume.reach.complete("the volume is being served; stop the daemon, or start it again with `tidegate up --grow`");
         return Err(Failure::new(Failure::BUSY, what));
     }
-    say(&grown(&volume)?);
+    grown(std::slice::from_ref(&volume))?.iter().for_each(|line| say(line));
     Ok(ExitCode::SUCCESS)
 }
 
-/// Answers with what became of it, in one line.
-pub fn grown(volume: &volume::Options) -> Result<String, Failure> {
-    let grown = grow::grow(volume).map_err(|failure| failure.reaching(&volume.reach))?;
+/// All of them grow, or none. Answers with what became of each, in one line.
+pub fn grown(volumes: &[volume::Options]) -> Result<Vec<String>, Failure> {
+    let reaching = |volume: &volume::Options, failure: Failure| failure.reaching(&volume.reach);
+    let look = |volume| grow::look(volume).map_err(|failure| reaching(volume, failure));
+    let ready = volumes.iter().map(look).collect::<Result<Vec<_>, _>>()?;
+    let grow =
+        |(volume, ready): (_, grow::Ready)| ready.grow().map(|grown| told(volume, grown)).map_err(|failure| reaching(volume, failure));
+    volumes.iter().zip(ready).map(grow).collect()
+}
+
+fn told(volume: &volume::Options, grown: Grown) -> String {
     let (before, now) = (units::show_size(grown.before), units::show_size(grown.now));
-    Ok(if grown.before == grown.now {
+    if grown.before == grown.now {
         format!("origin {} has {now}, as the volume: nothing to take in", volume.origin.display())
     } else {
         format!("the volume has {now} now instead of {before}: clients see it when they connect")
-    })
+    }
 }

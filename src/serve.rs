@@ -13,7 +13,7 @@ use tidegate_daemon::tell;
 use crate::args::{Running, Serve};
 use crate::config::{self, Config};
 use crate::manager::{self, PidFile};
-use crate::{grow, units, up, write_out};
+use crate::{grow, stop, units, up, write_out};
 
 pub fn run(args: &Serve) -> Result<ExitCode, Failure> {
     if args.running.stdio {
@@ -67,15 +67,13 @@ pub fn serve(mut config: Config, running: &Running) -> Result<ExitCode, Failure>
         io: running.io,
     };
     if running.grow {
-        for volume in &options.volumes {
-            tell!("tidegate: {}", grow::grown(volume)?);
-        }
+        grow::grown(&options.volumes)?.iter().for_each(|line| tell!("tidegate: {line}"));
     }
     let mut person = Person { running, pid_file: None };
     let ended = lobby::serve(&options, &mut person)?;
     drop(person);
     match ended {
-        Ended::Stopped => tell!("tidegate: stopped; every acknowledged write is durable"),
+        Ended::Stopped { lost_blocks } => tell!("tidegate: {}", stop::said(lost_blocks)),
         Ended::Interrupted(_) => tell!("tidegate: stopped at once; everything that was flushed is durable"),
     }
     Ok(ExitCode::from(ended.code()))

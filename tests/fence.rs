@@ -131,6 +131,55 @@ fn an_older_copy_of_the_cache_is_refused() {
 }
 
 #[test]
+fn a_copy_of_the_cache_made_while_it_served_is_refused_after_a_stop() {
+    let (folder, daemon) = read_once();
+    let cache = folder.path().join("cache.img");
+    let mut client = daemon.connect();
+    client.write(0, &[7; 4096]).unwrap();
+    client.flush().unwrap();
+    let older = fs::read(&cache).unwrap();
+    client.write(0, &[8; 4096]).unwrap();
+    client.flush().unwrap();
+    drop(client);
+    daemon.stop();
+    let newer = fs::read(&cache).unwrap();
+    fs::write(&cache, older).unwrap();
+    refused(folder.path(), UP, &["an older copy of itself"]);
+    fs::write(&cache, newer).unwrap();
+    let daemon = Daemon::up(folder.path());
+    daemon.connect().expect(0, &[8; 4096]);
+    daemon.stop();
+}
+
+#[test]
+fn a_cache_that_was_given_up_never_comes_back() {
+    let (folder, daemon) = read_once();
+    daemon.stop();
+    let cache = folder.path().join("cache.img");
+    let given_up = fs::read(&cache).unwrap();
+    tool::tidegate_in(folder.path(), &["create", "--dir", ".", "--force"]).succeeds();
+    let next = fs::read(&cache).unwrap();
+    let comes_back = || {
+        fs::write(&cache, &given_up).unwrap();
+        for arguments in [UP, &["up", "--dir", ".", "--accept-loss"]] {
+            refused(folder.path(), arguments, &["has missed writes", "create --force"]);
+        }
+    };
+    comes_back();
+    fs::write(&cache, &next).unwrap();
+    let daemon = Daemon::up(folder.path());
+    daemon.connect().write(20 * MIB, &[7; 4096]).unwrap();
+    tool::tidegate_in(folder.path(), &["drain", "--dir", "."]).succeeds();
+    daemon.stop();
+    let next = fs::read(&cache).unwrap();
+    comes_back();
+    fs::write(&cache, &next).unwrap();
+    let daemon = Daemon::up(folder.path());
+    daemon.connect().expect(20 * MIB, &[7; 4096]);
+    daemon.stop();
+}
+
+#[test]
 fn another_cache_is_taken_when_nothing_is_lost_or_the_loss_is_accepted() {
     let (folder, daemon) = read_once();
     let mut client = daemon.connect();

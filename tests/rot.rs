@@ -61,6 +61,7 @@ fn a_cache_that_has_lost_a_block_is_not_without_damage() {
     let folder = volume("48MiB", "64MiB", "");
     let contents = Chance::new(5).bytes(BLOCK as usize);
     let check = || tidegate(&["check", "--dir", text(folder.path())]);
+    let read = || tidegate(&["check", "--dir", text(folder.path()), "--data"]);
     let daemon = Daemon::up(folder.path());
     let mut client = daemon.connect();
     client.write(0, &contents).unwrap();
@@ -68,10 +69,22 @@ fn a_cache_that_has_lost_a_block_is_not_without_damage() {
     drop(client);
     daemon.stop();
     assert!(check().succeeds().contains("no damage; what the blocks hold was not read"));
+    assert!(read().succeeds().contains("no damage; all 1 blocks were read"));
     rot(&folder.path().join("cache.img"), &contents);
+    check().succeeds();
+    let found = read();
+    assert!(found.code == Some(1) && found.stdout.contains("damage   1 blocks newer than the origin do not read"), "{found}");
+    assert!(found.stdout.contains("4096 bytes from byte 0 on"), "{found}");
     let daemon = Daemon::up(folder.path());
     stays_behind("drain", &daemon);
-    daemon.stop();
+    let said = tidegate(&["stop", "--dir", text(folder.path())]).succeeds();
+    let (status, told) = daemon.ended();
+    for said in [said, told] {
+        assert!(
+            status.success() && said.contains("stopped; every acknowledged write is durable, but for 1 lost blocks"),
+            "{status} {said}"
+        );
+    }
     let found = check();
     assert!(found.code == Some(1) && found.stdout.contains("damage   1 blocks are lost"), "{found}");
 }

@@ -1,9 +1,13 @@
 //! Ways to stop: each keeps what it promises, clients connected or not.
 
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixListener;
+
 use crate::common::chance::Chance;
 use crate::common::daemon::Daemon;
 use crate::common::nbd::Command;
-use crate::common::{CARRIERS, volume};
+use crate::common::tool::tidegate;
+use crate::common::{CARRIERS, text, volume};
 
 const BLOCK: u64 = 4096;
 
@@ -32,6 +36,37 @@ fn sigterm_makes_acknowledged_writes_durable_with_clients_connected() {
         }
         drop((idle, client));
         daemon.stop();
+    }
+}
+
+/// A daemon that says that it stops, and is gone: `tidegate stop` looks what it has left behind.
+#[test]
+fn a_daemon_that_does_not_say_how_it_ended_is_not_taken_for_one_that_stopped() {
+    let folder = volume("48MiB", "64MiB", "");
+    for is_killed in [true, false] {
+        let daemon = Daemon::up(folder.path());
+        daemon.connect().write(0, &[7; 4096]).unwrap();
+        if is_killed {
+            daemon.kill();
+        } else {
+            daemon.stop();
+        }
+        let control = folder.path().join("control.sock");
+        let _ = std::fs::remove_file(&control);
+        let listener = UnixListener::bind(&control).unwrap();
+        let answers = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            BufReader::new(stream.try_clone().unwrap()).read_line(&mut String::new()).unwrap();
+            stream.write_all(b"{\"phase\":\"serving\"}\n").unwrap();
+        });
+        let ended = tidegate(&["stop", "--dir", text(folder.path())]);
+        answers.join().unwrap();
+        std::fs::remove_file(&control).unwrap();
+        if is_killed {
+            assert!(ended.code == Some(1) && ended.stderr.contains("before volume") && ended.stdout.is_empty(), "{ended}");
+        } else {
+            assert!(ended.succeeds().contains("every acknowledged write is durable"));
+        }
     }
 }
 

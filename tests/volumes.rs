@@ -120,6 +120,27 @@ fn one_sigterm_makes_what_was_acknowledged_durable_in_every_volume() {
 }
 
 #[test]
+fn all_volumes_grow_at_a_start_or_none_does() {
+    let folder = volumes(&NAMES, DEFAULT, "");
+    let dir = text(folder.path());
+    Daemon::up(folder.path()).stop();
+    let grow =
+        |name: &str| fs::File::options().write(true).open(folder.path().join(format!("{name}.origin"))).unwrap().set_len(50 * MIB).unwrap();
+    let has = |name: &str| {
+        let report = tidegate(&["check", "--json", "--dir", dir, "--volume", name]).succeeds();
+        serde_json::from_str::<Value>(&report).unwrap()["volume_bytes"].as_u64().unwrap() / MIB
+    };
+    NAMES.into_iter().for_each(grow);
+    let (cache, away) = (folder.path().join("media.cache"), folder.path().join("away"));
+    fs::rename(&cache, &away).unwrap();
+    assert_refused(&tidegate(&["up", "--grow", "--dir", dir]), 66, &["media.cache"]);
+    fs::rename(&away, &cache).unwrap();
+    assert_eq!(NAMES.map(has), [48, 48], "nothing was changed anywhere");
+    Daemon::start(folder.path(), &["up", "--grow", "--dir", dir]).stop();
+    assert_eq!(NAMES.map(has), [50, 50]);
+}
+
+#[test]
 fn a_volume_that_is_stopped_tells_its_clients_and_the_others_go_on() {
     let folder = volumes(&NAMES, DEFAULT, "");
     let dir = text(folder.path());

@@ -1,12 +1,14 @@
 //! `tidegate check`: the recovery of the engine over a cache that is only read, stopped before its first write. It finds what a start
-//! would find.
+//! would find; and, if it is asked for, what only reading every block can find.
 
 use std::path::Path;
 
 use serde::Serialize;
 use tidegate_engine::block::{ATOM_BYTES, Span};
+use tidegate_engine::cache::format::Geometry;
 use tidegate_engine::op::{Action, Answer, DeviceError, DeviceId, Done, Limits, Op};
-use tidegate_engine::probe::Phase;
+use tidegate_engine::payload::Payload;
+use tidegate_engine::probe::{Phase, Stored};
 use tidegate_engine::request::Reply;
 use tidegate_engine::time::Instant;
 use tidegate_engine::{Config, Engine, Event, World, turn};
@@ -37,7 +39,35 @@ pub struct Report {
     /// Groups of records replayed from the journal, and groups at its end that were never promised and are cut off.
     pub groups: u64,
     pub cut_groups: u64,
+    /// Of every block, if they were read.
+    pub contents: Option<Contents>,
 }
+
+/// What reading the blocks has found.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Contents {
+    /// Blocks read, and compared with their checksums.
+    pub read_blocks: u64,
+    /// Of these, blocks that the SSD does not give as they were written, and that the origin has too.
+    pub damaged_clean_blocks: u64,
+    /// And blocks that nobody has.
+    pub damaged_dirty_blocks: u64,
+    /// Where those lie in the volume, in the order of the cache: the first [`PLACES_MOST`] of them.
+    pub damaged_dirty: Vec<Place>,
+}
+
+/// A stretch of the volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Place {
+    /// Its first byte.
+    pub offset: u64,
+    pub bytes: u64,
+}
+
+/// So many places are told.
+pub const PLACES_MOST: usize = 100;
+/// Read at once, in atoms: 1 MiB.
+const READ_ATOMS_MAX: u64 = 2048;
 
 /// One damage.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -50,7 +80,7 @@ pub struct Found {
 
 impl Report {
     pub fn is_sound(&self) -> bool {
-        self.damage.is_empty()
+        self.damage.is_empty() && self.contents.as_ref().is_none_or(Contents::is_sound)
     }
 
     /// Could it be served? Else the numbers are those of what could be read.
@@ -64,6 +94,27 @@ impl Report {
     }
 }
 
+impl Contents {
+    fn is_sound(&self) -> bool {
+        self.damaged_clean_blocks + self.damaged_dirty_blocks == 0
+    }
+
+    fn note_damaged(&mut self, stored: &Stored) {
+        if !stored.is_dirty {
+            self.damaged_clean_blocks += 1;
+            return;
+        }
+        self.damaged_dirty_blocks += 1;
+        let place = Place { offset: stored.block.offset(), bytes: stored.block.bytes() };
+        let is_full = self.damaged_dirty.len() == PLACES_MOST;
+        match self.damaged_dirty.last_mut() {
+            Some(last) if last.offset + last.bytes == place.offset => last.bytes += place.bytes,
+            _ if is_full => {}
+            _ => self.damaged_dirty.push(place),
+        }
+    }
+}
+
 /// Looks through a cache that nobody serves; changes nothing.
 ///
 /// # Errors
@@ -72,8 +123,61 @@ pub fn check(cache: &Path) -> Result<Report, Failure> {
     look_through(&Disk::open(cache, DeviceId::Cache, Access::Shared)?)
 }
 
-/// The same of one that is open.
+/// The same, and reads every block, unless the volume cannot be served. `progress` hears how many of how many sets have been read.
+///
+/// # Errors
+/// As [`check`].
+pub fn check_contents(cache: &Path, progress: &mut dyn FnMut(u64, u64)) -> Result<Report, Failure> {
+    let cache = Disk::open(cache, DeviceId::Cache, Access::Shared)?;
+    let (engine, geometry) = recovered(&cache)?;
+    let mut report = report(&engine, geometry);
+    if report.can_be_served() {
+        report.contents = Some(read_contents(&engine, &cache, geometry.sets, progress));
+    }
+    Ok(report)
+}
+
+/// What a start would find in a cache that is open.
 pub(crate) fn look_through(cache: &Disk) -> Result<Report, Failure> {
+    let (engine, geometry) = recovered(cache)?;
+    Ok(report(&engine, geometry))
+}
+
+fn read_contents(engine: &Engine<Run>, cache: &Disk, sets: u32, progress: &mut dyn FnMut(u64, u64)) -> Contents {
+    let mut contents = Contents::default();
+    for set in 0..sets {
+        progress(u64::from(set), u64::from(sets));
+        let stored: Vec<Stored> = engine.stored(set).collect();
+        let goes_on = |a: &Stored, b: &Stored| a.slot.end() == b.slot.start;
+        for run in stored.chunk_by(goes_on) {
+            for part in run.chunks((READ_ATOMS_MAX / run[0].slot.atoms).max(1) as usize) {
+                compare(part, cache, &mut contents);
+            }
+        }
+    }
+    contents
+}
+
+/// Compares what lies end to end with its checksums: one by one where that cannot be read together.
+fn compare(run: &[Stored], cache: &Disk, contents: &mut Contents) {
+    let (first, last) = (run[0].slot, run[run.len() - 1].slot);
+    match cache.read_now(Span::new(first.start, last.end() - first.start)) {
+        Ok(bytes) => {
+            contents.read_blocks += run.len() as u64;
+            let is_damaged =
+                |stored: &&Stored| bytes.slice(stored.slot.start - first.start, stored.slot.atoms).checksum() != stored.checksum;
+            run.iter().filter(is_damaged).for_each(|stored| contents.note_damaged(stored));
+        }
+        Err(_) if run.len() > 1 => run.chunks(1).for_each(|one| compare(one, cache, contents)),
+        Err(_) => {
+            contents.read_blocks += 1;
+            contents.note_damaged(&run[0]);
+        }
+    }
+}
+
+/// An engine that has recovered from the cache up to its first write.
+fn recovered(cache: &Disk) -> Result<(Engine<Run>, Geometry), Failure> {
     let superblock = superblock(cache)?;
     let geometry = superblock.geometry;
     let config = Config { check: true, origin: superblock.origin, ..Config::new(geometry, superblock.format) };
@@ -81,17 +185,26 @@ pub(crate) fn look_through(cache: &Disk) -> Result<Report, Failure> {
     let origin = Limits { atoms: geometry.volume_atoms, ..limits };
     let mut engine = Engine::new(config, [limits, origin]);
     let mut world = Reading { cache, answered: Vec::new() };
-    let mut events = Vec::new();
+    let (mut events, mut now) = (Vec::new(), Instant::ZERO);
     loop {
-        turn(&mut engine, &mut world, Instant::ZERO, &mut events);
+        turn(&mut engine, &mut world, now, &mut events);
         if *engine.phase() != Phase::Recovering {
             break;
         }
-        assert!(!world.answered.is_empty(), "a recovery that waits for nothing");
+        if world.answered.is_empty() {
+            // What could not be read is tried again.
+            let deadline = engine.deadline().expect("a recovery waits for something");
+            std::thread::sleep(std::time::Duration::from_nanos(deadline.since(now).0));
+            now = deadline;
+        }
         events.append(&mut world.answered);
     }
+    Ok((engine, geometry))
+}
+
+fn report(engine: &Engine<Run>, geometry: Geometry) -> Report {
     let found = engine.inspect(Instant::ZERO);
-    Ok(Report {
+    Report {
         damage: engine.damage().iter().map(|damage| Found { fatal: damage.fatal, what: damage.what.clone() }).collect(),
         volume_bytes: geometry.volume_atoms * ATOM_BYTES,
         block_bytes: u64::from(geometry.block_atoms) * ATOM_BYTES,
@@ -104,7 +217,8 @@ pub(crate) fn look_through(cache: &Disk) -> Result<Report, Failure> {
         lost_blocks: found.lost_blocks,
         groups: found.counters.recovered_groups,
         cut_groups: found.counters.recovered_cut_groups,
-    })
+        contents: None,
+    }
 }
 
 /// A world in which the cache can be read at once, and nothing else happens.
@@ -139,9 +253,8 @@ mod tests {
     use std::fs::{self, OpenOptions};
     use std::os::unix::fs::FileExt;
 
-    use tidegate_engine::cache::format::Geometry;
+    use tidegate_engine::block::Slot;
     use tidegate_engine::op::OpId;
-    use tidegate_engine::payload::Payload;
     use tidegate_engine::request::{Command, Outcome, Request, RequestError, RequestId};
 
     use super::*;
@@ -282,6 +395,25 @@ mod tests {
         flip(&options.cache, page.expect("a page was written") + 200);
         let report = check(&options.cache).expect("a cache");
         assert!(report.damage.iter().any(|found| found.fatal), "{report:?}");
+    }
+
+    #[test]
+    fn what_blocks_hold_is_compared_where_it_is_asked_for() {
+        let folder = folder();
+        let (options, geometry) = crashed(folder.path());
+        let read = || check_contents(&options.cache, &mut |_, _| {}).expect("a cache");
+        let (sound, all) = (read(), Contents { read_blocks: BLOCKS, ..Contents::default() });
+        assert!(sound.is_sound() && sound.contents == Some(all.clone()), "{sound:?}");
+        // Two neighbours and one for itself, in the order in which they were written.
+        let slot = |block: u64| geometry.slot(Slot { set: 0, slot: block as u32 }).offset();
+        let cache = fs::read(&options.cache).expect("readable");
+        let at = |block: u64| (0..cache.len()).step_by(4096).find(|&at| cache[at..at + 4096] == contents(block)[..]).expect("it is there");
+        assert_eq!(at(1) as u64, slot(1));
+        [7, 8, 200].into_iter().for_each(|block| flip(&options.cache, at(block) as u64 + 4095));
+        let found = read();
+        let damaged = [7, 8, 200].map(|block| Place { offset: place(block).offset(), bytes: 4096 });
+        assert_eq!(found.contents, Some(Contents { damaged_dirty_blocks: 3, damaged_dirty: damaged.to_vec(), ..all }));
+        assert!(!found.is_sound() && found.can_be_served() && check(&options.cache).expect("a cache").is_sound());
     }
 
     #[test]

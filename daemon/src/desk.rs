@@ -43,7 +43,14 @@ pub enum Tell {
     /// Its last client has gone. Told only where that matters.
     Alone,
     /// It has ended: everything of it is closed.
-    Ended(Result<(), Failure>),
+    Ended(Result<Rest, Failure>),
+}
+
+/// What a volume that was stopped in order leaves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rest {
+    /// Blocks that were acknowledged and cannot be had any more.
+    pub lost_blocks: u64,
 }
 
 /// The volume's side.

@@ -28,18 +28,38 @@ pub struct Grown {
     pub now: u64,
 }
 
-/// Makes the volume as large as its origin has become. Clients see it when they connect next.
+/// A volume of which nothing speaks against its growing; its disks are held.
+pub struct Ready {
+    grown: Grown,
+    /// What is to be written, if the origin has another size than the volume.
+    change: Option<(Io, Superblock)>,
+}
+
+impl Ready {
+    /// Makes the volume as large as its origin has become. Clients see it when they connect next.
+    ///
+    /// # Errors
+    /// One line: the cache cannot be written.
+    pub fn grow(self) -> Result<Grown, Failure> {
+        if let Some((io, superblock)) = self.change {
+            rewrite(io.disk(DeviceId::Cache), &superblock)?;
+        }
+        Ok(self.grown)
+    }
+}
+
+/// Looks whether the volume can become as large as its origin has become; changes nothing.
 ///
 /// # Errors
-/// One line; the volume is as it was.
-pub fn grow(volume: &Options) -> Result<Grown, Failure> {
+/// One line.
+pub fn look(volume: &Options) -> Result<Ready, Failure> {
     let Attached { cache, origin, superblock, .. } = attach(&volume.cache, &volume.origin)?;
     let mut geometry = superblock.geometry;
     let before = geometry.volume_atoms;
     geometry.volume_atoms = origin.atoms();
     let grown = Grown { before: before * ATOM_BYTES, now: geometry.volume_atoms * ATOM_BYTES };
     if geometry.volume_atoms == before {
-        return Ok(grown);
+        return Ok(Ready { grown, change: None });
     }
     let refused = |what: String| Failure::new(Failure::REFUSED, format!("cache {}: {what}", volume.cache.display()));
     if !before.is_multiple_of(u64::from(geometry.block_atoms)) {
@@ -48,10 +68,9 @@ pub fn grow(volume: &Options) -> Result<Grown, Failure> {
         return Err(refused(format!("the volume ends inside a block of {block} bytes; run `tidegate detach`, then `tidegate attach`")));
     }
     geometry.validate().map_err(|what| refused(format!("it cannot serve {} bytes: {what}", grown.now)))?;
-    state::compare(&volume.state, &superblock, false)?;
+    state::compare(&volume.state, &superblock, volume.accept_loss)?;
     let io = compared(volume, Io::new(cache, origin, Carrier::Auto)?, &superblock)?;
-    rewrite(io.disk(DeviceId::Cache), &Superblock { geometry, ..superblock })?;
-    Ok(grown)
+    Ok(Ready { grown, change: Some((io, Superblock { geometry, ..superblock })) })
 }
 
 /// The disks again, if a start would find nothing against serving: the cache is whole, and the origin as it was, but for its size.

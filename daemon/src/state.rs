@@ -2,7 +2,7 @@
 //!
 //! It is written, and synced, before the first request of a start is answered, at an orderly stop, and when the cache fails in service:
 //! then before anything is acknowledged without it, so that an SSD that missed writes is not taken back. Without it (it was deleted, or the
-//! volume is new) nothing is compared.
+//! volume is new) nothing is compared. A cache that the volume went on without is remembered: it has missed writes, and is never taken again.
 
 use std::fs::OpenOptions;
 use std::io::{ErrorKind, Read};
@@ -20,12 +20,14 @@ use crate::{Failure, whole};
 /// Its name in the folder of a volume.
 pub const FILE_NAME: &str = "tidegate.state";
 /// The largest one that is read, in bytes.
-const BYTES_MAX: u64 = 4096;
+const BYTES_MAX: u64 = 16 << 10;
+/// So many caches that must not come back are remembered: those that went last.
+const GONE_MAX: usize = 256;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct State {
-    /// The identity that the cache was formatted with, in hexadecimal digits.
+    /// The identity that the cache was formatted with, in hexadecimal digits; empty: none has served since the last one was given up.
     pub format: String,
     /// The start that last served: it grows with every one, and the cache knows it too.
     pub epoch: u64,
@@ -37,21 +39,41 @@ pub struct State {
     /// The cache failed in service, and the volume went on without it: `dirty` blocks were only there.
     #[serde(default)]
     pub degraded: bool,
+    /// The identities of caches that the volume went on without: they have missed writes. Filled in by [`State::write`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gone: Vec<String>,
 }
 
 impl State {
     /// The mode counts when it is asked for and recorded: whatever it was or will be, no more is promised than both do.
     pub fn of(superblock: &Superblock, epoch: u64, dirty: Option<u64>, mode: &ModeView) -> State {
         let kept = if mode.wanted.is_home() && mode.recorded.is_home() { mode.wanted } else { Mode::WriteBack };
-        State { format: format_of(superblock), epoch, dirty, mode: kept, degraded: false }
+        State { format: format_of(superblock), epoch, dirty, mode: kept, degraded: false, gone: Vec::new() }
     }
 
-    /// Replaces the file, whole or not at all.
+    /// The cache is given up, and the volume begins anew with another one: that one never comes back.
+    ///
+    /// # Errors
+    /// One line; the file is as it was.
+    pub fn give_up(path: &Path) -> Result<(), Failure> {
+        if State::read(path).is_ok_and(|known| known.is_none()) {
+            return Ok(());
+        }
+        let none = State { format: String::new(), epoch: 0, dirty: Some(0), mode: Mode::WriteBack, degraded: false, gone: Vec::new() };
+        none.write(path)
+    }
+
+    /// Replaces the file, whole or not at all. A cache that was known until now, and is another one, is gone from now on.
     ///
     /// # Errors
     /// One line; the old file is as it was.
     pub fn write(&self, path: &Path) -> Result<(), Failure> {
-        let text = serde_json::to_string(self).expect("a state is plain") + "\n";
+        // One that cannot be read has told nobody anything, and stopped the start that would have come here.
+        let before = State::read(path).ok().flatten();
+        let known = before.into_iter().flat_map(|before| before.gone.into_iter().chain([before.format]));
+        let mut gone: Vec<String> = known.filter(|format| !format.is_empty() && *format != self.format).collect();
+        gone.drain(..gone.len().saturating_sub(GONE_MAX));
+        let text = serde_json::to_string(&State { gone, ..self.clone() }).expect("a state is plain") + "\n";
         let written = whole::replace(path, text.as_bytes(), 0o600);
         written.map_err(|error| {
             Failure::new(Failure::NOT_CREATED, format!("{}: {error}; the volume needs it to know its cache again", path.display()))
@@ -128,8 +150,27 @@ pub fn format_of(superblock: &Superblock) -> String {
 pub fn compare(path: &Path, superblock: &Superblock, accept_loss: bool) -> Result<Vec<String>, Failure> {
     let Some(known) = State::read(path)? else { return Ok(Vec::new()) };
     let found = format_of(superblock);
+    if known.gone.contains(&found) {
+        let short = &found[..8];
+        let what = format!(
+            "the cache with the format id {short}… was given up or failed, and the volume went on without it: it has missed writes and must not \
+             come back; bring the last one back, or format this one anew with `tidegate create --force`"
+        );
+        return Err(Failure::new(Failure::DAMAGED, what));
+    }
+    if known.format.is_empty() {
+        return Ok(Vec::new());
+    }
     if known.format != found {
         let held = match known.loss(path) {
+            Loss::Nothing(why) if superblock.epoch > 1 && !accept_loss => {
+                let short = &found[..8];
+                let what = format!(
+                    "the cache with the format id {short}… has served before, but this volume last ran with another one: it may have missed \
+                     writes; {why}; format it anew with `tidegate create --force`, or take it as it is with --accept-loss"
+                );
+                return Err(Failure::new(Failure::DAMAGED, what));
+            }
             Loss::Nothing(why) => return Ok(vec![format!("another cache than last time; {why}")]),
             Loss::Some(held) => held,
         };
@@ -183,7 +224,7 @@ mod tests {
         let path = folder.path().join(FILE_NAME);
         let through = ModeView { wanted: Mode::WriteThrough, recorded: Mode::WriteThrough, is_switching: false };
         State::of(&superblock(1, 5), 6, None, &through).write(&path).unwrap();
-        assert!(compare(&path, &superblock(2, 9), false).unwrap()[0].contains("nothing that was flushed is lost"));
+        assert!(compare(&path, &superblock(2, 1), false).unwrap()[0].contains("nothing that was flushed is lost"));
         // On the way there or back it may not, nor with blocks that no stop could take home.
         for view in [ModeView { recorded: Mode::WriteBack, ..through }, ModeView { wanted: Mode::WriteBack, ..through }] {
             State::of(&superblock(1, 5), 6, None, &view).write(&path).unwrap();
@@ -228,7 +269,10 @@ mod tests {
         assert!(other.message.contains("02020202…") && other.message.contains("01010101…, which may have held"), "{}", other.message);
         assert!(compare(&path, &superblock(2, 9), true).unwrap()[0].contains("are lost"));
         State::of(&superblock(1, 5), 6, Some(0), &BACK).write(&path).unwrap();
-        assert!(compare(&path, &superblock(2, 9), false).unwrap()[0].contains("held nothing newer"));
+        assert!(compare(&path, &superblock(2, 1), false).unwrap()[0].contains("held nothing newer"));
+        let used = compare(&path, &superblock(2, 9), false).unwrap_err();
+        assert!(used.message.contains("has served before") && used.message.contains("--accept-loss"), "{}", used.message);
+        assert!(compare(&path, &superblock(2, 9), true).unwrap()[0].contains("held nothing newer"));
     }
 
     #[test]
@@ -247,6 +291,35 @@ mod tests {
         fence(0);
         assert!(compare(&path, &superblock(1, 6), false).unwrap_err().message.contains("nothing is lost"));
         assert!(compare(&path, &superblock(2, 1), false).unwrap()[0].contains("held nothing newer"));
+    }
+
+    #[test]
+    fn a_cache_that_the_volume_went_on_without_never_comes_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(FILE_NAME);
+        let serve = |id, dirty| State::of(&superblock(id, 5), 6, dirty, &BACK).write(&path).unwrap();
+        let refused = |id| {
+            let refused = [false, true].map(|accept_loss| compare(&path, &superblock(id, 100), accept_loss).unwrap_err().message);
+            assert!(refused.iter().all(|message| message.contains("has missed writes")), "{refused:?}");
+        };
+        // It fails, another one is taken, and that one is stopped with nothing that only it has.
+        State { degraded: true, ..State::of(&superblock(1, 5), 6, Some(40), &BACK) }.write(&path).unwrap();
+        serve(2, None);
+        serve(2, Some(0));
+        refused(1);
+        // Nor when that one is given up before another has served, and after it has.
+        State::give_up(&path).unwrap();
+        [1, 2].into_iter().for_each(refused);
+        assert_eq!(compare(&path, &superblock(3, 1), false).unwrap(), Vec::<String>::new());
+        serve(3, None);
+        [1, 2].into_iter().for_each(refused);
+        assert!(compare(&path, &superblock(3, 6), false).unwrap().is_empty());
+        // They do not grow without end.
+        (4..=255).chain(4..=255).for_each(|id| serve(id, Some(0)));
+        assert!(std::fs::metadata(&path).unwrap().len() < BYTES_MAX && State::read(&path).unwrap().is_some());
+        let none = folder.path().join("none");
+        State::give_up(&none).unwrap();
+        assert!(!none.exists(), "there was none to be given up");
     }
 
     #[test]

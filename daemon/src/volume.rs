@@ -30,7 +30,7 @@ use crate::back::run::Run;
 use crate::back::spin::Motor;
 use crate::back::vigil;
 use crate::control::{Verb, curve_json, status_json};
-use crate::desk::{Desk, Tell};
+use crate::desk::{Desk, Rest, Tell};
 use crate::dirty::{self, Dirty};
 use crate::front::nbd::{Allowed, Export, Front};
 use crate::front::{Clients, Crew, Tally};
@@ -256,7 +256,7 @@ impl Opened {
     ///
     /// # Errors
     /// One line for the operator and the exit code.
-    pub(crate) fn serve(self, carrier: Carrier, mut desk: Desk) -> Result<(), Failure> {
+    pub(crate) fn serve(self, carrier: Carrier, mut desk: Desk) -> Result<Rest, Failure> {
         let export = self.export();
         let Opened { options, attached: Attached { cache, origin, superblock, .. }, sleeper } = self;
         let mut io = Io::new(cache, origin, carrier)?;
@@ -273,7 +273,7 @@ impl Opened {
         let recorder = options.record.as_ref().map(|path| Recorder::start(path, volume_atoms, clock.now())).transpose()?;
         desk.tell(Tell::Opened);
         if !desk.is_started() {
-            return Ok(());
+            return Ok(Rest::default());
         }
         let config = options.knobs.config(&superblock);
         let fronts = if crew.is_some() { config.fronts } else { 0 };
@@ -296,7 +296,7 @@ impl Opened {
             landed: VecDeque::new(),
             cache: options.cache.display().to_string(),
             rating: options.knobs.rating(),
-            host: Host { path: options.state, superblock, told: None, again: Instant::ZERO, noted: Instant::ZERO },
+            host: Host { path: options.state, superblock, told: None, again: Instant::ZERO, noted: Instant::ZERO, has_served: false },
             events: Vec::new(),
             happenings: Vec::new(),
             interests: Vec::new(),
@@ -393,6 +393,8 @@ struct Host {
     again: Instant,
     /// When what is dirty was noted last.
     noted: Instant,
+    /// It was written down which start this is.
+    has_served: bool,
 }
 
 struct Volume {
@@ -417,7 +419,7 @@ struct Volume {
 }
 
 impl Volume {
-    fn run(mut self) -> Result<(), Failure> {
+    fn run(mut self) -> Result<Rest, Failure> {
         self.world.io.watch(WatchKey { port: DESK, token: 0 }, self.desk.fd(), true, false);
         if let Some(sleeper) = &self.world.sleeper {
             self.world.io.watch(WatchKey { port: MOTOR, token: 0 }, sleeper.motor().fd(), true, false);
@@ -427,7 +429,7 @@ impl Volume {
             self.obey(now);
             if self.state == State::Stopping && self.world.held.is_some() {
                 // Nothing was written, and nobody was answered.
-                return Ok(());
+                return Ok(Rest::default());
             }
             if let Some(recorder) = &mut self.recorder {
                 recorder.note(now, &self.events);
@@ -447,6 +449,7 @@ impl Volume {
                 Phase::Serving => {
                     if matches!(self.state, State::Starting | State::Sound) {
                         self.tell_host(now, None)?;
+                        self.host.has_served = true;
                         // What was noted before this start is not complete any more.
                         self.note_dirty(false);
                         self.state = State::Serving;
@@ -460,9 +463,12 @@ impl Volume {
                     if self.has_ended(now) {
                         // It is stopped in order, whether that can be written down or not.
                         let snapshot = self.engine.inspect(now);
-                        let _ = self.tell_host(now, Some(snapshot.newer()));
-                        self.note_dirty(true);
-                        return Ok(());
+                        // Of a start that has not served the host knows nothing, and what it knew is still so.
+                        if self.host.has_served {
+                            let _ = self.tell_host(now, Some(snapshot.newer()));
+                            self.note_dirty(true);
+                        }
+                        return Ok(Rest { lost_blocks: snapshot.lost_blocks + snapshot.unreadable_blocks });
                     }
                 }
             }

@@ -1,6 +1,7 @@
 //! Everything worth reporting: counters that only grow, a histogram of latencies, and the state of the moment.
 
 use crate::admission::Rule;
+use crate::block::Span;
 use crate::mode::Mode;
 use crate::op::{Class, DeviceError};
 use crate::policy;
@@ -307,6 +308,19 @@ pub struct Damage {
     pub fatal: bool,
     /// One line: what and where (byte offset on the SSD).
     pub what: String,
+}
+
+/// A block on the SSD, as the log describes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stored {
+    /// On the SSD.
+    pub slot: Span,
+    /// In the volume: at the end of one that is no whole number of blocks, shorter.
+    pub block: Span,
+    /// Of all that the slot holds.
+    pub checksum: u32,
+    /// Newer than the origin.
+    pub is_dirty: bool,
 }
 
 /// What changes from turn to turn and costs nothing to tell.

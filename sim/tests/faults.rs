@@ -619,20 +619,46 @@ fn damaged_metadata_is_written_again_before_the_other_copy_is_needed() {
     assert_eq!(intact.count(), 2);
 }
 
+fn newest_superblock(scenario: &Scenario) -> Superblock {
+    let cache = scenario.simulation.scene.cache.durable();
+    let copies = (0..2).filter_map(|copy| Superblock::decode(&cache.page_bytes(scenario.geometry().superblock(copy).start), copy).ok());
+    copies.max_by_key(|superblock| superblock.sequence).expect("a superblock")
+}
+
+#[test]
+fn a_crash_at_any_step_of_the_replacement_of_a_damaged_map_finds_the_one_before_it() {
+    for step in 0.. {
+        let mut scenario = scrubbed();
+        let data = scenario.checkpoints(2, 3);
+        let newest = newest_superblock(&scenario).checkpoint;
+        scenario.rot(scenario.geometry().map_page(newest.area, 0).start + 2);
+        while scenario.snapshot().counters.scrub_repaired_pages == 0 {
+            scenario.step();
+        }
+        for _ in 0..step {
+            scenario.step();
+        }
+        let is_replaced = newest_superblock(&scenario).checkpoint != newest;
+        scenario.power_cut(Survive::All);
+        scenario.expect(3, &data);
+        if is_replaced {
+            assert!(step > 3, "{step} steps");
+            return;
+        }
+    }
+}
+
 #[test]
 fn damage_of_the_map_and_of_the_ring_is_left_behind_by_a_checkpoint() {
     let mut scenario = scrubbed();
     let data = scenario.checkpoints(2, 3);
-    let superblock = |scenario: &Scenario| {
-        let cache = scenario.simulation.scene.cache.durable();
-        let copies = (0..2).filter_map(|copy| Superblock::decode(&cache.page_bytes(scenario.geometry().superblock(copy).start), copy).ok());
-        copies.max_by_key(|superblock| superblock.sequence).expect("a superblock")
-    };
-    let newest = superblock(&scenario).checkpoint;
+    let before = newest_superblock(&scenario);
+    let newest = before.checkpoint;
     scenario.rot(scenario.geometry().map_page(newest.area, 0).start + 2);
     scenario.advance(Duration::from_secs(20));
-    let next = superblock(&scenario);
-    assert!(next.checkpoint.number > newest.number && next.checkpoint.area != newest.area);
+    let next = newest_superblock(&scenario);
+    // In the place of the damaged one: the other is the only one that is whole.
+    assert!(next.checkpoint.number > newest.number && next.checkpoint.area == newest.area && next.previous == before.previous);
     scenario.power_cut(Survive::None);
     scenario.expect(3, &data);
     assert!(scenario.simulation.engine.damage().is_empty(), "{:?}", scenario.simulation.engine.damage());

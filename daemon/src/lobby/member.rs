@@ -9,7 +9,7 @@ use super::{CLIENTS_MAX, system};
 use crate::Failure;
 use crate::back::mail::{Sender, mailbox};
 use crate::control::INQUIRIES_MAX;
-use crate::desk::{Desk, News, Tell, Word};
+use crate::desk::{Desk, News, Rest, Tell, Word};
 use crate::front::nbd::Export;
 
 /// Words under way to a volume that are neither clients nor commands: start, write, stop; and news that answer nothing.
@@ -31,7 +31,7 @@ pub enum Phase {
     Starting,
     Sound,
     Serving(Box<Snapshot>),
-    Ended(Result<(), Failure>),
+    Ended(Result<Rest, Failure>),
 }
 
 impl Member {
@@ -43,7 +43,7 @@ impl Member {
         notes: Vec<String>,
         news: &Sender<News>,
         counts: bool,
-        serve: impl FnOnce(Desk) -> Result<(), Failure> + Send + 'static,
+        serve: impl FnOnce(Desk) -> Result<Rest, Failure> + Send + 'static,
     ) -> Result<Member, Failure> {
         let (words, inbox) = mailbox(CLIENTS_MAX + INQUIRIES_MAX + WORDS_MAX).map_err(|error| system("no eventfd", &error))?;
         let desk = Desk::new(place, inbox, news.clone(), counts);

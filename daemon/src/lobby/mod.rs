@@ -30,7 +30,7 @@ use crate::back::mail::{Mailbox, mailbox};
 use crate::back::poll::{Poll, Ready as ReadyFd};
 use crate::back::signals::Signals;
 use crate::control::{Command, ControlPort, INQUIRIES_MAX};
-use crate::desk::{News, Tell, Word};
+use crate::desk::{News, Rest, Tell, Word};
 use crate::front::nbd::{self, Address, Certificates, Exports, Front, Guest};
 use crate::port::{Interest, Port};
 use crate::volume::{self, Clock, Opened};
@@ -91,8 +91,8 @@ pub struct ReadyVolume {
 /// How it ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// After one signal: every acknowledged write is durable.
-    Stopped,
+    /// After one signal: every acknowledged write is durable, but for so many blocks of all volumes that cannot be had.
+    Stopped { lost_blocks: u64 },
     /// After a second signal (its number): only what was flushed is.
     Interrupted(i32),
 }
@@ -101,7 +101,7 @@ impl Ended {
     /// Exit code: 0, or 128 and the signal, as shells count.
     pub fn code(self) -> u8 {
         match self {
-            Ended::Stopped => 0,
+            Ended::Stopped { .. } => 0,
             Ended::Interrupted(signal) => 128 + signal as u8,
         }
     }
@@ -113,8 +113,10 @@ const CLIENTS_MAX: usize = 4096;
 const CLIENTS_OF_PEER_MAX: usize = 256;
 /// Descriptors that are kept for everything else: the control socket and its clients, files for a moment.
 const DESCRIPTORS_BESIDE: usize = 40;
-/// The same for each volume: its disks, its ring, its mailbox, its motor.
-const DESCRIPTORS_OF_VOLUME: usize = 10;
+/// The same for each volume: its disks, its ring (or what its disks' threads ring with), its mailbox, its motor, its recording.
+const DESCRIPTORS_OF_VOLUME: usize = 14;
+/// And for each of its front threads: an epoll and two bells.
+const DESCRIPTORS_OF_FRONT_THREAD: usize = 3;
 
 const FRONT: u32 = 0;
 const CONTROL: u32 = 1;
@@ -147,7 +149,7 @@ pub fn serve(options: &Options, operator: &mut dyn Operator) -> Result<Ended, Fa
         tls: options.tls.clone(),
         handed_over: options.handed_over,
         stdio: options.stdio,
-        connections_max: clients_max(options.volumes.len()),
+        connections_max: clients_max(&options.volumes),
         connections_per_peer: CLIENTS_OF_PEER_MAX,
     };
     let front = Front::lobby(front).map_err(not_created)?;
@@ -161,8 +163,10 @@ pub fn serve(options: &Options, operator: &mut dyn Operator) -> Result<Ended, Fa
 }
 
 /// Clients that there are descriptors for.
-fn clients_max(volumes: usize) -> usize {
-    let kept = DESCRIPTORS_BESIDE + volumes * DESCRIPTORS_OF_VOLUME;
+fn clients_max(volumes: &[volume::Options]) -> usize {
+    let of_volume =
+        |volume: &volume::Options| DESCRIPTORS_OF_VOLUME + volume.knobs.front_threads.unwrap_or_default() * DESCRIPTORS_OF_FRONT_THREAD;
+    let kept = DESCRIPTORS_BESIDE + volumes.iter().map(of_volume).sum::<usize>();
     nbd::descriptors().saturating_sub(kept).clamp(1, CLIENTS_MAX)
 }
 
@@ -284,7 +288,8 @@ impl Lobby {
                 self.stop();
             }
             let now = self.clock.now();
-            self.poll.wait(now, self.front.deadline(), &mut ready).map_err(|error| system("epoll", &error))?;
+            let deadline = [self.front.deadline(), self.control.deadline()].into_iter().flatten().min();
+            self.poll.wait(now, deadline, &mut ready).map_err(|error| system("epoll", &error))?;
             for ready in ready.drain(..) {
                 if let Some(signal) = self.dispatch(ready, operator) {
                     return Ok(Ended::Interrupted(signal));
@@ -294,6 +299,7 @@ impl Lobby {
             if self.front.deadline().is_some_and(|deadline| deadline <= now) {
                 self.front.tick(now);
             }
+            self.control.tick(now);
         }
     }
 
@@ -348,7 +354,8 @@ impl Lobby {
     fn farewell(&self, place: usize) -> serde_json::Value {
         match &self.members[place].phase {
             Phase::Ended(Err(failure)) => serde_json::json!({ "phase": "failed", "failure": failure.message }),
-            Phase::Ended(Ok(())) | Phase::Starting | Phase::Sound | Phase::Serving(_) => serde_json::json!({ "phase": "stopped" }),
+            Phase::Ended(Ok(rest)) => serde_json::json!({ "phase": "stopped", "lost_blocks": rest.lost_blocks }),
+            Phase::Starting | Phase::Sound | Phase::Serving(_) => serde_json::json!({ "phase": "stopped" }),
         }
     }
 
@@ -415,7 +422,7 @@ impl Lobby {
     }
 
     /// A volume has ended.
-    fn bury(&mut self, place: usize, ended: Result<(), Failure>, operator: &mut dyn Operator) {
+    fn bury(&mut self, place: usize, ended: Result<Rest, Failure>, operator: &mut dyn Operator) {
         let volumes = self.members.len();
         let member = &mut self.members[place];
         member.join();
@@ -431,7 +438,7 @@ impl Lobby {
                 operator.lost(&self.members[place].name, &failure);
             }
             (Err(_), State::Serving | State::Stopping) => {}
-            (Ok(()), _) => {
+            (Ok(_), _) => {
                 self.release();
                 self.open(operator);
             }
@@ -466,14 +473,16 @@ impl Lobby {
 
     /// All have ended: how.
     fn outcome(self) -> Result<Ended, Failure> {
-        let failed = |member: Member| match member.phase {
-            Phase::Ended(Err(failure)) => Some(failure),
-            Phase::Ended(Ok(())) | Phase::Starting | Phase::Sound | Phase::Serving(_) => None,
-        };
-        match self.failure.or_else(|| self.members.into_iter().find_map(failed)) {
-            Some(failure) => Err(failure),
-            None => Ok(Ended::Stopped),
+        let mut lost_blocks = 0;
+        let mut failed = self.failure;
+        for member in self.members {
+            match member.phase {
+                Phase::Ended(Err(failure)) => _ = failed.get_or_insert(failure),
+                Phase::Ended(Ok(rest)) => lost_blocks += rest.lost_blocks,
+                Phase::Starting | Phase::Sound | Phase::Serving(_) => {}
+            }
         }
+        failed.map_or(Ok(Ended::Stopped { lost_blocks }), Err)
     }
 }
 

@@ -12,7 +12,7 @@ use tidegate_engine::{Config, Engine};
 
 use super::*;
 use crate::back::run::Run;
-use crate::desk::Desk;
+use crate::desk::{Desk, Rest};
 use crate::front::nbd::Export;
 
 fn export(name: &str) -> Export {
@@ -76,7 +76,7 @@ fn good(desk: &mut Desk, said: &Said<&'static str>) {
 
 /// Runs a good volume and one that does `bad`: how it ended, what the operator was told, what the good volume was told.
 fn check(
-    bad: impl FnOnce(Desk, Receiver<()>) -> Result<(), Failure> + Send + 'static,
+    bad: impl FnOnce(Desk, Receiver<()>) -> Result<Rest, Failure> + Send + 'static,
 ) -> (Result<Ended, Failure>, Vec<String>, Vec<&'static str>) {
     let folder = tempfile::tempdir().unwrap();
     let control = folder.path().join("control.sock");
@@ -86,7 +86,7 @@ fn check(
         Member::spawn(0, export("bad"), Vec::new(), &sender, false, move |desk| bad(desk, all_serve)).unwrap(),
         Member::spawn(1, export("good"), Vec::new(), &sender, false, move |mut desk| {
             good(&mut desk, &said);
-            Ok(())
+            Ok(Rest::default())
         })
         .unwrap(),
     ];
@@ -103,7 +103,7 @@ fn check(
 
 #[test]
 fn exit_codes_are_those_that_shells_expect() {
-    assert_eq!((Ended::Stopped.code(), Ended::Interrupted(libc::SIGINT).code()), (0, 130));
+    assert_eq!((Ended::Stopped { lost_blocks: 0 }.code(), Ended::Interrupted(libc::SIGINT).code()), (0, 130));
 }
 
 #[test]

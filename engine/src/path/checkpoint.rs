@@ -34,6 +34,10 @@ pub(super) struct Checkpoint<P> {
     superblock: Option<Superblock>,
     /// The update that each copy holds; 0: it is not valid.
     copies: [u64; 2],
+    /// The highest number of an update that was begun: one that was given up may have been written all the same.
+    used: u64,
+    /// The number of a map that was found damaged.
+    spoiled: Option<u64>,
 }
 
 impl<P> Default for Checkpoint<P> {
@@ -48,6 +52,8 @@ impl<P> Default for Checkpoint<P> {
             running: None,
             superblock: None,
             copies: [0; 2],
+            used: 0,
+            spoiled: None,
         }
     }
 }
@@ -105,8 +111,15 @@ impl<P: Payload> Engine<P> {
 
     /// What recovery found and wrote: the state from which checkpoints go on.
     pub(super) fn adopt_superblock(&mut self, superblock: Superblock, copies: [u64; 2]) {
+        self.checkpoint.used = copies.into_iter().fold(superblock.sequence, u64::max);
         self.checkpoint.superblock = Some(superblock);
         self.checkpoint.copies = copies;
+    }
+
+    /// Of an update that begins now.
+    fn next_sequence(&mut self) -> u64 {
+        self.checkpoint.used += 1;
+        self.checkpoint.used
     }
 
     /// What the newest superblock says of the mode; before there is one, the least that may be promised.
@@ -180,8 +193,12 @@ impl<P: Payload> Engine<P> {
         self.flushes.want(group);
         let current = self.checkpoint.superblock.clone().expect("a serving engine has read its superblock");
         // Another area than the one that is good, and a number that no page there carries.
-        let area = 1 - current.checkpoint.area.min(1);
-        let number = current.sequence + 1;
+        let (area, previous) = if self.checkpoint.spoiled == Some(current.checkpoint.number) {
+            (current.checkpoint.area, current.previous)
+        } else {
+            (1 - current.checkpoint.area.min(1), current.checkpoint)
+        };
+        let number = self.next_sequence();
         let map = MapRef { number, area, seq: self.journal.next_seq() };
         let pages = self.map_pages(map);
         let headers = self
@@ -197,7 +214,7 @@ impl<P: Payload> Engine<P> {
         self.flushes.want(group);
         let mode = self.mode_to_record().unwrap_or(current.mode);
         let written = self.written_in_life();
-        let next = Superblock { sequence: current.sequence + 1, checkpoint: map, previous: current.checkpoint, mode, written, ..current };
+        let next = Superblock { sequence: number, checkpoint: map, previous, mode, written, ..current };
         self.checkpoint.running = Some(Running { map, group, headers, pages, next, stop: false, stage: Stage::Restating });
     }
 
@@ -206,8 +223,9 @@ impl<P: Payload> Engine<P> {
         if self.checkpoint.running.is_some() {
             return;
         }
+        assert!(!self.detaching || self.is_clean(), "a cache is detached when the origin holds everything");
         let current = self.checkpoint.superblock.clone().expect("a serving engine has read its superblock");
-        let (sequence, epoch, cut) = (current.sequence + 1, current.epoch + 1, self.journal.next_seq());
+        let (sequence, epoch, cut) = (self.next_sequence(), current.epoch + 1, self.journal.next_seq());
         let (marks, written) = (self.marks_taken(), self.written_in_life());
         let next = Superblock { sequence, epoch, cut, clean: true, detached: self.detaching, marks, written, ..current };
         let (map, group) = (next.checkpoint, self.journal.durable_group());
@@ -412,6 +430,7 @@ impl<P: Payload> Engine<P> {
             return self.write_superblock(Some(1 - copy));
         }
         if self.running().stop {
+            self.checkpoint.superblock = Some(next);
             return self.end_stop();
         }
         self.counters.checkpoints += 1;
@@ -459,6 +478,17 @@ impl<P: Payload> Engine<P> {
     /// The map that the newest superblock names.
     pub(super) fn newest_map(&self) -> MapRef {
         self.checkpoint.superblock.as_ref().expect("a serving engine has read its superblock").checkpoint
+    }
+
+    /// The map that the newest superblock names is damaged: it is written anew in its own place, while the one before it is still whole.
+    pub(super) fn replace_map(&mut self, map: MapRef) {
+        self.checkpoint.spoiled = Some(map.number);
+    }
+
+    /// The start that the superblocks know; once they know of its end, the next one.
+    pub(super) fn epoch(&self) -> u64 {
+        let sealed = self.checkpoint.superblock.as_ref().map_or(0, |superblock| superblock.epoch);
+        sealed.max(self.journal.epoch())
     }
 
     /// Metadata is damaged, maybe this copy of the superblock: it is written anew as soon as may be.

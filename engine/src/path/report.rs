@@ -1,10 +1,10 @@
 //! What the engine tells about itself: the state of the moment, and the ledger of the memory it holds.
 
-use crate::block::{ATOM_BYTES, Block, Span};
+use crate::block::{ATOM_BYTES, Block, Slot, Span};
 use crate::fault_point::FaultPoints;
 use crate::memory::Memory;
 use crate::payload::Payload;
-use crate::probe::{Counters, Damage, Glance, Snapshot};
+use crate::probe::{Counters, Damage, Glance, Snapshot, Stored};
 use crate::time::Instant;
 use crate::what_if::Forecasts;
 
@@ -19,7 +19,7 @@ impl<P: Payload> Engine<P> {
         Snapshot {
             now,
             phase: self.phase.clone(),
-            epoch: self.journal.epoch(),
+            epoch: self.epoch(),
             gate: self.gate.state(),
             sets: self.sets.count(),
             free_sets: self.sets.free_count(),
@@ -127,6 +127,23 @@ impl<P: Payload> Engine<P> {
                 (None, None) => return found,
             }
         }
+    }
+
+    /// The blocks of a set, in the order of their slots: without those that may be overwritten in place, whose checksums nobody knows, and
+    /// without those of a set whose header nobody could read.
+    pub fn stored(&self, set: u32) -> impl Iterator<Item = Stored> + '_ {
+        let geometry = &self.config.geometry;
+        let all = if self.sets.get(set).loaded { geometry.set_slots } else { 0 };
+        let slots = (0..all).map(move |slot| Slot { set, slot });
+        slots.filter(|&slot| self.sets.is_live(slot) && !self.sets.is_opened(slot)).map(|slot| {
+            let entry = self.sets.entry(slot, |block| self.full(block));
+            Stored {
+                slot: geometry.slot(slot),
+                block: geometry.block_span(entry.block),
+                checksum: entry.crc,
+                is_dirty: self.sets.is_dirty(slot),
+            }
+        })
     }
 
     /// What recovery found.

@@ -332,6 +332,7 @@ impl<P: Payload> Engine<P> {
             };
         }
         if !is_good {
+            self.replace_map(of);
             self.repair_by_checkpoint(None);
         }
     }
