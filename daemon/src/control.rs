@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use tidegate_engine::op::Class;
 use tidegate_engine::probe::{DestageReason, GateState, Health, Histogram, Phase, QueueTimes, Snapshot, Waits};
 use tidegate_engine::request::Room;
-use tidegate_engine::time::Instant;
+use tidegate_engine::time::{self as engine_time, Instant};
 use tidegate_engine::what_if::{Forecast, Forecasts};
 use tidegate_engine::{Event, Mode};
 
@@ -26,7 +26,10 @@ use crate::Failure;
 use crate::back::run::Run;
 use crate::front::nbd::address::UNIX_PATH_BYTES_MAX;
 use crate::port::{Interest, Port};
+use crate::socket_file::SocketFile;
 
+/// After this a listener that rests tries again.
+const TICK: engine_time::Duration = engine_time::Duration::from_secs(1);
 /// The longest line a client may send, in bytes.
 pub const LINE_BYTES_MAX: usize = 64 << 10;
 /// Clients at once; for one more, one that waits for no answer is closed, or else the new one.
@@ -109,7 +112,10 @@ impl Asker {
 /// The listening socket and its clients.
 pub struct ControlPort {
     listener: UnixListener,
-    path: PathBuf,
+    _file: SocketFile,
+    /// There was no descriptor for one more client: none is heard until the next tick.
+    rests: bool,
+    last_tick: Instant,
     clients: BTreeMap<u64, Client>,
     next_token: u64,
     commands: Vec<(Asker, Command)>,
@@ -138,11 +144,15 @@ impl ControlPort {
     /// somebody answers, or another kind of file, is an error of one line.
     pub fn bind(path: &Path) -> Result<Self, String> {
         let listener = listen(path)?;
-        listener.set_nonblocking(true).map_err(|error| format!("{}: {error}", path.display()))?;
+        let of_path = |error| format!("{}: {error}", path.display());
+        let _file = SocketFile::new(path).map_err(of_path)?;
+        listener.set_nonblocking(true).map_err(of_path)?;
         let interest = Interest { token: LISTENER, fd: listener.as_raw_fd(), readable: true, writable: false };
         Ok(ControlPort {
             listener,
-            path: path.to_owned(),
+            _file,
+            rests: false,
+            last_tick: Instant::ZERO,
             clients: BTreeMap::new(),
             next_token: LISTENER + 1,
             commands: Vec::new(),
@@ -165,7 +175,14 @@ impl ControlPort {
     }
 
     fn accept(&mut self) {
-        while let Ok((stream, _)) = self.listener.accept() {
+        loop {
+            let stream = match self.listener.accept() {
+                Ok((stream, _)) => stream,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) if matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted) => continue,
+                // Out of descriptors or memory: the client stays in the kernel's queue for a while.
+                Err(_) => return self.listen(false),
+            };
             if stream.set_nonblocking(true).is_err() || (self.clients.len() >= CLIENTS_MAX && !self.make_place()) {
                 continue; // dropped: closed
             }
@@ -174,6 +191,12 @@ impl ControlPort {
             self.interests.push(Interest { token, fd: stream.as_raw_fd(), readable: true, writable: false });
             self.clients.insert(token, Client::new(stream));
         }
+    }
+
+    /// Whether new clients are heard.
+    fn listen(&mut self, listens: bool) {
+        self.rests = !listens;
+        self.interests.push(Interest { token: LISTENER, fd: self.listener.as_raw_fd(), readable: listens, writable: false });
     }
 
     /// Takes what a client has sent.
@@ -223,20 +246,11 @@ impl ControlPort {
     }
 }
 
-impl Drop for ControlPort {
-    fn drop(&mut self) {
-        // Nobody may connect to a name behind which nobody listens. That it is gone already is no error.
-        let _ = std::fs::remove_file(&self.path);
-    }
-}
-
 impl Port for ControlPort {
     fn interests(&mut self, out: &mut Vec<Interest>) {
         for (token, client) in &mut self.clients {
             // A client that does not read its answers is not read either.
             let wanted = (!client.ended && client.unsent.is_empty(), !client.unsent.is_empty());
-            // Neither would be "gone": one that has said everything and waits for its answer keeps what it had.
-            let wanted = if wanted == (false, false) { client.listening } else { wanted };
             if wanted != client.listening {
                 client.listening = wanted;
                 let (readable, writable) = wanted;
@@ -268,10 +282,15 @@ impl Port for ControlPort {
     }
 
     fn deadline(&self) -> Option<Instant> {
-        None
+        self.rests.then(|| self.last_tick + TICK)
     }
 
-    fn tick(&mut self, _now: Instant) {}
+    fn tick(&mut self, now: Instant) {
+        if self.deadline().is_some_and(|deadline| deadline <= now) {
+            self.last_tick = now;
+            self.listen(true);
+        }
+    }
 }
 
 impl Client {
@@ -746,6 +765,50 @@ mod tests {
         bench.turn();
         assert_eq!(bench.port.clients.len(), CLIENTS_MAX);
         assert_eq!(one_too_many.read(&mut [0; 1]).unwrap(), 0, "closed: everybody else waits for an answer");
+    }
+
+    #[test]
+    fn one_that_has_said_everything_is_watched_again_when_there_is_something_to_send() {
+        let mut bench = Bench::new();
+        let mut client = bench.connect();
+        client.write_all(b"{\"verb\": \"status\"}\n").unwrap();
+        client.shutdown(std::net::Shutdown::Write).unwrap();
+        let (mut room, mut events) = (Room { requests: 8, bytes: 1 << 20 }, Vec::new());
+        bench.port.ready(LISTENER, true, false, &mut room, &mut events);
+        let token = LISTENER + 1;
+        (0..2).for_each(|_| bench.port.ready(token, true, false, &mut room, &mut events));
+        let watched = |port: &mut ControlPort| {
+            let mut interests = Vec::new();
+            port.interests(&mut interests);
+            interests.into_iter().rfind(|interest| interest.token == token).map(|interest| (interest.readable, interest.writable))
+        };
+        // Its end of the conversation is readable for ever.
+        assert_eq!(watched(&mut bench.port), Some((false, false)));
+        let [(asker, _)] = bench.port.commands()[..] else { panic!("one command") };
+        bench.port.answer(asker, &json!({ "did": "it" }));
+        bench.port.send();
+        let mut said = String::new();
+        client.read_to_string(&mut said).unwrap();
+        assert_eq!(said, "{\"did\":\"it\"}\n");
+    }
+
+    #[test]
+    fn a_listener_that_has_no_descriptor_left_rests_for_a_second() {
+        let mut port = Bench::new().port;
+        let mut interests = Vec::new();
+        port.interests(&mut interests);
+        port.listen(false);
+        let now = Instant(90 << 30);
+        assert!(port.deadline().is_some_and(|deadline| deadline <= now));
+        port.tick(now);
+        assert_eq!(port.deadline(), None);
+        port.listen(false);
+        assert_eq!(port.deadline(), Some(now + TICK));
+        port.tick(now + engine_time::Duration(1));
+        assert!(port.rests);
+        port.interests(&mut interests);
+        let heard: Vec<bool> = interests.iter().map(|interest| interest.readable).collect();
+        assert_eq!(heard, [true, false, true, false]);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use tidegate_engine::Mode;
-use tidegate_engine::block::ATOM_BYTES;
+use tidegate_engine::block::{ATOM_BYTES, PAGE_BYTES};
 use tidegate_engine::cache::format::{FormatId, Geometry, Step, Superblock, create_steps};
 use tidegate_engine::op::DeviceId;
 
@@ -129,8 +129,21 @@ fn geometry(options: &CreateOptions, cache: &Disk, origin: &Disk) -> Result<Geom
     if block == 0 || !u64::from(block).is_multiple_of(ATOM_BYTES) || !set.is_multiple_of(block) {
         return Err(refused(format!("blocks of {block} bytes in sets of {set} do not fit; both are powers of two, from 512 bytes")));
     }
-    Geometry::for_cache(cache.atoms(), origin.atoms(), block / ATOM_BYTES as u32, set / block)
-        .map_err(|message| refused(format!("cache {}: {message}", options.cache.display())))
+    let of_cache = |message| refused(format!("cache {}: {message}", options.cache.display()));
+    cache.physical_bytes().map_or(Ok(()), |sector| refuse_shared_sectors(sector, u64::from(block))).map_err(of_cache)?;
+    Geometry::for_cache(cache.atoms(), origin.atoms(), block / ATOM_BYTES as u32, set / block).map_err(of_cache)
+}
+
+/// A power cut while one block or journal page is written may damage no other.
+fn refuse_shared_sectors(sector: u64, block: u64) -> Result<(), String> {
+    let smallest = block.min(PAGE_BYTES);
+    if sector <= smallest {
+        return Ok(());
+    }
+    Err(format!(
+        "the device writes {sector} bytes at once at the least, and tidegate {smallest}: a power cut could damage neighbours of what is being \
+         written; take another SSD"
+    ))
 }
 
 fn format(cache: &Disk, superblock: &Superblock) -> Result<(), Failure> {
@@ -215,6 +228,17 @@ mod tests {
             origin_bytes: Some(64 << 20),
             cache_bytes: Some(64 << 20),
             ..CreateOptions::new(folder.join("origin.img"), folder.join("cache.img"))
+        }
+    }
+
+    #[test]
+    fn a_block_shares_no_sector_with_its_neighbours() {
+        for (sector, block) in [(512, 512), (512, 4096), (4096, 4096), (4096, 65_536)] {
+            assert_eq!(refuse_shared_sectors(sector, block), Ok(()), "{sector}, {block}");
+        }
+        // Journal pages have 4 KiB, whatever the blocks.
+        for (sector, block) in [(4096, 512), (16_384, 4096), (16_384, 65_536)] {
+            assert!(refuse_shared_sectors(sector, block).is_err_and(|why| why.contains("take another SSD")), "{sector}, {block}");
         }
     }
 

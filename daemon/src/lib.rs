@@ -20,6 +20,7 @@ pub mod probe;
 mod ram;
 mod recorder;
 pub mod sleeper;
+mod socket_file;
 pub mod state;
 pub mod volume;
 pub mod wear;

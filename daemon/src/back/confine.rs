@@ -230,6 +230,9 @@ const ALLOWED: &[i64] = &[
     libc::SYS_readlinkat,
 ];
 
+/// Of io_uring_register(2).
+const IORING_UNREGISTER_FILES: u8 = 3;
+
 /// Lets a ring that was set up disabled do what the disks and sockets need, and enables it. The files are registered by then. `discards`: a
 /// block device may be told what it need not keep.
 ///
@@ -250,6 +253,8 @@ pub fn restrict_ring(ring: &IoUring, discards: bool) -> io::Result<()> {
     let mut restrictions: Vec<Restriction> = operations.into_iter().chain(discard).map(Restriction::sqe_op).collect();
     // Disks are named by their place among the registered files, sockets by their descriptors. Disks that sleep are asked from a thread.
     restrictions.push(Restriction::sqe_flags_allowed((squeue::Flags::FIXED_FILE | squeue::Flags::ASYNC).bits()));
+    // A ring that has done its work lets go of its files.
+    restrictions.push(Restriction::register_op(IORING_UNREGISTER_FILES));
     ring.submitter().register_restrictions(&mut restrictions)?;
     ring.submitter().register_enable_rings()
 }

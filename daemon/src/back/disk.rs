@@ -202,6 +202,11 @@ impl Disk {
         (self.alignment.sector_atoms * ATOM_BYTES) as usize
     }
 
+    /// What the device writes at once at the least, as far as it says, in bytes. A power cut in a shorter write may damage all of it.
+    pub fn physical_bytes(&self) -> Option<u64> {
+        if self.kind == Kind::Block { physical_bytes(&self.file) } else { None }
+    }
+
     /// The smallest span of whole sectors around `span`.
     pub(super) fn widened(&self, span: Span) -> Span {
         let sector = self.alignment.sector_atoms;
@@ -487,6 +492,14 @@ fn file_system(file: &File) -> Option<u64> {
         (libc::fstatfs(file.as_raw_fd(), &mut found), found)
     };
     (result == 0).then_some(found.f_type as u64)
+}
+
+/// The sector of a block device that a write of less than it makes the device read and write again, in bytes.
+fn physical_bytes(file: &File) -> Option<u64> {
+    let mut bytes: libc::c_uint = 0;
+    // SAFETY: BLKPBSZGET writes one unsigned int.
+    let result = unsafe { libc::ioctl(file.as_raw_fd(), libc::BLKPBSZGET, &mut bytes) };
+    (result == 0 && bytes > 0).then_some(u64::from(bytes))
 }
 
 /// The logical sector of a block device in bytes.

@@ -390,6 +390,17 @@ fn a_disk_is_taken_over_as_soon_as_its_owner_is_gone() {
 }
 
 #[test]
+fn a_ring_that_is_idle_gives_its_disks_back_with_its_end() {
+    for _ in 0..20 {
+        let folder = tempfile::tempdir().expect("a folder");
+        let io = io(folder.path(), 1, Carrier::Uring);
+        let file = File::open(io.disk(DeviceId::Cache).path()).expect("there");
+        drop(io);
+        rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).expect("nobody has it any more");
+    }
+}
+
+#[test]
 fn what_is_no_disk_is_refused_in_one_line() {
     let folder = tempfile::tempdir().expect("a folder");
     let missing = folder.path().join("missing");

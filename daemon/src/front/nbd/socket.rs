@@ -6,11 +6,12 @@ use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::net::{IpAddr, Shutdown, TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::address::Address;
+use crate::socket_file::SocketFile;
 
 /// What the kernel may keep for a Unix client that reads slower than we write. The kernel caps it by its own limit.
 const SEND_BUFFER_BYTES: libc::c_int = 4 << 20;
@@ -196,31 +197,6 @@ impl Stream {
             Stream::Tcp(stream) => stream.shutdown(Shutdown::Both),
         };
     }
-}
-
-/// The file of a Unix socket, removed with its listener unless somebody else has put another one there.
-#[derive(Debug)]
-struct SocketFile {
-    path: PathBuf,
-    identity: (u64, u64),
-}
-
-impl SocketFile {
-    fn new(path: &Path) -> io::Result<SocketFile> {
-        Ok(SocketFile { path: path.to_owned(), identity: identity(path)? })
-    }
-}
-
-impl Drop for SocketFile {
-    fn drop(&mut self) {
-        if identity(&self.path).is_ok_and(|now| now == self.identity) {
-            let _ = fs::remove_file(&self.path);
-        }
-    }
-}
-
-fn identity(path: &Path) -> io::Result<(u64, u64)> {
-    fs::symlink_metadata(path).map(|file| (file.dev(), file.ino()))
 }
 
 fn bind_unix(path: &Path) -> Result<Listener, String> {
