@@ -222,12 +222,13 @@ Examples:
 
 What would twice the memory bring, and what would half of it cost? Of all blocks that clients read a sample is followed, all the time, and what
 is long ago counts for less. The miss ratios are those of LRU without admission, as shares of all blocks read: a read that the cache misses goes to
-the origin. Beside them stands what this volume has missed since its start. `tidegate sim curve` tells the same of a trace.")]
+the origin. Each is that of a size which is off by no more than the per cent beside it, within the points that are stated. Beside them stands
+what this volume has missed since its start. `tidegate sim curve` tells the same of a trace.")]
 pub struct Curve {
     #[command(flatten)]
     pub of: Of,
-    /// One JSON object: {"memory", "cache"}, each with "bytes" now, "error", "missed" and "points": [{"bytes", "miss_ratio"}]; of several volumes
-    /// in "volumes"
+    /// One JSON object: {"memory", "cache"}, each with "bytes" now, "error", "missed" and "points": [{"bytes", "miss_ratio", "size_error"}]; of
+    /// several volumes in "volumes"
     #[arg(long)]
     pub json: bool,
 }

@@ -51,6 +51,11 @@ fn tier(name: &str, tier: &Value) -> String {
         put(&mut text, &format!("{name}: {size}; nothing was read yet"));
         return text;
     }
+    let points = tier["points"].as_array().map_or(&[][..], Vec::as_slice);
+    if points.is_empty() {
+        put(&mut text, &format!("{name}: {size}; too few blocks were read yet to tell what others would miss"));
+        return text;
+    }
     let missed = if tier["missed"].is_null() { String::new() } else { format!(", which missed {:.1}%", per_cent(&tier["missed"])) };
     let (keys, rate, error) = (number("keys"), per_cent(&tier["rate"]), per_cent(&tier["error"]));
     put(
@@ -59,14 +64,18 @@ fn tier(name: &str, tier: &Value) -> String {
             "{name}: {size}{missed}; LRU, from {accesses} reads of about {keys} blocks, {rate:.2}% of these looked at: ± {error:.1} points"
         ),
     );
-    put(&mut text, &format!("{:>12}{:>11}", "", "misses, %"));
-    for point in tier["points"].as_array().into_iter().flatten() {
+    put(&mut text, &format!("{:>12}{:>8}{:>11}", "", "± %", "misses, %"));
+    for point in points {
         let bytes = point["bytes"].as_u64().unwrap_or(0);
-        let ratio = per_cent(&point["miss_ratio"]);
+        let (ratio, off) = (per_cent(&point["miss_ratio"]), per_cent(&point["size_error"]));
         let mark = if bytes == now { '*' } else { ' ' };
         put(
             &mut text,
-            &format!("{mark}{:>11}{ratio:>11.2}  {}", units::show_size(bytes), "#".repeat((ratio / 100.0 * BAR).round() as usize)),
+            &format!(
+                "{mark}{:>11}{off:>8.1}{ratio:>11.2}  {}",
+                units::show_size(bytes),
+                "#".repeat((ratio / 100.0 * BAR).round() as usize)
+            ),
         );
     }
     text
@@ -86,20 +95,28 @@ mod tests {
         let text = describe(&json!({
             "memory": {
                 "bytes": 1 << 20, "accesses": 5000, "keys": 400, "rate": 1.0, "error": 0.005, "missed": 0.25,
-                "points": [{ "bytes": 1 << 19, "miss_ratio": 0.5 }, { "bytes": 1 << 20, "miss_ratio": 0.26 }, { "bytes": 1 << 21, "miss_ratio": 0.0 }],
+                "points": [
+                    { "bytes": 1 << 19, "miss_ratio": 0.5, "size_error": 0.01 },
+                    { "bytes": 1 << 20, "miss_ratio": 0.26, "size_error": 0.01 },
+                    { "bytes": 1 << 21, "miss_ratio": 0.0, "size_error": 0.0 },
+                ],
             },
             "cache": { "bytes": 1 << 30, "accesses": 0 },
             "front_blocks": 1000, "unnoted_blocks": 250,
         }));
         let expected = "\
 memory: 1.0 MiB now, which missed 25.0%; LRU, from 5000 reads of about 400 blocks, 100.00% of these looked at: ± 0.5 points
-              misses, %
-   512.0 KiB      50.00  #########################
-*    1.0 MiB      26.00  #############
-     2.0 MiB       0.00
+                 ± %  misses, %
+   512.0 KiB     1.0      50.00  #########################
+*    1.0 MiB     1.0      26.00  #############
+     2.0 MiB     0.0       0.00
 cache: 1.0 GiB now; nothing was read yet
 front threads read 1000 blocks from memory; 25.0% of them were not noted, and count like the others
 ";
         assert_eq!(text, expected);
+        let few = describe(&json!({
+            "memory": { "bytes": 1 << 20, "accesses": 50, "rate": 0.01, "error": 1.0, "points": [] }, "cache": { "bytes": 0, "accesses": 0 },
+        }));
+        assert!(few.starts_with("memory: 1.0 MiB now; too few blocks were read yet"), "{few}");
     }
 }

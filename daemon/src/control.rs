@@ -19,7 +19,7 @@ use tidegate_engine::op::Class;
 use tidegate_engine::probe::{DestageReason, GateState, Health, Histogram, Phase, QueueTimes, Snapshot, Waits};
 use tidegate_engine::request::Room;
 use tidegate_engine::time::{self as engine_time, Instant};
-use tidegate_engine::what_if::{Forecast, Forecasts};
+use tidegate_engine::what_if::{Forecast, Forecasts, Point};
 use tidegate_engine::{Event, Mode};
 
 use crate::Failure;
@@ -543,14 +543,18 @@ pub fn status_json(snapshot: &Snapshot) -> Value {
     })
 }
 
-/// What memory and cache would miss of what is read if they had other sizes: miss ratios from 0 to 1, each within the tier's `error`. Beside them
-/// what memory has missed since the start (of all blocks read), and the cache (of those that memory did not have).
+/// What memory and cache would miss of what is read if they had other sizes: miss ratios from 0 to 1. Each is, within the tier's `error`, that of a
+/// size which is off by no more than the share `size_error`; while too little was read to tell, there is none. Beside them what memory has missed
+/// since the start (of all blocks read), and the cache (of those that memory did not have).
 pub fn curve_json(forecasts: &Forecasts, snapshot: &Snapshot) -> Value {
     let tier = |forecast: &Forecast| {
-        let point =
-            |&(blocks, misses): &(u64, f64)| json!({ "blocks": blocks, "bytes": blocks * forecasts.block_bytes, "miss_ratio": misses });
+        let bytes = |blocks: u64| blocks * forecasts.block_bytes;
+        let point = |point: &Point| {
+            let Point { blocks, misses, size_error } = *point;
+            json!({ "blocks": blocks, "bytes": bytes(blocks), "miss_ratio": misses, "size_error": size_error })
+        };
         json!({
-            "blocks": forecast.blocks, "bytes": forecast.blocks * forecasts.block_bytes, "accesses": forecast.accesses, "keys": forecast.keys,
+            "blocks": forecast.blocks, "bytes": bytes(forecast.blocks), "accesses": forecast.accesses, "keys": forecast.keys,
             "rate": forecast.rate, "error": forecast.error, "points": forecast.points.iter().map(point).collect::<Vec<_>>(),
         })
     };

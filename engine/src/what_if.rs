@@ -30,8 +30,18 @@ pub struct Forecast {
     pub rate: f64,
     /// How far a miss ratio may be off, in the same unit.
     pub error: f64,
-    /// Sizes in blocks, ascending, and the share of the blocks read that LRU would miss there, from 0 to 1.
-    pub points: Vec<(u64, f64)>,
+    /// By size, ascending. None, while too few blocks were looked at to tell anything.
+    pub points: Vec<Point>,
+}
+
+/// What LRU would miss with a tier of some size.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Point {
+    pub blocks: u64,
+    /// Share of the blocks read, from 0 to 1.
+    pub misses: f64,
+    /// It is what a tier misses that is smaller or larger by no more than this share.
+    pub size_error: f64,
 }
 
 /// Both tiers of a volume, and how well it is known.
@@ -60,14 +70,15 @@ impl Tier {
 
     fn forecast(&self) -> Forecast {
         let sizes = [self.unit / 8, self.unit / 4, self.unit / 2, self.unit, 2 * self.unit, 4 * self.unit, LARGER * self.unit];
-        let least = self.curve.blocks_min();
+        let least = if self.curve.is_known() { self.curve.blocks_min() } else { u64::MAX };
+        let point = |blocks| Point { blocks, misses: self.curve.miss_ratio(blocks), size_error: self.curve.size_error(blocks) };
         Forecast {
             blocks: self.blocks,
             accesses: self.curve.accesses(),
             keys: self.curve.keys() as u64,
             rate: self.curve.rate(),
             error: self.curve.error(),
-            points: sizes.into_iter().filter(|&size| size >= least).map(|size| (size, self.curve.miss_ratio(size))).collect(),
+            points: sizes.into_iter().filter(|&size| size >= least).map(point).collect(),
         }
     }
 }
@@ -177,8 +188,8 @@ mod tests {
     use super::*;
 
     fn thousandths(forecast: &Forecast, blocks: u64) -> u64 {
-        let (_, misses) = forecast.points.iter().find(|(size, _)| *size == blocks).expect("one of its sizes");
-        (misses * 1000.0).round() as u64
+        let point = forecast.points.iter().find(|point| point.blocks == blocks).expect("one of its sizes");
+        (point.misses * 1000.0).round() as u64
     }
 
     /// 100 blocks, again and again: a memory of 64 misses them all, one of twice that none but the first ones.
@@ -189,6 +200,21 @@ mod tests {
         let [memory, cache] = what_if.forecasts();
         assert_eq!((thousandths(&memory, 64), thousandths(&memory, 128), memory.accesses), (1_000, 10, 10_000));
         assert_eq!((thousandths(&cache, 128), thousandths(&cache, 1024)), (10, 10));
+    }
+
+    /// Of a large cache one block in a hundred and more is looked at: of a few blocks, none or two.
+    #[test]
+    fn a_few_blocks_of_a_sample_tell_nothing() {
+        let mut what_if = WhatIf::new(64, 1 << 20);
+        (0..10).for_each(|_| (0..100).for_each(|key| what_if.read(Block(key), 1, true)));
+        let [memory, cache] = what_if.forecasts();
+        assert!(cache.rate < 0.01 && cache.points.is_empty() && cache.error <= 1.0 && memory.points.len() == 7, "{cache:?}");
+        (0..100_000).for_each(|key| what_if.read(Block(key), 1, true));
+        let [_, cache] = what_if.forecasts();
+        assert!(
+            cache.points.len() == 7 && cache.points.iter().all(|point| point.size_error > 0.009 && point.size_error < 0.2),
+            "{cache:?}"
+        );
     }
 
     #[test]

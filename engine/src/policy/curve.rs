@@ -22,6 +22,8 @@ use crate::number::NumberMap;
 pub const SAMPLE_MAX: usize = 16_384;
 /// The same of a curve with a largest size: of an eighth of that size there are 1,024.
 pub const SAMPLE_UP_TO: u64 = 8_192;
+/// Of a part of the keys, fewer than this tell nothing of all.
+const KEYS_MIN: usize = 32;
 /// Counts are halved when there are so many accesses for each key of the largest size, but not before there are some.
 const MEMORY: u64 = 2;
 const MEMORY_MIN: u64 = 65_536;
@@ -222,39 +224,63 @@ impl Curve {
         self.last.len() as f64 / self.rate()
     }
 
-    /// What a cache of so many blocks would have missed, 0 to 1, about: [`Curve::error`].
+    /// Are enough keys remembered to tell something?
+    pub fn is_known(&self) -> bool {
+        self.is_whole() || self.last.len() >= KEYS_MIN
+    }
+
+    /// Is every key in the sample?
+    fn is_whole(&self) -> bool {
+        self.below as f64 >= WHOLE
+    }
+
+    /// Does a cache of so many blocks keep all that is remembered?
+    fn keeps_all(&self, blocks: u64) -> bool {
+        blocks as f64 >= self.keys().round()
+    }
+
+    /// What a cache of so many blocks would have missed, 0 to 1, about: within [`Curve::error`] of what one misses that is smaller or larger by no
+    /// more than [`Curve::size_error`].
     pub fn miss_ratio(&self, blocks: u64) -> f64 {
         if self.accesses == 0 || blocks == 0 {
             return 1.0;
         }
-        // Within a step the hits are spread evenly over its lengths.
-        let last = bucket(blocks as f64);
-        let (start, end) = (length(last), length(last + 1));
-        let within = ((blocks as f64 + 1.0 - start) / (end - start)).clamp(0.0, 1.0);
-        let near: f64 = self.hits[..last].iter().sum();
-        let hits = near + self.hits[last] * within + (self.accesses as f64 - self.sampled);
+        let near = if self.keeps_all(blocks) {
+            self.hits.iter().sum::<f64>()
+        } else {
+            // Within a step the hits are spread evenly over its lengths.
+            let last = bucket(blocks as f64);
+            let (start, end) = (length(last), length(last + 1));
+            let within = ((blocks as f64 + 1.0 - start) / (end - start)).clamp(0.0, 1.0);
+            self.hits[..last].iter().sum::<f64>() + self.hits[last] * within
+        };
+        let hits = near + (self.accesses as f64 - self.sampled);
         (1.0 - hits / self.accesses as f64).clamp(0.0, 1.0)
     }
 
     /// Smaller caches than this the sample does not tell apart: a few of its keys stand for all of theirs.
     pub fn blocks_min(&self) -> u64 {
-        const KEYS: f64 = 32.0;
-        if self.below as f64 >= WHOLE { 1 } else { (KEYS / self.rate()).ceil() as u64 }
+        if self.is_whole() { 1 } else { (KEYS_MIN as f64 / self.rate()).ceil() as u64 }
     }
 
     /// How far a size may be off, as a share of it: what is read at one size may be true of another one so near, which matters where the curve is
-    /// steep (a loop that just fits). A step, and two standard deviations of how many keys of such a cache are in the sample.
+    /// steep (a loop that just fits). A step, and two standard deviations of how many keys of such a cache are in the sample. Of all keys
+    /// small sizes are exact, as every distance has a step, and so are those that keep everything.
     pub fn size_error(&self, blocks: u64) -> f64 {
         let step = STEP - 1.0;
-        if self.below as f64 >= WHOLE { step } else { (step + 2.0 / (blocks as f64 * self.rate()).sqrt()).min(1.0) }
+        match self.is_whole() {
+            true if blocks < EXACT as u64 || self.keeps_all(blocks) => 0.0,
+            true => step,
+            false => (step + 2.0 / (blocks as f64 * self.rate()).sqrt()).min(1.0),
+        }
     }
 
-    /// How far a miss ratio of [`Curve::blocks_min`] or more may be off, in the same unit: two over the root of the remembered keys, which is four standard deviations if all
-    /// keys were asked for equally often, and leaves half of that for some being asked for more; and half a point for the steps.
-    /// A single key with a large part of all accesses is more than that allows for.
+    /// How far a miss ratio of [`Curve::blocks_min`] or more may be off, in the same unit, from that of a size within [`Curve::size_error`]: two over
+    /// the root of the remembered keys, which is four standard deviations if all keys were asked for equally often, and leaves half of that for
+    /// some being asked for more; and half a point for the steps. A single key with a large part of all accesses is more than that allows for.
     pub fn error(&self) -> f64 {
         const STEPS: f64 = 0.005;
-        if self.below as f64 >= WHOLE { STEPS } else { STEPS + 2.0 / (self.last.len().max(1) as f64).sqrt() }
+        if self.is_whole() { STEPS } else { (STEPS + 2.0 / (self.last.len().max(1) as f64).sqrt()).min(1.0) }
     }
 }
 
@@ -387,6 +413,35 @@ mod tests {
         }
         let loops: Vec<u64> = (0..20_000).map(|i| i % 50).collect();
         check(1.0, &loops, &[10, 49, 50, 51]);
+    }
+
+    /// A loop is missed whole or not at all, so a size at which it just fits is where steps show.
+    #[test]
+    fn what_keeps_every_key_misses_none_again() {
+        for (length, rate) in [(63, 1.0), (64, 1.0), (65, 1.0), (1_011, 1.0), (9_999, 1.0), (50_000, 1.0), (20_000, 0.1)] {
+            let keys: Vec<u64> = (0..3 * length).map(|i| i % length).collect();
+            let curve = check(rate, &keys, &[length as usize / 10, length as usize / 2, length as usize * 2]);
+            let all = curve.keys().round() as u64;
+            assert!((curve.miss_ratio(all) - 1.0 / 3.0).abs() < 0.02, "{length} at {rate}: {} at {all}", curve.miss_ratio(all));
+            let off = curve.size_error(all);
+            assert!(
+                ((all as f64 * (1.0 - off)).floor() as u64..=(all as f64 * (1.0 + off)).ceil() as u64).contains(&length),
+                "{length}: {all}"
+            );
+            assert_eq!(off == 0.0, curve.rate() == 1.0, "all that there are is no sample");
+        }
+    }
+
+    #[test]
+    fn next_to_no_keys_tell_nothing() {
+        let mut curve = Curve::new(0.01);
+        (0..1_000).for_each(|key| curve.touch(key));
+        assert!(!curve.is_known() && curve.remembered() < KEYS_MIN, "{}", curve.remembered());
+        (0..10_000).for_each(|key| curve.touch(key));
+        assert!(curve.is_known() && curve.error() < 0.5, "{}", curve.remembered());
+        let mut few = Curve::new(1.0);
+        few.touch(1);
+        assert!(few.is_known() && Curve::new(0.01).error() <= 1.0);
     }
 
     #[test]
