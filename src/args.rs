@@ -438,7 +438,7 @@ pub struct Swarm {
     /// ones; refusing is an origin that refuses much before a log that is soon full
     #[arg(long, value_name = "PROFILE", default_value = Profile::Small.name(), value_parser = profile())]
     pub profile: Profile,
-    /// One JSON object: {"seeds", "ops", "recoveries", "violations", "trace", "fault_points"}
+    /// One JSON object: {"seeds", "ops", "recoveries", "violations", "trace", "fault_points", "first"}, `first` the first violation or null
     #[arg(long)]
     pub json: bool,
 }
