@@ -3,10 +3,10 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use tidegate_daemon::Failure;
-use tidegate_sim::experiment::load::trace::Format;
+use tidegate_daemon::{Failure, tell};
+use tidegate_sim::experiment::load::trace::{self, Format, Whole};
 use tidegate_sim::policies::comparison::{self, compare};
-use tidegate_sim::policies::{curve, load};
+use tidegate_sim::policies::{block_bytes, curve, load};
 
 use crate::args::{Policies, TraceCurve};
 use crate::progress::Progress;
@@ -16,13 +16,22 @@ use crate::{USAGE, say};
 pub fn policies(args: &Policies) -> Result<ExitCode, Failure> {
     // What is wrong with the flags is said before the first trace has taken its time.
     let formats: Vec<Format> = args.traces.iter().map(|trace| format_of(trace, args.format)).collect::<Result<_, _>>()?;
+    for (trace, &format) in args.traces.iter().zip(&formats) {
+        let block_bytes = bytes_of_a_block(trace, format, args.page)?;
+        if let Some(why) = args.sizes.iter().find_map(|size| size.unfit(block_bytes)) {
+            return Err(Failure::new(USAGE, format!("{}: {why}", trace.display())));
+        }
+    }
     let mut compared = Vec::new();
     for (trace, format) in args.traces.iter().zip(formats) {
-        let accesses = load(trace, format).map_err(|why| Failure::new(Failure::NO_INPUT, why))?;
-        let mut bar = Progress::new("policies");
+        let (accesses, whole) = load(trace, format).map_err(|why| Failure::new(Failure::NO_INPUT, why))?;
         let name = trace.display().to_string();
+        tell_skipped(&name, whole);
+        let block_bytes = bytes_of_a_block(trace, format, args.page)?;
+        let mut bar = Progress::new("policies");
         let deferred = args.deferred.map(|notes| notes as usize);
-        let found = compare(&name, &accesses, &args.sizes, deferred, threads(), &mut |done, of| bar.show(done as u64, of as u64, &name));
+        let mut progress = |done, of| bar.show(done as u64, of as u64, &name);
+        let found = compare(&name, &accesses, block_bytes, &args.sizes, deferred, threads(), &mut progress);
         drop(bar);
         if !args.json {
             say(&comparison::table(&found));
@@ -39,10 +48,28 @@ pub fn policies(args: &Policies) -> Result<ExitCode, Failure> {
 
 pub fn curve(args: &TraceCurve) -> Result<ExitCode, Failure> {
     let format = format_of(&args.trace, args.format)?;
-    let accesses = load(&args.trace, format).map_err(|why| Failure::new(Failure::NO_INPUT, why))?;
-    let drawn = curve::draw(&args.trace.display().to_string(), &accesses, args.sample, args.points);
+    let block_bytes = bytes_of_a_block(&args.trace, format, args.page)?;
+    let name = args.trace.display().to_string();
+    let (found, whole) = curve::of_file(&args.trace, format, args.sample).map_err(|why| Failure::new(Failure::NO_INPUT, why))?;
+    tell_skipped(&name, whole);
+    let drawn = curve::draw(&name, found, block_bytes, args.points).map_err(|why| Failure::new(USAGE, why))?;
     say(&if args.json { curve::json(&drawn) } else { curve::table(&drawn) });
     Ok(ExitCode::SUCCESS)
+}
+
+fn bytes_of_a_block(trace: &Path, format: Format, page: Option<u64>) -> Result<Option<u64>, Failure> {
+    if page.is_some() && !format.has_pages() {
+        let what = format!("{}: --page is for arc, keys and keys32: {} has no pages", trace.display(), format.name());
+        return Err(Failure::new(USAGE, what));
+    }
+    Ok(block_bytes(format, page))
+}
+
+/// On standard error, so that what was found stays one object.
+pub fn tell_skipped(name: &str, whole: Whole) {
+    if let Some(skipped) = trace::skipped(name, whole) {
+        tell!("tidegate: {skipped}");
+    }
 }
 
 /// As it was asked for, or else by the file's name.

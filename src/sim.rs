@@ -18,6 +18,7 @@ use tidegate_sim::swarm::{Options, Report, swarm as run};
 
 use crate::args::{Replay, Rot, RunPlan, Swarm};
 use crate::config::EX_CONFIG;
+use crate::policies::tell_skipped;
 use crate::progress::Progress;
 use crate::{USAGE, say, units};
 
@@ -114,6 +115,7 @@ pub fn run_plan(args: &RunPlan) -> Result<ExitCode, Failure> {
         Refused::Unreadable(what) => Failure::new(Failure::NO_INPUT, what),
         Refused::Wrong(what) => Failure::new(EX_CONFIG, what),
     })?;
+    plan.skipped().into_iter().for_each(|(load, whole)| tell_skipped(&format!("load {load}"), whole));
     let mut bar = Progress::new("run");
     let ran = experiment::run(plan, args.seed, threads(), &mut |so_far| {
         bar.show(so_far.requests, so_far.of, &format!("{} of {} runs", so_far.runs, so_far.of_runs))

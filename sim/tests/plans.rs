@@ -466,6 +466,9 @@ fn traces_are_replayed_from_beside_the_plan_and_their_bad_lines_are_named() {
     let lines: String = (0..100).map(|i| format!("{} 0 {} 8 {}\n", i * 1_000_000, i * 16 % 320, i % 2)).collect();
     std::fs::write(folder.join("good.trace"), &lines).unwrap();
     std::fs::write(folder.join("bad.trace"), format!("{lines}5 0 x 8 1\n")).unwrap();
+    std::fs::write(folder.join("untimed.iolog"), "fio version 2 iolog\n/f read 0 4096\n/f read 4096 0\n").unwrap();
+    std::fs::write(folder.join("flushes.iolog"), "fio version 3 iolog\n1 /f sync 0 0\n").unwrap();
+    std::fs::write(folder.join("pages.lis"), "8 2 0 0\n").unwrap();
     let plan = |load: &str| {
         let text = format!(
             "{}\n[[rows]]\nrun = \"cached/trace\"\nmetric = \"seconds\"\n",
@@ -480,12 +483,23 @@ fn traces_are_replayed_from_beside_the_plan_and_their_bad_lines_are_named() {
     assert!((0.0495..0.1).contains(&seconds), "99 ms at twice the speed, and the last request: {seconds}");
     let closed = run(plan("trace = \"good.trace\", format = \"mqsim\", depth = 4, count = 50").unwrap(), 0, 2, &mut |_| {}).unwrap();
     assert_eq!(closed.measured.last().unwrap().measure.requests(), 50);
+    for (page, end, atoms) in [("", 10, 2), (", page = \"512B\"", 10, 2), (", page = \"4KiB\"", 80, 16)] {
+        let pages = plan(&format!("trace = \"pages.lis\", format = \"arc\"{page}")).unwrap();
+        let Job::Replay(replay) = &pages.runs.last().unwrap().load.jobs[0] else { panic!("{pages:?}") };
+        assert_eq!((replay.trace.end, replay.trace.largest()), (end, atoms), "{page}");
+    }
+    let untimed = plan("trace = \"untimed.iolog\", format = \"iolog\"").unwrap();
+    assert_eq!(untimed.skipped().into_iter().map(|(load, whole)| (load, whole.skipped)).collect::<Vec<_>>(), [("trace", 1)]);
     for (load, says) in [
         ("trace = \"bad.trace\", format = \"mqsim\"", "bad.trace:101: \"x\" is not a sector"),
         ("trace = \"none.trace\", format = \"mqsim\"", "none.trace: "),
         ("trace = \"good.trace\", format = \"mqsin\"", "no format \"mqsin\": there are arc"),
         ("trace = \"good.trace\"", "say the trace's format"),
         ("trace = \"good.trace\", format = \"keys\", timing = \"recorded\"", "says no times"),
+        ("trace = \"untimed.iolog\", format = \"iolog\", timing = \"recorded\"", "this trace says no times"),
+        ("trace = \"good.trace\", format = \"mqsim\", page = \"4KiB\"", "has no pages"),
+        ("trace = \"pages.lis\", format = \"arc\", page = \"100B\"", "not a multiple of 512 bytes"),
+        ("trace = \"flushes.iolog\", format = \"iolog\"", "no read or write in it, only FLUSHes"),
         ("trace = \"good.trace\", format = \"mqsim\", timing = \"recorded\", depth = 2", "recorded times have no depth"),
         ("trace = \"good.trace\", format = \"mqsim\", reads = 5", "a trace knows its own requests"),
     ] {
@@ -520,7 +534,7 @@ fn published_traces_have_as_many_requests_as_their_publishers_say() {
             println!("skipped: there is no {}", path.display());
             continue;
         }
-        let trace = trace::read(&path, format, None).unwrap();
+        let trace = trace::read(&path, format, 8, None).unwrap();
         let touched: u64 = trace.records.iter().map(|r| (r.start + u64::from(r.atoms)).div_ceil(8) - r.start / 8).sum();
         let read = trace.records.iter().filter(|record| record.ask == Ask::Read).count();
         assert_eq!((trace.records.len(), touched), (requests, blocks), "{name}");

@@ -4,12 +4,11 @@
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
-use tidegate_engine::policy::Kind;
+use tidegate_engine::policy::{Curve, Kind};
 use tidegate_sim::chance::Chance;
 use tidegate_sim::experiment::load::trace::{Format, read};
 use tidegate_sim::policies::comparison::in_parallel;
-use tidegate_sim::policies::curve::draw;
-use tidegate_sim::policies::{Rings, accesses, least_misses, misses, misses_deferred, working_set};
+use tidegate_sim::policies::{BLOCK_ATOMS, Rings, accesses, least_misses, misses, misses_deferred, working_set};
 
 /// Trace by its name in the reference, its file, and how it is written.
 const TRACES: [(&str, &str, Format); 20] = [
@@ -59,7 +58,7 @@ fn lru_fifo_clock_and_the_least_are_those_of_the_reference_to_six_digits() {
     let reference: Value = serde_json::from_str(&std::fs::read_to_string(folder.join("reference_miss_ratios.json")).unwrap()).unwrap();
     let mut compared = 0;
     for (name, file, format) in TRACES {
-        let accesses = accesses(&read(&folder.join(file), format, None).unwrap());
+        let accesses = accesses(&read(&folder.join(file), format, BLOCK_ATOMS, None).unwrap());
         for row in reference.as_array().unwrap().iter().filter(|row| row["trace"] == name) {
             let capacity = row["cache"].as_u64().unwrap() as usize;
             for (policy, kind) in [("LRU", Some(Kind::Lru)), ("FIFO", Some(Kind::Fifo)), ("CLOCK", Some(Kind::Clock)), ("Belady", None)] {
@@ -91,7 +90,7 @@ fn the_chooser_is_near_the_best_policy_on_every_trace() {
     let reference: Value = serde_json::from_str(&std::fs::read_to_string(folder.join("reference_miss_ratios.json")).unwrap()).unwrap();
     let (mut rows, mut logarithms, mut points, mut worst) = (0, 0.0, 0.0, 0.0f64);
     for (name, file, format) in TRACES.iter().chain(&[LBN]) {
-        let trace = read(&folder.join(file), *format, None).unwrap();
+        let trace = read(&folder.join(file), *format, BLOCK_ATOMS, None).unwrap();
         let keys = if *name == LBN.0 { trace.records.iter().map(|record| record.start).collect() } else { accesses(&trace) };
         for row in reference.as_array().unwrap().iter().filter(|row| row["trace"] == *name) {
             let capacity = row["cache"].as_u64().unwrap() as usize;
@@ -158,7 +157,7 @@ fn hits_that_are_told_late_change_little_on_every_trace() {
     let Some(folder) = traces() else { return };
     let rings = [(4, 8, 256), (4, 1, 256), (1, 8, 64)].map(|(threads, queue, notes)| Rings { threads, queue, notes });
     for (name, file, format) in TRACES {
-        let accesses = accesses(&read(&folder.join(file), format, None).unwrap());
+        let accesses = accesses(&read(&folder.join(file), format, BLOCK_ATOMS, None).unwrap());
         let working_set = working_set(&accesses) as usize;
         // The longest ones take their time: one size, and what several threads do.
         let (capacities, count) = if accesses.len() > 1_000_000 { (1, 2) } else { (2, rings.len()) };
@@ -192,7 +191,8 @@ fn zipf(draws: usize, keys: u64) -> Vec<u64> {
 
 /// LRU's misses at these sizes are within what a curve from a sample says of its error.
 fn a_curve_is_within_its_error(name: &str, rate: f64, capacities: &[usize], accesses: &[u64]) {
-    let curve = draw(name, accesses, rate, 1).curve;
+    let mut curve = Curve::new(rate);
+    accesses.iter().for_each(|&key| curve.touch(key));
     let exact = |capacity: f64| misses(Kind::Lru, capacity.round() as usize, accesses) as f64 / accesses.len() as f64;
     for &capacity in capacities.iter().filter(|&&capacity| capacity as u64 >= curve.blocks_min()) {
         let (found, off) = (curve.miss_ratio(capacity as u64), curve.size_error(capacity as u64));
@@ -205,7 +205,7 @@ fn a_curve_is_within_its_error(name: &str, rate: f64, capacities: &[usize], acce
 fn a_curve_is_within_its_error_on_every_trace() {
     let Some(folder) = traces() else { return };
     for (name, file, format) in TRACES {
-        let accesses = accesses(&read(&folder.join(file), format, None).unwrap());
+        let accesses = accesses(&read(&folder.join(file), format, BLOCK_ATOMS, None).unwrap());
         let working_set = working_set(&accesses) as usize;
         let capacities = [100, 20, 10, 4, 2, 1].map(|part| working_set / part);
         a_curve_is_within_its_error(name, 1.0, &capacities, &accesses);

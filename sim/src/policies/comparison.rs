@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tidegate_engine::policy::Kind;
 
 use super::size::{Size, show_bytes};
-use super::{BLOCK_BYTES, Rings, least_misses, misses, misses_deferred, working_set};
+use super::{Rings, least_misses, misses, misses_deferred, working_set};
 
 /// Threads that hit, where a policy is told of hits late.
 const THREADS: usize = 4;
@@ -18,6 +18,8 @@ const QUEUE: usize = 8;
 pub struct Comparison {
     pub trace: String,
     pub accesses: u64,
+    /// Of a block, if that is known.
+    pub block_bytes: Option<u64>,
     /// Different blocks that are asked for: the misses of a cache that keeps everything.
     pub working_set: u64,
     pub rows: Vec<Row>,
@@ -53,10 +55,12 @@ enum Task {
     Deferred(Kind, usize),
 }
 
-/// Runs every policy at every size. `progress` hears how many of how many runs are done, from the calling thread.
+/// Runs every policy at every size, none of which is [unfit](Size::unfit) for blocks of so many bytes. `progress` hears how many of
+/// how many runs are done, from the calling thread.
 pub fn compare(
     trace: &str,
     accesses: &[u64],
+    block_bytes: Option<u64>,
     sizes: &[Size],
     deferred: Option<usize>,
     threads: usize,
@@ -66,7 +70,7 @@ pub fn compare(
     let kinds = || Kind::ALL.into_iter().map(|(_, kind)| kind);
     let late = || deferred.into_iter().flat_map(|notes| kinds().map(move |kind| Task::Deferred(kind, notes)));
     let of_size: Vec<Task> = std::iter::once(Task::Least).chain(kinds().map(Task::Misses)).chain(late()).collect();
-    let blocks: Vec<u64> = sizes.iter().map(|size| size.blocks(working_set)).collect();
+    let blocks: Vec<u64> = sizes.iter().map(|size| size.blocks(working_set, block_bytes)).collect();
     let tasks: Vec<(u64, Task)> = blocks.iter().flat_map(|&blocks| of_size.iter().map(move |&task| (blocks, task))).collect();
     let found = in_parallel(&tasks, threads, progress, |&(blocks, task)| {
         // A cache that has room for everything is as good as a larger one.
@@ -81,7 +85,7 @@ pub fn compare(
         let (misses, misses_deferred) = found[1..].split_at(Kind::ALL.len());
         Row { size, blocks, least: found[0], misses: misses.to_vec(), misses_deferred: misses_deferred.to_vec() }
     });
-    Comparison { trace: trace.to_owned(), accesses: accesses.len() as u64, working_set, rows: rows.collect(), deferred }
+    Comparison { trace: trace.to_owned(), accesses: accesses.len() as u64, block_bytes, working_set, rows: rows.collect(), deferred }
 }
 
 /// The answers in the order of the tasks.
@@ -142,9 +146,10 @@ const COLUMN: usize = 9;
 
 /// One trace for people. Miss ratios in per cent; `*` marks the best of each row, Belady apart.
 pub fn table(comparison: &Comparison) -> String {
-    let Comparison { trace, accesses, working_set, rows, deferred } = comparison;
-    let working_bytes = show_bytes(working_set * BLOCK_BYTES);
-    let mut out = format!("{trace}: {accesses} accesses of {working_set} different blocks ({working_bytes}); misses in % of them\n");
+    let Comparison { trace, accesses, block_bytes, working_set, rows, deferred } = comparison;
+    let bytes = |blocks: u64| block_bytes.map(|bytes| show_bytes(blocks.saturating_mul(bytes)));
+    let working_bytes = bytes(*working_set).map_or(String::new(), |bytes| format!(" ({bytes})"));
+    let mut out = format!("{trace}: {accesses} accesses of {working_set} different blocks{working_bytes}; misses in % of them\n");
     let head = names().map(|name| format!("{name:>COLUMN$} ")).collect::<String>();
     put(&mut out, &format!("{:<9}{:>10}{:>12}{:>COLUMN$} {head}", "cache", "blocks", "", "Belady"));
     for row in rows {
@@ -152,7 +157,7 @@ pub fn table(comparison: &Comparison) -> String {
         let fewest = row.misses.iter().min();
         let figure = |misses: &u64| format!("{:>COLUMN$.2}{}", percent(*misses), if Some(misses) == fewest { '*' } else { ' ' });
         let figures: String = row.misses.iter().map(figure).collect();
-        let size = format!("{:<9}{:>10}{:>12}", row.size.to_string(), row.blocks, show_bytes(row.blocks.saturating_mul(BLOCK_BYTES)));
+        let size = format!("{:<9}{:>10}{:>12}", row.size.to_string(), row.blocks, bytes(row.blocks).unwrap_or_default());
         put(&mut out, &format!("{size}{:>COLUMN$.2} {figures}", percent(row.least)));
         if let Some(notes) = deferred {
             let late = row.misses_deferred.iter().zip(&row.misses).map(|(late, exact)| percent(*late) - percent(*exact));
@@ -221,12 +226,12 @@ mod tests {
     #[test]
     fn rows_are_what_each_policy_misses_whatever_the_number_of_threads() {
         let sizes = [Size::Blocks(20), "25%".parse().unwrap(), Size::Bytes(1 << 30)];
-        let one = compare("t", &keys(), &sizes, Some(16), 1, &mut |_, _| {});
+        let one = compare("t", &keys(), Some(4096), &sizes, Some(16), 1, &mut |_, _| {});
         let mut steps = 0;
-        let two = compare("t", &keys(), &sizes, Some(16), 3, &mut |_, _| steps += 1);
+        let two = compare("t", &keys(), Some(4096), &sizes, Some(16), 3, &mut |_, _| steps += 1);
         assert_eq!(json(&[one]), json(&[two]));
         assert_eq!(steps, sizes.len() * (1 + 2 * Kind::ALL.len()));
-        let found = compare("t", &keys(), &sizes, None, 2, &mut |_, _| {});
+        let found = compare("t", &keys(), Some(4096), &sizes, None, 2, &mut |_, _| {});
         assert_eq!((found.accesses, found.working_set), (4_000, working_set(&keys())));
         for row in &found.rows {
             for (&(name, kind), &misses) in Kind::ALL.iter().zip(&row.misses) {
@@ -244,7 +249,8 @@ mod tests {
             let misses = Kind::ALL.iter().map(|&(_, kind)| of(kind)).collect();
             Row { size: Size::Blocks(1), blocks: 1, least: 1, misses, misses_deferred: Vec::new() }
         };
-        let trace = |name: &str, rows| Comparison { trace: name.into(), accesses: 1_000, working_set: 9, rows, deferred: None };
+        let trace =
+            |name: &str, rows| Comparison { trace: name.into(), accesses: 1_000, block_bytes: None, working_set: 9, rows, deferred: None };
         let all = [trace("a", vec![row([400, 100])]), trace("b", vec![row([100, 200]), row([100, 150])])];
         let found = summaries(&all);
         let (lru, other) = (&found[1], &found[0]);
@@ -254,10 +260,12 @@ mod tests {
 
     #[test]
     fn a_table_marks_the_best_of_each_row() {
-        let text = table(&compare("t", &keys(), &[Size::Blocks(60)], Some(8), 1, &mut |_, _| {}));
+        let text = table(&compare("t", &keys(), Some(4096), &[Size::Blocks(60)], Some(8), 1, &mut |_, _| {}));
         let lines: Vec<&str> = text.lines().collect();
-        assert!(lines[0].starts_with("t: 4000 accesses of "), "{text}");
+        assert!(lines[0].starts_with("t: 4000 accesses of ") && lines[0].contains(" KiB)") && lines[2].contains("240.0 KiB"), "{text}");
         assert!(lines[1].contains("Belady") && Kind::ALL.iter().all(|(name, _)| lines[1].contains(name)), "{text}");
         assert!(lines[2].contains('*') && lines[3].contains("4 rings of 8 hits"), "{text}");
+        let text = table(&compare("t", &keys(), None, &[Size::Blocks(60)], None, 1, &mut |_, _| {}));
+        assert!(!text.contains("iB"), "nobody knows how many bytes: {text}");
     }
 }

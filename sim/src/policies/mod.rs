@@ -1,6 +1,6 @@
-//! Replacement policies by themselves: what share of a trace's accesses each of them misses, at several sizes. No devices, no time: a block of
-//! 4 KiB that is asked for is one access, and one of a block that is not kept is a miss.
-
+//! Replacement policies by themselves: what share of a trace's accesses each of them misses, at several sizes. No devices, no time: a block that
+//! is asked for is one access, and one of a block that is not kept is a miss. A block has 4 KiB; of a trace that knows only pages or keys it is one
+//! of these, and has as many bytes as they have ([`block_bytes`]).
 //!
 //! * [`comparison`]: every policy on one trace at several sizes, and over several traces.
 //! * [`curve`]: LRU at every size at once, from a sample.
@@ -17,23 +17,28 @@ use std::path::Path;
 use tidegate_engine::policy::{Kind, Policy};
 
 use crate::chance::Chance;
-use crate::experiment::load::trace::{self, Format, Record, Trace};
+use crate::experiment::load::trace::{self, Format, Record, Trace, Whole};
 
 /// Atoms of a block.
-const BLOCK_ATOMS: u64 = 8;
-/// Bytes of a block.
+pub const BLOCK_ATOMS: u64 = 8;
+/// Bytes of a block, where the trace does not have blocks of its own.
 pub const BLOCK_BYTES: u64 = 4096;
 /// More accesses than this would not fit into memory (8 bytes each).
 const ACCESSES_MAX: u64 = 1 << 28;
 
+/// Bytes of a block of a trace; `page`: what its pages are said to have. `None`: nobody knows.
+pub fn block_bytes(format: Format, page: Option<u64>) -> Option<u64> {
+    if format.has_pages() { page.or(format.page_bytes()) } else { Some(BLOCK_BYTES) }
+}
+
 /// The accesses of a trace file. The error is one line: file, line (or record), what.
-pub fn load(path: &Path, format: Format) -> Result<Vec<u64>, String> {
-    let trace = trace::read(path, format, None)?;
+pub fn load(path: &Path, format: Format) -> Result<(Vec<u64>, Whole), String> {
+    let trace = trace::read(path, format, BLOCK_ATOMS, None)?;
     let count: u64 = trace.records.iter().map(|record| blocks(record).count() as u64).sum();
     if count > ACCESSES_MAX {
         return Err(format!("{}: asks for {count} blocks; at most {ACCESSES_MAX} are simulated: cut the trace", path.display()));
     }
-    Ok(accesses(&trace))
+    Ok((accesses(&trace), trace.whole))
 }
 
 /// The blocks that a trace asks for, one access each, in order.

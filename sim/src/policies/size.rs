@@ -27,11 +27,25 @@ impl Size {
     /// Shares that say where a trace's working set begins to fit.
     pub const USUAL: &str = "1%,5%,10%,25%,50%";
 
-    /// Whole blocks, one at least.
-    pub fn blocks(self, working_set: u64) -> u64 {
+    /// Why it cannot be said in blocks of so many bytes (`None`: nobody knows how many).
+    pub fn unfit(self, block_bytes: Option<u64>) -> Option<String> {
+        match (self, block_bytes) {
+            (Size::Blocks(_) | Size::Share(_), _) => None,
+            (Size::Bytes(_), None) => {
+                Some(format!("{self} is bytes, and nobody knows how many a key has: say --page, or blocks, or a share"))
+            }
+            (Size::Bytes(bytes), Some(block)) => (bytes < block).then(|| format!("{self} is less than a block of {}", show_bytes(block))),
+        }
+    }
+
+    /// Whole blocks, one at least. `block_bytes`: of one, if that is known.
+    ///
+    /// # Panics
+    /// If it is [`unfit`](Size::unfit).
+    pub fn blocks(self, working_set: u64, block_bytes: Option<u64>) -> u64 {
         match self {
             Size::Blocks(blocks) => blocks,
-            Size::Bytes(bytes) => bytes / BLOCK_BYTES,
+            Size::Bytes(bytes) => bytes / block_bytes.expect("nobody asks for bytes of a key"),
             Size::Share(share) => ((u128::from(working_set) * u128::from(share) / u128::from(Size::WHOLE)) as u64).max(1),
         }
     }
@@ -61,7 +75,7 @@ impl FromStr for Size {
         }
         let units::Size(bytes) = text.to_owned().try_into().map_err(|_| refused())?;
         if bytes < BLOCK_BYTES {
-            return Err(format!("{:?} is less than a block of 4KiB", shorten(text)));
+            return Err(format!("{:?} is less than a block of 4KiB, the least that is compared", shorten(text)));
         }
         Ok(Size::Bytes(bytes))
     }
@@ -91,9 +105,9 @@ impl fmt::Display for Size {
 
 /// `10.5 MiB`.
 pub fn show_bytes(bytes: u64) -> String {
-    const UNITS: [(&str, u64); 4] = [("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30), ("TiB", 1 << 40)];
+    const UNITS: [(&str, u64); 5] = [("B", 1), ("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30), ("TiB", 1 << 40)];
     let (unit, size) = UNITS.iter().rev().find(|(_, size)| bytes >= *size).unwrap_or(&UNITS[0]);
-    format!("{:.1} {unit}", bytes as f64 / *size as f64)
+    if *size == 1 { format!("{bytes} B") } else { format!("{:.1} {unit}", bytes as f64 / *size as f64) }
 }
 
 #[cfg(test)]
@@ -101,7 +115,7 @@ mod tests {
     use super::*;
 
     fn check(text: &str, working_set: u64, expected: Result<u64, &str>) {
-        let found = text.parse::<Size>().map(|size| size.blocks(working_set));
+        let found = text.parse::<Size>().map(|size| size.blocks(working_set, Some(BLOCK_BYTES)));
         match (found, expected) {
             (Ok(found), Ok(expected)) => assert_eq!(found, expected, "{text}"),
             (Err(found), Err(says)) => assert!(found.contains(says) && !found.contains('\n'), "{text}: {found}"),
@@ -119,6 +133,17 @@ mod tests {
         check("12.5%", 1_000, Ok(125));
         check("0.0001%", 10, Ok(1));
         check("100%", 10, Ok(10));
+    }
+
+    #[test]
+    fn bytes_are_as_many_blocks_as_their_length_says() {
+        assert_eq!([512, 4096, 8192].map(|block| Size::Bytes(1 << 30).blocks(1, Some(block))), [2 << 20, 1 << 18, 1 << 17]);
+        assert!(Size::Bytes(4096).unfit(Some(8192)).unwrap().contains("4.0 KiB is less than a block of 8.0 KiB"));
+        assert!(Size::Bytes(4096).unfit(None).unwrap().contains("say --page"));
+        assert!(
+            Size::Blocks(5).unfit(None).is_none() && Size::Share(5).unfit(None).is_none() && Size::Bytes(4096).unfit(Some(512)).is_none()
+        );
+        assert_eq!((show_bytes(512), show_bytes(1024)), ("512 B".to_string(), "1.0 KiB".to_string()));
     }
 
     #[test]

@@ -17,6 +17,8 @@ use toml::Spanned;
 
 /// The largest request (of NBD clients, too).
 const REQUEST_BYTES_MAX: u64 = 32 << 20;
+/// Bytes of a page of a trace whose format does not say (keys), and whose load does not.
+const PAGE_BYTES: u64 = 4096;
 const HOT: &str = "pattern = \"hot\" needs hot_requests and hot_places, in per cent";
 const COUNT_MAX: u64 = 1_000_000_000;
 const DEPTH_MAX: u32 = 4096;
@@ -102,10 +104,10 @@ fn job<T>(source: &Source, place: &Spanned<T>, title: &str, table: &LoadTable) -
         return Err(source.wrong(fs, format!("load {title}: fs goes with files, the name of an application")));
     }
     match &table.trace {
-        Some(trace) if is_made(table) => Err(source.wrong(
-            trace,
-            format!("load {title}: a trace knows its own requests: only format, count, depth, timing, speedup, wrap, span and optional go with it"),
-        )),
+        Some(trace) if is_made(table) => {
+            const KEYS: &str = "format, page, count, depth, timing, speedup, wrap, span and optional";
+            Err(source.wrong(trace, format!("load {title}: a trace knows its own requests: only {KEYS} go with it")))
+        }
         Some(trace) => replay(source, title, trace, table).map(Job::Replay),
         None => match &table.optional {
             Some(optional) => Err(source.wrong(optional, format!("load {title}: `optional` is of a trace, whose file may be missing"))),
@@ -119,25 +121,33 @@ fn replay(source: &Source, title: &str, trace: &Spanned<String>, table: &LoadTab
     let named = table.format.as_ref().ok_or_else(|| source.wrong(trace, format!("load {title}: say the trace's format: {names}")))?;
     let format = Format::ALL.iter().find(|(name, _)| name == named.as_ref()).map(|(_, format)| *format);
     let format = format.ok_or_else(|| source.wrong(named, format!("no format {:?}: there are {names}", shorten(named.as_ref()))))?;
+    let says_no_times = |timing, what| source.wrong(timing, format!("load {title}: {what} says no times: use timing = \"closed\""));
     let recorded = match &table.timing {
         Some(timing) if *timing.as_ref() == Timing::Recorded => {
             if !format.is_timed() {
-                return Err(source.wrong(timing, format!("load {title}: a trace of this format says no times: use timing = \"closed\"")));
+                return Err(says_no_times(timing, "a trace of this format"));
             }
             if let Some(depth) = &table.depth {
                 return Err(source.wrong(depth, format!("load {title}: recorded times have no depth")));
             }
-            true
+            Some(timing)
         }
-        _ => false,
+        _ => None,
     };
+    if let Some(page) = table.page.as_ref().filter(|_| !format.has_pages()) {
+        return Err(source.wrong(page, format!("load {title}: a trace of this format has no pages: it says how long its requests are")));
+    }
+    let page_atoms = whole(source, &table.page)?.unwrap_or(format.page_bytes().unwrap_or(PAGE_BYTES) / ATOM_BYTES);
     let depth = within(source, &table.depth, 1, 1, DEPTH_MAX)?;
     let speedup = within(source, &table.speedup, 1, 1, COUNT_MAX)?;
     let limit = match &table.count {
         None => None,
         some => Some(within(source, some, 1, 1, COUNT_MAX)?),
     };
-    let trace = trace::read(&source.trace(trace.as_ref()), format, limit).map_err(|why| source.wrong(trace, why))?;
+    let trace = trace::read(&source.trace(trace.as_ref()), format, page_atoms, limit).map_err(|why| source.wrong(trace, why))?;
+    if let Some(timing) = recorded.filter(|_| !trace.whole.is_timed) {
+        return Err(says_no_times(timing, "this trace"));
+    }
     let span = whole(source, &table.span)?;
     let wrap = match (table.wrap.unwrap_or(false), &table.span) {
         (false, Some(place)) => {
@@ -151,7 +161,7 @@ fn replay(source: &Source, title: &str, trace: &Spanned<String>, table: &LoadTab
         (false, None) => None,
         (true, _) => Some(span.unwrap_or(u64::MAX)),
     };
-    Ok(Replay { trace: Arc::new(trace), depth: (!recorded).then_some(depth), speedup, wrap })
+    Ok(Replay { trace: Arc::new(trace), depth: recorded.is_none().then_some(depth), speedup, wrap })
 }
 
 fn gaps(source: &Source, title: &str, table: &LoadTable) -> Result<Option<Gaps>, String> {

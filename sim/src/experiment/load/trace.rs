@@ -10,12 +10,10 @@ use std::path::Path;
 use tidegate_engine::block::ATOM_BYTES;
 use tidegate_engine::trace::{self as recorder, HEADER_BYTES, Header, Kind, RECORD_BYTES};
 
-/// Atoms of a page: what a key or a page number of a trace stands for.
-const PAGE_ATOMS: u64 = 8;
 /// A longer line is no trace.
 const LINE_BYTES_MAX: u64 = 4096;
-/// More requests than this would not fit into memory.
-const RECORDS_MAX: usize = 100_000_000;
+/// More requests than this would not fit into memory (32 bytes each).
+const RECORDS_MAX: u64 = 100_000_000;
 /// Addresses and sizes beyond these are damage (1 EiB; 1 GiB).
 const ATOM_MAX: u64 = 1 << 51;
 const REQUEST_ATOMS_MAX: u64 = 1 << 21;
@@ -25,9 +23,9 @@ const VOLUME_GRAIN: u64 = 2048;
 /// How a file is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// `.lis` of the ARC paper: first page, pages, ignored, request number.
+    /// `.lis` of the ARC paper: first page (of 512 bytes), pages, ignored, request number.
     Arc,
-    /// One key to a line (LIRS); empty lines and `*` between them mean nothing. A key is a page that is read.
+    /// One key to a line (LIRS); empty lines and `*` between them mean nothing. A key is a page that is read; of how many bytes, nobody says.
     Keys,
     /// Keys of 32 bits, big-endian, without separators (cache2k).
     Keys32,
@@ -37,11 +35,12 @@ pub enum Format {
     Disksim,
     /// MQSim: time in ns, device, first sector, sectors, 1 for a read.
     Mqsim,
-    /// MSR Cambridge: time in 100 ns, host, disk, Read or Write, offset and size in bytes, response time.
+    /// MSR Cambridge: time in 100 ns, host, disk (each host has its own), Read or Write, offset and size in bytes, response time.
     Msr,
     /// Our own recorder's: `tidegate serve --record`.
     Tidegate,
-    /// fio's `--write_iolog`, version 3: time in us, file, action, offset and length in bytes. Version 2 is the same without times.
+    /// fio's `--write_iolog`, version 3: time in us, file, action, offset and length in bytes. Version 2 is the same without times; what comes
+    /// behind its action `wait` comes so many us later.
     Iolog,
     /// The text of blktrace's `blkparse`: what was queued (action Q).
     Blkparse,
@@ -88,7 +87,21 @@ impl Format {
         Format::ALL.into_iter().find(|&(known, _)| known == name).map(|(_, format)| format)
     }
 
-    /// Does it say when?
+    /// Are its numbers those of pages?
+    pub fn has_pages(self) -> bool {
+        matches!(self, Format::Arc | Format::Keys | Format::Keys32)
+    }
+
+    /// Bytes of its pages, if it says so.
+    pub fn page_bytes(self) -> Option<u64> {
+        (self == Format::Arc).then_some(ATOM_BYTES)
+    }
+
+    fn is_lines(self) -> bool {
+        !matches!(self, Format::Keys32 | Format::Vscsi | Format::Tidegate)
+    }
+
+    /// May it say when? ([`Whole::is_timed`] is of a file.)
     pub fn is_timed(self) -> bool {
         match self {
             Format::Arc | Format::Keys | Format::Keys32 => false,
@@ -108,8 +121,8 @@ pub struct Record {
     pub atoms: u32,
     /// Only some formats know of FLUSHes; theirs have no atoms.
     pub ask: Ask,
-    /// Volume of the trace that it went to.
-    volume: u32,
+    /// Volume of the trace that it went to. `start` is a place in it, until a whole trace is laid out.
+    pub volume: u32,
 }
 
 /// A whole trace, its volumes laid out one after the other.
@@ -118,6 +131,16 @@ pub struct Trace {
     pub records: Vec<Record>,
     /// Behind the last atom that is asked for.
     pub end: u64,
+    pub whole: Whole,
+}
+
+/// What is known of a file that was read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Whole {
+    /// Lines or records that should hold a request and hold none: it has no length, or no place.
+    pub skipped: u64,
+    /// Does it say when?
+    pub is_timed: bool,
 }
 
 impl Trace {
@@ -127,61 +150,137 @@ impl Trace {
     }
 }
 
-/// Reads a file, at most `limit` requests of it. The error is one line: file, line (or record), what.
-pub fn read(path: &Path, format: Format, limit: Option<u64>) -> Result<Trace, String> {
+/// Reads a file, at most `limit` requests of it; a page, of a format that has pages, is so many atoms. The error is one line: file, line (or
+/// record), what.
+pub fn read(path: &Path, format: Format, page_atoms: u64, limit: Option<u64>) -> Result<Trace, String> {
+    let (mut records, limit) = (Vec::new(), limit.unwrap_or(u64::MAX));
+    let mut is_too_long = false;
+    let whole = each(path, format, page_atoms, &mut |record| {
+        let is_wanted = take(&mut records, record, limit, RECORDS_MAX);
+        is_too_long = is_wanted.is_none();
+        is_wanted.unwrap_or(false)
+    })?;
+    if is_too_long {
+        let path = path.display();
+        return Err(format!(
+            "{path}: more than {RECORDS_MAX} requests do not fit into memory: cut the trace, or say how many (a plan's `count`)"
+        ));
+    }
+    let (records, end) = lay_out(records);
+    Ok(Trace { records, end, whole })
+}
+
+/// Are more wanted than with this one? `None`: it is one too many for memory.
+fn take(records: &mut Vec<Record>, record: Record, limit: u64, most: u64) -> Option<bool> {
+    if records.len() as u64 == most {
+        return None;
+    }
+    records.push(record);
+    Some((records.len() as u64) < limit)
+}
+
+/// Reads a file, request by request, until `keep` wants no more (false). Nothing of it stays in memory.
+pub fn each(path: &Path, format: Format, page_atoms: u64, keep: &mut dyn FnMut(Record) -> bool) -> Result<Whole, String> {
     let say = |what: String| format!("{}: {what}", path.display());
     let mut file = unpack::open(path).map_err(|why| say(why.to_string()))?;
-    let limit = limit.map_or(RECORDS_MAX, |limit| limit.min(RECORDS_MAX as u64) as usize);
-    let records = read_from(&mut file, format, limit).map_err(|(place, what)| match format {
-        Format::Keys32 | Format::Vscsi | Format::Tidegate => say(format!("record {place}: {what}")),
-        _ => format!("{}:{place}: {what}", path.display()),
+    let (mut requests, mut accesses) = (0u64, 0u64);
+    let whole = each_from(&mut file, format, page_atoms, &mut |record| {
+        requests += 1;
+        accesses += u64::from(record.atoms > 0);
+        keep(record)
+    });
+    let whole = whole.map_err(|(place, what)| match format.is_lines() {
+        true => format!("{}:{place}: {what}", path.display()),
+        false => say(format!("record {place}: {what}")),
     })?;
-    if records.is_empty() {
-        return Err(say("no request in it".into()));
+    match (requests, accesses) {
+        (0, _) => Err(say("no request in it".into())),
+        (_, 0) => Err(say("no read or write in it, only FLUSHes".into())),
+        _ => Ok(whole),
     }
-    Ok(lay_out(records))
+}
+
+/// One line for people, if anything of a file was skipped.
+pub fn skipped(name: &str, whole: Whole) -> Option<String> {
+    let count = whole.skipped;
+    (count > 0).then(|| format!("{name}: {count} of its requests have no length, or no place that can be read, and are left out"))
 }
 
 type Bad = (u64, String);
 
-fn read_from(file: &mut dyn BufRead, format: Format, limit: usize) -> Result<Vec<Record>, Bad> {
-    let mut records = Vec::new();
-    let mut first = None;
-    let mut keep = |(at_ns, record): (u64, Record)| {
-        let first = *first.get_or_insert(at_ns);
-        let before = records.last().map_or(0, |last: &Record| last.at_ns);
-        records.push(Record { at_ns: at_ns.saturating_sub(first).max(before), ..record });
-        records.len() < limit
+fn each_from(file: &mut dyn BufRead, format: Format, page_atoms: u64, keep: &mut dyn FnMut(Record) -> bool) -> Result<Whole, Bad> {
+    let mut whole = Whole { skipped: 0, is_timed: format.is_timed() };
+    let (mut first, mut before) = (None, 0);
+    let mut take = |said| match said {
+        Said::Nothing => true,
+        Said::Skipped => {
+            whole.skipped += 1;
+            true
+        }
+        Said::Request(at_ns, record) => {
+            before = at_ns.saturating_sub(*first.get_or_insert(at_ns)).max(before);
+            keep(Record { at_ns: before, ..record })
+        }
     };
     match format {
-        Format::Keys32 => each_record(file, 4, |bytes| Ok(Some((0, page(u64::from(big32(bytes, 0)), 1)?))), &mut keep)?,
+        Format::Keys32 => {
+            each_record(file, 4, |bytes| Ok(Said::Request(0, page(u64::from(big32(bytes, 0)), 1, page_atoms)?)), &mut take)?;
+        }
         Format::Vscsi => {
             let (length, version) = vscsi_version(file)?;
-            each_record(file, length, |bytes| vscsi(bytes, version), &mut keep)?;
+            each_record(file, length, |bytes| vscsi(bytes, version), &mut take)?;
         }
-        Format::Arc => each_line(file, arc, &mut keep)?,
-        Format::Keys => each_line(file, key, &mut keep)?,
-        Format::Disksim => each_line(file, |line| numbered(line, millis), &mut keep)?,
-        Format::Mqsim => each_line(file, |line| numbered(line, |field| number(field, "a time in ns")), &mut keep)?,
-        Format::Msr => each_line(file, msr, &mut keep)?,
+        Format::Arc => each_line(file, |line| arc(line, page_atoms), &mut take)?,
+        Format::Keys => each_line(file, |line| key(line, page_atoms), &mut take)?,
+        Format::Disksim => each_line(file, |line| numbered(line, millis), &mut take)?,
+        Format::Mqsim => each_line(file, |line| numbered(line, |field| number(field, "a time in ns")), &mut take)?,
+        Format::Msr => {
+            let mut hosts = Names::default();
+            each_line(file, |line| msr(line, &mut hosts), &mut take)?;
+        }
         Format::Tidegate => {
             let mut header = [0; HEADER_BYTES];
             let is_ours = file.read_exact(&mut header).is_ok() && Header::decode(&header).is_some();
             is_ours.then_some(()).ok_or((0, "no recording of tidegate, or of another version".to_string()))?;
-            each_record(file, RECORD_BYTES, recorded, &mut keep)?;
+            each_record(file, RECORD_BYTES, recorded, &mut take)?;
         }
         Format::Iolog => {
-            let mut files = Vec::new();
-            each_line(file, |line| iolog(line, &mut files), &mut keep)?;
+            let mut log = Iolog::default();
+            each_line(file, |line| log.line(line), &mut take)?;
+            whole.is_timed = log.is_timed;
         }
-        Format::Blkparse => each_line(file, blkparse, &mut keep)?,
+        Format::Blkparse => each_line(file, blkparse, &mut take)?,
     }
-    Ok(records)
+    Ok(whole)
 }
 
-type Found = Result<Option<(u64, Record)>, String>;
+/// What a line or a record says.
+enum Said {
+    /// Nothing of a request, or of one that touches no block.
+    Nothing,
+    /// Something of a request, but not what.
+    Skipped,
+    /// When, in nanoseconds, and what.
+    Request(u64, Record),
+}
 
-fn each_line(file: &mut dyn BufRead, mut parse: impl FnMut(&str) -> Found, keep: &mut dyn FnMut((u64, Record)) -> bool) -> Result<(), Bad> {
+type Found = Result<Said, String>;
+
+/// Names by number, in the order in which they come.
+#[derive(Default)]
+struct Names(Vec<String>);
+
+impl Names {
+    fn number(&mut self, name: &str) -> u32 {
+        let known = self.0.iter().position(|known| known == name);
+        known.unwrap_or_else(|| {
+            self.0.push(name.to_string());
+            self.0.len() - 1
+        }) as u32
+    }
+}
+
+fn each_line(file: &mut dyn BufRead, mut parse: impl FnMut(&str) -> Found, keep: &mut dyn FnMut(Said) -> bool) -> Result<(), Bad> {
     let mut line = Vec::new();
     for place in 1.. {
         line.clear();
@@ -193,9 +292,7 @@ fn each_line(file: &mut dyn BufRead, mut parse: impl FnMut(&str) -> Found, keep:
             return Err((place, format!("a line of more than {LINE_BYTES_MAX} bytes: is this another format?")));
         }
         let text = std::str::from_utf8(&line).map_err(|_| (place, "not text: is this another format?".to_string()))?;
-        if let Some(found) = parse(text.trim()).map_err(|what| (place, what))?
-            && !keep(found)
-        {
+        if !keep(parse(text.trim()).map_err(|what| (place, what))?) {
             return Ok(());
         }
     }
@@ -206,7 +303,7 @@ fn each_record(
     file: &mut dyn BufRead,
     length: usize,
     parse: impl Fn(&[u8]) -> Found,
-    keep: &mut dyn FnMut((u64, Record)) -> bool,
+    keep: &mut dyn FnMut(Said) -> bool,
 ) -> Result<(), Bad> {
     let mut bytes = vec![0; length];
     for place in 1.. {
@@ -217,9 +314,7 @@ fn each_record(
             ErrorKind::UnexpectedEof => (place, format!("cut off: a record has {length} bytes")),
             _ => (place, why.to_string()),
         })?;
-        if let Some(found) = parse(&bytes).map_err(|what| (place, what))?
-            && !keep(found)
-        {
+        if !keep(parse(&bytes).map_err(|what| (place, what))?) {
             return Ok(());
         }
     }
@@ -240,8 +335,14 @@ fn flush(volume: u32) -> Record {
     Record { at_ns: 0, start: 0, atoms: 0, ask: Ask::Flush, volume }
 }
 
-fn page(page: u64, pages: u64) -> Result<Record, String> {
-    record(page.saturating_mul(PAGE_ATOMS), pages.saturating_mul(PAGE_ATOMS), false, 0)
+fn page(page: u64, pages: u64, atoms: u64) -> Result<Record, String> {
+    record(page.saturating_mul(atoms), pages.saturating_mul(atoms), false, 0)
+}
+
+/// The atoms that these bytes touch. `None`: there are none.
+fn bytes(offset: u64, bytes: u64, write: bool, volume: u32) -> Result<Option<Record>, String> {
+    let (start, end) = (offset / ATOM_BYTES, offset.saturating_add(bytes).div_ceil(ATOM_BYTES));
+    (bytes > 0).then(|| record(start, end - start, write, volume)).transpose()
 }
 
 fn number(field: &str, what: &str) -> Result<u64, String> {
@@ -258,25 +359,25 @@ fn fields<const COUNT: usize>(line: &str, separator: Option<char>, what: &str) -
     parts.try_into().map_err(|_| format!("{found} fields, not {COUNT} ({what})"))
 }
 
-fn arc(line: &str) -> Found {
+fn arc(line: &str, page_atoms: u64) -> Found {
     if line.is_empty() {
-        return Ok(None);
+        return Ok(Said::Nothing);
     }
     let [start, pages, _, _] = fields(line, None, "first page, pages, ignored, request")?;
-    Ok(Some((0, page(number(&start, "a page")?, number(&pages, "a number of pages")?)?)))
+    Ok(Said::Request(0, page(number(&start, "a page")?, number(&pages, "a number of pages")?, page_atoms)?))
 }
 
-fn key(line: &str) -> Found {
+fn key(line: &str, page_atoms: u64) -> Found {
     if line.is_empty() || line == "*" {
-        return Ok(None);
+        return Ok(Said::Nothing);
     }
-    Ok(Some((0, page(number(line, "a key")?, 1)?)))
+    Ok(Said::Request(0, page(number(line, "a key")?, 1, page_atoms)?))
 }
 
 /// DiskSim and MQSim: time, device, first sector, sectors, read.
 fn numbered(line: &str, time: impl Fn(&str) -> Result<u64, String>) -> Found {
     if line.is_empty() {
-        return Ok(None);
+        return Ok(Said::Nothing);
     }
     let [at, device, start, sectors, kind] = fields(line, None, "time, device, first sector, sectors, read")?;
     let device = number(&device, "a device").and_then(|device| u32::try_from(device).map_err(|_| format!("device {device}")))?;
@@ -286,7 +387,7 @@ fn numbered(line: &str, time: impl Fn(&str) -> Result<u64, String>) -> Found {
         other => return Err(format!("{:?} is neither 0 (write) nor 1 (read)", shorten(other))),
     };
     let record = record(number(&start, "a sector")?, number(&sectors, "a number of sectors")?, write, device)?;
-    Ok(Some((time(&at)?, record)))
+    Ok(Said::Request(time(&at)?, record))
 }
 
 /// Milliseconds with decimals, as nanoseconds; no floating point.
@@ -302,21 +403,22 @@ fn decimal(field: &str, places: usize) -> Option<u64> {
     whole.checked_mul(10u64.pow(places as u32))?.checked_add(rest)
 }
 
-fn msr(line: &str) -> Found {
+fn msr(line: &str, hosts: &mut Names) -> Found {
     if line.is_empty() || line.starts_with("Timestamp") {
-        return Ok(None);
+        return Ok(Said::Nothing);
     }
-    let [at, _, disk, kind, offset, bytes, _] = fields(line, Some(','), "time, host, disk, Read or Write, offset, size, response")?;
+    let [at, host, disk, kind, offset, size, _] = fields(line, Some(','), "time, host, disk, Read or Write, offset, size, response")?;
     let write = match kind.as_str() {
         "Write" => true,
         "Read" => false,
         other => return Err(format!("{:?} is neither Read nor Write", shorten(other))),
     };
-    let disk = number(&disk, "a disk").and_then(|disk| u32::try_from(disk).map_err(|_| format!("disk {disk}")))?;
-    let (offset, bytes) = (number(&offset, "an offset")?, number(&bytes, "a size")?);
-    let (start, end) = (offset / ATOM_BYTES, offset.saturating_add(bytes).div_ceil(ATOM_BYTES));
-    let at = number(&at, "a time in 100 ns")?;
-    Ok(Some((at.saturating_mul(100), record(start, end - start, write, disk)?)))
+    let disk = number(&disk, "a disk").and_then(|disk| u16::try_from(disk).map_err(|_| format!("disk {disk}")))?;
+    let host = u16::try_from(hosts.number(&host)).map_err(|_| "too many hosts".to_string())?;
+    let volume = u32::from(host) << 16 | u32::from(disk);
+    let at = number(&at, "a time in 100 ns")?.saturating_mul(100);
+    let record = bytes(number(&offset, "an offset")?, number(&size, "a size")?, write, volume)?;
+    Ok(record.map_or(Said::Skipped, |record| Said::Request(at, record)))
 }
 
 /// Length and version of the records: version 1 names itself at byte 15, version 2 at byte 3.
@@ -340,10 +442,12 @@ fn vscsi(record_bytes: &[u8], version: u8) -> Found {
         0x08 | 0x28 | 0xa8 | 0x88 => false,
         0x0a | 0x2a | 0xaa | 0x8a => true,
         // Another command: no access to blocks.
-        _ => return Ok(None),
+        _ => return Ok(Said::Nothing),
     };
-    let atoms = u64::from(little32(length)).div_ceil(ATOM_BYTES);
-    Ok(Some((little64(24).saturating_mul(1_000), record(little64(16), atoms, write, 0)?)))
+    match u64::from(little32(length)).div_ceil(ATOM_BYTES) {
+        0 => Ok(Said::Skipped),
+        atoms => Ok(Said::Request(little64(24).saturating_mul(1_000), record(little64(16), atoms, write, 0)?)),
+    }
 }
 
 /// What was recorded; a FUA write counts as a write.
@@ -352,58 +456,87 @@ fn recorded(bytes: &[u8]) -> Found {
     let record = match found.kind {
         Kind::Read | Kind::Write => record(found.span.start, found.span.atoms, found.kind == Kind::Write, 0)?,
         Kind::Flush => flush(0),
-        Kind::Trim | Kind::Zero => return Ok(None),
+        Kind::Trim | Kind::Zero => return Ok(Said::Nothing),
     };
-    Ok(Some((found.at_ns, record)))
+    Ok(Said::Request(found.at_ns, record))
 }
 
-/// A line of fio's log; `files` are those that it has named so far, each a volume.
-fn iolog(line: &str, files: &mut Vec<String>) -> Found {
-    if line.is_empty() || line.starts_with("fio version 2") || line.starts_with("fio version 3") {
-        return Ok(None);
-    }
-    let parts: Vec<&str> = line.split_whitespace().collect();
-    // Version 3 has a time in front of the name.
-    let (at, parts) = match parts[..] {
-        [at, ..] if at.bytes().all(|digit| digit.is_ascii_digit()) => (number(at, "a time in us")?.saturating_mul(1_000), &parts[1..]),
-        _ => (0, &parts[..]),
-    };
-    let [file, action, numbers @ ..] = parts else { return Err("no file and action (fio's log, version 2 or 3)".to_string()) };
-    let volume = files.iter().position(|known| known == file).unwrap_or_else(|| {
-        files.push((*file).to_string());
-        files.len() - 1
-    }) as u32;
-    let record = match (*action, numbers) {
-        ("read" | "write", [offset, bytes]) => {
-            let (offset, bytes) = (number(offset, "an offset")?, number(bytes, "a size")?);
-            let (start, end) = (offset / ATOM_BYTES, offset.saturating_add(bytes).div_ceil(ATOM_BYTES));
-            record(start, end - start, *action == "write", volume)?
+/// fio's log, as far as it was read.
+#[derive(Default)]
+struct Iolog {
+    /// As its first line says.
+    version: Option<u32>,
+    /// Those that it has named so far, each a volume.
+    files: Names,
+    /// Of version 2: what its waits come to.
+    waited_us: u64,
+    is_timed: bool,
+}
+
+impl Iolog {
+    /// Shorter waits fio leaves out as well.
+    const WAIT_US_MIN: u64 = 100;
+
+    fn line(&mut self, line: &str) -> Found {
+        if let Some(version) = [2, 3].into_iter().find(|version| line.starts_with(&format!("fio version {version}"))) {
+            self.version = Some(version);
+            return Ok(Said::Nothing);
         }
-        ("sync" | "datasync", _) => flush(volume),
-        ("add" | "open" | "close" | "trim" | "wait", _) => return Ok(None),
-        (other, _) => return Err(format!("{:?} is no action of fio's log", shorten(other))),
-    };
-    Ok(Some((at, record)))
+        if line.is_empty() {
+            return Ok(Said::Nothing);
+        }
+        let parts: Vec<&str> = line.split_whitespace().collect();
+        // Version 3 has a time in front of the name.
+        let (at_us, parts) = match parts[..] {
+            [at, ..] if self.version != Some(2) && at.bytes().all(|digit| digit.is_ascii_digit()) => {
+                self.is_timed = true;
+                (number(at, "a time in us")?, &parts[1..])
+            }
+            _ => (self.waited_us, &parts[..]),
+        };
+        let [file, action, numbers @ ..] = parts else { return Err("no file and action (fio's log, version 2 or 3)".to_string()) };
+        let volume = self.files.number(file);
+        let record = match (*action, numbers) {
+            ("read" | "write", [offset, size]) => {
+                let record = bytes(number(offset, "an offset")?, number(size, "a size")?, *action == "write", volume)?;
+                let Some(record) = record else { return Ok(Said::Skipped) };
+                record
+            }
+            ("sync" | "datasync", _) => flush(volume),
+            ("wait", [us, ..]) => {
+                let us = number(us, "a time in us")?;
+                if us >= Iolog::WAIT_US_MIN {
+                    (self.waited_us, self.is_timed) = (self.waited_us.saturating_add(us), true);
+                }
+                return Ok(Said::Nothing);
+            }
+            ("add" | "open" | "close" | "trim", _) => return Ok(Said::Nothing),
+            (other, _) => return Err(format!("{:?} is no action of fio's log", shorten(other))),
+        };
+        Ok(Said::Request(at_us.saturating_mul(1_000), record))
+    }
 }
 
 /// A line of blkparse: device, processor, number, time in s, process, action, kind, and of a request `first sector + sectors`. Whatever is
 /// queued counts; the summary at the end has no such line.
 fn blkparse(line: &str) -> Found {
     let parts: Vec<&str> = line.split_whitespace().collect();
-    let &[device, _, _, at, _, "Q", kind, ref place @ ..] = &parts[..] else { return Ok(None) };
-    let Some((major, minor)) = device.split_once(',') else { return Ok(None) };
+    let &[device, _, _, at, _, "Q", kind, ref place @ ..] = &parts[..] else { return Ok(Said::Nothing) };
+    let Some((major, minor)) = device.split_once(',') else { return Ok(Said::Nothing) };
     let number32 = |field: &str| number(field, "a device's number").map(|number| number as u32);
     let volume = number32(major)? << 20 | number32(minor)? & 0xf_ffff;
-    let at = seconds(at)?;
+    let is_access = kind.contains(['R', 'W']) && !kind.contains('D');
     let record = match *place {
-        [start, "+", sectors, ..] if kind.contains(['R', 'W']) && !kind.contains('D') => {
+        [start, "+", sectors, ..] if is_access && sectors != "0" => {
             record(number(start, "a sector")?, number(sectors, "a number of sectors")?, kind.contains('W'), volume)?
         }
-        // A FLUSH alone has no place.
-        _ if kind.starts_with('F') => flush(volume),
-        _ => return Ok(None),
+        // A FLUSH alone has no place; behind it comes the process, or nothing.
+        [] if kind.starts_with('F') => flush(volume),
+        [next, ..] if kind.starts_with('F') && next.starts_with('[') => flush(volume),
+        _ if is_access => return Ok(Said::Skipped),
+        _ => return Ok(Said::Nothing),
     };
-    Ok(Some((at, record)))
+    Ok(Said::Request(seconds(at)?, record))
 }
 
 /// Seconds with decimals, as nanoseconds; no floating point.
@@ -416,7 +549,7 @@ fn big32(bytes: &[u8], at: usize) -> u32 {
 }
 
 /// Every volume of a trace gets a place of its own behind the one before.
-fn lay_out(mut records: Vec<Record>) -> Trace {
+fn lay_out(mut records: Vec<Record>) -> (Vec<Record>, u64) {
     let mut ends: BTreeMap<u32, u64> = BTreeMap::new();
     for record in &records {
         let end = ends.entry(record.volume).or_default();
@@ -435,7 +568,7 @@ fn lay_out(mut records: Vec<Record>) -> Trace {
         records.iter_mut().for_each(|record| record.start += starts[&record.volume]);
     }
     let end = records.iter().map(|record| record.start + u64::from(record.atoms)).max().unwrap_or(0);
-    Trace { records, end }
+    (records, end)
 }
 
 #[cfg(test)]
@@ -444,12 +577,18 @@ mod tests {
     use tidegate_engine::block::Span;
 
     fn parse(format: Format, bytes: &[u8]) -> Result<Vec<Record>, Bad> {
-        read_from(&mut &bytes[..], format, 1_000)
+        told(format, bytes).map(|(records, _)| records)
+    }
+
+    fn told(format: Format, bytes: &[u8]) -> Result<(Vec<Record>, Whole), Bad> {
+        let mut records = Vec::new();
+        let whole = each_from(&mut &bytes[..], format, 8, &mut |record| take(&mut records, record, u64::MAX, 1_000).unwrap())?;
+        Ok((records, whole))
     }
 
     /// Time in us, first atom, atoms, write.
     fn check(format: Format, bytes: &[u8], expected: &[(u64, u64, u32, bool)]) {
-        let found = lay_out(parse(format, bytes).unwrap()).records;
+        let (found, _) = lay_out(parse(format, bytes).unwrap());
         let found: Vec<_> =
             found.iter().map(|record| (record.at_ns / 1_000, record.start, record.atoms, record.ask == Ask::Write)).collect();
         assert_eq!(found, expected, "{format:?}");
@@ -559,7 +698,85 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_ends_the_reading() {
-        assert_eq!(read_from(&mut &b"1\n2\n3\nbad\n"[..], Format::Keys, 2).unwrap().len(), 2);
+    fn a_limit_ends_the_reading_and_what_memory_has_no_room_for_is_no_end() {
+        let read = |limit, most| {
+            let (mut records, mut is_too_long) = (Vec::new(), false);
+            let whole = each_from(&mut &b"1\n2\n3\nbad\n"[..], Format::Keys, 8, &mut |record| {
+                let is_wanted = take(&mut records, record, limit, most);
+                is_too_long = is_wanted.is_none();
+                is_wanted.unwrap_or(false)
+            });
+            (whole.is_ok(), records.len(), is_too_long)
+        };
+        assert_eq!(read(2, 10), (true, 2, false));
+        assert_eq!(read(2, 2), (true, 2, false), "what was asked for fits");
+        assert_eq!(read(u64::MAX, 2), (true, 2, true));
+        assert_eq!(read(3, 2), (true, 2, true));
+        assert_eq!(read(u64::MAX, 3), (false, 3, false), "a bad line is said first");
+    }
+
+    #[test]
+    fn a_page_is_as_long_as_is_said() {
+        let read = |format, bytes: &[u8], atoms| {
+            let mut found = Vec::new();
+            each_from(&mut &bytes[..], format, atoms, &mut |record| {
+                found.push((record.start, record.atoms));
+                true
+            })
+            .unwrap();
+            found
+        };
+        assert_eq!(read(Format::Arc, b"5 2 0 0\n", 1), [(5, 2)]);
+        assert_eq!(read(Format::Keys, b"5\n", 2), [(10, 2)]);
+        assert_eq!(read(Format::Keys32, &[0, 0, 0, 5], 16), [(80, 16)]);
+        assert_eq!(read(Format::Mqsim, b"0 0 5 2 1\n", 16), [(5, 2)], "sectors are sectors");
+        assert_eq!((Format::Arc.page_bytes(), Format::Keys.page_bytes(), Format::Msr.has_pages()), (Some(512), None, false));
+    }
+
+    #[test]
+    fn the_same_disk_of_two_hosts_is_two_volumes() {
+        let msr = b"10,hm,1,Read,0,4096,1\n10,prn,1,Read,0,4096,1\n10,hm,0,Read,0,4096,1\n10,prn,1,Read,512,512,1\n";
+        check(Format::Msr, msr, &[(0, 2048, 8, false), (0, 4096, 8, false), (0, 0, 8, false), (0, 4097, 1, false)]);
+        bad(Format::Msr, b"1,h,65536,Read,0,512,1\n", 1, "disk 65536");
+    }
+
+    #[test]
+    fn requests_without_length_or_place_are_skipped_and_counted() {
+        let skips = |format, bytes: &[u8], requests: usize, skipped: u64| {
+            let (records, whole) = told(format, bytes).unwrap();
+            assert_eq!((records.len(), whole.skipped), (requests, skipped), "{format:?}");
+        };
+        skips(Format::Msr, b"1,h,0,Read,0,512,1\n2,h,0,Read,700,0,1\n3,h,0,Write,0,0,1\n", 1, 2);
+        let mut vscsi = vec![1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0x2a, 0, 0, 1];
+        vscsi.extend([9u64.to_le_bytes(), 5u64.to_le_bytes()].concat());
+        let empty = vscsi.clone();
+        vscsi[5] = 2;
+        skips(Format::Vscsi, &[empty.clone(), vscsi, empty].concat(), 1, 2);
+        skips(Format::Iolog, b"fio version 3 iolog\n1 /f read 512 0\n2 /f read 0 512\n3 /f trim 0 512\n", 1, 1);
+        let line = |rest: &str| format!("  8,0 3 2 0.000001000 697 Q {rest}\n");
+        let text = ["R 200 + 8 [x]", "R 200 +8 [x]", "WS 300", "W 8 + 0 [x]", "FN [x]", "FN", "FWS 300 +8 [x]", "D 300 + 8 [x]", "N [x]"];
+        skips(Format::Blkparse, text.map(line).concat().as_bytes(), 3, 4);
+        let whole = Whole { skipped: 2, is_timed: true };
+        assert!(skipped("x", whole).unwrap().starts_with("x: 2 of its requests have no length"));
+        assert_eq!(skipped("x", Whole::default()), None);
+    }
+
+    #[test]
+    fn whether_fios_log_says_when_is_seen_in_it() {
+        let is_timed = |bytes: &[u8]| told(Format::Iolog, bytes).unwrap().1.is_timed;
+        assert!(is_timed(b"fio version 3 iolog\n42 /f read 0 512\n") && is_timed(b"42 /f read 0 512\n"));
+        assert!(!is_timed(b"fio version 2 iolog\n/f read 0 512\n") && !is_timed(b"fio version 2 iolog\n7 read 0 512\n7 wait 99 0\n"));
+        let waits = b"fio version 2 iolog\n/f read 0 512\n/f wait 1000 0\n/f read 0 512\n/f wait 50 0\n/f wait 500 0\n/f write 0 512\n";
+        check(Format::Iolog, waits, &[(0, 0, 1, false), (1_000, 0, 1, false), (1_500, 0, 1, true)]);
+        assert!(is_timed(waits));
+    }
+
+    #[test]
+    fn a_file_of_flushes_alone_is_refused() {
+        let path = std::env::temp_dir().join(format!("tidegate-flushes-{}.iolog", std::process::id()));
+        std::fs::write(&path, "fio version 3 iolog\n1 /f sync 0 0\n2 /f sync 0 0\n").unwrap();
+        let found = read(&path, Format::Iolog, 8, None);
+        std::fs::remove_file(&path).unwrap();
+        assert!(found.unwrap_err().ends_with(".iolog: no read or write in it, only FLUSHes"));
     }
 }

@@ -81,6 +81,8 @@ pub(crate) struct LoadTable {
     /// A file to replay instead.
     pub trace: Option<Spanned<String>>,
     pub format: Option<Spanned<String>>,
+    /// What a page of it is, of a format that has pages. Default: as the format says (arc: 512 bytes), or else 4 KiB (keys, keys32).
+    pub page: Option<Spanned<Size>>,
     /// Where the file is missing, rows of this load are left out, and the report says so.
     pub optional: Option<Spanned<bool>>,
     pub timing: Option<Spanned<Timing>>,

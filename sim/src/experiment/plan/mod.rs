@@ -6,12 +6,14 @@ pub mod metric;
 pub mod paths;
 mod runs;
 
-use super::load::Load;
+use super::load::trace::Whole;
+use super::load::{Job, Load};
 use super::options::SpinTable;
 use super::rig::VOLUME_ATOMS;
 use crate::back::model::Spec;
 use metric::Metric;
 use paths::System;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
@@ -90,6 +92,18 @@ pub struct Run {
     pub load: Arc<Load>,
     /// Idle time between them.
     pub rest: Duration,
+}
+
+impl Plan {
+    /// Loads whose traces have requests that are left out.
+    pub fn skipped(&self) -> BTreeMap<&str, Whole> {
+        let loads = self.runs.iter().flat_map(|run| run.before.iter().chain([&run.load]));
+        let of_load = |load: &Load| {
+            let traces = load.jobs.iter().filter_map(|job| if let Job::Replay(replay) = job { Some(replay.trace.whole) } else { None });
+            traces.max_by_key(|whole| whole.skipped).filter(|whole| whole.skipped > 0)
+        };
+        loads.filter_map(|load| Some((load.name.as_str(), of_load(load)?))).collect()
+    }
 }
 
 impl Run {
