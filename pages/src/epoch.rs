@@ -35,7 +35,8 @@ impl Epochs {
     pub fn pin(&self, reader: usize) -> Pin<'_> {
         let note = &self.readers[reader].0;
         debug_assert_eq!(note.load(Ordering::Relaxed), NOWHERE, "a reader is pinned once");
-        note.store(self.clock.0.load(Ordering::Acquire), Ordering::Relaxed);
+        // Release: who sees this note of a reader that has read before, and not the end of that, fills nothing before it was read.
+        note.store(self.clock.0.load(Ordering::Acquire), Ordering::Release);
         self.fences.of_a_reader();
         Pin { note }
     }

@@ -22,7 +22,10 @@
 
 pub mod atoms;
 mod batch;
+#[cfg(not(loom))]
 mod epoch;
+#[cfg(loom)]
+pub mod epoch;
 mod front;
 mod keeper;
 mod locks;

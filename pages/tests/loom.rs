@@ -9,7 +9,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use loom::cell::UnsafeCell;
+use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread;
+use tidegate_pages::epoch::Epochs;
 use tidegate_pages::{Atoms, Block, Config, Front, Group, Hold, Keeper, Pages, Refused, Write};
 
 const ATOMS: u64 = 2;
@@ -82,6 +85,37 @@ fn a_reader_never_sees_a_page_that_is_used_again() {
         write(&mut writer, 0, 2);
         // The first page is free only if nobody can be reading it: this write may find none.
         let _ = writer.write(0, &[3, 3]);
+        reading.join().unwrap();
+    });
+}
+
+/// Of the epoch alone, since whoever fills a page has passed a fence more: who sees the note of a reader's second pin may fill again what that has
+/// copied under the first one.
+#[test]
+fn the_note_of_a_second_pin_says_that_what_was_read_under_the_first_one_is_read() {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = model.preemption_bound.or(Some(4));
+    model.check(|| {
+        let epochs = Arc::new(Epochs::new(1));
+        let page = Arc::new((AtomicBool::new(true), UnsafeCell::new(1)));
+        let reading = thread::spawn({
+            let (epochs, page) = (Arc::clone(&epochs), Arc::clone(&page));
+            move || {
+                for _ in 0..2 {
+                    let _pin = epochs.pin(0);
+                    if page.0.load(Ordering::Acquire) {
+                        // SAFETY: found under a pin.
+                        page.1.with(|contents| assert_eq!(unsafe { *contents }, 1));
+                    }
+                }
+            }
+        });
+        page.0.store(false, Ordering::Release);
+        let seal = epochs.seal();
+        if seal < epochs.oldest() {
+            // SAFETY: nobody finds it any more, and nobody is reading it.
+            page.1.with_mut(|contents| unsafe { *contents = 2 });
+        }
         reading.join().unwrap();
     });
 }
