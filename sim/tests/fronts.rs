@@ -206,6 +206,30 @@ fn a_stop_waits_for_what_fronts_have_written_and_cannot_be_placed_yet() {
     scenario.expect(3, &new);
 }
 
+/// What fronts have written and what clients write fill the same memory, also where the one waits for its place.
+#[test]
+fn no_more_is_acknowledged_than_dirty_ram_holds_with_what_fronts_have_written() {
+    let mut scenario = with_fronts();
+    scenario.write_span(scenario.blocks(0, 20));
+    scenario.flush();
+    scenario.run_until_quiet();
+    scenario.hold(Zone::Data);
+    let (part, _) = scenario.send_write(Span::new(3 * 8 + 2, 3), false);
+    let (large, _) = scenario.send_write(scenario.blocks(0, 28), false);
+    for block in [3, 30, 32, 34] {
+        by_front(&mut scenario, block);
+    }
+    scenario.send_read(scenario.block(3));
+    scenario.run_until_quiet();
+    scenario.release(Zone::Data);
+    scenario.hold(Zone::Data);
+    scenario.run_until_quiet();
+    assert!(scenario.is_answered(part), "its older slot has been read");
+    assert!(!scenario.is_answered(large), "4 by fronts, 1 and 28 are more than 32");
+    scenario.release(Zone::Data);
+    scenario.wait(large).expect("a write");
+}
+
 #[test]
 fn the_swarm_finds_what_is_taken_over_too_late() {
     let options = Options { seeds: 200, ops: 1_000, threads: 2, canary: Some(Canary::LateFrontWrites), ..Options::default() };

@@ -121,6 +121,19 @@ fn a_write_larger_than_dirty_ram_is_taken_when_nothing_else_is_in_memory() {
 }
 
 #[test]
+fn a_write_larger_than_dirty_ram_is_acknowledged_when_the_ssd_has_it() {
+    let mut scenario = with_ram(4);
+    scenario.hold(Zone::Data);
+    let (large, data) = scenario.send_write(scenario.blocks(0, 5), false);
+    let small = send(&mut scenario, [60]);
+    scenario.run_until_quiet();
+    assert!(!scenario.is_answered(large) && !scenario.is_answered(small[0].0), "no more than four blocks are in memory alone");
+    scenario.release(Zone::Data);
+    scenario.wait(large).expect("a write");
+    assert_eq!(scenario.read(scenario.blocks(0, 5)), Ok(data.stamps().collect()));
+}
+
+#[test]
 fn fua_waits_for_all_that_was_acknowledged_before_in_its_group() {
     let mut scenario = with_ram(64);
     scenario.hold(Zone::Data);

@@ -37,12 +37,30 @@ impl<P: Payload> Engine<P> {
         may_be_lost && self.config.dirty_ram > 0 && self.config.placement == Placement::Log
     }
 
-    /// So many more blocks, and more would be in memory alone than is not lent of `dirty_ram`. (What is being moved and filled counts: it takes the same
-    /// memory and the same time of the SSD.)
-    pub(super) fn lacks_ram(&self, blocks: u64) -> bool {
-        let atoms = self.window.unwritten_atoms();
-        let would_be = (atoms + blocks * self.block_atoms()) * ATOM_BYTES;
-        self.config.dirty_ram > 0 && blocks > 0 && atoms > 0 && would_be > self.dirty_share.bytes()
+    /// So many more blocks, and more would be in memory alone than may be. What fronts have not made use of is taken back for them. Where nothing is,
+    /// whatever comes is taken, and acknowledged when the SSD has it if it is more than that.
+    pub(super) fn lacks_ram(&mut self, blocks: u64) -> bool {
+        if self.config.dirty_ram == 0 || blocks == 0 || self.has_ram(blocks) {
+            return false;
+        }
+        if let Some(left) = self.ram_beside_fronts().checked_sub(blocks)
+            && let Some(memory) = &mut self.memory
+        {
+            memory.allow(left as usize);
+        }
+        self.window.unwritten_atoms() > 0 && !self.has_ram(blocks)
+    }
+
+    /// May so many blocks more be in memory alone, beside what fronts write by themselves?
+    pub(super) fn has_ram(&self, blocks: u64) -> bool {
+        let of_fronts = self.memory.as_ref().map_or(0, |memory| memory.allowed() as u64);
+        of_fronts + blocks <= self.ram_beside_fronts()
+    }
+
+    /// Blocks that may still be in memory alone of what is not lent of `dirty_ram`. (What is being moved and filled counts: it takes the same memory and
+    /// the same time of the SSD.)
+    fn ram_beside_fronts(&self) -> u64 {
+        self.dirty_share.bytes().saturating_sub(self.window.unwritten_atoms() * ATOM_BYTES) / (self.block_atoms() * ATOM_BYTES)
     }
 
     /// Joins a write to the one that it goes on, if one operation takes both.

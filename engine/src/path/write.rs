@@ -377,7 +377,7 @@ impl<P: Payload> Engine<P> {
         }
         let stage = std::mem::replace(&mut self.requests.get_mut(number).stage, Stage::Waiting);
         let Stage::Writing(mut writing) = stage else { panic!("edges are merged before a write is placed") };
-        let early = self.acknowledges_early(number);
+        let early = self.acknowledges_early(number) && self.has_ram(data_blocks);
         let waits: &[usize] = if early { &[] } else { &[number] };
         let begun = match self.config.placement {
             Placement::Log => self.put(Source::Client, true, pieces, waits, 0),
