@@ -155,6 +155,13 @@ impl Scenario {
         id
     }
 
+    /// Sends several that come in one turn.
+    pub fn send_at_once(&mut self, asked: impl IntoIterator<Item = (Span, Command<Stamps>)>) -> Vec<RequestId> {
+        let ids = self.simulation.ask_at_once(asked);
+        self.check();
+        ids
+    }
+
     pub fn send_write(&mut self, span: Span, fua: bool) -> (RequestId, Stamps) {
         let data = self.simulation.scene.load.fresh(span);
         (self.send(span, Command::Write { data: data.clone(), fua }), data)

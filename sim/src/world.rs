@@ -26,7 +26,7 @@ use tidegate_engine::fault_point::FaultPoints;
 use tidegate_engine::op::{Action, DeviceError, DeviceId, Op, OpId, Spin, Zone};
 use tidegate_engine::payload::Payload;
 use tidegate_engine::probe::{Phase, Snapshot};
-use tidegate_engine::request::{Command, Outcome, Reply, Request, Room};
+use tidegate_engine::request::{Command, Outcome, Reply, Request, RequestId, Room};
 use tidegate_engine::time::{Duration, Instant};
 use tidegate_engine::{Change, Control, Engine, Event, Mode, World, turn};
 
@@ -436,12 +436,20 @@ impl Simulation {
     }
 
     /// A request from outside the load. Its reply comes to `scene.answers`.
-    pub fn ask(&mut self, span: Span, command: Command<Stamps>) -> tidegate_engine::request::RequestId {
-        let request = self.scene.load.ask(span, command);
-        let id = request.id;
-        self.scene.arrive(request, &mut self.events);
+    pub fn ask(&mut self, span: Span, command: Command<Stamps>) -> RequestId {
+        self.ask_at_once([(span, command)])[0]
+    }
+
+    /// The same of several, which come in one turn.
+    pub fn ask_at_once(&mut self, asked: impl IntoIterator<Item = (Span, Command<Stamps>)>) -> Vec<RequestId> {
+        let mut ids = Vec::new();
+        for (span, command) in asked {
+            let request = self.scene.load.ask(span, command);
+            ids.push(request.id);
+            self.scene.arrive(request, &mut self.events);
+        }
         self.take_turn();
-        id
+        ids
     }
 
     /// A front's client asks; the engine hears nothing of it in this moment. False: it is not for the front to answer, and nobody does.

@@ -230,6 +230,27 @@ fn no_more_is_acknowledged_than_dirty_ram_holds_with_what_fronts_have_written() 
     scenario.wait(large).expect("a write");
 }
 
+/// When the SSD fails later, nobody is told of a loss.
+#[test]
+fn a_flush_that_waited_for_what_fronts_had_written_has_covered_it() {
+    let mut scenario = with_fronts();
+    scenario.write_span(scenario.blocks(0, 20));
+    scenario.flush();
+    scenario.run_until_quiet();
+    scenario.hold(Zone::Data);
+    let (part, _) = scenario.send_write(Span::new(3 * 8 + 2, 3), true);
+    by_front(&mut scenario, 3);
+    let flush = scenario.send_flush();
+    scenario.run_until_quiet();
+    assert!(!scenario.is_answered(flush));
+    scenario.release(Zone::Data);
+    scenario.wait(part).expect("nothing fails");
+    scenario.wait(flush).expect("nothing fails");
+    scenario.cache_goes();
+    scenario.until_degraded_by_writing(50);
+    scenario.flush();
+}
+
 #[test]
 fn the_swarm_finds_what_is_taken_over_too_late() {
     let options = Options { seeds: 200, ops: 1_000, threads: 2, canary: Some(Canary::LateFrontWrites), ..Options::default() };

@@ -235,3 +235,21 @@ fn the_swarm_finds_a_page_that_is_not_forgotten() {
     let options = Options { seeds: 60, ops: 1_000, threads: 2, canary: Some(Canary::StalePage), ..Options::default() };
     assert!(!swarm(&options, &mut |_| {}).violations.is_empty());
 }
+
+/// Reads that are answered in the turn of a FLUSH take nothing from what that has covered: when the SSD fails later, nobody is told of a loss.
+#[test]
+fn a_flush_covers_what_was_acknowledged_before_it_whatever_is_read_in_its_turn() {
+    let mut scenario = with_pages(64);
+    for block in [40, 41] {
+        scenario.read(scenario.block(block)).expect("nothing fails");
+    }
+    // More than memory keeps.
+    scenario.write_span(scenario.blocks(0, 20));
+    let reads = [40, 41].map(|block| (scenario.block(block), Command::Read));
+    for id in scenario.send_at_once(reads.into_iter().chain([(Span::default(), Command::Flush)])) {
+        scenario.wait(id).expect("nothing fails");
+    }
+    scenario.cache_goes();
+    scenario.until_degraded_by_writing(50);
+    scenario.flush();
+}

@@ -78,12 +78,18 @@ pub(super) struct Unpromised {
 }
 
 impl Unpromised {
-    /// A write whose contents are in `group` is acknowledged; groups up to `durable` are.
-    pub fn acknowledge(&mut self, group: u64, durable: u64) {
+    /// Something is acknowledged: as which number, for [`Unpromised::note`].
+    pub fn acknowledge(&mut self) -> u64 {
         self.acknowledged += 1;
-        if self.groups.insert(group, self.acknowledged).is_some() {
+        self.acknowledged
+    }
+    /// What was acknowledged under this number is in `group`; groups up to `durable` are durable.
+    pub fn note(&mut self, number: u64, group: u64, durable: u64) {
+        if let Some(last) = self.groups.get_mut(&group) {
+            *last = number.max(*last);
             return;
         }
+        self.groups.insert(group, number);
         while let Some((&oldest, &last)) = self.groups.first_key_value()
             && let Some((&next, newer)) = self.groups.range_mut(oldest + 1..).next()
             && next <= durable
@@ -92,9 +98,9 @@ impl Unpromised {
             self.groups.remove(&oldest);
         }
     }
-    /// How many acknowledgements have reached the clients, if `queued` replies have not.
-    pub fn told(&self, queued: usize) -> u64 {
-        self.acknowledged.saturating_sub(queued as u64)
+    /// How many acknowledgements have reached the clients, if `untold` is the first one that has not.
+    pub fn told(&self, untold: Option<u64>) -> u64 {
+        untold.map_or(self.acknowledged, |first| first - 1)
     }
     /// A FLUSH has succeeded that came after so many acknowledgements.
     fn promise(&mut self, acknowledged: u64) {

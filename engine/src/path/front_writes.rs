@@ -31,13 +31,15 @@ pub(super) struct FrontWrites<P> {
     /// Drained, and not in the log yet: neighbouring blocks as one piece; what was drained later is behind what it replaces.
     pending: Vec<Piece<P>>,
     holds: Vec<Hold>,
+    /// Which acknowledgement the newest of it is.
+    acknowledgement: u64,
     /// Requests that wait for it, in their order.
     held: VecDeque<usize>,
 }
 
 impl<P> Default for FrontWrites<P> {
     fn default() -> Self {
-        FrontWrites { pending: Vec::new(), holds: Vec::new(), held: VecDeque::new() }
+        FrontWrites { pending: Vec::new(), holds: Vec::new(), acknowledgement: 0, held: VecDeque::new() }
     }
 }
 
@@ -90,6 +92,8 @@ impl<P: Payload> Engine<P> {
         }
         self.note_front_writes(drained.len() as u64);
         self.front_writes.holds.extend(drained.into_iter().map(|(_, page)| page));
+        // Now, not when it has its group: a FLUSH that comes behind it may have to wait for that.
+        self.front_writes.acknowledgement = self.flushes.unpromised.acknowledge();
         self.last_request = self.now;
         self.pump_front_writes();
     }
@@ -179,7 +183,7 @@ impl<P: Payload> Engine<P> {
             self.through.pages.remove(piece.block, piece.blocks);
             self.put(Source::Client, true, [piece], &[], 0);
         }
-        self.flushes.unpromised.acknowledge(self.journal.group(), self.journal.durable_group());
+        self.flushes.unpromised.note(self.front_writes.acknowledgement, self.journal.group(), self.journal.durable_group());
     }
 
     /// Says how much fronts may write by themselves until the next turn.

@@ -71,7 +71,7 @@ impl<P: Payload> Engine<P> {
             self.note_read(span);
             self.counters.memory_hit_blocks += self.blocks_of(span).1;
             self.read_latency.record(Duration::ZERO);
-            self.replies.push_back(Reply { id, result: Ok(Outcome::Data([contents].into())) });
+            self.replies.push(Reply { id, result: Ok(Outcome::Data([contents].into())) });
             false
         });
     }

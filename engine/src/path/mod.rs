@@ -35,6 +35,7 @@ mod placed;
 mod read;
 mod recover;
 mod release;
+mod replies;
 mod report;
 mod retry;
 mod scrub;
@@ -76,7 +77,7 @@ use crate::op::{Answer, DeviceError, DeviceId, Lanes, Limits, Op};
 use crate::payload::Payload;
 use crate::probe::{Counters, Damage, Health, Histogram, Phase, WaitReason};
 use crate::queue::Queue;
-use crate::request::{Command, Outcome, Reply, Request, RequestError, Room};
+use crate::request::{Command, Reply, Request, RequestError, Room};
 use crate::slab::Slab;
 use crate::spin::Motor;
 use crate::time::{Duration, Instant};
@@ -103,6 +104,7 @@ use origin::OriginSpans;
 use read::Reading;
 use recover::Recovery;
 use release::Discards;
+use replies::Replies;
 use retry::Retries;
 use scrub::Scrubber;
 use spin::Rotation;
@@ -153,7 +155,7 @@ pub struct Engine<P: Payload> {
     /// Those of them that wait for more, and have not been sent.
     gathered: Vec<Gathered>,
     retries: Retries,
-    replies: VecDeque<Reply<P>>,
+    replies: Replies<P>,
 
     flushes: Flushes,
     checkpoint: Checkpoint<P>,
@@ -226,7 +228,7 @@ impl Scratch {
 struct Active<P> {
     request: Request<P>,
     arrived: Instant,
-    /// Writes whose acknowledgement its client may have known of by then.
+    /// Of a FLUSH: the acknowledgements that its client may have known of by then.
     acknowledged: u64,
     /// A write that is for the log, where only small ones are.
     converts: bool,
@@ -309,7 +311,7 @@ impl<P: Payload> Engine<P> {
             writes: Slab::default(),
             gathered: Vec::new(),
             retries: Retries::default(),
-            replies: VecDeque::new(),
+            replies: Replies::default(),
             flushes: Flushes::default(),
             checkpoint: Checkpoint::default(),
             destage: Destage::default(),
@@ -448,7 +450,7 @@ impl<P: Payload> Engine<P> {
     }
 
     pub fn next_reply(&mut self) -> Option<Reply<P>> {
-        self.replies.pop_front()
+        self.replies.pop()
     }
 
     /// When the engine next wants a [`Event::Tick`] if nothing happens before.
@@ -498,7 +500,7 @@ impl<P: Payload> Engine<P> {
         let refused = self.stopping || matches!(self.phase, Phase::Refused | Phase::Stopped) || self.is_refused_by_detach(&request.command);
         if refused {
             let result = Err(RequestError::Shutdown);
-            self.replies.push_back(Reply { id: request.id, result });
+            self.replies.push(Reply { id: request.id, result });
             return;
         }
         assert!(request.span.end() <= self.config.geometry.volume_atoms, "the front checks the bounds of a request");
@@ -516,7 +518,7 @@ impl<P: Payload> Engine<P> {
             Command::Status { .. } => {}
         }
         let waits = if self.phase == Phase::Recovering { WaitReason::Recovery } else { WaitReason::Turn };
-        let acknowledged = self.flushes.unpromised.told(self.replies.len());
+        let acknowledged = if matches!(request.command, Command::Flush) { self.told() } else { 0 };
         let converts = matches!(request.command, Command::Write { .. }) && self.converter.takes(request.span);
         let part = self.part_of_sequence(&request);
         let active = Active { request, arrived: self.now, acknowledged, converts, part, stage: Stage::Waiting, waits, is_foreseen: false };
@@ -672,29 +674,6 @@ impl<P: Payload> Engine<P> {
         again |= self.pump_flush();
         self.pump_headers();
         again
-    }
-
-    fn answer(&mut self, number: usize, result: Result<Outcome<P>, RequestError>) {
-        let active = self.requests.remove(number);
-        self.bytes_in_flight -= active.request.payload_bytes();
-        let latency = self.now.since(active.arrived);
-        match active.request.command {
-            Command::Read => self.read_latency.record(latency),
-            Command::Write { .. } => {
-                self.write_latency.record(latency);
-                self.splitting.answered(active.part, active.request.span.atoms, latency);
-                if active.converts {
-                    self.detouring.answered(self.now, active.part);
-                }
-            }
-            Command::Flush => {
-                self.flush_latency.record(latency);
-                self.detouring.flushed(self.now, active.arrived);
-            }
-            Command::Cache | Command::Trim { .. } | Command::Zero { .. } | Command::Status { .. } => {}
-        }
-        self.commit_answered(number, &active.request.command, latency);
-        self.replies.push_back(Reply { id: active.request.id, result });
     }
 
     // --- geometry in a few words ---

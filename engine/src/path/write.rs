@@ -675,11 +675,10 @@ impl<P: Payload> Engine<P> {
             self.await_home(number);
         } else if fua && group > self.journal.durable_group() {
             self.promise(number, group);
-        } else {
-            if !fua {
-                self.flushes.unpromised.acknowledge(group, self.journal.durable_group());
-            }
+        } else if fua {
             self.answer(number, Ok(Outcome::Done));
+        } else {
+            self.acknowledge(number, group);
         }
     }
 }

@@ -201,7 +201,8 @@ impl<P: Payload> Engine<P> {
             self.through.since = None;
         }
         // Some of it may have been acknowledged after the FLUSH came for which this is done.
-        self.flushes.unpromised.acknowledge(self.journal.group(), self.journal.durable_group());
+        let acknowledgement = self.flushes.unpromised.acknowledge();
+        self.flushes.unpromised.note(acknowledgement, self.journal.group(), self.journal.durable_group());
         true
     }
 
