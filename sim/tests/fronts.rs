@@ -206,6 +206,17 @@ fn a_stop_waits_for_what_fronts_have_written_and_cannot_be_placed_yet() {
     scenario.expect(3, &new);
 }
 
+/// It is on its way to the SSD at once, whatever comes with it.
+#[test]
+fn what_fronts_write_is_sent_in_a_turn_of_reads() {
+    let mut scenario = with_fronts();
+    scenario.forget_noted();
+    by_front(&mut scenario, 3);
+    scenario.send_read(scenario.block(40));
+    let is_sent = scenario.noted().iter().any(|op| op.zone == Some(Zone::Data) && op.writes);
+    assert!(is_sent, "nothing else is on its way there");
+}
+
 /// What fronts have written and what clients write fill the same memory, also where the one waits for its place.
 #[test]
 fn no_more_is_acknowledged_than_dirty_ram_holds_with_what_fronts_have_written() {

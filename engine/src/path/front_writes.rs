@@ -73,10 +73,10 @@ impl<P: Payload> Engine<P> {
         self.memory.as_ref().is_some_and(Memory::is_owed)
     }
 
-    /// Takes over what fronts have written until now.
-    pub(super) fn take_front_writes(&mut self) {
+    /// Takes over what fronts have written until now. False: nothing.
+    pub(super) fn take_front_writes(&mut self) -> bool {
         if !self.has_front_writes() {
-            return;
+            return false;
         }
         let memory = self.memory.as_mut().expect("it is owed");
         let size = u64::from(self.config.geometry.block_atoms);
@@ -96,6 +96,7 @@ impl<P: Payload> Engine<P> {
         self.front_writes.acknowledgement = self.flushes.unpromised.acknowledge();
         self.last_request = self.now;
         self.pump_front_writes();
+        true
     }
 
     /// Does it wait until what fronts have written is in the log?

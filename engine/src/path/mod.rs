@@ -391,10 +391,8 @@ impl<P: Payload> Engine<P> {
         self.now = self.now.max(now);
         self.sets.now = self.now;
         self.hear_fronts();
-        if !self.has_canary(Canary::LateFrontWrites) {
-            self.take_front_writes();
-        }
-        let mut stirs = !self.front_writes.is_empty();
+        let took = !self.has_canary(Canary::LateFrontWrites) && self.take_front_writes();
+        let mut stirs = took || !self.front_writes.is_empty();
         for event in events {
             stirs |= self.stirs(&event);
             self.take(event);
