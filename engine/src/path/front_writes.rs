@@ -20,6 +20,7 @@ use crate::memory::Memory;
 use crate::payload::Payload;
 use crate::probe::{Health, Phase, WaitReason};
 use crate::request::{Command, Request, RequestError};
+use crate::runs::Runs;
 
 use super::Engine;
 use super::write::Piece;
@@ -30,6 +31,8 @@ const PAGES_MAX: u64 = 1024;
 pub(super) struct FrontWrites<P> {
     /// Drained, and not in the log yet: neighbouring blocks as one piece; what was drained later is behind what it replaces.
     pending: Vec<Piece<P>>,
+    /// Their blocks.
+    blocks: Runs,
     holds: Vec<Hold>,
     /// Which acknowledgement the newest of it is.
     acknowledgement: u64,
@@ -39,7 +42,7 @@ pub(super) struct FrontWrites<P> {
 
 impl<P> Default for FrontWrites<P> {
     fn default() -> Self {
-        FrontWrites { pending: Vec::new(), holds: Vec::new(), acknowledgement: 0, held: VecDeque::new() }
+        FrontWrites { pending: Vec::new(), blocks: Runs::default(), holds: Vec::new(), acknowledgement: 0, held: VecDeque::new() }
     }
 }
 
@@ -50,7 +53,22 @@ impl<P> FrontWrites<P> {
 
     /// Is any of these blocks still to come into the log?
     pub fn covers(&self, block: Block, blocks: u64) -> bool {
-        self.pending.iter().any(|piece| piece.block.0 < block.0 + blocks && block.0 < piece.block.0 + piece.blocks)
+        self.blocks.overlaps(&(block.0..block.0 + blocks))
+    }
+
+    /// The others of these blocks, in runs.
+    pub fn beside(&self, block: Block, blocks: u64) -> impl Iterator<Item = (Block, u64)> {
+        self.blocks.gaps(block.0..block.0 + blocks).map(|gap| (Block(gap.start), gap.end - gap.start))
+    }
+
+    fn push(&mut self, piece: Piece<P>) {
+        self.blocks.insert(piece.block.0..piece.block.0 + piece.blocks);
+        self.pending.push(piece);
+    }
+
+    fn take(&mut self) -> Vec<Piece<P>> {
+        self.blocks = Runs::default();
+        std::mem::take(&mut self.pending)
     }
 }
 
@@ -85,7 +103,7 @@ impl<P: Payload> Engine<P> {
             let (block, blocks) = (run[0].0, run.len() as u64);
             let contents: Vec<&[u8]> = run.iter().map(|(_, page)| page.bytes()).collect();
             let payload = P::from_pages(&contents, 0, blocks * size);
-            self.front_writes.pending.push(Piece { block, blocks, payload, valid: None });
+            self.front_writes.push(Piece { block, blocks, payload, valid: None });
             self.what_if.write(block, blocks, true);
             // What is read of it just now is old.
             self.tickets.void(block, blocks);
@@ -145,7 +163,7 @@ impl<P: Payload> Engine<P> {
         }
         // A front may write what it was allowed to before the mode changed. Who waits for what it replaces waits for this as well.
         self.postpone_home();
-        let pieces = std::mem::take(&mut self.front_writes.pending);
+        let pieces = self.front_writes.take();
         if self.health() == Health::Whole {
             self.log_front_writes(pieces);
         } else {
@@ -240,5 +258,23 @@ impl<P: Payload> Engine<P> {
             0 => 0,
             pages => self.journal_entries(pages).div_ceil(100) + 1,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// However much lies beside it.
+    #[test]
+    fn what_lies_beside_it_is_a_few_runs() {
+        let mut writes = FrontWrites::default();
+        for (block, blocks) in [(20, 4), (7, 1), (8, 2), (7, 1)] {
+            writes.push(Piece { block: Block(block), blocks, payload: (), valid: None });
+        }
+        let beside = |writes: &FrontWrites<()>| writes.beside(Block(8), 1 << 40).collect::<Vec<_>>();
+        assert_eq!(beside(&writes), [(Block(10), 10), (Block(24), (1 << 40) - 16)]);
+        assert!(writes.covers(Block(0), 8) && writes.covers(Block(23), 1) && !writes.covers(Block(10), 10));
+        assert_eq!((writes.take().len(), beside(&writes)), (4, vec![(Block(8), 1 << 40)]));
     }
 }

@@ -176,14 +176,8 @@ impl<P: Payload> Engine<P> {
         if !self.has_canary(Canary::StalePage)
             && let Some(memory) = &mut self.memory
         {
-            match self.front_writes.covers(block, blocks) {
-                false => memory.forget(block, blocks),
-                // What a front has written meanwhile is newer.
-                true => (block.0..block.0 + blocks)
-                    .map(Block)
-                    .filter(|&block| !self.front_writes.covers(block, 1))
-                    .for_each(|block| memory.forget(block, 1)),
-            }
+            // What a front has written meanwhile is newer.
+            self.front_writes.beside(block, blocks).for_each(|(block, blocks)| memory.forget(block, blocks));
         }
     }
 }
