@@ -1,6 +1,7 @@
 //! What fronts write by themselves: pages in memory, acknowledged before the engine hears of them.
 
 use tidegate_engine::block::{ATOM_BYTES, Span};
+use tidegate_engine::cache::split::Legs;
 use tidegate_engine::op::{DeviceId, Zone};
 use tidegate_engine::probe::Phase;
 use tidegate_engine::request::RequestId;
@@ -239,6 +240,51 @@ fn no_more_is_acknowledged_than_dirty_ram_holds_with_what_fronts_have_written() 
     assert!(!scenario.is_answered(large), "4 by fronts, 1 and 28 are more than 32");
     scenario.release(Zone::Data);
     scenario.wait(large).expect("a write");
+}
+
+/// More than a front may write goes home, where the origin does not answer; a front writes a block of it.
+fn front_page_over_a_write_that_hangs_at_the_origin() -> (Scenario, RequestId, Stamps) {
+    let mut scenario = Scenario::with(|plan| {
+        (plan.config.ram, plan.config.dirty_ram, plan.config.fronts) = (64 * BLOCK_BYTES, 32 * BLOCK_BYTES, 3);
+        plan.config.split = Some(Legs { proof: 0, home: 64 });
+    });
+    scenario.flush();
+    scenario.hold(Zone::Origin);
+    let (home, _) = scenario.send_write(scenario.blocks(0, 6), false);
+    scenario.run_until_quiet();
+    assert!(!scenario.is_answered(home), "it is on its way to the origin");
+    let new = by_front(&mut scenario, 3);
+    (scenario, home, new)
+}
+
+#[test]
+fn what_comes_behind_a_front_page_over_a_write_that_hangs_at_the_origin_does_not_wait_for_ever() {
+    let (mut scenario, home, new) = front_page_over_a_write_that_hangs_at_the_origin();
+    let flush = scenario.send_flush();
+    let (write, _) = scenario.send_write(scenario.block(40), true);
+    scenario.advance(Duration::from_secs(59));
+    assert!(!scenario.is_answered(flush) && !scenario.is_answered(write), "the origin has a minute");
+    scenario.advance(Duration::from_secs(2));
+    scenario.wait(flush).expect_err("nobody may promise what the front has written");
+    scenario.wait(write).expect_err("nothing is written behind it");
+    scenario.expect(3, &new);
+    scenario.release(Zone::Origin);
+    scenario.wait(home).expect("it has landed");
+    scenario.flush();
+    scenario.power_cut(Survive::None);
+    scenario.expect(3, &new);
+}
+
+#[test]
+fn a_flush_behind_a_write_at_the_origin_and_a_front_page_over_it_waits_for_an_origin_that_is_slow() {
+    let (mut scenario, home, new) = front_page_over_a_write_that_hangs_at_the_origin();
+    let flush = scenario.send_flush();
+    scenario.advance(Duration::from_secs(30));
+    scenario.release(Zone::Origin);
+    scenario.wait(home).expect("it has landed");
+    scenario.wait(flush).expect("nothing fails");
+    scenario.power_cut(Survive::None);
+    scenario.expect(3, &new);
 }
 
 /// When the SSD fails later, nobody is told of a loss.

@@ -22,8 +22,9 @@ use crate::probe::{Health, Phase, WaitReason};
 use crate::request::{Command, Request, RequestError};
 use crate::runs::Runs;
 
-use super::Engine;
+use super::merge::Lock;
 use super::write::Piece;
+use super::{Engine, Stage};
 
 /// Pages that may be dirty at once: 4 MiB.
 const PAGES_MAX: u64 = 1024;
@@ -152,7 +153,7 @@ impl<P: Payload> Engine<P> {
                 return false;
             }
         }
-        if self.locks.iter().any(|lock| self.front_writes.covers(lock.block, lock.blocks)) {
+        if self.locks_before_front_writes().next().is_some() {
             return false;
         }
         if self.front_writes_wait_for_origin() {
@@ -179,6 +180,15 @@ impl<P: Payload> Engine<P> {
         true
     }
 
+    fn locks_before_front_writes(&self) -> impl Iterator<Item = &Lock> {
+        self.locks.iter().filter(|lock| self.front_writes.covers(lock.block, lock.blocks))
+    }
+
+    /// An earlier write of one of these blocks is on its way to the origin, and nobody can take it back from there.
+    fn front_writes_wait_for_through(&self) -> bool {
+        self.locks_before_front_writes().any(|lock| matches!(self.requests.get(lock.request).stage, Stage::Through(_)))
+    }
+
     /// What went past the log to the origin gets flushed there before the log has something newer of it: somebody waits for that.
     fn front_writes_wait_for_origin(&self) -> bool {
         let waits = self.modes.is_home() && (self.modes.is_waiting() || self.through.is_settling()) && !self.is_stop_impatient();
@@ -187,9 +197,10 @@ impl<P: Payload> Engine<P> {
 
     /// Requests behind it, if it waits for what only the origin can do.
     pub(super) fn held_by_origin(&self) -> impl Iterator<Item = usize> + '_ {
-        let held = self.front_writes_wait_for_origin().then_some(&self.front_writes.held);
-        held.into_iter().flatten().copied()
+        let waits = !self.front_writes.held.is_empty() && (self.front_writes_wait_for_origin() || self.front_writes_wait_for_through());
+        waits.then_some(&self.front_writes.held).into_iter().flatten().copied()
     }
+
     pub(super) fn forget_held(&mut self, number: usize) {
         self.front_writes.held.retain(|&held| held != number);
     }
