@@ -1,8 +1,8 @@
 //! The front threads of a volume, as its own thread sees them: one port. What they ask is taken in turns, as far as the engine has room;
 //! what is left stays in their rings.
 //!
-//! Parts of atoms are merged here and not there: who changes part of one has it to himself among all threads' clients. So while a job is under
-//! way no thread writes pages of memory by itself ([`Shared::must_ask`]), and none begins before each of them has been seen not to.
+//! Parts of atoms are merged here and not there: who changes part of one has it to himself among all threads' clients. So while such a job is
+//! under way no thread writes pages of memory by itself ([`Shared::must_ask`]), and none begins before each of them has been seen not to.
 
 use std::collections::HashMap;
 use std::io;
@@ -173,13 +173,15 @@ impl Crew {
         if self.jobs.is_idle() {
             return;
         }
-        for hand in self.hands.iter_mut().filter(|hand| !hand.asks) {
-            hand.state.must_ask.store(true, Ordering::SeqCst);
-            hand.asks = !hand.state.is_writing.load(Ordering::SeqCst);
-        }
-        // Who is writing rings when it has written.
-        if !self.hands.iter().all(|hand| hand.asks) {
-            return;
+        if self.jobs.is_changing() {
+            for hand in self.hands.iter_mut().filter(|hand| !hand.asks) {
+                hand.state.must_ask.store(true, Ordering::SeqCst);
+                hand.asks = !hand.state.is_writing.load(Ordering::SeqCst);
+            }
+            // Who is writing rings when it has written.
+            if !self.hands.iter().all(|hand| hand.asks) {
+                return;
+            }
         }
         let changes = |place: Span| self.open.values().any(|open| open.change.overlaps(place));
         self.jobs.start(changes, room, events);
@@ -195,7 +197,7 @@ impl Clients for Crew {
 
     fn reply(&mut self, reply: Reply<Run>) {
         let job::Answered::Client(Reply { id, result }) = self.jobs.handle(reply) else { return };
-        if self.jobs.is_empty() {
+        if !self.jobs.is_changing() {
             for hand in self.hands.iter_mut().filter(|hand| hand.asks) {
                 hand.state.must_ask.store(false, Ordering::Release);
                 hand.asks = false;
@@ -282,5 +284,29 @@ impl Drop for Crew {
             // One that has panicked has said so.
             let _ = hand.thread.take().map(JoinHandle::join);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::front::nbd::job::Job;
+    use tidegate_engine::request::RequestError;
+
+    #[test]
+    fn threads_write_pages_while_something_is_cached_and_not_while_part_of_an_atom_changes() {
+        let (name, description) = (String::new(), String::new());
+        let export = Export { name, description, bytes: 64 << 20, read_only: false, clients: Vec::new(), block_bytes: 4096 };
+        let mut crew = Crew::new(1, &export, Duration::ZERO, Clock::start()).expect("a thread");
+        let (mut room, mut events) = (Room { requests: 9, bytes: 64 << 20 }, Vec::new());
+        let writes = |crew: &Crew| crew.hands[0].state.write(|| ()).is_some();
+        crew.jobs.push(RequestId(1), Job::cache(Span::new(0, 8)));
+        crew.start_jobs(&mut room, &mut events);
+        assert!(events.len() == 1 && writes(&crew), "it changes nothing");
+        crew.jobs.push(RequestId(2), Job::zero(100, 10, false, false, false));
+        crew.start_jobs(&mut room, &mut events);
+        assert!(events.len() == 2 && !writes(&crew));
+        crew.reply(Reply { id: RequestId(2), result: Err(RequestError::Io) });
+        assert!(writes(&crew), "that has ended; the other one has not");
     }
 }

@@ -239,9 +239,9 @@ impl Jobs {
         here + self.caching_elsewhere.len() < CACHING_JOBS_MAX
     }
 
-    /// Nothing has come, or is under way.
-    pub fn is_empty(&self) -> bool {
-        self.running.is_empty()
+    /// Has anything come that changes something, and is not done?
+    pub fn is_changing(&self) -> bool {
+        self.running.iter().any(|running| !running.job.is_caching())
     }
 
     /// Is there anything to be started?
@@ -464,7 +464,7 @@ mod tests {
         assert!(matches!(done(&mut jobs), Answered::Job));
         jobs.start(|_| false, &mut room, &mut events);
         drop(client);
-        assert!(matches!(done(&mut jobs), Answered::Client(_)) && jobs.is_empty());
+        assert!(matches!(done(&mut jobs), Answered::Client(_)) && jobs.running.is_empty());
         assert_eq!(events.len(), 2);
     }
 
