@@ -39,21 +39,25 @@ fn contents(seed: u64) -> Vec<u8> {
 
 #[test]
 fn what_a_cache_that_is_gone_had_goes_home_from_memory() {
-    let mut volume = Volume::new("");
-    let daemon = Daemon::up(volume.folder.path());
-    let mut client = daemon.connect();
-    client.write(BLOCK, &contents(1)).unwrap();
-    client.flush().unwrap();
-    volume.cache.kill();
-    client.write(2 * BLOCK, &contents(2)).unwrap();
-    client.expect(BLOCK, &contents(1));
-    client.flush().unwrap();
-    let disk = std::fs::read(&volume.origin).unwrap();
-    for block in [1, 2] {
-        assert!(disk[(block * BLOCK) as usize..].starts_with(&contents(block)), "block {block} is on the origin");
+    for config in ["", "[limits]\nfront_threads = 2\n"] {
+        let mut volume = Volume::new(config);
+        let daemon = Daemon::up(volume.folder.path());
+        let mut client = daemon.connect();
+        client.write(BLOCK, &contents(1)).unwrap();
+        client.flush().unwrap();
+        volume.cache.kill();
+        for block in 2..50 {
+            client.write(block * BLOCK, &contents(block)).unwrap();
+        }
+        client.expect(BLOCK, &contents(1));
+        client.flush().unwrap();
+        let disk = std::fs::read(&volume.origin).unwrap();
+        for block in 1..50 {
+            assert!(disk[(block * BLOCK) as usize..].starts_with(&contents(block)), "block {block} is on the origin");
+        }
+        drop(client);
+        daemon.stop();
     }
-    drop(client);
-    daemon.stop();
 }
 
 #[test]

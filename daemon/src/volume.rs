@@ -404,7 +404,7 @@ struct Volume {
     clock: Clock,
     recorder: Option<Recorder>,
     state: State,
-    /// The front rests, since the cache is being taken from its origin.
+    /// The front rests, since the cache is being taken from its origin, or has failed.
     is_front_resting: bool,
     /// Operations that have ended and that the engine has not heard of yet, in their order.
     landed: VecDeque<Done<Run>>,
@@ -435,6 +435,7 @@ impl Volume {
                 recorder.note(now, &self.events);
             }
             turn(&mut self.engine, &mut self.world, now, &mut self.events);
+            self.rest_front_without_cache();
             self.tell_of_fence(now);
             if let (Some(sleeper), Some(motor)) = (&mut self.world.sleeper, self.engine.motor()) {
                 sleeper.news(motor).into_iter().for_each(|line| crate::tell!("tidegate: {line}"));
@@ -623,9 +624,19 @@ impl Volume {
         Ok(())
     }
 
+    /// The cache has failed. What fronts were allowed to write before that would be acknowledged before the host has it in writing, or by nobody who
+    /// could make it durable.
+    fn rest_front_without_cache(&mut self) {
+        if self.engine.health() != Health::Whole && !self.is_front_resting {
+            self.world.front.rest();
+            self.is_front_resting = true;
+        }
+    }
+
     /// The detach that it rests for is over, and the volume still serves: somebody has cancelled it, or the engine has ended it.
     fn wake_front(&mut self, now: Instant) {
-        let may_be_over = self.is_front_resting && self.state == State::Serving && self.engine.drain().is_none();
+        let is_whole = self.engine.health() == Health::Whole;
+        let may_be_over = self.is_front_resting && is_whole && self.state == State::Serving && self.engine.drain().is_none();
         if may_be_over && !self.engine.inspect(now).is_detaching {
             self.world.front.wake();
             self.is_front_resting = false;
