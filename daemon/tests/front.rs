@@ -188,6 +188,28 @@ fn a_large_payload_waits_for_the_purse_and_goes_on_when_it_is_filled_again() {
 }
 
 #[test]
+fn who_waits_for_a_large_loan_comes_before_those_who_want_less_later() {
+    let mut world = World::new(64 * MIB);
+    let [mut busy, mut large, mut small, mut other] = [(); 4].map(|()| Raw::ready(&mut world));
+    world.hold = true;
+    busy.push(&mut world, &reads(2, 4 << 20));
+    world.settle();
+    large.push(&mut world, &reads(1, 32 << 20));
+    world.settle();
+    small.push(&mut world, &reads(1, 1 << 20));
+    world.settle();
+    other.push(&mut world, &reads(1, 4096));
+    world.settle();
+    let asked: Vec<u64> = world.held.iter().map(|request| request.span.bytes()).collect();
+    assert_eq!(asked, [4 << 20, 4 << 20, 4096], "25 MiB are left, which are for the first who waits; a share is everybody's");
+    world.hold = false;
+    busy.receive(&mut world, 2 * (16 + (4 << 20)));
+    large.receive(&mut world, 16 + (32 << 20));
+    small.receive(&mut world, 16 + (1 << 20));
+    other.receive(&mut world, 16 + 4096);
+}
+
+#[test]
 fn what_a_client_has_moved_is_its_credit_for_two_seconds_and_no_longer_however_still_it_stands() {
     let mut world = World::new(64 * MIB);
     let mut raw = Raw::ready(&mut world);

@@ -232,9 +232,10 @@ impl Connection {
         self.answers + receiving + self.output.memory() + self.channel.unsent()
     }
 
-    /// Says to the purse what it holds now.
+    /// Says to the purse what it holds now, and whether it waits for more.
     pub fn settle(&mut self, loans: &mut Loans) {
         self.account.settle(if self.is_dead() { 0 } else { self.held() }, loans);
+        self.account.wants(self.tag, self.wants_loan(), loans);
     }
 
     /// The socket has something to read: one system call (`fresh`; else none), then everything that is whole.
@@ -370,7 +371,7 @@ impl Connection {
             return (0, false);
         }
         let connection = BYTES_MAX.saturating_sub(self.bytes + self.output.unsent());
-        let loan = self.account.limit(intake.loans).saturating_sub(self.held());
+        let loan = self.account.limit(self.tag, intake.loans).saturating_sub(self.held());
         let Phase::Transmission(transmission) = &mut self.phase else { return (0, false) };
         let allowance = Allowance {
             connection,

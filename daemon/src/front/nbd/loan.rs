@@ -3,6 +3,11 @@
 //! Each client holds a small share whatever others do, and as much as it has moved within the last seconds: that comes back as fast as it
 //! went. All beyond that are *loans*, from one purse for all clients. So a thousand clients that send headers without payloads, or read no
 //! replies, hold that purse and their shares, and no more; and those who work are not held up by them.
+//!
+//! Who has no loan, and waits for one, stands in a queue; while anybody does, the first of them alone gets what is free. Otherwise a large
+//! request would wait for as long as others come with small ones. Who has a loan goes on with that, and does not stand there: it may never move.
+
+use std::collections::VecDeque;
 
 use super::export::PAYLOAD_BYTES_MAX;
 
@@ -19,7 +24,9 @@ const SLOW_TICKS: u32 = 3;
 #[derive(Debug, Default)]
 pub struct Loans {
     lent: u64,
-    /// Something came back since the last look.
+    /// Clients that wait for a loan, in the order of their coming.
+    queue: VecDeque<u64>,
+    /// Something came back since the last look, or somebody has left the queue.
     returned: bool,
 }
 
@@ -29,13 +36,27 @@ impl Loans {
         PURSE_BYTES.saturating_sub(self.lent)
     }
 
+    /// The same for this client.
+    fn free_for(&self, client: u64) -> u64 {
+        if self.queue.front().is_none_or(|first| *first == client) { self.free() } else { 0 }
+    }
+
+    fn enqueue(&mut self, client: u64) {
+        self.queue.push_back(client);
+    }
+
+    fn dequeue(&mut self, client: u64) {
+        self.queue.retain(|queued| *queued != client);
+        self.returned = true;
+    }
+
     /// A client's loan was `before` and is `now`.
     pub fn change(&mut self, before: u64, now: u64) {
         self.lent = self.lent + now - before;
         self.returned |= now < before;
     }
 
-    /// Has something come back since this was asked last?
+    /// May somebody get a loan who did not when this was asked last?
     pub fn take_returned(&mut self) -> bool {
         std::mem::take(&mut self.returned)
     }
@@ -47,6 +68,8 @@ pub struct Account {
     /// Bytes in this tick and in the one before.
     moved: [u64; 2],
     loan: u64,
+    /// It stands in the queue for one.
+    is_queued: bool,
     slow_ticks: u32,
 }
 
@@ -75,9 +98,17 @@ impl Account {
         self.loan
     }
 
-    /// What it may hold in all.
-    pub fn limit(&self, loans: &Loans) -> u64 {
-        self.credit() + self.loan + loans.free()
+    /// What this client may hold in all.
+    pub fn limit(&self, client: u64, loans: &Loans) -> u64 {
+        self.credit() + self.loan + loans.free_for(client)
+    }
+
+    /// Does this client wait for a loan?
+    pub fn wants(&mut self, client: u64, wants: bool, loans: &mut Loans) {
+        if self.is_queued != wants {
+            self.is_queued = wants;
+            if wants { loans.enqueue(client) } else { loans.dequeue(client) }
+        }
     }
 
     /// It holds `held` bytes now.
@@ -103,13 +134,33 @@ mod tests {
     #[test]
     fn who_moves_nothing_holds_its_share_and_what_the_purse_has() {
         let (mut loans, mut one, mut other) = (Loans::default(), Account::default(), Account::default());
-        assert_eq!(one.limit(&loans), SHARE_BYTES + PURSE_BYTES);
+        assert_eq!(one.limit(1, &loans), SHARE_BYTES + PURSE_BYTES);
         one.settle(SHARE_BYTES + PURSE_BYTES, &mut loans);
-        assert_eq!((loans.free(), other.limit(&loans)), (0, SHARE_BYTES));
+        assert_eq!((loans.free(), other.limit(2, &loans)), (0, SHARE_BYTES));
         other.settle(SHARE_BYTES, &mut loans);
         one.settle(SHARE_BYTES, &mut loans);
         assert!(loans.take_returned() && !loans.take_returned());
-        assert_eq!(other.limit(&loans), SHARE_BYTES + PURSE_BYTES);
+        assert_eq!(other.limit(2, &loans), SHARE_BYTES + PURSE_BYTES);
+    }
+
+    #[test]
+    fn what_comes_back_is_for_the_first_who_waits() {
+        let (mut loans, mut busy, mut first, mut second) = (Loans::default(), Account::default(), Account::default(), Account::default());
+        busy.settle(SHARE_BYTES + (4 << 20), &mut loans);
+        first.wants(2, true, &mut loans);
+        second.wants(3, true, &mut loans);
+        let limits = |loans: &Loans, busy: &Account, first: &Account, second: &Account| {
+            [busy.limit(1, loans), first.limit(2, loans), second.limit(3, loans)].map(|limit| limit - SHARE_BYTES)
+        };
+        assert_eq!(limits(&loans, &busy, &first, &second), [4 << 20, PURSE_BYTES - (4 << 20), 0], "who has a loan may keep that");
+        busy.settle(SHARE_BYTES + (1 << 20), &mut loans);
+        assert_eq!(limits(&loans, &busy, &first, &second), [1 << 20, PURSE_BYTES - (1 << 20), 0]);
+        loans.take_returned();
+        first.wants(2, false, &mut loans);
+        assert!(loans.take_returned(), "the next one is to be looked at");
+        assert_eq!(limits(&loans, &busy, &first, &second), [1 << 20, 0, PURSE_BYTES - (1 << 20)]);
+        second.wants(3, false, &mut loans);
+        assert_eq!(first.limit(2, &loans), SHARE_BYTES + PURSE_BYTES - (1 << 20), "nobody waits");
     }
 
     #[test]

@@ -35,8 +35,8 @@ const EXTENDED_HEADER_BYTES: usize = 32;
 pub const DIRECT_BYTES: usize = 64 << 10;
 /// A payload beyond the limit is read and dropped up to here; a longer one ends the connection.
 const DRAIN_BYTES_MAX: u64 = 64 << 20;
-/// Extents in one chunk of a reply to BLOCK_STATUS (S10). The client asks again for the rest.
-const EXTENTS_MAX: usize = 1 << 20;
+/// Extents in one chunk of a reply to BLOCK_STATUS (S10): 1 MiB of the longer ones. The client asks again for the rest.
+const EXTENTS_MAX: usize = 1 << 16;
 /// What one BLOCK_STATUS looks at, at most; the client asks again for the rest. 4 GiB is what simple headers can ask for.
 const STATUS_BYTES_MAX: u64 = 4 << 30;
 /// The same where tiers are asked for, slot by slot: 32,768 blocks are about a millisecond.
@@ -64,7 +64,8 @@ impl Pending {
             Shape::Plain => 0,
             Shape::Read => self.held.next_multiple_of(ALIGNMENT as u64),
             // Two contexts, 16 bytes an extent, and an extent for every block.
-            Shape::Status { .. } => (self.length / ALIGNMENT as u64 + 1) * 32,
+            Shape::Status { one: false } => (self.length / ALIGNMENT as u64 + 1).min(EXTENTS_MAX as u64) * 32,
+            Shape::Status { one: true } => 32,
         }
     }
 }
