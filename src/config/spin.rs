@@ -14,6 +14,8 @@ use crate::units::{self, shorten};
 /// The longest time that a disk may take to come to speed; more is a typing error.
 const SPIN_UP_SECONDS: u64 = 120;
 const STARTS_MAX: u32 = 10_000_000;
+/// As `mW` meant and `W` written.
+const POWER_MAX_MW: u64 = 1_000_000;
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -45,6 +47,13 @@ impl Spin {
         let drive = self.drive();
         if drive.standby_mw >= drive.idle_mw {
             return Err(("standby", "`standby` must be less than `idle`, or standing still saves nothing".to_owned()));
+        }
+        if drive.spin_up_mw < drive.idle_mw {
+            let key = if self.spin_up_power.is_some() { "spin_up_power" } else { "idle" };
+            let watts = |milliwatts: u64| milliwatts as f64 / 1e3;
+            let (spin_up, idle) = (watts(drive.spin_up_mw), watts(drive.idle_mw));
+            let what = format!("`spin_up_power` ({spin_up} W) must be at least `idle` ({idle} W): what comes to speed turns as well");
+            return Err((key, what));
         }
         if drive.spin_up.as_secs_f64() > SPIN_UP_SECONDS as f64 {
             return Err(("spin_up", format!("`spin_up` must be at most {SPIN_UP_SECONDS} s")));
@@ -145,7 +154,12 @@ struct Power(u64);
 impl TryFrom<String> for Power {
     type Error = String;
     fn try_from(text: String) -> Result<Self, String> {
-        units::parse_power(&text).map(Power)
+        match units::parse_power(&text)? {
+            power if power > POWER_MAX_MW => {
+                Err(format!("{:?} is more than any disk draws: at most {} W", shorten(&text), POWER_MAX_MW / 1_000))
+            }
+            power => Ok(Power(power)),
+        }
     }
 }
 
@@ -223,9 +237,18 @@ mod tests {
             ("motor = \"auto\"\nquiet = [\"11pm\"]", "\"11pm\" is not a time of the day such as \"23:00-07:00\""),
             ("motor = \"auto\"\nquiet = [\"23:00-23:00\"]", "\"23:00-23:00\" is not a time of the day such as \"23:00-07:00\""),
             ("motor = \"auto\"\nkwh_price = \"cheap\"", "\"cheap\" is not a price such as \"0.30 EUR\""),
+            ("motor = \"auto\"\nspin_up_power = \"19800W\"", "\"19800W\" is more than any disk draws: at most 1000 W"),
             ("motor = \"auto\"\nidle = \"7\"", "\"7\" has no unit: one of mW, W"),
             ("motor = \"auto\"\nstarts_per_hour = -1", "-1 is not a number of starts from 0 to 10000000"),
             ("motor = \"auto\"\nstandby = \"9W\"", "standby: `standby` must be less than `idle`, or standing still saves nothing"),
+            (
+                "motor = \"auto\"\nspin_up_power = \"4.5W\"",
+                "spin_up_power: `spin_up_power` (4.5 W) must be at least `idle` (6.1 W): what comes to speed turns as well",
+            ),
+            (
+                "motor = \"auto\"\nidle = \"21W\"",
+                "idle: `spin_up_power` (19.8 W) must be at least `idle` (21 W): what comes to speed turns as well",
+            ),
             ("motor = \"auto\"\nspin_up = \"10min\"", "spin_up: `spin_up` must be at most 120 s"),
         ] {
             assert_eq!(spin(text).unwrap_err(), error);

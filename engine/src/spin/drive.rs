@@ -38,10 +38,12 @@ impl Drive {
         self.idle_mw.saturating_sub(self.standby_mw).max(1)
     }
 
-    /// What it costs to go down and up, beyond standing still and then turning for as long.
+    /// What it costs to go down and up, beyond standing still and then turning for as long. Nothing, where the figures say that it saves.
     pub fn cycle(&self) -> Microjoules {
-        energy(self.spin_down_mw, self.spin_down) - energy(self.standby_mw, self.spin_down) + energy(self.spin_up_mw, self.spin_up)
-            - energy(self.idle_mw, self.spin_up)
+        let cycle = energy(self.spin_down_mw, self.spin_down) - energy(self.standby_mw, self.spin_down)
+            + energy(self.spin_up_mw, self.spin_up)
+            - energy(self.idle_mw, self.spin_up);
+        cycle.max(0)
     }
 
     /// The standby that pays for a cycle, from the command to the wake-up (paper 001: 18.6 s).
@@ -76,6 +78,13 @@ mod tests {
         assert_eq!(drive.break_even().0 / 100_000_000, 186);
         assert!(drive.saved(drive.break_even()).abs() < 10);
         assert_eq!(drive.saved(Duration::from_secs(100)), 540_000_000 - 100_500_000);
+    }
+
+    #[test]
+    fn figures_by_which_a_start_saves_make_it_free() {
+        let drive = Drive { spin_up_mw: 4_500, ..Drive::DESKTOP };
+        assert_eq!((drive.cycle(), drive.break_even()), (0, Duration::ZERO));
+        assert!(drive.saved(Duration::ZERO) >= 0);
     }
 
     #[test]

@@ -82,6 +82,14 @@ mod tests {
     }
 
     #[test]
+    fn a_drive_whose_starts_are_free_is_never_held_back() {
+        let drive = Drive { spin_up_mw: 4_500, ..Drive::DESKTOP };
+        let mut guard = Guard::default();
+        (0..3).for_each(|_| guard.rested(&drive, secs(1), secs(1)));
+        assert_eq!(guard.floor(), Duration::ZERO);
+    }
+
+    #[test]
     fn the_first_wait_is_worth_a_break_even() {
         check(&[(1, 5)], &[18]);
     }
