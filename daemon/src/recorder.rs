@@ -14,7 +14,7 @@ use std::thread::JoinHandle;
 
 use tidegate_engine::Event;
 use tidegate_engine::time::{Duration, Instant};
-use tidegate_engine::trace::{Header, Record};
+use tidegate_engine::trace::{Header, RECORD_BYTES, Record};
 
 use crate::Failure;
 use crate::back::run::Run;
@@ -28,12 +28,11 @@ const SECOND: Duration = Duration::from_secs(1);
 pub struct Recorder {
     path: PathBuf,
     pieces: Option<SyncSender<Vec<u8>>>,
-    thread: Option<JoinHandle<io::Result<()>>>,
+    thread: Option<JoinHandle<(u64, io::Result<()>)>>,
     piece: Vec<u8>,
     piece_began: Instant,
     began: Instant,
     records: u64,
-    lost: u64,
 }
 
 impl Recorder {
@@ -50,9 +49,9 @@ impl Recorder {
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(failed)?;
         file.write_all(&Header { volume_atoms }.encode()).map_err(failed)?;
         let (pieces, waiting) = sync_channel(PIECES);
-        let thread = std::thread::Builder::new().name("recorder".to_owned()).spawn(move || write(file, &waiting)).map_err(failed)?;
+        let thread = std::thread::Builder::new().name("recorder".to_owned()).spawn(move || keep(file, &waiting)).map_err(failed)?;
         let (pieces, thread) = (Some(pieces), Some(thread));
-        Ok(Recorder { path: path.to_owned(), pieces, thread, piece: Vec::new(), piece_began: now, began: now, records: 0, lost: 0 })
+        Ok(Recorder { path: path.to_owned(), pieces, thread, piece: Vec::new(), piece_began: now, began: now, records: 0 })
     }
 
     /// Notes the requests among these events, which have arrived now.
@@ -78,10 +77,9 @@ impl Recorder {
 
     fn hand_over(&mut self) {
         let piece = std::mem::take(&mut self.piece);
-        let records = (piece.len() / tidegate_engine::trace::RECORD_BYTES) as u64;
-        // Full, or the file takes no more.
-        if self.pieces.as_ref().is_none_or(|pieces| pieces.try_send(piece).is_err()) {
-            self.lost += records;
+        if let Some(pieces) = &self.pieces {
+            // Where the channel is full, or the file takes no more, it is lost; what came into the file is counted there.
+            let _ = pieces.try_send(piece);
         }
     }
 }
@@ -89,26 +87,49 @@ impl Recorder {
 impl Drop for Recorder {
     fn drop(&mut self) {
         // The last piece is waited for: nobody is kept from anything any more.
-        if let Some(pieces) = self.pieces.take()
-            && pieces.send(std::mem::take(&mut self.piece)).is_err()
-        {
-            self.lost += 1;
+        if let Some(pieces) = self.pieces.take() {
+            let _ = pieces.send(std::mem::take(&mut self.piece));
         }
-        let ended = self.thread.take().map(JoinHandle::join);
+        let (bytes, ended) = self.thread.take().and_then(|thread| thread.join().ok()).unwrap_or((0, Ok(())));
         let path = self.path.display();
-        if let Some(Ok(Err(error))) = ended {
+        if let Err(error) = &ended {
             crate::tell!("tidegate: --record: {path}: {error}; what came before is recorded");
         }
-        let lost = if self.lost == 0 { String::new() } else { format!("; {} are missing, the file was too slow for them", self.lost) };
-        crate::tell!("tidegate: --record: {} requests in {path}{lost}", self.records - self.lost.min(self.records));
+        crate::tell!("tidegate: --record: {}", account(&self.path, self.records, bytes, ended.is_ok()));
     }
 }
 
-fn write(mut file: File, pieces: &Receiver<Vec<u8>>) -> io::Result<()> {
+/// What is in the file of so many requests, now that it has these bytes behind its header.
+fn account(path: &Path, requests: u64, bytes: u64, is_well: bool) -> String {
+    let recorded = bytes / RECORD_BYTES as u64;
+    let why = if is_well { "was too slow for them" } else { "took no more" };
+    let missing = match requests - recorded {
+        0 => String::new(),
+        missing => format!("; {missing} are missing, the file {why}"),
+    };
+    format!("{recorded} requests in {}{missing}", path.display())
+}
+
+/// The thread: how many bytes have come into the file, and how it ended.
+fn keep(mut file: File, pieces: &Receiver<Vec<u8>>) -> (u64, io::Result<()>) {
+    let (bytes, written) = write(&mut file, pieces);
+    (bytes, written.and_then(|()| file.sync_all()))
+}
+
+fn write(file: &mut impl Write, pieces: &Receiver<Vec<u8>>) -> (u64, io::Result<()>) {
+    let mut bytes = 0;
     while let Ok(piece) = pieces.recv() {
-        file.write_all(&piece)?;
+        let mut rest = &piece[..];
+        while !rest.is_empty() {
+            match file.write(rest) {
+                Ok(0) => return (bytes, Err(io::ErrorKind::WriteZero.into())),
+                Ok(taken) => (bytes, rest) = (bytes + taken as u64, &rest[taken..]),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return (bytes, Err(error)),
+            }
+        }
     }
-    file.sync_all()
+    (bytes, Ok(()))
 }
 
 #[cfg(test)]
@@ -116,7 +137,7 @@ mod tests {
     use super::*;
     use tidegate_engine::block::Span;
     use tidegate_engine::request::{Command, Request, RequestId};
-    use tidegate_engine::trace::{HEADER_BYTES, Kind, RECORD_BYTES};
+    use tidegate_engine::trace::{HEADER_BYTES, Kind};
 
     fn arrived(command: Command<Run>, span: Span) -> Event<Run> {
         Event::Arrived(Request { id: RequestId(1), command, span })
@@ -138,6 +159,33 @@ mod tests {
             bytes[HEADER_BYTES..].chunks(RECORD_BYTES).map(|bytes| Record::decode(bytes.try_into().unwrap()).unwrap()).collect();
         let expected = [(2_000, Kind::Read, Span::new(8, 8)), (8_000, Kind::Flush, Span::default())];
         assert_eq!(records, expected.map(|(at_ns, kind, span)| Record { at_ns, kind, fua: false, span }));
+    }
+
+    /// Has room for so many bytes.
+    struct Full(usize);
+
+    impl Write for Full {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let taken = bytes.len().min(self.0);
+            self.0 -= taken;
+            if taken > 0 { Ok(taken) } else { Err(io::ErrorKind::StorageFull.into()) }
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn what_is_told_to_be_recorded_is_in_the_file() {
+        let (pieces, waiting) = sync_channel(PIECES);
+        // Five of two requests each; the second ends in the middle of one, and the others are never taken out.
+        (0..5).for_each(|_| pieces.send(vec![0; 2 * RECORD_BYTES]).unwrap());
+        drop(pieces);
+        let (bytes, ended) = write(&mut Full(3 * RECORD_BYTES + 10), &waiting);
+        assert_eq!(ended.unwrap_err().kind(), io::ErrorKind::StorageFull);
+        let line = account(Path::new("/a"), 10, bytes, false);
+        assert_eq!(line, "3 requests in /a; 7 are missing, the file took no more");
+        assert_eq!(account(Path::new("/a"), 4, 4 * RECORD_BYTES as u64, true), "4 requests in /a");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The recorder's format: what clients have asked of a volume, and when. Written by the daemon (`serve --record`), read by the simulator.
 //!
-//! A header of 32 bytes, then records of 24, little-endian, without gaps; a file that was cut off loses its last record and no other.
+//! A header of 32 bytes, then records of 24, little-endian, without gaps; a file that was cut off loses its last record and no other. A TRIM or
+//! zeroes of 2 TiB and more are written down as 2 TiB less an atom.
 //!
 //! ```text
 //! header   magic (8 bytes) · volume in atoms (8) · zeros (16)
@@ -14,6 +15,8 @@ use crate::request::Command;
 pub const MAGIC: [u8; 8] = *b"tgtrace\x01";
 pub const HEADER_BYTES: usize = 32;
 pub const RECORD_BYTES: usize = 24;
+/// What a record has room for.
+const ATOMS_MAX: u64 = u32::MAX as u64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
@@ -41,7 +44,7 @@ pub struct Record {
     pub at_ns: u64,
     pub kind: Kind,
     pub fua: bool,
-    /// Empty of a FLUSH. At most 2^32 - 1 atoms.
+    /// Empty of a FLUSH. At most [`ATOMS_MAX`].
     pub span: Span,
 }
 
@@ -56,10 +59,11 @@ impl Record {
             Command::Flush => return Some(Record { at_ns, kind: Kind::Flush, fua: false, span: Span::default() }),
             Command::Cache | Command::Status { .. } => return None,
         };
-        Some(Record { at_ns, kind, fua, span })
+        Some(Record { at_ns, kind, fua, span: Span::new(span.start, span.atoms.min(ATOMS_MAX)) })
     }
 
     pub fn encode(&self) -> [u8; RECORD_BYTES] {
+        assert!(self.span.atoms <= ATOMS_MAX, "a record has 32 bits for them");
         let mut bytes = [0; RECORD_BYTES];
         bytes[..8].copy_from_slice(&self.at_ns.to_le_bytes());
         bytes[8..16].copy_from_slice(&self.span.start.to_le_bytes());
@@ -125,6 +129,14 @@ mod tests {
             bytes[place] = value;
             assert_eq!(Record::decode(&bytes), None, "byte {place} is {value}");
         }
+    }
+
+    #[test]
+    fn a_request_that_is_longer_than_a_record_can_say_is_as_long_as_it_can() {
+        let span = Span::new(8, 1 << 32);
+        let record = Record::of::<()>(7, &Command::Trim { fua: false }, span).unwrap();
+        assert_eq!(record.span, Span::new(8, u64::from(u32::MAX)));
+        assert_eq!(Record::decode(&record.encode()), Some(record));
     }
 
     proptest! {

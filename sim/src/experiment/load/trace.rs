@@ -224,11 +224,11 @@ fn each_from(file: &mut dyn BufRead, format: Format, page_atoms: u64, keep: &mut
     };
     match format {
         Format::Keys32 => {
-            each_record(file, 4, |bytes| Ok(Said::Request(0, page(u64::from(big32(bytes, 0)), 1, page_atoms)?)), &mut take)?;
+            each_record(file, 4, Ending::Whole, |bytes| Ok(Said::Request(0, page(u64::from(big32(bytes, 0)), 1, page_atoms)?)), &mut take)?;
         }
         Format::Vscsi => {
             let (length, version) = vscsi_version(file)?;
-            each_record(file, length, |bytes| vscsi(bytes, version), &mut take)?;
+            each_record(file, length, Ending::Whole, |bytes| vscsi(bytes, version), &mut take)?;
         }
         Format::Arc => each_line(file, |line| arc(line, page_atoms), &mut take)?,
         Format::Keys => each_line(file, |line| key(line, page_atoms), &mut take)?,
@@ -242,7 +242,8 @@ fn each_from(file: &mut dyn BufRead, format: Format, page_atoms: u64, keep: &mut
             let mut header = [0; HEADER_BYTES];
             let is_ours = file.read_exact(&mut header).is_ok() && Header::decode(&header).is_some();
             is_ours.then_some(()).ok_or((0, "no recording of tidegate, or of another version".to_string()))?;
-            each_record(file, RECORD_BYTES, recorded, &mut take)?;
+            // One that was cut off has lost its last record and no other.
+            each_record(file, RECORD_BYTES, Ending::CutOff, recorded, &mut take)?;
         }
         Format::Iolog => {
             let mut log = Iolog::default();
@@ -299,9 +300,17 @@ fn each_line(file: &mut dyn BufRead, mut parse: impl FnMut(&str) -> Found, keep:
     Ok(())
 }
 
+/// How a file of records may end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ending {
+    Whole,
+    CutOff,
+}
+
 fn each_record(
     file: &mut dyn BufRead,
     length: usize,
+    ending: Ending,
     parse: impl Fn(&[u8]) -> Found,
     keep: &mut dyn FnMut(Said) -> bool,
 ) -> Result<(), Bad> {
@@ -310,10 +319,12 @@ fn each_record(
         if file.fill_buf().map_err(|why| (place, why.to_string()))?.is_empty() {
             return Ok(());
         }
-        file.read_exact(&mut bytes).map_err(|why| match why.kind() {
-            ErrorKind::UnexpectedEof => (place, format!("cut off: a record has {length} bytes")),
-            _ => (place, why.to_string()),
-        })?;
+        match file.read_exact(&mut bytes).map_err(|why| (why.kind(), why.to_string())) {
+            Ok(()) => {}
+            Err((ErrorKind::UnexpectedEof, _)) if ending == Ending::CutOff => return Ok(()),
+            Err((ErrorKind::UnexpectedEof, _)) => return Err((place, format!("cut off: a record has {length} bytes"))),
+            Err((_, why)) => return Err((place, why)),
+        }
         if !keep(parse(&bytes).map_err(|what| (place, what))?) {
             return Ok(());
         }
@@ -626,6 +637,8 @@ mod tests {
         bytes.extend(record(12_000, Kind::Read, Span::new(8, 8)));
         check(Format::Tidegate, &bytes, &[(0, 8, 16, true), (4, 0, 0, false), (7, 8, 8, false)]);
         assert_eq!(parse(Format::Tidegate, &bytes).unwrap()[1].ask, Ask::Flush);
+        bytes.truncate(bytes.len() - 1);
+        check(Format::Tidegate, &bytes, &[(0, 8, 16, true), (4, 0, 0, false)]);
         bytes[7] = 9;
         bad(Format::Tidegate, &bytes, 0, "no recording of tidegate");
         bytes[7] = 1;
