@@ -124,15 +124,16 @@ impl Registers {
     }
 }
 
-/// The registers, in a descriptor or in sense data of the fixed format (SAT-3, 12.2.2.6 and 12.2.2.7).
+/// The registers, in a descriptor or in sense data of the fixed format (SAT-3, 12.2.2.6 and 12.2.2.7). Those of the fixed format have registers
+/// only where they say so ("ATA pass-through information available"): else the same bytes are about something else.
 fn registers(reply: &Reply) -> Option<Registers> {
-    let sense = &reply.sense;
-    if !reply.has_sense() {
-        return None;
-    }
+    const INFORMATION_AVAILABLE: [u8; 2] = [0x00, 0x1d];
+    let (sense, key) = (&reply.sense, reply.key()?);
     match sense.first()? & 0x7f {
         0x72 if sense.get(8) == Some(&0x09) => Some(Registers { status: *sense.get(21)?, count: *sense.get(13)? }),
-        0x70 => Some(Registers { status: *sense.get(4)?, count: *sense.get(6)? }),
+        0x70 if key <= 1 && sense.get(12..14)? == INFORMATION_AVAILABLE => {
+            Some(Registers { status: *sense.get(4)?, count: *sense.get(6)? })
+        }
         _ => None,
     }
 }
@@ -169,7 +170,7 @@ mod tests {
 
     #[test]
     fn the_answer_to_check_power_mode_is_read_in_both_formats() {
-        let fixed = [0x70, 0, 1, 0, 0x50, 0x40, 0xff, 10];
+        let fixed = [0x70, 0, 1, 0, 0x50, 0x40, 0xff, 10, 0, 0, 0, 0, 0x00, 0x1d, 0, 0, 0, 0];
         assert_eq!(registers(&with_sense(&fixed)), Some(Registers { status: 0x50, count: 0xff }));
         for (count, expected) in [(0x00, Power::Standby), (0x01, Power::Standby), (0x80, Power::Turning), (0xff, Power::Turning)] {
             let found = registers(&with_sense(&descriptor(count, 0x50))).unwrap();
@@ -184,6 +185,12 @@ mod tests {
         assert_eq!(registers(&Reply { status: 0, sense: descriptor(0, 0x50) }), None);
         assert_eq!(registers(&with_sense(&[0x72, 5, 0x20, 0, 0, 0, 0, 0])), None, "an illegal request has no descriptor");
         assert_eq!(registers(&with_sense(&[])), None);
+        // Of the fixed format: a reset (power on), an aborted command, a failed read, and what is too short to say what it is.
+        for (key, code) in [(6, [0x29, 0x00]), (0xb, [0x00, 0x1d]), (3, [0x11, 0x00]), (1, [0x17, 0x01])] {
+            let sense = [0x70, 0, key, 0, 0, 0, 0, 10, 0, 0, 0, 0, code[0], code[1], 0, 0, 0, 0];
+            assert_eq!(registers(&with_sense(&sense)), None, "key {key}, {code:?}");
+        }
+        assert_eq!(registers(&with_sense(&[0x70, 0, 1, 0, 0x50, 0x40, 0, 10])), None);
     }
 
     #[test]

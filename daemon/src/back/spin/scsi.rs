@@ -119,8 +119,7 @@ impl Sense {
             // Low power: standby_z and standby_y, each by a timer or by a command; idle turns.
             (_, (0x5e, 0x02 | 0x04 | 0x09 | 0x0a)) => Some(Power::Standby),
             (_, (0x5e, _)) | (0, _) => Some(Power::Turning),
-            // Something has happened to it (6: a reset, another medium), which is told once.
-            (6, _) => Some(Power::Turning),
+            // Among them that something has happened to it (6), which says nothing of the motor.
             _ => None,
         }
     }
@@ -144,7 +143,7 @@ mod tests {
         assert_eq!(power(0, 0x5e, 0x04), Some(Power::Standby), "standby, by a command");
         assert_eq!(power(0, 0x5e, 0x03), Some(Power::Turning), "idle, by a command");
         assert_eq!(power(0, 0, 0), Some(Power::Turning), "nothing to tell");
-        assert_eq!(power(6, 0x29, 0), Some(Power::Turning), "it was reset");
+        assert_eq!(power(6, 0x29, 0), None, "that it was reset says nothing of the motor");
         assert_eq!(power(3, 0x11, 0), None, "a bad medium says nothing of the motor");
         assert_eq!(Sense::parse(&[]), None);
         assert_eq!(Sense::parse(&[0x70, 0, 2]), None);

@@ -59,6 +59,7 @@ pub struct Reply {
 
 impl Reply {
     const CHECK_CONDITION: u8 = 2;
+    const UNIT_ATTENTION: u8 = 6;
 
     pub fn is_good(&self) -> bool {
         self.status == 0
@@ -67,10 +68,31 @@ impl Reply {
     pub fn has_sense(&self) -> bool {
         self.status == Reply::CHECK_CONDITION
     }
+
+    /// What kind of thing the disk has to say, in either format of sense data.
+    pub fn key(&self) -> Option<u8> {
+        match self.sense.first().filter(|_| self.has_sense())? & 0x7f {
+            0x70 | 0x71 => Some(self.sense.get(2)? & 0xf),
+            0x72 | 0x73 => Some(self.sense.get(1)? & 0xf),
+            _ => None,
+        }
+    }
 }
 
 /// Sends `command` and waits for its end; what the disk gives goes into `into`.
 pub fn send(disk: &File, command: &[u8], into: &mut [u8], timeout: Duration) -> Result<Reply, Error> {
+    heard(|| send_once(disk, command, into, timeout))
+}
+
+/// A disk to which something has happened (a reset, another medium) says that first, once, and has not carried out what it was told then.
+fn heard(mut tell: impl FnMut() -> Result<Reply, Error>) -> Result<Reply, Error> {
+    match tell()? {
+        reply if reply.key() == Some(Reply::UNIT_ATTENTION) => tell(),
+        reply => Ok(reply),
+    }
+}
+
+fn send_once(disk: &File, command: &[u8], into: &mut [u8], timeout: Duration) -> Result<Reply, Error> {
     let mut sense = [0u8; SENSE_BYTES];
     let mut header = Header {
         interface_id: libc::c_int::from(b'S'),
@@ -121,6 +143,28 @@ mod tests {
     #[test]
     fn the_header_is_as_long_as_the_kernels() {
         assert_eq!(size_of::<Header>(), if cfg!(target_pointer_width = "64") { 88 } else { 64 });
+    }
+
+    /// How often a disk is told something that answers so, and what is taken for its answer.
+    fn told(answers: &[(u8, &[u8])]) -> (usize, Reply) {
+        let mut told = 0;
+        let reply = heard(|| {
+            told += 1;
+            Ok(Reply { status: answers[told - 1].0, sense: answers[told - 1].1.to_vec() })
+        });
+        (told, reply.unwrap())
+    }
+
+    #[test]
+    fn a_disk_that_first_says_what_has_happened_to_it_is_told_once_more() {
+        let (reset, registers): (&[u8], &[u8]) = (&[0x70, 0, 6, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0x29, 0], &[0x72, 1, 0, 0x1d]);
+        let (times, reply) = told(&[(2, reset), (2, registers), (0, &[])]);
+        assert_eq!((times, reply.key()), (2, Some(1)));
+        let (times, reply) = told(&[(2, &[0x72, 6, 0x29, 0]), (0, &[])]);
+        assert!(times == 2 && reply.is_good());
+        assert_eq!(told(&[(2, reset), (2, reset), (0, &[])]).0, 2, "no more than that");
+        assert_eq!(told(&[(0, reset), (0, &[])]).0, 1, "without an error the data say nothing");
+        assert_eq!(told(&[(2, registers), (0, &[])]).0, 1);
     }
 
     #[test]
