@@ -32,11 +32,12 @@ pub fn lines(spin: &Value) -> Vec<(&'static str, String)> {
     if let Some(last) = spin["last_starts"].as_array().and_then(|starts| starts.last()) {
         lines.push(("woken", woken(last)));
     }
-    const TROUBLES: [(&str, &str); 4] = [
+    const TROUBLES: [(&str, &str); 5] = [
         ("stop_failures", "times it did not stop"),
         ("wake_failures", "times it did not wake"),
         ("own_stops", "times it stopped by itself"),
         ("over_budget", "rests later or left out for the budget"),
+        ("used_by_others", "times it turned on because others used it"),
     ];
     let troubles: Vec<String> =
         TROUBLES.iter().filter(|(key, _)| number(key) > 0).map(|(key, what)| format!("{} {what}", number(key))).collect();
@@ -105,7 +106,7 @@ mod tests {
         let told = lines(&json!({
             "disk": "/dev/sdb", "commands": "ATA", "state": "idle", "state_seconds": 8.0, "next_stop_seconds": 12.0,
             "slept_seconds": 7384.0, "stops": 2, "starts": { "read": 2, "room": 0 }, "saved_joules": 39_000.0, "saved_kwh": 0.0108,
-            "saved_cost": { "amount": 0.0032, "currency": "EUR" }, "losses": 1, "own_stops": 3, "cycles": 1236, "rated_cycles": 50_000,
+            "saved_cost": { "amount": 0.0032, "currency": "EUR" }, "losses": 1, "own_stops": 3, "used_by_others": 7, "cycles": 1236, "rated_cycles": 50_000,
             "spin_up_seconds": 7.1, "spin_up_learnt_from_starts": 5, "break_even_seconds": 18.9,
             "later_for_budget_seconds": 0.0, "starts_in_the_hour": 2, "starts_per_hour": 12,
             "last_starts": [{ "seconds_ago": 30.0, "cause": "read", "offset_bytes": 4096, "standby_seconds": 7200.0, "took_seconds": 7.1 }],
@@ -116,7 +117,7 @@ mod tests {
             ("starts", "read 2; 2 of 12 in this hour, 1236 of 50000 in the disk's life"),
             ("pays", "from 19 s of standby on; spin-up learnt from 5 starts: 7.1 s"),
             ("woken", "30 s ago (read at 4.0 KiB), after 2 h 00 min of standby, ready after 7.1 s"),
-            ("motor", "3 times it stopped by itself"),
+            ("motor", "3 times it stopped by itself, 7 times it turned on because others used it"),
         ];
         assert_eq!(told, expected.map(|(name, value)| (name, value.to_owned())));
     }

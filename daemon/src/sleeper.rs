@@ -107,6 +107,7 @@ impl Sleeper {
             "saved_cost": cost,
             "losses": counters.losses,
             "over_budget": counters.over_budget,
+            "used_by_others": counters.others,
             "own_stops": counters.own_stops,
             "stop_failures": counters.stop_failures,
             "wake_failures": counters.wake_failures,

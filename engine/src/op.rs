@@ -127,6 +127,20 @@ pub enum Power {
     Standby,
 }
 
+/// What a disk says when it was told something about its motor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Said {
+    pub power: Power,
+    /// Has anybody used it since the last word? None: nobody counts that.
+    pub used: Option<bool>,
+}
+
+impl From<Power> for Said {
+    fn from(power: Power) -> Said {
+        Said { power, used: None }
+    }
+}
+
 /// May [`Action::Zero`] release the space behind it?
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hole {
@@ -150,7 +164,7 @@ pub enum Answer<P> {
     /// Of an allocation query: in order, together exactly its span.
     Allocation(Vec<crate::request::Extent>),
     /// Of a word to the motor.
-    Power(Power),
+    Power(Said),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -80,7 +80,7 @@ impl Memory {
         let answer = match &op.action {
             Action::Read(_, span) => Answer::Data(device.visible().read(*span).into()),
             Action::Allocation(_, span) => Answer::Allocation(vec![Extent { atoms: span.atoms, hole: false, zero: false }]),
-            Action::Spin(_) => Answer::Power(Power::Turning),
+            Action::Spin(_) => Answer::Power(Power::Turning.into()),
             // Half of a flush that fails is durable by chance; here all of it is, or nothing.
             Action::Flush if fails => {
                 device.flush_failed(mark, &mut Chance::new(mark, "a flush that failed"));

@@ -6,7 +6,7 @@ use crate::front::oracle::show;
 use crate::stamp::{Stamps, meaning};
 use tidegate_engine::Event;
 use tidegate_engine::block::Span;
-use tidegate_engine::op::{Action, Answer, Op, Spin};
+use tidegate_engine::op::{Action, Answer, Op, Said, Spin};
 use tidegate_engine::request::{Command, Outcome, Reply, Request};
 use tidegate_engine::time::Instant;
 
@@ -48,7 +48,7 @@ impl Trace {
             Event::Completed(done) => {
                 let (word, text) = match &done.result {
                     Ok(Answer::Data(parts)) => (parts.iter().fold(1, |hash, part| mix(hash ^ part.digest())), "data".to_string()),
-                    Ok(Answer::Power(power)) => (*power as u64, format!("{power:?}")),
+                    Ok(Answer::Power(Said { power, .. })) => (*power as u64, format!("{power:?}")),
                     Ok(Answer::Allocation(extents)) => (extents.len() as u64, "allocation".to_string()),
                     Ok(Answer::Done) => (2, "done".to_string()),
                     Err(error) => (3, format!("{error:?}")),

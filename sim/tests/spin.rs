@@ -281,6 +281,43 @@ fn a_drive_that_somebody_else_wakes_is_noticed_and_stopped_again() {
 }
 
 #[test]
+fn a_drive_that_somebody_else_keeps_waking_is_stopped_ever_more_seldom() {
+    let mut scenario = scenario();
+    let mut starts = Vec::new();
+    for _ in 0..3 {
+        for _ in 0..3_600 / 5 {
+            scenario.advance(Duration::from_secs(5));
+            let now = scenario.simulation.now();
+            scenario.simulation.scene.origin.model.disturb(now);
+        }
+        starts.push(report(&scenario).counters.starts[Cause::Stranger as usize]);
+    }
+    let report = report(&scenario);
+    assert_eq!(report.counters.losses, report.counters.all_starts(), "no rest of at most five seconds pays");
+    assert!(report.saved < 0, "{report:?}");
+    assert!(starts[2] - starts[0] <= 12, "every ten minutes: {starts:?}");
+}
+
+#[test]
+fn a_drive_that_somebody_else_uses_is_not_stopped_where_that_is_counted() {
+    let mut scenario = scenario();
+    scenario.simulation.scene.origin.count_uses();
+    scenario.kill();
+    time_read(&mut scenario, 9);
+    for _ in 0..3_600 / 5 {
+        scenario.advance(Duration::from_secs(5));
+        let now = scenario.simulation.now();
+        scenario.simulation.scene.origin.used_by_a_stranger(now);
+    }
+    assert_eq!(words(&scenario), []);
+    // What is ours alone does not keep it awake, nor does what goes home before it is stopped.
+    (0..40).for_each(|block| drop(scenario.write(block * 3)));
+    time_read(&mut scenario, 4_000);
+    sleep(&mut scenario);
+    assert_eq!(words(&scenario), [Spin::Stop]);
+}
+
+#[test]
 fn a_drive_that_goes_away_asleep_answers_with_its_errors_and_comes_back() {
     let mut scenario = asleep();
     scenario.origin_goes();

@@ -122,7 +122,7 @@ impl Dock {
         }
         if let Action::Spin(_) = op.action {
             // Nothing is known of a motor.
-            return self.answered.push(Happening::Done(Done { id: op.id, result: Ok(Answer::Power(Power::Turning)) }));
+            return self.answered.push(Happening::Done(Done { id: op.id, result: Ok(Answer::Power(Power::Turning.into())) }));
         }
         let disk = &self.disks[device];
         let least = length_needed(&op, disk);

@@ -66,6 +66,9 @@ impl<P: Payload> Engine<P> {
         if matches!(owner, Owner::Spin) {
             return self.motor_answered(done.result);
         }
+        if let (DeviceId::Origin, Some(motor)) = (device, &mut self.motor) {
+            motor.used(self.now);
+        }
         if demand {
             self.demand_served();
         }

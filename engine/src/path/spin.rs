@@ -11,7 +11,7 @@
 use crate::block::Span;
 use crate::config::GateKind;
 use crate::gate::Asleep;
-use crate::op::{Action, Answer, Class, DeviceError, DeviceId, Op, OpId, Power};
+use crate::op::{Action, Answer, Class, DeviceError, DeviceId, Op, OpId, Power, Said};
 use crate::payload::Payload;
 use crate::probe::{DestageReason, GateState, Phase};
 use crate::spin::{Cause, Motor};
@@ -184,16 +184,16 @@ impl<P: Payload> Engine<P> {
     }
 
     pub(super) fn motor_answered(&mut self, result: Result<Answer<P>, DeviceError>) {
-        let power = result.map(|answer| match answer {
-            Answer::Power(power) => power,
+        let said = result.map(|answer| match answer {
+            Answer::Power(said) => said,
             // What knows nothing of motors turns.
-            Answer::Done | Answer::Data(_) | Answer::Allocation(_) => Power::Turning,
+            Answer::Done | Answer::Data(_) | Answer::Allocation(_) => Said::from(Power::Turning),
         });
         let now = self.now;
         let cause = self.destage_cause().unwrap_or(Cause::Room);
         let is_awaited = !self.destage.is_idle();
         if let Some(motor) = &mut self.motor {
-            motor.answered(now, power);
+            motor.answered(now, said);
             // It was asked for nothing, because it turned: and has stopped by itself.
             if is_awaited && motor.is_down() {
                 motor.want(now, cause);

@@ -11,6 +11,11 @@
 //! A *gap* is the time from the end of one demand to the beginning of the next: that is what a predictor learns from, whether the drive was
 //! stopped in it or not. Destaging that is done only because the drive turns anyway is no demand.
 //!
+//! Others may use the drive as well. Where its uses are counted (`op::Said`), it is looked at a while after our own last one, and once more
+//! before it is stopped: what was counted between these was somebody else's, and the gap begins anew. Where they are not, or it was somebody's
+//! first use for long, a drive that stands still is soon found turning, and the rest is as long as it was last seen to be: one that did not
+//! pay makes the guard wait, and a drive that others keep awake is left alone.
+//!
 //! What a start costs follows from the drive's figures; how long it takes is learnt ([`spin_ups`]), and takes the place of what was configured.
 //!
 //! What limits the predictor: the loss guard ([`guard`]), the budget of starts ([`budget`]); in quiet hours ([`quiet`]) it is not asked. The
@@ -27,7 +32,7 @@ pub mod spin_ups;
 use std::collections::VecDeque;
 
 use crate::block::Span;
-use crate::op::{DeviceError, Power, Spin};
+use crate::op::{DeviceError, Power, Said, Spin};
 use crate::time::{Duration, Instant};
 
 use budget::Budget;
@@ -46,6 +51,12 @@ const WAKE_PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from
 const REST: Duration = Duration::from_secs(3_600);
 /// How often the state of a drive is looked at that nobody uses: it may have been woken, or have stopped by itself.
 const LOOK: Duration = Duration::from_secs(60);
+/// One that was stopped is looked at after so long, and again whenever it has stood still for twice as long, until that is [`LOOK`].
+const LOOK_FIRST: Duration = Duration::from_secs(5);
+/// We have not used the drive for so long: what is counted from now on is others'.
+const SETTLED: Duration = Duration::from_secs(5);
+/// What was said so lately is true.
+const FRESH: Duration = Duration::from_secs(1);
 /// In quiet hours the drive is stopped after so long.
 const QUIET: Duration = Duration::from_secs(10);
 /// Starts that are remembered, for reports.
@@ -183,6 +194,8 @@ pub struct Counters {
     pub own_stops: u64,
     /// Rests that came later or not at all because of the budget.
     pub over_budget: u64,
+    /// And because others were seen to use the drive.
+    pub others: u64,
     /// All rests that have ended.
     pub slept: Duration,
     pub saved: Microjoules,
@@ -253,6 +266,12 @@ pub struct Motor {
     ordered: Option<Spin>,
     /// When the drive is to be looked at. At first at once: nobody knows what it does.
     look_at: Instant,
+    /// Its uses are counted.
+    counts: bool,
+    /// What has been counted since then was none of ours.
+    watched: Option<Instant>,
+    /// When it was last seen standing still.
+    seen_still: Instant,
     /// Not to be stopped before.
     rest_until: Instant,
     /// The idle time before the last stop.
@@ -284,6 +303,9 @@ impl Motor {
             sweep_until: now,
             ordered: None,
             look_at: now,
+            counts: false,
+            watched: None,
+            seen_still: now,
             rest_until: Instant::ZERO,
             timeout: Duration::ZERO,
             counters: Counters::default(),
@@ -374,6 +396,14 @@ impl Motor {
         }
     }
 
+    /// An operation of ours has ended there, a demand or not: not all that is counted is others'.
+    pub fn used(&mut self, now: Instant) {
+        self.watched = None;
+        if self.counts {
+            self.look_at = now + SETTLED;
+        }
+    }
+
     fn close_gap(&mut self, now: Instant) {
         let Some(Gap { since, .. }) = self.gap.take() else { return };
         let gap = now.since(since);
@@ -435,7 +465,7 @@ impl Motor {
             State::Stopping { .. } => None,
             State::Standby { since } => match self.wanted {
                 Some((cause, span)) => {
-                    self.start(now, cause, span, since);
+                    self.start(now, cause, span, now.since(since));
                     self.state = State::Waking { since: now, tries: 1, again: None };
                     Some(Spin::Wake)
                 }
@@ -456,6 +486,9 @@ impl Motor {
         let (stop, free) = self.stop_at(now);
         let is_due = |at: Option<Instant>| is_settled && at.is_some_and(|at| at <= now);
         if is_due(stop) && self.budget.may_stop(now) {
+            if self.watched.is_some_and(|since| now.since(since) >= FRESH) {
+                return Some(Spin::Look);
+            }
             self.timeout = self.idle_for(now);
             self.counters.stops += 1;
             self.state = State::Stopping { since: now };
@@ -490,11 +523,14 @@ impl Motor {
     }
 
     /// The drive has answered a command.
-    pub fn answered(&mut self, now: Instant, result: Result<Power, DeviceError>) {
+    pub fn answered(&mut self, now: Instant, result: Result<Said, DeviceError>) {
         let order = self.ordered.take().expect("a command was on its way");
         self.look_at = now + LOOK;
-        match (order, self.state, result) {
-            (Spin::Stop, State::Stopping { since }, Ok(Power::Standby)) => self.state = State::Standby { since },
+        let used = result.ok().and_then(|said| said.used);
+        let is_used_by_others = used == Some(true) && self.watched.is_some();
+        (self.counts, self.watched) = (used.is_some(), used.map(|_| now));
+        match (order, self.state, result.map(|said| said.power)) {
+            (Spin::Stop, State::Stopping { since }, Ok(Power::Standby)) => self.stands_still(now, since),
             (Spin::Stop, State::Stopping { .. }, Ok(Power::Turning) | Err(_)) => {
                 self.counters.stop_failures += 1;
                 self.rest_until = now + REST;
@@ -523,13 +559,22 @@ impl Motor {
                 }
             }
             (Spin::Look, State::Standby { since }, Ok(Power::Turning)) => {
-                self.start(now, Cause::Stranger, None, since);
+                self.start(now, Cause::Stranger, None, self.seen_still.since(since));
                 self.turns(now);
             }
+            (Spin::Look, State::Standby { since }, Ok(Power::Standby)) => self.stands_still(now, since),
+            // One that has not done as it was told says what it likes: it is asked all the same.
+            (Spin::Look, State::Idle { .. }, Ok(Power::Standby)) if now < self.rest_until => {}
             (Spin::Look, State::Idle { .. }, Ok(Power::Standby)) => {
                 self.counters.own_stops += 1;
                 self.timeout = self.idle_for(now);
-                self.state = State::Standby { since: now };
+                self.stands_still(now, now);
+            }
+            (Spin::Look, State::Idle { .. }, Ok(Power::Turning)) if is_used_by_others => {
+                // When that was is not known: it is no gap to learn from.
+                self.counters.others += 1;
+                self.state = State::Idle { since: now };
+                self.open_gap(now);
             }
             // It is as it was thought to be, or has been asked for meanwhile.
             (Spin::Look, ..) => {}
@@ -545,6 +590,13 @@ impl Motor {
             self.drive.spin_up = spin_up;
             self.predictor.reprice(self.config.price_of(self.drive));
         }
+    }
+
+    /// It has stood still from `since` until now, and others may wake it.
+    fn stands_still(&mut self, now: Instant, since: Instant) {
+        self.state = State::Standby { since };
+        self.seen_still = now;
+        self.look_at = now + now.since(since).clamp(LOOK_FIRST, LOOK);
     }
 
     /// Another incarnation of the drive is there: it turns, as far as anybody knows.
@@ -564,9 +616,8 @@ impl Motor {
         }
     }
 
-    /// A rest is over.
-    fn start(&mut self, now: Instant, cause: Cause, span: Option<Span>, since: Instant) {
-        let standby = now.since(since);
+    /// A rest of that length is over.
+    fn start(&mut self, now: Instant, cause: Cause, span: Option<Span>, standby: Duration) {
         let saved = self.drive.saved(standby);
         self.budget.note_start(now);
         self.counters.starts[cause as usize] += 1;

@@ -23,6 +23,10 @@ struct Bench {
     looks: VecDeque<Power>,
     commands: Vec<(f64, Spin)>,
     spin_up: Duration,
+    /// When strangers use it; none: uses are not counted.
+    strangers: Option<VecDeque<f64>>,
+    /// A use of ours is to be counted.
+    is_used: bool,
 }
 
 impl Bench {
@@ -35,6 +39,8 @@ impl Bench {
             looks: VecDeque::new(),
             commands: Vec::new(),
             spin_up: Drive::DESKTOP.spin_up,
+            strangers: None,
+            is_used: false,
         }
     }
 
@@ -57,7 +63,8 @@ impl Bench {
 
     fn turn(&mut self) {
         if let Some((_, result)) = self.answer.take_if(|(when, _)| *when <= self.now) {
-            self.motor.answered(self.now, result);
+            let used = self.count_uses();
+            self.motor.answered(self.now, result.map(|power| Said { power, used }));
         }
         if let Some(command) = self.motor.decide(self.now, true) {
             let (takes, well) = match command {
@@ -74,6 +81,14 @@ impl Bench {
         }
     }
 
+    /// Since the last answer.
+    fn count_uses(&mut self) -> Option<bool> {
+        let strangers = self.strangers.as_mut()?;
+        let theirs = strangers.iter().take_while(|&&when| at(when) <= self.now).count();
+        strangers.drain(..theirs);
+        Some(std::mem::take(&mut self.is_used) || theirs > 0)
+    }
+
     /// A demand after `gap` seconds without one; it is served as soon as the drive takes it.
     fn demand_after(&mut self, gap: f64) {
         self.pass(self.now + Duration((gap * 1e9) as u64));
@@ -83,6 +98,8 @@ impl Bench {
             self.now = self.next().expect("the drive will take it");
             self.turn();
         }
+        self.is_used = true;
+        self.motor.used(self.now);
         self.motor.served(self.now);
     }
 }
@@ -160,6 +177,76 @@ fn a_drive_that_somebody_else_has_woken_is_found_and_stopped_again() {
     assert_eq!((counters.starts[Cause::Stranger as usize], counters.stops), (1, 1));
     bench.pass(at(200.0));
     assert!(bench.motor.is_asleep());
+}
+
+#[test]
+fn what_a_drive_says_that_never_admits_to_turn_costs_nobody_a_wait_for_an_hour() {
+    let mut bench = Bench::new(config(Kind::BreakEven));
+    bench.pass(at(100.0));
+    bench.script.extend([Ok(Power::Standby); 3]);
+    bench.looks.extend([Power::Standby; 100]);
+    bench.demand_after(0.0);
+    let (asked, before) = (bench.now, bench.commands.len());
+    for _ in 0..50 {
+        bench.demand_after(70.0);
+        assert!(!bench.motor.is_down());
+    }
+    assert_eq!((bench.commands.len(), bench.now), (before, asked + Duration::from_secs(50 * 70)));
+    assert_eq!(bench.motor.report(bench.now).counters.own_stops, 0);
+}
+
+#[test]
+fn a_rest_that_a_stranger_ended_is_as_long_as_it_was_seen_to_be() {
+    let mut bench = Bench::new(config(Kind::BreakEven));
+    bench.looks.extend([Power::Turning, Power::Standby, Power::Standby, Power::Turning]);
+    bench.pass(at(100.0));
+    let report = bench.motor.report(bench.now);
+    // Told to stop at 18.6 s, and looked at 5 s after that had ended, and whenever it had stood still for twice as long.
+    let start = report.starts[0];
+    assert_eq!((start.cause, start.standby), (Cause::Stranger, Duration::from_secs(14)));
+    assert_eq!(report.counters.losses, 1);
+    assert!(report.saved < 0);
+}
+
+#[test]
+fn a_drive_that_others_use_is_left_alone_until_they_pause() {
+    let mut bench = Bench::new(config(Kind::BreakEven));
+    bench.strangers = Some((0..200).map(|number| 2.5 + 5.0 * f64::from(number)).collect());
+    bench.pass(at(1_000.0));
+    assert_eq!(bench.commands, []);
+    bench.pass(at(1_100.0));
+    let stop = bench.commands[0].0;
+    // They paused at 997.5 s; that was seen a timeout later, at the latest.
+    assert!(bench.commands.len() == 1 && (1_016.0..1_036.0).contains(&stop), "{:?}", bench.commands);
+    assert!(bench.motor.report(bench.now).counters.others > 40);
+}
+
+#[test]
+fn what_we_have_asked_of_a_drive_ourselves_does_not_keep_it_turning() {
+    let mut counted = Bench::new(config(Kind::BreakEven));
+    counted.strangers = Some(VecDeque::new());
+    let mut uncounted = Bench::new(config(Kind::BreakEven));
+    for bench in [&mut counted, &mut uncounted] {
+        for gap in [1.0, 30.0, 4.0, 40.0, 12.0, 100.0] {
+            bench.demand_after(gap);
+        }
+        bench.pass(at(400.0));
+    }
+    assert_eq!(counted.commands, uncounted.commands);
+    assert_eq!(counted.motor.report(counted.now).counters.others, 0);
+}
+
+#[test]
+fn a_use_by_others_soon_after_ours_counts_and_one_before_it_does_not() {
+    let stopped = |stranger: f64| {
+        let mut bench = Bench::new(config(Kind::BreakEven));
+        bench.strangers = Some([stranger].into());
+        bench.demand_after(2.0);
+        bench.pass(at(60.0));
+        bench.commands[0].0.round()
+    };
+    assert_eq!(stopped(1.0), 21.0, "2 s and 18.6 s");
+    assert_eq!(stopped(10.0), 39.0, "it was seen at 20.6 s");
 }
 
 #[test]

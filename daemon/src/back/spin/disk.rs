@@ -1,7 +1,7 @@
 //! Which disk a file or a block device lies on, as the kernel shows it below `/sys`.
 
-use std::fs;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 /// A disk of a partition of a mapping of a loop device of a file …: more than anybody has, and an end to circles.
@@ -20,6 +20,37 @@ pub fn stands_still_anyway(disk: &Path) -> bool {
     let name = disk.file_name().unwrap_or_default();
     let said = fs::read_to_string(Path::new("/sys/block").join(name).join("queue/rotational"));
     said.is_ok_and(|said| said.trim() == "0")
+}
+
+/// The folder of this disk, or of the one that this partition is a part of: the same for whatever name it has.
+pub fn folder(disk: &Path) -> Option<PathBuf> {
+    folder_in(Path::new("/sys"), &number_of(disk).ok()?)
+}
+
+fn folder_in(sys: &Path, number: &str) -> Option<PathBuf> {
+    let device = fs::canonicalize(sys.join("dev/block").join(number)).ok()?;
+    if device.join("partition").exists() { device.parent().map(Path::to_owned) } else { Some(device) }
+}
+
+/// What a disk has been asked for, by whomever, as the kernel counts it (`stat`, Documentation/block/stat.rst).
+pub struct Uses(File);
+
+impl Uses {
+    /// None: it is not counted.
+    pub fn of(folder: &Path) -> Option<Uses> {
+        let uses = Uses(File::open(folder.join("stat")).ok()?);
+        uses.count().map(|_| uses)
+    }
+
+    /// Reads, writes, discards and flushes that have ended; older kernels count fewer of them.
+    pub fn count(&self) -> Option<u64> {
+        const ENDED: [usize; 4] = [0, 4, 11, 15];
+        let mut bytes = [0; 512];
+        let length = self.0.read_at(&mut bytes, 0).ok()?;
+        let numbers: Result<Vec<u64>, _> = std::str::from_utf8(&bytes[..length]).ok()?.split_whitespace().map(str::parse).collect();
+        let numbers = numbers.ok().filter(|numbers| numbers.len() > ENDED[1])?;
+        Some(ENDED.iter().filter_map(|&place| numbers.get(place)).fold(0, |all: u64, &number| all.wrapping_add(number)))
+    }
 }
 
 fn below_in(sys: &Path, path: &Path) -> Result<PathBuf, String> {
@@ -115,6 +146,31 @@ mod tests {
         let array = Sys::new("md0").lies_on("md0", "sdc").lies_on("md0", "sdb");
         let why = array.disk().unwrap_err();
         assert!(why.ends_with("are several disks (sdb, sdc), and one motor is told"), "{why}");
+    }
+
+    #[test]
+    fn a_partition_and_its_disk_are_one_disk() {
+        let (whole, part) = (Sys::new("sdb"), Sys::new("sdb/sdb1").partition("sdb/sdb1"));
+        for sys in [whole, part] {
+            let folder = folder_in(sys.root.path(), &number_of(sys.file.path()).unwrap()).unwrap();
+            assert_eq!(folder, fs::canonicalize(sys.device("sdb")).unwrap());
+        }
+        assert_eq!(folder_in(Path::new("/nowhere"), "8:1"), None);
+    }
+
+    #[test]
+    fn what_has_ended_at_a_disk_is_counted_and_not_how_long_it_took() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(Uses::of(folder.path()).is_none());
+        let counts = |text: &str| {
+            fs::write(folder.path().join("stat"), text).unwrap();
+            Uses::of(folder.path()).and_then(|uses| uses.count())
+        };
+        let before = counts("  1500 20 3000 400 70 8 9000 10 0 11 12 3 0 4 5 60 7\n");
+        assert_eq!(before, Some(1_500 + 70 + 3 + 60));
+        assert_eq!(counts("  1500 20 3000 400 70 8 9000 10 2 99 99 3 0 4 5 60 7\n"), before);
+        assert_eq!(counts("  1500 20 3000 400 70 8 9000 10 0 11 12\n"), Some(1_570));
+        assert_eq!((counts(""), counts("one two three four five six")), (None, None));
     }
 
     #[test]

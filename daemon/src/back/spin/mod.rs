@@ -4,6 +4,9 @@
 //!   engine: Stop, Wake, Look ─▶ Motor::tell ─▶ its own thread ─▶ SG_IO ─▶ disk
 //!                    Turning, Standby ◀─ mailbox ◀──┘ asked afterwards, never assumed
 //! ```
+//! With each answer goes whether the disk has been used since the last one, as the kernel counts that: others may use it as well, and only the
+//! engine knows what was its own. What is said to the motor is not counted: the counters are read before a word, and again behind it.
+//!
 //! A disk takes seconds to stop or to wake, and the call sleeps meanwhile: hence the thread. It has the privilege that ATA commands need
 //! (`CAP_SYS_RAWIO`) to itself, and sends the few commands of [`ata`] and [`scsi`] and no others.
 
@@ -18,13 +21,14 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{SyncSender, sync_channel};
 
-use tidegate_engine::op::{Answer, DeviceError, Done, OpId, Power, Spin};
+use tidegate_engine::op::{Answer, DeviceError, Done, OpId, Power, Said, Spin};
 
 pub(super) use sg::SG_IO;
 
 use super::mail::{Mailbox, Sender, mailbox};
 use super::run::Run;
 use crate::Failure;
+use disk::Uses;
 
 /// Words under way: the engine says the next one when the last one has been answered.
 const WORDS: usize = 2;
@@ -87,9 +91,14 @@ impl Motor {
         let failed = |error| Failure::new(Failure::SYSTEM, format!("no thread for the motor of {}: {error}", disk.display()));
         let (sender, answers) = mailbox(WORDS).map_err(failed)?;
         let (words, orders) = sync_channel(WORDS);
+        let uses = disk::folder(&disk).and_then(|folder| Uses::of(&folder));
+        let count = move || uses.as_ref().and_then(Uses::count);
         let serve = move || {
+            let mut last = count();
             while let Ok((id, word)) = orders.recv() {
-                let result = say(&file, language, word).map(Answer::Power);
+                let used = last.zip(count()).map(|(last, now)| last != now);
+                let result = say(&file, language, word).map(|power| Answer::Power(Said { power, used }));
+                last = count();
                 answer(&sender, id, result);
             }
         };

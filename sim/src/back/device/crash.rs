@@ -91,6 +91,7 @@ impl Device {
             held: BTreeSet::new(),
             script: self.script.clone(),
             spin_script: self.spin_script.clone(),
+            used: self.used,
             harm: Vec::new(),
             settled,
             ended: self.ended,

@@ -13,7 +13,7 @@ use crate::stamp::{HASHED, Stamps};
 use std::collections::{BTreeMap, BTreeSet};
 use tidegate_engine::block::{PAGE_ATOMS, Span};
 use tidegate_engine::cache::format::{FormatId, Geometry};
-use tidegate_engine::op::{Action, Answer, Class, DeviceError, DeviceId, Done, Hole, Limits, Op, OpId, Power, Zone};
+use tidegate_engine::op::{Action, Answer, Class, DeviceError, DeviceId, Done, Hole, Limits, Op, OpId, Power, Said, Zone};
 use tidegate_engine::payload::Payload;
 use tidegate_engine::request::Extent;
 use tidegate_engine::time::{Duration, Instant};
@@ -153,6 +153,8 @@ pub struct Device {
     script: Vec<(Option<Zone>, Fault)>,
     /// And for the next words to its motor.
     spin_script: Vec<Fault>,
+    /// It has been used since the last of them. None: nobody counts that.
+    used: Option<bool>,
     harm: Vec<Harm>,
     /// Where faults may strike though a crash may follow. Of the cache only.
     settled: Option<Settled>,
@@ -186,6 +188,7 @@ impl Device {
             held: BTreeSet::new(),
             script: Vec::new(),
             spin_script: Vec::new(),
+            used: None,
             harm: Vec::new(),
             settled: None,
             ended: 0,
@@ -237,6 +240,9 @@ impl Device {
             // The motor has not heard it.
             Due::At(now + DEAF)
         } else {
+            if let (Some(used), false) = (&mut self.used, matches!(op.action, Action::Spin(_))) {
+                *used = true;
+            }
             self.commands += 1;
             self.model.submit(now, command(self.commands, &op));
             Due::Model(self.commands)
@@ -348,7 +354,7 @@ impl Device {
             Action::Flush => self.finish_flush(&running),
             Action::Spin(_) if self.gone => Err(DeviceError::Gone),
             Action::Spin(_) if running.fault == Some(Fault::Error) => Err(DeviceError::Medium),
-            Action::Spin(_) => Ok(Answer::Power(self.power())),
+            Action::Spin(_) => Ok(Answer::Power(Said { power: self.power(), used: self.used.as_mut().map(std::mem::take) })),
         };
         self.ended += u64::from(writes);
         // A discard that fails is no excuse for anything.
@@ -578,6 +584,17 @@ impl Device {
     /// The next word to its motor meets `fault`.
     pub fn fail_next_word(&mut self, fault: Fault) {
         self.spin_script.push(fault);
+    }
+
+    /// What it is asked for is counted, by whomever.
+    pub fn count_uses(&mut self) {
+        self.used = Some(false);
+    }
+
+    /// Somebody else uses it.
+    pub fn used_by_a_stranger(&mut self, now: Instant) {
+        self.model.disturb(now);
+        self.used = self.used.map(|_| true);
     }
 
     /// Forgets every fault to come; bad atoms are readable again.

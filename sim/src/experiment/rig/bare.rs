@@ -176,7 +176,7 @@ impl Bare<'_> {
             if self.word.take_if(|word| *word == command).is_some() {
                 let turns = matches!(self.model.state(), PowerState::Active | PowerState::Idle);
                 let power = if turns { Power::Turning } else { Power::Standby };
-                self.motor.as_mut().expect("it has spoken").answered(self.now, Ok(power));
+                self.motor.as_mut().expect("it has spoken").answered(self.now, Ok(power.into()));
                 continue;
             }
             let accesses = match &mut self.layer {
