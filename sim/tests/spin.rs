@@ -318,6 +318,51 @@ fn a_drive_that_somebody_else_uses_is_not_stopped_where_that_is_counted() {
 }
 
 #[test]
+fn what_was_dirty_at_the_start_goes_home_before_it_is_stopped() {
+    let mut scenario = scenario();
+    (0..40).for_each(|block| drop(scenario.write(block * 3)));
+    scenario.flush();
+    scenario.kill();
+    assert_eq!(scenario.snapshot().dirty_slots, 40);
+    sleep(&mut scenario);
+    assert_eq!(scenario.snapshot().dirty_slots, 0, "it was awake anyway");
+}
+
+#[test]
+fn what_was_dirty_at_the_start_has_not_filled_the_log_just_now() {
+    let mut scenario = scenario_with(|plan| {
+        plan.config.max_dirty_age = Duration::from_secs(24 * 3_600);
+        plan.config.spin.as_mut().expect("it may stand still").sweep = false;
+    });
+    (0..240).for_each(|block| drop(scenario.write(block)));
+    scenario.flush();
+    scenario.kill();
+    sleep(&mut scenario);
+    assert!(scenario.snapshot().dirty_sets >= 30);
+    scenario.write(300);
+    scenario.advance(Duration::from_secs(600));
+    assert_eq!((disk(&scenario), report(&scenario).counters.all_starts()), (PowerState::Standby, 0));
+}
+
+#[test]
+fn how_quickly_the_log_once_filled_is_forgotten_while_nobody_writes() {
+    let mut scenario = scenario_with(|plan| {
+        plan.config.max_dirty_age = Duration::from_secs(24 * 3_600);
+        plan.config.spin.as_mut().expect("it may stand still").sweep = false;
+    });
+    // Ten sets within two seconds, and after an hour a block.
+    for block in 0..80 {
+        scenario.write(block);
+        scenario.advance(Duration::from_millis(25));
+    }
+    sleep(&mut scenario);
+    scenario.advance(Duration::from_secs(3_600));
+    scenario.write(100);
+    scenario.advance(Duration::from_secs(60));
+    assert_eq!((disk(&scenario), report(&scenario).counters.all_starts()), (PowerState::Standby, 0));
+}
+
+#[test]
 fn a_drive_that_goes_away_asleep_answers_with_its_errors_and_comes_back() {
     let mut scenario = asleep();
     scenario.origin_goes();

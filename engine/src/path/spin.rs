@@ -150,9 +150,25 @@ impl<P: Payload> Engine<P> {
         }
         let now = self.dirty_sets_packed();
         let rate = (u64::from(now.saturating_sub(sets)) * 1_000_000_000).div_ceil(time.0) as u32;
-        // A stream that has paused may go on.
-        self.rotation.rate = rate.max(self.rotation.rate - self.rotation.rate.div_ceil(8));
+        // A stream that has paused may go on; with each second that is less likely.
+        let mut former = self.rotation.rate;
+        for _ in 0..time.0 / LOOK.0 {
+            if former == 0 {
+                break;
+            }
+            former -= former.div_ceil(8);
+        }
+        self.rotation.rate = rate.max(former);
         self.rotation.seen = (self.now, now);
+    }
+
+    /// Service begins. What is dirty was written in another life: it has filled nothing just now, and goes home while the disk turns.
+    pub(super) fn begin_rotation(&mut self) {
+        self.rotation.seen = (self.now, self.dirty_sets_packed());
+        self.rotation.rate = 0;
+        if let Some(motor) = &mut self.motor {
+            motor.begin(self.now);
+        }
     }
 
     // --- the motor ---

@@ -316,6 +316,11 @@ impl Motor {
         motor
     }
 
+    /// Service begins: what is dirty now goes home before the drive is stopped.
+    pub fn begin(&mut self, now: Instant) {
+        self.sweep_until = now;
+    }
+
     pub fn config(&self) -> &Config {
         &self.config
     }

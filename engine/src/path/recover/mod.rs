@@ -618,6 +618,7 @@ impl<P: Payload> Engine<P> {
         self.counters.recovered_clean_slots = self.sets.live_slots - self.sets.dirty_slots;
         self.last_request = now;
         self.phase = Phase::Serving;
+        self.begin_rotation();
         self.begin_mode(mode);
         let recovery = self.recovery();
         recovery.pages = Vec::new();
