@@ -363,6 +363,17 @@ fn how_quickly_the_log_once_filled_is_forgotten_while_nobody_writes() {
 }
 
 #[test]
+fn how_long_reads_take_that_wait_for_nothing_is_known_without_the_spin_ups() {
+    let mut scenario = scenario();
+    // The first read of all waits for a FLUSH.
+    time_read(&mut scenario, 8);
+    sleep(&mut scenario);
+    time_read(&mut scenario, 9);
+    let quiet = scenario.snapshot().quiet_p99.expect("somebody has read");
+    assert!(quiet < Duration::from_millis(100), "{quiet:?}");
+}
+
+#[test]
 fn a_drive_that_goes_away_asleep_answers_with_its_errors_and_comes_back() {
     let mut scenario = asleep();
     scenario.origin_goes();

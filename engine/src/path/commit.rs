@@ -135,7 +135,7 @@ impl<P: Payload> Engine<P> {
     }
 
     pub(super) fn gauge_done(&mut self, op: OpId, result: Result<Answer<P>, DeviceError>) {
-        let latency = self.origin.end_read(op, self.now).waited;
+        let latency = self.origin.end_read(op, self.now, self.turning_since()).waited;
         if let Some(commits) = &mut self.committing.commits {
             commits.gauged(result.ok().map(|_| latency));
         }

@@ -56,10 +56,12 @@ impl OriginSpans {
     pub fn begin_read(&mut self, op: OpId, span: Span, now: Instant) {
         self.reads.push((op, span, now));
     }
-    pub fn end_read(&mut self, op: OpId, now: Instant) -> Took {
+    /// `turning`: since when the disk has turned. What waited for that was not read before.
+    pub fn end_read(&mut self, op: OpId, now: Instant, turning: Instant) -> Took {
         let place = self.reads.iter().position(|(reading, ..)| *reading == op).expect("a read that ends was begun");
         let (_, _, started) = self.reads.swap_remove(place);
         let busy = now.since(started.max(std::mem::replace(&mut self.read_ended, now)));
+        let started = started.max(turning);
         Took { started, waited: now.since(started), busy: (busy < ODD).then_some(busy) }
     }
     /// The writer owns the span until it has ended: a piece of a destage batch until it is clean on the origin, or has failed.

@@ -566,7 +566,7 @@ impl<P: Payload> Engine<P> {
         let span = part.span;
         match std::mem::replace(&mut part.source, Source::Replaced) {
             Source::Origin { fetches, .. } => {
-                let took = self.origin.end_read(op, self.now);
+                let took = self.origin.end_read(op, self.now, self.turning_since());
                 if result.is_ok() {
                     self.note_origin_read(fetches, why, took);
                 }

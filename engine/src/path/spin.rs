@@ -171,6 +171,11 @@ impl<P: Payload> Engine<P> {
         }
     }
 
+    /// Since when the disk has turned, as far as it is told when to.
+    pub(super) fn turning_since(&self) -> Instant {
+        self.motor.as_ref().map_or(Instant::ZERO, Motor::turning_since)
+    }
+
     // --- the motor ---
 
     /// Tells the motor what it is to do, if it is time for that.

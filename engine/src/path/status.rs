@@ -104,7 +104,7 @@ impl<P: Payload> Engine<P> {
     }
 
     pub(super) fn status_done(&mut self, op: OpId, number: usize, result: Result<Answer<P>, DeviceError>) {
-        self.origin.end_read(op, self.now);
+        self.origin.end_read(op, self.now, self.turning_since());
         match result {
             Ok(Answer::Allocation(origin)) => self.tell_status(number, &origin),
             Ok(Answer::Done | Answer::Data(_) | Answer::Power(_)) | Err(_) => self.answer(number, Err(RequestError::Io)),

@@ -272,6 +272,8 @@ pub struct Motor {
     watched: Option<Instant>,
     /// When it was last seen standing still.
     seen_still: Instant,
+    /// Since when it turns, if it does.
+    turning_since: Instant,
     /// Not to be stopped before.
     rest_until: Instant,
     /// The idle time before the last stop.
@@ -306,6 +308,7 @@ impl Motor {
             counts: false,
             watched: None,
             seen_still: now,
+            turning_since: now,
             rest_until: Instant::ZERO,
             timeout: Duration::ZERO,
             counters: Counters::default(),
@@ -357,6 +360,11 @@ impl Motor {
     /// While the drive turns: what became dirty until then is to go home before it is stopped.
     pub fn sweep_until(&self) -> Option<Instant> {
         (!self.is_down() && self.config.sweep).then_some(self.sweep_until)
+    }
+
+    /// Since when the drive turns; where it does not, since when it did.
+    pub fn turning_since(&self) -> Instant {
+        self.turning_since
     }
 
     /// Nobody has asked for the drive since.
@@ -614,6 +622,7 @@ impl Motor {
 
     fn turns(&mut self, now: Instant) {
         self.wanted = None;
+        self.turning_since = now;
         self.state = if self.demands > 0 { State::Active } else { State::Idle { since: now } };
         if self.demands == 0 {
             // What it did meanwhile was no gap of ours.
