@@ -18,6 +18,7 @@ use tidegate_engine::policy;
 use tidegate_engine::probe::{Health, ModeView, Phase};
 use tidegate_engine::queue::QueueKind;
 use tidegate_engine::request::{Reply, Room};
+use tidegate_engine::spin::quiet::OfDay;
 use tidegate_engine::time::{Duration, Instant};
 use tidegate_engine::{Config, Control, Engine, Event, Mode, World, turn};
 
@@ -26,6 +27,7 @@ use crate::alarm::{alarm, removed};
 use crate::back::attach::{Attached, attach, await_release};
 use crate::back::dock::{Happening, WatchKey};
 use crate::back::io::{Carrier, Io};
+use crate::back::of_day::second_of_day;
 use crate::back::run::Run;
 use crate::back::spin::Motor;
 use crate::back::vigil;
@@ -701,6 +703,7 @@ impl Volume {
         }
         self.world.io.heard(requests);
         self.land();
+                    self.engine.tell_time_of_day(now, OfDay(second_of_day()));
         if self.world.front.deadline().is_some_and(|deadline| deadline <= now) {
             self.world.front.tick(now);
         }

@@ -14,6 +14,7 @@ use crate::gate::Asleep;
 use crate::op::{Action, Answer, Class, DeviceError, DeviceId, Op, OpId, Power, Said};
 use crate::payload::Payload;
 use crate::probe::{DestageReason, GateState, Phase};
+use crate::spin::quiet::OfDay;
 use crate::spin::{Cause, Motor};
 use crate::time::{Duration, Instant};
 
@@ -168,6 +169,13 @@ impl<P: Payload> Engine<P> {
         self.rotation.rate = 0;
         if let Some(motor) = &mut self.motor {
             motor.begin(self.now);
+        }
+    }
+
+    /// What time of the day it is. Whoever knows tells it now and then: clocks are set, and the engine's stands still while a machine sleeps.
+    pub fn tell_time_of_day(&mut self, now: Instant, of_day: OfDay) {
+        if let Some(motor) = &mut self.motor {
+            motor.tell_time_of_day(now, of_day);
         }
     }
 

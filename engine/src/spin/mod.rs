@@ -39,6 +39,7 @@ use budget::Budget;
 pub use drive::{Drive, Microjoules};
 use guard::Guard;
 use predictor::{Predictor, Price, Terms};
+use quiet::OfDay;
 pub use quiet::Quiet;
 pub use spin_ups::Learnt;
 use spin_ups::SpinUps;
@@ -322,6 +323,11 @@ impl Motor {
     /// Service begins: what is dirty now goes home before the drive is stopped.
     pub fn begin(&mut self, now: Instant) {
         self.sweep_until = now;
+    }
+
+    /// It is that time of the day.
+    pub fn tell_time_of_day(&mut self, now: Instant, of_day: OfDay) {
+        self.config.quiet.tell(now, of_day);
     }
 
     pub fn config(&self) -> &Config {

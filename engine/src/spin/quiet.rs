@@ -23,6 +23,15 @@ pub struct Quiet {
 }
 
 impl Quiet {
+    /// It is that time of the day now. A second more or less is how it is read.
+    pub fn tell(&mut self, now: Instant, time: OfDay) {
+        const UNSURE: u64 = 2;
+        let time = u64::from(time.0) % DAY;
+        if self.of_day(now).is_none_or(|known| ((known + DAY - time) % DAY).min((time + DAY - known) % DAY) > UNSURE) {
+            self.at_zero = Some(OfDay(((time + DAY - now.0 / 1_000_000_000 % DAY) % DAY) as u32));
+        }
+    }
+
     fn of_day(&self, now: Instant) -> Option<u64> {
         Some((u64::from(self.at_zero?.0) + now.0 / 1_000_000_000) % DAY)
     }
@@ -66,6 +75,30 @@ mod tests {
         // It is 20:00, 22:00, 23:00, 06:00, 07:00, 12:00, 13:00.
         assert_eq!([0, 2, 3, 10, 11, 16, 17].map(|hours| quiet.is_now(at(hours))), [false, false, true, true, false, true, false]);
         assert_eq!([0, 3, 11].map(|hours| quiet.next(at(hours)).unwrap()), [at(3), at(11), at(16)]);
+    }
+
+    #[test]
+    fn a_clock_that_was_set_and_a_machine_that_slept_move_the_hours() {
+        let night = Hours { from: OfDay(23 * HOUR), until: OfDay(7 * HOUR) };
+        let mut quiet = Quiet { hours: vec![night], at_zero: Some(OfDay(20 * HOUR)) };
+        // Told at 22:00 by its own clock, that has stood still for nine hours.
+        quiet.tell(at(2), OfDay(7 * HOUR - 60));
+        assert!(quiet.is_now(at(2)));
+        assert_eq!(quiet.next(at(2)), Some(at(2) + Duration::from_secs(60)));
+        for unsure in [1, 2] {
+            let known = quiet.clone();
+            quiet.tell(at(2), OfDay(7 * HOUR - 60 + unsure));
+            quiet.tell(at(2), OfDay(7 * HOUR - 60 - unsure));
+            assert_eq!(quiet, known);
+        }
+        quiet.tell(at(50), OfDay(0));
+        assert_eq!(quiet.at_zero, Some(OfDay(22 * HOUR)), "fifty hours ago");
+        let known = quiet.clone();
+        quiet.tell(at(50), OfDay(86_399));
+        assert_eq!(quiet, known, "a second, over midnight");
+        let mut unknown = Quiet { at_zero: None, ..quiet };
+        unknown.tell(at(1), OfDay(0));
+        assert_eq!(unknown.at_zero, Some(OfDay(23 * HOUR)));
     }
 
     #[test]
