@@ -29,7 +29,7 @@ use crate::back::dock::{Happening, WatchKey};
 use crate::back::io::{Carrier, Io};
 use crate::back::of_day::second_of_day;
 use crate::back::run::Run;
-use crate::back::spin::Motor;
+use crate::back::spin::{Motor, Taken};
 use crate::back::vigil;
 use crate::control::{Verb, curve_json, status_json};
 use crate::desk::{Desk, Rest, Tell};
@@ -220,7 +220,7 @@ pub struct Opened {
 impl Opened {
     /// # Errors
     /// One line for the operator and the exit code.
-    pub fn new(options: &Options) -> Result<Opened, Failure> {
+    pub(crate) fn new(options: &Options, motors: &mut Taken) -> Result<Opened, Failure> {
         let mut attached = attach(&options.cache, &options.origin)?;
         if options.knobs.discard == Some(true) && !attached.cache.limits().discards {
             attached.notes.push(format!("cache {}: the device takes no discards; `discard` does nothing", options.cache.display()));
@@ -231,7 +231,13 @@ impl Opened {
         let sleeper = match &options.spin {
             None => None,
             Some(spin) => match Motor::find(&spin.which, &options.origin).map_err(|failure| at(&options.said.motor, failure))? {
-                Ok(motor) => Some(Sleeper::new(motor, spin)),
+                Ok(motor) => match motors.take(&motor, &options.name) {
+                    Ok(()) => Some(Sleeper::new(motor, spin)),
+                    Err(why) => {
+                        attached.notes.push(format!("{why}: this volume tells it nothing"));
+                        None
+                    }
+                },
                 Err(why) => {
                     attached.notes.push(format!("{why}: nothing is told to stand still"));
                     None
@@ -697,13 +703,13 @@ impl Volume {
                 Happening::Ready { key: WatchKey { port: MOTOR, .. }, .. } => {
                     let sleeper = self.world.sleeper.as_mut().expect("it is watched");
                     self.landed.extend(sleeper.motor_mut().answers());
+                    self.engine.tell_time_of_day(now, OfDay(second_of_day()));
                 }
                 Happening::Ready { .. } => self.desk.open(),
             }
         }
         self.world.io.heard(requests);
         self.land();
-                    self.engine.tell_time_of_day(now, OfDay(second_of_day()));
         if self.world.front.deadline().is_some_and(|deadline| deadline <= now) {
             self.world.front.tick(now);
         }

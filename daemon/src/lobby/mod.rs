@@ -29,6 +29,7 @@ use crate::back::io::Carrier;
 use crate::back::mail::{Mailbox, mailbox};
 use crate::back::poll::{Poll, Ready as ReadyFd};
 use crate::back::signals::Signals;
+use crate::back::spin::Taken;
 use crate::control::{Command, ControlPort, INQUIRIES_MAX};
 use crate::desk::{News, Rest, Tell, Word};
 use crate::front::nbd::{self, Address, Certificates, Exports, Front, Guest};
@@ -174,8 +175,9 @@ fn clients_max(volumes: &[volume::Options]) -> usize {
 fn open(options: &Options) -> Result<Vec<Opened>, Failure> {
     let devices: Vec<_> = options.volumes.iter().map(|volume| [&*volume.cache, &*volume.origin]).collect();
     refuse_shared(&devices)?;
+    let mut motors = Taken::default();
     let open = |volume: &volume::Options| {
-        Opened::new(volume).map_err(|failure| blame(options.volumes.len(), &volume.name, failure.reaching(&volume.reach)))
+        Opened::new(volume, &mut motors).map_err(|failure| blame(options.volumes.len(), &volume.name, failure.reaching(&volume.reach)))
     };
     options.volumes.iter().map(open).collect()
 }

@@ -42,6 +42,31 @@ pub enum Which {
     Named(PathBuf),
 }
 
+/// The disks whose motors are told something, and the volumes that do: nobody can obey two.
+#[derive(Default)]
+pub struct Taken(Vec<(PathBuf, String)>);
+
+impl Taken {
+    /// This volume tells the motor from now on.
+    ///
+    /// # Errors
+    /// One line: another does.
+    pub fn take(&mut self, motor: &Motor, volume: &str) -> Result<(), String> {
+        let folder = disk::folder(&motor.disk).unwrap_or_else(|| motor.disk.clone());
+        self.take_disk(folder, volume).map_err(|other| format!("{} is told what to do by volume {other:?}", motor.disk.display()))
+    }
+
+    fn take_disk(&mut self, folder: PathBuf, volume: &str) -> Result<(), String> {
+        match self.0.iter().find(|(taken, _)| *taken == folder) {
+            Some((_, other)) => Err(other.clone()),
+            None => {
+                self.0.push((folder, volume.to_owned()));
+                Ok(())
+            }
+        }
+    }
+}
+
 /// A disk's motor, and the thread that speaks with it. The thread ends when this is dropped and its last command has ended.
 pub struct Motor {
     disk: PathBuf,
@@ -188,6 +213,14 @@ fn say(disk: &File, language: Language, word: Spin) -> Result<Power, DeviceError
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_disk_obeys_one_volume() {
+        let mut taken = Taken::default();
+        assert_eq!(taken.take_disk("/sys/devices/sdb".into(), "a"), Ok(()));
+        assert_eq!(taken.take_disk("/sys/devices/sdc".into(), "b"), Ok(()));
+        assert_eq!(taken.take_disk("/sys/devices/sdb".into(), "c"), Err("a".to_owned()));
+    }
 
     #[test]
     fn what_is_no_disk_has_no_motor_and_who_names_it_hears_that() {
