@@ -167,7 +167,8 @@ impl<P: Payload> Engine<P> {
     pub(super) fn begin_rotation(&mut self) {
         self.rotation.seen = (self.now, self.dirty_sets_packed());
         self.rotation.rate = 0;
-        if let Some(motor) = &mut self.motor {
+        let is_owed = self.owed_blocks() > 0;
+        if let Some(motor) = self.motor.as_mut().filter(|_| is_owed) {
             motor.begin(self.now);
         }
     }

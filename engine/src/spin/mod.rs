@@ -320,7 +320,7 @@ impl Motor {
         motor
     }
 
-    /// Service begins: what is dirty now goes home before the drive is stopped.
+    /// Service begins with something dirty: that goes home before the drive is stopped.
     pub fn begin(&mut self, now: Instant) {
         self.sweep_until = now;
     }
