@@ -294,10 +294,12 @@ pub enum Canary {
     LateFrontWrites,
     /// What was read ahead is given out although its set has been used again since.
     AheadOfAnotherLife,
+    /// What one write puts into the log is of two groups.
+    WriteInTwoGroups,
 }
 
 impl Canary {
-    pub const ALL: [Canary; 15] = [
+    pub const ALL: [Canary; 16] = [
         Canary::RecordBeforeData,
         Canary::ReuseTooEarly,
         Canary::FlushDoesNotWait,
@@ -313,6 +315,7 @@ impl Canary {
         Canary::StalePage,
         Canary::LateFrontWrites,
         Canary::AheadOfAnotherLife,
+        Canary::WriteInTwoGroups,
     ];
 }
 

@@ -177,11 +177,24 @@ impl Plan {
         let no_space = Chance::new(seed, "no space").pick(&[0, 0, 0, 20_000]);
         plan.rates[1] = Rates { misdirected: 0, rot: 0, settled_only: false, no_space, refused: draw_refusals(seed), ..plan.rates[1] };
         plan.draw_motor();
+        if Chance::new(seed, "log alone").one_in(3) {
+            plan.log_alone();
+        }
         if plan.config.placement == Placement::Set {
             // Opened slots have no checksum on the SSD: after a crash nothing tells what rotted there.
             (plan.rates[0].misdirected, plan.rates[0].rot) = (0, 0);
         }
         plan
+    }
+
+    /// Every write is logged: what survives a crash is a strict prefix, and each write survives as a whole or not at all.
+    fn log_alone(&mut self) {
+        let config = &mut self.config;
+        (config.placement, config.allocation, config.when_full) = (Placement::Log, Allocation::ReadWrite, WhenFull::Wait);
+        (config.split, config.commit_home) = (None, CommitHome::Never);
+        config.mode = config.mode.filter(|&mode| mode != Mode::ReadOnly);
+        self.modes.retain(|&mode| mode != Mode::ReadOnly);
+        assert!(!self.passes_log());
     }
 
     /// What becomes of a disk that is told to stand still. A stream of its own.
@@ -247,6 +260,9 @@ impl Plan {
         let chance = &mut Chance::new(seed, "crash points");
         plan.seed = seed;
         plan.kind = Kind::Crashes;
+        if Chance::new(seed, "log alone at crash points").one_in(2) {
+            plan.log_alone();
+        }
         let needed = plan.config.journal_pages_needed() as u32;
         let geometry = &mut plan.config.geometry;
         geometry.volume_atoms = geometry.volume_atoms.min(chance.between(20, 160) * u64::from(geometry.block_atoms));
@@ -608,6 +624,7 @@ mod tests {
         some("a drive as the cache", &|plan| plan.drives[0].is_some());
         some("a disk as the origin", &|plan| matches!(plan.drives[1], Some(Spec::Hdd(_))));
         some("a disk that stands still", &|plan| plan.config.spin.is_some());
+        some("a log alone", &|plan| !plan.passes_log() && plan.config.placement == Placement::Log);
         some("write-through", &|plan| plan.config.mode == Some(Mode::WriteThrough));
         some("switches", &|plan| !plan.modes.is_empty());
         for kind in QueueKind::ALL {

@@ -23,7 +23,7 @@ use tidegate_engine::block::Span;
 use tidegate_engine::cache::format::{Step, Superblock, create_steps};
 use tidegate_engine::config::Placement;
 use tidegate_engine::fault_point::FaultPoints;
-use tidegate_engine::op::{Action, DeviceError, DeviceId, Op, OpId, Spin, Zone};
+use tidegate_engine::op::{Action, Class, DeviceError, DeviceId, Op, OpId, Spin, Zone};
 use tidegate_engine::payload::Payload;
 use tidegate_engine::probe::{Phase, Snapshot};
 use tidegate_engine::request::{Command, Outcome, Reply, Request, RequestId, Room};
@@ -183,7 +183,8 @@ impl Simulation {
             promises_origin: plan.promises_origin(),
         };
         scene.oracle.may_be_full = plan.rates[1].no_space > 0;
-        scene.oracle.waives_order = plan.passes_log() || plan.config.placement == Placement::Set;
+        scene.oracle.waives_order = plan.config.placement == Placement::Set;
+        scene.oracle.may_bypass = plan.passes_log();
         scene.origin.drops_doomed = plan.passes_log() || plan.cache_fails_after > 0;
         if plan.rates[0].settled_only && plan.rates[0] != (Rates { settled_only: true, ..Rates::default() }) {
             scene.cache.watch_settling(plan.config.format);
@@ -514,7 +515,7 @@ impl Simulation {
                 );
                 scene.origin = scene.origin.after_power_cut(now, origin, chance);
                 // What went home did so in the order of its address.
-                scene.oracle.waives_order = true;
+                scene.oracle.bypass_all();
             }
         }
         scene.host.crash(&mut scene.host_chance);
@@ -560,6 +561,7 @@ impl Simulation {
         if self.scene.host.is_fenced() {
             self.replace_cache();
         }
+        self.scene.oracle.waives_order = self.plan.config.placement == Placement::Set;
         self.scene.trace.note(now, 5, || "a new engine recovers".to_string());
         self.faults = self.faults();
         self.engine = Engine::new(self.plan.config.clone(), self.plan.limits);
@@ -705,6 +707,13 @@ impl World<Stamps> for Scene {
         self.trace.op(now, &op);
         if let Some(noted) = &mut self.noted {
             noted.push(Noted::of(now, &op));
+        }
+        if op.device == DeviceId::Origin && op.class != Class::Destage {
+            match &op.action {
+                Action::Write(_, span, parts) => self.oracle.bypass(*span, parts.iter().flat_map(Stamps::stamps)),
+                Action::Zero(_, span, _) => self.oracle.bypass(*span, std::iter::repeat(0)),
+                Action::Read(..) | Action::Allocation(..) | Action::Discard(..) | Action::Flush | Action::Spin(_) => {}
+            }
         }
         self.device(op.device).start(now, op);
     }

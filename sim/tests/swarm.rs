@@ -33,6 +33,15 @@ fn every_canary_is_found() {
     }
 }
 
+/// By what is read after a crash, not by an assertion of the engine.
+#[test]
+fn the_swarm_finds_a_write_that_survives_in_part() {
+    let options = Options { canary: Some(Canary::WriteInTwoGroups), stop_at_first: true, seeds: 100, ops: 1_500, ..Options::default() };
+    let found = quiet(&options).violations;
+    let is_torn = |what: &str| what.contains("survived in part") || what.contains("acknowledged before, is lost");
+    assert!(found.iter().any(|violation| is_torn(&violation.what)), "{found:?}");
+}
+
 #[test]
 fn a_replay_tells_the_same_violation_with_its_history() {
     let canary = Some(Canary::FlushDoesNotWait);

@@ -489,15 +489,23 @@ impl<P: Payload> Engine<P> {
                     writes += 1;
                     continue;
                 }
+                let ends_group = source == Source::Client && writes == 0 && piece.blocks - done > 1 && self.tears_groups();
                 let count = (piece.blocks - done).min(u64::from(self.sets.slots_left(set))).min(most - pending_slots);
+                let count = if ends_group { 1 } else { count };
                 let part = self.part_of(&piece, done, count);
                 let first = Slot { set, slot: self.sets.next_slot(set) };
                 self.put_run(source, first, &part, dirty);
                 pending.push((first, count as u32, part.payload));
                 done += count;
-                if self.sets.slots_left(set) == 0 {
+                let is_full = self.sets.slots_left(set) == 0;
+                if is_full || ends_group {
                     self.send(source, &mut pending, requests, tries);
                     writes += 1;
+                }
+                if ends_group {
+                    self.close_group();
+                }
+                if is_full {
                     self.seal_set(stream, set);
                 }
             }
@@ -507,6 +515,11 @@ impl<P: Payload> Engine<P> {
             writes += 1;
         }
         writes
+    }
+
+    /// Only where the ring has room for the pages that this costs.
+    fn tears_groups(&self) -> bool {
+        self.has_canary(Canary::WriteInTwoGroups) && self.journal.free_pages() > self.config.geometry.journal_pages / 2
     }
 
     /// Maps consecutive blocks to consecutive slots of a set, with their records: its next ones, or those of their places.

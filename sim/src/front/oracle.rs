@@ -16,8 +16,8 @@
 //! "Survived everywhere" means: wherever no later survivor overwrote it. Two versions may hold the same stamp (zeros, or a retry of the
 //! same bytes); where they cannot be told apart, the reading that accuses least counts.
 //!
-//! Where writes may go past the log, straight to the origin, or overwrite slots in place, rules 2 and 3 are waived: any subset of the
-//! atoms at the frontier survives.
+//! Of a write of which something went past the log, straight to the origin, or in place, rules 2 and 3 say nothing: of it any subset of the
+//! atoms survives, and nothing follows from those. The others of the same run keep both rules.
 //!
 //! A trim takes effect on whole blocks or not at all, block by block: its versions are **optional** until a read has shown them. So are
 //! the versions of a write that was answered with an error. Where that had gone past the log, any part of it may be on the origin without
@@ -95,8 +95,10 @@ pub struct Oracle {
     pub may_be_full: bool,
     /// The origin is away: what only it holds cannot be read.
     pub origin_gone: bool,
-    /// Writes may go past the log, or in place: of those at the frontier each atom survives by itself, rules 2 and 3 are waived.
+    /// Every new write may go past the log, or in place, and nobody sees which: rules 2 and 3 are waived for it.
     pub waives_order: bool,
+    /// Some writes may go past the log. Which, is seen when they do ([`Oracle::bypass`]); of one that has no answer yet it may come.
+    pub may_bypass: bool,
     tally: Tally,
 }
 
@@ -105,7 +107,7 @@ impl Oracle {
     pub fn new(geometry: &Geometry, first: impl Fn(u64) -> u64) -> Self {
         let version = |atom| Version { stamp: first(atom), write: FIRST, dead: NEVER, newer: NEVER, optional: false, settled: true };
         let span = Span::new(0, geometry.volume_atoms);
-        let origin = Write { span, what: "origin", submitted: 0, acknowledged: 0, failed: false, durable: true, life: 0 };
+        let origin = Write { span, what: "origin", submitted: 0, acknowledged: 0, failed: false, durable: true, bypassed: false, life: 0 };
         Oracle {
             block_atoms: u64::from(geometry.block_atoms),
             atoms: (0..geometry.volume_atoms).map(|atom| vec![version(atom)]).collect(),
@@ -124,6 +126,7 @@ impl Oracle {
             may_be_full: false,
             origin_gone: false,
             waives_order: false,
+            may_bypass: false,
             tally: Tally::new(),
         }
     }
@@ -169,7 +172,8 @@ impl Oracle {
     fn note_write(&mut self, span: Span, what: &'static str, fua: bool, stamp: impl Fn(u64) -> u64) -> Pending {
         let write = self.writes.len() as u32;
         let submitted = self.now;
-        self.writes.push(Write { span, what, submitted, acknowledged: NEVER, failed: false, durable: false, life: self.life });
+        let (bypassed, life) = (self.waives_order, self.life);
+        self.writes.push(Write { span, what, submitted, acknowledged: NEVER, failed: false, durable: false, bypassed, life });
         self.tally.add_write();
         let oldest_read = self.oldest_read();
         for atom in span.start..span.end() {
@@ -276,6 +280,22 @@ impl Oracle {
         }
     }
 
+    /// These contents of `span` go past the log just now: the writes that put them there, and are not durable, are as on a bare disk.
+    pub fn bypass(&mut self, span: Span, stamps: impl Iterator<Item = u64>) {
+        for (atom, stamp) in (span.start..span.end()).zip(stamps) {
+            for version in self.atoms[atom as usize].iter().filter(|version| version.stamp == stamp) {
+                let write = &mut self.writes[version.write as usize];
+                write.bypassed |= !write.durable;
+            }
+        }
+    }
+
+    /// The log is lost, or about to be: of what is not durable any part may be on the origin.
+    pub fn bypass_all(&mut self) {
+        self.writes.iter_mut().for_each(|write| write.bypassed |= !write.durable);
+        self.tally.forget_order();
+    }
+
     fn make_durable(&mut self, covered: impl Fn(u32, &Write) -> bool) {
         let (writes, tally, newly_durable) = (&mut self.writes, &mut self.tally, &mut self.newly_durable);
         self.undurable.retain(|&number| {
@@ -368,7 +388,7 @@ impl Oracle {
     /// A read that arrived at `arrived` has shown that `stamp`, put there by `write`, is current: what was acknowledged before and says
     /// something else is not. `shown`: the same one; or, where an older write may have put it there as well, one that has failed, if any.
     fn observe(&mut self, atom: u64, stamp: u64, (write, shown): (u32, u32), arrived: Moment) {
-        let (now, writes, waives_order) = (self.now, &self.writes, self.waives_order);
+        let (now, writes) = (self.now, &self.writes);
         let acknowledged = writes[write as usize].acknowledged;
         // What it has seen there may be gone since.
         let is_overtaken = arrived <= self.forgot && is_unpromised(writes, shown);
@@ -378,7 +398,7 @@ impl Oracle {
                 version.optional &= of.failed || shown != write;
             } else if version.dead == NEVER && version.stamp != stamp && of.acknowledged < arrived && !is_overtaken {
                 // A trim that did not take effect never will. Of what an origin has taken without a promise, nobody knows.
-                if version.optional && acknowledged < of.submitted && !(of.failed && waives_order) {
+                if version.optional && acknowledged < of.submitted && !(of.failed && of.bypassed) {
                     return false;
                 }
                 version.dead = now;
@@ -420,7 +440,9 @@ impl Oracle {
         let now = self.tick();
         for pending in std::mem::take(&mut self.pending).into_values() {
             if let Pending::Write { write, .. } = pending {
-                self.writes[write as usize].acknowledged = now;
+                let write = &mut self.writes[write as usize];
+                write.acknowledged = now;
+                write.bypassed |= self.may_bypass;
             }
         }
         self.undurable.clear();
@@ -451,7 +473,7 @@ impl Oracle {
         let of = &self.writes[version.write as usize];
         let superseded = self.writes.get(version.newer as usize).is_some_and(|newer| newer.durable && newer.life < life);
         // What a failed write has left on the origin lies there until something is written over it, whatever was shown instead.
-        of.acknowledged >= durable_since && (!superseded || of.failed && self.waives_order)
+        of.acknowledged >= durable_since && (!superseded || of.failed && of.bypassed)
     }
 
     /// Drops versions that no crash can bring back and no read in flight may still see.
@@ -474,7 +496,7 @@ impl Oracle {
     /// The first reading of an atom after a crash: it is what survived.
     fn settle(&mut self, atom: u64, stamp: u64) -> Verdict {
         let mut tally = std::mem::take(&mut self.tally);
-        let survivor = self.explain(atom, stamp, self.life, (!self.waives_order).then_some(&mut tally));
+        let survivor = self.explain(atom, stamp, self.life, Some(&mut tally));
         self.tally = tally;
         let survivor = survivor?;
         let (writes, life) = (&self.writes, self.life);
@@ -502,13 +524,15 @@ impl Oracle {
         let newest = found[found.len() - 1];
         let Some(tally) = tally else { return Ok(newest.write) };
         let told_apart = newest.write == first.write;
+        let is_bypassed = |version: &&Version| of(version).bypassed || self.may_bypass && of(version).acknowledged == NEVER;
         let wrong = |what: String| Broken(format!("{what}; {}", self.story(atom)));
         // One of them survived: that says something if all are of one life.
-        if of(first).life == of(newest).life && !first.settled && !of(first).durable {
+        if of(first).life == of(newest).life && !first.settled && !of(first).durable && !found.iter().any(|&version| is_bypassed(&version))
+        {
             tally.survived(first.write, told_apart && !first.optional, &self.writes).map_err(wrong)?;
         }
         // Whichever it was: what one came after, another of the same stamp may have replaced.
-        for lost in versions.iter().filter(|lost| !lost.optional && of(lost).life < life) {
+        for lost in versions.iter().filter(|lost| !lost.optional && of(lost).life < life && !is_bypassed(lost)) {
             let is_older = |survivor: &&Version| of(survivor).acknowledged < of(lost).submitted || survivor.newer == lost.write;
             if found.iter().all(|survivor| survivor.write != lost.write && is_older(survivor)) {
                 tally.lost(lost.write, &self.writes).map_err(wrong)?;
@@ -519,7 +543,7 @@ impl Oracle {
 
     /// If there were a crash now and `holds` were read everywhere after it (`None`: with an error), would that be as promised?
     pub fn judge(&self, holds: impl Fn(u64) -> Option<u64>) -> Verdict {
-        self.judge_in_order(self.waives_order, 0..self.volume_atoms(), holds)
+        self.judge_in_order(false, 0..self.volume_atoms(), holds)
     }
 
     fn judge_in_order(&self, waives_order: bool, atoms: impl Iterator<Item = u64>, holds: impl Fn(u64) -> Option<u64>) -> Verdict {

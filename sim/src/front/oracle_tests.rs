@@ -178,6 +178,43 @@ fn what_survives_a_crash_is_a_prefix() {
 }
 
 #[test]
+fn what_went_past_the_log_says_nothing_and_the_others_keep_their_order() {
+    let story = [Write(1, 0, 9), Done(1), Write(2, 8, 1), Done(2), Write(3, 16, 1), Done(3)];
+    let survives = |bypassed: u64, holds: [u64; 3]| {
+        let (mut oracle, _) = tell(&story);
+        let span = Span::new((bypassed - 1) * 8, 1);
+        oracle.bypass(span, contents(bypassed, span).stamps());
+        let write = |atom: u64| {
+            if atom < 8 { holds[0] } else { holds.get((atom / 8) as usize).filter(|_| atom % 8 == 0).copied().unwrap_or(ORIGIN) }
+        };
+        oracle.judge(|atom| Some(contents(write(atom), Span::new(atom, 1)).stamp(0))).is_ok()
+    };
+    // The first, in part or not at all, beside the others or without them.
+    assert!(survives(1, [ORIGIN, 2, 3]) && survives(1, [1, ORIGIN, ORIGIN]) && survives(1, [ORIGIN, 1, ORIGIN]));
+    assert!(!survives(1, [1, ORIGIN, 3]), "the second and the third were logged");
+    assert!(survives(2, [1, 1, 3]) && survives(2, [ORIGIN, 2, ORIGIN]) && !survives(2, [ORIGIN, 2, 3]));
+    assert!(survives(3, [ORIGIN, ORIGIN, 3]) && !survives(3, [ORIGIN, 2, 3]) && !survives(3, [1, ORIGIN, 3]));
+    // What is durable already went home, not past the log.
+    let (mut oracle, _) = tell(&[Write(1, 0, 1), Done(1), Flush(4), Done(4), Write(2, 8, 1), Done(2)]);
+    let span = Span::new(0, 1);
+    oracle.bypass(span, contents(1, span).stamps());
+    assert!(oracle.judge(|atom| Some(contents(ORIGIN, Span::new(atom, 1)).stamp(0))).is_err());
+}
+
+#[test]
+fn of_a_log_that_is_lost_any_part_may_be_at_home() {
+    let story = [Write(1, 0, 1), Done(1), Write(2, 8, 1), Done(2)];
+    let after = |lost: bool| {
+        let (mut oracle, _) = tell(&story);
+        if lost {
+            oracle.bypass_all();
+        }
+        go_on(&mut oracle, &[Crash, Read(3, 8), Sees(3, 2), Read(4, 0), Sees(4, ORIGIN)])
+    };
+    assert!(after(true).is_ok() && after(false).is_err());
+}
+
+#[test]
 fn an_overwritten_write_need_not_be_seen() {
     let story = [Write(1, 0, 1), Done(1), Write(2, 0, 1), Done(2), Write(3, 8, 1), Done(3)];
     assert!(judged(&story, [2, 3, ORIGIN]));

@@ -3,6 +3,7 @@
 //!
 //! Of the prefix two numbers are enough: the latest *submission* among the writes that survived, and the earliest *acknowledgement*
 //! among those that were lost. The promise is broken when a lost write was acknowledged before a surviving one was submitted.
+//! Writes that went past the log say nothing of either.
 
 use tidegate_engine::block::Span;
 
@@ -22,6 +23,8 @@ pub struct Write {
     /// It was answered with an error.
     pub failed: bool,
     pub durable: bool,
+    /// Something of it went past the log, or in place: of it any part survives, whatever becomes of others.
+    pub bypassed: bool,
     /// How many crashes there were before it.
     pub life: u32,
 }
@@ -64,8 +67,16 @@ impl Tally {
         self.seen.push(0);
     }
 
+    /// From what was seen so far nothing follows any more.
+    pub fn forget_order(&mut self) {
+        self.frontiers.fill(Frontier::OPEN);
+    }
+
     /// The write became durable: it will survive whatever comes.
     pub fn will_survive(&mut self, number: u32, write: &Write) {
+        if write.bypassed {
+            return;
+        }
         let survived = &mut self.frontiers[write.life as usize].survived;
         *survived = (*survived).max((write.submitted, number));
     }
@@ -73,6 +84,9 @@ impl Tally {
     /// What write `number` put somewhere was seen after the crash. `surely`: it cannot be of another write.
     pub fn survived(&mut self, number: u32, surely: bool, writes: &[Write]) -> Result<(), String> {
         let write = &writes[number as usize];
+        if write.bypassed {
+            return Ok(());
+        }
         self.will_survive(number, write);
         if surely && !write.failed {
             self.see(number, SURVIVED)?;
@@ -83,6 +97,9 @@ impl Tally {
     /// What write `number` had overwritten was seen after the crash.
     pub fn lost(&mut self, number: u32, writes: &[Write]) -> Result<(), String> {
         let write = &writes[number as usize];
+        if write.bypassed {
+            return Ok(());
+        }
         let lost = &mut self.frontiers[write.life as usize].lost;
         *lost = (*lost).min((write.acknowledged, number));
         self.see(number, LOST)?;

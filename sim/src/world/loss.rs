@@ -1,6 +1,6 @@
 //! The cache is lost in service: how it fails, what the host writes down, what is given up with it, and that nothing is promised besides.
 
-use super::{Simulation, formatted};
+use super::{Scene, Simulation, formatted};
 use crate::back::contents::Contents;
 use tidegate_engine::Event;
 use tidegate_engine::block::Span;
@@ -37,7 +37,7 @@ impl Simulation {
         scene.trace.note(now, 7, || format!("the cache {how}"));
         scene.cache_failed = true;
         // From now on writes go to the origin as they are: of those not flushed any part survives.
-        scene.oracle.waives_order = true;
+        scene.goes_on_without_log();
         scene.oracle.writes_may_fail = true;
     }
 
@@ -52,7 +52,7 @@ impl Simulation {
         if let Some(durable) = scene.host.end() {
             // The engine has given its cache up, maybe by itself, where flushes fail for long (seed 695: the oracle still expected whole
             // blocks): from now on writes go to the origin as they are.
-            scene.oracle.waives_order = true;
+            scene.goes_on_without_log();
             scene.trace.note(now, 8, || format!("the host {} that the cache misses writes", if durable { "knows" } else { "cannot note" }));
             self.events.push(Event::Fenced { durable });
         }
@@ -68,6 +68,7 @@ impl Simulation {
         let (now, scene) = (self.scene.agenda.now(), &mut self.scene);
         scene.cache = scene.cache.replaced(contents, plan.config.format);
         scene.host.forget();
+        scene.oracle.bypass_all();
         scene.oracle.accept_loss(&at_risk, |atom| scene.origin.stamps_of(atom));
         scene.trace.note(now, 9, || format!("another cache; given up: {at_risk:?}"));
     }
@@ -96,5 +97,13 @@ impl Simulation {
     /// Would nothing be lost with the cache that was promised?
     pub fn may_lose_cache(&self) -> bool {
         self.is_home && self.was_clean && self.inspect().counters.corrupt_dirty_slots == 0
+    }
+}
+
+impl Scene {
+    /// Until another cache is seated the origin takes writes as they are.
+    fn goes_on_without_log(&mut self) {
+        self.oracle.bypass_all();
+        self.oracle.waives_order = true;
     }
 }
