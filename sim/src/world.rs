@@ -351,7 +351,6 @@ impl Simulation {
     /// The origin answers nothing any more; the engine hears of it in its next turn.
     pub fn origin_goes(&mut self) {
         self.scene.origin.go_away();
-        self.scene.oracle.origin_gone = true;
         self.events.push(Event::Device(DeviceId::Origin, Change::Gone));
     }
 
@@ -362,8 +361,6 @@ impl Simulation {
         if forgotten {
             scene.oracle.origin_forgot();
         }
-        scene.oracle.origin_gone = false;
-        scene.oracle.unread(Span::new(0, scene.oracle.volume_atoms()));
         scene
             .trace
             .note(now, 3, || format!("the origin is back{}", if forgotten { ", having forgotten what was not flushed" } else { "" }));
@@ -527,7 +524,6 @@ impl Simulation {
     /// The engine has stopped in order; a new one may be started. The devices keep everything.
     pub fn abandon(&mut self) {
         let scene = &mut self.scene;
-        scene.oracle.origin_gone = scene.origin.is_gone();
         scene.load.cut_off();
         scene.agenda.clear();
         scene.crowd.clear();

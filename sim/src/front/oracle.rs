@@ -93,8 +93,6 @@ pub struct Oracle {
     pub stalled: bool,
     /// The origin runs out of space now and then.
     pub may_be_full: bool,
-    /// The origin is away: what only it holds cannot be read.
-    pub origin_gone: bool,
     /// Every new write may go past the log, or in place, and nobody sees which: rules 2 and 3 are waived for it.
     pub waives_order: bool,
     /// Some writes may go past the log. Which, is seen when they do ([`Oracle::bypass`]); of one that has no answer yet it may come.
@@ -124,7 +122,6 @@ impl Oracle {
             writes_may_fail: false,
             stalled: false,
             may_be_full: false,
-            origin_gone: false,
             waives_order: false,
             may_bypass: false,
             tally: Tally::new(),
@@ -663,7 +660,7 @@ impl Oracle {
     /// May a read of `span` that arrived at `arrived` fail?
     fn may_fail(&self, span: Span, arrived: Moment) -> Verdict {
         let excused = |atom: u64| self.is_hurt(atom, arrived) || self.unread.get(atom as usize).is_some_and(|&when| when > arrived);
-        if self.origin_gone || (span.start..span.end()).any(excused) {
+        if (span.start..span.end()).any(excused) {
             return Ok(());
         }
         Err(Broken(format!("a read of {span:?} failed although nothing there was hit; {}", self.story(span.start))))

@@ -345,6 +345,7 @@ impl Device {
             Action::Read(zone, span) => self.finish_read(*zone, *span, running.fault),
             Action::Allocation(_, span) => {
                 if self.gone {
+                    self.harm.push(Harm::Unread(*span));
                     Err(DeviceError::Gone)
                 } else {
                     Ok(self.allocation(*span))
@@ -484,9 +485,6 @@ impl Device {
 
     fn finish_flush(&mut self, running: &Running) -> Result<Answer<Stamps>, DeviceError> {
         let failed = self.gone || self.read_only || running.fault == Some(Fault::Error);
-        if failed && self.id == DeviceId::Origin && !self.flushed {
-            self.harm.push(Harm::Unread(self.geometry.zone(Zone::Origin)));
-        }
         self.flushed |= !failed;
         if self.gone {
             return Err(DeviceError::Gone);
