@@ -115,8 +115,6 @@ pub struct Scene {
     replied: bool,
     /// Replies so far.
     pub replies: u64,
-    /// A FLUSH may wait for the origin, and fail with it.
-    promises_origin: bool,
 }
 
 /// One engine in its scene.
@@ -143,6 +141,8 @@ pub struct Simulation {
     was_serving: bool,
     /// Since this engine began to serve, everything has been on the origin once: what was read after a crash is there too.
     was_clean: bool,
+    /// Blocks that this engine had found lost when a FLUSH last failed for one.
+    losses_told: u64,
     mode_chance: Chance,
 }
 
@@ -180,10 +180,11 @@ impl Simulation {
             persisted: false,
             replied: false,
             replies: 0,
-            promises_origin: plan.promises_origin(),
         };
+        (scene.oracle.promises_origin, scene.oracle.patience) = (plan.promises_origin(), plan.config.stall_timeout);
         scene.oracle.may_be_full = plan.rates[1].no_space > 0;
         scene.oracle.waives_order = plan.config.placement == Placement::Set;
+        scene.oracle.clock = scene.agenda.now();
         scene.oracle.may_bypass = plan.passes_log();
         scene.origin.drops_doomed = plan.passes_log() || plan.cache_fails_after > 0;
         if plan.rates[0].settled_only && plan.rates[0] != (Rates { settled_only: true, ..Rates::default() }) {
@@ -213,6 +214,7 @@ impl Simulation {
             is_home: false,
             was_serving: false,
             was_clean: true,
+            losses_told: 0,
         };
         simulation.seat_fronts();
         simulation.wake_all();
@@ -299,6 +301,7 @@ impl Simulation {
             self.turns_at_once = 0;
         }
         self.scene.agenda.advance(when);
+        self.scene.oracle.clock = when;
         self.scene.advance_devices(when, &mut self.events);
         while let Some(entry) = self.scene.agenda.pop() {
             self.happen(entry);
@@ -373,6 +376,7 @@ impl Simulation {
         self.scene.replied = false;
         for event in &self.events {
             self.scene.trace.event(now, event);
+            self.scene.oracle.closing |= matches!(event, Event::Control(Control::Stop | Control::Detach));
         }
         turn(&mut self.engine, &mut self.scene, now, &mut self.events);
         if self.gentle && self.is_serving() {
@@ -381,6 +385,7 @@ impl Simulation {
         }
         self.note_mode();
         self.check_promises();
+        self.check_told();
         self.turns_at_once += 1;
         if self.scene.replied || self.scene.oracle.pending() == 0 {
             self.last_reply = now;
@@ -557,7 +562,10 @@ impl Simulation {
         if self.scene.host.is_fenced() {
             self.replace_cache();
         }
-        self.scene.oracle.waives_order = self.plan.config.placement == Placement::Set;
+        let oracle = &mut self.scene.oracle;
+        oracle.waives_order = self.plan.config.placement == Placement::Set;
+        oracle.promises_origin = self.plan.promises_origin();
+        (oracle.unfenced, oracle.closing, self.losses_told) = (false, false, 0);
         self.scene.trace.note(now, 5, || "a new engine recovers".to_string());
         self.faults = self.faults();
         self.engine = Engine::new(self.plan.config.clone(), self.plan.limits);
@@ -636,24 +644,25 @@ impl Scene {
 
     /// Lets the devices tell what is due at `now`: the cache, then the origin.
     fn advance_devices(&mut self, now: Instant, events: &mut Vec<Event<Stamps>>) {
-        // What goes past the log fails when the origin fails it.
-        let of_origin = |scene: &Scene| if scene.origin.drops_doomed { scene.origin.failed_writes } else { 0 };
-        let counted = |scene: &Scene| (scene.cache.ended + scene.origin.ended, scene.cache.failed_writes + of_origin(scene));
-        let before = counted(self);
+        let counted = |scene: &Scene| [scene.cache.failed_writes, scene.origin.failed_writes];
+        let (before, ended) = (counted(self), self.cache.ended + self.origin.ended);
         self.cache.advance(now, &mut self.ended);
         self.origin.advance(now, &mut self.ended);
         if self.ended.is_empty() {
             return;
         }
         let after = counted(self);
-        self.persisted |= after.0 > before.0;
-        self.oracle.writes_may_fail |= after.1 > before.1;
+        self.persisted |= self.cache.ended + self.origin.ended > ended;
+        let is_refused = |ended: &Ended| matches!(ended, Ended::Done(done) if done.result.as_ref().err().is_some_and(|&error| error != DeviceError::Gone));
+        // What goes past the log fails when the origin fails it, and so does a promise of the origin; one that is away is waited for.
+        let needs_origin = self.origin.drops_doomed || self.oracle.promises_origin && self.ended.iter().any(is_refused);
+        if after[0] > before[0] || needs_origin && after[1] > before[1] {
+            self.oracle.device_failed();
+        }
         self.tell_harm();
         for ended in std::mem::take(&mut self.ended) {
             events.push(match ended {
                 Ended::Done(done) => {
-                    let refused = done.result.as_ref().err().is_some_and(|&error| error != DeviceError::Gone);
-                    self.oracle.writes_may_fail |= self.promises_origin && refused;
                     self.note_end(now, done.id, done.result.is_ok());
                     Event::Completed(done)
                 }
@@ -671,7 +680,13 @@ impl Scene {
     fn tell_harm(&mut self) {
         for harm in self.cache.take_harm().into_iter().chain(self.origin.take_harm()) {
             match harm {
-                Harm::Slots(stamps) => self.oracle.hurt(&stamps),
+                Harm::Slots(stamps) => {
+                    self.oracle.hurt(&stamps);
+                    // What cannot be read does not go home.
+                    if self.oracle.promises_origin {
+                        self.oracle.device_failed();
+                    }
+                }
                 Harm::Unread(span) => self.oracle.unread(span),
             }
         }
@@ -718,7 +733,7 @@ impl World<Stamps> for Scene {
         self.trace.reply(now, &reply);
         self.replied = true;
         self.replies += 1;
-        self.oracle.stalled = now.since(self.origin.last_success) >= self.stall_timeout;
+        self.oracle.alive = self.origin.last_success;
         if let Err(broken) = self.oracle.reply(&reply) {
             self.broken.get_or_insert(broken);
         }

@@ -31,6 +31,7 @@ use std::collections::BTreeMap;
 use tidegate_engine::block::Span;
 use tidegate_engine::cache::format::Geometry;
 use tidegate_engine::request::{Command, Outcome, Reply, Request, RequestError, RequestId};
+use tidegate_engine::time::{Duration, Instant};
 
 /// An atom is tidied whenever it has a multiple of so many versions.
 const TIDY: usize = 6;
@@ -62,8 +63,8 @@ enum Pending {
     Read { span: Span, arrived: Moment },
     Cache { span: Span, arrived: Moment },
     Status { span: Span, arrived: Moment },
-    Write { write: u32, fua: bool },
-    Flush { arrived: Moment },
+    Write { write: u32, fua: bool, since: Instant },
+    Flush { arrived: Moment, since: Instant },
 }
 
 /// Knows what every atom of one volume may hold.
@@ -87,10 +88,25 @@ pub struct Oracle {
     unread: Vec<Moment>,
     /// When the origin last lost what was not flushed there.
     forgot: Moment,
-    /// A device failed a write or a flush: requests may be answered with errors.
+    /// The time, as clients see it.
+    pub clock: Instant,
+    /// Writes and FLUSHes may fail for reasons that only whoever tells the story knows.
     pub writes_may_fail: bool,
-    /// The origin has shown no life for so long that what waits for it may fail.
-    pub stalled: bool,
+    /// The cache has failed, and the host cannot write that down: nothing is acknowledged.
+    pub unfenced: bool,
+    /// When a device last failed what a write or a FLUSH may have needed; whether no promise has failed for it since; when one last did.
+    failed: Moment,
+    untold: bool,
+    told_at: Option<Instant>,
+    /// A FLUSH has failed since somebody last asked, and only a lost block may be why.
+    told_of_loss: bool,
+    /// FLUSHes promise the origin, and fail with it.
+    pub promises_origin: bool,
+    /// When the origin last took something, and for how long a request waits without that.
+    pub alive: Instant,
+    pub patience: Duration,
+    /// The engine stops, or was asked to detach its cache: it refuses requests.
+    pub closing: bool,
     /// The origin runs out of space now and then.
     pub may_be_full: bool,
     /// Every new write may go past the log, or in place, and nobody sees which: rules 2 and 3 are waived for it.
@@ -119,8 +135,17 @@ impl Oracle {
             hurt: Vec::new(),
             unread: Vec::new(),
             forgot: 0,
+            clock: Instant::ZERO,
             writes_may_fail: false,
-            stalled: false,
+            unfenced: false,
+            failed: 0,
+            untold: false,
+            told_at: None,
+            told_of_loss: false,
+            promises_origin: false,
+            alive: Instant::ZERO,
+            patience: Duration(u64::MAX),
+            closing: false,
             may_be_full: false,
             waives_order: false,
             may_bypass: false,
@@ -152,7 +177,7 @@ impl Oracle {
             Command::Read => Pending::Read { span, arrived: now },
             Command::Cache => Pending::Cache { span, arrived: now },
             Command::Status { .. } => Pending::Status { span, arrived: now },
-            Command::Flush => Pending::Flush { arrived: now },
+            Command::Flush => Pending::Flush { arrived: now, since: self.clock },
             Command::Write { data, fua } => self.note_write(span, "write", *fua, |atom| data.stamp(atom - span.start)),
             Command::Zero { fua, fast, .. } => self.note_write(span, if *fast { FAST_ZERO } else { "zero" }, *fua, |_| 0),
             Command::Trim { fua } => self.note_write(self.whole_blocks(span), "trim", *fua, |_| 0),
@@ -181,7 +206,7 @@ impl Oracle {
             let version = Version { stamp, write, dead: NEVER, newer: NEVER, optional: what == "trim", settled: false };
             self.atoms[atom as usize].push(version);
         }
-        Pending::Write { write, fua }
+        Pending::Write { write, fua, since: self.clock }
     }
 
     /// A reply reaches the client. Broken: it is not what was promised.
@@ -204,7 +229,7 @@ impl Oracle {
                 if start == span.end() { Ok(()) } else { Err(Broken(format!("status of {span:?} ends at {start}"))) }
             }
             (Pending::Status { span, arrived }, Err(RequestError::Io)) => self.may_fail(span, arrived),
-            (Pending::Write { write, fua }, Ok(Outcome::Done)) => {
+            (Pending::Write { write, fua, .. }, Ok(Outcome::Done)) => {
                 self.acknowledge(write, now);
                 // A trim without a whole block leaves nothing that could be durable.
                 if !self.writes[write as usize].span.is_empty() {
@@ -215,43 +240,63 @@ impl Oracle {
                 }
                 Ok(())
             }
-            (Pending::Flush { arrived }, Ok(Outcome::Done)) => {
+            (Pending::Flush { arrived, .. }, Ok(Outcome::Done)) => {
                 self.make_durable(|_, write| write.acknowledged < arrived);
                 Ok(())
             }
-            (Pending::Write { write, fua }, Err(error)) => {
+            (Pending::Write { write, fua, since }, Err(error)) => {
                 self.writes[write as usize].failed = true;
                 self.writes[write as usize].acknowledged = now;
                 self.each_version(write, |version| version.optional = true);
-                // A write to part of a block whose rest is lost may fail.
-                let Write { span, what, .. } = self.writes[write as usize];
+                let Write { span, what, submitted, .. } = self.writes[write as usize];
                 if *error == RequestError::NotFast && what == FAST_ZERO {
                     return Ok(());
                 }
-                let told = fua && *error == RequestError::Io && !self.hurt.is_empty();
-                if told || self.touches_hurt(span) { Ok(()) } else { self.may_refuse(*error) }
+                // A write to part of a block whose rest is lost may fail.
+                if self.touches_hurt(span) { Ok(()) } else { self.may_refuse(*error, submitted, since, fua) }
             }
-            (Pending::Flush { .. }, Err(error)) => {
+            (Pending::Flush { arrived, since }, Err(error)) => {
                 self.told = self.writes.len() as u32;
-                // What a fault has cost is told to the next FLUSH, where it promises the origin.
-                if *error == RequestError::Io && !self.hurt.is_empty() { Ok(()) } else { self.may_refuse(*error) }
+                self.may_refuse(*error, arrived, since, true)
             }
             (Pending::Cache { .. }, Ok(Outcome::Done)) => Ok(()),
             (Pending::Cache { span, arrived }, Err(RequestError::Io)) => self.may_fail(span, arrived),
-            (Pending::Read { .. } | Pending::Cache { .. } | Pending::Status { .. }, Err(RequestError::Shutdown)) => Ok(()),
+            (Pending::Read { .. } | Pending::Cache { .. } | Pending::Status { .. }, Err(RequestError::Shutdown)) if self.closing => Ok(()),
             (pending, result) => Err(Broken(format!("{pending:?} was answered with {result:?}"))),
         }
     }
 
-    fn may_refuse(&self, error: RequestError) -> Verdict {
+    /// May a write, or a FLUSH or FUA that `promises`, fail with this `error`, if it arrived at that moment and time?
+    fn may_refuse(&mut self, error: RequestError, arrived: Moment, since: Instant, promises: bool) -> Verdict {
+        let waits_too_long = |since: Instant| self.clock.since(since) >= self.patience;
         match error {
-            RequestError::Io if !self.writes_may_fail && !self.stalled => {
-                Err(Broken("a write or flush failed although no device failed one".into()))
+            RequestError::Io if self.writes_may_fail || self.unfenced || self.failed > arrived => Ok(()),
+            RequestError::Io if waits_too_long(since) && waits_too_long(self.alive) => Ok(()),
+            // What a device has failed before is told to those who wait for the same, or else to the next one, once.
+            RequestError::Io if promises && self.promises_origin && (self.untold || self.told_at == Some(self.clock)) => {
+                (self.untold, self.told_at) = (false, Some(self.clock));
+                Ok(())
             }
+            RequestError::Io if promises && !self.hurt.is_empty() => {
+                self.told_of_loss = true;
+                Ok(())
+            }
+            RequestError::Io => Err(Broken("a write or flush failed although no device failed anything that it needs".into())),
             RequestError::NoSpace if !self.may_be_full => Err(Broken("no space, although space was never short for ever".into())),
             RequestError::NotFast => Err(Broken("not fast, although nobody asked for that".into())),
-            RequestError::Io | RequestError::NoSpace | RequestError::Shutdown => Ok(()),
+            RequestError::Shutdown if !self.closing => Err(Broken("refused as if the engine were stopping, which nobody asked for".into())),
+            RequestError::NoSpace | RequestError::Shutdown => Ok(()),
         }
+    }
+
+    /// A device has failed just now what a write or a FLUSH may need.
+    pub fn device_failed(&mut self) {
+        (self.failed, self.untold) = (self.now + 1, true);
+    }
+
+    /// Has a FLUSH failed since the last call that only a lost block can have failed?
+    pub fn take_told_of_loss(&mut self) -> bool {
+        std::mem::take(&mut self.told_of_loss)
     }
 
     fn each_version(&mut self, write: u32, mut change: impl FnMut(&mut Version)) {
@@ -444,6 +489,7 @@ impl Oracle {
         }
         self.undurable.clear();
         self.newly_durable.clear();
+        self.untold = false;
         for atom in 0..self.volume_atoms() {
             if self.atoms[atom as usize].len() > 1 {
                 self.tidy(atom, NEVER);

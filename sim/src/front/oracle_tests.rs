@@ -395,3 +395,63 @@ fn reads_fail_only_where_something_was_hit() {
     assert_eq!(failed_read(3, 7), Ok(()), "its block shares the slot");
     assert!(failed_read(4, 8).is_err());
 }
+
+/// An oracle that excuses nothing by itself.
+fn strict() -> Oracle {
+    let mut oracle = Oracle::new(&geometry(), |atom| crate::stamp::stamp(0, atom));
+    oracle.patience = Duration::from_secs(60);
+    oracle
+}
+
+#[test]
+fn a_write_fails_only_where_a_device_fails_something_in_its_life() {
+    let mut oracle = strict();
+    oracle.device_failed();
+    assert!(go_on(&mut oracle, &[Write(1, 0, 1), Failed(1)]).is_err(), "it had failed before");
+    go_on(&mut oracle, &[Write(2, 0, 1)]).expect("a write");
+    oracle.device_failed();
+    assert_eq!(go_on(&mut oracle, &[Failed(2)]), Ok(()));
+    assert!(go_on(&mut oracle, &[Write(3, 0, 1), Failed(3)]).is_err(), "once is not for ever");
+}
+
+#[test]
+fn a_promise_of_the_origin_is_told_once_what_failed_before_it() {
+    let mut oracle = strict();
+    let mut flush = |id: u64, promises_origin: bool| {
+        oracle.clock = Instant(id);
+        oracle.promises_origin = promises_origin;
+        if id == 1 {
+            oracle.device_failed();
+        }
+        go_on(&mut oracle, &[Flush(id), Failed(id)]).is_ok()
+    };
+    assert_eq!([flush(1, false), flush(2, true), flush(3, true)], [false, true, false]);
+}
+
+#[test]
+fn a_request_is_given_up_only_after_it_has_waited_itself() {
+    let after = |waits: u64, alive: u64| {
+        let mut oracle = strict();
+        let second = |number: u64| Instant(number * 1_000_000_000);
+        oracle.clock = second(1_000);
+        go_on(&mut oracle, &[Write(1, 0, 1)]).expect("a write");
+        (oracle.clock, oracle.alive) = (second(1_000 + waits), second(alive));
+        go_on(&mut oracle, &[Failed(1)]).is_ok()
+    };
+    assert!(after(60, 0) && after(60, 1_000));
+    assert!(!after(59, 0), "an origin that was idle for long");
+    assert!(!after(90, 1_050), "an origin that is slow");
+}
+
+#[test]
+fn nobody_is_refused_as_at_a_stop_unless_somebody_stops() {
+    let refused = |closing: bool, command: Command<Stamps>| {
+        let mut oracle = strict();
+        oracle.closing = closing;
+        oracle.submit(&Request { id: RequestId(1), span: Span::new(0, 8), command });
+        oracle.reply(&Reply { id: RequestId(1), result: Err(RequestError::Shutdown) }).is_ok()
+    };
+    for command in [Command::Read, Command::Flush, Command::Trim { fua: false }] {
+        assert!(refused(true, command.clone()) && !refused(false, command));
+    }
+}

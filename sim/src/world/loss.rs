@@ -2,6 +2,7 @@
 
 use super::{Scene, Simulation, formatted};
 use crate::back::contents::Contents;
+use crate::front::oracle::Broken;
 use tidegate_engine::Event;
 use tidegate_engine::block::Span;
 use tidegate_engine::probe::Health;
@@ -38,7 +39,6 @@ impl Simulation {
         scene.cache_failed = true;
         // From now on writes go to the origin as they are: of those not flushed any part survives.
         scene.goes_on_without_log();
-        scene.oracle.writes_may_fail = true;
     }
 
     /// Has the cache failed since the last call?
@@ -53,6 +53,7 @@ impl Simulation {
             // The engine has given its cache up, maybe by itself, where flushes fail for long (seed 695: the oracle still expected whole
             // blocks): from now on writes go to the origin as they are.
             scene.goes_on_without_log();
+            scene.oracle.unfenced = !durable;
             scene.trace.note(now, 8, || format!("the host {} that the cache misses writes", if durable { "knows" } else { "cannot note" }));
             self.events.push(Event::Fenced { durable });
         }
@@ -89,6 +90,19 @@ impl Simulation {
         }
     }
 
+    /// A FLUSH that nothing else explains has failed for a block that was found lost since one last did.
+    pub(super) fn check_told(&mut self) {
+        if !self.scene.oracle.take_told_of_loss() {
+            return;
+        }
+        let losses = self.inspect().counters.corrupt_dirty_slots;
+        if losses <= self.losses_told {
+            let what = format!("a FLUSH failed although no device failed anything, and {losses} losses were told before");
+            self.scene.broken.get_or_insert(Broken(what));
+        }
+        self.losses_told = losses;
+    }
+
     /// What was given up with a cache of which the host knows that it has failed.
     pub fn given_up(&self) -> Vec<Span> {
         if self.scene.host.is_fenced() { self.engine.at_risk().collect() } else { Vec::new() }
@@ -104,6 +118,7 @@ impl Scene {
     /// Until another cache is seated the origin takes writes as they are.
     fn goes_on_without_log(&mut self) {
         self.oracle.bypass_all();
-        self.oracle.waives_order = true;
+        (self.oracle.waives_order, self.oracle.promises_origin) = (true, true);
+        self.oracle.device_failed();
     }
 }
