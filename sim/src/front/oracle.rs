@@ -10,7 +10,8 @@
 //! *After a crash*, what is read must be explained by a **prefix of what was logged**:
 //! 1. no atom holds a version that precedes a durable one;
 //! 2. if write B survived, everything acknowledged before B was submitted survived too;
-//! 3. a write survived everywhere or nowhere;
+//! 3. a write survived everywhere or nowhere (but for the parts of blocks at its ends: what it brings to such a block may be logged together
+//!    with an earlier write of the rest of that block, and survive without it);
 //! 4. what was read once after the crash is settled: it is read again, after further crashes too.
 //!
 //! "Survived everywhere" means: wherever no later survivor overwrote it. Two versions may hold the same stamp (zeros, or a retry of the
@@ -105,6 +106,9 @@ pub struct Oracle {
     /// When the origin last took something, and for how long a request waits without that.
     pub alive: Instant,
     pub patience: Duration,
+    /// How long a FLUSH may take, whatever the origin does, if no device fails meanwhile; and since when the engine serves.
+    pub flush_bound: Option<Duration>,
+    pub serving_since: Option<Instant>,
     /// The engine stops, or was asked to detach its cache: it refuses requests.
     pub closing: bool,
     /// The origin runs out of space now and then.
@@ -145,6 +149,8 @@ impl Oracle {
             promises_origin: false,
             alive: Instant::ZERO,
             patience: Duration(u64::MAX),
+            flush_bound: None,
+            serving_since: None,
             closing: false,
             may_be_full: false,
             waives_order: false,
@@ -240,7 +246,13 @@ impl Oracle {
                 }
                 Ok(())
             }
-            (Pending::Flush { arrived, .. }, Ok(Outcome::Done)) => {
+            (Pending::Flush { arrived, since }, Ok(Outcome::Done)) => {
+                if let (Some(bound), Some(serving)) = (self.flush_bound, self.serving_since)
+                    && self.failed <= arrived
+                    && self.clock.since(since.max(serving)) > bound
+                {
+                    return Err(Broken(format!("a FLUSH took {:?}, although no device that it needs was slow", self.clock.since(since))));
+                }
                 self.make_durable(|_, write| write.acknowledged < arrived);
                 Ok(())
             }
@@ -572,7 +584,8 @@ impl Oracle {
         // One of them survived: that says something if all are of one life.
         if of(first).life == of(newest).life && !first.settled && !of(first).durable && !found.iter().any(|&version| is_bypassed(&version))
         {
-            tally.survived(first.write, told_apart && !first.optional, &self.writes).map_err(wrong)?;
+            let tells = told_apart && !first.optional && !self.is_at_an_end(first.write, atom);
+            tally.survived(first.write, tells, &self.writes).map_err(wrong)?;
         }
         // Whichever it was: what one came after, another of the same stamp may have replaced.
         for lost in versions.iter().filter(|lost| !lost.optional && of(lost).life < life && !is_bypassed(lost)) {
@@ -638,6 +651,14 @@ impl Oracle {
                 }
             }
         }
+    }
+
+    /// Is this atom in a block of which the write has a part only, beside other blocks?
+    fn is_at_an_end(&self, write: u32, atom: u64) -> bool {
+        let (span, block) = (self.writes[write as usize].span, self.block(atom / self.block_atoms));
+        let is_whole = span.start <= block.start && block.end <= span.end();
+        let is_alone = block.start <= span.start && span.end() <= block.end;
+        !is_whole && !is_alone
     }
 
     fn block(&self, block: u64) -> std::ops::Range<u64> {

@@ -233,6 +233,18 @@ fn a_write_survives_everywhere_or_nowhere() {
     assert!(holds(true).is_err());
 }
 
+/// Found by seed 3400105: the write before it brought its part of the block they share, and nothing had put the rest of it into the log.
+#[test]
+fn the_end_of_a_write_may_survive_with_an_earlier_one_of_the_same_block() {
+    let survives = |first: u64, atoms: u64, survivors: std::ops::Range<u64>| {
+        let (oracle, _) = tell(&[Write(1, first, atoms)]);
+        oracle.judge(|atom| Some(contents(if survivors.contains(&atom) { 1 } else { ORIGIN }, Span::new(atom, 1)).stamp(0))).is_ok()
+    };
+    assert!(survives(5, 5, 5..8), "the part of the first block");
+    assert!(!survives(5, 13, 8..16), "a whole block");
+    assert!(!survives(1, 6, 1..4), "a part of one block");
+}
+
 #[test]
 fn what_was_read_after_a_crash_is_read_after_the_next() {
     let story = |first, second| [Write(1, 0, 1), Done(1), Crash, Read(2, 0), Sees(2, first), Crash, Read(3, 0), Sees(3, second)];
@@ -454,4 +466,21 @@ fn nobody_is_refused_as_at_a_stop_unless_somebody_stops() {
     for command in [Command::Read, Command::Flush, Command::Trim { fua: false }] {
         assert!(refused(true, command.clone()) && !refused(false, command));
     }
+}
+
+#[test]
+fn a_flush_is_late_only_where_it_is_bounded_and_nothing_failed() {
+    let is_kept = |bound: Option<u64>, fails: bool, took: u64| {
+        let mut oracle = strict();
+        (oracle.flush_bound, oracle.serving_since) = (bound.map(Duration), Some(Instant(100)));
+        oracle.clock = Instant(50);
+        go_on(&mut oracle, &[Flush(1)]).expect("a flush");
+        if fails {
+            oracle.device_failed();
+        }
+        oracle.clock = Instant(100 + took);
+        go_on(&mut oracle, &[Done(1)]).is_ok()
+    };
+    assert!(is_kept(Some(10), false, 10) && is_kept(None, false, 11) && is_kept(Some(10), true, 11));
+    assert!(!is_kept(Some(10), false, 11));
 }
