@@ -18,6 +18,9 @@ use tidegate_engine::spin::{self, Drive, predictor::Kind as Predictor};
 use tidegate_engine::time::Duration;
 use tidegate_engine::{Canary, Config, Mode};
 
+/// A FLUSH of the cache alone takes no longer: far more than a full window of single sectors at a depth of one.
+const FLUSH_BOUND: Duration = Duration::from_secs(5);
+
 /// What a run does to its engine besides asking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -75,6 +78,12 @@ pub struct Plan {
     pub mode_every: u64,
     /// The cache fails for good within so many milliseconds of each start. Never for 0.
     pub cache_fails_after: u64,
+    /// The cache is to be detached, once in so many replies (and mostly called off). Never for 0.
+    pub detach_every: u64,
+    /// Nobody holds the cache's operations back: a FLUSH that needs it alone is quick.
+    pub bounds_flushes: bool,
+    /// Options change where the volume is started again, now and then.
+    pub changes: bool,
     /// Somebody else uses the origin now and then, and wakes it.
     pub strangers: bool,
     /// Percent of the origin that holds zeros at first.
@@ -100,6 +109,7 @@ impl Plan {
         let blocks_max = 2_048 / u64::from(geometry.block_atoms);
         let mix = Mix { small_percent: 10, ragged_percent: 90, blocks_max, hot_blocks, workers: drawn.workers.min(32), ..drawn };
         let mut plan = Plan::draw_rest(seed, requests, canary, chance, mix, geometry);
+        plan.draw_huge();
         plan.crashes = chance.between(2, 12);
         plan.config.window_bytes = chance.spread(1 << 20, 32 << 20);
         plan.config.through_bytes = plan.config.window_bytes;
@@ -138,6 +148,7 @@ impl Plan {
         plan.config.when_full = WhenFull::Through;
         plan.config.convert_max = Some(chance.pick(&[4, 8, 24, 128]));
         plan.config.detour = Some(detour::Counts { trial: chance.spread(1, 16), around: chance.spread(1, 64) });
+        plan.changes = false;
         plan
     }
 
@@ -161,6 +172,9 @@ impl Plan {
             crashes,
             origin_leaves_every: if chance.one_in(4) { chance.spread(200, 3_000) } else { 0 },
             cache_fails_after: draw_cache_failure(seed),
+            detach_every: draw_detach(seed),
+            bounds_flushes: true,
+            changes: true,
             strangers: false,
             blank_percent: chance.pick(&[0, 30, 100]),
             modes: Vec::new(),
@@ -173,6 +187,7 @@ impl Plan {
             plan.config.geometry.range_entries = 2_000;
             plan.limits = draw_limits(chance, &plan.config.geometry);
         }
+        plan.limits[0].discards = draws_discards(seed);
         plan.drives = draw_drives(&mut Chance::new(seed, "drives"), &plan.limits);
         let no_space = Chance::new(seed, "no space").pick(&[0, 0, 0, 20_000]);
         plan.rates[1] = Rates { misdirected: 0, rot: 0, settled_only: false, no_space, refused: draw_refusals(seed), ..plan.rates[1] };
@@ -185,6 +200,44 @@ impl Plan {
             (plan.rates[0].misdirected, plan.rates[0].rot) = (0, 0);
         }
         plan
+    }
+
+    /// The volume is started with other options: all but what its cache was made for, its fronts and its motor. What must hold of the run (every
+    /// write is logged, requests fit) still does.
+    pub fn change(&mut self, chance: &mut Chance) {
+        let (is_log_alone, before) = (self.is_log_alone(), self.config.clone());
+        let largest = self.mix.blocks_max * u64::from(before.geometry.block_atoms) * ATOM_BYTES;
+        let drawn = draw_config(chance, before.geometry, chance.clone().word());
+        let mode = chance.pick(&[None, before.mode, Some(Mode::WriteBack), Some(Mode::WriteThrough), Some(Mode::ReadOnly)]);
+        self.config = Config {
+            format: before.format,
+            origin: before.origin,
+            placement: before.placement,
+            canary: before.canary,
+            fronts: before.fronts,
+            spin: before.spin,
+            bytes_max: drawn.bytes_max.max(largest),
+            mode: if before.placement == Placement::Set { before.mode } else { mode },
+            ..drawn
+        };
+        let discards = self.limits[0].discards;
+        self.limits = draw_limits(chance, &before.geometry);
+        self.limits[0].discards = discards;
+        if is_log_alone {
+            self.log_alone();
+        }
+    }
+
+    /// How long a FLUSH may take, where it needs the cache alone and that is quick: not as long as an origin that is slow, stuck or away.
+    pub fn flush_bound(&self) -> Option<Duration> {
+        let Rates { write_error, flush_error, stuck, .. } = self.rates[0];
+        let is_quick = self.drives[0].is_none() && write_error + flush_error + stuck == 0 && self.cache_fails_after == 0;
+        (self.bounds_flushes && is_quick && self.is_log_alone() && !self.promises_origin()).then_some(FLUSH_BOUND)
+    }
+
+    /// Is nothing written past the log, or in place?
+    pub fn is_log_alone(&self) -> bool {
+        !self.passes_log() && self.config.placement == Placement::Log
     }
 
     /// Every write is logged: what survives a crash is a strict prefix, and each write survives as a whole or not at all.
@@ -268,12 +321,13 @@ impl Plan {
         geometry.volume_atoms = geometry.volume_atoms.min(chance.between(20, 160) * u64::from(geometry.block_atoms));
         geometry.journal_pages = geometry.journal_pages.min(96.max(needed));
         plan.limits = draw_limits(chance, geometry);
+        plan.limits[0].discards = draws_discards(seed);
         plan.drives = draw_drives(&mut Chance::new(seed, "drives"), &plan.limits);
         plan.mix = fit(plan.mix, geometry);
         plan.rates = [Rates::default(); 2];
         plan.crashes = 0;
         plan.origin_leaves_every = 0;
-        plan.cache_fails_after = 0;
+        (plan.cache_fails_after, plan.detach_every, plan.changes) = (0, 0, false);
         (plan.config.scrub_rate, plan.config.stall_timeout) = (0, Duration::from_secs(60));
         plan
     }
@@ -288,6 +342,22 @@ impl Plan {
             None => (self.speeds[1].write.0 + self.speeds[1].read.0) * pieces + self.speeds[1].flush.0,
         };
         Duration(batch * 2 + chance.spread(20_000, self.origin_leaves_every * 20_000) * 1_000)
+    }
+}
+
+impl Plan {
+    /// Requests of up to 32 MiB, and fewer of them, in a fifth of the wide runs: more than one operation of a device takes. A stream of its own.
+    fn draw_huge(&mut self) {
+        let chance = &mut Chance::new(self.seed, "huge requests");
+        if !chance.one_in(5) {
+            return;
+        }
+        let geometry = &self.config.geometry;
+        let atoms = chance.spread(4_096, 65_536).min(self.config.bytes_max / ATOM_BYTES).min(geometry.volume_atoms);
+        let slots = u64::from(geometry.sets) * u64::from(geometry.set_slots);
+        self.mix.blocks_max = (atoms / u64::from(geometry.block_atoms)).clamp(1, slots / 8);
+        self.mix.workers = self.mix.workers.min(4);
+        self.requests = self.requests.div_ceil(8);
     }
 }
 
@@ -521,6 +591,17 @@ fn draw_cache_failure(seed: u64) -> u64 {
     if chance.one_in(10) { chance.spread(20, 20_000) } else { 0 }
 }
 
+/// A cache that is taken from its origin now and then, in a fifth of the runs.
+fn draw_detach(seed: u64) -> u64 {
+    let chance = &mut Chance::new(seed, "detach");
+    if chance.one_in(5) { chance.spread(100, 3_000) } else { 0 }
+}
+
+/// An SSD that does not discard in a quarter of the runs.
+fn draws_discards(seed: u64) -> bool {
+    !Chance::new(seed, "an SSD that discards").one_in(4)
+}
+
 fn draw_limits(chance: &mut Chance, geometry: &Geometry) -> [Limits; 2] {
     let mut limits =
         |atoms| Limits { atoms, depth: chance.pick(&[1, 2, 8, 32]), op_atoms: chance.pick(&[2_048, 2_048, 4_096, 16_384]), discards: true };
@@ -624,8 +705,10 @@ mod tests {
         some("a drive as the cache", &|plan| plan.drives[0].is_some());
         some("a disk as the origin", &|plan| matches!(plan.drives[1], Some(Spec::Hdd(_))));
         some("a disk that stands still", &|plan| plan.config.spin.is_some());
-        some("a log alone", &|plan| !plan.passes_log() && plan.config.placement == Placement::Log);
+        some("a log alone", &Plan::is_log_alone);
         some("write-through", &|plan| plan.config.mode == Some(Mode::WriteThrough));
+        some("a detach", &|plan| plan.detach_every > 0);
+        some("no discards", &|plan| !plan.limits[0].discards);
         some("switches", &|plan| !plan.modes.is_empty());
         for kind in QueueKind::ALL {
             some(kind.name(), &|plan| plan.config.queues == [kind, QueueKind::default()]);

@@ -110,6 +110,21 @@ impl<'a> Run<'a> {
         let was_hindered = self.simulation.met_faults() || self.simulation.plan.origin_leaves_every > 0;
         // Without its cache, a stop waits no longer for an origin than anybody does.
         let was_alone = self.simulation.engine.health() == Health::Degraded && self.simulation.is_origin_stalled();
+        if *self.simulation.engine.phase() == Phase::Stopped && !self.simulation.scene.closed {
+            // It has ended by itself: somebody has detached its cache.
+            self.simulation.scene.broken.take().map_or(Ok(()), Err)?;
+            self.start_again()?;
+            return Ok(true);
+        }
+        if *self.simulation.engine.phase() == Phase::Refused && self.simulation.is_detached() {
+            self.simulation.scene.broken = None;
+            self.simulation.crash(&Crash::Kill(Survive::All));
+            self.simulation.attach()?;
+            self.simulation.restart();
+            return Ok(true);
+        }
+        // Nor can it stop where the host cannot be told that it has failed.
+        let was_alone = was_alone || self.simulation.engine.health() == Health::Unfenced;
         if *self.simulation.engine.phase() == Phase::Refused && (was_hindered || was_alone) {
             // An operator tries again, when the devices have come to their senses.
             self.simulation.scene.broken = None;
@@ -239,6 +254,12 @@ impl<'a> Run<'a> {
             // Both devices failed it: somebody has started it again.
             self.until("serve", Simulation::is_serving)?;
         }
+        self.end_stop()
+    }
+
+    /// What the engine still has under way ends.
+    fn end_stop(&mut self) -> Steps {
+        self.simulation.scene.closed = true;
         self.until("let the last operations end", |simulation| {
             simulation.scene.cache.in_flight() == 0 && simulation.scene.origin.in_flight() == 0
         })?;
@@ -248,9 +269,22 @@ impl<'a> Run<'a> {
 
     fn stop_and_start(&mut self) -> Steps {
         self.stop()?;
+        self.start_stopped()
+    }
+
+    /// The engine has stopped unasked.
+    fn start_again(&mut self) -> Steps {
+        self.end_stop()?;
+        self.start_stopped()
+    }
+
+    fn start_stopped(&mut self) -> Steps {
         self.simulation.scene.oracle.crash();
         self.simulation.scene.origin.put_down();
         self.simulation.abandon();
+        if self.simulation.is_detached() {
+            self.simulation.attach()?;
+        }
         self.simulation.restart();
         self.simulation.scene.load.sweep(self.chance.pick(&[0, 30, 100]));
         Ok(())
@@ -284,6 +318,7 @@ impl<'a> Run<'a> {
 
     fn finish(&mut self) -> Steps {
         self.simulation.heal();
+        self.call_off_detach()?;
         self.end_without_cache()?;
         self.read_all()?;
         self.flush()?;
@@ -300,6 +335,16 @@ impl<'a> Run<'a> {
         self.simulation.crash(&Crash::Power { cache: Survive::None, origin: Survive::None });
         self.simulation.restart();
         self.read_all()
+    }
+
+    /// No detach any more, unless it has come to its end already.
+    fn call_off_detach(&mut self) -> Steps {
+        let recoveries = self.simulation.recoveries;
+        self.simulation.control(Control::CancelDetach);
+        if self.simulation.inspect().is_detaching {
+            self.until("end a detach", |simulation| simulation.recoveries > recoveries)?;
+        }
+        Ok(())
     }
 
     /// A volume that goes on without its cache is read, flushed and stopped; then it gets another one.

@@ -1,8 +1,10 @@
 //! The simulated world: one engine, its two devices, its clients and their oracle, in virtual time. One [`Simulation::step`] is one
 //! moment: what is due happens, the engine takes its turn, and everything it says is checked.
 
+mod detach;
 mod left_behind;
 mod loss;
+mod restart;
 
 use crate::agenda::Agenda;
 use crate::back::contents::Contents;
@@ -42,8 +44,10 @@ enum Entry {
     OriginReturns,
     CacheFails,
     HostWrites,
+    HostHeals,
     Drain,
     CancelDrain,
+    CancelDetach,
     /// Somebody else reads from the origin.
     Stranger,
 }
@@ -141,9 +145,13 @@ pub struct Simulation {
     was_serving: bool,
     /// Since this engine began to serve, everything has been on the origin once: what was read after a crash is there too.
     was_clean: bool,
+    /// In some life so far a FLUSH may have promised the origin, and a recorded mode lasts.
+    promised_origin: bool,
     /// Blocks that this engine had found lost when a FLUSH last failed for one.
     losses_told: u64,
     mode_chance: Chance,
+    detach_chance: Chance,
+    change_chance: Chance,
 }
 
 impl Simulation {
@@ -181,6 +189,7 @@ impl Simulation {
             replied: false,
             replies: 0,
         };
+        scene.oracle.flush_bound = plan.flush_bound();
         (scene.oracle.promises_origin, scene.oracle.patience) = (plan.promises_origin(), plan.config.stall_timeout);
         scene.oracle.may_be_full = plan.rates[1].no_space > 0;
         scene.oracle.waives_order = plan.config.placement == Placement::Set;
@@ -201,7 +210,10 @@ impl Simulation {
             engine: Engine::new(plan.config.clone(), plan.limits),
             chance: Chance::new(plan.seed, "world"),
             mode_chance: Chance::new(plan.seed, "mode switches"),
+            detach_chance: Chance::new(plan.seed, "detaches"),
+            change_chance: Chance::new(plan.seed, "changes"),
             plan,
+            promised_origin: scene.oracle.promises_origin,
             scene,
             events: Vec::new(),
             last_reply: Instant::ZERO,
@@ -320,6 +332,7 @@ impl Simulation {
             Entry::OriginReturns => self.origin_returns(),
             Entry::CacheFails => self.cache_may_fail(),
             Entry::HostWrites => self.host_writes(),
+            Entry::HostHeals => scene.host.fails = false,
             Entry::Drain => {
                 self.events.push(Event::Control(Control::Drain));
                 if self.chance.one_in(2) {
@@ -327,6 +340,7 @@ impl Simulation {
                 }
             }
             Entry::CancelDrain => self.events.push(Event::Control(Control::CancelDrain)),
+            Entry::CancelDetach => self.events.push(Event::Control(Control::CancelDetach)),
             Entry::Stranger => {
                 scene.origin.model.disturb(now);
                 if !scene.load.is_done() {
@@ -383,7 +397,11 @@ impl Simulation {
             self.gentle = false;
             [self.scene.cache.rates, self.scene.origin.rates] = self.plan.rates;
         }
+        if self.is_serving() {
+            self.scene.oracle.serving_since.get_or_insert(now);
+        }
         self.note_mode();
+        self.note_detach();
         self.check_promises();
         self.check_told();
         self.turns_at_once += 1;
@@ -526,17 +544,6 @@ impl Simulation {
         self.abandon();
     }
 
-    /// The engine has stopped in order; a new one may be started. The devices keep everything.
-    pub fn abandon(&mut self) {
-        let scene = &mut self.scene;
-        scene.load.cut_off();
-        scene.agenda.clear();
-        scene.crowd.clear();
-        scene.ready = None;
-        scene.closed = false;
-        self.events.clear();
-    }
-
     /// Has a device of this engine failed anything since it was started?
     pub fn met_faults(&self) -> bool {
         self.scene.cache.faults + self.scene.origin.faults > self.faults_before
@@ -547,43 +554,11 @@ impl Simulation {
         self.now().since(self.scene.origin.last_success) >= self.scene.stall_timeout
     }
 
-    /// A new engine, whose devices do not fail before it serves.
-    pub fn restart_without_faults(&mut self) {
-        self.scene.cache.rates = Rates::default();
-        self.scene.origin.rates = Rates::default();
-        self.restart();
-        self.gentle = true;
-    }
-
-    /// A new engine on the devices as they are.
-    pub fn restart(&mut self) {
-        let now = self.now();
-        self.scene.cache.reseat();
-        if self.scene.host.is_fenced() {
-            self.replace_cache();
-        }
-        let oracle = &mut self.scene.oracle;
-        oracle.waives_order = self.plan.config.placement == Placement::Set;
-        oracle.promises_origin = self.plan.promises_origin();
-        (oracle.unfenced, oracle.closing, self.losses_told) = (false, false, 0);
-        self.scene.trace.note(now, 5, || "a new engine recovers".to_string());
-        self.faults = self.faults();
-        self.engine = Engine::new(self.plan.config.clone(), self.plan.limits);
-        self.seat_fronts();
-        self.recoveries += 1;
-        (self.was_serving, self.was_clean) = (false, false);
-        self.last_reply = now;
-        self.idle = false;
-        self.faults_before = self.scene.cache.faults + self.scene.origin.faults;
-        self.wake_all();
-        self.take_turn();
-    }
-
     /// Both devices work from now on.
     pub fn heal(&mut self) {
         self.plan.rates = Default::default();
         self.plan.origin_leaves_every = 0;
-        self.plan.cache_fails_after = 0;
+        (self.plan.cache_fails_after, self.plan.detach_every) = (0, 0);
         self.scene.host.fails = false;
         self.scene.cache.heal();
         self.scene.origin.heal();

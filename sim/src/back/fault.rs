@@ -17,6 +17,9 @@
 //!   been flushed; it stood still and did not wake, or late, or was woken by somebody else;
 //! * the cache failed in service, for good: it was gone, or took no writes any more; the volume went on without it, and at the next start
 //!   the failed one was refused or, where the host did not know yet, missed nothing;
+//! * the host could not write down that the cache had failed, for a while; somebody asked for a detach, and mostly called it off, or it was
+//!   stopped or crashed on the way: once it was done the origin alone held everything;
+//! * the volume was started again with other options than before: all but what its cache was made for;
 //! * operations ended in any order (fixed times with jitter), or in the order of a drive with a queue, a buffer and work of its own.
 //!
 //! # What it does not prove

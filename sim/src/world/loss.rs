@@ -1,17 +1,25 @@
 //! The cache is lost in service: how it fails, what the host writes down, what is given up with it, and that nothing is promised besides.
 
-use super::{Scene, Simulation, formatted};
+use super::{Entry, Scene, Simulation, formatted};
 use crate::back::contents::Contents;
 use crate::front::oracle::Broken;
 use tidegate_engine::Event;
 use tidegate_engine::block::Span;
 use tidegate_engine::probe::Health;
+use tidegate_engine::time::Duration;
 
 impl Simulation {
     pub(super) fn cache_may_fail(&mut self) {
         let is_worth_it =
             self.plan.cache_fails_after > 0 && self.engine.health() == Health::Whole && self.is_serving() && !self.scene.load.is_done();
-        match (is_worth_it, self.chance.one_in(3)) {
+        let wears_out = self.chance.one_in(3);
+        if is_worth_it && self.scene.host_chance.one_in(4) {
+            // Its file system is full, or read-only, for a while.
+            self.scene.host.fails = true;
+            let heals = Duration::from_millis(self.scene.host_chance.spread(1, 60_000));
+            self.scene.agenda.note(self.now() + heals, Entry::HostHeals);
+        }
+        match (is_worth_it, wears_out) {
             (false, _) => {}
             (true, true) => self.cache_wears_out(),
             (true, false) => self.cache_goes(),
