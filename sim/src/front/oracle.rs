@@ -68,6 +68,13 @@ enum Pending {
     Flush { arrived: Moment, since: Instant },
 }
 
+/// What a request promises beside its effect.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Promise {
+    Flush,
+    Fua,
+}
+
 /// Knows what every atom of one volume may hold.
 #[derive(Clone, Debug)]
 pub struct Oracle {
@@ -99,8 +106,8 @@ pub struct Oracle {
     failed: Moment,
     untold: bool,
     told_at: Option<Instant>,
-    /// A FLUSH has failed since somebody last asked, and only a lost block may be why.
-    told_of_loss: bool,
+    /// A FLUSH (true) or FUA has failed since somebody last asked, and only a lost block may be why.
+    told_of_loss: Option<bool>,
     /// FLUSHes promise the origin, and fail with it.
     pub promises_origin: bool,
     /// When the origin last took something, and for how long a request waits without that.
@@ -145,7 +152,7 @@ impl Oracle {
             failed: 0,
             untold: false,
             told_at: None,
-            told_of_loss: false,
+            told_of_loss: None,
             promises_origin: false,
             alive: Instant::ZERO,
             patience: Duration(u64::MAX),
@@ -265,11 +272,11 @@ impl Oracle {
                     return Ok(());
                 }
                 // A write to part of a block whose rest is lost may fail.
-                if self.touches_hurt(span) { Ok(()) } else { self.may_refuse(*error, submitted, since, fua) }
+                if self.touches_hurt(span) { Ok(()) } else { self.may_refuse(*error, (submitted, since), fua.then_some(Promise::Fua)) }
             }
             (Pending::Flush { arrived, since }, Err(error)) => {
                 self.told = self.writes.len() as u32;
-                self.may_refuse(*error, arrived, since, true)
+                self.may_refuse(*error, (arrived, since), Some(Promise::Flush))
             }
             (Pending::Cache { .. }, Ok(Outcome::Done)) => Ok(()),
             (Pending::Cache { span, arrived }, Err(RequestError::Io)) => self.may_fail(span, arrived),
@@ -278,19 +285,21 @@ impl Oracle {
         }
     }
 
-    /// May a write, or a FLUSH or FUA that `promises`, fail with this `error`, if it arrived at that moment and time?
-    fn may_refuse(&mut self, error: RequestError, arrived: Moment, since: Instant, promises: bool) -> Verdict {
+    /// May a write, or a FLUSH or FUA that makes a `promise`, fail with this `error`, if it arrived at that moment and time?
+    fn may_refuse(&mut self, error: RequestError, (arrived, since): (Moment, Instant), promise: Option<Promise>) -> Verdict {
+        let is_flush = promise == Some(Promise::Flush);
         let waits_too_long = |since: Instant| self.clock.since(since) >= self.patience;
         match error {
             RequestError::Io if self.writes_may_fail || self.unfenced || self.failed > arrived => Ok(()),
             RequestError::Io if waits_too_long(since) && waits_too_long(self.alive) => Ok(()),
-            // What a device has failed before is told to those who wait for the same, or else to the next one, once.
-            RequestError::Io if promises && self.promises_origin && (self.untold || self.told_at == Some(self.clock)) => {
-                (self.untold, self.told_at) = (false, Some(self.clock));
+            // What a device has failed before is told to those who wait for the same, or else to the next FLUSH, once.
+            RequestError::Io if promise.is_some() && self.promises_origin && (self.untold || self.told_at == Some(self.clock)) => {
+                self.untold &= !is_flush;
+                self.told_at = Some(self.clock);
                 Ok(())
             }
-            RequestError::Io if promises && !self.hurt.is_empty() => {
-                self.told_of_loss = true;
+            RequestError::Io if promise.is_some() && !self.hurt.is_empty() => {
+                self.told_of_loss = Some(is_flush || self.told_of_loss == Some(true));
                 Ok(())
             }
             RequestError::Io => Err(Broken("a write or flush failed although no device failed anything that it needs".into())),
@@ -306,8 +315,8 @@ impl Oracle {
         (self.failed, self.untold) = (self.now + 1, true);
     }
 
-    /// Has a FLUSH failed since the last call that only a lost block can have failed?
-    pub fn take_told_of_loss(&mut self) -> bool {
+    /// Has a FLUSH (true) or FUA failed since the last call that only a lost block can have failed?
+    pub fn take_told_of_loss(&mut self) -> Option<bool> {
         std::mem::take(&mut self.told_of_loss)
     }
 

@@ -440,6 +440,17 @@ fn a_promise_of_the_origin_is_told_once_what_failed_before_it() {
     assert_eq!([flush(1, false), flush(2, true), flush(3, true)], [false, true, false]);
 }
 
+/// Found by seed 86: of one lost block a FUA was told that waited for it, and the next FLUSH.
+#[test]
+fn what_is_told_to_a_fua_is_told_to_the_next_flush_as_well() {
+    let mut oracle = strict();
+    oracle.hurt(&[crate::stamp::stamp(0, 3)]);
+    assert_eq!(go_on(&mut oracle, &[WriteFua(1, 32, 1), Failed(1)]), Ok(()));
+    assert_eq!(oracle.take_told_of_loss(), Some(false));
+    assert_eq!(go_on(&mut oracle, &[Flush(2), Failed(2)]), Ok(()));
+    assert_eq!((oracle.take_told_of_loss(), oracle.take_told_of_loss()), (Some(true), None));
+}
+
 #[test]
 fn a_request_is_given_up_only_after_it_has_waited_itself() {
     let after = |waits: u64, alive: u64| {

@@ -100,15 +100,16 @@ impl Simulation {
 
     /// A FLUSH that nothing else explains has failed for a block that was found lost since one last did.
     pub(super) fn check_told(&mut self) {
-        if !self.scene.oracle.take_told_of_loss() {
-            return;
-        }
+        let Some(is_flush) = self.scene.oracle.take_told_of_loss() else { return };
         let losses = self.inspect().counters.corrupt_dirty_slots;
         if losses <= self.losses_told {
             let what = format!("a FLUSH failed although no device failed anything, and {losses} losses were told before");
             self.scene.broken.get_or_insert(Broken(what));
         }
-        self.losses_told = losses;
+        // The next FLUSH says again what a FUA has said.
+        if is_flush {
+            self.losses_told = losses;
+        }
     }
 
     /// What was given up with a cache of which the host knows that it has failed.
