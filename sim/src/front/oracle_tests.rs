@@ -185,7 +185,7 @@ fn what_went_past_the_log_says_nothing_and_the_others_keep_their_order() {
         let span = Span::new((bypassed - 1) * 8, 1);
         oracle.bypass(span, contents(bypassed, span).stamps());
         let write = |atom: u64| {
-            if atom < 8 { holds[0] } else { holds.get((atom / 8) as usize).filter(|_| atom % 8 == 0).copied().unwrap_or(ORIGIN) }
+            if atom < 8 { holds[0] } else { holds.get((atom / 8) as usize).filter(|_| atom.is_multiple_of(8)).copied().unwrap_or(ORIGIN) }
         };
         oracle.judge(|atom| Some(contents(write(atom), Span::new(atom, 1)).stamp(0))).is_ok()
     };
