@@ -40,6 +40,7 @@ mod processes;
 mod recovery;
 mod refusals;
 mod rot;
+mod scrub;
 mod space;
 mod spin;
 mod split;

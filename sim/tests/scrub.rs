@@ -1,0 +1,142 @@
+//! The scrubber: what rots on the SSD is found while there is still another copy, and is never made worse by its repair.
+
+use tidegate_engine::cache::format::Superblock;
+use tidegate_engine::op::Zone;
+use tidegate_engine::request::RequestError;
+use tidegate_engine::time::Duration;
+use tidegate_sim::back::volatile::Survive;
+use tidegate_sim::scenario::Scenario;
+use tidegate_sim::stamp::Stamps;
+
+/// A scenario whose cache is verified at 1 MiB a second.
+fn scrubbed() -> Scenario {
+    Scenario::with(|plan| plan.config.scrub_rate = 1 << 20)
+}
+
+#[test]
+fn the_scrubber_verifies_everything_again_and_again_and_never_asks_the_origin() {
+    let mut scenario = scrubbed();
+    for block in 0..40 {
+        scenario.write(block);
+    }
+    scenario.flush();
+    scenario.checkpoints(2, 40);
+    scenario.drain();
+    scenario.forget_noted();
+    let before = scenario.snapshot().counters.scrub_passes;
+    scenario.advance(Duration::from_secs(60));
+    let counters = scenario.snapshot().counters;
+    let passes = counters.scrub_passes - before;
+    assert!(passes > 2 && counters.scrubbed_blocks >= 40 * passes, "{passes} passes, {} blocks", counters.scrubbed_blocks);
+    assert!(scenario.snapshot().scrub.last_pass.is_some());
+    for zone in [Zone::Superblock, Zone::Map, Zone::Header, Zone::HeaderCopy, Zone::Journal, Zone::Data] {
+        assert!(scenario.noted().iter().any(|op| op.zone == Some(zone) && !op.writes), "{zone:?} is not read");
+    }
+    assert!(scenario.noted().iter().all(|op| op.zone != Some(Zone::Origin)), "the origin rests");
+    let found = counters.scrub_dropped_blocks + counters.scrub_damaged_blocks + counters.scrub_repaired_pages;
+    assert_eq!(found, 0, "nothing is damaged");
+}
+
+#[test]
+fn the_scrubber_keeps_its_rate() {
+    let mut scenario = scrubbed();
+    for block in 0..40 {
+        scenario.write(block);
+    }
+    scenario.flush();
+    scenario.forget_noted();
+    scenario.advance(Duration::from_secs(10));
+    let atoms: u64 = scenario.noted().iter().filter(|op| !op.writes).map(|op| op.span.atoms).sum();
+    assert!((100..10 * 2048 + 1024).contains(&atoms), "{} KiB in 10 s", atoms / 2);
+}
+
+#[test]
+fn rot_of_a_clean_block_is_repaired_and_of_a_dirty_one_told() {
+    let mut scenario = scrubbed();
+    let clean = scenario.write(1);
+    scenario.flush();
+    scenario.drain();
+    let dirty = scenario.write(2);
+    scenario.flush();
+    for data in [&clean, &dirty] {
+        let place = scenario.places(data.stamp(0))[0];
+        scenario.rot(place);
+    }
+    let passes = scenario.snapshot().counters.scrub_passes;
+    scenario.advance(Duration::from_secs(10));
+    let counters = scenario.snapshot().counters;
+    assert!(counters.scrub_passes > passes);
+    assert_eq!(counters.scrub_dropped_blocks, 1);
+    assert!(counters.scrub_damaged_blocks >= 1);
+    scenario.expect(1, &clean);
+    assert_eq!(scenario.read(scenario.block(2)), Err(RequestError::Io));
+}
+
+#[test]
+fn damaged_metadata_is_written_again_before_the_other_copy_is_needed() {
+    let mut scenario = scrubbed();
+    let data: Vec<Stamps> = (0..32).map(|block| scenario.write(block)).collect();
+    scenario.checkpoints(2, 40);
+    scenario.advance(Duration::from_secs(10));
+    assert_eq!(scenario.snapshot().counters.scrub_repaired_pages, 0);
+    let geometry = scenario.geometry();
+    scenario.rot(geometry.header(0).start + 1);
+    scenario.rot(geometry.superblock(0).start + 1);
+    scenario.advance(Duration::from_secs(30));
+    assert!(scenario.snapshot().counters.scrub_repaired_pages >= 2);
+    // What was the only good copy is lost in its turn.
+    scenario.rot(geometry.header_copy(0).start + 1);
+    scenario.rot(geometry.superblock(1).start + 1);
+    scenario.power_cut(Survive::None);
+    for (block, data) in (0..32).zip(&data) {
+        scenario.expect(block, data);
+    }
+    let cache = scenario.simulation.scene.cache.visible();
+    let intact = (0..2).filter(|&copy| Superblock::decode(&cache.page_bytes(geometry.superblock(copy).start), copy).is_ok());
+    assert_eq!(intact.count(), 2);
+}
+
+fn newest_superblock(scenario: &Scenario) -> Superblock {
+    let cache = scenario.simulation.scene.cache.durable();
+    let copies = (0..2).filter_map(|copy| Superblock::decode(&cache.page_bytes(scenario.geometry().superblock(copy).start), copy).ok());
+    copies.max_by_key(|superblock| superblock.sequence).expect("a superblock")
+}
+
+#[test]
+fn a_crash_at_any_step_of_the_replacement_of_a_damaged_map_finds_the_one_before_it() {
+    for step in 0.. {
+        let mut scenario = scrubbed();
+        let data = scenario.checkpoints(2, 3);
+        let newest = newest_superblock(&scenario).checkpoint;
+        scenario.rot(scenario.geometry().map_page(newest.area, 0).start + 2);
+        while scenario.snapshot().counters.scrub_repaired_pages == 0 {
+            scenario.step();
+        }
+        for _ in 0..step {
+            scenario.step();
+        }
+        let is_replaced = newest_superblock(&scenario).checkpoint != newest;
+        scenario.power_cut(Survive::All);
+        scenario.expect(3, &data);
+        if is_replaced {
+            assert!(step > 3, "{step} steps");
+            return;
+        }
+    }
+}
+
+#[test]
+fn damage_of_the_map_and_of_the_ring_is_left_behind_by_a_checkpoint() {
+    let mut scenario = scrubbed();
+    let data = scenario.checkpoints(2, 3);
+    let before = newest_superblock(&scenario);
+    let newest = before.checkpoint;
+    scenario.rot(scenario.geometry().map_page(newest.area, 0).start + 2);
+    scenario.advance(Duration::from_secs(20));
+    let next = newest_superblock(&scenario);
+    // In the place of the damaged one: the other is the only one that is whole.
+    assert!(next.checkpoint.number > newest.number && next.checkpoint.area == newest.area && next.previous == before.previous);
+    scenario.power_cut(Survive::None);
+    scenario.expect(3, &data);
+    assert!(scenario.simulation.engine.damage().is_empty(), "{:?}", scenario.simulation.engine.damage());
+}
