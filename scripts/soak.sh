@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 
 scripts/setup.sh
 seeds=${SEEDS:-100000}
-wide=${WIDE:-800}
+wide=${WIDE:-850}
 refusing=${REFUSING:-20000}
 first=${FIRST:-$(date +%s)000000}
 kills=${KILLS:-5000}

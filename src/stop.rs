@@ -40,7 +40,7 @@ pub fn run(args: &Stop) -> Result<ExitCode, Failure> {
             Ok(status) => state = status,
             // With its last volume the daemon ends. What it did not say any more, it has written down.
             Err(_) if meant().all(|volume| !is_held(volume)) => {
-                meant().try_for_each(was_stopped)?;
+                meant().filter(|volume| has_served(&state, volume)).try_for_each(was_stopped)?;
                 break;
             }
             Err(_) if silent < PATIENCE => silent += INTERVAL,
@@ -56,6 +56,12 @@ pub fn run(args: &Stop) -> Result<ExitCode, Failure> {
 /// Somebody has its cache for himself.
 fn is_held(volume: &Options) -> bool {
     Disk::open(&volume.cache, DeviceId::Cache, Access::Shared).is_err_and(|failure| failure.code == Failure::BUSY)
+}
+
+/// Was anything of it acknowledged? One that is told to stop while it recovers serves nobody any more.
+fn has_served(state: &Value, volume: &Options) -> bool {
+    let is_meant = |status: &Value| status["name"].as_str().is_none_or(|name| name == volume.name);
+    status::volumes(state).iter().any(|status| is_meant(status) && status["phase"] == "serving")
 }
 
 /// Did the daemon write down, on the host or in the cache, that it has stopped the volume in order?

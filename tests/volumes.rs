@@ -159,7 +159,7 @@ fn a_volume_that_is_stopped_tells_its_clients_and_the_others_go_on() {
     assert_eq!(listed(&daemon.uri), [("home".to_owned(), 48 * MIB)]);
     let refused = Client::connect_to(&daemon.socket(), "media").err().expect("refused").to_string();
     assert!(refused.contains("0x80000007"), "ERR_SHUTDOWN: {refused}");
-    assert_eq!(daemon.status_of("media"), json!({ "name": "media", "phase": "stopped" }));
+    assert_eq!(daemon.status_of("media"), json!({ "name": "media", "phase": "stopped", "lost_blocks": 0 }));
     assert!(tidegate(&["status", "--dir", dir]).succeeds().contains("stopped"));
     assert!(daemon.status_of("home")["dirty_blocks"].as_u64().unwrap() > 0);
     assert_refused(&tidegate(&["drain", "--dir", dir]), 1, &["volume \"media\" is not served (stopped)", "the other volumes are drained"]);
@@ -205,7 +205,7 @@ fn a_volume_that_was_detached_is_in_nobodys_way() {
     assert_eq!((&found[0]["name"], &found[0]["damage"]), (&json!("home"), &json!([])), "{found}");
     assert!(found[1]["name"] == "media" && found[1]["error"].as_str().unwrap().contains("was detached from its origin"), "{found}");
     let people = tidegate(&["check", "--dir", dir]);
-    assert!(people.stdout.contains("was not read\n\nname     media\nerror    cache ") && people.code == Some(78), "{people}");
+    assert!(people.stdout.contains("was not read (--data does)\n\nname     media\nerror    cache ") && people.code == Some(78), "{people}");
     tidegate(&["attach", "--dir", dir, "--volume", "media"]).succeeds();
     let cache = fs::File::options().read(true).write(true).open(folder.path().join("media.cache")).unwrap();
     cache.write_all_at(&[0xff], 100).unwrap();

@@ -409,9 +409,10 @@ mod tests {
         let cache = fs::read(&options.cache).expect("readable");
         let at = |block: u64| (0..cache.len()).step_by(4096).find(|&at| cache[at..at + 4096] == contents(block)[..]).expect("it is there");
         assert_eq!(at(1) as u64, slot(1));
-        [7, 8, 200].into_iter().for_each(|block| flip(&options.cache, at(block) as u64 + 4095));
+        // Of the first two groups: of the third nothing says that it was ever durable.
+        [7, 8, 150].into_iter().for_each(|block| flip(&options.cache, at(block) as u64 + 4095));
         let found = read();
-        let damaged = [7, 8, 200].map(|block| Place { offset: place(block).offset(), bytes: 4096 });
+        let damaged = [7, 8, 150].map(|block| Place { offset: place(block).offset(), bytes: 4096 });
         assert_eq!(found.contents, Some(Contents { damaged_dirty_blocks: 3, damaged_dirty: damaged.to_vec(), ..all }));
         assert!(!found.is_sound() && found.can_be_served() && check(&options.cache).expect("a cache").is_sound());
     }

@@ -149,6 +149,7 @@ pub struct Simulation {
     promised_origin: bool,
     /// Blocks that this engine had found lost when a FLUSH last failed for one.
     losses_told: u64,
+    losses_told_twice: bool,
     mode_chance: Chance,
     detach_chance: Chance,
     change_chance: Chance,
@@ -227,6 +228,7 @@ impl Simulation {
             was_serving: false,
             was_clean: true,
             losses_told: 0,
+            losses_told_twice: false,
         };
         simulation.seat_fronts();
         simulation.wake_all();

@@ -1,5 +1,5 @@
 //! The volume against what a flat array of sectors would hold: reads, writes, TRIM, zeroes, FLUSH and FUA of 1 to 2,048 sectors at any
-//! alignment, with power cuts, kills and faults. The array is the oracle (`sim/src/front/oracle.rs`): one version of each sector while nothing
+//! alignment (in a fifth of the runs of up to 65,536, as many as NBD takes), with power cuts, kills and faults. The array is the oracle (`sim/src/front/oracle.rs`): one version of each sector while nothing
 //! is in flight, and after a crash those that a prefix of what was logged explains.
 //! (`tidegate sim swarm --profile wide` is the same for as long as you like; `make soak` makes 10^7 operations of it.)
 
@@ -16,7 +16,7 @@ const OPS: u64 = 12_500;
 
 #[test]
 fn a_volume_reads_as_a_flat_array_would_whatever_the_requests_and_the_crashes() {
-    let report = swarm(&Options { seeds: 16, ops: OPS, profile: Profile::Wide, ..Options::default() }, &mut |_| {});
+    let report = swarm(&Options { seeds: 18, ops: OPS, profile: Profile::Wide, ..Options::default() }, &mut |_| {});
     println!("{} operations, {} recoveries", report.ops, report.recoveries);
     assert_eq!(report.violations, [], "replay with `tidegate sim replay SEED --ops {OPS} --profile wide`");
     assert!(report.ops >= 200_000 && report.recoveries > 100, "{} operations, {} recoveries", report.ops, report.recoveries);
@@ -26,7 +26,7 @@ fn a_volume_reads_as_a_flat_array_would_whatever_the_requests_and_the_crashes() 
 #[test]
 fn requests_have_nearly_every_length_and_any_alignment_on_volumes_larger_and_smaller_than_their_caches() {
     let (mut lengths, mut places, mut kinds, mut caches) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
-    for seed in 0..16 {
+    for seed in 0..18 {
         let plan = Plan::draw_wide(seed, OPS, None);
         let geometry = plan.config.geometry;
         let slots = u64::from(geometry.sets) * u64::from(geometry.set_slots);
@@ -50,7 +50,7 @@ fn requests_have_nearly_every_length_and_any_alignment_on_volumes_larger_and_sma
             }
         }
     }
-    let most = (lengths.first(), lengths.last());
-    assert!(lengths.len() > 1_800 && most == (Some(&1), Some(&2_048)), "{} lengths, {most:?}", lengths.len());
+    let (short, longest) = (lengths.range(..=2_048).count(), lengths.last().copied().unwrap_or_default());
+    assert!(short > 1_800 && lengths.first() == Some(&1) && longest > 10_000, "{short} lengths of up to 2,048 sectors, {longest}");
     assert_eq!((places.len(), kinds.len(), caches.len()), (64, 8, 2));
 }

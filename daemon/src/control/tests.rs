@@ -157,6 +157,8 @@ fn one_that_has_said_everything_is_watched_again_when_there_is_something_to_send
     let [(asker, _)] = bench.port.commands()[..] else { panic!("one command") };
     bench.port.answer(asker, &json!({ "did": "it" }));
     bench.port.send();
+    // It is closed as soon as the loop watches it no more.
+    assert_eq!(watched(&mut bench.port), Some((false, false)));
     let mut said = String::new();
     client.read_to_string(&mut said).unwrap();
     assert_eq!(said, "{\"did\":\"it\"}\n");

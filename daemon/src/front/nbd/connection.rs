@@ -189,6 +189,7 @@ impl Connection {
     /// It leaves for another front, with another purse.
     pub fn leave(&mut self, loans: &mut Loans) {
         self.account.settle(0, loans);
+        self.account.wants(self.tag, false, loans);
     }
 
     /// Does it wait for memory that others hold? Who holds some itself may go on with that.
