@@ -74,8 +74,8 @@ impl QueueKind {
     }
 
     /// The others do as Linux does: they merge whatever waits, and a FLUSH is not scheduled but goes at once. The default leaves FLUSHes in their
-    /// turn. It looks among all that waits only for what finds the device's places taken; else what a client wants goes on with what came last, and
-    /// what the engine wants itself is as long as it should be.
+    /// turn. It looks among all that waits only for what finds the device's places taken; else what a client wants of a busy device goes on with what
+    /// came last, and what the engine wants itself is as long as it should be.
     fn is_like_linux(self) -> bool {
         self != QueueKind::Urgency
     }
@@ -95,6 +95,9 @@ const NONE: u32 = u32::MAX;
 /// The longest operation that the default scheduler makes of several, in atoms: 256 KiB. That is as much as a drive needs at once, and whoever is
 /// joined to others waits for all of them.
 const JOINED_ATOMS_MAX: u64 = 512;
+
+/// A device with so many operations has enough to go on with. One that has fewer would stand still between two that were made of all it had.
+const BUSY: usize = 16;
 
 pub struct Queue<P> {
     scheduler: Box<dyn Scheduler>,
@@ -227,7 +230,7 @@ impl<P: Payload> Queue<P> {
             let end = (number != NONE).then(|| self.entries.get(number as usize).stretch).flatten();
             end.is_some_and(|end| end.end() == stretch.before())
         };
-        let found = if stretch.is_of_clients() && ends_there(self.last) {
+        let found = if self.under_way + self.waiting >= BUSY && stretch.is_of_clients() && ends_there(self.last) {
             self.last
         } else if self.lists() {
             *self.ends.get(&stretch.before())?

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
-use super::{Answered, JOINED_ATOMS_MAX, Queue, QueueKind};
+use super::{Answered, BUSY, JOINED_ATOMS_MAX, Queue, QueueKind};
 use crate::block::Span;
 use crate::op::{Action, Answer, Class, DeviceError, DeviceId, Done, Lanes, Limits, Op, OpId, Zone};
 use crate::payload::Payload;
@@ -286,18 +286,21 @@ fn neighbours_are_one_operation_up_to_what_the_device_takes() {
 
 #[test]
 fn urgency_merges_what_comes_one_after_the_other_and_what_finds_no_place() {
-    let mut bench = Bench::new(QueueKind::Urgency, 4, 4);
-    (0..3).for_each(|id| bench.write(id, id));
-    assert_eq!(bench.popped(), [0]);
+    let mut bench = Bench::new(QueueKind::Urgency, BUSY + 4, 4);
+    let all = (0..BUSY as u64).collect::<Vec<_>>();
+    all.iter().for_each(|&id| bench.write(id, id));
+    assert_eq!(bench.popped(), all, "the device had too little to do");
+    (100..103).for_each(|id| bench.write(id, id));
+    assert_eq!(bench.popped(), [100]);
     // It has gone: nothing goes on with it. The last one goes on with one that waits, but not with what came last.
-    [(10, 3), (11, 200), (12, 4)].into_iter().for_each(|(id, block)| bench.write(id, block));
-    assert_eq!(bench.popped(), [10, 11, 12]);
+    [(110, 103), (111, 200), (112, 104)].into_iter().for_each(|(id, block)| bench.write(id, block));
+    assert_eq!(bench.popped(), [110, 111, 112]);
     // No place is left.
-    [(20, 300), (21, 400), (22, 301)].into_iter().for_each(|(id, block)| bench.write(id, block));
+    [(120, 300), (121, 400), (122, 301)].into_iter().for_each(|(id, block)| bench.write(id, block));
     assert_eq!(bench.popped(), [0; 0]);
-    assert_eq!([0, 10, 11, 12].map(|id| bench.done(id).len()), [3, 1, 1, 1]);
-    assert_eq!(bench.popped(), [20, 21]);
-    assert_eq!([20, 21].map(|id| bench.done(id).len()), [2, 1]);
+    assert_eq!([100, 110, 111, 112].map(|id| bench.done(id).len()), [3, 1, 1, 1]);
+    assert_eq!(bench.popped(), [120, 121]);
+    assert_eq!([120, 121].map(|id| bench.done(id).len()), [2, 1]);
 }
 
 #[test]
