@@ -1,6 +1,7 @@
 //! The volume against what a flat array of sectors would hold: reads, writes, TRIM, zeroes, FLUSH and FUA of 1 to 2,048 sectors at any
-//! alignment (in a fifth of the runs of up to 65,536, as many as NBD takes), with power cuts, kills and faults. The array is the oracle (`sim/src/front/oracle.rs`): one version of each sector while nothing
-//! is in flight, and after a crash those that a prefix of what was logged explains.
+//! alignment (in a fifth of the runs of up to 65,536, as many as NBD takes), with power cuts, kills and faults. The array is the oracle
+//! (`sim/src/front/oracle.rs`): one version of each sector while nothing is in flight, and after a crash those that a prefix of what was
+//! logged explains.
 //! (`tidegate sim swarm --profile wide` is the same for as long as you like; `make soak` makes 10^7 operations of it.)
 
 use std::collections::BTreeSet;

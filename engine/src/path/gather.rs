@@ -57,8 +57,8 @@ impl<P: Payload> Engine<P> {
         of_fronts + blocks <= self.ram_beside_fronts()
     }
 
-    /// Blocks that may still be in memory alone of what is not lent of `dirty_ram`. (What is being moved and filled counts: it takes the same memory and
-    /// the same time of the SSD.)
+    /// Blocks that may still be in memory alone of what is not lent of `dirty_ram`. (What is being moved and filled counts: it takes the same
+    /// memory and the same time of the SSD.)
     fn ram_beside_fronts(&self) -> u64 {
         self.dirty_share.bytes().saturating_sub(self.window.unwritten_atoms() * ATOM_BYTES) / (self.block_atoms() * ATOM_BYTES)
     }
