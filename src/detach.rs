@@ -67,8 +67,8 @@ fn by_daemon(of: &Of, volume: &Options, status: &Value, signals: &mut Signals) -
         std::thread::sleep(INTERVAL);
         if signals.next().is_some() {
             bar.clear();
-            // Too late once everything is home: then it ends as if nobody had asked.
-            asked(Verb::CancelDetach)?;
+            // Too late once everything is home: then it ends as if nobody had asked, and whether it has, its state says.
+            let _ = asked(Verb::CancelDetach);
             is_cancelled = true;
         }
         match asked(Verb::Status) {
