@@ -1,5 +1,5 @@
 //! Speed of a volume beside other servers on files of the same disk, through the same client: 4 KiB random reads (cache hits) and
-//! writes at depth 1 and 32, 1 MiB sequential ones also beside the bare file. Writes end in a flush.
+//! writes at depth 1 and 32, 1 MiB sequential ones also beside the bare file and beside a server that does nothing. Writes end in a flush.
 //! Prints a table and writes target/bench/volume.json. `BENCH_ROUNDS` changes how long it takes, a word on the command line picks rows.
 //!
 //! Timings swing several-fold from minute to minute on a busy machine, so only ratios inside one round count. A round measures every
@@ -16,6 +16,8 @@ mod client;
 mod common;
 #[path = "volume/load.rs"]
 mod load;
+#[path = "volume/nothing.rs"]
+mod nothing;
 #[allow(dead_code)] // other benches use more of it
 #[path = "shared/quartiles.rs"]
 mod quartiles;
@@ -56,6 +58,8 @@ const OURS: usize = 0;
 const QEMU: [usize; 2] = [1, 2];
 const NBDKIT: usize = 3;
 const BARE: usize = 4;
+const NOTHING: usize = 5;
+const ALL: usize = 6;
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -93,7 +97,7 @@ fn main() {
 }
 
 /// Each has a file of its own.
-fn subjects(folder: &Path) -> [Subject; BARE + 1] {
+fn subjects(folder: &Path) -> [Subject; ALL] {
     let file = |name: &str| {
         let path = folder.join(name).with_extension("img");
         solid(&path, FILE_BYTES);
@@ -106,6 +110,7 @@ fn subjects(folder: &Path) -> [Subject; BARE + 1] {
         Subject::qemu_nbd("qemu-nbd again", folder, &file("qemu-nbd-again")),
         Subject::nbdkit(folder, &file("nbdkit")),
         Subject::bare(&file("bare")),
+        Subject::thread("nothing", nothing::served(&folder.join("nothing.sock"), FILE_BYTES).expect("a socket of its own")),
     ]
 }
 
@@ -128,16 +133,16 @@ fn refill(subject: &mut Subject) {
 fn measure<'a>(subjects: &mut [Subject], load: &'a Load, rounds: usize) -> Row<'a> {
     subjects.iter_mut().for_each(refill);
     let count = requests_of_a_slice(subjects, load);
-    let taking_part = if load.order == Order::Sequential { BARE + 1 } else { BARE };
+    let taking_part = if load.order == Order::Sequential { ALL } else { BARE };
     let before = counters(&subjects[OURS]);
-    let mut slices: Vec<Vec<Slice>> = vec![Vec::new(); BARE + 1];
+    let mut slices: Vec<Vec<Slice>> = vec![Vec::new(); ALL];
     let started = Instant::now();
     for round in 0..rounds {
         let mut order: Vec<usize> = (0..taking_part).collect();
         order.rotate_left(round % taking_part);
         let there = order.iter().map(|&subject| (subject, 0));
         let back = order.iter().rev().map(|&subject| (subject, 1));
-        let mut halves = [[None; 2]; BARE + 1];
+        let mut halves = [[None; 2]; ALL];
         for (subject, half) in there.chain(back) {
             let slice = (round * 2 + half) as u64;
             halves[subject][half] = Some(subjects[subject].run(load, &places(load, count, slice, slice * 100 + subject as u64)));
@@ -153,7 +158,16 @@ fn measure<'a>(subjects: &mut [Subject], load: &'a Load, rounds: usize) -> Row<'
     }
     let counted = difference(&before, &counters(&subjects[OURS]));
     let mut take = |subject: usize| std::mem::take(&mut slices[subject]);
-    Row { load, count, tidegate: take(OURS), qemu: QEMU.map(&mut take), nbdkit: take(NBDKIT), bare: take(BARE), counted }
+    Row {
+        load,
+        count,
+        tidegate: take(OURS),
+        qemu: QEMU.map(&mut take),
+        nbdkit: take(NBDKIT),
+        bare: take(BARE),
+        nothing: take(NOTHING),
+        counted,
+    }
 }
 
 /// So many that a slice takes the baseline about as long as it should; everybody does the same number. Warms everybody up.

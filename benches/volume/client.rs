@@ -8,24 +8,24 @@ use std::time::Duration;
 
 use crate::load::{BLOCK_BYTES, Load, MIB, Way};
 
-const NBDMAGIC: u64 = 0x4e42_444d_4147_4943;
-const IHAVEOPT: u64 = 0x4948_4156_454f_5054;
+pub const NBDMAGIC: u64 = 0x4e42_444d_4147_4943;
+pub const IHAVEOPT: u64 = 0x4948_4156_454f_5054;
 const OPTION_EXPORT_NAME: u32 = 1;
-const REQUEST: u32 = 0x2560_9513;
-const SIMPLE_REPLY: u32 = 0x6744_6698;
+pub const REQUEST: u32 = 0x2560_9513;
+pub const SIMPLE_REPLY: u32 = 0x6744_6698;
 /// FIXED_NEWSTYLE | NO_ZEROES, as handshake flags and as client flags.
-const HANDSHAKE_FLAGS: u16 = 3;
-const READ: u16 = 0;
-const WRITE: u16 = 1;
+pub const HANDSHAKE_FLAGS: u16 = 3;
+pub const READ: u16 = 0;
+pub const WRITE: u16 = 1;
 const FLUSH: u16 = 3;
 
-const REQUEST_BYTES: usize = 28;
-const REPLY_BYTES: usize = 16;
+pub const REQUEST_BYTES: usize = 28;
+pub const REPLY_BYTES: usize = 16;
 /// Head of a reply with data, and the place that its first block begins with.
 const MARKED_BYTES: usize = REPLY_BYTES + 8;
 /// What the kernel keeps of requests that the server has not read yet. Its default is a fifth of a request of 1 MiB: client and server
 /// would take turns instead of working at the same time. The kernel caps it by its own limit (net.core.wmem_max).
-const SEND_BUFFER_BYTES: usize = 4 << 20;
+pub const SEND_BUFFER_BYTES: usize = 4 << 20;
 /// Longer than any request takes, so that a stuck server ends the run.
 const PATIENCE: Duration = Duration::from_secs(120);
 

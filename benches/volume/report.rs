@@ -26,6 +26,8 @@ pub struct Row<'a> {
     pub nbdkit: Vec<Slice>,
     /// Empty for random loads.
     pub bare: Vec<Slice>,
+    /// A server that does nothing: what the socket alone gives. Empty for random loads.
+    pub nothing: Vec<Slice>,
     /// What tidegate counted meanwhile.
     pub counted: Value,
 }
@@ -61,6 +63,12 @@ impl Row<'_> {
     /// The baseline beside itself is not 1: something else was measured too.
     pub fn is_void(&self) -> bool {
         (self.self_check().median() - 1.0).abs() > BAND
+    }
+
+    /// How many times as fast as the bare file a server that does nothing was: nobody can reach more over a socket.
+    fn ceiling(&self) -> Option<Quartiles> {
+        let ratios: Vec<f64> = self.bare.iter().zip(&self.nothing).map(|(bare, nothing)| bare.seconds / nothing.seconds).collect();
+        (!ratios.is_empty()).then(|| Quartiles::of(ratios))
     }
 
     fn goals(&self) -> Vec<Goal> {
@@ -122,6 +130,15 @@ impl Row<'_> {
                 if first { format!("{ours:>8.1} {qemu:>8.1} {nbdkit:>6.1}") } else { String::new() },
             );
         }
+        if let Some(ceiling) = self.ceiling() {
+            let ours = self.over(self.nothing.iter().map(|slice| slice.seconds));
+            println!(
+                "{:<33}a server that does nothing over the bare file {}, tidegate over that {}",
+                "",
+                ceiling.shown(DECIMALS),
+                ours.shown(DECIMALS)
+            );
+        }
         let disturbances = self.disturbances();
         if !disturbances.is_empty() {
             println!("{:<33}disturbed: {}", "", disturbances.join(", "));
@@ -140,6 +157,7 @@ impl Row<'_> {
             "rounds": self.tidegate.len(), "slices_per_round": 2, "requests_per_slice": self.count,
             "tidegate": subject(&self.tidegate), "qemu_nbd": subject(&self.qemu[0]), "qemu_nbd_again": subject(&self.qemu[1]),
             "nbdkit_file": subject(&self.nbdkit), "bare_file": { "per_second": self.per_second(&self.bare) },
+            "nothing": { "per_second": self.per_second(&self.nothing), "over_bare_file": self.ceiling().map(|ceiling| ceiling.json()) },
             "goals": goals, "qemu_nbd_over_itself": self.self_check().json(), "void": self.is_void(),
             "tidegate_counted": self.counted,
         })

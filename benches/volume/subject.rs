@@ -39,7 +39,12 @@ pub struct Subject {
 }
 
 enum Access {
-    Server { client: Client, process: Process },
+    Server {
+        client: Client,
+        process: Process,
+    },
+    /// Somebody in this process.
+    Thread(Client),
     Bare(Bare),
 }
 
@@ -132,6 +137,11 @@ impl Subject {
         })
     }
 
+    /// A server on a thread of this process, which a client has connected to.
+    pub fn thread(name: &'static str, client: Client) -> Subject {
+        Subject { name, access: Access::Thread(client) }
+    }
+
     pub fn bare(file: &Path) -> Subject {
         Subject { name: "bare file", access: Access::Bare(Bare::open(file).expect("direct access to a file")) }
     }
@@ -161,7 +171,7 @@ impl Subject {
         let started = Instant::now();
         let result = match &mut self.access {
             Access::Bare(bare) => bare.run(load, places),
-            Access::Server { client, .. } => client.run(load, places),
+            Access::Server { client, .. } | Access::Thread(client) => client.run(load, places),
         };
         let seconds = started.elapsed().as_secs_f64();
         result.unwrap_or_else(|error| panic!("{}, {}: {error}", self.name, load.what));
@@ -174,7 +184,7 @@ impl Subject {
     pub fn status(&self) -> Option<Value> {
         match &self.access {
             Access::Server { process: Process::Ours(daemon), .. } => Some(daemon.status()),
-            Access::Server { process: Process::Other(_), .. } | Access::Bare(_) => None,
+            Access::Server { process: Process::Other(_), .. } | Access::Thread(_) | Access::Bare(_) => None,
         }
     }
 
@@ -183,7 +193,7 @@ impl Subject {
         let pid = match &self.access {
             Access::Server { process: Process::Ours(daemon), .. } => daemon.pid(),
             Access::Server { process: Process::Other(other), .. } => other.0.id(),
-            Access::Bare(_) => return HashMap::new(),
+            Access::Thread(_) | Access::Bare(_) => return HashMap::new(),
         };
         let threads = std::fs::read_dir(format!("/proc/{pid}/task")).expect("a running server");
         let spent = |folder: &Path| {
