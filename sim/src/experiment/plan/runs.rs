@@ -1,5 +1,6 @@
 //! From what a plan's file says to what will be run: names are resolved, sizes are checked, and what cannot be is refused with its place.
 
+use super::compared::Compared;
 use super::file::{File, LoadTable, RowTable, Source};
 use super::metric::{KNOWN, Metric};
 use super::paths;
@@ -335,54 +336,26 @@ impl Known<'_> {
     fn row(&mut self, spanned: &Spanned<RowTable>) -> Result<Row, String> {
         let row = spanned.as_ref();
         let wrong = |what: &str| self.source.wrong(spanned, what);
-        let named = row.metric.as_ref().ok_or_else(|| {
-            wrong(&format!("a row without a metric: {KNOWN}, ratio, sum-ratio, gain, difference, slowdown, order or break-even"))
-        })?;
-        let metric = named.as_ref().as_str();
-        let joined = |separator: &str| row.of.iter().map(|run| run.as_ref().as_str()).collect::<Vec<_>>().join(separator);
-        let (name, value) = match metric {
-            "ratio" | "sum-ratio" | "gain" | "difference" | "slowdown" | "order" | "break-even" => {
-                let wanted = match metric {
-                    "gain" => (2..=2, "a gain is `of` two runs: the first by the second, without what is to gain"),
-                    "ratio" => (2..=2, "a ratio is `of` two runs: the first by the second"),
-                    "sum-ratio" => (2..=64, "a sum-ratio is `of` an even number of runs: the sum of the first half by that of the second"),
-                    "difference" => (2..=2, "a difference is `of` two runs: the first without the second"),
-                    "slowdown" => (2..=64, "a slowdown is `of` two runs or more: the first by the least of the others"),
-                    "order" => (2..=64, "an order is `of` two runs or more, the least first"),
-                    _ => (3..=3, "a break-even is `of` three runs: a gap below it, one above it, and a disk that stays on"),
-                };
-                if row.run.is_some() || !wanted.0.contains(&row.of.len()) || metric == "sum-ratio" && row.of.len() % 2 == 1 {
-                    return Err(self.source.wrong(named, wanted.1));
+        let named = row
+            .metric
+            .as_ref()
+            .ok_or_else(|| wrong(&format!("a row without a metric: {KNOWN}, {}", Compared::NAMES.map(|(name, _)| name).join(", "))))?;
+        let (name, value) = match Compared::named(named.as_ref()) {
+            Some(compared) => {
+                if row.run.is_some() || !compared.takes(row.of.len()) {
+                    return Err(self.source.wrong(named, compared.wants()));
                 }
                 let runs = row.of.iter().map(|run| self.run(run)).collect::<Result<Vec<usize>, String>>()?;
-                let (name, value) = match metric {
-                    "gain" => (row.of[0].as_ref().clone(), Value::Ratio([runs[0], runs[1]], Metric::Iops)),
-                    "ratio" => (joined(" : "), Value::Ratio([runs[0], runs[1]], self.by(row, &runs)?)),
-                    "sum-ratio" => (joined(" + "), {
-                        let (over, under) = runs.split_at(runs.len() / 2);
-                        Value::SumRatio([over.to_vec(), under.to_vec()], self.by(row, &runs)?)
-                    }),
-                    "difference" => (joined(" - "), Value::Difference([runs[0], runs[1]], self.by(row, &runs)?)),
-                    "slowdown" => (row.of[0].as_ref().clone(), {
-                        let by = self.by(row, &runs)?;
-                        Value::Slowdown(runs, by)
-                    }),
-                    "order" => (joined(if row.slack_percent.is_some() { " <= " } else { " < " }), {
-                        let by = self.by(row, &runs)?;
-                        Value::Order { runs, metric: by, slack: row.slack_percent }
-                    }),
-                    _ => self.break_even(named, &runs)?,
-                };
-                (name, value)
+                (compared.name(row), self.compared(compared, named, row, runs)?)
             }
-            _ => {
+            None => {
                 let run = row.run.as_ref().ok_or_else(|| wrong("a row without a run: write run = \"configuration/load\""))?;
                 let index = self.run(run)?;
                 (run.as_ref().clone(), Value::Of(index, self.metric(named, row, index)?))
             }
         };
         let [low, high] = self.band(row, matches!(value, Value::Order { .. }))?;
-        let metric = if metric == "break-even" { "seconds" } else { metric };
+        let metric = if matches!(value, Value::BreakEven { .. }) { "seconds" } else { named.as_ref() };
         Ok(Row {
             name: row.name.clone().unwrap_or(name),
             metric: metric.to_string(),
@@ -394,7 +367,30 @@ impl Known<'_> {
         })
     }
 
-    fn break_even(&self, named: &Spanned<String>, runs: &[usize]) -> Result<(String, Value), String> {
+    /// What is compared of so many runs as it takes.
+    fn compared(&self, compared: Compared, named: &Spanned<String>, row: &RowTable, mut runs: Vec<usize>) -> Result<Value, String> {
+        Ok(match compared {
+            Compared::Gain => Value::Ratio([runs[0], runs[1]], Metric::Iops),
+            Compared::Ratio => Value::Ratio([runs[0], runs[1]], self.by(row, &runs)?),
+            Compared::SumRatio => {
+                let by = self.by(row, &runs)?;
+                let under = runs.split_off(runs.len() / 2);
+                Value::SumRatio([runs, under], by)
+            }
+            Compared::Difference => Value::Difference([runs[0], runs[1]], self.by(row, &runs)?),
+            Compared::Slowdown => {
+                let by = self.by(row, &runs)?;
+                Value::Slowdown(runs, by)
+            }
+            Compared::Order => {
+                let metric = self.by(row, &runs)?;
+                Value::Order { runs, metric, slack: row.slack_percent }
+            }
+            Compared::BreakEven => self.break_even(named, &runs)?,
+        })
+    }
+
+    fn break_even(&self, named: &Spanned<String>, runs: &[usize]) -> Result<Value, String> {
         let [below, above, always_on] = [runs[0], runs[1], runs[2]];
         let gap = |run: usize| rows::gap(&self.runs[run]);
         let spins = |run: usize| self.runs[run].configuration.spin_down;
@@ -404,7 +400,7 @@ impl Known<'_> {
                 "a break-even is of a shorter and a longer `pause` after each request with the same spin_down, then of a disk without one",
             ));
         }
-        Ok(("break-even".to_string(), Value::BreakEven { below, above, always_on }))
+        Ok(Value::BreakEven { below, above, always_on })
     }
 
     /// Of what a ratio, a difference, a slowdown or an order is.
