@@ -73,6 +73,7 @@ pub fn main() -> ExitCode {
         Command::Sim(Sim::Replay(args)) => sim::replay(&args),
         Command::Sim(Sim::Rot(args)) => sim::rot(&args),
         Command::Sim(Sim::List) => sim::list(),
+        Command::Sim(Sim::Show { plan }) => sim::show(&plan),
         Command::Sim(Sim::Run(args)) => sim::run_plan(&args),
         Command::Sim(Sim::Policies(args)) => policies::policies(&args),
         Command::Sim(Sim::Curve(args)) => policies::curve(&args),
@@ -80,7 +81,7 @@ pub fn main() -> ExitCode {
     };
     match done {
         Ok(code) if code == ExitCode::SUCCESS && IS_UNSAID.load(Ordering::Relaxed) => {
-            fail(&Failure::new(Failure::IO, "standard output cannot be written; what was asked for is done"))
+            fail(&Failure::new(Failure::IO, "standard output cannot be written; nothing else has failed"))
         }
         Ok(code) => code,
         Err(failure) => fail(&failure),

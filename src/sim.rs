@@ -109,12 +109,21 @@ pub fn list() -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-pub fn run_plan(args: &RunPlan) -> Result<ExitCode, Failure> {
-    let plan = plan::load(&args.plan).map_err(|refused| match refused {
+pub fn show(name: &str) -> Result<ExitCode, Failure> {
+    say(plan::text(name).map_err(refusal)?.trim_end());
+    Ok(ExitCode::SUCCESS)
+}
+
+fn refusal(refused: Refused) -> Failure {
+    match refused {
         Refused::Unknown(what) => Failure::new(USAGE, what),
         Refused::Unreadable(what) => Failure::new(Failure::NO_INPUT, what),
         Refused::Wrong(what) => Failure::new(EX_CONFIG, what),
-    })?;
+    }
+}
+
+pub fn run_plan(args: &RunPlan) -> Result<ExitCode, Failure> {
+    let plan = plan::load(&args.plan).map_err(refusal)?;
     plan.skipped().into_iter().for_each(|(load, whole)| tell_skipped(&format!("load {load}"), whole));
     let mut bar = Progress::new("run");
     let ran = experiment::run(plan, args.seed, threads(), &mut |so_far| {

@@ -25,7 +25,7 @@ pub const SAME: &str = "same";
 
 /// One configuration: a load straight on a device (`bare`), an engine over `cache` and `origin`, or processes on `cores`.
 #[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[serde(deny_unknown_fields, default, expecting = "a table such as { bare = \"disk\" } or { cache = \"ssd\", origin = \"disk\" }")]
 pub struct Options {
     pub bare: Option<Spanned<String>>,
     /// Devices that take no time and keep nothing: what the engine writes is counted.

@@ -80,7 +80,7 @@ pub fn json(drawn: &Drawn) -> String {
     let Drawn { trace, curve, blocks, .. } = drawn;
     let point = |&blocks: &u64| json!({ "blocks": blocks, "miss_ratio": curve.miss_ratio(blocks), "size_error": curve.size_error(blocks) });
     json!({
-        "trace": trace, "accesses": curve.accesses(), "working_set": curve.keys().round(), "rate": curve.rate(), "error": curve.error(),
+        "trace": trace, "accesses": curve.accesses(), "working_set": curve.keys().round() as u64, "rate": curve.rate(), "error": curve.error(),
         "points": blocks.iter().map(point).collect::<Vec<_>>(),
     })
     .to_string()

@@ -8,7 +8,7 @@ pub mod pool;
 pub mod skew;
 pub mod table;
 pub mod trace;
-mod unpack;
+pub mod unpack;
 
 use crate::chance::Chance;
 use files::Files;

@@ -10,11 +10,15 @@ use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 
 /// Opens a file and unpacks it while it is read.
 pub fn open(path: &Path) -> Result<Box<dyn BufRead>, Error> {
-    let file = File::open(path)?;
-    if !file.metadata()?.is_file() {
+    unpack(BufReader::with_capacity(1 << 16, regular(path)?))
+}
+
+/// Opens a file to read it. A pipe is refused, not waited for.
+pub fn regular(path: &Path) -> Result<File, Error> {
+    if !path.metadata()?.is_file() {
         return Err(Error::new(ErrorKind::InvalidInput, "not a regular file"));
     }
-    unpack(BufReader::with_capacity(1 << 16, file))
+    File::open(path)
 }
 
 fn unpack<R: BufRead + 'static>(mut packed: R) -> Result<Box<dyn BufRead>, Error> {

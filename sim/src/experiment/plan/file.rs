@@ -1,11 +1,11 @@
 //! What a plan's file may say. Every error is one line: `file:line: what; what to do`.
 
 use super::Plan;
+use crate::experiment::load::unpack::regular;
 use crate::experiment::options::Options;
 use crate::experiment::units::{Size, Time};
 use serde::Deserialize;
 use std::collections::BTreeMap;
-use std::fs::File as SystemFile;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use toml::Spanned;
@@ -35,7 +35,7 @@ pub(crate) struct File {
 
 /// A load: the keys of one job, or several `jobs` that run side by side.
 #[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[serde(deny_unknown_fields, default, expecting = "a table such as { pattern = \"random\", size = \"4KiB\", count = 1000 }")]
 pub(crate) struct LoadTable {
     /// Loads that come first and are not measured.
     pub after: Vec<Spanned<String>>,
@@ -91,7 +91,7 @@ pub(crate) struct LoadTable {
 }
 
 #[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table such as { size = \"4KiB\", weight = 3 }")]
 pub(crate) struct SizeTable {
     pub size: Spanned<Size>,
     pub weight: Spanned<u32>,
@@ -99,7 +99,7 @@ pub(crate) struct SizeTable {
 
 /// A part of a load's gaps: one law, and how many follow each other, or how likely they are.
 #[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[serde(deny_unknown_fields, default, expecting = "a table such as { exponential = \"20s\", count = 10 }")]
 pub(crate) struct GapTable {
     pub exponential: Option<Time>,
     pub spread: Option<[Time; 2]>,
@@ -135,7 +135,7 @@ pub(crate) enum Timing {
 }
 
 #[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[serde(deny_unknown_fields, default, expecting = "a table such as { run = \"configuration/load\", metric = \"seconds\" }")]
 pub(crate) struct RowTable {
     pub name: Option<String>,
     /// `configuration/load`.
@@ -163,7 +163,7 @@ pub(crate) struct RowTable {
 
 /// A row for each group of configurations under each load, named `configuration/load` after the first of the group.
 #[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table such as { of = [[\"cached\", \"bare\"]], under = [\"load\"] }")]
 pub(crate) struct GridTable {
     /// Groups of configurations: what is measured, and what it is held against; one alone is a number of its own.
     pub of: Vec<Spanned<Vec<String>>>,
@@ -258,10 +258,7 @@ pub fn parse(name: &str, text: &str, folder: &Path) -> Result<Plan, String> {
 
 /// The text of a plan's file, if it is one.
 pub(crate) fn read_text(path: &Path) -> Result<String, String> {
-    let file = SystemFile::open(path).map_err(|why| why.to_string())?;
-    if !file.metadata().map_err(|why| why.to_string())?.is_file() {
-        return Err("not a regular file".into());
-    }
+    let file = regular(path).map_err(|why| why.to_string())?;
     let mut text = String::new();
     let bytes = file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text).map_err(|why| why.to_string())?;
     if bytes as u64 > FILE_BYTES_MAX {

@@ -1,6 +1,7 @@
 //! A plan: which devices, put together how, under which loads, and what of it is held against which figure of a paper. A TOML file,
 //! read whole or refused whole ([`file`]).
 
+mod compared;
 pub mod file;
 pub mod metric;
 pub mod paths;
@@ -13,6 +14,7 @@ use super::rig::VOLUME_ATOMS;
 use crate::back::model::Spec;
 use metric::Metric;
 use paths::System;
+use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
@@ -67,7 +69,7 @@ pub struct Plan {
 }
 
 /// A load whose trace is not there: rows that need it are not in the plan.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LeftOut {
     pub load: String,
     pub rows: usize,
@@ -240,6 +242,17 @@ pub fn list() -> Vec<(&'static str, String)> {
     EMBEDDED.iter().map(|(name, text)| (*name, file::shows(text))).collect()
 }
 
+/// The text of a plan that comes with the program.
+pub fn text(name: &str) -> Result<&'static str, Refused> {
+    EMBEDDED.iter().find(|(known, _)| *known == name).map(|(_, text)| *text).ok_or_else(|| unknown(name))
+}
+
+fn unknown(name: &str) -> Refused {
+    let names: Vec<&str> = EMBEDDED.iter().map(|(name, _)| *name).collect();
+    let typed = super::units::shorten(name);
+    Refused::Unknown(format!("no plan is named {typed:?}: there are {}; or name a file (`./{typed}.toml`)", names.join(", ")))
+}
+
 /// The plan of that name, or in that file.
 pub fn load(name_or_path: &str) -> Result<Plan, Refused> {
     if let Some((name, text)) = EMBEDDED.iter().find(|(name, _)| *name == name_or_path) {
@@ -247,12 +260,7 @@ pub fn load(name_or_path: &str) -> Result<Plan, Refused> {
     }
     let path = Path::new(name_or_path);
     if !name_or_path.contains('/') && path.extension().is_none_or(|extension| extension != "toml") {
-        let names: Vec<&str> = EMBEDDED.iter().map(|(name, _)| *name).collect();
-        let typed = super::units::shorten(name_or_path);
-        return Err(Refused::Unknown(format!(
-            "no plan is named {typed:?}: there are {}; or name a file (`./{typed}.toml`)",
-            names.join(", ")
-        )));
+        return Err(unknown(name_or_path));
     }
     let text = file::read_text(path).map_err(|why| Refused::Unreadable(format!("{}: {why}", path.display())))?;
     let folder = path.parent().unwrap_or(Path::new("."));

@@ -17,7 +17,11 @@ pub use table::table;
 pub fn json(experiment: &Experiment) -> String {
     // `json!` of the parts would sort their names; the order is part of the form.
     let rows = experiment.rows.iter().map(|row| serde_json::to_string(row).expect("a row is JSON")).collect::<Vec<_>>().join(",");
-    format!("{{\"plan\":{},\"seed\":{},\"rows\":[{rows}]}}\n", json!(experiment.plan.name), experiment.seed)
+    let left_out = match &experiment.plan.left_out[..] {
+        [] => String::new(),
+        some => format!(",\"left_out\":{}", json!(some)),
+    };
+    format!("{{\"plan\":{},\"seed\":{},\"rows\":[{rows}]{left_out}}}\n", json!(experiment.plan.name), experiment.seed)
 }
 
 /// Every file of the report: name and contents.
