@@ -5,7 +5,7 @@
 //! ```
 //! The volume never waits for the file. What does not fit into the channel is not recorded, and counted.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -94,6 +94,10 @@ impl Drop for Recorder {
         let path = self.path.display();
         if let Err(error) = &ended {
             crate::tell!("tidegate: --record: {path}: {error}; what came before is recorded");
+        }
+        if self.records == 0 && fs::remove_file(&self.path).is_ok() {
+            // The next start may have the name.
+            return crate::tell!("tidegate: --record: nobody asked for anything, {path} is not kept");
         }
         crate::tell!("tidegate: --record: {}", account(&self.path, self.records, bytes, ended.is_ok()));
     }

@@ -4,8 +4,9 @@
 //! went. All beyond that are *loans*, from one purse for all clients. So a thousand clients that send headers without payloads, or read no
 //! replies, hold that purse and their shares, and no more; and those who work are not held up by them.
 //!
-//! Who has no loan, and waits for one, stands in a queue; while anybody does, the first of them alone gets what is free. Otherwise a large
-//! request would wait for as long as others come with small ones. Who has a loan goes on with that, and does not stand there: it may never move.
+//! Who has no loan, and waits for one, stands in a queue; while anybody does, the first of them alone gets what is free, every other second.
+//! Otherwise a large request would wait for as long as others come with small ones; and if it were so all the time, others would wait as long as it
+//! does, which may be for a disk that does not answer somebody else. Who has a loan goes on with that, and does not stand there: it may never move.
 
 use std::collections::VecDeque;
 
@@ -26,6 +27,8 @@ pub struct Loans {
     lent: u64,
     /// Clients that wait for a loan, in the order of their coming.
     queue: VecDeque<u64>,
+    /// Others than the first of them may have what is free, until the next tick.
+    is_open: bool,
     /// Something came back since the last look, or somebody has left the queue.
     returned: bool,
 }
@@ -38,7 +41,7 @@ impl Loans {
 
     /// The same for this client.
     fn free_for(&self, client: u64) -> u64 {
-        if self.queue.front().is_none_or(|first| *first == client) { self.free() } else { 0 }
+        if self.is_open || self.queue.front().is_none_or(|first| *first == client) { self.free() } else { 0 }
     }
 
     fn enqueue(&mut self, client: u64) {
@@ -54,6 +57,12 @@ impl Loans {
     pub fn change(&mut self, before: u64, now: u64) {
         self.lent = self.lent + now - before;
         self.returned |= now < before;
+    }
+
+    /// A second has passed.
+    pub fn tick(&mut self) {
+        self.is_open = !self.is_open && !self.queue.is_empty();
+        self.returned |= self.is_open;
     }
 
     /// May somebody get a loan who did not when this was asked last?
@@ -159,6 +168,14 @@ mod tests {
         first.wants(2, false, &mut loans);
         assert!(loans.take_returned(), "the next one is to be looked at");
         assert_eq!(limits(&loans, &busy, &first, &second), [1 << 20, 0, PURSE_BYTES - (1 << 20)]);
+        // Every other second those behind it pass, if what is free is enough for them.
+        first.wants(2, true, &mut loans);
+        for is_open in [true, false, true, false] {
+            loans.tick();
+            let behind = if is_open { PURSE_BYTES - (1 << 20) } else { 0 };
+            assert_eq!((first.limit(2, &loans) - SHARE_BYTES, loans.take_returned()), (behind, is_open));
+        }
+        first.wants(2, false, &mut loans);
         second.wants(3, false, &mut loans);
         assert_eq!(first.limit(2, &loans), SHARE_BYTES + PURSE_BYTES - (1 << 20), "nobody waits");
     }

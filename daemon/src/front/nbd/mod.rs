@@ -588,6 +588,7 @@ impl Port for Front {
         self.listeners.iter_mut().for_each(|listening| listening.resting = false);
         let wanted = self.entries.iter().flat_map(|entry| &entry.client).any(|client| client.connection.wants_loan());
         self.entries.iter_mut().flat_map(|entry| &mut entry.client).for_each(|client| client.connection.tick(wanted));
+        self.loans.tick();
         self.settle_all();
         // Handshakes that rested go on; they need no room.
         self.resume(&mut Room { requests: 0, bytes: 0 }, &mut Vec::new());
