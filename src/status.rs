@@ -1,6 +1,6 @@
 //! `tidegate status`: what a running volume does, for people or for programs.
 
-use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use serde_json::Value;
@@ -8,8 +8,10 @@ use tidegate_daemon::Failure;
 use tidegate_daemon::advice::Reach;
 pub use tidegate_daemon::control::NO_ANSWER;
 use tidegate_daemon::control::{Verb, ask};
+use tidegate_daemon::volume::Options;
 
 use crate::args::{Of, Status};
+use crate::config::Config;
 use crate::{say, units, up};
 
 pub fn run(args: &Status) -> Result<ExitCode, Failure> {
@@ -41,6 +43,28 @@ pub fn gone(status: &Value) -> Option<String> {
     }
 }
 
+/// The volumes that a status is about, by name, as the daemon serves them: that may have been told otherwise than its configuration says, which may
+/// not know one of them by now.
+pub fn served(status: &Value, config: &Config) -> Vec<(String, Option<Options>)> {
+    let served = |volume: &Value| {
+        let name = volume["name"].as_str().unwrap_or_default();
+        let configured = match &config.volumes[..] {
+            [only] => Some(only),
+            several => several.iter().find(|options| options.name == name),
+        };
+        let path = |key: &str, or: &Path| volume["paths"][key].as_str().map_or(or.to_owned(), PathBuf::from);
+        let options = configured.map(|configured| Options {
+            name: name.to_owned(),
+            origin: path("origin", &configured.origin),
+            cache: path("cache", &configured.cache),
+            state: path("state", &configured.state),
+            ..configured.clone()
+        });
+        (name.to_owned(), options)
+    };
+    volumes(status).iter().map(served).collect()
+}
+
 /// One block of lines for each volume.
 fn all(status: &Value) -> String {
     let volumes = volumes(status);
@@ -51,148 +75,198 @@ fn all(status: &Value) -> String {
     volumes.iter().map(one).collect::<Vec<_>>().join("\n")
 }
 
-/// Some ten lines; the same names as in the JSON.
+/// A line for each thing that there is something to say of.
 fn describe(status: &Value) -> String {
-    let number = |pointer: &str| status.pointer(pointer).and_then(Value::as_u64).unwrap_or(0);
-    let word = |pointer: &str| status.pointer(pointer).and_then(Value::as_str).unwrap_or("-").to_owned();
-    let mut text = String::new();
-    let mut line = |name: &str, value: String| {
-        let _ = writeln!(text, "{name:<9}{value}"); // writing to a string cannot fail
-    };
-    line("phase", word("/phase"));
-    let reason = status["destage_reason"].as_str().map_or(String::new(), |reason| format!(" ({reason})"));
-    line("gate", format!("{}{reason}", word("/gate")));
-    let switching = if status.pointer("/mode/switching").and_then(Value::as_bool) == Some(true) {
-        format!(" (on the way; {} is kept until then)", word("/mode/recorded"))
-    } else {
-        String::new()
-    };
-    line("mode", format!("{}{switching}", word("/mode/wanted")));
-    let (total, free, dirty) = (number("/sets/total"), number("/sets/free"), number("/sets/dirty"));
-    line("sets", format!("{total} ({free} free, {dirty} with dirty blocks)"));
-    let oldest =
-        status["oldest_dirty_seconds"].as_f64().map_or(String::new(), |age| format!(", the oldest {} old", units::show_seconds(age)));
-    let (dirty, live) = (number("/dirty_blocks"), number("/live_blocks"));
-    let lost = number("/lost_blocks");
-    let lost = if lost > 0 { format!(", {lost} lost blocks") } else { String::new() };
-    line("dirty", format!("{dirty} of {live} cached blocks{oldest}; {} zero ranges{lost}", number("/zero_ranges")));
-    if status["cache_health"].as_str().is_some_and(|health| health != "whole") {
-        let since = status["degraded_seconds"].as_f64().map_or(String::new(), |age| format!(" {} ago", units::show_seconds(age)));
-        let what = match status["cache_health"].as_str() {
-            Some("degraded") => "the volume goes on without it, what is dirty only that cache has",
-            _ => "the host cannot write that down yet, and no write is taken",
-        };
-        line("cache", format!("failed{since}; {what}"));
+    let told = Told(status);
+    let groups = [
+        told.state(),
+        told.contents(),
+        told.upkeep(),
+        told.hits(),
+        told.shortcuts(),
+        told.requests(),
+        told.waits(),
+        told.background(),
+        told.troubles(),
+    ];
+    groups.into_iter().flatten().map(|(name, value)| format!("{name:<9}{value}\n")).collect()
+}
+
+/// Names, none longer than eight letters, and what there is to say.
+type Lines = Vec<(&'static str, String)>;
+
+/// What a daemon has told of a volume: its JSON. What an older one did not tell counts as nothing.
+struct Told<'a>(&'a Value);
+
+impl Told<'_> {
+    fn number(&self, pointer: &str) -> u64 {
+        self.0.pointer(pointer).and_then(Value::as_u64).unwrap_or(0)
     }
-    if let Some(done) = status.pointer("/scrub/sets_done").and_then(Value::as_u64) {
-        let last = status.pointer("/scrub/last_pass_seconds").and_then(Value::as_f64);
-        let last = last.map_or("none has ended yet".to_owned(), |age| format!("the last one ended {} ago", units::show_seconds(age)));
-        let found = ["dropped_blocks", "damaged_blocks", "repaired_pages"].map(|name| number(&format!("/scrub/{name}")));
-        let found =
-            if found == [0; 3] { String::new() } else { format!("; dropped {}, damaged {}, repaired {}", found[0], found[1], found[2]) };
-        line("scrub", format!("{done} of {total} sets of this pass, {last}{found}"));
+
+    fn numbers<const N: usize>(&self, of: &str, names: [&str; N]) -> [u64; N] {
+        names.map(|name| self.number(&format!("{of}/{name}")))
     }
-    for (name, value) in crate::wear::lines(&status["wear"]) {
-        line(name, value);
+
+    fn word(&self, pointer: &str) -> &str {
+        self.0.pointer(pointer).and_then(Value::as_str).unwrap_or("-")
     }
-    for (name, value) in crate::spin::lines(&status["spin"]) {
-        line(name, value);
+
+    fn seconds(&self, pointer: &str) -> Option<String> {
+        self.0.pointer(pointer).and_then(Value::as_f64).map(units::show_seconds)
     }
-    let discards = ["sets", "left_out_sets", "failures"].map(|name| number(&format!("/discards/{name}")));
-    if discards != [0; 3] {
-        line("discards", format!("{} sets; {} left out, {} failed", discards[0], discards[1], discards[2]));
+
+    fn state(&self) -> Lines {
+        let reason = self.0["destage_reason"].as_str().map_or(String::new(), |reason| format!(" ({reason})"));
+        let is_switching = self.0.pointer("/mode/switching").and_then(Value::as_bool) == Some(true);
+        let recorded = self.word("/mode/recorded");
+        let switching = if is_switching { format!(" (on the way; {recorded} is kept until then)") } else { String::new() };
+        vec![
+            ("phase", self.word("/phase").to_owned()),
+            ("gate", format!("{}{reason}", self.word("/gate"))),
+            ("mode", format!("{}{switching}", self.word("/mode/wanted"))),
+        ]
     }
-    if let Some(left) = status.pointer("/drain/blocks_left").and_then(Value::as_u64) {
-        let time = status.pointer("/drain/seconds_left").and_then(Value::as_f64);
-        let time = time.map_or(String::new(), |seconds| format!(", about {}", units::show_seconds(seconds)));
-        line("drain", format!("{left} of {} blocks left{time}", number("/drain/blocks_at_start")));
-    }
-    let hits = |hits: u64, misses: u64| {
-        let share =
-            if hits + misses == 0 { String::new() } else { format!(" ({:.1}% hits)", 100.0 * hits as f64 / (hits + misses) as f64) };
-        format!("{hits} hits, {misses} misses{share}")
-    };
-    let most = number("/memory/pages_max");
-    if most > 0 {
-        let told = hits(number("/memory/hit_blocks"), number("/memory/miss_blocks"));
-        let policy = match (word("/memory/follows"), number("/memory/switches")) {
-            (follows, _) if follows == "-" => word("/memory/policy"),
-            (follows, switches) => format!("{}: {follows}, changed {switches} times", word("/memory/policy")),
-        };
-        let lent = match number("/memory/lent_moves") {
-            0 => String::new(),
-            moves => format!("; {} of them lent by writes, changed {moves} times", number("/memory/lent")),
-        };
-        line("pages", format!("{} of {most} in memory ({policy}); {told}{lent}", number("/memory/pages")));
-    }
-    let ahead = match number("/hits/read_ahead_hit_blocks") {
-        0 => String::new(),
-        blocks => format!("; {blocks} read ahead"),
-    };
-    line("blocks", hits(number("/hits/blocks"), number("/misses/blocks")) + &ahead);
-    if let Some(fills) = status.get("fills") {
-        line("kept", describe_fills(fills));
-    }
-    let split = number("/through/split_blocks");
-    if split > 0 {
-        line("split", format!("{split} blocks of long writes went to the origin at once"));
-    }
-    let commits = number("/through/commit_blocks");
-    if commits > 0 {
-        line("commits", format!("{commits} blocks of small writes went to the origin at once, for a FLUSH"));
-    }
-    let straight = number("/through/straight_blocks");
-    if straight > 0 {
-        line("straight", format!("{straight} blocks of small writes went home without the log, which was full and no quicker"));
-    }
-    line(
-        "requests",
-        format!(
-            "{} reads ({}), {} writes ({}), {} flushes, {} trims; {} in flight",
-            number("/requests/reads"),
-            units::show_size(number("/requests/read_bytes")),
-            number("/requests/writes"),
-            units::show_size(number("/requests/written_bytes")),
-            number("/requests/flushes"),
-            number("/requests/trims"),
-            number("/requests_in_flight"),
-        ),
-    );
-    for kind in ["read", "write", "flush"] {
-        let at = |percentile: &str| units::show_latency(number(&format!("/latency_ns/{kind}/{percentile}")));
-        if number(&format!("/latency_ns/{kind}/count")) > 0 {
-            line(kind, format!("p50 {}, p99 {}, p99.9 {}", at("p50"), at("p99"), at("p999")));
+
+    fn contents(&self) -> Lines {
+        let [total, free, dirty_sets] = self.numbers("/sets", ["total", "free", "dirty"]);
+        let [dirty, live, lost, zeros] = self.numbers("", ["dirty_blocks", "live_blocks", "lost_blocks", "zero_ranges"]);
+        let oldest = self.seconds("/oldest_dirty_seconds").map_or(String::new(), |age| format!(", the oldest {age} old"));
+        let lost = if lost > 0 { format!(", {lost} lost blocks") } else { String::new() };
+        let mut lines = vec![
+            ("sets", format!("{total} ({free} free, {dirty_sets} with dirty blocks)")),
+            ("dirty", format!("{dirty} of {live} cached blocks{oldest}; {zeros} zero ranges{lost}")),
+        ];
+        let since = self.seconds("/degraded_seconds").map_or(String::new(), |age| format!(" {age} ago"));
+        match self.word("/cache_health") {
+            "whole" | "-" => {}
+            "degraded" => {
+                lines.push(("cache", format!("failed{since}; the volume goes on without it, what is dirty only that cache has")));
+            }
+            _ => lines.push(("cache", format!("failed{since}; the host cannot write that down yet, and no write is taken"))),
         }
+        lines
     }
-    for device in ["cache", "origin"] {
-        for (class, times) in status["queues"][device].as_object().into_iter().flatten() {
-            line(device, format!("{class}: {} in the queue, {} at the device", p50_p99(&times["queue_ns"]), p50_p99(&times["service_ns"])));
+
+    /// What is done for the SSD and the disk, and a drain.
+    fn upkeep(&self) -> Lines {
+        let mut lines = Lines::new();
+        if let Some(done) = self.0.pointer("/scrub/sets_done").and_then(Value::as_u64) {
+            let last = self.seconds("/scrub/last_pass_seconds");
+            let last = last.map_or("none has ended yet".to_owned(), |age| format!("the last one ended {age} ago"));
+            let found = match self.numbers("/scrub", ["dropped_blocks", "damaged_blocks", "repaired_pages"]) {
+                [0, 0, 0] => String::new(),
+                [dropped, damaged, repaired] => format!("; dropped {dropped}, damaged {damaged}, repaired {repaired}"),
+            };
+            lines.push(("scrub", format!("{done} of {} sets of this pass, {last}{found}", self.number("/sets/total"))));
         }
+        lines.extend(crate::wear::lines(&self.0["wear"]));
+        lines.extend(crate::spin::lines(&self.0["spin"]));
+        match self.numbers("/discards", ["sets", "left_out_sets", "failures"]) {
+            [0, 0, 0] => {}
+            [sets, left_out, failed] => lines.push(("discards", format!("{sets} sets; {left_out} left out, {failed} failed"))),
+        }
+        if let Some(left) = self.0.pointer("/drain/blocks_left").and_then(Value::as_u64) {
+            let time = self.seconds("/drain/seconds_left").map_or(String::new(), |time| format!(", about {time}"));
+            lines.push(("drain", format!("{left} of {} blocks left{time}", self.number("/drain/blocks_at_start"))));
+        }
+        lines
     }
-    line("waits", counts(&status["waits"]));
-    let quiet = status["destage"]["quiet_read_p99_ns"].as_u64();
-    let courtesy = quiet.map_or(String::new(), |p99| {
-        let most = units::show_latency(number("/destage/batch_most_ns"));
-        format!(", of {most} at most: clients' reads of the origin have a p99 of {} without", units::show_latency(p99))
-    });
-    line("destaged", format!("{} blocks in {} batches{courtesy}", number("/destage/blocks"), number("/destage/batches")));
-    let cleaned = ["sets", "moved_blocks", "dropped_blocks"].map(|name| number(&format!("/cleaning/{name}")));
-    if cleaned != [0; 3] {
-        line("cleaned", format!("{} sets; {} blocks moved to others, {} clean ones dropped", cleaned[0], cleaned[1], cleaned[2]));
+
+    /// What memory and the SSD had, and what is kept of the rest.
+    fn hits(&self) -> Lines {
+        let mut lines = Lines::new();
+        if let most @ 1.. = self.number("/memory/pages_max") {
+            let [hits, misses, pages, lent, moves] = self.numbers("/memory", ["hit_blocks", "miss_blocks", "pages", "lent", "lent_moves"]);
+            let policy = match (self.word("/memory/follows"), self.word("/memory/policy")) {
+                ("-", policy) => policy.to_owned(),
+                (follows, policy) => format!("{policy}: {follows}, changed {} times", self.number("/memory/switches")),
+            };
+            let lent = if moves == 0 { String::new() } else { format!("; {lent} of them lent by writes, changed {moves} times") };
+            lines.push(("pages", format!("{pages} of {most} in memory ({policy}); {}{lent}", shares(hits, misses))));
+        }
+        let [hits, ahead] = self.numbers("/hits", ["blocks", "read_ahead_hit_blocks"]);
+        let ahead = if ahead == 0 { String::new() } else { format!("; {ahead} read ahead") };
+        lines.push(("blocks", shares(hits, self.number("/misses/blocks")) + &ahead));
+        if let Some(fills) = self.0.get("fills") {
+            lines.push(("kept", describe_fills(fills)));
+        }
+        lines
     }
-    line("errors", counts(&status["errors"]));
-    let ledger = status["ledger_bytes"].as_object();
-    let parts = ledger.into_iter().flatten().filter_map(|(part, bytes)| Some((part, bytes.as_u64()?)));
-    let total: u64 = parts.clone().map(|(_, bytes)| bytes).sum();
-    let parts: Vec<String> = parts.map(|(part, bytes)| format!("{part} {}", units::show_size(bytes))).collect();
-    line("memory", format!("{} ({})", units::show_size(total), parts.join(", ")));
-    if let Some(alarm) = status["alarm"].as_str() {
-        line("alarm", alarm.to_owned());
+
+    /// Writes that went to the origin at once.
+    fn shortcuts(&self) -> Lines {
+        let ways = [
+            ("split", "split_blocks", "blocks of long writes went to the origin at once"),
+            ("commits", "commit_blocks", "blocks of small writes went to the origin at once, for a FLUSH"),
+            ("straight", "straight_blocks", "blocks of small writes went home without the log, which was full and no quicker"),
+        ];
+        let counted = ways.map(|(name, key, what)| (name, self.number(&format!("/through/{key}")), what));
+        counted.into_iter().filter(|(_, blocks, _)| *blocks > 0).map(|(name, blocks, what)| (name, format!("{blocks} {what}"))).collect()
     }
-    for damage in status["damage"].as_array().into_iter().flatten() {
-        line("damage", damage["what"].as_str().unwrap_or("-").to_owned());
+
+    fn requests(&self) -> Lines {
+        let [reads, writes, flushes, trims] = self.numbers("/requests", ["reads", "writes", "flushes", "trims"]);
+        let [read, written] = self.numbers("/requests", ["read_bytes", "written_bytes"]).map(units::show_size);
+        let in_flight = self.number("/requests_in_flight");
+        let what = format!("{reads} reads ({read}), {writes} writes ({written}), {flushes} flushes, {trims} trims; {in_flight} in flight");
+        vec![("requests", what)]
     }
-    text
+
+    /// For whom, and for what.
+    fn waits(&self) -> Lines {
+        let mut lines = Lines::new();
+        for kind in ["read", "write", "flush"] {
+            let [count, p50, p99, p999] = self.numbers(&format!("/latency_ns/{kind}"), ["count", "p50", "p99", "p999"]);
+            let [p50, p99, p999] = [p50, p99, p999].map(units::show_latency);
+            if count > 0 {
+                lines.push((kind, format!("p50 {p50}, p99 {p99}, p99.9 {p999}")));
+            }
+        }
+        for device in ["cache", "origin"] {
+            for (class, times) in self.0["queues"][device].as_object().into_iter().flatten() {
+                let (queue, service) = (p50_p99(&times["queue_ns"]), p50_p99(&times["service_ns"]));
+                lines.push((device, format!("{class}: {queue} in the queue, {service} at the device")));
+            }
+        }
+        lines.push(("waits", counts(&self.0["waits"])));
+        lines
+    }
+
+    /// What goes home, and how room is made.
+    fn background(&self) -> Lines {
+        let [blocks, batches, most] = self.numbers("/destage", ["blocks", "batches", "batch_most_ns"]);
+        let courtesy = self.0["destage"]["quiet_read_p99_ns"].as_u64().map_or(String::new(), |quiet| {
+            let (most, quiet) = (units::show_latency(most), units::show_latency(quiet));
+            format!(", of {most} at most: clients' reads of the origin have a p99 of {quiet} without")
+        });
+        let mut lines = vec![("destaged", format!("{blocks} blocks in {batches} batches{courtesy}"))];
+        match self.numbers("/cleaning", ["sets", "moved_blocks", "dropped_blocks"]) {
+            [0, 0, 0] => {}
+            [sets, moved, dropped] => {
+                lines.push(("cleaned", format!("{sets} sets; {moved} blocks moved to others, {dropped} clean ones dropped")));
+            }
+        }
+        lines
+    }
+
+    fn troubles(&self) -> Lines {
+        let ledger = self.0["ledger_bytes"].as_object();
+        let parts: Vec<(&str, u64)> = ledger.into_iter().flatten().filter_map(|(part, bytes)| Some((&**part, bytes.as_u64()?))).collect();
+        let total = units::show_size(parts.iter().map(|(_, bytes)| bytes).sum());
+        let parts: Vec<String> = parts.into_iter().map(|(part, bytes)| format!("{part} {}", units::show_size(bytes))).collect();
+        let mut lines = vec![("errors", counts(&self.0["errors"])), ("memory", format!("{total} ({})", parts.join(", ")))];
+        lines.extend(self.0["alarm"].as_str().map(|alarm| ("alarm", alarm.to_owned())));
+        for damage in self.0["damage"].as_array().into_iter().flatten() {
+            lines.push(("damage", damage["what"].as_str().unwrap_or("-").to_owned()));
+        }
+        lines
+    }
+}
+
+fn shares(hits: u64, misses: u64) -> String {
+    let all = hits + misses;
+    let share = if all == 0 { String::new() } else { format!(" ({:.1}% hits)", 100.0 * hits as f64 / all as f64) };
+    format!("{hits} hits, {misses} misses{share}")
 }
 
 fn p50_p99(latencies: &Value) -> String {
