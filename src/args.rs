@@ -41,7 +41,7 @@ Examples:
   tidegate up                               a volume of 8 GiB in ./tidegate-data, ready in a second
   tidegate up --origin /dev/sdb --cache /dev/nvme0n1p3 --dir /var/lib/tidegate
   tidegate status                           what the volume does
-  tidegate drain && kill %1                 everything home on the origin, then stop";
+  tidegate drain && tidegate stop           everything home on the origin, then stop";
 
 /// A disk as slow as it is large, and an SSD in front of it: writes are taken in at once and go home when the disk has time.
 #[derive(Debug, Parser)]
@@ -170,13 +170,13 @@ pub struct Create {
     #[arg(long, value_name = "PATH")]
     pub origin: Option<PathBuf>,
     /// Size of an origin file that is made
-    #[arg(long, value_name = "SIZE", default_value = "8GiB", value_parser = parse_disk_size)]
+    #[arg(long, value_name = "SIZE", default_value = "8GiB", allow_hyphen_values = true, value_parser = parse_disk_size)]
     pub origin_size: u64,
     /// The fast device or file; made as a file if missing [default: DIR/cache.img]
     #[arg(long, value_name = "PATH")]
     pub cache: Option<PathBuf>,
     /// Size of a cache file that is made
-    #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = parse_disk_size)]
+    #[arg(long, value_name = "SIZE", default_value = "1GiB", allow_hyphen_values = true, value_parser = parse_disk_size)]
     pub cache_size: u64,
     /// Which of several volumes that the folder's config.toml describes
     #[arg(long, value_name = "NAME", conflicts_with_all = ["origin", "cache"])]
@@ -239,7 +239,7 @@ pub struct Of {
     /// Folder of the volume, or of the config.toml with several
     #[arg(long, value_name = "DIR", default_value = DIR)]
     pub dir: PathBuf,
-    /// Only this one of several volumes
+    /// Which one of several volumes; a command that is about one needs it
     #[arg(long, value_name = "NAME")]
     pub volume: Option<String>,
 }
@@ -247,7 +247,7 @@ pub struct Of {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Example:
-  tidegate drain && kill %1                     the origin alone now holds everything
+  tidegate drain && tidegate stop               the origin alone now holds everything
   tidegate drain --dir nas --volume media       one of several volumes; without its name, all of them
 
 On a terminal it shows how long it still takes: what seeks and bandwidth have cost at this origin of late, times what is left.
@@ -308,12 +308,12 @@ pub struct Attach {
     /// The slow device or file; keeps its contents [default: DIR/origin.img]
     #[arg(long, value_name = "PATH")]
     pub origin: Option<PathBuf>,
-    /// The fast device or file; made as a file if it is not named and missing [default: DIR/cache.img]
+    /// The fast device or file; made as a file if it is missing and not named, or with --cache-size [default: DIR/cache.img]
     #[arg(long, value_name = "PATH")]
     pub cache: Option<PathBuf>,
-    /// Size of a cache file that is made
-    #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = parse_disk_size)]
-    pub cache_size: u64,
+    /// Size of a cache file that is made [default: 1GiB if it is not named]
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true, value_parser = parse_disk_size)]
+    pub cache_size: Option<u64>,
 }
 
 #[derive(Debug, Args)]
@@ -356,13 +356,13 @@ does, and every read verifies it. Exit code 0: none; 1: damage, or blocks that a
 cannot be looked at with its \"error\", and the exit code is the largest of theirs.")]
 pub struct Check {
     /// The cache
-    #[arg(long, value_name = "PATH", required_unless_present = "dir", conflicts_with_all = ["dir", "volume"])]
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["dir", "volume"])]
     pub cache: Option<PathBuf>,
-    /// Folder of the volumes: the caches that its config.toml names
+    /// Folder of the volumes: the caches that its config.toml names, unless one is named [default: ./tidegate-data]
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
     /// Only this one of several volumes
-    #[arg(long, value_name = "NAME", requires = "dir")]
+    #[arg(long, value_name = "NAME")]
     pub volume: Option<String>,
     /// Read every block too, and compare it with its checksum: as long as it takes to read what the cache holds
     #[arg(long)]
@@ -383,6 +383,12 @@ pub enum Sim {
     /// List the plans of experiments that come with the program
     #[command(after_help = "Example:\n  tidegate sim list")]
     List,
+    /// Print a plan that comes with the program: a pattern for one of your own
+    #[command(after_help = "Example:\n  tidegate sim show courtesy > mine.toml && tidegate sim run ./mine.toml")]
+    Show {
+        /// Name of a plan; `tidegate sim list` shows them
+        plan: String,
+    },
     /// Run the experiments of a plan in virtual time, and hold what they measure against a paper's figures
     Run(RunPlan),
     /// What share of a block trace's accesses each replacement policy misses, at several sizes of the cache
@@ -401,7 +407,7 @@ Examples:
   tidegate sim run ./mine.toml --json | jq '.rows[] | select(.within == false)'
 
 A plan names devices, how they are put together, loads, and rows to report; `tidegate sim list` shows those that come with the program,
-and any of them is a pattern for one of your own. The same plan and seed give the same bytes of report on every machine.
+and `tidegate sim show NAME` prints one, as a pattern for your own. The same plan and seed give the same bytes of report on every machine.
 Exit code 1 if a row lies outside its band; 78 for a plan that is wrong (the message names file:line).")]
 pub struct RunPlan {
     /// Name of a plan, or a file
@@ -409,7 +415,8 @@ pub struct RunPlan {
     /// Addresses, mixes and arrivals are drawn from it
     #[arg(long, value_name = "S", default_value_t = 0)]
     pub seed: u64,
-    /// One JSON object: {"plan", "seed", "rows": [{"name", "metric", "value", "paper", "low", "high", "within"}]}
+    /// One JSON object: {"plan", "seed", "rows": [{"name", "metric", "value", "paper", "low", "high", "within"}]}, and "left_out": [{"load",
+    /// "rows", "why"}] if traces are missing
     #[arg(long)]
     pub json: bool,
     /// Also write table, JSON, CSV of every series, pictures, and a page with all of it (index.html) into this folder
@@ -523,7 +530,6 @@ mod tests {
             (vec!["create", "--cache-size", "8"], "invalid value '8' for '--cache-size <SIZE>': \"8\" has no unit"),
             (vec!["create", "--cache-size", &long], "invalid value '999"),
             (vec!["up", "--tls-cert", "x"], "the following required arguments were not provided: --tls-key <FILE>"),
-            (vec!["check"], "the following required arguments were not provided: --cache <PATH>"),
             (vec!["up", "--dir"], "a value is required for '--dir <DIR>' but none was supplied"),
             (vec!["up", "--dir", "a", "--dir", "b"], "the argument '--dir <DIR>' cannot be used multiple times"),
             (vec!["sim", "swarm", "--seeds", "0", "--ops", "1"], "invalid value '0' for '--seeds <N>'"),

@@ -39,7 +39,9 @@ pub fn run(args: &Attach) -> Result<ExitCode, Failure> {
         Failure::new(Failure::NO_INPUT, format!("origin {}: {error}; name a disk that exists", volume.origin.display()))
     })?;
     let is_ours = up::make_folder(&folder)?;
-    let attached = attach(&volume, args.cache_size, named.cache.is_none())
+    // What the operator named must be there, unless he says how large it is to be.
+    let cache_bytes = args.cache_size.or(named.cache.is_none().then_some(up::CACHE_BYTES));
+    let attached = attach(&volume, cache_bytes)
         .and_then(|created| if is_new { up::write_config(&path, &named).map(|()| created) } else { Ok(created) });
     let created = match attached {
         Ok(created) => created,
@@ -62,8 +64,8 @@ pub fn run(args: &Attach) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Formats the cache if it is missing, blank, or was detached.
-fn attach(volume: &Options, cache_bytes: u64, may_make: bool) -> Result<Created, Failure> {
+/// Formats the cache if it is blank or was detached; makes one of `cache_bytes` if it is missing.
+fn attach(volume: &Options, cache_bytes: Option<u64>) -> Result<Created, Failure> {
     let is_detached = match look(&volume.cache)? {
         Some(Contents::Ours(superblock)) if superblock.detached => true,
         Some(Contents::Ours(_)) => {
@@ -73,7 +75,7 @@ fn attach(volume: &Options, cache_bytes: u64, may_make: bool) -> Result<Created,
         Some(Contents::Blank | Contents::Unreadable(_) | Contents::Foreign(_)) | None => false,
     };
     let options = CreateOptions {
-        cache_bytes: may_make.then_some(cache_bytes),
+        cache_bytes,
         // What it held went home when it was detached, or was given up then.
         force: is_detached,
         mode: last_mode(volume)?,
@@ -103,7 +105,8 @@ pub fn replace_blank(volume: &Options) -> Result<(), Failure> {
         return Err(Failure::new(Failure::DAMAGED, what));
     }
     let options = CreateOptions { mode: last_mode(volume)?, ..CreateOptions::new(volume.origin.clone(), volume.cache.clone()) };
-    create(&options).map_err(|failure| failure.reaching(&volume.reach))?;
+    let created = create(&options).map_err(|failure| failure.reaching(&volume.reach))?;
+    created.notes.iter().for_each(|note| tell!("tidegate: {note}"));
     tell!("tidegate: cache {} was blank and is formatted", volume.cache.display());
     Ok(())
 }

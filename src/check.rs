@@ -8,7 +8,7 @@ use tidegate_daemon::Failure;
 use tidegate_daemon::advice::Reach;
 use tidegate_daemon::check::{Contents, PLACES_MOST, Report, check, check_contents};
 
-use crate::args::Check;
+use crate::args::{Check, DIR};
 use crate::progress::Progress;
 use crate::{say, units, up};
 
@@ -38,7 +38,7 @@ fn look(args: &Check) -> Result<Vec<Looked>, Failure> {
     if let Some(cache) = &args.cache {
         return Ok(vec![look(cache, &Reach { cache: Some(cache.clone()), ..Reach::default() }, None)]);
     }
-    let folder = up::absolute(args.dir.as_deref().expect("one of both is required"))?;
+    let folder = up::absolute(args.dir.as_deref().unwrap_or(Path::new(DIR)))?;
     let config = up::config_of(&folder)?;
     let places = config.places(args.volume.as_deref()).map_err(|message| Failure::new(crate::USAGE, message))?;
     let of = |place: usize| &config.volumes[place];

@@ -2,7 +2,7 @@
 //! then ends; or, where none does, by recovering the cache here.
 
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tidegate_daemon::Failure;
@@ -17,6 +17,7 @@ use tidegate_daemon::volume::Options;
 use tidegate_engine::op::DeviceId;
 
 use crate::args::{Detach, Of};
+use crate::config::Config;
 use crate::progress::Progress;
 use crate::{say, status, up};
 
@@ -28,18 +29,22 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const CANCELLED: u8 = 1;
 
 pub fn run(args: &Detach) -> Result<ExitCode, Failure> {
-    let (_, volume) = up::volume_of(&args.of)?;
-    detach(args, &volume).map_err(|failure| failure.reaching(&volume.reach))
+    let (config, volume) = up::volume_of(&args.of)?;
+    detach(args, &config, &volume).map_err(|failure| failure.reaching(&volume.reach))
 }
 
-fn detach(args: &Detach, volume: &Options) -> Result<ExitCode, Failure> {
+fn detach(args: &Detach, config: &Config, volume: &Options) -> Result<ExitCode, Failure> {
     let status = status::asked(&args.of, Verb::Status).ok().filter(|status| status::gone(status).is_none());
     if let Some(id) = &args.discard_dirty {
         return give_up(volume, id, status.is_some());
     }
     let mut signals = Signals::take().map_err(|error| Failure::new(Failure::SYSTEM, format!("signals cannot be received: {error}")))?;
     let is_detached = match status {
-        Some(status) => by_daemon(&args.of, volume, &status, &mut signals).inspect(|_| volume.await_release())?,
+        Some(status) => {
+            // As it is served, which its configuration may not say.
+            let served = status::served(&status, config).pop().and_then(|(_, served)| served).unwrap_or_else(|| volume.clone());
+            by_daemon(&args.of, &served, &status, &mut signals).inspect(|_| served.await_release())?
+        }
         None => here(volume, &mut signals)?,
     };
     if !is_detached {
@@ -57,7 +62,7 @@ fn by_daemon(of: &Of, volume: &Options, status: &Value, signals: &mut Signals) -
     let mut bar = Progress::new("detach");
     let failures_at_start = status["destage"]["failures"].as_u64().unwrap_or(0);
     let mut state = asked(Verb::Detach { flush: true })?;
-    let (mut most, mut silent, mut is_cancelled) = (0, Duration::ZERO, false);
+    let (mut most, mut silent_since, mut is_cancelled) = (0, None, false);
     loop {
         let left = state.pointer("/drain/blocks_left").and_then(Value::as_u64).unwrap_or(0);
         let failures = state["destage"]["failures"].as_u64().unwrap_or(0) - failures_at_start;
@@ -73,7 +78,7 @@ fn by_daemon(of: &Of, volume: &Options, status: &Value, signals: &mut Signals) -
         }
         match asked(Verb::Status) {
             Ok(status) if status::gone(&status).is_some() => return ended(volume),
-            Ok(status) if status["detaching"].as_bool() == Some(true) => state = status,
+            Ok(status) if status["detaching"].as_bool() == Some(true) => (state, silent_since) = (status, None),
             Ok(_) if is_cancelled => return Ok(false),
             Ok(status) => {
                 // Somebody has cancelled it, or the daemon has ended it.
@@ -82,7 +87,7 @@ fn by_daemon(of: &Of, volume: &Options, status: &Value, signals: &mut Signals) -
                 return if unreadable + lost > 0 { Err(detach::stays_behind(unreadable, lost)) } else { Ok(false) };
             }
             // It is about to end, or has: then its locks are gone.
-            Err(_) if silent < PATIENCE && !matches!(is_detached(volume), Ok(true)) => silent += INTERVAL,
+            Err(_) if silent_since.get_or_insert_with(Instant::now).elapsed() < PATIENCE && !matches!(is_detached(volume), Ok(true)) => {}
             Err(_) => return ended(volume),
         }
     }

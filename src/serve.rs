@@ -13,6 +13,7 @@ use tidegate_daemon::tell;
 use crate::args::{Running, Serve};
 use crate::config::{self, Config};
 use crate::manager::{self, PidFile};
+use crate::up::FirstRun;
 use crate::{grow, stop, units, up, write_out};
 
 pub fn run(args: &Serve) -> Result<ExitCode, Failure> {
@@ -32,7 +33,7 @@ pub fn run(args: &Serve) -> Result<ExitCode, Failure> {
         }
     }
     check(&config, &args.running, &folder)?;
-    serve(config, &args.running)
+    serve(config, &args.running, None)
 }
 
 /// What can be found wrong before anything is touched: names, certificates, and places of files and sockets. `folder` is the volume's, which may be
@@ -51,8 +52,8 @@ pub fn check(config: &Config, running: &Running, folder: &Path) -> Result<(), Fa
     running.pid_file.as_deref().map_or(Ok(()), |file| PidFile::check(&up::absolute(file)?, folder))
 }
 
-/// Serves until a signal; with `--stdio`, until the client goes.
-pub fn serve(mut config: Config, running: &Running) -> Result<ExitCode, Failure> {
+/// Serves until a signal; with `--stdio`, until the client goes. `first`: of a folder that becomes a volume, if it serves.
+pub fn serve(mut config: Config, running: &Running, first: Option<FirstRun>) -> Result<ExitCode, Failure> {
     accept_loss(&mut config, running)?;
     record(&mut config, running)?;
     let options = Options {
@@ -69,7 +70,7 @@ pub fn serve(mut config: Config, running: &Running) -> Result<ExitCode, Failure>
     if running.grow {
         grow::grown(&options.volumes)?.iter().for_each(|line| tell!("tidegate: {line}"));
     }
-    let mut person = Person { running, pid_file: None };
+    let mut person = Person { running, first, pid_file: None };
     let ended = lobby::serve(&options, &mut person)?;
     drop(person);
     match ended {
@@ -112,12 +113,14 @@ fn record(config: &mut Config, running: &Running) -> Result<(), Failure> {
 /// Whoever reads what we print.
 struct Person<'a> {
     running: &'a Running,
+    first: Option<FirstRun>,
     pid_file: Option<PidFile>,
 }
 
 impl Operator for Person<'_> {
     fn ready(&mut self, ready: &Ready) -> Result<(), Failure> {
         self.pid_file = self.running.pid_file.as_deref().map(PidFile::write).transpose()?;
+        self.first.take().map_or(Ok(()), FirstRun::keep)?;
         // Standard output is the client's socket, or may be.
         if self.running.stdio {
             tell!("{}", greeting(ready))

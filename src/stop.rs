@@ -1,15 +1,16 @@
 //! `tidegate stop`: asks the daemon to stop one volume, or all of them, and waits until what was acknowledged is durable.
 
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tidegate_daemon::Failure;
 use tidegate_daemon::back::attach::{Contents, contents};
 use tidegate_daemon::back::disk::{Access, Disk};
 use tidegate_daemon::control::Verb;
-use tidegate_daemon::state::State;
+use tidegate_daemon::state::{State, format_of};
 use tidegate_daemon::volume::Options;
+use tidegate_engine::cache::format::Superblock;
 use tidegate_engine::op::DeviceId;
 
 use crate::args::Stop;
@@ -23,9 +24,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub fn run(args: &Stop) -> Result<ExitCode, Failure> {
     let mut state = status::asked(&args.of, Verb::Stop)?;
     let config = up::config_of(&up::absolute(&args.of.dir)?)?;
-    let places = config.places(args.of.volume.as_deref()).unwrap_or_default();
-    let meant = || places.iter().map(|&place| &config.volumes[place]);
-    let mut silent = Duration::ZERO;
+    let stopping = status::served(&state, &config);
+    let mut silent_since = None;
     loop {
         let volumes = status::volumes(&state);
         if let Some(failed) = volumes.iter().find(|volume| volume["phase"] == "failed") {
@@ -37,18 +37,20 @@ pub fn run(args: &Stop) -> Result<ExitCode, Failure> {
         }
         std::thread::sleep(INTERVAL);
         match status::asked(&args.of, Verb::Status) {
-            Ok(status) => state = status,
+            Ok(status) => (state, silent_since) = (status, None),
             // With its last volume the daemon ends. What it did not say any more, it has written down.
-            Err(_) if meant().all(|volume| !is_held(volume)) => {
-                meant().filter(|volume| has_served(&state, volume)).try_for_each(was_stopped)?;
+            Err(_) if !stopping.iter().filter_map(|(_, volume)| volume.as_ref()).any(is_held) => {
+                let served = stopping.iter().filter(|(name, _)| has_served(&state, name));
+                served.filter(|(_, volume)| !volume.as_ref().is_some_and(was_stopped)).try_for_each(|(name, _)| uncertain(name))?;
                 break;
             }
-            Err(_) if silent < PATIENCE => silent += INTERVAL,
+            Err(_) if silent_since.get_or_insert_with(Instant::now).elapsed() < PATIENCE => {}
             Err(failure) => return Err(failure),
         }
     }
-    meant().for_each(Options::await_release);
-    let lost = |volume: &Value| volume["lost_blocks"].as_u64().unwrap_or(0);
+    stopping.iter().filter_map(|(_, volume)| volume.as_ref()).for_each(Options::await_release);
+    let number = |volume: &Value, pointer: &str| volume.pointer(pointer).and_then(Value::as_u64).unwrap_or(0);
+    let lost = |volume: &Value| number(volume, "/lost_blocks") + number(volume, "/errors/unreadable_blocks");
     say(&said(status::volumes(&state).iter().map(lost).sum()));
     Ok(ExitCode::SUCCESS)
 }
@@ -59,23 +61,23 @@ fn is_held(volume: &Options) -> bool {
 }
 
 /// Was anything of it acknowledged? One that is told to stop while it recovers serves nobody any more.
-fn has_served(state: &Value, volume: &Options) -> bool {
-    let is_meant = |status: &Value| status["name"].as_str().is_none_or(|name| name == volume.name);
-    status::volumes(state).iter().any(|status| is_meant(status) && status["phase"] == "serving")
+fn has_served(state: &Value, name: &str) -> bool {
+    status::volumes(state).iter().any(|status| status["name"].as_str().unwrap_or_default() == name && status["phase"] == "serving")
 }
 
 /// Did the daemon write down, on the host or in the cache, that it has stopped the volume in order?
-fn was_stopped(volume: &Options) -> Result<(), Failure> {
-    let on_host = State::read(&volume.state)?.is_some_and(|state| state.dirty.is_some());
+fn was_stopped(volume: &Options) -> bool {
+    let on_host = State::read(&volume.state).ok().flatten();
+    let is_its = |superblock: &Superblock| on_host.as_ref().is_none_or(|state| state.format == format_of(superblock));
     let in_cache = || {
         let found = Disk::open(&volume.cache, DeviceId::Cache, Access::Shared).and_then(|disk| contents(&disk));
-        matches!(found, Ok(Contents::Ours(superblock)) if superblock.clean || superblock.detached)
+        matches!(found, Ok(Contents::Ours(superblock)) if (superblock.clean || superblock.detached) && is_its(&superblock))
     };
-    if on_host || in_cache() {
-        return Ok(());
-    }
-    let what =
-        format!("the daemon ended before volume {:?} was stopped in order: what was flushed is durable, no more is certain", volume.name);
+    on_host.as_ref().is_some_and(|state| state.stopped) || in_cache()
+}
+
+fn uncertain(name: &str) -> Result<(), Failure> {
+    let what = format!("the daemon ended before volume {name:?} was stopped in order: what was flushed is durable, no more is certain");
     Err(Failure::new(status::NO_ANSWER, what))
 }
 

@@ -1,6 +1,7 @@
 //! `tidegate up`: the main job. A folder that has no configuration yet becomes a volume; then it is served.
 //!
-//! The configuration is written last: a first run that was cut short is a first run again.
+//! The configuration is written last, when the volume serves: a first run that was cut short is a first run again, and one that is refused leaves
+//! nothing behind.
 
 use std::fs;
 use std::io;
@@ -9,7 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use tidegate_daemon::Failure;
-use tidegate_daemon::create::{CreateOptions, create};
+use tidegate_daemon::create::{CreateOptions, Created, create};
+use tidegate_daemon::dirty::Dirty;
 use tidegate_daemon::front::nbd::{Address, Certificates};
 use tidegate_daemon::tell;
 use tidegate_daemon::volume;
@@ -21,7 +23,7 @@ use crate::{attach, manager, serve, units};
 
 /// Made when nothing else is named: large enough for a try, small on the disk because it is sparse.
 const ORIGIN_BYTES: u64 = 8 << 30;
-const CACHE_BYTES: u64 = 1 << 30;
+pub const CACHE_BYTES: u64 = 1 << 30;
 
 pub fn run(args: &Up) -> Result<ExitCode, Failure> {
     if args.running.stdio {
@@ -48,27 +50,66 @@ pub fn run(args: &Up) -> Result<ExitCode, Failure> {
     serve::check(&config, &args.running, &folder)?;
     if is_new {
         let volume = &config.volumes[0];
-        first_run(&folder, &path, &named, volume).map_err(|failure| failure.reaching(&volume.reach))?;
-    } else {
-        let mut config = config.clone();
-        serve::accept_loss(&mut config, &args.running)?;
-        config.volumes.iter().try_for_each(attach::replace_blank)?;
+        let first = FirstRun::begin(&folder, path, named, volume).map_err(|failure| failure.reaching(&volume.reach))?;
+        return serve::serve(config, &args.running, Some(first));
     }
-    serve::serve(config, &args.running)
+    serve::accept_loss(&mut config, &args.running)?;
+    config.volumes.iter().try_for_each(attach::replace_blank)?;
+    serve::serve(config, &args.running, None)
 }
 
-/// Makes what is missing. What the operator named must be there: a typing error must not become a file of 8 GiB.
-fn first_run(folder: &Path, path: &Path, named: &Named, volume: &volume::Options) -> Result<(), Failure> {
-    let is_ours = make_folder(folder)?;
-    let made = make_missing(named, volume).and_then(|()| write_config(path, named));
-    if made.is_err() && is_ours {
-        // Nothing is left of what was refused. A folder that is not empty stays, and its contents tell why.
-        let _ = fs::remove_dir(folder);
-    }
-    made
+/// A folder becomes a volume. Whatever was made for it is removed again, unless the volume serves.
+pub struct FirstRun {
+    config: PathBuf,
+    named: Named,
+    /// Files that were not there, and what a start writes beside them.
+    made: Vec<PathBuf>,
+    /// If it was not there.
+    folder: Option<PathBuf>,
 }
 
-fn make_missing(named: &Named, volume: &volume::Options) -> Result<(), Failure> {
+impl FirstRun {
+    /// Makes what is missing. What the operator named must be there: a typing error must not become a file of 8 GiB.
+    fn begin(folder: &Path, config: PathBuf, named: Named, volume: &volume::Options) -> Result<FirstRun, Failure> {
+        let folder = make_folder(folder)?.then(|| folder.to_owned());
+        let mut first = FirstRun { config, named, made: Vec::new(), folder };
+        let created = make_missing(&first.named, volume)?;
+        let new = |is_new: bool, path: &Path| is_new.then(|| path.to_owned());
+        if let Some(created) = created {
+            first.made.extend(new(created.origin_is_new, &volume.origin).into_iter().chain(new(created.cache_is_new, &volume.cache)));
+        }
+        for file in [&volume.state, &Dirty::path(&volume.state)] {
+            first.made.extend(new(!file.exists(), file));
+        }
+        Ok(first)
+    }
+
+    /// The volume serves: it has a configuration from now on.
+    ///
+    /// # Errors
+    /// One line: that cannot be written.
+    pub fn keep(mut self) -> Result<(), Failure> {
+        write_config(&self.config, &self.named)?;
+        self.made.clear();
+        self.folder = None;
+        Ok(())
+    }
+}
+
+impl Drop for FirstRun {
+    fn drop(&mut self) {
+        // What is not there, or not empty, needs no word: why nothing serves is being told.
+        for path in &self.made {
+            let _ = fs::remove_file(path);
+        }
+        if let Some(folder) = &self.folder {
+            let _ = fs::remove_dir(folder);
+        }
+    }
+}
+
+/// Nothing: the cache was formatted already.
+fn make_missing(named: &Named, volume: &volume::Options) -> Result<Option<Created>, Failure> {
     // A cache that was formatted already (by `tidegate create`, or by a first run that was cut short) is served as it is, and never
     // with a new origin: whether it belongs to the one that is there, the start finds out.
     if is_formatted(&volume.cache) {
@@ -76,7 +117,7 @@ fn make_missing(named: &Named, volume: &volume::Options) -> Result<(), Failure> 
             let (cache, origin) = (volume.cache.display(), volume.origin.display());
             Failure::new(Failure::NO_INPUT, format!("cache {cache} has an origin, but origin {origin}: {error}; name it with --origin"))
         };
-        return fs::metadata(&volume.origin).map(drop).map_err(missing);
+        return fs::metadata(&volume.origin).map(|_| None).map_err(missing);
     }
     let options = CreateOptions {
         origin_bytes: named.origin.is_none().then_some(ORIGIN_BYTES),
@@ -84,6 +125,7 @@ fn make_missing(named: &Named, volume: &volume::Options) -> Result<(), Failure> 
         ..CreateOptions::new(volume.origin.clone(), volume.cache.clone())
     };
     let created = create(&options)?;
+    created.notes.iter().for_each(|note| tell!("tidegate: {note}"));
     tell!(
         "tidegate: origin {} ({}, {}), cache {} ({})",
         volume.origin.display(),
@@ -92,7 +134,7 @@ fn make_missing(named: &Named, volume: &volume::Options) -> Result<(), Failure> 
         volume.cache.display(),
         if created.cache_is_new { "new" } else { "formatted" },
     );
-    Ok(())
+    Ok(Some(created))
 }
 
 fn is_formatted(cache: &Path) -> bool {

@@ -56,6 +56,10 @@ fn what_a_cache_that_is_gone_had_goes_home_from_memory() {
             assert!(disk[(block * BLOCK) as usize..].starts_with(&contents(block)), "block {block} is on the origin");
         }
         drop(client);
+        // There is no cache any more that could say that it was detached. The volume goes on.
+        let refused = tidegate(&["detach", "--dir", text(volume.folder.path())]);
+        assert!(refused.code == Some(1) && refused.stderr.contains("the cache has failed"), "{refused}");
+        daemon.connect().expect(BLOCK, &contents(1));
         daemon.stop();
     }
 }

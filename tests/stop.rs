@@ -43,13 +43,28 @@ fn sigterm_makes_acknowledged_writes_durable_with_clients_connected() {
 #[test]
 fn a_daemon_that_does_not_say_how_it_ended_is_not_taken_for_one_that_stopped() {
     let folder = volume("48MiB", "64MiB", "");
-    for is_killed in [true, false] {
+    let state = folder.path().join("tidegate.state");
+    let serving = "{\"phase\":\"serving\"}";
+    for (end, answer) in [
+        ("killed", serving),
+        // It was told another name than its configuration has.
+        ("killed", "{\"phase\":\"serving\",\"name\":\"foo\"}"),
+        ("killed without its cache", serving),
+        ("stopped", serving),
+    ] {
         let daemon = Daemon::up(folder.path());
         daemon.connect().write(0, &[7; 4096]).unwrap();
-        if is_killed {
-            daemon.kill();
-        } else {
+        if end == "stopped" {
             daemon.stop();
+        } else {
+            daemon.kill();
+        }
+        let told = std::fs::read_to_string(&state).unwrap();
+        if end == "killed without its cache" {
+            // As it is written down when that has failed.
+            let degraded = told.replace("\"dirty\":null", "\"dirty\":3").replace("\"degraded\":false", "\"degraded\":true");
+            assert_ne!(degraded, told);
+            std::fs::write(&state, degraded).unwrap();
         }
         let control = folder.path().join("control.sock");
         let _ = std::fs::remove_file(&control);
@@ -57,16 +72,17 @@ fn a_daemon_that_does_not_say_how_it_ended_is_not_taken_for_one_that_stopped() {
         let answers = std::thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
             BufReader::new(stream.try_clone().unwrap()).read_line(&mut String::new()).unwrap();
-            stream.write_all(b"{\"phase\":\"serving\"}\n").unwrap();
+            stream.write_all(format!("{answer}\n").as_bytes()).unwrap();
         });
         let ended = tidegate(&["stop", "--dir", text(folder.path())]);
         answers.join().unwrap();
         std::fs::remove_file(&control).unwrap();
-        if is_killed {
-            assert!(ended.code == Some(1) && ended.stderr.contains("before volume") && ended.stdout.is_empty(), "{ended}");
-        } else {
+        if end == "stopped" {
             assert!(ended.succeeds().contains("every acknowledged write is durable"));
+        } else {
+            assert!(ended.code == Some(1) && ended.stderr.contains("before volume") && ended.stdout.is_empty(), "{ended}");
         }
+        std::fs::write(&state, told).unwrap();
     }
 }
 

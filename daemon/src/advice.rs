@@ -50,6 +50,14 @@ pub fn word(text: &str) -> String {
     if !text.is_empty() && text.bytes().all(is_plain) { text.to_owned() } else { format!("'{}'", text.replace('\'', r"'\''")) }
 }
 
+/// Of which volumes one can be named.
+pub fn volumes_there_are<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    match &names.collect::<Vec<_>>()[..] {
+        [""] => "there is one, without a name".to_owned(),
+        names => format!("there are {}", names.iter().map(|name| format!("{name:?}")).collect::<Vec<_>>().join(", ")),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -50,8 +50,9 @@ pub fn detach(options: &Options, goes_on: impl FnMut(Progress) -> bool) -> Resul
 }
 
 fn take(options: &Options, mut goes_on: impl FnMut(Progress) -> bool) -> Result<bool, Failure> {
-    let Attached { cache, origin, superblock, .. } = attach(&options.cache, &options.origin)?;
-    state::compare(&options.state, &superblock, false)?;
+    let attached = attach(&options.cache, &options.origin)?;
+    state::recognise(&options.state, &attached, false)?;
+    let Attached { cache, origin, superblock, .. } = attached;
     let io = Io::new(cache, origin, Carrier::Auto)?;
     let mut engine = Engine::new(options.knobs.config(&superblock), io.limits());
     let mut back = Back { io, has_failed: false };

@@ -11,9 +11,11 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use tidegate_engine::Mode;
+use tidegate_engine::block::ATOM_BYTES;
 use tidegate_engine::cache::format::Superblock;
 use tidegate_engine::probe::ModeView;
 
+use crate::back::attach::{Attached, hex};
 use crate::dirty::{Dirty, written_at};
 use crate::{Failure, whole};
 
@@ -24,15 +26,21 @@ const BYTES_MAX: u64 = 16 << 10;
 /// So many caches that must not come back are remembered: those that went last.
 const GONE_MAX: usize = 256;
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct State {
     /// The identity that the cache was formatted with, in hexadecimal digits; empty: none has served since the last one was given up.
     pub format: String,
     /// The start that last served: it grows with every one, and the cache knows it too.
     pub epoch: u64,
+    /// Size of the volume; not known of files of versions that did not write it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<u64>,
     /// Blocks that were newer in the cache than on the origin at the last orderly stop; unknown while it serves, and after a crash.
     pub dirty: Option<u64>,
+    /// It was stopped in order, and has not served since.
+    #[serde(default)]
+    pub stopped: bool,
     /// What a FLUSH promises. Of another mode than write-back: nothing that was flushed is in the cache alone.
     #[serde(default, with = "mode_name")]
     pub mode: Mode,
@@ -48,7 +56,24 @@ impl State {
     /// The mode counts when it is asked for and recorded: whatever it was or will be, no more is promised than both do.
     pub fn of(superblock: &Superblock, epoch: u64, dirty: Option<u64>, mode: &ModeView) -> State {
         let kept = if mode.wanted.is_home() && mode.recorded.is_home() { mode.wanted } else { Mode::WriteBack };
-        State { format: format_of(superblock), epoch, dirty, mode: kept, degraded: false, gone: Vec::new() }
+        let bytes = Some(superblock.geometry.volume_atoms * ATOM_BYTES);
+        let stopped = dirty.is_some();
+        State { format: format_of(superblock), epoch, bytes, dirty, stopped, mode: kept, degraded: false, gone: Vec::new() }
+    }
+
+    /// Another cache begins to serve a volume whose last one may be left: before anything of it is changed, it is the one that is known.
+    ///
+    /// # Errors
+    /// One line; the file is as it was.
+    pub fn begin(path: &Path, superblock: &Superblock) -> Result<(), Failure> {
+        let format = format_of(superblock);
+        match State::read(path)? {
+            Some(known) if known.format != format => {
+                let bytes = Some(superblock.geometry.volume_atoms * ATOM_BYTES);
+                State { format, epoch: superblock.epoch, bytes, mode: superblock.mode, ..State::default() }.write(path)
+            }
+            Some(_) | None => Ok(()),
+        }
     }
 
     /// The cache is given up, and the volume begins anew with another one: that one never comes back.
@@ -59,8 +84,7 @@ impl State {
         if State::read(path).is_ok_and(|known| known.is_none()) {
             return Ok(());
         }
-        let none = State { format: String::new(), epoch: 0, dirty: Some(0), mode: Mode::WriteBack, degraded: false, gone: Vec::new() };
-        none.write(path)
+        State { dirty: Some(0), ..State::default() }.write(path)
     }
 
     /// Replaces the file, whole or not at all. A cache that was known until now, and is another one, is gone from now on.
@@ -137,8 +161,37 @@ impl State {
     }
 }
 
+/// The identity of a cache, as the file has it.
 pub fn format_of(superblock: &Superblock) -> String {
-    superblock.format.0.iter().map(|byte| format!("{byte:02x}")).collect()
+    hex(&superblock.format.0)
+}
+
+/// Enough of it to tell two apart.
+fn short(format: &str) -> &str {
+    format.get(..8).unwrap_or(format)
+}
+
+/// Refuses a cache that is not the one that the volume last ran with, and an origin that may be another one. Returns what is worth knowing.
+///
+/// A disk that is larger than the volume has grown, if this folder knows its cache; else it may be another one. `accept_loss`: another cache is
+/// taken, and what only the last one held is lost.
+///
+/// # Errors
+/// One line that says what was expected.
+pub fn recognise(path: &Path, attached: &Attached, accept_loss: bool) -> Result<Vec<String>, Failure> {
+    let Attached { superblock, cache, origin, .. } = attached;
+    let volume = superblock.geometry.volume_atoms;
+    if origin.atoms() > volume && superblock.has_served() && !knows(path, superblock)? {
+        let (has, needs) = (origin.bytes(), volume * ATOM_BYTES);
+        let (cache, origin) = (cache.path().display(), origin.path().display());
+        let what = format!(
+            "origin {origin} has {has} bytes, cache {cache} has served one of {needs}, and {} does not know it; attach that one, or take in the rest \
+             of this one with --grow if it has grown",
+            path.display()
+        );
+        return Err(Failure::new(Failure::REFUSED, what));
+    }
+    compare(path, superblock, accept_loss)
 }
 
 /// Is this the cache that the volume last ran with, and not an older copy of it? Returns what is worth knowing.
@@ -150,65 +203,92 @@ pub fn format_of(superblock: &Superblock) -> String {
 pub fn compare(path: &Path, superblock: &Superblock, accept_loss: bool) -> Result<Vec<String>, Failure> {
     let Some(known) = State::read(path)? else { return Ok(Vec::new()) };
     let found = format_of(superblock);
-    if known.gone.contains(&found) {
-        let short = &found[..8];
-        let what = format!(
-            "the cache with the format id {short}… was given up or failed, and the volume went on without it: it has missed writes and must not \
-             come back; bring the last one back, or format this one anew with `tidegate create --force`"
-        );
-        return Err(Failure::new(Failure::DAMAGED, what));
-    }
-    if known.format.is_empty() {
-        return Ok(Vec::new());
-    }
-    if known.format != found {
-        let held = match known.loss(path) {
-            Loss::Nothing(why) if superblock.epoch > 1 && !accept_loss => {
-                let short = &found[..8];
-                let what = format!(
-                    "the cache with the format id {short}… has served before, but this volume last ran with another one: it may have missed \
-                     writes; {why}; format it anew with `tidegate create --force`, or take it as it is with --accept-loss"
-                );
-                return Err(Failure::new(Failure::DAMAGED, what));
-            }
-            Loss::Nothing(why) => return Ok(vec![format!("another cache than last time; {why}")]),
-            Loss::Some(held) => held,
-        };
-        if accept_loss {
-            let mut notes =
-                vec![format!("another cache than last time, which {held}: they are lost, and the origin is a mixture of times there")];
-            match Dirty::read(path, &known.format) {
-                Some(dirty) => notes.extend(dirty.describe(path)),
-                None => notes.push("lost: which blocks is not known".to_string()),
-            }
-            return Ok(notes);
+    let compared = if known.gone.contains(&found) {
+        let last = if known.format.is_empty() { "the one that came after it".to_owned() } else { format!("{}…", short(&known.format)) };
+        Err(format!(
+            "the cache with the format id {}… has missed writes: the volume went on without it, as {} knows; bring {last} back, or format this one \
+             anew with `tidegate create --force`",
+            short(&found),
+            path.display()
+        ))
+    } else if known.format.is_empty() {
+        Ok(Vec::new())
+    } else if known.format == found {
+        known.missed_nothing(path, superblock.epoch).map(|()| Vec::new())
+    } else {
+        known.gives_way(path, superblock, accept_loss)
+    };
+    compared.map_err(|what| Failure::new(Failure::DAMAGED, what))
+}
+
+/// Is this the cache that the volume last ran with, as far as this folder knows?
+fn knows(path: &Path, superblock: &Superblock) -> Result<bool, Failure> {
+    Ok(State::read(path)?.is_some_and(|known| known.format == format_of(superblock)))
+}
+
+impl State {
+    /// The cache that served last is here again, which knows of so many starts.
+    fn missed_nothing(&self, path: &Path, epoch: u64) -> Result<(), String> {
+        if self.degraded {
+            let lost = match self.loss(path) {
+                Loss::Nothing(_) => "nothing is lost with it".to_string(),
+                Loss::Some(held) => format!("it {held}, listed in {}", Dirty::path(path).display()),
+            };
+            return Err(format!(
+                "the cache failed in service, and the volume went on without it: it has missed writes and must not come back; {lost}; format it \
+                 anew, or another one, with `tidegate create --force`"
+            ));
         }
-        let (short, other) = (&found[..8], known.format.get(..8).unwrap_or(&known.format));
-        let what = format!(
-            "the cache has the format id {short}…, and this volume last ran with {other}…, which {held}; bring that one back, or give it up with --accept-loss"
-        );
-        return Err(Failure::new(Failure::DAMAGED, what));
+        if self.epoch > epoch {
+            return Err(format!(
+                "the cache is an older copy of itself: it has seen {epoch} starts, and {} knows of {}; bring the newer one back, or format it anew \
+                 with `tidegate create --force`",
+                path.display(),
+                self.epoch
+            ));
+        }
+        Ok(())
     }
-    if known.degraded {
-        let lost = match known.loss(path) {
-            Loss::Nothing(_) => "nothing is lost with it".to_string(),
-            Loss::Some(held) => format!("it {held}, listed in {}", Dirty::path(path).display()),
-        };
-        let what = format!(
-            "the cache failed in service, and the volume went on without it: it has missed writes and must not come back; {lost}; format it anew, or another one, with `tidegate create --force`"
-        );
-        return Err(Failure::new(Failure::DAMAGED, what));
+
+    /// Another cache is here. Returns what is worth knowing of the last one, if that may be left.
+    fn gives_way(&self, path: &Path, other: &Superblock, accept_loss: bool) -> Result<Vec<String>, String> {
+        let (found, bytes) = (format_of(other), other.geometry.volume_atoms * ATOM_BYTES);
+        let (found, last) = (short(&found), short(&self.format));
+        let mut notes = Vec::new();
+        if let Some(had) = self.bytes.filter(|&had| had > bytes) {
+            if !accept_loss {
+                return Err(format!(
+                    "the cache with the format id {found}… is of a volume of {bytes} bytes, and this one has {had} and last ran with {last}…; bring \
+                     that one back, format this one anew with `tidegate create --force`, or take it as it is with --accept-loss"
+                ));
+            }
+            notes.push(format!("the volume had {had} bytes with its last cache, and has {bytes} now"));
+        }
+        match self.loss(path) {
+            Loss::Nothing(why) if other.has_served() && !accept_loss => {
+                return Err(format!(
+                    "the cache with the format id {found}… has served before, but this volume last ran with another one: it may have missed \
+                     writes; {why}; format it anew with `tidegate create --force`, or take it as it is with --accept-loss"
+                ));
+            }
+            Loss::Nothing(why) => notes.push(format!("another cache than last time; {why}")),
+            Loss::Some(held) if !accept_loss => {
+                return Err(format!(
+                    "the cache has the format id {found}…, and this volume last ran with {last}…, which {held}; bring that one back, or give it up \
+                     with --accept-loss"
+                ));
+            }
+            Loss::Some(held) => {
+                notes
+                    .push(format!("another cache than last time, which {held}: they are lost, and the origin is a mixture of times there"));
+                match Dirty::read(path, &self.format) {
+                    Some(dirty) => notes.extend(dirty.describe(path)),
+                    None => notes.push("lost: which blocks is not known".to_string()),
+                }
+            }
+        }
+        Ok(notes)
     }
-    if known.epoch > superblock.epoch {
-        let what = format!(
-            "the cache is an older copy of itself: it has seen {} starts, and {} knows of {}; bring the newer one back, or format it anew with `tidegate create --force`",
-            superblock.epoch,
-            path.display(),
-            known.epoch
-        );
-        return Err(Failure::new(Failure::DAMAGED, what));
-    }
-    Ok(Vec::new())
 }
 
 #[cfg(test)]
@@ -247,6 +327,43 @@ mod tests {
         Dirty::now(&format_of(&last), false, vec![tidegate_engine::block::Span::new(8, 8)]).write(&path);
         let notes = compare(&path, &superblock(2, 9), true).unwrap();
         assert_eq!(notes[2], "lost: 4096 bytes from byte 4096 on");
+    }
+
+    #[test]
+    fn a_new_cache_whose_first_start_is_cut_short_is_no_stranger() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(FILE_NAME);
+        State::begin(&path, &superblock(2, 1)).unwrap();
+        assert!(!path.exists(), "where nothing is known, nothing is compared");
+        State::of(&superblock(1, 5), 6, Some(0), &BACK).write(&path).unwrap();
+        assert!(compare(&path, &superblock(2, 2), false).is_err(), "it has served somewhere");
+        State::begin(&path, &superblock(2, 1)).unwrap();
+        for epoch in [1, 2] {
+            assert_eq!(compare(&path, &superblock(2, epoch), false).unwrap(), Vec::<String>::new());
+        }
+        assert!(compare(&path, &superblock(1, 6), true).unwrap_err().message.contains("has missed writes"));
+        // That of the last run is as it was.
+        let last = State::of(&superblock(2, 2), 3, Some(7), &BACK);
+        last.write(&path).unwrap();
+        State::begin(&path, &superblock(2, 3)).unwrap();
+        assert_eq!(State::read(&path).unwrap().unwrap().dirty, Some(7));
+    }
+
+    #[test]
+    fn a_cache_of_a_smaller_volume_is_not_taken_and_the_own_one_comes_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(FILE_NAME);
+        State::of(&superblock(1, 5), 6, Some(0), &BACK).write(&path).unwrap();
+        let mut small = superblock(2, 1);
+        small.geometry.volume_atoms = 256;
+        let refused = compare(&path, &small, false).unwrap_err();
+        assert!(refused.message.contains("131072 bytes") && refused.message.contains("262144"), "{refused}");
+        assert!(compare(&path, &superblock(1, 6), false).unwrap().is_empty());
+        let notes = compare(&path, &small, true).unwrap();
+        assert!(notes[0].contains("131072") && notes[1].contains("held nothing newer"), "{notes:?}");
+        // A file of a version that did not write the size.
+        State { bytes: None, ..State::of(&superblock(1, 5), 6, Some(0), &BACK) }.write(&path).unwrap();
+        assert_eq!(compare(&path, &small, false).unwrap().len(), 1);
     }
 
     fn superblock(id: u8, epoch: u64) -> Superblock {

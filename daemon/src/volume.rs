@@ -6,25 +6,23 @@
 //! Recovering → found sound: nothing is written before the lobby says so → Serving → (told to stop) stopping: all acknowledged writes
 //! become durable → lingering: replies leave → ended. Clients, commands and words come from the lobby, through the desk.
 
+mod options;
+
 use std::collections::VecDeque;
 use std::path::PathBuf;
 
 use tidegate_engine::block::{ATOM_BYTES, Span};
 use tidegate_engine::cache::format::Superblock;
-use tidegate_engine::config::{Allocation, CommitHome, Convert, Fill, ReadAround, WhenFull};
 use tidegate_engine::op::{Action, Answer, DeviceId, Done, Op};
 use tidegate_engine::payload::Payload;
-use tidegate_engine::policy;
 use tidegate_engine::probe::{Health, ModeView, Phase};
-use tidegate_engine::queue::QueueKind;
 use tidegate_engine::request::{Reply, Room};
 use tidegate_engine::spin::quiet::OfDay;
 use tidegate_engine::time::{Duration, Instant};
 use tidegate_engine::{Config, Control, Engine, Event, Mode, World, turn};
 
-use crate::advice::Reach;
 use crate::alarm::{alarm, removed};
-use crate::back::attach::{Attached, attach, await_release};
+use crate::back::attach::{Attached, attach};
 use crate::back::dock::{Happening, WatchKey};
 use crate::back::io::{Carrier, Io};
 use crate::back::of_day::second_of_day;
@@ -34,165 +32,16 @@ use crate::back::vigil;
 use crate::control::{Verb, curve_json, status_json};
 use crate::desk::{Desk, Rest, Tell};
 use crate::dirty::{self, Dirty};
-use crate::front::nbd::{Allowed, Export, Front};
+use crate::front::nbd::{Export, Front};
 use crate::front::{Clients, Crew, Tally};
 use crate::port::Interest;
 use crate::recorder::Recorder;
-use crate::sleeper::{self, Sleeper};
+use crate::sleeper::Sleeper;
 
 pub use crate::Failure;
 use crate::state::{self, State as HostState};
 use crate::wear::{Rating, wear_json};
-
-/// What to serve and how.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// As clients and commands name it; compared as bytes, never a path.
-    pub name: String,
-    /// Text for people.
-    pub description: String,
-    /// Clients may not change anything. What is dirty goes home all the same.
-    pub read_only: bool,
-    /// Who may use it over TLS; empty: whoever may connect.
-    pub clients: Vec<Allowed>,
-    /// How commands that messages advise reach it.
-    pub reach: Reach,
-    pub said: Said,
-    pub origin: PathBuf,
-    pub cache: PathBuf,
-    /// What the host knows of the cache ([`state`]).
-    pub state: PathBuf,
-    /// Another cache than last time is taken, and what only that one held is lost.
-    pub accept_loss: bool,
-    pub knobs: Knobs,
-    /// The origin's disk is told to stand still while nobody needs it.
-    pub spin: Option<sleeper::Options>,
-    /// A new file that gets what clients ask.
-    pub record: Option<PathBuf>,
-}
-
-/// Where the configuration says what only a start finds wrong: `path:line:column: `, or nothing.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Said {
-    pub ram: String,
-    pub motor: String,
-}
-
-/// The engine's settings; what is left out keeps its default ([`Config::new`]).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Knobs {
-    /// Per cent of the sets.
-    pub free_floor: Option<u32>,
-    /// Per cent of the sets.
-    pub reserve: Option<u32>,
-    /// Per cent of the sets.
-    pub dirty_high: Option<u32>,
-    pub wait: Option<Duration>,
-    pub max_dirty_age: Option<Duration>,
-    pub destage_depth: Option<usize>,
-    /// Bytes between two flushes of the origin.
-    pub destage_batch: Option<u64>,
-    /// Bytes of memory for pages.
-    pub ram: Option<u64>,
-    pub memory_policy: Option<policy::Kind>,
-    /// Bytes.
-    pub window: Option<u64>,
-    pub dirty_ram: Option<u64>,
-    pub dirty_ram_least: Option<u64>,
-    pub flush_age: Option<Duration>,
-    pub fill: Option<bool>,
-    pub allocation: Option<Allocation>,
-    pub convert: Option<Convert>,
-    /// Sectors.
-    pub convert_max: Option<u64>,
-    pub when_full: Option<WhenFull>,
-    pub split: Option<bool>,
-    pub commit_home: Option<bool>,
-    pub read_around: Option<bool>,
-    /// Bytes.
-    pub read_ahead: Option<u64>,
-    pub requests: Option<usize>,
-    /// Bytes.
-    pub bytes: Option<u64>,
-    pub fence_samples: Option<u32>,
-    pub mode: Option<Mode>,
-    pub stall_timeout: Option<Duration>,
-    /// How long to look before sleeping.
-    pub poll: Option<Duration>,
-    /// Threads for clients, at most [`crate::front::HANDS_MAX`]; 0: the volume's own serves them.
-    pub front_threads: Option<usize>,
-    /// Bytes per second; 0: not at all.
-    pub scrub_rate: Option<u64>,
-    /// Bytes that the maker of the SSD lets it be written in its life.
-    pub rated_tbw: Option<u64>,
-    /// Bytes a day; 0: no limit.
-    pub daily_write_budget: Option<u64>,
-    pub discard: Option<bool>,
-    /// Of the cache and of the origin.
-    pub queues: [Option<QueueKind>; 2],
-    /// Of the cache's SSD.
-    pub lanes: Option<u32>,
-}
-
-/// Everything on the SSD is verified within six hours of rest, and, at a quarter of that rate, within a day of work.
-fn scrub_rate(cache_bytes: u64) -> u64 {
-    const PASS_SECONDS: u64 = 6 * 3600;
-    (cache_bytes / PASS_SECONDS).max(256 << 10)
-}
-
-impl Knobs {
-    /// The configuration of a volume whose cache has this superblock.
-    pub fn config(&self, superblock: &Superblock) -> Config {
-        let default = Config::new(superblock.geometry, superblock.format);
-        let sets = u64::from(superblock.geometry.sets);
-        let share = |per_cent: Option<u32>, least: u64, default: u32| {
-            per_cent.map_or(default, |per_cent| (sets * u64::from(per_cent.min(100)) / 100).max(least).min(sets) as u32)
-        };
-        let window_bytes = self.window.unwrap_or(default.window_bytes);
-        Config {
-            origin: superblock.origin,
-            free_floor: share(self.free_floor, 3, default.free_floor),
-            reserve: share(self.reserve, 2, default.reserve),
-            dirty_high: share(self.dirty_high, 1, default.dirty_high),
-            wait: self.wait.unwrap_or(default.wait),
-            max_dirty_age: self.max_dirty_age.unwrap_or(self.allocation.unwrap_or(default.allocation).usual_dirty_age()),
-            destage_depth: self.destage_depth.unwrap_or(default.destage_depth),
-            destage_atoms: self.destage_batch.map_or(default.destage_atoms, |bytes| bytes / ATOM_BYTES),
-            ram: self.ram.unwrap_or_else(crate::ram::default),
-            memory_policy: self.memory_policy.unwrap_or(default.memory_policy),
-            fronts: self.front_threads.unwrap_or_default(),
-            window_bytes,
-            through_bytes: self.window.unwrap_or(default.through_bytes),
-            dirty_ram: self.dirty_ram.unwrap_or(window_bytes / 4),
-            dirty_ram_least: self.dirty_ram_least,
-            flush_age: self.flush_age.unwrap_or(default.flush_age),
-            fill: self.fill.map_or(default.fill, |keep| if keep { Fill::Behind } else { Fill::Off }),
-            allocation: self.allocation.unwrap_or(default.allocation),
-            convert: self.convert.unwrap_or(default.convert),
-            convert_max: self.convert_max,
-            when_full: self.when_full.unwrap_or(default.when_full),
-            split: default.split.filter(|_| self.split != Some(false)),
-            commit_home: if self.commit_home == Some(false) { CommitHome::Never } else { default.commit_home },
-            read_around: if self.read_around == Some(false) { ReadAround::Never } else { default.read_around },
-            read_ahead: self.read_ahead.unwrap_or(default.read_ahead),
-            requests_max: self.requests.unwrap_or(default.requests_max),
-            bytes_max: self.bytes.unwrap_or(default.bytes_max),
-            fence_samples: self.fence_samples.unwrap_or(default.fence_samples),
-            mode: self.mode,
-            stall_timeout: self.stall_timeout.unwrap_or(default.stall_timeout),
-            scrub_rate: self.scrub_rate.unwrap_or(scrub_rate(superblock.geometry.cache_atoms() * ATOM_BYTES)),
-            discard: self.discard.unwrap_or(default.discard),
-            queues: [0, 1].map(|device| self.queues[device].unwrap_or(default.queues[device])),
-            lanes: self.lanes.unwrap_or(default.lanes),
-            daily_write_bytes: self.daily_write_budget.unwrap_or(default.daily_write_bytes),
-            ..default
-        }
-    }
-
-    fn rating(&self) -> Rating {
-        Rating { life: self.rated_tbw, daily: self.daily_write_budget }
-    }
-}
+pub use options::{Knobs, Options, Said};
 
 /// Atoms read from the disks that one turn looks at. To verify 1 MiB takes about 0.1 ms: disks that answer many large reads at once
 /// would otherwise keep the first reply from leaving, and themselves without work, until the last one is verified.
@@ -227,7 +76,7 @@ impl Opened {
         }
         let at = |place: &str, failure: Failure| Failure { message: format!("{place}{failure}"), ..failure };
         crate::ram::check(options.knobs.ram).map_err(|failure| at(&options.said.ram, failure))?;
-        attached.notes.extend(state::compare(&options.state, &attached.superblock, options.accept_loss)?);
+        attached.notes.extend(state::recognise(&options.state, &attached, options.accept_loss)?);
         let sleeper = match &options.spin {
             None => None,
             Some(spin) => match Motor::find(&spin.which, &options.origin).map_err(|failure| at(&options.said.motor, failure))? {
@@ -303,6 +152,7 @@ impl Opened {
             is_front_resting: false,
             landed: VecDeque::new(),
             cache: options.cache.display().to_string(),
+            paths: serde_json::json!({ "origin": options.origin.to_str(), "cache": options.cache.to_str(), "state": options.state.to_str() }),
             rating: options.knobs.rating(),
             host: Host { path: options.state, superblock, told: None, again: Instant::ZERO, noted: Instant::ZERO, has_served: false },
             events: Vec::new(),
@@ -343,13 +193,6 @@ enum State {
     Stopping,
     /// Everything is durable; replies leave until then.
     Lingering(Instant),
-}
-
-impl Options {
-    /// Nobody serves it any more: waits a moment until its disks can be had by others.
-    pub fn await_release(&self) {
-        await_release(&[(&self.cache, DeviceId::Cache), (&self.origin, DeviceId::Origin)]);
-    }
 }
 
 /// What the engine acts on.
@@ -418,6 +261,8 @@ struct Volume {
     landed: VecDeque<Done<Run>>,
     /// The cache's path, for messages.
     cache: String,
+    /// Of its devices and of what the host knows, for commands; a name that is no text is none.
+    paths: serde_json::Value,
     rating: Rating,
     host: Host,
     /// Kept from turn to turn for their memory only.
@@ -434,7 +279,7 @@ impl Volume {
         }
         loop {
             let now = self.clock.now();
-            self.obey(now);
+            self.obey(now)?;
             if self.state == State::Stopping && self.world.held.is_some() {
                 // Nothing was written, and nobody was answered.
                 return Ok(Rest::default());
@@ -491,7 +336,7 @@ impl Volume {
     }
 
     /// Does what was asked at the desk.
-    fn obey(&mut self, now: Instant) {
+    fn obey(&mut self, now: Instant) -> Result<(), Failure> {
         for guest in self.desk.guests() {
             self.world.front.admit(guest);
         }
@@ -520,6 +365,7 @@ impl Volume {
                     if let (Some(sleeper), Some(report)) = (&self.world.sleeper, &snapshot.spin) {
                         status["spin"] = sleeper.json(report, now);
                     }
+                    status["paths"] = self.paths.clone();
                     status["io"] = self.world.io.carrier().name().into();
                     status["alarm"] = alarm(&self.world.io, &snapshot).into();
                     status
@@ -527,22 +373,24 @@ impl Volume {
             };
             self.desk.answer(number, answer);
         }
-        if self.desk.may_write() {
+        if self.desk.may_write() && self.world.held.is_some() {
+            HostState::begin(&self.host.path, &self.host.superblock)?;
             self.world.release(now);
         }
         if self.desk.is_told_to_stop() {
             self.stop();
         }
+        Ok(())
     }
 
     /// Writes down which start of which cache this is and what it promises, before anything is answered; and what is dirty, when it
     /// has stopped.
     fn tell_host(&mut self, now: Instant, dirty: Option<u64>) -> Result<(), Failure> {
         let snapshot = self.engine.inspect(now);
-        let has_failed = snapshot.health != Health::Whole;
-        let dirty = if has_failed { Some(snapshot.newer()) } else { dirty };
-        let state = HostState::of(&self.host.superblock, snapshot.epoch, dirty, &snapshot.mode);
-        let state = HostState { degraded: has_failed, ..state };
+        let mut state = HostState::of(&self.host.superblock, snapshot.epoch, dirty, &snapshot.mode);
+        if snapshot.health != Health::Whole {
+            (state.degraded, state.dirty) = (true, Some(snapshot.newer()));
+        }
         self.host.told = Some(state.mode);
         state.write(&self.host.path)
     }
@@ -609,6 +457,13 @@ impl Volume {
     fn detach(&mut self, now: Instant, flush: bool) -> Result<(), String> {
         if self.state != State::Serving {
             return Err("the volume does not serve now; try again when it does".to_owned());
+        }
+        if self.engine.health() != Health::Whole {
+            return Err(
+                "the cache has failed: everything that can be had is on the origin, or on its way there; `tidegate stop` ends the \
+                        volume, and `tidegate create --force` gives it another cache"
+                    .to_owned(),
+            );
         }
         let clients = self.world.front.connections();
         if clients > 0 {
@@ -745,39 +600,4 @@ pub(crate) fn refusal(engine: &Engine<Run>, cache: &str) -> Failure {
     let more = if fatal.len() > 1 { format!(" (and {} more)", fatal.len() - 1) } else { String::new() };
     let message = format!("cache {cache}: {first}{more}; nothing was changed; see `tidegate check --cache {cache}`");
     Failure::new(Failure::DAMAGED, message)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use tidegate_engine::block::BLOCK_ATOMS_MAX;
-    use tidegate_engine::cache::format::{FormatId, Geometry};
-
-    fn superblock() -> Superblock {
-        let geometry = Geometry::for_cache(1 << 21, 1 << 24, 8, 256).expect("a cache of 1 GiB");
-        assert!(geometry.block_atoms <= BLOCK_ATOMS_MAX);
-        Superblock::new(FormatId([3; 16]), geometry, [1; 16], [2; 16])
-    }
-
-    #[test]
-    fn knobs_left_out_keep_the_defaults_and_shares_are_of_the_sets() {
-        let superblock = superblock();
-        let sets = superblock.geometry.sets;
-        let default = Knobs::default().config(&superblock);
-        assert_eq!((default.free_floor, default.origin), (Config::new(superblock.geometry, superblock.format).free_floor, [2; 16]));
-        let knobs = Knobs { free_floor: Some(50), dirty_high: Some(100), reserve: Some(0), window: Some(8 << 20), ..Knobs::default() };
-        let config = knobs.config(&superblock);
-        assert_eq!((config.free_floor, config.dirty_high, config.reserve), (sets / 2, sets, 2));
-        assert_eq!((config.window_bytes, config.wait), (8 << 20, default.wait));
-        let small = Knobs { allocation: Some(Allocation::SmallWrites), ..knobs };
-        assert_eq!(
-            (config.max_dirty_age, small.config(&superblock).max_dirty_age),
-            (Duration::from_secs(600), Duration::from_secs(86_400))
-        );
-        let said = Knobs { max_dirty_age: Some(Duration::from_secs(60)), ..small };
-        assert_eq!(said.config(&superblock).max_dirty_age, Duration::from_secs(60));
-        let without = Knobs { split: Some(false), commit_home: Some(false), ..knobs }.config(&superblock);
-        assert!(config.split.is_some() && without.split.is_none());
-        assert_eq!((config.commit_home, without.commit_home), (CommitHome::Judged, CommitHome::Never));
-    }
 }

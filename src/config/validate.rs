@@ -3,12 +3,14 @@
 use tidegate_daemon::front::nbd::{self, Address};
 use tidegate_engine::time::Duration;
 
-use super::File;
 use super::values::Size;
+use super::{Allocation, Convert, File};
 use crate::units;
 
 /// The smallest and largest sizes that make sense; beyond them is a typing error, or a machine that would not start.
 const WINDOW_BYTES: (u64, u64) = (1 << 20, 1 << 30);
+/// Of a large cache; of a small one it is less (`tidegate_engine::Config::new`).
+const WINDOW_DEFAULT: u64 = 128 << 20;
 const POLL_MOST: Duration = Duration::from_millis(1);
 /// An origin that has not answered for less is only slow.
 const STALL_TIMEOUT_LEAST: Duration = Duration::from_secs(1);
@@ -84,6 +86,24 @@ impl File {
                 "`rated_tbw` is zero; write what the maker of the SSD states, such as \"150TB\", or leave it out".to_owned(),
             ));
         }
+        if self.wear.daily_write_budget == Some(Size(0)) {
+            let what =
+                "`daily_write_budget` is zero; leave it out for no limit, or set `fill = false` below [log] to keep nothing that is read";
+            return Err(("daily_write_budget", what.to_owned()));
+        }
+        let window = self.log.window.map_or(WINDOW_DEFAULT, |size| size.0);
+        if self.log.dirty_ram.is_some_and(|size| size.0 > window) {
+            return Err((
+                "dirty_ram",
+                format!("`dirty_ram` must not exceed `window` ({}), of which it is a part", units::show_size(window)),
+            ));
+        }
+        if self.log.convert == Some(Convert::Randomness) && self.log.allocation != Some(Allocation::SmallWrites) {
+            return Err((
+                "convert",
+                "`convert` says which writes are small, and nobody asks; set allocation = \"small-writes\", too".to_owned(),
+            ));
+        }
         self.spin.validate()?;
         let floor = self.gate.free_floor.map_or(10, |share| share.0);
         let reserve = self.gate.reserve.map_or(2, |share| share.0);
@@ -92,6 +112,10 @@ impl File {
         }
         if floor > 90 {
             return Err(("free_floor", "`free_floor` must be at most 90%, or nothing would stay in the cache".to_owned()));
+        }
+        if floor + reserve >= 100 {
+            let what = format!("`free_floor` ({floor}%) and `reserve` ({reserve}%) must leave something of the cache");
+            return Err(("free_floor", what));
         }
         Ok(())
     }

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
+use tidegate_daemon::advice::volumes_there_are;
 use tidegate_daemon::back::attach::is_same;
 use tidegate_daemon::front::nbd::Allowed;
 use tidegate_daemon::volume::Said;
@@ -192,8 +193,8 @@ impl Config {
         let Some(wanted) = volume else { return Ok((0..self.volumes.len()).collect()) };
         let place = self.volumes.iter().position(|volume| volume.name == wanted);
         place.map(|place| vec![place]).ok_or_else(|| {
-            let names: Vec<String> = self.volumes.iter().map(|volume| format!("{:?}", volume.name)).collect();
-            format!("--volume: no volume is named {wanted:?}; there are {}", names.join(", "))
+            let there_are = volumes_there_are(self.volumes.iter().map(|volume| &*volume.name));
+            format!("--volume: no volume is named {wanted:?}; {there_are}")
         })
     }
 }

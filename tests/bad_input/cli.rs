@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::process::Command;
 
-use super::{assert_refused, check, everything};
+use super::{assert_refused, check, everything, make};
 use crate::common::{folder, text, tool};
 
 #[test]
@@ -81,7 +81,7 @@ fn a_pid_file_never_takes_the_place_of_another_file() {
     let folder = folder();
     let ended = tool::tidegate_in(folder.path(), &["up", "--dir", "new", "--pid-file", "new/origin.img"]);
     assert!(ended.code == Some(73) && ended.stderr.contains("origin.img exists and holds no process id"), "{ended}");
-    assert_eq!(std::fs::metadata(folder.path().join("new/origin.img")).unwrap().len(), 8 << 30);
+    assert_eq!(everything(folder.path()), [], "what was made for it is gone with it");
 }
 
 #[test]
@@ -98,4 +98,42 @@ fn a_start_that_cannot_end_well_creates_nothing() {
         assert_refused("up", &tool::tidegate_in(folder.path(), &[&["up"], arguments].concat()), 73, says);
     }
     assert_eq!(everything(folder.path()), [], "something was created");
+}
+
+#[test]
+fn a_first_run_that_does_not_serve_leaves_nothing_behind() {
+    let folder = folder();
+    let dir = folder.path();
+    make("truncate -s 48M disk.img; echo precious > recorded; mkdir taken")(dir);
+    let before = everything(dir);
+    let new = ["up", "--dir", "new"];
+    for (what, more, code) in [
+        ("a recording that is there", &["--origin", "disk.img", "--record", "recorded"][..], 73),
+        ("no client on standard input", &["--stdio"], 73),
+        ("a folder where the socket would be", &["--origin", "disk.img", "--nbd", "unix:taken"], 73),
+        ("another volume than the one that there is", &["--accept-loss=other"], 2),
+    ] {
+        let ended = tool::tidegate_in(dir, &[&new[..], more].concat());
+        assert_eq!(ended.code, Some(code), "{what}: {ended}");
+        assert_eq!(everything(dir), before, "{what}");
+    }
+    // A cache of another disk: neither a folder nor a configuration that names the two.
+    tool::tidegate_in(dir, &["create", "--dir", "other", "--origin-size", "64MiB", "--cache-size", "64MiB"]).succeeds();
+    let before = everything(dir);
+    let refused = tool::tidegate_in(dir, &[&new[..], &["--origin", "disk.img", "--cache", "other/cache.img"]].concat());
+    assert_refused("too small", &refused, 78, &["disk.img has 50331648 bytes"]);
+    assert_eq!(everything(dir), before);
+}
+
+#[test]
+fn a_cache_that_is_named_is_made_where_its_size_is_said() {
+    let folder = folder();
+    let dir = folder.path();
+    make("truncate -s 48M disk.img; mkdir ssd")(dir);
+    let attach = ["attach", "--dir", "new", "--origin", "disk.img", "--cache", "ssd/cache.img"];
+    let refused = tool::tidegate_in(dir, &attach);
+    assert_refused("missing", &refused, 66, &["ssd/cache.img", "give the size of a new one"]);
+    assert!(!dir.join("new").exists());
+    tool::tidegate_in(dir, &[&attach[..], &["--cache-size", "64MiB"]].concat()).succeeds();
+    assert_eq!(std::fs::metadata(dir.join("ssd/cache.img")).unwrap().len(), 64 << 20);
 }

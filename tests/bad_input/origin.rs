@@ -79,6 +79,38 @@ fn an_origin_that_has_grown_is_served_as_far_as_it_was_with_a_note() {
 }
 
 #[test]
+fn a_larger_origin_is_another_disk_unless_the_folder_knows_its_cache() {
+    let folder = volume("48MiB", "64MiB", "");
+    let dir = folder.path();
+    let daemon = Daemon::up(dir);
+    let mut client = daemon.connect();
+    client.write(1 << 20, &Chance::new(1).bytes(64 << 10)).unwrap();
+    client.flush().unwrap();
+    drop(client);
+    daemon.stop();
+    make("truncate -s 64M other.img")(dir);
+    let before = everything(dir);
+    for command in ["up", "detach"] {
+        let mut arguments = vec![command, "--dir", "new"];
+        if command == "up" {
+            arguments.extend(["--origin", "other.img", "--cache", "cache.img"]);
+        } else {
+            // Without flags for devices: a folder that says them, and no more.
+            let here = text(dir);
+            make("mkdir new")(dir);
+            fs::write(dir.join("new/config.toml"), format!("origin = \"{here}/other.img\"\ncache = \"{here}/cache.img\"\n")).unwrap();
+        }
+        let refused = tool::tidegate_in(dir, &arguments);
+        assert_refused(command, &refused, 78, &["other.img has 67108864 bytes", "has served one of 50331648", "--grow"]);
+        if command == "up" {
+            assert_eq!(everything(dir), before, "nothing was made, nothing was written");
+        }
+    }
+    let zeros = fs::read(dir.join("other.img")).unwrap();
+    assert!(zeros.iter().all(|&byte| byte == 0), "nothing went to a disk that it was not written to");
+}
+
+#[test]
 fn an_origin_that_shrinks_in_service_gets_nothing_behind_its_end_and_keeps_what_is_dirty() {
     for carrier in CARRIERS {
         let folder = volume("48MiB", "64MiB", "[gate]\nmax_dirty_age = \"100ms\"\nwait = \"1ms\"\n");

@@ -155,7 +155,9 @@ pub fn superblock(disk: &Disk) -> Result<Superblock, Failure> {
         Contents::Ours(superblock) => superblock,
         Contents::Unreadable(failure) => return Err(failure),
         Contents::Blank => return refused("is blank; run `tidegate create` to format it".to_string()),
-        Contents::Foreign(what) => return refused(format!("holds {what}; run `tidegate create --force` to overwrite it")),
+        Contents::Foreign(what) => {
+            return refused(format!("holds {what}; name another one, or overwrite it with `tidegate create --force`"));
+        }
     };
     if superblock.detached {
         return refused("was detached from its origin, which alone holds everything; run `tidegate attach` to use it again".to_string());

@@ -223,6 +223,8 @@ const ALLOWED: &[i64] = &[
     #[cfg(target_arch = "x86_64")]
     libc::SYS_unlink,
     #[cfg(target_arch = "x86_64")]
+    libc::SYS_rmdir,
+    #[cfg(target_arch = "x86_64")]
     libc::SYS_rename,
     #[cfg(not(target_arch = "x86_64"))]
     libc::SYS_renameat,

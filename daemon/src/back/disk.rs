@@ -359,7 +359,7 @@ impl Place<'_> {
     }
 
     fn kind(&self) -> Result<Kind, Failure> {
-        let metadata = std::fs::metadata(self.path).map_err(|error| self.unopened(&error))?;
+        let metadata = std::fs::metadata(self.path).map_err(|error| self.unopened(Access::Shared, &error))?;
         let kind = metadata.file_type();
         if kind.is_file() {
             return Ok(Kind::File);
@@ -370,11 +370,12 @@ impl Place<'_> {
         Err(self.refused("is neither a file nor a block device", "name another path"))
     }
 
-    fn unopened(&self, error: &io::Error) -> Failure {
+    fn unopened(&self, access: Access, error: &io::Error) -> Failure {
         let remedy = match error.kind() {
             io::ErrorKind::NotFound => "name another path, or make it with `tidegate create`",
             io::ErrorKind::PermissionDenied => {
-                return Failure::new(Failure::PERMISSION, format!("{}: {error}; run as a user who may read and write it", self.named()));
+                let may = if access == Access::Alone { "read and write" } else { "read" };
+                return Failure::new(Failure::PERMISSION, format!("{}: {error}; run as a user who may {may} it", self.named()));
             }
             _ => "see that it can be read and written",
         };
@@ -397,10 +398,10 @@ impl Place<'_> {
                 Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
                     return Err(self.busy(&occupied::reason(self.path).unwrap_or_else(|| "in use by the system".to_string())));
                 }
-                Err(error) => return Err(self.unopened(&error)),
+                Err(error) => return Err(self.unopened(access, &error)),
             }
         };
-        let metadata = file.metadata().map_err(|error| self.unopened(&error))?;
+        let metadata = file.metadata().map_err(|error| self.unopened(access, &error))?;
         let same = match kind {
             Kind::File => metadata.file_type().is_file(),
             Kind::Block => metadata.file_type().is_block_device(),

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
+use crate::advice::volumes_there_are;
 use crate::control::{Asker, INQUIRIES_MAX};
 
 pub struct Inquiries {
@@ -51,8 +52,7 @@ impl Inquiries {
 
     fn unknown(&self, wanted: &str) -> String {
         let wanted: String = wanted.chars().take(40).collect();
-        let names: Vec<String> = self.names.iter().map(|name| format!("{name:?}")).collect();
-        format!("no volume {wanted:?} is served here: {}", names.join(", "))
+        format!("no volume {wanted:?} is served here; {}", volumes_there_are(self.names.iter().map(String::as_str)))
     }
 
     /// What a volume answers.
@@ -121,7 +121,7 @@ mod tests {
         }
         for wrong in ["Home", "", &"x".repeat(5000)] {
             let error = inquiries.begin(Asker::test(7), Some(wrong)).unwrap_err().to_string();
-            assert!(error.contains(r#"is served here: \"home\""#) && error.len() < 200, "{error}");
+            assert!(error.contains(r#"is served here; there are \"home\""#) && error.len() < 200, "{error}");
         }
     }
 }

@@ -21,6 +21,7 @@ use std::path::PathBuf;
 
 use tidegate_engine::probe::Snapshot;
 use tidegate_engine::request::Room;
+use tidegate_engine::time::{Duration, Instant};
 
 use crate::Failure;
 use crate::back::attach::refuse_shared;
@@ -118,6 +119,9 @@ const DESCRIPTORS_BESIDE: usize = 40;
 const DESCRIPTORS_OF_VOLUME: usize = 14;
 /// And for each of its front threads: an epoll and two bells.
 const DESCRIPTORS_OF_FRONT_THREAD: usize = 3;
+
+/// A second signal so soon after the first is the same one.
+const TWICE: Duration = Duration::from_millis(200);
 
 const FRONT: u32 = 0;
 const CONTROL: u32 = 1;
@@ -236,6 +240,8 @@ struct Lobby {
     members: Vec<Member>,
     clock: Clock,
     state: State,
+    /// When the signal came that it stops for.
+    heard: Instant,
     /// It ends with its only client.
     one_client: bool,
     /// What kept it from starting.
@@ -265,6 +271,7 @@ impl Lobby {
             members,
             clock: Clock::start(),
             state: State::Starting,
+            heard: Instant::ZERO,
             one_client,
             failure: None,
             guests: Vec::new(),
@@ -451,7 +458,12 @@ impl Lobby {
     fn signal(&mut self) -> Option<i32> {
         while let Some(signal) = self.signals.next() {
             match self.state {
-                State::Starting | State::Serving => self.stop(),
+                State::Starting | State::Serving => {
+                    self.heard = self.clock.now();
+                    self.stop();
+                }
+                // Whoever tells a process and its group says it twice at once.
+                State::Stopping if self.clock.now() < self.heard + TWICE => {}
                 State::Stopping => return Some(signal),
             }
         }

@@ -101,6 +101,11 @@ impl Superblock {
         }
     }
 
+    /// Every start begins an epoch.
+    pub fn has_served(&self) -> bool {
+        self.epoch > 1
+    }
+
     /// The page for copy 0 or 1.
     pub fn encode(&self, copy: u32) -> Vec<u8> {
         assert!(self.geometry.validate().is_ok(), "an impossible geometry");
