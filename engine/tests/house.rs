@@ -49,6 +49,49 @@ fn cache_gate_queue_and_spin_do_not_know_each_other_nor_the_paths() {
     check("engine/src/policy", &["crate::cache", "crate::gate", "crate::queue", "crate::path"]);
 }
 
+/// Parts of the cache are put together in the paths, and nowhere else; but for what a part is made of.
+#[test]
+fn parts_of_the_cache_use_only_what_they_are_made_of() {
+    const SHARED: &str = "format";
+    const MADE_OF: [(&str, &[&str]); 5] = [
+        ("sets", &["heat", "index", "placed", "slots", "stranded", "stream", "victims"]),
+        ("stream", &["heat"]),
+        ("ahead", &["sequence"]),
+        ("convert", &["sequence"]),
+        ("split", &["sequence"]),
+    ];
+    let cache = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/cache");
+    let name = |path: &Path| path.file_stem().expect("a source has a name").to_str().expect("in ASCII").to_owned();
+    let parts: Vec<PathBuf> = sources(&cache).into_iter().filter(|path| path.parent() == Some(&cache) && name(path) != "mod").collect();
+    assert!(parts.len() > 15);
+    for part in &parts {
+        let text = std::fs::read_to_string(part).unwrap();
+        let code = text.split("#[cfg(test)]").next().expect("there is a beginning");
+        let allowed = MADE_OF.iter().find(|(user, _)| *user == name(part)).map_or(&[][..], |(_, used)| used);
+        for other in parts.iter().map(|path| name(path)).filter(|other| *other != name(part) && other != SHARED) {
+            let uses = [format!("super::{other}::"), format!("crate::cache::{other}")].iter().any(|words| code.contains(words));
+            assert!(!uses || allowed.contains(&&*other), "{} uses {other}", part.display());
+        }
+    }
+}
+
+/// Whoever looks for a file finds it in the map.
+#[test]
+fn the_code_map_names_every_flow_and_every_part() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let architecture = std::fs::read_to_string(root.join("ARCHITECTURE.md")).unwrap();
+    let (_, map) = architecture.split_once("## Code map").expect("there is a map");
+    for folder in ["engine/src", "engine/src/path", "engine/src/cache", "daemon/src", "pages/src"] {
+        let lines: String = map.lines().filter(|line| line.contains(&format!("`{}", folder.split("/src").next().unwrap()))).collect();
+        let words: Vec<&str> = lines.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').collect();
+        for entry in std::fs::read_dir(root.join(folder)).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_stem().unwrap().to_str().unwrap();
+            assert!(["mod", "lib", "tests"].contains(&name) || words.contains(&name), "{} is not in the map", path.display());
+        }
+    }
+}
+
 #[test]
 fn the_two_worlds_do_not_know_each_other() {
     check("sim/src", &["tidegate_daemon"]);
