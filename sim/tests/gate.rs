@@ -107,3 +107,25 @@ fn a_read_every_second_stops_the_papers_gate_for_ever_and_not_ours() {
         assert_eq!(destages(&scenario).count() == 0, stops, "{gate:?}");
     }
 }
+
+#[test]
+fn above_the_mark_the_ssd_is_left_to_writers_who_wait_for_it_unless_something_is_old_or_the_room_is_short() {
+    // Dirty sets of 64, with a mark of 44 and 4 in reserve; the longest that something may be dirty; whether it goes home meanwhile.
+    for (dirty, max_age, goes_home) in [(50, 3_600_000, false), (50, 1, true), (56, 3_600_000, true)] {
+        let mut scenario = scenario(GateKind::Ours);
+        let config = &mut scenario.simulation.plan.config;
+        (config.free_floor, config.reserve, config.dirty_high) = (8, 4, 44);
+        (config.dirty_ram, config.max_dirty_age) = (16 << 12, Duration::from_millis(max_age));
+        scenario.stop();
+        scenario.recover();
+        for _ in 0..10 {
+            for first in (0..dirty * 8).step_by(40) {
+                let sent: Vec<_> = (first..first + 40).map(|block| scenario.send_write(scenario.block(block), false).0).collect();
+                sent.into_iter().for_each(|id| drop(scenario.wait(id)));
+            }
+        }
+        assert_eq!(destages(&scenario).count() > 0, goes_home, "{dirty} sets, {max_age} ms");
+        scenario.advance(Duration::from_secs(5));
+        assert!(destages(&scenario).count() > 0, "nobody waits for the SSD");
+    }
+}

@@ -470,6 +470,7 @@ impl<P: Payload> Engine<P> {
             self.flushes.back_off.at,
             self.destage.back_off.at,
             self.destage.courtesy.rest(self.looked),
+            self.leaves_ssd_until(self.looked),
             self.checkpoint.back_off.at,
             self.retries.back_off.at,
             self.retries.pause.at,

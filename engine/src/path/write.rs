@@ -148,6 +148,9 @@ impl<P: Payload> Engine<P> {
 
     /// Counts a request once for each reason it waits for.
     fn blocked(&mut self, number: usize, reason: WaitReason) {
+        if matches!(reason, WaitReason::Ram | WaitReason::Window) {
+            self.destage.ssd_awaited = Some(self.now);
+        }
         if std::mem::replace(&mut self.requests.get_mut(number).waits, reason) != reason {
             self.counters.waits.count(reason);
         }

@@ -20,7 +20,7 @@ use crate::gate::courtesy::Courtesy;
 use crate::gate::pace::{Pace, Work};
 use crate::op::{Action, Answer, Class, DeviceError, DeviceId, Hole, Zone};
 use crate::payload::Payload;
-use crate::probe::{GateState, WaitReason};
+use crate::probe::{DestageReason, GateState, WaitReason};
 use crate::time::{Duration, Instant};
 
 use super::back_off::BackOff;
@@ -34,6 +34,9 @@ const ZERO_ATOMS: u64 = 65_536;
 const RANGES: usize = 64;
 /// Reads of a single bad slot before its atoms count as lost.
 const READ_TRIES: u32 = 3;
+/// Until there is so much less room, nothing goes home for it beside writers that keep the SSD busy, and are heard of for so long.
+const PRESSING: f64 = 0.5;
+const HEARD: Duration = Duration::from_millis(100);
 /// A dirty slot that the SSD fails to read for so long is given up.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -50,6 +53,8 @@ pub(super) struct Destage<P> {
     /// The last batch that was not taken as a whole was refused by an origin that is there.
     refused: bool,
     pub back_off: BackOff,
+    /// When a write last waited for the SSD to take those before it.
+    pub ssd_awaited: Option<Instant>,
     /// How long batches have taken.
     pace: Pace,
     /// How long they may take.
@@ -60,7 +65,18 @@ impl<P> Default for Destage<P> {
     fn default() -> Self {
         let back_off = BackOff::new(Duration::from_secs(1), Duration::from_secs(60));
         let (unreadable, shunned, pace, courtesy) = (BTreeMap::new(), Shunned::default(), Pace::default(), Courtesy::default());
-        Destage { batch: None, cursor: Block(0), careful: false, unreadable, shunned, refused: false, back_off, pace, courtesy }
+        Destage {
+            batch: None,
+            cursor: Block(0),
+            careful: false,
+            unreadable,
+            shunned,
+            refused: false,
+            back_off,
+            ssd_awaited: None,
+            pace,
+            courtesy,
+        }
     }
 }
 
@@ -256,6 +272,8 @@ impl<P: Payload> Engine<P> {
                 // It begins when the disk turns.
             } else if self.urgency() < 1.0 && self.destage.courtesy.rest(self.now).is_some() {
                 // Clients are heard.
+            } else if self.leaves_ssd_until(self.now).is_some() {
+                // Reading what is dirty would cost them more than the room is worth; and what they overwrite meanwhile need not go home.
             } else if self.journal_has_room(64) {
                 self.destage.back_off.at = None;
                 self.start_batch();
@@ -264,6 +282,14 @@ impl<P: Payload> Engine<P> {
             }
         }
         false
+    }
+
+    /// Until when the SSD is left to writers who wait for it: above the mark, while there is room and nothing is old.
+    pub(super) fn leaves_ssd_until(&self, now: Instant) -> Option<Instant> {
+        let until = self.destage.ssd_awaited? + HEARD;
+        let is_for_room = self.gate.state() == GateState::Destage(DestageReason::HighMark);
+        let is_old = self.dirty_since().is_some_and(|since| now.since(since) >= self.gate.max_age);
+        (is_for_room && until > now && !is_old && self.urgency() < PRESSING).then_some(until)
     }
 
     fn start_batch(&mut self) {
