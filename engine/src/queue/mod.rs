@@ -178,7 +178,7 @@ impl<P: Payload> Queue<P> {
 
     /// An operation of a job waits from now on. No two that wait or are under way have one place ([`OpId::place`]).
     pub fn push(&mut self, now: Instant, job: u32, op: Op<P>) {
-        let stretch = Stretch::of(&op);
+        let stretch = self.stretch(&op);
         match stretch.and_then(|stretch| self.neighbour(job, &stretch)) {
             Some(number) => self.attach(number, op),
             None => self.wait(now, Item::new(now, job, &op), stretch, op),
@@ -187,9 +187,14 @@ impl<P: Payload> Queue<P> {
 
     /// It waits with one that it goes on, if there is one; else it is given back.
     pub fn join(&mut self, job: u32, op: Op<P>) -> Option<Op<P>> {
-        let Some(number) = Stretch::of(&op).and_then(|stretch| self.neighbour(job, &stretch)) else { return Some(op) };
+        let Some(number) = self.stretch(&op).and_then(|stretch| self.neighbour(job, &stretch)) else { return Some(op) };
         self.attach(number, op);
         None
+    }
+
+    /// Where it lies, if it may go on what waits, or the next one may go on it: mostly the device has too little to do for either.
+    fn stretch(&self, op: &Op<P>) -> Option<Stretch> {
+        if self.under_way + self.waiting + 1 >= BUSY || self.lists() { Stretch::of(op) } else { None }
     }
 
     /// Is it worth looking among all that waits? With the default scheduler not while the device has a place for what comes.

@@ -17,6 +17,8 @@ const LAST: usize = PATIENT.len() + 1;
 
 pub struct Urgency {
     waiting: Lists,
+    /// How many of the patient ones wait.
+    patient_waiting: usize,
     /// Whose turn it is of the patient ones.
     turn: usize,
     in_a_row: u32,
@@ -27,17 +29,19 @@ pub struct Urgency {
 impl Urgency {
     /// The patient ones take at most `patient_depth` places.
     pub fn new(patient_depth: usize) -> Self {
-        Urgency { waiting: Lists::new(LAST + 1), turn: 0, in_a_row: 0, patient_under_way: 0, patient_depth }
+        Urgency { waiting: Lists::new(LAST + 1), patient_waiting: 0, turn: 0, in_a_row: 0, patient_under_way: 0, patient_depth }
     }
 }
 
 impl Scheduler for Urgency {
     fn push(&mut self, _now: Instant, entry: usize, item: &Item) {
-        self.waiting.push(list(item.class), entry);
+        let list = list(item.class);
+        self.patient_waiting += usize::from(list < URGENT);
+        self.waiting.push(list, entry);
     }
 
     fn pop(&mut self, _now: Instant) -> Option<usize> {
-        let next = (0..PATIENT.len()).map(|next| (self.turn + next) % PATIENT.len()).find(|&lane| !self.waiting.is_empty(lane));
+        let next = if self.patient_waiting > 0 { self.next_lane() } else { None };
         let patient = next.filter(|_| self.patient_under_way < self.patient_depth);
         let patient_turn = patient.is_some() && self.in_a_row >= URGENT_IN_A_ROW;
         let first = if patient_turn { None } else { self.waiting.pop(URGENT) };
@@ -45,6 +49,7 @@ impl Scheduler for Urgency {
             (Some(entry), _) => entry,
             (None, Some(lane)) => {
                 self.turn = lane + 1;
+                self.patient_waiting -= 1;
                 self.patient_under_way += 1;
                 self.waiting.pop(lane)?
             }
@@ -56,12 +61,19 @@ impl Scheduler for Urgency {
     }
 
     fn raise(&mut self, now: Instant, entry: usize, _before: &Item, item: &Item) {
-        self.waiting.remove(entry);
+        self.patient_waiting -= usize::from(self.waiting.remove(entry) < URGENT);
         self.push(now, entry, item);
     }
 
     fn done(&mut self, _now: Instant, _entry: usize, item: &Item) {
         self.patient_under_way -= usize::from(list(item.class) < URGENT);
+    }
+}
+
+impl Urgency {
+    /// Of the patient ones.
+    fn next_lane(&self) -> Option<usize> {
+        (0..PATIENT.len()).map(|next| (self.turn + next) % PATIENT.len()).find(|&lane| !self.waiting.is_empty(lane))
     }
 }
 
