@@ -114,7 +114,12 @@ impl Placed {
     // --- bounds ---
 
     /// Pages of records, at most, that tell all placed sets again.
+    #[inline]
     pub fn restate_pages(&self, geometry: &Geometry) -> u64 {
+        // In the log none is placed.
+        if self.sets.is_empty() {
+            return 0;
+        }
         restate_pages(geometry, self.sets.len() as u64, self.live)
     }
 }

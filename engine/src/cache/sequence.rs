@@ -40,6 +40,11 @@ impl Sequence {
         self.end.abs_diff(span.start)
     }
 
+    /// As [`Sequence::distance`] of at most `reach`, told by one comparison.
+    fn ends_within(&self, span: Span, reach: u64) -> bool {
+        self.end.wrapping_sub(span.start).wrapping_add(reach) <= 2 * reach
+    }
+
     fn grow(&mut self, span: Span, used: u64) {
         self.length += span.end().saturating_sub(self.end);
         self.start = self.start.min(span.start);
@@ -91,8 +96,10 @@ impl Sequences {
     pub fn note(&mut self, span: Span) -> Option<Sequence> {
         self.requests += 1;
         let used = self.requests;
-        let near = self.sequences.iter_mut().filter(|sequence| sequence.distance(span) <= NEAR.max(NEAR_REQUESTS * span.atoms));
-        if let Some(sequence) = near.min_by_key(|sequence| sequence.distance(span)) {
+        let reach = NEAR.max(NEAR_REQUESTS * span.atoms);
+        // Of what reads here and there none is: one look at all of them, without a branch for each, says so.
+        let is_any_near = self.sequences.iter().fold(false, |any, sequence| any | sequence.ends_within(span, reach));
+        if is_any_near && let Some(sequence) = self.sequences.iter_mut().min_by_key(|sequence| sequence.distance(span)) {
             sequence.grow(span, used);
             return Some(*sequence);
         }

@@ -151,9 +151,11 @@ impl<P: Payload> Window<P> {
     }
 }
 
-/// How many pins of a row begin at `slot` or before.
+/// How many pins of a row begin at `slot` or before. Where each has one slot it is as many as there are slots from the first one on; never more.
+#[inline]
 fn behind<P>(row: &VecDeque<Pin<P>>, slot: u32) -> usize {
-    row.partition_point(|pin| pin.first.slot <= slot)
+    let most = row.len().min((slot + 1).saturating_sub(row[0].first.slot) as usize);
+    if most == 0 || row[most - 1].first.slot <= slot { most } else { row.partition_point(|pin| pin.first.slot <= slot) }
 }
 
 #[cfg(test)]

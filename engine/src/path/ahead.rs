@@ -45,8 +45,7 @@ impl<P: Payload> Engine<P> {
     /// Reads what is whole of these slots, and neither in memory nor on its way; for nobody, or for a client. If there was no room for all: how
     /// many it came to.
     pub(super) fn begin_ahead(&mut self, first: Slot, slots: u32, class: Class) -> Option<u32> {
-        let size = self.block_atoms();
-        let most = (PIECE_ATOMS.min(self.limits[0].op_atoms) / size).max(1) as u32;
+        let most = self.blocks_in(PIECE_ATOMS.min(self.limits[0].op_atoms)).max(1) as u32;
         let life = self.life_of(first);
         let mut at = first;
         let end = first.slot + slots;

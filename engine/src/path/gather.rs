@@ -60,12 +60,12 @@ impl<P: Payload> Engine<P> {
     /// Blocks that may still be in memory alone of what is not lent of `dirty_ram`. (What is being moved and filled counts: it takes the same
     /// memory and the same time of the SSD.)
     fn ram_beside_fronts(&self) -> u64 {
-        self.dirty_share.bytes().saturating_sub(self.window.unwritten_atoms() * ATOM_BYTES) / (self.block_atoms() * ATOM_BYTES)
+        self.blocks_in(self.dirty_share.bytes().saturating_sub(self.window.unwritten_atoms() * ATOM_BYTES) / ATOM_BYTES)
     }
 
     /// Joins a write to the one that it goes on, if one operation takes both.
     pub(super) fn gather(&mut self, write: DataWrite<P>, class: Class) {
-        let (first, most) = (write.pieces[0].0, self.limits[0].op_atoms / self.block_atoms());
+        let (first, most) = (write.pieces[0].0, self.blocks_in(self.limits[0].op_atoms));
         let goes_on = |gathered: &&Gathered| {
             let before = self.writes.get(gathered.write);
             before.goes_on_at(first, write.group) && u64::from(before.slots() + write.slots()) <= most
@@ -89,7 +89,7 @@ impl<P: Payload> Engine<P> {
             return;
         }
         let is_idle = self.writes.len() == self.gathered.len() + self.retries.len();
-        let large = LARGE / (self.block_atoms() * ATOM_BYTES);
+        let large = self.blocks_in(LARGE / ATOM_BYTES);
         let set_slots = self.config.geometry.set_slots;
         let mut next = 0;
         while next < self.gathered.len() {

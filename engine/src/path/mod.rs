@@ -118,6 +118,8 @@ use write::{DataWrite, Writing};
 /// The data path of one volume. See the crate's first page for how to drive it.
 pub struct Engine<P: Payload> {
     config: Config,
+    /// As the geometry says, which has to work it out from everything that lies before it.
+    data_start: u64,
     limits: [Limits; 2],
     now: Instant,
     phase: Phase,
@@ -279,6 +281,7 @@ impl<P: Payload> Engine<P> {
         }
         let lanes = Lanes::new(config.lanes, limits[0].atoms);
         let mut engine = Engine {
+            data_start: geometry.data_start(),
             limits,
             now: Instant::ZERO,
             phase: Phase::Recovering,
@@ -684,17 +687,26 @@ impl<P: Payload> Engine<P> {
     fn full(&self, block: Block) -> Atoms {
         self.config.geometry.full(block)
     }
+    /// So many whole blocks are in so many atoms.
+    #[inline]
+    fn blocks_in(&self, atoms: u64) -> u64 {
+        atoms >> self.config.geometry.block_bits()
+    }
+    /// So many blocks have so many atoms in them.
+    #[inline]
+    fn blocks_with(&self, atoms: u64) -> u64 {
+        self.blocks_in(atoms + self.block_atoms() - 1)
+    }
     /// The blocks that a span touches: first and how many.
+    #[inline]
     fn blocks_of(&self, span: Span) -> (Block, u64) {
-        let size = self.block_atoms();
-        let first = span.start / size;
-        (Block(first), span.end().div_ceil(size) - first)
+        let first = self.blocks_in(span.start);
+        (Block(first), self.blocks_with(span.end()) - first)
     }
     /// The blocks that lie inside a span as wholes: first and how many (possibly none).
     fn whole_blocks(&self, span: Span) -> (Block, u64) {
-        let size = self.block_atoms();
-        let first = span.start.div_ceil(size);
-        (Block(first), (span.end() / size).saturating_sub(first))
+        let first = self.blocks_with(span.start);
+        (Block(first), self.blocks_in(span.end()).saturating_sub(first))
     }
     /// The blocks at the two ends of a span, once if it is one.
     fn end_blocks(&self, span: Span) -> impl Iterator<Item = Block> + use<P> {
@@ -708,7 +720,10 @@ impl<P: Payload> Engine<P> {
         if part.is_empty() { Atoms::NONE } else { Atoms::range((part.start - base) as u32, (part.end() - base) as u32) }
     }
     fn slots_span(&self, first: Slot, slots: u32) -> Span {
-        Span::new(self.config.geometry.slot(first).start, u64::from(slots) * self.block_atoms())
+        let geometry = &self.config.geometry;
+        assert!(first.set < geometry.sets && first.slot < geometry.set_slots, "{first:?} is beyond the cache");
+        let number = u64::from(first.set) * u64::from(geometry.set_slots) + u64::from(first.slot);
+        Span::new(self.data_start + number * self.block_atoms(), u64::from(slots) * self.block_atoms())
     }
     fn valid_atoms(&self, slot: Slot, block: Block) -> Atoms {
         self.sets.partial(slot).unwrap_or_else(|| self.full(block))

@@ -301,7 +301,7 @@ impl<P: Payload> Engine<P> {
                 parts.push(Part { span: part, source: Source::Ready(payload.slice(part.start - first.0 * size, part.atoms)) });
                 done += count;
             } else {
-                let most = (self.limits[0].op_atoms / size).max(1) as u32;
+                let most = self.blocks_in(self.limits[0].op_atoms).max(1) as u32;
                 let count = self.window.unpinned(here, slots - done).min(most);
                 let part = Span::new(first.0 * size, u64::from(count) * size).intersection(span);
                 parts.push(Part { span: part, source: Source::Slots { block: first, first: here, slots: count } });
@@ -719,8 +719,10 @@ impl<P: Payload> Engine<P> {
         }
         let span = self.requests.get(number).request.span;
         let has_missed = parts.iter().any(|part| matches!(part.source, Source::Fetched(..)));
-        parts.retain(|part| !matches!(part.source, Source::Replaced));
-        parts.sort_by_key(|part| part.span.start);
+        if parts.len() > 1 {
+            parts.retain(|part| !matches!(part.source, Source::Replaced));
+            parts.sort_by_key(|part| part.span.start);
+        }
         let contents = |part: &Part<P>| match &part.source {
             Source::Ready(payload) => payload.clone(),
             Source::Fetched(fetched, payload) if *fetched == part.span => payload.clone(),

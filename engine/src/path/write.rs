@@ -57,12 +57,16 @@ pub(super) struct DataWrite<P> {
 
 impl<P> DataWrite<P> {
     pub fn slots(&self) -> u32 {
-        self.pieces.iter().map(|piece| piece.1).sum()
+        self.end().slot - self.pieces[0].0.slot
+    }
+    /// Behind its last slot.
+    fn end(&self) -> Slot {
+        let (last, slots, _) = &self.pieces[self.pieces.len() - 1];
+        Slot { slot: last.slot + slots, ..*last }
     }
     /// Would a write of the same group to these slots go on where this one ends?
     pub fn goes_on_at(&self, first: Slot, group: u64) -> bool {
-        let (last, slots, _) = &self.pieces[self.pieces.len() - 1];
-        self.group == group && last.set == first.set && last.slot + slots == first.slot
+        self.group == group && self.end() == first
     }
 }
 
@@ -476,7 +480,7 @@ impl<P: Payload> Engine<P> {
         let mut writes = 0;
         let mut pending = Slotted::new();
         // Slots of one device write.
-        let most = self.limits[0].op_atoms / self.block_atoms();
+        let most = self.blocks_in(self.limits[0].op_atoms);
         let mut class_block = None;
         for piece in pieces {
             self.tickets.supersede(piece.block, piece.blocks);

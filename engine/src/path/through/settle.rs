@@ -314,7 +314,12 @@ impl<P: Payload> Engine<P> {
     }
 
     /// Stopping: the free sets that the log needs for such pages, and has not got. Destaging makes them.
+    #[inline]
     pub(in crate::path) fn sets_needed_to_stop(&self) -> u32 {
+        if self.stopping { self.sets_needed_for_pages() } else { 0 }
+    }
+
+    fn sets_needed_for_pages(&self) -> u32 {
         let blocks = self.through.pages.blocks();
         if !self.must_log_pages() || self.slots_available(Source::Client) >= blocks {
             return 0;
