@@ -1,9 +1,11 @@
 //! The scrubber: what rots on the SSD is found while there is still another copy, and is never made worse by its repair.
 
+use tidegate_engine::Mode;
 use tidegate_engine::cache::format::Superblock;
 use tidegate_engine::op::Zone;
 use tidegate_engine::request::RequestError;
 use tidegate_engine::time::Duration;
+use tidegate_sim::back::fault::Fault;
 use tidegate_sim::back::volatile::Survive;
 use tidegate_sim::scenario::Scenario;
 use tidegate_sim::stamp::Stamps;
@@ -104,25 +106,101 @@ fn newest_superblock(scenario: &Scenario) -> Superblock {
 
 #[test]
 fn a_crash_at_any_step_of_the_replacement_of_a_damaged_map_finds_the_one_before_it() {
+    let (before, after) = crash_at_any_step_of_the_repair(|scenario| {
+        let data = scenario.checkpoints(2, 3);
+        let newest = newest_superblock(scenario).checkpoint;
+        scenario.rot(scenario.geometry().map_page(newest.area, 0).start + 2);
+        data
+    });
+    assert!(after.checkpoint.area == before.checkpoint.area && after.previous == before.previous);
+}
+
+/// Whatever `damage` does to the maps: a power cut at any step until a checkpoint has ended finds a whole one. Says which were named before and
+/// after.
+fn crash_at_any_step_of_the_repair(damage: impl Fn(&mut Scenario) -> Stamps) -> (Superblock, Superblock) {
     for step in 0.. {
         let mut scenario = scrubbed();
-        let data = scenario.checkpoints(2, 3);
-        let newest = newest_superblock(&scenario).checkpoint;
-        scenario.rot(scenario.geometry().map_page(newest.area, 0).start + 2);
+        let data = damage(&mut scenario);
+        let before = newest_superblock(&scenario);
         while scenario.snapshot().counters.scrub_repaired_pages == 0 {
             scenario.step();
         }
         for _ in 0..step {
             scenario.step();
         }
-        let is_replaced = newest_superblock(&scenario).checkpoint != newest;
+        let after = newest_superblock(&scenario);
         scenario.power_cut(Survive::All);
         scenario.expect(3, &data);
-        if is_replaced {
+        if after.checkpoint != before.checkpoint {
             assert!(step > 3, "{step} steps");
-            return;
+            return (before, after);
         }
     }
+    unreachable!("it is repaired in the end")
+}
+
+/// The scrubber finds a map damaged that is well: it cannot be read, twice.
+fn twice_unread(scenario: &mut Scenario) {
+    (0..2).for_each(|_| scenario.fail_next(Zone::Map, Fault::Error));
+}
+
+#[test]
+fn a_map_that_cannot_be_read_for_a_moment_is_read_once_more() {
+    let mut scenario = scrubbed();
+    let data = scenario.checkpoints(2, 3);
+    let before = newest_superblock(&scenario);
+    scenario.fail_next(Zone::Map, Fault::Error);
+    scenario.advance(Duration::from_secs(20));
+    let snapshot = scenario.snapshot();
+    assert!(snapshot.counters.scrub_passes > 1 && snapshot.counters.scrub_repaired_pages == 0, "{:?}", snapshot.counters);
+    assert_eq!(newest_superblock(&scenario).checkpoint, before.checkpoint);
+    scenario.expect(3, &data);
+}
+
+/// It had to be the older one at the last start; since then both that the superblock names are the same.
+#[test]
+fn the_only_map_is_not_written_over() {
+    let (before, after) = crash_at_any_step_of_the_repair(|scenario| {
+        let data = scenario.checkpoints(1, 3);
+        // The mode's checkpoint: the one before it knows all of it.
+        scenario.switch(Mode::WriteThrough);
+        scenario.run_until_quiet();
+        let newest = newest_superblock(scenario).checkpoint;
+        scenario.rot(scenario.geometry().map_page(newest.area, 0).start + 2);
+        scenario.power_cut(Survive::All);
+        scenario.run_until_quiet();
+        twice_unread(scenario);
+        data
+    });
+    assert_eq!(before.checkpoint.area, before.previous.area);
+    assert!(after.checkpoint.area != before.checkpoint.area && after.previous == before.checkpoint);
+}
+
+#[test]
+fn a_map_is_not_written_over_where_the_one_before_it_is_damaged() {
+    let (before, after) = crash_at_any_step_of_the_repair(|scenario| {
+        let data = scenario.checkpoints(2, 3);
+        let previous = newest_superblock(scenario).previous;
+        scenario.rot(scenario.geometry().map_page(previous.area, 0).start + 2);
+        twice_unread(scenario);
+        data
+    });
+    assert!(before.previous.number > 0 && after.checkpoint.area == before.previous.area && after.previous == before.checkpoint);
+}
+
+#[test]
+fn damage_of_the_map_before_the_newest_is_found_while_that_is_whole() {
+    let mut scenario = scrubbed();
+    let data = scenario.checkpoints(2, 3);
+    let before = newest_superblock(&scenario);
+    scenario.rot(scenario.geometry().map_page(before.previous.area, 0).start + 2);
+    scenario.advance(Duration::from_secs(20));
+    let next = newest_superblock(&scenario);
+    assert!(next.checkpoint.area == before.previous.area && next.previous == before.checkpoint);
+    // The newest is lost in its turn.
+    scenario.rot(scenario.geometry().map_page(next.checkpoint.area, 0).start + 2);
+    scenario.power_cut(Survive::None);
+    scenario.expect(3, &data);
 }
 
 #[test]

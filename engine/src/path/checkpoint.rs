@@ -143,7 +143,9 @@ impl<P: Payload> Engine<P> {
             return false;
         }
         let before = self.counters.checkpoints;
-        if self.checkpoint.running.is_none() && self.wants_checkpoint() && self.can_restate() {
+        // Which map it is written over, depends on that; unless somebody waits.
+        let is_early = self.scrubber.doubts_maps() && !self.checkpoint.urgent;
+        if self.checkpoint.running.is_none() && !is_early && self.wants_checkpoint() && self.can_restate() {
             self.begin_checkpoint();
         }
         while self.checkpoint.running.is_some() && !self.cache_failed && self.advance_checkpoint() {}
@@ -186,6 +188,11 @@ impl<P: Payload> Engine<P> {
         false
     }
 
+    /// Is the newest map damaged, and is a new one written over it, while the one before it is whole in the other area?
+    fn replaces_newest(&self, current: &Superblock) -> bool {
+        self.checkpoint.spoiled == Some(current.checkpoint.number) && current.previous.area != current.checkpoint.area
+    }
+
     fn begin_checkpoint(&mut self) {
         (self.checkpoint.urgent, self.checkpoint.wanted) = (false, false);
         self.checkpoint.back_off.at = None;
@@ -193,7 +200,7 @@ impl<P: Payload> Engine<P> {
         self.flushes.want(group);
         let current = self.checkpoint.superblock.clone().expect("a serving engine has read its superblock");
         // Another area than the one that is good, and a number that no page there carries.
-        let (area, previous) = if self.checkpoint.spoiled == Some(current.checkpoint.number) {
+        let (area, previous) = if self.replaces_newest(&current) {
             (current.checkpoint.area, current.previous)
         } else {
             (1 - current.checkpoint.area.min(1), current.checkpoint)
@@ -475,12 +482,14 @@ impl<P: Payload> Engine<P> {
         self.checkpoint.running.is_some()
     }
 
-    /// The map that the newest superblock names.
-    pub(super) fn newest_map(&self) -> MapRef {
-        self.checkpoint.superblock.as_ref().expect("a serving engine has read its superblock").checkpoint
+    /// The maps that the newest superblock names: the newest, and the one before it. Where a start had to take that one, both lie in one area, and
+    /// there is no other.
+    pub(super) fn named_maps(&self) -> [MapRef; 2] {
+        let superblock = self.checkpoint.superblock.as_ref().expect("a serving engine has read its superblock");
+        [superblock.checkpoint, superblock.previous]
     }
 
-    /// The map that the newest superblock names is damaged: it is written anew in its own place, while the one before it is still whole.
+    /// The newest map is damaged, and the one before it is whole: it is written anew in its own place.
     pub(super) fn replace_map(&mut self, map: MapRef) {
         self.checkpoint.spoiled = Some(map.number);
     }

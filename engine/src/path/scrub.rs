@@ -1,12 +1,13 @@
 //! Scrub: everything on the SSD is read and verified in the background, so that what rots is found while there is still another copy.
 //!
 //! ```text
-//! Slots (of a set, some at a time) → Headers (both copies) → next set … → Superblocks → Map → Journal → a pass has ended
+//! Slots (of a set, some at a time) → Headers (both copies) → next set … → Superblocks → Maps → Journal → a pass has ended
 //!   clean, bad → dropped: the origin has it     one copy bad → written again from memory     bad → a checkpoint writes it anew, elsewhere
 //!   dirty, bad → counted; reads of it are errors
 //! ```
 //! One operation at a time and at a rate (`Config::scrub_rate`); while clients wait, at a quarter of it. The origin is never asked.
-//! What a checkpoint may write is read only while none runs, and none begins meanwhile.
+//! What a checkpoint may write is read only while none runs, and none begins meanwhile. Of the two maps one is written over the other: which of
+//! them is whole is known before that.
 
 use std::collections::VecDeque;
 
@@ -26,6 +27,8 @@ use super::{Engine, Owner, joined};
 const STEP_ATOMS: u64 = 512;
 /// While clients wait, steps come so many times more seldom.
 const POLITENESS: u64 = 4;
+/// A part of a map that is not good is read once more after so long: it may have been a moment's failure.
+const DOUBT: Duration = Duration::from_secs(1);
 
 /// Where the pass stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,8 +36,21 @@ enum Place {
     Slots(Slot),
     Headers(u32),
     Superblocks,
-    Map { of: MapRef, page: u32, pages: u32 },
+    Maps(Maps),
     Journal { from: u64 },
+}
+
+/// The newest map, and then the one before it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Maps {
+    of: [MapRef; 2],
+    /// Which of them is read now, the next page, and how many it has.
+    which: usize,
+    page: u32,
+    pages: u32,
+    /// What was read here was not good, once.
+    doubtful: bool,
+    damaged: [bool; 2],
 }
 
 /// What is being read or written.
@@ -95,13 +111,17 @@ impl Scrubber {
     pub fn reads_metadata(&self) -> bool {
         self.running.iter().any(|step| step.is_of_checkpoints())
     }
+    /// It is about to know which of the maps is whole.
+    pub fn doubts_maps(&self) -> bool {
+        matches!(&self.place, Place::Maps(maps) if maps.doubtful || maps.damaged.contains(&true))
+    }
 }
 
 impl<P: Payload> Engine<P> {
     pub(super) fn scrub_report(&self) -> Scrub {
         let sets_done = match self.scrubber.place {
             Place::Slots(Slot { set, .. }) | Place::Headers(set) => set,
-            Place::Superblocks | Place::Map { .. } | Place::Journal { .. } => self.config.geometry.sets,
+            Place::Superblocks | Place::Maps(_) | Place::Journal { .. } => self.config.geometry.sets,
         };
         let runs = self.config.scrub_rate > 0 && !self.cache_failed;
         Scrub { sets_done: runs.then_some(sets_done), last_pass: self.scrubber.last_pass }
@@ -152,7 +172,7 @@ impl<P: Payload> Engine<P> {
             Place::Slots(slot) => self.scrub_set(slot),
             Place::Headers(set) => self.scrub_headers(set),
             Place::Superblocks => self.scrub_superblocks(),
-            Place::Map { of, page, pages } => self.scrub_map(of, page, pages),
+            Place::Maps(maps) => self.scrub_maps(maps),
             Place::Journal { from } => self.scrub_journal(from),
         }
     }
@@ -285,9 +305,9 @@ impl<P: Payload> Engine<P> {
         for copy in 0..2 {
             self.read_to_scrub(Zone::Superblock, self.config.geometry.superblock(copy), Step::Superblock { copy });
         }
-        let of = self.newest_map();
-        let pages = if of.number == 0 { 0 } else { self.config.geometry.map_pages() + 1 };
-        self.scrubber.place = Place::Map { of, page: 0, pages };
+        let of = self.named_maps();
+        let pages = self.map_pages_to_scrub(of[0]);
+        self.scrubber.place = Place::Maps(Maps { of, which: 0, page: 0, pages, doubtful: false, damaged: [false; 2] });
     }
 
     fn superblock_scrubbed(&mut self, copy: u32, result: Result<Answer<P>, DeviceError>) {
@@ -301,23 +321,42 @@ impl<P: Payload> Engine<P> {
         }
     }
 
-    fn scrub_map(&mut self, of: MapRef, page: u32, pages: u32) {
-        if page >= pages || of != self.newest_map() {
-            // All of it; or it is of no use any more.
+    /// At first: the range table may have more than one.
+    fn map_pages_to_scrub(&self, of: MapRef) -> u32 {
+        if of.number == 0 { 0 } else { self.config.geometry.map_pages() + 1 }
+    }
+
+    fn scrub_maps(&mut self, mut maps: Maps) {
+        if maps.of != self.named_maps() {
+            // They are of no use any more.
             self.scrubber.place = Place::Journal { from: 0 };
             return;
         }
         if self.is_checkpoint_running() {
             return;
         }
-        let count = (pages - page).min((STEP_ATOMS / PAGE_ATOMS) as u32);
-        self.scrubber.place = Place::Map { of, page: page + count, pages };
-        let span = Span::new(self.config.geometry.map_page(of.area, page).start, u64::from(count) * PAGE_ATOMS);
-        self.read_to_scrub(Zone::Map, span, Step::Map { of, page, pages: count });
+        let [newest, previous] = maps.of;
+        if maps.page >= maps.pages || maps.damaged[maps.which] {
+            if maps.which == 0 && previous.area != newest.area {
+                (maps.which, maps.page, maps.pages) = (1, 0, self.map_pages_to_scrub(previous));
+                self.scrubber.place = Place::Maps(maps);
+            } else {
+                self.scrubber.place = Place::Journal { from: 0 };
+                self.maps_scrubbed(&maps);
+            }
+            return;
+        }
+        let (of, page) = (maps.of[maps.which], maps.page);
+        let pages = (maps.pages - page).min((STEP_ATOMS / PAGE_ATOMS) as u32);
+        maps.page += pages;
+        self.scrubber.place = Place::Maps(maps);
+        let span = Span::new(self.config.geometry.map_page(of.area, page).start, u64::from(pages) * PAGE_ATOMS);
+        self.read_to_scrub(Zone::Map, span, Step::Map { of, page, pages });
     }
 
     fn map_scrubbed(&mut self, of: MapRef, page: u32, pages: u32, result: Result<Answer<P>, DeviceError>) {
         let (geometry, format) = (self.config.geometry, self.config.format);
+        let Place::Maps(maps) = &mut self.scrubber.place else { panic!("a map is being read") };
         let mut bytes = Vec::new();
         let mut is_good = result.map(|answer| joined::<P>(answer).append_to(&mut bytes)).is_ok();
         for (page, bytes) in (page..page + pages).zip(bytes.chunks_exact(PAGE_BYTES as usize)) {
@@ -325,14 +364,27 @@ impl<P: Payload> Engine<P> {
                 decode_sets(bytes, &geometry, format, of.area, page, of.number).is_ok()
             } else {
                 let ranges = decode_ranges(bytes, &geometry, format, of.area, page, of.number);
-                if let (Ok((total, _)), Place::Map { pages, .. }) = (&ranges, &mut self.scrubber.place) {
-                    *pages = geometry.map_pages() + total.div_ceil(ranges_per_page(&geometry)).max(1);
+                if let Ok((total, _)) = &ranges {
+                    maps.pages = geometry.map_pages() + total.div_ceil(ranges_per_page(&geometry)).max(1);
                 }
                 ranges.is_ok()
             };
         }
-        if !is_good {
-            self.replace_map(of);
+        maps.damaged[maps.which] = !is_good && maps.doubtful;
+        maps.doubtful = !is_good && !maps.doubtful;
+        if maps.doubtful {
+            maps.page = page;
+            self.scrubber.due = self.scrubber.due.max(self.now + DOUBT);
+        }
+    }
+
+    /// The newest map alone is damaged: it is replaced in its own place, and the other stays. Else a checkpoint is written over the other one.
+    fn maps_scrubbed(&mut self, maps: &Maps) {
+        let [newest, previous] = maps.damaged;
+        if newest && !previous {
+            self.replace_map(maps.of[0]);
+        }
+        if newest || previous {
             self.repair_by_checkpoint(None);
         }
     }
