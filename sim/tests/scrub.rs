@@ -1,13 +1,14 @@
 //! The scrubber: what rots on the SSD is found while there is still another copy, and is never made worse by its repair.
 
 use tidegate_engine::Mode;
-use tidegate_engine::cache::format::Superblock;
+use tidegate_engine::cache::format::{Geometry, Superblock};
 use tidegate_engine::op::Zone;
+use tidegate_engine::probe::Health;
 use tidegate_engine::request::RequestError;
 use tidegate_engine::time::Duration;
 use tidegate_sim::back::fault::Fault;
 use tidegate_sim::back::volatile::Survive;
-use tidegate_sim::scenario::Scenario;
+use tidegate_sim::scenario::{Scenario, plan_for};
 use tidegate_sim::stamp::Stamps;
 
 /// A scenario whose cache is verified at 1 MiB a second.
@@ -186,6 +187,59 @@ fn a_map_is_not_written_over_where_the_one_before_it_is_damaged() {
         data
     });
     assert!(before.previous.number > 0 && after.checkpoint.area == before.previous.area && after.previous == before.checkpoint);
+}
+
+/// The newest map is damaged, which the scrubber is about to find, and no more than so many writes with FUA have come since, as many as the ring
+/// had room for. Returns how many.
+fn damaged_map_and_a_full_ring(most: u64) -> (Scenario, u64) {
+    let geometry =
+        Geometry { block_atoms: 8, set_slots: 2_048, sets: 16, journal_pages: 512, volume_atoms: 8 * 16_384, range_entries: 252 };
+    let mut plan = plan_for(geometry);
+    plan.config.scrub_rate = 64 << 20;
+    let mut scenario = Scenario::of(plan);
+    scenario.checkpoints(2, 3);
+    // The open sets of both streams are nearly full: much is to be told again.
+    for block in 0..62 {
+        scenario.read(scenario.blocks(8_000 + 32 * block, 32)).expect("a read");
+    }
+    for block in 0..44 {
+        scenario.write_span(scenario.blocks(32 * block, 32));
+    }
+    scenario.flush();
+    let newest = newest_superblock(&scenario).checkpoint;
+    scenario.rot(scenario.geometry().map_page(newest.area, 0).start + 2);
+    scenario.forget_noted();
+    let until_read = |scenario: &mut Scenario, times: usize| {
+        while scenario.noted().iter().filter(|op| op.zone == Some(Zone::Map)).count() < times {
+            scenario.step();
+        }
+    };
+    until_read(&mut scenario, 1);
+    scenario.hold(Zone::Map);
+    until_read(&mut scenario, 2);
+    let has_room = |scenario: &mut Scenario, write: u64| {
+        let (id, _) = scenario.send_write(scenario.block(write % 3), true);
+        scenario.advance(Duration::from_millis(50));
+        scenario.is_answered(id)
+    };
+    let taken = (0..most).take_while(|&write| has_room(&mut scenario, write)).count() as u64;
+    (scenario, taken)
+}
+
+/// A checkpoint that is written over the newest map spends room in the ring, and frees none.
+#[test]
+fn a_damaged_map_and_a_full_ring_are_no_end_of_the_ssd() {
+    let (_, most) = damaged_map_and_a_full_ring(2_000);
+    assert!((100..2_000).contains(&most), "the ring is full behind {most} writes");
+    for fewer in [1, 16, 48] {
+        let (mut scenario, _) = damaged_map_and_a_full_ring(most - fewer);
+        scenario.release(Zone::Map);
+        for write in 0..140 {
+            scenario.send_write(scenario.block(write % 3), true);
+            scenario.advance(Duration::from_millis(500));
+            assert!(scenario.simulation.engine.health() == Health::Whole, "{fewer} writes fewer, and {write}");
+        }
+    }
 }
 
 #[test]

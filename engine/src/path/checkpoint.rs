@@ -165,15 +165,18 @@ impl<P: Payload> Engine<P> {
         due && !is_ending && self.recovery.is_none() && !self.cache_failed && !self.checkpoint.back_off.is_waiting(self.now)
     }
 
+    /// Pages of the ring that a checkpoint needs for what it tells again if so many sealed sets have no header.
+    fn restate_pages(&self, untold: usize) -> u32 {
+        let set_pages = self.config.geometry.set_slots.div_ceil(128).max(1);
+        // Half of what the reserve has besides is for the groups that end here.
+        self.journal_reserve() - 4 + untold as u32 * set_pages
+    }
+
     /// Has the ring room for what a checkpoint tells again? Its reserve is for open sets. Sets whose headers cannot be written come on top:
     /// without room for them their headers are tried again, for a while.
     fn can_restate(&mut self) -> bool {
-        let untold = self.sets.iter().filter(|(_, set)| has_only_journal(set)).map(|(number, _)| number);
-        let untold: Vec<u32> = untold.collect();
-        let set_pages = self.config.geometry.set_slots.div_ceil(128).max(1);
-        // Half of what the reserve has besides is for the groups that end here.
-        let needed = self.journal_reserve() - 4 + untold.len() as u32 * set_pages;
-        if self.journal.free_pages() >= needed {
+        let untold: Vec<u32> = self.sets_without_header().collect();
+        if self.journal.free_pages() >= self.restate_pages(untold.len()) {
             self.checkpoint.cramped_since = None;
             return true;
         }
@@ -188,9 +191,12 @@ impl<P: Payload> Engine<P> {
         false
     }
 
-    /// Is the newest map damaged, and is a new one written over it, while the one before it is whole in the other area?
+    /// Is the newest map damaged, and is a new one written over it, while the one before it is whole in the other area? That frees no room in the
+    /// ring: there must be some for one more checkpoint behind it, which does.
     fn replaces_newest(&self, current: &Superblock) -> bool {
-        self.checkpoint.spoiled == Some(current.checkpoint.number) && current.previous.area != current.checkpoint.area
+        self.checkpoint.spoiled == Some(current.checkpoint.number)
+            && current.previous.area != current.checkpoint.area
+            && self.journal.free_pages() >= 2 * self.restate_pages(self.sets_without_header().count())
     }
 
     fn begin_checkpoint(&mut self) {
@@ -287,6 +293,11 @@ impl<P: Payload> Engine<P> {
             pages.push((geometry.map_page(map.area, page), P::from_bytes(&bytes)));
         }
         pages
+    }
+
+    /// Sealed sets of which only the journal tells the slots.
+    fn sets_without_header(&self) -> impl Iterator<Item = u32> + '_ {
+        self.sets.iter().filter(|(_, set)| has_only_journal(set)).map(|(number, _)| number)
     }
 
     fn running(&mut self) -> &mut Running<P> {
