@@ -165,6 +165,13 @@ impl Scenario {
         ids
     }
 
+    /// The same, behind what devices have to tell at this moment.
+    pub fn send_behind_what_ends(&mut self, asked: impl IntoIterator<Item = (Span, Command<Stamps>)>) -> Vec<RequestId> {
+        let ids = self.simulation.ask_behind_what_ends(asked);
+        self.check();
+        ids
+    }
+
     pub fn send_write(&mut self, span: Span, fua: bool) -> (RequestId, Stamps) {
         let data = self.simulation.scene.load.fresh(span);
         (self.send(span, Command::Write { data: data.clone(), fua }), data)

@@ -475,6 +475,12 @@ impl Simulation {
         ids
     }
 
+    /// The same, behind what devices have to tell at this moment.
+    pub fn ask_behind_what_ends(&mut self, asked: impl IntoIterator<Item = (Span, Command<Stamps>)>) -> Vec<RequestId> {
+        self.advance(self.now());
+        self.ask_at_once(asked)
+    }
+
     /// A front's client asks; the engine hears nothing of it in this moment. False: it is not for the front to answer, and nobody does.
     pub fn ask_front(&mut self, span: Span, command: Command<Stamps>) -> bool {
         let request = self.scene.load.ask(span, command);

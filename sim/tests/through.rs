@@ -465,3 +465,26 @@ fn what_is_pinned_for_the_origin_is_never_told_as_zero() {
     let zeros: Vec<(u64, bool)> = allocation.iter().map(|extent| (extent.atoms, extent.zero)).collect();
     assert_eq!(zeros, [(8, true), (8, false), (8, true), (8, false), (8, true)]);
 }
+
+/// Two FLUSHes come in the turn in which the origin has taken a write: its reply is still to leave. The first of them puts it into the log, and
+/// neither covers it.
+#[test]
+fn flushes_that_came_before_the_reply_of_a_through_write_cover_nothing_of_it() {
+    let mut scenario = empty(|_| {});
+    scenario.hold(Zone::Origin);
+    let (write, _) = scenario.send_write(scenario.block(6), false);
+    scenario.run_until_quiet();
+    scenario.release(Zone::Origin);
+    let flushes = scenario.send_behind_what_ends([(Span::default(), Command::Flush), (Span::default(), Command::Flush)]);
+    assert!(scenario.is_answered(write), "in the same turn");
+    for flush in flushes {
+        scenario.wait(flush).expect("a flush");
+    }
+    assert_eq!(scenario.snapshot().counters.through_logged_blocks, 1);
+    scenario.run_until_quiet();
+    scenario.cache_goes();
+    // With it the engine learns that the SSD is gone.
+    scenario.write(7);
+    scenario.try_flush().expect_err("what block 6 held no FLUSH has covered, and only the SSD had it");
+    scenario.flush();
+}

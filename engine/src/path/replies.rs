@@ -53,6 +53,13 @@ impl<P: Payload> Engine<P> {
         self.replies.push_acknowledgement(reply, acknowledgement);
     }
 
+    /// A change is done, and at the origin only so far: if it gets into the log, that is noted then.
+    pub(super) fn acknowledge_passed(&mut self, number: usize) {
+        let acknowledgement = self.flushes.unpromised.acknowledge();
+        let reply = self.end_request(number, Ok(Outcome::Done));
+        self.replies.push_acknowledgement(reply, acknowledgement);
+    }
+
     /// How many acknowledgements clients may know of.
     pub(super) fn told(&self) -> u64 {
         self.flushes.unpromised.told(self.replies.first_acknowledgement())

@@ -6,7 +6,7 @@ use crate::config::Canary;
 use crate::op::{Action, Class, DeviceError, DeviceId, Zone};
 use crate::payload::{Payload, Pieces};
 use crate::probe::Health;
-use crate::request::{Command, Outcome, RequestError};
+use crate::request::{Command, RequestError};
 
 use super::super::origin::Writer;
 use super::super::write::Piece;
@@ -253,7 +253,7 @@ impl<P: Payload> Engine<P> {
         self.unlock(number);
         let command = &self.requests.get(number).request.command;
         let fua = matches!(command, Command::Write { fua: true, .. } | Command::Zero { fua: true, .. } | Command::Trim { fua: true });
-        if fua { self.settle(number) } else { self.answer(number, Ok(Outcome::Done)) }
+        if fua { self.settle(number) } else { self.acknowledge_passed(number) }
     }
 
     fn unlock(&mut self, number: usize) {
