@@ -398,3 +398,40 @@ fn what_the_ssd_does_not_give_goes_home_from_memory() {
     scenario.lose_cache(Survive::None);
     scenario.read(scenario.blocks(3, 2)).expect("the oracle knows what it is");
 }
+
+/// Nobody needs that page; what is read after it is waited for as long as ever.
+#[test]
+fn a_page_that_is_never_read_again_takes_no_time_from_what_is_read_later() {
+    let mut scenario = Scenario::new();
+    let flushed = scenario.write(5);
+    scenario.flush();
+    scenario.crash(Crash::Power { cache: Survive::None, origin: Survive::None });
+    let page = scenario.geometry().journal_page(50).start;
+    scenario.simulation.scene.cache.make_bad(page);
+    scenario.begin_recovery();
+    scenario.fail_next(Zone::Data, Fault::Error);
+    scenario.until_serving();
+    scenario.expect(5, &flushed);
+    let damage = scenario.simulation.engine.damage();
+    assert!(damage.len() == 1 && damage[0].what.starts_with("journal page at byte "), "{damage:?}");
+}
+
+#[test]
+fn pages_that_cannot_be_read_are_told_in_a_few_lines() {
+    let mut scenario = Scenario::new();
+    let flushed = scenario.write(5);
+    scenario.flush();
+    scenario.crash(Crash::Power { cache: Survive::None, origin: Survive::None });
+    // Three neighbours, and then every other one.
+    let bad: Vec<u32> = (20..23).chain((24..64).step_by(2)).collect();
+    for &place in &bad {
+        let page = scenario.geometry().journal_page(place).start;
+        scenario.simulation.scene.cache.make_bad(page);
+    }
+    scenario.recover();
+    scenario.expect(5, &flushed);
+    let damage: Vec<&str> = scenario.simulation.engine.damage().iter().map(|damage| damage.what.as_str()).collect();
+    assert!(damage.len() == 17, "{damage:#?}");
+    assert!(damage[0].starts_with("3 journal pages from byte ") && damage[1].starts_with("journal page at byte "), "{damage:#?}");
+    assert!(damage[16].starts_with("5 more journal pages "), "{damage:#?}");
+}

@@ -16,7 +16,7 @@ mod placed;
 mod replay;
 mod tail;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use crate::block::{PAGE_ATOMS, PAGE_BYTES, Slot, Span};
 use crate::cache::format::journal::{self, Page};
@@ -48,8 +48,13 @@ const LATE_READS: usize = 4;
 /// Failed writes and flushes, in about 20 s, before the SSD counts as unusable.
 const FAILURES: u32 = 16;
 
-/// Single pages and slots that cannot be read are tried again for so long: what is not read counts as not written.
+/// A single page or slot that cannot be read is tried again for so long: what is not read counts as not written. Each has its own time, since a page
+/// that nobody needs may never be read again. They are tried side by side: a stage (there are three that read such) takes no more than this and
+/// one pause longer for all of them.
 const READ_PATIENCE: Duration = Duration::from_secs(20);
+
+/// Of what cannot be read so many stretches are named, by neighbours; of the others only how many they are.
+const NAMED_MAX: usize = 16;
 
 /// What an operation of the recovery was for.
 #[derive(Clone, Copy, Debug)]
@@ -95,10 +100,12 @@ pub(super) struct Recovery<P> {
     /// Times that writing or flushing failed, and the pause before it is tried again.
     failures: u32,
     pause: BackOff,
-    /// Reads of a single page or slot that failed, to be tried again after a pause; and when the first one failed.
+    /// Reads of a single page or slot that failed, to be tried again after a pause; and when each failed first, by where it is: in which stage.
     again: Vec<(Zone, Span, Step)>,
     again_pause: BackOff,
-    unread_since: Option<Instant>,
+    unread_since: BTreeMap<u64, (Stage, Instant)>,
+    /// What this stage has given up.
+    unread: Vec<Span>,
     superblocks: [Option<Superblock>; 2],
     copies: [u64; 2],
     /// The copy that is being written.
@@ -155,7 +162,8 @@ impl<P: Payload> Engine<P> {
             pause: BackOff::new(Duration::from_millis(10), Duration::from_secs(2)),
             again: Vec::new(),
             again_pause: BackOff::new(Duration::from_millis(10), Duration::from_secs(2)),
-            unread_since: None,
+            unread_since: BTreeMap::new(),
+            unread: Vec::new(),
             superblocks: [None, None],
             copies: [0; 2],
             copy: 0,
@@ -200,7 +208,12 @@ impl<P: Payload> Engine<P> {
     fn read_again(&mut self, zone: Zone, span: Span, step: Step) -> bool {
         let now = self.now;
         let recovery = self.recovery();
-        if now.since(*recovery.unread_since.get_or_insert(now)) >= READ_PATIENCE {
+        let stage = recovery.stage;
+        let since = recovery.unread_since.entry(span.start).or_insert((stage, now));
+        if since.0 != stage {
+            *since = (stage, now);
+        }
+        if now.since(since.1) >= READ_PATIENCE {
             self.meet(FaultPoint::ReadsGivenUp);
             return false;
         }
@@ -210,6 +223,26 @@ impl<P: Payload> Engine<P> {
             recovery.again_pause.failed(now);
         }
         true
+    }
+
+    /// The end of a stage: says what it has given up, neighbours together.
+    fn report_unread(&mut self, what: &str, so: &str) {
+        let mut unread = std::mem::take(&mut self.recovery().unread);
+        unread.sort_unstable_by_key(|span| span.start);
+        let stretches: Vec<&[Span]> = unread.chunk_by(|one, next| one.end() == next.start).collect();
+        let (named, others) = stretches.split_at(stretches.len().min(NAMED_MAX));
+        for stretch in named {
+            let offset = stretch[0].offset();
+            let text = match stretch.len() {
+                1 => format!("{what} at byte {offset}: it cannot be read, and counts as {so}"),
+                count => format!("{count} {what}s from byte {offset} on: they cannot be read, and count as {so}"),
+            };
+            self.report_damage(false, text);
+        }
+        let others: usize = others.iter().map(|stretch| stretch.len()).sum();
+        if others > 0 {
+            self.report_damage(false, format!("{others} more {what}s behind those: they cannot be read, and count as {so}"));
+        }
     }
 
     fn pump_again(&mut self) {
@@ -392,8 +425,8 @@ impl<P: Payload> Engine<P> {
             }
             let span = self.config.geometry.journal_page(place);
             if !self.read_again(Zone::Journal, span, Step::Journal { place, pages }) {
-                let what = format!("journal page at byte {}: it cannot be read, and counts as not written", span.offset());
-                self.find(FaultPoint::JournalPageUnread, false, what);
+                self.meet(FaultPoint::JournalPageUnread);
+                self.recovery().unread.push(span);
             }
             return;
         };

@@ -44,6 +44,7 @@ impl<P: Payload> Engine<P> {
 
     /// With the metadata read: finds the log, and reads the data of its tail.
     pub(super) fn read_tail(&mut self) {
+        self.report_unread("journal page", "not written");
         if !self.choose_map() || !self.build_chain() {
             return;
         }
@@ -95,10 +96,10 @@ impl<P: Payload> Engine<P> {
                 }
             }
             Err(_) if self.read_again(Zone::Data, self.slots_span(run.first, 1), Step::Tail { run: number }) => {}
-            Err(error) => {
-                let offset = self.config.geometry.slot(run.first).offset();
-                let what = format!("slot at byte {offset}, written last, cannot be read ({error:?}): taken for not written");
-                self.find(FaultPoint::TailSlotUnread, false, what);
+            Err(_) => {
+                self.meet(FaultPoint::TailSlotUnread);
+                let span = self.slots_span(run.first, 1);
+                self.recovery().unread.push(span);
             }
         }
     }

@@ -595,6 +595,11 @@ impl Device {
         self.used = self.used.map(|_| true);
     }
 
+    /// This atom cannot be read before it is written.
+    pub fn make_bad(&mut self, atom: u64) {
+        self.bad.insert(atom);
+    }
+
     /// Forgets every fault to come; bad atoms are readable again.
     pub fn heal(&mut self) {
         self.rates = Rates::default();
