@@ -1,6 +1,7 @@
 //! What fronts write by themselves: pages in memory, acknowledged before the engine hears of them.
 
 use tidegate_engine::block::{ATOM_BYTES, Span};
+use tidegate_engine::cache::format::Geometry;
 use tidegate_engine::cache::split::Legs;
 use tidegate_engine::op::{DeviceId, Zone};
 use tidegate_engine::probe::Phase;
@@ -8,7 +9,7 @@ use tidegate_engine::request::RequestId;
 use tidegate_engine::time::Duration;
 use tidegate_engine::{Canary, Mode};
 use tidegate_sim::back::volatile::Survive;
-use tidegate_sim::scenario::Scenario;
+use tidegate_sim::scenario::{Scenario, plan_for};
 use tidegate_sim::stamp::Stamps;
 use tidegate_sim::swarm::{Options, swarm};
 
@@ -354,4 +355,32 @@ fn a_stop_does_not_wait_for_ever_for_what_fronts_have_written_and_the_origin_is_
     scenario.origin_comes_back(false);
     scenario.power_cut(Survive::None);
     scenario.expect(3, &new);
+}
+
+/// It waits for more room in memory, or in the window, than there ever is while fronts go on.
+#[test]
+fn a_large_write_is_placed_although_fronts_go_on_writing() {
+    let geometry = Geometry { block_atoms: 8, set_slots: 64, sets: 64, journal_pages: 2_048, volume_atoms: 8 * 2_048, range_entries: 252 };
+    for (window, dirty, large) in [(4_096, 128, 130), (256, 1_024, 300)] {
+        let mut plan = plan_for(geometry);
+        (plan.config.ram, plan.config.fronts) = (1_024 * BLOCK_BYTES, 3);
+        (plan.config.window_bytes, plan.config.dirty_ram) = (window * BLOCK_BYTES, dirty * BLOCK_BYTES);
+        plan.config.bytes_max = 64 << 20;
+        let mut scenario = Scenario::of(plan);
+        scenario.flush();
+        let go_on = |scenario: &mut Scenario, step: u64| {
+            let is_written = scenario.write_at_front(scenario.block(step % 7)).is_some();
+            scenario.step();
+            is_written
+        };
+        assert!((0..50).filter(|&step| go_on(&mut scenario, step)).count() > 25, "they are allowed to");
+        let (write, _) = scenario.send_write(scenario.blocks(1_000, large), false);
+        let is_over = (50..2_000).any(|step| {
+            go_on(&mut scenario, step);
+            scenario.is_answered(write)
+        });
+        assert!(is_over, "{large} blocks wait for {:?}", scenario.snapshot().requests);
+        scenario.flush();
+        assert!((0..50).any(|step| go_on(&mut scenario, step)), "they may again");
+    }
 }

@@ -241,7 +241,9 @@ impl<P: Payload> Engine<P> {
             && self.config.allocation == Allocation::ReadWrite
             && self.modes.is_back()
             && !self.modes.is_waiting();
-        let is_short = self.is_starved() || self.first_waits_for(WaitReason::Journal);
+        // What fronts wrote meanwhile would take the room away again that it waits for.
+        let room = [WaitReason::Journal, WaitReason::Ram, WaitReason::Window];
+        let is_short = self.is_starved() || room.into_iter().any(|room| self.first_waits_for(room));
         let kept = self.sets_kept_now(Source::Client) + self.front_sets(self.front_pages) + 1;
         let entries = self.journal_entries(2 * self.front_pages as u64);
         is_plain && !is_short && self.sets.free_count() > kept && self.journal_has_room(entries)
