@@ -237,6 +237,8 @@ impl<P: Payload> Engine<P> {
             return;
         }
         assert!(!self.detaching || self.is_clean(), "a cache is detached when the origin holds everything");
+        assert!(self.front_writes.is_empty(), "what fronts have written is in the log that is sealed");
+        assert!(self.do_fronts_rest(), "fronts rest before a stop or a detach");
         let current = self.checkpoint.superblock.clone().expect("a serving engine has read its superblock");
         let (sequence, epoch, cut) = (self.next_sequence(), current.epoch + 1, self.journal.next_seq());
         let (marks, written) = (self.marks_taken(), self.written_in_life());

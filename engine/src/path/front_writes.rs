@@ -15,7 +15,7 @@ use tidegate_pages::Hold;
 use crate::block::{ATOM_BYTES, Block};
 use crate::cache::stream::Source;
 use crate::cache::through::{Page, State};
-use crate::config::{Allocation, Placement};
+use crate::config::{Allocation, Canary, Placement};
 use crate::memory::Memory;
 use crate::payload::Payload;
 use crate::probe::{Health, Phase, WaitReason};
@@ -92,11 +92,17 @@ impl<P: Payload> Engine<P> {
         self.memory.as_ref().is_some_and(Memory::is_owed)
     }
 
+    /// Have they written nothing that is not taken over? So it is when a stop or a detach seals the log: whoever asks for one lets them rest before.
+    pub(super) fn do_fronts_rest(&self) -> bool {
+        !self.has_front_writes() || self.has_canary(Canary::LateFrontWrites)
+    }
+
     /// Takes over what fronts have written until now. False: nothing.
     pub(super) fn take_front_writes(&mut self) -> bool {
         if !self.has_front_writes() {
             return false;
         }
+        assert!(!self.is_sealing_stop() || self.do_fronts_rest(), "the log of a stop or a detach takes nothing more: fronts rest before");
         let memory = self.memory.as_mut().expect("it is owed");
         let size = u64::from(self.config.geometry.block_atoms);
         let drained = memory.drain();
