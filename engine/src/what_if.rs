@@ -3,9 +3,9 @@
 //!     every read ──▶ hash, below? ── no, mostly ──▶ nothing
 //!                        └─ yes ──▶ curve of memory, curve of the cache
 //!
-//! What is kept there is what a tier keeps: what was read, and what was written (in memory only of small writes), but nothing that a long sequence
-//! has brought where admission never keeps that. Only reads are counted. It knows neither what a policy keeps better than LRU does, nor which
-//! misses admission does not keep, nor TRIM: so it is to be read beside what the tier did miss.
+//! What is kept there is what a tier keeps: what was read, and what was written (in memory only of small writes), but of what a long sequence
+//! has brought only what the tier, as large as it is, had room for or keeps all the same. Only reads are counted. It knows neither what a policy
+//! keeps better than LRU does, nor which misses admission does not keep, nor TRIM: so it is to be read beside what the tier did miss.
 //!
 //! Of reads that fronts answer from memory the engine hears late, and of those that their rings had no place for only the number: they are
 //! counted like the ones beside them. Where nothing at all goes through the engine for long, that is most of them.
@@ -17,6 +17,9 @@ use crate::policy::curve::{Curve, hash};
 const LARGER: u64 = 8;
 /// A volume without memory is asked about one of this share of its cache.
 const MEMORY_SHARE: u64 = 64;
+
+/// By both tiers: what is no part of a long sequence.
+pub const KEPT: [bool; 2] = [true; 2];
 
 /// A tier of another size.
 #[derive(Clone, Debug, PartialEq)]
@@ -101,9 +104,9 @@ impl WhatIf {
         WhatIf { below: memory.curve.below().max(cache.curve.below()), memory, cache, heard: Vec::new() }
     }
 
-    /// A client's read of consecutive blocks; `keeps`: it is not part of a long sequence.
+    /// A client's read of consecutive blocks; `keeps`: memory, and the cache, keep what it brings.
     #[inline]
-    pub fn read(&mut self, block: Block, blocks: u64, keeps: bool) {
+    pub fn read(&mut self, block: Block, blocks: u64, keeps: [bool; 2]) {
         self.expect(blocks);
         for key in block.0..block.0 + blocks {
             if hash(key) < self.below {
@@ -138,7 +141,7 @@ impl WhatIf {
         self.expect(noted + unnoted);
         let times = (noted + unnoted) as f64 / noted as f64;
         for key in std::mem::take(&mut self.heard) {
-            self.count(key, times, true);
+            self.count(key, times, KEPT);
         }
         true
     }
@@ -149,9 +152,9 @@ impl WhatIf {
     }
 
     #[cold]
-    fn count(&mut self, key: u64, times: f64, keeps: bool) {
+    fn count(&mut self, key: u64, times: f64, keeps: [bool; 2]) {
         let hash = hash(key);
-        for curve in [&mut self.memory.curve, &mut self.cache.curve] {
+        for (curve, keeps) in [&mut self.memory.curve, &mut self.cache.curve].into_iter().zip(keeps) {
             if curve.samples(hash) {
                 curve.count(key, times);
                 if keeps || curve.knows(key) {
@@ -196,7 +199,7 @@ mod tests {
     #[test]
     fn a_loop_that_twice_the_memory_holds() {
         let mut what_if = WhatIf::new(64, 1024);
-        (0..100).for_each(|_| (0..100).for_each(|key| what_if.read(Block(key), 1, true)));
+        (0..100).for_each(|_| (0..100).for_each(|key| what_if.read(Block(key), 1, KEPT)));
         let [memory, cache] = what_if.forecasts();
         assert_eq!((thousandths(&memory, 64), thousandths(&memory, 128), memory.accesses), (1_000, 10, 10_000));
         assert_eq!((thousandths(&cache, 128), thousandths(&cache, 1024)), (10, 10));
@@ -206,10 +209,10 @@ mod tests {
     #[test]
     fn a_few_blocks_of_a_sample_tell_nothing() {
         let mut what_if = WhatIf::new(64, 1 << 20);
-        (0..10).for_each(|_| (0..100).for_each(|key| what_if.read(Block(key), 1, true)));
+        (0..10).for_each(|_| (0..100).for_each(|key| what_if.read(Block(key), 1, KEPT)));
         let [memory, cache] = what_if.forecasts();
         assert!(cache.rate < 0.01 && cache.points.is_empty() && cache.error <= 1.0 && memory.points.len() == 7, "{cache:?}");
-        (0..100_000).for_each(|key| what_if.read(Block(key), 1, true));
+        (0..100_000).for_each(|key| what_if.read(Block(key), 1, KEPT));
         let [_, cache] = what_if.forecasts();
         assert!(
             cache.points.len() == 7 && cache.points.iter().all(|point| point.size_error > 0.009 && point.size_error < 0.2),
@@ -222,18 +225,23 @@ mod tests {
         let mut what_if = WhatIf::new(64, 1024);
         what_if.write(Block(0), 8, true);
         what_if.write(Block(100), 8, false);
-        what_if.read(Block(0), 8, true);
-        what_if.read(Block(100), 8, true);
-        what_if.read(Block(200), 8, false);
-        what_if.read(Block(200), 8, false);
+        what_if.read(Block(0), 8, KEPT);
+        what_if.read(Block(100), 8, KEPT);
+        what_if.read(Block(200), 8, [false; 2]);
+        what_if.read(Block(200), 8, [false; 2]);
         let [memory, cache] = what_if.forecasts();
         assert_eq!((thousandths(&memory, 64), thousandths(&cache, 1024)), (750, 500));
+        // Memory has room for the sequence.
+        what_if.read(Block(300), 8, [true, false]);
+        what_if.read(Block(300), 8, KEPT);
+        let [memory, cache] = what_if.forecasts();
+        assert_eq!((thousandths(&memory, 64), thousandths(&cache, 1024)), (667, 667));
     }
 
     #[test]
     fn what_fronts_did_not_note_counts_like_what_they_did() {
         let mut what_if = WhatIf::new(64, 1024);
-        what_if.read(Block(1), 1, true);
+        what_if.read(Block(1), 1, KEPT);
         assert!(!what_if.heard(0, 50), "of these nothing is known yet");
         what_if.hear(1);
         what_if.hear(1);

@@ -1,6 +1,7 @@
 //! Memory: what was read or written is answered from pages, and never anything else than what a read of the volume would give.
 
 use tidegate_engine::block::{ATOM_BYTES, Span};
+use tidegate_engine::cache::format::Geometry;
 use tidegate_engine::config::Allocation;
 use tidegate_engine::op::{Op, Zone};
 use tidegate_engine::request::{Command, Reply, Request, RequestId};
@@ -8,7 +9,7 @@ use tidegate_engine::time::{Duration, Instant};
 use tidegate_engine::{Canary, Event, Mode, World, turn};
 use tidegate_sim::back::fault::Fault;
 use tidegate_sim::back::volatile::Survive;
-use tidegate_sim::scenario::Scenario;
+use tidegate_sim::scenario::{Scenario, plan_for};
 use tidegate_sim::stamp::Stamps;
 use tidegate_sim::swarm::{Options, swarm};
 
@@ -252,4 +253,25 @@ fn a_flush_covers_what_was_acknowledged_before_it_whatever_is_read_in_its_turn()
     scenario.cache_goes();
     scenario.until_degraded_by_writing(50);
     scenario.flush();
+}
+
+/// Memory keeps it while there is room, and so does what tells what another size would have missed.
+#[test]
+fn a_long_sequence_that_there_was_room_for_is_missed_once_by_memory_and_by_its_curve() {
+    let geometry = Geometry { block_atoms: 8, set_slots: 64, sets: 64, journal_pages: 256, volume_atoms: 8 * 4_096, range_entries: 252 };
+    let mut plan = plan_for(geometry);
+    (plan.config.ram, plan.config.bytes_max) = (3_072 * 8 * ATOM_BYTES, 64 << 20);
+    let mut scenario = Scenario::of(plan);
+    // With this the first read goes on with a sequence, and is a long one.
+    scenario.read(scenario.block(0)).expect("a read");
+    for _ in 0..3 {
+        scenario.read(scenario.blocks(0, 2_000)).expect("a read");
+        scenario.run_until_quiet();
+    }
+    let counters = scenario.snapshot().counters;
+    let missed = counters.memory_miss_blocks as f64 / (counters.memory_hit_blocks + counters.memory_miss_blocks) as f64;
+    assert!((0.32..0.35).contains(&missed), "{missed}");
+    let curve = scenario.simulation.engine.what_if().memory;
+    let point = curve.points.iter().find(|point| point.blocks == curve.blocks).expect("its own size is among them");
+    assert!((point.misses - missed).abs() <= curve.error, "{} and not {missed}, within {}", point.misses, curve.error);
 }

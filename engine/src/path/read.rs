@@ -18,6 +18,7 @@ use crate::op::{Action, Answer, Class, DeviceError, DeviceId, OpId, Zone};
 use crate::payload::Payload;
 use crate::probe::WaitReason;
 use crate::request::{Command, Outcome, RequestError};
+use crate::what_if::KEPT;
 
 use super::origin::FirstFlush;
 use super::{Active, Ended, Engine, Owner, Stage, joined};
@@ -119,8 +120,16 @@ impl<P: Payload> Engine<P> {
         let sequence = self.admission.note(span);
         let why = if sequence.as_ref().is_some_and(Admission::is_long) { Why::Sequential } else { Why::Scattered };
         let (block, blocks) = self.blocks_of(span);
-        self.what_if.read(block, blocks, self.admission.may_keep(why == Why::Sequential));
+        let keeps = if why == Why::Sequential { self.keeps_of_sequences() } else { KEPT };
+        self.what_if.read(block, blocks, keeps);
         (sequence, why)
+    }
+
+    /// Do memory and the cache keep what a long sequence brings now?
+    #[cold]
+    fn keeps_of_sequences(&self) -> [bool; 2] {
+        let has_room = self.memory.as_ref().is_some_and(|memory| !memory.is_full());
+        [has_room, self.admission.may_keep(true) || !self.displaces()]
     }
 
     /// As a read of what only the origin has; the reply says no more than that it was read.
