@@ -1,36 +1,51 @@
 //! Crash points: a crash after *every* device write and flush of a workload. Nothing is run twice for it: devices are snapshots that
 //! share what they have in common, so each crash costs one recovery and one reading of the volume.
+//!
+//! A share of the workloads and of the recoveries meet faults of the devices ([`Trouble`]), and metadata that was damaged besides
+//! ([`Scars`]). A start that is refused for those is tried again, without any, and must serve.
 
+use crate::back::device::Harm;
 use crate::back::device::{self, Device};
+use crate::back::fault::Rates;
 use crate::back::volatile::Survive;
 use crate::chance::Chance;
-use crate::front::oracle::Broken;
+use crate::front::oracle::{Broken, Oracle};
 use crate::plan::Plan;
-use crate::run::{Ended, data};
+use crate::run::{Ended, data, explain_refusal};
+use crate::scars::Scars;
 use crate::stamp::Stamps;
 use crate::world::Simulation;
 use tidegate_engine::block::Span;
 use tidegate_engine::op::{Action, Class, DeviceId, Op};
-use tidegate_engine::probe::Phase;
+use tidegate_engine::probe::{Health, Phase};
 use tidegate_engine::request::{Command, Reply, Request, RequestId};
-use tidegate_engine::time::Instant;
-use tidegate_engine::{Engine, Event, World, turn};
+use tidegate_engine::time::{Duration, Instant};
+use tidegate_engine::{Change, Engine, Event, World, turn};
 
 /// What a power cut leaves at each crash point: each of these once.
 const SUBSETS: [Survive; 4] = [Survive::None, Survive::All, Survive::Random, Survive::Torn];
 /// One recovery in so many is itself crashed at every one of its steps.
 const DEEP_EVERY: u64 = 100;
+/// One in so many is of a daemon that was killed, and its devices keep their power; one in so many finds metadata damaged; and one in so many
+/// meets devices that fail.
+const KILL_EVERY: u64 = 12;
+const SCAR_EVERY: u64 = 8;
+const TROUBLE_EVERY: u64 = 8;
 /// Atoms of a read of the whole volume.
 pub(crate) const READ_ATOMS: u64 = 512;
 
 /// Runs the workload of `plan` and crashes it wherever something was made persistent, after `warm` requests that only age the cache.
 pub fn crash_points(plan: Plan, warm: u64) -> Ended {
-    let mut points = Points::new(plan.seed);
+    let mut points = Points { troubles: true, ..Points::new(plan.seed) };
     let (requests, canary_plan) = (plan.requests, plan.clone());
     let mut simulation = Simulation::new(Plan { requests: plan.requests + warm, ..canary_plan });
     let mut broken = None;
     while broken.is_none() && !simulation.scene.load.is_done() {
         let more = simulation.step();
+        if *simulation.engine.phase() == Phase::Refused && simulation.met_faults() || simulation.engine.health() != Health::Whole {
+            // The devices have failed it: there is no more to crash.
+            break;
+        }
         broken = simulation.scene.broken.take();
         if broken.is_none() && simulation.persisted() && simulation.scene.load.left() < requests {
             broken = points.try_all(&simulation).err();
@@ -48,13 +63,51 @@ pub fn crash_points(plan: Plan, warm: u64) -> Ended {
 pub(crate) struct Points {
     chance: Chance,
     loss: Chance,
+    /// Of its own: what troubles the recoveries.
+    trouble: Chance,
+    /// Some of them are troubled.
+    troubles: bool,
     pub recoveries: u64,
     trace: u64,
 }
 
+/// What a recovery meets besides a crash, until it serves: devices that fail, and an origin that is away for a while.
+#[derive(Clone, Debug)]
+struct Trouble {
+    rates: [Rates; 2],
+    /// The origin leaves after so many turns, for so long.
+    leaves: Option<(u64, Duration)>,
+}
+
+impl Trouble {
+    fn draw(plan: &Plan, chance: &mut Chance) -> Trouble {
+        let mut rate = |highest: u64| if chance.one_in(2) { chance.spread(1_000, highest) as u32 } else { 0 };
+        let cache = Rates {
+            metadata_error: rate(250_000),
+            read_error: plan.rates[0].read_error,
+            write_error: rate(400_000),
+            flush_error: rate(400_000),
+            stuck: rate(50_000),
+            settled_only: true,
+            ..Rates::default()
+        };
+        let origin = Rates { read_error: rate(400_000), flush_error: rate(400_000), stuck: rate(50_000), ..Rates::default() };
+        let leaves = chance.one_in(2).then(|| (1 + chance.below(40), Duration::from_micros(chance.spread(10, 90_000_000))));
+        Trouble { rates: [cache, origin], leaves }
+    }
+}
+
 impl Points {
     pub fn new(seed: u64) -> Self {
-        Points { loss: Chance::new(seed, "loss"), chance: Chance::new(seed, "crash points"), recoveries: 0, trace: 0 }
+        let chance = |stream| Chance::new(seed, stream);
+        Points {
+            loss: chance("loss"),
+            chance: chance("crash points"),
+            trouble: chance("trouble"),
+            troubles: false,
+            recoveries: 0,
+            trace: 0,
+        }
     }
 
     /// Crashes now, with each of the subsets.
@@ -64,13 +117,44 @@ impl Points {
         }
         for survive in SUBSETS {
             let scene = &simulation.scene;
-            let cache = scene.cache.after_power_cut(simulation.now(), &survive, &mut self.chance);
-            let origin = scene.origin.after_power_cut(simulation.now(), &survive, &mut self.chance);
+            let is_killed = self.troubles && self.trouble.one_in(KILL_EVERY);
+            let (mut cache, mut origin) = if is_killed {
+                (scene.cache.after_kill(&survive, &mut self.chance), scene.origin.after_kill(&survive, &mut self.chance))
+            } else {
+                let now = simulation.now();
+                (
+                    scene.cache.after_power_cut(now, &survive, &mut self.chance),
+                    scene.origin.after_power_cut(now, &survive, &mut self.chance),
+                )
+            };
+            if self.troubles {
+                // What was refused before the crash, or could not be read, is no excuse.
+                origin.heal();
+            }
+            let is_scarred = self.troubles && self.trouble.one_in(SCAR_EVERY) && self.scar(simulation, &mut cache);
             self.try_one(simulation, cache, origin).map_err(|broken| {
-                Broken(format!("power cut at {:?}, {survive:?} of the unflushed left: {}", simulation.now(), broken.0))
+                let what = if is_killed { "killed" } else { "power cut" };
+                let scarred = if is_scarred { ", metadata damaged" } else { "" };
+                Broken(format!("{what} at {:?}, {survive:?} of the unflushed left{scarred}: {}", simulation.now(), broken.0))
             })?;
         }
         Ok(())
+    }
+
+    /// Damages what a recovery can do without. False: nothing was found.
+    fn scar(&mut self, simulation: &Simulation, cache: &mut Device) -> bool {
+        let (geometry, chance) = (&simulation.plan.config.geometry, &mut self.trouble);
+        let found = if chance.one_in(4) {
+            Scars::choose_in_ring(geometry, cache, chance).map(|atom| (atom, false))
+        } else {
+            Scars::new(chance).choose(geometry, cache, chance).map(|atom| (atom, chance.one_in(2)))
+        };
+        match found {
+            None => {}
+            Some((atom, true)) => cache.rot(atom),
+            Some((atom, false)) => cache.spoil(atom),
+        }
+        found.is_some()
     }
 
     /// The cache is gone, and the power of the origin: it alone must hold everything that was flushed.
@@ -87,34 +171,47 @@ impl Points {
     fn try_one(&mut self, simulation: &Simulation, cache: Device, origin: Device) -> Result<(), Broken> {
         let oracle = &simulation.scene.oracle;
         let deep = self.chance.one_in(DEEP_EVERY);
+        let trouble = (self.troubles && self.trouble.one_in(TROUBLE_EVERY)).then(|| Trouble::draw(&simulation.plan, &mut self.trouble));
+        let told = |broken: Broken| match &trouble {
+            None => broken,
+            Some(trouble) => Broken(format!("{trouble:?}: {}", broken.0)),
+        };
         let mut again = Vec::new();
         let mut rescue = Rescue::new(simulation, cache, origin);
-        rescue.recover(|rescue| {
-            if deep {
-                let survive = self.chance.pick(&[0, 1, 2, 2, 3, 3]);
-                again.push(rescue.cut(&SUBSETS[survive as usize], &mut self.chance));
-            }
-        })?;
-        let first = rescue.read_all(READ_ATOMS)?;
+        if let Some(trouble) = &trouble {
+            rescue.meet(trouble.clone(), &mut self.trouble);
+        }
+        rescue
+            .recover_at_last(simulation, |rescue| {
+                if deep {
+                    let survive = self.chance.pick(&[0, 1, 2, 2, 3, 3]);
+                    again.push(rescue.cut(&SUBSETS[survive as usize], &mut self.chance));
+                }
+            })
+            .map_err(told)?;
+        let first = rescue.read_what_can_be().map_err(told)?;
         self.note(&first);
-        oracle.judge(|atom| first[atom as usize])?;
+        let harm = rescue.judge(oracle, &first).map_err(told)?;
         for (cache, origin) in again {
             let mut rescue = Rescue::new(simulation, cache, origin);
             rescue.recover(|_| {}).map_err(|broken| Broken(format!("crashed while recovering: {}", broken.0)))?;
-            let image = rescue.read_all(READ_ATOMS)?;
+            let image = rescue.read_what_can_be()?;
             self.note(&image);
-            oracle.judge(|atom| image[atom as usize]).map_err(|broken| Broken(format!("crashed while recovering: {}", broken.0)))?;
+            oracle.judge(|atom| image[atom as usize]).map_err(|broken| told(Broken(format!("crashed while recovering: {}", broken.0))))?;
         }
         // What was read once is read again after the next crash.
         if deep || self.chance.one_in(DEEP_EVERY / 10) {
             let survive = self.chance.pick(&[0, 0, 2, 3]);
             let (cache, origin) = rescue.cut(&SUBSETS[survive as usize], &mut self.chance);
             let mut rescue = Rescue::new(simulation, cache, origin);
-            rescue.recover(|_| {}).map_err(|broken| Broken(format!("crashed after recovering: {}", broken.0)))?;
-            let second = rescue.read_all(READ_ATOMS)?;
+            rescue.recover(|_| {}).map_err(|broken| told(Broken(format!("crashed after recovering: {}", broken.0))))?;
+            let second = rescue.read_what_can_be()?;
             self.note(&second);
-            if let Some(atom) = (0..first.len()).find(|&atom| first[atom] != second[atom]) {
-                return Err(Broken(format!("atom {atom} flickers: read as {:?}, after the next crash as {:?}", first[atom], second[atom])));
+            // Whoever fails to read something may read it later, or the other way round.
+            let is_other = |&atom: &usize| first[atom] != second[atom] && !(harm && first[atom].is_none() != second[atom].is_none());
+            if let Some(atom) = (0..first.len()).find(is_other) {
+                let (first, second) = (first[atom], second[atom]);
+                return Err(told(Broken(format!("atom {atom} flickers: read as {first:?}, after the next crash as {second:?}"))));
             }
         }
         Ok(())
@@ -132,6 +229,11 @@ pub(crate) struct Rescue {
     pub engine: Engine<Stamps>,
     pub bench: Bench,
     volume_atoms: u64,
+    block_atoms: u64,
+    trouble: Option<Trouble>,
+    turns: u64,
+    /// When the origin comes back.
+    back: Option<Instant>,
 }
 
 /// Two devices and a clock.
@@ -165,16 +267,28 @@ impl World<Stamps> for Bench {
     }
 
     fn fence(&mut self, _: Instant, _: &mut dyn Iterator<Item = Span>) {
-        unreachable!("no device fails at a crash point");
+        unreachable!("no device fails for as long as that at a crash point");
     }
 }
 
 impl Rescue {
-    pub fn new(simulation: &Simulation, cache: Device, origin: Device) -> Rescue {
+    /// Devices that do not fail.
+    pub fn new(simulation: &Simulation, mut cache: Device, mut origin: Device) -> Rescue {
         let plan = &simulation.plan;
         let engine = Engine::new(plan.config.clone(), plan.limits);
+        (cache.rates, origin.rates) = (Rates::default(), Rates::default());
         let bench = Bench { cache, origin, now: simulation.now(), ended: Vec::new(), replies: Vec::new(), used: Vec::new() };
-        Rescue { engine, bench, volume_atoms: plan.config.geometry.volume_atoms }
+        let geometry = &plan.config.geometry;
+        let (volume_atoms, block_atoms) = (geometry.volume_atoms, u64::from(geometry.block_atoms));
+        Rescue { engine, bench, volume_atoms, block_atoms, trouble: None, turns: 0, back: None }
+    }
+
+    /// Devices that fail until the engine serves.
+    fn meet(&mut self, trouble: Trouble, chance: &mut Chance) {
+        for (device, rates) in [&mut self.bench.cache, &mut self.bench.origin].into_iter().zip(trouble.rates) {
+            device.fail_by(rates, Chance::new(chance.word(), "trouble"));
+        }
+        self.trouble = Some(trouble);
     }
 
     fn cut(&self, survive: &Survive, chance: &mut Chance) -> (Device, Device) {
@@ -184,36 +298,110 @@ impl Rescue {
 
     /// Hands `events` over, then lets the next thing happen.
     pub fn turn(&mut self, mut events: Vec<Event<Stamps>>) -> Result<(), Broken> {
+        self.move_origin(&mut events);
         let bench = &mut self.bench;
         turn(&mut self.engine, bench, bench.now, &mut events);
-        let next = [bench.cache.next(), bench.origin.next(), self.engine.deadline()].into_iter().flatten().min();
+        let next = [bench.cache.next(), bench.origin.next(), self.engine.deadline(), self.back].into_iter().flatten().min();
         bench.now = next.map_or(bench.now, |next| next.max(bench.now));
         bench.cache.advance(bench.now, &mut bench.ended);
         bench.origin.advance(bench.now, &mut bench.ended);
-        for ended in bench.ended.drain(..) {
+        self.tell_ended();
+        if self.trouble.is_some() && *self.engine.phase() == Phase::Serving {
+            self.calm();
+        }
+        Ok(())
+    }
+
+    fn tell_ended(&mut self) {
+        for ended in self.bench.ended.drain(..) {
             let event = match ended {
                 device::Ended::Done(done) => Event::Completed(done),
                 device::Ended::Late(op) => Event::Late(op),
             };
-            self.engine.handle(bench.now, event);
+            self.engine.handle(self.bench.now, event);
         }
-        Ok(())
+    }
+
+    /// The origin leaves while the engine recovers, and comes back.
+    fn move_origin(&mut self, events: &mut Vec<Event<Stamps>>) {
+        let now = self.bench.now;
+        self.turns += 1;
+        if let Some(Trouble { leaves: Some((turns, time)), .. }) = self.trouble
+            && self.turns == turns
+            && *self.engine.phase() == Phase::Recovering
+        {
+            self.bench.origin.go_away();
+            self.back = Some(now + time);
+            events.push(Event::Device(DeviceId::Origin, Change::Gone));
+        }
+        if self.back.take_if(|back| *back <= now).is_some() {
+            // What is on its way fails first.
+            self.bench.origin.hurry(now);
+            self.bench.origin.advance(now, &mut self.bench.ended);
+            self.tell_ended();
+            self.bench.origin.come_back(self.turns.is_multiple_of(2));
+            events.push(Event::Device(DeviceId::Origin, Change::Back));
+        }
     }
 
     /// Runs until the engine serves; `each` sees every step.
     pub fn recover(&mut self, mut each: impl FnMut(&Rescue)) -> Result<(), Broken> {
         for _ in 0..100_000 {
             match self.engine.phase() {
-                Phase::Serving => return Ok(()),
+                Phase::Serving if self.back.is_none() => return Ok(()),
                 Phase::Refused | Phase::Stopped => {
                     let damage: Vec<String> = self.engine.damage().iter().map(|damage| damage.what.clone()).collect();
                     return Err(Broken(format!("recovery refused: {}", damage.join("; "))));
                 }
-                Phase::Recovering => self.turn(Vec::new())?,
+                Phase::Serving | Phase::Recovering => self.turn(Vec::new())?,
             }
             each(self);
         }
         Err(Broken("recovery does not end".to_string()))
+    }
+
+    /// From now on only reads of the cache fail.
+    fn calm(&mut self) {
+        let Rates { metadata_error, read_error, settled_only, .. } = self.bench.cache.rates;
+        self.bench.cache.rates = Rates { metadata_error, read_error, settled_only, ..Rates::default() };
+        self.bench.origin.heal();
+    }
+
+    /// The same before devices that may fail: where the start is refused for that, the next one, before devices that do not, serves.
+    fn recover_at_last(&mut self, simulation: &Simulation, each: impl FnMut(&Rescue)) -> Result<(), Broken> {
+        let faults = |bench: &Bench| bench.cache.faults + bench.origin.faults;
+        let before = faults(&self.bench);
+        let recovered = self.recover(each);
+        let is_hindered = self.trouble.is_some() && faults(&self.bench) > before;
+        if *self.engine.phase() != Phase::Refused || !is_hindered {
+            return recovered;
+        }
+        explain_refusal(self.engine.faults())?;
+        let mut chance = Chance::new(self.turns, "killed");
+        let Bench { cache, origin, .. } = &self.bench;
+        let [cache, origin] = [cache, origin].map(|device| device.after_kill(&Survive::Random, &mut chance));
+        let now = self.bench.now;
+        *self = Rescue::new(simulation, cache, origin);
+        self.bench.now = now;
+        self.recover(|_| {}).map_err(|broken| Broken(format!("after a start before devices that failed: {}", broken.0)))
+    }
+
+    /// What the volume holds, held against the oracle. True: something of it may be lost to faults.
+    fn judge(&mut self, oracle: &Oracle, image: &[Option<u64>]) -> Result<bool, Broken> {
+        let mut hurt: Option<Oracle> = None;
+        for harm in self.bench.cache.take_harm() {
+            if let Harm::Slots(stamps) = harm {
+                hurt.get_or_insert_with(|| oracle.clone()).hurt(&stamps);
+            }
+        }
+        hurt.as_ref().unwrap_or(oracle).judge(|atom| image[atom as usize])?;
+        Ok(hurt.is_some())
+    }
+
+    /// Everything the volume holds; where it cannot be read together, block by block.
+    fn read_what_can_be(&mut self) -> Result<Vec<Option<u64>>, Broken> {
+        let image = self.read_all(READ_ATOMS)?;
+        if image.iter().all(Option::is_some) { Ok(image) } else { self.read_all(self.block_atoms) }
     }
 
     /// Everything the volume holds, so many atoms at once; nothing for those that cannot be read.

@@ -19,6 +19,7 @@ pub mod probe;
 pub mod replay;
 pub mod rot;
 pub mod run;
+pub mod scars;
 pub mod scenario;
 pub mod stamp;
 pub mod strangers;

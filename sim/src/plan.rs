@@ -84,6 +84,8 @@ pub struct Plan {
     pub bounds_flushes: bool,
     /// Options change where the volume is started again, now and then.
     pub changes: bool,
+    /// The volume becomes larger where it is started again, now and then.
+    pub grows: bool,
     /// Somebody else uses the origin now and then, and wakes it.
     pub strangers: bool,
     /// Percent of the origin that holds zeros at first.
@@ -175,6 +177,7 @@ impl Plan {
             detach_every: draw_detach(seed),
             bounds_flushes: true,
             changes: true,
+            grows: Chance::new(seed, "grows").one_in(3),
             strangers: false,
             blank_percent: chance.pick(&[0, 30, 100]),
             modes: Vec::new(),
@@ -188,6 +191,7 @@ impl Plan {
             plan.limits = draw_limits(chance, &plan.config.geometry);
         }
         plan.limits[0].discards = draws_discards(seed);
+        plan.rates[0].metadata_error = draw_metadata_errors(seed);
         plan.drives = draw_drives(&mut Chance::new(seed, "drives"), &plan.limits);
         let no_space = Chance::new(seed, "no space").pick(&[0, 0, 0, 20_000]);
         plan.rates[1] = Rates { misdirected: 0, rot: 0, settled_only: false, no_space, refused: draw_refusals(seed), ..plan.rates[1] };
@@ -307,11 +311,12 @@ impl Plan {
         self.config.mode.is_some_and(Mode::is_home) || !self.modes.is_empty()
     }
 
-    /// The plan of a run whose every write is a place to crash: no faults besides, and small, because all of it is read each time.
+    /// The plan of a run whose every write is a place to crash: without faults in two of three, and small, because all of it is read each time.
     pub fn draw_for_crash_points(seed: u64, requests: u64, canary: Option<Canary>) -> Plan {
         let mut plan = Plan::draw(mix(seed), requests, canary);
         let chance = &mut Chance::new(seed, "crash points");
         plan.seed = seed;
+        let has_damage = plan.kind == Kind::Damage;
         plan.kind = Kind::Crashes;
         if Chance::new(seed, "log alone at crash points").one_in(2) {
             plan.log_alone();
@@ -324,10 +329,12 @@ impl Plan {
         plan.limits[0].discards = draws_discards(seed);
         plan.drives = draw_drives(&mut Chance::new(seed, "drives"), &plan.limits);
         plan.mix = fit(plan.mix, geometry);
-        plan.rates = [Rates::default(); 2];
+        if has_damage || !Chance::new(seed, "faults at crash points").one_in(3) {
+            plan.rates = [Rates::default(); 2];
+        }
         plan.crashes = 0;
         plan.origin_leaves_every = 0;
-        (plan.cache_fails_after, plan.detach_every, plan.changes) = (0, 0, false);
+        (plan.cache_fails_after, plan.detach_every, plan.changes, plan.grows) = (0, 0, false, false);
         (plan.config.scrub_rate, plan.config.stall_timeout) = (0, Duration::from_secs(60));
         plan
     }
@@ -651,11 +658,18 @@ fn draw_refusals(seed: u64) -> u32 {
     if chance.one_in(6) { chance.spread(100, 20_000) as u32 } else { 0 }
 }
 
+/// Metadata that is not given at the first time of asking, in a third of the runs. A stream of its own.
+fn draw_metadata_errors(seed: u64) -> u32 {
+    let chance = &mut Chance::new(seed, "metadata errors");
+    if chance.one_in(3) { chance.spread(1_000, 250_000) as u32 } else { 0 }
+}
+
 fn draw_rates(chance: &mut Chance, kind: Kind) -> Rates {
     let mut rate = |highest: u64| if chance.one_in(3) { chance.spread(100, highest) as u32 } else { 0 };
     let damage = kind == Kind::Damage;
     Rates {
         read_error: rate(100_000),
+        metadata_error: 0,
         write_error: rate(100_000),
         refused: 0,
         no_space: 0,

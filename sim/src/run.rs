@@ -1,19 +1,16 @@
 //! One seed's run, from the first format to the last comparison: the load runs, the engine is crashed, killed and stopped, and at the
 //! end everything is drained, and the origin alone must hold what the oracle knows.
 
-use crate::back::contents::Contents;
 use crate::back::volatile::Survive;
 use crate::chance::Chance;
 use crate::front::oracle::Broken;
 use crate::plan::{Kind, Plan};
+use crate::scars::Scars;
 use crate::stamp::Stamps;
 use crate::world::{Crash, Simulation};
 use tidegate_engine::Control;
-use tidegate_engine::block::{Block, PAGE_ATOMS, Span};
-use tidegate_engine::cache::format::map::{decode_ranges, decode_sets, ranges_per_page};
-use tidegate_engine::cache::format::{MapRef, Superblock};
-use tidegate_engine::fault_point::FaultPoints;
-use tidegate_engine::op::Zone;
+use tidegate_engine::block::{Block, Span};
+use tidegate_engine::fault_point::{FaultPoint, FaultPoints};
 use tidegate_engine::probe::{Health, Phase, Snapshot};
 use tidegate_engine::request::{Command, Outcome};
 use tidegate_engine::time::{Duration, Instant};
@@ -49,10 +46,9 @@ pub struct Run<'a> {
     loss: Chance,
     /// Requests left at which the next crashes come, in falling order.
     crash_at: Vec<u64>,
-    /// The copy of the headers that this run damages, always the same one: the other is the last.
-    scarred_headers: Zone,
-    /// The newest checkpoint whose map was damaged.
-    scarred_checkpoint: u64,
+    /// The metadata that this run damages; what of it cannot be read any more, of a stream of its own.
+    scars: Scars,
+    unread: Chance,
     /// Who reads the story.
     reader: Reader<'a>,
 }
@@ -77,11 +73,12 @@ impl<'a> Run<'a> {
         let mut chance = Chance::new(plan.seed, "run");
         let mut crash_at: Vec<u64> = (0..plan.crashes).map(|_| chance.below(plan.requests.max(1))).collect();
         crash_at.sort_unstable();
-        let scarred_headers = chance.pick(&[Zone::Header, Zone::HeaderCopy]);
+        let scars = Scars::new(&mut chance);
         let mut simulation = Simulation::new(plan);
         simulation.scene.trace.lines = reader.is_some().then(Vec::new);
         let loss = Chance::new(simulation.plan.seed, "loss");
-        Run { simulation, chance, loss, crash_at, scarred_headers, scarred_checkpoint: 0, reader }
+        let unread = Chance::new(simulation.plan.seed, "unread metadata");
+        Run { simulation, chance, loss, crash_at, scars, unread, reader }
     }
 
     fn tell(&mut self) {
@@ -126,6 +123,7 @@ impl<'a> Run<'a> {
         // Nor can it stop where the host cannot be told that it has failed.
         let was_alone = was_alone || self.simulation.engine.health() == Health::Unfenced;
         if *self.simulation.engine.phase() == Phase::Refused && (was_hindered || was_alone) {
+            explain_refusal(self.simulation.engine.faults())?;
             // An operator tries again, when the devices have come to their senses.
             self.simulation.scene.broken = None;
             self.simulation.crash(&Crash::Kill(Survive::All));
@@ -211,31 +209,22 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Damages one of two copies of some metadata, if both are good.
+    /// Damages some metadata that there is twice, or a place of the ring that nothing needs.
     fn scar(&mut self) {
         let geometry = self.simulation.plan.config.geometry;
-        let cache = &self.simulation.scene.cache;
-        let copies: Vec<Superblock> =
-            (0..2).filter_map(|copy| Superblock::decode(&cache.visible().page_bytes(geometry.superblock(copy).start), copy).ok()).collect();
-        let whole = [Zone::Superblock, Zone::Map, Zone::Header, Zone::HeaderCopy].iter().all(|&zone| !cache.unsettled(zone));
-        let [first, second] = &copies[..] else { return };
-        if !whole || first.sequence.abs_diff(second.sequence) > 1 {
-            return;
+        let (now, scene) = (self.simulation.now(), &mut self.simulation.scene);
+        let twice = self.scars.choose(&geometry, &scene.cache, &mut self.chance);
+        if let Some(atom) = twice {
+            let rots = self.unread.one_in(2);
+            scene
+                .trace
+                .note(now, 6, || format!("atom {atom} of the cache's metadata {}", if rots { "rots" } else { "cannot be read any more" }));
+            if rots { scene.rot(atom) } else { scene.cache.spoil(atom) }
         }
-        let newest = if first.sequence > second.sequence { first } else { second };
-        let area = match self.chance.below(3) {
-            0 => geometry.superblock(self.chance.below(2) as u32),
-            1 if newest.checkpoint.number > self.scarred_checkpoint + 1 && is_map_whole(cache.visible(), newest, newest.previous) => {
-                self.scarred_checkpoint = newest.checkpoint.number;
-                geometry.map_area(newest.checkpoint.area)
-            }
-            _ => geometry.zone(self.scarred_headers),
-        };
-        let page = area.start + self.chance.below(area.atoms / PAGE_ATOMS) * PAGE_ATOMS;
-        let atom = page + self.chance.below(PAGE_ATOMS);
-        let now = self.simulation.now();
-        self.simulation.scene.trace.note(now, 6, || format!("atom {atom} of the cache's metadata rots"));
-        self.simulation.scene.rot(atom);
+        if let Some(atom) = Scars::choose_in_ring(&geometry, &scene.cache, &mut self.unread) {
+            scene.trace.note(now, 12, || format!("atom {atom} of the journal, which nothing needs, cannot be read any more"));
+            scene.cache.spoil(atom);
+        }
     }
 
     // --- stops ---
@@ -264,7 +253,8 @@ impl<'a> Run<'a> {
             simulation.scene.cache.in_flight() == 0 && simulation.scene.origin.in_flight() == 0
         })?;
         self.simulation.scene.oracle.stopped();
-        Ok(())
+        self.simulation.check_books();
+        self.simulation.scene.broken.take().map_or(Ok(()), Err)
     }
 
     fn stop_and_start(&mut self) -> Steps {
@@ -440,21 +430,28 @@ impl<'a> Run<'a> {
     }
 }
 
-/// Can this state map be read? (The area of the former one is written anew before a superblock names the next.)
-fn is_map_whole(cache: &Contents, superblock: &Superblock, map: MapRef) -> bool {
-    let Superblock { geometry, format, .. } = superblock;
-    let page = |number| cache.page_bytes(geometry.map_page(map.area, number).start);
-    let is_set_page = |number| decode_sets(&page(number), geometry, *format, map.area, number, map.number).is_ok();
-    if !(0..geometry.map_pages()).all(is_set_page) {
-        return false;
-    }
-    let mut number = geometry.map_pages();
-    loop {
-        let Ok((total, _)) = decode_ranges(&page(number), geometry, *format, map.area, number, map.number) else { return false };
-        number += 1;
-        if (number - geometry.map_pages()) * ranges_per_page(geometry) >= total {
-            return true;
-        }
+/// What an engine has found that has refused to serve before devices that fail: nothing that failing explains is false.
+pub fn explain_refusal(met: FaultPoints) -> Steps {
+    use FaultPoint::*;
+    const UNEXPLAINED: [FaultPoint; 12] = [
+        OtherGeometry,
+        OtherOrigin,
+        Detached,
+        NoMap,
+        JournalGap,
+        EpochFromTheFuture,
+        RecordsImpossible,
+        SealOutOfOrder,
+        PutOutOfOrder,
+        OpenOutOfOrder,
+        OpenOfLiveSet,
+        TwoSlots,
+    ];
+    // What could not be read for long counts as not written.
+    let is_unread = met.has(ReadsGivenUp);
+    match UNEXPLAINED.into_iter().find(|&point| met.has(point) && !(is_unread && matches!(point, NoMap | JournalGap))) {
+        Some(point) => Err(Broken(format!("recovery refused before a device that fails: {}", point.about()))),
+        None => Ok(()),
     }
 }
 

@@ -90,6 +90,7 @@ pub fn plan_for(geometry: Geometry) -> Plan {
         detach_every: 0,
         bounds_flushes: false,
         changes: false,
+        grows: false,
         strangers: false,
         blank_percent: 0,
         modes: Vec::new(),

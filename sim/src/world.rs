@@ -1,11 +1,14 @@
 //! The simulated world: one engine, its two devices, its clients and their oracle, in virtual time. One [`Simulation::step`] is one
 //! moment: what is due happens, the engine takes its turn, and everything it says is checked.
 
+mod books;
 mod detach;
+mod grow;
 mod left_behind;
 mod loss;
 mod restart;
 
+use self::books::Books;
 use crate::agenda::Agenda;
 use crate::back::contents::Contents;
 use crate::back::device::{Device, Ended, Harm};
@@ -119,6 +122,8 @@ pub struct Scene {
     replied: bool,
     /// Replies so far.
     pub replies: u64,
+    /// What was seen of this engine, to be held against what it tells.
+    books: Books,
 }
 
 /// One engine in its scene.
@@ -189,6 +194,7 @@ impl Simulation {
             persisted: false,
             replied: false,
             replies: 0,
+            books: Books::default(),
         };
         scene.oracle.flush_bound = plan.flush_bound();
         (scene.oracle.promises_origin, scene.oracle.patience) = (plan.promises_origin(), plan.config.stall_timeout);
@@ -392,6 +398,9 @@ impl Simulation {
         self.scene.replied = false;
         for event in &self.events {
             self.scene.trace.event(now, event);
+            if let Event::Arrived(request) = event {
+                self.scene.books.ask(&request.command);
+            }
             self.scene.oracle.closing |= matches!(event, Event::Control(Control::Stop | Control::Detach));
         }
         turn(&mut self.engine, &mut self.scene, now, &mut self.events);
@@ -406,6 +415,7 @@ impl Simulation {
         self.note_detach();
         self.check_promises();
         self.check_told();
+        self.note_books();
         self.turns_at_once += 1;
         if self.scene.replied || self.scene.oracle.pending() == 0 {
             self.last_reply = now;
@@ -522,6 +532,7 @@ impl Simulation {
 
     /// The engine ends here; the devices keep what the crash leaves them. The oracle knows; no new engine is started.
     pub fn crash(&mut self, crash: &Crash) {
+        self.check_books();
         let (now, scene, chance) = (self.scene.agenda.now(), &mut self.scene, &mut self.chance);
         match crash {
             Crash::Power { cache, origin } => {
@@ -699,6 +710,7 @@ impl Noted {
 impl World<Stamps> for Scene {
     fn start(&mut self, now: Instant, op: Op<Stamps>) {
         self.trace.op(now, &op);
+        self.books.start(&op);
         if let Some(noted) = &mut self.noted {
             noted.push(Noted::of(now, &op));
         }
@@ -717,7 +729,11 @@ impl World<Stamps> for Scene {
         self.replied = true;
         self.replies += 1;
         self.oracle.alive = self.origin.last_success;
-        if let Err(broken) = self.oracle.reply(&reply) {
+        let told = match &reply.result {
+            Ok(Outcome::Status { tiers, .. }) => self.oracle.check_tiers(reply.id, tiers, |atom| self.origin.visible().stamp(atom)),
+            Ok(Outcome::Data(_) | Outcome::Done) | Err(_) => Ok(()),
+        };
+        if let Err(broken) = told.and_then(|()| self.oracle.reply(&reply)) {
             self.broken.get_or_insert(broken);
         }
         match self.load.replied(reply.id) {

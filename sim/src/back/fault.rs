@@ -12,27 +12,32 @@
 //! * operations were stuck for a minute and then ended after all;
 //! * of the cache's *data*, bits rotted and writes went to other places: nothing false was ever returned. A block whose only copy was
 //!   hit may answer with an error; blocks that were not hit answer as ever;
-//! * at a crash one of the two superblocks, one of the two state maps, or one of the two copies of a header was damaged besides;
+//! * at a crash one of the two superblocks, one of the two state maps, or one of the two copies of a header was damaged besides, or could
+//!   not be read any more, and so could not places of the ring that nothing needs;
+//! * metadata, and what was written last, was given only at a later time of asking, in recoveries and in service;
+//! * recoveries met all of that: failing reads, writes and flushes of both devices, and an origin that was away for a while;
 //! * the origin failed, was full, refused to take one sector again and again, slowed down, went away, and came back without what had not
 //!   been flushed; it stood still and did not wake, or late, or was woken by somebody else;
 //! * the cache failed in service, for good: it was gone, or took no writes any more; the volume went on without it, and at the next start
 //!   the failed one was refused or, where the host did not know yet, missed nothing;
 //! * the host could not write down that the cache had failed, for a while; somebody asked for a detach, and mostly called it off, or it was
 //!   stopped or crashed on the way: once it was done the origin alone held everything;
-//! * the volume was started again with other options than before: all but what its cache was made for;
+//! * the volume was started again with other options than before, all but what its cache was made for, or had become larger;
+//! * what it reported was true meanwhile: requests, bytes written to the SSD, dirty blocks, zeros and tiers, and all that is not at risk was
+//!   on the origin (`world/books.rs`);
 //! * operations ended in any order (fixed times with jitter), or in the order of a drive with a queue, a buffer and work of its own.
 //!
 //! # What it does not prove
 //!
 //! * Nothing of the origin's own contents rots here: the origin carries no checksums, and nobody would notice.
-//! * The journal neither rots nor fails to be read in a swarm, and in runs with crashes only *settled* slots rot or fail to be read:
-//!   those that the log itself knows to be durable (`back/settled.rs`). Damage to what was written last cannot be told, after a crash,
+//! * What is needed of the journal neither rots nor fails to be read for long in a swarm, and in runs with crashes only *settled* slots rot or
+//!   fail for good: those that the log itself knows to be durable (`back/settled.rs`). Damage to what was written last cannot be told, after a crash,
 //!   from a write that was never flushed; a log without a second copy must cut there. (Runs without crashes damage anything.)
 //! * A device that says "flushed" without having flushed is not simulated: nothing can be promised on it.
 
 use crate::chance::Chance;
 use tidegate_engine::block::Span;
-use tidegate_engine::op::{Action, Zone};
+use tidegate_engine::op::{Action, Class, Zone};
 use tidegate_engine::time::Duration;
 
 /// How often what goes wrong on one device: operations of a million.
@@ -40,6 +45,8 @@ use tidegate_engine::time::Duration;
 pub struct Rates {
     /// Reads of data that fail; half of them leave an atom that stays unreadable until it is written again.
     pub read_error: u32,
+    /// Reads of metadata that fail, for this once, and those of what was written last, by a recovery. (The cache only.)
+    pub metadata_error: u32,
     /// Writes that fail; any subset of their atoms lands.
     pub write_error: u32,
     /// Writes of which one atom refuses the next ones as well. (The origin only.)
@@ -73,6 +80,8 @@ pub enum Fault {
     Error,
     /// A read fails, and goes on failing until the atom is written.
     Bad,
+    /// A read fails, and whoever asks again is given everything.
+    Passing,
     /// A write fails, and so do the next so many of one of its atoms: a sector that is replaced only then, if ever.
     Refused(u32),
     /// A write that finds no space: nothing of it lands.
@@ -95,13 +104,18 @@ pub trait Places {
     fn is_settled(&self, span: Span) -> bool;
 }
 
-/// Draws what goes wrong with `action`.
-pub fn draw<P>(rates: &Rates, action: &Action<P>, places: &impl Places, chance: &mut Chance) -> Option<Fault> {
+/// Draws what goes wrong with `action` of that class.
+pub fn draw<P>(rates: &Rates, class: Class, action: &Action<P>, places: &impl Places, chance: &mut Chance) -> Option<Fault> {
     if chance.ppm(rates.stuck) {
         return Some(Fault::Stuck(Duration::from_millis(chance.between(1_000, 60_000))));
     }
     let may_hit = |span| !rates.settled_only || places.is_settled(span);
     match action {
+        Action::Read(zone, _)
+            if (class == Class::Log || !matches!(zone, Zone::Data | Zone::Origin)) && chance.ppm(rates.metadata_error) =>
+        {
+            Some(Fault::Passing)
+        }
         Action::Read(Zone::Data | Zone::Origin, span) if chance.ppm(rates.read_error) => {
             let fault = if chance.one_in(2) { Fault::Bad } else { Fault::Error };
             may_hit(*span).then_some(fault)

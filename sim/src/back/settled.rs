@@ -39,6 +39,11 @@ impl Settled {
         Settled { geometry: *geometry, format, slots: Rc::new(vec![Slot::default(); slots]), writes: 0, marks: Vec::new(), known: 0 }
     }
 
+    /// The volume has another size from now on.
+    pub fn resize(&mut self, geometry: &Geometry) {
+        self.geometry = *geometry;
+    }
+
     /// How many writes have landed: what a flush that starts now covers.
     pub fn mark(&self) -> u64 {
         self.writes

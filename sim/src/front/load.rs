@@ -172,6 +172,11 @@ impl Load {
         self.left
     }
 
+    /// The volume has become larger.
+    pub fn grow(&mut self, volume_atoms: u64) {
+        self.volume_atoms = volume_atoms;
+    }
+
     /// Nothing more is drawn.
     pub fn stop(&mut self) {
         self.left = 0;

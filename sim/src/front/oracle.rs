@@ -26,6 +26,9 @@
 //!
 //! Without the cache the origin is the only medium. What only the failed cache has is given up, and the next FLUSH says so, once.
 
+mod grow;
+mod status;
+
 use super::prefix::{FIRST, Moment, NEVER, Tally, Write};
 use crate::stamp::{Stamps, meaning};
 use std::collections::BTreeMap;
@@ -63,7 +66,7 @@ struct Version {
 enum Pending {
     Read { span: Span, arrived: Moment },
     Cache { span: Span, arrived: Moment },
-    Status { span: Span, arrived: Moment },
+    Status { span: Span, arrived: Moment, tiers: bool },
     Write { write: u32, fua: bool, since: Instant },
     Flush { arrived: Moment, since: Instant },
 }
@@ -189,7 +192,7 @@ impl Oracle {
         let pending = match &request.command {
             Command::Read => Pending::Read { span, arrived: now },
             Command::Cache => Pending::Cache { span, arrived: now },
-            Command::Status { .. } => Pending::Status { span, arrived: now },
+            Command::Status { tiers } => Pending::Status { span, arrived: now, tiers: *tiers },
             Command::Flush => Pending::Flush { arrived: now, since: self.clock },
             Command::Write { data, fua } => self.note_write(span, "write", *fua, |atom| data.stamp(atom - span.start)),
             Command::Zero { fua, fast, .. } => self.note_write(span, if *fast { FAST_ZERO } else { "zero" }, *fua, |_| 0),
@@ -229,19 +232,8 @@ impl Oracle {
         match (pending, &reply.result) {
             (Pending::Read { span, arrived }, Ok(Outcome::Data(parts))) => self.read_reply(span, arrived, parts),
             (Pending::Read { span, arrived }, Err(RequestError::Io)) => self.may_fail(span, arrived),
-            (Pending::Status { span, arrived }, Ok(Outcome::Status { allocation: extents, .. })) => {
-                let mut start = span.start;
-                for extent in extents {
-                    let end = start + extent.atoms;
-                    let false_zero = (start..end).find(|&atom| extent.zero && !self.may_hold(atom, 0, arrived));
-                    if let Some(atom) = false_zero {
-                        return Err(Broken(format!("status says that atom {atom} is zero; {}", self.story(atom))));
-                    }
-                    start = end;
-                }
-                if start == span.end() { Ok(()) } else { Err(Broken(format!("status of {span:?} ends at {start}"))) }
-            }
-            (Pending::Status { span, arrived }, Err(RequestError::Io)) => self.may_fail(span, arrived),
+            (Pending::Status { span, arrived, .. }, Ok(Outcome::Status { allocation, .. })) => self.status_reply(span, arrived, allocation),
+            (Pending::Status { span, arrived, .. }, Err(RequestError::Io)) => self.may_fail(span, arrived),
             (Pending::Write { write, fua, .. }, Ok(Outcome::Done)) => {
                 self.acknowledge(write, now);
                 // A trim without a whole block leaves nothing that could be durable.
@@ -269,6 +261,7 @@ impl Oracle {
                 self.each_version(write, |version| version.optional = true);
                 let Write { span, what, submitted, .. } = self.writes[write as usize];
                 if *error == RequestError::NotFast && what == FAST_ZERO {
+                    self.forget(write);
                     return Ok(());
                 }
                 // A write to part of a block whose rest is lost may fail.
@@ -324,6 +317,14 @@ impl Oracle {
         let span = self.writes[write as usize].span;
         for atom in span.start..span.end() {
             self.atoms[atom as usize].iter_mut().filter(|version| version.write == write).for_each(&mut change);
+        }
+    }
+
+    /// Nothing of `write` was done, and nothing will be.
+    fn forget(&mut self, write: u32) {
+        let span = self.writes[write as usize].span;
+        for atom in span.start..span.end() {
+            self.atoms[atom as usize].retain(|version| version.write != write);
         }
     }
 
@@ -488,7 +489,12 @@ impl Oracle {
 
     /// The whole volume as it is now, for instance on the origin after a drain. Blocks that faults may have cost are left out.
     pub fn check_all(&self, holds: impl Fn(u64) -> u64) -> Verdict {
-        for atom in 0..self.volume_atoms() {
+        self.check(0..self.volume_atoms(), holds)
+    }
+
+    /// The same of some atoms.
+    pub fn check(&self, atoms: impl Iterator<Item = u64>, holds: impl Fn(u64) -> u64) -> Verdict {
+        for atom in atoms {
             if !self.is_hurt(atom, self.now) && !self.may_hold(atom, holds(atom), self.now) {
                 return Err(Broken(format!("atom {atom} holds {}; {}", show(holds(atom)), self.story(atom))));
             }

@@ -1,6 +1,7 @@
 //! One engine ends and the next one begins, on the devices as they are, and now and then with other options.
 
 use super::Simulation;
+use super::books::Books;
 use crate::back::fault::Rates;
 use tidegate_engine::config::Placement;
 use tidegate_engine::{Engine, Mode};
@@ -50,6 +51,7 @@ impl Simulation {
         if self.scene.host.is_fenced() {
             self.replace_cache();
         }
+        self.may_grow();
         if self.plan.changes && self.change_chance.one_in(3) {
             self.change_options();
         }
@@ -64,6 +66,7 @@ impl Simulation {
         self.scene.trace.note(now, 5, || "a new engine recovers".to_string());
         self.faults = self.faults();
         self.engine = Engine::new(self.plan.config.clone(), self.plan.limits);
+        self.scene.books = Books::open(self.scene.cache.failed_writes);
         self.seat_fronts();
         self.recoveries += 1;
         (self.was_serving, self.was_clean) = (false, false);

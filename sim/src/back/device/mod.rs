@@ -230,7 +230,7 @@ impl Device {
     /// Takes an operation. Everything due at `now` has been taken out before.
     pub fn start(&mut self, now: Instant, op: Op<Stamps>) {
         self.check(&op);
-        let fault = self.draw_fault(&op.action);
+        let fault = self.draw_fault(op.class, &op.action);
         self.faults += u64::from(fault.is_some());
         let due = if self.held.contains(&access(&op.action).map(|(zone, _, _)| zone)) {
             Due::Held
@@ -317,7 +317,7 @@ impl Device {
         }
     }
 
-    fn draw_fault(&mut self, action: &Action<Stamps>) -> Option<Fault> {
+    fn draw_fault(&mut self, class: Class, action: &Action<Stamps>) -> Option<Fault> {
         if let Action::Spin(_) = action
             && !self.spin_script.is_empty()
         {
@@ -332,7 +332,7 @@ impl Device {
             return None;
         }
         let mut chance = self.chance.clone();
-        let fault = fault::draw(&self.rates, action, self, &mut chance);
+        let fault = fault::draw(&self.rates, class, action, self, &mut chance);
         self.chance = chance;
         fault
     }
@@ -382,10 +382,12 @@ impl Device {
         if fault == Some(Fault::Bad) {
             self.bad.insert(span.start + self.chance.below(span.atoms));
         }
-        let failed = matches!(fault, Some(Fault::Bad | Fault::Error)) || self.bad.range(span.start..span.end()).next().is_some();
+        let failed =
+            matches!(fault, Some(Fault::Bad | Fault::Error | Fault::Passing)) || self.bad.range(span.start..span.end()).next().is_some();
         if failed {
             match zone {
                 Zone::Origin => self.harm.push(Harm::Unread(span)),
+                Zone::Data if fault == Some(Fault::Passing) => {}
                 Zone::Data => self.hit_slots(span),
                 Zone::Superblock | Zone::Map | Zone::Header | Zone::HeaderCopy | Zone::Journal => {}
             }
@@ -427,7 +429,7 @@ impl Device {
                 self.land_some_but(&write, Some(atom));
                 return Err(DeviceError::Medium);
             }
-            Some(Fault::Error | Fault::Bad) => {
+            Some(Fault::Error | Fault::Bad | Fault::Passing) => {
                 self.land_some(&write);
                 return Err(DeviceError::Medium);
             }
@@ -513,6 +515,24 @@ impl Device {
         }
         let bit = self.chance.word();
         self.disk.rot(atom, bit);
+    }
+
+    /// The volume has another size from now on.
+    pub fn resize(&mut self, geometry: &Geometry) {
+        self.geometry = *geometry;
+        if let Some(settled) = &mut self.settled {
+            settled.resize(geometry);
+        }
+    }
+
+    /// From now on it fails like that, as `chance` will have it.
+    pub fn fail_by(&mut self, rates: Rates, chance: Chance) {
+        (self.rates, self.chance) = (rates, chance);
+    }
+
+    /// An atom of the metadata cannot be read any more before it is written.
+    pub fn spoil(&mut self, atom: u64) {
+        self.bad.insert(atom);
     }
 
     /// Somebody else writes to the device, and flushes.
