@@ -530,7 +530,7 @@ impl Device {
         (self.rates, self.chance) = (rates, chance);
     }
 
-    /// An atom of the metadata cannot be read any more before it is written.
+    /// This atom cannot be read any more before it is written.
     pub fn spoil(&mut self, atom: u64) {
         self.bad.insert(atom);
     }
@@ -613,11 +613,6 @@ impl Device {
     pub fn used_by_a_stranger(&mut self, now: Instant) {
         self.model.disturb(now);
         self.used = self.used.map(|_| true);
-    }
-
-    /// This atom cannot be read before it is written.
-    pub fn make_bad(&mut self, atom: u64) {
-        self.bad.insert(atom);
     }
 
     /// Forgets every fault to come; bad atoms are readable again.
