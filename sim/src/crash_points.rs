@@ -197,16 +197,17 @@ impl Points {
             rescue.recover(|_| {}).map_err(|broken| Broken(format!("crashed while recovering: {}", broken.0)))?;
             let image = rescue.read_what_can_be()?;
             self.note(&image);
-            oracle.judge(|atom| image[atom as usize]).map_err(|broken| told(Broken(format!("crashed while recovering: {}", broken.0))))?;
+            rescue.judge(oracle, &image).map_err(|broken| told(Broken(format!("crashed while recovering: {}", broken.0))))?;
         }
         // What was read once is read again after the next crash.
-        if deep || self.chance.one_in(DEEP_EVERY / 10) {
+        if deep || self.chance.one_in(DEEP_EVERY / 10) || trouble.is_some() && self.trouble.one_in(2) {
             let survive = self.chance.pick(&[0, 0, 2, 3]);
             let (cache, origin) = rescue.cut(&SUBSETS[survive as usize], &mut self.chance);
             let mut rescue = Rescue::new(simulation, cache, origin);
             rescue.recover(|_| {}).map_err(|broken| told(Broken(format!("crashed after recovering: {}", broken.0))))?;
             let second = rescue.read_what_can_be()?;
             self.note(&second);
+            let harm = rescue.judge(oracle, &second).map_err(told)? || harm;
             // Whoever fails to read something may read it later, or the other way round.
             let is_other = |&atom: &usize| first[atom] != second[atom] && !(harm && first[atom].is_none() != second[atom].is_none());
             if let Some(atom) = (0..first.len()).find(is_other) {

@@ -27,6 +27,7 @@
 //! Without the cache the origin is the only medium. What only the failed cache has is given up, and the next FLUSH says so, once.
 
 mod grow;
+mod loss;
 mod status;
 
 use super::prefix::{FIRST, Moment, NEVER, Tally, Write};
@@ -684,28 +685,6 @@ impl Oracle {
         let mark = self.writes.len() as u32;
         for atom in self.block(block) {
             self.hurt[atom as usize] = mark;
-        }
-    }
-
-    /// The only medium of `span` was lost just now: what was written there so far may be an error, but nothing else.
-    pub fn risk(&mut self, span: Span) {
-        self.hurt.resize(self.atoms.len(), 0);
-        for atom in span.start..span.end() {
-            self.hurt[atom as usize] = self.writes.len() as u32;
-        }
-    }
-
-    /// After a crash somebody has given up what was lost with a cache: these spans hold what the origin does: of the stamps that it
-    /// `holds`, from the durable one to the newest, the last one, and any of them if the power goes before a flush. Everything else is as was
-    /// promised, and nothing of it may be an error any more.
-    pub fn accept_loss(&mut self, spans: &[Span], holds: impl Fn(u64) -> Vec<u64>) {
-        self.hurt.clear();
-        for atom in spans.iter().flat_map(|span| span.start..span.end()) {
-            let stamps = holds(atom);
-            let settled = stamps.iter().all(|stamp| *stamp == stamps[0]);
-            let version = |stamp: &u64| Version { stamp: *stamp, write: FIRST, dead: NEVER, newer: NEVER, optional: false, settled };
-            let held = if settled { &stamps[..1] } else { &stamps[..] };
-            self.atoms[atom as usize] = held.iter().map(version).collect();
         }
     }
 

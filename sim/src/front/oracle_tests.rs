@@ -2,6 +2,7 @@
 
 use super::*;
 use tidegate_engine::payload::Payload;
+use tidegate_engine::request::{Extent, Stretch, Tier};
 
 /// One line of a story. Atoms 0..64 in blocks of 8; requests are told by number.
 enum Step {
@@ -494,4 +495,64 @@ fn a_flush_is_late_only_where_it_is_bounded_and_nothing_failed() {
     };
     assert!(is_kept(Some(10), false, 10) && is_kept(None, false, 11) && is_kept(Some(10), true, 11));
     assert!(!is_kept(Some(10), false, 11));
+}
+
+fn answered(oracle: &mut Oracle, id: u64, span: Span, command: Command<Stamps>, result: Result<Outcome<Stamps>, RequestError>) -> Verdict {
+    oracle.submit(&Request { id: RequestId(id), span, command });
+    oracle.reply(&Reply { id: RequestId(id), result })
+}
+
+#[test]
+fn zeroes_that_were_not_fast_are_never_seen() {
+    let sees = |error: RequestError| {
+        let (mut oracle, told) = tell(&[Write(1, 0, 8), Done(1)]);
+        told.expect("a write");
+        let fast = Command::Zero { no_hole: false, fua: false, fast: true };
+        answered(&mut oracle, 2, Span::new(0, 8), fast, Err(error)).expect("a refusal");
+        go_on(&mut oracle, &[Read(3, 4), Sees(3, 0)]).is_ok()
+    };
+    assert!(sees(RequestError::Io) && !sees(RequestError::NotFast));
+}
+
+#[test]
+fn tiers_are_those_that_were_asked_for_and_say_what_the_origin_holds() {
+    let is_true = |asked: bool, tiers: &[(u64, Tier)], written: u64| {
+        let (mut oracle, told) = tell(&[Write(1, 0, 8), Done(1)]);
+        told.expect("a write");
+        oracle.submit(&Request { id: RequestId(2), span: Span::new(0, 16), command: Command::Status { tiers: asked } });
+        let tiers: Vec<Stretch> = tiers.iter().map(|&(atoms, tier)| Stretch { atoms, tier }).collect();
+        let home = |atom| crate::stamp::stamp(if atom < written { 1 } else { 0 }, atom);
+        oracle.check_tiers(RequestId(2), &tiers, home).is_ok()
+    };
+    assert!(is_true(false, &[], 0) && !is_true(true, &[], 0) && !is_true(false, &[(16, Tier::Dirty)], 0));
+    assert!(is_true(true, &[(8, Tier::Dirty), (8, Tier::Origin)], 0) && is_true(true, &[(8, Tier::Memory), (8, Tier::Clean)], 0));
+    assert!(!is_true(true, &[(16, Tier::Clean)], 0) && !is_true(true, &[(16, Tier::Origin)], 7) && is_true(true, &[(16, Tier::Clean)], 8));
+}
+
+#[test]
+fn holes_are_zeros() {
+    let is_kept = |hole, zero| {
+        let (mut oracle, told) = tell(&[Zero(1, 0, 8), Done(1)]);
+        told.expect("zeroes");
+        let status = Outcome::Status { allocation: vec![Extent { atoms: 8, hole, zero }], tiers: Vec::new() };
+        answered(&mut oracle, 2, Span::new(0, 8), Command::Status { tiers: false }, Ok(status)).is_ok()
+    };
+    assert!(is_kept(true, true) && is_kept(false, true) && is_kept(false, false) && !is_kept(true, false));
+}
+
+#[test]
+fn what_comes_behind_the_end_is_held_against_what_the_origin_holds_there() {
+    let (mut oracle, told) = tell(&[Write(1, 56, 8), Done(1), Flush(2), Done(2), Crash]);
+    told.expect("a write");
+    oracle.grow([0, 7].into_iter());
+    let holds = |last: u64| {
+        move |atom: u64| {
+            Some(if atom < 56 {
+                crate::stamp::stamp(0, atom)
+            } else {
+                [crate::stamp::stamp(1, atom), 0, last][atom.saturating_sub(63) as usize]
+            })
+        }
+    };
+    assert!(oracle.judge(holds(7)).is_ok() && oracle.judge(holds(0)).is_err());
 }

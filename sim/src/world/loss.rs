@@ -28,8 +28,10 @@ impl Simulation {
 
     /// The cache answers nothing any more, until the next start. The engine hears of it when it asks for something.
     pub fn cache_goes(&mut self) {
+        // What no flush of the cache has covered is in memory still, and goes home.
+        let held = self.scene.cache.durable_data();
         for span in self.engine.at_risk() {
-            self.scene.oracle.risk(span);
+            self.scene.oracle.risk(span, |stamp| held.binary_search(&stamp).is_ok());
         }
         self.scene.cache.go_away();
         self.cache_fails("is gone");

@@ -213,6 +213,14 @@ impl Device {
         self.disk.durable()
     }
 
+    /// All stamps of the cache's data that no power cut can take, in order.
+    pub fn durable_data(&self) -> Vec<u64> {
+        let mut stamps: Vec<u64> = self.disk.durable().read(self.geometry.zone(Zone::Data)).iter().flat_map(Stamps::stamps).collect();
+        stamps.sort_unstable();
+        stamps.dedup();
+        stamps
+    }
+
     /// What an atom may hold after a power cut, in the order in which it was written; what it holds now comes last.
     pub fn stamps_of(&self, atom: u64) -> Vec<u64> {
         self.disk.stamps_of(atom)
