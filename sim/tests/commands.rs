@@ -3,6 +3,7 @@
 use tidegate_engine::block::Span;
 use tidegate_engine::cache::format::Geometry;
 use tidegate_engine::config::Allocation;
+use tidegate_engine::op::Zone;
 use tidegate_engine::request::{Command, Extent, Outcome, RequestError, Tier};
 use tidegate_engine::time::Duration;
 use tidegate_sim::back::volatile::Survive;
@@ -127,4 +128,19 @@ fn s11_what_is_no_hole_takes_writes_whatever_the_origin_does() {
         scenario.expect(block, &data);
     }
     scenario.flush();
+}
+
+/// They went home with what the failed SSD had not made durable, and were refused when they took their turn again (seed 75 of the refusing swarm).
+#[test]
+fn zeroes_that_have_begun_when_the_ssd_fails_are_not_refused_for_not_being_fast() {
+    let mut scenario = Scenario::new();
+    scenario.hold(Zone::Data);
+    let part = Span::new(scenario.block(3).start, 1);
+    let zeroes = scenario.send(part, Command::Zero { no_hole: true, fua: true, fast: true });
+    scenario.advance(Duration::from_millis(1));
+    scenario.cache_goes();
+    scenario.release(Zone::Data);
+    assert_eq!(scenario.wait(zeroes), Ok(Vec::new()));
+    scenario.until_degraded();
+    assert_eq!(scenario.read(part), Ok(vec![0]));
 }

@@ -19,7 +19,7 @@ use crate::fault_point::FaultPoint;
 use crate::op::DeviceError;
 use crate::payload::Payload;
 use crate::probe::{Health, WaitReason};
-use crate::request::RequestError;
+use crate::request::{Command, RequestError};
 use crate::time::{Duration, Instant};
 
 use super::back_off::BackOff;
@@ -160,7 +160,12 @@ impl<P: Payload> Engine<P> {
         writers.sort_by_key(|&number| (self.requests.get(number).arrived, self.requests.get(number).request.id));
         writers.dedup();
         for &number in &writers {
-            self.requests.get_mut(number).stage = Stage::Waiting;
+            let active = self.requests.get_mut(number);
+            active.stage = Stage::Waiting;
+            // What has begun goes home whatever is answered: it is too late to refuse it.
+            if let Command::Zero { fast, .. } = &mut active.request.command {
+                *fast = false;
+            }
         }
         // Whoever has locked blocks comes first: the others may wait for those.
         let is_locked = |number: &usize| self.locks.iter().any(|lock| lock.request == *number);
