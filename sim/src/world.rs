@@ -1,6 +1,7 @@
 //! The simulated world: one engine, its two devices, its clients and their oracle, in virtual time. One [`Simulation::step`] is one
 //! moment: what is due happens, the engine takes its turn, and everything it says is checked.
 
+mod ask;
 mod books;
 mod detach;
 mod grow;
@@ -31,7 +32,7 @@ use tidegate_engine::fault_point::FaultPoints;
 use tidegate_engine::op::{Action, Class, DeviceError, DeviceId, Op, OpId, Spin, Zone};
 use tidegate_engine::payload::Payload;
 use tidegate_engine::probe::{Phase, Snapshot};
-use tidegate_engine::request::{Command, Outcome, Reply, Request, RequestId, Room};
+use tidegate_engine::request::{Command, Outcome, Reply, Request, Room};
 use tidegate_engine::time::{Duration, Instant};
 use tidegate_engine::{Change, Control, Engine, Event, Mode, World, turn};
 
@@ -466,42 +467,6 @@ impl Simulation {
     /// Did a device write or flush end in the last step? (A place worth crashing at.)
     pub fn persisted(&self) -> bool {
         self.scene.persisted
-    }
-
-    /// A request from outside the load. Its reply comes to `scene.answers`.
-    pub fn ask(&mut self, span: Span, command: Command<Stamps>) -> RequestId {
-        self.ask_at_once([(span, command)])[0]
-    }
-
-    /// The same of several, which come in one turn.
-    pub fn ask_at_once(&mut self, asked: impl IntoIterator<Item = (Span, Command<Stamps>)>) -> Vec<RequestId> {
-        let mut ids = Vec::new();
-        for (span, command) in asked {
-            let request = self.scene.load.ask(span, command);
-            ids.push(request.id);
-            self.scene.arrive(request, &mut self.events);
-        }
-        self.take_turn();
-        ids
-    }
-
-    /// The same, behind what devices have to tell at this moment.
-    pub fn ask_behind_what_ends(&mut self, asked: impl IntoIterator<Item = (Span, Command<Stamps>)>) -> Vec<RequestId> {
-        self.advance(self.now());
-        self.ask_at_once(asked)
-    }
-
-    /// A front's client asks; the engine hears nothing of it in this moment. False: it is not for the front to answer, and nobody does.
-    pub fn ask_front(&mut self, span: Span, command: Command<Stamps>) -> bool {
-        let request = self.scene.load.ask(span, command);
-        let Some(outcome) = self.scene.fronts.answer(&request) else { return false };
-        self.scene.answer_at_front(&request, outcome);
-        true
-    }
-
-    pub fn control(&mut self, control: Control) {
-        self.events.push(Event::Control(control));
-        self.take_turn();
     }
 
     /// Lets the operations of a held zone (none: flushes) end now.
