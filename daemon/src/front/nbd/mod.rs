@@ -435,7 +435,7 @@ impl Front {
             client.active = true;
             self.active.push(token);
         }
-        self.watching |= client.connection.is_timed() || client.connection.has_earned();
+        self.watching |= client.connection.is_timed() || client.connection.has_earned() || client.connection.wants_loan();
     }
 
     /// Starts what can be started of the commands that take several requests.
