@@ -201,7 +201,8 @@ impl<P: Payload> Engine<P> {
         waits && self.front_writes.pending.iter().any(|piece| self.through.covers(piece.block, piece.blocks))
     }
 
-    /// Requests behind it, if it waits for what only the origin can do.
+    /// Requests behind it, if it waits for what only the origin can do. (Reads and questions among them fail then as well, although memory has what
+    /// they ask for: seed 4720203 of the swarm.)
     pub(super) fn held_by_origin(&self) -> impl Iterator<Item = usize> + '_ {
         let waits = !self.front_writes.held.is_empty() && (self.front_writes_wait_for_origin() || self.front_writes_wait_for_through());
         waits.then_some(&self.front_writes.held).into_iter().flatten().copied()
