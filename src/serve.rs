@@ -120,6 +120,7 @@ struct Person<'a> {
 impl Operator for Person<'_> {
     fn ready(&mut self, ready: &Ready) -> Result<(), Failure> {
         self.pid_file = self.running.pid_file.as_deref().map(PidFile::write).transpose()?;
+        manager::notify_ready()?;
         self.first.take().map_or(Ok(()), FirstRun::keep)?;
         // Standard output is the client's socket, or may be.
         if self.running.stdio {
@@ -128,7 +129,7 @@ impl Operator for Person<'_> {
             // Nobody may read it: the volume is served all the same.
             let _ = write_out(&greeting(ready));
         }
-        manager::notify_ready()
+        Ok(())
     }
 
     fn lost(&mut self, _volume: &str, failure: &Failure) {
