@@ -143,7 +143,7 @@ impl<P: Payload> Engine<P> {
             return false;
         }
         let before = self.counters.checkpoints;
-        // Which map it is written over, depends on that; unless somebody waits.
+        // The scrubber is about to know which of the two maps may be written over. Who waits for room in the ring waits not for that.
         let is_early = self.scrubber.doubts_maps() && !self.checkpoint.urgent;
         if self.checkpoint.running.is_none() && !is_early && self.wants_checkpoint() && self.can_restate() {
             self.begin_checkpoint();

@@ -102,7 +102,10 @@ impl<P: Payload> Engine<P> {
         if !self.has_front_writes() {
             return false;
         }
-        assert!(!self.is_sealing_stop() || self.do_fronts_rest(), "the log of a stop or a detach takes nothing more: fronts rest before");
+        assert!(
+            !self.is_sealing_stop() || self.has_canary(Canary::LateFrontWrites),
+            "the log of a stop or a detach takes nothing more: fronts rest before"
+        );
         let memory = self.memory.as_mut().expect("it is owed");
         let size = u64::from(self.config.geometry.block_atoms);
         let drained = memory.drain();

@@ -692,20 +692,20 @@ impl<P: Payload> Engine<P> {
     fn blocks_in(&self, atoms: u64) -> u64 {
         atoms >> self.config.geometry.block_bits()
     }
-    /// So many blocks have so many atoms in them.
+    /// So many blocks it takes for so many atoms, from the beginning of one on.
     #[inline]
-    fn blocks_with(&self, atoms: u64) -> u64 {
+    fn blocks_for(&self, atoms: u64) -> u64 {
         self.blocks_in(atoms + self.block_atoms() - 1)
     }
     /// The blocks that a span touches: first and how many.
     #[inline]
     fn blocks_of(&self, span: Span) -> (Block, u64) {
         let first = self.blocks_in(span.start);
-        (Block(first), self.blocks_with(span.end()) - first)
+        (Block(first), self.blocks_for(span.end()) - first)
     }
     /// The blocks that lie inside a span as wholes: first and how many (possibly none).
     fn whole_blocks(&self, span: Span) -> (Block, u64) {
-        let first = self.blocks_with(span.start);
+        let first = self.blocks_for(span.start);
         (Block(first), self.blocks_in(span.end()).saturating_sub(first))
     }
     /// The blocks at the two ends of a span, once if it is one.
@@ -720,10 +720,7 @@ impl<P: Payload> Engine<P> {
         if part.is_empty() { Atoms::NONE } else { Atoms::range((part.start - base) as u32, (part.end() - base) as u32) }
     }
     fn slots_span(&self, first: Slot, slots: u32) -> Span {
-        let geometry = &self.config.geometry;
-        assert!(first.set < geometry.sets && first.slot < geometry.set_slots, "{first:?} is beyond the cache");
-        let number = u64::from(first.set) * u64::from(geometry.set_slots) + u64::from(first.slot);
-        Span::new(self.data_start + number * self.block_atoms(), u64::from(slots) * self.block_atoms())
+        Span::new(self.data_start + self.config.geometry.atoms_before(first), u64::from(slots) * self.block_atoms())
     }
     fn valid_atoms(&self, slot: Slot, block: Block) -> Atoms {
         self.sets.partial(slot).unwrap_or_else(|| self.full(block))

@@ -281,8 +281,9 @@ impl Curve {
     }
 
     /// How far a miss ratio of [`Curve::blocks_min`] or more may be off, in the same unit, from that of a size within [`Curve::size_error`]: two over
-    /// the root of the remembered keys (or of the accesses to them, if those are fewer), which is four standard deviations if all keys were asked for equally often, and leaves half of that for
-    /// some being asked for more; and half a point for the steps. A single key with a large part of all accesses is more than that allows for.
+    /// the root of the remembered keys (or of the accesses to them, if those are fewer), which is four standard deviations if all keys were asked for
+    /// equally often, and leaves half of that for some being asked for more; and half a point for the steps. A single key with a large part of all
+    /// accesses is more than that allows for.
     pub fn error(&self) -> f64 {
         const STEPS: f64 = 0.005;
         if self.is_whole() { STEPS } else { (STEPS + 2.0 / self.seen().max(1.0).sqrt()).min(1.0) }
@@ -449,11 +450,11 @@ mod tests {
         assert!(few.is_known() && Curve::new(0.01).error() <= 1.0);
         // What was written and not asked for tells nothing of what is asked for.
         let mut written = Curve::new(0.01);
-        (0..100_000).map(|key| (key, hash(key))).filter(|&(_, hash)| written.samples(hash)).collect::<Vec<_>>().into_iter().for_each(
-            |(key, hash)| {
-                written.keep(key, hash);
-            },
-        );
+        for key in 0..100_000 {
+            if written.samples(hash(key)) {
+                written.keep(key, hash(key));
+            }
+        }
         (0..300).for_each(|key| written.touch(key));
         assert!(written.remembered() > 20 * KEYS_MIN && !written.is_known() && written.error() > 0.5, "{}", written.error());
     }

@@ -194,9 +194,14 @@ impl Geometry {
 
     /// The data of a slot: a whole block, also for a last block that the volume cuts short.
     pub fn slot(&self, slot: Slot) -> Span {
-        assert!(slot.slot < self.set_slots, "slot {} is beyond the set", slot.slot);
-        let start = self.set(slot.set).start + u64::from(slot.slot) * u64::from(self.block_atoms);
-        Span::new(start, u64::from(self.block_atoms))
+        Span::new(self.data_start() + self.atoms_before(slot), u64::from(self.block_atoms))
+    }
+
+    /// From the first slot of all to this one.
+    #[inline]
+    pub fn atoms_before(&self, slot: Slot) -> u64 {
+        assert!(slot.set < self.sets && slot.slot < self.set_slots, "{slot:?} is beyond the cache");
+        (u64::from(slot.set) * u64::from(self.set_slots) + u64::from(slot.slot)) * u64::from(self.block_atoms)
     }
 
     /// Atoms of the SSD that are used: the end of the last set.

@@ -34,8 +34,9 @@ const ZERO_ATOMS: u64 = 65_536;
 const RANGES: usize = 64;
 /// Reads of a single bad slot before its atoms count as lost.
 const READ_TRIES: u32 = 3;
-/// Until there is so much less room, nothing goes home for it beside writers that keep the SSD busy, and are heard of for so long.
+/// Until so much of the room above the mark is gone, nothing goes home for room alone beside writers that wait for the SSD.
 const PRESSING: f64 = 0.5;
+/// A writer that waited for the SSD counts for so long.
 const HEARD: Duration = Duration::from_millis(100);
 /// A dirty slot that the SSD fails to read for so long is given up.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -33,7 +33,7 @@ impl Headers {
 impl<P: Payload> Engine<P> {
     /// With the tail read: decides the cut, restores the sets as the map has them, and reads the headers that service needs.
     pub(super) fn read_headers(&mut self) {
-        self.report_unread("last written slot", "not written");
+        self.report_unread("last written slot");
         let accepted = self.accepted_groups();
         let all = self.recovery().chain.groups.len();
         if accepted < all {

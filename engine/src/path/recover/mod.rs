@@ -75,7 +75,7 @@ pub(super) enum Step {
     NewSuperblock,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Stage {
     Superblocks,
     Metadata,
@@ -100,10 +100,10 @@ pub(super) struct Recovery<P> {
     /// Times that writing or flushing failed, and the pause before it is tried again.
     failures: u32,
     pause: BackOff,
-    /// Reads of a single page or slot that failed, to be tried again after a pause; and when each failed first, by where it is: in which stage.
+    /// Reads of a single page or slot that failed, to be tried again after a pause; and when each failed first in its stage, by where it is.
     again: Vec<(Zone, Span, Step)>,
     again_pause: BackOff,
-    unread_since: BTreeMap<u64, (Stage, Instant)>,
+    unread_since: BTreeMap<(Stage, u64), Instant>,
     /// What this stage has given up.
     unread: Vec<Span>,
     superblocks: [Option<Superblock>; 2],
@@ -208,12 +208,8 @@ impl<P: Payload> Engine<P> {
     fn read_again(&mut self, zone: Zone, span: Span, step: Step) -> bool {
         let now = self.now;
         let recovery = self.recovery();
-        let stage = recovery.stage;
-        let since = recovery.unread_since.entry(span.start).or_insert((stage, now));
-        if since.0 != stage {
-            *since = (stage, now);
-        }
-        if now.since(since.1) >= READ_PATIENCE {
+        let since = *recovery.unread_since.entry((recovery.stage, span.start)).or_insert(now);
+        if now.since(since) >= READ_PATIENCE {
             self.meet(FaultPoint::ReadsGivenUp);
             return false;
         }
@@ -226,7 +222,7 @@ impl<P: Payload> Engine<P> {
     }
 
     /// The end of a stage: says what it has given up, neighbours together.
-    fn report_unread(&mut self, what: &str, so: &str) {
+    fn report_unread(&mut self, what: &str) {
         let mut unread = std::mem::take(&mut self.recovery().unread);
         unread.sort_unstable_by_key(|span| span.start);
         let stretches: Vec<&[Span]> = unread.chunk_by(|one, next| one.end() == next.start).collect();
@@ -234,14 +230,14 @@ impl<P: Payload> Engine<P> {
         for stretch in named {
             let offset = stretch[0].offset();
             let text = match stretch.len() {
-                1 => format!("{what} at byte {offset}: it cannot be read, and counts as {so}"),
-                count => format!("{count} {what}s from byte {offset} on: they cannot be read, and count as {so}"),
+                1 => format!("{what} at byte {offset}: it cannot be read, and counts as not written"),
+                count => format!("{count} {what}s from byte {offset} on: they cannot be read, and count as not written"),
             };
             self.report_damage(false, text);
         }
         let others: usize = others.iter().map(|stretch| stretch.len()).sum();
         if others > 0 {
-            self.report_damage(false, format!("{others} more {what}s behind those: they cannot be read, and count as {so}"));
+            self.report_damage(false, format!("{others} more {what}s behind those: they cannot be read, and count as not written"));
         }
     }
 

@@ -44,7 +44,7 @@ impl<P: Payload> Engine<P> {
 
     /// With the metadata read: finds the log, and reads the data of its tail.
     pub(super) fn read_tail(&mut self) {
-        self.report_unread("journal page", "not written");
+        self.report_unread("journal page");
         if !self.choose_map() || !self.build_chain() {
             return;
         }
