@@ -17,6 +17,13 @@ impl Runs {
         self.0.get(first).is_some_and(|known| known.start < run.end)
     }
 
+    /// What of `all` is in them.
+    pub fn overlapping(&self, all: Range<u64>) -> impl Iterator<Item = Range<u64>> {
+        let first = self.0.partition_point(|known| known.end <= all.start);
+        let within = move |run: &Range<u64>| run.start.max(all.start)..run.end.min(all.end);
+        self.0[first..].iter().map(within).take_while(|run| run.start < run.end)
+    }
+
     /// What of `all` is in none of them.
     pub fn gaps(&self, all: Range<u64>) -> impl Iterator<Item = Range<u64>> {
         let mut at = all.start;

@@ -5,7 +5,7 @@ use tidegate_engine::cache::format::Geometry;
 use tidegate_engine::cache::split::Legs;
 use tidegate_engine::op::{DeviceId, Zone};
 use tidegate_engine::probe::Phase;
-use tidegate_engine::request::RequestId;
+use tidegate_engine::request::{Command, Extent, Outcome, RequestId, Stretch, Tier};
 use tidegate_engine::time::Duration;
 use tidegate_engine::{Canary, Mode};
 use tidegate_sim::back::volatile::Survive;
@@ -324,6 +324,8 @@ fn front_page_over_an_owed_block() -> (Scenario, Stamps, RequestId) {
     scenario.run_until_quiet();
     scenario.hold(Zone::Data);
     scenario.send_write(Span::new(3 * 8 + 2, 3), false);
+    by_front(&mut scenario, 3);
+    scenario.run_until_quiet();
     let new = by_front(&mut scenario, 3);
     scenario.run_until_quiet();
     scenario.origin_goes();
@@ -344,6 +346,30 @@ fn a_flush_behind_what_fronts_have_written_does_not_wait_for_an_origin_that_is_a
     scenario.flush();
     scenario.power_cut(Survive::None);
     scenario.expect(3, &new);
+}
+
+/// Seed 4720203 of the swarm: they failed after the stall timeout, although nothing of what they ask for was at the origin.
+#[test]
+fn who_reads_what_fronts_have_written_does_not_wait_for_an_origin_that_is_away() {
+    let (mut scenario, new, flush) = front_page_over_an_owed_block();
+    let around = scenario.blocks(1, 5);
+    let asked = [Command::Read, Command::Status { tiers: true }, Command::Cache];
+    let asked = asked.map(|command| scenario.send(around, command));
+    scenario.run_until_quiet();
+    assert!(!scenario.is_answered(flush), "what a front has written waits for the origin");
+    let [read, status, cache] = asked.map(|id| {
+        assert!(scenario.is_answered(id), "memory and the SSD have all of it");
+        scenario.outcome(id).expect("nothing is lost")
+    });
+    let Outcome::Data(parts) = read else { panic!("a read brings data") };
+    let read: Vec<u64> = parts.iter().flat_map(Stamps::stamps).collect();
+    assert_eq!(read.len() as u64, around.atoms);
+    assert_eq!(read[16..24], stamps(&new));
+    let Outcome::Status { allocation, tiers } = status else { panic!("a status brings extents") };
+    assert_eq!(allocation, [Extent { atoms: around.atoms, hole: false, zero: false }]);
+    let [before, of_front, behind] = [(16, Tier::Dirty), (8, Tier::Memory), (16, Tier::Dirty)].map(|(atoms, tier)| Stretch { atoms, tier });
+    assert_eq!(tiers, [before, of_front, behind]);
+    assert!(matches!(cache, Outcome::Done));
 }
 
 #[test]

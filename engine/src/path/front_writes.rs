@@ -5,14 +5,15 @@
 //!   front: page, reply          here: drain → (nobody is merging or writing there) → all of it in one group of the log → may be made again
 //! ```
 //! Nothing can refuse what was acknowledged. So a front writes only as far as it is *allowed*: for each page that may be dirty a slot is kept and
-//! room in the journal, and where that is not to be had nothing is allowed, and writes come as requests. What waits here (a lock, the fence
-//! of a failed SSD) lets wait whatever touches it, and all that may rest on it.
+//! room in the journal, and where that is not to be had nothing is allowed, and writes come as requests. What waits here (a lock, the origin, the
+//! fence of a failed SSD) lets wait whatever may rest on it. Reads of it and questions for allocation are answered with it, but for the fence:
+//! as long as nobody can say whether a failed SSD comes back with older contents, nothing newer is given.
 
 use std::collections::VecDeque;
 
 use tidegate_pages::Hold;
 
-use crate::block::{ATOM_BYTES, Block};
+use crate::block::{ATOM_BYTES, Block, Span};
 use crate::cache::stream::Source;
 use crate::cache::through::{Page, State};
 use crate::config::{Allocation, Canary, Placement};
@@ -60,6 +61,29 @@ impl<P> FrontWrites<P> {
     /// The others of these blocks, in runs.
     pub fn beside(&self, block: Block, blocks: u64) -> impl Iterator<Item = (Block, u64)> {
         self.blocks.gaps(block.0..block.0 + blocks).map(|gap| (Block(gap.start), gap.end - gap.start))
+    }
+
+    /// What is still to come into the log of these blocks, the newest of each, in order.
+    pub fn newest(&self, block: Block, blocks: u64) -> Vec<(Block, u64, P)>
+    where
+        P: Payload,
+    {
+        let all = block.0..block.0 + blocks;
+        let piece_of = |block: u64| self.pending.iter().rposition(|piece| piece.covers(block)).expect("its blocks are of its pieces");
+        let mut newest: Vec<(u64, u64, usize)> = Vec::new();
+        for block in self.blocks.overlapping(all).flatten() {
+            let piece = piece_of(block);
+            match newest.last_mut() {
+                Some((first, blocks, last)) if *last == piece && *first + *blocks == block => *blocks += 1,
+                _ => newest.push((block, 1, piece)),
+            }
+        }
+        let contents = |(block, blocks, piece): (u64, u64, usize)| {
+            let Piece { block: first, blocks: all, payload, .. } = &self.pending[piece];
+            let size = payload.atoms() / all;
+            (Block(block), blocks, payload.slice((block - first.0) * size, blocks * size))
+        };
+        newest.into_iter().map(contents).collect()
     }
 
     fn push(&mut self, piece: Piece<P>) {
@@ -136,9 +160,27 @@ impl<P: Payload> Engine<P> {
             Command::Write { .. } | Command::Trim { .. } | Command::Zero { .. } | Command::Flush => self.health() != Health::Unfenced,
             Command::Read | Command::Cache | Command::Status { .. } => {
                 let (block, blocks) = self.blocks_of(request.span);
-                self.front_writes.covers(block, blocks)
+                matches!(self.health(), Health::Fencing | Health::Unfenced) && self.front_writes.covers(block, blocks)
             }
         }
+    }
+
+    /// The parts of `span` that front writes give, as they wait here, and in what lies between them `None`. In order.
+    pub(super) fn over_front_writes(&self, span: Span) -> Vec<(Span, Option<P>)> {
+        let size = self.block_atoms();
+        let (block, blocks) = self.blocks_of(span);
+        let mut parts = Vec::new();
+        let mut at = span.start;
+        for (block, blocks, payload) in self.front_writes.newest(block, blocks) {
+            let all = Span::new(block.0 * size, blocks * size);
+            let here = all.intersection(span);
+            parts.push((Span::new(at, here.start - at), None));
+            parts.push((here, Some(payload.slice(here.start - all.start, here.atoms))));
+            at = here.end();
+        }
+        parts.push((Span::new(at, span.end() - at), None));
+        parts.retain(|(part, _)| !part.is_empty());
+        parts
     }
 
     pub(super) fn hold_for_front_writes(&mut self, number: usize) {
@@ -162,6 +204,7 @@ impl<P: Payload> Engine<P> {
                 return false;
             }
         }
+        self.let_readers_go_on();
         if self.locks_before_front_writes().next().is_some() {
             return false;
         }
@@ -189,6 +232,15 @@ impl<P: Payload> Engine<P> {
         true
     }
 
+    /// Those that a fence has held, which is there by now.
+    fn let_readers_go_on(&mut self) {
+        let held = std::mem::take(&mut self.front_writes.held);
+        let (held, free): (VecDeque<usize>, VecDeque<usize>) =
+            held.into_iter().partition(|&number| self.waits_for_front_writes(&self.requests.get(number).request));
+        self.front_writes.held = held;
+        free.into_iter().for_each(|number| self.begin(number));
+    }
+
     fn locks_before_front_writes(&self) -> impl Iterator<Item = &Lock> {
         self.locks.iter().filter(|lock| self.front_writes.covers(lock.block, lock.blocks))
     }
@@ -204,8 +256,7 @@ impl<P: Payload> Engine<P> {
         waits && self.front_writes.pending.iter().any(|piece| self.through.covers(piece.block, piece.blocks))
     }
 
-    /// Requests behind it, if it waits for what only the origin can do. (Reads and questions among them fail then as well, although memory has what
-    /// they ask for: seed 4720203 of the swarm.)
+    /// Requests behind it, if it waits for what only the origin can do.
     pub(super) fn held_by_origin(&self) -> impl Iterator<Item = usize> + '_ {
         let waits = !self.front_writes.held.is_empty() && (self.front_writes_wait_for_origin() || self.front_writes_wait_for_through());
         waits.then_some(&self.front_writes.held).into_iter().flatten().copied()

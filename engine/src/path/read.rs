@@ -1,4 +1,4 @@
-//! Read: per atom from the window, else the live slot, else the range table, else the origin.
+//! Read: per atom from what fronts have written and the log has not taken yet, else the window, the live slot, the range table, the origin.
 //!
 //! ```text
 //! look-up → parts: in memory | Slots (SSD, checksum verified) | Origin (maybe after a destage of the same span) → all ready → reply → fill
@@ -193,9 +193,23 @@ impl<P: Payload> Engine<P> {
     /// Where every atom of `span` comes from, in order. `count`: as a client's read, for the statistics.
     fn look_up(&mut self, span: Span, count: bool) -> Parts<P> {
         let mut parts = Parts::new();
-        if self.through.pages.is_empty() {
-            self.look_up_cached(span, count, &mut parts);
+        if self.front_writes.is_empty() {
+            self.look_up_placed(span, count, &mut parts);
             return parts;
+        }
+        for (span, written) in self.over_front_writes(span) {
+            match written {
+                Some(payload) => parts.push(Part { span, source: Source::Ready(payload) }),
+                None => self.look_up_placed(span, count, &mut parts),
+            }
+        }
+        parts
+    }
+
+    /// Where every atom comes from that does not wait for its place in the log.
+    fn look_up_placed(&mut self, span: Span, count: bool, parts: &mut Parts<P>) {
+        if self.through.pages.is_empty() {
+            return self.look_up_cached(span, count, parts);
         }
         let (block, blocks) = self.blocks_of(span);
         let size = self.block_atoms();
@@ -204,12 +218,11 @@ impl<P: Payload> Engine<P> {
         let mut at = span.start;
         for (first, page) in pages {
             let here = Span::new(first.0 * size, page.blocks * size).intersection(span);
-            self.look_up_cached(Span::new(at, here.start - at), count, &mut parts);
-            self.page_parts(first, &page, here, &mut parts);
+            self.look_up_cached(Span::new(at, here.start - at), count, parts);
+            self.page_parts(first, &page, here, parts);
             at = here.end();
         }
-        self.look_up_cached(Span::new(at, span.end() - at), count, &mut parts);
-        parts
+        self.look_up_cached(Span::new(at, span.end() - at), count, parts);
     }
 
     /// What went through to the origin and is pinned; atoms of a block that are not valid there are on the origin.

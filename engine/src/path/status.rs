@@ -1,5 +1,5 @@
-//! Status: what is allocated, for NBD `base:allocation`. Cached blocks are data, and so is what went through to the origin and is pinned
-//! (that may have forgotten it); zeroed ranges are zeros, the rest the origin knows.
+//! Status: what is allocated, for NBD `base:allocation`. Cached blocks are data, and so are what fronts have written and what went through to the
+//! origin and is pinned (that may have forgotten it); zeroed ranges are zeros, the rest the origin knows.
 //! In which tier it all is, `tier` answers.
 
 use crate::block::Span;
@@ -60,19 +60,29 @@ impl<P: Payload> Engine<P> {
     }
 
     fn known_status(&self, span: Span) -> Vec<(Span, Option<Extent>)> {
+        let mut known = Vec::new();
+        for (part, written) in self.over_front_writes(span) {
+            match written {
+                Some(_) => known.push((part, Some(data(part)))),
+                None => self.placed_status(part, &mut known),
+            }
+        }
+        known.retain(|(span, _)| !span.is_empty());
+        known
+    }
+
+    /// Of what does not wait for its place in the log.
+    fn placed_status(&self, span: Span, known: &mut Vec<(Span, Option<Extent>)>) {
         let size = self.block_atoms();
         let (block, blocks) = self.blocks_of(span);
-        let mut known = Vec::new();
         let mut at = span.start;
         for (first, page) in self.through.pages.overlapping(block, blocks) {
             let pinned = Span::new(first.0 * size, page.blocks * size).intersection(span);
-            self.cached_status(Span::new(at, pinned.start - at), &mut known);
+            self.cached_status(Span::new(at, pinned.start - at), known);
             known.push((pinned, Some(data(pinned))));
             at = pinned.end();
         }
-        self.cached_status(Span::new(at, span.end() - at), &mut known);
-        known.retain(|(span, _)| !span.is_empty());
-        known
+        self.cached_status(Span::new(at, span.end() - at), known);
     }
 
     /// Of what is not pinned for the origin.

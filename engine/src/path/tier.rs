@@ -1,5 +1,6 @@
-//! Tiers: where the newest contents of every atom are, for NBD `tidegate:tier`. The same order as a read's look-up: what went through
-//! and is pinned, the window, the live slot, the range table, the origin. Nothing is counted and no set becomes younger.
+//! Tiers: where the newest contents of every atom are, for NBD `tidegate:tier`. The same order as a read's look-up: what fronts
+//! have written and waits for the log, what went through and is pinned, the window, the live slot, the range table, the origin. Nothing is
+//! counted and no set becomes younger.
 
 use crate::block::{Atoms, Block, Slot, Span};
 use crate::cache::index::Run;
@@ -28,22 +29,32 @@ impl<P: Payload> Engine<P> {
     /// The tiers of a span, together exactly it.
     pub(super) fn tiers(&self, span: Span) -> Vec<Stretch> {
         let mut map = Map::default();
+        for (part, written) in self.over_front_writes(span) {
+            match written {
+                Some(_) => map.add(part.atoms, Tier::Memory),
+                None => self.placed_tiers(part, &mut map),
+            }
+        }
+        let atoms: u64 = map.stretches.iter().map(|stretch| stretch.atoms).sum();
+        assert!(atoms == span.atoms, "the tiers of {} atoms are those of {atoms}", span.atoms);
+        map.stretches
+    }
+
+    /// Of what does not wait for its place in the log.
+    fn placed_tiers(&self, span: Span, map: &mut Map) {
         let size = self.block_atoms();
         let (block, blocks) = self.blocks_of(span);
         let mut at = span.start;
         for (first, page) in self.through.pages.overlapping(block, blocks) {
             let here = Span::new(first.0 * size, page.blocks * size).intersection(span);
-            self.cached_tiers(Span::new(at, here.start - at), &mut map);
+            self.cached_tiers(Span::new(at, here.start - at), map);
             match page.valid {
                 None => map.add(here.atoms, Tier::Memory),
-                Some(valid) => self.masked_tiers(first, self.mask_of(first, span), valid, Tier::Memory, &mut map),
+                Some(valid) => self.masked_tiers(first, self.mask_of(first, span), valid, Tier::Memory, map),
             }
             at = here.end();
         }
-        self.cached_tiers(Span::new(at, span.end() - at), &mut map);
-        let atoms: u64 = map.stretches.iter().map(|stretch| stretch.atoms).sum();
-        assert!(atoms == span.atoms, "the tiers of {} atoms are those of {atoms}", span.atoms);
-        map.stretches
+        self.cached_tiers(Span::new(at, span.end() - at), map);
     }
 
     /// Of what has not gone through.
