@@ -387,12 +387,13 @@ impl Rescue {
         self.recover(|_| {}).map_err(|broken| Broken(format!("after a start before devices that failed: {}", broken.0)))
     }
 
-    /// What the volume holds, held against the oracle. True: something of it may be lost to faults.
-    fn judge(&mut self, oracle: &Oracle, image: &[Option<u64>]) -> Result<bool, Broken> {
+    /// What the volume holds, held against the oracle. True: something of it may be lost to faults, of this life or of one before it (what cannot
+    /// be read any more, cannot after a crash either: seed 4743900).
+    fn judge(&self, oracle: &Oracle, image: &[Option<u64>]) -> Result<bool, Broken> {
         let mut hurt: Option<Oracle> = None;
-        for harm in self.bench.cache.take_harm() {
+        for harm in self.bench.cache.harm() {
             if let Harm::Slots(stamps) = harm {
-                hurt.get_or_insert_with(|| oracle.clone()).hurt(&stamps);
+                hurt.get_or_insert_with(|| oracle.clone()).hurt(stamps);
             }
         }
         hurt.as_ref().unwrap_or(oracle).judge(|atom| image[atom as usize])?;

@@ -92,7 +92,7 @@ impl Device {
             script: self.script.clone(),
             spin_script: self.spin_script.clone(),
             used: self.used,
-            harm: Vec::new(),
+            harm: self.harm.clone(),
             settled,
             ended: self.ended,
             last_success: self.last_success,

@@ -230,7 +230,12 @@ impl Device {
         self.gone
     }
 
-    /// Harm done since the last call.
+    /// Harm done, before crashes too, that nobody has taken.
+    pub fn harm(&self) -> &[Harm] {
+        &self.harm
+    }
+
+    /// The same, which is told once then.
     pub fn take_harm(&mut self) -> Vec<Harm> {
         std::mem::take(&mut self.harm)
     }
