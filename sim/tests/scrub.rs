@@ -1,6 +1,9 @@
 //! The scrubber: what rots on the SSD is found while there is still another copy, and is never made worse by its repair.
 
+use std::rc::Rc;
+
 use tidegate_engine::Mode;
+use tidegate_engine::block::PAGE_ATOMS;
 use tidegate_engine::cache::format::{Geometry, Superblock};
 use tidegate_engine::op::Zone;
 use tidegate_engine::probe::Health;
@@ -10,6 +13,7 @@ use tidegate_sim::back::fault::Fault;
 use tidegate_sim::back::volatile::Survive;
 use tidegate_sim::scenario::{Scenario, plan_for};
 use tidegate_sim::stamp::Stamps;
+use tidegate_sim::world::Crash;
 
 /// A scenario whose cache is verified at 1 MiB a second.
 fn scrubbed() -> Scenario {
@@ -271,4 +275,75 @@ fn damage_of_the_map_and_of_the_ring_is_left_behind_by_a_checkpoint() {
     scenario.power_cut(Survive::None);
     scenario.expect(3, &data);
     assert!(scenario.simulation.engine.damage().is_empty(), "{:?}", scenario.simulation.engine.damage());
+}
+
+/// One copy has rotted, and the other one is not read, once: it is not that one which is written first.
+#[test]
+fn a_superblock_that_could_not_be_read_once_is_not_written_before_the_damaged_one() {
+    let tear = |zone, atom: u64, _| zone != Zone::Superblock || atom % PAGE_ATOMS < 4;
+    for rotten in 0..2 {
+        for step in 0.. {
+            let mut scenario = scrubbed();
+            let data = scenario.checkpoints(2, 3);
+            scenario.advance(Duration::from_secs(3));
+            let before = scenario.snapshot().counters;
+            assert_eq!(before.scrub_repaired_pages, 0);
+            scenario.rot(scenario.geometry().superblock(rotten).start + 1);
+            scenario.fail_next(Zone::Superblock, Fault::Passing);
+            while scenario.snapshot().counters.scrub_repaired_pages == 0 {
+                scenario.step();
+            }
+            for _ in 0..step {
+                scenario.step();
+            }
+            let is_repaired = scenario.snapshot().counters.checkpoints > before.checkpoints;
+            scenario.crash(Crash::Power { cache: Survive::Only(Rc::new(tear)), origin: Survive::None });
+            scenario.recover();
+            scenario.expect(3, &data);
+            if is_repaired {
+                assert!(step > 3, "it was cut in between");
+                break;
+            }
+        }
+    }
+}
+
+/// The newest map has rotted, the scrubber has seen it once or twice, and has not read the one before it yet when the ring is full.
+#[test]
+fn a_checkpoint_that_cannot_wait_is_not_written_over_the_map_that_may_be_the_only_one() {
+    let tear = |zone, atom: u64, _| zone != Zone::Map || atom % PAGE_ATOMS < 4;
+    for seen in 1..3 {
+        for step in 0..40 {
+            let mut scenario = Scenario::with(|plan| plan.config.scrub_rate = 1 << 12);
+            let data = scenario.checkpoints(2, 3);
+            scenario.forget_noted();
+            let newest = newest_superblock(&scenario).checkpoint;
+            scenario.rot(scenario.geometry().map_page(newest.area, 0).start + 2);
+            let noted = |scenario: &Scenario, area: u32, writes: bool| {
+                let first = scenario.geometry().map_page(area, 0).start;
+                scenario.noted().iter().filter(|op| op.zone == Some(Zone::Map) && op.writes == writes && op.span.start == first).count()
+            };
+            while noted(&scenario, newest.area, false) < seen {
+                scenario.step();
+            }
+            let is_mapping = |scenario: &Scenario| (0..2).any(|area| noted(scenario, area, true) > 0);
+            for place in 0.. {
+                scenario.send_write(scenario.block(10 + place % 20), false);
+                let flush = scenario.send_flush();
+                while !scenario.is_answered(flush) && !is_mapping(&scenario) {
+                    scenario.step();
+                }
+                if is_mapping(&scenario) {
+                    break;
+                }
+            }
+            assert_eq!(noted(&scenario, 1 - newest.area, false), 0, "it knows nothing of the one before it");
+            for _ in 0..step {
+                scenario.step();
+            }
+            scenario.crash(Crash::Power { cache: Survive::Only(Rc::new(tear)), origin: Survive::None });
+            scenario.recover();
+            scenario.expect(3, &data);
+        }
+    }
 }

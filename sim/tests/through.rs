@@ -488,3 +488,48 @@ fn flushes_that_came_before_the_reply_of_a_through_write_cover_nothing_of_it() {
     scenario.try_flush().expect_err("what block 6 held no FLUSH has covered, and only the SSD had it");
     scenario.flush();
 }
+
+/// What has gone past the log comes into it after all, in several groups, of which some are durable when the SSD goes: whoever is told of success
+/// can read what that was about.
+#[test]
+fn pages_that_came_into_several_groups_are_promised_together() {
+    const WRITES: u64 = 700;
+    let geometry =
+        Geometry { block_atoms: 8, set_slots: 64, sets: 32, journal_pages: 64, volume_atoms: 8 * 2 * WRITES, range_entries: 252 };
+    let (mut told, mut refused) = (0, 0);
+    for is_fua in [false, true] {
+        for (depth, steps) in (1..14).step_by(3).flat_map(|depth| (0..40).map(move |steps| (depth, steps))) {
+            let mut plan = plan_for(geometry);
+            (plan.config.when_full, plan.config.allocation) = (WhenFull::Through, Allocation::ReadOnly);
+            plan.config.window_bytes = 64 << 20;
+            plan.limits[0].depth = depth;
+            let mut scenario = Scenario::of(plan);
+            scenario.flush();
+            (1..WRITES).for_each(|place| drop(scenario.write(2 * place)));
+            let promise = if is_fua { scenario.send_write(scenario.block(0), true).0 } else { scenario.send_flush() };
+            while scenario.snapshot().counters.through_logged_blocks == 0 && !scenario.is_answered(promise) {
+                scenario.step();
+            }
+            for _ in 0..steps {
+                scenario.step();
+            }
+            scenario.hold(Zone::Data);
+            scenario.run_until_quiet();
+            if scenario.is_answered(promise) {
+                continue;
+            }
+            scenario.cache_goes();
+            scenario.release(Zone::Data);
+            let covered = if is_fua { 0..1 } else { 1..WRITES };
+            if scenario.wait(promise).is_err() {
+                refused += 1;
+                continue;
+            }
+            told += 1;
+            for place in covered {
+                scenario.read(scenario.block(2 * place)).unwrap_or_else(|_| panic!("depth {depth}, {steps} steps: {place} is lost"));
+            }
+        }
+    }
+    assert!(told > 10, "{told} told, {refused} refused");
+}

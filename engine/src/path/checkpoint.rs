@@ -132,6 +132,11 @@ impl<P: Payload> Engine<P> {
         self.recorded_mode() == mode && self.checkpoint.running.as_ref().is_none_or(|running| running.next.mode == mode)
     }
 
+    /// The update that each copy of the superblock holds; 0: it is not valid.
+    pub(super) fn superblock_copies(&self) -> [u64; 2] {
+        self.checkpoint.copies
+    }
+
     /// The copy to be written first: the invalid one, else the older.
     pub(super) fn first_copy(copies: [u64; 2]) -> u32 {
         u32::from(copies[1] < copies[0])
@@ -143,8 +148,8 @@ impl<P: Payload> Engine<P> {
             return false;
         }
         let before = self.counters.checkpoints;
-        // The scrubber is about to know which of the two maps may be written over. Who waits for room in the ring waits not for that.
-        let is_early = self.scrubber.doubts_maps() && !self.checkpoint.urgent;
+        // The scrubber is about to know what may be written over. Who waits for room in the ring waits not for that.
+        let is_early = self.scrubber.doubts_metadata() && !self.checkpoint.urgent;
         if self.checkpoint.running.is_none() && !is_early && self.wants_checkpoint() && self.can_restate() {
             self.begin_checkpoint();
         }
@@ -191,10 +196,11 @@ impl<P: Payload> Engine<P> {
         false
     }
 
-    /// Is the newest map damaged, and is a new one written over it, while the one before it is whole in the other area? That frees no room in the
+    /// Is the newest map damaged, or has it not been good so far, and is a new one written over it, while the one before it is whole in the other
+    /// area, or may be? That frees no room in the
     /// ring: there must be some for one more checkpoint behind it, which does.
     fn replaces_newest(&self, current: &Superblock) -> bool {
-        self.checkpoint.spoiled == Some(current.checkpoint.number)
+        (self.checkpoint.spoiled == Some(current.checkpoint.number) || self.scrubber.doubts_newest(current.checkpoint))
             && current.previous.area != current.checkpoint.area
             && self.journal.free_pages() >= 2 * self.restate_pages(self.sets_without_header().count())
     }

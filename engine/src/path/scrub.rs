@@ -6,8 +6,8 @@
 //!   dirty, bad → counted; reads of it are errors
 //! ```
 //! One operation at a time and at a rate (`Config::scrub_rate`); while clients wait, at a quarter of it. The origin is never asked.
-//! What a checkpoint may write is read only while none runs, and none begins meanwhile. Of the two maps one is written over the other: which of
-//! them is whole is known before that.
+//! What a checkpoint may write is read only while none runs, and none begins meanwhile. Of the two maps, and of the two superblocks, one is written
+//! over first: which of them is whole is known before that.
 
 use std::collections::VecDeque;
 
@@ -35,9 +35,29 @@ const DOUBT: Duration = Duration::from_secs(1);
 enum Place {
     Slots(Slot),
     Headers(u32),
-    Superblocks,
+    Superblocks(Superblocks),
     Maps(Maps),
     Journal { from: u64 },
+}
+
+/// The copies of the superblock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Superblocks {
+    /// The updates that they hold.
+    of: [u64; 2],
+    /// Which of them is read now.
+    which: usize,
+    /// It was not good, once.
+    doubtful: bool,
+    found: [Found; 2],
+}
+
+/// In this order they are written anew: what cannot be read may still be good.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Found {
+    Good,
+    Unread,
+    Damaged,
 }
 
 /// The newest map, and then the one before it.
@@ -111,9 +131,18 @@ impl Scrubber {
     pub fn reads_metadata(&self) -> bool {
         self.running.iter().any(|step| step.is_of_checkpoints())
     }
-    /// It is about to know which of the maps is whole.
-    pub fn doubts_maps(&self) -> bool {
-        matches!(&self.place, Place::Maps(maps) if maps.doubtful || maps.damaged.contains(&true))
+    /// It is about to know which of the maps, or of the superblocks, is whole.
+    pub fn doubts_metadata(&self) -> bool {
+        match &self.place {
+            Place::Superblocks(copies) => copies.doubtful || copies.found.iter().any(|&found| found != Found::Good),
+            Place::Maps(maps) => maps.doubtful || maps.damaged.contains(&true),
+            Place::Slots(_) | Place::Headers(_) | Place::Journal { .. } => false,
+        }
+    }
+    /// Has the newest map, this one, not been good so far, while the one before it may be?
+    pub fn doubts_newest(&self, newest: MapRef) -> bool {
+        let is_bad = |maps: &Maps| maps.damaged[0] || maps.which == 0 && maps.doubtful;
+        matches!(&self.place, Place::Maps(maps) if maps.of[0] == newest && is_bad(maps))
     }
 }
 
@@ -121,7 +150,7 @@ impl<P: Payload> Engine<P> {
     pub(super) fn scrub_report(&self) -> Scrub {
         let sets_done = match self.scrubber.place {
             Place::Slots(Slot { set, .. }) | Place::Headers(set) => set,
-            Place::Superblocks | Place::Maps(_) | Place::Journal { .. } => self.config.geometry.sets,
+            Place::Superblocks(_) | Place::Maps(_) | Place::Journal { .. } => self.config.geometry.sets,
         };
         let runs = self.config.scrub_rate > 0 && !self.cache_failed;
         Scrub { sets_done: runs.then_some(sets_done), last_pass: self.scrubber.last_pass }
@@ -171,7 +200,7 @@ impl<P: Payload> Engine<P> {
         match self.scrubber.place.clone() {
             Place::Slots(slot) => self.scrub_set(slot),
             Place::Headers(set) => self.scrub_headers(set),
-            Place::Superblocks => self.scrub_superblocks(),
+            Place::Superblocks(copies) => self.scrub_superblocks(&copies),
             Place::Maps(maps) => self.scrub_maps(maps),
             Place::Journal { from } => self.scrub_journal(from),
         }
@@ -204,7 +233,8 @@ impl<P: Payload> Engine<P> {
             }
             from = Slot { set: from.set + 1, slot: 0 };
         }
-        self.scrubber.place = Place::Superblocks;
+        let found = [Found::Good; 2];
+        self.scrubber.place = Place::Superblocks(Superblocks { of: self.superblock_copies(), which: 0, doubtful: false, found });
     }
 
     fn scrub_slots(&mut self, first: Slot, slots: u32) {
@@ -298,12 +328,17 @@ impl<P: Payload> Engine<P> {
 
     // --- what checkpoints write ---
 
-    fn scrub_superblocks(&mut self) {
+    fn scrub_superblocks(&mut self, copies: &Superblocks) {
         if self.is_checkpoint_running() {
             return;
         }
-        for copy in 0..2 {
-            self.read_to_scrub(Zone::Superblock, self.config.geometry.superblock(copy), Step::Superblock { copy });
+        let is_over = copies.of != self.superblock_copies();
+        if !is_over && copies.which < 2 {
+            let copy = copies.which as u32;
+            return self.read_to_scrub(Zone::Superblock, self.config.geometry.superblock(copy), Step::Superblock { copy });
+        }
+        if !is_over {
+            self.superblocks_scrubbed(copies);
         }
         let of = self.named_maps();
         let pages = self.map_pages_to_scrub(of[0]);
@@ -311,13 +346,27 @@ impl<P: Payload> Engine<P> {
     }
 
     fn superblock_scrubbed(&mut self, copy: u32, result: Result<Answer<P>, DeviceError>) {
-        let mut bytes = Vec::new();
-        let decoded = result.ok().and_then(|answer| {
+        let is_ours = |bytes: &[u8]| Superblock::decode(bytes, copy).is_ok_and(|superblock| superblock.format == self.config.format);
+        let found = result.map_or(Found::Unread, |answer| {
+            let mut bytes = Vec::new();
             joined::<P>(answer).append_to(&mut bytes);
-            Superblock::decode(&bytes, copy).ok()
+            if is_ours(&bytes) { Found::Good } else { Found::Damaged }
         });
-        if decoded.is_none_or(|superblock| superblock.format != self.config.format) {
-            self.repair_by_checkpoint(Some(copy));
+        let Place::Superblocks(copies) = &mut self.scrubber.place else { panic!("a superblock is being read") };
+        copies.doubtful = found != Found::Good && !copies.doubtful;
+        if copies.doubtful {
+            self.scrubber.due = self.scrubber.due.max(self.now + DOUBT);
+        } else {
+            copies.found[copies.which] = found;
+            copies.which += 1;
+        }
+    }
+
+    /// Both are known: the worse one is written first.
+    fn superblocks_scrubbed(&mut self, copies: &Superblocks) {
+        let worst = copies.found.into_iter().max().expect("there are two");
+        for copy in (0..2).filter(|&copy| copies.found[copy as usize] != Found::Good) {
+            self.repair_by_checkpoint((copies.found[copy as usize] == worst).then_some(copy));
         }
     }
 

@@ -158,7 +158,8 @@ impl<P: Payload> Engine<P> {
 
     /// Counts a request once for each reason it waits for.
     fn blocked(&mut self, number: usize, reason: WaitReason) {
-        if matches!(reason, WaitReason::Ram | WaitReason::Window) {
+        // (One that goes past the log waits for the origin there.)
+        if reason == WaitReason::Ram || reason == WaitReason::Window && !self.is_crowded() {
             self.destage.ssd_awaited = Some(self.now);
         }
         if std::mem::replace(&mut self.requests.get_mut(number).waits, reason) != reason {

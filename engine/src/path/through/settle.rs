@@ -191,6 +191,7 @@ impl<P: Payload> Engine<P> {
             return false;
         }
         let pages: Vec<(Block, Page<P>)> = self.through.pages.iter().map(|(block, page)| (block, page.clone())).collect();
+        let before = self.journal.group();
         for (block, Page { blocks, payload, valid, .. }) in pages {
             self.begin_group_for(blocks + 2);
             self.through.pages.remove(block, blocks);
@@ -200,6 +201,8 @@ impl<P: Payload> Engine<P> {
         if !self.through.unsure.awaits_flush() {
             self.through.since = None;
         }
+        // Who waits for it waits for the last of its groups. So none of them is durable without that, and what is pinned for it stays pinned.
+        (before..self.journal.newest_group()).for_each(|group| self.journal.join_newest(group));
         // Some of it may have been acknowledged after the FLUSH came for which this is done.
         let acknowledgement = self.flushes.unpromised.acknowledge();
         self.flushes.unpromised.note(acknowledgement, self.journal.group(), self.journal.durable_group());
