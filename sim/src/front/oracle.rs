@@ -457,11 +457,23 @@ impl Oracle {
         let acknowledged = writes[write as usize].acknowledged;
         // What it has seen there may be gone since.
         let is_overtaken = arrived <= self.forgot && is_unpromised(writes, shown);
+        // An earlier write of the same block that is on its way may carry it (seed 4746197).
+        let block = Span::new(atom / self.block_atoms * self.block_atoms, self.block_atoms);
+        let is_carried = |number: u32| {
+            let is_before = |write: u32| write < number && writes[write as usize].span.overlaps(block);
+            let carries = |pending: &Pending| matches!(pending, Pending::Write { write, .. } if is_before(*write));
+            writes[number as usize].failed && self.pending.values().any(carries)
+        };
         self.atoms[atom as usize].retain_mut(|version| {
             let of = &writes[version.write as usize];
             if version.write == write {
                 version.optional &= of.failed || shown != write;
-            } else if version.dead == NEVER && version.stamp != stamp && of.acknowledged < arrived && !is_overtaken {
+            } else if version.dead == NEVER
+                && version.stamp != stamp
+                && of.acknowledged < arrived
+                && !is_overtaken
+                && !is_carried(version.write)
+            {
                 // A trim that did not take effect never will. Of what an origin has taken without a promise, nobody knows.
                 if version.optional && acknowledged < of.submitted && !(of.failed && of.bypassed) {
                     return false;
