@@ -635,6 +635,34 @@ fn a_flush_that_waits_for_the_origin_goes_on_without_the_cache() {
     }
 }
 
+/// Seed 4746175 of the swarm: that mode was not recorded yet, and was not wanted any more when the SSD had failed.
+#[test]
+fn a_write_with_fua_that_only_the_lost_cache_had_fails_whatever_the_mode_is_by_then() {
+    for is_write_back in [false, true] {
+        let mut scenario = Scenario::with(|_| {});
+        scenario.flush();
+        scenario.hold(Zone::Superblock);
+        scenario.simulation.switch(Mode::WriteThrough);
+        scenario.run_until_quiet();
+        scenario.hold(Zone::Origin);
+        let (write, _) = scenario.send_write(scenario.block(7), true);
+        // It is durable on the SSD, and memory has let go of it.
+        scenario.advance(Duration::from_secs(5));
+        assert!(!scenario.is_answered(write), "it waits for the origin");
+        scenario.hold_host(false);
+        scenario.cache_goes();
+        scenario.send_read(scenario.block(7));
+        scenario.run_until_quiet();
+        if is_write_back {
+            scenario.simulation.switch(Mode::WriteBack);
+            scenario.run_until_quiet();
+        }
+        scenario.host_writes();
+        scenario.release(Zone::Origin);
+        scenario.wait(write).expect_err("nobody has what it has written");
+    }
+}
+
 #[test]
 fn a_flush_whose_blocks_only_the_lost_cache_had_fails_and_later_ones_do_not() {
     let mut scenario = in_mode(Mode::WriteThrough);

@@ -234,6 +234,7 @@ impl<P: Payload> Engine<P> {
         self.pin_for_origin();
         self.rescue_from_memory();
         self.through.take_marks_back();
+        self.fail_lost_promises();
         let mut promised = std::mem::take(&mut self.degraded.promised);
         if has_unpromised && self.cache_alone_has_dirty() {
             self.tell_loss(&mut promised);
@@ -270,6 +271,22 @@ impl<P: Payload> Engine<P> {
                 self.tickets.void(entry.block, 1);
                 self.through.adopt(entry.block, Page { blocks: 1, payload, valid, state: State::Unwritten }, self.now);
             }
+        }
+    }
+
+    /// A write with FUA that waited for its home, while nobody but the SSD had it: nobody can promise it any more. (FLUSHes are told by `tell_loss`.)
+    fn fail_lost_promises(&mut self) {
+        let waiting = self.degraded.promised.iter().copied().chain(self.waiting_for_home());
+        let is_lost = |&number: &usize| {
+            let (first, blocks) = self.blocks_of(self.requests.get(number).request.span);
+            let mut blocks = (first.0..first.0 + blocks).map(Block);
+            !self.is_flush(number) && blocks.any(|block| self.has_dirty(block, 1) && !self.through.covers(block, 1))
+        };
+        let lost: Vec<usize> = waiting.filter(is_lost).collect();
+        for number in lost {
+            self.degraded.promised.retain(|&promised| promised != number);
+            self.forget_waiting_for_home(number);
+            self.answer(number, Err(RequestError::Io));
         }
     }
 

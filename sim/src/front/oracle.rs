@@ -634,7 +634,7 @@ impl Oracle {
         let mut tally = self.tally.clone();
         for atom in atoms {
             match holds(atom) {
-                None if self.is_hurt(atom, self.now) => {}
+                None if self.may_come_back_hurt(atom) => {}
                 None => return Err(Broken(format!("after a crash atom {atom} cannot be read; {}", self.story(atom)))),
                 Some(stamp) => {
                     if let [only] = &self.atoms[atom as usize][..]

@@ -15,6 +15,14 @@ impl Oracle {
         }
     }
 
+    /// May what a crash brings back of this atom be lost? (That may be older than what is current now: seed 4748140.)
+    pub(super) fn may_come_back_hurt(&self, atom: u64) -> bool {
+        let Some(&mark) = self.hurt.get(atom as usize) else { return false };
+        let (versions, life) = (&self.atoms[atom as usize], self.life + 1);
+        let since = self.durable_since(versions, life);
+        versions.iter().any(|version| version.write < mark && self.can_come_back(version, since, life))
+    }
+
     /// After a crash somebody has given up what was lost with a cache: these spans hold what the origin does: of the stamps that it
     /// `holds`, from the durable one to the newest, the last one, and any of them if the power goes before a flush. Everything else is as was
     /// promised, and nothing of it may be an error any more.
