@@ -240,8 +240,8 @@ struct Lobby {
     members: Vec<Member>,
     clock: Clock,
     state: State,
-    /// When the signal came that it stops for.
-    heard: Instant,
+    /// When the first signal came.
+    heard: Option<Instant>,
     /// It ends with its only client.
     one_client: bool,
     /// What kept it from starting.
@@ -271,7 +271,7 @@ impl Lobby {
             members,
             clock: Clock::start(),
             state: State::Starting,
-            heard: Instant::ZERO,
+            heard: None,
             one_client,
             failure: None,
             guests: Vec::new(),
@@ -301,7 +301,8 @@ impl Lobby {
             self.poll.wait(now, deadline, &mut ready).map_err(|error| system("epoll", &error))?;
             for ready in ready.drain(..) {
                 if let Some(signal) = self.dispatch(ready, operator) {
-                    return Ok(Ended::Interrupted(signal));
+                    // What kept it from serving is told all the same.
+                    return self.failure.map_or(Ok(Ended::Interrupted(signal)), Err);
                 }
             }
             let now = self.clock.now();
@@ -406,9 +407,10 @@ impl Lobby {
         }
     }
 
-    /// Tells the operator, once, that everything serves.
+    /// Tells the operator, once, that everything serves. Where all were stopped before they did, there is nothing to be told.
     fn open(&mut self, operator: &mut dyn Operator) {
-        if self.state != State::Starting || self.members.iter().any(|member| matches!(member.phase, Phase::Starting | Phase::Sound)) {
+        let is_on_its_way = |member: &Member| matches!(member.phase, Phase::Starting | Phase::Sound);
+        if self.state != State::Starting || self.members.iter().any(is_on_its_way) || self.members.iter().all(Member::has_ended) {
             return;
         }
         let ready = |member: &mut Member| {
@@ -457,14 +459,18 @@ impl Lobby {
     /// The first signal stops in order; of a second one, its number.
     fn signal(&mut self) -> Option<i32> {
         while let Some(signal) = self.signals.next() {
-            match self.state {
-                State::Starting | State::Serving => {
-                    self.heard = self.clock.now();
-                    self.stop();
+            let now = self.clock.now();
+            match self.heard {
+                None => {
+                    self.heard = Some(now);
+                    // It may be stopping for another reason already: nobody has asked twice by that.
+                    if self.state != State::Stopping {
+                        self.stop();
+                    }
                 }
                 // Whoever tells a process and its group says it twice at once.
-                State::Stopping if self.clock.now() < self.heard + TWICE => {}
-                State::Stopping => return Some(signal),
+                Some(first) if now < first + TWICE => {}
+                Some(_) => return Some(signal),
             }
         }
         None

@@ -3,6 +3,8 @@
 use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender as Said, channel};
 
 use serde_json::json;
@@ -32,11 +34,16 @@ struct Person {
     control: PathBuf,
     asked: Option<UnixStream>,
     told: Vec<String>,
+    /// It cannot do what is to be done when everything serves.
+    refuses: bool,
 }
 
 impl Operator for Person {
     fn ready(&mut self, ready: &Ready) -> Result<(), Failure> {
         self.told.push(format!("ready: {}", ready.volumes.iter().map(|volume| volume.name.as_str()).collect::<Vec<_>>().join(", ")));
+        if self.refuses {
+            return Err(Failure::new(Failure::NOT_CREATED, "the configuration cannot be written"));
+        }
         self.serves.send(()).expect("it waits for it");
         Ok(())
     }
@@ -78,25 +85,36 @@ fn good(desk: &mut Desk, said: &Said<&'static str>) {
 fn check(
     bad: impl FnOnce(Desk, Receiver<()>) -> Result<Rest, Failure> + Send + 'static,
 ) -> (Result<Ended, Failure>, Vec<String>, Vec<&'static str>) {
+    let good = |mut desk: Desk, said: Said<&'static str>| {
+        good(&mut desk, &said);
+        Ok(Rest::default())
+    };
+    check_with(bad, good, false)
+}
+
+/// The same with another second one, and an operator who may refuse.
+fn check_with(
+    bad: impl FnOnce(Desk, Receiver<()>) -> Result<Rest, Failure> + Send + 'static,
+    good: impl FnOnce(Desk, Said<&'static str>) -> Result<Rest, Failure> + Send + 'static,
+    refuses: bool,
+) -> (Result<Ended, Failure>, Vec<String>, Vec<&'static str>) {
     let folder = tempfile::tempdir().unwrap();
+    // Before there are threads: they leave them alone.
+    let signals = Signals::take().unwrap();
     let control = folder.path().join("control.sock");
     let (sender, mut news) = mailbox(64).unwrap();
     let ((said, heard), (serves, all_serve)) = (channel(), channel());
     let members = vec![
         Member::spawn(0, export("bad"), Vec::new(), &sender, false, move |desk| bad(desk, all_serve)).unwrap(),
-        Member::spawn(1, export("good"), Vec::new(), &sender, false, move |mut desk| {
-            good(&mut desk, &said);
-            Ok(Rest::default())
-        })
-        .unwrap(),
+        Member::spawn(1, export("good"), Vec::new(), &sender, false, move |desk| good(desk, said)).unwrap(),
     ];
     drop(sender);
     assert!((0..2).all(|_| matches!(news.wait(), Ok(News { tell: Tell::Opened, .. }))));
     let exports = Exports::new(vec![export("bad"), export("good")], None).unwrap();
     let front = Front::lobby(nbd::Options::new(exports)).unwrap();
     let port = ControlPort::bind(Path::new(&control)).unwrap();
-    let lobby = Lobby::new(front, port, Signals::take().unwrap(), members, news, false).unwrap();
-    let mut person = Person { serves, control, asked: None, told: Vec::new() };
+    let lobby = Lobby::new(front, port, signals, members, news, false).unwrap();
+    let mut person = Person { serves, control, asked: None, told: Vec::new(), refuses };
     let ended = lobby.run(&mut person);
     (ended, person.told, heard.iter().collect())
 }
@@ -136,4 +154,57 @@ fn a_volume_whose_invariant_breaks_ends_alone_and_is_the_exit_code_in_the_end() 
     assert!(failure.message.starts_with("volume \"bad\": an invariant does not hold"), "{failure}");
     assert_eq!(told, ["ready: bad, good", "lost: bad: 70"]);
     assert_eq!(good, ["write", "stop"]);
+}
+
+/// A volume that is told to stop while it recovers has not served, and does not any more.
+#[test]
+fn nothing_is_ready_where_everything_was_stopped_before_it_served() {
+    let ends = |mut desk: Desk| {
+        desk.tell(Tell::Opened);
+        assert!(desk.is_started());
+        Ok(Rest::default())
+    };
+    let (ended, told, _) = check_with(move |desk, _| ends(desk), move |desk, _| ends(desk), false);
+    assert_eq!((ended, told), (Ok(Ended::Stopped { lost_blocks: 0 }), Vec::new()));
+}
+
+/// The operator cannot do what is to be done when everything serves, so it stops, and only then comes a signal: nobody has asked twice by that.
+#[test]
+fn the_first_signal_is_the_first_one_whatever_it_was_stopping_for_and_why_is_told() {
+    const LONG: std::time::Duration = std::time::Duration::from_millis(400);
+    for signals in [1, 2] {
+        // SAFETY: a question about this thread.
+        let lobby = unsafe { libc::pthread_self() };
+        let has_ended = Arc::new(AtomicBool::new(false));
+        let ends = has_ended.clone();
+        let slow = move |mut desk: Desk, _: Receiver<()>| {
+            desk.tell(Tell::Opened);
+            assert!(desk.is_started());
+            desk.tell(Tell::Sound);
+            let mut serves = false;
+            while !desk.is_told_to_stop() {
+                desk.open();
+                if desk.may_write() && !std::mem::replace(&mut serves, true) {
+                    desk.tell(Tell::Serving(snapshot()));
+                }
+                std::thread::yield_now();
+            }
+            for _ in 0..signals {
+                std::thread::sleep(LONG);
+                // SAFETY: the thread is there as long as the test; the signal is blocked there, and read.
+                assert_eq!(unsafe { libc::pthread_kill(lobby, libc::SIGTERM) }, 0);
+            }
+            std::thread::sleep(LONG);
+            ends.store(true, Ordering::SeqCst);
+            Ok(Rest::default())
+        };
+        let good = |mut desk: Desk, said: Said<&'static str>| {
+            good(&mut desk, &said);
+            Ok(Rest::default())
+        };
+        let (ended, told, _) = check_with(slow, good, true);
+        assert_eq!(has_ended.load(Ordering::SeqCst), signals == 1, "one signal waits for what is acknowledged, two do not");
+        assert_eq!(ended.unwrap_err().message, "the configuration cannot be written");
+        assert_eq!(told, ["ready: bad, good"]);
+    }
 }
