@@ -17,6 +17,7 @@ use tidegate_engine::Mode;
 use tidegate_engine::op::DeviceId;
 
 use crate::args::{Attach, Of};
+use crate::first_run::{CACHE_BYTES, Folders, NewConfig};
 use crate::up::{self, Place};
 use crate::{say, units};
 
@@ -38,21 +39,14 @@ pub fn run(args: &Attach) -> Result<ExitCode, Failure> {
     fs::metadata(&volume.origin).map_err(|error| {
         Failure::new(Failure::NO_INPUT, format!("origin {}: {error}; name a disk that exists", volume.origin.display()))
     })?;
-    let is_ours = up::make_folder(&folder)?;
+    let mut folders = Folders::make(&folder)?;
+    // First: a cache is attached once, and where that cannot be written down it is to be as it was.
+    let config = is_new.then(|| NewConfig::write(&path, &named)).transpose()?;
     // What the operator named must be there, unless he says how large it is to be.
-    let cache_bytes = args.cache_size.or(named.cache.is_none().then_some(up::CACHE_BYTES));
-    let attached = attach(&volume, cache_bytes)
-        .and_then(|created| if is_new { up::write_config(&path, &named).map(|()| created) } else { Ok(created) });
-    let created = match attached {
-        Ok(created) => created,
-        Err(failure) => {
-            if is_ours {
-                // Nothing is left of what was refused.
-                let _ = fs::remove_dir(&folder);
-            }
-            return Err(failure.reaching(&volume.reach));
-        }
-    };
+    let cache_bytes = args.cache_size.or(named.cache.is_none().then_some(CACHE_BYTES));
+    let created = attach(&volume, cache_bytes).map_err(|failure| failure.reaching(&volume.reach))?;
+    config.into_iter().for_each(NewConfig::keep);
+    folders.keep();
     created.notes.iter().for_each(|note| tell!("tidegate: {note}"));
     say(&format!(
         "attached: origin {} ({}) keeps what it holds, cache {} is empty\n{}",

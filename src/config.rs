@@ -353,6 +353,7 @@ impl File {
             knobs,
             spin: self.spin.options(),
             record: None,
+            held: Default::default(),
         }
     }
 }

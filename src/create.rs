@@ -1,6 +1,5 @@
 //! `tidegate create`: the files and the format of a volume, without serving it.
 
-use std::fs;
 use std::process::ExitCode;
 
 use tidegate_daemon::Failure;
@@ -9,7 +8,8 @@ use tidegate_daemon::state::State;
 use tidegate_daemon::tell;
 
 use crate::args::Create;
-use crate::up::{self, Place};
+use crate::first_run::{Folders, NewConfig};
+use crate::up::Place;
 use crate::{attach, say, units};
 
 pub fn run(args: &Create) -> Result<ExitCode, Failure> {
@@ -22,7 +22,8 @@ pub fn run(args: &Create) -> Result<ExitCode, Failure> {
         [place] => &config.volumes[place],
         _ => return Err(Failure::new(crate::USAGE, format!("{} describes several volumes; say which with --volume", path.display()))),
     };
-    let is_ours = up::make_folder(&folder)?;
+    let mut folders = Folders::make(&folder)?;
+    let config = is_new.then(|| NewConfig::write(&path, &named)).transpose()?;
     let options = CreateOptions {
         origin_bytes: Some(args.origin_size),
         cache_bytes: Some(args.cache_size),
@@ -30,20 +31,13 @@ pub fn run(args: &Create) -> Result<ExitCode, Failure> {
         mode: attach::last_mode(volume)?,
         ..CreateOptions::new(volume.origin.clone(), volume.cache.clone())
     };
-    let created = create(&options).map_err(|failure| {
-        if is_ours {
-            // Nothing is left of what was refused. A folder that is not empty stays, and its contents tell why.
-            let _ = fs::remove_dir(&folder);
-        }
-        failure.reaching(&volume.reach)
-    })?;
+    let created = create(&options).map_err(|failure| failure.reaching(&volume.reach))?;
     if args.force {
         // The volume begins anew: what its last cache held was given up.
         State::give_up(&volume.state)?;
     }
-    if is_new {
-        up::write_config(&path, &named)?;
-    }
+    config.into_iter().for_each(NewConfig::keep);
+    folders.keep();
     created.notes.iter().for_each(|note| tell!("tidegate: {note}"));
     let serve = volume.reach.complete("serve it with `tidegate up`");
     say(&format!(

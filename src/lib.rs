@@ -11,6 +11,7 @@ mod create;
 mod curve;
 mod detach;
 mod drain;
+mod first_run;
 mod grow;
 mod manager;
 mod mode;

@@ -12,8 +12,8 @@ use tidegate_daemon::tell;
 
 use crate::args::{Running, Serve};
 use crate::config::{self, Config};
+use crate::first_run::FirstRun;
 use crate::manager::{self, PidFile};
-use crate::up::FirstRun;
 use crate::{grow, stop, units, up, write_out};
 
 pub fn run(args: &Serve) -> Result<ExitCode, Failure> {
@@ -70,7 +70,7 @@ pub fn serve(mut config: Config, running: &Running, first: Option<FirstRun>) -> 
     if running.grow {
         grow::grown(&options.volumes)?.iter().for_each(|line| tell!("tidegate: {line}"));
     }
-    let mut person = Person { running, first, pid_file: None };
+    let mut person = Person { running, pid_file: None, first };
     let ended = lobby::serve(&options, &mut person)?;
     drop(person);
     match ended {
@@ -113,15 +113,16 @@ fn record(config: &mut Config, running: &Running) -> Result<(), Failure> {
 /// Whoever reads what we print.
 struct Person<'a> {
     running: &'a Running,
-    first: Option<FirstRun>,
     pid_file: Option<PidFile>,
+    /// Goes after the pid file, which may lie in a folder that goes with it.
+    first: Option<FirstRun>,
 }
 
 impl Operator for Person<'_> {
     fn ready(&mut self, ready: &Ready) -> Result<(), Failure> {
         self.pid_file = self.running.pid_file.as_deref().map(PidFile::write).transpose()?;
         manager::notify_ready()?;
-        self.first.take().map_or(Ok(()), FirstRun::keep)?;
+        self.first.as_mut().map_or(Ok(()), FirstRun::keep)?;
         // Standard output is the client's socket, or may be.
         if self.running.stdio {
             tell!("{}", greeting(ready))

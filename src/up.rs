@@ -1,29 +1,19 @@
 //! `tidegate up`: the main job. A folder that has no configuration yet becomes a volume; then it is served.
-//!
-//! The configuration is written last, when the volume serves: a first run that was cut short is a first run again, and one that is refused leaves
-//! nothing behind.
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use tidegate_daemon::Failure;
-use tidegate_daemon::create::{CreateOptions, Created, create};
-use tidegate_daemon::dirty::Dirty;
 use tidegate_daemon::front::nbd::{Address, Certificates};
-use tidegate_daemon::tell;
 use tidegate_daemon::volume;
 use tidegate_daemon::whole;
 
 use crate::args::{Of, Up};
 use crate::config::{self, Config, File};
-use crate::{attach, manager, serve, units};
-
-/// Made when nothing else is named: large enough for a try, small on the disk because it is sparse.
-const ORIGIN_BYTES: u64 = 8 << 30;
-pub const CACHE_BYTES: u64 = 1 << 30;
+use crate::first_run::FirstRun;
+use crate::{attach, manager, serve};
 
 pub fn run(args: &Up) -> Result<ExitCode, Failure> {
     if args.running.stdio {
@@ -49,100 +39,13 @@ pub fn run(args: &Up) -> Result<ExitCode, Failure> {
     }
     serve::check(&config, &args.running, &folder)?;
     if is_new {
-        let volume = &config.volumes[0];
-        let first = FirstRun::begin(&folder, path, named, volume).map_err(|failure| failure.reaching(&volume.reach))?;
+        let volume = &mut config.volumes[0];
+        let first = FirstRun::begin(&folder, path, named, volume)?;
         return serve::serve(config, &args.running, Some(first));
     }
     serve::accept_loss(&mut config, &args.running)?;
     config.volumes.iter().try_for_each(attach::replace_blank)?;
     serve::serve(config, &args.running, None)
-}
-
-/// A folder becomes a volume. Whatever was made for it is removed again, unless the volume serves.
-pub struct FirstRun {
-    config: PathBuf,
-    named: Named,
-    /// Files that were not there, and what a start writes beside them.
-    made: Vec<PathBuf>,
-    /// If it was not there.
-    folder: Option<PathBuf>,
-}
-
-impl FirstRun {
-    /// Makes what is missing. What the operator named must be there: a typing error must not become a file of 8 GiB.
-    fn begin(folder: &Path, config: PathBuf, named: Named, volume: &volume::Options) -> Result<FirstRun, Failure> {
-        let folder = make_folder(folder)?.then(|| folder.to_owned());
-        let mut first = FirstRun { config, named, made: Vec::new(), folder };
-        let created = make_missing(&first.named, volume)?;
-        let new = |is_new: bool, path: &Path| is_new.then(|| path.to_owned());
-        if let Some(created) = created {
-            first.made.extend(new(created.origin_is_new, &volume.origin).into_iter().chain(new(created.cache_is_new, &volume.cache)));
-        }
-        for file in [&volume.state, &Dirty::path(&volume.state)] {
-            first.made.extend(new(!file.exists(), file));
-        }
-        Ok(first)
-    }
-
-    /// The volume serves: it has a configuration from now on.
-    ///
-    /// # Errors
-    /// One line: that cannot be written.
-    pub fn keep(mut self) -> Result<(), Failure> {
-        write_config(&self.config, &self.named)?;
-        self.made.clear();
-        self.folder = None;
-        Ok(())
-    }
-}
-
-impl Drop for FirstRun {
-    fn drop(&mut self) {
-        // What is not there, or not empty, needs no word: why nothing serves is being told.
-        for path in &self.made {
-            let _ = fs::remove_file(path);
-        }
-        if let Some(folder) = &self.folder {
-            let _ = fs::remove_dir(folder);
-        }
-    }
-}
-
-/// Nothing: the cache was formatted already.
-fn make_missing(named: &Named, volume: &volume::Options) -> Result<Option<Created>, Failure> {
-    // A cache that was formatted already (by `tidegate create`, or by a first run that was cut short) is served as it is, and never
-    // with a new origin: whether it belongs to the one that is there, the start finds out.
-    if is_formatted(&volume.cache) {
-        let missing = |error| {
-            let (cache, origin) = (volume.cache.display(), volume.origin.display());
-            Failure::new(Failure::NO_INPUT, format!("cache {cache} has an origin, but origin {origin}: {error}; name it with --origin"))
-        };
-        return fs::metadata(&volume.origin).map(|_| None).map_err(missing);
-    }
-    let options = CreateOptions {
-        origin_bytes: named.origin.is_none().then_some(ORIGIN_BYTES),
-        cache_bytes: named.cache.is_none().then_some(CACHE_BYTES),
-        ..CreateOptions::new(volume.origin.clone(), volume.cache.clone())
-    };
-    let created = create(&options)?;
-    created.notes.iter().for_each(|note| tell!("tidegate: {note}"));
-    tell!(
-        "tidegate: origin {} ({}, {}), cache {} ({})",
-        volume.origin.display(),
-        units::show_size(created.volume_bytes()),
-        if created.origin_is_new { "new" } else { "kept" },
-        volume.cache.display(),
-        if created.cache_is_new { "new" } else { "formatted" },
-    );
-    Ok(Some(created))
-}
-
-fn is_formatted(cache: &Path) -> bool {
-    use tidegate_daemon::back::attach::superblock;
-    use tidegate_daemon::back::disk::{Access, Disk};
-    use tidegate_engine::op::DeviceId;
-    // One that cannot be opened or read is not: `create` says why.
-    Disk::open(cache, DeviceId::Cache, Access::Shared).is_ok_and(|disk| superblock(&disk).is_ok())
 }
 
 /// What the command line names, as absolute paths.
@@ -200,19 +103,6 @@ fn named(args: &Up) -> Result<Named, Failure> {
     };
     let (origin, cache) = (path(&args.origin)?, path(&args.cache)?);
     Ok(Named { origin, cache, nbd, name: args.name.clone(), read_only: args.read_only, tls })
-}
-
-/// Makes the folder of a volume, its owner's alone. Answers whether it was not there.
-pub fn make_folder(folder: &Path) -> Result<bool, Failure> {
-    if folder.is_dir() {
-        return Ok(false);
-    }
-    fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(folder)
-        .map(|()| true)
-        .map_err(|error| Failure::new(Failure::NOT_CREATED, format!("folder {}: {error}; name another one with --dir", folder.display())))
 }
 
 /// Writes the first configuration of a folder: whole or not at all.
@@ -273,7 +163,7 @@ impl Place {
 }
 
 /// Nothing is there. What may not be looked at is there.
-fn is_missing(path: &Path) -> bool {
+pub fn is_missing(path: &Path) -> bool {
     fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
 }
 

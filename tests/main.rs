@@ -16,6 +16,7 @@ mod documents;
 mod exerciser;
 mod fence;
 mod file_systems;
+mod first_run;
 mod full;
 mod kill;
 mod linearizable;

@@ -1,10 +1,9 @@
 //! `tidegate create`: makes the files that are missing and formats the cache. The origin's contents are never touched, and nothing
 //! that somebody may still want is overwritten without `force`.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use tidegate_engine::Mode;
@@ -13,8 +12,8 @@ use tidegate_engine::cache::format::{FormatId, Geometry, Step, Superblock, creat
 use tidegate_engine::op::DeviceId;
 
 use crate::Failure;
-use crate::back::attach::{Contents, contents, distinct, identity};
-use crate::back::disk::{Access, Disk, name, reserve};
+use crate::back::attach::{Contents, Held, contents, distinct, identity};
+use crate::back::disk::{Access, Disk, name, remove, reserve};
 use crate::check::look_through;
 
 /// What to make.
@@ -51,9 +50,11 @@ impl CreateOptions {
 }
 
 /// What was made.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct Created {
     pub geometry: Geometry,
+    /// Nobody else has had them since they were made.
+    pub held: Held,
     pub origin_is_new: bool,
     pub cache_is_new: bool,
     /// Worth knowing, one line each.
@@ -72,11 +73,13 @@ impl Created {
 /// One line. Files that were made are removed again; a cache that existed may be left blank if its device failed meanwhile.
 pub fn create(options: &CreateOptions) -> Result<Created, Failure> {
     let mut made = Made(Vec::new());
-    let origin_is_new = made.ensure(&options.origin, DeviceId::Origin, options.origin_bytes)?;
-    let cache_is_new = made.ensure(&options.cache, DeviceId::Cache, options.cache_bytes)?;
+    let new_origin = made.ensure(&options.origin, DeviceId::Origin, options.origin_bytes)?;
+    let new_cache = made.ensure(&options.cache, DeviceId::Cache, options.cache_bytes)?;
+    let (origin_is_new, cache_is_new) = (new_origin.is_some(), new_cache.is_some());
     distinct(&options.cache, &options.origin)?;
-    let origin = Disk::open(&options.origin, DeviceId::Origin, Access::Alone)?;
-    let cache = Disk::open(&options.cache, DeviceId::Cache, Access::Alone)?;
+    let open = |new: Option<Disk>, path, role| new.map_or_else(|| Disk::open(path, role, Access::Alone), Ok);
+    let origin = open(new_origin, &options.origin, DeviceId::Origin)?;
+    let cache = open(new_cache, &options.cache, DeviceId::Cache)?;
     let given_up = if options.force { given_up(&cache) } else { refuse_contents(&cache).map(|()| None)? };
     let geometry = geometry(options, &cache, &origin)?;
     let fresh = Superblock::new(FormatId(random()?), geometry, random()?, identity(&origin));
@@ -90,7 +93,7 @@ pub fn create(options: &CreateOptions) -> Result<Created, Failure> {
         let path = options.origin.display();
         notes.push(format!("origin {path} is no multiple of 512 bytes: its last {ragged} bytes are not part of the volume"));
     }
-    Ok(Created { geometry, origin_is_new, cache_is_new, notes })
+    Ok(Created { geometry, held: Held { cache, origin }, origin_is_new, cache_is_new, notes })
 }
 
 fn refuse_contents(cache: &Disk) -> Result<(), Failure> {
@@ -165,15 +168,15 @@ fn random() -> Result<[u8; 16], Failure> {
     Ok(bytes)
 }
 
-/// Files that were made; removed again unless kept.
-struct Made(Vec<PathBuf>);
+/// Files that were made, held for as long as they may have to go again: nobody else can have begun to use them. Removed unless kept.
+struct Made(Vec<(PathBuf, File)>);
 
 impl Made {
-    /// Makes the file if nothing is there. Answers whether it did.
-    fn ensure(&mut self, path: &Path, role: DeviceId, bytes: Option<u64>) -> Result<bool, Failure> {
+    /// Makes the file if nothing is there, and holds it.
+    fn ensure(&mut self, path: &Path, role: DeviceId, bytes: Option<u64>) -> Result<Option<Disk>, Failure> {
         let failed = |code, what: String| Failure::new(code, format!("{} {}: {what}", name(role), path.display()));
         match (fs::symlink_metadata(path), bytes) {
-            (Ok(_), _) => return Ok(false),
+            (Ok(_), _) => return Ok(None),
             (Err(error), Some(_)) if error.kind() == io::ErrorKind::NotFound => {}
             (Err(error), None) if error.kind() == io::ErrorKind::NotFound => {
                 return Err(failed(Failure::NO_INPUT, format!("{error}; name one that exists, or give the size of a new one")));
@@ -181,24 +184,20 @@ impl Made {
             (Err(error), _) => return Err(failed(Failure::NO_INPUT, format!("{error}; see that it can be read and written"))),
         }
         let bytes = bytes.expect("matched above");
-        let file = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(path)
-            .map_err(|error| failed(Failure::NOT_CREATED, format!("{error}; see that its folder exists and is writable")))?;
-        self.0.push(path.to_owned());
+        let file = Disk::claim(path, role)?;
+        let unheld = |error: io::Error| failed(Failure::SYSTEM, format!("no descriptor of it can be had: {error}"));
+        self.0.push((path.to_owned(), file.try_clone().map_err(unheld)?));
         let sized = match role {
             DeviceId::Origin => file.set_len(bytes),
             DeviceId::Cache => file.set_len(bytes).and_then(|()| reserve(file.as_raw_fd(), bytes)),
         };
         sized.map_err(|error| failed(Failure::NOT_CREATED, format!("no file of {bytes} bytes can be made: {error}")))?;
-        Ok(true)
+        Disk::claimed(file, path, role).map(Some)
     }
 
     /// They stay: their names are durable.
     fn keep(mut self) -> Result<(), Failure> {
-        for path in &self.0 {
+        for (path, _) in &self.0 {
             let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
             File::open(folder)
                 .and_then(|folder| folder.sync_all())
@@ -211,9 +210,8 @@ impl Made {
 
 impl Drop for Made {
     fn drop(&mut self) {
-        for path in &self.0 {
-            // What cannot be removed was reported with the failure that led here.
-            let _ = fs::remove_file(path);
+        for (path, file) in &self.0 {
+            remove(path, file);
         }
     }
 }
@@ -265,9 +263,11 @@ mod tests {
         let created = create(&options(folder.path())).expect("created");
         assert!(created.origin_is_new && created.cache_is_new && created.notes.is_empty());
         assert_eq!(created.volume_bytes(), 64 << 20);
+        let geometry = created.geometry;
+        drop(created);
         let cache = Disk::open(&folder.path().join("cache.img"), DeviceId::Cache, Access::Alone).expect("there");
         let superblock = crate::back::attach::superblock(&cache).expect("ours");
-        assert_eq!(superblock.geometry, created.geometry);
+        assert_eq!(superblock.geometry, geometry);
         assert_ne!(superblock.format.0, superblock.volume);
     }
 
@@ -282,8 +282,8 @@ mod tests {
             crate::back::attach::superblock(&cache).expect("ours").format
         };
         let before = format();
-        let forced = create(&CreateOptions { force: true, ..options.clone() }).expect("forced");
-        assert!(matches!(&forced.notes[..], [note] if note.ends_with("held nothing newer than the origin")), "{:?}", forced.notes);
+        let notes = create(&CreateOptions { force: true, ..options.clone() }).expect("forced").notes;
+        assert!(matches!(&notes[..], [note] if note.ends_with("held nothing newer than the origin")), "{notes:?}");
         assert_ne!(before, format());
     }
 

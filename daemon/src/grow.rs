@@ -10,7 +10,7 @@ use tidegate_engine::time::{Duration, Instant};
 use tidegate_engine::{Engine, World, turn};
 
 use crate::Failure;
-use crate::back::attach::{Attached, attach};
+use crate::back::attach::Attached;
 use crate::back::dock::Happening;
 use crate::back::io::{Carrier, Io};
 use crate::back::run::Run;
@@ -53,7 +53,7 @@ impl Ready {
 /// # Errors
 /// One line.
 pub fn look(volume: &Options) -> Result<Ready, Failure> {
-    let Attached { cache, origin, superblock, .. } = attach(&volume.cache, &volume.origin)?;
+    let Attached { cache, origin, superblock, .. } = volume.attach()?;
     let mut geometry = superblock.geometry;
     let before = geometry.volume_atoms;
     geometry.volume_atoms = origin.atoms();

@@ -22,7 +22,7 @@ use tidegate_engine::time::{Duration, Instant};
 use tidegate_engine::{Config, Control, Engine, Event, Mode, World, turn};
 
 use crate::alarm::{alarm, removed};
-use crate::back::attach::{Attached, attach};
+use crate::back::attach::Attached;
 use crate::back::dock::{Happening, WatchKey};
 use crate::back::io::{Carrier, Io};
 use crate::back::of_day::second_of_day;
@@ -70,7 +70,7 @@ impl Opened {
     /// # Errors
     /// One line for the operator and the exit code.
     pub(crate) fn new(options: &Options, motors: &mut Taken) -> Result<Opened, Failure> {
-        let mut attached = attach(&options.cache, &options.origin)?;
+        let mut attached = options.attach()?;
         if options.knobs.discard == Some(true) && !attached.cache.limits().discards {
             attached.notes.push(format!("cache {}: the device takes no discards; `discard` does nothing", options.cache.display()));
         }

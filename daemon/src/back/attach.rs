@@ -32,9 +32,35 @@ pub struct Attached {
 /// # Errors
 /// One line: what, where, what to do.
 pub fn attach(cache: &Path, origin: &Path) -> Result<Attached, Failure> {
-    distinct(cache, origin)?;
-    let cache = Disk::open(cache, DeviceId::Cache, Access::Alone)?;
-    let origin = Disk::open(origin, DeviceId::Origin, Access::Alone)?;
+    attached(Held::open(cache, origin)?)
+}
+
+/// Both disks of a volume, opened and locked, whatever is on them.
+#[derive(Debug)]
+pub struct Held {
+    pub cache: Disk,
+    pub origin: Disk,
+}
+
+impl Held {
+    /// # Errors
+    /// One line: they are one, or one of them cannot be had.
+    pub fn open(cache: &Path, origin: &Path) -> Result<Held, Failure> {
+        distinct(cache, origin)?;
+        Ok(Held { cache: Disk::open(cache, DeviceId::Cache, Access::Alone)?, origin: Disk::open(origin, DeviceId::Origin, Access::Alone)? })
+    }
+
+    /// Refuses what is not ours. They stay locked without a moment between until both this and what is answered are gone.
+    ///
+    /// # Errors
+    /// As [`attach`].
+    pub fn attach(&self) -> Result<Attached, Failure> {
+        let failed = |error| Failure::new(Failure::SYSTEM, format!("no descriptor for a disk: {error}"));
+        attached(Held { cache: self.cache.twin().map_err(failed)?, origin: self.origin.twin().map_err(failed)? })
+    }
+}
+
+fn attached(Held { cache, origin }: Held) -> Result<Attached, Failure> {
     let superblock = superblock(&cache).map_err(|failure| swapped(failure, &cache, &origin))?;
     let mut notes: Vec<String> = [&cache, &origin].iter().filter_map(|disk| disk.note()).collect();
     notes.extend(belongs(&superblock, &cache, &origin, identity(&origin))?);

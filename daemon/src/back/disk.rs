@@ -106,8 +106,44 @@ impl Disk {
         let place = Place { path, called };
         let kind = place.kind()?;
         let until = Instant::now() + LOCK_PATIENCE;
-        let (mut file, direct) = place.open(kind, access, until)?;
+        let (file, direct) = place.open(kind, access, until)?;
         place.lock(&file, access, until)?;
+        if access != Access::Unlocked && !place.leads_to(&file) {
+            // Whoever held it has taken it back: what would be written to it, nobody could find.
+            return Err(place.busy("gone: whoever used it has removed or replaced it"));
+        }
+        Disk::of(file, direct, &place, kind, role)
+    }
+
+    /// Makes a file that was not there, empty and locked: nobody else has had anything in it.
+    ///
+    /// # Errors
+    /// One line; nothing is left of it, unless somebody else has taken it at once.
+    pub(crate) fn claim(path: &Path, role: DeviceId) -> Result<File, Failure> {
+        let place = Place { path, called: name(role) };
+        let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path);
+        let file = file.map_err(|error| {
+            Failure::new(Failure::NOT_CREATED, format!("{}: {error}; see that its folder exists and is writable", place.named()))
+        })?;
+        place.lock(&file, Access::Alone, Instant::now() + LOCK_PATIENCE)?;
+        if place.leads_to(&file) && file.metadata().is_ok_and(|metadata| metadata.len() == 0) {
+            return Ok(file);
+        }
+        Err(place.busy("being made by somebody else"))
+    }
+
+    /// Of a file that was [claimed](Disk::claim), and has got its size.
+    ///
+    /// # Errors
+    /// As [`Disk::open`].
+    pub(crate) fn claimed(file: File, path: &Path, role: DeviceId) -> Result<Disk, Failure> {
+        let direct = set_direct(&file, true).is_ok();
+        Disk::of(file, direct, &Place { path, called: name(role) }, Kind::File, role)
+    }
+
+    /// What was opened and locked; `direct`: past the page cache.
+    fn of(mut file: File, direct: bool, place: &Place, kind: Kind, role: DeviceId) -> Result<Disk, Failure> {
+        let path = place.path;
         let bytes = file.seek(SeekFrom::End(0)).map_err(|error| place.failed(Failure::IO, "its size cannot be found out", &error))?;
         if bytes < ATOM_BYTES {
             let what = if bytes == 0 { "is empty".to_owned() } else { format!("has {bytes} bytes, less than a sector of {ATOM_BYTES}") };
@@ -132,6 +168,11 @@ impl Disk {
 
     pub fn role(&self) -> DeviceId {
         self.role
+    }
+
+    /// Removes the file, if its name still leads to it.
+    pub fn remove(&self) {
+        remove(&self.path, &self.file);
     }
 
     /// A file whose last name is gone.
@@ -412,6 +453,11 @@ impl Place<'_> {
         Ok((file, direct != 0))
     }
 
+    /// Is it this file or device that the name leads to now?
+    fn leads_to(&self, file: &File) -> bool {
+        is_one(std::fs::metadata(self.path), file)
+    }
+
     /// Locks the descriptor: whoever else is a tidegate (or asks for the same lock) stays out while any I/O of ours may be in flight.
     fn lock(&self, file: &File, access: Access, until: Instant) -> Result<(), Failure> {
         if let (Access::Alone, Some(reason)) = (access, occupied::reason(self.path)) {
@@ -439,6 +485,19 @@ impl Place<'_> {
             }
         }
     }
+}
+
+/// Removes a file, if its name still leads to the one that was opened.
+pub(crate) fn remove(path: &Path, file: &File) {
+    if is_one(std::fs::symlink_metadata(path), file) {
+        // What cannot be removed stays; why it was to go is being told.
+        let _ = std::fs::remove_file(path);
+    }
+}
+
+fn is_one(found: io::Result<Metadata>, file: &File) -> bool {
+    let (Ok(found), Ok(own)) = (found, file.metadata()) else { return false };
+    (found.dev(), found.ino()) == (own.dev(), own.ino())
 }
 
 /// What direct access asks of this device, or that there is none. `told`: by the kernel, as [`direct_alignment`] has it.

@@ -551,3 +551,27 @@ fn x16_quotas_and_file_size_limits_are_a_lack_of_space_for_clients() {
     }
     assert_eq!(device_error(libc::EIO), DeviceError::Medium);
 }
+
+/// Whoever held a file takes it back while somebody waits for it: what would be written to it then, nobody could find.
+#[test]
+fn a_file_that_is_removed_while_it_is_waited_for_is_not_had() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for replaced in [false, true] {
+        let path = sparse(folder.path(), "cache", 1 << 20);
+        let held = open(&path, DeviceId::Cache);
+        let waits = std::thread::spawn({
+            let path = path.clone();
+            move || Disk::open(&path, DeviceId::Cache, Access::Alone)
+        });
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        if replaced {
+            let other = sparse(folder.path(), "other", 1 << 20);
+            std::fs::rename(other, &path).expect("it is replaced");
+        }
+        held.remove();
+        assert_eq!(path.exists(), replaced, "what is not this file any more stays");
+        drop(held);
+        let refused = waits.join().expect("no panic").expect_err("it is gone");
+        assert!(refused.code == crate::Failure::BUSY && refused.message.contains("removed or replaced"), "{refused}");
+    }
+}

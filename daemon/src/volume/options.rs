@@ -1,6 +1,7 @@
 //! What a volume is to be served like: its devices, who may use it, and every knob.
 
 use std::path::PathBuf;
+use std::sync::Weak;
 
 use tidegate_engine::block::ATOM_BYTES;
 use tidegate_engine::cache::format::Superblock;
@@ -10,8 +11,9 @@ use tidegate_engine::queue::QueueKind;
 use tidegate_engine::time::Duration;
 use tidegate_engine::{Config, Mode, policy};
 
+use crate::Failure;
 use crate::advice::Reach;
-use crate::back::attach::await_release;
+use crate::back::attach::{Attached, Held, attach, await_release};
 use crate::front::nbd::Allowed;
 use crate::sleeper;
 use crate::wear::Rating;
@@ -41,9 +43,19 @@ pub struct Options {
     pub spin: Option<sleeper::Options>,
     /// A new file that gets what clients ask.
     pub record: Option<PathBuf>,
+    /// Its disks, where somebody holds them already and goes on holding them: they are not opened again.
+    pub held: Weak<Held>,
 }
 
 impl Options {
+    /// Its disks, opened and locked.
+    ///
+    /// # Errors
+    /// As [`attach`].
+    pub fn attach(&self) -> Result<Attached, Failure> {
+        self.held.upgrade().map_or_else(|| attach(&self.cache, &self.origin), |held| held.attach())
+    }
+
     /// Nobody serves it any more: waits a moment until its disks can be had by others.
     pub fn await_release(&self) {
         await_release(&[(&self.cache, DeviceId::Cache), (&self.origin, DeviceId::Origin)]);

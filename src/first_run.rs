@@ -1,0 +1,195 @@
+//! The first run of `tidegate up`: a folder becomes a volume, or nothing is left of the trial.
+//!
+//! The configuration is written last, when the volume serves: a first run that was cut short is a first run again, and one that is refused leaves
+//! nothing behind. What it made it holds without a moment between, from before anybody could find anything in it until it is kept or gone: what is
+//! removed, nobody else has served.
+
+use std::fs;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tidegate_daemon::Failure;
+use tidegate_daemon::back::attach::{Held, superblock};
+use tidegate_daemon::back::disk::{Access, Disk};
+use tidegate_daemon::create::{CreateOptions, create};
+use tidegate_daemon::dirty::Dirty;
+use tidegate_daemon::state::{State, format_of};
+use tidegate_daemon::tell;
+use tidegate_daemon::volume;
+use tidegate_engine::op::DeviceId;
+
+use crate::units;
+use crate::up::{Named, is_missing, write_config};
+
+/// Made when nothing else is named: large enough for a try, small on the disk because it is sparse.
+const ORIGIN_BYTES: u64 = 8 << 30;
+pub const CACHE_BYTES: u64 = 1 << 30;
+
+/// A folder becomes a volume. Whatever was made for it is removed again, unless the volume serves.
+pub struct FirstRun {
+    config: PathBuf,
+    named: Named,
+    /// Nothing once it is kept.
+    made: Option<Made>,
+    folders: Folders,
+}
+
+/// The disks of a volume, and what of them is new.
+struct Made {
+    held: Arc<Held>,
+    origin_is_new: bool,
+    cache_is_new: bool,
+    /// The identity of the cache.
+    format: String,
+    /// Where nothing was: what the host knows of the cache, and what of it is dirty, both called after this.
+    state: PathBuf,
+    state_is_new: bool,
+    dirty_is_new: bool,
+}
+
+impl FirstRun {
+    /// Makes what is missing. What the operator named must be there: a typing error must not become a file of 8 GiB.
+    pub fn begin(folder: &Path, config: PathBuf, named: Named, volume: &mut volume::Options) -> Result<FirstRun, Failure> {
+        let folders = Folders::make(folder)?;
+        let made = Made::of(&named, volume).map_err(|failure| failure.reaching(&volume.reach))?;
+        volume.held = Arc::downgrade(&made.held);
+        Ok(FirstRun { config, named, made: Some(made), folders })
+    }
+
+    /// The volume serves: it has a configuration from now on.
+    ///
+    /// # Errors
+    /// One line: that cannot be written. What was made goes when this goes, and not before the volume has ended.
+    pub fn keep(&mut self) -> Result<(), Failure> {
+        write_config(&self.config, &self.named)?;
+        self.folders.keep();
+        self.made.take().into_iter().for_each(Made::keep);
+        Ok(())
+    }
+}
+
+impl Made {
+    fn of(named: &Named, volume: &volume::Options) -> Result<Made, Failure> {
+        // A cache that was formatted already (by `tidegate create`, or by a first run that was cut short) is served as it is, and never
+        // with a new origin: whether it belongs to the one that is there, the start finds out.
+        let (held, origin_is_new, cache_is_new) = if is_formatted(&volume.cache) {
+            let missing = |error| {
+                let (cache, origin) = (volume.cache.display(), volume.origin.display());
+                Failure::new(Failure::NO_INPUT, format!("cache {cache} has an origin, but origin {origin}: {error}; name it with --origin"))
+            };
+            fs::metadata(&volume.origin).map_err(missing)?;
+            (Held::open(&volume.cache, &volume.origin)?, false, false)
+        } else {
+            let options = CreateOptions {
+                origin_bytes: named.origin.is_none().then_some(ORIGIN_BYTES),
+                cache_bytes: named.cache.is_none().then_some(CACHE_BYTES),
+                ..CreateOptions::new(volume.origin.clone(), volume.cache.clone())
+            };
+            let created = create(&options)?;
+            created.notes.iter().for_each(|note| tell!("tidegate: {note}"));
+            tell!(
+                "tidegate: origin {} ({}, {}), cache {} ({})",
+                volume.origin.display(),
+                units::show_size(created.volume_bytes()),
+                if created.origin_is_new { "new" } else { "kept" },
+                volume.cache.display(),
+                if created.cache_is_new { "new" } else { "formatted" },
+            );
+            (created.held, created.origin_is_new, created.cache_is_new)
+        };
+        let format = superblock(&held.cache).map(|superblock| format_of(&superblock))?;
+        // Looked at now that nobody else can serve this cache.
+        let (state_is_new, dirty_is_new) = (is_missing(&volume.state), is_missing(&Dirty::path(&volume.state)));
+        let state = volume.state.clone();
+        Ok(Made { held: Arc::new(held), origin_is_new, cache_is_new, format, state, state_is_new, dirty_is_new })
+    }
+
+    fn keep(mut self) {
+        (self.origin_is_new, self.cache_is_new, self.state_is_new, self.dirty_is_new) = (false, false, false, false);
+    }
+}
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        // What is not there needs no word: why nothing serves is being told. Of another cache than this one, it is another one's.
+        if self.state_is_new && matches!(State::read(&self.state), Ok(Some(state)) if state.format == self.format) {
+            let _ = fs::remove_file(&self.state);
+        }
+        if self.dirty_is_new && Dirty::read(&self.state, &self.format).is_some() {
+            let _ = fs::remove_file(Dirty::path(&self.state));
+        }
+        for (disk, is_new) in [(&self.held.origin, self.origin_is_new), (&self.held.cache, self.cache_is_new)] {
+            if is_new {
+                disk.remove();
+            }
+        }
+    }
+}
+
+fn is_formatted(cache: &Path) -> bool {
+    // One that cannot be opened or read is not: `create` says why.
+    Disk::open(cache, DeviceId::Cache, Access::Shared).is_ok_and(|disk| superblock(&disk).is_ok())
+}
+
+/// A configuration that was not there: removed again unless kept.
+pub struct NewConfig(Option<PathBuf>);
+
+impl NewConfig {
+    /// # Errors
+    /// One line; nothing is left of it.
+    pub fn write(path: &Path, named: &Named) -> Result<NewConfig, Failure> {
+        write_config(path, named).map(|()| NewConfig(Some(path.to_owned())))
+    }
+
+    pub fn keep(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for NewConfig {
+    fn drop(&mut self) {
+        // Where that fails, too, what is told is why nothing was made.
+        self.0.iter().for_each(|path| _ = fs::remove_file(path));
+    }
+}
+
+/// Folders that were not there, outermost first: removed again unless kept, as far as they are empty.
+pub struct Folders(Vec<PathBuf>);
+
+impl Folders {
+    /// Makes the folder of a volume, its owner's alone, and those above it that are missing.
+    ///
+    /// # Errors
+    /// One line.
+    pub fn make(folder: &Path) -> Result<Folders, Failure> {
+        let mut missing: Vec<PathBuf> = folder.ancestors().take_while(|folder| !folder.is_dir()).map(Path::to_owned).collect();
+        missing.reverse();
+        let mut made = Folders(Vec::new());
+        for folder in missing {
+            match fs::DirBuilder::new().mode(0o700).create(&folder) {
+                Ok(()) => made.0.push(folder),
+                // Somebody was faster, whose it is.
+                Err(_) if folder.is_dir() => {}
+                Err(error) => {
+                    let what = format!("folder {}: {error}; name another one with --dir", folder.display());
+                    return Err(Failure::new(Failure::NOT_CREATED, what));
+                }
+            }
+        }
+        Ok(made)
+    }
+
+    pub fn keep(&mut self) {
+        self.0.clear();
+    }
+}
+
+impl Drop for Folders {
+    fn drop(&mut self) {
+        for folder in self.0.iter().rev() {
+            // One that is not empty stays, and its contents tell why.
+            let _ = fs::remove_dir(folder);
+        }
+    }
+}

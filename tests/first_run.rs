@@ -1,0 +1,181 @@
+//! The first run of `tidegate up`, and what else makes a volume of a folder: whatever comes between, nothing is removed that somebody else serves,
+//! and nothing is left of what was refused.
+
+use std::fs;
+use std::io::{BufRead, BufReader, PipeReader, Read, Write};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::common::daemon::Daemon;
+use crate::common::nbd::Client;
+use crate::common::tool::{self, Ended, tidegate, tidegate_in};
+use crate::common::{folder, text, volume};
+
+/// A daemon that cannot say anything before it is listened to.
+struct Mute {
+    child: Child,
+    stderr: PipeReader,
+}
+
+impl Mute {
+    fn start(arguments: &[&str]) -> Mute {
+        let (stderr, mut full) = std::io::pipe().unwrap();
+        full.write_all(&[b'.'; 64 << 10]).unwrap();
+        let child = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(full)
+            .spawn()
+            .expect("the built program starts");
+        Mute { child, stderr }
+    }
+
+    /// Waits until it sleeps in a write to standard error.
+    fn wants_to_speak(&self) {
+        let until = Instant::now() + Duration::from_secs(60);
+        let call = || fs::read_to_string(format!("/proc/{}/syscall", self.child.id())).unwrap_or_default();
+        let write = format!("{} 0x2 ", libc::SYS_write);
+        while !call().starts_with(&write) {
+            assert!(Instant::now() < until, "it says nothing: {}", call());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// It is listened to from now on: the first line of its standard output that is ready, or nothing if it ends.
+    fn is_heard(&mut self) -> Option<String> {
+        let mut stderr = self.stderr.try_clone().unwrap();
+        std::thread::spawn(move || stderr.read_to_end(&mut Vec::new()));
+        let lines = BufReader::new(self.child.stdout.take().expect("piped")).lines().map_while(Result::ok);
+        lines.into_iter().find(|line| line.starts_with("ready: "))
+    }
+
+    fn stop(mut self) {
+        tool::run("kill", &["-TERM", &self.child.id().to_string()]).succeeds();
+        assert!(self.child.wait().unwrap().success());
+    }
+}
+
+impl Drop for Mute {
+    fn drop(&mut self) {
+        // One that has ended already is fine.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What a second one says that should be refused; one that serves all the same is ended.
+fn second(arguments: &[&str]) -> Ended {
+    tool::run("timeout", &[&["20", env!("CARGO_BIN_EXE_tidegate")], arguments].concat())
+}
+
+fn names(dir: &Path) -> Vec<String> {
+    let mut names: Vec<String> = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn a_first_run_holds_what_it_has_made_until_it_serves() {
+    let folder = folder();
+    let up = ["up", "--dir", text(folder.path())];
+    let mut first = Mute::start(&up);
+    first.wants_to_speak();
+    let ended = second(&up);
+    assert!(ended.code == Some(75) && ended.stderr.contains("in use by"), "{ended}");
+    assert!(first.is_heard().is_some(), "the first one serves");
+    let mut client = Client::connect(&folder.path().join("nbd.sock")).unwrap();
+    client.write(0, &[7; 1 << 20]).unwrap();
+    client.flush().unwrap();
+    drop(client);
+    first.stop();
+    let daemon = Daemon::up(folder.path());
+    daemon.connect().expect(0, &[7; 1 << 20]);
+    daemon.stop();
+}
+
+#[test]
+fn a_first_run_that_fails_takes_away_nothing_that_another_daemon_serves() {
+    // Of the same cache: the one that came first has it.
+    let volume_of = |folder: &tempfile::TempDir| fs::remove_file(folder.path().join("config.toml")).unwrap();
+    let same = volume("48MiB", "64MiB", "");
+    volume_of(&same);
+    let up = ["up", "--dir", text(same.path())];
+    let mut first = Mute::start(&[&up[..], &["--grow"]].concat());
+    first.wants_to_speak();
+    let ended = second(&up);
+    assert!(ended.code == Some(75), "{ended}");
+    assert!(first.is_heard().is_some());
+    first.stop();
+    assert!(
+        ["config.toml", "tidegate.dirty", "tidegate.state"].iter().all(|name| same.path().join(name).exists()),
+        "{:?}",
+        names(same.path())
+    );
+    // Of another cache, in the same folder: what the host knows is of the cache that is served.
+    let (own, other) = (volume("48MiB", "64MiB", ""), volume("48MiB", "64MiB", ""));
+    volume_of(&own);
+    let (origin, cache) = (other.path().join("origin.img"), other.path().join("cache.img"));
+    let up = ["up", "--dir", text(own.path())];
+    let mut first = Mute::start(&[&up[..], &["--grow", "--origin", text(&origin), "--cache", text(&cache)]].concat());
+    first.wants_to_speak();
+    let daemon = Daemon::up(own.path());
+    daemon.connect().write(0, &[7; 4096]).unwrap();
+    let served = names(own.path());
+    assert_eq!(first.is_heard(), None);
+    assert_eq!(first.child.wait().unwrap().code(), Some(65), "another cache than the one that the folder knows");
+    assert_eq!(names(own.path()), served);
+    daemon.stop();
+}
+
+#[test]
+fn a_link_that_leads_nowhere_was_there_before() {
+    let folder = folder();
+    let link = folder.path().join("tidegate.state");
+    std::os::unix::fs::symlink("/not-mounted/x", &link).unwrap();
+    let ended = tidegate(&["up", "--dir", text(folder.path())]);
+    assert_ne!(ended.code, Some(0), "{ended}");
+    assert_eq!(names(folder.path()), ["tidegate.state"], "{ended}");
+    assert_eq!(fs::read_link(&link).unwrap(), Path::new("/not-mounted/x"));
+}
+
+#[test]
+fn a_configuration_that_cannot_be_written_leaves_everything_as_it_was() {
+    let folder = folder();
+    let dir = folder.path();
+    tool::shell(&format!("cd '{}'; mkdir -p v/config.toml.new ssd; truncate -s 48M disk.img; truncate -s 64M blank.img", text(dir)))
+        .succeeds();
+    let named = ["--origin", "disk.img", "--cache", "ssd/cache.img", "--cache-size", "64MiB"];
+    let blank = ["--origin", "disk.img", "--cache", "blank.img"];
+    let (attach, create) = (["attach", "--dir", "v"], ["create", "--dir", "v"]);
+    for arguments in
+        [&["up", "--dir", "v"][..], &[&attach[..], &named].concat(), &[&attach[..], &blank].concat(), &[&create[..], &named].concat()]
+    {
+        let ended = tidegate_in(dir, arguments);
+        assert!(ended.code == Some(73) && ended.stderr.contains("config.toml: Is a directory"), "{ended}");
+        assert_eq!(names(&dir.join("v")), ["config.toml.new"], "{ended}");
+        assert_eq!(names(&dir.join("ssd")), [""; 0], "{ended}");
+        let mut first = [1; 4096];
+        fs::File::open(dir.join("blank.img")).unwrap().read_exact_at(&mut first, 0).unwrap();
+        assert_eq!(first, [0; 4096], "{ended}");
+    }
+    // Nothing of what was refused stands in the way of trying again.
+    fs::remove_dir(dir.join("v/config.toml.new")).unwrap();
+    tidegate_in(dir, &[&attach[..], &blank].concat()).succeeds();
+}
+
+#[test]
+fn folders_that_were_made_for_nothing_are_removed_again() {
+    let folder = folder();
+    let dir = folder.path();
+    fs::create_dir(dir.join("was")).unwrap();
+    for place in ["n/a/b", "was/a"] {
+        for arguments in [&["up", "--origin", "missing"][..], &["create", "--cache-size", "1MiB"]] {
+            let ended = tidegate_in(dir, &[arguments, &["--dir", place]].concat());
+            assert!(matches!(ended.code, Some(66 | 78)), "{ended}");
+            assert_eq!((names(dir), names(&dir.join("was"))), (vec!["was".to_owned()], Vec::new()), "{ended}");
+        }
+    }
+}
