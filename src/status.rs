@@ -6,9 +6,13 @@ use std::process::ExitCode;
 use serde_json::Value;
 use tidegate_daemon::Failure;
 use tidegate_daemon::advice::Reach;
+use tidegate_daemon::back::attach::{Contents, contents};
+use tidegate_daemon::back::disk::{Access, Disk};
 pub use tidegate_daemon::control::NO_ANSWER;
 use tidegate_daemon::control::{Verb, ask};
+use tidegate_daemon::state::format_of;
 use tidegate_daemon::volume::Options;
+use tidegate_engine::op::DeviceId;
 
 use crate::args::{Of, Status};
 use crate::config::Config;
@@ -52,7 +56,11 @@ pub fn served(status: &Value, config: &Config) -> Vec<(String, Option<Options>)>
             [only] => Some(only),
             several => several.iter().find(|options| options.name == name),
         };
-        let path = |key: &str, or: &Path| volume["paths"][key].as_str().map_or(or.to_owned(), PathBuf::from);
+        let told = |key: &str| volume["paths"][key].as_str().map(PathBuf::from);
+        // What has moved since it was opened is where its folder is now, if that is it.
+        let has_moved = told("cache").is_some_and(|cache| up::is_missing(&cache))
+            && configured.is_some_and(|configured| is_formatted_as(&configured.cache, volume["paths"]["format"].as_str()));
+        let path = |key: &str, or: &Path| told(key).filter(|told| !(has_moved && up::is_missing(told))).unwrap_or(or.to_owned());
         let options = configured.map(|configured| Options {
             name: name.to_owned(),
             origin: path("origin", &configured.origin),
@@ -63,6 +71,12 @@ pub fn served(status: &Value, config: &Config) -> Vec<(String, Option<Options>)>
         (name.to_owned(), options)
     };
     volumes(status).iter().map(served).collect()
+}
+
+/// Is this the cache that a daemon tells of?
+fn is_formatted_as(cache: &Path, format: Option<&str>) -> bool {
+    let found = Disk::open(cache, DeviceId::Cache, Access::Unlocked).and_then(|disk| contents(&disk));
+    matches!(found, Ok(Contents::Ours(superblock)) if format == Some(&format_of(&superblock)))
 }
 
 /// One block of lines for each volume.

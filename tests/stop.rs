@@ -158,3 +158,29 @@ fn what_a_killed_daemon_left_behind_is_taken_over() {
         assert!(!folder.path().join("nbd.sock").exists() && !folder.path().join("control.sock").exists(), "a clean stop leaves none");
     }
 }
+
+/// Commands find a volume in its folder, also where that has another name by now; the daemon still has the old one, which leads nowhere.
+#[test]
+fn a_folder_that_was_renamed_while_it_is_served_is_stopped_and_detached_by_its_new_name() {
+    for command in ["stop", "detach"] {
+        let parent = crate::common::folder();
+        let (old, new) = (parent.path().join("old"), parent.path().join("new"));
+        tidegate(&["create", "--dir", text(&old), "--origin-size", "48MiB", "--cache-size", "64MiB"]).succeeds();
+        let daemon = Daemon::up(&old);
+        let mut client = daemon.connect();
+        client.write(0, &[7; 1 << 20]).unwrap();
+        drop(client);
+        std::fs::rename(&old, &new).unwrap();
+        let told = tidegate(&[command, "--dir", text(&new)]).succeeds();
+        assert!(told.starts_with(if command == "stop" { "stopped; every acknowledged write is durable" } else { "detached: " }), "{told}");
+        let (status, said) = daemon.ended();
+        assert!(status.success(), "{status}: {said}");
+        // What it could not write down it says.
+        assert!(said.contains("tidegate.state") && said.contains("only its cache knows"), "{said}");
+        if command == "stop" {
+            let daemon = Daemon::up(&new);
+            daemon.connect().expect(0, &[7; 1 << 20]);
+            daemon.stop();
+        }
+    }
+}

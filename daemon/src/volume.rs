@@ -152,7 +152,12 @@ impl Opened {
             is_front_resting: false,
             landed: VecDeque::new(),
             cache: options.cache.display().to_string(),
-            paths: serde_json::json!({ "origin": options.origin.to_str(), "cache": options.cache.to_str(), "state": options.state.to_str() }),
+            paths: serde_json::json!({
+                "origin": options.origin.to_str(),
+                "cache": options.cache.to_str(),
+                "state": options.state.to_str(),
+                "format": state::format_of(&superblock),
+            }),
             rating: options.knobs.rating(),
             host: Host { path: options.state, superblock, told: None, again: Instant::ZERO, noted: Instant::ZERO, has_served: false },
             events: Vec::new(),
@@ -261,7 +266,7 @@ struct Volume {
     landed: VecDeque<Done<Run>>,
     /// The cache's path, for messages.
     cache: String,
-    /// Of its devices and of what the host knows, for commands; a name that is no text is none.
+    /// Of its devices and of what the host knows, for commands, and by what to know the cache again; a name that is no text is none.
     paths: serde_json::Value,
     rating: Rating,
     host: Host,
@@ -319,7 +324,9 @@ impl Volume {
                         let snapshot = self.engine.inspect(now);
                         // Of a start that has not served the host knows nothing, and what it knew is still so.
                         if self.host.has_served {
-                            let _ = self.tell_host(now, Some(snapshot.newer()));
+                            if let Err(failure) = self.tell_host(now, Some(snapshot.newer())) {
+                                crate::tell!("tidegate: that it is stopped in order, only its cache knows: {failure}");
+                            }
                             self.note_dirty(true);
                         }
                         return Ok(Rest { lost_blocks: snapshot.lost_blocks + snapshot.unreadable_blocks });
