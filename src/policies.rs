@@ -1,5 +1,7 @@
 //! `tidegate sim policies` and `tidegate sim curve`: replacement on published traces.
 
+use std::fs::File;
+use std::io::{self, ErrorKind};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -24,7 +26,7 @@ pub fn policies(args: &Policies) -> Result<ExitCode, Failure> {
     }
     let mut compared = Vec::new();
     for (trace, format) in args.traces.iter().zip(formats) {
-        let (accesses, whole) = load(trace, format).map_err(|why| Failure::new(Failure::NO_INPUT, why))?;
+        let (accesses, whole) = load(trace, format).map_err(not_understood)?;
         let name = trace.display().to_string();
         tell_skipped(&name, whole);
         let block_bytes = bytes_of_a_block(trace, format, args.page)?;
@@ -50,7 +52,7 @@ pub fn curve(args: &TraceCurve) -> Result<ExitCode, Failure> {
     let format = format_of(&args.trace, args.format)?;
     let block_bytes = bytes_of_a_block(&args.trace, format, args.page)?;
     let name = args.trace.display().to_string();
-    let (found, whole) = curve::of_file(&args.trace, format, args.sample).map_err(|why| Failure::new(Failure::NO_INPUT, why))?;
+    let (found, whole) = curve::of_file(&args.trace, format, args.sample).map_err(not_understood)?;
     tell_skipped(&name, whole);
     let drawn = curve::draw(&name, found, block_bytes, args.points).map_err(|why| Failure::new(USAGE, why))?;
     say(&if args.json { curve::json(&drawn) } else { curve::table(&drawn) });
@@ -72,10 +74,29 @@ pub fn tell_skipped(name: &str, whole: Whole) {
     }
 }
 
+fn is_readable(trace: &Path) -> io::Result<()> {
+    let metadata = std::fs::metadata(trace)?;
+    if metadata.is_dir() {
+        return Err(ErrorKind::IsADirectory.into());
+    }
+    // A pipe is opened once.
+    if metadata.is_file() { File::open(trace).map(drop) } else { Ok(()) }
+}
+
+/// It could be opened, and says what no trace of its format says.
+fn not_understood(why: String) -> Failure {
+    Failure::new(Failure::DAMAGED, why)
+}
+
 /// As it was asked for, or else by the file's name.
 fn format_of(trace: &Path, asked: Option<Format>) -> Result<Format, Failure> {
     // Of a file that is not there, its name is not what is wrong.
-    std::fs::metadata(trace).map_err(|error| Failure::new(Failure::NO_INPUT, format!("{}: {error}", trace.display())))?;
+    is_readable(trace).map_err(|error| match error.kind() {
+        ErrorKind::PermissionDenied => {
+            Failure::new(Failure::PERMISSION, format!("{}: {error}; run as a user who may read it", trace.display()))
+        }
+        _ => Failure::new(Failure::NO_INPUT, format!("{}: {error}", trace.display())),
+    })?;
     asked.or_else(|| Format::of_name(trace)).ok_or_else(|| {
         let names = Format::ALL.map(|(name, _)| name).join(", ");
         Failure::new(USAGE, format!("{}: its name does not tell its format; say `--format` with one of {names}", trace.display()))

@@ -109,19 +109,29 @@ impl State {
     /// # Errors
     /// One line: it cannot be read, or says nothing that could be.
     pub fn read(path: &Path) -> Result<Option<State>, Failure> {
-        let refused = |why: String| {
-            let what = format!("{}: {why}; if its cache is the one that this volume last ran with, delete the file", path.display());
-            Failure::new(Failure::DAMAGED, what)
+        let failed = |code, why: String| Err(Failure::new(code, format!("{}: {why}", path.display())));
+        let not_understood = |why: String| {
+            failed(Failure::DAMAGED, format!("{why}; if its cache is the one that this volume last ran with, delete the file"))
         };
-        let mut text = String::new();
+        let mut bytes = Vec::new();
         let opened = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path);
-        match opened.and_then(|file| file.take(BYTES_MAX + 1).read_to_string(&mut text)) {
+        // What cannot be read may say anything: only of what was read is it said that it may go.
+        match opened.and_then(|file| file.take(BYTES_MAX + 1).read_to_end(&mut bytes)) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(refused(error.to_string())),
-            Ok(bytes) if bytes as u64 > BYTES_MAX => return Err(refused("it is too long".into())),
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+                return failed(Failure::PERMISSION, format!("{error}; run as a user who may read it"));
+            }
+            Err(error) if error.raw_os_error() == Some(libc::ELOOP) => {
+                return failed(Failure::NO_INPUT, "it is a link, and none is followed there; put the file itself in its place".to_owned());
+            }
+            Err(error) if error.raw_os_error() == Some(libc::EIO) => {
+                return failed(Failure::IO, format!("{error}; see that it can be read"));
+            }
+            Err(error) => return failed(Failure::NO_INPUT, format!("{error}; see that it can be read")),
+            Ok(bytes) if bytes as u64 > BYTES_MAX => return not_understood("it is too long".to_owned()),
             Ok(_) => {}
         }
-        serde_json::from_str(&text).map(Some).map_err(|why| refused(format!("line {}: {why}", why.line())))
+        serde_json::from_slice(&bytes).map(Some).or_else(|why| not_understood(format!("line {}: {why}", why.line())))
     }
 }
 
@@ -447,9 +457,19 @@ mod tests {
             std::fs::write(&path, text).unwrap();
             let refused = compare(&path, &superblock(1, 1), false).unwrap_err();
             assert!(refused.message.contains(FILE_NAME) && !refused.message.contains('\n'), "{}", refused.message);
+            assert!(refused.code == Failure::DAMAGED && refused.message.ends_with("delete the file"), "{refused}");
         }
         std::fs::remove_file(&path).unwrap();
         std::fs::create_dir(&path).unwrap();
-        assert!(compare(&path, &superblock(1, 1), false).is_err());
+        let folder_there = compare(&path, &superblock(1, 1), false).unwrap_err();
+        std::fs::remove_dir(&path).unwrap();
+        std::os::unix::fs::symlink("/not-mounted/state", &path).unwrap();
+        let link_there = compare(&path, &superblock(1, 1), false).unwrap_err();
+        for refused in [folder_there, link_there] {
+            assert!(
+                refused.code == Failure::NO_INPUT && !refused.message.contains("delete"),
+                "what was not read may say anything: {refused}"
+            );
+        }
     }
 }

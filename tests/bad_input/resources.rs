@@ -2,14 +2,14 @@
 
 use std::fs;
 use std::io::Read;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::{UP, assert_refused, everything};
+use super::{Nobody, UP, assert_refused, everything};
 use crate::common::chance::Chance;
 use crate::common::daemon::Daemon;
 use crate::common::{CARRIERS, folder, text, tool, volume};
@@ -229,4 +229,26 @@ fn a_clock_set_back_by_a_year_changes_nothing() {
     let mut first = [0; 4];
     fs::File::open(dir.join("cache.img")).unwrap().read_exact_at(&mut first, 0).unwrap();
     assert_eq!(&first, b"TIDS");
+}
+
+/// What may not be read may be right: nobody is told to delete it.
+#[test]
+fn a_state_or_a_trace_that_may_not_be_read_is_refused_with_code_77() {
+    let nobody = Nobody::new();
+    nobody.run(&["create", "--dir", "v", "--origin-size", "48MiB", "--cache-size", "64MiB"]).succeeds();
+    for name in ["v/tidegate.state", "trace.lis"] {
+        let path = nobody.path().join(name);
+        fs::write(&path, "{}").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+    }
+    let before = everything(&nobody.path().join("v"));
+    for arguments in [&["up", "--dir", "v"][..], &["sim", "curve", "trace.lis"], &["sim", "policies", "trace.lis", "--sizes", "64MiB"]] {
+        let refused = nobody.run(arguments);
+        assert_refused(&arguments.join(" "), &refused, 77, &["Permission denied", "run as a user who may read it"]);
+        assert!(!refused.stderr.contains("delete"), "{refused}");
+    }
+    assert_eq!(everything(&nobody.path().join("v")), before);
+    // One that can be read and is none.
+    fs::set_permissions(nobody.path().join("trace.lis"), fs::Permissions::from_mode(0o644)).unwrap();
+    assert_refused("no trace", &nobody.run(&["sim", "curve", "trace.lis"]), 65, &["trace.lis"]);
 }
