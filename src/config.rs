@@ -227,7 +227,7 @@ pub fn parse(path: &Path, text: &str) -> Result<File, String> {
         at(error.span().map_or(0, |span| span.start), &what)
     })?;
     file.validate().map_err(|(key, what)| at(find_key(text, key), &what))?;
-    volumes::validate(&file, text).map_err(|(offset, what)| at(offset, &what))?;
+    volumes::validate(&file, text, path.parent().unwrap_or(Path::new(""))).map_err(|(offset, what)| at(offset, &what))?;
     let said = |from: usize| {
         let of = |key| key_of(&text[from..], key).map_or(String::new(), |offset| at(from + offset, ""));
         Said { ram: of("ram"), motor: of("motor") }

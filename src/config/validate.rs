@@ -41,6 +41,10 @@ impl File {
                 return Err((key, format!("`{key}` is a relative path; write it from / on")));
             }
         }
+        if self.state.as_ref().and_then(|state| state.extension()).is_some_and(|extension| extension == "dirty") {
+            let what = "`state` ends in .dirty, as the list of dirty blocks beside it is called; name it otherwise, such as NAME.state";
+            return Err(("state", what.to_owned()));
+        }
         if self.origin.is_some() && self.origin == self.cache {
             return Err(("cache", "`cache` and `origin` are the same; the cache must be a device or file of its own".to_owned()));
         }

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use tidegate_daemon::advice::volumes_there_are;
 use tidegate_daemon::back::attach::is_same;
+use tidegate_daemon::dirty::Dirty;
 use tidegate_daemon::front::nbd::Allowed;
 use tidegate_daemon::volume::Said;
 use toml::Spanned;
@@ -95,8 +96,8 @@ fn state_name(volume: &str) -> String {
 /// What is wrong with a file, and at which byte.
 pub type Blame = (usize, String);
 
-/// Everything about the volumes of a file that has several.
-pub fn validate(file: &File, text: &str) -> Result<(), Blame> {
+/// Everything about the volumes of a file in `folder` that has several.
+pub fn validate(file: &File, text: &str, folder: &Path) -> Result<(), Blame> {
     if file.volume.is_empty() {
         return match &file.default {
             Some(_) => Err((find_key(text, "default"), "`default` is for files with several volumes ([[volume]])".to_owned())),
@@ -113,6 +114,8 @@ pub fn validate(file: &File, text: &str) -> Result<(), Blame> {
             .map_err(|(key, what)| (start + find_key(&text[start..], key), what))?;
         name(volume, &file.volume[..place])?;
         devices(volume, &file.volume[..place])?;
+        let at = volume.state.as_ref().map_or(volume.name.span().start, |_| start + find_key(&text[start..], "state"));
+        states(volume, &file.volume[..place], folder, at)?;
     }
     let Some(default) = &file.default else { return Ok(()) };
     let is_named = file.volume.iter().any(|table| table.get_ref().name.get_ref() == default.get_ref());
@@ -177,9 +180,26 @@ fn devices(volume: &Table, earlier: &[Spanned<Table>]) -> Result<(), Blame> {
         }
         known.push(("of this volume".to_owned(), key, path.into_inner()));
     }
-    let states = |table: &Table| table.state.clone().unwrap_or_else(|| Path::new(&state_name(table.name.get_ref())).to_owned());
-    if earlier.iter().any(|other| states(other.get_ref()) == states(volume)) {
-        return Err((volume.name.span().start, "`state` is another volume's too; each has its own".to_owned()));
+    Ok(())
+}
+
+/// What the host knows of a volume, and the list of what is dirty beside it: no two volumes write one file. `at`: of the key, if it is there.
+fn states(volume: &Table, earlier: &[Spanned<Table>], folder: &Path, at: usize) -> Result<(), Blame> {
+    let files = |table: &Table| {
+        let state = folder.join(table.state.clone().unwrap_or_else(|| PathBuf::from(state_name(table.name.get_ref()))));
+        [Dirty::path(&state), state]
+    };
+    let own = files(volume);
+    for other in earlier.iter().map(Spanned::get_ref) {
+        let others = files(other);
+        if own[1] == others[1] {
+            return Err((at, "`state` is another volume's too; each has its own".to_owned()));
+        }
+        if let Some(file) = own.iter().find(|file| others.contains(file)) {
+            let (file, other) = (file.display(), other.name.get_ref());
+            let what = format!("`state`: {file} would be written for volume {other:?} too; let the names differ before their last dot");
+            return Err((at, what));
+        }
     }
     Ok(())
 }
@@ -271,5 +291,28 @@ mod tests {
         let state = HOME.replace("cache =", "state = \"/s\"\ncache =");
         let error = check(&format!("{state}{}", MEDIA.replace("cache =", "state = \"/s\"\ncache ="))).unwrap_err();
         assert!(error.contains("`state` is another volume's too"), "{error}");
+    }
+
+    #[test]
+    fn no_two_volumes_write_one_file() {
+        let with = |table: &str, state: &str| table.replace("cache =", &format!("state = \"{state}\"\ncache ="));
+        for (first, second, expected) in [
+            ("/s/s.one", "/s/s.two", "config.toml:7:1: `state`: /s/s.dirty would be written for volume \"home\" too"),
+            ("/s/s.one", "/s/s", "config.toml:7:1: `state`: /s/s.dirty would be"),
+            ("/s/x", "/s/x.dirty", "config.toml:7:1: `state` ends in .dirty"),
+            ("/s/x.dirty", "/s/y", "config.toml:4:1: `state` ends in .dirty"),
+        ] {
+            let error = check(&(with(HOME, first) + &with(MEDIA, second))).unwrap_err();
+            assert!(error.starts_with(expected) && !error.contains('\n'), "{error}");
+        }
+        assert!(check(&(with(HOME, "/s/one.state") + &with(MEDIA, "/s/two.state"))).is_ok());
+        // One by its name, the other by its path.
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("config.toml");
+        std::fs::write(&path, HOME.to_owned() + &with(MEDIA, &format!("{}/home.one", folder.path().display()))).unwrap();
+        let error = read(&path).unwrap_err().message;
+        assert!(error.contains("home.dirty would be written for volume"), "{error}");
+        let alone = check("nbd = \"/n\"\nstate = \"/s/x.dirty\"\n").unwrap_err();
+        assert!(alone.starts_with("config.toml:2:1: `state` ends in .dirty"), "{alone}");
     }
 }
