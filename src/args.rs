@@ -26,8 +26,8 @@ Exit codes:
   1   `check` found damage, `sim` found a violation or a row outside its band, `drain` was cancelled or met a volume that was stopped,
       or no daemon answered
   2   a flag or its value is wrong; nothing was created or changed
-  65  what is stored is damaged
-  66  the cache or the origin is missing or cannot be read
+  65  what is stored is damaged, or a trace is not what it is said to be
+  66  the cache, the origin or a trace is missing or cannot be read
   70  a bug of tidegate: an invariant does not hold; what was flushed is safe
   71  the system refused memory or io_uring
   73  a file or socket could not be created
@@ -175,9 +175,9 @@ pub struct Create {
     /// The fast device or file; made as a file if missing [default: DIR/cache.img]
     #[arg(long, value_name = "PATH")]
     pub cache: Option<PathBuf>,
-    /// Size of a cache file that is made
-    #[arg(long, value_name = "SIZE", default_value = "1GiB", allow_hyphen_values = true, value_parser = parse_disk_size)]
-    pub cache_size: u64,
+    /// Size of a cache file that is made [default: 1GiB; to be said if config.toml names a missing one elsewhere: a disk may not be mounted]
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true, value_parser = parse_disk_size)]
+    pub cache_size: Option<u64>,
     /// Which of several volumes that the folder's config.toml describes
     #[arg(long, value_name = "NAME", conflicts_with_all = ["origin", "cache"])]
     pub volume: Option<String>,
@@ -311,7 +311,7 @@ pub struct Attach {
     /// The fast device or file; made as a file if it is missing and not named, or with --cache-size [default: DIR/cache.img]
     #[arg(long, value_name = "PATH")]
     pub cache: Option<PathBuf>,
-    /// Size of a cache file that is made [default: 1GiB if it is not named]
+    /// Size of a cache file that is made [default: 1GiB if it is not named, here or elsewhere in config.toml]
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true, value_parser = parse_disk_size)]
     pub cache_size: Option<u64>,
 }

@@ -39,14 +39,19 @@ pub fn run(args: &Attach) -> Result<ExitCode, Failure> {
     fs::metadata(&volume.origin).map_err(|error| {
         Failure::new(Failure::NO_INPUT, format!("origin {}: {error}; name a disk that exists", volume.origin.display()))
     })?;
+    // What the operator named must be there, unless he says how large it is to be.
+    let is_own = named.cache.is_none() && lies_in(&folder, &volume.cache);
+    let cache_bytes = args.cache_size.or(is_own.then_some(CACHE_BYTES));
+    if cache_bytes.is_none() && named.cache.is_none() {
+        is_there(&volume.cache, &path)?;
+    }
     let mut folders = Folders::make(&folder)?;
     // First: a cache is attached once, and where that cannot be written down it is to be as it was.
     let config = is_new.then(|| NewConfig::write(&path, &named)).transpose()?;
-    // What the operator named must be there, unless he says how large it is to be.
-    let cache_bytes = args.cache_size.or(named.cache.is_none().then_some(CACHE_BYTES));
     let created = attach(&volume, cache_bytes).map_err(|failure| failure.reaching(&volume.reach))?;
     config.into_iter().for_each(NewConfig::keep);
     folders.keep();
+    tell_kept_size(args.cache_size, &created, &volume.cache);
     created.notes.iter().for_each(|note| tell!("tidegate: {note}"));
     say(&format!(
         "attached: origin {} ({}) keeps what it holds, cache {} is empty\n{}",
@@ -56,6 +61,29 @@ pub fn run(args: &Attach) -> Result<ExitCode, Failure> {
         configured.reach.complete("serve it with `tidegate up`; `tidegate detach` undoes it"),
     ));
     Ok(ExitCode::SUCCESS)
+}
+
+/// Is it called so because nothing else was said? Then it may be made; elsewhere a disk may not be mounted.
+pub fn lies_in(folder: &Path, cache: &Path) -> bool {
+    cache.parent() == Some(folder)
+}
+
+/// A cache that the configuration names elsewhere is there, or its disk is not mounted.
+pub fn is_there(cache: &Path, config: &Path) -> Result<(), Failure> {
+    if !up::is_missing(cache) {
+        return Ok(());
+    }
+    let (cache, config) = (cache.display(), config.display());
+    let what = format!("cache {cache}, which {config} names, is missing: mount its disk, or have a file made there with --cache-size");
+    Err(Failure::new(Failure::NO_INPUT, what))
+}
+
+/// A size that was said and counts for nothing.
+pub fn tell_kept_size(said: Option<u64>, created: &Created, cache: &Path) {
+    if said.is_some() && !created.cache_is_new {
+        let bytes = units::show_size(created.held.cache.bytes());
+        tell!("tidegate: --cache-size is for a cache that is made: {} was there and keeps its {bytes}", cache.display());
+    }
 }
 
 /// Formats the cache if it is blank or was detached; makes one of `cache_bytes` if it is missing.

@@ -8,7 +8,7 @@ use tidegate_daemon::state::State;
 use tidegate_daemon::tell;
 
 use crate::args::Create;
-use crate::first_run::{Folders, NewConfig};
+use crate::first_run::{CACHE_BYTES, Folders, NewConfig};
 use crate::up::Place;
 use crate::{attach, say, units};
 
@@ -22,11 +22,16 @@ pub fn run(args: &Create) -> Result<ExitCode, Failure> {
         [place] => &config.volumes[place],
         _ => return Err(Failure::new(crate::USAGE, format!("{} describes several volumes; say which with --volume", path.display()))),
     };
+    let is_free = named.cache.is_some() || attach::lies_in(&folder, &volume.cache);
+    let cache_bytes = args.cache_size.or(is_free.then_some(CACHE_BYTES));
+    if cache_bytes.is_none() {
+        attach::is_there(&volume.cache, &path)?;
+    }
     let mut folders = Folders::make(&folder)?;
     let config = is_new.then(|| NewConfig::write(&path, &named)).transpose()?;
     let options = CreateOptions {
         origin_bytes: Some(args.origin_size),
-        cache_bytes: Some(args.cache_size),
+        cache_bytes,
         force: args.force,
         mode: attach::last_mode(volume)?,
         ..CreateOptions::new(volume.origin.clone(), volume.cache.clone())
@@ -38,6 +43,7 @@ pub fn run(args: &Create) -> Result<ExitCode, Failure> {
     }
     config.into_iter().for_each(NewConfig::keep);
     folders.keep();
+    attach::tell_kept_size(args.cache_size, &created, &volume.cache);
     created.notes.iter().for_each(|note| tell!("tidegate: {note}"));
     let serve = volume.reach.complete("serve it with `tidegate up`");
     say(&format!(

@@ -102,6 +102,13 @@ fn refuse_contents(cache: &Disk) -> Result<(), Failure> {
         Contents::Blank => return Ok(()),
         Contents::Ours(superblock) => {
             let bytes = superblock.geometry.volume_atoms * ATOM_BYTES;
+            if superblock.detached {
+                let what = format!(
+                    "cache {path} was detached from a volume of {bytes} bytes, whose origin alone holds everything; run `tidegate attach` to use it \
+                     again, or `tidegate create --force` to overwrite it"
+                );
+                return Err(Failure::new(Failure::REFUSED, what));
+            }
             format!("is the tidegate cache of a volume of {bytes} bytes already, which may hold its only copy of dirty data")
         }
         Contents::Unreadable(_) => "holds a tidegate cache that cannot be read".to_string(),
