@@ -33,7 +33,7 @@ pub fn run(args: &Serve) -> Result<ExitCode, Failure> {
         }
     }
     check(&config, &args.running, &folder)?;
-    serve(config, &args.running, None)
+    serve(config, &args.running, None, Vec::new())
 }
 
 /// What can be found wrong before anything is touched: names, certificates, and places of files and sockets. `folder` is the volume's, which may be
@@ -52,8 +52,9 @@ pub fn check(config: &Config, running: &Running, folder: &Path) -> Result<(), Fa
     running.pid_file.as_deref().map_or(Ok(()), |file| PidFile::check(&up::absolute(file)?, folder))
 }
 
-/// Serves until a signal; with `--stdio`, until the client goes. `first`: of a folder that becomes a volume, if it serves.
-pub fn serve(mut config: Config, running: &Running, first: Option<FirstRun>) -> Result<ExitCode, Failure> {
+/// Serves until a signal; with `--stdio`, until the client goes. `first`: of a folder that becomes a volume, if it serves. `notes`: worth knowing when
+/// it does, one line each.
+pub fn serve(mut config: Config, running: &Running, first: Option<FirstRun>, notes: Vec<String>) -> Result<ExitCode, Failure> {
     accept_loss(&mut config, running)?;
     record(&mut config, running)?;
     let options = Options {
@@ -70,7 +71,7 @@ pub fn serve(mut config: Config, running: &Running, first: Option<FirstRun>) -> 
     if running.grow {
         grow::grown(&options.volumes)?.iter().for_each(|line| tell!("tidegate: {line}"));
     }
-    let mut person = Person { running, pid_file: None, first };
+    let mut person = Person { running, host: host_name(), notes, pid_file: None, first };
     let ended = lobby::serve(&options, &mut person)?;
     drop(person);
     match ended {
@@ -113,6 +114,9 @@ fn record(config: &mut Config, running: &Running) -> Result<(), Failure> {
 /// Whoever reads what we print.
 struct Person<'a> {
     running: &'a Running,
+    /// This machine's name.
+    host: String,
+    notes: Vec<String>,
     pid_file: Option<PidFile>,
     /// Goes after the pid file, which may lie in a folder that goes with it.
     first: Option<FirstRun>,
@@ -125,10 +129,10 @@ impl Operator for Person<'_> {
         self.first.as_mut().map_or(Ok(()), FirstRun::keep)?;
         // Standard output is the client's socket, or may be.
         if self.running.stdio {
-            tell!("{}", greeting(ready))
+            tell!("{}", greeting(ready, &self.notes, &self.host))
         } else {
             // Nobody may read it: the volume is served all the same.
-            let _ = write_out(&greeting(ready));
+            let _ = write_out(&greeting(ready, &self.notes, &self.host));
         }
         Ok(())
     }
@@ -138,18 +142,33 @@ impl Operator for Person<'_> {
     }
 }
 
+/// What other machines call this one, if that can stand in an address.
+fn host_name() -> String {
+    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let is_one = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-.".contains(&byte)) && !name.is_empty();
+    if is_one { name } else { "localhost".to_owned() }
+}
+
 /// The `ready:` lines, for programs, and how to connect, for people.
-fn greeting(ready: &Ready) -> String {
+fn greeting(ready: &Ready, notes: &[String], host: &str) -> String {
     let is_alone = ready.volumes.len() == 1;
-    let mut lines: Vec<String> = ready.notes.iter().map(|note| format!("note: {note}")).collect();
+    let mut lines: Vec<String> = notes.iter().chain(&ready.notes).map(|note| format!("note: {note}")).collect();
     lines.extend(ready.volumes.iter().flat_map(|volume| about(volume, is_alone)));
     let Some(first) = ready.places.first() else {
         lines.push("ready: the client on standard input".to_owned());
         return lines.join("\n");
     };
+    for place in &ready.places {
+        if let Address::Tcp(address) = &place.address
+            && address.ip().is_unspecified()
+            && place.export == first.export
+        {
+            lines.push(format!("note: {address} is every address of this machine; clients name one of them, or {host}"));
+        }
+    }
     lines.push("connect:".to_owned());
-    lines.extend(ways_to_connect(first));
-    lines.extend(ready.places.iter().map(|place| format!("ready: {}", place.uri())));
+    lines.extend(ways_to_connect(first, host));
+    lines.extend(ready.places.iter().map(|place| format!("ready: {}", place.uri_at(host))));
     lines.join("\n")
 }
 
@@ -170,24 +189,25 @@ fn about(volume: &ReadyVolume, is_alone: bool) -> Vec<String> {
 }
 
 /// One line for each kind of client.
-fn ways_to_connect(place: &Place) -> Vec<String> {
-    let uri = place.uri();
+fn ways_to_connect(place: &Place, host: &str) -> Vec<String> {
+    let uri = place.uri_at(host);
     let ways = [
         ("look", format!("nbdinfo '{uri}'")),
         ("as a file, export/nbd", format!("mkdir -p export && nbdfuse export '{uri}' &")),
         ("and that as a disk", "losetup --find --show --direct-io=on export/nbd".to_owned()),
         ("a virtual machine's disk", format!("qemu-system-x86_64 -drive format=raw,cache=none,discard=unmap,file='{uri}' …")),
-        ("the kernel's own client", nbd_client(place)),
+        ("the kernel's own client", nbd_client(place, host)),
     ];
     ways.into_iter().map(|(what, how)| format!("  {what:<26} {how}")).collect()
 }
 
 /// It takes no URI, but what one consists of.
-fn nbd_client(place: &Place) -> String {
+fn nbd_client(place: &Place, host: &str) -> String {
     let name = if place.export.is_empty() { String::new() } else { format!(" -N {}", word(&place.export)) };
     let tls = if place.tls { " -x -F client-cert.pem -K client-key.pem -A ca-cert.pem" } else { "" };
     let server = match &place.address {
         Address::Unix(path) => format!("-unix {}", word(&path.display().to_string())),
+        Address::Tcp(address) if address.ip().is_unspecified() => format!("{host} {}", address.port()),
         Address::Tcp(address) => format!("{} {}", address.ip(), address.port()),
     };
     format!("nbd-client {server} /dev/nbd0 -b 4096{name}{tls}")
@@ -203,6 +223,7 @@ mod tests {
             ("/srv/a/nbd.sock", "", false, "nbd-client -unix /srv/a/nbd.sock /dev/nbd0 -b 4096"),
             ("/srv/my vm/nbd.sock", "home", false, "nbd-client -unix '/srv/my vm/nbd.sock' /dev/nbd0 -b 4096 -N home"),
             ("[::1]:10809", "it's", false, r"nbd-client ::1 10809 /dev/nbd0 -b 4096 -N 'it'\''s'"),
+            ("0.0.0.0:7", "", false, "nbd-client nas.lan 7 /dev/nbd0 -b 4096"),
             (
                 "127.0.0.1:7",
                 "home",
@@ -211,7 +232,7 @@ mod tests {
             ),
         ] {
             let place = Place { address: address.parse().unwrap(), export: export.to_owned(), tls };
-            assert_eq!(nbd_client(&place), expected);
+            assert_eq!(nbd_client(&place, "nas.lan"), expected);
         }
     }
 }

@@ -31,6 +31,7 @@ pub fn run(args: &Up) -> Result<ExitCode, Failure> {
         let message = format!("{flag}: {} describes several volumes; change it there", path.display());
         return Err(Failure::new(crate::USAGE, message));
     }
+    let configured = file.clone().in_folder(&folder).volumes.swap_remove(0);
     file.override_with(named.clone());
     let mut config = file.in_folder(&folder);
     named.reaches(&mut config);
@@ -41,11 +42,22 @@ pub fn run(args: &Up) -> Result<ExitCode, Failure> {
     if is_new {
         let volume = &mut config.volumes[0];
         let first = FirstRun::begin(&folder, path, named, volume)?;
-        return serve::serve(config, &args.running, Some(first));
+        return serve::serve(config, &args.running, Some(first), Vec::new());
     }
     serve::accept_loss(&mut config, &args.running)?;
     config.volumes.iter().try_for_each(attach::replace_blank)?;
-    serve::serve(config, &args.running, None)
+    let notes = for_this_run(&named, &configured, &path);
+    serve::serve(config, &args.running, None, notes)
+}
+
+/// What is named beside a configuration is not written down, so nothing else finds it without being told: a line for each.
+fn for_this_run(named: &Named, configured: &volume::Options, path: &Path) -> Vec<String> {
+    let both = [("--origin", &named.origin, &configured.origin), ("--cache", &named.cache, &configured.cache)];
+    let line = |(flag, named, configured): (_, &Option<PathBuf>, &PathBuf)| {
+        let (named, configured) = (named.as_ref().filter(|named| *named != configured)?.display(), configured.display());
+        Some(format!("{flag} {named} is for this run only: by {}, which can be edited, it is {configured}", path.display()))
+    };
+    both.into_iter().filter_map(line).collect()
 }
 
 /// What the command line names, as absolute paths.

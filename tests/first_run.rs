@@ -179,3 +179,46 @@ fn folders_that_were_made_for_nothing_are_removed_again() {
         }
     }
 }
+
+/// A configuration names a cache on a disk that may not be mounted: below its mount point no file is made unasked.
+#[test]
+fn a_cache_that_the_configuration_names_elsewhere_is_made_only_where_its_size_is_said() {
+    let folder = folder();
+    let dir = folder.path();
+    tool::shell(&format!("cd '{}'; mkdir v ssd; truncate -s 48M disk.img", text(dir))).succeeds();
+    let paths = [("origin", dir.join("disk.img")), ("cache", dir.join("ssd/cache.img"))];
+    fs::write(dir.join("v/config.toml"), paths.map(|(key, path)| format!("{key} = \"{}\"\n", text(&path))).concat()).unwrap();
+    for command in ["attach", "create"] {
+        let refused = tidegate_in(dir, &[command, "--dir", "v"]);
+        assert!(refused.code == Some(66) && refused.stderr.contains("mount its disk"), "{refused}");
+        assert_eq!(refused.stderr.lines().count(), 1, "{refused}");
+        assert_eq!((names(&dir.join("v")), names(&dir.join("ssd"))), (vec!["config.toml".to_owned()], Vec::new()));
+        tidegate_in(dir, &[command, "--dir", "v", "--cache-size", "64MiB"]).succeeds();
+        assert_eq!(fs::metadata(dir.join("ssd/cache.img")).unwrap().len(), 64 << 20);
+        fs::remove_file(dir.join("ssd/cache.img")).unwrap();
+    }
+    // What is there keeps its size, and that is said.
+    fs::File::create(dir.join("ssd/cache.img")).unwrap().set_len(64 << 20).unwrap();
+    let attached = tidegate_in(dir, &["attach", "--dir", "v", "--cache-size", "1GiB"]);
+    assert!(attached.code == Some(0) && attached.stderr.contains("keeps its 64.0 MiB"), "{attached}");
+    // A cache that was detached has no only copy of anything.
+    tidegate_in(dir, &["detach", "--dir", "v"]).succeeds();
+    let refused = tidegate_in(dir, &["create", "--dir", "v"]);
+    assert!(refused.code == Some(78) && refused.stderr.contains("was detached") && !refused.stderr.contains("only copy"), "{refused}");
+}
+
+#[test]
+fn what_is_named_beside_a_configuration_is_said_to_be_for_this_run() {
+    let (own, other) = (volume("48MiB", "64MiB", ""), volume("48MiB", "64MiB", ""));
+    let (origin, cache) = (other.path().join("origin.img"), other.path().join("cache.img"));
+    let daemon = Daemon::start(own.path(), &["up", "--dir", text(own.path()), "--origin", text(&origin), "--cache", text(&cache)]);
+    let said = daemon.greeting.join("\n");
+    for (flag, path) in [("--origin", &origin), ("--cache", &cache)] {
+        assert!(said.contains(&format!("{flag} {} is for this run only", text(path))), "{said}");
+    }
+    daemon.stop();
+    let own_cache = own.path().join("cache.img");
+    let daemon = Daemon::start(own.path(), &["up", "--dir", text(own.path()), "--cache", text(&own_cache), "--accept-loss"]);
+    assert!(!daemon.greeting.join("\n").contains("this run only"), "{:?}", daemon.greeting);
+    daemon.stop();
+}

@@ -112,6 +112,16 @@ impl Place {
     pub fn uri(&self) -> String {
         self.address.uri(&self.export, self.tls)
     }
+
+    /// The same for clients on any machine, where this one is called `host`: who listens on all its addresses has none to connect to.
+    pub fn uri_at(&self, host: &str) -> String {
+        match &self.address {
+            Address::Tcp(address) if address.ip().is_unspecified() => {
+                format!("nbd{}://{host}:{}/{}", if self.tls { "s" } else { "" }, address.port(), escape(self.export.as_bytes(), ""))
+            }
+            Address::Tcp(_) | Address::Unix(_) => self.uri(),
+        }
+    }
 }
 
 impl fmt::Display for Address {
