@@ -83,7 +83,7 @@ fn a_trace_that_cannot_be_compared_is_refused_in_one_line() {
     let run = |arguments: &[&str]| tool::tidegate(&[&["sim", "policies"], arguments].concat());
     refused(&run(&[text(&unclear)]), 2, "x.trace: its name does not tell its format; say `--format` with one of arc, keys");
     refused(&run(&[text(&bad), text(&unclear)]), 2, "x.trace: its name does not tell");
-    refused(&run(&[text(&bad)]), 66, "bad.keys:2: \"2 3\" is not a key");
+    refused(&run(&[text(&bad)]), 65, "bad.keys:2: \"2 3\" is not a key");
     refused(&run(&[text(&missing)]), 66, "none.lis: No such file");
     refused(&run(&[text(folder.path()), "--format", "keys"]), 66, "not a regular file");
     refused(&run(&[]), 2, "<TRACE>");
@@ -96,8 +96,8 @@ fn a_trace_that_cannot_be_compared_is_refused_in_one_line() {
     refused(&run(&[text(&sectors), "--page", "0"]), 2, "--page");
     let flushes = folder.path().join("x.iolog");
     std::fs::write(&flushes, "fio version 3 iolog\n1 /f sync 0 0\n").unwrap();
-    refused(&run(&[text(&flushes)]), 66, "x.iolog: no read or write in it, only FLUSHes");
-    refused(&tool::tidegate(&["sim", "curve", text(&flushes)]), 66, "x.iolog: no read or write in it, only FLUSHes");
+    refused(&run(&[text(&flushes)]), 65, "x.iolog: no read or write in it, only FLUSHes");
+    refused(&tool::tidegate(&["sim", "curve", text(&flushes)]), 65, "x.iolog: no read or write in it, only FLUSHes");
     for (sizes, says) in [("0", "is no size"), ("101%", "more than 100%"), ("1%,", "is no size"), ("512B", "less than a block")] {
         refused(&run(&[text(&bad), "--sizes", sizes]), 2, says);
     }
