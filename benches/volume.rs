@@ -1,6 +1,7 @@
 //! Speed of a volume beside other servers on files of the same disk, through the same client: 4 KiB random reads (cache hits) and
 //! writes at depth 1 and 32, 1 MiB sequential ones also beside the bare file and beside a server that does nothing. Writes end in a flush.
-//! Prints a table and writes target/bench/volume.json. `BENCH_ROUNDS` changes how long it takes, a word on the command line picks rows.
+//! At last, what the host takes of a busy processor for the disk. Prints a table and writes target/bench/volume.json. `BENCH_ROUNDS` changes
+//! how long it takes, a word on the command line picks rows.
 //!
 //! Timings swing several-fold from minute to minute on a busy machine, so only ratios inside one round count. A round measures every
 //! subject twice, in an order that turns around (A B C C B A), in slices of a tenth of a second; what is told is the median of the
@@ -14,6 +15,8 @@ mod client;
 #[allow(dead_code)] // the tests use more of it
 #[path = "../tests/common/mod.rs"]
 mod common;
+#[path = "volume/host.rs"]
+mod host;
 #[path = "volume/load.rs"]
 mod load;
 #[path = "volume/nothing.rs"]
@@ -35,7 +38,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use common::chance::Chance;
-use load::{LOADS, Load, MIB, Order, SEQUENTIAL_WRITES};
+use load::{LOADS, Load, MIB, Order, SEQUENTIAL_READS, SEQUENTIAL_WRITES};
 use report::{BAND, Row};
 use subject::{Slice, Subject, difference, solid, version};
 
@@ -86,9 +89,11 @@ fn main() {
             "void rows: qemu-nbd beside itself is further from 1 than {BAND}; nothing can be said, try again when the machine is quieter"
         );
     }
+    let taken = wanted(&SEQUENTIAL_READS).then(|| taken(&mut subjects[BARE]));
     report_file::write(
         "volume",
         json!({
+            "taken_alone_and_beside_reads": taken,
             "qemu_nbd": version("qemu-nbd"), "nbdkit": version("nbdkit"),
             "span_mib": SPAN_BYTES / MIB, "file_mib": FILE_BYTES / MIB, "cache_mib": CACHE_BYTES / MIB,
             "band": BAND, "rows": rows,
@@ -127,6 +132,18 @@ fn places(load: &Load, count: u64, slice: u64, seed: u64) -> Vec<u64> {
 fn refill(subject: &mut Subject) {
     let load = &SEQUENTIAL_WRITES;
     subject.run(load, &places(load, SPAN_BYTES / load.bytes, 0, 0));
+}
+
+/// What the host takes of a busy processor, alone and while the bare file is read one MiB after the other.
+fn taken(bare: &mut Subject) -> [f64; 2] {
+    let one_by_one = Load { depth: 1, ..SEQUENTIAL_READS };
+    let all = places(&one_by_one, SPAN_BYTES / MIB, 0, 0);
+    let taken = host::taken(|| {
+        bare.run(&one_by_one, &all);
+    });
+    let [alone, beside] = taken.map(|share| share * 100.0);
+    println!("a busy thread loses {alone:.0} % of its time, and {beside:.0} % while the bare file is read, 1 MiB at depth 1");
+    taken
 }
 
 /// All rounds of one load.

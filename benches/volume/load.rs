@@ -29,6 +29,8 @@ pub struct Load {
     pub depth: u64,
 }
 
+pub const SEQUENTIAL_READS: Load =
+    Load { what: "1 MiB sequential reads, depth 8", way: Way::Read, order: Order::Sequential, bytes: MIB, depth: 8 };
 pub const SEQUENTIAL_WRITES: Load =
     Load { what: "1 MiB sequential writes, depth 8", way: Way::Write, order: Order::Sequential, bytes: MIB, depth: 8 };
 
@@ -37,6 +39,6 @@ pub const LOADS: [Load; 6] = [
     Load { what: "4 KiB random reads, depth 32", way: Way::Read, order: Order::Random, bytes: BLOCK_BYTES, depth: 32 },
     Load { what: "4 KiB random writes, depth 1", way: Way::Write, order: Order::Random, bytes: BLOCK_BYTES, depth: 1 },
     Load { what: "4 KiB random writes, depth 32", way: Way::Write, order: Order::Random, bytes: BLOCK_BYTES, depth: 32 },
-    Load { what: "1 MiB sequential reads, depth 8", way: Way::Read, order: Order::Sequential, bytes: MIB, depth: 8 },
+    SEQUENTIAL_READS,
     SEQUENTIAL_WRITES,
 ];

@@ -45,6 +45,7 @@ pub use batch::Read;
 pub use front::{Counts, Front, Page, Pinned};
 pub use keeper::{Dirty, Group, Hold, Keeper, PageId, Refused};
 pub use memory::Frame;
+pub use sync::prefetch;
 pub use write::{Unwritten, Write};
 
 use locks::Locks;

@@ -12,6 +12,7 @@ use std::sync::{Mutex, OnceLock};
 
 use tidegate_engine::block::ATOM_BYTES;
 use tidegate_engine::payload::Payload;
+use tidegate_pages::prefetch;
 
 /// Every slab starts at a multiple of this: what the strictest device asks of memory.
 pub const ALIGNMENT: usize = 4096;
@@ -24,6 +25,8 @@ const CLASS_BYTES_MAX: usize = ALIGNMENT << (CLASSES - 1);
 const CHUNK_BYTES: usize = 2 << 20;
 
 const ATOM: usize = ATOM_BYTES as usize;
+/// What comes from memory at once.
+const LINE_BYTES: usize = 64;
 const _: () = assert!(CLASS_BYTES_MAX == 1 << 20 && CHUNK_BYTES.is_multiple_of(CLASS_BYTES_MAX));
 
 /// One piece of aligned memory and how many runs share it. The header lives and is recycled with its memory.
@@ -262,9 +265,20 @@ fn zeroed(atoms: u64) -> Run {
     run.freeze()
 }
 
-/// With 512-bit multiplications where there are any: two to three times the CRC instructions, and it is paid for every byte.
+/// With 512-bit multiplications where there are any, which are two to three times as quick as the CRC instructions: it is paid for every byte.
+/// Elsewhere those are.
 fn checksum(bytes: &[u8]) -> u32 {
-    crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
+    if has_wide_multiplications() { crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32 } else { crc32c::crc32c(bytes) }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn has_wide_multiplications() -> bool {
+    std::arch::is_x86_feature_detected!("avx512vl") && std::arch::is_x86_feature_detected!("vpclmulqdq")
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn has_wide_multiplications() -> bool {
+    true
 }
 
 impl Payload for Run {
@@ -302,7 +316,20 @@ impl Payload for Run {
 
     fn checksums(&self, atoms: u64, each: impl FnMut(u32)) {
         assert!(self.atoms().is_multiple_of(atoms), "whole pieces");
-        self.as_slice().chunks_exact(atoms as usize * ATOM).map(checksum).for_each(each);
+        let bytes = atoms as usize * ATOM;
+        let pieces = self.as_slice().chunks_exact(bytes);
+        if has_wide_multiplications() {
+            return pieces.map(checksum).for_each(each);
+        }
+        // What a device has just brought comes from far: the next piece is asked for before this one is needed. (On an EPYC 111 instead of 165 us a
+        // MiB, which is what it takes to read that at all.)
+        let ask_for = |piece: &[u8]| (0..bytes).step_by(LINE_BYTES).for_each(|line| prefetch(&raw const piece[line]));
+        let next = pieces.clone().skip(1).map(Some).chain([None]);
+        let sum = |(piece, next): (&[u8], Option<&[u8]>)| {
+            next.into_iter().for_each(ask_for);
+            checksum(piece)
+        };
+        pieces.zip(next).map(sum).for_each(each);
     }
 
     fn from_bytes(bytes: &[u8]) -> Run {
