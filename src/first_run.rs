@@ -4,7 +4,8 @@
 //! nothing behind. What it made it holds without a moment between, from before anybody could find anything in it until it is kept or gone: what is
 //! removed, nobody else has served.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::ErrorKind;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,10 +18,11 @@ use tidegate_daemon::dirty::Dirty;
 use tidegate_daemon::state::{State, format_of};
 use tidegate_daemon::tell;
 use tidegate_daemon::volume;
+use tidegate_daemon::whole;
 use tidegate_engine::op::DeviceId;
 
-use crate::units;
-use crate::up::{Named, is_missing, write_config};
+use crate::up::{CONFIG_MODE, Named, config_failed, is_missing, write_config};
+use crate::{config, units};
 
 /// Made when nothing else is named: large enough for a try, small on the disk because it is sparse.
 const ORIGIN_BYTES: u64 = 8 << 30;
@@ -60,7 +62,7 @@ impl FirstRun {
     /// The volume serves: it has a configuration from now on.
     ///
     /// # Errors
-    /// One line: that cannot be written. What was made goes when this goes, and not before the volume has ended.
+    /// One line: that cannot be written. What was made goes when this goes: when the volume has ended, or a second signal ends everything at once.
     pub fn keep(&mut self) -> Result<(), Failure> {
         write_config(&self.config, &self.named)?;
         self.folders.keep();
@@ -132,14 +134,21 @@ fn is_formatted(cache: &Path) -> bool {
     Disk::open(cache, DeviceId::Cache, Access::Shared).is_ok_and(|disk| superblock(&disk).is_ok())
 }
 
-/// A configuration that was not there: removed again unless kept.
-pub struct NewConfig(Option<PathBuf>);
+/// A configuration that was not there, of a volume that is made or attached: removed again unless kept.
+pub struct NewConfig(Option<(PathBuf, File)>);
 
 impl NewConfig {
     /// # Errors
     /// One line; nothing is left of it.
     pub fn write(path: &Path, named: &Named) -> Result<NewConfig, Failure> {
-        write_config(path, named).map(|()| NewConfig(Some(path.to_owned())))
+        let written = whole::create(path, config::first_file(named).as_bytes(), CONFIG_MODE);
+        let file = written.map_err(|error| match error.kind() {
+            ErrorKind::AlreadyExists => {
+                Failure::new(Failure::BUSY, format!("{} was made just now by somebody else; try again", path.display()))
+            }
+            _ => config_failed(path, &error),
+        })?;
+        Ok(NewConfig(Some((path.to_owned(), file))))
     }
 
     pub fn keep(mut self) {
@@ -149,8 +158,8 @@ impl NewConfig {
 
 impl Drop for NewConfig {
     fn drop(&mut self) {
-        // Where that fails, too, what is told is why nothing was made.
-        self.0.iter().for_each(|path| _ = fs::remove_file(path));
+        // Somebody else's that has taken its place stays.
+        self.0.iter().for_each(|(path, file)| whole::remove(path, file));
     }
 }
 

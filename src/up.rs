@@ -117,11 +117,16 @@ fn named(args: &Up) -> Result<Named, Failure> {
     Ok(Named { origin, cache, nbd, name: args.name.clone(), read_only: args.read_only, tls })
 }
 
+/// It may name keys.
+pub const CONFIG_MODE: u32 = 0o600;
+
 /// Writes the first configuration of a folder: whole or not at all.
 pub fn write_config(path: &Path, named: &Named) -> Result<(), Failure> {
-    let text = config::first_file(named);
-    let written = whole::replace(path, text.as_bytes(), 0o600);
-    written.map_err(|error| Failure::new(Failure::NOT_CREATED, format!("{}: {error}; name another folder with --dir", path.display())))
+    whole::replace(path, config::first_file(named).as_bytes(), CONFIG_MODE).map_err(|error| config_failed(path, &error))
+}
+
+pub fn config_failed(path: &Path, error: &io::Error) -> Failure {
+    Failure::new(Failure::NOT_CREATED, format!("{}: {error}; name another folder with --dir", path.display()))
 }
 
 /// The configuration of a folder; where there is none, the folder's own files.

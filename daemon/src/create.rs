@@ -13,8 +13,9 @@ use tidegate_engine::op::DeviceId;
 
 use crate::Failure;
 use crate::back::attach::{Contents, Held, contents, distinct, identity};
-use crate::back::disk::{Access, Disk, name, remove, reserve};
+use crate::back::disk::{Access, Disk, name, reserve};
 use crate::check::look_through;
+use crate::whole::remove;
 
 /// What to make.
 #[derive(Clone, Debug)]
@@ -73,12 +74,14 @@ impl Created {
 /// One line. Files that were made are removed again; a cache that existed may be left blank if its device failed meanwhile.
 pub fn create(options: &CreateOptions) -> Result<Created, Failure> {
     let mut made = Made(Vec::new());
-    let new_origin = made.ensure(&options.origin, DeviceId::Origin, options.origin_bytes)?;
-    let new_cache = made.ensure(&options.cache, DeviceId::Cache, options.cache_bytes)?;
-    let (origin_is_new, cache_is_new) = (new_origin.is_some(), new_cache.is_some());
-    distinct(&options.cache, &options.origin)?;
     let open = |new: Option<Disk>, path, role| new.map_or_else(|| Disk::open(path, role, Access::Alone), Ok);
+    let new_origin = made.ensure(&options.origin, DeviceId::Origin, options.origin_bytes)?;
+    let origin_is_new = new_origin.is_some();
+    // Before the cache is made: of two who make the same volume one waits here, with nothing that the other needs.
     let origin = open(new_origin, &options.origin, DeviceId::Origin)?;
+    let new_cache = made.ensure(&options.cache, DeviceId::Cache, options.cache_bytes)?;
+    let cache_is_new = new_cache.is_some();
+    distinct(&options.cache, &options.origin)?;
     let cache = open(new_cache, &options.cache, DeviceId::Cache)?;
     let given_up = if options.force { given_up(&cache) } else { refuse_contents(&cache).map(|()| None)? };
     let geometry = geometry(options, &cache, &origin)?;
@@ -193,7 +196,8 @@ impl Made {
         let bytes = bytes.expect("matched above");
         let file = Disk::claim(path, role)?;
         let unheld = |error: io::Error| failed(Failure::SYSTEM, format!("no descriptor of it can be had: {error}"));
-        self.0.push((path.to_owned(), file.try_clone().map_err(unheld)?));
+        let twin = file.try_clone().inspect_err(|_| remove(path, &file)).map_err(unheld)?;
+        self.0.push((path.to_owned(), twin));
         let sized = match role {
             DeviceId::Origin => file.set_len(bytes),
             DeviceId::Cache => file.set_len(bytes).and_then(|()| reserve(file.as_raw_fd(), bytes)),

@@ -13,7 +13,7 @@ use tidegate_sim::back::fault::Fault;
 use tidegate_sim::back::volatile::Survive;
 use tidegate_sim::scenario::{Scenario, plan_for};
 use tidegate_sim::stamp::Stamps;
-use tidegate_sim::world::Crash;
+use tidegate_sim::world::{Crash, Noted};
 
 /// A scenario whose cache is verified at 1 MiB a second.
 fn scrubbed() -> Scenario {
@@ -304,6 +304,51 @@ fn a_superblock_that_could_not_be_read_once_is_not_written_before_the_damaged_on
                 assert!(step > 3, "it was cut in between");
                 break;
             }
+        }
+    }
+}
+
+/// One copy has rotted, and the scrubber has seen it once, or is about to have it written anew, when a checkpoint cannot wait, or a stop comes.
+#[test]
+fn the_superblock_that_may_be_the_only_one_is_not_written_first() {
+    let tear = |zone, atom: u64, _| zone != Zone::Superblock || atom % PAGE_ATOMS < 4;
+    for (rotten, stops) in [(0, false), (1, false), (0, true), (1, true)] {
+        for step in 0..30 {
+            let mut scenario = Scenario::with(|plan| plan.config.scrub_rate = 1 << 12);
+            let data = scenario.checkpoints(2, 3);
+            scenario.forget_noted();
+            let place = scenario.geometry().superblock(rotten).start;
+            scenario.rot(place + 1);
+            let noted = |scenario: &Scenario, is_such: fn(&Noted) -> bool| {
+                scenario.noted().iter().any(|op| op.zone == Some(Zone::Superblock) && is_such(op) && (op.writes || op.span.start == place))
+            };
+            while !noted(&scenario, |op| !op.writes) {
+                scenario.step();
+            }
+            let is_written = |scenario: &Scenario| noted(scenario, |op| op.writes);
+            if stops {
+                scenario.begin_stop();
+            }
+            for block in 0.. {
+                if !stops {
+                    scenario.send_write(scenario.block(10 + block % 20), false);
+                    let flush = scenario.send_flush();
+                    while !scenario.is_answered(flush) && !is_written(&scenario) {
+                        scenario.step();
+                    }
+                } else {
+                    scenario.step();
+                }
+                if is_written(&scenario) {
+                    break;
+                }
+            }
+            for _ in 0..step {
+                scenario.step();
+            }
+            scenario.crash(Crash::Power { cache: Survive::Only(Rc::new(tear)), origin: Survive::None });
+            scenario.recover();
+            scenario.expect(3, &data);
         }
     }
 }

@@ -16,6 +16,7 @@ use tidegate_engine::request::Extent;
 use super::occupied::{self, Locker};
 use super::run::{Run, RunMut};
 use crate::Failure;
+use crate::whole::{is_one, remove};
 
 /// How long a device may stay locked by a predecessor that is about to end.
 const LOCK_PATIENCE: Duration = Duration::from_secs(3);
@@ -108,9 +109,9 @@ impl Disk {
         let until = Instant::now() + LOCK_PATIENCE;
         let (file, direct) = place.open(kind, access, until)?;
         place.lock(&file, access, until)?;
-        if access != Access::Unlocked && !place.leads_to(&file) {
+        if access == Access::Alone && !place.leads_to(&file) {
             // Whoever held it has taken it back: what would be written to it, nobody could find.
-            return Err(place.busy("gone: whoever used it has removed or replaced it"));
+            return Err(place.moved("gone: whoever used it has removed or replaced it"));
         }
         Disk::of(file, direct, &place, kind, role)
     }
@@ -125,11 +126,16 @@ impl Disk {
         let file = file.map_err(|error| {
             Failure::new(Failure::NOT_CREATED, format!("{}: {error}; see that its folder exists and is writable", place.named()))
         })?;
-        place.lock(&file, Access::Alone, Instant::now() + LOCK_PATIENCE)?;
+        let locked = place.lock(&file, Access::Alone, Instant::now() + LOCK_PATIENCE);
+        locked.inspect_err(|failure| {
+            if failure.code != Failure::BUSY {
+                remove(path, &file);
+            }
+        })?;
         if place.leads_to(&file) && file.metadata().is_ok_and(|metadata| metadata.len() == 0) {
             return Ok(file);
         }
-        Err(place.busy("being made by somebody else"))
+        Err(place.moved("being made by somebody else"))
     }
 
     /// Of a file that was [claimed](Disk::claim), and has got its size.
@@ -399,6 +405,10 @@ impl Place<'_> {
         Failure::new(Failure::BUSY, format!("{} is {how}; stop that first", self.named()))
     }
 
+    fn moved(&self, how: &str) -> Failure {
+        Failure::new(Failure::BUSY, format!("{} is {how}; try again", self.named()))
+    }
+
     fn kind(&self) -> Result<Kind, Failure> {
         let metadata = std::fs::metadata(self.path).map_err(|error| self.unopened(Access::Shared, &error))?;
         let kind = metadata.file_type();
@@ -485,19 +495,6 @@ impl Place<'_> {
             }
         }
     }
-}
-
-/// Removes a file, if its name still leads to the one that was opened.
-pub(crate) fn remove(path: &Path, file: &File) {
-    if is_one(std::fs::symlink_metadata(path), file) {
-        // What cannot be removed stays; why it was to go is being told.
-        let _ = std::fs::remove_file(path);
-    }
-}
-
-fn is_one(found: io::Result<Metadata>, file: &File) -> bool {
-    let (Ok(found), Ok(own)) = (found, file.metadata()) else { return false };
-    (found.dev(), found.ino()) == (own.dev(), own.ino())
 }
 
 /// What direct access asks of this device, or that there is none. `told`: by the kernel, as [`direct_alignment`] has it.

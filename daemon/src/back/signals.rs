@@ -49,3 +49,22 @@ impl Iterator for Signals {
         Some(u32::from_ne_bytes(info[..4].try_into().expect("four bytes")) as i32)
     }
 }
+
+/// A thread that blocks signals and reads them, for tests.
+#[cfg(test)]
+#[derive(Clone, Copy)]
+pub struct Receiving(libc::pthread_t);
+
+#[cfg(test)]
+impl Receiving {
+    pub fn here() -> Receiving {
+        // SAFETY: a question about this thread.
+        Receiving(unsafe { libc::pthread_self() })
+    }
+
+    /// The thread must not have ended.
+    pub fn send(self, signal: libc::c_int) {
+        // SAFETY: by the caller's word it is there. A signal that it does not block ends the process, and harms no memory.
+        assert_eq!(unsafe { libc::pthread_kill(self.0, signal) }, 0);
+    }
+}

@@ -14,6 +14,7 @@ use tidegate_engine::{Config, Engine};
 
 use super::*;
 use crate::back::run::Run;
+use crate::back::signals::Receiving;
 use crate::desk::{Desk, Rest};
 use crate::front::nbd::Export;
 
@@ -173,8 +174,7 @@ fn nothing_is_ready_where_everything_was_stopped_before_it_served() {
 fn the_first_signal_is_the_first_one_whatever_it_was_stopping_for_and_why_is_told() {
     const LONG: std::time::Duration = std::time::Duration::from_millis(400);
     for signals in [1, 2] {
-        // SAFETY: a question about this thread.
-        let lobby = unsafe { libc::pthread_self() };
+        let lobby = Receiving::here();
         let has_ended = Arc::new(AtomicBool::new(false));
         let ends = has_ended.clone();
         let slow = move |mut desk: Desk, _: Receiver<()>| {
@@ -191,8 +191,7 @@ fn the_first_signal_is_the_first_one_whatever_it_was_stopping_for_and_why_is_tol
             }
             for _ in 0..signals {
                 std::thread::sleep(LONG);
-                // SAFETY: the thread is there as long as the test; the signal is blocked there, and read.
-                assert_eq!(unsafe { libc::pthread_kill(lobby, libc::SIGTERM) }, 0);
+                lobby.send(libc::SIGTERM);
             }
             std::thread::sleep(LONG);
             ends.store(true, Ordering::SeqCst);

@@ -197,8 +197,7 @@ impl<P: Payload> Engine<P> {
     }
 
     /// Is the newest map damaged, or has it not been good so far, and is a new one written over it, while the one before it is whole in the other
-    /// area, or may be? That frees no room in the
-    /// ring: there must be some for one more checkpoint behind it, which does.
+    /// area, or may be? That frees no room in the ring: there must be some for one more checkpoint behind it, which does.
     fn replaces_newest(&self, current: &Superblock) -> bool {
         (self.checkpoint.spoiled == Some(current.checkpoint.number) || self.scrubber.doubts_newest(current.checkpoint))
             && current.previous.area != current.checkpoint.area
@@ -428,7 +427,10 @@ impl<P: Payload> Engine<P> {
 
     /// Writes one copy: the first one if `copy` is not given.
     fn write_superblock(&mut self, copy: Option<u32>) -> bool {
-        let (second, copy) = (copy.is_some(), copy.unwrap_or(Self::first_copy(self.checkpoint.copies)));
+        // The invalid one, or what the scrubber takes for it so far.
+        let copies = self.checkpoint.copies;
+        let first = || self.scrubber.worse_superblock(copies).unwrap_or(Self::first_copy(copies));
+        let (second, copy) = (copy.is_some(), copy.unwrap_or_else(first));
         self.checkpoint.copies[copy as usize] = 0;
         let payload = P::from_bytes(&self.running().next.encode(copy));
         let span = self.config.geometry.superblock(copy);

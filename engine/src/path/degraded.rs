@@ -276,7 +276,7 @@ impl<P: Payload> Engine<P> {
 
     /// A write with FUA that waited for its home, while nobody but the SSD had it: nobody can promise it any more. (FLUSHes are told by `tell_loss`.)
     fn fail_lost_promises(&mut self) {
-        let waiting = self.degraded.promised.iter().copied().chain(self.waiting_for_home());
+        let waiting = self.degraded.promised.iter().copied().chain(self.waiting_for_home()).chain(self.settling());
         let is_lost = |&number: &usize| {
             let (first, blocks) = self.blocks_of(self.requests.get(number).request.span);
             let mut blocks = (first.0..first.0 + blocks).map(Block);
@@ -286,6 +286,7 @@ impl<P: Payload> Engine<P> {
         for number in lost {
             self.degraded.promised.retain(|&promised| promised != number);
             self.forget_waiting_for_home(number);
+            self.forget_passing(number);
             self.answer(number, Err(RequestError::Io));
         }
     }

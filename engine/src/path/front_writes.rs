@@ -7,7 +7,7 @@
 //! Nothing can refuse what was acknowledged. So a front writes only as far as it is *allowed*: for each page that may be dirty a slot is kept and
 //! room in the journal, and where that is not to be had nothing is allowed, and writes come as requests. What waits here (a lock, the origin, the
 //! fence of a failed SSD) lets wait whatever may rest on it. Reads of it and questions for allocation are answered with it, but for the fence:
-//! as long as nobody can say whether a failed SSD comes back with older contents, nothing newer is given.
+//! as long as nobody can say whether a failed SSD comes back with older contents, nobody who asks then is given anything newer.
 
 use std::collections::VecDeque;
 

@@ -47,9 +47,20 @@ struct Superblocks {
     of: [u64; 2],
     /// Which of them is read now.
     which: usize,
-    /// It was not good, once.
-    doubtful: bool,
+    /// What it was at its first reading, if that was not good.
+    doubt: Option<Found>,
     found: [Found; 2],
+}
+
+impl Superblocks {
+    /// What is known of each; what was not read yet counts as good.
+    fn seen(&self) -> [Found; 2] {
+        let mut seen = self.found;
+        if let Some(doubt) = self.doubt {
+            seen[self.which] = doubt;
+        }
+        seen
+    }
 }
 
 /// In this order they are written anew: what cannot be read may still be good.
@@ -134,14 +145,20 @@ impl Scrubber {
     /// It is about to know which of the maps, or of the superblocks, is whole.
     pub fn doubts_metadata(&self) -> bool {
         match &self.place {
-            Place::Superblocks(copies) => copies.doubtful || copies.found.iter().any(|&found| found != Found::Good),
+            Place::Superblocks(copies) => copies.seen() != [Found::Good; 2],
             Place::Maps(maps) => maps.doubtful || maps.damaged.contains(&true),
             Place::Slots(_) | Place::Headers(_) | Place::Journal { .. } => false,
         }
     }
+    /// The copy of the superblock that was worse than the other one so far, if these are the updates that they hold.
+    pub fn worse_superblock(&self, of: [u64; 2]) -> Option<u32> {
+        let Place::Superblocks(copies) = &self.place else { return None };
+        let [first, second] = copies.seen();
+        (copies.of == of && first != second).then_some(u32::from(second > first))
+    }
     /// Has the newest map, this one, not been good so far, while the one before it may be?
     pub fn doubts_newest(&self, newest: MapRef) -> bool {
-        let is_bad = |maps: &Maps| maps.damaged[0] || maps.which == 0 && maps.doubtful;
+        let is_bad = |maps: &Maps| (maps.damaged[0] || maps.which == 0 && maps.doubtful) && !maps.damaged[1];
         matches!(&self.place, Place::Maps(maps) if maps.of[0] == newest && is_bad(maps))
     }
 }
@@ -234,7 +251,7 @@ impl<P: Payload> Engine<P> {
             from = Slot { set: from.set + 1, slot: 0 };
         }
         let found = [Found::Good; 2];
-        self.scrubber.place = Place::Superblocks(Superblocks { of: self.superblock_copies(), which: 0, doubtful: false, found });
+        self.scrubber.place = Place::Superblocks(Superblocks { of: self.superblock_copies(), which: 0, doubt: None, found });
     }
 
     fn scrub_slots(&mut self, first: Slot, slots: u32) {
@@ -353,8 +370,8 @@ impl<P: Payload> Engine<P> {
             if is_ours(&bytes) { Found::Good } else { Found::Damaged }
         });
         let Place::Superblocks(copies) = &mut self.scrubber.place else { panic!("a superblock is being read") };
-        copies.doubtful = found != Found::Good && !copies.doubtful;
-        if copies.doubtful {
+        copies.doubt = (found != Found::Good && copies.doubt.is_none()).then_some(found);
+        if copies.doubt.is_some() {
             self.scrubber.due = self.scrubber.due.max(self.now + DOUBT);
         } else {
             copies.found[copies.which] = found;

@@ -457,12 +457,14 @@ impl Oracle {
         let acknowledged = writes[write as usize].acknowledged;
         // What it has seen there may be gone since.
         let is_overtaken = arrived <= self.forgot && is_unpromised(writes, shown);
-        // An earlier write of the same block that is on its way may carry it (seed 4746197).
-        let block = Span::new(atom / self.block_atoms * self.block_atoms, self.block_atoms);
+        // An earlier write of the same block that is on its way may carry it, if it is a part of that (seed 4746197).
+        let all = self.block(atom / self.block_atoms);
+        let block = Span::new(all.start, all.end - all.start);
         let is_carried = |number: u32| {
             let is_before = |write: u32| write < number && writes[write as usize].span.overlaps(block);
             let carries = |pending: &Pending| matches!(pending, Pending::Write { write, .. } if is_before(*write));
-            writes[number as usize].failed && self.pending.values().any(carries)
+            let Write { failed, span, .. } = writes[number as usize];
+            failed && span.intersection(block) != block && self.pending.values().any(carries)
         };
         self.atoms[atom as usize].retain_mut(|version| {
             let of = &writes[version.write as usize];
