@@ -2,7 +2,7 @@
 //!
 //! The configuration is written last, when the volume serves: a first run that was cut short is a first run again, and one that is refused leaves
 //! nothing behind. What it made it holds without a moment between, from before anybody could find anything in it until it is kept or gone: what is
-//! removed, nobody else has served.
+//! removed, nobody else has served. (`create` and `attach`, which serve nothing, write theirs first, and take it back: [`NewConfig`].)
 
 use std::fs::{self, File};
 use std::io::ErrorKind;

@@ -1,12 +1,12 @@
 //! `tidegate sim policies` and `tidegate sim curve`: replacement on published traces.
 
-use std::fs::File;
-use std::io::{self, ErrorKind};
+use std::io::ErrorKind;
 use std::path::Path;
 use std::process::ExitCode;
 
 use tidegate_daemon::{Failure, tell};
 use tidegate_sim::experiment::load::trace::{self, Format, Whole};
+use tidegate_sim::experiment::load::unpack::regular;
 use tidegate_sim::policies::comparison::{self, compare};
 use tidegate_sim::policies::{block_bytes, curve, load};
 
@@ -74,14 +74,6 @@ pub fn tell_skipped(name: &str, whole: Whole) {
     }
 }
 
-fn is_readable(trace: &Path) -> io::Result<()> {
-    // Looked at first: to open a pipe would be to wait for somebody.
-    if !std::fs::metadata(trace)?.is_file() {
-        return Err(io::Error::other("not a regular file; name a trace"));
-    }
-    File::open(trace).map(drop)
-}
-
 /// It could be opened, and says what no trace of its format says.
 fn not_understood(why: String) -> Failure {
     Failure::new(Failure::DAMAGED, why)
@@ -90,7 +82,7 @@ fn not_understood(why: String) -> Failure {
 /// As it was asked for, or else by the file's name.
 fn format_of(trace: &Path, asked: Option<Format>) -> Result<Format, Failure> {
     // Of a file that is not there, its name is not what is wrong.
-    is_readable(trace).map_err(|error| match error.kind() {
+    regular(trace).map_err(|error| match error.kind() {
         ErrorKind::PermissionDenied => {
             Failure::new(Failure::PERMISSION, format!("{}: {error}; run as a user who may read it", trace.display()))
         }

@@ -552,6 +552,12 @@ fn x16_quotas_and_file_size_limits_are_a_lack_of_space_for_clients() {
     assert_eq!(device_error(libc::EIO), DeviceError::Medium);
 }
 
+/// How often this process has a file open.
+fn descriptors_of(path: &std::path::Path) -> usize {
+    let all = std::fs::read_dir("/proc/self/fd").expect("ours");
+    all.filter(|fd| fd.as_ref().is_ok_and(|fd| std::fs::read_link(fd.path()).is_ok_and(|to| to == path))).count()
+}
+
 /// Whoever held a file takes it back while somebody waits for it: what would be written to it then, nobody could find.
 #[test]
 fn a_file_that_is_removed_while_it_is_waited_for_is_not_had() {
@@ -559,11 +565,14 @@ fn a_file_that_is_removed_while_it_is_waited_for_is_not_had() {
     for replaced in [false, true] {
         let path = sparse(folder.path(), "cache", 1 << 20);
         let held = open(&path, DeviceId::Cache);
+        let ours = descriptors_of(&path);
         let waits = std::thread::spawn({
             let path = path.clone();
             move || Disk::open(&path, DeviceId::Cache, Access::Alone)
         });
-        std::thread::sleep(std::time::Duration::from_millis(300));
+        while descriptors_of(&path) == ours {
+            std::thread::yield_now();
+        }
         if replaced {
             let other = sparse(folder.path(), "other", 1 << 20);
             std::fs::rename(other, &path).expect("it is replaced");

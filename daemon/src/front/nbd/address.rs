@@ -93,9 +93,13 @@ impl Address {
                 let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
                 format!("nbd+unix:///{}?socket={}", escape(export.as_bytes(), ""), escape(path.as_os_str().as_encoded_bytes(), "/"))
             }
-            Address::Tcp(address) => format!("nbd{}://{address}/{}", if tls { "s" } else { "" }, escape(export.as_bytes(), "")),
+            Address::Tcp(address) => tcp_uri(address, export, tls),
         }
     }
+}
+
+fn tcp_uri(server: impl fmt::Display, export: &str, tls: bool) -> String {
+    format!("nbd{}://{server}/{}", if tls { "s" } else { "" }, escape(export.as_bytes(), ""))
 }
 
 /// Where one export is served.
@@ -117,7 +121,7 @@ impl Place {
     pub fn uri_at(&self, host: &str) -> String {
         match &self.address {
             Address::Tcp(address) if address.ip().is_unspecified() => {
-                format!("nbd{}://{host}:{}/{}", if self.tls { "s" } else { "" }, address.port(), escape(self.export.as_bytes(), ""))
+                tcp_uri(format_args!("{host}:{}", address.port()), &self.export, self.tls)
             }
             Address::Tcp(_) | Address::Unix(_) => self.uri(),
         }
