@@ -196,7 +196,15 @@ impl Waits {
     }
 }
 
-/// Latencies of answered requests in nanoseconds: 8 buckets to each power of two, so a percentile is right within 12.5 %.
+/// From a request's arrival to its answer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Latencies {
+    pub read: Histogram,
+    pub write: Histogram,
+    pub flush: Histogram,
+}
+
+/// Latencies in nanoseconds: 8 buckets to each power of two, so a percentile is right within 12.5 %.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Histogram {
     buckets: Box<[u64]>,
@@ -384,9 +392,7 @@ pub struct Snapshot {
     /// The motor of the origin, if it is told to stand still.
     pub spin: Option<spin::Report>,
     pub counters: Counters,
-    pub read_latency: Histogram,
-    pub write_latency: Histogram,
-    pub flush_latency: Histogram,
+    pub latencies: Latencies,
     /// Of the cache and of the origin, each class that there was.
     pub queues: [Vec<(Class, QueueTimes)>; 2],
     /// Bytes held by each part of the engine, counted from its own lengths and capacities (the ledger).

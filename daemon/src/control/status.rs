@@ -82,9 +82,9 @@ pub fn status_json(snapshot: &Snapshot) -> Value {
             "groups": c.recovered_groups, "cut_groups": c.recovered_cut_groups,
         },
         "latency_ns": {
-            "read": latency_json(&snapshot.read_latency),
-            "write": latency_json(&snapshot.write_latency),
-            "flush": latency_json(&snapshot.flush_latency),
+            "read": latency_json(&snapshot.latencies.read),
+            "write": latency_json(&snapshot.latencies.write),
+            "flush": latency_json(&snapshot.latencies.flush),
         },
         "queues": { "cache": queue_json(&snapshot.queues[0]), "origin": queue_json(&snapshot.queues[1]) },
         "ledger_bytes": ledger,

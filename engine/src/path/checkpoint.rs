@@ -385,7 +385,7 @@ impl<P: Payload> Engine<P> {
             self.checkpoint.back_off.failed(self.now);
             return false;
         }
-        if written && !waiting && !self.headers_written.is_empty() {
+        if written && !waiting && !self.header_writes.written.is_empty() {
             self.flushes.want_after_now();
         }
         if waiting || written || self.journal.durable_group() < running.group {

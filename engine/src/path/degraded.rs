@@ -74,7 +74,7 @@ impl<P: Payload> Engine<P> {
         let size = self.block_atoms();
         let volume = Span::new(0, self.config.geometry.volume_atoms);
         let all_ranges = self.ranges.overlapping(Block(0), self.config.geometry.blocks());
-        let zeros = all_ranges.map(move |(block, range)| Span::new(block.0 * size, range.blocks * size).intersection(volume));
+        let zeros = all_ranges.map(move |(block, range)| self.blocks_span(block, range.blocks).intersection(volume));
         let lost = self.lost.iter().flat_map(move |(block, atoms)| {
             let base = block.0 * size;
             atoms.runs().map(move |run| Span::new(base + u64::from(run.start), u64::from(run.end - run.start))).collect::<Vec<_>>()
@@ -226,8 +226,8 @@ impl<P: Payload> Engine<P> {
         self.forget_checkpoint();
         assert!(self.forget_retries().is_empty(), "requests were given back when the SSD failed");
         self.through.unburied.clear();
-        self.headers_due.clear();
-        self.headers_written.clear();
+        self.header_writes.due.clear();
+        self.header_writes.written.clear();
         self.unflushed_since = None;
         // Sets whose headers were still to be read are clean: the origin has what they hold.
         self.recovery = None;

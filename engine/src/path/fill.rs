@@ -176,8 +176,7 @@ impl<P: Payload> Engine<P> {
         } else {
             self.index.lookup(block, blocks, &mut runs);
         }
-        let size = self.block_atoms();
-        let is_unsure = |run: &Run| self.through.unsure.overlaps(Span::new(run.block.0 * size, run.blocks * size));
+        let is_unsure = |run: &Run| self.through.unsure.overlaps(self.blocks_span(run.block, run.blocks));
         runs.retain(|run| run.slot.is_none() && !self.through.covers(run.block, run.blocks) && !is_unsure(run));
         for &run in &runs {
             let skip = run.block.0 * self.block_atoms() - span.start;

@@ -196,7 +196,7 @@ impl<P: Payload> Engine<P> {
         }
         self.flushes.back_off.at = None;
         self.flushes.handed_out += 1;
-        let headers = std::mem::take(&mut self.headers_written);
+        let headers = std::mem::take(&mut self.header_writes.written);
         self.flushes.active = Some(Active { number: self.flushes.handed_out, group, headers });
         if self.has_canary(Canary::FlushDoesNotWait) {
             self.cache_flush_done(Ok(()));
@@ -258,11 +258,11 @@ impl<P: Payload> Engine<P> {
         self.journal.rewrite_pages();
         self.rewrite_pins();
         // Not only what it covered: more may have been written while it waited for its turn on the device.
-        let written = std::mem::take(&mut self.headers_written);
+        let written = std::mem::take(&mut self.header_writes.written);
         for set in active.headers.into_iter().chain(written) {
             if self.sets.get(set).header == HeaderState::Written {
                 self.sets.get_mut(set).header = HeaderState::Due;
-                self.headers_due.push(set);
+                self.header_writes.due.push(set);
             }
         }
         self.checkpoint_flush_failed();

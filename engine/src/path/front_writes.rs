@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 
 use tidegate_pages::Hold;
 
-use crate::block::{ATOM_BYTES, Block, Span};
+use crate::block::{ATOM_BYTES, Block};
 use crate::cache::stream::Source;
 use crate::cache::through::{Page, State};
 use crate::config::{Allocation, Canary, Placement};
@@ -163,24 +163,6 @@ impl<P: Payload> Engine<P> {
                 matches!(self.health(), Health::Fencing | Health::Unfenced) && self.front_writes.covers(block, blocks)
             }
         }
-    }
-
-    /// The parts of `span` that front writes give, as they wait here, and in what lies between them `None`. In order.
-    pub(super) fn over_front_writes(&self, span: Span) -> Vec<(Span, Option<P>)> {
-        let size = self.block_atoms();
-        let (block, blocks) = self.blocks_of(span);
-        let mut parts = Vec::new();
-        let mut at = span.start;
-        for (block, blocks, payload) in self.front_writes.newest(block, blocks) {
-            let all = Span::new(block.0 * size, blocks * size);
-            let here = all.intersection(span);
-            parts.push((Span::new(at, here.start - at), None));
-            parts.push((here, Some(payload.slice(here.start - all.start, here.atoms))));
-            at = here.end();
-        }
-        parts.push((Span::new(at, span.end() - at), None));
-        parts.retain(|(part, _)| !part.is_empty());
-        parts
     }
 
     pub(super) fn hold_for_front_writes(&mut self, number: usize) {

@@ -70,7 +70,7 @@ impl<P: Payload> Engine<P> {
             self.counters.reads += 1;
             self.note_read(span);
             self.counters.memory_hit_blocks += self.blocks_of(span).1;
-            self.read_latency.record(Duration::ZERO);
+            self.latencies.read.record(Duration::ZERO);
             self.replies.push(Reply { id, result: Ok(Outcome::Data([contents].into())) });
             false
         });
@@ -106,7 +106,7 @@ impl<P: Payload> Engine<P> {
         let size = self.block_atoms();
         for (span, payload, is_origins) in parts {
             let (block, blocks) = self.whole_blocks(span);
-            let whole = Span::new(block.0 * size, blocks * size).intersection(span);
+            let whole = self.blocks_span(block, blocks).intersection(span);
             if blocks == 0 || self.through.unsure.overlaps(whole) {
                 continue;
             }

@@ -2,10 +2,14 @@
 //! them, and the pump that lets every flow take what has become possible.
 //!
 //! ```text
-//!   handle(event) ──▶ a flow changes state ──▶ pump: reclaim → retries → intake → gate → checkpoint → flush → pages, headers
-//!   next_op ◀── queues (one per device)                                                  next_reply ◀── replies
+//!   handle(event) ──▶ a flow changes state ──▶ pump: rounds of
+//!                                                      bury, reclaim → retries → front writes → intake → through, stalled
+//!                                                        → evict, clean, destage → mode, detach → checkpoint → flush → headers
+//!                                                    until nothing has become possible for another; then scrubbing, a stop, the motor
+//!   next_op ◀── queues (one per device)              next_reply ◀── replies
 //! ```
 
+mod above;
 mod ahead;
 mod back_off;
 mod checkpoint;
@@ -75,7 +79,7 @@ use crate::gate::Gate;
 use crate::memory::Memory;
 use crate::op::{Answer, DeviceError, DeviceId, Lanes, Limits, Op};
 use crate::payload::Payload;
-use crate::probe::{Counters, Damage, Health, Histogram, Phase, WaitReason};
+use crate::probe::{Counters, Damage, Health, Latencies, Phase, WaitReason};
 use crate::queue::Queue;
 use crate::request::{Command, Reply, Request, RequestError, Room};
 use crate::slab::Slab;
@@ -107,6 +111,7 @@ use release::Discards;
 use replies::Replies;
 use retry::Retries;
 use scrub::Scrubber;
+use seal::HeaderWrites;
 use spin::Rotation;
 use split::Splitting;
 use stall::Life;
@@ -177,12 +182,7 @@ pub struct Engine<P: Payload> {
     through: Through<P>,
     /// The open set of each stream, by its number.
     open: [Option<u32>; STREAMS],
-    /// Sealed sets whose headers wait for their OPEN to be durable, or for others.
-    headers_due: Vec<u32>,
-    /// When they were last looked at: the durable group, how many went on waiting, and whether a checkpoint ran.
-    headers_waiting: (u64, usize, bool),
-    /// Sets whose headers were written and not flushed.
-    headers_written: Vec<u32>,
+    header_writes: HeaderWrites,
 
     /// When the flows were last looked at.
     looked: Instant,
@@ -205,9 +205,7 @@ pub struct Engine<P: Payload> {
     discards: Discards,
     counters: Counters,
     faults: FaultPoints,
-    read_latency: Histogram,
-    write_latency: Histogram,
-    flush_latency: Histogram,
+    latencies: Latencies,
 }
 
 /// Vectors kept for their memory only: what fills one empties it first.
@@ -332,9 +330,7 @@ impl<P: Payload> Engine<P> {
             ahead: Ahead::new(config.read_ahead, u64::from(geometry.block_atoms)),
             through: Through::new(geometry.block_atoms),
             open: [None; STREAMS],
-            headers_due: Vec::new(),
-            headers_waiting: (0, 0, false),
-            headers_written: Vec::new(),
+            header_writes: HeaderWrites::default(),
             looked: Instant::ZERO,
             unflushed_since: None,
             last_request: Instant::ZERO,
@@ -352,9 +348,7 @@ impl<P: Payload> Engine<P> {
             discards: Discards::default(),
             counters: Counters::default(),
             faults: FaultPoints::default(),
-            read_latency: Histogram::default(),
-            write_latency: Histogram::default(),
-            flush_latency: Histogram::default(),
+            latencies: Latencies::default(),
             config,
         };
         engine.start_recovery();
@@ -702,6 +696,10 @@ impl<P: Payload> Engine<P> {
     fn blocks_of(&self, span: Span) -> (Block, u64) {
         let first = self.blocks_in(span.start);
         (Block(first), self.blocks_for(span.end()) - first)
+    }
+    /// All atoms of blocks, with those that a short last one lacks.
+    fn blocks_span(&self, block: Block, blocks: u64) -> Span {
+        Span::new(block.0 * self.block_atoms(), blocks * self.block_atoms())
     }
     /// The blocks that lie inside a span as wholes: first and how many (possibly none).
     fn whole_blocks(&self, span: Span) -> (Block, u64) {

@@ -15,7 +15,7 @@
 //! The superblocks name a mode that promises the origin only while every FLUSH keeps it, and nothing older is owed: then the loss of the
 //! SSD loses nothing that was flushed. They name write-back before the first FLUSH that promises no more than that.
 
-use crate::block::{Block, Span};
+use crate::block::Block;
 use crate::config::{Allocation, Canary, Placement};
 use crate::mode::Mode;
 use crate::payload::Payload;
@@ -283,7 +283,7 @@ impl<P: Payload> Engine<P> {
     pub(super) fn is_owed(&self, block: Block, blocks: u64) -> bool {
         if let Promise::Draining { .. } = self.modes.stage {
             // Or what is written again and again would never become clean.
-            return self.destage.touches(Span::new(block.0 * self.block_atoms(), blocks * self.block_atoms()));
+            return self.destage.touches(self.blocks_span(block, blocks));
         }
         let waits = self.modes.is_waiting() || (self.modes.is_home() && self.through.is_settling());
         let is_zeroed = || self.ranges.overlapping(block, blocks).next().is_some();

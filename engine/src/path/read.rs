@@ -20,6 +20,7 @@ use crate::probe::WaitReason;
 use crate::request::{Command, Outcome, RequestError};
 use crate::what_if::KEPT;
 
+use super::above::Above;
 use super::origin::FirstFlush;
 use super::{Active, Ended, Engine, Owner, Stage, joined};
 
@@ -193,36 +194,18 @@ impl<P: Payload> Engine<P> {
     /// Where every atom of `span` comes from, in order. `count`: as a client's read, for the statistics.
     fn look_up(&mut self, span: Span, count: bool) -> Parts<P> {
         let mut parts = Parts::new();
-        if self.front_writes.is_empty() {
-            self.look_up_placed(span, count, &mut parts);
+        if self.is_all_in_log() {
+            self.look_up_cached(span, count, &mut parts);
             return parts;
         }
-        for (span, written) in self.over_front_writes(span) {
-            match written {
-                Some(payload) => parts.push(Part { span, source: Source::Ready(payload) }),
-                None => self.look_up_placed(span, count, &mut parts),
+        for (span, above) in self.over_log(span) {
+            match above {
+                Some(Above::Written(payload)) => parts.push(Part { span, source: Source::Ready(payload) }),
+                Some(Above::Passed(first, page)) => self.page_parts(first, &page, span, &mut parts),
+                None => self.look_up_cached(span, count, &mut parts),
             }
         }
         parts
-    }
-
-    /// Where every atom comes from that does not wait for its place in the log.
-    fn look_up_placed(&mut self, span: Span, count: bool, parts: &mut Parts<P>) {
-        if self.through.pages.is_empty() {
-            return self.look_up_cached(span, count, parts);
-        }
-        let (block, blocks) = self.blocks_of(span);
-        let size = self.block_atoms();
-        let pages: Vec<(Block, Page<P>)> =
-            self.through.pages.overlapping(block, blocks).map(|(block, page)| (block, page.clone())).collect();
-        let mut at = span.start;
-        for (first, page) in pages {
-            let here = Span::new(first.0 * size, page.blocks * size).intersection(span);
-            self.look_up_cached(Span::new(at, here.start - at), count, parts);
-            self.page_parts(first, &page, here, parts);
-            at = here.end();
-        }
-        self.look_up_cached(Span::new(at, span.end() - at), count, parts);
     }
 
     /// What went through to the origin and is pinned; atoms of a block that are not valid there are on the origin.
@@ -244,7 +227,7 @@ impl<P: Payload> Engine<P> {
         self.below_parts(first, mask.without(Atoms::first(at)), parts);
     }
 
-    /// Where every atom comes from that has not gone through.
+    /// Where every atom comes from that the log or the origin has.
     fn look_up_cached(&mut self, span: Span, count: bool, parts: &mut Parts<P>) {
         if span.is_empty() {
             return;
@@ -334,8 +317,7 @@ impl<P: Payload> Engine<P> {
 
     /// Blocks without a slot: zeros where the range table says so, errors where atoms are lost, else the origin.
     fn uncached_parts(&mut self, block: Block, blocks: u64, span: Span, parts: &mut Parts<P>) {
-        let size = self.block_atoms();
-        let all = Span::new(block.0 * size, blocks * size).intersection(span);
+        let all = self.blocks_span(block, blocks).intersection(span);
         if !self.lost.is_empty() && (block.0..block.0 + blocks).any(|block| self.is_lost(Block(block), all)) {
             return parts.push(Part { span: all, source: Source::Lost });
         }
@@ -346,7 +328,7 @@ impl<P: Payload> Engine<P> {
         let zeroed: Vec<Span> = self
             .ranges
             .overlapping(block, blocks)
-            .map(|(start, range)| Span::new(start.0 * size, range.blocks * size).intersection(all))
+            .map(|(start, range)| self.blocks_span(start, range.blocks).intersection(all))
             .filter(|part| !part.is_empty())
             .collect();
         for zero in zeroed {
@@ -472,8 +454,7 @@ impl<P: Payload> Engine<P> {
     /// something else than a partly valid slot says what they hold.
     fn widened(&self, span: Span) -> Span {
         let (block, blocks) = self.blocks_of(span);
-        let size = self.block_atoms();
-        let whole = Span::new(block.0 * size, blocks * size).intersection(Span::new(0, self.config.geometry.volume_atoms));
+        let whole = self.blocks_span(block, blocks).intersection(Span::new(0, self.config.geometry.volume_atoms));
         let is_plain = |block: Block| {
             (self.index.get(block).is_none() || self.is_completable(block))
                 && self.ranges.overlapping(block, 1).next().is_none()

@@ -70,16 +70,16 @@ impl<P: Payload> Engine<P> {
         self.bytes_in_flight -= active.request.payload_bytes();
         let latency = self.now.since(active.arrived);
         match active.request.command {
-            Command::Read => self.read_latency.record(latency),
+            Command::Read => self.latencies.read.record(latency),
             Command::Write { .. } => {
-                self.write_latency.record(latency);
+                self.latencies.write.record(latency);
                 self.splitting.answered(active.part, active.request.span.atoms, latency);
                 if active.converts {
                     self.detouring.answered(self.now, active.part);
                 }
             }
             Command::Flush => {
-                self.flush_latency.record(latency);
+                self.latencies.flush.record(latency);
                 self.detouring.flushed(self.now, active.arrived);
             }
             Command::Cache | Command::Trim { .. } | Command::Zero { .. } | Command::Status { .. } => {}

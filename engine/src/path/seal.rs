@@ -20,6 +20,25 @@ use super::{Ended, Engine, Owner};
 /// Times that the headers of a set are written again because one failed.
 const HEADER_TRIES: u8 = 4;
 
+/// Headers of sealed sets on their way to the SSD.
+#[derive(Default)]
+pub(super) struct HeaderWrites {
+    /// Sets whose headers wait for their OPEN to be durable, or for others.
+    pub due: Vec<u32>,
+    /// Sets whose headers were written and not flushed.
+    pub written: Vec<u32>,
+    /// As they were last looked at. Nothing has become possible until this is another.
+    looked: Looked,
+}
+
+#[derive(Default, PartialEq)]
+struct Looked {
+    durable_group: u64,
+    due: usize,
+    /// A checkpoint waits for them.
+    is_needed: bool,
+}
+
 impl<P: Payload> Engine<P> {
     /// The open set of a stream; a free one is opened if there is none. The caller has made sure that there is a free set.
     pub(super) fn open_set(&mut self, stream: Stream) -> u32 {
@@ -47,7 +66,7 @@ impl<P: Payload> Engine<P> {
         self.note_record();
         let sealed = Position { epoch: self.journal.epoch(), seq: self.journal.record_seq() };
         self.sets.seal(set, sealed);
-        self.headers_due.push(set);
+        self.header_writes.due.push(set);
     }
 
     pub(super) fn pump_headers(&mut self) {
@@ -56,18 +75,17 @@ impl<P: Payload> Engine<P> {
             return;
         }
         let (durable, is_needed) = (self.journal.durable_group(), self.checkpoint.is_running());
-        if (durable, self.headers_due.len(), is_needed) == self.headers_waiting {
-            // None has come since, and what these wait for is not durable yet.
+        if self.header_writes.looked == (Looked { durable_group: durable, due: self.header_writes.due.len(), is_needed }) {
             return;
         }
-        let mut due = std::mem::take(&mut self.headers_due);
+        let mut due = std::mem::take(&mut self.header_writes.due);
         due.retain(|&set| self.wants_header(set));
         let (mut ready, mut waiting): (Vec<u32>, Vec<u32>) = due.into_iter().partition(|&set| self.sets.get(set).open_group <= durable);
         if ready.len() < self.config.headers_together as usize && !is_needed {
             waiting.append(&mut ready);
         }
-        self.headers_waiting = (durable, waiting.len(), is_needed);
-        self.headers_due = waiting;
+        self.header_writes.looked = Looked { durable_group: durable, due: waiting.len(), is_needed };
+        self.header_writes.due = waiting;
         ready.sort_unstable();
         ready.dedup();
         let most = (self.limits[0].op_atoms / self.config.geometry.header_atoms()).max(1) as usize;
@@ -130,12 +148,12 @@ impl<P: Payload> Engine<P> {
             // Two copies are wanted: once more, before one has to do.
             (0, 1..) if failures < HEADER_TRIES => {
                 self.sets.get_mut(set).header_failures += 1;
-                self.headers_due.push(set);
+                self.header_writes.due.push(set);
                 HeaderState::Due
             }
             (0, 2) => HeaderState::Unwritable,
             (0, _) => {
-                self.headers_written.push(set);
+                self.header_writes.written.push(set);
                 HeaderState::Written
             }
             _ => HeaderState::Writing { left, failed },

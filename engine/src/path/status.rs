@@ -61,41 +61,23 @@ impl<P: Payload> Engine<P> {
 
     fn known_status(&self, span: Span) -> Vec<(Span, Option<Extent>)> {
         let mut known = Vec::new();
-        for (part, written) in self.over_front_writes(span) {
-            match written {
+        for (part, above) in self.over_log(span) {
+            match above {
                 Some(_) => known.push((part, Some(data(part)))),
-                None => self.placed_status(part, &mut known),
+                None => self.cached_status(part, &mut known),
             }
         }
         known.retain(|(span, _)| !span.is_empty());
         known
     }
 
-    /// Of what does not wait for its place in the log.
-    fn placed_status(&self, span: Span, known: &mut Vec<(Span, Option<Extent>)>) {
-        let size = self.block_atoms();
-        let (block, blocks) = self.blocks_of(span);
-        let mut at = span.start;
-        for (first, page) in self.through.pages.overlapping(block, blocks) {
-            let pinned = Span::new(first.0 * size, page.blocks * size).intersection(span);
-            self.cached_status(Span::new(at, pinned.start - at), known);
-            known.push((pinned, Some(data(pinned))));
-            at = pinned.end();
-        }
-        self.cached_status(Span::new(at, span.end() - at), known);
-    }
-
-    /// Of what is not pinned for the origin.
+    /// Of what the log or the origin has.
     fn cached_status(&self, span: Span, known: &mut Vec<(Span, Option<Extent>)>) {
-        if span.is_empty() {
-            return;
-        }
-        let size = self.block_atoms();
         let (block, blocks) = self.blocks_of(span);
         let mut runs = Vec::new();
         self.index.lookup(block, blocks, &mut runs);
         for run in runs {
-            let part = Span::new(run.block.0 * size, run.blocks * size).intersection(span);
+            let part = self.blocks_span(run.block, run.blocks).intersection(span);
             // What is lost is not zero.
             if run.slot.is_some() || self.lost.has_any_of(run.block, run.blocks) {
                 known.push((part, Some(data(part))));
@@ -103,7 +85,7 @@ impl<P: Payload> Engine<P> {
             }
             let mut at = part.start;
             for (start, range) in self.ranges.overlapping(run.block, run.blocks) {
-                let zero = Span::new(start.0 * size, range.blocks * size).intersection(part);
+                let zero = self.blocks_span(start, range.blocks).intersection(part);
                 known.push((Span::new(at, zero.start - at), None));
                 let hole = range.kind == crate::cache::format::RangeKind::Trim;
                 known.push((zero, Some(Extent { atoms: zero.atoms, hole, zero: true })));

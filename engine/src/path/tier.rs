@@ -4,10 +4,12 @@
 
 use crate::block::{Atoms, Block, Slot, Span};
 use crate::cache::index::Run;
+use crate::cache::through::Page;
 use crate::payload::Payload;
 use crate::request::{Stretch, Tier};
 
 use super::Engine;
+use super::above::Above;
 
 /// Stretches in order; neighbours of one tier are one.
 #[derive(Default)]
@@ -29,10 +31,13 @@ impl<P: Payload> Engine<P> {
     /// The tiers of a span, together exactly it.
     pub(super) fn tiers(&self, span: Span) -> Vec<Stretch> {
         let mut map = Map::default();
-        for (part, written) in self.over_front_writes(span) {
-            match written {
-                Some(_) => map.add(part.atoms, Tier::Memory),
-                None => self.placed_tiers(part, &mut map),
+        for (part, above) in self.over_log(span) {
+            match above {
+                None => self.cached_tiers(part, &mut map),
+                Some(Above::Written(_) | Above::Passed(_, Page { valid: None, .. })) => map.add(part.atoms, Tier::Memory),
+                Some(Above::Passed(block, Page { valid: Some(valid), .. })) => {
+                    self.masked_tiers(block, self.mask_of(block, part), valid, Tier::Memory, &mut map);
+                }
             }
         }
         let atoms: u64 = map.stretches.iter().map(|stretch| stretch.atoms).sum();
@@ -40,37 +45,15 @@ impl<P: Payload> Engine<P> {
         map.stretches
     }
 
-    /// Of what does not wait for its place in the log.
-    fn placed_tiers(&self, span: Span, map: &mut Map) {
-        let size = self.block_atoms();
-        let (block, blocks) = self.blocks_of(span);
-        let mut at = span.start;
-        for (first, page) in self.through.pages.overlapping(block, blocks) {
-            let here = Span::new(first.0 * size, page.blocks * size).intersection(span);
-            self.cached_tiers(Span::new(at, here.start - at), map);
-            match page.valid {
-                None => map.add(here.atoms, Tier::Memory),
-                Some(valid) => self.masked_tiers(first, self.mask_of(first, span), valid, Tier::Memory, map),
-            }
-            at = here.end();
-        }
-        self.cached_tiers(Span::new(at, span.end() - at), map);
-    }
-
-    /// Of what has not gone through.
+    /// Of what the log or the origin has.
     fn cached_tiers(&self, span: Span, map: &mut Map) {
-        if span.is_empty() {
-            return;
-        }
         let (block, blocks) = self.blocks_of(span);
         let mut runs = Vec::new();
         self.index.lookup(block, blocks, &mut runs);
         for run in runs {
             match run.slot {
                 Some(first) => self.slot_tiers(run, first, span, map),
-                None => {
-                    self.tiers_below(Span::new(run.block.0 * self.block_atoms(), run.blocks * self.block_atoms()).intersection(span), map)
-                }
+                None => self.tiers_below(self.blocks_span(run.block, run.blocks).intersection(span), map),
             }
         }
     }
@@ -119,11 +102,10 @@ impl<P: Payload> Engine<P> {
 
     /// Of what has no slot: zeros that only the range table knows, or the origin.
     fn tiers_below(&self, span: Span, map: &mut Map) {
-        let size = self.block_atoms();
         let (block, blocks) = self.blocks_of(span);
         let mut at = span.start;
         for (start, range) in self.ranges.overlapping(block, blocks) {
-            let zero = Span::new(start.0 * size, range.blocks * size).intersection(span);
+            let zero = self.blocks_span(start, range.blocks).intersection(span);
             map.add(zero.start.saturating_sub(at), Tier::Origin);
             map.add(zero.atoms, Tier::Dirty);
             at = zero.end().max(at);

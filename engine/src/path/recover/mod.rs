@@ -688,7 +688,7 @@ impl<P: Payload> Engine<P> {
             }
         }
         let due: Vec<u32> = self.sets.iter().filter(|(_, set)| set.header == HeaderState::Due).map(|(number, _)| number).collect();
-        self.headers_due.extend(due);
+        self.header_writes.due.extend(due);
     }
 }
 

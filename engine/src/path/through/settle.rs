@@ -288,7 +288,7 @@ impl<P: Payload> Engine<P> {
             self.begin_group_for(blocks);
             self.find_lost(block, blocks);
             if self.through.pages.get(block).is_some_and(|page| page.valid.is_none()) {
-                self.through.unsure.rewritten(Span::new(block.0 * self.block_atoms(), blocks * self.block_atoms()));
+                self.through.unsure.rewritten(self.blocks_span(block, blocks));
             }
             self.through.pages.remove(block, blocks);
             self.kill_live(block, blocks, true);

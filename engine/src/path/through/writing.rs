@@ -91,8 +91,7 @@ impl<P: Payload> Engine<P> {
 
     /// Somebody reads or writes these blocks on the origin, or is about to.
     pub(in crate::path) fn is_origin_busy(&self, block: Block, blocks: u64) -> bool {
-        let size = self.block_atoms();
-        let whole = Span::new(block.0 * size, blocks * size);
+        let whole = self.blocks_span(block, blocks);
         self.origin.is_read(whole) || self.origin.is_written(whole) || self.destage.touches(whole)
     }
 
@@ -128,8 +127,7 @@ impl<P: Payload> Engine<P> {
     fn write_origin(&mut self, request: Option<usize>, (block, blocks): (Block, u64), parts: Vec<(Span, Pieces<P>)>) -> usize {
         let forgotten = self.through.forgotten;
         let write = self.through.writes.insert(Write { request, operations: parts.len() as u32, error: None, forgotten });
-        let size = self.block_atoms();
-        self.origin.begin_write(Writer::Through(write), Span::new(block.0 * size, blocks * size));
+        self.origin.begin_write(Writer::Through(write), self.blocks_span(block, blocks));
         match request {
             Some(_) => self.changed(block, blocks),
             None => self.tickets.void(block, blocks),
@@ -173,7 +171,7 @@ impl<P: Payload> Engine<P> {
     /// pages do, and are written again. What a read has kept in memory while it was under way is what they held before.
     fn may_have_landed(&mut self, request: usize, forgotten: u64) {
         let (block, blocks) = self.blocks_of(self.requests.get(request).request.span);
-        let span = Span::new(block.0 * self.block_atoms(), blocks * self.block_atoms());
+        let span = self.blocks_span(block, blocks);
         self.through.pages.spoil(block, blocks);
         self.changed(block, blocks);
         // It may have been sent more than once (with its neighbours, then by itself), and what the first time left was there when the origin did not
@@ -262,7 +260,7 @@ impl<P: Payload> Engine<P> {
 
     /// A write of these blocks waits for reads of them alone: no more of those begin.
     fn await_reads(&mut self, block: Block, blocks: u64) {
-        let span = Span::new(block.0 * self.block_atoms(), blocks * self.block_atoms());
+        let span = self.blocks_span(block, blocks);
         if self.origin.is_read(span) && !self.origin.is_written(span) && !self.destage.touches(span) {
             self.origin.await_reads(span);
         }
