@@ -296,10 +296,12 @@ pub enum Canary {
     AheadOfAnotherLife,
     /// What one write puts into the log is of two groups.
     WriteInTwoGroups,
+    /// The origin is stopped although it may not be started again within the hour.
+    StopsUncounted,
 }
 
 impl Canary {
-    pub const ALL: [Canary; 16] = [
+    pub const ALL: [Canary; 17] = [
         Canary::RecordBeforeData,
         Canary::ReuseTooEarly,
         Canary::FlushDoesNotWait,
@@ -316,6 +318,7 @@ impl Canary {
         Canary::LateFrontWrites,
         Canary::AheadOfAnotherLife,
         Canary::WriteInTwoGroups,
+        Canary::StopsUncounted,
     ];
 }
 

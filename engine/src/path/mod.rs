@@ -300,7 +300,7 @@ impl<P: Payload> Engine<P> {
                 Queue::new(config.queues[0], limits[0], lanes, PATIENT_PLACES),
                 Queue::new(config.queues[1], limits[1], Lanes::new(1, limits[1].atoms), limits[1].depth),
             ],
-            motor: config.spin.clone().map(|spin| Motor::new(spin, Instant::ZERO)),
+            motor: Engine::<P>::motor_of(&config),
             rotation: Rotation::default(),
             owners: Slab::default(),
             next_serial: 0,

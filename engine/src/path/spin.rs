@@ -9,7 +9,7 @@
 //! (`gate`), a question for the allocation is answered without the disk, and a stop takes no marks.
 
 use crate::block::Span;
-use crate::config::GateKind;
+use crate::config::{Canary, Config, GateKind};
 use crate::gate::Asleep;
 use crate::op::{Action, Answer, Class, DeviceError, DeviceId, Op, OpId, Power, Said};
 use crate::payload::Payload;
@@ -42,6 +42,15 @@ impl<P> Default for Rotation<P> {
 }
 
 impl<P: Payload> Engine<P> {
+    /// The motor of an origin that may stand still.
+    pub(super) fn motor_of(config: &Config) -> Option<Motor> {
+        let mut spin = config.spin.clone()?;
+        if config.canary == Some(Canary::StopsUncounted) {
+            spin.per_hour = u32::MAX;
+        }
+        Some(Motor::new(spin, Instant::ZERO))
+    }
+
     // --- demands ---
 
     /// An operation for the origin. True: the motor counts it, and is to hear when it has ended.

@@ -9,9 +9,12 @@ use tidegate_engine::op::{Action, DeviceId, Op, Zone};
 use tidegate_engine::payload::Payload;
 use tidegate_engine::probe::{Counters, Health, Phase, Snapshot};
 use tidegate_engine::request::Command;
+use tidegate_engine::time::{Duration, Instant};
 
 /// The books are looked at once in so many turns with a reply.
 const EVERY: u64 = 300;
+
+const HOUR: Duration = Duration::from_secs(3_600);
 
 /// Atoms that are compared with the origin then.
 const STRETCH: u64 = 512;
@@ -31,12 +34,15 @@ pub struct Books {
     failed: u64,
     /// What it told last.
     told: Option<Counters>,
+    /// How often the origin had been started before, and when it was since then.
+    started_before: u64,
+    starts: Vec<Instant>,
 }
 
 impl Books {
-    /// Of an engine that is started now, on a cache that has failed so many writes.
-    pub(super) fn open(failed: u64) -> Books {
-        Books { failed, ..Books::default() }
+    /// Of an engine that is started now, on a cache that has failed so many writes and before an origin that was started so often.
+    pub(super) fn open(failed: u64, started_before: u64) -> Books {
+        Books { failed, started_before, ..Books::default() }
     }
 
     pub(super) fn ask<P>(&mut self, command: &Command<P>) {
@@ -94,6 +100,7 @@ fn counts(counters: &Counters) -> Vec<u64> {
 impl Simulation {
     /// Looks at the books now and then.
     pub(super) fn note_books(&mut self) {
+        self.note_starts();
         if self.scene.replied && self.scene.replies.is_multiple_of(EVERY) {
             self.check_books();
         }
@@ -112,6 +119,36 @@ impl Simulation {
         }
     }
 
+    /// Within any hour the drive is started no more often than it may be, where nobody else uses it and it does as it is told.
+    fn note_starts(&mut self) {
+        let Some(config) = &self.plan.config.spin else { return };
+        let (now, books) = (self.scene.agenda.now(), &mut self.scene.books);
+        let starts = self.scene.origin.model.counters().spin_ups.iter().sum::<u64>() - books.started_before;
+        if starts == books.starts.len() as u64 {
+            return;
+        }
+        books.starts.resize(starts as usize, now);
+        let lately = books.starts.iter().rev().take_while(|&&start| start + HOUR > now).count();
+        let is_ours = !self.plan.strangers && self.plan.rates[1].spin_error == 0;
+        if is_ours && lately > config.per_hour as usize && self.scene.broken.is_none() {
+            self.scene.broken = Some(Broken(format!("the origin was started {lately} times within an hour, of {}", config.per_hour)));
+        }
+    }
+
+    /// What is told of the motor: each start that there was, and no more.
+    fn compare_motor(&self, snapshot: &Snapshot) -> Result<(), String> {
+        let Some(report) = &snapshot.spin else { return Ok(()) };
+        let (told, seen) = (report.counters.all_starts(), self.scene.books.starts.len() as u64);
+        let is_ours = !self.plan.strangers && self.plan.rates[1].spin_error == 0;
+        if is_ours && told > seen {
+            return Err(format!("{told} starts of the origin, and there were {seen}"));
+        }
+        if report.slept > self.now().since(Instant::ZERO) || report.counters.losses > told {
+            return Err(format!("the motor's report does not add up: {report:?}"));
+        }
+        Ok(())
+    }
+
     fn compare(&self, snapshot: &Snapshot) -> Result<(), String> {
         let (books, counters) = (&self.scene.books, &snapshot.counters);
         let must = |holds: bool, what: &dyn Fn() -> String| if holds { Ok(()) } else { Err(what()) };
@@ -127,6 +164,7 @@ impl Simulation {
             counted == books.asked
         };
         must(is_all, &|| format!("{counted:?} reads, writes, trims and flushes, and {:?} were asked for", books.asked))?;
+        self.compare_motor(snapshot)?;
         // What was written to the SSD.
         let (total, data) = (counters.cache_atoms.total(), counters.cache_atoms.data());
         let is_well = self.scene.cache.failed_writes == books.failed;

@@ -66,7 +66,7 @@ impl Simulation {
         self.scene.trace.note(now, 5, || "a new engine recovers".to_string());
         self.faults = self.faults();
         self.engine = Engine::new(self.plan.config.clone(), self.plan.limits);
-        self.scene.books = Books::open(self.scene.cache.failed_writes);
+        self.scene.books = Books::open(self.scene.cache.failed_writes, self.scene.origin.model.counters().spin_ups.iter().sum());
         self.seat_fronts();
         self.recoveries += 1;
         (self.was_serving, self.was_clean) = (false, false);
