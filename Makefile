@@ -22,7 +22,7 @@ fuzz: ## inputs guided by coverage: make fuzz TARGET=journal SECONDS=600 (TARGET
 	@scripts/setup.sh
 	@$(TIMED) fuzz scripts/fuzz.sh $(TARGET) $(if $(TARGET),$(SECONDS))
 
-soak: build ## the swarm, corruptions, fuzzing, kills, crashes of databases and file systems for hours (SEEDS= WIDE= REFUSING= FIRST= KILLS= CONNECTIONS= ROUNDS= CORRUPTIONS= FUZZ=)
+soak: build ## the swarm, corruptions, fuzzing, kills, crashes of databases and file systems for hours (SEEDS= WIDE= REFUSING= FAILING= FIRST= KILLS= CONNECTIONS= ROUNDS= CORRUPTIONS= FUZZ=)
 	@$(TIMED) soak scripts/soak.sh
 
 test-guest: build ## disks told to stand still by the real ioctls, in an emulated guest with a kernel of its own (a few minutes)

@@ -8,6 +8,7 @@ scripts/setup.sh
 seeds=${SEEDS:-100000}
 wide=${WIDE:-850}
 refusing=${REFUSING:-20000}
+failing=${FAILING:-20000}
 first=${FIRST:-$(date +%s)000000}
 kills=${KILLS:-5000}
 connections=${CONNECTIONS:-100000}
@@ -17,12 +18,14 @@ fuzz=${FUZZ:-1800}
 tidegate=${CARGO_TARGET_DIR:-target}/release/tidegate
 real() { cargo test --release --locked --test real -- --nocapture --test-threads=1 "$@"; }
 
-echo "soak: seeds from $first, $wide wide ones, $refusing with an origin that refuses much, $corruptions corruptions," \
+echo "soak: seeds from $first, $wide wide ones, $refusing with an origin that refuses much," \
+  "$failing with an SSD that fails, $corruptions corruptions," \
   "$fuzz s of each fuzz target, $kills kills, $connections connections," \
   "$rounds rounds of crashes (again with FIRST=$first)"
 "$tidegate" sim swarm --seeds "$seeds" --ops 5000 --first-seed "$first"
 "$tidegate" sim swarm --profile wide --seeds "$wide" --ops 12500 --first-seed "$first"
 "$tidegate" sim swarm --profile refusing --seeds "$refusing" --ops 5000 --first-seed "$first"
+"$tidegate" sim swarm --profile failing --seeds "$failing" --ops 5000 --first-seed "$first"
 "$tidegate" sim run wa
 "$tidegate" sim run tail
 "$tidegate" sim run cliff

@@ -442,7 +442,7 @@ pub struct Swarm {
     #[arg(long, value_name = "S", default_value_t = 0)]
     pub first_seed: u64,
     /// What the runs are like: small is tiny volumes, and a crash after every write of some; wide is long and ragged requests on larger
-    /// ones; refusing is an origin that refuses much before a log that is soon full
+    /// ones; refusing is an origin that refuses much before a log that is soon full; failing is an SSD that soon fails for good, again and again
     #[arg(long, value_name = "PROFILE", default_value = Profile::Small.name(), value_parser = profile())]
     pub profile: Profile,
     /// One JSON object: {"seeds", "ops", "recoveries", "violations", "trace", "fault_points", "first"}, `first` the first violation or null

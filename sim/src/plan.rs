@@ -40,10 +40,12 @@ pub enum Profile {
     Wide,
     /// An origin that refuses much, a log that is soon full, and clients that wait for FLUSHes and for the origin.
     Refusing,
+    /// An SSD that fails for good soon after each start, FUA, modes that change, and fronts that write.
+    Failing,
 }
 
 impl Profile {
-    pub const ALL: [Profile; 3] = [Profile::Small, Profile::Wide, Profile::Refusing];
+    pub const ALL: [Profile; 4] = [Profile::Small, Profile::Wide, Profile::Refusing, Profile::Failing];
 
     /// As people name it.
     pub fn name(self) -> &'static str {
@@ -51,6 +53,7 @@ impl Profile {
             Profile::Small => "small",
             Profile::Wide => "wide",
             Profile::Refusing => "refusing",
+            Profile::Failing => "failing",
         }
     }
 }
@@ -151,6 +154,31 @@ impl Plan {
         plan.config.convert_max = Some(chance.pick(&[4, 8, 24, 128]));
         plan.config.detour = Some(detour::Counts { trial: chance.spread(1, 16), around: chance.spread(1, 64) });
         plan.changes = false;
+        plan
+    }
+
+    /// The same as the swarm's, with an SSD that fails for good soon after each start: while modes change, much is written with FUA, fronts write,
+    /// and some origins leave.
+    pub fn draw_failing(seed: u64, requests: u64, canary: Option<Canary>) -> Plan {
+        let chance = &mut Chance::new(seed, "failing plan");
+        let drawn = Mix::draw(chance);
+        let mix = Mix { name: "a cache that fails", fua_percent: chance.spread(5, 60) as u32, ..drawn };
+        let geometry = draw_geometry(chance, &mix);
+        let mut plan = Plan::draw_rest(seed, requests, canary, chance, mix, geometry);
+        plan.cache_fails_after = chance.spread(20, 3_000);
+        plan.config.placement = Placement::Log;
+        (plan.modes, plan.mode_every) = (Mode::ALL.to_vec(), chance.spread(10, 300));
+        if chance.one_in(2) {
+            plan.seat_fronts(chance, true);
+        }
+        if chance.one_in(3) {
+            plan.config.when_full = WhenFull::Through;
+            plan.config.split = Some(Legs { proof: 0, home: chance.spread(1, 256) });
+            plan.config.commit_home = CommitHome::Always;
+        }
+        if chance.one_in(3) {
+            plan.origin_leaves_every = chance.spread(100, 1_000);
+        }
         plan
     }
 
@@ -270,12 +298,15 @@ impl Plan {
     fn draw_fronts(&mut self) {
         let chance = &mut Chance::new(self.seed, "front threads");
         let way = chance.below(12);
-        if way > 2 {
-            return;
+        if way <= 2 {
+            self.seat_fronts(chance, way > 0);
         }
+    }
+
+    fn seat_fronts(&mut self, chance: &mut Chance, write: bool) {
         let config = &mut self.config;
         config.fronts = chance.between(1, 3) as usize;
-        if way > 0 {
+        if write {
             let block_bytes = u64::from(config.geometry.block_atoms) * ATOM_BYTES;
             config.ram = config.ram.max(chance.spread(64, 512) * block_bytes);
             config.dirty_ram = config.dirty_ram.max(chance.spread(16, 256) * block_bytes);
@@ -689,7 +720,7 @@ mod tests {
     #[test]
     fn every_plan_can_be() {
         for seed in 0..3_000 {
-            let draws = [Plan::draw, Plan::draw_wide, Plan::draw_refusing, Plan::draw_for_crash_points];
+            let draws = [Plan::draw, Plan::draw_wide, Plan::draw_refusing, Plan::draw_failing, Plan::draw_for_crash_points];
             for plan in draws.map(|draw| draw(seed, 100, None)) {
                 let Config { geometry, free_floor, reserve, dirty_high, .. } = plan.config;
                 assert_eq!(geometry.validate(), Ok(()), "seed {seed}");

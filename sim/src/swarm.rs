@@ -154,6 +154,7 @@ pub fn plan(seed: u64, options: &Options) -> Plan {
         Profile::Small => Plan::draw(seed, options.ops, options.canary),
         Profile::Wide => Plan::draw_wide(seed, options.ops, options.canary),
         Profile::Refusing => Plan::draw_refusing(seed, options.ops, options.canary),
+        Profile::Failing => Plan::draw_failing(seed, options.ops, options.canary),
     }
 }
 

@@ -177,3 +177,58 @@ fn a_mode_asked_for_while_it_stops_sends_nothing_home_behind_the_marks() {
         scenario.expect(block as u64, data);
     }
 }
+
+/// The SSD fails while a stop waits for the flush of the origin behind which its marks are read: by then what is pinned goes home.
+#[test]
+fn a_stop_whose_cache_fails_meanwhile_reads_no_marks_beside_what_goes_home() {
+    let mut scenario = scenario_with(|plan| plan.config.ram = 1 << 20);
+    let data: Vec<Stamps> = (0..4).map(|block| scenario.write(block)).collect();
+    // Too large to be kept in memory.
+    scenario.write_span(scenario.blocks(20, 20));
+    scenario.flush();
+    // Something that the SSD is still asked for, so that its end is noticed.
+    scenario.hold(Zone::Data);
+    let read = scenario.send_read(scenario.block(25));
+    scenario.hold_flush(DeviceId::Origin);
+    scenario.begin_stop();
+    scenario.step();
+    assert!(!scenario.is_answered(read));
+    scenario.hold(Zone::Origin);
+    scenario.cache_goes();
+    scenario.release(Zone::Data);
+    scenario.until_degraded();
+    scenario.release_flush(DeviceId::Origin);
+    scenario.step();
+    scenario.release(Zone::Origin);
+    scenario.until_stopped();
+    for (block, data) in data.iter().enumerate() {
+        assert_eq!(scenario.on_origin(block as u64)[1], data.stamps().collect::<Vec<u64>>());
+    }
+}
+
+/// The same while they are being read.
+#[test]
+fn what_goes_home_when_the_cache_fails_in_a_stop_waits_for_the_marks_that_are_being_read() {
+    let mut scenario = scenario_with(|plan| plan.config.ram = 1 << 20);
+    let data: Vec<Stamps> = (0..4).map(|block| scenario.write(block)).collect();
+    scenario.write_span(scenario.blocks(20, 20));
+    scenario.flush();
+    scenario.hold(Zone::Data);
+    scenario.send_read(scenario.block(25));
+    scenario.hold(Zone::Origin);
+    scenario.begin_stop();
+    let reads = |scenario: &Scenario| scenario.noted().iter().filter(|op| op.zone == Some(Zone::Origin) && !op.writes).count();
+    let before = reads(&scenario);
+    while reads(&scenario) == before {
+        scenario.step();
+    }
+    scenario.cache_goes();
+    scenario.release(Zone::Data);
+    scenario.until_degraded();
+    scenario.step();
+    scenario.release(Zone::Origin);
+    scenario.until_stopped();
+    for (block, data) in data.iter().enumerate() {
+        assert_eq!(scenario.on_origin(block as u64)[1], data.stamps().collect::<Vec<u64>>());
+    }
+}

@@ -681,3 +681,23 @@ fn a_flush_whose_blocks_only_the_lost_cache_had_fails_and_later_ones_do_not() {
     scenario.expect(7, &newer);
     assert_eq!(on_origin(&scenario, 7, &newer), [true, true]);
 }
+
+/// Nothing of it is lost: what it zeroes is known in memory, and what lies beside that in its first block it does not touch.
+#[test]
+fn a_trim_with_fua_beside_what_only_the_lost_cache_had_does_not_fail() {
+    let mut scenario = in_mode(Mode::WriteThrough);
+    scenario.hold(Zone::Origin);
+    let (_write, _) = scenario.send_write(scenario.block(7), false);
+    scenario.advance(Duration::from_secs(5));
+    let block = scenario.block(7);
+    let trim = scenario.send(tidegate_engine::block::Span::new(block.start + 4, block.atoms + 4), Command::Trim { fua: true });
+    scenario.advance(Duration::from_secs(5));
+    assert!(!scenario.is_answered(trim), "it waits for the origin");
+    scenario.hold_host(false);
+    scenario.cache_goes();
+    scenario.send_read(scenario.block(7));
+    scenario.run_until_quiet();
+    scenario.host_writes();
+    scenario.release(Zone::Origin);
+    scenario.wait(trim).expect("nobody has lost what it has zeroed");
+}

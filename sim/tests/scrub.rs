@@ -386,3 +386,43 @@ fn a_checkpoint_that_cannot_wait_is_not_written_over_the_map_that_may_be_the_onl
         }
     }
 }
+
+/// The map before the newest one has rotted, and the newest one was not given once, when the ring is full: a moment's failure costs nothing.
+#[test]
+fn a_newest_map_that_was_not_given_once_is_not_written_over_in_its_place() {
+    let tear = |zone, atom: u64, _| zone != Zone::Map || atom % PAGE_ATOMS < 4;
+    for step in 0..40 {
+        let mut scenario = Scenario::with(|plan| plan.config.scrub_rate = 1 << 12);
+        let data = scenario.checkpoints(2, 3);
+        scenario.forget_noted();
+        let superblock = newest_superblock(&scenario);
+        let (newest, previous) = (superblock.checkpoint, superblock.previous);
+        assert_ne!(newest.area, previous.area);
+        scenario.rot(scenario.geometry().map_page(previous.area, 0).start + 2);
+        scenario.fail_next(Zone::Map, Fault::Passing);
+        let noted = |scenario: &Scenario, area: u32, writes: bool| {
+            let first = scenario.geometry().map_page(area, 0).start;
+            scenario.noted().iter().filter(|op| op.zone == Some(Zone::Map) && op.writes == writes && op.span.start == first).count()
+        };
+        while noted(&scenario, newest.area, false) < 1 {
+            scenario.step();
+        }
+        let is_mapping = |scenario: &Scenario| (0..2).any(|area| noted(scenario, area, true) > 0);
+        for place in 0.. {
+            scenario.send_write(scenario.block(10 + place % 20), false);
+            let flush = scenario.send_flush();
+            while !scenario.is_answered(flush) && !is_mapping(&scenario) {
+                scenario.step();
+            }
+            if is_mapping(&scenario) {
+                break;
+            }
+        }
+        for _ in 0..step {
+            scenario.step();
+        }
+        scenario.crash(Crash::Power { cache: Survive::Only(Rc::new(tear)), origin: Survive::None });
+        scenario.recover();
+        scenario.expect(3, &data);
+    }
+}

@@ -1,6 +1,7 @@
 //! The swarm in the budget of a commit, and whether it would notice anything. (`tidegate sim swarm` runs more seeds, and longer.)
 
 use tidegate_engine::Canary;
+use tidegate_sim::plan::Profile;
 use tidegate_sim::replay::replay;
 use tidegate_sim::swarm::{Options, Report, swarm};
 
@@ -23,6 +24,13 @@ fn a_swarm_is_the_same_whatever_the_number_of_threads() {
     assert_eq!((one.trace, one.ops, one.recoveries), (two.trace, two.ops, two.recoveries));
     let other = quiet(&Options { first_seed: 8, ..options });
     assert_ne!(one.trace, other.trace);
+}
+
+#[test]
+fn every_promise_is_kept_with_an_ssd_that_soon_fails() {
+    let report = quiet(&Options { seeds: 120, profile: Profile::Failing, ..Options::default() });
+    assert_eq!(report.violations, [], "replay with `tidegate sim replay SEED --ops 5000 --profile failing`");
+    assert!(report.recoveries > 200, "{} recoveries", report.recoveries);
 }
 
 #[test]

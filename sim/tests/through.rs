@@ -248,6 +248,28 @@ fn a_flush_that_logs_a_pinned_page_never_shadows_a_through_write_in_flight() {
     scenario.expect(5, &newer);
 }
 
+/// A write found no room beside them; then they went into the log. It has room by then, and the origin is not flushed for it.
+#[test]
+fn pages_that_have_gone_to_the_log_leave_room_for_others() {
+    let mut scenario = empty(|plan| {
+        plan.config.through_bytes = 4 * 4096;
+        plan.config.flush_age = Duration::from_secs(60);
+    });
+    scenario.hold_flush(DeviceId::Origin);
+    (0..4).for_each(|block| drop(scenario.write(block)));
+    let (crowded, _) = scenario.send_write(scenario.block(10), false);
+    scenario.advance(Duration::from_secs(1));
+    assert!(!scenario.is_answered(crowded), "there is no room beside them");
+    scenario.flush();
+    assert_eq!(scenario.snapshot().counters.through_logged_blocks, 4);
+    scenario.wait(crowded).expect("a write");
+    scenario.forget_noted();
+    scenario.release_flush(DeviceId::Origin);
+    scenario.advance(Duration::from_secs(1));
+    let is_flush = |op: &Noted| op.device == DeviceId::Origin && op.zone.is_none();
+    assert!(!scenario.noted().iter().any(is_flush), "nobody waits for the origin");
+}
+
 #[test]
 fn a_flush_that_waits_for_the_origin_ends_when_the_pages_have_gone_to_the_log() {
     let mut scenario = full();

@@ -278,9 +278,11 @@ impl<P: Payload> Engine<P> {
     fn fail_lost_promises(&mut self) {
         let waiting = self.degraded.promised.iter().copied().chain(self.waiting_for_home()).chain(self.settling());
         let is_lost = |&number: &usize| {
-            let (first, blocks) = self.blocks_of(self.requests.get(number).request.span);
-            let mut blocks = (first.0..first.0 + blocks).map(Block);
-            !self.is_flush(number) && blocks.any(|block| self.has_dirty(block, 1) && !self.through.covers(block, 1))
+            let is_gone = |&span: &Span| {
+                let (first, blocks) = self.blocks_of(span);
+                (first.0..first.0 + blocks).map(Block).any(|block| self.has_dirty(block, 1) && !self.through.covers(block, 1))
+            };
+            !self.is_flush(number) && self.data_spans(number).iter().any(is_gone)
         };
         let lost: Vec<usize> = waiting.filter(is_lost).collect();
         for number in lost {

@@ -10,7 +10,7 @@
 use crate::block::{ATOM_BYTES, Block};
 use crate::cache::format::superblock::{MARKS_MAX, Mark};
 use crate::fault_point::FaultPoint;
-use crate::op::{Action, Answer, Class, DeviceError, DeviceId, Zone};
+use crate::op::{Action, Answer, Class, DeviceError, DeviceId, OpId, Zone};
 use crate::payload::Payload;
 use crate::spin::Motor;
 use crate::time::{Duration, Instant};
@@ -86,6 +86,11 @@ impl<P: Payload> Engine<P> {
         if self.marks.stage != Stage::Flushing {
             return;
         }
+        if self.cache_failed {
+            // No superblock will say it.
+            self.marks.stage = Stage::Done;
+            return;
+        }
         self.marks.stage = Stage::Reading;
         if result.is_err() {
             self.meet(FaultPoint::MarkFlushFailed);
@@ -95,12 +100,15 @@ impl<P: Payload> Engine<P> {
         self.marks.left = blocks.len();
         for block in blocks {
             let span = self.config.geometry.block_span(block);
-            self.start(DeviceId::Origin, Class::Client, Action::Read(Zone::Origin, span), Owner::Mark { block: block.0 });
+            let op = self.start(DeviceId::Origin, Class::Client, Action::Read(Zone::Origin, span), Owner::Mark { block: block.0 });
+            // The SSD may fail meanwhile: what was pinned goes home then.
+            self.origin.begin_read(op, span, self.now);
         }
         self.end_marks();
     }
 
-    pub(super) fn mark_done(&mut self, block: u64, result: Result<Answer<P>, DeviceError>) {
+    pub(super) fn mark_done(&mut self, op: OpId, block: u64, result: Result<Answer<P>, DeviceError>) {
+        self.origin.end_read(op, self.now, self.turning_since());
         if self.marks.stage != Stage::Reading {
             return;
         }

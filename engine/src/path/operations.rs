@@ -107,7 +107,7 @@ impl<P: Payload> Engine<P> {
             Owner::ThroughFlush => self.through_flush_done(result.map(drop)),
             Owner::Status { request } => self.status_done(id, request, result),
             Owner::MarkFlush => self.mark_flush_done(result.map(drop)),
-            Owner::Mark { block } => self.mark_done(block, result),
+            Owner::Mark { block } => self.mark_done(id, block, result),
             Owner::Gauge => self.gauge_done(id, result),
             Owner::Recovery(step) => self.recovery_done(step, result),
             Owner::Scrub(step) => self.scrub_done(step, result),

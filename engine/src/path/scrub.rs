@@ -81,6 +81,8 @@ struct Maps {
     pages: u32,
     /// What was read here was not good, once.
     doubtful: bool,
+    /// And it was given: what cannot be read may still be good.
+    is_bad: bool,
     damaged: [bool; 2],
 }
 
@@ -158,7 +160,7 @@ impl Scrubber {
     }
     /// Has the newest map, this one, not been good so far, while the one before it may be?
     pub fn doubts_newest(&self, newest: MapRef) -> bool {
-        let is_bad = |maps: &Maps| (maps.damaged[0] || maps.which == 0 && maps.doubtful) && !maps.damaged[1];
+        let is_bad = |maps: &Maps| (maps.damaged[0] || maps.which == 0 && maps.doubtful && maps.is_bad) && !maps.damaged[1];
         matches!(&self.place, Place::Maps(maps) if maps.of[0] == newest && is_bad(maps))
     }
 }
@@ -359,7 +361,7 @@ impl<P: Payload> Engine<P> {
         }
         let of = self.named_maps();
         let pages = self.map_pages_to_scrub(of[0]);
-        self.scrubber.place = Place::Maps(Maps { of, which: 0, page: 0, pages, doubtful: false, damaged: [false; 2] });
+        self.scrubber.place = Place::Maps(Maps { of, which: 0, page: 0, pages, doubtful: false, is_bad: false, damaged: [false; 2] });
     }
 
     fn superblock_scrubbed(&mut self, copy: u32, result: Result<Answer<P>, DeviceError>) {
@@ -424,7 +426,8 @@ impl<P: Payload> Engine<P> {
         let (geometry, format) = (self.config.geometry, self.config.format);
         let Place::Maps(maps) = &mut self.scrubber.place else { panic!("a map is being read") };
         let mut bytes = Vec::new();
-        let mut is_good = result.map(|answer| joined::<P>(answer).append_to(&mut bytes)).is_ok();
+        let is_read = result.map(|answer| joined::<P>(answer).append_to(&mut bytes)).is_ok();
+        let mut is_good = is_read;
         for (page, bytes) in (page..page + pages).zip(bytes.chunks_exact(PAGE_BYTES as usize)) {
             is_good &= if page < geometry.map_pages() {
                 decode_sets(bytes, &geometry, format, of.area, page, of.number).is_ok()
@@ -438,6 +441,7 @@ impl<P: Payload> Engine<P> {
         }
         maps.damaged[maps.which] = !is_good && maps.doubtful;
         maps.doubtful = !is_good && !maps.doubtful;
+        maps.is_bad = is_read && !is_good;
         if maps.doubtful {
             maps.page = page;
             self.scrubber.due = self.scrubber.due.max(self.now + DOUBT);

@@ -198,6 +198,7 @@ impl<P: Payload> Engine<P> {
             self.counters.through_logged_blocks += blocks;
             self.put(Source::Client, true, [Piece { block, blocks, payload, valid }], &[], 0);
         }
+        self.through.crowded = false;
         if !self.through.unsure.awaits_flush() {
             self.through.since = None;
         }
