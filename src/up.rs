@@ -8,7 +8,6 @@ use std::process::ExitCode;
 use tidegate_daemon::Failure;
 use tidegate_daemon::front::nbd::{Address, Certificates};
 use tidegate_daemon::volume;
-use tidegate_daemon::whole;
 
 use crate::args::{Of, Up};
 use crate::config::{self, Config, File};
@@ -119,11 +118,6 @@ fn named(args: &Up) -> Result<Named, Failure> {
 
 /// It may name keys.
 pub const CONFIG_MODE: u32 = 0o600;
-
-/// Writes the first configuration of a folder: whole or not at all.
-pub fn write_config(path: &Path, named: &Named) -> Result<(), Failure> {
-    whole::replace(path, config::first_file(named).as_bytes(), CONFIG_MODE).map_err(|error| config_failed(path, &error))
-}
 
 pub fn config_failed(path: &Path, error: &io::Error) -> Failure {
     Failure::new(Failure::NOT_CREATED, format!("{}: {error}; name another folder with --dir", path.display()))
