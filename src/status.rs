@@ -57,10 +57,19 @@ pub fn served(status: &Value, config: &Config) -> Vec<(String, Option<Options>)>
             several => several.iter().find(|options| options.name == name),
         };
         let told = |key: &str| volume["paths"][key].as_str().map(PathBuf::from);
-        // What has moved since it was opened is where its folder is now, if that is it.
-        let has_moved = told("cache").is_some_and(|cache| up::is_missing(&cache))
-            && configured.is_some_and(|configured| is_formatted_as(&configured.cache, volume["paths"]["format"].as_str()));
-        let path = |key: &str, or: &Path| told(key).filter(|told| !(has_moved && up::is_missing(told))).unwrap_or(or.to_owned());
+        let is_it = |cache: &Path| is_formatted_as(cache, volume["paths"]["format"].as_str());
+        let moved = told("cache").zip(configured).and_then(|(cache, configured)| {
+            // Whatever has its old name by now is another one's.
+            let has_moved = !is_it(&cache) && is_it(&configured.cache);
+            has_moved.then(|| renamed(&cache, &configured.cache))
+        });
+        let path = |key: &str, or: &Path| match (told(key), &moved) {
+            (Some(told), Some((from, to))) => {
+                let there = told.strip_prefix(from).ok().map(|below| to.join(below));
+                there.filter(|path| !up::is_missing(path)).unwrap_or(told)
+            }
+            (told, _) => told.unwrap_or(or.to_owned()),
+        };
         let options = configured.map(|configured| Options {
             name: name.to_owned(),
             origin: path("origin", &configured.origin),
@@ -71,6 +80,13 @@ pub fn served(status: &Value, config: &Config) -> Vec<(String, Option<Options>)>
         (name.to_owned(), options)
     };
     volumes(status).iter().map(served).collect()
+}
+
+/// Which folder got which name, if that is why a file that was at `old` is at `new`: what they do not have in common at their ends.
+fn renamed(old: &Path, new: &Path) -> (PathBuf, PathBuf) {
+    let common = old.components().rev().zip(new.components().rev()).take_while(|(old, new)| old == new).count();
+    let without = |path: &Path| path.ancestors().nth(common).unwrap_or(path).to_owned();
+    (without(old), without(new))
 }
 
 /// Is this the cache that a daemon tells of?
@@ -326,6 +342,17 @@ fn describe_fills(fills: &Value) -> String {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn what_has_moved_is_below_the_new_name() {
+        for (old, new, from, to) in [
+            ("/v/old/ssd/cache.img", "/v/new/ssd/cache.img", "/v/old", "/v/new"),
+            ("/v/cache.img", "/w/v/cache.img", "/", "/w"),
+            ("/v/cache.img", "/v/other.img", "/v/cache.img", "/v/other.img"),
+        ] {
+            assert_eq!(renamed(Path::new(old), Path::new(new)), (PathBuf::from(from), PathBuf::from(to)));
+        }
+    }
 
     #[test]
     fn what_did_not_happen_is_not_listed() {
