@@ -74,6 +74,37 @@ fn a_configuration_that_may_not_be_read_is_refused() {
     assert_eq!(everything(nobody.path()), before);
 }
 
+/// What the host writes down would take the place of a disk, or of what it belongs to.
+#[test]
+fn a_state_that_is_something_else_too_is_refused_before_anything_is_written() {
+    let state = |name: &'static str| {
+        move |dir: &Path| fs::write(dir.join("config.toml"), format!("state = \"{}\"\n", text(&dir.join(name)))).unwrap()
+    };
+    for arguments in [
+        UP,
+        &["serve", "--config", "config.toml"],
+        &["create", "--dir", ".", "--force"],
+        &["attach", "--dir", "."],
+        &["detach", "--dir", "."],
+    ] {
+        check(
+            "cache",
+            state("cache.img"),
+            arguments,
+            78,
+            &["`state`: ", "cache.img would be written, and is its cache; name another file"],
+        );
+    }
+    // What lies beside it, under another name.
+    let link = |dir: &Path| {
+        state("v.state")(dir);
+        fs::hard_link(dir.join("cache.img"), dir.join("v.dirty")).unwrap();
+    };
+    check("list", link, UP, 78, &["v.dirty, the list of what is dirty beside `state` ", "is its cache"]);
+    // Named by a flag.
+    check("flag", |_| {}, &["up", "--dir", ".", "--cache", "tidegate.state"], 78, &["tidegate.state would be written, and is its cache"]);
+}
+
 /// What only a start finds has its place too, in the table of its volume.
 #[test]
 fn more_memory_than_there_is_is_refused_where_its_volume_asks_for_it() {
