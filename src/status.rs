@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Once;
 
 use serde_json::Value;
 use tidegate_daemon::Failure;
@@ -11,11 +12,12 @@ use tidegate_daemon::back::disk::{Access, Disk};
 pub use tidegate_daemon::control::NO_ANSWER;
 use tidegate_daemon::control::{Verb, ask};
 use tidegate_daemon::state::format_of;
+use tidegate_daemon::tell;
 use tidegate_daemon::volume::Options;
 use tidegate_engine::op::DeviceId;
 
 use crate::args::{Of, Status};
-use crate::config::Config;
+use crate::config::{Config, File};
 use crate::{say, units, up};
 
 pub fn run(args: &Status) -> Result<ExitCode, Failure> {
@@ -26,11 +28,40 @@ pub fn run(args: &Status) -> Result<ExitCode, Failure> {
 
 /// What the daemon answers.
 pub fn asked(of: &Of, verb: Verb) -> Result<Value, Failure> {
-    let folder = up::absolute(&of.dir)?;
-    let reach = Reach { dir: Some(folder.clone()), volume: of.volume.clone(), ..Reach::default() };
+    let reach = Reach { dir: Some(up::absolute(&of.dir)?), volume: of.volume.clone(), ..Reach::default() };
     // Where the daemon of a folder listens: as its configuration says, or beside it.
-    let control = up::config_of(&folder)?.control;
+    let control = config_of(of)?.control;
     ask(&control, verb, of.volume.as_deref()).map_err(|failure| failure.reaching(&reach))
+}
+
+/// What the configuration of a folder says. Where that cannot be read any more, a daemon that listens beside it says what it serves: who has mistyped
+/// a line can stop it all the same.
+pub fn config_of(of: &Of) -> Result<Config, Failure> {
+    static TOLD: Once = Once::new();
+    let folder = up::absolute(&of.dir)?;
+    up::config_of(&folder).or_else(|failure| {
+        let mut config = File::default().in_folder(&folder);
+        let Ok(status) = ask(&config.control, Verb::Status, None) else { return Err(failure) };
+        TOLD.call_once(|| {
+            tell!("tidegate: note: {failure}; the daemon at {} has read another one, and is asked", config.control.display())
+        });
+        let own = config.volumes.swap_remove(0);
+        let are_several = volumes(&status).len() > 1;
+        let served = |volume: &Value| {
+            let name = volume["name"].as_str().unwrap_or_default().to_owned();
+            let path = |key: &str, or: &Path| volume["paths"][key].as_str().map_or(or.to_owned(), PathBuf::from);
+            Options {
+                origin: path("origin", &own.origin),
+                cache: path("cache", &own.cache),
+                state: path("state", &own.state),
+                reach: Reach { volume: are_several.then(|| name.clone()), ..own.reach.clone() },
+                name,
+                ..own.clone()
+            }
+        };
+        config.volumes = volumes(&status).iter().map(served).collect();
+        Ok(config)
+    })
 }
 
 /// The volumes that a status is about.

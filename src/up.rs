@@ -132,8 +132,12 @@ pub fn config_of(folder: &Path) -> Result<Config, Failure> {
 
 /// The one volume that is meant, and everything that is configured beside it.
 pub fn volume_of(of: &Of) -> Result<(Config, volume::Options), Failure> {
+    one_of(config_of(&absolute(&of.dir)?)?, of)
+}
+
+/// The same of a configuration that was read.
+pub fn one_of(config: Config, of: &Of) -> Result<(Config, volume::Options), Failure> {
     let usage = |message| Failure::new(crate::USAGE, message);
-    let config = config_of(&absolute(&of.dir)?)?;
     match config.places(of.volume.as_deref()).map_err(usage)?[..] {
         [place] => {
             let volume = config.volumes[place].clone();
