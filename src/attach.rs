@@ -22,7 +22,7 @@ use crate::up::{self, Place};
 use crate::{say, units};
 
 pub fn run(args: &Attach) -> Result<ExitCode, Failure> {
-    let Place { folder, path, named, is_new, .. } = Place::new(&args.dir, args.origin.as_deref(), args.cache.as_deref())?;
+    let Place { folder, path, mut file, named, is_new } = Place::new(&args.dir, args.origin.as_deref(), args.cache.as_deref())?;
     let of = Of { dir: args.dir.clone(), volume: args.volume.clone() };
     let (_, configured) = up::volume_of(&of)?;
     let volume = Options {
@@ -36,6 +36,8 @@ pub fn run(args: &Attach) -> Result<ExitCode, Failure> {
         let what = format!("{} names origin {origin} and cache {cache}; edit it, or choose another folder with --dir", path.display());
         return Err(Failure::new(Failure::REFUSED, what));
     }
+    file.override_with(named.clone());
+    file.in_folder(&folder).keep_states_apart()?;
     fs::metadata(&volume.origin).map_err(|error| {
         Failure::new(Failure::NO_INPUT, format!("origin {}: {error}; name a disk that exists", volume.origin.display()))
     })?;

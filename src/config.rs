@@ -4,6 +4,7 @@
 //! was read and found good.
 
 mod addresses;
+mod apart;
 mod clients;
 mod first;
 mod knobs;

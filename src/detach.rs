@@ -45,7 +45,10 @@ fn detach(args: &Detach, config: &Config, volume: &Options) -> Result<ExitCode, 
             let served = status::served(&status, config).pop().and_then(|(_, served)| served).unwrap_or_else(|| volume.clone());
             by_daemon(&args.of, &served, &status, &mut signals).inspect(|_| served.await_release())?
         }
-        None => here(volume, &mut signals)?,
+        None => {
+            config.keep_states_apart()?;
+            here(volume, &mut signals)?
+        }
     };
     if !is_detached {
         tell!("tidegate: cancelled; the cache is attached as before, what has gone home stays there");

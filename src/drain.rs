@@ -14,7 +14,7 @@ use tidegate_daemon::volume::Options;
 use crate::args::Drain;
 use crate::config::Config;
 use crate::progress::Progress;
-use crate::{detach, say, status, units, up};
+use crate::{detach, say, status, units};
 
 /// How often the daemon is asked how far it is.
 const INTERVAL: Duration = Duration::from_millis(100);
@@ -25,7 +25,7 @@ const CANCELLED: u8 = 1;
 
 pub fn run(args: &Drain) -> Result<ExitCode, Failure> {
     let asked = |verb| Ok::<_, Failure>(State::of(&status::asked(&args.of, verb)?));
-    let config = up::config_of(&up::absolute(&args.of.dir)?)?;
+    let config = status::config_of(&args.of)?;
     let mut signals = Signals::take().map_err(|error| Failure::new(Failure::SYSTEM, format!("signals cannot be received: {error}")))?;
     let started = Instant::now();
     let mut bar = Progress::new("drain");

@@ -21,7 +21,7 @@ use tidegate_daemon::volume;
 use tidegate_daemon::whole;
 use tidegate_engine::op::DeviceId;
 
-use crate::up::{CONFIG_MODE, Named, config_failed, is_missing, write_config};
+use crate::up::{CONFIG_MODE, Named, config_failed, is_missing};
 use crate::{config, units};
 
 /// Made when nothing else is named: large enough for a try, small on the disk because it is sparse.
@@ -64,7 +64,7 @@ impl FirstRun {
     /// # Errors
     /// One line: that cannot be written. What was made goes when this goes: when the volume has ended, or a second signal ends everything at once.
     pub fn keep(&mut self) -> Result<(), Failure> {
-        write_config(&self.config, &self.named)?;
+        NewConfig::write(&self.config, &self.named)?.keep();
         self.folders.keep();
         self.made.take().into_iter().for_each(Made::keep);
         Ok(())

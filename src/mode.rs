@@ -27,7 +27,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
         say(&volumes.iter().map(|volume| name(volume) + &describe(volume)).collect::<Vec<_>>().join("\n"));
         return Ok(ExitCode::SUCCESS);
     };
-    let (_, volume) = up::volume_of(&args.of)?;
+    let (_, volume) = up::one_of(status::config_of(&args.of)?, &args.of)?;
     let mut signals = Signals::take().map_err(|error| Failure::new(Failure::SYSTEM, format!("signals cannot be received: {error}")))?;
     let started = Instant::now();
     let mut bar = Progress::new("mode");

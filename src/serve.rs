@@ -43,6 +43,7 @@ pub fn check(config: &Config, running: &Running, folder: &Path) -> Result<(), Fa
     if !config.volumes.iter().all(|volume| nbd::is_string(volume.name.as_bytes())) {
         return Err(refused("export: a name has at most 4096 bytes and no NUL".to_owned()));
     }
+    config.keep_states_apart()?;
     config.tls.as_ref().map_or(Ok(()), |tls| tls.load().map(drop)).map_err(refused)?;
     let unfit = |key, what| Failure::new(Failure::NOT_CREATED, format!("{what}; choose a shorter folder, or another place as `{key}`"));
     if !running.stdio && manager::handed_over()? == 0 {

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Once;
 
 use serde_json::Value;
 use tidegate_daemon::Failure;
@@ -11,11 +12,12 @@ use tidegate_daemon::back::disk::{Access, Disk};
 pub use tidegate_daemon::control::NO_ANSWER;
 use tidegate_daemon::control::{Verb, ask};
 use tidegate_daemon::state::format_of;
+use tidegate_daemon::tell;
 use tidegate_daemon::volume::Options;
 use tidegate_engine::op::DeviceId;
 
 use crate::args::{Of, Status};
-use crate::config::Config;
+use crate::config::{Config, File};
 use crate::{say, units, up};
 
 pub fn run(args: &Status) -> Result<ExitCode, Failure> {
@@ -26,11 +28,40 @@ pub fn run(args: &Status) -> Result<ExitCode, Failure> {
 
 /// What the daemon answers.
 pub fn asked(of: &Of, verb: Verb) -> Result<Value, Failure> {
-    let folder = up::absolute(&of.dir)?;
-    let reach = Reach { dir: Some(folder.clone()), volume: of.volume.clone(), ..Reach::default() };
+    let reach = Reach { dir: Some(up::absolute(&of.dir)?), volume: of.volume.clone(), ..Reach::default() };
     // Where the daemon of a folder listens: as its configuration says, or beside it.
-    let control = up::config_of(&folder)?.control;
+    let control = config_of(of)?.control;
     ask(&control, verb, of.volume.as_deref()).map_err(|failure| failure.reaching(&reach))
+}
+
+/// What the configuration of a folder says. Where that cannot be read any more, a daemon that listens beside it says what it serves: who has mistyped
+/// a line can stop it all the same.
+pub fn config_of(of: &Of) -> Result<Config, Failure> {
+    static TOLD: Once = Once::new();
+    let folder = up::absolute(&of.dir)?;
+    up::config_of(&folder).or_else(|failure| {
+        let mut config = File::default().in_folder(&folder);
+        let Ok(status) = ask(&config.control, Verb::Status, None) else { return Err(failure) };
+        TOLD.call_once(|| {
+            tell!("tidegate: note: {failure}; the daemon at {} has read another one, and is asked", config.control.display())
+        });
+        let own = config.volumes.swap_remove(0);
+        let are_several = volumes(&status).len() > 1;
+        let served = |volume: &Value| {
+            let name = volume["name"].as_str().unwrap_or_default().to_owned();
+            let path = |key: &str, or: &Path| volume["paths"][key].as_str().map_or(or.to_owned(), PathBuf::from);
+            Options {
+                origin: path("origin", &own.origin),
+                cache: path("cache", &own.cache),
+                state: path("state", &own.state),
+                reach: Reach { volume: are_several.then(|| name.clone()), ..own.reach.clone() },
+                name,
+                ..own.clone()
+            }
+        };
+        config.volumes = volumes(&status).iter().map(served).collect();
+        Ok(config)
+    })
 }
 
 /// The volumes that a status is about.
@@ -57,10 +88,19 @@ pub fn served(status: &Value, config: &Config) -> Vec<(String, Option<Options>)>
             several => several.iter().find(|options| options.name == name),
         };
         let told = |key: &str| volume["paths"][key].as_str().map(PathBuf::from);
-        // What has moved since it was opened is where its folder is now, if that is it.
-        let has_moved = told("cache").is_some_and(|cache| up::is_missing(&cache))
-            && configured.is_some_and(|configured| is_formatted_as(&configured.cache, volume["paths"]["format"].as_str()));
-        let path = |key: &str, or: &Path| told(key).filter(|told| !(has_moved && up::is_missing(told))).unwrap_or(or.to_owned());
+        let is_it = |cache: &Path| is_formatted_as(cache, volume["paths"]["format"].as_str());
+        let moved = told("cache").zip(configured).and_then(|(cache, configured)| {
+            // Whatever has its old name by now is another one's.
+            let has_moved = !is_it(&cache) && is_it(&configured.cache);
+            has_moved.then(|| renamed(&cache, &configured.cache))
+        });
+        let path = |key: &str, or: &Path| match (told(key), &moved) {
+            (Some(told), Some((from, to))) => {
+                let there = told.strip_prefix(from).ok().map(|below| to.join(below));
+                there.filter(|path| !up::is_missing(path)).unwrap_or(told)
+            }
+            (told, _) => told.unwrap_or(or.to_owned()),
+        };
         let options = configured.map(|configured| Options {
             name: name.to_owned(),
             origin: path("origin", &configured.origin),
@@ -71,6 +111,13 @@ pub fn served(status: &Value, config: &Config) -> Vec<(String, Option<Options>)>
         (name.to_owned(), options)
     };
     volumes(status).iter().map(served).collect()
+}
+
+/// Which folder got which name, if that is why a file that was at `old` is at `new`: what they do not have in common at their ends.
+fn renamed(old: &Path, new: &Path) -> (PathBuf, PathBuf) {
+    let common = old.components().rev().zip(new.components().rev()).take_while(|(old, new)| old == new).count();
+    let without = |path: &Path| path.ancestors().nth(common).unwrap_or(path).to_owned();
+    (without(old), without(new))
 }
 
 /// Is this the cache that a daemon tells of?
@@ -326,6 +373,17 @@ fn describe_fills(fills: &Value) -> String {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn what_has_moved_is_below_the_new_name() {
+        for (old, new, from, to) in [
+            ("/v/old/ssd/cache.img", "/v/new/ssd/cache.img", "/v/old", "/v/new"),
+            ("/v/cache.img", "/w/v/cache.img", "/", "/w"),
+            ("/v/cache.img", "/v/other.img", "/v/cache.img", "/v/other.img"),
+        ] {
+            assert_eq!(renamed(Path::new(old), Path::new(new)), (PathBuf::from(from), PathBuf::from(to)));
+        }
+    }
 
     #[test]
     fn what_did_not_happen_is_not_listed() {

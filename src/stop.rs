@@ -14,7 +14,7 @@ use tidegate_engine::cache::format::Superblock;
 use tidegate_engine::op::DeviceId;
 
 use crate::args::Stop;
-use crate::{say, status, up};
+use crate::{say, status};
 
 /// How often the daemon is asked how far it is.
 const INTERVAL: Duration = Duration::from_millis(50);
@@ -22,8 +22,8 @@ const INTERVAL: Duration = Duration::from_millis(50);
 const PATIENCE: Duration = Duration::from_secs(30);
 
 pub fn run(args: &Stop) -> Result<ExitCode, Failure> {
+    let config = status::config_of(&args.of)?;
     let mut state = status::asked(&args.of, Verb::Stop)?;
-    let config = up::config_of(&up::absolute(&args.of.dir)?)?;
     let stopping = status::served(&state, &config);
     let mut silent_since = None;
     loop {

@@ -8,7 +8,6 @@ use std::process::ExitCode;
 use tidegate_daemon::Failure;
 use tidegate_daemon::front::nbd::{Address, Certificates};
 use tidegate_daemon::volume;
-use tidegate_daemon::whole;
 
 use crate::args::{Of, Up};
 use crate::config::{self, Config, File};
@@ -120,11 +119,6 @@ fn named(args: &Up) -> Result<Named, Failure> {
 /// It may name keys.
 pub const CONFIG_MODE: u32 = 0o600;
 
-/// Writes the first configuration of a folder: whole or not at all.
-pub fn write_config(path: &Path, named: &Named) -> Result<(), Failure> {
-    whole::replace(path, config::first_file(named).as_bytes(), CONFIG_MODE).map_err(|error| config_failed(path, &error))
-}
-
 pub fn config_failed(path: &Path, error: &io::Error) -> Failure {
     Failure::new(Failure::NOT_CREATED, format!("{}: {error}; name another folder with --dir", path.display()))
 }
@@ -138,8 +132,12 @@ pub fn config_of(folder: &Path) -> Result<Config, Failure> {
 
 /// The one volume that is meant, and everything that is configured beside it.
 pub fn volume_of(of: &Of) -> Result<(Config, volume::Options), Failure> {
+    one_of(config_of(&absolute(&of.dir)?)?, of)
+}
+
+/// The same of a configuration that was read.
+pub fn one_of(config: Config, of: &Of) -> Result<(Config, volume::Options), Failure> {
     let usage = |message| Failure::new(crate::USAGE, message);
-    let config = config_of(&absolute(&of.dir)?)?;
     match config.places(of.volume.as_deref()).map_err(usage)?[..] {
         [place] => {
             let volume = config.volumes[place].clone();

@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use tidegate_daemon::state::State;
+
 use crate::common::chance::Chance;
 use crate::common::daemon::Daemon;
 use crate::common::mount::Fuse;
@@ -117,6 +119,31 @@ fn a_volume_goes_on_without_a_cache_that_is_gone() {
     }
     drop(client);
     daemon.stop();
+}
+
+/// The host's word goes where the volume is by then, and not into another folder that has its name.
+#[test]
+fn a_cache_that_fails_after_its_folder_was_renamed_is_not_taken_back() {
+    let mut volume = Volume::new("");
+    let parent = folder();
+    let [old, new] = ["old", "new"].map(|name| parent.path().join(name));
+    std::fs::create_dir(&old).unwrap();
+    std::fs::copy(volume.folder.path().join("config.toml"), old.join("config.toml")).unwrap();
+    let daemon = Daemon::up(&old);
+    let mut client = daemon.connect();
+    client.write(0, &contents(0)).unwrap();
+    client.flush().unwrap();
+    std::fs::rename(&old, &new).unwrap();
+    std::fs::create_dir(&old).unwrap();
+    volume.cache.kill();
+    client.write(BLOCK, &contents(1)).unwrap();
+    client.flush().unwrap();
+    drop(client);
+    daemon.stop();
+    let state = State::read(&new.join("tidegate.state")).unwrap().unwrap();
+    assert!(state.degraded && state.stopped, "{state:?}");
+    assert!(new.join("tidegate.dirty").exists());
+    assert_eq!(std::fs::read_dir(&old).unwrap().count(), 0, "nothing was written there");
 }
 
 #[test]

@@ -141,29 +141,88 @@ fn a_link_that_leads_nowhere_was_there_before() {
     assert_eq!(fs::read_link(&link).unwrap(), Path::new("/not-mounted/x"));
 }
 
+/// A first run writes its configuration when it serves. Who has made the folder a volume meanwhile has made it his.
+#[test]
+fn a_configuration_that_somebody_else_has_written_meanwhile_stays() {
+    let folder = folder();
+    let dir = folder.path();
+    tool::shell(&format!("cd '{}'; truncate -s 48M b.disk; truncate -s 64M b.ssd", text(dir))).succeeds();
+    let mut first = Mute::start(&["up", "--dir", text(&dir.join("v"))]);
+    first.wants_to_speak();
+    tidegate_in(dir, &["create", "--dir", "v", "--origin", "b.disk", "--cache", "b.ssd"]).succeeds();
+    let config = fs::read_to_string(dir.join("v/config.toml")).unwrap();
+    assert_eq!(first.is_heard(), None, "it is not its volume any more");
+    assert_eq!(first.child.wait().unwrap().code(), Some(75));
+    assert_eq!(
+        (names(&dir.join("v")), fs::read_to_string(dir.join("v/config.toml")).unwrap()),
+        (vec!["config.toml".to_owned()], config.clone())
+    );
+    assert!(config.contains("b.disk") && config.contains("b.ssd"), "{config}");
+    let daemon = Daemon::up(&dir.join("v"));
+    daemon.connect().expect(0, &[0; 4096]);
+    daemon.stop();
+}
+
+#[test]
+fn what_is_called_like_a_draft_is_somebody_elses_and_stays() {
+    let folder = folder();
+    let dir = folder.path();
+    let others = ["config.toml.new", "tidegate.state.new", "tidegate.dirty.new", "pid.new"];
+    others.iter().for_each(|name| fs::write(dir.join(name), "mine").unwrap());
+    // Of a process that has ended.
+    fs::write(dir.join("tidegate.1-0123456789abcdef.new"), "").unwrap();
+    let daemon = Daemon::start(dir, &["up", "--dir", text(dir), "--pid-file", text(&dir.join("pid"))]);
+    let there = names(dir);
+    for name in ["config.toml", "pid", "tidegate.dirty", "tidegate.state"] {
+        assert!(there.iter().any(|found| found == name), "{there:?}");
+    }
+    assert_eq!(there.iter().filter(|name| name.ends_with(".new")).collect::<Vec<_>>().len(), others.len(), "{there:?}");
+    assert!(others.iter().all(|name| fs::read_to_string(dir.join(name)).unwrap() == "mine"));
+    daemon.stop();
+}
+
+/// A file system with room for so many files.
+struct Few {
+    folder: tempfile::TempDir,
+}
+
+impl Few {
+    fn new(files: u32) -> Few {
+        let few = Few { folder: folder() };
+        let options = format!("size=64m,nr_inodes={}", files + 1);
+        tool::run("mount", &["-t", "tmpfs", "-o", &options, "few", text(few.folder.path())]).succeeds();
+        few
+    }
+}
+
+impl Drop for Few {
+    fn drop(&mut self) {
+        // One that was never mounted: there is nothing to take down.
+        let _ = Command::new("umount").arg("--lazy").arg(self.folder.path()).status();
+    }
+}
+
 #[test]
 fn a_configuration_that_cannot_be_written_leaves_everything_as_it_was() {
     let folder = folder();
     let dir = folder.path();
-    tool::shell(&format!("cd '{}'; mkdir -p v/config.toml.new ssd; truncate -s 48M disk.img; truncate -s 64M blank.img", text(dir)))
-        .succeeds();
+    tool::shell(&format!("cd '{}'; mkdir ssd; truncate -s 48M disk.img; truncate -s 64M blank.img up.img", text(dir))).succeeds();
     let named = ["--origin", "disk.img", "--cache", "ssd/cache.img", "--cache-size", "64MiB"];
     let blank = ["--origin", "disk.img", "--cache", "blank.img"];
-    let (attach, create) = (["attach", "--dir", "v"], ["create", "--dir", "v"]);
-    for arguments in
-        [&["up", "--dir", "v"][..], &[&attach[..], &named].concat(), &[&attach[..], &blank].concat(), &[&create[..], &named].concat()]
-    {
-        let ended = tidegate_in(dir, arguments);
-        assert!(ended.code == Some(73) && ended.stderr.contains("config.toml: Is a directory"), "{ended}");
-        assert_eq!(names(&dir.join("v")), ["config.toml.new"], "{ended}");
+    // What is there before the configuration: two sockets and what the host knows; or nothing. (A blank cache that is named to `up` is formatted.)
+    let up = ["--origin", "disk.img", "--cache", "up.img"];
+    for (files, command, disks) in [(4, "up", &up[..]), (0, "attach", &named), (0, "attach", &blank), (0, "create", &named)] {
+        let few = Few::new(files);
+        let ended = tidegate_in(dir, &[&[command, "--dir", text(few.folder.path())], disks].concat());
+        assert!(ended.code == Some(73) && ended.stderr.contains("config.toml: No space left"), "{ended}");
+        assert_eq!(names(few.folder.path()), [""; 0], "{ended}");
         assert_eq!(names(&dir.join("ssd")), [""; 0], "{ended}");
         let mut first = [1; 4096];
         fs::File::open(dir.join("blank.img")).unwrap().read_exact_at(&mut first, 0).unwrap();
         assert_eq!(first, [0; 4096], "{ended}");
     }
     // Nothing of what was refused stands in the way of trying again.
-    fs::remove_dir(dir.join("v/config.toml.new")).unwrap();
-    tidegate_in(dir, &[&attach[..], &blank].concat()).succeeds();
+    tidegate_in(dir, &[&["attach", "--dir", "v"][..], &blank].concat()).succeeds();
 }
 
 #[test]

@@ -129,14 +129,15 @@ fn a_host_that_cannot_write_the_mode_down_costs_nobody_the_volume() {
     let folder = volume("64MiB", "64MiB", "");
     let dir = folder.path();
     let daemon = Daemon::up(dir);
-    let obstacle = dir.join(format!("{}.new", tidegate_daemon::state::FILE_NAME));
-    fs::create_dir(&obstacle).unwrap();
+    let (state, away) = (dir.join(tidegate_daemon::state::FILE_NAME), dir.join("away"));
+    fs::rename(&state, &away).unwrap();
+    fs::create_dir(&state).unwrap();
     mode(dir, &["write-through"]).succeeds();
     let writes = load(&daemon, 8);
     assert!(are_home(dir, &writes), "it is kept all the same");
-    let is_told = || fs::read_to_string(dir.join(tidegate_daemon::state::FILE_NAME)).unwrap().contains("write-through");
-    assert!(!is_told());
-    fs::remove_dir(&obstacle).unwrap();
+    fs::remove_dir(&state).unwrap();
+    fs::rename(&away, &state).unwrap();
+    let is_told = || fs::read_to_string(&state).unwrap().contains("write-through");
     let is_told_at_last = (0..100).any(|_| {
         std::thread::sleep(std::time::Duration::from_millis(200));
         expect(&daemon, &writes[..1]);

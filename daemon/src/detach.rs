@@ -51,7 +51,8 @@ pub fn detach(options: &Options, goes_on: impl FnMut(Progress) -> bool) -> Resul
 
 fn take(options: &Options, mut goes_on: impl FnMut(Progress) -> bool) -> Result<bool, Failure> {
     let attached = attach(&options.cache, &options.origin)?;
-    state::recognise(&options.state, &attached, false)?;
+    let place = state::Place::open(&options.state)?;
+    state::recognise(&place, &attached, false)?;
     let Attached { cache, origin, superblock, .. } = attached;
     let io = Io::new(cache, origin, Carrier::Auto)?;
     let mut engine = Engine::new(options.knobs.config(&superblock), io.limits());
@@ -71,7 +72,7 @@ fn take(options: &Options, mut goes_on: impl FnMut(Progress) -> bool) -> Result<
             Phase::Serving if !asked => {
                 asked = true;
                 let snapshot = engine.inspect(now);
-                State::of(&superblock, snapshot.epoch, None, &snapshot.mode).write(&options.state)?;
+                State::of(&superblock, snapshot.epoch, None, &snapshot.mode).write(&place)?;
                 events.push(Event::Control(Control::Detach));
             }
             Phase::Serving if detached => {
@@ -94,7 +95,7 @@ fn take(options: &Options, mut goes_on: impl FnMut(Progress) -> bool) -> Result<
             Phase::Refused => return Err(refusal(&engine, &options.cache.display().to_string())),
             Phase::Stopped => {
                 let snapshot = engine.inspect(now);
-                State::of(&superblock, snapshot.epoch, Some(snapshot.newer()), &snapshot.mode).write(&options.state)?;
+                State::of(&superblock, snapshot.epoch, Some(snapshot.newer()), &snapshot.mode).write(&place)?;
                 if detached && !snapshot.is_detaching {
                     let what = format!(
                         "cache {} takes no writes, and does not say that it is detached: everything has gone home, but do not use the origin \

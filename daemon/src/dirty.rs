@@ -5,13 +5,13 @@
 //! that is missing or cannot be read means that nothing is known. It tells people the time of day; nothing is decided by that.
 
 use std::fmt::Write as _;
-use std::fs::{self, OpenOptions};
-use std::io::Write as _;
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use tidegate_engine::block::{ATOM_BYTES, Span};
+
+use crate::state::Place;
 
 /// Ranges in the file at most: neighbours are joined beyond that, so it says too much rather than too little.
 pub const RANGES_MAX: usize = 1024;
@@ -43,15 +43,10 @@ impl Dirty {
         state.with_extension("dirty")
     }
 
-    /// Replaces the file. That it cannot be is no reason to stop: nothing rests on it.
-    pub fn write(&self, state: &Path) {
-        let path = Dirty::path(state);
-        let draft = path.with_extension("dirty.new");
-        let _ = fs::remove_file(&draft);
-        // New: it is never written through a link that somebody has put there.
-        let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft);
-        if made.and_then(|mut file| file.write_all(self.text().as_bytes())).and_then(|()| fs::rename(&draft, &path)).is_err() {
-            let _ = fs::remove_file(&draft);
+    /// Replaces the file, beside the state. That it cannot be is no reason to stop: nothing rests on it.
+    pub fn write(&self, place: &Place) {
+        if let Some(name) = Dirty::path(place.path()).file_name() {
+            let _ = place.note(name, &self.format, self.text().as_bytes());
         }
     }
 
@@ -142,7 +137,7 @@ mod tests {
         let state = folder.path().join("tidegate.state");
         assert_eq!(Dirty::read(&state, "ab"), None);
         let dirty = Dirty { format: "ab".into(), at: 7, is_complete: false, ranges: vec![Span::new(0, 8), Span::new(2_048, 16)] };
-        dirty.write(&state);
+        dirty.write(&Place::open(&state).unwrap());
         assert_eq!(Dirty::read(&state, "ab"), Some(dirty.clone()));
         assert_eq!(Dirty::read(&state, "cd"), None, "of another cache");
         let text = dirty.text();

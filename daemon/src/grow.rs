@@ -68,7 +68,7 @@ pub fn look(volume: &Options) -> Result<Ready, Failure> {
         return Err(refused(format!("the volume ends inside a block of {block} bytes; run `tidegate detach`, then `tidegate attach`")));
     }
     geometry.validate().map_err(|what| refused(format!("it cannot serve {} bytes: {what}", grown.now)))?;
-    state::compare(&volume.state, &superblock, volume.accept_loss)?;
+    state::compare(&state::Place::open(&volume.state)?, &superblock, volume.accept_loss)?;
     let io = compared(volume, Io::new(cache, origin, Carrier::Auto)?, &superblock)?;
     Ok(Ready { grown, change: Some((io, Superblock { geometry, ..superblock })) })
 }

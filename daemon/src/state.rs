@@ -3,11 +3,14 @@
 //! It is written, and synced, before the first request of a start is answered, at an orderly stop, and when the cache fails in service:
 //! then before anything is acknowledged without it, so that an SSD that missed writes is not taken back. Without it (it was deleted, or the
 //! volume is new) nothing is compared. A cache that the volume went on without is remembered: it has missed writes, and is never taken again.
+//!
+//! Its folder is held from the start on: it stays the same one when it is renamed, and another one that has its name by then is not written to.
 
-use std::fs::OpenOptions;
-use std::io::{ErrorKind, Read};
+use std::ffi::{OsStr, OsString};
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind, Read};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use tidegate_engine::Mode;
@@ -15,9 +18,10 @@ use tidegate_engine::block::ATOM_BYTES;
 use tidegate_engine::cache::format::Superblock;
 use tidegate_engine::probe::ModeView;
 
+use crate::Failure;
 use crate::back::attach::{Attached, hex};
 use crate::dirty::{Dirty, written_at};
-use crate::{Failure, whole};
+use crate::whole::Folder;
 
 /// Its name in the folder of a volume.
 pub const FILE_NAME: &str = "tidegate.state";
@@ -65,12 +69,12 @@ impl State {
     ///
     /// # Errors
     /// One line; the file is as it was.
-    pub fn begin(path: &Path, superblock: &Superblock) -> Result<(), Failure> {
+    pub fn begin(place: &Place, superblock: &Superblock) -> Result<(), Failure> {
         let format = format_of(superblock);
-        match State::read(path)? {
+        match place.read()? {
             Some(known) if known.format != format => {
                 let bytes = Some(superblock.geometry.volume_atoms * ATOM_BYTES);
-                State { format, epoch: superblock.epoch, bytes, mode: superblock.mode, ..State::default() }.write(path)
+                State { format, epoch: superblock.epoch, bytes, mode: superblock.mode, ..State::default() }.write(place)
             }
             Some(_) | None => Ok(()),
         }
@@ -84,24 +88,20 @@ impl State {
         if State::read(path).is_ok_and(|known| known.is_none()) {
             return Ok(());
         }
-        State { dirty: Some(0), ..State::default() }.write(path)
+        State { dirty: Some(0), ..State::default() }.write(&Place::open(path)?)
     }
 
     /// Replaces the file, whole or not at all. A cache that was known until now, and is another one, is gone from now on.
     ///
     /// # Errors
-    /// One line; the old file is as it was.
-    pub fn write(&self, path: &Path) -> Result<(), Failure> {
-        // One that cannot be read has told nobody anything, and stopped the start that would have come here.
-        let before = State::read(path).ok().flatten();
-        let known = before.into_iter().flat_map(|before| before.gone.into_iter().chain([before.format]));
+    /// One line; the old file is as it was, if that is another volume's by now; or what could not be written may be lost with the power.
+    pub fn write(&self, place: &Place) -> Result<(), Failure> {
+        let known = place.known_before(&self.format)?;
         let mut gone: Vec<String> = known.filter(|format| !format.is_empty() && *format != self.format).collect();
         gone.drain(..gone.len().saturating_sub(GONE_MAX));
         let text = serde_json::to_string(&State { gone, ..self.clone() }).expect("a state is plain") + "\n";
-        let written = whole::replace(path, text.as_bytes(), 0o600);
-        written.map_err(|error| {
-            Failure::new(Failure::NOT_CREATED, format!("{}: {error}; the volume needs it to know its cache again", path.display()))
-        })
+        let written = place.folder.replace(&place.name, text.as_bytes(), 0o600);
+        written.map_err(|error| unwritten(&place.path, &error))
     }
 
     /// What was written last; nothing if there is no file.
@@ -109,12 +109,15 @@ impl State {
     /// # Errors
     /// One line: it cannot be read, or says nothing that could be.
     pub fn read(path: &Path) -> Result<Option<State>, Failure> {
+        State::parse(path, OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path))
+    }
+
+    fn parse(path: &Path, opened: io::Result<File>) -> Result<Option<State>, Failure> {
         let failed = |code, why: String| Err(Failure::new(code, format!("{}: {why}", path.display())));
         let not_understood = |why: String| {
             failed(Failure::DAMAGED, format!("{why}; if its cache is the one that this volume last ran with, delete the file"))
         };
         let mut bytes = Vec::new();
-        let opened = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path);
         // What cannot be read may say anything: only of what was read is it said that it may go.
         match opened.and_then(|file| file.take(BYTES_MAX + 1).read_to_end(&mut bytes)) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
@@ -132,6 +135,82 @@ impl State {
             Ok(_) => {}
         }
         serde_json::from_slice(&bytes).map(Some).or_else(|why| not_understood(format!("line {}: {why}", why.line())))
+    }
+}
+
+fn unwritten(path: &Path, error: &io::Error) -> Failure {
+    Failure::new(Failure::NOT_CREATED, format!("{}: {error}; the volume needs it to know its cache again", path.display()))
+}
+
+/// Where a state is read and written: its name in a folder that is held.
+#[derive(Debug)]
+pub struct Place {
+    folder: Folder,
+    name: OsString,
+    /// As it was called when the folder was opened.
+    path: PathBuf,
+    /// Of the cache that was known then.
+    known: Option<String>,
+}
+
+impl Place {
+    /// # Errors
+    /// One line: there is no such folder, or it may not be read.
+    pub fn open(path: &Path) -> Result<Place, Failure> {
+        let (folder, name) = Folder::of(path).map_err(|error| match error.kind() {
+            ErrorKind::PermissionDenied => {
+                Failure::new(Failure::PERMISSION, format!("{}: {error}; run as a user who may read its folder", path.display()))
+            }
+            _ => unwritten(path, &error),
+        })?;
+        let mut place = Place { folder, name, path: path.to_owned(), known: None };
+        // One that cannot be read stops whoever looks at it.
+        place.known = place.read().ok().flatten().map(|state| state.format);
+        Ok(place)
+    }
+
+    /// As it was called when it was opened, for messages.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What was written last; nothing if there is no file.
+    ///
+    /// # Errors
+    /// As [`State::read`].
+    pub fn read(&self) -> Result<Option<State>, Failure> {
+        State::parse(&self.path, self.folder.open(&self.name))
+    }
+
+    /// Removes what killed processes have left of what they were writing.
+    pub fn tidy(&self) {
+        self.folder.tidy();
+    }
+
+    /// The list of what is dirty beside it, of the cache with this identity.
+    pub(crate) fn note(&self, name: &OsStr, format: &str, bytes: &[u8]) -> io::Result<()> {
+        match self.known_before(format) {
+            Ok(_) => self.folder.note(name, bytes, 0o600),
+            Err(failure) => Err(io::Error::other(failure.message)),
+        }
+    }
+
+    /// The caches that were known until now, where the one with the identity `own` is to be written down: those that are gone, and the last one.
+    ///
+    /// # Errors
+    /// One line: another volume has written there since it was opened.
+    fn known_before(&self, own: &str) -> Result<impl Iterator<Item = String> + use<>, Failure> {
+        // One that cannot be read has told nobody anything, and stopped the start that would have come here.
+        let before = self.read().ok().flatten();
+        let is_known = |format: &str| format == own || self.known.as_deref() == Some(format);
+        if before.as_ref().is_some_and(|state| !is_known(&state.format) || state.gone.iter().any(|gone| gone == own)) {
+            let what = format!(
+                "{}: somebody else has written another cache down there since this one is used; a state is one volume's: name another file as `state`",
+                self.path.display()
+            );
+            return Err(Failure::new(Failure::REFUSED, what));
+        }
+        Ok(before.into_iter().flat_map(|before| before.gone.into_iter().chain([before.format])))
     }
 }
 
@@ -188,20 +267,20 @@ fn short(format: &str) -> &str {
 ///
 /// # Errors
 /// One line that says what was expected.
-pub fn recognise(path: &Path, attached: &Attached, accept_loss: bool) -> Result<Vec<String>, Failure> {
+pub fn recognise(place: &Place, attached: &Attached, accept_loss: bool) -> Result<Vec<String>, Failure> {
     let Attached { superblock, cache, origin, .. } = attached;
     let volume = superblock.geometry.volume_atoms;
-    if origin.atoms() > volume && superblock.has_served() && !knows(path, superblock)? {
+    if origin.atoms() > volume && superblock.has_served() && !knows(place, superblock)? {
         let (has, needs) = (origin.bytes(), volume * ATOM_BYTES);
         let (cache, origin) = (cache.path().display(), origin.path().display());
         let what = format!(
             "origin {origin} has {has} bytes, cache {cache} has served one of {needs}, and {} does not know it; attach that one, or take in the rest \
              of this one with --grow if it has grown",
-            path.display()
+            place.path.display()
         );
         return Err(Failure::new(Failure::REFUSED, what));
     }
-    compare(path, superblock, accept_loss)
+    compare(place, superblock, accept_loss)
 }
 
 /// Is this the cache that the volume last ran with, and not an older copy of it? Returns what is worth knowing.
@@ -210,8 +289,9 @@ pub fn recognise(path: &Path, attached: &Attached, accept_loss: bool) -> Result<
 ///
 /// # Errors
 /// One line that says which cache was expected.
-pub fn compare(path: &Path, superblock: &Superblock, accept_loss: bool) -> Result<Vec<String>, Failure> {
-    let Some(known) = State::read(path)? else { return Ok(Vec::new()) };
+pub fn compare(place: &Place, superblock: &Superblock, accept_loss: bool) -> Result<Vec<String>, Failure> {
+    let Some(known) = place.read()? else { return Ok(Vec::new()) };
+    let path = place.path();
     let found = format_of(superblock);
     let compared = if known.gone.contains(&found) {
         let last = if known.format.is_empty() { "the one that came after it".to_owned() } else { format!("{}…", short(&known.format)) };
@@ -232,8 +312,8 @@ pub fn compare(path: &Path, superblock: &Superblock, accept_loss: bool) -> Resul
 }
 
 /// Is this the cache that the volume last ran with, as far as this folder knows?
-fn knows(path: &Path, superblock: &Superblock) -> Result<bool, Failure> {
-    Ok(State::read(path)?.is_some_and(|known| known.format == format_of(superblock)))
+fn knows(place: &Place, superblock: &Superblock) -> Result<bool, Failure> {
+    Ok(place.read()?.is_some_and(|known| known.format == format_of(superblock)))
 }
 
 impl State {
@@ -308,20 +388,24 @@ mod tests {
 
     const BACK: ModeView = ModeView { wanted: Mode::WriteBack, recorded: Mode::WriteBack, is_switching: false };
 
+    fn at(path: &Path) -> Place {
+        Place::open(path).unwrap()
+    }
+
     #[test]
     fn a_cache_that_promised_the_origin_may_be_lost() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(FILE_NAME);
         let through = ModeView { wanted: Mode::WriteThrough, recorded: Mode::WriteThrough, is_switching: false };
-        State::of(&superblock(1, 5), 6, None, &through).write(&path).unwrap();
-        assert!(compare(&path, &superblock(2, 1), false).unwrap()[0].contains("nothing that was flushed is lost"));
+        State::of(&superblock(1, 5), 6, None, &through).write(&at(&path)).unwrap();
+        assert!(compare(&at(&path), &superblock(2, 1), false).unwrap()[0].contains("nothing that was flushed is lost"));
         // On the way there or back it may not, nor with blocks that no stop could take home.
         for view in [ModeView { recorded: Mode::WriteBack, ..through }, ModeView { wanted: Mode::WriteBack, ..through }] {
-            State::of(&superblock(1, 5), 6, None, &view).write(&path).unwrap();
-            assert!(compare(&path, &superblock(2, 9), false).is_err());
+            State::of(&superblock(1, 5), 6, None, &view).write(&at(&path)).unwrap();
+            assert!(compare(&at(&path), &superblock(2, 9), false).is_err());
         }
-        State::of(&superblock(1, 5), 6, Some(3), &through).write(&path).unwrap();
-        assert!(compare(&path, &superblock(2, 9), false).unwrap_err().message.contains("held 3 blocks"));
+        State::of(&superblock(1, 5), 6, Some(3), &through).write(&at(&path)).unwrap();
+        assert!(compare(&at(&path), &superblock(2, 9), false).unwrap_err().message.contains("held 3 blocks"));
         // A file of a version that knew no modes.
         std::fs::write(&path, "{\"format\":\"ab\",\"epoch\":1,\"dirty\":null}").unwrap();
         assert_eq!(State::read(&path).unwrap().unwrap().mode, Mode::WriteBack);
@@ -332,10 +416,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(FILE_NAME);
         let last = superblock(1, 5);
-        State::of(&last, 6, None, &BACK).write(&path).unwrap();
-        assert!(compare(&path, &superblock(2, 9), true).unwrap()[1].contains("not known"));
-        Dirty::now(&format_of(&last), false, vec![tidegate_engine::block::Span::new(8, 8)]).write(&path);
-        let notes = compare(&path, &superblock(2, 9), true).unwrap();
+        State::of(&last, 6, None, &BACK).write(&at(&path)).unwrap();
+        assert!(compare(&at(&path), &superblock(2, 9), true).unwrap()[1].contains("not known"));
+        Dirty::now(&format_of(&last), false, vec![tidegate_engine::block::Span::new(8, 8)]).write(&at(&path));
+        let notes = compare(&at(&path), &superblock(2, 9), true).unwrap();
         assert_eq!(notes[2], "lost: 4096 bytes from byte 4096 on");
     }
 
@@ -343,19 +427,19 @@ mod tests {
     fn a_new_cache_whose_first_start_is_cut_short_is_no_stranger() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(FILE_NAME);
-        State::begin(&path, &superblock(2, 1)).unwrap();
+        State::begin(&at(&path), &superblock(2, 1)).unwrap();
         assert!(!path.exists(), "where nothing is known, nothing is compared");
-        State::of(&superblock(1, 5), 6, Some(0), &BACK).write(&path).unwrap();
-        assert!(compare(&path, &superblock(2, 2), false).is_err(), "it has served somewhere");
-        State::begin(&path, &superblock(2, 1)).unwrap();
+        State::of(&superblock(1, 5), 6, Some(0), &BACK).write(&at(&path)).unwrap();
+        assert!(compare(&at(&path), &superblock(2, 2), false).is_err(), "it has served somewhere");
+        State::begin(&at(&path), &superblock(2, 1)).unwrap();
         for epoch in [1, 2] {
-            assert_eq!(compare(&path, &superblock(2, epoch), false).unwrap(), Vec::<String>::new());
+            assert_eq!(compare(&at(&path), &superblock(2, epoch), false).unwrap(), Vec::<String>::new());
         }
-        assert!(compare(&path, &superblock(1, 6), true).unwrap_err().message.contains("has missed writes"));
+        assert!(compare(&at(&path), &superblock(1, 6), true).unwrap_err().message.contains("has missed writes"));
         // That of the last run is as it was.
         let last = State::of(&superblock(2, 2), 3, Some(7), &BACK);
-        last.write(&path).unwrap();
-        State::begin(&path, &superblock(2, 3)).unwrap();
+        last.write(&at(&path)).unwrap();
+        State::begin(&at(&path), &superblock(2, 3)).unwrap();
         assert_eq!(State::read(&path).unwrap().unwrap().dirty, Some(7));
     }
 
@@ -363,17 +447,17 @@ mod tests {
     fn a_cache_of_a_smaller_volume_is_not_taken_and_the_own_one_comes_back() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(FILE_NAME);
-        State::of(&superblock(1, 5), 6, Some(0), &BACK).write(&path).unwrap();
+        State::of(&superblock(1, 5), 6, Some(0), &BACK).write(&at(&path)).unwrap();
         let mut small = superblock(2, 1);
         small.geometry.volume_atoms = 256;
-        let refused = compare(&path, &small, false).unwrap_err();
+        let refused = compare(&at(&path), &small, false).unwrap_err();
         assert!(refused.message.contains("131072 bytes") && refused.message.contains("262144"), "{refused}");
-        assert!(compare(&path, &superblock(1, 6), false).unwrap().is_empty());
-        let notes = compare(&path, &small, true).unwrap();
+        assert!(compare(&at(&path), &superblock(1, 6), false).unwrap().is_empty());
+        let notes = compare(&at(&path), &small, true).unwrap();
         assert!(notes[0].contains("131072") && notes[1].contains("held nothing newer"), "{notes:?}");
         // A file of a version that did not write the size.
-        State { bytes: None, ..State::of(&superblock(1, 5), 6, Some(0), &BACK) }.write(&path).unwrap();
-        assert_eq!(compare(&path, &small, false).unwrap().len(), 1);
+        State { bytes: None, ..State::of(&superblock(1, 5), 6, Some(0), &BACK) }.write(&at(&path)).unwrap();
+        assert_eq!(compare(&at(&path), &small, false).unwrap().len(), 1);
     }
 
     fn superblock(id: u8, epoch: u64) -> Superblock {
@@ -385,68 +469,120 @@ mod tests {
     fn the_cache_of_the_last_run_is_taken_and_others_are_not() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(FILE_NAME);
-        assert_eq!(compare(&path, &superblock(1, 5), false).unwrap(), Vec::<String>::new(), "a new volume");
-        State::of(&superblock(1, 5), 6, None, &BACK).write(&path).unwrap();
+        assert_eq!(compare(&at(&path), &superblock(1, 5), false).unwrap(), Vec::<String>::new(), "a new volume");
+        State::of(&superblock(1, 5), 6, None, &BACK).write(&at(&path)).unwrap();
         for epoch in [6, 7] {
-            assert!(compare(&path, &superblock(1, epoch), false).unwrap().is_empty());
+            assert!(compare(&at(&path), &superblock(1, epoch), false).unwrap().is_empty());
         }
-        let older = compare(&path, &superblock(1, 5), true).unwrap_err();
+        let older = compare(&at(&path), &superblock(1, 5), true).unwrap_err();
         assert!(older.message.contains("an older copy") && older.message.contains("create --force"), "{}", older.message);
-        let other = compare(&path, &superblock(2, 9), false).unwrap_err();
+        let other = compare(&at(&path), &superblock(2, 9), false).unwrap_err();
         assert!(other.message.contains("02020202…") && other.message.contains("01010101…, which may have held"), "{}", other.message);
-        assert!(compare(&path, &superblock(2, 9), true).unwrap()[0].contains("are lost"));
-        State::of(&superblock(1, 5), 6, Some(0), &BACK).write(&path).unwrap();
-        assert!(compare(&path, &superblock(2, 1), false).unwrap()[0].contains("held nothing newer"));
-        let used = compare(&path, &superblock(2, 9), false).unwrap_err();
+        assert!(compare(&at(&path), &superblock(2, 9), true).unwrap()[0].contains("are lost"));
+        State::of(&superblock(1, 5), 6, Some(0), &BACK).write(&at(&path)).unwrap();
+        assert!(compare(&at(&path), &superblock(2, 1), false).unwrap()[0].contains("held nothing newer"));
+        let used = compare(&at(&path), &superblock(2, 9), false).unwrap_err();
         assert!(used.message.contains("has served before") && used.message.contains("--accept-loss"), "{}", used.message);
-        assert!(compare(&path, &superblock(2, 9), true).unwrap()[0].contains("held nothing newer"));
+        assert!(compare(&at(&path), &superblock(2, 9), true).unwrap()[0].contains("held nothing newer"));
     }
 
     #[test]
     fn a_cache_that_failed_in_service_must_not_come_back_and_another_one_is_told_what_was_lost() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(FILE_NAME);
-        let fence = |dirty| State { degraded: true, ..State::of(&superblock(1, 5), 6, Some(dirty), &BACK) }.write(&path).unwrap();
+        let fence = |dirty| State { degraded: true, ..State::of(&superblock(1, 5), 6, Some(dirty), &BACK) }.write(&at(&path)).unwrap();
         fence(40);
         for epoch in [6, 7, 100] {
-            let back = compare(&path, &superblock(1, epoch), true).unwrap_err();
+            let back = compare(&at(&path), &superblock(1, epoch), true).unwrap_err();
             assert!(back.message.contains("has missed writes") && back.message.contains("alone had 40 blocks"), "{}", back.message);
         }
-        let other = compare(&path, &superblock(2, 1), false).unwrap_err();
+        let other = compare(&at(&path), &superblock(2, 1), false).unwrap_err();
         assert!(other.message.contains("alone had 40 blocks") && other.message.contains("--accept-loss"), "{}", other.message);
-        assert!(compare(&path, &superblock(2, 1), true).unwrap()[0].contains("are lost"));
+        assert!(compare(&at(&path), &superblock(2, 1), true).unwrap()[0].contains("are lost"));
         fence(0);
-        assert!(compare(&path, &superblock(1, 6), false).unwrap_err().message.contains("nothing is lost"));
-        assert!(compare(&path, &superblock(2, 1), false).unwrap()[0].contains("held nothing newer"));
+        assert!(compare(&at(&path), &superblock(1, 6), false).unwrap_err().message.contains("nothing is lost"));
+        assert!(compare(&at(&path), &superblock(2, 1), false).unwrap()[0].contains("held nothing newer"));
     }
 
     #[test]
     fn a_cache_that_the_volume_went_on_without_never_comes_back() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(FILE_NAME);
-        let serve = |id, dirty| State::of(&superblock(id, 5), 6, dirty, &BACK).write(&path).unwrap();
+        let serve = |id, dirty| State::of(&superblock(id, 5), 6, dirty, &BACK).write(&at(&path)).unwrap();
         let refused = |id| {
-            let refused = [false, true].map(|accept_loss| compare(&path, &superblock(id, 100), accept_loss).unwrap_err().message);
+            let refused = [false, true].map(|accept_loss| compare(&at(&path), &superblock(id, 100), accept_loss).unwrap_err().message);
             assert!(refused.iter().all(|message| message.contains("has missed writes")), "{refused:?}");
         };
         // It fails, another one is taken, and that one is stopped with nothing that only it has.
-        State { degraded: true, ..State::of(&superblock(1, 5), 6, Some(40), &BACK) }.write(&path).unwrap();
+        State { degraded: true, ..State::of(&superblock(1, 5), 6, Some(40), &BACK) }.write(&at(&path)).unwrap();
         serve(2, None);
         serve(2, Some(0));
         refused(1);
         // Nor when that one is given up before another has served, and after it has.
         State::give_up(&path).unwrap();
         [1, 2].into_iter().for_each(refused);
-        assert_eq!(compare(&path, &superblock(3, 1), false).unwrap(), Vec::<String>::new());
+        assert_eq!(compare(&at(&path), &superblock(3, 1), false).unwrap(), Vec::<String>::new());
         serve(3, None);
         [1, 2].into_iter().for_each(refused);
-        assert!(compare(&path, &superblock(3, 6), false).unwrap().is_empty());
+        assert!(compare(&at(&path), &superblock(3, 6), false).unwrap().is_empty());
         // They do not grow without end.
-        (4..=255).chain(4..=255).for_each(|id| serve(id, Some(0)));
+        (4..=255).for_each(|id| serve(id, Some(0)));
+        for id in 0..=255 {
+            let other = Superblock { format: FormatId([[id; 8], [!id; 8]].concat().try_into().unwrap()), ..superblock(0, 5) };
+            State::of(&other, 6, Some(0), &BACK).write(&at(&path)).unwrap();
+        }
         assert!(std::fs::metadata(&path).unwrap().len() < BYTES_MAX && State::read(&path).unwrap().is_some());
         let none = folder.path().join("none");
         State::give_up(&none).unwrap();
         assert!(!none.exists(), "there was none to be given up");
+    }
+
+    #[test]
+    fn a_folder_that_was_renamed_is_written_and_not_the_one_that_has_its_name_now() {
+        let folder = tempfile::tempdir().unwrap();
+        let [old, new] = ["old", "new"].map(|name| folder.path().join(name));
+        std::fs::create_dir(&old).unwrap();
+        let place = at(&old.join(FILE_NAME));
+        State::of(&superblock(1, 5), 6, None, &BACK).write(&place).unwrap();
+        std::fs::rename(&old, &new).unwrap();
+        std::fs::create_dir(&old).unwrap();
+        State { degraded: true, ..State::of(&superblock(1, 5), 6, Some(3), &BACK) }.write(&place).unwrap();
+        Dirty::now(&format_of(&superblock(1, 5)), true, Vec::new()).write(&place);
+        assert_eq!(std::fs::read_dir(&old).unwrap().count(), 0);
+        assert!(State::read(&new.join(FILE_NAME)).unwrap().unwrap().degraded && new.join("tidegate.dirty").exists());
+    }
+
+    #[test]
+    fn what_another_volume_has_written_meanwhile_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(FILE_NAME);
+        let of = |id| State::of(&superblock(id, 5), 6, None, &BACK);
+        let note = |place: &Place| Dirty::now(&format_of(&superblock(1, 5)), true, Vec::new()).write(place);
+        let taken = |place: &Place| {
+            let (before, refused) = (std::fs::read(&path).unwrap(), of(1).write(place).unwrap_err());
+            note(place);
+            assert!(refused.code == Failure::REFUSED && refused.message.contains("one volume's"), "{refused}");
+            assert_eq!(std::fs::read(&path).unwrap(), before);
+            assert!(!folder.path().join("tidegate.dirty").exists());
+        };
+        // There was none at first.
+        let first = at(&path);
+        of(2).write(&at(&path)).unwrap();
+        taken(&first);
+        // The one that was there gives way, and no other one.
+        let second = at(&path);
+        of(3).write(&at(&path)).unwrap();
+        taken(&second);
+        let third = at(&path);
+        of(1).write(&third).unwrap();
+        State::give_up(&path).unwrap();
+        taken(&third);
+        // Nobody knows any more which one it was.
+        std::fs::remove_file(&path).unwrap();
+        of(1).write(&third).unwrap();
+        of(1).write(&third).unwrap();
+        note(&third);
+        assert!(folder.path().join("tidegate.dirty").exists());
     }
 
     #[test]
@@ -455,16 +591,16 @@ mod tests {
         let path = folder.path().join(FILE_NAME);
         for text in ["", "{}", "{\"format\": 3}", "\0\0\0", &"x".repeat(5_000)] {
             std::fs::write(&path, text).unwrap();
-            let refused = compare(&path, &superblock(1, 1), false).unwrap_err();
+            let refused = compare(&at(&path), &superblock(1, 1), false).unwrap_err();
             assert!(refused.message.contains(FILE_NAME) && !refused.message.contains('\n'), "{}", refused.message);
             assert!(refused.code == Failure::DAMAGED && refused.message.ends_with("delete the file"), "{refused}");
         }
         std::fs::remove_file(&path).unwrap();
         std::fs::create_dir(&path).unwrap();
-        let folder_there = compare(&path, &superblock(1, 1), false).unwrap_err();
+        let folder_there = compare(&at(&path), &superblock(1, 1), false).unwrap_err();
         std::fs::remove_dir(&path).unwrap();
         std::os::unix::fs::symlink("/not-mounted/state", &path).unwrap();
-        let link_there = compare(&path, &superblock(1, 1), false).unwrap_err();
+        let link_there = compare(&at(&path), &superblock(1, 1), false).unwrap_err();
         for refused in [folder_there, link_there] {
             assert!(
                 refused.code == Failure::NO_INPUT && !refused.message.contains("delete"),

@@ -9,7 +9,6 @@
 mod options;
 
 use std::collections::VecDeque;
-use std::path::PathBuf;
 
 use tidegate_engine::block::{ATOM_BYTES, Span};
 use tidegate_engine::cache::format::Superblock;
@@ -63,6 +62,7 @@ const MOTOR: u32 = 2;
 pub struct Opened {
     options: Options,
     attached: Attached,
+    state: state::Place,
     sleeper: Option<Sleeper>,
 }
 
@@ -76,7 +76,9 @@ impl Opened {
         }
         let at = |place: &str, failure: Failure| Failure { message: format!("{place}{failure}"), ..failure };
         crate::ram::check(options.knobs.ram).map_err(|failure| at(&options.said.ram, failure))?;
-        attached.notes.extend(state::recognise(&options.state, &attached, options.accept_loss)?);
+        let state = state::Place::open(&options.state)?;
+        state.tidy();
+        attached.notes.extend(state::recognise(&state, &attached, options.accept_loss)?);
         let sleeper = match &options.spin {
             None => None,
             Some(spin) => match Motor::find(&spin.which, &options.origin).map_err(|failure| at(&options.said.motor, failure))? {
@@ -93,7 +95,7 @@ impl Opened {
                 }
             },
         };
-        Ok(Opened { options: options.clone(), attached, sleeper })
+        Ok(Opened { options: options.clone(), attached, state, sleeper })
     }
 
     /// Worth knowing, one line each.
@@ -115,7 +117,7 @@ impl Opened {
     /// One line for the operator and the exit code.
     pub(crate) fn serve(self, carrier: Carrier, mut desk: Desk) -> Result<Rest, Failure> {
         let export = self.export();
-        let Opened { options, attached: Attached { cache, origin, superblock, .. }, sleeper } = self;
+        let Opened { options, attached: Attached { cache, origin, superblock, .. }, state, sleeper } = self;
         let mut io = Io::new(cache, origin, carrier)?;
         let poll = options.knobs.poll.unwrap_or_else(vigil::default);
         io.poll(poll);
@@ -159,7 +161,7 @@ impl Opened {
                 "format": state::format_of(&superblock),
             }),
             rating: options.knobs.rating(),
-            host: Host { path: options.state, superblock, told: None, again: Instant::ZERO, noted: Instant::ZERO, has_served: false },
+            host: Host { place: state, superblock, told: None, again: Instant::ZERO, noted: Instant::ZERO, has_served: false },
             events: Vec::new(),
             happenings: Vec::new(),
             interests: Vec::new(),
@@ -241,7 +243,7 @@ impl World<Run> for Back {
 
 /// Where the host keeps what it knows of which cache.
 struct Host {
-    path: PathBuf,
+    place: state::Place,
     superblock: Superblock,
     /// The mode that was written down last.
     told: Option<Mode>,
@@ -381,7 +383,7 @@ impl Volume {
             self.desk.answer(number, answer);
         }
         if self.desk.may_write() && self.world.held.is_some() {
-            HostState::begin(&self.host.path, &self.host.superblock)?;
+            HostState::begin(&self.host.place, &self.host.superblock)?;
             self.world.release(now);
         }
         if self.desk.is_told_to_stop() {
@@ -399,7 +401,7 @@ impl Volume {
             (state.degraded, state.dirty) = (true, Some(snapshot.newer()));
         }
         self.host.told = Some(state.mode);
-        state.write(&self.host.path)
+        state.write(&self.host.place)
     }
 
     /// Writes down a mode that is kept from now on, and every minute what is dirty. A mode that promises less was written down before, so a host
@@ -439,7 +441,7 @@ impl Volume {
 
     fn note_dirty(&self, is_complete: bool) {
         let ranges = self.engine.dirty_ranges(dirty::RANGES_MAX);
-        Dirty::now(&state::format_of(&self.host.superblock), is_complete, ranges).write(&self.host.path);
+        Dirty::now(&state::format_of(&self.host.superblock), is_complete, ranges).write(&self.host.place);
     }
 
     /// Another mode. That a FLUSH may promise less is written down before the engine hears of it.
@@ -453,7 +455,7 @@ impl Volume {
         if !mode.is_home() && self.host.told != Some(mode) {
             let epoch = self.engine.inspect(now).epoch;
             let back = ModeView { wanted: mode, recorded: mode, is_switching: false };
-            HostState::of(&self.host.superblock, epoch, None, &back).write(&self.host.path).map_err(|failure| failure.message)?;
+            HostState::of(&self.host.superblock, epoch, None, &back).write(&self.host.place).map_err(|failure| failure.message)?;
             self.host.told = Some(mode);
         }
         self.engine.handle(now, Event::Control(Control::Mode(mode)));

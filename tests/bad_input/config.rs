@@ -74,6 +74,66 @@ fn a_configuration_that_may_not_be_read_is_refused() {
     assert_eq!(everything(nobody.path()), before);
 }
 
+/// What the host writes down would take the place of a disk, or of what it belongs to.
+#[test]
+fn a_state_that_is_something_else_too_is_refused_before_anything_is_written() {
+    let state = |name: &'static str| {
+        move |dir: &Path| fs::write(dir.join("config.toml"), format!("state = \"{}\"\n", text(&dir.join(name)))).unwrap()
+    };
+    for arguments in [
+        UP,
+        &["serve", "--config", "config.toml"],
+        &["create", "--dir", ".", "--force"],
+        &["attach", "--dir", "."],
+        &["detach", "--dir", "."],
+    ] {
+        check(
+            "cache",
+            state("cache.img"),
+            arguments,
+            78,
+            &["`state`: ", "cache.img would be written, and is its cache; name another file"],
+        );
+    }
+    // What lies beside it, under another name.
+    let link = |dir: &Path| {
+        state("v.state")(dir);
+        fs::hard_link(dir.join("cache.img"), dir.join("v.dirty")).unwrap();
+    };
+    check("list", link, UP, 78, &["v.dirty, the list of what is dirty beside `state` ", "is its cache"]);
+    // Named by a flag.
+    check("flag", |_| {}, &["up", "--dir", ".", "--cache", "tidegate.state"], 78, &["tidegate.state would be written, and is its cache"]);
+}
+
+#[test]
+fn a_daemon_whose_configuration_was_mistyped_meanwhile_is_asked_all_the_same() {
+    for names in [&["home"][..], &["home", "media"]] {
+        let folder = volumes(names, "", "");
+        let dir = folder.path();
+        let daemon = Daemon::up(dir);
+        daemon.connect_to("home").write(0, &[7; 4096]).unwrap();
+        fs::write(dir.join("config.toml"), "[gate]\nwiat = \"2s\"\n").unwrap();
+        let of = ["--dir", text(dir), "--volume", "home"];
+        for arguments in [&["status"][..], &["mode"], &["mode", "write-through"], &["drain"], &["stop"]] {
+            let ended = tool::tidegate(&[arguments, &of].concat());
+            assert!(ended.code == Some(0) && !ended.stdout.is_empty(), "{ended}");
+            let noted: Vec<&str> = ended.stderr.lines().filter(|line| line.contains("wiat")).collect();
+            assert!(
+                noted.len() == 1 && noted[0].contains("config.toml:2:1: ") && noted[0].ends_with("has read another one, and is asked"),
+                "{ended}"
+            );
+        }
+        if names.len() > 1 {
+            tool::tidegate(&["stop", "--dir", text(dir)]).succeeds();
+        }
+        let (status, said) = daemon.ended();
+        assert!(status.success(), "{status}: {said}");
+        // Nobody is there any more who could be asked.
+        let refused = tool::tidegate(&["status", "--dir", text(dir)]);
+        assert_refused("typing error", &refused, 78, &["config.toml:2:1: ", "wiat"]);
+    }
+}
+
 /// What only a start finds has its place too, in the table of its volume.
 #[test]
 fn more_memory_than_there_is_is_refused_where_its_volume_asks_for_it() {
