@@ -119,17 +119,21 @@ impl Simulation {
         }
     }
 
-    /// Within any hour the drive is started no more often than it may be, where nobody else uses it and it does as it is told.
+    /// Nobody else starts the origin: neither a stranger, nor whoever takes it away and brings it back. And it does as it is told.
+    fn drive_is_ours(&self) -> bool {
+        !self.plan.strangers && self.plan.origin_leaves_every == 0 && self.plan.rates[1].spin_error == 0
+    }
+
+    /// Within any hour the drive is started no more often than it may be.
     fn note_starts(&mut self) {
         let Some(config) = &self.plan.config.spin else { return };
-        let (now, books) = (self.scene.agenda.now(), &mut self.scene.books);
+        let (now, is_ours, books) = (self.scene.agenda.now(), self.drive_is_ours(), &mut self.scene.books);
         let starts = self.scene.origin.model.counters().spin_ups.iter().sum::<u64>() - books.started_before;
         if starts == books.starts.len() as u64 {
             return;
         }
         books.starts.resize(starts as usize, now);
         let lately = books.starts.iter().rev().take_while(|&&start| start + HOUR > now).count();
-        let is_ours = !self.plan.strangers && self.plan.rates[1].spin_error == 0;
         if is_ours && lately > config.per_hour as usize && self.scene.broken.is_none() {
             self.scene.broken = Some(Broken(format!("the origin was started {lately} times within an hour, of {}", config.per_hour)));
         }
@@ -139,8 +143,7 @@ impl Simulation {
     fn compare_motor(&self, snapshot: &Snapshot) -> Result<(), String> {
         let Some(report) = &snapshot.spin else { return Ok(()) };
         let (told, seen) = (report.counters.all_starts(), self.scene.books.starts.len() as u64);
-        let is_ours = !self.plan.strangers && self.plan.rates[1].spin_error == 0;
-        if is_ours && told > seen {
+        if self.drive_is_ours() && told > seen {
             return Err(format!("{told} starts of the origin, and there were {seen}"));
         }
         if report.slept > self.now().since(Instant::ZERO) || report.counters.losses > told {
