@@ -6,7 +6,7 @@ use tidegate_daemon::Failure;
 use tidegate_daemon::create::{CreateOptions, Overwrite};
 
 use crate::args::Create;
-use crate::first_run::CACHE_BYTES;
+use crate::first_run::{CACHE_BYTES, ORIGIN_BYTES};
 use crate::make::{is_there, lies_in, make};
 use crate::up::Place;
 use crate::{attach, say, units};
@@ -24,14 +24,16 @@ pub fn run(args: &Create) -> Result<ExitCode, Failure> {
         [place] => &config.volumes[place],
         _ => return Err(Failure::new(crate::USAGE, format!("{} describes several volumes; say which with --volume", path.display()))),
     };
-    let is_free = named.cache.is_some() || lies_in(folder, &volume.cache);
-    let cache_bytes = args.cache_size.or(is_free.then_some(CACHE_BYTES));
-    if cache_bytes.is_none() {
-        is_there("cache", &volume.cache, path, "--cache-size")?;
-    }
+    let size_of = |role, said: Option<u64>, is_named, disk, bytes, flag| {
+        let is_free = is_named || lies_in(folder, disk);
+        if said.is_none() && !is_free {
+            is_there(role, disk, path, flag)?;
+        }
+        Ok(said.or(is_free.then_some(bytes)))
+    };
     let options = CreateOptions {
-        origin_bytes: Some(args.origin_size),
-        cache_bytes,
+        origin_bytes: size_of("origin", args.origin_size, named.origin.is_some(), &volume.origin, ORIGIN_BYTES, "--origin-size")?,
+        cache_bytes: size_of("cache", args.cache_size, named.cache.is_some(), &volume.cache, CACHE_BYTES, "--cache-size")?,
         overwrite: if args.force { Overwrite::Anything } else { Overwrite::Nothing },
         ..CreateOptions::new(volume.origin.clone(), volume.cache.clone())
     };

@@ -267,6 +267,30 @@ fn a_cache_that_the_configuration_names_elsewhere_is_made_only_where_its_size_is
     assert!(refused.code == Some(78) && refused.stderr.contains("was detached") && !refused.stderr.contains("only copy"), "{refused}");
 }
 
+/// The same of an origin, which would be an empty one beside what was written.
+#[test]
+fn an_origin_that_the_configuration_names_elsewhere_is_made_only_where_its_size_is_said() {
+    let folder = folder();
+    let dir = folder.path();
+    tool::shell(&format!("cd '{}'; mkdir v disk", text(dir))).succeeds();
+    let origin = dir.join("disk/origin.img");
+    fs::write(dir.join("v/config.toml"), format!("origin = \"{}\"\n", text(&origin))).unwrap();
+    for force in [&[][..], &["--force"]] {
+        let refused = tidegate_in(dir, &[&["create", "--dir", "v", "--cache-size", "64MiB"], force].concat());
+        assert!(
+            refused.code == Some(66) && refused.stderr.contains("mount its disk") && refused.stderr.contains("--origin-size"),
+            "{refused}"
+        );
+        assert_eq!(refused.stderr.lines().count(), 1, "{refused}");
+        assert_eq!((names(&dir.join("v")), names(&dir.join("disk"))), (vec!["config.toml".to_owned()], Vec::new()));
+    }
+    tidegate_in(dir, &["create", "--dir", "v", "--cache-size", "64MiB", "--origin-size", "48MiB"]).succeeds();
+    assert_eq!(fs::metadata(&origin).unwrap().len(), 48 << 20);
+    // One that is there is kept, without a word about sizes.
+    fs::remove_file(dir.join("v/cache.img")).unwrap();
+    tidegate_in(dir, &["create", "--dir", "v", "--cache-size", "64MiB"]).succeeds();
+}
+
 #[test]
 fn what_is_named_beside_a_configuration_is_said_to_be_for_this_run() {
     let (own, other) = (volume("48MiB", "64MiB", ""), volume("48MiB", "64MiB", ""));
