@@ -169,9 +169,9 @@ pub struct Create {
     /// The slow device or file; made as a sparse file if missing [default: DIR/origin.img]
     #[arg(long, value_name = "PATH")]
     pub origin: Option<PathBuf>,
-    /// Size of an origin file that is made
-    #[arg(long, value_name = "SIZE", default_value = "8GiB", allow_hyphen_values = true, value_parser = parse_disk_size)]
-    pub origin_size: u64,
+    /// Size of an origin file that is made [default: 8GiB; to be said if config.toml names a missing one elsewhere: a disk may not be mounted]
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true, value_parser = parse_disk_size)]
+    pub origin_size: Option<u64>,
     /// The fast device or file; made as a file if missing [default: DIR/cache.img]
     #[arg(long, value_name = "PATH")]
     pub cache: Option<PathBuf>,

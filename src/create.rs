@@ -3,19 +3,20 @@
 use std::process::ExitCode;
 
 use tidegate_daemon::Failure;
-use tidegate_daemon::create::{CreateOptions, create};
-use tidegate_daemon::state::State;
-use tidegate_daemon::tell;
+use tidegate_daemon::create::{CreateOptions, Overwrite};
 
 use crate::args::Create;
-use crate::first_run::{CACHE_BYTES, Folders, NewConfig};
+use crate::first_run::{CACHE_BYTES, ORIGIN_BYTES};
+use crate::make::{is_there, lies_in, make};
 use crate::up::Place;
 use crate::{attach, say, units};
 
 pub fn run(args: &Create) -> Result<ExitCode, Failure> {
-    let Place { folder, path, mut file, named, is_new } = Place::new(&args.dir, args.origin.as_deref(), args.cache.as_deref())?;
+    let place = Place::new(&args.dir, args.origin.as_deref(), args.cache.as_deref())?;
+    let Place { folder, path, named, .. } = &place;
+    let mut file = place.file.clone();
     file.override_with(named.clone());
-    let mut config = file.in_folder(&folder);
+    let mut config = file.in_folder(folder);
     named.reaches(&mut config);
     config.keep_states_apart()?;
     // One at a time: what is formatted is said, never guessed.
@@ -23,29 +24,21 @@ pub fn run(args: &Create) -> Result<ExitCode, Failure> {
         [place] => &config.volumes[place],
         _ => return Err(Failure::new(crate::USAGE, format!("{} describes several volumes; say which with --volume", path.display()))),
     };
-    let is_free = named.cache.is_some() || attach::lies_in(&folder, &volume.cache);
-    let cache_bytes = args.cache_size.or(is_free.then_some(CACHE_BYTES));
-    if cache_bytes.is_none() {
-        attach::is_there(&volume.cache, &path)?;
-    }
-    let mut folders = Folders::make(&folder)?;
-    let config = is_new.then(|| NewConfig::write(&path, &named)).transpose()?;
+    let size_of = |role, said: Option<u64>, is_named, disk, bytes, flag| {
+        let is_free = is_named || lies_in(folder, disk);
+        if said.is_none() && !is_free {
+            is_there(role, disk, path, flag)?;
+        }
+        Ok(said.or(is_free.then_some(bytes)))
+    };
     let options = CreateOptions {
-        origin_bytes: Some(args.origin_size),
-        cache_bytes,
-        force: args.force,
-        mode: attach::last_mode(volume)?,
+        origin_bytes: size_of("origin", args.origin_size, named.origin.is_some(), &volume.origin, ORIGIN_BYTES, "--origin-size")?,
+        cache_bytes: size_of("cache", args.cache_size, named.cache.is_some(), &volume.cache, CACHE_BYTES, "--cache-size")?,
+        overwrite: if args.force { Overwrite::Anything } else { Overwrite::Nothing },
         ..CreateOptions::new(volume.origin.clone(), volume.cache.clone())
     };
-    let created = create(&options).map_err(|failure| failure.reaching(&volume.reach))?;
-    if args.force {
-        // The volume begins anew: what its last cache held was given up.
-        State::give_up(&volume.state)?;
-    }
-    config.into_iter().for_each(NewConfig::keep);
-    folders.keep();
+    let created = make(&place, volume, &options)?;
     attach::tell_kept_size(args.cache_size, &created, &volume.cache);
-    created.notes.iter().for_each(|note| tell!("tidegate: {note}"));
     let serve = volume.reach.complete("serve it with `tidegate up`");
     say(&format!(
         "origin {}: {}, {}\ncache {}: formatted, {} sets{}\n{serve}",

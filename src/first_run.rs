@@ -25,7 +25,7 @@ use crate::up::{CONFIG_MODE, Named, config_failed, is_missing};
 use crate::{config, units};
 
 /// Made when nothing else is named: large enough for a try, small on the disk because it is sparse.
-const ORIGIN_BYTES: u64 = 8 << 30;
+pub const ORIGIN_BYTES: u64 = 8 << 30;
 pub const CACHE_BYTES: u64 = 1 << 30;
 
 /// A folder becomes a volume. Whatever was made for it is removed again, unless the volume serves.

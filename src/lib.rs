@@ -13,6 +13,7 @@ mod detach;
 mod drain;
 mod first_run;
 mod grow;
+mod make;
 mod manager;
 mod mode;
 mod policies;

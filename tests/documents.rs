@@ -191,6 +191,7 @@ const INPUTS: &[(&str, &[&str])] = &[
     (
         "Origin",
         &[
+            "missing",
             "mounted",
             "held by somebody",
             "shrinks",

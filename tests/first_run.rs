@@ -9,6 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::common::daemon::Daemon;
+use crate::common::mount::Disk;
 use crate::common::nbd::Client;
 use crate::common::tool::{self, Ended, tidegate, tidegate_in};
 use crate::common::{folder, text, volume};
@@ -266,6 +267,30 @@ fn a_cache_that_the_configuration_names_elsewhere_is_made_only_where_its_size_is
     assert!(refused.code == Some(78) && refused.stderr.contains("was detached") && !refused.stderr.contains("only copy"), "{refused}");
 }
 
+/// The same of an origin, which would be an empty one beside what was written.
+#[test]
+fn an_origin_that_the_configuration_names_elsewhere_is_made_only_where_its_size_is_said() {
+    let folder = folder();
+    let dir = folder.path();
+    tool::shell(&format!("cd '{}'; mkdir v disk", text(dir))).succeeds();
+    let origin = dir.join("disk/origin.img");
+    fs::write(dir.join("v/config.toml"), format!("origin = \"{}\"\n", text(&origin))).unwrap();
+    for force in [&[][..], &["--force"]] {
+        let refused = tidegate_in(dir, &[&["create", "--dir", "v", "--cache-size", "64MiB"], force].concat());
+        assert!(
+            refused.code == Some(66) && refused.stderr.contains("mount its disk") && refused.stderr.contains("--origin-size"),
+            "{refused}"
+        );
+        assert_eq!(refused.stderr.lines().count(), 1, "{refused}");
+        assert_eq!((names(&dir.join("v")), names(&dir.join("disk"))), (vec!["config.toml".to_owned()], Vec::new()));
+    }
+    tidegate_in(dir, &["create", "--dir", "v", "--cache-size", "64MiB", "--origin-size", "48MiB"]).succeeds();
+    assert_eq!(fs::metadata(&origin).unwrap().len(), 48 << 20);
+    // One that is there is kept, without a word about sizes.
+    fs::remove_file(dir.join("v/cache.img")).unwrap();
+    tidegate_in(dir, &["create", "--dir", "v", "--cache-size", "64MiB"]).succeeds();
+}
+
 #[test]
 fn what_is_named_beside_a_configuration_is_said_to_be_for_this_run() {
     let (own, other) = (volume("48MiB", "64MiB", ""), volume("48MiB", "64MiB", ""));
@@ -280,4 +305,233 @@ fn what_is_named_beside_a_configuration_is_said_to_be_for_this_run() {
     let daemon = Daemon::start(own.path(), &["up", "--dir", text(own.path()), "--cache", text(&own_cache), "--accept-loss"]);
     assert!(!daemon.greeting.join("\n").contains("this run only"), "{:?}", daemon.greeting);
     daemon.stop();
+}
+
+/// A volume that was stopped with 256 blocks that only its cache has.
+fn dirty() -> tempfile::TempDir {
+    let folder = volume("48MiB", "64MiB", "");
+    let daemon = Daemon::up(folder.path());
+    let mut client = daemon.connect();
+    client.write(0, &[7; 1 << 20]).unwrap();
+    client.flush().unwrap();
+    drop(client);
+    daemon.stop();
+    folder
+}
+
+fn serves_it_all(dir: &Path) {
+    let daemon = Daemon::up(dir);
+    daemon.connect().expect(0, &[7; 1 << 20]);
+    daemon.stop();
+}
+
+/// A process of ours, ended if the test fails.
+struct Running(Child);
+
+impl Running {
+    fn start(dir: &Path, arguments: &[&str]) -> Running {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+        command.args(arguments).current_dir(dir).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        Running(command.spawn().expect("the built program starts"))
+    }
+
+    /// Waits until it has opened the file.
+    fn has_opened(&self, path: &Path) {
+        let until = Instant::now() + Duration::from_secs(60);
+        let files = || fs::read_dir(format!("/proc/{}/fd", self.0.id())).into_iter().flatten().flatten();
+        while !files().any(|file| fs::read_link(file.path()).is_ok_and(|file| file == path)) {
+            assert!(Instant::now() < until, "it does not open {}", path.display());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Its exit code, and what it said to standard error.
+    fn ended(mut self) -> (Option<i32>, String) {
+        let mut said = String::new();
+        self.0.stderr.take().expect("piped").read_to_string(&mut said).unwrap();
+        (self.0.wait().unwrap().code(), said)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // One that has ended already is fine.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn locked(path: &Path) -> fs::File {
+    let file = fs::File::open(path).unwrap();
+    rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    file
+}
+
+/// What was looked at before it was waited for counts for nothing: somebody else may have attached it, and written into it.
+#[test]
+fn a_cache_that_was_attached_while_it_was_waited_for_is_not_formatted() {
+    let folder = dirty();
+    let dir = folder.path();
+    let (origin, cache) = (dir.join("origin.img"), dir.join("cache.img"));
+    fs::copy(&cache, dir.join("attached.img")).unwrap();
+    tidegate_in(dir, &["detach", "--dir", "."]).succeeds();
+    let lock = locked(&origin);
+    let late = Running::start(dir, &["attach", "--dir", "."]);
+    late.has_opened(&origin);
+    fs::rename(dir.join("attached.img"), &cache).unwrap();
+    let before = fs::read(&cache).unwrap();
+    drop(lock);
+    let (code, said) = late.ended();
+    assert!(code == Some(78) && said.contains("is attached already") && said.lines().count() == 1, "{code:?}: {said}");
+    assert!(fs::read(&cache).unwrap() == before);
+}
+
+/// Of a volume that has a cache, another one is formatted: its own is not given up for that.
+#[test]
+fn formatting_another_cache_takes_nothing_from_the_volumes_own() {
+    let folder = dirty();
+    let dir = folder.path();
+    tool::shell(&format!("cd '{}'; truncate -s 64M b.img; mkfs.ext4 -q b.img", text(dir))).succeeds();
+    let forced = tidegate_in(dir, &["create", "--dir", ".", "--cache", "b.img", "--force"]);
+    assert!(forced.code == Some(0) && forced.stderr.lines().count() == 1, "{forced}");
+    assert!(forced.stderr.contains("held 256 blocks newer than the origin") && forced.stderr.contains("--accept-loss"), "{forced}");
+    // The new one asks, as it said.
+    let refused = tidegate_in(dir, &["up", "--dir", ".", "--cache", "b.img"]);
+    assert!(refused.code == Some(65) && refused.stderr.contains("bring that one back"), "{refused}");
+    serves_it_all(dir);
+    // Its own, which is told what it holds, is.
+    let forced = tidegate_in(dir, &["create", "--dir", ".", "--force"]);
+    assert!(forced.code == Some(0) && forced.stderr.contains("held 256 blocks newer than the origin, which are given up"), "{forced}");
+    Daemon::up(dir).stop();
+}
+
+#[test]
+fn no_new_origin_is_made_beside_a_cache_that_has_blocks_of_the_one_that_is_missing() {
+    let folder = dirty();
+    let dir = folder.path();
+    let (origin, away) = (dir.join("origin.img"), dir.join("away"));
+    fs::rename(&origin, &away).unwrap();
+    let before = names(dir);
+    let up = tidegate_in(dir, &["up", "--dir", "."]);
+    assert!(up.code == Some(66) && up.stderr.contains("mount its disk") && !up.stderr.contains("create"), "{up}");
+    let forced = tidegate_in(dir, &["create", "--dir", ".", "--force"]);
+    assert!(forced.code == Some(66) && forced.stderr.contains("holds 256 blocks newer than its origin"), "{forced}");
+    assert!(forced.stderr.contains("mount its disk") && forced.stderr.lines().count() == 1, "{forced}");
+    assert_eq!(names(dir), before);
+    fs::rename(&away, &origin).unwrap();
+    serves_it_all(dir);
+    // As it says, they can be given up first.
+    fs::rename(&origin, &away).unwrap();
+    let (_, advised) = forced.stderr.split_once("`tidegate ").unwrap();
+    let advised: Vec<&str> = advised.split_once('`').unwrap().0.split(' ').collect();
+    tidegate_in(dir, &advised).succeeds();
+    tidegate_in(dir, &["create", "--dir", ".", "--origin-size", "48MiB", "--force"]).succeeds();
+    let daemon = Daemon::up(dir);
+    daemon.connect().expect(0, &[0; 4096]);
+    daemon.stop();
+    // Where there is nothing of the volume, it can be made.
+    ["origin.img", "cache.img"].iter().for_each(|name| fs::remove_file(dir.join(name)).unwrap());
+    let up = tidegate_in(dir, &["up", "--dir", "."]);
+    assert!(up.code == Some(66) && up.stderr.contains("make them with `tidegate create --dir"), "{up}");
+}
+
+#[test]
+fn a_cache_in_the_place_of_the_origin_is_refused_and_keeps_what_it_has() {
+    let folder = dirty();
+    let dir = folder.path();
+    tool::shell(&format!("cd '{}'; mkdir x; truncate -s 64M b.img ext4.img; mkfs.ext4 -q ext4.img", text(dir))).succeeds();
+    for (command, force) in [("attach", &[][..]), ("create", &[]), ("create", &["--force"]), ("up", &[])] {
+        let refused = |cache, says: &[&str]| {
+            let arguments = [command, "--dir", "x/v", "--origin", "cache.img", "--cache", cache];
+            let refused = tidegate_in(dir, &[&arguments[..], force].concat());
+            assert!(refused.code == Some(78) && refused.stderr.lines().count() == 1, "{refused}");
+            says.iter().for_each(|words| assert!(refused.stderr.contains(words), "{words}: {refused}"));
+            assert!(!refused.stderr.contains("--force") && names(&dir.join("x")).is_empty(), "{refused}");
+        };
+        refused("b.img", &["cache.img is the tidegate cache of a volume of 50331648 bytes", "name another one"]);
+        refused("ext4.img", &["cache.img holds a tidegate cache and cache", "ext4.img does not; swap the two"]);
+    }
+    serves_it_all(dir);
+}
+
+/// Who is interrupted while he waits for a disk has made nothing.
+#[test]
+fn an_interrupt_while_a_disk_is_waited_for_leaves_nothing() {
+    let folder = folder();
+    let dir = folder.path();
+    tool::shell(&format!("cd '{}'; truncate -s 48M o.img; truncate -s 64M c.img", text(dir))).succeeds();
+    let before = names(dir);
+    for (command, disk) in [("attach", "o.img"), ("attach", "c.img"), ("create", "o.img"), ("create", "c.img")] {
+        let lock = locked(&dir.join(disk));
+        let named = [command, "--dir", "n/v", "--origin", "o.img", "--cache", "c.img"];
+        let waiting = Running::start(dir, &named);
+        waiting.has_opened(&dir.join(disk));
+        tool::run("kill", &["-INT", &waiting.0.id().to_string()]).succeeds();
+        assert_eq!(waiting.ended().0, None, "ended by the signal");
+        drop(lock);
+        assert_eq!(names(dir), before, "{command}, {disk}");
+    }
+    tidegate_in(dir, &["attach", "--dir", "n/v", "--origin", "o.img", "--cache", "c.img"]).succeeds();
+}
+
+/// A file system that takes no writes until this goes.
+struct Frozen(String);
+
+impl Frozen {
+    fn new(at: &Path) -> Frozen {
+        tool::run("fsfreeze", &["--freeze", text(at)]).succeeds();
+        Frozen(text(at).to_owned())
+    }
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        tool::run("fsfreeze", &["--unfreeze", &self.0]).succeeds();
+    }
+}
+
+/// From the first write on it is done as a whole: there is no configuration without a cache that is formatted.
+#[test]
+fn an_interrupt_while_the_cache_is_formatted_comes_too_late() {
+    let folder = folder();
+    let dir = folder.path();
+    tool::shell(&format!("cd '{}'; truncate -s 48M o.img; truncate -s 200M fs; mkfs.ext4 -q fs", text(dir))).succeeds();
+    let mut disk = Disk::of_file(&dir.join("fs"));
+    let cache = disk.mount("rw").join("c.img");
+    fs::File::create(&cache).unwrap().set_len(64 << 20).unwrap();
+    // Goes last: one that writes there does not end before it can.
+    let running;
+    let frozen = Frozen::new(disk.folder());
+    running = Running::start(dir, &["attach", "--dir", "v", "--origin", "o.img", "--cache", text(&cache)]);
+    let call = || fs::read_to_string(format!("/proc/{}/syscall", running.0.id())).unwrap_or_default();
+    let (until, write) = (Instant::now() + Duration::from_secs(60), format!("{} ", libc::SYS_pwrite64));
+    while !call().starts_with(&write) {
+        assert!(Instant::now() < until, "it does not write: {}", call());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    tool::run("kill", &["-INT", &running.0.id().to_string()]).succeeds();
+    drop(frozen);
+    let ended = running.ended();
+    assert_eq!(ended, (Some(0), String::new()));
+    Daemon::up(&dir.join("v")).stop();
+    disk.detach();
+}
+
+#[test]
+fn a_link_that_leads_nowhere_is_called_one_and_nothing_is_advised_that_cannot_be_done() {
+    let folder = folder();
+    let dir = folder.path();
+    tool::shell(&format!("cd '{}'; truncate -s 48M disk; mkdir v", text(dir))).succeeds();
+    for (flag, other) in [("--origin", "--cache"), ("--cache", "--origin")] {
+        let link = dir.join("link");
+        std::os::unix::fs::symlink("/not-mounted/disk.img", &link).unwrap();
+        for command in ["create", "attach", "up"] {
+            let refused = tidegate_in(dir, &[command, "--dir", "v", flag, "link", other, "disk"]);
+            assert!(refused.code == Some(66) && refused.stderr.lines().count() == 1, "{refused}");
+            assert!(refused.stderr.contains("link to /not-mounted/disk.img, which is not there"), "{refused}");
+            assert!(!refused.stderr.contains("tidegate create"), "{refused}");
+        }
+        fs::remove_file(&link).unwrap();
+    }
+    assert_eq!(names(&dir.join("v")), [""; 0]);
 }

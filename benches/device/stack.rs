@@ -7,7 +7,7 @@ use tidegate_daemon::back::attach::attach;
 use tidegate_daemon::back::dock::Happening;
 use tidegate_daemon::back::io::{Carrier, Io};
 use tidegate_daemon::back::run::Run;
-use tidegate_daemon::create::{CreateOptions, create};
+use tidegate_daemon::create::{CreateOptions, Overwrite, create};
 use tidegate_daemon::volume::{Knobs, TURN_ATOMS};
 use tidegate_engine::block::{ATOM_BYTES, Span};
 use tidegate_engine::op::{Answer, Done, Op};
@@ -62,7 +62,7 @@ pub type Asked = (Span, Command<Run>);
 impl Stack {
     /// Formats the cache and serves it.
     pub fn new(cache: &Path, origin: &Path) -> Stack {
-        let options = CreateOptions { force: true, ..CreateOptions::new(PathBuf::from(origin), PathBuf::from(cache)) };
+        let options = CreateOptions { overwrite: Overwrite::Anything, ..CreateOptions::new(PathBuf::from(origin), PathBuf::from(cache)) };
         create(&options).expect("a new volume");
         let attached = attach(cache, origin).expect("a volume of ours");
         let knobs = Knobs {

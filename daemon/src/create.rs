@@ -1,5 +1,5 @@
-//! `tidegate create`: makes the files that are missing and formats the cache. The origin's contents are never touched, and nothing
-//! that somebody may still want is overwritten without `force`.
+//! `tidegate create` and `attach`: make the files that are missing and format the cache. The origin's contents are never touched, and nothing
+//! that somebody may still want is overwritten unasked. What may be overwritten is looked at under both locks.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -12,10 +12,21 @@ use tidegate_engine::cache::format::{FormatId, Geometry, Step, Superblock, creat
 use tidegate_engine::op::DeviceId;
 
 use crate::Failure;
-use crate::back::attach::{Contents, Held, contents, distinct, identity};
+use crate::back::attach::{Contents, Held, contents, distinct, identity, swapped};
 use crate::back::disk::{Access, Disk, name, reserve};
 use crate::check::look_through;
+use crate::state::{Loss, State, format_of};
 use crate::whole::remove;
+
+/// What of a cache that is there may be overwritten.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Overwrite {
+    /// Nothing: it is blank.
+    Nothing,
+    /// A cache of ours that was taken from its origin.
+    Detached,
+    Anything,
+}
 
 /// What to make.
 #[derive(Clone, Debug)]
@@ -28,10 +39,7 @@ pub struct CreateOptions {
     pub cache_bytes: Option<u64>,
     pub block_bytes: u32,
     pub set_bytes: u32,
-    /// Overwrite what the cache holds.
-    pub force: bool,
-    /// What a FLUSH is to promise, unless the configuration says so.
-    pub mode: Mode,
+    pub overwrite: Overwrite,
 }
 
 impl CreateOptions {
@@ -44,8 +52,7 @@ impl CreateOptions {
             cache_bytes: None,
             block_bytes: 4 << 10,
             set_bytes: 1 << 20,
-            force: false,
-            mode: Mode::WriteBack,
+            overwrite: Overwrite::Nothing,
         }
     }
 }
@@ -58,6 +65,8 @@ pub struct Created {
     pub held: Held,
     pub origin_is_new: bool,
     pub cache_is_new: bool,
+    /// The cache of ours that was overwritten, if there was one.
+    pub replaced: Option<Superblock>,
     /// Worth knowing, one line each.
     pub notes: Vec<String>,
 }
@@ -68,72 +77,189 @@ impl Created {
     }
 }
 
-/// Makes what is missing and formats the cache.
+/// Makes what is missing and formats the cache, in write-back.
 ///
 /// # Errors
-/// One line. Files that were made are removed again; a cache that existed may be left blank if its device failed meanwhile.
+/// As [`Ready::hold`] and [`Ready::format`].
 pub fn create(options: &CreateOptions) -> Result<Created, Failure> {
-    let mut made = Made(Vec::new());
-    let open = |new: Option<Disk>, path, role| new.map_or_else(|| Disk::open(path, role, Access::Alone), Ok);
-    let new_origin = made.ensure(&options.origin, DeviceId::Origin, options.origin_bytes)?;
-    let origin_is_new = new_origin.is_some();
-    // Before the cache is made: of two who make the same volume one waits here, with nothing that the other needs.
-    let origin = open(new_origin, &options.origin, DeviceId::Origin)?;
-    let new_cache = made.ensure(&options.cache, DeviceId::Cache, options.cache_bytes)?;
-    let cache_is_new = new_cache.is_some();
-    distinct(&options.cache, &options.origin)?;
-    let cache = open(new_cache, &options.cache, DeviceId::Cache)?;
-    let given_up = if options.force { given_up(&cache) } else { refuse_contents(&cache).map(|()| None)? };
-    let geometry = geometry(options, &cache, &origin)?;
-    let fresh = Superblock::new(FormatId(random()?), geometry, random()?, identity(&origin));
-    // Nothing is in it: any mode is kept from its first moment.
-    let superblock = Superblock { mode: options.mode, ..fresh };
-    format(&cache, &superblock)?;
-    made.keep()?;
-    let mut notes: Vec<String> = [&cache, &origin].iter().filter_map(|disk| disk.note()).chain(given_up).collect();
-    let ragged = origin.bytes() % ATOM_BYTES;
-    if ragged > 0 {
-        let path = options.origin.display();
-        notes.push(format!("origin {path} is no multiple of 512 bytes: its last {ragged} bytes are not part of the volume"));
-    }
-    Ok(Created { geometry, held: Held { cache, origin }, origin_is_new, cache_is_new, notes })
+    Ready::hold(options, &mut || Ok(()))?.format(Mode::WriteBack)
 }
 
-fn refuse_contents(cache: &Disk) -> Result<(), Failure> {
+/// Both disks, locked, and nothing speaks against formatting the cache. What of them was made goes again with it.
+pub struct Ready {
+    made: Made,
+    held: Held,
+    geometry: Geometry,
+    origin_is_new: bool,
+    cache_is_new: bool,
+    replaced: Option<Superblock>,
+    notes: Vec<String>,
+}
+
+impl Ready {
+    /// Makes what is missing and locks both: the origin first, as everybody does, so that of two who want the same volume one waits with nothing
+    /// that the other needs. Nothing that was there is changed. `make_room` is called before a file is made.
+    ///
+    /// # Errors
+    /// One line. Files that were made are removed again.
+    pub fn hold(options: &CreateOptions, make_room: &mut dyn FnMut() -> Result<(), Failure>) -> Result<Ready, Failure> {
+        let mut made = Made(Vec::new());
+        let open = |new: Option<Disk>, path, role| new.map_or_else(|| Disk::open(path, role, Access::Alone), Ok);
+        let new_origin = made.ensure(&options.origin, DeviceId::Origin, options.origin_bytes, make_room)?;
+        let origin_is_new = new_origin.is_some();
+        let origin = open(new_origin, &options.origin, DeviceId::Origin)?;
+        let new_cache = made.ensure(&options.cache, DeviceId::Cache, options.cache_bytes, make_room)?;
+        let cache_is_new = new_cache.is_some();
+        distinct(&options.cache, &options.origin)?;
+        let cache = open(new_cache, &options.cache, DeviceId::Cache)?;
+        refuse_a_cache_as_origin(&cache, &origin)?;
+        let replaced = replaced(&cache, options.overwrite)?;
+        let lost = replaced.as_ref().filter(|superblock| !superblock.detached);
+        let given_up = lost.map(|_| given_up(&cache));
+        if let (Some(superblock), Some(held @ (GivenUp::Some(_) | GivenUp::Unknown)), true) = (lost, &given_up, origin_is_new) {
+            return Err(held.without_origin(&cache, superblock, &options.origin));
+        }
+        let geometry = geometry(options, &cache, &origin)?;
+        let mut notes: Vec<String> = [&cache, &origin].iter().filter_map(|disk| disk.note()).collect();
+        notes.extend(given_up.map(|given_up| given_up.note(&cache)));
+        let ragged = origin.bytes() % ATOM_BYTES;
+        if ragged > 0 {
+            let path = options.origin.display();
+            notes.push(format!("origin {path} is no multiple of 512 bytes: its last {ragged} bytes are not part of the volume"));
+        }
+        Ok(Ready { made, held: Held { cache, origin }, geometry, origin_is_new, cache_is_new, replaced, notes })
+    }
+
+    /// Is a cache of ours overwritten?
+    pub fn replaces(&self) -> bool {
+        self.replaced.is_some()
+    }
+
+    /// `mode`: what a FLUSH is to promise, unless the configuration says so.
+    ///
+    /// # Errors
+    /// One line. Files that were made are removed again; a cache that existed may be left blank if its device failed meanwhile.
+    pub fn format(self, mode: Mode) -> Result<Created, Failure> {
+        let Ready { made, held, geometry, origin_is_new, cache_is_new, replaced, notes } = self;
+        let fresh = Superblock::new(FormatId(random()?), geometry, random()?, identity(&held.origin));
+        // Nothing is in it: any mode is kept from its first moment.
+        format(&held.cache, &Superblock { mode, ..fresh })?;
+        made.keep()?;
+        Ok(Created { geometry, held, origin_is_new, cache_is_new, replaced, notes })
+    }
+}
+
+/// Such a one would be overwritten by what goes home, and may hold the only copy of something.
+fn refuse_a_cache_as_origin(cache: &Disk, origin: &Disk) -> Result<(), Failure> {
+    let path = origin.path().display();
+    let what = match contents(origin) {
+        Ok(Contents::Ours(superblock)) if !superblock.detached => {
+            let bytes = superblock.geometry.volume_atoms * ATOM_BYTES;
+            format!("is the tidegate cache of a volume of {bytes} bytes, which may hold its only copy of dirty data")
+        }
+        Ok(Contents::Unreadable(_)) => "holds a tidegate cache that cannot be read".to_owned(),
+        // An origin that does not give its first blocks is one all the same.
+        Ok(Contents::Ours(_) | Contents::Blank | Contents::Foreign(_)) | Err(_) => return Ok(()),
+    };
+    let refused = Failure::new(Failure::REFUSED, format!("origin {path} {what}; name another one"));
+    Err(if matches!(contents(cache), Ok(Contents::Foreign(_))) { swapped(refused, cache, origin) } else { refused })
+}
+
+/// The cache of ours that is overwritten, if there is one.
+fn replaced(cache: &Disk, overwrite: Overwrite) -> Result<Option<Superblock>, Failure> {
+    let found = contents(cache);
+    if overwrite == Overwrite::Anything {
+        return Ok(found.ok().and_then(|found| if let Contents::Ours(superblock) = found { Some(*superblock) } else { None }));
+    }
     let path = cache.path().display();
-    let what = match contents(cache)? {
-        Contents::Blank => return Ok(()),
-        Contents::Ours(superblock) => {
+    let refused = |what: String| Err(Failure::new(Failure::REFUSED, format!("cache {path} {what}")));
+    let what = match (found?, overwrite) {
+        (Contents::Blank, _) => return Ok(None),
+        (Contents::Ours(superblock), Overwrite::Detached) if superblock.detached => return Ok(Some(*superblock)),
+        (Contents::Ours(_), Overwrite::Detached) => return refused("is attached already; serve it with `tidegate up`".to_owned()),
+        (Contents::Ours(superblock), _) => {
             let bytes = superblock.geometry.volume_atoms * ATOM_BYTES;
             if superblock.detached {
-                let what = format!(
-                    "cache {path} was detached from a volume of {bytes} bytes, whose origin alone holds everything; run `tidegate attach` to use it \
-                     again, or `tidegate create --force` to overwrite it"
-                );
-                return Err(Failure::new(Failure::REFUSED, what));
+                return refused(format!(
+                    "was detached from a volume of {bytes} bytes, whose origin alone holds everything; run `tidegate attach` to use it again, or \
+                     `tidegate create --force` to overwrite it"
+                ));
             }
             format!("is the tidegate cache of a volume of {bytes} bytes already, which may hold its only copy of dirty data")
         }
-        Contents::Unreadable(_) => "holds a tidegate cache that cannot be read".to_string(),
-        Contents::Foreign(what) => format!("holds {what}"),
+        (Contents::Unreadable(_), _) => "holds a tidegate cache that cannot be read".to_owned(),
+        (Contents::Foreign(what), _) => format!("holds {what}"),
     };
-    Err(Failure::new(Failure::REFUSED, format!("cache {path} {what}; run `tidegate create --force` to overwrite it")))
+    refused(format!("{what}; run `tidegate create --force` to overwrite it"))
 }
 
-/// What goes with the cache that is there, in one line; nothing where it has been taken from its origin, or is none of ours.
-fn given_up(cache: &Disk) -> Option<String> {
-    match contents(cache) {
-        Ok(Contents::Ours(superblock)) if !superblock.detached => {}
-        Ok(Contents::Ours(_) | Contents::Blank | Contents::Unreadable(_) | Contents::Foreign(_)) | Err(_) => return None,
+/// How many blocks that are newer than the origin go with a cache that has not been taken from it.
+enum GivenUp {
+    None,
+    Some(u64),
+    /// It is damaged.
+    Unknown,
+}
+
+fn given_up(cache: &Disk) -> GivenUp {
+    match look_through(cache) {
+        Ok(report) if report.can_be_served() && report.newer() == 0 => GivenUp::None,
+        Ok(report) if report.can_be_served() => GivenUp::Some(report.newer()),
+        Ok(_) | Err(_) => GivenUp::Unknown,
     }
-    let path = cache.path().display();
-    Some(match look_through(cache) {
-        Ok(report) if report.can_be_served() && report.newer() == 0 => format!("cache {path} held nothing newer than the origin"),
-        Ok(report) if report.can_be_served() => {
-            format!("cache {path} held {} blocks newer than the origin, which are given up", report.newer())
+}
+
+impl GivenUp {
+    fn note(&self, cache: &Disk) -> String {
+        let path = cache.path().display();
+        match self {
+            GivenUp::None => format!("cache {path} held nothing newer than the origin"),
+            GivenUp::Some(blocks) => format!("cache {path} held {blocks} blocks newer than the origin, which are given up"),
+            GivenUp::Unknown => {
+                format!("cache {path} is damaged: how many blocks newer than the origin are given up with it is not known")
+            }
         }
-        Ok(_) | Err(_) => format!("cache {path} is damaged: how many blocks newer than the origin are given up with it is not known"),
-    })
+    }
+
+    /// Its origin is not gone because it is not there: its disk may not be mounted.
+    fn without_origin(&self, cache: &Disk, superblock: &Superblock, origin: &Path) -> Failure {
+        let blocks = if let GivenUp::Some(blocks) = self { blocks.to_string() } else { "an unknown number of".to_owned() };
+        let (path, origin, format) = (cache.path().display(), origin.display(), format_of(superblock));
+        let what = format!(
+            "cache {path} holds {blocks} blocks newer than its origin, and origin {origin} is missing: mount its disk, or give them up first with \
+             `tidegate detach --discard-dirty {}`",
+            &format[..8]
+        );
+        Failure::new(Failure::NO_INPUT, what)
+    }
+}
+
+impl Created {
+    /// The volume begins anew with this cache, as far as the host has known of another one in `state`: what was overwritten or has failed is given
+    /// up. One that it last ran with and that is still somewhere, with blocks that the origin does not have, is not. Answers with what is worth
+    /// knowing.
+    ///
+    /// # Errors
+    /// One line; the file is as it was.
+    pub fn begin_anew(&self, state: &Path) -> Result<Option<String>, Failure> {
+        let Some(known) = State::read(state)? else { return Ok(None) };
+        let last = known.format.get(..8).unwrap_or(&known.format);
+        let is_replaced = self.replaced.as_ref().is_some_and(|replaced| format_of(replaced) == known.format);
+        match known.loss(state) {
+            _ if is_replaced => State::give_up(state).map(|()| None),
+            Loss::Some(held) if known.degraded => {
+                State::give_up(state)?;
+                Ok(Some(format!("the cache that this volume last ran with ({last}…) {held}: they are given up")))
+            }
+            Loss::Some(held) => Ok(Some(format!(
+                "this volume last ran with the cache {last}…, which {held}: what was overwritten is not known to be that one, so a start with the \
+                 new one asks for --accept-loss"
+            ))),
+            // A start would take it as it is, unless the volume has become smaller.
+            Loss::Nothing(_) if known.bytes.is_some_and(|had| had > self.volume_bytes()) => State::give_up(state).map(|()| None),
+            Loss::Nothing(_) => Ok(None),
+        }
+    }
 }
 
 fn geometry(options: &CreateOptions, cache: &Disk, origin: &Disk) -> Result<Geometry, Failure> {
@@ -183,17 +309,27 @@ struct Made(Vec<(PathBuf, File)>);
 
 impl Made {
     /// Makes the file if nothing is there, and holds it.
-    fn ensure(&mut self, path: &Path, role: DeviceId, bytes: Option<u64>) -> Result<Option<Disk>, Failure> {
+    fn ensure(
+        &mut self,
+        path: &Path,
+        role: DeviceId,
+        bytes: Option<u64>,
+        make_room: &mut dyn FnMut() -> Result<(), Failure>,
+    ) -> Result<Option<Disk>, Failure> {
         let failed = |code, what: String| Failure::new(code, format!("{} {}: {what}", name(role), path.display()));
         match (fs::symlink_metadata(path), bytes) {
             (Ok(_), _) => return Ok(None),
             (Err(error), Some(_)) if error.kind() == io::ErrorKind::NotFound => {}
             (Err(error), None) if error.kind() == io::ErrorKind::NotFound => {
-                return Err(failed(Failure::NO_INPUT, format!("{error}; name one that exists, or give the size of a new one")));
+                return Err(failed(
+                    Failure::NO_INPUT,
+                    format!("{error}; mount its disk, name one that exists, or give the size of a new one"),
+                ));
             }
             (Err(error), _) => return Err(failed(Failure::NO_INPUT, format!("{error}; see that it can be read and written"))),
         }
         let bytes = bytes.expect("matched above");
+        make_room()?;
         let file = Disk::claim(path, role)?;
         let unheld = |error: io::Error| failed(Failure::SYSTEM, format!("no descriptor of it can be had: {error}"));
         let twin = file.try_clone().inspect_err(|_| remove(path, &file)).map_err(unheld)?;
@@ -230,6 +366,7 @@ impl Drop for Made {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::state::Place;
     use std::os::unix::fs::FileExt;
 
     fn options(folder: &Path) -> CreateOptions {
@@ -293,7 +430,7 @@ mod tests {
             crate::back::attach::superblock(&cache).expect("ours").format
         };
         let before = format();
-        let notes = create(&CreateOptions { force: true, ..options.clone() }).expect("forced").notes;
+        let notes = create(&CreateOptions { overwrite: Overwrite::Anything, ..options.clone() }).expect("forced").notes;
         assert!(matches!(&notes[..], [note] if note.ends_with("held nothing newer than the origin")), "{notes:?}");
         assert_ne!(before, format());
     }
@@ -306,6 +443,114 @@ mod tests {
         file.set_len(64 << 20).and_then(|()| file.write_at(&[0x53, 0xef], 1080)).expect("written");
         refuses(&options, Failure::REFUSED, "holds an ext2 file system; run `tidegate create --force`");
         assert!(!options.origin.exists(), "the origin made on the way is gone again");
+    }
+
+    #[test]
+    fn a_cache_that_is_in_use_is_no_origin_and_one_that_cannot_be_read_neither() {
+        let folder = folder();
+        let first = options(folder.path());
+        create(&first).expect("created");
+        let wrong = CreateOptions { origin: first.cache.clone(), cache: folder.path().join("other.img"), ..first.clone() };
+        let forced = CreateOptions { overwrite: Overwrite::Anything, ..wrong.clone() };
+        for options in [&wrong, &forced] {
+            refuses(options, Failure::REFUSED, "cache.img is the tidegate cache of a volume of 67108864 bytes, which may hold");
+            assert!(!options.cache.exists());
+        }
+        // A disk with something else on it in the place of the cache: most likely they are swapped.
+        let file = File::create(&wrong.cache).expect("a file");
+        file.set_len(64 << 20).and_then(|()| file.write_at(&[0x53, 0xef], 1080)).expect("written");
+        for options in [&wrong, &forced] {
+            refuses(options, Failure::REFUSED, "cache.img holds a tidegate cache and cache ");
+        }
+        fs::remove_file(&wrong.cache).expect("there");
+        let cache = File::options().write(true).open(&first.cache).expect("there");
+        for copy in [0, 512 << 10] {
+            cache.write_at(&[0xee; 8], copy + 200).expect("written");
+        }
+        refuses(&wrong, Failure::REFUSED, "cache.img holds a tidegate cache that cannot be read; name another one");
+    }
+
+    #[test]
+    fn attaching_takes_what_is_blank_or_detached_and_nothing_that_is_in_use() {
+        let folder = folder();
+        let options = CreateOptions { overwrite: Overwrite::Detached, ..options(folder.path()) };
+        create(&options).expect("blank");
+        refuses(&options, Failure::REFUSED, "cache.img is attached already; serve it with `tidegate up`");
+        let cache = Disk::open(&options.cache, DeviceId::Cache, Access::Alone).expect("free");
+        let superblock = crate::back::attach::superblock(&cache).expect("ours");
+        crate::back::update::rewrite(&cache, &Superblock { detached: true, ..superblock.clone() }).expect("written");
+        drop(cache);
+        refuses(&CreateOptions { overwrite: Overwrite::Nothing, ..options.clone() }, Failure::REFUSED, "was detached from a volume");
+        let created = create(&options).expect("detached");
+        assert_eq!(created.replaced.expect("ours").format, superblock.format);
+    }
+
+    /// What the host knows of the cache that a volume last ran with is forgotten when that one is overwritten, or has failed; not with another one.
+    #[test]
+    fn only_a_cache_that_was_overwritten_or_has_failed_is_given_up() {
+        let folder = folder();
+        let options = options(folder.path());
+        let state = folder.path().join("state");
+        let forced = CreateOptions { overwrite: Overwrite::Anything, ..options.clone() };
+        let known = |format: &str| State { format: format.to_owned(), bytes: Some(64 << 20), dirty: Some(3), ..State::default() };
+        let other = "ab".repeat(16);
+        create(&options).expect("created");
+        // (what is known, is it given up, what is said)
+        for (own, known, is_given_up, says) in [
+            (true, known(""), true, None),
+            (false, known(&other), false, Some("with the cache abababab…, which held 3 blocks newer")),
+            (false, State { degraded: true, ..known(&other) }, true, Some("(abababab…) failed in service and alone had 3 blocks")),
+            (false, State { dirty: Some(0), ..known(&other) }, false, None),
+            (false, State { dirty: Some(0), bytes: Some(65 << 20), ..known(&other) }, true, None),
+        ] {
+            let cache = Disk::open(&options.cache, DeviceId::Cache, Access::Alone).expect("free");
+            let format = if own { format_of(&crate::back::attach::superblock(&cache).expect("ours")) } else { known.format.clone() };
+            drop(cache);
+            let known = State { format, ..known };
+            // Of the case before; the first one has none.
+            let _ = fs::remove_file(&state);
+            known.write(&Place::open(&state).expect("a folder")).expect("written");
+            let said = create(&forced).expect("forced").begin_anew(&state).expect("written");
+            assert_eq!(said.is_some(), says.is_some(), "{said:?}");
+            assert!(said.is_none_or(|said| says.is_some_and(|says| said.contains(says)) && !said.contains('\n')), "{says:?}");
+            let left = State::read(&state).expect("readable").expect("there");
+            assert_eq!(left.gone, if is_given_up { vec![known.format.clone()] } else { vec![] }, "{known:?}");
+            assert_eq!(left.format, if is_given_up { String::new() } else { known.format.clone() });
+        }
+        fs::remove_file(&state).expect("there");
+        assert_eq!(create(&forced).expect("forced").begin_anew(&state), Ok(None));
+        assert!(!state.exists(), "nothing was known");
+    }
+
+    /// Of two who want one volume, whether they make or serve it, one waits with nothing, or with the origin alone; nobody holds the cache and waits.
+    #[test]
+    fn whoever_takes_both_disks_takes_the_origin_first() {
+        use rustix::fs::{FlockOperation, flock};
+        let folder = folder();
+        let options = options(folder.path());
+        create(&options).expect("created");
+        let forced = CreateOptions { overwrite: Overwrite::Anything, ..options.clone() };
+        let serves = || Held::open(&options.cache, &options.origin).map(drop);
+        let makes = || create(&forced).map(drop);
+        let both: [&(dyn Fn() -> Result<(), Failure> + Sync); 2] = [&serves, &makes];
+        for take in both {
+            let cache = File::open(&options.cache).expect("there");
+            flock(&cache, FlockOperation::LockExclusive).expect("free");
+            std::thread::scope(|threads| {
+                let taking = threads.spawn(take);
+                let is_held = || {
+                    let origin = File::open(&options.origin).expect("there");
+                    flock(&origin, FlockOperation::NonBlockingLockShared).is_err()
+                };
+                let until = std::time::Instant::now() + std::time::Duration::from_secs(2);
+                while !is_held() {
+                    assert!(std::time::Instant::now() < until && !taking.is_finished(), "it waits for the cache without the origin");
+                    std::thread::sleep(std::time::Duration::from_millis(5));
+                }
+                drop(cache);
+                taking.join().expect("no panic").expect("it has both");
+            });
+        }
     }
 
     #[test]

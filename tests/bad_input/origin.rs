@@ -44,6 +44,23 @@ fn what_somebody_else_uses_is_refused() {
     Daemon::up(dir).stop();
 }
 
+/// The kernel, which lets nobody else claim it, does not say who has.
+#[test]
+fn a_block_device_that_another_daemon_serves_is_refused_with_that_one() {
+    let folder = volume("48MiB", "64MiB", "");
+    let dir = folder.path();
+    let disk = crate::common::mount::Disk::of_file(&dir.join("origin.img"));
+    let up = ["up", "--dir", text(dir), "--origin", &disk.device];
+    let daemon = Daemon::start(dir, &up);
+    for arguments in [&up[..], &["create", "--dir", ".", "--force", "--origin", &disk.device]] {
+        let holder = format!("in use by process {} (tidegate)", daemon.pid());
+        assert_refused("claimed", &tool::tidegate_in(dir, arguments), 75, &[&disk.device, &holder]);
+    }
+    daemon.stop();
+    Daemon::start(dir, &up).stop();
+    disk.detach();
+}
+
 #[test]
 fn a_mounted_origin_is_refused_with_its_mount_point() {
     let folder = folder();

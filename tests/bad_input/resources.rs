@@ -165,6 +165,46 @@ fn a_folder_that_cannot_be_written_is_refused_before_anything_is_served() {
     assert_refused("pid file", &pid_file(elsewhere.path(), &dir.join("pid")), 73, &["pid", "ead-only file system"]);
 }
 
+/// What the host knows of a cache is given up with it: where that cannot be written down, the cache stays, and if that turns out too late, it is said.
+#[test]
+fn a_cache_is_formatted_only_where_the_host_can_know_it() {
+    let (small, folder) = (Small::new("1m"), volume("48MiB", "64MiB", ""));
+    let dir = folder.path();
+    fs::write(dir.join("config.toml"), format!("state = \"{}\"\n", text(&small.path().join("tidegate.state")))).unwrap();
+    let daemon = Daemon::up(dir);
+    let mut client = daemon.connect();
+    client.write(0, &[7; 1 << 20]).unwrap();
+    client.flush().unwrap();
+    drop(client);
+    daemon.stop();
+    let dirty = fs::read(dir.join("cache.img")).unwrap();
+    let remount = |how: &str| drop(tool::run("mount", &["-o", how, text(&small.path())]).succeeds());
+    let (create, attach) = (&["create", "--dir", ".", "--force"][..], &["attach", "--dir", "."][..]);
+    for arguments in [create, attach] {
+        if arguments == attach {
+            tool::tidegate_in(dir, &["detach", "--dir", "."]).succeeds();
+        }
+        remount("remount,ro");
+        let before = everything(dir);
+        let refused = tool::tidegate_in(dir, arguments);
+        assert_refused("read-only", &refused, 73, &["tidegate.state", "ead-only file system", "so nothing was"]);
+        assert_eq!(everything(dir), before);
+        remount("remount,rw");
+    }
+    // Full: a file can be made there, and nothing written into it.
+    fs::write(dir.join("cache.img"), dirty).unwrap();
+    let filled: std::io::Result<()> = fs::File::create(small.path().join("filler")).and_then(|mut file| {
+        loop {
+            std::io::Write::write_all(&mut file, &[1; 4096])?;
+        }
+    });
+    assert_eq!(filled.unwrap_err().kind(), std::io::ErrorKind::StorageFull);
+    let late = tool::tidegate_in(dir, create);
+    assert_eq!((late.code, late.stderr.lines().count(), late.stdout.as_str()), (Some(73), 2, ""), "{late}");
+    assert!(late.stderr.contains("held 256 blocks newer than the origin, which are given up"), "{late}");
+    assert!(late.stderr.contains("cache.img is formatted by now, but ") && late.stderr.contains("No space left"), "{late}");
+}
+
 fn pid_file(dir: &Path, pid: &Path) -> tool::Ended {
     fs::write(dir.join("config.toml"), "").unwrap();
     tool::tidegate(&["up", "--dir", text(dir), "--pid-file", text(pid)])

@@ -91,6 +91,12 @@ impl Disk {
         Disk { device: device.trim().to_owned(), at: mount_point(), mounted: false, _fuse: None }
     }
 
+    /// A file as a disk that can be written.
+    pub fn of_file(file: &Path) -> Disk {
+        let device = run("losetup", &["--find", "--show", text(file)]).succeeds();
+        Disk { device: device.trim().to_owned(), at: mount_point(), mounted: false, _fuse: None }
+    }
+
     /// Mounts what is on the device; the folder is valid until [`Disk::unmount`].
     pub fn mount(&mut self, options: &str) -> PathBuf {
         run("mount", &["-o", options, &self.device, text(self.at.path())]).succeeds();

@@ -1,6 +1,7 @@
 //! Is this cache ours, and does it belong to this origin? Everything that is refused before an engine exists.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -43,11 +44,20 @@ pub struct Held {
 }
 
 impl Held {
+    /// In this order, as whoever makes a volume does: of two who want the same one waits, and the other has both.
+    ///
     /// # Errors
     /// One line: they are one, or one of them cannot be had.
     pub fn open(cache: &Path, origin: &Path) -> Result<Held, Failure> {
         distinct(cache, origin)?;
-        Ok(Held { cache: Disk::open(cache, DeviceId::Cache, Access::Alone)?, origin: Disk::open(origin, DeviceId::Origin, Access::Alone)? })
+        let is_missing = |path| fs::symlink_metadata(path).is_err_and(|error| error.kind() == ErrorKind::NotFound);
+        if is_missing(cache) && is_missing(origin) {
+            let (cache, origin) = (cache.display(), origin.display());
+            let what = format!("neither origin {origin} nor cache {cache} is there; name others, or make them with `tidegate create`");
+            return Err(Failure::new(Failure::NO_INPUT, what));
+        }
+        let origin = Disk::open(origin, DeviceId::Origin, Access::Alone)?;
+        Ok(Held { cache: Disk::open(cache, DeviceId::Cache, Access::Alone)?, origin })
     }
 
     /// Refuses what is not ours. They stay locked without a moment between until both this and what is answered are gone.
@@ -197,7 +207,7 @@ pub fn superblock(disk: &Disk) -> Result<Superblock, Failure> {
 }
 
 /// A helpful word if the cache is where the origin should be.
-fn swapped(failure: Failure, cache: &Disk, origin: &Disk) -> Failure {
+pub(crate) fn swapped(failure: Failure, cache: &Disk, origin: &Disk) -> Failure {
     match contents(origin) {
         Ok(Contents::Ours(_)) if failure.code == Failure::REFUSED => {
             let (cache, origin) = (cache.path().display(), origin.path().display());

@@ -23,6 +23,8 @@ const LOCK_PATIENCE: Duration = Duration::from_secs(3);
 /// And how much longer by one that may have ended: its last I/O is still in the kernel.
 const LAST_PATIENCE: Duration = Duration::from_secs(27);
 const LOCK_RETRY: Duration = Duration::from_millis(20);
+/// How long somebody may take who makes a file, until he has locked it.
+const CLAIM_PATIENCE: Duration = Duration::from_millis(500);
 
 /// Operations in flight on one device.
 pub const DEPTH: usize = 128;
@@ -107,11 +109,21 @@ impl Disk {
         let place = Place { path, called };
         let kind = place.kind()?;
         let until = Instant::now() + LOCK_PATIENCE;
-        let (file, direct) = place.open(kind, access, until)?;
+        let (mut file, direct) = place.open(kind, access, until)?;
         place.lock(&file, access, until)?;
+        let made_by = Instant::now() + CLAIM_PATIENCE;
+        let is_empty = |file: &File| kind == Kind::File && file.metadata().is_ok_and(|metadata| metadata.len() == 0);
+        while access == Access::Alone && is_empty(&file) && Instant::now() < made_by {
+            // Who is just making it has not locked it yet, and waits for us.
+            drop(file);
+            std::thread::sleep(LOCK_RETRY);
+            let opened = place.open(kind, access, until);
+            file = opened.map_err(|failure| if failure.code == Failure::NO_INPUT { place.gone() } else { failure })?.0;
+            place.lock(&file, access, until)?;
+        }
         if access == Access::Alone && !place.leads_to(&file) {
-            // Whoever held it has taken it back: what would be written to it, nobody could find.
-            return Err(place.moved("gone: whoever used it has removed or replaced it"));
+            // What would be written to it, nobody could find.
+            return Err(place.gone());
         }
         Disk::of(file, direct, &place, kind, role)
     }
@@ -409,6 +421,11 @@ impl Place<'_> {
         Failure::new(Failure::BUSY, format!("{} is {how}; try again", self.named()))
     }
 
+    /// Whoever held it has taken it back.
+    fn gone(&self) -> Failure {
+        self.moved("gone: whoever used it has removed or replaced it")
+    }
+
     fn kind(&self) -> Result<Kind, Failure> {
         let metadata = std::fs::metadata(self.path).map_err(|error| self.unopened(Access::Shared, &error))?;
         let kind = metadata.file_type();
@@ -422,7 +439,16 @@ impl Place<'_> {
     }
 
     fn unopened(&self, access: Access, error: &io::Error) -> Failure {
+        if error.kind() == io::ErrorKind::NotFound
+            && let Ok(target) = std::fs::read_link(self.path)
+        {
+            // It is there, so nothing can be made in its place.
+            let what = format!("{} is a link to {}, which is not there", self.named(), target.display());
+            return Failure::new(Failure::NO_INPUT, format!("{what}; mount the disk that it leads to, or remove the link"));
+        }
         let remedy = match error.kind() {
+            // A new one in its place would be another one.
+            io::ErrorKind::NotFound if self.called == name(DeviceId::Origin) => "mount its disk, or name another path",
             io::ErrorKind::NotFound => "name another path, or make it with `tidegate create`",
             io::ErrorKind::PermissionDenied => {
                 let may = if access == Access::Alone { "read and write" } else { "read" };
@@ -446,9 +472,13 @@ impl Place<'_> {
                 Ok(file) => break file,
                 Err(error) if error.raw_os_error() == Some(libc::EINVAL) && direct != 0 => direct = 0,
                 Err(error) if error.raw_os_error() == Some(libc::EBUSY) && Instant::now() < until => std::thread::sleep(LOCK_RETRY),
-                Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
-                    return Err(self.busy(&occupied::reason(self.path).unwrap_or_else(|| "in use by the system".to_string())));
-                }
+                Err(error) if error.raw_os_error() == Some(libc::EBUSY) => match (occupied::reason(self.path), self.locker()) {
+                    (None, Some(locker)) if locker.may_have_ended() && Instant::now() < until + LAST_PATIENCE => {
+                        std::thread::sleep(LOCK_RETRY);
+                    }
+                    (None, Some(locker)) => return Err(self.busy(&format!("in use by {locker}"))),
+                    (reason, _) => return Err(self.busy(&reason.unwrap_or_else(|| "in use by the system".to_string()))),
+                },
                 Err(error) => return Err(self.unopened(access, &error)),
             }
         };
@@ -461,6 +491,14 @@ impl Place<'_> {
             return Err(self.refused("was replaced while it was opened", "try again"));
         }
         Ok((file, direct != 0))
+    }
+
+    /// Who holds the lock on a block device that somebody has claimed; nobody if that one has not locked it.
+    fn locker(&self) -> Option<Locker> {
+        let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(self.path).ok()?;
+        // SAFETY: a plain system call on our own descriptor, whose lock goes with it.
+        let is_free = unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_SH | libc::LOCK_NB) } == 0;
+        (!is_free).then(|| file.metadata().map_or(Locker::Unseen, |metadata| Locker::of(&metadata)))
     }
 
     /// Is it this file or device that the name leads to now?

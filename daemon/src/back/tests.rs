@@ -377,6 +377,26 @@ fn a_locked_disk_is_refused_with_the_name_of_its_holder() {
     assert_eq!(readers[0].atoms(), 2048);
 }
 
+/// Whoever makes a file locks it a moment later: it is in use, and not an empty one that was left there.
+#[test]
+fn a_file_that_is_just_being_made_is_in_use() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = sparse(folder.path(), "origin", 0);
+    let empty = Disk::open(&path, DeviceId::Origin, Access::Alone).expect_err("empty");
+    assert!(empty.code == crate::Failure::REFUSED && empty.message.contains("is empty"), "{empty}");
+    let file = File::open(&path).expect("there");
+    let lock = |how| rustix::fs::flock(&file, how).expect("free, or free in a moment");
+    lock(rustix::fs::FlockOperation::LockExclusive);
+    let other = std::thread::spawn(move || Disk::open(&path, DeviceId::Origin, Access::Alone).map(drop));
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    // It is free, as between the steps of who makes it: long enough to be had by the other one, which tries every 20 ms.
+    lock(rustix::fs::FlockOperation::Unlock);
+    std::thread::sleep(std::time::Duration::from_millis(100));
+    lock(rustix::fs::FlockOperation::LockExclusive);
+    let busy = other.join().expect("no panic").expect_err("in use");
+    assert!(busy.code == crate::Failure::BUSY && busy.message.contains("in use by process"), "{busy}");
+}
+
 #[test]
 fn a_disk_is_taken_over_as_soon_as_its_owner_is_gone() {
     for carrier in CARRIERS {

@@ -1,0 +1,70 @@
+//! What `tidegate create` and `tidegate attach` have in common: both disks are held, and everything is tried that may be refused, before anything of
+//! what was there is changed. From then on it is done as a whole.
+
+use std::path::Path;
+
+use tidegate_daemon::back::signals::Signals;
+use tidegate_daemon::create::{CreateOptions, Created, Overwrite, Ready};
+use tidegate_daemon::state::State;
+use tidegate_daemon::volume::Options;
+use tidegate_daemon::{Failure, tell, whole};
+use tidegate_engine::Mode;
+
+use crate::first_run::{Folders, NewConfig};
+use crate::up::{self, Place};
+
+/// Makes what is missing, formats the cache, and writes the configuration of a folder that has none.
+///
+/// # Errors
+/// One line; nothing was created or changed, unless it says that the cache is formatted.
+pub fn make(place: &Place, volume: &Options, options: &CreateOptions) -> Result<Created, Failure> {
+    // Only where a file is to be made in it: who is ended while he waits for a disk that is there has made nothing.
+    let mut folders = None;
+    let mut make_room = || {
+        if folders.is_none() {
+            folders = Some(Folders::make(&place.folder)?);
+        }
+        Ok(())
+    };
+    let ready = Ready::hold(options, &mut make_room).map_err(|failure| failure.reaching(&volume.reach))?;
+    make_room()?;
+    let known = State::read(&volume.state)?;
+    let begins_anew = options.overwrite == Overwrite::Anything || ready.replaces();
+    if begins_anew && known.is_some() {
+        whole::try_out(&volume.state, 0o600).map_err(|error| {
+            let what =
+                format!("{}: {error}; what this volume knows of its cache could not be changed, so nothing was", volume.state.display());
+            Failure::new(Failure::NOT_CREATED, what)
+        })?;
+    }
+    // Nobody reads them: what is left takes a moment, and a part of it would be nothing.
+    let _signals = Signals::take().map_err(|error| Failure::new(Failure::SYSTEM, format!("signals cannot be received: {error}")))?;
+    let config = place.is_new.then(|| NewConfig::write(&place.path, &place.named)).transpose()?;
+    // A new cache promises what the last one did.
+    let created = ready.format(known.map_or(Mode::WriteBack, |known| known.mode))?;
+    config.into_iter().for_each(NewConfig::keep);
+    folders.into_iter().for_each(|mut folders| folders.keep());
+    created.notes.iter().for_each(|note| tell!("tidegate: {note}"));
+    if begins_anew {
+        let cache = volume.cache.display();
+        let begun = created.begin_anew(&volume.state);
+        let begun = begun.map_err(|failure| Failure::new(failure.code, format!("cache {cache} is formatted by now, but {failure}")))?;
+        begun.iter().for_each(|note| tell!("tidegate: {note}"));
+    }
+    Ok(created)
+}
+
+/// What the configuration names elsewhere is there, or its disk is not mounted: there no file is made unasked. `size` is the flag that asks.
+pub fn is_there(role: &str, path: &Path, config: &Path, size: &str) -> Result<(), Failure> {
+    if !up::is_missing(path) {
+        return Ok(());
+    }
+    let (path, config) = (path.display(), config.display());
+    let what = format!("{role} {path}, which {config} names, is missing: mount its disk, or have a file made there with {size}");
+    Err(Failure::new(Failure::NO_INPUT, what))
+}
+
+/// Is it called so because nothing else was said? Then it may be made; elsewhere a disk may not be mounted.
+pub fn lies_in(folder: &Path, disk: &Path) -> bool {
+    disk.parent() == Some(folder)
+}
