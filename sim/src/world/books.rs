@@ -34,9 +34,11 @@ pub struct Books {
     failed: u64,
     /// What it told last.
     told: Option<Counters>,
-    /// How often the origin had been started before, and when it was since then.
+    /// How often the origin had been started before the engine first asked what its motor does, and when it was since then. (A start on a drive that
+    /// stands still wakes it, and nobody knows that it did.)
     started_before: u64,
     starts: Vec<Instant>,
+    has_asked: bool,
 }
 
 impl Books {
@@ -57,9 +59,13 @@ impl Books {
     }
 
     pub(super) fn start<P: Payload>(&mut self, op: &Op<P>) {
-        if let (DeviceId::Cache, Action::Write(zone, span, _)) = (op.device, &op.action) {
-            self.given += span.atoms;
-            self.given_data += if *zone == Zone::Data { span.atoms } else { 0 };
+        match (op.device, &op.action) {
+            (DeviceId::Cache, Action::Write(zone, span, _)) => {
+                self.given += span.atoms;
+                self.given_data += if *zone == Zone::Data { span.atoms } else { 0 };
+            }
+            (DeviceId::Origin, Action::Spin(_)) => self.has_asked = true,
+            _ => {}
         }
     }
 }
@@ -130,6 +136,10 @@ impl Simulation {
         let (now, is_ours, books) = (self.scene.agenda.now(), self.drive_is_ours(), &mut self.scene.books);
         let starts = self.scene.origin.model.counters().spin_ups.iter().sum::<u64>() - books.started_before;
         if starts == books.starts.len() as u64 {
+            return;
+        }
+        if !books.has_asked {
+            books.started_before += starts;
             return;
         }
         books.starts.resize(starts as usize, now);
