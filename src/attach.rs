@@ -40,7 +40,7 @@ pub fn run(args: &Attach) -> Result<ExitCode, Failure> {
     }
     let mut file = place.file.clone();
     file.override_with(named.clone());
-    file.in_folder(&place.folder).keep_states_apart()?;
+    file.in_folder(&place.folder).keep_states_apart(&[])?;
     if up::is_missing(&volume.origin) {
         let what = format!("origin {} is missing: mount its disk, or name one that exists", volume.origin.display());
         return Err(Failure::new(Failure::NO_INPUT, what));
@@ -54,7 +54,7 @@ pub fn run(args: &Attach) -> Result<ExitCode, Failure> {
     // What a detached one held went home when it was detached, or was given up then.
     let options =
         CreateOptions { cache_bytes, overwrite: Overwrite::Detached, ..CreateOptions::new(volume.origin.clone(), volume.cache.clone()) };
-    let created = make(&place, &volume, &options)?;
+    let created = make(&place, &volume, &options, true)?;
     tell_kept_size(args.cache_size, &created, &volume.cache);
     say(&format!(
         "attached: origin {} ({}) keeps what it holds, cache {} is empty\n{}",

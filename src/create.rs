@@ -15,13 +15,14 @@ pub fn run(args: &Create) -> Result<ExitCode, Failure> {
     let place = Place::new(&args.dir, args.origin.as_deref(), args.cache.as_deref())?;
     let Place { folder, path, named, .. } = &place;
     let mut file = place.file.clone();
+    let configured = file.clone().in_folder(folder);
     file.override_with(named.clone());
     let mut config = file.in_folder(folder);
     named.reaches(&mut config);
-    config.keep_states_apart()?;
+    config.keep_states_apart(&[])?;
     // One at a time: what is formatted is said, never guessed.
-    let volume = match config.places(args.volume.as_deref()).map_err(|message| Failure::new(crate::USAGE, message))?[..] {
-        [place] => &config.volumes[place],
+    let (volume, configured) = match config.places(args.volume.as_deref()).map_err(|message| Failure::new(crate::USAGE, message))?[..] {
+        [place] => (&config.volumes[place], &configured.volumes[place]),
         _ => return Err(Failure::new(crate::USAGE, format!("{} describes several volumes; say which with --volume", path.display()))),
     };
     let size_of = |role, said: Option<u64>, is_named, disk, bytes, flag| {
@@ -37,7 +38,8 @@ pub fn run(args: &Create) -> Result<ExitCode, Failure> {
         overwrite: if args.force { Overwrite::Anything } else { Overwrite::Nothing },
         ..CreateOptions::new(volume.origin.clone(), volume.cache.clone())
     };
-    let created = make(&place, volume, &options)?;
+    let is_own = place.is_new || (&volume.origin, &volume.cache) == (&configured.origin, &configured.cache);
+    let created = make(&place, volume, &options, is_own)?;
     attach::tell_kept_size(args.cache_size, &created, &volume.cache);
     let serve = volume.reach.complete("serve it with `tidegate up`");
     say(&format!(

@@ -46,7 +46,7 @@ fn detach(args: &Detach, config: &Config, volume: &Options) -> Result<ExitCode, 
             by_daemon(&args.of, &served, &status, &mut signals).inspect(|_| served.await_release())?
         }
         None => {
-            config.keep_states_apart()?;
+            config.keep_states_apart(&[])?;
             here(volume, &mut signals)?
         }
     };

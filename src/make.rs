@@ -15,9 +15,11 @@ use crate::up::{self, Place};
 
 /// Makes what is missing, formats the cache, and writes the configuration of a folder that has none.
 ///
+/// `is_own`: these are the disks that the volume of this folder has, and not others that are named for this once.
+///
 /// # Errors
 /// One line; nothing was created or changed, unless it says that the cache is formatted.
-pub fn make(place: &Place, volume: &Options, options: &CreateOptions) -> Result<Created, Failure> {
+pub fn make(place: &Place, volume: &Options, options: &CreateOptions, is_own: bool) -> Result<Created, Failure> {
     // Only where a file is to be made in it: who is ended while he waits for a disk that is there has made nothing.
     let mut folders = None;
     let mut make_room = || {
@@ -29,7 +31,7 @@ pub fn make(place: &Place, volume: &Options, options: &CreateOptions) -> Result<
     let ready = Ready::hold(options, &mut make_room).map_err(|failure| failure.reaching(&volume.reach))?;
     make_room()?;
     let known = State::read(&volume.state)?;
-    let begins_anew = options.overwrite == Overwrite::Anything || ready.replaces();
+    let begins_anew = options.overwrite == Overwrite::Anything || ready.replaced().is_some();
     if begins_anew && known.is_some() {
         whole::try_out(&volume.state, 0o600).map_err(|error| {
             let what =
@@ -41,13 +43,14 @@ pub fn make(place: &Place, volume: &Options, options: &CreateOptions) -> Result<
     let _signals = Signals::take().map_err(|error| Failure::new(Failure::SYSTEM, format!("signals cannot be received: {error}")))?;
     let config = place.is_new.then(|| NewConfig::write(&place.path, &place.named)).transpose()?;
     // A new cache promises what the last one did.
-    let created = ready.format(known.map_or(Mode::WriteBack, |known| known.mode))?;
+    let mode = known.map(|known| known.mode).or(ready.replaced().map(|replaced| replaced.mode));
+    let created = ready.format(mode.unwrap_or(Mode::WriteBack))?;
     config.into_iter().for_each(NewConfig::keep);
     folders.into_iter().for_each(|mut folders| folders.keep());
     created.notes.iter().for_each(|note| tell!("tidegate: {note}"));
     if begins_anew {
         let cache = volume.cache.display();
-        let begun = created.begin_anew(&volume.state);
+        let begun = created.begin_anew(&volume.state, is_own);
         let begun = begun.map_err(|failure| Failure::new(failure.code, format!("cache {cache} is formatted by now, but {failure}")))?;
         begun.iter().for_each(|note| tell!("tidegate: {note}"));
     }

@@ -32,18 +32,22 @@ pub fn run(args: &Serve) -> Result<ExitCode, Failure> {
             volume.reach = Reach { volume: None, origin, cache, ..volume.reach.clone() };
         }
     }
-    check(&config, &args.running, &folder)?;
+    check(&config, &args.running, &folder, &path)?;
     serve(config, &args.running, None, Vec::new())
 }
 
-/// What can be found wrong before anything is touched: names, certificates, and places of files and sockets. `folder` is the volume's, which may be
-/// still to be made.
-pub fn check(config: &Config, running: &Running, folder: &Path) -> Result<(), Failure> {
+/// What can be found wrong before anything is touched: names, certificates, and places of files and sockets. `folder` is the volume's, and `path` where
+/// its configuration is; both may be still to be made.
+pub fn check(config: &Config, running: &Running, folder: &Path, path: &Path) -> Result<(), Failure> {
     let refused = |message| Failure::new(config::EX_CONFIG, message);
     if !config.volumes.iter().all(|volume| nbd::is_string(volume.name.as_bytes())) {
         return Err(refused("export: a name has at most 4096 bytes and no NUL".to_owned()));
     }
-    config.keep_states_apart()?;
+    let mut besides = vec![("the configuration", path.to_owned())];
+    for (what, file) in [("the file of --record", &running.record), ("the file of --pid-file", &running.pid_file)] {
+        besides.extend(file.as_deref().map(|file| Ok::<_, Failure>((what, up::absolute(file)?))).transpose()?);
+    }
+    config.keep_states_apart(&besides)?;
     config.tls.as_ref().map_or(Ok(()), |tls| tls.load().map(drop)).map_err(refused)?;
     let unfit = |key, what| Failure::new(Failure::NOT_CREATED, format!("{what}; choose a shorter folder, or another place as `{key}`"));
     if !running.stdio && manager::handed_over()? == 0 {

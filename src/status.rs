@@ -1,5 +1,6 @@
 //! `tidegate status`: what a running volume does, for people or for programs.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Once;
@@ -7,14 +8,11 @@ use std::sync::Once;
 use serde_json::Value;
 use tidegate_daemon::Failure;
 use tidegate_daemon::advice::Reach;
-use tidegate_daemon::back::attach::{Contents, contents};
-use tidegate_daemon::back::disk::{Access, Disk};
+use tidegate_daemon::back::disk::inode;
 pub use tidegate_daemon::control::NO_ANSWER;
 use tidegate_daemon::control::{Verb, ask};
-use tidegate_daemon::state::format_of;
 use tidegate_daemon::tell;
 use tidegate_daemon::volume::Options;
-use tidegate_engine::op::DeviceId;
 
 use crate::args::{Of, Status};
 use crate::config::{Config, File};
@@ -88,7 +86,7 @@ pub fn served(status: &Value, config: &Config) -> Vec<(String, Option<Options>)>
             several => several.iter().find(|options| options.name == name),
         };
         let told = |key: &str| volume["paths"][key].as_str().map(PathBuf::from);
-        let is_it = |cache: &Path| is_formatted_as(cache, volume["paths"]["format"].as_str());
+        let is_it = |cache: &Path| inode(fs::metadata(cache)).as_deref() == volume["paths"]["cache_inode"].as_str();
         let moved = told("cache").zip(configured).and_then(|(cache, configured)| {
             // Whatever has its old name by now is another one's.
             let has_moved = !is_it(&cache) && is_it(&configured.cache);
@@ -118,12 +116,6 @@ fn renamed(old: &Path, new: &Path) -> (PathBuf, PathBuf) {
     let common = old.components().rev().zip(new.components().rev()).take_while(|(old, new)| old == new).count();
     let without = |path: &Path| path.ancestors().nth(common).unwrap_or(path).to_owned();
     (without(old), without(new))
-}
-
-/// Is this the cache that a daemon tells of?
-fn is_formatted_as(cache: &Path, format: Option<&str>) -> bool {
-    let found = Disk::open(cache, DeviceId::Cache, Access::Unlocked).and_then(|disk| contents(&disk));
-    matches!(found, Ok(Contents::Ours(superblock)) if format == Some(&format_of(&superblock)))
 }
 
 /// One block of lines for each volume.

@@ -37,7 +37,7 @@ pub fn run(args: &Up) -> Result<ExitCode, Failure> {
     if let Some(address) = args.nbd.as_ref().filter(|address| address.needs_tls() && config.tls.is_none()) {
         return Err(Failure::new(crate::USAGE, format!("--nbd: {}", address.refusal())));
     }
-    serve::check(&config, &args.running, &folder)?;
+    serve::check(&config, &args.running, &folder, &path)?;
     if is_new {
         let volume = &mut config.volumes[0];
         let first = FirstRun::begin(&folder, path, named, volume)?;

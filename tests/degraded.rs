@@ -8,7 +8,7 @@ use tidegate_daemon::state::State;
 use crate::common::chance::Chance;
 use crate::common::daemon::Daemon;
 use crate::common::mount::Fuse;
-use crate::common::tool::tidegate;
+use crate::common::tool::{self, tidegate};
 use crate::common::{folder, text};
 
 const BLOCK: u64 = 4096;
@@ -144,6 +144,36 @@ fn a_cache_that_fails_after_its_folder_was_renamed_is_not_taken_back() {
     assert!(state.degraded && state.stopped, "{state:?}");
     assert!(new.join("tidegate.dirty").exists());
     assert_eq!(std::fs::read_dir(&old).unwrap().count(), 0, "nothing was written there");
+}
+
+/// A backup that took the folder's place, or a move to another file system: the next start reads that one.
+#[test]
+fn a_cache_that_fails_after_its_folder_was_replaced_by_a_copy_is_not_taken_back() {
+    for is_kept in [true, false] {
+        let mut volume = Volume::new("");
+        let parent = folder();
+        let [dir, copy] = ["volume", "copy"].map(|name| parent.path().join(name));
+        std::fs::create_dir(&dir).unwrap();
+        std::fs::copy(volume.folder.path().join("config.toml"), dir.join("config.toml")).unwrap();
+        let daemon = Daemon::up(&dir);
+        let mut client = daemon.connect();
+        client.write(0, &contents(0)).unwrap();
+        client.flush().unwrap();
+        tool::shell(&format!("cp -a '{0}' '{1}' && mv '{0}' '{0}.old' && mv '{1}' '{0}'", text(&dir), text(&copy))).succeeds();
+        let old = parent.path().join("volume.old");
+        if !is_kept {
+            std::fs::remove_dir_all(&old).unwrap();
+        }
+        volume.cache.kill();
+        client.write(BLOCK, &contents(1)).unwrap();
+        client.flush().unwrap();
+        drop(client);
+        daemon.stop();
+        for dir in [&dir, &old].into_iter().take(if is_kept { 2 } else { 1 }) {
+            let state = State::read(&dir.join("tidegate.state")).unwrap().unwrap();
+            assert!(state.degraded && state.stopped, "{}: {state:?}", dir.display());
+        }
+    }
 }
 
 #[test]

@@ -9,7 +9,7 @@ use tidegate_engine::Mode;
 use crate::common::chance::Chance;
 use crate::common::daemon::Daemon;
 use crate::common::nbd::Command;
-use crate::common::tool::tidegate;
+use crate::common::tool::{self, tidegate};
 use crate::common::{CARRIERS, text, volume};
 
 const BLOCK: u64 = 4096;
@@ -223,6 +223,21 @@ fn another_volume_in_the_place_of_a_renamed_folder_keeps_its_own_state() {
         first.connect().expect(0, &[1; 4096]);
         first.stop();
     }
+}
+
+/// A copy of the folder has its old name, and the same cache in it: what is served is where the files are.
+#[test]
+fn a_volume_beside_a_copy_of_it_is_detached_where_it_was_moved_to() {
+    let parent = crate::common::folder();
+    let [place, moved] = ["v", "v.moved"].map(|name| parent.path().join(name));
+    tidegate(&["create", "--dir", text(&place), "--origin-size", "48MiB", "--cache-size", "64MiB"]).succeeds();
+    let daemon = Daemon::up(&place);
+    daemon.connect().write(0, &[1; 4096]).unwrap();
+    std::fs::rename(&place, &moved).unwrap();
+    tool::shell(&format!("cp -a '{}' '{}'", text(&moved), text(&place))).succeeds();
+    tidegate(&["detach", "--dir", text(&moved)]).succeeds();
+    let (status, said) = daemon.ended();
+    assert!(status.success(), "{status}: {said}");
 }
 
 #[test]

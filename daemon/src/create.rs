@@ -12,7 +12,7 @@ use tidegate_engine::cache::format::{FormatId, Geometry, Step, Superblock, creat
 use tidegate_engine::op::DeviceId;
 
 use crate::Failure;
-use crate::back::attach::{Contents, Held, contents, distinct, identity, swapped};
+use crate::back::attach::{Contents, Held, begins_with_other_data, contents, distinct, identity, swapped};
 use crate::back::disk::{Access, Disk, name, reserve};
 use crate::check::look_through;
 use crate::state::{Loss, State, format_of};
@@ -103,6 +103,11 @@ impl Ready {
     /// # Errors
     /// One line. Files that were made are removed again.
     pub fn hold(options: &CreateOptions, make_room: &mut dyn FnMut() -> Result<(), Failure>) -> Result<Ready, Failure> {
+        if options.origin_bytes.is_some() && is_missing(&options.origin) && !is_missing(&options.cache) {
+            // Nobody can hold what is missing. Who waits for the cache, and is ended, has made no origin that the next one would take for its own.
+            let cache = Disk::open(&options.cache, DeviceId::Cache, Access::Alone)?;
+            Overwritten::judge(&cache, options)?.refuse_without_origin(&cache, &options.origin)?;
+        }
         let mut made = Made(Vec::new());
         let open = |new: Option<Disk>, path, role| new.map_or_else(|| Disk::open(path, role, Access::Alone), Ok);
         let new_origin = made.ensure(&options.origin, DeviceId::Origin, options.origin_bytes, make_room)?;
@@ -113,12 +118,11 @@ impl Ready {
         distinct(&options.cache, &options.origin)?;
         let cache = open(new_cache, &options.cache, DeviceId::Cache)?;
         refuse_a_cache_as_origin(&cache, &origin)?;
-        let replaced = replaced(&cache, options.overwrite)?;
-        let lost = replaced.as_ref().filter(|superblock| !superblock.detached);
-        let given_up = lost.map(|_| given_up(&cache));
-        if let (Some(superblock), Some(held @ (GivenUp::Some(_) | GivenUp::Unknown)), true) = (lost, &given_up, origin_is_new) {
-            return Err(held.without_origin(&cache, superblock, &options.origin));
+        let overwritten = Overwritten::judge(&cache, options)?;
+        if origin_is_new {
+            overwritten.refuse_without_origin(&cache, &options.origin)?;
         }
+        let Overwritten { superblock: replaced, given_up } = overwritten;
         let geometry = geometry(options, &cache, &origin)?;
         let mut notes: Vec<String> = [&cache, &origin].iter().filter_map(|disk| disk.note()).collect();
         notes.extend(given_up.map(|given_up| given_up.note(&cache)));
@@ -130,9 +134,9 @@ impl Ready {
         Ok(Ready { made, held: Held { cache, origin }, geometry, origin_is_new, cache_is_new, replaced, notes })
     }
 
-    /// Is a cache of ours overwritten?
-    pub fn replaces(&self) -> bool {
-        self.replaced.is_some()
+    /// The cache of ours that is overwritten, if there is one.
+    pub fn replaced(&self) -> Option<&Superblock> {
+        self.replaced.as_ref()
     }
 
     /// `mode`: what a FLUSH is to promise, unless the configuration says so.
@@ -141,10 +145,11 @@ impl Ready {
     /// One line. Files that were made are removed again; a cache that existed may be left blank if its device failed meanwhile.
     pub fn format(self, mode: Mode) -> Result<Created, Failure> {
         let Ready { made, held, geometry, origin_is_new, cache_is_new, replaced, notes } = self;
+        made.sync()?;
         let fresh = Superblock::new(FormatId(random()?), geometry, random()?, identity(&held.origin));
         // Nothing is in it: any mode is kept from its first moment.
         format(&held.cache, &Superblock { mode, ..fresh })?;
-        made.keep()?;
+        made.keep();
         Ok(Created { geometry, held, origin_is_new, cache_is_new, replaced, notes })
     }
 }
@@ -152,6 +157,9 @@ impl Ready {
 /// Such a one would be overwritten by what goes home, and may hold the only copy of something.
 fn refuse_a_cache_as_origin(cache: &Disk, origin: &Disk) -> Result<(), Failure> {
     let path = origin.path().display();
+    if begins_with_other_data(origin) {
+        return Ok(());
+    }
     let what = match contents(origin) {
         Ok(Contents::Ours(superblock)) if !superblock.detached => {
             let bytes = superblock.geometry.volume_atoms * ATOM_BYTES;
@@ -193,6 +201,38 @@ fn replaced(cache: &Disk, overwrite: Overwrite) -> Result<Option<Superblock>, Fa
     refused(format!("{what}; run `tidegate create --force` to overwrite it"))
 }
 
+/// What goes with a cache that is formatted.
+struct Overwritten {
+    /// Of a cache of ours, if it is one.
+    superblock: Option<Superblock>,
+    /// Of one that has not been taken from its origin.
+    given_up: Option<GivenUp>,
+}
+
+impl Overwritten {
+    fn judge(cache: &Disk, options: &CreateOptions) -> Result<Overwritten, Failure> {
+        let superblock = replaced(cache, options.overwrite)?;
+        let given_up = superblock.as_ref().filter(|superblock| !superblock.detached).map(|_| given_up(cache));
+        Ok(Overwritten { superblock, given_up })
+    }
+
+    /// Its origin is not gone because it is not there: its disk may not be mounted.
+    fn refuse_without_origin(&self, cache: &Disk, origin: &Path) -> Result<(), Failure> {
+        let blocks = match self.given_up {
+            None | Some(GivenUp::None) => return Ok(()),
+            Some(GivenUp::Some(blocks)) => blocks.to_string(),
+            Some(GivenUp::Unknown) => "an unknown number of".to_owned(),
+        };
+        let what = format!(
+            "cache {} holds {blocks} blocks newer than its origin, and origin {} is missing: mount its disk; or, if they may be lost, overwrite the \
+             first MiB of the cache with zeros first",
+            cache.path().display(),
+            origin.display()
+        );
+        Err(Failure::new(Failure::NO_INPUT, what))
+    }
+}
+
 /// How many blocks that are newer than the origin go with a cache that has not been taken from it.
 enum GivenUp {
     None,
@@ -220,34 +260,22 @@ impl GivenUp {
             }
         }
     }
-
-    /// Its origin is not gone because it is not there: its disk may not be mounted.
-    fn without_origin(&self, cache: &Disk, superblock: &Superblock, origin: &Path) -> Failure {
-        let blocks = if let GivenUp::Some(blocks) = self { blocks.to_string() } else { "an unknown number of".to_owned() };
-        let (path, origin, format) = (cache.path().display(), origin.display(), format_of(superblock));
-        let what = format!(
-            "cache {path} holds {blocks} blocks newer than its origin, and origin {origin} is missing: mount its disk, or give them up first with \
-             `tidegate detach --discard-dirty {}`",
-            &format[..8]
-        );
-        Failure::new(Failure::NO_INPUT, what)
-    }
 }
 
 impl Created {
     /// The volume begins anew with this cache, as far as the host has known of another one in `state`: what was overwritten or has failed is given
-    /// up. One that it last ran with and that is still somewhere, with blocks that the origin does not have, is not. Answers with what is worth
-    /// knowing.
+    /// up. One that it last ran with and that is still somewhere, with blocks that the origin does not have, is not; nor anything where these are
+    /// other disks than the volume's own (`is_own`). Answers with what is worth knowing.
     ///
     /// # Errors
     /// One line; the file is as it was.
-    pub fn begin_anew(&self, state: &Path) -> Result<Option<String>, Failure> {
+    pub fn begin_anew(&self, state: &Path, is_own: bool) -> Result<Option<String>, Failure> {
         let Some(known) = State::read(state)? else { return Ok(None) };
         let last = known.format.get(..8).unwrap_or(&known.format);
         let is_replaced = self.replaced.as_ref().is_some_and(|replaced| format_of(replaced) == known.format);
         match known.loss(state) {
             _ if is_replaced => State::give_up(state).map(|()| None),
-            Loss::Some(held) if known.degraded => {
+            Loss::Some(held) if is_own && known.degraded => {
                 State::give_up(state)?;
                 Ok(Some(format!("the cache that this volume last ran with ({last}…) {held}: they are given up")))
             }
@@ -256,7 +284,7 @@ impl Created {
                  new one asks for --accept-loss"
             ))),
             // A start would take it as it is, unless the volume has become smaller.
-            Loss::Nothing(_) if known.bytes.is_some_and(|had| had > self.volume_bytes()) => State::give_up(state).map(|()| None),
+            Loss::Nothing(_) if is_own && known.bytes.is_some_and(|had| had > self.volume_bytes()) => State::give_up(state).map(|()| None),
             Loss::Nothing(_) => Ok(None),
         }
     }
@@ -330,7 +358,7 @@ impl Made {
         }
         let bytes = bytes.expect("matched above");
         make_room()?;
-        let file = Disk::claim(path, role)?;
+        let Some(file) = Disk::claim(path, role)? else { return Ok(None) };
         let unheld = |error: io::Error| failed(Failure::SYSTEM, format!("no descriptor of it can be had: {error}"));
         let twin = file.try_clone().inspect_err(|_| remove(path, &file)).map_err(unheld)?;
         self.0.push((path.to_owned(), twin));
@@ -342,17 +370,25 @@ impl Made {
         Disk::claimed(file, path, role).map(Some)
     }
 
-    /// They stay: their names are durable.
-    fn keep(mut self) -> Result<(), Failure> {
+    /// Makes their names durable.
+    fn sync(&self) -> Result<(), Failure> {
         for (path, _) in &self.0 {
             let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
             File::open(folder)
                 .and_then(|folder| folder.sync_all())
                 .map_err(|error| Failure::new(Failure::IO, format!("{}: {error}", folder.display())))?;
         }
-        self.0.clear();
         Ok(())
     }
+
+    /// They stay.
+    fn keep(mut self) {
+        self.0.clear();
+    }
+}
+
+fn is_missing(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
 }
 
 impl Drop for Made {
@@ -470,6 +506,32 @@ mod tests {
         refuses(&wrong, Failure::REFUSED, "cache.img holds a tidegate cache that cannot be read; name another one");
     }
 
+    /// Most of what makes a file system or a table of partitions leaves our second superblock where it is.
+    #[test]
+    fn a_disk_that_once_was_a_cache_and_holds_something_else_now_is_an_origin() {
+        let folder = folder();
+        let first = options(folder.path());
+        let begins: [(&[u8], u64); 2] = [(&[0x53, 0xef], 1080), (&[0xee; 17 << 10], 0)];
+        for (bytes, at) in begins {
+            create(&CreateOptions { overwrite: Overwrite::Anything, ..first.clone() }).expect("created");
+            let disk = File::options().write(true).open(&first.cache).expect("there");
+            disk.write_at(&[0; 4096], 0).and_then(|_| disk.write_at(bytes, at)).expect("written");
+            let cache = folder.path().join("other.img");
+            let next = CreateOptions { origin: first.cache.clone(), cache: cache.clone(), ..first.clone() };
+            assert!(!create(&next).expect("an origin").origin_is_new);
+            fs::remove_file(cache).expect("there");
+        }
+    }
+
+    /// Whoever has made it meanwhile has it; it is opened as one that is there.
+    #[test]
+    fn a_file_that_somebody_else_makes_at_once_is_not_claimed() {
+        let folder = folder();
+        let path = folder.path().join("origin.img");
+        File::create(&path).expect("a file");
+        assert!(Disk::claim(&path, DeviceId::Origin).expect("nothing failed").is_none());
+    }
+
     #[test]
     fn attaching_takes_what_is_blank_or_detached_and_nothing_that_is_in_use() {
         let folder = folder();
@@ -492,16 +554,27 @@ mod tests {
         let options = options(folder.path());
         let state = folder.path().join("state");
         let forced = CreateOptions { overwrite: Overwrite::Anything, ..options.clone() };
-        let known = |format: &str| State { format: format.to_owned(), bytes: Some(64 << 20), dirty: Some(3), ..State::default() };
+        let known = |format: &str| State {
+            format: format.to_owned(),
+            bytes: Some(64 << 20),
+            dirty: Some(3),
+            mode: Mode::WriteThrough,
+            ..State::default()
+        };
         let other = "ab".repeat(16);
         create(&options).expect("created");
-        // (what is known, is it given up, what is said)
-        for (own, known, is_given_up, says) in [
-            (true, known(""), true, None),
-            (false, known(&other), false, Some("with the cache abababab…, which held 3 blocks newer")),
-            (false, State { degraded: true, ..known(&other) }, true, Some("(abababab…) failed in service and alone had 3 blocks")),
-            (false, State { dirty: Some(0), ..known(&other) }, false, None),
-            (false, State { dirty: Some(0), bytes: Some(65 << 20), ..known(&other) }, true, None),
+        let degraded = State { degraded: true, ..known(&other) };
+        let larger = State { dirty: Some(0), bytes: Some(65 << 20), ..known(&other) };
+        // (is it the cache that is overwritten, are these the volume's own disks, what is known, is it given up, what is said)
+        for (own, is_own, known, is_given_up, says) in [
+            (true, true, known(""), true, None),
+            (true, false, known(""), true, None),
+            (false, true, known(&other), false, Some("with the cache abababab…, which held 3 blocks newer")),
+            (false, true, degraded.clone(), true, Some("(abababab…) failed in service and alone had 3 blocks")),
+            (false, false, degraded, false, Some("with the cache abababab…, which failed in service and alone had 3 blocks")),
+            (false, true, State { dirty: Some(0), ..known(&other) }, false, None),
+            (false, true, larger.clone(), true, None),
+            (false, false, larger, false, None),
         ] {
             let cache = Disk::open(&options.cache, DeviceId::Cache, Access::Alone).expect("free");
             let format = if own { format_of(&crate::back::attach::superblock(&cache).expect("ours")) } else { known.format.clone() };
@@ -510,15 +583,16 @@ mod tests {
             // Of the case before; the first one has none.
             let _ = fs::remove_file(&state);
             known.write(&Place::open(&state).expect("a folder")).expect("written");
-            let said = create(&forced).expect("forced").begin_anew(&state).expect("written");
+            let said = create(&forced).expect("forced").begin_anew(&state, is_own).expect("written");
             assert_eq!(said.is_some(), says.is_some(), "{said:?}");
             assert!(said.is_none_or(|said| says.is_some_and(|says| said.contains(says)) && !said.contains('\n')), "{says:?}");
             let left = State::read(&state).expect("readable").expect("there");
             assert_eq!(left.gone, if is_given_up { vec![known.format.clone()] } else { vec![] }, "{known:?}");
             assert_eq!(left.format, if is_given_up { String::new() } else { known.format.clone() });
+            assert_eq!(left.mode, known.mode, "the next one promises no less");
         }
         fs::remove_file(&state).expect("there");
-        assert_eq!(create(&forced).expect("forced").begin_anew(&state), Ok(None));
+        assert_eq!(create(&forced).expect("forced").begin_anew(&state, true), Ok(None));
         assert!(!state.exists(), "nothing was known");
     }
 

@@ -4,7 +4,8 @@
 //! then before anything is acknowledged without it, so that an SSD that missed writes is not taken back. Without it (it was deleted, or the
 //! volume is new) nothing is compared. A cache that the volume went on without is remembered: it has missed writes, and is never taken again.
 //!
-//! Its folder is held from the start on: it stays the same one when it is renamed, and another one that has its name by then is not written to.
+//! Its folder is held from the start on: it stays the same one when it is renamed, and another one that has its name by then is not written to, unless it is
+//! a copy that knows the same cache.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, OpenOptions};
@@ -80,22 +81,34 @@ impl State {
         }
     }
 
-    /// The cache is given up, and the volume begins anew with another one: that one never comes back.
+    /// The cache is given up, and the volume begins anew with another one, which promises the same: that one never comes back.
     ///
     /// # Errors
     /// One line; the file is as it was.
     pub fn give_up(path: &Path) -> Result<(), Failure> {
-        if State::read(path).is_ok_and(|known| known.is_none()) {
-            return Ok(());
-        }
-        State { dirty: Some(0), ..State::default() }.write(&Place::open(path)?)
+        // What cannot be read promised nothing that is known.
+        let mode = match State::read(path) {
+            Ok(None) => return Ok(()),
+            Ok(Some(known)) => known.mode,
+            Err(_) => Mode::default(),
+        };
+        State { dirty: Some(0), mode, ..State::default() }.write(&Place::open(path)?)
     }
 
-    /// Replaces the file, whole or not at all. A cache that was known until now, and is another one, is gone from now on.
+    /// Replaces the file, whole or not at all. A cache that was known until now, and is another one, is gone from now on. Where its folder has been
+    /// replaced by a copy of it, the next start will read that one: it is written too.
     ///
     /// # Errors
     /// One line; the old file is as it was, if that is another volume's by now; or what could not be written may be lost with the power.
     pub fn write(&self, place: &Place) -> Result<(), Failure> {
+        let written = self.write_to(place);
+        match place.copy(&self.format) {
+            None => written,
+            Some(copy) => self.write_to(&copy).and(if place.is_gone() { Ok(()) } else { written }),
+        }
+    }
+
+    fn write_to(&self, place: &Place) -> Result<(), Failure> {
         let known = place.known_before(&self.format)?;
         let mut gone: Vec<String> = known.filter(|format| !format.is_empty() && *format != self.format).collect();
         gone.drain(..gone.len().saturating_sub(GONE_MAX));
@@ -180,6 +193,17 @@ impl Place {
     /// As [`State::read`].
     pub fn read(&self) -> Result<Option<State>, Failure> {
         State::parse(&self.path, self.folder.open(&self.name))
+    }
+
+    /// Another folder has its name by now, and knows the cache with this identity: a copy of this one.
+    fn copy(&self, format: &str) -> Option<Place> {
+        let named = Place::open(&self.path).ok()?;
+        (!named.folder.is(&self.folder) && named.known.as_deref() == Some(format)).then_some(named)
+    }
+
+    /// The folder was removed.
+    fn is_gone(&self) -> bool {
+        self.folder.is_removed()
     }
 
     /// Removes what killed processes have left of what they were writing.

@@ -118,6 +118,7 @@ impl Opened {
     pub(crate) fn serve(self, carrier: Carrier, mut desk: Desk) -> Result<Rest, Failure> {
         let export = self.export();
         let Opened { options, attached: Attached { cache, origin, superblock, .. }, state, sleeper } = self;
+        let cache_inode = cache.inode();
         let mut io = Io::new(cache, origin, carrier)?;
         let poll = options.knobs.poll.unwrap_or_else(vigil::default);
         io.poll(poll);
@@ -158,7 +159,7 @@ impl Opened {
                 "origin": options.origin.to_str(),
                 "cache": options.cache.to_str(),
                 "state": options.state.to_str(),
-                "format": state::format_of(&superblock),
+                "cache_inode": cache_inode,
             }),
             rating: options.knobs.rating(),
             host: Host { place: state, superblock, told: None, again: Instant::ZERO, noted: Instant::ZERO, has_served: false },

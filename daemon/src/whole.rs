@@ -118,13 +118,24 @@ impl Folder {
         draft.take_place(name, RenameFlags::empty()).inspect_err(|_| self.remove(name, &reserved))
     }
 
+    /// It has no name any more.
+    pub fn is_removed(&self) -> bool {
+        self.0.metadata().map_or(true, |metadata| metadata.nlink() == 0)
+    }
+
+    /// Is it the same folder?
+    pub fn is(&self, other: &Folder) -> bool {
+        is_one(self.0.metadata(), &other.0)
+    }
+
     /// Removes what killed processes have left of their drafts.
     pub fn tidy(&self) {
         let Ok(entries) = Dir::read_from(&self.0) else { return };
         for entry in entries.flatten().filter(|entry| is_draft(entry.file_name().to_bytes())) {
             let name = OsStr::from_bytes(entry.file_name().to_bytes());
-            let is_left = |file: File| file.metadata().is_ok_and(|metadata| metadata.is_file()) && file.try_lock().is_ok();
-            if self.open(name).is_ok_and(is_left) {
+            let Ok(file) = self.open(name) else { continue };
+            // Held until it is gone: who has just made it finds that out. (For reading a lock to share: NFS gives no other.)
+            if file.metadata().is_ok_and(|metadata| metadata.is_file()) && file.try_lock_shared().is_ok() {
                 self.unlink(name);
             }
         }
@@ -173,9 +184,9 @@ impl Folder {
                 made => made?,
             };
             // Where a file system has no locks, nobody takes it for one that was left either.
-            let is_left = matches!(file.try_lock(), Err(TryLockError::WouldBlock));
+            let is_taken = matches!(file.try_lock(), Err(TryLockError::WouldBlock)) || !self.leads_to(&name, &file);
             let draft = Draft { folder: self, name, file: Some(file) };
-            if !is_left {
+            if !is_taken {
                 return Ok(draft);
             }
         }

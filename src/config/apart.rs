@@ -13,12 +13,13 @@ use tidegate_daemon::volume::Options;
 use super::{Config, EX_CONFIG, FILE_NAME};
 
 impl Config {
-    /// Refuses a state, or the list of what is dirty beside it, that something else is called.
+    /// Refuses a state, or the list of what is dirty beside it, that something else is called. `besides`: what else is used, and what it is.
     ///
     /// # Errors
     /// One line that names both.
-    pub fn keep_states_apart(&self) -> Result<(), Failure> {
+    pub fn keep_states_apart(&self, besides: &[(&str, PathBuf)]) -> Result<(), Failure> {
         let mut others: Vec<(String, PathBuf)> = vec![("the control socket".to_owned(), self.control.clone())];
+        others.extend(besides.iter().map(|(what, path)| ((*what).to_owned(), path.clone())));
         others.extend(self.nbd.iter().filter_map(|address| match address {
             Address::Unix(path) => Some(("an NBD socket".to_owned(), path.clone())),
             Address::Tcp(_) => None,
@@ -90,7 +91,7 @@ mod tests {
         let dir = folder.path().display().to_string();
         fs::write(at("config.toml"), text.replace("DIR", &dir)).unwrap();
         let config = read(&at("config.toml")).unwrap().in_folder(folder.path());
-        config.keep_states_apart().map_err(|failure| {
+        config.keep_states_apart(&[]).map_err(|failure| {
             assert_eq!((failure.code, failure.message.lines().count()), (EX_CONFIG, 1));
             failure.message.replace(&format!("{dir}/"), "")
         })

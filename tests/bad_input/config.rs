@@ -101,7 +101,19 @@ fn a_state_that_is_something_else_too_is_refused_before_anything_is_written() {
         fs::hard_link(dir.join("cache.img"), dir.join("v.dirty")).unwrap();
     };
     check("list", link, UP, 78, &["v.dirty, the list of what is dirty beside `state` ", "is its cache"]);
-    // Named by a flag.
+    // The configuration itself, under another name than usual, and what flags name.
+    let own = |dir: &Path| fs::write(dir.join("v.dirty"), format!("state = \"{}\"\n", text(&dir.join("v.state")))).unwrap();
+    check(
+        "list",
+        own,
+        &["serve", "--config", "v.dirty"],
+        78,
+        &["v.dirty, the list of what is dirty beside `state` ", "is the configuration"],
+    );
+    for flag in ["--record", "--pid-file"] {
+        let up = ["up", "--dir", ".", flag, "tidegate.dirty"];
+        check("list", |_| {}, &up, 78, &["tidegate.dirty, the list of what is dirty beside `state` ", &format!("is the file of {flag}")]);
+    }
     check("flag", |_| {}, &["up", "--dir", ".", "--cache", "tidegate.state"], 78, &["tidegate.state would be written, and is its cache"]);
 }
 

@@ -154,6 +154,17 @@ pub fn contents(disk: &Disk) -> Result<Contents, Failure> {
     Ok(foreign(first.as_slice()).map_or(Contents::Blank, Contents::Foreign))
 }
 
+/// Does it begin with what somebody else has written, whatever of us is left further on? One that was a cache once has our second superblock until that
+/// place is written.
+pub(crate) fn begins_with_other_data(disk: &Disk) -> bool {
+    let first = disk.read_now(Span::new(0, PAGE_ATOMS.min(disk.atoms())));
+    first.is_ok_and(|page| match Superblock::decode(page.as_slice(), 0) {
+        Err(Unsealed::Magic) => true,
+        Err(Unsealed::Blank) => page.as_slice().iter().any(|&byte| byte != 0),
+        Ok(_) | Err(_) => false,
+    })
+}
+
 /// What the copies say; nothing if neither is a superblock of ours.
 fn judge(disk: &Disk, copies: &[Result<Superblock, Unsealed>]) -> Option<Contents> {
     let path = disk.path().display();

@@ -28,6 +28,11 @@ const CLAIM_PATIENCE: Duration = Duration::from_millis(500);
 
 /// Operations in flight on one device.
 pub const DEPTH: usize = 128;
+
+/// What the system calls a file, under whatever name it was found: device and inode.
+pub fn inode(found: io::Result<Metadata>) -> Option<String> {
+    found.ok().map(|found| format!("{}:{}", found.dev(), found.ino()))
+}
 /// The largest operation: 1 MiB, or what a block device takes as one command. What it would split, io_uring would hand to a thread.
 pub const OP_ATOMS: u64 = 2048;
 /// An allocation answer has at most so many extents; what lies behind counts as allocated.
@@ -128,16 +133,18 @@ impl Disk {
         Disk::of(file, direct, &place, kind, role)
     }
 
-    /// Makes a file that was not there, empty and locked: nobody else has had anything in it.
+    /// Makes a file that was not there, empty and locked: nobody else has had anything in it. Nothing if somebody else has made one meanwhile.
     ///
     /// # Errors
     /// One line; nothing is left of it, unless somebody else has taken it at once.
-    pub(crate) fn claim(path: &Path, role: DeviceId) -> Result<File, Failure> {
+    pub(crate) fn claim(path: &Path, role: DeviceId) -> Result<Option<File>, Failure> {
         let place = Place { path, called: name(role) };
-        let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path);
-        let file = file.map_err(|error| {
-            Failure::new(Failure::NOT_CREATED, format!("{}: {error}; see that its folder exists and is writable", place.named()))
-        })?;
+        let file = match OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(None),
+            made => made.map_err(|error| {
+                Failure::new(Failure::NOT_CREATED, format!("{}: {error}; see that its folder exists and is writable", place.named()))
+            })?,
+        };
         let locked = place.lock(&file, Access::Alone, Instant::now() + LOCK_PATIENCE);
         locked.inspect_err(|failure| {
             if failure.code != Failure::BUSY {
@@ -145,7 +152,7 @@ impl Disk {
             }
         })?;
         if place.leads_to(&file) && file.metadata().is_ok_and(|metadata| metadata.len() == 0) {
-            return Ok(file);
+            return Ok(Some(file));
         }
         Err(place.moved("being made by somebody else"))
     }
@@ -186,6 +193,11 @@ impl Disk {
 
     pub fn role(&self) -> DeviceId {
         self.role
+    }
+
+    /// What the file is called by the system, under whatever name: see [`inode`].
+    pub fn inode(&self) -> Option<String> {
+        inode(self.metadata())
     }
 
     /// Removes the file, if its name still leads to it.
