@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use tidegate_daemon::Failure;
+use tidegate_daemon::back::attach::is_same;
 use tidegate_daemon::create::{CreateOptions, Overwrite};
 
 use crate::args::Create;
@@ -38,7 +39,8 @@ pub fn run(args: &Create) -> Result<ExitCode, Failure> {
         overwrite: if args.force { Overwrite::Anything } else { Overwrite::Nothing },
         ..CreateOptions::new(volume.origin.clone(), volume.cache.clone())
     };
-    let is_own = place.is_new || (&volume.origin, &volume.cache) == (&configured.origin, &configured.cache);
+    // Another cache before its own origin is one for this volume.
+    let is_own = place.is_new || is_same(&volume.origin, &configured.origin);
     let created = make(&place, volume, &options, is_own)?;
     attach::tell_kept_size(args.cache_size, &created, &volume.cache);
     let serve = volume.reach.complete("serve it with `tidegate up`");

@@ -15,7 +15,7 @@ use crate::up::{self, Place};
 
 /// Makes what is missing, formats the cache, and writes the configuration of a folder that has none.
 ///
-/// `is_own`: these are the disks that the volume of this folder has, and not others that are named for this once.
+/// `is_own`: the origin is the one that the volume of this folder has, and not another one that is named for this once.
 ///
 /// # Errors
 /// One line; nothing was created or changed, unless it says that the cache is formatted.
@@ -43,7 +43,7 @@ pub fn make(place: &Place, volume: &Options, options: &CreateOptions, is_own: bo
     let _signals = Signals::take().map_err(|error| Failure::new(Failure::SYSTEM, format!("signals cannot be received: {error}")))?;
     let config = place.is_new.then(|| NewConfig::write(&place.path, &place.named)).transpose()?;
     // A new cache promises what the last one did.
-    let mode = known.map(|known| known.mode).or(ready.replaced().map(|replaced| replaced.mode));
+    let mode = known.filter(|_| is_own).map(|known| known.mode).or(ready.replaced().map(|replaced| replaced.mode));
     let created = ready.format(mode.unwrap_or(Mode::WriteBack))?;
     config.into_iter().for_each(NewConfig::keep);
     folders.into_iter().for_each(|mut folders| folders.keep());

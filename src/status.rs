@@ -86,7 +86,7 @@ pub fn served(status: &Value, config: &Config) -> Vec<(String, Option<Options>)>
             several => several.iter().find(|options| options.name == name),
         };
         let told = |key: &str| volume["paths"][key].as_str().map(PathBuf::from);
-        let is_it = |cache: &Path| inode(fs::metadata(cache)).as_deref() == volume["paths"]["cache_inode"].as_str();
+        let is_it = |cache: &Path| inode(fs::metadata(cache)).is_some_and(|found| volume["paths"]["cache_inode"] == found);
         let moved = told("cache").zip(configured).and_then(|(cache, configured)| {
             // Whatever has its old name by now is another one's.
             let has_moved = !is_it(&cache) && is_it(&configured.cache);

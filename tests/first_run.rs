@@ -405,6 +405,20 @@ fn formatting_another_cache_takes_nothing_from_the_volumes_own() {
     Daemon::up(dir).stop();
 }
 
+#[test]
+fn a_lack_of_descriptors_ends_a_create_and_never_hangs_it() {
+    let folder = folder();
+    let dir = folder.path();
+    tidegate_in(dir, &["create", "--dir", ".", "--origin-size", "48MiB", "--cache-size", "64MiB"]).succeeds();
+    Daemon::up(dir).stop();
+    for limit in 4..14 {
+        let program = env!("CARGO_BIN_EXE_tidegate");
+        let forced = tool::shell(&format!("cd '{}'; ulimit -n {limit}; timeout 20 '{program}' create --dir . --force", text(dir)));
+        assert_ne!(forced.code, Some(124), "with {limit} descriptors: {forced}");
+    }
+    tidegate_in(dir, &["create", "--dir", ".", "--force"]).succeeds();
+}
+
 /// Other disks are named beside its configuration: whatever becomes of them, its own are as they were.
 #[test]
 fn making_other_disks_beside_a_volume_gives_up_nothing_of_it() {

@@ -240,6 +240,26 @@ fn a_volume_beside_a_copy_of_it_is_detached_where_it_was_moved_to() {
     assert!(status.success(), "{status}: {said}");
 }
 
+/// Somebody serves the copy: what the host knows of that is not this one's to write, although both caches have one identity.
+#[test]
+fn a_copy_that_is_served_keeps_its_own_state() {
+    let parent = crate::common::folder();
+    let [place, moved] = ["v", "v.moved"].map(|name| parent.path().join(name));
+    tidegate(&["create", "--dir", text(&place), "--origin-size", "48MiB", "--cache-size", "64MiB"]).succeeds();
+    let first = Daemon::up(&place);
+    first.connect().write(0, &[1; 4096]).unwrap();
+    std::fs::rename(&place, &moved).unwrap();
+    tool::shell(&format!("cp -a '{}' '{}'", text(&moved), text(&place))).succeeds();
+    let second = Daemon::up(&place);
+    let state = |dir: &std::path::Path| State::read(&dir.join("tidegate.state")).unwrap().unwrap();
+    let before = state(&place);
+    assert!(!before.stopped && before.format == state(&moved).format && before.epoch > state(&moved).epoch, "{before:?}");
+    tidegate(&["mode", "write-through", "--dir", text(&moved)]).succeeds();
+    first.stop();
+    assert!(state(&moved).stopped && state(&place) == before, "{:?}", state(&place));
+    second.stop();
+}
+
 #[test]
 fn a_stop_that_cannot_be_written_down_is_told() {
     let folder = volume("48MiB", "64MiB", "");

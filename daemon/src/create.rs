@@ -511,14 +511,18 @@ mod tests {
     fn a_disk_that_once_was_a_cache_and_holds_something_else_now_is_an_origin() {
         let folder = folder();
         let first = options(folder.path());
-        let begins: [(&[u8], u64); 2] = [(&[0x53, 0xef], 1080), (&[0xee; 17 << 10], 0)];
+        let mut table = [0xee; 17 << 10];
+        table[510..512].copy_from_slice(&[0x55, 0xaa]);
+        let begins: [(&[u8], u64); 2] = [(&[0x53, 0xef], 1080), (&table, 0)];
         for (bytes, at) in begins {
             create(&CreateOptions { overwrite: Overwrite::Anything, ..first.clone() }).expect("created");
             let disk = File::options().write(true).open(&first.cache).expect("there");
             disk.write_at(&[0; 4096], 0).and_then(|_| disk.write_at(bytes, at)).expect("written");
             let cache = folder.path().join("other.img");
             let next = CreateOptions { origin: first.cache.clone(), cache: cache.clone(), ..first.clone() };
-            assert!(!create(&next).expect("an origin").origin_is_new);
+            let held = create(&next).expect("an origin").held;
+            let failure = Failure::new(Failure::REFUSED, "as it was".to_owned());
+            assert_eq!(swapped(failure.clone(), &held.cache, &held.origin), failure, "they are not swapped");
             fs::remove_file(cache).expect("there");
         }
     }

@@ -5,8 +5,9 @@
 //! volume is new) nothing is compared. A cache that the volume went on without is remembered: it has missed writes, and is never taken again.
 //!
 //! Its folder is held from the start on: it stays the same one when it is renamed, and another one that has its name by then is not written to, unless it is
-//! a copy that knows the same cache.
+//! a copy that knows the same cache, and that nobody has served from since.
 
+use std::cell::Cell;
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Read};
@@ -102,9 +103,14 @@ impl State {
     /// One line; the old file is as it was, if that is another volume's by now; or what could not be written may be lost with the power.
     pub fn write(&self, place: &Place) -> Result<(), Failure> {
         let written = self.write_to(place);
-        match place.copy(&self.format) {
+        let copied = place.copy(&self.format).map(|copy| self.write_to(&copy));
+        place.epoch.set(self.epoch);
+        match copied {
             None => written,
-            Some(copy) => self.write_to(&copy).and(if place.is_gone() { Ok(()) } else { written }),
+            Some(copied) if place.is_gone() => copied,
+            // Nothing is lost where only the folder that was served from knows that it was stopped in order.
+            Some(_) if self.stopped && !self.degraded => written,
+            Some(copied) => copied.and(written),
         }
     }
 
@@ -164,6 +170,8 @@ pub struct Place {
     path: PathBuf,
     /// Of the cache that was known then.
     known: Option<String>,
+    /// The start that was known then, or was written down here since.
+    epoch: Cell<u64>,
 }
 
 impl Place {
@@ -176,9 +184,11 @@ impl Place {
             }
             _ => unwritten(path, &error),
         })?;
-        let mut place = Place { folder, name, path: path.to_owned(), known: None };
+        let mut place = Place { folder, name, path: path.to_owned(), known: None, epoch: Cell::new(0) };
         // One that cannot be read stops whoever looks at it.
-        place.known = place.read().ok().flatten().map(|state| state.format);
+        if let Some(state) = place.read().ok().flatten() {
+            (place.known, place.epoch) = (Some(state.format), Cell::new(state.epoch));
+        }
         Ok(place)
     }
 
@@ -195,10 +205,12 @@ impl Place {
         State::parse(&self.path, self.folder.open(&self.name))
     }
 
-    /// Another folder has its name by now, and knows the cache with this identity: a copy of this one.
+    /// Another folder has its name by now, and knows the cache with this identity: a copy of this one. Where a later start than ours is written down, it
+    /// is another volume's, with a copy of the cache.
     fn copy(&self, format: &str) -> Option<Place> {
         let named = Place::open(&self.path).ok()?;
-        (!named.folder.is(&self.folder) && named.known.as_deref() == Some(format)).then_some(named)
+        let is_copy = named.known.as_deref() == Some(format) && named.epoch <= self.epoch;
+        (is_copy && !named.folder.is(&self.folder)).then_some(named)
     }
 
     /// The folder was removed.
@@ -213,6 +225,9 @@ impl Place {
 
     /// The list of what is dirty beside it, of the cache with this identity.
     pub(crate) fn note(&self, name: &OsStr, format: &str, bytes: &[u8]) -> io::Result<()> {
+        if let Some(copy) = self.copy(format) {
+            copy.folder.note(name, bytes, 0o600)?;
+        }
         match self.known_before(format) {
             Ok(_) => self.folder.note(name, bytes, 0o600),
             Err(failure) => Err(io::Error::other(failure.message)),
@@ -387,9 +402,10 @@ impl State {
             }
             Loss::Nothing(why) => notes.push(format!("another cache than last time; {why}")),
             Loss::Some(held) if !accept_loss => {
+                // One that has failed does not come back.
+                let bring = if self.degraded { "give it up" } else { "bring that one back, or give it up" };
                 return Err(format!(
-                    "the cache has the format id {found}…, and this volume last ran with {last}…, which {held}; bring that one back, or give it up \
-                     with --accept-loss"
+                    "the cache has the format id {found}…, and this volume last ran with {last}…, which {held}; {bring} with --accept-loss"
                 ));
             }
             Loss::Some(held) => {

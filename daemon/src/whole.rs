@@ -176,7 +176,7 @@ impl Folder {
 
     /// An empty one.
     fn draft(&self, mode: u32) -> io::Result<Draft<'_>> {
-        loop {
+        for _ in 0..DRAFT_TRIES {
             let random = RandomState::new().hash_one(0);
             let name = OsString::from(format!("tidegate.{}-{random:016x}.new", std::process::id()));
             let file = match self.open_as(&name, NEW, mode) {
@@ -184,14 +184,26 @@ impl Folder {
                 made => made?,
             };
             // Where a file system has no locks, nobody takes it for one that was left either.
-            let is_taken = matches!(file.try_lock(), Err(TryLockError::WouldBlock)) || !self.leads_to(&name, &file);
+            let is_locked = !matches!(file.try_lock(), Err(TryLockError::WouldBlock));
+            let found = self.open_as(&name, OFlags::PATH, 0).and_then(|found| found.metadata());
             let draft = Draft { folder: self, name, file: Some(file) };
-            if !is_taken {
-                return Ok(draft);
+            match found {
+                // Whoever tidies had it first.
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+                Ok(found) => {
+                    if is_locked && is_one(Ok(found), draft.file()) {
+                        return Ok(draft);
+                    }
+                }
             }
         }
+        Err(io::Error::other("no file stays where it was made"))
     }
 }
+
+/// Whoever tidies may take one or two.
+const DRAFT_TRIES: u32 = 16;
 
 /// New, so neither a link nor a pipe nor somebody else's.
 const NEW: OFlags = OFlags::RDWR.union(OFlags::CREATE).union(OFlags::EXCL);

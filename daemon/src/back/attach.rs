@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use tidegate_engine::block::{ATOM_BYTES, PAGE_ATOMS, PAGE_BYTES, Span};
-use tidegate_engine::cache::format::superblock::foreign;
+use tidegate_engine::cache::format::superblock::{UNKNOWN, foreign};
 use tidegate_engine::cache::format::{Superblock, Unsealed, VERSION};
 use tidegate_engine::op::DeviceId;
 
@@ -154,14 +154,14 @@ pub fn contents(disk: &Disk) -> Result<Contents, Failure> {
     Ok(foreign(first.as_slice()).map_or(Contents::Blank, Contents::Foreign))
 }
 
-/// Does it begin with what somebody else has written, whatever of us is left further on? One that was a cache once has our second superblock until that
-/// place is written.
+/// Does it begin with what is known to be somebody else's, whatever of us is left further on? One that was a cache once has our second superblock until
+/// that place is written.
 pub(crate) fn begins_with_other_data(disk: &Disk) -> bool {
-    let first = disk.read_now(Span::new(0, PAGE_ATOMS.min(disk.atoms())));
-    first.is_ok_and(|page| match Superblock::decode(page.as_slice(), 0) {
-        Err(Unsealed::Magic) => true,
-        Err(Unsealed::Blank) => page.as_slice().iter().any(|&byte| byte != 0),
-        Ok(_) | Err(_) => false,
+    let first = disk.read_now(Span::new(0, FIRST_ATOMS.min(disk.atoms())));
+    first.is_ok_and(|first| {
+        let page = first.as_slice().get(..PAGE_BYTES as usize);
+        let is_ours = page.is_some_and(|page| !matches!(Superblock::decode(page, 0), Err(Unsealed::Magic | Unsealed::Blank)));
+        !is_ours && foreign(first.as_slice()).is_some_and(|what| what != UNKNOWN)
     })
 }
 
@@ -219,6 +219,9 @@ pub fn superblock(disk: &Disk) -> Result<Superblock, Failure> {
 
 /// A helpful word if the cache is where the origin should be.
 pub(crate) fn swapped(failure: Failure, cache: &Disk, origin: &Disk) -> Failure {
+    if begins_with_other_data(origin) {
+        return failure;
+    }
     match contents(origin) {
         Ok(Contents::Ours(_)) if failure.code == Failure::REFUSED => {
             let (cache, origin) = (cache.path().display(), origin.path().display());

@@ -233,6 +233,9 @@ pub(super) fn address(copy: u32) -> u64 {
     u64::from(copy) * SUPERBLOCK_B
 }
 
+/// What [`foreign`] says of what it does not know.
+pub const UNKNOWN: &str = "unknown data";
+
 /// What a disk that is not ours holds, from its first 128 KiB (or less). `None`: blank, all zeros.
 ///
 /// Ask [`Superblock::decode`] about both copies first: this does not look at the second one.
@@ -257,7 +260,7 @@ pub fn foreign(first: &[u8]) -> Option<&'static str> {
     if has(510, &[0x55, 0xaa]) {
         return Some("a partition table or a boot sector");
     }
-    Some("unknown data")
+    Some(UNKNOWN)
 }
 
 /// Offset in bytes, magic, and what it means. Before the boot sector's: what carries both is the more particular one.
