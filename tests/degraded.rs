@@ -172,6 +172,7 @@ fn a_cache_that_fails_after_its_folder_was_replaced_by_a_copy_is_not_taken_back(
         for dir in [&dir, &old].into_iter().take(if is_kept { 2 } else { 1 }) {
             let state = State::read(&dir.join("tidegate.state")).unwrap().unwrap();
             assert!(state.degraded && state.stopped, "{}: {state:?}", dir.display());
+            assert!(dir.join("tidegate.dirty").exists(), "{}", dir.display());
         }
     }
 }

@@ -226,7 +226,8 @@ impl Place {
     /// The list of what is dirty beside it, of the cache with this identity.
     pub(crate) fn note(&self, name: &OsStr, format: &str, bytes: &[u8]) -> io::Result<()> {
         if let Some(copy) = self.copy(format) {
-            copy.folder.note(name, bytes, 0o600)?;
+            // Whether it can be or not, the one that is served has its own.
+            let _ = copy.folder.note(name, bytes, 0o600);
         }
         match self.known_before(format) {
             Ok(_) => self.folder.note(name, bytes, 0o600),
