@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use tidegate_daemon::Failure;
 use tidegate_daemon::advice::Reach;
 use tidegate_daemon::back::attach::{Contents, contents};
-use tidegate_daemon::back::disk::{Access, Disk};
+use tidegate_daemon::back::disk::{Access, Disk, is_missing};
 use tidegate_daemon::create::{CreateOptions, Created, Overwrite, Ready};
 use tidegate_daemon::state::{Loss, State};
 use tidegate_daemon::tell;
@@ -40,8 +40,8 @@ pub fn run(args: &Attach) -> Result<ExitCode, Failure> {
     }
     let mut file = place.file.clone();
     file.override_with(named.clone());
-    file.in_folder(&place.folder).keep_states_apart(&[])?;
-    if up::is_missing(&volume.origin) {
+    file.in_folder(&place.folder).keep_states_apart(&place.path, &[])?;
+    if is_missing(&volume.origin) {
         let what = format!("origin {} is missing: mount its disk, or name one that exists", volume.origin.display());
         return Err(Failure::new(Failure::NO_INPUT, what));
     }

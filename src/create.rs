@@ -20,7 +20,7 @@ pub fn run(args: &Create) -> Result<ExitCode, Failure> {
     file.override_with(named.clone());
     let mut config = file.in_folder(folder);
     named.reaches(&mut config);
-    config.keep_states_apart(&[])?;
+    config.keep_states_apart(path, &[])?;
     // One at a time: what is formatted is said, never guessed.
     let (volume, configured) = match config.places(args.volume.as_deref()).map_err(|message| Failure::new(crate::USAGE, message))?[..] {
         [place] => (&config.volumes[place], &configured.volumes[place]),

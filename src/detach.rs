@@ -17,7 +17,7 @@ use tidegate_daemon::volume::Options;
 use tidegate_engine::op::DeviceId;
 
 use crate::args::{Detach, Of};
-use crate::config::Config;
+use crate::config::{Config, FILE_NAME};
 use crate::progress::Progress;
 use crate::{say, status, up};
 
@@ -46,7 +46,7 @@ fn detach(args: &Detach, config: &Config, volume: &Options) -> Result<ExitCode, 
             by_daemon(&args.of, &served, &status, &mut signals).inspect(|_| served.await_release())?
         }
         None => {
-            config.keep_states_apart(&[])?;
+            config.keep_states_apart(&up::absolute(&args.of.dir)?.join(FILE_NAME), &[])?;
             here(volume, &mut signals)?
         }
     };

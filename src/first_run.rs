@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use tidegate_daemon::Failure;
 use tidegate_daemon::back::attach::{Held, superblock};
-use tidegate_daemon::back::disk::{Access, Disk};
+use tidegate_daemon::back::disk::{Access, Disk, is_missing};
 use tidegate_daemon::create::{CreateOptions, create};
 use tidegate_daemon::dirty::Dirty;
 use tidegate_daemon::state::{State, format_of};
@@ -21,7 +21,7 @@ use tidegate_daemon::volume;
 use tidegate_daemon::whole;
 use tidegate_engine::op::DeviceId;
 
-use crate::up::{CONFIG_MODE, Named, config_failed, is_missing};
+use crate::up::{CONFIG_MODE, Named, config_failed};
 use crate::{config, units};
 
 /// Made when nothing else is named: large enough for a try, small on the disk because it is sparse.

@@ -3,6 +3,7 @@
 
 use std::path::Path;
 
+use tidegate_daemon::back::disk::is_missing;
 use tidegate_daemon::back::signals::Signals;
 use tidegate_daemon::create::{CreateOptions, Created, Overwrite, Ready};
 use tidegate_daemon::state::State;
@@ -11,7 +12,7 @@ use tidegate_daemon::{Failure, tell, whole};
 use tidegate_engine::Mode;
 
 use crate::first_run::{Folders, NewConfig};
-use crate::up::{self, Place};
+use crate::up::Place;
 
 /// Makes what is missing, formats the cache, and writes the configuration of a folder that has none.
 ///
@@ -59,7 +60,7 @@ pub fn make(place: &Place, volume: &Options, options: &CreateOptions, is_own: bo
 
 /// What the configuration names elsewhere is there, or its disk is not mounted: there no file is made unasked. `size` is the flag that asks.
 pub fn is_there(role: &str, path: &Path, config: &Path, size: &str) -> Result<(), Failure> {
-    if !up::is_missing(path) {
+    if !is_missing(path) {
         return Ok(());
     }
     let (path, config) = (path.display(), config.display());

@@ -43,11 +43,10 @@ pub fn check(config: &Config, running: &Running, folder: &Path, path: &Path) -> 
     if !config.volumes.iter().all(|volume| nbd::is_string(volume.name.as_bytes())) {
         return Err(refused("export: a name has at most 4096 bytes and no NUL".to_owned()));
     }
-    let mut besides = vec![("the configuration", path.to_owned())];
-    for (what, file) in [("the file of --record", &running.record), ("the file of --pid-file", &running.pid_file)] {
-        besides.extend(file.as_deref().map(|file| Ok::<_, Failure>((what, up::absolute(file)?))).transpose()?);
-    }
-    config.keep_states_apart(&besides)?;
+    let flags = [("--record", &running.record), ("--pid-file", &running.pid_file)];
+    let named = flags.into_iter().filter_map(|(flag, file)| Some((flag, file.as_deref()?)));
+    let named: Result<Vec<_>, Failure> = named.map(|(flag, file)| Ok((flag, up::absolute(file)?))).collect();
+    config.keep_states_apart(path, &named?)?;
     config.tls.as_ref().map_or(Ok(()), |tls| tls.load().map(drop)).map_err(refused)?;
     let unfit = |key, what| Failure::new(Failure::NOT_CREATED, format!("{what}; choose a shorter folder, or another place as `{key}`"));
     if !running.stdio && manager::handed_over()? == 0 {

@@ -8,7 +8,7 @@ use std::sync::Once;
 use serde_json::Value;
 use tidegate_daemon::Failure;
 use tidegate_daemon::advice::Reach;
-use tidegate_daemon::back::disk::inode;
+use tidegate_daemon::back::disk::{file_id, is_missing};
 pub use tidegate_daemon::control::NO_ANSWER;
 use tidegate_daemon::control::{Verb, ask};
 use tidegate_daemon::tell;
@@ -86,7 +86,7 @@ pub fn served(status: &Value, config: &Config) -> Vec<(String, Option<Options>)>
             several => several.iter().find(|options| options.name == name),
         };
         let told = |key: &str| volume["paths"][key].as_str().map(PathBuf::from);
-        let is_it = |cache: &Path| inode(fs::metadata(cache)).is_some_and(|found| volume["paths"]["cache_inode"] == found);
+        let is_it = |cache: &Path| file_id(fs::metadata(cache)).is_some_and(|found| volume["paths"]["cache_id"] == found);
         let moved = told("cache").zip(configured).and_then(|(cache, configured)| {
             // Whatever has its old name by now is another one's.
             let has_moved = !is_it(&cache) && is_it(&configured.cache);
@@ -95,7 +95,7 @@ pub fn served(status: &Value, config: &Config) -> Vec<(String, Option<Options>)>
         let path = |key: &str, or: &Path| match (told(key), &moved) {
             (Some(told), Some((from, to))) => {
                 let there = told.strip_prefix(from).ok().map(|below| to.join(below));
-                there.filter(|path| !up::is_missing(path)).unwrap_or(told)
+                there.filter(|path| !is_missing(path)).unwrap_or(told)
             }
             (told, _) => told.unwrap_or(or.to_owned()),
         };

@@ -1,11 +1,11 @@
 //! `tidegate up`: the main job. A folder that has no configuration yet becomes a volume; then it is served.
 
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use tidegate_daemon::Failure;
+use tidegate_daemon::back::disk::is_missing;
 use tidegate_daemon::front::nbd::{Address, Certificates};
 use tidegate_daemon::volume;
 
@@ -175,11 +175,6 @@ impl Place {
         }
         Ok(Place { folder, path, file, named, is_new })
     }
-}
-
-/// Nothing is there. What may not be looked at is there.
-pub fn is_missing(path: &Path) -> bool {
-    fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
 }
 
 pub fn absolute(path: &Path) -> Result<PathBuf, Failure> {

@@ -13,7 +13,7 @@ use tidegate_engine::op::DeviceId;
 
 use crate::Failure;
 use crate::back::attach::{Contents, Held, begins_with_other_data, contents, distinct, identity, swapped};
-use crate::back::disk::{Access, Disk, name, reserve};
+use crate::back::disk::{Access, Disk, is_missing, name, reserve};
 use crate::check::look_through;
 use crate::state::{Loss, State, format_of};
 use crate::whole::remove;
@@ -385,10 +385,6 @@ impl Made {
     fn keep(mut self) {
         self.0.clear();
     }
-}
-
-fn is_missing(path: &Path) -> bool {
-    fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
 }
 
 impl Drop for Made {

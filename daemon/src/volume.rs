@@ -118,7 +118,7 @@ impl Opened {
     pub(crate) fn serve(self, carrier: Carrier, mut desk: Desk) -> Result<Rest, Failure> {
         let export = self.export();
         let Opened { options, attached: Attached { cache, origin, superblock, .. }, state, sleeper } = self;
-        let cache_inode = cache.inode();
+        let cache_id = cache.file_id();
         let mut io = Io::new(cache, origin, carrier)?;
         let poll = options.knobs.poll.unwrap_or_else(vigil::default);
         io.poll(poll);
@@ -159,7 +159,7 @@ impl Opened {
                 "origin": options.origin.to_str(),
                 "cache": options.cache.to_str(),
                 "state": options.state.to_str(),
-                "cache_inode": cache_inode,
+                "cache_id": cache_id,
             }),
             rating: options.knobs.rating(),
             host: Host { place: state, superblock, told: None, again: Instant::ZERO, noted: Instant::ZERO, has_served: false },

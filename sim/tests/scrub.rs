@@ -358,25 +358,8 @@ fn a_checkpoint_that_cannot_wait_is_not_written_over_the_map_that_may_be_the_onl
             scenario.forget_noted();
             let newest = newest_superblock(&scenario).checkpoint;
             scenario.rot(scenario.geometry().map_page(newest.area, 0).start + 2);
-            let noted = |scenario: &Scenario, area: u32, writes: bool| {
-                let first = scenario.geometry().map_page(area, 0).start;
-                scenario.noted().iter().filter(|op| op.zone == Some(Zone::Map) && op.writes == writes && op.span.start == first).count()
-            };
-            while noted(&scenario, newest.area, false) < seen {
-                scenario.step();
-            }
-            let is_mapping = |scenario: &Scenario| (0..2).any(|area| noted(scenario, area, true) > 0);
-            for place in 0.. {
-                scenario.send_write(scenario.block(10 + place % 20), false);
-                let flush = scenario.send_flush();
-                while !scenario.is_answered(flush) && !is_mapping(&scenario) {
-                    scenario.step();
-                }
-                if is_mapping(&scenario) {
-                    break;
-                }
-            }
-            assert_eq!(noted(&scenario, 1 - newest.area, false), 0, "it knows nothing of the one before it");
+            fill_ring_once_map_was_read(&mut scenario, newest.area, seen);
+            assert_eq!(maps_begun(&scenario, 1 - newest.area, false), 0, "it knows nothing of the one before it");
             for _ in 0..step {
                 scenario.step();
             }
@@ -400,29 +383,36 @@ fn a_newest_map_that_was_not_given_once_is_not_written_over_in_its_place() {
         assert_ne!(newest.area, previous.area);
         scenario.rot(scenario.geometry().map_page(previous.area, 0).start + 2);
         scenario.fail_next(Zone::Map, Fault::Passing);
-        let noted = |scenario: &Scenario, area: u32, writes: bool| {
-            let first = scenario.geometry().map_page(area, 0).start;
-            scenario.noted().iter().filter(|op| op.zone == Some(Zone::Map) && op.writes == writes && op.span.start == first).count()
-        };
-        while noted(&scenario, newest.area, false) < 1 {
-            scenario.step();
-        }
-        let is_mapping = |scenario: &Scenario| (0..2).any(|area| noted(scenario, area, true) > 0);
-        for place in 0.. {
-            scenario.send_write(scenario.block(10 + place % 20), false);
-            let flush = scenario.send_flush();
-            while !scenario.is_answered(flush) && !is_mapping(&scenario) {
-                scenario.step();
-            }
-            if is_mapping(&scenario) {
-                break;
-            }
-        }
+        fill_ring_once_map_was_read(&mut scenario, newest.area, 1);
         for _ in 0..step {
             scenario.step();
         }
         scenario.crash(Crash::Power { cache: Survive::Only(Rc::new(tear)), origin: Survive::None });
         scenario.recover();
         scenario.expect(3, &data);
+    }
+}
+
+/// How often the map in this area was begun to be read, or to be written.
+fn maps_begun(scenario: &Scenario, area: u32, writes: bool) -> usize {
+    let first = scenario.geometry().map_page(area, 0).start;
+    scenario.noted().iter().filter(|op| op.zone == Some(Zone::Map) && op.writes == writes && op.span.start == first).count()
+}
+
+/// When the map in this area was begun to be read so often, fills the ring until a checkpoint is being written.
+fn fill_ring_once_map_was_read(scenario: &mut Scenario, area: u32, times: usize) {
+    while maps_begun(scenario, area, false) < times {
+        scenario.step();
+    }
+    let is_mapping = |scenario: &Scenario| (0..2).any(|area| maps_begun(scenario, area, true) > 0);
+    for place in 0.. {
+        scenario.send_write(scenario.block(10 + place % 20), false);
+        let flush = scenario.send_flush();
+        while !scenario.is_answered(flush) && !is_mapping(scenario) {
+            scenario.step();
+        }
+        if is_mapping(scenario) {
+            break;
+        }
     }
 }

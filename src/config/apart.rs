@@ -10,16 +10,17 @@ use tidegate_daemon::dirty::Dirty;
 use tidegate_daemon::front::nbd::Address;
 use tidegate_daemon::volume::Options;
 
-use super::{Config, EX_CONFIG, FILE_NAME};
+use super::{Config, EX_CONFIG};
 
 impl Config {
-    /// Refuses a state, or the list of what is dirty beside it, that something else is called. `besides`: what else is used, and what it is.
+    /// Refuses a state, or the list of what is dirty beside it, that something else is called. `path` is that of the configuration; `flags`: what else is written, and which flag names it.
     ///
     /// # Errors
     /// One line that names both.
-    pub fn keep_states_apart(&self, besides: &[(&str, PathBuf)]) -> Result<(), Failure> {
-        let mut others: Vec<(String, PathBuf)> = vec![("the control socket".to_owned(), self.control.clone())];
-        others.extend(besides.iter().map(|(what, path)| ((*what).to_owned(), path.clone())));
+    pub fn keep_states_apart(&self, path: &Path, flags: &[(&str, PathBuf)]) -> Result<(), Failure> {
+        let mut others: Vec<(String, PathBuf)> =
+            vec![("the configuration".to_owned(), path.to_owned()), ("the control socket".to_owned(), self.control.clone())];
+        others.extend(flags.iter().map(|(flag, path)| (format!("the file of {flag}"), path.clone())));
         others.extend(self.nbd.iter().filter_map(|address| match address {
             Address::Unix(path) => Some(("an NBD socket".to_owned(), path.clone())),
             Address::Tcp(_) => None,
@@ -32,7 +33,6 @@ impl Config {
             let of =
                 |what: &str| if self.volumes.len() > 1 { format!("the {what} of volume {:?}", volume.name) } else { format!("its {what}") };
             others.extend([(of("cache"), volume.cache.clone()), (of("origin"), volume.origin.clone())]);
-            others.extend(volume.reach.dir.iter().map(|folder| ("the configuration".to_owned(), folder.join(FILE_NAME))));
         }
         for volume in &self.volumes {
             let own = files(volume);
@@ -91,7 +91,7 @@ mod tests {
         let dir = folder.path().display().to_string();
         fs::write(at("config.toml"), text.replace("DIR", &dir)).unwrap();
         let config = read(&at("config.toml")).unwrap().in_folder(folder.path());
-        config.keep_states_apart(&[]).map_err(|failure| {
+        config.keep_states_apart(&at("config.toml"), &[]).map_err(|failure| {
             assert_eq!((failure.code, failure.message.lines().count()), (EX_CONFIG, 1));
             failure.message.replace(&format!("{dir}/"), "")
         })

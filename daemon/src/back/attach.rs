@@ -1,7 +1,6 @@
 //! Is this cache ours, and does it belong to this origin? Everything that is refused before an engine exists.
 
 use std::fs;
-use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -11,7 +10,7 @@ use tidegate_engine::cache::format::superblock::{UNKNOWN, foreign};
 use tidegate_engine::cache::format::{Superblock, Unsealed, VERSION};
 use tidegate_engine::op::DeviceId;
 
-use super::disk::{Access, Disk, Kind};
+use super::disk::{Access, Disk, Kind, is_missing};
 use crate::Failure;
 
 /// Where the two superblocks lie, in atoms: whatever the geometry.
@@ -50,7 +49,6 @@ impl Held {
     /// One line: they are one, or one of them cannot be had.
     pub fn open(cache: &Path, origin: &Path) -> Result<Held, Failure> {
         distinct(cache, origin)?;
-        let is_missing = |path| fs::symlink_metadata(path).is_err_and(|error| error.kind() == ErrorKind::NotFound);
         if is_missing(cache) && is_missing(origin) {
             let (cache, origin) = (cache.display(), origin.display());
             let what = format!("neither origin {origin} nor cache {cache} is there; name others, or make them with `tidegate create`");

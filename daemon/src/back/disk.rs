@@ -29,8 +29,13 @@ const CLAIM_PATIENCE: Duration = Duration::from_millis(500);
 /// Operations in flight on one device.
 pub const DEPTH: usize = 128;
 
-/// What the system calls a file, under whatever name it was found: device and inode.
-pub fn inode(found: io::Result<Metadata>) -> Option<String> {
+/// Is nothing there, not even a link that leads nowhere?
+pub fn is_missing(path: &Path) -> bool {
+    std::fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+}
+
+/// Which file it is, under whatever name it was found: device and inode.
+pub fn file_id(found: io::Result<Metadata>) -> Option<String> {
     found.ok().map(|found| format!("{}:{}", found.dev(), found.ino()))
 }
 /// The largest operation: 1 MiB, or what a block device takes as one command. What it would split, io_uring would hand to a thread.
@@ -195,9 +200,9 @@ impl Disk {
         self.role
     }
 
-    /// What the file is called by the system, under whatever name: see [`inode`].
-    pub fn inode(&self) -> Option<String> {
-        inode(self.metadata())
+    /// See [`file_id`].
+    pub fn file_id(&self) -> Option<String> {
+        file_id(self.metadata())
     }
 
     /// Removes the file, if its name still leads to it.

@@ -387,11 +387,18 @@ fn a_file_that_is_just_being_made_is_in_use() {
     let file = File::open(&path).expect("there");
     let lock = |how| rustix::fs::flock(&file, how).expect("free, or free in a moment");
     lock(rustix::fs::FlockOperation::LockExclusive);
-    let other = std::thread::spawn(move || Disk::open(&path, DeviceId::Origin, Access::Alone).map(drop));
-    std::thread::sleep(std::time::Duration::from_millis(50));
-    // It is free, as between the steps of who makes it: long enough to be had by the other one, which tries every 20 ms.
+    let ours = descriptors_of(&path);
+    let until_open = |is_open: bool| {
+        while (descriptors_of(&path) > ours) != is_open {
+            std::thread::yield_now();
+        }
+    };
+    let waited_for = path.clone();
+    let other = std::thread::spawn(move || Disk::open(&waited_for, DeviceId::Origin, Access::Alone).map(drop));
+    until_open(true);
+    // It is free, as between the steps of who makes it, until the other one has had it and let it go again.
     lock(rustix::fs::FlockOperation::Unlock);
-    std::thread::sleep(std::time::Duration::from_millis(100));
+    until_open(false);
     lock(rustix::fs::FlockOperation::LockExclusive);
     let busy = other.join().expect("no panic").expect_err("in use");
     assert!(busy.code == crate::Failure::BUSY && busy.message.contains("in use by process"), "{busy}");

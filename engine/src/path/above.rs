@@ -44,8 +44,8 @@ impl<P: Payload> Engine<P> {
     }
 }
 
-/// The parts of `span` that these pieces cover, each with its piece, and `None` for what lies between them. Pieces come in order and overlap
-/// neither each other nor what is outside of it with all of theirs.
+/// The parts of `span` that these pieces cover, each with its piece, and `None` for what lies between them. Pieces come in order, each
+/// overlaps the span, and none another.
 fn cut<T>(span: Span, pieces: impl Iterator<Item = (Span, T)>) -> Vec<(Span, Option<(Span, T)>)> {
     let mut parts = Vec::new();
     let mut at = span.start;

@@ -149,7 +149,7 @@ impl Simulation {
         }
     }
 
-    /// What is told of the motor: each start that there was, and no more.
+    /// What is told of the motor: no start that there was not, and nothing that cannot be.
     fn compare_motor(&self, snapshot: &Snapshot) -> Result<(), String> {
         let Some(report) = &snapshot.spin else { return Ok(()) };
         let (told, seen) = (report.counters.all_starts(), self.scene.books.starts.len() as u64);
