@@ -128,6 +128,7 @@ fn kwh(joules: f64) -> f64 {
 /// As a status names what it does, and since when.
 fn doing(state: Doing) -> (&'static str, Option<Instant>) {
     match state {
+        Doing::Unknown => ("unknown", None),
         Doing::Active => ("active", None),
         Doing::Idle { since } => ("idle", Some(since)),
         Doing::Stopping { since } => ("stopping", Some(since)),

@@ -419,3 +419,31 @@ fn nothing_but_words_goes_to_a_disk_that_stands_still() {
     assert_eq!(report(&scenario).counters.all_starts(), 8);
     assert!(scenario.noted().iter().any(|op| op.zone == Some(Zone::Origin) && op.writes));
 }
+
+#[test]
+fn a_start_before_a_disk_that_stands_still_asks_first_and_counts_what_it_wakes() {
+    let mut scenario = scenario_with(|plan| plan.config.fence_samples = 8);
+    // Something clean that a start compares with the origin.
+    for block in 0..8 {
+        time_read(&mut scenario, block);
+    }
+    sleep(&mut scenario);
+    scenario.forget_noted();
+    scenario.kill();
+    let told = report(&scenario);
+    assert_eq!((told.counters.starts[Cause::Read as usize], told.counters.all_starts(), told.counters.losses), (1, 1, 0), "{told:?}");
+    assert_eq!((told.starts[0].took, told.saved, told.hour.0), (Some(SPIN_UP), 0, 1));
+    let first: Vec<_> = scenario.noted().iter().filter(|op| op.device == DeviceId::Origin).map(|op| op.word).take(3).collect();
+    assert_eq!(first, [Some(Spin::Look), Some(Spin::Wake), None]);
+}
+
+#[test]
+fn a_start_that_needs_nothing_of_a_disk_that_stands_still_does_not_wake_it() {
+    let mut scenario = asleep();
+    scenario.write(1);
+    scenario.flush();
+    scenario.kill();
+    scenario.advance(Duration::from_secs(60));
+    assert_eq!((disk(&scenario), report(&scenario).counters.all_starts()), (PowerState::Standby, 0));
+    assert!(report(&scenario).slept >= Duration::from_secs(50));
+}

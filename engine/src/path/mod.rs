@@ -451,7 +451,8 @@ impl<P: Payload> Engine<P> {
     /// When the engine next wants a [`Event::Tick`] if nothing happens before.
     pub fn deadline(&self) -> Option<Instant> {
         if self.phase != Phase::Serving {
-            return [self.queue_deadline(), self.recovery_deadline()].into_iter().flatten().filter(|&at| at > self.now).min();
+            let motor = if self.phase == Phase::Recovering { self.spin_deadline() } else { None };
+            return [self.queue_deadline(), self.recovery_deadline(), motor].into_iter().flatten().filter(|&at| at > self.now).min();
         }
         if self.is_mapping() {
             return Some(self.now);
@@ -630,6 +631,9 @@ impl<P: Payload> Engine<P> {
         self.looked = self.now;
         if self.phase == Phase::Recovering {
             self.pump_recovery();
+        }
+        if self.phase == Phase::Recovering {
+            self.pump_motor();
         }
         if self.phase != Phase::Serving {
             return;

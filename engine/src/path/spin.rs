@@ -42,13 +42,13 @@ impl<P> Default for Rotation<P> {
 }
 
 impl<P: Payload> Engine<P> {
-    /// The motor of an origin that may stand still.
+    /// The motor of an origin that may stand still: what it does now it is asked first.
     pub(super) fn motor_of(config: &Config) -> Option<Motor> {
         let mut spin = config.spin.clone()?;
         if config.canary == Some(Canary::StopsUncounted) {
             spin.per_hour = u32::MAX;
         }
-        Some(Motor::new(spin, Instant::ZERO))
+        Some(Motor::new(spin, Instant::ZERO).unknown())
     }
 
     // --- demands ---
@@ -196,12 +196,14 @@ impl<P: Payload> Engine<P> {
 
     // --- the motor ---
 
-    /// Tells the motor what it is to do, if it is time for that.
+    /// Tells the motor what it is to do, if it is time for that. Before service begins that is only what whoever reads the origin needs.
     pub(super) fn pump_motor(&mut self) {
         if self.motor.is_none() {
             return;
         }
-        self.note_rate();
+        if self.phase == Phase::Serving {
+            self.note_rate();
+        }
         let is_settled = self.is_settled_at_origin();
         let motor = self.motor.as_mut().expect("there is one");
         if let Some(word) = motor.decide(self.now, is_settled) {

@@ -1,6 +1,8 @@
 //! Spin: the motor of the origin. What it does, when it is told to stand still, and when to turn again. Decides only: `path/spin` does it.
 //!
 //! ```text
+//!   Unknown ──▶ it says what it does
+//!
 //!              ends                timeout, and nothing is owed           it says so
 //!   Active ───────────▶ Idle ─────────────────────────────▶ Stopping ───────────────▶ Standby
 //!      ▲    a demand     │ ▲                                                           │   │
@@ -112,6 +114,9 @@ impl Config {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
+    /// Service has begun, and it was not heard of yet: it is asked before anything is handed to it. (One that stands still would start, and nobody
+    /// would count that.)
+    Unknown,
     /// A demand is being served.
     Active,
     /// It turns, and nobody has asked for it since.
@@ -255,6 +260,8 @@ pub struct Motor {
     predictor: Box<dyn Predictor>,
     guard: Guard,
     budget: Budget,
+    /// It stood still when it was first heard of: for how long, nobody knows, nor whether that paid.
+    was_found_still: bool,
     /// Demands that are being served.
     demands: u32,
     /// The gap that is open.
@@ -300,6 +307,7 @@ impl Motor {
             predictor,
             guard: Guard::default(),
             budget: Budget::new(config.per_hour, left),
+            was_found_still: false,
             demands: 0,
             gap: None,
             wanted: None,
@@ -318,6 +326,11 @@ impl Motor {
         };
         motor.open_gap(now);
         motor
+    }
+
+    /// A drive that nobody has heard of yet.
+    pub fn unknown(self) -> Self {
+        Motor { state: State::Unknown, ..self }
     }
 
     /// Service begins with something dirty: that goes home before the drive is stopped.
@@ -353,7 +366,7 @@ impl Motor {
         matches!(self.state, State::Standby { .. } | State::Stopping { .. }) && self.wanted.is_none()
     }
 
-    /// It stands still, or is not ready yet.
+    /// It stands still, or is not ready yet, as far as anybody knows.
     pub fn is_down(&self) -> bool {
         !matches!(self.state, State::Active | State::Idle { .. })
     }
@@ -479,6 +492,7 @@ impl Motor {
             return None;
         }
         let order = match self.state {
+            State::Unknown => Some(Spin::Look),
             State::Active => None,
             State::Idle { .. } => self.decide_idle(now, is_settled),
             State::Stopping { .. } => None,
@@ -527,6 +541,7 @@ impl Motor {
         }
         let look = self.look_at;
         match self.state {
+            State::Unknown => Some(now),
             State::Active | State::Stopping { .. } => None,
             State::Idle { .. } => {
                 let (stop, free) = self.stop_at(now);
@@ -577,6 +592,11 @@ impl Motor {
                     self.turns(now);
                 }
             }
+            (Spin::Look, State::Unknown, Ok(Power::Standby)) => {
+                self.was_found_still = true;
+                self.stands_still(now, now);
+            }
+            (Spin::Look, State::Unknown, Ok(Power::Turning) | Err(_)) => self.turns(now),
             (Spin::Look, State::Standby { since }, Ok(Power::Turning)) => {
                 self.start(now, Cause::Stranger, None, self.seen_still.since(since));
                 self.turns(now);
@@ -620,7 +640,7 @@ impl Motor {
 
     /// Another incarnation of the drive is there: it turns, as far as anybody knows.
     pub fn came_back(&mut self, now: Instant) {
-        if self.is_down() {
+        if self.is_down() && self.state != State::Unknown {
             self.turns(now);
         }
         self.look_at = now;
@@ -638,14 +658,16 @@ impl Motor {
 
     /// A rest of that length is over.
     fn start(&mut self, now: Instant, cause: Cause, span: Option<Span>, standby: Duration) {
-        let saved = self.drive.saved(standby);
+        // Of a rest that had begun before it was heard of, only the time that was seen counts.
+        let was_found = std::mem::take(&mut self.was_found_still);
+        let saved = if was_found { 0 } else { self.drive.saved(standby) };
         self.budget.note_start(now);
         self.counters.starts[cause as usize] += 1;
         self.counters.losses += u64::from(saved < 0);
         self.counters.slept = Duration(self.counters.slept.0 + standby.0);
         self.counters.saved += saved;
         self.sweep_until = now;
-        if self.config.guard {
+        if self.config.guard && !was_found {
             self.guard.rested(&self.drive, self.timeout, standby);
         }
         if self.starts.len() == REMEMBERED {
@@ -666,9 +688,9 @@ impl Motor {
     pub fn report(&self, now: Instant) -> Report {
         let resting = match self.state {
             State::Standby { since } | State::Stopping { since } => now.since(since),
-            State::Active | State::Idle { .. } | State::Waking { .. } => Duration::ZERO,
+            State::Unknown | State::Active | State::Idle { .. } | State::Waking { .. } => Duration::ZERO,
         };
-        let resting_saved = if resting > Duration::ZERO { self.drive.saved(resting) } else { 0 };
+        let resting_saved = if resting > Duration::ZERO && !self.was_found_still { self.drive.saved(resting) } else { 0 };
         let (stop, free) = self.stop_at(now);
         Report {
             state: self.state,

@@ -34,11 +34,11 @@ pub struct Books {
     failed: u64,
     /// What it told last.
     told: Option<Counters>,
-    /// How often the origin had been started before the engine first asked what its motor does, and when it was since then. (A start on a drive that
-    /// stands still wakes it, and nobody knows that it did.)
+    /// How often the origin had been started before this engine was, and when it was since then.
     started_before: u64,
     starts: Vec<Instant>,
-    has_asked: bool,
+    /// Somebody else may have started it too, or it has not done as it was told.
+    was_shared: bool,
 }
 
 impl Books {
@@ -59,13 +59,9 @@ impl Books {
     }
 
     pub(super) fn start<P: Payload>(&mut self, op: &Op<P>) {
-        match (op.device, &op.action) {
-            (DeviceId::Cache, Action::Write(zone, span, _)) => {
-                self.given += span.atoms;
-                self.given_data += if *zone == Zone::Data { span.atoms } else { 0 };
-            }
-            (DeviceId::Origin, Action::Spin(_)) => self.has_asked = true,
-            _ => {}
+        if let (DeviceId::Cache, Action::Write(zone, span, _)) = (op.device, &op.action) {
+            self.given += span.atoms;
+            self.given_data += if *zone == Zone::Data { span.atoms } else { 0 };
         }
     }
 }
@@ -134,26 +130,23 @@ impl Simulation {
     fn note_starts(&mut self) {
         let Some(config) = &self.plan.config.spin else { return };
         let (now, is_ours, books) = (self.scene.agenda.now(), self.drive_is_ours(), &mut self.scene.books);
+        books.was_shared |= !is_ours;
         let starts = self.scene.origin.model.counters().spin_ups.iter().sum::<u64>() - books.started_before;
         if starts == books.starts.len() as u64 {
             return;
         }
-        if !books.has_asked {
-            books.started_before += starts;
-            return;
-        }
         books.starts.resize(starts as usize, now);
         let lately = books.starts.iter().rev().take_while(|&&start| start + HOUR > now).count();
-        if is_ours && lately > config.per_hour as usize && self.scene.broken.is_none() {
+        if !books.was_shared && lately > config.per_hour as usize && self.scene.broken.is_none() {
             self.scene.broken = Some(Broken(format!("the origin was started {lately} times within an hour, of {}", config.per_hour)));
         }
     }
 
-    /// What is told of the motor: no start that there was not, and nothing that cannot be.
+    /// What is told of the motor: every start that there was, no other one, and nothing that cannot be.
     fn compare_motor(&self, snapshot: &Snapshot) -> Result<(), String> {
         let Some(report) = &snapshot.spin else { return Ok(()) };
         let (told, seen) = (report.counters.all_starts(), self.scene.books.starts.len() as u64);
-        if self.drive_is_ours() && told > seen {
+        if !self.scene.books.was_shared && told != seen {
             return Err(format!("{told} starts of the origin, and there were {seen}"));
         }
         if report.slept > self.now().since(Instant::ZERO) || report.counters.losses > told {
