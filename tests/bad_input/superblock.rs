@@ -37,7 +37,16 @@ fn a_cache_that_is_not_ours_is_refused() {
     check("a folder", make("rm cache.img; mkdir cache.img"), UP, 78, &["cache.img"]);
     check("a pipe", make("rm cache.img; mkfifo cache.img"), UP, 78, &["cache.img"]);
     check("missing", make("rm cache.img"), UP, 66, &["cache.img"]);
-    check("empty", make("truncate -s 0 cache.img"), UP, 78, &["cache.img", "empty"]);
+    // What a `create` that was killed leaves.
+    for command in [UP, &["create", "--dir", "."]] {
+        check(
+            "empty",
+            make("truncate -s 0 cache.img"),
+            command,
+            78,
+            &["cache.img is empty; remove it (rm), so that `tidegate create --dir"],
+        );
+    }
     check("cut off", make("truncate -s 40M cache.img"), UP, 78, &["cache.img"]);
 }
 
