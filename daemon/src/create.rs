@@ -12,7 +12,7 @@ use tidegate_engine::cache::format::{FormatId, Geometry, Step, Superblock, creat
 use tidegate_engine::op::DeviceId;
 
 use crate::Failure;
-use crate::back::attach::{Contents, Held, begins_with_other_data, contents, distinct, identity, swapped};
+use crate::back::attach::{Contents, Held, contents, covered, distinct, identity, swapped};
 use crate::back::disk::{Access, Disk, is_missing, name, reserve};
 use crate::check::look_through;
 use crate::state::{Loss, State, format_of};
@@ -67,6 +67,8 @@ pub struct Created {
     pub cache_is_new: bool,
     /// The cache of ours that was overwritten, if there was one.
     pub replaced: Option<Superblock>,
+    /// Something may be lost with what was overwritten.
+    pub gives_up: bool,
     /// Worth knowing, one line each.
     pub notes: Vec<String>,
 }
@@ -93,6 +95,7 @@ pub struct Ready {
     origin_is_new: bool,
     cache_is_new: bool,
     replaced: Option<Superblock>,
+    gives_up: bool,
     notes: Vec<String>,
 }
 
@@ -122,6 +125,7 @@ impl Ready {
         if origin_is_new {
             overwritten.refuse_without_origin(&cache, &options.origin)?;
         }
+        let gives_up = overwritten.loses_anything();
         let Overwritten { superblock: replaced, given_up } = overwritten;
         let geometry = geometry(options, &cache, &origin)?;
         let mut notes: Vec<String> = [&cache, &origin].iter().filter_map(|disk| disk.note()).collect();
@@ -131,7 +135,7 @@ impl Ready {
             let path = options.origin.display();
             notes.push(format!("origin {path} is no multiple of 512 bytes: its last {ragged} bytes are not part of the volume"));
         }
-        Ok(Ready { made, held: Held { cache, origin }, geometry, origin_is_new, cache_is_new, replaced, notes })
+        Ok(Ready { made, held: Held { cache, origin }, geometry, origin_is_new, cache_is_new, replaced, gives_up, notes })
     }
 
     /// The cache of ours that is overwritten, if there is one.
@@ -144,22 +148,19 @@ impl Ready {
     /// # Errors
     /// One line. Files that were made are removed again; a cache that existed may be left blank if its device failed meanwhile.
     pub fn format(self, mode: Mode) -> Result<Created, Failure> {
-        let Ready { made, held, geometry, origin_is_new, cache_is_new, replaced, notes } = self;
+        let Ready { made, held, geometry, origin_is_new, cache_is_new, replaced, gives_up, notes } = self;
         made.sync()?;
         let fresh = Superblock::new(FormatId(random()?), geometry, random()?, identity(&held.origin));
         // Nothing is in it: any mode is kept from its first moment.
         format(&held.cache, &Superblock { mode, ..fresh })?;
         made.keep();
-        Ok(Created { geometry, held, origin_is_new, cache_is_new, replaced, notes })
+        Ok(Created { geometry, held, origin_is_new, cache_is_new, replaced, gives_up, notes })
     }
 }
 
 /// Such a one would be overwritten by what goes home, and may hold the only copy of something.
 fn refuse_a_cache_as_origin(cache: &Disk, origin: &Disk) -> Result<(), Failure> {
     let path = origin.path().display();
-    if begins_with_other_data(origin) {
-        return Ok(());
-    }
     let what = match contents(origin) {
         Ok(Contents::Ours(superblock)) if !superblock.detached => {
             let bytes = superblock.geometry.volume_atoms * ATOM_BYTES;
@@ -167,23 +168,19 @@ fn refuse_a_cache_as_origin(cache: &Disk, origin: &Disk) -> Result<(), Failure> 
         }
         Ok(Contents::Unreadable(_)) => "holds a tidegate cache that cannot be read".to_owned(),
         // An origin that does not give its first blocks is one all the same.
-        Ok(Contents::Ours(_) | Contents::Blank | Contents::Foreign(_)) | Err(_) => return Ok(()),
+        Ok(Contents::Ours(_) | Contents::Blank | Contents::Foreign(_) | Contents::Covered(..)) | Err(_) => return Ok(()),
     };
     let refused = Failure::new(Failure::REFUSED, format!("origin {path} {what}; name another one"));
-    Err(if matches!(contents(cache), Ok(Contents::Foreign(_))) { swapped(refused, cache, origin) } else { refused })
+    Err(if matches!(contents(cache), Ok(Contents::Foreign(_) | Contents::Covered(..))) { swapped(refused, cache, origin) } else { refused })
 }
 
-/// The cache of ours that is overwritten, if there is one.
-fn replaced(cache: &Disk, overwrite: Overwrite) -> Result<Option<Superblock>, Failure> {
-    let found = contents(cache);
-    if overwrite == Overwrite::Anything {
-        return Ok(found.ok().and_then(|found| if let Contents::Ours(superblock) = found { Some(*superblock) } else { None }));
-    }
+/// Only what was asked for is overwritten.
+fn refuse_unasked(cache: &Disk, found: &Contents, overwrite: Overwrite) -> Result<(), Failure> {
     let path = cache.path().display();
     let refused = |what: String| Err(Failure::new(Failure::REFUSED, format!("cache {path} {what}")));
-    let what = match (found?, overwrite) {
-        (Contents::Blank, _) => return Ok(None),
-        (Contents::Ours(superblock), Overwrite::Detached) if superblock.detached => return Ok(Some(*superblock)),
+    let what = match (found, overwrite) {
+        (Contents::Blank, _) => return Ok(()),
+        (Contents::Ours(superblock), Overwrite::Detached) if superblock.detached => return Ok(()),
         (Contents::Ours(_), Overwrite::Detached) => return refused("is attached already; serve it with `tidegate up`".to_owned()),
         (Contents::Ours(superblock), _) => {
             let bytes = superblock.geometry.volume_atoms * ATOM_BYTES;
@@ -197,6 +194,7 @@ fn replaced(cache: &Disk, overwrite: Overwrite) -> Result<Option<Superblock>, Fa
         }
         (Contents::Unreadable(_), _) => "holds a tidegate cache that cannot be read".to_owned(),
         (Contents::Foreign(what), _) => format!("holds {what}"),
+        (Contents::Covered(what, _), _) => return refused(covered(what)),
     };
     refused(format!("{what}; run `tidegate create --force` to overwrite it"))
 }
@@ -205,15 +203,35 @@ fn replaced(cache: &Disk, overwrite: Overwrite) -> Result<Option<Superblock>, Fa
 struct Overwritten {
     /// Of a cache of ours, if it is one.
     superblock: Option<Superblock>,
-    /// Of one that has not been taken from its origin.
+    /// Of one that has not been taken from its origin, as far as can be seen.
     given_up: Option<GivenUp>,
 }
 
 impl Overwritten {
     fn judge(cache: &Disk, options: &CreateOptions) -> Result<Overwritten, Failure> {
-        let superblock = replaced(cache, options.overwrite)?;
-        let given_up = superblock.as_ref().filter(|superblock| !superblock.detached).map(|_| given_up(cache));
-        Ok(Overwritten { superblock, given_up })
+        let found = contents(cache);
+        if options.overwrite == Overwrite::Anything {
+            return Ok(Overwritten::of(cache, found));
+        }
+        let found = found?;
+        refuse_unasked(cache, &found, options.overwrite)?;
+        Ok(Overwritten::of(cache, Ok(found)))
+    }
+
+    fn of(cache: &Disk, found: Result<Contents, Failure>) -> Overwritten {
+        let (superblock, given_up) = match found {
+            Ok(Contents::Blank | Contents::Foreign(_)) => (None, None),
+            Ok(Contents::Ours(superblock)) if superblock.detached => (Some(*superblock), None),
+            Ok(Contents::Ours(superblock)) => (Some(*superblock), Some(given_up(cache))),
+            Ok(Contents::Covered(_, was)) if matches!(&*was, Contents::Ours(superblock) if superblock.detached) => (None, None),
+            // It may be the only one that there is of what it holds, for whoever can still read it.
+            Ok(Contents::Covered(..) | Contents::Unreadable(_)) | Err(_) => (None, Some(GivenUp::Unknown)),
+        };
+        Overwritten { superblock, given_up }
+    }
+
+    fn loses_anything(&self) -> bool {
+        matches!(self.given_up, Some(GivenUp::Some(_) | GivenUp::Unknown))
     }
 
     /// Its origin is not gone because it is not there: its disk may not be mounted.
@@ -237,7 +255,7 @@ impl Overwritten {
 enum GivenUp {
     None,
     Some(u64),
-    /// It is damaged.
+    /// It cannot be read, or not to its end.
     Unknown,
 }
 
@@ -256,7 +274,7 @@ impl GivenUp {
             GivenUp::None => format!("cache {path} held nothing newer than the origin"),
             GivenUp::Some(blocks) => format!("cache {path} held {blocks} blocks newer than the origin, which are given up"),
             GivenUp::Unknown => {
-                format!("cache {path} is damaged: how many blocks newer than the origin are given up with it is not known")
+                format!("cache {path} cannot be read: how many blocks newer than the origin are given up with it is not known")
             }
         }
     }
@@ -594,6 +612,42 @@ mod tests {
         fs::remove_file(&state).expect("there");
         assert_eq!(create(&forced).expect("forced").begin_anew(&state, true), Ok(None));
         assert!(!state.exists(), "nothing was known");
+    }
+
+    /// Whoever may still read it has it, until it is formatted.
+    #[test]
+    fn a_cache_that_cannot_be_read_goes_with_a_word_and_no_origin_is_made_beside_it() {
+        let folder = folder();
+        let options = options(folder.path());
+        let forced = CreateOptions { overwrite: Overwrite::Anything, ..options.clone() };
+        let unknown = "how many blocks newer than the origin are given up with it is not known";
+        create(&options).expect("created");
+        let first = fs::read(&options.cache).expect("readable");
+        let mut table = vec![0; 17 << 10];
+        table[510..520].copy_from_slice(b"\x55\xaaEFI PART");
+        let spoils: [&dyn Fn(&File); 3] = [
+            &|cache| [0, 512 << 10].iter().for_each(|copy| cache.write_all_at(&[0xee; 8], copy + 200).expect("written")),
+            &|cache| cache.write_all_at(&first[..4096], 0).expect("written"),
+            &|cache| cache.write_all_at(&table, 0).expect("written"),
+        ];
+        for spoil in spoils {
+            let cache = File::options().write(true).open(&options.cache).expect("there");
+            spoil(&cache);
+            fs::rename(&options.origin, folder.path().join("away")).expect("there");
+            refuses(&forced, Failure::NO_INPUT, "holds an unknown number of blocks newer than its origin");
+            assert!(!options.origin.exists());
+            fs::rename(folder.path().join("away"), &options.origin).expect("there");
+            let created = create(&forced).expect("forced");
+            assert!(created.gives_up && created.notes.iter().any(|note| note.ends_with(unknown)), "{:?}", created.notes);
+        }
+        // Of one that was taken from its origin nothing can be lost, whatever it begins with.
+        let cache = Disk::open(&options.cache, DeviceId::Cache, Access::Alone).expect("free");
+        let superblock = crate::back::attach::superblock(&cache).expect("ours");
+        crate::back::update::rewrite(&cache, &Superblock { detached: true, ..superblock }).expect("written");
+        drop(cache);
+        File::options().write(true).open(&options.cache).and_then(|cache| cache.write_all_at(&table, 0)).expect("written");
+        let created = create(&forced).expect("forced");
+        assert!(!created.gives_up && created.notes.is_empty(), "{:?}", created.notes);
     }
 
     /// Of two who want one volume, whether they make or serve it, one waits with nothing, or with the origin alone; nobody holds the cache and waits.
