@@ -406,7 +406,40 @@ fn formatting_another_cache_takes_nothing_from_the_volumes_own() {
     // Its own, which is told what it holds, is.
     let forced = tidegate_in(dir, &["create", "--dir", ".", "--force"]);
     assert!(forced.code == Some(0) && forced.stderr.contains("held 256 blocks newer than the origin, which are given up"), "{forced}");
+    assert!(forced.stderr.contains("lost: 1048576 bytes from byte 0 on"), "{forced}");
     Daemon::up(dir).stop();
+}
+
+/// A copy has the identity of the cache: whether it is older or not, and whether it lies elsewhere or in its place, the cache may still be somewhere.
+#[test]
+fn overwriting_a_copy_of_the_cache_takes_nothing_from_the_cache() {
+    let folder = dirty();
+    let dir = folder.path();
+    let copy = |to: &str| assert_eq!(fs::copy(dir.join("cache.img"), dir.join(to)).unwrap(), 64 << 20);
+    copy("older.img");
+    serves_it_all(dir);
+    copy("same.img");
+    let overwritten = |cache: &[&str]| {
+        let forced = tidegate_in(dir, &[&["create", "--dir", ".", "--force"], cache].concat());
+        assert!(forced.code == Some(0) && forced.stderr.contains("may have been a copy of it, so a start"), "{forced}");
+    };
+    overwritten(&["--cache", "same.img"]);
+    // In its place; the new one asks, as it said.
+    for name in ["older.img", "cache.img"] {
+        fs::rename(dir.join(name), dir.join(name.replace("cache", "away"))).unwrap();
+    }
+    fs::copy(dir.join("older.img"), dir.join("cache.img")).unwrap();
+    overwritten(&[]);
+    let refused = tidegate_in(dir, &["up", "--dir", "."]);
+    assert!(refused.code == Some(65) && refused.stderr.contains("--accept-loss"), "{refused}");
+    fs::rename(dir.join("away.img"), dir.join("cache.img")).unwrap();
+    overwritten(&["--cache", "older.img"]);
+    // In the place of the cache of another origin.
+    copy("away.img");
+    tool::shell(&format!("cd '{}'; truncate -s 32M o2.img", text(dir))).succeeds();
+    overwritten(&["--origin", "o2.img"]);
+    fs::rename(dir.join("away.img"), dir.join("cache.img")).unwrap();
+    serves_it_all(dir);
 }
 
 /// What another first run has made meanwhile may hold something by now: nobody is told to overwrite it.

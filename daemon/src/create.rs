@@ -15,6 +15,7 @@ use crate::Failure;
 use crate::back::attach::{Contents, Held, contents, covered, distinct, identity, swapped};
 use crate::back::disk::{Access, Disk, is_missing, name, reserve};
 use crate::check::look_through;
+use crate::dirty::Dirty;
 use crate::state::{Loss, State, format_of};
 use crate::whole::remove;
 
@@ -280,30 +281,53 @@ impl GivenUp {
     }
 }
 
+/// Which of two disks are those that the volume has, and not others that are named for this once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Own {
+    pub origin: bool,
+    pub cache: bool,
+}
+
 impl Created {
-    /// The volume begins anew with this cache, as far as the host has known of another one in `state`: what was overwritten or has failed is given
-    /// up. One that it last ran with and that is still somewhere, with blocks that the origin does not have, is not; nor anything where these are
-    /// other disks than the volume's own (`is_own`). Answers with what is worth knowing.
+    /// The volume begins anew with this cache, as far as the host has known of another one in `state`: its own that was overwritten, or has failed,
+    /// is given up. One that it last ran with and that may still be somewhere, with blocks that the origin does not have, is not: what was overwritten
+    /// may be an older copy of it, or one in another place. Nor is anything where the origin is another one. Answers with what is worth knowing.
     ///
     /// # Errors
     /// One line; the file is as it was.
-    pub fn begin_anew(&self, state: &Path, is_own: bool) -> Result<Option<String>, Failure> {
-        let Some(known) = State::read(state)? else { return Ok(None) };
+    pub fn begin_anew(&self, state: &Path, own: Own) -> Result<Vec<String>, Failure> {
+        let Some(known) = State::read(state)? else { return Ok(Vec::new()) };
         let last = known.format.get(..8).unwrap_or(&known.format);
-        let is_replaced = self.replaced.as_ref().is_some_and(|replaced| format_of(replaced) == known.format);
+        let same = self.replaced.as_ref().filter(|replaced| format_of(replaced) == known.format);
+        let is_replaced = own.origin && own.cache && same.is_some_and(|replaced| replaced.epoch >= known.epoch);
+        // The next start writes its own list in the place of that one.
+        let lost = || match Dirty::read(state, &known.format) {
+            Some(dirty) => dirty.describe(state),
+            None => vec!["lost: which blocks is not known".to_owned()],
+        };
         match known.loss(state) {
-            _ if is_replaced => State::give_up(state).map(|()| None),
-            Loss::Some(held) if is_own && known.degraded => {
+            Loss::Some(held) if own.origin && known.degraded => {
                 State::give_up(state)?;
-                Ok(Some(format!("the cache that this volume last ran with ({last}…) {held}: they are given up")))
+                let given_up = format!("the cache that this volume last ran with ({last}…) {held}: they are given up");
+                Ok([vec![given_up], lost()].concat())
             }
-            Loss::Some(held) => Ok(Some(format!(
-                "this volume last ran with the cache {last}…, which {held}: what was overwritten is not known to be that one, so a start with the \
-                 new one asks for --accept-loss"
-            ))),
+            _ if is_replaced => {
+                State::give_up(state)?;
+                // How many, it was asked itself.
+                Ok(if self.gives_up { lost() } else { Vec::new() })
+            }
+            Loss::Some(held) => {
+                let why = if same.is_some() { "may have been a copy of it" } else { "is not known to be that one" };
+                Ok(vec![format!(
+                    "this volume last ran with the cache {last}…, which {held}: what was overwritten {why}, so a start with the new one asks for \
+                     --accept-loss"
+                )])
+            }
             // A start would take it as it is, unless the volume has become smaller.
-            Loss::Nothing(_) if is_own && known.bytes.is_some_and(|had| had > self.volume_bytes()) => State::give_up(state).map(|()| None),
-            Loss::Nothing(_) => Ok(None),
+            Loss::Nothing(_) if own.origin && known.bytes.is_some_and(|had| had > self.volume_bytes()) => {
+                State::give_up(state).map(|()| Vec::new())
+            }
+            Loss::Nothing(_) => Ok(Vec::new()),
         }
     }
 }
@@ -418,6 +442,7 @@ mod tests {
     use super::*;
     use crate::state::Place;
     use std::os::unix::fs::FileExt;
+    use tidegate_engine::block::Span;
 
     fn options(folder: &Path) -> CreateOptions {
         CreateOptions {
@@ -565,7 +590,8 @@ mod tests {
         assert_eq!(created.replaced.expect("ours").format, superblock.format);
     }
 
-    /// What the host knows of the cache that a volume last ran with is forgotten when that one is overwritten, or has failed; not with another one.
+    /// What the host knows of the cache that a volume last ran with is forgotten when its own is overwritten and is that one, or has failed; not with
+    /// another one, nor with what may be a copy.
     #[test]
     fn only_a_cache_that_was_overwritten_or_has_failed_is_given_up() {
         let folder = folder();
@@ -574,6 +600,7 @@ mod tests {
         let forced = CreateOptions { overwrite: Overwrite::Anything, ..options.clone() };
         let known = |format: &str| State {
             format: format.to_owned(),
+            epoch: 1,
             bytes: Some(64 << 20),
             dirty: Some(3),
             mode: Mode::WriteThrough,
@@ -583,35 +610,70 @@ mod tests {
         create(&options).expect("created");
         let degraded = State { degraded: true, ..known(&other) };
         let larger = State { dirty: Some(0), bytes: Some(65 << 20), ..known(&other) };
-        // (is it the cache that is overwritten, are these the volume's own disks, what is known, is it given up, what is said)
-        for (own, is_own, known, is_given_up, says) in [
-            (true, true, known(""), true, None),
-            (true, false, known(""), true, None),
-            (false, true, known(&other), false, Some("with the cache abababab…, which held 3 blocks newer")),
-            (false, true, degraded.clone(), true, Some("(abababab…) failed in service and alone had 3 blocks")),
-            (false, false, degraded, false, Some("with the cache abababab…, which failed in service and alone had 3 blocks")),
-            (false, true, State { dirty: Some(0), ..known(&other) }, false, None),
-            (false, true, larger.clone(), true, None),
-            (false, false, larger, false, None),
+        let own = Own { origin: true, cache: true };
+        let elsewhere = Own { cache: false, ..own };
+        let before_another = Own { origin: false, ..own };
+        let others = Own { origin: false, cache: false };
+        let copy = Some("what was overwritten may have been a copy of it, so a start with the new one asks for --accept-loss");
+        // (is it the cache that is overwritten, which disks are the volume's own, what is known, is it given up, what is said)
+        for (same, own, known, is_given_up, says) in [
+            (true, own, known(""), true, None),
+            (true, own, State { epoch: 2, ..known("") }, false, copy),
+            (true, elsewhere, known(""), false, copy),
+            (true, before_another, known(""), false, copy),
+            (true, others, known(""), false, copy),
+            (true, elsewhere, State { dirty: Some(0), ..known("") }, false, None),
+            (false, own, known(&other), false, Some("with the cache abababab…, which held 3 blocks newer")),
+            (false, own, degraded.clone(), true, Some("(abababab…) failed in service and alone had 3 blocks")),
+            (false, elsewhere, degraded.clone(), true, Some("(abababab…) failed in service and alone had 3 blocks")),
+            (false, others, degraded, false, Some("with the cache abababab…, which failed in service and alone had 3 blocks")),
+            (false, own, State { dirty: Some(0), ..known(&other) }, false, None),
+            (false, own, larger.clone(), true, None),
+            (false, others, larger, false, None),
         ] {
             let cache = Disk::open(&options.cache, DeviceId::Cache, Access::Alone).expect("free");
-            let format = if own { format_of(&crate::back::attach::superblock(&cache).expect("ours")) } else { known.format.clone() };
+            let format = if same { format_of(&crate::back::attach::superblock(&cache).expect("ours")) } else { known.format.clone() };
             drop(cache);
             let known = State { format, ..known };
             // Of the case before; the first one has none.
             let _ = fs::remove_file(&state);
             known.write(&Place::open(&state).expect("a folder")).expect("written");
-            let said = create(&forced).expect("forced").begin_anew(&state, is_own).expect("written");
-            assert_eq!(said.is_some(), says.is_some(), "{said:?}");
-            assert!(said.is_none_or(|said| says.is_some_and(|says| said.contains(says)) && !said.contains('\n')), "{says:?}");
+            let said = create(&forced).expect("forced").begin_anew(&state, own).expect("written");
+            assert_eq!(said.first().is_some_and(|said| says.is_some_and(|says| said.contains(says))), says.is_some(), "{says:?}: {said:?}");
+            assert!(said.len() == usize::from(says.is_some()) + usize::from(is_given_up && known.degraded), "{said:?}");
+            assert!(said.iter().all(|said| !said.contains('\n')), "{said:?}");
             let left = State::read(&state).expect("readable").expect("there");
             assert_eq!(left.gone, if is_given_up { vec![known.format.clone()] } else { vec![] }, "{known:?}");
             assert_eq!(left.format, if is_given_up { String::new() } else { known.format.clone() });
             assert_eq!(left.mode, known.mode, "the next one promises no less");
         }
         fs::remove_file(&state).expect("there");
-        assert_eq!(create(&forced).expect("forced").begin_anew(&state, true), Ok(None));
+        assert_eq!(create(&forced).expect("forced").begin_anew(&state, own), Ok(vec![]));
         assert!(!state.exists(), "nothing was known");
+    }
+
+    /// The next start writes its own list in the place of that one.
+    #[test]
+    fn what_was_only_in_a_cache_that_has_failed_is_listed_when_it_is_given_up() {
+        let folder = folder();
+        let forced = CreateOptions { overwrite: Overwrite::Anything, ..options(folder.path()) };
+        let state = folder.path().join("state");
+        let format = "ab".repeat(16);
+        let begin_anew = |ranges: Option<Vec<Span>>| {
+            let known = State { format: format.clone(), dirty: Some(2), degraded: true, ..State::default() };
+            fs::remove_file(&state).unwrap_or_default();
+            let place = Place::open(&state).expect("a folder");
+            known.write(&place).expect("written");
+            ranges.into_iter().for_each(|ranges| Dirty::now(&format, true, ranges).write(&place));
+            create(&forced).expect("forced").begin_anew(&state, Own { origin: true, cache: true }).expect("written")
+        };
+        let said = begin_anew(None);
+        assert!(said.len() == 2 && said[0].contains("2 blocks") && said[1].contains("which blocks is not known"), "{said:?}");
+        let said = begin_anew(Some(vec![Span::new(16, 8), Span::new(64, 8)]));
+        assert!(
+            said.len() == 4 && said[1].contains("8192 bytes in 2 ranges") && said[3].contains("4096 bytes from byte 32768"),
+            "{said:?}"
+        );
     }
 
     /// Whoever may still read it has it, until it is formatted.
