@@ -8,7 +8,7 @@ use tidegate_daemon::Failure;
 use tidegate_daemon::advice::Reach;
 use tidegate_daemon::back::attach::{Contents, contents};
 use tidegate_daemon::back::disk::{Access, Disk, is_missing};
-use tidegate_daemon::create::{CreateOptions, Created, Overwrite, Ready};
+use tidegate_daemon::create::{CreateOptions, Created, Overwrite, Own, Ready};
 use tidegate_daemon::state::{Loss, State};
 use tidegate_daemon::tell;
 use tidegate_daemon::volume::Options;
@@ -54,7 +54,7 @@ pub fn run(args: &Attach) -> Result<ExitCode, Failure> {
     // What a detached one held went home when it was detached, or was given up then.
     let options =
         CreateOptions { cache_bytes, overwrite: Overwrite::Detached, ..CreateOptions::new(volume.origin.clone(), volume.cache.clone()) };
-    let created = make(&place, &volume, &options, true)?;
+    let created = make(&place, &volume, &options, Own { origin: true, cache: true })?;
     tell_kept_size(args.cache_size, &created, &volume.cache);
     say(&format!(
         "attached: origin {} ({}) keeps what it holds, cache {} is empty\n{}",

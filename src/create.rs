@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use tidegate_daemon::Failure;
 use tidegate_daemon::back::attach::is_same;
-use tidegate_daemon::create::{CreateOptions, Overwrite};
+use tidegate_daemon::create::{CreateOptions, Overwrite, Own};
 
 use crate::args::Create;
 use crate::first_run::{CACHE_BYTES, ORIGIN_BYTES};
@@ -40,8 +40,8 @@ pub fn run(args: &Create) -> Result<ExitCode, Failure> {
         ..CreateOptions::new(volume.origin.clone(), volume.cache.clone())
     };
     // Another cache before its own origin is one for this volume.
-    let is_own = place.is_new || is_same(&volume.origin, &configured.origin);
-    let created = make(&place, volume, &options, is_own)?;
+    let own = Own { origin: place.is_new || is_same(&volume.origin, &configured.origin), cache: is_same(&volume.cache, &configured.cache) };
+    let created = make(&place, volume, &options, own)?;
     attach::tell_kept_size(args.cache_size, &created, &volume.cache);
     let serve = volume.reach.complete("serve it with `tidegate up`");
     say(&format!(

@@ -75,7 +75,7 @@ impl Made {
     fn of(named: &Named, volume: &volume::Options) -> Result<Made, Failure> {
         // A cache that was formatted already (by `tidegate create`, or by a first run that was cut short) is served as it is, and never
         // with a new origin: whether it belongs to the one that is there, the start finds out.
-        let (held, origin_is_new, cache_is_new) = if is_formatted(&volume.cache) {
+        let (held, origin_is_new, cache_is_new) = if is_formatted(&volume.cache)? {
             let missing = |error| {
                 let (cache, origin) = (volume.cache.display(), volume.origin.display());
                 Failure::new(Failure::NO_INPUT, format!("cache {cache} has an origin, but origin {origin}: {error}; name it with --origin"))
@@ -88,7 +88,7 @@ impl Made {
                 cache_bytes: named.cache.is_none().then_some(CACHE_BYTES),
                 ..CreateOptions::new(volume.origin.clone(), volume.cache.clone())
             };
-            let created = create(&options)?;
+            let created = create(&options).map_err(|failure| formatted_meanwhile(&volume.cache, failure))?;
             created.notes.iter().for_each(|note| tell!("tidegate: {note}"));
             tell!(
                 "tidegate: origin {} ({}, {}), cache {} ({})",
@@ -129,9 +129,25 @@ impl Drop for Made {
     }
 }
 
-fn is_formatted(cache: &Path) -> bool {
-    // One that cannot be opened or read is not: `create` says why.
-    Disk::open(cache, DeviceId::Cache, Access::Shared).is_ok_and(|disk| superblock(&disk).is_ok())
+/// # Errors
+/// One line: somebody else has it, and what it is by the time that he has not, nobody knows yet.
+fn is_formatted(cache: &Path) -> Result<bool, Failure> {
+    match Disk::open(cache, DeviceId::Cache, Access::Shared) {
+        Ok(disk) => Ok(superblock(&disk).is_ok()),
+        Err(failure) if failure.code == Failure::BUSY => Err(failure),
+        // One that cannot be opened or read is not: `create` says why.
+        Err(_) => Ok(false),
+    }
+}
+
+/// Who waited while another first run made the volume is not told to overwrite it.
+fn formatted_meanwhile(cache: &Path, failure: Failure) -> Failure {
+    match is_formatted(cache) {
+        Ok(true) if failure.code == Failure::REFUSED => {
+            Failure::new(Failure::BUSY, format!("cache {} was formatted just now by somebody else; try again", cache.display()))
+        }
+        Ok(_) | Err(_) => failure,
+    }
 }
 
 /// A configuration that was not there, of a volume that is made or attached: removed again unless kept.

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use tidegate_daemon::back::disk::is_missing;
 use tidegate_daemon::back::signals::Signals;
-use tidegate_daemon::create::{CreateOptions, Created, Overwrite, Ready};
+use tidegate_daemon::create::{CreateOptions, Created, Overwrite, Own, Ready};
 use tidegate_daemon::state::State;
 use tidegate_daemon::volume::Options;
 use tidegate_daemon::{Failure, tell, whole};
@@ -16,11 +16,9 @@ use crate::up::Place;
 
 /// Makes what is missing, formats the cache, and writes the configuration of a folder that has none.
 ///
-/// `is_own`: the origin is the one that the volume of this folder has, and not another one that is named for this once.
-///
 /// # Errors
 /// One line; nothing was created or changed, unless it says that the cache is formatted.
-pub fn make(place: &Place, volume: &Options, options: &CreateOptions, is_own: bool) -> Result<Created, Failure> {
+pub fn make(place: &Place, volume: &Options, options: &CreateOptions, own: Own) -> Result<Created, Failure> {
     // Only where a file is to be made in it: who is ended while he waits for a disk that is there has made nothing.
     let mut folders = None;
     let mut make_room = || {
@@ -44,14 +42,14 @@ pub fn make(place: &Place, volume: &Options, options: &CreateOptions, is_own: bo
     let _signals = Signals::take().map_err(|error| Failure::new(Failure::SYSTEM, format!("signals cannot be received: {error}")))?;
     let config = place.is_new.then(|| NewConfig::write(&place.path, &place.named)).transpose()?;
     // A new cache promises what the last one did.
-    let mode = known.filter(|_| is_own).map(|known| known.mode).or(ready.replaced().map(|replaced| replaced.mode));
+    let mode = known.filter(|_| own.origin).map(|known| known.mode).or(ready.replaced().map(|replaced| replaced.mode));
     let created = ready.format(mode.unwrap_or(Mode::WriteBack))?;
     config.into_iter().for_each(NewConfig::keep);
     folders.into_iter().for_each(|mut folders| folders.keep());
     created.notes.iter().for_each(|note| tell!("tidegate: {note}"));
     if begins_anew {
         let cache = volume.cache.display();
-        let begun = created.begin_anew(&volume.state, is_own);
+        let begun = created.begin_anew(&volume.state, own);
         let begun = begun.map_err(|failure| Failure::new(failure.code, format!("cache {cache} is formatted by now, but {failure}")))?;
         begun.iter().for_each(|note| tell!("tidegate: {note}"));
     }

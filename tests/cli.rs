@@ -100,8 +100,9 @@ fn an_advice_means_the_volume_that_it_is_about() {
     let refused = tool::tidegate(&create);
     assert_eq!((refused.code, advice(&refused)), (Some(78), format!("tidegate create --force --dir '{}'", text(&dir))), "{refused}");
     let forced = follow(&advice(&refused));
-    assert!(forced.code == Some(0) && forced.stderr.lines().count() == 1, "{forced}");
+    assert!(forced.code == Some(0) && forced.stderr.lines().count() == 3, "{forced}");
     assert!(forced.stderr.contains("held 2 blocks newer than the origin, which are given up"), "{forced}");
+    assert!(forced.stderr.contains("lost: 1048576 bytes from byte 0 on"), "{forced}");
     // A cache that the folder does not name: the advice does.
     std::fs::write(&cache, [0xff; 1 << 20]).unwrap();
     for command in ["up", "create"] {

@@ -125,6 +125,7 @@ const INPUTS: &[(&str, &[&str])] = &[
             "wrong CRC",
             "one of two copies bad",
             "both bad",
+            "somebody else's data before a second one of ours",
             "sound CRC, impossible field",
             "copies of two formats",
             "another cache than last time",

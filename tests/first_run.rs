@@ -338,11 +338,15 @@ impl Running {
     /// Waits until it has opened the file.
     fn has_opened(&self, path: &Path) {
         let until = Instant::now() + Duration::from_secs(60);
-        let files = || fs::read_dir(format!("/proc/{}/fd", self.0.id())).into_iter().flatten().flatten();
-        while !files().any(|file| fs::read_link(file.path()).is_ok_and(|file| file == path)) {
+        while !self.opens(path) {
             assert!(Instant::now() < until, "it does not open {}", path.display());
             std::thread::sleep(Duration::from_millis(1));
         }
+    }
+
+    fn opens(&self, path: &Path) -> bool {
+        let mut files = fs::read_dir(format!("/proc/{}/fd", self.0.id())).into_iter().flatten().flatten();
+        files.any(|file| fs::read_link(file.path()).is_ok_and(|file| file == path))
     }
 
     /// Its exit code, and what it said to standard error.
@@ -402,7 +406,77 @@ fn formatting_another_cache_takes_nothing_from_the_volumes_own() {
     // Its own, which is told what it holds, is.
     let forced = tidegate_in(dir, &["create", "--dir", ".", "--force"]);
     assert!(forced.code == Some(0) && forced.stderr.contains("held 256 blocks newer than the origin, which are given up"), "{forced}");
+    assert!(forced.stderr.contains("lost: 1048576 bytes from byte 0 on"), "{forced}");
     Daemon::up(dir).stop();
+}
+
+/// A copy has the identity of the cache: whether it is older or not, and whether it lies elsewhere or in its place, the cache may still be somewhere.
+#[test]
+fn overwriting_a_copy_of_the_cache_takes_nothing_from_the_cache() {
+    let folder = dirty();
+    let dir = folder.path();
+    let copy = |to: &str| assert_eq!(fs::copy(dir.join("cache.img"), dir.join(to)).unwrap(), 64 << 20);
+    copy("older.img");
+    serves_it_all(dir);
+    copy("same.img");
+    let overwritten = |cache: &[&str]| {
+        let forced = tidegate_in(dir, &[&["create", "--dir", ".", "--force"], cache].concat());
+        assert!(forced.code == Some(0) && forced.stderr.contains("may have been a copy of it, so a start"), "{forced}");
+    };
+    overwritten(&["--cache", "same.img"]);
+    // In its place; the new one asks, as it said.
+    for name in ["older.img", "cache.img"] {
+        fs::rename(dir.join(name), dir.join(name.replace("cache", "away"))).unwrap();
+    }
+    fs::copy(dir.join("older.img"), dir.join("cache.img")).unwrap();
+    overwritten(&[]);
+    let refused = tidegate_in(dir, &["up", "--dir", "."]);
+    assert!(refused.code == Some(65) && refused.stderr.contains("--accept-loss"), "{refused}");
+    fs::rename(dir.join("away.img"), dir.join("cache.img")).unwrap();
+    overwritten(&["--cache", "older.img"]);
+    // In the place of the cache of another origin.
+    copy("away.img");
+    tool::shell(&format!("cd '{}'; truncate -s 32M o2.img", text(dir))).succeeds();
+    overwritten(&["--origin", "o2.img"]);
+    fs::rename(dir.join("away.img"), dir.join("cache.img")).unwrap();
+    serves_it_all(dir);
+}
+
+/// What another first run has made meanwhile may hold something by now: nobody is told to overwrite it.
+#[test]
+fn who_waits_for_another_first_run_is_not_told_to_overwrite_what_that_one_has_made() {
+    let folder = folder();
+    let dir = folder.path();
+    let [origin, cache] = ["o.img", "c.img"].map(|name| dir.join(name));
+    tool::shell(&format!("cd '{}'; truncate -s 48M o.img; truncate -s 64M c.img", text(dir))).succeeds();
+    tidegate_in(dir, &["create", "--dir", "x", "--origin", "o.img", "--cache", "made.img", "--cache-size", "64MiB"]).succeeds();
+    let up = ["up", "--dir", "v", "--origin", "o.img", "--cache", "c.img"];
+    // It was blank when this one looked.
+    let lock = locked(&origin);
+    let late = Running::start(dir, &up);
+    late.has_opened(&origin);
+    fs::rename(dir.join("made.img"), &cache).unwrap();
+    drop(lock);
+    let (code, said) = late.ended();
+    assert!(
+        code == Some(75) && said.contains("was formatted just now by somebody else; try again") && said.lines().count() == 1,
+        "{code:?}: {said}"
+    );
+    // Somebody has it, and lets it go when this one goes on without having seen it.
+    let mut lock = Some(locked(&cache));
+    let mut late = Running::start(dir, &up);
+    let until = Instant::now() + Duration::from_secs(60);
+    while late.0.try_wait().unwrap().is_none() {
+        assert!(Instant::now() < until, "it does not end");
+        if late.opens(&origin) {
+            lock = None;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    drop(lock);
+    let (code, said) = late.ended();
+    assert!(code == Some(75) && said.contains("c.img is in use") && said.lines().count() == 1, "{code:?}: {said}");
+    assert!(!dir.join("v").exists());
 }
 
 #[test]

@@ -12,9 +12,10 @@ use tidegate_engine::cache::format::{FormatId, Geometry, Step, Superblock, creat
 use tidegate_engine::op::DeviceId;
 
 use crate::Failure;
-use crate::back::attach::{Contents, Held, begins_with_other_data, contents, distinct, identity, swapped};
+use crate::back::attach::{Contents, Held, contents, covered, distinct, identity, swapped};
 use crate::back::disk::{Access, Disk, is_missing, name, reserve};
 use crate::check::look_through;
+use crate::dirty::Dirty;
 use crate::state::{Loss, State, format_of};
 use crate::whole::remove;
 
@@ -67,6 +68,8 @@ pub struct Created {
     pub cache_is_new: bool,
     /// The cache of ours that was overwritten, if there was one.
     pub replaced: Option<Superblock>,
+    /// Something may be lost with what was overwritten.
+    pub gives_up: bool,
     /// Worth knowing, one line each.
     pub notes: Vec<String>,
 }
@@ -93,6 +96,7 @@ pub struct Ready {
     origin_is_new: bool,
     cache_is_new: bool,
     replaced: Option<Superblock>,
+    gives_up: bool,
     notes: Vec<String>,
 }
 
@@ -122,6 +126,7 @@ impl Ready {
         if origin_is_new {
             overwritten.refuse_without_origin(&cache, &options.origin)?;
         }
+        let gives_up = overwritten.loses_anything();
         let Overwritten { superblock: replaced, given_up } = overwritten;
         let geometry = geometry(options, &cache, &origin)?;
         let mut notes: Vec<String> = [&cache, &origin].iter().filter_map(|disk| disk.note()).collect();
@@ -131,7 +136,7 @@ impl Ready {
             let path = options.origin.display();
             notes.push(format!("origin {path} is no multiple of 512 bytes: its last {ragged} bytes are not part of the volume"));
         }
-        Ok(Ready { made, held: Held { cache, origin }, geometry, origin_is_new, cache_is_new, replaced, notes })
+        Ok(Ready { made, held: Held { cache, origin }, geometry, origin_is_new, cache_is_new, replaced, gives_up, notes })
     }
 
     /// The cache of ours that is overwritten, if there is one.
@@ -144,22 +149,19 @@ impl Ready {
     /// # Errors
     /// One line. Files that were made are removed again; a cache that existed may be left blank if its device failed meanwhile.
     pub fn format(self, mode: Mode) -> Result<Created, Failure> {
-        let Ready { made, held, geometry, origin_is_new, cache_is_new, replaced, notes } = self;
+        let Ready { made, held, geometry, origin_is_new, cache_is_new, replaced, gives_up, notes } = self;
         made.sync()?;
         let fresh = Superblock::new(FormatId(random()?), geometry, random()?, identity(&held.origin));
         // Nothing is in it: any mode is kept from its first moment.
         format(&held.cache, &Superblock { mode, ..fresh })?;
         made.keep();
-        Ok(Created { geometry, held, origin_is_new, cache_is_new, replaced, notes })
+        Ok(Created { geometry, held, origin_is_new, cache_is_new, replaced, gives_up, notes })
     }
 }
 
 /// Such a one would be overwritten by what goes home, and may hold the only copy of something.
 fn refuse_a_cache_as_origin(cache: &Disk, origin: &Disk) -> Result<(), Failure> {
     let path = origin.path().display();
-    if begins_with_other_data(origin) {
-        return Ok(());
-    }
     let what = match contents(origin) {
         Ok(Contents::Ours(superblock)) if !superblock.detached => {
             let bytes = superblock.geometry.volume_atoms * ATOM_BYTES;
@@ -167,23 +169,19 @@ fn refuse_a_cache_as_origin(cache: &Disk, origin: &Disk) -> Result<(), Failure> 
         }
         Ok(Contents::Unreadable(_)) => "holds a tidegate cache that cannot be read".to_owned(),
         // An origin that does not give its first blocks is one all the same.
-        Ok(Contents::Ours(_) | Contents::Blank | Contents::Foreign(_)) | Err(_) => return Ok(()),
+        Ok(Contents::Ours(_) | Contents::Blank | Contents::Foreign(_) | Contents::Covered(..)) | Err(_) => return Ok(()),
     };
     let refused = Failure::new(Failure::REFUSED, format!("origin {path} {what}; name another one"));
-    Err(if matches!(contents(cache), Ok(Contents::Foreign(_))) { swapped(refused, cache, origin) } else { refused })
+    Err(if matches!(contents(cache), Ok(Contents::Foreign(_) | Contents::Covered(..))) { swapped(refused, cache, origin) } else { refused })
 }
 
-/// The cache of ours that is overwritten, if there is one.
-fn replaced(cache: &Disk, overwrite: Overwrite) -> Result<Option<Superblock>, Failure> {
-    let found = contents(cache);
-    if overwrite == Overwrite::Anything {
-        return Ok(found.ok().and_then(|found| if let Contents::Ours(superblock) = found { Some(*superblock) } else { None }));
-    }
+/// Only what was asked for is overwritten.
+fn refuse_unasked(cache: &Disk, found: &Contents, overwrite: Overwrite) -> Result<(), Failure> {
     let path = cache.path().display();
     let refused = |what: String| Err(Failure::new(Failure::REFUSED, format!("cache {path} {what}")));
-    let what = match (found?, overwrite) {
-        (Contents::Blank, _) => return Ok(None),
-        (Contents::Ours(superblock), Overwrite::Detached) if superblock.detached => return Ok(Some(*superblock)),
+    let what = match (found, overwrite) {
+        (Contents::Blank, _) => return Ok(()),
+        (Contents::Ours(superblock), Overwrite::Detached) if superblock.detached => return Ok(()),
         (Contents::Ours(_), Overwrite::Detached) => return refused("is attached already; serve it with `tidegate up`".to_owned()),
         (Contents::Ours(superblock), _) => {
             let bytes = superblock.geometry.volume_atoms * ATOM_BYTES;
@@ -197,6 +195,7 @@ fn replaced(cache: &Disk, overwrite: Overwrite) -> Result<Option<Superblock>, Fa
         }
         (Contents::Unreadable(_), _) => "holds a tidegate cache that cannot be read".to_owned(),
         (Contents::Foreign(what), _) => format!("holds {what}"),
+        (Contents::Covered(what, _), _) => return refused(covered(what)),
     };
     refused(format!("{what}; run `tidegate create --force` to overwrite it"))
 }
@@ -205,15 +204,35 @@ fn replaced(cache: &Disk, overwrite: Overwrite) -> Result<Option<Superblock>, Fa
 struct Overwritten {
     /// Of a cache of ours, if it is one.
     superblock: Option<Superblock>,
-    /// Of one that has not been taken from its origin.
+    /// Of one that has not been taken from its origin, as far as can be seen.
     given_up: Option<GivenUp>,
 }
 
 impl Overwritten {
     fn judge(cache: &Disk, options: &CreateOptions) -> Result<Overwritten, Failure> {
-        let superblock = replaced(cache, options.overwrite)?;
-        let given_up = superblock.as_ref().filter(|superblock| !superblock.detached).map(|_| given_up(cache));
-        Ok(Overwritten { superblock, given_up })
+        let found = contents(cache);
+        if options.overwrite == Overwrite::Anything {
+            return Ok(Overwritten::of(cache, found));
+        }
+        let found = found?;
+        refuse_unasked(cache, &found, options.overwrite)?;
+        Ok(Overwritten::of(cache, Ok(found)))
+    }
+
+    fn of(cache: &Disk, found: Result<Contents, Failure>) -> Overwritten {
+        let (superblock, given_up) = match found {
+            Ok(Contents::Blank | Contents::Foreign(_)) => (None, None),
+            Ok(Contents::Ours(superblock)) if superblock.detached => (Some(*superblock), None),
+            Ok(Contents::Ours(superblock)) => (Some(*superblock), Some(given_up(cache))),
+            Ok(Contents::Covered(_, was)) if matches!(&*was, Contents::Ours(superblock) if superblock.detached) => (None, None),
+            // It may be the only one that there is of what it holds, for whoever can still read it.
+            Ok(Contents::Covered(..) | Contents::Unreadable(_)) | Err(_) => (None, Some(GivenUp::Unknown)),
+        };
+        Overwritten { superblock, given_up }
+    }
+
+    fn loses_anything(&self) -> bool {
+        matches!(self.given_up, Some(GivenUp::Some(_) | GivenUp::Unknown))
     }
 
     /// Its origin is not gone because it is not there: its disk may not be mounted.
@@ -237,7 +256,7 @@ impl Overwritten {
 enum GivenUp {
     None,
     Some(u64),
-    /// It is damaged.
+    /// It cannot be read, or not to its end.
     Unknown,
 }
 
@@ -256,36 +275,59 @@ impl GivenUp {
             GivenUp::None => format!("cache {path} held nothing newer than the origin"),
             GivenUp::Some(blocks) => format!("cache {path} held {blocks} blocks newer than the origin, which are given up"),
             GivenUp::Unknown => {
-                format!("cache {path} is damaged: how many blocks newer than the origin are given up with it is not known")
+                format!("cache {path} cannot be read: how many blocks newer than the origin are given up with it is not known")
             }
         }
     }
 }
 
+/// Which of two disks are those that the volume has, and not others that are named for this once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Own {
+    pub origin: bool,
+    pub cache: bool,
+}
+
 impl Created {
-    /// The volume begins anew with this cache, as far as the host has known of another one in `state`: what was overwritten or has failed is given
-    /// up. One that it last ran with and that is still somewhere, with blocks that the origin does not have, is not; nor anything where these are
-    /// other disks than the volume's own (`is_own`). Answers with what is worth knowing.
+    /// The volume begins anew with this cache, as far as the host has known of another one in `state`: its own that was overwritten, or has failed,
+    /// is given up. One that it last ran with and that may still be somewhere, with blocks that the origin does not have, is not: what was overwritten
+    /// may be an older copy of it, or one in another place. Nor is anything where the origin is another one. Answers with what is worth knowing.
     ///
     /// # Errors
     /// One line; the file is as it was.
-    pub fn begin_anew(&self, state: &Path, is_own: bool) -> Result<Option<String>, Failure> {
-        let Some(known) = State::read(state)? else { return Ok(None) };
+    pub fn begin_anew(&self, state: &Path, own: Own) -> Result<Vec<String>, Failure> {
+        let Some(known) = State::read(state)? else { return Ok(Vec::new()) };
         let last = known.format.get(..8).unwrap_or(&known.format);
-        let is_replaced = self.replaced.as_ref().is_some_and(|replaced| format_of(replaced) == known.format);
+        let same = self.replaced.as_ref().filter(|replaced| format_of(replaced) == known.format);
+        let is_replaced = own.origin && own.cache && same.is_some_and(|replaced| replaced.epoch >= known.epoch);
+        // The next start writes its own list in the place of that one.
+        let lost = || match Dirty::read(state, &known.format) {
+            Some(dirty) => dirty.describe(state),
+            None => vec!["lost: which blocks is not known".to_owned()],
+        };
         match known.loss(state) {
-            _ if is_replaced => State::give_up(state).map(|()| None),
-            Loss::Some(held) if is_own && known.degraded => {
+            Loss::Some(held) if own.origin && known.degraded => {
                 State::give_up(state)?;
-                Ok(Some(format!("the cache that this volume last ran with ({last}…) {held}: they are given up")))
+                let given_up = format!("the cache that this volume last ran with ({last}…) {held}: they are given up");
+                Ok([vec![given_up], lost()].concat())
             }
-            Loss::Some(held) => Ok(Some(format!(
-                "this volume last ran with the cache {last}…, which {held}: what was overwritten is not known to be that one, so a start with the \
-                 new one asks for --accept-loss"
-            ))),
+            _ if is_replaced => {
+                State::give_up(state)?;
+                // How many, it was asked itself.
+                Ok(if self.gives_up { lost() } else { Vec::new() })
+            }
+            Loss::Some(held) => {
+                let why = if same.is_some() { "may have been a copy of it" } else { "is not known to be that one" };
+                Ok(vec![format!(
+                    "this volume last ran with the cache {last}…, which {held}: what was overwritten {why}, so a start with the new one asks for \
+                     --accept-loss"
+                )])
+            }
             // A start would take it as it is, unless the volume has become smaller.
-            Loss::Nothing(_) if is_own && known.bytes.is_some_and(|had| had > self.volume_bytes()) => State::give_up(state).map(|()| None),
-            Loss::Nothing(_) => Ok(None),
+            Loss::Nothing(_) if own.origin && known.bytes.is_some_and(|had| had > self.volume_bytes()) => {
+                State::give_up(state).map(|()| Vec::new())
+            }
+            Loss::Nothing(_) => Ok(Vec::new()),
         }
     }
 }
@@ -400,6 +442,7 @@ mod tests {
     use super::*;
     use crate::state::Place;
     use std::os::unix::fs::FileExt;
+    use tidegate_engine::block::Span;
 
     fn options(folder: &Path) -> CreateOptions {
         CreateOptions {
@@ -547,7 +590,8 @@ mod tests {
         assert_eq!(created.replaced.expect("ours").format, superblock.format);
     }
 
-    /// What the host knows of the cache that a volume last ran with is forgotten when that one is overwritten, or has failed; not with another one.
+    /// What the host knows of the cache that a volume last ran with is forgotten when its own is overwritten and is that one, or has failed; not with
+    /// another one, nor with what may be a copy.
     #[test]
     fn only_a_cache_that_was_overwritten_or_has_failed_is_given_up() {
         let folder = folder();
@@ -556,6 +600,7 @@ mod tests {
         let forced = CreateOptions { overwrite: Overwrite::Anything, ..options.clone() };
         let known = |format: &str| State {
             format: format.to_owned(),
+            epoch: 1,
             bytes: Some(64 << 20),
             dirty: Some(3),
             mode: Mode::WriteThrough,
@@ -565,35 +610,106 @@ mod tests {
         create(&options).expect("created");
         let degraded = State { degraded: true, ..known(&other) };
         let larger = State { dirty: Some(0), bytes: Some(65 << 20), ..known(&other) };
-        // (is it the cache that is overwritten, are these the volume's own disks, what is known, is it given up, what is said)
-        for (own, is_own, known, is_given_up, says) in [
-            (true, true, known(""), true, None),
-            (true, false, known(""), true, None),
-            (false, true, known(&other), false, Some("with the cache abababab…, which held 3 blocks newer")),
-            (false, true, degraded.clone(), true, Some("(abababab…) failed in service and alone had 3 blocks")),
-            (false, false, degraded, false, Some("with the cache abababab…, which failed in service and alone had 3 blocks")),
-            (false, true, State { dirty: Some(0), ..known(&other) }, false, None),
-            (false, true, larger.clone(), true, None),
-            (false, false, larger, false, None),
+        let own = Own { origin: true, cache: true };
+        let elsewhere = Own { cache: false, ..own };
+        let before_another = Own { origin: false, ..own };
+        let others = Own { origin: false, cache: false };
+        let copy = Some("what was overwritten may have been a copy of it, so a start with the new one asks for --accept-loss");
+        // (is it the cache that is overwritten, which disks are the volume's own, what is known, is it given up, what is said)
+        for (same, own, known, is_given_up, says) in [
+            (true, own, known(""), true, None),
+            (true, own, State { epoch: 2, ..known("") }, false, copy),
+            (true, elsewhere, known(""), false, copy),
+            (true, before_another, known(""), false, copy),
+            (true, others, known(""), false, copy),
+            (true, elsewhere, State { dirty: Some(0), ..known("") }, false, None),
+            (false, own, known(&other), false, Some("with the cache abababab…, which held 3 blocks newer")),
+            (false, own, degraded.clone(), true, Some("(abababab…) failed in service and alone had 3 blocks")),
+            (false, elsewhere, degraded.clone(), true, Some("(abababab…) failed in service and alone had 3 blocks")),
+            (false, others, degraded, false, Some("with the cache abababab…, which failed in service and alone had 3 blocks")),
+            (false, own, State { dirty: Some(0), ..known(&other) }, false, None),
+            (false, own, larger.clone(), true, None),
+            (false, others, larger, false, None),
         ] {
             let cache = Disk::open(&options.cache, DeviceId::Cache, Access::Alone).expect("free");
-            let format = if own { format_of(&crate::back::attach::superblock(&cache).expect("ours")) } else { known.format.clone() };
+            let format = if same { format_of(&crate::back::attach::superblock(&cache).expect("ours")) } else { known.format.clone() };
             drop(cache);
             let known = State { format, ..known };
             // Of the case before; the first one has none.
             let _ = fs::remove_file(&state);
             known.write(&Place::open(&state).expect("a folder")).expect("written");
-            let said = create(&forced).expect("forced").begin_anew(&state, is_own).expect("written");
-            assert_eq!(said.is_some(), says.is_some(), "{said:?}");
-            assert!(said.is_none_or(|said| says.is_some_and(|says| said.contains(says)) && !said.contains('\n')), "{says:?}");
+            let said = create(&forced).expect("forced").begin_anew(&state, own).expect("written");
+            assert_eq!(said.first().is_some_and(|said| says.is_some_and(|says| said.contains(says))), says.is_some(), "{says:?}: {said:?}");
+            assert!(said.len() == usize::from(says.is_some()) + usize::from(is_given_up && known.degraded), "{said:?}");
+            assert!(said.iter().all(|said| !said.contains('\n')), "{said:?}");
             let left = State::read(&state).expect("readable").expect("there");
             assert_eq!(left.gone, if is_given_up { vec![known.format.clone()] } else { vec![] }, "{known:?}");
             assert_eq!(left.format, if is_given_up { String::new() } else { known.format.clone() });
             assert_eq!(left.mode, known.mode, "the next one promises no less");
         }
         fs::remove_file(&state).expect("there");
-        assert_eq!(create(&forced).expect("forced").begin_anew(&state, true), Ok(None));
+        assert_eq!(create(&forced).expect("forced").begin_anew(&state, own), Ok(vec![]));
         assert!(!state.exists(), "nothing was known");
+    }
+
+    /// The next start writes its own list in the place of that one.
+    #[test]
+    fn what_was_only_in_a_cache_that_has_failed_is_listed_when_it_is_given_up() {
+        let folder = folder();
+        let forced = CreateOptions { overwrite: Overwrite::Anything, ..options(folder.path()) };
+        let state = folder.path().join("state");
+        let format = "ab".repeat(16);
+        let begin_anew = |ranges: Option<Vec<Span>>| {
+            let known = State { format: format.clone(), dirty: Some(2), degraded: true, ..State::default() };
+            fs::remove_file(&state).unwrap_or_default();
+            let place = Place::open(&state).expect("a folder");
+            known.write(&place).expect("written");
+            ranges.into_iter().for_each(|ranges| Dirty::now(&format, true, ranges).write(&place));
+            create(&forced).expect("forced").begin_anew(&state, Own { origin: true, cache: true }).expect("written")
+        };
+        let said = begin_anew(None);
+        assert!(said.len() == 2 && said[0].contains("2 blocks") && said[1].contains("which blocks is not known"), "{said:?}");
+        let said = begin_anew(Some(vec![Span::new(16, 8), Span::new(64, 8)]));
+        assert!(
+            said.len() == 4 && said[1].contains("8192 bytes in 2 ranges") && said[3].contains("4096 bytes from byte 32768"),
+            "{said:?}"
+        );
+    }
+
+    /// Whoever may still read it has it, until it is formatted.
+    #[test]
+    fn a_cache_that_cannot_be_read_goes_with_a_word_and_no_origin_is_made_beside_it() {
+        let folder = folder();
+        let options = options(folder.path());
+        let forced = CreateOptions { overwrite: Overwrite::Anything, ..options.clone() };
+        let unknown = "how many blocks newer than the origin are given up with it is not known";
+        create(&options).expect("created");
+        let first = fs::read(&options.cache).expect("readable");
+        let mut table = vec![0; 17 << 10];
+        table[510..520].copy_from_slice(b"\x55\xaaEFI PART");
+        let spoils: [&dyn Fn(&File); 3] = [
+            &|cache| [0, 512 << 10].iter().for_each(|copy| cache.write_all_at(&[0xee; 8], copy + 200).expect("written")),
+            &|cache| cache.write_all_at(&first[..4096], 0).expect("written"),
+            &|cache| cache.write_all_at(&table, 0).expect("written"),
+        ];
+        for spoil in spoils {
+            let cache = File::options().write(true).open(&options.cache).expect("there");
+            spoil(&cache);
+            fs::rename(&options.origin, folder.path().join("away")).expect("there");
+            refuses(&forced, Failure::NO_INPUT, "holds an unknown number of blocks newer than its origin");
+            assert!(!options.origin.exists());
+            fs::rename(folder.path().join("away"), &options.origin).expect("there");
+            let created = create(&forced).expect("forced");
+            assert!(created.gives_up && created.notes.iter().any(|note| note.ends_with(unknown)), "{:?}", created.notes);
+        }
+        // Of one that was taken from its origin nothing can be lost, whatever it begins with.
+        let cache = Disk::open(&options.cache, DeviceId::Cache, Access::Alone).expect("free");
+        let superblock = crate::back::attach::superblock(&cache).expect("ours");
+        crate::back::update::rewrite(&cache, &Superblock { detached: true, ..superblock }).expect("written");
+        drop(cache);
+        File::options().write(true).open(&options.cache).and_then(|cache| cache.write_all_at(&table, 0)).expect("written");
+        let created = create(&forced).expect("forced");
+        assert!(!created.gives_up && created.notes.is_empty(), "{:?}", created.notes);
     }
 
     /// Of two who want one volume, whether they make or serve it, one waits with nothing, or with the origin alone; nobody holds the cache and waits.

@@ -170,14 +170,15 @@ fn a_folder_that_cannot_be_written_is_refused_before_anything_is_served() {
 fn a_cache_is_formatted_only_where_the_host_can_know_it() {
     let (small, folder) = (Small::new("1m"), volume("48MiB", "64MiB", ""));
     let dir = folder.path();
-    fs::write(dir.join("config.toml"), format!("state = \"{}\"\n", text(&small.path().join("tidegate.state")))).unwrap();
+    let state = small.path().join("tidegate.state");
+    fs::write(dir.join("config.toml"), format!("state = \"{}\"\n", text(&state))).unwrap();
     let daemon = Daemon::up(dir);
     let mut client = daemon.connect();
     client.write(0, &[7; 1 << 20]).unwrap();
     client.flush().unwrap();
     drop(client);
     daemon.stop();
-    let dirty = fs::read(dir.join("cache.img")).unwrap();
+    let [dirty, known] = [dir.join("cache.img"), state.clone()].map(|path| fs::read(path).unwrap());
     let remount = |how: &str| drop(tool::run("mount", &["-o", how, text(&small.path())]).succeeds());
     let (create, attach) = (&["create", "--dir", ".", "--force"][..], &["attach", "--dir", "."][..]);
     for arguments in [create, attach] {
@@ -193,6 +194,7 @@ fn a_cache_is_formatted_only_where_the_host_can_know_it() {
     }
     // Full: a file can be made there, and nothing written into it.
     fs::write(dir.join("cache.img"), dirty).unwrap();
+    fs::write(&state, known).unwrap();
     let filled: std::io::Result<()> = fs::File::create(small.path().join("filler")).and_then(|mut file| {
         loop {
             std::io::Write::write_all(&mut file, &[1; 4096])?;

@@ -37,7 +37,16 @@ fn a_cache_that_is_not_ours_is_refused() {
     check("a folder", make("rm cache.img; mkdir cache.img"), UP, 78, &["cache.img"]);
     check("a pipe", make("rm cache.img; mkfifo cache.img"), UP, 78, &["cache.img"]);
     check("missing", make("rm cache.img"), UP, 66, &["cache.img"]);
-    check("empty", make("truncate -s 0 cache.img"), UP, 78, &["cache.img", "empty"]);
+    // What a `create` that was killed leaves.
+    for command in [UP, &["create", "--dir", "."]] {
+        check(
+            "empty",
+            make("truncate -s 0 cache.img"),
+            command,
+            78,
+            &["cache.img is empty; remove it (rm), so that `tidegate create --dir"],
+        );
+    }
     check("cut off", make("truncate -s 40M cache.img"), UP, 78, &["cache.img"]);
 }
 
@@ -58,6 +67,68 @@ fn signatures_of_others_are_named_and_nothing_is_overwritten() {
         };
         check(name, spoil, UP, 78, &["cache.img", says, "--force"]);
         check(name, spoil, &["create", "--dir", "."], 78, &["cache.img", says, "--force"]);
+    }
+}
+
+/// Tables of partitions, and most of what makes a file system, leave our second superblock where it is.
+#[test]
+fn a_disk_that_begins_with_somebody_elses_data_is_theirs_whatever_of_ours_lies_further_on() {
+    let mut gpt = vec![0; 17 << 10];
+    gpt[510..520].copy_from_slice(b"\x55\xaaEFI PART");
+    let mbr = [&[0xeb; 510][..], &[0x55, 0xaa]].concat();
+    // Behind our first superblock, which stays too.
+    let member = 0xa92b_4efc_u32.to_le_bytes();
+    let begins: [(&str, &[u8], u64, bool); 3] = [
+        ("a GPT partition table", &gpt, 0, true),
+        ("a partition table or a boot sector", &mbr, 0, true),
+        ("a member of a RAID array", &member, 4096, false),
+    ];
+    for (what, bytes, at, is_zeroed) in begins {
+        let cover = |dir: &Path, name: &str| {
+            let cache = fs::File::options().write(true).open(dir.join(name)).unwrap();
+            if is_zeroed {
+                cache.write_all_at(&[0; 4096], 0).unwrap();
+            }
+            cache.write_all_at(bytes, at).unwrap();
+        };
+        let says = [
+            &format!("cache.img begins with {what} and has the superblock of a tidegate cache further on")[..],
+            "name another one, or overwrite it with `tidegate create --",
+            "if it is still that cache, overwrite its first 128 KiB with zeros",
+        ];
+        let commands: [&[&str]; 5] = [
+            &["create", "--dir", "."],
+            &["attach", "--dir", "."],
+            &["check", "--cache", "cache.img"],
+            &["detach", "--dir", ".", "--discard-dirty", "00000000"],
+            UP,
+        ];
+        commands.iter().for_each(|command| check(what, |dir| cover(dir, "cache.img"), command, 78, &says));
+
+        // A first run formats nothing of it, with its own origin or another one; nor does `attach` what was detached.
+        let folder = volume("48MiB", "64MiB", "");
+        let dir = folder.path();
+        let data = Chance::new(at).bytes(64 << 10);
+        let daemon = Daemon::up(dir);
+        daemon.connect().write(1 << 20, &data).unwrap();
+        daemon.stop();
+        make("truncate -s 48M other.img; mkdir d; cp origin.img cache.img d")(dir);
+        tool::tidegate_in(dir, &["detach", "--dir", "d"]).succeeds();
+        make("mv d/cache.img detached.img; rm -r d")(dir);
+        ["cache.img", "detached.img"].iter().for_each(|name| cover(dir, name));
+        let before = everything(dir);
+        for command in ["attach", "up"] {
+            for (origin, cache) in [("origin.img", "cache.img"), ("other.img", "cache.img"), ("other.img", "detached.img")] {
+                let refused = tool::tidegate_in(dir, &[command, "--dir", "new/v", "--origin", origin, "--cache", cache]);
+                assert_refused(what, &refused, 78, &[&format!("{cache} begins with {what}")]);
+                assert_eq!(everything(dir), before);
+            }
+        }
+        // It was still that cache: as the line says.
+        make("dd if=/dev/zero of=cache.img bs=1K count=128 conv=notrunc status=none")(dir);
+        let daemon = Daemon::up(dir);
+        daemon.connect().expect(1 << 20, &data);
+        daemon.stop();
     }
 }
 

@@ -126,6 +126,9 @@ pub enum Contents {
     Unreadable(Failure),
     /// Something else: what.
     Foreign(&'static str),
+    /// What begins with something else: what; and by a superblock further on it would be this. It was a cache once, or still is one whose beginning
+    /// was written over.
+    Covered(&'static str, Box<Contents>),
 }
 
 /// Looks at both superblocks, and if there is none at what is there instead.
@@ -145,22 +148,35 @@ pub fn contents(disk: &Disk) -> Result<Contents, Failure> {
         return Err(failed(error));
     }
     let copies: Vec<_> = copies.into_iter().map(|copy| copy.unwrap_or(Err(Unsealed::Checksum))).collect();
-    if let Some(judged) = judge(disk, &copies) {
-        return Ok(judged);
+    let first = disk.read_now(Span::new(0, FIRST_ATOMS.min(disk.atoms())));
+    // What cannot be read there is no reason to refuse a cache.
+    let others = first.as_ref().ok().and_then(|first| others(first.as_slice(), &copies));
+    match (others, judge(disk, &copies)) {
+        (Some(what), Some(judged)) => Ok(Contents::Covered(what, Box::new(judged))),
+        (None, Some(judged)) => Ok(judged),
+        (_, None) => Ok(foreign(first.map_err(failed)?.as_slice()).map_or(Contents::Blank, Contents::Foreign)),
     }
-    let first = disk.read_now(Span::new(0, FIRST_ATOMS.min(disk.atoms()))).map_err(failed)?;
-    Ok(foreign(first.as_slice()).map_or(Contents::Blank, Contents::Foreign))
 }
 
-/// Does it begin with what is known to be somebody else's, whatever of us is left further on? One that was a cache once has our second superblock until
-/// that place is written.
-pub(crate) fn begins_with_other_data(disk: &Disk) -> bool {
-    let first = disk.read_now(Span::new(0, FIRST_ATOMS.min(disk.atoms())));
-    first.is_ok_and(|first| {
-        let page = first.as_slice().get(..PAGE_BYTES as usize);
-        let is_ours = page.is_some_and(|page| !matches!(Superblock::decode(page, 0), Err(Unsealed::Magic | Unsealed::Blank)));
-        !is_ours && foreign(first.as_slice()).is_some_and(|what| what != UNKNOWN)
-    })
+/// What is known to be somebody else's at the beginning of a disk. Tables of partitions and most file systems leave our second superblock where it
+/// is, so it proves nothing beside them; and what begins behind the first one (a member of a RAID array) leaves both.
+fn others(first: &[u8], copies: &[Result<Superblock, Unsealed>]) -> Option<&'static str> {
+    let (page, rest) = first.split_at_checked(PAGE_BYTES as usize)?;
+    let found = match copies {
+        [Err(Unsealed::Magic | Unsealed::Blank), ..] => foreign(first),
+        // Between them we leave zeros.
+        [Ok(_), Ok(_)] => foreign(&[&vec![0; page.len()], rest].concat()),
+        _ => None,
+    };
+    found.filter(|&what| what != UNKNOWN)
+}
+
+/// What it is, and what to do about it ([`Contents::Covered`]): as far as is looked at, nothing of ours lies there but the first superblock.
+pub(crate) fn covered(what: &str) -> String {
+    format!(
+        "begins with {what} and has the superblock of a tidegate cache further on; name another one, or overwrite it with `tidegate create \
+         --force`; or, if it is still that cache, overwrite its first 128 KiB with zeros"
+    )
 }
 
 /// What the copies say; nothing if neither is a superblock of ours.
@@ -203,6 +219,7 @@ pub fn superblock(disk: &Disk) -> Result<Superblock, Failure> {
         Contents::Foreign(what) => {
             return refused(format!("holds {what}; name another one, or overwrite it with `tidegate create --force`"));
         }
+        Contents::Covered(what, _) => return refused(covered(what)),
     };
     if superblock.detached {
         return refused("was detached from its origin, which alone holds everything; run `tidegate attach` to use it again".to_string());
@@ -217,9 +234,6 @@ pub fn superblock(disk: &Disk) -> Result<Superblock, Failure> {
 
 /// A helpful word if the cache is where the origin should be.
 pub(crate) fn swapped(failure: Failure, cache: &Disk, origin: &Disk) -> Failure {
-    if begins_with_other_data(origin) {
-        return failure;
-    }
     match contents(origin) {
         Ok(Contents::Ours(_)) if failure.code == Failure::REFUSED => {
             let (cache, origin) = (cache.path().display(), origin.path().display());
@@ -275,7 +289,7 @@ pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-const _: () = assert!(PAGE_BYTES == 4096 && COPIES[1] * ATOM_BYTES == 512 << 10);
+const _: () = assert!(PAGE_BYTES == 4096 && COPIES[1] * ATOM_BYTES == 512 << 10 && FIRST_ATOMS * ATOM_BYTES == 128 << 10);
 
 #[cfg(test)]
 mod tests {

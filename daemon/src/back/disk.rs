@@ -177,7 +177,13 @@ impl Disk {
         let bytes = file.seek(SeekFrom::End(0)).map_err(|error| place.failed(Failure::IO, "its size cannot be found out", &error))?;
         if bytes < ATOM_BYTES {
             let what = if bytes == 0 { "is empty".to_owned() } else { format!("has {bytes} bytes, less than a sector of {ATOM_BYTES}") };
-            return Err(place.refused(&what, "give it a size first (truncate --size), or let `tidegate create` make a new one"));
+            let advice = match (kind, bytes) {
+                // What a `create` that was killed has left, too.
+                (Kind::File, 0) => "remove it (rm), so that `tidegate create` can make a new one, or give it a size (truncate --size)",
+                (Kind::File, _) => "give it a size first (truncate --size), or name another one",
+                (Kind::Block, _) => "name another one",
+            };
+            return Err(place.refused(&what, advice));
         }
         let alignment = if direct { alignment(&file, kind, bytes, direct_alignment(&file)) } else { BUFFERED };
         if direct && !alignment.direct {
