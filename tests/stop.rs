@@ -260,6 +260,27 @@ fn a_copy_that_is_served_keeps_its_own_state() {
     second.stop();
 }
 
+/// What is named for one run only, its configuration does not say: what is drained, and where everything is in the end, is told all the same.
+#[test]
+fn a_volume_is_drained_and_detached_by_the_names_of_the_disks_that_it_is_served_from() {
+    let folder = volume("48MiB", "64MiB", "");
+    let other = crate::common::folder();
+    let [origin, cache, away] = ["origin.other", "cache.other", "away"].map(|name| other.path().join(name));
+    let (dir, disks) = (text(folder.path()), ["--origin", text(&origin), "--cache", text(&cache)]);
+    let sizes = ["--origin-size", "48MiB", "--cache-size", "64MiB"];
+    tidegate(&[&["create", "--dir", text(&other.path().join("v"))], &disks[..], &sizes].concat()).succeeds();
+    let daemon = Daemon::start(folder.path(), &[&["up", "--dir", dir], &disks[..]].concat());
+    daemon.connect().write(0, &[1; 4096]).unwrap();
+    std::fs::rename(&origin, &away).unwrap();
+    let drained = tidegate(&["drain", "--dir", dir]);
+    assert!(drained.code == Some(0) && drained.stderr.contains(&format!("origin {} is not there", text(&origin))), "{drained}");
+    std::fs::rename(&away, &origin).unwrap();
+    let detached = tidegate(&["detach", "--dir", dir]).succeeds();
+    let back = format!("`tidegate attach --dir {dir} --origin {} --cache {}` brings", text(&origin), text(&cache));
+    assert!(detached.starts_with(&format!("detached: origin {} alone", text(&origin))) && detached.contains(&back), "{detached}");
+    assert!(daemon.ended().0.success());
+}
+
 /// A backup is put back while what it replaces is still served: what the host knows of that is no word about the backup, which has its own disks.
 #[test]
 fn a_backup_that_is_put_back_beside_the_volume_that_it_replaces_is_taken_as_it_was() {
