@@ -39,12 +39,10 @@ fn detach(args: &Detach, config: &Config, volume: &Options) -> Result<ExitCode, 
         return give_up(volume, id, status.is_some());
     }
     let mut signals = Signals::take().map_err(|error| Failure::new(Failure::SYSTEM, format!("signals cannot be received: {error}")))?;
+    // As it is served, which its configuration may not say.
+    let served = status.as_ref().and_then(|status| status::served(status, config).pop()?.1).unwrap_or_else(|| volume.clone());
     let is_detached = match status {
-        Some(status) => {
-            // As it is served, which its configuration may not say.
-            let served = status::served(&status, config).pop().and_then(|(_, served)| served).unwrap_or_else(|| volume.clone());
-            by_daemon(&args.of, &served, &status, &mut signals).inspect(|_| served.await_release())?
-        }
+        Some(status) => by_daemon(&args.of, &served, &status, &mut signals).inspect(|_| served.await_release())?,
         None => {
             config.keep_states_apart(&up::absolute(&args.of.dir)?.join(FILE_NAME), &[])?;
             here(volume, &mut signals)?
@@ -54,8 +52,8 @@ fn detach(args: &Detach, config: &Config, volume: &Options) -> Result<ExitCode, 
         tell!("tidegate: cancelled; the cache is attached as before, what has gone home stays there");
         return Ok(ExitCode::from(CANCELLED));
     }
-    let back = volume.reach.complete("`tidegate attach` brings the cache back");
-    say(&format!("detached: origin {} alone holds everything; {back}", volume.origin.display()));
+    let back = served.reach.complete("`tidegate attach` brings the cache back");
+    say(&format!("detached: origin {} alone holds everything; {back}", served.origin.display()));
     Ok(ExitCode::SUCCESS)
 }
 

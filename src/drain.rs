@@ -12,7 +12,6 @@ use tidegate_daemon::tell;
 use tidegate_daemon::volume::Options;
 
 use crate::args::Drain;
-use crate::config::Config;
 use crate::progress::Progress;
 use crate::{detach, say, status, units};
 
@@ -24,12 +23,16 @@ const GRACE: Duration = Duration::from_secs(1);
 const CANCELLED: u8 = 1;
 
 pub fn run(args: &Drain) -> Result<ExitCode, Failure> {
-    let asked = |verb| Ok::<_, Failure>(State::of(&status::asked(&args.of, verb)?));
+    let ask = |verb| status::asked(&args.of, verb);
+    let asked = |verb| Ok::<_, Failure>(State::of(&ask(verb)?));
     let config = status::config_of(&args.of)?;
     let mut signals = Signals::take().map_err(|error| Failure::new(Failure::SYSTEM, format!("signals cannot be received: {error}")))?;
     let started = Instant::now();
     let mut bar = Progress::new("drain");
-    let mut state = asked(Verb::Drain)?;
+    let status = ask(Verb::Drain)?;
+    // As they are served, which the configuration may not say.
+    let served: Vec<Options> = status::served(&status, &config).into_iter().filter_map(|(_, served)| served).collect();
+    let mut state = State::of(&status);
     let asked_at = Instant::now();
     let failures_at_start = state.failures;
     let mut told = false;
@@ -60,12 +63,11 @@ pub fn run(args: &Drain) -> Result<ExitCode, Failure> {
     state.tell_alarm(&mut told, &mut bar);
     drop(bar);
     if let Some(name) = &state.stays_in {
-        let reach = volume_of(&config, name).map(|volume| volume.reach.clone()).unwrap_or_default();
+        let reach = named(&served, name).map(|volume| volume.reach.clone()).unwrap_or_default();
         return Err(stays_behind(state.unreadable, state.lost).reaching(&reach));
     }
-    refuse_not_served(&config, &state)?;
-    for place in config.places(args.of.volume.as_deref()).unwrap_or_default() {
-        let origin = &config.volumes[place].origin;
+    refuse_not_served(&served, &state)?;
+    for Options { origin, .. } in &served {
         if !origin.try_exists().unwrap_or(true) {
             let what_then = "what it holds goes when the daemon ends; copy the volume out while it is served";
             tell!("tidegate: note: origin {} is not there any more: {what_then}", origin.display());
@@ -80,8 +82,8 @@ pub fn run(args: &Drain) -> Result<ExitCode, Failure> {
 }
 
 /// Everything is home of what is served. Of what was detached nothing is to go home any more; of others, whoever asked hears.
-fn refuse_not_served(config: &Config, state: &State) -> Result<(), Failure> {
-    let is_detached = |name: &str| volume_of(config, name).is_some_and(|volume| matches!(detach::is_detached(volume), Ok(true)));
+fn refuse_not_served(served: &[Options], state: &State) -> Result<(), Failure> {
+    let is_detached = |name: &str| named(served, name).is_some_and(|volume| matches!(detach::is_detached(volume), Ok(true)));
     let (detached, gone): (Vec<_>, Vec<_>) = state.gone.iter().partition(|(name, _)| is_detached(name));
     for (name, _) in detached {
         tell!("tidegate: volume {name:?} was detached: there is nothing to drain");
@@ -95,12 +97,8 @@ fn refuse_not_served(config: &Config, state: &State) -> Result<(), Failure> {
     Err(Failure::new(status::NO_ANSWER, what))
 }
 
-/// What the configuration says of a volume that the daemon has named. The only one may have another name on the command line.
-fn volume_of<'a>(config: &'a Config, name: &str) -> Option<&'a Options> {
-    match &config.volumes[..] {
-        [only] => Some(only),
-        several => several.iter().find(|volume| volume.name == name),
-    }
+fn named<'a>(served: &'a [Options], name: &str) -> Option<&'a Options> {
+    served.iter().find(|volume| volume.name == name)
 }
 
 /// How far it is, as the daemon says.

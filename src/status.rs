@@ -99,12 +99,16 @@ pub fn served(status: &Value, config: &Config) -> Vec<(String, Option<Options>)>
             }
             (told, _) => told.unwrap_or(or.to_owned()),
         };
-        let options = configured.map(|configured| Options {
-            name: name.to_owned(),
-            origin: path("origin", &configured.origin),
-            cache: path("cache", &configured.cache),
-            state: path("state", &configured.state),
-            ..configured.clone()
+        let options = configured.map(|configured| {
+            let (origin, cache) = (path("origin", &configured.origin), path("cache", &configured.cache));
+            let mut reach = configured.reach.clone();
+            // Of several no command takes them.
+            if reach.volume.is_none() {
+                let named = |served: &PathBuf, configured: &PathBuf| (served != configured).then(|| served.clone());
+                reach.origin = named(&origin, &configured.origin).or(reach.origin);
+                reach.cache = named(&cache, &configured.cache).or(reach.cache);
+            }
+            Options { name: name.to_owned(), origin, cache, state: path("state", &configured.state), reach, ..configured.clone() }
         });
         (name.to_owned(), options)
     };

@@ -177,6 +177,33 @@ fn a_cache_that_fails_after_its_folder_was_replaced_by_a_copy_is_not_taken_back(
     }
 }
 
+/// Nothing but what was configured is there again: the next start will know no more than what is written there.
+#[test]
+fn a_cache_that_fails_after_its_folder_was_made_anew_is_not_taken_back() {
+    let mut volume = Volume::new("");
+    let parent = folder();
+    let dir = parent.path().join("volume");
+    let make = || {
+        std::fs::create_dir(&dir).unwrap();
+        std::fs::copy(volume.folder.path().join("config.toml"), dir.join("config.toml")).unwrap();
+    };
+    make();
+    let daemon = Daemon::up(&dir);
+    let mut client = daemon.connect();
+    client.write(0, &contents(0)).unwrap();
+    client.flush().unwrap();
+    std::fs::remove_dir_all(&dir).unwrap();
+    make();
+    volume.cache.kill();
+    client.write(BLOCK, &contents(1)).unwrap();
+    client.flush().unwrap();
+    drop(client);
+    daemon.stop();
+    let state = State::read(&dir.join("tidegate.state")).unwrap().unwrap();
+    assert!(state.degraded && state.stopped, "{state:?}");
+    assert!(dir.join("tidegate.dirty").exists());
+}
+
 #[test]
 fn writes_that_wait_for_an_origin_that_is_gone_fail_in_time_and_nothing_dirty_is_dropped() {
     let folder = folder();

@@ -260,6 +260,115 @@ fn a_copy_that_is_served_keeps_its_own_state() {
     second.stop();
 }
 
+/// What is named for one run only, its configuration does not say: what is drained, and where everything is in the end, is told all the same.
+#[test]
+fn a_volume_is_drained_and_detached_by_the_names_of_the_disks_that_it_is_served_from() {
+    let folder = volume("48MiB", "64MiB", "");
+    let other = crate::common::folder();
+    let [origin, cache, away] = ["origin.other", "cache.other", "away"].map(|name| other.path().join(name));
+    let (dir, disks) = (text(folder.path()), ["--origin", text(&origin), "--cache", text(&cache)]);
+    let sizes = ["--origin-size", "48MiB", "--cache-size", "64MiB"];
+    tidegate(&[&["create", "--dir", text(&other.path().join("v"))], &disks[..], &sizes].concat()).succeeds();
+    let daemon = Daemon::start(folder.path(), &[&["up", "--dir", dir], &disks[..]].concat());
+    daemon.connect().write(0, &[1; 4096]).unwrap();
+    std::fs::rename(&origin, &away).unwrap();
+    let drained = tidegate(&["drain", "--dir", dir]);
+    assert!(drained.code == Some(0) && drained.stderr.contains(&format!("origin {} is not there", text(&origin))), "{drained}");
+    std::fs::rename(&away, &origin).unwrap();
+    let detached = tidegate(&["detach", "--dir", dir]).succeeds();
+    let back = format!("`tidegate attach --dir {dir} --origin {} --cache {}` brings", text(&origin), text(&cache));
+    assert!(detached.starts_with(&format!("detached: origin {} alone", text(&origin))) && detached.contains(&back), "{detached}");
+    assert!(daemon.ended().0.success());
+}
+
+/// A backup is put back while what it replaces is still served: what the host knows of that is no word about the backup, which has its own disks.
+#[test]
+fn a_backup_that_is_put_back_beside_the_volume_that_it_replaces_is_taken_as_it_was() {
+    let parent = crate::common::folder();
+    let [place, bad, backup] = ["v", "v.bad", "backup"].map(|name| parent.path().join(name));
+    tidegate(&["create", "--dir", text(&place), "--origin-size", "48MiB", "--cache-size", "64MiB"]).succeeds();
+    let daemon = Daemon::up(&place);
+    daemon.connect().write(0, &[1; 4096]).unwrap();
+    daemon.stop();
+    let copy = |from: &std::path::Path, to: &std::path::Path| {
+        tool::shell(&format!("cp -a '{}' '{}'", text(from), text(to))).succeeds();
+    };
+    copy(&place, &backup);
+    let daemon = Daemon::up(&place);
+    daemon.connect().write(0, &[2; 4096]).unwrap();
+    std::fs::rename(&place, &bad).unwrap();
+    copy(&backup, &place);
+    let known = |name: &str| std::fs::read(place.join(name)).unwrap();
+    let before = ["tidegate.state", "tidegate.dirty"].map(known);
+    tidegate(&["mode", "write-through", "--dir", text(&bad)]).succeeds();
+    assert_eq!(["tidegate.state", "tidegate.dirty"].map(known), before, "another mode is written down");
+    tidegate(&["stop", "--dir", text(&bad)]).succeeds();
+    assert!(daemon.ended().0.success() && State::read(&bad.join("tidegate.state")).unwrap().unwrap().stopped);
+    assert_eq!(["tidegate.state", "tidegate.dirty"].map(known), before, "and a stop");
+    let daemon = Daemon::up(&place);
+    daemon.connect().expect(0, &[1; 4096]);
+    daemon.stop();
+}
+
+/// A copy of the cache beside the origin that has gone on is nothing but an older cache of that: what it says is newer there may not be.
+#[test]
+fn a_backup_of_the_cache_alone_is_refused_where_the_origin_has_gone_on() {
+    let parent = crate::common::folder();
+    let [place, bad, backup, origin] = ["v", "v.bad", "backup", "origin.img"].map(|name| parent.path().join(name));
+    let sizes = ["--origin-size", "48MiB", "--cache-size", "64MiB"];
+    tidegate(&[&["create", "--dir", text(&place), "--origin", text(&origin)], &sizes[..]].concat()).succeeds();
+    std::fs::write(place.join("config.toml"), format!("origin = {:?}\n", text(&origin))).unwrap();
+    let daemon = Daemon::up(&place);
+    daemon.connect().write(0, &[1; 4096]).unwrap();
+    daemon.stop();
+    tool::shell(&format!("cp -a '{}' '{}'", text(&place), text(&backup))).succeeds();
+    let daemon = Daemon::up(&place);
+    daemon.connect().write(0, &[2; 4096]).unwrap();
+    tidegate(&["drain", "--dir", text(&place)]).succeeds();
+    std::fs::rename(&place, &bad).unwrap();
+    tool::shell(&format!("cp -a '{}' '{}'", text(&backup), text(&place))).succeeds();
+    tidegate(&["stop", "--dir", text(&bad)]).succeeds();
+    assert!(daemon.ended().0.success());
+    let refused = tidegate(&["up", "--dir", text(&place)]);
+    assert!(refused.code == Some(65) && refused.stderr.contains("an older copy of itself"), "{refused}");
+}
+
+/// Two that were one are served, each from disks of its own elsewhere, and one gets the other's name: it is still the other one that writes there.
+#[test]
+fn a_folder_that_another_daemon_serves_is_not_written_by_whoever_had_its_name() {
+    let parent = crate::common::folder();
+    let path = |name: &str| parent.path().join(name);
+    let (a, b) = (path("a"), path("b"));
+    let disks = |name: &str| ["origin", "cache"].map(|disk| path(&format!("{name}.{disk}")));
+    let configured = |name: &str| disks(name).map(|disk| text(&disk).to_owned());
+    let write = |name: &str| {
+        let [origin, cache] = configured(name);
+        std::fs::write(path(name).join("config.toml"), format!("origin = {origin:?}\ncache = {cache:?}\n")).unwrap();
+    };
+    let ([origin, cache], sizes) = (configured("a"), ["--origin-size", "48MiB", "--cache-size", "64MiB"]);
+    tidegate(&[&["create", "--dir", text(&a), "--origin", &origin, "--cache", &cache], &sizes[..]].concat()).succeeds();
+    write("a");
+    Daemon::up(&a).stop();
+    tool::shell(&format!("cp -a '{}' '{}'", text(&a), text(&b))).succeeds();
+    for (from, to) in disks("a").iter().zip(&disks("b")) {
+        std::fs::copy(from, to).unwrap();
+    }
+    write("b");
+    let [first, second] = [&a, &b].map(|dir| Daemon::up(dir));
+    second.connect().write(0, &[2; 4096]).unwrap();
+    let state = |dir: &std::path::Path| State::read(&dir.join("tidegate.state")).unwrap().unwrap();
+    assert_eq!((state(&a).epoch, &state(&a).format), (state(&b).epoch, &state(&b).format));
+    std::fs::rename(&a, path("a.old")).unwrap();
+    std::fs::rename(&b, &a).unwrap();
+    let before = state(&a);
+    tidegate(&["mode", "write-through", "--dir", text(&path("a.old"))]).succeeds();
+    assert_eq!((&state(&a), state(&path("a.old")).mode), (&before, Mode::WriteThrough));
+    first.stop();
+    assert_eq!(state(&a), before);
+    second.stop();
+    assert!(state(&a).stopped && state(&a).dirty > Some(0), "{:?}", state(&a));
+}
+
 #[test]
 fn a_stop_that_cannot_be_written_down_is_told() {
     let folder = volume("48MiB", "64MiB", "");

@@ -5,11 +5,12 @@
 //! volume is new) nothing is compared. A cache that the volume went on without is remembered: it has missed writes, and is never taken again.
 //!
 //! Its folder is held from the start on: it stays the same one when it is renamed, and another one that has its name by then is not written to, unless it is
-//! a copy that knows the same cache, and that nobody has served from since.
+//! a copy that knows the same cache, that nobody serves or has served from since, and that would be started with a disk of ours. A copy whose cache and
+//! origin are both other files is a volume by itself, a restored backup for example: what becomes of ours is none of its business.
 
 use std::cell::Cell;
 use std::ffi::{OsStr, OsString};
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -22,6 +23,8 @@ use tidegate_engine::probe::ModeView;
 
 use crate::Failure;
 use crate::back::attach::{Attached, hex};
+use crate::back::disk::{Disk, Kind, file_id, is_missing};
+use crate::back::occupied;
 use crate::dirty::{Dirty, written_at};
 use crate::whole::Folder;
 
@@ -97,7 +100,7 @@ impl State {
     }
 
     /// Replaces the file, whole or not at all. A cache that was known until now, and is another one, is gone from now on. Where its folder has been
-    /// replaced by a copy of it, the next start will read that one: it is written too.
+    /// replaced by a copy of it, or removed and made anew, the next start will read that one: it is written too.
     ///
     /// # Errors
     /// One line; the old file is as it was, if that is another volume's by now; or what could not be written may be lost with the power.
@@ -120,7 +123,7 @@ impl State {
         gone.drain(..gone.len().saturating_sub(GONE_MAX));
         let text = serde_json::to_string(&State { gone, ..self.clone() }).expect("a state is plain") + "\n";
         let written = place.folder.replace(&place.name, text.as_bytes(), 0o600);
-        written.map_err(|error| unwritten(&place.path, &error))
+        written.map_err(|error| unwritten(&place.called_now(), &error))
     }
 
     /// What was written last; nothing if there is no file.
@@ -168,10 +171,40 @@ pub struct Place {
     name: OsString,
     /// As it was called when the folder was opened.
     path: PathBuf,
-    /// Of the cache that was known then.
-    known: Option<String>,
+    /// What was known then.
+    opened: Option<State>,
+    /// Nothing is there, and what was known before is that.
+    is_anew: bool,
     /// The start that was known then, or was written down here since.
     epoch: Cell<u64>,
+    /// Of the volume that is served.
+    disks: Option<Disks>,
+}
+
+/// Which files a volume is served from. A copy of a folder leads to others, if they are in it.
+#[derive(Debug)]
+struct Disks {
+    cache: Served,
+    origin: Served,
+}
+
+#[derive(Debug)]
+struct Served {
+    path: PathBuf,
+    /// Nothing of a device, which no folder has a copy of, and which may come back with another number.
+    id: Option<String>,
+}
+
+impl Served {
+    fn of(disk: &Disk) -> Served {
+        Served { path: disk.path().to_owned(), id: disk.file_id().filter(|_| disk.kind() == Kind::File) }
+    }
+
+    /// Its path leads to another file by now. (What is not there, or cannot be looked at, may be the one that is served.)
+    fn is_replaced(&self) -> bool {
+        let found = fs::metadata(&self.path).ok().filter(fs::Metadata::is_file);
+        self.id.is_some() && found.is_some_and(|found| file_id(Ok(found)) != self.id)
+    }
 }
 
 impl Place {
@@ -184,17 +217,29 @@ impl Place {
             }
             _ => unwritten(path, &error),
         })?;
-        let mut place = Place { folder, name, path: path.to_owned(), known: None, epoch: Cell::new(0) };
+        let mut place = Place { folder, name, path: path.to_owned(), opened: None, is_anew: false, epoch: Cell::new(0), disks: None };
         // One that cannot be read stops whoever looks at it.
-        if let Some(state) = place.read().ok().flatten() {
-            (place.known, place.epoch) = (Some(state.format), Cell::new(state.epoch));
-        }
+        place.opened = place.read().ok().flatten();
+        place.epoch.set(place.opened.as_ref().map_or(0, |state| state.epoch));
         Ok(place)
+    }
+
+    /// A volume is served from these disks, as others who come upon this place see from now on.
+    pub fn serves(&mut self, cache: &Disk, origin: &Disk) {
+        occupied::mark(self.folder.file(), &self.name);
+        self.disks = Some(Disks { cache: Served::of(cache), origin: Served::of(origin) });
     }
 
     /// As it was called when it was opened, for messages.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// As it is called now, as far as that is known: another one may have the name that it was opened by.
+    fn called_now(&self) -> PathBuf {
+        let is_there = || Folder::of(&self.path).is_ok_and(|(named, _)| named.is(&self.folder));
+        let moved = || Some(self.folder.path()?.join(&self.name));
+        if is_there() { None } else { moved() }.unwrap_or_else(|| self.path.clone())
     }
 
     /// What was written last; nothing if there is no file.
@@ -205,12 +250,35 @@ impl Place {
         State::parse(&self.path, self.folder.open(&self.name))
     }
 
-    /// Another folder has its name by now, and knows the cache with this identity: a copy of this one. Where a later start than ours is written down, it
-    /// is another volume's, with a copy of the cache.
+    /// Another folder has its name by now, and the next start of this volume will be from there: it knows the cache with this identity, as a copy of this
+    /// one does; or this one is removed, and nothing is known there yet. Where a later start than ours is written down, or somebody serves, it is another
+    /// volume's, with a copy of the cache.
     fn copy(&self, format: &str) -> Option<Place> {
-        let named = Place::open(&self.path).ok()?;
-        let is_copy = named.known.as_deref() == Some(format) && named.epoch <= self.epoch;
-        (is_copy && !named.folder.is(&self.folder)).then_some(named)
+        let mut named = Place::open(&self.path).ok()?;
+        if named.folder.is(&self.folder) || occupied::is_marked(named.folder.file(), &named.name) {
+            return None;
+        }
+        let is_next = match &named.opened {
+            // A cache that is a copy as well, beside the origin that is served, is nothing but an older one of this volume.
+            Some(known) => known.format == format && known.epoch <= self.epoch.get() && !self.both_are_replaced(),
+            None => self.is_gone() && !self.cache_went_with_it() && matches!(named.read(), Ok(None)),
+        };
+        if named.opened.is_none() {
+            (named.opened, named.is_anew) = (self.opened.clone(), true);
+        }
+        is_next.then_some(named)
+    }
+
+    /// A volume that is started by the same names has neither of our disks.
+    fn both_are_replaced(&self) -> bool {
+        self.disks.as_ref().is_some_and(|disks| disks.cache.is_replaced() && disks.origin.is_replaced())
+    }
+
+    /// Of a folder that was removed: nobody will come upon the cache again.
+    fn cache_went_with_it(&self) -> bool {
+        let folder = self.path.parent().unwrap_or(Path::new("/"));
+        let went = |cache: &Path| cache.starts_with(folder) && is_missing(cache);
+        self.disks.as_ref().is_some_and(|Disks { cache, .. }| cache.is_replaced() || went(&cache.path))
     }
 
     /// The folder was removed.
@@ -238,15 +306,19 @@ impl Place {
     /// The caches that were known until now, where the one with the identity `own` is to be written down: those that are gone, and the last one.
     ///
     /// # Errors
-    /// One line: another volume has written there since it was opened.
+    /// One line: another volume has written there since it was opened, or what is there cannot be read now.
     fn known_before(&self, own: &str) -> Result<impl Iterator<Item = String> + use<>, Failure> {
-        // One that cannot be read has told nobody anything, and stopped the start that would have come here.
-        let before = self.read().ok().flatten();
-        let is_known = |format: &str| format == own || self.known.as_deref() == Some(format);
+        let before = match State::parse(&self.called_now(), self.folder.open(&self.name)) {
+            // What says nothing any more did when it was opened, or would have stopped that start.
+            Err(failure) if failure.code == Failure::DAMAGED => self.opened.clone(),
+            Ok(None) if self.is_anew => self.opened.clone(),
+            read => read?,
+        };
+        let is_known = |format: &str| format == own || self.opened.as_ref().is_some_and(|opened| opened.format == format);
         if before.as_ref().is_some_and(|state| !is_known(&state.format) || state.gone.iter().any(|gone| gone == own)) {
             let what = format!(
                 "{}: somebody else has written another cache down there since this one is used; a state is one volume's: name another file as `state`",
-                self.path.display()
+                self.called_now().display()
             );
             return Err(Failure::new(Failure::REFUSED, what));
         }
@@ -591,6 +663,68 @@ mod tests {
         Dirty::now(&format_of(&superblock(1, 5)), true, Vec::new()).write(&place);
         assert_eq!(std::fs::read_dir(&old).unwrap().count(), 0);
         assert!(State::read(&new.join(FILE_NAME)).unwrap().unwrap().degraded && new.join("tidegate.dirty").exists());
+    }
+
+    /// A cache that is to be refused for ever is, also where another folder is the one that knows it by now, or what the file says cannot be read.
+    #[test]
+    fn what_is_gone_stays_gone_where_the_file_is_lost_or_damaged() {
+        let folder = tempfile::tempdir().unwrap();
+        let at_home = folder.path().join("volume");
+        let path = at_home.join(FILE_NAME);
+        let of = |id| State::of(&superblock(id, 5), 6, None, &BACK);
+        let is_refused =
+            || compare(&at(&path), &superblock(1, 100), true).is_err_and(|failure| failure.message.contains("has missed writes"));
+        std::fs::create_dir(&at_home).unwrap();
+        of(1).write(&at(&path)).unwrap();
+        of(2).write(&at(&path)).unwrap();
+        let place = at(&path);
+        std::fs::write(&path, "rotten").unwrap();
+        of(2).write(&place).unwrap();
+        assert!(is_refused());
+        // What may say anything is not replaced.
+        std::fs::rename(&path, folder.path().join("away")).unwrap();
+        std::os::unix::fs::symlink(folder.path().join("away"), &path).unwrap();
+        assert_eq!(of(2).write(&place).unwrap_err().code, Failure::NO_INPUT);
+        std::fs::rename(folder.path().join("away"), &path).unwrap();
+        of(2).write(&place).unwrap();
+        assert!(is_refused());
+        std::fs::remove_dir_all(&at_home).unwrap();
+        std::fs::create_dir(&at_home).unwrap();
+        Dirty::now(&format_of(&superblock(2, 5)), true, Vec::new()).write(&place);
+        of(2).write(&place).unwrap();
+        assert!(is_refused() && at_home.join("tidegate.dirty").exists());
+        // Another volume's, which is there again and knows another cache.
+        std::fs::remove_file(&path).unwrap();
+        of(3).write(&at(&path)).unwrap();
+        assert!(of(2).write(&place).is_err());
+        assert_eq!(State::read(&path).unwrap().unwrap(), of(3));
+    }
+
+    /// Who reads why something is not written down looks there.
+    #[test]
+    fn what_cannot_be_written_is_called_by_its_name_of_now() {
+        let folder = tempfile::tempdir().unwrap();
+        let [old, new] = ["old", "new"].map(|name| folder.path().join(name));
+        std::fs::create_dir(&old).unwrap();
+        let place = at(&old.join(FILE_NAME));
+        let state = State::of(&superblock(1, 5), 6, None, &BACK);
+        state.write(&place).unwrap();
+        std::fs::rename(&old, &new).unwrap();
+        std::fs::create_dir(&old).unwrap();
+        for obstacle in [true, false] {
+            std::fs::remove_file(new.join(FILE_NAME)).unwrap();
+            if obstacle {
+                std::fs::create_dir(new.join(FILE_NAME)).unwrap();
+            } else {
+                State::of(&superblock(2, 5), 6, None, &BACK).write(&at(&new.join(FILE_NAME))).unwrap();
+            }
+            let refused = state.write(&place).unwrap_err();
+            assert!(refused.message.starts_with(new.join(FILE_NAME).to_str().unwrap()), "{refused}");
+            if obstacle {
+                std::fs::remove_dir(new.join(FILE_NAME)).unwrap();
+                state.write(&place).unwrap();
+            }
+        }
     }
 
     #[test]

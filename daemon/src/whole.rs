@@ -8,11 +8,12 @@ use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, Metadata, OpenOptions, TryLockError};
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, ErrorKind, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, Dir, Mode, OFlags, RenameFlags, openat, renameat_with, unlinkat};
+use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, RenameFlags, openat, readlinkat, renameat_with, unlinkat};
 
 /// Puts `bytes` in place of the file at `path`; what was there before stays until all of it is on the disk.
 ///
@@ -69,6 +70,16 @@ impl Folder {
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let folder = OpenOptions::new().read(true).custom_flags(libc::O_DIRECTORY).open(folder)?;
         Ok((Folder(folder), name.to_owned()))
+    }
+
+    pub fn file(&self) -> &File {
+        &self.0
+    }
+
+    /// As it is called now, if the system tells; one that was removed as it was called last, and that it was.
+    pub fn path(&self) -> Option<PathBuf> {
+        let path = readlinkat(CWD, format!("/proc/self/fd/{}", self.0.as_raw_fd()), Vec::new()).ok()?;
+        Some(PathBuf::from(OsStr::from_bytes(path.as_bytes())))
     }
 
     /// To be read; a link is not followed, and a pipe not waited for.

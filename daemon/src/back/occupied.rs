@@ -1,8 +1,12 @@
 //! Who holds a file or a block device: mounts, holders, loop devices and locks, as the kernel lists them; and whether it takes discards.
 //! Only for messages and for refusing early; what really excludes others is the lock on the descriptor that the I/O uses.
 
+use std::ffi::OsStr;
 use std::fmt;
 use std::fs;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -93,6 +97,32 @@ fn backing_loop(file: &fs::Metadata) -> Option<String> {
     })
 }
 
+/// Says to whoever asks that a name in this folder is in use: a lock to share on the descriptor, on a byte of the folder that stands for the name. It ends
+/// with the descriptor. Nothing is written, so it may be a folder that cannot be; where there are no such locks, nobody is told.
+pub(crate) fn mark(folder: &fs::File, name: &OsStr) {
+    let _ = lock(folder, libc::F_OFD_SETLK, &mut byte_of(name, libc::F_RDLCK));
+}
+
+/// Is a name in this folder in use by whoever has marked it on another descriptor?
+pub(crate) fn is_marked(folder: &fs::File, name: &OsStr) -> bool {
+    let mut found = byte_of(name, libc::F_WRLCK);
+    lock(folder, libc::F_OFD_GETLK, &mut found).is_ok() && i32::from(found.l_type) != libc::F_UNLCK
+}
+
+/// FNV-1a: the same in every program, and no two names of one folder share a byte but by chance.
+fn byte_of(name: &OsStr, kind: i32) -> libc::flock {
+    let hash = name.as_bytes().iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3));
+    // Behind it there is one byte more that can be counted.
+    let l_start = (hash >> 2) as libc::off_t;
+    libc::flock { l_type: kind as libc::c_short, l_whence: libc::SEEK_SET as libc::c_short, l_start, l_len: 1, l_pid: 0 }
+}
+
+fn lock(folder: &fs::File, command: i32, of: &mut libc::flock) -> io::Result<()> {
+    // SAFETY: `of` is a valid flock for the length of the call, which is all that these commands read and write.
+    let result = unsafe { libc::fcntl(folder.as_raw_fd(), command, of) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
 /// Who holds the lock on a file.
 pub enum Locker {
     /// A process that runs: its number and its name.
@@ -134,5 +164,27 @@ impl fmt::Display for Locker {
             Locker::Ended(pid) => write!(f, "process {pid} (ended, but its I/O has not)"),
             Locker::Unseen => f.write_str("a process that is not seen from here (of another container, or ended, but its I/O has not)"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_in_a_folder_is_in_use_for_others_as_long_as_somebody_has_marked_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let open = || fs::File::open(folder.path()).unwrap();
+        let [name, other] = ["tidegate.state", "media.state"].map(OsStr::new);
+        let (first, second, asker) = (open(), open(), open());
+        assert!(!is_marked(&asker, name));
+        mark(&first, name);
+        mark(&second, name);
+        assert!(is_marked(&asker, name) && is_marked(&first, name) && !is_marked(&asker, other));
+        drop(first);
+        assert!(is_marked(&asker, name) && !is_marked(&second, name), "what one has marked oneself is nobody else's");
+        drop(second);
+        assert!(!is_marked(&asker, name));
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
     }
 }

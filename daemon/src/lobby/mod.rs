@@ -240,6 +240,8 @@ struct Lobby {
     members: Vec<Member>,
     clock: Clock,
     state: State,
+    /// The operator knows that everything serves: from then on what clients are told is kept.
+    has_served: bool,
     /// When the first signal came.
     heard: Option<Instant>,
     /// It ends with its only client.
@@ -271,6 +273,7 @@ impl Lobby {
             members,
             clock: Clock::start(),
             state: State::Starting,
+            has_served: false,
             heard: None,
             one_client,
             failure: None,
@@ -334,9 +337,10 @@ impl Lobby {
         }
     }
 
-    /// A guest whose volume has ended goes away with it.
+    /// A guest whose volume has ended goes away with it. So do all where nothing has come to serve: what a volume would still acknowledge them may be
+    /// undone with its first run.
     fn hand_over(&mut self) {
-        for guest in self.guests.drain(..) {
+        for guest in self.guests.drain(..).filter(|_| self.has_served) {
             self.members[guest.export()].words.send(Word::Guest(guest));
         }
     }
@@ -421,7 +425,7 @@ impl Lobby {
         let notes = std::mem::take(&mut self.notes);
         let ready = Ready { places: self.front.places(), notes, volumes: self.members.iter_mut().filter_map(ready).collect() };
         match operator.ready(&ready) {
-            Ok(()) => self.state = State::Serving,
+            Ok(()) => (self.state, self.has_served) = (State::Serving, true),
             Err(failure) => self.fail(failure),
         }
     }

@@ -1,6 +1,6 @@
 //! What the lobby makes of volumes that start, fail and end: scripted ones, each in its own thread as the real ones.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,6 +17,8 @@ use crate::back::run::Run;
 use crate::back::signals::Receiving;
 use crate::desk::{Desk, Rest};
 use crate::front::nbd::Export;
+
+const NBD: &str = "nbd.sock";
 
 fn export(name: &str) -> Export {
     Export { name: name.into(), description: String::new(), bytes: 1 << 20, read_only: false, clients: Vec::new(), block_bytes: 4096 }
@@ -99,10 +101,19 @@ fn check_with(
     good: impl FnOnce(Desk, Said<&'static str>) -> Result<Rest, Failure> + Send + 'static,
     refuses: bool,
 ) -> (Result<Ended, Failure>, Vec<String>, Vec<&'static str>) {
-    let folder = tempfile::tempdir().unwrap();
+    check_in(tempfile::tempdir().unwrap().path(), bad, good, refuses)
+}
+
+/// The same in this folder, where clients find [`NBD`].
+fn check_in(
+    folder: &Path,
+    bad: impl FnOnce(Desk, Receiver<()>) -> Result<Rest, Failure> + Send + 'static,
+    good: impl FnOnce(Desk, Said<&'static str>) -> Result<Rest, Failure> + Send + 'static,
+    refuses: bool,
+) -> (Result<Ended, Failure>, Vec<String>, Vec<&'static str>) {
     // Before there are threads: they leave them alone.
     let signals = Signals::take().unwrap();
-    let control = folder.path().join("control.sock");
+    let control = folder.join("control.sock");
     let (sender, mut news) = mailbox(64).unwrap();
     let ((said, heard), (serves, all_serve)) = (channel(), channel());
     let members = vec![
@@ -112,7 +123,8 @@ fn check_with(
     drop(sender);
     assert!((0..2).all(|_| matches!(news.wait(), Ok(News { tell: Tell::Opened, .. }))));
     let exports = Exports::new(vec![export("bad"), export("good")], None).unwrap();
-    let front = Front::lobby(nbd::Options::new(exports)).unwrap();
+    let addresses = vec![Address::Unix(folder.join(NBD))];
+    let front = Front::lobby(nbd::Options { addresses, ..nbd::Options::new(exports) }).unwrap();
     let port = ControlPort::bind(Path::new(&control)).unwrap();
     let lobby = Lobby::new(front, port, signals, members, news, false).unwrap();
     let mut person = Person { serves, control, asked: None, told: Vec::new(), refuses };
@@ -206,4 +218,60 @@ fn the_first_signal_is_the_first_one_whatever_it_was_stopping_for_and_why_is_tol
         assert_eq!(ended.unwrap_err().message, "the configuration cannot be written");
         assert_eq!(told, ["ready: bad, good"]);
     }
+}
+
+/// A client that comes for an export and writes at once, with FUA.
+fn write_at_once(socket: &Path, export: &str) -> UnixStream {
+    let mut client = UnixStream::connect(socket).unwrap();
+    client.set_read_timeout(Some(std::time::Duration::from_secs(60))).unwrap();
+    client.read_exact(&mut [0; 18]).unwrap();
+    let (name, bytes) = (export.as_bytes(), [7; 4096]);
+    let go = [&(name.len() as u32).to_be_bytes()[..], name, &[0; 2]].concat();
+    let option = [&3_u32.to_be_bytes()[..], b"IHAVEOPT", &7_u32.to_be_bytes(), &(go.len() as u32).to_be_bytes(), &go].concat();
+    let write = [&0x2560_9513_u32.to_be_bytes()[..], &[0, 1, 0, 1], &[0; 16], &4096_u32.to_be_bytes(), &bytes].concat();
+    client.write_all(&[option, write].concat()).unwrap();
+    client
+}
+
+/// What a first run has made goes again if it cannot be kept, and so would what it has acknowledged.
+#[test]
+fn who_waits_for_a_start_that_is_undone_is_answered_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let (at, (tell, told)) = (folder.path().to_owned(), channel());
+    let waited_for = move |mut desk: Desk, _: Receiver<()>| {
+        desk.tell(Tell::Opened);
+        assert!(desk.is_started());
+        desk.tell(Tell::Sound);
+        while !desk.may_write() {
+            desk.open();
+            std::thread::yield_now();
+        }
+        let mut client = write_at_once(&at.join(NBD), "bad");
+        // What is asked after that comes here after it has arrived there.
+        let mut asker = UnixStream::connect(at.join("control.sock")).unwrap();
+        asker.write_all(b"{\"verb\":\"status\",\"volume\":\"bad\"}\n").unwrap();
+        while desk.commands().is_empty() {
+            desk.open();
+            std::thread::yield_now();
+        }
+        desk.tell(Tell::Serving(snapshot()));
+        while !desk.is_told_to_stop() {
+            desk.open();
+            std::thread::yield_now();
+        }
+        let guests = desk.guests().len();
+        let answered = match client.read(&mut [0; 1]) {
+            Ok(bytes) => bytes > 0,
+            Err(error) => error.kind() != io::ErrorKind::ConnectionReset,
+        };
+        tell.send((guests, answered)).unwrap();
+        Ok(Rest::default())
+    };
+    let good = |mut desk: Desk, said: Said<&'static str>| {
+        good(&mut desk, &said);
+        Ok(Rest::default())
+    };
+    let (ended, operator, _) = check_in(folder.path(), waited_for, good, true);
+    assert_eq!(ended.unwrap_err().message, "the configuration cannot be written");
+    assert_eq!((operator, told.recv()), (vec!["ready: bad, good".to_owned()], Ok((0, false))));
 }
