@@ -119,7 +119,7 @@ fn ask(export: &Export, session: Session, pending: Pending, span: Span, command:
             Ok(Outcome::Data([run.freeze()].into()))
         }
         Command::Read => Err(RequestError::Io),
-        Command::Status { tiers } => {
+        Command::Status { tiers, .. } => {
             let extents = [Extent { atoms: 1, hole: true, zero: true }, Extent { atoms: span.atoms - 1, hole: false, zero: false }];
             let tiers = if tiers { vec![Stretch { atoms: span.atoms, tier: Tier::Dirty }] } else { Vec::new() };
             Ok(Outcome::Status { allocation: extents.into_iter().filter(|extent| extent.atoms > 0).collect(), tiers })

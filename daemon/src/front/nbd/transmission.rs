@@ -312,7 +312,8 @@ impl Transmission {
             Task::Flush => Step::Request(pending, Span::new(0, 0), Command::Flush),
             Task::Status => {
                 let span = atoms_around(pending.offset, pending.length);
-                Step::Request(pending, span, Command::Status { tiers: self.session.contexts.tier })
+                let one = pending.shape == (Shape::Status { one: true });
+                Step::Request(pending, span, Command::Status { tiers: self.session.contexts.tier, one })
             }
             Task::Cache => {
                 // Only whole blocks are kept.

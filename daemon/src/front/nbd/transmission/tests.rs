@@ -286,7 +286,7 @@ fn s10_each_selected_context_has_exactly_one_chunk_and_the_last_says_so() {
     assert_eq!(both[0], (0, chunk::BLOCK_STATUS, [vec![0, 0, 0, 1], number((4096, 0))].concat()));
     assert_eq!(both[1], (chunk::DONE, chunk::BLOCK_STATUS, expect.clone()));
     assert_eq!(chunks(&answered(session(false, true), &query, both_contexts(&tiers))), [(chunk::DONE, chunk::BLOCK_STATUS, expect)]);
-    assert_eq!(accepted(session(false, true), &query).2, "Status { tiers: true }");
+    assert_eq!(accepted(session(false, true), &query).2, "Status { tiers: true, one: false }");
     // Extents are of their context: one of each is asked for, and their lengths differ.
     let one = request(command::BLOCK_STATUS, command_flag::REQ_ONE, 0, 4096);
     let lengths: Vec<usize> =
@@ -302,6 +302,17 @@ fn s10_a_status_may_describe_less_than_was_asked_for() {
         let got = feed(&export, session, false, &extended(command::BLOCK_STATUS, 0, 1 << 30, 1 << 39), usize::MAX);
         assert_eq!((got.requests[0].1, got.requests[0].0.length), (Span::new(1 << 21, most / 512), most));
     }
+}
+
+#[test]
+fn s10_what_the_engine_tells_of_may_end_before_the_request_does() {
+    // Bytes 500 to 3000: the atoms 0 to 5, of which it tells three.
+    let query = request(command::BLOCK_STATUS, 0, 500, 2500);
+    let (_, kind, data) = one_chunk(&answered(BYTES_OF(STATUS), &query, extents(&[(1, true), (2, false)])));
+    let expect = [[0, 0, 0, 1], 12u32.to_be_bytes(), 3u32.to_be_bytes(), 1024u32.to_be_bytes(), [0; 4]].concat();
+    assert_eq!((kind, data), (chunk::BLOCK_STATUS, expect));
+    let one = request(command::BLOCK_STATUS, command_flag::REQ_ONE, 0, 4096);
+    assert_eq!(accepted(STATUS, &one).2, "Status { tiers: false, one: true }");
 }
 
 #[test]
@@ -347,7 +358,7 @@ fn x4_fua_is_taken_on_every_command_and_reaches_the_engine_where_it_matters() {
         (command::FLUSH, "Flush"),
         (command::TRIM, "Trim { fua: true }"),
         (command::WRITE_ZEROES, "Zero { no_hole: false, fua: true, fast: false }"),
-        (command::BLOCK_STATUS, "Status { tiers: false }"),
+        (command::BLOCK_STATUS, "Status { tiers: false, one: false }"),
     ] {
         assert_eq!(accepted(STATUS, &request(command, fua, 512, 512)).2, expect);
     }
