@@ -152,7 +152,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.tgtrace");
         let mut recorder = Recorder::start(&path, 4096, Instant(1_000)).unwrap();
-        let status = arrived(Command::Status { tiers: false }, Span::new(0, 8));
+        let status = arrived(Command::Status { tiers: false, one: false }, Span::new(0, 8));
         recorder.note(Instant(3_000), &[arrived(Command::Read, Span::new(8, 8)), status, Event::Tick]);
         recorder.note(Instant(9_000), &[arrived(Command::Flush, Span::default())]);
         drop(recorder);

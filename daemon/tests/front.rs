@@ -275,6 +275,67 @@ fn no_room_in_the_engine_stops_reading_until_there_is_some() {
 }
 
 #[test]
+fn who_got_something_lets_others_have_what_comes_free_next() {
+    let mut world = World::new(MIB);
+    let mut deep: Vec<Raw> = (0..8).map(|_| Raw::ready(&mut world)).collect();
+    let mut ninth = Raw::ready(&mut world);
+    world.room.requests = 1;
+    for raw in &mut deep {
+        raw.send(&mut world, &reads(100, 512));
+    }
+    world.turn(None, 0);
+    ninth.send(&mut world, &reads(2, 512));
+    let mut turns = 0;
+    let mut replies = Vec::new();
+    while replies.len() < 2 * (16 + 512) {
+        world.turn(None, 0);
+        turns += 1;
+        assert!(turns < 40, "one request a turn, and nine clients: the ninth has {} bytes", replies.len());
+        replies.extend(ninth.now());
+    }
+    assert!(deep.iter_mut().all(|raw| !raw.now().is_empty()), "and so has everybody");
+}
+
+#[test]
+fn who_lacks_room_for_a_large_payload_gets_it_before_those_who_want_less_later() {
+    let mut world = World::new(MIB);
+    let mut busy = Raw::ready(&mut world);
+    let mut large = Raw::ready(&mut world);
+    let mut late = Raw::ready(&mut world);
+    world.hold = true;
+    world.room.bytes = 8 * 4096;
+    busy.send(&mut world, &reads(120, 4096));
+    world.settle();
+    large.send(&mut world, &request(READ, 1, 0, 8 * 4096));
+    world.settle();
+    let is_there = |world: &World| world.held.iter().any(|request| request.span.bytes() == 8 * 4096);
+    // One after the other ends, and there are always more of the small ones.
+    let one_ends = |world: &mut World| {
+        let others = world.held.split_off(1);
+        world.release();
+        world.held.extend(others);
+        world.settle();
+    };
+    for _ in 0..2 {
+        one_ends(&mut world);
+    }
+    assert!(world.held.len() < 8, "what has come free is kept for the large one");
+    // Nobody waits for it who needs no room; the others do, but not as long as a disk may take.
+    late.send(&mut world, &[request(FLUSH, 1, 0, 0), request(READ, 2, 0, 4096)].concat());
+    world.settle();
+    assert_eq!((world.held.last().map(|request| request.span.bytes()), asked(&world) <= 7 * 4096), (Some(0), true));
+    world.pass(1);
+    assert_eq!((asked(&world), is_there(&world)), (8 * 4096, false), "every other second");
+    world.pass(1);
+    (0..9).for_each(|_| one_ends(&mut world));
+    assert!(is_there(&world), "{} bytes of others", asked(&world));
+    world.hold = false;
+    let got = (busy.receive(&mut world, 120 * (16 + 4096)), large.receive(&mut world, 16 + 8 * 4096));
+    assert_eq!((got.0[4..8].to_vec(), got.1[..16].to_vec()), (vec![0; 4], simple(0, 1)));
+    assert_eq!(late.receive(&mut world, 16 + 16 + 4096).len(), 16 + 16 + 4096);
+}
+
+#[test]
 fn a_client_that_reads_no_replies_stops_only_itself() {
     let mut world = World::new(4 * MIB);
     let mut deaf = Raw::ready(&mut world);

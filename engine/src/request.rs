@@ -56,9 +56,10 @@ pub enum Command<P> {
     },
     /// Everything replied to before this arrived is durable before its reply.
     Flush,
-    /// What is allocated (NBD `base:allocation`), and, if asked, in which tier everything is.
+    /// What is allocated (NBD `base:allocation`), and, if asked, in which tier everything is. `one`: the first extent is enough.
     Status {
         tiers: bool,
+        one: bool,
     },
 }
 
@@ -74,7 +75,8 @@ pub enum Outcome<P> {
     Done,
     /// In order, together exactly the span of the read.
     Data(Pieces<P>),
-    /// In order, each list together exactly the span of the status request. `tiers` is empty unless it was asked for.
+    /// In order, from the beginning of the span of the status request. `tiers` are together exactly that; empty unless they were asked for.
+    /// `allocation` may end sooner, but is never empty.
     Status {
         allocation: Vec<Extent>,
         tiers: Vec<Stretch>,

@@ -61,7 +61,7 @@ pub fn run(data: &[u8]) {
 fn serve(rig: &mut Rig) {
     let volume = Span::new(0, rig.config.geometry.volume_atoms);
     let _ = rig.ask(volume, Command::Read);
-    let status = rig.ask(volume, Command::Status { tiers: true });
+    let status = rig.ask(volume, Command::Status { tiers: true, one: false });
     assert!(status.is_ok(), "{status:?}");
     for block in [0, 9, 63] {
         let span = rig.config.geometry.block_span(tidegate_engine::block::Block(block));

@@ -67,12 +67,12 @@ fn feed(export: &Export, session: Session, stopping: bool, bytes: &[u8], piece: 
             let was_filled = transmission.is_filled();
             let (took, step) = transmission.step(export, stopping, allowance, &buffer, &mut out);
             assert!(took <= buffer.len());
-            assert!(took > 0 || was_filled || matches!(step, Step::Wait | Step::Full), "{step:?} after nothing");
+            assert!(took > 0 || was_filled || matches!(step, Step::Wait | Step::Full | Step::Cramped), "{step:?} after nothing");
             buffer.drain(..took);
             match step {
                 Step::Wait => break,
                 Step::Next => {}
-                Step::Full => {
+                Step::Full | Step::Cramped => {
                     assert!(full, "there is room for everything");
                     full = false;
                     continue;
@@ -119,7 +119,7 @@ fn ask(export: &Export, session: Session, pending: Pending, span: Span, command:
             Ok(Outcome::Data([run.freeze()].into()))
         }
         Command::Read => Err(RequestError::Io),
-        Command::Status { tiers } => {
+        Command::Status { tiers, .. } => {
             let extents = [Extent { atoms: 1, hole: true, zero: true }, Extent { atoms: span.atoms - 1, hole: false, zero: false }];
             let tiers = if tiers { vec![Stretch { atoms: span.atoms, tier: Tier::Dirty }] } else { Vec::new() };
             Ok(Outcome::Status { allocation: extents.into_iter().filter(|extent| extent.atoms > 0).collect(), tiers })

@@ -209,7 +209,7 @@ impl Scenario {
 
     /// In which tiers a span is: atoms and tier, in order.
     pub fn tiers(&mut self, span: Span) -> Vec<(u64, Tier)> {
-        let id = self.send(span, Command::Status { tiers: true });
+        let id = self.send(span, Command::Status { tiers: true, one: false });
         match self.outcome(id) {
             Ok(Outcome::Status { tiers, .. }) => tiers.iter().map(|stretch| (stretch.atoms, stretch.tier)).collect(),
             other => panic!("a status was answered with {other:?}"),

@@ -118,7 +118,7 @@ fn s11_what_is_no_hole_takes_writes_whatever_the_origin_does() {
     scenario.wait(id).expect("zeroes");
     scenario.write(8);
     for (place, zero) in [(span, true), (scenario.block(8), false)] {
-        let status = scenario.send(place, Command::Status { tiers: false });
+        let status = scenario.send(place, Command::Status { tiers: false, one: false });
         let Ok(Outcome::Status { allocation, .. }) = scenario.outcome(status) else { panic!("a status") };
         assert_eq!(allocation, [Extent { atoms: place.atoms, hole: false, zero }]);
     }

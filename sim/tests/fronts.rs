@@ -353,7 +353,7 @@ fn a_flush_behind_what_fronts_have_written_does_not_wait_for_an_origin_that_is_a
 fn who_reads_what_fronts_have_written_does_not_wait_for_an_origin_that_is_away() {
     let (mut scenario, new, flush) = front_page_over_an_owed_block();
     let around = scenario.blocks(1, 5);
-    let asked = [Command::Read, Command::Status { tiers: true }, Command::Cache];
+    let asked = [Command::Read, Command::Status { tiers: true, one: false }, Command::Cache];
     let asked = asked.map(|command| scenario.send(around, command));
     scenario.run_until_quiet();
     assert!(!scenario.is_answered(flush), "what a front has written waits for the origin");

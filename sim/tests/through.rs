@@ -482,7 +482,7 @@ fn what_is_pinned_for_the_origin_is_never_told_as_zero() {
     // The oracle knows what is not zero.
     scenario.origin_goes();
     scenario.origin_comes_back(true);
-    let status = scenario.send(scenario.blocks(4, 5), Command::Status { tiers: false });
+    let status = scenario.send(scenario.blocks(4, 5), Command::Status { tiers: false, one: false });
     let Ok(Outcome::Status { allocation, .. }) = scenario.outcome(status) else { panic!("a status") };
     let zeros: Vec<(u64, bool)> = allocation.iter().map(|extent| (extent.atoms, extent.zero)).collect();
     assert_eq!(zeros, [(8, true), (8, false), (8, true), (8, false), (8, true)]);

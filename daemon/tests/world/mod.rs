@@ -294,7 +294,7 @@ impl Memory {
         }
         match command {
             Command::Read => return Ok(Outcome::Data(self.read(bytes).into())),
-            Command::Status { tiers } => {
+            Command::Status { tiers, .. } => {
                 let tiers = if tiers { self.tiers(span) } else { vec![] };
                 return Ok(Outcome::Status { allocation: self.status(span), tiers });
             }

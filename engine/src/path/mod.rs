@@ -535,7 +535,7 @@ impl<P: Payload> Engine<P> {
             Command::Write { .. } => self.begin_write(number),
             Command::Trim { .. } | Command::Zero { .. } => self.intake.push_back(number),
             Command::Flush => self.begin_flush(number),
-            Command::Status { .. } => self.begin_status(number),
+            Command::Status { one, .. } => self.begin_status(number, one),
         }
     }
 

@@ -255,7 +255,7 @@ impl Load {
             _ => {
                 let span = self.span();
                 let tiers = self.ways.one_in(2);
-                self.send(worker, span, Command::Status { tiers }, None)
+                self.send(worker, span, Command::Status { tiers, one: false }, None)
             }
         })
     }

@@ -193,7 +193,7 @@ impl Oracle {
         let pending = match &request.command {
             Command::Read => Pending::Read { span, arrived: now },
             Command::Cache => Pending::Cache { span, arrived: now },
-            Command::Status { tiers } => Pending::Status { span, arrived: now, tiers: *tiers },
+            Command::Status { tiers, .. } => Pending::Status { span, arrived: now, tiers: *tiers },
             Command::Flush => Pending::Flush { arrived: now, since: self.clock },
             Command::Write { data, fua } => self.note_write(span, "write", *fua, |atom| data.stamp(atom - span.start)),
             Command::Zero { fua, fast, .. } => self.note_write(span, if *fast { FAST_ZERO } else { "zero" }, *fua, |_| 0),

@@ -519,7 +519,7 @@ fn tiers_are_those_that_were_asked_for_and_say_what_the_origin_holds() {
     let is_true = |asked: bool, tiers: &[(u64, Tier)], written: u64| {
         let (mut oracle, told) = tell(&[Write(1, 0, 8), Done(1)]);
         told.expect("a write");
-        oracle.submit(&Request { id: RequestId(2), span: Span::new(0, 16), command: Command::Status { tiers: asked } });
+        oracle.submit(&Request { id: RequestId(2), span: Span::new(0, 16), command: Command::Status { tiers: asked, one: false } });
         let tiers: Vec<Stretch> = tiers.iter().map(|&(atoms, tier)| Stretch { atoms, tier }).collect();
         let home = |atom| crate::stamp::stamp(if atom < written { 1 } else { 0 }, atom);
         oracle.check_tiers(RequestId(2), &tiers, home).is_ok()
@@ -535,7 +535,7 @@ fn holes_are_zeros() {
         let (mut oracle, told) = tell(&[Zero(1, 0, 8), Done(1)]);
         told.expect("zeroes");
         let status = Outcome::Status { allocation: vec![Extent { atoms: 8, hole, zero }], tiers: Vec::new() };
-        answered(&mut oracle, 2, Span::new(0, 8), Command::Status { tiers: false }, Ok(status)).is_ok()
+        answered(&mut oracle, 2, Span::new(0, 8), Command::Status { tiers: false, one: false }, Ok(status)).is_ok()
     };
     assert!(is_kept(true, true) && is_kept(false, true) && is_kept(false, false) && !is_kept(true, false));
 }

@@ -86,8 +86,12 @@ pub struct Connection {
     /// The socket takes no more for now, or has had enough for one turn.
     blocked: bool,
     waiting: bool,
+    /// Its socket was left alone when it had something, for want of room.
+    unread: bool,
     /// What it waits for is a loan.
     unlent: bool,
+    /// What it waits for is the engine's room for a payload.
+    cramped: bool,
     account: Account,
     ticks: u32,
     /// Its place among all clients: free again when it is gone.
@@ -126,7 +130,9 @@ impl Connection {
             tag: 0,
             blocked: false,
             waiting: false,
+            unread: false,
             unlent: false,
+            cramped: false,
             account: Account::default(),
             ticks: 0,
             _seat: seat,
@@ -170,6 +176,12 @@ impl Connection {
         changes.map(|(number, pending)| (RequestId(self.tag | u64::from(number)), pending.change))
     }
 
+    /// May its socket be read that was left alone? Waiting until that is said to be readable once more would let all those go first of whom
+    /// something is here.
+    pub fn is_unread(&self) -> bool {
+        self.unread && self.interest().0
+    }
+
     /// Is there anything to hear from the socket: readable, writable?
     pub fn interest(&self) -> (bool, bool) {
         let reads = matches!(self.phase, Phase::Handshake(_) | Phase::Transmission(_)) && !self.waiting;
@@ -195,6 +207,11 @@ impl Connection {
     /// Does it wait for memory that others hold? Who holds some itself may go on with that.
     pub fn wants_loan(&self) -> bool {
         self.is_waiting() && self.unlent && self.account.loan() == 0
+    }
+
+    /// Does it wait for the engine's room for its payload?
+    pub fn wants_bytes(&self) -> bool {
+        self.is_waiting() && self.cramped
     }
 
     /// Nothing is under way: no request in the engine, no byte to send.
@@ -244,10 +261,13 @@ impl Connection {
         if self.waiting {
             self.resume(service, intake);
         }
-        self.waiting |= self.finds_no_room(intake.room);
+        if self.finds_no_room(intake.room) {
+            (self.waiting, self.unread) = (true, true);
+        }
         if !self.interest().0 {
             return;
         }
+        self.unread = false;
         let behind = self.kept.bytes().len();
         scratch[..behind].copy_from_slice(self.kept.bytes());
         self.kept.clear();
@@ -303,6 +323,7 @@ impl Connection {
         }
         self.waiting = false;
         self.unlent = false;
+        self.cramped = false;
         let mut kept = std::mem::take(&mut self.kept);
         let took = self.advance(kept.bytes(), service, intake);
         kept.take(took);
@@ -389,6 +410,11 @@ impl Connection {
             transmission::Step::Wait => return (took, false),
             transmission::Step::Full => {
                 self.waiting = true;
+                return (took, false);
+            }
+            transmission::Step::Cramped => {
+                self.waiting = true;
+                self.cramped = true;
                 return (took, false);
             }
             transmission::Step::Unlent => {

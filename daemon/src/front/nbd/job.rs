@@ -249,6 +249,11 @@ impl Jobs {
         self.elsewhere || self.running.iter().all(|running| running.state == State::Asked)
     }
 
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.running.len()
+    }
+
     pub fn push(&mut self, id: RequestId, job: Job) {
         if !job.span.is_empty() {
             self.spans.push(job.span);

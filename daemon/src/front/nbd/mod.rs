@@ -115,8 +115,13 @@ pub struct Front {
     scratch: Vec<u8>,
     /// Connections to which something happened since the interests were last asked for.
     active: Vec<u64>,
-    /// Connections that left input alone because there was no room, in the order in which they go on.
+    /// Connections that left input alone because there was no room, in the order in which they go on: who got something is the last.
     waiting: VecDeque<u64>,
+    /// The first of them that lacks the engine's room for a payload. It would never get that if those behind it took what comes free, so they take
+    /// none; but every other second they do, as with [`Loans`]: it may be a disk that does not answer that keeps the rest.
+    cramped: Option<u64>,
+    /// Those behind it do take some, until the next tick.
+    is_passed: bool,
     jobs: Jobs,
     loans: Loans,
     /// Clients that shook hands when they were last looked at, the first one first.
@@ -245,6 +250,8 @@ impl Front {
             scratch: vec![0; SCRATCH_BYTES],
             active: Vec::new(),
             waiting: VecDeque::new(),
+            cramped: None,
+            is_passed: false,
             jobs: Jobs::default(),
             loans: Loans::default(),
             half_open: VecDeque::new(),
@@ -430,6 +437,10 @@ impl Front {
         if client.connection.is_waiting() && !client.queued {
             client.queued = true;
             self.waiting.push_back(token);
+            if client.connection.wants_bytes() && self.cramped.is_none() {
+                self.cramped = Some(token);
+                self.watching = true;
+            }
         }
         if !client.active {
             client.active = true;
@@ -459,6 +470,11 @@ impl Front {
         let slot = token as u16;
         let entry = &mut self.entries[usize::from(slot)];
         let client = entry.client.take()?;
+        if self.cramped == Some(token) {
+            // Others may have what it waited for.
+            self.cramped = None;
+            self.retry = true;
+        }
         entry.generation = entry.generation.wrapping_add(1);
         self.free.push(slot);
         Some(client)
@@ -532,12 +548,14 @@ impl Port for Front {
             client.connection.send();
         }
         if readable {
+            let kept = if self.cramped.is_some() && !self.is_passed { std::mem::take(&mut room.bytes) } else { 0 };
             let service = Service { exports: &self.exports, stopping: self.stopping };
             let mut intake = Intake { room, events, jobs: &mut self.jobs, loans: &mut self.loans };
             client.connection.receive(true, &mut self.scratch, service, &mut intake);
             while client.connection.has_more() {
                 client.connection.receive(false, &mut self.scratch, service, &mut intake);
             }
+            room.bytes += kept;
         }
         self.settle(token);
     }
@@ -545,18 +563,32 @@ impl Port for Front {
     fn resume(&mut self, room: &mut Room, events: &mut Vec<Event<Run>>) {
         self.retry = false;
         self.start_jobs(room, events);
+        self.cramped = None;
+        let mut served = Vec::new();
         for _ in 0..self.waiting.len() {
             let service = Service { exports: &self.exports, stopping: self.stopping };
             let token = self.waiting.pop_front().expect("counted");
+            let before = (events.len(), self.jobs.count());
             let Some(client) = client(&mut self.entries, token) else { continue };
             client.queued = false;
+            let kept = if self.cramped.is_some() && !self.is_passed { std::mem::take(&mut room.bytes) } else { 0 };
             let mut intake = Intake { room, events, jobs: &mut self.jobs, loans: &mut self.loans };
             client.connection.catch_up(service, &mut intake);
+            if client.connection.is_unread() {
+                client.connection.receive(true, &mut self.scratch, service, &mut intake);
+            }
             while client.connection.has_more() {
                 client.connection.receive(false, &mut self.scratch, service, &mut intake);
             }
+            room.bytes += kept;
             self.settle(token);
+            if (events.len(), self.jobs.count()) != before && self.waiting.back() == Some(&token) {
+                self.waiting.pop_back();
+                served.push(token);
+            }
         }
+        self.waiting.extend(served);
+        self.is_passed &= self.cramped.is_some();
         // Those that only now found their place: nothing else would wake us for them.
         self.start_jobs(room, events);
     }
@@ -592,5 +624,7 @@ impl Port for Front {
         self.settle_all();
         // Handshakes that rested go on; they need no room.
         self.resume(&mut Room { requests: 0, bytes: 0 }, &mut Vec::new());
+        self.is_passed = !self.is_passed && self.cramped.is_some();
+        self.retry |= self.is_passed;
     }
 }

@@ -8,6 +8,8 @@ use crate::back::run::Run;
 
 /// The buffer of headers is moved together when so much of it has been sent.
 const COMPACT_BYTES: usize = 64 << 10;
+/// A buffer that has grown beyond this counts as large as it is, and is given back when it is empty: a megabyte of extents is rare.
+const KEPT_BYTES: usize = 2 * COMPACT_BYTES;
 
 #[derive(Debug, Default)]
 pub struct Output {
@@ -49,9 +51,15 @@ impl Output {
         self.unsent
     }
 
-    /// Bytes of memory that what is not sent yet takes.
+    /// Bytes of memory that what is not sent yet takes, with all of the buffers where those are large.
     pub fn memory(&self) -> u64 {
-        self.memory + self.bytes.len() as u64
+        let headers = if self.bytes.capacity() > KEPT_BYTES { self.bytes.capacity() } else { self.bytes.len() };
+        let pieces = if self.pieces_bytes() > KEPT_BYTES { self.pieces_bytes() } else { 0 };
+        self.memory + (headers + pieces) as u64
+    }
+
+    fn pieces_bytes(&self) -> usize {
+        self.pieces.capacity() * size_of::<Piece>()
     }
 
     /// Replies not sent completely yet.
@@ -144,9 +152,15 @@ impl Output {
                 self.pieces.pop_front();
             }
         }
+        if self.pieces.is_empty() && self.pieces_bytes() > KEPT_BYTES {
+            self.pieces = VecDeque::new();
+        }
         if self.sent == self.bytes.len() {
             self.bytes.clear();
             self.sent = 0;
+            if self.bytes.capacity() > KEPT_BYTES {
+                self.bytes = Vec::new();
+            }
         } else if self.sent >= COMPACT_BYTES {
             self.bytes.drain(..self.sent);
             self.sent = 0;
@@ -173,6 +187,33 @@ mod tests {
             output.advance(took);
         }
         all
+    }
+
+    #[test]
+    fn what_a_large_answer_took_counts_until_it_has_left_and_is_kept_no_longer() {
+        let mut output = Output::default();
+        let held = |output: &Output| output.bytes.capacity() + output.pieces_bytes();
+        output.write(|out| out.resize(4 << 20, 1));
+        assert!(output.memory() >= held(&output) as u64 - 4096 && held(&output) >= 4 << 20);
+        // All but a little of it has left: the buffer is there as before.
+        output.advance((4 << 20) - 10);
+        assert_eq!(output.bytes.len(), 10, "moved together");
+        assert!(output.memory() >= 4 << 20, "{} bytes are said to be held", output.memory());
+        output.advance(10);
+        assert!(output.memory() == 0 && held(&output) <= KEPT_BYTES, "{} bytes are kept for nothing", held(&output));
+        // Many runs, each with a header.
+        for _ in 0..20_000 {
+            output.write(|out| out.push(1));
+            output.push(RunMut::new(1).freeze(), 0..1);
+        }
+        let memory = output.memory;
+        assert!(output.memory() > memory + output.pieces_bytes() as u64 && output.pieces_bytes() > KEPT_BYTES);
+        output.advance(40_000);
+        assert!(output.memory() == 0 && held(&output) <= 2 * KEPT_BYTES, "{} bytes are kept for nothing", held(&output));
+        // What is of the usual size is used again.
+        output.write(|out| out.resize(COMPACT_BYTES, 1));
+        output.advance(COMPACT_BYTES);
+        assert!(output.memory() == 0 && output.bytes.capacity() >= COMPACT_BYTES);
     }
 
     proptest! {

@@ -106,6 +106,11 @@ impl Allowance<'_> {
         let is_whole = pending.offset.is_multiple_of(ATOM_BYTES) && pending.length.is_multiple_of(ATOM_BYTES);
         pending.held <= self.room && is_free && (self.job || is_whole || pending.shape != Shape::Plain)
     }
+
+    /// What to do with what is not taken.
+    fn refusal(&self, pending: &Pending) -> Step {
+        if pending.held > self.room { Step::Cramped } else { Step::Full }
+    }
 }
 
 /// What one step came to.
@@ -117,6 +122,8 @@ pub enum Step {
     Next,
     /// More than the allowance: go on when that has grown.
     Full,
+    /// The same, for want of the engine's room for its payload.
+    Cramped,
     /// The same, for want of a loan.
     Unlent,
     /// For the engine.
@@ -300,7 +307,7 @@ impl Transmission {
             _ => allowance.takes(&pending, span),
         };
         if !takes {
-            return (0, Step::Full);
+            return (0, if matches!(task, Task::Cache) { Step::Full } else { allowance.refusal(&pending) });
         }
         (header.bytes, self.without_payload(&header, export, pending, span, task, out))
     }
@@ -312,7 +319,8 @@ impl Transmission {
             Task::Flush => Step::Request(pending, Span::new(0, 0), Command::Flush),
             Task::Status => {
                 let span = atoms_around(pending.offset, pending.length);
-                Step::Request(pending, span, Command::Status { tiers: self.session.contexts.tier })
+                let one = pending.shape == (Shape::Status { one: true });
+                Step::Request(pending, span, Command::Status { tiers: self.session.contexts.tier, one })
             }
             Task::Cache => {
                 // Only whole blocks are kept.
@@ -356,7 +364,7 @@ impl Transmission {
         }
         let Some(bytes) = input.get(..length) else { return (0, Step::Wait) };
         if !allowance.takes(&pending, span) {
-            return (0, Step::Full);
+            return (0, allowance.refusal(&pending));
         }
         let mut run = RunMut::new(span.atoms);
         run.as_mut_slice()[filled..filled + length].copy_from_slice(bytes);
@@ -374,8 +382,9 @@ impl Transmission {
             return Step::Next;
         }
         if !allowance.takes(&payload.pending, atoms_around(payload.pending.offset, payload.pending.length)) {
+            let refusal = allowance.refusal(&payload.pending);
             self.state = State::Payload(payload);
-            return Step::Full;
+            return refusal;
         }
         written(payload.pending, payload.run, payload.fua)
     }

@@ -71,7 +71,7 @@ fn feed(export: &Export, session: Session, stopping: bool, input: &[u8], step: u
             match step {
                 Step::Wait => break,
                 Step::Next => {}
-                Step::Full | Step::Unlent => panic!("the allowance is ample"),
+                Step::Full | Step::Cramped | Step::Unlent => panic!("the allowance is ample"),
                 Step::Request(pending, span, command) => {
                     let data = if let Command::Write { data, .. } = &command { data.as_slice().to_vec() } else { vec![] };
                     got.requests.push((pending, span, format!("{command:?}"), data));
@@ -286,7 +286,7 @@ fn s10_each_selected_context_has_exactly_one_chunk_and_the_last_says_so() {
     assert_eq!(both[0], (0, chunk::BLOCK_STATUS, [vec![0, 0, 0, 1], number((4096, 0))].concat()));
     assert_eq!(both[1], (chunk::DONE, chunk::BLOCK_STATUS, expect.clone()));
     assert_eq!(chunks(&answered(session(false, true), &query, both_contexts(&tiers))), [(chunk::DONE, chunk::BLOCK_STATUS, expect)]);
-    assert_eq!(accepted(session(false, true), &query).2, "Status { tiers: true }");
+    assert_eq!(accepted(session(false, true), &query).2, "Status { tiers: true, one: false }");
     // Extents are of their context: one of each is asked for, and their lengths differ.
     let one = request(command::BLOCK_STATUS, command_flag::REQ_ONE, 0, 4096);
     let lengths: Vec<usize> =
@@ -302,6 +302,17 @@ fn s10_a_status_may_describe_less_than_was_asked_for() {
         let got = feed(&export, session, false, &extended(command::BLOCK_STATUS, 0, 1 << 30, 1 << 39), usize::MAX);
         assert_eq!((got.requests[0].1, got.requests[0].0.length), (Span::new(1 << 21, most / 512), most));
     }
+}
+
+#[test]
+fn s10_what_the_engine_tells_of_may_end_before_the_request_does() {
+    // Bytes 500 to 3000: the atoms 0 to 5, of which it tells three.
+    let query = request(command::BLOCK_STATUS, 0, 500, 2500);
+    let (_, kind, data) = one_chunk(&answered(BYTES_OF(STATUS), &query, extents(&[(1, true), (2, false)])));
+    let expect = [[0, 0, 0, 1], 12u32.to_be_bytes(), 3u32.to_be_bytes(), 1024u32.to_be_bytes(), [0; 4]].concat();
+    assert_eq!((kind, data), (chunk::BLOCK_STATUS, expect));
+    let one = request(command::BLOCK_STATUS, command_flag::REQ_ONE, 0, 4096);
+    assert_eq!(accepted(STATUS, &one).2, "Status { tiers: false, one: true }");
 }
 
 #[test]
@@ -347,7 +358,7 @@ fn x4_fua_is_taken_on_every_command_and_reaches_the_engine_where_it_matters() {
         (command::FLUSH, "Flush"),
         (command::TRIM, "Trim { fua: true }"),
         (command::WRITE_ZEROES, "Zero { no_hole: false, fua: true, fast: false }"),
-        (command::BLOCK_STATUS, "Status { tiers: false }"),
+        (command::BLOCK_STATUS, "Status { tiers: false, one: false }"),
     ] {
         assert_eq!(accepted(STATUS, &request(command, fua, 512, 512)).2, expect);
     }
@@ -604,9 +615,9 @@ fn nothing_is_taken_beyond_the_allowance_and_everything_after_it_has_grown() {
     let (mut out, tight) = (Output::default(), |connection, room| Allowance { connection, room, ..AMPLE });
     for input in [write(0, 0, &[1; 4096]), request(command::READ, 0, 0, 4096)] {
         let mut transmission = Transmission::new(SIMPLE);
-        for allowance in [tight(4095, 4096), tight(4096, 4095)] {
+        for (allowance, is_cramped) in [(tight(4095, 4096), false), (tight(4096, 4095), true)] {
             let (took, step) = transmission.step(&export(), false, allowance, &input, &mut out);
-            assert!(took == 0 && matches!(step, Step::Full), "{step:?}");
+            assert!(took == 0 && matches!((&step, is_cramped), (Step::Full, false) | (Step::Cramped, true)), "{step:?}");
         }
         let (took, step) = transmission.step(&export(), false, tight(4096, 4096), &input, &mut out);
         assert!(took == input.len() && matches!(step, Step::Request(..)), "{step:?}");
@@ -616,7 +627,7 @@ fn nothing_is_taken_beyond_the_allowance_and_everything_after_it_has_grown() {
     let input = write(0, 0, &[1; DIRECT_BYTES]);
     let none = tight(DIRECT_BYTES as u64, 0);
     assert!(matches!(transmission.step(&export(), false, none, &input, &mut out), (HEADER_BYTES, Step::Next)));
-    assert!(matches!(transmission.step(&export(), false, none, &input[HEADER_BYTES..], &mut out), (DIRECT_BYTES, Step::Full)));
+    assert!(matches!(transmission.step(&export(), false, none, &input[HEADER_BYTES..], &mut out), (DIRECT_BYTES, Step::Cramped)));
     assert!(transmission.is_filled() && transmission.hole().is_none());
     assert!(matches!(transmission.step(&export(), false, AMPLE, &[], &mut out), (0, Step::Request(..))));
 }
