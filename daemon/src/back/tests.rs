@@ -515,6 +515,25 @@ fn a_descriptor_that_is_gone_is_never_ready_again() {
     }
 }
 
+/// As when another thread opens something at that moment.
+#[test]
+fn a_descriptor_closed_before_it_is_withdrawn_may_be_somebody_elses_file_by_then() {
+    for carrier in CARRIERS {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut io = io(folder.path(), 1, carrier);
+        let path = sparse(folder.path(), "file", 512);
+        let (here, _there) = UnixStream::pair().expect("sockets");
+        let (key, fd) = (WatchKey { port: 1, token: 3 }, here.as_raw_fd());
+        io.watch(key, fd, true, false);
+        assert_eq!(ready(&mut io), []);
+        drop(here);
+        let files: Vec<File> = (0..64).map(|_| File::open(&path).expect("it is there")).collect();
+        assert!(files.iter().any(|file| file.as_raw_fd() == fd), "the lowest number that is free is taken");
+        io.watch(key, fd, false, false);
+        assert_eq!(ready(&mut io), []);
+    }
+}
+
 #[test]
 fn a_descriptor_closed_before_it_is_withdrawn_wakes_nobody_although_a_copy_of_it_is_open() {
     for carrier in CARRIERS {
