@@ -120,7 +120,7 @@ pub struct Up {
     /// Its private key (PEM)
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub tls_key: Option<PathBuf>,
-    /// Authority that signs the certificates of clients (PEM); without it, whoever reaches the port may connect
+    /// Authority that signs the certificates of clients (PEM); without one, here or configured, whoever reaches the port may connect
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub tls_client_ca: Option<PathBuf>,
     #[command(flatten)]

@@ -300,6 +300,8 @@ impl File {
         self.export.name = named.name.unwrap_or(std::mem::take(&mut self.export.name));
         self.export.read_only |= named.read_only;
         if let Some(Certificates { certificate, key, client_ca }) = named.tls {
+            // Who names a certificate alone does not let everybody in.
+            let client_ca = client_ca.or(self.tls.client_ca.take());
             self.tls = Tls { certificate: Some(certificate), key: Some(key), client_ca };
         }
     }

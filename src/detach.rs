@@ -66,7 +66,7 @@ fn by_daemon(of: &Of, volume: &Options, status: &Value, signals: &mut Signals) -
     let (mut most, mut silent_since, mut is_cancelled) = (0, None, false);
     loop {
         let left = state.pointer("/drain/blocks_left").and_then(Value::as_u64).unwrap_or(0);
-        let failures = state["destage"]["failures"].as_u64().unwrap_or(0) - failures_at_start;
+        let failures = state["destage"]["failures"].as_u64().unwrap_or(0).saturating_sub(failures_at_start);
         most = left.max(most);
         let seconds_left = state.pointer("/drain/seconds_left").and_then(Value::as_f64);
         bar.show_left(most - left, most, seconds_left, &trouble(left, failures));

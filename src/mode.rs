@@ -32,8 +32,24 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     let started = Instant::now();
     let mut bar = Progress::new("mode");
     let mut state = asked(Verb::Mode(mode))?;
-    let mut of = 0;
-    while state["mode"]["switching"].as_bool() == Some(true) {
+    let (mut of, mut told) = (0, false);
+    loop {
+        if let Some(why) = status::gone(&state) {
+            return Err(Failure::new(status::NO_ANSWER, format!("the volume {why}; its mode is what it was")));
+        }
+        if state["mode"]["switching"].as_bool() != Some(true) {
+            break;
+        }
+        if let Some(alarm) = state["alarm"].as_str().filter(|_| !told) {
+            bar.clear();
+            tell!("tidegate: note: {alarm}");
+            told = true;
+        }
+        if state["cache_health"].as_str().is_some_and(|health| health != "whole") {
+            let what = "the cache has failed, and the switch does not end: every write goes to the origin, whatever the mode";
+            let rest = volume.reach.complete("`tidegate status` says what was dirty");
+            return Err(Failure::new(status::NO_ANSWER, format!("{what}; {rest}")));
+        }
         if signals.next().is_some() {
             bar.clear();
             let back = volume.reach.complete("`tidegate mode write-back` takes it back");
@@ -45,9 +61,6 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
         bar.show(of - left, of, &format!("{left} blocks left"));
         std::thread::sleep(INTERVAL);
         state = asked(Verb::Status)?;
-        if let Some(why) = status::gone(&state) {
-            return Err(Failure::new(status::NO_ANSWER, format!("the volume {why}; its mode is what it was")));
-        }
     }
     drop(bar);
     if state["mode"]["wanted"].as_str() != Some(mode.name()) {

@@ -121,6 +121,24 @@ fn a_volume_goes_on_without_a_cache_that_is_gone() {
     daemon.stop();
 }
 
+/// The switch sends home what is dirty, and meets the end of the cache: it never ends, and nobody waits for it.
+#[test]
+fn a_switch_of_modes_that_meets_the_end_of_the_cache_says_so() {
+    let mut volume = Volume::new("[memory]\nram = \"0B\"\n");
+    let dir = volume.folder.path();
+    let daemon = Daemon::up(dir);
+    let mut client = daemon.connect();
+    client.write(BLOCK, &contents(1)).unwrap();
+    client.flush().unwrap();
+    volume.cache.kill();
+    let mode = ["60", env!("CARGO_BIN_EXE_tidegate"), "mode", "write-through", "--dir", text(dir)];
+    let ended = tool::run("timeout", &mode);
+    assert!(ended.code == Some(1) && ended.stderr.contains("the cache has failed"), "{ended}");
+    assert_eq!(ended.stderr.lines().count(), 1, "{ended}");
+    drop(client);
+    daemon.stop();
+}
+
 /// The host's word goes where the volume is by then, and not into another folder that has its name.
 #[test]
 fn a_cache_that_fails_after_its_folder_was_renamed_is_not_taken_back() {

@@ -102,18 +102,24 @@ fn an_origin_that_is_full_is_an_alarm_until_it_has_room() {
     let disk = origin(&full, "ENOSPC");
     let daemon = serve(dir, &disk.file());
     let mut client = daemon.connect();
-    client.write(0, &contents(0)).unwrap();
-    client.flush().unwrap();
-    assert!(daemon.status()["alarm"].is_null());
-    std::fs::write(&full, "").unwrap();
-    let mut drain = Command::new(env!("CARGO_BIN_EXE_tidegate"));
-    let mut drain = drain.args(["drain", "--dir", text(dir)]).stderr(Stdio::piped()).spawn().unwrap();
-    let mut said = String::new();
-    BufReader::new(drain.stderr.take().unwrap()).read_line(&mut said).unwrap();
-    assert!(said.contains("note: origin ") && said.contains("is full: 256 blocks that are newer stay in the cache"), "{said}");
-    assert!(daemon.status()["alarm"].as_str().is_some_and(|alarm| said.contains(alarm)), "{}", daemon.status());
-    std::fs::remove_file(&full).unwrap();
-    assert!(drain.wait().unwrap().success());
-    assert!(daemon.status()["alarm"].is_null());
+    for (number, command) in [&["drain"][..], &["mode", "write-through"]].into_iter().enumerate() {
+        client.write(0, &contents(number as u64)).unwrap();
+        client.flush().unwrap();
+        assert!(daemon.status()["alarm"].is_null());
+        std::fs::write(&full, "").unwrap();
+        let mut waits = Command::new("timeout");
+        waits.args(["120", env!("CARGO_BIN_EXE_tidegate")]).args(command).args(["--dir", text(dir)]);
+        let mut waits = waits.stderr(Stdio::piped()).spawn().unwrap();
+        let mut said = String::new();
+        BufReader::new(waits.stderr.take().unwrap()).read_line(&mut said).unwrap();
+        assert!(
+            said.contains("note: origin ") && said.contains("is full: 256 blocks that are newer stay in the cache"),
+            "{command:?}: {said}"
+        );
+        assert!(daemon.status()["alarm"].as_str().is_some_and(|alarm| said.contains(alarm)), "{}", daemon.status());
+        std::fs::remove_file(&full).unwrap();
+        assert!(waits.wait().unwrap().success());
+        assert!(daemon.status()["alarm"].is_null());
+    }
     daemon.stop();
 }

@@ -300,6 +300,8 @@ fn sockets_of_a_service_manager_stand_in_for_the_address_and_outlive_the_daemon(
         |address: &str| Daemon::start_by("python3", folder.path(), &["-c", ACTIVATE, address, "listen", tidegate(), "up", "--dir", &dir]);
     let daemon = start(text(&socket));
     assert_eq!(daemon.socket(), socket);
+    let noted = |daemon: &Daemon| daemon.greeting.iter().any(|line| line.starts_with("note: ") && line.contains("SocketMode=0600"));
+    assert!(noted(&daemon), "others than its owner may connect: {:?}", daemon.greeting);
     assert!(!folder.path().join("nbd.sock").exists(), "only what was handed over");
     daemon.connect().write(0, &[1; 512]).unwrap();
     daemon.stop();

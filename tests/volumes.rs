@@ -165,6 +165,8 @@ fn a_volume_that_is_stopped_tells_its_clients_and_the_others_go_on() {
     assert_refused(&tidegate(&["drain", "--dir", dir]), 1, &["volume \"media\" is not served (stopped)", "the other volumes are drained"]);
     assert_eq!(daemon.status_of("home")["dirty_blocks"], 0, "what is served is drained all the same");
     assert_refused(&tidegate(&["drain", "--dir", dir, "--volume", "media"]), 1, &["volume \"media\" is not served (stopped)"]);
+    let mode = ["mode", "write-through", "--dir", dir, "--volume", "media"];
+    assert_refused(&tidegate(&mode), 1, &["the volume stopped; its mode is what it was"]);
     // Nobody holds its devices any more, and somebody holds the other's.
     tidegate(&["check", "--cache", text(&folder.path().join("media.cache"))]).succeeds();
     assert_refused(&tidegate(&["check", "--dir", dir, "--volume", "home"]), 75, &["in use"]);

@@ -24,6 +24,7 @@ use tidegate_engine::{Event, Mode};
 pub use status::{curve_json, status_json};
 
 use crate::Failure;
+use crate::back::poll::Poll;
 use crate::back::run::Run;
 use crate::front::nbd::address::UNIX_PATH_BYTES_MAX;
 use crate::port::{Interest, Port};
@@ -33,11 +34,11 @@ use crate::socket_file::SocketFile;
 const TICK: engine_time::Duration = engine_time::Duration::from_secs(1);
 /// The longest line a client may send, in bytes.
 pub const LINE_BYTES_MAX: usize = 64 << 10;
-/// Clients at once; for one more, one that waits for no answer is closed, or else the new one.
+/// Clients at once; for one more, those that have gone are closed, or one that waits for no answer, or else the new one.
 pub const CLIENTS_MAX: usize = 16;
 /// Commands of one client not answered yet; one more ends the conversation.
 pub const ANSWERS_MAX: usize = 16;
-/// Commands of all clients not answered yet.
+/// Commands not answered yet of one volume, of all clients and of those that have gone.
 pub const INQUIRIES_MAX: usize = CLIENTS_MAX * ANSWERS_MAX;
 /// Exit code when no daemon answers, or it refuses.
 pub const NO_ANSWER: u8 = 1;
@@ -206,15 +207,33 @@ impl ControlPort {
         if client.receive() { self.take_lines(token) } else { self.close(token) }
     }
 
-    /// Closes one that waits for no answer: one that has gone, or else the one that came first. False: everybody waits for one.
+    /// Closes those that hear no answer any more, or else one that waits for none: one that has said everything, or else the one that came
+    /// first. False: everybody waits for one.
     fn make_place(&mut self) -> bool {
         let tokens: Vec<u64> = self.clients.keys().copied().collect();
         tokens.into_iter().for_each(|token| self.hear(token));
+        // A volume that answers nothing must not fill the places with those who have given up.
+        self.hung_up().unwrap_or_default().into_iter().for_each(|token| self.close(token));
+        if self.clients.len() < CLIENTS_MAX {
+            return true;
+        }
         let waits = |client: &Client| !client.answers.is_empty() || !client.unsent.is_empty();
         let others = self.clients.iter().filter(|(_, client)| !waits(client));
         let least = others.min_by_key(|(token, client)| (!client.ended, **token)).map(|(token, _)| *token);
         least.into_iter().for_each(|token| self.close(token));
         self.clients.len() < CLIENTS_MAX
+    }
+
+    /// Those that have closed both ways: they have said everything, and hear nothing.
+    fn hung_up(&self) -> io::Result<Vec<u64>> {
+        let mut poll = Poll::new()?;
+        for (token, client) in &self.clients {
+            poll.watch(0, *token, client.stream.as_raw_fd(), true, false)?;
+        }
+        let mut ready = Vec::new();
+        poll.wait(Instant::ZERO, Some(Instant::ZERO), &mut ready)?;
+        // Nobody has asked whether they can be written to: that is told of those that are broken alone.
+        Ok(ready.into_iter().filter(|ready| ready.writable).map(|ready| ready.token).collect())
     }
 
     fn close(&mut self, token: u64) {

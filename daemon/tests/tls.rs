@@ -347,6 +347,23 @@ fn an_address_beyond_loopback_is_refused_without_tls_and_served_with_it() {
 }
 
 #[test]
+fn an_address_beyond_loopback_that_asks_for_no_certificates_is_noted() {
+    let dir = tempfile::tempdir().expect("a directory");
+    pki::write(dir.path());
+    let file = |name: &str| dir.path().join(name);
+    for (address, authority, is_noted) in
+        [("0.0.0.0:0", None, true), ("0.0.0.0:0", Some(file("ca-cert.pem")), false), ("127.0.0.1:0", None, false)]
+    {
+        let mut options = Options::new(exports(MIB, 4096));
+        options.addresses.push(address.parse().expect("an address"));
+        options.tls = Some(Certificates { certificate: file("server-cert.pem"), key: file("server-key.pem"), client_ca: authority });
+        let notes: Vec<String> = Front::lobby(options).expect("it listens").notes().collect();
+        assert_eq!(notes.len(), usize::from(is_noted), "{address}: {notes:?}");
+        assert!(notes.iter().all(|note| note.contains("whoever reaches it may connect")), "{notes:?}");
+    }
+}
+
+#[test]
 fn what_came_behind_the_handshake_through_tls_goes_to_the_volume_with_its_client() {
     let mut world = World::with_tls(MIB, false);
     let mut client = Secure::connect(&mut world);

@@ -80,6 +80,18 @@ fn what_was_given_is_written_down() {
 }
 
 #[test]
+fn a_certificate_on_the_command_line_keeps_the_configured_authority_unless_it_names_another() {
+    let text = b"[tls]\ncertificate = \"/c\"\nkey = \"/k\"\nclient_ca = \"/a\"\n";
+    for (named, expected) in [(None, "/a"), (Some("/b"), "/b")] {
+        let mut file = check(text).unwrap();
+        let tls = Certificates { certificate: "/d".into(), key: "/l".into(), client_ca: named.map(Into::into) };
+        file.override_with(Named { tls: Some(tls), ..Named::default() });
+        let served = file.in_folder(Path::new("/srv/tide")).tls;
+        assert_eq!(served, Some(Certificates { certificate: "/d".into(), key: "/l".into(), client_ca: Some(expected.into()) }));
+    }
+}
+
+#[test]
 fn a_bad_file_is_refused_with_its_place() {
     for (text, expected) in [
         ("orgin = \"/a\"\n", "config.toml:1:1: unknown field `orgin`"),

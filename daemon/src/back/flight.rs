@@ -44,10 +44,22 @@ struct Length {
 
 enum Work {
     Read(Reading),
-    Modify { reading: Reading, parts: Pieces<Run> },
+    Modify {
+        reading: Reading,
+        parts: Pieces<Run>,
+    },
     Write(Writing),
-    Zero { span: Span, hole: Hole },
-    Discard { span: Span, way: Discards },
+    /// `modifies`: the sectors around it, where it is not made of whole ones. It may come to a write of them, and a disk that zeroes a part of one
+    /// by itself must not do so between somebody's read and his writing back.
+    Zero {
+        span: Span,
+        hole: Hole,
+        modifies: Option<Span>,
+    },
+    Discard {
+        span: Span,
+        way: Discards,
+    },
     Flush,
 }
 
@@ -103,7 +115,10 @@ impl Flight {
         let work = match action {
             Action::Read(_, span) => Work::Read(Reading::new(span, disk)),
             Action::Write(_, span, parts) => write(span, parts, disk),
-            Action::Zero(_, span, hole) => Work::Zero { span: inside(span, disk), hole },
+            Action::Zero(_, span, hole) => {
+                let wide = disk.widened(inside(span, disk));
+                Work::Zero { span, hole, modifies: (wide != span).then_some(wide) }
+            }
             Action::Discard(_, span) => Work::Discard { span: inside(span, disk), way: disk.discards },
             Action::Flush => Work::Flush,
             Action::Allocation(..) | Action::Spin(_) => unreachable!("answered at once by the dock"),
@@ -118,13 +133,13 @@ impl Flight {
         Flight { length: Some(Box::new(Length { least, answer })), ..self }
     }
 
-    /// The sectors it reads and writes back. Two such flights on one sector must not overlap in time: each would write what it
-    /// read of the other's atoms.
+    /// The sectors of which it changes a part: it reads them and writes them back, or may come to that. Two such flights on one sector must not
+    /// overlap in time: each would write what it read of the other's atoms.
     pub fn modifies(&self) -> Option<Span> {
         match &self.work {
             Work::Modify { reading, .. } => Some(reading.wide),
-            Work::Write(writing) => writing.modifies,
-            Work::Read(_) | Work::Zero { .. } | Work::Discard { .. } | Work::Flush => None,
+            Work::Write(Writing { modifies, .. }) | Work::Zero { modifies, .. } => *modifies,
+            Work::Read(_) | Work::Discard { .. } | Work::Flush => None,
         }
     }
 
@@ -140,7 +155,7 @@ impl Flight {
                 Work::Flush => return Command::Flush,
                 Work::Discard { span, way: Discards::Command } => return Command::Discard { bytes: span.bytes(), offset: span.offset() },
                 Work::Discard { span, .. } => return Command::Allocate { mode: PUNCH, bytes: span.bytes(), offset: span.offset() },
-                Work::Zero { span, hole } => match zero_mode(*hole, *span, disk) {
+                Work::Zero { span, hole, .. } => match zero_mode(*hole, *span, disk) {
                     Some(mode) => return Command::Allocate { mode, bytes: span.bytes(), offset: span.offset() },
                     None => self.work = write(*span, zeros(span.atoms), disk),
                 },
@@ -197,7 +212,7 @@ impl Flight {
             (*way, disk.discards) = (Discards::Punch, Discards::Punch);
             return Next::Again;
         }
-        if let Work::Zero { span, hole } = self.work
+        if let Work::Zero { span, hole, .. } = self.work
             && matches!(errno, libc::EOPNOTSUPP | libc::ENOSYS | libc::EINVAL)
         {
             // It does not know the command: never asked again; the next best one.

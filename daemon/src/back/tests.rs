@@ -15,7 +15,8 @@ use tidegate_engine::request::Extent;
 use tidegate_engine::time::{Duration, Instant};
 
 use super::disk::{Access, DEPTH, Discards, Disk};
-use super::dock::{Happening, WatchKey};
+use super::dock::{Dock, Happening, WatchKey};
+use super::flight::Command;
 use super::io::{Carrier, Io};
 use super::run::{Run, RunMut};
 
@@ -154,6 +155,69 @@ fn random_operations_leave_what_an_array_would_hold() {
 fn a_device_with_large_sectors_loses_no_neighbouring_atom() {
     for carrier in CARRIERS {
         (0..4).for_each(|seed| conforms(8, seed, carrier));
+    }
+}
+
+/// Sectors of 16 KiB, of which each operation zeroes or writes a part; the disk knows a command for zeroes, or does not, or says so when it is asked.
+#[test]
+fn parts_of_one_sector_that_are_zeroed_and_written_wait_for_each_other() {
+    const NOT_KNOWN: i32 = -libc::EOPNOTSUPP;
+    let zero = |start| Action::Zero(Zone::Origin, Span::new(start, 8), Hole::Forbidden);
+    let write = |start| Action::Write(Zone::Origin, Span::new(start, 8), [Run::zero(8)].into());
+    for (zeroes, first) in [true, false].into_iter().flat_map(|zeroes| [(zeroes, zero(8)), (zeroes, write(8))]) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let [cache, mut origin] = [("cache", DeviceId::Cache), ("origin", DeviceId::Origin)]
+            .map(|(name, role)| open(&sparse(folder.path(), name, ATOMS * ATOM_BYTES), role).with_sectors(32));
+        origin.zeroes = zeroes;
+        let mut dock = Dock::new(cache, origin);
+        for (id, action) in [first, zero(16), zero(40)].into_iter().enumerate() {
+            dock.start(Instant::ZERO, op(id as u64, DeviceId::Origin, action));
+        }
+        let (mut carried, mut happenings) = (Vec::new(), Vec::new());
+        while happenings.len() < 3 {
+            carried.extend(std::iter::from_fn(|| dock.next()));
+            let mut sectors: Vec<u64> = carried.iter().map(|(_, command)| offset(command) / (32 * ATOM_BYTES)).collect();
+            sectors.sort_unstable();
+            assert!(sectors.is_sorted_by(|one, next| one < next), "side by side in sectors {sectors:?}");
+            let (berth, command) = carried.pop().expect("there is more to be done");
+            let result = match command {
+                Command::Read { bytes, .. } | Command::Write { bytes, .. } => bytes as i32,
+                _ => NOT_KNOWN,
+            };
+            dock.landed(berth, result, &mut happenings);
+        }
+        assert_eq!(dock.in_flight(), 0);
+    }
+}
+
+fn offset(command: &Command) -> u64 {
+    match command {
+        Command::Read { offset, .. } | Command::Write { offset, .. } | Command::Allocate { offset, .. } => *offset,
+        _ => panic!("nothing else is asked for"),
+    }
+}
+
+#[test]
+fn parts_of_a_sector_that_are_zeroed_at_once_are_all_zero() {
+    const SECTOR: u64 = 32;
+    for carrier in CARRIERS {
+        let folder = tempfile::tempdir().expect("a folder");
+        let [cache, mut origin] = [("cache", DeviceId::Cache), ("origin", DeviceId::Origin)]
+            .map(|(name, role)| open(&sparse(folder.path(), name, ATOMS * ATOM_BYTES), role).with_sectors(SECTOR));
+        (origin.punches, origin.zeroes) = (false, false);
+        let mut io = Io::new(cache, origin, carrier).expect("a back");
+        for round in 0..20 {
+            let all = Span::new(round * SECTOR, SECTOR);
+            let action = Action::Write(Zone::Origin, all, [random(&mut Chance(round), SECTOR)].into());
+            one(&mut io, DeviceId::Origin, action).expect("written");
+            for part in 0..4 {
+                let span = Span::new(all.start + part * 8, 8);
+                io.start(Instant::ZERO, op(part, DeviceId::Origin, Action::Zero(Zone::Origin, span, Hole::Allowed)));
+            }
+            assert!(finish(&mut io, 4).iter().all(|done| done.result.is_ok()));
+            let Ok(Answer::Data(parts)) = one(&mut io, DeviceId::Origin, Action::Read(Zone::Origin, all)) else { panic!("no data") };
+            assert!(Run::concat(&parts).as_slice().iter().all(|byte| *byte == 0), "{carrier:?}: round {round}");
+        }
     }
 }
 
@@ -512,6 +576,25 @@ fn a_descriptor_that_is_gone_is_never_ready_again() {
             drop(here);
             assert_eq!(ready(&mut io), []);
         }
+    }
+}
+
+/// As when another thread opens something at that moment.
+#[test]
+fn a_descriptor_closed_before_it_is_withdrawn_may_be_somebody_elses_file_by_then() {
+    for carrier in CARRIERS {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut io = io(folder.path(), 1, carrier);
+        let path = sparse(folder.path(), "file", 512);
+        let (here, _there) = UnixStream::pair().expect("sockets");
+        let (key, fd) = (WatchKey { port: 1, token: 3 }, here.as_raw_fd());
+        io.watch(key, fd, true, false);
+        assert_eq!(ready(&mut io), []);
+        drop(here);
+        let files: Vec<File> = (0..64).map(|_| File::open(&path).expect("it is there")).collect();
+        assert!(files.iter().any(|file| file.as_raw_fd() == fd), "the lowest number that is free is taken");
+        io.watch(key, fd, false, false);
+        assert_eq!(ready(&mut io), []);
     }
 }
 

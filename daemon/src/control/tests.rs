@@ -137,6 +137,37 @@ fn a_silent_client_makes_room_and_where_all_wait_for_answers_one_too_many_is_clo
     assert_eq!(one_too_many.read(&mut [0; 1]).unwrap(), 0, "closed: everybody else waits for an answer");
 }
 
+/// As when a volume hangs, and each of those who asked has lost patience.
+#[test]
+fn those_who_have_gone_make_room_although_their_answers_are_still_to_come() {
+    let mut bench = Bench::new();
+    let (mut room, mut events) = (Room { requests: 8, bytes: 1 << 20 }, Vec::new());
+    let mut clients: Vec<UnixStream> = (0..CLIENTS_MAX).map(|_| bench.connect()).collect();
+    bench.port.ready(LISTENER, true, false, &mut room, &mut events);
+    clients.iter_mut().for_each(|client| client.write_all(b"{\"verb\": \"drain\"}\n").unwrap());
+    // One of them has said everything, and waits.
+    let mut waits = clients.swap_remove(3);
+    waits.shutdown(std::net::Shutdown::Write).unwrap();
+    drop(clients);
+    let mut other = bench.connect();
+    bench.port.ready(LISTENER, true, false, &mut room, &mut events);
+    let unanswered = bench.port.commands();
+    assert_eq!((unanswered.len(), bench.port.clients.len()), (CLIENTS_MAX, 2), "what they asked for is done all the same");
+    other.write_all(b"{\"verb\": \"status\"}\n").unwrap();
+    bench.turn();
+    let mut line = [0; 17];
+    other.read_exact(&mut line).unwrap();
+    assert_eq!(&line, b"{\"did\":\"status\"}\n");
+    for (asker, _) in unanswered {
+        bench.port.answer(asker, &json!({ "did": "late" }));
+    }
+    bench.port.send();
+    bench.port.interests(&mut Vec::new());
+    let mut said = String::new();
+    waits.read_to_string(&mut said).unwrap();
+    assert_eq!(said, "{\"did\":\"late\"}\n");
+}
+
 #[test]
 fn one_that_has_said_everything_is_watched_again_when_there_is_something_to_send() {
     let mut bench = Bench::new();

@@ -31,11 +31,8 @@ impl Inquiries {
     /// The number of a new inquiry, and the places of the volumes to be asked.
     ///
     /// # Errors
-    /// The answer: there is no such volume, or too many wait already (of clients that have gone, while a volume does not answer).
+    /// The answer: there is no such volume, or too many wait for it already (of clients that have gone, while it does not answer).
     pub fn begin(&mut self, asker: Asker, volume: Option<&str>) -> Result<(u64, Vec<usize>), Value> {
-        if self.open.len() >= INQUIRIES_MAX {
-            return Err(json!({ "error": format!("{INQUIRIES_MAX} commands wait for their answers already") }));
-        }
         let places: Vec<usize> = match volume {
             None => (0..self.names.len()).collect(),
             Some(wanted) => match self.names.iter().position(|name| name == wanted) {
@@ -43,6 +40,10 @@ impl Inquiries {
                 None => return Err(json!({ "error": self.unknown(wanted) })),
             },
         };
+        if let Some(place) = places.iter().find(|place| self.waiting_for(**place).len() >= INQUIRIES_MAX) {
+            let name = &self.names[*place];
+            return Err(json!({ "error": format!("{INQUIRIES_MAX} commands wait for an answer of volume {name:?} already") }));
+        }
         let number = self.next;
         self.next += 1;
         let answers = places.iter().map(|place| (*place, None)).collect();
@@ -108,6 +109,25 @@ mod tests {
         let both = r#"{"volumes":[{"name":"home","phase":"stopped"},{"name":"media","phase":"serving"}]}"#;
         assert_eq!(answered(&mut inquiries), [(all, both.to_owned())]);
         assert!(inquiries.open.is_empty() && answered(&mut inquiries).is_empty());
+    }
+
+    #[test]
+    fn a_volume_that_answers_nothing_is_asked_so_often_and_the_others_go_on() {
+        let mut inquiries = of(&["home", "media"]);
+        let asker = Asker::test(7);
+        for _ in 0..INQUIRIES_MAX {
+            inquiries.begin(asker, Some("home")).unwrap();
+        }
+        for volume in [Some("home"), None] {
+            let error = inquiries.begin(asker, volume).unwrap_err().to_string();
+            assert!(error.contains(r#"256 commands wait for an answer of volume \"home\""#), "{error}");
+        }
+        let (number, places) = inquiries.begin(asker, Some("media")).unwrap();
+        assert_eq!(places, [1]);
+        inquiries.answer(number, 1, json!({}));
+        assert_eq!(answered(&mut inquiries), [(asker, r#"{"name":"media"}"#.to_owned())]);
+        inquiries.answer(0, 0, json!({}));
+        assert!(inquiries.begin(asker, None).is_ok(), "one fewer waits");
     }
 
     #[test]

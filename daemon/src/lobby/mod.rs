@@ -163,7 +163,7 @@ pub fn serve(options: &Options, operator: &mut dyn Operator) -> Result<Ended, Fa
         confine::give_up_system_calls(motors).map_err(|error| unconfined("system calls", &error))?;
     }
     let mut lobby = Lobby::new(front, control, signals, members, news, options.stdio)?;
-    lobby.notes.extend(note.into_iter().chain(lobby.front.plain_text()));
+    lobby.notes.extend(note.into_iter().chain(lobby.front.notes()));
     lobby.run(operator)
 }
 

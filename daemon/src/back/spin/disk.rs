@@ -1,5 +1,6 @@
 //! Which disk a file or a block device lies on, as the kernel shows it below `/sys`.
 
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -17,9 +18,26 @@ pub fn below(path: &Path) -> Result<PathBuf, String> {
 
 /// The kernel says that nothing turns in this disk.
 pub fn stands_still_anyway(disk: &Path) -> bool {
-    let name = disk.file_name().unwrap_or_default();
-    let said = fs::read_to_string(Path::new("/sys/block").join(name).join("queue/rotational"));
-    said.is_ok_and(|said| said.trim() == "0")
+    let said = folder(disk).map(|folder| fs::read_to_string(folder.join("queue/rotational")));
+    said.is_some_and(|said| said.is_ok_and(|said| said.trim() == "0"))
+}
+
+/// Does the system start a SCSI disk that somebody finds stopped?
+pub fn is_started_for_others(disk: &Path) -> bool {
+    is_started_in(Path::new("/sys"), disk)
+}
+
+fn is_started_in(sys: &Path, disk: &Path) -> bool {
+    let folder = number_of(disk).ok().and_then(|number| folder_in(sys, &number));
+    let disks = folder.into_iter().flat_map(|folder| fs::read_dir(folder.join("device/scsi_disk"))).flatten().flatten();
+    let mut said = disks.map(|disk| fs::read_to_string(disk.path().join("allow_restart")));
+    said.any(|said| said.is_ok_and(|said| said.trim() == "1"))
+}
+
+/// As the kernel calls it, whatever the name it has here.
+pub fn name(disk: &Path) -> OsString {
+    let named = folder(disk).and_then(|folder| folder.file_name().map(OsStr::to_owned));
+    named.unwrap_or_else(|| disk.file_name().unwrap_or_default().to_owned())
 }
 
 /// The folder of this disk, or of the one that this partition is a part of: the same for whatever name it has.
@@ -146,6 +164,20 @@ mod tests {
         let array = Sys::new("md0").lies_on("md0", "sdc").lies_on("md0", "sdb");
         let why = array.disk().unwrap_err();
         assert!(why.ends_with("are several disks (sdb, sdc), and one motor is told"), "{why}");
+    }
+
+    #[test]
+    fn a_disk_that_is_named_by_a_link_is_looked_at_all_the_same() {
+        let sys = Sys::new("sdb");
+        let link = sys.root.path().join("wwn-0x5000c500a1b2c3d4");
+        symlink(sys.file.path(), &link).unwrap();
+        let scsi = sys.device("sdb").join("device/scsi_disk/0:0:0:0");
+        fs::create_dir_all(&scsi).unwrap();
+        for (said, expected) in [("0\n", false), ("1\n", true)] {
+            fs::write(scsi.join("allow_restart"), said).unwrap();
+            assert_eq!(is_started_in(sys.root.path(), &link), expected, "{said:?}");
+        }
+        assert!(!is_started_in(Path::new("/nowhere"), &link));
     }
 
     #[test]

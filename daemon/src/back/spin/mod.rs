@@ -184,8 +184,8 @@ fn ask(disk: &Path, which: &Which) -> Result<(File, Language, Option<u32>), Stri
     match scsi::look(&file).and_then(|_| scsi::Stop::found(&file, disk)) {
         Ok(stop) => Ok((file, Language::Scsi(stop), None)),
         Err(sg::Error::Untaken) => {
-            let name = disk.file_name().unwrap_or_default().display();
-            let remedy = format!("echo 1 > /sys/block/{name}/device/scsi_disk/*/allow_restart");
+            let name = disk::name(disk);
+            let remedy = format!("echo 1 > /sys/block/{}/device/scsi_disk/*/allow_restart", name.display());
             Err(refused(&format!(
                 "knows no standby, only a stop after which nobody else could read it; let the system start it then ({remedy})"
             )))

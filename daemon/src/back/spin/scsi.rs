@@ -1,11 +1,12 @@
 //! SCSI commands for a disk's motor: START STOP UNIT, and what tells whether it turns, TEST UNIT READY and REQUEST SENSE (SBC-3, SPC-4).
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::path::Path;
 use std::time::Duration;
 
 use tidegate_engine::op::{DeviceError, Power};
 
+use super::disk::is_started_for_others;
 use super::sg::{Error, Reply, send};
 
 const TEST_UNIT_READY: [u8; 6] = [0; 6];
@@ -78,14 +79,6 @@ fn done(reply: &Reply) -> Result<(), Error> {
 /// START STOP UNIT, which ends when it is done.
 fn start_stop(condition: u8, start: bool) -> [u8; 6] {
     [0x1b, 0, 0, 0, condition << 4 | u8::from(start), 0]
-}
-
-/// Does the system start a disk that somebody finds stopped?
-fn is_started_for_others(disk: &Path) -> bool {
-    let name = disk.file_name().unwrap_or_default();
-    let disks = fs::read_dir(Path::new("/sys/block").join(name).join("device/scsi_disk")).into_iter().flatten().flatten();
-    let mut said = disks.map(|disk| fs::read_to_string(disk.path().join("allow_restart")));
-    said.any(|said| said.is_ok_and(|said| said.trim() == "1"))
 }
 
 /// Why a command was not carried out, or what state the disk is in.

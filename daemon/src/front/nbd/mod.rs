@@ -144,6 +144,8 @@ struct Listening {
     listener: Listener,
     /// What its clients must use.
     tls: Option<Arc<ServerConfig>>,
+    /// Who may connect whom the operator may not have meant: a line for him.
+    note: Option<String>,
     /// The loop knows it.
     said: bool,
     /// Out of descriptors or memory: left alone until the next tick.
@@ -218,7 +220,8 @@ impl Front {
         }
         let listening = |listener: Listener| {
             let tls = tls.clone().filter(|_| matches!(listener.address(), Address::Tcp(_)));
-            Listening { listener, tls, said: false, resting: false }
+            let note = whoever_connects(&listener, options.tls.as_ref());
+            Listening { listener, tls, note, said: false, resting: false }
         };
         let seats = Seats::new(options.connections_max.min(CONNECTIONS_MAX), options.connections_per_peer);
         let mut front = Front { listeners: listeners.map(listening).collect(), seats, ..Front::of(options.exports) };
@@ -311,12 +314,9 @@ impl Front {
         self.places().iter().map(Place::uri).collect()
     }
 
-    /// Where everybody on this machine may listen and talk: a line for the operator.
-    pub fn plain_text(&self) -> Option<String> {
-        let is_plain = |listening: &&Listening| listening.tls.is_none() && matches!(listening.listener.address(), Address::Tcp(_));
-        let listening = self.listeners.iter().find(is_plain)?;
-        let address = listening.listener.address();
-        Some(format!("NBD in plain text on {address}: every user of this machine may connect; a Unix socket is its owner's alone"))
+    /// Who may connect whom the operator may not have meant: a line for him for each address.
+    pub fn notes(&self) -> impl Iterator<Item = String> + '_ {
+        self.listeners.iter().filter_map(|listening| listening.note.clone())
     }
 
     /// Clients connected now.
@@ -499,6 +499,21 @@ impl Front {
         if client.said != (false, false) {
             self.gone.push((token, Closing::Connection(stream)));
         }
+    }
+}
+
+/// Who may connect there without having to show anything, where that is more than the socket's owner.
+fn whoever_connects(listener: &Listener, tls: Option<&Certificates>) -> Option<String> {
+    let address = listener.address();
+    match (address, tls) {
+        (Address::Unix(_), _) => listener.lets_in().map(str::to_owned),
+        (Address::Tcp(_), None) => {
+            Some(format!("NBD in plain text on {address}: every user of this machine may connect; a Unix socket is its owner's alone"))
+        }
+        (Address::Tcp(_), Some(Certificates { client_ca: None, .. })) if address.needs_tls() => {
+            Some(format!("NBD over TLS on {address}: whoever reaches it may connect; client_ca below [tls] asks for certificates"))
+        }
+        (Address::Tcp(_), Some(_)) => None,
     }
 }
 

@@ -6,7 +6,7 @@ use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::net::{IpAddr, Shutdown, TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 
@@ -21,6 +21,8 @@ const SEND_BUFFER_BYTES: libc::c_int = 4 << 20;
 pub struct Listener {
     socket: ListenerSocket,
     address: Address,
+    /// Others than its owner may connect: a line for the operator.
+    lets_in: Option<String>,
 }
 
 #[derive(Debug)]
@@ -68,11 +70,12 @@ impl Listener {
         let socket = TcpListener::from(socket);
         socket.set_nonblocking(true)?;
         if let Ok(address) = socket.local_addr() {
-            return Ok(Listener { socket: ListenerSocket::Tcp(socket), address: Address::Tcp(address) });
+            return Ok(Listener { socket: ListenerSocket::Tcp(socket), address: Address::Tcp(address), lets_in: None });
         }
         let socket = UnixListener::from(OwnedFd::from(socket));
-        let path = socket.local_addr()?.as_pathname().unwrap_or(Path::new("")).to_owned();
-        Ok(Listener { socket: ListenerSocket::Unix { socket, _file: None }, address: Address::Unix(path) })
+        let path = socket.local_addr()?.as_pathname().map(Path::to_owned);
+        let lets_in = lets_in(path.as_deref());
+        Ok(Listener { socket: ListenerSocket::Unix { socket, _file: None }, address: Address::Unix(path.unwrap_or_default()), lets_in })
     }
 
     /// # Errors
@@ -86,7 +89,7 @@ impl Listener {
                     Ok((socket.local_addr()?, socket))
                 });
                 let (local, socket) = bound.map_err(|error| format!("NBD address {address}: {error}"))?;
-                Ok(Listener { socket: ListenerSocket::Tcp(socket), address: Address::Tcp(local) })
+                Ok(Listener { socket: ListenerSocket::Tcp(socket), address: Address::Tcp(local), lets_in: None })
             }
         }
     }
@@ -94,6 +97,11 @@ impl Listener {
     /// Where it really listens: port 0 has become a port.
     pub fn address(&self) -> &Address {
         &self.address
+    }
+
+    /// Who else may connect to a Unix socket that somebody else has made: a line for the operator.
+    pub fn lets_in(&self) -> Option<&str> {
+        self.lets_in.as_deref()
     }
 
     pub fn fd(&self) -> RawFd {
@@ -216,7 +224,22 @@ fn bind_unix(path: &Path) -> Result<Listener, String> {
     }
     let socket = listen_unix(path).map_err(failed)?;
     let _file = SocketFile::new(path).map_err(failed)?;
-    Ok(Listener { socket: ListenerSocket::Unix { socket, _file: Some(_file) }, address: Address::Unix(path.to_owned()) })
+    let address = Address::Unix(path.to_owned());
+    Ok(Listener { socket: ListenerSocket::Unix { socket, _file: Some(_file) }, address, lets_in: None })
+}
+
+/// Whom a Unix socket lets in besides its owner: of a service manager it has the mode 0666, unless its unit says otherwise.
+fn lets_in(path: Option<&Path>) -> Option<String> {
+    let Some(path) = path else {
+        let what = "NBD on an abstract Unix socket: every user of this machine may connect";
+        return Some(format!("{what}; name a path in its socket unit, and SocketMode=0600"));
+    };
+    let what = match fs::metadata(path).map(|file| file.permissions().mode() & 0o777) {
+        Ok(mode) if mode & 0o077 == 0 => return None,
+        Ok(mode) => format!("others than its owner may connect (mode {mode:04o})"),
+        Err(error) => format!("others than its owner may be able to connect ({error})"),
+    };
+    Some(format!("NBD on unix:{}: {what}; say SocketMode=0600 in its socket unit", path.display()))
 }
 
 /// A listening socket whose file is its owner's alone from the first moment on: the mode is set before the name exists.
@@ -298,7 +321,7 @@ fn grow_send_buffer(stream: &UnixStream) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::PermissionsExt;
+    use std::os::linux::net::SocketAddrExt;
 
     #[test]
     fn a_socket_file_is_its_owners_alone_and_goes_with_its_listener() {
@@ -308,6 +331,32 @@ mod tests {
         assert_eq!(fs::metadata(&path).expect("it exists").permissions().mode() & 0o777, 0o600);
         drop(listener);
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_socket_that_was_handed_over_says_whom_it_lets_in() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("nbd.sock");
+        let made = UnixListener::bind(&path).expect("nobody is there");
+        let lets_in = |socket: &UnixListener| {
+            let socket = socket.try_clone().expect("a descriptor");
+            Listener::of(socket.into()).expect("it listens").lets_in().map(str::to_owned)
+        };
+        for (mode, others) in [(0o666, true), (0o660, true), (0o600, false), (0o700, false)] {
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("ours");
+            let note = lets_in(&made);
+            assert_eq!(note.is_some(), others, "{note:?}");
+            let says = |note: &String| note.contains(&format!("(mode {mode:04o}); say SocketMode=0600")) && note.lines().count() == 1;
+            assert!(note.as_ref().is_none_or(says), "{note:?}");
+        }
+        fs::remove_file(&path).expect("it is there");
+        assert!(lets_in(&made).is_some_and(|note| note.contains("may be able to connect (No such file")));
+        let name = format!("tidegate-test-{}", std::process::id());
+        let name = std::os::unix::net::SocketAddr::from_abstract_name(name).expect("a name");
+        let note = lets_in(&UnixListener::bind_addr(&name).expect("nobody is there"));
+        assert!(note.as_ref().is_some_and(|note| note.contains("every user of this machine may connect")), "{note:?}");
+        let own = Listener::bind(&Address::Unix(path)).expect("nobody is there");
+        assert_eq!(own.lets_in(), None);
     }
 
     #[test]
