@@ -2,12 +2,13 @@
 
 use tidegate_engine::config::Allocation;
 use tidegate_engine::fault_point::FaultPoint;
-use tidegate_engine::op::Zone;
+use tidegate_engine::op::{DeviceId, Zone};
 use tidegate_engine::probe::Phase;
 use tidegate_engine::time::Duration;
 use tidegate_sim::back::fault::Fault;
 use tidegate_sim::back::volatile::Survive;
 use tidegate_sim::scenario::Scenario;
+use tidegate_sim::stamp::Stamps;
 use tidegate_sim::world::Crash;
 
 use crate::fault_points::{NONE, cut, lived, lived_as, marking, sealed, sets_with_headers, start};
@@ -84,4 +85,36 @@ fn a_clean_set_that_was_given_up_at_a_start_does_not_come_back_at_the_next() {
     let mut scenario = start(scenario);
     assert_eq!(*scenario.simulation.engine.phase(), Phase::Serving);
     assert_eq!(scenario.read(scenario.blocks(0, 8)), Ok(data.stamps().collect()));
+}
+
+/// One copy was written and covered by a flush that failed; the other one could not be written at all, and that was the last try.
+#[test]
+fn a_header_whose_only_copy_was_covered_by_a_failed_flush_is_not_durable() {
+    for seed in 0..8 {
+        let mut scenario = Scenario::with(|plan| plan.seed = seed);
+        (0..4).for_each(|_| scenario.fail_next(Zone::Header, Fault::Error));
+        (0..5).for_each(|_| scenario.fail_next(Zone::HeaderCopy, Fault::Error));
+        scenario.hold(Zone::HeaderCopy);
+        let blocks: Vec<Stamps> = (0..8).map(|block| scenario.write(block)).collect();
+        scenario.flush();
+        for _ in 0..4 {
+            scenario.run_until_quiet();
+            scenario.release(Zone::HeaderCopy);
+            scenario.hold(Zone::HeaderCopy);
+        }
+        scenario.run_until_quiet();
+        let is_header = |zone| move |op: &&tidegate_sim::world::Noted| op.zone == Some(zone) && op.writes;
+        assert_eq!(scenario.noted().iter().filter(is_header(Zone::Header)).filter(|op| op.ended.is_some()).count(), 5);
+        assert_eq!(scenario.noted().iter().filter(is_header(Zone::HeaderCopy)).filter(|op| op.ended.is_none()).count(), 1);
+        scenario.fail_next_flush(DeviceId::Cache);
+        scenario.write(9);
+        scenario.try_flush().expect_err("it fails");
+        scenario.release(Zone::HeaderCopy);
+        scenario.checkpoints(3, 60);
+        assert!(scenario.simulation.faults().has(FaultPoint::HeaderUnwritable));
+        scenario.power_cut(Survive::None);
+        for (block, data) in blocks.iter().enumerate() {
+            scenario.expect(block as u64, data);
+        }
+    }
 }
