@@ -151,10 +151,15 @@ impl<P: Payload> Engine<P> {
             self.meet(FaultPoint::PutOutOfOrder);
             return Err(format!("PUT into slot {} of set {} is out of order", slot.slot, slot.set));
         }
+        let count = entries.len() as u32;
+        if !self.sets.get(slot.set).loaded || self.sets.get(slot.set).live.count_range(slot.slot, count) > 0 {
+            self.meet(FaultPoint::PutUntold);
+            return Err(format!("PUT into slot {} of set {}, of which the map has live slots that nothing tells", slot.slot, slot.set));
+        }
         self.recovery().touched.expect(entries);
         let geometry = self.config.geometry;
         self.sets.describe(slot, entries, false, |block| geometry.full(block));
-        self.sets.make_live(slot, entries.len() as u32, dirty);
+        self.sets.make_live(slot, count, dirty);
         for (i, entry) in entries.iter().enumerate() {
             let at = Slot { slot: slot.slot + i as u32, ..slot };
             if let Some(older) = self.recovery().touched.insert(entry.block, Some(at)) {
