@@ -267,7 +267,7 @@ impl<P: Payload> Engine<P> {
             return;
         }
         self.recovery().left -= 1;
-        if !matches!(step, Step::Rewrite | Step::Flush | Step::NewSuperblock | Step::Fence { .. }) {
+        if !matches!(step, Step::Rewrite | Step::Flush | Step::NewSuperblock) {
             self.recovery().reading -= 1;
             self.start_reads();
         }
@@ -281,7 +281,7 @@ impl<P: Payload> Engine<P> {
             Step::Header { set } => self.header_read(set, result),
             Step::HeaderCopy { set } => self.header_copy_read(set, result),
             Step::FenceHeader { set } => self.fence_header_read(set, result),
-            Step::Fence { block, crc } => self.fence_read(block, crc, result),
+            Step::Fence { .. } => unreachable!("what the origin answers is told to the fence"),
             Step::Rewrite | Step::OpenedWrite | Step::Flush | Step::NewSuperblock => self.recovery().failed |= result.is_err(),
         }
         if self.phase == Phase::Serving {
@@ -294,11 +294,13 @@ impl<P: Payload> Engine<P> {
     pub(super) fn pump_recovery(&mut self) {
         self.pump_again();
         while self.phase == Phase::Recovering && self.recovery().left == 0 && self.recovery_pause().is_none_or(|until| until <= self.now) {
-            match self.recovery().stage {
+            let stage = self.recovery().stage;
+            match stage {
                 Stage::Superblocks => self.choose_superblock(),
                 Stage::Metadata => self.read_tail(),
                 Stage::Tail => self.read_headers(),
                 Stage::Headers => self.replay_log(),
+                Stage::Fence if !self.is_compared() => break,
                 Stage::Fence => self.begin_rewriting(),
                 Stage::Rewriting | Stage::RewriteFlush | Stage::NewSuperblock { .. } | Stage::SuperblockFlush { .. } => self.promise_cut(),
                 Stage::LateHeaders => unreachable!("late headers are read while serving"),
@@ -316,10 +318,10 @@ impl<P: Payload> Engine<P> {
         self.recovery.as_ref().and_then(|recovery| recovery.pause.at)
     }
 
-    /// When what has failed is tried again.
+    /// When what has failed is tried again, or the origin is waited for no more.
     pub(super) fn recovery_deadline(&self) -> Option<Instant> {
         let again = self.recovery.as_ref().and_then(|recovery| recovery.again_pause.at);
-        [self.recovery_pause(), again].into_iter().flatten().filter(|&at| at > self.now).min()
+        [self.recovery_pause(), again, self.fence_deadline()].into_iter().flatten().filter(|&at| at > self.now).min()
     }
 
     // --- superblocks ---
