@@ -62,7 +62,7 @@ const TABLE: &[Row] = &[
     Row(&[MarksOutOfTime], the_origin_gives_no_marks),
     Row(&[MarkFlushFailed], the_origin_is_not_flushed_for_its_marks),
     Row(&[MarkUnread], a_mark_cannot_be_read),
-    Row(&[SuperblockUnread], || unread(Zone::Superblock, &[Fault::Error])),
+    Row(&[SuperblockUnread], || unread(Zone::Superblock, &[Fault::Bad])),
     Row(&[SuperblockDamaged], || rotten(&[|g| g.superblock(0).start])),
     Row(&[SuperblockForeign], one_superblock_is_of_another_format),
     Row(&[NoSuperblock], || rotten(&[|g| g.superblock(0).start, |g| g.superblock(1).start])),

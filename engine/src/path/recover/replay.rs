@@ -14,6 +14,7 @@ use super::{Engine, Stage};
 impl<P: Payload> Engine<P> {
     /// With the headers of dirty sets loaded: replays the log.
     pub(super) fn replay_log(&mut self) {
+        self.tell_other_headers();
         for range in std::mem::take(&mut self.recovery().ranges) {
             match range {
                 Range::Zeroed { block, blocks, kind } => self.ranges.zero(block, blocks, kind, 0),
