@@ -155,6 +155,8 @@ fault_points! {
     RestateOutOfOrder,
     /// A PUT out of order.
     PutOutOfOrder,
+    /// A PUT into an open set of which a live slot was not told again.
+    PutUntold,
     /// An OPEN of a life that does not follow.
     OpenOutOfOrder,
     /// An OPEN of a set with live slots.

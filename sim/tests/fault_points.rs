@@ -62,7 +62,7 @@ const TABLE: &[Row] = &[
     Row(&[MarksOutOfTime], the_origin_gives_no_marks),
     Row(&[MarkFlushFailed], the_origin_is_not_flushed_for_its_marks),
     Row(&[MarkUnread], a_mark_cannot_be_read),
-    Row(&[SuperblockUnread], || unread(Zone::Superblock, &[Fault::Error])),
+    Row(&[SuperblockUnread], || unread(Zone::Superblock, &[Fault::Bad])),
     Row(&[SuperblockDamaged], || rotten(&[|g| g.superblock(0).start])),
     Row(&[SuperblockForeign], one_superblock_is_of_another_format),
     Row(&[NoSuperblock], || rotten(&[|g| g.superblock(0).start, |g| g.superblock(1).start])),
@@ -93,6 +93,7 @@ const TABLE: &[Row] = &[
     Row(&[SealOutOfOrder], a_set_is_sealed_twice),
     Row(&[RestateOutOfOrder], a_slot_is_told_again_out_of_order),
     Row(&[PutOutOfOrder], a_slot_is_put_out_of_order),
+    Row(&[PutUntold], a_slot_is_put_that_lives_already),
     Row(&[OpenOutOfOrder], a_set_begins_a_life_that_does_not_follow),
     Row(&[OpenOfLiveSet], a_set_with_live_slots_begins_a_life),
     Row(&[OpenSetUntold], nothing_tells_what_an_open_set_holds),
@@ -640,6 +641,22 @@ fn a_slot_is_put_out_of_order() -> Scenario {
         slot.slot = (slot.slot + 2) % 8;
         entries.truncate(1);
         true
+    })
+}
+
+/// The map says that the next slot of an open set is live, which the journal does not tell again.
+fn a_slot_is_put_that_lives_already() -> Scenario {
+    forged(|forge| {
+        let checkpoint = forge.superblock().checkpoint;
+        let mut sets = forge.sets(checkpoint);
+        let replayed = forge.journal().into_iter().filter(|(_, page)| page.head.seq >= checkpoint.seq);
+        let put = replayed.flat_map(|(_, page)| page.records).find_map(|record| match record {
+            Record::Put { slot, restate: false, .. } => (sets[slot.set as usize].state == SetState::Open).then_some(slot),
+            _ => None,
+        });
+        let slot = put.expect("a PUT into a set that is open in the map");
+        sets[slot.set as usize].live.set(slot.slot);
+        forge.set_sets(checkpoint, &sets);
     })
 }
 

@@ -232,3 +232,54 @@ fn what_goes_home_when_the_cache_fails_in_a_stop_waits_for_the_marks_that_are_be
         assert_eq!(scenario.on_origin(block as u64)[1], data.stamps().collect::<Vec<u64>>());
     }
 }
+
+/// What is under way there when the start goes on is not compared, and nothing is written over it before it ends.
+#[test]
+fn an_origin_that_answers_no_read_holds_no_start_for_ever() {
+    let mut scenario = with_clean_blocks();
+    let dirty = scenario.write(40);
+    scenario.flush();
+    scenario.crash(Crash::Kill(Survive::All));
+    scenario.hold(Zone::Origin);
+    scenario.forget_noted();
+    scenario.begin_recovery();
+    let began = scenario.simulation.now();
+    scenario.until_serving();
+    let took = scenario.simulation.now().since(began);
+    assert!(took > Duration::from_secs(19) && took < Duration::from_secs(25), "{took:?}");
+    assert_eq!(scenario.snapshot().counters.fence_checked_blocks, 0);
+    scenario.expect(40, &dirty);
+    let asked = scenario.noted().iter().find(|op| op.zone == Some(Zone::Origin)).expect("it was asked").span;
+    let block = asked.start / 8;
+    assert!((8..24).contains(&block), "a block that the cache holds clean");
+    let newer = scenario.write(block);
+    scenario.flush();
+    scenario.simulation.control(Control::Drain);
+    scenario.advance(Duration::from_secs(60));
+    assert!(scenario.noted().iter().all(|op| op.zone != Some(Zone::Origin) || !op.writes || !op.span.overlaps(asked)));
+    scenario.expect(block, &newer);
+    // It ends long after the recovery that it was asked for.
+    scenario.release(Zone::Origin);
+    scenario.drain();
+    assert_eq!(scenario.on_origin(block)[1], newer.stamps().collect::<Vec<_>>());
+}
+
+/// The same without the cache, which fails meanwhile.
+#[test]
+fn a_read_of_a_start_that_ends_when_the_cache_has_failed_keeps_nothing_from_going_home() {
+    let mut scenario = with_clean_blocks();
+    scenario.crash(Crash::Kill(Survive::All));
+    scenario.hold(Zone::Origin);
+    scenario.forget_noted();
+    scenario.recover();
+    let asked = scenario.noted().iter().find(|op| op.zone == Some(Zone::Origin)).expect("it was asked").span;
+    let block = asked.start / 8;
+    scenario.cache_goes();
+    let (write, data) = scenario.send_write(scenario.block(block), false);
+    scenario.until_degraded();
+    scenario.advance(Duration::from_secs(1));
+    scenario.release(Zone::Origin);
+    scenario.wait(write).expect("the origin takes it");
+    scenario.flush();
+    assert_eq!(scenario.on_origin(block)[1], data.stamps().collect::<Vec<_>>());
+}

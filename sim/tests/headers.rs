@@ -1,16 +1,28 @@
-//! Headers that cannot be read at a start, one by one, and what becomes of their sets; a last superblock that cannot be written.
+//! Headers and superblocks that cannot be read at a start, one by one, for a moment or for good, and what becomes of their sets; those that cannot be
+//! written.
 
+use tidegate_engine::cache::format::Geometry;
 use tidegate_engine::config::Allocation;
 use tidegate_engine::fault_point::FaultPoint;
-use tidegate_engine::op::Zone;
+use tidegate_engine::op::{DeviceId, Zone};
 use tidegate_engine::probe::Phase;
 use tidegate_engine::time::Duration;
 use tidegate_sim::back::fault::Fault;
 use tidegate_sim::back::volatile::Survive;
-use tidegate_sim::scenario::Scenario;
+use tidegate_sim::scenario::{Scenario, plan_for};
+use tidegate_sim::stamp::Stamps;
 use tidegate_sim::world::Crash;
 
-use crate::fault_points::{NONE, cut, lived, lived_as, marking, sealed, sets_with_headers, start};
+use crate::fault_points::{cut, lived, lived_as, marking, sealed, sets_with_headers, start};
+
+/// Neither the headers of these sets nor their copies can be read.
+fn spoil_headers(scenario: &mut Scenario, sets: &[u32]) {
+    let geometry = scenario.geometry();
+    for &set in sets {
+        scenario.simulation.scene.cache.spoil(geometry.header(set).start);
+        scenario.simulation.scene.cache.spoil(geometry.header_copy(set).start);
+    }
+}
 
 /// The single reads are slow enough for the fence to have read some of the same headers first: that was a panic.
 #[test]
@@ -61,18 +73,14 @@ fn a_clean_set_that_was_given_up_at_a_start_does_not_come_back_at_the_next() {
         Scenario::with(|plan| (plan.config.allocation, plan.config.flush_age) = (Allocation::SmallWrites, Duration::from_secs(1)))
     });
     cut(&mut scenario);
-    let needed: Vec<bool> = sets_with_headers(&mut scenario).iter().map(|(_, set)| set.dirty.is_empty()).collect();
-    assert!(needed.contains(&true), "a clean one");
-    scenario.fail_next(Zone::Header, Fault::Error);
-    for is_clean in needed {
-        let fault = || if is_clean { Fault::Error } else { NONE };
-        scenario.fail_next(Zone::Header, fault());
-        if is_clean {
-            scenario.fail_next(Zone::HeaderCopy, fault());
-        }
-    }
+    let clean: Vec<u32> =
+        sets_with_headers(&mut scenario).iter().filter(|(_, set)| set.dirty.is_empty()).map(|&(number, _)| number).collect();
+    assert!(!clean.is_empty(), "a clean one");
+    spoil_headers(&mut scenario, &clean);
     let mut scenario = start(scenario);
     assert_eq!(*scenario.simulation.engine.phase(), Phase::Serving, "{:?}", scenario.simulation.engine.damage());
+    scenario.advance(Duration::from_secs(25));
+    scenario.simulation.scene.cache.heal();
     assert!(scenario.simulation.faults().has(FaultPoint::CleanHeaderLost));
     let before = scenario.snapshot().counters.through_blocks;
     let data = scenario.write_span(scenario.blocks(0, 8));
@@ -84,4 +92,182 @@ fn a_clean_set_that_was_given_up_at_a_start_does_not_come_back_at_the_next() {
     let mut scenario = start(scenario);
     assert_eq!(*scenario.simulation.engine.phase(), Phase::Serving);
     assert_eq!(scenario.read(scenario.blocks(0, 8)), Ok(data.stamps().collect()));
+}
+
+#[test]
+fn a_start_waits_for_the_headers_of_dirty_sets_that_the_ssd_does_not_give_for_a_moment() {
+    // Of header and copy one may be damaged.
+    for (header_rots, copy_rots) in [(false, false), (true, false), (false, true)] {
+        let mut scenario = lived();
+        cut(&mut scenario);
+        let sets = sets_with_headers(&mut scenario);
+        let dirty: Vec<u32> = sets.iter().filter(|(_, set)| !set.dirty.is_empty()).map(|&(number, _)| number).collect();
+        assert!(dirty.len() > 1, "several that service needs");
+        let geometry = scenario.geometry();
+        for &set in &dirty {
+            for (span, rots) in [(geometry.header(set), header_rots), (geometry.header_copy(set), copy_rots)] {
+                if rots { scenario.rot(span.start) } else { scenario.simulation.scene.cache.spoil(span.start) }
+            }
+        }
+        scenario.begin_recovery();
+        scenario.advance(Duration::from_secs(10));
+        assert_eq!(*scenario.simulation.engine.phase(), Phase::Recovering, "{:?}", scenario.simulation.engine.damage());
+        scenario.simulation.scene.cache.heal();
+        scenario.until_serving();
+        for block in 24..49 {
+            scenario.read(scenario.block(block)).expect("nothing is lost");
+        }
+        let damage = scenario.simulation.engine.damage();
+        assert_eq!(damage.len(), if header_rots || copy_rots { dirty.len() } else { 0 }, "{damage:?}");
+    }
+}
+
+#[test]
+fn a_header_whose_copy_is_there_is_not_waited_for() {
+    let mut scenario = lived();
+    cut(&mut scenario);
+    let set = sealed(&mut scenario, true);
+    let header = scenario.geometry().header(set).start;
+    scenario.simulation.scene.cache.spoil(header);
+    scenario.begin_recovery();
+    let began = scenario.simulation.now();
+    scenario.until_serving();
+    assert!(scenario.simulation.now().since(began) < Duration::from_secs(1));
+    let damage = scenario.simulation.engine.damage();
+    assert!(damage.len() == 1 && damage[0].what.ends_with("cannot be read"), "{damage:?}");
+}
+
+#[test]
+fn a_start_does_not_wait_for_ever_for_the_header_of_a_dirty_set() {
+    let mut scenario = lived();
+    cut(&mut scenario);
+    let set = sealed(&mut scenario, true);
+    spoil_headers(&mut scenario, &[set]);
+    let began = scenario.simulation.now();
+    let damage = scenario.recover_expect_refusal();
+    let took = scenario.simulation.now().since(began);
+    assert!(took > Duration::from_secs(19) && took < Duration::from_secs(25), "{took:?}");
+    assert!(damage.iter().any(|damage| damage.fatal && damage.what.contains(&format!("header of set {set} "))), "{damage:?}");
+}
+
+/// Forty sealed sets and more, all of them clean, cut off; and how many slots live in them.
+fn many_clean() -> (Scenario, u64) {
+    let geometry = Geometry { block_atoms: 8, set_slots: 8, sets: 64, journal_pages: 64, volume_atoms: 4_096, range_entries: 252 };
+    let mut scenario = Scenario::of(plan_for(geometry));
+    for set in 0..40 {
+        scenario.write_span(scenario.blocks(set * 8, 8));
+    }
+    scenario.flush();
+    scenario.drain();
+    scenario.checkpoints(3, 400);
+    scenario.drain();
+    let live = scenario.snapshot().live_slots;
+    cut(&mut scenario);
+    let sets: Vec<u32> = sets_with_headers(&mut scenario).iter().map(|&(number, _)| number).collect();
+    assert!(sets.len() >= 40);
+    spoil_headers(&mut scenario, &sets);
+    (scenario, live)
+}
+
+/// They are read behind service, which is there at once.
+#[test]
+fn clean_sets_whose_headers_cannot_be_read_for_a_moment_are_not_given_up() {
+    let (mut scenario, live) = many_clean();
+    scenario.begin_recovery();
+    let began = scenario.simulation.now();
+    scenario.until_serving();
+    assert!(scenario.simulation.now().since(began) < Duration::from_secs(1));
+    scenario.advance(Duration::from_secs(10));
+    assert!(!scenario.simulation.engine.is_warm(), "they are waited for");
+    scenario.simulation.scene.cache.heal();
+    scenario.advance(Duration::from_secs(5));
+    assert!(scenario.simulation.engine.is_warm());
+    let damage = scenario.simulation.engine.damage();
+    assert!(damage.is_empty(), "{damage:?}");
+    assert_eq!(scenario.snapshot().live_slots, live);
+}
+
+/// All of them have their time together, and are told in a few lines.
+#[test]
+fn clean_sets_whose_headers_are_never_read_again_are_given_up_side_by_side() {
+    let (mut scenario, _) = many_clean();
+    scenario.recover();
+    scenario.advance(Duration::from_secs(19));
+    assert!(!scenario.simulation.engine.is_warm(), "they are waited for");
+    scenario.advance(Duration::from_secs(5));
+    assert!(scenario.simulation.engine.is_warm());
+    assert!(scenario.simulation.faults().has(FaultPoint::CleanHeaderLost));
+    let damage: Vec<&str> = scenario.simulation.engine.damage().iter().map(|damage| damage.what.as_str()).collect();
+    assert!(damage.len() == 17 && damage[16].contains(" more headers"), "{damage:#?}");
+    scenario.read(scenario.blocks(0, 400)).expect("the origin has all of it");
+}
+
+#[test]
+fn superblocks_that_the_ssd_does_not_give_for_a_moment_are_waited_for() {
+    for copies in [&[0][..], &[1], &[0, 1]] {
+        let mut scenario = lived();
+        cut(&mut scenario);
+        for &copy in copies {
+            let span = scenario.geometry().superblock(copy);
+            scenario.simulation.scene.cache.spoil(span.start);
+        }
+        scenario.begin_recovery();
+        scenario.advance(Duration::from_secs(10));
+        assert_eq!(*scenario.simulation.engine.phase(), Phase::Recovering, "{:?}", scenario.simulation.engine.damage());
+        scenario.simulation.scene.cache.heal();
+        scenario.until_serving();
+        let damage = scenario.simulation.engine.damage();
+        assert!(damage.is_empty(), "{damage:?}");
+    }
+}
+
+/// Whoever reads that there is no cache may format the SSD.
+#[test]
+fn of_superblocks_that_cannot_be_read_nobody_says_that_there_is_no_cache() {
+    for rots in [false, true] {
+        let mut scenario = lived();
+        cut(&mut scenario);
+        let [first, second] = [0, 1].map(|copy| scenario.geometry().superblock(copy).start);
+        scenario.simulation.scene.cache.spoil(first);
+        if rots {
+            scenario.rot(second)
+        } else {
+            scenario.simulation.scene.cache.spoil(second)
+        }
+        let damage = scenario.recover_expect_refusal();
+        let fatal = damage.iter().find(|damage| damage.fatal).expect("a reason");
+        assert!(fatal.what.ends_with("what this SSD holds is not known"), "{fatal:?}");
+    }
+}
+
+/// One copy was written and covered by a flush that failed; the other one could not be written at all, and that was the last try.
+#[test]
+fn a_header_whose_only_copy_was_covered_by_a_failed_flush_is_not_durable() {
+    for seed in 0..8 {
+        let mut scenario = Scenario::with(|plan| plan.seed = seed);
+        (0..4).for_each(|_| scenario.fail_next(Zone::Header, Fault::Error));
+        (0..5).for_each(|_| scenario.fail_next(Zone::HeaderCopy, Fault::Error));
+        scenario.hold(Zone::HeaderCopy);
+        let blocks: Vec<Stamps> = (0..8).map(|block| scenario.write(block)).collect();
+        scenario.flush();
+        for _ in 0..4 {
+            scenario.run_until_quiet();
+            scenario.release(Zone::HeaderCopy);
+            scenario.hold(Zone::HeaderCopy);
+        }
+        scenario.run_until_quiet();
+        let is_header = |zone| move |op: &&tidegate_sim::world::Noted| op.zone == Some(zone) && op.writes;
+        assert_eq!(scenario.noted().iter().filter(is_header(Zone::Header)).filter(|op| op.ended.is_some()).count(), 5);
+        assert_eq!(scenario.noted().iter().filter(is_header(Zone::HeaderCopy)).filter(|op| op.ended.is_none()).count(), 1);
+        scenario.fail_next_flush(DeviceId::Cache);
+        scenario.write(9);
+        scenario.try_flush().expect_err("it fails");
+        scenario.release(Zone::HeaderCopy);
+        scenario.checkpoints(3, 60);
+        assert!(scenario.simulation.faults().has(FaultPoint::HeaderUnwritable));
+        scenario.power_cut(Survive::None);
+        for (block, data) in blocks.iter().enumerate() {
+            scenario.expect(block as u64, data);
+        }
+    }
 }

@@ -9,8 +9,10 @@ use tidegate_engine::time::Duration;
 use tidegate_engine::{Control, Mode};
 use tidegate_sim::back::fault::Fault;
 use tidegate_sim::back::model::{PowerState, Speed};
+use tidegate_sim::back::volatile::Survive;
 use tidegate_sim::plan::Plan;
 use tidegate_sim::scenario::{Scenario, plan_for};
+use tidegate_sim::world::Crash;
 
 const SPIN_UP: Duration = Duration::from_secs(7);
 
@@ -446,4 +448,25 @@ fn a_start_that_needs_nothing_of_a_disk_that_stands_still_does_not_wake_it() {
     scenario.advance(Duration::from_secs(60));
     assert_eq!((disk(&scenario), report(&scenario).counters.all_starts()), (PowerState::Standby, 0));
     assert!(report(&scenario).slept >= Duration::from_secs(50));
+}
+
+/// 20 s are long for a read, and short for a large disk to wake: they are counted from when it turns.
+#[test]
+fn a_start_waits_for_a_disk_that_wakes_to_compare_what_it_holds() {
+    let mut scenario = scenario_with(|plan| {
+        plan.config.fence_samples = 1_024;
+        plan.speeds[1].spin_up = Duration::from_secs(40);
+    });
+    for block in 0..16 {
+        scenario.read(scenario.block(block)).expect("it is on the origin");
+    }
+    scenario.flush();
+    sleep(&mut scenario);
+    scenario.crash(Crash::Kill(Survive::All));
+    scenario.begin_recovery();
+    let began = scenario.simulation.now();
+    scenario.until_serving();
+    let took = scenario.simulation.now().since(began);
+    assert!(took > Duration::from_secs(40) && took < Duration::from_secs(50), "{took:?}");
+    assert!(scenario.snapshot().counters.fence_checked_blocks > 0);
 }

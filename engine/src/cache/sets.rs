@@ -261,6 +261,15 @@ impl Sets {
         self.touch(number);
     }
 
+    /// Copies of headers that were written while their others are on their way count as failed.
+    pub fn doubt_headers(&mut self) {
+        for set in &mut self.sets {
+            if let HeaderState::Writing { left, failed } = &mut set.header {
+                *failed = 2 - *left;
+            }
+        }
+    }
+
     pub fn seal(&mut self, number: u32, sealed: Position) {
         let set = self.get_mut(number);
         assert!(set.is_open(), "only an open set is sealed");

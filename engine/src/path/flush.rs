@@ -265,6 +265,8 @@ impl<P: Payload> Engine<P> {
                 self.header_writes.due.push(set);
             }
         }
+        // And a copy that has ended alone: the other one may fail, and then this would be all there is.
+        self.sets.doubt_headers();
         self.checkpoint_flush_failed();
         self.flushes.want(active.group);
         self.flushes.back_off.failed(self.now);

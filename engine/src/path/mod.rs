@@ -485,6 +485,7 @@ impl<P: Payload> Engine<P> {
             self.splitting.deadline(),
             self.detouring.deadline(),
             self.spin_deadline(),
+            self.again_deadline(),
             self.queue_deadline(),
         ];
         // What was due when the flows were looked at has had its turn.
@@ -643,6 +644,7 @@ impl<P: Payload> Engine<P> {
             while self.pump_checkpoint() | self.pump_flush() {}
             return;
         }
+        self.pump_again();
         self.map_late();
         self.pump_fence();
         while self.pump_round() {}

@@ -73,6 +73,9 @@ impl<P: Payload> Engine<P> {
             self.demand_served();
         }
         let result = done.result;
+        if let Owner::Recovery(recover::Step::Fence { block, crc }) = owner {
+            return self.fence_read(id, block, crc, result);
+        }
         if self.is_degraded() && self.forget_late(owner) {
             return;
         }

@@ -5,20 +5,24 @@
 //! A change is found if it touches a block that is looked at: of *c* clean cached blocks of which *k* were changed, *n* samples miss all
 //! of them with a probability of about (1 − k/c)ⁿ. Blocks that are neither cached nor marked may change unnoticed, and do no harm here.
 //!
-//! An origin that takes long to answer is asked less: nothing new after two seconds. One that is away is not asked at all.
+//! An origin that takes long to answer is asked less: nothing new after two seconds. One that is away is not asked at all. One that does not
+//! answer holds no start for ever: what is under way after 20 s of a turning disk is not compared, and may end at any later time.
 
 use crate::block::{Block, Slot};
 use crate::cache::format::SetState;
 use crate::draw::Draw;
 use crate::fault_point::FaultPoint;
-use crate::op::{Action, Answer, Class, DeviceError, DeviceId, Zone};
+use crate::op::{Action, Answer, Class, DeviceError, DeviceId, OpId, Zone};
 use crate::payload::Payload;
+use crate::probe::Phase;
 use crate::time::{Duration, Instant};
 
 use super::{Engine, Owner, Stage, Step, joined};
 
 /// No further block is asked for after this long.
 const TIME: Duration = Duration::from_secs(2);
+/// What is under way is waited for so long.
+const PATIENCE: Duration = Duration::from_secs(20);
 /// Reads in flight at once, when the first one has come quickly.
 const DEPTH: usize = 16;
 const QUICK: Duration = Duration::from_millis(250);
@@ -30,6 +34,10 @@ pub(super) struct Fence {
     /// What the origin must hold, in descending order of the address: block, checksum.
     expected: Vec<(Block, u32)>,
     started: Instant,
+    /// Since when the origin could have answered.
+    turning: Instant,
+    /// It does not turn: what it is asked for waits for that.
+    is_held: bool,
     reading: usize,
     is_quick: bool,
     checked: u64,
@@ -86,7 +94,7 @@ impl<P: Payload> Engine<P> {
         // From the end, so that they are popped in order; a block that is in both lists is compared twice.
         expected.sort_unstable_by_key(|&(block, _)| std::cmp::Reverse(block));
         let started = self.now;
-        self.recovery().fence = Fence { expected, started, ..Fence::default() };
+        self.recovery().fence = Fence { expected, started, turning: started, ..Fence::default() };
         self.read_fence();
     }
 
@@ -128,15 +136,45 @@ impl<P: Payload> Engine<P> {
             }
             let Some((block, crc)) = fence.expected.pop() else { return };
             fence.reading += 1;
-            self.recovery().left += 1;
             let span = self.config.geometry.block_span(block);
             let owner = Owner::Recovery(Step::Fence { block: block.0, crc });
-            self.start(DeviceId::Origin, Class::Client, Action::Read(Zone::Origin, span), owner);
+            let op = self.start(DeviceId::Origin, Class::Client, Action::Read(Zone::Origin, span), owner);
+            self.origin.begin_read(op, span, now);
         }
     }
 
-    pub(super) fn fence_read(&mut self, block: u64, crc: u32, result: Result<Answer<P>, DeviceError>) {
+    /// Has everything that was asked for come, or been waited for long enough?
+    pub(super) fn is_compared(&mut self) -> bool {
         let now = self.now;
+        let is_held = self.motor.as_ref().is_some_and(|motor| !motor.takes());
+        let fence = &mut self.recovery().fence;
+        if fence.reading == 0 {
+            return true;
+        }
+        if std::mem::replace(&mut fence.is_held, is_held) || is_held {
+            fence.turning = now;
+        }
+        if now.since(fence.turning) < PATIENCE {
+            return false;
+        }
+        self.meet(FaultPoint::FenceOutOfTime);
+        true
+    }
+
+    pub(super) fn fence_deadline(&self) -> Option<Instant> {
+        let recovery = self.recovery.as_ref().filter(|recovery| recovery.stage == Stage::Fence)?;
+        let fence = &recovery.fence;
+        (fence.reading > 0 && !fence.is_held).then(|| fence.turning + PATIENCE)
+    }
+
+    /// Whatever has become of the recovery meanwhile, and of the cache.
+    pub(in crate::path) fn fence_read(&mut self, op: OpId, block: u64, crc: u32, result: Result<Answer<P>, DeviceError>) {
+        let now = self.now;
+        self.origin.end_read(op, now, self.turning_since());
+        let is_awaited = self.recovery.as_ref().is_some_and(|recovery| recovery.stage == Stage::Fence);
+        if !is_awaited || self.phase != Phase::Recovering {
+            return;
+        }
         let found = result.map(|answer| joined::<P>(answer).checksum());
         let fence = &mut self.recovery().fence;
         fence.reading -= 1;

@@ -1,7 +1,9 @@
 //! Headers: which block each slot of a sealed set holds. Those of sets with dirty slots are read before service, clean ones behind it.
 //!
 //! A header counts only with the life and the SEAL position that the state map names; else its copy; else the set is refused if it is
-//! dirty, dropped if it is clean, which is written down: it may be readable after the next crash. A late header never beats what the journal or a client has changed since.
+//! dirty, dropped if it is clean, which is written down: it may be readable after the next crash. Before that, what could not be read in either
+//! place is asked for again, for a while: an SSD that gives nothing for a moment costs no set. A late header never beats what the journal or a
+//! client has changed since.
 
 use crate::block::{Atoms, Block, PAGE_ATOMS, PAGE_BYTES, Span};
 use crate::cache::format::header::Sound;
@@ -12,7 +14,7 @@ use crate::op::{Answer, DeviceError, Zone};
 use crate::payload::Payload;
 use crate::probe::Phase;
 
-use super::{CHUNK_ATOMS, Engine, Stage, Step, joined};
+use super::{CHUNK_ATOMS, Engine, NAMED_MAX, Stage, Step, joined};
 
 #[derive(Default)]
 pub(super) struct Headers {
@@ -22,6 +24,8 @@ pub(super) struct Headers {
     per_chunk: u32,
     /// Sets that a late header has described.
     late: Vec<u32>,
+    /// Headers and copies that were of no use in this stage.
+    useless: usize,
 }
 
 impl Headers {
@@ -103,7 +107,7 @@ impl<P: Payload> Engine<P> {
             // One by one, so that one bad sector costs one header.
             self.meet(FaultPoint::HeadersUnread);
             for set in sets.filter(|&set| self.is_header_needed(set)).collect::<Vec<_>>() {
-                self.recovery_read(Zone::Header, self.config.geometry.header(set), Step::Header { set });
+                self.recovery_read(Zone::Header, self.config.geometry.header(set), Step::Header { set, copy_is_bad: false });
             }
             return;
         };
@@ -111,30 +115,42 @@ impl<P: Payload> Engine<P> {
         let bytes = payload.bytes();
         let header_bytes = self.config.geometry.header_pages() as usize * PAGE_BYTES as usize;
         for (set, header) in sets.zip(bytes.chunks_exact(header_bytes)) {
-            self.use_header(set, Some(header));
+            self.use_header(set, header, false);
         }
     }
 
-    pub(super) fn header_read(&mut self, set: u32, result: Result<Answer<P>, DeviceError>) {
-        let payload: Option<P> = result.ok().map(joined);
-        let bytes = payload.as_ref().map(Payload::bytes);
-        self.use_header(set, bytes.as_deref());
+    /// One that cannot be read is asked for again only if its copy is of no help either.
+    pub(super) fn header_read(&mut self, set: u32, copy_is_bad: bool, result: Result<Answer<P>, DeviceError>) {
+        match result {
+            Ok(answer) => {
+                let payload: P = joined(answer);
+                self.use_header(set, &payload.bytes(), copy_is_bad);
+            }
+            // The fence may have had it read meanwhile.
+            Err(_) if !self.is_header_needed(set) => {}
+            Err(_) if copy_is_bad => self.wait_for_header(set, Step::Header { set, copy_is_bad }),
+            Err(_) => self.read_header_copy(set, false),
+        }
     }
 
     /// Loads the header of a set if it is still needed; where it is of no use, its copy is read.
-    fn use_header(&mut self, set: u32, bytes: Option<&[u8]>) {
+    fn use_header(&mut self, set: u32, bytes: &[u8], copy_is_bad: bool) {
         if !self.is_header_needed(set) {
             return;
         }
-        match self.decode_header(set, false, bytes) {
+        match self.decode_header(set, false, Some(bytes)) {
             Ok(header) => self.load_header(set, &header),
+            Err(why) if copy_is_bad => self.lose_header(set, self.about_header(set, false, &why)),
             Err(why) => {
-                let offset = self.config.geometry.header(set).offset();
-                self.find(FaultPoint::HeaderDamaged, false, format!("header of set {set} at byte {offset}: {why}"));
-                let span = self.config.geometry.header_copy(set);
-                self.recovery_read(Zone::HeaderCopy, span, Step::HeaderCopy { set });
+                self.tell_header(FaultPoint::HeaderDamaged, self.about_header(set, false, &why));
+                self.read_header_copy(set, true);
             }
         }
+    }
+
+    fn read_header_copy(&mut self, set: u32, header_is_bad: bool) {
+        let span = self.config.geometry.header_copy(set);
+        self.recovery_read(Zone::HeaderCopy, span, Step::HeaderCopy { set, header_is_bad });
     }
 
     pub(in crate::path) fn decode_header<'a>(&mut self, set: u32, copy: bool, bytes: Option<&'a [u8]>) -> Result<Sound<'a>, String> {
@@ -159,24 +175,81 @@ impl<P: Payload> Engine<P> {
         }
     }
 
-    pub(super) fn header_copy_read(&mut self, set: u32, result: Result<Answer<P>, DeviceError>) {
+    pub(super) fn header_copy_read(&mut self, set: u32, header_is_bad: bool, result: Result<Answer<P>, DeviceError>) {
         // The fence may have had the header itself read meanwhile.
         if !self.is_header_needed(set) {
             return;
         }
-        let payload: Option<P> = result.ok().map(joined);
-        let bytes = payload.as_ref().map(Payload::bytes);
-        match self.decode_header(set, true, bytes.as_deref()) {
-            Ok(header) => self.load_header(set, &header),
-            Err(why) => {
-                let offset = self.config.geometry.header_copy(set).offset();
-                let dirty = self.sets.get(set).dirty_count > 0;
-                let point = if dirty { FaultPoint::DirtyHeaderLost } else { FaultPoint::CleanHeaderLost };
-                self.find(point, dirty, format!("copy of the header of set {set} at byte {offset}: {why}"));
-                if !dirty {
-                    self.drop_unknown(set);
+        let Ok(answer) = result else {
+            // If the header may be there by now, it is asked first, and then the copy once more.
+            let copy = Step::HeaderCopy { set, header_is_bad };
+            return self.wait_for_header(set, if header_is_bad { copy } else { Step::Header { set, copy_is_bad: false } });
+        };
+        let payload: P = joined(answer);
+        match self.decode_header(set, true, Some(&payload.bytes())) {
+            Ok(header) => {
+                if !header_is_bad {
+                    self.tell_header(FaultPoint::HeaderDamaged, self.about_header(set, false, "cannot be read"));
                 }
+                self.load_header(set, &header);
             }
+            Err(why) if header_is_bad => self.lose_header(set, self.about_header(set, true, &why)),
+            Err(why) => {
+                self.tell_header(FaultPoint::HeaderDamaged, self.about_header(set, true, &why));
+                self.wait_for_header(set, Step::Header { set, copy_is_bad: true });
+            }
+        }
+    }
+
+    /// Neither header nor copy is of use now, and one of them at least could not be read: it may be there a little later. Service does not wait
+    /// for a clean set: its header is read behind it.
+    fn wait_for_header(&mut self, set: u32, step: Step) {
+        if self.phase == Phase::Recovering && self.sets.get(set).dirty_count == 0 && !self.config.check {
+            return;
+        }
+        let (header, copy) = (self.config.geometry.header(set), self.config.geometry.header_copy(set));
+        let is_copy = matches!(step, Step::HeaderCopy { .. });
+        let (zone, span) = if is_copy { (Zone::HeaderCopy, copy) } else { (Zone::Header, header) };
+        if self.read_again_for(header.start, zone, span, step) {
+            return;
+        }
+        let why = match step {
+            Step::Header { copy_is_bad: false, .. } => format!("cannot be read, nor its copy at byte {}", copy.offset()),
+            _ => "cannot be read".to_string(),
+        };
+        self.lose_header(set, self.about_header(set, is_copy, &why));
+    }
+
+    fn about_header(&self, set: u32, copy: bool, why: &str) -> String {
+        let geometry = &self.config.geometry;
+        let (name, span) = if copy { ("copy of the header", geometry.header_copy(set)) } else { ("header", geometry.header(set)) };
+        format!("{name} of set {set} at byte {}: {why}", span.offset())
+    }
+
+    /// Nobody can describe the set.
+    fn lose_header(&mut self, set: u32, what: String) {
+        if self.sets.get(set).dirty_count > 0 {
+            return self.find(FaultPoint::DirtyHeaderLost, true, what);
+        }
+        self.tell_header(FaultPoint::CleanHeaderLost, what);
+        self.drop_unknown(set);
+    }
+
+    /// A header or a copy that is of no use. Of many in one stage the first ones are named.
+    fn tell_header(&mut self, point: FaultPoint, what: String) {
+        self.meet(point);
+        let headers = &mut self.recovery().headers;
+        headers.useless += 1;
+        if headers.useless <= NAMED_MAX {
+            self.report_damage(false, what);
+        }
+    }
+
+    /// The end of a stage that reads headers: how many more there were.
+    pub(super) fn tell_other_headers(&mut self) {
+        let others = std::mem::take(&mut self.recovery().headers.useless).saturating_sub(NAMED_MAX);
+        if others > 0 {
+            self.report_damage(false, format!("{others} more headers, or copies of them, cannot be used"));
         }
     }
 
@@ -254,6 +327,7 @@ impl<P: Payload> Engine<P> {
         if self.recovery().left > 0 {
             return;
         }
+        self.tell_other_headers();
         let late = std::mem::take(&mut self.recovery().headers.late);
         self.recovery().mapper = self.begin_mapping(&late);
         self.recovery().headers.late = late;

@@ -48,15 +48,15 @@ const LATE_READS: usize = 4;
 /// Failed writes and flushes, in about 20 s, before the SSD counts as unusable.
 const FAILURES: u32 = 16;
 
-/// A single page or slot that cannot be read is tried again for so long: what is not read counts as not written. Each has its own time, since a page
-/// that nobody needs may never be read again. They are tried side by side: a stage (there are three that read such) takes no more than this and
-/// one pause longer for all of them.
+/// A single page or slot that cannot be read is tried again for so long: what is not read counts as not written. Each has its own time (a header
+/// and its copy have one), since a page that nobody needs may never be read again. They are tried side by side: a stage takes no more than this
+/// and one pause longer for all of them.
 const READ_PATIENCE: Duration = Duration::from_secs(20);
 
 /// Of what cannot be read so many stretches are named, by neighbours; of the others only how many they are.
 const NAMED_MAX: usize = 16;
 
-/// What an operation of the recovery was for.
+/// What an operation of the recovery was for. Of a header and its copy the one that is bad is of no use, and not asked for again.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Step {
     Superblock { copy: u32 },
@@ -64,8 +64,8 @@ pub(super) enum Step {
     Journal { place: u32, pages: u32 },
     Tail { run: usize },
     Headers { chunk: u32 },
-    Header { set: u32 },
-    HeaderCopy { set: u32 },
+    Header { set: u32, copy_is_bad: bool },
+    HeaderCopy { set: u32, header_is_bad: bool },
     FenceHeader { set: u32 },
     Fence { block: u64, crc: u32 },
     Rewrite,
@@ -100,7 +100,7 @@ pub(super) struct Recovery<P> {
     /// Times that writing or flushing failed, and the pause before it is tried again.
     failures: u32,
     pause: BackOff,
-    /// Reads of a single page or slot that failed, to be tried again after a pause; and when each failed first in its stage, by where it is.
+    /// Reads of a single page, slot or header that failed, to be tried again after a pause; and when each failed first in its stage, by where it is.
     again: Vec<(Zone, Span, Step)>,
     again_pause: BackOff,
     unread_since: BTreeMap<(Stage, u64), Instant>,
@@ -206,9 +206,14 @@ impl<P: Payload> Engine<P> {
 
     /// A single read has failed. True: it is tried again a little later.
     fn read_again(&mut self, zone: Zone, span: Span, step: Step) -> bool {
+        self.read_again_for(span.start, zone, span, step)
+    }
+
+    /// The same of one of two places that say the same, known by the first of them: they have their time together.
+    fn read_again_for(&mut self, place: u64, zone: Zone, span: Span, step: Step) -> bool {
         let now = self.now;
         let recovery = self.recovery();
-        let since = *recovery.unread_since.entry((recovery.stage, span.start)).or_insert(now);
+        let since = *recovery.unread_since.entry((recovery.stage, place)).or_insert(now);
         if now.since(since) >= READ_PATIENCE {
             self.meet(FaultPoint::ReadsGivenUp);
             return false;
@@ -241,7 +246,8 @@ impl<P: Payload> Engine<P> {
         }
     }
 
-    fn pump_again(&mut self) {
+    /// What could not be read for a moment is read again: before service, and headers of clean sets beside it.
+    pub(super) fn pump_again(&mut self) {
         let now = self.now;
         let Some(recovery) = &mut self.recovery else { return };
         if recovery.again_pause.at.is_some_and(|at| at <= now) {
@@ -267,7 +273,7 @@ impl<P: Payload> Engine<P> {
             return;
         }
         self.recovery().left -= 1;
-        if !matches!(step, Step::Rewrite | Step::Flush | Step::NewSuperblock | Step::Fence { .. }) {
+        if !matches!(step, Step::Rewrite | Step::Flush | Step::NewSuperblock) {
             self.recovery().reading -= 1;
             self.start_reads();
         }
@@ -278,10 +284,10 @@ impl<P: Payload> Engine<P> {
             Step::Journal { place, pages } => self.journal_read(place, pages, result),
             Step::Tail { run } => self.tail_read(run, result),
             Step::Headers { chunk } => self.headers_read(chunk, result),
-            Step::Header { set } => self.header_read(set, result),
-            Step::HeaderCopy { set } => self.header_copy_read(set, result),
+            Step::Header { set, copy_is_bad } => self.header_read(set, copy_is_bad, result),
+            Step::HeaderCopy { set, header_is_bad } => self.header_copy_read(set, header_is_bad, result),
             Step::FenceHeader { set } => self.fence_header_read(set, result),
-            Step::Fence { block, crc } => self.fence_read(block, crc, result),
+            Step::Fence { .. } => unreachable!("what the origin answers is told to the fence"),
             Step::Rewrite | Step::OpenedWrite | Step::Flush | Step::NewSuperblock => self.recovery().failed |= result.is_err(),
         }
         if self.phase == Phase::Serving {
@@ -294,11 +300,13 @@ impl<P: Payload> Engine<P> {
     pub(super) fn pump_recovery(&mut self) {
         self.pump_again();
         while self.phase == Phase::Recovering && self.recovery().left == 0 && self.recovery_pause().is_none_or(|until| until <= self.now) {
-            match self.recovery().stage {
+            let stage = self.recovery().stage;
+            match stage {
                 Stage::Superblocks => self.choose_superblock(),
                 Stage::Metadata => self.read_tail(),
                 Stage::Tail => self.read_headers(),
                 Stage::Headers => self.replay_log(),
+                Stage::Fence if !self.is_compared() => break,
                 Stage::Fence => self.begin_rewriting(),
                 Stage::Rewriting | Stage::RewriteFlush | Stage::NewSuperblock { .. } | Stage::SuperblockFlush { .. } => self.promise_cut(),
                 Stage::LateHeaders => unreachable!("late headers are read while serving"),
@@ -316,16 +324,29 @@ impl<P: Payload> Engine<P> {
         self.recovery.as_ref().and_then(|recovery| recovery.pause.at)
     }
 
-    /// When what has failed is tried again.
+    /// When what has failed is tried again, or the origin is waited for no more.
     pub(super) fn recovery_deadline(&self) -> Option<Instant> {
-        let again = self.recovery.as_ref().and_then(|recovery| recovery.again_pause.at);
-        [self.recovery_pause(), again].into_iter().flatten().filter(|&at| at > self.now).min()
+        let wishes = [self.recovery_pause(), self.again_deadline(), self.fence_deadline()];
+        wishes.into_iter().flatten().filter(|&at| at > self.now).min()
+    }
+
+    /// When what could not be read is read again.
+    pub(super) fn again_deadline(&self) -> Option<Instant> {
+        self.recovery.as_ref().and_then(|recovery| recovery.again_pause.at)
     }
 
     // --- superblocks ---
 
     fn superblock_read(&mut self, copy: u32, result: Result<Answer<P>, DeviceError>) {
-        let offset = self.config.geometry.superblock(copy).offset();
+        let span = self.config.geometry.superblock(copy);
+        // Even if the other one is there: this may be the newer one.
+        if result.is_err() {
+            if self.read_again(Zone::Superblock, span, Step::Superblock { copy }) {
+                return;
+            }
+            self.recovery().unread.push(span);
+        }
+        let offset = span.offset();
         let decoded = match result {
             Ok(answer) => {
                 Superblock::decode(&joined::<P>(answer).bytes(), copy).map_err(|why| (FaultPoint::SuperblockDamaged, why.to_string()))
@@ -343,8 +364,14 @@ impl<P: Payload> Engine<P> {
         let recovery = self.recovery();
         recovery.copies = [0, 1].map(|copy| recovery.superblocks[copy].as_ref().map_or(0, |superblock| superblock.sequence));
         let newest = recovery.superblocks.iter().flatten().max_by_key(|superblock| superblock.sequence).cloned();
+        let unread = std::mem::take(&mut recovery.unread).len();
         let Some(superblock) = newest else {
-            return self.find(FaultPoint::NoSuperblock, true, "no valid superblock: this SSD holds no usable cache".to_string());
+            let what = match unread {
+                0 => "no valid superblock: this SSD holds no usable cache",
+                1 => "one superblock cannot be read, and the other is not valid: what this SSD holds is not known",
+                _ => "neither superblock can be read: what this SSD holds is not known",
+            };
+            return self.find(FaultPoint::NoSuperblock, true, what.to_string());
         };
         if superblock.geometry != self.config.geometry {
             return self.find(FaultPoint::OtherGeometry, true, "the superblock describes another geometry than the one given".to_string());

@@ -14,6 +14,7 @@ use super::{Engine, Stage};
 impl<P: Payload> Engine<P> {
     /// With the headers of dirty sets loaded: replays the log.
     pub(super) fn replay_log(&mut self) {
+        self.tell_other_headers();
         for range in std::mem::take(&mut self.recovery().ranges) {
             match range {
                 Range::Zeroed { block, blocks, kind } => self.ranges.zero(block, blocks, kind, 0),
@@ -151,10 +152,15 @@ impl<P: Payload> Engine<P> {
             self.meet(FaultPoint::PutOutOfOrder);
             return Err(format!("PUT into slot {} of set {} is out of order", slot.slot, slot.set));
         }
+        let count = entries.len() as u32;
+        if !self.sets.get(slot.set).loaded || self.sets.get(slot.set).live.count_range(slot.slot, count) > 0 {
+            self.meet(FaultPoint::PutUntold);
+            return Err(format!("PUT into slot {} of set {}, of which the map has live slots that nothing tells", slot.slot, slot.set));
+        }
         self.recovery().touched.expect(entries);
         let geometry = self.config.geometry;
         self.sets.describe(slot, entries, false, |block| geometry.full(block));
-        self.sets.make_live(slot, entries.len() as u32, dirty);
+        self.sets.make_live(slot, count, dirty);
         for (i, entry) in entries.iter().enumerate() {
             let at = Slot { slot: slot.slot + i as u32, ..slot };
             if let Some(older) = self.recovery().touched.insert(entry.block, Some(at)) {
