@@ -13,12 +13,14 @@ pub enum DeviceId {
     Origin,
 }
 
-/// Unique in the life of an engine: a serial number, and a place that no other operation has at the time.
+/// A place that no other operation has at the time, and the end of a serial number: none of the 2^36 before it is called the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OpId(pub u64);
 
 impl OpId {
-    const PLACE_BITS: u32 = 20;
+    /// More than can be under way: a read has one for each atom at most, and 64 GiB of requests (the most that `[limits] bytes` allows) are 2^27
+    /// atoms; writes and what the engine does by itself are bounded by windows of memory, far below that.
+    const PLACE_BITS: u32 = 28;
 
     pub fn new(serial: u64, place: usize) -> Self {
         assert!(place >> Self::PLACE_BITS == 0, "so many operations are never under way at once");
@@ -28,11 +30,6 @@ impl OpId {
     /// Its place among the operations that wait or are under way: small.
     pub fn place(self) -> usize {
         (self.0 & ((1 << Self::PLACE_BITS) - 1)) as usize
-    }
-
-    /// Grows from one operation to the next.
-    pub fn serial(self) -> u64 {
-        self.0 >> Self::PLACE_BITS
     }
 }
 
@@ -210,4 +207,20 @@ pub struct Limits {
     pub op_atoms: u64,
     /// It takes [`Action::Discard`].
     pub discards: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_atom_of_64_gib_has_a_place_and_serial_numbers_may_go_round() {
+        for serial in [0, 1, (1 << 36) - 1, 1 << 36, (1 << 44) + 3, u64::MAX] {
+            for place in [0, 1, 1 << 20, 1 << 27, (1 << 28) - 1] {
+                let id = OpId::new(serial, place);
+                assert_eq!(id.place(), place);
+                assert!(id != OpId::new(serial.wrapping_add(1), place), "the next one at that place is another");
+            }
+        }
+    }
 }

@@ -9,6 +9,7 @@ use tidegate_engine::op::{DeviceId, Zone};
 use tidegate_engine::payload::Payload;
 use tidegate_engine::probe::Phase;
 use tidegate_engine::request::RequestError;
+use tidegate_engine::time::Duration;
 use tidegate_sim::back::fault::Fault;
 use tidegate_sim::back::volatile::Survive;
 use tidegate_sim::scenario::{Scenario, plan};
@@ -386,6 +387,35 @@ fn dirty_blocks_are_served_before_clean_headers_are_read() {
     assert!(scenario.noted()[before..].iter().any(|op| late(&op)), "headers of clean sets are still being read");
     scenario.run_until_quiet();
     assert!(scenario.snapshot().live_slots >= 40, "clean blocks are warm again");
+}
+
+#[test]
+fn a_set_of_which_a_late_header_tells_only_what_was_replaced_is_free_at_once() {
+    let mut scenario = Scenario::new();
+    (0..40).for_each(|block| drop(scenario.write(block)));
+    scenario.flush();
+    scenario.drain();
+    scenario.checkpoints(3, 63);
+    scenario.drain();
+    scenario.crash(Crash::Power { cache: Survive::None, origin: Survive::None });
+    scenario.hold(Zone::Header);
+    scenario.begin_recovery();
+    scenario.until_serving();
+    // Everything that was clean is written again, and durable, before anybody knows where the clean blocks lie.
+    let data: Vec<Stamps> = (0..40).map(|block| scenario.write(block)).collect();
+    scenario.flush();
+    scenario.run_until_quiet();
+    assert!(!scenario.simulation.engine.is_warm(), "the headers are still to come");
+    let before = scenario.snapshot();
+    scenario.release(Zone::Header);
+    scenario.run_until_quiet();
+    // What they describe is mapped between requests.
+    scenario.advance(Duration::from_millis(1));
+    let after = scenario.snapshot();
+    assert!(scenario.simulation.engine.is_warm());
+    assert_eq!(after.live_slots, before.live_slots - 40, "what was replaced is dead");
+    assert_eq!(after.free_sets, before.free_sets + 5, "and nobody has to say or flush anything for its sets to be free");
+    expect_all(&mut scenario, &data);
 }
 
 #[test]

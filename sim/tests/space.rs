@@ -266,3 +266,35 @@ fn sets_of_512_and_2048_slots_blocks_of_512_b_and_64_kib() {
         }
     }
 }
+
+/// Writes so many blocks in so many rounds, such that neighbours lie in different sets of the cache, and takes all of them home.
+fn drain_scattered(geometry: Geometry, blocks: u64, rounds: u64) -> Scenario {
+    let mut plan = plan_for(geometry);
+    plan.config.destage_atoms = 1 << 21;
+    let mut scenario = Scenario::of(plan);
+    for round in 0..rounds {
+        for block in (round..blocks).step_by(rounds as usize) {
+            scenario.write(block);
+        }
+        scenario.flush();
+    }
+    assert_eq!((scenario.snapshot().dirty_slots, scenario.snapshot().counters.destage_batches), (blocks, 0));
+    scenario.drain();
+    scenario
+}
+
+#[test]
+fn a_large_batch_whose_blocks_lie_here_and_there_is_told_to_a_small_ring() {
+    // Ten sets, to be told with a bitmap each. As many words as there are blocks would never find room.
+    let geometry = Geometry { set_slots: 256, sets: 24, volume_atoms: 2_560 * 8, ..plan().config.geometry };
+    let scenario = drain_scattered(geometry, 2_560, 10);
+    assert_eq!(scenario.snapshot().counters.destage_batches, 1);
+}
+
+#[test]
+fn a_batch_ends_where_a_sixteenth_of_the_ring_is_needed_to_tell_it() {
+    // Four pages, of a hundred entries each, one for each set: in every four hundred blocks lie four hundred sets.
+    let geometry = Geometry { sets: 600, volume_atoms: 4_000 * 8, ..plan().config.geometry };
+    let scenario = drain_scattered(geometry, 4_000, 500);
+    assert_eq!(scenario.snapshot().counters.destage_batches, 10);
+}

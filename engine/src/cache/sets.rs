@@ -6,6 +6,8 @@
 
 mod free;
 mod run;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeSet;
 
@@ -586,9 +588,11 @@ impl Sets {
         }
     }
 
-    /// False: every set is free, dying, dirty or open, so none can be dropped.
-    pub fn may_have_clean(&self) -> bool {
-        self.count() > self.free_count() + self.dying_count() + self.dirty_sets()
+    /// False: every set is free, dying, dirty or open, so none can be dropped. `open` names the open ones: to count those that are clean.
+    pub fn may_have_clean(&self, open: impl Iterator<Item = u32>) -> bool {
+        let is_clean = |set: &Set| set.state == SetState::Open && set.dirty_count == 0;
+        let open = open.filter(|&set| is_clean(self.get(set))).count() as u32;
+        self.count() > self.free_count() + self.dying_count() + self.dirty_sets() + open
     }
 
     /// Sets with dirty slots.

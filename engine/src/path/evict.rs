@@ -140,7 +140,7 @@ impl<P: Payload> Engine<P> {
 
     /// Those of them that may be dropped as they are.
     fn clean_sets(&self) -> impl Iterator<Item = u32> + '_ {
-        let some = self.sets.may_have_clean().then(|| self.sets_by_turn());
+        let some = self.sets.may_have_clean(self.open.iter().flatten().copied()).then(|| self.sets_by_turn());
         some.into_iter().flatten().filter(|&set| self.sets.get(set).dirty_count == 0 && self.sets.get(set).loaded)
     }
 

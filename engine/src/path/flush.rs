@@ -6,13 +6,13 @@
 //! ```
 //! A flush of the SSD covers exactly what had ended when it was handed out. It never waits for the origin.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::cache::sets::HeaderState;
 use crate::cache::stream;
 use crate::config::{Canary, Placement};
 use crate::fault_point::FaultPoint;
-use crate::op::{Action, Class, DeviceId};
+use crate::op::{Action, Class, DeviceId, OpId};
 use crate::payload::Payload;
 use crate::probe::WaitReason;
 use crate::request::{Command, Outcome, RequestError};
@@ -37,8 +37,8 @@ pub(super) struct Flushes {
     /// The newest flush that succeeded.
     succeeded: u64,
     active: Option<Active>,
-    /// Operations up to this one were in flight when a flush failed: the device may have dropped them, whatever it says when they end.
-    pub suspect: u64,
+    /// Operations that were in flight when a flush failed: the device may have dropped them, whatever it says when they end.
+    pub suspect: BTreeSet<OpId>,
     pub back_off: BackOff,
     /// No flush has succeeded since.
     failing_since: Option<Instant>,
@@ -58,7 +58,7 @@ impl Default for Flushes {
             handed_out: 0,
             succeeded: 0,
             active: None,
-            suspect: 0,
+            suspect: BTreeSet::new(),
             back_off: BackOff::new(Duration::from_millis(100), Duration::from_secs(10)),
             failing_since: None,
             page_back_off: BackOff::new(Duration::from_millis(1), Duration::from_secs(5)),
@@ -251,7 +251,8 @@ impl<P: Payload> Engine<P> {
     fn flush_failed(&mut self, active: Active) {
         self.meet(FaultPoint::FlushFailed);
         self.counters.cache_flush_failures += 1;
-        self.flushes.suspect = self.next_serial;
+        let in_flight = self.owners.iter().filter(|(_, operation)| operation.device == DeviceId::Cache);
+        self.flushes.suspect.extend(in_flight.map(|(_, operation)| operation.id));
         for (number, _) in self.take_waiting(active.group) {
             self.answer(number, Err(RequestError::Io));
         }

@@ -73,13 +73,14 @@ impl<P: Payload> Engine<P> {
             self.demand_served();
         }
         let result = done.result;
+        let is_suspect = self.flushes.suspect.remove(&id);
         if let Owner::Recovery(recover::Step::Fence { block, crc }) = owner {
             return self.fence_read(id, block, crc, result);
         }
         if self.is_degraded() && self.forget_late(owner) {
             return;
         }
-        if id.serial() <= self.flushes.suspect && result.is_ok() && self.repeat_suspect(owner) {
+        if is_suspect && result.is_ok() && self.repeat_suspect(owner) {
             return;
         }
         match (device, &result) {

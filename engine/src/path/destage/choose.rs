@@ -1,7 +1,9 @@
 //! Which dirty blocks the next batch takes home: a sweep in the order of addresses, as much as may be under way for as long as clients put up
 //! with it; or whole sets, where one of paper 000's gates decides.
 
-use crate::block::{Block, Slot, Span};
+use std::collections::BTreeSet;
+
+use crate::block::{Block, PAGE_BYTES, Slot, Span};
 use crate::cache::format::RangeKind;
 use crate::cache::stream::Source;
 use crate::config::Canary;
@@ -17,6 +19,8 @@ use super::{Batch, Going, Head, Piece, RANGES, Read, State, What, ZERO_ATOMS};
 const PIECE_ATOMS: u64 = 2048;
 /// Origin sets looked at for one batch: much may be dirty and not ready to go.
 const VISITS: u32 = 1024;
+/// Entries on a page of the journal, as room there is counted.
+const PAGE_ENTRIES: u64 = 100;
 
 /// How much a batch may still become.
 struct Most {
@@ -24,6 +28,9 @@ struct Most {
     length: Duration,
     /// What it is already.
     work: Work,
+    /// The sets that its slots lie in, and how many of them are to be closed: what the log is told at its end.
+    sets: BTreeSet<u32>,
+    opened: u64,
 }
 
 impl Most {
@@ -71,7 +78,8 @@ impl<P: Payload> Engine<P> {
         let urgency = self.urgency();
         let length = self.destage.courtesy.length(self.now, urgency);
         let start = self.destage.cursor;
-        let mut most = Most { atoms: self.config.destage_atoms, length, work: self.work_of(&batch) };
+        let (atoms, work) = (self.config.destage_atoms, self.work_of(&batch));
+        let mut most = Most { atoms, length, work, sets: BTreeSet::new(), opened: 0 };
         self.choose_slots(&mut batch, start, None, &mut most);
         let has_wrapped = self.destage.cursor == Block(0);
         if has_wrapped && start.0 > 0 {
@@ -112,7 +120,7 @@ impl<P: Payload> Engine<P> {
         let mut from = Block(from.0 / set_blocks * set_blocks);
         let mut runs = Vec::new();
         let mut visited = 0;
-        while most.has_room(&self.destage.pace) && visited < VISITS {
+        while most.has_room(&self.destage.pace) && self.can_be_told(&most) && visited < VISITS {
             visited += 1;
             let found = self.index.next_dirty(from).filter(|set| until.is_none_or(|until| set.0 < until.0));
             let Some(set) = found else {
@@ -130,11 +138,19 @@ impl<P: Payload> Engine<P> {
                     let (block, slot) = (Block(run.block.0 + i), Slot { slot: first.slot + i as u32, ..first });
                     if self.may_destage(block, slot) {
                         most.atoms = most.atoms.saturating_sub(self.add_slot(batch, block, slot));
+                        most.sets.insert(slot.set);
+                        most.opened += u64::from(self.sets.is_opened(slot));
                     }
                 }
             }
             most.work.add_set((batch.slots.len() - before) as u64);
         }
+    }
+
+    /// The end of a batch is told to the log at once. So that there is always room for that, it is a group like any other, of a sixteenth of the
+    /// ring at most (but for the origin set that was added last).
+    fn can_be_told(&self, most: &Most) -> bool {
+        self.entries_to_clean(most.sets.len() as u64, most.opened) < self.config.group_bytes() / PAGE_BYTES * PAGE_ENTRIES
     }
 
     /// The least recently used dirty sets, as many as the floor lacks and at most `most`: each leaves as a whole.

@@ -107,7 +107,7 @@ struct Batch<P> {
     left: usize,
     /// Pieces that have become ready; some may be on their way since.
     ready: Vec<usize>,
-    /// What the batch cleans if its pieces end well.
+    /// What the batch cleans if its pieces end well: in the order of addresses while it is chosen, then set by set, as it is told to the log.
     slots: Vec<Going>,
     /// The open sets of clients, as they were when it was chosen.
     heads: Vec<Head>,
@@ -294,7 +294,7 @@ impl<P: Payload> Engine<P> {
     }
 
     fn start_batch(&mut self) {
-        let batch = self.choose();
+        let mut batch = self.choose();
         if batch.pieces.is_empty() {
             // Dirty, but not durable yet, or not to be tried again yet.
             let group = self.close_group();
@@ -309,7 +309,9 @@ impl<P: Payload> Engine<P> {
         for read in batch.reads() {
             self.sets.pin(read.first, read.slots);
         }
-        self.destage.batch = Some(Batch { left: batch.pieces.len(), work: self.work_of(&batch), ..batch });
+        (batch.left, batch.work) = (batch.pieces.len(), self.work_of(&batch));
+        batch.slots.sort_unstable();
+        self.destage.batch = Some(batch);
         self.advance_batch(true);
     }
 
@@ -582,12 +584,10 @@ impl<P: Payload> Engine<P> {
 
     /// Cleans what reached the origin for certain, and lets everything go. False: the journal has no room yet.
     fn end_batch(&mut self) -> bool {
-        let records = self.destage.batch.as_ref().map_or(0, |batch| batch.slots.chunk_by(|a, b| a.slot.set == b.slot.set).count() as u64);
-        let opened =
-            self.destage.batch.as_ref().map_or(0, |batch| batch.slots.iter().filter(|going| self.sets.is_opened(going.slot)).count());
-        // A CLEAN takes its head and up to a bitmap of the set, a slot that is closed an entry; room is counted in entries of 40 bytes.
-        let room = records * (24 + u64::from(self.config.geometry.set_slots) / 8).div_ceil(40) + opened as u64;
-        if !self.journal_has_room(room + RANGES as u64) {
+        let slots = self.destage.batch.as_ref().map_or(&[][..], |batch| &batch.slots);
+        let sets = slots.chunk_by(|a, b| a.slot.set == b.slot.set).count() as u64;
+        let opened = slots.iter().filter(|going| self.sets.is_opened(going.slot)).count() as u64;
+        if !self.journal_has_room(self.entries_to_clean(sets, opened) + RANGES as u64) {
             self.checkpoint.urgent = true;
             return false;
         }
@@ -629,6 +629,12 @@ impl<P: Payload> Engine<P> {
             self.destage.careful &= batch.pieces.iter().any(|piece| piece.state == State::Failed);
         }
         true
+    }
+
+    /// Room in the journal to say that slots of so many sets are clean, of them so many that are closed. A CLEAN takes its head and up to a bitmap
+    /// of the set, a slot that is closed an entry; room is counted in entries of 40 bytes.
+    fn entries_to_clean(&self, sets: u64, opened: u64) -> u64 {
+        sets * (24 + u64::from(self.config.geometry.set_slots) / 8).div_ceil(40) + opened
     }
 
     /// Who waits for what was dirty in an open set does not wait for what others write to it.
@@ -725,7 +731,6 @@ impl<P: Payload> Engine<P> {
             let stays = self.sets.get(slot.set).life == life && self.sets.is_live(slot) && self.sets.is_dirty(slot);
             stays && failed.binary_search(&slot).is_err()
         });
-        done.sort_unstable();
         for of_set in done.chunk_by(|a, b| a.slot.set == b.slot.set) {
             let set = of_set[0].slot.set;
             let mut slots = Bits::new(self.config.geometry.set_slots);

@@ -145,12 +145,14 @@ fn complete_groups<P>(pages: &[RingPage<P>], order: &[usize]) -> Vec<Range<usize
 fn places_in_use(mut used: Vec<(u32, u64)>, ring: u32) -> Vec<(u32, u64)> {
     used.sort_unstable();
     let Some(&last) = used.last() else { return used };
-    // The largest gap is the free part of the ring.
-    let gap_before = |i: usize| {
-        let before = if i == 0 { last.0 } else { used[i - 1].0 };
-        (used[i].0 + ring - before - 1) % ring
+    // In front of the first one lies the free part of the ring, and there the numbers fall from the newest to the oldest: both together are the
+    // whole ring, but for places that failed. Elsewhere there are only those: a hole of them may be larger than what is free, but in it the
+    // numbers go on; where a page of it was written later, behind newer ones, they fall, but by no more than were under way.
+    let leap_before = |i: usize| {
+        let before = if i == 0 { last } else { used[i - 1] };
+        i64::from((used[i].0 + ring - before.0 - 1) % ring) + before.1 as i64 - used[i].1 as i64
     };
-    let first = (0..used.len()).max_by_key(|&i| (gap_before(i), i)).unwrap_or(0);
+    let first = (0..used.len()).max_by_key(|&i| (leap_before(i), i)).unwrap_or(0);
     used.rotate_left(first);
     let base = used[0].0;
     let mut filled: Vec<(u32, u64)> = Vec::new();
@@ -168,10 +170,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_ring_goes_on_behind_the_largest_gap() {
+    fn the_ring_goes_on_behind_the_newest_page() {
         assert_eq!(places_in_use(vec![], 16), vec![]);
         assert_eq!(places_in_use(vec![(3, 7)], 16), vec![(3, 7)]);
         assert_eq!(places_in_use(vec![(15, 4), (0, 5), (14, 3)], 16), vec![(14, 3), (15, 4), (0, 5)]);
         assert_eq!(places_in_use(vec![(4, 9), (2, 7)], 16), vec![(2, 7), (3, 0), (4, 9)]);
+    }
+
+    #[test]
+    fn the_ring_does_not_go_on_in_a_hole_that_is_larger_than_what_is_free() {
+        // From place 100 on, round the end of the ring, up to place 80; the writes of places 120 to 183 had failed.
+        let places: Vec<u32> = (100..120).chain(184..256).chain(0..81).collect();
+        let used: Vec<(u32, u64)> = places.iter().copied().zip(1000..).collect();
+        let filled = places_in_use(used, 256);
+        assert_eq!((filled[0], filled[filled.len() - 1]), ((100, 1000), (80, 1172)));
+        assert_eq!((filled.len(), filled[20], filled[84]), (237, (120, 0), (184, 1020)));
+    }
+
+    #[test]
+    fn a_page_that_was_written_behind_newer_ones_is_no_end_of_the_log() {
+        assert_eq!(places_in_use(vec![(6, 6), (7, 7), (8, 5)], 16), vec![(6, 6), (7, 7), (8, 5)]);
+        // The same round the end of the ring, and with its own place among those that are used.
+        assert_eq!(places_in_use(vec![(15, 6), (0, 7), (1, 5), (13, 4)], 16), vec![(13, 4), (14, 0), (15, 6), (0, 7), (1, 5)]);
     }
 }

@@ -8,8 +8,11 @@
 //! An origin that takes long to answer is asked less: nothing new after two seconds. One that is away is not asked at all. One that does not
 //! answer holds no start for ever: what is under way after 20 s of a turning disk is not compared, and may end at any later time.
 
+use std::collections::BTreeMap;
+
 use crate::block::{Block, Slot};
 use crate::cache::format::SetState;
+use crate::cache::sets::Set;
 use crate::draw::Draw;
 use crate::fault_point::FaultPoint;
 use crate::op::{Action, Answer, Class, DeviceError, DeviceId, OpId, Zone};
@@ -103,24 +106,32 @@ impl<P: Payload> Engine<P> {
         superblock.marks.iter().map(|mark| (mark.block, mark.crc)).collect()
     }
 
-    /// Random clean slots of whole blocks.
+    /// Random clean slots of whole blocks. They are drawn by their numbers: a large cache has more clean slots than memory is for.
     fn clean_samples(&self) -> Vec<(Block, u32)> {
-        let mut clean: Vec<Slot> = Vec::new();
-        for (set, info) in self.sets.iter().filter(|(_, set)| set.loaded && set.state != SetState::Free) {
-            clean.extend(info.live.without(&info.dirty).iter().map(|slot| Slot { set, slot }));
-        }
-        let mut draw = self.fence_draw();
-        let samples = (self.config.fence_samples as usize).min(clean.len());
-        for place in 0..samples {
-            let other = place + draw.below((clean.len() - place) as u64) as usize;
-            clean.swap(place, other);
+        let sets = || self.sets.iter().filter(|(_, set)| set.loaded && set.state != SetState::Free);
+        let clean_of = |set: &Set| u64::from(set.live_count - set.dirty_count);
+        let clean: u64 = sets().map(|(_, set)| clean_of(set)).sum();
+        let mut drawn = some_below(clean, self.config.fence_samples as usize, &mut self.fence_draw());
+        drawn.sort_unstable();
+        let mut drawn = drawn.into_iter().peekable();
+        let mut samples: Vec<Slot> = Vec::new();
+        // The number of the first clean slot of a set.
+        let mut first = 0;
+        for (set, info) in sets() {
+            let end = first + clean_of(info);
+            if drawn.peek().is_some_and(|&number| number < end) {
+                let clean = info.live.without(&info.dirty);
+                let of_set = (first..).zip(clean.iter()).filter(|&(number, _)| drawn.next_if_eq(&number).is_some());
+                samples.extend(of_set.map(|(_, slot)| Slot { set, slot }));
+            }
+            first = end;
         }
         let whole = |slot: &Slot| {
             let entry = self.sets.entry(*slot, |block| self.full(block));
             let is_whole = u64::from(entry.valid.count()) == self.block_atoms();
             (is_whole && self.index.get(entry.block) == Some(*slot)).then_some((entry.block, entry.crc))
         };
-        clean[..samples].iter().filter_map(whole).collect()
+        samples.iter().filter_map(whole).collect()
     }
 
     fn read_fence(&mut self) {
@@ -214,5 +225,58 @@ impl<P: Payload> Engine<P> {
             ),
         );
         false
+    }
+}
+
+/// Some of the numbers below `all`, at most `most`, each as likely as any other and none twice: the beginning of a shuffled row, of which only
+/// what has changed places is kept.
+fn some_below(all: u64, most: usize, draw: &mut Draw) -> Vec<u64> {
+    let mut moved: BTreeMap<u64, u64> = BTreeMap::new();
+    let some = all.min(most as u64);
+    let one = |place: u64| {
+        let other = place + draw.below(all - place);
+        let here = moved.remove(&place).unwrap_or(place);
+        if other == place { here } else { moved.insert(other, here).unwrap_or(other) }
+    };
+    (0..some).map(one).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The same with the whole row in memory.
+    fn shuffled(all: u64, most: usize, draw: &mut Draw) -> Vec<u64> {
+        let mut row: Vec<u64> = (0..all).collect();
+        let some = most.min(row.len());
+        for place in 0..some {
+            let other = place + draw.below(all - place as u64) as usize;
+            row.swap(place, other);
+        }
+        row.truncate(some);
+        row
+    }
+
+    #[test]
+    fn what_is_drawn_is_the_beginning_of_a_shuffled_row() {
+        for (all, most) in [(0, 8), (1, 8), (8, 8), (9, 8), (100, 100), (1_000, 30), (5, 0)] {
+            for seed in 0..50 {
+                assert_eq!(some_below(all, most, &mut Draw::new(seed)), shuffled(all, most, &mut Draw::new(seed)), "{most} of {all}");
+            }
+        }
+    }
+
+    #[test]
+    fn samples_of_a_cache_of_a_pebibyte_take_no_more_memory_than_they_are() {
+        let all = 1 << 38;
+        let mut drawn = some_below(all, 1_024, &mut Draw::new(7));
+        assert_eq!(drawn.len(), 1_024);
+        drawn.sort_unstable();
+        drawn.dedup();
+        assert_eq!(drawn.len(), 1_024, "none twice");
+        for quarter in 0..4 {
+            let count = drawn.iter().filter(|&&number| number / (all / 4) == quarter).count();
+            assert!((200..312).contains(&count), "{count} of 1,024 in quarter {quarter}");
+        }
     }
 }

@@ -244,7 +244,8 @@ impl<P: Payload> Engine<P> {
 
     /// Set by set: in the order of their blocks each would be fetched from memory once more.
     fn kill_replaced(&mut self, mut dead: Vec<Slot>) {
-        let group = if self.phase == Phase::Serving { self.journal.group() } else { 0 };
+        // What has replaced them has been told already: they are not to wait for a group in which nothing may ever be said.
+        let group = if self.phase == Phase::Serving { self.journal.newest_group() } else { 0 };
         dead.sort_unstable_by_key(|slot| (slot.set, slot.slot));
         for slot in dead {
             self.sets.kill(slot, 1, group);
