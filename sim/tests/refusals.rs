@@ -5,7 +5,7 @@ use tidegate_engine::block::Span;
 use tidegate_engine::cache::format::Geometry;
 use tidegate_engine::config::{Allocation, GateKind, WhenFull};
 use tidegate_engine::op::{DeviceId, Zone};
-use tidegate_engine::request::RequestError;
+use tidegate_engine::request::{Command, RequestError};
 use tidegate_engine::time::Duration;
 use tidegate_sim::back::fault::Fault;
 use tidegate_sim::back::volatile::Survive;
@@ -61,6 +61,28 @@ fn a_page_that_the_origin_does_not_take_keeps_the_others_and_their_fua_from_noth
     scenario.flush();
     scenario.lose_cache(Survive::None);
     scenario.expect(2, &data[0]);
+}
+
+/// It changes no block that it does not take whole.
+#[test]
+fn a_trim_with_fua_does_not_wait_for_a_refused_page_at_its_edge() {
+    let (mut scenario, data) = refusing(&[Span::new(56, 8)]);
+    scenario.advance(Duration::from_secs(20));
+    let trim = scenario.send(Span::new(60, 20), Command::Trim { fua: true });
+    scenario.advance(Duration::from_secs(20));
+    assert!(scenario.is_answered(trim));
+    scenario.wait(trim).expect("it has nothing to do with the page");
+    // Its last block is the one that is refused; and it takes no block at all.
+    for span in [Span::new(40, 20), Span::new(58, 4)] {
+        let trim = scenario.send(span, Command::Trim { fua: true });
+        scenario.advance(Duration::from_secs(20));
+        assert!(scenario.is_answered(trim));
+        scenario.wait(trim).expect("it has nothing to do with the page");
+    }
+    assert_eq!(scenario.try_flush(), Err(RequestError::Io), "it is refused all the same");
+    scenario.simulation.scene.origin.heal();
+    scenario.flush();
+    scenario.expect(7, &data[0]);
 }
 
 /// Its page was written, the origin forgot it, and does not take it any more, but another one.
@@ -148,6 +170,19 @@ fn without_the_ssd_a_flush_does_not_wait_for_ever_for_zeros_that_the_origin_does
     assert_eq!(scenario.snapshot().range_entries, 0, "the zeros are home");
     scenario.lose_cache(Survive::None);
     assert_eq!(scenario.read(Span::new(16, 64)), Ok(vec![0; 64]));
+}
+
+/// Nor a TRIM that leaves their last block alone.
+#[test]
+fn without_the_ssd_a_trim_with_fua_does_not_wait_for_zeros_at_its_edge() {
+    let mut scenario = knowing_zeros();
+    scenario.cache_goes();
+    scenario.fail_next(Zone::Origin, Fault::Refused(1_000));
+    assert_eq!(scenario.try_flush(), Err(RequestError::Io));
+    let trim = scenario.send(Span::new(76, 20), Command::Trim { fua: true });
+    scenario.advance(Duration::from_secs(5));
+    assert!(scenario.is_answered(trim));
+    scenario.wait(trim).expect("it has nothing to do with the zeros");
 }
 
 /// The page cannot be written before the zeros below it are.

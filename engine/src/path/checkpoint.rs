@@ -106,7 +106,17 @@ impl<P: Payload> Engine<P> {
     /// The open group can take `entries` more entries.
     pub(super) fn journal_has_room(&self, entries: u64) -> bool {
         let pages = entries.div_ceil(100) + 4 + self.front_journal_pages();
-        u64::from(self.journal.free_pages()) > pages + u64::from(self.journal_reserve())
+        u64::from(self.journal.free_pages()) > pages + u64::from(self.journal_reserve() + self.doubt_reserve())
+    }
+
+    /// While it is not known whether the newest map is whole, as many for one more checkpoint, if there are so many: the one that is written over
+    /// that map frees no room. A stop waits for no checkpoint.
+    fn doubt_reserve(&self) -> u32 {
+        if self.stopping || !self.doubts_newest_map() {
+            return 0;
+        }
+        let pages = self.restate_pages(0);
+        if self.journal.free_pages() >= 2 * pages { pages } else { 0 }
     }
 
     /// What recovery found and wrote: the state from which checkpoints go on.
@@ -148,8 +158,8 @@ impl<P: Payload> Engine<P> {
             return false;
         }
         let before = self.counters.checkpoints;
-        // The scrubber is about to know what may be written over. Who waits for room in the ring waits not for that.
-        let is_early = self.scrubber.doubts_metadata() && !self.checkpoint.urgent;
+        // The scrubber is about to know what may be written over. Who waits for room in the ring waits not for that, but for one more reading.
+        let is_early = self.scrubber.doubts_metadata() && (!self.checkpoint.urgent || self.awaits_newest_map());
         if self.checkpoint.running.is_none() && !is_early && self.wants_checkpoint() && self.can_restate() {
             self.begin_checkpoint();
         }
@@ -162,7 +172,7 @@ impl<P: Payload> Engine<P> {
         let used = self.journal.used_since(superblock.checkpoint.seq);
         let third = self.config.geometry.journal_pages / 3;
         // The ring is freed up to the checkpoint before the newest: somebody who waits may need two.
-        let frees = used > 0 || superblock.previous.seq < superblock.checkpoint.seq;
+        let frees = used > 0 || superblock.previous.seq < superblock.checkpoint.seq || self.doubt_reserve() > 0;
         let due = used >= third || (frees && (self.checkpoint.urgent || self.journal.free_pages() < third));
         let due = due || self.checkpoint.wanted || self.mode_to_record().is_some();
         // A stop waits for one only where the ring has no room for the end of what went through.
@@ -198,10 +208,14 @@ impl<P: Payload> Engine<P> {
 
     /// Is the newest map damaged, or has it not been good so far, and is a new one written over it, while the one before it is whole in the other
     /// area, or may be? That frees no room in the ring: there must be some for one more checkpoint behind it, which does.
-    fn replaces_newest(&self, current: &Superblock) -> bool {
-        (self.checkpoint.spoiled == Some(current.checkpoint.number) || self.scrubber.doubts_newest(current.checkpoint))
-            && current.previous.area != current.checkpoint.area
-            && self.journal.free_pages() >= 2 * self.restate_pages(self.sets_without_header().count())
+    fn replaces_newest(&self) -> bool {
+        self.doubts_newest_map() && self.journal.free_pages() >= 2 * self.restate_pages(self.sets_without_header().count())
+    }
+
+    fn doubts_newest_map(&self) -> bool {
+        let doubts = |newest: MapRef| self.checkpoint.spoiled == Some(newest.number) || self.scrubber.doubts_newest(newest);
+        let superblock = self.checkpoint.superblock.as_ref();
+        superblock.is_some_and(|current| current.previous.area != current.checkpoint.area && doubts(current.checkpoint))
     }
 
     fn begin_checkpoint(&mut self) {
@@ -211,7 +225,7 @@ impl<P: Payload> Engine<P> {
         self.flushes.want(group);
         let current = self.checkpoint.superblock.clone().expect("a serving engine has read its superblock");
         // Another area than the one that is good, and a number that no page there carries.
-        let (area, previous) = if self.replaces_newest(&current) {
+        let (area, previous) = if self.replaces_newest() {
             (current.checkpoint.area, current.previous)
         } else {
             (1 - current.checkpoint.area.min(1), current.checkpoint)
@@ -508,6 +522,12 @@ impl<P: Payload> Engine<P> {
     pub(super) fn named_maps(&self) -> [MapRef; 2] {
         let superblock = self.checkpoint.superblock.as_ref().expect("a serving engine has read its superblock");
         [superblock.checkpoint, superblock.previous]
+    }
+
+    /// The newest map was not given to the scrubber, once.
+    pub(super) fn awaits_newest_map(&self) -> bool {
+        let newest = self.checkpoint.superblock.as_ref().map(|superblock| superblock.checkpoint);
+        newest.is_some_and(|newest| self.scrubber.awaits_newest(newest))
     }
 
     /// The newest map is damaged, and the one before it is whole: it is written anew in its own place.

@@ -354,8 +354,8 @@ impl<P: Payload> Engine<P> {
 
     /// The same, if this request has to wait for them: a FLUSH for all, any other one for its own.
     pub(super) fn owes_zeros_to(&self, number: usize) -> bool {
-        let (block, blocks) = self.blocks_of(self.requests.get(number).request.span);
-        self.owes_zeros() && (self.is_flush(number) || self.waits_for_zeros(block, blocks))
+        let waits = |(block, blocks)| self.waits_for_zeros(block, blocks);
+        self.owes_zeros() && (self.is_flush(number) || self.changed_blocks(number).is_some_and(waits))
     }
 
     /// Blocks under a zeroed range are not written before the zeros are on the origin.

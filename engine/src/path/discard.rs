@@ -16,7 +16,7 @@ use super::Engine;
 
 impl<P: Payload> Engine<P> {
     /// The blocks that a TRIM or zeroes take whole: first and how many (possibly none).
-    fn discarded_blocks(&self, span: Span) -> (Block, u64) {
+    pub(super) fn discarded_blocks(&self, span: Span) -> (Block, u64) {
         // The short last block is whole when the span reaches the end of the volume.
         let reaches_end = span.end() == self.config.geometry.volume_atoms;
         let end = if reaches_end { span.end().next_multiple_of(self.block_atoms()) } else { span.end() };

@@ -7,7 +7,8 @@
 //! ```
 //! One operation at a time and at a rate (`Config::scrub_rate`); while clients wait, at a quarter of it. The origin is never asked.
 //! What a checkpoint may write is read only while none runs, and none begins meanwhile. Of the two maps, and of the two superblocks, one is written
-//! over first: which of them is whole is known before that.
+//! over first: which of them is whole is known before that. A checkpoint that cannot wait takes what is known so far; only of a newest map that
+//! was not given it waits for the second reading, which comes at once.
 
 use std::collections::VecDeque;
 
@@ -160,8 +161,12 @@ impl Scrubber {
     }
     /// Has the newest map, this one, not been good so far, while the one before it may be?
     pub fn doubts_newest(&self, newest: MapRef) -> bool {
-        let is_bad = |maps: &Maps| (maps.damaged[0] || maps.which == 0 && maps.doubtful && maps.is_bad) && !maps.damaged[1];
+        let is_bad = |maps: &Maps| (maps.damaged[0] || maps.which == 0 && maps.doubtful) && !maps.damaged[1];
         matches!(&self.place, Place::Maps(maps) if maps.of[0] == newest && is_bad(maps))
+    }
+    /// Was the newest map, this one, not given, once? Either of the two may be the only one that is whole, until it is read again.
+    pub fn awaits_newest(&self, newest: MapRef) -> bool {
+        matches!(&self.place, Place::Maps(maps) if maps.of[0] == newest && maps.which == 0 && maps.doubtful && !maps.is_bad)
     }
 }
 
@@ -176,12 +181,22 @@ impl<P: Payload> Engine<P> {
     }
 
     fn may_scrub(&self) -> bool {
-        let is_whole = self.recovery.is_none() && !self.cache_failed && !self.stopping;
+        let is_whole = self.recovery.is_none() && !self.cache_failed && (!self.stopping || self.is_scrub_awaited());
         self.config.scrub_rate > 0 && is_whole && !self.scrubber.is_busy()
     }
 
+    /// A checkpoint cannot wait, and may be written over neither map before the newest is read once more: that is done at once.
+    fn is_scrub_awaited(&self) -> bool {
+        self.checkpoint.urgent && self.awaits_newest_map()
+    }
+
     pub(super) fn scrub_deadline(&self) -> Option<Instant> {
-        self.may_scrub().then(|| if self.requests.is_empty() { self.scrubber.due } else { self.scrubber.due + self.politeness() })
+        let due = || match self.requests.is_empty() {
+            _ if self.is_scrub_awaited() => self.now,
+            true => self.scrubber.due,
+            false => self.scrubber.due + self.politeness(),
+        };
+        self.may_scrub().then(due)
     }
 
     fn politeness(&self) -> Duration {

@@ -6,7 +6,7 @@ use crate::cache::through::Page;
 use crate::op::{Action, Class, DeviceError, DeviceId};
 use crate::payload::Payload;
 use crate::probe::WaitReason;
-use crate::request::RequestError;
+use crate::request::{Command, RequestError};
 use crate::time::{Duration, Instant};
 
 use super::super::write::Piece;
@@ -108,14 +108,22 @@ impl<P: Payload> Engine<P> {
         if self.is_flush(number) {
             return self.through.pages.are_written();
         }
-        let (block, blocks) = self.blocks_of(self.requests.get(number).request.span);
-        self.through.pages.is_written(block, blocks) == Some(true)
+        let is_written = |(block, blocks)| self.through.pages.is_written(block, blocks) == Some(true);
+        self.changed_blocks(number).is_none_or(is_written)
+    }
+
+    /// The blocks that a request changes which is no FLUSH, if any: a TRIM leaves those alone that it does not take whole.
+    pub(in crate::path) fn changed_blocks(&self, number: usize) -> Option<(Block, u64)> {
+        let request = &self.requests.get(number).request;
+        let is_trim = matches!(request.command, Command::Trim { .. });
+        let (block, blocks) = if is_trim { self.discarded_blocks(request.span) } else { self.blocks_of(request.span) };
+        (blocks > 0).then_some((block, blocks))
     }
 
     /// Does this request wait for a page that the origin does not take?
     fn is_refused(&self, number: usize) -> bool {
-        let (block, blocks) = self.blocks_of(self.requests.get(number).request.span);
-        self.is_flush(number) || self.through.pages.is_written(block, blocks) == Some(false)
+        let is_refused = |(block, blocks)| self.through.pages.is_written(block, blocks) == Some(false);
+        self.is_flush(number) || self.changed_blocks(number).is_some_and(is_refused)
     }
 
     /// What the origin has taken by now, a flush of it that is handed out from now on makes durable.
@@ -142,8 +150,8 @@ impl<P: Payload> Engine<P> {
 
     /// The origin does not take what is to be there: who waits for any of it is told.
     pub(in crate::path) fn fail_settling_of(&mut self, refused: &[Span]) {
-        let span = |number: usize| self.requests.get(number).request.span;
-        let is_told = |number: usize| self.is_flush(number) || refused.iter().any(|refused| refused.overlaps(span(number)));
+        let is_refused = |(block, blocks)| refused.iter().any(|refused| refused.overlaps(self.blocks_span(block, blocks)));
+        let is_told = |number: usize| self.is_flush(number) || self.changed_blocks(number).is_some_and(is_refused);
         let told: Vec<usize> = self.settling().filter(|&number| is_told(number)).collect();
         for number in told {
             self.forget_passing(number);
