@@ -126,8 +126,11 @@ impl Journal {
     pub fn is_group_empty(&self) -> bool {
         self.group_pages == 0 && self.builder.is_empty()
     }
-    /// Pages that can still be taken, the open page not counted.
+    /// Pages that can still be taken, the open page not counted. Nobody waits for room in a journal that is retired, however much he has to tell.
     pub fn free_pages(&self) -> u32 {
+        if self.retired {
+            return u32::MAX;
+        }
         (self.geometry.journal_pages - self.places.len() as u32).saturating_sub(u32::from(!self.builder.is_empty()))
     }
     pub fn used_since(&self, seq: u64) -> u32 {

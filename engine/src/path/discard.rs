@@ -3,6 +3,8 @@
 //!
 //! It takes its turn among the writes (`write`), because order matters between them.
 
+use std::ops::Range;
+
 use smallvec::SmallVec;
 
 use crate::block::{Block, Span};
@@ -13,6 +15,23 @@ use crate::probe::WaitReason;
 use crate::request::Command;
 
 use super::Engine;
+use super::write::{Piece, Pieces};
+
+/// Zeros that are written as contents are made once for so many atoms, 1 MiB.
+const ZERO_ATOMS: u64 = 2_048;
+
+/// Zeros as contents of these blocks: however many, no more memory than for the first of the pieces, which all of them share.
+pub(super) fn zero_pieces<P: Payload>(blocks: Range<u64>, block_atoms: u64, pieces: &mut Pieces<P>) {
+    let most = (ZERO_ATOMS / block_atoms).max(1);
+    if blocks.is_empty() {
+        return;
+    }
+    let zeros = P::zero(most.min(blocks.end - blocks.start) * block_atoms);
+    for first in blocks.clone().step_by(most as usize) {
+        let count = most.min(blocks.end - first);
+        pieces.push(Piece { block: Block(first), blocks: count, payload: zeros.slice(0, count * block_atoms), valid: None });
+    }
+}
 
 impl<P: Payload> Engine<P> {
     /// The blocks that a TRIM or zeroes take whole: first and how many (possibly none).
@@ -93,5 +112,60 @@ impl<P: Payload> Engine<P> {
         self.ranges.note_time(self.now);
         self.ranges.zero(block, blocks, kind, self.journal.group());
         self.lost.remove(block, blocks);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    thread_local! {
+        /// Atoms of zeros that were made.
+        static MADE: Cell<u64> = const { Cell::new(0) };
+    }
+
+    #[derive(Clone, Debug)]
+    struct Zeros(u64);
+
+    impl Payload for Zeros {
+        fn atoms(&self) -> u64 {
+            self.0
+        }
+        fn zero(atoms: u64) -> Self {
+            MADE.set(MADE.get() + atoms);
+            Zeros(atoms)
+        }
+        fn slice(&self, start: u64, atoms: u64) -> Self {
+            assert!(start + atoms <= self.0);
+            Zeros(atoms)
+        }
+        fn concat(_: &[Self]) -> Self {
+            unreachable!("nothing is copied")
+        }
+        fn checksum(&self) -> u32 {
+            unreachable!("nothing looks at them")
+        }
+        fn from_bytes(_: &[u8]) -> Self {
+            unreachable!("nothing but zeros")
+        }
+        fn append_to(&self, _: &mut Vec<u8>) {}
+    }
+
+    #[test]
+    fn zeros_as_contents_take_no_more_memory_however_many_they_are() {
+        for (block_atoms, first, blocks, made) in
+            [(8, 3, 1 << 20, 2_048), (8, 7, 256, 2_048), (8, 7, 5, 40), (4_096, 1, 9, 4_096), (8, 4, 0, 0)]
+        {
+            MADE.set(0);
+            let mut pieces: Pieces<Zeros> = Pieces::new();
+            zero_pieces(first..first + blocks, block_atoms, &mut pieces);
+            let mut next = first;
+            for piece in &pieces {
+                assert_eq!((piece.block.0, piece.payload.0, piece.valid), (next, piece.blocks * block_atoms, None));
+                next += piece.blocks;
+            }
+            assert_eq!((next, MADE.get()), (first + blocks, made));
+        }
     }
 }

@@ -21,6 +21,7 @@ use crate::payload::Payload;
 use crate::probe::{Health, WaitReason};
 use crate::request::{Command, Outcome, RequestError};
 
+use super::discard::zero_pieces;
 use super::merge::{Lock, Merge};
 use super::{Ended, Engine, Owner, Stage};
 
@@ -78,7 +79,7 @@ enum Placing {
 }
 
 /// What one request writes: mostly one piece.
-type Pieces<P> = SmallVec<[Piece<P>; 1]>;
+pub(super) type Pieces<P> = SmallVec<[Piece<P>; 1]>;
 
 /// Contents to be placed: consecutive blocks, whole or merged.
 pub(super) struct Piece<P> {
@@ -200,7 +201,7 @@ impl<P: Payload> Engine<P> {
         let data = self.data_spans(number);
         let data_blocks: u64 = data.iter().map(|&part| self.blocks_of(part).1).sum();
         let through = self.goes_through(number, &data, data_blocks);
-        if !through && data_blocks > self.blocks_max() {
+        if data_blocks > self.most_blocks(through) {
             // It may have been merged, to go through.
             self.locks.retain(|lock| lock.request != number);
             self.answer(number, Err(RequestError::NoSpace));
@@ -252,16 +253,29 @@ impl<P: Payload> Engine<P> {
         slots.min(self.journal_blocks_max())
     }
 
+    /// The largest write that can ever begin. Without the SSD the origin takes any.
+    fn most_blocks(&self, through: bool) -> u64 {
+        match through {
+            true if self.is_degraded() => u64::MAX,
+            // The end of each clean block below it may have to be told.
+            true => self.journal_entries_max(),
+            false => self.blocks_max(),
+        }
+    }
+
     /// The largest write whose records fit beside what must stay in the ring.
     fn journal_blocks_max(&self) -> u64 {
+        self.journal_entries_max() / self.journal_entries_per_block()
+    }
+
+    fn journal_entries_max(&self) -> u64 {
         let told = match self.config.placement {
             Placement::Log => 0,
             // By the two checkpoints that are kept, and by the next one.
             Placement::Set => 3 * restate_pages_of_all(&self.config.geometry),
         };
         let kept = told + u64::from(self.open_sets_reserve());
-        let entries = u64::from(self.config.geometry.journal_pages).saturating_sub(kept + 8) * 100;
-        entries / self.journal_entries_per_block()
+        u64::from(self.config.geometry.journal_pages).saturating_sub(kept + 8) * 100
     }
 
     /// The parts of a request that are written as data: all of a write, the partial blocks at the edges of zeroes, nothing of a TRIM.
@@ -432,12 +446,14 @@ impl<P: Payload> Engine<P> {
         }
         let last = if whole.is_empty() { None } else { edge(whole.end - 1) };
         whole.end -= u64::from(last.is_some());
+        let Command::Write { data, .. } = &request.command else {
+            zero_pieces(whole, size, pieces);
+            pieces.extend(last);
+            return;
+        };
         if !whole.is_empty() {
             let part = Span::new(whole.start * size, (whole.end - whole.start) * size).intersection(span);
-            let mut payload = match &request.command {
-                Command::Write { data, .. } => data.slice(part.start - request.span.start, part.atoms),
-                _ => P::zero(part.atoms),
-            };
+            let mut payload = data.slice(part.start - request.span.start, part.atoms);
             // The short last block of the volume fills its slot with zeros.
             let missing = (whole.end - whole.start) * size - part.atoms;
             if missing > 0 {
