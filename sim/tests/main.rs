@@ -9,6 +9,7 @@ mod commands;
 mod commit;
 mod complete;
 mod convert;
+mod degraded;
 mod devices;
 mod differential;
 mod discard;

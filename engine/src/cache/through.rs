@@ -147,9 +147,10 @@ impl<P: Payload> Pages<P> {
         self.pages.iter().map(|(first, page)| (Block(*first), page))
     }
 
-    /// The pages that have to be written again, in order: first block and how many.
-    pub fn unwritten(&self) -> impl Iterator<Item = (Block, u64)> + '_ {
-        self.in_states(State::Unwritten, State::Unwritten).map(|first| (Block(first), self.pages[&first].blocks))
+    /// The first page from `block` on that has to be written again: its first block and how many.
+    pub fn next_unwritten(&self, block: Block) -> Option<(Block, u64)> {
+        let (_, first) = self.by_state.range((State::Unwritten, block.0)..=(State::Unwritten, u64::MAX)).next()?;
+        Some((Block(*first), self.pages[first].blocks))
     }
     pub fn get(&self, block: Block) -> Option<&Page<P>> {
         self.pages.get(&block.0)
@@ -345,7 +346,7 @@ mod tests {
         let covered = |pages: &Pages<Marks>, mark| pages.covered(mark).into_iter().map(|(block, _)| block.0).collect::<Vec<_>>();
         assert_eq!(covered(&pages, 2), [0, 2]);
         pages.forget(1);
-        assert_eq!((covered(&pages, 3), pages.unwritten().next()), (vec![0], Some((Block(2), 1))));
+        assert_eq!((covered(&pages, 3), pages.next_unwritten(Block(0))), (vec![0], Some((Block(2), 1))));
         pages.turn(Block(2), State::Writing(7));
         assert!(!pages.are_written());
         let state = pages.next_written();
@@ -359,7 +360,7 @@ mod tests {
         let mut pages = Pages::new(8);
         pages.insert(Block(10), page(100, 8, State::Unwritten));
         let mut tries = 0;
-        let next = |pages: &Pages<Marks>| pages.unwritten().next();
+        let next = |pages: &Pages<Marks>| pages.next_unwritten(Block(0));
         while let Some((block, blocks)) = next(&pages) {
             tries += 1;
             pages.turn(block, State::Writing(tries));
@@ -373,6 +374,6 @@ mod tests {
         assert_eq!((tries, shown(&pages)), (7, vec![(10, 2, 800), (12, 1, 816), (13, 1, 824), (14, 4, 832)]));
         assert_eq!((pages.are_tried(), pages.are_written(), pages.refused().count()), (true, false, 1));
         pages.try_refused();
-        assert_eq!((pages.unwritten().next(), pages.are_tried()), (Some((Block(13), 1)), false));
+        assert_eq!((pages.next_unwritten(Block(0)), pages.are_tried()), (Some((Block(13), 1)), false));
     }
 }

@@ -363,6 +363,12 @@ impl<P: Payload> Engine<P> {
         self.is_degraded() && self.ranges.overlapping(block, blocks).next().is_some()
     }
 
+    /// The same: where the last of them ends.
+    pub(super) fn zeros_end(&self, block: Block, blocks: u64) -> Option<Block> {
+        let last = self.ranges.overlapping(block, blocks).last().filter(|_| self.is_degraded());
+        last.map(|(first, range)| Block(first.0 + range.blocks))
+    }
+
     /// What was lost before is found, where a page has said what it is, and is durable on the origin: until then it is at risk.
     pub(super) fn find_lost(&mut self, first: Block, blocks: u64) {
         if !self.is_degraded() || self.lost.is_empty() {

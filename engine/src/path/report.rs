@@ -162,6 +162,7 @@ impl<P: Payload> Engine<P> {
             ("sets", sets),
             ("slots", slots),
             ("window", self.window.atoms() * ATOM_BYTES),
+            ("through", self.through.pages.atoms() * ATOM_BYTES),
             ("ahead", self.ahead.bytes()),
             ("pages", self.memory.as_ref().map_or(0, Memory::bytes)),
             ("policy", self.memory.as_ref().map_or(0, Memory::policy_bytes)),

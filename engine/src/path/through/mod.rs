@@ -25,7 +25,7 @@ use crate::cache::through::{Page, Pages};
 use crate::cache::unsure::Unsure;
 use crate::config::{Allocation, WhenFull};
 use crate::op::DeviceError;
-use crate::payload::Payload;
+use crate::payload::{self, Payload};
 use crate::probe::WaitReason;
 use crate::request::Command;
 use crate::slab::Slab;
@@ -45,12 +45,18 @@ const TRIES: u32 = 3;
 const REFUSED_PART: u64 = 4;
 /// Pages that may wait for others on the origin before those behind them wait as well.
 const BUSY_MOST: u32 = 64;
+/// Operations of one write that are under way at once: the rest of it follows as they end, so that what others ask of the origin meanwhile does not
+/// wait for all of it.
+const OPERATIONS_MOST: usize = 64;
+/// Pages that are written once more at the same time, and this part of what may be pinned.
+const REWRITTEN_MOST: usize = 64;
+const REWRITTEN_PART: u64 = 4;
 
 pub(super) struct Through<P> {
     pub pages: Pages<P>,
     /// Requests that may not start yet.
     waiting: Vec<usize>,
-    writes: Slab<Write>,
+    writes: Slab<Write<P>>,
     /// Blocks whose clean slots died or became dirty, with the group of the record, until that is durable: after a crash they would live
     /// again, and be clean.
     limbo: VecDeque<(u64, Block, u64)>,
@@ -78,9 +84,12 @@ pub(super) struct Through<P> {
 }
 
 /// One or several operations that write the pieces of a request, or a page once more.
-struct Write {
+struct Write<P> {
     request: Option<usize>,
+    blocks: u64,
     operations: u32,
+    /// What has not begun.
+    rest: VecDeque<(Span, payload::Pieces<P>)>,
     error: Option<DeviceError>,
     /// `Through::forgotten` when it was started.
     forgotten: u64,

@@ -11,7 +11,7 @@ use crate::request::{Command, RequestError};
 use super::super::origin::Writer;
 use super::super::write::Piece;
 use super::super::{Ended, Engine, Owner, Stage};
-use super::{BUSY_MOST, REFUSED_PART, TRIES, Write};
+use super::{BUSY_MOST, OPERATIONS_MOST, REFUSED_PART, REWRITTEN_MOST, REWRITTEN_PART, TRIES, Write};
 
 impl<P: Payload> Engine<P> {
     /// True: something was answered or let go that others may wait for.
@@ -126,17 +126,29 @@ impl<P: Payload> Engine<P> {
 
     fn write_origin(&mut self, request: Option<usize>, (block, blocks): (Block, u64), parts: Vec<(Span, Pieces<P>)>) -> usize {
         let forgotten = self.through.forgotten;
-        let write = self.through.writes.insert(Write { request, operations: parts.len() as u32, error: None, forgotten });
+        let rest = parts.into();
+        let write = self.through.writes.insert(Write { request, blocks, operations: 0, rest, error: None, forgotten });
         self.origin.begin_write(Writer::Through(write), self.blocks_span(block, blocks));
         match request {
             Some(_) => self.changed(block, blocks),
             None => self.tickets.void(block, blocks),
         }
-        let class = if request.is_some() { Class::Client } else { Class::Log };
-        for (span, payloads) in parts {
-            self.start(DeviceId::Origin, class, Action::Write(Zone::Origin, span, payloads), Owner::Through { write });
-        }
+        self.go_on_writing(write);
         write
+    }
+
+    /// Begins the next operations of a write, while not too many are under way.
+    fn go_on_writing(&mut self, number: usize) {
+        loop {
+            let write = self.through.writes.get_mut(number);
+            if write.operations as usize >= OPERATIONS_MOST {
+                return;
+            }
+            let Some((span, payloads)) = write.rest.pop_front() else { return };
+            write.operations += 1;
+            let class = if write.request.is_some() { Class::Client } else { Class::Log };
+            self.start(DeviceId::Origin, class, Action::Write(Zone::Origin, span, payloads), Owner::Through { write: number });
+        }
     }
 
     /// Whose write it is; none: a page's.
@@ -148,7 +160,12 @@ impl<P: Payload> Engine<P> {
         let write = self.through.writes.get_mut(number);
         write.operations -= 1;
         write.error = result.err().or(write.error);
-        if write.operations > 0 {
+        if write.error.is_some() {
+            // It has failed whatever becomes of the rest.
+            write.rest.clear();
+        }
+        self.go_on_writing(number);
+        if self.through.writes.get(number).operations > 0 {
             return;
         }
         let write = self.through.writes.remove(number);
@@ -266,18 +283,29 @@ impl<P: Payload> Engine<P> {
         }
     }
 
+    /// May a page of so many blocks be written once more beside those that are? There may be thousands, and they are no more urgent than what
+    /// clients ask of the origin.
+    fn may_rewrite(&self, blocks: u64) -> bool {
+        let under_way = self.through.writes.iter().map(|(_, write)| write).filter(|write| write.request.is_none());
+        let (writes, sum) = under_way.fold((0, 0), |(writes, sum), write| (writes + 1, sum + write.blocks));
+        let bytes = (sum + blocks) * self.block_atoms() * ATOM_BYTES;
+        writes == 0 || writes < REWRITTEN_MOST && bytes <= self.config.through_bytes / REWRITTEN_PART
+    }
+
     /// Writes again what the origin may have forgotten. Zeros below it go first.
     fn rewrite_forgotten(&mut self) {
         if !self.may_try() {
             return;
         }
-        let unwritten: Vec<(Block, u64)> = self.through.pages.unwritten().collect();
-        let mut busy = 0;
-        for (block, blocks) in unwritten {
-            if !self.may_try() || busy == BUSY_MOST {
+        let (mut busy, mut next) = (0, Block(0));
+        while let Some((block, blocks)) = self.through.pages.next_unwritten(next) {
+            if !self.may_try() || busy == BUSY_MOST || !self.may_rewrite(blocks) {
                 return;
             }
-            if self.waits_for_zeros(block, blocks) {
+            next = Block(block.0 + blocks);
+            if let Some(zeros_end) = self.zeros_end(block, blocks) {
+                // Whatever lies there waits with it.
+                next = next.max(zeros_end);
                 continue;
             }
             if self.is_origin_busy(block, blocks) {
