@@ -120,7 +120,7 @@ impl<P: Payload> Engine<P> {
         let mut from = Block(from.0 / set_blocks * set_blocks);
         let mut runs = Vec::new();
         let mut visited = 0;
-        while most.has_room(&self.destage.pace) && self.can_be_told(&most) && visited < VISITS {
+        while most.has_room(&self.destage.pace) && self.can_be_told(most) && visited < VISITS {
             visited += 1;
             let found = self.index.next_dirty(from).filter(|set| until.is_none_or(|until| set.0 < until.0));
             let Some(set) = found else {
