@@ -172,19 +172,6 @@ fn without_the_ssd_a_flush_does_not_wait_for_ever_for_zeros_that_the_origin_does
     assert_eq!(scenario.read(Span::new(16, 64)), Ok(vec![0; 64]));
 }
 
-/// Nor a TRIM that leaves their last block alone.
-#[test]
-fn without_the_ssd_a_trim_with_fua_does_not_wait_for_zeros_at_its_edge() {
-    let mut scenario = knowing_zeros();
-    scenario.cache_goes();
-    scenario.fail_next(Zone::Origin, Fault::Refused(1_000));
-    assert_eq!(scenario.try_flush(), Err(RequestError::Io));
-    let trim = scenario.send(Span::new(76, 20), Command::Trim { fua: true });
-    scenario.advance(Duration::from_secs(5));
-    assert!(scenario.is_answered(trim));
-    scenario.wait(trim).expect("it has nothing to do with the zeros");
-}
-
 /// The page cannot be written before the zeros below it are.
 #[test]
 fn without_the_ssd_a_fua_does_not_wait_for_a_page_over_zeros_that_the_origin_does_not_take() {
