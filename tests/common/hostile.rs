@@ -4,11 +4,13 @@
 use std::fs;
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
@@ -38,6 +40,8 @@ const DEPTH: u64 = 32;
 const SPAN: u64 = 64 * MIB;
 /// Longer than anything takes; a daemon that is stuck is a failure, not a hang.
 const PATIENCE: Duration = Duration::from_secs(120);
+/// Who has taken nothing for so long takes no more of what nobody goes on with.
+const STANDSTILL: Duration = Duration::from_millis(50);
 
 /// Where a daemon listens, and how to get in.
 #[derive(Clone)]
@@ -165,6 +169,25 @@ impl Wire {
         }
         set(self, false).expect("a mode");
         at
+    }
+
+    /// The same for as long as the daemon goes on reading: it ends when the sockets have taken nothing for [`STANDSTILL`].
+    fn stuff_to_a_standstill(&mut self, bytes: &[u8]) -> usize {
+        let mut at = self.stuff(bytes);
+        while at < bytes.len() && self.takes_more() {
+            at += self.stuff(&bytes[at..]);
+        }
+        at
+    }
+
+    fn takes_more(&self) -> bool {
+        let fd = match self {
+            Wire::Unix(stream) => stream.as_fd(),
+            Wire::Tcp(stream) => stream.as_fd(),
+            Wire::Tls(stream) => stream.sock.as_fd(),
+        };
+        let timeout = Timespec::try_from(STANDSTILL).expect("a short time");
+        poll(&mut [PollFd::new(&fd, PollFlags::OUT)], Some(&timeout)).expect("a socket") > 0
     }
 
     /// Has the daemon ended it? What it said before is dropped.
@@ -306,12 +329,12 @@ pub fn hold_what_they_can(door: &Door) -> Vec<Wire> {
             1 => {
                 let length = [4096, 64 << 10, 1 << 20][number as usize % 3];
                 let reads = |count| (0..count).flat_map(|cookie| request(READ, cookie, cookie * MIB % SPAN, length));
-                wire.stuff(&reads(20_000).collect::<Vec<_>>());
+                wire.stuff_to_a_standstill(&reads(20_000).collect::<Vec<_>>());
             }
             // Almost all of the largest payload there is.
-            2 => drop(wire.stuff(&write(1, 0, &vec![9; 32 << 20])[..(32 << 20) - 1])),
+            2 => drop(wire.stuff_to_a_standstill(&write(1, 0, &vec![9; 32 << 20])[..(32 << 20) - 1])),
             // A small write, without its end.
-            _ => drop(wire.stuff(&write(1, 0, &[9; 60_000])[..59_000])),
+            _ => drop(wire.stuff_to_a_standstill(&write(1, 0, &[9; 60_000])[..59_000])),
         }
         wire
     };

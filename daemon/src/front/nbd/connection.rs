@@ -200,7 +200,7 @@ impl Connection {
 
     /// It leaves for another front, with another purse.
     pub fn leave(&mut self, loans: &mut Loans) {
-        self.account.settle(0, loans);
+        self.account.settle(0, 0, loans);
         self.account.wants(self.tag, false, loans);
     }
 
@@ -250,9 +250,14 @@ impl Connection {
         self.answers + receiving + self.output.memory() + self.channel.unsent()
     }
 
+    /// Bytes that have come of a payload which is still here.
+    fn arriving(&self) -> u64 {
+        if let Phase::Transmission(transmission) = &self.phase { transmission.arrived() } else { 0 }
+    }
+
     /// Says to the purse what it holds now, and whether it waits for more.
     pub fn settle(&mut self, loans: &mut Loans) {
-        self.account.settle(if self.is_dead() { 0 } else { self.held() }, loans);
+        self.account.settle(if self.is_dead() { 0 } else { self.held() }, self.arriving(), loans);
         self.account.wants(self.tag, self.wants_loan(), loans);
     }
 
@@ -292,7 +297,7 @@ impl Connection {
             Ok(0) => self.end(),
             Err(_) => self.phase = Phase::Dead,
             Ok(got) => {
-                self.account.moved(got);
+                self.account.received(got);
                 let direct = got.min(hole_bytes);
                 if let Phase::Transmission(transmission) = &mut self.phase {
                     transmission.fill(direct);
@@ -476,7 +481,7 @@ impl Connection {
             _ => self.send_slices::<512>(),
         };
         match result {
-            Ok(sent) => self.account.moved(sent),
+            Ok(sent) => self.account.sent(sent),
             Err(error) if is_temporary(&error) => {}
             Err(_) => self.phase = Phase::Dead,
         }

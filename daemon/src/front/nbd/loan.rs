@@ -2,7 +2,8 @@
 //!
 //! Each client holds a small share whatever others do, and as much as it has moved within the last seconds: that comes back as fast as it
 //! went. All beyond that are *loans*, from one purse for all clients. So a thousand clients that send headers without payloads, or read no
-//! replies, hold that purse and their shares, and no more; and those who work are not held up by them.
+//! replies, hold that purse and their shares, and no more; and those who work are not held up by them. What has come of a payload that is not
+//! whole earns nothing yet: it is still here, and all but the last byte of it would stay.
 //!
 //! Who has no loan, and waits for one, stands in a queue; while anybody does, the first of them alone gets what is free, every other second.
 //! Otherwise a large request would wait for as long as others come with small ones; and if it were so all the time, others would wait as long as it
@@ -74,8 +75,12 @@ impl Loans {
 /// What one client has moved, in either direction, and what is lent to it.
 #[derive(Debug, Default)]
 pub struct Account {
-    /// Bytes in this tick and in the one before.
-    moved: [u64; 2],
+    /// Bytes in this tick: its pace.
+    moved: u64,
+    /// Those of them that are not here any more, in this tick and in the one before: its credit.
+    gone: [u64; 2],
+    /// Received, and still here when it was looked at last.
+    arrived: u64,
     loan: u64,
     /// It stands in the queue for one.
     is_queued: bool,
@@ -83,18 +88,26 @@ pub struct Account {
 }
 
 impl Account {
-    pub fn moved(&mut self, bytes: usize) {
-        self.moved[0] += bytes as u64;
+    /// The client has taken so much.
+    pub fn sent(&mut self, bytes: usize) {
+        self.moved += bytes as u64;
+        self.gone[0] += bytes as u64;
+    }
+
+    /// So much has come from the client.
+    pub fn received(&mut self, bytes: usize) {
+        self.moved += bytes as u64;
+        self.arrived += bytes as u64;
     }
 
     /// Did a byte move in this tick?
     pub fn is_moving(&self) -> bool {
-        self.moved[0] > 0
+        self.moved > 0
     }
 
     /// Bytes that need no loan.
     pub fn credit(&self) -> u64 {
-        SHARE_BYTES.max(self.moved[0] + self.moved[1])
+        SHARE_BYTES.max(self.gone[0] + self.gone[1])
     }
 
     /// Has it credit that it would not have had it stood still?
@@ -120,8 +133,10 @@ impl Account {
         }
     }
 
-    /// It holds `held` bytes now.
-    pub fn settle(&mut self, held: u64, loans: &mut Loans) {
+    /// It holds `held` bytes now; `arriving` bytes have come of a payload that is not passed on.
+    pub fn settle(&mut self, held: u64, arriving: u64, loans: &mut Loans) {
+        self.gone[0] += self.arrived.saturating_sub(arriving);
+        self.arrived = arriving;
         let now = held.saturating_sub(self.credit());
         loans.change(self.loan, now);
         self.loan = now;
@@ -129,9 +144,10 @@ impl Account {
 
     /// A tick has passed; `waits`: only the client can go on. True: it moves too little of its loan, which others wait for (`wanted`).
     pub fn tick(&mut self, waits: bool, wanted: bool) -> bool {
-        let is_slow = waits && wanted && self.moved[0] < self.loan.div_ceil(TURNOVER_TICKS);
+        let is_slow = waits && wanted && self.moved < self.loan.div_ceil(TURNOVER_TICKS);
         self.slow_ticks = if is_slow { self.slow_ticks + 1 } else { 0 };
-        self.moved = [0, self.moved[0]];
+        self.moved = 0;
+        self.gone = [0, self.gone[0]];
         self.slow_ticks >= SLOW_TICKS
     }
 }
@@ -144,10 +160,10 @@ mod tests {
     fn who_moves_nothing_holds_its_share_and_what_the_purse_has() {
         let (mut loans, mut one, mut other) = (Loans::default(), Account::default(), Account::default());
         assert_eq!(one.limit(1, &loans), SHARE_BYTES + PURSE_BYTES);
-        one.settle(SHARE_BYTES + PURSE_BYTES, &mut loans);
+        one.settle(SHARE_BYTES + PURSE_BYTES, 0, &mut loans);
         assert_eq!((loans.free(), other.limit(2, &loans)), (0, SHARE_BYTES));
-        other.settle(SHARE_BYTES, &mut loans);
-        one.settle(SHARE_BYTES, &mut loans);
+        other.settle(SHARE_BYTES, 0, &mut loans);
+        one.settle(SHARE_BYTES, 0, &mut loans);
         assert!(loans.take_returned() && !loans.take_returned());
         assert_eq!(other.limit(2, &loans), SHARE_BYTES + PURSE_BYTES);
     }
@@ -155,14 +171,14 @@ mod tests {
     #[test]
     fn what_comes_back_is_for_the_first_who_waits() {
         let (mut loans, mut busy, mut first, mut second) = (Loans::default(), Account::default(), Account::default(), Account::default());
-        busy.settle(SHARE_BYTES + (4 << 20), &mut loans);
+        busy.settle(SHARE_BYTES + (4 << 20), 0, &mut loans);
         first.wants(2, true, &mut loans);
         second.wants(3, true, &mut loans);
         let limits = |loans: &Loans, busy: &Account, first: &Account, second: &Account| {
             [busy.limit(1, loans), first.limit(2, loans), second.limit(3, loans)].map(|limit| limit - SHARE_BYTES)
         };
         assert_eq!(limits(&loans, &busy, &first, &second), [4 << 20, PURSE_BYTES - (4 << 20), 0], "who has a loan may keep that");
-        busy.settle(SHARE_BYTES + (1 << 20), &mut loans);
+        busy.settle(SHARE_BYTES + (1 << 20), 0, &mut loans);
         assert_eq!(limits(&loans, &busy, &first, &second), [1 << 20, PURSE_BYTES - (1 << 20), 0]);
         loans.take_returned();
         first.wants(2, false, &mut loans);
@@ -183,24 +199,40 @@ mod tests {
     #[test]
     fn who_moves_much_needs_no_loan_until_it_stands_still() {
         let (mut loans, mut busy) = (Loans::default(), Account::default());
-        busy.moved(10 << 20);
-        busy.settle(10 << 20, &mut loans);
+        busy.sent(10 << 20);
+        busy.settle(10 << 20, 0, &mut loans);
         assert_eq!(loans.free(), PURSE_BYTES);
         assert!(!busy.tick(true, true));
-        busy.settle(10 << 20, &mut loans);
+        busy.settle(10 << 20, 0, &mut loans);
         assert_eq!(loans.free(), PURSE_BYTES, "the tick before counts too");
         assert!(!busy.tick(true, true));
-        busy.settle(10 << 20, &mut loans);
+        busy.settle(10 << 20, 0, &mut loans);
         assert_eq!(loans.free(), PURSE_BYTES - (10 << 20) + SHARE_BYTES);
+    }
+
+    #[test]
+    fn what_has_come_of_a_payload_earns_nothing_before_all_of_it_has_gone_on() {
+        let (mut loans, mut client) = (Loans::default(), Account::default());
+        let whole = PURSE_BYTES - (1 << 20);
+        for part in 1..=4 {
+            client.received(whole as usize / 4);
+            client.settle(whole, part * whole / 4, &mut loans);
+            assert_eq!((client.credit(), client.loan()), (SHARE_BYTES, whole - SHARE_BYTES));
+        }
+        assert!(client.is_moving());
+        client.settle(0, 0, &mut loans);
+        assert_eq!((client.credit(), client.loan(), loans.free()), (whole, 0, PURSE_BYTES), "it is with the engine");
+        client.settle(whole, 0, &mut loans);
+        assert_eq!((client.loan(), loans.free()), (0, PURSE_BYTES), "the next one");
     }
 
     #[test]
     fn a_loan_that_does_not_move_is_called_in_only_while_others_wait_for_it() {
         let (mut loans, mut idle) = (Loans::default(), Account::default());
-        idle.settle(32 << 20, &mut loans);
+        idle.settle(32 << 20, 0, &mut loans);
         assert!((0..100).all(|_| !idle.tick(true, false)), "nobody wants it");
         assert!((0..100).all(|_| !idle.tick(false, true)), "it waits for us");
-        idle.moved(1 << 20);
+        idle.sent(1 << 20);
         assert_eq!([0; 4].map(|_| idle.tick(true, true)), [false, false, false, true], "one tick at a good pace, then three without");
     }
 }

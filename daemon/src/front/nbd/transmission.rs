@@ -223,6 +223,14 @@ impl Transmission {
         }
     }
 
+    /// Bytes of it that are here.
+    pub fn arrived(&self) -> u64 {
+        match &self.state {
+            State::Payload(payload) => payload.filled as u64,
+            State::Header | State::Drain { .. } => 0,
+        }
+    }
+
     /// Where the next bytes of a large payload belong.
     pub fn hole(&mut self) -> Option<&mut [u8]> {
         match &mut self.state {
