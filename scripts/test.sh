@@ -29,7 +29,7 @@ tests() {
   local log status
   log=$(mktemp)
   if cargo nextest --version >/dev/null 2>&1; then
-    cargo nextest run --workspace --locked --no-fail-fast --status-level slow --final-status-level fail 2>&1 | tee "$log"
+    cargo nextest run --profile full --test-threads $((2 * $(nproc) + 1)) --workspace --locked --no-fail-fast --status-level slow --final-status-level fail 2>&1 | tee "$log"
     status=$?
   else
     cargo test --workspace --locked --no-fail-fast 2>&1 | tee "$log"
