@@ -151,6 +151,16 @@ impl<P: Payload> Through<P> {
         self.settling.iter_mut().for_each(|(_, until)| *until = None);
     }
 
+    /// The same for some of those only.
+    pub fn take_marks_back_of(&mut self, numbers: &[usize]) {
+        self.settling.iter_mut().filter(|(number, _)| numbers.contains(number)).for_each(|(_, until)| *until = None);
+    }
+
+    /// More pages wait for these to be let go: as soon as the origin has taken them, it is flushed.
+    pub fn want_room(&mut self) {
+        self.crowded |= self.pages.are_tried();
+    }
+
     /// What the origin did not take is written once more.
     pub fn try_refused(&mut self) {
         self.refused.at = None;
