@@ -257,14 +257,12 @@ impl Memory {
     /// Keeps what a block holds now, in place of what was kept of it.
     pub fn keep(&mut self, block: Block, contents: &[u8]) {
         assert_eq!(contents.len(), self.page_bytes, "a page is a whole block");
-        // One of this block may have been the only place of what it holds: then it is replaced by the same.
-        let had = self.keeps(block);
+        if self.held && (self.is_full() || self.keeps(block)) {
+            // What it holds already is the same: whoever changes a block has it forgotten first.
+            return;
+        }
         self.forget(block, 1);
-        if self.held {
-            if self.is_full() && !had {
-                return;
-            }
-        } else if self.is_full() {
+        if self.is_full() {
             self.evict(block);
         }
         let all = Atoms::of(0..self.keeper.pages().config().page_atoms);
@@ -435,6 +433,8 @@ mod tests {
         (0..most).for_each(|block| memory.keep(Block(block), &[1; 64]));
         memory.hold(true);
         (1_000..1_200).for_each(|block| memory.keep(Block(block), &[2; 64]));
+        memory.keep(Block(2), &[2; 64]);
+        memory.forget(Block(3), 1);
         memory.keep(Block(3), &[3; 64]);
         memory.lend(0);
         assert!((0..most).all(|block| memory.keeps(Block(block))) && memory.policy.len() as u64 == most);

@@ -220,3 +220,29 @@ fn what_goes_home_from_memory_waits_for_an_origin_that_is_away() {
     let is_home = |block: u64| scenario.on_origin(block)[1] == stamps(&data[block as usize / 8])[(block as usize % 8) * 8..][..8];
     assert!((0..2_048).all(is_home));
 }
+
+/// The SSD fails while a write that goes past it waits until the log says that what lies below it is dead. The origin does not take that write: what
+/// was acknowledged before it is still there.
+#[test]
+fn what_memory_has_below_a_write_that_waited_and_fails_goes_home() {
+    let mut plan = plan_for(LONG);
+    plan.config.allocation = Allocation::SmallWrites;
+    plan.config.ram = 512 * 8 * ATOM_BYTES;
+    let mut scenario = Scenario::of(plan);
+    scenario.write(10);
+    scenario.drain();
+    let below = scenario.write(11);
+    scenario.flush();
+    scenario.hold(Zone::Journal);
+    let (write, _) = scenario.send_write(scenario.blocks(10, 16), false);
+    scenario.run_until_quiet();
+    assert!(!scenario.is_answered(write), "it waits for the log");
+    scenario.cache_goes();
+    scenario.fail_next(Zone::Origin, Fault::Error);
+    scenario.release(Zone::Journal);
+    scenario.until_degraded();
+    assert_eq!(scenario.wait(write), Err(RequestError::Io));
+    scenario.expect(11, &below);
+    scenario.flush();
+    assert_eq!(scenario.on_origin(11)[1], stamps(&below));
+}

@@ -23,6 +23,7 @@ use crate::request::{Command, RequestError};
 use crate::time::{Duration, Instant};
 
 use super::back_off::BackOff;
+use super::merge::Lock;
 use super::{Engine, Owner, Stage};
 
 /// An SSD whose every write or flush fails for so long has failed. Shorter than the 30 s after which many systems reset a disk that does not
@@ -139,6 +140,10 @@ impl<P: Payload> Engine<P> {
         self.degraded.since = Some(self.now);
         self.degraded.health = Health::Fencing;
         self.degraded.wanted = true;
+        if let Some(memory) = &mut self.memory {
+            // A page may be all that there is of its block.
+            memory.hold(true);
+        }
         self.give_back_writes();
         self.close_untouched();
         let promised = self.take_promised();
@@ -235,8 +240,8 @@ impl<P: Payload> Engine<P> {
         // Sets whose headers were still to be read are clean: the origin has what they hold.
         self.recovery = None;
         self.pin_for_origin();
-        self.begin_rescue();
-        self.rescue_promised();
+        self.degraded.rescue = self.memory.is_some().then_some(Block(0));
+        self.rescue_awaited();
         self.through.take_marks_back();
         self.fail_lost_promises();
         let mut promised = std::mem::take(&mut self.degraded.promised);
@@ -278,8 +283,12 @@ impl<P: Payload> Engine<P> {
         }
     }
 
-    /// Who waits for his own blocks only waits for their pages.
-    fn rescue_promised(&mut self) {
+    /// Who waits for his own blocks only waits for their pages; and what a write is on its way to, or waits to be written over, is nowhere else if
+    /// that fails.
+    fn rescue_awaited(&mut self) {
+        for Lock { block, blocks, .. } in self.locks.clone() {
+            self.rescue(block, blocks);
+        }
         let waiting: Vec<usize> = self.degraded.promised.iter().copied().chain(self.waiting_for_home()).chain(self.settling()).collect();
         for number in waiting {
             if !self.is_flush(number) {
@@ -417,7 +426,7 @@ impl<P: Payload> Engine<P> {
         let since = (*self.degraded.stopping_since.get_or_insert(self.now)).max(self.last_life());
         let owes = !self.through.pages.is_empty() || self.is_rescuing() || self.owes_zeros();
         if owes && self.now.since(since) >= self.config.stall_timeout {
-            let in_memory = (0..self.config.geometry.blocks()).filter(|&block| self.is_in_rescue(Block(block))).count() as u64;
+            let in_memory: u64 = self.dirty_data().map(|span| self.blocks_in_rescue(self.blocks_of(span))).sum();
             let bytes = (self.through.pages.atoms() + in_memory * self.block_atoms()) * ATOM_BYTES;
             let what = format!(
                 "the SSD failed in service and the origin does not take what was pinned for it: up to {bytes} bytes and {} zeroed ranges are lost",

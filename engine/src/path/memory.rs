@@ -86,7 +86,6 @@ impl<P: Payload> Engine<P> {
         let skip = span.start - block.0 * self.block_atoms();
         let Some(memory) = &mut self.memory else { return false };
         let Some(contents) = memory.read(block, blocks, |pages| P::from_pages(pages, skip, span.atoms)) else {
-            self.rescue(block, blocks);
             self.counters.memory_miss_blocks += blocks;
             self.note_missed(block, blocks);
             return false;
@@ -153,39 +152,41 @@ impl<P: Payload> Engine<P> {
         self.holds_what_was_written(slot, &payload).then_some(payload)
     }
 
-    /// The SSD has failed. What is dirty there, and in memory by chance, goes home from memory; no page goes from there before that.
-    pub(super) fn begin_rescue(&mut self) {
-        if let Some(memory) = &mut self.memory {
-            memory.hold(true);
-            self.degraded.rescue = Some(Block(0));
-        }
-    }
-
-    /// Has memory something that is to go home from there?
+    /// Has memory something that is to go home from there, since the SSD has failed?
     pub(super) fn is_rescuing(&self) -> bool {
         self.degraded.rescue.is_some()
     }
 
-    /// Copies the next of what is to go home, as long as that leaves others half of what may be pinned.
-    pub(super) fn rescue_from_memory(&mut self) {
-        while let Some(next) = self.degraded.rescue {
-            let pinned = self.through.pages.atoms() * ATOM_BYTES;
-            if pinned >= self.config.through_bytes / 2 && !self.through.pages.is_empty() {
-                return self.through.want_room();
-            }
-            self.degraded.rescue = self.rescue_next(next, self.config.geometry.blocks());
-            if let (None, Some(memory)) = (self.degraded.rescue, &mut self.memory) {
-                memory.hold(false);
-            }
+    /// Copies the next of what is dirty on the SSD that has failed, and in memory by chance: as long as that leaves others half of what may be
+    /// pinned. True: nothing is left of it, and pages may go again.
+    pub(super) fn rescue_from_memory(&mut self) -> bool {
+        let Some(mut next) = self.degraded.rescue else { return false };
+        let half = (self.config.through_bytes / 2 / ATOM_BYTES).max(1);
+        while self.through.pages.atoms() < half || self.through.pages.atoms() - self.held_up_atoms() < half {
+            let Some(further) = self.rescue_next(next, self.config.geometry.blocks()) else {
+                self.degraded.rescue = None;
+                self.memory.as_mut().expect("it has been looked through").hold(false);
+                return true;
+            };
+            next = further;
+            self.degraded.rescue = Some(next);
         }
+        self.want_room_through();
+        false
     }
 
-    /// Somebody is about to read these blocks, or to write there: what is to go home of them is copied now, whatever room there is.
+    /// A write is to go over these blocks: what is to go home of them is copied now, whatever room there is. It may fail.
     pub(super) fn rescue(&mut self, block: Block, blocks: u64) {
         let mut next = self.is_rescuing().then_some(block);
         while let Some(from) = next {
             next = self.rescue_next(from, block.0 + blocks);
         }
+    }
+
+    /// Is a write too long for what is to go home below it to be copied at once? Then it waits until that has gone.
+    pub(super) fn awaits_rescue(&self, block: Block, blocks: u64) -> bool {
+        let is_long = blocks * self.block_atoms() * ATOM_BYTES > self.config.through_bytes / 2;
+        is_long && self.degraded.rescue.is_some_and(|next| next.0 < block.0 + blocks)
     }
 
     /// Neighbours that are to go home, the first ones from `from` on, become a page of what goes through. Where to go on; none: nothing is left
@@ -202,9 +203,19 @@ impl<P: Payload> Engine<P> {
         let payload = memory.read(first, blocks, |pages| P::from_pages(pages, 0, blocks * size)).expect("it has these blocks");
         self.tickets.void(first, blocks);
         self.through.adopt(first, Page { blocks, payload, valid: None, state: State::Unwritten }, self.now);
-        let flushes: Vec<usize> = self.settling().filter(|&number| self.is_flush(number)).collect();
-        self.through.take_marks_back_of(&flushes);
+        let requests = &self.requests;
+        self.through.take_marks_back_of(|number| matches!(requests.get(number).request.command, Command::Flush));
         Some(Block(first.0 + blocks))
+    }
+
+    /// What memory has of a block that is still to go home from there.
+    pub(super) fn in_rescue(&mut self, block: Block) -> Option<P> {
+        let size = self.block_atoms();
+        self.is_in_rescue(block).then(|| self.memory.as_mut()?.read(block, 1, |pages| P::from_pages(pages, 0, size)))?
+    }
+
+    pub(super) fn blocks_in_rescue(&self, (block, blocks): (Block, u64)) -> u64 {
+        (block.0..block.0 + blocks).filter(|&block| self.is_in_rescue(Block(block))).count() as u64
     }
 
     /// Is this dirty on the SSD that has failed, and still to be copied from memory?

@@ -42,7 +42,7 @@ impl<P: Payload> Engine<P> {
             self.through.refused.succeeded();
             self.through.refused.at = None;
         }
-        self.rescue_from_memory();
+        moved |= self.rescue_from_memory();
         self.rewrite_forgotten();
         // Nobody waits any more for some of what was closed to reads.
         if awaited > 0 {
