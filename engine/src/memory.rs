@@ -21,6 +21,10 @@ pub struct Memory {
     /// Pages that are in use at most, but for those that are lent. The others are on their way: unlinked, and maybe still read.
     most: usize,
     lent: usize,
+    /// What is lent as soon as pages may go.
+    lending: usize,
+    /// No page goes: what they hold may be nowhere else.
+    held: bool,
     /// Blocks whose pages went for others last, at most so many: what a little more memory would still have.
     behind: Fifo,
     behind_max: usize,
@@ -70,7 +74,20 @@ impl Memory {
         let of_fronts = if fronts == 0 { 0 } else { pages / 8 + dirty };
         let most = pages - on_their_way - of_fronts;
         let (policy, behind, behind_max) = (kind.build(most), Fifo::default(), lending.step() as usize);
-        Some(Memory { keeper, policy, kind, most, lent: 0, behind, behind_max, page_bytes, evicted: 0, unnoted: 0 })
+        Some(Memory {
+            keeper,
+            policy,
+            kind,
+            most,
+            lent: 0,
+            lending: 0,
+            held: false,
+            behind,
+            behind_max,
+            page_bytes,
+            evicted: 0,
+            unnoted: 0,
+        })
     }
 
     /// For fronts.
@@ -85,10 +102,27 @@ impl Memory {
 
     /// So many pages more from now on, instead of those that were lent before.
     pub fn lend(&mut self, pages: u64) {
-        self.lent = pages as usize;
+        self.lending = pages as usize;
+        self.fit();
+    }
+
+    /// From now on no page goes for another one, or for what is lent; or they do again.
+    pub fn hold(&mut self, held: bool) {
+        self.held = held;
+        self.fit();
+    }
+
+    /// Lends what is to be lent, and lets pages go that are too many then.
+    fn fit(&mut self) {
+        self.lent = if self.held { self.lent.max(self.lending) } else { self.lending };
         while self.policy.len() > self.room() {
             self.evict(Block(u64::MAX));
         }
+    }
+
+    /// Is there a page of this block? (One that a front has written and nobody has drained is not known of.)
+    pub fn keeps(&self, block: Block) -> bool {
+        self.policy.contains(block.0)
     }
 
     fn room(&self) -> usize {
@@ -126,6 +160,8 @@ impl Memory {
         for (block, _) in &drained {
             match self.policy.contains(block.0) {
                 true => self.policy.touch(block.0),
+                // Whoever drains has what it holds.
+                false if self.held && self.is_full() => self.remove(block.0),
                 false => self.policy.insert(block.0),
             }
         }
@@ -221,6 +257,10 @@ impl Memory {
     /// Keeps what a block holds now, in place of what was kept of it.
     pub fn keep(&mut self, block: Block, contents: &[u8]) {
         assert_eq!(contents.len(), self.page_bytes, "a page is a whole block");
+        if self.held && (self.is_full() || self.keeps(block)) {
+            // What it holds already is the same: whoever changes a block has it forgotten first.
+            return;
+        }
         self.forget(block, 1);
         if self.is_full() {
             self.evict(block);
@@ -383,6 +423,26 @@ mod tests {
         (0..8).for_each(|block| memory.keep(Block(block), &[1; 64]));
         memory.lend(0);
         assert_eq!(memory.policy.len(), most, "at once");
+    }
+
+    #[test]
+    fn what_is_held_stays_whatever_comes_or_is_lent() {
+        let mut memory = memory(64);
+        memory.lend(8);
+        let most = memory.room() as u64;
+        (0..most).for_each(|block| memory.keep(Block(block), &[1; 64]));
+        memory.hold(true);
+        (1_000..1_200).for_each(|block| memory.keep(Block(block), &[2; 64]));
+        memory.keep(Block(2), &[2; 64]);
+        memory.forget(Block(3), 1);
+        memory.keep(Block(3), &[3; 64]);
+        memory.lend(0);
+        assert!((0..most).all(|block| memory.keeps(Block(block))) && memory.policy.len() as u64 == most);
+        assert_eq!((read(&mut memory, 2, 2), read(&mut memory, 1_000, 1)), (Some(vec![1, 3]), None));
+        memory.hold(false);
+        assert_eq!(memory.policy.len() as u64, most - 8, "what was lent goes back now");
+        memory.keep(Block(1_000), &[2; 64]);
+        assert!(memory.keeps(Block(1_000)));
     }
 
     #[test]

@@ -179,7 +179,24 @@ impl Plan {
         if chance.one_in(3) {
             plan.origin_leaves_every = chance.spread(100, 1_000);
         }
+        plan.draw_long();
         plan
+    }
+
+    /// Volumes of more blocks than the journal has entries, and zeroes of all of one, in a quarter of the runs with an SSD that fails. A stream of
+    /// its own.
+    fn draw_long(&mut self) {
+        let chance = &mut Chance::new(self.seed, "longer than the journal");
+        let geometry = &mut self.config.geometry;
+        if !chance.one_in(4) || geometry.block_atoms > 8 {
+            return;
+        }
+        let blocks = u64::from(geometry.journal_pages) * chance.between(101, 150);
+        geometry.volume_atoms = blocks * u64::from(geometry.block_atoms);
+        self.limits[1].atoms = geometry.volume_atoms;
+        // A model of a drive would have to be larger as well.
+        self.drives[1] = None;
+        self.mix.long_zeroes_percent = chance.spread(2, 30) as u32;
     }
 
     fn draw_rest(seed: u64, requests: u64, canary: Option<Canary>, chance: &mut Chance, mix: Mix, geometry: Geometry) -> Plan {

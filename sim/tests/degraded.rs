@@ -1,10 +1,11 @@
-//! The volume without its SSD: what is much for it. Long zeroes, long writes.
+//! The volume without its SSD: what is much for it. Long zeroes, long writes, and all that memory has of what the SSD alone had.
 
-use tidegate_engine::block::Span;
+use tidegate_engine::block::{ATOM_BYTES, Span};
 use tidegate_engine::cache::format::Geometry;
 use tidegate_engine::config::Allocation;
 use tidegate_engine::op::Zone;
 use tidegate_engine::request::{Command, RequestError, RequestId};
+use tidegate_engine::time::Duration;
 use tidegate_sim::back::fault::Fault;
 use tidegate_sim::scenario::{Scenario, plan_for};
 use tidegate_sim::stamp::Stamps;
@@ -19,6 +20,11 @@ fn stamps(data: &Stamps) -> Vec<u64> {
 /// The most operations that the engine has had at once, of those noted.
 fn most_at_once(scenario: &Scenario) -> usize {
     scenario.noted().iter().map(|op| op.id.place() + 1).max().expect("some were noted")
+}
+
+fn pinned(scenario: &Scenario) -> u64 {
+    let ledger = scenario.snapshot().ledger;
+    ledger.iter().find(|(part, _)| *part == "through").expect("it has a line").1
 }
 
 /// Long ones, in a volume without its SSD.
@@ -122,4 +128,121 @@ fn a_write_past_the_log_that_the_journal_could_never_tell_fails_at_once() {
     assert_eq!(scenario.wait(write), Err(RequestError::NoSpace));
     let data = scenario.write_span(scenario.blocks(100, 2_000));
     assert_eq!(scenario.on_origin(100)[0], stamps(&data)[..8]);
+}
+
+/// 2,048 blocks that the SSD alone has, all of them in memory, which is nearly full; then it is gone. What may be pinned is 1 MiB.
+fn with_much_in_memory() -> (Scenario, Vec<Stamps>) {
+    let geometry = Geometry { block_atoms: 8, set_slots: 64, sets: 96, journal_pages: 256, volume_atoms: 8 * 8_192, range_entries: 252 };
+    let mut plan = plan_for(geometry);
+    (plan.config.ram, plan.config.through_bytes) = (2_200 * 8 * ATOM_BYTES, 1 << 20);
+    let mut scenario = Scenario::of(plan);
+    let data: Vec<Stamps> = (0..256).map(|part| scenario.write_span(scenario.blocks(part * 8, 8))).collect();
+    scenario.flush();
+    scenario.run_until_quiet();
+    let snapshot = scenario.snapshot();
+    assert_eq!((snapshot.dirty_slots, snapshot.memory.pages), (2_048, 2_048));
+    scenario.cache_goes();
+    scenario.forget_noted();
+    (scenario, data)
+}
+
+#[test]
+fn what_memory_has_goes_home_a_little_at_a_time_and_clients_do_not_wait_for_all_of_it() {
+    let (mut scenario, data) = with_much_in_memory();
+    let (write, newer) = scenario.send_write(scenario.block(5_000), false);
+    let (mut most_pinned, mut left) = (0, None);
+    while left.is_none() {
+        assert!(scenario.step(), "the write is answered");
+        most_pinned = most_pinned.max(pinned(&scenario));
+        left = scenario.is_answered(write).then(|| scenario.snapshot().dirty_slots);
+    }
+    assert!(left > Some(1_024), "{left:?} are still to go home");
+    // A neighbour that memory does not have; a part of a block, and all of one, that are still to go home; what needs room in memory.
+    let read = scenario.read(scenario.blocks(2_046, 4)).expect("nobody asks the SSD");
+    assert_eq!(read[..16], stamps(&data[255])[48..]);
+    let part = scenario.write_span(Span::new(8 * 2_000 + 3, 2));
+    let whole = scenario.write(2_008);
+    for block in 4_000..4_200 {
+        scenario.read(scenario.block(block)).expect("the origin gives it");
+    }
+    assert!(scenario.snapshot().dirty_slots > 0, "all of this beside what goes home");
+    let flush = scenario.send_flush();
+    while !scenario.is_answered(flush) {
+        assert!(scenario.step(), "the FLUSH is answered");
+        most_pinned = most_pinned.max(pinned(&scenario));
+    }
+    scenario.wait(flush).expect("nothing is lost");
+    assert!(most_pinned <= 1 << 20, "{most_pinned} bytes are pinned");
+    assert!(most_at_once(&scenario) < 100, "{} operations at once", most_at_once(&scenario));
+    for block in 0..2_048u64 {
+        let mut holds = stamps(&data[block as usize / 8])[(block as usize % 8) * 8..][..8].to_vec();
+        match block {
+            2_000 => holds[3..5].copy_from_slice(&stamps(&part)),
+            2_008 => holds = stamps(&whole),
+            _ => {}
+        }
+        assert_eq!(scenario.on_origin(block)[1], holds, "block {block}");
+    }
+    assert_eq!(scenario.on_origin(5_000)[1], stamps(&newer));
+    assert_eq!((scenario.snapshot().dirty_slots, scenario.simulation.engine.at_risk().count()), (0, 0));
+}
+
+/// The first FLUSH after it is no sooner answered than all of it is durable, and a stop waits for it as well.
+#[test]
+fn a_flush_and_a_stop_wait_for_all_that_goes_home_from_memory() {
+    for stops in [false, true] {
+        let (mut scenario, data) = with_much_in_memory();
+        scenario.send_write(scenario.block(5_000), false);
+        scenario.until_degraded();
+        assert!(scenario.snapshot().dirty_slots > 1_024);
+        if stops {
+            scenario.stop();
+        } else {
+            scenario.flush();
+        }
+        let is_home = |block: u64| scenario.on_origin(block)[1] == stamps(&data[block as usize / 8])[(block as usize % 8) * 8..][..8];
+        assert!((0..2_048).all(is_home));
+    }
+}
+
+/// The origin stays away for a while: nothing goes from memory meanwhile.
+#[test]
+fn what_goes_home_from_memory_waits_for_an_origin_that_is_away() {
+    let (mut scenario, data) = with_much_in_memory();
+    let (write, _) = scenario.send_write(scenario.block(5_000), false);
+    scenario.until_degraded();
+    scenario.wait(write).expect("a write");
+    assert!(scenario.snapshot().dirty_slots > 1_024);
+    scenario.origin_goes();
+    scenario.advance(Duration::from_secs(5));
+    scenario.origin_comes_back(true);
+    scenario.flush();
+    let is_home = |block: u64| scenario.on_origin(block)[1] == stamps(&data[block as usize / 8])[(block as usize % 8) * 8..][..8];
+    assert!((0..2_048).all(is_home));
+}
+
+/// The SSD fails while a write that goes past it waits until the log says that what lies below it is dead. The origin does not take that write: what
+/// was acknowledged before it is still there.
+#[test]
+fn what_memory_has_below_a_write_that_waited_and_fails_goes_home() {
+    let mut plan = plan_for(LONG);
+    plan.config.allocation = Allocation::SmallWrites;
+    plan.config.ram = 512 * 8 * ATOM_BYTES;
+    let mut scenario = Scenario::of(plan);
+    scenario.write(10);
+    scenario.drain();
+    let below = scenario.write(11);
+    scenario.flush();
+    scenario.hold(Zone::Journal);
+    let (write, _) = scenario.send_write(scenario.blocks(10, 16), false);
+    scenario.run_until_quiet();
+    assert!(!scenario.is_answered(write), "it waits for the log");
+    scenario.cache_goes();
+    scenario.fail_next(Zone::Origin, Fault::Error);
+    scenario.release(Zone::Journal);
+    scenario.until_degraded();
+    assert_eq!(scenario.wait(write), Err(RequestError::Io));
+    scenario.expect(11, &below);
+    scenario.flush();
+    assert_eq!(scenario.on_origin(11)[1], stamps(&below));
 }

@@ -23,6 +23,7 @@ use crate::request::{Command, RequestError};
 use crate::time::{Duration, Instant};
 
 use super::back_off::BackOff;
+use super::merge::Lock;
 use super::{Engine, Owner, Stage};
 
 /// An SSD whose every write or flush fails for so long has failed. Shorter than the 30 s after which many systems reset a disk that does not
@@ -37,6 +38,8 @@ pub(super) struct Degraded {
     pub back_off: BackOff,
     /// Requests whose durability was promised by the SSD: once fenced, the origin keeps the promise.
     promised: Vec<usize>,
+    /// What memory has of dirty blocks goes home from there: it was looked at up to this block.
+    pub rescue: Option<Block>,
     /// When the SSD failed.
     since: Option<Instant>,
     /// When a stop began that waits for the origin.
@@ -50,6 +53,7 @@ impl Default for Degraded {
             wanted: false,
             back_off: BackOff::new(Duration::from_secs(1), Duration::from_secs(60)),
             promised: Vec::new(),
+            rescue: None,
             since: None,
             stopping_since: None,
         }
@@ -136,6 +140,10 @@ impl<P: Payload> Engine<P> {
         self.degraded.since = Some(self.now);
         self.degraded.health = Health::Fencing;
         self.degraded.wanted = true;
+        if let Some(memory) = &mut self.memory {
+            // A page may be all that there is of its block.
+            memory.hold(true);
+        }
         self.give_back_writes();
         self.close_untouched();
         let promised = self.take_promised();
@@ -232,7 +240,8 @@ impl<P: Payload> Engine<P> {
         // Sets whose headers were still to be read are clean: the origin has what they hold.
         self.recovery = None;
         self.pin_for_origin();
-        self.rescue_from_memory();
+        self.degraded.rescue = self.memory.is_some().then_some(Block(0));
+        self.rescue_awaited();
         self.through.take_marks_back();
         self.fail_lost_promises();
         let mut promised = std::mem::take(&mut self.degraded.promised);
@@ -274,6 +283,21 @@ impl<P: Payload> Engine<P> {
         }
     }
 
+    /// Who waits for his own blocks only waits for their pages; and what a write is on its way to, or waits to be written over, is nowhere else if
+    /// that fails.
+    fn rescue_awaited(&mut self) {
+        for Lock { block, blocks, .. } in self.locks.clone() {
+            self.rescue(block, blocks);
+        }
+        let waiting: Vec<usize> = self.degraded.promised.iter().copied().chain(self.waiting_for_home()).chain(self.settling()).collect();
+        for number in waiting {
+            if !self.is_flush(number) {
+                let (block, blocks) = self.blocks_of(self.requests.get(number).request.span);
+                self.rescue(block, blocks);
+            }
+        }
+    }
+
     /// A write with FUA that waited for its home, while nobody but the SSD had it: nobody can promise it any more. (FLUSHes are told by `tell_loss`.)
     fn fail_lost_promises(&mut self) {
         let waiting = self.degraded.promised.iter().copied().chain(self.waiting_for_home()).chain(self.settling());
@@ -295,7 +319,7 @@ impl<P: Payload> Engine<P> {
 
     /// Is a dirty block nowhere but on the SSD? Its next start would be refused, so that it counts as lost until it is home.
     fn cache_alone_has_dirty(&self) -> bool {
-        let is_pinned = |block: u64| self.through.covers(Block(block), 1);
+        let is_pinned = |block: u64| self.through.covers(Block(block), 1) || self.is_in_rescue(Block(block));
         self.dirty_data().any(|span| {
             let (first, blocks) = self.blocks_of(span);
             (first.0..first.0 + blocks).any(|block| !is_pinned(block))
@@ -352,10 +376,12 @@ impl<P: Payload> Engine<P> {
         self.is_degraded() && !self.ranges.is_empty()
     }
 
-    /// The same, if this request has to wait for them: a FLUSH for all, any other one for its own.
+    /// The same, if this request has to wait for them: a FLUSH for all, any other one for its own. A FLUSH waits for what still goes home from
+    /// memory as well.
     pub(super) fn owes_zeros_to(&self, number: usize) -> bool {
         let waits = |(block, blocks)| self.waits_for_zeros(block, blocks);
-        self.owes_zeros() && (self.is_flush(number) || self.changed_blocks(number).is_some_and(waits))
+        let is_flush = self.is_flush(number);
+        is_flush && self.is_rescuing() || self.owes_zeros() && (is_flush || self.changed_blocks(number).is_some_and(waits))
     }
 
     /// Blocks under a zeroed range are not written before the zeros are on the origin.
@@ -398,9 +424,10 @@ impl<P: Payload> Engine<P> {
         }
         // An origin that is slow is waited for, as ever.
         let since = (*self.degraded.stopping_since.get_or_insert(self.now)).max(self.last_life());
-        let owes = !self.through.pages.is_empty() || self.owes_zeros();
+        let owes = !self.through.pages.is_empty() || self.is_rescuing() || self.owes_zeros();
         if owes && self.now.since(since) >= self.config.stall_timeout {
-            let bytes = self.through.pages.atoms() * ATOM_BYTES;
+            let in_memory: u64 = self.dirty_data().map(|span| self.blocks_in_rescue(self.blocks_of(span))).sum();
+            let bytes = (self.through.pages.atoms() + in_memory * self.block_atoms()) * ATOM_BYTES;
             let what = format!(
                 "the SSD failed in service and the origin does not take what was pinned for it: up to {bytes} bytes and {} zeroed ranges are lost",
                 self.ranges.overlapping(Block(0), u64::MAX).count()

@@ -24,6 +24,9 @@ use super::write::Piece;
 /// What is written in one request beyond this is rather a stream than something that is read again soon: 64 KiB.
 const WRITE_ATOMS: u64 = (64 << 10) / ATOM_BYTES;
 
+/// Neighbours that go home from memory together: 64 KiB.
+const RESCUED_ATOMS: u64 = (64 << 10) / ATOM_BYTES;
+
 impl<P: Payload> Engine<P> {
     /// What fronts have read from memory meanwhile: for whoever decides what stays, and for the curves. Each turn does so, also one in which
     /// nothing has happened: a front wakes its engine for it.
@@ -149,21 +152,77 @@ impl<P: Payload> Engine<P> {
         self.holds_what_was_written(slot, &payload).then_some(payload)
     }
 
-    /// The SSD has failed. What is dirty there, and in memory by chance, goes home from memory.
-    pub(super) fn rescue_from_memory(&mut self) {
-        let mut next = Block(0);
-        while let Some(block) = self.memory.as_mut().and_then(|memory| memory.next(next)) {
-            next = Block(block.0 + 1);
-            let is_dirty = self.index.get(block).is_some_and(|slot| self.sets.is_dirty(slot));
-            if !is_dirty || self.through.covers(block, 1) {
-                continue;
-            }
-            let size = self.block_atoms();
-            let memory = self.memory.as_mut().expect("it has just answered");
-            let payload = memory.read(block, 1, |pages| P::from_pages(pages, 0, size)).expect("it has the block");
-            self.tickets.void(block, 1);
-            self.through.adopt(block, Page { blocks: 1, payload, valid: None, state: State::Unwritten }, self.now);
+    /// Has memory something that is to go home from there, since the SSD has failed?
+    pub(super) fn is_rescuing(&self) -> bool {
+        self.degraded.rescue.is_some()
+    }
+
+    /// Copies the next of what is dirty on the SSD that has failed, and in memory by chance: as long as that leaves others half of what may be
+    /// pinned. True: nothing is left of it, and pages may go again.
+    pub(super) fn rescue_from_memory(&mut self) -> bool {
+        let Some(mut next) = self.degraded.rescue else { return false };
+        let half = (self.config.through_bytes / 2 / ATOM_BYTES).max(1);
+        while self.through.pages.atoms() < half || self.through.pages.atoms() - self.held_up_atoms() < half {
+            let Some(further) = self.rescue_next(next, self.config.geometry.blocks()) else {
+                self.degraded.rescue = None;
+                self.memory.as_mut().expect("it has been looked through").hold(false);
+                return true;
+            };
+            next = further;
+            self.degraded.rescue = Some(next);
         }
+        self.want_room_through();
+        false
+    }
+
+    /// A write is to go over these blocks: what is to go home of them is copied now, whatever room there is. It may fail.
+    pub(super) fn rescue(&mut self, block: Block, blocks: u64) {
+        let mut next = self.is_rescuing().then_some(block);
+        while let Some(from) = next {
+            next = self.rescue_next(from, block.0 + blocks);
+        }
+    }
+
+    /// Is a write too long for what is to go home below it to be copied at once? Then it waits until that has gone.
+    pub(super) fn awaits_rescue(&self, block: Block, blocks: u64) -> bool {
+        let is_long = blocks * self.block_atoms() * ATOM_BYTES > self.config.through_bytes / 2;
+        is_long && self.degraded.rescue.is_some_and(|next| next.0 < block.0 + blocks)
+    }
+
+    /// Neighbours that are to go home, the first ones from `from` on, become a page of what goes through. Where to go on; none: nothing is left
+    /// before `end`.
+    fn rescue_next(&mut self, from: Block, end: u64) -> Option<Block> {
+        let first = self.memory.as_mut()?.next(from).filter(|found| found.0 < end)?;
+        let most = (RESCUED_ATOMS / self.block_atoms()).max(1).min(end - first.0);
+        let neighbours = (first.0..first.0 + most).map(Block).take_while(|&block| self.is_in_rescue(block));
+        let blocks = neighbours.count() as u64;
+        if blocks == 0 {
+            return Some(Block(first.0 + 1));
+        }
+        let (size, memory) = (self.block_atoms(), self.memory.as_mut().expect("it has just answered"));
+        let payload = memory.read(first, blocks, |pages| P::from_pages(pages, 0, blocks * size)).expect("it has these blocks");
+        self.tickets.void(first, blocks);
+        self.through.adopt(first, Page { blocks, payload, valid: None, state: State::Unwritten }, self.now);
+        let requests = &self.requests;
+        self.through.take_marks_back_of(|number| matches!(requests.get(number).request.command, Command::Flush));
+        Some(Block(first.0 + blocks))
+    }
+
+    /// What memory has of a block that is still to go home from there.
+    pub(super) fn in_rescue(&mut self, block: Block) -> Option<P> {
+        let size = self.block_atoms();
+        self.is_in_rescue(block).then(|| self.memory.as_mut()?.read(block, 1, |pages| P::from_pages(pages, 0, size)))?
+    }
+
+    pub(super) fn blocks_in_rescue(&self, (block, blocks): (Block, u64)) -> u64 {
+        (block.0..block.0 + blocks).filter(|&block| self.is_in_rescue(Block(block))).count() as u64
+    }
+
+    /// Is this dirty on the SSD that has failed, and still to be copied from memory?
+    pub(super) fn is_in_rescue(&self, block: Block) -> bool {
+        let has_page = || self.memory.as_ref().is_some_and(|memory| memory.keeps(block));
+        let is_dirty = || self.index.get(block).is_some_and(|slot| self.sets.is_dirty(slot));
+        self.degraded.rescue.is_some_and(|next| next <= block) && has_page() && is_dirty() && !self.through.covers(block, 1)
     }
 
     /// From now on a read of these blocks gives something else, or may: what is being read of them must not be kept.

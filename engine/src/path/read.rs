@@ -259,13 +259,20 @@ impl<P: Payload> Engine<P> {
         let mut i = 0;
         while i < run.blocks {
             let (block, slot) = at(i);
+            if let Some(payload) = self.in_rescue(block) {
+                let part = self.blocks_span(block, 1).intersection(span);
+                let payload = payload.slice(part.start - block.0 * self.block_atoms(), part.atoms);
+                parts.push(Part { span: part, source: Source::Ready(payload) });
+                i += 1;
+                continue;
+            }
             if let Some(valid) = self.sets.partial(slot) {
                 self.partial_parts(block, slot, valid, span, parts);
                 i += 1;
                 continue;
             }
             let mut end = i + 1;
-            while end < run.blocks && self.sets.partial(at(end).1).is_none() {
+            while end < run.blocks && self.sets.partial(at(end).1).is_none() && !self.is_in_rescue(at(end).0) {
                 end += 1;
             }
             self.slot_parts(block, slot, (end - i) as u32, span, parts);
@@ -679,7 +686,8 @@ impl<P: Payload> Engine<P> {
 
     fn bad_slot(&mut self, number: usize, slot: Slot, block: Block, span: Span) {
         let is_current = self.index.get(block) == Some(slot);
-        if is_current && self.sets.is_dirty(slot) {
+        let is_elsewhere = self.through.covers(block, 1) || self.is_in_rescue(block);
+        if is_current && self.sets.is_dirty(slot) && !is_elsewhere {
             self.counters.corrupt_dirty_slots += 1;
             self.reading(number).failed = true;
             return;
@@ -691,7 +699,7 @@ impl<P: Payload> Engine<P> {
             self.uncached_parts(block, 1, span, &mut parts);
             return self.add_parts(number, parts);
         }
-        if is_current {
+        if is_current && !self.sets.is_dirty(slot) {
             self.counters.corrupt_clean_slots += 1;
             self.kill_slot(slot);
         }

@@ -226,6 +226,9 @@ impl<P: Payload> Engine<P> {
             self.answer(number, Err(RequestError::Io));
             return Placing::Placed;
         }
+        if through {
+            self.rescue(block, blocks);
+        }
         let merged = self.locks.iter().any(|lock| lock.request == number);
         if !merged && self.begin_merge(number) {
             self.locks.push(Lock { request: number, block, blocks });

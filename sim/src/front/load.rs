@@ -29,6 +29,8 @@ pub struct Mix {
     pub small_percent: u32,
     pub ragged_percent: u32,
     pub blocks_max: u64,
+    /// Zeroes of the whole volume.
+    pub long_zeroes_percent: u32,
     /// Requests that go on where the last sequential one ended.
     pub sequential_percent: u32,
     /// Writes that write the bytes of an earlier write again.
@@ -57,6 +59,7 @@ const BASE: Mix = Mix {
     small_percent: 20,
     ragged_percent: 20,
     blocks_max: 32,
+    long_zeroes_percent: 0,
     sequential_percent: 10,
     repeat_percent: 5,
     workers: 8,
@@ -249,6 +252,8 @@ impl Load {
             3 => {
                 let (span, no_hole) = (self.span(), self.chance.one_in(2));
                 let fast = self.ways.one_in(4);
+                let is_long = mix.long_zeroes_percent > 0 && self.ways.percent(mix.long_zeroes_percent);
+                let span = if is_long { Span::new(0, self.volume_atoms) } else { span };
                 self.send(worker, span, Command::Zero { no_hole, fua, fast }, None)
             }
             4 => self.send(worker, Span::default(), Command::Flush, None),

@@ -71,6 +71,10 @@ impl<P: Payload> Engine<P> {
             refused_zeros: Vec::new(),
         };
         self.choose_ranges(&mut batch);
+        if self.is_rescuing() {
+            // What memory has goes home first, from there: nearly all of what is dirty would be looked at in vain, again and again.
+            return batch;
+        }
         if let Some(sets) = self.gate.sets_at_once() {
             self.choose_sets(&mut batch, sets);
             return batch;

@@ -21,6 +21,7 @@ mod writing;
 use std::collections::VecDeque;
 
 use crate::block::{Atoms, Block, Span};
+use crate::cache::ranges::Zeroed;
 use crate::cache::through::{Page, Pages};
 use crate::cache::unsure::Unsure;
 use crate::config::{Allocation, WhenFull};
@@ -151,6 +152,11 @@ impl<P: Payload> Through<P> {
         self.settling.iter_mut().for_each(|(_, until)| *until = None);
     }
 
+    /// The same for some of those only.
+    pub fn take_marks_back_of(&mut self, is_meant: impl Fn(usize) -> bool) {
+        self.settling.iter_mut().filter(|(number, _)| is_meant(*number)).for_each(|(_, until)| *until = None);
+    }
+
     /// What the origin did not take is written once more.
     pub fn try_refused(&mut self) {
         self.refused.at = None;
@@ -209,7 +215,7 @@ impl<P: Payload> Engine<P> {
         if self.waits_for_zeros(block, blocks) {
             return Some(WaitReason::RangeTable);
         }
-        if !self.has_room_to_pass(blocks) {
+        if !self.has_room_to_pass(blocks) || self.awaits_rescue(block, blocks) {
             self.through.crowded = true;
             return Some(WaitReason::Window);
         }
@@ -218,6 +224,21 @@ impl<P: Payload> Engine<P> {
             return Some(WaitReason::Journal);
         }
         None
+    }
+
+    /// More pages wait for these to be let go: as soon as the origin has taken what it does take, it is flushed.
+    pub(super) fn want_room_through(&mut self) {
+        self.through.crowded |= self.through.pages.are_tried() || self.owes_zeros() && self.through.writes.is_empty();
+    }
+
+    /// Atoms of pages that are not written before zeros below them, which the origin does not take now.
+    pub(super) fn held_up_atoms(&self) -> u64 {
+        if !self.owes_zeros() || !self.through.writes.is_empty() {
+            return 0;
+        }
+        let above = |(first, zeroed): (Block, Zeroed)| self.through.pages.overlapping(first, zeroed.blocks);
+        let atoms = |(_, page): (Block, &Page<P>)| page.blocks * self.block_atoms();
+        self.ranges.overlapping(Block(0), u64::MAX).flat_map(above).map(atoms).sum::<u64>().min(self.through.pages.atoms())
     }
 
     /// May so many blocks more be pinned until the origin is flushed?

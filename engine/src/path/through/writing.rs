@@ -17,7 +17,7 @@ impl<P: Payload> Engine<P> {
     /// True: something was answered or let go that others may wait for.
     pub(in crate::path) fn pump_through(&mut self) -> bool {
         let awaited = self.origin.forget_awaited();
-        if self.through.has_nothing() && awaited == 0 {
+        if self.through.has_nothing() && awaited == 0 && !self.is_rescuing() {
             return false;
         }
         let mut moved = false;
@@ -42,6 +42,7 @@ impl<P: Payload> Engine<P> {
             self.through.refused.succeeded();
             self.through.refused.at = None;
         }
+        moved |= self.rescue_from_memory();
         self.rewrite_forgotten();
         // Nobody waits any more for some of what was closed to reads.
         if awaited > 0 {
