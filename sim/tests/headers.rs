@@ -150,6 +150,27 @@ fn a_start_does_not_wait_for_ever_for_the_header_of_a_dirty_set() {
     assert!(damage.iter().any(|damage| damage.fatal && damage.what.contains(&format!("header of set {set} "))), "{damage:?}");
 }
 
+/// They lie in one stretch, and are read one by one when it cannot be read.
+#[test]
+fn the_header_of_a_clean_set_beside_that_of_a_dirty_one_holds_no_start() {
+    let mut scenario = lived();
+    cut(&mut scenario);
+    let set = sealed(&mut scenario, false);
+    spoil_headers(&mut scenario, &[set]);
+    scenario.begin_recovery();
+    let began = scenario.simulation.now();
+    scenario.until_serving();
+    assert!(scenario.simulation.faults().has(FaultPoint::HeadersUnread));
+    assert!(scenario.simulation.now().since(began) < Duration::from_secs(1));
+    scenario.advance(Duration::from_secs(10));
+    assert!(!scenario.simulation.engine.is_warm(), "it is waited for behind service");
+    scenario.simulation.scene.cache.heal();
+    scenario.advance(Duration::from_secs(5));
+    assert!(scenario.simulation.engine.is_warm());
+    let damage = scenario.simulation.engine.damage();
+    assert!(damage.is_empty(), "{damage:?}");
+}
+
 /// Forty sealed sets and more, all of them clean, cut off; and how many slots live in them.
 fn many_clean() -> (Scenario, u64) {
     let geometry = Geometry { block_atoms: 8, set_slots: 8, sets: 64, journal_pages: 64, volume_atoms: 4_096, range_entries: 252 };
