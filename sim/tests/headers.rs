@@ -223,6 +223,43 @@ fn clean_sets_whose_headers_are_never_read_again_are_given_up_side_by_side() {
     scenario.read(scenario.blocks(0, 400)).expect("the origin has all of it");
 }
 
+/// No checkpoint runs before the last header, and the ring is small.
+#[test]
+fn a_full_ring_does_not_wait_for_the_headers_of_clean_sets() {
+    let (mut scenario, _) = many_clean();
+    scenario.recover();
+    let began = scenario.simulation.now();
+    for _ in 0..200 {
+        scenario.write(500);
+        scenario.flush();
+    }
+    let took = scenario.simulation.now().since(began);
+    assert!(took < Duration::from_secs(5), "{took:?}");
+    assert!(scenario.simulation.engine.is_warm() && scenario.simulation.faults().has(FaultPoint::CleanHeaderLost));
+    scenario.read(scenario.blocks(0, 400)).expect("the origin has all of it");
+    scenario.power_cut(Survive::None);
+    scenario.read(scenario.blocks(0, 512)).expect("the same");
+}
+
+#[test]
+fn a_stop_does_not_wait_for_the_headers_of_clean_sets() {
+    // As soon as service begins, or while they are waited for.
+    for after in [Duration::ZERO, Duration::from_secs(3)] {
+        let (mut scenario, _) = many_clean();
+        scenario.recover();
+        scenario.advance(after);
+        let data = scenario.write(7);
+        let began = scenario.simulation.now();
+        scenario.stop();
+        let took = scenario.simulation.now().since(began);
+        assert!(took < Duration::from_secs(1), "{took:?}");
+        scenario.simulation.scene.cache.heal();
+        scenario.recover();
+        scenario.expect(7, &data);
+        scenario.read(scenario.blocks(0, 400)).expect("nothing is lost");
+    }
+}
+
 #[test]
 fn superblocks_that_the_ssd_does_not_give_for_a_moment_are_waited_for() {
     for copies in [&[0][..], &[1], &[0, 1]] {

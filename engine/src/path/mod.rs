@@ -670,6 +670,7 @@ impl<P: Payload> Engine<P> {
         again |= self.pump_destage();
         again |= self.pump_mode();
         self.pump_detach();
+        self.hurry_late_headers();
         again |= self.pump_checkpoint();
         self.pump_own_flush();
         self.pump_pages();
