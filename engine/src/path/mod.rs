@@ -630,6 +630,9 @@ impl<P: Payload> Engine<P> {
     /// Lets every flow take what has become possible, until nothing is any more.
     fn pump(&mut self) {
         self.looked = self.now;
+        if let Some(motor) = &mut self.motor {
+            motor.tire(self.now);
+        }
         if self.phase == Phase::Recovering {
             self.pump_recovery();
         }
