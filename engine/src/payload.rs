@@ -2,6 +2,7 @@
 //! In production a `Run` of an aligned slab; in the simulator a stamp per atom, from which the oracle reads meaning.
 
 use std::borrow::Cow;
+use std::ops::Range;
 
 use smallvec::SmallVec;
 
@@ -19,6 +20,10 @@ pub trait Payload: Clone {
     fn atoms(&self) -> u64;
     /// `atoms` zeroed atoms.
     fn zero(atoms: u64) -> Self;
+    /// Which atoms of the zeros it is that everybody shares, if it is of those. None: what it holds is its own.
+    fn shared_zeros(&self) -> Option<Range<u64>> {
+        None
+    }
     /// The atoms `start..start + atoms` of this payload, one at least; no copy.
     fn slice(&self, start: u64, atoms: u64) -> Self;
     /// One payload of all the parts in order. Copies, unless there is one part.
@@ -52,4 +57,16 @@ pub trait Payload: Clone {
         self.append_to(&mut bytes);
         bytes.into()
     }
+}
+
+/// Bytes of memory that these payloads hold: of zeros that they share, as many as there are once.
+pub fn bytes_held<'p, P: Payload + 'p>(payloads: impl Iterator<Item = &'p P>) -> u64 {
+    let (mut own, mut zeros) = (0, 0);
+    for payload in payloads {
+        match payload.shared_zeros() {
+            Some(atoms) => zeros = zeros.max(atoms.end),
+            None => own += payload.atoms(),
+        }
+    }
+    (own + zeros) * ATOM_BYTES
 }

@@ -6,6 +6,7 @@
 //! client's stamp ever has. A zeroed atom is stamp 0 and 512 zero bytes.
 
 use std::borrow::Cow;
+use std::ops::Range;
 use std::rc::Rc;
 use tidegate_engine::block::ATOM_BYTES;
 use tidegate_engine::payload::Payload;
@@ -158,6 +159,11 @@ impl Payload for Stamps {
     fn zero(atoms: u64) -> Self {
         assert!(atoms > 0, "a payload is never empty");
         Stamps { form: Form::Zero, start: 0, atoms: u32::try_from(atoms).expect("a payload below 2 TiB") }
+    }
+
+    fn shared_zeros(&self) -> Option<Range<u64>> {
+        let start = u64::from(self.start);
+        self.is_zero_form().then(|| start..start + self.atoms())
     }
 
     fn slice(&self, start: u64, atoms: u64) -> Self {

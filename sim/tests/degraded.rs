@@ -3,7 +3,7 @@
 use tidegate_engine::block::{ATOM_BYTES, Span};
 use tidegate_engine::cache::format::Geometry;
 use tidegate_engine::config::Allocation;
-use tidegate_engine::op::Zone;
+use tidegate_engine::op::{DeviceId, Zone};
 use tidegate_engine::request::{Command, RequestError, RequestId};
 use tidegate_engine::time::Duration;
 use tidegate_sim::back::fault::Fault;
@@ -61,6 +61,25 @@ fn long_zeroes_without_the_ssd_end_and_so_does_what_comes_behind_them() {
         }
         assert_eq!(scenario.simulation.engine.at_risk().count(), 0);
     }
+}
+
+/// They share their contents, and the ledger knows it.
+#[test]
+fn the_ledger_counts_zeros_that_are_pinned_as_often_as_they_are_in_memory() {
+    let mut scenario = Scenario::of(plan_for(LONG));
+    scenario.cache_goes();
+    scenario.until_degraded_by_writing(7);
+    scenario.flush();
+    let through = |scenario: &Scenario| scenario.snapshot().ledger.iter().find(|(part, _)| *part == "through").expect("a part").1;
+    assert_eq!(through(&scenario), 0);
+    scenario.hold_flush(DeviceId::Origin);
+    let zeroes = long_zeroes(&mut scenario, true);
+    scenario.run_until_quiet();
+    assert_eq!(through(&scenario), 1 << 20, "of 32 MiB");
+    scenario.write(3);
+    assert_eq!(through(&scenario), (1 << 20) + 4_096);
+    scenario.release_flush(DeviceId::Origin);
+    scenario.wait(zeroes).expect("the origin takes them");
 }
 
 /// Over pages that are still to be flushed; and others ask for parts of it meanwhile.

@@ -2,7 +2,7 @@
 
 use tidegate_engine::cache::format::Geometry;
 use tidegate_engine::op::{DeviceId, Zone};
-use tidegate_engine::request::RequestId;
+use tidegate_engine::request::{RequestError, RequestId};
 use tidegate_sim::back::volatile::Survive;
 use tidegate_sim::scenario::{Scenario, plan_for};
 use tidegate_sim::stamp::Stamps;
@@ -95,4 +95,31 @@ fn a_read_of_a_mebibyte_in_consecutive_slots_is_one_read() {
     // It lies in two sets.
     assert_eq!(scenario.read(scenario.blocks(5 * MIB, MIB)), Ok(other.stamps().collect()));
     assert_eq!(told(&mut scenario, Zone::Data, false), [MIB - 100, 100]);
+}
+
+/// Open sets that hold much are told again by each checkpoint, and the ring keeps two of them: what is left is the bound of a write.
+#[test]
+fn a_write_that_finds_no_room_in_a_small_ring_beside_two_checkpoints_is_refused_and_any_other_is_taken() {
+    let geometry =
+        Geometry { block_atoms: 8, set_slots: 2_048, sets: 16, journal_pages: 128, volume_atoms: 8 * 16_384, range_entries: 252 };
+    let mut taken = Vec::new();
+    for blocks in (100..=6_500).step_by(200) {
+        let mut scenario = Scenario::of(plan_for(geometry));
+        scenario.simulation.scene.oracle.may_be_full = true;
+        scenario.write_span(scenario.blocks(0, 2_000));
+        scenario.flush();
+        let checkpoints = scenario.snapshot().counters.checkpoints;
+        let (write, data) = scenario.send_write(scenario.blocks(4_096, blocks), false);
+        match scenario.wait(write) {
+            Ok(_) => {
+                assert_eq!(scenario.read(scenario.blocks(4_096, blocks)), Ok(data.stamps().collect()));
+                taken.push(blocks);
+            }
+            Err(error) => assert_eq!(error, RequestError::NoSpace),
+        }
+        scenario.run_until_quiet();
+        let more = scenario.snapshot().counters.checkpoints - checkpoints;
+        assert!(more <= 4, "{blocks} blocks: {more} checkpoints");
+    }
+    assert!(taken.len() > 10 && taken.len() < 20, "{taken:?}");
 }

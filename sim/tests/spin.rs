@@ -470,3 +470,52 @@ fn a_start_waits_for_a_disk_that_wakes_to_compare_what_it_holds() {
     assert!(took > Duration::from_secs(40) && took < Duration::from_secs(50), "{took:?}");
     assert!(scenario.snapshot().counters.fence_checked_blocks > 0);
 }
+
+/// The word that asks what the disk does has no answer for an hour: a start does not wait for it, nor does whoever reads, and what the origin holds
+/// is compared all the same.
+#[test]
+fn a_motor_that_answers_nothing_holds_neither_a_start_nor_a_read_for_ever() {
+    for samples in [1_024, 0] {
+        let mut scenario = scenario_with(|plan| plan.config.fence_samples = samples);
+        for block in 0..16 {
+            scenario.read(scenario.block(block)).expect("it is on the origin");
+        }
+        scenario.flush();
+        scenario.crash(Crash::Kill(Survive::All));
+        scenario.simulation.scene.origin.fail_next_word(Fault::Stuck(Duration::from_secs(3_600)));
+        scenario.begin_recovery();
+        let began = scenario.simulation.now();
+        scenario.until_serving();
+        scenario.read(scenario.block(100)).expect("it is read without the answer");
+        let took = scenario.simulation.now().since(began);
+        assert!(took >= Duration::from_secs(180) && took < Duration::from_secs(210), "{took:?}");
+        assert_eq!(scenario.snapshot().counters.fence_checked_blocks > 0, samples > 0);
+        // Its answer comes late, and does not disturb anybody.
+        scenario.advance(Duration::from_secs(4_000));
+        let data = scenario.write(100);
+        scenario.drain();
+        scenario.expect(100, &data);
+    }
+}
+
+/// Whichever word it is: the same disk is told to stop, is looked at, or is told to wake.
+#[test]
+fn a_word_that_is_never_answered_holds_no_read_for_ever() {
+    for word in [Spin::Stop, Spin::Wake, Spin::Look] {
+        let mut scenario = scenario();
+        if word != Spin::Stop {
+            sleep(&mut scenario);
+        }
+        scenario.simulation.scene.origin.fail_next_word(Fault::Stuck(Duration::from_secs(3_600)));
+        // Where nobody asks for it, it is stopped, or looked at.
+        let rests = if word == Spin::Wake { 0 } else { 120 };
+        scenario.advance(Duration::from_secs(rests));
+        let asked = scenario.noted().iter().filter_map(|op| op.word).next_back();
+        assert_eq!(asked == Some(word), word != Spin::Wake, "{asked:?}");
+        let took = time_read(&mut scenario, 3_000);
+        assert!(took < Duration::from_secs(200), "{word:?}: {took:?}");
+        assert_eq!(scenario.noted().iter().filter_map(|op| op.word).next_back(), Some(word));
+        scenario.advance(Duration::from_secs(5_000));
+        time_read(&mut scenario, 2_000);
+    }
+}

@@ -6,6 +6,7 @@
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::borrow::Cow;
 use std::fmt;
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 use std::sync::{Mutex, OnceLock};
@@ -294,6 +295,11 @@ impl Payload for Run {
         if atoms <= zeros().atoms() { zeros().slice(0, atoms) } else { zeroed(atoms) }
     }
 
+    fn shared_zeros(&self) -> Option<Range<u64>> {
+        let start = u64::from(self.start);
+        (self.slab == zeros().slab).then(|| start..start + self.atoms())
+    }
+
     fn slice(&self, start: u64, atoms: u64) -> Run {
         assert!(atoms > 0, "a run is never empty");
         assert!(start + atoms <= self.atoms(), "atoms {start}+{atoms} of a run of {}", self.atoms);
@@ -368,6 +374,7 @@ impl Payload for Run {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tidegate_engine::payload::bytes_held;
 
     fn run(atoms: u64, seed: u8) -> Run {
         let mut run = RunMut::new(atoms);
@@ -383,6 +390,15 @@ mod tests {
         assert_eq!(part, Run::concat(&[whole.slice(3, 1), whole.slice(4, 1)]));
         drop(whole);
         assert!(part.as_slice()[..ATOM].iter().all(|byte| *byte == 3 ^ 0x40));
+    }
+
+    #[test]
+    fn what_is_of_the_zeros_that_everybody_shares_is_known() {
+        let (one, other) = (Run::zero(2_048), Run::zero(16).slice(8, 4));
+        assert_eq!((one.shared_zeros(), other.shared_zeros()), (Some(0..2_048), Some(8..12)));
+        let own = zeroed(8);
+        assert_eq!((own.shared_zeros(), own.slice(3, 1).shared_zeros(), run(8, 0).shared_zeros()), (None, None, None));
+        assert_eq!(bytes_held([&one, &own, &other, &one].into_iter()), (1 << 20) + 4_096);
     }
 
     #[test]

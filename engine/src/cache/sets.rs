@@ -263,13 +263,27 @@ impl Sets {
         self.touch(number);
     }
 
-    /// Copies of headers that were written while their others are on their way count as failed.
+    /// A flush has failed. Copies of headers that were written while their others are on their way count as failed; the headers are not to blame
+    /// for that, and are tried as often as at first.
     pub fn doubt_headers(&mut self) {
         for set in &mut self.sets {
-            if let HeaderState::Writing { left, failed } = &mut set.header {
+            if let HeaderState::Writing { left, failed } = &mut set.header
+                && *failed < 2 - *left
+            {
                 *failed = 2 - *left;
+                set.header_failures = 0;
             }
         }
+    }
+
+    /// The same of a header of which nothing is on its way. False: it was not written.
+    pub fn doubt_header(&mut self, number: u32) -> bool {
+        let set = self.get_mut(number);
+        let was_written = set.header == HeaderState::Written;
+        if was_written {
+            (set.header, set.header_failures) = (HeaderState::Due, 0);
+        }
+        was_written
     }
 
     pub fn seal(&mut self, number: u32, sealed: Position) {

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::block::{Atoms, Block};
-use crate::payload::Payload;
+use crate::payload::{Payload, bytes_held};
 
 /// Contents of consecutive blocks.
 #[derive(Clone, Debug)]
@@ -61,6 +61,10 @@ impl<P: Payload> Pages<P> {
     /// Atoms pinned.
     pub fn atoms(&self) -> u64 {
         self.atoms
+    }
+    /// Bytes of memory that they take.
+    pub fn bytes(&self) -> u64 {
+        bytes_held(self.pages.values().map(|page| &page.payload))
     }
     pub fn blocks(&self) -> u64 {
         self.atoms / self.block_atoms

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 
 use crate::block::Slot;
 use crate::number::NumberMap;
-use crate::payload::Payload;
+use crate::payload::{Payload, bytes_held};
 use crate::time::Instant;
 
 /// Contents of consecutive slots.
@@ -42,6 +42,10 @@ impl<P: Payload> Window<P> {
     }
     pub fn atoms(&self) -> u64 {
         self.atoms
+    }
+    /// Bytes of memory that it takes.
+    pub fn bytes(&self) -> u64 {
+        bytes_held(self.pins().map(|pin| &pin.payload))
     }
     /// What is in memory alone.
     pub fn unwritten_atoms(&self) -> u64 {

@@ -261,8 +261,7 @@ impl<P: Payload> Engine<P> {
         // Not only what it covered: more may have been written while it waited for its turn on the device.
         let written = std::mem::take(&mut self.header_writes.written);
         for set in active.headers.into_iter().chain(written) {
-            if self.sets.get(set).header == HeaderState::Written {
-                self.sets.get_mut(set).header = HeaderState::Due;
+            if self.sets.doubt_header(set) {
                 self.header_writes.due.push(set);
             }
         }

@@ -630,6 +630,9 @@ impl<P: Payload> Engine<P> {
     /// Lets every flow take what has become possible, until nothing is any more.
     fn pump(&mut self) {
         self.looked = self.now;
+        if let Some(motor) = &mut self.motor {
+            motor.tire(self.now);
+        }
         if self.phase == Phase::Recovering {
             self.pump_recovery();
         }
@@ -670,6 +673,7 @@ impl<P: Payload> Engine<P> {
         again |= self.pump_destage();
         again |= self.pump_mode();
         self.pump_detach();
+        self.hurry_late_headers();
         again |= self.pump_checkpoint();
         self.pump_own_flush();
         self.pump_pages();

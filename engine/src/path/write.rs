@@ -11,6 +11,7 @@ use smallvec::{SmallVec, smallvec};
 
 use crate::block::{Atoms, Block, Slot, Span};
 use crate::cache::format::Entry;
+use crate::cache::format::journal::pages_to_tell;
 use crate::cache::heat::Pace;
 use crate::cache::index::Run;
 use crate::cache::placed::restate_pages_of_all;
@@ -273,8 +274,9 @@ impl<P: Payload> Engine<P> {
 
     fn journal_entries_max(&self) -> u64 {
         let told = match self.config.placement {
-            Placement::Log => 0,
-            // By the two checkpoints that are kept, and by the next one.
+            // By the two checkpoints that are kept. For the next one there is the reserve.
+            Placement::Log => 2 * pages_to_tell(&self.config.geometry, self.config.streams()),
+            // The same, and by the next one.
             Placement::Set => 3 * restate_pages_of_all(&self.config.geometry),
         };
         let kept = told + u64::from(self.open_sets_reserve());

@@ -9,6 +9,8 @@
 //!      ├─────────────────┘ └──────────── somebody else has woken it ───────────────────┘   │ a demand
 //!      └──────────────────────────────────── Waking ◀──────────────────────────────────────┘
 //!                                 it does not: again after a pause; after three tries it is asked all the same
+//!
+//!   any ──▶ Active                no answer for long, and somebody needs it: it is asked all the same
 //! ```
 //! A *gap* is the time from the end of one demand to the beginning of the next: that is what a predictor learns from, whether the drive was
 //! stopped in it or not. Destaging that is done only because the drive turns anyway is no demand.
@@ -50,7 +52,10 @@ use spin_ups::SpinUps;
 const WAKE_TRIES: u32 = 3;
 /// Pauses between them, the first and the longest.
 const WAKE_PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
-/// A drive that did not stop, or did not wake, is left alone for so long.
+/// A word that has no answer after so long is waited for no more: operations are handed to the drive, and whoever asked hears what it makes of them.
+/// Longer than a host takes to give up a word and to reset the drive.
+const SILENCE: Duration = Duration::from_secs(180);
+/// A drive that did not stop, did not wake, or did not answer, is left alone for so long.
 const REST: Duration = Duration::from_secs(3_600);
 /// How often the state of a drive is looked at that nobody uses: it may have been woken, or have stopped by itself.
 const LOOK: Duration = Duration::from_secs(60);
@@ -272,6 +277,10 @@ pub struct Motor {
     sweep_until: Instant,
     /// A command is on its way.
     ordered: Option<Spin>,
+    /// Since when, or since when there was one.
+    ordered_at: Instant,
+    /// It is waited for no more.
+    is_silent: bool,
     /// When the drive is to be looked at. At first at once: nobody knows what it does.
     look_at: Instant,
     /// Its uses are counted.
@@ -313,6 +322,8 @@ impl Motor {
             wanted: None,
             sweep_until: now,
             ordered: None,
+            ordered_at: now,
+            is_silent: false,
             look_at: now,
             counts: false,
             watched: None,
@@ -358,7 +369,7 @@ impl Motor {
 
     /// Operations may be handed to the drive: it turns, and is not busy with a word of ours.
     pub fn takes(&self) -> bool {
-        !self.is_down() && self.ordered.is_none()
+        !self.is_down() && (self.ordered.is_none() || self.is_silent)
     }
 
     /// It stands still, and nobody has asked for it.
@@ -510,8 +521,25 @@ impl Motor {
                 Spin::Wake
             }),
         };
-        self.ordered = order;
+        (self.ordered, self.ordered_at) = (order, now);
         order
+    }
+
+    /// Where somebody needs a drive that answers nothing, its answer is waited for no more. It may still come.
+    pub fn tire(&mut self, now: Instant) {
+        let is_awaited = self.ordered.is_some() && !self.is_silent && (self.wanted.is_some() || !self.is_down());
+        if !is_awaited || now.since(self.ordered_at) < SILENCE {
+            return;
+        }
+        match (self.state, self.wanted) {
+            (State::Standby { since }, Some((cause, span))) => self.start(now, cause, span, now.since(since)),
+            (State::Stopping { .. }, _) => self.counters.stop_failures += 1,
+            (State::Waking { .. }, _) => self.counters.wake_failures += 1,
+            (State::Unknown | State::Active | State::Idle { .. } | State::Standby { .. }, _) => {}
+        }
+        self.is_silent = true;
+        self.rest_until = now + REST;
+        self.turns(now);
     }
 
     fn decide_idle(&mut self, now: Instant, is_settled: bool) -> Option<Spin> {
@@ -537,7 +565,7 @@ impl Motor {
     /// When [`Motor::decide`] is to be asked although nothing happens.
     pub fn deadline(&self, now: Instant) -> Option<Instant> {
         if self.ordered.is_some() {
-            return None;
+            return (!self.is_silent).then(|| self.ordered_at + SILENCE);
         }
         let look = self.look_at;
         match self.state {
@@ -559,6 +587,7 @@ impl Motor {
     /// The drive has answered a command.
     pub fn answered(&mut self, now: Instant, result: Result<Said, DeviceError>) {
         let order = self.ordered.take().expect("a command was on its way");
+        self.is_silent = false;
         self.look_at = now + LOOK;
         let used = result.ok().and_then(|said| said.used);
         let is_used_by_others = used == Some(true) && self.watched.is_some();

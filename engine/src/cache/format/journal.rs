@@ -96,6 +96,14 @@ pub fn entries_per_page(geometry: &Geometry) -> u32 {
     ((PAGE - HEAD_BYTES - RECORD_BYTES) / entry_bytes(geometry.block_atoms)) as u32
 }
 
+/// Pages that tell so many full sets again, at most.
+pub fn pages_to_tell(geometry: &Geometry, sets: u32) -> u64 {
+    let entry = entry_bytes(geometry.block_atoms);
+    let bytes = u64::from(sets) * (RECORD_BYTES + geometry.set_slots as usize * entry) as u64;
+    // What does not fit at the end of a page is left free, and what goes on behind it has a record of its own.
+    bytes.div_ceil((PAGE - HEAD_BYTES - 2 * RECORD_BYTES - entry) as u64)
+}
+
 /// A page being filled.
 #[derive(Clone, Debug)]
 pub struct PageBuilder {

@@ -88,7 +88,8 @@ impl<P: Payload> Engine<P> {
         let kept = best.range(oldest..chain.next_seq).map(|(&seq, &page)| (seq, &recovery.pages[page]));
         let last = best.get(&(chain.next_seq - 1)).map(|&page| &recovery.pages[page]);
         chain.previous = last.map_or(0, |ring| ring.page.crc);
-        chain.places = places_in_use(kept.map(|(seq, page)| (page.place, seq)).collect(), ring);
+        chain.places =
+            places_in_use(kept.map(|(seq, ring)| Kept { place: ring.place, seq, durable: ring.page.head.durable }).collect(), ring);
     }
 }
 
@@ -141,22 +142,35 @@ fn complete_groups<P>(pages: &[RingPage<P>], order: &[usize]) -> Vec<Range<usize
     groups
 }
 
+/// A page that stays in the ring.
+#[derive(Clone, Copy, Debug)]
+struct Kept {
+    place: u32,
+    seq: u64,
+    /// What was durable when it was filled.
+    durable: u64,
+}
+
 /// The places in the order in which the ring is written, holes filled (0): the ring goes on behind the last one.
-fn places_in_use(mut used: Vec<(u32, u64)>, ring: u32) -> Vec<(u32, u64)> {
-    used.sort_unstable();
-    let Some(&last) = used.last() else { return used };
-    // In front of the first one lies the free part of the ring, and there the numbers fall from the newest to the oldest: both together are the
-    // whole ring, but for places that failed. Elsewhere there are only those: a hole of them may be larger than what is free, but in it the
-    // numbers go on; where a page of it was written later, behind newer ones, they fall, but by no more than were under way.
-    let leap_before = |i: usize| {
-        let before = if i == 0 { last } else { used[i - 1] };
-        i64::from((used[i].0 + ring - before.0 - 1) % ring) + before.1 as i64 - used[i].1 as i64
-    };
-    let first = (0..used.len()).max_by_key(|&i| (leap_before(i), i)).unwrap_or(0);
+fn places_in_use(mut used: Vec<Kept>, ring: u32) -> Vec<(u32, u64)> {
+    used.sort_unstable_by_key(|page| page.place);
+    if used.is_empty() {
+        return Vec::new();
+    }
+    // In front of the first one lies the free part of the ring. A hole may be larger than that: places that failed, or cannot be read. And a page
+    // that was written later, behind newer ones, has a smaller number than the one before it. But that one was not filled when the other was
+    // durable; so where a page follows that was durable when the one before it was filled, the ring begins.
+    let before = |i: usize| &used[if i == 0 { used.len() - 1 } else { i - 1 }];
+    let gap_before = |i: usize| (used[i].place + ring - before(i).place - 1) % ring;
+    let begins = |&i: &usize| before(i).durable >= used[i].seq;
+    let fall_before = |i: usize| u64::from(gap_before(i)) + before(i).seq - used[i].seq;
+    let first = (0..used.len()).filter(begins).max_by_key(|&i| fall_before(i));
+    // Where nothing was durable the log is short: the free part is larger than what was under way.
+    let first = first.or_else(|| (0..used.len()).max_by_key(|&i| (gap_before(i), i))).unwrap_or(0);
     used.rotate_left(first);
-    let base = used[0].0;
+    let base = used[0].place;
     let mut filled: Vec<(u32, u64)> = Vec::new();
-    for (place, seq) in used {
+    for Kept { place, seq, .. } in used {
         while (filled.len() as u32) < (place + ring - base) % ring {
             filled.push(((base + filled.len() as u32) % ring, 0));
         }
@@ -169,28 +183,68 @@ fn places_in_use(mut used: Vec<(u32, u64)>, ring: u32) -> Vec<(u32, u64)> {
 mod tests {
     use super::*;
 
-    #[test]
-    fn the_ring_goes_on_behind_the_newest_page() {
-        assert_eq!(places_in_use(vec![], 16), vec![]);
-        assert_eq!(places_in_use(vec![(3, 7)], 16), vec![(3, 7)]);
-        assert_eq!(places_in_use(vec![(15, 4), (0, 5), (14, 3)], 16), vec![(14, 3), (15, 4), (0, 5)]);
-        assert_eq!(places_in_use(vec![(4, 9), (2, 7)], 16), vec![(2, 7), (3, 0), (4, 9)]);
+    /// Pages of which nothing was durable.
+    fn fresh(pages: &[(u32, u64)]) -> Vec<Kept> {
+        pages.iter().map(|&(place, seq)| Kept { place, seq, durable: 0 }).collect()
+    }
+
+    /// Each was filled when all but so many before it were durable.
+    fn behind(pages: impl IntoIterator<Item = (u32, u64)>, under_way: u64) -> Vec<Kept> {
+        pages.into_iter().map(|(place, seq)| Kept { place, seq, durable: seq - 1 - under_way }).collect()
     }
 
     #[test]
+    fn the_ring_goes_on_behind_the_newest_page() {
+        for pages in [fresh, |pages: &[(u32, u64)]| behind(pages.iter().copied(), 0)] {
+            assert_eq!(places_in_use(pages(&[]), 16), vec![]);
+            assert_eq!(places_in_use(pages(&[(3, 7)]), 16), vec![(3, 7)]);
+            assert_eq!(places_in_use(pages(&[(15, 4), (0, 5), (14, 3)]), 16), vec![(14, 3), (15, 4), (0, 5)]);
+            assert_eq!(places_in_use(pages(&[(4, 9), (2, 7)]), 16), vec![(2, 7), (3, 0), (4, 9)]);
+        }
+    }
+
+    /// From place 100 on, round the end of the ring, up to place 80; the writes of places 120 to 183 had failed, or of more.
+    #[test]
     fn the_ring_does_not_go_on_in_a_hole_that_is_larger_than_what_is_free() {
-        // From place 100 on, round the end of the ring, up to place 80; the writes of places 120 to 183 had failed.
-        let places: Vec<u32> = (100..120).chain(184..256).chain(0..81).collect();
-        let used: Vec<(u32, u64)> = places.iter().copied().zip(1000..).collect();
-        let filled = places_in_use(used, 256);
-        assert_eq!((filled[0], filled[filled.len() - 1]), ((100, 1000), (80, 1172)));
-        assert_eq!((filled.len(), filled[20], filled[84]), (237, (120, 0), (184, 1020)));
+        for hole in [64, 100, 129, 200] {
+            let places = (0..237).filter(|place| !(20..20 + hole).contains(place)).map(|place| (100 + place) % 256);
+            let pages: Vec<(u32, u64)> = places.zip(1000..).collect();
+            let (count, last) = (pages.len(), pages[pages.len() - 1]);
+            let filled = places_in_use(behind(pages, 10), 256);
+            assert_eq!((filled[0], filled[filled.len() - 1]), ((100, 1000), last), "a hole of {hole}");
+            assert_eq!(filled.len(), 237);
+            assert_eq!((filled[20], filled.iter().filter(|(_, seq)| *seq > 0).count()), ((120, 0), count));
+        }
     }
 
     #[test]
     fn a_page_that_was_written_behind_newer_ones_is_no_end_of_the_log() {
-        assert_eq!(places_in_use(vec![(6, 6), (7, 7), (8, 5)], 16), vec![(6, 6), (7, 7), (8, 5)]);
+        let pages = [(6, 6), (7, 7), (8, 5)];
+        assert_eq!(places_in_use(fresh(&pages), 16), pages);
+        assert_eq!(places_in_use(behind(pages, 4), 16), pages);
         // The same round the end of the ring, and with its own place among those that are used.
-        assert_eq!(places_in_use(vec![(15, 6), (0, 7), (1, 5), (13, 4)], 16), vec![(13, 4), (14, 0), (15, 6), (0, 7), (1, 5)]);
+        let pages = [(13, 4), (15, 6), (0, 7), (1, 5)];
+        let filled = vec![(13, 4), (14, 0), (15, 6), (0, 7), (1, 5)];
+        assert_eq!(places_in_use(fresh(&pages), 16), filled);
+        assert_eq!(places_in_use(behind(pages, 2), 16), filled);
+    }
+
+    /// However little is free: taken for the beginning, the first of them would leave no room at all.
+    #[test]
+    fn many_pages_that_were_written_behind_newer_ones_are_no_end_of_the_log() {
+        let older = (0..20).zip(1_000..);
+        // Places 20 to 83 had failed.
+        let newer = (84..148).zip(1_084..).chain((148..212).zip(1_020..));
+        let pages: Vec<(u32, u64)> = older.chain(newer).collect();
+        let ends = |kept: Vec<Kept>, ring: u32| {
+            let filled = places_in_use(kept, ring);
+            (filled[0], filled[filled.len() - 1])
+        };
+        for ring in [213, 250, 1_000] {
+            let kept: Vec<Kept> = pages.iter().map(|&(place, seq)| Kept { place, seq, durable: 1_019.min(seq - 1) }).collect();
+            assert_eq!(ends(kept, ring), ((0, 1_000), (211, 1_083)));
+        }
+        // Where nothing before them is kept.
+        assert_eq!(ends(fresh(&pages[20..]), 250), ((84, 1_084), (211, 1_083)));
     }
 }

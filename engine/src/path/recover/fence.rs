@@ -6,7 +6,8 @@
 //! of them with a probability of about (1 − k/c)ⁿ. Blocks that are neither cached nor marked may change unnoticed, and do no harm here.
 //!
 //! An origin that takes long to answer is asked less: nothing new after two seconds. One that is away is not asked at all. One that does not
-//! answer holds no start for ever: what is under way after 20 s of a turning disk is not compared, and may end at any later time.
+//! answer holds no start for ever: what is under way after 20 s of a turning disk is not compared, and may end at any later time. One whose motor
+//! does not even say whether it turns counts as turning after a while (`spin`).
 
 use std::collections::BTreeMap;
 

@@ -2,8 +2,9 @@
 //!
 //! A header counts only with the life and the SEAL position that the state map names; else its copy; else the set is refused if it is
 //! dirty, dropped if it is clean, which is written down: it may be readable after the next crash. Before that, what could not be read in either
-//! place is asked for again, for a while: an SSD that gives nothing for a moment costs no set. A late header never beats what the journal or a
-//! client has changed since.
+//! place is asked for again, for a while: an SSD that gives nothing for a moment costs no set. But no checkpoint runs before the last late header,
+//! nor does a stop end: where somebody waits for either, a clean set is given up at once. A late header never beats what the journal or a client
+//! has changed since.
 
 use crate::block::{Atoms, Block, PAGE_ATOMS, PAGE_BYTES, Span};
 use crate::cache::format::header::Sound;
@@ -210,14 +211,43 @@ impl<P: Payload> Engine<P> {
         let (header, copy) = (self.config.geometry.header(set), self.config.geometry.header_copy(set));
         let is_copy = matches!(step, Step::HeaderCopy { .. });
         let (zone, span) = if is_copy { (Zone::HeaderCopy, copy) } else { (Zone::Header, header) };
-        if self.read_again_for(header.start, zone, span, step) {
-            return;
+        if self.are_late_headers_urgent() || !self.read_again_for(header.start, zone, span, step) {
+            self.lose_unread(set, step);
         }
+    }
+
+    fn lose_unread(&mut self, set: u32, step: Step) {
+        let is_copy = matches!(step, Step::HeaderCopy { .. });
         let why = match step {
-            Step::Header { copy_is_bad: false, .. } => format!("cannot be read, nor its copy at byte {}", copy.offset()),
+            Step::Header { copy_is_bad: false, .. } => {
+                format!("cannot be read, nor its copy at byte {}", self.config.geometry.header_copy(set).offset())
+            }
             _ => "cannot be read".to_string(),
         };
         self.lose_header(set, self.about_header(set, is_copy, &why));
+    }
+
+    /// Somebody waits for what comes only behind the last late header: room in the journal, or the end.
+    fn are_late_headers_urgent(&self) -> bool {
+        self.phase == Phase::Serving && (self.stopping || self.checkpoint.urgent)
+    }
+
+    /// Then those that could not be read are waited for no more: their sets are clean.
+    pub(in crate::path) fn hurry_late_headers(&mut self) {
+        if self.recovery.is_none() || !self.are_late_headers_urgent() || self.recovery().again.is_empty() {
+            return;
+        }
+        let recovery = self.recovery();
+        recovery.again_pause.at = None;
+        let again = std::mem::take(&mut recovery.again);
+        recovery.left -= again.len();
+        for (_, _, step) in again {
+            match step {
+                Step::Header { set, .. } | Step::HeaderCopy { set, .. } if self.is_header_needed(set) => self.lose_unread(set, step),
+                _ => {}
+            }
+        }
+        self.late_headers_done();
     }
 
     fn about_header(&self, set: u32, copy: bool, why: &str) -> String {
