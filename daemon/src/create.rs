@@ -195,7 +195,7 @@ fn refuse_unasked(cache: &Disk, found: &Contents, overwrite: Overwrite) -> Resul
         }
         (Contents::Unreadable(_), _) => "holds a tidegate cache that cannot be read".to_owned(),
         (Contents::Foreign(what), _) => format!("holds {what}"),
-        (Contents::Covered(what, _), _) => return refused(covered(what)),
+        (Contents::Covered(cover, _), _) => return refused(covered(*cover)),
     };
     refused(format!("{what}; run `tidegate create --force` to overwrite it"))
 }
