@@ -661,14 +661,14 @@ fn set_direct(file: &File, direct: bool) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Reserves the space of a new file, so that it never runs out later. A file system that cannot leaves it sparse.
-pub(crate) fn reserve(fd: RawFd, bytes: u64) -> io::Result<()> {
+/// Reserves this part of a new file, so that its space never runs out later. False: the file system cannot, and leaves it sparse.
+pub(crate) fn reserve(fd: RawFd, from: u64, bytes: u64) -> io::Result<bool> {
     // SAFETY: a plain system call on a descriptor that the caller holds.
-    if unsafe { libc::fallocate(fd, 0, 0, bytes as libc::off_t) } == 0 {
-        return Ok(());
+    if unsafe { libc::fallocate(fd, 0, from as libc::off_t, bytes as libc::off_t) } == 0 {
+        return Ok(true);
     }
     match io::Error::last_os_error() {
-        error if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOSYS)) => Ok(()),
+        error if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOSYS)) => Ok(false),
         error => Err(error),
     }
 }
