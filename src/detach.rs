@@ -29,7 +29,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const CANCELLED: u8 = 1;
 
 pub fn run(args: &Detach) -> Result<ExitCode, Failure> {
-    let (config, volume) = up::volume_of(&args.of)?;
+    let (config, volume) = status::volume_of(&args.of)?;
     detach(args, &config, &volume).map_err(|failure| failure.reaching(&volume.reach))
 }
 

@@ -13,12 +13,14 @@ use std::sync::Arc;
 use tidegate_daemon::Failure;
 use tidegate_daemon::back::attach::{Held, superblock};
 use tidegate_daemon::back::disk::{Access, Disk, is_missing};
-use tidegate_daemon::create::{CreateOptions, create};
+use tidegate_daemon::back::signals::Signals;
+use tidegate_daemon::create::{CreateOptions, Ready};
 use tidegate_daemon::dirty::Dirty;
 use tidegate_daemon::state::{State, format_of};
 use tidegate_daemon::tell;
 use tidegate_daemon::volume;
 use tidegate_daemon::whole;
+use tidegate_engine::Mode;
 use tidegate_engine::op::DeviceId;
 
 use crate::up::{CONFIG_MODE, Named, config_failed};
@@ -34,7 +36,7 @@ pub struct FirstRun {
     named: Named,
     /// Nothing once it is kept.
     made: Option<Made>,
-    folders: Folders,
+    room: Room,
 }
 
 /// The disks of a volume, and what of them is new.
@@ -53,10 +55,10 @@ struct Made {
 impl FirstRun {
     /// Makes what is missing. What the operator named must be there: a typing error must not become a file of 8 GiB.
     pub fn begin(folder: &Path, config: PathBuf, named: Named, volume: &mut volume::Options) -> Result<FirstRun, Failure> {
-        let folders = Folders::make(folder)?;
-        let made = Made::of(&named, volume).map_err(|failure| failure.reaching(&volume.reach))?;
+        let mut room = Room::of(folder);
+        let made = Made::of(&named, volume, &mut room).map_err(|failure| failure.reaching(&volume.reach))?;
         volume.held = Arc::downgrade(&made.held);
-        Ok(FirstRun { config, named, made: Some(made), folders })
+        Ok(FirstRun { config, named, made: Some(made), room })
     }
 
     /// The volume serves: it has a configuration from now on.
@@ -65,14 +67,14 @@ impl FirstRun {
     /// One line: that cannot be written. What was made goes when this goes: when the volume has ended, or a second signal ends everything at once.
     pub fn keep(&mut self) -> Result<(), Failure> {
         NewConfig::write(&self.config, &self.named)?.keep();
-        self.folders.keep();
+        self.room.keep();
         self.made.take().into_iter().for_each(Made::keep);
         Ok(())
     }
 }
 
 impl Made {
-    fn of(named: &Named, volume: &volume::Options) -> Result<Made, Failure> {
+    fn of(named: &Named, volume: &volume::Options, room: &mut Room) -> Result<Made, Failure> {
         // A cache that was formatted already (by `tidegate create`, or by a first run that was cut short) is served as it is, and never
         // with a new origin: whether it belongs to the one that is there, the start finds out.
         let (held, origin_is_new, cache_is_new) = if is_formatted(&volume.cache)? {
@@ -81,14 +83,18 @@ impl Made {
                 Failure::new(Failure::NO_INPUT, format!("cache {cache} has an origin, but origin {origin}: {error}; name it with --origin"))
             };
             fs::metadata(&volume.origin).map_err(missing)?;
-            (Held::open(&volume.cache, &volume.origin)?, false, false)
+            let held = Held::open(&volume.cache, &volume.origin)?;
+            room.make()?;
+            (held, false, false)
         } else {
             let options = CreateOptions {
                 origin_bytes: named.origin.is_none().then_some(ORIGIN_BYTES),
                 cache_bytes: named.cache.is_none().then_some(CACHE_BYTES),
                 ..CreateOptions::new(volume.origin.clone(), volume.cache.clone())
             };
-            let created = create(&options).map_err(|failure| formatted_meanwhile(&volume.cache, failure))?;
+            let ready = Ready::hold(&options, &mut || room.make()).map_err(|failure| formatted_meanwhile(&volume.cache, failure))?;
+            room.make()?;
+            let created = ready.format(Mode::WriteBack)?;
             created.notes.iter().for_each(|note| tell!("tidegate: {note}"));
             tell!(
                 "tidegate: origin {} ({}, {}), cache {} ({})",
@@ -176,6 +182,44 @@ impl Drop for NewConfig {
     fn drop(&mut self) {
         // Somebody else's that has taken its place stays.
         self.0.iter().for_each(|(path, file)| whole::remove(path, file));
+    }
+}
+
+/// Where a volume is made: its folder, from when something is to be made in it. Who is ended before that, while he waits for a disk that is there, has
+/// made nothing; from then on a signal ends nothing by itself, since what was made has to go again.
+pub struct Room {
+    folder: PathBuf,
+    folders: Option<Folders>,
+    signals: Option<Signals>,
+}
+
+impl Room {
+    pub fn of(folder: &Path) -> Room {
+        Room { folder: folder.to_owned(), folders: None, signals: None }
+    }
+
+    /// Makes the folder; again and again, it looks for signals.
+    ///
+    /// # Errors
+    /// One line: it cannot be made, or a signal has come.
+    pub fn make(&mut self) -> Result<(), Failure> {
+        let unheard = |error| Failure::new(Failure::SYSTEM, format!("signals cannot be received: {error}"));
+        let signals = match &mut self.signals {
+            Some(signals) => signals,
+            none => none.insert(Signals::take().map_err(unheard)?),
+        };
+        if self.folders.is_none() {
+            self.folders = Some(Folders::make(&self.folder)?);
+        }
+        match signals.next() {
+            None => Ok(()),
+            // As shells count.
+            Some(signal) => Err(Failure::new(128 + signal as u8, "interrupted: what was made for the volume is removed again")),
+        }
+    }
+
+    pub fn keep(&mut self) {
+        self.folders.iter_mut().for_each(Folders::keep);
     }
 }
 

@@ -8,10 +8,10 @@ use tidegate_daemon::grow::{self, Grown};
 use tidegate_daemon::volume;
 
 use crate::args::Grow;
-use crate::{say, status, units, up};
+use crate::{say, status, units};
 
 pub fn run(args: &Grow) -> Result<ExitCode, Failure> {
-    let (_, volume) = up::volume_of(&args.of)?;
+    let (_, volume) = status::volume_of(&args.of)?;
     if status::asked(&args.of, Verb::Status).is_ok_and(|status| status::gone(&status).is_none()) {
         let what = volume.reach.complete("the volume is being served; stop the daemon, or start it again with `tidegate up --grow`");
         return Err(Failure::new(Failure::BUSY, what));
@@ -32,9 +32,10 @@ pub fn grown(volumes: &[volume::Options]) -> Result<Vec<String>, Failure> {
 
 fn told(volume: &volume::Options, grown: Grown) -> String {
     let (before, now) = (units::show_size(grown.before), units::show_size(grown.now));
+    let which = volume.reach.volume.as_ref().map_or("the volume".to_owned(), |name| format!("volume {name:?}"));
     if grown.before == grown.now {
-        format!("origin {} has {now}, as the volume: nothing to take in", volume.origin.display())
+        format!("origin {} has {now}, as {which}: nothing to take in", volume.origin.display())
     } else {
-        format!("the volume has {now} now instead of {before}: clients see it when they connect")
+        format!("{which} has {now} now instead of {before}: clients see it when they connect")
     }
 }

@@ -4,14 +4,13 @@
 use std::path::Path;
 
 use tidegate_daemon::back::disk::is_missing;
-use tidegate_daemon::back::signals::Signals;
 use tidegate_daemon::create::{CreateOptions, Created, Overwrite, Own, Ready};
 use tidegate_daemon::state::State;
 use tidegate_daemon::volume::Options;
 use tidegate_daemon::{Failure, tell, whole};
 use tidegate_engine::Mode;
 
-use crate::first_run::{Folders, NewConfig};
+use crate::first_run::{NewConfig, Room};
 use crate::up::Place;
 
 /// Makes what is missing, formats the cache, and writes the configuration of a folder that has none.
@@ -19,16 +18,9 @@ use crate::up::Place;
 /// # Errors
 /// One line; nothing was created or changed, unless it says that the cache is formatted.
 pub fn make(place: &Place, volume: &Options, options: &CreateOptions, own: Own) -> Result<Created, Failure> {
-    // Only where a file is to be made in it: who is ended while he waits for a disk that is there has made nothing.
-    let mut folders = None;
-    let mut make_room = || {
-        if folders.is_none() {
-            folders = Some(Folders::make(&place.folder)?);
-        }
-        Ok(())
-    };
-    let ready = Ready::hold(options, &mut make_room).map_err(|failure| failure.reaching(&volume.reach))?;
-    make_room()?;
+    let mut room = Room::of(&place.folder);
+    let ready = Ready::hold(options, &mut || room.make()).map_err(|failure| failure.reaching(&volume.reach))?;
+    room.make()?;
     let known = State::read(&volume.state)?;
     let begins_anew = options.overwrite == Overwrite::Anything || ready.replaced().is_some();
     if begins_anew && known.is_some() {
@@ -38,14 +30,13 @@ pub fn make(place: &Place, volume: &Options, options: &CreateOptions, own: Own) 
             Failure::new(Failure::NOT_CREATED, what)
         })?;
     }
-    // Nobody reads them: what is left takes a moment, and a part of it would be nothing.
-    let _signals = Signals::take().map_err(|error| Failure::new(Failure::SYSTEM, format!("signals cannot be received: {error}")))?;
+    // From here on no signal is looked at: what is left takes a moment, and a part of it would be nothing.
     let config = place.is_new.then(|| NewConfig::write(&place.path, &place.named)).transpose()?;
     // A new cache promises what the last one did.
     let mode = known.filter(|_| own.origin).map(|known| known.mode).or(ready.replaced().map(|replaced| replaced.mode));
     let created = ready.format(mode.unwrap_or(Mode::WriteBack))?;
     config.into_iter().for_each(NewConfig::keep);
-    folders.into_iter().for_each(|mut folders| folders.keep());
+    room.keep();
     created.notes.iter().for_each(|note| tell!("tidegate: {note}"));
     if begins_anew {
         let cache = volume.cache.display();

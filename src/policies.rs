@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use tidegate_daemon::{Failure, tell};
-use tidegate_sim::experiment::load::trace::{self, Format, Whole};
+use tidegate_sim::experiment::load::trace::{Format, Refused, Whole};
 use tidegate_sim::experiment::load::unpack::regular;
 use tidegate_sim::policies::comparison::{self, compare};
 use tidegate_sim::policies::{block_bytes, curve, load};
@@ -26,7 +26,7 @@ pub fn policies(args: &Policies) -> Result<ExitCode, Failure> {
     }
     let mut compared = Vec::new();
     for (trace, format) in args.traces.iter().zip(formats) {
-        let (accesses, whole) = load(trace, format).map_err(not_understood)?;
+        let (accesses, whole) = load(trace, format).map_err(refusal)?;
         let name = trace.display().to_string();
         tell_skipped(&name, whole);
         let block_bytes = bytes_of_a_block(trace, format, args.page)?;
@@ -52,7 +52,7 @@ pub fn curve(args: &TraceCurve) -> Result<ExitCode, Failure> {
     let format = format_of(&args.trace, args.format)?;
     let block_bytes = bytes_of_a_block(&args.trace, format, args.page)?;
     let name = args.trace.display().to_string();
-    let (found, whole) = curve::of_file(&args.trace, format, args.sample).map_err(not_understood)?;
+    let (found, whole) = curve::of_file(&args.trace, format, args.sample).map_err(refusal)?;
     tell_skipped(&name, whole);
     let drawn = curve::draw(&name, found, block_bytes, args.points).map_err(|why| Failure::new(USAGE, why))?;
     say(&if args.json { curve::json(&drawn) } else { curve::table(&drawn) });
@@ -69,14 +69,14 @@ fn bytes_of_a_block(trace: &Path, format: Format, page: Option<u64>) -> Result<O
 
 /// On standard error, so that what was found stays one object.
 pub fn tell_skipped(name: &str, whole: Whole) {
-    if let Some(skipped) = trace::skipped(name, whole) {
-        tell!("tidegate: {skipped}");
-    }
+    whole.notes(name).iter().for_each(|note| tell!("tidegate: {note}"));
 }
 
-/// It could be opened, and says what no trace of its format says.
-fn not_understood(why: String) -> Failure {
-    Failure::new(Failure::DAMAGED, why)
+fn refusal(refused: Refused) -> Failure {
+    match refused {
+        Refused::Unreadable(what) => Failure::new(Failure::NO_INPUT, what),
+        Refused::Wrong(what) => Failure::new(Failure::DAMAGED, what),
+    }
 }
 
 /// As it was asked for, or else by the file's name.

@@ -28,6 +28,7 @@ const VIOLATION: u8 = 1;
 const SHOWN_MAX: usize = 10;
 
 pub fn swarm(args: &Swarm) -> Result<ExitCode, Failure> {
+    seeds_are(args.first_seed, args.seeds)?;
     let options = Options {
         first_seed: args.first_seed,
         seeds: args.seeds,
@@ -77,7 +78,18 @@ pub fn threads() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
+/// So many seeds from this one on.
+fn seeds_are(first: u64, count: u64) -> Result<(), Failure> {
+    if first.checked_add(count - 1).is_some() {
+        return Ok(());
+    }
+    let what = format!("--first-seed: {count} seeds from {first} on are more than there are: the last one is {}; begin earlier", u64::MAX);
+    Err(Failure::new(USAGE, what))
+}
+
 pub fn rot(args: &Rot) -> Result<ExitCode, Failure> {
+    // As many as corruptions, at the very most.
+    seeds_are(args.first_seed, args.corruptions)?;
     let options = rot::Options { corruptions: args.corruptions, first_seed: args.first_seed, threads: threads() };
     let started = Instant::now();
     let bar = Mutex::new(Progress::new("rot"));

@@ -62,6 +62,11 @@ pub fn config_of(of: &Of) -> Result<Config, Failure> {
     })
 }
 
+/// The one volume that is meant, and everything that is configured beside it, by that.
+pub fn volume_of(of: &Of) -> Result<(Config, Options), Failure> {
+    up::one_of(config_of(of).map_err(up::needs_two_names)?, of)
+}
+
 /// The volumes that a status is about.
 pub fn volumes(status: &Value) -> &[Value] {
     status["volumes"].as_array().map_or(std::slice::from_ref(status), Vec::as_slice)

@@ -22,7 +22,8 @@ pub fn run(args: &Up) -> Result<ExitCode, Failure> {
     let path = folder.join(config::FILE_NAME);
     // Whatever is there is read, or refused; only where nothing is, something is written.
     let is_new = is_missing(&path);
-    let mut file = if is_new { File::default() } else { config::read(&path)? };
+    let advised = |failure| if args.running.grow { needs_two_names(failure) } else { failure };
+    let mut file = if is_new { File::default() } else { config::read(&path).map_err(advised)? };
     let named = named(args)?;
     if file.is_plural()
         && let Some(flag) = named.of_one_volume()
@@ -133,6 +134,15 @@ pub fn config_of(folder: &Path) -> Result<Config, Failure> {
 /// The one volume that is meant, and everything that is configured beside it.
 pub fn volume_of(of: &Of) -> Result<(Config, volume::Options), Failure> {
     one_of(config_of(&absolute(&of.dir)?)?, of)
+}
+
+/// What is wrong is said already. Who only wants to do something about a volume need not understand all of its configuration.
+pub fn needs_two_names(failure: Failure) -> Failure {
+    if failure.code != config::EX_CONFIG {
+        return failure;
+    }
+    let what = format!("{failure}; nothing was changed: correct it, or put one in its place that says `origin` and `cache` alone");
+    Failure::new(failure.code, what)
 }
 
 /// The same of a configuration that was read.

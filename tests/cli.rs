@@ -360,6 +360,18 @@ fn the_swarm_is_the_same_every_time_and_a_seed_can_be_told() {
     assert!(story.lines().count() > 200, "{story}");
 }
 
+#[test]
+fn seeds_end_where_numbers_do() {
+    for (first, count) in [("18446744073709551615", "2"), ("18446744073709551000", "1000")] {
+        for many in [&["swarm", "--ops", "5", "--seeds", count][..], &["rot", "--corruptions", count]] {
+            let ended = tool::tidegate(&[&["sim"], many, &["--first-seed", first]].concat());
+            assert!(ended.code == Some(2) && ended.stderr.lines().count() == 1, "{ended}");
+            assert!(ended.stderr.contains(&format!("--first-seed: {count} seeds from {first} on are more than there are")), "{ended}");
+        }
+    }
+    tool::tidegate(&["sim", "swarm", "--ops", "5", "--seeds", "1", "--first-seed", "18446744073709551615"]).succeeds();
+}
+
 /// Nobody may read what is said: a pipe whose reader has gone, a log on a full disk.
 #[test]
 fn what_cannot_be_said_ends_nothing_and_what_cannot_be_printed_is_an_error() {

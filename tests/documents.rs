@@ -219,6 +219,17 @@ const INPUTS: &[(&str, &[&str])] = &[
             "no io_uring",
         ],
     ),
+    (
+        "Traces of the simulator",
+        &[
+            "missing, a directory, a pipe",
+            "what the device does not give (EIO)",
+            "says what no trace of its format says",
+            "a recording that was cut off",
+            "a size beyond any cache",
+            "seeds beyond 2^64 − 1",
+        ],
+    ),
 ];
 
 #[test]

@@ -349,6 +349,17 @@ impl Running {
         files.any(|file| fs::read_link(file.path()).is_ok_and(|file| file == path))
     }
 
+    /// Waits until it makes a file or a folder on one that takes no writes.
+    fn waits_for_the_file_system(&self) {
+        let told = |what: &str| fs::read_to_string(format!("/proc/{}/{what}", self.0.id())).unwrap_or_default();
+        let makes = [libc::SYS_openat, libc::SYS_mkdir].map(|call| format!("{call} "));
+        let until = Instant::now() + Duration::from_secs(60);
+        while !told("stat").contains(") D ") || !makes.iter().any(|call| told("syscall").starts_with(call)) {
+            assert!(Instant::now() < until, "it makes nothing: {}", told("syscall"));
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
     /// Its exit code, and what it said to standard error.
     fn ended(mut self) -> (Option<i32>, String) {
         let mut said = String::new();
@@ -592,6 +603,36 @@ impl Drop for Frozen {
     fn drop(&mut self) {
         tool::run("fsfreeze", &["--unfreeze", &self.0]).succeeds();
     }
+}
+
+/// Of what was made until then nothing is left, however long the next step takes.
+#[test]
+fn an_interrupt_while_files_are_made_leaves_nothing() {
+    let folder = folder();
+    let dir = folder.path();
+    tool::shell(&format!("cd '{}'; truncate -s 48M o.img; truncate -s 400M fs; mkfs.ext4 -q fs", text(dir))).succeeds();
+    let mut disk = Disk::of_file(&dir.join("fs"));
+    let (ssd, before) = (disk.mount("rw").to_owned(), names(dir));
+    let there = names(&ssd);
+    let cache = ssd.join("c.img");
+    let sized = ["--cache", text(&cache), "--cache-size", "300MiB", "--dir", "n/v"];
+    let volume = ssd.join("n/v");
+    for arguments in [
+        &[&["create", "--origin", "new.img", "--origin-size", "48MiB"][..], &sized].concat()[..],
+        &[&["attach", "--origin", "o.img"][..], &sized].concat(),
+        &["up", "--origin", "o.img", "--dir", text(&volume)],
+    ] {
+        let frozen = Frozen::new(&ssd);
+        let running = Running::start(dir, arguments);
+        running.waits_for_the_file_system();
+        tool::run("kill", &["-INT", &running.0.id().to_string()]).succeeds();
+        drop(frozen);
+        let (code, said) = running.ended();
+        assert_eq!((code, said.lines().count()), (Some(130), 1), "{arguments:?}: {said}");
+        assert!(said.contains("interrupted: what was made for the volume is removed again"), "{said}");
+        assert_eq!((names(dir), names(&ssd)), (before.clone(), there.clone()), "{arguments:?}");
+    }
+    disk.detach();
 }
 
 /// From the first write on it is done as a whole: there is no configuration without a cache that is formatted.

@@ -63,6 +63,27 @@ fn requests_that_are_left_out_are_counted_in_one_line() {
     }
 }
 
+/// A file that is there, and of which the system gives nothing.
+#[test]
+fn a_trace_that_the_system_does_not_give_is_no_wrong_one() {
+    for format in ["keys", "tidegate", "vscsi"] {
+        for command in ["policies", "curve"] {
+            let ended = tool::tidegate(&["sim", command, "/proc/self/mem", "--format", format]);
+            refused(&ended, 66, "/proc/self/mem: Input/output error (os error 5); see that it can be read");
+        }
+    }
+}
+
+#[test]
+fn sizes_beyond_any_cache_are_columns_of_their_own() {
+    let folder = folder();
+    let trace = folder.path().join("x.keys");
+    std::fs::write(&trace, "1\n2\n1\n").unwrap();
+    let table = tool::tidegate(&["sim", "policies", text(&trace), "--page", "4KiB", "--sizes", "281474976710656"]).succeeds();
+    let row = table.lines().last().unwrap();
+    assert!(row.starts_with("281474976710656 281474976710656 1048576.0 TiB "), "{row}");
+}
+
 #[test]
 fn several_traces_end_in_a_summary_and_late_hits_have_a_line() {
     let folder = folder();

@@ -138,6 +138,13 @@ fn all_volumes_grow_at_a_start_or_none_does() {
     assert_eq!(NAMES.map(has), [48, 48], "nothing was changed anywhere");
     Daemon::start(folder.path(), &["up", "--grow", "--dir", dir]).stop();
     assert_eq!(NAMES.map(has), [50, 50]);
+    // Which one it is about, the line says.
+    let media = folder.path().join("media.origin");
+    fs::File::options().write(true).open(&media).unwrap().set_len(52 * MIB).unwrap();
+    let grow = || tidegate(&["grow", "--dir", dir, "--volume", "media"]).succeeds();
+    assert!(grow().starts_with("volume \"media\" has 52.0 MiB now instead of 50.0 MiB"));
+    assert!(grow().contains("media.origin has 52.0 MiB, as volume \"media\": nothing to take in"));
+    assert_eq!(NAMES.map(has).into_iter().sum::<u64>(), 50 + 52);
 }
 
 #[test]

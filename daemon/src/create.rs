@@ -19,6 +19,9 @@ use crate::dirty::Dirty;
 use crate::state::{Loss, State, format_of};
 use crate::whole::remove;
 
+/// So much of a new file is reserved at once: a file system that takes its time for it can be interrupted after each.
+const RESERVED_BYTES: u64 = 256 << 20;
+
 /// What of a cache that is there may be overwritten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Overwrite {
@@ -102,11 +105,12 @@ pub struct Ready {
 
 impl Ready {
     /// Makes what is missing and locks both: the origin first, as everybody does, so that of two who want the same volume one waits with nothing
-    /// that the other needs. Nothing that was there is changed. `make_room` is called before a file is made.
+    /// that the other needs. Nothing that was there is changed. `go_on` is called before a file is made, and again and again while its space is
+    /// reserved: it may make room for it, or end all this.
     ///
     /// # Errors
     /// One line. Files that were made are removed again.
-    pub fn hold(options: &CreateOptions, make_room: &mut dyn FnMut() -> Result<(), Failure>) -> Result<Ready, Failure> {
+    pub fn hold(options: &CreateOptions, go_on: &mut dyn FnMut() -> Result<(), Failure>) -> Result<Ready, Failure> {
         if options.origin_bytes.is_some() && is_missing(&options.origin) && !is_missing(&options.cache) {
             // Nobody can hold what is missing. Who waits for the cache, and is ended, has made no origin that the next one would take for its own.
             let cache = Disk::open(&options.cache, DeviceId::Cache, Access::Alone)?;
@@ -114,10 +118,10 @@ impl Ready {
         }
         let mut made = Made(Vec::new());
         let open = |new: Option<Disk>, path, role| new.map_or_else(|| Disk::open(path, role, Access::Alone), Ok);
-        let new_origin = made.ensure(&options.origin, DeviceId::Origin, options.origin_bytes, make_room)?;
+        let new_origin = made.ensure(&options.origin, DeviceId::Origin, options.origin_bytes, go_on)?;
         let origin_is_new = new_origin.is_some();
         let origin = open(new_origin, &options.origin, DeviceId::Origin)?;
-        let new_cache = made.ensure(&options.cache, DeviceId::Cache, options.cache_bytes, make_room)?;
+        let new_cache = made.ensure(&options.cache, DeviceId::Cache, options.cache_bytes, go_on)?;
         let cache_is_new = new_cache.is_some();
         distinct(&options.cache, &options.origin)?;
         let cache = open(new_cache, &options.cache, DeviceId::Cache)?;
@@ -195,7 +199,7 @@ fn refuse_unasked(cache: &Disk, found: &Contents, overwrite: Overwrite) -> Resul
         }
         (Contents::Unreadable(_), _) => "holds a tidegate cache that cannot be read".to_owned(),
         (Contents::Foreign(what), _) => format!("holds {what}"),
-        (Contents::Covered(what, _), _) => return refused(covered(what)),
+        (Contents::Covered(cover, _), _) => return refused(covered(*cover)),
     };
     refused(format!("{what}; run `tidegate create --force` to overwrite it"))
 }
@@ -384,7 +388,7 @@ impl Made {
         path: &Path,
         role: DeviceId,
         bytes: Option<u64>,
-        make_room: &mut dyn FnMut() -> Result<(), Failure>,
+        go_on: &mut dyn FnMut() -> Result<(), Failure>,
     ) -> Result<Option<Disk>, Failure> {
         let failed = |code, what: String| Failure::new(code, format!("{} {}: {what}", name(role), path.display()));
         match (fs::symlink_metadata(path), bytes) {
@@ -399,16 +403,21 @@ impl Made {
             (Err(error), _) => return Err(failed(Failure::NO_INPUT, format!("{error}; see that it can be read and written"))),
         }
         let bytes = bytes.expect("matched above");
-        make_room()?;
+        go_on()?;
         let Some(file) = Disk::claim(path, role)? else { return Ok(None) };
         let unheld = |error: io::Error| failed(Failure::SYSTEM, format!("no descriptor of it can be had: {error}"));
         let twin = file.try_clone().inspect_err(|_| remove(path, &file)).map_err(unheld)?;
         self.0.push((path.to_owned(), twin));
-        let sized = match role {
-            DeviceId::Origin => file.set_len(bytes),
-            DeviceId::Cache => file.set_len(bytes).and_then(|()| reserve(file.as_raw_fd(), bytes)),
-        };
-        sized.map_err(|error| failed(Failure::NOT_CREATED, format!("no file of {bytes} bytes can be made: {error}")))?;
+        let unmade = |error| failed(Failure::NOT_CREATED, format!("no file of {bytes} bytes can be made: {error}"));
+        file.set_len(bytes).map_err(unmade)?;
+        if role == DeviceId::Cache {
+            for from in (0..bytes).step_by(RESERVED_BYTES as usize) {
+                go_on()?;
+                if !reserve(file.as_raw_fd(), from, RESERVED_BYTES.min(bytes - from)).map_err(unmade)? {
+                    break;
+                }
+            }
+        }
         Disk::claimed(file, path, role).map(Some)
     }
 

@@ -8,6 +8,9 @@ use crate::world::{Raw, World, option, pki, request, simple, write};
 use rustls::ProtocolVersion;
 use rustls::version::{TLS12, TLS13};
 use tidegate_daemon::front::nbd::{Certificates, Front, Options};
+use tidegate_daemon::port::Port;
+use tidegate_engine::Event;
+use tidegate_engine::request::{Outcome, Reply, Room};
 
 const MIB: u64 = 1 << 20;
 const FLUSH: u16 = 3;
@@ -372,6 +375,38 @@ fn what_came_behind_the_handshake_through_tls_goes_to_the_volume_with_its_client
     assert_eq!(client.receive(&mut world, 10 + 16)[10..], simple(0, 1));
     client.send(&mut world, &request(0, 2, 8192, 4096));
     assert_eq!(client.receive(&mut world, 16 + 4096)[16..], [9; 4096]);
+}
+
+/// As with front threads, which answer what memory has at once, and then go on with whoever waited for room.
+#[test]
+fn a_client_with_tls_that_never_stops_sending_has_no_more_of_a_turn_than_the_receive_buffer_holds() {
+    let mut world = World::with_tls(MIB, false);
+    let mut client = Secure::ready(&mut world);
+    // Of 32 KiB: what fits into the receive buffer ends where a request does.
+    const REQUESTS: usize = 1152;
+    let piece = [write(0, 0, &[7; 512]), request(FLUSH, 0, 0, 0).repeat(REQUESTS - 1)].concat();
+    assert_eq!(piece.len(), 32 << 10);
+    let room = std::mem::replace(&mut world.room.requests, 0);
+    let pushed = client.push(&mut world, &piece.repeat(64));
+    world.settle();
+    let mut taken = 0;
+    loop {
+        let mut events = Vec::new();
+        world.front.resume(&mut Room { requests: 1, bytes: MIB }, &mut events);
+        if events.is_empty() {
+            break;
+        }
+        for event in events {
+            let Event::Arrived(request) = event else { panic!("a front only delivers requests: {event:?}") };
+            world.front.reply(Reply { id: request.id, result: Ok(Outcome::Done) });
+            taken += 1;
+        }
+    }
+    assert!((1..=12 * REQUESTS).contains(&taken), "{taken} requests of {pushed} bytes in one turn");
+    assert!(pushed > 512 << 10, "{pushed} bytes were there");
+    // The rest has its turns.
+    world.room.requests = room;
+    client.receive(&mut world, pushed / piece.len() * REQUESTS * 16);
 }
 
 #[test]

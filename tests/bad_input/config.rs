@@ -119,16 +119,20 @@ fn a_state_that_is_something_else_too_is_refused_before_anything_is_written() {
 
 #[test]
 fn a_daemon_whose_configuration_was_mistyped_meanwhile_is_asked_all_the_same() {
-    for names in [&["home"][..], &["home", "media"]] {
+    for (names, last) in [(&["home"][..], "stop"), (&["home", "media"], "stop"), (&["home"], "detach")] {
         let folder = volumes(names, "", "");
         let dir = folder.path();
         let daemon = Daemon::up(dir);
         daemon.connect_to("home").write(0, &[7; 4096]).unwrap();
         fs::write(dir.join("config.toml"), "[gate]\nwiat = \"2s\"\n").unwrap();
         let of = ["--dir", text(dir), "--volume", "home"];
-        for arguments in [&["status"][..], &["mode"], &["mode", "write-through"], &["drain"], &["stop"]] {
+        for arguments in [&["status"][..], &["mode"], &["mode", "write-through"], &["drain"], &["grow"], &[last]] {
             let ended = tool::tidegate(&[arguments, &of].concat());
-            assert!(ended.code == Some(0) && !ended.stdout.is_empty(), "{ended}");
+            if arguments == ["grow"] {
+                assert!(ended.code == Some(75) && ended.stderr.contains("the volume is being served"), "{ended}");
+            } else {
+                assert!(ended.code == Some(0) && !ended.stdout.is_empty(), "{ended}");
+            }
             let noted: Vec<&str> = ended.stderr.lines().filter(|line| line.contains("wiat")).collect();
             assert!(
                 noted.len() == 1 && noted[0].contains("config.toml:2:1: ") && noted[0].ends_with("has read another one, and is asked"),
@@ -143,6 +147,10 @@ fn a_daemon_whose_configuration_was_mistyped_meanwhile_is_asked_all_the_same() {
         // Nobody is there any more who could be asked.
         let refused = tool::tidegate(&["status", "--dir", text(dir)]);
         assert_refused("typing error", &refused, 78, &["config.toml:2:1: ", "wiat"]);
+        for arguments in [&["detach", "--dir", text(dir)][..], &["grow", "--dir", text(dir)], &["up", "--grow", "--dir", text(dir)]] {
+            let what_to_do = "nothing was changed: correct it, or put one in its place that says `origin` and `cache` alone";
+            assert_refused("typing error", &tool::tidegate(arguments), 78, &["config.toml:2:1: ", "wiat", what_to_do]);
+        }
     }
 }
 

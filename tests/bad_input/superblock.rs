@@ -91,11 +91,20 @@ fn a_disk_that_begins_with_somebody_elses_data_is_theirs_whatever_of_ours_lies_f
             }
             cache.write_all_at(bytes, at).unwrap();
         };
-        let says = [
-            &format!("cache.img begins with {what} and has the superblock of a tidegate cache further on")[..],
-            "name another one, or overwrite it with `tidegate create --",
-            "if it is still that cache, overwrite its first 128 KiB with zeros",
-        ];
+        let (is, advice, zeros) = if is_zeroed {
+            (
+                format!("begins with {what} and has the superblock of a tidegate cache further on"),
+                "if it is still that cache, overwrite its first 128 KiB with zeros",
+                "count=32",
+            )
+        } else {
+            (
+                format!("has both superblocks of a tidegate cache and {what} between them"),
+                "if it is still that cache, overwrite byte 4096 to byte 131071 with zeros",
+                "seek=1 count=31",
+            )
+        };
+        let says = [&format!("cache.img {is}")[..], "name another one, or overwrite it with `tidegate create --", advice];
         let commands: [&[&str]; 5] = [
             &["create", "--dir", "."],
             &["attach", "--dir", "."],
@@ -120,12 +129,15 @@ fn a_disk_that_begins_with_somebody_elses_data_is_theirs_whatever_of_ours_lies_f
         for command in ["attach", "up"] {
             for (origin, cache) in [("origin.img", "cache.img"), ("other.img", "cache.img"), ("other.img", "detached.img")] {
                 let refused = tool::tidegate_in(dir, &[command, "--dir", "new/v", "--origin", origin, "--cache", cache]);
-                assert_refused(what, &refused, 78, &[&format!("{cache} begins with {what}")]);
+                assert_refused(what, &refused, 78, &[&format!("{cache} {is}")]);
                 assert_eq!(everything(dir), before);
             }
         }
         // It was still that cache: as the line says.
-        make("dd if=/dev/zero of=cache.img bs=1K count=128 conv=notrunc status=none")(dir);
+        let over = format!("cd '{}'; dd if=/dev/zero of=cache.img bs=4K {zeros} conv=notrunc status=none", text(dir));
+        tool::shell(&over).succeeds();
+        let checked = tool::tidegate_in(dir, &["check", "--cache", "cache.img"]);
+        assert_eq!(checked.stdout.contains("superblock"), is_zeroed, "whatever was intact is: {checked}");
         let daemon = Daemon::up(dir);
         daemon.connect().expect(1 << 20, &data);
         daemon.stop();

@@ -126,9 +126,16 @@ pub enum Contents {
     Unreadable(Failure),
     /// Something else: what.
     Foreign(&'static str),
-    /// What begins with something else: what; and by a superblock further on it would be this. It was a cache once, or still is one whose beginning
-    /// was written over.
-    Covered(&'static str, Box<Contents>),
+    /// Something else, and by a superblock that is there too it would be this. It was a cache once, or still is one that was written over in part.
+    Covered(Cover, Box<Contents>),
+}
+
+/// What of somebody else's is on a disk that has a superblock of ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cover {
+    what: &'static str,
+    /// It lies between both superblocks, which are intact; else it begins in the place of the first one.
+    is_between: bool,
 }
 
 /// Looks at both superblocks, and if there is none at what is there instead.
@@ -160,22 +167,27 @@ pub fn contents(disk: &Disk) -> Result<Contents, Failure> {
 
 /// What is known to be somebody else's at the beginning of a disk. Tables of partitions and most file systems leave our second superblock where it
 /// is, so it proves nothing beside them; and what begins behind the first one (a member of a RAID array) leaves both.
-fn others(first: &[u8], copies: &[Result<Superblock, Unsealed>]) -> Option<&'static str> {
+fn others(first: &[u8], copies: &[Result<Superblock, Unsealed>]) -> Option<Cover> {
     let (page, rest) = first.split_at_checked(PAGE_BYTES as usize)?;
-    let found = match copies {
-        [Err(Unsealed::Magic | Unsealed::Blank), ..] => foreign(first),
+    let (is_between, found) = match copies {
+        [Err(Unsealed::Magic | Unsealed::Blank), ..] => (false, foreign(first)),
         // Between them we leave zeros.
-        [Ok(_), Ok(_)] => foreign(&[&vec![0; page.len()], rest].concat()),
-        _ => None,
+        [Ok(_), Ok(_)] => (true, foreign(&[&vec![0; page.len()], rest].concat())),
+        _ => return None,
     };
-    found.filter(|&what| what != UNKNOWN)
+    found.filter(|&what| what != UNKNOWN).map(|what| Cover { what, is_between })
 }
 
-/// What it is, and what to do about it ([`Contents::Covered`]): as far as is looked at, nothing of ours lies there but the first superblock.
-pub(crate) fn covered(what: &str) -> String {
+/// What it is, and what to do about it ([`Contents::Covered`]): as far as is looked at, nothing of ours lies there but the first superblock, which
+/// stays if it is one.
+pub(crate) fn covered(Cover { what, is_between }: Cover) -> String {
+    let (is, where_to) = if is_between {
+        (format!("has both superblocks of a tidegate cache and {what} between them"), "byte 4096 to byte 131071")
+    } else {
+        (format!("begins with {what} and has the superblock of a tidegate cache further on"), "its first 128 KiB")
+    };
     format!(
-        "begins with {what} and has the superblock of a tidegate cache further on; name another one, or overwrite it with `tidegate create \
-         --force`; or, if it is still that cache, overwrite its first 128 KiB with zeros"
+        "{is}; name another one, or overwrite it with `tidegate create --force`; or, if it is still that cache, overwrite {where_to} with zeros"
     )
 }
 
@@ -219,7 +231,7 @@ pub fn superblock(disk: &Disk) -> Result<Superblock, Failure> {
         Contents::Foreign(what) => {
             return refused(format!("holds {what}; name another one, or overwrite it with `tidegate create --force`"));
         }
-        Contents::Covered(what, _) => return refused(covered(what)),
+        Contents::Covered(cover, _) => return refused(covered(cover)),
     };
     if superblock.detached {
         return refused("was detached from its origin, which alone holds everything; run `tidegate attach` to use it again".to_string());

@@ -364,19 +364,19 @@ impl Disk {
         self.file.sync_all()
     }
 
-    /// What of the span is allocated, in order, together exactly the span. What cannot be told is allocated.
-    pub(super) fn allocation(&self, span: Span) -> Vec<Extent> {
-        let mut extents = Vec::new();
-        let mut at = span.start;
-        while at < span.end() {
+    /// Goes on with a question for what is allocated, by so many extents at the most; returns by how many. What cannot be told is allocated.
+    pub(super) fn look_for_extents(&self, asked: &mut Allocation, most: usize) -> usize {
+        let before = asked.extents.len();
+        while !asked.is_told() && asked.extents.len() < before + most {
+            let (at, limit) = (asked.rest.start, asked.rest.end());
             let (hole, end) = match self.kind {
-                Kind::File if !self.sleeps && extents.len() < EXTENTS_MAX => self.extent(at, span.end()),
-                Kind::File | Kind::Block => (false, span.end()),
+                Kind::File if !self.sleeps && asked.extents.len() < EXTENTS_MAX => self.extent(at, limit),
+                Kind::File | Kind::Block => (false, limit),
             };
-            extents.push(Extent { atoms: end - at, hole, zero: hole });
-            at = end;
+            asked.extents.push(Extent { atoms: end - at, hole, zero: hole });
+            asked.rest = Span::new(end, limit - end);
         }
-        extents
+        asked.extents.len() - before
     }
 
     /// The extent at atom `at`: is it a hole, and where does it end (at most at `limit`)?
@@ -397,6 +397,24 @@ impl Disk {
             Err(error) if error.raw_os_error() == Some(libc::ENXIO) => (true, limit),
             Err(_) => (false, limit),
         }
+    }
+}
+
+/// A question for what of a span is allocated, on its way.
+pub(super) struct Allocation {
+    /// What nothing is known of yet.
+    rest: Span,
+    /// In order, together exactly what is before that.
+    pub extents: Vec<Extent>,
+}
+
+impl Allocation {
+    pub fn of(span: Span) -> Allocation {
+        Allocation { rest: span, extents: Vec::new() }
+    }
+
+    pub fn is_told(&self) -> bool {
+        self.rest.is_empty()
     }
 }
 
@@ -643,14 +661,14 @@ fn set_direct(file: &File, direct: bool) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Reserves the space of a new file, so that it never runs out later. A file system that cannot leaves it sparse.
-pub(crate) fn reserve(fd: RawFd, bytes: u64) -> io::Result<()> {
+/// Reserves this part of a new file, so that its space never runs out later. False: the file system cannot, and leaves it sparse.
+pub(crate) fn reserve(fd: RawFd, from: u64, bytes: u64) -> io::Result<bool> {
     // SAFETY: a plain system call on a descriptor that the caller holds.
-    if unsafe { libc::fallocate(fd, 0, 0, bytes as libc::off_t) } == 0 {
-        return Ok(());
+    if unsafe { libc::fallocate(fd, 0, from as libc::off_t, bytes as libc::off_t) } == 0 {
+        return Ok(true);
     }
     match io::Error::last_os_error() {
-        error if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOSYS)) => Ok(()),
+        error if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOSYS)) => Ok(false),
         error => Err(error),
     }
 }

@@ -3,18 +3,22 @@
 //! An operation lies in its berth until its last command has landed. The memory that its commands name lies there too, and stays where it
 //! is meanwhile.
 
+use std::collections::VecDeque;
+
 use tidegate_engine::Event;
 use tidegate_engine::block::Span;
 use tidegate_engine::op::{Action, Answer, DeviceError, DeviceId, Done, Limits, Op, OpId, Power};
 use tidegate_engine::time::{Duration, Instant};
 
-use super::disk::{DEPTH, Disk, Kind, device_error, name};
+use super::disk::{Allocation, DEPTH, Disk, Kind, device_error, name};
 use super::flight::{Command, Flight, Next};
 use super::run::Run;
 
 pub(super) const DISKS: usize = 2;
 /// An operation that takes longer is reported ([`Happening::Late`]); nothing is released.
 const LATE: Duration = Duration::from_secs(30);
+/// Extents that are looked for in one turn, for all who ask what is allocated: each takes two system calls, and there may be thousands.
+const EXTENTS_OF_A_TURN: usize = 128;
 /// How often operations in flight are looked through.
 const LATE_GRAIN: Duration = Duration::from_secs(1);
 
@@ -66,7 +70,9 @@ pub(super) struct Dock {
     ready: Vec<u32>,
     /// Berths whose sectors another one is modifying.
     held: Vec<u32>,
-    /// Answered without the kernel.
+    /// Questions for what is allocated, with the place of the disk.
+    asked: VecDeque<(OpId, usize, Allocation)>,
+    /// Answered without a command for the kernel.
     answered: Vec<Happening>,
     look_for_late: Instant,
     alarm: Option<String>,
@@ -81,6 +87,7 @@ impl Dock {
             free: [free(0), free(DEPTH)],
             ready: Vec::new(),
             held: Vec::new(),
+            asked: VecDeque::new(),
             answered: Vec::new(),
             look_for_late: Instant::ZERO,
             alarm: None,
@@ -117,8 +124,7 @@ impl Dock {
     pub fn start(&mut self, now: Instant, op: Op<Run>) {
         let device = place(op.device);
         if let Action::Allocation(_, span) = op.action {
-            let answer = Answer::Allocation(self.disks[device].allocation(span));
-            return self.answered.push(Happening::Done(Done { id: op.id, result: Ok(answer) }));
+            return self.asked.push_back((op.id, device, Allocation::of(span)));
         }
         if let Action::Spin(_) = op.action {
             // Nothing is known of a motor.
@@ -219,9 +225,25 @@ impl Dock {
         }
     }
 
-    /// Hands out what was answered without the kernel; returns until when a wait may sleep that should end at `deadline`.
+    /// Goes on with the questions for what is allocated, in turns.
+    fn look_for_extents(&mut self) {
+        let mut left = EXTENTS_OF_A_TURN;
+        while left > 0
+            && let Some((id, device, mut asked)) = self.asked.pop_front()
+        {
+            left -= self.disks[device].look_for_extents(&mut asked, left);
+            if asked.is_told() {
+                self.answered.push(Happening::Done(Done { id, result: Ok(Answer::Allocation(asked.extents)) }));
+            } else {
+                self.asked.push_back((id, device, asked));
+            }
+        }
+    }
+
+    /// Hands out what was answered without a command for the kernel; returns until when a wait may sleep that should end at `deadline`.
     pub fn before_wait(&mut self, now: Instant, deadline: Option<Instant>, happenings: &mut Vec<Happening>) -> Option<Instant> {
-        if !self.answered.is_empty() {
+        self.look_for_extents();
+        if !self.answered.is_empty() || !self.asked.is_empty() {
             happenings.append(&mut self.answered);
             return Some(now);
         }

@@ -282,6 +282,44 @@ fn holes_are_told_from_data() {
     }
 }
 
+/// Where thousands of extents have to be looked for, everybody else has turns meanwhile, and a short question its answer.
+#[test]
+fn what_is_allocated_is_looked_for_in_turns() {
+    for carrier in CARRIERS {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut io = io(folder.path(), 1, carrier);
+        // 500 extents: 4 KiB of data behind each hole of as much.
+        for pair in 0..250 {
+            let data = [random(&mut Chance(pair), 8)].into();
+            one(&mut io, DeviceId::Origin, Action::Write(Zone::Origin, Span::new(16 * pair + 8, 8), data)).expect("written");
+        }
+        let all = Action::Allocation(Zone::Origin, Span::new(0, 4000));
+        let little = Action::Allocation(Zone::Origin, Span::new(8, 10));
+        [(1, all.clone()), (2, all), (3, little)]
+            .into_iter()
+            .for_each(|(id, asked)| io.start(Instant::ZERO, op(id, DeviceId::Origin, asked)));
+        let (mut waits, mut answered, mut happenings) = (0, Vec::new(), Vec::new());
+        while answered.len() < 3 {
+            waits += 1;
+            io.wait(Instant::ZERO, None, &mut happenings).expect("the wait works");
+            for happening in happenings.drain(..) {
+                let Happening::Done(Done { id, result: Ok(Answer::Allocation(extents)) }) = happening else { panic!("{happening:?}") };
+                answered.push((id.0, waits));
+                let expected = |from, count| {
+                    (from..from + count).map(|number| number % 2 == 0).map(|hole| Extent { atoms: 8, hole, zero: hole }).collect::<Vec<_>>()
+                };
+                if id.0 == 3 {
+                    assert_eq!(extents, [(8, false), (2, true)].map(|(atoms, hole)| Extent { atoms, hole, zero: hole }));
+                } else {
+                    assert_eq!(extents, expected(0, 500));
+                }
+            }
+        }
+        // Of 128 extents each.
+        assert_eq!(answered, [(3, 3), (1, 7), (2, 8)]);
+    }
+}
+
 #[test]
 fn a_discard_gives_the_space_back_and_touches_nothing_else() {
     for carrier in CARRIERS {

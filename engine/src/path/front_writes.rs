@@ -10,6 +10,7 @@
 //! as long as nobody can say whether a failed SSD comes back with older contents, nobody who asks then is given anything newer.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use tidegate_pages::Hold;
 
@@ -69,10 +70,21 @@ impl<P> FrontWrites<P> {
         P: Payload,
     {
         let all = block.0..block.0 + blocks;
-        let piece_of = |block: u64| self.pending.iter().rposition(|piece| piece.covers(block)).expect("its blocks are of its pieces");
+        let runs: Vec<Range<u64>> = self.blocks.overlapping(all.clone()).collect();
+        if runs.is_empty() {
+            return Vec::new();
+        }
+        // Gone through once, however many there are: the last piece that has a block has its newest. Each lies in one run.
+        let mut pieces: Vec<Vec<usize>> = runs.iter().map(|run| vec![0; (run.end - run.start) as usize]).collect();
+        for (place, piece) in self.pending.iter().enumerate() {
+            let (start, end) = (piece.block.0.max(all.start), (piece.block.0 + piece.blocks).min(all.end));
+            if start < end {
+                let run = runs.partition_point(|run| run.end <= start);
+                pieces[run][(start - runs[run].start) as usize..(end - runs[run].start) as usize].fill(place);
+            }
+        }
         let mut newest: Vec<(u64, u64, usize)> = Vec::new();
-        for block in self.blocks.overlapping(all).flatten() {
-            let piece = piece_of(block);
+        for (block, piece) in runs.into_iter().flatten().zip(pieces.into_iter().flatten()) {
             match newest.last_mut() {
                 Some((first, blocks, last)) if *last == piece && *first + *blocks == block => *blocks += 1,
                 _ => newest.push((block, 1, piece)),
@@ -332,5 +344,57 @@ mod tests {
         assert_eq!(beside(&writes), [(Block(10), 10), (Block(24), (1 << 40) - 16)]);
         assert!(writes.covers(Block(0), 8) && writes.covers(Block(23), 1) && !writes.covers(Block(10), 10));
         assert_eq!((writes.take().len(), beside(&writes)), (4, vec![(Block(8), 1 << 40)]));
+    }
+
+    /// As many atoms, the first of which has this number.
+    #[derive(Clone, Debug, PartialEq)]
+    struct Atoms(u64, u64);
+
+    impl Payload for Atoms {
+        fn atoms(&self) -> u64 {
+            self.1
+        }
+        fn zero(atoms: u64) -> Self {
+            Atoms(0, atoms)
+        }
+        fn slice(&self, start: u64, atoms: u64) -> Self {
+            Atoms(self.0 + start, atoms)
+        }
+        fn concat(parts: &[Self]) -> Self {
+            Atoms(parts[0].0, parts.iter().map(Payload::atoms).sum())
+        }
+        fn checksum(&self) -> u32 {
+            0
+        }
+        fn from_bytes(_: &[u8]) -> Self {
+            unreachable!("no metadata")
+        }
+        fn append_to(&self, _: &mut Vec<u8>) {
+            unreachable!("no metadata")
+        }
+    }
+
+    /// Pieces that lie over each other in any way, against the last piece that has each block.
+    #[test]
+    fn of_each_block_it_is_the_newest_in_as_few_runs_as_can_be() {
+        let mut chance = crate::draw::Draw::new(5);
+        for _ in 0..500 {
+            let mut writes = FrontWrites::default();
+            let mut last = std::collections::BTreeMap::new();
+            for piece in 0..chance.below(20) {
+                let (block, blocks) = (chance.below(40), 1 + chance.below(6));
+                let first = piece * 1_000;
+                writes.push(Piece { block: Block(block), blocks, payload: Atoms(first, blocks * 8), valid: None });
+                last.extend((0..blocks).map(|number| (block + number, first + number * 8)));
+            }
+            let (start, asked) = (chance.below(40), 1 + chance.below(20));
+            let newest = writes.newest(Block(start), asked);
+            let each = newest.iter().flat_map(|(block, blocks, payload)| (0..*blocks).map(|n| (block.0 + n, payload.0 + n * 8)));
+            assert!(each.eq(last.range(start..start + asked).map(|(&block, &atom)| (block, atom))), "{newest:?}");
+            assert!(newest.iter().all(|(_, blocks, payload)| payload.1 == blocks * 8), "{newest:?}");
+            let joins =
+                |one: &(Block, u64, Atoms), next: &(Block, u64, Atoms)| one.0.0 + one.1 == next.0.0 && one.2.0 + one.2.1 == next.2.0;
+            assert!(newest.windows(2).all(|pair| !joins(&pair[0], &pair[1])), "{newest:?}");
+        }
     }
 }

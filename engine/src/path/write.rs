@@ -91,12 +91,6 @@ pub(super) struct Piece<P> {
     pub valid: Option<Atoms>,
 }
 
-impl<P> Piece<P> {
-    pub fn covers(&self, block: u64) -> bool {
-        (self.block.0..self.block.0 + self.blocks).contains(&block)
-    }
-}
-
 impl<P: Payload> Engine<P> {
     /// Places waiting writes in their order, until one has to wait. True: one has passed it and may have made room, or what fronts have
     /// written may have waited for one that is placed.

@@ -157,7 +157,7 @@ pub fn table(comparison: &Comparison) -> String {
         let fewest = row.misses.iter().min();
         let figure = |misses: &u64| format!("{:>COLUMN$.2}{}", percent(*misses), if Some(misses) == fewest { '*' } else { ' ' });
         let figures: String = row.misses.iter().map(figure).collect();
-        let size = format!("{:<9}{:>10}{:>12}", row.size.to_string(), row.blocks, bytes(row.blocks).unwrap_or_default());
+        let size = format!("{:<9} {:>9} {:>11}", row.size.to_string(), row.blocks, bytes(row.blocks).unwrap_or_default());
         put(&mut out, &format!("{size}{:>COLUMN$.2} {figures}", percent(row.least)));
         if let Some(notes) = deferred {
             let late = row.misses_deferred.iter().zip(&row.misses).map(|(late, exact)| percent(*late) - percent(*exact));

@@ -9,7 +9,7 @@ use tidegate_engine::policy::Curve;
 
 use super::size::show_bytes;
 use super::{BLOCK_ATOMS, blocks};
-use crate::experiment::load::trace::{self, Format, Whole};
+use crate::experiment::load::trace::{self, Format, Refused, Whole};
 
 /// A curve, and where it is looked at.
 pub struct Drawn {
@@ -23,7 +23,7 @@ pub struct Drawn {
 
 /// The curve of a trace file, of which no more than a sample is ever in memory. `rate`: share of the blocks in it at first, more than 0 and at most
 /// 1. The error is one line: file, line (or record), what.
-pub fn of_file(path: &Path, format: Format, rate: f64) -> Result<(Curve, Whole), String> {
+pub fn of_file(path: &Path, format: Format, rate: f64) -> Result<(Curve, Whole), Refused> {
     /// How far apart volumes lie: by the golden ratio of all there is, so that no two of them meet.
     const APART: u64 = 0x9e37_79b9_7f4a_7c15;
     let mut curve = Curve::new(rate);
@@ -95,7 +95,7 @@ mod tests {
         std::fs::write(&path, text).unwrap();
         let found = of_file(&path, format, rate);
         std::fs::remove_file(&path).unwrap();
-        found.map(|(curve, _)| curve)
+        found.map(|(curve, _)| curve).map_err(|why| why.to_string())
     }
 
     /// Two volumes of 100 blocks each, the same places in both.

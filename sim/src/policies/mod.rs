@@ -17,7 +17,7 @@ use std::path::Path;
 use tidegate_engine::policy::{Kind, Policy};
 
 use crate::chance::Chance;
-use crate::experiment::load::trace::{self, Format, Record, Trace, Whole};
+use crate::experiment::load::trace::{self, Format, Record, Refused, Trace, Whole};
 
 /// Atoms of a block.
 pub const BLOCK_ATOMS: u64 = 8;
@@ -32,11 +32,12 @@ pub fn block_bytes(format: Format, page: Option<u64>) -> Option<u64> {
 }
 
 /// The accesses of a trace file. The error is one line: file, line (or record), what.
-pub fn load(path: &Path, format: Format) -> Result<(Vec<u64>, Whole), String> {
+pub fn load(path: &Path, format: Format) -> Result<(Vec<u64>, Whole), Refused> {
     let trace = trace::read(path, format, BLOCK_ATOMS, None)?;
     let count: u64 = trace.records.iter().map(|record| blocks(record).count() as u64).sum();
     if count > ACCESSES_MAX {
-        return Err(format!("{}: asks for {count} blocks; at most {ACCESSES_MAX} are simulated: cut the trace", path.display()));
+        let what = format!("{}: asks for {count} blocks; at most {ACCESSES_MAX} are simulated: cut the trace", path.display());
+        return Err(Refused::Wrong(what));
     }
     Ok((accesses(&trace), trace.whole))
 }

@@ -267,7 +267,9 @@ impl Connection {
             self.resume(service, intake);
         }
         if self.finds_no_room(intake.room) {
-            (self.waiting, self.unread) = (true, true);
+            self.waiting = true;
+            // What lies decrypted is not its socket: who has read that has had its turn.
+            self.unread |= fresh;
         }
         if !self.interest().0 {
             return;

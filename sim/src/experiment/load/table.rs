@@ -144,7 +144,8 @@ fn replay(source: &Source, title: &str, trace: &Spanned<String>, table: &LoadTab
         None => None,
         some => Some(within(source, some, 1, 1, COUNT_MAX)?),
     };
-    let trace = trace::read(&source.trace(trace.as_ref()), format, page_atoms, limit).map_err(|why| source.wrong(trace, why))?;
+    let trace =
+        trace::read(&source.trace(trace.as_ref()), format, page_atoms, limit).map_err(|why| source.wrong(trace, why.to_string()))?;
     if let Some(timing) = recorded.filter(|_| !trace.whole.is_timed) {
         return Err(says_no_times(timing, "this trace"));
     }

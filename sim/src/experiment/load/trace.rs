@@ -2,9 +2,11 @@
 //! one list of requests.
 //! A file may be packed (gzip, xz, zstd). A bad line is one error that names it.
 
-use super::{Ask, unpack};
+use super::Ask;
+use super::unpack::{self, Opened};
 use crate::experiment::units::shorten;
 use std::collections::BTreeMap;
+use std::fmt;
 use std::io::{BufRead, ErrorKind, Read};
 use std::path::Path;
 use tidegate_engine::block::ATOM_BYTES;
@@ -141,6 +143,24 @@ pub struct Whole {
     pub skipped: u64,
     /// Does it say when?
     pub is_timed: bool,
+    /// It ends inside a record, of a format that may: so many are whole, and were read.
+    pub cut_off_behind: Option<u64>,
+}
+
+/// Why a file is no trace: one line, with file, line (or record), and what.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// The system does not give it, or not all of it.
+    Unreadable(String),
+    /// It says what no trace of its format says.
+    Wrong(String),
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Refused::Unreadable(what) | Refused::Wrong(what)) = self;
+        to.write_str(what)
+    }
 }
 
 impl Trace {
@@ -152,7 +172,7 @@ impl Trace {
 
 /// Reads a file, at most `limit` requests of it; a page, of a format that has pages, is so many atoms. The error is one line: file, line (or
 /// record), what.
-pub fn read(path: &Path, format: Format, page_atoms: u64, limit: Option<u64>) -> Result<Trace, String> {
+pub fn read(path: &Path, format: Format, page_atoms: u64, limit: Option<u64>) -> Result<Trace, Refused> {
     let (mut records, limit) = (Vec::new(), limit.unwrap_or(u64::MAX));
     let mut is_too_long = false;
     let whole = each(path, format, page_atoms, &mut |record| {
@@ -162,9 +182,9 @@ pub fn read(path: &Path, format: Format, page_atoms: u64, limit: Option<u64>) ->
     })?;
     if is_too_long {
         let path = path.display();
-        return Err(format!(
+        return Err(Refused::Wrong(format!(
             "{path}: more than {RECORDS_MAX} requests do not fit into memory: cut the trace, or say how many (a plan's `count`)"
-        ));
+        )));
     }
     let (records, end) = lay_out(records);
     Ok(Trace { records, end, whole })
@@ -180,36 +200,51 @@ fn take(records: &mut Vec<Record>, record: Record, limit: u64, most: u64) -> Opt
 }
 
 /// Reads a file, request by request, until `keep` wants no more (false). Nothing of it stays in memory.
-pub fn each(path: &Path, format: Format, page_atoms: u64, keep: &mut dyn FnMut(Record) -> bool) -> Result<Whole, String> {
-    let say = |what: String| format!("{}: {what}", path.display());
-    let mut file = unpack::open(path).map_err(|why| say(why.to_string()))?;
+pub fn each(path: &Path, format: Format, page_atoms: u64, keep: &mut dyn FnMut(Record) -> bool) -> Result<Whole, Refused> {
+    let name = path.display().to_string();
+    let unreadable = |why: std::io::Error| Refused::Unreadable(format!("{name}: {why}; see that it can be read"));
+    each_of(&name, unpack::open(path).map_err(unreadable)?, format, page_atoms, keep)
+}
+
+/// The same of a file that is open.
+fn each_of(name: &str, mut file: Opened, format: Format, page_atoms: u64, keep: &mut dyn FnMut(Record) -> bool) -> Result<Whole, Refused> {
     let (mut requests, mut accesses) = (0u64, 0u64);
-    let whole = each_from(&mut file, format, page_atoms, &mut |record| {
+    let whole = each_from(&mut *file.bytes, format, page_atoms, &mut |record| {
         requests += 1;
         accesses += u64::from(record.atoms > 0);
         keep(record)
     });
-    let whole = whole.map_err(|(place, what)| match format.is_lines() {
-        true => format!("{}:{place}: {what}", path.display()),
-        false => say(format!("record {place}: {what}")),
+    let whole = whole.map_err(|(place, what)| {
+        let at = if format.is_lines() { format!("{name}:{place}") } else { format!("{name}: record {place}") };
+        match file.failure() {
+            Some(why) => Refused::Unreadable(format!("{at}: {why}; see that it can be read, or cut it off before that")),
+            None => Refused::Wrong(format!("{at}: {what}")),
+        }
     })?;
     match (requests, accesses) {
-        (0, _) => Err(say("no request in it".into())),
-        (_, 0) => Err(say("no read or write in it, only FLUSHes".into())),
+        (0, _) => Err(Refused::Wrong(format!("{name}: no request in it"))),
+        (_, 0) => Err(Refused::Wrong(format!("{name}: no read or write in it, only FLUSHes"))),
         _ => Ok(whole),
     }
 }
 
-/// One line for people, if anything of a file was skipped.
-pub fn skipped(name: &str, whole: Whole) -> Option<String> {
-    let count = whole.skipped;
-    (count > 0).then(|| format!("{name}: {count} of its requests have no length, or no place that can be read, and are left out"))
+impl Whole {
+    /// For people: a line for each thing that is missing of the file.
+    pub fn notes(self, name: &str) -> Vec<String> {
+        let skipped = (self.skipped > 0)
+            .then(|| format!("{name}: {} of its requests have no length, or no place that can be read, and are left out", self.skipped));
+        let cut_off = self.cut_off_behind.map(|records| {
+            format!("{name}: it was cut off while it was written: its {records} whole records are used, the last one is left out")
+        });
+        skipped.into_iter().chain(cut_off).collect()
+    }
 }
 
 type Bad = (u64, String);
 
 fn each_from(file: &mut dyn BufRead, format: Format, page_atoms: u64, keep: &mut dyn FnMut(Record) -> bool) -> Result<Whole, Bad> {
-    let mut whole = Whole { skipped: 0, is_timed: format.is_timed() };
+    let mut whole = Whole { is_timed: format.is_timed(), ..Whole::default() };
+    let mut cut_off_behind = None;
     let (mut first, mut before) = (None, 0);
     let mut take = |said| match said {
         Said::Nothing => true,
@@ -243,7 +278,7 @@ fn each_from(file: &mut dyn BufRead, format: Format, page_atoms: u64, keep: &mut
             let is_ours = file.read_exact(&mut header).is_ok() && Header::decode(&header).is_some();
             is_ours.then_some(()).ok_or((0, "no recording of tidegate, or of another version".to_string()))?;
             // One that was cut off has lost its last record and no other.
-            each_record(file, RECORD_BYTES, Ending::CutOff, recorded, &mut take)?;
+            cut_off_behind = each_record(file, RECORD_BYTES, Ending::CutOff, recorded, &mut take)?;
         }
         Format::Iolog => {
             let mut log = Iolog::default();
@@ -252,7 +287,7 @@ fn each_from(file: &mut dyn BufRead, format: Format, page_atoms: u64, keep: &mut
         }
         Format::Blkparse => each_line(file, blkparse, &mut take)?,
     }
-    Ok(whole)
+    Ok(Whole { cut_off_behind, ..whole })
 }
 
 /// What a line or a record says.
@@ -307,29 +342,32 @@ enum Ending {
     CutOff,
 }
 
+/// Answers with how many records are whole, if the file was cut off behind them and may be.
 fn each_record(
     file: &mut dyn BufRead,
     length: usize,
     ending: Ending,
     parse: impl Fn(&[u8]) -> Found,
     keep: &mut dyn FnMut(Said) -> bool,
-) -> Result<(), Bad> {
+) -> Result<Option<u64>, Bad> {
     let mut bytes = vec![0; length];
     for place in 1.. {
-        if file.fill_buf().map_err(|why| (place, why.to_string()))?.is_empty() {
-            return Ok(());
-        }
-        match file.read_exact(&mut bytes).map_err(|why| (why.kind(), why.to_string())) {
-            Ok(()) => {}
-            Err((ErrorKind::UnexpectedEof, _)) if ending == Ending::CutOff => return Ok(()),
+        let read = file
+            .fill_buf()
+            .map(<[u8]>::is_empty)
+            .and_then(|is_over| if is_over { Ok(false) } else { file.read_exact(&mut bytes).map(|()| true) });
+        match read.map_err(|why| (why.kind(), why.to_string())) {
+            Ok(true) => {}
+            Ok(false) => return Ok(None),
+            Err((ErrorKind::UnexpectedEof, _)) if ending == Ending::CutOff => return Ok(Some(place - 1)),
             Err((ErrorKind::UnexpectedEof, _)) => return Err((place, format!("cut off: a record has {length} bytes"))),
             Err((_, why)) => return Err((place, why)),
         }
         if !keep(parse(&bytes).map_err(|what| (place, what))?) {
-            return Ok(());
+            return Ok(None);
         }
     }
-    Ok(())
+    Ok(None)
 }
 
 fn record(start: u64, atoms: u64, write: bool, volume: u32) -> Result<Record, String> {
@@ -583,213 +621,4 @@ fn lay_out(mut records: Vec<Record>) -> (Vec<Record>, u64) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use tidegate_engine::block::Span;
-
-    fn parse(format: Format, bytes: &[u8]) -> Result<Vec<Record>, Bad> {
-        told(format, bytes).map(|(records, _)| records)
-    }
-
-    fn told(format: Format, bytes: &[u8]) -> Result<(Vec<Record>, Whole), Bad> {
-        let mut records = Vec::new();
-        let whole = each_from(&mut &bytes[..], format, 8, &mut |record| take(&mut records, record, u64::MAX, 1_000).unwrap())?;
-        Ok((records, whole))
-    }
-
-    /// Time in us, first atom, atoms, write.
-    fn check(format: Format, bytes: &[u8], expected: &[(u64, u64, u32, bool)]) {
-        let (found, _) = lay_out(parse(format, bytes).unwrap());
-        let found: Vec<_> =
-            found.iter().map(|record| (record.at_ns / 1_000, record.start, record.atoms, record.ask == Ask::Write)).collect();
-        assert_eq!(found, expected, "{format:?}");
-    }
-
-    fn bad(format: Format, bytes: &[u8], place: u64, says: &str) {
-        let (found, what) = parse(format, bytes).unwrap_err();
-        assert!(found == place && what.contains(says), "{format:?}, {found}: {what}");
-    }
-
-    #[test]
-    fn every_format_is_read() {
-        check(Format::Arc, b"5 2 0 0\n64 1 0 1\n", &[(0, 40, 16, false), (0, 512, 8, false)]);
-        check(Format::Keys, b"7\r\n*\n\n3\n", &[(0, 56, 8, false), (0, 24, 8, false)]);
-        check(Format::Keys32, &[0, 0, 1, 0, 0, 0, 0, 2], &[(0, 2048, 8, false), (0, 16, 8, false)]);
-        check(Format::Disksim, b"13.191135\t0\t8\t5\t1\n14.2\t0\t16\t6\t0\n", &[(0, 8, 5, false), (1008, 16, 6, true)]);
-        check(Format::Mqsim, b"5000 0 100 16 0\n4000 0 8 8 1\n9000 0 0 1 1\n", &[(0, 100, 16, true), (0, 8, 8, false), (4, 0, 1, false)]);
-        let msr = b"128166372003061629,hm,1,Read,1024,4096,413\n128166372003061729,hm,1,Write,700,100,9\n";
-        check(Format::Msr, msr, &[(0, 2, 8, false), (10, 1, 1, true)]);
-        let mut one = vec![1, 0, 0, 0, 0, 2, 0, 0, 1, 0, 0, 0, 0x2a, 0, 0, 1];
-        one.extend([9u64.to_le_bytes(), 5u64.to_le_bytes()].concat());
-        check(Format::Vscsi, &one, &[(0, 9, 1, true)]);
-        let mut two = vec![0x28, 0, 0, 2, 1, 0, 0, 0, 0, 16, 0, 0, 1, 0, 0, 0];
-        two.extend([9u64.to_le_bytes(), 5u64.to_le_bytes(), [0; 8]].concat());
-        check(Format::Vscsi, &two, &[(0, 9, 8, false)]);
-    }
-
-    #[test]
-    fn what_we_recorded_ourselves_is_read_with_its_flushes() {
-        let record = |at_ns, kind, span| recorder::Record { at_ns, kind, fua: false, span }.encode();
-        let mut bytes = Header { volume_atoms: 1024 }.encode().to_vec();
-        bytes.extend(record(5_000, Kind::Write, Span::new(8, 16)));
-        bytes.extend(record(6_000, Kind::Trim, Span::new(0, 8)));
-        bytes.extend(record(9_000, Kind::Flush, Span::default()));
-        bytes.extend(record(12_000, Kind::Read, Span::new(8, 8)));
-        check(Format::Tidegate, &bytes, &[(0, 8, 16, true), (4, 0, 0, false), (7, 8, 8, false)]);
-        assert_eq!(parse(Format::Tidegate, &bytes).unwrap()[1].ask, Ask::Flush);
-        bytes.truncate(bytes.len() - 1);
-        check(Format::Tidegate, &bytes, &[(0, 8, 16, true), (4, 0, 0, false)]);
-        bytes[7] = 9;
-        bad(Format::Tidegate, &bytes, 0, "no recording of tidegate");
-        bytes[7] = 1;
-        bytes[52] = 9;
-        bad(Format::Tidegate, &bytes, 1, "damaged");
-    }
-
-    #[test]
-    fn fios_logs_and_blkparses_text_are_read() {
-        let three =
-            b"fio version 3 iolog\n42 /f add\n100 /f open\n200 /f read 4096 512\n250 /f sync 4096 0\n300 /f write 0 8192\n310 /f close\n";
-        check(Format::Iolog, three, &[(0, 8, 1, false), (50, 0, 0, false), (100, 0, 16, true)]);
-        check(
-            Format::Iolog,
-            b"fio version 2 iolog\n/f add\n/f open\n/f write 512 512\n/f datasync\n",
-            &[(0, 1, 1, true), (0, 0, 0, false)],
-        );
-        bad(Format::Iolog, b"fio version 3 iolog\n1 /f leap 0 1\n", 2, "\"leap\" is no action");
-        bad(Format::Iolog, b"fio version 3 iolog\n1 /f read x 1\n", 2, "\"x\" is not an offset");
-        let text = b"  8,0    3   1   0.000000000   697  G   R 223490 + 8 [kjournald]\n  8,0    3   2   0.000001000   697  Q   R 223490 + 8 [kjournald]\n\
-              8,0    1   3   0.000004500   697  Q  WS 16 + 24 [dd]\n  8,0    1   4   0.000005000   697  Q  FN [dd]\n  8,0    1   5   0.000006000   9  Q  D 0 + 8 [x]\n\
-            CPU0 (sda):\n Reads Queued:           1,        4KiB\n";
-        check(Format::Blkparse, text, &[(0, 223_490, 8, false), (3, 16, 24, true), (4, 0, 0, false)]);
-        bad(Format::Blkparse, b"8,0 3 1 0.0 697 Q R x + 8 [a]\n", 1, "\"x\" is not a sector");
-    }
-
-    #[test]
-    fn a_name_tells_the_format_where_it_can() {
-        for (path, format) in [
-            ("OLTP.lis", Some(Format::Arc)),
-            ("x/OLTP.LIS.zst", Some(Format::Arc)),
-            ("a.vscsi.zst", Some(Format::Vscsi)),
-            ("web_0.csv.gz", Some(Format::Msr)),
-            ("mine.keys", Some(Format::Keys)),
-            ("traces/lirs/2_pools.trace.gz", Some(Format::Keys)),
-            ("cache2k/web07.trace.xz", Some(Format::Keys32)),
-            ("mqsim/wsrch-small.trace.zst", Some(Format::Mqsim)),
-            ("disksim/ascii.trace", Some(Format::Disksim)),
-            ("arc/keys", Some(Format::Arc)),
-            ("web07.trace.xz", None),
-            ("keys", None),
-            ("", None),
-            ("..", None),
-        ] {
-            assert_eq!(Format::of_name(Path::new(path)), format, "{path}");
-        }
-    }
-
-    #[test]
-    fn volumes_of_a_trace_lie_one_after_the_other() {
-        check(Format::Mqsim, b"0 7 0 16 1\n0 2 100 16 1\n", &[(0, 2048, 16, false), (0, 100, 16, false)]);
-    }
-
-    #[test]
-    fn a_bad_line_is_named() {
-        bad(Format::Arc, b"1 1 0 0\n1 x 0 0\n", 2, "\"x\" is not a number of pages");
-        bad(Format::Arc, b"1 1 0\n", 1, "3 fields, not 4");
-        bad(Format::Arc, b"1 0 0 0\n", 1, "a request of 0 sectors");
-        bad(Format::Arc, b"99999999999999999 1 0 0\n", 1, "beyond any disk");
-        bad(Format::Keys, b"1\n2 3\n", 2, "\"2 3\" is not a key");
-        bad(Format::Keys, b"1\n\xff\xfe\n", 2, "not text");
-        bad(Format::Keys, &[b'1'; 5000], 1, "a line of more than 4096 bytes");
-        bad(Format::Keys32, &[0; 7], 2, "cut off");
-        bad(Format::Disksim, b"1.0 0 8 5 2\n", 1, "neither 0 (write) nor 1 (read)");
-        bad(Format::Disksim, b"1.x 0 8 5 1\n", 1, "not a time in ms");
-        bad(Format::Mqsim, b"-5 0 8 5 1\n", 1, "not a time in ns");
-        bad(Format::Msr, b"1,h,0,Read,0,512,1\n1,h,0,Trim,0,512,1\n", 2, "neither Read nor Write");
-        bad(Format::Vscsi, &[0; 32], 1, "neither version 1 nor 2");
-        bad(Format::Vscsi, &[0; 10], 1, "cut off");
-    }
-
-    #[test]
-    fn a_limit_ends_the_reading_and_what_memory_has_no_room_for_is_no_end() {
-        let read = |limit, most| {
-            let (mut records, mut is_too_long) = (Vec::new(), false);
-            let whole = each_from(&mut &b"1\n2\n3\nbad\n"[..], Format::Keys, 8, &mut |record| {
-                let is_wanted = take(&mut records, record, limit, most);
-                is_too_long = is_wanted.is_none();
-                is_wanted.unwrap_or(false)
-            });
-            (whole.is_ok(), records.len(), is_too_long)
-        };
-        assert_eq!(read(2, 10), (true, 2, false));
-        assert_eq!(read(2, 2), (true, 2, false), "what was asked for fits");
-        assert_eq!(read(u64::MAX, 2), (true, 2, true));
-        assert_eq!(read(3, 2), (true, 2, true));
-        assert_eq!(read(u64::MAX, 3), (false, 3, false), "a bad line is said first");
-    }
-
-    #[test]
-    fn a_page_is_as_long_as_is_said() {
-        let read = |format, bytes: &[u8], atoms| {
-            let mut found = Vec::new();
-            each_from(&mut &bytes[..], format, atoms, &mut |record| {
-                found.push((record.start, record.atoms));
-                true
-            })
-            .unwrap();
-            found
-        };
-        assert_eq!(read(Format::Arc, b"5 2 0 0\n", 1), [(5, 2)]);
-        assert_eq!(read(Format::Keys, b"5\n", 2), [(10, 2)]);
-        assert_eq!(read(Format::Keys32, &[0, 0, 0, 5], 16), [(80, 16)]);
-        assert_eq!(read(Format::Mqsim, b"0 0 5 2 1\n", 16), [(5, 2)], "sectors are sectors");
-        assert_eq!((Format::Arc.page_bytes(), Format::Keys.page_bytes(), Format::Msr.has_pages()), (Some(512), None, false));
-    }
-
-    #[test]
-    fn the_same_disk_of_two_hosts_is_two_volumes() {
-        let msr = b"10,hm,1,Read,0,4096,1\n10,prn,1,Read,0,4096,1\n10,hm,0,Read,0,4096,1\n10,prn,1,Read,512,512,1\n";
-        check(Format::Msr, msr, &[(0, 2048, 8, false), (0, 4096, 8, false), (0, 0, 8, false), (0, 4097, 1, false)]);
-        bad(Format::Msr, b"1,h,65536,Read,0,512,1\n", 1, "disk 65536");
-    }
-
-    #[test]
-    fn requests_without_length_or_place_are_skipped_and_counted() {
-        let skips = |format, bytes: &[u8], requests: usize, skipped: u64| {
-            let (records, whole) = told(format, bytes).unwrap();
-            assert_eq!((records.len(), whole.skipped), (requests, skipped), "{format:?}");
-        };
-        skips(Format::Msr, b"1,h,0,Read,0,512,1\n2,h,0,Read,700,0,1\n3,h,0,Write,0,0,1\n", 1, 2);
-        let mut vscsi = vec![1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0x2a, 0, 0, 1];
-        vscsi.extend([9u64.to_le_bytes(), 5u64.to_le_bytes()].concat());
-        let empty = vscsi.clone();
-        vscsi[5] = 2;
-        skips(Format::Vscsi, &[empty.clone(), vscsi, empty].concat(), 1, 2);
-        skips(Format::Iolog, b"fio version 3 iolog\n1 /f read 512 0\n2 /f read 0 512\n3 /f trim 0 512\n", 1, 1);
-        let line = |rest: &str| format!("  8,0 3 2 0.000001000 697 Q {rest}\n");
-        let text = ["R 200 + 8 [x]", "R 200 +8 [x]", "WS 300", "W 8 + 0 [x]", "FN [x]", "FN", "FWS 300 +8 [x]", "D 300 + 8 [x]", "N [x]"];
-        skips(Format::Blkparse, text.map(line).concat().as_bytes(), 3, 4);
-        let whole = Whole { skipped: 2, is_timed: true };
-        assert!(skipped("x", whole).unwrap().starts_with("x: 2 of its requests have no length"));
-        assert_eq!(skipped("x", Whole::default()), None);
-    }
-
-    #[test]
-    fn whether_fios_log_says_when_is_seen_in_it() {
-        let is_timed = |bytes: &[u8]| told(Format::Iolog, bytes).unwrap().1.is_timed;
-        assert!(is_timed(b"fio version 3 iolog\n42 /f read 0 512\n") && is_timed(b"42 /f read 0 512\n"));
-        assert!(!is_timed(b"fio version 2 iolog\n/f read 0 512\n") && !is_timed(b"fio version 2 iolog\n7 read 0 512\n7 wait 99 0\n"));
-        let waits = b"fio version 2 iolog\n/f read 0 512\n/f wait 1000 0\n/f read 0 512\n/f wait 50 0\n/f wait 500 0\n/f write 0 512\n";
-        check(Format::Iolog, waits, &[(0, 0, 1, false), (1_000, 0, 1, false), (1_500, 0, 1, true)]);
-        assert!(is_timed(waits));
-    }
-
-    #[test]
-    fn a_file_of_flushes_alone_is_refused() {
-        let path = std::env::temp_dir().join(format!("tidegate-flushes-{}.iolog", std::process::id()));
-        std::fs::write(&path, "fio version 3 iolog\n1 /f sync 0 0\n2 /f sync 0 0\n").unwrap();
-        let found = read(&path, Format::Iolog, 8, None);
-        std::fs::remove_file(&path).unwrap();
-        assert!(found.unwrap_err().ends_with(".iolog: no read or write in it, only FLUSHes"));
-    }
-}
+mod tests;

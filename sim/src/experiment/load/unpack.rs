@@ -1,16 +1,55 @@
 //! A trace file as a stream of bytes, unpacked if it is packed: gzip, xz and zstd are told by their first bytes. What was packed in several parts,
 //! one behind the other in one file, is unpacked to its end.
 
+use std::cell::OnceCell;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Error, ErrorKind, Read};
 use std::path::Path;
+use std::rc::Rc;
 
 use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 
+/// What a file holds, and why the system has not given all of it, if it has not: whoever unpacks or understands it only sees that something is wrong.
+pub struct Opened {
+    pub bytes: Box<dyn BufRead>,
+    failed: Rc<OnceCell<String>>,
+}
+
+impl Opened {
+    /// Unpacks it while it is read.
+    pub fn of(file: impl Read + 'static) -> Result<Opened, Error> {
+        let failed = Rc::default();
+        let watched = Watched { file, failed: Rc::clone(&failed) };
+        Ok(Opened { bytes: unpack(BufReader::with_capacity(1 << 16, watched))?, failed })
+    }
+
+    /// The system's word.
+    pub fn failure(&self) -> Option<&str> {
+        self.failed.get().map(String::as_str)
+    }
+}
+
+struct Watched<R> {
+    file: R,
+    failed: Rc<OnceCell<String>>,
+}
+
+impl<R: Read> Read for Watched<R> {
+    fn read(&mut self, into: &mut [u8]) -> Result<usize, Error> {
+        // What was interrupted is tried again.
+        let read = self.file.read(into);
+        read.inspect_err(|error| {
+            if error.kind() != ErrorKind::Interrupted {
+                self.failed.get_or_init(|| error.to_string());
+            }
+        })
+    }
+}
+
 /// Opens a file and unpacks it while it is read.
-pub fn open(path: &Path) -> Result<Box<dyn BufRead>, Error> {
-    unpack(BufReader::with_capacity(1 << 16, regular(path)?))
+pub fn open(path: &Path) -> Result<Opened, Error> {
+    Opened::of(regular(path)?)
 }
 
 /// Opens a file to read it. A pipe is refused, not waited for.

@@ -97,12 +97,13 @@ pub struct Run {
 }
 
 impl Plan {
-    /// Loads whose traces have requests that are left out.
+    /// Loads whose traces have requests that are left out, or were cut off.
     pub fn skipped(&self) -> BTreeMap<&str, Whole> {
         let loads = self.runs.iter().flat_map(|run| run.before.iter().chain([&run.load]));
         let of_load = |load: &Load| {
             let traces = load.jobs.iter().filter_map(|job| if let Job::Replay(replay) = job { Some(replay.trace.whole) } else { None });
-            traces.max_by_key(|whole| whole.skipped).filter(|whole| whole.skipped > 0)
+            let missing = |whole: &Whole| (whole.cut_off_behind.is_some(), whole.skipped);
+            traces.max_by_key(missing).filter(|whole| missing(whole) > (false, 0))
         };
         loads.filter_map(|load| Some((load.name.as_str(), of_load(load)?))).collect()
     }
