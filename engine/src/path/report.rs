@@ -82,9 +82,11 @@ impl<P: Payload> Engine<P> {
         self.dirty_blocks() == 0 && self.lost.is_empty() && self.through.pages.is_empty()
     }
 
-    /// Blocks that are nowhere: the volume has ended without its cache, and the origin has not taken what only memory had.
+    /// Blocks that are nowhere, not even in a failed cache: the volume has ended without one, and the origin has not taken what only memory had.
     pub fn unsaved_blocks(&self) -> u64 {
-        if self.has_unsaved() { self.through.pages.blocks() } else { 0 }
+        let pages = self.through.pages.iter().filter(|_| self.has_unsaved());
+        let blocks = pages.flat_map(|(first, page)| (first.0..first.0 + page.blocks).map(Block));
+        blocks.filter(|&block| !self.has_dirty(block, 1)).count() as u64
     }
 
     fn has_unsaved(&self) -> bool {
