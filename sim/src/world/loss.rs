@@ -51,14 +51,14 @@ impl Simulation {
         self.goes_on_without_log();
     }
 
-    /// Until another cache is seated the origin takes writes as they are. What was not there by now may never be: who waits for any of that may
-    /// be told, and nobody else but a FLUSH.
+    /// Until another cache is seated the origin takes writes as they are. Data that is not there by now may never be: who waits for any of that may
+    /// be told, and nobody else but a FLUSH. (Zeros are known without the cache.)
     fn goes_on_without_log(&mut self) {
         let oracle = &mut self.scene.oracle;
         oracle.bypass_all();
         (oracle.waives_order, oracle.promises_origin) = (true, true);
         oracle.failed_for_flush();
-        self.engine.at_risk().for_each(|span| oracle.refused(span));
+        self.engine.dirty_data().for_each(|span| oracle.refused(span));
     }
 
     /// Has the cache failed since the last call?
