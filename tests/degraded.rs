@@ -121,6 +121,56 @@ fn a_volume_goes_on_without_a_cache_that_is_gone() {
     daemon.stop();
 }
 
+/// Nobody has it any more, and nothing that is written there later is taken for it.
+#[test]
+fn a_stop_without_its_cache_that_the_origin_does_not_take_says_what_is_lost() {
+    let folder = folder();
+    let dir = folder.path();
+    let dead = dir.join("dead");
+    let mut cache = Fuse::new(&["[", "nbdkit", "--exit-with-parent", "memory", "size=64M", "]"]);
+    let failing = format!("error-file={}", text(&dead));
+    let nbdkit = ["[", "nbdkit", "--exit-with-parent", "--log=null", "--filter=error", "memory", "size=64M"];
+    let disk = Fuse::new(&[&nbdkit[..], &["error=EIO", "error-rate=100%", &failing, "]"]].concat());
+    let (lost, origin) = (cache.file(), disk.file());
+    let config = |cache: &std::path::Path| {
+        let config = format!("cache = {:?}\norigin = {:?}\n[limits]\nstall_timeout = \"1s\"\n", text(cache), text(&origin));
+        std::fs::write(dir.join("config.toml"), config).unwrap();
+    };
+    tidegate(&["create", "--dir", text(dir), "--cache", text(&lost), "--origin", text(&origin)]).succeeds();
+    config(&lost);
+    let daemon = Daemon::up(dir);
+    let mut client = daemon.connect();
+    client.write(0, &contents(0)).unwrap();
+    client.flush().unwrap();
+    tidegate(&["drain", "--dir", text(dir)]).succeeds();
+    // Acknowledged, and not flushed; the origin takes nothing of it when the cache is gone.
+    let at = 5 << 20;
+    client.write(at, &contents(1)).unwrap();
+    std::fs::write(&dead, "").unwrap();
+    cache.kill();
+    client.flush().unwrap_err();
+    assert_eq!(daemon.status()["cache_health"], "degraded");
+    drop(client);
+    daemon.terminate();
+    let (status, said) = daemon.ended();
+    assert_eq!(status.code(), Some(74), "{said}");
+    assert!(said.contains(&format!("up to {BLOCK} bytes and 0 zeroed ranges are lost")), "{said}");
+    assert!(!said.contains("nothing was changed"), "{said}");
+    let state = State::read(&dir.join("tidegate.state")).unwrap().unwrap();
+    assert!(state.degraded && !state.stopped && state.dirty == Some(1), "{state:?}");
+    let listed = std::fs::read_to_string(dir.join("tidegate.dirty")).unwrap();
+    assert!(listed.contains(" complete\n") && listed.contains(&format!("\n{at} ")), "{listed}");
+
+    // Who gives the volume another cache is told.
+    std::fs::remove_file(&dead).unwrap();
+    let other = dir.join("other.img");
+    tidegate(&["create", "--dir", text(dir), "--cache", text(&other), "--origin", text(&origin), "--cache-size", "64MiB"]).succeeds();
+    config(&other);
+    let refused = tidegate(&["up", "--dir", text(dir)]);
+    assert_eq!(refused.code, Some(65), "{refused}");
+    assert!(refused.stderr.contains("alone had 1 blocks") && refused.stderr.contains("--accept-loss"), "{refused}");
+}
+
 /// The switch sends home what is dirty, and meets the end of the cache: it never ends, and nobody waits for it.
 #[test]
 fn a_switch_of_modes_that_meets_the_end_of_the_cache_says_so() {

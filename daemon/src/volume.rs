@@ -321,7 +321,10 @@ impl Volume {
                     self.tell_changes(now);
                     self.wake_front(now);
                 }
-                Phase::Refused => return Err(refusal(&self.engine, &self.cache)),
+                Phase::Refused => {
+                    self.tell_what_is_unsaved(now);
+                    return Err(refusal(&self.engine, &self.cache));
+                }
                 Phase::Stopped => {
                     if self.has_ended(now) {
                         // It is stopped in order, whether that can be written down or not.
@@ -400,7 +403,7 @@ impl Volume {
         let snapshot = self.engine.inspect(now);
         let mut state = HostState::of(&self.host.superblock, snapshot.epoch, dirty, &snapshot.mode);
         if snapshot.health != Health::Whole {
-            (state.degraded, state.dirty) = (true, Some(snapshot.newer()));
+            (state.degraded, state.dirty) = (true, Some(snapshot.newer() + self.engine.unsaved_blocks()));
         }
         self.host.told = Some(state.mode);
         state.write(&self.host.place)
@@ -439,6 +442,17 @@ impl Volume {
             Err(failure) => crate::tell!("tidegate: cache {cache} has failed, and no write is taken: {failure}"),
         }
         self.events.push(Event::Fenced { durable: told.is_ok() });
+    }
+
+    /// The volume ends without its cache, and the origin has not taken all that only memory had: that is lost as well as what only the cache had. (Where
+    /// the host did not know that the cache has failed, nothing was acknowledged without it: it has all that was flushed, and is taken again.)
+    fn tell_what_is_unsaved(&mut self, now: Instant) {
+        if self.engine.health() == Health::Degraded {
+            self.note_dirty(true);
+            if let Err(failure) = self.tell_host(now, None) {
+                crate::tell!("tidegate: what is lost besides what only the cache had is not written down: {failure}");
+            }
+        }
     }
 
     fn note_dirty(&self, is_complete: bool) {
@@ -604,11 +618,14 @@ impl Volume {
     }
 }
 
-/// Recovery found what must not be repaired: one line.
+/// Recovery found what must not be repaired, or a volume that had lost its cache could not be stopped in order: one line.
 pub(crate) fn refusal(engine: &Engine<Run>, cache: &str) -> Failure {
     let fatal: Vec<&str> = engine.damage().iter().filter(|damage| damage.fatal).map(|damage| damage.what.as_str()).collect();
     let first = fatal.first().copied().unwrap_or("its metadata does not add up");
     let more = if fatal.len() > 1 { format!(" (and {} more)", fatal.len() - 1) } else { String::new() };
+    if engine.health() != Health::Whole {
+        return Failure::new(Failure::IO, format!("cache {cache}: {first}{more}"));
+    }
     let message = format!("cache {cache}: {first}{more}; nothing was changed; see `tidegate check --cache {cache}`");
     Failure::new(Failure::DAMAGED, message)
 }

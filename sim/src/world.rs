@@ -603,20 +603,24 @@ impl Scene {
 
     /// Lets the devices tell what is due at `now`: the cache, then the origin.
     fn advance_devices(&mut self, now: Instant, events: &mut Vec<Event<Stamps>>) {
-        let counted = |scene: &Scene| [scene.cache.failed_writes, scene.origin.failed_writes];
-        let (before, ended) = (counted(self), self.cache.ended + self.origin.ended);
+        let (failed, ended) = (self.cache.failed_writes, self.cache.ended + self.origin.ended);
         self.cache.advance(now, &mut self.ended);
+        let of_cache = self.ended.len();
         self.origin.advance(now, &mut self.ended);
         if self.ended.is_empty() {
             return;
         }
-        let after = counted(self);
         self.persisted |= self.cache.ended + self.origin.ended > ended;
         let is_refused = |ended: &Ended| matches!(ended, Ended::Done(done) if done.result.as_ref().err().is_some_and(|&error| error != DeviceError::Gone));
         // What goes past the log fails when the origin fails it, and so does a promise of the origin; one that is away is waited for.
         let needs_origin = self.origin.drops_doomed || self.oracle.promises_origin && self.ended.iter().any(is_refused);
-        if after[0] > before[0] || needs_origin && after[1] > before[1] {
-            self.oracle.device_failed();
+        if self.cache.failed_writes > failed {
+            // A cache that is gone fails nobody by that: who waits for it waits for what becomes of the volume without it.
+            if self.ended[..of_cache].iter().any(is_refused) { self.oracle.device_failed() } else { self.oracle.failed_for_flush() }
+        }
+        let untaken = self.origin.take_untaken();
+        if needs_origin {
+            untaken.into_iter().for_each(|span| self.oracle.refused(span));
         }
         self.tell_harm();
         for ended in std::mem::take(&mut self.ended) {
@@ -643,7 +647,7 @@ impl Scene {
                     self.oracle.hurt(&stamps);
                     // What cannot be read does not go home.
                     if self.oracle.promises_origin {
-                        self.oracle.device_failed();
+                        self.oracle.failed_for_flush();
                     }
                 }
                 Harm::Unread(span) => self.oracle.unread(span),

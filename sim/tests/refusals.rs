@@ -63,6 +63,37 @@ fn a_page_that_the_origin_does_not_take_keeps_the_others_and_their_fua_from_noth
     scenario.expect(2, &data[0]);
 }
 
+/// The log has it, as it has those that go home beside it.
+#[test]
+fn a_block_that_the_origin_does_not_take_fails_and_delays_no_fua_but_its_own() {
+    let mut scenario = promising_origin(|_| {});
+    let refused = scenario.write(2);
+    scenario.fail_next(Zone::Origin, Fault::Refused(1_000));
+    let is_home = |scenario: &mut Scenario, block: u64, when: &str| {
+        let (fua, data) = scenario.send_write(scenario.block(block), true);
+        scenario.advance(Duration::from_millis(500));
+        assert!(scenario.is_answered(fua), "{when}");
+        scenario.wait(fua).expect(when);
+        assert_eq!(scenario.on_origin(block)[1], data.stamps().collect::<Vec<_>>(), "{when}: durable");
+    };
+    is_home(&mut scenario, 20, "in one batch with it");
+    assert_eq!(scenario.snapshot().refused_blocks, 1);
+    // It is left alone for longer each time, and nobody else with it.
+    for _ in 0..4 {
+        assert_eq!(scenario.try_flush(), Err(RequestError::Io));
+    }
+    is_home(&mut scenario, 3, "while it is left alone");
+    scenario.expect(2, &refused);
+    let (own, data) = scenario.send_write(scenario.block(2), true);
+    scenario.advance(Duration::from_millis(500));
+    assert!(scenario.is_answered(own), "it is tried at once");
+    assert_eq!(scenario.outcome(own).unwrap_err(), RequestError::Io);
+    scenario.simulation.scene.origin.heal();
+    scenario.flush();
+    scenario.lose_cache(Survive::None);
+    scenario.expect(2, &data);
+}
+
 /// It changes no block that it does not take whole.
 #[test]
 fn a_trim_with_fua_does_not_wait_for_a_refused_page_at_its_edge() {

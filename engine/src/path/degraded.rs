@@ -87,7 +87,7 @@ impl<P: Payload> Engine<P> {
     }
 
     /// The atoms that dirty slots hold.
-    fn dirty_data(&self) -> impl Iterator<Item = Span> + '_ {
+    pub fn dirty_data(&self) -> impl Iterator<Item = Span> + '_ {
         let set_blocks = self.index.set_blocks();
         let next = move |from: Block| self.index.next_dirty(from);
         let dirty_sets = std::iter::successors(next(Block(0)), move |set| next(Block(set.0 + set_blocks)));

@@ -58,7 +58,7 @@ impl<P: Payload> Engine<P> {
         }
         let valid = self.valid_atoms(slot, block);
         if !self.can_lose(block, valid) {
-            self.strand(slot);
+            self.strand(slot, block);
             return true;
         }
         if !self.journal_has_room(2) {
@@ -66,17 +66,17 @@ impl<P: Payload> Engine<P> {
         }
         if !self.sets.stranded.contains(slot) {
             self.counters.corrupt_dirty_slots += 1;
-            self.home_lost();
+            self.home_lost(block);
         }
         self.lose(block, valid);
         self.kill_slot(slot);
         true
     }
 
-    fn strand(&mut self, slot: Slot) {
+    fn strand(&mut self, slot: Slot, block: Block) {
         if self.sets.stranded.insert(slot, self.now) {
             self.counters.corrupt_dirty_slots += 1;
-            self.home_lost();
+            self.home_lost(block);
         }
     }
 

@@ -15,7 +15,7 @@
 //! The superblocks name a mode that promises the origin only while every FLUSH keeps it, and nothing older is owed: then the loss of the
 //! SSD loses nothing that was flushed. They name write-back before the first FLUSH that promises no more than that.
 
-use crate::block::Block;
+use crate::block::{Block, Span};
 use crate::config::{Allocation, Canary, Placement};
 use crate::mode::Mode;
 use crate::payload::Payload;
@@ -35,6 +35,8 @@ pub(super) struct Modes {
     stage: Promise,
     /// Requests that wait until what was dirty at a mark is home.
     waiting: Vec<(usize, Mark)>,
+    /// Blocks may have come home since those that wait for their own ones were last looked at.
+    look: bool,
     /// Something that no FLUSH has covered cannot be read any more, or only from an SSD that has failed: the next FLUSH says so.
     lost: bool,
     /// Until when a stop waits.
@@ -65,7 +67,7 @@ struct Mark {
 impl Modes {
     pub fn new(wanted: Option<Mode>) -> Self {
         let wanted = wanted.unwrap_or_default();
-        Modes { wanted, asked: None, stage: Promise::Back, waiting: Vec::new(), lost: false, stop_until: None }
+        Modes { wanted, asked: None, stage: Promise::Back, waiting: Vec::new(), look: false, lost: false, stop_until: None }
     }
     /// A FLUSH waits for the origin.
     pub fn is_home(&self) -> bool {
@@ -188,13 +190,15 @@ impl<P: Payload> Engine<P> {
         Mark { at: self.now, group: self.journal.group() }
     }
 
-    /// A FLUSH (or FUA) that promises the origin: it waits until everything dirty now is home.
+    /// It promises the origin: a FLUSH waits until everything dirty now is home, a write with FUA until its own blocks are.
     pub(super) fn await_home(&mut self, number: usize) {
         if self.is_flush(number) && self.takes_loss() {
             return self.answer(number, Err(RequestError::Io));
         }
         if self.is_flush(number) {
             self.try_refused();
+        } else {
+            self.try_beside_refused(self.changed_blocks(number));
         }
         let mark = self.mark();
         let group = self.close_group();
@@ -203,6 +207,12 @@ impl<P: Payload> Engine<P> {
         active.stage = Stage::Promised;
         active.waits = WaitReason::Home;
         self.modes.waiting.push((number, mark));
+        self.modes.look = true;
+    }
+
+    /// Blocks have come home, or what is newer than them.
+    pub(super) fn came_home(&mut self) {
+        self.modes.look = true;
     }
 
     /// Everything that was dirty at the mark is on the origin, and flushed there.
@@ -217,13 +227,20 @@ impl<P: Payload> Engine<P> {
         if self.modes.waiting.is_empty() || !self.modes.is_home() {
             return false;
         }
-        let (home, waiting): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut self.modes.waiting).into_iter().partition(|&(_, mark)| self.is_home_since(mark));
+        let looks = std::mem::take(&mut self.modes.look);
+        let is_home = |&(number, mark): &(usize, Mark)| self.is_home_since(mark) || looks && !self.is_flush(number) && !self.owes(number);
+        let (home, waiting): (Vec<_>, Vec<_>) = self.modes.waiting.iter().copied().partition(is_home);
         self.modes.waiting = waiting;
         for &(number, _) in &home {
             self.settle_pages(number);
         }
         !home.is_empty()
+    }
+
+    /// Is something of the blocks that this request changes not home yet? Nobody has overwritten them meanwhile ([`Engine::is_owed`]).
+    fn owes(&self, number: usize) -> bool {
+        let is_owed = |(block, blocks)| self.has_dirty(block, blocks) || self.ranges.overlapping(block, blocks).next().is_some();
+        self.changed_blocks(number).is_some_and(is_owed)
     }
 
     /// Requests that wait until something is home.
@@ -234,19 +251,34 @@ impl<P: Payload> Engine<P> {
         self.modes.waiting.retain(|&(waiting, _)| waiting != number);
     }
 
-    /// The origin does not take what it was sent, or what was to go there cannot be read: whoever waits for it is told.
+    /// The origin does not take what it was sent, or what was to go there cannot be read: FLUSHes are told. (Others: `fail_home_of`.)
     pub(super) fn fail_home(&mut self) {
-        for (number, _) in std::mem::take(&mut self.modes.waiting) {
-            self.answer(number, Err(RequestError::Io));
-        }
+        self.fail_waiting(|engine, number| engine.is_flush(number));
         if self.stopping {
             self.modes.stop_until = Some(self.now);
         }
     }
 
-    /// A dirty slot was given up. If no FLUSH waits for it, the next one fails.
-    pub(super) fn home_lost(&mut self) {
+    /// The same of these atoms: who waits for their blocks is told.
+    pub(super) fn fail_home_of(&mut self, span: Span) {
+        let is_own = |engine: &Self, (block, blocks)| engine.blocks_span(block, blocks).overlaps(span);
+        self.fail_waiting(|engine, number| {
+            !engine.is_flush(number) && engine.changed_blocks(number).is_some_and(|own| is_own(engine, own))
+        });
+    }
+
+    fn fail_waiting(&mut self, is_told: impl Fn(&Self, usize) -> bool) {
+        let told: Vec<usize> = self.waiting_for_home().filter(|&number| is_told(self, number)).collect();
+        for number in told {
+            self.forget_waiting_for_home(number);
+            self.answer(number, Err(RequestError::Io));
+        }
+    }
+
+    /// A dirty slot of this block was given up. If no FLUSH waits for it, the next one fails.
+    pub(super) fn home_lost(&mut self, block: Block) {
         self.modes.lost |= self.modes.is_home() && !self.modes.waiting.iter().any(|&(number, _)| self.is_flush(number));
+        self.fail_home_of(self.blocks_span(block, 1));
         self.fail_home();
     }
 

@@ -4,7 +4,7 @@ use crate::block::{ATOM_BYTES, Block, Slot, Span};
 use crate::fault_point::FaultPoints;
 use crate::memory::Memory;
 use crate::payload::Payload;
-use crate::probe::{Counters, Damage, Glance, Snapshot, Stored};
+use crate::probe::{Counters, Damage, Glance, Phase, Snapshot, Stored};
 use crate::time::Instant;
 use crate::what_if::Forecasts;
 
@@ -82,8 +82,19 @@ impl<P: Payload> Engine<P> {
         self.dirty_blocks() == 0 && self.lost.is_empty() && self.through.pages.is_empty()
     }
 
+    /// Blocks that are nowhere, not even in a failed cache: the volume has ended without one, and the origin has not taken what only memory had.
+    pub fn unsaved_blocks(&self) -> u64 {
+        let pages = self.through.pages.iter().filter(|_| self.has_unsaved());
+        let blocks = pages.flat_map(|(first, page)| (first.0..first.0 + page.blocks).map(Block));
+        blocks.filter(|&block| !self.has_dirty(block, 1)).count() as u64
+    }
+
+    fn has_unsaved(&self) -> bool {
+        self.phase == Phase::Refused && self.is_degraded()
+    }
+
     /// Where the volume is newer than the origin, in ascending order: at most `most` stretches, joined where they are more. At the grain of
-    /// a set.
+    /// a set. What is nowhere is among it.
     pub fn dirty_ranges(&self, most: usize) -> Vec<Span> {
         let (atoms, set_blocks) = (self.config.geometry.volume_atoms, self.index.set_blocks());
         let mut found: Vec<Span> = Vec::new();
@@ -108,21 +119,22 @@ impl<P: Payload> Engine<P> {
             }
         };
         let mut at = Block(0);
-        let mut zeroed = self.ranges.next(Block(0));
+        let mut zeroed = self.ranges.next(Block(0)).map(|(block, range)| (block, range.blocks));
+        let unsaved = self.through.pages.iter().filter(|_| self.has_unsaved());
+        let mut unsaved = unsaved.map(|(block, page)| (block, page.blocks)).peekable();
         loop {
-            let set = self.index.next_dirty(at).filter(|set| set.0 < self.config.geometry.blocks());
+            let set = self.index.next_dirty(at).filter(|set| set.0 < self.config.geometry.blocks()).map(|set| (set, set_blocks));
+            let page = unsaved.peek().copied();
             // Whichever comes first.
-            match (set, zeroed) {
-                (Some(set), range) if range.is_none_or(|(block, _)| set <= block) => {
-                    note(set.0 * self.block_atoms(), (set.0 + set_blocks) * self.block_atoms());
-                    at = Block(set.0 + set_blocks);
-                }
-                (_, Some((block, range))) => {
-                    note(block.0 * self.block_atoms(), (block.0 + range.blocks) * self.block_atoms());
-                    zeroed = self.ranges.next(Block(block.0 + range.blocks));
-                }
-                (Some(_), None) => unreachable!("the first arm takes it"),
-                (None, None) => return found,
+            let Some(next) = [set, zeroed, page].into_iter().flatten().min() else { return found };
+            let end = next.0.0 + next.1;
+            note(next.0.0 * self.block_atoms(), end * self.block_atoms());
+            if set == Some(next) {
+                at = Block(end);
+            } else if zeroed == Some(next) {
+                zeroed = self.ranges.next(Block(end)).map(|(block, range)| (block, range.blocks));
+            } else {
+                unsaved.next();
             }
         }
     }

@@ -44,6 +44,12 @@ impl Shunned {
         any
     }
 
+    /// Somebody waits for these.
+    pub fn try_these_now(&mut self, block: Block, blocks: u64, now: Instant) {
+        let these = self.until.range_mut(block..Block(block.0 + blocks));
+        these.filter(|(_, (until, _))| *until > now).for_each(|(_, (until, _))| *until = now);
+    }
+
     /// When the next one is to be tried.
     pub fn next(&self, now: Instant) -> Option<Instant> {
         self.until.values().map(|(until, _)| *until).filter(|until| *until > now).min()

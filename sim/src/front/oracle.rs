@@ -28,8 +28,10 @@
 
 mod grow;
 mod loss;
+mod refusal;
 mod status;
 
+use self::refusal::Promise;
 use super::prefix::{FIRST, Moment, NEVER, Tally, Write};
 use crate::stamp::{Stamps, meaning};
 use std::collections::BTreeMap;
@@ -72,13 +74,6 @@ enum Pending {
     Flush { arrived: Moment, since: Instant },
 }
 
-/// What a request promises beside its effect.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Promise {
-    Flush,
-    Fua,
-}
-
 /// Knows what every atom of one volume may hold.
 #[derive(Clone, Debug)]
 pub struct Oracle {
@@ -106,12 +101,17 @@ pub struct Oracle {
     pub writes_may_fail: bool,
     /// The cache has failed, and the host cannot write that down: nothing is acknowledged.
     pub unfenced: bool,
+    /// The host has that in writing: the origin is the only medium.
+    pub alone: bool,
     /// When a device last failed what a write or a FLUSH may have needed; whether no promise has failed for it since; when one last did.
     failed: Moment,
     untold: bool,
+    /// The same as `failed`, of what a FUA may have needed: whatever it changes; and, block by block, what the origin did not take.
+    failed_for_all: Moment,
+    refused: Vec<Moment>,
     told_at: Option<Instant>,
-    /// A FLUSH (true) or FUA has failed since somebody last asked, and only a lost block may be why.
-    told_of_loss: Option<bool>,
+    /// A FLUSH has failed since somebody last asked, and only a lost block may be why.
+    told_of_loss: bool,
     /// FLUSHes promise the origin, and fail with it.
     pub promises_origin: bool,
     /// When the origin last took something, and for how long a request waits without that.
@@ -153,10 +153,13 @@ impl Oracle {
             clock: Instant::ZERO,
             writes_may_fail: false,
             unfenced: false,
+            alone: false,
             failed: 0,
             untold: false,
+            failed_for_all: 0,
+            refused: Vec::new(),
             told_at: None,
-            told_of_loss: None,
+            told_of_loss: false,
             promises_origin: false,
             alive: Instant::ZERO,
             patience: Duration(u64::MAX),
@@ -254,6 +257,7 @@ impl Oracle {
                     return Err(Broken(format!("a FLUSH took {:?}, although no device that it needs was slow", self.clock.since(since))));
                 }
                 self.make_durable(|_, write| write.acknowledged < arrived);
+                self.flush_told(arrived);
                 Ok(())
             }
             (Pending::Write { write, fua, since }, Err(error)) => {
@@ -266,7 +270,11 @@ impl Oracle {
                     return Ok(());
                 }
                 // A write to part of a block whose rest is lost may fail.
-                if self.touches_hurt(span) { Ok(()) } else { self.may_refuse(*error, (submitted, since), fua.then_some(Promise::Fua)) }
+                if self.touches_hurt(span) {
+                    Ok(())
+                } else {
+                    self.may_refuse(*error, (submitted, since), fua.then_some(Promise::Fua(span)))
+                }
             }
             (Pending::Flush { arrived, since }, Err(error)) => {
                 self.told = self.writes.len() as u32;
@@ -277,41 +285,6 @@ impl Oracle {
             (Pending::Read { .. } | Pending::Cache { .. } | Pending::Status { .. }, Err(RequestError::Shutdown)) if self.closing => Ok(()),
             (pending, result) => Err(Broken(format!("{pending:?} was answered with {result:?}"))),
         }
-    }
-
-    /// May a write, or a FLUSH or FUA that makes a `promise`, fail with this `error`, if it arrived at that moment and time?
-    fn may_refuse(&mut self, error: RequestError, (arrived, since): (Moment, Instant), promise: Option<Promise>) -> Verdict {
-        let is_flush = promise == Some(Promise::Flush);
-        let waits_too_long = |since: Instant| self.clock.since(since) >= self.patience;
-        match error {
-            RequestError::Io if self.writes_may_fail || self.unfenced || self.failed > arrived => Ok(()),
-            RequestError::Io if waits_too_long(since) && waits_too_long(self.alive) => Ok(()),
-            // What a device has failed before is told to those who wait for the same, or else to the next FLUSH, once.
-            RequestError::Io if promise.is_some() && self.promises_origin && (self.untold || self.told_at == Some(self.clock)) => {
-                self.untold &= !is_flush;
-                self.told_at = Some(self.clock);
-                Ok(())
-            }
-            RequestError::Io if promise.is_some() && !self.hurt.is_empty() => {
-                self.told_of_loss = Some(is_flush || self.told_of_loss == Some(true));
-                Ok(())
-            }
-            RequestError::Io => Err(Broken("a write or flush failed although no device failed anything that it needs".into())),
-            RequestError::NoSpace if !self.may_be_full => Err(Broken("no space, although space was never short for ever".into())),
-            RequestError::NotFast => Err(Broken("not fast, although nobody asked for that".into())),
-            RequestError::Shutdown if !self.closing => Err(Broken("refused as if the engine were stopping, which nobody asked for".into())),
-            RequestError::NoSpace | RequestError::Shutdown => Ok(()),
-        }
-    }
-
-    /// A device has failed just now what a write or a FLUSH may need.
-    pub fn device_failed(&mut self) {
-        (self.failed, self.untold) = (self.now + 1, true);
-    }
-
-    /// Has a FLUSH (true) or FUA failed since the last call that only a lost block can have failed?
-    pub fn take_told_of_loss(&mut self) -> Option<bool> {
-        std::mem::take(&mut self.told_of_loss)
     }
 
     fn each_version(&mut self, write: u32, mut change: impl FnMut(&mut Version)) {

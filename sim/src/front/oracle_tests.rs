@@ -446,10 +446,42 @@ fn a_promise_of_the_origin_is_told_once_what_failed_before_it() {
 fn what_is_told_to_a_fua_is_told_to_the_next_flush_as_well() {
     let mut oracle = strict();
     oracle.hurt(&[crate::stamp::stamp(0, 3)]);
-    assert_eq!(go_on(&mut oracle, &[WriteFua(1, 32, 1), Failed(1)]), Ok(()));
-    assert_eq!(oracle.take_told_of_loss(), Some(false));
+    assert_eq!(go_on(&mut oracle, &[WriteFua(1, 0, 1), Failed(1)]), Ok(()));
+    assert!(!oracle.take_told_of_loss());
     assert_eq!(go_on(&mut oracle, &[Flush(2), Failed(2)]), Ok(()));
-    assert_eq!((oracle.take_told_of_loss(), oracle.take_told_of_loss()), (Some(true), None));
+    assert_eq!((oracle.take_told_of_loss(), oracle.take_told_of_loss()), (true, false));
+}
+
+#[test]
+fn a_write_with_fua_fails_for_its_own_blocks_alone() {
+    let fails = |change: &dyn Fn(&mut Oracle)| {
+        let mut oracle = strict();
+        oracle.promises_origin = true;
+        go_on(&mut oracle, &[WriteFua(1, 33, 2), WriteFua(2, 0, 8), Flush(3)]).expect("requests");
+        change(&mut oracle);
+        [1, 2, 3].map(|id| go_on(&mut oracle, &[Failed(id)]).is_ok())
+    };
+    assert_eq!(fails(&|oracle| oracle.refused(Span::new(38, 4))), [true, false, true], "of the same block");
+    assert_eq!(fails(&|oracle| oracle.failed_for_flush()), [false, false, true]);
+    assert_eq!(fails(&|oracle| oracle.hurt(&[crate::stamp::stamp(0, 3)])), [false, true, true]);
+    assert_eq!(fails(&|oracle| oracle.device_failed()), [true, true, true]);
+    let mut oracle = strict();
+    oracle.promises_origin = true;
+    oracle.refused(Span::new(0, 8));
+    assert!(go_on(&mut oracle, &[WriteFua(1, 0, 8), Failed(1)]).is_err(), "it was not tried since");
+}
+
+#[test]
+fn a_flush_that_succeeds_without_a_cache_leaves_nothing_to_be_told() {
+    let is_told = |alone: bool, between: &[Step]| {
+        let mut oracle = strict();
+        (oracle.promises_origin, oracle.alone) = (true, alone);
+        oracle.device_failed();
+        go_on(&mut oracle, between).expect("a flush");
+        go_on(&mut oracle, &[Flush(2), Failed(2)]).is_ok()
+    };
+    let flush = [Flush(1), Done(1)];
+    assert!(is_told(true, &[]) && !is_told(true, &flush) && is_told(false, &flush));
 }
 
 #[test]

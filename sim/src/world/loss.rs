@@ -1,6 +1,6 @@
 //! The cache is lost in service: how it fails, what the host writes down, what is given up with it, and that nothing is promised besides.
 
-use super::{Entry, Scene, Simulation, formatted};
+use super::{Entry, Simulation, formatted};
 use crate::back::contents::Contents;
 use crate::front::oracle::Broken;
 use tidegate_engine::Event;
@@ -44,11 +44,21 @@ impl Simulation {
     }
 
     fn cache_fails(&mut self, how: &str) {
-        let (now, scene) = (self.now(), &mut self.scene);
-        scene.trace.note(now, 7, || format!("the cache {how}"));
-        scene.cache_failed = true;
+        let now = self.now();
+        self.scene.trace.note(now, 7, || format!("the cache {how}"));
+        self.scene.cache_failed = true;
         // From now on writes go to the origin as they are: of those not flushed any part survives.
-        scene.goes_on_without_log();
+        self.goes_on_without_log();
+    }
+
+    /// Until another cache is seated the origin takes writes as they are. Data that is not there by now may never be: who waits for any of that may
+    /// be told, and nobody else but a FLUSH. (Zeros are known without the cache.)
+    fn goes_on_without_log(&mut self) {
+        let oracle = &mut self.scene.oracle;
+        oracle.bypass_all();
+        (oracle.waives_order, oracle.promises_origin) = (true, true);
+        oracle.failed_for_flush();
+        self.engine.dirty_data().for_each(|span| oracle.refused(span));
     }
 
     /// Has the cache failed since the last call?
@@ -58,12 +68,12 @@ impl Simulation {
 
     /// What the host was to write down is durable now, or could not be.
     pub fn host_writes(&mut self) {
-        let (now, scene) = (self.scene.agenda.now(), &mut self.scene);
-        if let Some(durable) = scene.host.end() {
+        if let Some(durable) = self.scene.host.end() {
             // The engine has given its cache up, maybe by itself, where flushes fail for long (seed 695: the oracle still expected whole
             // blocks): from now on writes go to the origin as they are.
-            scene.goes_on_without_log();
-            scene.oracle.unfenced = !durable;
+            self.goes_on_without_log();
+            let (now, scene) = (self.scene.agenda.now(), &mut self.scene);
+            (scene.oracle.unfenced, scene.oracle.alone) = (!durable, durable);
             scene.trace.note(now, 8, || format!("the host {} that the cache misses writes", if durable { "knows" } else { "cannot note" }));
             self.events.push(Event::Fenced { durable });
         }
@@ -102,7 +112,9 @@ impl Simulation {
 
     /// A FLUSH that nothing else explains has failed for a block that was found lost since one last did.
     pub(super) fn check_told(&mut self) {
-        let Some(is_flush) = self.scene.oracle.take_told_of_loss() else { return };
+        if !self.scene.oracle.take_told_of_loss() {
+            return;
+        }
         let losses = self.inspect().counters.corrupt_dirty_slots;
         // Of several found in one turn the first fails those that wait, and the others fail the next one (seed 1279).
         let is_next = losses == self.losses_told && !self.losses_told_twice;
@@ -110,10 +122,7 @@ impl Simulation {
             let what = format!("a FLUSH failed although no device failed anything, and {losses} losses were told before");
             self.scene.broken.get_or_insert(Broken(what));
         }
-        // The next FLUSH says again what a FUA has said.
-        if is_flush {
-            (self.losses_told, self.losses_told_twice) = (losses, is_next);
-        }
+        (self.losses_told, self.losses_told_twice) = (losses, is_next);
     }
 
     /// What was given up with a cache of which the host knows that it has failed.
@@ -124,14 +133,5 @@ impl Simulation {
     /// Would nothing be lost with the cache that was promised?
     pub fn may_lose_cache(&self) -> bool {
         self.is_home && self.was_clean && self.inspect().counters.corrupt_dirty_slots == 0
-    }
-}
-
-impl Scene {
-    /// Until another cache is seated the origin takes writes as they are.
-    fn goes_on_without_log(&mut self) {
-        self.oracle.bypass_all();
-        (self.oracle.waives_order, self.oracle.promises_origin) = (true, true);
-        self.oracle.device_failed();
     }
 }

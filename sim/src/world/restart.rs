@@ -60,7 +60,7 @@ impl Simulation {
         oracle.promises_origin = self.promised_origin;
         oracle.serving_since = None;
         oracle.flush_bound = self.plan.flush_bound().filter(|_| !self.promised_origin);
-        (oracle.unfenced, oracle.closing) = (false, false);
+        (oracle.unfenced, oracle.alone, oracle.closing) = (false, false, false);
         (self.losses_told, self.losses_told_twice) = (0, false);
         self.scene.host.fails = false;
         self.scene.trace.note(now, 5, || "a new engine recovers".to_string());

@@ -299,7 +299,9 @@ impl<P: Payload> Engine<P> {
             // Dirty, but not durable yet, or not to be tried again yet.
             let group = self.close_group();
             self.flushes.want(group);
-            if let Some(next) = self.destage.shunned.next(self.now) {
+            if group <= self.journal.durable_group()
+                && let Some(next) = self.destage.shunned.next(self.now)
+            {
                 self.destage.back_off.wait_until(next);
             }
             return;
@@ -437,6 +439,7 @@ impl<P: Payload> Engine<P> {
         if slots == 1 && self.is_degraded() {
             // It stays what it was: an error to whoever reads it, and to a FLUSH that waits for it.
             self.batch().failed = true;
+            self.fail_home_of(self.blocks_span(block, 1));
             self.fail_home();
         } else if slots == 1 {
             let (now, life) = (self.now, self.sets.get(first.set).life);
@@ -454,9 +457,13 @@ impl<P: Payload> Engine<P> {
                 let is_decided = self.give_up(first, block);
                 self.batch().failed |= !is_decided;
             } else {
+                let is_told = error != Some(DeviceError::Gone) && !is_stranded;
                 let batch = self.batch();
                 batch.failed = true;
-                batch.refused |= error != Some(DeviceError::Gone) && !is_stranded;
+                batch.refused |= is_told;
+                if is_told {
+                    self.fail_home_of(self.blocks_span(block, 1));
+                }
             }
         } else {
             self.destage.careful = true;
@@ -497,7 +504,8 @@ impl<P: Payload> Engine<P> {
         reads.iter_mut().for_each(|read| read.contents = None);
     }
 
-    /// The origin does not take a piece. Several blocks: each by itself in the next batch. One, or zeros: not again for a while.
+    /// The origin does not take a piece. Several blocks: each by itself in the next batch. One, or zeros: not again for a while, and who waits for
+    /// that is told.
     fn refused(&mut self, number: usize) {
         self.batch().refused = true;
         let span = self.piece(number).span;
@@ -506,15 +514,28 @@ impl<P: Payload> Engine<P> {
         self.batch().refused_zeros.extend(is_zero.then_some(span));
         if blocks > 1 && !is_zero {
             self.destage.careful = true;
-        } else if !self.destage.shunned.insert(block, self.now) {
+            return;
+        }
+        if !self.destage.shunned.insert(block, self.now) {
             self.batch().failed = true;
         }
+        self.fail_home_of(span);
     }
 
     /// A FLUSH waits for everything that the origin has not taken: it is tried now.
     pub(super) fn try_refused(&mut self) {
         self.through.try_refused();
         if self.destage.shunned.try_now(self.now) || self.destage.refused {
+            self.destage.back_off.at = None;
+        }
+    }
+
+    /// Somebody waits for these blocks alone: what the origin has not taken of others keeps them from nothing.
+    pub(super) fn try_beside_refused(&mut self, own: Option<(Block, u64)>) {
+        let Some((block, blocks)) = own else { return };
+        let keeps_others = self.destage.shunned.next(self.now).is_some() || self.destage.refused;
+        self.destage.shunned.try_these_now(block, blocks, self.now);
+        if keeps_others {
             self.destage.back_off.at = None;
         }
     }
@@ -555,6 +576,8 @@ impl<P: Payload> Engine<P> {
                 batch.refused = true;
                 let zeros = batch.pieces.iter().filter(|piece| matches!(piece.what, What::Zero(..)));
                 batch.refused_zeros = zeros.map(|piece| piece.span).collect();
+                let spans: Vec<Span> = batch.pieces.iter().map(|piece| piece.span).collect();
+                spans.into_iter().for_each(|span| self.fail_home_of(span));
             }
             self.origin_flush_failed(error);
         }
@@ -602,6 +625,7 @@ impl<P: Payload> Engine<P> {
             let ended = batch.pieces.iter().filter(|piece| piece.state == State::Ended);
             ended.for_each(|piece| self.through.unsure.rewritten(piece.span));
             self.let_leave(&batch.leaving);
+            self.came_home();
         }
         for read in batch.reads().filter(|read| read.held) {
             self.sets.unpin(read.first, read.slots);

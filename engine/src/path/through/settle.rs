@@ -70,9 +70,12 @@ impl<P: Payload> Engine<P> {
         }
     }
 
-    /// The same where the origin is promised: nothing is put into the log, the origin is flushed.
+    /// The same where the origin is promised: nothing is put into the log, the origin is flushed. A write with FUA waits for its own pages.
     pub(in crate::path) fn settle_pages(&mut self, number: usize) {
-        if self.through.pages.is_empty() { self.settle_group(number) } else { self.settle_by_flush(number) }
+        let is_covered = |(block, blocks)| self.through.covers(block, blocks);
+        let waits =
+            if self.is_flush(number) { !self.through.pages.is_empty() } else { self.changed_blocks(number).is_some_and(is_covered) };
+        if waits { self.settle_by_flush(number) } else { self.settle_group(number) }
     }
 
     /// Everything is in the log, or on the origin.
@@ -178,12 +181,11 @@ impl<P: Payload> Engine<P> {
                 return;
             }
         }
-        // What is dirty below a page does not go home either, and nobody's promise is kept before that.
-        let hides_dirty = self.through.pages.refused().any(|block| self.has_dirty(block, 1));
         let patience = if error == DeviceError::NoSpace { self.config.stall_timeout } else { Duration::ZERO };
         let has_waited = |number: usize| self.now.since(self.requests.get(number).arrived) >= patience;
         let settling = self.through.settling.iter().map(|&(number, _)| number).filter(|&number| self.is_refused(number));
-        let waiting = self.waiting_for_home().filter(|&number| hides_dirty || self.is_refused(number));
+        // What is dirty below a page does not go home either.
+        let waiting = self.waiting_for_home().filter(|&number| self.is_refused(number));
         let told: Vec<usize> = settling.chain(waiting).filter(|&number| has_waited(number)).collect();
         for number in told {
             self.forget_passing(number);
@@ -304,6 +306,7 @@ impl<P: Payload> Engine<P> {
             self.tickets.void(block, blocks);
         }
         if any {
+            self.came_home();
             self.through.crowded = false;
             let has_none = self.through.pages.is_empty() && !self.through.unsure.awaits_flush();
             self.through.since = if has_none { None } else { Some(self.now) };

@@ -92,6 +92,7 @@ impl Device {
             script: self.script.clone(),
             spin_script: self.spin_script.clone(),
             used: self.used,
+            untaken: Vec::new(),
             harm: self.harm.clone(),
             settled,
             ended: self.ended,

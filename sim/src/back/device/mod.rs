@@ -156,6 +156,8 @@ pub struct Device {
     /// It has been used since the last of them. None: nobody counts that.
     used: Option<bool>,
     harm: Vec<Harm>,
+    /// What it did not take since somebody last asked: all of it, if a flush failed.
+    untaken: Vec<Span>,
     /// Where faults may strike though a crash may follow. Of the cache only.
     settled: Option<Settled>,
     /// Writes, zeroes and flushes that ended, those of them that failed, faults that happened: for the reports.
@@ -190,6 +192,7 @@ impl Device {
             spin_script: Vec::new(),
             used: None,
             harm: Vec::new(),
+            untaken: Vec::new(),
             settled: None,
             ended: 0,
             last_success: Instant::ZERO,
@@ -238,6 +241,11 @@ impl Device {
     /// The same, which is told once then.
     pub fn take_harm(&mut self) -> Vec<Harm> {
         std::mem::take(&mut self.harm)
+    }
+
+    /// Where writes, zeroes and flushes have failed since the last call: everywhere, if a flush has. (The origin only.)
+    pub fn take_untaken(&mut self) -> Vec<Span> {
+        std::mem::take(&mut self.untaken)
     }
 
     /// Takes an operation. Everything due at `now` has been taken out before.
@@ -375,6 +383,9 @@ impl Device {
         self.failed_writes += u64::from(writes && result.is_err() && !matches!(running.op.action, Action::Discard(..)));
         if writes && result.is_ok() {
             self.last_success = now;
+        } else if writes && self.id == DeviceId::Origin {
+            let span = running.access().map_or(self.geometry.zone(Zone::Origin), |(_, span, _)| span);
+            self.untaken.push(span);
         }
         Done { id: running.op.id, result }
     }
