@@ -66,9 +66,25 @@ fn every_rule_of_security_names_tests_that_exist() {
     assert_eq!(rules_of("docs/security.md", "| rule |"), numbered("S", 9).collect(), "a rule without a test");
 }
 
+/// The promises of docs/durability.md. Below the heading of each stand its tests, a line for each, or the reason why there are none.
 #[test]
 fn every_promise_of_durability_names_tests_that_exist() {
-    assert_eq!(rules_of("docs/durability.md", "| item |"), numbered("D", 12).collect(), "a promise without a test");
+    let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/durability.md")).unwrap();
+    let (_, section) = text.split_once("\n## Promises and their tests\n").expect("the section");
+    let section = section.split("\n## ").next().unwrap();
+    let (known, mut promises) = (known(), BTreeSet::new());
+    for promise in section.split("\n### ").skip(1) {
+        let (heading, lines) = promise.split_once(':').expect("a number and what it is about");
+        let mut tests = BTreeSet::new();
+        for line in lines.lines().filter(|line| line.starts_with('*')) {
+            let name = quoted(line).next().unwrap_or_else(|| panic!("{heading}: a line without a test: {line}"));
+            assert!(known.contains(name), "{heading} names a test that does not exist: {name}");
+            assert!(tests.insert(name), "{heading} names {name} twice");
+        }
+        assert!(!tests.is_empty() || lines.contains("\nNone: "), "{heading}: no test, and no reason for that");
+        promises.insert(heading.to_owned());
+    }
+    assert_eq!(promises, numbered("D", 12).collect(), "a promise without a test");
 }
 
 /// Every input that must be looked at, by the section of docs/bad-inputs.md that has it.
