@@ -149,17 +149,24 @@ fn a_write_past_the_log_that_the_journal_could_never_tell_fails_at_once() {
     assert_eq!(scenario.on_origin(100)[0], stamps(&data)[..8]);
 }
 
-/// 2,048 blocks that the SSD alone has, all of them in memory, which is nearly full; then it is gone. What may be pinned is 1 MiB.
 fn with_much_in_memory() -> (Scenario, Vec<Stamps>) {
+    with_much_in_memory_over(0)
+}
+
+/// 2,048 blocks that the SSD alone has, all of them in memory, which is nearly full, so many of them over zeros that are not home; then it is gone.
+/// What may be pinned is 1 MiB.
+fn with_much_in_memory_over(zeroed: u64) -> (Scenario, Vec<Stamps>) {
     let geometry = Geometry { block_atoms: 8, set_slots: 64, sets: 96, journal_pages: 256, volume_atoms: 8 * 8_192, range_entries: 252 };
     let mut plan = plan_for(geometry);
     (plan.config.ram, plan.config.through_bytes) = (2_200 * 8 * ATOM_BYTES, 1 << 20);
     let mut scenario = Scenario::of(plan);
+    if zeroed > 0 {
+        scenario.zero(scenario.blocks(0, zeroed));
+    }
     let data: Vec<Stamps> = (0..256).map(|part| scenario.write_span(scenario.blocks(part * 8, 8))).collect();
     scenario.flush();
-    scenario.run_until_quiet();
     let snapshot = scenario.snapshot();
-    assert_eq!((snapshot.dirty_slots, snapshot.memory.pages), (2_048, 2_048));
+    assert_eq!((snapshot.dirty_slots, snapshot.memory.pages, snapshot.range_entries > 0), (2_048, 2_048, zeroed > 0));
     scenario.cache_goes();
     scenario.forget_noted();
     (scenario, data)
@@ -264,4 +271,42 @@ fn what_memory_has_below_a_write_that_waited_and_fails_goes_home() {
     scenario.expect(11, &below);
     scenario.flush();
     assert_eq!(scenario.on_origin(11)[1], stamps(&below));
+}
+
+/// Nothing is written over zeros before those are home: it is not copied before, either.
+#[test]
+fn what_memory_has_over_zeros_waits_for_them_in_its_place() {
+    let (mut scenario, data) = with_much_in_memory_over(1_536);
+    scenario.hold(Zone::Origin);
+    scenario.send_write(scenario.block(5_000), false);
+    scenario.until_degraded();
+    scenario.run_until_quiet();
+    assert!(pinned(&scenario) <= 1 << 20, "{} bytes are pinned while the origin hangs", pinned(&scenario));
+    scenario.release(Zone::Origin);
+    let (flush, mut most_pinned) = (scenario.send_flush(), 0);
+    while !scenario.is_answered(flush) {
+        assert!(scenario.step(), "the FLUSH is answered");
+        most_pinned = most_pinned.max(pinned(&scenario));
+    }
+    scenario.wait(flush).expect("nothing is lost");
+    assert!(most_pinned <= 1 << 20, "{most_pinned} bytes are pinned");
+    let is_home = |block: u64| scenario.on_origin(block)[1] == stamps(&data[block as usize / 8])[(block as usize % 8) * 8..][..8];
+    assert!((0..2_048).all(is_home));
+}
+
+/// The origin does not take the zeros: what lies over them stays, what does not goes home.
+#[test]
+fn what_memory_has_over_zeros_that_the_origin_refuses_keeps_nothing_else_from_going_home() {
+    let (mut scenario, data) = with_much_in_memory_over(1_536);
+    scenario.simulation.scene.oracle.writes_may_fail = true;
+    scenario.simulation.scene.origin.refuse(100, 100_000);
+    let flush = scenario.send_flush();
+    scenario.until_degraded();
+    scenario.advance(Duration::from_secs(30));
+    assert!(scenario.is_answered(flush) && scenario.outcome(flush).unwrap_err() == RequestError::Io, "the zeros are not home");
+    assert_eq!(scenario.snapshot().dirty_slots, 1_536);
+    scenario.simulation.scene.origin.heal();
+    scenario.flush();
+    let is_home = |block: u64| scenario.on_origin(block)[1] == stamps(&data[block as usize / 8])[(block as usize % 8) * 8..][..8];
+    assert!((0..2_048).all(is_home));
 }

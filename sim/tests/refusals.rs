@@ -83,6 +83,16 @@ fn a_block_that_the_origin_does_not_take_fails_and_delays_no_fua_but_its_own() {
         assert_eq!(scenario.try_flush(), Err(RequestError::Io));
     }
     is_home(&mut scenario, 3, "while it is left alone");
+    // It is tried once more, which takes a while; somebody comes meanwhile.
+    scenario.advance(Duration::from_secs(300));
+    scenario.hold(Zone::Origin);
+    scenario.advance(Duration::from_secs(61));
+    let (fua, _) = scenario.send_write(scenario.block(4), true);
+    scenario.run_until_quiet();
+    scenario.release(Zone::Origin);
+    scenario.advance(Duration::from_millis(500));
+    assert!(scenario.is_answered(fua), "as soon as that has failed again");
+    scenario.wait(fua).expect("it is another block");
     scenario.expect(2, &refused);
     let (own, data) = scenario.send_write(scenario.block(2), true);
     scenario.advance(Duration::from_millis(500));
@@ -92,6 +102,21 @@ fn a_block_that_the_origin_does_not_take_fails_and_delays_no_fua_but_its_own() {
     scenario.flush();
     scenario.lose_cache(Survive::None);
     scenario.expect(2, &data);
+}
+
+/// A small write is dirty in the log when a large one goes past it; the origin takes that one, and no flush.
+#[test]
+fn a_write_with_fua_over_what_is_dirty_is_told_that_the_origin_does_not_flush() {
+    let mut scenario = promising_origin(|plan| plan.config.allocation = Allocation::SmallWrites);
+    scenario.simulation.scene.oracle.writes_may_fail = true;
+    (0..100).for_each(|_| scenario.fail_next_flush(DeviceId::Origin));
+    scenario.write(2);
+    let (fua, _) = scenario.send_write(scenario.blocks(0, 16), true);
+    scenario.advance(Duration::from_secs(20));
+    assert!(scenario.is_answered(fua), "it does not wait for ever");
+    assert_eq!(scenario.outcome(fua).unwrap_err(), RequestError::Io);
+    scenario.simulation.scene.origin.heal();
+    scenario.flush();
 }
 
 /// It changes no block that it does not take whole.

@@ -38,12 +38,21 @@ pub(super) struct Degraded {
     pub back_off: BackOff,
     /// Requests whose durability was promised by the SSD: once fenced, the origin keeps the promise.
     promised: Vec<usize>,
-    /// What memory has of dirty blocks goes home from there: it was looked at up to this block.
-    pub rescue: Option<Block>,
+    /// What memory has of dirty blocks goes home from there.
+    pub rescue: Option<Rescue>,
     /// When the SSD failed.
     since: Option<Instant>,
     /// When a stop began that waits for the origin.
     stopping_since: Option<Instant>,
+}
+
+/// How far dirty blocks have been copied from memory.
+#[derive(Clone, Copy)]
+pub(super) struct Rescue {
+    /// Those before it have been looked at.
+    pub at: Block,
+    /// The first of those that were passed over, for zeros below them that are not home: nothing is written there before.
+    pub left: Option<Block>,
 }
 
 impl Default for Degraded {
@@ -240,7 +249,7 @@ impl<P: Payload> Engine<P> {
         // Sets whose headers were still to be read are clean: the origin has what they hold.
         self.recovery = None;
         self.pin_for_origin();
-        self.degraded.rescue = self.memory.is_some().then_some(Block(0));
+        self.degraded.rescue = self.memory.is_some().then_some(Rescue { at: Block(0), left: None });
         self.rescue_awaited();
         self.through.take_marks_back();
         self.fail_lost_promises();

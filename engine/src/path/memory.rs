@@ -18,6 +18,7 @@ use crate::runs::Runs;
 use crate::time::{Duration, Instant};
 
 use super::Engine;
+use super::degraded::Rescue;
 use super::read::Why;
 use super::write::Piece;
 
@@ -157,47 +158,66 @@ impl<P: Payload> Engine<P> {
         self.degraded.rescue.is_some()
     }
 
+    /// The same, but for what lies above zeros that are not home.
+    pub(super) fn has_rescue_before(&self, end: Block) -> bool {
+        self.degraded.rescue.is_some_and(|rescue| rescue.at < end)
+    }
+
     /// Copies the next of what is dirty on the SSD that has failed, and in memory by chance: as long as that leaves others half of what may be
     /// pinned. True: nothing is left of it, and pages may go again.
     pub(super) fn rescue_from_memory(&mut self) -> bool {
-        let Some(mut next) = self.degraded.rescue else { return false };
-        let half = (self.config.through_bytes / 2 / ATOM_BYTES).max(1);
-        while self.through.pages.atoms() < half || self.through.pages.atoms() - self.held_up_atoms() < half {
-            let Some(further) = self.rescue_next(next, self.config.geometry.blocks()) else {
-                self.degraded.rescue = None;
-                self.memory.as_mut().expect("it has been looked through").hold(false);
-                return true;
-            };
-            next = further;
-            self.degraded.rescue = Some(next);
+        let Some(mut rescue) = self.degraded.rescue else { return false };
+        let end = Block(self.config.geometry.blocks());
+        if let Some(left) = rescue.left.filter(|&left| rescue.at >= end && !self.waits_for_zeros(left, 1)) {
+            rescue = Rescue { at: left, left: None };
         }
-        self.want_room_through();
-        false
+        let half = (self.config.through_bytes / 2 / ATOM_BYTES).max(1);
+        while rescue.at < end && self.through.pages.atoms() < half {
+            let Some(found) = self.memory.as_mut().and_then(|memory| memory.next(rescue.at)) else {
+                rescue.at = end;
+                break;
+            };
+            if let Some(behind) = self.zeros_end(found, 1) {
+                rescue.left.get_or_insert(found);
+                rescue.at = behind;
+                continue;
+            }
+            let zeros = self.ranges.overlapping(found, RESCUED_ATOMS).next();
+            rescue.at = self.rescue_run(found, zeros.map_or(end, |(first, _)| first));
+        }
+        let is_over = rescue.at >= end && rescue.left.is_none();
+        self.degraded.rescue = (!is_over).then_some(rescue);
+        if is_over {
+            self.memory.as_mut().expect("it has been looked through").hold(false);
+        } else if rescue.at < end {
+            self.want_room_through();
+        }
+        is_over
     }
 
     /// A write is to go over these blocks: what is to go home of them is copied now, whatever room there is. It may fail.
     pub(super) fn rescue(&mut self, block: Block, blocks: u64) {
-        let mut next = self.is_rescuing().then_some(block);
-        while let Some(from) = next {
-            next = self.rescue_next(from, block.0 + blocks);
+        let (mut at, end) = (block, Block(block.0 + blocks));
+        while self.is_rescuing() {
+            let next = self.memory.as_mut().and_then(|memory| memory.next(at));
+            let Some(found) = next.filter(|&found| found < end) else { return };
+            at = self.rescue_run(found, end);
         }
     }
 
     /// Is a write too long for what is to go home below it to be copied at once? Then it waits until that has gone.
     pub(super) fn awaits_rescue(&self, block: Block, blocks: u64) -> bool {
         let is_long = blocks * self.block_atoms() * ATOM_BYTES > self.config.through_bytes / 2;
-        is_long && self.degraded.rescue.is_some_and(|next| next.0 < block.0 + blocks)
+        is_long && self.has_rescue_before(Block(block.0 + blocks))
     }
 
-    /// Neighbours that are to go home, the first ones from `from` on, become a page of what goes through. Where to go on; none: nothing is left
-    /// before `end`.
-    fn rescue_next(&mut self, from: Block, end: u64) -> Option<Block> {
-        let first = self.memory.as_mut()?.next(from).filter(|found| found.0 < end)?;
-        let most = (RESCUED_ATOMS / self.block_atoms()).max(1).min(end - first.0);
+    /// `first`, which has a page, and neighbours before `end` become a page of what goes through, if they are to go home. The block behind them.
+    fn rescue_run(&mut self, first: Block, end: Block) -> Block {
+        let most = (RESCUED_ATOMS / self.block_atoms()).max(1).min(end.0 - first.0);
         let neighbours = (first.0..first.0 + most).map(Block).take_while(|&block| self.is_in_rescue(block));
         let blocks = neighbours.count() as u64;
         if blocks == 0 {
-            return Some(Block(first.0 + 1));
+            return Block(first.0 + 1);
         }
         let (size, memory) = (self.block_atoms(), self.memory.as_mut().expect("it has just answered"));
         let payload = memory.read(first, blocks, |pages| P::from_pages(pages, 0, blocks * size)).expect("it has these blocks");
@@ -205,7 +225,7 @@ impl<P: Payload> Engine<P> {
         self.through.adopt(first, Page { blocks, payload, valid: None, state: State::Unwritten }, self.now);
         let requests = &self.requests;
         self.through.take_marks_back_of(|number| matches!(requests.get(number).request.command, Command::Flush));
-        Some(Block(first.0 + blocks))
+        Block(first.0 + blocks)
     }
 
     /// What memory has of a block that is still to go home from there.
@@ -222,7 +242,10 @@ impl<P: Payload> Engine<P> {
     pub(super) fn is_in_rescue(&self, block: Block) -> bool {
         let has_page = || self.memory.as_ref().is_some_and(|memory| memory.keeps(block));
         let is_dirty = || self.index.get(block).is_some_and(|slot| self.sets.is_dirty(slot));
-        self.degraded.rescue.is_some_and(|next| next <= block) && has_page() && is_dirty() && !self.through.covers(block, 1)
+        self.degraded.rescue.is_some_and(|rescue| rescue.left.unwrap_or(rescue.at) <= block)
+            && has_page()
+            && is_dirty()
+            && !self.through.covers(block, 1)
     }
 
     /// From now on a read of these blocks gives something else, or may: what is being read of them must not be kept.

@@ -237,7 +237,7 @@ impl<P: Payload> Engine<P> {
         !home.is_empty()
     }
 
-    /// Is something of the blocks that this request changes not home yet? Nobody has overwritten them meanwhile ([`Engine::is_owed`]).
+    /// Is something of the blocks that this request changes not home yet? Whoever has overwritten them meanwhile is waited for as well.
     fn owes(&self, number: usize) -> bool {
         let is_owed = |(block, blocks)| self.has_dirty(block, blocks) || self.ranges.overlapping(block, blocks).next().is_some();
         self.changed_blocks(number).is_some_and(is_owed)
@@ -264,6 +264,14 @@ impl<P: Payload> Engine<P> {
         let is_own = |engine: &Self, (block, blocks)| engine.blocks_span(block, blocks).overlaps(span);
         self.fail_waiting(|engine, number| {
             !engine.is_flush(number) && engine.changed_blocks(number).is_some_and(|own| is_own(engine, own))
+        });
+    }
+
+    /// The origin takes pages and does not flush them: a FLUSH is told, and who waits for what lies below one.
+    pub(super) fn fail_home_below_pages(&mut self) {
+        let is_below = |engine: &Self, (block, blocks)| engine.through.covers(block, blocks);
+        self.fail_waiting(|engine, number| {
+            engine.is_flush(number) || engine.changed_blocks(number).is_some_and(|own| is_below(engine, own))
         });
     }
 

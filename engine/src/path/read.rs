@@ -692,14 +692,15 @@ impl<P: Payload> Engine<P> {
             self.reading(number).failed = true;
             return;
         }
-        if is_current && !self.cache_failed && !self.journal_has_room(1) {
+        let may_die = self.cache_failed || self.journal_has_room(1);
+        if is_current && !is_elsewhere && !may_die {
             // No record can say that it is dead: it is passed by.
             self.counters.corrupt_clean_slots += 1;
             let mut parts = Parts::new();
             self.uncached_parts(block, 1, span, &mut parts);
             return self.add_parts(number, parts);
         }
-        if is_current && !self.sets.is_dirty(slot) {
+        if is_current && may_die && !self.sets.is_dirty(slot) {
             self.counters.corrupt_clean_slots += 1;
             self.kill_slot(slot);
         }

@@ -45,6 +45,11 @@ impl Loans {
         if self.is_open || self.queue.front().is_none_or(|first| *first == client) { self.free() } else { 0 }
     }
 
+    /// Is more lent than there is? So it is where several have earned much and then stand still with what they hold.
+    pub fn is_overdrawn(&self) -> bool {
+        self.lent > PURSE_BYTES
+    }
+
     fn enqueue(&mut self, client: u64) {
         self.queue.push_back(client);
     }
@@ -75,9 +80,9 @@ impl Loans {
 /// What one client has moved, in either direction, and what is lent to it.
 #[derive(Debug, Default)]
 pub struct Account {
-    /// Bytes in this tick: its pace.
-    moved: u64,
-    /// Those of them that are not here any more, in this tick and in the one before: its credit.
+    /// Bytes in this tick and in the one before: its pace.
+    moved: [u64; 2],
+    /// The same of those that are not here any more.
     gone: [u64; 2],
     /// Received, and still here when it was looked at last.
     arrived: u64,
@@ -90,24 +95,25 @@ pub struct Account {
 impl Account {
     /// The client has taken so much.
     pub fn sent(&mut self, bytes: usize) {
-        self.moved += bytes as u64;
+        self.moved[0] += bytes as u64;
         self.gone[0] += bytes as u64;
     }
 
     /// So much has come from the client.
     pub fn received(&mut self, bytes: usize) {
-        self.moved += bytes as u64;
+        self.moved[0] += bytes as u64;
         self.arrived += bytes as u64;
     }
 
     /// Did a byte move in this tick?
     pub fn is_moving(&self) -> bool {
-        self.moved > 0
+        self.moved[0] > 0
     }
 
-    /// Bytes that need no loan.
+    /// Bytes that need no loan: a payload that took a minute to come is no more than what came of it last.
     pub fn credit(&self) -> u64 {
-        SHARE_BYTES.max(self.gone[0] + self.gone[1])
+        let recent = |bytes: [u64; 2]| bytes[0] + bytes[1];
+        SHARE_BYTES.max(recent(self.gone).min(recent(self.moved)))
     }
 
     /// Has it credit that it would not have had it stood still?
@@ -144,9 +150,9 @@ impl Account {
 
     /// A tick has passed; `waits`: only the client can go on. True: it moves too little of its loan, which others wait for (`wanted`).
     pub fn tick(&mut self, waits: bool, wanted: bool) -> bool {
-        let is_slow = waits && wanted && self.moved < self.loan.div_ceil(TURNOVER_TICKS);
+        let is_slow = waits && wanted && self.moved[0] < self.loan.div_ceil(TURNOVER_TICKS);
         self.slow_ticks = if is_slow { self.slow_ticks + 1 } else { 0 };
-        self.moved = 0;
+        self.moved = [0, self.moved[0]];
         self.gone = [0, self.gone[0]];
         self.slow_ticks >= SLOW_TICKS
     }
@@ -224,6 +230,34 @@ mod tests {
         assert_eq!((client.credit(), client.loan(), loans.free()), (whole, 0, PURSE_BYTES), "it is with the engine");
         client.settle(whole, 0, &mut loans);
         assert_eq!((client.loan(), loans.free()), (0, PURSE_BYTES), "the next one");
+    }
+
+    #[test]
+    fn a_payload_that_came_slowly_earns_no_more_than_what_came_of_it_last() {
+        let (mut loans, mut client) = (Loans::default(), Account::default());
+        let part = 3 << 20;
+        for parts in 1..=10 {
+            client.tick(true, true);
+            client.received(part as usize);
+            client.settle(32 << 20, parts * part, &mut loans);
+        }
+        client.settle(0, 0, &mut loans);
+        assert_eq!(client.credit(), 2 * part, "of {} that have gone on", 10 * part);
+    }
+
+    #[test]
+    fn what_is_lent_beyond_the_purse_is_wanted_back() {
+        let (mut loans, mut clients) = (Loans::default(), [(); 3].map(|()| Account::default()));
+        for client in &mut clients {
+            client.sent(20 << 20);
+            client.settle(20 << 20, 0, &mut loans);
+        }
+        assert!(!loans.is_overdrawn(), "they have earned it");
+        for _ in 0..2 {
+            clients.iter_mut().for_each(|client| _ = client.tick(true, false));
+        }
+        clients.iter_mut().for_each(|client| client.settle(20 << 20, 0, &mut loans));
+        assert!(loans.is_overdrawn());
     }
 
     #[test]

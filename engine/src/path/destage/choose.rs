@@ -66,12 +66,13 @@ impl<P: Payload> Engine<P> {
             flushing: false,
             flushed: false,
             void: false,
+            only_refused: false,
             failed: false,
             refused: false,
             refused_zeros: Vec::new(),
         };
         self.choose_ranges(&mut batch);
-        if self.is_rescuing() {
+        if self.has_rescue_before(Block(self.config.geometry.blocks())) {
             // What memory has goes home first, from there: nearly all of what is dirty would be looked at in vain, again and again.
             return batch;
         }

@@ -121,6 +121,8 @@ struct Batch<P> {
     failed: bool,
     /// A device that is there has refused a part of it.
     refused: bool,
+    /// Nothing else was wrong with it, and what was refused is left alone, or tried by itself.
+    only_refused: bool,
     /// Zeros that the origin has refused, or to flush.
     refused_zeros: Vec<Span>,
 }
@@ -514,6 +516,8 @@ impl<P: Payload> Engine<P> {
         self.batch().refused_zeros.extend(is_zero.then_some(span));
         if blocks > 1 && !is_zero {
             self.destage.careful = true;
+            // Not at the end of the sweep, when nobody takes care any more.
+            self.destage.cursor = block;
             return;
         }
         if !self.destage.shunned.insert(block, self.now) {
@@ -534,7 +538,10 @@ impl<P: Payload> Engine<P> {
     pub(super) fn try_beside_refused(&mut self, own: Option<(Block, u64)>) {
         let Some((block, blocks)) = own else { return };
         let keeps_others = self.destage.shunned.next(self.now).is_some() || self.destage.refused;
-        self.destage.shunned.try_these_now(block, blocks, self.now);
+        // Zeros go home before what lies over them, and are known here by their first block.
+        let zeros = self.ranges.overlapping(block, blocks).next();
+        let first = zeros.map_or(block, |(first, _)| first.min(block));
+        self.destage.shunned.try_these_now(first, block.0 + blocks - first.0, self.now);
         if keeps_others {
             self.destage.back_off.at = None;
         }
@@ -558,6 +565,7 @@ impl<P: Payload> Engine<P> {
             return false;
         }
         if batch.void || batch.pieces.iter().all(|piece| piece.state == State::Failed) {
+            batch.only_refused = batch.refused && !batch.void && !batch.failed;
             batch.void = true;
             batch.failed |= batch.refused;
             return self.end_batch();
@@ -644,6 +652,10 @@ impl<P: Payload> Engine<P> {
         }
         if batch.failed {
             self.destage.back_off.failed(self.now);
+            if batch.only_refused && self.waiting_for_home().any(|number| !self.is_flush(number)) {
+                // Who came meanwhile waits for others than those.
+                self.destage.back_off.at = None;
+            }
         } else {
             self.destage.back_off.succeeded();
             let sets = &self.sets;

@@ -21,7 +21,6 @@ mod writing;
 use std::collections::VecDeque;
 
 use crate::block::{Atoms, Block, Span};
-use crate::cache::ranges::Zeroed;
 use crate::cache::through::{Page, Pages};
 use crate::cache::unsure::Unsure;
 use crate::config::{Allocation, WhenFull};
@@ -226,19 +225,9 @@ impl<P: Payload> Engine<P> {
         None
     }
 
-    /// More pages wait for these to be let go: as soon as the origin has taken what it does take, it is flushed.
+    /// More pages wait for these to be let go: as soon as the origin has taken them, it is flushed.
     pub(super) fn want_room_through(&mut self) {
-        self.through.crowded |= self.through.pages.are_tried() || self.owes_zeros() && self.through.writes.is_empty();
-    }
-
-    /// Atoms of pages that are not written before zeros below them, which the origin does not take now.
-    pub(super) fn held_up_atoms(&self) -> u64 {
-        if !self.owes_zeros() || !self.through.writes.is_empty() {
-            return 0;
-        }
-        let above = |(first, zeroed): (Block, Zeroed)| self.through.pages.overlapping(first, zeroed.blocks);
-        let atoms = |(_, page): (Block, &Page<P>)| page.blocks * self.block_atoms();
-        self.ranges.overlapping(Block(0), u64::MAX).flat_map(above).map(atoms).sum::<u64>().min(self.through.pages.atoms())
+        self.through.crowded |= self.through.pages.are_tried();
     }
 
     /// May so many blocks more be pinned until the origin is flushed?

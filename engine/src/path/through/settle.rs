@@ -275,6 +275,9 @@ impl<P: Payload> Engine<P> {
                 if self.through.patience.is_some() || error != DeviceError::Gone {
                     self.fail_settling();
                 }
+                if error != DeviceError::Gone {
+                    self.fail_home_below_pages();
+                }
             }
         }
     }
@@ -293,6 +296,7 @@ impl<P: Payload> Engine<P> {
         for (block, blocks) in self.through.pages.take_replaced(mark) {
             self.begin_group_for(blocks);
             self.kill_live(block, blocks, true);
+            self.came_home();
         }
         let any = !covered.is_empty();
         for (block, blocks) in covered {

@@ -435,6 +435,11 @@ impl Device {
         Answer::Allocation(extents)
     }
 
+    /// The next so many writes of this atom are refused.
+    pub fn refuse(&mut self, atom: u64, times: u32) {
+        self.refusing.insert(atom, times);
+    }
+
     fn finish_write(&mut self, running: &Running) -> Result<Answer<Stamps>, DeviceError> {
         let mut write = running.unflushed().expect("a write or zeroes");
         match running.fault {
