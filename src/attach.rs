@@ -25,7 +25,7 @@ pub fn run(args: &Attach) -> Result<ExitCode, Failure> {
     let place = Place::new(&args.dir, args.origin.as_deref(), args.cache.as_deref())?;
     let named = &place.named;
     let of = Of { dir: args.dir.clone(), volume: args.volume.clone() };
-    let (_, configured) = up::volume_of(&of)?;
+    let configured = up::one_of(&up::config_of(&place.folder)?, &of)?;
     let volume = Options {
         origin: named.origin.clone().unwrap_or(configured.origin.clone()),
         cache: named.cache.clone().unwrap_or(configured.cache.clone()),

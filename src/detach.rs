@@ -17,9 +17,10 @@ use tidegate_daemon::volume::Options;
 use tidegate_engine::op::DeviceId;
 
 use crate::args::{Detach, Of};
-use crate::config::{Config, FILE_NAME};
+use crate::config::FILE_NAME;
 use crate::progress::Progress;
-use crate::{say, status, up};
+use crate::status::{self, Known};
+use crate::{say, up};
 
 /// How often the daemon is asked how far it is.
 const INTERVAL: Duration = Duration::from_millis(100);
@@ -29,22 +30,26 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const CANCELLED: u8 = 1;
 
 pub fn run(args: &Detach) -> Result<ExitCode, Failure> {
-    let (config, volume) = status::volume_of(&args.of)?;
-    detach(args, &config, &volume).map_err(|failure| failure.reaching(&volume.reach))
+    let (known, volume) = status::volume_of(&args.of)?;
+    detach(args, &known, &volume).map_err(|failure| failure.reaching(&volume.reach))
 }
 
-fn detach(args: &Detach, config: &Config, volume: &Options) -> Result<ExitCode, Failure> {
+fn detach(args: &Detach, known: &Known, volume: &Options) -> Result<ExitCode, Failure> {
     let status = status::asked(&args.of, Verb::Status).ok().filter(|status| status::gone(status).is_none());
+    if status.is_none() {
+        // What the daemon has said of it does for what the daemon does.
+        known.config()?;
+    }
     if let Some(id) = &args.discard_dirty {
         return give_up(volume, id, status.is_some());
     }
     let mut signals = Signals::take().map_err(|error| Failure::new(Failure::SYSTEM, format!("signals cannot be received: {error}")))?;
     // As it is served, which its configuration may not say.
-    let served = status.as_ref().and_then(|status| status::served(status, config).pop()?.1).unwrap_or_else(|| volume.clone());
+    let served = status.as_ref().and_then(|status| known.served(status).pop()?.1).unwrap_or_else(|| volume.clone());
     let is_detached = match status {
         Some(status) => by_daemon(&args.of, &served, &status, &mut signals).inspect(|_| served.await_release())?,
         None => {
-            config.keep_states_apart(&up::absolute(&args.of.dir)?.join(FILE_NAME), &[])?;
+            known.config()?.keep_states_apart(&up::absolute(&args.of.dir)?.join(FILE_NAME), &[])?;
             here(volume, &mut signals)?
         }
     };

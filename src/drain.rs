@@ -25,13 +25,13 @@ const CANCELLED: u8 = 1;
 pub fn run(args: &Drain) -> Result<ExitCode, Failure> {
     let ask = |verb| status::asked(&args.of, verb);
     let asked = |verb| Ok::<_, Failure>(State::of(&ask(verb)?));
-    let config = status::config_of(&args.of)?;
+    let known = status::known(&args.of)?;
     let mut signals = Signals::take().map_err(|error| Failure::new(Failure::SYSTEM, format!("signals cannot be received: {error}")))?;
     let started = Instant::now();
     let mut bar = Progress::new("drain");
     let status = ask(Verb::Drain)?;
     // As they are served, which the configuration may not say.
-    let served: Vec<Options> = status::served(&status, &config).into_iter().filter_map(|(_, served)| served).collect();
+    let served: Vec<Options> = known.served(&status).into_iter().filter_map(|(_, served)| served).collect();
     let mut state = State::of(&status);
     let asked_at = Instant::now();
     let failures_at_start = state.failures;

@@ -11,11 +11,12 @@ use crate::args::Grow;
 use crate::{say, status, units};
 
 pub fn run(args: &Grow) -> Result<ExitCode, Failure> {
-    let (_, volume) = status::volume_of(&args.of)?;
+    let (known, volume) = status::volume_of(&args.of)?;
     if status::asked(&args.of, Verb::Status).is_ok_and(|status| status::gone(&status).is_none()) {
         let what = volume.reach.complete("the volume is being served; stop the daemon, or start it again with `tidegate up --grow`");
         return Err(Failure::new(Failure::BUSY, what));
     }
+    known.config()?;
     grown(std::slice::from_ref(&volume))?.iter().for_each(|line| say(line));
     Ok(ExitCode::SUCCESS)
 }

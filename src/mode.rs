@@ -11,7 +11,7 @@ use tidegate_daemon::tell;
 
 use crate::args::Mode as Args;
 use crate::progress::Progress;
-use crate::{say, status, units, up};
+use crate::{say, status, units};
 
 /// How often the daemon is asked how far it is.
 const INTERVAL: Duration = Duration::from_millis(100);
@@ -27,7 +27,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
         say(&volumes.iter().map(|volume| name(volume) + &describe(volume)).collect::<Vec<_>>().join("\n"));
         return Ok(ExitCode::SUCCESS);
     };
-    let (_, volume) = up::one_of(status::config_of(&args.of)?, &args.of)?;
+    let volume = status::known(&args.of)?.one(&args.of)?;
     let mut signals = Signals::take().map_err(|error| Failure::new(Failure::SYSTEM, format!("signals cannot be received: {error}")))?;
     let started = Instant::now();
     let mut bar = Progress::new("mode");

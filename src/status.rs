@@ -28,43 +28,109 @@ pub fn run(args: &Status) -> Result<ExitCode, Failure> {
 pub fn asked(of: &Of, verb: Verb) -> Result<Value, Failure> {
     let reach = Reach { dir: Some(up::absolute(&of.dir)?), volume: of.volume.clone(), ..Reach::default() };
     // Where the daemon of a folder listens: as its configuration says, or beside it.
-    let control = config_of(of)?.control;
-    ask(&control, verb, of.volume.as_deref()).map_err(|failure| failure.reaching(&reach))
+    let known = known(of)?;
+    ask(known.control(), verb, of.volume.as_deref()).map_err(|failure| failure.reaching(&reach))
+}
+
+/// What is known of the volumes of a folder.
+pub enum Known {
+    Read(Config),
+    /// The configuration cannot be read any more, and why. The daemon that listens beside it serves these, by their names; of one of which it does not
+    /// say all that it consists of, nothing is guessed.
+    Told {
+        failure: Failure,
+        control: PathBuf,
+        volumes: Vec<(String, Option<Options>)>,
+    },
 }
 
 /// What the configuration of a folder says. Where that cannot be read any more, a daemon that listens beside it says what it serves: who has mistyped
 /// a line can stop it all the same.
-pub fn config_of(of: &Of) -> Result<Config, Failure> {
+pub fn known(of: &Of) -> Result<Known, Failure> {
     static TOLD: Once = Once::new();
     let folder = up::absolute(&of.dir)?;
-    up::config_of(&folder).or_else(|failure| {
-        let mut config = File::default().in_folder(&folder);
-        let Ok(status) = ask(&config.control, Verb::Status, None) else { return Err(failure) };
-        TOLD.call_once(|| {
-            tell!("tidegate: note: {failure}; the daemon at {} has read another one, and is asked", config.control.display())
-        });
-        let own = config.volumes.swap_remove(0);
-        let are_several = volumes(&status).len() > 1;
-        let served = |volume: &Value| {
-            let name = volume["name"].as_str().unwrap_or_default().to_owned();
-            let path = |key: &str, or: &Path| volume["paths"][key].as_str().map_or(or.to_owned(), PathBuf::from);
-            Options {
-                origin: path("origin", &own.origin),
-                cache: path("cache", &own.cache),
-                state: path("state", &own.state),
-                reach: Reach { volume: are_several.then(|| name.clone()), ..own.reach.clone() },
-                name,
-                ..own.clone()
-            }
-        };
-        config.volumes = volumes(&status).iter().map(served).collect();
-        Ok(config)
+    up::config_of(&folder).map(Known::Read).or_else(|failure| {
+        let control = File::default().in_folder(&folder).control;
+        let Ok(status) = ask(&control, Verb::Status, None) else { return Err(failure) };
+        TOLD.call_once(|| tell!("tidegate: note: {failure}; the daemon at {} has read another one, and is asked", control.display()));
+        Ok(Known::Told { failure, control, volumes: told(&status, &folder) })
     })
 }
 
-/// The one volume that is meant, and everything that is configured beside it, by that.
-pub fn volume_of(of: &Of) -> Result<(Config, Options), Failure> {
-    up::one_of(config_of(of).map_err(up::needs_two_names)?, of)
+/// The volumes that a status is about, by name: each as the daemon says, if it says where all of it lies. One that is not served any more it does not
+/// know, nor can it tell a path that is not UTF-8; what a folder has unless something else is said may be another volume.
+fn told(status: &Value, folder: &Path) -> Vec<(String, Option<Options>)> {
+    let volumes = volumes(status);
+    let told = |volume: &Value| {
+        let name = volume["name"].as_str().unwrap_or_default().to_owned();
+        let path = |key: &str| volume["paths"][key].as_str().map(PathBuf::from);
+        let paths = path("origin").zip(path("cache")).zip(path("state"));
+        let options = paths.map(|((origin, cache), state)| {
+            let of_folder = File::default().in_folder(folder).volumes.swap_remove(0);
+            let reach = Reach { volume: (volumes.len() > 1).then(|| name.clone()), ..of_folder.reach.clone() };
+            Options { name: name.clone(), origin, cache, state, reach, ..of_folder }
+        });
+        (name, options)
+    };
+    volumes.iter().map(told).collect()
+}
+
+impl Known {
+    pub fn control(&self) -> &Path {
+        match self {
+            Known::Read(config) => &config.control,
+            Known::Told { control, .. } => control,
+        }
+    }
+
+    /// # Errors
+    /// Why it could not be read: what is done without the daemon, nobody guesses.
+    pub fn config(&self) -> Result<&Config, Failure> {
+        match self {
+            Known::Read(config) => Ok(config),
+            Known::Told { failure, .. } => Err(up::unchanged(failure.clone())),
+        }
+    }
+
+    /// The one volume that is meant.
+    ///
+    /// # Errors
+    /// One line: which one is not clear, or where it lies.
+    pub fn one(&self, of: &Of) -> Result<Options, Failure> {
+        let (failure, volumes) = match self {
+            Known::Read(config) => return up::one_of(config, of),
+            Known::Told { failure, volumes, .. } => (failure, volumes),
+        };
+        let is_meant = |name: &str| of.volume.as_deref().is_none_or(|wanted| wanted == name);
+        match volumes.iter().filter(|(name, _)| is_meant(name)).collect::<Vec<_>>()[..] {
+            [(_, Some(volume))] => Ok(volume.clone()),
+            [_, _, ..] => Err(up::several()),
+            _ => Err(up::unchanged(failure.clone())),
+        }
+    }
+
+    /// The volumes that a status is about, by name, as the daemon serves them: that may have been told otherwise than its configuration says, which may
+    /// not know one of them by now.
+    pub fn served(&self, status: &Value) -> Vec<(String, Option<Options>)> {
+        match self {
+            Known::Read(config) => served(status, config),
+            Known::Told { volumes: known, .. } => {
+                let told = |volume: &Value| {
+                    let name = volume["name"].as_str().unwrap_or_default();
+                    let known = known.iter().find(|(known, _)| known == name);
+                    (name.to_owned(), known.and_then(|(_, options)| options.clone()))
+                };
+                volumes(status).iter().map(told).collect()
+            }
+        }
+    }
+}
+
+/// The one volume that is meant, and everything that is known beside it, by that.
+pub fn volume_of(of: &Of) -> Result<(Known, Options), Failure> {
+    let known = known(of).map_err(up::unchanged)?;
+    let volume = known.one(of)?;
+    Ok((known, volume))
 }
 
 /// The volumes that a status is about.
@@ -81,9 +147,8 @@ pub fn gone(status: &Value) -> Option<String> {
     }
 }
 
-/// The volumes that a status is about, by name, as the daemon serves them: that may have been told otherwise than its configuration says, which may
-/// not know one of them by now.
-pub fn served(status: &Value, config: &Config) -> Vec<(String, Option<Options>)> {
+/// [`Known::served`], with a configuration that could be read.
+fn served(status: &Value, config: &Config) -> Vec<(String, Option<Options>)> {
     let served = |volume: &Value| {
         let name = volume["name"].as_str().unwrap_or_default();
         let configured = match &config.volumes[..] {
@@ -384,6 +449,33 @@ mod tests {
         ] {
             assert_eq!(renamed(Path::new(old), Path::new(new)), (PathBuf::from(from), PathBuf::from(to)));
         }
+    }
+
+    /// A path that is not UTF-8 is null; of a volume that is not served any more there is none.
+    #[test]
+    fn a_volume_that_does_not_say_where_all_of_it_lies_is_not_guessed() {
+        let paths = json!({ "origin": "/d/o", "cache": "/d/c", "state": "/d/s" });
+        let mut volumes = vec![json!({ "name": "home", "paths": paths.clone() }), json!({ "name": "old", "phase": "stopped" })];
+        for key in ["origin", "cache", "state"] {
+            let mut paths = paths.clone();
+            paths[key] = Value::Null;
+            volumes.push(json!({ "name": key, "phase": "serving", "paths": paths }));
+        }
+        let told = told(&json!({ "volumes": volumes }), Path::new("/v"));
+        let failure = Failure::new(crate::config::EX_CONFIG, "config.toml:2:1: mistyped");
+        let known = Known::Told { failure, control: PathBuf::from("/v/control.sock"), volumes: told };
+        let one = |name: Option<&str>| known.one(&Of { dir: PathBuf::from("/v"), volume: name.map(str::to_owned) });
+        let home = one(Some("home")).unwrap();
+        assert_eq!([&home.origin, &home.cache, &home.state], [Path::new("/d/o"), Path::new("/d/c"), Path::new("/d/s")]);
+        for name in ["old", "origin", "cache", "state", "none"] {
+            let refused = one(Some(name)).unwrap_err();
+            assert_eq!((refused.code, refused.message.starts_with("config.toml:2:1: mistyped; ")), (78, true), "{name}: {refused}");
+        }
+        // The only one of which all is known is not the only one.
+        assert_eq!(one(None).unwrap_err().code, crate::USAGE);
+        let served: Vec<bool> = known.served(&json!({ "volumes": volumes })).iter().map(|(_, options)| options.is_some()).collect();
+        assert_eq!(served, [true, false, false, false, false]);
+        assert!(known.config().is_err());
     }
 
     #[test]

@@ -22,9 +22,9 @@ const INTERVAL: Duration = Duration::from_millis(50);
 const PATIENCE: Duration = Duration::from_secs(30);
 
 pub fn run(args: &Stop) -> Result<ExitCode, Failure> {
-    let config = status::config_of(&args.of)?;
+    let known = status::known(&args.of)?;
     let mut state = status::asked(&args.of, Verb::Stop)?;
-    let stopping = status::served(&state, &config);
+    let stopping = known.served(&state);
     let mut silent_since = None;
     loop {
         let volumes = status::volumes(&state);

@@ -22,7 +22,7 @@ pub fn run(args: &Up) -> Result<ExitCode, Failure> {
     let path = folder.join(config::FILE_NAME);
     // Whatever is there is read, or refused; only where nothing is, something is written.
     let is_new = is_missing(&path);
-    let advised = |failure| if args.running.grow { needs_two_names(failure) } else { failure };
+    let advised = |failure| if args.running.grow { unchanged(failure) } else { failure };
     let mut file = if is_new { File::default() } else { config::read(&path).map_err(advised)? };
     let named = named(args)?;
     if file.is_plural()
@@ -131,30 +131,25 @@ pub fn config_of(folder: &Path) -> Result<Config, Failure> {
     Ok(file.in_folder(folder))
 }
 
-/// The one volume that is meant, and everything that is configured beside it.
-pub fn volume_of(of: &Of) -> Result<(Config, volume::Options), Failure> {
-    one_of(config_of(&absolute(&of.dir)?)?, of)
-}
-
-/// What is wrong is said already. Who only wants to do something about a volume need not understand all of its configuration.
-pub fn needs_two_names(failure: Failure) -> Failure {
+/// What is wrong is said already, and where. No other configuration in its place is advised: one that leaves out where the state is would forget that
+/// the cache has missed writes.
+pub fn unchanged(failure: Failure) -> Failure {
     if failure.code != config::EX_CONFIG {
         return failure;
     }
-    let what = format!("{failure}; nothing was changed: correct it, or put one in its place that says `origin` and `cache` alone");
-    Failure::new(failure.code, what)
+    Failure::new(failure.code, format!("{failure}; nothing was changed: correct it first"))
 }
 
-/// The same of a configuration that was read.
-pub fn one_of(config: Config, of: &Of) -> Result<(Config, volume::Options), Failure> {
-    let usage = |message| Failure::new(crate::USAGE, message);
-    match config.places(of.volume.as_deref()).map_err(usage)?[..] {
-        [place] => {
-            let volume = config.volumes[place].clone();
-            Ok((config, volume))
-        }
-        _ => Err(usage("there are several volumes; say which with --volume".to_owned())),
+/// The one volume that is meant, of those that are configured.
+pub fn one_of(config: &Config, of: &Of) -> Result<volume::Options, Failure> {
+    match config.places(of.volume.as_deref()).map_err(|message| Failure::new(crate::USAGE, message))?[..] {
+        [place] => Ok(config.volumes[place].clone()),
+        _ => Err(several()),
     }
+}
+
+pub fn several() -> Failure {
+    Failure::new(crate::USAGE, "there are several volumes; say which with --volume".to_owned())
 }
 
 /// Where a volume is made: its folder, its configuration if there is one, and what the command line names besides.

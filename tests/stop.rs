@@ -147,6 +147,21 @@ fn a_second_sigterm_stops_at_once_and_loses_nothing_flushed() {
     }
 }
 
+/// `nohup`, or `&` in a script: what whoever started it has it ignore stops nothing.
+#[test]
+fn a_signal_that_is_ignored_from_the_start_stops_nothing() {
+    let folder = volume("48MiB", "64MiB", "");
+    let dir = folder.path();
+    let up = format!("trap '' HUP INT; exec '{}' up --dir '{}'", env!("CARGO_BIN_EXE_tidegate"), text(dir));
+    let daemon = Daemon::start_by("sh", dir, &["-c", &up]);
+    for signal in ["-HUP", "-INT"] {
+        tool::run("kill", &[signal, &daemon.pid().to_string()]).succeeds();
+        daemon.connect().write(0, &[7; 4096]).unwrap();
+        assert_eq!(daemon.status()["phase"], "serving", "{signal}");
+    }
+    daemon.stop();
+}
+
 #[test]
 fn what_a_killed_daemon_left_behind_is_taken_over() {
     for carrier in CARRIERS {

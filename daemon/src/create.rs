@@ -105,8 +105,8 @@ pub struct Ready {
 
 impl Ready {
     /// Makes what is missing and locks both: the origin first, as everybody does, so that of two who want the same volume one waits with nothing
-    /// that the other needs. Nothing that was there is changed. `go_on` is called before a file is made, and again and again while its space is
-    /// reserved: it may make room for it, or end all this.
+    /// that the other needs. Nothing that was there is changed. `go_on` is called before a file is made, again and again while its space is
+    /// reserved, and from then on around everything that may take its time: it may make room for it, or end all this.
     ///
     /// # Errors
     /// One line. Files that were made are removed again.
@@ -116,7 +116,7 @@ impl Ready {
             let cache = Disk::open(&options.cache, DeviceId::Cache, Access::Alone)?;
             Overwritten::judge(&cache, options)?.refuse_without_origin(&cache, &options.origin)?;
         }
-        let mut made = Made(Vec::new());
+        let mut made = Made::default();
         let open = |new: Option<Disk>, path, role| new.map_or_else(|| Disk::open(path, role, Access::Alone), Ok);
         let new_origin = made.ensure(&options.origin, DeviceId::Origin, options.origin_bytes, go_on)?;
         let origin_is_new = new_origin.is_some();
@@ -124,9 +124,12 @@ impl Ready {
         let new_cache = made.ensure(&options.cache, DeviceId::Cache, options.cache_bytes, go_on)?;
         let cache_is_new = new_cache.is_some();
         distinct(&options.cache, &options.origin)?;
+        made.look(go_on)?;
         let cache = open(new_cache, &options.cache, DeviceId::Cache)?;
+        made.look(go_on)?;
         refuse_a_cache_as_origin(&cache, &origin)?;
         let overwritten = Overwritten::judge(&cache, options)?;
+        made.look(go_on)?;
         if origin_is_new {
             overwritten.refuse_without_origin(&cache, &options.origin)?;
         }
@@ -379,9 +382,18 @@ fn random() -> Result<[u8; 16], Failure> {
 }
 
 /// Files that were made, held for as long as they may have to go again: nobody else can have begun to use them. Removed unless kept.
-struct Made(Vec<(PathBuf, File)>);
+#[derive(Default)]
+struct Made {
+    files: Vec<(PathBuf, File)>,
+    /// Whoever makes them was asked already whether he goes on: from then on he is asked again. Before that there is nothing to remove.
+    has_begun: bool,
+}
 
 impl Made {
+    fn look(&self, go_on: &mut dyn FnMut() -> Result<(), Failure>) -> Result<(), Failure> {
+        if self.has_begun { go_on() } else { Ok(()) }
+    }
+
     /// Makes the file if nothing is there, and holds it.
     fn ensure(
         &mut self,
@@ -403,11 +415,12 @@ impl Made {
             (Err(error), _) => return Err(failed(Failure::NO_INPUT, format!("{error}; see that it can be read and written"))),
         }
         let bytes = bytes.expect("matched above");
+        self.has_begun = true;
         go_on()?;
         let Some(file) = Disk::claim(path, role)? else { return Ok(None) };
         let unheld = |error: io::Error| failed(Failure::SYSTEM, format!("no descriptor of it can be had: {error}"));
         let twin = file.try_clone().inspect_err(|_| remove(path, &file)).map_err(unheld)?;
-        self.0.push((path.to_owned(), twin));
+        self.files.push((path.to_owned(), twin));
         let unmade = |error| failed(Failure::NOT_CREATED, format!("no file of {bytes} bytes can be made: {error}"));
         file.set_len(bytes).map_err(unmade)?;
         if role == DeviceId::Cache {
@@ -423,7 +436,7 @@ impl Made {
 
     /// Makes their names durable.
     fn sync(&self) -> Result<(), Failure> {
-        for (path, _) in &self.0 {
+        for (path, _) in &self.files {
             let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
             File::open(folder)
                 .and_then(|folder| folder.sync_all())
@@ -434,13 +447,13 @@ impl Made {
 
     /// They stay.
     fn keep(mut self) {
-        self.0.clear();
+        self.files.clear();
     }
 }
 
 impl Drop for Made {
     fn drop(&mut self) {
-        for (path, file) in &self.0 {
+        for (path, file) in &self.files {
             remove(path, file);
         }
     }
@@ -762,6 +775,27 @@ mod tests {
         assert_eq!(created.volume_bytes(), 5 << 20);
         assert!(created.notes[0].contains("last 300 bytes"), "{:?}", created.notes);
         assert!(fs::read(&options.origin).expect("readable") == bytes);
+    }
+
+    /// Whoever was asked once whether he goes on holds up the signals that would end him: he is asked again before and after whatever takes its time.
+    /// Who makes nothing is not asked.
+    #[test]
+    fn from_the_first_file_on_it_is_asked_around_all_that_takes_its_time() {
+        let folder = folder();
+        let options = options(folder.path());
+        File::create(&options.cache).and_then(|file| file.set_len(64 << 20)).expect("made");
+        // Before the origin is made, before and after the cache is opened, and once it is judged.
+        for until in 1..=5 {
+            let mut asked = 0;
+            let held = Ready::hold(&options, &mut || {
+                asked += 1;
+                if asked == until { Err(Failure::new(130, "interrupted")) } else { Ok(()) }
+            });
+            assert_eq!((held.map_or_else(|failure| failure.code, |_| 0), asked), if until < 5 { (130, until) } else { (0, 4) });
+            assert!(!options.origin.exists(), "removed again");
+        }
+        File::create(&options.origin).and_then(|file| file.set_len(64 << 20)).expect("made");
+        assert!(Ready::hold(&options, &mut || panic!("nothing is made")).is_ok());
     }
 
     #[test]

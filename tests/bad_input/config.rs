@@ -7,7 +7,7 @@ use std::path::Path;
 use super::{Nobody, UP, assert_refused, check, everything};
 use crate::common::daemon::Daemon;
 use crate::common::mount::Fuse;
-use crate::common::{text, tool, volume, volumes};
+use crate::common::{table, text, tool, volume, volumes};
 
 #[test]
 fn wrong_configurations_are_refused_with_their_place() {
@@ -148,10 +148,54 @@ fn a_daemon_whose_configuration_was_mistyped_meanwhile_is_asked_all_the_same() {
         let refused = tool::tidegate(&["status", "--dir", text(dir)]);
         assert_refused("typing error", &refused, 78, &["config.toml:2:1: ", "wiat"]);
         for arguments in [&["detach", "--dir", text(dir)][..], &["grow", "--dir", text(dir)], &["up", "--grow", "--dir", text(dir)]] {
-            let what_to_do = "nothing was changed: correct it, or put one in its place that says `origin` and `cache` alone";
-            assert_refused("typing error", &tool::tidegate(arguments), 78, &["config.toml:2:1: ", "wiat", what_to_do]);
+            let refused = tool::tidegate(arguments);
+            assert_refused("typing error", &refused, 78, &["config.toml:2:1: ", "wiat"]);
+            // Another one in its place might leave out the state.
+            assert!(refused.stderr.ends_with("; nothing was changed: correct it first\n"), "{refused}");
         }
     }
+}
+
+/// Where a volume lies that the daemon does not serve any more, only its configuration says. What a folder has by default is another one.
+#[test]
+fn with_a_mistyped_configuration_no_other_volume_is_taken_for_one_that_has_stopped() {
+    let folder = volume("48MiB", "64MiB", "");
+    let dir = folder.path();
+    let daemon = Daemon::up(dir);
+    daemon.connect().write(0, &[7; 4096]).unwrap();
+    daemon.kill();
+    // What `grow` would take in.
+    fs::File::options().write(true).open(dir.join("origin.img")).unwrap().set_len(56 << 20).unwrap();
+    let config = dir.join("config.toml");
+    let files = ["home", "media"].map(|name| (name, ["origin", "cache"].map(|role| dir.join(format!("{name}.{role}")))));
+    let tables = files.each_ref().map(|(name, files)| table(name, files.each_ref().map(|path| text(path)), ""));
+    fs::write(&config, tables.concat()).unwrap();
+    for name in ["home", "media"] {
+        tool::tidegate(&["create", "--dir", text(dir), "--volume", name, "--origin-size", "48MiB", "--cache-size", "64MiB"]).succeeds();
+    }
+    let daemon = Daemon::up(dir);
+    tool::tidegate(&["stop", "--dir", text(dir), "--volume", "home"]).succeeds();
+    fs::write(&config, "[gate]\nwiat = \"2s\"\n").unwrap();
+    let others = || {
+        let mut files = everything(dir);
+        // The sockets go with the daemon.
+        files.retain(|(path, ..)| !path.contains("media") && !path.ends_with(".sock"));
+        files
+    };
+    let before = others();
+    for command in ["detach", "grow"] {
+        let refused = tool::tidegate(&[command, "--dir", text(dir), "--volume", "home"]);
+        assert_eq!((refused.code, refused.stdout.as_str()), (Some(78), ""), "{refused}");
+        let last = refused.stderr.lines().last().unwrap_or_default();
+        assert!(last.contains("config.toml:2:1: ") && last.ends_with("; nothing was changed: correct it first"), "{refused}");
+        assert_eq!(others(), before, "{command}");
+        // Nor is the other one meant because nothing is known of this one.
+        assert_eq!(tool::tidegate(&[command, "--dir", text(dir)]).code, Some(2), "{command}");
+    }
+    tool::tidegate(&["detach", "--dir", text(dir), "--volume", "media"]).succeeds();
+    let (status, said) = daemon.ended();
+    assert!(status.success(), "{status}: {said}");
+    assert_eq!(others(), before);
 }
 
 /// What only a start finds has its place too, in the table of its volume.

@@ -10,15 +10,22 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// From here on these signals do not interrupt: they are read. Call it before any thread is started, so that none takes them.
+    /// From here on these signals do not interrupt: they are read. Call it before any thread is started, so that none takes them. One that whoever started
+    /// us has us ignore (`nohup`, `&` in a script) stays ignored: blocked, it would be read all the same.
     pub fn take() -> io::Result<Signals> {
-        // SAFETY: plain system calls. The set is initialised by sigemptyset before it is used.
+        // SAFETY: plain system calls. The set is initialised by sigemptyset before it is used; an action of zeros is a valid one, and is written over.
         unsafe {
             libc::signal(libc::SIGPIPE, libc::SIG_IGN);
             let mut set = std::mem::zeroed();
             libc::sigemptyset(&mut set);
             for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
-                libc::sigaddset(&mut set, signal);
+                let mut action: libc::sigaction = std::mem::zeroed();
+                if libc::sigaction(signal, std::ptr::null(), &mut action) != 0 {
+                    return Err(io::Error::last_os_error());
+                }
+                if action.sa_sigaction != libc::SIG_IGN {
+                    libc::sigaddset(&mut set, signal);
+                }
             }
             let errno = libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
             if errno != 0 {

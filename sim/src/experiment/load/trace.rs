@@ -7,7 +7,7 @@ use super::unpack::{self, Opened};
 use crate::experiment::units::shorten;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::io::{BufRead, ErrorKind, Read};
+use std::io::{BufRead, Read};
 use std::path::Path;
 use tidegate_engine::block::ATOM_BYTES;
 use tidegate_engine::trace::{self as recorder, HEADER_BYTES, Header, Kind, RECORD_BYTES};
@@ -214,6 +214,11 @@ fn each_of(name: &str, mut file: Opened, format: Format, page_atoms: u64, keep: 
         accesses += u64::from(record.atoms > 0);
         keep(record)
     });
+    // Whoever unpacks it may take for its end what the system did not give.
+    let whole = whole.and_then(|whole| match (whole.cut_off_behind, file.failure()) {
+        (Some(records), Some(why)) => Err((records + 1, why.to_string())),
+        _ => Ok(whole),
+    });
     let whole = whole.map_err(|(place, what)| {
         let at = if format.is_lines() { format!("{name}:{place}") } else { format!("{name}: record {place}") };
         match file.failure() {
@@ -342,7 +347,7 @@ enum Ending {
     CutOff,
 }
 
-/// Answers with how many records are whole, if the file was cut off behind them and may be.
+/// Answers with how many records are whole, if the file was cut off behind them and may be. What it was packed in may not be: it ends in an error.
 fn each_record(
     file: &mut dyn BufRead,
     length: usize,
@@ -350,18 +355,15 @@ fn each_record(
     parse: impl Fn(&[u8]) -> Found,
     keep: &mut dyn FnMut(Said) -> bool,
 ) -> Result<Option<u64>, Bad> {
-    let mut bytes = vec![0; length];
+    let mut bytes = Vec::with_capacity(length);
     for place in 1.. {
-        let read = file
-            .fill_buf()
-            .map(<[u8]>::is_empty)
-            .and_then(|is_over| if is_over { Ok(false) } else { file.read_exact(&mut bytes).map(|()| true) });
-        match read.map_err(|why| (why.kind(), why.to_string())) {
-            Ok(true) => {}
-            Ok(false) => return Ok(None),
-            Err((ErrorKind::UnexpectedEof, _)) if ending == Ending::CutOff => return Ok(Some(place - 1)),
-            Err((ErrorKind::UnexpectedEof, _)) => return Err((place, format!("cut off: a record has {length} bytes"))),
-            Err((_, why)) => return Err((place, why)),
+        bytes.clear();
+        let found = file.take(length as u64).read_to_end(&mut bytes).map_err(|why| (place, why.to_string()))?;
+        match found {
+            0 => return Ok(None),
+            found if found == length => {}
+            _ if ending == Ending::CutOff => return Ok(Some(place - 1)),
+            _ => return Err((place, format!("cut off: a record has {length} bytes"))),
         }
         if !keep(parse(&bytes).map_err(|what| (place, what))?) {
             return Ok(None);

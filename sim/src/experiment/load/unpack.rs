@@ -62,16 +62,31 @@ pub fn regular(path: &Path) -> Result<File, Error> {
 
 fn unpack<R: BufRead + 'static>(mut packed: R) -> Result<Box<dyn BufRead>, Error> {
     let head = packed.fill_buf()?;
-    let plain: Box<dyn Read> = if head.starts_with(&[0x1f, 0x8b]) {
-        Box::new(flate2::bufread::MultiGzDecoder::new(packed))
+    let (by, plain): (_, Box<dyn Read>) = if head.starts_with(&[0x1f, 0x8b]) {
+        ("gzip", Box::new(flate2::bufread::MultiGzDecoder::new(packed)))
     } else if head.starts_with(b"\xfd7zXZ\0") {
-        Box::new(lzma_rust2::XzReader::new(packed, true))
+        ("xz", Box::new(lzma_rust2::XzReader::new(packed, true)))
     } else if head.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) || is_skippable(head) {
-        Box::new(Frames { packed, decoder: FrameDecoder::new() })
+        ("zstd", Box::new(Frames { packed, decoder: FrameDecoder::new() }))
     } else {
         return Ok(Box::new(packed));
     };
-    Ok(Box::new(BufReader::with_capacity(1 << 16, plain)))
+    Ok(Box::new(BufReader::with_capacity(1 << 16, Unpacked { by, plain })))
+}
+
+/// Says of an error what it is of: not of what was packed.
+struct Unpacked {
+    by: &'static str,
+    plain: Box<dyn Read>,
+}
+
+impl Read for Unpacked {
+    fn read(&mut self, into: &mut [u8]) -> Result<usize, Error> {
+        self.plain.read(into).map_err(|why| match why.kind() {
+            ErrorKind::Interrupted => why,
+            kind => Error::new(kind, format!("what {} has packed is cut off or damaged here: {why}", self.by)),
+        })
+    }
 }
 
 /// A frame of zstd that holds nothing (0x184D2A50 to 0x184D2A5F, RFC 8878, 3.1.2): files of pzstd begin with one.

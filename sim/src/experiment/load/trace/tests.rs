@@ -1,5 +1,7 @@
 //! What is read of each format, and what is refused.
 
+use std::io::Write;
+
 use super::*;
 use tidegate_engine::block::Span;
 
@@ -210,6 +212,20 @@ fn what_the_system_does_not_give_is_no_wrong_trace_and_a_recording_that_was_cut_
     };
     assert_eq!(read(Format::Tidegate, &whole, false), Ok((3, None)));
     assert_eq!(read(Format::Tidegate, &whole[..whole.len() - 1], false), Ok((2, Some(2))));
+    // One that was cut off and packed afterwards is one too; a packed one that is cut off is none, wherever that is.
+    let gzip = |bytes: &[u8]| {
+        let mut packer = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::none());
+        packer.write_all(bytes).and_then(|()| packer.finish()).unwrap()
+    };
+    assert_eq!(read(Format::Tidegate, &gzip(&whole[..whole.len() - 1]), false), Ok((2, Some(2))));
+    let packed = gzip(&whole);
+    for lacks in 1..packed.len() - HEADER_BYTES - 24 {
+        let refused = read(Format::Tidegate, &packed[..packed.len() - lacks], false);
+        assert!(
+            matches!(&refused, Err(Refused::Wrong(why)) if why.contains("what gzip has packed is cut off or damaged here")),
+            "{lacks}: {refused:?}"
+        );
+    }
     let unreadable = |format, bytes: &[u8], at: &str| {
         let why = format!("{at}: Input/output error (os error 5); see that it can be read, or cut it off before that");
         assert_eq!(read(format, bytes, true), Err(Refused::Unreadable(why)));
