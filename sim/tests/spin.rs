@@ -3,6 +3,7 @@
 use tidegate_engine::block::Span;
 use tidegate_engine::cache::format::Geometry;
 use tidegate_engine::op::{DeviceId, Spin, Zone};
+use tidegate_engine::probe::Phase;
 use tidegate_engine::request::Command;
 use tidegate_engine::spin::{Cause, Config, Drive, Report, predictor::Kind};
 use tidegate_engine::time::Duration;
@@ -518,4 +519,74 @@ fn a_word_that_is_never_answered_holds_no_read_for_ever() {
         scenario.advance(Duration::from_secs(5_000));
         time_read(&mut scenario, 2_000);
     }
+}
+
+/// A disk that stands still and has been looked at in vain for more than three minutes when `ask` asks for it: how long that takes.
+fn time_behind_a_silent_motor(change: impl FnOnce(&mut Plan), ask: impl FnOnce(&mut Scenario)) -> Duration {
+    let mut scenario = scenario_with(change);
+    sleep(&mut scenario);
+    if scenario.simulation.plan.config.mode.is_none() {
+        scenario.write(2);
+        scenario.flush();
+    }
+    scenario.simulation.scene.origin.fail_next_word(Fault::Stuck(Duration::from_secs(3_600)));
+    scenario.advance(Duration::from_secs(400));
+    assert_eq!(words(&scenario), [Spin::Stop]);
+    let began = scenario.simulation.now();
+    ask(&mut scenario);
+    scenario.simulation.now().since(began)
+}
+
+/// What asks for the disk while the engine is at work, and not as it arrives, has no tick to wait for.
+#[test]
+fn what_asks_for_a_disk_after_its_motor_has_long_been_silent_waits_no_more() {
+    let past_the_log = |plan: &mut Plan| plan.config.mode = Some(Mode::ReadOnly);
+    // The word stays under way: it is not waited for.
+    let drain = |scenario: &mut Scenario| {
+        scenario.simulation.control(Control::Drain);
+        scenario.advance(Duration::from_secs(15));
+        assert_eq!(scenario.snapshot().dirty_slots, 0, "drained");
+    };
+    let detach = |scenario: &mut Scenario| {
+        scenario.simulation.control(Control::Detach);
+        scenario.advance(Duration::from_secs(15));
+        assert_eq!(*scenario.simulation.engine.phase(), Phase::Stopped, "detached");
+    };
+    let took = [
+        ("write", time_behind_a_silent_motor(past_the_log, |scenario| drop(scenario.write(3)))),
+        ("drain", time_behind_a_silent_motor(|_| {}, drain)),
+        ("mode", time_behind_a_silent_motor(|_| {}, |scenario| scenario.switch(Mode::WriteThrough))),
+        ("detach", time_behind_a_silent_motor(|_| {}, detach)),
+    ];
+    assert!(took.iter().all(|&(_, took)| took < Duration::from_secs(20)), "{took:?}");
+}
+
+#[test]
+fn what_has_been_dirty_for_too_long_goes_home_to_a_disk_whose_motor_is_silent() {
+    // Within the time of the silence that follows, and behind it.
+    for age in [100, 350] {
+        let spin = |plan: &mut Plan| plan.config.spin.as_mut().expect("it may stand still").max_dirty_age = Duration::from_secs(age);
+        time_behind_a_silent_motor(spin, |scenario| assert_eq!(scenario.snapshot().dirty_slots, 0, "{age} s"));
+    }
+}
+
+/// The disk was asked what it does when the start began, and what it holds is compared only after minutes.
+#[test]
+fn a_start_that_comes_late_to_compare_what_the_disk_holds_does_not_wait_for_a_silent_motor() {
+    let mut scenario = scenario_with(|plan| plan.config.fence_samples = 1_024);
+    for block in 0..16 {
+        scenario.read(scenario.block(block)).expect("it is on the origin");
+    }
+    scenario.flush();
+    scenario.crash(Crash::Kill(Survive::All));
+    scenario.simulation.scene.origin.fail_next_word(Fault::Stuck(Duration::from_secs(3_600)));
+    scenario.hold(Zone::Journal);
+    scenario.begin_recovery();
+    scenario.advance(Duration::from_secs(400));
+    let began = scenario.simulation.now();
+    scenario.release(Zone::Journal);
+    scenario.until_serving();
+    let took = scenario.simulation.now().since(began);
+    assert!(took < Duration::from_secs(30), "{took:?}");
+    assert!(scenario.snapshot().counters.fence_checked_blocks > 0);
 }

@@ -506,14 +506,13 @@ impl<P: Payload> Engine<P> {
         self.bytes_in_flight += request.payload_bytes();
         match &request.command {
             Command::Read => self.counters.reads += 1,
-            Command::Cache => {}
             Command::Write { .. } => self.counters.writes += 1,
             Command::Trim { .. } | Command::Zero { .. } => self.counters.trims += 1,
             Command::Flush => {
                 self.counters.flushes += 1;
                 self.splitting.flushed();
             }
-            Command::Status { .. } => {}
+            Command::Cache | Command::Status { .. } => {}
         }
         let waits = if self.phase == Phase::Recovering { WaitReason::Recovery } else { WaitReason::Turn };
         let acknowledged = if matches!(request.command, Command::Flush) { self.told() } else { 0 };
@@ -630,9 +629,14 @@ impl<P: Payload> Engine<P> {
     /// Lets every flow take what has become possible, until nothing is any more.
     fn pump(&mut self) {
         self.looked = self.now;
-        if let Some(motor) = &mut self.motor {
-            motor.tire(self.now);
+        self.pump_flows();
+        // Behind the flows: it may be one of them that has just asked for a disk whose motor has said nothing for long, and no tick would follow.
+        if self.tires_of_motor() {
+            self.pump_flows();
         }
+    }
+
+    fn pump_flows(&mut self) {
         if self.phase == Phase::Recovering {
             self.pump_recovery();
         }

@@ -213,6 +213,12 @@ impl<P: Payload> Engine<P> {
         }
     }
 
+    /// Somebody needs a disk whose motor says nothing. True: it is waited for no more, and the origin's queue is open.
+    pub(super) fn tires_of_motor(&mut self) -> bool {
+        let now = self.now;
+        self.motor.as_mut().is_some_and(|motor| motor.tire(now))
+    }
+
     /// Nothing is under way at the origin, and nothing has to get there before it may stop.
     fn is_settled_at_origin(&self) -> bool {
         let is_still = self.queues[DeviceId::Origin as usize].is_idle() && self.destage.is_idle() && self.is_through_idle();

@@ -269,6 +269,8 @@ impl<P: Payload> Engine<P> {
     fn journal_entries_max(&self) -> u64 {
         let told = match self.config.placement {
             // By the two checkpoints that are kept. For the next one there is the reserve.
+            // Sealed sets without a header, which they tell as well, are not reckoned with: such sets come and go, and what finds no room beside them
+            // need not be refused for good. It waits for their end, or until the ring is cramped (`can_restate`).
             Placement::Log => 2 * pages_to_tell(&self.config.geometry, self.config.streams()),
             // The same, and by the next one.
             Placement::Set => 3 * restate_pages_of_all(&self.config.geometry),

@@ -525,11 +525,11 @@ impl Motor {
         order
     }
 
-    /// Where somebody needs a drive that answers nothing, its answer is waited for no more. It may still come.
-    pub fn tire(&mut self, now: Instant) {
+    /// Where somebody needs a drive that answers nothing, its answer is waited for no more: true, once. It may still come.
+    pub fn tire(&mut self, now: Instant) -> bool {
         let is_awaited = self.ordered.is_some() && !self.is_silent && (self.wanted.is_some() || !self.is_down());
         if !is_awaited || now.since(self.ordered_at) < SILENCE {
-            return;
+            return false;
         }
         match (self.state, self.wanted) {
             (State::Standby { since }, Some((cause, span))) => self.start(now, cause, span, now.since(since)),
@@ -540,6 +540,7 @@ impl Motor {
         self.is_silent = true;
         self.rest_until = now + REST;
         self.turns(now);
+        true
     }
 
     fn decide_idle(&mut self, now: Instant, is_settled: bool) -> Option<Spin> {
