@@ -35,8 +35,8 @@ pub fn asked(of: &Of, verb: Verb) -> Result<Value, Failure> {
 /// What is known of the volumes of a folder.
 pub enum Known {
     Read(Config),
-    /// The configuration cannot be read any more, and why. The daemon that listens beside it serves these, by their names; of one of which it does not
-    /// say all that it consists of, nothing is guessed.
+    /// The configuration cannot be read any more, and why. The daemon that listens beside it serves these, by their names; of one of which it does
+    /// not say all that it consists of, nothing is guessed.
     Told {
         failure: Failure,
         control: PathBuf,
@@ -109,8 +109,8 @@ impl Known {
         }
     }
 
-    /// The volumes that a status is about, by name, as the daemon serves them: that may have been told otherwise than its configuration says, which may
-    /// not know one of them by now.
+    /// The volumes that a status is about, by name, as the daemon serves them: that may have been told otherwise than its configuration says, which
+    /// may not know one of them by now.
     pub fn served(&self, status: &Value) -> Vec<(String, Option<Options>)> {
         match self {
             Known::Read(config) => served(status, config),

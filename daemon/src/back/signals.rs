@@ -10,10 +10,11 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// From here on these signals do not interrupt: they are read. Call it before any thread is started, so that none takes them. One that whoever started
-    /// us has us ignore (`nohup`, `&` in a script) stays ignored: blocked, it would be read all the same.
+    /// From here on these signals do not interrupt: they are read. Call it before any thread is started, so that none takes them. One that whoever
+    /// started us has us ignore (`nohup`, `&` in a script) stays ignored: blocked, it would be read all the same.
     pub fn take() -> io::Result<Signals> {
-        // SAFETY: plain system calls. The set is initialised by sigemptyset before it is used; an action of zeros is a valid one, and is written over.
+        // SAFETY: plain system calls. The set is initialised by sigemptyset before it is used; an action of zeros is a valid one, and is written
+        // over.
         unsafe {
             libc::signal(libc::SIGPIPE, libc::SIG_IGN);
             let mut set = std::mem::zeroed();
