@@ -24,15 +24,16 @@ step() {
   steps+=("$(printf '%4d s  %s' $((SECONDS - started)) "$name")")
 }
 
-# The test runner; its counts go into ours.
+# The test runner; its counts go into ours. Whatever started this may ignore signals (nohup, or a script's background), and the daemon leaves alone
+# what is ignored: tests send them.
 tests() {
   local log status
   log=$(mktemp)
   if cargo nextest --version >/dev/null 2>&1; then
-    cargo nextest run --profile full --test-threads $((2 * $(nproc) + 1)) --workspace --locked --no-fail-fast --status-level slow --final-status-level fail 2>&1 | tee "$log"
+    env --default-signal cargo nextest run --profile full --test-threads $((2 * $(nproc) + 1)) --workspace --locked --no-fail-fast --status-level slow --final-status-level fail 2>&1 | tee "$log"
     status=$?
   else
-    cargo test --workspace --locked --no-fail-fast 2>&1 | tee "$log"
+    env --default-signal cargo test --workspace --locked --no-fail-fast 2>&1 | tee "$log"
     status=$?
   fi
   # nextest: "Summary [ 1.2s] 12 tests run: 11 passed, 1 failed, 0 skipped"; cargo: "test result: ok. 11 passed; 1 failed; …".
