@@ -300,8 +300,9 @@ fn what_memory_has_over_zeros_that_the_origin_refuses_keeps_nothing_else_from_go
     let (mut scenario, data) = with_much_in_memory_over(1_536);
     scenario.simulation.scene.oracle.writes_may_fail = true;
     scenario.simulation.scene.origin.refuse(100, 100_000);
-    let flush = scenario.send_flush();
+    scenario.send_write(scenario.block(5_000), false);
     scenario.until_degraded();
+    let flush = scenario.send_flush();
     scenario.advance(Duration::from_secs(30));
     assert!(scenario.is_answered(flush) && scenario.outcome(flush).unwrap_err() == RequestError::Io, "the zeros are not home");
     assert_eq!(scenario.snapshot().dirty_slots, 1_536);

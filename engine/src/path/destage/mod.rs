@@ -43,7 +43,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(super) struct Destage<P> {
     batch: Option<Batch<P>>,
-    /// Where the sweep goes on.
+    /// Where the sweep goes on: at the start of an origin set, or what is chosen behind the end of the volume overlaps what was chosen before.
     cursor: Block,
     /// One block a piece: a read of several failed, and the bad one must be found.
     careful: bool,
@@ -517,7 +517,8 @@ impl<P: Payload> Engine<P> {
         if blocks > 1 && !is_zero {
             self.destage.careful = true;
             // Not at the end of the sweep, when nobody takes care any more.
-            self.destage.cursor = block;
+            let set_blocks = self.index.set_blocks();
+            self.destage.cursor = Block(block.0 / set_blocks * set_blocks);
             return;
         }
         if !self.destage.shunned.insert(block, self.now) {

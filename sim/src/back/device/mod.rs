@@ -392,8 +392,9 @@ impl Device {
 
     fn power(&self) -> Power {
         match self.model.state() {
-            PowerState::Standby | PowerState::SpinningDown | PowerState::SpinningUp => Power::Standby,
-            PowerState::Active | PowerState::Idle => Power::Turning,
+            PowerState::Standby | PowerState::SpinningDown => Power::Standby,
+            // Drives do not tell one that starts from one that turns (ATA: FFh; SCSI: becoming ready).
+            PowerState::SpinningUp | PowerState::Active | PowerState::Idle => Power::Turning,
         }
     }
 
