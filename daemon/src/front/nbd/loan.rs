@@ -45,12 +45,6 @@ impl Loans {
         if self.is_open || self.queue.front().is_none_or(|first| *first == client) { self.free() } else { 0 }
     }
 
-    /// Is much more lent than there is? So it is where several have earned much and then stand still with what they hold: what they have earned
-    /// is a loan then. A little of that is nobody's harm.
-    pub fn is_overdrawn(&self) -> bool {
-        self.lent > 2 * PURSE_BYTES
-    }
-
     fn enqueue(&mut self, client: u64) {
         self.queue.push_back(client);
     }
@@ -244,21 +238,6 @@ mod tests {
         }
         client.settle(0, 0, &mut loans);
         assert_eq!(client.credit(), 2 * part, "of {} that have gone on", 10 * part);
-    }
-
-    #[test]
-    fn what_is_lent_beyond_the_purse_is_wanted_back() {
-        let (mut loans, mut clients) = (Loans::default(), [(); 4].map(|()| Account::default()));
-        for client in &mut clients {
-            client.sent(20 << 20);
-            client.settle(20 << 20, 0, &mut loans);
-        }
-        assert!(!loans.is_overdrawn(), "they have earned it");
-        for _ in 0..2 {
-            clients.iter_mut().for_each(|client| _ = client.tick(true, false));
-        }
-        clients.iter_mut().for_each(|client| client.settle(20 << 20, 0, &mut loans));
-        assert!(loans.is_overdrawn());
     }
 
     #[test]

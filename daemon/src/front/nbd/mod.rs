@@ -633,8 +633,7 @@ impl Port for Front {
         self.last_tick = now;
         self.watching = false;
         self.listeners.iter_mut().for_each(|listening| listening.resting = false);
-        let waits_for_loan = || self.entries.iter().flat_map(|entry| &entry.client).any(|client| client.connection.wants_loan());
-        let wanted = self.loans.is_overdrawn() || waits_for_loan();
+        let wanted = self.entries.iter().flat_map(|entry| &entry.client).any(|client| client.connection.wants_loan());
         self.entries.iter_mut().flat_map(|entry| &mut entry.client).for_each(|client| client.connection.tick(wanted));
         self.loans.tick();
         self.settle_all();
