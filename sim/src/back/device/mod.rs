@@ -436,6 +436,11 @@ impl Device {
         Answer::Allocation(extents)
     }
 
+    /// A word to the motor is under way: it may not have heard it yet.
+    pub fn is_told(&self) -> bool {
+        self.running.iter().any(|running| matches!(running.op.action, Action::Spin(_)))
+    }
+
     /// The next so many writes of this atom are refused.
     pub fn refuse(&mut self, atom: u64, times: u32) {
         self.refusing.insert(atom, times);
