@@ -270,7 +270,7 @@ impl<P: Payload> Engine<P> {
         let told = match self.config.placement {
             // By the two checkpoints that are kept. For the next one there is the reserve.
             // Sealed sets without a header, which they tell as well, are not reckoned with: such sets come and go, and what finds no room beside them
-            // need not be refused for good. It waits for their end, or until the ring is cramped (`can_restate`).
+            // need not be refused for good. It waits for their end; how long, beside many of them in a ring of some hundred pages, is not known.
             Placement::Log => 2 * pages_to_tell(&self.config.geometry, self.config.streams()),
             // The same, and by the next one.
             Placement::Set => 3 * restate_pages_of_all(&self.config.geometry),
