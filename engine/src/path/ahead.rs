@@ -27,7 +27,7 @@ impl<P: Payload> Engine<P> {
             return;
         }
         let volume = Span::new(0, self.config.geometry.volume_atoms);
-        let span = self.ahead.next(sequence, atoms, self.bytes_in_flight / ATOM_BYTES).map(|span| span.intersection(volume));
+        let span = self.ahead.next(sequence, atoms, self.arrivals.bytes_in_flight / ATOM_BYTES).map(|span| span.intersection(volume));
         let Some(span) = span.filter(|span| !span.is_empty()) else { return };
         let (block, blocks) = self.blocks_of(span);
         let mut runs = self.scratch.take_runs();

@@ -158,7 +158,7 @@ impl<P: Payload> Engine<P> {
         self.front_writes.holds.extend(drained.into_iter().map(|(_, page)| page));
         // Now, not when it has its group: a FLUSH that comes behind it may have to wait for that.
         self.front_writes.acknowledgement = self.flushes.unpromised.acknowledge();
-        self.last_request = self.now;
+        self.arrivals.last = self.now;
         self.pump_front_writes();
         true
     }

@@ -70,7 +70,7 @@ impl<P: Payload> Engine<P> {
         events.retain(|event| {
             let Some((id, span)) = read(event) else { return true };
             let Some(contents) = contents.next().flatten() else { return true };
-            self.last_request = self.now;
+            self.arrivals.last = self.now;
             self.counters.reads += 1;
             self.note_read(span);
             self.counters.memory_hit_blocks += self.blocks_of(span).1;

@@ -41,6 +41,7 @@ mod recover;
 mod release;
 mod replies;
 mod report;
+mod requests;
 mod retry;
 mod scrub;
 mod seal;
@@ -69,7 +70,6 @@ use crate::cache::journal::Journal;
 use crate::cache::lost::Lost;
 use crate::cache::ranges::Ranges;
 use crate::cache::sets::Sets;
-use crate::cache::split::Part;
 use crate::cache::stream::STREAMS;
 use crate::cache::window::Window;
 use crate::config::Config;
@@ -79,9 +79,9 @@ use crate::gate::Gate;
 use crate::memory::Memory;
 use crate::op::{Answer, DeviceError, DeviceId, Lanes, Limits, Op};
 use crate::payload::Payload;
-use crate::probe::{Counters, Damage, Health, Latencies, Phase, WaitReason};
+use crate::probe::{Counters, Damage, Health, Latencies, Phase};
 use crate::queue::Queue;
-use crate::request::{Command, Reply, Request, RequestError, Room};
+use crate::request::{Command, Reply, Request, RequestError};
 use crate::slab::Slab;
 use crate::spin::Motor;
 use crate::time::{Duration, Instant};
@@ -105,20 +105,19 @@ use mode::Modes;
 use neighbours::Around;
 use operations::{Owner, UnderWay};
 use origin::OriginSpans;
-use read::Reading;
 use recover::Recovery;
 use release::Discards;
 use replies::Replies;
+use requests::{Active, Arrivals, Stage};
 use retry::Retries;
 use scrub::Scrubber;
 use seal::HeaderWrites;
 use spin::Rotation;
 use split::Splitting;
 use stall::Life;
-use status::Querying;
-use through::{Passing, Through};
+use through::Through;
 use wear::Meter;
-use write::{DataWrite, Writing};
+use write::DataWrite;
 
 /// The data path of one volume. See the crate's first page for how to drive it.
 pub struct Engine<P: Payload> {
@@ -152,9 +151,7 @@ pub struct Engine<P: Payload> {
     owners: Slab<UnderWay>,
     next_serial: u64,
     requests: Slab<Active<P>>,
-    bytes_in_flight: u64,
-    /// Requests that arrived before recovery ended.
-    held: VecDeque<usize>,
+    arrivals: Arrivals,
     /// Writes and discards that are not placed yet, in order.
     intake: VecDeque<usize>,
     locks: Vec<Lock>,
@@ -188,7 +185,6 @@ pub struct Engine<P: Payload> {
     looked: Instant,
     /// First record of the open group.
     unflushed_since: Option<Instant>,
-    last_request: Instant,
     drain: Option<crate::probe::Drain>,
     stopping: bool,
     modes: Modes,
@@ -222,34 +218,6 @@ impl Scratch {
         runs.clear();
         runs
     }
-}
-
-/// A request in flight.
-struct Active<P> {
-    request: Request<P>,
-    arrived: Instant,
-    /// Of a FLUSH: the acknowledgements that its client may have known of by then.
-    acknowledged: u64,
-    /// A write that is for the log, where only small ones are.
-    converts: bool,
-    /// Of a long sequential write, or for the origin for another reason.
-    part: Part,
-    stage: Stage<P>,
-    /// What it waits for, for people.
-    waits: WaitReason,
-    /// What it will be merged with has been asked for.
-    is_foreseen: bool,
-}
-
-enum Stage<P> {
-    /// Not looked at yet.
-    Waiting,
-    Reading(Reading<P>),
-    Writing(Writing<P>),
-    Through(Passing<P>),
-    Querying(Querying),
-    /// Placed and written; waits until its group is durable.
-    Promised,
 }
 
 /// How long what has become due by time alone may wait while nothing but reads arrives.
@@ -305,8 +273,7 @@ impl<P: Payload> Engine<P> {
             owners: Slab::default(),
             next_serial: 0,
             requests: Slab::default(),
-            bytes_in_flight: 0,
-            held: VecDeque::new(),
+            arrivals: Arrivals::default(),
             intake: VecDeque::new(),
             locks: Vec::new(),
             writes: Slab::default(),
@@ -333,7 +300,6 @@ impl<P: Payload> Engine<P> {
             header_writes: HeaderWrites::default(),
             looked: Instant::ZERO,
             unflushed_since: None,
-            last_request: Instant::ZERO,
             drain: None,
             stopping: false,
             modes: Modes::new(config.mode),
@@ -353,14 +319,6 @@ impl<P: Payload> Engine<P> {
         };
         engine.start_recovery();
         engine
-    }
-
-    /// What the engine takes now. A front that reads zero stops reading its sockets.
-    pub fn room(&self) -> Room {
-        Room {
-            requests: self.config.requests_max.saturating_sub(self.requests.len()),
-            bytes: self.config.bytes_max.saturating_sub(self.bytes_in_flight),
-        }
     }
 
     /// The memory tier, for fronts that read from it themselves, as many as the configuration says. What they have answered counts as hits.
@@ -458,7 +416,7 @@ impl<P: Payload> Engine<P> {
             return Some(self.now);
         }
         let flush_age = self.unflushed_since.map(|since| since + self.config.flush_age);
-        let gate = if self.destage.is_idle() { self.gate.deadline(self.last_request, self.dirty_since(), self.asleep()) } else { None };
+        let gate = if self.destage.is_idle() { self.gate.deadline(self.arrivals.last, self.dirty_since(), self.asleep()) } else { None };
         let home = if self.destage.is_idle() { self.home_deadline() } else { None };
         let wishes = [
             flush_age,
@@ -494,51 +452,6 @@ impl<P: Payload> Engine<P> {
         Some(wishes.iter().map(later).fold(never, Instant::min)).filter(|&at| at < never)
     }
 
-    fn arrive(&mut self, request: Request<P>) {
-        let refused = self.stopping || matches!(self.phase, Phase::Refused | Phase::Stopped) || self.is_refused_by_detach(&request.command);
-        if refused {
-            let result = Err(RequestError::Shutdown);
-            self.replies.push(Reply { id: request.id, result });
-            return;
-        }
-        assert!(request.span.end() <= self.config.geometry.volume_atoms, "the front checks the bounds of a request");
-        self.last_request = self.now;
-        self.bytes_in_flight += request.payload_bytes();
-        match &request.command {
-            Command::Read => self.counters.reads += 1,
-            Command::Write { .. } => self.counters.writes += 1,
-            Command::Trim { .. } | Command::Zero { .. } => self.counters.trims += 1,
-            Command::Flush => {
-                self.counters.flushes += 1;
-                self.splitting.flushed();
-            }
-            Command::Cache | Command::Status { .. } => {}
-        }
-        let waits = if self.phase == Phase::Recovering { WaitReason::Recovery } else { WaitReason::Turn };
-        let acknowledged = if matches!(request.command, Command::Flush) { self.told() } else { 0 };
-        let converts = matches!(request.command, Command::Write { .. }) && self.converter.takes(request.span);
-        let part = self.part_of_sequence(&request);
-        let active = Active { request, arrived: self.now, acknowledged, converts, part, stage: Stage::Waiting, waits, is_foreseen: false };
-        let number = self.requests.insert(active);
-        self.note_commit(number);
-        match self.phase {
-            Phase::Recovering => self.held.push_back(number),
-            _ if self.waits_for_front_writes(&self.requests.get(number).request) => self.hold_for_front_writes(number),
-            _ => self.begin(number),
-        }
-    }
-
-    fn begin(&mut self, number: usize) {
-        match self.requests.get(number).request.command {
-            Command::Read => self.begin_read(number),
-            Command::Cache => self.begin_prefetch(number),
-            Command::Write { .. } => self.begin_write(number),
-            Command::Trim { .. } | Command::Zero { .. } => self.intake.push_back(number),
-            Command::Flush => self.begin_flush(number),
-            Command::Status { one, .. } => self.begin_status(number, one),
-        }
-    }
-
     fn control(&mut self, control: Control) {
         match control {
             Control::Drain => {
@@ -563,7 +476,7 @@ impl<P: Payload> Engine<P> {
         if self.phase != Phase::Serving {
             self.phase = Phase::Stopped;
             self.recovery = None;
-            while let Some(number) = self.held.pop_front() {
+            while let Some(number) = self.arrivals.held.pop_front() {
                 self.answer(number, Err(RequestError::Shutdown));
             }
             return;

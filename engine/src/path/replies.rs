@@ -67,7 +67,7 @@ impl<P: Payload> Engine<P> {
 
     fn end_request(&mut self, number: usize, result: Result<Outcome<P>, RequestError>) -> Reply<P> {
         let active = self.requests.remove(number);
-        self.bytes_in_flight -= active.request.payload_bytes();
+        self.arrivals.bytes_in_flight -= active.request.payload_bytes();
         let latency = self.now.since(active.arrived);
         match active.request.command {
             Command::Read => self.latencies.read.record(latency),

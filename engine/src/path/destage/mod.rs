@@ -216,7 +216,7 @@ impl<P: Payload> Engine<P> {
         let is_oldest_dirty = || self.sets.by_age().find(|&set| self.sets.get(set).live_count > 0).is_some_and(is_dirty);
         View {
             now: self.now,
-            last_request: self.last_request,
+            last_request: self.arrivals.last,
             free,
             dirty_sets: self.dirty_sets_packed(),
             dirty: self.owed_blocks() > 0 || self.drain.is_some() && self.dirty_blocks() > 0,

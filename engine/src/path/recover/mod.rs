@@ -313,7 +313,7 @@ impl<P: Payload> Engine<P> {
             }
         }
         if self.phase == Phase::Refused {
-            while let Some(number) = self.held.pop_front() {
+            while let Some(number) = self.arrivals.held.pop_front() {
                 self.answer(number, Err(crate::request::RequestError::Io));
             }
         }
@@ -672,7 +672,7 @@ impl<P: Payload> Engine<P> {
         self.adopt_open_sets();
         self.counters.recovered_dirty_slots = self.sets.dirty_slots;
         self.counters.recovered_clean_slots = self.sets.live_slots - self.sets.dirty_slots;
-        self.last_request = now;
+        self.arrivals.last = now;
         self.phase = Phase::Serving;
         self.begin_rotation();
         self.begin_mode(mode);
@@ -683,7 +683,7 @@ impl<P: Payload> Engine<P> {
         recovery.sets = Vec::new();
         self.read_late_headers();
         self.late_headers_done();
-        while let Some(number) = self.held.pop_front() {
+        while let Some(number) = self.arrivals.held.pop_front() {
             self.begin(number);
         }
     }
