@@ -251,7 +251,7 @@ impl<P: Payload> Engine<P> {
     fn flush_failed(&mut self, active: Active) {
         self.meet(FaultPoint::FlushFailed);
         self.counters.cache_flush_failures += 1;
-        let in_flight = self.owners.iter().filter(|(_, operation)| operation.device == DeviceId::Cache);
+        let in_flight = self.operations.under_way.iter().filter(|(_, operation)| operation.device == DeviceId::Cache);
         self.flushes.suspect.extend(in_flight.map(|(_, operation)| operation.id));
         for (number, _) in self.take_waiting(active.group) {
             self.answer(number, Err(RequestError::Io));

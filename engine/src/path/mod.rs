@@ -103,7 +103,7 @@ use gather::Gathered;
 use merge::Lock;
 use mode::Modes;
 use neighbours::Around;
-use operations::{Owner, UnderWay};
+use operations::{Operations, Owner};
 use origin::OriginSpans;
 use recover::Recovery;
 use release::Discards;
@@ -147,9 +147,7 @@ pub struct Engine<P: Payload> {
     motor: Option<Motor>,
     rotation: Rotation<P>,
 
-    /// Who waits for which operation.
-    owners: Slab<UnderWay>,
-    next_serial: u64,
+    operations: Operations,
     requests: Slab<Active<P>>,
     arrivals: Arrivals,
     /// Writes and discards that are not placed yet, in order.
@@ -270,8 +268,7 @@ impl<P: Payload> Engine<P> {
             ],
             motor: Engine::<P>::motor_of(&config),
             rotation: Rotation::default(),
-            owners: Slab::default(),
-            next_serial: 0,
+            operations: Operations::default(),
             requests: Slab::default(),
             arrivals: Arrivals::default(),
             intake: VecDeque::new(),
@@ -391,15 +388,6 @@ impl<P: Payload> Engine<P> {
         }
         let open = self.queues_open();
         self.queues[..open].iter_mut().find_map(|queue| queue.pop(now))
-    }
-
-    /// Queues that may give something out: not the origin's while it does not turn.
-    fn queues_open(&self) -> usize {
-        if self.motor.as_ref().is_none_or(Motor::takes) { self.queues.len() } else { DeviceId::Origin as usize }
-    }
-
-    fn queue_deadline(&self) -> Option<Instant> {
-        self.queues[..self.queues_open()].iter().filter_map(Queue::deadline).filter(|&at| at > self.now).min()
     }
 
     pub fn next_reply(&mut self) -> Option<Reply<P>> {

@@ -4,9 +4,20 @@ use crate::block::Slot;
 use crate::fault_point::FaultPoint;
 use crate::op::{Action, Class, DeviceError, DeviceId, Done, Op, OpId};
 use crate::payload::Payload;
-use crate::queue::Answered;
+use crate::queue::{Answered, Queue};
+use crate::slab::Slab;
+use crate::spin::Motor;
+use crate::time::Instant;
 
 use super::{Engine, recover, scrub};
+
+/// Those that a queue or a device has.
+#[derive(Default)]
+pub(super) struct Operations {
+    pub under_way: Slab<UnderWay>,
+    /// Of the last one.
+    serial: u64,
+}
 
 /// An operation that a queue or a device has.
 pub(super) struct UnderWay {
@@ -50,7 +61,7 @@ pub(super) enum Owner {
 
 impl<P: Payload> Engine<P> {
     pub(super) fn complete(&mut self, done: Done<P>) {
-        let UnderWay { device, owner, .. } = *self.owners.get(done.id.place());
+        let UnderWay { device, owner, .. } = *self.operations.under_way.get(done.id.place());
         if matches!(owner, Owner::Spin) {
             return self.complete_one(done);
         }
@@ -61,7 +72,7 @@ impl<P: Payload> Engine<P> {
     }
 
     fn complete_one(&mut self, done: Done<P>) {
-        let UnderWay { id, owner, device, demand } = self.owners.remove(done.id.place());
+        let UnderWay { id, owner, device, demand } = self.operations.under_way.remove(done.id.place());
         assert!(id == done.id, "an operation ends once");
         if matches!(owner, Owner::Spin) {
             return self.motor_answered(done.result);
@@ -170,10 +181,19 @@ impl<P: Payload> Engine<P> {
 
     /// Gives an operation its number.
     pub(super) fn name(&mut self, operation: UnderWay) -> OpId {
-        let place = self.owners.insert(operation);
-        self.next_serial += 1;
-        let id = OpId::new(self.next_serial, place);
-        self.owners.get_mut(place).id = id;
+        let place = self.operations.under_way.insert(operation);
+        self.operations.serial += 1;
+        let id = OpId::new(self.operations.serial, place);
+        self.operations.under_way.get_mut(place).id = id;
         id
+    }
+
+    /// Queues that may give something out: not the origin's while it does not turn.
+    pub(super) fn queues_open(&self) -> usize {
+        if self.motor.as_ref().is_none_or(Motor::takes) { self.queues.len() } else { DeviceId::Origin as usize }
+    }
+
+    pub(super) fn queue_deadline(&self) -> Option<Instant> {
+        self.queues[..self.queues_open()].iter().filter_map(Queue::deadline).filter(|&at| at > self.now).min()
     }
 }

@@ -182,7 +182,7 @@ impl<P: Payload> Engine<P> {
             ("curves", self.what_if.bytes()),
             ("journal", self.journal.bytes()),
             ("checkpoint", self.checkpoint_bytes()),
-            ("requests", self.requests.bytes() + self.owners.bytes() + self.writes.bytes()),
+            ("requests", self.requests.bytes() + self.operations.under_way.bytes() + self.writes.bytes()),
         ]
     }
 }

@@ -18,7 +18,8 @@ use crate::spin::quiet::OfDay;
 use crate::spin::{Cause, Motor};
 use crate::time::{Duration, Instant};
 
-use super::{Engine, Owner, UnderWay};
+use super::operations::UnderWay;
+use super::{Engine, Owner};
 
 /// Nobody has asked for a turning disk for so long: what is dirty may go home.
 const LULL: Duration = Duration::from_secs(1);

@@ -562,7 +562,7 @@ impl<P: Payload> Engine<P> {
             return false;
         }
         // A piece whose read failed may still have other reads in flight.
-        if self.owners.iter().any(|(_, op)| matches!(op.owner, Owner::DestageRead { .. })) {
+        if self.operations.under_way.iter().any(|(_, op)| matches!(op.owner, Owner::DestageRead { .. })) {
             return false;
         }
         if batch.void || batch.pieces.iter().all(|piece| piece.state == State::Failed) {
