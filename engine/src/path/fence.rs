@@ -64,7 +64,7 @@ impl<P: Payload> Engine<P> {
         if self.config.fence_samples == 0 || self.marks.stage == Stage::Done {
             return true;
         }
-        if self.marks.stage == Stage::None && self.motor.as_ref().is_some_and(Motor::is_down) {
+        if self.marks.stage == Stage::None && self.rotation.motor.as_ref().is_some_and(Motor::is_down) {
             self.marks.stage = Stage::Done;
             return true;
         }

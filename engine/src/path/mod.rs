@@ -83,7 +83,6 @@ use crate::probe::{Counters, Damage, Health, Latencies, Phase};
 use crate::queue::Queue;
 use crate::request::{Command, Reply, Request, RequestError};
 use crate::slab::Slab;
-use crate::spin::Motor;
 use crate::time::{Duration, Instant};
 use crate::what_if::WhatIf;
 use crate::{Canary, Change, Control, Event};
@@ -143,8 +142,6 @@ pub struct Engine<P: Payload> {
     journal: Journal,
     gate: Gate,
     queues: [Queue<P>; 2],
-    /// Of an origin that may stand still.
-    motor: Option<Motor>,
     rotation: Rotation<P>,
 
     operations: Operations,
@@ -266,8 +263,7 @@ impl<P: Payload> Engine<P> {
                 Queue::new(config.queues[0], limits[0], lanes, PATIENT_PLACES),
                 Queue::new(config.queues[1], limits[1], Lanes::new(1, limits[1].atoms), limits[1].depth),
             ],
-            motor: Engine::<P>::motor_of(&config),
-            rotation: Rotation::default(),
+            rotation: Rotation::new(&config),
             operations: Operations::default(),
             requests: Slab::default(),
             arrivals: Arrivals::default(),
@@ -361,7 +357,7 @@ impl<P: Payload> Engine<P> {
     /// May this make something possible for one of the flows? A client's read that arrives gives nothing that they wait for, but may wake a motor.
     fn stirs(&self, event: &Event<P>) -> bool {
         let is_read = matches!(event, Event::Arrived(Request { command: Command::Read, .. }));
-        !is_read || self.motor.is_some() || self.phase != Phase::Serving
+        !is_read || self.rotation.motor.is_some() || self.phase != Phase::Serving
     }
 
     fn take(&mut self, event: Event<P>) {

@@ -78,7 +78,7 @@ impl<P: Payload> Engine<P> {
         }
         let (block, blocks) = self.blocks_of(span);
         self.around.judge.missed(block, blocks);
-        let circumstances = Circumstances { displaces: !self.has_places_to_spare(), sleeps: self.motor.is_some() };
+        let circumstances = Circumstances { displaces: !self.has_places_to_spare(), sleeps: self.rotation.motor.is_some() };
         // It would not be kept where something else has to go for it.
         let is_passing = !self.admission.may_keep(why == Why::Sequential) && self.displaces();
         if is_passing || self.cache_failed || self.stopping || self.around.reading.len() == MOST || self.asleep().is_some() {

@@ -77,7 +77,7 @@ impl<P: Payload> Engine<P> {
         if matches!(owner, Owner::Spin) {
             return self.motor_answered(done.result);
         }
-        if let (DeviceId::Origin, Some(motor)) = (device, &mut self.motor) {
+        if let (DeviceId::Origin, Some(motor)) = (device, &mut self.rotation.motor) {
             motor.used(self.now);
         }
         if demand {
@@ -190,7 +190,7 @@ impl<P: Payload> Engine<P> {
 
     /// Queues that may give something out: not the origin's while it does not turn.
     pub(super) fn queues_open(&self) -> usize {
-        if self.motor.as_ref().is_none_or(Motor::takes) { self.queues.len() } else { DeviceId::Origin as usize }
+        if self.rotation.motor.as_ref().is_none_or(Motor::takes) { self.queues.len() } else { DeviceId::Origin as usize }
     }
 
     pub(super) fn queue_deadline(&self) -> Option<Instant> {

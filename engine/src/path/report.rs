@@ -46,7 +46,7 @@ impl<P: Payload> Engine<P> {
             admission: self.admission.rule(),
             batch_most: self.destage.courtesy.most(),
             quiet_p99: self.destage.courtesy.quiet_p99(),
-            spin: self.motor.as_ref().map(|motor| motor.report(now)),
+            spin: self.rotation.motor.as_ref().map(|motor| motor.report(now)),
             counters: self.counters_of_all(),
             latencies: self.latencies.clone(),
             queues: [0, 1].map(|device: usize| self.queues[device].times()),
@@ -73,7 +73,7 @@ impl<P: Payload> Engine<P> {
 
     /// For every turn.
     pub fn glance(&self) -> Glance {
-        let starts = self.motor.as_ref().map_or_else(Default::default, |motor| motor.counters().starts);
+        let starts = self.rotation.motor.as_ref().map_or_else(Default::default, |motor| motor.counters().starts);
         Glance { gate: self.gate.state(), free_sets: self.sets.free_count(), dirty_sets: self.sets.dirty_sets(), starts }
     }
 

@@ -29,6 +29,8 @@ const LEAD: u64 = 2;
 const LOOK: Duration = Duration::from_secs(1);
 
 pub(super) struct Rotation<P> {
+    /// Of an origin that may stand still.
+    pub motor: Option<Motor>,
     /// A word to the motor that the world has not taken yet.
     pub word: Option<Op<P>>,
     /// Dirty sets, when that was last looked at, and how many more each second.
@@ -36,22 +38,22 @@ pub(super) struct Rotation<P> {
     rate: u32,
 }
 
-impl<P> Default for Rotation<P> {
-    fn default() -> Self {
-        Rotation { word: None, seen: (Instant::ZERO, 0), rate: 0 }
+impl<P> Rotation<P> {
+    pub fn new(config: &Config) -> Self {
+        Rotation { motor: motor(config), word: None, seen: (Instant::ZERO, 0), rate: 0 }
     }
 }
 
-impl<P: Payload> Engine<P> {
-    /// The motor of an origin that may stand still: what it does now it is asked first.
-    pub(super) fn motor_of(config: &Config) -> Option<Motor> {
-        let mut spin = config.spin.clone()?;
-        if config.canary == Some(Canary::StopsUncounted) {
-            spin.per_hour = u32::MAX;
-        }
-        Some(Motor::new(spin, Instant::ZERO).unknown())
+/// What it does now it is asked first.
+fn motor(config: &Config) -> Option<Motor> {
+    let mut spin = config.spin.clone()?;
+    if config.canary == Some(Canary::StopsUncounted) {
+        spin.per_hour = u32::MAX;
     }
+    Some(Motor::new(spin, Instant::ZERO).unknown())
+}
 
+impl<P: Payload> Engine<P> {
     // --- demands ---
 
     /// An operation for the origin. True: the motor counts it, and is to hear when it has ended.
@@ -78,11 +80,11 @@ impl<P: Payload> Engine<P> {
             | Owner::Discard { .. }
             | Owner::Spin => unreachable!("those are for the SSD, or for the motor"),
         };
-        if self.motor.is_none() {
+        if self.rotation.motor.is_none() {
             return false;
         }
         let span = self.span_of(owner);
-        match (&mut self.motor, cause) {
+        match (&mut self.rotation.motor, cause) {
             (Some(motor), Some(cause)) => motor.demand(self.now, cause, span),
             (None, _) | (_, None) => return false,
         }
@@ -101,11 +103,11 @@ impl<P: Payload> Engine<P> {
 
     /// What the motor of the origin does, if it is told to stand still.
     pub fn motor(&self) -> Option<&Motor> {
-        self.motor.as_ref()
+        self.rotation.motor.as_ref()
     }
 
     pub(super) fn demand_served(&mut self) {
-        self.motor.as_mut().expect("it was told").served(self.now);
+        self.rotation.motor.as_mut().expect("it was told").served(self.now);
     }
 
     /// Why the gate destages. None: because the disk turns anyway.
@@ -125,7 +127,7 @@ impl<P: Payload> Engine<P> {
     /// Destaging is to begin, and the disk does not turn: it is woken first.
     pub(super) fn is_woken_to_destage(&mut self) -> bool {
         let cause = self.destage_cause().unwrap_or(Cause::Room);
-        match &mut self.motor {
+        match &mut self.rotation.motor {
             Some(motor) if motor.is_down() => motor.want(self.now, cause),
             Some(_) | None => return false,
         }
@@ -136,7 +138,7 @@ impl<P: Payload> Engine<P> {
 
     /// What holds while the disk stands still; it may be on its way up.
     pub(super) fn asleep(&self) -> Option<Asleep> {
-        let motor = self.motor.as_ref().filter(|motor| motor.is_down())?;
+        let motor = self.rotation.motor.as_ref().filter(|motor| motor.is_down())?;
         let max_age = if motor.is_quiet(self.now) { Duration(u64::MAX) } else { motor.config().max_dirty_age };
         let seconds = (motor.drive().spin_up.0 * LEAD).div_ceil(1_000_000_000);
         Some(Asleep { max_age, lead: (u64::from(self.rotation.rate) * seconds).min(u64::from(u32::MAX)) as u32 })
@@ -144,12 +146,12 @@ impl<P: Payload> Engine<P> {
 
     /// The disk turns, and nobody has asked for it of late: what became dirty until then goes home.
     pub(super) fn sweep(&self) -> Option<Instant> {
-        self.sweep_until().filter(|_| self.motor.as_ref().is_some_and(|motor| motor.idle_for(self.now) >= LULL))
+        self.sweep_until().filter(|_| self.rotation.motor.as_ref().is_some_and(|motor| motor.idle_for(self.now) >= LULL))
     }
 
     /// What became dirty until then goes home before the disk stops. The papers' gates know nothing of that.
     fn sweep_until(&self) -> Option<Instant> {
-        self.motor.as_ref()?.sweep_until().filter(|_| self.gate.kind == GateKind::Ours)
+        self.rotation.motor.as_ref()?.sweep_until().filter(|_| self.gate.kind == GateKind::Ours)
     }
 
     /// How quickly the log fills, for the lead.
@@ -178,35 +180,35 @@ impl<P: Payload> Engine<P> {
         self.rotation.seen = (self.now, self.dirty_sets_packed());
         self.rotation.rate = 0;
         let is_owed = self.owed_blocks() > 0;
-        if let Some(motor) = self.motor.as_mut().filter(|_| is_owed) {
+        if let Some(motor) = self.rotation.motor.as_mut().filter(|_| is_owed) {
             motor.begin(self.now);
         }
     }
 
     /// What time of the day it is. Whoever knows tells it now and then: clocks are set, and the engine's stands still while a machine sleeps.
     pub fn tell_time_of_day(&mut self, now: Instant, of_day: OfDay) {
-        if let Some(motor) = &mut self.motor {
+        if let Some(motor) = &mut self.rotation.motor {
             motor.tell_time_of_day(now, of_day);
         }
     }
 
     /// Since when the disk has turned, as far as it is told when to.
     pub(super) fn turning_since(&self) -> Instant {
-        self.motor.as_ref().map_or(Instant::ZERO, Motor::turning_since)
+        self.rotation.motor.as_ref().map_or(Instant::ZERO, Motor::turning_since)
     }
 
     // --- the motor ---
 
     /// Tells the motor what it is to do, if it is time for that. Before service begins that is only what whoever reads the origin needs.
     pub(super) fn pump_motor(&mut self) {
-        if self.motor.is_none() {
+        if self.rotation.motor.is_none() {
             return;
         }
         if self.phase == Phase::Serving {
             self.note_rate();
         }
         let is_settled = self.is_settled_at_origin();
-        let motor = self.motor.as_mut().expect("there is one");
+        let motor = self.rotation.motor.as_mut().expect("there is one");
         if let Some(word) = motor.decide(self.now, is_settled) {
             let operation = UnderWay { id: OpId(0), owner: Owner::Spin, device: DeviceId::Origin, demand: false };
             let id = self.name(operation);
@@ -217,7 +219,7 @@ impl<P: Payload> Engine<P> {
     /// Somebody needs a disk whose motor says nothing. True: it is waited for no more, and the origin's queue is open.
     pub(super) fn tires_of_motor(&mut self) -> bool {
         let now = self.now;
-        self.motor.as_mut().is_some_and(|motor| motor.tire(now))
+        self.rotation.motor.as_mut().is_some_and(|motor| motor.tire(now))
     }
 
     /// Nothing is under way at the origin, and nothing has to get there before it may stop.
@@ -240,7 +242,7 @@ impl<P: Payload> Engine<P> {
         let now = self.now;
         let cause = self.destage_cause().unwrap_or(Cause::Room);
         let is_awaited = !self.destage.is_idle();
-        if let Some(motor) = &mut self.motor {
+        if let Some(motor) = &mut self.rotation.motor {
             motor.answered(now, said);
             // It was asked for nothing, because it turned: and has stopped by itself.
             if is_awaited && motor.is_down() {
@@ -252,13 +254,13 @@ impl<P: Payload> Engine<P> {
     /// The origin has gone, or another incarnation has come: operations are handed to it, and fail or not.
     pub(super) fn motor_changed(&mut self) {
         let now = self.now;
-        if let Some(motor) = &mut self.motor {
+        if let Some(motor) = &mut self.rotation.motor {
             motor.came_back(now);
         }
     }
 
     pub(super) fn spin_deadline(&self) -> Option<Instant> {
-        let motor = self.motor.as_ref()?;
+        let motor = self.rotation.motor.as_ref()?;
         let lull = self.sweep_until().and(motor.idle_since()).map(|since| since + LULL);
         [motor.deadline(self.now), lull].into_iter().flatten().filter(|&at| at > self.now).min()
     }

@@ -129,7 +129,7 @@ impl<P: Payload> Engine<P> {
         let found = self.known_status(asked, one);
         let span = Span::new(asked.start, found.atoms());
         let asks = found.runs.iter().any(|run| run.known == Known::Nothing);
-        let sleeps = self.motor.as_ref().is_some_and(Motor::is_down);
+        let sleeps = self.rotation.motor.as_ref().is_some_and(Motor::is_down);
         self.requests.get_mut(number).waits = WaitReason::Origin;
         self.requests.get_mut(number).stage = Stage::Querying(Querying { span, runs: found.runs, parked: false });
         if asks && !sleeps {

@@ -158,7 +158,7 @@ impl<P: Payload> Engine<P> {
     /// Has everything that was asked for come, or been waited for long enough?
     pub(super) fn is_compared(&mut self) -> bool {
         let now = self.now;
-        let is_held = self.motor.as_ref().is_some_and(|motor| !motor.takes());
+        let is_held = self.rotation.motor.as_ref().is_some_and(|motor| !motor.takes());
         let fence = &mut self.recovery().fence;
         if fence.reading == 0 {
             return true;
