@@ -17,7 +17,7 @@ use tidegate_pages::Hold;
 use crate::block::{ATOM_BYTES, Block};
 use crate::cache::stream::Source;
 use crate::cache::through::{Page, State};
-use crate::config::{Allocation, Canary, Placement};
+use crate::config::{Allocation, Canary, Config, Placement};
 use crate::memory::Memory;
 use crate::payload::Payload;
 use crate::probe::{Health, Phase, WaitReason};
@@ -32,6 +32,8 @@ use super::{Engine, Stage};
 const PAGES_MAX: u64 = 1024;
 
 pub(super) struct FrontWrites<P> {
+    /// Pages that may be dirty at once, at most.
+    pages_max: usize,
     /// Drained, and not in the log yet: neighbouring blocks as one piece; what was drained later is behind what it replaces.
     pending: Vec<Piece<P>>,
     /// Their blocks.
@@ -43,13 +45,18 @@ pub(super) struct FrontWrites<P> {
     held: VecDeque<usize>,
 }
 
-impl<P> Default for FrontWrites<P> {
-    fn default() -> Self {
-        FrontWrites { pending: Vec::new(), blocks: Runs::default(), holds: Vec::new(), acknowledgement: 0, held: VecDeque::new() }
-    }
-}
-
 impl<P> FrontWrites<P> {
+    pub fn new(pages_max: usize) -> Self {
+        FrontWrites {
+            pages_max,
+            pending: Vec::new(),
+            blocks: Runs::default(),
+            holds: Vec::new(),
+            acknowledgement: 0,
+            held: VecDeque::new(),
+        }
+    }
+
     pub fn is_empty(&self) -> bool {
         self.pending.is_empty()
     }
@@ -109,20 +116,20 @@ impl<P> FrontWrites<P> {
     }
 }
 
-impl<P: Payload> Engine<P> {
-    /// The most that is ever allowed, with so much memory for pages.
-    pub(super) fn front_pages_max(config: &crate::Config) -> usize {
-        let geometry = &config.geometry;
-        let block_bytes = u64::from(geometry.block_atoms) * ATOM_BYTES;
-        let slots = geometry.slots();
-        let most = (config.dirty_ram / 2 / block_bytes)
-            .min(config.window_bytes / 8 / block_bytes)
-            .min(config.ram / block_bytes / 8)
-            .min(slots / 32)
-            .min(PAGES_MAX);
-        if config.fronts == 0 { 0 } else { most as usize }
-    }
+/// The most that is ever allowed, with so much memory for pages.
+pub(super) fn pages_max(config: &Config) -> usize {
+    let geometry = &config.geometry;
+    let block_bytes = u64::from(geometry.block_atoms) * ATOM_BYTES;
+    let slots = geometry.slots();
+    let most = (config.dirty_ram / 2 / block_bytes)
+        .min(config.window_bytes / 8 / block_bytes)
+        .min(config.ram / block_bytes / 8)
+        .min(slots / 32)
+        .min(PAGES_MAX);
+    if config.fronts == 0 { 0 } else { most as usize }
+}
 
+impl<P: Payload> Engine<P> {
     /// Has a front written what the engine has not looked at?
     pub fn has_front_writes(&self) -> bool {
         self.memory.as_ref().is_some_and(Memory::is_owed)
@@ -273,10 +280,10 @@ impl<P: Payload> Engine<P> {
 
     /// Says how much fronts may write by themselves until the next turn.
     pub(super) fn allow_front_writes(&mut self) {
-        if self.front_pages == 0 {
+        if self.front_writes.pages_max == 0 {
             return;
         }
-        let most = if self.may_fronts_write() { self.front_pages.min(self.front_pages_in_memory()) } else { 0 };
+        let most = if self.may_fronts_write() { self.front_writes.pages_max.min(self.front_pages_in_memory()) } else { 0 };
         let memory = self.memory.as_mut().expect("fronts write to pages");
         if memory.allowed() != most {
             memory.allow(most);
@@ -299,8 +306,8 @@ impl<P: Payload> Engine<P> {
         // What fronts wrote meanwhile would take the room away again that it waits for.
         let room = [WaitReason::Journal, WaitReason::Ram, WaitReason::Window];
         let is_short = self.is_starved() || room.into_iter().any(|room| self.first_waits_for(room));
-        let kept = self.sets_kept_now(Source::Client) + self.front_sets(self.front_pages) + 1;
-        let entries = self.journal_entries(2 * self.front_pages as u64);
+        let kept = self.sets_kept_now(Source::Client) + self.front_sets(self.front_writes.pages_max) + 1;
+        let entries = self.journal_entries(2 * self.front_writes.pages_max as u64);
         is_plain && !is_short && self.sets.free_count() > kept && self.journal_has_room(entries)
     }
 
@@ -336,7 +343,7 @@ mod tests {
     /// However much lies beside it.
     #[test]
     fn what_lies_beside_it_is_a_few_runs() {
-        let mut writes = FrontWrites::default();
+        let mut writes = FrontWrites::new(0);
         for (block, blocks) in [(20, 4), (7, 1), (8, 2), (7, 1)] {
             writes.push(Piece { block: Block(block), blocks, payload: (), valid: None });
         }
@@ -379,7 +386,7 @@ mod tests {
     fn of_each_block_it_is_the_newest_in_as_few_runs_as_can_be() {
         let mut chance = crate::draw::Draw::new(5);
         for _ in 0..500 {
-            let mut writes = FrontWrites::default();
+            let mut writes = FrontWrites::new(0);
             let mut last = std::collections::BTreeMap::new();
             for piece in 0..chance.below(20) {
                 let (block, blocks) = (chance.below(40), 1 + chance.below(6));

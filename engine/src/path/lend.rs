@@ -9,19 +9,20 @@ use crate::payload::Payload;
 use crate::probe::{Health, WaitReason};
 
 use super::Engine;
+use super::front_writes::pages_max;
+
+/// Fronts write pages without asking, up to half of what is dirty: that and as much for others is never lent.
+pub(super) fn dirty_share(config: &Config) -> DirtyShare {
+    let block_bytes = u64::from(config.geometry.block_atoms) * ATOM_BYTES;
+    let of_fronts = 2 * pages_max(config) as u64 * block_bytes;
+    let least = match config.placement {
+        Placement::Log => config.dirty_ram_least.unwrap_or(config.dirty_ram).max(of_fronts),
+        Placement::Set => config.dirty_ram,
+    };
+    DirtyShare::new(config.dirty_ram, least, block_bytes)
+}
 
 impl<P: Payload> Engine<P> {
-    /// Fronts write pages without asking, up to half of what is dirty: that and as much for others is never lent.
-    pub(super) fn dirty_share_of(config: &Config) -> DirtyShare {
-        let block_bytes = u64::from(config.geometry.block_atoms) * ATOM_BYTES;
-        let of_fronts = 2 * Engine::<P>::front_pages_max(config) as u64 * block_bytes;
-        let least = match config.placement {
-            Placement::Log => config.dirty_ram_least.unwrap_or(config.dirty_ram).max(of_fronts),
-            Placement::Set => config.dirty_ram,
-        };
-        DirtyShare::new(config.dirty_ram, least, block_bytes)
-    }
-
     /// A read has missed memory.
     pub(super) fn note_missed(&mut self, block: Block, blocks: u64) {
         let is_spared = self.dirty_share.lendable() > 0 && self.memory.as_ref().is_some_and(|memory| memory.had(block, blocks));

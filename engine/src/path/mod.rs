@@ -137,8 +137,6 @@ pub struct Engine<P: Payload> {
     dirty_share: DirtyShare,
     what_if: WhatIf,
     front_writes: FrontWrites<P>,
-    /// Pages that fronts may have dirty, at most.
-    front_pages: usize,
     journal: Journal,
     gate: Gate,
     queues: [Queue<P>; 2],
@@ -231,9 +229,9 @@ impl<P: Payload> Engine<P> {
         for limits in limits {
             assert!(limits.op_atoms >= 2048, "a device takes operations of 1 MiB");
         }
-        let front_pages = Engine::<P>::front_pages_max(&config);
+        let front_pages = front_writes::pages_max(&config);
         let block_atoms = u64::from(geometry.block_atoms);
-        let mut dirty_share = Engine::<P>::dirty_share_of(&config);
+        let mut dirty_share = lend::dirty_share(&config);
         let memory =
             Memory::new(config.ram, block_atoms, P::PAGE_ATOM_BYTES, config.fronts, front_pages, config.memory_policy, &dirty_share);
         if memory.is_none() {
@@ -252,11 +250,10 @@ impl<P: Payload> Engine<P> {
             ranges: Ranges::default(),
             lost: Lost::new(geometry),
             window: Window::new(geometry.block_atoms),
-            front_pages: if memory.is_some() { front_pages } else { 0 },
+            front_writes: FrontWrites::new(if memory.is_some() { front_pages } else { 0 }),
             what_if: WhatIf::new(memory.as_ref().map_or(0, Memory::pages_max), geometry.slots()),
             memory,
             dirty_share,
-            front_writes: FrontWrites::default(),
             journal: Journal::new(geometry, config.format, 1, 1, 0, Vec::new()),
             gate: Gate::new(config.gate, config.free_floor, config.reserve, config.dirty_high, config.wait, config.max_dirty_age),
             queues: [
