@@ -24,7 +24,7 @@ impl<P: Payload> Engine<P> {
             return;
         }
         self.detaching = true;
-        self.drain_again();
+        self.begin_drain();
     }
 
     pub(super) fn cancel_detach(&mut self) {
@@ -34,7 +34,7 @@ impl<P: Payload> Engine<P> {
         }
     }
 
-    fn drain_again(&mut self) {
+    pub(super) fn begin_drain(&mut self) {
         let left = self.dirty_blocks();
         self.drain = Some(Drain { started: self.now, blocks_at_start: left, blocks_left: left });
     }
@@ -56,7 +56,7 @@ impl<P: Payload> Engine<P> {
         if self.owed_blocks() > 0 || !self.destage.is_idle() {
             // What was still on its way when it began became dirty after the drain had ended.
             if self.drain.is_none() {
-                self.drain_again();
+                self.begin_drain();
             }
         } else if self.dirty_blocks() > 0 || !self.lost.is_empty() {
             // The origin alone would show older contents of them. Whoever asked sees in the snapshot that it has ended, and why.

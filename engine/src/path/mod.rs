@@ -50,6 +50,7 @@ mod spin;
 mod split;
 mod stall;
 mod status;
+mod stop;
 mod through;
 mod tier;
 mod wear;
@@ -79,9 +80,9 @@ use crate::gate::Gate;
 use crate::memory::Memory;
 use crate::op::{Answer, DeviceError, DeviceId, Lanes, Limits, Op};
 use crate::payload::Payload;
-use crate::probe::{Counters, Damage, Health, Latencies, Phase};
+use crate::probe::{Counters, Damage, Latencies, Phase};
 use crate::queue::Queue;
-use crate::request::{Command, Reply, Request, RequestError};
+use crate::request::{Command, Reply, Request};
 use crate::slab::Slab;
 use crate::time::{Duration, Instant};
 use crate::what_if::WhatIf;
@@ -435,71 +436,12 @@ impl<P: Payload> Engine<P> {
 
     fn control(&mut self, control: Control) {
         match control {
-            Control::Drain => {
-                let left = self.dirty_blocks();
-                self.drain = Some(crate::probe::Drain { started: self.now, blocks_at_start: left, blocks_left: left });
-            }
+            Control::Drain => self.begin_drain(),
             Control::CancelDrain => self.drain = None,
             Control::Mode(mode) => self.ask_mode(mode),
             Control::Detach => self.detach(),
             Control::CancelDetach => self.cancel_detach(),
-            Control::Stop => {
-                // A detach that has not brought everything home is none: the rest only the cache has.
-                self.detaching &= self.stopping;
-                self.stop();
-            }
-        }
-    }
-
-    fn stop(&mut self) {
-        self.stopping = true;
-        self.drain = None;
-        if self.phase != Phase::Serving {
-            self.phase = Phase::Stopped;
-            self.recovery = None;
-            while let Some(number) = self.arrivals.held.pop_front() {
-                self.answer(number, Err(RequestError::Shutdown));
-            }
-            return;
-        }
-        let group = self.close_group();
-        self.flushes.want(group);
-    }
-
-    /// Stopping: when everything acknowledged is durable, the superblocks say so; then the engine stops.
-    fn finish_stop(&mut self) {
-        if !self.stopping || self.phase != Phase::Serving {
-            return;
-        }
-        loop {
-            // What was not placed yet was not acknowledged and need not be done; but what fronts have written was.
-            while let Some(number) = self.intake.pop_front() {
-                self.locks.retain(|lock| lock.request != number);
-                self.answer(number, Err(RequestError::Shutdown));
-            }
-            if !self.pump_front_writes() {
-                break;
-            }
-        }
-        let is_home = self.is_home_for_stop();
-        if !self.front_writes.is_empty() && self.health() != Health::Unfenced {
-            return;
-        }
-        if self.cache_failed {
-            return self.stop_degraded();
-        }
-        if !is_home || !self.is_through_settled() {
-            return;
-        }
-        if !self.journal.is_group_empty() {
-            let group = self.close_group();
-            self.flushes.want(group);
-            return self.pump_pages();
-        }
-        let durable = self.journal.durable_group() + 1 == self.journal.group();
-        let is_still = durable && self.writes.is_empty() && !self.has_writing_requests() && self.recovery.is_none();
-        if is_still && !self.scrubber.is_busy() && !self.cleaner.is_busy() && !self.discards.is_busy() && self.take_marks() {
-            self.seal_stop();
+            Control::Stop => self.ask_stop(),
         }
     }
 
@@ -514,10 +456,6 @@ impl<P: Payload> Engine<P> {
     /// An error path was taken.
     fn meet(&mut self, point: FaultPoint) {
         self.faults.meet(point);
-    }
-
-    fn has_writing_requests(&self) -> bool {
-        self.requests.iter().any(|(_, active)| matches!(active.stage, Stage::Writing(_) | Stage::Through(_) | Stage::Promised))
     }
 
     /// Lets every flow take what has become possible, until nothing is any more.

@@ -114,4 +114,9 @@ impl<P: Payload> Engine<P> {
             Command::Status { one, .. } => self.begin_status(number, one),
         }
     }
+
+    /// Is one of them on its way to the log or the origin, or waits for a promise?
+    pub(super) fn has_writing_requests(&self) -> bool {
+        self.requests.iter().any(|(_, active)| matches!(active.stage, Stage::Writing(_) | Stage::Through(_) | Stage::Promised))
+    }
 }
