@@ -23,7 +23,7 @@ const PIECE_ATOMS: u64 = 2048;
 impl<P: Payload> Engine<P> {
     /// A client's read of so many atoms has gone on with this sequence, and was begun.
     pub(super) fn read_ahead(&mut self, sequence: &Sequence, atoms: u64) {
-        if !self.config.reads_ahead() || !sequence.runs() || self.cache_failed || self.stopping {
+        if !self.config.reads_ahead() || !sequence.runs() || self.has_cache_failed() || self.stopping {
             return;
         }
         let volume = Span::new(0, self.config.geometry.volume_atoms);
@@ -108,7 +108,7 @@ impl<P: Payload> Engine<P> {
 
     pub(super) fn ahead_done(&mut self, first: Slot, result: Result<Answer<P>, DeviceError>) {
         let slots = self.ahead.slots(first);
-        let read = result.ok().map(joined).filter(|payload| !self.cache_failed && self.holds_what_was_written(first, payload));
+        let read = result.ok().map(joined).filter(|payload| !self.has_cache_failed() && self.holds_what_was_written(first, payload));
         for sharer in self.ahead.end(first, read.clone()) {
             let read = read.as_ref().map(|payload| (first, payload));
             match sharer {

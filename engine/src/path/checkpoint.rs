@@ -154,7 +154,7 @@ impl<P: Payload> Engine<P> {
 
     /// True: a checkpoint has ended, and the journal has room again.
     pub(super) fn pump_checkpoint(&mut self) -> bool {
-        if self.cache_failed || self.scrubber.reads_metadata() {
+        if self.has_cache_failed() || self.scrubber.reads_metadata() {
             return false;
         }
         let before = self.counters.checkpoints;
@@ -163,7 +163,7 @@ impl<P: Payload> Engine<P> {
         if self.checkpoint.running.is_none() && !is_early && self.wants_checkpoint() && self.can_restate() {
             self.begin_checkpoint();
         }
-        while self.checkpoint.running.is_some() && !self.cache_failed && self.advance_checkpoint() {}
+        while self.checkpoint.running.is_some() && !self.has_cache_failed() && self.advance_checkpoint() {}
         self.counters.checkpoints > before
     }
 
@@ -177,7 +177,7 @@ impl<P: Payload> Engine<P> {
         let due = due || self.checkpoint.wanted || self.mode_to_record().is_some();
         // A stop waits for one only where the ring has no room for the end of what went through.
         let is_ending = self.stopping && (!self.checkpoint.urgent || self.through.pages.is_empty());
-        due && !is_ending && self.recovery.is_none() && !self.cache_failed && !self.checkpoint.back_off.is_waiting(self.now)
+        due && !is_ending && self.recovery.is_none() && !self.has_cache_failed() && !self.checkpoint.back_off.is_waiting(self.now)
     }
 
     /// Pages of the ring that a checkpoint needs for what it tells again if so many sealed sets have no header.
@@ -510,7 +510,7 @@ impl<P: Payload> Engine<P> {
 
     /// The last act of a stop is under way: nothing is put into the log behind the cut that it names.
     pub(super) fn is_sealing_stop(&self) -> bool {
-        !self.cache_failed && self.checkpoint.running.as_ref().is_some_and(|running| running.stop)
+        !self.has_cache_failed() && self.checkpoint.running.as_ref().is_some_and(|running| running.stop)
     }
 
     pub(super) fn is_checkpoint_running(&self) -> bool {

@@ -141,7 +141,7 @@ impl<P: Payload> Engine<P> {
 
     /// Nothing is moved any more: what has been read is let go.
     fn lets_go(&self) -> bool {
-        self.stopping || self.cache_failed
+        self.stopping || self.has_cache_failed()
     }
 
     /// Will sets be free without the origin: is one being emptied, or only waiting for a flush?

@@ -33,7 +33,11 @@ impl<P: Payload> Engine<P> {
     pub(super) fn is_completable(&self, block: Block) -> bool {
         let Some(slot) = self.index.get(block) else { return false };
         let may_move = !self.sets.is_dirty(slot) || self.may_move_dirty();
-        self.config.placement == Placement::Log && self.sets.partial(slot).is_some() && may_move && !self.cache_failed && !self.stopping
+        self.config.placement == Placement::Log
+            && self.sets.partial(slot).is_some()
+            && may_move
+            && !self.has_cache_failed()
+            && !self.stopping
     }
 
     /// Completes those of these whole blocks that the cache has a part of. `fetched`: what the origin holds of `span`.

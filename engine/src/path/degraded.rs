@@ -128,6 +128,11 @@ impl<P: Payload> Engine<P> {
         spans
     }
 
+    /// The SSD takes no writes any more.
+    pub(super) fn has_cache_failed(&self) -> bool {
+        self.degraded.health != Health::Whole
+    }
+
     pub(super) fn is_degraded(&self) -> bool {
         self.degraded.health == Health::Degraded
     }
@@ -140,11 +145,10 @@ impl<P: Payload> Engine<P> {
 
     /// The SSD takes no writes any more. Requests that waited for it begin again when the host knows.
     pub(super) fn fail_cache(&mut self) {
-        if self.cache_failed {
+        if self.has_cache_failed() {
             return;
         }
         self.meet(FaultPoint::CacheFailed);
-        self.cache_failed = true;
         self.ahead.clear();
         self.degraded.since = Some(self.now);
         self.degraded.health = Health::Fencing;

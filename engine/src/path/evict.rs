@@ -24,7 +24,7 @@ impl<P: Payload> Engine<P> {
     /// True: something was dropped.
     pub(super) fn pump_evict(&mut self) -> bool {
         let mut dropped = false;
-        if self.cache_failed {
+        if self.has_cache_failed() {
             return false;
         }
         let needed = self.sets_needed_to_stop();

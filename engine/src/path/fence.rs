@@ -86,7 +86,7 @@ impl<P: Payload> Engine<P> {
         if self.marks.stage != Stage::Flushing {
             return;
         }
-        if self.cache_failed {
+        if self.has_cache_failed() {
             // No superblock will say it.
             self.marks.stage = Stage::Done;
             return;

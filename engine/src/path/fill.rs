@@ -82,7 +82,7 @@ impl<P: Payload> Engine<P> {
     pub(super) fn fill(&mut self, why: Why, changed: &Changed, fetched: impl Iterator<Item = (Span, P)>) {
         let without = Changed::default();
         let changed = if self.has_canary(Canary::FillWithoutTicket) { &without } else { changed };
-        if self.config.fill() == Fill::Off || self.cache_failed || self.stopping {
+        if self.config.fill() == Fill::Off || self.has_cache_failed() || self.stopping {
             return;
         }
         for (span, payload) in fetched {
@@ -139,7 +139,7 @@ impl<P: Payload> Engine<P> {
     /// Keeps a part of a read that waits for it. Returns how many writes it has to wait for.
     pub(super) fn fill_before_reply(&mut self, number: usize, span: Span, payload: &P) -> u32 {
         let (block, blocks) = self.whole_blocks(span);
-        if blocks == 0 || self.cache_failed || self.stopping || !self.tickets.holds(number, block, blocks) {
+        if blocks == 0 || self.has_cache_failed() || self.stopping || !self.tickets.holds(number, block, blocks) {
             return 0;
         }
         self.keep(block, blocks, span, payload, Some(number))

@@ -155,7 +155,7 @@ impl<P: Payload> Engine<P> {
 
     /// The engine's own flush: the window is half full, a write is old, or free sets are short.
     pub(super) fn pump_own_flush(&mut self) {
-        if self.cache_failed {
+        if self.has_cache_failed() {
             return;
         }
         // One that is still to come does for all of them. A group closed for each write meanwhile would be a page for each write, and the
@@ -179,7 +179,7 @@ impl<P: Payload> Engine<P> {
 
     pub(super) fn pump_flush(&mut self) -> bool {
         let flushes = &self.flushes;
-        if flushes.active.is_some() || flushes.back_off.is_waiting(self.now) || self.cache_failed {
+        if flushes.active.is_some() || flushes.back_off.is_waiting(self.now) || self.has_cache_failed() {
             return false;
         }
         let durable = self.journal.durable_group();
@@ -209,7 +209,7 @@ impl<P: Payload> Engine<P> {
 
     pub(super) fn cache_flush_done(&mut self, result: Ended) {
         let active = self.flushes.active.take().expect("one flush is in flight");
-        if self.cache_failed {
+        if self.has_cache_failed() {
             // What is pinned stays pinned: the origin will have it.
             return;
         }
@@ -299,7 +299,7 @@ impl<P: Payload> Engine<P> {
             return;
         }
         let most = (self.limits[0].op_atoms / crate::block::PAGE_ATOMS).clamp(1, 64) as u32;
-        while !self.cache_failed
+        while !self.has_cache_failed()
             && !self.flushes.page_back_off.is_waiting(self.now)
             && let Some(run) = self.journal.next_run::<P>(most)
         {

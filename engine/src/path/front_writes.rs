@@ -295,7 +295,6 @@ impl<P: Payload> Engine<P> {
         let is_plain = self.phase == Phase::Serving
             && self.recovery.is_none()
             && self.health() == Health::Whole
-            && !self.cache_failed
             && !self.stopping
             && !self.detaching
             && self.drain.is_none()

@@ -155,7 +155,7 @@ impl<P: Payload> Engine<P> {
     /// it or locked: what it needs of those will be in memory.
     pub(super) fn foresee_merge(&mut self, number: usize, ahead: &[Span]) {
         let is_foreseen = std::mem::replace(&mut self.requests.get_mut(number).is_foreseen, true);
-        if is_foreseen || !self.config.reads_ahead() || self.cache_failed || self.stopping {
+        if is_foreseen || !self.config.reads_ahead() || self.has_cache_failed() || self.stopping {
             return;
         }
         for span in self.data_spans(number) {

@@ -185,8 +185,6 @@ pub struct Engine<P: Payload> {
     /// The cache is being taken from its origin.
     detaching: bool,
     marks: Marks,
-    /// The SSD takes no writes any more.
-    cache_failed: bool,
     scratch: Scratch,
     degraded: Degraded,
     life: Life,
@@ -296,7 +294,6 @@ impl<P: Payload> Engine<P> {
             modes: Modes::new(config.mode),
             detaching: false,
             marks: Marks::default(),
-            cache_failed: false,
             scratch: Scratch::default(),
             degraded: Degraded::default(),
             life: Life::default(),

@@ -372,7 +372,7 @@ impl<P: Payload> Engine<P> {
 
     /// A stop that promises the origin waits a while for what is on its way there.
     pub(super) fn is_home_for_stop(&mut self) -> bool {
-        if !self.modes.is_home() || self.cache_failed {
+        if !self.modes.is_home() || self.has_cache_failed() {
             return true;
         }
         self.modes.stop_until.get_or_insert(self.now + STOP_PATIENCE);

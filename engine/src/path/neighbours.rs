@@ -81,7 +81,7 @@ impl<P: Payload> Engine<P> {
         let circumstances = Circumstances { displaces: !self.has_places_to_spare(), sleeps: self.rotation.motor.is_some() };
         // It would not be kept where something else has to go for it.
         let is_passing = !self.admission.may_keep(why == Why::Sequential) && self.displaces();
-        if is_passing || self.cache_failed || self.stopping || self.around.reading.len() == MOST || self.asleep().is_some() {
+        if is_passing || self.has_cache_failed() || self.stopping || self.around.reading.len() == MOST || self.asleep().is_some() {
             return;
         }
         let zone = match self.config.read_around {

@@ -356,7 +356,7 @@ impl<P: Payload> Engine<P> {
     pub(super) fn seal_emptied(&mut self) {
         while let Some(&set) = self.sets.placed.emptied.last() {
             let is_empty = self.sets.get(set).state == SetState::Placed && self.sets.get(set).live_count == 0;
-            if is_empty && !self.cache_failed {
+            if is_empty && !self.has_cache_failed() {
                 if !self.journal_has_room(1) {
                     self.checkpoint.urgent = true;
                     return;

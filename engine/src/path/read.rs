@@ -468,7 +468,7 @@ impl<P: Payload> Engine<P> {
                 && !self.lost.has_any_of(block, 1)
                 && !self.through.covers(block, 1)
         };
-        let keeps = self.config.fill() == Fill::Behind && !self.cache_failed && whole.atoms <= self.limits[1].op_atoms;
+        let keeps = self.config.fill() == Fill::Behind && !self.has_cache_failed() && whole.atoms <= self.limits[1].op_atoms;
         if !keeps || whole == span {
             return span;
         }
@@ -692,7 +692,7 @@ impl<P: Payload> Engine<P> {
             self.reading(number).failed = true;
             return;
         }
-        let may_die = self.cache_failed || self.journal_has_room(1);
+        let may_die = self.has_cache_failed() || self.journal_has_room(1);
         if is_current && !is_elsewhere && !may_die {
             // No record can say that it is dead: it is passed by.
             self.counters.corrupt_clean_slots += 1;

@@ -67,7 +67,7 @@ impl<P: Payload> Engine<P> {
     fn discards_first(&self) -> bool {
         let discards = self.config.discard && self.limits[0].discards && self.discards.failures < FAILURES;
         let is_short = self.sets.free_count() <= self.config.reserve.max(self.sets_needed()) || self.first_waits_for(WaitReason::Set);
-        discards && !is_short && !self.stopping && !self.cache_failed && self.recovery.is_none()
+        discards && !is_short && !self.stopping && !self.has_cache_failed() && self.recovery.is_none()
     }
 
     fn discard_dying(&mut self, durable: u64) {

@@ -74,7 +74,7 @@ impl<P: Payload> Engine<P> {
     /// what a flush promises must not wait for the origin to make room.
     pub(super) fn pump_retries(&mut self) -> bool {
         let mut moved = false;
-        while !self.cache_failed
+        while !self.has_cache_failed()
             && !self.retries.pause.is_waiting(self.now)
             && let Some(&number) = self.retries.waiting.front()
         {

@@ -176,12 +176,12 @@ impl<P: Payload> Engine<P> {
             Place::Slots(Slot { set, .. }) | Place::Headers(set) => set,
             Place::Superblocks(_) | Place::Maps(_) | Place::Journal { .. } => self.config.geometry.sets,
         };
-        let runs = self.config.scrub_rate > 0 && !self.cache_failed;
+        let runs = self.config.scrub_rate > 0 && !self.has_cache_failed();
         Scrub { sets_done: runs.then_some(sets_done), last_pass: self.scrubber.last_pass }
     }
 
     fn may_scrub(&self) -> bool {
-        let is_whole = self.recovery.is_none() && !self.cache_failed && (!self.stopping || self.is_scrub_awaited());
+        let is_whole = self.recovery.is_none() && !self.has_cache_failed() && (!self.stopping || self.is_scrub_awaited());
         self.config.scrub_rate > 0 && is_whole && !self.scrubber.is_busy()
     }
 
@@ -301,7 +301,7 @@ impl<P: Payload> Engine<P> {
 
     /// A slot is damaged.
     fn scrub_found(&mut self, slot: Slot) {
-        if !self.sets.is_live(slot) || self.window.holds(slot) || self.cache_failed {
+        if !self.sets.is_live(slot) || self.window.holds(slot) || self.has_cache_failed() {
             return;
         }
         if self.sets.is_dirty(slot) {

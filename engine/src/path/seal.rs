@@ -70,7 +70,7 @@ impl<P: Payload> Engine<P> {
     }
 
     pub(super) fn pump_headers(&mut self) {
-        if self.recovery.is_some() || self.cache_failed {
+        if self.recovery.is_some() || self.has_cache_failed() {
             // Late headers are being read: operations in flight never overlap.
             return;
         }
@@ -170,7 +170,7 @@ impl<P: Payload> Engine<P> {
         let life = self.sets.get(set).life as u32;
         let of_slot = |slot: Slot| (self.sets.entry(slot, |block| self.full(block)).block, self.sets.is_dirty(slot));
         let doomed: Vec<(Block, bool)> = slots.iter().map(|slot| of_slot(Slot { set, slot })).collect();
-        if !self.cache_failed {
+        if !self.has_cache_failed() {
             self.journal.push(&Record::Kill { set, life, slots });
             self.note_record();
         }

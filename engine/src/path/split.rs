@@ -79,7 +79,7 @@ impl<P: Payload> Engine<P> {
     pub(super) fn may_go_home(&self, span: Span) -> bool {
         let size = self.block_atoms();
         let is_whole = span.start.is_multiple_of(size) && span.end().is_multiple_of(size);
-        let is_sound = self.phase == Phase::Serving && self.recovery.is_none() && !self.cache_failed;
+        let is_sound = self.phase == Phase::Serving && self.recovery.is_none() && !self.has_cache_failed();
         // A disk that stands still is not woken for it.
         let turns = self.rotation.motor.as_ref().is_none_or(|motor| !motor.is_down());
         is_whole && is_sound && turns && self.modes.is_back() && !self.through.back_off.has_failed()

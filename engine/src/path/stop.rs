@@ -57,7 +57,7 @@ impl<P: Payload> Engine<P> {
         if !self.front_writes.is_empty() && self.health() != Health::Unfenced {
             return;
         }
-        if self.cache_failed {
+        if self.has_cache_failed() {
             return self.stop_degraded();
         }
         if !is_home || !self.is_through_settled() {

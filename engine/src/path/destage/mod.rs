@@ -269,7 +269,7 @@ impl<P: Payload> Engine<P> {
             let leaving = self.destage.batch.as_ref().is_some_and(|batch| !batch.leaving.is_empty());
             return self.advance_batch(may_run || leaving);
         }
-        let may_begin = !self.cache_failed || self.is_degraded();
+        let may_begin = !self.has_cache_failed() || self.is_degraded();
         if may_run && !self.destage.back_off.is_waiting(self.now) && may_begin {
             if self.is_woken_to_destage() {
                 // It begins when the disk turns.

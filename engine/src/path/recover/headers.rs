@@ -297,7 +297,7 @@ impl<P: Payload> Engine<P> {
 
     /// Writes down that the sets are dead which nobody could describe: somebody may after a crash, and their slots would be clean again.
     pub(in crate::path) fn bury_unknown(&mut self) {
-        if self.cache_failed {
+        if self.has_cache_failed() {
             return;
         }
         let entries = (24 + u64::from(self.config.geometry.set_slots) / 8).div_ceil(40);

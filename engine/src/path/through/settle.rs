@@ -197,7 +197,7 @@ impl<P: Payload> Engine<P> {
     /// Puts all pages into the log. False: it has no room.
     fn log_pages(&mut self) -> bool {
         let blocks = self.through.pages.blocks();
-        if self.cache_failed || self.slots_available(Source::Client) < blocks || !self.journal_has_room(blocks + 2) {
+        if self.has_cache_failed() || self.slots_available(Source::Client) < blocks || !self.journal_has_room(blocks + 2) {
             return false;
         }
         let pages: Vec<(Block, Page<P>)> = self.through.pages.iter().map(|(block, page)| (block, page.clone())).collect();
@@ -288,7 +288,7 @@ impl<P: Payload> Engine<P> {
         let covered = self.through.pages.covered(mark);
         let blocks = covered.iter().map(|(_, blocks)| blocks).sum::<u64>() + self.through.pages.replaced_blocks();
         // Without the SSD their end is not written down.
-        if blocks > 0 && !self.cache_failed && !self.journal_has_room(blocks) {
+        if blocks > 0 && !self.has_cache_failed() && !self.journal_has_room(blocks) {
             self.checkpoint.urgent = true;
             return false;
         }
@@ -329,7 +329,7 @@ impl<P: Payload> Engine<P> {
 
     /// Stopping: pages that the origin does not take have to go into the log.
     fn must_log_pages(&self) -> bool {
-        self.stopping && !self.cache_failed && self.through.pages.refused().next().is_some()
+        self.stopping && !self.has_cache_failed() && self.through.pages.refused().next().is_some()
     }
 
     /// Stopping: the free sets that the log needs for such pages, and has not got. Destaging makes them.
