@@ -249,7 +249,7 @@ impl<P: Payload> Engine<P> {
         self.through.unburied.clear();
         self.header_writes.due.clear();
         self.header_writes.written.clear();
-        self.unflushed_since = None;
+        self.flushes.unflushed_since = None;
         // Sets whose headers were still to be read are clean: the origin has what they hold.
         self.recovery = None;
         self.pin_for_origin();

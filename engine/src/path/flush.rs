@@ -28,6 +28,8 @@ const PAGES_WORTH: usize = 16;
 pub(super) struct Flushes {
     /// Requests that wait for a group to be durable.
     waiting: Vec<(usize, u64)>,
+    /// When the open group got its first record.
+    pub unflushed_since: Option<Instant>,
     /// The engine's own wish: this group durable.
     wanted_group: u64,
     /// The engine's own wish: a flush handed out after this many others has succeeded.
@@ -53,6 +55,7 @@ impl Default for Flushes {
     fn default() -> Self {
         Flushes {
             waiting: Vec::new(),
+            unflushed_since: None,
             wanted_group: 0,
             wanted_flush: 0,
             handed_out: 0,
@@ -164,7 +167,7 @@ impl<P: Payload> Engine<P> {
             return;
         }
         let half = self.window.atoms() * crate::block::ATOM_BYTES * 2 >= self.config.window_bytes;
-        let old = self.unflushed_since.is_some_and(|since| self.now.since(since) >= self.config.flush_age);
+        let old = self.flushes.unflushed_since.is_some_and(|since| self.now.since(since) >= self.config.flush_age);
         if half || old || self.has_undurable_dying() && self.is_short_of_sets() {
             let group = self.close_group();
             self.flushes.want(group);
@@ -284,6 +287,22 @@ impl<P: Payload> Engine<P> {
     /// The requests that wait for a flush of the SSD, which will not come.
     pub(super) fn take_promised(&mut self) -> Vec<usize> {
         self.take_waiting(u64::MAX).into_iter().map(|(number, _)| number).collect()
+    }
+
+    // --- the open group ---
+
+    /// Something has been recorded in the open group.
+    pub(super) fn note_record(&mut self) {
+        if self.flushes.unflushed_since.is_none() {
+            self.flushes.unflushed_since = Some(self.now);
+        }
+    }
+
+    /// Closes the open group and returns the newest closed one.
+    pub(super) fn close_group(&mut self) -> u64 {
+        self.flushes.unflushed_since = None;
+        self.end_gathering();
+        self.journal.close()
     }
 
     // --- journal pages ---

@@ -177,8 +177,6 @@ pub struct Engine<P: Payload> {
 
     /// When the flows were last looked at.
     looked: Instant,
-    /// First record of the open group.
-    unflushed_since: Option<Instant>,
     drain: Option<crate::probe::Drain>,
     stopping: bool,
     modes: Modes,
@@ -288,7 +286,6 @@ impl<P: Payload> Engine<P> {
             open: [None; STREAMS],
             header_writes: HeaderWrites::default(),
             looked: Instant::ZERO,
-            unflushed_since: None,
             drain: None,
             stopping: false,
             modes: Modes::new(config.mode),
@@ -394,7 +391,7 @@ impl<P: Payload> Engine<P> {
         if self.is_mapping() {
             return Some(self.now);
         }
-        let flush_age = self.unflushed_since.map(|since| since + self.config.flush_age);
+        let flush_age = self.flushes.unflushed_since.map(|since| since + self.config.flush_age);
         let gate = if self.destage.is_idle() { self.gate.deadline(self.arrivals.last, self.dirty_since(), self.asleep()) } else { None };
         let home = if self.destage.is_idle() { self.home_deadline() } else { None };
         let wishes = [
@@ -602,19 +599,6 @@ impl<P: Payload> Engine<P> {
             }
         }
         self.sets.kill(first, run.blocks as u32, self.journal.group())
-    }
-
-    fn note_record(&mut self) {
-        if self.unflushed_since.is_none() {
-            self.unflushed_since = Some(self.now);
-        }
-    }
-
-    /// Closes the open group and returns the newest closed one.
-    fn close_group(&mut self) -> u64 {
-        self.unflushed_since = None;
-        self.end_gathering();
-        self.journal.close()
     }
 }
 
