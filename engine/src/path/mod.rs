@@ -27,6 +27,7 @@ mod fill;
 mod flush;
 mod front_writes;
 mod gather;
+mod kill;
 mod lend;
 mod lost;
 mod memory;
@@ -565,40 +566,6 @@ impl<P: Payload> Engine<P> {
     }
     fn has_canary(&self, canary: Canary) -> bool {
         self.config.canary == Some(canary)
-    }
-
-    // --- killing slots ---
-
-    /// Unmaps `blocks` blocks and kills their slots in the open group; returns how many slots died.
-    /// The caller's record (PUT, ZERO, KILL) is what kills them at replay.
-    fn kill_blocks(&mut self, block: Block, blocks: u64) -> u64 {
-        let mut displaced = self.scratch.take_runs();
-        self.index.replace(block, blocks, None, &mut displaced);
-        let killed = self.kill_runs(&displaced);
-        self.scratch.runs = displaced;
-        killed
-    }
-
-    fn kill_runs(&mut self, runs: &[Run]) -> u64 {
-        for run in runs {
-            // A run lies in one origin set.
-            let dirty = self.kill_run(run);
-            self.index.add_dirty(run.block, -i64::from(dirty));
-        }
-        runs.iter().map(|run| run.blocks).sum()
-    }
-
-    /// Kills the slots of a run, and returns how many of them were dirty, which the index is still to be told.
-    fn kill_run(&mut self, run: &Run) -> u32 {
-        let first = run.slot.expect("displaced blocks had slots");
-        if self.writes_through() {
-            for i in 0..run.blocks {
-                if !self.sets.is_dirty(Slot { slot: first.slot + i as u32, ..first }) {
-                    self.note_limbo(Block(run.block.0 + i), 1);
-                }
-            }
-        }
-        self.sets.kill(first, run.blocks as u32, self.journal.group())
     }
 }
 

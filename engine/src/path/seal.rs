@@ -5,10 +5,10 @@
 //! next checkpoint, so some are let come together first (a set that dies meanwhile needs none). A set is reused only when
 //! [`Sets::is_reusable`](crate::cache::sets::Sets::is_reusable) says so (`release`).
 
-use crate::block::{Block, Slot, Span};
+use crate::block::{Slot, Span};
+use crate::cache::format::Position;
 use crate::cache::format::header::Header;
 use crate::cache::format::journal::Record;
-use crate::cache::format::{Bits, Position};
 use crate::cache::sets::HeaderState;
 use crate::cache::stream::Stream;
 use crate::fault_point::FaultPoint;
@@ -163,31 +163,5 @@ impl<P: Payload> Engine<P> {
     /// A flush would free a set.
     pub(super) fn has_undurable_dying(&self) -> bool {
         self.sets.has_undurable_dying(self.journal.durable_group())
-    }
-
-    /// Kills slots of one set with one record. An SSD that takes no writes gets none: they are forgotten until the next start.
-    pub(super) fn kill_slots(&mut self, set: u32, slots: Bits) {
-        let life = self.sets.get(set).life as u32;
-        let of_slot = |slot: Slot| (self.sets.entry(slot, |block| self.full(block)).block, self.sets.is_dirty(slot));
-        let doomed: Vec<(Block, bool)> = slots.iter().map(|slot| of_slot(Slot { set, slot })).collect();
-        if !self.has_cache_failed() {
-            self.journal.push(&Record::Kill { set, life, slots });
-            self.note_record();
-        }
-        for (block, is_dirty) in doomed {
-            self.tickets.void(block, 1);
-            if is_dirty {
-                // What else there is of it is older, or nothing.
-                self.forget_in_memory(block, 1);
-            }
-            self.kill_blocks(block, 1);
-        }
-    }
-
-    /// Kills one slot. Its block is mapped to it.
-    pub(super) fn kill_slot(&mut self, slot: Slot) {
-        let mut slots = Bits::new(self.config.geometry.set_slots);
-        slots.set(slot.slot);
-        self.kill_slots(slot.set, slots);
     }
 }
