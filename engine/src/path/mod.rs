@@ -36,6 +36,7 @@ mod memory;
 mod merge;
 mod mode;
 mod neighbours;
+mod new;
 mod operations;
 mod origin;
 mod placed;
@@ -65,7 +66,6 @@ use std::sync::Arc;
 use tidegate_pages::Pages;
 
 use crate::admission::Admission;
-use crate::block::ATOM_BYTES;
 use crate::cache::ahead::Ahead;
 use crate::cache::convert::Converter;
 use crate::cache::format::Entry;
@@ -81,7 +81,7 @@ use crate::dirty_share::DirtyShare;
 use crate::fault_point::{FaultPoint, FaultPoints};
 use crate::gate::Gate;
 use crate::memory::Memory;
-use crate::op::{Answer, DeviceError, DeviceId, Lanes, Limits, Op};
+use crate::op::{Answer, DeviceError, DeviceId, Limits, Op};
 use crate::payload::Payload;
 use crate::probe::{Counters, Damage, Latencies, Phase};
 use crate::queue::Queue;
@@ -215,100 +215,7 @@ impl Scratch {
 
 /// How long what has become due by time alone may wait while nothing but reads arrives.
 const PATIENCE: Duration = Duration::from_micros(100);
-/// Places at the SSD that fills, destaging, cleaning and scrubbing take at a time: enough to keep it busy, few enough that a hit hardly notices.
-const PATIENT_PLACES: usize = 16;
-
 impl<P: Payload> Engine<P> {
-    /// An engine in recovery: the first operations come from [`Engine::next_op`] at once.
-    /// `limits` are those of the cache and of the origin.
-    pub fn new(config: Config, limits: [Limits; 2]) -> Self {
-        let geometry = config.geometry;
-        assert!(limits[0].atoms >= geometry.cache_atoms(), "the cache is smaller than its geometry");
-        assert!(limits[1].atoms >= geometry.volume_atoms, "the origin is smaller than the volume");
-        assert!(u64::from(geometry.journal_pages) >= config.journal_pages_needed(), "the journal ring is too small for set placement");
-        for limits in limits {
-            assert!(limits.op_atoms >= 2048, "a device takes operations of 1 MiB");
-        }
-        let front_pages = front_writes::pages_max(&config);
-        let block_atoms = u64::from(geometry.block_atoms);
-        let mut dirty_share = lend::dirty_share(&config);
-        let memory =
-            Memory::new(config.ram, block_atoms, P::PAGE_ATOM_BYTES, config.fronts, front_pages, config.memory_policy, &dirty_share);
-        if memory.is_none() {
-            // Nobody is there to lend to.
-            dirty_share = DirtyShare::new(config.dirty_ram, config.dirty_ram, block_atoms * ATOM_BYTES);
-        }
-        let lanes = Lanes::new(config.lanes, limits[0].atoms);
-        let mut engine = Engine {
-            data_start: geometry.data_start(),
-            limits,
-            now: Instant::ZERO,
-            phase: Phase::Recovering,
-            damage: Vec::new(),
-            index: Index::new(geometry.set_slots),
-            sets: Sets::new(geometry, config.cleaning.benefit(), lanes),
-            ranges: Ranges::default(),
-            lost: Lost::new(geometry),
-            window: Window::new(geometry.block_atoms),
-            front_writes: FrontWrites::new(if memory.is_some() { front_pages } else { 0 }),
-            what_if: WhatIf::new(memory.as_ref().map_or(0, Memory::pages_max), geometry.slots()),
-            memory,
-            dirty_share,
-            journal: Journal::new(geometry, config.format, 1, 1, 0, Vec::new()),
-            gate: Gate::new(config.gate, config.free_floor, config.reserve, config.dirty_high, config.wait, config.max_dirty_age),
-            queues: [
-                Queue::new(config.queues[0], limits[0], lanes, PATIENT_PLACES),
-                Queue::new(config.queues[1], limits[1], Lanes::new(1, limits[1].atoms), limits[1].depth),
-            ],
-            rotation: Rotation::new(&config),
-            operations: Operations::default(),
-            requests: Slab::default(),
-            arrivals: Arrivals::default(),
-            intake: VecDeque::new(),
-            locks: Vec::new(),
-            writes: Slab::default(),
-            gathered: Vec::new(),
-            retries: Retries::default(),
-            replies: Replies::default(),
-            flushes: Flushes::default(),
-            checkpoint: Checkpoint::default(),
-            destage: Destage::default(),
-            cleaner: Cleaner::default(),
-            completions: Slab::default(),
-            recovery: None,
-            origin: OriginSpans::default(),
-            tickets: Tickets::default(),
-            converter: Converter::new(&config),
-            splitting: Splitting::new(&config),
-            detouring: Detouring::new(&config),
-            committing: Committing::new(&config),
-            admission: Admission::new(geometry.slots()),
-            around: Around::new(&config),
-            ahead: Ahead::new(config.read_ahead, u64::from(geometry.block_atoms)),
-            through: Through::new(geometry.block_atoms),
-            open: [None; STREAMS],
-            header_writes: HeaderWrites::default(),
-            looked: Instant::ZERO,
-            drain: None,
-            stopping: false,
-            modes: Modes::new(config.mode),
-            detaching: false,
-            marks: Marks::default(),
-            scratch: Scratch::default(),
-            degraded: Degraded::default(),
-            life: Life::default(),
-            scrubber: Scrubber::default(),
-            wear: Meter::new(config.daily_write_bytes),
-            discards: Discards::default(),
-            counters: Counters::default(),
-            faults: FaultPoints::default(),
-            latencies: Latencies::default(),
-            config,
-        };
-        engine.start_recovery();
-        engine
-    }
-
     /// The memory tier, for fronts that read from it themselves, as many as the configuration says. What they have answered counts as hits.
     pub fn pages(&self) -> Option<&Arc<Pages>> {
         self.memory.as_ref().map(Memory::pages)
