@@ -47,6 +47,7 @@ mod replies;
 mod report;
 mod requests;
 mod retry;
+mod scratch;
 mod scrub;
 mod seal;
 mod shun;
@@ -68,8 +69,7 @@ use tidegate_pages::Pages;
 use crate::admission::Admission;
 use crate::cache::ahead::Ahead;
 use crate::cache::convert::Converter;
-use crate::cache::format::Entry;
-use crate::cache::index::{Index, Run};
+use crate::cache::index::Index;
 use crate::cache::journal::Journal;
 use crate::cache::lost::Lost;
 use crate::cache::ranges::Ranges;
@@ -78,10 +78,10 @@ use crate::cache::stream::STREAMS;
 use crate::cache::window::Window;
 use crate::config::Config;
 use crate::dirty_share::DirtyShare;
-use crate::fault_point::{FaultPoint, FaultPoints};
+use crate::fault_point::FaultPoints;
 use crate::gate::Gate;
 use crate::memory::Memory;
-use crate::op::{Answer, DeviceError, DeviceId, Limits, Op};
+use crate::op::{DeviceError, DeviceId, Limits, Op};
 use crate::payload::Payload;
 use crate::probe::{Counters, Damage, Latencies, Phase};
 use crate::queue::Queue;
@@ -106,13 +106,14 @@ use gather::Gathered;
 use merge::Lock;
 use mode::Modes;
 use neighbours::Around;
-use operations::{Operations, Owner};
+use operations::{Ended, Operations, Owner, joined};
 use origin::OriginSpans;
 use recover::Recovery;
 use release::Discards;
 use replies::Replies;
 use requests::{Active, Arrivals, Stage};
 use retry::Retries;
+use scratch::Scratch;
 use scrub::Scrubber;
 use seal::HeaderWrites;
 use spin::Rotation;
@@ -195,22 +196,6 @@ pub struct Engine<P: Payload> {
     counters: Counters,
     faults: FaultPoints,
     latencies: Latencies,
-}
-
-/// Vectors kept for their memory only: what fills one empties it first.
-#[derive(Default)]
-struct Scratch {
-    runs: Vec<Run>,
-    entries: Vec<Entry>,
-}
-
-impl Scratch {
-    /// To be given back. Whoever takes them meanwhile gets others.
-    fn take_runs(&mut self) -> Vec<Run> {
-        let mut runs = std::mem::take(&mut self.runs);
-        runs.clear();
-        runs
-    }
 }
 
 /// How long what has become due by time alone may wait while nothing but reads arrives.
@@ -303,21 +288,8 @@ impl<P: Payload> Engine<P> {
         }
     }
 
-    /// Reports damage. Fatal damage ends the service (a recovery before anything was written).
-    fn report_damage(&mut self, fatal: bool, what: String) {
-        self.damage.push(Damage { fatal, what });
-        if fatal {
-            self.phase = Phase::Refused;
-        }
-    }
-
     fn has_canary(&self, canary: Canary) -> bool {
         self.config.canary == Some(canary)
-    }
-
-    /// An error path was taken.
-    fn meet(&mut self, point: FaultPoint) {
-        self.faults.meet(point);
     }
 
     /// Lets every flow take what has become possible, until nothing is any more.
@@ -380,13 +352,3 @@ impl<P: Payload> Engine<P> {
         again
     }
 }
-
-/// The payloads of a read, as one.
-fn joined<P: Payload>(answer: Answer<P>) -> P {
-    match answer {
-        Answer::Data(pieces) => P::concat(&pieces),
-        Answer::Done | Answer::Allocation(_) | Answer::Power(_) => panic!("a read is answered with data"),
-    }
-}
-
-type Ended = Result<(), DeviceError>;

@@ -2,7 +2,7 @@
 
 use crate::block::Slot;
 use crate::fault_point::FaultPoint;
-use crate::op::{Action, Class, DeviceError, DeviceId, Done, Op, OpId};
+use crate::op::{Action, Answer, Class, DeviceError, DeviceId, Done, Op, OpId};
 use crate::payload::Payload;
 use crate::queue::{Answered, Queue};
 use crate::slab::Slab;
@@ -58,6 +58,9 @@ pub(super) enum Owner {
     Discard { set: u32 },
     Spin,
 }
+
+/// How an operation has ended that gives nothing.
+pub(super) type Ended = Result<(), DeviceError>;
 
 impl<P: Payload> Engine<P> {
     pub(super) fn complete(&mut self, done: Done<P>) {
@@ -195,5 +198,13 @@ impl<P: Payload> Engine<P> {
 
     pub(super) fn queue_deadline(&self) -> Option<Instant> {
         self.queues[..self.queues_open()].iter().filter_map(Queue::deadline).filter(|&at| at > self.now).min()
+    }
+}
+
+/// The payloads of a read, as one.
+pub(super) fn joined<P: Payload>(answer: Answer<P>) -> P {
+    match answer {
+        Answer::Data(pieces) => P::concat(&pieces),
+        Answer::Done | Answer::Allocation(_) | Answer::Power(_) => panic!("a read is answered with data"),
     }
 }

@@ -1,7 +1,7 @@
 //! What the engine tells about itself: the state of the moment, and the ledger of the memory it holds.
 
 use crate::block::{ATOM_BYTES, Block, Slot, Span};
-use crate::fault_point::FaultPoints;
+use crate::fault_point::{FaultPoint, FaultPoints};
 use crate::memory::Memory;
 use crate::payload::Payload;
 use crate::probe::{Counters, Damage, Glance, Phase, Snapshot, Stored};
@@ -154,6 +154,19 @@ impl<P: Payload> Engine<P> {
                 is_dirty: self.sets.is_dirty(slot),
             }
         })
+    }
+
+    /// Reports damage. Fatal damage ends the service (a recovery before anything was written).
+    pub(super) fn report_damage(&mut self, fatal: bool, what: String) {
+        self.damage.push(Damage { fatal, what });
+        if fatal {
+            self.phase = Phase::Refused;
+        }
+    }
+
+    /// An error path was taken.
+    pub(super) fn meet(&mut self, point: FaultPoint) {
+        self.faults.meet(point);
     }
 
     /// What recovery found.
