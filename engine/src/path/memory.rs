@@ -7,10 +7,15 @@
 //! A page is dropped whenever its block changes for whatever reason, and nothing is kept of a block that has changed since it was looked up
 //! (its ticket is void, see `fill`). So a page is what a read would give.
 
+use std::sync::Arc;
+
+use tidegate_pages::Pages;
+
 use crate::Event;
 use crate::block::{ATOM_BYTES, Block, Slot, Span};
 use crate::cache::through::{Page, State};
 use crate::config::Canary;
+use crate::memory::Memory;
 use crate::payload::Payload;
 use crate::probe::Phase;
 use crate::request::{Command, Outcome, Reply, Request};
@@ -29,6 +34,11 @@ const WRITE_ATOMS: u64 = (64 << 10) / ATOM_BYTES;
 const RESCUED_ATOMS: u64 = (64 << 10) / ATOM_BYTES;
 
 impl<P: Payload> Engine<P> {
+    /// The memory tier, for fronts that read from it themselves, as many as the configuration says. What they have answered counts as hits.
+    pub fn pages(&self) -> Option<&Arc<Pages>> {
+        self.memory.as_ref().map(Memory::pages)
+    }
+
     /// What fronts have read from memory meanwhile: for whoever decides what stays, and for the curves. Each turn does so, also one in which
     /// nothing has happened: a front wakes its engine for it.
     pub(crate) fn hear_fronts(&mut self) {

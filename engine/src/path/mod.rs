@@ -1,5 +1,5 @@
-//! The engine of one volume. One flow is one file; what they share is here: requests in flight, operations in flight and who waits for
-//! them, and the pump that lets every flow take what has become possible.
+//! The engine of one volume. One flow is one file, and has its own part of [`Engine`]. Here is what they share: what each of them may see and
+//! change, the ways in and out, and the pump that lets every flow take what has become possible.
 //!
 //! ```text
 //!   handle(event) ──▶ a flow changes state ──▶ pump: rounds of
@@ -9,62 +9,76 @@
 //!   next_op ◀── queues (one per device)              next_reply ◀── replies
 //! ```
 
-mod above;
-mod ahead;
-mod back_off;
-mod checkpoint;
-mod clean;
-mod commit;
-mod complete;
+// In and out: each request and each operation, from its beginning to its end.
 mod deadline;
-mod degraded;
-mod destage;
-mod detach;
-mod detour;
-mod discard;
-mod evict;
-mod fence;
-mod fill;
-mod flush;
-mod front_writes;
-mod gather;
-mod geometry;
-mod kill;
-mod lend;
-mod lost;
-mod memory;
-mod merge;
-mod mode;
-mod neighbours;
 mod new;
 mod operations;
-mod origin;
-mod placed;
-mod read;
-mod recover;
-mod release;
 mod replies;
 mod report;
 mod requests;
-mod retry;
-mod scratch;
-mod scrub;
-mod seal;
-mod shun;
-mod spin;
-mod split;
-mod stall;
+
+// Reads, questions, and what is kept of them.
+mod above;
+mod ahead;
+mod complete;
+mod fill;
+mod lend;
+mod memory;
+mod neighbours;
+mod read;
 mod status;
-mod stop;
-mod through;
 mod tier;
-mod wear;
+
+// Writes, into the log.
+mod discard;
+mod front_writes;
+mod gather;
+mod kill;
+mod merge;
+mod placed;
+mod retry;
+mod seal;
 mod write;
 
-use std::collections::VecDeque;
-use std::sync::Arc;
+// Writes past the log, to the origin.
+mod commit;
+mod detour;
+mod split;
+mod through;
 
-use tidegate_pages::Pages;
+// What is promised: made durable, and there again after a crash.
+mod checkpoint;
+mod flush;
+mod mode;
+mod recover;
+
+// The way home, and room for others.
+mod clean;
+mod destage;
+mod evict;
+mod origin;
+mod release;
+mod shun;
+
+// What fails, rots, wears out or stands still.
+mod back_off;
+mod degraded;
+mod lost;
+mod scrub;
+mod spin;
+mod stall;
+mod wear;
+
+// The end.
+mod detach;
+mod fence;
+mod stop;
+
+// Words that all of them use.
+mod geometry;
+mod scratch;
+
+use std::collections::VecDeque;
 
 use crate::admission::Admission;
 use crate::cache::ahead::Ahead;
@@ -83,7 +97,7 @@ use crate::gate::Gate;
 use crate::memory::Memory;
 use crate::op::{DeviceError, DeviceId, Limits, Op};
 use crate::payload::Payload;
-use crate::probe::{Counters, Damage, Latencies, Phase};
+use crate::probe::{Counters, Damage, Drain, Latencies, Phase};
 use crate::queue::Queue;
 use crate::request::{Command, Reply, Request};
 use crate::slab::Slab;
@@ -91,129 +105,116 @@ use crate::time::{Duration, Instant};
 use crate::what_if::WhatIf;
 use crate::{Canary, Change, Control, Event};
 
-use checkpoint::Checkpoint;
-use clean::Cleaner;
-use commit::Committing;
-use complete::Completion;
-use degraded::Degraded;
-use destage::Destage;
-use detour::Detouring;
-use fence::Marks;
-use fill::Tickets;
-use flush::Flushes;
-use front_writes::FrontWrites;
-use gather::Gathered;
-use merge::Lock;
-use mode::Modes;
-use neighbours::Around;
-use operations::{Ended, Operations, Owner, joined};
-use origin::OriginSpans;
-use recover::Recovery;
-use release::Discards;
-use replies::Replies;
-use requests::{Active, Arrivals, Stage};
-use retry::Retries;
-use scratch::Scratch;
-use scrub::Scrubber;
-use seal::HeaderWrites;
-use spin::Rotation;
-use split::Splitting;
-use stall::Life;
-use through::Through;
-use wear::Meter;
-use write::DataWrite;
+use operations::{Ended, Owner, joined};
+use requests::{Active, Stage};
 
 /// The data path of one volume. See the crate's first page for how to drive it.
 pub struct Engine<P: Payload> {
     config: Config,
     /// As the geometry says, which has to work it out from everything that lies before it.
     data_start: u64,
+    /// Of the cache and of the origin.
     limits: [Limits; 2],
+
+    // How far it has come, and what its owner has asked for.
     now: Instant,
-    phase: Phase,
-    damage: Vec<Damage>,
-
-    index: Index,
-    sets: Sets,
-    ranges: Ranges,
-    lost: Lost,
-    window: Window<P>,
-    memory: Option<Memory>,
-    dirty_share: DirtyShare,
-    what_if: WhatIf,
-    front_writes: FrontWrites<P>,
-    journal: Journal,
-    gate: Gate,
-    queues: [Queue<P>; 2],
-    rotation: Rotation<P>,
-
-    operations: Operations,
-    requests: Slab<Active<P>>,
-    arrivals: Arrivals,
-    /// Writes and discards that are not placed yet, in order.
-    intake: VecDeque<usize>,
-    locks: Vec<Lock>,
-    writes: Slab<DataWrite<P>>,
-    /// Those of them that wait for more, and have not been sent.
-    gathered: Vec<Gathered>,
-    retries: Retries,
-    replies: Replies<P>,
-
-    flushes: Flushes,
-    checkpoint: Checkpoint<P>,
-    destage: Destage<P>,
-    cleaner: Cleaner<P>,
-    completions: Slab<Completion<P>>,
-    recovery: Option<Box<Recovery<P>>>,
-    origin: OriginSpans,
-    tickets: Tickets,
-    converter: Converter,
-    splitting: Splitting,
-    detouring: Detouring,
-    committing: Committing,
-    admission: Admission,
-    around: Around,
-    ahead: Ahead<P>,
-    through: Through<P>,
-    /// The open set of each stream, by its number.
-    open: [Option<u32>; STREAMS],
-    header_writes: HeaderWrites,
-
     /// When the flows were last looked at.
     looked: Instant,
-    drain: Option<crate::probe::Drain>,
-    stopping: bool,
-    modes: Modes,
+    phase: Phase,
+    modes: mode::Modes,
+    drain: Option<Drain>,
     /// The cache is being taken from its origin.
     detaching: bool,
-    marks: Marks,
-    scratch: Scratch,
-    degraded: Degraded,
-    life: Life,
-    scrubber: Scrubber,
-    wear: Meter,
-    discards: Discards,
+    stopping: bool,
+
+    // What is where.
+    /// Blocks → slots.
+    index: Index,
+    /// Slots → blocks, and the lives of the sets.
+    sets: Sets,
+    /// Blocks that are zeros, whatever the origin holds.
+    ranges: Ranges,
+    /// Atoms that are nowhere any more.
+    lost: Lost,
+    journal: Journal,
+    /// Contents of what is not flushed yet.
+    window: Window<P>,
+    /// Pages of what clients have read and written.
+    memory: Option<Memory>,
+
+    // Who decides: when blocks go home, what is kept of reads, what is for the log where not all is, how much memory dirty pages may have.
+    gate: Gate,
+    admission: Admission,
+    converter: Converter,
+    dirty_share: DirtyShare,
+
+    // What is in flight.
+    requests: Slab<Active<P>>,
+    arrivals: requests::Arrivals,
+    replies: replies::Replies<P>,
+    operations: operations::Operations,
+    /// Of the cache and of the origin.
+    queues: [Queue<P>; 2],
+    origin: origin::OriginSpans,
+
+    // Flows that read.
+    tickets: fill::Tickets,
+    completions: Slab<complete::Completion<P>>,
+    around: neighbours::Around,
+    ahead: Ahead<P>,
+
+    // Flows that write.
+    front_writes: front_writes::FrontWrites<P>,
+    /// Writes and discards that are not placed yet, in order.
+    intake: VecDeque<usize>,
+    locks: Vec<merge::Lock>,
+    writes: Slab<write::DataWrite<P>>,
+    /// Those of them that wait for more, and have not been sent.
+    gathered: Vec<gather::Gathered>,
+    retries: retry::Retries,
+    /// The open set of each stream, by its number.
+    open: [Option<u32>; STREAMS],
+    header_writes: seal::HeaderWrites,
+    through: through::Through<P>,
+    splitting: split::Splitting,
+    detouring: detour::Detouring,
+    committing: commit::Committing,
+
+    // Flows that keep promises.
+    recovery: Option<Box<recover::Recovery<P>>>,
+    flushes: flush::Flushes,
+    checkpoint: checkpoint::Checkpoint<P>,
+    marks: fence::Marks,
+
+    // Flows that bring home and make room.
+    destage: destage::Destage<P>,
+    cleaner: clean::Cleaner<P>,
+    discards: release::Discards,
+
+    // What fails, rots, wears out or stands still.
+    degraded: degraded::Degraded,
+    life: stall::Life,
+    scrubber: scrub::Scrubber,
+    wear: wear::Meter,
+    rotation: spin::Rotation<P>,
+
+    // What is told.
+    damage: Vec<Damage>,
     counters: Counters,
+    /// Error paths that were taken.
     faults: FaultPoints,
     latencies: Latencies,
+    /// What other sizes of memory and cache would miss.
+    what_if: WhatIf,
+
+    scratch: scratch::Scratch,
 }
 
 /// How long what has become due by time alone may wait while nothing but reads arrives.
 const PATIENCE: Duration = Duration::from_micros(100);
+
 impl<P: Payload> Engine<P> {
-    /// The memory tier, for fronts that read from it themselves, as many as the configuration says. What they have answered counts as hits.
-    pub fn pages(&self) -> Option<&Arc<Pages>> {
-        self.memory.as_ref().map(Memory::pages)
-    }
-
-    pub fn phase(&self) -> &Phase {
-        &self.phase
-    }
-
-    /// Everything that was cached at the last stop or crash is known again: an engine serves before that.
-    pub fn is_warm(&self) -> bool {
-        self.phase == Phase::Serving && self.recovery.is_none()
-    }
+    // --- in and out ---
 
     /// The only way in.
     pub fn handle(&mut self, now: Instant, event: Event<P>) {
@@ -264,6 +265,17 @@ impl<P: Payload> Engine<P> {
         }
     }
 
+    fn control(&mut self, control: Control) {
+        match control {
+            Control::Drain => self.begin_drain(),
+            Control::CancelDrain => self.drain = None,
+            Control::Mode(mode) => self.ask_mode(mode),
+            Control::Detach => self.detach(),
+            Control::CancelDetach => self.cancel_detach(),
+            Control::Stop => self.ask_stop(),
+        }
+    }
+
     /// The next operation to start, if a device takes one.
     pub fn next_op(&mut self, now: Instant) -> Option<Op<P>> {
         if let Some(op) = self.rotation.word.take() {
@@ -277,20 +289,7 @@ impl<P: Payload> Engine<P> {
         self.replies.pop()
     }
 
-    fn control(&mut self, control: Control) {
-        match control {
-            Control::Drain => self.begin_drain(),
-            Control::CancelDrain => self.drain = None,
-            Control::Mode(mode) => self.ask_mode(mode),
-            Control::Detach => self.detach(),
-            Control::CancelDetach => self.cancel_detach(),
-            Control::Stop => self.ask_stop(),
-        }
-    }
-
-    fn has_canary(&self, canary: Canary) -> bool {
-        self.config.canary == Some(canary)
-    }
+    // --- the pump ---
 
     /// Lets every flow take what has become possible, until nothing is any more.
     fn pump(&mut self) {
@@ -350,5 +349,10 @@ impl<P: Payload> Engine<P> {
         again |= self.pump_flush();
         self.pump_headers();
         again
+    }
+
+    /// A fault that a test has put in.
+    fn has_canary(&self, canary: Canary) -> bool {
+        self.config.canary == Some(canary)
     }
 }

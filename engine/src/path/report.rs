@@ -11,6 +11,15 @@ use crate::what_if::Forecasts;
 use super::Engine;
 
 impl<P: Payload> Engine<P> {
+    pub fn phase(&self) -> &Phase {
+        &self.phase
+    }
+
+    /// Everything that was cached at the last stop or crash is known again: an engine serves before that.
+    pub fn is_warm(&self) -> bool {
+        self.phase == Phase::Serving && self.recovery.is_none()
+    }
+
     /// The state of the moment. Walks every request in flight: for people, not for every turn.
     pub fn inspect(&self, now: Instant) -> Snapshot {
         let clients = self.requests.iter().filter(|(number, _)| !self.around.is_reading(*number));
