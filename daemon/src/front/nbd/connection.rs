@@ -21,7 +21,7 @@ use tidegate_engine::request::{Outcome, Request, RequestError, RequestId, Room};
 use super::export::{Exports, Session};
 use super::handshake::{self, Handshake, Tls};
 use super::job::Jobs;
-use super::loan::{Account, Loans, SHARE_BYTES};
+use super::loan::{Account, Loans};
 use super::output::Output;
 use super::seats::Seat;
 use super::socket::Stream;
@@ -280,7 +280,7 @@ impl Connection {
         self.kept.clear();
         let (hole, limit) = match &mut self.phase {
             Phase::Transmission(transmission) => {
-                let most = if self.account.credit() <= SHARE_BYTES { RECEIVE_BYTES_FIRST } else { scratch.len() };
+                let most = if self.account.has_earned() { scratch.len() } else { RECEIVE_BYTES_FIRST };
                 match transmission.hole() {
                     Some(hole) => (hole, RECEIVE_BYTES_BEHIND),
                     None => (Default::default(), most),

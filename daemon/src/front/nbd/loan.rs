@@ -1,9 +1,12 @@
 //! Memory that only a client can give back: a payload that is still arriving, replies that it has not taken.
 //!
-//! Each client holds a small share whatever others do, and as much as it has moved within the last seconds: that comes back as fast as it
-//! went. All beyond that are *loans*, from one purse for all clients. So a thousand clients that send headers without payloads, or read no
+//! Each client holds a small share whatever others do, and on *credit* as much as it has moved within the last seconds: that comes back as fast
+//! as it went. All beyond that are *loans*, from one purse for all clients. So a thousand clients that send headers without payloads, or read no
 //! replies, hold that purse and their shares, and no more; and those who work are not held up by them. What has come of a payload that is not
 //! whole earns nothing yet: it is still here, and all but the last byte of it would stay.
+//!
+//! Who has worked and then stands still has a loan of what it held on credit, beyond what the purse has. What all hold on credit, and had, is
+//! bounded as well: there is no credit beyond that.
 //!
 //! Who has no loan, and waits for one, stands in a queue; while anybody does, the first of them alone gets what is free, every other second.
 //! Otherwise a large request would wait for as long as others come with small ones; and if it were so all the time, others would wait as long as it
@@ -17,6 +20,8 @@ use super::export::PAYLOAD_BYTES_MAX;
 pub const SHARE_BYTES: u64 = 128 << 10;
 /// All loans together, in bytes: one request of the largest size always fits.
 pub const PURSE_BYTES: u64 = PAYLOAD_BYTES_MAX as u64 + (1 << 20);
+/// All that is held on credit, and what is lent beyond the purse because it was, in bytes.
+pub const CREDIT_BYTES: u64 = 8 * PURSE_BYTES;
 /// While others wait for the purse, a loan has to move once in so many ticks (seconds).
 const TURNOVER_TICKS: u64 = 60;
 /// After so many ticks below that pace a client is given up.
@@ -26,6 +31,8 @@ const SLOW_TICKS: u32 = 3;
 #[derive(Debug, Default)]
 pub struct Loans {
     lent: u64,
+    /// Bytes that clients hold on credit.
+    credited: u64,
     /// Clients that wait for a loan, in the order of their coming.
     queue: VecDeque<u64>,
     /// Others than the first of them may have what is free, until the next tick.
@@ -45,6 +52,11 @@ impl Loans {
         if self.is_open || self.queue.front().is_none_or(|first| *first == client) { self.free() } else { 0 }
     }
 
+    /// Bytes that may still be held on credit.
+    fn credit_room(&self) -> u64 {
+        CREDIT_BYTES.saturating_sub(self.credited + self.lent.saturating_sub(PURSE_BYTES))
+    }
+
     fn enqueue(&mut self, client: u64) {
         self.queue.push_back(client);
     }
@@ -54,10 +66,13 @@ impl Loans {
         self.returned = true;
     }
 
-    /// A client's loan was `before` and is `now`.
-    pub fn change(&mut self, before: u64, now: u64) {
-        self.lent = self.lent + now - before;
-        self.returned |= now < before;
+    /// What a client has of both was `before` and is `now`.
+    fn change(&mut self, before: Held, now: Held) {
+        let had_room = self.credit_room();
+        self.lent = self.lent + now.loan - before.loan;
+        self.credited = self.credited + now.credit - before.credit;
+        // Of credit there is enough, mostly: nobody waits for that.
+        self.returned |= now.loan < before.loan || had_room < PURSE_BYTES && had_room < self.credit_room();
     }
 
     /// A second has passed.
@@ -72,6 +87,13 @@ impl Loans {
     }
 }
 
+/// What one client holds beyond its share, in bytes.
+#[derive(Clone, Copy, Debug, Default)]
+struct Held {
+    credit: u64,
+    loan: u64,
+}
+
 /// What one client has moved, in either direction, and what is lent to it.
 #[derive(Debug, Default)]
 pub struct Account {
@@ -81,7 +103,7 @@ pub struct Account {
     gone: [u64; 2],
     /// Received, and still here when it was looked at last.
     arrived: u64,
-    loan: u64,
+    held: Held,
     /// It stands in the queue for one.
     is_queued: bool,
     slow_ticks: u32,
@@ -105,25 +127,30 @@ impl Account {
         self.moved[0] > 0
     }
 
-    /// Bytes that need no loan: a payload that took a minute to come is no more than what came of it last.
-    pub fn credit(&self) -> u64 {
+    /// Bytes beyond its share that it has earned: a payload that took a minute to come is no more than what came of it last.
+    fn earned(&self) -> u64 {
         let recent = |bytes: [u64; 2]| bytes[0] + bytes[1];
-        SHARE_BYTES.max(recent(self.gone).min(recent(self.moved)))
+        recent(self.gone).min(recent(self.moved)).saturating_sub(SHARE_BYTES)
     }
 
     /// Has it credit that it would not have had it stood still?
     pub fn has_earned(&self) -> bool {
-        self.credit() > SHARE_BYTES
+        self.earned() > 0
+    }
+
+    /// Bytes beyond its share that need no loan.
+    fn credit(&self, loans: &Loans) -> u64 {
+        self.earned().min(self.held.credit + loans.credit_room())
     }
 
     /// Bytes of what it holds that are lent.
     pub fn loan(&self) -> u64 {
-        self.loan
+        self.held.loan
     }
 
     /// What this client may hold in all.
     pub fn limit(&self, client: u64, loans: &Loans) -> u64 {
-        self.credit() + self.loan + loans.free_for(client)
+        SHARE_BYTES + self.credit(loans) + self.held.loan + loans.free_for(client)
     }
 
     /// Does this client wait for a loan?
@@ -138,14 +165,16 @@ impl Account {
     pub fn settle(&mut self, held: u64, arriving: u64, loans: &mut Loans) {
         self.gone[0] += self.arrived.saturating_sub(arriving);
         self.arrived = arriving;
-        let now = held.saturating_sub(self.credit());
-        loans.change(self.loan, now);
-        self.loan = now;
+        let beyond = held.saturating_sub(SHARE_BYTES);
+        let credit = beyond.min(self.credit(loans));
+        let now = Held { credit, loan: beyond - credit };
+        loans.change(self.held, now);
+        self.held = now;
     }
 
     /// A tick has passed; `waits`: only the client can go on. True: it moves too little of its loan, which others wait for (`wanted`).
     pub fn tick(&mut self, waits: bool, wanted: bool) -> bool {
-        let is_slow = waits && wanted && self.moved[0] < self.loan.div_ceil(TURNOVER_TICKS);
+        let is_slow = waits && wanted && self.moved[0] < self.held.loan.div_ceil(TURNOVER_TICKS);
         self.slow_ticks = if is_slow { self.slow_ticks + 1 } else { 0 };
         self.moved = [0, self.moved[0]];
         self.gone = [0, self.gone[0]];
@@ -218,11 +247,11 @@ mod tests {
         for part in 1..=4 {
             client.received(whole as usize / 4);
             client.settle(whole, part * whole / 4, &mut loans);
-            assert_eq!((client.credit(), client.loan()), (SHARE_BYTES, whole - SHARE_BYTES));
+            assert_eq!((client.has_earned(), client.loan()), (false, whole - SHARE_BYTES));
         }
         assert!(client.is_moving());
         client.settle(0, 0, &mut loans);
-        assert_eq!((client.credit(), client.loan(), loans.free()), (whole, 0, PURSE_BYTES), "it is with the engine");
+        assert_eq!((client.earned(), client.loan(), loans.free()), (whole - SHARE_BYTES, 0, PURSE_BYTES), "it is with the engine");
         client.settle(whole, 0, &mut loans);
         assert_eq!((client.loan(), loans.free()), (0, PURSE_BYTES), "the next one");
     }
@@ -237,7 +266,38 @@ mod tests {
             client.settle(32 << 20, parts * part, &mut loans);
         }
         client.settle(0, 0, &mut loans);
-        assert_eq!(client.credit(), 2 * part, "of {} that have gone on", 10 * part);
+        assert_eq!(client.earned(), 2 * part - SHARE_BYTES, "of {} that have gone on", 10 * part);
+    }
+
+    #[test]
+    fn what_all_hold_on_credit_and_had_is_bounded_and_comes_back_with_what_they_give_back() {
+        const ASKED: u64 = PURSE_BYTES - (1 << 20);
+        let (mut loans, mut clients) = (Loans::default(), [(); 64].map(|()| Account::default()));
+        let mut all = 0;
+        // One after the other earns much with what is done at once, asks for a large payload, and stands still with it.
+        for (number, client) in (1..).zip(&mut clients) {
+            client.sent(2 * ASKED as usize);
+            client.settle(0, 0, &mut loans);
+            if ASKED <= client.limit(number, &loans) {
+                client.settle(ASKED, 0, &mut loans);
+                all += ASKED - SHARE_BYTES;
+            }
+            for _ in 0..2 {
+                client.tick(true, false);
+                client.settle(client.held.credit + client.held.loan + SHARE_BYTES, 0, &mut loans);
+            }
+            assert!(client.loan() == 0 || !client.has_earned());
+        }
+        assert!((CREDIT_BYTES..=CREDIT_BYTES + PURSE_BYTES).contains(&all), "{all}");
+        // All of it is lent by now, and who works gets what comes back of what is beyond the purse.
+        let mut busy = Account::default();
+        busy.sent(2 * ASKED as usize);
+        let before = busy.limit(99, &loans);
+        assert!(before < ASKED, "{before}");
+        loans.take_returned();
+        clients[0].settle(0, 0, &mut loans);
+        assert!(loans.take_returned());
+        assert_eq!(busy.limit(99, &loans), before + ASKED - SHARE_BYTES);
     }
 
     #[test]
