@@ -16,7 +16,7 @@ const FLUSH: u16 = 3;
 const CACHE: u16 = 5;
 
 /// `count` reads of `length` bytes at offset 0; cookies from 0.
-fn reads(count: u64, length: u32) -> Vec<u8> {
+pub fn reads(count: u64, length: u32) -> Vec<u8> {
     (0..count).flat_map(|cookie| request(READ, cookie, 0, length)).collect()
 }
 
@@ -125,7 +125,7 @@ fn at_most_64_mib_of_a_connection_are_under_way() {
 }
 
 /// The bytes of all reads that the front has passed on.
-fn asked(world: &World) -> u64 {
+pub fn asked(world: &World) -> u64 {
     world.held.iter().map(|request| request.span.bytes()).sum()
 }
 

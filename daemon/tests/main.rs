@@ -4,5 +4,6 @@ mod world;
 
 mod clients;
 mod front;
+mod front_room;
 mod security;
 mod tls;

@@ -1,5 +1,6 @@
 //! The front threads of a volume, as its own thread sees them: one port. What they ask is taken in turns, as far as the engine has room;
-//! what is left stays in their rings.
+//! what is left stays in their rings. Who lacks room for a large payload would never get it there if all others took what comes free: it is set
+//! aside, and they take none, but every other second, as in a front.
 //!
 //! Parts of atoms are merged here and not there: who changes part of one has it to himself among all threads' clients. So while such a job is
 //! under way no thread writes pages of memory by itself ([`Shared::must_ask`]), and none begins before each of them has been seen not to.
@@ -13,13 +14,13 @@ use std::thread::JoinHandle;
 
 use tidegate_engine::Event;
 use tidegate_engine::block::Span;
-use tidegate_engine::request::{Reply, RequestId, Room};
+use tidegate_engine::request::{Reply, Request, RequestId, Room};
 use tidegate_engine::time::{Duration, Instant};
 use tidegate_pages::Pages;
 
 use super::crossing::{Asked, Far, crossing};
 use super::hand::{Hand, Word};
-use super::nbd::job::{self, Jobs};
+use super::nbd::job::{self, Jobs, Keep};
 use super::nbd::{Export, Guest};
 use super::{Answered, Clients, Tally};
 use crate::back::mail::{Bell, Sender, mailbox};
@@ -31,6 +32,8 @@ use crate::volume::Clock;
 pub const HANDS_MAX: usize = 64;
 /// Where the number of the thread begins in the engine's request ids.
 const HAND_SHIFT: u32 = 56;
+/// They take turns at what comes free for so long, whoever lacks it and all others.
+const TICK: Duration = Duration::from_secs(1);
 /// Clients on their way to one thread at most.
 const WORDS_MAX: usize = 1024;
 
@@ -41,8 +44,13 @@ pub struct Crew {
     bell: Bell,
     /// The loop knows the bell.
     said: bool,
-    /// Who is asked first next time.
+    /// Who is asked first next time: who got something is the last.
     turn: usize,
+    /// The first request that lacks the engine's room for its payload, and of which thread it is: what is behind it in that one's ring goes on.
+    aside: Option<(usize, Request<Run>)>,
+    /// Others do take some of what comes free, until the next tick.
+    is_passed: bool,
+    last_tick: Instant,
     /// Commands that take several requests.
     jobs: Jobs,
     /// Requests in the engine, and jobs, whose changes `jobs` knows.
@@ -112,7 +120,17 @@ impl Crew {
             Ok(Member { far, words, admitted: 0, state, asks: false, thread: Some(thread) })
         };
         let hands = (0..threads).map(start).collect::<io::Result<Vec<Member>>>()?;
-        Ok(Crew { hands, bell, said: false, turn: 0, jobs: Jobs::default(), open: HashMap::new() })
+        Ok(Crew {
+            hands,
+            bell,
+            said: false,
+            turn: 0,
+            aside: None,
+            is_passed: false,
+            last_tick: Instant::ZERO,
+            jobs: Jobs::default(),
+            open: HashMap::new(),
+        })
     }
 
     /// From now on what is in memory is read there.
@@ -126,47 +144,75 @@ impl Crew {
     /// Takes what was asked, as long as there is room.
     fn take(&mut self, room: &mut Room, events: &mut Vec<Event<Run>>) {
         self.start_jobs(room, events);
+        self.take_aside(room, events);
+        let first = self.turn;
         for turn in 0..self.hands.len() {
-            self.take_from((self.turn + turn) % self.hands.len(), room, events);
+            let before = (events.len(), self.jobs.count());
+            let hand = (first + turn) % self.hands.len();
+            self.take_from(hand, room, events);
+            if (events.len(), self.jobs.count()) != before {
+                self.turn = (hand + 1) % self.hands.len();
+            }
         }
-        self.turn = (self.turn + 1) % self.hands.len();
+        self.is_passed &= self.is_cramped();
         // Those that only now found their place: nothing else would wake us for them.
         self.start_jobs(room, events);
+    }
+
+    /// Does anybody lack the engine's room for a payload?
+    fn is_cramped(&self) -> bool {
+        self.aside.is_some() || self.jobs.is_cramped()
+    }
+
+    /// The one that was set aside, once there is room for it. A job that lacks some comes first.
+    fn take_aside(&mut self, room: &mut Room, events: &mut Vec<Event<Run>>) {
+        let has_turn = self.is_passed || !self.jobs.is_cramped();
+        let may = |(_, request): &mut (usize, Request<Run>)| {
+            has_turn && room.requests > 0 && request.payload_bytes() <= room.bytes && !self.jobs.has_to_itself(request.change())
+        };
+        if let Some((hand, request)) = self.aside.take_if(may) {
+            self.pass_on(hand, request, room, events);
+            self.turn = (hand + 1) % self.hands.len();
+        }
     }
 
     /// In the order of asking: what does not fit, or changes what a job has to itself, lets what is behind it wait too. What is only cached never
     /// does: it is waited for among the jobs, and each thread asks for few of them at once.
     fn take_from(&mut self, hand: usize, room: &mut Room, events: &mut Vec<Event<Run>>) {
-        let asked = &mut self.hands[hand].far.asked;
-        let here = |RequestId(id): RequestId| RequestId(id | (hand as u64) << HAND_SHIFT);
         while room.requests > 0
-            && let Ok(next) = asked.peek()
+            && let Ok(next) = self.hands[hand].far.asked.peek()
         {
-            let may = match next {
+            let keeps_room = self.is_cramped() && !self.is_passed;
+            let bytes = if keeps_room { 0 } else { room.bytes };
+            let (may, is_cramped) = match next {
                 Asked::Request(request) => {
-                    let change = request.change();
-                    next.bytes() <= room.bytes && !self.jobs.spans().iter().any(|span| span.overlaps(change))
+                    let (is_free, fits) = (!self.jobs.has_to_itself(request.change()), next.bytes() <= bytes);
+                    (is_free && fits, is_free && !fits && !keeps_room && self.aside.is_none())
                 }
-                Asked::Job(_, job) => job.is_caching() || self.jobs.has_place(),
+                Asked::Job(_, job) => (job.is_caching() || (self.jobs.has_place() && !keeps_room), false),
             };
-            if !may {
+            if !may && !is_cramped {
                 return;
             }
-            match asked.pop().expect("just seen") {
-                Asked::Request(mut request) => {
-                    request.id = here(request.id);
-                    let bytes = request.payload_bytes();
-                    self.open.insert(request.id, Open { change: request.change(), bytes });
-                    room.requests -= 1;
-                    room.bytes -= bytes;
-                    events.push(Event::Arrived(request));
-                }
+            match self.hands[hand].far.asked.pop().expect("just seen") {
+                Asked::Request(request) if is_cramped => self.aside = Some((hand, request)),
+                Asked::Request(request) => self.pass_on(hand, request, room, events),
                 Asked::Job(id, job) => {
-                    self.open.insert(here(id), Open { change: Span::default(), bytes: job.bytes() });
-                    self.jobs.push(here(id), job);
+                    self.open.insert(here(hand, id), Open { change: Span::default(), bytes: job.bytes() });
+                    self.jobs.push(here(hand, id), job);
                 }
             }
         }
+    }
+
+    /// It goes to the engine.
+    fn pass_on(&mut self, hand: usize, mut request: Request<Run>, room: &mut Room, events: &mut Vec<Event<Run>>) {
+        request.id = here(hand, request.id);
+        let bytes = request.payload_bytes();
+        self.open.insert(request.id, Open { change: request.change(), bytes });
+        room.requests -= 1;
+        room.bytes -= bytes;
+        events.push(Event::Arrived(request));
     }
 
     fn start_jobs(&mut self, room: &mut Room, events: &mut Vec<Event<Run>>) {
@@ -184,8 +230,18 @@ impl Crew {
             }
         }
         let changes = |place: Span| self.open.values().any(|open| open.change.overlaps(place));
-        self.jobs.start(changes, room, events);
+        let keep = match (self.is_passed, &self.aside) {
+            (true, _) => Keep::Nothing,
+            (false, None) => Keep::ForJobs,
+            (false, Some(_)) => Keep::ForAll,
+        };
+        self.jobs.start(changes, keep, room, events);
     }
+}
+
+/// A thread's id of a request, as the engine knows it.
+fn here(hand: usize, RequestId(id): RequestId) -> RequestId {
+    RequestId(id | (hand as u64) << HAND_SHIFT)
 }
 
 impl Clients for Crew {
@@ -269,10 +325,18 @@ impl Port for Crew {
     }
 
     fn deadline(&self) -> Option<Instant> {
-        None
+        self.is_cramped().then(|| self.last_tick + TICK)
     }
 
-    fn tick(&mut self, _now: Instant) {}
+    fn tick(&mut self, now: Instant) {
+        if now < self.last_tick + TICK {
+            return;
+        }
+        // Where nobody has lacked any for long it begins with a second in which he is not passed.
+        let is_first = now >= self.last_tick + TICK + TICK;
+        self.is_passed = self.is_cramped() && !self.is_passed && !is_first;
+        self.last_tick = now;
+    }
 }
 
 impl Drop for Crew {

@@ -23,7 +23,7 @@ pub struct Fronts {
 /// Whoever serves the clients of the volume.
 enum Volume {
     Front(Box<Front>),
-    Crew(Crew),
+    Crew(Box<Crew>),
 }
 
 impl Fronts {
@@ -32,7 +32,7 @@ impl Fronts {
         let export = options.exports.get(0).clone();
         let volume = match threads {
             0 => Volume::Front(Box::new(Front::volume(export))),
-            threads => Volume::Crew(Crew::new(threads, &export, Duration::ZERO, Clock::start()).expect("threads")),
+            threads => Volume::Crew(Box::new(Crew::new(threads, &export, Duration::ZERO, Clock::start()).expect("threads"))),
         };
         Fronts { lobby: Front::lobby(options).expect("the front listens"), volume, said: Vec::new() }
     }
@@ -41,14 +41,14 @@ impl Fronts {
     pub fn clients(&mut self) -> &mut dyn Clients {
         match &mut self.volume {
             Volume::Front(front) => &mut **front,
-            Volume::Crew(crew) => crew,
+            Volume::Crew(crew) => &mut **crew,
         }
     }
 
     fn clients_now(&self) -> &dyn Clients {
         match &self.volume {
             Volume::Front(front) => &**front,
-            Volume::Crew(crew) => crew,
+            Volume::Crew(crew) => &**crew,
         }
     }
 

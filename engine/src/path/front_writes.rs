@@ -7,7 +7,8 @@
 //! Nothing can refuse what was acknowledged. So a front writes only as far as it is *allowed*: for each page that may be dirty a slot is kept and
 //! room in the journal, and where that is not to be had nothing is allowed, and writes come as requests. What waits here (a lock, the origin, the
 //! fence of a failed SSD) lets wait whatever may rest on it. Reads of it and questions for allocation are answered with it, but for the fence:
-//! as long as nobody can say whether a failed SSD comes back with older contents, nobody who asks then is given anything newer.
+//! as long as nobody can say whether a failed SSD comes back with older contents, nobody who asks the engine then is given anything newer. (Fronts do
+//! not ask it for what they find in memory: they go on answering reads of these pages from there.)
 
 use std::collections::VecDeque;
 use std::ops::Range;

@@ -139,6 +139,12 @@ impl Job {
         self.zero.as_ref().map(|(span, _)| *span).or(patch).or((!piece.is_empty()).then_some(piece))
     }
 
+    /// Bytes that the next request takes of the engine's room. What cannot be said exactly before the command is known is said too high: zeroes
+    /// hold no memory.
+    fn next_bytes(&self) -> u64 {
+        if self.zero.is_some() { 0 } else { self.next_span().map_or(0, Span::bytes) }
+    }
+
     /// The next request, at [`Job::next_span`].
     fn next_command(&mut self) -> Command<Run> {
         if let Some((_, zero)) = self.zero.take() {
@@ -170,6 +176,17 @@ impl Job {
     }
 }
 
+/// What becomes of room that comes free and is not enough for whoever lacks it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keep {
+    /// Whoever needs less takes it.
+    Nothing,
+    /// It is kept for the first job that lacks it: later ones take none, nor does what only caches.
+    ForJobs,
+    /// Somebody who is no job lacks it as well: what only caches takes none.
+    ForAll,
+}
+
 /// The jobs of all connections.
 #[derive(Default)]
 pub struct Jobs {
@@ -182,6 +199,8 @@ pub struct Jobs {
     spans: Vec<Span>,
     /// Changes in the engine whose client has gone.
     orphans: Vec<(RequestId, Span)>,
+    /// The first that changes something and lacks the engine's room for its contents. It would never get that if others took what comes free.
+    cramped: Option<RequestId>,
 }
 
 struct Running {
@@ -190,6 +209,17 @@ struct Running {
     state: State,
     /// Atoms of its request in the engine.
     asked: u64,
+}
+
+impl Running {
+    /// Its next request goes to the engine.
+    fn ask(&mut self, room: &mut Room, events: &mut Vec<Event<Run>>) {
+        let span = self.job.next_span().expect("it is not done");
+        room.requests -= 1;
+        room.bytes -= self.job.next_bytes();
+        (self.state, self.asked) = (State::Asked, span.atoms);
+        events.push(Event::Arrived(Request { id: self.id, span, command: self.job.next_command() }));
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -226,6 +256,11 @@ impl Jobs {
         &self.spans
     }
 
+    /// Is part of that not to be changed by others now?
+    pub fn has_to_itself(&self, change: Span) -> bool {
+        self.spans.iter().any(|span| span.overlaps(change))
+    }
+
     /// Is there place for one more that changes something?
     pub fn has_place(&self) -> bool {
         let changing = self.running.iter().filter(|running| !running.job.is_caching());
@@ -249,6 +284,11 @@ impl Jobs {
         self.elsewhere || self.running.iter().all(|running| running.state == State::Asked)
     }
 
+    /// Does one lack the engine's room for its contents? What comes free is to be kept for it.
+    pub fn is_cramped(&self) -> bool {
+        self.cramped.is_some()
+    }
+
     /// How many there are.
     pub fn count(&self) -> usize {
         self.running.len()
@@ -269,36 +309,45 @@ impl Jobs {
         self.running.drain(..).map(|Running { id, job, .. }| (id, job)).collect()
     }
 
-    /// Starts what can be started. `changes`: what is under way besides jobs.
-    pub fn start(&mut self, changes: impl Fn(Span) -> bool, room: &mut Room, events: &mut Vec<Event<Run>>) {
-        let is_caching = |running: &&Running| running.job.is_caching() && running.state == State::Asked;
-        let mut caching: u64 = self.running.iter().filter(is_caching).map(|running| running.asked).sum();
+    /// Starts what can be started: first what changes something, then what only caches. `changes`: what is under way besides jobs.
+    pub fn start(&mut self, changes: impl Fn(Span) -> bool, keep: Keep, room: &mut Room, events: &mut Vec<Event<Run>>) {
+        if room.requests == 0 {
+            return;
+        }
+        self.cramped = None;
         for place in 0..self.running.len() {
             let (earlier, rest) = self.running.split_at_mut(place);
-            let Running { id, job, state, asked } = &mut rest[0];
+            let Running { id, job, state, .. } = &mut rest[0];
             let orphans = || self.orphans.iter().any(|(_, span)| span.overlaps(job.span));
             let earlier = || earlier.iter().any(|earlier| earlier.job.span.overlaps(job.span));
-            if *state == State::Waiting && (job.is_caching() || !(changes(job.span) || orphans() || earlier())) {
+            if room.requests > 0 && *state == State::Waiting && (job.is_caching() || !(changes(job.span) || orphans() || earlier())) {
                 *state = State::Ready;
             }
-            let Some(span) = job.next_span().filter(|_| *state == State::Ready) else { continue };
-            if job.is_caching() && caching + span.atoms > CACHING_ATOMS_MAX {
+            if *state != State::Ready || job.is_caching() {
                 continue;
             }
-            // What room cannot be said exactly before the command is known is said too high: zeroes hold no memory.
-            let bytes = if job.zero.is_some() { 0 } else { span.bytes() };
-            if room.requests == 0 || room.bytes < bytes {
-                // What only caches holds up nobody.
-                if job.is_caching() {
-                    continue;
-                }
-                return;
+            let bytes = job.next_bytes();
+            if room.bytes < bytes {
+                self.cramped.get_or_insert(*id);
+            } else if room.requests > 0 && (bytes == 0 || keep == Keep::Nothing || self.cramped.is_none()) {
+                rest[0].ask(room, events);
             }
-            room.requests -= 1;
-            room.bytes -= bytes;
-            (*state, *asked) = (State::Asked, span.atoms);
-            caching += if job.is_caching() { span.atoms } else { 0 };
-            events.push(Event::Arrived(Request { id: *id, span, command: job.next_command() }));
+        }
+        if keep == Keep::Nothing || (keep == Keep::ForJobs && !self.is_cramped()) {
+            self.start_caching(room, events);
+        }
+    }
+
+    fn start_caching(&mut self, room: &mut Room, events: &mut Vec<Event<Run>>) {
+        let caching = |running: &&mut Running| running.job.is_caching();
+        let under_way = self.running.iter_mut().filter(caching).filter(|running| running.state == State::Asked);
+        let mut atoms: u64 = under_way.map(|running| running.asked).sum();
+        for running in self.running.iter_mut().filter(caching).filter(|running| running.state == State::Ready) {
+            let Some(span) = running.job.next_span() else { continue };
+            if room.requests > 0 && span.bytes() <= room.bytes && atoms + span.atoms <= CACHING_ATOMS_MAX {
+                atoms += span.atoms;
+                running.ask(room, events);
+            }
         }
     }
 
@@ -327,6 +376,7 @@ impl Jobs {
 
     fn remove(&mut self, place: usize) -> Running {
         let running = self.running.remove(place);
+        self.cramped = self.cramped.filter(|id| *id != running.id);
         if let Some(place) = self.spans.iter().position(|span| *span == running.job.span) {
             self.spans.swap_remove(place);
         }
@@ -447,12 +497,12 @@ mod tests {
         let (mut jobs, mut events, mut room) = (Jobs::default(), Vec::new(), Room { requests: 9, bytes: 1 << 20 });
         jobs.abandon(|_| false, [(RequestId(1), Span::new(0, 8))].into_iter());
         jobs.push(RequestId(2), write_job(100, &[1; 10]));
-        jobs.start(|_| false, &mut room, &mut events);
+        jobs.start(|_| false, Keep::ForJobs, &mut room, &mut events);
         assert!(events.is_empty() && !jobs.is_idle());
         jobs.bury(RequestId(1));
-        jobs.start(|span| span == Span::new(0, 1), &mut room, &mut events);
+        jobs.start(|span| span == Span::new(0, 1), Keep::ForJobs, &mut room, &mut events);
         assert!(events.is_empty(), "somebody else writes there");
-        jobs.start(|_| false, &mut room, &mut events);
+        jobs.start(|_| false, Keep::ForJobs, &mut room, &mut events);
         assert_eq!((ids(&events), jobs.spans()), (vec![2], &[Span::new(0, 1)][..]));
         let failed = Reply { id: RequestId(2), result: Err(RequestError::Io) };
         assert!(matches!(jobs.handle(failed), Answered::Client(Reply { result: Err(RequestError::Io), .. })));
@@ -465,9 +515,9 @@ mod tests {
         jobs.push(RequestId(1), Job::cache(Span::new(0, 10 * PIECE_ATOMS)).of(Arc::downgrade(&client)));
         let done = |jobs: &mut Jobs| jobs.handle(Reply { id: RequestId(1), result: Ok(Outcome::Done) });
         let mut room = Room { requests: 9, bytes: 1 << 30 };
-        jobs.start(|_| false, &mut room, &mut events);
+        jobs.start(|_| false, Keep::ForJobs, &mut room, &mut events);
         assert!(matches!(done(&mut jobs), Answered::Job));
-        jobs.start(|_| false, &mut room, &mut events);
+        jobs.start(|_| false, Keep::ForJobs, &mut room, &mut events);
         drop(client);
         assert!(matches!(done(&mut jobs), Answered::Client(_)) && jobs.running.is_empty());
         assert_eq!(events.len(), 2);
@@ -480,8 +530,36 @@ mod tests {
         assert!(!jobs.has_place_to_cache() && jobs.has_place());
         (0..CHANGING_JOBS_MAX as u64).for_each(|id| jobs.push(RequestId(100 + id), write_job(1000 * id as usize, &[1; 10])));
         assert!(!jobs.has_place());
-        jobs.start(|_| false, &mut Room { requests: 9, bytes: 1 << 20 }, &mut events);
+        jobs.start(|_| false, Keep::ForJobs, &mut Room { requests: 9, bytes: 1 << 20 }, &mut events);
         assert_eq!(ids(&events), (100..109).collect::<Vec<_>>(), "there is no room for a piece of 4 MiB");
+    }
+
+    #[test]
+    fn what_comes_free_is_kept_for_the_first_job_that_lacks_it_and_for_the_next_one_when_it_has_gone() {
+        let (mut jobs, mut events) = (Jobs::default(), Vec::new());
+        jobs.push(RequestId(1), Job::cache(Span::new(0, 8)));
+        jobs.push(RequestId(2), Job::write(Span::new(100, 9), RunMut::new(9), 0, 9 * ATOM - 1, false));
+        jobs.push(RequestId(3), Job::zero(512 * 200, 1000, false, false, false));
+        jobs.push(RequestId(4), write_job(512 * 300, &[1; 10]));
+        let mut start = |jobs: &mut Jobs, keep: Keep, bytes: u64| {
+            jobs.start(|_| false, keep, &mut Room { requests: 9, bytes }, &mut events);
+            ids(&std::mem::take(&mut events))
+        };
+        let learn = |jobs: &mut Jobs, id: u64| {
+            let data = Outcome::Data([RunMut::new(1).freeze()].into());
+            assert!(matches!(jobs.handle(Reply { id: RequestId(id), result: Ok(data) }), Answered::Job));
+        };
+        assert_eq!(start(&mut jobs, Keep::ForJobs, 0), [3], "zeroes need none");
+        assert_eq!(start(&mut jobs, Keep::ForAll, 9 * 512), [2, 4], "the edges; what caches is nobody's hurry");
+        [2, 4].into_iter().for_each(|id| learn(&mut jobs, id));
+        assert!(start(&mut jobs, Keep::ForJobs, 8 * 512).is_empty() && jobs.is_cramped());
+        jobs.start(|_| false, Keep::ForJobs, &mut Room { requests: 0, bytes: 0 }, &mut Vec::new());
+        assert!(jobs.is_cramped(), "nobody has looked");
+        assert_eq!(start(&mut jobs, Keep::Nothing, 9 * 512 - 1), [4], "others pass");
+        assert!(jobs.is_cramped());
+        jobs.abandon(|id| id.0 == 2, std::iter::empty());
+        assert!(!jobs.is_cramped(), "there is nobody any more for whom to keep it");
+        assert_eq!(start(&mut jobs, Keep::ForJobs, 8 * 512), [1]);
     }
 
     #[test]
@@ -503,11 +581,11 @@ mod tests {
         let (mut jobs, mut events) = (Jobs::default(), Vec::new());
         jobs.push(RequestId(1), write_job(100, &[1; 10]));
         jobs.push(RequestId(2), write_job(5000, &[1; 10]));
-        jobs.start(|_| false, &mut Room { requests: 0, bytes: 1 << 20 }, &mut events);
-        jobs.start(|_| false, &mut Room { requests: 9, bytes: 511 }, &mut events);
+        jobs.start(|_| false, Keep::ForJobs, &mut Room { requests: 0, bytes: 1 << 20 }, &mut events);
+        jobs.start(|_| false, Keep::ForJobs, &mut Room { requests: 9, bytes: 511 }, &mut events);
         assert!(events.is_empty());
         let mut room = Room { requests: 1, bytes: 1 << 20 };
-        jobs.start(|_| false, &mut room, &mut events);
+        jobs.start(|_| false, Keep::ForJobs, &mut room, &mut events);
         assert_eq!((ids(&events), room), (vec![1], Room { requests: 0, bytes: (1 << 20) - 512 }));
         jobs.abandon(|id| id.0 < 3, std::iter::empty());
         assert_eq!(jobs.orphans, [(RequestId(1), Span::new(0, 1))], "what is in the engine is waited for");

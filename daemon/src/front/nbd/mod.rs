@@ -52,7 +52,7 @@ pub use allow::Allowed;
 pub use connection::{BYTES_MAX, REQUESTS_MAX};
 use connection::{Connection, Intake, Service};
 pub use export::{BLOCK_BYTES_MIN, Export, Exports, PAYLOAD_BYTES_MAX, is_string};
-use job::{Answered, Job, Jobs};
+use job::{Answered, Job, Jobs, Keep};
 use loan::Loans;
 use seats::{Seat, Seats};
 pub use socket::descriptors;
@@ -118,7 +118,8 @@ pub struct Front {
     /// Connections that left input alone because there was no room, in the order in which they go on: who got something is the last.
     waiting: VecDeque<u64>,
     /// The first of them that lacks the engine's room for a payload. It would never get that if those behind it took what comes free, so they take
-    /// none; but every other second they do, as with [`Loans`]: it may be a disk that does not answer that keeps the rest.
+    /// none; but every other second they do, as with [`Loans`]: it may be a disk that does not answer that keeps the rest. A job that lacks room
+    /// comes before all of them ([`Jobs::is_cramped`]).
     cramped: Option<u64>,
     /// Those behind it do take some, until the next tick.
     is_passed: bool,
@@ -456,7 +457,23 @@ impl Front {
         }
         let clients = self.entries.iter().flat_map(|entry| &entry.client);
         let changes = |place: Span| clients.clone().flat_map(|client| client.connection.changes()).any(|(_, span)| span.overlaps(place));
-        self.jobs.start(changes, room, events);
+        let keep = match (self.is_passed, self.cramped) {
+            (true, _) => Keep::Nothing,
+            (false, None) => Keep::ForJobs,
+            (false, Some(_)) => Keep::ForAll,
+        };
+        self.jobs.start(changes, keep, room, events);
+        self.watching |= self.jobs.is_cramped();
+    }
+
+    /// Does anybody lack the engine's room for a payload?
+    fn is_cramped(&self) -> bool {
+        self.cramped.is_some() || self.jobs.is_cramped()
+    }
+
+    /// Are others to take nothing of what comes free?
+    fn keeps_room(&self) -> bool {
+        self.is_cramped() && !self.is_passed
     }
 
     fn settle_all(&mut self) {
@@ -493,7 +510,10 @@ impl Front {
     fn remove(&mut self, token: u64) {
         let Some(mut client) = self.take(token) else { return };
         client.connection.kill(&mut self.loans);
+        let was_cramped = self.jobs.is_cramped();
         self.jobs.abandon(|id| id.0 >> 8 == token, client.connection.changes());
+        // Others may have what his job waited for.
+        self.retry |= was_cramped && !self.jobs.is_cramped();
         let stream = client.connection.into_stream();
         stream.hang_up();
         if client.said != (false, false) {
@@ -557,13 +577,14 @@ impl Port for Front {
         if token >= LISTENER {
             return self.accept((token - LISTENER) as usize);
         }
+        let keeps_room = self.keeps_room();
         let Some(client) = client(&mut self.entries, token) else { return };
         if writable {
             client.connection.unblock();
             client.connection.send();
         }
         if readable {
-            let kept = if self.cramped.is_some() && !self.is_passed { std::mem::take(&mut room.bytes) } else { 0 };
+            let kept = if keeps_room { std::mem::take(&mut room.bytes) } else { 0 };
             let service = Service { exports: &self.exports, stopping: self.stopping };
             let mut intake = Intake { room, events, jobs: &mut self.jobs, loans: &mut self.loans };
             client.connection.receive(true, &mut self.scratch, service, &mut intake);
@@ -584,9 +605,10 @@ impl Port for Front {
             let service = Service { exports: &self.exports, stopping: self.stopping };
             let token = self.waiting.pop_front().expect("counted");
             let before = (events.len(), self.jobs.count());
+            let keeps_room = self.keeps_room();
             let Some(client) = client(&mut self.entries, token) else { continue };
             client.queued = false;
-            let kept = if self.cramped.is_some() && !self.is_passed { std::mem::take(&mut room.bytes) } else { 0 };
+            let kept = if keeps_room { std::mem::take(&mut room.bytes) } else { 0 };
             let mut intake = Intake { room, events, jobs: &mut self.jobs, loans: &mut self.loans };
             client.connection.catch_up(service, &mut intake);
             if client.connection.is_unread() {
@@ -603,7 +625,7 @@ impl Port for Front {
             }
         }
         self.waiting.extend(served);
-        self.is_passed &= self.cramped.is_some();
+        self.is_passed &= self.is_cramped();
         // Those that only now found their place: nothing else would wake us for them.
         self.start_jobs(room, events);
     }
@@ -639,7 +661,7 @@ impl Port for Front {
         self.settle_all();
         // Handshakes that rested go on; they need no room.
         self.resume(&mut Room { requests: 0, bytes: 0 }, &mut Vec::new());
-        self.is_passed = !self.is_passed && self.cramped.is_some();
+        self.is_passed = !self.is_passed && self.is_cramped();
         self.retry |= self.is_passed;
     }
 }

@@ -1,0 +1,194 @@
+//! The engine's room for payloads, and who gets what comes free of it: large requests, and changes of parts of atoms, among many who want less.
+
+use crate::front::{asked, reads};
+use crate::world::{Raw, World, request, simple, write};
+use tidegate_daemon::port::Port;
+use tidegate_engine::request::{Command, Request};
+
+const MIB: u64 = 1 << 20;
+const READ: u16 = 0;
+const FLUSH: u16 = 3;
+/// So much is wanted at once, and there is hardly room for more.
+const LARGE: u64 = 8 * 4096;
+
+fn is_large(request: &Request<tidegate_daemon::back::run::Run>) -> bool {
+    request.span.bytes() == LARGE
+}
+
+fn is_there(world: &World) -> bool {
+    world.held.iter().any(is_large)
+}
+
+fn flushes(world: &World) -> usize {
+    world.held.iter().filter(|request| matches!(request.command, Command::Flush)).count()
+}
+
+/// The oldest request of so many bytes is answered.
+fn one_ends(world: &mut World, bytes: u64) {
+    let place = world.held.iter().position(|request| request.span.bytes() == bytes).expect("it has been asked for");
+    let one = world.held.remove(place);
+    let others = std::mem::replace(&mut world.held, vec![one]);
+    world.release();
+    world.held.extend(others);
+    world.settle();
+}
+
+/// One after the other of the small ones ends, and there are always more of them.
+fn check_that_the_large_one_gets_its_room(world: &mut World) {
+    for round in 0.. {
+        if is_there(world) {
+            return;
+        }
+        assert!(round < 9, "{} bytes of others", asked(world));
+        one_ends(world, 4096);
+    }
+}
+
+/// Something odd and large, whose edges are known, lacks room for its contents; and the client who has it all, with many more reads.
+fn with_a_cramped_job(world: &mut World) -> (Raw, Raw) {
+    let mut odd = Raw::ready(world);
+    let mut busy = Raw::ready(world);
+    world.hold = true;
+    world.room.bytes = LARGE + 1024;
+    odd.send(world, &write(1, 1, &vec![7; LARGE as usize - 512]));
+    world.until(|world| world.held.len() == 1);
+    busy.send(world, &reads(120, 4096));
+    world.until(|world| asked(world) == LARGE + 512);
+    one_ends(world, 512);
+    world.until(|world| asked(world) == LARGE + 512);
+    one_ends(world, 512);
+    assert_eq!((asked(world), is_there(world)), (LARGE, false));
+    (busy, odd)
+}
+
+fn check_that_a_job_is_not_passed_for_ever(mut world: World) {
+    let (mut busy, mut odd) = with_a_cramped_job(&mut world);
+    let mut late = Raw::ready(&mut world);
+    (0..2).for_each(|_| one_ends(&mut world, 4096));
+    assert_eq!(asked(&world), LARGE - 2 * 4096, "what has come free is kept for it");
+    // Nobody waits for it who needs no room; the others do, but not as long as a disk may take.
+    late.send(&mut world, &[request(FLUSH, 1, 0, 0), write(2, 100_000, &[9; 10])].concat());
+    world.until(|world| flushes(world) == 1);
+    world.settle();
+    assert_eq!(asked(&world), LARGE - 2 * 4096);
+    world.pass(1);
+    world.until(|world| asked(world) == LARGE + 512);
+    assert!(!is_there(&world), "every other second");
+    one_ends(&mut world, 512);
+    world.until(|world| asked(world) == LARGE + 512);
+    one_ends(&mut world, 512);
+    assert_eq!(world.memory.bytes[100_000..100_010], [9; 10], "and so does another job");
+    world.pass(1);
+    check_that_the_large_one_gets_its_room(&mut world);
+    world.hold = false;
+    assert_eq!(odd.receive(&mut world, 16), simple(0, 1));
+    assert_eq!(busy.receive(&mut world, 120 * (16 + 4096)).len(), 120 * (16 + 4096));
+    assert_eq!(late.receive(&mut world, 32).len(), 32);
+    assert!(world.memory.bytes[1..LARGE as usize - 511].iter().all(|byte| *byte == 7) && world.memory.bytes[0] == 0);
+}
+
+#[test]
+fn a_job_that_lacks_room_gets_it_before_those_who_want_less_later() {
+    check_that_a_job_is_not_passed_for_ever(World::new(MIB));
+}
+
+#[test]
+fn a_job_that_lacks_room_gets_it_before_what_other_front_threads_want_later() {
+    check_that_a_job_is_not_passed_for_ever(World::with_threads(MIB, 2));
+}
+
+#[test]
+fn a_job_that_lacks_room_and_loses_its_client_leaves_what_was_kept_to_others() {
+    let mut world = World::new(MIB);
+    let (mut busy, mut odd) = with_a_cramped_job(&mut world);
+    // With a reply that it has not read, its end is no orderly one.
+    odd.send(&mut world, &request(FLUSH, 2, 0, 0));
+    world.until(|world| flushes(world) == 1);
+    one_ends(&mut world, 0);
+    (0..2).for_each(|_| one_ends(&mut world, 4096));
+    assert_eq!(asked(&world), LARGE - 2 * 4096);
+    drop(odd);
+    world.settle();
+    assert_eq!((asked(&world), is_there(&world)), (LARGE, false));
+    world.hold = false;
+    assert_eq!(busy.receive(&mut world, 120 * (16 + 4096)).len(), 120 * (16 + 4096));
+}
+
+/// A large read of one front thread lacks the room that a client of another one has, with many more reads.
+fn with_a_cramped_thread(world: &mut World) -> (Raw, Raw) {
+    let mut large = Raw::ready(world);
+    let mut busy = Raw::ready(world);
+    world.hold = true;
+    world.room.bytes = LARGE + 1024;
+    busy.send(world, &reads(120, 4096));
+    world.until(|world| asked(world) == LARGE);
+    // What comes with the FLUSH goes over with it.
+    large.send(world, &[request(FLUSH, 1, 0, 0), request(READ, 2, 0, LARGE as u32)].concat());
+    world.until(|world| flushes(world) == 1);
+    // It is not the first who lacks some, and the next one.
+    one_ends(world, 4096);
+    assert_eq!((asked(world), is_there(world)), (LARGE, false));
+    (busy, large)
+}
+
+#[test]
+fn who_lacks_room_gets_it_before_what_other_front_threads_want_later() {
+    let mut world = World::with_threads(MIB, 2);
+    let (mut busy, mut large) = with_a_cramped_thread(&mut world);
+    (0..2).for_each(|_| one_ends(&mut world, 4096));
+    assert_eq!(asked(&world), LARGE - 2 * 4096, "what has come free is kept for it");
+    world.pass(1);
+    assert_eq!((asked(&world), is_there(&world)), (LARGE, false), "every other second");
+    world.pass(1);
+    check_that_the_large_one_gets_its_room(&mut world);
+    world.hold = false;
+    assert_eq!(large.receive(&mut world, 32 + LARGE as usize).len(), 32 + LARGE as usize);
+    assert_eq!(busy.receive(&mut world, 120 * (16 + 4096)).len(), 120 * (16 + 4096));
+    assert!(world.front.deadline().is_none(), "nobody lacks anything");
+}
+
+#[test]
+fn who_lacks_room_keeps_no_other_client_of_its_front_thread_waiting() {
+    let mut world = World::with_threads(MIB, 2);
+    let (mut busy, large) = with_a_cramped_thread(&mut world);
+    let mut others: Vec<Raw> = (0..2).map(|_| Raw::ready(&mut world)).collect();
+    // One of them is a client of the same thread. The other one's thread has reads waiting: those and what is behind them go on with the next second.
+    others.iter_mut().for_each(|other| other.send(&mut world, &request(FLUSH, 1, 0, 0)));
+    world.until(|world| flushes(world) == 2);
+    one_ends(&mut world, 4096);
+    assert_eq!(asked(&world), LARGE - 4096, "none of it is for what waits there");
+    others.iter_mut().for_each(|other| other.send(&mut world, &request(READ, 2, 0, 512)));
+    world.pass(1);
+    world.until(|world| asked(world) > LARGE);
+    // What it asked for is done although it has gone, and keeps nobody waiting.
+    drop(large);
+    world.hold = false;
+    for other in &mut others {
+        assert_eq!(other.receive(&mut world, 16 + 16 + 512).len(), 16 + 16 + 512);
+    }
+    assert_eq!(busy.receive(&mut world, 120 * (16 + 4096)).len(), 120 * (16 + 4096));
+}
+
+#[test]
+fn front_threads_get_what_comes_free_in_turns() {
+    let mut world = World::with_threads(MIB, 2);
+    let mut clients = [Raw::ready(&mut world), Raw::ready(&mut world)];
+    world.hold = true;
+    world.room.requests = 0;
+    world.settle();
+    for client in &mut clients {
+        client.send(&mut world, &reads(100, 512));
+        // Its thread rings when it has asked for all of them.
+        world.turn(None, 60_000);
+    }
+    world.room.requests = 6;
+    world.settle();
+    (0..12).for_each(|_| one_ends(&mut world, 512));
+    // The number of the thread is in the high bits.
+    let of_first = world.held.iter().filter(|request| request.id.0 >> 56 == 0).count();
+    assert_eq!((of_first, world.held.len()), (3, 6));
+    world.hold = false;
+    for client in &mut clients {
+        assert_eq!(client.receive(&mut world, 100 * (16 + 512)).len(), 100 * (16 + 512));
+    }
+}
