@@ -48,4 +48,5 @@ mod split;
 mod strangers;
 mod swarm;
 mod through;
+mod twice;
 mod wear;

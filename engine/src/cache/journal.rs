@@ -20,6 +20,18 @@ pub struct PinnedPage {
     pub written: bool,
 }
 
+/// A place of the ring in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Held {
+    pub place: u32,
+    /// The page that was written there; 0: nothing that counts.
+    pub seq: u64,
+    /// That write failed, or is not the one that counts: the page is elsewhere. It may have landed all the same, and then recovery finds it twice. Both are
+    /// the same page to the last record, so either may be read; but a place that was given back meanwhile would be taken again by recovery, and might
+    /// leave it no room. So it is kept as long as its page.
+    pub failed: bool,
+}
+
 #[derive(Clone, Debug)]
 struct Group {
     number: u64,
@@ -53,8 +65,8 @@ pub struct Journal {
     pages: VecDeque<PinnedPage>,
     /// Sequence numbers of pages that wait to be handed out, ascending.
     outgoing: VecDeque<u64>,
-    /// Places of the ring in use, in the order they were taken, with the page each holds (0: a page that failed there).
-    places: VecDeque<(u32, u64)>,
+    /// Places of the ring in use, in the order they were taken.
+    places: VecDeque<Held>,
     next_place: u32,
     durable_seq: u64,
     durable_group: u64,
@@ -64,8 +76,8 @@ pub struct Journal {
 
 impl Journal {
     /// Continues the log of a recovered SSD: the next page is `next_seq` of `epoch`, behind `places`.
-    pub fn new(geometry: Geometry, format: FormatId, epoch: u64, next_seq: u64, previous: u32, places: Vec<(u32, u64)>) -> Self {
-        let next_place = places.last().map_or(0, |&(place, _)| (place + 1) % geometry.journal_pages);
+    pub fn new(geometry: Geometry, format: FormatId, epoch: u64, next_seq: u64, previous: u32, places: Vec<Held>) -> Self {
+        let next_place = places.last().map_or(0, |held| (held.place + 1) % geometry.journal_pages);
         let mut journal = Journal {
             builder: PageBuilder::new(&geometry),
             geometry,
@@ -195,7 +207,7 @@ impl Journal {
     fn take_place(&mut self, seq: u64) -> u32 {
         assert!((self.places.len() as u32) < self.geometry.journal_pages, "the reserve of the ring was not kept");
         let place = self.next_place;
-        self.places.push_back((place, seq));
+        self.places.push_back(Held { place, seq, failed: false });
         self.next_place = (place + 1) % self.geometry.journal_pages;
         place
     }
@@ -272,9 +284,7 @@ impl Journal {
 
     /// The page could not be written: the same page goes to the next place.
     pub fn page_failed(&mut self, seq: u64) {
-        for place in self.places.iter_mut().filter(|(_, holds)| *holds == seq) {
-            place.1 = 0;
-        }
+        self.places.iter_mut().filter(|held| held.seq == seq).for_each(|held| held.failed = true);
         let place = self.take_place(seq);
         let (geometry, format) = (self.geometry, self.format);
         let page = self.page(seq);
@@ -352,16 +362,16 @@ impl Journal {
 
     /// Durable pages from `seq` on in consecutive places, at most `most`: first place, first seq, how many.
     pub fn durable_run(&self, seq: u64, most: u32) -> Option<(u32, u64, u32)> {
-        let mut durable = self.places.iter().filter(|&&(_, holds)| holds > 0 && holds >= seq && holds <= self.durable_seq);
-        let &(place, first) = durable.next()?;
-        let follows = |&(i, next): &(u32, &(u32, u64))| *next == (place + i, first + u64::from(i));
+        let mut durable = self.places.iter().filter(|held| !held.failed && held.seq > 0 && held.seq >= seq && held.seq <= self.durable_seq);
+        let &Held { place, seq: first, .. } = durable.next()?;
+        let follows = |&(i, next): &(u32, &Held)| (next.place, next.seq) == (place + i, first + u64::from(i));
         Some((place, first, 1 + (1..most).zip(durable).take_while(follows).count() as u32))
     }
 
     /// The pages before `seq` are needed no more.
     pub fn free_before(&mut self, seq: u64) {
-        while let Some(&(_, holds)) = self.places.front()
-            && holds < seq
+        while let Some(held) = self.places.front()
+            && held.seq < seq
         {
             self.places.pop_front();
         }

@@ -78,6 +78,8 @@ impl Rates {
 pub enum Fault {
     /// It fails; of a write any subset lands, of a flush any part becomes durable.
     Error,
+    /// A write fails, and lands as a whole.
+    Denied,
     /// A read fails, and goes on failing until the atom is written.
     Bad,
     /// A read fails, and whoever asks again is given everything.

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use crate::cache::format::Superblock;
+use crate::cache::journal::Held;
 use crate::fault_point::FaultPoint;
 use crate::payload::Payload;
 
@@ -24,8 +25,8 @@ pub(in crate::path) struct Chain {
     pub next_seq: u64,
     /// Chain value of the page before it.
     pub previous: u32,
-    /// Places of the ring that stay in use, in their order, with the page each holds.
-    pub places: Vec<(u32, u64)>,
+    /// Places of the ring that stay in use, in their order.
+    pub places: Vec<Held>,
 }
 
 impl<P: Payload> Engine<P> {
@@ -85,11 +86,9 @@ impl<P: Payload> Engine<P> {
         // The pages between the two checkpoints stay, for a map that rots later.
         let oldest = if recovery.map == superblock.checkpoint { superblock.previous.seq.min(start) } else { start };
         let best = newest_pages(&recovery.pages, superblock);
-        let kept = best.range(oldest..chain.next_seq).map(|(&seq, &page)| (seq, &recovery.pages[page]));
         let last = best.get(&(chain.next_seq - 1)).map(|&page| &recovery.pages[page]);
         chain.previous = last.map_or(0, |ring| ring.page.crc);
-        chain.places =
-            places_in_use(kept.map(|(seq, ring)| Kept { place: ring.place, seq, durable: ring.page.head.durable }).collect(), ring);
+        chain.places = places_in_use(kept_pages(&recovery.pages, &best, oldest..chain.next_seq), ring);
     }
 }
 
@@ -145,15 +144,31 @@ fn complete_groups<P>(pages: &[RingPage<P>], order: &[usize]) -> Vec<Range<usize
 /// A page that stays in the ring.
 #[derive(Clone, Copy, Debug)]
 struct Kept {
-    place: u32,
-    seq: u64,
+    held: Held,
     /// What was durable when it was filled.
     durable: u64,
 }
 
+/// The pages of the log, wherever they lie. One whose write failed, and landed all the same, lies in two places: they are the same page, so any of
+/// them may be followed, but which of them is durable nobody knows. (A write that failed may be seen until the power goes, and then be gone.) So all
+/// are kept, as they were in the life before: the ring has as much room as then, and its end is behind the last of them.
+fn kept_pages<P>(pages: &[RingPage<P>], best: &BTreeMap<u64, usize>, seqs: Range<u64>) -> Vec<Kept> {
+    let mut kept = Vec::new();
+    for (number, ring) in pages.iter().enumerate() {
+        let head = &ring.page.head;
+        if let Some(&counts) = best.get(&head.seq).filter(|_| seqs.contains(&head.seq))
+            && pages[counts].page.head.epoch == head.epoch
+        {
+            let held = Held { place: ring.place, seq: head.seq, failed: number != counts };
+            kept.push(Kept { held, durable: head.durable });
+        }
+    }
+    kept
+}
+
 /// The places in the order in which the ring is written, holes filled (0): the ring goes on behind the last one.
-fn places_in_use(mut used: Vec<Kept>, ring: u32) -> Vec<(u32, u64)> {
-    used.sort_unstable_by_key(|page| page.place);
+fn places_in_use(mut used: Vec<Kept>, ring: u32) -> Vec<Held> {
+    used.sort_unstable_by_key(|page| page.held.place);
     if used.is_empty() {
         return Vec::new();
     }
@@ -161,20 +176,20 @@ fn places_in_use(mut used: Vec<Kept>, ring: u32) -> Vec<(u32, u64)> {
     // that was written later, behind newer ones, has a smaller number than the one before it. But that one was not filled when the other was
     // durable; so where a page follows that was durable when the one before it was filled, the ring begins.
     let before = |i: usize| &used[if i == 0 { used.len() - 1 } else { i - 1 }];
-    let gap_before = |i: usize| (used[i].place + ring - before(i).place - 1) % ring;
-    let begins = |&i: &usize| before(i).durable >= used[i].seq;
-    let fall_before = |i: usize| u64::from(gap_before(i)) + before(i).seq - used[i].seq;
+    let gap_before = |i: usize| (used[i].held.place + ring - before(i).held.place - 1) % ring;
+    let begins = |&i: &usize| before(i).durable >= used[i].held.seq;
+    let fall_before = |i: usize| u64::from(gap_before(i)) + before(i).held.seq - used[i].held.seq;
     let first = (0..used.len()).filter(begins).max_by_key(|&i| fall_before(i));
     // Where nothing was durable the log is short: the free part is larger than what was under way.
     let first = first.or_else(|| (0..used.len()).max_by_key(|&i| (gap_before(i), i))).unwrap_or(0);
     used.rotate_left(first);
-    let base = used[0].place;
-    let mut filled: Vec<(u32, u64)> = Vec::new();
-    for Kept { place, seq, .. } in used {
-        while (filled.len() as u32) < (place + ring - base) % ring {
-            filled.push(((base + filled.len() as u32) % ring, 0));
+    let base = used[0].held.place;
+    let mut filled: Vec<Held> = Vec::new();
+    for Kept { held, .. } in used {
+        while (filled.len() as u32) < (held.place + ring - base) % ring {
+            filled.push(Held { place: (base + filled.len() as u32) % ring, seq: 0, failed: true });
         }
-        filled.push((place, seq));
+        filled.push(held);
     }
     filled
 }
@@ -183,23 +198,32 @@ fn places_in_use(mut used: Vec<Kept>, ring: u32) -> Vec<(u32, u64)> {
 mod tests {
     use super::*;
 
+    fn kept(place: u32, seq: u64, durable: u64) -> Kept {
+        Kept { held: Held { place, seq, failed: false }, durable }
+    }
+
+    /// Places in use, with the page each holds.
+    fn places_of(used: Vec<Kept>, ring: u32) -> Vec<(u32, u64)> {
+        places_in_use(used, ring).iter().map(|held| (held.place, held.seq)).collect()
+    }
+
     /// Pages of which nothing was durable.
     fn fresh(pages: &[(u32, u64)]) -> Vec<Kept> {
-        pages.iter().map(|&(place, seq)| Kept { place, seq, durable: 0 }).collect()
+        pages.iter().map(|&(place, seq)| kept(place, seq, 0)).collect()
     }
 
     /// Each was filled when all but so many before it were durable.
     fn behind(pages: impl IntoIterator<Item = (u32, u64)>, under_way: u64) -> Vec<Kept> {
-        pages.into_iter().map(|(place, seq)| Kept { place, seq, durable: seq - 1 - under_way }).collect()
+        pages.into_iter().map(|(place, seq)| kept(place, seq, seq - 1 - under_way)).collect()
     }
 
     #[test]
     fn the_ring_goes_on_behind_the_newest_page() {
         for pages in [fresh, |pages: &[(u32, u64)]| behind(pages.iter().copied(), 0)] {
-            assert_eq!(places_in_use(pages(&[]), 16), vec![]);
-            assert_eq!(places_in_use(pages(&[(3, 7)]), 16), vec![(3, 7)]);
-            assert_eq!(places_in_use(pages(&[(15, 4), (0, 5), (14, 3)]), 16), vec![(14, 3), (15, 4), (0, 5)]);
-            assert_eq!(places_in_use(pages(&[(4, 9), (2, 7)]), 16), vec![(2, 7), (3, 0), (4, 9)]);
+            assert_eq!(places_of(pages(&[]), 16), vec![]);
+            assert_eq!(places_of(pages(&[(3, 7)]), 16), vec![(3, 7)]);
+            assert_eq!(places_of(pages(&[(15, 4), (0, 5), (14, 3)]), 16), vec![(14, 3), (15, 4), (0, 5)]);
+            assert_eq!(places_of(pages(&[(4, 9), (2, 7)]), 16), vec![(2, 7), (3, 0), (4, 9)]);
         }
     }
 
@@ -210,7 +234,7 @@ mod tests {
             let places = (0..237).filter(|place| !(20..20 + hole).contains(place)).map(|place| (100 + place) % 256);
             let pages: Vec<(u32, u64)> = places.zip(1000..).collect();
             let (count, last) = (pages.len(), pages[pages.len() - 1]);
-            let filled = places_in_use(behind(pages, 10), 256);
+            let filled = places_of(behind(pages, 10), 256);
             assert_eq!((filled[0], filled[filled.len() - 1]), ((100, 1000), last), "a hole of {hole}");
             assert_eq!(filled.len(), 237);
             assert_eq!((filled[20], filled.iter().filter(|(_, seq)| *seq > 0).count()), ((120, 0), count));
@@ -220,13 +244,13 @@ mod tests {
     #[test]
     fn a_page_that_was_written_behind_newer_ones_is_no_end_of_the_log() {
         let pages = [(6, 6), (7, 7), (8, 5)];
-        assert_eq!(places_in_use(fresh(&pages), 16), pages);
-        assert_eq!(places_in_use(behind(pages, 4), 16), pages);
+        assert_eq!(places_of(fresh(&pages), 16), pages);
+        assert_eq!(places_of(behind(pages, 4), 16), pages);
         // The same round the end of the ring, and with its own place among those that are used.
         let pages = [(13, 4), (15, 6), (0, 7), (1, 5)];
         let filled = vec![(13, 4), (14, 0), (15, 6), (0, 7), (1, 5)];
-        assert_eq!(places_in_use(fresh(&pages), 16), filled);
-        assert_eq!(places_in_use(behind(pages, 2), 16), filled);
+        assert_eq!(places_of(fresh(&pages), 16), filled);
+        assert_eq!(places_of(behind(pages, 2), 16), filled);
     }
 
     /// However little is free: taken for the beginning, the first of them would leave no room at all.
@@ -236,13 +260,13 @@ mod tests {
         // Places 20 to 83 had failed.
         let newer = (84..148).zip(1_084..).chain((148..212).zip(1_020..));
         let pages: Vec<(u32, u64)> = older.chain(newer).collect();
-        let ends = |kept: Vec<Kept>, ring: u32| {
-            let filled = places_in_use(kept, ring);
+        let ends = |used: Vec<Kept>, ring: u32| {
+            let filled = places_of(used, ring);
             (filled[0], filled[filled.len() - 1])
         };
         for ring in [213, 250, 1_000] {
-            let kept: Vec<Kept> = pages.iter().map(|&(place, seq)| Kept { place, seq, durable: 1_019.min(seq - 1) }).collect();
-            assert_eq!(ends(kept, ring), ((0, 1_000), (211, 1_083)));
+            let used: Vec<Kept> = pages.iter().map(|&(place, seq)| kept(place, seq, 1_019.min(seq - 1))).collect();
+            assert_eq!(ends(used, ring), ((0, 1_000), (211, 1_083)));
         }
         // Where nothing before them is kept.
         assert_eq!(ends(fresh(&pages[20..]), 250), ((84, 1_084), (211, 1_083)));

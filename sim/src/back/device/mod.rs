@@ -468,6 +468,10 @@ impl Device {
                 self.land_some(&write);
                 return Err(DeviceError::Medium);
             }
+            Some(Fault::Denied) => {
+                self.land(write);
+                return Err(DeviceError::Medium);
+            }
             Some(Fault::Full) => return Err(DeviceError::NoSpace),
             Some(Fault::Misdirected(place)) => {
                 self.harm.push(Harm::Slots(write.data.stamps().collect()));
