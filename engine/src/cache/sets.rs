@@ -110,7 +110,6 @@ pub struct Sets {
     read: NumberMap<u64, Bits>,
     pub placed: Placed,
     pub stranded: Stranded,
-    lanes: Lanes,
     free: Free,
     /// Sealed sets without a live slot that wait for kills, reads or headers.
     dying: Vec<u32>,
@@ -167,7 +166,6 @@ impl Sets {
             read: NumberMap::default(),
             placed: Placed::default(),
             stranded: Stranded::default(),
-            lanes,
             free: Free::new(lanes, geometry.sets),
             dying: Vec::new(),
             newest: NIL,
@@ -356,7 +354,7 @@ impl Sets {
     }
 
     fn set_free(&mut self, number: u32) {
-        self.free.push(number, self.lanes.of(self.geometry.set(number).start));
+        self.free.push(number, self.geometry.set(number).start);
     }
 
     // --- slots ---
