@@ -5,6 +5,7 @@
 //! Under set placement a set is Placed in place of Open, and is sealed when it is empty (`placed`). What becomes of slots is in `run`.
 
 mod free;
+mod heat;
 mod run;
 #[cfg(test)]
 mod tests;
@@ -12,10 +13,11 @@ mod tests;
 use std::collections::BTreeSet;
 
 use free::Free;
+use heat::Heat;
 
 use super::format::journal::PLACED;
 use super::format::{Bits, Entry, Geometry, MapSet, Position, SetState};
-use super::heat::{Pace, Paces, log8};
+use super::heat::{Pace, log8};
 use super::index::Mapping;
 use super::placed::{Placed, numbers, place_of};
 use super::slots::{self, Slots};
@@ -58,12 +60,7 @@ pub struct Set {
     slots: Slots,
     /// Slots of which only a part is valid: their masks lie elsewhere. Mostly none.
     partial_slots: u32,
-    paces: Paces,
-    /// The sum of the rates of its live slots.
-    rate: u64,
-    /// The sum of the moments at which the blocks of its slots were written, on the clock of client writes; and of how many slots.
-    written: u64,
-    written_slots: u32,
+    heat: Heat,
     pub stream: u8,
     /// Reads and writes in flight, destages and merges included: while above zero the set is not reused.
     pub pins: u32,
@@ -93,6 +90,8 @@ impl Set {
         matches!(self.state, SetState::Sealed | SetState::Placed)
     }
 }
+
+const _: () = assert!(size_of::<Set>() <= 184, "there is one for each MiB of the cache");
 
 const NIL: u32 = u32::MAX;
 /// The group of a kill that no record tells yet.
@@ -142,10 +141,7 @@ impl Sets {
             dirty_count: 0,
             slots: Slots::default(),
             partial_slots: 0,
-            paces: Paces::new(Pace::of(slots)),
-            rate: 0,
-            written: 0,
-            written_slots: 0,
+            heat: Heat::new(Pace::of(slots)),
             stream: 0,
             pins: 0,
             kill_group: 0,
@@ -246,8 +242,7 @@ impl Sets {
         set.live = Bits::new(slots);
         set.dirty = Bits::new(slots);
         set.slots.begin(slots as usize, wide);
-        set.paces = Paces::new(usual);
-        (set.rate, set.written, set.written_slots) = (0, 0, 0);
+        set.heat = Heat::new(usual);
         set.stream = stream;
         set.header = HeaderState::None;
         set.header_failures = 0;
@@ -347,7 +342,7 @@ impl Sets {
             set.state = SetState::Free;
             set.header = HeaderState::None;
             set.slots = Slots::default();
-            set.paces = Paces::new(usual);
+            set.heat.forget_paces(usual);
             self.set_free(number);
         }
         !ready.is_empty()
@@ -475,41 +470,6 @@ impl Sets {
         self.get(slot.set).dirty.get(slot.slot)
     }
 
-    // --- heat ---
-
-    /// Of a block of which nothing is known: as if all slots were written evenly.
-    pub fn usual_pace(&self) -> Pace {
-        Pace::of(self.slots())
-    }
-    /// How often the block of a slot is written, and for how many client writes it was not, at the grain of its set.
-    pub fn pace(&self, slot: Slot) -> (Pace, u64) {
-        (self.get(slot.set).paces.get(slot.slot), self.clock.saturating_sub(self.written_at(slot.set)))
-    }
-    /// Of `count` slots from `first` on, how many have the pace of the first one, up to the first that has not.
-    pub fn alike(&self, first: Slot, count: u32) -> u32 {
-        self.get(first.set).paces.alike(first.slot, count)
-    }
-    /// When the blocks of a set were written, about.
-    fn written_at(&self, number: u32) -> u64 {
-        let set = self.get(number);
-        set.written / u64::from(set.written_slots.max(1))
-    }
-    /// Blocks written by clients.
-    pub fn clock(&self) -> u64 {
-        self.clock
-    }
-    /// Clients have written so many more blocks.
-    pub fn advance(&mut self, blocks: u64) {
-        self.clock += blocks;
-    }
-    /// The blocks of so many more described slots were written `age` client writes ago.
-    pub fn note_written(&mut self, number: u32, blocks: u64, age: u64) {
-        let written = self.clock.saturating_sub(age);
-        let set = self.get_mut(number);
-        set.written += blocks * written;
-        set.written_slots += blocks as u32;
-    }
-
     // --- victims ---
 
     /// Puts a set where it belongs among those that may be cleaned.
@@ -525,7 +485,7 @@ impl Sets {
         }
         Some(match self.benefit {
             Benefit::Greedy => set.live_count * (super::victims::STEPS - 1) / self.geometry.set_slots,
-            Benefit::Declining => log8(set.rate.max(1)) + STEP_OFFSET - 2 * log8(u64::from(dead)),
+            Benefit::Declining => log8(set.heat.rate().max(1)) + STEP_OFFSET - 2 * log8(u64::from(dead)),
         })
     }
 
@@ -708,7 +668,7 @@ impl Sets {
         set.live = map.live;
         set.dirty = map.dirty;
         set.live_count = live;
-        set.rate = u64::from(live) * usual.rate();
+        set.heat.restore(live, usual);
         set.dirty_count = dirty;
         for (bits, count) in [(&mut set.live, live), (&mut set.dirty, dirty)] {
             if count == 0 || count == slots {
@@ -740,7 +700,8 @@ impl Sets {
         let before = set.dirty_count;
         let slots = self.geometry.set_slots;
         (set.live, set.dirty) = (Bits::new(slots), Bits::new(slots));
-        (set.live_count, set.dirty_count, set.rate) = (0, 0, 0);
+        (set.live_count, set.dirty_count) = (0, 0);
+        set.heat.all_died();
         self.read.remove(&u64::from(number));
         self.note_dirt(number, before);
     }
@@ -789,7 +750,7 @@ impl Sets {
 
     /// Bytes held: state of the sets; descriptions (checksum and block of each slot).
     pub fn bytes(&self) -> (u64, u64) {
-        let own = |set: &Set| size_of::<Set>() + set.live.bytes() + set.dirty.bytes() + set.paces.bytes();
+        let own = |set: &Set| size_of::<Set>() + set.live.bytes() + set.dirty.bytes() + set.heat.bytes();
         let read = self.read.capacity() * size_of::<(u64, Bits)>() + self.read.len() * Bits::words_for(self.geometry.set_slots) * 8;
         let state = self.sets.iter().map(own).sum::<usize>() + self.free.bytes() + self.victims.bytes() + read;
         let slots: usize = self.sets.iter().map(|set| set.slots.bytes()).sum();

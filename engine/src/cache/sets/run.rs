@@ -3,7 +3,6 @@
 use super::{SetState, Sets};
 use crate::block::{Atoms, Block, Slot};
 use crate::cache::format::Entry;
-use crate::cache::heat::Pace;
 
 impl Sets {
     /// Describes slots from `first` on: the next ones, or any of a placed set; they are not live yet. `full` is the mask of a whole block;
@@ -25,14 +24,6 @@ impl Sets {
         }
     }
 
-    /// Notes how often the blocks of described slots are written, before they live.
-    pub fn note_pace(&mut self, first: Slot, count: u32, pace: Pace) {
-        let slots = self.geometry.set_slots;
-        let set = &mut self.sets[first.set as usize];
-        assert!(set.live.count_range(first.slot, count) == 0, "the pace of a live slot is counted already");
-        set.paces.set(first.slot, count, pace, slots);
-    }
-
     pub fn make_live(&mut self, first: Slot, count: u32, dirty: bool) {
         let set = &mut self.sets[first.set as usize];
         assert!(set.live.count_range(first.slot, count) == 0, "a slot becomes live once in a life");
@@ -42,7 +33,7 @@ impl Sets {
         if set.live_count == self.geometry.set_slots {
             set.live.settle(self.geometry.set_slots, true);
         }
-        set.rate += set.paces.rate(first.slot, count);
+        set.heat.lives(first.slot, count);
         self.live_slots += u64::from(count);
         if set.state == SetState::Placed {
             self.placed.lives(u64::from(count));
@@ -103,7 +94,7 @@ impl Sets {
         } else if let Some(read) = self.read.get_mut(&u64::from(first.set)) {
             read.clear_range(first.slot, count);
         }
-        set.rate -= set.paces.rate(first.slot, count);
+        set.heat.died(first.slot, count);
         set.kill_group = set.kill_group.max(group);
         self.live_slots -= u64::from(count);
         let is_empty = set.live_count == 0;
