@@ -5,6 +5,7 @@
 //! Under set placement a set is Placed in place of Open, and is sealed when it is empty (`placed`). What becomes of slots is in `run`.
 
 mod free;
+mod gain;
 mod heat;
 mod run;
 #[cfg(test)]
@@ -17,7 +18,7 @@ use heat::Heat;
 
 use super::format::journal::PLACED;
 use super::format::{Bits, Entry, Geometry, MapSet, Position, SetState};
-use super::heat::{Pace, log8};
+use super::heat::Pace;
 use super::index::Mapping;
 use super::placed::{Placed, numbers, place_of};
 use super::slots::{self, Slots};
@@ -96,9 +97,6 @@ const _: () = assert!(size_of::<Set>() <= 184, "there is one for each MiB of the
 const NIL: u32 = u32::MAX;
 /// The group of a kill that no record tells yet.
 const UNTOLD: u64 = u64::MAX;
-/// So that no benefit is below 0: a set of 2^16 slots, all but one of them dead.
-const STEP_OFFSET: u32 = 256;
-
 pub struct Sets {
     geometry: Geometry,
     /// Block numbers need more than 32 bits.
@@ -468,30 +466,6 @@ impl Sets {
     }
     pub fn is_dirty(&self, slot: Slot) -> bool {
         self.get(slot.set).dirty.get(slot.slot)
-    }
-
-    // --- victims ---
-
-    /// Puts a set where it belongs among those that may be cleaned.
-    fn weigh(&mut self, number: u32) {
-        let step = self.step(self.get(number));
-        self.victims.place(number, step);
-    }
-
-    fn step(&self, set: &Set) -> Option<u32> {
-        let dead = self.geometry.set_slots - set.live_count;
-        if set.state != SetState::Sealed || set.live_count == 0 || dead == 0 {
-            return None;
-        }
-        Some(match self.benefit {
-            Benefit::Greedy => set.live_count * (super::victims::STEPS - 1) / self.geometry.set_slots,
-            Benefit::Declining => log8(set.heat.rate().max(1)) + STEP_OFFSET - 2 * log8(u64::from(dead)),
-        })
-    }
-
-    /// Sealed sets with live and dead slots, from the one on whose cleaning gains most.
-    pub fn victims(&self) -> impl Iterator<Item = u32> + '_ {
-        self.victims.iter()
     }
 
     // --- operations in flight ---
