@@ -7,6 +7,7 @@
 mod free;
 mod gain;
 mod heat;
+mod partial;
 mod run;
 #[cfg(test)]
 mod tests;
@@ -59,7 +60,7 @@ pub struct Set {
     pub live_count: u32,
     pub dirty_count: u32,
     slots: Slots,
-    /// Slots of which only a part is valid: their masks lie elsewhere. Mostly none.
+    /// Slots of which only a part is valid. Mostly none.
     partial_slots: u32,
     heat: Heat,
     pub stream: u8,
@@ -102,6 +103,7 @@ pub struct Sets {
     /// Block numbers need more than 32 bits.
     wide: bool,
     sets: Vec<Set>,
+    /// Of slots of which only a part is valid, by their number: which.
     partial: NumberMap<u64, Atoms>,
     /// Live slots that somebody has read since their set was opened, or spared ([`Sets::spare`]), of the sets that have some.
     read: NumberMap<u64, Bits>,
@@ -372,19 +374,6 @@ impl Sets {
         self.placed.map(slot.set, origin);
     }
 
-    /// Notes which atoms of a slot are valid, if not all of the block are.
-    fn note_mask(&mut self, slot: Slot, entry: &Entry, full: Atoms) {
-        let (number, is_partial) = (self.number(slot), entry.valid != full);
-        let set = &mut self.sets[slot.set as usize];
-        if set.partial_slots > 0 && self.partial.remove(&number).is_some() {
-            set.partial_slots -= 1;
-        }
-        if is_partial {
-            set.partial_slots += 1;
-            self.partial.insert(number, entry.valid);
-        }
-    }
-
     /// The slot holds other contents of the same atoms.
     pub fn overwrite(&mut self, slot: Slot, crc: u32) {
         self.get_mut(slot.set).slots.set_crc(slot.slot, crc);
@@ -447,16 +436,6 @@ impl Sets {
     pub fn crc(&self, slot: Slot) -> u32 {
         self.get(slot.set).slots.crc(slot.slot)
     }
-    /// The valid atoms if they are not the whole block.
-    pub fn partial(&self, slot: Slot) -> Option<Atoms> {
-        if self.get(slot.set).partial_slots == 0 { None } else { self.partial.get(&self.number(slot)).copied() }
-    }
-
-    /// Is any slot valid in part only?
-    pub fn has_partials(&self) -> bool {
-        !self.partial.is_empty()
-    }
-
     pub fn is_live(&self, slot: Slot) -> bool {
         self.get(slot.set).live.get(slot.slot)
     }
@@ -711,15 +690,6 @@ impl Sets {
             self.touch(number);
         }
         (0..self.geometry.sets).for_each(|number| self.weigh(number));
-    }
-
-    fn forget_partials(&mut self, number: u32) {
-        if std::mem::take(&mut self.get_mut(number).partial_slots) > 0 {
-            let first = self.number(Slot { set: number, slot: 0 });
-            for slot in first..first + u64::from(self.geometry.set_slots) {
-                self.partial.remove(&slot);
-            }
-        }
     }
 
     /// Bytes held: state of the sets; descriptions (checksum and block of each slot).
