@@ -4,6 +4,7 @@
 //! slots is durable, and no read, write or header operation touches it any more. No other path leads to Free.
 //! Under set placement a set is Placed in place of Open, and is sealed when it is empty (`placed`). What becomes of slots is in `run`.
 
+mod content;
 mod free;
 mod gain;
 mod heat;
@@ -18,10 +19,10 @@ use free::Free;
 use heat::Heat;
 
 use super::format::journal::PLACED;
-use super::format::{Bits, Entry, Geometry, MapSet, Position, SetState};
+use super::format::{Bits, Geometry, MapSet, Position, SetState};
 use super::heat::Pace;
 use super::index::Mapping;
-use super::placed::{Placed, numbers, place_of};
+use super::placed::{Placed, numbers};
 use super::slots::{self, Slots};
 use super::stranded::Stranded;
 use super::stream::Stream;
@@ -352,101 +353,6 @@ impl Sets {
         self.free.push(number, self.geometry.set(number).start);
     }
 
-    // --- slots ---
-
-    /// The slot that the next block goes to.
-    pub fn next_slot(&self, number: u32) -> u32 {
-        self.get(number).slots.len() as u32
-    }
-    pub fn slots_left(&self, number: u32) -> u32 {
-        self.geometry.set_slots - self.next_slot(number)
-    }
-
-    /// Describes a slot of a placed set, maybe anew.
-    fn describe_placed(&mut self, slot: Slot, entry: Entry, full: Atoms) {
-        let set = self.get_mut(slot.set);
-        set.noted = false;
-        set.slots.set(slot.slot, &entry);
-        self.note_mask(slot, &entry, full);
-        let (origin, _) = place_of(entry.block.0, self.geometry.set_slots);
-        self.placed.get_mut(slot.set).expect("a placed set").used.set(slot.slot);
-        self.placed.touch(slot);
-        self.placed.map(slot.set, origin);
-    }
-
-    /// The slot holds other contents of the same atoms.
-    pub fn overwrite(&mut self, slot: Slot, crc: u32) {
-        self.get_mut(slot.set).slots.set_crc(slot.slot, crc);
-        self.placed.touch(slot);
-        self.stranded.forget(slot);
-    }
-
-    /// Describes all slots of a set at once, from the first one on: what its header says. `full` is the mask of a whole block; `whole`
-    /// says that it is that of every entry.
-    pub fn describe_all(
-        &mut self,
-        number: u32,
-        entries: impl ExactSizeIterator<Item = Entry> + Clone,
-        whole: bool,
-        full: impl Fn(Block) -> Atoms,
-    ) {
-        assert!(self.next_slot(number) == 0 && entries.len() <= self.geometry.set_slots as usize);
-        let slots = &mut self.sets[number as usize].slots;
-        slots.begin(entries.len(), self.wide);
-        slots.extend(entries.clone());
-        if !whole {
-            for (slot, entry) in (0..).zip(entries) {
-                self.note_mask(Slot { set: number, slot }, &entry, full(entry.block));
-            }
-        }
-    }
-
-    /// The live slots of a set as runs of consecutive blocks in consecutive slots, at most `most` in each, none across the border of an
-    /// origin set. They count as noted until a slot changes.
-    pub fn note_live_runs(&mut self, number: u32, most: u32, mut each: impl FnMut(Mapping)) {
-        let set = &mut self.sets[number as usize];
-        set.noted = true;
-        let border = u64::from(self.geometry.set_slots - 1);
-        // The run so far: first block, first slot, blocks, dirty ones.
-        let (mut first, mut start, mut blocks, mut all_dirty) = (0, 0, 0, 0);
-        for slot in set.live.iter() {
-            let block = set.slots.block(slot);
-            let dirty = u32::from(set.dirty.get(slot));
-            let goes_on = block == first + u64::from(blocks) && slot == start + blocks;
-            if goes_on && blocks < most && block & border != 0 && blocks > 0 {
-                (blocks, all_dirty) = (blocks + 1, all_dirty + dirty);
-                continue;
-            }
-            if blocks > 0 {
-                each(Mapping::new(Block(first), blocks, Slot { set: number, slot: start }, all_dirty));
-            }
-            (first, start, blocks, all_dirty) = (block, slot, 1, dirty);
-        }
-        if blocks > 0 {
-            each(Mapping::new(Block(first), blocks, Slot { set: number, slot: start }, all_dirty));
-        }
-    }
-
-    /// What a described slot holds. `full` is the mask of a whole block (the last block of a volume may be short).
-    pub fn entry(&self, slot: Slot, full: impl Fn(Block) -> Atoms) -> Entry {
-        let slots = &self.get(slot.set).slots;
-        let block = Block(slots.block(slot.slot));
-        Entry { block, valid: self.partial(slot).unwrap_or_else(|| full(block)), crc: slots.crc(slot.slot) }
-    }
-    pub fn crc(&self, slot: Slot) -> u32 {
-        self.get(slot.set).slots.crc(slot.slot)
-    }
-    pub fn is_live(&self, slot: Slot) -> bool {
-        self.get(slot.set).live.get(slot.slot)
-    }
-    /// It may be overwritten in place.
-    pub fn is_opened(&self, slot: Slot) -> bool {
-        self.placed.get(slot.set).is_some_and(|set| set.opened.get(slot.slot))
-    }
-    pub fn is_dirty(&self, slot: Slot) -> bool {
-        self.get(slot.set).dirty.get(slot.slot)
-    }
-
     // --- operations in flight ---
 
     /// Something reads these slots: the set is not reused, and none of them overwritten.
@@ -609,6 +515,32 @@ impl Sets {
     }
 
     // --- recovery ---
+
+    /// The live slots of a set as runs of consecutive blocks in consecutive slots, at most `most` in each, none across the border of an
+    /// origin set. They count as noted until a slot changes.
+    pub fn note_live_runs(&mut self, number: u32, most: u32, mut each: impl FnMut(Mapping)) {
+        let set = &mut self.sets[number as usize];
+        set.noted = true;
+        let border = u64::from(self.geometry.set_slots - 1);
+        // The run so far: first block, first slot, blocks, dirty ones.
+        let (mut first, mut start, mut blocks, mut all_dirty) = (0, 0, 0, 0);
+        for slot in set.live.iter() {
+            let block = set.slots.block(slot);
+            let dirty = u32::from(set.dirty.get(slot));
+            let goes_on = block == first + u64::from(blocks) && slot == start + blocks;
+            if goes_on && blocks < most && block & border != 0 && blocks > 0 {
+                (blocks, all_dirty) = (blocks + 1, all_dirty + dirty);
+                continue;
+            }
+            if blocks > 0 {
+                each(Mapping::new(Block(first), blocks, Slot { set: number, slot: start }, all_dirty));
+            }
+            (first, start, blocks, all_dirty) = (block, slot, 1, dirty);
+        }
+        if blocks > 0 {
+            each(Mapping::new(Block(first), blocks, Slot { set: number, slot: start }, all_dirty));
+        }
+    }
 
     /// Puts a set into the state that the state map describes.
     pub fn restore(&mut self, number: u32, map: MapSet) {

@@ -1,27 +1,18 @@
-//! Consecutive slots of one set: described, live, dirty, clean, dead. What a request writes lies in one run, and each is one step for all of it.
+//! Consecutive slots of one set become live, dirty, clean, dead. What a request writes lies in one run, and each is one step for all of it.
 
 use super::{SetState, Sets};
-use crate::block::{Atoms, Block, Slot};
-use crate::cache::format::Entry;
+use crate::block::Slot;
 
 impl Sets {
-    /// Describes slots from `first` on: the next ones, or any of a placed set; they are not live yet. `full` is the mask of a whole block;
-    /// `whole`: it is that of every entry.
-    pub fn describe(&mut self, first: Slot, entries: &[Entry], whole: bool, full: impl Fn(Block) -> Atoms) {
-        let slots = (first.slot..).map(|slot| Slot { slot, ..first }).zip(entries);
-        if self.get(first.set).state == SetState::Placed {
-            return slots.for_each(|(slot, entry)| self.describe_placed(slot, *entry, full(entry.block)));
-        }
-        assert!(self.next_slot(first.set) == first.slot, "slots are taken in their order");
-        assert!(entries.len() <= self.slots_left(first.set) as usize, "a set holds no more slots than it has");
-        let known = &mut self.get_mut(first.set).slots;
-        match entries {
-            [entry] => known.push(entry),
-            entries => known.extend(entries.iter().copied()),
-        }
-        if !whole {
-            slots.for_each(|(slot, entry)| self.note_mask(slot, entry, full(entry.block)));
-        }
+    pub fn is_live(&self, slot: Slot) -> bool {
+        self.get(slot.set).live.get(slot.slot)
+    }
+    /// It may be overwritten in place.
+    pub fn is_opened(&self, slot: Slot) -> bool {
+        self.placed.get(slot.set).is_some_and(|set| set.opened.get(slot.slot))
+    }
+    pub fn is_dirty(&self, slot: Slot) -> bool {
+        self.get(slot.set).dirty.get(slot.slot)
     }
 
     pub fn make_live(&mut self, first: Slot, count: u32, dirty: bool) {

@@ -1,6 +1,8 @@
 //! What the sets know of themselves as a whole.
 
 use super::*;
+use crate::block::{Atoms, Block};
+use crate::cache::format::Entry;
 use crate::cache::stream::Source;
 
 /// Four sets of eight slots.
