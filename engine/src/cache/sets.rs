@@ -4,6 +4,7 @@
 //! slots is durable, and no read, write or header operation touches it any more. No other path leads to Free.
 //! Under set placement a set is Placed in place of Open, and is sealed when it is empty (`placed`). What becomes of slots is in `run`.
 
+mod age;
 mod content;
 mod free;
 mod gain;
@@ -15,6 +16,7 @@ mod tests;
 
 use std::collections::BTreeSet;
 
+use age::{Link, Order};
 use free::Free;
 use heat::Heat;
 
@@ -79,8 +81,7 @@ pub struct Set {
     pub loaded: bool,
     /// Its live runs were noted in recovery, and no slot has changed since.
     pub noted: bool,
-    newer: u32,
-    older: u32,
+    link: Link,
 }
 
 impl Set {
@@ -96,7 +97,6 @@ impl Set {
 
 const _: () = assert!(size_of::<Set>() <= 184, "there is one for each MiB of the cache");
 
-const NIL: u32 = u32::MAX;
 /// The group of a kill that no record tells yet.
 const UNTOLD: u64 = u64::MAX;
 pub struct Sets {
@@ -113,8 +113,7 @@ pub struct Sets {
     free: Free,
     /// Sealed sets without a live slot that wait for kills, reads or headers.
     dying: Vec<u32>,
-    newest: u32,
-    oldest: u32,
+    order: Order,
     /// The sets with dirty slots, and since when they have some.
     dirt: BTreeSet<(Instant, u32)>,
     victims: Victims,
@@ -152,8 +151,7 @@ impl Sets {
             header_failures: 0,
             loaded: true,
             noted: false,
-            newer: NIL,
-            older: NIL,
+            link: Link::NONE,
         };
         Sets {
             geometry,
@@ -165,8 +163,7 @@ impl Sets {
             stranded: Stranded::default(),
             free: Free::new(lanes, geometry.sets),
             dying: Vec::new(),
-            newest: NIL,
-            oldest: NIL,
+            order: Order::EMPTY,
             dirt: BTreeSet::new(),
             victims: Victims::new(geometry.sets),
             benefit,
@@ -468,52 +465,6 @@ impl Sets {
         self.touch(number);
     }
 
-    /// Makes the set the newest one.
-    pub fn touch(&mut self, number: u32) {
-        if self.newest == number {
-            return;
-        }
-        self.unlink(number);
-        let newest = self.newest;
-        let set = self.get_mut(number);
-        set.older = newest;
-        set.newer = NIL;
-        match newest {
-            NIL => self.oldest = number,
-            newest => self.get_mut(newest).newer = number,
-        }
-        self.newest = number;
-    }
-
-    fn unlink(&mut self, number: u32) {
-        let (newer, older) = (self.get(number).newer, self.get(number).older);
-        if newer == NIL && older == NIL && self.newest != number {
-            return;
-        }
-        match newer {
-            NIL => self.newest = older,
-            newer => self.get_mut(newer).older = older,
-        }
-        match older {
-            NIL => self.oldest = newer,
-            older => self.get_mut(older).newer = newer,
-        }
-        let set = self.get_mut(number);
-        (set.newer, set.older) = (NIL, NIL);
-    }
-
-    /// Sets in use from the oldest to the newest one: that was written last, or spared; of placed ones, that was used last.
-    pub fn by_age(&self) -> impl Iterator<Item = u32> + '_ {
-        let mut at = self.oldest;
-        std::iter::from_fn(move || {
-            let number = at;
-            (number != NIL).then(|| {
-                at = self.get(number).newer;
-                number
-            })
-        })
-    }
-
     // --- recovery ---
 
     /// The live slots of a set as runs of consecutive blocks in consecutive slots, at most `most` in each, none across the border of an
@@ -609,14 +560,14 @@ impl Sets {
         let mut used: Vec<u32> = Vec::new();
         for number in 0..self.geometry.sets {
             let set = self.get_mut(number);
-            (set.newer, set.older) = (NIL, NIL);
+            set.link = Link::NONE;
             match set.state {
                 SetState::Free => self.set_free(number),
                 SetState::Sealed if set.live_count == 0 => self.dying.push(number),
                 SetState::Open | SetState::Sealed | SetState::Placed => used.push(number),
             }
         }
-        (self.newest, self.oldest) = (NIL, NIL);
+        self.order = Order::EMPTY;
         used.sort_by_key(|&number| (self.get(number).state == SetState::Open, self.get(number).sealed, number));
         for number in used {
             self.touch(number);
