@@ -10,6 +10,7 @@ mod free;
 mod gain;
 mod heat;
 mod partial;
+mod read;
 mod run;
 #[cfg(test)]
 mod tests;
@@ -19,6 +20,7 @@ use std::collections::BTreeSet;
 use age::{Link, Order};
 use free::Free;
 use heat::Heat;
+use read::Read;
 
 use super::format::journal::PLACED;
 use super::format::{Bits, Geometry, MapSet, Position, SetState};
@@ -106,8 +108,7 @@ pub struct Sets {
     sets: Vec<Set>,
     /// Of slots of which only a part is valid, by their number: which.
     partial: NumberMap<u64, Atoms>,
-    /// Live slots that somebody has read since their set was opened, or spared ([`Sets::spare`]), of the sets that have some.
-    read: NumberMap<u64, Bits>,
+    read: Read,
     pub placed: Placed,
     pub stranded: Stranded,
     free: Free,
@@ -158,7 +159,7 @@ impl Sets {
             wide: slots::is_wide(geometry.blocks()),
             sets: (0..geometry.sets).map(fresh).collect(),
             partial: NumberMap::default(),
-            read: NumberMap::default(),
+            read: Read::default(),
             placed: Placed::default(),
             stranded: Stranded::default(),
             free: Free::new(lanes, geometry.sets),
@@ -229,7 +230,7 @@ impl Sets {
     pub fn reopen(&mut self, number: u32, life: u64, stream: u8) {
         let (slots, wide, usual) = (self.geometry.set_slots, self.wide, self.usual_pace());
         self.forget_partials(number);
-        self.read.remove(&u64::from(number));
+        self.read.forget_set(number);
         self.victims.place(number, None);
         let set = self.get_mut(number);
         assert!(set.live_count == 0, "set {number} is opened with {} live slots", set.live_count);
@@ -428,43 +429,6 @@ impl Sets {
         self.dirt.len() as u32
     }
 
-    // --- what is read, and age ---
-
-    /// Somebody reads these slots. A placed set becomes the most recently used one; any other is as old as before, and what was read
-    /// in it is known when it is its turn.
-    pub fn note_read(&mut self, first: Slot, count: u32) {
-        let slots = self.geometry.set_slots;
-        if self.get(first.set).state == SetState::Placed {
-            return self.touch(first.set);
-        }
-        let read = self.read.entry(u64::from(first.set)).or_insert_with(|| Bits::new(slots));
-        read.set_range(first.slot, count);
-        if count > 1 && read.count() == slots {
-            read.settle(slots, true);
-        }
-    }
-
-    /// Was one of its live slots read?
-    pub fn is_used(&self, number: u32) -> bool {
-        self.read.get(&u64::from(number)).is_some_and(|read| !read.is_empty())
-    }
-
-    /// Those that are worth their place: dirty ones, and such as were read.
-    pub fn kept(&self, number: u32) -> Bits {
-        let dirty = &self.get(number).dirty;
-        self.read.get(&u64::from(number)).map_or_else(|| dirty.clone(), |read| dirty.union(read))
-    }
-    pub fn kept_count(&self, number: u32) -> u32 {
-        let set = self.get(number);
-        self.read.get(&u64::from(number)).map_or(set.dirty_count, |read| set.dirty.union_count(read))
-    }
-
-    /// A set is as if it had just been written: it goes when all others have had their turn, unless it is read meanwhile.
-    pub fn spare(&mut self, number: u32) {
-        self.read.remove(&u64::from(number));
-        self.touch(number);
-    }
-
     // --- recovery ---
 
     /// The live slots of a set as runs of consecutive blocks in consecutive slots, at most `most` in each, none across the border of an
@@ -538,7 +502,7 @@ impl Sets {
         (set.live, set.dirty) = (Bits::new(slots), Bits::new(slots));
         (set.live_count, set.dirty_count) = (0, 0);
         set.heat.all_died();
-        self.read.remove(&u64::from(number));
+        self.read.forget_set(number);
         self.note_dirt(number, before);
     }
 
@@ -578,8 +542,8 @@ impl Sets {
     /// Bytes held: state of the sets; descriptions (checksum and block of each slot).
     pub fn bytes(&self) -> (u64, u64) {
         let own = |set: &Set| size_of::<Set>() + set.live.bytes() + set.dirty.bytes() + set.heat.bytes();
-        let read = self.read.capacity() * size_of::<(u64, Bits)>() + self.read.len() * Bits::words_for(self.geometry.set_slots) * 8;
-        let state = self.sets.iter().map(own).sum::<usize>() + self.free.bytes() + self.victims.bytes() + read;
+        let state =
+            self.sets.iter().map(own).sum::<usize>() + self.free.bytes() + self.victims.bytes() + self.read.bytes(self.geometry.set_slots);
         let slots: usize = self.sets.iter().map(|set| set.slots.bytes()).sum();
         (state as u64, slots as u64 + self.partial.capacity() as u64 * 32)
     }

@@ -81,9 +81,9 @@ impl Sets {
         set.live_count -= count;
         if set.live_count == 0 {
             set.live.settle(self.geometry.set_slots, false);
-            self.read.remove(&u64::from(first.set));
-        } else if let Some(read) = self.read.get_mut(&u64::from(first.set)) {
-            read.clear_range(first.slot, count);
+            self.read.forget_set(first.set);
+        } else {
+            self.read.forget_slots(first, count);
         }
         set.heat.died(first.slot, count);
         set.kill_group = set.kill_group.max(group);
