@@ -6,6 +6,7 @@
 
 mod age;
 mod content;
+mod dirt;
 mod free;
 mod gain;
 mod heat;
@@ -15,9 +16,8 @@ mod run;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
-
 use age::{Link, Order};
+use dirt::Dirt;
 use free::Free;
 use heat::Heat;
 use read::Read;
@@ -115,15 +115,12 @@ pub struct Sets {
     /// Sealed sets without a live slot that wait for kills, reads or headers.
     dying: Vec<u32>,
     order: Order,
-    /// The sets with dirty slots, and since when they have some.
-    dirt: BTreeSet<(Instant, u32)>,
+    dirt: Dirt,
     victims: Victims,
     /// By what victims are compared.
     benefit: Benefit,
     /// Blocks written by clients, in this life of the engine and as if all slots had been written once before.
     clock: u64,
-    /// The moment, as the engine last told it.
-    pub now: Instant,
     pub live_slots: u64,
     pub dirty_slots: u64,
 }
@@ -165,11 +162,10 @@ impl Sets {
             free: Free::new(lanes, geometry.sets),
             dying: Vec::new(),
             order: Order::EMPTY,
-            dirt: BTreeSet::new(),
+            dirt: Dirt::default(),
             victims: Victims::new(geometry.sets),
             benefit,
             clock: slots,
-            now: Instant::ZERO,
             live_slots: 0,
             dirty_slots: 0,
         }
@@ -370,65 +366,6 @@ impl Sets {
         self.placed.is_read(self.number(slot))
     }
 
-    // --- age ---
-
-    /// When the oldest dirty block became dirty that is not stranded, at the grain of a set.
-    pub fn dirty_since(&self) -> Option<Instant> {
-        if self.stranded.is_empty() {
-            return self.dirt.first().map(|&(since, _)| since);
-        }
-        let is_owed = |set: u32| self.get(set).dirty_count > self.stranded.of_set(set);
-        self.dirt.iter().find(|&&(_, set)| is_owed(set)).map(|&(since, _)| since)
-    }
-    /// Dirty slots that may go home: those that are not stranded.
-    pub fn owed_slots(&self) -> u64 {
-        self.dirty_slots - self.stranded.len()
-    }
-
-    /// What a dirty set holds has been dirty since then, at least.
-    pub fn inherit_dirt(&mut self, number: u32, since: Instant) {
-        let set = &mut self.sets[number as usize];
-        if set.dirty_count > 0 && since < set.dirty_since {
-            self.dirt.remove(&(set.dirty_since, number));
-            set.dirty_since = since;
-            self.dirt.insert((since, number));
-        }
-    }
-
-    /// All that was dirty in it until `since` is clean now. `before`: since when it was dirty then; if it is another time by now, it stays.
-    pub fn renew_dirt(&mut self, number: u32, before: Instant, since: Instant) {
-        let set = &mut self.sets[number as usize];
-        if set.dirty_count > 0 && set.dirty_since == before && before < since {
-            self.dirt.remove(&(before, number));
-            set.dirty_since = since;
-            self.dirt.insert((since, number));
-        }
-    }
-
-    /// Keeps the order of dirty sets when the dirty slots of one go from `before` to what they are.
-    fn note_dirt(&mut self, number: u32, before: u32) {
-        let now = self.now;
-        let set = &mut self.sets[number as usize];
-        if before == 0 && set.dirty_count > 0 {
-            set.dirty_since = now;
-            self.dirt.insert((now, number));
-        } else if before > 0 && set.dirty_count == 0 {
-            self.dirt.remove(&(set.dirty_since, number));
-        }
-    }
-
-    /// False: every set is free, dying, dirty or open, so none can be dropped. `open` names the open ones: to count those that are clean.
-    pub fn may_have_clean(&self, open: impl Iterator<Item = u32>) -> bool {
-        let is_clean = |set: &Set| set.state == SetState::Open && set.dirty_count == 0;
-        let open = open.filter(|&set| is_clean(self.get(set))).count() as u32;
-        self.count() > self.free_count() + self.dying_count() + self.dirty_sets() + open
-    }
-
-    /// Sets with dirty slots.
-    pub fn dirty_sets(&self) -> u32 {
-        self.dirt.len() as u32
-    }
-
     // --- recovery ---
 
     /// The live slots of a set as runs of consecutive blocks in consecutive slots, at most `most` in each, none across the border of an
@@ -479,7 +416,7 @@ impl Sets {
         set.header = if map.state == SetState::Sealed { HeaderState::Durable } else { HeaderState::None };
         self.live_slots += u64::from(live);
         self.dirty_slots += u64::from(dirty);
-        self.note_dirt(number, 0);
+        self.dirt.note(number, &mut self.sets[number as usize], 0);
         if map.state == SetState::Placed {
             let wide = self.wide;
             self.get_mut(number).slots.resize(slots as usize, wide);
@@ -502,8 +439,8 @@ impl Sets {
         (set.live, set.dirty) = (Bits::new(slots), Bits::new(slots));
         (set.live_count, set.dirty_count) = (0, 0);
         set.heat.all_died();
+        self.dirt.note(number, set, before);
         self.read.forget_set(number);
-        self.note_dirt(number, before);
     }
 
     /// All slots of a sealed set are dead, and nothing says so yet ([`Sets::bury`]).

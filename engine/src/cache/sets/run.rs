@@ -47,7 +47,7 @@ impl Sets {
                 set.dirty.settle(self.geometry.set_slots, true);
             }
             self.dirty_slots += u64::from(were_clean);
-            self.note_dirt(first.set, before);
+            self.dirt.note(first.set, set, before);
         }
         were_clean
     }
@@ -65,7 +65,7 @@ impl Sets {
                 set.dirty.settle(self.geometry.set_slots, false);
             }
             self.dirty_slots -= u64::from(were_dirty);
-            self.note_dirt(first.set, before);
+            self.dirt.note(first.set, set, before);
             (first.slot..first.slot + count).for_each(|slot| self.stranded.forget(Slot { slot, ..first }));
         }
         were_dirty
