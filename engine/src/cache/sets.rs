@@ -9,6 +9,7 @@ mod content;
 mod dirt;
 mod free;
 mod gain;
+mod header;
 mod heat;
 mod partial;
 mod read;
@@ -19,6 +20,7 @@ mod tests;
 use age::{Link, Order};
 use dirt::Dirt;
 use free::Free;
+pub use header::HeaderState;
 use heat::Heat;
 use read::Read;
 
@@ -35,25 +37,6 @@ use crate::block::{Atoms, Block, Slot};
 use crate::number::NumberMap;
 use crate::op::Lanes;
 use crate::time::Instant;
-
-/// Where the two copies of a set's header stand.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HeaderState {
-    /// Not sealed yet, or nothing lives in it.
-    None,
-    /// Sealed; waits until the OPEN of this life is durable.
-    Due,
-    /// Operations in flight, and how many of them have failed.
-    Writing {
-        left: u8,
-        failed: u8,
-    },
-    /// Written, not flushed.
-    Written,
-    /// No copy could be written: the journal keeps the entries (restated by every checkpoint).
-    Unwritable,
-    Durable,
-}
 
 pub struct Set {
     pub life: u64,
@@ -249,29 +232,6 @@ impl Sets {
             self.placed.insert(number, slots);
         }
         self.touch(number);
-    }
-
-    /// A flush has failed. Copies of headers that were written while their others are on their way count as failed; the headers are not to blame
-    /// for that, and are tried as often as at first.
-    pub fn doubt_headers(&mut self) {
-        for set in &mut self.sets {
-            if let HeaderState::Writing { left, failed } = &mut set.header
-                && *failed < 2 - *left
-            {
-                *failed = 2 - *left;
-                set.header_failures = 0;
-            }
-        }
-    }
-
-    /// The same of a header of which nothing is on its way. False: it was not written.
-    pub fn doubt_header(&mut self, number: u32) -> bool {
-        let set = self.get_mut(number);
-        let was_written = set.header == HeaderState::Written;
-        if was_written {
-            (set.header, set.header_failures) = (HeaderState::Due, 0);
-        }
-        was_written
     }
 
     pub fn seal(&mut self, number: u32, sealed: Position) {
