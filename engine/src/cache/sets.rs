@@ -20,6 +20,7 @@ mod tests;
 use age::{Link, Order};
 use dirt::Dirt;
 use free::Free;
+use gain::Gain;
 pub use header::HeaderState;
 use heat::Heat;
 use read::Read;
@@ -32,7 +33,7 @@ use super::placed::{Placed, numbers};
 use super::slots::{self, Slots};
 use super::stranded::Stranded;
 use super::stream::Stream;
-use super::victims::{Benefit, Victims};
+use super::victims::Benefit;
 use crate::block::{Atoms, Block, Slot};
 use crate::number::NumberMap;
 use crate::op::Lanes;
@@ -99,9 +100,7 @@ pub struct Sets {
     dying: Vec<u32>,
     order: Order,
     dirt: Dirt,
-    victims: Victims,
-    /// By what victims are compared.
-    benefit: Benefit,
+    gain: Gain,
     /// Blocks written by clients, in this life of the engine and as if all slots had been written once before.
     clock: u64,
     pub live_slots: u64,
@@ -146,8 +145,7 @@ impl Sets {
             dying: Vec::new(),
             order: Order::EMPTY,
             dirt: Dirt::default(),
-            victims: Victims::new(geometry.sets),
-            benefit,
+            gain: Gain::new(geometry.sets, benefit),
             clock: slots,
             live_slots: 0,
             dirty_slots: 0,
@@ -210,7 +208,7 @@ impl Sets {
         let (slots, wide, usual) = (self.geometry.set_slots, self.wide, self.usual_pace());
         self.forget_partials(number);
         self.read.forget_set(number);
-        self.victims.place(number, None);
+        self.gain.forget(number);
         let set = self.get_mut(number);
         assert!(set.live_count == 0, "set {number} is opened with {} live slots", set.live_count);
         assert!(life > set.life, "a new life is a later one");
@@ -255,7 +253,7 @@ impl Sets {
     /// Nothing lives in a sealed set any more: it leaves the LRU order and waits to be reusable.
     pub fn die(&mut self, number: u32) {
         self.unlink(number);
-        self.victims.place(number, None);
+        self.gain.forget(number);
         self.dying.push(number);
     }
 
@@ -440,7 +438,7 @@ impl Sets {
     pub fn bytes(&self) -> (u64, u64) {
         let own = |set: &Set| size_of::<Set>() + set.live.bytes() + set.dirty.bytes() + set.heat.bytes();
         let state =
-            self.sets.iter().map(own).sum::<usize>() + self.free.bytes() + self.victims.bytes() + self.read.bytes(self.geometry.set_slots);
+            self.sets.iter().map(own).sum::<usize>() + self.free.bytes() + self.gain.bytes() + self.read.bytes(self.geometry.set_slots);
         let slots: usize = self.sets.iter().map(|set| set.slots.bytes()).sum();
         (state as u64, slots as u64 + self.partial.capacity() as u64 * 32)
     }
