@@ -12,6 +12,7 @@ mod gain;
 mod header;
 mod heat;
 mod partial;
+mod pins;
 mod read;
 mod run;
 #[cfg(test)]
@@ -29,7 +30,7 @@ use super::format::journal::PLACED;
 use super::format::{Bits, Geometry, MapSet, Position, SetState};
 use super::heat::Pace;
 use super::index::Mapping;
-use super::placed::{Placed, numbers};
+use super::placed::Placed;
 use super::slots::{self, Slots};
 use super::stranded::Stranded;
 use super::stream::Stream;
@@ -303,25 +304,6 @@ impl Sets {
 
     fn set_free(&mut self, number: u32) {
         self.free.push(number, self.geometry.set(number).start);
-    }
-
-    // --- operations in flight ---
-
-    /// Something reads these slots: the set is not reused, and none of them overwritten.
-    pub fn pin(&mut self, first: Slot, slots: u32) {
-        let set = &mut self.sets[first.set as usize];
-        set.pins += 1;
-        if set.state == SetState::Placed {
-            self.placed.begin_read(numbers(first, slots, self.geometry.set_slots));
-        }
-    }
-    pub fn unpin(&mut self, first: Slot, slots: u32) {
-        self.get_mut(first.set).pins -= 1;
-        self.placed.end_read(numbers(first, slots, self.geometry.set_slots));
-    }
-    /// Something reads this slot of a placed set.
-    pub fn is_read(&self, slot: Slot) -> bool {
-        self.placed.is_read(self.number(slot))
     }
 
     // --- recovery ---
