@@ -11,6 +11,7 @@ mod free;
 mod gain;
 mod header;
 mod heat;
+mod life;
 mod partial;
 mod pins;
 mod read;
@@ -26,14 +27,12 @@ pub use header::HeaderState;
 use heat::Heat;
 use read::Read;
 
-use super::format::journal::PLACED;
 use super::format::{Bits, Geometry, MapSet, Position, SetState};
 use super::heat::Pace;
 use super::index::Mapping;
 use super::placed::Placed;
 use super::slots::{self, Slots};
 use super::stranded::Stranded;
-use super::stream::Stream;
 use super::victims::Benefit;
 use crate::block::{Atoms, Block, Slot};
 use crate::number::NumberMap;
@@ -84,8 +83,6 @@ impl Set {
 
 const _: () = assert!(size_of::<Set>() <= 184, "there is one for each MiB of the cache");
 
-/// The group of a kill that no record tells yet.
-const UNTOLD: u64 = u64::MAX;
 pub struct Sets {
     geometry: Geometry,
     /// Block numbers need more than 32 bits.
@@ -165,145 +162,12 @@ impl Sets {
     pub fn slots(&self) -> u64 {
         self.geometry.slots()
     }
-    pub fn free_count(&self) -> u32 {
-        self.free.count()
-    }
-    pub fn dying_count(&self) -> u32 {
-        self.dying.len() as u32
-    }
     pub fn iter(&self) -> impl Iterator<Item = (u32, &Set)> {
         self.sets.iter().enumerate().map(|(number, set)| (number as u32, set))
     }
-    pub fn open_sets(&self) -> impl Iterator<Item = u32> + '_ {
-        self.iter().filter(|(_, set)| set.state == SetState::Open).map(|(number, _)| number)
-    }
-
     /// A number for a slot, ascending in space.
     pub fn number(&self, slot: Slot) -> u64 {
         u64::from(slot.set) * u64::from(self.geometry.set_slots) + u64::from(slot.slot)
-    }
-
-    // --- life of a set ---
-
-    /// Takes the free set that has been free longest, of the lane that has its turn.
-    pub fn open(&mut self, stream: Stream, group: u64) -> Option<u32> {
-        let number = self.free.pop()?;
-        let life = self.get(number).life + 1;
-        self.reopen(number, life, stream.number());
-        self.get_mut(number).open_group = group;
-        Some(number)
-    }
-
-    /// The same for an origin set.
-    pub fn open_placed(&mut self, origin: u64, group: u64) -> Option<u32> {
-        let number = self.free.pop()?;
-        let life = self.get(number).life + 1;
-        self.reopen(number, life, PLACED);
-        self.placed.map(number, origin);
-        self.get_mut(number).open_group = group;
-        Some(number)
-    }
-
-    /// Makes the set Open with this life, whatever it was (replay of an OPEN).
-    pub fn reopen(&mut self, number: u32, life: u64, stream: u8) {
-        let (slots, wide, usual) = (self.geometry.set_slots, self.wide, self.usual_pace());
-        self.forget_partials(number);
-        self.read.forget_set(number);
-        self.gain.forget(number);
-        let set = self.get_mut(number);
-        assert!(set.live_count == 0, "set {number} is opened with {} live slots", set.live_count);
-        assert!(life > set.life, "a new life is a later one");
-        assert!(set.pins == 0, "set {number} is opened while an operation holds it");
-        set.life = life;
-        set.state = SetState::Open;
-        set.live = Bits::new(slots);
-        set.dirty = Bits::new(slots);
-        set.slots.begin(slots as usize, wide);
-        set.heat = Heat::new(usual);
-        set.stream = stream;
-        set.header = HeaderState::None;
-        set.header_failures = 0;
-        set.sealed = Position::default();
-        set.loaded = true;
-        if stream == PLACED {
-            set.state = SetState::Placed;
-            set.slots.resize(slots as usize, wide);
-            self.placed.insert(number, slots);
-        }
-        self.touch(number);
-    }
-
-    pub fn seal(&mut self, number: u32, sealed: Position) {
-        let set = self.get_mut(number);
-        assert!(set.is_open(), "only an open set is sealed");
-        let live = u64::from(set.live_count);
-        let was_placed = std::mem::replace(&mut set.state, SetState::Sealed) == SetState::Placed;
-        set.sealed = sealed;
-        set.header = HeaderState::Due;
-        if was_placed {
-            self.placed.remove(number);
-            self.placed.died(live);
-        }
-        let set = self.get(number);
-        if set.live_count == 0 {
-            self.die(number);
-        }
-        self.weigh(number);
-    }
-
-    /// Nothing lives in a sealed set any more: it leaves the LRU order and waits to be reusable.
-    pub fn die(&mut self, number: u32) {
-        self.unlink(number);
-        self.gain.forget(number);
-        self.dying.push(number);
-    }
-
-    /// The sealed sets without live slots.
-    pub fn dying(&self) -> &[u32] {
-        &self.dying
-    }
-
-    /// Nothing in flight holds one of them.
-    pub fn has_unheld_dying(&self) -> bool {
-        self.dying.iter().any(|&set| self.get(set).pins == 0)
-    }
-    /// The next flush would free one of them.
-    pub fn has_undurable_dying(&self, durable_group: u64) -> bool {
-        self.dying.iter().map(|&set| self.get(set).kill_group).any(|group| group > durable_group && group != UNTOLD)
-    }
-
-    /// No slot is live, every kill is durable, nothing in flight touches it.
-    pub fn is_reusable(&self, number: u32, durable_group: u64) -> bool {
-        let set = self.get(number);
-        set.state == SetState::Sealed
-            && set.live_count == 0
-            && set.kill_group <= durable_group
-            && set.open_group <= durable_group
-            && set.pins == 0
-            && !matches!(set.header, HeaderState::Writing { .. })
-    }
-
-    /// Frees the dying sets that `is_ready` picks. True: there were some.
-    pub fn release(&mut self, is_ready: impl Fn(&Self, u32) -> bool) -> bool {
-        let mut dying = std::mem::take(&mut self.dying);
-        let ready: Vec<u32> = dying.extract_if(.., |number| is_ready(self, *number)).collect();
-        self.dying = dying;
-        let usual = self.usual_pace();
-        for &number in &ready {
-            assert!(self.get(number).live_count == 0 && self.get(number).pins == 0, "nothing names a set that is freed");
-            self.forget_partials(number);
-            let set = self.get_mut(number);
-            set.state = SetState::Free;
-            set.header = HeaderState::None;
-            set.slots = Slots::default();
-            set.heat.forget_paces(usual);
-            self.set_free(number);
-        }
-        !ready.is_empty()
-    }
-
-    fn set_free(&mut self, number: u32) {
-        self.free.push(number, self.geometry.set(number).start);
     }
 
     // --- recovery ---
@@ -381,17 +245,6 @@ impl Sets {
         set.heat.all_died();
         self.dirt.note(number, set, before);
         self.read.forget_set(number);
-    }
-
-    /// All slots of a sealed set are dead, and nothing says so yet ([`Sets::bury`]).
-    pub fn mourn(&mut self, number: u32) {
-        let set = self.get_mut(number);
-        assert!(set.state == SetState::Sealed && set.live_count == 0);
-        set.kill_group = UNTOLD;
-    }
-    /// A record of `group` says so.
-    pub fn bury(&mut self, number: u32, group: u64) {
-        self.get_mut(number).kill_group = group;
     }
 
     /// Rebuilds the lists after replay: free sets, dying sets, LRU in order of sealing.

@@ -3,7 +3,7 @@
 use super::*;
 use crate::block::{Atoms, Block};
 use crate::cache::format::Entry;
-use crate::cache::stream::Source;
+use crate::cache::stream::{Source, Stream};
 
 /// Four sets of eight slots.
 fn sets() -> Sets {
