@@ -17,8 +17,11 @@ mod pins;
 mod read;
 mod restore;
 mod run;
+mod slots;
+mod stranded;
 #[cfg(test)]
 mod tests;
+mod victims;
 
 use age::{Link, Order};
 use dirt::Dirt;
@@ -27,13 +30,13 @@ use gain::Gain;
 pub use header::HeaderState;
 use heat::Heat;
 use read::Read;
+use slots::Slots;
+use stranded::Stranded;
+pub use victims::Benefit;
 
 use super::format::{Bits, Geometry, Position, SetState};
 use super::heat::Pace;
 use super::placed::Placed;
-use super::slots::{self, Slots};
-use super::stranded::Stranded;
-use super::victims::Benefit;
 use crate::block::{Atoms, Slot};
 use crate::number::NumberMap;
 use crate::op::Lanes;

@@ -1,8 +1,8 @@
 //! Which set is cleaned next: each sealed one with live and dead slots has its place in the lists of [`Victims`], by the heat of what lives in it.
 
-use super::{Set, SetState, Sets};
+use super::victims::{STEPS, Victims};
+use super::{Benefit, Set, SetState, Sets};
 use crate::cache::heat::log8;
-use crate::cache::victims::{Benefit, STEPS, Victims};
 
 /// So that no benefit is below 0: a set of 2^16 slots, all but one of them dead.
 const STEP_OFFSET: u32 = 256;

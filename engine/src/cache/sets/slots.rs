@@ -1,7 +1,7 @@
 //! What the slots of one set hold, as kept in memory: 8 bytes a slot, 10 on a volume of more than 2^32 blocks (16 TiB).
 //! Millions of them are most of the engine's memory, and recovery writes each once.
 
-use super::format::Entry;
+use crate::cache::format::Entry;
 
 /// Has a volume of so many blocks numbers that need the high half?
 pub fn is_wide(blocks: u64) -> bool {
