@@ -1,27 +1,35 @@
-//! The cache sets: life, state, live and dirty slots, who holds them, and the LRU order.
+//! The cache sets: how far each is in its life, what its slots hold and whether that is live or dirty, and in which order sets go.
 //!
 //! A set goes Free → Open (OPEN record, life + 1) → Sealed (SEAL record, headers) → Free again when no slot is live, every kill of its
 //! slots is durable, and no read, write or header operation touches it any more. No other path leads to Free.
-//! Under set placement a set is Placed in place of Open, and is sealed when it is empty (`placed`). What becomes of slots is in `run`.
+//! Under set placement a set is Placed in place of Open, and is sealed when it is empty (`placed`).
+//!
+//! Each matter is a file, with what it keeps of one set and beside all of them. What becomes of slots is in `run`, and tells the others.
 
-mod age;
+// The life of a set, and what it waits for.
+mod free;
+mod header;
+mod life;
+mod pins;
+mod restore;
+
+// Its slots: what they hold, and what becomes of them.
 mod content;
 mod dirt;
-mod free;
-mod gain;
-mod header;
-mod heat;
-mod life;
 mod partial;
-mod pins;
-mod read;
-mod restore;
 mod run;
 mod slots;
 mod stranded;
+
+// Which set goes next: what is read in it, how long it was left alone, what its cleaning gains.
+mod age;
+mod gain;
+mod heat;
+mod read;
+mod victims;
+
 #[cfg(test)]
 mod tests;
-mod victims;
 
 use age::{Link, Order};
 use dirt::Dirt;
@@ -43,37 +51,74 @@ use crate::op::Lanes;
 use crate::time::Instant;
 
 pub struct Set {
+    // How far it is in its life, and who holds it.
     pub life: u64,
     pub state: SetState,
-    /// Position of the page that holds the SEAL of this life.
-    pub sealed: Position,
-    pub live: Bits,
-    pub dirty: Bits,
-    pub live_count: u32,
-    pub dirty_count: u32,
-    slots: Slots,
-    /// Slots of which only a part is valid. Mostly none.
-    partial_slots: u32,
-    heat: Heat,
     pub stream: u8,
-    /// Reads and writes in flight, destages and merges included: while above zero the set is not reused.
-    pub pins: u32,
-    /// The group of the newest kill of one of its slots.
-    pub kill_group: u64,
     /// The group that holds OPEN.
     pub open_group: u64,
-    pub dirty_since: Instant,
+    /// Position of the page that holds the SEAL of this life.
+    pub sealed: Position,
+    /// The group of the newest kill of one of its slots.
+    pub kill_group: u64,
+    /// Reads and writes in flight, destages and merges included: while above zero the set is not reused.
+    pub pins: u32,
+
+    // Its header on the SSD.
     pub header: HeaderState,
     /// How often writing it has failed in this life.
     pub header_failures: u8,
+
+    // What its slots hold.
+    slots: Slots,
+    /// Slots of which only a part is valid. Mostly none.
+    partial_slots: u32,
     /// False while recovery has not read its header yet: its live slots are not in the index.
     pub loaded: bool,
     /// Its live runs were noted in recovery, and no slot has changed since.
     pub noted: bool,
+
+    // What has become of them.
+    pub live: Bits,
+    pub live_count: u32,
+    pub dirty: Bits,
+    pub dirty_count: u32,
+    pub dirty_since: Instant,
+
+    // When it goes.
+    heat: Heat,
     link: Link,
 }
 
+const _: () = assert!(size_of::<Set>() <= 184, "there is one for each MiB of the cache");
+
 impl Set {
+    /// Free, and never used.
+    fn new(slots: u32, usual: Pace) -> Set {
+        Set {
+            life: 0,
+            state: SetState::Free,
+            stream: 0,
+            open_group: 0,
+            sealed: Position::default(),
+            kill_group: 0,
+            pins: 0,
+            header: HeaderState::None,
+            header_failures: 0,
+            slots: Slots::default(),
+            partial_slots: 0,
+            loaded: true,
+            noted: false,
+            live: Bits::new(slots),
+            live_count: 0,
+            dirty: Bits::new(slots),
+            dirty_count: 0,
+            dirty_since: Instant::ZERO,
+            heat: Heat::new(usual),
+            link: Link::NONE,
+        }
+    }
+
     /// It takes contents, and the journal alone describes it.
     pub fn is_open(&self) -> bool {
         matches!(self.state, SetState::Open | SetState::Placed)
@@ -84,72 +129,54 @@ impl Set {
     }
 }
 
-const _: () = assert!(size_of::<Set>() <= 184, "there is one for each MiB of the cache");
-
 pub struct Sets {
     geometry: Geometry,
     /// Block numbers need more than 32 bits.
     wide: bool,
     sets: Vec<Set>,
-    /// Of slots of which only a part is valid, by their number: which.
-    partial: NumberMap<u64, Atoms>,
-    read: Read,
-    pub placed: Placed,
-    pub stranded: Stranded,
+    pub live_slots: u64,
+    pub dirty_slots: u64,
+
+    // Their lives.
     free: Free,
     /// Sealed sets without a live slot that wait for kills, reads or headers.
     dying: Vec<u32>,
-    order: Order,
+    pub placed: Placed,
+
+    // What few slots need beside what each has.
+    /// Of those of which only a part is valid, by their number: which.
+    partial: NumberMap<u64, Atoms>,
+    pub stranded: Stranded,
+
+    // Which set goes next, home or for good.
     dirt: Dirt,
+    read: Read,
+    order: Order,
     gain: Gain,
     /// Blocks written by clients, in this life of the engine and as if all slots had been written once before.
     clock: u64,
-    pub live_slots: u64,
-    pub dirty_slots: u64,
 }
 
 impl Sets {
     /// On an SSD with such lanes.
     pub fn new(geometry: Geometry, benefit: Benefit, lanes: Lanes) -> Self {
         let slots = geometry.slots();
-        let fresh = |_| Set {
-            life: 0,
-            state: SetState::Free,
-            sealed: Position::default(),
-            live: Bits::new(geometry.set_slots),
-            dirty: Bits::new(geometry.set_slots),
-            live_count: 0,
-            dirty_count: 0,
-            slots: Slots::default(),
-            partial_slots: 0,
-            heat: Heat::new(Pace::of(slots)),
-            stream: 0,
-            pins: 0,
-            kill_group: 0,
-            open_group: 0,
-            dirty_since: Instant::ZERO,
-            header: HeaderState::None,
-            header_failures: 0,
-            loaded: true,
-            noted: false,
-            link: Link::NONE,
-        };
         Sets {
             geometry,
             wide: slots::is_wide(geometry.blocks()),
-            sets: (0..geometry.sets).map(fresh).collect(),
-            partial: NumberMap::default(),
-            read: Read::default(),
-            placed: Placed::default(),
-            stranded: Stranded::default(),
-            free: Free::new(lanes, geometry.sets),
-            dying: Vec::new(),
-            order: Order::EMPTY,
-            dirt: Dirt::default(),
-            gain: Gain::new(geometry.sets, benefit),
-            clock: slots,
+            sets: (0..geometry.sets).map(|_| Set::new(geometry.set_slots, Pace::of(slots))).collect(),
             live_slots: 0,
             dirty_slots: 0,
+            free: Free::new(lanes, geometry.sets),
+            dying: Vec::new(),
+            placed: Placed::default(),
+            partial: NumberMap::default(),
+            stranded: Stranded::default(),
+            dirt: Dirt::default(),
+            read: Read::default(),
+            order: Order::EMPTY,
+            gain: Gain::new(geometry.sets, benefit),
+            clock: slots,
         }
     }
 
