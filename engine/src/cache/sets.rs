@@ -1,89 +1,124 @@
-//! The cache sets: life, state, live and dirty slots, who holds them, and the LRU order.
+//! The cache sets: how far each is in its life, what its slots hold and whether that is live or dirty, and in which order sets go.
 //!
 //! A set goes Free → Open (OPEN record, life + 1) → Sealed (SEAL record, headers) → Free again when no slot is live, every kill of its
 //! slots is durable, and no read, write or header operation touches it any more. No other path leads to Free.
-//! Under set placement a set is Placed in place of Open, and is sealed when it is empty (`placed`). What becomes of slots is in `run`.
+//! Under set placement a set is Placed in place of Open, and is sealed when it is empty (`placed`).
+//!
+//! Each matter is a file, with what it keeps of one set and beside all of them. What becomes of slots is in `run`, and tells the others.
 
+// The life of a set, and what it waits for.
 mod free;
+mod header;
+mod life;
+mod pins;
+mod restore;
+
+// Its slots: what they hold, and what becomes of them.
+mod content;
+mod dirt;
+mod partial;
 mod run;
+mod slots;
+mod stranded;
+
+// Which set goes next: what is read in it, how long it was left alone, what its cleaning gains.
+mod age;
+mod gain;
+mod heat;
+mod read;
+mod victims;
+
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
-
+use age::{Link, Order};
+use dirt::Dirt;
 use free::Free;
+use gain::Gain;
+pub use header::HeaderState;
+use heat::Heat;
+use read::Read;
+use slots::Slots;
+use stranded::Stranded;
+pub use victims::Benefit;
 
-use super::format::journal::PLACED;
-use super::format::{Bits, Entry, Geometry, MapSet, Position, SetState};
-use super::heat::{Pace, Paces, log8};
-use super::index::Mapping;
-use super::placed::{Placed, numbers, place_of};
-use super::slots::{self, Slots};
-use super::stranded::Stranded;
-use super::stream::Stream;
-use super::victims::{Benefit, Victims};
-use crate::block::{Atoms, Block, Slot};
+use super::format::{Bits, Geometry, Position, SetState};
+use super::heat::Pace;
+use super::placed::Placed;
+use crate::block::{Atoms, Slot};
 use crate::number::NumberMap;
 use crate::op::Lanes;
 use crate::time::Instant;
 
-/// Where the two copies of a set's header stand.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HeaderState {
-    /// Not sealed yet, or nothing lives in it.
-    None,
-    /// Sealed; waits until the OPEN of this life is durable.
-    Due,
-    /// Operations in flight, and how many of them have failed.
-    Writing {
-        left: u8,
-        failed: u8,
-    },
-    /// Written, not flushed.
-    Written,
-    /// No copy could be written: the journal keeps the entries (restated by every checkpoint).
-    Unwritable,
-    Durable,
-}
-
 pub struct Set {
+    // How far it is in its life, and who holds it.
     pub life: u64,
     pub state: SetState,
-    /// Position of the page that holds the SEAL of this life.
-    pub sealed: Position,
-    pub live: Bits,
-    pub dirty: Bits,
-    pub live_count: u32,
-    pub dirty_count: u32,
-    slots: Slots,
-    /// Slots of which only a part is valid: their masks lie elsewhere. Mostly none.
-    partial_slots: u32,
-    paces: Paces,
-    /// The sum of the rates of its live slots.
-    rate: u64,
-    /// The sum of the moments at which the blocks of its slots were written, on the clock of client writes; and of how many slots.
-    written: u64,
-    written_slots: u32,
     pub stream: u8,
-    /// Reads and writes in flight, destages and merges included: while above zero the set is not reused.
-    pub pins: u32,
-    /// The group of the newest kill of one of its slots.
-    pub kill_group: u64,
     /// The group that holds OPEN.
     pub open_group: u64,
-    pub dirty_since: Instant,
+    /// Position of the page that holds the SEAL of this life.
+    pub sealed: Position,
+    /// The group of the newest kill of one of its slots.
+    pub kill_group: u64,
+    /// Reads and writes in flight, destages and merges included: while above zero the set is not reused.
+    pub pins: u32,
+
+    // Its header on the SSD.
     pub header: HeaderState,
     /// How often writing it has failed in this life.
     pub header_failures: u8,
+
+    // What its slots hold.
+    slots: Slots,
+    /// Slots of which only a part is valid. Mostly none.
+    partial_slots: u32,
     /// False while recovery has not read its header yet: its live slots are not in the index.
     pub loaded: bool,
     /// Its live runs were noted in recovery, and no slot has changed since.
     pub noted: bool,
-    newer: u32,
-    older: u32,
+
+    // What has become of them.
+    pub live: Bits,
+    pub live_count: u32,
+    pub dirty: Bits,
+    pub dirty_count: u32,
+    pub dirty_since: Instant,
+
+    // When it goes.
+    heat: Heat,
+    link: Link,
 }
 
+const _: () = assert!(size_of::<Set>() <= 184, "there is one for each MiB of the cache");
+
 impl Set {
+    /// Free, and never used.
+    fn new(slots: u32, usual: Pace) -> Set {
+        Set {
+            life: 0,
+            state: SetState::Free,
+            stream: 0,
+            open_group: 0,
+            sealed: Position::default(),
+            kill_group: 0,
+            pins: 0,
+            header: HeaderState::None,
+            header_failures: 0,
+            slots: Slots::default(),
+            partial_slots: 0,
+            loaded: true,
+            noted: false,
+            live: Bits::new(slots),
+            live_count: 0,
+            dirty: Bits::new(slots),
+            dirty_count: 0,
+            dirty_since: Instant::ZERO,
+            heat: Heat::new(usual),
+            link: Link::NONE,
+        }
+    }
+
     /// It takes contents, and the journal alone describes it.
     pub fn is_open(&self) -> bool {
         matches!(self.state, SetState::Open | SetState::Placed)
@@ -94,91 +129,54 @@ impl Set {
     }
 }
 
-const NIL: u32 = u32::MAX;
-/// The group of a kill that no record tells yet.
-const UNTOLD: u64 = u64::MAX;
-/// So that no benefit is below 0: a set of 2^16 slots, all but one of them dead.
-const STEP_OFFSET: u32 = 256;
-
 pub struct Sets {
     geometry: Geometry,
     /// Block numbers need more than 32 bits.
     wide: bool,
     sets: Vec<Set>,
-    partial: NumberMap<u64, Atoms>,
-    /// Live slots that somebody has read since their set was opened, or spared ([`Sets::spare`]), of the sets that have some.
-    read: NumberMap<u64, Bits>,
-    pub placed: Placed,
-    pub stranded: Stranded,
-    lanes: Lanes,
+    pub live_slots: u64,
+    pub dirty_slots: u64,
+
+    // Their lives.
     free: Free,
     /// Sealed sets without a live slot that wait for kills, reads or headers.
     dying: Vec<u32>,
-    newest: u32,
-    oldest: u32,
-    /// The sets with dirty slots, and since when they have some.
-    dirt: BTreeSet<(Instant, u32)>,
-    victims: Victims,
-    /// By what victims are compared.
-    benefit: Benefit,
+    pub placed: Placed,
+
+    // What few slots need beside what each has.
+    /// Of those of which only a part is valid, by their number: which.
+    partial: NumberMap<u64, Atoms>,
+    pub stranded: Stranded,
+
+    // Which set goes next, home or for good.
+    dirt: Dirt,
+    read: Read,
+    order: Order,
+    gain: Gain,
     /// Blocks written by clients, in this life of the engine and as if all slots had been written once before.
     clock: u64,
-    /// The moment, as the engine last told it.
-    pub now: Instant,
-    pub live_slots: u64,
-    pub dirty_slots: u64,
 }
 
 impl Sets {
     /// On an SSD with such lanes.
     pub fn new(geometry: Geometry, benefit: Benefit, lanes: Lanes) -> Self {
         let slots = geometry.slots();
-        let fresh = |_| Set {
-            life: 0,
-            state: SetState::Free,
-            sealed: Position::default(),
-            live: Bits::new(geometry.set_slots),
-            dirty: Bits::new(geometry.set_slots),
-            live_count: 0,
-            dirty_count: 0,
-            slots: Slots::default(),
-            partial_slots: 0,
-            paces: Paces::new(Pace::of(slots)),
-            rate: 0,
-            written: 0,
-            written_slots: 0,
-            stream: 0,
-            pins: 0,
-            kill_group: 0,
-            open_group: 0,
-            dirty_since: Instant::ZERO,
-            header: HeaderState::None,
-            header_failures: 0,
-            loaded: true,
-            noted: false,
-            newer: NIL,
-            older: NIL,
-        };
         Sets {
             geometry,
             wide: slots::is_wide(geometry.blocks()),
-            sets: (0..geometry.sets).map(fresh).collect(),
-            partial: NumberMap::default(),
-            read: NumberMap::default(),
-            placed: Placed::default(),
-            stranded: Stranded::default(),
-            lanes,
-            free: Free::new(lanes, geometry.sets),
-            dying: Vec::new(),
-            newest: NIL,
-            oldest: NIL,
-            dirt: BTreeSet::new(),
-            victims: Victims::new(geometry.sets),
-            benefit,
-            clock: slots,
-            now: Instant::ZERO,
+            sets: (0..geometry.sets).map(|_| Set::new(geometry.set_slots, Pace::of(slots))).collect(),
             live_slots: 0,
             dirty_slots: 0,
+            free: Free::new(lanes, geometry.sets),
+            dying: Vec::new(),
+            placed: Placed::default(),
+            partial: NumberMap::default(),
+            stranded: Stranded::default(),
+            dirt: Dirt::default(),
+            read: Read::default(),
+            order: Order::EMPTY,
+            gain: Gain::new(geometry.sets, benefit),
+            clock: slots,
         }
     }
 
@@ -194,606 +192,19 @@ impl Sets {
     pub fn slots(&self) -> u64 {
         self.geometry.slots()
     }
-    pub fn free_count(&self) -> u32 {
-        self.free.count()
-    }
-    pub fn dying_count(&self) -> u32 {
-        self.dying.len() as u32
-    }
     pub fn iter(&self) -> impl Iterator<Item = (u32, &Set)> {
         self.sets.iter().enumerate().map(|(number, set)| (number as u32, set))
     }
-    pub fn open_sets(&self) -> impl Iterator<Item = u32> + '_ {
-        self.iter().filter(|(_, set)| set.state == SetState::Open).map(|(number, _)| number)
-    }
-
     /// A number for a slot, ascending in space.
     pub fn number(&self, slot: Slot) -> u64 {
         u64::from(slot.set) * u64::from(self.geometry.set_slots) + u64::from(slot.slot)
     }
 
-    // --- life of a set ---
-
-    /// Takes the free set that has been free longest, of the lane that has its turn.
-    pub fn open(&mut self, stream: Stream, group: u64) -> Option<u32> {
-        let number = self.free.pop()?;
-        let life = self.get(number).life + 1;
-        self.reopen(number, life, stream.number());
-        self.get_mut(number).open_group = group;
-        Some(number)
-    }
-
-    /// The same for an origin set.
-    pub fn open_placed(&mut self, origin: u64, group: u64) -> Option<u32> {
-        let number = self.free.pop()?;
-        let life = self.get(number).life + 1;
-        self.reopen(number, life, PLACED);
-        self.placed.map(number, origin);
-        self.get_mut(number).open_group = group;
-        Some(number)
-    }
-
-    /// Makes the set Open with this life, whatever it was (replay of an OPEN).
-    pub fn reopen(&mut self, number: u32, life: u64, stream: u8) {
-        let (slots, wide, usual) = (self.geometry.set_slots, self.wide, self.usual_pace());
-        self.forget_partials(number);
-        self.read.remove(&u64::from(number));
-        self.victims.place(number, None);
-        let set = self.get_mut(number);
-        assert!(set.live_count == 0, "set {number} is opened with {} live slots", set.live_count);
-        assert!(life > set.life, "a new life is a later one");
-        assert!(set.pins == 0, "set {number} is opened while an operation holds it");
-        set.life = life;
-        set.state = SetState::Open;
-        set.live = Bits::new(slots);
-        set.dirty = Bits::new(slots);
-        set.slots.begin(slots as usize, wide);
-        set.paces = Paces::new(usual);
-        (set.rate, set.written, set.written_slots) = (0, 0, 0);
-        set.stream = stream;
-        set.header = HeaderState::None;
-        set.header_failures = 0;
-        set.sealed = Position::default();
-        set.loaded = true;
-        if stream == PLACED {
-            set.state = SetState::Placed;
-            set.slots.resize(slots as usize, wide);
-            self.placed.insert(number, slots);
-        }
-        self.touch(number);
-    }
-
-    /// A flush has failed. Copies of headers that were written while their others are on their way count as failed; the headers are not to blame
-    /// for that, and are tried as often as at first.
-    pub fn doubt_headers(&mut self) {
-        for set in &mut self.sets {
-            if let HeaderState::Writing { left, failed } = &mut set.header
-                && *failed < 2 - *left
-            {
-                *failed = 2 - *left;
-                set.header_failures = 0;
-            }
-        }
-    }
-
-    /// The same of a header of which nothing is on its way. False: it was not written.
-    pub fn doubt_header(&mut self, number: u32) -> bool {
-        let set = self.get_mut(number);
-        let was_written = set.header == HeaderState::Written;
-        if was_written {
-            (set.header, set.header_failures) = (HeaderState::Due, 0);
-        }
-        was_written
-    }
-
-    pub fn seal(&mut self, number: u32, sealed: Position) {
-        let set = self.get_mut(number);
-        assert!(set.is_open(), "only an open set is sealed");
-        let live = u64::from(set.live_count);
-        let was_placed = std::mem::replace(&mut set.state, SetState::Sealed) == SetState::Placed;
-        set.sealed = sealed;
-        set.header = HeaderState::Due;
-        if was_placed {
-            self.placed.remove(number);
-            self.placed.died(live);
-        }
-        let set = self.get(number);
-        if set.live_count == 0 {
-            self.die(number);
-        }
-        self.weigh(number);
-    }
-
-    /// Nothing lives in a sealed set any more: it leaves the LRU order and waits to be reusable.
-    pub fn die(&mut self, number: u32) {
-        self.unlink(number);
-        self.victims.place(number, None);
-        self.dying.push(number);
-    }
-
-    /// The sealed sets without live slots.
-    pub fn dying(&self) -> &[u32] {
-        &self.dying
-    }
-
-    /// Nothing in flight holds one of them.
-    pub fn has_unheld_dying(&self) -> bool {
-        self.dying.iter().any(|&set| self.get(set).pins == 0)
-    }
-    /// The next flush would free one of them.
-    pub fn has_undurable_dying(&self, durable_group: u64) -> bool {
-        self.dying.iter().map(|&set| self.get(set).kill_group).any(|group| group > durable_group && group != UNTOLD)
-    }
-
-    /// No slot is live, every kill is durable, nothing in flight touches it.
-    pub fn is_reusable(&self, number: u32, durable_group: u64) -> bool {
-        let set = self.get(number);
-        set.state == SetState::Sealed
-            && set.live_count == 0
-            && set.kill_group <= durable_group
-            && set.open_group <= durable_group
-            && set.pins == 0
-            && !matches!(set.header, HeaderState::Writing { .. })
-    }
-
-    /// Frees the dying sets that `is_ready` picks. True: there were some.
-    pub fn release(&mut self, is_ready: impl Fn(&Self, u32) -> bool) -> bool {
-        let mut dying = std::mem::take(&mut self.dying);
-        let ready: Vec<u32> = dying.extract_if(.., |number| is_ready(self, *number)).collect();
-        self.dying = dying;
-        let usual = self.usual_pace();
-        for &number in &ready {
-            assert!(self.get(number).live_count == 0 && self.get(number).pins == 0, "nothing names a set that is freed");
-            self.forget_partials(number);
-            let set = self.get_mut(number);
-            set.state = SetState::Free;
-            set.header = HeaderState::None;
-            set.slots = Slots::default();
-            set.paces = Paces::new(usual);
-            self.set_free(number);
-        }
-        !ready.is_empty()
-    }
-
-    fn set_free(&mut self, number: u32) {
-        self.free.push(number, self.lanes.of(self.geometry.set(number).start));
-    }
-
-    // --- slots ---
-
-    /// The slot that the next block goes to.
-    pub fn next_slot(&self, number: u32) -> u32 {
-        self.get(number).slots.len() as u32
-    }
-    pub fn slots_left(&self, number: u32) -> u32 {
-        self.geometry.set_slots - self.next_slot(number)
-    }
-
-    /// Describes a slot of a placed set, maybe anew.
-    fn describe_placed(&mut self, slot: Slot, entry: Entry, full: Atoms) {
-        let set = self.get_mut(slot.set);
-        set.noted = false;
-        set.slots.set(slot.slot, &entry);
-        self.note_mask(slot, &entry, full);
-        let (origin, _) = place_of(entry.block.0, self.geometry.set_slots);
-        self.placed.get_mut(slot.set).expect("a placed set").used.set(slot.slot);
-        self.placed.touch(slot);
-        self.placed.map(slot.set, origin);
-    }
-
-    /// Notes which atoms of a slot are valid, if not all of the block are.
-    fn note_mask(&mut self, slot: Slot, entry: &Entry, full: Atoms) {
-        let (number, is_partial) = (self.number(slot), entry.valid != full);
-        let set = &mut self.sets[slot.set as usize];
-        if set.partial_slots > 0 && self.partial.remove(&number).is_some() {
-            set.partial_slots -= 1;
-        }
-        if is_partial {
-            set.partial_slots += 1;
-            self.partial.insert(number, entry.valid);
-        }
-    }
-
-    /// The slot holds other contents of the same atoms.
-    pub fn overwrite(&mut self, slot: Slot, crc: u32) {
-        self.get_mut(slot.set).slots.set_crc(slot.slot, crc);
-        self.placed.touch(slot);
-        self.stranded.forget(slot);
-    }
-
-    /// Describes all slots of a set at once, from the first one on: what its header says. `full` is the mask of a whole block; `whole`
-    /// says that it is that of every entry.
-    pub fn describe_all(
-        &mut self,
-        number: u32,
-        entries: impl ExactSizeIterator<Item = Entry> + Clone,
-        whole: bool,
-        full: impl Fn(Block) -> Atoms,
-    ) {
-        assert!(self.next_slot(number) == 0 && entries.len() <= self.geometry.set_slots as usize);
-        let slots = &mut self.sets[number as usize].slots;
-        slots.begin(entries.len(), self.wide);
-        slots.extend(entries.clone());
-        if !whole {
-            for (slot, entry) in (0..).zip(entries) {
-                self.note_mask(Slot { set: number, slot }, &entry, full(entry.block));
-            }
-        }
-    }
-
-    /// The live slots of a set as runs of consecutive blocks in consecutive slots, at most `most` in each, none across the border of an
-    /// origin set. They count as noted until a slot changes.
-    pub fn note_live_runs(&mut self, number: u32, most: u32, mut each: impl FnMut(Mapping)) {
-        let set = &mut self.sets[number as usize];
-        set.noted = true;
-        let border = u64::from(self.geometry.set_slots - 1);
-        // The run so far: first block, first slot, blocks, dirty ones.
-        let (mut first, mut start, mut blocks, mut all_dirty) = (0, 0, 0, 0);
-        for slot in set.live.iter() {
-            let block = set.slots.block(slot);
-            let dirty = u32::from(set.dirty.get(slot));
-            let goes_on = block == first + u64::from(blocks) && slot == start + blocks;
-            if goes_on && blocks < most && block & border != 0 && blocks > 0 {
-                (blocks, all_dirty) = (blocks + 1, all_dirty + dirty);
-                continue;
-            }
-            if blocks > 0 {
-                each(Mapping::new(Block(first), blocks, Slot { set: number, slot: start }, all_dirty));
-            }
-            (first, start, blocks, all_dirty) = (block, slot, 1, dirty);
-        }
-        if blocks > 0 {
-            each(Mapping::new(Block(first), blocks, Slot { set: number, slot: start }, all_dirty));
-        }
-    }
-
-    /// What a described slot holds. `full` is the mask of a whole block (the last block of a volume may be short).
-    pub fn entry(&self, slot: Slot, full: impl Fn(Block) -> Atoms) -> Entry {
-        let slots = &self.get(slot.set).slots;
-        let block = Block(slots.block(slot.slot));
-        Entry { block, valid: self.partial(slot).unwrap_or_else(|| full(block)), crc: slots.crc(slot.slot) }
-    }
-    pub fn crc(&self, slot: Slot) -> u32 {
-        self.get(slot.set).slots.crc(slot.slot)
-    }
-    /// The valid atoms if they are not the whole block.
-    pub fn partial(&self, slot: Slot) -> Option<Atoms> {
-        if self.get(slot.set).partial_slots == 0 { None } else { self.partial.get(&self.number(slot)).copied() }
-    }
-
-    /// Is any slot valid in part only?
-    pub fn has_partials(&self) -> bool {
-        !self.partial.is_empty()
-    }
-
-    pub fn is_live(&self, slot: Slot) -> bool {
-        self.get(slot.set).live.get(slot.slot)
-    }
-    /// It may be overwritten in place.
-    pub fn is_opened(&self, slot: Slot) -> bool {
-        self.placed.get(slot.set).is_some_and(|set| set.opened.get(slot.slot))
-    }
-    pub fn is_dirty(&self, slot: Slot) -> bool {
-        self.get(slot.set).dirty.get(slot.slot)
-    }
-
-    // --- heat ---
-
-    /// Of a block of which nothing is known: as if all slots were written evenly.
-    pub fn usual_pace(&self) -> Pace {
-        Pace::of(self.slots())
-    }
-    /// How often the block of a slot is written, and for how many client writes it was not, at the grain of its set.
-    pub fn pace(&self, slot: Slot) -> (Pace, u64) {
-        (self.get(slot.set).paces.get(slot.slot), self.clock.saturating_sub(self.written_at(slot.set)))
-    }
-    /// Of `count` slots from `first` on, how many have the pace of the first one, up to the first that has not.
-    pub fn alike(&self, first: Slot, count: u32) -> u32 {
-        self.get(first.set).paces.alike(first.slot, count)
-    }
-    /// When the blocks of a set were written, about.
-    fn written_at(&self, number: u32) -> u64 {
-        let set = self.get(number);
-        set.written / u64::from(set.written_slots.max(1))
-    }
-    /// Blocks written by clients.
-    pub fn clock(&self) -> u64 {
-        self.clock
-    }
-    /// Clients have written so many more blocks.
-    pub fn advance(&mut self, blocks: u64) {
-        self.clock += blocks;
-    }
-    /// The blocks of so many more described slots were written `age` client writes ago.
-    pub fn note_written(&mut self, number: u32, blocks: u64, age: u64) {
-        let written = self.clock.saturating_sub(age);
-        let set = self.get_mut(number);
-        set.written += blocks * written;
-        set.written_slots += blocks as u32;
-    }
-
-    // --- victims ---
-
-    /// Puts a set where it belongs among those that may be cleaned.
-    fn weigh(&mut self, number: u32) {
-        let step = self.step(self.get(number));
-        self.victims.place(number, step);
-    }
-
-    fn step(&self, set: &Set) -> Option<u32> {
-        let dead = self.geometry.set_slots - set.live_count;
-        if set.state != SetState::Sealed || set.live_count == 0 || dead == 0 {
-            return None;
-        }
-        Some(match self.benefit {
-            Benefit::Greedy => set.live_count * (super::victims::STEPS - 1) / self.geometry.set_slots,
-            Benefit::Declining => log8(set.rate.max(1)) + STEP_OFFSET - 2 * log8(u64::from(dead)),
-        })
-    }
-
-    /// Sealed sets with live and dead slots, from the one on whose cleaning gains most.
-    pub fn victims(&self) -> impl Iterator<Item = u32> + '_ {
-        self.victims.iter()
-    }
-
-    // --- operations in flight ---
-
-    /// Something reads these slots: the set is not reused, and none of them overwritten.
-    pub fn pin(&mut self, first: Slot, slots: u32) {
-        let set = &mut self.sets[first.set as usize];
-        set.pins += 1;
-        if set.state == SetState::Placed {
-            self.placed.begin_read(numbers(first, slots, self.geometry.set_slots));
-        }
-    }
-    pub fn unpin(&mut self, first: Slot, slots: u32) {
-        self.get_mut(first.set).pins -= 1;
-        self.placed.end_read(numbers(first, slots, self.geometry.set_slots));
-    }
-    /// Something reads this slot of a placed set.
-    pub fn is_read(&self, slot: Slot) -> bool {
-        self.placed.is_read(self.number(slot))
-    }
-
-    // --- age ---
-
-    /// When the oldest dirty block became dirty that is not stranded, at the grain of a set.
-    pub fn dirty_since(&self) -> Option<Instant> {
-        if self.stranded.is_empty() {
-            return self.dirt.first().map(|&(since, _)| since);
-        }
-        let is_owed = |set: u32| self.get(set).dirty_count > self.stranded.of_set(set);
-        self.dirt.iter().find(|&&(_, set)| is_owed(set)).map(|&(since, _)| since)
-    }
-    /// Dirty slots that may go home: those that are not stranded.
-    pub fn owed_slots(&self) -> u64 {
-        self.dirty_slots - self.stranded.len()
-    }
-
-    /// What a dirty set holds has been dirty since then, at least.
-    pub fn inherit_dirt(&mut self, number: u32, since: Instant) {
-        let set = &mut self.sets[number as usize];
-        if set.dirty_count > 0 && since < set.dirty_since {
-            self.dirt.remove(&(set.dirty_since, number));
-            set.dirty_since = since;
-            self.dirt.insert((since, number));
-        }
-    }
-
-    /// All that was dirty in it until `since` is clean now. `before`: since when it was dirty then; if it is another time by now, it stays.
-    pub fn renew_dirt(&mut self, number: u32, before: Instant, since: Instant) {
-        let set = &mut self.sets[number as usize];
-        if set.dirty_count > 0 && set.dirty_since == before && before < since {
-            self.dirt.remove(&(before, number));
-            set.dirty_since = since;
-            self.dirt.insert((since, number));
-        }
-    }
-
-    /// Keeps the order of dirty sets when the dirty slots of one go from `before` to what they are.
-    fn note_dirt(&mut self, number: u32, before: u32) {
-        let now = self.now;
-        let set = &mut self.sets[number as usize];
-        if before == 0 && set.dirty_count > 0 {
-            set.dirty_since = now;
-            self.dirt.insert((now, number));
-        } else if before > 0 && set.dirty_count == 0 {
-            self.dirt.remove(&(set.dirty_since, number));
-        }
-    }
-
-    /// False: every set is free, dying, dirty or open, so none can be dropped. `open` names the open ones: to count those that are clean.
-    pub fn may_have_clean(&self, open: impl Iterator<Item = u32>) -> bool {
-        let is_clean = |set: &Set| set.state == SetState::Open && set.dirty_count == 0;
-        let open = open.filter(|&set| is_clean(self.get(set))).count() as u32;
-        self.count() > self.free_count() + self.dying_count() + self.dirty_sets() + open
-    }
-
-    /// Sets with dirty slots.
-    pub fn dirty_sets(&self) -> u32 {
-        self.dirt.len() as u32
-    }
-
-    // --- what is read, and age ---
-
-    /// Somebody reads these slots. A placed set becomes the most recently used one; any other is as old as before, and what was read
-    /// in it is known when it is its turn.
-    pub fn note_read(&mut self, first: Slot, count: u32) {
-        let slots = self.geometry.set_slots;
-        if self.get(first.set).state == SetState::Placed {
-            return self.touch(first.set);
-        }
-        let read = self.read.entry(u64::from(first.set)).or_insert_with(|| Bits::new(slots));
-        read.set_range(first.slot, count);
-        if count > 1 && read.count() == slots {
-            read.settle(slots, true);
-        }
-    }
-
-    /// Was one of its live slots read?
-    pub fn is_used(&self, number: u32) -> bool {
-        self.read.get(&u64::from(number)).is_some_and(|read| !read.is_empty())
-    }
-
-    /// Those that are worth their place: dirty ones, and such as were read.
-    pub fn kept(&self, number: u32) -> Bits {
-        let dirty = &self.get(number).dirty;
-        self.read.get(&u64::from(number)).map_or_else(|| dirty.clone(), |read| dirty.union(read))
-    }
-    pub fn kept_count(&self, number: u32) -> u32 {
-        let set = self.get(number);
-        self.read.get(&u64::from(number)).map_or(set.dirty_count, |read| set.dirty.union_count(read))
-    }
-
-    /// A set is as if it had just been written: it goes when all others have had their turn, unless it is read meanwhile.
-    pub fn spare(&mut self, number: u32) {
-        self.read.remove(&u64::from(number));
-        self.touch(number);
-    }
-
-    /// Makes the set the newest one.
-    pub fn touch(&mut self, number: u32) {
-        if self.newest == number {
-            return;
-        }
-        self.unlink(number);
-        let newest = self.newest;
-        let set = self.get_mut(number);
-        set.older = newest;
-        set.newer = NIL;
-        match newest {
-            NIL => self.oldest = number,
-            newest => self.get_mut(newest).newer = number,
-        }
-        self.newest = number;
-    }
-
-    fn unlink(&mut self, number: u32) {
-        let (newer, older) = (self.get(number).newer, self.get(number).older);
-        if newer == NIL && older == NIL && self.newest != number {
-            return;
-        }
-        match newer {
-            NIL => self.newest = older,
-            newer => self.get_mut(newer).older = older,
-        }
-        match older {
-            NIL => self.oldest = newer,
-            older => self.get_mut(older).newer = newer,
-        }
-        let set = self.get_mut(number);
-        (set.newer, set.older) = (NIL, NIL);
-    }
-
-    /// Sets in use from the oldest to the newest one: that was written last, or spared; of placed ones, that was used last.
-    pub fn by_age(&self) -> impl Iterator<Item = u32> + '_ {
-        let mut at = self.oldest;
-        std::iter::from_fn(move || {
-            let number = at;
-            (number != NIL).then(|| {
-                at = self.get(number).newer;
-                number
-            })
-        })
-    }
-
-    // --- recovery ---
-
-    /// Puts a set into the state that the state map describes.
-    pub fn restore(&mut self, number: u32, map: MapSet) {
-        let (live, dirty, usual) = (map.live.count(), map.dirty.count(), self.usual_pace());
-        let slots = self.geometry.set_slots;
-        let set = self.get_mut(number);
-        set.life = map.life;
-        set.state = map.state;
-        set.sealed = map.sealed;
-        set.live = map.live;
-        set.dirty = map.dirty;
-        set.live_count = live;
-        set.rate = u64::from(live) * usual.rate();
-        set.dirty_count = dirty;
-        for (bits, count) in [(&mut set.live, live), (&mut set.dirty, dirty)] {
-            if count == 0 || count == slots {
-                bits.settle(slots, count > 0);
-            }
-        }
-        set.loaded = live == 0;
-        set.header = if map.state == SetState::Sealed { HeaderState::Durable } else { HeaderState::None };
-        self.live_slots += u64::from(live);
-        self.dirty_slots += u64::from(dirty);
-        self.note_dirt(number, 0);
-        if map.state == SetState::Placed {
-            let wide = self.wide;
-            self.get_mut(number).slots.resize(slots as usize, wide);
-            self.placed.insert(number, slots);
-            self.placed.lives(u64::from(live));
-        }
-    }
-
-    /// Clears all live bits of a set without touching the index (its slots are known to be dead).
-    pub fn kill_unknown(&mut self, number: u32) {
-        let set = &mut self.sets[number as usize];
-        set.noted = false;
-        if set.state == SetState::Placed {
-            self.placed.died(u64::from(set.live_count));
-        }
-        self.live_slots -= u64::from(set.live_count);
-        self.dirty_slots -= u64::from(set.dirty_count);
-        let before = set.dirty_count;
-        let slots = self.geometry.set_slots;
-        (set.live, set.dirty) = (Bits::new(slots), Bits::new(slots));
-        (set.live_count, set.dirty_count, set.rate) = (0, 0, 0);
-        self.read.remove(&u64::from(number));
-        self.note_dirt(number, before);
-    }
-
-    /// All slots of a sealed set are dead, and nothing says so yet ([`Sets::bury`]).
-    pub fn mourn(&mut self, number: u32) {
-        let set = self.get_mut(number);
-        assert!(set.state == SetState::Sealed && set.live_count == 0);
-        set.kill_group = UNTOLD;
-    }
-    /// A record of `group` says so.
-    pub fn bury(&mut self, number: u32, group: u64) {
-        self.get_mut(number).kill_group = group;
-    }
-
-    /// Rebuilds the lists after replay: free sets, dying sets, LRU in order of sealing.
-    pub fn rebuild_lists(&mut self) {
-        self.free.clear();
-        self.dying.clear();
-        let mut used: Vec<u32> = Vec::new();
-        for number in 0..self.geometry.sets {
-            let set = self.get_mut(number);
-            (set.newer, set.older) = (NIL, NIL);
-            match set.state {
-                SetState::Free => self.set_free(number),
-                SetState::Sealed if set.live_count == 0 => self.dying.push(number),
-                SetState::Open | SetState::Sealed | SetState::Placed => used.push(number),
-            }
-        }
-        (self.newest, self.oldest) = (NIL, NIL);
-        used.sort_by_key(|&number| (self.get(number).state == SetState::Open, self.get(number).sealed, number));
-        for number in used {
-            self.touch(number);
-        }
-        (0..self.geometry.sets).for_each(|number| self.weigh(number));
-    }
-
-    fn forget_partials(&mut self, number: u32) {
-        if std::mem::take(&mut self.get_mut(number).partial_slots) > 0 {
-            let first = self.number(Slot { set: number, slot: 0 });
-            for slot in first..first + u64::from(self.geometry.set_slots) {
-                self.partial.remove(&slot);
-            }
-        }
-    }
-
     /// Bytes held: state of the sets; descriptions (checksum and block of each slot).
     pub fn bytes(&self) -> (u64, u64) {
-        let own = |set: &Set| size_of::<Set>() + set.live.bytes() + set.dirty.bytes() + set.paces.bytes();
-        let read = self.read.capacity() * size_of::<(u64, Bits)>() + self.read.len() * Bits::words_for(self.geometry.set_slots) * 8;
-        let state = self.sets.iter().map(own).sum::<usize>() + self.free.bytes() + self.victims.bytes() + read;
+        let own = |set: &Set| size_of::<Set>() + set.live.bytes() + set.dirty.bytes() + set.heat.bytes();
+        let state =
+            self.sets.iter().map(own).sum::<usize>() + self.free.bytes() + self.gain.bytes() + self.read.bytes(self.geometry.set_slots);
         let slots: usize = self.sets.iter().map(|set| set.slots.bytes()).sum();
         (state as u64, slots as u64 + self.partial.capacity() as u64 * 32)
     }

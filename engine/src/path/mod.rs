@@ -225,7 +225,7 @@ impl<P: Payload> Engine<P> {
     #[inline]
     pub fn handle_all(&mut self, now: Instant, events: impl IntoIterator<Item = Event<P>>) {
         self.now = self.now.max(now);
-        self.sets.now = self.now;
+        self.sets.note_now(self.now);
         self.hear_fronts();
         let took = !self.has_canary(Canary::LateFrontWrites) && self.take_front_writes();
         let mut stirs = took || !self.front_writes.is_empty();

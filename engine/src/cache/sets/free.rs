@@ -5,7 +5,8 @@ use std::collections::VecDeque;
 
 use crate::op::Lanes;
 
-pub struct Free {
+pub(super) struct Free {
+    lanes: Lanes,
     /// Of each lane, those that have been free longest first.
     waiting: Vec<VecDeque<u32>>,
     /// The lane that has its turn.
@@ -17,7 +18,7 @@ impl Free {
     /// With place for so many.
     pub fn new(lanes: Lanes, sets: u32) -> Self {
         let of_lane = || VecDeque::with_capacity(sets.div_ceil(lanes.count()) as usize);
-        Free { waiting: (0..lanes.count()).map(|_| of_lane()).collect(), next: 0, count: 0 }
+        Free { lanes, waiting: (0..lanes.count()).map(|_| of_lane()).collect(), next: 0, count: 0 }
     }
 
     pub fn count(&self) -> u32 {
@@ -29,8 +30,9 @@ impl Free {
         self.count = 0;
     }
 
-    pub fn push(&mut self, set: u32, lane: usize) {
-        self.waiting[lane].push_back(set);
+    /// A set that begins at `start` is free.
+    pub fn push(&mut self, set: u32, start: u64) {
+        self.waiting[self.lanes.of(start)].push_back(set);
         self.count += 1;
     }
 
@@ -54,10 +56,9 @@ mod tests {
 
     #[test]
     fn lanes_take_turns_and_one_without_a_free_set_is_left_out() {
-        let lanes = Lanes::new(3, 90);
-        let mut free = Free::new(lanes, 9);
+        let mut free = Free::new(Lanes::new(3, 90), 9);
         for set in 0..9u32 {
-            free.push(set, lanes.of(u64::from(set) * 10));
+            free.push(set, u64::from(set) * 10);
         }
         let first: Vec<u32> = std::iter::from_fn(|| free.pop()).take(4).collect();
         assert_eq!(first, [0, 3, 6, 1]);

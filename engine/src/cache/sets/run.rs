@@ -1,36 +1,18 @@
-//! Consecutive slots of one set: described, live, dirty, clean, dead. What a request writes lies in one run, and each is one step for all of it.
+//! Consecutive slots of one set become live, dirty, clean, dead. What a request writes lies in one run, and each is one step for all of it.
 
 use super::{SetState, Sets};
-use crate::block::{Atoms, Block, Slot};
-use crate::cache::format::Entry;
-use crate::cache::heat::Pace;
+use crate::block::Slot;
 
 impl Sets {
-    /// Describes slots from `first` on: the next ones, or any of a placed set; they are not live yet. `full` is the mask of a whole block;
-    /// `whole`: it is that of every entry.
-    pub fn describe(&mut self, first: Slot, entries: &[Entry], whole: bool, full: impl Fn(Block) -> Atoms) {
-        let slots = (first.slot..).map(|slot| Slot { slot, ..first }).zip(entries);
-        if self.get(first.set).state == SetState::Placed {
-            return slots.for_each(|(slot, entry)| self.describe_placed(slot, *entry, full(entry.block)));
-        }
-        assert!(self.next_slot(first.set) == first.slot, "slots are taken in their order");
-        assert!(entries.len() <= self.slots_left(first.set) as usize, "a set holds no more slots than it has");
-        let known = &mut self.get_mut(first.set).slots;
-        match entries {
-            [entry] => known.push(entry),
-            entries => known.extend(entries.iter().copied()),
-        }
-        if !whole {
-            slots.for_each(|(slot, entry)| self.note_mask(slot, entry, full(entry.block)));
-        }
+    pub fn is_live(&self, slot: Slot) -> bool {
+        self.get(slot.set).live.get(slot.slot)
     }
-
-    /// Notes how often the blocks of described slots are written, before they live.
-    pub fn note_pace(&mut self, first: Slot, count: u32, pace: Pace) {
-        let slots = self.geometry.set_slots;
-        let set = &mut self.sets[first.set as usize];
-        assert!(set.live.count_range(first.slot, count) == 0, "the pace of a live slot is counted already");
-        set.paces.set(first.slot, count, pace, slots);
+    /// It may be overwritten in place.
+    pub fn is_opened(&self, slot: Slot) -> bool {
+        self.placed.get(slot.set).is_some_and(|set| set.opened.get(slot.slot))
+    }
+    pub fn is_dirty(&self, slot: Slot) -> bool {
+        self.get(slot.set).dirty.get(slot.slot)
     }
 
     pub fn make_live(&mut self, first: Slot, count: u32, dirty: bool) {
@@ -42,7 +24,7 @@ impl Sets {
         if set.live_count == self.geometry.set_slots {
             set.live.settle(self.geometry.set_slots, true);
         }
-        set.rate += set.paces.rate(first.slot, count);
+        set.heat.lives(first.slot, count);
         self.live_slots += u64::from(count);
         if set.state == SetState::Placed {
             self.placed.lives(u64::from(count));
@@ -65,7 +47,7 @@ impl Sets {
                 set.dirty.settle(self.geometry.set_slots, true);
             }
             self.dirty_slots += u64::from(were_clean);
-            self.note_dirt(first.set, before);
+            self.dirt.note(first.set, set, before);
         }
         were_clean
     }
@@ -83,7 +65,7 @@ impl Sets {
                 set.dirty.settle(self.geometry.set_slots, false);
             }
             self.dirty_slots -= u64::from(were_dirty);
-            self.note_dirt(first.set, before);
+            self.dirt.note(first.set, set, before);
             (first.slot..first.slot + count).for_each(|slot| self.stranded.forget(Slot { slot, ..first }));
         }
         were_dirty
@@ -99,11 +81,11 @@ impl Sets {
         set.live_count -= count;
         if set.live_count == 0 {
             set.live.settle(self.geometry.set_slots, false);
-            self.read.remove(&u64::from(first.set));
-        } else if let Some(read) = self.read.get_mut(&u64::from(first.set)) {
-            read.clear_range(first.slot, count);
+            self.read.forget_set(first.set);
+        } else {
+            self.read.forget_slots(first, count);
         }
-        set.rate -= set.paces.rate(first.slot, count);
+        set.heat.died(first.slot, count);
         set.kill_group = set.kill_group.max(group);
         self.live_slots -= u64::from(count);
         let is_empty = set.live_count == 0;

@@ -1,7 +1,9 @@
 //! What the sets know of themselves as a whole.
 
 use super::*;
-use crate::cache::stream::Source;
+use crate::block::{Atoms, Block};
+use crate::cache::format::Entry;
+use crate::cache::stream::{Source, Stream};
 
 /// Four sets of eight slots.
 fn sets() -> Sets {

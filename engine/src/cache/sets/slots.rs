@@ -1,16 +1,16 @@
 //! What the slots of one set hold, as kept in memory: 8 bytes a slot, 10 on a volume of more than 2^32 blocks (16 TiB).
 //! Millions of them are most of the engine's memory, and recovery writes each once.
 
-use super::format::Entry;
+use crate::cache::format::Entry;
 
 /// Has a volume of so many blocks numbers that need the high half?
-pub fn is_wide(blocks: u64) -> bool {
+pub(super) fn is_wide(blocks: u64) -> bool {
     blocks > 1 << 32
 }
 
 /// Block and checksum of each slot, from the first one on.
 #[derive(Default)]
-pub struct Slots {
+pub(super) struct Slots {
     /// Checksum, and the low half of the block below it.
     low: Vec<u64>,
     /// The high half, on volumes that need it.

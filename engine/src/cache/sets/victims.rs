@@ -18,7 +18,7 @@ pub enum Benefit {
 const NIL: u32 = u32::MAX;
 const OUT: u16 = u16::MAX;
 /// Steps; the best is 0.
-pub const STEPS: u32 = 1024;
+pub(super) const STEPS: u32 = 1024;
 
 #[derive(Clone, Copy, Debug)]
 struct Link {
@@ -27,7 +27,7 @@ struct Link {
     older: u32,
 }
 
-pub struct Victims {
+pub(super) struct Victims {
     links: Vec<Link>,
     /// The newest of each list.
     heads: Vec<u32>,
