@@ -54,7 +54,12 @@ impl Loans {
 
     /// Bytes that may still be held on credit.
     fn credit_room(&self) -> u64 {
-        CREDIT_BYTES.saturating_sub(self.credited + self.lent.saturating_sub(PURSE_BYTES))
+        CREDIT_BYTES.saturating_sub(self.credited + self.overdraft())
+    }
+
+    /// Bytes that are lent beyond the purse.
+    fn overdraft(&self) -> u64 {
+        self.lent.saturating_sub(PURSE_BYTES)
     }
 
     fn enqueue(&mut self, client: u64) {
@@ -166,7 +171,9 @@ impl Account {
         self.gone[0] += self.arrived.saturating_sub(arriving);
         self.arrived = arriving;
         let beyond = held.saturating_sub(SHARE_BYTES);
-        let credit = beyond.min(self.credit(loans));
+        // What of its own loan the purse had not, costs no room as credit either.
+        let overdrawn = self.held.loan.min(loans.overdraft());
+        let credit = beyond.min(self.earned()).min(self.held.credit + loans.credit_room() + overdrawn);
         let now = Held { credit, loan: beyond - credit };
         loans.change(self.held, now);
         self.held = now;
@@ -298,6 +305,25 @@ mod tests {
         clients[0].settle(0, 0, &mut loans);
         assert!(loans.take_returned());
         assert_eq!(busy.limit(99, &loans), before + ASKED - SHARE_BYTES);
+    }
+
+    #[test]
+    fn who_works_again_pays_its_loan_from_what_it_earns_though_there_is_no_more_credit() {
+        let (mut loans, mut clients) = (Loans::default(), [(); 9].map(|()| Account::default()));
+        let all = PURSE_BYTES + CREDIT_BYTES;
+        let each = all / 9;
+        for client in &mut clients {
+            client.sent(all as usize);
+            client.settle(SHARE_BYTES + each, 0, &mut loans);
+            (0..2).for_each(|_| _ = client.tick(true, false));
+            client.settle(SHARE_BYTES + each, 0, &mut loans);
+            assert_eq!(client.loan(), each);
+        }
+        assert_eq!((loans.credit_room(), loans.free()), (all % 9, 0));
+        clients[4].sent(all as usize);
+        clients[4].settle(SHARE_BYTES + each, 0, &mut loans);
+        assert_eq!((clients[4].loan(), clients[4].held.credit), (0, each));
+        assert_eq!(loans.credit_room(), all % 9);
     }
 
     #[test]
