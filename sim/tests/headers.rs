@@ -5,7 +5,8 @@ use tidegate_engine::cache::format::Geometry;
 use tidegate_engine::config::Allocation;
 use tidegate_engine::fault_point::FaultPoint;
 use tidegate_engine::op::{DeviceId, Zone};
-use tidegate_engine::probe::Phase;
+use tidegate_engine::probe::{Health, Phase};
+use tidegate_engine::request::RequestError;
 use tidegate_engine::time::Duration;
 use tidegate_sim::back::fault::Fault;
 use tidegate_sim::back::volatile::Survive;
@@ -332,6 +333,60 @@ fn a_header_whose_only_copy_was_covered_by_a_failed_flush_is_not_durable() {
         scenario.power_cut(Survive::None);
         for (block, data) in blocks.iter().enumerate() {
             scenario.expect(block as u64, data);
+        }
+    }
+}
+
+/// Sets whose headers the SSD does not take are told again by each checkpoint, and the ring keeps two of them. A write that found no room beside them
+/// waited for ever, and hundreds of checkpoints a second followed one another.
+#[test]
+fn a_write_that_finds_no_room_beside_sets_without_headers_waits_a_minute_for_them_and_no_longer() {
+    let geometry = Geometry { block_atoms: 8, set_slots: 256, sets: 64, journal_pages: 128, volume_atoms: 8 * 16_384, range_entries: 252 };
+    // So many fail while the sets are written, and this write waits; or all do.
+    for (failures, is_taken) in [(120, true), (10_000, false)] {
+        let mut scenario = Scenario::of(plan_for(geometry));
+        scenario.simulation.scene.oracle.may_be_full = true;
+        for zone in [Zone::Header, Zone::HeaderCopy] {
+            (0..failures).for_each(|_| scenario.fail_next(zone, Fault::Error));
+        }
+        let data: Vec<Stamps> = (0..8)
+            .map(|part| {
+                let data = scenario.write_span(scenario.blocks(part * 256, 256));
+                scenario.flush();
+                data
+            })
+            .collect();
+        let last = scenario.checkpoints(2, 2_048);
+        assert!(scenario.simulation.faults().has(FaultPoint::HeaderUnwritable));
+        let (before, began) = (scenario.snapshot().counters.checkpoints, scenario.simulation.now());
+        let large = scenario.blocks(4_096, 9_900);
+        let (write, written) = scenario.send_write(large, false);
+        while !scenario.is_answered(write) {
+            scenario.step();
+            let checkpoints = scenario.snapshot().counters.checkpoints - before;
+            assert!(checkpoints < 100, "one follows another: {checkpoints} in {:?}", scenario.simulation.now().since(began));
+        }
+        let took = scenario.simulation.now().since(began);
+        if is_taken {
+            assert_eq!(scenario.wait(write), Ok(Vec::new()));
+            assert!(took > Duration::from_secs(1) && took < Duration::from_secs(30), "{took:?}");
+        } else {
+            assert_eq!(scenario.wait(write), Err(RequestError::NoSpace));
+            assert!(took > Duration::from_secs(59) && took < Duration::from_secs(70), "{took:?}");
+        }
+        // Nobody else is refused, and nothing is lost.
+        let small = scenario.write_fua(3_000);
+        scenario.flush();
+        scenario.advance(Duration::from_secs(120));
+        assert_eq!(scenario.snapshot().health, Health::Whole);
+        scenario.power_cut(Survive::None);
+        for (part, data) in (0..).zip(&data) {
+            assert_eq!(scenario.read(scenario.blocks(part * 256, 256)), Ok(data.stamps().collect()));
+        }
+        scenario.expect(2_048, &last);
+        scenario.expect(3_000, &small);
+        if is_taken {
+            assert_eq!(scenario.read(large), Ok(written.stamps().collect()));
         }
     }
 }

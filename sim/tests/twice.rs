@@ -1,6 +1,6 @@
-//! Pages of the journal that lie in the ring twice: a write that failed has landed all the same, and the page went to another place. Both are the same
-//! page to the last record, so that it does not matter which of them is read. What matters is that neither place is given back before the page is
-//! needed no more: the other copy may be the only one that is durable, and a start takes both places for the log's.
+//! Pages of the journal that lie in the ring twice: a write that failed has landed all the same, and the page went to another place. Both are the
+//! same page to the last record, so that it does not matter which of them is read. What matters is that neither place is given back before the page
+//! is needed no more: the other copy may be the only one that is durable, and a start takes both places for the log's.
 
 use crate::common::journal_pages;
 use tidegate_engine::Mode;
@@ -41,8 +41,8 @@ fn copies(scenario: &Scenario, durable: bool) -> Vec<u32> {
     pages.iter().filter(|(_, page)| is_twice(page.head.seq)).map(|&(place, _)| place).collect()
 }
 
-/// A flush failed after that, so the first copy may be seen only until the power goes. A start that counted on it, and gave the other place to the next
-/// page, was followed by one that refused to serve: a page that was durable was missing.
+/// A flush failed after that, so the first copy may be seen only until the power goes. A start that counted on it, and gave the other place to the
+/// next page, was followed by one that refused to serve: a page that was durable was missing.
 #[test]
 fn a_page_is_not_overwritten_whose_other_copy_is_seen_only_until_the_power_goes() {
     let mut doomed = 0;
@@ -73,7 +73,6 @@ fn a_page_is_not_overwritten_whose_other_copy_is_seen_only_until_the_power_goes(
 
 /// A checkpoint begins, and blocks from 0 on are written, each in a page of its own. All these pages are under way together; they fail, and land.
 fn write_twice(scenario: &mut Scenario, blocks: u64) -> Vec<(u64, Stamps)> {
-    let pages = |scenario: &Scenario| scenario.noted().iter().filter(|op| op.zone == Some(Zone::Journal) && op.writes).count();
     scenario.hold(Zone::Journal);
     let mut faults = 0;
     let mut failing = |scenario: &mut Scenario, pages: usize, act: &mut dyn FnMut(&mut Scenario)| {

@@ -26,9 +26,9 @@ pub struct Held {
     pub place: u32,
     /// The page that was written there; 0: nothing that counts.
     pub seq: u64,
-    /// That write failed, or is not the one that counts: the page is elsewhere. It may have landed all the same, and then recovery finds it twice. Both are
-    /// the same page to the last record, so either may be read; but a place that was given back meanwhile would be taken again by recovery, and might
-    /// leave it no room. So it is kept as long as its page.
+    /// That write failed, or is not the one that counts: the page is elsewhere. It may have landed all the same, and then recovery finds it twice.
+    /// Both are the same page to the last record, so either may be read; but a place that was given back meanwhile would be taken again by recovery,
+    /// and might leave it no room. So it is kept as long as its page.
     pub failed: bool,
 }
 

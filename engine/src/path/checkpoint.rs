@@ -14,6 +14,7 @@ use crate::fault_point::FaultPoint;
 use crate::mode::Mode;
 use crate::op::{Action, Class, DeviceId, Zone};
 use crate::payload::Payload;
+use crate::probe::WaitReason;
 use crate::time::{Duration, Instant};
 
 use super::back_off::BackOff;
@@ -25,10 +26,17 @@ pub(super) struct Checkpoint<P> {
     /// A piece of metadata was found damaged.
     wanted: bool,
     pub back_off: BackOff,
+    /// Nothing has failed that it waits for: only somebody who waits for room that the next one will hardly make.
+    is_paced: bool,
     /// The one under way fails to write the same things since.
     failing_since: Option<Instant>,
     /// The ring has no room for the restates since.
     cramped_since: Option<Instant>,
+    /// Sealed sets that the newest one has told again, because they have no header.
+    untold: usize,
+    /// The oldest write, known by when it arrived, which finds no room in the ring beside such sets: since when, and how many checkpoints there had
+    /// been.
+    squeezed: Option<(Instant, Instant, u64)>,
     running: Option<Running<P>>,
     /// What the newest superblock says.
     superblock: Option<Superblock>,
@@ -47,8 +55,11 @@ impl<P> Default for Checkpoint<P> {
             urgent: false,
             wanted: false,
             back_off,
+            is_paced: false,
             failing_since: None,
             cramped_since: None,
+            untold: 0,
+            squeezed: None,
             running: None,
             superblock: None,
             copies: [0; 2],
@@ -84,6 +95,9 @@ struct Running<P> {
 
 /// How long writing the map or a superblock may fail before the SSD counts as failed.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// After so many more checkpoints there is nothing in the ring that was written before them, but what they have told again.
+const TURNS: u64 = 3;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
@@ -177,7 +191,10 @@ impl<P: Payload> Engine<P> {
         let due = due || self.checkpoint.wanted || self.mode_to_record().is_some();
         // A stop waits for one only where the ring has no room for the end of what went through.
         let is_ending = self.stopping && (!self.checkpoint.urgent || self.through.pages.is_empty());
-        due && !is_ending && self.recovery.is_none() && !self.has_cache_failed() && !self.checkpoint.back_off.is_waiting(self.now)
+        // Where others use up the room meanwhile, it comes at once.
+        let is_low = || self.journal.free_pages() < 2 * self.restate_pages(self.checkpoint.untold);
+        let waits = self.checkpoint.back_off.is_waiting(self.now) && !(self.checkpoint.is_paced && is_low());
+        due && !is_ending && self.recovery.is_none() && !self.has_cache_failed() && !waits
     }
 
     /// Pages of the ring that a checkpoint needs for what it tells again if so many sealed sets have no header.
@@ -190,18 +207,42 @@ impl<P: Payload> Engine<P> {
     /// Has the ring room for what a checkpoint tells again? Its reserve is for open sets. Sets whose headers cannot be written come on top:
     /// without room for them their headers are tried again, for a while.
     fn can_restate(&mut self) -> bool {
-        let untold: Vec<u32> = self.sets_without_header().collect();
-        if self.journal.free_pages() >= self.restate_pages(untold.len()) {
+        if self.journal.free_pages() >= self.restate_pages(self.sets_without_header().count()) {
             self.checkpoint.cramped_since = None;
             return true;
         }
         self.meet(FaultPoint::CheckpointCramped);
+        self.try_headers_again();
+        if self.now.since(*self.checkpoint.cramped_since.get_or_insert(self.now)) >= PATIENCE {
+            self.fail_cache();
+        }
+        false
+    }
+
+    /// Once more for sets whose headers could not be written, before the next checkpoint.
+    fn try_headers_again(&mut self) {
         self.checkpoint.back_off.failed(self.now);
+        self.checkpoint.is_paced = false;
+        let untold: Vec<u32> = self.sets_without_header().collect();
         for set in untold {
             self.write_headers(set, 1);
         }
-        if self.now.since(*self.checkpoint.cramped_since.get_or_insert(self.now)) >= PATIENCE {
-            self.fail_cache();
+    }
+
+    /// This write finds no room in the ring. Is it to be refused? Beside sets without a header, which each checkpoint tells again, two checkpoints
+    /// may leave less room than `blocks_max` reckons with, however many of them follow. Such a set goes when its header is written, which is tried
+    /// again meanwhile, or when nothing of it lives. The oldest write waits for that, a minute and some checkpoints.
+    pub(super) fn is_squeezed_out(&mut self, number: usize) -> bool {
+        if self.intake.front() != Some(&number) {
+            return false;
+        }
+        let (arrived, checkpoints) = (self.requests.get(number).arrived, self.counters.checkpoints);
+        match self.checkpoint.squeezed {
+            _ if self.checkpoint.untold == 0 => self.checkpoint.squeezed = None,
+            Some((oldest, since, before)) if oldest == arrived => {
+                return self.now.since(since) >= PATIENCE && checkpoints >= before + TURNS;
+            }
+            _ => self.checkpoint.squeezed = Some((arrived, self.now, checkpoints)),
         }
         false
     }
@@ -219,7 +260,7 @@ impl<P: Payload> Engine<P> {
     }
 
     fn begin_checkpoint(&mut self) {
-        (self.checkpoint.urgent, self.checkpoint.wanted) = (false, false);
+        (self.checkpoint.urgent, self.checkpoint.wanted, self.checkpoint.is_paced) = (false, false, false);
         self.checkpoint.back_off.at = None;
         let group = self.close_group();
         self.flushes.want(group);
@@ -270,6 +311,7 @@ impl<P: Payload> Engine<P> {
 
     /// Tells again what only the journal before L knows: the slots of open sets, and of sealed ones whose headers cannot be written.
     fn restate(&mut self) {
+        self.checkpoint.untold = self.sets_without_header().count();
         let told: Vec<u32> = self.sets.iter().filter(|(_, set)| set.is_open() || has_only_journal(set)).map(|(number, _)| number).collect();
         for set in told {
             if self.sets.get(set).state == SetState::Placed {
@@ -481,6 +523,12 @@ impl<P: Payload> Engine<P> {
         assert!(next.checkpoint == self.running().map);
         self.checkpoint.superblock = Some(next);
         self.checkpoint.running = None;
+        let is_squeezed = |(_, _, before)| self.counters.checkpoints >= before + TURNS && self.first_waits_for(WaitReason::Journal);
+        if self.checkpoint.untold > 0 && self.checkpoint.squeezed.is_some_and(is_squeezed) {
+            // The next one a second later: they would follow one another without an end.
+            self.try_headers_again();
+            self.checkpoint.is_paced = true;
+        }
         false
     }
 

@@ -213,6 +213,11 @@ impl<P: Payload> Engine<P> {
             self.answer(number, Err(RequestError::NotFast));
             return Placing::Placed;
         }
+        if lacks == Some(WaitReason::Journal) && self.is_squeezed_out(number) {
+            self.locks.retain(|lock| lock.request != number);
+            self.answer(number, Err(RequestError::NoSpace));
+            return Placing::Placed;
+        }
         if let Some(reason) = lacks {
             return Placing::Blocked(reason);
         }
@@ -270,7 +275,7 @@ impl<P: Payload> Engine<P> {
         let told = match self.config.placement {
             // By the two checkpoints that are kept. For the next one there is the reserve.
             // Sealed sets without a header, which they tell as well, are not reckoned with: such sets come and go, and what finds no room beside them
-            // need not be refused for good. It waits for their end; how long, beside many of them in a ring of some hundred pages, is not known.
+            // need not be refused at once. It waits for their end, a minute at least (`is_squeezed_out`).
             Placement::Log => 2 * pages_to_tell(&self.config.geometry, self.config.streams()),
             // The same, and by the next one.
             Placement::Set => 3 * restate_pages_of_all(&self.config.geometry),

@@ -6,7 +6,7 @@
 //!
 //! * the power went at any moment, and of every write not covered by a successful flush any subset survived, in any order, torn
 //!   at any atom; or the daemon was killed, and any subset of its operations in flight ended behind its back;
-//! * reads and writes failed, once or for good, and a failed write landed in any subset of its atoms;
+//! * reads and writes failed, once or for good, and a failed write landed in any subset of its atoms, pages of the journal often as a whole;
 //! * flushes failed: what they covered stayed visible, was partly lost, and no later flush saved it;
 //! * what was discarded was gone, zeros or garbage in its place;
 //! * operations were stuck for a minute and then ended after all;
@@ -138,6 +138,10 @@ pub fn draw<P>(rates: &Rates, class: Class, action: &Action<P>, places: &impl Pl
             Some(Fault::Refused(chance.spread(1, 30) as u32))
         }
         Action::Write(..) | Action::Zero(..) if chance.ppm(rates.no_space) => Some(Fault::Full),
+        // In any part, and not seldom as a whole: then it lies in the ring twice.
+        Action::Write(Zone::Journal, ..) if chance.ppm(rates.write_error) => {
+            Some(if chance.one_in(4) { Fault::Denied } else { Fault::Error })
+        }
         Action::Write(..) | Action::Zero(..) | Action::Discard(..) if chance.ppm(rates.write_error) => Some(Fault::Error),
         Action::Flush if chance.ppm(rates.flush_error) => Some(Fault::Error),
         Action::Spin(_) if chance.ppm(rates.spin_error) => Some(Fault::Error),
