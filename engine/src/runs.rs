@@ -6,6 +6,9 @@ use std::ops::Range;
 pub(crate) struct Runs(Vec<Range<u64>>);
 
 impl Runs {
+    pub fn of(run: Range<u64>) -> Runs {
+        Runs(vec![run])
+    }
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -45,15 +48,13 @@ impl Runs {
     }
 
     pub fn remove(&mut self, run: &Range<u64>) {
-        if !self.overlaps(run) {
+        let first = self.0.partition_point(|known| known.end <= run.start);
+        let behind = self.0.partition_point(|known| known.start < run.end);
+        if first >= behind || run.is_empty() {
             return;
         }
-        let outside = |known: &Range<u64>| {
-            let (from, to) = (run.start.clamp(known.start, known.end), run.end.clamp(known.start, known.end));
-            let is_whole = known.end <= run.start || run.end <= known.start;
-            if is_whole { [known.clone(), 0..0] } else { [known.start..from, to..known.end] }
-        };
-        self.0 = self.0.iter().flat_map(outside).filter(|left| !left.is_empty()).collect();
+        let outside = [self.0[first].start..run.start, run.end..self.0[behind - 1].end];
+        self.0.splice(first..behind, outside.into_iter().filter(|left| !left.is_empty()));
     }
 
     /// Takes all of the others.

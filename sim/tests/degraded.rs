@@ -156,20 +156,32 @@ fn with_much_in_memory() -> (Scenario, Vec<Stamps>) {
 /// 2,048 blocks that the SSD alone has, all of them in memory, which is nearly full, so many of them over zeros that are not home; then it is gone.
 /// What may be pinned is 1 MiB.
 fn with_much_in_memory_over(zeroed: u64) -> (Scenario, Vec<Stamps>) {
+    let zeroes: &[(u64, u64)] = if zeroed > 0 { &[(0, zeroed)] } else { &[] };
+    with_much_in_memory_and(zeroes, |_| ())
+}
+
+/// The same over several zeroes; and something happens before the SSD is gone.
+fn with_much_in_memory_and(zeroes: &[(u64, u64)], and: impl FnOnce(&mut Scenario)) -> (Scenario, Vec<Stamps>) {
     let geometry = Geometry { block_atoms: 8, set_slots: 64, sets: 96, journal_pages: 256, volume_atoms: 8 * 8_192, range_entries: 252 };
     let mut plan = plan_for(geometry);
     (plan.config.ram, plan.config.through_bytes) = (2_200 * 8 * ATOM_BYTES, 1 << 20);
     let mut scenario = Scenario::of(plan);
-    if zeroed > 0 {
-        scenario.zero(scenario.blocks(0, zeroed));
+    for &(first, blocks) in zeroes {
+        scenario.zero(scenario.blocks(first, blocks));
     }
     let data: Vec<Stamps> = (0..256).map(|part| scenario.write_span(scenario.blocks(part * 8, 8))).collect();
     scenario.flush();
     let snapshot = scenario.snapshot();
-    assert_eq!((snapshot.dirty_slots, snapshot.memory.pages, snapshot.range_entries > 0), (2_048, 2_048, zeroed > 0));
+    assert_eq!((snapshot.dirty_slots, snapshot.memory.pages, snapshot.range_entries), (2_048, 2_048, zeroes.len() as u64));
+    and(&mut scenario);
     scenario.cache_goes();
     scenario.forget_noted();
     (scenario, data)
+}
+
+/// Of what `with_much_in_memory` has written.
+fn holds(data: &[Stamps], block: u64) -> Vec<u64> {
+    stamps(&data[block as usize / 8])[(block as usize % 8) * 8..][..8].to_vec()
 }
 
 #[test]
@@ -310,4 +322,132 @@ fn what_memory_has_over_zeros_that_the_origin_refuses_keeps_nothing_else_from_go
     scenario.flush();
     let is_home = |block: u64| scenario.on_origin(block)[1] == stamps(&data[block as usize / 8])[(block as usize % 8) * 8..][..8];
     assert!((0..2_048).all(is_home));
+}
+
+/// What lies over zeros that the origin refuses is in the window in part: that is pinned, and keeps nothing else from going home.
+#[test]
+fn a_page_over_zeros_that_the_origin_refuses_keeps_nothing_else_from_going_home() {
+    for stops in [false, true] {
+        let mut newer = None;
+        let (mut scenario, data) = with_much_in_memory_and(&[(0, 1_536)], |scenario| newer = Some(scenario.write(10)));
+        scenario.simulation.scene.oracle.writes_may_fail = true;
+        scenario.simulation.scene.origin.refuse(100, 100_000);
+        scenario.send_write(scenario.block(5_000), false);
+        scenario.until_degraded();
+        if stops {
+            scenario.begin_stop();
+            scenario.advance(Duration::from_secs(100));
+            assert!((1_536..2_048).all(|block| scenario.on_origin(block)[1] == holds(&data, block)), "all that the origin takes");
+            let damage = scenario.simulation.engine.damage();
+            assert!(damage.iter().any(|damage| damage.what.contains("1 zeroed ranges are lost")), "{damage:?}");
+            continue;
+        }
+        scenario.advance(Duration::from_secs(30));
+        assert_eq!(scenario.snapshot().dirty_slots, 1_536);
+        assert!((1_536..2_048).all(|block| scenario.on_origin(block)[1] == holds(&data, block)), "without a FLUSH");
+        assert_eq!(scenario.try_flush(), Err(RequestError::Io), "the zeros are not home");
+        scenario.simulation.scene.origin.heal();
+        scenario.flush();
+        assert_eq!(scenario.on_origin(10)[1], stamps(newer.as_ref().expect("it was written")));
+        assert!((0..2_048).filter(|&block| block != 10).all(|block| scenario.on_origin(block)[1] == holds(&data, block)));
+    }
+}
+
+/// More than may be pinned: others' writes go on.
+#[test]
+fn pages_over_zeros_that_the_origin_refuses_keep_no_write_waiting() {
+    let write = |scenario: &mut Scenario| (0..50).for_each(|part| drop(scenario.write_span(scenario.blocks(part * 8, 8))));
+    let (mut scenario, data) = with_much_in_memory_and(&[(0, 1_536)], write);
+    scenario.simulation.scene.oracle.writes_may_fail = true;
+    scenario.simulation.scene.origin.refuse(100, 100_000);
+    for block in 5_000..5_500 {
+        let (write, _) = scenario.send_write(scenario.block(block), block % 100 == 0);
+        scenario.wait(write).expect("the origin takes it");
+    }
+    assert!(pinned(&scenario) > 1 << 20, "{} bytes are pinned", pinned(&scenario));
+    assert!(pinned(&scenario) <= (400 << 12) + (1 << 20), "{} bytes are pinned", pinned(&scenario));
+    scenario.advance(Duration::from_secs(10));
+    assert!((1_536..2_048).all(|block| scenario.on_origin(block)[1] == holds(&data, block)));
+}
+
+/// Whenever the origin has been flushed, others have written half of what may be pinned.
+#[test]
+fn a_flush_is_answered_however_much_others_write_beside_what_goes_home_from_memory() {
+    let (mut scenario, data) = with_much_in_memory();
+    scenario.send_write(scenario.block(5_000), false);
+    scenario.until_degraded();
+    scenario.hold_flush(DeviceId::Origin);
+    let flush = scenario.send_flush();
+    let (mut rounds, mut most_pinned) = (0, 0);
+    loop {
+        scenario.run_until_quiet();
+        most_pinned = most_pinned.max(pinned(&scenario));
+        if scenario.is_answered(flush) {
+            break;
+        }
+        assert!(rounds < 100, "{} are left", scenario.snapshot().dirty_slots);
+        // Those that land while the origin is flushed: it has been handed out.
+        (0..9).for_each(|part| drop(scenario.send_write(scenario.blocks(3_000 + part * 16, 16), false)));
+        scenario.release_flush(DeviceId::Origin);
+        scenario.hold_flush(DeviceId::Origin);
+        rounds += 1;
+    }
+    scenario.wait(flush).expect("nothing is lost");
+    assert!((0..2_048).all(|block| scenario.on_origin(block)[1] == holds(&data, block)));
+    assert!(most_pinned <= 2 << 20, "{most_pinned} bytes are pinned");
+}
+
+/// What is clean is much as well, and all of it is not looked at in one turn. Nobody asks for anything meanwhile.
+#[test]
+fn what_memory_has_is_looked_at_a_little_at_a_time() {
+    let geometry = Geometry { block_atoms: 8, set_slots: 64, sets: 192, journal_pages: 256, volume_atoms: 8 * 16_384, range_entries: 252 };
+    let mut plan = plan_for(geometry);
+    (plan.config.ram, plan.config.through_bytes) = (12_000 * 8 * ATOM_BYTES, 4 << 20);
+    let mut scenario = Scenario::of(plan);
+    for part in 0..640 {
+        scenario.write_span(scenario.blocks(part * 16, 16));
+    }
+    scenario.drain();
+    // Each set has something dirty, at its end.
+    let data: Vec<Stamps> = (0..160).map(|set| scenario.write(set * 64 + 63)).collect();
+    scenario.flush();
+    let snapshot = scenario.snapshot();
+    assert_eq!((snapshot.dirty_slots, snapshot.memory.pages), (160, 10_240));
+    scenario.hold(Zone::Origin);
+    scenario.cache_goes();
+    scenario.send_write(scenario.block(16_000), false);
+    scenario.until_degraded();
+    let at_once = pinned(&scenario);
+    assert!(at_once < 160 << 12, "all of it at once");
+    scenario.advance(Duration::from_millis(1));
+    assert_eq!(pinned(&scenario), 161 << 12, "with what was written");
+    scenario.release(Zone::Origin);
+    scenario.flush();
+    assert!((0..160).all(|set| scenario.on_origin(set * 64 + 63)[1] == stamps(&data[set as usize])));
+}
+
+/// They are still being merged at their end when the SSD fails: what lies below them is much, and goes home a little at a time.
+#[test]
+fn what_memory_has_below_long_zeroes_that_are_being_merged_is_not_copied_at_once() {
+    let mut zeroes = None;
+    let (mut scenario, data) = with_much_in_memory_and(&[], |scenario| {
+        // A part of a block: memory does not keep it.
+        scenario.write_span(Span::new(8 * 2_100 + 6, 2));
+        scenario.flush();
+        scenario.hold(Zone::Data);
+        let span = Span::new(8 * 100, 8 * 2_000 + 5);
+        zeroes = Some(scenario.send(span, Command::Zero { no_hole: true, fua: false, fast: false }));
+        scenario.run_until_quiet();
+    });
+    let zeroes = zeroes.expect("they were sent");
+    assert!(!scenario.is_answered(zeroes), "their end is being read");
+    scenario.simulation.scene.oracle.writes_may_fail = true;
+    scenario.send(scenario.block(5_000), Command::Trim { fua: false });
+    let flush = scenario.send_flush();
+    scenario.until_degraded();
+    assert!(pinned(&scenario) <= 1 << 20, "{} bytes are pinned", pinned(&scenario));
+    scenario.release(Zone::Data);
+    assert_eq!(scenario.wait(zeroes), Err(RequestError::Io), "nobody knows the rest of their last block");
+    scenario.wait(flush).expect("all that memory has is home");
+    assert!((0..2_048).all(|block| scenario.on_origin(block)[1] == holds(&data, block)));
 }

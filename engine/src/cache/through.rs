@@ -16,7 +16,7 @@ pub struct Page<P> {
     pub state: State,
 }
 
-/// In this order: what has to be written, what is being written, what is there; what the origin does not take.
+/// In this order: what has to be written, what is being written, what is there; what the origin does not take, or is not asked to take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum State {
     /// The origin may have forgotten it.
@@ -27,6 +27,8 @@ pub enum State {
     Written(u64),
     /// It is not tried again yet.
     Refused,
+    /// It is to be written, and lies over zeros that are not home: not before those.
+    Held,
 }
 
 /// The pages of a volume, by their first block.
@@ -40,6 +42,8 @@ pub struct Pages<P> {
     /// promised.
     replaced: Vec<(u64, Block, u64)>,
     atoms: u64,
+    /// Those of them that are held.
+    held_atoms: u64,
     written: u64,
 }
 
@@ -51,6 +55,7 @@ impl<P: Payload> Pages<P> {
             by_state: BTreeSet::new(),
             replaced: Vec::new(),
             atoms: 0,
+            held_atoms: 0,
             written: 0,
         }
     }
@@ -61,6 +66,10 @@ impl<P: Payload> Pages<P> {
     /// Atoms pinned.
     pub fn atoms(&self) -> u64 {
         self.atoms
+    }
+    /// The same without what lies over zeros: that waits for those, and for no flush.
+    pub fn loose_atoms(&self) -> u64 {
+        self.atoms - self.held_atoms
     }
     /// Bytes of memory that they take.
     pub fn bytes(&self) -> u64 {
@@ -91,8 +100,18 @@ impl<P: Payload> Pages<P> {
 
     fn add(&mut self, first: u64, page: Page<P>) {
         self.atoms += page.payload.atoms();
-        self.by_state.insert((page.state, first));
+        self.note(first, page.state, page.payload.atoms());
         self.pages.insert(first, page);
+    }
+
+    fn note(&mut self, first: u64, state: State, atoms: u64) {
+        self.by_state.insert((state, first));
+        self.held_atoms += if state == State::Held { atoms } else { 0 };
+    }
+
+    fn unnote(&mut self, first: u64, state: State, atoms: u64) {
+        self.by_state.remove(&(state, first));
+        self.held_atoms -= if state == State::Held { atoms } else { 0 };
     }
 
     /// Something newer than the pages has these blocks, in the cache; or nothing has to be known of them any more.
@@ -125,7 +144,7 @@ impl<P: Payload> Pages<P> {
         let end = block.0 + blocks;
         for first in self.overlapping(block, blocks).map(|(first, _)| first.0).collect::<Vec<_>>() {
             let page = self.pages.remove(&first).expect("found just now");
-            self.by_state.remove(&(page.state, first));
+            self.unnote(first, page.state, page.payload.atoms());
             self.atoms -= page.payload.atoms();
             if first < block.0 {
                 self.keep(first, &page, 0, block.0 - first);
@@ -139,7 +158,9 @@ impl<P: Payload> Pages<P> {
     /// Keeps a part of a page that was taken out.
     fn keep(&mut self, first: u64, page: &Page<P>, skip: u64, blocks: u64) {
         let payload = page.payload.slice(skip * self.block_atoms, blocks * self.block_atoms);
-        self.add(first + skip, Page { blocks, payload, ..page.clone() });
+        // It may be that only the rest lies over zeros.
+        let state = if page.state == State::Held { State::Unwritten } else { page.state };
+        self.add(first + skip, Page { blocks, payload, state, ..page.clone() });
     }
 
     /// The pages that hold any of these blocks, in order.
@@ -161,16 +182,16 @@ impl<P: Payload> Pages<P> {
     }
     /// The origin has said of every page that it is written.
     pub fn are_written(&self) -> bool {
-        self.are_tried() && self.by_state.last().is_none_or(|(state, _)| *state != State::Refused)
+        self.are_tried() && self.by_state.last().is_none_or(|(state, _)| matches!(state, State::Written(_)))
     }
-    /// The origin has said of every page that it is written, or that it does not take it.
+    /// The origin has said of every page that is not held that it is written, or that it does not take it.
     pub fn are_tried(&self) -> bool {
-        self.by_state.first().is_none_or(|(state, _)| matches!(state, State::Written(_) | State::Refused))
+        self.by_state.first().is_none_or(|(state, _)| !matches!(state, State::Unwritten | State::Writing(_)))
     }
     /// The same of those that hold any of these blocks: `Some(true)`: all are written; `None`: not each of them has been tried.
     pub fn is_written(&self, block: Block, blocks: u64) -> Option<bool> {
         self.overlapping(block, blocks).try_fold(true, |all, (_, page)| match page.state {
-            State::Unwritten | State::Writing(_) => None,
+            State::Unwritten | State::Writing(_) | State::Held => None,
             State::Written(_) => Some(all),
             State::Refused => Some(false),
         })
@@ -187,9 +208,9 @@ impl<P: Payload> Pages<P> {
     /// The page that begins with this block is in this state now.
     pub fn turn(&mut self, block: Block, state: State) {
         let page = self.pages.get_mut(&block.0).expect("there is a page");
-        self.by_state.remove(&(page.state, block.0));
-        self.by_state.insert((state, block.0));
-        page.state = state;
+        let (older, atoms) = (std::mem::replace(&mut page.state, state), page.payload.atoms());
+        self.unnote(block.0, older, atoms);
+        self.note(block.0, state, atoms);
     }
     fn turn_all(&mut self, least: State, most: State, state: State) {
         for first in self.in_states(least, most).collect::<Vec<_>>() {
@@ -224,6 +245,11 @@ impl<P: Payload> Pages<P> {
             self.keep(first, &page, blocks / 2, blocks - blocks / 2);
         }
         any
+    }
+    /// Zeros of these blocks are home: what was held over them is to be written, unless it lies over others as well.
+    pub fn zeros_went(&mut self, block: Block, blocks: u64) {
+        let held = self.overlapping(block, blocks).filter(|(_, page)| page.state == State::Held).map(|(first, _)| first);
+        held.collect::<Vec<_>>().into_iter().for_each(|first| self.turn(first, State::Unwritten));
     }
     /// What was refused has to be written again.
     pub fn try_refused(&mut self) {
@@ -357,6 +383,31 @@ mod tests {
         pages.end_write(7, state);
         assert_eq!(covered(&pages, pages.mark()), [0, 2]);
         assert!(!pages.are_written());
+    }
+
+    #[test]
+    fn what_is_held_waits_for_zeros_alone_and_keeps_nothing_else_from_being_flushed() {
+        let mut pages = Pages::new(8);
+        pages.insert(Block(0), page(0, 4, State::Unwritten));
+        pages.insert(Block(10), page(100, 8, State::Unwritten));
+        let state = pages.next_written();
+        pages.turn(Block(0), state);
+        assert!(!pages.are_tried());
+        pages.turn(Block(10), State::Held);
+        assert_eq!((pages.are_tried(), pages.are_written(), pages.next_unwritten(Block(0))), (true, false, None));
+        assert_eq!((pages.atoms(), pages.loose_atoms(), pages.is_written(Block(10), 1)), (96, 32, None));
+        pages.zeros_went(Block(0), 10);
+        assert_eq!((pages.next_unwritten(Block(0)), pages.covered(1)), (None, vec![(Block(0), 4)]));
+        // Of what is cut it is not known any more whether it lies over zeros.
+        pages.insert(Block(12), page(200, 2, State::Written(2)));
+        assert_eq!((pages.next_unwritten(Block(0)), pages.loose_atoms()), (Some((Block(10), 2)), 96));
+        for first in [10, 14] {
+            pages.turn(Block(first), State::Held);
+        }
+        pages.zeros_went(Block(17), 5);
+        assert_eq!((pages.next_unwritten(Block(0)), pages.loose_atoms()), (Some((Block(14), 4)), 80));
+        pages.remove(Block(0), 100);
+        assert_eq!((pages.atoms(), pages.loose_atoms(), pages.are_written()), (0, 0, true));
     }
 
     #[test]

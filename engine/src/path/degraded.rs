@@ -11,7 +11,7 @@
 //! Nothing is written to the SSD any more. What it alone holds stays in the index: reads and destaging try it (some SSDs fail by taking no
 //! writes), a block that it does not give is an error until it is written as a whole. Ranges of zeros are known in memory and go home.
 
-use crate::block::{ATOM_BYTES, Block, Slot, Span};
+use crate::block::{ATOM_BYTES, Atoms, Block, Slot, Span};
 use crate::cache::through::{Page, State};
 use crate::cache::window::Window;
 use crate::config::Canary;
@@ -20,6 +20,7 @@ use crate::op::DeviceError;
 use crate::payload::Payload;
 use crate::probe::{Health, WaitReason};
 use crate::request::{Command, RequestError};
+use crate::runs::Runs;
 use crate::time::{Duration, Instant};
 
 use super::back_off::BackOff;
@@ -47,12 +48,14 @@ pub(super) struct Degraded {
 }
 
 /// How far dirty blocks have been copied from memory.
-#[derive(Clone, Copy)]
 pub(super) struct Rescue {
-    /// Those before it have been looked at.
+    /// What is still to be looked at. Before `at` it lies over zeros that are not home: nothing is written there before.
+    pub left: Runs,
     pub at: Block,
-    /// The first of those that were passed over, for zeros below them that are not home: nothing is written there before.
-    pub left: Option<Block>,
+    /// Atoms that are copied whatever others have pinned: the origin has been flushed, and has all that was copied before.
+    pub granted: u64,
+    /// It is looked at further in the next turn.
+    pub looks: bool,
 }
 
 impl Default for Degraded {
@@ -253,7 +256,8 @@ impl<P: Payload> Engine<P> {
         // Sets whose headers were still to be read are clean: the origin has what they hold.
         self.recovery = None;
         self.pin_for_origin();
-        self.degraded.rescue = self.memory.is_some().then_some(Rescue { at: Block(0), left: None });
+        let all = || Runs::of(0..self.config.geometry.blocks());
+        self.degraded.rescue = self.memory.is_some().then(|| Rescue { left: all(), at: Block(0), granted: 0, looks: false });
         self.rescue_awaited();
         self.through.take_marks_back();
         self.fail_lost_promises();
@@ -290,17 +294,27 @@ impl<P: Payload> Engine<P> {
                 }
                 let payload = pin.payload.slice(u64::from(i) * self.block_atoms(), self.block_atoms());
                 let valid = (entry.valid != self.full(entry.block)).then_some(entry.valid);
-                self.tickets.void(entry.block, 1);
-                self.through.adopt(entry.block, Page { blocks: 1, payload, valid, state: State::Unwritten }, self.now);
+                self.adopt(entry.block, 1, payload, valid);
             }
         }
+    }
+
+    /// What the cache or memory has of these blocks becomes a page, to be written to the origin: after the zeros that it lies over.
+    pub(super) fn adopt(&mut self, block: Block, blocks: u64, payload: P, valid: Option<Atoms>) {
+        let state = if self.waits_for_zeros(block, blocks) { State::Held } else { State::Unwritten };
+        self.tickets.void(block, blocks);
+        self.through.adopt(block, Page { blocks, payload, valid, state }, self.now);
     }
 
     /// Who waits for his own blocks only waits for their pages; and what a write is on its way to, or waits to be written over, is nowhere else if
     /// that fails.
     fn rescue_awaited(&mut self) {
-        for Lock { block, blocks, .. } in self.locks.clone() {
-            self.rescue(block, blocks);
+        for Lock { request, block, blocks } in self.locks.clone() {
+            // Zeroes are not on their way yet. Long ones have brought no contents that would bound what is copied, and wait for it when they are.
+            let is_zero = matches!(self.requests.get(request).request.command, Command::Zero { .. });
+            if !is_zero || !self.is_long_to_rescue(blocks) {
+                self.rescue(block, blocks);
+            }
         }
         let waiting: Vec<usize> = self.degraded.promised.iter().copied().chain(self.waiting_for_home()).chain(self.settling()).collect();
         for number in waiting {
@@ -406,6 +420,14 @@ impl<P: Payload> Engine<P> {
     pub(super) fn zeros_end(&self, block: Block, blocks: u64) -> Option<Block> {
         let last = self.ranges.overlapping(block, blocks).last().filter(|_| self.is_degraded());
         last.map(|(first, range)| Block(first.0 + range.blocks))
+    }
+
+    /// Zeros of these blocks are home: what lies over them may follow.
+    pub(super) fn zeros_went(&mut self, block: Block, blocks: u64) {
+        self.through.pages.zeros_went(block, blocks);
+        if let Some(rescue) = &mut self.degraded.rescue {
+            rescue.at = rescue.at.min(block);
+        }
     }
 
     /// What was lost before is found, where a page has said what it is, and is durable on the origin: until then it is at risk.

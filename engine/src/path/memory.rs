@@ -13,7 +13,6 @@ use tidegate_pages::Pages;
 
 use crate::Event;
 use crate::block::{ATOM_BYTES, Block, Slot, Span};
-use crate::cache::through::{Page, State};
 use crate::config::Canary;
 use crate::memory::Memory;
 use crate::payload::Payload;
@@ -23,7 +22,6 @@ use crate::runs::Runs;
 use crate::time::{Duration, Instant};
 
 use super::Engine;
-use super::degraded::Rescue;
 use super::read::Why;
 use super::write::Piece;
 
@@ -32,6 +30,8 @@ const WRITE_ATOMS: u64 = (64 << 10) / ATOM_BYTES;
 
 /// Neighbours that go home from memory together: 64 KiB.
 const RESCUED_ATOMS: u64 = (64 << 10) / ATOM_BYTES;
+/// Pages that are looked at for it before clients have their turn again: 1 ms.
+const LOOKED_MOST: u32 = 4096;
 
 impl<P: Payload> Engine<P> {
     /// The memory tier, for fronts that read from it themselves, as many as the configuration says. What they have answered counts as hits.
@@ -169,61 +169,116 @@ impl<P: Payload> Engine<P> {
     }
 
     /// The same, but for what lies above zeros that are not home.
-    pub(super) fn has_rescue_before(&self, end: Block) -> bool {
-        self.degraded.rescue.is_some_and(|rescue| rescue.at < end)
+    pub(super) fn has_rescue_ahead(&self) -> bool {
+        self.degraded.rescue.as_ref().is_some_and(|rescue| rescue.at.0 < self.config.geometry.blocks())
+    }
+
+    /// There is room for more of it, and there are pages that nobody has looked at.
+    pub(super) fn looks_for_rescue(&self) -> bool {
+        self.degraded.rescue.as_ref().is_some_and(|rescue| rescue.looks)
+    }
+
+    /// The origin has been flushed: however much others have written meanwhile, some of what memory has follows, if it has taken all before it.
+    pub(super) fn grant_rescue(&mut self) {
+        if let Some(rescue) = &mut self.degraded.rescue
+            && self.through.pages.are_tried()
+        {
+            rescue.granted = (self.config.through_bytes / 4 / ATOM_BYTES).max(1);
+        }
     }
 
     /// Copies the next of what is dirty on the SSD that has failed, and in memory by chance: as long as that leaves others half of what may be
-    /// pinned. True: nothing is left of it, and pages may go again.
+    /// pinned, or a quarter after each flush of the origin. True: nothing is left of it, and pages may go again.
     pub(super) fn rescue_from_memory(&mut self) -> bool {
-        let Some(mut rescue) = self.degraded.rescue else { return false };
-        let end = Block(self.config.geometry.blocks());
-        if let Some(left) = rescue.left.filter(|&left| rescue.at >= end && !self.waits_for_zeros(left, 1)) {
-            rescue = Rescue { at: left, left: None };
+        let Some(rescue) = &self.degraded.rescue else { return false };
+        let (mut at, end) = (rescue.at, Block(self.config.geometry.blocks()));
+        let mut looked = 0;
+        while at < end && looked < LOOKED_MOST && self.has_room_to_rescue() {
+            looked += 1;
+            at = self.rescue_next(at, end);
         }
-        let half = (self.config.through_bytes / 2 / ATOM_BYTES).max(1);
-        while rescue.at < end && self.through.pages.atoms() < half {
-            let Some(found) = self.memory.as_mut().and_then(|memory| memory.next(rescue.at)) else {
-                rescue.at = end;
-                break;
-            };
-            if let Some(behind) = self.zeros_end(found, 1) {
-                rescue.left.get_or_insert(found);
-                rescue.at = behind;
-                continue;
-            }
-            let zeros = self.ranges.overlapping(found, RESCUED_ATOMS).next();
-            rescue.at = self.rescue_run(found, zeros.map_or(end, |(first, _)| first));
-        }
-        let is_over = rescue.at >= end && rescue.left.is_none();
-        self.degraded.rescue = (!is_over).then_some(rescue);
+        let looks = at < end && self.has_room_to_rescue();
+        let rescue = self.degraded.rescue.as_mut().expect("found just now");
+        (rescue.at, rescue.looks) = (at, looks);
+        let is_over = rescue.left.is_empty();
         if is_over {
+            self.degraded.rescue = None;
             self.memory.as_mut().expect("it has been looked through").hold(false);
-        } else if rescue.at < end {
+        } else if at < end && !looks {
             self.want_room_through();
         }
         is_over
     }
 
+    fn has_room_to_rescue(&self) -> bool {
+        let half = (self.config.through_bytes / 2 / ATOM_BYTES).max(1);
+        self.through.pages.loose_atoms() < half || self.degraded.rescue.as_ref().is_some_and(|rescue| rescue.granted > 0)
+    }
+
+    /// Looks at the next page from `at` on, and copies it with its neighbours if they are to go home and may. Where to go on.
+    fn rescue_next(&mut self, at: Block, end: Block) -> Block {
+        let Some(left) = self.rescue_left().overlapping(at.0..end.0).next() else { return end };
+        let Some(found) = self.next_to_rescue(Block(left.start)).filter(|found| found.0 < left.end) else {
+            self.rescue_left().remove(&left);
+            return Block(left.end);
+        };
+        if let Some(behind) = self.zeros_end(found, 1)
+            && self.is_in_rescue(found)
+        {
+            // It waits for the zeros where it is, and all that lies over them with it.
+            self.rescue_left().remove(&(left.start..found.0));
+            return behind;
+        }
+        let before = self.through.pages.atoms();
+        let behind = self.rescue_run(found, Block(left.end));
+        let copied = self.through.pages.atoms() - before;
+        let rescue = self.degraded.rescue.as_mut().expect("it is under way");
+        rescue.granted = rescue.granted.saturating_sub(copied);
+        rescue.left.remove(&(left.start..behind.0));
+        behind
+    }
+
+    fn rescue_left(&mut self) -> &mut Runs {
+        &mut self.degraded.rescue.as_mut().expect("it is under way").left
+    }
+
+    /// The next block from `block` on that has a page and may be dirty.
+    fn next_to_rescue(&mut self, block: Block) -> Option<Block> {
+        let set_blocks = self.index.set_blocks();
+        let dirty = self.index.next_dirty(Block(block.0 / set_blocks * set_blocks))?;
+        self.memory.as_mut()?.next(block.max(dirty))
+    }
+
     /// A write is to go over these blocks: what is to go home of them is copied now, whatever room there is. It may fail.
     pub(super) fn rescue(&mut self, block: Block, blocks: u64) {
         let (mut at, end) = (block, Block(block.0 + blocks));
-        while self.is_rescuing() {
-            let next = self.memory.as_mut().and_then(|memory| memory.next(at));
-            let Some(found) = next.filter(|&found| found < end) else { return };
+        while self.is_left_to_rescue(at, end.0 - at.0) {
+            let Some(found) = self.next_to_rescue(at).filter(|&found| found < end) else { return };
             at = self.rescue_run(found, end);
         }
     }
 
-    /// Is a write too long for what is to go home below it to be copied at once? Then it waits until that has gone.
-    pub(super) fn awaits_rescue(&self, block: Block, blocks: u64) -> bool {
-        let is_long = blocks * self.block_atoms() * ATOM_BYTES > self.config.through_bytes / 2;
-        is_long && self.has_rescue_before(Block(block.0 + blocks))
+    /// Is some of these blocks still to be looked at?
+    fn is_left_to_rescue(&self, block: Block, blocks: u64) -> bool {
+        self.degraded.rescue.as_ref().is_some_and(|rescue| rescue.left.overlaps(&(block.0..block.0 + blocks)))
     }
 
-    /// `first`, which has a page, and neighbours before `end` become a page of what goes through, if they are to go home. The block behind them.
+    /// Is a write too long for what is to go home below it to be copied at once? Then it waits until that has gone.
+    pub(super) fn awaits_rescue(&self, block: Block, blocks: u64) -> bool {
+        self.is_long_to_rescue(blocks) && self.is_left_to_rescue(block, blocks)
+    }
+
+    pub(super) fn is_long_to_rescue(&self, blocks: u64) -> bool {
+        blocks * self.block_atoms() * ATOM_BYTES > self.config.through_bytes / 2
+    }
+
+    /// `first`, which has a page, and neighbours before `end` become a page of what goes through, if they are to go home: all of it lies over zeros,
+    /// or nothing. The block behind them.
     fn rescue_run(&mut self, first: Block, end: Block) -> Block {
         let most = (RESCUED_ATOMS / self.block_atoms()).max(1).min(end.0 - first.0);
+        let zeros = self.ranges.overlapping(first, most).next();
+        let alike = zeros.map_or(most, |(zeros, range)| if first < zeros { zeros.0 } else { zeros.0 + range.blocks } - first.0);
+        let most = most.min(alike);
         let neighbours = (first.0..first.0 + most).map(Block).take_while(|&block| self.is_in_rescue(block));
         let blocks = neighbours.count() as u64;
         if blocks == 0 {
@@ -231,8 +286,7 @@ impl<P: Payload> Engine<P> {
         }
         let (size, memory) = (self.block_atoms(), self.memory.as_mut().expect("it has just answered"));
         let payload = memory.read(first, blocks, |pages| P::from_pages(pages, 0, blocks * size)).expect("it has these blocks");
-        self.tickets.void(first, blocks);
-        self.through.adopt(first, Page { blocks, payload, valid: None, state: State::Unwritten }, self.now);
+        self.adopt(first, blocks, payload, None);
         let requests = &self.requests;
         self.through.take_marks_back_of(|number| matches!(requests.get(number).request.command, Command::Flush));
         Block(first.0 + blocks)
@@ -252,10 +306,7 @@ impl<P: Payload> Engine<P> {
     pub(super) fn is_in_rescue(&self, block: Block) -> bool {
         let has_page = || self.memory.as_ref().is_some_and(|memory| memory.keeps(block));
         let is_dirty = || self.index.get(block).is_some_and(|slot| self.sets.is_dirty(slot));
-        self.degraded.rescue.is_some_and(|rescue| rescue.left.unwrap_or(rescue.at) <= block)
-            && has_page()
-            && is_dirty()
-            && !self.through.covers(block, 1)
+        self.is_left_to_rescue(block, 1) && has_page() && is_dirty() && !self.through.covers(block, 1)
     }
 
     /// From now on a read of these blocks gives something else, or may: what is being read of them must not be kept.

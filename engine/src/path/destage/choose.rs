@@ -72,7 +72,7 @@ impl<P: Payload> Engine<P> {
             refused_zeros: Vec::new(),
         };
         self.choose_ranges(&mut batch);
-        if self.has_rescue_before(Block(self.config.geometry.blocks())) {
+        if self.has_rescue_ahead() {
             // What memory has goes home first, from there: nearly all of what is dirty would be looked at in vain, again and again.
             return batch;
         }

@@ -751,6 +751,7 @@ impl<P: Payload> Engine<P> {
             self.journal.push(&Record::Unzero { block, blocks });
             self.note_record();
             self.ranges.remove(block, blocks);
+            self.zeros_went(block, blocks);
         }
         all
     }

@@ -225,15 +225,16 @@ impl<P: Payload> Engine<P> {
         None
     }
 
-    /// More pages wait for these to be let go: as soon as the origin has taken them, it is flushed.
+    /// More pages wait for these to be let go: as soon as the origin has taken what it takes, it is flushed.
     pub(super) fn want_room_through(&mut self) {
         self.through.crowded |= self.through.pages.are_tried();
     }
 
-    /// May so many blocks more be pinned until the origin is flushed?
+    /// May so many blocks more be pinned until the origin is flushed? What lies over zeros is no more than was in the window, or waited for, when
+    /// the SSD failed, and no flush lets it go.
     pub(super) fn has_room_to_pass(&self, blocks: u64) -> bool {
-        let atoms = self.through.pages.atoms() + blocks * self.block_atoms();
-        atoms * crate::block::ATOM_BYTES <= self.config.through_bytes || self.through.pages.is_empty()
+        let (loose, atoms) = (self.through.pages.loose_atoms(), blocks * self.block_atoms());
+        (loose + atoms) * crate::block::ATOM_BYTES <= self.config.through_bytes || loose == 0
     }
 
     /// The newest contents of a block that went through and is not flushed, and which atoms of it are valid.

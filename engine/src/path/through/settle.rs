@@ -231,14 +231,13 @@ impl<P: Payload> Engine<P> {
             return;
         }
         let much =
-            through.pages.atoms() * crate::block::ATOM_BYTES >= self.config.through_bytes / 4 * 3 && !self.splitting.is_at_home_leg();
+            through.pages.loose_atoms() * crate::block::ATOM_BYTES >= self.config.through_bytes / 4 * 3 && !self.splitting.is_at_home_leg();
         let old = through.since.is_some_and(|since| self.now.since(since) >= self.config.flush_age);
         let leg_over = self.splitting.wants_origin_flush() && through.writes.is_empty() && through.waiting.is_empty();
         let asked = !through.settling.is_empty() || self.modes.is_waiting() || self.detaching || leg_over;
         // What is being written would have to be flushed for again, unless room is needed.
-        // Or those that the origin does not even try keep everybody waiting, or those that zeros below them keep from being tried.
-        let is_held_up = through.back_off.has_failed() || self.owes_zeros();
-        let is_marked = || is_held_up && through.settling.iter().any(|(_, until)| until.is_some());
+        // Or those that the origin does not even try keep everybody waiting.
+        let is_marked = || through.back_off.has_failed() && through.settling.iter().any(|(_, until)| until.is_some());
         let is_due = much || through.crowded || (old || self.stopping || asked) && (through.pages.are_tried() || is_marked());
         if is_due {
             let (mark, forgotten) = (through.pages.mark(), through.forgotten);
@@ -265,6 +264,7 @@ impl<P: Payload> Engine<P> {
                 self.through.back_off.succeeded();
                 self.through.flushed = flush.mark;
                 self.through.unsure.flush_ends(true);
+                self.grant_rescue();
             }
             Ok(()) => self.through.unsure.flush_ends(false),
             Err(error) => {

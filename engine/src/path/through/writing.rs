@@ -37,7 +37,7 @@ impl<P: Payload> Engine<P> {
         if self.through.refused.at.is_some_and(|at| at <= self.now) {
             self.through.try_refused();
         }
-        if self.through.refused.has_failed() && self.through.pages.are_written() {
+        if self.through.refused.has_failed() && self.through.pages.are_tried() && self.through.pages.refused().next().is_none() {
             // It has been taken, or something else has come in its place.
             self.through.refused.succeeded();
             self.through.refused.at = None;
@@ -293,7 +293,7 @@ impl<P: Payload> Engine<P> {
         writes == 0 || writes < REWRITTEN_MOST && bytes <= self.config.through_bytes / REWRITTEN_PART
     }
 
-    /// Writes again what the origin may have forgotten. Zeros below it go first.
+    /// Writes again what the origin may have forgotten. Zeros below it go first: it is held until then.
     fn rewrite_forgotten(&mut self) {
         if !self.may_try() {
             return;
@@ -304,9 +304,8 @@ impl<P: Payload> Engine<P> {
                 return;
             }
             next = Block(block.0 + blocks);
-            if let Some(zeros_end) = self.zeros_end(block, blocks) {
-                // Whatever lies there waits with it.
-                next = next.max(zeros_end);
+            if self.waits_for_zeros(block, blocks) {
+                self.through.pages.turn(block, State::Held);
                 continue;
             }
             if self.is_origin_busy(block, blocks) {
