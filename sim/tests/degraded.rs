@@ -353,6 +353,24 @@ fn a_page_over_zeros_that_the_origin_refuses_keeps_nothing_else_from_going_home(
     }
 }
 
+/// It has healed since, and would not be asked for most of a minute: longer than the stop waits.
+#[test]
+fn a_stop_without_the_ssd_asks_an_origin_that_had_refused_once_more() {
+    let mut scenario = Scenario::with(|plan| plan.config.stall_timeout = Duration::from_secs(10));
+    let data: Vec<Stamps> = (0..4).map(|block| scenario.write(block)).collect();
+    scenario.simulation.scene.oracle.writes_may_fail = true;
+    scenario.simulation.scene.origin.refuse(8, 16);
+    scenario.cache_goes();
+    scenario.until_degraded_by_writing(100);
+    scenario.advance(Duration::from_secs(180));
+    assert_eq!(scenario.try_flush(), Err(RequestError::Io));
+    scenario.advance(Duration::from_secs(180));
+    scenario.simulation.scene.origin.heal();
+    scenario.begin_stop();
+    scenario.advance(Duration::from_secs(12));
+    assert!((0..4).all(|block| scenario.on_origin(block)[1] == stamps(&data[block as usize])), "{:?}", scenario.simulation.engine.damage());
+}
+
 /// More than may be pinned: others' writes go on.
 #[test]
 fn pages_over_zeros_that_the_origin_refuses_keep_no_write_waiting() {

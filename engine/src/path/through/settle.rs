@@ -307,6 +307,10 @@ impl<P: Payload> Engine<P> {
             }
             self.through.pages.remove(block, blocks);
             self.kill_live(block, blocks, true);
+            if self.has_cache_failed() {
+                // What fronts had written has killed nothing on its way, and the SSD may still be read.
+                self.kill_live(block, blocks, false);
+            }
             self.tickets.void(block, blocks);
         }
         if any {
