@@ -1,5 +1,7 @@
 //! The engine's room for payloads, and who gets what comes free of it: large requests, and changes of parts of atoms, among many who want less.
 
+use std::os::fd::AsRawFd;
+
 use crate::front::{asked, reads};
 use crate::world::{Raw, World, request, simple, write};
 use tidegate_daemon::port::Port;
@@ -167,6 +169,74 @@ fn who_lacks_room_keeps_no_other_client_of_its_front_thread_waiting() {
         assert_eq!(other.receive(&mut world, 16 + 16 + 512).len(), 16 + 16 + 512);
     }
     assert_eq!(busy.receive(&mut world, 120 * (16 + 4096)).len(), 120 * (16 + 4096));
+}
+
+/// The only front thread has a large write that lacks room, and its client has gone: in order, or with a reply that it has not read and one more
+/// write.
+fn with_a_write_of_who_has_gone(world: &mut World, in_order: bool) -> (Raw, Raw) {
+    let mut gone = Raw::ready(world);
+    let mut busy = Raw::ready(world);
+    let back = Raw::ready(world);
+    world.hold = true;
+    world.room.bytes = LARGE + 1024;
+    busy.send(world, &reads(8, 4096));
+    world.until(|world| asked(world) == LARGE);
+    let behind = if in_order { vec![] } else { write(3, 2 * LARGE, &[7; 512]) };
+    gone.send(world, &[request(FLUSH, 1, 0, 0), write(2, 0, &vec![7; LARGE as usize]), behind].concat());
+    world.until(|world| flushes(world) == 1);
+    one_ends(world, 0);
+    if in_order {
+        gone.receive(world, 16);
+    }
+    while !in_order && !world.turn(Some(gone.stream.as_raw_fd()), 60_000) {}
+    drop(gone);
+    world.settle();
+    assert!(!is_there(world));
+    (busy, back)
+}
+
+/// What comes back writes some of the same in a second in which it would fit, and only that is there in the end.
+fn check_that_a_write_set_aside_comes_first(offset: u64, contents: &[u8]) {
+    let mut world = World::with_threads(MIB, 1);
+    let (mut busy, mut back) = with_a_write_of_who_has_gone(&mut world, true);
+    world.pass(1);
+    (0..4).for_each(|_| one_ends(&mut world, 4096));
+    back.send(&mut world, &[request(FLUSH, 1, 0, 0), write(2, offset, contents)].concat());
+    world.until(|world| flushes(world) == 1);
+    one_ends(&mut world, 0);
+    assert!(world.held.iter().all(|request| request.span.bytes() == 4096 && request.change().is_empty()), "it waits");
+    (0..4).for_each(|_| one_ends(&mut world, 4096));
+    world.until(is_there);
+    one_ends(&mut world, LARGE);
+    world.hold = false;
+    assert_eq!(back.receive(&mut world, 32), [simple(0, 1), simple(0, 2)].concat());
+    let (start, end) = (offset as usize, offset as usize + contents.len());
+    assert_eq!(world.memory.bytes[start..end], *contents);
+    assert!(world.memory.bytes[..LARGE as usize].iter().filter(|byte| **byte == 7).count() == LARGE as usize - contents.len());
+    assert_eq!(busy.receive(&mut world, 8 * (16 + 4096)).len(), 8 * (16 + 4096));
+}
+
+#[test]
+fn a_write_that_lacks_room_is_not_done_over_one_that_was_sent_after_its_client_had_gone() {
+    check_that_a_write_set_aside_comes_first(4096, &[9; 4096]);
+}
+
+#[test]
+fn a_write_that_lacks_room_is_not_done_over_part_of_an_atom_that_was_sent_after_its_client_had_gone() {
+    check_that_a_write_set_aside_comes_first(4097, &[9; 10]);
+}
+
+#[test]
+fn a_write_that_lacks_room_is_not_done_once_its_connection_is_broken() {
+    let mut world = World::with_threads(MIB, 1);
+    let (mut busy, mut back) = with_a_write_of_who_has_gone(&mut world, false);
+    back.send(&mut world, &write(1, 4096, &[9; 512]));
+    world.until(|world| asked(world) == LARGE + 512);
+    world.hold = false;
+    assert_eq!(back.receive(&mut world, 16), simple(0, 1));
+    assert_eq!(busy.receive(&mut world, 8 * (16 + 4096)).len(), 8 * (16 + 4096));
+    world.settle();
+    assert!(world.memory.bytes[4096..4608].iter().all(|byte| *byte == 9) && !world.memory.bytes.contains(&7));
 }
 
 #[test]

@@ -11,7 +11,7 @@
 //! nobody but itself; and what all clients together keep in memory without moving it is bounded by the purse of [`Loans`].
 
 use std::io::{self, IoSlice, IoSliceMut};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use rustls::ServerConfig;
 use tidegate_engine::Event;
@@ -96,7 +96,7 @@ pub struct Connection {
     ticks: u32,
     /// Its place among all clients: free again when it is gone.
     _seat: Seat,
-    /// For jobs, which run elsewhere: gone when it is gone.
+    /// For changes that are waited for elsewhere: gone when it is gone.
     presence: Arc<()>,
 }
 
@@ -168,6 +168,11 @@ impl Connection {
     pub fn kill(&mut self, loans: &mut Loans) {
         self.phase = Phase::Dead;
         self.settle(loans);
+    }
+
+    /// It, as long as it is there.
+    pub fn presence(&self) -> Weak<()> {
+        Arc::downgrade(&self.presence)
     }
 
     /// What its requests in the engine change, jobs excepted.
@@ -442,7 +447,7 @@ impl Connection {
                     intake.room.bytes = intake.room.bytes.saturating_sub(job.bytes());
                 }
                 let id = self.admit(pending);
-                intake.jobs.push(id, job.of(Arc::downgrade(&self.presence)));
+                intake.jobs.push(id, job.of(self.presence()));
             }
             transmission::Step::Finish => self.end(),
             transmission::Step::Close => self.phase = Phase::Dead,

@@ -119,7 +119,17 @@ impl Job {
 
     /// Nobody wants it any more.
     fn is_orphaned(&self) -> bool {
-        self.is_caching() && self.client.as_ref().is_some_and(|client| client.strong_count() == 0)
+        self.is_caching() && self.has_lost_client()
+    }
+
+    /// Has the client gone whose it is?
+    pub fn has_lost_client(&self) -> bool {
+        self.client.as_ref().is_some_and(|client| client.strong_count() == 0)
+    }
+
+    /// What it changes; empty if nothing.
+    pub fn change(&self) -> Span {
+        self.span
     }
 
     /// Bytes of contents that it holds, at most.

@@ -36,7 +36,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::RawFd;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use rustls::ServerConfig;
 use tidegate_engine::Event;
@@ -348,6 +348,11 @@ impl Front {
             client.connection.stop(service, &mut self.loans);
         }
         self.settle_all();
+    }
+
+    /// The client whose request that is, as long as he is there.
+    pub fn presence(&mut self, id: RequestId) -> Weak<()> {
+        client(&mut self.entries, id.0 >> 8).map_or_else(Weak::new, |client| client.connection.presence())
     }
 
     /// Commands of several requests that have come, for somebody else to run. Their last reply goes to [`Front::reply`].
