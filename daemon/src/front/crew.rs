@@ -1,6 +1,6 @@
 //! The front threads of a volume, as its own thread sees them: one port. What they ask is taken in turns, as far as the engine has room;
 //! what is left stays in their rings. Who lacks room for a large payload would never get it there if all others took what comes free: it is set
-//! aside, and they take none, but every other second, as in a front.
+//! aside, and they take none, but in some seconds, as in a front ([`Turns`]).
 //!
 //! Parts of atoms are merged here and not there: who changes part of one has it to himself among all threads' clients. So while such a job is
 //! under way no thread writes pages of memory by itself ([`Shared::must_ask`]), and none begins before each of them has been seen not to.
@@ -21,6 +21,7 @@ use tidegate_pages::Pages;
 use super::crossing::{Asked, Far, crossing};
 use super::hand::{Hand, Word};
 use super::nbd::job::{self, Jobs, Keep};
+use super::nbd::turns::Turns;
 use super::nbd::{Export, Guest};
 use super::{Answered, Clients, Tally};
 use crate::back::mail::{Bell, Sender, mailbox};
@@ -48,8 +49,8 @@ pub struct Crew {
     turn: usize,
     /// The first request that lacks the engine's room for its payload, and of which thread it is: what is behind it in that one's ring goes on.
     aside: Option<(usize, Asked)>,
-    /// Others do take some of what comes free, until the next tick.
-    is_passed: bool,
+    /// Whether others do take some of what comes free.
+    turns: Turns,
     last_tick: Instant,
     /// Commands that take several requests.
     jobs: Jobs,
@@ -126,7 +127,7 @@ impl Crew {
             said: false,
             turn: 0,
             aside: None,
-            is_passed: false,
+            turns: Turns::default(),
             last_tick: Instant::ZERO,
             jobs: Jobs::default(),
             open: HashMap::new(),
@@ -154,9 +155,11 @@ impl Crew {
                 self.turn = (hand + 1) % self.hands.len();
             }
         }
-        self.is_passed &= self.is_cramped();
+        self.turns.settle(self.is_cramped());
         // Those that only now found their place: nothing else would wake us for them.
         self.start_jobs(room, events);
+        let aside = self.aside.as_ref().map_or(0, |(_, asked)| asked.bytes());
+        self.turns.look(room.bytes, if self.jobs.is_cramped() { self.jobs.lacking() } else { aside });
     }
 
     /// Does anybody lack the engine's room for a payload?
@@ -169,7 +172,7 @@ impl Crew {
         if let Some((hand, asked)) = self.aside.take_if(|(_, asked)| asked.is_orphaned()) {
             self.refuse(hand, &asked);
         }
-        let has_turn = self.is_passed || !self.jobs.is_cramped();
+        let has_turn = self.turns.is_passed() || !self.jobs.is_cramped();
         let may = |(_, asked): &mut (usize, Asked)| {
             has_turn && room.requests > 0 && asked.bytes() <= room.bytes && !self.jobs.has_to_itself(asked.change())
         };
@@ -185,7 +188,7 @@ impl Crew {
         while room.requests > 0
             && let Ok(next) = self.hands[hand].far.asked.peek()
         {
-            let keeps_room = self.is_cramped() && !self.is_passed;
+            let keeps_room = self.is_cramped() && !self.turns.is_passed();
             let bytes = if keeps_room { 0 } else { room.bytes };
             let comes_later = self.is_aside(next.change());
             let (may, is_cramped) = match next {
@@ -251,7 +254,7 @@ impl Crew {
             }
         }
         let changes = |place: Span| self.open.values().any(|open| open.change.overlaps(place));
-        let keep = match (self.is_passed, &self.aside) {
+        let keep = match (self.turns.is_passed(), &self.aside) {
             (true, _) => Keep::Nothing,
             (false, None) => Keep::ForJobs,
             (false, Some(_)) => Keep::ForAll,
@@ -355,7 +358,11 @@ impl Port for Crew {
         }
         // Where nobody has lacked any for long it begins with a second in which he is not passed.
         let is_first = now >= self.last_tick + TICK + TICK;
-        self.is_passed = self.is_cramped() && !self.is_passed && !is_first;
+        if is_first {
+            self.turns.begin();
+        } else {
+            self.turns.tick();
+        }
         self.last_tick = now;
     }
 }

@@ -90,8 +90,8 @@ pub struct Connection {
     unread: bool,
     /// What it waits for is a loan.
     unlent: bool,
-    /// What it waits for is the engine's room for a payload.
-    cramped: bool,
+    /// What it waits for is so much of the engine's room, for a payload; or 0.
+    cramped: u64,
     account: Account,
     ticks: u32,
     /// Its place among all clients: free again when it is gone.
@@ -132,7 +132,7 @@ impl Connection {
             waiting: false,
             unread: false,
             unlent: false,
-            cramped: false,
+            cramped: 0,
             account: Account::default(),
             ticks: 0,
             _seat: seat,
@@ -214,9 +214,9 @@ impl Connection {
         self.is_waiting() && self.unlent && self.account.loan() == 0
     }
 
-    /// Does it wait for the engine's room for its payload?
-    pub fn wants_bytes(&self) -> bool {
-        self.is_waiting() && self.cramped
+    /// How much of the engine's room it waits for, for its payload.
+    pub fn wants_bytes(&self) -> u64 {
+        if self.is_waiting() { self.cramped } else { 0 }
     }
 
     /// Nothing is under way: no request in the engine, no byte to send.
@@ -335,7 +335,7 @@ impl Connection {
         }
         self.waiting = false;
         self.unlent = false;
-        self.cramped = false;
+        self.cramped = 0;
         let mut kept = std::mem::take(&mut self.kept);
         let took = self.advance(kept.bytes(), service, intake);
         kept.take(took);
@@ -424,9 +424,9 @@ impl Connection {
                 self.waiting = true;
                 return (took, false);
             }
-            transmission::Step::Cramped => {
+            transmission::Step::Cramped(bytes) => {
                 self.waiting = true;
-                self.cramped = true;
+                self.cramped = bytes;
                 return (took, false);
             }
             transmission::Step::Unlent => {

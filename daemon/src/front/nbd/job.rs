@@ -209,8 +209,8 @@ pub struct Jobs {
     spans: Vec<Span>,
     /// Changes in the engine whose client has gone.
     orphans: Vec<(RequestId, Span)>,
-    /// The first that changes something and lacks the engine's room for its contents. It would never get that if others took what comes free.
-    cramped: Option<RequestId>,
+    /// The first that changes something and lacks so much of the engine's room for its contents. It would never get that if others took what comes free.
+    cramped: Option<(RequestId, u64)>,
 }
 
 struct Running {
@@ -299,6 +299,11 @@ impl Jobs {
         self.cramped.is_some()
     }
 
+    /// So much does it lack; or 0.
+    pub fn lacking(&self) -> u64 {
+        self.cramped.map_or(0, |(_, bytes)| bytes)
+    }
+
     /// How many there are.
     pub fn count(&self) -> usize {
         self.running.len()
@@ -338,7 +343,7 @@ impl Jobs {
             }
             let bytes = job.next_bytes();
             if room.bytes < bytes {
-                self.cramped.get_or_insert(*id);
+                self.cramped.get_or_insert((*id, bytes));
             } else if room.requests > 0 && (bytes == 0 || keep == Keep::Nothing || self.cramped.is_none()) {
                 rest[0].ask(room, events);
             }
@@ -386,7 +391,7 @@ impl Jobs {
 
     fn remove(&mut self, place: usize) -> Running {
         let running = self.running.remove(place);
-        self.cramped = self.cramped.filter(|id| *id != running.id);
+        self.cramped = self.cramped.filter(|(id, _)| *id != running.id);
         if let Some(place) = self.spans.iter().position(|span| *span == running.job.span) {
             self.spans.swap_remove(place);
         }
