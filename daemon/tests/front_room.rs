@@ -38,11 +38,13 @@ fn one_ends(world: &mut World, bytes: u64) {
 /// Two of the small ones end in each second, and there are always more of them.
 fn check_that_the_large_one_gets_its_room(world: &mut World) {
     for round in 0.. {
-        if is_there(world) {
-            return;
+        for _ in 0..2 {
+            if is_there(world) {
+                return;
+            }
+            one_ends(world, 4096);
         }
         assert!(round < 9, "{} bytes of others", asked(world));
-        (0..2).for_each(|_| one_ends(world, 4096));
         world.pass(1);
     }
 }
@@ -117,6 +119,48 @@ fn a_job_that_lacks_room_and_loses_its_client_leaves_what_was_kept_to_others() {
     assert_eq!((asked(&world), is_there(&world)), (LARGE, false));
     world.hold = false;
     assert_eq!(busy.receive(&mut world, 120 * (16 + 4096)).len(), 120 * (16 + 4096));
+}
+
+/// There are always more large writes of parts of atoms, and somebody wants to read as much.
+fn check_that_jobs_do_not_pass_for_ever(mut world: World) {
+    const WRITES: u64 = 20;
+    let mut odd: Vec<Raw> = (0..WRITES).map(|_| Raw::ready(&mut world)).collect();
+    let mut large = Raw::ready(&mut world);
+    world.hold = true;
+    world.room.bytes = LARGE + 1024;
+    for (number, odd) in (0..).zip(&mut odd) {
+        odd.send(&mut world, &write(number, 1 + number * LARGE, &vec![7; LARGE as usize - 512]));
+    }
+    world.until(|world| asked(world) > 0);
+    large.send(&mut world, &[request(FLUSH, 1, 0, 0), request(READ, 2, 0, LARGE as u32)].concat());
+    world.until(|world| flushes(world) == 1);
+    one_ends(&mut world, 0);
+    let is_read = |request: &Request<_>| matches!(request.command, Command::Read) && request.span.bytes() == LARGE;
+    let mut written = 0;
+    for second in 0.. {
+        if world.held.iter().any(is_read) {
+            break;
+        }
+        assert!(second < 200, "{written} have passed");
+        let one = world.held.first().map(|request| request.span.bytes());
+        one.into_iter().for_each(|bytes| one_ends(&mut world, bytes));
+        written += u64::from(one == Some(LARGE));
+        assert!(written < WRITES / 2, "{written} have passed");
+        world.pass(1);
+    }
+    world.hold = false;
+    assert_eq!(large.receive(&mut world, 32 + LARGE as usize).len(), 32 + LARGE as usize);
+    odd.iter_mut().for_each(|odd| assert_eq!(odd.receive(&mut world, 16).len(), 16));
+}
+
+#[test]
+fn who_lacks_room_is_not_passed_for_ever_by_jobs() {
+    check_that_jobs_do_not_pass_for_ever(World::new(MIB));
+}
+
+#[test]
+fn who_lacks_room_is_not_passed_for_ever_by_jobs_of_other_front_threads() {
+    check_that_jobs_do_not_pass_for_ever(World::with_threads(MIB, 2));
 }
 
 /// A large read of one front thread lacks the room that a client of another one has, with many more reads.

@@ -159,7 +159,7 @@ impl Crew {
         // Those that only now found their place: nothing else would wake us for them.
         self.start_jobs(room, events);
         let aside = self.aside.as_ref().map_or(0, |(_, asked)| asked.bytes());
-        self.turns.look(room.bytes, if self.jobs.is_cramped() { self.jobs.lacking() } else { aside });
+        self.turns.look(room.bytes, self.jobs.lacking(), aside);
     }
 
     /// Does anybody lack the engine's room for a payload?
@@ -167,12 +167,12 @@ impl Crew {
         self.aside.is_some() || self.jobs.is_cramped()
     }
 
-    /// The one that was set aside, once there is room for it. A job that lacks some comes first.
+    /// The one that was set aside, once there is room for it. A job that lacks some comes first, or has to wait.
     fn take_aside(&mut self, room: &mut Room, events: &mut Vec<Event<Run>>) {
         if let Some((hand, asked)) = self.aside.take_if(|(_, asked)| asked.is_orphaned()) {
             self.refuse(hand, &asked);
         }
-        let has_turn = self.turns.is_passed() || !self.jobs.is_cramped();
+        let has_turn = self.turns.is_passed() || self.turns.jobs_wait() || !self.jobs.is_cramped();
         let may = |(_, asked): &mut (usize, Asked)| {
             has_turn && room.requests > 0 && asked.bytes() <= room.bytes && !self.jobs.has_to_itself(asked.change())
         };
@@ -257,6 +257,7 @@ impl Crew {
         let keep = match (self.turns.is_passed(), &self.aside) {
             (true, _) => Keep::Nothing,
             (false, None) => Keep::ForJobs,
+            (false, Some(_)) if self.turns.jobs_wait() => Keep::ForOthers,
             (false, Some(_)) => Keep::ForAll,
         };
         self.jobs.start(changes, keep, room, events);

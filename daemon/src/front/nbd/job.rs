@@ -195,6 +195,8 @@ pub enum Keep {
     ForJobs,
     /// Somebody who is no job lacks it as well: what only caches takes none.
     ForAll,
+    /// The same, and he comes first: jobs take none.
+    ForOthers,
 }
 
 /// The jobs of all connections.
@@ -209,7 +211,8 @@ pub struct Jobs {
     spans: Vec<Span>,
     /// Changes in the engine whose client has gone.
     orphans: Vec<(RequestId, Span)>,
-    /// The first that changes something and lacks so much of the engine's room for its contents. It would never get that if others took what comes free.
+    /// The first that changes something and lacks so much of the engine's room for its contents. It would never get that if others took what comes
+    /// free.
     cramped: Option<(RequestId, u64)>,
 }
 
@@ -342,7 +345,7 @@ impl Jobs {
                 continue;
             }
             let bytes = job.next_bytes();
-            if room.bytes < bytes {
+            if room.bytes < bytes || (bytes > 0 && keep == Keep::ForOthers) {
                 self.cramped.get_or_insert((*id, bytes));
             } else if room.requests > 0 && (bytes == 0 || keep == Keep::Nothing || self.cramped.is_none()) {
                 rest[0].ask(room, events);

@@ -122,7 +122,7 @@ pub struct Front {
     waiting: VecDeque<u64>,
     /// The first of them that lacks so much of the engine's room for a payload. It would never get that if those behind it took what comes free, so
     /// they take none; but in some seconds they do ([`Turns`]): it may be a disk that does not answer that keeps the rest. A job that lacks room
-    /// comes before all of them ([`Jobs::is_cramped`]).
+    /// comes before all of them ([`Jobs::is_cramped`]), or after the first ([`Turns::jobs_wait`]).
     cramped: Option<(u64, u64)>,
     /// Whether those behind it do take some.
     turns: Turns,
@@ -469,6 +469,7 @@ impl Front {
         let keep = match (self.turns.is_passed(), self.cramped) {
             (true, _) => Keep::Nothing,
             (false, None) => Keep::ForJobs,
+            (false, Some(_)) if self.turns.jobs_wait() => Keep::ForOthers,
             (false, Some(_)) => Keep::ForAll,
         };
         self.jobs.start(changes, keep, room, events);
@@ -489,13 +490,14 @@ impl Front {
     fn go_on(&mut self, room: &mut Room, events: &mut Vec<Event<Run>>) {
         self.retry = false;
         self.start_jobs(room, events);
+        let jobs_wait = self.cramped.is_some() && self.turns.jobs_wait();
         self.cramped = None;
         let mut served = Vec::new();
         for _ in 0..self.waiting.len() {
             let service = Service { exports: &self.exports, stopping: self.stopping };
             let token = self.waiting.pop_front().expect("counted");
             let before = (events.len(), self.jobs.count());
-            let keeps_room = self.keeps_room();
+            let keeps_room = self.keeps_room() && !(jobs_wait && self.cramped.is_none());
             let Some(client) = client(&mut self.entries, token) else { continue };
             client.queued = false;
             let kept = if keeps_room { std::mem::take(&mut room.bytes) } else { 0 };
@@ -642,8 +644,8 @@ impl Port for Front {
 
     fn resume(&mut self, room: &mut Room, events: &mut Vec<Event<Run>>) {
         self.go_on(room, events);
-        let lacking = if self.jobs.is_cramped() { self.jobs.lacking() } else { self.cramped.map_or(0, |(_, bytes)| bytes) };
-        self.turns.look(room.bytes, lacking);
+        let (jobs, other) = (self.jobs.lacking(), self.cramped.map_or(0, |(_, bytes)| bytes));
+        self.turns.look(room.bytes, jobs, other);
     }
 
     fn send(&mut self) {

@@ -8,6 +8,8 @@ const PARTS: u64 = 16;
 pub struct Turns {
     /// Others take some as well.
     is_passed: bool,
+    /// A job that lacks some comes after who is no job; else before him.
+    jobs_wait: bool,
     /// What is lacking; 0: nobody lacks any.
     lacking: u64,
     /// So much was free at the last look.
@@ -22,13 +24,20 @@ impl Turns {
         self.is_passed
     }
 
+    /// Is it the turn of who is no job, if one and the other lack some? Each has every other of the times between two seconds in which all take some:
+    /// there may always be more of either.
+    pub fn jobs_wait(&self) -> bool {
+        self.jobs_wait && !self.is_passed
+    }
+
     /// Nobody lacks any more.
     pub fn settle(&mut self, is_cramped: bool) {
         self.is_passed &= is_cramped;
     }
 
-    /// All have taken what they may: so much is left, and somebody lacks so much (0: nobody does).
-    pub fn look(&mut self, free: u64, lacking: u64) {
+    /// All have taken what they may: so much is left, and a job lacks so much, and somebody else so much (0: none does).
+    pub fn look(&mut self, free: u64, job: u64, other: u64) {
+        let lacking = if job == 0 || (other > 0 && self.jobs_wait) { other } else { job };
         if self.lacking == 0 {
             self.before = free;
         }
@@ -39,6 +48,7 @@ impl Turns {
     pub fn tick(&mut self) {
         let brought = self.free.saturating_sub(self.before);
         self.is_passed = self.lacking > 0 && !self.is_passed && brought < self.lacking.div_ceil(PARTS);
+        self.jobs_wait ^= self.is_passed;
         self.before = self.free;
     }
 
@@ -57,7 +67,7 @@ mod tests {
     fn room_is_kept_for_as_long_as_enough_of_it_comes_and_no_longer() {
         let mut turns = Turns::default();
         let mut second = |free: u64, lacking: u64| {
-            turns.look(free, lacking);
+            turns.look(free, 0, lacking);
             turns.tick();
             turns.is_passed()
         };
