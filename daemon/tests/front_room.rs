@@ -1,5 +1,7 @@
 //! The engine's room for payloads, and who gets what comes free of it: large requests, and changes of parts of atoms, among many who want less.
 
+use std::os::fd::AsRawFd;
+
 use crate::front::{asked, reads};
 use crate::world::{Raw, World, request, simple, write};
 use tidegate_daemon::port::Port;
@@ -33,14 +35,17 @@ fn one_ends(world: &mut World, bytes: u64) {
     world.settle();
 }
 
-/// One after the other of the small ones ends, and there are always more of them.
+/// Two of the small ones end in each second, and there are always more of them.
 fn check_that_the_large_one_gets_its_room(world: &mut World) {
     for round in 0.. {
-        if is_there(world) {
-            return;
+        for _ in 0..2 {
+            if is_there(world) {
+                return;
+            }
+            one_ends(world, 4096);
         }
         assert!(round < 9, "{} bytes of others", asked(world));
-        one_ends(world, 4096);
+        world.pass(1);
     }
 }
 
@@ -72,8 +77,10 @@ fn check_that_a_job_is_not_passed_for_ever(mut world: World) {
     world.settle();
     assert_eq!(asked(&world), LARGE - 2 * 4096);
     world.pass(1);
+    assert_eq!(asked(&world), LARGE - 2 * 4096, "it has got nearer");
+    world.pass(1);
     world.until(|world| asked(world) == LARGE + 512);
-    assert!(!is_there(&world), "every other second");
+    assert!(!is_there(&world), "a second in which nothing came");
     one_ends(&mut world, 512);
     world.until(|world| asked(world) == LARGE + 512);
     one_ends(&mut world, 512);
@@ -114,6 +121,48 @@ fn a_job_that_lacks_room_and_loses_its_client_leaves_what_was_kept_to_others() {
     assert_eq!(busy.receive(&mut world, 120 * (16 + 4096)).len(), 120 * (16 + 4096));
 }
 
+/// There are always more large writes of parts of atoms, and somebody wants to read as much.
+fn check_that_jobs_do_not_pass_for_ever(mut world: World) {
+    const WRITES: u64 = 20;
+    let mut odd: Vec<Raw> = (0..WRITES).map(|_| Raw::ready(&mut world)).collect();
+    let mut large = Raw::ready(&mut world);
+    world.hold = true;
+    world.room.bytes = LARGE + 1024;
+    for (number, odd) in (0..).zip(&mut odd) {
+        odd.send(&mut world, &write(number, 1 + number * LARGE, &vec![7; LARGE as usize - 512]));
+    }
+    world.until(|world| asked(world) > 0);
+    large.send(&mut world, &[request(FLUSH, 1, 0, 0), request(READ, 2, 0, LARGE as u32)].concat());
+    world.until(|world| flushes(world) == 1);
+    one_ends(&mut world, 0);
+    let is_read = |request: &Request<_>| matches!(request.command, Command::Read) && request.span.bytes() == LARGE;
+    let mut written = 0;
+    for second in 0.. {
+        if world.held.iter().any(is_read) {
+            break;
+        }
+        assert!(second < 200, "{written} have passed");
+        let one = world.held.first().map(|request| request.span.bytes());
+        one.into_iter().for_each(|bytes| one_ends(&mut world, bytes));
+        written += u64::from(one == Some(LARGE));
+        assert!(written < WRITES / 2, "{written} have passed");
+        world.pass(1);
+    }
+    world.hold = false;
+    assert_eq!(large.receive(&mut world, 32 + LARGE as usize).len(), 32 + LARGE as usize);
+    odd.iter_mut().for_each(|odd| assert_eq!(odd.receive(&mut world, 16).len(), 16));
+}
+
+#[test]
+fn who_lacks_room_is_not_passed_for_ever_by_jobs() {
+    check_that_jobs_do_not_pass_for_ever(World::new(MIB));
+}
+
+#[test]
+fn who_lacks_room_is_not_passed_for_ever_by_jobs_of_other_front_threads() {
+    check_that_jobs_do_not_pass_for_ever(World::with_threads(MIB, 2));
+}
+
 /// A large read of one front thread lacks the room that a client of another one has, with many more reads.
 fn with_a_cramped_thread(world: &mut World) -> (Raw, Raw) {
     let mut large = Raw::ready(world);
@@ -138,7 +187,9 @@ fn who_lacks_room_gets_it_before_what_other_front_threads_want_later() {
     (0..2).for_each(|_| one_ends(&mut world, 4096));
     assert_eq!(asked(&world), LARGE - 2 * 4096, "what has come free is kept for it");
     world.pass(1);
-    assert_eq!((asked(&world), is_there(&world)), (LARGE, false), "every other second");
+    assert_eq!(asked(&world), LARGE - 2 * 4096, "it has got nearer");
+    world.pass(1);
+    assert_eq!((asked(&world), is_there(&world)), (LARGE, false), "a second in which nothing came");
     world.pass(1);
     check_that_the_large_one_gets_its_room(&mut world);
     world.hold = false;
@@ -158,7 +209,7 @@ fn who_lacks_room_keeps_no_other_client_of_its_front_thread_waiting() {
     one_ends(&mut world, 4096);
     assert_eq!(asked(&world), LARGE - 4096, "none of it is for what waits there");
     others.iter_mut().for_each(|other| other.send(&mut world, &request(READ, 2, 0, 512)));
-    world.pass(1);
+    world.pass(2);
     world.until(|world| asked(world) > LARGE);
     // What it asked for is done although it has gone, and keeps nobody waiting.
     drop(large);
@@ -167,6 +218,74 @@ fn who_lacks_room_keeps_no_other_client_of_its_front_thread_waiting() {
         assert_eq!(other.receive(&mut world, 16 + 16 + 512).len(), 16 + 16 + 512);
     }
     assert_eq!(busy.receive(&mut world, 120 * (16 + 4096)).len(), 120 * (16 + 4096));
+}
+
+/// The only front thread has a large write that lacks room, and its client has gone: in order, or with a reply that it has not read and one more
+/// write.
+fn with_a_write_of_who_has_gone(world: &mut World, in_order: bool) -> (Raw, Raw) {
+    let mut gone = Raw::ready(world);
+    let mut busy = Raw::ready(world);
+    let back = Raw::ready(world);
+    world.hold = true;
+    world.room.bytes = LARGE + 1024;
+    busy.send(world, &reads(8, 4096));
+    world.until(|world| asked(world) == LARGE);
+    let behind = if in_order { vec![] } else { write(3, 2 * LARGE, &[7; 512]) };
+    gone.send(world, &[request(FLUSH, 1, 0, 0), write(2, 0, &vec![7; LARGE as usize]), behind].concat());
+    world.until(|world| flushes(world) == 1);
+    one_ends(world, 0);
+    if in_order {
+        gone.receive(world, 16);
+    }
+    while !in_order && !world.turn(Some(gone.stream.as_raw_fd()), 60_000) {}
+    drop(gone);
+    world.settle();
+    assert!(!is_there(world));
+    (busy, back)
+}
+
+/// What comes back writes some of the same in a second in which it would fit, and only that is there in the end.
+fn check_that_a_write_set_aside_comes_first(offset: u64, contents: &[u8]) {
+    let mut world = World::with_threads(MIB, 1);
+    let (mut busy, mut back) = with_a_write_of_who_has_gone(&mut world, true);
+    world.pass(1);
+    (0..4).for_each(|_| one_ends(&mut world, 4096));
+    back.send(&mut world, &[request(FLUSH, 1, 0, 0), write(2, offset, contents)].concat());
+    world.until(|world| flushes(world) == 1);
+    one_ends(&mut world, 0);
+    assert!(world.held.iter().all(|request| request.span.bytes() == 4096 && request.change().is_empty()), "it waits");
+    (0..4).for_each(|_| one_ends(&mut world, 4096));
+    world.until(is_there);
+    one_ends(&mut world, LARGE);
+    world.hold = false;
+    assert_eq!(back.receive(&mut world, 32), [simple(0, 1), simple(0, 2)].concat());
+    let (start, end) = (offset as usize, offset as usize + contents.len());
+    assert_eq!(world.memory.bytes[start..end], *contents);
+    assert!(world.memory.bytes[..LARGE as usize].iter().filter(|byte| **byte == 7).count() == LARGE as usize - contents.len());
+    assert_eq!(busy.receive(&mut world, 8 * (16 + 4096)).len(), 8 * (16 + 4096));
+}
+
+#[test]
+fn a_write_that_lacks_room_is_not_done_over_one_that_was_sent_after_its_client_had_gone() {
+    check_that_a_write_set_aside_comes_first(4096, &[9; 4096]);
+}
+
+#[test]
+fn a_write_that_lacks_room_is_not_done_over_part_of_an_atom_that_was_sent_after_its_client_had_gone() {
+    check_that_a_write_set_aside_comes_first(4097, &[9; 10]);
+}
+
+#[test]
+fn a_write_that_lacks_room_is_not_done_once_its_connection_is_broken() {
+    let mut world = World::with_threads(MIB, 1);
+    let (mut busy, mut back) = with_a_write_of_who_has_gone(&mut world, false);
+    back.send(&mut world, &write(1, 4096, &[9; 512]));
+    world.until(|world| asked(world) == LARGE + 512);
+    world.hold = false;
+    assert_eq!(back.receive(&mut world, 16), simple(0, 1));
+    assert_eq!(busy.receive(&mut world, 8 * (16 + 4096)).len(), 8 * (16 + 4096));
+    world.settle();
+    assert!(world.memory.bytes[4096..4608].iter().all(|byte| *byte == 9) && !world.memory.bytes.contains(&7));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The front threads of a volume, as its own thread sees them: one port. What they ask is taken in turns, as far as the engine has room;
 //! what is left stays in their rings. Who lacks room for a large payload would never get it there if all others took what comes free: it is set
-//! aside, and they take none, but every other second, as in a front.
+//! aside, and they take none, but in some seconds, as in a front ([`Turns`]).
 //!
 //! Parts of atoms are merged here and not there: who changes part of one has it to himself among all threads' clients. So while such a job is
 //! under way no thread writes pages of memory by itself ([`Shared::must_ask`]), and none begins before each of them has been seen not to.
@@ -14,13 +14,14 @@ use std::thread::JoinHandle;
 
 use tidegate_engine::Event;
 use tidegate_engine::block::Span;
-use tidegate_engine::request::{Reply, Request, RequestId, Room};
+use tidegate_engine::request::{Reply, Request, RequestError, RequestId, Room};
 use tidegate_engine::time::{Duration, Instant};
 use tidegate_pages::Pages;
 
 use super::crossing::{Asked, Far, crossing};
 use super::hand::{Hand, Word};
 use super::nbd::job::{self, Jobs, Keep};
+use super::nbd::turns::Turns;
 use super::nbd::{Export, Guest};
 use super::{Answered, Clients, Tally};
 use crate::back::mail::{Bell, Sender, mailbox};
@@ -47,9 +48,9 @@ pub struct Crew {
     /// Who is asked first next time: who got something is the last.
     turn: usize,
     /// The first request that lacks the engine's room for its payload, and of which thread it is: what is behind it in that one's ring goes on.
-    aside: Option<(usize, Request<Run>)>,
-    /// Others do take some of what comes free, until the next tick.
-    is_passed: bool,
+    aside: Option<(usize, Asked)>,
+    /// Whether others do take some of what comes free.
+    turns: Turns,
     last_tick: Instant,
     /// Commands that take several requests.
     jobs: Jobs,
@@ -126,7 +127,7 @@ impl Crew {
             said: false,
             turn: 0,
             aside: None,
-            is_passed: false,
+            turns: Turns::default(),
             last_tick: Instant::ZERO,
             jobs: Jobs::default(),
             open: HashMap::new(),
@@ -154,9 +155,11 @@ impl Crew {
                 self.turn = (hand + 1) % self.hands.len();
             }
         }
-        self.is_passed &= self.is_cramped();
+        self.turns.settle(self.is_cramped());
         // Those that only now found their place: nothing else would wake us for them.
         self.start_jobs(room, events);
+        let aside = self.aside.as_ref().map_or(0, |(_, asked)| asked.bytes());
+        self.turns.look(room.bytes, self.jobs.lacking(), aside);
     }
 
     /// Does anybody lack the engine's room for a payload?
@@ -164,55 +167,76 @@ impl Crew {
         self.aside.is_some() || self.jobs.is_cramped()
     }
 
-    /// The one that was set aside, once there is room for it. A job that lacks some comes first.
+    /// The one that was set aside, once there is room for it. A job that lacks some comes first, or has to wait.
     fn take_aside(&mut self, room: &mut Room, events: &mut Vec<Event<Run>>) {
-        let has_turn = self.is_passed || !self.jobs.is_cramped();
-        let may = |(_, request): &mut (usize, Request<Run>)| {
-            has_turn && room.requests > 0 && request.payload_bytes() <= room.bytes && !self.jobs.has_to_itself(request.change())
+        if let Some((hand, asked)) = self.aside.take_if(|(_, asked)| asked.is_orphaned()) {
+            self.refuse(hand, &asked);
+        }
+        let has_turn = self.turns.is_passed() || self.turns.jobs_wait() || !self.jobs.is_cramped();
+        let may = |(_, asked): &mut (usize, Asked)| {
+            has_turn && room.requests > 0 && asked.bytes() <= room.bytes && !self.jobs.has_to_itself(asked.change())
         };
-        if let Some((hand, request)) = self.aside.take_if(may) {
-            self.pass_on(hand, request, room, events);
+        if let Some((hand, asked)) = self.aside.take_if(may) {
+            self.pass_on(hand, asked, room, events);
             self.turn = (hand + 1) % self.hands.len();
         }
     }
 
-    /// In the order of asking: what does not fit, or changes what a job has to itself, lets what is behind it wait too. What is only cached never
-    /// does: it is waited for among the jobs, and each thread asks for few of them at once.
+    /// In the order of asking: what does not fit, or changes what a job has to itself or what was set aside would change, lets what is behind it
+    /// wait too. What is only cached never does: it is waited for among the jobs, and each thread asks for few of them at once.
     fn take_from(&mut self, hand: usize, room: &mut Room, events: &mut Vec<Event<Run>>) {
         while room.requests > 0
             && let Ok(next) = self.hands[hand].far.asked.peek()
         {
-            let keeps_room = self.is_cramped() && !self.is_passed;
+            let keeps_room = self.is_cramped() && !self.turns.is_passed();
             let bytes = if keeps_room { 0 } else { room.bytes };
+            let comes_later = self.is_aside(next.change());
             let (may, is_cramped) = match next {
-                Asked::Request(request) => {
-                    let (is_free, fits) = (!self.jobs.has_to_itself(request.change()), next.bytes() <= bytes);
+                _ if next.is_orphaned() => (true, false),
+                Asked::Request(..) => {
+                    let (is_free, fits) = (!comes_later && !self.jobs.has_to_itself(next.change()), next.bytes() <= bytes);
                     (is_free && fits, is_free && !fits && !keeps_room && self.aside.is_none())
                 }
-                Asked::Job(_, job) => (job.is_caching() || (self.jobs.has_place() && !keeps_room), false),
+                Asked::Job(_, job) => (job.is_caching() || (!comes_later && self.jobs.has_place() && !keeps_room), false),
             };
             if !may && !is_cramped {
                 return;
             }
             match self.hands[hand].far.asked.pop().expect("just seen") {
-                Asked::Request(request) if is_cramped => self.aside = Some((hand, request)),
-                Asked::Request(request) => self.pass_on(hand, request, room, events),
-                Asked::Job(id, job) => {
-                    self.open.insert(here(hand, id), Open { change: Span::default(), bytes: job.bytes() });
-                    self.jobs.push(here(hand, id), job);
-                }
+                asked if asked.is_orphaned() => self.refuse(hand, &asked),
+                asked if is_cramped => self.aside = Some((hand, asked)),
+                asked => self.pass_on(hand, asked, room, events),
             }
         }
     }
 
-    /// It goes to the engine.
-    fn pass_on(&mut self, hand: usize, mut request: Request<Run>, room: &mut Room, events: &mut Vec<Event<Run>>) {
-        request.id = here(hand, request.id);
-        let bytes = request.payload_bytes();
-        self.open.insert(request.id, Open { change: request.change(), bytes });
-        room.requests -= 1;
-        room.bytes -= bytes;
-        events.push(Event::Arrived(request));
+    /// Is part of that to be changed by what was set aside? It may be its client, come back, who asks for more there: what he wrote before is not to
+    /// be done over that. And a job would be waited for, once it has its place.
+    fn is_aside(&self, change: Span) -> bool {
+        let aside = self.aside.as_ref().map_or(Span::default(), |(_, asked)| asked.change());
+        !aside.is_empty() && !change.is_empty() && aside.overlaps(change)
+    }
+
+    /// Nobody waits for it any more, and nothing of it is done.
+    fn refuse(&mut self, hand: usize, asked: &Asked) {
+        self.hands[hand].far.answer(Reply { id: asked.id(), result: Err(RequestError::Io) }, asked.bytes());
+    }
+
+    /// It goes to the engine, or to the jobs.
+    fn pass_on(&mut self, hand: usize, asked: Asked, room: &mut Room, events: &mut Vec<Event<Run>>) {
+        let (id, bytes) = (here(hand, asked.id()), asked.bytes());
+        match asked {
+            Asked::Request(request, _) => {
+                self.open.insert(id, Open { change: request.change(), bytes });
+                room.requests -= 1;
+                room.bytes -= bytes;
+                events.push(Event::Arrived(Request { id, ..request }));
+            }
+            Asked::Job(_, job) => {
+                self.open.insert(id, Open { change: Span::default(), bytes });
+                self.jobs.push(id, job);
+            }
+        }
     }
 
     fn start_jobs(&mut self, room: &mut Room, events: &mut Vec<Event<Run>>) {
@@ -230,9 +254,10 @@ impl Crew {
             }
         }
         let changes = |place: Span| self.open.values().any(|open| open.change.overlaps(place));
-        let keep = match (self.is_passed, &self.aside) {
+        let keep = match (self.turns.is_passed(), &self.aside) {
             (true, _) => Keep::Nothing,
             (false, None) => Keep::ForJobs,
+            (false, Some(_)) if self.turns.jobs_wait() => Keep::ForOthers,
             (false, Some(_)) => Keep::ForAll,
         };
         self.jobs.start(changes, keep, room, events);
@@ -334,7 +359,11 @@ impl Port for Crew {
         }
         // Where nobody has lacked any for long it begins with a second in which he is not passed.
         let is_first = now >= self.last_tick + TICK + TICK;
-        self.is_passed = self.is_cramped() && !self.is_passed && !is_first;
+        if is_first {
+            self.turns.begin();
+        } else {
+            self.turns.tick();
+        }
         self.last_tick = now;
     }
 }
@@ -355,7 +384,6 @@ impl Drop for Crew {
 mod tests {
     use super::*;
     use crate::front::nbd::job::Job;
-    use tidegate_engine::request::RequestError;
 
     #[test]
     fn threads_write_pages_while_something_is_cached_and_not_while_part_of_an_atom_changes() {

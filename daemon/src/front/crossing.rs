@@ -1,7 +1,10 @@
 //! Between a front thread and its volume: what it asks goes over in one ring, the answers come back in another. Both are bounded: no more is
 //! asked than there is place for answers, so neither side ever waits for the other.
 
+use std::sync::Weak;
+
 use rtrb::{Consumer, Producer, RingBuffer};
+use tidegate_engine::block::Span;
 use tidegate_engine::request::{Reply, Request, RequestId, Room};
 
 use super::nbd::job::Job;
@@ -15,7 +18,8 @@ const BYTES_MAX: u64 = 64 << 20;
 
 /// What a front thread cannot answer itself.
 pub enum Asked {
-    Request(Request<Run>),
+    /// With the client whose change it is, as long as he is there.
+    Request(Request<Run>, Option<Weak<()>>),
     Job(RequestId, Job),
 }
 
@@ -23,8 +27,32 @@ impl Asked {
     /// Bytes of contents that it holds in memory, or will, as [`Room`] counts them.
     pub fn bytes(&self) -> u64 {
         match self {
-            Asked::Request(request) => request.payload_bytes(),
+            Asked::Request(request, _) => request.payload_bytes(),
             Asked::Job(_, job) => job.bytes(),
+        }
+    }
+
+    /// What it changes.
+    pub fn change(&self) -> Span {
+        match self {
+            Asked::Request(request, _) => request.change(),
+            Asked::Job(_, job) => job.change(),
+        }
+    }
+
+    /// Has the client gone whose change it is? What he has sent since he came back, or somebody else, may have been done by now, and come before.
+    pub fn is_orphaned(&self) -> bool {
+        match self {
+            Asked::Request(_, client) => client.as_ref().is_some_and(|client| client.strong_count() == 0),
+            Asked::Job(_, job) => job.has_lost_client(),
+        }
+    }
+
+    /// The thread's id of it.
+    pub fn id(&self) -> RequestId {
+        match self {
+            Asked::Request(request, _) => request.id,
+            Asked::Job(id, _) => *id,
         }
     }
 }

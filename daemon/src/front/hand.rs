@@ -165,7 +165,7 @@ impl Hand {
                 Command::Write { fua: false, .. } if has_memory && self.writes && request.span.bytes() <= WRITE_BYTES => {
                     writes.push(request)
                 }
-                _ => self.near.ask(Asked::Request(request)),
+                _ => ask(&mut self.near, &mut self.front, request),
             }
         }
         self.write(writes);
@@ -186,7 +186,7 @@ impl Hand {
                 self.near.tell();
                 self.front.reply(Reply { id: request.id, result: Ok(Outcome::Done) });
             } else {
-                self.near.ask(Asked::Request(request));
+                ask(&mut self.near, &mut self.front, request);
             }
         }
     }
@@ -204,7 +204,7 @@ impl Hand {
                 self.state.answered.read(request.span.atoms);
                 self.front.reply(Reply { id: request.id, result: Ok(Outcome::Data([run].into())) });
             } else {
-                self.near.ask(Asked::Request(request));
+                ask(&mut self.near, &mut self.front, request);
             }
         }
     }
@@ -285,6 +285,12 @@ impl Hand {
         }
         true
     }
+}
+
+/// The volume is to do it.
+fn ask(near: &mut Near, front: &mut Front, request: Request<Run>) {
+    let client = (!request.change().is_empty()).then(|| front.presence(request.id));
+    near.ask(Asked::Request(request, client));
 }
 
 /// Makes pages of a queue of writes at once. Each is all written, or nothing of it.

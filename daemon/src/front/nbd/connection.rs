@@ -11,7 +11,7 @@
 //! nobody but itself; and what all clients together keep in memory without moving it is bounded by the purse of [`Loans`].
 
 use std::io::{self, IoSlice, IoSliceMut};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use rustls::ServerConfig;
 use tidegate_engine::Event;
@@ -90,13 +90,13 @@ pub struct Connection {
     unread: bool,
     /// What it waits for is a loan.
     unlent: bool,
-    /// What it waits for is the engine's room for a payload.
-    cramped: bool,
+    /// What it waits for is so much of the engine's room, for a payload; or 0.
+    cramped: u64,
     account: Account,
     ticks: u32,
     /// Its place among all clients: free again when it is gone.
     _seat: Seat,
-    /// For jobs, which run elsewhere: gone when it is gone.
+    /// For changes that are waited for elsewhere: gone when it is gone.
     presence: Arc<()>,
 }
 
@@ -132,7 +132,7 @@ impl Connection {
             waiting: false,
             unread: false,
             unlent: false,
-            cramped: false,
+            cramped: 0,
             account: Account::default(),
             ticks: 0,
             _seat: seat,
@@ -168,6 +168,11 @@ impl Connection {
     pub fn kill(&mut self, loans: &mut Loans) {
         self.phase = Phase::Dead;
         self.settle(loans);
+    }
+
+    /// It, as long as it is there.
+    pub fn presence(&self) -> Weak<()> {
+        Arc::downgrade(&self.presence)
     }
 
     /// What its requests in the engine change, jobs excepted.
@@ -209,9 +214,9 @@ impl Connection {
         self.is_waiting() && self.unlent && self.account.loan() == 0
     }
 
-    /// Does it wait for the engine's room for its payload?
-    pub fn wants_bytes(&self) -> bool {
-        self.is_waiting() && self.cramped
+    /// How much of the engine's room it waits for, for its payload.
+    pub fn wants_bytes(&self) -> u64 {
+        if self.is_waiting() { self.cramped } else { 0 }
     }
 
     /// Nothing is under way: no request in the engine, no byte to send.
@@ -330,7 +335,7 @@ impl Connection {
         }
         self.waiting = false;
         self.unlent = false;
-        self.cramped = false;
+        self.cramped = 0;
         let mut kept = std::mem::take(&mut self.kept);
         let took = self.advance(kept.bytes(), service, intake);
         kept.take(took);
@@ -419,9 +424,9 @@ impl Connection {
                 self.waiting = true;
                 return (took, false);
             }
-            transmission::Step::Cramped => {
+            transmission::Step::Cramped(bytes) => {
                 self.waiting = true;
-                self.cramped = true;
+                self.cramped = bytes;
                 return (took, false);
             }
             transmission::Step::Unlent => {
@@ -442,7 +447,7 @@ impl Connection {
                     intake.room.bytes = intake.room.bytes.saturating_sub(job.bytes());
                 }
                 let id = self.admit(pending);
-                intake.jobs.push(id, job.of(Arc::downgrade(&self.presence)));
+                intake.jobs.push(id, job.of(self.presence()));
             }
             transmission::Step::Finish => self.end(),
             transmission::Step::Close => self.phase = Phase::Dead,

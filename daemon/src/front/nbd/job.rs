@@ -119,7 +119,17 @@ impl Job {
 
     /// Nobody wants it any more.
     fn is_orphaned(&self) -> bool {
-        self.is_caching() && self.client.as_ref().is_some_and(|client| client.strong_count() == 0)
+        self.is_caching() && self.has_lost_client()
+    }
+
+    /// Has the client gone whose it is?
+    pub fn has_lost_client(&self) -> bool {
+        self.client.as_ref().is_some_and(|client| client.strong_count() == 0)
+    }
+
+    /// What it changes; empty if nothing.
+    pub fn change(&self) -> Span {
+        self.span
     }
 
     /// Bytes of contents that it holds, at most.
@@ -185,6 +195,8 @@ pub enum Keep {
     ForJobs,
     /// Somebody who is no job lacks it as well: what only caches takes none.
     ForAll,
+    /// The same, and he comes first: jobs take none.
+    ForOthers,
 }
 
 /// The jobs of all connections.
@@ -199,8 +211,9 @@ pub struct Jobs {
     spans: Vec<Span>,
     /// Changes in the engine whose client has gone.
     orphans: Vec<(RequestId, Span)>,
-    /// The first that changes something and lacks the engine's room for its contents. It would never get that if others took what comes free.
-    cramped: Option<RequestId>,
+    /// The first that changes something and lacks so much of the engine's room for its contents. It would never get that if others took what comes
+    /// free.
+    cramped: Option<(RequestId, u64)>,
 }
 
 struct Running {
@@ -289,6 +302,11 @@ impl Jobs {
         self.cramped.is_some()
     }
 
+    /// So much does it lack; or 0.
+    pub fn lacking(&self) -> u64 {
+        self.cramped.map_or(0, |(_, bytes)| bytes)
+    }
+
     /// How many there are.
     pub fn count(&self) -> usize {
         self.running.len()
@@ -327,8 +345,8 @@ impl Jobs {
                 continue;
             }
             let bytes = job.next_bytes();
-            if room.bytes < bytes {
-                self.cramped.get_or_insert(*id);
+            if room.bytes < bytes || (bytes > 0 && keep == Keep::ForOthers) {
+                self.cramped.get_or_insert((*id, bytes));
             } else if room.requests > 0 && (bytes == 0 || keep == Keep::Nothing || self.cramped.is_none()) {
                 rest[0].ask(room, events);
             }
@@ -376,7 +394,7 @@ impl Jobs {
 
     fn remove(&mut self, place: usize) -> Running {
         let running = self.running.remove(place);
-        self.cramped = self.cramped.filter(|id| *id != running.id);
+        self.cramped = self.cramped.filter(|(id, _)| *id != running.id);
         if let Some(place) = self.spans.iter().position(|span| *span == running.job.span) {
             self.spans.swap_remove(place);
         }

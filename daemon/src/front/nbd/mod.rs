@@ -10,7 +10,8 @@
 //! handshake           bytes in, bytes out          ┐ pure
 //! transmission        bytes in, requests out       │
 //! job                 commands of several requests │
-//! output, loan        replies waiting to be sent   ┘
+//! output, loan        replies waiting to be sent   │
+//! turns               who gets the engine's room   ┘
 //! socket, tls         bytes of one client
 //! connection          one client
 //! mod (here)          all of them: the port
@@ -31,12 +32,13 @@ mod seats;
 mod socket;
 mod tls;
 pub mod transmission;
+pub(super) mod turns;
 
 use std::collections::VecDeque;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::RawFd;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use rustls::ServerConfig;
 use tidegate_engine::Event;
@@ -58,6 +60,7 @@ use seats::{Seat, Seats};
 pub use socket::descriptors;
 use socket::{Listener, Stream};
 pub use tls::Certificates;
+use turns::Turns;
 
 /// The shared receive buffer: some 60 writes of 4 KiB, or thousands of reads, in one system call.
 const SCRATCH_BYTES: usize = 256 << 10;
@@ -117,12 +120,12 @@ pub struct Front {
     active: Vec<u64>,
     /// Connections that left input alone because there was no room, in the order in which they go on: who got something is the last.
     waiting: VecDeque<u64>,
-    /// The first of them that lacks the engine's room for a payload. It would never get that if those behind it took what comes free, so they take
-    /// none; but every other second they do, as with [`Loans`]: it may be a disk that does not answer that keeps the rest. A job that lacks room
-    /// comes before all of them ([`Jobs::is_cramped`]).
-    cramped: Option<u64>,
-    /// Those behind it do take some, until the next tick.
-    is_passed: bool,
+    /// The first of them that lacks so much of the engine's room for a payload. It would never get that if those behind it took what comes free, so
+    /// they take none; but in some seconds they do ([`Turns`]): it may be a disk that does not answer that keeps the rest. A job that lacks room
+    /// comes before all of them ([`Jobs::is_cramped`]), or after the first ([`Turns::jobs_wait`]).
+    cramped: Option<(u64, u64)>,
+    /// Whether those behind it do take some.
+    turns: Turns,
     jobs: Jobs,
     loans: Loans,
     /// Clients that shook hands when they were last looked at, the first one first.
@@ -255,7 +258,7 @@ impl Front {
             active: Vec::new(),
             waiting: VecDeque::new(),
             cramped: None,
-            is_passed: false,
+            turns: Turns::default(),
             jobs: Jobs::default(),
             loans: Loans::default(),
             half_open: VecDeque::new(),
@@ -350,6 +353,11 @@ impl Front {
         self.settle_all();
     }
 
+    /// The client whose request that is, as long as he is there.
+    pub fn presence(&mut self, id: RequestId) -> Weak<()> {
+        client(&mut self.entries, id.0 >> 8).map_or_else(Weak::new, |client| client.connection.presence())
+    }
+
     /// Commands of several requests that have come, for somebody else to run. Their last reply goes to [`Front::reply`].
     pub fn take_jobs(&mut self) -> Vec<(RequestId, Job)> {
         self.jobs.take()
@@ -438,8 +446,9 @@ impl Front {
         if client.connection.is_waiting() && !client.queued {
             client.queued = true;
             self.waiting.push_back(token);
-            if client.connection.wants_bytes() && self.cramped.is_none() {
-                self.cramped = Some(token);
+            let bytes = client.connection.wants_bytes();
+            if bytes > 0 && self.cramped.is_none() {
+                self.cramped = Some((token, bytes));
                 self.watching = true;
             }
         }
@@ -457,9 +466,10 @@ impl Front {
         }
         let clients = self.entries.iter().flat_map(|entry| &entry.client);
         let changes = |place: Span| clients.clone().flat_map(|client| client.connection.changes()).any(|(_, span)| span.overlaps(place));
-        let keep = match (self.is_passed, self.cramped) {
+        let keep = match (self.turns.is_passed(), self.cramped) {
             (true, _) => Keep::Nothing,
             (false, None) => Keep::ForJobs,
+            (false, Some(_)) if self.turns.jobs_wait() => Keep::ForOthers,
             (false, Some(_)) => Keep::ForAll,
         };
         self.jobs.start(changes, keep, room, events);
@@ -473,7 +483,43 @@ impl Front {
 
     /// Are others to take nothing of what comes free?
     fn keeps_room(&self) -> bool {
-        self.is_cramped() && !self.is_passed
+        self.is_cramped() && !self.turns.is_passed()
+    }
+
+    /// Starts and takes what there is room for.
+    fn go_on(&mut self, room: &mut Room, events: &mut Vec<Event<Run>>) {
+        self.retry = false;
+        self.start_jobs(room, events);
+        let jobs_wait = self.cramped.is_some() && self.turns.jobs_wait();
+        self.cramped = None;
+        let mut served = Vec::new();
+        for _ in 0..self.waiting.len() {
+            let service = Service { exports: &self.exports, stopping: self.stopping };
+            let token = self.waiting.pop_front().expect("counted");
+            let before = (events.len(), self.jobs.count());
+            let keeps_room = self.keeps_room() && !(jobs_wait && self.cramped.is_none());
+            let Some(client) = client(&mut self.entries, token) else { continue };
+            client.queued = false;
+            let kept = if keeps_room { std::mem::take(&mut room.bytes) } else { 0 };
+            let mut intake = Intake { room, events, jobs: &mut self.jobs, loans: &mut self.loans };
+            client.connection.catch_up(service, &mut intake);
+            if client.connection.is_unread() {
+                client.connection.receive(true, &mut self.scratch, service, &mut intake);
+            }
+            while client.connection.has_more() {
+                client.connection.receive(false, &mut self.scratch, service, &mut intake);
+            }
+            room.bytes += kept;
+            self.settle(token);
+            if (events.len(), self.jobs.count()) != before && self.waiting.back() == Some(&token) {
+                self.waiting.pop_back();
+                served.push(token);
+            }
+        }
+        self.waiting.extend(served);
+        self.turns.settle(self.is_cramped());
+        // Those that only now found their place: nothing else would wake us for them.
+        self.start_jobs(room, events);
     }
 
     fn settle_all(&mut self) {
@@ -487,7 +533,7 @@ impl Front {
         let slot = token as u16;
         let entry = &mut self.entries[usize::from(slot)];
         let client = entry.client.take()?;
-        if self.cramped == Some(token) {
+        if self.cramped.is_some_and(|(cramped, _)| cramped == token) {
             // Others may have what it waited for.
             self.cramped = None;
             self.retry = true;
@@ -597,37 +643,9 @@ impl Port for Front {
     }
 
     fn resume(&mut self, room: &mut Room, events: &mut Vec<Event<Run>>) {
-        self.retry = false;
-        self.start_jobs(room, events);
-        self.cramped = None;
-        let mut served = Vec::new();
-        for _ in 0..self.waiting.len() {
-            let service = Service { exports: &self.exports, stopping: self.stopping };
-            let token = self.waiting.pop_front().expect("counted");
-            let before = (events.len(), self.jobs.count());
-            let keeps_room = self.keeps_room();
-            let Some(client) = client(&mut self.entries, token) else { continue };
-            client.queued = false;
-            let kept = if keeps_room { std::mem::take(&mut room.bytes) } else { 0 };
-            let mut intake = Intake { room, events, jobs: &mut self.jobs, loans: &mut self.loans };
-            client.connection.catch_up(service, &mut intake);
-            if client.connection.is_unread() {
-                client.connection.receive(true, &mut self.scratch, service, &mut intake);
-            }
-            while client.connection.has_more() {
-                client.connection.receive(false, &mut self.scratch, service, &mut intake);
-            }
-            room.bytes += kept;
-            self.settle(token);
-            if (events.len(), self.jobs.count()) != before && self.waiting.back() == Some(&token) {
-                self.waiting.pop_back();
-                served.push(token);
-            }
-        }
-        self.waiting.extend(served);
-        self.is_passed &= self.is_cramped();
-        // Those that only now found their place: nothing else would wake us for them.
-        self.start_jobs(room, events);
+        self.go_on(room, events);
+        let (jobs, other) = (self.jobs.lacking(), self.cramped.map_or(0, |(_, bytes)| bytes));
+        self.turns.look(room.bytes, jobs, other);
     }
 
     fn send(&mut self) {
@@ -660,8 +678,8 @@ impl Port for Front {
         self.loans.tick();
         self.settle_all();
         // Handshakes that rested go on; they need no room.
-        self.resume(&mut Room { requests: 0, bytes: 0 }, &mut Vec::new());
-        self.is_passed = !self.is_passed && self.is_cramped();
-        self.retry |= self.is_passed;
+        self.go_on(&mut Room { requests: 0, bytes: 0 }, &mut Vec::new());
+        self.turns.tick();
+        self.retry |= self.turns.is_passed();
     }
 }

@@ -109,7 +109,7 @@ impl Allowance<'_> {
 
     /// What to do with what is not taken.
     fn refusal(&self, pending: &Pending) -> Step {
-        if pending.held > self.room { Step::Cramped } else { Step::Full }
+        if pending.held > self.room { Step::Cramped(pending.held) } else { Step::Full }
     }
 }
 
@@ -122,8 +122,8 @@ pub enum Step {
     Next,
     /// More than the allowance: go on when that has grown.
     Full,
-    /// The same, for want of the engine's room for its payload.
-    Cramped,
+    /// The same, for want of so much of the engine's room, for its payload.
+    Cramped(u64),
     /// The same, for want of a loan.
     Unlent,
     /// For the engine.

@@ -71,7 +71,7 @@ fn feed(export: &Export, session: Session, stopping: bool, input: &[u8], step: u
             match step {
                 Step::Wait => break,
                 Step::Next => {}
-                Step::Full | Step::Cramped | Step::Unlent => panic!("the allowance is ample"),
+                Step::Full | Step::Cramped(_) | Step::Unlent => panic!("the allowance is ample"),
                 Step::Request(pending, span, command) => {
                     let data = if let Command::Write { data, .. } = &command { data.as_slice().to_vec() } else { vec![] };
                     got.requests.push((pending, span, format!("{command:?}"), data));
@@ -617,7 +617,7 @@ fn nothing_is_taken_beyond_the_allowance_and_everything_after_it_has_grown() {
         let mut transmission = Transmission::new(SIMPLE);
         for (allowance, is_cramped) in [(tight(4095, 4096), false), (tight(4096, 4095), true)] {
             let (took, step) = transmission.step(&export(), false, allowance, &input, &mut out);
-            assert!(took == 0 && matches!((&step, is_cramped), (Step::Full, false) | (Step::Cramped, true)), "{step:?}");
+            assert!(took == 0 && matches!((&step, is_cramped), (Step::Full, false) | (Step::Cramped(_), true)), "{step:?}");
         }
         let (took, step) = transmission.step(&export(), false, tight(4096, 4096), &input, &mut out);
         assert!(took == input.len() && matches!(step, Step::Request(..)), "{step:?}");
@@ -627,7 +627,7 @@ fn nothing_is_taken_beyond_the_allowance_and_everything_after_it_has_grown() {
     let input = write(0, 0, &[1; DIRECT_BYTES]);
     let none = tight(DIRECT_BYTES as u64, 0);
     assert!(matches!(transmission.step(&export(), false, none, &input, &mut out), (HEADER_BYTES, Step::Next)));
-    assert!(matches!(transmission.step(&export(), false, none, &input[HEADER_BYTES..], &mut out), (DIRECT_BYTES, Step::Cramped)));
+    assert!(matches!(transmission.step(&export(), false, none, &input[HEADER_BYTES..], &mut out), (DIRECT_BYTES, Step::Cramped(_))));
     assert!(transmission.is_filled() && transmission.hole().is_none());
     assert!(matches!(transmission.step(&export(), false, AMPLE, &[], &mut out), (0, Step::Request(..))));
 }
