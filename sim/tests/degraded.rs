@@ -361,7 +361,7 @@ fn a_stop_without_the_ssd_asks_an_origin_that_had_refused_once_more() {
     scenario.simulation.scene.oracle.writes_may_fail = true;
     scenario.simulation.scene.origin.refuse(8, 16);
     scenario.cache_goes();
-    scenario.until_degraded_by_writing(100);
+    scenario.until_degraded_by_writing(40);
     scenario.advance(Duration::from_secs(180));
     assert_eq!(scenario.try_flush(), Err(RequestError::Io));
     scenario.advance(Duration::from_secs(180));
