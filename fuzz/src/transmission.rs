@@ -67,12 +67,12 @@ fn feed(export: &Export, session: Session, stopping: bool, bytes: &[u8], piece: 
             let was_filled = transmission.is_filled();
             let (took, step) = transmission.step(export, stopping, allowance, &buffer, &mut out);
             assert!(took <= buffer.len());
-            assert!(took > 0 || was_filled || matches!(step, Step::Wait | Step::Full | Step::Cramped), "{step:?} after nothing");
+            assert!(took > 0 || was_filled || matches!(step, Step::Wait | Step::Full | Step::Cramped(_)), "{step:?} after nothing");
             buffer.drain(..took);
             match step {
                 Step::Wait => break,
                 Step::Next => {}
-                Step::Full | Step::Cramped => {
+                Step::Full | Step::Cramped(_) => {
                     assert!(full, "there is room for everything");
                     full = false;
                     continue;

@@ -364,7 +364,7 @@ fn a_stop_without_the_ssd_asks_an_origin_that_had_refused_once_more() {
     scenario.until_degraded_by_writing(40);
     scenario.advance(Duration::from_secs(180));
     assert_eq!(scenario.try_flush(), Err(RequestError::Io));
-    scenario.advance(Duration::from_secs(180));
+    scenario.advance(Duration::from_secs(140));
     scenario.simulation.scene.origin.heal();
     scenario.begin_stop();
     scenario.advance(Duration::from_secs(12));
