@@ -11,7 +11,7 @@ use tidegate_engine::request::Room;
 
 const MIB: u64 = 1 << 20;
 const READ: u16 = 0;
-const DISC: u16 = 2;
+pub const DISC: u16 = 2;
 const FLUSH: u16 = 3;
 const CACHE: u16 = 5;
 

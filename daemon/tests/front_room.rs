@@ -2,7 +2,7 @@
 
 use std::os::fd::AsRawFd;
 
-use crate::front::{asked, reads};
+use crate::front::{DISC, asked, reads};
 use crate::world::{Raw, World, request, simple, write};
 use tidegate_daemon::port::Port;
 use tidegate_engine::request::{Command, Request};
@@ -286,6 +286,29 @@ fn a_write_that_lacks_room_is_not_done_once_its_connection_is_broken() {
     assert_eq!(busy.receive(&mut world, 8 * (16 + 4096)).len(), 8 * (16 + 4096));
     world.settle();
     assert!(world.memory.bytes[4096..4608].iter().all(|byte| *byte == 9) && !world.memory.bytes.contains(&7));
+}
+
+/// It does not wait for the replies, and one of them cannot be sent.
+#[test]
+fn a_write_that_lacks_room_is_done_though_its_client_has_gone_if_it_said_so() {
+    let mut world = World::with_threads(MIB, 1);
+    let mut gone = Raw::ready(&mut world);
+    let mut busy = Raw::ready(&mut world);
+    world.hold = true;
+    world.room.bytes = LARGE + 1024;
+    busy.send(&mut world, &reads(8, 4096));
+    world.until(|world| asked(world) == LARGE);
+    let everything = [request(FLUSH, 1, 0, 0), write(2, 0, &vec![7; LARGE as usize]), request(DISC, 3, 0, 0)].concat();
+    gone.send(&mut world, &everything);
+    world.until(|world| flushes(world) == 1);
+    drop(gone);
+    world.settle();
+    one_ends(&mut world, 0);
+    world.settle();
+    assert!(!is_there(&world));
+    world.hold = false;
+    assert_eq!(busy.receive(&mut world, 8 * (16 + 4096)).len(), 8 * (16 + 4096));
+    world.until(|world| world.memory.bytes[..LARGE as usize].iter().all(|byte| *byte == 7));
 }
 
 #[test]

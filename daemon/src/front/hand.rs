@@ -289,7 +289,7 @@ impl Hand {
 
 /// The volume is to do it.
 fn ask(near: &mut Near, front: &mut Front, request: Request<Run>) {
-    let client = (!request.change().is_empty()).then(|| front.presence(request.id));
+    let client = (!request.change().is_empty()).then(|| front.will(request.id));
     near.ask(Asked::Request(request, client));
 }
 

@@ -194,6 +194,8 @@ impl<P: Payload> Engine<P> {
         // Where others use up the room meanwhile, it comes at once.
         let is_low = || self.journal.free_pages() < 2 * self.restate_pages(self.checkpoint.untold);
         let waits = self.checkpoint.back_off.is_waiting(self.now) && !(self.checkpoint.is_paced && is_low());
+        // Headers that are tried again may fail once more: it would be given up, and what it had told would stay in the ring.
+        let waits = waits || self.checkpoint.is_paced && self.is_trying_headers();
         due && !is_ending && self.recovery.is_none() && !self.has_cache_failed() && !waits
     }
 
@@ -229,18 +231,27 @@ impl<P: Payload> Engine<P> {
         }
     }
 
-    /// This write finds no room in the ring. Is it to be refused? Beside sets without a header, which each checkpoint tells again, two checkpoints
+    /// This write lacks something, or nothing. Is it to be refused, because it finds no room in the ring? Beside sets without a header, which each checkpoint tells again, two checkpoints
     /// may leave less room than `blocks_max` reckons with, however many of them follow. Such a set goes when its header is written, which is tried
-    /// again meanwhile, or when nothing of it lives. The oldest write waits for that, a minute and some checkpoints.
-    pub(super) fn is_squeezed_out(&mut self, number: usize) -> bool {
+    /// again meanwhile, or when nothing of it lives. The oldest write waits for that, a minute and some checkpoints, if it is for nothing else.
+    pub(super) fn is_squeezed_out(&mut self, number: usize, lacks: Option<WaitReason>) -> bool {
         if self.intake.front() != Some(&number) {
+            return false;
+        }
+        if lacks != Some(WaitReason::Journal) {
+            self.checkpoint.squeezed = None;
             return false;
         }
         let (arrived, checkpoints) = (self.requests.get(number).arrived, self.counters.checkpoints);
         match self.checkpoint.squeezed {
             _ if self.checkpoint.untold == 0 => self.checkpoint.squeezed = None,
             Some((oldest, since, before)) if oldest == arrived => {
-                return self.now.since(since) >= PATIENCE && checkpoints >= before + TURNS;
+                let is_over = self.now.since(since) >= PATIENCE && checkpoints >= before + TURNS;
+                if is_over {
+                    // Who comes next may have arrived with it.
+                    self.checkpoint.squeezed = None;
+                }
+                return is_over;
             }
             _ => self.checkpoint.squeezed = Some((arrived, self.now, checkpoints)),
         }

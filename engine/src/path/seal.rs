@@ -9,7 +9,7 @@ use crate::block::{Slot, Span};
 use crate::cache::format::Position;
 use crate::cache::format::header::Header;
 use crate::cache::format::journal::Record;
-use crate::cache::sets::HeaderState;
+use crate::cache::sets::{HeaderState, Set};
 use crate::cache::stream::Stream;
 use crate::fault_point::FaultPoint;
 use crate::op::{Action, Class, DeviceId, Zone};
@@ -110,6 +110,12 @@ impl<P: Payload> Engine<P> {
             return false;
         }
         true
+    }
+
+    /// Are headers under way that could not be written before?
+    pub(super) fn is_trying_headers(&self) -> bool {
+        let is_tried = |set: &Set| matches!(set.header, HeaderState::Writing { .. }) && set.header_failures >= HEADER_TRIES;
+        self.sets.iter().any(|(_, set)| is_tried(set))
     }
 
     /// Hands out both copies of the headers of neighbouring sets.

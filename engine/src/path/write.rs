@@ -213,7 +213,7 @@ impl<P: Payload> Engine<P> {
             self.answer(number, Err(RequestError::NotFast));
             return Placing::Placed;
         }
-        if lacks == Some(WaitReason::Journal) && self.is_squeezed_out(number) {
+        if self.is_squeezed_out(number, lacks) {
             self.locks.retain(|lock| lock.request != number);
             self.answer(number, Err(RequestError::NoSpace));
             return Placing::Placed;

@@ -96,8 +96,11 @@ pub struct Connection {
     ticks: u32,
     /// Its place among all clients: free again when it is gone.
     _seat: Seat,
-    /// For changes that are waited for elsewhere: gone when it is gone.
+    /// For what is waited for elsewhere: gone when it is gone.
     presence: Arc<()>,
+    /// The same for changes, but that they are done if the client has said that it goes.
+    will: Arc<()>,
+    has_said_goodbye: bool,
 }
 
 #[derive(Debug)]
@@ -137,6 +140,8 @@ impl Connection {
             ticks: 0,
             _seat: seat,
             presence: Arc::default(),
+            will: Arc::default(),
+            has_said_goodbye: false,
         }
     }
 
@@ -170,9 +175,14 @@ impl Connection {
         self.settle(loans);
     }
 
-    /// It, as long as it is there.
-    pub fn presence(&self) -> Weak<()> {
-        Arc::downgrade(&self.presence)
+    /// For its changes: it, as long as they are to be done.
+    pub fn will(&self) -> Weak<()> {
+        Arc::downgrade(&self.will)
+    }
+
+    /// What is to be kept of it until its changes are done, now that it goes.
+    pub fn legacy(&self) -> Option<Arc<()>> {
+        (self.has_said_goodbye && Arc::weak_count(&self.will) > 0).then(|| self.will.clone())
     }
 
     /// What its requests in the engine change, jobs excepted.
@@ -447,9 +457,13 @@ impl Connection {
                     intake.room.bytes = intake.room.bytes.saturating_sub(job.bytes());
                 }
                 let id = self.admit(pending);
-                intake.jobs.push(id, job.of(self.presence()));
+                let owner = if job.is_caching() { &self.presence } else { &self.will };
+                intake.jobs.push(id, job.of(Arc::downgrade(owner)));
             }
-            transmission::Step::Finish => self.end(),
+            transmission::Step::Finish => {
+                self.has_said_goodbye = true;
+                self.end();
+            }
             transmission::Step::Close => self.phase = Phase::Dead,
         }
         self.settle(intake.loans);

@@ -126,6 +126,8 @@ pub struct Front {
     cramped: Option<(u64, u64)>,
     /// Whether those behind it do take some.
     turns: Turns,
+    /// Of clients that have said that they go, and have changes that wait elsewhere.
+    wills: Vec<Arc<()>>,
     jobs: Jobs,
     loans: Loans,
     /// Clients that shook hands when they were last looked at, the first one first.
@@ -259,6 +261,7 @@ impl Front {
             waiting: VecDeque::new(),
             cramped: None,
             turns: Turns::default(),
+            wills: Vec::new(),
             jobs: Jobs::default(),
             loans: Loans::default(),
             half_open: VecDeque::new(),
@@ -353,9 +356,9 @@ impl Front {
         self.settle_all();
     }
 
-    /// The client whose request that is, as long as he is there.
-    pub fn presence(&mut self, id: RequestId) -> Weak<()> {
-        client(&mut self.entries, id.0 >> 8).map_or_else(Weak::new, |client| client.connection.presence())
+    /// The client whose change that is, as long as it is to be done.
+    pub fn will(&mut self, id: RequestId) -> Weak<()> {
+        client(&mut self.entries, id.0 >> 8).map_or_else(Weak::new, |client| client.connection.will())
     }
 
     /// Commands of several requests that have come, for somebody else to run. Their last reply goes to [`Front::reply`].
@@ -556,6 +559,8 @@ impl Front {
     fn remove(&mut self, token: u64) {
         let Some(mut client) = self.take(token) else { return };
         client.connection.kill(&mut self.loans);
+        self.wills.retain(|will| Arc::weak_count(will) > 0);
+        self.wills.extend(client.connection.legacy());
         let was_cramped = self.jobs.is_cramped();
         self.jobs.abandon(|id| id.0 >> 8 == token, client.connection.changes());
         // Others may have what his job waited for.
@@ -670,6 +675,8 @@ impl Port for Front {
         if now < self.last_tick + TICK {
             return;
         }
+        // Where nobody has lacked room for long it begins with a second in which he is not passed.
+        let is_first = now >= self.last_tick + TICK + TICK;
         self.last_tick = now;
         self.watching = false;
         self.listeners.iter_mut().for_each(|listening| listening.resting = false);
@@ -679,7 +686,11 @@ impl Port for Front {
         self.settle_all();
         // Handshakes that rested go on; they need no room.
         self.go_on(&mut Room { requests: 0, bytes: 0 }, &mut Vec::new());
-        self.turns.tick();
+        if is_first {
+            self.turns.begin();
+        } else {
+            self.turns.tick();
+        }
         self.retry |= self.turns.is_passed();
     }
 }
