@@ -4,6 +4,7 @@ use tidegate_engine::block::{ATOM_BYTES, Span};
 use tidegate_engine::cache::format::Geometry;
 use tidegate_engine::config::Allocation;
 use tidegate_engine::op::{DeviceId, Zone};
+use tidegate_engine::probe::Phase;
 use tidegate_engine::request::{Command, RequestError, RequestId};
 use tidegate_engine::time::Duration;
 use tidegate_sim::back::fault::Fault;
@@ -367,7 +368,8 @@ fn a_stop_without_the_ssd_asks_an_origin_that_had_refused_once_more() {
     scenario.advance(Duration::from_secs(140));
     scenario.simulation.scene.origin.heal();
     scenario.begin_stop();
-    scenario.advance(Duration::from_secs(12));
+    scenario.advance(Duration::from_secs(5));
+    assert_eq!(*scenario.simulation.engine.phase(), Phase::Stopped, "{:?}", scenario.simulation.engine.damage());
     assert!((0..4).all(|block| scenario.on_origin(block)[1] == stamps(&data[block as usize])), "{:?}", scenario.simulation.engine.damage());
 }
 

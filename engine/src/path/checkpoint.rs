@@ -195,8 +195,8 @@ impl<P: Payload> Engine<P> {
         let is_low = || self.journal.free_pages() < 2 * self.restate_pages(self.checkpoint.untold);
         let waits = self.checkpoint.back_off.is_waiting(self.now) && !(self.checkpoint.is_paced && is_low());
         // Headers that are tried again may fail once more: it would be given up, and what it had told would stay in the ring.
-        let waits = waits || self.checkpoint.is_paced && self.is_trying_headers();
-        due && !is_ending && self.recovery.is_none() && !self.has_cache_failed() && !waits
+        let may_be_told = || !(self.checkpoint.is_paced && self.is_trying_headers());
+        due && !is_ending && self.recovery.is_none() && !self.has_cache_failed() && !waits && may_be_told()
     }
 
     /// Pages of the ring that a checkpoint needs for what it tells again if so many sealed sets have no header.
@@ -231,15 +231,16 @@ impl<P: Payload> Engine<P> {
         }
     }
 
-    /// This write lacks something, or nothing. Is it to be refused, because it finds no room in the ring? Beside sets without a header, which each checkpoint tells again, two checkpoints
-    /// may leave less room than `blocks_max` reckons with, however many of them follow. Such a set goes when its header is written, which is tried
-    /// again meanwhile, or when nothing of it lives. The oldest write waits for that, a minute and some checkpoints, if it is for nothing else.
+    /// This write lacks something, or nothing. Is it to be refused, because it finds no room in the ring? Beside sets without a header, which each
+    /// checkpoint tells again, two checkpoints may leave less room than `blocks_max` reckons with, however many of them follow. Such a set goes when
+    /// its header is written, which is tried again meanwhile, or when nothing of it lives. The oldest write waits for that, a minute and some
+    /// checkpoints, if it is for nothing else but the window, which is asked before the ring.
     pub(super) fn is_squeezed_out(&mut self, number: usize, lacks: Option<WaitReason>) -> bool {
         if self.intake.front() != Some(&number) {
             return false;
         }
         if lacks != Some(WaitReason::Journal) {
-            self.checkpoint.squeezed = None;
+            self.checkpoint.squeezed = self.checkpoint.squeezed.filter(|_| lacks == Some(WaitReason::Window));
             return false;
         }
         let (arrived, checkpoints) = (self.requests.get(number).arrived, self.counters.checkpoints);

@@ -457,10 +457,6 @@ impl<P: Payload> Engine<P> {
             }
             return;
         }
-        if self.degraded.stopping_since.is_none() {
-            // What the origin has not taken is not asked for again for up to a minute, and that may be all there is.
-            self.try_refused();
-        }
         // An origin that is slow is waited for, as ever.
         let since = (*self.degraded.stopping_since.get_or_insert(self.now)).max(self.last_life());
         let owes = !self.through.pages.is_empty() || self.is_rescuing() || self.owes_zeros();

@@ -34,6 +34,10 @@ impl<P: Payload> Engine<P> {
             }
             return;
         }
+        if self.is_degraded() {
+            // What the origin has not taken is not asked for again for up to a minute, and that may be all there is.
+            self.try_refused();
+        }
         let group = self.close_group();
         self.flushes.want(group);
     }
