@@ -18,7 +18,7 @@ const BYTES_MAX: u64 = 64 << 20;
 
 /// What a front thread cannot answer itself.
 pub enum Asked {
-    /// With the client whose change it is, as long as he is there.
+    /// With the client whose change it is, as long as it is to be done: he is there, or has said that he goes.
     Request(Request<Run>, Option<Weak<()>>),
     Job(RequestId, Job),
 }
@@ -40,7 +40,7 @@ impl Asked {
         }
     }
 
-    /// Has the client gone whose change it is? What he has sent since he came back, or somebody else, may have been done by now, and come before.
+    /// Has the client gone whose change it is, and not said so? What he has sent since he came back, or somebody else, may have been done by now, and come before.
     pub fn is_orphaned(&self) -> bool {
         match self {
             Asked::Request(_, client) => client.as_ref().is_some_and(|client| client.strong_count() == 0),
