@@ -66,6 +66,11 @@ impl Fronts {
         connections
     }
 
+    /// Clients are served by threads of their own.
+    pub fn has_threads(&self) -> bool {
+        matches!(self.volume, Volume::Crew(_))
+    }
+
     pub fn is_idle(&self) -> bool {
         let Volume::Front(front) = &self.volume else { panic!("nobody knows that of threads") };
         self.lobby.is_idle() && front.is_idle()

@@ -26,6 +26,8 @@ pub const BLOCK: u64 = 4096;
 /// Longer than anything here takes: a test that waits so long has failed.
 const PATIENCE_MS: i32 = 60_000;
 const IDLE_TURNS_MAX: usize = 100;
+/// So many find what a turn leaves for the next one.
+const SETTLING_TURNS: usize = 20;
 
 pub struct World {
     pub front: Fronts,
@@ -142,7 +144,8 @@ impl World {
     pub fn turn(&mut self, also: Option<RawFd>, timeout_ms: i32) -> bool {
         let (mut events, mut room) = (Vec::new(), self.room);
         let is_due = self.front.deadline().is_some_and(|deadline| deadline <= self.now);
-        let woken = self.asleep != Some(room) || is_due || (!self.hold && self.held.iter().any(|request| !self.keeps(request)));
+        let answers = !self.hold && self.held.iter().any(|request| !self.keeps(request));
+        let woken = self.asleep != Some(room) || is_due || answers;
         if woken {
             if !self.hold {
                 self.release();
@@ -152,7 +155,9 @@ impl World {
             self.front.send();
             self.watch();
         }
-        let (ready, also_ready) = self.poll(also, if events.is_empty() { timeout_ms } else { 0 }, &mut room, &mut events);
+        // An answer may be all that somebody waits for here, and nothing comes of it in the front.
+        let timeout_ms = if events.is_empty() && !answers { timeout_ms } else { 0 };
+        let (ready, also_ready) = self.poll(also, timeout_ms, &mut room, &mut events);
         self.asleep = (ready == 0 && events.is_empty()).then_some(room);
         self.batch_max = self.batch_max.max(events.len());
         for event in events {
@@ -216,10 +221,19 @@ impl World {
         }
     }
 
-    /// Turns until nothing more happens by itself.
+    /// Turns until nothing more happens by itself. Front threads have then done all that they were sent: after a turn in which nothing came they
+    /// sleep as they slept before it, and whoever is sent something wakes at once.
     pub fn settle(&mut self) {
-        for _ in 0..20 {
+        let (mut turns, mut before, begin) = (0, None, std::time::Instant::now());
+        loop {
+            turns += 1;
             self.turn(None, 0);
+            let sleeps = (self.front.has_threads() && self.asleep == Some(self.room)).then(front_threads).flatten();
+            if turns >= SETTLING_TURNS && (!self.front.has_threads() || (sleeps.is_some() && sleeps == before)) {
+                return;
+            }
+            assert!(begin.elapsed().as_millis() < PATIENCE_MS as u128, "something went on happening for a long time");
+            before = sleeps;
         }
     }
 
@@ -277,6 +291,26 @@ impl World {
         assert!(output.status.success(), "{program} {arguments:?}: {}\n{out}{error}", output.status);
         out.into_owned()
     }
+}
+
+/// How often each front thread of this process has gone to sleep, by its id, if all of them sleep.
+fn front_threads() -> Option<BTreeMap<u64, u64>> {
+    let mut sleeps = BTreeMap::new();
+    for thread in std::fs::read_dir("/proc/self/task").expect("Linux") {
+        let thread = thread.expect("a thread").path();
+        // One that ends meanwhile is not there any more.
+        let Ok(status) = std::fs::read_to_string(thread.join("status")) else { continue };
+        let of = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).expect("a line of proc(5)").trim();
+        if !of("Name:").starts_with("front ") {
+            continue;
+        }
+        if !of("State:").starts_with('S') {
+            return None;
+        }
+        let id = |text: &str| text.parse().expect("a number");
+        sleeps.insert(id(of("Pid:")), id(of("voluntary_ctxt_switches:")));
+    }
+    Some(sleeps)
 }
 
 fn cost(request: &Request<Run>) -> u64 {
