@@ -26,7 +26,7 @@ fn flushes(world: &World) -> usize {
 }
 
 /// The oldest request of so many bytes is answered.
-fn one_ends(world: &mut World, bytes: u64) {
+pub fn one_ends(world: &mut World, bytes: u64) {
     let place = world.held.iter().position(|request| request.span.bytes() == bytes).expect("it has been asked for");
     let one = world.held.remove(place);
     let others = std::mem::replace(&mut world.held, vec![one]);

@@ -4,6 +4,7 @@ mod world;
 
 mod clients;
 mod front;
+mod front_order;
 mod front_room;
 mod security;
 mod tls;

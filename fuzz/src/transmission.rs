@@ -60,21 +60,34 @@ fn feed(export: &Export, session: Session, stopping: bool, bytes: &[u8], piece: 
         }
         buffer.extend_from_slice(piece);
         // The engine is full at first, and has room when it is asked again.
-        let mut full = true;
+        let (mut full, mut waits) = (true, None);
         while got.end.is_none() && (!buffer.is_empty() || transmission.is_filled()) {
             let room = if full { 0 } else { u64::MAX };
-            let allowance = Allowance { connection: u64::MAX, room, busy: &[], job: !full, caching_job: !full, loan: u64::MAX };
+            let allowance = Allowance { connection: u64::MAX, room, busy: &[], ahead: &[], job: !full, caching_job: !full, loan: u64::MAX };
             let was_filled = transmission.is_filled();
             let (took, step) = transmission.step(export, stopping, allowance, &buffer, &mut out);
             assert!(took <= buffer.len());
-            assert!(took > 0 || was_filled || matches!(step, Step::Wait | Step::Full | Step::Cramped(_)), "{step:?} after nothing");
+            assert!(
+                took > 0 || was_filled || matches!(step, Step::Wait | Step::Full | Step::Busy | Step::Cramped(_)),
+                "{step:?} after nothing"
+            );
             buffer.drain(..took);
+            let change = match &step {
+                Step::Request(pending, ..) => pending.change,
+                Step::Job(_, job) => job.change(),
+                _ => Span::default(),
+            };
+            if !change.is_empty() {
+                assert!(waits.is_none_or(|span: Span| span.contains(change)), "{change:?} came behind {waits:?}");
+            }
+            waits = None;
             match step {
                 Step::Wait => break,
                 Step::Next => {}
-                Step::Full | Step::Cramped(_) => {
+                Step::Full | Step::Busy | Step::Cramped(_) => {
                     assert!(full, "there is room for everything");
                     full = false;
+                    waits = transmission.changes(export, &buffer).next();
                     continue;
                 }
                 Step::Unlent => panic!("everything is lent"),

@@ -18,6 +18,7 @@ use tidegate_engine::Event;
 use tidegate_engine::block::Span;
 use tidegate_engine::request::{Outcome, Request, RequestError, RequestId, Room};
 
+use super::ahead::Ahead;
 use super::export::{Exports, Session};
 use super::handshake::{self, Handshake, Tls};
 use super::job::Jobs;
@@ -66,6 +67,8 @@ pub struct Intake<'a> {
     /// Commands that take several requests.
     pub jobs: &'a mut Jobs,
     pub loans: &'a mut Loans,
+    /// Changes that wait.
+    pub ahead: &'a Ahead,
 }
 
 pub struct Connection {
@@ -88,6 +91,11 @@ pub struct Connection {
     waiting: bool,
     /// Its socket was left alone when it had something, for want of room.
     unread: bool,
+    /// What it waits for is up to us alone: what has come is to be done before what others ask for later.
+    held_up: bool,
+    /// Something has come since that was last said, and what was said: bytes kept, and whether a payload is here.
+    is_fresh: bool,
+    lined_up: Option<(usize, bool)>,
     /// What it waits for is a loan.
     unlent: bool,
     /// What it waits for is so much of the engine's room, for a payload; or 0.
@@ -134,6 +142,9 @@ impl Connection {
             blocked: false,
             waiting: false,
             unread: false,
+            held_up: false,
+            is_fresh: false,
+            lined_up: None,
             unlent: false,
             cramped: 0,
             account: Account::default(),
@@ -229,6 +240,19 @@ impl Connection {
         if self.is_waiting() { self.cramped } else { 0 }
     }
 
+    /// Says which of its changes wait here that others come behind. True: some have got on.
+    pub fn line_up(&mut self, exports: &Exports, ahead: &mut Ahead) -> bool {
+        let transmission =
+            if let Phase::Transmission(transmission) = &self.phase { Some(transmission).filter(|_| self.held_up) } else { None };
+        let now = transmission.map(|transmission| (self.kept.bytes().len(), transmission.is_filled()));
+        let is_fresh = std::mem::take(&mut self.is_fresh) && now.is_some();
+        if std::mem::replace(&mut self.lined_up, now) == now && !is_fresh {
+            return false;
+        }
+        let changes = transmission.map(|transmission| transmission.changes(exports.get(self.session.export), self.kept.bytes()));
+        ahead.set(self.tag, is_fresh, changes.into_iter().flatten())
+    }
+
     /// Nothing is under way: no request in the engine, no byte to send.
     pub fn is_idle(&self) -> bool {
         self.requests.count() == 0 && self.output.is_empty() && self.channel.is_flushed()
@@ -282,7 +306,7 @@ impl Connection {
             self.resume(service, intake);
         }
         if self.finds_no_room(intake.room) {
-            self.waiting = true;
+            (self.waiting, self.held_up) = (true, true);
             // What lies decrypted is not its socket: who has read that has had its turn.
             self.unread |= fresh;
         }
@@ -314,6 +338,7 @@ impl Connection {
             Ok(0) => self.end(),
             Err(_) => self.phase = Phase::Dead,
             Ok(got) => {
+                self.is_fresh = true;
                 self.account.received(got);
                 let direct = got.min(hole_bytes);
                 if let Phase::Transmission(transmission) = &mut self.phase {
@@ -344,6 +369,7 @@ impl Connection {
             return;
         }
         self.waiting = false;
+        self.held_up = false;
         self.unlent = false;
         self.cramped = 0;
         let mut kept = std::mem::take(&mut self.kept);
@@ -412,6 +438,7 @@ impl Connection {
         let under_way = self.requests.count() + self.output.replies();
         if under_way >= REQUESTS_MAX || (intake.room.requests == 0 && !service.stopping) {
             self.waiting = true;
+            self.held_up = under_way < REQUESTS_MAX;
             return (0, false);
         }
         let connection = BYTES_MAX.saturating_sub(self.bytes + self.output.unsent());
@@ -422,6 +449,7 @@ impl Connection {
             loan,
             room: intake.room.bytes,
             busy: intake.jobs.spans(),
+            ahead: intake.ahead.of(self.tag),
             job: intake.jobs.has_place() && intake.room.bytes > 0,
             caching_job: intake.jobs.has_place_to_cache() && intake.room.bytes > 0,
         };
@@ -434,8 +462,12 @@ impl Connection {
                 self.waiting = true;
                 return (took, false);
             }
+            transmission::Step::Busy => {
+                (self.waiting, self.held_up) = (true, true);
+                return (took, false);
+            }
             transmission::Step::Cramped(bytes) => {
-                self.waiting = true;
+                (self.waiting, self.held_up) = (true, true);
                 self.cramped = bytes;
                 return (took, false);
             }
@@ -533,6 +565,7 @@ impl Connection {
     fn end(&mut self) {
         self.kept.clear();
         self.waiting = false;
+        self.held_up = false;
         if !self.is_dead() {
             self.phase = Phase::Ending;
         }
@@ -545,7 +578,8 @@ impl Connection {
             return;
         }
         let (mut room, mut events, mut jobs) = (Room { requests: 0, bytes: 0 }, Vec::new(), Jobs::default());
-        let mut nothing = Intake { room: &mut room, events: &mut events, jobs: &mut jobs, loans };
+        let ahead = Ahead::default();
+        let mut nothing = Intake { room: &mut room, events: &mut events, jobs: &mut jobs, loans, ahead: &ahead };
         let kept = std::mem::take(&mut self.kept);
         self.advance(kept.bytes(), service, &mut nothing);
         self.end();

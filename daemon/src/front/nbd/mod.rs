@@ -10,6 +10,7 @@
 //! handshake           bytes in, bytes out          ┐ pure
 //! transmission        bytes in, requests out       │
 //! job                 commands of several requests │
+//! ahead               changes that wait            │
 //! output, loan        replies waiting to be sent   │
 //! turns               who gets the engine's room   ┘
 //! socket, tls         bytes of one client
@@ -20,6 +21,7 @@
 //! All connections share one receive buffer: what is left in it after a read is kept by its connection, mostly nothing.
 
 pub mod address;
+mod ahead;
 pub mod allow;
 mod connection;
 pub mod export;
@@ -50,6 +52,7 @@ use crate::back::run::Run;
 use crate::port::{Interest, Port};
 
 pub use address::{Address, Place};
+use ahead::Ahead;
 pub use allow::Allowed;
 pub use connection::{BYTES_MAX, REQUESTS_MAX};
 use connection::{Connection, Intake, Service};
@@ -130,6 +133,8 @@ pub struct Front {
     wills: Vec<Arc<()>>,
     jobs: Jobs,
     loans: Loans,
+    /// Changes of those that wait, behind which others' later ones wait, too.
+    ahead: Ahead,
     /// Clients that shook hands when they were last looked at, the first one first.
     half_open: VecDeque<u64>,
     /// Kept open until the loop has been told that they are gone.
@@ -264,6 +269,7 @@ impl Front {
             wills: Vec::new(),
             jobs: Jobs::default(),
             loans: Loans::default(),
+            ahead: Ahead::default(),
             half_open: VecDeque::new(),
             gone: Vec::new(),
             arrived: Vec::new(),
@@ -443,6 +449,7 @@ impl Front {
         if client.connection.is_dead() {
             return self.remove(token);
         }
+        self.retry |= client.connection.line_up(&self.exports, &mut self.ahead) && !self.waiting.is_empty();
         if let Some(export) = client.connection.has_arrived() {
             return self.leave(token, export);
         }
@@ -504,7 +511,7 @@ impl Front {
             let Some(client) = client(&mut self.entries, token) else { continue };
             client.queued = false;
             let kept = if keeps_room { std::mem::take(&mut room.bytes) } else { 0 };
-            let mut intake = Intake { room, events, jobs: &mut self.jobs, loans: &mut self.loans };
+            let mut intake = Intake { room, events, jobs: &mut self.jobs, loans: &mut self.loans, ahead: &self.ahead };
             client.connection.catch_up(service, &mut intake);
             if client.connection.is_unread() {
                 client.connection.receive(true, &mut self.scratch, service, &mut intake);
@@ -559,6 +566,7 @@ impl Front {
     fn remove(&mut self, token: u64) {
         let Some(mut client) = self.take(token) else { return };
         client.connection.kill(&mut self.loans);
+        self.retry |= client.connection.line_up(&self.exports, &mut self.ahead) && !self.waiting.is_empty();
         self.wills.retain(|will| Arc::weak_count(will) > 0);
         self.wills.extend(client.connection.legacy());
         let was_cramped = self.jobs.is_cramped();
@@ -637,7 +645,7 @@ impl Port for Front {
         if readable {
             let kept = if keeps_room { std::mem::take(&mut room.bytes) } else { 0 };
             let service = Service { exports: &self.exports, stopping: self.stopping };
-            let mut intake = Intake { room, events, jobs: &mut self.jobs, loans: &mut self.loans };
+            let mut intake = Intake { room, events, jobs: &mut self.jobs, loans: &mut self.loans, ahead: &self.ahead };
             client.connection.receive(true, &mut self.scratch, service, &mut intake);
             while client.connection.has_more() {
                 client.connection.receive(false, &mut self.scratch, service, &mut intake);

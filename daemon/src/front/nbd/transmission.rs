@@ -37,6 +37,8 @@ pub const DIRECT_BYTES: usize = 64 << 10;
 const DRAIN_BYTES_MAX: u64 = 64 << 20;
 /// Extents in one chunk of a reply to BLOCK_STATUS (S10): 1 MiB of the longer ones. The client asks again for the rest.
 const EXTENTS_MAX: usize = 1 << 16;
+/// Requests that wait behind others, of one connection, that are looked at to know what they change.
+const LOOKED_AT_MAX: usize = 64;
 /// What one BLOCK_STATUS looks at, at most; the client asks again for the rest. 4 GiB is what simple headers can ask for.
 const STATUS_BYTES_MAX: u64 = 4 << 30;
 /// The same where tiers are asked for, slot by slot: 32,768 blocks are about a millisecond.
@@ -93,6 +95,8 @@ pub struct Allowance<'a> {
     pub room: u64,
     /// What others have to themselves: not to be changed now.
     pub busy: &'a [Span],
+    /// What others asked to change before, and waits: nor that.
+    pub ahead: &'a [(u64, Span)],
     /// One more job that changes something.
     pub job: bool,
     /// One more that caches.
@@ -101,7 +105,8 @@ pub struct Allowance<'a> {
 
 impl Allowance<'_> {
     fn takes(&self, pending: &Pending, span: Span) -> bool {
-        let is_free = matches!(pending.shape, Shape::Read | Shape::Status { .. }) || !self.busy.iter().any(|busy| busy.overlaps(span));
+        let mut others = self.busy.iter().chain(self.ahead.iter().map(|(_, change)| change));
+        let is_free = matches!(pending.shape, Shape::Read | Shape::Status { .. }) || !others.any(|other| other.overlaps(span));
         // Part of an atom: a change of it is a job.
         let is_whole = pending.offset.is_multiple_of(ATOM_BYTES) && pending.length.is_multiple_of(ATOM_BYTES);
         pending.held <= self.room && is_free && (self.job || is_whole || pending.shape != Shape::Plain)
@@ -109,7 +114,7 @@ impl Allowance<'_> {
 
     /// What to do with what is not taken.
     fn refusal(&self, pending: &Pending) -> Step {
-        if pending.held > self.room { Step::Cramped(pending.held) } else { Step::Full }
+        if pending.held > self.room { Step::Cramped(pending.held) } else { Step::Busy }
     }
 }
 
@@ -122,6 +127,8 @@ pub enum Step {
     Next,
     /// More than the allowance: go on when that has grown.
     Full,
+    /// The same: others have that to themselves, or all places of jobs.
+    Busy,
     /// The same, for want of so much of the engine's room, for its payload.
     Cramped(u64),
     /// The same, for want of a loan.
@@ -229,6 +236,23 @@ impl Transmission {
             State::Payload(payload) => payload.filled as u64,
             State::Header | State::Drain { .. } => 0,
         }
+    }
+
+    /// What the requests change that are here as wholes: the one that is being received, and those in `input` behind it, the first [`LOOKED_AT_MAX`].
+    pub fn changes<'a>(&'a self, export: &'a Export, input: &'a [u8]) -> impl Iterator<Item = Span> + 'a {
+        let first = match &self.state {
+            State::Payload(payload) if self.is_filled() => Some(atoms_around(payload.pending.offset, payload.pending.length)),
+            State::Header | State::Payload(_) | State::Drain { .. } => None,
+        };
+        let mut rest = if self.is_inside() { &[] } else { input };
+        let others = std::iter::from_fn(move || {
+            let Parsed::Header(header) = Header::parse(self.session.headers, rest) else { return None };
+            rest = rest.get(header.bytes + usize::try_from(header.payload).ok()?..)?;
+            let changes = matches!(header.judge(export, self.session), Ok(Task::Write { .. } | Task::Trim { .. } | Task::Zero { .. }));
+            // Behind DISC there is nothing.
+            (header.command != command::DISC).then(|| changes.then(|| header.atoms()))
+        });
+        first.into_iter().chain(others.take(LOOKED_AT_MAX).flatten())
     }
 
     /// Where the next bytes of a large payload belong.

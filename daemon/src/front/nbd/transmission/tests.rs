@@ -14,7 +14,8 @@ const EXTENDED: Session = Session { headers: Headers::Extended, ..STATUS };
 /// A client that was not told about block sizes.
 const BYTES_OF: fn(Session) -> Session = |session| Session { sized: false, ..session };
 const COOKIE: u64 = 0x0123_4567_89ab_cdef;
-const AMPLE: Allowance<'_> = Allowance { connection: u64::MAX, loan: u64::MAX, room: u64::MAX, busy: &[], job: true, caching_job: true };
+const AMPLE: Allowance<'_> =
+    Allowance { connection: u64::MAX, loan: u64::MAX, room: u64::MAX, busy: &[], ahead: &[], job: true, caching_job: true };
 
 fn export() -> Export {
     Export { name: String::new(), description: String::new(), bytes: BYTES, read_only: false, clients: Vec::new(), block_bytes: 4096 }
@@ -71,7 +72,7 @@ fn feed(export: &Export, session: Session, stopping: bool, input: &[u8], step: u
             match step {
                 Step::Wait => break,
                 Step::Next => {}
-                Step::Full | Step::Cramped(_) | Step::Unlent => panic!("the allowance is ample"),
+                Step::Full | Step::Busy | Step::Cramped(_) | Step::Unlent => panic!("the allowance is ample"),
                 Step::Request(pending, span, command) => {
                     let data = if let Command::Write { data, .. } = &command { data.as_slice().to_vec() } else { vec![] };
                     got.requests.push((pending, span, format!("{command:?}"), data));
@@ -474,18 +475,50 @@ fn x9_who_was_not_told_about_block_sizes_is_served_to_the_byte() {
 
 #[test]
 fn what_somebody_has_to_itself_is_not_changed_by_others_meanwhile() {
-    let busy = Allowance { busy: &[Span::new(8, 1)], ..AMPLE };
+    let place = Span::new(8, 1);
+    for busy in [Allowance { busy: &[place], ..AMPLE }, Allowance { ahead: &[(7, place)], ..AMPLE }] {
+        let mut out = Output::default();
+        let mut step = |session, input: &[u8]| Transmission::new(session).step(&export(), false, busy, input, &mut out).1;
+        for input in [write(0, 4096, &[1; 512]), request(command::TRIM, 0, 0, 8192), request(command::WRITE_ZEROES, 0, 4096, 512)] {
+            assert!(matches!(step(SIMPLE, &input), Step::Busy));
+        }
+        assert!(matches!(step(BYTES_OF(SIMPLE), &write(0, 4607, &[1])), Step::Busy));
+        assert!(matches!(step(SIMPLE, &write(0, 4608, &[1; 512])), Step::Request(..)), "beside it");
+        for command in [command::READ, command::FLUSH] {
+            assert!(matches!(step(SIMPLE, &request(command, 0, 4096, 512)), Step::Request(..)), "only changes wait");
+        }
+        assert!(matches!(step(SIMPLE, &request(command::CACHE, 0, 4096, 512)), Step::Job(..)));
+    }
+}
+
+#[test]
+fn what_is_here_as_a_whole_is_known_before_there_is_room_for_it() {
     let mut out = Output::default();
-    let mut step = |session, input: &[u8]| Transmission::new(session).step(&export(), false, busy, input, &mut out).1;
-    for input in [write(0, 4096, &[1; 512]), request(command::TRIM, 0, 0, 8192), request(command::WRITE_ZEROES, 0, 4096, 512)] {
-        assert!(matches!(step(SIMPLE, &input), Step::Full));
-    }
-    assert!(matches!(step(BYTES_OF(SIMPLE), &write(0, 4607, &[1])), Step::Full));
-    assert!(matches!(step(SIMPLE, &write(0, 4608, &[1; 512])), Step::Request(..)), "beside it");
-    for command in [command::READ, command::FLUSH] {
-        assert!(matches!(step(SIMPLE, &request(command, 0, 4096, 512)), Step::Request(..)), "only changes wait");
-    }
-    assert!(matches!(step(SIMPLE, &request(command::CACHE, 0, 4096, 512)), Step::Job(..)));
+    let none = Allowance { room: 0, ..AMPLE };
+    let changes = |transmission: &Transmission, input: &[u8]| -> Vec<(u64, u64)> {
+        transmission.changes(&export(), input).map(|span| (span.start, span.atoms)).collect()
+    };
+    let behind = [
+        request(command::READ, 0, 0, 4096),
+        write(0, 700, &[1; 512]),
+        request(command::TRIM, 0, 8192, 1024),
+        request(command::WRITE_ZEROES, 0, BYTES, 512),
+        request(command::CACHE, 0, 0, 4096),
+        request(command::WRITE_ZEROES, 0, 4096, 512),
+    ]
+    .concat();
+    let mut transmission = Transmission::new(BYTES_OF(SIMPLE));
+    assert_eq!(changes(&transmission, &behind), [(1, 2), (16, 2), (8, 1)]);
+    assert_eq!(changes(&transmission, &behind[..behind.len() - 1]), [(1, 2), (16, 2)], "the last one is not whole");
+    assert!(changes(&transmission, &[request(command::DISC, 0, 0, 0), behind.clone()].concat()).is_empty());
+    let large = write(0, 512, &[1; DIRECT_BYTES]);
+    assert!(matches!(transmission.step(&export(), false, none, &large, &mut out), (HEADER_BYTES, Step::Next)));
+    assert!(matches!(transmission.step(&export(), false, none, &large[HEADER_BYTES..DIRECT_BYTES], &mut out).1, Step::Wait));
+    assert!(changes(&transmission, &behind).is_empty(), "it is not whole, nor is anything behind it");
+    assert!(matches!(transmission.step(&export(), false, none, &large[DIRECT_BYTES..], &mut out).1, Step::Cramped(_)));
+    assert_eq!(changes(&transmission, &behind)[..2], [(1, DIRECT_BYTES as u64 / 512), (1, 2)]);
+    let many: Vec<u8> = (0..1000).flat_map(|_| request(command::TRIM, 0, 0, 512)).collect();
+    assert_eq!(changes(&Transmission::new(SIMPLE), &many).len(), LOOKED_AT_MAX);
 }
 
 #[test]
@@ -495,7 +528,7 @@ fn without_place_for_a_job_only_what_is_one_waits() {
     let changes = [write(0, 1, &[1; 512]), request(command::WRITE_ZEROES, 0, 1, 512)];
     let caching = request(command::CACHE, 0, 0, 512);
     let (no_change, no_caching) = (Allowance { job: false, ..AMPLE }, Allowance { caching_job: false, ..AMPLE });
-    assert!(changes.iter().all(|input| matches!(step(no_change, input), Step::Full)));
+    assert!(changes.iter().all(|input| matches!(step(no_change, input), Step::Busy)));
     assert!(changes.iter().all(|input| matches!(step(no_caching, input), Step::Job(..))));
     assert!(matches!((step(no_caching, &caching), step(no_change, &caching)), (Step::Full, Step::Job(..))));
     let none = Allowance { job: false, caching_job: false, ..AMPLE };

@@ -1,0 +1,121 @@
+//! What waits for the engine's room is done before what others ask for later at the same place: they may be its client, come back.
+
+use crate::front::{asked, reads};
+use crate::front_room::one_ends;
+use crate::world::{Raw, World, request, simple, write};
+use tidegate_engine::request::Command;
+
+const MIB: u64 = 1 << 20;
+const READ: u16 = 0;
+const FLUSH: u16 = 3;
+const TRIM: u16 = 4;
+/// Received into memory of its own.
+const LARGE: u64 = 64 << 10;
+
+/// One client has the engine's room for payloads, and what the other one sends waits for it.
+fn with_who_waits(sent: &[u8]) -> (World, Raw, Raw) {
+    let (mut world, busy) = with_who_has_it_all();
+    let mut old = Raw::ready(&mut world);
+    old.send(&mut world, sent);
+    world.settle();
+    assert_eq!(changes(&world), 0);
+    (world, busy, old)
+}
+
+fn with_who_has_it_all() -> (World, Raw) {
+    let mut world = World::new(MIB);
+    let mut busy = Raw::ready(&mut world);
+    world.hold = true;
+    world.room.bytes = LARGE + 1024;
+    busy.send(&mut world, &reads(16, 4096));
+    world.until(|world| asked(world) == LARGE);
+    (world, busy)
+}
+
+fn changes(world: &World) -> usize {
+    world
+        .held
+        .iter()
+        .filter(|request| matches!(request.command, Command::Write { .. } | Command::Trim { .. } | Command::Zero { .. }))
+        .count()
+}
+
+/// Somebody asks for `later`, which changes bytes 4,096 to 4,608 to what is in the end there, and for a read behind it.
+fn check_that_it_comes_behind(sent: &[u8], replies: usize, later: &[u8], byte: u8) {
+    let (mut world, mut busy, mut old) = with_who_waits(sent);
+    let mut new = Raw::ready(&mut world);
+    new.send(&mut world, later);
+    for _ in 0..4 {
+        // In some of these seconds others take what there is.
+        world.pass(1);
+        assert_eq!(changes(&world), 0, "there would be room for it");
+    }
+    // In the order of asking, as an engine does it.
+    while let Some(oldest) = world.held.first() {
+        let bytes = oldest.span.bytes();
+        one_ends(&mut world, bytes);
+    }
+    assert_eq!(new.receive(&mut world, 16), simple(0, 9));
+    assert_eq!(old.receive(&mut world, replies).len(), replies);
+    assert_eq!(busy.receive(&mut world, 16 * (16 + 4096)).len(), 16 * (16 + 4096));
+    assert_eq!(world.memory.bytes[4096..4608], [byte; 512]);
+    assert_eq!(world.memory.bytes[4608..4700], [7; 92], "that was done before");
+}
+
+#[test]
+fn what_is_written_later_comes_behind_what_waits_in_memory_of_its_own() {
+    let sent = write(1, 512, &vec![7; LARGE as usize]);
+    check_that_it_comes_behind(&sent, 16, &write(9, 4096, &[8; 512]), 8);
+    check_that_it_comes_behind(&sent, 16, &request(TRIM, 9, 4096, 512), 0);
+}
+
+#[test]
+fn what_is_written_later_comes_behind_what_waits_behind_a_read() {
+    let sent = [request(READ, 1, 0, LARGE as u32), write(2, 3584, &[7; 1536])].concat();
+    check_that_it_comes_behind(&sent, 32 + LARGE as usize, &write(9, 4096, &[8; 512]), 8);
+    check_that_it_comes_behind(&sent, 32 + LARGE as usize, &write(9, 4090, &[8; 518]), 8);
+}
+
+#[test]
+fn who_comes_behind_one_who_goes_gets_on() {
+    let (mut world, mut busy) = with_who_has_it_all();
+    let [mut first, mut old, mut new] = [(); 3].map(|()| Raw::ready(&mut world));
+    // What comes free is kept for somebody else.
+    first.send(&mut world, &request(READ, 1, 0, LARGE as u32));
+    world.settle();
+    world.room.bytes = 0;
+    old.send(&mut world, &[request(FLUSH, 1, 0, 0), request(READ, 2, 0, 512), write(3, 4096, &[7; 512])].concat());
+    world.settle();
+    new.send(&mut world, &request(TRIM, 9, 4096, 512));
+    world.settle();
+    assert_eq!(changes(&world), 0);
+    // Who got something is the last to be asked next time: after the one behind it.
+    world.room.bytes = 512;
+    (0..4).for_each(|_| world.pass(1));
+    assert_eq!((asked(&world), changes(&world)), (LARGE + 512, 0));
+    // It is known to have gone when its reply cannot be sent.
+    drop(old);
+    one_ends(&mut world, 0);
+    world.until(|world| changes(world) == 1);
+    world.hold = false;
+    assert_eq!(new.receive(&mut world, 16), simple(0, 9));
+    assert_eq!(busy.receive(&mut world, 16 * (16 + 4096)).len(), 16 * (16 + 4096));
+    assert_eq!(first.receive(&mut world, 16 + LARGE as usize).len(), 16 + LARGE as usize);
+    assert!(!world.memory.bytes.contains(&7));
+}
+
+#[test]
+fn nobody_comes_behind_what_waits_for_its_client() {
+    let mut world = World::new(MIB);
+    let (mut flood, mut good) = (Raw::ready(&mut world), Raw::ready(&mut world));
+    world.hold = true;
+    // As many as one has under way, and everything is to be zero behind them.
+    flood.send(&mut world, &[reads(128, 512), request(TRIM, 200, 0, MIB as u32)].concat());
+    world.until(|world| world.held.len() == 128);
+    world.settle();
+    good.send(&mut world, &write(1, 4096, &[8; 512]));
+    world.until(|world| changes(world) == 1);
+    world.hold = false;
+    assert_eq!(good.receive(&mut world, 16), simple(0, 1));
+    assert_eq!(flood.receive(&mut world, 128 * (16 + 512) + 16).len(), 128 * (16 + 512) + 16);
+}
