@@ -1,9 +1,10 @@
 //! What waits for the engine's room is done before what others ask for later at the same place: they may be its client, come back.
 
-use crate::front::{asked, reads};
+use crate::front::{DISC, asked, reads};
 use crate::front_room::one_ends;
 use crate::world::{Raw, World, request, simple, write};
 use tidegate_engine::request::Command;
+use tidegate_pages::{Config, Pages};
 
 const MIB: u64 = 1 << 20;
 const READ: u16 = 0;
@@ -118,4 +119,84 @@ fn nobody_comes_behind_what_waits_for_its_client() {
     world.hold = false;
     assert_eq!(good.receive(&mut world, 16), simple(0, 1));
     assert_eq!(flood.receive(&mut world, 128 * (16 + 512) + 16).len(), 128 * (16 + 512) + 16);
+}
+
+/// Its only two front threads: one has a client with all the room, and one who lacks some; the other one has the last client, who is there first.
+fn with_two_threads() -> (World, [Raw; 3], Raw) {
+    let mut world = World::with_threads(MIB, 2);
+    let [mut busy, new, mut first, spare] = [(); 4].map(|()| Raw::ready(&mut world));
+    world.hold = true;
+    world.room.bytes = LARGE + 1024;
+    busy.send(&mut world, &reads(16, 4096));
+    world.until(|world| asked(world) == LARGE);
+    first.send(&mut world, &request(READ, 1, 0, LARGE as u32));
+    world.settle();
+    (world, [busy, first, spare], new)
+}
+
+fn check_that_it_comes_behind_another_thread(world: &mut World, new: &mut Raw, later: &[u8], byte: u8) {
+    new.send(world, later);
+    for _ in 0..4 {
+        world.settle();
+        assert_eq!(changes(world), 0, "it has not been asked for first");
+    }
+    while let Some(oldest) = world.held.first() {
+        let bytes = oldest.span.bytes();
+        one_ends(world, bytes);
+    }
+    assert_eq!(new.receive(world, 16), simple(0, 9));
+    assert_eq!(world.memory.bytes[4096..4608], [byte; 512]);
+    assert_eq!(world.memory.bytes[4608..4700], [7; 92], "that was done before");
+}
+
+#[test]
+fn what_is_written_later_comes_behind_what_waits_for_another_front_thread() {
+    for (later, byte) in [(request(TRIM, 9, 4096, 512), 0), (write(9, 4090, &[8; 518]), 8)] {
+        let (mut world, others, mut new) = with_two_threads();
+        let mut old = Raw::ready(&mut world);
+        old.send(&mut world, &write(1, 3584, &[7; 1536]));
+        world.settle();
+        check_that_it_comes_behind_another_thread(&mut world, &mut new, &later, byte);
+        assert_eq!(old.receive(&mut world, 16), simple(0, 1));
+        drop(others);
+    }
+}
+
+#[test]
+fn no_front_thread_writes_pages_where_something_waits_to_be_written() {
+    let (mut world, others, mut new) = with_two_threads();
+    let (pages, _keeper) = Pages::new(Config::of_memory(4 << 20, 2)).expect("memory");
+    world.front.remember(&pages);
+    let mut old = Raw::ready(&mut world);
+    new.send(&mut world, &write(1, 3584, &[5; 1024]));
+    assert_eq!(new.receive(&mut world, 16), simple(0, 1));
+    assert_eq!(changes(&world), 0, "into memory");
+    // Too long for that.
+    old.send(&mut world, &write(1, 0, &vec![7; LARGE as usize + 512]));
+    world.settle();
+    check_that_it_comes_behind_another_thread(&mut world, &mut new, &write(9, 4096, &[8; 512]), 8);
+    assert_eq!(old.receive(&mut world, 16), simple(0, 1));
+    new.send(&mut world, &write(1, 3584, &[5; 1024]));
+    assert_eq!(new.receive(&mut world, 16), simple(0, 1));
+    assert_eq!((changes(&world), world.memory.bytes[3584]), (0, 7), "into memory again");
+    drop(others);
+}
+
+/// Of a client who has said that he goes, and to whom the first reply cannot be sent.
+#[test]
+fn part_of_an_atom_is_changed_for_who_goes_in_order() {
+    for (last, byte) in [(DISC, 7), (READ, 0)] {
+        let mut world = World::new(MIB);
+        let mut gone = Raw::ready(&mut world);
+        world.hold = true;
+        gone.send(&mut world, &[request(FLUSH, 1, 0, 0), write(2, 4097, &[7; 10]), request(last, 3, 0, 0)].concat());
+        world.settle();
+        drop(gone);
+        world.settle();
+        one_ends(&mut world, 0);
+        assert_eq!((world.front.connections(), asked(&world)), (0, 512), "the atom is being read");
+        world.hold = false;
+        world.settle();
+        assert_eq!(world.memory.bytes[4096..4110], [&[0][..], &[byte; 10], &[0; 3]].concat());
+    }
 }

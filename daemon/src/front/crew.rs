@@ -2,14 +2,17 @@
 //! what is left stays in their rings. Who lacks room for a large payload would never get it there if all others took what comes free: it is set
 //! aside, and they take none, but in some seconds, as in a front ([`Turns`]).
 //!
+//! What waits here comes before what another thread's client asks for later at the same place: it may be the same one, come back. So no thread
+//! writes pages of memory there either ([`Ahead`]).
+//!
 //! Parts of atoms are merged here and not there: who changes part of one has it to himself among all threads' clients. So while such a job is
 //! under way no thread writes pages of memory by itself ([`Shared::must_ask`]), and none begins before each of them has been seen not to.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::sync_channel;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use tidegate_engine::Event;
@@ -48,7 +51,10 @@ pub struct Crew {
     /// Who is asked first next time: who got something is the last.
     turn: usize,
     /// The first request that lacks the engine's room for its payload, and of which thread it is: what is behind it in that one's ring goes on.
-    aside: Option<(usize, Asked)>,
+    aside: Option<(usize, Waiting)>,
+    /// Taken from rings, ever.
+    taken: u64,
+    ahead: Arc<Ahead>,
     /// Whether others do take some of what comes free.
     turns: Turns,
     last_tick: Instant,
@@ -56,6 +62,35 @@ pub struct Crew {
     jobs: Jobs,
     /// Requests in the engine, and jobs, whose changes `jobs` knows.
     open: HashMap<RequestId, Open>,
+}
+
+/// Taken from a ring, and the how manieth of all.
+struct Waiting {
+    place: u64,
+    asked: Asked,
+}
+
+/// What waits to be changed, for the threads: none writes pages there.
+#[derive(Default)]
+pub struct Ahead {
+    is_any: AtomicBool,
+    changes: Mutex<Vec<Span>>,
+}
+
+impl Ahead {
+    /// Is part of that waited for?
+    pub fn overlaps(&self, span: Span) -> bool {
+        let changes = || self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        self.is_any.load(Ordering::Acquire) && changes().iter().any(|change| change.overlaps(span))
+    }
+
+    fn set(&self, changes: Vec<Span>) {
+        let is_any = !changes.is_empty();
+        if is_any || self.is_any.load(Ordering::Relaxed) {
+            *self.changes.lock().unwrap_or_else(PoisonError::into_inner) = changes;
+            self.is_any.store(is_any, Ordering::Release);
+        }
+    }
 }
 
 /// A request in the engine.
@@ -67,6 +102,8 @@ struct Open {
 /// One thread, from here.
 struct Member {
     far: Far,
+    /// From its ring, and not passed on yet.
+    waiting: VecDeque<Waiting>,
     words: Sender<Word>,
     /// Clients that were sent there, ever.
     admitted: usize,
@@ -88,6 +125,8 @@ pub struct Shared {
     must_ask: AtomicBool,
     /// It may be writing pages.
     is_writing: AtomicBool,
+    /// Where others are to change something first: all threads have the same.
+    pub ahead: Arc<Ahead>,
 }
 
 impl Shared {
@@ -111,14 +150,15 @@ impl Crew {
     pub fn new(threads: usize, export: &Export, poll: Duration, clock: Clock) -> io::Result<Crew> {
         assert!((1..=HANDS_MAX).contains(&threads), "{threads} threads");
         let bell = Bell::new()?;
+        let ahead = Arc::<Ahead>::default();
         let start = |number: usize| {
             let (words, mailbox) = mailbox(WORDS_MAX)?;
             let front = Bell::new()?;
             let (near, far) = crossing(front.clone(), bell.clone());
-            let state = Arc::<Shared>::default();
+            let state = Arc::new(Shared { ahead: Arc::clone(&ahead), ..Shared::default() });
             let hand = Hand::new(export.clone(), near, front, mailbox, Arc::clone(&state), poll, clock)?;
             let thread = std::thread::Builder::new().name(format!("front {number}")).spawn(move || hand.run())?;
-            Ok(Member { far, words, admitted: 0, state, asks: false, thread: Some(thread) })
+            Ok(Member { far, waiting: VecDeque::new(), words, admitted: 0, state, asks: false, thread: Some(thread) })
         };
         let hands = (0..threads).map(start).collect::<io::Result<Vec<Member>>>()?;
         Ok(Crew {
@@ -127,6 +167,8 @@ impl Crew {
             said: false,
             turn: 0,
             aside: None,
+            taken: 0,
+            ahead,
             turns: Turns::default(),
             last_tick: Instant::ZERO,
             jobs: Jobs::default(),
@@ -144,6 +186,8 @@ impl Crew {
 
     /// Takes what was asked, as long as there is room.
     fn take(&mut self, room: &mut Room, events: &mut Vec<Event<Run>>) {
+        // What goes on now is known to the engine when this is called again.
+        let before: Vec<Span> = self.changes_that_wait().collect();
         self.start_jobs(room, events);
         self.take_aside(room, events);
         let first = self.turn;
@@ -158,8 +202,9 @@ impl Crew {
         self.turns.settle(self.is_cramped());
         // Those that only now found their place: nothing else would wake us for them.
         self.start_jobs(room, events);
-        let aside = self.aside.as_ref().map_or(0, |(_, asked)| asked.bytes());
+        let aside = self.aside.as_ref().map_or(0, |(_, waiting)| waiting.asked.bytes());
         self.turns.look(room.bytes, self.jobs.lacking(), aside);
+        self.ahead.set(before.into_iter().chain(self.changes_that_wait()).collect());
     }
 
     /// Does anybody lack the engine's room for a payload?
@@ -169,52 +214,73 @@ impl Crew {
 
     /// The one that was set aside, once there is room for it. A job that lacks some comes first, or has to wait.
     fn take_aside(&mut self, room: &mut Room, events: &mut Vec<Event<Run>>) {
-        if let Some((hand, asked)) = self.aside.take_if(|(_, asked)| asked.is_orphaned()) {
-            self.refuse(hand, &asked);
+        if let Some((hand, waiting)) = self.aside.take_if(|(_, waiting)| waiting.asked.is_orphaned()) {
+            self.refuse(hand, &waiting.asked);
         }
         let has_turn = self.turns.is_passed() || self.turns.jobs_wait() || !self.jobs.is_cramped();
-        let may = |(_, asked): &mut (usize, Asked)| {
-            has_turn && room.requests > 0 && asked.bytes() <= room.bytes && !self.jobs.has_to_itself(asked.change())
+        let may = |(_, waiting): &(usize, Waiting)| {
+            let bytes = waiting.asked.bytes();
+            has_turn && room.requests > 0 && bytes <= room.bytes && !self.comes_later(waiting)
         };
-        if let Some((hand, asked)) = self.aside.take_if(may) {
-            self.pass_on(hand, asked, room, events);
+        if self.aside.as_ref().is_some_and(may) {
+            let (hand, waiting) = self.aside.take().expect("just seen");
+            self.pass_on(hand, waiting.asked, room, events);
             self.turn = (hand + 1) % self.hands.len();
         }
     }
 
-    /// In the order of asking: what does not fit, or changes what a job has to itself or what was set aside would change, lets what is behind it
+    /// In the order of asking: what does not fit, or changes what a job has to itself or what was asked before and waits, lets what is behind it
     /// wait too. What is only cached never does: it is waited for among the jobs, and each thread asks for few of them at once.
     fn take_from(&mut self, hand: usize, room: &mut Room, events: &mut Vec<Event<Run>>) {
+        while let Ok(asked) = self.hands[hand].far.asked.pop() {
+            self.hands[hand].waiting.push_back(Waiting { place: self.taken, asked });
+            self.taken += 1;
+        }
         while room.requests > 0
-            && let Ok(next) = self.hands[hand].far.asked.peek()
+            && let Some(next) = self.hands[hand].waiting.front()
         {
             let keeps_room = self.is_cramped() && !self.turns.is_passed();
             let bytes = if keeps_room { 0 } else { room.bytes };
-            let comes_later = self.is_aside(next.change());
-            let (may, is_cramped) = match next {
-                _ if next.is_orphaned() => (true, false),
+            let (may, is_cramped) = match &next.asked {
+                asked if asked.is_orphaned() => (true, false),
                 Asked::Request(..) => {
-                    let (is_free, fits) = (!comes_later && !self.jobs.has_to_itself(next.change()), next.bytes() <= bytes);
+                    let (is_free, fits) = (!self.comes_later(next), next.asked.bytes() <= bytes);
                     (is_free && fits, is_free && !fits && !keeps_room && self.aside.is_none())
                 }
-                Asked::Job(_, job) => (job.is_caching() || (!comes_later && self.jobs.has_place() && !keeps_room), false),
+                Asked::Job(_, job) => (job.is_caching() || (!self.comes_behind(next) && self.jobs.has_place() && !keeps_room), false),
             };
             if !may && !is_cramped {
                 return;
             }
-            match self.hands[hand].far.asked.pop().expect("just seen") {
+            let next = self.hands[hand].waiting.pop_front().expect("just seen");
+            match next.asked {
                 asked if asked.is_orphaned() => self.refuse(hand, &asked),
-                asked if is_cramped => self.aside = Some((hand, asked)),
+                _ if is_cramped => self.aside = Some((hand, next)),
                 asked => self.pass_on(hand, asked, room, events),
             }
         }
     }
 
-    /// Is part of that to be changed by what was set aside? It may be its client, come back, who asks for more there: what he wrote before is not to
-    /// be done over that. And a job would be waited for, once it has its place.
-    fn is_aside(&self, change: Span) -> bool {
-        let aside = self.aside.as_ref().map_or(Span::default(), |(_, asked)| asked.change());
-        !aside.is_empty() && !change.is_empty() && aside.overlaps(change)
+    /// Does a job have that to itself, or does it come behind what waits? (A job would be waited for, once it has its place.)
+    fn comes_later(&self, waiting: &Waiting) -> bool {
+        let change = waiting.asked.change();
+        (!change.is_empty() && self.jobs.has_to_itself(change)) || self.comes_behind(waiting)
+    }
+
+    /// Is part of that to be changed by what was asked before, and waits?
+    fn comes_behind(&self, later: &Waiting) -> bool {
+        let change = later.asked.change();
+        let is_earlier = |waiting: &&Waiting| waiting.place < later.place;
+        let touches = |waiting: &Waiting| waiting.asked.change().overlaps(change) && !waiting.asked.is_orphaned();
+        let aside = self.aside.iter().map(|(_, waiting)| waiting).filter(is_earlier);
+        !change.is_empty() && self.hands.iter().flat_map(|hand| hand.waiting.iter().take_while(is_earlier)).chain(aside).any(touches)
+    }
+
+    /// What is to be changed and waits here.
+    fn changes_that_wait(&self) -> impl Iterator<Item = Span> + '_ {
+        let aside = self.aside.iter().map(|(_, waiting)| waiting);
+        let waiting = self.hands.iter().flat_map(|hand| &hand.waiting).chain(aside);
+        waiting.map(|waiting| waiting.asked.change()).filter(|change| !change.is_empty())
     }
 
     /// Nobody waits for it any more, and nothing of it is done.
@@ -357,13 +423,7 @@ impl Port for Crew {
         if now < self.last_tick + TICK {
             return;
         }
-        // Where nobody has lacked any for long it begins with a second in which he is not passed.
-        let is_first = now >= self.last_tick + TICK + TICK;
-        if is_first {
-            self.turns.begin();
-        } else {
-            self.turns.tick();
-        }
+        self.turns.tick(now >= self.last_tick + TICK + TICK);
         self.last_tick = now;
     }
 }

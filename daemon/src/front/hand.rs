@@ -162,7 +162,9 @@ impl Hand {
             let Event::Arrived(request) = event else { unreachable!("a front only says who has arrived") };
             match request.command {
                 Command::Read if has_memory => reads.push(request),
-                Command::Write { fua: false, .. } if has_memory && self.writes && request.span.bytes() <= WRITE_BYTES => {
+                Command::Write { fua: false, .. }
+                    if has_memory && self.writes && request.span.bytes() <= WRITE_BYTES && !self.state.ahead.overlaps(request.span) =>
+                {
                     writes.push(request)
                 }
                 _ => ask(&mut self.near, &mut self.front, request),

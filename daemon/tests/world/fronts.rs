@@ -1,6 +1,8 @@
 //! The lobby and one volume behind it, as one port: clients shake hands in the first and are handed to the second, as between threads. Of the
 //! volume's front threads, if it has any, only its own end is in the test's thread.
 
+use std::sync::Arc;
+
 use tidegate_daemon::back::run::Run;
 use tidegate_daemon::front::nbd::{Address, Exports, Front, Options};
 use tidegate_daemon::front::{Clients, Crew};
@@ -9,6 +11,7 @@ use tidegate_daemon::volume::Clock;
 use tidegate_engine::Event;
 use tidegate_engine::request::{Reply, Room};
 use tidegate_engine::time::{Duration, Instant};
+use tidegate_pages::Pages;
 
 /// Tokens of the volume's front; those of the lobby are below.
 const VOLUME: u64 = 1 << 62;
@@ -64,6 +67,12 @@ impl Fronts {
         let connections = self.lobby.connections() + self.clients_now().connections();
         assert!(self.lobby.seated() >= connections);
         connections
+    }
+
+    /// Its front threads read and write these pages.
+    pub fn remember(&mut self, pages: &Arc<Pages>) {
+        let Volume::Crew(crew) = &mut self.volume else { panic!("only threads have memory of their own") };
+        crew.remember(pages);
     }
 
     /// Clients are served by threads of their own.

@@ -186,6 +186,11 @@ impl Connection {
         self.settle(loans);
     }
 
+    /// Has it said that it goes? What it has asked to be changed is done all the same.
+    pub fn has_said_goodbye(&self) -> bool {
+        self.has_said_goodbye
+    }
+
     /// For its changes: it, as long as they are to be done.
     pub fn will(&self) -> Weak<()> {
         Arc::downgrade(&self.will)

@@ -401,13 +401,15 @@ impl Jobs {
         running
     }
 
-    /// The client with these ids has gone: what it has in the engine goes on, nothing more is started for it.
-    pub fn abandon(&mut self, is_its: impl Fn(RequestId) -> bool, changes: impl Iterator<Item = (RequestId, Span)>) {
+    /// The client with these ids has gone: what it has in the engine goes on. Nothing more is started for it, unless it has said that it goes
+    /// (`is_over`: it has not): then what it has asked to be changed is.
+    pub fn abandon(&mut self, is_its: impl Fn(RequestId) -> bool, is_over: bool, changes: impl Iterator<Item = (RequestId, Span)>) {
         if self.elsewhere {
             return;
         }
         self.orphans.extend(changes);
-        while let Some(place) = self.running.iter().position(|running| is_its(running.id)) {
+        let ends = |running: &Running| is_its(running.id) && (is_over || running.job.is_caching());
+        while let Some(place) = self.running.iter().position(ends) {
             let Running { id, job, state, .. } = self.remove(place);
             if state == State::Asked && !job.span.is_empty() {
                 self.orphans.push((id, job.span));
@@ -513,7 +515,7 @@ mod tests {
     #[test]
     fn a_job_waits_for_the_changes_under_way_also_of_those_who_have_gone() {
         let (mut jobs, mut events, mut room) = (Jobs::default(), Vec::new(), Room { requests: 9, bytes: 1 << 20 });
-        jobs.abandon(|_| false, [(RequestId(1), Span::new(0, 8))].into_iter());
+        jobs.abandon(|_| false, true, [(RequestId(1), Span::new(0, 8))].into_iter());
         jobs.push(RequestId(2), write_job(100, &[1; 10]));
         jobs.start(|_| false, Keep::ForJobs, &mut room, &mut events);
         assert!(events.is_empty() && !jobs.is_idle());
@@ -575,7 +577,7 @@ mod tests {
         assert!(jobs.is_cramped(), "nobody has looked");
         assert_eq!(start(&mut jobs, Keep::Nothing, 9 * 512 - 1), [4], "others pass");
         assert!(jobs.is_cramped());
-        jobs.abandon(|id| id.0 == 2, std::iter::empty());
+        jobs.abandon(|id| id.0 == 2, true, std::iter::empty());
         assert!(!jobs.is_cramped(), "there is nobody any more for whom to keep it");
         assert_eq!(start(&mut jobs, Keep::ForJobs, 8 * 512), [1]);
     }
@@ -605,7 +607,7 @@ mod tests {
         let mut room = Room { requests: 1, bytes: 1 << 20 };
         jobs.start(|_| false, Keep::ForJobs, &mut room, &mut events);
         assert_eq!((ids(&events), room), (vec![1], Room { requests: 0, bytes: (1 << 20) - 512 }));
-        jobs.abandon(|id| id.0 < 3, std::iter::empty());
+        jobs.abandon(|id| id.0 < 3, true, std::iter::empty());
         assert_eq!(jobs.orphans, [(RequestId(1), Span::new(0, 1))], "what is in the engine is waited for");
         assert!(jobs.spans().is_empty() && jobs.running.is_empty());
     }

@@ -570,7 +570,8 @@ impl Front {
         self.wills.retain(|will| Arc::weak_count(will) > 0);
         self.wills.extend(client.connection.legacy());
         let was_cramped = self.jobs.is_cramped();
-        self.jobs.abandon(|id| id.0 >> 8 == token, client.connection.changes());
+        let is_over = !client.connection.has_said_goodbye();
+        self.jobs.abandon(|id| id.0 >> 8 == token, is_over, client.connection.changes());
         // Others may have what his job waited for.
         self.retry |= was_cramped && !self.jobs.is_cramped();
         let stream = client.connection.into_stream();
@@ -683,7 +684,6 @@ impl Port for Front {
         if now < self.last_tick + TICK {
             return;
         }
-        // Where nobody has lacked room for long it begins with a second in which he is not passed.
         let is_first = now >= self.last_tick + TICK + TICK;
         self.last_tick = now;
         self.watching = false;
@@ -694,11 +694,7 @@ impl Port for Front {
         self.settle_all();
         // Handshakes that rested go on; they need no room.
         self.go_on(&mut Room { requests: 0, bytes: 0 }, &mut Vec::new());
-        if is_first {
-            self.turns.begin();
-        } else {
-            self.turns.tick();
-        }
+        self.turns.tick(is_first);
         self.retry |= self.turns.is_passed();
     }
 }

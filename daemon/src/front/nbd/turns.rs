@@ -44,17 +44,11 @@ impl Turns {
         (self.free, self.lacking) = (free, lacking);
     }
 
-    /// A second is over.
-    pub fn tick(&mut self) {
+    /// A second is over. The first one after many in which nobody lacked any is followed by one in which others take none.
+    pub fn tick(&mut self, is_first: bool) {
         let brought = self.free.saturating_sub(self.before);
-        self.is_passed = self.lacking > 0 && !self.is_passed && brought < self.lacking.div_ceil(PARTS);
+        self.is_passed = !is_first && self.lacking > 0 && !self.is_passed && brought < self.lacking.div_ceil(PARTS);
         self.jobs_wait ^= self.is_passed;
-        self.before = self.free;
-    }
-
-    /// It begins with a second in which others take none.
-    pub fn begin(&mut self) {
-        self.is_passed = false;
         self.before = self.free;
     }
 }
@@ -68,7 +62,7 @@ mod tests {
         let mut turns = Turns::default();
         let mut second = |free: u64, lacking: u64| {
             turns.look(free, 0, lacking);
-            turns.tick();
+            turns.tick(false);
             turns.is_passed()
         };
         assert!(second(100, 1600), "nothing has come");
