@@ -1,9 +1,9 @@
-//! The front threads of a volume, as its own thread sees them: one port. What they ask is taken in turns, as far as the engine has room;
-//! what is left stays in their rings. Who lacks room for a large payload would never get it there if all others took what comes free: it is set
+//! The front threads of a volume, as its own thread sees them: one port. What they ask is taken from their rings, and passed on in turns, as far as
+//! the engine has room. Who lacks room for a large payload would never get it there if all others took what comes free: it is set
 //! aside, and they take none, but in some seconds, as in a front ([`Turns`]).
 //!
-//! What waits here comes before what another thread's client asks for later at the same place: it may be the same one, come back. So no thread
-//! writes pages of memory there either ([`Ahead`]).
+//! What waits here comes before what another thread's client asks for later at the same place: it may be the same one, come back. Whoever is behind
+//! that one waits, too. And no thread writes pages of memory where something waits, or is in the engine and not answered ([`Ahead`]).
 //!
 //! Parts of atoms are merged here and not there: who changes part of one has it to himself among all threads' clients. So while such a job is
 //! under way no thread writes pages of memory by itself ([`Shared::must_ask`]), and none begins before each of them has been seen not to.
@@ -12,7 +12,7 @@ use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::sync_channel;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::thread::JoinHandle;
 
 use tidegate_engine::Event;
@@ -62,6 +62,8 @@ pub struct Crew {
     jobs: Jobs,
     /// Requests in the engine, and jobs, whose changes `jobs` knows.
     open: HashMap<RequestId, Open>,
+    /// How many of them change something.
+    changing: usize,
 }
 
 /// Taken from a ring, and the how manieth of all.
@@ -70,30 +72,34 @@ struct Waiting {
     asked: Asked,
 }
 
-/// What waits to be changed, for the threads: none writes pages there.
+/// What has been asked for and is to be changed first, for the threads: none writes pages there.
 #[derive(Default)]
 pub struct Ahead {
     is_any: AtomicBool,
-    changes: Mutex<Vec<Span>>,
+    changes: RwLock<Vec<Span>>,
 }
 
 impl Ahead {
-    /// Is part of that waited for?
+    /// Is part of that to be changed first?
     pub fn overlaps(&self, span: Span) -> bool {
-        let changes = || self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        let changes = || self.changes.read().unwrap_or_else(PoisonError::into_inner);
         self.is_any.load(Ordering::Acquire) && changes().iter().any(|change| change.overlaps(span))
     }
 
-    fn set(&self, changes: Vec<Span>) {
-        let is_any = !changes.is_empty();
+    fn set(&self, changes: impl Iterator<Item = Span>) {
+        let mut changes = changes.peekable();
+        let is_any = changes.peek().is_some();
         if is_any || self.is_any.load(Ordering::Relaxed) {
-            *self.changes.lock().unwrap_or_else(PoisonError::into_inner) = changes;
+            let mut known = self.changes.write().unwrap_or_else(PoisonError::into_inner);
+            known.clear();
+            known.extend(changes);
             self.is_any.store(is_any, Ordering::Release);
         }
     }
 }
 
 /// A request in the engine.
+#[derive(Default)]
 struct Open {
     change: Span,
     bytes: u64,
@@ -173,6 +179,7 @@ impl Crew {
             last_tick: Instant::ZERO,
             jobs: Jobs::default(),
             open: HashMap::new(),
+            changing: 0,
         })
     }
 
@@ -186,8 +193,6 @@ impl Crew {
 
     /// Takes what was asked, as long as there is room.
     fn take(&mut self, room: &mut Room, events: &mut Vec<Event<Run>>) {
-        // What goes on now is known to the engine when this is called again.
-        let before: Vec<Span> = self.changes_that_wait().collect();
         self.start_jobs(room, events);
         self.take_aside(room, events);
         let first = self.turn;
@@ -204,7 +209,23 @@ impl Crew {
         self.start_jobs(room, events);
         let aside = self.aside.as_ref().map_or(0, |(_, waiting)| waiting.asked.bytes());
         self.turns.look(room.bytes, self.jobs.lacking(), aside);
-        self.ahead.set(before.into_iter().chain(self.changes_that_wait()).collect());
+        self.publish();
+    }
+
+    /// Takes all that was asked in one ring.
+    fn gather(&mut self, hand: usize) {
+        while let Ok(asked) = self.hands[hand].far.asked.pop() {
+            self.hands[hand].waiting.push_back(Waiting { place: self.taken, asked });
+            self.taken += 1;
+        }
+    }
+
+    /// Tells the threads what is to be changed first.
+    fn publish(&self) {
+        let aside = self.aside.iter().map(|(_, waiting)| waiting);
+        let waiting = self.hands.iter().flat_map(|hand| &hand.waiting).chain(aside).map(|waiting| waiting.asked.change());
+        let open = (self.changing > 0).then(|| self.open.values().map(|open| open.change));
+        self.ahead.set(open.into_iter().flatten().chain(waiting).filter(|change| !change.is_empty()));
     }
 
     /// Does anybody lack the engine's room for a payload?
@@ -232,10 +253,7 @@ impl Crew {
     /// In the order of asking: what does not fit, or changes what a job has to itself or what was asked before and waits, lets what is behind it
     /// wait too. What is only cached never does: it is waited for among the jobs, and each thread asks for few of them at once.
     fn take_from(&mut self, hand: usize, room: &mut Room, events: &mut Vec<Event<Run>>) {
-        while let Ok(asked) = self.hands[hand].far.asked.pop() {
-            self.hands[hand].waiting.push_back(Waiting { place: self.taken, asked });
-            self.taken += 1;
-        }
+        self.gather(hand);
         while room.requests > 0
             && let Some(next) = self.hands[hand].waiting.front()
         {
@@ -276,13 +294,6 @@ impl Crew {
         !change.is_empty() && self.hands.iter().flat_map(|hand| hand.waiting.iter().take_while(is_earlier)).chain(aside).any(touches)
     }
 
-    /// What is to be changed and waits here.
-    fn changes_that_wait(&self) -> impl Iterator<Item = Span> + '_ {
-        let aside = self.aside.iter().map(|(_, waiting)| waiting);
-        let waiting = self.hands.iter().flat_map(|hand| &hand.waiting).chain(aside);
-        waiting.map(|waiting| waiting.asked.change()).filter(|change| !change.is_empty())
-    }
-
     /// Nobody waits for it any more, and nothing of it is done.
     fn refuse(&mut self, hand: usize, asked: &Asked) {
         self.hands[hand].far.answer(Reply { id: asked.id(), result: Err(RequestError::Io) }, asked.bytes());
@@ -293,6 +304,7 @@ impl Crew {
         let (id, bytes) = (here(hand, asked.id()), asked.bytes());
         match asked {
             Asked::Request(request, _) => {
+                self.changing += usize::from(!request.change().is_empty());
                 self.open.insert(id, Open { change: request.change(), bytes });
                 room.requests -= 1;
                 room.bytes -= bytes;
@@ -337,6 +349,9 @@ fn here(hand: usize, RequestId(id): RequestId) -> RequestId {
 
 impl Clients for Crew {
     fn admit(&mut self, guest: Guest) {
+        // What it asked for before, on another connection, comes before what it asks for now.
+        (0..self.hands.len()).for_each(|hand| self.gather(hand));
+        self.publish();
         let least = self.hands.iter_mut().min_by_key(|hand| hand.clients()).expect("there is a thread");
         // One that is not taken is closed.
         least.admitted += usize::from(least.words.send(Word::Guest(guest)));
@@ -350,7 +365,8 @@ impl Clients for Crew {
                 hand.asks = false;
             }
         }
-        let bytes = self.open.remove(&id).map_or(0, |open| open.bytes);
+        let Open { change, bytes } = self.open.remove(&id).unwrap_or_default();
+        self.changing -= usize::from(!change.is_empty());
         let hand = &mut self.hands[(id.0 >> HAND_SHIFT) as usize];
         hand.far.answer(Reply { id: RequestId(id.0 & ((1 << HAND_SHIFT) - 1)), result }, bytes);
     }
@@ -444,6 +460,7 @@ impl Drop for Crew {
 mod tests {
     use super::*;
     use crate::front::nbd::job::Job;
+    use tidegate_engine::request::{Command, Outcome};
 
     #[test]
     fn threads_write_pages_while_something_is_cached_and_not_while_part_of_an_atom_changes() {
@@ -460,5 +477,28 @@ mod tests {
         assert!(events.len() == 2 && !writes(&crew));
         crew.reply(Reply { id: RequestId(2), result: Err(RequestError::Io) });
         assert!(writes(&crew), "that has ended; the other one has not");
+    }
+
+    #[test]
+    fn no_thread_writes_pages_before_what_was_asked_first_is_answered() {
+        let (name, description) = (String::new(), String::new());
+        let export = Export { name, description, bytes: 64 << 20, read_only: false, clients: Vec::new(), block_bytes: 4096 };
+        let mut crew = Crew::new(1, &export, Duration::ZERO, Clock::start()).expect("a thread");
+        let change = Span::new(8, 8);
+        let asked = Asked::Request(Request { id: RequestId(1), span: change, command: Command::Trim { fua: false } }, None);
+        crew.hands[0].waiting.push_back(Waiting { place: 0, asked });
+        let mut events = Vec::new();
+        let may_write = |crew: &Crew| !crew.ahead.overlaps(Span::new(15, 1));
+        assert!(may_write(&crew), "a thread may have written it before it heard");
+        crew.resume(&mut Room { requests: 0, bytes: 0 }, &mut events);
+        assert!(events.is_empty() && !may_write(&crew), "it waits");
+        // The bell may ring before the engine has seen the event.
+        let mut room = Room { requests: 9, bytes: 0 };
+        crew.resume(&mut room, &mut events);
+        crew.ready(0, true, false, &mut room, &mut events);
+        assert!(events.len() == 1 && !may_write(&crew) && !crew.ahead.overlaps(Span::new(16, 1)));
+        crew.reply(Reply { id: RequestId(1), result: Ok(Outcome::Done) });
+        crew.resume(&mut room, &mut events);
+        assert!(may_write(&crew));
     }
 }
