@@ -63,7 +63,8 @@ fn feed(export: &Export, session: Session, stopping: bool, bytes: &[u8], piece: 
         let (mut full, mut waits) = (true, None);
         while got.end.is_none() && (!buffer.is_empty() || transmission.is_filled()) {
             let room = if full { 0 } else { u64::MAX };
-            let allowance = Allowance { connection: u64::MAX, room, busy: &[], ahead: &[], job: !full, caching_job: !full, loan: u64::MAX };
+            let allowance =
+                Allowance { connection: u64::MAX, room, busy: &[], ahead: None, job: !full, caching_job: !full, loan: u64::MAX };
             let was_filled = transmission.is_filled();
             let (took, step) = transmission.step(export, stopping, allowance, &buffer, &mut out);
             assert!(took <= buffer.len());

@@ -96,6 +96,8 @@ pub struct Connection {
     /// Something has come since that was last said, and what was said: bytes kept, and whether a payload is here.
     is_fresh: bool,
     lined_up: Option<(usize, bool)>,
+    /// Among those whose changes wait.
+    place: Option<u64>,
     /// What it waits for is a loan.
     unlent: bool,
     /// What it waits for is so much of the engine's room, for a payload; or 0.
@@ -145,6 +147,7 @@ impl Connection {
             held_up: false,
             is_fresh: false,
             lined_up: None,
+            place: None,
             unlent: false,
             cramped: 0,
             account: Account::default(),
@@ -255,7 +258,7 @@ impl Connection {
             return false;
         }
         let changes = transmission.map(|transmission| transmission.changes(exports.get(self.session.export), self.kept.bytes()));
-        ahead.set(self.tag, is_fresh, changes.into_iter().flatten())
+        ahead.set(&mut self.place, is_fresh, changes.into_iter().flatten())
     }
 
     /// Nothing is under way: no request in the engine, no byte to send.
@@ -454,7 +457,7 @@ impl Connection {
             loan,
             room: intake.room.bytes,
             busy: intake.jobs.spans(),
-            ahead: intake.ahead.of(self.tag),
+            ahead: Some(intake.ahead.before(self.place)),
             job: intake.jobs.has_place() && intake.room.bytes > 0,
             caching_job: intake.jobs.has_place_to_cache() && intake.room.bytes > 0,
         };

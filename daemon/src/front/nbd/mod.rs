@@ -449,7 +449,7 @@ impl Front {
         if client.connection.is_dead() {
             return self.remove(token);
         }
-        self.retry |= client.connection.line_up(&self.exports, &mut self.ahead) && !self.waiting.is_empty();
+        self.retry |= client.connection.line_up(&self.exports, &mut self.ahead);
         if let Some(export) = client.connection.has_arrived() {
             return self.leave(token, export);
         }
@@ -566,7 +566,7 @@ impl Front {
     fn remove(&mut self, token: u64) {
         let Some(mut client) = self.take(token) else { return };
         client.connection.kill(&mut self.loans);
-        self.retry |= client.connection.line_up(&self.exports, &mut self.ahead) && !self.waiting.is_empty();
+        self.retry |= client.connection.line_up(&self.exports, &mut self.ahead);
         self.wills.retain(|will| Arc::weak_count(will) > 0);
         self.wills.extend(client.connection.legacy());
         let was_cramped = self.jobs.is_cramped();

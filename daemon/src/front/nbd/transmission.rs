@@ -18,6 +18,7 @@ use std::ops::Range;
 use tidegate_engine::block::{ATOM_BYTES, Span};
 use tidegate_engine::request::Command;
 
+use super::ahead::Before;
 use super::export::{Export, Headers, PAYLOAD_BYTES_MAX, Session};
 use super::job::{Job, PIECE_ATOMS};
 use super::output::Output;
@@ -38,7 +39,7 @@ const DRAIN_BYTES_MAX: u64 = 64 << 20;
 /// Extents in one chunk of a reply to BLOCK_STATUS (S10): 1 MiB of the longer ones. The client asks again for the rest.
 const EXTENTS_MAX: usize = 1 << 16;
 /// Requests that wait behind others, of one connection, that are looked at to know what they change.
-const LOOKED_AT_MAX: usize = 64;
+const LOOKED_AT_MAX: usize = 32;
 /// What one BLOCK_STATUS looks at, at most; the client asks again for the rest. 4 GiB is what simple headers can ask for.
 const STATUS_BYTES_MAX: u64 = 4 << 30;
 /// The same where tiers are asked for, slot by slot: 32,768 blocks are about a millisecond.
@@ -96,7 +97,7 @@ pub struct Allowance<'a> {
     /// What others have to themselves: not to be changed now.
     pub busy: &'a [Span],
     /// What others asked to change before, and waits: nor that.
-    pub ahead: &'a [(u64, Span)],
+    pub ahead: Option<Before<'a>>,
     /// One more job that changes something.
     pub job: bool,
     /// One more that caches.
@@ -105,11 +106,10 @@ pub struct Allowance<'a> {
 
 impl Allowance<'_> {
     fn takes(&self, pending: &Pending, span: Span) -> bool {
-        let mut others = self.busy.iter().chain(self.ahead.iter().map(|(_, change)| change));
-        let is_free = matches!(pending.shape, Shape::Read | Shape::Status { .. }) || !others.any(|other| other.overlaps(span));
+        let is_free = || !self.busy.iter().any(|busy| busy.overlaps(span)) && !self.ahead.is_some_and(|ahead| ahead.overlaps(span));
         // Part of an atom: a change of it is a job.
         let is_whole = pending.offset.is_multiple_of(ATOM_BYTES) && pending.length.is_multiple_of(ATOM_BYTES);
-        pending.held <= self.room && is_free && (self.job || is_whole || pending.shape != Shape::Plain)
+        pending.held <= self.room && (pending.shape != Shape::Plain || ((self.job || is_whole) && is_free()))
     }
 
     /// What to do with what is not taken.

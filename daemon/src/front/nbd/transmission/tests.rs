@@ -1,5 +1,6 @@
 //! The transmission phase, item by item of the protocol's document (S, X), fed as bytes and answered by hand.
 
+use super::super::ahead::Ahead;
 use super::*;
 use crate::front::nbd::export::Contexts;
 use crate::front::nbd::protocol::{CHUNK_MAGIC, EXTENDED_REPLY_MAGIC, SIMPLE_REPLY_MAGIC, allocation, chunk, command_flag};
@@ -15,7 +16,7 @@ const EXTENDED: Session = Session { headers: Headers::Extended, ..STATUS };
 const BYTES_OF: fn(Session) -> Session = |session| Session { sized: false, ..session };
 const COOKIE: u64 = 0x0123_4567_89ab_cdef;
 const AMPLE: Allowance<'_> =
-    Allowance { connection: u64::MAX, loan: u64::MAX, room: u64::MAX, busy: &[], ahead: &[], job: true, caching_job: true };
+    Allowance { connection: u64::MAX, loan: u64::MAX, room: u64::MAX, busy: &[], ahead: None, job: true, caching_job: true };
 
 fn export() -> Export {
     Export { name: String::new(), description: String::new(), bytes: BYTES, read_only: false, clients: Vec::new(), block_bytes: 4096 }
@@ -475,8 +476,9 @@ fn x9_who_was_not_told_about_block_sizes_is_served_to_the_byte() {
 
 #[test]
 fn what_somebody_has_to_itself_is_not_changed_by_others_meanwhile() {
-    let place = Span::new(8, 1);
-    for busy in [Allowance { busy: &[place], ..AMPLE }, Allowance { ahead: &[(7, place)], ..AMPLE }] {
+    let (place, mut ahead) = (Span::new(8, 1), Ahead::default());
+    ahead.set(&mut None, true, std::iter::once(place));
+    for busy in [Allowance { busy: &[place], ..AMPLE }, Allowance { ahead: Some(ahead.before(None)), ..AMPLE }] {
         let mut out = Output::default();
         let mut step = |session, input: &[u8]| Transmission::new(session).step(&export(), false, busy, input, &mut out).1;
         for input in [write(0, 4096, &[1; 512]), request(command::TRIM, 0, 0, 8192), request(command::WRITE_ZEROES, 0, 4096, 512)] {
