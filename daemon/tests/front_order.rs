@@ -200,3 +200,17 @@ fn part_of_an_atom_is_changed_for_who_goes_in_order() {
         assert_eq!(world.memory.bytes[4096..4110], [&[0][..], &[byte; 10], &[0; 3]].concat());
     }
 }
+
+#[test]
+fn a_change_comes_behind_no_read_of_another_front_thread() {
+    let mut world = World::with_threads(MIB, 2);
+    let [mut busy, mut new, mut first] = [(); 3].map(|()| Raw::ready(&mut world));
+    world.hold = true;
+    world.room.bytes = LARGE + 1024;
+    busy.send(&mut world, &reads(16, 4096));
+    world.until(|world| asked(world) == LARGE);
+    first.send(&mut world, &request(READ, 1, 4096, LARGE as u32));
+    world.settle();
+    new.send(&mut world, &request(TRIM, 9, 0, 8192));
+    world.until(|world| changes(world) == 1);
+}

@@ -10,13 +10,13 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::thread::JoinHandle;
 
 use tidegate_engine::Event;
-use tidegate_engine::block::Span;
+use tidegate_engine::block::{ATOM_BYTES, Span};
 use tidegate_engine::request::{Reply, Request, RequestError, RequestId, Room};
 use tidegate_engine::time::{Duration, Instant};
 use tidegate_pages::Pages;
@@ -64,6 +64,10 @@ pub struct Crew {
     open: HashMap<RequestId, Open>,
     /// How many of them change something.
     changing: usize,
+    /// What is to be changed first is not what the threads have been told.
+    is_stale: bool,
+    /// They may write pages.
+    has_pages: bool,
 }
 
 /// Taken from a ring, and the how manieth of all.
@@ -73,28 +77,44 @@ struct Waiting {
 }
 
 /// What has been asked for and is to be changed first, for the threads: none writes pages there.
-#[derive(Default)]
 pub struct Ahead {
-    is_any: AtomicBool,
+    /// Of regions of the volume, by their number modulo the number of bits, those in which something is: mostly that is all that has to be looked at.
+    regions: [AtomicU64; REGIONS / 64],
     changes: RwLock<Vec<Span>>,
+}
+
+/// 4,096 of 1 MiB each.
+const REGIONS: usize = 64 * 64;
+const REGION_ATOMS: u64 = (1 << 20) / ATOM_BYTES;
+
+/// The regions in which part of that is.
+fn regions(span: Span) -> impl Iterator<Item = usize> {
+    let (first, end) = (span.start / REGION_ATOMS, span.end().div_ceil(REGION_ATOMS));
+    (first..end.min(first + REGIONS as u64)).map(|region| region as usize % REGIONS)
+}
+
+impl Default for Ahead {
+    fn default() -> Ahead {
+        Ahead { regions: [const { AtomicU64::new(0) }; REGIONS / 64], changes: RwLock::default() }
+    }
 }
 
 impl Ahead {
     /// Is part of that to be changed first?
     pub fn overlaps(&self, span: Span) -> bool {
+        let is_there = |region: usize| self.regions[region / 64].load(Ordering::Acquire) & 1 << (region % 64) != 0;
         let changes = || self.changes.read().unwrap_or_else(PoisonError::into_inner);
-        self.is_any.load(Ordering::Acquire) && changes().iter().any(|change| change.overlaps(span))
+        regions(span).any(is_there) && changes().iter().any(|change| change.overlaps(span))
     }
 
     fn set(&self, changes: impl Iterator<Item = Span>) {
-        let mut changes = changes.peekable();
-        let is_any = changes.peek().is_some();
-        if is_any || self.is_any.load(Ordering::Relaxed) {
-            let mut known = self.changes.write().unwrap_or_else(PoisonError::into_inner);
-            known.clear();
-            known.extend(changes);
-            self.is_any.store(is_any, Ordering::Release);
-        }
+        let mut known = self.changes.write().unwrap_or_else(PoisonError::into_inner);
+        known.clear();
+        known.extend(changes);
+        let mut now = [0; REGIONS / 64];
+        known.iter().flat_map(|span| regions(*span)).for_each(|region| now[region / 64] |= 1 << (region % 64));
+        // A bit that was set and is to be stays so meanwhile.
+        self.regions.iter().zip(now).for_each(|(word, now)| word.store(now, Ordering::Release));
     }
 }
 
@@ -180,11 +200,15 @@ impl Crew {
             jobs: Jobs::default(),
             open: HashMap::new(),
             changing: 0,
+            is_stale: false,
+            has_pages: false,
         })
     }
 
     /// From now on what is in memory is read there.
     pub fn remember(&mut self, pages: &Arc<Pages>) {
+        (self.has_pages, self.is_stale) = (true, true);
+        self.publish();
         for hand in &self.hands {
             let front = Pages::front(pages).expect("the engine was told of every thread");
             hand.words.insist(Word::Pages(Box::new(front)));
@@ -215,13 +239,17 @@ impl Crew {
     /// Takes all that was asked in one ring.
     fn gather(&mut self, hand: usize) {
         while let Ok(asked) = self.hands[hand].far.asked.pop() {
+            self.is_stale |= !asked.change().is_empty();
             self.hands[hand].waiting.push_back(Waiting { place: self.taken, asked });
             self.taken += 1;
         }
     }
 
     /// Tells the threads what is to be changed first.
-    fn publish(&self) {
+    fn publish(&mut self) {
+        if !self.has_pages || !std::mem::take(&mut self.is_stale) {
+            return;
+        }
         let aside = self.aside.iter().map(|(_, waiting)| waiting);
         let waiting = self.hands.iter().flat_map(|hand| &hand.waiting).chain(aside).map(|waiting| waiting.asked.change());
         let open = (self.changing > 0).then(|| self.open.values().map(|open| open.change));
@@ -282,20 +310,21 @@ impl Crew {
     /// Does a job have that to itself, or does it come behind what waits? (A job would be waited for, once it has its place.)
     fn comes_later(&self, waiting: &Waiting) -> bool {
         let change = waiting.asked.change();
-        (!change.is_empty() && self.jobs.has_to_itself(change)) || self.comes_behind(waiting)
+        self.jobs.spans().iter().any(|span| touch(*span, change)) || self.comes_behind(waiting)
     }
 
     /// Is part of that to be changed by what was asked before, and waits?
     fn comes_behind(&self, later: &Waiting) -> bool {
         let change = later.asked.change();
         let is_earlier = |waiting: &&Waiting| waiting.place < later.place;
-        let touches = |waiting: &Waiting| waiting.asked.change().overlaps(change) && !waiting.asked.is_orphaned();
+        let touches = |waiting: &Waiting| touch(waiting.asked.change(), change) && !waiting.asked.is_orphaned();
         let aside = self.aside.iter().map(|(_, waiting)| waiting).filter(is_earlier);
-        !change.is_empty() && self.hands.iter().flat_map(|hand| hand.waiting.iter().take_while(is_earlier)).chain(aside).any(touches)
+        self.hands.iter().flat_map(|hand| hand.waiting.iter().take_while(is_earlier)).chain(aside).any(touches)
     }
 
     /// Nobody waits for it any more, and nothing of it is done.
     fn refuse(&mut self, hand: usize, asked: &Asked) {
+        self.is_stale |= !asked.change().is_empty();
         self.hands[hand].far.answer(Reply { id: asked.id(), result: Err(RequestError::Io) }, asked.bytes());
     }
 
@@ -311,6 +340,7 @@ impl Crew {
                 events.push(Event::Arrived(Request { id, ..request }));
             }
             Asked::Job(_, job) => {
+                self.is_stale |= !job.is_caching();
                 self.open.insert(id, Open { change: Span::default(), bytes });
                 self.jobs.push(id, job);
             }
@@ -331,7 +361,7 @@ impl Crew {
                 return;
             }
         }
-        let changes = |place: Span| self.open.values().any(|open| open.change.overlaps(place));
+        let changes = |place: Span| self.open.values().any(|open| touch(open.change, place));
         let keep = match (self.turns.is_passed(), &self.aside) {
             (true, _) => Keep::Nothing,
             (false, None) => Keep::ForJobs,
@@ -340,6 +370,11 @@ impl Crew {
         };
         self.jobs.start(changes, keep, room, events);
     }
+}
+
+/// Do both change some of the same? (What changes nothing lies somewhere all the same.)
+fn touch(one: Span, other: Span) -> bool {
+    !one.is_empty() && !other.is_empty() && one.overlaps(other)
 }
 
 /// A thread's id of a request, as the engine knows it.
@@ -367,6 +402,7 @@ impl Clients for Crew {
         }
         let Open { change, bytes } = self.open.remove(&id).unwrap_or_default();
         self.changing -= usize::from(!change.is_empty());
+        self.is_stale |= !change.is_empty();
         let hand = &mut self.hands[(id.0 >> HAND_SHIFT) as usize];
         hand.far.answer(Reply { id: RequestId(id.0 & ((1 << HAND_SHIFT) - 1)), result }, bytes);
     }
@@ -487,6 +523,8 @@ mod tests {
         let change = Span::new(8, 8);
         let asked = Asked::Request(Request { id: RequestId(1), span: change, command: Command::Trim { fua: false } }, None);
         crew.hands[0].waiting.push_back(Waiting { place: 0, asked });
+        crew.has_pages = true;
+        crew.is_stale = true;
         let mut events = Vec::new();
         let may_write = |crew: &Crew| !crew.ahead.overlaps(Span::new(15, 1));
         assert!(may_write(&crew), "a thread may have written it before it heard");
@@ -500,5 +538,26 @@ mod tests {
         crew.reply(Reply { id: RequestId(1), result: Ok(Outcome::Done) });
         crew.resume(&mut room, &mut events);
         assert!(may_write(&crew));
+    }
+
+    #[test]
+    fn what_is_ahead_is_found_wherever_it_lies() {
+        let ahead = Ahead::default();
+        let region = REGION_ATOMS;
+        ahead.set([Span::new(region - 1, 2), Span::new(5 * region, REGIONS as u64 * region)].into_iter());
+        for (start, atoms, is_there) in [
+            (0, region - 1, false),
+            (region - 1, 1, true),
+            (region, 1, true),
+            (region + 1, 4 * region - 1, false),
+            (5 * region, 1, true),
+            (5 * region + REGIONS as u64 * region - 1, 1, true),
+            (5 * region + REGIONS as u64 * region, 8, false),
+            (0, 1 << 40, true),
+        ] {
+            assert_eq!(ahead.overlaps(Span::new(start, atoms)), is_there, "{start} {atoms}");
+        }
+        ahead.set(std::iter::empty());
+        assert!(!ahead.overlaps(Span::new(0, 1 << 40)));
     }
 }

@@ -373,7 +373,12 @@ impl Connection {
 
     /// There may be room again: goes on with what was received.
     fn resume(&mut self, service: Service<'_>, intake: &mut Intake<'_>) {
-        if !self.waiting || self.finds_no_room(intake.room) {
+        if !self.waiting {
+            return;
+        }
+        if self.finds_no_room(intake.room) {
+            // Whatever it waited for, now it waits for us.
+            self.held_up |= !self.unlent && self.requests.count() + self.output.replies() < REQUESTS_MAX;
             return;
         }
         self.waiting = false;

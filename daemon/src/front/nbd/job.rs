@@ -269,11 +269,6 @@ impl Jobs {
         &self.spans
     }
 
-    /// Is part of that not to be changed by others now?
-    pub fn has_to_itself(&self, change: Span) -> bool {
-        self.spans.iter().any(|span| span.overlaps(change))
-    }
-
     /// Is there place for one more that changes something?
     pub fn has_place(&self) -> bool {
         let changing = self.running.iter().filter(|running| !running.job.is_caching());

@@ -247,7 +247,7 @@ impl Transmission {
         let mut rest = if self.is_inside() { &[] } else { input };
         let others = std::iter::from_fn(move || {
             let Parsed::Header(header) = Header::parse(self.session.headers, rest) else { return None };
-            rest = rest.get(header.bytes + usize::try_from(header.payload).ok()?..)?;
+            rest = rest.get(header.bytes..)?.get(usize::try_from(header.payload).ok()?..)?;
             let changes = matches!(header.judge(export, self.session), Ok(Task::Write { .. } | Task::Trim { .. } | Task::Zero { .. }));
             // Behind DISC there is nothing.
             (header.command != command::DISC).then(|| changes.then(|| header.atoms()))

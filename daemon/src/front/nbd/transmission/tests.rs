@@ -519,6 +519,9 @@ fn what_is_here_as_a_whole_is_known_before_there_is_room_for_it() {
     assert!(changes(&transmission, &behind).is_empty(), "it is not whole, nor is anything behind it");
     assert!(matches!(transmission.step(&export(), false, none, &large[DIRECT_BYTES..], &mut out).1, Step::Cramped(_)));
     assert_eq!(changes(&transmission, &behind)[..2], [(1, DIRECT_BYTES as u64 / 512), (1, 2)]);
+    let endless =
+        [extended(command::READ, 0, 0, 4096), extended(command::WRITE, 0, 0, u64::MAX), extended(command::TRIM, 0, 0, 512)].concat();
+    assert!(changes(&Transmission::new(EXTENDED), &endless).is_empty());
     let many: Vec<u8> = (0..1000).flat_map(|_| request(command::TRIM, 0, 0, 512)).collect();
     assert_eq!(changes(&Transmission::new(SIMPLE), &many).len(), LOOKED_AT_MAX);
 }
