@@ -86,6 +86,8 @@ pub struct Ahead {
 /// 4,096 of 1 MiB each.
 const REGIONS: usize = 64 * 64;
 const REGION_ATOMS: u64 = (1 << 20) / ATOM_BYTES;
+/// A change of more of them is taken to be everywhere: a volume may be trimmed in a thousand pieces at once.
+const WIDE_REGIONS: u64 = 64;
 
 /// The regions in which part of that is.
 fn regions(span: Span) -> impl Iterator<Item = usize> {
@@ -107,14 +109,18 @@ impl Ahead {
         regions(span).any(is_there) && changes().iter().any(|change| change.overlaps(span))
     }
 
-    fn set(&self, changes: impl Iterator<Item = Span>) {
-        let mut known = self.changes.write().unwrap_or_else(PoisonError::into_inner);
-        known.clear();
-        known.extend(changes);
+    fn set(&self, changes: Vec<Span>) {
         let mut now = [0; REGIONS / 64];
-        known.iter().flat_map(|span| regions(*span)).for_each(|region| now[region / 64] |= 1 << (region % 64));
+        if changes.iter().any(|span| span.atoms > WIDE_REGIONS * REGION_ATOMS) {
+            now.fill(!0);
+        } else {
+            changes.iter().flat_map(|span| regions(*span)).for_each(|region| now[region / 64] |= 1 << (region % 64));
+        }
+        *self.changes.write().unwrap_or_else(PoisonError::into_inner) = changes;
         // A bit that was set and is to be stays so meanwhile.
-        self.regions.iter().zip(now).for_each(|(word, now)| word.store(now, Ordering::Release));
+        for (word, now) in self.regions.iter().zip(now).filter(|(word, now)| word.load(Ordering::Relaxed) != *now) {
+            word.store(now, Ordering::Release);
+        }
     }
 }
 
@@ -208,7 +214,7 @@ impl Crew {
     /// From now on what is in memory is read there.
     pub fn remember(&mut self, pages: &Arc<Pages>) {
         (self.has_pages, self.is_stale) = (true, true);
-        self.publish();
+        self.gather_all();
         for hand in &self.hands {
             let front = Pages::front(pages).expect("the engine was told of every thread");
             hand.words.insist(Word::Pages(Box::new(front)));
@@ -245,6 +251,12 @@ impl Crew {
         }
     }
 
+    /// Takes all that was asked until now, and tells the threads.
+    fn gather_all(&mut self) {
+        (0..self.hands.len()).for_each(|hand| self.gather(hand));
+        self.publish();
+    }
+
     /// Tells the threads what is to be changed first.
     fn publish(&mut self) {
         if !self.has_pages || !std::mem::take(&mut self.is_stale) {
@@ -253,7 +265,7 @@ impl Crew {
         let aside = self.aside.iter().map(|(_, waiting)| waiting);
         let waiting = self.hands.iter().flat_map(|hand| &hand.waiting).chain(aside).map(|waiting| waiting.asked.change());
         let open = (self.changing > 0).then(|| self.open.values().map(|open| open.change));
-        self.ahead.set(open.into_iter().flatten().chain(waiting).filter(|change| !change.is_empty()));
+        self.ahead.set(open.into_iter().flatten().chain(waiting).filter(|change| !change.is_empty()).collect());
     }
 
     /// Does anybody lack the engine's room for a payload?
@@ -310,7 +322,7 @@ impl Crew {
     /// Does a job have that to itself, or does it come behind what waits? (A job would be waited for, once it has its place.)
     fn comes_later(&self, waiting: &Waiting) -> bool {
         let change = waiting.asked.change();
-        self.jobs.spans().iter().any(|span| touch(*span, change)) || self.comes_behind(waiting)
+        !change.is_empty() && (self.jobs.spans().iter().any(|span| touch(*span, change)) || self.comes_behind(waiting))
     }
 
     /// Is part of that to be changed by what was asked before, and waits?
@@ -385,8 +397,7 @@ fn here(hand: usize, RequestId(id): RequestId) -> RequestId {
 impl Clients for Crew {
     fn admit(&mut self, guest: Guest) {
         // What it asked for before, on another connection, comes before what it asks for now.
-        (0..self.hands.len()).for_each(|hand| self.gather(hand));
-        self.publish();
+        self.gather_all();
         let least = self.hands.iter_mut().min_by_key(|hand| hand.clients()).expect("there is a thread");
         // One that is not taken is closed.
         least.admitted += usize::from(least.words.send(Word::Guest(guest)));
@@ -544,20 +555,24 @@ mod tests {
     fn what_is_ahead_is_found_wherever_it_lies() {
         let ahead = Ahead::default();
         let region = REGION_ATOMS;
-        ahead.set([Span::new(region - 1, 2), Span::new(5 * region, REGIONS as u64 * region)].into_iter());
-        for (start, atoms, is_there) in [
-            (0, region - 1, false),
-            (region - 1, 1, true),
-            (region, 1, true),
-            (region + 1, 4 * region - 1, false),
-            (5 * region, 1, true),
-            (5 * region + REGIONS as u64 * region - 1, 1, true),
-            (5 * region + REGIONS as u64 * region, 8, false),
-            (0, 1 << 40, true),
-        ] {
-            assert_eq!(ahead.overlaps(Span::new(start, atoms)), is_there, "{start} {atoms}");
+        let far = 5 * region + REGIONS as u64 * region;
+        for wide in [WIDE_REGIONS, WIDE_REGIONS + 1] {
+            ahead.set(vec![Span::new(region - 1, 2), Span::new(far, wide * region)]);
+            for (start, atoms, is_there) in [
+                (0, region - 1, false),
+                (region - 1, 1, true),
+                (region, 1, true),
+                (region + 1, 4 * region - 1, false),
+                (5 * region, 1, false),
+                (far, 1, true),
+                (far + wide * region - 1, 1, true),
+                (far + wide * region, 8, false),
+                (0, 1 << 40, true),
+            ] {
+                assert_eq!(ahead.overlaps(Span::new(start, atoms)), is_there, "{start} {atoms}");
+            }
         }
-        ahead.set(std::iter::empty());
+        ahead.set(Vec::new());
         assert!(!ahead.overlaps(Span::new(0, 1 << 40)));
     }
 }

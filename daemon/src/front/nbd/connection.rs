@@ -377,7 +377,7 @@ impl Connection {
             return;
         }
         if self.finds_no_room(intake.room) {
-            // Whatever it waited for, now it waits for us.
+            // Whatever it waited for, for the moment it waits for us.
             self.held_up |= !self.unlent && self.requests.count() + self.output.replies() < REQUESTS_MAX;
             return;
         }
