@@ -214,3 +214,27 @@ fn a_change_comes_behind_no_read_of_another_front_thread() {
     new.send(&mut world, &request(TRIM, 9, 0, 8192));
     world.until(|world| changes(world) == 1);
 }
+
+/// It would be read when there is room, whatever is there by then.
+#[test]
+fn what_nobody_had_read_of_a_client_that_is_gone_is_not_done() {
+    let large = vec![7; LARGE as usize];
+    // The second one lies in the socket.
+    let (mut world, mut busy, old) = with_who_waits(&[write(1, 0, &large), write(2, 2 * LARGE, &large)].concat());
+    let mut new = Raw::ready(&mut world);
+    drop(old);
+    new.send(&mut world, &write(1, 2 * LARGE, &[8; 512]));
+    (0..4).for_each(|_| world.pass(1));
+    assert_eq!(changes(&world), 1, "nobody knows of the other one");
+    world.room.bytes = 4 * LARGE;
+    world.settle();
+    assert_eq!(changes(&world), 2, "the first one, but not the second");
+    world.hold = false;
+    assert_eq!(new.receive(&mut world, 16), simple(0, 1));
+    assert_eq!(busy.receive(&mut world, 16 * (16 + 4096)).len(), 16 * (16 + 4096));
+    world.settle();
+    let (first, second) = (&world.memory.bytes[..LARGE as usize], &world.memory.bytes[2 * LARGE as usize..3 * LARGE as usize]);
+    assert!(first.iter().all(|byte| *byte == 7), "that one had come as a whole");
+    assert!(second[..512].iter().all(|byte| *byte == 8) && !second.contains(&7));
+    assert_eq!(world.front.connections(), 2);
+}

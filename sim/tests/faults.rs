@@ -662,6 +662,26 @@ fn a_write_with_fua_that_failed_and_was_overwritten_meanwhile_is_answered() {
     scenario.expect(5, &data);
 }
 
+/// The first group's data has ended, and so has its page; what of it has failed is in the second one.
+#[test]
+fn a_flush_waits_for_what_has_failed_and_is_written_again_elsewhere() {
+    let mut scenario = Scenario::new();
+    scenario.hold(Zone::Data);
+    scenario.fail_next(Zone::Data, Fault::Error);
+    let (_, data) = scenario.send_write(scenario.block(5), false);
+    let flush = scenario.send_flush();
+    scenario.run_until_quiet();
+    scenario.release(Zone::Data);
+    scenario.hold(Zone::Data);
+    scenario.advance(Duration::from_millis(10));
+    assert!(scenario.simulation.faults().has(FaultPoint::DataWriteFailed));
+    assert!(!scenario.is_answered(flush), "it is still on its way to the other place");
+    scenario.release(Zone::Data);
+    scenario.wait(flush).expect("a flush");
+    scenario.power_cut(Survive::None);
+    scenario.expect(5, &data);
+}
+
 /// The simulated SSD takes no operation in the place of one that is under way.
 #[test]
 fn a_fill_that_never_ended_on_the_lost_ssd_is_not_read() {

@@ -2,9 +2,11 @@
 //! asserted here besides is that the situation really came about.
 
 use crate::common::{journal_pages, newest_superblock, only, superblocks};
+use crate::fault_points::NONE;
 use tidegate_engine::Control;
 use tidegate_engine::block::{ATOM_BYTES, PAGE_ATOMS, Span};
 use tidegate_engine::cache::format::{FormatId, Header, PageHead, Record, Step, Superblock, create_steps};
+use tidegate_engine::fault_point::FaultPoint;
 use tidegate_engine::op::{DeviceId, Zone};
 use tidegate_engine::payload::Payload;
 use tidegate_engine::probe::Phase;
@@ -179,6 +181,29 @@ fn a_read_after_a_crash_survives_a_second_crash_at_once() {
             let again: Vec<_> = (0..6).map(|block| scenario.read(scenario.block(block)).expect("a block")).collect();
             assert_eq!(read, again);
         }
+    }
+}
+
+/// What a failed flush covered is seen until the power goes, and no later flush makes it durable.
+#[test]
+fn the_tail_is_written_again_until_that_succeeds() {
+    for failures in [0, 1, 3] {
+        let mut scenario = Scenario::new();
+        (0..8).for_each(|block| drop(scenario.write(block)));
+        scenario.flush();
+        (0..8).for_each(|block| drop(scenario.write(block)));
+        scenario.fail_next_flush(DeviceId::Cache);
+        scenario.try_flush().expect_err("it fails");
+        scenario.crash(Crash::Kill(Survive::All));
+        // It is read before it is written.
+        scenario.fail_next(Zone::Data, NONE);
+        (0..failures).for_each(|_| scenario.fail_next(Zone::Data, Fault::Error));
+        scenario.recover();
+        let read: Vec<_> = (0..8).map(|block| scenario.read(scenario.block(block)).expect("a block")).collect();
+        scenario.power_cut(Survive::None);
+        let again: Vec<_> = (0..8).map(|block| scenario.read(scenario.block(block)).expect("a block")).collect();
+        assert_eq!(read, again, "{failures} failures");
+        assert_eq!(scenario.simulation.faults().has(FaultPoint::RewriteFailed), failures > 0);
     }
 }
 

@@ -89,6 +89,8 @@ pub struct Connection {
     /// The socket takes no more for now, or has had enough for one turn.
     blocked: bool,
     waiting: bool,
+    /// And has done so since its socket was last read.
+    has_waited: bool,
     /// Its socket was left alone when it had something, for want of room.
     unread: bool,
     /// What it waits for is up to us alone: what has come is to be done before what others ask for later.
@@ -143,6 +145,7 @@ impl Connection {
             tag: 0,
             blocked: false,
             waiting: false,
+            has_waited: false,
             unread: false,
             held_up: false,
             is_fresh: false,
@@ -314,7 +317,7 @@ impl Connection {
             self.resume(service, intake);
         }
         if self.finds_no_room(intake.room) {
-            (self.waiting, self.held_up) = (true, true);
+            self.wait(true);
             // What lies decrypted is not its socket: who has read that has had its turn.
             self.unread |= fresh;
         }
@@ -322,6 +325,10 @@ impl Connection {
             return;
         }
         self.unread = false;
+        // It may be there again, and have written the same since: what nobody has seen yet is not done any more.
+        if std::mem::take(&mut self.has_waited) && fresh && self.stream().has_hung_up() {
+            return self.end();
+        }
         let behind = self.kept.bytes().len();
         scratch[..behind].copy_from_slice(self.kept.bytes());
         self.kept.clear();
@@ -391,6 +398,11 @@ impl Connection {
         self.kept = kept;
     }
 
+    /// It goes on when there is room, or what others hold comes back; `held_up`: neither is up to it.
+    fn wait(&mut self, held_up: bool) {
+        (self.waiting, self.has_waited, self.held_up) = (true, true, held_up);
+    }
+
     /// Would it only read what it cannot pass on?
     fn finds_no_room(&self, room: &Room) -> bool {
         room.requests == 0 && matches!(self.phase, Phase::Transmission(_))
@@ -450,8 +462,7 @@ impl Connection {
         }
         let under_way = self.requests.count() + self.output.replies();
         if under_way >= REQUESTS_MAX || (intake.room.requests == 0 && !service.stopping) {
-            self.waiting = true;
-            self.held_up = under_way < REQUESTS_MAX;
+            self.wait(under_way < REQUESTS_MAX);
             return (0, false);
         }
         let connection = BYTES_MAX.saturating_sub(self.bytes + self.output.unsent());
@@ -472,20 +483,20 @@ impl Connection {
             transmission::Step::Next => {}
             transmission::Step::Wait => return (took, false),
             transmission::Step::Full => {
-                self.waiting = true;
+                self.wait(false);
                 return (took, false);
             }
             transmission::Step::Busy => {
-                (self.waiting, self.held_up) = (true, true);
+                self.wait(true);
                 return (took, false);
             }
             transmission::Step::Cramped(bytes) => {
-                (self.waiting, self.held_up) = (true, true);
+                self.wait(true);
                 self.cramped = bytes;
                 return (took, false);
             }
             transmission::Step::Unlent => {
-                self.waiting = true;
+                self.wait(false);
                 self.unlent = true;
                 return (took, false);
             }

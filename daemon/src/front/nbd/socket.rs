@@ -182,6 +182,14 @@ impl Stream {
         }
     }
 
+    /// Has the client closed its socket, and does this one know? A TCP client is known to have gone only when it has refused something.
+    pub fn has_hung_up(&self) -> bool {
+        let mut socket = libc::pollfd { fd: self.fd(), events: 0, revents: 0 };
+        // SAFETY: one `pollfd`, which lives as long as the call.
+        let found = unsafe { libc::poll(&raw mut socket, 1, 0) };
+        found == 1 && socket.revents & (libc::POLLHUP | libc::POLLERR) != 0
+    }
+
     /// One `readv`.
     pub fn receive(&self, slices: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
         match self {
