@@ -219,7 +219,7 @@ fn a_change_comes_behind_no_read_of_another_front_thread() {
 #[test]
 fn what_nobody_had_read_of_a_client_that_is_gone_is_not_done() {
     let large = vec![7; LARGE as usize];
-    // The second one lies in the socket.
+    // Most of the second one lies in the socket.
     let (mut world, mut busy, old) = with_who_waits(&[write(1, 0, &large), write(2, 2 * LARGE, &large)].concat());
     let mut new = Raw::ready(&mut world);
     drop(old);

@@ -194,7 +194,7 @@ fn the_tail_is_written_again_until_that_succeeds() {
         (0..8).for_each(|block| drop(scenario.write(block)));
         scenario.fail_next_flush(DeviceId::Cache);
         scenario.try_flush().expect_err("it fails");
-        scenario.crash(Crash::Kill(Survive::All));
+        scenario.crash(Crash::Kill(Survive::None));
         // It is read before it is written.
         scenario.fail_next(Zone::Data, NONE);
         (0..failures).for_each(|_| scenario.fail_next(Zone::Data, Fault::Error));

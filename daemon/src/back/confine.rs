@@ -107,7 +107,7 @@ fn filter(motors: bool) -> Result<SeccompFilter, seccompiler::BackendError> {
     // systemd is told over one.
     only(libc::SYS_socket, vec![vec![is(0, libc::AF_UNIX as u64)?]])?;
     // What accepted sockets, terminals, and devices behind a thin volume are asked.
-    let controls = [libc::FIONBIO, libc::TCGETS, libc::TIOCGWINSZ, BLKZEROOUT, BLKDISCARD, BLKGETSIZE64];
+    let controls = [libc::FIONBIO, libc::TIOCOUTQ, libc::TCGETS, libc::TIOCGWINSZ, BLKZEROOUT, BLKDISCARD, BLKGETSIZE64];
     only(
         libc::SYS_ioctl,
         controls

@@ -41,6 +41,8 @@ const RECEIVE_BYTES_FIRST: usize = 96 << 10;
 const RECEIVE_BYTES_BEHIND: usize = 4 << 10;
 /// Bytes of one send: all replies of a turn if they are small, a quarter of one of 1 MiB.
 const SEND_BYTES: usize = 256 << 10;
+/// Behind a send of so much it is looked how much the client has not taken.
+const LOOK_BYTES: usize = 32 << 10;
 /// Ticks (seconds) that a handshake may take.
 const HANDSHAKE_TICKS: u32 = 10;
 /// Ticks without a byte moving, in the middle of a request or of a reply, after which a client is given up.
@@ -89,7 +91,7 @@ pub struct Connection {
     /// The socket takes no more for now, or has had enough for one turn.
     blocked: bool,
     waiting: bool,
-    /// And has done so since its socket was last read.
+    /// And is not the one that has just arrived and been served at once.
     has_waited: bool,
     /// Its socket was left alone when it had something, for want of room.
     unread: bool,
@@ -325,10 +327,6 @@ impl Connection {
             return;
         }
         self.unread = false;
-        // It may be there again, and have written the same since: what nobody has seen yet is not done any more.
-        if std::mem::take(&mut self.has_waited) && fresh && self.stream().has_hung_up() {
-            return self.end();
-        }
         let behind = self.kept.bytes().len();
         scratch[..behind].copy_from_slice(self.kept.bytes());
         self.kept.clear();
@@ -385,6 +383,7 @@ impl Connection {
         }
         if self.finds_no_room(intake.room) {
             // Whatever it waited for, for the moment it waits for us.
+            self.has_waited = true;
             self.held_up |= !self.unlent && self.requests.count() + self.output.replies() < REQUESTS_MAX;
             return;
         }
@@ -396,6 +395,10 @@ impl Connection {
         let took = self.advance(kept.bytes(), service, intake);
         kept.take(took);
         self.kept = kept;
+        // It may be there again, and have written the same since: what nobody has seen until now is not done any more.
+        if !self.waiting && std::mem::take(&mut self.has_waited) && self.stream().has_hung_up() {
+            self.end();
+        }
     }
 
     /// It goes on when there is room, or what others hold comes back; `held_up`: neither is up to it.
@@ -464,6 +467,9 @@ impl Connection {
         if under_way >= REQUESTS_MAX || (intake.room.requests == 0 && !service.stopping) {
             self.wait(under_way < REQUESTS_MAX);
             return (0, false);
+        }
+        if self.account.is_taking() {
+            self.account.look(self.channel.stream().untaken());
         }
         let connection = BYTES_MAX.saturating_sub(self.bytes + self.output.unsent());
         let loan = self.account.limit(self.tag, intake.loans).saturating_sub(self.held());
@@ -558,7 +564,12 @@ impl Connection {
             _ => self.send_slices::<512>(),
         };
         match result {
-            Ok(sent) => self.account.sent(sent),
+            Ok(sent) => {
+                self.account.sent(sent);
+                if sent >= LOOK_BYTES {
+                    self.account.look(self.channel.stream().untaken());
+                }
+            }
             Err(error) if is_temporary(&error) => {}
             Err(_) => self.phase = Phase::Dead,
         }

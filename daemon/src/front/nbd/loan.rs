@@ -3,7 +3,8 @@
 //! Each client holds a small share whatever others do, and on *credit* as much as it has moved within the last seconds: that comes back as fast
 //! as it went. All beyond that are *loans*, from one purse for all clients. So a thousand clients that send headers without payloads, or read no
 //! replies, hold that purse and their shares, and no more; and those who work are not held up by them. What has come of a payload that is not
-//! whole earns nothing yet: it is still here, and all but the last byte of it would stay.
+//! whole earns nothing yet: it is still here, and all but the last byte of it would stay. Nor does what
+//! the socket has: the client has not taken that.
 //!
 //! Who has worked and then stands still has a loan of what it held on credit, beyond what the purse has. What all hold on credit, and had, is
 //! bounded as well: there is no credit beyond that.
@@ -108,6 +109,8 @@ pub struct Account {
     gone: [u64; 2],
     /// Received, and still here when it was looked at last.
     arrived: u64,
+    /// Sent, and not taken when that was looked at last.
+    untaken: u64,
     held: Held,
     /// It stands in the queue for one.
     is_queued: bool,
@@ -115,10 +118,20 @@ pub struct Account {
 }
 
 impl Account {
-    /// The client has taken so much.
+    /// So much has been sent.
     pub fn sent(&mut self, bytes: usize) {
         self.moved[0] += bytes as u64;
         self.gone[0] += bytes as u64;
+    }
+
+    /// So much of what was sent has not been taken yet.
+    pub fn look(&mut self, untaken: u64) {
+        self.untaken = untaken;
+    }
+
+    /// May more of it have been taken since the last look?
+    pub fn is_taking(&self) -> bool {
+        self.untaken > 0
     }
 
     /// So much has come from the client.
@@ -135,7 +148,7 @@ impl Account {
     /// Bytes beyond its share that it has earned: a payload that took a minute to come is no more than what came of it last.
     fn earned(&self) -> u64 {
         let recent = |bytes: [u64; 2]| bytes[0] + bytes[1];
-        recent(self.gone).min(recent(self.moved)).saturating_sub(SHARE_BYTES)
+        recent(self.gone).saturating_sub(self.untaken).min(recent(self.moved)).saturating_sub(SHARE_BYTES)
     }
 
     /// Has it credit that it would not have had it stood still?
@@ -245,6 +258,18 @@ mod tests {
         assert!(!busy.tick(true, true));
         busy.settle(10 << 20, 0, &mut loans);
         assert_eq!(loans.free(), PURSE_BYTES - (10 << 20) + SHARE_BYTES);
+    }
+
+    #[test]
+    fn what_the_socket_has_earns_nothing() {
+        let mut client = Account::default();
+        client.sent(10 << 20);
+        client.look(10 << 20);
+        assert!(!client.has_earned() && client.is_moving() && client.is_taking());
+        client.look((10 << 20) - SHARE_BYTES);
+        assert!(!client.has_earned());
+        client.look(0);
+        assert!(client.has_earned() && !client.is_taking());
     }
 
     #[test]

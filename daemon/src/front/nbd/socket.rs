@@ -190,6 +190,14 @@ impl Stream {
         found == 1 && socket.revents & (libc::POLLHUP | libc::POLLERR) != 0
     }
 
+    /// Bytes that were sent and not taken, more or less: over TCP, not received. 0 where nobody can tell.
+    pub fn untaken(&self) -> u64 {
+        let mut bytes: libc::c_int = 0;
+        // SAFETY: an int that lives across the call is what this request writes.
+        let told = unsafe { libc::ioctl(self.fd(), libc::TIOCOUTQ, &raw mut bytes) };
+        if told == 0 { u64::try_from(bytes).unwrap_or(0) } else { 0 }
+    }
+
     /// One `readv`.
     pub fn receive(&self, slices: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
         match self {
