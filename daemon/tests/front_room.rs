@@ -335,3 +335,24 @@ fn front_threads_get_what_comes_free_in_turns() {
         assert_eq!(client.receive(&mut world, 100 * (16 + 512)).len(), 100 * (16 + 512));
     }
 }
+
+/// One reply after the other goes into their sockets, each small, and nobody takes one.
+#[test]
+fn what_sockets_have_is_no_credit_however_it_came_there() {
+    const CLIENTS: u64 = 12;
+    let mut world = World::new(64 * MIB);
+    let mut deaf: Vec<Raw> = (0..CLIENTS).map(|_| Raw::ready(&mut world)).collect();
+    for _ in 0..200 {
+        for client in &mut deaf {
+            client.push(&mut world, &reads(1, 28 << 10));
+        }
+        world.settle();
+    }
+    world.hold = true;
+    for client in &mut deaf {
+        client.push(&mut world, &reads(4, 1 << 20));
+    }
+    world.settle();
+    let most = (33 << 20) + CLIENTS * (128 << 10);
+    assert!(asked(&world) <= most, "{} of {most} bytes", asked(&world));
+}

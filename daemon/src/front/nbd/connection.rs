@@ -42,7 +42,7 @@ const RECEIVE_BYTES_BEHIND: usize = 4 << 10;
 /// Bytes of one send: all replies of a turn if they are small, a quarter of one of 1 MiB.
 const SEND_BYTES: usize = 256 << 10;
 /// Behind a send of so much it is looked how much the client has not taken.
-const LOOK_BYTES: usize = 32 << 10;
+const LOOK_BYTES: u64 = 32 << 10;
 /// Ticks (seconds) that a handshake may take.
 const HANDSHAKE_TICKS: u32 = 10;
 /// Ticks without a byte moving, in the middle of a request or of a reply, after which a client is given up.
@@ -243,6 +243,11 @@ impl Connection {
         self.account.wants(self.tag, false, loans);
     }
 
+    /// Does it wait for a loan, and would need none if it had taken what was sent? Nothing is heard of that.
+    pub fn may_be_taking(&self) -> bool {
+        self.is_waiting() && self.unlent && self.account.is_taking()
+    }
+
     /// Does it wait for memory that others hold? Who holds some itself may go on with that.
     pub fn wants_loan(&self) -> bool {
         self.is_waiting() && self.unlent && self.account.loan() == 0
@@ -353,6 +358,9 @@ impl Connection {
             Ok(got) => {
                 self.is_fresh = true;
                 self.account.received(got);
+                if self.account.is_taking() {
+                    self.look();
+                }
                 let direct = got.min(hole_bytes);
                 if let Phase::Transmission(transmission) = &mut self.phase {
                     transmission.fill(direct);
@@ -391,6 +399,10 @@ impl Connection {
         self.held_up = false;
         self.unlent = false;
         self.cramped = 0;
+        // What was sent may have been taken since.
+        if self.account.is_taking() {
+            self.look();
+        }
         let mut kept = std::mem::take(&mut self.kept);
         let took = self.advance(kept.bytes(), service, intake);
         kept.take(took);
@@ -399,6 +411,11 @@ impl Connection {
         if !self.waiting && std::mem::take(&mut self.has_waited) && self.stream().has_hung_up() {
             self.end();
         }
+    }
+
+    /// How much of what was sent has the client not taken?
+    fn look(&mut self) {
+        self.account.look(self.channel.stream().untaken() + self.channel.unsent());
     }
 
     /// It goes on when there is room, or what others hold comes back; `held_up`: neither is up to it.
@@ -467,9 +484,6 @@ impl Connection {
         if under_way >= REQUESTS_MAX || (intake.room.requests == 0 && !service.stopping) {
             self.wait(under_way < REQUESTS_MAX);
             return (0, false);
-        }
-        if self.account.is_taking() {
-            self.account.look(self.channel.stream().untaken());
         }
         let connection = BYTES_MAX.saturating_sub(self.bytes + self.output.unsent());
         let loan = self.account.limit(self.tag, intake.loans).saturating_sub(self.held());
@@ -566,8 +580,8 @@ impl Connection {
         match result {
             Ok(sent) => {
                 self.account.sent(sent);
-                if sent >= LOOK_BYTES {
-                    self.account.look(self.channel.stream().untaken());
+                if self.account.unseen() >= LOOK_BYTES {
+                    self.look();
                 }
             }
             Err(error) if is_temporary(&error) => {}

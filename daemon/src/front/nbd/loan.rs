@@ -109,8 +109,9 @@ pub struct Account {
     gone: [u64; 2],
     /// Received, and still here when it was looked at last.
     arrived: u64,
-    /// Sent, and not taken when that was looked at last.
+    /// Sent, and not taken when that was looked at last; and sent since.
     untaken: u64,
+    unseen: u64,
     held: Held,
     /// It stands in the queue for one.
     is_queued: bool,
@@ -122,11 +123,17 @@ impl Account {
     pub fn sent(&mut self, bytes: usize) {
         self.moved[0] += bytes as u64;
         self.gone[0] += bytes as u64;
+        self.unseen += bytes as u64;
     }
 
     /// So much of what was sent has not been taken yet.
     pub fn look(&mut self, untaken: u64) {
-        self.untaken = untaken;
+        (self.untaken, self.unseen) = (untaken, 0);
+    }
+
+    /// So much has been sent since that was looked at.
+    pub fn unseen(&self) -> u64 {
+        self.unseen
     }
 
     /// May more of it have been taken since the last look?

@@ -466,7 +466,8 @@ impl Front {
             client.active = true;
             self.active.push(token);
         }
-        self.watching |= client.connection.is_timed() || client.connection.has_earned() || client.connection.wants_loan();
+        let connection = &client.connection;
+        self.watching |= connection.is_timed() || connection.has_earned() || connection.wants_loan() || connection.may_be_taking();
     }
 
     /// Starts what can be started of the commands that take several requests.
@@ -695,6 +696,7 @@ impl Port for Front {
         // Handshakes that rested go on; they need no room.
         self.go_on(&mut Room { requests: 0, bytes: 0 }, &mut Vec::new());
         self.turns.tick(is_first);
-        self.retry |= self.turns.is_passed();
+        let may_be_taking = self.entries.iter().flat_map(|entry| &entry.client).any(|client| client.connection.may_be_taking());
+        self.retry |= self.turns.is_passed() || may_be_taking;
     }
 }
