@@ -25,6 +25,13 @@ const CLASS_BYTES_MAX: usize = ALIGNMENT << (CLASSES - 1);
 /// device, where 256 pages would be too many and the operation would be split. Chunks are kept: what was needed once is again.
 const CHUNK_BYTES: usize = 2 << 20;
 
+/// A run of so much comes instead of what free slabs hold, not beside it: else many reads, and then the largest write there is, would be twice as much
+/// memory as is lent at once.
+const TRIM_BYTES: usize = 16 << 20;
+/// Then so much is left of free slabs of one size, and those below 64 KiB.
+const KEPT_BYTES: usize = 2 << 20;
+const TRIMMED_CLASS_MIN: usize = 4;
+
 const ATOM: usize = ATOM_BYTES as usize;
 /// What comes from memory at once.
 const LINE_BYTES: usize = 64;
@@ -115,6 +122,9 @@ impl FreeList {
 
 fn take(bytes: usize) -> NonNull<Slab> {
     if bytes > CLASS_BYTES_MAX {
+        if bytes >= TRIM_BYTES {
+            trim();
+        }
         return Slab::allocate(bytes.next_multiple_of(ALIGNMENT));
     }
     let class = (bytes.next_power_of_two().max(ALIGNMENT) / ALIGNMENT).trailing_zeros() as usize;
@@ -126,6 +136,17 @@ fn put(slab: NonNull<Slab>) {
     match unsafe { slab.as_ref() }.class {
         CLASSES => Slab::release(slab),
         class => POOL[class].list().push(slab),
+    }
+}
+
+/// Gives the kernel back what large free slabs have, but for those that were used last. They stay slabs, and are zero when they are taken next.
+fn trim() {
+    for (class, free) in POOL.iter().enumerate().skip(TRIMMED_CLASS_MIN) {
+        let (list, bytes) = (free.list(), ALIGNMENT << class);
+        for slab in list.iter().rev().skip(KEPT_BYTES / bytes) {
+            // SAFETY: a free slab's memory is nobody's, and anonymous: what is read of it next is zero.
+            unsafe { libc::madvise(slab.as_ref().data.as_ptr().cast(), bytes, libc::MADV_DONTNEED) };
+        }
     }
 }
 
@@ -462,5 +483,16 @@ mod tests {
         let mut again = Vec::new();
         run(3, 9).append_to(&mut again);
         assert_eq!(Run::from_bytes(&again), run(3, 9));
+    }
+
+    #[test]
+    fn the_largest_runs_come_instead_of_free_slabs() {
+        let eight = || (0..8).map(|_| RunMut::new(CLASS_BYTES_MAX as u64 / ATOM_BYTES)).collect::<Vec<_>>();
+        let mut held = eight();
+        held.iter_mut().for_each(|run| run.as_mut_slice().fill(7));
+        drop(held);
+        assert!(eight().iter().filter(|run| run.as_slice()[0] == 7).count() > 4, "they are kept");
+        drop(RunMut::new(TRIM_BYTES as u64 / ATOM_BYTES));
+        assert!(eight().iter().filter(|run| run.as_slice()[0] == 7).count() < 4, "the last ones alone");
     }
 }
