@@ -91,7 +91,7 @@ pub struct Connection {
     /// The socket takes no more for now, or has had enough for one turn.
     blocked: bool,
     waiting: bool,
-    /// And is not the one that has just arrived and been served at once.
+    /// It does, or has since it last went on with all it had: its client may have gone meanwhile, and be back.
     has_waited: bool,
     /// Its socket was left alone when it had something, for want of room.
     unread: bool,
