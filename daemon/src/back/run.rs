@@ -25,8 +25,8 @@ const CLASS_BYTES_MAX: usize = ALIGNMENT << (CLASSES - 1);
 /// device, where 256 pages would be too many and the operation would be split. Chunks are kept: what was needed once is again.
 const CHUNK_BYTES: usize = 2 << 20;
 
-/// A run of so much comes instead of what free slabs hold, not beside it: else many reads, and then the largest write there is, would be twice as much
-/// memory as is lent at once.
+/// A run of so much comes instead of what free slabs hold, not beside it: else many reads, and then the largest write there is, would be twice as
+/// much memory as is lent at once.
 const TRIM_BYTES: usize = 16 << 20;
 /// Then so much is left of free slabs of one size, and those below 64 KiB.
 const KEPT_BYTES: usize = 2 << 20;

@@ -3,7 +3,7 @@
 //! Each client holds a small share whatever others do, and on *credit* as much as it has moved within the last seconds: that comes back as fast
 //! as it went. All beyond that are *loans*, from one purse for all clients. So a thousand clients that send headers without payloads, or read no
 //! replies, hold that purse and their shares, and no more; and those who work are not held up by them. What has come of a payload that is not
-//! whole earns nothing yet: it is still here, and all but the last byte of it would stay. Nor does what the socket has: the client has not taken that.
+//! whole earns nothing yet: it is still here, and all but the last byte of it would stay. Nor does what the socket has, and the client has not taken.
 //!
 //! Who has worked and then stands still has a loan of what it held on credit, beyond what the purse has. What all hold on credit, and had, is
 //! bounded as well: there is no credit beyond that.
