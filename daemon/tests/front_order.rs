@@ -121,15 +121,15 @@ fn nobody_comes_behind_what_waits_for_its_client() {
     assert_eq!(flood.receive(&mut world, 128 * (16 + 512) + 16).len(), 128 * (16 + 512) + 16);
 }
 
-/// Its only two front threads: one has a client with all the room, and one who lacks some; the other one has the last client, who is there first.
-fn with_two_threads() -> (World, [Raw; 3], Raw) {
+/// Its only two front threads: one has a client with all the room, and one who lacks some to read what lies at `lacking`; the other one has the last client, who is there first.
+fn with_two_threads(lacking: u64) -> (World, [Raw; 3], Raw) {
     let mut world = World::with_threads(MIB, 2);
     let [mut busy, new, mut first, spare] = [(); 4].map(|()| Raw::ready(&mut world));
     world.hold = true;
     world.room.bytes = LARGE + 1024;
     busy.send(&mut world, &reads(16, 4096));
     world.until(|world| asked(world) == LARGE);
-    first.send(&mut world, &request(READ, 1, 0, LARGE as u32));
+    first.send(&mut world, &request(READ, 1, lacking, LARGE as u32));
     world.settle();
     (world, [busy, first, spare], new)
 }
@@ -152,7 +152,7 @@ fn check_that_it_comes_behind_another_thread(world: &mut World, new: &mut Raw, l
 #[test]
 fn what_is_written_later_comes_behind_what_waits_for_another_front_thread() {
     for (later, byte) in [(request(TRIM, 9, 4096, 512), 0), (write(9, 4090, &[8; 518]), 8)] {
-        let (mut world, others, mut new) = with_two_threads();
+        let (mut world, others, mut new) = with_two_threads(0);
         let mut old = Raw::ready(&mut world);
         old.send(&mut world, &write(1, 3584, &[7; 1536]));
         world.settle();
@@ -164,7 +164,7 @@ fn what_is_written_later_comes_behind_what_waits_for_another_front_thread() {
 
 #[test]
 fn no_front_thread_writes_pages_where_something_waits_to_be_written() {
-    let (mut world, others, mut new) = with_two_threads();
+    let (mut world, others, mut new) = with_two_threads(0);
     let (pages, _keeper) = Pages::new(Config::of_memory(4 << 20, 2)).expect("memory");
     world.front.remember(&pages);
     let mut old = Raw::ready(&mut world);
@@ -203,16 +203,10 @@ fn part_of_an_atom_is_changed_for_who_goes_in_order() {
 
 #[test]
 fn a_change_comes_behind_no_read_of_another_front_thread() {
-    let mut world = World::with_threads(MIB, 2);
-    let [mut busy, mut new, mut first] = [(); 3].map(|()| Raw::ready(&mut world));
-    world.hold = true;
-    world.room.bytes = LARGE + 1024;
-    busy.send(&mut world, &reads(16, 4096));
-    world.until(|world| asked(world) == LARGE);
-    first.send(&mut world, &request(READ, 1, 4096, LARGE as u32));
-    world.settle();
+    let (mut world, others, mut new) = with_two_threads(4096);
     new.send(&mut world, &request(TRIM, 9, 0, 8192));
     world.until(|world| changes(world) == 1);
+    drop(others);
 }
 
 /// It would be read when there is room, whatever is there by then.

@@ -3,24 +3,25 @@
 //! aside, and they take none, but in some seconds, as in a front ([`Turns`]).
 //!
 //! What waits here comes before what another thread's client asks for later at the same place: it may be the same one, come back. Whoever is behind
-//! that one waits, too. And no thread writes pages of memory where something waits, or is in the engine and not answered ([`Ahead`]).
+//! that one waits, too. And no thread writes pages of memory where something waits, or is in the engine and not answered ([`Claims`]).
 //!
 //! Parts of atoms are merged here and not there: who changes part of one has it to himself among all threads' clients. So while such a job is
 //! under way no thread writes pages of memory by itself ([`Shared::must_ask`]), and none begins before each of them has been seen not to.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::sync_channel;
-use std::sync::{Arc, PoisonError, RwLock};
 use std::thread::JoinHandle;
 
 use tidegate_engine::Event;
-use tidegate_engine::block::{ATOM_BYTES, Span};
+use tidegate_engine::block::Span;
 use tidegate_engine::request::{Reply, Request, RequestError, RequestId, Room};
 use tidegate_engine::time::{Duration, Instant};
 use tidegate_pages::Pages;
 
+use super::claims::Claims;
 use super::crossing::{Asked, Far, crossing};
 use super::hand::{Hand, Word};
 use super::nbd::job::{self, Jobs, Keep};
@@ -54,7 +55,7 @@ pub struct Crew {
     aside: Option<(usize, Waiting)>,
     /// Taken from rings, ever.
     taken: u64,
-    ahead: Arc<Ahead>,
+    claims: Arc<Claims>,
     /// Whether others do take some of what comes free.
     turns: Turns,
     last_tick: Instant,
@@ -70,58 +71,10 @@ pub struct Crew {
     has_pages: bool,
 }
 
-/// Taken from a ring, and the how manieth of all.
+/// Taken from a ring, and its place among all that were.
 struct Waiting {
     place: u64,
     asked: Asked,
-}
-
-/// What has been asked for and is to be changed first, for the threads: none writes pages there.
-pub struct Ahead {
-    /// Of regions of the volume, by their number modulo the number of bits, those in which something is: mostly that is all that has to be looked at.
-    regions: [AtomicU64; REGIONS / 64],
-    changes: RwLock<Vec<Span>>,
-}
-
-/// 4,096 of 1 MiB each.
-const REGIONS: usize = 64 * 64;
-const REGION_ATOMS: u64 = (1 << 20) / ATOM_BYTES;
-/// A change of more of them is taken to be everywhere: a volume may be trimmed in a thousand pieces at once.
-const WIDE_REGIONS: u64 = 64;
-
-/// The regions in which part of that is.
-fn regions(span: Span) -> impl Iterator<Item = usize> {
-    let (first, end) = (span.start / REGION_ATOMS, span.end().div_ceil(REGION_ATOMS));
-    (first..end.min(first + REGIONS as u64)).map(|region| region as usize % REGIONS)
-}
-
-impl Default for Ahead {
-    fn default() -> Ahead {
-        Ahead { regions: [const { AtomicU64::new(0) }; REGIONS / 64], changes: RwLock::default() }
-    }
-}
-
-impl Ahead {
-    /// Is part of that to be changed first?
-    pub fn overlaps(&self, span: Span) -> bool {
-        let is_there = |region: usize| self.regions[region / 64].load(Ordering::Acquire) & 1 << (region % 64) != 0;
-        let changes = || self.changes.read().unwrap_or_else(PoisonError::into_inner);
-        regions(span).any(is_there) && changes().iter().any(|change| change.overlaps(span))
-    }
-
-    fn set(&self, changes: Vec<Span>) {
-        let mut now = [0; REGIONS / 64];
-        if changes.iter().any(|span| span.atoms > WIDE_REGIONS * REGION_ATOMS) {
-            now.fill(!0);
-        } else {
-            changes.iter().flat_map(|span| regions(*span)).for_each(|region| now[region / 64] |= 1 << (region % 64));
-        }
-        *self.changes.write().unwrap_or_else(PoisonError::into_inner) = changes;
-        // A bit that was set and is to be stays so meanwhile.
-        for (word, now) in self.regions.iter().zip(now).filter(|(word, now)| word.load(Ordering::Relaxed) != *now) {
-            word.store(now, Ordering::Release);
-        }
-    }
 }
 
 /// A request in the engine.
@@ -158,7 +111,7 @@ pub struct Shared {
     /// It may be writing pages.
     is_writing: AtomicBool,
     /// Where others are to change something first: all threads have the same.
-    pub ahead: Arc<Ahead>,
+    pub claims: Arc<Claims>,
 }
 
 impl Shared {
@@ -182,12 +135,12 @@ impl Crew {
     pub fn new(threads: usize, export: &Export, poll: Duration, clock: Clock) -> io::Result<Crew> {
         assert!((1..=HANDS_MAX).contains(&threads), "{threads} threads");
         let bell = Bell::new()?;
-        let ahead = Arc::<Ahead>::default();
+        let claims = Arc::<Claims>::default();
         let start = |number: usize| {
             let (words, mailbox) = mailbox(WORDS_MAX)?;
             let front = Bell::new()?;
             let (near, far) = crossing(front.clone(), bell.clone());
-            let state = Arc::new(Shared { ahead: Arc::clone(&ahead), ..Shared::default() });
+            let state = Arc::new(Shared { claims: Arc::clone(&claims), ..Shared::default() });
             let hand = Hand::new(export.clone(), near, front, mailbox, Arc::clone(&state), poll, clock)?;
             let thread = std::thread::Builder::new().name(format!("front {number}")).spawn(move || hand.run())?;
             Ok(Member { far, waiting: VecDeque::new(), words, admitted: 0, state, asks: false, thread: Some(thread) })
@@ -200,7 +153,7 @@ impl Crew {
             turn: 0,
             aside: None,
             taken: 0,
-            ahead,
+            claims,
             turns: Turns::default(),
             last_tick: Instant::ZERO,
             jobs: Jobs::default(),
@@ -265,7 +218,7 @@ impl Crew {
         let aside = self.aside.iter().map(|(_, waiting)| waiting);
         let waiting = self.hands.iter().flat_map(|hand| &hand.waiting).chain(aside).map(|waiting| waiting.asked.change());
         let open = (self.changing > 0).then(|| self.open.values().map(|open| open.change));
-        self.ahead.set(open.into_iter().flatten().chain(waiting).filter(|change| !change.is_empty()).collect());
+        self.claims.set(open.into_iter().flatten().chain(waiting).filter(|change| !change.is_empty()).collect());
     }
 
     /// Does anybody lack the engine's room for a payload?
@@ -537,7 +490,7 @@ mod tests {
         crew.has_pages = true;
         crew.is_stale = true;
         let mut events = Vec::new();
-        let may_write = |crew: &Crew| !crew.ahead.overlaps(Span::new(15, 1));
+        let may_write = |crew: &Crew| !crew.claims.overlaps(Span::new(15, 1));
         assert!(may_write(&crew), "a thread may have written it before it heard");
         crew.resume(&mut Room { requests: 0, bytes: 0 }, &mut events);
         assert!(events.is_empty() && !may_write(&crew), "it waits");
@@ -545,34 +498,9 @@ mod tests {
         let mut room = Room { requests: 9, bytes: 0 };
         crew.resume(&mut room, &mut events);
         crew.ready(0, true, false, &mut room, &mut events);
-        assert!(events.len() == 1 && !may_write(&crew) && !crew.ahead.overlaps(Span::new(16, 1)));
+        assert!(events.len() == 1 && !may_write(&crew) && !crew.claims.overlaps(Span::new(16, 1)));
         crew.reply(Reply { id: RequestId(1), result: Ok(Outcome::Done) });
         crew.resume(&mut room, &mut events);
         assert!(may_write(&crew));
-    }
-
-    #[test]
-    fn what_is_ahead_is_found_wherever_it_lies() {
-        let ahead = Ahead::default();
-        let region = REGION_ATOMS;
-        let far = 5 * region + REGIONS as u64 * region;
-        for wide in [WIDE_REGIONS, WIDE_REGIONS + 1] {
-            ahead.set(vec![Span::new(region - 1, 2), Span::new(far, wide * region)]);
-            for (start, atoms, is_there) in [
-                (0, region - 1, false),
-                (region - 1, 1, true),
-                (region, 1, true),
-                (region + 1, 4 * region - 1, false),
-                (5 * region, 1, false),
-                (far, 1, true),
-                (far + wide * region - 1, 1, true),
-                (far + wide * region, 8, false),
-                (0, 1 << 40, true),
-            ] {
-                assert_eq!(ahead.overlaps(Span::new(start, atoms)), is_there, "{start} {atoms}");
-            }
-        }
-        ahead.set(Vec::new());
-        assert!(!ahead.overlaps(Span::new(0, 1 << 40)));
     }
 }

@@ -163,7 +163,7 @@ impl Hand {
             match request.command {
                 Command::Read if has_memory => reads.push(request),
                 Command::Write { fua: false, .. }
-                    if has_memory && self.writes && request.span.bytes() <= WRITE_BYTES && !self.state.ahead.overlaps(request.span) =>
+                    if has_memory && self.writes && request.span.bytes() <= WRITE_BYTES && !self.state.claims.overlaps(request.span) =>
                 {
                     writes.push(request)
                 }

@@ -9,6 +9,7 @@
 //!                        └─ pages              reads of what is in memory end here
 //! ```
 
+mod claims;
 mod crew;
 mod crossing;
 mod hand;
