@@ -80,6 +80,9 @@ pub struct Config {
     /// Headers of sealed sets that are held back until so many are due, or a checkpoint needs them: those of neighbours are one write, and a FLUSH
     /// in between has less to wait for. Default 16, fewer in a cache of less than 512 sets: one for each 32.
     pub headers_together: u32,
+    /// A client that has sent so many times as much as a large write (256 KiB, or a set), without a pause, a FLUSH or a read of the SSD, has its
+    /// small writes gathered for a moment although the SSD is idle, with `dirty_ram`.
+    pub long_burst: u32,
     /// Classes of blocks that are told apart by how often they are written: each has open sets of its own. At most
     /// [`crate::cache::heat::CLASSES_MAX`]. Default that, fewer in a cache of less than 1,536 sets: one for each 256.
     pub classes: u32,
@@ -355,6 +358,7 @@ impl Config {
             cleaning: Cleaning::Declining,
             clean_floor: (sets / 50).max(2) * 3 / 2,
             headers_together: (sets / 32).clamp(1, 16),
+            long_burst: 4,
             classes: (sets / 256).clamp(1, CLASSES_MAX),
             when_full: WhenFull::Wait,
             detour: Some(detour::Counts::default()),

@@ -489,6 +489,7 @@ fn draw_config(chance: &mut Chance, geometry: Geometry, seed: u64) -> Config {
     config.dirty_ram = draw_dirty_ram(seed, config.window_bytes);
     config.dirty_ram_least = draw_dirty_ram_least(seed);
     config.headers_together = Chance::new(seed, "headers").pick(&[1, 1, 2, 4, 8, 16]);
+    config.long_burst = Chance::new(seed, "long burst").pick(&[0, 0, 1, 4]);
     config.split = draw_split(seed);
     config.detour = draw_detour(seed);
     config.commit_home = draw_commit_home(seed);

@@ -1,10 +1,14 @@
 //! Gather: small writes go to the SSD as large ones, and with `dirty_ram` they are acknowledged before that.
 
-use tidegate_engine::block::ATOM_BYTES;
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use tidegate_engine::block::{ATOM_BYTES, Span};
 use tidegate_engine::cache::format::Geometry;
 use tidegate_engine::op::{DeviceId, Zone};
 use tidegate_engine::probe::WaitReason;
 use tidegate_engine::request::RequestId;
+use tidegate_engine::time::Duration;
 use tidegate_sim::back::fault::Fault;
 use tidegate_sim::back::volatile::Survive;
 use tidegate_sim::scenario::{Scenario, plan_for};
@@ -14,6 +18,17 @@ use tidegate_sim::world::Simulation;
 /// So many blocks may be acknowledged and in memory alone.
 fn with_ram(blocks: u64) -> Scenario {
     Scenario::with(|plan| plan.config.dirty_ram = blocks * 8 * ATOM_BYTES)
+}
+
+/// Sets of 256 blocks of 4 KiB.
+const LARGE_SETS: Geometry =
+    Geometry { block_atoms: 8, set_slots: 256, sets: 16, journal_pages: 256, volume_atoms: 16_384, range_entries: 252 };
+
+/// With so much memory for what is not on the SSD.
+fn with_large_sets(dirty_ram: u64) -> Scenario {
+    let mut plan = plan_for(LARGE_SETS);
+    plan.config.dirty_ram = dirty_ram;
+    Scenario::of(plan)
 }
 
 /// Blocks of each write to the data sets of the SSD, in order.
@@ -79,10 +94,7 @@ fn what_one_turn_places_is_one_write_although_clients_wait_for_it() {
 
 #[test]
 fn what_is_large_or_ends_its_set_waits_for_nothing() {
-    let geometry = Geometry { block_atoms: 8, set_slots: 256, sets: 16, journal_pages: 256, volume_atoms: 16_384, range_entries: 252 };
-    let mut plan = plan_for(geometry);
-    plan.config.dirty_ram = 4 << 20;
-    let mut scenario = Scenario::of(plan);
+    let mut scenario = with_large_sets(4 << 20);
     scenario.hold(Zone::Data);
     (0..256).for_each(|block| drop(scenario.write(block * 3)));
     assert_eq!(data_writes(&scenario), [1, 64, 64, 64, 63], "256 KiB each, and what is left of the set");
@@ -90,6 +102,163 @@ fn what_is_large_or_ends_its_set_waits_for_nothing() {
     assert_eq!(data_writes(&scenario)[5..], [256]);
     scenario.release(Zone::Data);
     scenario.flush();
+}
+
+/// A client that sends its next small write 100 µs after the one before was acknowledged, when the SSD has nothing to do any more.
+fn write_one_by_one(scenario: &mut Scenario, blocks: Range<u64>) -> Vec<Stamps> {
+    let write = |block: u64| {
+        let data = scenario.write(block);
+        scenario.advance(Duration::from_micros(100));
+        data
+    };
+    blocks.map(write).collect()
+}
+
+#[test]
+fn a_long_burst_of_small_writes_is_held_a_moment_and_becomes_few_writes() {
+    let mut scenario = with_large_sets(4 << 20);
+    let mut sent = write_one_by_one(&mut scenario, 0..256);
+    assert_eq!(data_writes(&scenario), [1; 256], "as long as a FLUSH may come as often");
+    scenario.forget_noted();
+    sent.extend(write_one_by_one(&mut scenario, 256..356));
+    let writes = data_writes(&scenario);
+    assert!(writes[..].iter().all(|&blocks| blocks == 20), "two milliseconds' worth each: {writes:?}");
+    assert!((4..=5).contains(&writes.len()), "{writes:?}");
+    scenario.advance(Duration::from_millis(2));
+    assert_eq!(data_writes(&scenario).iter().sum::<u64>(), 100, "the last of it waits for no other write");
+    scenario.forget_noted();
+    sent[0] = scenario.write(0);
+    assert_eq!(data_writes(&scenario), [1], "after a pause nothing more is to be expected");
+    scenario.flush();
+    scenario.power_cut(Survive::None);
+    (0..).zip(&sent).for_each(|(block, data)| scenario.expect(block, data));
+}
+
+#[test]
+fn a_flush_sends_what_is_held_and_waits_for_nothing_else() {
+    let mut scenario = with_large_sets(4 << 20);
+    write_one_by_one(&mut scenario, 0..300);
+    scenario.forget_noted();
+    let data = scenario.write(900);
+    assert!(data_writes(&scenario).is_empty());
+    scenario.expect(900, &data);
+    let began = scenario.simulation.now();
+    scenario.flush();
+    let took = scenario.simulation.now().since(began);
+    assert!(took < Duration::from_micros(600), "{took:?}; the SSD's own takes 400 us, and to write a page or 20 KiB 50");
+    assert_eq!(data_writes(&scenario), [5], "the last one, and four that had not been sent of the 44 that were held");
+    scenario.forget_noted();
+    write_one_by_one(&mut scenario, 3..6);
+    assert_eq!(data_writes(&scenario), [1; 3], "a FLUSH may come again as soon");
+    scenario.power_cut(Survive::None);
+    scenario.expect(900, &data);
+}
+
+#[test]
+fn fua_sends_what_is_held_of_its_group_in_other_sets_beside_its_own() {
+    let mut plan = plan_for(LARGE_SETS);
+    (plan.config.dirty_ram, plan.config.classes, plan.config.long_burst) = (4 << 20, 4, 0);
+    let mut scenario = Scenario::of(plan);
+    for i in 0..400 {
+        let _ = scenario.write(if i % 2 == 0 { i / 2 % 8 } else { 100 + i });
+    }
+    scenario.flush();
+    scenario.hold(Zone::Data);
+    scenario.write(3);
+    scenario.write(3);
+    scenario.forget_noted();
+    let (fua, _) = scenario.send_write(scenario.block(2_000), true);
+    scenario.run_until_quiet();
+    assert_eq!(data_writes(&scenario), [2, 1], "both at once: they go to different sets");
+    scenario.release(Zone::Data);
+    scenario.wait(fua).expect("a write with FUA");
+}
+
+#[test]
+fn of_all_streams_together_no_more_is_held_than_one_large_write() {
+    let mut plan = plan_for(LARGE_SETS);
+    (plan.config.dirty_ram, plan.config.classes) = (4 << 20, 4);
+    let mut scenario = Scenario::of(plan);
+    let mut most = 0;
+    for i in 0..1_000 {
+        // Eight blocks that are written all the time, and many once: they go to different sets.
+        let _ = scenario.write(if i % 2 == 0 { i / 2 % 8 } else { 100 + i });
+        scenario.advance(Duration::from_micros(10));
+        most = (i + 1 - data_writes(&scenario).iter().sum::<u64>()).max(most);
+    }
+    assert_eq!(most, 63);
+    let sets: BTreeSet<u64> =
+        scenario.noted().iter().filter(|op| op.zone == Some(Zone::Data)).map(|op| op.span.start / (256 * 8)).collect();
+    assert!(sets.len() > 4, "a thousand blocks of one stream fill four: {sets:?}");
+}
+
+/// The SSD has blocks 0 to 300; a long burst is going on.
+fn with_a_burst(read_ahead: u64) -> Scenario {
+    let mut plan = plan_for(LARGE_SETS);
+    (plan.config.dirty_ram, plan.config.read_ahead) = (4 << 20, read_ahead);
+    let mut scenario = Scenario::of(plan);
+    write_one_by_one(&mut scenario, 0..300);
+    scenario.flush();
+    write_one_by_one(&mut scenario, 300..600);
+    scenario.forget_noted();
+    scenario
+}
+
+#[test]
+fn a_burst_ends_where_the_ssd_is_waited_for() {
+    for (read_ahead, reads) in [(0, true), (0, false), (1 << 20, false)] {
+        let mut scenario = with_a_burst(read_ahead);
+        if reads {
+            scenario.read(scenario.block(0)).expect("a read");
+        } else {
+            let part = Span::new(scenario.block(0).start + 1, 2);
+            scenario.write_span(part);
+        }
+        write_one_by_one(&mut scenario, 600..603);
+        let writes = data_writes(&scenario);
+        assert_eq!(writes[writes.len() - 3..], [1; 3], "a large write would be before the next read: {writes:?}");
+    }
+}
+
+#[test]
+fn large_writes_are_no_burst_of_small_ones() {
+    let mut scenario = with_large_sets(4 << 20);
+    (0..5).for_each(|i| drop(scenario.write_span(scenario.blocks(i * 100, 70))));
+    scenario.run_until_quiet();
+    scenario.forget_noted();
+    write_one_by_one(&mut scenario, 600..603);
+    assert_eq!(data_writes(&scenario), [1; 3]);
+}
+
+#[test]
+fn a_fill_is_not_held() {
+    let mut scenario = with_large_sets(4 << 20);
+    scenario.read(scenario.block(1_000)).expect("a read");
+    write_one_by_one(&mut scenario, 0..300);
+    let read = scenario.send_read(scenario.block(1_001));
+    let mut block = 300;
+    while !scenario.is_answered(read) {
+        write_one_by_one(&mut scenario, block..block + 1);
+        block += 1;
+    }
+    assert!(block > 350, "it is a long one: {block}");
+    let writes = data_writes(&scenario);
+    assert_eq!(writes[257..].iter().filter(|&&blocks| blocks == 1).count(), 1, "the fill of the second one alone: {writes:?}");
+    assert_eq!(writes.last(), Some(&1), "and at once");
+}
+
+#[test]
+fn nothing_is_held_while_others_need_the_memory() {
+    // Room for 16 blocks: while more than half of that is taken nothing is held.
+    let mut scenario = with_large_sets(16 * 8 * ATOM_BYTES);
+    write_one_by_one(&mut scenario, 0..300);
+    let held = data_writes(&scenario)[256..].iter().max().copied();
+    assert_eq!(held, Some(9));
+    assert_eq!(data_writes(&scenario).iter().sum::<u64>(), 292, "eight are held");
+    // One comes that is larger than what is left: nobody waits two milliseconds for nothing.
+    let before = scenario.simulation.now();
+    scenario.write_span(scenario.blocks(1_000, 12));
+    assert!(scenario.simulation.now().since(before) < Duration::from_micros(500));
 }
 
 #[test]
@@ -193,12 +362,21 @@ fn a_stop_makes_durable_what_was_acknowledged_early() {
 
 #[test]
 fn overwrites_in_memory_and_on_the_ssd_survive_a_crash_at_every_step() {
-    let mut scenario = with_ram(5);
+    let scenario = with_ram(5);
+    crash_at_every_step(scenario);
+}
+
+#[test]
+fn what_is_held_survives_a_crash_at_every_step_as_far_as_it_was_flushed() {
+    crash_at_every_step(Scenario::with(|plan| (plan.config.dirty_ram, plan.config.long_burst) = (64 * 8 * ATOM_BYTES, 0)));
+}
+
+fn crash_at_every_step(mut scenario: Scenario) {
     scenario.crash_at_every_step();
     for round in 0..6 {
         send(&mut scenario, (0..9).map(|block| block * (round + 1) % 11));
         let part = scenario.block(round);
-        scenario.write_span(tidegate_engine::block::Span::new(part.start + 1, 3));
+        scenario.write_span(Span::new(part.start + 1, 3));
         scenario.trim(scenario.blocks(round, 2));
         scenario.flush();
     }

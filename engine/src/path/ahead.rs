@@ -96,6 +96,7 @@ impl<P: Payload> Engine<P> {
             Taken::Ready(payload) => Some(payload),
             Taken::OnItsWay(op) => {
                 // Somebody waits for it now.
+                self.end_burst();
                 self.queues[DeviceId::Cache as usize].raise(self.now, op, Class::Client);
                 None
             }

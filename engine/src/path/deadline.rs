@@ -21,6 +21,7 @@ impl<P: Payload> Engine<P> {
         let home = if self.destage.is_idle() { self.home_deadline() } else { None };
         let wishes = [
             flush_age,
+            self.gather_deadline(),
             gate,
             home,
             self.page_deadline(),

@@ -5,16 +5,22 @@
 //! put → gathering, as long as what comes next goes on where it ends → sent: it is large · its set or its group has ended
 //!                                                                            · at the end of a turn, if somebody waits for it
 //!                                                                              or nothing else is on its way to the log
+//!                                                                              (in a long burst: 2 ms after it was put there)
 //! ```
 //! With `dirty_ram` nobody waits for it but a FLUSH, which ends its group: a write is acknowledged when it has its slots and its records, from
 //! then on it is pinned and read from memory, and no more is taken in than `dirty_ram` holds, less what of it is lent to clean pages
 //! (`dirty_share`). What is acknowledged is as durable as what is in the volatile cache of a disk.
+//!
+//! One small write after the other, each acknowledged before the next one comes, would go to a quick SSD one by one, and the client wait for what
+//! a command costs us. So in a long burst they are held a moment. Who flushes often never meets it, as a burst ends with its group, nor who waits
+//! for reads of the SSD: behind a large write they would come later.
 
 use crate::block::{ATOM_BYTES, Slot};
 use crate::config::Placement;
 use crate::op::Class;
 use crate::payload::Payload;
 use crate::request::Command;
+use crate::time::{Duration, Instant};
 
 use super::Engine;
 use super::write::DataWrite;
@@ -22,11 +28,37 @@ use super::write::DataWrite;
 /// Bytes from which an SSD gains little by more: a few pages on each of its dies.
 const LARGE: u64 = 256 << 10;
 
+/// What is held goes to an idle SSD after this time; and a pause of that length ends a burst.
+const HOLD: Duration = Duration::from_millis(2);
+
+/// What is on its way to the log and has not been sent.
+#[derive(Default)]
+pub(super) struct Gathering {
+    writes: Vec<Gathered>,
+    burst: Burst,
+}
+
 /// A write that is to be sent.
 #[derive(Clone, Copy)]
-pub(super) struct Gathered {
+struct Gathered {
     write: usize,
     class: Class,
+    since: Instant,
+}
+
+/// Small writes of clients that nobody waits for, since they paused, waited for the SSD or a group ended. It is long when that is `long_burst` times
+/// what is held at most: no FLUSH finds more to be written than a fraction of what has gone out since the one before.
+#[derive(Default)]
+struct Burst {
+    blocks: u64,
+    last: Instant,
+}
+
+impl Burst {
+    fn note(&mut self, blocks: u64, now: Instant) {
+        let before = if now > self.last + HOLD { 0 } else { self.blocks };
+        *self = Burst { blocks: before + blocks, last: now };
+    }
 }
 
 impl<P: Payload> Engine<P> {
@@ -65,12 +97,15 @@ impl<P: Payload> Engine<P> {
 
     /// Joins a write to the one that it goes on, if one operation takes both.
     pub(super) fn gather(&mut self, write: DataWrite<P>, class: Class) {
+        if waits_for_more(&write, class) && u64::from(write.slots()) < self.large_blocks() {
+            self.gathering.burst.note(u64::from(write.slots()), self.now);
+        }
         let (first, most) = (write.pieces[0].0, self.blocks_in(self.limits[0].op_atoms));
         let goes_on = |gathered: &&Gathered| {
             let before = self.writes.get(gathered.write);
             before.goes_on_at(first, write.group) && u64::from(before.slots() + write.slots()) <= most
         };
-        match self.gathered.iter().find(goes_on) {
+        match self.gathering.writes.iter().find(goes_on) {
             Some(&Gathered { write: number, .. }) => {
                 let before = self.writes.get_mut(number);
                 before.pieces.extend(write.pieces);
@@ -78,26 +113,28 @@ impl<P: Payload> Engine<P> {
             }
             None => {
                 let write = self.begin_data(write);
-                self.gathered.push(Gathered { write, class });
+                self.gathering.writes.push(Gathered { write, class, since: self.now });
             }
         }
     }
 
     /// The end of a turn: what has no reason to wait for more goes to the SSD.
     pub(super) fn pump_gathered(&mut self) {
-        if self.gathered.is_empty() {
+        if self.gathering.writes.is_empty() {
             return;
         }
-        let is_idle = self.writes.len() == self.gathered.len() + self.retries.len();
-        let large = self.blocks_in(LARGE / ATOM_BYTES);
-        let set_slots = self.config.geometry.set_slots;
+        let is_idle = self.writes.len() == self.gathering.writes.len() + self.retries.len();
+        let (large, set_slots) = (self.large_blocks(), self.config.geometry.set_slots);
+        let holds = self.holds(large);
         let mut next = 0;
-        while next < self.gathered.len() {
-            let Gathered { write: number, class } = self.gathered[next];
+        while next < self.gathering.writes.len() {
+            let Gathered { write: number, class, since } = self.gathering.writes[next];
             let write = self.writes.get(number);
             let Slot { slot, .. } = write.pieces[0].0;
-            if is_idle || !write.requests.is_empty() || u64::from(write.slots()) >= large || slot + write.slots() == set_slots {
-                self.gathered.remove(next);
+            let is_held = holds && waits_for_more(write, class) && self.now < since + HOLD;
+            let is_due = is_idle && !is_held || !write.requests.is_empty();
+            if is_due || u64::from(write.slots()) >= large || slot + write.slots() == set_slots {
+                self.gathering.writes.remove(next);
                 self.send_data(number, class);
             } else {
                 next += 1;
@@ -105,9 +142,36 @@ impl<P: Payload> Engine<P> {
         }
     }
 
+    /// A write of so many blocks is large.
+    fn large_blocks(&self) -> u64 {
+        self.blocks_in(LARGE / ATOM_BYTES).min(u64::from(self.config.geometry.set_slots))
+    }
+
+    /// Is more to be expected soon, of which less than a `large` write is here, and nobody in need of it or of the memory that it takes?
+    fn holds(&self, large: u64) -> bool {
+        let writes = || self.gathering.writes.iter().map(|gathered| self.writes.get(gathered.write));
+        if writes().any(|write| !write.requests.is_empty()) {
+            // A FUA waits for all of its group.
+            return false;
+        }
+        let held: u64 = writes().map(|write| u64::from(write.slots())).sum();
+        let has_room = self.window.unwritten_atoms() * ATOM_BYTES * 2 <= self.dirty_share.bytes();
+        self.gathering.burst.blocks > u64::from(self.config.long_burst) * large && held < large && has_room && self.intake.is_empty()
+    }
+
+    /// When the first of what is held goes to the SSD, should nothing come before.
+    pub(super) fn gather_deadline(&self) -> Option<Instant> {
+        self.gathering.writes.first().map(|gathered| gathered.since + HOLD)
+    }
+
+    /// Somebody waits for a read of the SSD.
+    pub(super) fn end_burst(&mut self) {
+        self.gathering.burst = Burst::default();
+    }
+
     /// A group ends: what belongs to it grows no more.
     pub(super) fn end_gathering(&mut self) {
-        for gathered in std::mem::take(&mut self.gathered) {
+        for gathered in std::mem::take(&mut self.gathering).writes {
             self.send_data(gathered.write, gathered.class);
         }
     }
@@ -115,11 +179,16 @@ impl<P: Payload> Engine<P> {
     /// The SSD takes no writes any more: what was to be sent is pinned. Returns the requests that wait for it.
     pub(super) fn forget_gathered(&mut self) -> Vec<usize> {
         let mut requests = Vec::new();
-        for gathered in std::mem::take(&mut self.gathered) {
+        for gathered in std::mem::take(&mut self.gathering).writes {
             let write = self.writes.remove(gathered.write);
             self.sets.get_mut(write.pieces[0].0.set).pins -= 1;
             requests.extend(write.requests);
         }
         requests
     }
+}
+
+/// Nobody waits for it to land.
+fn waits_for_more<P>(write: &DataWrite<P>, class: Class) -> bool {
+    class == Class::Client && write.requests.is_empty()
 }

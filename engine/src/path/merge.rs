@@ -147,6 +147,7 @@ impl<P: Payload> Engine<P> {
     }
 
     fn read_older(&mut self, number: usize, edge: usize, slot: Slot) {
+        self.end_burst();
         let action = Action::Read(Zone::Data, self.slots_span(slot, 1));
         self.start(DeviceId::Cache, Class::Client, action, Owner::Merge { request: number, edge });
     }

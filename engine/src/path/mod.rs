@@ -170,7 +170,7 @@ pub struct Engine<P: Payload> {
     locks: Vec<merge::Lock>,
     writes: Slab<write::DataWrite<P>>,
     /// Those of them that wait for more, and have not been sent.
-    gathered: Vec<gather::Gathered>,
+    gathering: gather::Gathering,
     retries: retry::Retries,
     /// The open set of each stream, by its number.
     open: [Option<u32>; STREAMS],

@@ -96,7 +96,7 @@ impl<P: Payload> Engine<P> {
             intake: Default::default(),
             locks: Default::default(),
             writes: Default::default(),
-            gathered: Default::default(),
+            gathering: Default::default(),
             retries: Default::default(),
             replies: Default::default(),
             flushes: Default::default(),

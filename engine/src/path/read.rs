@@ -441,6 +441,7 @@ impl<P: Payload> Engine<P> {
 
     fn read_slots(&mut self, number: usize, place: usize, first: Slot, slots: u32) {
         self.sets.pin(first, slots);
+        self.end_burst();
         let action = Action::Read(Zone::Data, self.slots_span(first, slots));
         self.start(DeviceId::Cache, Class::Client, action, Owner::Read { request: number, part: place });
     }
