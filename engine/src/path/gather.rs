@@ -149,14 +149,15 @@ impl<P: Payload> Engine<P> {
 
     /// Is more to be expected soon, of which less than a `large` write is here, and nobody in need of it or of the memory that it takes?
     fn holds(&self, large: u64) -> bool {
-        let writes = || self.gathering.writes.iter().map(|gathered| self.writes.get(gathered.write));
-        if writes().any(|write| !write.requests.is_empty()) {
-            // A FUA waits for all of its group.
+        if self.gathering.burst.blocks <= u64::from(self.config.long_burst) * large || !self.intake.is_empty() {
             return false;
         }
+        let writes = || self.gathering.writes.iter().map(|gathered| self.writes.get(gathered.write));
         let held: u64 = writes().map(|write| u64::from(write.slots())).sum();
         let has_room = self.window.unwritten_atoms() * ATOM_BYTES * 2 <= self.dirty_share.bytes();
-        self.gathering.burst.blocks > u64::from(self.config.long_burst) * large && held < large && has_room && self.intake.is_empty()
+        // A FUA waits for all of its group.
+        let is_waited_for = writes().any(|write| !write.requests.is_empty());
+        held < large && has_room && !is_waited_for
     }
 
     /// When the first of what is held goes to the SSD, should nothing come before.
