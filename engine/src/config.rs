@@ -80,8 +80,8 @@ pub struct Config {
     /// Headers of sealed sets that are held back until so many are due, or a checkpoint needs them: those of neighbours are one write, and a FLUSH
     /// in between has less to wait for. Default 16, fewer in a cache of less than 512 sets: one for each 32.
     pub headers_together: u32,
-    /// A client that has sent so many times as much as a large write (256 KiB, or a set), without a pause, a FLUSH or a read of the SSD, has its
-    /// small writes gathered for a moment although the SSD is idle, with `dirty_ram`.
+    /// When clients have sent so many times as much as a large write (256 KiB, or a set), without a pause, a FLUSH or a read of the SSD, their small
+    /// writes are gathered for a moment although the SSD is idle, with `dirty_ram`. Default 4; 0: always.
     pub long_burst: u32,
     /// Classes of blocks that are told apart by how often they are written: each has open sets of its own. At most
     /// [`crate::cache::heat::CLASSES_MAX`]. Default that, fewer in a cache of less than 1,536 sets: one for each 256.

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
+use tidegate_engine::Config;
 use tidegate_engine::block::{ATOM_BYTES, Span};
 use tidegate_engine::cache::format::Geometry;
 use tidegate_engine::op::{DeviceId, Zone};
@@ -20,15 +21,19 @@ fn with_ram(blocks: u64) -> Scenario {
     Scenario::with(|plan| plan.config.dirty_ram = blocks * 8 * ATOM_BYTES)
 }
 
-/// Sets of 256 blocks of 4 KiB.
-const LARGE_SETS: Geometry =
-    Geometry { block_atoms: 8, set_slots: 256, sets: 16, journal_pages: 256, volume_atoms: 16_384, range_entries: 252 };
-
-/// With so much memory for what is not on the SSD.
-fn with_large_sets(dirty_ram: u64) -> Scenario {
-    let mut plan = plan_for(LARGE_SETS);
-    plan.config.dirty_ram = dirty_ram;
+/// Sets of 256 blocks of 4 KiB, and 4 MiB of memory for what is not on the SSD.
+fn with_large_sets(change: impl FnOnce(&mut Config)) -> Scenario {
+    let geometry = Geometry { block_atoms: 8, set_slots: 256, sets: 16, journal_pages: 256, volume_atoms: 16_384, range_entries: 252 };
+    let mut plan = plan_for(geometry);
+    plan.config.dirty_ram = 4 << 20;
+    change(&mut plan.config);
     Scenario::of(plan)
+}
+
+/// Every other write goes to one of eight blocks that are written all the time, the others to blocks that are written once: to different sets,
+/// where there are classes.
+fn hot_or_new(i: u64) -> u64 {
+    if i.is_multiple_of(2) { i / 2 % 8 } else { 100 + i }
 }
 
 /// Blocks of each write to the data sets of the SSD, in order.
@@ -94,7 +99,7 @@ fn what_one_turn_places_is_one_write_although_clients_wait_for_it() {
 
 #[test]
 fn what_is_large_or_ends_its_set_waits_for_nothing() {
-    let mut scenario = with_large_sets(4 << 20);
+    let mut scenario = with_large_sets(|_| {});
     scenario.hold(Zone::Data);
     (0..256).for_each(|block| drop(scenario.write(block * 3)));
     assert_eq!(data_writes(&scenario), [1, 64, 64, 64, 63], "256 KiB each, and what is left of the set");
@@ -116,13 +121,13 @@ fn write_one_by_one(scenario: &mut Scenario, blocks: Range<u64>) -> Vec<Stamps> 
 
 #[test]
 fn a_long_burst_of_small_writes_is_held_a_moment_and_becomes_few_writes() {
-    let mut scenario = with_large_sets(4 << 20);
+    let mut scenario = with_large_sets(|_| {});
     let mut sent = write_one_by_one(&mut scenario, 0..256);
     assert_eq!(data_writes(&scenario), [1; 256], "as long as a FLUSH may come as often");
     scenario.forget_noted();
     sent.extend(write_one_by_one(&mut scenario, 256..356));
     let writes = data_writes(&scenario);
-    assert!(writes[..].iter().all(|&blocks| blocks == 20), "two milliseconds' worth each: {writes:?}");
+    assert!(writes.iter().all(|&blocks| blocks == 20), "two milliseconds' worth each: {writes:?}");
     assert!((4..=5).contains(&writes.len()), "{writes:?}");
     scenario.advance(Duration::from_millis(2));
     assert_eq!(data_writes(&scenario).iter().sum::<u64>(), 100, "the last of it waits for no other write");
@@ -136,7 +141,7 @@ fn a_long_burst_of_small_writes_is_held_a_moment_and_becomes_few_writes() {
 
 #[test]
 fn a_flush_sends_what_is_held_and_waits_for_nothing_else() {
-    let mut scenario = with_large_sets(4 << 20);
+    let mut scenario = with_large_sets(|_| {});
     write_one_by_one(&mut scenario, 0..300);
     scenario.forget_noted();
     let data = scenario.write(900);
@@ -156,12 +161,8 @@ fn a_flush_sends_what_is_held_and_waits_for_nothing_else() {
 
 #[test]
 fn fua_sends_what_is_held_of_its_group_in_other_sets_beside_its_own() {
-    let mut plan = plan_for(LARGE_SETS);
-    (plan.config.dirty_ram, plan.config.classes, plan.config.long_burst) = (4 << 20, 4, 0);
-    let mut scenario = Scenario::of(plan);
-    for i in 0..400 {
-        let _ = scenario.write(if i % 2 == 0 { i / 2 % 8 } else { 100 + i });
-    }
+    let mut scenario = with_large_sets(|config| (config.classes, config.long_burst) = (4, 0));
+    (0..400).for_each(|i| drop(scenario.write(hot_or_new(i))));
     scenario.flush();
     scenario.hold(Zone::Data);
     scenario.write(3);
@@ -176,13 +177,10 @@ fn fua_sends_what_is_held_of_its_group_in_other_sets_beside_its_own() {
 
 #[test]
 fn of_all_streams_together_no_more_is_held_than_one_large_write() {
-    let mut plan = plan_for(LARGE_SETS);
-    (plan.config.dirty_ram, plan.config.classes) = (4 << 20, 4);
-    let mut scenario = Scenario::of(plan);
+    let mut scenario = with_large_sets(|config| config.classes = 4);
     let mut most = 0;
     for i in 0..1_000 {
-        // Eight blocks that are written all the time, and many once: they go to different sets.
-        let _ = scenario.write(if i % 2 == 0 { i / 2 % 8 } else { 100 + i });
+        drop(scenario.write(hot_or_new(i)));
         scenario.advance(Duration::from_micros(10));
         most = (i + 1 - data_writes(&scenario).iter().sum::<u64>()).max(most);
     }
@@ -194,9 +192,7 @@ fn of_all_streams_together_no_more_is_held_than_one_large_write() {
 
 /// The SSD has blocks 0 to 300; a long burst is going on.
 fn with_a_burst(read_ahead: u64) -> Scenario {
-    let mut plan = plan_for(LARGE_SETS);
-    (plan.config.dirty_ram, plan.config.read_ahead) = (4 << 20, read_ahead);
-    let mut scenario = Scenario::of(plan);
+    let mut scenario = with_large_sets(|config| config.read_ahead = read_ahead);
     write_one_by_one(&mut scenario, 0..300);
     scenario.flush();
     write_one_by_one(&mut scenario, 300..600);
@@ -222,7 +218,7 @@ fn a_burst_ends_where_the_ssd_is_waited_for() {
 
 #[test]
 fn large_writes_are_no_burst_of_small_ones() {
-    let mut scenario = with_large_sets(4 << 20);
+    let mut scenario = with_large_sets(|_| {});
     (0..5).for_each(|i| drop(scenario.write_span(scenario.blocks(i * 100, 70))));
     scenario.run_until_quiet();
     scenario.forget_noted();
@@ -232,7 +228,7 @@ fn large_writes_are_no_burst_of_small_ones() {
 
 #[test]
 fn a_fill_is_not_held() {
-    let mut scenario = with_large_sets(4 << 20);
+    let mut scenario = with_large_sets(|_| {});
     scenario.read(scenario.block(1_000)).expect("a read");
     write_one_by_one(&mut scenario, 0..300);
     let read = scenario.send_read(scenario.block(1_001));
@@ -250,7 +246,7 @@ fn a_fill_is_not_held() {
 #[test]
 fn nothing_is_held_while_others_need_the_memory() {
     // Room for 16 blocks: while more than half of that is taken nothing is held.
-    let mut scenario = with_large_sets(16 * 8 * ATOM_BYTES);
+    let mut scenario = with_large_sets(|config| config.dirty_ram = 16 * 8 * ATOM_BYTES);
     write_one_by_one(&mut scenario, 0..300);
     let held = data_writes(&scenario)[256..].iter().max().copied();
     assert_eq!(held, Some(9));

@@ -97,7 +97,7 @@ impl<P: Payload> Engine<P> {
 
     /// Joins a write to the one that it goes on, if one operation takes both.
     pub(super) fn gather(&mut self, write: DataWrite<P>, class: Class) {
-        if waits_for_more(&write, class) && u64::from(write.slots()) < self.large_blocks() {
+        if may_wait(&write, class) && u64::from(write.slots()) < self.large_blocks() {
             self.gathering.burst.note(u64::from(write.slots()), self.now);
         }
         let (first, most) = (write.pieces[0].0, self.blocks_in(self.limits[0].op_atoms));
@@ -131,7 +131,7 @@ impl<P: Payload> Engine<P> {
             let Gathered { write: number, class, since } = self.gathering.writes[next];
             let write = self.writes.get(number);
             let Slot { slot, .. } = write.pieces[0].0;
-            let is_held = holds && waits_for_more(write, class) && self.now < since + HOLD;
+            let is_held = holds && may_wait(write, class) && self.now < since + HOLD;
             let is_due = is_idle && !is_held || !write.requests.is_empty();
             if is_due || u64::from(write.slots()) >= large || slot + write.slots() == set_slots {
                 self.gathering.writes.remove(next);
@@ -189,7 +189,7 @@ impl<P: Payload> Engine<P> {
     }
 }
 
-/// Nobody waits for it to land.
-fn waits_for_more<P>(write: &DataWrite<P>, class: Class) -> bool {
+/// It is a client's that is acknowledged: nobody waits for it to land.
+fn may_wait<P>(write: &DataWrite<P>, class: Class) -> bool {
     class == Class::Client && write.requests.is_empty()
 }

@@ -169,7 +169,7 @@ pub struct Engine<P: Payload> {
     intake: VecDeque<usize>,
     locks: Vec<merge::Lock>,
     writes: Slab<write::DataWrite<P>>,
-    /// Those of them that wait for more, and have not been sent.
+    /// Those of them that wait for more and have not been sent, and whether more is to be expected.
     gathering: gather::Gathering,
     retries: retry::Retries,
     /// The open set of each stream, by its number.
