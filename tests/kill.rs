@@ -21,7 +21,16 @@ const IN_FLIGHT: usize = 16;
 /// Rounds; `make soak` asks for more in TIDEGATE_KILLS.
 const KILLS: u64 = 50;
 
-/// Rounds with two volumes, and with threads for clients.
+/// Where half of the sectors lie on a volume of more than 2^32 blocks: each of them there has a twin whose block ends in the same 32 bits.
+const FAR: u64 = BLOCK << 32;
+/// The first of them. No piece and no step of reading has some on either side.
+const BORDER: u64 = PIECE * STEP;
+const STEP: u64 = 512;
+
+/// Writes, each with a page of the journal to itself: more than a third of the smallest one, which a checkpoint ends.
+const PAGES: u64 = 1_400;
+
+/// Rounds with two volumes, with threads for clients, and far out.
 const KILLS_OF_TWO: u64 = 10;
 /// Small and restless: destaging starts at once, so that kills hit it too.
 const RESTLESS: &str = "free_floor = \"40%\"\nwait = \"1ms\"\nmax_dirty_age = \"100ms\"\ndirty_high = \"30%\"\n";
@@ -56,12 +65,21 @@ struct Model {
     flushed: usize,
     /// Versions of this volume are those that leave this remainder: none of another one is ever taken for its own.
     volume: (u64, u64),
+    /// Those from `BORDER` on lie far out.
+    is_far: bool,
 }
 
 impl Model {
     /// Of one of `volumes` volumes.
-    fn new(volume: u64, volumes: u64) -> Self {
-        Model { sectors: vec![Sector::default(); SECTORS as usize], acknowledged: Vec::new(), flushed: 0, volume: (volume, volumes) }
+    fn new(volume: u64, volumes: u64, is_far: bool) -> Self {
+        let sectors = vec![Sector::default(); SECTORS as usize];
+        Model { sectors, acknowledged: Vec::new(), flushed: 0, volume: (volume, volumes), is_far }
+    }
+
+    /// The byte of the volume where a sector lies.
+    fn offset(&self, number: u64) -> u64 {
+        let far = number.checked_sub(BORDER).filter(|_| self.is_far);
+        far.map_or(number, |number| FAR + number) * SECTOR as u64
     }
 
     fn of(&mut self, write: Write) -> &mut [Sector] {
@@ -215,7 +233,7 @@ impl Round<'_> {
         if command != Command::Zero {
             (start..start + sectors).for_each(|number| stamp(number, write.version, &mut data));
         }
-        {
+        let offset = {
             let mut model = self.model.lock().unwrap();
             for sector in model.of(write) {
                 sector.sent = write.version;
@@ -223,8 +241,9 @@ impl Round<'_> {
                     sector.zeroed = write.version;
                 }
             }
-        }
-        let cookie = client.send(command, start * SECTOR as u64, (sectors as usize * SECTOR) as u32, &data)?;
+            model.offset(start)
+        };
+        let cookie = client.send(command, offset, (sectors as usize * SECTOR) as u32, &data)?;
         waiting.push(Waiting::Write { cookie, write, fua: command == Command::WriteFua });
         Ok(())
     }
@@ -247,14 +266,28 @@ impl Round<'_> {
     }
 }
 
-/// Reads everything; `each` is told every sector.
-fn read_all(client: &mut Client, mut each: impl FnMut(u64, &[u8])) {
-    const STEP: u64 = 512;
+/// Writes so much, durably, that the next start begins at a checkpoint, at which a set was open.
+fn turn_the_ring(client: &mut Client, model: &mut Model, versions: &AtomicU64, chance: &mut Chance) {
+    for _ in 0..PAGES {
+        let (volume, volumes) = model.volume;
+        let version = versions.fetch_add(1, Ordering::Relaxed) * volumes + volume;
+        let write = Write { version, start: chance.below(SECTORS / BLOCK) * BLOCK, sectors: BLOCK };
+        let mut data = Vec::new();
+        (write.start..write.start + BLOCK).for_each(|number| stamp(number, version, &mut data));
+        client.send(Command::WriteFua, model.offset(write.start), data.len() as u32, &data).expect("a daemon that nobody has killed");
+        assert_eq!(client.receive().expect("a reply").error, 0);
+        model.of(write).iter_mut().for_each(|sector| sector.sent = version);
+        model.durable(write);
+    }
+}
+
+/// Reads everything; `each` is told every sector, with the model.
+fn read_all(client: &mut Client, model: &mut Model, mut each: impl FnMut(&mut Model, u64, &[u8])) {
     for start in (0..SECTORS).step_by(STEP as usize) {
         let sectors = STEP.min(SECTORS - start);
-        let data = client.read(start * SECTOR as u64, (sectors as usize * SECTOR) as u32).expect("a read after recovery");
+        let data = client.read(model.offset(start), (sectors as usize * SECTOR) as u32).expect("a read after recovery");
         for (number, bytes) in (start..).zip(data.chunks_exact(SECTOR)) {
-            each(number, bytes);
+            each(model, number, bytes);
         }
     }
 }
@@ -281,12 +314,20 @@ fn one_round(dir: &Path, volumes: &[(&str, Mutex<Model>)], versions: &AtomicU64,
 }
 
 /// `kills` rounds, and after each what it left: judged, read again, checked, killed once more, and read again.
-fn check(dir: &Path, names: &[&str], kills: u64) {
+fn check(dir: &Path, names: &[&str], is_far: bool, kills: u64) {
     let of = names.len() as u64;
     let volumes: Vec<(&str, Mutex<Model>)> =
-        names.iter().zip(0..).map(|(name, place)| (*name, Mutex::new(Model::new(place, of)))).collect();
+        names.iter().zip(0..).map(|(name, place)| (*name, Mutex::new(Model::new(place, of, is_far)))).collect();
     let versions = AtomicU64::new(1);
     for round in 0..kills {
+        if round % KILLS_OF_TWO == 1 {
+            let (daemon, mut chance) = (Daemon::up(dir), Chance::new(!round));
+            for (name, model) in &volumes {
+                turn_the_ring(&mut daemon.connect_to(name), &mut model.lock().unwrap(), &versions, &mut chance);
+                assert!(daemon.status_of(name)["cache"]["checkpoints"].as_u64() > Some(0), "the ring was turned in vain");
+            }
+            daemon.kill();
+        }
         one_round(dir, &volumes, &versions, round);
         let daemon = Daemon::up(dir);
         let mut seen = Vec::new();
@@ -294,15 +335,15 @@ fn check(dir: &Path, names: &[&str], kills: u64) {
             let mut model = model.lock().unwrap();
             model.crashed();
             let mut sums = Vec::with_capacity(SECTORS as usize);
-            read_all(&mut daemon.connect_to(name), |number, bytes| {
+            read_all(&mut daemon.connect_to(name), &mut model, |model, number, bytes| {
                 model.judge(number, bytes).unwrap_or_else(|error| panic!("round {round}, volume {name:?}: {error}"));
                 sums.push(crc32c::crc32c(bytes));
             });
             seen.push(sums);
         }
         let same = |when: &str, daemon: &Daemon| {
-            for ((name, _), sums) in volumes.iter().zip(&seen) {
-                read_all(&mut daemon.connect_to(name), |number, bytes| {
+            for ((name, model), sums) in volumes.iter().zip(&seen) {
+                read_all(&mut daemon.connect_to(name), &mut model.lock().unwrap(), |_, number, bytes| {
                     let same = crc32c::crc32c(bytes) == sums[number as usize];
                     assert!(same, "round {round}, volume {name:?}: sector {number} flickers {when}");
                 });
@@ -333,18 +374,27 @@ fn kills(default: u64) -> u64 {
 #[test]
 fn fifty_kills_lose_nothing_that_was_flushed_and_nothing_flickers() {
     let folder = volume("64MiB", "64MiB", &format!("[gate]\n{RESTLESS}"));
-    check(folder.path(), &[""], kills(KILLS));
+    check(folder.path(), &[""], false, kills(KILLS));
+}
+
+/// On a file system in memory, since ext4 has no files of more than 16 TiB.
+#[test]
+fn kills_lose_nothing_that_was_flushed_beyond_sixteen_tebibytes() {
+    let far = tempfile::tempdir_in("/dev/shm").expect("a file system in memory");
+    tool::tidegate(&["create", "--dir", text(far.path()), "--origin-size", "20TiB", "--cache-size", "64MiB"]).succeeds();
+    std::fs::write(far.path().join("config.toml"), format!("[gate]\n{RESTLESS}")).unwrap();
+    check(far.path(), &[""], true, kills(KILLS_OF_TWO));
 }
 
 #[test]
 fn kills_lose_nothing_that_was_flushed_where_front_threads_write() {
     let folder = volume("64MiB", "64MiB", &format!("[limits]\nfront_threads = 3\n[gate]\n{RESTLESS}"));
-    check(folder.path(), &[""], kills(KILLS_OF_TWO));
+    check(folder.path(), &[""], false, kills(KILLS_OF_TWO));
 }
 
 #[test]
 fn kills_under_two_volumes_lose_nothing_that_was_flushed_in_either() {
     let names = ["home", "media"];
     let folder = volumes(&names, "default = \"home\"", &format!("[volume.gate]\n{RESTLESS}"));
-    check(folder.path(), &names, kills(KILLS_OF_TWO));
+    check(folder.path(), &names, false, kills(KILLS_OF_TWO));
 }

@@ -131,8 +131,6 @@ impl Set {
 
 pub struct Sets {
     geometry: Geometry,
-    /// Block numbers need more than 32 bits.
-    wide: bool,
     sets: Vec<Set>,
     pub live_slots: u64,
     pub dirty_slots: u64,
@@ -163,7 +161,6 @@ impl Sets {
         let slots = geometry.slots();
         Sets {
             geometry,
-            wide: slots::is_wide(geometry.blocks()),
             sets: (0..geometry.sets).map(|_| Set::new(geometry.set_slots, Pace::of(slots))).collect(),
             live_slots: 0,
             dirty_slots: 0,

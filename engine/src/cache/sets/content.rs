@@ -67,7 +67,7 @@ impl Sets {
     ) {
         assert!(self.next_slot(number) == 0 && entries.len() <= self.geometry.set_slots as usize);
         let slots = &mut self.sets[number as usize].slots;
-        slots.begin(entries.len(), self.wide);
+        slots.begin(entries.len());
         slots.extend(entries.clone());
         if !whole {
             for (slot, entry) in (0..).zip(entries) {

@@ -43,7 +43,7 @@ impl Sets {
 
     /// Makes the set Open with this life, whatever it was (replay of an OPEN).
     pub fn reopen(&mut self, number: u32, life: u64, stream: u8) {
-        let (slots, wide, usual) = (self.geometry.set_slots, self.wide, self.usual_pace());
+        let (slots, usual) = (self.geometry.set_slots, self.usual_pace());
         self.forget_partials(number);
         self.read.forget_set(number);
         self.gain.forget(number);
@@ -55,7 +55,7 @@ impl Sets {
         set.state = SetState::Open;
         set.live = Bits::new(slots);
         set.dirty = Bits::new(slots);
-        set.slots.begin(slots as usize, wide);
+        set.slots.begin(slots as usize);
         set.heat = Heat::new(usual);
         set.stream = stream;
         set.header = HeaderState::None;
@@ -64,7 +64,7 @@ impl Sets {
         set.loaded = true;
         if stream == PLACED {
             set.state = SetState::Placed;
-            set.slots.resize(slots as usize, wide);
+            set.slots.resize(slots as usize);
             self.placed.insert(number, slots);
         }
         self.touch(number);

@@ -31,8 +31,7 @@ impl Sets {
         self.dirty_slots += u64::from(dirty);
         self.dirt.note(number, &mut self.sets[number as usize], 0);
         if map.state == SetState::Placed {
-            let wide = self.wide;
-            self.get_mut(number).slots.resize(slots as usize, wide);
+            self.get_mut(number).slots.resize(slots as usize);
             self.placed.insert(number, slots);
             self.placed.lives(u64::from(live));
         }
