@@ -91,7 +91,8 @@ impl Slots {
 
     /// Bytes that there is room for.
     pub fn bytes(&self) -> usize {
-        self.low.capacity() * size_of::<u64>() + self.high.as_ref().map_or(0, |high| size_of::<High>() + high.0.capacity() * size_of::<u16>())
+        self.low.capacity() * size_of::<u64>()
+            + self.high.as_ref().map_or(0, |high| size_of::<High>() + high.0.capacity() * size_of::<u16>())
     }
 }
 
