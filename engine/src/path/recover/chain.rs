@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use crate::cache::format::Superblock;
+use crate::cache::format::journal::PageHead;
 use crate::cache::journal::Held;
 use crate::fault_point::FaultPoint;
 use crate::payload::Payload;
@@ -45,7 +46,7 @@ impl<P: Payload> Engine<P> {
             return false;
         }
         let best = newest_pages(&recovery.pages, superblock);
-        let durable = recovery.pages.iter().map(|ring| ring.page.head.durable).max().unwrap_or(0).max(superblock.cut - 1);
+        let durable = durable_mark(&recovery.pages, superblock);
         let order = follow(&recovery.pages, &best, start);
         let groups = complete_groups(&recovery.pages, &order);
         let end = groups.last().map_or(start, |group| start + group.end as u64);
@@ -92,14 +93,25 @@ impl<P: Payload> Engine<P> {
     }
 }
 
+/// The cut has voided it: its number was given away again, or will be.
+fn is_void(head: &PageHead, superblock: &Superblock) -> bool {
+    head.epoch < superblock.epoch && head.seq >= superblock.cut
+}
+
+/// The last page that is durable for certain. What void pages say of that is of numbers that were given away again: they may have been out of
+/// reach when the log was cut before them.
+fn durable_mark<P>(pages: &[RingPage<P>], superblock: &Superblock) -> u64 {
+    let heads = pages.iter().map(|ring| &ring.page.head).filter(|head| !is_void(head, superblock));
+    heads.map(|head| head.durable).max().unwrap_or(0).max(superblock.cut - 1)
+}
+
 /// For each seq the page that counts, as far as it alone can tell.
 fn newest_pages<P>(pages: &[RingPage<P>], superblock: &Superblock) -> BTreeMap<u64, usize> {
     let mut best: BTreeMap<u64, usize> = BTreeMap::new();
     for (number, ring) in pages.iter().enumerate() {
         let head = &ring.page.head;
-        let voided = head.epoch < superblock.epoch && head.seq >= superblock.cut;
         let older = best.get(&head.seq).is_some_and(|&other| pages[other].page.head.epoch > head.epoch);
-        if !voided && !older {
+        if !is_void(head, superblock) && !older {
             best.insert(head.seq, number);
         }
     }
@@ -215,6 +227,23 @@ mod tests {
     /// Each was filled when all but so many before it were durable.
     fn behind(pages: impl IntoIterator<Item = (u32, u64)>, under_way: u64) -> Vec<Kept> {
         pages.into_iter().map(|(place, seq)| kept(place, seq, seq - 1 - under_way)).collect()
+    }
+
+    /// Out of reach for one start, and there again at the next: the log was cut before them, and goes on without them.
+    #[test]
+    fn what_a_void_page_says_is_durable_is_of_numbers_that_were_given_away_again() {
+        let geometry = Geometry { block_atoms: 8, set_slots: 8, sets: 16, journal_pages: 64, volume_atoms: 512, range_entries: 16 };
+        let superblock = Superblock { epoch: 6, cut: 40, ..Superblock::new(FormatId(1), geometry, [0; 16], [0; 16]) };
+        let ring = |epoch, seq, durable| {
+            let head = PageHead { epoch, seq, durable, ..PageHead::default() };
+            RingPage { place: seq as u32, page: Page { head, crc: 0, records: Vec::new() }, payload: None::<()>, has_records: false }
+        };
+        let pages: Vec<_> = (38..40).chain(43..64).map(|seq| ring(5, seq, seq - 1)).collect();
+        assert_eq!(durable_mark(&pages, &superblock), 39);
+        let more = (40..43).map(|seq| ring(6, seq, seq - 1));
+        let pages: Vec<_> = pages.into_iter().chain(more).collect();
+        assert_eq!(durable_mark(&pages, &superblock), 41);
+        assert_eq!(newest_pages(&pages, &superblock).keys().copied().collect::<Vec<_>>(), [38, 39, 40, 41, 42]);
     }
 
     #[test]
