@@ -389,6 +389,12 @@ impl Plan {
 }
 
 impl Plan {
+    /// Nobody tells when the origin goes away and comes back but operations that fail: so it is with the daemon. (A motor would stand still, and
+    /// the model's turn.)
+    pub fn origin_is_silent(&self) -> bool {
+        self.config.spin.is_none() && Chance::new(self.seed, "an origin that is silent").one_in(2)
+    }
+
     /// How long the origin stays before it goes away again: some of what is under way must come to an end, or nothing ever does.
     pub fn origin_stays(&self, chance: &mut Chance) -> Duration {
         let pieces = self.config.destage_atoms / u64::from(self.config.geometry.block_atoms) + 64;

@@ -336,7 +336,7 @@ impl Simulation {
             Entry::OriginLeaves => {
                 let back = Duration::from_millis(self.chance.spread(1, 20_000));
                 scene.agenda.note(now + back, Entry::OriginReturns);
-                self.origin_goes();
+                if self.plan.origin_is_silent() { scene.origin.go_away() } else { self.origin_goes() }
             }
             Entry::OriginReturns => self.origin_returns(),
             Entry::CacheFails => self.cache_may_fail(),
@@ -366,7 +366,11 @@ impl Simulation {
         self.scene.origin.hurry(now);
         self.scene.advance_devices(now, &mut self.events);
         let forgotten = self.chance.one_in(2);
-        self.origin_comes_back(forgotten);
+        if self.plan.origin_is_silent() {
+            self.origin_comes_back_in_silence(forgotten);
+        } else {
+            self.origin_comes_back(forgotten);
+        }
         let scene = &mut self.scene;
         if self.plan.origin_leaves_every > 0 && !scene.load.is_done() {
             let after = self.plan.origin_stays(&mut self.chance);
@@ -382,6 +386,16 @@ impl Simulation {
 
     /// The origin answers again; nothing may be in flight there. Having `forgotten`, it lost any part of what was not flushed.
     pub fn origin_comes_back(&mut self, forgotten: bool) {
+        self.origin_answers(forgotten);
+        self.events.push(Event::Device(DeviceId::Origin, Change::Back));
+    }
+
+    /// The same, and the engine hears of it by what fails and what does not. Where nothing has failed, nothing is forgotten: nobody could know.
+    pub fn origin_comes_back_in_silence(&mut self, forgotten: bool) {
+        self.origin_answers(forgotten && self.scene.origin.is_noticed());
+    }
+
+    fn origin_answers(&mut self, forgotten: bool) {
         let (now, scene) = (self.now(), &mut self.scene);
         scene.origin.come_back(forgotten);
         if forgotten {
@@ -390,7 +404,6 @@ impl Simulation {
         scene
             .trace
             .note(now, 3, || format!("the origin is back{}", if forgotten { ", having forgotten what was not flushed" } else { "" }));
-        self.events.push(Event::Device(DeviceId::Origin, Change::Back));
     }
 
     /// The engine hears what has happened and says what it wants.

@@ -15,7 +15,7 @@ use tidegate_sim::back::volatile::Survive;
 use tidegate_sim::plan::Plan;
 use tidegate_sim::scenario::{Scenario, plan};
 use tidegate_sim::stamp::Stamps;
-use tidegate_sim::world::Crash;
+use tidegate_sim::world::{Crash, stamps_of};
 
 /// An origin as quick as a network volume: durable in a quarter of the time that the SSD takes.
 const QUICK: Speed = Speed {
@@ -201,6 +201,26 @@ fn an_origin_that_goes_away_before_the_flush_fails_nothing() {
     let more = commit(&mut scenario, [10, 11, 12]);
     scenario.origin_comes_back(true);
     survives(&mut scenario, &[&[(8, data)], &more[..]].concat());
+}
+
+/// Nobody tells of it, and a read of something else is all that fails.
+#[test]
+fn an_origin_that_only_a_read_has_found_gone_is_not_taken_to_have_kept_what_it_took() {
+    let mut forgot = 0;
+    for seed in 0..8 {
+        let mut scenario = with(CommitHome::Always, |plan| plan.seed = seed);
+        let data = scenario.write(8);
+        assert_eq!(scenario.on_origin(8)[0], stamps_of(&[data.clone()]), "at home, and not flushed");
+        scenario.simulation.scene.origin.go_away();
+        let read = scenario.send_read(scenario.block(30));
+        scenario.advance(Duration::from_secs(1));
+        assert!(scenario.is_answered(read));
+        scenario.simulation.origin_comes_back_in_silence(true);
+        forgot += u32::from(scenario.on_origin(8)[0] != stamps_of(&[data.clone()]));
+        scenario.flush();
+        survives(&mut scenario, &[(8, data)]);
+    }
+    assert!(forgot > 0, "now and then the origin had forgotten it");
 }
 
 /// The SSD fails while a FLUSH waits for a flush of the origin: what went home is all that there is.

@@ -77,6 +77,9 @@ impl<P: Payload> Engine<P> {
     fn complete_one(&mut self, done: Done<P>) {
         let UnderWay { id, owner, device, demand } = self.operations.under_way.remove(done.id.place());
         assert!(id == done.id, "an operation ends once");
+        if let (DeviceId::Origin, Err(DeviceError::Gone)) = (device, &done.result) {
+            self.origin_forgot();
+        }
         if matches!(owner, Owner::Spin) {
             return self.motor_answered(done.result);
         }

@@ -498,8 +498,8 @@ impl<P: Payload> Engine<P> {
     pub(super) fn destage_write_done(&mut self, number: usize, result: Ended) {
         self.batch().set(number, if result.is_ok() { State::Ended } else { State::Failed });
         match result {
-            Ok(()) => {}
-            Err(DeviceError::Gone) => (self.batch().failed, self.batch().void) = (true, true),
+            // Gone: the batch counts for nothing already.
+            Ok(()) | Err(DeviceError::Gone) => {}
             Err(DeviceError::Medium | DeviceError::NoSpace) => self.refused(number),
         }
         let What::Data { reads } = &mut self.piece(number).what else { return };
@@ -602,13 +602,17 @@ impl<P: Payload> Engine<P> {
         self.origin_changed();
     }
 
-    /// The origin went away, or another incarnation came back: what this batch wrote may be forgotten.
-    pub(super) fn origin_changed(&mut self) {
+    /// The origin is gone, whoever has found out, or another incarnation came back: what was written there and not flushed may be forgotten.
+    pub(super) fn origin_forgot(&mut self) {
         self.through.forget();
         if let Some(batch) = &mut self.destage.batch {
-            batch.void = true;
-            batch.failed = true;
+            (batch.void, batch.failed) = (true, true);
         }
+    }
+
+    /// It went away or came back, as we are told: it may be worth another try at once.
+    pub(super) fn origin_changed(&mut self) {
+        self.origin_forgot();
         if self.destage.batch.is_none() {
             self.destage.back_off.at = None;
         }

@@ -234,15 +234,9 @@ impl<P: Payload> Engine<P> {
     /// The origin has said something about the write of a request.
     fn passed(&mut self, number: usize, state: State, error: Option<DeviceError>) {
         match error {
-            Some(error) if self.goes_back_to_log(number) => {
-                if error == DeviceError::Gone {
-                    self.through.forget();
-                }
-                return self.through.back_off.failed(self.now);
-            }
+            Some(_) if self.goes_back_to_log(number) => return self.through.back_off.failed(self.now),
             // It waits for the origin to come back, like everything that only the origin can do.
             Some(DeviceError::Gone) => {
-                self.through.forget();
                 self.through.waiting.push(number);
                 return self.through.back_off.failed(self.now);
             }

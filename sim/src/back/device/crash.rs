@@ -85,6 +85,7 @@ impl Device {
             bad: self.bad.clone(),
             refusing: self.refusing.clone(),
             gone: false,
+            is_noticed: false,
             read_only: false,
             flushed: false,
             drops_doomed: self.drops_doomed,

@@ -140,6 +140,8 @@ pub struct Device {
     /// Atoms that refuse to be written, and how many times more.
     refusing: BTreeMap<u64, u32>,
     gone: bool,
+    /// Something has failed for that.
+    is_noticed: bool,
     /// It gives what it holds, and takes nothing any more.
     read_only: bool,
     /// A flush has succeeded since its user was started: before that, the origin's contents are nothing to rely on.
@@ -184,6 +186,7 @@ impl Device {
             bad: BTreeSet::new(),
             refusing: BTreeMap::new(),
             gone: false,
+            is_noticed: false,
             read_only: false,
             flushed: false,
             drops_doomed: false,
@@ -378,6 +381,7 @@ impl Device {
             Action::Spin(_) if running.fault == Some(Fault::Error) => Err(DeviceError::Medium),
             Action::Spin(_) => Ok(Answer::Power(Said { power: self.power(), used: self.used.as_mut().map(std::mem::take) })),
         };
+        self.is_noticed |= self.gone;
         self.ended += u64::from(writes);
         // A discard that fails is no excuse for anything.
         self.failed_writes += u64::from(writes && result.is_err() && !matches!(running.op.action, Action::Discard(..)));
@@ -590,7 +594,12 @@ impl Device {
 
     /// A device that has gone answers nothing any more; what is in flight fails when its time comes.
     pub fn go_away(&mut self) {
-        self.gone = true;
+        (self.gone, self.is_noticed) = (true, false);
+    }
+
+    /// Since it went away, has anybody been told by a failure?
+    pub fn is_noticed(&self) -> bool {
+        self.is_noticed
     }
 
     /// A device that has worn out: what it holds can be read, nothing can be written any more.
