@@ -2,13 +2,15 @@
 //! discarded, so that one that comes too early shows.
 
 use tidegate_engine::block::Span;
+use tidegate_engine::cache::format::Geometry;
+use tidegate_engine::config::CommitHome;
 use tidegate_engine::op::Zone;
 use tidegate_engine::probe::{Counters, Health};
 use tidegate_engine::request::Command;
 use tidegate_engine::time::Duration;
 use tidegate_sim::back::fault::Fault;
 use tidegate_sim::back::volatile::Survive;
-use tidegate_sim::scenario::Scenario;
+use tidegate_sim::scenario::{Scenario, plan_for};
 use tidegate_sim::stamp::Stamps;
 use tidegate_sim::world::Noted;
 
@@ -222,4 +224,22 @@ fn a_trim_of_everything_frees_every_slot_at_once_and_every_set_with_the_flush() 
             assert_eq!((discarded_sets > 10, destaged_blocks), (discard, 0), "and the origin was not asked for any of it");
         }
     }
+}
+
+/// A range may be as long as the volume, and all of it may be cached here and there.
+#[test]
+fn a_trim_of_what_is_cached_here_and_there_takes_no_memory_for_each_block() {
+    let geometry = Geometry { block_atoms: 8, set_slots: 64, sets: 40, journal_pages: 64, volume_atoms: 8 * 4_096, range_entries: 252 };
+    let mut plan = plan_for(geometry);
+    plan.config.commit_home = CommitHome::Judged;
+    let mut scenario = Scenario::of(plan);
+    (0..2_000).for_each(|block| drop(scenario.write(block * 2)));
+    scenario.drain();
+    assert_eq!((scenario.snapshot().live_slots, scenario.snapshot().dirty_slots), (2_000, 0));
+    let all = scenario.blocks(0, 4_096);
+    let id = scenario.send(all, Command::Trim { fua: false });
+    scenario.wait(id).expect("no data, no reason to fail");
+    assert_eq!(scenario.snapshot().live_slots, 0);
+    let limbo = scenario.snapshot().ledger.iter().find(|(part, _)| *part == "limbo").expect("a part").1;
+    assert!((1..1_000).contains(&limbo), "{limbo} bytes");
 }

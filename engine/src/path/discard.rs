@@ -106,7 +106,7 @@ impl<P: Payload> Engine<P> {
         self.changed(block, blocks);
         self.touch_range(block, blocks);
         self.through.pages.remove(block, blocks);
-        self.kill_blocks(block, blocks);
+        self.kill_range(block, blocks);
         self.journal.push(&Record::Zero { block, blocks, kind });
         self.note_record();
         self.ranges.note_time(self.now);

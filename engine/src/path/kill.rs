@@ -9,6 +9,11 @@ use crate::payload::Payload;
 
 use super::Engine;
 
+/// Blocks of a range whose slots die together: what is displaced is listed first, and a range may be as long as the volume.
+const STRETCH: u64 = 1 << 16;
+/// Of so many runs at most each is noted by itself as in limbo; of more, the stretch that they lie in.
+const NOTED_RUNS: usize = 16;
+
 impl<P: Payload> Engine<P> {
     /// Kills slots of one set with one record. An SSD that takes no writes gets none: they are forgotten until the next start.
     pub(super) fn kill_slots(&mut self, set: u32, slots: Bits) {
@@ -44,6 +49,33 @@ impl<P: Payload> Engine<P> {
         let killed = self.kill_runs(&displaced);
         self.scratch.runs = displaced;
         killed
+    }
+
+    /// As [`Engine::kill_blocks`], of a range of any length, in memory that does not depend on it.
+    pub(super) fn kill_range(&mut self, block: Block, blocks: u64) {
+        let end = block.0 + blocks;
+        let mut at = block.0;
+        while at < end {
+            let (first, count) = (Block(at), STRETCH.min(end - at));
+            let mut displaced = self.scratch.take_runs();
+            self.index.replace(first, count, None, &mut displaced);
+            if displaced.len() > NOTED_RUNS {
+                self.note_limbo(first, count);
+                self.kill_noted(&displaced);
+            } else {
+                self.kill_runs(&displaced);
+            }
+            self.scratch.runs = displaced;
+            at += count;
+        }
+    }
+
+    fn kill_noted(&mut self, runs: &[Run]) {
+        for run in runs {
+            let first = run.slot.expect("displaced blocks had slots");
+            let dirty = self.sets.kill(first, run.blocks as u32, self.journal.group());
+            self.index.add_dirty(run.block, -i64::from(dirty));
+        }
     }
 
     pub(super) fn kill_runs(&mut self, runs: &[Run]) -> u64 {

@@ -197,6 +197,7 @@ impl<P: Payload> Engine<P> {
             ("slots", slots),
             ("window", self.window.bytes()),
             ("through", self.through.pages.bytes()),
+            ("limbo", self.through.limbo_bytes()),
             ("ahead", self.ahead.bytes()),
             ("pages", self.memory.as_ref().map_or(0, Memory::bytes)),
             ("policy", self.memory.as_ref().map_or(0, Memory::policy_bytes)),

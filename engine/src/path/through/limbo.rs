@@ -8,12 +8,20 @@ use crate::payload::Payload;
 
 use super::super::Engine;
 
+/// Entries that there is room for when none is needed.
+const LIMBO_KEPT: usize = 256;
+
 impl<P: Payload> Engine<P> {
     /// A clean slot of these blocks dies or becomes dirty in the open group.
     pub(in crate::path) fn note_limbo(&mut self, block: Block, blocks: u64) {
-        if self.writes_through() {
-            self.leave_limbo();
-            self.through.limbo.push_back((self.journal.group(), block, blocks));
+        if !self.writes_through() {
+            return;
+        }
+        self.leave_limbo();
+        let group = self.journal.group();
+        match self.through.limbo.back_mut() {
+            Some((last, first, count)) if *last == group && first.0 + *count == block.0 => *count += blocks,
+            Some(_) | None => self.through.limbo.push_back((group, block, blocks)),
         }
     }
 
@@ -31,6 +39,9 @@ impl<P: Payload> Engine<P> {
         let durable = self.journal.durable_group();
         while self.through.limbo.front().is_some_and(|&(group, ..)| group <= durable) {
             self.through.limbo.pop_front();
+        }
+        if self.through.limbo.is_empty() {
+            self.through.limbo.shrink_to(LIMBO_KEPT);
         }
     }
 

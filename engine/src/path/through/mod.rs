@@ -127,6 +127,11 @@ impl<P: Payload> Through<P> {
         }
     }
 
+    /// Memory for what is in limbo.
+    pub fn limbo_bytes(&self) -> u64 {
+        (self.limbo.capacity() * size_of::<(u64, Block, u64)>()) as u64
+    }
+
     /// No write waits, and nothing is pinned or promised.
     fn has_nothing(&self) -> bool {
         let pins = !self.pages.is_empty() || self.pages.replaced_blocks() > 0;
