@@ -590,3 +590,21 @@ fn a_start_that_comes_late_to_compare_what_the_disk_holds_does_not_wait_for_a_si
     assert!(took < Duration::from_secs(30), "{took:?}");
     assert!(scenario.snapshot().counters.fence_checked_blocks > 0);
 }
+
+/// Everything else goes home; it is tried again whenever the disk turns, and does not make it turn.
+#[test]
+fn a_block_that_the_disk_does_not_take_wakes_it_no_more_often_than_its_age_allows() {
+    let mut scenario = scenario();
+    scenario.simulation.scene.origin.refuse(scenario.block(1).start, 1_000_000);
+    scenario.write(1);
+    scenario.flush();
+    scenario.advance(Duration::from_secs(700));
+    // It is old by the measure of a disk that turns.
+    time_read(&mut scenario, 4_000);
+    scenario.advance(Duration::from_secs(10 * 3_600));
+    let starts = report(&scenario).counters.starts;
+    assert_eq!((starts[Cause::Read as usize], starts[Cause::Age as usize]), (1, 0), "{:?}", report(&scenario));
+    scenario.advance(Duration::from_secs(15 * 3_600));
+    assert_eq!(report(&scenario).counters.starts[Cause::Age as usize], 1);
+    assert!(scenario.snapshot().dirty_slots == 1 && disk(&scenario) == PowerState::Standby);
+}

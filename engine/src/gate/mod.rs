@@ -69,7 +69,7 @@ pub struct Gate {
     pub wait: Duration,
     pub max_age: Duration,
     state: GateState,
-    /// While destaging for age: everything that was dirty at this moment goes home.
+    /// When destaging for age last began: everything that was dirty at this moment goes home.
     sweep_since: Instant,
 }
 
@@ -141,11 +141,11 @@ impl Gate {
         if view.dirty_sets.saturating_add(lead) > low && !view.passing {
             return GateState::Destage(HighMark);
         }
-        if self.state == GateState::Destage(Age) && view.dirty_since.is_some_and(|since| since <= self.sweep_since) {
+        let is_swept = view.asleep.is_none() && self.state == GateState::Destage(Age);
+        if is_swept && view.dirty_since.is_some_and(|since| since <= self.sweep_since) {
             return self.state;
         }
-        let max_age = self.max_age(view.asleep);
-        if view.dirty_since.is_some_and(|since| view.now.since(since) >= max_age) {
+        if view.dirty_since.is_some_and(|since| view.now >= self.old_at(since, view.asleep)) {
             self.sweep_since = view.now;
             return GateState::Destage(Age);
         }
@@ -155,8 +155,10 @@ impl Gate {
         if view.asleep.is_some() { GateState::Normal } else { self.deferred(view) }
     }
 
-    fn max_age(&self, asleep: Option<Asleep>) -> Duration {
-        asleep.map_or(self.max_age, |asleep| asleep.max_age)
+    /// When what is dirty since then is old. What a sweep could not bring home, since the origin did not take it, wakes a disk that stands still
+    /// as late again as if it had become dirty then.
+    fn old_at(&self, since: Instant, asleep: Option<Asleep>) -> Instant {
+        asleep.map_or(since + self.max_age, |asleep| since.max(self.sweep_since) + asleep.max_age)
     }
 
     /// The paper's machine: below the floor, when the volume is idle.
@@ -174,7 +176,7 @@ impl Gate {
 
     /// When the decision may change although nothing happens.
     pub fn deadline(&self, last_request: Instant, dirty_since: Option<Instant>, asleep: Option<Asleep>) -> Option<Instant> {
-        let age = dirty_since.map(|since| since + self.max_age(asleep)).filter(|_| self.kind == GateKind::Ours);
+        let age = dirty_since.map(|since| self.old_at(since, asleep)).filter(|_| self.kind == GateKind::Ours);
         let idle = last_request + self.wait;
         match self.state {
             GateState::Wait => Some(age.map_or(idle, |age| age.min(idle))),
@@ -282,6 +284,19 @@ mod tests {
         assert_eq!(gate.decide(View { dirty_sets: 45, ..filling }), GateState::Normal);
         assert_eq!(gate.decide(filling), GateState::Destage(DestageReason::HighMark));
         assert_eq!(gate.decide(View { starved: true, ..idle }), GateState::Destage(DestageReason::NoFreeSet));
+    }
+
+    #[test]
+    fn what_a_sweep_could_not_bring_home_wakes_no_disk_before_it_is_old_again() {
+        let mut gate = gate();
+        let seconds = |seconds: u64| Instant(seconds * 1_000_000_000);
+        let asleep = Some(Asleep { max_age: Duration::from_secs(86_400), lead: 0 });
+        let awake = View { now: seconds(700), ..view() };
+        assert_eq!(gate.decide(awake), GateState::Destage(DestageReason::Age));
+        assert_eq!(gate.decide(View { now: seconds(760), asleep, ..awake }), GateState::Normal);
+        assert_eq!(gate.decide(View { now: seconds(87_099), asleep, ..awake }), GateState::Normal);
+        assert_eq!(gate.deadline(awake.last_request, awake.dirty_since, asleep), Some(seconds(87_100)));
+        assert_eq!(gate.decide(View { now: seconds(87_100), asleep, ..awake }), GateState::Destage(DestageReason::Age));
     }
 
     #[test]
