@@ -40,12 +40,20 @@ pub(in crate::path) struct Mapper {
     at: usize,
 }
 
+/// Blocks of a stretch.
+const STRETCH: u64 = 1 << 16;
+/// So many blocks are looked up for ranges before the blocks are sorted into stretches.
+const COST_MOST: u64 = 1 << 22;
+
 /// Blocks that the journal or a client has changed since the checkpoint: what a header says of them is old.
 #[derive(Default)]
 pub(in crate::path) struct Touched {
     /// With the slot that a replayed PUT gave them, while it lives. 16 bytes each: a long log names millions.
     blocks: NumberMap<u64, Place>,
     ranges: Ranges,
+    /// What ranges have cost so far, in blocks looked up; and from where that is much on, the blocks that have a slot, by stretches.
+    cost: u64,
+    stretches: Option<NumberMap<u64, Vec<u64>>>,
     /// What was touched before the latest mapping, in ascending order.
     mapped: Vec<(u64, Place)>,
 }
@@ -79,6 +87,9 @@ impl Touched {
 
     /// The block is in this slot from now on, or in none. Returns the slot that an earlier PUT gave it, which is to die.
     pub fn insert(&mut self, block: Block, slot: Option<Slot>) -> Option<Slot> {
+        if let (Some(stretches), Some(_)) = (&mut self.stretches, slot) {
+            stretches.entry(block.0 / STRETCH).or_default().push(block.0);
+        }
         self.blocks.insert(block.0, slot.map_or(Place::NONE, Place::at))?.slot()
     }
 
@@ -88,12 +99,47 @@ impl Touched {
         self.ranges.zero(block, blocks, RangeKind::Zero, 0);
         let range = block.0..block.0 + blocks;
         let take = |place: &mut Place| std::mem::replace(place, Place::NONE).slot();
+        if self.stretches.is_some() {
+            return self.take_stretches(range);
+        }
         // Whatever is shorter: the range, or all that was touched.
+        self.cost += blocks.min(self.blocks.len() as u64);
+        if self.cost > COST_MOST.max(4 * self.blocks.len() as u64) {
+            self.sort_into_stretches();
+        }
         if blocks < self.blocks.len() as u64 {
             range.filter_map(|block| self.blocks.get_mut(&block).and_then(take)).collect()
         } else {
             self.blocks.iter_mut().filter(|(block, _)| range.contains(block)).filter_map(|(_, place)| take(place)).collect()
         }
+    }
+
+    /// A log may hold thousands of long ranges behind millions of blocks (`fstrim` after much was written): from now on a range finds the blocks
+    /// in it without asking for each.
+    #[allow(clippy::disallowed_methods, reason = "all of them, whatever the order")]
+    fn sort_into_stretches(&mut self) {
+        let mut stretches: NumberMap<u64, Vec<u64>> = NumberMap::default();
+        for (&block, _) in self.blocks.iter().filter(|(_, place)| place.slot().is_some()) {
+            stretches.entry(block / STRETCH).or_default().push(block);
+        }
+        self.stretches = Some(stretches);
+    }
+
+    /// As [`Touched::insert_range`]. Of a stretch either the blocks in the range are asked for, or those that were touched, if they are fewer.
+    fn take_stretches(&mut self, range: std::ops::Range<u64>) -> Vec<Slot> {
+        let Touched { blocks, stretches: Some(stretches), .. } = self else { return Vec::new() };
+        let mut slots = Vec::new();
+        let mut take = |block: u64| slots.extend(blocks.get_mut(&block).and_then(|place| std::mem::replace(place, Place::NONE).slot()));
+        for stretch in range.start / STRETCH..range.end.div_ceil(STRETCH) {
+            let Some(touched) = stretches.get_mut(&stretch) else { continue };
+            let part = range.start.max(stretch * STRETCH)..range.end.min((stretch + 1) * STRETCH);
+            if part.end - part.start < touched.len() as u64 {
+                part.for_each(&mut take);
+            } else {
+                touched.extract_if(.., |block| part.contains(block)).for_each(&mut take);
+            }
+        }
+        slots
     }
 
     /// The slot that a PUT gave to the block is dead.
@@ -114,6 +160,7 @@ impl Touched {
     /// old if its block was touched at all, so it does no harm that a block touched before and after is there twice.
     #[allow(clippy::disallowed_methods, reason = "sorted right after")]
     fn sort(&mut self, mut sorter: Intake) {
+        (self.cost, self.stretches) = (0, None);
         for (block, place) in std::mem::take(&mut self.blocks) {
             let slot = place.slot().unwrap_or(Slot { set: 0, slot: 0 });
             sorter.push(Mapping::new(Block(block), 1, slot, 0), place == Place::NONE);
@@ -313,5 +360,67 @@ fn keep_current(
     }
     if !is_sorted {
         current.sort_unstable_by_key(|run| run.block());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Put(u64, u32),
+        Remove(u64),
+        Forget(u64, u32),
+        Range(u64, u64),
+    }
+
+    /// Blocks on both sides of the borders of stretches.
+    fn block() -> impl Strategy<Value = u64> {
+        (0..4u64, 0..24u64).prop_map(|(stretch, at)| (stretch * STRETCH + at).saturating_sub(12))
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            6 => (block(), 0..100u32).prop_map(|(block, slot)| Step::Put(block, slot)),
+            1 => block().prop_map(Step::Remove),
+            1 => (block(), 0..100u32).prop_map(|(block, slot)| Step::Forget(block, slot)),
+            2 => (block(), prop_oneof![1..8u64, Just(STRETCH), 1..4 * STRETCH]).prop_map(|(block, blocks)| Step::Range(block, blocks)),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn ranges_find_the_same_whether_blocks_are_sorted_into_stretches_or_not(steps in prop::collection::vec(step(), 1..200), at in 0usize..200) {
+            let [mut plain, mut sorted] = [Touched::default(), Touched::default()];
+            for (number, step) in steps.into_iter().enumerate() {
+                if number == at {
+                    sorted.sort_into_stretches();
+                }
+                let [mut found, mut found_sorted] = [&mut plain, &mut sorted].map(|touched| match step {
+                    Step::Put(block, slot) => touched.insert(Block(block), Some(Slot { set: 1, slot })).into_iter().collect(),
+                    Step::Remove(block) => touched.insert(Block(block), None).into_iter().collect(),
+                    Step::Forget(block, slot) => {
+                        touched.forget(Block(block), Slot { set: 1, slot });
+                        Vec::new()
+                    }
+                    Step::Range(block, blocks) => touched.insert_range(Block(block), blocks),
+                });
+                found.sort_unstable();
+                found_sorted.sort_unstable();
+                prop_assert_eq!(found, found_sorted);
+            }
+        }
+    }
+
+    /// Two million blocks, and 5,000 ranges of a million each: two and a half thousand million look-ups, one by one.
+    #[test]
+    fn thousands_of_long_ranges_behind_millions_of_blocks_are_found_at_once() {
+        let mut touched = Touched::default();
+        (0..1 << 21).for_each(|block| drop(touched.insert(Block(block * 16), Some(Slot { set: 0, slot: 0 }))));
+        let found: usize = (0..5_000).map(|range| touched.insert_range(Block(range << 20), 1 << 20).len()).sum();
+        assert_eq!(found, 1 << 21);
+        assert!(touched.cost <= 2 * COST_MOST.max(1 << 23), "{} look-ups", touched.cost);
     }
 }
