@@ -2,7 +2,9 @@
 //! is asserted here besides is that the situation really came about, and what the origin holds.
 
 use crate::common::only;
+use tidegate_engine::block::Span;
 use tidegate_engine::op::{DeviceId, Zone};
+use tidegate_engine::request::Command;
 use tidegate_engine::time::Duration;
 use tidegate_engine::{Control, probe::Phase};
 use tidegate_sim::back::fault::Fault;
@@ -58,6 +60,24 @@ fn a_zero_range_is_destaged_only_when_durable() {
         assert_eq!(scenario.on_origin(block)[1], [0; 8]);
     }
     assert_eq!(scenario.on_origin(6)[1], stamps(&scenario.first(6)));
+}
+
+#[test]
+fn zeros_that_are_to_stay_allocated_go_once_more_where_a_hole_was_made_meanwhile() {
+    let mut scenario = Scenario::new();
+    let all = scenario.blocks(0, 8);
+    let trim = scenario.send(all, Command::Trim { fua: false });
+    scenario.wait(trim).expect("no data, no reason to fail");
+    scenario.flush();
+    scenario.hold_flush(DeviceId::Origin);
+    begin_drain(&mut scenario);
+    let some = scenario.blocks(2, 2);
+    let zero = scenario.send(some, Command::Zero { no_hole: true, fua: false, fast: false });
+    scenario.wait(zero).expect("no data, no reason to fail");
+    scenario.release_flush(DeviceId::Origin);
+    scenario.drain();
+    let went: Vec<Span> = scenario.noted().iter().filter(|op| op.zone == Some(Zone::Origin) && op.writes).map(|op| op.span).collect();
+    assert!(went[0] == all && went[1..].contains(&some), "{went:?}");
 }
 
 #[test]

@@ -209,6 +209,8 @@ fn places_in_use(mut used: Vec<Kept>, ring: u32) -> Vec<Held> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cache::format::journal::Page;
+    use crate::cache::format::{FormatId, Geometry};
 
     fn kept(place: u32, seq: u64, durable: u64) -> Kept {
         Kept { held: Held { place, seq, failed: false }, durable }
@@ -233,9 +235,9 @@ mod tests {
     #[test]
     fn what_a_void_page_says_is_durable_is_of_numbers_that_were_given_away_again() {
         let geometry = Geometry { block_atoms: 8, set_slots: 8, sets: 16, journal_pages: 64, volume_atoms: 512, range_entries: 16 };
-        let superblock = Superblock { epoch: 6, cut: 40, ..Superblock::new(FormatId(1), geometry, [0; 16], [0; 16]) };
+        let superblock = Superblock { epoch: 6, cut: 40, ..Superblock::new(FormatId([7; 16]), geometry, [0; 16], [0; 16]) };
         let ring = |epoch, seq, durable| {
-            let head = PageHead { epoch, seq, durable, ..PageHead::default() };
+            let head = PageHead { epoch, seq, durable, previous: 0, group_offset: 0, records: 0, first: true, last: true };
             RingPage { place: seq as u32, page: Page { head, crc: 0, records: Vec::new() }, payload: None::<()>, has_records: false }
         };
         let pages: Vec<_> = (38..40).chain(43..64).map(|seq| ring(5, seq, seq - 1)).collect();
