@@ -29,7 +29,7 @@ const WAKE: Duration = Duration::from_secs(60);
 pub struct Identity {
     /// It turns, or does not say that it does not; and its motor takes commands.
     pub has_motor: bool,
-    /// Starts and stops in its life (SMART attribute 4).
+    /// Starts and stops in its life (SMART attribute 4), if it turns.
     pub starts: Option<u32>,
 }
 
@@ -40,7 +40,9 @@ pub fn identify(disk: &File) -> Result<Identity, Error> {
         return Err(Error::Device(DeviceError::Medium));
     }
     let mut smart = [0; 512];
-    let told = send(disk, &reading(SMART, SMART_READ_DATA, 0xc24f), &mut smart, SOON).is_ok_and(|reply| reply.is_good());
+    // That one lies on the platters: one that stands still is not asked.
+    let turns = look(disk).is_ok_and(|power| power == Power::Turning);
+    let told = turns && send(disk, &reading(SMART, SMART_READ_DATA, 0xc24f), &mut smart, SOON).is_ok_and(|reply| reply.is_good());
     Ok(Identity { has_motor: has_motor(&data), starts: if told { start_stop_count(&smart) } else { None } })
 }
 

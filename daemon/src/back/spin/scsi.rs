@@ -13,6 +13,9 @@ const TEST_UNIT_READY: [u8; 6] = [0; 6];
 const REQUEST_SENSE: [u8; 6] = [0x03, 0, 0, 0, 64, 0];
 const SYNCHRONIZE_CACHE: [u8; 10] = [0x35, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
+/// A power condition.
+const ACTIVE: u8 = 1;
+
 const SOON: Duration = Duration::from_secs(10);
 const SLOWLY: Duration = Duration::from_secs(60);
 
@@ -28,13 +31,18 @@ pub enum Stop {
 }
 
 impl Stop {
-    /// Which of them this disk knows; asked by naming the condition that it is in.
+    /// Which of them this disk knows: of one that turns, asked by naming the condition that it is in; one that stands still says how it was
+    /// stopped, and is not woken.
     pub fn found(disk: &File, path: &Path) -> Result<Stop, Error> {
-        const ACTIVE: u8 = 1;
-        if send(disk, &start_stop(ACTIVE, false), &mut [], SLOWLY)?.is_good() {
-            return Ok(Stop::Standby);
+        let is_standby = match sense(disk)?.and_then(Sense::stopped) {
+            Some(way) => way == Stop::Standby,
+            None => send(disk, &start_stop(ACTIVE, true), &mut [], SLOWLY)?.is_good(),
+        };
+        match is_standby {
+            true => Ok(Stop::Standby),
+            false if is_started_for_others(path) => Ok(Stop::Unit),
+            false => Err(Error::Untaken),
         }
-        if is_started_for_others(path) { Ok(Stop::Unit) } else { Err(Error::Untaken) }
     }
 }
 
@@ -50,9 +58,8 @@ pub fn stop(disk: &File, way: Stop) -> Result<Power, Error> {
 }
 
 pub fn wake(disk: &File, way: Stop) -> Result<Power, Error> {
-    const ACTIVE: u8 = 1;
     let command = match way {
-        Stop::Standby => start_stop(ACTIVE, false),
+        Stop::Standby => start_stop(ACTIVE, true),
         Stop::Unit => start_stop(0, true),
     };
     done(&send(disk, &command, &mut [], SLOWLY)?)?;
@@ -61,22 +68,25 @@ pub fn wake(disk: &File, way: Stop) -> Result<Power, Error> {
 
 /// Wakes nothing.
 pub fn look(disk: &File) -> Result<Power, Error> {
+    Ok(sense(disk)?.and_then(Sense::power).unwrap_or(Power::Turning))
+}
+
+/// What it says of itself, if anything: why it is not ready, or what state it is in.
+fn sense(disk: &File) -> Result<Option<Sense>, Error> {
+    let unclear = Err(Error::Device(DeviceError::Medium));
     let reply = send(disk, &TEST_UNIT_READY, &mut [], SOON)?;
     if let Some(sense) = Sense::of(&reply) {
-        return sense.power().ok_or(Error::Device(DeviceError::Medium));
+        return if sense.power().is_some() { Ok(Some(sense)) } else { unclear };
     }
     let mut data = [0; 64];
-    if !send(disk, &REQUEST_SENSE, &mut data, SOON)?.is_good() {
-        return Err(Error::Device(DeviceError::Medium));
-    }
-    Ok(Sense::parse(&data).and_then(|sense| sense.power()).unwrap_or(Power::Turning))
+    if send(disk, &REQUEST_SENSE, &mut data, SOON)?.is_good() { Ok(Sense::parse(&data)) } else { unclear }
 }
 
 fn done(reply: &Reply) -> Result<(), Error> {
     if reply.is_good() { Ok(()) } else { Err(Error::Device(DeviceError::Medium)) }
 }
 
-/// START STOP UNIT, which ends when it is done.
+/// START STOP UNIT, which ends when it is done. A condition leaves START without a meaning; where it is not known, START = 0 would be a stop.
 fn start_stop(condition: u8, start: bool) -> [u8; 6] {
     [0x1b, 0, 0, 0, condition << 4 | u8::from(start), 0]
 }
@@ -100,6 +110,12 @@ impl Sense {
             0x72 => Some(Sense { key: sense.get(1)? & 0xf, code: (*sense.get(2)?, *sense.get(3)?) }),
             _ => None,
         }
+    }
+
+    /// How it was stopped, if it stands still.
+    fn stopped(self) -> Option<Stop> {
+        let way = if self.code.0 == 0x5e { Stop::Standby } else { Stop::Unit };
+        (self.power() == Some(Power::Standby)).then_some(way)
     }
 
     /// What it says of the motor; none: nothing.
@@ -138,6 +154,9 @@ mod tests {
         assert_eq!(power(0, 0, 0), Some(Power::Turning), "nothing to tell");
         assert_eq!(power(6, 0x29, 0), None, "that it was reset says nothing of the motor");
         assert_eq!(power(3, 0x11, 0), None, "a bad medium says nothing of the motor");
+        let stopped = |key, code| Sense { key, code }.stopped();
+        assert_eq!((stopped(2, (0x04, 0x02)), stopped(0, (0x5e, 0x04))), (Some(Stop::Unit), Some(Stop::Standby)));
+        assert_eq!((stopped(2, (0x04, 0x01)), stopped(0, (0x5e, 0x03)), stopped(0, (0, 0))), (None, None, None));
         assert_eq!(Sense::parse(&[]), None);
         assert_eq!(Sense::parse(&[0x70, 0, 2]), None);
     }
