@@ -7,6 +7,8 @@
 //! become durable → lingering: replies leave → ended. Clients, commands and words come from the lobby, through the desk.
 
 mod options;
+#[cfg(test)]
+mod tests;
 
 use std::collections::VecDeque;
 
@@ -228,9 +230,10 @@ impl Back {
 impl World<Run> for Back {
     fn start(&mut self, now: Instant, op: Op<Run>) {
         match (&mut self.held, &op.action) {
-            (None, Action::Spin(word)) => self.sleeper.as_ref().expect("the engine was told of a motor").motor().tell(op.id, *word),
+            // Nothing is written by a word, and who reads the origin needs its answer: it says nothing of whether that is sound.
+            (_, Action::Spin(word)) => self.sleeper.as_ref().expect("the engine was told of a motor").motor().tell(op.id, *word),
             (None, _) | (Some(_), Action::Read(..) | Action::Allocation(..)) => self.io.start(now, op),
-            (Some(held), _) => held.push(op),
+            (Some(held), Action::Write(..) | Action::Zero(..) | Action::Discard(..) | Action::Flush) => held.push(op),
         }
     }
 
