@@ -73,6 +73,14 @@ impl Sleepy {
     fn hears(&mut self) -> Tell {
         self.news.wait().expect("it has a sender").tell
     }
+
+    fn answers(&mut self, number: u64, verb: Verb) -> serde_json::Value {
+        self.words.send(Word::Command(number, verb));
+        match self.hears() {
+            Tell::Answer(answered, answer) if answered == number => answer,
+            _ => panic!("no answer"),
+        }
+    }
 }
 
 /// Its motor is asked before the first page of its cache has come.
@@ -93,4 +101,21 @@ fn a_volume_with_a_motor_is_sound_when_it_was_looked_at_and_not_before() {
     assert!(matches!(good.hears(), Tell::Serving(_)));
     good.words.send(Word::Stop);
     assert!(matches!(good.hears(), Tell::Ended(Ok(_))));
+}
+
+/// How much is dirty is not known then, and may be called nothing.
+#[test]
+fn a_volume_that_recovers_takes_no_drain() {
+    let mut volume = Sleepy::new(false);
+    assert!(matches!(volume.hears(), Tell::Opened));
+    volume.words.send(Word::Start);
+    assert!(matches!(volume.hears(), Tell::Sound));
+    assert_eq!(volume.answers(1, Verb::Status)["phase"], "recovering");
+    assert_eq!(volume.answers(2, Verb::Drain)["error"], "the volume does not serve now; try again when it does");
+    volume.words.send(Word::Write);
+    assert!(matches!(volume.hears(), Tell::Serving(_)));
+    let answer = volume.answers(3, Verb::Drain);
+    assert!(answer["phase"] == "serving" && answer["error"].is_null(), "{answer}");
+    volume.words.send(Word::Stop);
+    assert!(matches!(volume.hears(), Tell::Ended(Ok(_))));
 }
