@@ -79,7 +79,7 @@ impl Opened {
         let at = |place: &str, failure: Failure| Failure { message: format!("{place}{failure}"), ..failure };
         crate::ram::check(options.knobs.ram).map_err(|failure| at(&options.said.ram, failure))?;
         let mut state = state::Place::open(&options.state)?;
-        state.serves(&attached.cache, &attached.origin);
+        state.serves(&attached.cache, &attached.origin)?;
         state.tidy();
         attached.notes.extend(state::recognise(&state, &attached, options.accept_loss)?);
         let sleeper = match &options.spin {
