@@ -251,8 +251,9 @@ Example:
   tidegate drain --dir nas --volume media       one of several volumes; without its name, all of them
 
 On a terminal it shows how long it still takes: what seeks and bandwidth have cost at this origin of late, times what is left.
-Ctrl-C cancels the drain; what has gone home stays there. Clients may go on writing: drain ends when everything is home that was dirty when it
-was asked for, and says how much is dirty since. Exit code 74: but for blocks that the SSD does not give (docs/durability.md, D7).
+A volume that is still starting is waited for. Ctrl-C cancels the drain; what has gone home stays there. Clients may go on writing: drain ends
+when everything is home that was dirty when it was asked for, and says how much is dirty since. Exit code 74: but for blocks that the SSD
+does not give (docs/durability.md, D7).
 Of several volumes those that are served are drained; of one that was stopped nothing can go home, which is said, with exit code 1.")]
 pub struct Drain {
     #[command(flatten)]

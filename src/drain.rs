@@ -29,6 +29,16 @@ pub fn run(args: &Drain) -> Result<ExitCode, Failure> {
     let mut signals = Signals::take().map_err(|error| Failure::new(Failure::SYSTEM, format!("signals cannot be received: {error}")))?;
     let started = Instant::now();
     let mut bar = Progress::new("drain");
+    // What is dirty is not known before it serves, and nothing is sent home.
+    while asked(Verb::Status)?.recovers {
+        if signals.next().is_some() {
+            bar.clear();
+            tell!("tidegate: cancelled; the volume does not serve yet, and nothing was asked of it");
+            return Ok(ExitCode::from(CANCELLED));
+        }
+        bar.show(0, 1, "the volume does not serve yet");
+        std::thread::sleep(INTERVAL);
+    }
     let status = ask(Verb::Drain)?;
     // As they are served, which the configuration may not say.
     let served: Vec<Options> = known.served(&status).into_iter().filter_map(|(_, served)| served).collect();
@@ -125,6 +135,8 @@ struct State {
     alarm: Option<String>,
     /// Something is dirty, and could go home, where no drain is under way.
     rests: bool,
+    /// One does not serve yet: what it has is not counted.
+    recovers: bool,
     /// Everywhere everything is home, or the drain has ended with what cannot be read.
     is_done: bool,
 }
@@ -145,11 +157,13 @@ impl State {
             stays_in: None,
             alarm: None,
             rests: false,
+            recovers: false,
             is_done: true,
         };
         for volume in status::volumes(status) {
             let name = volume["name"].as_str().unwrap_or("-");
-            match status::gone(volume) {
+            // Of several each answers for itself: one that refuses is as far from drained as one that has ended.
+            match status::gone(volume).or_else(|| volume["error"].as_str().map(str::to_owned)) {
                 Some(why) => all.gone.push((name.to_owned(), why)),
                 None => all.add(name, volume),
             }
@@ -191,7 +205,9 @@ impl State {
         self.lost += lost;
         self.alarm = self.alarm.take().or(status["alarm"].as_str().map(str::to_owned));
         self.rests |= left > unreadable && status["drain"].is_null();
-        self.is_done &= left == 0 || has_ended;
+        let recovers = status["phase"] == "recovering";
+        self.recovers |= recovers;
+        self.is_done &= !recovers && (left == 0 || has_ended);
     }
 }
 
@@ -218,6 +234,18 @@ mod tests {
         assert_eq!(check(7, 7, true), (false, false), "they are tried once more");
         assert_eq!(check(8, 7, false), (false, true), "somebody has written meanwhile");
         assert_eq!(check(8, 7, true), (false, false));
+    }
+
+    #[test]
+    fn what_recovers_or_refuses_is_not_drained_whatever_it_counts() {
+        let serving = json!({ "phase": "serving", "dirty_blocks": 0, "zero_ranges": 0, "drain": null });
+        let recovering = json!({ "phase": "recovering", "dirty_blocks": 0, "zero_ranges": 0, "drain": null });
+        let refusing = json!({ "name": "media", "error": "the volume does not serve now" });
+        let state = |other: Value| State::of(&json!({ "volumes": [serving, other] }));
+        assert_eq!((state(serving.clone()).recovers, state(serving.clone()).is_done), (false, true));
+        assert_eq!((state(recovering.clone()).recovers, state(recovering.clone()).is_done), (true, false));
+        assert!(!state(recovering).rests, "there is nothing to ask it for yet");
+        assert_eq!(state(refusing).gone, [("media".to_owned(), "the volume does not serve now".to_owned())]);
     }
 
     #[test]

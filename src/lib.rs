@@ -35,6 +35,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use clap::Parser;
 use clap::error::ErrorKind;
 use tidegate_daemon::Failure;
+use tidegate_daemon::back::signals::survive_file_size_limit;
 use tidegate_daemon::tell;
 
 use args::{Cli, Command, Sim};
@@ -44,6 +45,7 @@ const USAGE: u8 = 2;
 
 /// All of the program.
 pub fn main() -> ExitCode {
+    survive_file_size_limit();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         // Nothing was asked: what can be asked is more useful than a line of blame.

@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -188,6 +188,42 @@ fn drain_ends_when_nothing_is_dirty_and_the_volume_stays_in_use() {
     client.write(0, &data[..512]).unwrap();
     drop(client);
     daemon.stop();
+}
+
+/// A daemon that still recovers, has ended and is recovering again, and only then knows what is dirty: that is waited for.
+#[test]
+fn a_drain_that_is_asked_for_while_the_volume_recovers_is_done_when_that_is_home() {
+    let folder = volume("48MiB", "64MiB", "");
+    let status = |phase: &str, dirty: u64, drain: &str| {
+        format!("{{\"name\":\"\",\"phase\":\"{phase}\",\"dirty_blocks\":{dirty},\"zero_ranges\":0,\"drain\":{drain}}}")
+    };
+    let drains = "{\"blocks_at_start\":3,\"blocks_left\":3}";
+    let script = [
+        ("status", status("recovering", 0, "null")),
+        ("status", status("recovering", 0, "null")),
+        ("status", status("serving", 3, "null")),
+        ("drain", status("serving", 3, drains)),
+        ("status", status("recovering", 0, "null")),
+        ("status", status("serving", 3, "null")),
+        ("drain", status("serving", 3, drains)),
+        ("status", status("serving", 0, "null")),
+    ];
+    let listener = UnixListener::bind(folder.path().join("control.sock")).unwrap();
+    let expected = script.each_ref().map(|(verb, _)| *verb);
+    let (sender, asked) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        for (_, answer) in &script {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut line = String::new();
+            BufReader::new(stream.try_clone().unwrap()).read_line(&mut line).unwrap();
+            let question: Value = serde_json::from_str(&line).unwrap();
+            sender.send(question["verb"].as_str().unwrap().to_owned()).unwrap();
+            stream.write_all(format!("{answer}\n").as_bytes()).unwrap();
+        }
+    });
+    let drained = tool::tidegate(&["drain", "--dir", text(folder.path())]).succeeds();
+    assert!(drained.contains("nothing is dirty, the origin holds everything"), "{drained}");
+    assert_eq!(asked.try_iter().collect::<Vec<String>>(), expected);
 }
 
 /// Somebody writes all the time: what was dirty when the drain was asked for is home all the same.

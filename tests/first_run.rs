@@ -126,7 +126,7 @@ fn a_first_run_that_fails_takes_away_nothing_that_another_daemon_serves() {
     daemon.connect().write(0, &[7; 4096]).unwrap();
     let served = names(own.path());
     assert_eq!(first.is_heard(), None);
-    assert_eq!(first.child.wait().unwrap().code(), Some(65), "another cache than the one that the folder knows");
+    assert_eq!(first.child.wait().unwrap().code(), Some(75), "the state is of the volume that is served");
     assert_eq!(names(own.path()), served);
     daemon.stop();
 }

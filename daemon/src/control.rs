@@ -133,7 +133,7 @@ struct Client {
     /// Answers in the order of the lines, from line number `first` on; `None` is still to come.
     answers: VecDeque<Option<String>>,
     first: u64,
-    /// Answered and not yet sent.
+    /// One that is being sent: what is left of it.
     unsent: Vec<u8>,
     /// Nothing more is read; closed as soon as everything is answered and sent.
     ended: bool,
@@ -210,7 +210,8 @@ impl ControlPort {
     /// Closes those that hear no answer any more, or else one that waits for none: one that has said everything, or else the one that came
     /// first. False: everybody waits for one.
     fn make_place(&mut self) -> bool {
-        let tokens: Vec<u64> = self.clients.keys().copied().collect();
+        // A client that does not read its answers is not read here either.
+        let tokens: Vec<u64> = self.clients.iter().filter(|(_, client)| client.unsent.is_empty()).map(|(token, _)| *token).collect();
         tokens.into_iter().for_each(|token| self.hear(token));
         // A volume that answers nothing must not fill the places with those who have given up.
         self.hung_up().unwrap_or_default().into_iter().for_each(|token| self.close(token));
@@ -348,22 +349,22 @@ impl Client {
         true
     }
 
-    /// Sends what is queued, as far as the socket takes it. False: the client has gone.
+    /// Sends what is queued, as far as the socket takes it: until then answers stay where they are counted. False: the client has gone.
     fn transmit(&mut self) -> bool {
-        while let Some(Some(answer)) = self.answers.front() {
-            self.unsent.extend_from_slice(answer.as_bytes());
-            self.unsent.push(b'\n');
-            self.answers.pop_front();
-            self.first += 1;
-        }
-        while !self.unsent.is_empty() {
+        loop {
+            if self.unsent.is_empty() {
+                let Some(answer) = self.answers.front_mut().and_then(Option::take) else { return true };
+                self.answers.pop_front();
+                self.first += 1;
+                self.unsent = answer.into_bytes();
+                self.unsent.push(b'\n');
+            }
             match self.stream.write(&self.unsent) {
                 Ok(count) => drop(self.unsent.drain(..count)),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return error.kind() == io::ErrorKind::WouldBlock,
             }
         }
-        true
     }
 }
 

@@ -52,7 +52,7 @@ pub fn detach(options: &Options, goes_on: impl FnMut(Progress) -> bool) -> Resul
 fn take(options: &Options, mut goes_on: impl FnMut(Progress) -> bool) -> Result<bool, Failure> {
     let attached = attach(&options.cache, &options.origin)?;
     let mut place = state::Place::open(&options.state)?;
-    place.serves(&attached.cache, &attached.origin);
+    place.serves(&attached.cache, &attached.origin)?;
     state::recognise(&place, &attached, false)?;
     let Attached { cache, origin, superblock, .. } = attached;
     let io = Io::new(cache, origin, Carrier::Auto)?;

@@ -14,6 +14,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use tidegate_engine::Mode;
@@ -34,6 +35,9 @@ pub const FILE_NAME: &str = "tidegate.state";
 const BYTES_MAX: u64 = 16 << 10;
 /// So many caches that must not come back are remembered: those that went last.
 const GONE_MAX: usize = 256;
+/// How long a state may be marked by a predecessor that is about to end.
+const PATIENCE: Duration = Duration::from_secs(3);
+const RETRY: Duration = Duration::from_millis(20);
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -232,11 +236,36 @@ impl Place {
     }
 
     /// A volume is served from these disks, as others who come upon this place see from now on.
-    pub fn serves(&mut self, cache: &Disk, origin: &Disk) {
+    ///
+    /// # Errors
+    /// One line: somebody else serves a volume by it.
+    pub fn serves(&mut self, cache: &Disk, origin: &Disk) -> Result<(), Failure> {
+        // Marked before it is asked: of two who come at once neither misses the other.
         occupied::mark(self.folder.file(), &self.name);
+        self.refuse_served()?;
         let (served, folder) = (Served::of(cache), self.path.parent().unwrap_or(Path::new("/")));
         let inside = fs::canonicalize(&served.path).ok().filter(|file| served.id.is_some() && is_below(file, folder));
         self.disks = Some(Disks { cache: served, origin: Served::of(origin), cache_inside: inside });
+        Ok(())
+    }
+
+    /// Who writes another cache down in a state ends the one that is served by it: that would never be taken again. Who served it last may be
+    /// about to end, and lets its disks go first.
+    ///
+    /// # Errors
+    /// One line: somebody else serves a volume by it.
+    fn refuse_served(&self) -> Result<(), Failure> {
+        let until = Instant::now() + PATIENCE;
+        while occupied::is_marked(self.folder.file(), &self.name) {
+            if Instant::now() >= until {
+                let path = self.path.display();
+                let what =
+                    format!("{path}: another tidegate serves a volume by this state, and it is one volume's: name another file as `state`");
+                return Err(Failure::new(Failure::BUSY, what));
+            }
+            std::thread::sleep(RETRY);
+        }
+        Ok(())
     }
 
     /// As it was called when it was opened, for messages.

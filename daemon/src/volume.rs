@@ -7,6 +7,8 @@
 //! become durable → lingering: replies leave → ended. Clients, commands and words come from the lobby, through the desk.
 
 mod options;
+#[cfg(test)]
+mod tests;
 
 use std::collections::VecDeque;
 
@@ -77,7 +79,7 @@ impl Opened {
         let at = |place: &str, failure: Failure| Failure { message: format!("{place}{failure}"), ..failure };
         crate::ram::check(options.knobs.ram).map_err(|failure| at(&options.said.ram, failure))?;
         let mut state = state::Place::open(&options.state)?;
-        state.serves(&attached.cache, &attached.origin);
+        state.serves(&attached.cache, &attached.origin)?;
         state.tidy();
         attached.notes.extend(state::recognise(&state, &attached, options.accept_loss)?);
         let sleeper = match &options.spin {
@@ -228,9 +230,10 @@ impl Back {
 impl World<Run> for Back {
     fn start(&mut self, now: Instant, op: Op<Run>) {
         match (&mut self.held, &op.action) {
-            (None, Action::Spin(word)) => self.sleeper.as_ref().expect("the engine was told of a motor").motor().tell(op.id, *word),
+            // Nothing is written by a word, and who reads the origin needs its answer: it says nothing of whether that is sound.
+            (_, Action::Spin(word)) => self.sleeper.as_ref().expect("the engine was told of a motor").motor().tell(op.id, *word),
             (None, _) | (Some(_), Action::Read(..) | Action::Allocation(..)) => self.io.start(now, op),
-            (Some(held), _) => held.push(op),
+            (Some(held), Action::Write(..) | Action::Zero(..) | Action::Discard(..) | Action::Flush) => held.push(op),
         }
     }
 
@@ -358,7 +361,7 @@ impl Volume {
             let mut refused = None;
             match verb {
                 Verb::Status | Verb::Curve => {}
-                Verb::Drain => self.engine.handle(now, Event::Control(Control::Drain)),
+                Verb::Drain => refused = self.drain(now).err(),
                 Verb::CancelDrain => self.engine.handle(now, Event::Control(Control::CancelDrain)),
                 Verb::Stop => self.stop(),
                 Verb::Mode(mode) => refused = self.switch(now, mode).err(),
@@ -460,11 +463,25 @@ impl Volume {
         Dirty::now(&state::format_of(&self.host.superblock), is_complete, ranges).write(&self.host.place);
     }
 
+    fn refuse_unless_serving(&self) -> Result<(), String> {
+        match self.state {
+            State::Serving => Ok(()),
+            State::Starting | State::Sound | State::Stopping | State::Lingering(_) => {
+                Err("the volume does not serve now; try again when it does".to_owned())
+            }
+        }
+    }
+
+    /// Everything goes home. What is dirty nobody knows before it serves.
+    fn drain(&mut self, now: Instant) -> Result<(), String> {
+        self.refuse_unless_serving()?;
+        self.engine.handle(now, Event::Control(Control::Drain));
+        Ok(())
+    }
+
     /// Another mode. That a FLUSH may promise less is written down before the engine hears of it.
     fn switch(&mut self, now: Instant, mode: Mode) -> Result<(), String> {
-        if self.state != State::Serving {
-            return Err("the volume does not serve now; try again when it does".to_owned());
-        }
+        self.refuse_unless_serving()?;
         if self.engine.health() != Health::Whole {
             return Err("the cache has failed: every write goes to the origin, whatever the mode".to_owned());
         }
@@ -480,9 +497,7 @@ impl Volume {
 
     /// Takes the cache from its origin, if nobody uses the volume.
     fn detach(&mut self, now: Instant, flush: bool) -> Result<(), String> {
-        if self.state != State::Serving {
-            return Err("the volume does not serve now; try again when it does".to_owned());
-        }
+        self.refuse_unless_serving()?;
         if self.engine.health() != Health::Whole {
             return Err(
                 "the cache has failed: everything that can be had is on the origin, or on its way there; `tidegate stop` ends the \

@@ -5,6 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use super::{Nobody, UP, assert_refused, check, everything};
+use crate::common::chance::Chance;
 use crate::common::daemon::Daemon;
 use crate::common::mount::Fuse;
 use crate::common::{table, text, tool, volume, volumes};
@@ -236,6 +237,51 @@ fn what_was_read_is_what_counts_whoever_swaps_a_link_meanwhile() {
     // And a start finds what they lead to now.
     let refused = tool::tidegate_in(dir, &["up", "--dir", ".", "--origin", "real/cache.img", "--cache", "origin.img"]);
     assert_eq!(refused.code, Some(78), "{refused}");
+}
+
+/// Two configurations in one folder, of volumes that have nothing else in common: one of their caches would never be taken again.
+#[test]
+fn a_state_that_another_daemon_serves_by_is_taken_by_no_second_one() {
+    // Nothing would be lost with the cache of such a volume, so another one might take its place.
+    let (folder, second) = (volume("48MiB", "64MiB", "mode = \"write-through\"\n"), volume("48MiB", "64MiB", ""));
+    let (dir, other) = (folder.path(), second.path());
+    let data = Chance::new(1).bytes(1 << 20);
+    let write = |daemon: &Daemon| daemon.connect().write(0, &data).unwrap();
+    let daemon = Daemon::up(dir);
+    write(&daemon);
+    let known = || {
+        let state: serde_json::Value = serde_json::from_slice(&fs::read(dir.join("tidegate.state")).unwrap()).unwrap();
+        (state["format"].clone(), state["gone"].clone())
+    };
+    let before = known();
+    let config = dir.join("second.toml");
+    let configure = |state: &str| {
+        let paths = ["origin.img", "cache.img", "nbd.sock", "control.sock"].map(|name| other.join(name));
+        let lines = ["origin", "cache", "nbd", "control"].iter().zip(&paths).map(|(key, path)| format!("{key} = {:?}\n", text(path)));
+        fs::write(&config, lines.collect::<String>() + state).unwrap();
+    };
+    configure("");
+    let disks = || ["origin.img", "cache.img"].map(|name| crc32c::crc32c(&fs::read(other.join(name)).unwrap()));
+    let untouched = disks();
+    // It would serve for ever.
+    let refused = tool::run("timeout", &["20", env!("CARGO_BIN_EXE_tidegate"), "serve", "--config", text(&config)]);
+    assert_refused(
+        "two",
+        &refused,
+        75,
+        &["tidegate.state: another tidegate serves a volume by this state", "name another file as `state`"],
+    );
+    assert!(known() == before && disks() == untouched, "nothing was changed");
+    configure(&format!("state = {:?}\n", text(&other.join("tidegate.state"))));
+    let beside = Daemon::start(other, &["serve", "--config", text(&config)]);
+    write(&beside);
+    // Whoever is killed keeps nobody from anything, and knows its cache again.
+    daemon.kill();
+    let daemon = Daemon::up(dir);
+    daemon.connect().expect(0, &data);
+    daemon.stop();
+    Daemon::up(dir).stop();
+    beside.stop();
 }
 
 /// A volume whose origin is its own export would wait for itself. It cannot come to that: an origin is opened before the export is there.

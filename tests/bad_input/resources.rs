@@ -142,6 +142,55 @@ fn a_cache_file_without_space_is_gone_on_without_and_loses_nothing() {
     }
 }
 
+/// As with `ulimit -f`: the origin is larger than a file may be, and the cache is not.
+#[test]
+fn a_file_size_limit_is_a_lack_of_space_and_ends_no_daemon() {
+    const MIB: u64 = 1 << 20;
+    let program = env!("CARGO_BIN_EXE_tidegate");
+    let limit = format!("--fsize={}", 80 * MIB);
+    for carrier in CARRIERS {
+        // All of it is for the SSD, however quick the origin is.
+        let folder = volume("128MiB", "64MiB", "[log]\nsplit = false\ncommit_home = false\n");
+        let dir = folder.path();
+        let start = || Daemon::start_by("prlimit", dir, &[&limit, program, "up", "--dir", text(dir), "--io", carrier]);
+        let places = [(8 * MIB, Chance::new(1).bytes(1 << 20)), (100 * MIB, Chance::new(2).bytes(1 << 20))];
+        let daemon = start();
+        let mut client = daemon.connect();
+        for (at, data) in &places {
+            client.write(*at, data).and_then(|()| client.flush()).unwrap_or_else(|error| panic!("{carrier}: {at}: {error}"));
+        }
+        drop(client);
+        let mut drain =
+            Command::new(program).args(["drain", "--dir", text(dir)]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let began = Instant::now();
+        while daemon.status()["destage"]["failures"] == 0 {
+            assert!(began.elapsed() < Duration::from_secs(60), "{carrier}: nothing was tried: {}", daemon.said());
+        }
+        drain.kill().and_then(|()| drain.wait()).unwrap();
+        let status = daemon.status();
+        assert!(status["phase"] == "serving" && status["dirty_blocks"].as_u64().unwrap() > 0, "{carrier}: {status}");
+        assert!(status["alarm"].as_str().is_some_and(|alarm| alarm.contains("origin")), "{carrier}: {status}");
+        places.iter().for_each(|(at, data)| daemon.connect().expect(*at, data));
+        daemon.stop();
+        let daemon = start();
+        places.iter().for_each(|(at, data)| daemon.connect().expect(*at, data));
+        daemon.stop();
+        let daemon = Daemon::up_by(dir, carrier);
+        tool::tidegate(&["drain", "--dir", text(dir)]).succeeds();
+        daemon.stop();
+        let origin = fs::read(dir.join("origin.img")).unwrap();
+        assert!(places.iter().all(|(at, data)| origin[*at as usize..].starts_with(data)), "{carrier}: without the limit it goes home");
+    }
+    let empty = folder();
+    let new = empty.path().join("v");
+    for sizes in [["128MiB", "64MiB"], ["64MiB", "128MiB"]] {
+        let create = [&limit, program, "create", "--dir", text(&new), "--origin-size", sizes[0], "--cache-size", sizes[1]];
+        let refused = tool::run("prlimit", &create);
+        assert_refused("file size limit", &refused, 73, &[".img", "File too large"]);
+        assert_eq!(everything(empty.path()), [], "something was left");
+    }
+}
+
 #[test]
 fn a_folder_that_cannot_be_written_is_refused_before_anything_is_served() {
     let small = Small::new("200m");

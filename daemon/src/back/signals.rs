@@ -1,8 +1,15 @@
-//! SIGTERM, SIGINT and SIGHUP as a descriptor in the volume's one loop; SIGPIPE is nobody's business.
+//! SIGTERM, SIGINT and SIGHUP as a descriptor in the volume's one loop; SIGPIPE and SIGXFSZ are nobody's business.
 
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsRawFd, FromRawFd, RawFd};
+
+/// Who writes beyond the size that files may have (`ulimit -f`) hears EFBIG, and is not ended by it: an origin that is larger would end its daemon
+/// with each start. For all threads, and before anything is written.
+pub fn survive_file_size_limit() {
+    // SAFETY: a plain system call; no handler of ours is replaced, and none runs.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+}
 
 /// The signals that stop a volume, as they arrive.
 pub struct Signals {

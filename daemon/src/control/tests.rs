@@ -168,6 +168,62 @@ fn those_who_have_gone_make_room_although_their_answers_are_still_to_come() {
     assert_eq!(said, "{\"did\":\"late\"}\n");
 }
 
+/// Who reads nothing is asked for room by each who comes, and has always asked for more by then.
+#[test]
+fn however_many_come_those_who_read_no_answer_hold_no_more_than_theirs_and_get_all_of_them_in_the_end() {
+    const ROUNDS: usize = 6;
+    let mut bench = Bench::new();
+    let (mut room, mut events) = (Room { requests: 8, bytes: 1 << 20 }, Vec::new());
+    // A few fill a socket.
+    let answer = json!({ "did": "x".repeat(64 << 10) });
+    let longest = answer.to_string().len() + 1;
+    // What the loop would do: only what is watched is ready.
+    let mut turn = |port: &mut ControlPort| {
+        port.ready(LISTENER, true, false, &mut room, &mut events);
+        let watched: Vec<(u64, (bool, bool))> = port.clients.iter().map(|(token, client)| (*token, client.listening)).collect();
+        for (token, (readable, writable)) in watched {
+            port.ready(token, readable, writable, &mut room, &mut events);
+        }
+        for (asker, _) in port.commands() {
+            port.answer(asker, &answer);
+        }
+        port.send();
+        port.interests(&mut Vec::new());
+        let held = port.clients.values().map(|client| {
+            let answers = client.answers.iter().flatten().map(String::len);
+            (client.unsent.len() + answers.sum::<usize>(), client.unsent.len())
+        });
+        held.max().unwrap_or_default()
+    };
+    let ask = |client: &mut UnixStream, times: usize| client.write_all("{\"verb\":\"status\"}\n".repeat(times).as_bytes()).unwrap();
+    let mut clients: Vec<UnixStream> = (0..CLIENTS_MAX).map(|_| bench.connect()).collect();
+    let mut patient = clients.swap_remove(5);
+    ask(&mut patient, ANSWERS_MAX);
+    for _ in 0..ROUNDS {
+        clients.iter_mut().for_each(|client| ask(client, ANSWERS_MAX));
+        let mut others: Vec<UnixStream> = (0..8).map(|_| bench.connect()).collect();
+        let (held, unsent) = turn(&mut bench.port);
+        assert!(held <= ANSWERS_MAX * longest && unsent <= longest, "{held} and {unsent} bytes");
+        assert!(bench.port.clients.values().all(|client| !client.ended), "what it asks for meanwhile waits in its socket");
+        others.iter_mut().for_each(|other| assert_eq!(other.read(&mut [0; 1]).unwrap(), 0, "closed: everybody waits"));
+    }
+    patient.set_nonblocking(true).unwrap();
+    let (mut said, mut piece) = (0, vec![0; 1 << 20]);
+    for wanted in [ANSWERS_MAX * longest, (ANSWERS_MAX + 1) * longest] {
+        for _ in 0..10_000 {
+            match patient.read(&mut piece) {
+                Ok(0) => panic!("it was closed"),
+                Ok(count) => said += count,
+                Err(error) => assert_eq!(error.kind(), io::ErrorKind::WouldBlock),
+            }
+            turn(&mut bench.port);
+        }
+        assert_eq!(said, wanted);
+        // It is heard again.
+        ask(&mut patient, 1);
+    }
+}
+
 #[test]
 fn one_that_has_said_everything_is_watched_again_when_there_is_something_to_send() {
     let mut bench = Bench::new();

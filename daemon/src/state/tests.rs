@@ -221,7 +221,7 @@ fn a_cache_goes_with_the_folder_that_it_lies_in_and_not_with_a_link_to_it() {
         let opened = [(&cache, DeviceId::Cache), (&origin, DeviceId::Origin)].map(|(path, role)| Disk::open(path, role, Access::Alone));
         let [cache, origin] = opened.map(Result::unwrap);
         let mut place = at(&path);
-        place.serves(&cache, &origin);
+        place.serves(&cache, &origin).expect("nobody else serves it");
         let serving = State::of(&superblock(1, 5), 6, None, &BACK);
         serving.write(&place).unwrap();
         fs::remove_dir_all(&at_home).unwrap();

@@ -16,6 +16,7 @@ mod scsi;
 mod sg;
 
 use std::fs::{File, OpenOptions};
+use std::io;
 use std::os::fd::RawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -114,21 +115,38 @@ impl Motor {
             }
         };
         let failed = |error| Failure::new(Failure::SYSTEM, format!("no thread for the motor of {}: {error}", disk.display()));
-        let (sender, answers) = mailbox(WORDS).map_err(failed)?;
-        let (words, orders) = sync_channel(WORDS);
         let uses = disk::folder(&disk).and_then(|folder| Uses::of(&folder));
         let count = move || uses.as_ref().and_then(Uses::count);
+        Motor::start(disk.clone(), language, starts, count, move |word| say(&file, language, word)).map(Ok).map_err(failed)
+    }
+
+    /// The thread that says every word with `say`, and counts with `count` what the disk was asked for besides.
+    fn start(
+        disk: PathBuf,
+        language: Language,
+        starts: Option<u32>,
+        count: impl Fn() -> Option<u64> + Send + 'static,
+        say: impl Fn(Spin) -> Result<Power, DeviceError> + Send + 'static,
+    ) -> io::Result<Motor> {
+        let (sender, answers) = mailbox(WORDS)?;
+        let (words, orders) = sync_channel(WORDS);
         let serve = move || {
             let mut last = count();
             while let Ok((id, word)) = orders.recv() {
                 let used = last.zip(count()).map(|(last, now)| last != now);
-                let result = say(&file, language, word).map(|power| Answer::Power(Said { power, used }));
+                let result = say(word).map(|power| Answer::Power(Said { power, used }));
                 last = count();
                 answer(&sender, id, result);
             }
         };
-        std::thread::Builder::new().name("motor".to_owned()).spawn(serve).map_err(failed)?;
-        Ok(Ok(Motor { disk, language, starts, words, answers }))
+        std::thread::Builder::new().name("motor".to_owned()).spawn(serve)?;
+        Ok(Motor { disk, language, starts, words, answers })
+    }
+
+    /// One that turns whatever it is told.
+    #[cfg(test)]
+    pub fn stand_in() -> Motor {
+        Motor::start("/dev/null".into(), Language::Ata, None, || None, |_| Ok(Power::Turning)).expect("a thread")
     }
 
     pub fn disk(&self) -> &Path {

@@ -19,7 +19,7 @@ pub use geometry::Geometry;
 pub use header::Header;
 pub use journal::{Page, PageBuilder, PageHead, Record};
 pub use map::{MapSet, Range, RangeKind, SetState};
-pub use superblock::{MapRef, Superblock};
+pub use superblock::{MapRef, Mark, Superblock};
 
 use crate::block::{Atoms, Block, Span};
 use crate::op::Zone;
