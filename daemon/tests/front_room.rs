@@ -356,3 +356,31 @@ fn what_sockets_have_is_no_credit_however_it_came_there() {
     let most = (33 << 20) + CLIENTS * (128 << 10);
     assert!(asked(&world) <= most, "{} of {most} bytes", asked(&world));
 }
+
+/// Bytes of memory of this process.
+fn resident() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").expect("Linux");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a line of proc(5)");
+    line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") << 10
+}
+
+/// Its socket is full, and then each of its small replies is a piece of 8 MiB that nobody else has any more.
+#[test]
+fn replies_that_nobody_takes_keep_no_more_memory_than_they_count_as() {
+    const REPLIES: u64 = 40;
+    let mut world = World::new(8 * MIB);
+    let mut deaf = Raw::ready(&mut world);
+    deaf.push(&mut world, &reads(1, 8 << 20));
+    world.settle();
+    world.memory.slab_bytes = Some(8 << 20);
+    world.memory.bytes[..512].fill(5);
+    let before = resident();
+    for _ in 0..REPLIES {
+        deaf.push(&mut world, &reads(1, 512));
+        world.settle();
+    }
+    let grown = resident().saturating_sub(before);
+    assert!(grown < 64 << 20, "{grown} bytes");
+    let replies = deaf.receive(&mut world, 16 + (8 << 20) + REPLIES as usize * (16 + 512));
+    assert!(replies[16 + (8 << 20)..].chunks(16 + 512).all(|reply| reply[16..] == [5; 512]));
+}

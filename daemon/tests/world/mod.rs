@@ -17,6 +17,7 @@ use tidegate_daemon::front::nbd::{Address, Certificates, Options};
 use tidegate_daemon::port::{Interest, Port};
 use tidegate_engine::Event;
 use tidegate_engine::block::{ATOM_BYTES, Span};
+use tidegate_engine::payload::Payload;
 use tidegate_engine::request::{Command, Extent, Outcome, Reply, Request, RequestError, Room, Stretch, Tier};
 use tidegate_engine::time::{Duration, Instant};
 
@@ -63,6 +64,8 @@ pub struct Memory {
     pub cached: Vec<Span>,
     /// Nothing can be zeroed fast.
     pub slow: bool,
+    /// Reads are given pieces of slabs of so many bytes, which nobody else keeps.
+    pub slab_bytes: Option<u64>,
 }
 
 impl World {
@@ -108,6 +111,7 @@ impl World {
             fuas: 0,
             cached: Vec::new(),
             slow: false,
+            slab_bytes: None,
         };
         World {
             front: Fronts::new(options, threads),
@@ -352,6 +356,12 @@ impl Memory {
 
     /// In two runs where it can be, as an engine does that finds a read in several places.
     fn read(&self, bytes: std::ops::Range<usize>) -> Vec<Run> {
+        if let Some(slab_bytes) = self.slab_bytes {
+            let mut slab = RunMut::new(slab_bytes / ATOM_BYTES);
+            slab.as_mut_slice().fill(0xee);
+            slab.as_mut_slice()[..bytes.len()].copy_from_slice(&self.bytes[bytes.clone()]);
+            return vec![slab.freeze().slice(0, bytes.len() as u64 / ATOM_BYTES)];
+        }
         let middle = bytes.start + (bytes.len() / 2).next_multiple_of(ATOM_BYTES as usize);
         let parts = [bytes.start..middle, middle..bytes.end];
         let run = |part: std::ops::Range<usize>| {

@@ -90,6 +90,8 @@ pub struct Connection {
     tag: u64,
     /// The socket takes no more for now, or has had enough for one turn.
     blocked: bool,
+    /// It takes no more, unless something else is heard of it.
+    is_full: bool,
     waiting: bool,
     /// It does, or has since it last went on with all it had: its client may have gone meanwhile, and be back.
     has_waited: bool,
@@ -146,6 +148,7 @@ impl Connection {
             answers: 0,
             tag: 0,
             blocked: false,
+            is_full: false,
             waiting: false,
             has_waited: false,
             unread: false,
@@ -562,14 +565,26 @@ impl Connection {
 
     /// The socket takes bytes again.
     pub fn unblock(&mut self) {
-        self.blocked = false;
+        (self.blocked, self.is_full) = (false, false);
+    }
+
+    /// The loop looks at its socket: if nothing is heard of that, it takes no more.
+    pub fn looked_at(&mut self) {
+        self.is_full |= self.blocked;
+    }
+
+    /// What has come since its socket was full stays here as well.
+    fn keep_little(&mut self) {
+        if self.blocked && self.is_full {
+            self.output.keep_little();
+        }
     }
 
     /// Sends what is queued, in one system call. What is too much for one waits until the loop comes by again: the disks get their
     /// next operations in between, and the client has something to do while we go on.
     pub fn send(&mut self) {
         if (self.output.is_empty() && self.channel.is_flushed()) || self.blocked || self.is_dead() {
-            return;
+            return self.keep_little();
         }
         // Most turns have a few small replies for a client: a short list is faster to prepare.
         let result = match self.output.pieces() {
@@ -584,10 +599,11 @@ impl Connection {
                     self.look();
                 }
             }
-            Err(error) if is_temporary(&error) => {}
+            Err(error) if is_temporary(&error) => self.is_full = true,
             Err(_) => self.phase = Phase::Dead,
         }
         self.blocked = !self.output.is_empty() || !self.channel.is_flushed();
+        self.keep_little();
         if !self.blocked && matches!(self.phase, Phase::Upgrading(_)) {
             self.upgrade();
         }
@@ -604,8 +620,9 @@ impl Connection {
 
     fn send_slices<const N: usize>(&mut self) -> io::Result<usize> {
         let mut slices = [IoSlice::new(&[]); N];
-        let (count, _) = self.output.gather(&mut slices, SEND_BYTES);
+        let (count, bytes) = self.output.gather(&mut slices, SEND_BYTES);
         let sent = self.channel.send(&slices[..count])?;
+        self.is_full = sent < bytes;
         self.output.advance(sent);
         Ok(sent)
     }
@@ -652,6 +669,7 @@ impl Connection {
         if self.is_idle() && self.kept.is_empty() {
             self.kept = Kept::default();
         }
+        self.keep_little();
         self.ticks = if self.is_timed() { self.ticks + 1 } else { 0 };
         if self.account.tick(self.is_timed(), wanted) || self.ticks > limit {
             self.phase = Phase::Dead;

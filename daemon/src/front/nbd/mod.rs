@@ -626,6 +626,7 @@ impl Port for Front {
         for token in self.active.drain(..) {
             let Some(client) = client(&mut self.entries, token) else { continue };
             client.active = false;
+            client.connection.looked_at();
             let now = client.connection.interest();
             if now != client.said {
                 client.said = now;
