@@ -203,9 +203,9 @@ fn who_lacks_room_keeps_no_other_client_of_its_front_thread_waiting() {
     let mut world = World::with_threads(MIB, 2);
     let (mut busy, large) = with_a_cramped_thread(&mut world);
     let mut others: Vec<Raw> = (0..2).map(|_| Raw::ready(&mut world)).collect();
-    // One of them is a client of the same thread. The other one's thread has reads waiting: those and what is behind them go on with the next second.
+    // One of them is a client of the same thread. The other one's thread has reads waiting: those, and reads behind them, go on with the next second.
     others.iter_mut().for_each(|other| other.send(&mut world, &request(FLUSH, 1, 0, 0)));
-    world.until(|world| flushes(world) == 2);
+    world.until(|world| flushes(world) == 3);
     one_ends(&mut world, 4096);
     assert_eq!(asked(&world), LARGE - 4096, "none of it is for what waits there");
     others.iter_mut().for_each(|other| other.send(&mut world, &request(READ, 2, 0, 512)));

@@ -39,6 +39,8 @@ pub struct World {
     pub hold: bool,
     /// Those to cache are.
     pub hold_caching: bool,
+    /// Those that only read are.
+    pub hold_reads: bool,
     pub held: Vec<Request<Run>>,
     /// Requests in one turn, at most so far.
     pub batch_max: usize,
@@ -116,9 +118,10 @@ impl World {
         World {
             front: Fronts::new(options, threads),
             memory,
-            room: Room { requests: 1024, bytes: 256 << 20 },
+            room: Room::whole(1024, 256 << 20),
             hold: false,
             hold_caching: false,
+            hold_reads: false,
             held: Vec::new(),
             batch_max: 0,
             polled: BTreeMap::new(),
@@ -166,8 +169,7 @@ impl World {
         self.batch_max = self.batch_max.max(events.len());
         for event in events {
             let Event::Arrived(request) = event else { panic!("a front only delivers requests: {event:?}") };
-            self.room.requests -= 1;
-            self.room.bytes -= cost(&request);
+            self.room.take(request.reads(), cost(&request));
             self.held.push(request);
         }
         assert_eq!(room, self.room, "the front subtracts what it takes");
@@ -209,7 +211,7 @@ impl World {
 
     /// Not answered, whatever else is.
     fn keeps(&self, request: &Request<Run>) -> bool {
-        self.hold_caching && matches!(request.command, Command::Cache)
+        (self.hold_caching && matches!(request.command, Command::Cache)) || (self.hold_reads && request.reads())
     }
 
     /// Answers everything that is held, the last first.
@@ -220,6 +222,10 @@ impl World {
         for request in answered.into_iter().rev() {
             self.room.requests += 1;
             self.room.bytes += cost(&request);
+            if request.reads() {
+                self.room.read_requests += 1;
+                self.room.read_bytes += cost(&request);
+            }
             let result = self.memory.handle(request.span, request.command);
             self.front.reply(Reply { id: request.id, result });
         }
