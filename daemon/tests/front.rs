@@ -180,14 +180,14 @@ fn a_large_payload_waits_for_the_purse_and_goes_on_when_it_is_filled_again() {
     world.settle();
     world.pass(30);
     assert_eq!(world.front.connections(), 2, "nobody else wants what it holds");
-    other.push(&mut world, &write(2, 0, &vec![7; 3 << 20]));
+    other.push(&mut world, &write(2, 0, &vec![7; 12 << 20]));
     world.settle();
     assert_eq!(world.memory.bytes[0], 0, "it waits");
     world.pass(4);
     assert!(silent.is_closed());
-    other.push(&mut world, &[7; 3 << 20]);
+    other.push(&mut world, &[7; 12 << 20]);
     world.settle();
-    assert_eq!(world.memory.bytes[(3 << 20) - 1], 7);
+    assert_eq!(world.memory.bytes[(12 << 20) - 1], 7);
 }
 
 #[test]
@@ -256,7 +256,7 @@ fn no_room_in_the_engine_stops_reading_until_there_is_some() {
     let mut other = Raw::ready(&mut world);
     let mut late = Raw::ready(&mut world);
     world.hold = true;
-    world.room = Room { requests: 3, bytes: 6000 };
+    world.room = Room::whole(3, 6000);
     raw.send(&mut world, &[reads(1, 4096), write(1, 0, &[1; 4096]), reads(5, 512)].concat());
     other.send(&mut world, &reads(3, 512));
     world.settle();

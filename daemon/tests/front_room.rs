@@ -203,9 +203,9 @@ fn who_lacks_room_keeps_no_other_client_of_its_front_thread_waiting() {
     let mut world = World::with_threads(MIB, 2);
     let (mut busy, large) = with_a_cramped_thread(&mut world);
     let mut others: Vec<Raw> = (0..2).map(|_| Raw::ready(&mut world)).collect();
-    // One of them is a client of the same thread. The other one's thread has reads waiting: those and what is behind them go on with the next second.
+    // One of them is a client of the same thread. The other one's thread has reads waiting: those, and reads behind them, go on with the next second.
     others.iter_mut().for_each(|other| other.send(&mut world, &request(FLUSH, 1, 0, 0)));
-    world.until(|world| flushes(world) == 2);
+    world.until(|world| flushes(world) == 3);
     one_ends(&mut world, 4096);
     assert_eq!(asked(&world), LARGE - 4096, "none of it is for what waits there");
     others.iter_mut().for_each(|other| other.send(&mut world, &request(READ, 2, 0, 512)));
@@ -355,4 +355,32 @@ fn what_sockets_have_is_no_credit_however_it_came_there() {
     world.settle();
     let most = (33 << 20) + CLIENTS * (128 << 10);
     assert!(asked(&world) <= most, "{} of {most} bytes", asked(&world));
+}
+
+/// Bytes of memory of this process.
+fn resident() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").expect("Linux");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a line of proc(5)");
+    line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") << 10
+}
+
+/// Its socket is full, and then each of its small replies is a piece of 8 MiB that nobody else has any more.
+#[test]
+fn replies_that_nobody_takes_keep_no_more_memory_than_they_count_as() {
+    const REPLIES: u64 = 40;
+    let mut world = World::new(8 * MIB);
+    let mut deaf = Raw::ready(&mut world);
+    deaf.push(&mut world, &reads(1, 8 << 20));
+    world.settle();
+    world.memory.slab_bytes = Some(8 << 20);
+    world.memory.bytes[..512].fill(5);
+    let before = resident();
+    for _ in 0..REPLIES {
+        deaf.push(&mut world, &reads(1, 512));
+        world.settle();
+    }
+    let grown = resident().saturating_sub(before);
+    assert!(grown < 64 << 20, "{grown} bytes");
+    let replies = deaf.receive(&mut world, 16 + (8 << 20) + REPLIES as usize * (16 + 512));
+    assert!(replies[16 + (8 << 20)..].chunks(16 + 512).all(|reply| reply[16..] == [5; 512]));
 }

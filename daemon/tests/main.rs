@@ -5,6 +5,7 @@ mod world;
 mod clients;
 mod front;
 mod front_order;
+mod front_origin;
 mod front_room;
 mod security;
 mod tls;

@@ -392,7 +392,7 @@ fn a_client_with_tls_that_never_stops_sending_has_no_more_of_a_turn_than_the_rec
     let mut taken = 0;
     loop {
         let mut events = Vec::new();
-        world.front.resume(&mut Room { requests: 1, bytes: MIB }, &mut events);
+        world.front.resume(&mut Room::whole(1, MIB), &mut events);
         if events.is_empty() {
             break;
         }

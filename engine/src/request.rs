@@ -24,6 +24,14 @@ impl<P> Request<P> {
         }
     }
 
+    /// Does it only read? Then it may wait for the origin.
+    pub fn reads(&self) -> bool {
+        match self.command {
+            Command::Read | Command::Cache | Command::Status { .. } => true,
+            Command::Write { .. } | Command::Trim { .. } | Command::Zero { .. } | Command::Flush => false,
+        }
+    }
+
     /// What it changes; of a request that changes nothing: nothing.
     pub fn change(&self) -> Span {
         match self.command {
@@ -127,4 +135,64 @@ pub enum RequestError {
 pub struct Room {
     pub requests: usize,
     pub bytes: u64,
+    /// Of those, what only reads may have as much: it may be the origin that they wait for, and who writes or flushes is not to wait with them.
+    pub read_requests: usize,
+    pub read_bytes: u64,
+}
+
+/// The largest request that is taken, with the parts of blocks at its edges.
+pub const REQUEST_BYTES_MAX: u64 = 33 << 20;
+/// What only reads leaves one request of so many to others.
+const READS_LEAVE: usize = 8;
+
+impl Room {
+    /// Nothing has been taken of it. What only reads leaves room for the largest request to others, as far as there is room for a second one: a read
+    /// fits in any case.
+    pub const fn whole(requests: usize, bytes: u64) -> Room {
+        let beyond = bytes.saturating_sub(REQUEST_BYTES_MAX);
+        let left = if beyond < REQUEST_BYTES_MAX { beyond } else { REQUEST_BYTES_MAX };
+        Room { requests, bytes, read_requests: requests - requests / READS_LEAVE, read_bytes: bytes - left }
+    }
+
+    pub const fn none() -> Room {
+        Room::whole(0, 0)
+    }
+
+    /// One that only reads, of so many bytes, or one that does not (`reads`), is taken.
+    ///
+    /// # Panics
+    /// If there is no room for it.
+    pub fn take(&mut self, reads: bool, bytes: u64) {
+        self.requests -= 1;
+        self.bytes -= bytes;
+        if reads {
+            self.read_requests -= 1;
+            self.read_bytes -= bytes;
+        }
+    }
+
+    /// Bytes that one more may have which only reads; `None`: there is no place for it.
+    pub fn for_reads(&self) -> Option<u64> {
+        (self.requests > 0 && self.read_requests > 0).then(|| self.read_bytes.min(self.bytes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_only_reads_leaves_room_to_others_and_always_has_some_itself() {
+        let reads = |requests, bytes| {
+            let Room { read_requests, read_bytes, .. } = Room::whole(requests, bytes << 20);
+            (read_requests, read_bytes >> 20)
+        };
+        assert_eq!([reads(1_024, 256), reads(8, 66), reads(7, 40), reads(1, 33)], [(896, 223), (7, 33), (7, 33), (1, 33)]);
+        assert_eq!(reads(1, 4), (1, 4));
+        let mut room = Room::whole(8, 66 << 20);
+        (0..7).for_each(|_| room.take(true, 33 << 20 >> 3));
+        assert_eq!((room.for_reads(), room.requests, room.bytes >= REQUEST_BYTES_MAX), (None, 1, true));
+        room.take(false, REQUEST_BYTES_MAX);
+        assert_eq!(room.requests, 0);
+    }
 }

@@ -36,7 +36,7 @@ impl Bench {
     /// One turn of a volume's loop. True: no client is left.
     fn turn(&mut self) -> bool {
         self.listen();
-        let (mut room, mut events) = (Room { requests: 8, bytes: 1 << 20 }, Vec::new());
+        let (mut room, mut events) = (Room::whole(8, 1 << 20), Vec::new());
         self.port.ready(LISTENER, true, false, &mut room, &mut events);
         self.listen();
         for token in self.clients.clone() {

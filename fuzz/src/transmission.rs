@@ -63,13 +63,22 @@ fn feed(export: &Export, session: Session, stopping: bool, bytes: &[u8], piece: 
         let (mut full, mut waits) = (true, None);
         while got.end.is_none() && (!buffer.is_empty() || transmission.is_filled()) {
             let room = if full { 0 } else { u64::MAX };
-            let allowance =
-                Allowance { connection: u64::MAX, room, busy: &[], ahead: None, job: !full, caching_job: !full, loan: u64::MAX };
+            let allowance = Allowance {
+                connection: u64::MAX,
+                loan: u64::MAX,
+                payload: u64::MAX,
+                room,
+                reads: (!full).then_some(room),
+                busy: &[],
+                ahead: None,
+                job: !full,
+                caching_job: !full,
+            };
             let was_filled = transmission.is_filled();
             let (took, step) = transmission.step(export, stopping, allowance, &buffer, &mut out);
             assert!(took <= buffer.len());
             assert!(
-                took > 0 || was_filled || matches!(step, Step::Wait | Step::Full | Step::Busy | Step::Cramped(_)),
+                took > 0 || was_filled || matches!(step, Step::Wait | Step::Full | Step::Busy | Step::Cramped(_) | Step::CrampedReads(_)),
                 "{step:?} after nothing"
             );
             buffer.drain(..took);
@@ -85,13 +94,13 @@ fn feed(export: &Export, session: Session, stopping: bool, bytes: &[u8], piece: 
             match step {
                 Step::Wait => break,
                 Step::Next => {}
-                Step::Full | Step::Busy | Step::Cramped(_) => {
+                Step::Full | Step::Busy | Step::Cramped(_) | Step::CrampedReads(_) => {
                     assert!(full, "there is room for everything");
                     full = false;
                     waits = transmission.changes(export, &buffer).next();
                     continue;
                 }
-                Step::Unlent => panic!("everything is lent"),
+                Step::Unlent(_) => panic!("everything is lent"),
                 Step::Request(pending, span, command) => ask(export, session, pending, span, command, &mut got, &mut out),
                 Step::Job(pending, job) => {
                     assert!(!export.read_only || matches!(pending.shape, Shape::Plain));

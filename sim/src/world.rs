@@ -588,7 +588,7 @@ impl Scene {
                 self.ready = Some((worker, request));
                 return;
             }
-            room = Room { requests: room.requests - 1, bytes: room.bytes - bytes };
+            room = Room { requests: room.requests - 1, bytes: room.bytes - bytes, ..room };
             self.arrive(request, events);
         }
     }

@@ -4,7 +4,7 @@
 use crate::common::only;
 use tidegate_engine::block::Span;
 use tidegate_engine::op::{DeviceId, Zone};
-use tidegate_engine::request::Command;
+use tidegate_engine::request::{Command, Room};
 use tidegate_engine::time::Duration;
 use tidegate_engine::{Control, probe::Phase};
 use tidegate_sim::back::fault::Fault;
@@ -321,4 +321,29 @@ fn a_stop_makes_every_acknowledged_write_durable() {
     for (block, data) in blocks.iter().enumerate() {
         scenario.expect(block as u64, data);
     }
+}
+
+#[test]
+fn reads_that_the_origin_does_not_answer_leave_places_to_those_who_write_and_flush() {
+    let mut scenario = Scenario::with(|plan| plan.config.requests_max = 16);
+    let room = |scenario: &Scenario| scenario.simulation.engine.room();
+    let whole = Room::whole(16, scenario.simulation.plan.config.bytes_max);
+    assert_eq!(room(&scenario), whole);
+    scenario.hold(Zone::Origin);
+    let mut reads = Vec::new();
+    while room(&scenario).read_requests > 0 {
+        reads.push(scenario.send_read(scenario.block(20 + 2 * reads.len() as u64)));
+        scenario.run_until_quiet();
+    }
+    let taken = reads.len() as u64 * scenario.block(0).bytes();
+    assert_eq!((room(&scenario).requests, room(&scenario).read_bytes), (2, whole.read_bytes - taken));
+    scenario.write(3);
+    scenario.flush();
+    assert!(reads.iter().all(|read| !scenario.is_answered(*read)));
+    scenario.release(Zone::Origin);
+    for read in reads {
+        scenario.wait(read).expect("it ends well");
+    }
+    scenario.run_until_quiet();
+    assert_eq!(room(&scenario), whole);
 }

@@ -1,6 +1,7 @@
 //! What values of the file have to do with each other, and with paths.
 
 use tidegate_daemon::front::nbd::{self, Address};
+use tidegate_engine::request::REQUEST_BYTES_MAX;
 use tidegate_engine::time::Duration;
 
 use super::values::Size;
@@ -17,7 +18,7 @@ const STALL_TIMEOUT_LEAST: Duration = Duration::from_secs(1);
 const DIRTY_RAM_BYTES: (u64, u64) = (0, 1 << 30);
 const BATCH_BYTES: (u64, u64) = (64 << 10, 1 << 30);
 /// At least the largest request that NBD clients send without asking (32 MiB), and the sectors at its edges.
-const REQUEST_BYTES: (u64, u64) = (33 << 20, 64 << 30);
+const REQUEST_BYTES: (u64, u64) = (REQUEST_BYTES_MAX, 64 << 30);
 
 impl File {
     /// Relations between values, and paths. The error names the key whose line is to blame.

@@ -237,6 +237,13 @@ impl Run {
         self.bytes().next_multiple_of(ALIGNMENT) as u64
     }
 
+    /// Bytes of memory that stay for as long as any run of its slab does; of the zeros that everybody shares none.
+    pub fn slab_bytes(&self) -> u64 {
+        // SAFETY: `self` keeps the slab alive.
+        let bytes = unsafe { self.slab.as_ref() }.bytes;
+        if self.shared_zeros().is_some() { 0 } else { bytes as u64 }
+    }
+
     fn share(&self, start: u32, atoms: u32) -> Run {
         // SAFETY: `self` keeps the slab alive.
         let before = unsafe { self.slab.as_ref() }.refs.fetch_add(1, Ordering::Relaxed);

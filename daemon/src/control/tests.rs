@@ -20,7 +20,7 @@ impl Bench {
 
     /// One turn of the loop with every descriptor ready; each command is answered with its own name.
     fn turn(&mut self) {
-        let mut room = Room { requests: 8, bytes: 1 << 20 };
+        let mut room = Room::whole(8, 1 << 20);
         let (mut interests, mut events) = (Vec::new(), Vec::new());
         self.port.ready(LISTENER, true, false, &mut room, &mut events);
         let tokens: Vec<u64> = self.port.clients.keys().copied().collect();
@@ -141,7 +141,7 @@ fn a_silent_client_makes_room_and_where_all_wait_for_answers_one_too_many_is_clo
 #[test]
 fn those_who_have_gone_make_room_although_their_answers_are_still_to_come() {
     let mut bench = Bench::new();
-    let (mut room, mut events) = (Room { requests: 8, bytes: 1 << 20 }, Vec::new());
+    let (mut room, mut events) = (Room::whole(8, 1 << 20), Vec::new());
     let mut clients: Vec<UnixStream> = (0..CLIENTS_MAX).map(|_| bench.connect()).collect();
     bench.port.ready(LISTENER, true, false, &mut room, &mut events);
     clients.iter_mut().for_each(|client| client.write_all(b"{\"verb\": \"drain\"}\n").unwrap());
@@ -230,7 +230,7 @@ fn one_that_has_said_everything_is_watched_again_when_there_is_something_to_send
     let mut client = bench.connect();
     client.write_all(b"{\"verb\": \"status\"}\n").unwrap();
     client.shutdown(std::net::Shutdown::Write).unwrap();
-    let (mut room, mut events) = (Room { requests: 8, bytes: 1 << 20 }, Vec::new());
+    let (mut room, mut events) = (Room::whole(8, 1 << 20), Vec::new());
     bench.port.ready(LISTENER, true, false, &mut room, &mut events);
     let token = LISTENER + 1;
     (0..2).for_each(|_| bench.port.ready(token, true, false, &mut room, &mut events));

@@ -2,6 +2,9 @@
 //! the engine has room. Who lacks room for a large payload would never get it there if all others took what comes free: it is set
 //! aside, and they take none, but in some seconds, as in a front ([`Turns`]).
 //!
+//! What only reads waits by itself, and so does a FLUSH: while the origin does not answer, what clients of the same thread write and flush passes
+//! those reads that the engine has no room for.
+//!
 //! What waits here comes before what another thread's client asks for later at the same place: it may be the same one, come back. Whoever is behind
 //! that one waits, too. And no thread writes pages of memory where something waits, or is in the engine and not answered ([`Claims`]).
 //!
@@ -17,7 +20,7 @@ use std::thread::JoinHandle;
 
 use tidegate_engine::Event;
 use tidegate_engine::block::Span;
-use tidegate_engine::request::{Reply, Request, RequestError, RequestId, Room};
+use tidegate_engine::request::{Command, Reply, Request, RequestError, RequestId, Room};
 use tidegate_engine::time::{Duration, Instant};
 use tidegate_pages::Pages;
 
@@ -53,11 +56,14 @@ pub struct Crew {
     turn: usize,
     /// The first request that lacks the engine's room for its payload, and of which thread it is: what is behind it in that one's ring goes on.
     aside: Option<(usize, Waiting)>,
+    /// The same of the room for what only reads.
+    aside_reads: Option<(usize, Waiting)>,
     /// Taken from rings, ever.
     taken: u64,
     claims: Arc<Claims>,
     /// Whether others do take some of what comes free.
     turns: Turns,
+    read_turns: Turns,
     last_tick: Instant,
     /// Commands that take several requests.
     jobs: Jobs,
@@ -77,18 +83,49 @@ struct Waiting {
     asked: Asked,
 }
 
+/// What waits in one queue: that has an order of its own.
+enum Kind {
+    /// Everything that neither only reads nor flushes; and jobs.
+    Change,
+    Read,
+    Flush,
+}
+
+impl Kind {
+    fn of(asked: &Asked) -> Kind {
+        match asked {
+            Asked::Request(Request { command: Command::Flush, .. }, _) => Kind::Flush,
+            Asked::Request(request, _) if request.reads() => Kind::Read,
+            Asked::Request(..) | Asked::Job(..) => Kind::Change,
+        }
+    }
+}
+
+const KINDS: usize = Kind::Flush as usize + 1;
+
+/// What becomes of what waits.
+enum Verdict {
+    PassOn,
+    Refuse,
+    /// It is set aside, and what is behind it goes on.
+    Aside,
+    AsideReads,
+    Wait,
+}
+
 /// A request in the engine.
 #[derive(Default)]
 struct Open {
     change: Span,
     bytes: u64,
+    reads: bool,
 }
 
 /// One thread, from here.
 struct Member {
     far: Far,
-    /// From its ring, and not passed on yet.
-    waiting: VecDeque<Waiting>,
+    /// From its ring, and not passed on yet, by [`Kind`].
+    waiting: [VecDeque<Waiting>; KINDS],
     words: Sender<Word>,
     /// Clients that were sent there, ever.
     admitted: usize,
@@ -143,7 +180,7 @@ impl Crew {
             let state = Arc::new(Shared { claims: Arc::clone(&claims), ..Shared::default() });
             let hand = Hand::new(export.clone(), near, front, mailbox, Arc::clone(&state), poll, clock)?;
             let thread = std::thread::Builder::new().name(format!("front {number}")).spawn(move || hand.run())?;
-            Ok(Member { far, waiting: VecDeque::new(), words, admitted: 0, state, asks: false, thread: Some(thread) })
+            Ok(Member { far, waiting: Default::default(), words, admitted: 0, state, asks: false, thread: Some(thread) })
         };
         let hands = (0..threads).map(start).collect::<io::Result<Vec<Member>>>()?;
         Ok(Crew {
@@ -152,9 +189,11 @@ impl Crew {
             said: false,
             turn: 0,
             aside: None,
+            aside_reads: None,
             taken: 0,
             claims,
             turns: Turns::default(),
+            read_turns: Turns::default(),
             last_tick: Instant::ZERO,
             jobs: Jobs::default(),
             open: HashMap::new(),
@@ -178,6 +217,7 @@ impl Crew {
     fn take(&mut self, room: &mut Room, events: &mut Vec<Event<Run>>) {
         self.start_jobs(room, events);
         self.take_aside(room, events);
+        self.take_aside_reads(room, events);
         let first = self.turn;
         for turn in 0..self.hands.len() {
             let before = (events.len(), self.jobs.count());
@@ -188,10 +228,12 @@ impl Crew {
             }
         }
         self.turns.settle(self.is_cramped());
+        self.read_turns.settle(self.aside_reads.is_some());
         // Those that only now found their place: nothing else would wake us for them.
         self.start_jobs(room, events);
-        let aside = self.aside.as_ref().map_or(0, |(_, waiting)| waiting.asked.bytes());
-        self.turns.look(room.bytes, self.jobs.lacking(), aside);
+        let lacking = |aside: &Option<(usize, Waiting)>| aside.as_ref().map_or(0, |(_, waiting)| waiting.asked.bytes());
+        self.turns.look(room.bytes, self.jobs.lacking(), lacking(&self.aside));
+        self.read_turns.look(room.for_reads().unwrap_or(0), 0, lacking(&self.aside_reads));
         self.publish();
     }
 
@@ -199,7 +241,7 @@ impl Crew {
     fn gather(&mut self, hand: usize) {
         while let Ok(asked) = self.hands[hand].far.asked.pop() {
             self.is_stale |= !asked.change().is_empty();
-            self.hands[hand].waiting.push_back(Waiting { place: self.taken, asked });
+            self.hands[hand].waiting[Kind::of(&asked) as usize].push_back(Waiting { place: self.taken, asked });
             self.taken += 1;
         }
     }
@@ -216,7 +258,8 @@ impl Crew {
             return;
         }
         let aside = self.aside.iter().map(|(_, waiting)| waiting);
-        let waiting = self.hands.iter().flat_map(|hand| &hand.waiting).chain(aside).map(|waiting| waiting.asked.change());
+        let waiting =
+            self.hands.iter().flat_map(|hand| &hand.waiting[Kind::Change as usize]).chain(aside).map(|waiting| waiting.asked.change());
         let open = (self.changing > 0).then(|| self.open.values().map(|open| open.change));
         self.claims.set(open.into_iter().flatten().chain(waiting).filter(|change| !change.is_empty()).collect());
     }
@@ -231,6 +274,11 @@ impl Crew {
         if let Some((hand, waiting)) = self.aside.take_if(|(_, waiting)| waiting.asked.is_orphaned()) {
             self.refuse(hand, &waiting.asked);
         }
+        // What lacks the room for what only reads keeps none of the rest.
+        let lacks_reads = |(_, waiting): &mut (usize, Waiting)| lacks_reads(&waiting.asked, room);
+        if let Some((hand, waiting)) = self.aside.take_if(lacks_reads) {
+            self.hands[hand].waiting[Kind::Read as usize].push_front(waiting);
+        }
         let has_turn = self.turns.is_passed() || self.turns.jobs_wait() || !self.jobs.is_cramped();
         let may = |(_, waiting): &(usize, Waiting)| {
             let bytes = waiting.asked.bytes();
@@ -243,32 +291,72 @@ impl Crew {
         }
     }
 
-    /// In the order of asking: what does not fit, or changes what a job has to itself or what was asked before and waits, lets what is behind it
-    /// wait too. What is only cached never does: it is waited for among the jobs, and each thread asks for few of them at once.
+    /// The same of the one that lacked room for what only reads.
+    fn take_aside_reads(&mut self, room: &mut Room, events: &mut Vec<Event<Run>>) {
+        let has_place = room.requests > 0;
+        let may = |(_, waiting): &mut (usize, Waiting)| has_place && !lacks_reads(&waiting.asked, room);
+        let Some((hand, waiting)) = self.aside_reads.take_if(may) else { return };
+        if waiting.asked.bytes() <= room.bytes && (!self.is_cramped() || self.turns.is_passed()) {
+            self.pass_on(hand, waiting.asked, room, events);
+            self.turn = (hand + 1) % self.hands.len();
+        } else {
+            // It waits like others for what everybody may have.
+            self.hands[hand].waiting[Kind::Read as usize].push_front(waiting);
+        }
+    }
+
+    /// In the order of asking, but of each kind by itself: what does not fit, or changes what a job has to itself or what was asked before and waits,
+    /// lets what is behind it wait too. What is only cached never does: it is waited for among the jobs, and each thread asks for few of them at once.
     fn take_from(&mut self, hand: usize, room: &mut Room, events: &mut Vec<Event<Run>>) {
         self.gather(hand);
-        while room.requests > 0
-            && let Some(next) = self.hands[hand].waiting.front()
-        {
-            let keeps_room = self.is_cramped() && !self.turns.is_passed();
-            let bytes = if keeps_room { 0 } else { room.bytes };
-            let (may, is_cramped) = match &next.asked {
-                asked if asked.is_orphaned() => (true, false),
-                Asked::Request(..) => {
-                    let (is_free, fits) = (!self.comes_later(next), next.asked.bytes() <= bytes);
-                    (is_free && fits, is_free && !fits && !keeps_room && self.aside.is_none())
-                }
-                Asked::Job(_, job) => (job.is_caching() || (!self.comes_behind(next) && self.jobs.has_place() && !keeps_room), false),
-            };
-            if !may && !is_cramped {
-                return;
+        let mut waits = [false; KINDS];
+        while room.requests > 0 {
+            let queues = &self.hands[hand].waiting;
+            let first = |kind: usize| queues[kind].front().filter(|_| !waits[kind]).map(|waiting| (waiting.place, kind));
+            let Some((_, kind)) = (0..KINDS).filter_map(first).min() else { return };
+            let verdict = self.judge(&queues[kind][0], room);
+            if matches!(verdict, Verdict::Wait) {
+                waits[kind] = true;
+                continue;
             }
-            let next = self.hands[hand].waiting.pop_front().expect("just seen");
-            match next.asked {
-                asked if asked.is_orphaned() => self.refuse(hand, &asked),
-                _ if is_cramped => self.aside = Some((hand, next)),
-                asked => self.pass_on(hand, asked, room, events),
+            let next = self.hands[hand].waiting[kind].pop_front().expect("just seen");
+            match verdict {
+                Verdict::PassOn => self.pass_on(hand, next.asked, room, events),
+                Verdict::Refuse => self.refuse(hand, &next.asked),
+                Verdict::Aside => self.aside = Some((hand, next)),
+                Verdict::AsideReads => self.aside_reads = Some((hand, next)),
+                Verdict::Wait => unreachable!("seen above"),
             }
+        }
+    }
+
+    /// May the next one of its kind go on?
+    fn judge(&self, next: &Waiting, room: &Room) -> Verdict {
+        let keeps_room = self.is_cramped() && !self.turns.is_passed();
+        let keeps_reads = self.aside_reads.is_some() && !self.read_turns.is_passed();
+        let (asked, bytes) = (&next.asked, next.asked.bytes());
+        if asked.is_orphaned() {
+            return Verdict::Refuse;
+        }
+        if let Asked::Job(_, job) = asked {
+            let may = job.is_caching() || (!self.comes_behind(next) && self.jobs.has_place() && !keeps_room);
+            return if may { Verdict::PassOn } else { Verdict::Wait };
+        }
+        if self.comes_later(next) {
+            return Verdict::Wait;
+        }
+        if asked.reads() {
+            if room.for_reads().is_none() || (bytes > 0 && keeps_reads) {
+                return Verdict::Wait;
+            }
+            if bytes > room.read_bytes {
+                return if self.aside_reads.is_none() { Verdict::AsideReads } else { Verdict::Wait };
+            }
+        }
+        match bytes <= if keeps_room { 0 } else { room.bytes } {
+            true => Verdict::PassOn,
+            false if !keeps_room && self.aside.is_none() => Verdict::Aside,
+            false => Verdict::Wait,
         }
     }
 
@@ -284,29 +372,29 @@ impl Crew {
         let is_earlier = |waiting: &&Waiting| waiting.place < later.place;
         let touches = |waiting: &Waiting| touch(waiting.asked.change(), change) && !waiting.asked.is_orphaned();
         let aside = self.aside.iter().map(|(_, waiting)| waiting).filter(is_earlier);
-        self.hands.iter().flat_map(|hand| hand.waiting.iter().take_while(is_earlier)).chain(aside).any(touches)
+        let waiting = self.hands.iter().flat_map(|hand| hand.waiting[Kind::Change as usize].iter().take_while(is_earlier));
+        waiting.chain(aside).any(touches)
     }
 
     /// Nobody waits for it any more, and nothing of it is done.
     fn refuse(&mut self, hand: usize, asked: &Asked) {
         self.is_stale |= !asked.change().is_empty();
-        self.hands[hand].far.answer(Reply { id: asked.id(), result: Err(RequestError::Io) }, asked.bytes());
+        self.hands[hand].far.answer(Reply { id: asked.id(), result: Err(RequestError::Io) }, asked.bytes(), asked.reads());
     }
 
     /// It goes to the engine, or to the jobs.
     fn pass_on(&mut self, hand: usize, asked: Asked, room: &mut Room, events: &mut Vec<Event<Run>>) {
-        let (id, bytes) = (here(hand, asked.id()), asked.bytes());
+        let (id, bytes, reads) = (here(hand, asked.id()), asked.bytes(), asked.reads());
         match asked {
             Asked::Request(request, _) => {
                 self.changing += usize::from(!request.change().is_empty());
-                self.open.insert(id, Open { change: request.change(), bytes });
-                room.requests -= 1;
-                room.bytes -= bytes;
+                self.open.insert(id, Open { change: request.change(), bytes, reads });
+                room.take(reads, bytes);
                 events.push(Event::Arrived(Request { id, ..request }));
             }
             Asked::Job(_, job) => {
                 self.is_stale |= !job.is_caching();
-                self.open.insert(id, Open { change: Span::default(), bytes });
+                self.open.insert(id, Open { change: Span::default(), bytes, reads });
                 self.jobs.push(id, job);
             }
         }
@@ -329,12 +417,18 @@ impl Crew {
         let changes = |place: Span| self.open.values().any(|open| touch(open.change, place));
         let keep = match (self.turns.is_passed(), &self.aside) {
             (true, _) => Keep::Nothing,
+            (false, None) if self.aside_reads.is_some() && !self.read_turns.is_passed() => Keep::ForAll,
             (false, None) => Keep::ForJobs,
             (false, Some(_)) if self.turns.jobs_wait() => Keep::ForOthers,
             (false, Some(_)) => Keep::ForAll,
         };
         self.jobs.start(changes, keep, room, events);
     }
+}
+
+/// Does it only read, and is there too little room for that?
+fn lacks_reads(asked: &Asked, room: &Room) -> bool {
+    asked.reads() && (room.read_requests == 0 || asked.bytes() > room.read_bytes)
 }
 
 /// Do both change some of the same? (What changes nothing lies somewhere all the same.)
@@ -364,11 +458,11 @@ impl Clients for Crew {
                 hand.asks = false;
             }
         }
-        let Open { change, bytes } = self.open.remove(&id).unwrap_or_default();
+        let Open { change, bytes, reads } = self.open.remove(&id).unwrap_or_default();
         self.changing -= usize::from(!change.is_empty());
         self.is_stale |= !change.is_empty();
         let hand = &mut self.hands[(id.0 >> HAND_SHIFT) as usize];
-        hand.far.answer(Reply { id: RequestId(id.0 & ((1 << HAND_SHIFT) - 1)), result }, bytes);
+        hand.far.answer(Reply { id: RequestId(id.0 & ((1 << HAND_SHIFT) - 1)), result }, bytes, reads);
     }
 
     fn connections(&self) -> usize {
@@ -432,14 +526,16 @@ impl Port for Crew {
     }
 
     fn deadline(&self) -> Option<Instant> {
-        self.is_cramped().then(|| self.last_tick + TICK)
+        (self.is_cramped() || self.aside_reads.is_some()).then(|| self.last_tick + TICK)
     }
 
     fn tick(&mut self, now: Instant) {
         if now < self.last_tick + TICK {
             return;
         }
-        self.turns.tick(now >= self.last_tick + TICK + TICK);
+        let is_first = now >= self.last_tick + TICK + TICK;
+        self.turns.tick(is_first);
+        self.read_turns.tick(is_first);
         self.last_tick = now;
     }
 }
@@ -460,14 +556,14 @@ impl Drop for Crew {
 mod tests {
     use super::*;
     use crate::front::nbd::job::Job;
-    use tidegate_engine::request::{Command, Outcome};
+    use tidegate_engine::request::Outcome;
 
     #[test]
     fn threads_write_pages_while_something_is_cached_and_not_while_part_of_an_atom_changes() {
         let (name, description) = (String::new(), String::new());
         let export = Export { name, description, bytes: 64 << 20, read_only: false, clients: Vec::new(), block_bytes: 4096 };
         let mut crew = Crew::new(1, &export, Duration::ZERO, Clock::start()).expect("a thread");
-        let (mut room, mut events) = (Room { requests: 9, bytes: 64 << 20 }, Vec::new());
+        let (mut room, mut events) = (Room::whole(9, 64 << 20), Vec::new());
         let writes = |crew: &Crew| crew.hands[0].state.write(|| ()).is_some();
         crew.jobs.push(RequestId(1), Job::cache(Span::new(0, 8)));
         crew.start_jobs(&mut room, &mut events);
@@ -486,16 +582,16 @@ mod tests {
         let mut crew = Crew::new(1, &export, Duration::ZERO, Clock::start()).expect("a thread");
         let change = Span::new(8, 8);
         let asked = Asked::Request(Request { id: RequestId(1), span: change, command: Command::Trim { fua: false } }, None);
-        crew.hands[0].waiting.push_back(Waiting { place: 0, asked });
+        crew.hands[0].waiting[Kind::Change as usize].push_back(Waiting { place: 0, asked });
         crew.has_pages = true;
         crew.is_stale = true;
         let mut events = Vec::new();
         let may_write = |crew: &Crew| !crew.claims.overlaps(Span::new(15, 1));
         assert!(may_write(&crew), "a thread may have written it before it heard");
-        crew.resume(&mut Room { requests: 0, bytes: 0 }, &mut events);
+        crew.resume(&mut Room::none(), &mut events);
         assert!(events.is_empty() && !may_write(&crew), "it waits");
         // The bell may ring before the engine has seen the event.
-        let mut room = Room { requests: 9, bytes: 0 };
+        let mut room = Room::whole(9, 0);
         crew.resume(&mut room, &mut events);
         crew.ready(0, true, false, &mut room, &mut events);
         assert!(events.len() == 1 && !may_write(&crew) && !crew.claims.overlaps(Span::new(16, 1)));

@@ -5,7 +5,7 @@ use std::sync::Weak;
 
 use rtrb::{Consumer, Producer, RingBuffer};
 use tidegate_engine::block::Span;
-use tidegate_engine::request::{Reply, Request, RequestId, Room};
+use tidegate_engine::request::{REQUEST_BYTES_MAX, Reply, Request, RequestId, Room};
 
 use super::nbd::job::Job;
 use crate::back::mail::Bell;
@@ -13,8 +13,8 @@ use crate::back::run::Run;
 
 /// Requests of one front thread in the engine, or on their way to it and back: eight busy connections.
 const REQUESTS_MAX: usize = 1024;
-/// Bytes of contents in them: one connection's.
-const BYTES_MAX: u64 = 64 << 20;
+/// Bytes of contents in them: one connection's, and beside what only reads as much as the largest request.
+const BYTES_MAX: u64 = (64 << 20) + REQUEST_BYTES_MAX;
 
 /// What a front thread cannot answer itself.
 pub enum Asked {
@@ -29,6 +29,14 @@ impl Asked {
         match self {
             Asked::Request(request, _) => request.payload_bytes(),
             Asked::Job(_, job) => job.bytes(),
+        }
+    }
+
+    /// Does it only read?
+    pub fn reads(&self) -> bool {
+        match self {
+            Asked::Request(request, _) => request.reads(),
+            Asked::Job(_, job) => job.is_caching(),
         }
     }
 
@@ -61,6 +69,7 @@ struct Answer {
     reply: Reply<Run>,
     /// Of its request.
     bytes: u64,
+    reads: bool,
 }
 
 /// The front thread's end.
@@ -71,6 +80,9 @@ pub struct Near {
     open: usize,
     /// Bytes of contents in them.
     bytes: u64,
+    /// The same of what only reads.
+    open_reads: usize,
+    read_bytes: u64,
     /// Somebody has asked since the volume was told.
     unsaid: bool,
     volume: Bell,
@@ -87,7 +99,7 @@ pub struct Far {
 /// The rings between a front thread, which `front` wakes, and a volume, which `volume` wakes.
 pub fn crossing(front: Bell, volume: Bell) -> (Near, Far) {
     let ((to_volume, asked), (to_front, answers)) = (RingBuffer::new(REQUESTS_MAX), RingBuffer::new(REQUESTS_MAX));
-    let near = Near { asked: to_volume, answers, open: 0, bytes: 0, unsaid: false, volume };
+    let near = Near { asked: to_volume, answers, open: 0, bytes: 0, open_reads: 0, read_bytes: 0, unsaid: false, volume };
     (near, Far { asked, answers: to_front, unsaid: false, front })
 }
 
@@ -99,7 +111,13 @@ impl Near {
 
     /// What may still be asked. (The last job may have brought along more than there was room for.)
     pub fn room(&self) -> Room {
-        Room { requests: REQUESTS_MAX - self.open, bytes: BYTES_MAX.saturating_sub(self.bytes) }
+        let whole = Room::whole(REQUESTS_MAX, BYTES_MAX);
+        Room {
+            requests: whole.requests - self.open,
+            bytes: whole.bytes.saturating_sub(self.bytes),
+            read_requests: whole.read_requests.saturating_sub(self.open_reads),
+            read_bytes: whole.read_bytes.saturating_sub(self.read_bytes),
+        }
     }
 
     /// # Panics
@@ -108,6 +126,10 @@ impl Near {
         assert!(self.open < REQUESTS_MAX, "no more is asked than may be");
         self.open += 1;
         self.bytes += asked.bytes();
+        if asked.reads() {
+            self.open_reads += 1;
+            self.read_bytes += asked.bytes();
+        }
         self.unsaid = true;
         self.asked.push(asked).unwrap_or_else(|_| unreachable!("what is open fits"));
     }
@@ -126,18 +148,22 @@ impl Near {
 
     /// The next answer.
     pub fn answer(&mut self) -> Option<Reply<Run>> {
-        let Answer { reply, bytes } = self.answers.pop().ok()?;
+        let Answer { reply, bytes, reads } = self.answers.pop().ok()?;
         self.open -= 1;
         self.bytes -= bytes;
+        if reads {
+            self.open_reads -= 1;
+            self.read_bytes -= bytes;
+        }
         Some(reply)
     }
 }
 
 impl Far {
-    /// `bytes`: [`Asked::bytes`] of what is answered.
-    pub fn answer(&mut self, reply: Reply<Run>, bytes: u64) {
+    /// `bytes` and `reads`: [`Asked::bytes`] and [`Asked::reads`] of what is answered.
+    pub fn answer(&mut self, reply: Reply<Run>, bytes: u64, reads: bool) {
         self.unsaid = true;
-        self.answers.push(Answer { reply, bytes }).unwrap_or_else(|_| unreachable!("there is a place for every answer"));
+        self.answers.push(Answer { reply, bytes, reads }).unwrap_or_else(|_| unreachable!("there is a place for every answer"));
     }
 
     /// Wakes the front thread, once for all answers.
@@ -145,5 +171,29 @@ impl Far {
         if std::mem::take(&mut self.unsaid) {
             self.front.ring();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidegate_engine::request::{Command, Outcome};
+
+    #[test]
+    fn what_only_reads_leaves_room_to_the_largest_write_and_gives_back_what_it_took() {
+        let (front, volume) = (Bell::new().expect("a descriptor"), Bell::new().expect("a descriptor"));
+        let (mut near, mut far) = crossing(front, volume);
+        let read = |id| Request { id: RequestId(id), span: Span::new(0, 32_768), command: Command::Read };
+        (0..4).for_each(|id| near.ask(Asked::Request(read(id), None)));
+        assert_eq!((near.room().for_reads(), near.room().bytes), (Some(0), REQUEST_BYTES_MAX));
+        let status = Command::Status { tiers: false, one: false };
+        (4..896).for_each(|id| near.ask(Asked::Request(Request { command: status.clone(), ..read(id) }, None)));
+        assert_eq!((near.room().for_reads(), near.room().requests), (None, 128));
+        near.ask(Asked::Request(Request { command: Command::Flush, ..read(896) }, None));
+        while let Ok(asked) = far.asked.pop() {
+            far.answer(Reply { id: asked.id(), result: Ok(Outcome::Done) }, asked.bytes(), asked.reads());
+        }
+        while near.answer().is_some() {}
+        assert_eq!(near.room(), Room::whole(REQUESTS_MAX, BYTES_MAX));
     }
 }

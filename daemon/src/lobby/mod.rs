@@ -512,5 +512,5 @@ impl Lobby {
 
 /// The lobby has no engine: nothing that it reads is a request.
 fn nothing() -> Room {
-    Room { requests: 0, bytes: 0 }
+    Room::none()
 }

@@ -105,7 +105,7 @@ impl Fronts {
 }
 
 fn nothing() -> Room {
-    Room { requests: 0, bytes: 0 }
+    Room::none()
 }
 
 impl Port for Fronts {

@@ -17,6 +17,7 @@ use tidegate_daemon::front::nbd::{Address, Certificates, Options};
 use tidegate_daemon::port::{Interest, Port};
 use tidegate_engine::Event;
 use tidegate_engine::block::{ATOM_BYTES, Span};
+use tidegate_engine::payload::Payload;
 use tidegate_engine::request::{Command, Extent, Outcome, Reply, Request, RequestError, Room, Stretch, Tier};
 use tidegate_engine::time::{Duration, Instant};
 
@@ -38,6 +39,8 @@ pub struct World {
     pub hold: bool,
     /// Those to cache are.
     pub hold_caching: bool,
+    /// Those that only read are.
+    pub hold_reads: bool,
     pub held: Vec<Request<Run>>,
     /// Requests in one turn, at most so far.
     pub batch_max: usize,
@@ -63,6 +66,8 @@ pub struct Memory {
     pub cached: Vec<Span>,
     /// Nothing can be zeroed fast.
     pub slow: bool,
+    /// Reads are given pieces of slabs of so many bytes, which nobody else keeps.
+    pub slab_bytes: Option<u64>,
 }
 
 impl World {
@@ -108,13 +113,15 @@ impl World {
             fuas: 0,
             cached: Vec::new(),
             slow: false,
+            slab_bytes: None,
         };
         World {
             front: Fronts::new(options, threads),
             memory,
-            room: Room { requests: 1024, bytes: 256 << 20 },
+            room: Room::whole(1024, 256 << 20),
             hold: false,
             hold_caching: false,
+            hold_reads: false,
             held: Vec::new(),
             batch_max: 0,
             polled: BTreeMap::new(),
@@ -162,8 +169,7 @@ impl World {
         self.batch_max = self.batch_max.max(events.len());
         for event in events {
             let Event::Arrived(request) = event else { panic!("a front only delivers requests: {event:?}") };
-            self.room.requests -= 1;
-            self.room.bytes -= cost(&request);
+            self.room.take(request.reads(), cost(&request));
             self.held.push(request);
         }
         assert_eq!(room, self.room, "the front subtracts what it takes");
@@ -205,7 +211,7 @@ impl World {
 
     /// Not answered, whatever else is.
     fn keeps(&self, request: &Request<Run>) -> bool {
-        self.hold_caching && matches!(request.command, Command::Cache)
+        (self.hold_caching && matches!(request.command, Command::Cache)) || (self.hold_reads && request.reads())
     }
 
     /// Answers everything that is held, the last first.
@@ -216,6 +222,10 @@ impl World {
         for request in answered.into_iter().rev() {
             self.room.requests += 1;
             self.room.bytes += cost(&request);
+            if request.reads() {
+                self.room.read_requests += 1;
+                self.room.read_bytes += cost(&request);
+            }
             let result = self.memory.handle(request.span, request.command);
             self.front.reply(Reply { id: request.id, result });
         }
@@ -352,6 +362,12 @@ impl Memory {
 
     /// In two runs where it can be, as an engine does that finds a read in several places.
     fn read(&self, bytes: std::ops::Range<usize>) -> Vec<Run> {
+        if let Some(slab_bytes) = self.slab_bytes {
+            let mut slab = RunMut::new(slab_bytes / ATOM_BYTES);
+            slab.as_mut_slice().fill(0xee);
+            slab.as_mut_slice()[..bytes.len()].copy_from_slice(&self.bytes[bytes.clone()]);
+            return vec![slab.freeze().slice(0, bytes.len() as u64 / ATOM_BYTES)];
+        }
         let middle = bytes.start + (bytes.len() / 2).next_multiple_of(ATOM_BYTES as usize);
         let parts = [bytes.start..middle, middle..bytes.end];
         let run = |part: std::ops::Range<usize>| {

@@ -50,6 +50,11 @@ impl Around {
         }
     }
 
+    /// Requests that it has under way.
+    pub fn requests(&self) -> usize {
+        self.reading.len()
+    }
+
     /// Is it one of ours, for nobody?
     pub fn is_reading(&self, number: usize) -> bool {
         self.reading.iter().any(|(reading, _)| *reading == number)

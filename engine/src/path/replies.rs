@@ -68,6 +68,10 @@ impl<P: Payload> Engine<P> {
     fn end_request(&mut self, number: usize, result: Result<Outcome<P>, RequestError>) -> Reply<P> {
         let active = self.requests.remove(number);
         self.arrivals.bytes_in_flight -= active.request.payload_bytes();
+        if active.request.reads() {
+            self.arrivals.reads_in_flight -= 1;
+            self.arrivals.read_bytes_in_flight -= active.request.payload_bytes();
+        }
         let latency = self.now.since(active.arrived);
         match active.request.command {
             Command::Read => self.latencies.read.record(latency),

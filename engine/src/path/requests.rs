@@ -24,6 +24,9 @@ use super::write::Writing;
 pub(super) struct Arrivals {
     /// Contents that requests in flight have brought or are to be given.
     pub bytes_in_flight: u64,
+    /// Of clients' requests that only read: how many there are, and their bytes.
+    pub reads_in_flight: usize,
+    pub read_bytes_in_flight: u64,
     /// Requests that arrived before recovery ended.
     pub held: VecDeque<usize>,
     /// When a client last asked for anything.
@@ -64,9 +67,12 @@ pub(super) enum Stage<P> {
 impl<P: Payload> Engine<P> {
     /// What the engine takes now. A front that reads zero stops reading its sockets.
     pub fn room(&self) -> Room {
+        let whole = Room::whole(self.config.requests_max, self.config.bytes_max);
         Room {
-            requests: self.config.requests_max.saturating_sub(self.requests.len()),
-            bytes: self.config.bytes_max.saturating_sub(self.arrivals.bytes_in_flight),
+            requests: whole.requests.saturating_sub(self.requests.len()),
+            bytes: whole.bytes.saturating_sub(self.arrivals.bytes_in_flight),
+            read_requests: whole.read_requests.saturating_sub(self.arrivals.reads_in_flight + self.around.requests()),
+            read_bytes: whole.read_bytes.saturating_sub(self.arrivals.read_bytes_in_flight),
         }
     }
 
@@ -80,6 +86,10 @@ impl<P: Payload> Engine<P> {
         assert!(request.span.end() <= self.config.geometry.volume_atoms, "the front checks the bounds of a request");
         self.arrivals.last = self.now;
         self.arrivals.bytes_in_flight += request.payload_bytes();
+        if request.reads() {
+            self.arrivals.reads_in_flight += 1;
+            self.arrivals.read_bytes_in_flight += request.payload_bytes();
+        }
         match &request.command {
             Command::Read => self.counters.reads += 1,
             Command::Write { .. } => self.counters.writes += 1,

@@ -22,7 +22,7 @@ use super::ahead::Ahead;
 use super::export::{Exports, Session};
 use super::handshake::{self, Handshake, Tls};
 use super::job::Jobs;
-use super::loan::{Account, Loans};
+use super::loan::{Account, Loans, Purpose};
 use super::output::Output;
 use super::seats::Seat;
 use super::socket::Stream;
@@ -90,6 +90,8 @@ pub struct Connection {
     tag: u64,
     /// The socket takes no more for now, or has had enough for one turn.
     blocked: bool,
+    /// It takes no more, unless something else is heard of it.
+    is_full: bool,
     waiting: bool,
     /// It does, or has since it last went on with all it had: its client may have gone meanwhile, and be back.
     has_waited: bool,
@@ -102,10 +104,12 @@ pub struct Connection {
     lined_up: Option<(usize, bool)>,
     /// Among those whose changes wait.
     place: Option<u64>,
-    /// What it waits for is a loan.
-    unlent: bool,
+    /// What it waits for is a loan, for this.
+    unlent: Option<Purpose>,
     /// What it waits for is so much of the engine's room, for a payload; or 0.
     cramped: u64,
+    /// The same of what there is for what only reads.
+    cramped_reads: u64,
     account: Account,
     ticks: u32,
     /// Its place among all clients: free again when it is gone.
@@ -146,6 +150,7 @@ impl Connection {
             answers: 0,
             tag: 0,
             blocked: false,
+            is_full: false,
             waiting: false,
             has_waited: false,
             unread: false,
@@ -153,8 +158,9 @@ impl Connection {
             is_fresh: false,
             lined_up: None,
             place: None,
-            unlent: false,
+            unlent: None,
             cramped: 0,
+            cramped_reads: 0,
             account: Account::default(),
             ticks: 0,
             _seat: seat,
@@ -239,23 +245,28 @@ impl Connection {
 
     /// It leaves for another front, with another purse.
     pub fn leave(&mut self, loans: &mut Loans) {
-        self.account.settle(0, 0, loans);
-        self.account.wants(self.tag, false, loans);
+        self.account.settle(0, 0, 0, loans);
+        self.account.wants(self.tag, None, loans);
     }
 
     /// Does it wait for a loan, and would need none if it had taken what was sent? Nothing is heard of that.
     pub fn may_be_taking(&self) -> bool {
-        self.is_waiting() && self.unlent && self.account.is_taking()
+        self.is_waiting() && self.unlent.is_some() && self.account.is_taking()
     }
 
-    /// Does it wait for memory that others hold? Who holds some itself may go on with that.
-    pub fn wants_loan(&self) -> bool {
-        self.is_waiting() && self.unlent && self.account.loan() == 0
+    /// For what does it wait for memory that others hold? Who holds some itself may go on with that.
+    pub fn wants_loan(&self) -> Option<Purpose> {
+        self.unlent.filter(|_| self.is_waiting() && self.account.loan() == 0)
     }
 
     /// How much of the engine's room it waits for, for its payload.
     pub fn wants_bytes(&self) -> u64 {
         if self.is_waiting() { self.cramped } else { 0 }
+    }
+
+    /// The same of what there is for what only reads.
+    pub fn wants_reads(&self) -> u64 {
+        if self.is_waiting() { self.cramped_reads } else { 0 }
     }
 
     /// Says which of its changes wait here that others come behind. True: some have got on.
@@ -303,8 +314,12 @@ impl Connection {
 
     /// Bytes of memory that the client gives back by going on, or will.
     fn held(&self) -> u64 {
-        let receiving = if let Phase::Transmission(transmission) = &self.phase { transmission.receiving() } else { 0 };
-        self.answers + receiving + self.output.memory() + self.channel.unsent()
+        self.answers + self.receiving() + self.output.memory() + self.channel.unsent()
+    }
+
+    /// Those of a payload that arrives.
+    fn receiving(&self) -> u64 {
+        if let Phase::Transmission(transmission) = &self.phase { transmission.receiving() } else { 0 }
     }
 
     /// Bytes that have come of a payload which is still here.
@@ -314,7 +329,7 @@ impl Connection {
 
     /// Says to the purse what it holds now, and whether it waits for more.
     pub fn settle(&mut self, loans: &mut Loans) {
-        self.account.settle(if self.is_dead() { 0 } else { self.held() }, self.arriving(), loans);
+        self.account.settle(if self.is_dead() { 0 } else { self.held() }, self.receiving(), self.arriving(), loans);
         self.account.wants(self.tag, self.wants_loan(), loans);
     }
 
@@ -392,13 +407,13 @@ impl Connection {
         if self.finds_no_room(intake.room) {
             // Whatever it waited for, for the moment it waits for us.
             self.has_waited = true;
-            self.held_up |= !self.unlent && self.requests.count() + self.output.replies() < REQUESTS_MAX;
+            self.held_up |= self.unlent.is_none() && self.requests.count() + self.output.replies() < REQUESTS_MAX;
             return;
         }
         self.waiting = false;
         self.held_up = false;
-        self.unlent = false;
-        self.cramped = 0;
+        self.unlent = None;
+        (self.cramped, self.cramped_reads) = (0, 0);
         // What was sent may have been taken since.
         if self.account.is_taking() {
             self.look();
@@ -486,16 +501,20 @@ impl Connection {
             return (0, false);
         }
         let connection = BYTES_MAX.saturating_sub(self.bytes + self.output.unsent());
-        let loan = self.account.limit(self.tag, intake.loans).saturating_sub(self.held());
+        let held = self.held();
+        let lent = |purpose| self.account.limit(self.tag, purpose, intake.loans).saturating_sub(held);
+        let (loan, payload) = (lent(Purpose::Answer), lent(Purpose::Payload));
         let Phase::Transmission(transmission) = &mut self.phase else { return (0, false) };
         let allowance = Allowance {
             connection,
             loan,
+            payload,
             room: intake.room.bytes,
+            reads: (intake.room.read_requests > 0).then_some(intake.room.read_bytes),
             busy: intake.jobs.spans(),
             ahead: Some(intake.ahead.before(self.place)),
             job: intake.jobs.has_place() && intake.room.bytes > 0,
-            caching_job: intake.jobs.has_place_to_cache() && intake.room.bytes > 0,
+            caching_job: intake.jobs.has_place_to_cache() && intake.room.for_reads().is_some_and(|bytes| bytes > 0),
         };
         let export = service.exports.get(self.session.export);
         let (took, step) = transmission.step(export, service.stopping, allowance, input, &mut self.output);
@@ -515,22 +534,26 @@ impl Connection {
                 self.cramped = bytes;
                 return (took, false);
             }
-            transmission::Step::Unlent => {
+            transmission::Step::CrampedReads(bytes) => {
+                self.wait(true);
+                self.cramped_reads = bytes;
+                return (took, false);
+            }
+            transmission::Step::Unlent(purpose) => {
                 self.wait(false);
-                self.unlent = true;
+                self.unlent = Some(purpose);
                 return (took, false);
             }
             transmission::Step::Request(pending, span, command) => {
-                intake.room.requests -= 1;
-                intake.room.bytes -= pending.held;
+                intake.room.take(pending.reads(), pending.held);
                 let id = self.admit(pending);
                 intake.events.push(Event::Arrived(Request { id, span, command }));
             }
             transmission::Step::Job(pending, job) => {
                 // One that is run elsewhere is asked for at once.
                 if intake.jobs.are_elsewhere() {
-                    intake.room.requests -= 1;
-                    intake.room.bytes = intake.room.bytes.saturating_sub(job.bytes());
+                    let bytes = job.bytes().min(intake.room.bytes);
+                    intake.room.take(job.is_caching(), bytes);
                 }
                 let id = self.admit(pending);
                 let owner = if job.is_caching() { &self.presence } else { &self.will };
@@ -562,14 +585,26 @@ impl Connection {
 
     /// The socket takes bytes again.
     pub fn unblock(&mut self) {
-        self.blocked = false;
+        (self.blocked, self.is_full) = (false, false);
+    }
+
+    /// The loop looks at its socket: if nothing is heard of that, it takes no more.
+    pub fn looked_at(&mut self) {
+        self.is_full |= self.blocked;
+    }
+
+    /// What has come since its socket was full stays here as well.
+    fn keep_little(&mut self) {
+        if self.blocked && self.is_full {
+            self.output.keep_little();
+        }
     }
 
     /// Sends what is queued, in one system call. What is too much for one waits until the loop comes by again: the disks get their
     /// next operations in between, and the client has something to do while we go on.
     pub fn send(&mut self) {
         if (self.output.is_empty() && self.channel.is_flushed()) || self.blocked || self.is_dead() {
-            return;
+            return self.keep_little();
         }
         // Most turns have a few small replies for a client: a short list is faster to prepare.
         let result = match self.output.pieces() {
@@ -584,10 +619,11 @@ impl Connection {
                     self.look();
                 }
             }
-            Err(error) if is_temporary(&error) => {}
+            Err(error) if is_temporary(&error) => self.is_full = true,
             Err(_) => self.phase = Phase::Dead,
         }
         self.blocked = !self.output.is_empty() || !self.channel.is_flushed();
+        self.keep_little();
         if !self.blocked && matches!(self.phase, Phase::Upgrading(_)) {
             self.upgrade();
         }
@@ -604,8 +640,9 @@ impl Connection {
 
     fn send_slices<const N: usize>(&mut self) -> io::Result<usize> {
         let mut slices = [IoSlice::new(&[]); N];
-        let (count, _) = self.output.gather(&mut slices, SEND_BYTES);
+        let (count, bytes) = self.output.gather(&mut slices, SEND_BYTES);
         let sent = self.channel.send(&slices[..count])?;
+        self.is_full = sent < bytes;
         self.output.advance(sent);
         Ok(sent)
     }
@@ -626,7 +663,7 @@ impl Connection {
         if !matches!(self.phase, Phase::Transmission(_)) {
             return;
         }
-        let (mut room, mut events, mut jobs) = (Room { requests: 0, bytes: 0 }, Vec::new(), Jobs::default());
+        let (mut room, mut events, mut jobs) = (Room::none(), Vec::new(), Jobs::default());
         let ahead = Ahead::default();
         let mut nothing = Intake { room: &mut room, events: &mut events, jobs: &mut jobs, loans, ahead: &ahead };
         let kept = std::mem::take(&mut self.kept);
@@ -652,6 +689,7 @@ impl Connection {
         if self.is_idle() && self.kept.is_empty() {
             self.kept = Kept::default();
         }
+        self.keep_little();
         self.ticks = if self.is_timed() { self.ticks + 1 } else { 0 };
         if self.account.tick(self.is_timed(), wanted) || self.ticks > limit {
             self.phase = Phase::Dead;

@@ -155,6 +155,11 @@ impl Job {
         if self.zero.is_some() { 0 } else { self.next_span().map_or(0, Span::bytes) }
     }
 
+    /// Does the next request only read? Not zeroes, nor contents whose edges are known.
+    fn next_reads(&self) -> bool {
+        self.zero.is_none() && self.patches.front().is_none_or(|patch| !patch.edges.is_empty())
+    }
+
     /// The next request, at [`Job::next_span`].
     fn next_command(&mut self) -> Command<Run> {
         if let Some((_, zero)) = self.zero.take() {
@@ -228,8 +233,7 @@ impl Running {
     /// Its next request goes to the engine.
     fn ask(&mut self, room: &mut Room, events: &mut Vec<Event<Run>>) {
         let span = self.job.next_span().expect("it is not done");
-        room.requests -= 1;
-        room.bytes -= self.job.next_bytes();
+        room.take(self.job.next_reads(), self.job.next_bytes());
         (self.state, self.asked) = (State::Asked, span.atoms);
         events.push(Event::Arrived(Request { id: self.id, span, command: self.job.next_command() }));
     }
@@ -342,6 +346,9 @@ impl Jobs {
             let bytes = job.next_bytes();
             if room.bytes < bytes || (bytes > 0 && keep == Keep::ForOthers) {
                 self.cramped.get_or_insert((*id, bytes));
+            } else if job.next_reads() && room.for_reads().is_none_or(|most| most < bytes) {
+                // Others wait for the origin, and it may have to. It is the first of those who wait for one of them to end.
+                continue;
             } else if room.requests > 0 && (bytes == 0 || keep == Keep::Nothing || self.cramped.is_none()) {
                 rest[0].ask(room, events);
             }
@@ -357,7 +364,7 @@ impl Jobs {
         let mut atoms: u64 = under_way.map(|running| running.asked).sum();
         for running in self.running.iter_mut().filter(caching).filter(|running| running.state == State::Ready) {
             let Some(span) = running.job.next_span() else { continue };
-            if room.requests > 0 && span.bytes() <= room.bytes && atoms + span.atoms <= CACHING_ATOMS_MAX {
+            if room.for_reads().is_some_and(|bytes| span.bytes() <= bytes) && atoms + span.atoms <= CACHING_ATOMS_MAX {
                 atoms += span.atoms;
                 running.ask(room, events);
             }
@@ -509,7 +516,7 @@ mod tests {
 
     #[test]
     fn a_job_waits_for_the_changes_under_way_also_of_those_who_have_gone() {
-        let (mut jobs, mut events, mut room) = (Jobs::default(), Vec::new(), Room { requests: 9, bytes: 1 << 20 });
+        let (mut jobs, mut events, mut room) = (Jobs::default(), Vec::new(), Room::whole(9, 1 << 20));
         jobs.abandon(|_| false, true, [(RequestId(1), Span::new(0, 8))].into_iter());
         jobs.push(RequestId(2), write_job(100, &[1; 10]));
         jobs.start(|_| false, Keep::ForJobs, &mut room, &mut events);
@@ -529,7 +536,7 @@ mod tests {
         let (mut jobs, mut events, client) = (Jobs::default(), Vec::new(), Arc::new(()));
         jobs.push(RequestId(1), Job::cache(Span::new(0, 10 * PIECE_ATOMS)).of(Arc::downgrade(&client)));
         let done = |jobs: &mut Jobs| jobs.handle(Reply { id: RequestId(1), result: Ok(Outcome::Done) });
-        let mut room = Room { requests: 9, bytes: 1 << 30 };
+        let mut room = Room::whole(9, 1 << 30);
         jobs.start(|_| false, Keep::ForJobs, &mut room, &mut events);
         assert!(matches!(done(&mut jobs), Answered::Job));
         jobs.start(|_| false, Keep::ForJobs, &mut room, &mut events);
@@ -545,7 +552,7 @@ mod tests {
         assert!(!jobs.has_place_to_cache() && jobs.has_place());
         (0..CHANGING_JOBS_MAX as u64).for_each(|id| jobs.push(RequestId(100 + id), write_job(1000 * id as usize, &[1; 10])));
         assert!(!jobs.has_place());
-        jobs.start(|_| false, Keep::ForJobs, &mut Room { requests: 9, bytes: 1 << 20 }, &mut events);
+        jobs.start(|_| false, Keep::ForJobs, &mut Room::whole(10, 1 << 20), &mut events);
         assert_eq!(ids(&events), (100..109).collect::<Vec<_>>(), "there is no room for a piece of 4 MiB");
     }
 
@@ -557,7 +564,7 @@ mod tests {
         jobs.push(RequestId(3), Job::zero(512 * 200, 1000, false, false, false));
         jobs.push(RequestId(4), write_job(512 * 300, &[1; 10]));
         let mut start = |jobs: &mut Jobs, keep: Keep, bytes: u64| {
-            jobs.start(|_| false, keep, &mut Room { requests: 9, bytes }, &mut events);
+            jobs.start(|_| false, keep, &mut Room::whole(9, bytes), &mut events);
             ids(&std::mem::take(&mut events))
         };
         let learn = |jobs: &mut Jobs, id: u64| {
@@ -568,7 +575,7 @@ mod tests {
         assert_eq!(start(&mut jobs, Keep::ForAll, 9 * 512), [2, 4], "the edges; what caches is nobody's hurry");
         [2, 4].into_iter().for_each(|id| learn(&mut jobs, id));
         assert!(start(&mut jobs, Keep::ForJobs, 8 * 512).is_empty() && jobs.is_cramped());
-        jobs.start(|_| false, Keep::ForJobs, &mut Room { requests: 0, bytes: 0 }, &mut Vec::new());
+        jobs.start(|_| false, Keep::ForJobs, &mut Room::none(), &mut Vec::new());
         assert!(jobs.is_cramped(), "nobody has looked");
         assert_eq!(start(&mut jobs, Keep::Nothing, 9 * 512 - 1), [4], "others pass");
         assert!(jobs.is_cramped());
@@ -596,12 +603,12 @@ mod tests {
         let (mut jobs, mut events) = (Jobs::default(), Vec::new());
         jobs.push(RequestId(1), write_job(100, &[1; 10]));
         jobs.push(RequestId(2), write_job(5000, &[1; 10]));
-        jobs.start(|_| false, Keep::ForJobs, &mut Room { requests: 0, bytes: 1 << 20 }, &mut events);
-        jobs.start(|_| false, Keep::ForJobs, &mut Room { requests: 9, bytes: 511 }, &mut events);
+        jobs.start(|_| false, Keep::ForJobs, &mut Room::whole(0, 1 << 20), &mut events);
+        jobs.start(|_| false, Keep::ForJobs, &mut Room::whole(9, 511), &mut events);
         assert!(events.is_empty());
-        let mut room = Room { requests: 1, bytes: 1 << 20 };
+        let mut room = Room::whole(1, 1 << 20);
         jobs.start(|_| false, Keep::ForJobs, &mut room, &mut events);
-        assert_eq!((ids(&events), room), (vec![1], Room { requests: 0, bytes: (1 << 20) - 512 }));
+        assert_eq!((ids(&events), room), (vec![1], Room::whole(0, (1 << 20) - 512)));
         jobs.abandon(|id| id.0 < 3, true, std::iter::empty());
         assert_eq!(jobs.orphans, [(RequestId(1), Span::new(0, 1))], "what is in the engine is waited for");
         assert!(jobs.spans().is_empty() && jobs.running.is_empty());

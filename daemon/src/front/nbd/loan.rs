@@ -5,6 +5,9 @@
 //! replies, hold that purse and their shares, and no more; and those who work are not held up by them. What has come of a payload that is not
 //! whole earns nothing yet: it is still here, and all but the last byte of it would stay. Nor does what the socket has, and the client has not taken.
 //!
+//! Answers that are still in the engine may wait for the origin. So they have that purse, as everything has, and beside it there is a smaller one for
+//! payloads that arrive alone: who writes does not wait with those who read.
+//!
 //! Who has worked and then stands still has a loan of what it held on credit, beyond what the purse has. What all hold on credit, and had, is
 //! bounded as well: there is no credit beyond that.
 //!
@@ -20,6 +23,8 @@ use super::export::PAYLOAD_BYTES_MAX;
 pub const SHARE_BYTES: u64 = 128 << 10;
 /// All loans together, in bytes: one request of the largest size always fits.
 pub const PURSE_BYTES: u64 = PAYLOAD_BYTES_MAX as u64 + (1 << 20);
+/// Beside it, for payloads that arrive, in bytes: eight of the largest that a kernel sends.
+pub const PAYLOADS_BYTES: u64 = 8 << 20;
 /// All that is held on credit, and what is lent beyond the purse because it was, in bytes.
 pub const CREDIT_BYTES: u64 = 8 * PURSE_BYTES;
 /// While others wait for the purse, a loan has to move once in so many ticks (seconds).
@@ -27,14 +32,26 @@ const TURNOVER_TICKS: u64 = 60;
 /// After so many ticks below that pace a client is given up.
 const SLOW_TICKS: u32 = 3;
 
+/// What a loan is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    Answer,
+    /// A payload that arrives.
+    Payload,
+}
+
 /// The purse.
 #[derive(Debug, Default)]
 pub struct Loans {
     lent: u64,
+    /// Of that, for payloads that arrive.
+    payloads: u64,
     /// Bytes that clients hold on credit.
     credited: u64,
     /// Clients that wait for a loan, in the order of their coming.
     queue: VecDeque<u64>,
+    /// Of those, clients whose payload waits for one.
+    payload_queue: VecDeque<u64>,
     /// Others than the first of them may have what is free, until the next tick.
     is_open: bool,
     /// Something came back since the last look, or somebody has left the queue.
@@ -44,12 +61,20 @@ pub struct Loans {
 impl Loans {
     /// Bytes that may still be lent.
     pub fn free(&self) -> u64 {
-        PURSE_BYTES.saturating_sub(self.lent)
+        PURSE_BYTES.saturating_sub(self.lent_of_purse())
     }
 
-    /// The same for this client.
-    fn free_for(&self, client: u64) -> u64 {
-        if self.is_open || self.queue.front().is_none_or(|first| *first == client) { self.free() } else { 0 }
+    /// Bytes that are lent, but for those of payloads that the smaller purse had.
+    fn lent_of_purse(&self) -> u64 {
+        self.lent - self.payloads.min(PAYLOADS_BYTES)
+    }
+
+    /// What may still be lent to this client. Of the smaller purse the first who waits with a payload gets it, whoever waits with something else.
+    fn free_for(&self, client: u64, purpose: Purpose) -> u64 {
+        let is_first = |queue: &VecDeque<u64>| self.is_open || queue.front().is_none_or(|first| *first == client);
+        let of_purse = if is_first(&self.queue) { self.free() } else { 0 };
+        let is_next = purpose == Purpose::Payload && is_first(&self.payload_queue);
+        of_purse + if is_next { PAYLOADS_BYTES.saturating_sub(self.payloads) } else { 0 }
     }
 
     /// Bytes that may still be held on credit.
@@ -59,15 +84,19 @@ impl Loans {
 
     /// Bytes that are lent beyond the purse.
     fn overdraft(&self) -> u64 {
-        self.lent.saturating_sub(PURSE_BYTES)
+        self.lent_of_purse().saturating_sub(PURSE_BYTES)
     }
 
-    fn enqueue(&mut self, client: u64) {
+    fn enqueue(&mut self, client: u64, purpose: Purpose) {
         self.queue.push_back(client);
+        if purpose == Purpose::Payload {
+            self.payload_queue.push_back(client);
+        }
     }
 
     fn dequeue(&mut self, client: u64) {
         self.queue.retain(|queued| *queued != client);
+        self.payload_queue.retain(|queued| *queued != client);
         self.returned = true;
     }
 
@@ -75,9 +104,10 @@ impl Loans {
     fn change(&mut self, before: Held, now: Held) {
         let had_room = self.credit_room();
         self.lent = self.lent + now.loan - before.loan;
+        self.payloads = self.payloads + now.payload - before.payload;
         self.credited = self.credited + now.credit - before.credit;
         // Of credit there is enough, mostly: nobody waits for that.
-        self.returned |= now.loan < before.loan || had_room < PURSE_BYTES && had_room < self.credit_room();
+        self.returned |= now.loan < before.loan || now.payload < before.payload || had_room < PURSE_BYTES && had_room < self.credit_room();
     }
 
     /// A second has passed.
@@ -97,6 +127,8 @@ impl Loans {
 struct Held {
     credit: u64,
     loan: u64,
+    /// Of the loan, for a payload that arrives.
+    payload: u64,
 }
 
 /// What one client has moved, in either direction, and what is lent to it.
@@ -113,7 +145,7 @@ pub struct Account {
     unseen: u64,
     held: Held,
     /// It stands in the queue for one.
-    is_queued: bool,
+    queued: Option<Purpose>,
     slow_ticks: u32,
 }
 
@@ -173,27 +205,33 @@ impl Account {
     }
 
     /// What this client may hold in all.
-    pub fn limit(&self, client: u64, loans: &Loans) -> u64 {
-        SHARE_BYTES + self.credit(loans) + self.held.loan + loans.free_for(client)
+    pub fn limit(&self, client: u64, purpose: Purpose, loans: &Loans) -> u64 {
+        SHARE_BYTES + self.credit(loans) + self.held.loan + loans.free_for(client, purpose)
     }
 
-    /// Does this client wait for a loan?
-    pub fn wants(&mut self, client: u64, wants: bool, loans: &mut Loans) {
-        if self.is_queued != wants {
-            self.is_queued = wants;
-            if wants { loans.enqueue(client) } else { loans.dequeue(client) }
+    /// For what does this client wait for a loan?
+    pub fn wants(&mut self, client: u64, wants: Option<Purpose>, loans: &mut Loans) {
+        if self.queued != wants {
+            if self.queued.is_some() {
+                loans.dequeue(client);
+            }
+            self.queued = wants;
+            if let Some(purpose) = wants {
+                loans.enqueue(client, purpose);
+            }
         }
     }
 
-    /// It holds `held` bytes now; `arriving` bytes have come of a payload that is not passed on.
-    pub fn settle(&mut self, held: u64, arriving: u64, loans: &mut Loans) {
+    /// It holds `held` bytes now, `payload` of them for one that is not passed on, and `arriving` bytes of that have come.
+    pub fn settle(&mut self, held: u64, payload: u64, arriving: u64, loans: &mut Loans) {
         self.gone[0] += self.arrived.saturating_sub(arriving);
         self.arrived = arriving;
         let beyond = held.saturating_sub(SHARE_BYTES);
         // What of its own loan the purse had not, costs no room as credit either.
         let overdrawn = self.held.loan.min(loans.overdraft());
         let credit = beyond.min(self.earned()).min(self.held.credit + loans.credit_room() + overdrawn);
-        let now = Held { credit, loan: beyond - credit };
+        let loan = beyond - credit;
+        let now = Held { credit, loan, payload: payload.min(loan) };
         loans.change(self.held, now);
         self.held = now;
     }
@@ -215,54 +253,81 @@ mod tests {
     #[test]
     fn who_moves_nothing_holds_its_share_and_what_the_purse_has() {
         let (mut loans, mut one, mut other) = (Loans::default(), Account::default(), Account::default());
-        assert_eq!(one.limit(1, &loans), SHARE_BYTES + PURSE_BYTES);
-        one.settle(SHARE_BYTES + PURSE_BYTES, 0, &mut loans);
-        assert_eq!((loans.free(), other.limit(2, &loans)), (0, SHARE_BYTES));
-        other.settle(SHARE_BYTES, 0, &mut loans);
-        one.settle(SHARE_BYTES, 0, &mut loans);
+        assert_eq!(one.limit(1, Purpose::Answer, &loans), SHARE_BYTES + PURSE_BYTES);
+        one.settle(SHARE_BYTES + PURSE_BYTES, 0, 0, &mut loans);
+        assert_eq!((loans.free(), other.limit(2, Purpose::Answer, &loans)), (0, SHARE_BYTES));
+        other.settle(SHARE_BYTES, 0, 0, &mut loans);
+        one.settle(SHARE_BYTES, 0, 0, &mut loans);
         assert!(loans.take_returned() && !loans.take_returned());
-        assert_eq!(other.limit(2, &loans), SHARE_BYTES + PURSE_BYTES);
+        assert_eq!(other.limit(2, Purpose::Answer, &loans), SHARE_BYTES + PURSE_BYTES);
     }
 
     #[test]
     fn what_comes_back_is_for_the_first_who_waits() {
         let (mut loans, mut busy, mut first, mut second) = (Loans::default(), Account::default(), Account::default(), Account::default());
-        busy.settle(SHARE_BYTES + (4 << 20), 0, &mut loans);
-        first.wants(2, true, &mut loans);
-        second.wants(3, true, &mut loans);
+        busy.settle(SHARE_BYTES + (4 << 20), 0, 0, &mut loans);
+        first.wants(2, Some(Purpose::Answer), &mut loans);
+        second.wants(3, Some(Purpose::Answer), &mut loans);
         let limits = |loans: &Loans, busy: &Account, first: &Account, second: &Account| {
-            [busy.limit(1, loans), first.limit(2, loans), second.limit(3, loans)].map(|limit| limit - SHARE_BYTES)
+            [busy.limit(1, Purpose::Answer, loans), first.limit(2, Purpose::Answer, loans), second.limit(3, Purpose::Answer, loans)]
+                .map(|limit| limit - SHARE_BYTES)
         };
         assert_eq!(limits(&loans, &busy, &first, &second), [4 << 20, PURSE_BYTES - (4 << 20), 0], "who has a loan may keep that");
-        busy.settle(SHARE_BYTES + (1 << 20), 0, &mut loans);
+        busy.settle(SHARE_BYTES + (1 << 20), 0, 0, &mut loans);
         assert_eq!(limits(&loans, &busy, &first, &second), [1 << 20, PURSE_BYTES - (1 << 20), 0]);
         loans.take_returned();
-        first.wants(2, false, &mut loans);
+        first.wants(2, None, &mut loans);
         assert!(loans.take_returned(), "the next one is to be looked at");
         assert_eq!(limits(&loans, &busy, &first, &second), [1 << 20, 0, PURSE_BYTES - (1 << 20)]);
         // Every other second those behind it pass, if what is free is enough for them.
-        first.wants(2, true, &mut loans);
+        first.wants(2, Some(Purpose::Answer), &mut loans);
         for is_open in [true, false, true, false] {
             loans.tick();
             let behind = if is_open { PURSE_BYTES - (1 << 20) } else { 0 };
-            assert_eq!((first.limit(2, &loans) - SHARE_BYTES, loans.take_returned()), (behind, is_open));
+            assert_eq!((first.limit(2, Purpose::Answer, &loans) - SHARE_BYTES, loans.take_returned()), (behind, is_open));
         }
-        first.wants(2, false, &mut loans);
-        second.wants(3, false, &mut loans);
-        assert_eq!(first.limit(2, &loans), SHARE_BYTES + PURSE_BYTES - (1 << 20), "nobody waits");
+        first.wants(2, None, &mut loans);
+        second.wants(3, None, &mut loans);
+        assert_eq!(first.limit(2, Purpose::Answer, &loans), SHARE_BYTES + PURSE_BYTES - (1 << 20), "nobody waits");
+    }
+
+    #[test]
+    fn answers_leave_a_purse_to_payloads_that_arrive_also_what_was_on_credit_and_is_lent_now() {
+        let (mut loans, mut reader, mut next, mut writer) = (Loans::default(), Account::default(), Account::default(), Account::default());
+        let beside = |account: &Account, client, purpose, loans: &Loans| account.limit(client, purpose, loans) - SHARE_BYTES;
+        reader.settle(SHARE_BYTES + 2 * PURSE_BYTES, 0, 0, &mut loans);
+        next.wants(2, Some(Purpose::Answer), &mut loans);
+        assert_eq!(beside(&next, 2, Purpose::Answer, &loans), 0);
+        assert_eq!(beside(&writer, 3, Purpose::Payload, &loans), PAYLOADS_BYTES, "who waits for something else stops nobody");
+        writer.settle(SHARE_BYTES + PAYLOADS_BYTES, SHARE_BYTES + PAYLOADS_BYTES, 0, &mut loans);
+        let (mut third, mut fourth) = (Account::default(), Account::default());
+        third.wants(4, Some(Purpose::Payload), &mut loans);
+        fourth.wants(5, Some(Purpose::Payload), &mut loans);
+        assert_eq!(beside(&third, 4, Purpose::Payload, &loans), 0);
+        loans.take_returned();
+        // What it was for has become an answer: that is of the purse.
+        writer.settle(SHARE_BYTES + PAYLOADS_BYTES, 0, 0, &mut loans);
+        assert!(loans.take_returned());
+        assert_eq!(beside(&third, 4, Purpose::Payload, &loans), PAYLOADS_BYTES);
+        assert_eq!(beside(&fourth, 5, Purpose::Payload, &loans), 0, "the first who waits");
+        reader.settle(0, 0, 0, &mut loans);
+        writer.settle(SHARE_BYTES + 2 * PAYLOADS_BYTES, SHARE_BYTES + 2 * PAYLOADS_BYTES, 0, &mut loans);
+        assert_eq!(loans.free(), PURSE_BYTES - PAYLOADS_BYTES, "the smaller one is emptied first");
+        writer.settle(0, 0, 0, &mut loans);
+        assert_eq!((loans.free(), loans.lent, loans.payloads), (PURSE_BYTES, 0, 0));
     }
 
     #[test]
     fn who_moves_much_needs_no_loan_until_it_stands_still() {
         let (mut loans, mut busy) = (Loans::default(), Account::default());
         busy.sent(10 << 20);
-        busy.settle(10 << 20, 0, &mut loans);
+        busy.settle(10 << 20, 0, 0, &mut loans);
         assert_eq!(loans.free(), PURSE_BYTES);
         assert!(!busy.tick(true, true));
-        busy.settle(10 << 20, 0, &mut loans);
+        busy.settle(10 << 20, 0, 0, &mut loans);
         assert_eq!(loans.free(), PURSE_BYTES, "the tick before counts too");
         assert!(!busy.tick(true, true));
-        busy.settle(10 << 20, 0, &mut loans);
+        busy.settle(10 << 20, 0, 0, &mut loans);
         assert_eq!(loans.free(), PURSE_BYTES - (10 << 20) + SHARE_BYTES);
     }
 
@@ -284,13 +349,13 @@ mod tests {
         let whole = PURSE_BYTES - (1 << 20);
         for part in 1..=4 {
             client.received(whole as usize / 4);
-            client.settle(whole, part * whole / 4, &mut loans);
+            client.settle(whole, 0, part * whole / 4, &mut loans);
             assert_eq!((client.has_earned(), client.loan()), (false, whole - SHARE_BYTES));
         }
         assert!(client.is_moving());
-        client.settle(0, 0, &mut loans);
+        client.settle(0, 0, 0, &mut loans);
         assert_eq!((client.earned(), client.loan(), loans.free()), (whole - SHARE_BYTES, 0, PURSE_BYTES), "it is with the engine");
-        client.settle(whole, 0, &mut loans);
+        client.settle(whole, 0, 0, &mut loans);
         assert_eq!((client.loan(), loans.free()), (0, PURSE_BYTES), "the next one");
     }
 
@@ -301,9 +366,9 @@ mod tests {
         for parts in 1..=10 {
             client.tick(true, true);
             client.received(part as usize);
-            client.settle(32 << 20, parts * part, &mut loans);
+            client.settle(32 << 20, 0, parts * part, &mut loans);
         }
-        client.settle(0, 0, &mut loans);
+        client.settle(0, 0, 0, &mut loans);
         assert_eq!(client.earned(), 2 * part - SHARE_BYTES, "of {} that have gone on", 10 * part);
     }
 
@@ -315,14 +380,14 @@ mod tests {
         // One after the other earns much with what is done at once, asks for a large payload, and stands still with it.
         for (number, client) in (1..).zip(&mut clients) {
             client.sent(2 * ASKED as usize);
-            client.settle(0, 0, &mut loans);
-            if ASKED <= client.limit(number, &loans) {
-                client.settle(ASKED, 0, &mut loans);
+            client.settle(0, 0, 0, &mut loans);
+            if ASKED <= client.limit(number, Purpose::Answer, &loans) {
+                client.settle(ASKED, 0, 0, &mut loans);
                 all += ASKED - SHARE_BYTES;
             }
             for _ in 0..2 {
                 client.tick(true, false);
-                client.settle(client.held.credit + client.held.loan + SHARE_BYTES, 0, &mut loans);
+                client.settle(client.held.credit + client.held.loan + SHARE_BYTES, 0, 0, &mut loans);
             }
             assert!(client.loan() == 0 || !client.has_earned());
         }
@@ -330,12 +395,12 @@ mod tests {
         // All of it is lent by now, and who works gets what comes back of what is beyond the purse.
         let mut busy = Account::default();
         busy.sent(2 * ASKED as usize);
-        let before = busy.limit(99, &loans);
+        let before = busy.limit(99, Purpose::Answer, &loans);
         assert!(before < ASKED, "{before}");
         loans.take_returned();
-        clients[0].settle(0, 0, &mut loans);
+        clients[0].settle(0, 0, 0, &mut loans);
         assert!(loans.take_returned());
-        assert_eq!(busy.limit(99, &loans), before + ASKED - SHARE_BYTES);
+        assert_eq!(busy.limit(99, Purpose::Answer, &loans), before + ASKED - SHARE_BYTES);
     }
 
     #[test]
@@ -345,14 +410,14 @@ mod tests {
         let each = all / 9;
         for client in &mut clients {
             client.sent(all as usize);
-            client.settle(SHARE_BYTES + each, 0, &mut loans);
+            client.settle(SHARE_BYTES + each, 0, 0, &mut loans);
             (0..2).for_each(|_| _ = client.tick(true, false));
-            client.settle(SHARE_BYTES + each, 0, &mut loans);
+            client.settle(SHARE_BYTES + each, 0, 0, &mut loans);
             assert_eq!(client.loan(), each);
         }
         assert_eq!((loans.credit_room(), loans.free()), (all % 9, 0));
         clients[4].sent(all as usize);
-        clients[4].settle(SHARE_BYTES + each, 0, &mut loans);
+        clients[4].settle(SHARE_BYTES + each, 0, 0, &mut loans);
         assert_eq!((clients[4].loan(), clients[4].held.credit), (0, each));
         assert_eq!(loans.credit_room(), all % 9);
     }
@@ -360,7 +425,7 @@ mod tests {
     #[test]
     fn a_loan_that_does_not_move_is_called_in_only_while_others_wait_for_it() {
         let (mut loans, mut idle) = (Loans::default(), Account::default());
-        idle.settle(32 << 20, 0, &mut loans);
+        idle.settle(32 << 20, 0, 0, &mut loans);
         assert!((0..100).all(|_| !idle.tick(true, false)), "nobody wants it");
         assert!((0..100).all(|_| !idle.tick(false, true)), "it waits for us");
         idle.sent(1 << 20);

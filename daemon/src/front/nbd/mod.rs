@@ -129,6 +129,9 @@ pub struct Front {
     cramped: Option<(u64, u64)>,
     /// Whether those behind it do take some.
     turns: Turns,
+    /// The same of the room for what only reads: then what only reads takes none.
+    cramped_reads: Option<(u64, u64)>,
+    read_turns: Turns,
     /// Of clients that have said that they go, and have changes that wait elsewhere.
     wills: Vec<Arc<()>>,
     jobs: Jobs,
@@ -266,6 +269,8 @@ impl Front {
             waiting: VecDeque::new(),
             cramped: None,
             turns: Turns::default(),
+            cramped_reads: None,
+            read_turns: Turns::default(),
             wills: Vec::new(),
             jobs: Jobs::default(),
             loans: Loans::default(),
@@ -461,13 +466,19 @@ impl Front {
                 self.cramped = Some((token, bytes));
                 self.watching = true;
             }
+            let bytes = client.connection.wants_reads();
+            if bytes > 0 && self.cramped_reads.is_none() {
+                self.cramped_reads = Some((token, bytes));
+                self.watching = true;
+            }
         }
         if !client.active {
             client.active = true;
             self.active.push(token);
         }
         let connection = &client.connection;
-        self.watching |= connection.is_timed() || connection.has_earned() || connection.wants_loan() || connection.may_be_taking();
+        self.watching |=
+            connection.is_timed() || connection.has_earned() || connection.wants_loan().is_some() || connection.may_be_taking();
     }
 
     /// Starts what can be started of the commands that take several requests.
@@ -479,6 +490,7 @@ impl Front {
         let changes = |place: Span| clients.clone().flat_map(|client| client.connection.changes()).any(|(_, span)| span.overlaps(place));
         let keep = match (self.turns.is_passed(), self.cramped) {
             (true, _) => Keep::Nothing,
+            (false, None) if self.keeps_reads() => Keep::ForAll,
             (false, None) => Keep::ForJobs,
             (false, Some(_)) if self.turns.jobs_wait() => Keep::ForOthers,
             (false, Some(_)) => Keep::ForAll,
@@ -497,21 +509,27 @@ impl Front {
         self.is_cramped() && !self.turns.is_passed()
     }
 
+    /// The same of the room for what only reads.
+    fn keeps_reads(&self) -> bool {
+        self.cramped_reads.is_some() && !self.read_turns.is_passed()
+    }
+
     /// Starts and takes what there is room for.
     fn go_on(&mut self, room: &mut Room, events: &mut Vec<Event<Run>>) {
         self.retry = false;
         self.start_jobs(room, events);
         let jobs_wait = self.cramped.is_some() && self.turns.jobs_wait();
-        self.cramped = None;
+        (self.cramped, self.cramped_reads) = (None, None);
         let mut served = Vec::new();
         for _ in 0..self.waiting.len() {
             let service = Service { exports: &self.exports, stopping: self.stopping };
             let token = self.waiting.pop_front().expect("counted");
             let before = (events.len(), self.jobs.count());
             let keeps_room = self.keeps_room() && !(jobs_wait && self.cramped.is_none());
+            let keeps_reads = self.keeps_reads();
             let Some(client) = client(&mut self.entries, token) else { continue };
             client.queued = false;
-            let kept = if keeps_room { std::mem::take(&mut room.bytes) } else { 0 };
+            let kept = Kept::of(room, keeps_room, keeps_reads);
             let mut intake = Intake { room, events, jobs: &mut self.jobs, loans: &mut self.loans, ahead: &self.ahead };
             client.connection.catch_up(service, &mut intake);
             if client.connection.is_unread() {
@@ -520,7 +538,7 @@ impl Front {
             while client.connection.has_more() {
                 client.connection.receive(false, &mut self.scratch, service, &mut intake);
             }
-            room.bytes += kept;
+            kept.give_back(room);
             self.settle(token);
             if (events.len(), self.jobs.count()) != before && self.waiting.back() == Some(&token) {
                 self.waiting.pop_back();
@@ -529,6 +547,7 @@ impl Front {
         }
         self.waiting.extend(served);
         self.turns.settle(self.is_cramped());
+        self.read_turns.settle(self.cramped_reads.is_some());
         // Those that only now found their place: nothing else would wake us for them.
         self.start_jobs(room, events);
     }
@@ -544,10 +563,9 @@ impl Front {
         let slot = token as u16;
         let entry = &mut self.entries[usize::from(slot)];
         let client = entry.client.take()?;
-        if self.cramped.is_some_and(|(cramped, _)| cramped == token) {
+        for cramped in [&mut self.cramped, &mut self.cramped_reads] {
             // Others may have what it waited for.
-            self.cramped = None;
-            self.retry = true;
+            self.retry |= cramped.take_if(|(cramped, _)| *cramped == token).is_some();
         }
         entry.generation = entry.generation.wrapping_add(1);
         self.free.push(slot);
@@ -580,6 +598,24 @@ impl Front {
         if client.said != (false, false) {
             self.gone.push((token, Closing::Connection(stream)));
         }
+    }
+}
+
+/// Bytes of room that whoever comes now does not get.
+struct Kept {
+    bytes: u64,
+    read_bytes: u64,
+}
+
+impl Kept {
+    fn of(room: &mut Room, all: bool, reads: bool) -> Kept {
+        let keep = |keeps: bool, bytes: &mut u64| if keeps { std::mem::take(bytes) } else { 0 };
+        Kept { bytes: keep(all, &mut room.bytes), read_bytes: keep(reads, &mut room.read_bytes) }
+    }
+
+    fn give_back(self, room: &mut Room) {
+        room.bytes += self.bytes;
+        room.read_bytes += self.read_bytes;
     }
 }
 
@@ -626,6 +662,7 @@ impl Port for Front {
         for token in self.active.drain(..) {
             let Some(client) = client(&mut self.entries, token) else { continue };
             client.active = false;
+            client.connection.looked_at();
             let now = client.connection.interest();
             if now != client.said {
                 client.said = now;
@@ -638,21 +675,21 @@ impl Port for Front {
         if token >= LISTENER {
             return self.accept((token - LISTENER) as usize);
         }
-        let keeps_room = self.keeps_room();
+        let (keeps_room, keeps_reads) = (self.keeps_room(), self.keeps_reads());
         let Some(client) = client(&mut self.entries, token) else { return };
         if writable {
             client.connection.unblock();
             client.connection.send();
         }
         if readable {
-            let kept = if keeps_room { std::mem::take(&mut room.bytes) } else { 0 };
+            let kept = Kept::of(room, keeps_room, keeps_reads);
             let service = Service { exports: &self.exports, stopping: self.stopping };
             let mut intake = Intake { room, events, jobs: &mut self.jobs, loans: &mut self.loans, ahead: &self.ahead };
             client.connection.receive(true, &mut self.scratch, service, &mut intake);
             while client.connection.has_more() {
                 client.connection.receive(false, &mut self.scratch, service, &mut intake);
             }
-            room.bytes += kept;
+            kept.give_back(room);
         }
         self.settle(token);
     }
@@ -661,6 +698,8 @@ impl Port for Front {
         self.go_on(room, events);
         let (jobs, other) = (self.jobs.lacking(), self.cramped.map_or(0, |(_, bytes)| bytes));
         self.turns.look(room.bytes, jobs, other);
+        let reads = self.cramped_reads.map_or(0, |(_, bytes)| bytes);
+        self.read_turns.look(room.for_reads().unwrap_or(0), 0, reads);
     }
 
     fn send(&mut self) {
@@ -689,14 +728,15 @@ impl Port for Front {
         self.last_tick = now;
         self.watching = false;
         self.listeners.iter_mut().for_each(|listening| listening.resting = false);
-        let wanted = self.entries.iter().flat_map(|entry| &entry.client).any(|client| client.connection.wants_loan());
+        let wanted = self.entries.iter().flat_map(|entry| &entry.client).any(|client| client.connection.wants_loan().is_some());
         self.entries.iter_mut().flat_map(|entry| &mut entry.client).for_each(|client| client.connection.tick(wanted));
         self.loans.tick();
         self.settle_all();
         // Handshakes that rested go on; they need no room.
-        self.go_on(&mut Room { requests: 0, bytes: 0 }, &mut Vec::new());
+        self.go_on(&mut Room::none(), &mut Vec::new());
         self.turns.tick(is_first);
+        self.read_turns.tick(is_first);
         let may_be_taking = self.entries.iter().flat_map(|entry| &entry.client).any(|client| client.connection.may_be_taking());
-        self.retry |= self.turns.is_passed() || may_be_taking;
+        self.retry |= self.turns.is_passed() || self.read_turns.is_passed() || may_be_taking;
     }
 }

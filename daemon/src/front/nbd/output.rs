@@ -1,15 +1,20 @@
-//! What a connection still has to send: headers in one buffer, payloads as the runs they are. Nothing is copied on the way out.
+//! What a connection still has to send: headers in one buffer, payloads as the runs they are. Nothing is copied on the way out, but little pieces
+//! of large slabs for which the socket has no place: a client that reads no replies would keep 32 MiB with 512 bytes, and that counts nowhere.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::ops::Range;
 
-use crate::back::run::Run;
+use tidegate_engine::block::ATOM_BYTES;
+
+use crate::back::run::{Run, RunMut};
 
 /// The buffer of headers is moved together when so much of it has been sent.
 const COMPACT_BYTES: usize = 64 << 10;
 /// A buffer that has grown beyond this counts as large as it is, and is given back when it is empty: a megabyte of extents is rare.
 const KEPT_BYTES: usize = 2 * COMPACT_BYTES;
+/// A run may keep so many times what it counts as. A copy never keeps more: slabs are cut in powers of two.
+const SLAB_PARTS: u64 = 2;
 
 #[derive(Debug, Default)]
 pub struct Output {
@@ -18,6 +23,8 @@ pub struct Output {
     sent: usize,
     /// In order. Those of the kind `Bytes` together are `bytes[sent..]`.
     pieces: VecDeque<Piece>,
+    /// So many of them, the first ones, keep no more than they count as.
+    small: usize,
     /// Bytes not sent yet.
     unsent: u64,
     /// Bytes of memory that are held for that; a run is held until its last byte has left.
@@ -89,6 +96,26 @@ impl Output {
         self.pieces.push_back(Piece { content: Content::Run(run, bytes.start, bytes.end), replies: 0 });
     }
 
+    /// What is here stays for as long as the client likes: little pieces of large slabs become copies, each of them once.
+    pub fn keep_little(&mut self) {
+        for piece in self.pieces.range_mut(self.small..) {
+            let Content::Run(run, start, end) = &mut piece.content else { continue };
+            let before = run.memory();
+            if run.slab_bytes() <= SLAB_PARTS * before {
+                continue;
+            }
+            let mut copy = RunMut::new(((*end - *start) as u64).div_ceil(ATOM_BYTES));
+            let (bytes, rest) = copy.as_mut_slice().split_at_mut(*end - *start);
+            bytes.copy_from_slice(&run.as_slice()[*start..*end]);
+            rest.fill(0);
+            let copy = copy.freeze();
+            self.memory = self.memory + copy.memory() - before;
+            (*start, *end) = (0, *end - *start);
+            *run = copy;
+        }
+        self.small = self.pieces.len();
+    }
+
     /// A reply ends here.
     pub fn end_reply(&mut self) {
         let last = self.pieces.back_mut().expect("a reply has at least a header");
@@ -150,6 +177,7 @@ impl Output {
             if left == 0 {
                 self.replies -= piece.replies;
                 self.pieces.pop_front();
+                self.small = self.small.saturating_sub(1);
             }
         }
         if self.pieces.is_empty() && self.pieces_bytes() > KEPT_BYTES {
@@ -173,6 +201,7 @@ mod tests {
     use super::*;
     use crate::back::run::RunMut;
     use proptest::prelude::*;
+    use tidegate_engine::payload::Payload;
 
     /// Everything that `output` would send, taken `step` bytes at a time from at most `width` slices.
     fn sent(output: &mut Output, step: usize, width: usize) -> Vec<u8> {
@@ -214,6 +243,40 @@ mod tests {
         output.write(|out| out.resize(COMPACT_BYTES, 1));
         output.advance(COMPACT_BYTES);
         assert!(output.memory() == 0 && output.bytes.capacity() >= COMPACT_BYTES);
+    }
+
+    #[test]
+    fn what_stays_keeps_hardly_more_memory_than_it_counts_as_and_is_copied_once() {
+        let slab = |atoms: u64| {
+            let mut slab = RunMut::new(atoms);
+            slab.as_mut_slice().chunks_mut(512).enumerate().for_each(|(atom, bytes)| bytes.fill(atom as u8));
+            slab.freeze()
+        };
+        let mut output = Output::default();
+        let runs = [slab(65_536).slice(9, 1), slab(2_048).slice(17, 33), slab(8), slab(4_000).slice(0, 3_000), Run::zero(1)];
+        runs.into_iter().for_each(|run| output.push(run, 10..500));
+        output.advance(7);
+        let runs = |output: &Output| {
+            let run =
+                |piece: &Piece| if let Content::Run(run, start, end) = &piece.content { (run.clone(), *end - *start) } else { panic!() };
+            output.pieces.iter().map(run).collect::<Vec<_>>()
+        };
+        let kept = |output: &Output| runs(output).iter().map(|(run, _)| run.slab_bytes()).collect::<Vec<u64>>();
+        assert_eq!(kept(&output), [32 << 20, 1 << 20, 4_096, 4_000 * 512, 0]);
+        output.keep_little();
+        assert_eq!(kept(&output), [4_096, 4_096, 4_096, 4_000 * 512, 0], "512 bytes of it are a page");
+        assert_eq!(output.memory(), 3 * 4_096 + 3_000 * 512 + 4_096);
+        let copies = runs(&output).into_iter().map(|(run, _)| run.as_slice().as_ptr());
+        let before = copies.collect::<Vec<_>>();
+        output.push(slab(65_536).slice(3, 1), 0..512);
+        output.keep_little();
+        let after = runs(&output);
+        assert!(after.iter().zip(&before).all(|((run, _), before)| run.as_slice().as_ptr() == *before), "once");
+        assert_eq!((after[5].0.slab_bytes(), after.len()), (4_096, 6), "and what has come since");
+        drop(after);
+        let contents = [vec![9; 483], vec![17; 490], vec![0; 490], vec![0; 490], vec![0; 490], vec![3; 512]].concat();
+        assert_eq!(sent(&mut output, 700, 3), contents);
+        assert_eq!((output.memory(), output.small), (0, 0));
     }
 
     proptest! {

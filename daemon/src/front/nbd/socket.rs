@@ -16,6 +16,10 @@ use crate::socket_file::SocketFile;
 /// What the kernel may keep for a Unix client that reads slower than we write. The kernel caps it by its own limit.
 const SEND_BUFFER_BYTES: libc::c_int = 4 << 20;
 
+/// A TCP client that has said nothing for so many seconds is asked whether its machine is still there, with so many seconds in between, so many times
+/// at most: one that vanished would have its place for good, and nothing could be detached.
+const KEEP_ALIVE: [(libc::c_int, libc::c_int); 3] = [(libc::TCP_KEEPIDLE, 60), (libc::TCP_KEEPINTVL, 10), (libc::TCP_KEEPCNT, 6)];
+
 /// A socket that accepts connections. Dropping it removes its file.
 #[derive(Debug)]
 pub struct Listener {
@@ -123,6 +127,7 @@ impl Listener {
                 let (stream, _) = socket.accept()?;
                 stream.set_nonblocking(true)?;
                 stream.set_nodelay(true)?;
+                keep_alive(&stream);
                 Ok(Stream::Tcp(stream))
             }
         }
@@ -151,6 +156,7 @@ impl Stream {
         socket.set_nonblocking(true).map_err(wrong)?;
         if is_tcp {
             socket.set_nodelay(true).map_err(wrong)?;
+            keep_alive(&socket);
             return Ok(Stream::Tcp(socket));
         }
         let socket = UnixStream::from(OwnedFd::from(socket));
@@ -302,10 +308,14 @@ pub fn descriptors() -> usize {
 
 /// An option of a socket whose value is an int.
 fn socket_option(fd: RawFd, name: libc::c_int) -> io::Result<libc::c_int> {
+    get_option(fd, libc::SOL_SOCKET, name)
+}
+
+fn get_option(fd: RawFd, level: libc::c_int, name: libc::c_int) -> io::Result<libc::c_int> {
     let mut value: libc::c_int = 0;
     let mut bytes = size_of_val(&value) as libc::socklen_t;
     // SAFETY: value and length live across the call, and the length is that of the value. A descriptor that is not open is an error.
-    match unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, name, (&raw mut value).cast(), &raw mut bytes) } {
+    match unsafe { libc::getsockopt(fd, level, name, (&raw mut value).cast(), &raw mut bytes) } {
         0 => Ok(value),
         _ => Err(io::Error::last_os_error()),
     }
@@ -321,17 +331,20 @@ fn set_close_on_exec(socket: &OwnedFd) -> io::Result<()> {
 
 /// A wish: with the default buffer everything works, in smaller steps.
 fn grow_send_buffer(stream: &UnixStream) {
-    let bytes = SEND_BUFFER_BYTES;
+    set_option(stream.as_raw_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF, SEND_BUFFER_BYTES);
+}
+
+/// A wish as well: the client is served in either case.
+fn keep_alive(stream: &TcpStream) {
+    let fd = stream.as_raw_fd();
+    KEEP_ALIVE.into_iter().for_each(|(name, value)| set_option(fd, libc::IPPROTO_TCP, name, value));
+    set_option(fd, libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1);
+}
+
+/// Wishes for an option of a socket whose value is an int.
+fn set_option(fd: RawFd, level: libc::c_int, name: libc::c_int, value: libc::c_int) {
     // SAFETY: the option's value is an int that lives across the call, and its size is the one that is passed.
-    unsafe {
-        libc::setsockopt(
-            stream.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_SNDBUF,
-            (&raw const bytes).cast(),
-            size_of_val(&bytes) as libc::socklen_t,
-        );
-    }
+    unsafe { libc::setsockopt(fd, level, name, (&raw const value).cast(), size_of_val(&value) as libc::socklen_t) };
 }
 
 #[cfg(test)]
@@ -396,5 +409,21 @@ mod tests {
         let error = Listener::bind(&Address::Unix(path.clone())).expect_err("a file is there");
         assert!(error.contains("no socket"), "{error}");
         assert_eq!(fs::read(&path).expect("it is still there"), b"precious");
+    }
+
+    #[test]
+    fn a_tcp_client_is_asked_whether_it_is_still_there() {
+        let listener = Listener::bind(&"127.0.0.1:0".parse().expect("an address")).expect("a port is free");
+        let Address::Tcp(address) = listener.address() else { panic!("it is no path") };
+        let _client = TcpStream::connect(address).expect("it listens");
+        let served = loop {
+            match listener.accept() {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => std::thread::yield_now(),
+                served => break served.expect("a client"),
+            }
+        };
+        assert_eq!(get_option(served.fd(), libc::SOL_SOCKET, libc::SO_KEEPALIVE).expect("a socket"), 1);
+        let times = KEEP_ALIVE.map(|(name, _)| get_option(served.fd(), libc::IPPROTO_TCP, name).expect("a socket of TCP"));
+        assert_eq!(times, [60, 10, 6]);
     }
 }

@@ -21,6 +21,7 @@ use tidegate_engine::request::Command;
 use super::ahead::Before;
 use super::export::{Export, Headers, PAYLOAD_BYTES_MAX, Session};
 use super::job::{Job, PIECE_ATOMS};
+use super::loan::Purpose;
 use super::output::Output;
 use super::protocol::{EXTENDED_REQUEST_MAGIC, REQUEST_MAGIC, command, command_flag as flag, error};
 use crate::back::run::{ALIGNMENT, Run, RunMut};
@@ -61,6 +62,11 @@ pub struct Pending {
 }
 
 impl Pending {
+    /// Does it only read, in one request to the engine?
+    pub fn reads(&self) -> bool {
+        self.shape != Shape::Plain
+    }
+
     /// Bytes of memory that its reply takes, at most (more or less).
     pub fn answer(&self) -> u64 {
         match self.shape {
@@ -90,10 +96,14 @@ pub enum Shape {
 pub struct Allowance<'a> {
     /// Payload bytes, by this connection.
     pub connection: u64,
-    /// Bytes that the client keeps in memory until it goes on: a large payload, an answer.
+    /// Bytes that the client keeps in memory until it goes on: an answer.
     pub loan: u64,
+    /// The same: a large payload.
+    pub payload: u64,
     /// Payload bytes, by the engine.
     pub room: u64,
+    /// The same of all that only reads; `None`: no more of these.
+    pub reads: Option<u64>,
     /// What others have to themselves: not to be changed now.
     pub busy: &'a [Span],
     /// What others asked to change before, and waits: nor that.
@@ -109,12 +119,18 @@ impl Allowance<'_> {
         let is_free = || !self.busy.iter().any(|busy| busy.overlaps(span)) && !self.ahead.is_some_and(|ahead| ahead.overlaps(span));
         // Part of an atom: a change of it is a job.
         let is_whole = pending.offset.is_multiple_of(ATOM_BYTES) && pending.length.is_multiple_of(ATOM_BYTES);
-        pending.held <= self.room && (pending.shape != Shape::Plain || ((self.job || is_whole) && is_free()))
+        let fits = pending.held <= self.room && (!pending.reads() || self.reads.is_some_and(|bytes| pending.held <= bytes));
+        fits && (pending.reads() || ((self.job || is_whole) && is_free()))
     }
 
     /// What to do with what is not taken.
     fn refusal(&self, pending: &Pending) -> Step {
-        if pending.held > self.room { Step::Cramped(pending.held) } else { Step::Busy }
+        match self.reads {
+            None if pending.reads() => Step::Busy,
+            Some(bytes) if pending.reads() && pending.held > bytes => Step::CrampedReads(pending.held),
+            _ if pending.held > self.room => Step::Cramped(pending.held),
+            _ => Step::Busy,
+        }
     }
 }
 
@@ -131,8 +147,10 @@ pub enum Step {
     Busy,
     /// The same, for want of so much of the engine's room, for its payload.
     Cramped(u64),
-    /// The same, for want of a loan.
-    Unlent,
+    /// The same, for want of so much of what the engine has for what only reads.
+    CrampedReads(u64),
+    /// The same, for want of a loan, for this.
+    Unlent(Purpose),
     /// For the engine.
     Request(Pending, Span, Command<Run>),
     /// For the engine, in several requests.
@@ -326,9 +344,11 @@ impl Transmission {
             return (0, Step::Full);
         }
         let is_received_slowly = header.command == command::WRITE && header.length >= DIRECT_BYTES as u64;
-        let loan = if is_received_slowly { pending.held } else { pending.answer() };
-        if loan > allowance.loan {
-            return (0, Step::Unlent);
+        if is_received_slowly && pending.held > allowance.payload {
+            return (0, Step::Unlent(Purpose::Payload));
+        }
+        if pending.answer() > allowance.loan {
+            return (0, Step::Unlent(Purpose::Answer));
         }
         if let Task::Write { fua } = task {
             return self.write(&header, pending, span, fua, allowance, input);

@@ -15,8 +15,17 @@ const EXTENDED: Session = Session { headers: Headers::Extended, ..STATUS };
 /// A client that was not told about block sizes.
 const BYTES_OF: fn(Session) -> Session = |session| Session { sized: false, ..session };
 const COOKIE: u64 = 0x0123_4567_89ab_cdef;
-const AMPLE: Allowance<'_> =
-    Allowance { connection: u64::MAX, loan: u64::MAX, room: u64::MAX, busy: &[], ahead: None, job: true, caching_job: true };
+const AMPLE: Allowance<'_> = Allowance {
+    connection: u64::MAX,
+    loan: u64::MAX,
+    payload: u64::MAX,
+    room: u64::MAX,
+    reads: Some(u64::MAX),
+    busy: &[],
+    ahead: None,
+    job: true,
+    caching_job: true,
+};
 
 fn export() -> Export {
     Export { name: String::new(), description: String::new(), bytes: BYTES, read_only: false, clients: Vec::new(), block_bytes: 4096 }
@@ -73,7 +82,7 @@ fn feed(export: &Export, session: Session, stopping: bool, input: &[u8], step: u
             match step {
                 Step::Wait => break,
                 Step::Next => {}
-                Step::Full | Step::Busy | Step::Cramped(_) | Step::Unlent => panic!("the allowance is ample"),
+                Step::Full | Step::Busy | Step::Cramped(_) | Step::CrampedReads(_) | Step::Unlent(_) => panic!("the allowance is ample"),
                 Step::Request(pending, span, command) => {
                     let data = if let Command::Write { data, .. } = &command { data.as_slice().to_vec() } else { vec![] };
                     got.requests.push((pending, span, format!("{command:?}"), data));
