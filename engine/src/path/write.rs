@@ -115,16 +115,18 @@ impl<P: Payload> Engine<P> {
     }
 
     /// Requests pass the blocked ones before them unless they touch what those touch: without data always, since that needs no room, and may make
-    /// some; with data, if the first one waits for no room either, but for others to let its blocks go. True: one has been placed.
+    /// some; with data, if the first one waits for no room that they could take either, but for others to let its blocks go, or for the range
+    /// table. True: one has been placed.
     fn pass_blocked(&mut self, reason: WaitReason) -> bool {
         let is_locked = reason == WaitReason::Lock;
+        let lets_data_pass = is_locked || reason == WaitReason::RangeTable;
         let mut ahead: Vec<Span> = Vec::new();
         let mut at = 0;
         let mut passed = false;
         while at < self.intake.len().min(PASSED) {
             let number = self.intake[at];
             let span = self.requests.get(number).request.span;
-            let may_pass = at > 0 && is_locked || !self.has_data(number);
+            let may_pass = at > 0 && lets_data_pass || !self.has_data(number);
             let waits = !may_pass || ahead.iter().any(|other| self.share_a_block(*other, span));
             match if waits { Placing::Blocked(reason) } else { self.place(number) } {
                 Placing::Blocked(_) => {
