@@ -126,6 +126,8 @@ struct Batch<P> {
     only_refused: bool,
     /// Zeros that the origin has refused, or to flush.
     refused_zeros: Vec<Span>,
+    /// The first piece of several blocks that failed as a whole.
+    failed_together: Option<usize>,
 }
 
 /// A slot and the block it holds in this life of its set.
@@ -469,7 +471,7 @@ impl<P: Payload> Engine<P> {
                 }
             }
         } else {
-            self.destage.careful = true;
+            self.take_care(piece);
         }
         self.batch().set(piece, State::Failed);
     }
@@ -516,16 +518,23 @@ impl<P: Payload> Engine<P> {
         let is_zero = matches!(self.piece(number).what, What::Zero(..));
         self.batch().refused_zeros.extend(is_zero.then_some(span));
         if blocks > 1 && !is_zero {
-            self.destage.careful = true;
-            // Not at the end of the sweep, when nobody takes care any more.
-            let set_blocks = self.index.set_blocks();
-            self.destage.cursor = Block(block.0 / set_blocks * set_blocks);
-            return;
+            return self.take_care(number);
         }
         if !self.destage.shunned.insert(block, self.now) {
             self.batch().failed = true;
         }
         self.fail_home_of(span);
+    }
+
+    /// A piece of several blocks has failed. The next batch begins with the first of those: at the end of the sweep nobody takes care any more.
+    fn take_care(&mut self, piece: usize) {
+        self.destage.careful = true;
+        let batch = self.batch();
+        let first = batch.failed_together.map_or(piece, |first| first.min(piece));
+        batch.failed_together = Some(first);
+        let span = self.piece(first).span;
+        let (block, set_blocks) = (self.blocks_of(span).0, self.index.set_blocks());
+        self.destage.cursor = Block(block.0 / set_blocks * set_blocks);
     }
 
     /// A FLUSH waits for everything that the origin has not taken: it is tried now.
@@ -664,7 +673,8 @@ impl<P: Payload> Engine<P> {
             self.destage
                 .unreadable
                 .retain(|&slot, (life, _)| sets.get(slot.set).life == *life && sets.is_live(slot) && sets.is_dirty(slot));
-            self.destage.careful &= batch.pieces.iter().any(|piece| piece.state == State::Failed);
+            // (Nor has it been tried with care where there was no place beside zeros.)
+            self.destage.careful &= batch.slots.is_empty() || batch.pieces.iter().any(|piece| piece.state == State::Failed);
         }
         true
     }
