@@ -152,7 +152,8 @@ impl<P: Payload> Engine<P> {
             // A set for each origin set that has none.
             Placement::Set => self.sets_for_fill(block, blocks) * u64::from(self.config.geometry.set_slots),
         };
-        self.slots_available(Source::Fill) >= slots
+        !self.is_held_up()
+            && self.slots_available(Source::Fill) >= slots
             // Half of it begins a flush, and while that lasts fills go on; the rest is for clients.
             && window <= self.config.window_bytes / 4 * 3
             && self.journal_has_room(self.journal_entries(blocks))
