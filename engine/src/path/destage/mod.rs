@@ -196,7 +196,7 @@ impl<P> Batch<P> {
 enum State {
     Waiting,
     Reading,
-    /// Waits until nobody reads its span of the origin.
+    /// Waits until nobody reads its span of the origin any more.
     Ready,
     Writing,
     Ended,
@@ -479,8 +479,12 @@ impl<P: Payload> Engine<P> {
     fn write_piece(&mut self, number: usize) {
         let piece = &self.destage.batch.as_ref().expect("a batch runs").pieces[number];
         let span = piece.span;
-        if self.origin.is_read(span) || self.origin.is_written(span) {
+        if self.origin.is_written(span) {
             return;
+        }
+        if self.origin.is_read(span) {
+            // Those that come meanwhile wait for the end of the batch.
+            return self.origin.await_reads_home(span);
         }
         let (action, owner, voided) = match &piece.what {
             What::Data { reads } => {
