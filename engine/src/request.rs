@@ -183,7 +183,7 @@ mod tests {
 
     #[test]
     fn what_only_reads_leaves_room_to_others_and_always_has_some_itself() {
-        let reads = |requests, bytes| {
+        let reads = |requests: usize, bytes: u64| {
             let Room { read_requests, read_bytes, .. } = Room::whole(requests, bytes << 20);
             (read_requests, read_bytes >> 20)
         };

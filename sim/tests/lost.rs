@@ -1,6 +1,8 @@
 //! Dirty blocks that the SSD does not give any more: neighbours are noted as one loss, and where there is no room to note them, everything
 //! that waits for them ends all the same. The oracle listens to every reply (`sim/src/front/oracle.rs`).
 
+use std::ops::Range;
+
 use tidegate_engine::block::{ATOM_BYTES, Span};
 use tidegate_engine::cache::format::Geometry;
 use tidegate_engine::op::{DeviceId, Zone};
@@ -362,6 +364,48 @@ fn a_slot_that_the_ssd_does_not_give_is_given_up_although_others_go_home() {
         }
         assert_eq!(scenario.snapshot().lost_blocks, 1, "busy: {is_busy}");
     }
+}
+
+/// Four blocks are written at each of these places, the second of which the SSD does not give any more. For a minute and a half there is
+/// always more to take home than one batch takes. Returns the blocks written.
+fn spoil_among_others(firsts: &[u64], others: Range<u64>) -> (Scenario, Vec<(u64, Vec<u64>)>) {
+    let mut plan = plan_for(Geometry { set_slots: 64, volume_atoms: 2_048 * 8, journal_pages: 256, ..plan().config.geometry });
+    plan.config.max_dirty_age = Duration::from_secs(2);
+    plan.config.destage_atoms = 64 * 8;
+    (plan.speeds[1].write, plan.speeds[1].flush) = (Duration::from_millis(300), Duration::from_millis(300));
+    let mut scenario = Scenario::of(plan);
+    scenario.simulation.scene.oracle.writes_may_fail = true;
+    let mut written = Vec::new();
+    for &first in firsts {
+        let data: Vec<u64> = scenario.write_span(scenario.blocks(first, 4)).stamps().collect();
+        written.extend((first..).zip(data.chunks(8).map(<[u64]>::to_vec)));
+        scenario.flush();
+        scenario.fail_next(Zone::Data, Fault::Bad);
+        expect_errors(&mut scenario, [first + 1]);
+    }
+    for _ in 0..90 {
+        scenario.advance(Duration::from_secs(1));
+        others.clone().for_each(|block| drop(scenario.write(block)));
+        scenario.flush();
+    }
+    (scenario, written)
+}
+
+/// It is read with its neighbours: they go home, and it is tried alone.
+#[test]
+fn a_bad_slot_among_good_ones_is_given_up_alone_although_others_go_home() {
+    let (scenario, written) = spoil_among_others(&[4], 64..364);
+    assert_eq!(scenario.snapshot().lost_blocks, 1);
+    for (block, data) in written.into_iter().filter(|&(block, _)| block != 5) {
+        assert_eq!(scenario.on_origin(block)[1], data, "block {block}");
+    }
+}
+
+/// Of two places of the volume that one batch goes to: neither keeps the other one from being tried alone.
+#[test]
+fn two_bad_slots_of_one_batch_are_found_side_by_side() {
+    let (scenario, _) = spoil_among_others(&[4, 1_004], 1_064..1_364);
+    assert_eq!(scenario.snapshot().lost_blocks, 2);
 }
 
 /// It is read well meanwhile, but the origin that it is for is away: its next failure is not the end of its minute.

@@ -174,6 +174,30 @@ fn a_write_past_the_cache_is_not_kept_waiting_by_who_reads_there_again_and_again
     scenario.expect(5, &data);
 }
 
+/// What they miss is kept, and the SSD takes longer to forget it for certain than they to miss it again.
+#[test]
+fn a_write_past_the_cache_is_not_kept_waiting_by_what_is_kept_of_its_block_again_and_again() {
+    let mut scenario = Scenario::with(|plan| {
+        (plan.config.ram, plan.config.dirty_ram) = (0, 0);
+        plan.config.allocation = Allocation::ReadOnly;
+        plan.speeds[0].flush = Duration::from_millis(50);
+    });
+    scenario.run_until_quiet();
+    let block = scenario.block(5);
+    scenario.read(block).expect("a read");
+    scenario.run_until_quiet();
+    assert_eq!(scenario.snapshot().counters.filled_blocks, 1);
+    let (write, data) = scenario.send_write(block, false);
+    let late = scenario.simulation.now() + Duration::from_secs(1);
+    while !scenario.is_answered(write) {
+        assert!(scenario.simulation.now() < late);
+        scenario.read(block).expect("a read");
+        scenario.advance(Duration::from_millis(1));
+    }
+    scenario.wait(write).expect("a write");
+    scenario.expect(5, &data);
+}
+
 #[test]
 fn an_origin_that_refuses_a_write_fails_the_flush_and_loses_nothing() {
     let mut scenario = in_mode(Mode::WriteThrough);

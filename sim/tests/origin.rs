@@ -347,3 +347,34 @@ fn reads_that_the_origin_does_not_answer_leave_places_to_those_who_write_and_flu
     scenario.run_until_quiet();
     assert_eq!(room(&scenario), whole);
 }
+
+/// Two of them overlap all the time, so something is always being asked about the block.
+#[test]
+fn a_drain_is_not_kept_waiting_by_questions_about_what_goes_home() {
+    for is_zero in [false, true] {
+        let mut scenario = Scenario::new();
+        let mut data = scenario.write(5);
+        if is_zero {
+            scenario.zero(scenario.block(5));
+            data = Stamps::from_stamps(&[0; 8]);
+        }
+        scenario.flush();
+        scenario.run_until_quiet();
+        let ask = |scenario: &mut Scenario| scenario.send(scenario.blocks(0, 64), Command::Status { tiers: false, one: false });
+        let mut asked = [0, 1].map(|_| {
+            let question = ask(&mut scenario);
+            scenario.advance(Duration::from_millis(2));
+            question
+        });
+        assert!(!scenario.is_answered(asked[0]), "they overlap");
+        scenario.simulation.control(Control::Drain);
+        for turn in 0..40 {
+            scenario.outcome(asked[turn % 2]).expect("an answer");
+            asked[turn % 2] = ask(&mut scenario);
+        }
+        assert!(scenario.simulation.engine.drain().is_none(), "zeroes: {is_zero}");
+        assert_eq!(scenario.on_origin(5)[1], stamps(&data));
+        scenario.run_until_quiet();
+        assert!(asked.iter().all(|&question| scenario.is_answered(question)), "what was held up goes on");
+    }
+}

@@ -242,6 +242,49 @@ fn zeroes_never_get_lost_though_the_table_is_full() {
     }
 }
 
+/// Zeroes or a TRIM for which the table has no room wait for the origin. Who writes elsewhere does not, and who writes there comes after them,
+/// whether the origin comes back or they fail.
+#[test]
+fn what_waits_for_the_range_table_keeps_nobody_waiting_who_writes_elsewhere() {
+    for (trims, comes_back) in [(false, true), (false, false), (true, true), (true, false)] {
+        let geometry = Geometry { volume_atoms: 2_000 * 8, range_entries: 16, ..plan().config.geometry };
+        let mut scenario = Scenario::of(plan_for(geometry));
+        scenario.origin_goes();
+        let mut at = 0;
+        let waits = loop {
+            at += 2;
+            assert!(at < 100, "the table takes more than it has room for");
+            scenario.write(at);
+            let command = if trims { Command::Trim { fua: false } } else { Command::Zero { no_hole: true, fua: false, fast: false } };
+            let asked = scenario.send(scenario.block(at), command);
+            scenario.run_until_quiet();
+            if !scenario.is_answered(asked) {
+                break asked;
+            }
+        };
+        let (over, newest) = scenario.send_write(scenario.block(at), false);
+        let part = Span::new(scenario.block(1_001).start, 2);
+        // One of them over zeroes that are in the table.
+        let elsewhere = [scenario.block(1_000), scenario.block(2), part].map(|span| scenario.send_write(span, false).0);
+        scenario.run_until_quiet();
+        for write in elsewhere {
+            assert!(scenario.is_answered(write), "trims: {trims}");
+            scenario.wait(write).expect("a write");
+        }
+        assert!(!scenario.is_answered(waits) && !scenario.is_answered(over));
+        if comes_back {
+            scenario.origin_comes_back(false);
+            scenario.wait(waits).expect("there is room again");
+        } else {
+            scenario.advance(Duration::from_secs(100));
+            assert_eq!(scenario.wait(waits), Err(RequestError::Io));
+            assert_eq!(scenario.snapshot().counters.stalled_requests, 1, "what waited for its turn behind it goes on");
+        }
+        scenario.wait(over).expect("a write");
+        scenario.expect(at, &newest);
+    }
+}
+
 #[test]
 fn sets_of_512_and_2048_slots_blocks_of_512_b_and_64_kib() {
     for (set_slots, block_atoms, blocks) in [(512, 8, 3_000), (2_048, 8, 4_000), (64, 1, 500), (16, 128, 60), (2_048, 1, 9_000)] {

@@ -312,6 +312,10 @@ impl<P: Payload> Engine<P> {
     }
 
     fn has_room_to_move(&mut self, blocks: u64) -> bool {
+        // (If it is starved as well, it may be a set that it waits for in truth.)
+        if self.is_held_up() && !self.is_starved() {
+            return false;
+        }
         let window = (self.window.atoms() + blocks * self.block_atoms()) * crate::block::ATOM_BYTES;
         if window > self.config.window_bytes && !self.window.is_empty() {
             let group = self.close_group();

@@ -72,7 +72,7 @@ impl<P: Payload> Engine<P> {
     }
 
     /// Why the range of a request cannot be taken now: a full table empties as its ranges are destaged.
-    pub(super) fn lacks_range(&mut self, number: usize) -> Option<WaitReason> {
+    pub(super) fn lacks_range(&self, number: usize) -> Option<WaitReason> {
         let (block, blocks, _) = self.range_of(number)?;
         (self.is_table_full() && !self.may_pass(number, block, blocks)).then_some(WaitReason::RangeTable)
     }

@@ -152,7 +152,8 @@ impl<P: Payload> Engine<P> {
             // A set for each origin set that has none.
             Placement::Set => self.sets_for_fill(block, blocks) * u64::from(self.config.geometry.set_slots),
         };
-        self.slots_available(Source::Fill) >= slots
+        !self.is_held_up()
+            && self.slots_available(Source::Fill) >= slots
             // Half of it begins a flush, and while that lasts fills go on; the rest is for clients.
             && window <= self.config.window_bytes / 4 * 3
             && self.journal_has_room(self.journal_entries(blocks))
@@ -177,7 +178,8 @@ impl<P: Payload> Engine<P> {
             self.index.lookup(block, blocks, &mut runs);
         }
         let is_unsure = |run: &Run| self.through.unsure.overlaps(self.blocks_span(run.block, run.blocks));
-        runs.retain(|run| run.slot.is_none() && !self.through.covers(run.block, run.blocks) && !is_unsure(run));
+        // (Nor what a write waits to be rid of, which may not pass a clean copy: it would come back as soon as that is dead.)
+        runs.retain(|run| run.slot.is_none() && !self.is_passing(run.block, run.blocks) && !is_unsure(run));
         for &run in &runs {
             let skip = run.block.0 * self.block_atoms() - span.start;
             let payload = payload.slice(skip, run.blocks * self.block_atoms());

@@ -52,7 +52,7 @@ impl<P: Payload> Engine<P> {
         if self.index.get(block) != Some(slot) || !self.sets.is_dirty(slot) {
             return true;
         }
-        if self.is_passing(block) {
+        if self.is_passing(block, 1) {
             // What goes past it to the origin will kill it.
             return false;
         }

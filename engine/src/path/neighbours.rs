@@ -127,6 +127,7 @@ impl<P: Payload> Engine<P> {
             part: Part::default(),
             stage: Stage::Waiting,
             waits: WaitReason::Read,
+            first_since: None,
             is_foreseen: false,
         });
         self.counters.around_reads += 1;

@@ -35,8 +35,10 @@ pub(super) struct OriginSpans {
     writes: BTreeMap<u64, (Writer, Span)>,
     /// The same by who they are: whoever ends has none left.
     by_writer: BTreeSet<(Writer, u64)>,
-    /// What a write waits for that is being read, and else might be for ever: no more reads begin there.
+    /// What a write waits for that is being read, and else might be for ever: no more reads begin there. For requests and pages that is found anew in
+    /// each round; for the destage it lasts until that writes.
     awaited: Vec<Span>,
+    awaited_home: Vec<Span>,
 }
 
 /// Who writes to the origin.
@@ -72,6 +74,9 @@ impl OriginSpans {
     /// The writer owns the span until it has ended: a piece of a destage batch until it is clean on the origin, or has failed.
     pub fn begin_write(&mut self, writer: Writer, span: Span) {
         assert!(!self.is_read(span) && !self.is_written(span), "operations on the origin never overlap");
+        if writer == Writer::Destage {
+            self.awaited_home.retain(|&awaited| awaited != span);
+        }
         self.writes.insert(span.start, (writer, span));
         self.by_writer.insert((writer, span.start));
     }
@@ -89,13 +94,19 @@ impl OriginSpans {
     pub fn await_reads(&mut self, span: Span) {
         self.awaited.push(span);
     }
-    /// Nobody waits, for all that is known; returns how many did.
+    /// The same for a write of the destage, which comes for certain.
+    pub fn await_reads_home(&mut self, span: Span) {
+        if !self.awaited_home.contains(&span) {
+            self.awaited_home.push(span);
+        }
+    }
+    /// No request or page waits, for all that is known; returns how many did.
     pub fn forget_awaited(&mut self) -> usize {
         std::mem::take(&mut self.awaited).len()
     }
     /// May it not be read now?
     pub fn is_closed(&self, span: Span) -> bool {
-        self.is_written(span) || self.awaited.iter().any(|awaited| awaited.overlaps(span))
+        self.is_written(span) || self.awaited.iter().chain(&self.awaited_home).any(|awaited| awaited.overlaps(span))
     }
     pub fn is_written_anywhere(&self) -> bool {
         !self.writes.is_empty()

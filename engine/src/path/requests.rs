@@ -46,6 +46,8 @@ pub(super) struct Active<P> {
     pub stage: Stage<P>,
     /// What it waits for, for people.
     pub waits: WaitReason,
+    /// Since when it has been the oldest write, and has had to wait.
+    pub first_since: Option<Instant>,
     /// What it will be merged with has been asked for.
     pub is_foreseen: bool,
 }
@@ -104,7 +106,8 @@ impl<P: Payload> Engine<P> {
         let acknowledged = if matches!(request.command, Command::Flush) { self.told() } else { 0 };
         let converts = matches!(request.command, Command::Write { .. }) && self.converter.takes(request.span);
         let part = self.part_of_sequence(&request);
-        let active = Active { request, arrived: self.now, acknowledged, converts, part, stage: Stage::Waiting, waits, is_foreseen: false };
+        let (arrived, stage, first_since, is_foreseen) = (self.now, Stage::Waiting, None, false);
+        let active = Active { request, arrived, acknowledged, converts, part, stage, waits, first_since, is_foreseen };
         let number = self.requests.insert(active);
         self.note_commit(number);
         match self.phase {

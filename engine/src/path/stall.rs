@@ -52,10 +52,13 @@ impl<P: Payload> Engine<P> {
         Some(since.max(self.life.last) + self.config.stall_timeout)
     }
 
-    /// Requests that wait for what only the origin can do. Of those that wait for their turn, the first says what for.
+    /// Requests that wait for what only the origin can do. Of those that wait for their turn, the first says what for; but behind one that waits
+    /// for the range table others have their turn, if they do not wait for that as well.
     fn waiting_for_origin(&self) -> impl Iterator<Item = usize> + '_ {
         let blocked = self.intake.front().filter(|&&number| self.is_blocked_by_origin(self.requests.get(number).waits));
-        let intake = blocked.is_some().then_some(&self.intake).into_iter().flatten();
+        let (first, is_table) = (blocked.copied(), self.first_waits_for(WaitReason::RangeTable));
+        let waits = move |&&number: &&usize| !is_table || Some(number) == first || self.lacks_range(number).is_some();
+        let intake = first.is_some().then_some(&self.intake).into_iter().flatten().filter(waits);
         intake.copied().chain(self.passing()).chain(self.settling()).chain(self.waiting_for_home()).chain(self.held_by_origin())
     }
 

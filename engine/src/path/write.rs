@@ -21,6 +21,7 @@ use crate::op::{Action, Class, DeviceId, Zone};
 use crate::payload::Payload;
 use crate::probe::{Health, WaitReason};
 use crate::request::{Command, Outcome, RequestError};
+use crate::time::Duration;
 
 use super::discard::zero_pieces;
 use super::merge::{Lock, Merge};
@@ -28,6 +29,9 @@ use super::{Ended, Engine, Owner, Stage};
 
 /// Waiting requests that are looked at for one that may pass, or completes one that is being merged.
 pub(super) const PASSED: usize = 64;
+/// From then on nothing else takes the memory that the oldest waiting write waits for: longer than the SSD mostly takes to flush, so that what is
+/// kept or moved beside a stream of writes is seldom held back.
+const HELD_UP: Duration = Duration::from_millis(100);
 
 pub(super) struct Writing<P> {
     /// Its partly written blocks, with what was there before.
@@ -115,16 +119,18 @@ impl<P: Payload> Engine<P> {
     }
 
     /// Requests pass the blocked ones before them unless they touch what those touch: without data always, since that needs no room, and may make
-    /// some; with data, if the first one waits for no room either, but for others to let its blocks go. True: one has been placed.
+    /// some; with data, if the first one waits for no room that they could take either, but for others to let its blocks go, or for the range
+    /// table. True: one has been placed.
     fn pass_blocked(&mut self, reason: WaitReason) -> bool {
         let is_locked = reason == WaitReason::Lock;
+        let lets_data_pass = is_locked || reason == WaitReason::RangeTable;
         let mut ahead: Vec<Span> = Vec::new();
         let mut at = 0;
         let mut passed = false;
         while at < self.intake.len().min(PASSED) {
             let number = self.intake[at];
             let span = self.requests.get(number).request.span;
-            let may_pass = at > 0 && is_locked || !self.has_data(number);
+            let may_pass = at > 0 && lets_data_pass || !self.has_data(number);
             let waits = !may_pass || ahead.iter().any(|other| self.share_a_block(*other, span));
             match if waits { Placing::Blocked(reason) } else { self.place(number) } {
                 Placing::Blocked(_) => {
@@ -158,7 +164,10 @@ impl<P: Payload> Engine<P> {
         if reason == WaitReason::Ram || reason == WaitReason::Window && !self.is_crowded() {
             self.destage.ssd_awaited = Some(self.now);
         }
-        if std::mem::replace(&mut self.requests.get_mut(number).waits, reason) != reason {
+        let now = self.now;
+        let active = self.requests.get_mut(number);
+        active.first_since.get_or_insert(now);
+        if std::mem::replace(&mut active.waits, reason) != reason {
             self.counters.waits.count(reason);
         }
     }
@@ -171,6 +180,14 @@ impl<P: Payload> Engine<P> {
     /// Is this what the oldest waiting write waits for?
     pub(super) fn first_waits_for(&self, reason: WaitReason) -> bool {
         self.intake.front().is_some_and(|&number| self.requests.get(number).waits == reason)
+    }
+
+    /// Does the oldest waiting write wait for contents to leave memory, for long now? It may need all of the memory there is for them: what nobody
+    /// waits for would take it again and again. (What went past the log leaves by itself.)
+    pub(super) fn is_held_up(&self) -> bool {
+        let waits = self.first_waits_for(WaitReason::Ram) || self.first_waits_for(WaitReason::Window) && !self.is_crowded();
+        let first_since = || self.intake.front().and_then(|&number| self.requests.get(number).first_since);
+        waits && first_since().is_some_and(|since| self.now.since(since) >= HELD_UP)
     }
 
     /// Free sets that the oldest waiting write needs.

@@ -70,6 +70,7 @@ impl<P: Payload> Engine<P> {
             failed: false,
             refused: false,
             refused_zeros: Vec::new(),
+            failed_together: None,
         };
         self.choose_ranges(&mut batch);
         if self.has_rescue_ahead() {

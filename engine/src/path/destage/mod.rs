@@ -127,6 +127,8 @@ struct Batch<P> {
     only_refused: bool,
     /// Zeros that the origin has refused, or to flush.
     refused_zeros: Vec<Span>,
+    /// The first piece of several blocks that failed as a whole.
+    failed_together: Option<usize>,
 }
 
 /// A slot and the block it holds in this life of its set.
@@ -195,7 +197,7 @@ impl<P> Batch<P> {
 enum State {
     Waiting,
     Reading,
-    /// Waits until nobody reads its span of the origin.
+    /// Waits until nobody reads its span of the origin any more.
     Ready,
     Writing,
     Ended,
@@ -470,7 +472,7 @@ impl<P: Payload> Engine<P> {
                 }
             }
         } else {
-            self.destage.careful = true;
+            self.take_care(piece);
         }
         self.batch().set(piece, State::Failed);
     }
@@ -478,8 +480,12 @@ impl<P: Payload> Engine<P> {
     fn write_piece(&mut self, number: usize) {
         let piece = &self.destage.batch.as_ref().expect("a batch runs").pieces[number];
         let span = piece.span;
-        if self.origin.is_read(span) || self.origin.is_written(span) {
+        if self.origin.is_written(span) {
             return;
+        }
+        if self.origin.is_read(span) {
+            // Those that come meanwhile wait for the end of the batch.
+            return self.origin.await_reads_home(span);
         }
         let (action, owner, voided) = match &piece.what {
             What::Data { reads } => {
@@ -517,16 +523,23 @@ impl<P: Payload> Engine<P> {
         let is_zero = matches!(self.piece(number).what, What::Zero(..));
         self.batch().refused_zeros.extend(is_zero.then_some(span));
         if blocks > 1 && !is_zero {
-            self.destage.careful = true;
-            // Not at the end of the sweep, when nobody takes care any more.
-            let set_blocks = self.index.set_blocks();
-            self.destage.cursor = Block(block.0 / set_blocks * set_blocks);
-            return;
+            return self.take_care(number);
         }
         if !self.destage.shunned.insert(block, self.now) {
             self.batch().failed = true;
         }
         self.fail_home_of(span);
+    }
+
+    /// A piece of several blocks has failed. The next batch begins with the first of those: at the end of the sweep nobody takes care any more.
+    fn take_care(&mut self, piece: usize) {
+        self.destage.careful = true;
+        let batch = self.batch();
+        let first = batch.failed_together.map_or(piece, |first| first.min(piece));
+        batch.failed_together = Some(first);
+        let span = self.piece(first).span;
+        let (block, set_blocks) = (self.blocks_of(span).0, self.index.set_blocks());
+        self.destage.cursor = Block(block.0 / set_blocks * set_blocks);
     }
 
     /// A FLUSH waits for everything that the origin has not taken: it is tried now.
@@ -669,7 +682,8 @@ impl<P: Payload> Engine<P> {
             self.destage
                 .unreadable
                 .retain(|&slot, (life, _)| sets.get(slot.set).life == *life && sets.is_live(slot) && sets.is_dirty(slot));
-            self.destage.careful &= batch.pieces.iter().any(|piece| piece.state == State::Failed);
+            // (Nor has it been tried with care where there was no place beside zeros.)
+            self.destage.careful &= batch.slots.is_empty() || batch.pieces.iter().any(|piece| piece.state == State::Failed);
         }
         true
     }

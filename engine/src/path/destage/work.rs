@@ -7,6 +7,7 @@ use crate::time::{Duration, Instant};
 use super::{Batch, Engine, What, ZERO_ATOMS};
 
 impl<P: Payload> Engine<P> {
+    /// What a batch is.
     pub(super) fn work_of(&self, batch: &Batch<P>) -> Work {
         let (mut work, set_blocks) = (Work::default(), self.index.set_blocks());
         for of_set in batch.slots.chunk_by(|a, b| a.block.0 / set_blocks == b.block.0 / set_blocks) {

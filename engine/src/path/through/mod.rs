@@ -263,11 +263,11 @@ impl<P: Payload> Engine<P> {
         self.through.waiting.push(number);
     }
 
-    /// Something newer of this block is on its way to the origin, or there and not flushed.
-    pub(super) fn is_passing(&self, block: Block) -> bool {
+    /// Something newer of some of these blocks is on its way to the origin, or there and not flushed.
+    pub(super) fn is_passing(&self, block: Block, blocks: u64) -> bool {
         let goes_through = |lock: &Lock| matches!(self.requests.get(lock.request).stage, Stage::Through(_));
-        let mut locks = self.locks.iter().filter(|lock| (lock.block.0..lock.block.0 + lock.blocks).contains(&block.0));
-        self.through.covers(block, 1) || locks.any(goes_through)
+        let mut locks = self.locks.iter().filter(|lock| lock.block.0 < block.0 + blocks && block.0 < lock.block.0 + lock.blocks);
+        self.through.covers(block, blocks) || locks.any(goes_through)
     }
 
     /// Requests that wait for the origin to take their writes.
