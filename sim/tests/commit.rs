@@ -211,13 +211,13 @@ fn an_origin_that_only_a_read_has_found_gone_is_not_taken_to_have_kept_what_it_t
         let mut scenario = with(CommitHome::Always, |plan| (plan.seed, plan.config.flush_age) = (seed, Duration::from_secs(5)));
         scenario.read(scenario.block(40)).expect("a read, behind the flush that the first one waits for");
         let data = scenario.write(8);
-        assert_eq!(scenario.on_origin(8)[0], stamps_of(&[data.clone()]), "at home, and not flushed");
+        assert_eq!(scenario.on_origin(8)[0], stamps_of(std::slice::from_ref(&data)), "at home, and not flushed");
         scenario.simulation.scene.origin.go_away();
         let read = scenario.send_read(scenario.block(30));
         scenario.advance(Duration::from_secs(1));
         assert!(scenario.is_answered(read));
         scenario.simulation.origin_comes_back_in_silence(true);
-        forgot += u32::from(scenario.on_origin(8)[0] != stamps_of(&[data.clone()]));
+        forgot += u32::from(scenario.on_origin(8)[0] != stamps_of(std::slice::from_ref(&data)));
         // The origin is flushed for its age, and nothing is left to be told of by a FLUSH.
         scenario.advance(Duration::from_secs(10));
         scenario.flush();

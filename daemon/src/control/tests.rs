@@ -173,7 +173,7 @@ fn those_who_have_gone_make_room_although_their_answers_are_still_to_come() {
 fn however_many_come_those_who_read_no_answer_hold_no_more_than_theirs_and_get_all_of_them_in_the_end() {
     const ROUNDS: usize = 6;
     let mut bench = Bench::new();
-    let (mut room, mut events) = (Room { requests: 8, bytes: 1 << 20 }, Vec::new());
+    let (mut room, mut events) = (Room::whole(8, 1 << 20), Vec::new());
     // A few fill a socket.
     let answer = json!({ "did": "x".repeat(64 << 10) });
     let longest = answer.to_string().len() + 1;

@@ -418,7 +418,9 @@ mod tests {
     #[test]
     fn thousands_of_long_ranges_behind_millions_of_blocks_are_found_at_once() {
         let mut touched = Touched::default();
-        (0..1 << 21).for_each(|block| drop(touched.insert(Block(block * 16), Some(Slot { set: 0, slot: 0 }))));
+        for block in 0..1 << 21 {
+            touched.insert(Block(block * 16), Some(Slot { set: 0, slot: 0 }));
+        }
         let found: usize = (0..5_000).map(|range| touched.insert_range(Block(range << 20), 1 << 20).len()).sum();
         assert_eq!(found, 1 << 21);
         assert!(touched.cost <= 2 * COST_MOST.max(1 << 23), "{} look-ups", touched.cost);
