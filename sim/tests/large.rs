@@ -5,6 +5,7 @@ use tidegate_engine::op::{DeviceId, Zone};
 use tidegate_engine::probe::WaitReason;
 use tidegate_engine::request::{RequestError, RequestId};
 use tidegate_engine::time::Duration;
+use tidegate_sim::back::model::Speed;
 use tidegate_sim::back::volatile::Survive;
 use tidegate_sim::scenario::{Scenario, plan_for};
 use tidegate_sim::stamp::Stamps;
@@ -129,12 +130,16 @@ fn a_write_that_finds_no_room_in_a_small_ring_beside_two_checkpoints_is_refused_
 /// It needs the whole window, or all of `dirty_ram`, and what is kept of misses takes a little of it all the time.
 #[test]
 fn a_write_that_needs_all_of_the_memory_is_not_kept_waiting_by_what_is_kept_of_misses() {
-    for (window_bytes, dirty_ram, reason) in [(1 << 20, 0, WaitReason::Window), (64 << 20, 1 << 20, WaitReason::Ram)] {
+    let slow = Duration::from_millis(20);
+    // The SSD is slow to flush, or to write.
+    for (window_bytes, dirty_ram, write, reason) in
+        [(1 << 20, 0, Speed::SSD.write, WaitReason::Window), (64 << 20, 1 << 20, slow, WaitReason::Ram)]
+    {
         let (set_slots, volume_atoms) = (MIB as u32, 64 * MIB * 8);
         let geometry = Geometry { block_atoms: 8, set_slots, sets: 64, journal_pages: 512, volume_atoms, range_entries: 252 };
         let mut plan = plan_for(geometry);
         (plan.config.dirty_ram, plan.config.window_bytes) = (dirty_ram, window_bytes);
-        (plan.speeds[0].write, plan.speeds[0].flush) = (Duration::from_millis(20), Duration::from_millis(20));
+        (plan.speeds[0].write, plan.speeds[0].flush) = (write, slow);
         let mut scenario = Scenario::of(plan);
         let mut blocks = MIB..64 * MIB;
         let mut miss = |scenario: &mut Scenario| scenario.send_read(scenario.block(blocks.next().expect("one more block")));

@@ -250,19 +250,23 @@ fn what_waits_for_the_range_table_keeps_nobody_waiting_who_writes_elsewhere() {
         let geometry = Geometry { volume_atoms: 2_000 * 8, range_entries: 16, ..plan().config.geometry };
         let mut scenario = Scenario::of(plan_for(geometry));
         scenario.origin_goes();
-        let mut at = 0;
+        let command = || if trims { Command::Trim { fua: false } } else { Command::Zero { no_hole: true, fua: false, fast: false } };
+        let mut at = 2;
+        scenario.write(at);
         let waits = loop {
-            at += 2;
             assert!(at < 100, "the table takes more than it has room for");
-            scenario.write(at);
-            let command = if trims { Command::Trim { fua: false } } else { Command::Zero { no_hole: true, fua: false, fast: false } };
-            let asked = scenario.send(scenario.block(at), command);
+            scenario.write(at + 2);
+            let asked = scenario.send(scenario.block(at), command());
             scenario.run_until_quiet();
+            at += 2;
             if !scenario.is_answered(asked) {
                 break asked;
             }
         };
-        let (over, newest) = scenario.send_write(scenario.block(at), false);
+        // One more, and a write of its block that has waited as long as it has.
+        let span = scenario.block(at);
+        let newest = scenario.simulation.scene.load.fresh(span);
+        let asked = scenario.send_at_once([(span, command()), (span, Command::Write { data: newest.clone(), fua: false })]);
         let part = Span::new(scenario.block(1_001).start, 2);
         // One of them over zeroes that are in the table.
         let elsewhere = [scenario.block(1_000), scenario.block(2), part].map(|span| scenario.send_write(span, false).0);
@@ -271,16 +275,17 @@ fn what_waits_for_the_range_table_keeps_nobody_waiting_who_writes_elsewhere() {
             assert!(scenario.is_answered(write), "trims: {trims}");
             scenario.wait(write).expect("a write");
         }
-        assert!(!scenario.is_answered(waits) && !scenario.is_answered(over));
+        assert!([waits, asked[0], asked[1]].iter().all(|&request| !scenario.is_answered(request)));
         if comes_back {
             scenario.origin_comes_back(false);
-            scenario.wait(waits).expect("there is room again");
         } else {
             scenario.advance(Duration::from_secs(100));
-            assert_eq!(scenario.wait(waits), Err(RequestError::Io));
-            assert_eq!(scenario.snapshot().counters.stalled_requests, 1, "what waited for its turn behind it goes on");
         }
-        scenario.wait(over).expect("a write");
+        for request in [waits, asked[0]] {
+            assert_eq!(scenario.wait(request), if comes_back { Ok(Vec::new()) } else { Err(RequestError::Io) });
+        }
+        scenario.wait(asked[1]).expect("a write");
+        assert_eq!(scenario.snapshot().counters.stalled_requests, if comes_back { 0 } else { 2 });
         scenario.expect(at, &newest);
     }
 }

@@ -75,11 +75,18 @@ impl<P: Payload> Engine<P> {
     }
 
     fn complete_one(&mut self, done: Done<P>) {
-        let UnderWay { id, owner, device, demand } = self.operations.under_way.remove(done.id.place());
-        assert!(id == done.id, "an operation ends once");
-        if let (DeviceId::Origin, Err(DeviceError::Gone)) = (device, &done.result) {
+        let device = self.operations.under_way.get(done.id.place()).device;
+        let is_gone = matches!((device, &done.result), (DeviceId::Origin, Err(DeviceError::Gone)));
+        self.end_one(done);
+        // Whoever has found that out. (Last: what it has left there itself was on its way when it went.)
+        if is_gone {
             self.origin_forgot();
         }
+    }
+
+    fn end_one(&mut self, done: Done<P>) {
+        let UnderWay { id, owner, device, demand } = self.operations.under_way.remove(done.id.place());
+        assert!(id == done.id, "an operation ends once");
         if matches!(owner, Owner::Spin) {
             return self.motor_answered(done.result);
         }

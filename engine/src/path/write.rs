@@ -123,7 +123,7 @@ impl<P: Payload> Engine<P> {
     /// table. True: one has been placed.
     fn pass_blocked(&mut self, reason: WaitReason) -> bool {
         let is_locked = reason == WaitReason::Lock;
-        let lets_data_pass = is_locked || reason == WaitReason::RangeTable;
+        let mut lets_data_pass = is_locked || reason == WaitReason::RangeTable;
         let mut ahead: Vec<Span> = Vec::new();
         let mut at = 0;
         let mut passed = false;
@@ -133,7 +133,9 @@ impl<P: Payload> Engine<P> {
             let may_pass = at > 0 && lets_data_pass || !self.has_data(number);
             let waits = !may_pass || ahead.iter().any(|other| self.share_a_block(*other, span));
             match if waits { Placing::Blocked(reason) } else { self.place(number) } {
-                Placing::Blocked(_) => {
+                Placing::Blocked(why) => {
+                    // Who waits for room does so before those that come behind him.
+                    lets_data_pass &= waits || !self.has_data(number) || matches!(why, WaitReason::Lock | WaitReason::RangeTable);
                     if is_locked {
                         self.foresee_merge(number, &ahead);
                     }

@@ -34,13 +34,16 @@ impl Stop {
     /// Which of them this disk knows: of one that turns, asked by naming the condition that it is in; one that stands still says how it was
     /// stopped, and is not woken.
     pub fn found(disk: &File, path: &Path) -> Result<Stop, Error> {
-        let is_standby = match sense(disk)?.and_then(Sense::stopped) {
-            Some(way) => way == Stop::Standby,
-            None => send(disk, &start_stop(ACTIVE, true), &mut [], SLOWLY)?.is_good(),
-        };
-        match is_standby {
+        let is_started = is_started_for_others(path);
+        match sense(disk)?.and_then(Sense::stopped) {
+            Some(Stop::Standby) => return Ok(Stop::Standby),
+            Some(Stop::Unit) if is_started => return Ok(Stop::Unit),
+            // Nobody could read one that was stopped so, and is not started for who reads it.
+            Some(Stop::Unit) | None => {}
+        }
+        match send(disk, &start_stop(ACTIVE, true), &mut [], SLOWLY)?.is_good() {
             true => Ok(Stop::Standby),
-            false if is_started_for_others(path) => Ok(Stop::Unit),
+            false if is_started => Ok(Stop::Unit),
             false => Err(Error::Untaken),
         }
     }

@@ -347,7 +347,7 @@ impl Jobs {
             if room.bytes < bytes || (bytes > 0 && keep == Keep::ForOthers) {
                 self.cramped.get_or_insert((*id, bytes));
             } else if job.next_reads() && room.for_reads().is_none_or(|most| most < bytes) {
-                // Others wait for the origin, and it may have to. It is the first of those who wait for one of them to end.
+                // It waits, as the first, for a read of others to end: that may be for the origin, and nothing else is kept for it.
                 continue;
             } else if room.requests > 0 && (bytes == 0 || keep == Keep::Nothing || self.cramped.is_none()) {
                 rest[0].ask(room, events);

@@ -506,7 +506,7 @@ impl<P: Payload> Engine<P> {
     pub(super) fn destage_write_done(&mut self, number: usize, result: Ended) {
         self.batch().set(number, if result.is_ok() { State::Ended } else { State::Failed });
         match result {
-            // Gone: the batch counts for nothing already.
+            // Gone: the batch counts for nothing (`origin_forgot`).
             Ok(()) | Err(DeviceError::Gone) => {}
             Err(DeviceError::Medium | DeviceError::NoSpace) => self.refused(number),
         }
@@ -663,6 +663,9 @@ impl<P: Payload> Engine<P> {
         self.destage.refused = batch.refused;
         if batch.refused {
             self.fail_home();
+        }
+        if batch.only_refused {
+            self.gate.was_refused(self.now);
         }
         if !batch.refused_zeros.is_empty() && self.is_degraded() {
             self.fail_settling_of(&batch.refused_zeros);

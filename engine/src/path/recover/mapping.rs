@@ -87,10 +87,11 @@ impl Touched {
 
     /// The block is in this slot from now on, or in none. Returns the slot that an earlier PUT gave it, which is to die.
     pub fn insert(&mut self, block: Block, slot: Option<Slot>) -> Option<Slot> {
-        if let (Some(stretches), Some(_)) = (&mut self.stretches, slot) {
+        let older = self.blocks.insert(block.0, slot.map_or(Place::NONE, Place::at)).and_then(Place::slot);
+        if let (Some(stretches), Some(_), None) = (&mut self.stretches, slot, older) {
             stretches.entry(block.0 / STRETCH).or_default().push(block.0);
         }
-        self.blocks.insert(block.0, slot.map_or(Place::NONE, Place::at))?.slot()
+        older
     }
 
     /// No slot of these blocks counts any more. Returns those that PUTs gave them, in any order.
@@ -133,7 +134,9 @@ impl Touched {
         for stretch in range.start / STRETCH..range.end.div_ceil(STRETCH) {
             let Some(touched) = stretches.get_mut(&stretch) else { continue };
             let part = range.start.max(stretch * STRETCH)..range.end.min((stretch + 1) * STRETCH);
-            if part.end - part.start < touched.len() as u64 {
+            if part.end - part.start == STRETCH {
+                touched.drain(..).for_each(&mut take);
+            } else if part.end - part.start < touched.len() as u64 {
                 part.for_each(&mut take);
             } else {
                 touched.extract_if(.., |block| part.contains(block)).for_each(&mut take);

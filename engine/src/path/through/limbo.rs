@@ -8,6 +8,8 @@ use crate::payload::Payload;
 
 use super::super::Engine;
 
+/// Blocks that are looked up together.
+const LOOKED_AT: u64 = 1 << 12;
 /// Entries that there is room for when none is needed.
 const LIMBO_KEPT: usize = 256;
 
@@ -88,12 +90,27 @@ impl<P: Payload> Engine<P> {
 
     /// Has one of these blocks a live slot that is dirty (or clean)?
     fn has_slot(&self, block: Block, blocks: u64, dirty: bool) -> bool {
-        let mut runs = Vec::new();
-        self.index.lookup(block, blocks, &mut runs);
         let is_such = |run: &Run| {
             let first = run.slot?;
             (0..run.blocks).find(|&i| self.sets.is_dirty(Slot { slot: first.slot + i as u32, ..first }) == dirty)
         };
-        runs.iter().any(|run| is_such(run).is_some())
+        // Up to the first one, in memory that does not depend on how many there are. A range may be as long as the volume.
+        let (mut at, end, set_blocks) = (block.0, block.0 + blocks, self.index.set_blocks());
+        let mut runs = Vec::new();
+        while at < end {
+            if dirty {
+                let next = self.index.next_dirty(Block(at - at % set_blocks)).filter(|next| next.0 < end);
+                let Some(next) = next else { return false };
+                at = at.max(next.0);
+            }
+            let count = (end - at).min(if dirty { set_blocks - at % set_blocks } else { LOOKED_AT });
+            runs.clear();
+            self.index.lookup(Block(at), count, &mut runs);
+            if runs.iter().any(|run| is_such(run).is_some()) {
+                return true;
+            }
+            at += count;
+        }
+        false
     }
 }
