@@ -608,3 +608,19 @@ fn a_block_that_the_disk_does_not_take_wakes_it_no_more_often_than_its_age_allow
     assert_eq!(report(&scenario).counters.starts[Cause::Age as usize], 1);
     assert!(scenario.snapshot().dirty_slots == 1 && disk(&scenario) == PowerState::Standby);
 }
+
+/// Then nothing was wrong with what was to go home.
+#[test]
+fn an_origin_that_fails_as_a_whole_when_it_is_woken_for_age_is_tried_again_soon() {
+    let mut scenario = scenario();
+    scenario.write(1);
+    scenario.flush();
+    sleep(&mut scenario);
+    // A day later it is woken, and fails every flush of the first minutes.
+    scenario.simulation.scene.origin.rates.flush_error = 1_000_000;
+    scenario.advance(Duration::from_secs(86_400 + 120));
+    assert!(report(&scenario).counters.starts[Cause::Age as usize] >= 1 && scenario.snapshot().dirty_slots == 1);
+    scenario.simulation.scene.origin.rates.flush_error = 0;
+    scenario.advance(Duration::from_secs(3_600));
+    assert_eq!(scenario.snapshot().dirty_slots, 0, "{:?}", report(&scenario));
+}

@@ -71,13 +71,13 @@ pub struct Gate {
     state: GateState,
     /// When destaging for age last began: everything that was dirty at this moment goes home.
     sweep_since: Instant,
-    /// When a try last brought home nothing, since the origin takes none of what it was given.
-    refused_at: Instant,
+    /// When there was last nothing to bring home but what the origin does not take, or the SSD does not give.
+    left_at: Instant,
 }
 
 impl Gate {
     pub fn new(kind: GateKind, floor: u32, reserve: u32, high: u32, wait: Duration, max_age: Duration) -> Self {
-        Gate { kind, floor, reserve, high, wait, max_age, state: GateState::Normal, sweep_since: Instant::ZERO, refused_at: Instant::ZERO }
+        Gate { kind, floor, reserve, high, wait, max_age, state: GateState::Normal, sweep_since: Instant::ZERO, left_at: Instant::ZERO }
     }
     /// How many whole sets leave at once, where the paper's gates decide. Otherwise a sweep over the volume takes what is dirty.
     pub fn sets_at_once(&self) -> Option<u32> {
@@ -157,15 +157,15 @@ impl Gate {
         if view.asleep.is_some() { GateState::Normal } else { self.deferred(view) }
     }
 
-    /// When what is dirty since then is old. What the origin does not take, and nothing else is left, wakes a disk that stands still as late again
-    /// as if it had become dirty when it was tried.
+    /// When what is dirty since then is old. What could not be brought home, when nothing else was left, wakes a disk that stands still as late
+    /// again as if it had become dirty then.
     fn old_at(&self, since: Instant, asleep: Option<Asleep>) -> Instant {
-        asleep.map_or(since + self.max_age, |asleep| since.max(self.refused_at) + asleep.max_age)
+        asleep.map_or(since + self.max_age, |asleep| since.max(self.left_at) + asleep.max_age)
     }
 
-    /// What was to go home now, the origin has taken nothing of.
-    pub fn was_refused(&mut self, now: Instant) {
-        self.refused_at = now;
+    /// Nothing is left to bring home now but what the origin does not take, or the SSD does not give.
+    pub fn left_behind(&mut self, now: Instant) {
+        self.left_at = now;
     }
 
     /// The paper's machine: below the floor, when the volume is idle.
@@ -303,7 +303,7 @@ mod tests {
         assert_eq!(gate.deadline(awake.last_request, awake.dirty_since, None), None);
         // Had it failed as a whole, it would be tried again as ever.
         assert_eq!(gate.old_at(seconds(9), asleep), seconds(86_409));
-        gate.was_refused(seconds(700));
+        gate.left_behind(seconds(700));
         assert_eq!(gate.decide(View { now: seconds(760), asleep, ..awake }), GateState::Normal);
         assert_eq!(gate.decide(View { now: seconds(87_099), asleep, ..awake }), GateState::Normal);
         assert_eq!(gate.deadline(awake.last_request, awake.dirty_since, asleep), Some(seconds(87_100)));

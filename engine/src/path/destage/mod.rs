@@ -305,10 +305,11 @@ impl<P: Payload> Engine<P> {
             // Dirty, but not durable yet, or not to be tried again yet.
             let group = self.close_group();
             self.flushes.want(group);
-            if group <= self.journal.durable_group()
-                && let Some(next) = self.destage.shunned.next(self.now)
-            {
-                self.destage.back_off.wait_until(next);
+            if group <= self.journal.durable_group() {
+                self.gate.left_behind(self.now);
+                if let Some(next) = self.destage.shunned.next(self.now) {
+                    self.destage.back_off.wait_until(next);
+                }
             }
             return;
         }
@@ -665,7 +666,7 @@ impl<P: Payload> Engine<P> {
             self.fail_home();
         }
         if batch.only_refused {
-            self.gate.was_refused(self.now);
+            self.gate.left_behind(self.now);
         }
         if !batch.refused_zeros.is_empty() && self.is_degraded() {
             self.fail_settling_of(&batch.refused_zeros);
