@@ -165,7 +165,8 @@ impl Plan {
         let mix = Mix { name: "a cache that fails", fua_percent: chance.spread(5, 60) as u32, ..drawn };
         let geometry = draw_geometry(chance, &mix);
         let mut plan = Plan::draw_rest(seed, requests, canary, chance, mix, geometry);
-        plan.cache_fails_after = chance.spread(20, 3_000);
+        let after = chance.spread(20, 3_000);
+        plan.cache_fails_after = if plan.kind == Kind::Damage { 0 } else { after };
         plan.config.placement = Placement::Log;
         (plan.modes, plan.mode_every) = (Mode::ALL.to_vec(), chance.spread(10, 300));
         if chance.one_in(2) {
@@ -218,7 +219,7 @@ impl Plan {
             requests,
             crashes,
             origin_leaves_every: if chance.one_in(4) { chance.spread(200, 3_000) } else { 0 },
-            cache_fails_after: draw_cache_failure(seed),
+            cache_fails_after: if kind == Kind::Damage { 0 } else { draw_cache_failure(seed) },
             detach_every: draw_detach(seed),
             bounds_flushes: true,
             changes: true,
@@ -647,7 +648,8 @@ fn draw_lanes(seed: u64) -> u32 {
     if chance.one_in(4) { chance.spread(2, 16) as u32 } else { 1 }
 }
 
-/// A cache that fails for good, in a tenth of the runs: soon or late.
+/// A cache that fails for good, in a tenth of the runs: soon or late. (Not with damage: where the host cannot write down that the cache has failed,
+/// nothing can be stopped in order, and a kill cuts off what was flushed last and is damaged. Seed 1585.)
 fn draw_cache_failure(seed: u64) -> u64 {
     let chance = &mut Chance::new(seed, "cache failure");
     if chance.one_in(10) { chance.spread(20, 20_000) } else { 0 }
