@@ -400,10 +400,16 @@ impl Rescue {
         Ok(hurt.is_some())
     }
 
-    /// Everything the volume holds; where it cannot be read together, block by block.
+    /// Everything the volume holds; where it cannot be read together, block by block; where one is lost in part, atom by atom (seed 8430240).
     fn read_what_can_be(&mut self) -> Result<Vec<Option<u64>>, Broken> {
-        let image = self.read_all(READ_ATOMS)?;
-        if image.iter().all(Option::is_some) { Ok(image) } else { self.read_all(self.block_atoms) }
+        let mut image = Vec::new();
+        for each in [READ_ATOMS, self.block_atoms, 1] {
+            image = self.read_all(each)?;
+            if image.iter().all(Option::is_some) {
+                break;
+            }
+        }
+        Ok(image)
     }
 
     /// Everything the volume holds, so many atoms at once; nothing for those that cannot be read.
