@@ -143,8 +143,8 @@ impl Gate {
         if view.dirty_sets.saturating_add(lead) > low && !view.passing {
             return GateState::Destage(HighMark);
         }
-        let is_swept = view.asleep.is_none() && self.state == GateState::Destage(Age);
-        if is_swept && view.dirty_since.is_some_and(|since| since <= self.sweep_since) {
+        let is_sweeping = view.asleep.is_none() && self.state == GateState::Destage(Age);
+        if is_sweeping && view.dirty_since.is_some_and(|since| since <= self.sweep_since) {
             return self.state;
         }
         if view.dirty_since.is_some_and(|since| view.now >= self.old_at(since, view.asleep)) {

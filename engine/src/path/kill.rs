@@ -61,20 +61,10 @@ impl<P: Payload> Engine<P> {
             self.index.replace(first, count, None, &mut displaced);
             if displaced.len() > NOTED_RUNS {
                 self.note_limbo(first, count);
-                self.kill_noted(&displaced);
-            } else {
-                self.kill_runs(&displaced);
             }
+            self.kill_runs(&displaced);
             self.scratch.runs = displaced;
             at += count;
-        }
-    }
-
-    fn kill_noted(&mut self, runs: &[Run]) {
-        for run in runs {
-            let first = run.slot.expect("displaced blocks had slots");
-            let dirty = self.sets.kill(first, run.blocks as u32, self.journal.group());
-            self.index.add_dirty(run.block, -i64::from(dirty));
         }
     }
 

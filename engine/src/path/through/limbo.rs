@@ -22,7 +22,10 @@ impl<P: Payload> Engine<P> {
         self.leave_limbo();
         let group = self.journal.group();
         match self.through.limbo.back_mut() {
-            Some((last, first, count)) if *last == group && first.0 + *count == block.0 => *count += blocks,
+            // Most often it is the next one, or lies in a stretch that was noted as a whole.
+            Some((last, first, count)) if *last == group && (first.0..=first.0 + *count).contains(&block.0) => {
+                *count = (*count).max(block.0 + blocks - first.0);
+            }
             Some(_) | None => self.through.limbo.push_back((group, block, blocks)),
         }
     }
