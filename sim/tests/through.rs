@@ -301,6 +301,22 @@ fn a_flushed_through_write_beats_the_dirty_copy_although_a_newer_one_has_taken_i
 }
 
 #[test]
+fn writes_that_take_each_others_place_in_part_ask_for_no_more_journal_than_their_blocks() {
+    let geometry = Geometry { block_atoms: 8, set_slots: 8, sets: 16, journal_pages: 64, volume_atoms: 4_096, range_entries: 252 };
+    let mut plan = plan_for(geometry);
+    (plan.config.when_full, plan.config.allocation) = (WhenFull::Through, Allocation::ReadOnly);
+    let mut scenario = Scenario::of(plan);
+    let mut newest = Vec::new();
+    for first in 0..64 {
+        newest = stamps(&scenario.write_span(scenario.blocks(first, 256)));
+    }
+    // Together they have taken the place of 63 x 255 blocks, but only of 319 different ones.
+    scenario.flush();
+    assert_eq!(scenario.snapshot().counters.through_flushes, 1);
+    assert_eq!(scenario.on_origin(63)[0], newest[..8]);
+}
+
+#[test]
 fn a_failed_origin_flush_forgets_no_pinned_page() {
     let mut scenario = empty(|plan| plan.config.flush_age = Duration::from_secs(5));
     let data = scenario.write(5);

@@ -1,10 +1,14 @@
 //! What was written to the origin past the log and is not flushed there: pinned in memory, seen by reads, written again if the origin
 //! forgets. One page for consecutive blocks; a newer write of a block takes its place.
 
+mod replaced;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::block::{Atoms, Block};
 use crate::payload::{Payload, bytes_held};
+
+use replaced::Replaced;
 
 /// Contents of consecutive blocks.
 #[derive(Clone, Debug)]
@@ -37,10 +41,7 @@ pub struct Pages<P> {
     pages: BTreeMap<u64, Page<P>>,
     /// The same by their states: whatever happens, few of them are asked for, and there may be thousands.
     by_state: BTreeSet<(State, u64)>,
-    /// Written pages that another page has taken the place of, or that a failed write has spoilt: their number and blocks. When a flush
-    /// covers one, what is below it in the cache has to die, although the newer page is not covered yet: the older contents may have been
-    /// promised.
-    replaced: Vec<(u64, Block, u64)>,
+    replaced: Replaced,
     atoms: u64,
     /// Those of them that are held.
     held_atoms: u64,
@@ -53,7 +54,7 @@ impl<P: Payload> Pages<P> {
             block_atoms: u64::from(block_atoms),
             pages: BTreeMap::new(),
             by_state: BTreeSet::new(),
-            replaced: Vec::new(),
+            replaced: Replaced::default(),
             atoms: 0,
             held_atoms: 0,
             written: 0,
@@ -91,7 +92,7 @@ impl<P: Payload> Pages<P> {
         for (Block(first), older) in overlapping(&self.pages, block, page.blocks) {
             if let State::Written(number) = older.state {
                 let (from, to) = (block.0.max(first), end.min(first + older.blocks));
-                note_replaced(&mut self.replaced, number, from, to);
+                self.replaced.note(number, from, to);
             }
         }
         self.cut(block, page.blocks);
@@ -117,27 +118,16 @@ impl<P: Payload> Pages<P> {
     /// Something newer than the pages has these blocks, in the cache; or nothing has to be known of them any more.
     pub fn remove(&mut self, block: Block, blocks: u64) {
         self.cut(block, blocks);
-        if self.replaced.is_empty() {
-            return;
-        }
-        let end = block.0 + blocks;
-        let outside = |&(number, first, count): &(u64, Block, u64)| {
-            let left = (number, first, block.0.clamp(first.0, first.0 + count) - first.0);
-            let from = end.clamp(first.0, first.0 + count);
-            [left, (number, Block(from), first.0 + count - from)]
-        };
-        self.replaced = self.replaced.iter().flat_map(outside).filter(|&(_, _, count)| count > 0).collect();
+        self.replaced.remove(block.0, block.0 + blocks);
     }
 
     /// Replaced pages that a flush covers which was handed out at `mark`; they are forgotten.
     pub fn take_replaced(&mut self, mark: u64) -> Vec<(Block, u64)> {
-        let covered = self.replaced.iter().filter(|(number, ..)| *number <= mark).map(|&(_, block, blocks)| (block, blocks)).collect();
-        self.replaced.retain(|(number, ..)| *number > mark);
-        covered
+        self.replaced.take_covered(mark)
     }
-    /// Blocks of replaced pages.
+    /// Blocks of replaced pages, each once.
     pub fn replaced_blocks(&self) -> u64 {
-        self.replaced.iter().map(|(_, _, blocks)| blocks).sum()
+        self.replaced.blocks()
     }
 
     fn cut(&mut self, block: Block, blocks: u64) {
@@ -258,7 +248,7 @@ impl<P: Payload> Pages<P> {
     /// The origin may have forgotten everything but what a flush covers that was handed out at `flushed`. What has replaced a page that it may
     /// have forgotten is written again itself, and only then is there anything for what lies below to die for.
     pub fn forget(&mut self, flushed: u64) {
-        self.replaced.retain(|(number, ..)| *number <= flushed);
+        self.replaced.forget_behind(flushed);
         self.turn_all(State::Written(flushed + 1), State::Written(u64::MAX), State::Unwritten);
     }
     /// The origin may hold something else of these blocks than their pages: those are written again. A flush that covers what was there
@@ -267,7 +257,7 @@ impl<P: Payload> Pages<P> {
         let mut spoilt = Vec::new();
         for (first, page) in overlapping(&self.pages, block, blocks) {
             if let State::Written(number) = page.state {
-                note_replaced(&mut self.replaced, number, first.0, first.0 + page.blocks);
+                self.replaced.note(number, first.0, first.0 + page.blocks);
                 spoilt.push(first);
             }
         }
@@ -287,15 +277,6 @@ fn overlapping<P>(pages: &BTreeMap<u64, Page<P>>, block: Block, blocks: u64) -> 
     let before = pages.range(..=block.0).next_back().filter(|(first, page)| **first + page.blocks > block.0);
     let from = before.map_or(block.0, |(first, _)| *first);
     pages.range(from..block.0 + blocks).map(|(first, page)| (Block(*first), page))
-}
-
-/// Notes that the page written as `number` counts no more for blocks `from..to`.
-fn note_replaced(replaced: &mut Vec<(u64, Block, u64)>, number: u64, from: u64, to: u64) {
-    // What was replaced there before ends no later.
-    let is_known = replaced.iter().any(|(_, known, blocks)| known.0 <= from && to <= known.0 + blocks);
-    if !is_known {
-        replaced.push((number, Block(from), to - from));
-    }
 }
 
 #[cfg(test)]
