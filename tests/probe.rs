@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use rustix::fs::inotify;
 use serde_json::Value;
 
 use crate::common::chance::Chance;
@@ -34,6 +35,28 @@ fn what_a_probe_finds_on_a_model_is_what_its_file_says() {
     );
     assert_eq!(json["beside_writes"]["unseen"], "nothing may be written");
     refused(&tool::tidegate(&["sim", "probe", "floppy"]), 2, "no device");
+    let folder = folder();
+    let small = folder.path().join("small.toml");
+    let model = include_str!("../sim/devices/mx100-256gb.toml");
+    let line = model.lines().find(|line| line.starts_with("capacity_mb")).unwrap();
+    std::fs::write(&small, model.replace(line, "capacity_mb = 67")).unwrap();
+    refused(&tool::tidegate(&["sim", "probe", text(&small)]), 2, "it has 63 MiB; at least 64 are needed");
+}
+
+/// Whoever closes the file that had it open for writing.
+struct Watch(std::os::fd::OwnedFd);
+
+impl Watch {
+    fn of(file: &Path) -> Watch {
+        let watch = inotify::init(inotify::CreateFlags::NONBLOCK | inotify::CreateFlags::CLOEXEC).unwrap();
+        inotify::add_watch(&watch, file, inotify::WatchFlags::CLOSE_WRITE).unwrap();
+        Watch(watch)
+    }
+
+    fn has_seen_a_writer(&self) -> bool {
+        let mut buffer = [std::mem::MaybeUninit::uninit(); 512];
+        inotify::Reader::new(&self.0, &mut buffer).next().is_ok()
+    }
 }
 
 #[test]
@@ -44,9 +67,11 @@ fn a_probe_reads_only_and_leaves_others_alone() {
     // Whoever has it alone keeps it.
     let holder = std::fs::File::open(&file).unwrap();
     rustix::fs::flock(&holder, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    let watch = Watch::of(&file);
     let json = tool::tidegate(&["probe", text(&file), "--time", "1s", "--json"]).succeeds();
     let json: Value = serde_json::from_str(&json).unwrap();
     assert_eq!(json["bytes"], 80 << 20);
+    assert!(!watch.has_seen_a_writer(), "a device would be looked at again by whoever watches for that, and be busy meanwhile");
     assert!(json["alone_ns"].as_u64().unwrap() > 0 && json["curve"].as_array().unwrap().len() >= 6, "{json}");
     for finding in ["interleave", "stretches", "parts", "knee"] {
         assert!(json[finding]["sure"].is_number() != json[finding]["unseen"].is_string(), "{finding}: {json}");

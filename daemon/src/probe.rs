@@ -71,7 +71,9 @@ pub fn probe(path: &Path, overwrite: bool, time: Duration, seed: u64, tell: &mut
         tell(stage, left);
     }
     drop(bench);
-    await_release(&[(path, DeviceId::Cache)]);
+    if overwrite {
+        await_release(&[(path, DeviceId::Cache)]);
+    }
     Ok(Report { bytes, driver, is_file, findings: probe.findings() })
 }
 

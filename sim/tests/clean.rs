@@ -35,6 +35,23 @@ fn expect_all(scenario: &mut Scenario, written: &[Stamps]) {
     written.iter().enumerate().for_each(|(block, data)| scenario.expect(block as u64, data));
 }
 
+/// There is room for it, and for much more.
+#[test]
+fn one_write_that_the_ssd_refuses_drops_nothing_that_is_clean() {
+    let mut scenario = Scenario::new();
+    let mut written: Vec<Stamps> = (0..64).map(|block| scenario.write(block)).collect();
+    (0..64).step_by(8).for_each(|block| written[block] = scenario.write(block as u64));
+    scenario.drain();
+    let before = scenario.snapshot();
+    assert_eq!((before.dirty_slots, before.live_slots), (0, 64));
+    scenario.fail_next(Zone::Data, Fault::Error);
+    written[9] = scenario.write(9);
+    scenario.advance(Duration::from_secs(1));
+    let after = scenario.snapshot().counters;
+    assert_eq!((after.clean_dropped_blocks, after.dropped_sets), (before.counters.clean_dropped_blocks, before.counters.dropped_sets));
+    expect_all(&mut scenario, &written);
+}
+
 #[test]
 fn a_set_that_is_half_dead_is_emptied_and_free() {
     let mut scenario = eager(|_| ());

@@ -7,6 +7,8 @@ use tidegate_engine::config::CommitHome;
 use tidegate_engine::op::{DeviceId, Zone};
 use tidegate_engine::payload::Payload;
 use tidegate_engine::probe::Health;
+use tidegate_engine::queue::QueueKind;
+use tidegate_engine::request::Command;
 use tidegate_engine::spin::{Config, Drive, predictor::Kind};
 use tidegate_engine::time::Duration;
 use tidegate_sim::back::fault::Fault;
@@ -219,6 +221,37 @@ fn an_origin_that_only_a_read_has_found_gone_is_not_taken_to_have_kept_what_it_t
         scenario.simulation.origin_comes_back_in_silence(true);
         forgot += u32::from(scenario.on_origin(8)[0] != stamps_of(std::slice::from_ref(&data)));
         // The origin is flushed for its age, and nothing is left to be told of by a FLUSH.
+        scenario.advance(Duration::from_secs(10));
+        scenario.flush();
+        survives(&mut scenario, &[(8, data)]);
+    }
+    assert!(forgot > 0, "now and then the origin had forgotten it");
+}
+
+/// It was one operation for both reads; by itself each of them succeeds a moment later.
+#[test]
+fn an_origin_that_only_joined_reads_have_found_gone_is_not_taken_to_have_kept_what_it_took() {
+    let mut forgot = 0;
+    for seed in 0..8 {
+        let mut scenario = with(CommitHome::Always, |plan| {
+            (plan.seed, plan.config.flush_age, plan.config.queues[1]) = (seed, Duration::from_secs(5), QueueKind::Noop);
+        });
+        scenario.read(scenario.block(40)).expect("a read, behind the flush that the first one waits for");
+        let data = scenario.write(8);
+        scenario.hold(Zone::Origin);
+        let reads = [30, 31].map(|block| (scenario.block(block), Command::Read));
+        scenario.forget_noted();
+        let reads = scenario.send_at_once(reads);
+        scenario.advance(Duration::from_millis(100));
+        assert_eq!(scenario.noted().len(), 1, "{:?}", scenario.noted());
+        scenario.simulation.scene.origin.go_away();
+        scenario.release(Zone::Origin);
+        scenario.simulation.let_end();
+        scenario.simulation.origin_comes_back_in_silence(true);
+        forgot += u32::from(scenario.on_origin(8)[0] != stamps_of(std::slice::from_ref(&data)));
+        for read in reads {
+            scenario.wait(read).expect("a read");
+        }
         scenario.advance(Duration::from_secs(10));
         scenario.flush();
         survives(&mut scenario, &[(8, data)]);

@@ -3,11 +3,13 @@
 use tidegate_engine::Control;
 use tidegate_engine::block::Span;
 use tidegate_engine::op::Zone;
+use tidegate_engine::request::{Outcome, RequestError};
 use tidegate_engine::time::Duration;
 use tidegate_sim::back::fault::Fault;
 use tidegate_sim::back::volatile::Survive;
 use tidegate_sim::scenario::Scenario;
 use tidegate_sim::stamp::Stamps;
+use tidegate_sim::world::stamps_of;
 
 /// Atoms 2 to 4 of block 3 are written and flushed; what it reads as.
 fn partly_written(scenario: &mut Scenario) -> Vec<u64> {
@@ -193,4 +195,64 @@ fn reads_of_the_rest_of_a_block_do_not_hold_up_what_is_dirty_of_it() {
         scenario.wait(std::mem::replace(&mut read, next)).expect("a read");
     }
     assert_eq!(scenario.snapshot().dirty_slots, 0, "at {:?}", scenario.simulation.now());
+}
+
+/// Every other atom of blocks 3 and 4 is written and flushed; what they read as.
+fn combed(scenario: &mut Scenario) -> Vec<u64> {
+    let mut whole: Vec<u64> = [3, 4].iter().flat_map(|&block| scenario.first(block).stamps().collect::<Vec<_>>()).collect();
+    for atom in (1..16).step_by(2) {
+        let part = scenario.write_span(Span::new(3 * 8 + atom, 1));
+        whole[atom as usize] = part.stamps().next().expect("one atom");
+    }
+    scenario.flush();
+    scenario.power_cut(Survive::None);
+    scenario.forget_noted();
+    whole
+}
+
+fn reads_of_ssd(scenario: &Scenario) -> usize {
+    scenario.noted().iter().filter(|op| op.zone == Some(Zone::Data) && !op.writes).count()
+}
+
+/// Each piece by itself would be read as a whole block, and hold as much memory.
+#[test]
+fn a_block_of_many_pieces_is_read_once_from_each_place_and_comes_in_one() {
+    let mut scenario = Scenario::new();
+    let whole = combed(&mut scenario);
+    let read = scenario.send_read(scenario.blocks(3, 2));
+    let Ok(Outcome::Data(pieces)) = scenario.outcome(read) else { panic!("a read") };
+    assert_eq!(stamps_of(&pieces), whole);
+    // (From the SSD once more, to be completed.)
+    assert_eq!((pieces.len(), reads_of_ssd(&scenario), reads_of_origin(&scenario)), (2, 4, 2));
+}
+
+#[test]
+fn what_fails_for_one_piece_of_a_block_is_asked_for_by_the_others_themselves() {
+    for (zone, fault) in [(Zone::Origin, Fault::Error), (Zone::Data, Fault::Error)] {
+        let mut scenario = Scenario::new();
+        let whole = combed(&mut scenario);
+        scenario.fail_next(zone, fault);
+        let read = scenario.read(scenario.blocks(3, 2));
+        match zone {
+            // What has failed may be what nobody has asked for: each piece is asked for once more.
+            Zone::Origin => assert_eq!((read, reads_of_origin(&scenario)), (Ok(whole.clone()), 6)),
+            _ => assert_eq!(read, Err(RequestError::Io), "the only copy"),
+        }
+        assert_eq!(scenario.read(scenario.blocks(3, 2)), Ok(whole));
+    }
+}
+
+/// A write to a part of what is read from the origin comes between: the pieces are looked up again.
+#[test]
+fn pieces_that_wait_for_the_origin_together_go_on_together() {
+    let mut scenario = Scenario::new();
+    let whole = combed(&mut scenario);
+    scenario.hold(Zone::Origin);
+    scenario.simulation.control(Control::Drain);
+    scenario.run_until_quiet();
+    let read = scenario.send_read(scenario.blocks(3, 2));
+    scenario.run_until_quiet();
+    assert!(!scenario.is_answered(read));
+    scenario.release(Zone::Origin);
+    assert_eq!(scenario.wait(read), Ok(whole));
 }

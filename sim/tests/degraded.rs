@@ -6,6 +6,7 @@ use tidegate_engine::config::Allocation;
 use tidegate_engine::op::{DeviceId, Zone};
 use tidegate_engine::probe::Phase;
 use tidegate_engine::request::{Command, RequestError, RequestId};
+use tidegate_engine::Control;
 use tidegate_engine::time::Duration;
 use tidegate_sim::back::fault::Fault;
 use tidegate_sim::scenario::{Scenario, plan_for};
@@ -62,6 +63,27 @@ fn long_zeroes_without_the_ssd_end_and_so_does_what_comes_behind_them() {
         }
         assert_eq!(scenario.simulation.engine.at_risk().count(), 0);
     }
+}
+
+/// What only the SSD has never comes home; and nothing can be written down there any more.
+#[test]
+fn a_detach_is_called_off_when_the_ssd_fails_and_writes_are_taken_again() {
+    let mut scenario = Scenario::new();
+    (0..20).for_each(|block| _ = scenario.write(block));
+    scenario.flush();
+    scenario.hold(Zone::Data);
+    scenario.simulation.control(Control::Detach);
+    scenario.run_until_quiet();
+    assert!(scenario.snapshot().is_detaching);
+    let (refused, _) = scenario.send_write(scenario.block(40), false);
+    assert_eq!(scenario.wait(refused), Err(RequestError::Shutdown));
+    scenario.cache_goes();
+    scenario.release(Zone::Data);
+    scenario.until_degraded();
+    assert!(!scenario.snapshot().is_detaching);
+    let data = scenario.write(40);
+    scenario.flush();
+    scenario.expect(40, &data);
 }
 
 /// They share their contents, and the ledger knows it.

@@ -396,6 +396,30 @@ fn a_switch_to_write_through_ends_under_a_stream_of_writes() {
     }
 }
 
+/// Each FLUSH would put into the log what went past it, where it is owed to the origin a second time.
+#[test]
+fn a_switch_to_read_only_ends_under_writes_that_are_flushed() {
+    let mut plan = plan_for(Geometry { sets: 64, volume_atoms: 8 * 512, ..Scenario::new().geometry() });
+    plan.config.destage_atoms = 4 * 8;
+    let mut scenario = Scenario::of(plan);
+    for block in 0..300 {
+        scenario.write(block);
+    }
+    scenario.flush();
+    scenario.simulation.switch(Mode::ReadOnly);
+    let (mut most, mut rounds) = (0, 0);
+    while scenario.snapshot().mode.is_switching {
+        let blocks: Vec<u64> = (0..8).map(|at| (rounds * 8 + at) * 37 % 512).collect();
+        let writes: Vec<_> = blocks.iter().map(|&block| scenario.send_write(scenario.block(block), false).0).collect();
+        writes.into_iter().for_each(|write| _ = scenario.wait(write).expect("a write"));
+        scenario.flush();
+        most = most.max(scenario.snapshot().dirty_slots);
+        rounds += 1;
+        assert!(rounds < 5_000, "a switch that never ends: {} dirty", scenario.snapshot().dirty_slots);
+    }
+    assert!(most <= 310, "{most} dirty meanwhile");
+}
+
 #[test]
 fn write_back_is_recorded_before_the_first_flush_that_promises_no_more() {
     let mut scenario = in_mode(Mode::WriteThrough);
@@ -503,6 +527,30 @@ fn a_stop_in_write_through_does_not_wait_for_ever() {
     scenario.simulation.abandon();
     scenario.recover();
     scenario.expect(5, &new);
+}
+
+/// What went past the log does not fit into it before clean sets are dropped.
+#[test]
+fn a_stop_in_read_only_without_its_origin_makes_room_for_what_went_there() {
+    let mut plan = plan_for(Geometry { volume_atoms: 8 * 512, ..Scenario::new().geometry() });
+    plan.config.mode = Some(Mode::ReadOnly);
+    let mut scenario = Scenario::of(plan);
+    settle(&mut scenario);
+    // No two beside each other: what is read in order is not kept.
+    for block in 0..300 {
+        scenario.read(scenario.block(block * 37 % 512)).expect("a read");
+    }
+    let data: Vec<Stamps> = (0..90).map(|block| scenario.write(block)).collect();
+    let before = scenario.snapshot();
+    assert!(u64::from(before.free_sets) * 8 < 90, "{} sets are free", before.free_sets);
+    scenario.origin_goes();
+    let began = scenario.simulation.now();
+    scenario.stop();
+    assert!(scenario.simulation.now().since(began) < Duration::from_secs(60));
+    scenario.origin_comes_back(true);
+    scenario.simulation.abandon();
+    scenario.recover();
+    data.iter().enumerate().for_each(|(block, data)| scenario.expect(block as u64, data));
 }
 
 #[test]

@@ -120,6 +120,23 @@ fn a_write_with_fua_over_what_is_dirty_is_told_that_the_origin_does_not_flush() 
 }
 
 /// It changes no block that it does not take whole.
+/// With it more would be dirty than a FLUSH is to wait for, and it never becomes less.
+#[test]
+fn a_block_that_the_origin_does_not_take_keeps_no_large_write_waiting() {
+    let mut scenario = promising_origin(|plan| plan.config.destage_atoms = 4 * 8);
+    let refused = scenario.write(2);
+    scenario.fail_next(Zone::Origin, Fault::Refused(1_000_000));
+    assert_eq!(scenario.try_flush(), Err(RequestError::Io));
+    let (write, data) = scenario.send_write(scenario.blocks(20, 8), false);
+    scenario.advance(Duration::from_secs(5));
+    assert!(scenario.is_answered(write), "two batches of four blocks, as without that one");
+    scenario.wait(write).expect("a write");
+    let later = scenario.write(40);
+    scenario.expect(2, &refused);
+    assert_eq!(scenario.read(scenario.blocks(20, 8)).expect("a read"), data.stamps().collect::<Vec<_>>());
+    scenario.expect(40, &later);
+}
+
 #[test]
 fn a_trim_with_fua_does_not_wait_for_a_refused_page_at_its_edge() {
     let (mut scenario, data) = refusing(&[Span::new(56, 8)]);

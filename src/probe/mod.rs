@@ -6,7 +6,8 @@ use std::process::ExitCode;
 
 use serde_json::{Value, json};
 use tidegate_daemon::{Failure, probe as device};
-use tidegate_engine::device_probe::{Beside, Finding, Findings, Interleave, Knee, Latencies, Parts, Stretches};
+use tidegate_engine::block::ATOM_BYTES;
+use tidegate_engine::device_probe::{ATOMS_MIN, Beside, Finding, Findings, Interleave, Knee, Latencies, Parts, Stretches};
 use tidegate_engine::time::Duration;
 use tidegate_sim::back::model::Spec;
 use tidegate_sim::probe::{Noise, probe as try_model};
@@ -54,6 +55,10 @@ pub fn model(args: &ProbeModel) -> Result<ExitCode, Failure> {
     let wrong = |why: String| Failure::new(USAGE, why);
     let spec = Spec::load(&args.model).map_err(wrong)?.aged(u64::from(args.filled), args.overwritten);
     let spec = spec.clone().laid_out(args.layout).unwrap_or(spec);
+    let (has, needed) = (spec.capacity(), ATOMS_MIN * ATOM_BYTES);
+    if has < needed {
+        return Err(wrong(format!("{}: it has {} MiB; at least {} are needed", args.model, has >> 20, needed >> 20)));
+    }
     let noise = Noise { percent: u64::from(args.noise), held_up: if args.noise > 0 { 100 } else { 0 } };
     let findings = try_model(&spec, noise, args.overwrite, args.time, args.seed);
     say(&if args.json { to_json(&findings).to_string() } else { format!("model        {}\n{}", args.model, describe(&findings)) });

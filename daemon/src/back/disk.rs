@@ -393,8 +393,11 @@ impl Disk {
                 Ok(hole) => (false, hole.div_ceil(ATOM_BYTES).clamp(at + 1, limit)),
                 Err(_) => (false, limit),
             },
-            // No data from here to the end of the file.
-            Err(error) if error.raw_os_error() == Some(libc::ENXIO) => (true, limit),
+            // No data from here to the end of the file. What it had behind that is gone, and no zeros.
+            Err(error) if error.raw_os_error() == Some(libc::ENXIO) => match self.length_now().map(|bytes| bytes / ATOM_BYTES) {
+                Ok(end) if end > at => (true, end.min(limit)),
+                Ok(_) | Err(_) => (false, limit),
+            },
             Err(_) => (false, limit),
         }
     }

@@ -20,6 +20,7 @@ use crate::cache::stream::Source;
 use crate::config::Canary;
 use crate::op::{Action, Answer, Class, DeviceError, DeviceId, Zone};
 use crate::payload::Payload;
+use crate::probe::WaitReason;
 use crate::slab::Slab;
 use crate::time::{Duration, Instant};
 use crate::wear::Cause;
@@ -163,7 +164,8 @@ impl<P: Payload> Engine<P> {
         }
         let coming = self.sets.free_count() + self.sets.dying_count() + emptying;
         let is_low = coming < self.config.clean_floor || coming < self.config.free_floor && self.is_sparse();
-        is_low && !self.may_leave(coming) || emptying == 0 && self.is_starved()
+        let is_needed = emptying == 0 && (self.first_waits_for(WaitReason::Set) || self.retries_lack_room());
+        is_needed || is_low && !self.may_leave(coming)
     }
 
     /// Is so much dead that emptying sets is the cheapest way to free ones, for the SSD, the origin and whoever reads?

@@ -153,6 +153,8 @@ impl<P: Payload> Engine<P> {
         }
         self.meet(FaultPoint::CacheFailed);
         self.ahead.clear();
+        // Nothing can be written down any more. The volume goes on without it, for whoever comes now, too.
+        self.cancel_detach();
         self.degraded.since = Some(self.now);
         self.degraded.health = Health::Fencing;
         self.degraded.wanted = true;

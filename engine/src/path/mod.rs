@@ -25,6 +25,7 @@ mod fill;
 mod lend;
 mod memory;
 mod neighbours;
+mod partial;
 mod read;
 mod status;
 mod tier;

@@ -77,6 +77,10 @@ impl Modes {
     pub fn is_back(&self) -> bool {
         matches!(self.stage, Promise::Back)
     }
+    /// Another promise is near: what is dirty becomes less.
+    pub fn is_draining(&self) -> bool {
+        matches!(self.stage, Promise::Draining { .. })
+    }
     /// Somebody waits until everything is home that is dirty now.
     pub fn is_waiting(&self) -> bool {
         !self.waiting.is_empty() || matches!(self.stage, Promise::Home { since: Some(_) })
@@ -321,7 +325,7 @@ impl<P: Payload> Engine<P> {
 
     /// Somebody waits until what is dirty in these blocks is home, or what went there flushed: it must not move to the log before.
     pub(super) fn is_owed(&self, block: Block, blocks: u64) -> bool {
-        if let Promise::Draining { .. } = self.modes.stage {
+        if self.modes.is_draining() {
             // Or what is written again and again would never become clean.
             return self.destage.touches(self.blocks_span(block, blocks));
         }
@@ -344,7 +348,14 @@ impl<P: Payload> Engine<P> {
             Promise::Draining { low } => low.saturating_add(self.home_blocks() / 4).max(self.home_blocks()),
             Promise::Home { .. } => self.home_blocks(),
         };
-        data_blocks > 0 && self.sets.owed_slots() > 0 && self.sets.owed_slots() + data_blocks > most
+        // Before another mode counts, a FLUSH puts into the log what went past it.
+        let pages = if self.modes.is_draining() { self.blocks_past_log() } else { 0 };
+        if data_blocks == 0 || self.sets.owed_slots() + pages + data_blocks <= most {
+            return false;
+        }
+        // What the origin does not take becomes fewer for nobody who waits.
+        let owed = (self.sets.owed_slots() + pages).saturating_sub(self.refused_blocks());
+        owed > 0 && owed + data_blocks > most
     }
 
     /// Is something due at the origin because of the mode?

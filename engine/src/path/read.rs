@@ -22,6 +22,7 @@ use crate::what_if::KEPT;
 
 use super::above::Above;
 use super::origin::FirstFlush;
+use super::partial::joined_blocks;
 use super::{Active, Ended, Engine, Owner, Stage, joined};
 
 /// Atoms of one read of the origin whose fill the reply waits for: 256 KiB.
@@ -31,9 +32,9 @@ const FLUSH_TRIES: u32 = 3;
 
 #[derive(Default)]
 pub(super) struct Reading<P> {
-    parts: Parts<P>,
+    pub parts: Parts<P>,
     /// Parts without contents yet, and fills that the reply waits for.
-    left: u32,
+    pub left: u32,
     failed: bool,
     why: Why,
 }
@@ -53,12 +54,12 @@ pub(super) enum Why {
 }
 
 /// Mostly one.
-type Parts<P> = SmallVec<[Part<P>; 1]>;
+pub(super) type Parts<P> = SmallVec<[Part<P>; 1]>;
 
 /// A run of atoms of the volume that comes from one place.
 pub(super) struct Part<P> {
-    span: Span,
-    source: Source<P>,
+    pub span: Span,
+    pub source: Source<P>,
 }
 
 impl<P> Part<P> {
@@ -67,7 +68,7 @@ impl<P> Part<P> {
         match &self.source {
             Source::Ready(payload) => Some((self.span, payload, false)),
             Source::Fetched(span, payload) => Some((*span, payload, true)),
-            Source::Slots { .. } | Source::Origin { .. } | Source::Lost | Source::Replaced => None,
+            Source::Slots { .. } | Source::Origin { .. } | Source::Shared { .. } | Source::Lost | Source::Replaced => None,
         }
     }
 
@@ -77,7 +78,7 @@ impl<P> Part<P> {
     }
 }
 
-enum Source<P> {
+pub(super) enum Source<P> {
     Ready(P),
     /// Whole consecutive slots; the first holds `block`.
     Slots {
@@ -89,6 +90,10 @@ enum Source<P> {
     Origin {
         fetches: Span,
         parked: bool,
+    },
+    /// Comes with what the part at this place reads.
+    Shared {
+        with: usize,
     },
     /// Was from the origin and is worth keeping: what was read.
     Fetched(Span, P),
@@ -182,7 +187,7 @@ impl<P: Payload> Engine<P> {
         self.finish_read(number);
     }
 
-    fn reading(&mut self, number: usize) -> &mut Reading<P> {
+    pub(super) fn reading(&mut self, number: usize) -> &mut Reading<P> {
         match &mut self.requests.get_mut(number).stage {
             Stage::Reading(reading) => reading,
             _ => panic!("a read is being read"),
@@ -280,29 +285,8 @@ impl<P: Payload> Engine<P> {
         }
     }
 
-    /// The atoms of one partial block: valid ones from its slot, the others from below.
-    fn partial_parts(&mut self, block: Block, slot: Slot, valid: Atoms, span: Span, parts: &mut Parts<P>) {
-        let mask = self.mask_of(block, span);
-        let base = block.0 * self.block_atoms();
-        let mut at = 0;
-        while let Some(run) = mask.without(Atoms::first(at)).intersection(valid).runs().next() {
-            self.below_parts(block, Atoms::range(at, run.start).intersection(mask), parts);
-            let part = Span::new(base + u64::from(run.start), u64::from(run.end - run.start));
-            self.slot_parts(block, slot, 1, part, parts);
-            at = run.end;
-        }
-        self.below_parts(block, mask.without(Atoms::first(at)), parts);
-    }
-
-    fn below_parts(&mut self, block: Block, atoms: Atoms, parts: &mut Parts<P>) {
-        let base = block.0 * self.block_atoms();
-        for run in atoms.runs() {
-            self.uncached_parts(block, 1, Span::new(base + u64::from(run.start), u64::from(run.end - run.start)), parts);
-        }
-    }
-
     /// `slots` consecutive slots of whole blocks from `block`, as far as `span` covers them.
-    fn slot_parts(&mut self, block: Block, slot: Slot, slots: u32, span: Span, parts: &mut Parts<P>) {
+    pub(super) fn slot_parts(&mut self, block: Block, slot: Slot, slots: u32, span: Span, parts: &mut Parts<P>) {
         let size = self.block_atoms();
         let mut done = 0;
         while done < slots {
@@ -323,7 +307,7 @@ impl<P: Payload> Engine<P> {
     }
 
     /// Blocks without a slot: zeros where the range table says so, errors where atoms are lost, else the origin.
-    fn uncached_parts(&mut self, block: Block, blocks: u64, span: Span, parts: &mut Parts<P>) {
+    pub(super) fn uncached_parts(&mut self, block: Block, blocks: u64, span: Span, parts: &mut Parts<P>) {
         let all = self.blocks_span(block, blocks).intersection(span);
         if !self.lost.is_empty() && (block.0..block.0 + blocks).any(|block| self.is_lost(Block(block), all)) {
             return parts.push(Part { span: all, source: Source::Lost });
@@ -410,10 +394,18 @@ impl<P: Payload> Engine<P> {
     }
 
     fn start_part(&mut self, number: usize, place: usize) {
+        if self.reading(number).parts[place].span.atoms < self.block_atoms()
+            && let Some(with) = self.read_already(number, place)
+        {
+            let reading = self.reading(number);
+            reading.parts[place].source = Source::Shared { with };
+            reading.left += 1;
+            return;
+        }
         let reading = self.reading(number);
         let Part { span, source } = &reading.parts[place];
         match *source {
-            Source::Ready(_) | Source::Fetched(..) | Source::Replaced => {}
+            Source::Ready(_) | Source::Fetched(..) | Source::Replaced | Source::Shared { .. } => {}
             Source::Lost => reading.failed = true,
             Source::Slots { block, first, slots } => {
                 let span = *span;
@@ -454,6 +446,8 @@ impl<P: Payload> Engine<P> {
         let Some((start, payload)) = read else { return self.read_slots(number, place, first, slots) };
         let skip = u64::from(first.slot - start.slot) * size + part.span.start - block.0 * size;
         part.source = Source::Ready(payload.slice(skip, part.span.atoms));
+        let own = payload.slice(u64::from(first.slot - start.slot) * size, size);
+        self.share(number, place, block.0 * size, &own);
         self.reading(number).left -= 1;
         self.finish_read(number);
     }
@@ -560,8 +554,10 @@ impl<P: Payload> Engine<P> {
             let (span, is_prefetch) = (reading.parts[place].span, reading.why == Why::Prefetch);
             reading.parts[place].source = Source::Replaced;
             reading.left -= 1;
-            let parts = if is_prefetch { self.origin_holes(span) } else { self.look_up(span, false) };
-            self.add_parts(number, parts);
+            for span in std::iter::once(span).chain(self.unshare(number, place)) {
+                let parts = if is_prefetch { self.origin_holes(span) } else { self.look_up(span, false) };
+                self.add_parts(number, parts);
+            }
             self.finish_read(number);
         }
     }
@@ -586,6 +582,9 @@ impl<P: Payload> Engine<P> {
                         // What fails may be what nobody has asked for.
                         let parked = !self.fetch(number, place, span);
                         self.reading(number).parts[place].source = Source::Origin { fetches: span, parked };
+                        for span in self.unshare(number, place) {
+                            self.fetch_alone(number, span);
+                        }
                         return;
                     }
                     Ok(payload) if self.config.fill() == Fill::BeforeReply => {
@@ -593,7 +592,10 @@ impl<P: Payload> Engine<P> {
                         self.reading(number).parts[place].source = Source::Ready(payload);
                         self.reading(number).left += writes;
                     }
-                    Ok(payload) => self.reading(number).parts[place].source = Source::Fetched(fetches, payload),
+                    Ok(payload) => {
+                        self.share(number, place, fetches.start, &payload);
+                        self.reading(number).parts[place].source = Source::Fetched(fetches, payload);
+                    }
                     Err(_) => self.reading(number).failed = true,
                 }
             }
@@ -601,13 +603,30 @@ impl<P: Payload> Engine<P> {
                 self.sets.unpin(first, slots);
                 match result {
                     Ok(payload) => self.slots_read(number, place, span, (block, first, slots), payload),
-                    Err(error) => self.slots_failed(number, span, (block, first, slots), error),
+                    Err(error) => {
+                        for span in self.unshare(number, place) {
+                            self.bad_slot(number, first, block, span);
+                        }
+                        self.slots_failed(number, span, (block, first, slots), error);
+                    }
                 }
             }
-            Source::Ready(_) | Source::Fetched(..) | Source::Lost | Source::Replaced => panic!("this part has no operation"),
+            Source::Ready(_) | Source::Fetched(..) | Source::Shared { .. } | Source::Lost | Source::Replaced => {
+                panic!("this part has no operation")
+            }
         }
         self.reading(number).left -= 1;
         self.finish_read(number);
+    }
+
+    /// Of the origin, these atoms and no more.
+    fn fetch_alone(&mut self, number: usize, span: Span) {
+        let reading = self.reading(number);
+        reading.left += 1;
+        let place = reading.parts.len();
+        reading.parts.push(Part { span, source: Source::Replaced });
+        let parked = !self.fetch(number, place, span);
+        self.reading(number).parts[place].source = Source::Origin { fetches: span, parked };
     }
 
     /// What a part asks the origin for has come with something else, or has to be asked for by itself after all. The origin's contents were the
@@ -621,6 +640,7 @@ impl<P: Payload> Engine<P> {
             return;
         };
         part.source = Source::Ready(payload.slice(part.span.start - span.start, part.span.atoms));
+        self.share(number, place, span.start, payload);
         self.reading(number).left -= 1;
         self.finish_read(number);
     }
@@ -635,9 +655,12 @@ impl<P: Payload> Engine<P> {
         let base = block.0 * size;
         if self.holds_what_was_written(first, &payload) {
             self.reading(number).parts[place].source = Source::Ready(payload.slice(span.start - base, span.atoms));
-            return;
+            return self.share(number, place, base, &payload);
         }
         let verdicts: Vec<bool> = (0..slots).map(is_good).collect();
+        for span in self.unshare(number, place) {
+            self.bad_slot(number, first, block, span);
+        }
         for (i, good) in verdicts.into_iter().enumerate() {
             let block = Block(block.0 + i as u64);
             let part = Span::new(block.0 * size, size).intersection(span);
@@ -740,10 +763,13 @@ impl<P: Payload> Engine<P> {
             Source::Ready(payload) => payload.clone(),
             Source::Fetched(fetched, payload) if *fetched == part.span => payload.clone(),
             Source::Fetched(fetched, payload) => payload.slice(part.span.start - fetched.start, part.span.atoms),
-            Source::Slots { .. } | Source::Origin { .. } | Source::Lost | Source::Replaced => unreachable!("every part is ready"),
+            Source::Slots { .. } | Source::Origin { .. } | Source::Shared { .. } | Source::Lost | Source::Replaced => {
+                unreachable!("every part is ready")
+            }
         };
+        let size = self.block_atoms();
         let is_prefetch = matches!(self.requests.get(number).request.command, Command::Cache);
-        self.answer(number, Ok(if is_prefetch { Outcome::Done } else { Outcome::Data(parts.iter().map(contents).collect()) }));
+        self.answer(number, Ok(if is_prefetch { Outcome::Done } else { Outcome::Data(joined_blocks(&parts, size, contents)) }));
         self.keep_in_memory(why, &changed.any, parts.iter().filter_map(Part::contents));
         self.fill(why, &changed, parts.into_iter().filter_map(Part::fetched));
         if has_missed {

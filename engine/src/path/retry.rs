@@ -83,12 +83,8 @@ impl<P: Payload> Engine<P> {
                 self.fail_cache();
                 break;
             }
-            let blocks: u64 = self.writes.get(number).pieces.iter().map(|piece| u64::from(piece.1)).sum();
-            // Nothing may refuse what fronts have written.
-            let spare = self.sets.free_count().saturating_sub(self.front_sets_kept());
-            let kept = u64::from(self.config.geometry.set_slots) * u64::from(spare.min(self.sets_kept(Source::Client)));
-            let has_room = self.journal_has_room(blocks);
-            if self.slots_available(Source::Client) + kept < blocks || !has_room {
+            let has_room = self.journal_has_room(self.blocks_to_retry(number));
+            if self.lacks_slots_to_retry(number) || !has_room {
                 self.checkpoint.urgent |= !has_room;
                 self.retry_in_place();
                 break;
@@ -101,6 +97,22 @@ impl<P: Payload> Engine<P> {
             self.retries.back_off.at = None;
         }
         moved
+    }
+
+    fn blocks_to_retry(&self, write: usize) -> u64 {
+        self.writes.get(write).pieces.iter().map(|piece| u64::from(piece.1)).sum()
+    }
+
+    fn lacks_slots_to_retry(&self, write: usize) -> bool {
+        // Nothing may refuse what fronts have written.
+        let spare = self.sets.free_count().saturating_sub(self.front_sets_kept());
+        let kept = u64::from(self.config.geometry.set_slots) * u64::from(spare.min(self.sets_kept(Source::Client)));
+        self.slots_available(Source::Client) + kept < self.blocks_to_retry(write)
+    }
+
+    /// A write that failed finds no other slots.
+    pub(super) fn retries_lack_room(&self) -> bool {
+        self.retries.waiting.front().is_some_and(|&write| self.lacks_slots_to_retry(write))
     }
 
     fn retry_in_place(&mut self) {

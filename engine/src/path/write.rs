@@ -171,6 +171,9 @@ impl<P: Payload> Engine<P> {
         active.first_since.get_or_insert(now);
         if std::mem::replace(&mut active.waits, reason) != reason {
             self.counters.waits.count(reason);
+            if reason == WaitReason::Home {
+                self.want_less_dirty();
+            }
         }
     }
 
@@ -197,7 +200,7 @@ impl<P: Payload> Engine<P> {
         let Some(&number) = self.intake.front().filter(|_| self.is_starved()) else { return 0 };
         let data = self.data_spans(number);
         let blocks: u64 = data.iter().map(|&part| self.blocks_of(part).1).sum();
-        self.sets_needed_for(number, &data, blocks) as u32 + 2
+        self.sets_needed_for(number, &data, blocks) as u32 + 2 + self.front_sets_kept()
     }
 
     fn place(&mut self, number: usize) -> Placing {
@@ -226,6 +229,11 @@ impl<P: Payload> Engine<P> {
             return Placing::Blocked(WaitReason::Lock);
         }
         let lacks = if through { self.lacks_room_through(block, blocks) } else { self.lacks_room(number, &data, data_blocks) };
+        let lacks_home = lacks.is_none() && through && self.modes.is_draining() && !self.is_degraded() && self.lacks_home(data_blocks);
+        if lacks_home {
+            self.want_room_through();
+        }
+        let lacks = lacks.or(lacks_home.then_some(WaitReason::Home));
         let lacks = lacks.or((!through && self.is_owed(block, blocks)).then_some(WaitReason::Home));
         if self.is_too_slow(number, lacks) {
             self.locks.retain(|lock| lock.request != number);

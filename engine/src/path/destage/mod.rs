@@ -564,6 +564,15 @@ impl<P: Payload> Engine<P> {
         }
     }
 
+    /// A write waits until less is dirty: what is not refused goes home, as soon as it is durable.
+    pub(super) fn want_less_dirty(&mut self) {
+        let group = self.close_group();
+        self.flushes.want(group);
+        if self.refused_blocks() > 0 || self.destage.refused {
+            self.destage.back_off.at = None;
+        }
+    }
+
     /// Blocks that the origin did not take, and that are not tried again yet.
     pub(super) fn refused_blocks(&self) -> u64 {
         self.destage.shunned.len(self.now)
@@ -676,7 +685,8 @@ impl<P: Payload> Engine<P> {
         }
         if batch.failed {
             self.destage.back_off.failed(self.now);
-            if batch.only_refused && self.waiting_for_home().any(|number| !self.is_flush(number)) {
+            let is_awaited = || self.waiting_for_home().any(|number| !self.is_flush(number)) || self.first_waits_for(WaitReason::Home);
+            if batch.only_refused && is_awaited() {
                 // Who came meanwhile waits for others than those.
                 self.destage.back_off.at = None;
             }

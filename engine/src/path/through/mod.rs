@@ -270,6 +270,13 @@ impl<P: Payload> Engine<P> {
         self.through.covers(block, blocks) || locks.any(goes_through)
     }
 
+    /// Blocks that have gone past the log and are not flushed, or are on their way.
+    pub(super) fn blocks_past_log(&self) -> u64 {
+        let waiting = self.through.waiting.iter().map(|&number| self.blocks_of(self.requests.get(number).request.span).1);
+        let written = self.through.writes.iter().filter(|(_, write)| write.request.is_some()).map(|(_, write)| write.blocks);
+        self.through.pages.blocks() + waiting.sum::<u64>() + written.sum::<u64>()
+    }
+
     /// Requests that wait for the origin to take their writes.
     pub(super) fn passing(&self) -> impl Iterator<Item = usize> + '_ {
         self.through.waiting.iter().copied()

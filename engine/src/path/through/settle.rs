@@ -331,9 +331,10 @@ impl<P: Payload> Engine<P> {
         any || !settled.is_empty()
     }
 
-    /// Stopping: pages that the origin does not take have to go into the log.
+    /// Stopping: pages that the origin does not take, or nothing at all, have to go into the log.
     fn must_log_pages(&self) -> bool {
-        self.stopping && !self.has_cache_failed() && self.through.pages.refused().next().is_some()
+        let is_refused = || self.through.pages.refused().next().is_some() || self.through.back_off.has_failed() || self.is_stop_impatient();
+        self.stopping && !self.has_cache_failed() && is_refused()
     }
 
     /// Stopping: the free sets that the log needs for such pages, and has not got. Destaging makes them.

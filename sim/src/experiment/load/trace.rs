@@ -186,7 +186,7 @@ pub fn read(path: &Path, format: Format, page_atoms: u64, limit: Option<u64>) ->
             "{path}: more than {RECORDS_MAX} requests do not fit into memory: cut the trace, or say how many (a plan's `count`)"
         )));
     }
-    let (records, end) = lay_out(records);
+    let (records, end) = lay_out(records).map_err(|why| Refused::Wrong(format!("{}: {why}", path.display())))?;
     Ok(Trace { records, end, whole })
 }
 
@@ -600,26 +600,26 @@ fn big32(bytes: &[u8], at: usize) -> u32 {
 }
 
 /// Every volume of a trace gets a place of its own behind the one before.
-fn lay_out(mut records: Vec<Record>) -> (Vec<Record>, u64) {
+fn lay_out(mut records: Vec<Record>) -> Result<(Vec<Record>, u64), String> {
     let mut ends: BTreeMap<u32, u64> = BTreeMap::new();
     for record in &records {
         let end = ends.entry(record.volume).or_default();
         *end = (*end).max(record.start + u64::from(record.atoms));
     }
     let mut end = 0;
-    let starts: BTreeMap<u32, u64> = ends
-        .iter()
-        .map(|(&volume, &length)| {
-            let start = end;
-            end = (start + length).next_multiple_of(VOLUME_GRAIN);
-            (volume, start)
-        })
-        .collect();
+    let mut starts: BTreeMap<u32, u64> = BTreeMap::new();
+    for (volume, length) in ends {
+        starts.insert(volume, end);
+        end = (end + length).next_multiple_of(VOLUME_GRAIN);
+        if starts.len() > 1 && end > ATOM_MAX {
+            return Err(format!("the first {} volumes reach beyond any disk, one behind the other", starts.len()));
+        }
+    }
     if starts.len() > 1 {
         records.iter_mut().for_each(|record| record.start += starts[&record.volume]);
     }
     let end = records.iter().map(|record| record.start + u64::from(record.atoms)).max().unwrap_or(0);
-    (records, end)
+    Ok((records, end))
 }
 
 #[cfg(test)]

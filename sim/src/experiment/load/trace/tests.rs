@@ -17,7 +17,7 @@ fn told(format: Format, bytes: &[u8]) -> Result<(Vec<Record>, Whole), Bad> {
 
 /// Time in us, first atom, atoms, write.
 fn check(format: Format, bytes: &[u8], expected: &[(u64, u64, u32, bool)]) {
-    let (found, _) = lay_out(parse(format, bytes).unwrap());
+    let (found, _) = lay_out(parse(format, bytes).unwrap()).unwrap();
     let found: Vec<_> = found.iter().map(|record| (record.at_ns / 1_000, record.start, record.atoms, record.ask == Ask::Write)).collect();
     assert_eq!(found, expected, "{format:?}");
 }
@@ -25,6 +25,17 @@ fn check(format: Format, bytes: &[u8], expected: &[(u64, u64, u32, bool)]) {
 fn bad(format: Format, bytes: &[u8], place: u64, says: &str) {
     let (found, what) = parse(format, bytes).unwrap_err();
     assert!(found == place && what.contains(says), "{format:?}, {found}: {what}");
+}
+
+#[test]
+fn volumes_that_together_reach_beyond_any_disk_are_refused() {
+    let lines = |volumes: u64| (0..volumes).map(|volume| format!("0 {volume} {} 8 1\n", 1u64 << 51)).collect::<String>();
+    let laid_out = |volumes| lay_out(parse(Format::Mqsim, lines(volumes).as_bytes()).unwrap());
+    assert_eq!(laid_out(1).unwrap().1, (1 << 51) + 8);
+    // Added up, 8,200 of them would pass for few.
+    for volumes in [2, 16, 9_000] {
+        assert!(laid_out(volumes).unwrap_err().starts_with("the first 2 volumes reach"));
+    }
 }
 
 #[test]
