@@ -65,20 +65,17 @@ pub(super) type Ended = Result<(), DeviceError>;
 impl<P: Payload> Engine<P> {
     pub(super) fn complete(&mut self, done: Done<P>) {
         let UnderWay { device, owner, .. } = *self.operations.under_way.get(done.id.place());
-        if matches!(owner, Owner::Spin) {
-            return self.complete_one(done);
-        }
-        match self.queues[device as usize].done(self.now, done) {
-            Answered::One(done) => self.complete_one(done),
-            Answered::Merged(all) => all.into_iter().for_each(|done| self.complete_one(done)),
-        }
-    }
-
-    fn complete_one(&mut self, done: Done<P>) {
-        let device = self.operations.under_way.get(done.id.place()).device;
         let is_gone = matches!((device, &done.result), (DeviceId::Origin, Err(DeviceError::Gone)));
-        self.end_one(done);
-        // Whoever has found that out. (Last: what it has left there itself was on its way when it went.)
+        if matches!(owner, Owner::Spin) {
+            self.end_one(done);
+        } else {
+            match self.queues[device as usize].done(self.now, done) {
+                Answered::One(done) => self.end_one(done),
+                Answered::Merged(all) => all.into_iter().for_each(|done| self.end_one(done)),
+            }
+        }
+        // Whoever has found that out, and though each part of a merged one is asked for again and may meet an origin that is back. (Last: what it
+        // has left there itself was on its way when it went.)
         if is_gone {
             self.origin_forgot();
         }
