@@ -26,8 +26,10 @@ impl Entrance {
 
     /// The first of those that wait for room, and have it now.
     fn pop_waiting(&mut self, room: &Room) -> Option<Request<Stamps>> {
-        let read = self.reads.pop_front_if(|read| fits(read, room));
-        read.or_else(|| self.change.take_if(|change| fits(change, room)))
+        if self.reads.front().is_some_and(|read| fits(read, room)) {
+            return self.reads.pop_front();
+        }
+        self.change.take_if(|change| fits(change, room))
     }
 
     /// May one more be drawn? Not where what waits needs room of which others would leave nothing.
