@@ -301,10 +301,12 @@ pub enum Canary {
     WriteInTwoGroups,
     /// The origin is stopped although it may not be started again within the hour.
     StopsUncounted,
+    /// What the origin has refused once is tried again after an hour only.
+    RestsTooLong,
 }
 
 impl Canary {
-    pub const ALL: [Canary; 17] = [
+    pub const ALL: [Canary; 18] = [
         Canary::RecordBeforeData,
         Canary::ReuseTooEarly,
         Canary::FlushDoesNotWait,
@@ -322,6 +324,7 @@ impl Canary {
         Canary::AheadOfAnotherLife,
         Canary::WriteInTwoGroups,
         Canary::StopsUncounted,
+        Canary::RestsTooLong,
     ];
 }
 

@@ -423,9 +423,8 @@ impl Rescue {
         for _ in 0..100_000 {
             let mut events = Vec::new();
             let mut room = self.engine.room();
-            while let Some(request) = waiting.take_if(|request| room.requests > 0 && request.span.bytes() <= room.bytes) {
-                room.requests -= 1;
-                room.bytes -= request.span.bytes();
+            while let Some(request) = waiting.take_if(|request| room.for_reads().is_some_and(|most| request.span.bytes() <= most)) {
+                room.take(true, request.span.bytes());
                 events.push(Event::Arrived(request));
                 waiting = requests.next();
             }

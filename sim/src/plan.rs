@@ -1,6 +1,9 @@
 //! The plan of one simulated run, drawn from its seed: sizes, knobs, load, speeds, faults, crashes. Mostly everything is small: what breaks in
 //! a large volume breaks in a small one too, and sooner. But for what only length and number bring ([`Profile::Wide`]).
 
+mod bounds;
+mod motor;
+
 use crate::back::fault::Rates;
 use crate::back::model::spec::MapKind;
 use crate::back::model::{Spec, Speed};
@@ -14,12 +17,8 @@ use tidegate_engine::config::{Allocation, Cleaning, CommitHome, Convert, Fill, G
 use tidegate_engine::op::Limits;
 use tidegate_engine::policy;
 use tidegate_engine::queue::QueueKind;
-use tidegate_engine::spin::{self, Drive, predictor::Kind as Predictor};
 use tidegate_engine::time::Duration;
 use tidegate_engine::{Canary, Config, Mode};
-
-/// A FLUSH of the cache alone takes no longer: far more than a full window of single sectors at a depth of one.
-const FLUSH_BOUND: Duration = Duration::from_secs(5);
 
 /// What a run does to its engine besides asking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,6 +90,10 @@ pub struct Plan {
     pub grows: bool,
     /// Somebody else uses the origin now and then, and wakes it.
     pub strangers: bool,
+    /// Its uses are counted, whoever they come from.
+    pub counts_uses: bool,
+    /// It stops by itself now and then.
+    pub dozes: bool,
     /// Percent of the origin that holds zeros at first.
     pub blank_percent: u32,
 }
@@ -225,6 +228,8 @@ impl Plan {
             changes: true,
             grows: Chance::new(seed, "grows").one_in(3),
             strangers: false,
+            counts_uses: false,
+            dozes: false,
             blank_percent: chance.pick(&[0, 30, 100]),
             modes: Vec::new(),
             mode_every: 0,
@@ -242,6 +247,7 @@ impl Plan {
         let no_space = Chance::new(seed, "no space").pick(&[0, 0, 0, 20_000]);
         plan.rates[1] = Rates { misdirected: 0, rot: 0, settled_only: false, no_space, refused: draw_refusals(seed), ..plan.rates[1] };
         plan.draw_motor();
+        plan.draw_beat();
         if Chance::new(seed, "log alone").one_in(3) {
             plan.log_alone();
         }
@@ -278,13 +284,6 @@ impl Plan {
         }
     }
 
-    /// How long a FLUSH may take, where it needs the cache alone and that is quick: not as long as an origin that is slow, stuck or away.
-    pub fn flush_bound(&self) -> Option<Duration> {
-        let Rates { write_error, flush_error, stuck, .. } = self.rates[0];
-        let is_quick = self.drives[0].is_none() && write_error + flush_error + stuck == 0 && self.cache_fails_after == 0;
-        (self.bounds_flushes && is_quick && self.is_log_alone() && !self.promises_origin()).then_some(FLUSH_BOUND)
-    }
-
     /// Is nothing written past the log, or in place?
     pub fn is_log_alone(&self) -> bool {
         !self.passes_log() && self.config.placement == Placement::Log
@@ -300,17 +299,6 @@ impl Plan {
         assert!(!self.passes_log());
     }
 
-    /// What becomes of a disk that is told to stand still. A stream of its own.
-    fn draw_motor(&mut self) {
-        let Some(spin) = &self.config.spin else { return };
-        let chance = &mut Chance::new(self.seed, "motor");
-        // As its figures say, or late.
-        self.speeds[1].spin_up = Duration(spin.drive.spin_up.0 * chance.pick(&[1, 1, 1, 20]));
-        self.rates[1].spin_error = if chance.one_in(2) { chance.spread(1_000, 900_000) as u32 } else { 0 };
-        self.strangers = chance.one_in(3);
-    }
-
-    /// Half of the runs promise the origin, from the start or for a while. A stream of its own: the other runs stay what they were.
     /// Fronts that answer by themselves in a quarter of the runs; in most of them everything is there that they need to write too, and in half all
     /// requests are of whole blocks, as they must be for that.
     fn draw_fronts(&mut self) {
@@ -336,6 +324,14 @@ impl Plan {
         }
     }
 
+    /// Clients that ask together in a third of the runs. A stream of its own.
+    fn draw_beat(&mut self) {
+        let chance = &mut Chance::new(self.seed, "beat");
+        let beat = Duration::from_micros(chance.spread(10, 20_000));
+        self.mix.beat = if chance.one_in(3) { beat } else { Duration::ZERO };
+    }
+
+    /// Half of the runs promise the origin, from the start or for a while. A stream of its own: the other runs stay what they were.
     fn draw_modes(&mut self) {
         if self.config.placement == Placement::Set {
             return;
@@ -386,24 +382,6 @@ impl Plan {
         (plan.cache_fails_after, plan.detach_every, plan.changes, plan.grows) = (0, 0, false, false);
         (plan.config.scrub_rate, plan.config.stall_timeout) = (0, Duration::from_secs(60));
         plan
-    }
-}
-
-impl Plan {
-    /// Nobody tells when the origin goes away and comes back but operations that fail: so it is with the daemon. (A motor would stand still, and
-    /// the model's turn.)
-    pub fn origin_is_silent(&self) -> bool {
-        self.config.spin.is_none() && Chance::new(self.seed, "an origin that is silent").one_in(2)
-    }
-
-    /// How long the origin stays before it goes away again: some of what is under way must come to an end, or nothing ever does.
-    pub fn origin_stays(&self, chance: &mut Chance) -> Duration {
-        let pieces = self.config.destage_atoms / u64::from(self.config.geometry.block_atoms) + 64;
-        let batch = match &self.drives[1] {
-            Some(drive) => drive.patience().0 * (2 * pieces + drive.flush_writes()),
-            None => (self.speeds[1].write.0 + self.speeds[1].read.0) * pieces + self.speeds[1].flush.0,
-        };
-        Duration(batch * 2 + chance.spread(20_000, self.origin_leaves_every * 20_000) * 1_000)
     }
 }
 
@@ -504,7 +482,7 @@ fn draw_config(chance: &mut Chance, geometry: Geometry, seed: u64) -> Config {
     config.read_ahead = draw_read_ahead(seed, &geometry);
     config.ram = draw_ram(seed, &geometry);
     config.memory_policy = draw_memory_policy(seed);
-    config.spin = draw_spin(seed);
+    config.spin = motor::draw(seed);
     config.placement = if Chance::new(seed, "placement").one_in(5) { Placement::Set } else { Placement::Log };
     config
 }
@@ -576,19 +554,6 @@ fn draw_read_ahead(seed: u64, geometry: &Geometry) -> u64 {
     let chance = &mut Chance::new(seed, "read ahead");
     let blocks = chance.spread(1, 512);
     chance.pick(&[0, 0, blocks, blocks, blocks]) * u64::from(geometry.block_atoms) * ATOM_BYTES
-}
-
-/// An origin that stands still in a quarter of the runs: soon, so that it does in short runs too. A stream of its own.
-fn draw_spin(seed: u64) -> Option<spin::Config> {
-    let chance = &mut Chance::new(seed, "spin");
-    let spin_up = Duration::from_micros(chance.spread(1_000, 2_000_000));
-    let drive = Drive { spin_up, spin_down: Duration(spin_up.0 / 4), ..Drive::DESKTOP };
-    let predictor = chance.pick(&[Predictor::BreakEven, Predictor::BreakEven, Predictor::Share, Predictor::History, Predictor::Fixed]);
-    let mut config = spin::Config { predictor, guard: chance.one_in(2), sweep: !chance.one_in(4), ..spin::Config::new(drive) };
-    config.per_hour = chance.spread(1, 100_000) as u32;
-    config.cycles_before = drive.rated_cycles - chance.spread(1, u64::from(drive.rated_cycles)) as u32;
-    config.max_dirty_age = Duration::from_millis(chance.spread(100, 600_000));
-    chance.one_in(4).then_some(config)
 }
 
 /// Writes past the log in a third of the runs. A stream of its own: the other runs stay what they were.
@@ -732,6 +697,7 @@ fn draw_rates(chance: &mut Chance, kind: Kind) -> Rates {
         no_space: 0,
         flush_error: rate(100_000),
         spin_error: 0,
+        spin_silence: 0,
         stuck: rate(500),
         misdirected: if damage { rate(100_000) } else { 0 },
         rot: if damage { rate(50_000) } else { rate(10_000) },
@@ -779,6 +745,11 @@ mod tests {
         some("a log alone", &Plan::is_log_alone);
         some("write-through", &|plan| plan.config.mode == Some(Mode::WriteThrough));
         some("a detach", &|plan| plan.detach_every > 0);
+        some("a drive that stops by itself", &|plan| plan.dozes);
+        some("uses that are counted", &|plan| plan.counts_uses);
+        some("a motor that does not answer", &|plan| plan.rates[1].spin_silence > 0);
+        some("quiet hours", &|plan| plan.config.spin.as_ref().is_some_and(|spin| !spin.quiet.hours.is_empty()));
+        some("clients that ask together", &|plan| plan.mix.beat > Duration::ZERO);
         some("no discards", &|plan| !plan.limits[0].discards);
         some("switches", &|plan| !plan.modes.is_empty());
         for kind in QueueKind::ALL {

@@ -32,7 +32,7 @@ impl Scars {
         let [first, second] = &copies[..] else { return None };
         let pages = [0, 1].map(|copy| geometry.superblock(copy));
         let are_read = pages.iter().all(|&page| !cache.is_bad(Zone::Superblock, page));
-        if !is_settled || !are_read || first.sequence.abs_diff(second.sequence) > 1 {
+        if !is_settled || !are_read || first.sequence.abs_diff(second.sequence) > 1 || first.geometry != second.geometry {
             return None;
         }
         let newest = if first.sequence > second.sequence { first } else { second };

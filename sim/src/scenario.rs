@@ -92,6 +92,8 @@ pub fn plan_for(geometry: Geometry) -> Plan {
         changes: false,
         grows: false,
         strangers: false,
+        counts_uses: false,
+        dozes: false,
         blank_percent: 0,
         modes: Vec::new(),
         mode_every: 0,

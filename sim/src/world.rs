@@ -4,12 +4,16 @@
 mod ask;
 mod books;
 mod detach;
+mod entrance;
 mod grow;
 mod left_behind;
 mod loss;
 mod restart;
+mod waits;
 
 use self::books::Books;
+use self::entrance::Entrance;
+use self::waits::Asked;
 use crate::agenda::Agenda;
 use crate::back::contents::Contents;
 use crate::back::device::{Device, Ended, Harm};
@@ -21,10 +25,10 @@ use crate::chance::Chance;
 use crate::front::load::Load;
 use crate::front::oracle::{Broken, Oracle};
 use crate::front::pages::Fronts;
+use crate::front::patience::Patience;
 use crate::plan::Plan;
 use crate::stamp::{Stamps, stamp};
 use crate::trace::Trace;
-use std::collections::VecDeque;
 use tidegate_engine::block::Span;
 use tidegate_engine::cache::format::{Step, Superblock, create_steps};
 use tidegate_engine::config::Placement;
@@ -32,7 +36,7 @@ use tidegate_engine::fault_point::FaultPoints;
 use tidegate_engine::op::{Action, Class, DeviceError, DeviceId, Op, OpId, Spin, Zone};
 use tidegate_engine::payload::Payload;
 use tidegate_engine::probe::{Phase, Snapshot};
-use tidegate_engine::request::{Command, Outcome, Reply, Request, Room};
+use tidegate_engine::request::{Outcome, Reply};
 use tidegate_engine::time::{Duration, Instant};
 use tidegate_engine::{Change, Control, Engine, Event, Mode, World, turn};
 
@@ -54,6 +58,8 @@ enum Entry {
     CancelDetach,
     /// Somebody else reads from the origin.
     Stranger,
+    /// The origin stops by itself.
+    Doze,
 }
 
 /// How an engine ends before its time.
@@ -104,10 +110,9 @@ pub struct Scene {
     pub fronts: Fronts,
     pub trace: Trace,
     agenda: Agenda<Entry>,
-    /// Workers whose next request waits for room.
-    crowd: VecDeque<u32>,
-    /// A request drawn already that waits for room.
-    ready: Option<(u32, Request<Stamps>)>,
+    entrance: Entrance,
+    /// Who waits, and for how long that may be.
+    patience: Patience,
     /// Clients hold their requests back: the engine is stopping.
     pub closed: bool,
     /// Replies to requests from outside the load, for whoever asked.
@@ -185,8 +190,8 @@ impl Simulation {
             fronts: Fronts::default(),
             trace: Trace::default(),
             agenda: Agenda::new(Instant(1_000_000_000)),
-            crowd: VecDeque::new(),
-            ready: None,
+            entrance: Entrance::default(),
+            patience: Patience::new(plan.patience(), Instant::ZERO),
             closed: false,
             answers: Vec::new(),
             noted: None,
@@ -204,6 +209,9 @@ impl Simulation {
         scene.oracle.clock = scene.agenda.now();
         scene.oracle.may_bypass = plan.passes_log();
         scene.origin.drops_doomed = plan.passes_log() || plan.cache_fails_after > 0;
+        if plan.counts_uses {
+            scene.origin.count_uses();
+        }
         if plan.rates[0].settled_only && plan.rates[0] != (Rates { settled_only: true, ..Rates::default() }) {
             scene.cache.watch_settling(plan.config.format);
         }
@@ -281,6 +289,10 @@ impl Simulation {
             let after = Duration::from_millis(self.chance.spread(10, 600_000));
             self.scene.agenda.note(now + after, Entry::Stranger);
         }
+        if self.plan.dozes {
+            let after = Duration::from_millis(self.change_chance.spread(10, 600_000));
+            self.scene.agenda.note(now + after, Entry::Doze);
+        }
         if self.plan.cache_fails_after > 0 {
             let after = Duration::from_millis(self.chance.spread(1, self.plan.cache_fails_after));
             self.scene.agenda.note(now + after, Entry::CacheFails);
@@ -290,8 +302,7 @@ impl Simulation {
     /// One moment. False: nothing is left to happen, or a promise was broken.
     pub fn step(&mut self) -> bool {
         self.scene.persisted = false;
-        let room = self.engine.room();
-        self.scene.admit(room, &mut self.events);
+        self.admit();
         // A front that has written rings the bell, and nobody knows when it is heard.
         let rung = self.engine.has_front_writes() && (self.scene.fronts.are_heard() || self.next_time().is_none());
         if self.events.is_empty() && !rung {
@@ -302,7 +313,10 @@ impl Simulation {
             };
             self.advance(next.max(self.now()));
             let now = self.now();
-            if self.events.is_empty() && self.scene.crowd.is_empty() && self.engine.deadline().is_none_or(|deadline| deadline > now) {
+            if self.events.is_empty()
+                && self.scene.entrance.crowd.is_empty()
+                && self.engine.deadline().is_none_or(|deadline| deadline > now)
+            {
                 // A device did something that nobody waits for.
                 return true;
             }
@@ -332,7 +346,7 @@ impl Simulation {
     fn happen(&mut self, entry: Entry) {
         let (now, scene) = (self.scene.agenda.now(), &mut self.scene);
         match entry {
-            Entry::Wake(worker) => scene.crowd.push_back(worker),
+            Entry::Wake(worker) => scene.entrance.crowd.push_back(worker),
             Entry::OriginLeaves => {
                 let back = Duration::from_millis(self.chance.spread(1, 20_000));
                 scene.agenda.note(now + back, Entry::OriginReturns);
@@ -351,31 +365,43 @@ impl Simulation {
             Entry::CancelDrain => self.events.push(Event::Control(Control::CancelDrain)),
             Entry::CancelDetach => self.events.push(Event::Control(Control::CancelDetach)),
             Entry::Stranger => {
-                scene.origin.model.disturb(now);
+                scene.origin.used_by_a_stranger(now);
                 if !scene.load.is_done() {
                     let again = Duration::from_millis(self.chance.spread(10, 600_000));
                     scene.agenda.note(now + again, Entry::Stranger);
+                }
+            }
+            Entry::Doze => {
+                scene.origin.model.doze(now);
+                if !scene.load.is_done() {
+                    let again = Duration::from_millis(self.change_chance.spread(10, 600_000));
+                    scene.agenda.note(now + again, Entry::Doze);
                 }
             }
         }
     }
 
     fn origin_returns(&mut self) {
-        let now = self.now();
-        // What is on its way fails first. (An engine that always has something there would else never see it again: seed 700395.)
-        self.scene.origin.hurry(now);
-        self.scene.advance_devices(now, &mut self.events);
+        self.fail_what_is_on_its_way();
         let forgotten = self.chance.one_in(2);
         if self.plan.origin_is_silent() {
             self.origin_comes_back_in_silence(forgotten);
         } else {
             self.origin_comes_back(forgotten);
         }
-        let scene = &mut self.scene;
+        let (now, scene) = (self.now(), &mut self.scene);
         if self.plan.origin_leaves_every > 0 && !scene.load.is_done() {
             let after = self.plan.origin_stays(&mut self.chance);
             scene.agenda.note(now + after, Entry::OriginLeaves);
         }
+    }
+
+    /// What is on its way to an origin that is gone fails before that comes back. (An engine that always has something there would else never see it
+    /// again: seed 700395.)
+    pub fn fail_what_is_on_its_way(&mut self) {
+        let now = self.now();
+        self.scene.origin.hurry(now);
+        self.scene.advance_devices(now, &mut self.events);
     }
 
     /// The origin answers nothing any more; the engine hears of it in its next turn.
@@ -410,13 +436,15 @@ impl Simulation {
     pub fn take_turn(&mut self) {
         let now = self.now();
         self.scene.replied = false;
+        let mut asked = Asked::default();
         for event in &self.events {
             self.scene.trace.event(now, event);
             if let Event::Arrived(request) = event {
                 self.scene.books.ask(&request.command);
             }
-            self.scene.oracle.closing |= matches!(event, Event::Control(Control::Stop | Control::Detach));
+            asked.hear(event);
         }
+        self.scene.oracle.closing = asked.may_refuse() || self.engine.is_stopping() || self.engine.is_detaching();
         turn(&mut self.engine, &mut self.scene, now, &mut self.events);
         if self.gentle && self.is_serving() {
             self.gentle = false;
@@ -429,7 +457,9 @@ impl Simulation {
         self.note_detach();
         self.check_promises();
         self.check_told();
+        self.scene.oracle.judge_trims(self.engine.ignored_trims());
         self.note_books();
+        self.check_patience(asked);
         self.turns_at_once += 1;
         if self.scene.replied || self.scene.oracle.pending() == 0 {
             self.last_reply = now;
@@ -570,45 +600,6 @@ impl Scene {
         }
     }
 
-    /// Requests of waiting workers arrive, as many as the engine has room for.
-    fn admit(&mut self, mut room: Room, events: &mut Vec<Event<Stamps>>) {
-        while room.requests > 0 && !self.closed {
-            let next = self.ready.take().or_else(|| {
-                let worker = self.crowd.pop_front()?;
-                Some((worker, self.load.next(worker)?))
-            });
-            let Some((worker, request)) = next else {
-                if self.crowd.is_empty() {
-                    return;
-                }
-                continue;
-            };
-            let bytes = if matches!(request.command, Command::Read | Command::Write { .. }) { request.span.bytes() } else { 0 };
-            if bytes > room.bytes {
-                self.ready = Some((worker, request));
-                return;
-            }
-            room = Room { requests: room.requests - 1, bytes: room.bytes - bytes, ..room };
-            self.arrive(request, events);
-        }
-    }
-
-    fn arrive(&mut self, request: Request<Stamps>, events: &mut Vec<Event<Stamps>>) {
-        if let Some(outcome) = self.fronts.answer(&request) {
-            return self.answer_at_front(&request, outcome);
-        }
-        self.oracle.submit(&request);
-        events.push(Event::Arrived(request));
-    }
-
-    /// A front answers at once.
-    fn answer_at_front(&mut self, request: &Request<Stamps>, outcome: Outcome<Stamps>) {
-        self.oracle.submit(request);
-        let now = self.agenda.now();
-        self.trace.front(now, request);
-        self.reply(now, Reply { id: request.id, result: Ok(outcome) });
-    }
-
     /// When the agenda or a device next has something.
     fn next_time(&self) -> Option<Instant> {
         [self.agenda.next_time(), self.cache.next(), self.origin.next()].into_iter().flatten().min()
@@ -715,7 +706,9 @@ impl World<Stamps> for Scene {
             Ok(Outcome::Status { tiers, .. }) => self.oracle.check_tiers(reply.id, tiers, |atom| self.origin.visible().stamp(atom)),
             Ok(Outcome::Data(_) | Outcome::Done) | Err(_) => Ok(()),
         };
-        if let Err(broken) = told.and_then(|()| self.oracle.reply(&reply)) {
+        self.books.hear(&reply);
+        let in_time = self.patience.answer(reply.id, now);
+        if let Err(broken) = told.and_then(|()| self.oracle.reply(&reply)).and(in_time) {
             self.broken.get_or_insert(broken);
         }
         match self.load.replied(reply.id) {

@@ -13,6 +13,7 @@ use tidegate_sim::plan::{Plan, Profile};
 use tidegate_sim::scenario::{Scenario, plan, plan_for};
 use tidegate_sim::stamp::Stamps;
 use tidegate_sim::swarm::{Options, swarm};
+use tidegate_sim::world::Noted;
 
 #[test]
 fn every_promise_is_kept_before_an_origin_that_refuses_much() {
@@ -241,6 +242,27 @@ fn without_the_ssd_a_flush_does_not_wait_for_ever_for_zeros_that_the_origin_does
     scenario.simulation.scene.origin.heal();
     scenario.flush();
     assert_eq!(scenario.snapshot().range_entries, 0, "the zeros are home");
+    scenario.lose_cache(Survive::None);
+    assert_eq!(scenario.read(Span::new(16, 64)), Ok(vec![0; 64]));
+}
+
+/// They were refused before it came, and one that came before that was told; for this one they are tried once more (seed 8500157).
+#[test]
+fn without_the_ssd_a_flush_is_not_told_of_zeros_that_the_origin_had_refused_before_it_came() {
+    let mut scenario = knowing_zeros();
+    scenario.zero(scenario.block(30));
+    scenario.cache_goes();
+    scenario.fail_next(Zone::Origin, Fault::Error);
+    scenario.hold_flush(DeviceId::Origin);
+    let first = scenario.send_flush();
+    scenario.advance(Duration::from_secs(5));
+    let is_refused = |op: &Noted| matches!(op.ended, Some((_, false))) && op.zone == Some(Zone::Origin) && op.writes;
+    assert!(scenario.noted().iter().any(is_refused), "some of the zeros were refused");
+    let second = scenario.send_flush();
+    scenario.advance(Duration::from_secs(1));
+    scenario.release_flush(DeviceId::Origin);
+    assert_eq!(scenario.outcome(first).unwrap_err(), RequestError::Io);
+    scenario.wait(second).expect("they were taken");
     scenario.lose_cache(Survive::None);
     assert_eq!(scenario.read(Span::new(16, 64)), Ok(vec![0; 64]));
 }

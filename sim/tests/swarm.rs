@@ -50,6 +50,15 @@ fn the_swarm_finds_a_write_that_survives_in_part() {
     assert!(found.iter().any(|violation| is_torn(&violation.what)), "{found:?}");
 }
 
+/// By who waits for it, not by everything coming to rest.
+#[test]
+fn the_swarm_finds_what_is_tried_again_too_late() {
+    let options = Options { canary: Some(Canary::RestsTooLong), stop_at_first: true, seeds: 300, ops: 1_500, ..Options::default() };
+    let found = quiet(&options).violations;
+    let is_late = |what: &str| what.contains("has waited for") || what.contains("has taken");
+    assert!(found.iter().any(|violation| is_late(&violation.what)), "{found:?}");
+}
+
 #[test]
 fn a_replay_tells_the_same_violation_with_its_history() {
     let canary = Some(Canary::FlushDoesNotWait);

@@ -19,6 +19,11 @@ impl<P: Payload> Engine<P> {
         self.drain
     }
 
+    /// Is the cache on its way out? Then nothing that changes anything is taken.
+    pub fn is_detaching(&self) -> bool {
+        self.detaching
+    }
+
     pub(super) fn detach(&mut self) {
         if self.stopping {
             return;

@@ -34,6 +34,12 @@ pub(super) fn zero_pieces<P: Payload>(blocks: Range<u64>, block_atoms: u64, piec
 }
 
 impl<P: Payload> Engine<P> {
+    /// TRIMs for which nothing was done: of no whole block, without the cache, or where the range table is full. (For whoever holds the others to
+    /// what they promise.)
+    pub fn ignored_trims(&self) -> u64 {
+        self.ignored_trims
+    }
+
     /// The blocks that a TRIM or zeroes take whole: first and how many (possibly none).
     pub(super) fn discarded_blocks(&self, span: Span) -> (Block, u64) {
         // The short last block is whole when the span reaches the end of the volume.
@@ -99,10 +105,12 @@ impl<P: Payload> Engine<P> {
 
     /// Puts the whole blocks of a TRIM or zeroes into the range table.
     pub(super) fn place_range(&mut self, number: usize) {
-        let Some((block, blocks, kind)) = self.range_of(number) else { return };
-        if self.is_table_full() {
+        let range = self.range_of(number).filter(|_| !self.is_table_full());
+        let Some((block, blocks, kind)) = range else {
+            let is_trim = matches!(self.requests.get(number).request.command, Command::Trim { .. });
+            self.ignored_trims += u64::from(is_trim);
             return;
-        }
+        };
         self.changed(block, blocks);
         self.touch_range(block, blocks);
         self.through.pages.remove(block, blocks);

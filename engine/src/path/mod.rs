@@ -126,6 +126,7 @@ pub struct Engine<P: Payload> {
     drain: Option<Drain>,
     /// The cache is being taken from its origin.
     detaching: bool,
+    ignored_trims: u64,
     stopping: bool,
 
     // What is where.

@@ -10,7 +10,7 @@ use crate::cache::lost::Lost;
 use crate::cache::sets::Sets;
 use crate::cache::stream::STREAMS;
 use crate::cache::window::Window;
-use crate::config::Config;
+use crate::config::{Canary, Config};
 use crate::dirty_share::DirtyShare;
 use crate::gate::Gate;
 use crate::memory::Memory;
@@ -18,9 +18,10 @@ use crate::op::{Lanes, Limits};
 use crate::payload::Payload;
 use crate::probe::Phase;
 use crate::queue::Queue;
-use crate::time::Instant;
+use crate::time::{Duration, Instant};
 use crate::what_if::WhatIf;
 
+use super::back_off::BackOff;
 use super::commit::Committing;
 use super::detour::Detouring;
 use super::front_writes::{self, FrontWrites};
@@ -113,6 +114,7 @@ impl<P: Payload> Engine<P> {
             drain: None,
             stopping: false,
             detaching: false,
+            ignored_trims: 0,
             marks: Default::default(),
             scratch: Default::default(),
             degraded: Default::default(),
@@ -124,6 +126,9 @@ impl<P: Payload> Engine<P> {
             latencies: Default::default(),
             config,
         };
+        if engine.has_canary(Canary::RestsTooLong) {
+            engine.destage.back_off = BackOff::steady(Duration::from_secs(3_600));
+        }
         engine.start_recovery();
         engine
     }

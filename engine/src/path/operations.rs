@@ -65,23 +65,17 @@ pub(super) type Ended = Result<(), DeviceError>;
 impl<P: Payload> Engine<P> {
     pub(super) fn complete(&mut self, done: Done<P>) {
         let UnderWay { device, owner, .. } = *self.operations.under_way.get(done.id.place());
+        let is_gone = matches!((device, &done.result), (DeviceId::Origin, Err(DeviceError::Gone)));
         if matches!(owner, Owner::Spin) {
-            return self.complete_one(done);
+            self.end_one(done);
+        } else {
+            match self.queues[device as usize].done(self.now, done) {
+                Answered::One(done) => self.end_one(done),
+                Answered::Merged(all) => all.into_iter().for_each(|done| self.end_one(done)),
+            }
         }
-        let is_gone = is_origin_gone(device, &done);
-        match self.queues[device as usize].done(self.now, done) {
-            Answered::One(done) => self.complete_one(done),
-            // Each of them goes once more by itself, and may succeed.
-            Answered::Merged(_) if is_gone => self.origin_forgot(),
-            Answered::Merged(all) => all.into_iter().for_each(|done| self.complete_one(done)),
-        }
-    }
-
-    fn complete_one(&mut self, done: Done<P>) {
-        let device = self.operations.under_way.get(done.id.place()).device;
-        let is_gone = is_origin_gone(device, &done);
-        self.end_one(done);
-        // Whoever has found that out. (Last: what it has left there itself was on its way when it went.)
+        // Whoever has found that out, and though each part of a merged one is asked for again and may meet an origin that is back. (Last: what it
+        // has left there itself was on its way when it went.)
         if is_gone {
             self.origin_forgot();
         }
@@ -220,8 +214,4 @@ pub(super) fn joined<P: Payload>(answer: Answer<P>) -> P {
         Answer::Data(pieces) => P::concat(&pieces),
         Answer::Done | Answer::Allocation(_) | Answer::Power(_) => panic!("a read is answered with data"),
     }
-}
-
-fn is_origin_gone<P>(device: DeviceId, done: &Done<P>) -> bool {
-    matches!((device, &done.result), (DeviceId::Origin, Err(DeviceError::Gone)))
 }

@@ -15,6 +15,11 @@ use crate::request::RequestError;
 use super::Engine;
 
 impl<P: Payload> Engine<P> {
+    /// Has it begun to stop, or come to its end? Then nothing is taken any more.
+    pub fn is_stopping(&self) -> bool {
+        self.stopping
+    }
+
     /// Somebody asks for it.
     pub(super) fn ask_stop(&mut self) {
         // A detach that has not brought everything home is none: the rest only the cache has.

@@ -17,14 +17,18 @@
 //! * metadata, and what was written last, was given only at a later time of asking, in recoveries and in service;
 //! * recoveries met all of that: failing reads, writes and flushes of both devices, and an origin that was away for a while;
 //! * the origin failed, was full, refused to take one sector again and again, slowed down, went away, and came back without what had not
-//!   been flushed; it stood still and did not wake, or late, or was woken by somebody else;
+//!   been flushed; it stood still and did not wake, or late, was woken by somebody else or stopped by itself, or its motor
+//!   did not answer;
 //! * the cache failed in service, for good: it was gone, or took no writes any more; the volume went on without it, and at the next start
 //!   the failed one was refused or, where the host did not know yet, missed nothing;
 //! * the host could not write down that the cache had failed, for a while; somebody asked for a detach, and mostly called it off, or it was
 //!   stopped or crashed on the way: once it was done the origin alone held everything;
-//! * the volume was started again with other options than before, all but what its cache was made for, or had become larger;
+//! * the volume was started again with other options than before, all but what its cache was made for, or had become larger, though only one
+//!   superblock said so;
 //! * what it reported was true meanwhile: requests, bytes written to the SSD, dirty blocks, zeros and tiers, and all that is not at risk was
 //!   on the origin (`world/books.rs`);
+//! * it ended: every request, start, drain, switch of the mode, detach and stop within what the documented pauses and the work come to
+//!   (`front/patience.rs`);
 //! * operations ended in any order (fixed times with jitter), or in the order of a drive with a queue, a buffer and work of its own.
 //!
 //! # What it does not prove
@@ -54,8 +58,9 @@ pub struct Rates {
     /// Writes and zeroes for which there is no space. (The origin only.)
     pub no_space: u32,
     pub flush_error: u32,
-    /// Words to the motor that it does not follow.
+    /// Words to the motor that it does not follow, and that have no answer for longer than anybody waits for one.
     pub spin_error: u32,
+    pub spin_silence: u32,
     /// Operations that take one second to a minute.
     pub stuck: u32,
     /// Writes of data that go to another place of their zone. (The cache only.)
@@ -145,6 +150,7 @@ pub fn draw<P>(rates: &Rates, class: Class, action: &Action<P>, places: &impl Pl
         Action::Write(..) | Action::Zero(..) | Action::Discard(..) if chance.ppm(rates.write_error) => Some(Fault::Error),
         Action::Flush if chance.ppm(rates.flush_error) => Some(Fault::Error),
         Action::Spin(_) if chance.ppm(rates.spin_error) => Some(Fault::Error),
+        Action::Spin(_) if chance.ppm(rates.spin_silence) => Some(Fault::Stuck(Duration::from_secs(chance.between(181, 600)))),
         Action::Read(..)
         | Action::Write(..)
         | Action::Zero(..)

@@ -34,6 +34,11 @@ impl Host {
         Some(!self.fails)
     }
 
+    /// Is it being told something?
+    pub fn is_writing(&self) -> bool {
+        self.writing.is_some()
+    }
+
     /// The process or the machine ends.
     pub fn crash(&mut self, chance: &mut Chance) {
         if let Some(written) = self.writing.take()

@@ -38,6 +38,8 @@ pub struct Mix {
     /// Requests in flight.
     pub workers: u32,
     pub think: Duration,
+    /// They ask at multiples of this only: many in one moment. (As those of a front's thread do, which asks for all that its clients have sent.)
+    pub beat: Duration,
     /// Once in so many requests everybody pauses, up to so long.
     pub pause_every: u64,
     pub pause: Duration,
@@ -64,6 +66,7 @@ const BASE: Mix = Mix {
     repeat_percent: 5,
     workers: 8,
     think: Duration::from_micros(50),
+    beat: Duration::ZERO,
     pause_every: 0,
     pause: Duration::ZERO,
     drain_every: 0,
@@ -214,7 +217,8 @@ impl Load {
         if self.sweep.is_empty() && self.chance.one_in(self.mix.pause_every) {
             self.paused_until = now + Duration(self.chance.below(self.mix.pause.0) + 1);
         }
-        (now + think).max(self.paused_until)
+        let wake = (now + think).max(self.paused_until);
+        if self.mix.beat == Duration::ZERO { wake } else { Instant(wake.0.next_multiple_of(self.mix.beat.0)) }
     }
 
     /// Is it time to ask for a drain?

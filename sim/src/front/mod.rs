@@ -3,4 +3,5 @@
 pub mod load;
 pub mod oracle;
 pub mod pages;
+pub mod patience;
 mod prefix;

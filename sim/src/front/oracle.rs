@@ -20,8 +20,8 @@
 //! Of a write of which something went past the log, straight to the origin, or in place, rules 2 and 3 say nothing: of it any subset of the
 //! atoms survives, and nothing follows from those. The others of the same run keep both rules.
 //!
-//! A trim takes effect on whole blocks or not at all, block by block: its versions are **optional** until a read has shown them. So are
-//! the versions of a write that was answered with an error. Where that had gone past the log, any part of it may be on the origin without
+//! A trim takes effect on whole blocks or not at all, block by block: its versions are **optional** until a read has shown them, or the engine has
+//! acknowledged it and not said that it was ignored (`oracle/trim.rs`). So are the versions of a write that was answered with an error. Where that had gone past the log, any part of it may be on the origin without
 //! anybody's promise: an origin that forgets what was not flushed may show the older contents again, and a crash either these or those.
 //!
 //! Without the cache the origin is the only medium. What only the failed cache has is given up, and the next FLUSH says so, once.
@@ -30,8 +30,10 @@ mod grow;
 mod loss;
 mod refusal;
 mod status;
+mod trim;
 
 use self::refusal::Promise;
+use self::trim::Trimmed;
 use super::prefix::{FIRST, Moment, NEVER, Tally, Write};
 use crate::stamp::{Stamps, meaning};
 use std::collections::BTreeMap;
@@ -43,6 +45,9 @@ use tidegate_engine::time::{Duration, Instant};
 /// An atom is tidied whenever it has a multiple of so many versions.
 const TIDY: usize = 6;
 
+/// A trim of which nobody knows whether it was let pass, and one that was not.
+const TRIM: &str = "trim";
+const TAKEN_TRIM: &str = "trim that was taken";
 /// Zeroes that may be refused for not being fast.
 const FAST_ZERO: &str = "fast zero";
 
@@ -70,7 +75,7 @@ enum Pending {
     Read { span: Span, arrived: Moment },
     Cache { span: Span, arrived: Moment },
     Status { span: Span, arrived: Moment, tiers: bool },
-    Write { write: u32, fua: bool, since: Instant },
+    Write { write: u32, fua: bool, since: Instant, ignored: u64 },
     Flush { arrived: Moment, since: Instant },
 }
 
@@ -128,6 +133,9 @@ pub struct Oracle {
     pub waives_order: bool,
     /// Some writes may go past the log. Which, is seen when they do ([`Oracle::bypass`]); of one that has no answer yet it may come.
     pub may_bypass: bool,
+    /// Trims that the engine has ignored so far, and those that were acknowledged since that was last told.
+    ignored_trims: u64,
+    trimmed: Vec<Trimmed>,
     tally: Tally,
 }
 
@@ -169,6 +177,8 @@ impl Oracle {
             may_be_full: false,
             waives_order: false,
             may_bypass: false,
+            ignored_trims: 0,
+            trimmed: Vec::new(),
             tally: Tally::new(),
         }
     }
@@ -200,7 +210,7 @@ impl Oracle {
             Command::Flush => Pending::Flush { arrived: now, since: self.clock },
             Command::Write { data, fua } => self.note_write(span, "write", *fua, |atom| data.stamp(atom - span.start)),
             Command::Zero { fua, fast, .. } => self.note_write(span, if *fast { FAST_ZERO } else { "zero" }, *fua, |_| 0),
-            Command::Trim { fua } => self.note_write(self.whole_blocks(span), "trim", *fua, |_| 0),
+            Command::Trim { fua } => self.note_write(self.whole_blocks(span), TRIM, *fua, |_| 0),
         };
         assert!(self.pending.insert(request.id, pending).is_none(), "ids of requests in flight are unique");
     }
@@ -223,10 +233,10 @@ impl Oracle {
                 self.tidy(atom, oldest_read);
             }
             let stamp = stamp(atom);
-            let version = Version { stamp, write, dead: NEVER, newer: NEVER, optional: what == "trim", settled: false };
+            let version = Version { stamp, write, dead: NEVER, newer: NEVER, optional: what == TRIM, settled: false };
             self.atoms[atom as usize].push(version);
         }
-        Pending::Write { write, fua, since: self.clock }
+        Pending::Write { write, fua, since: self.clock, ignored: self.ignored_trims }
     }
 
     /// A reply reaches the client. Broken: it is not what was promised.
@@ -238,7 +248,10 @@ impl Oracle {
             (Pending::Read { span, arrived }, Err(RequestError::Io)) => self.may_fail(span, arrived),
             (Pending::Status { span, arrived, .. }, Ok(Outcome::Status { allocation, .. })) => self.status_reply(span, arrived, allocation),
             (Pending::Status { span, arrived, .. }, Err(RequestError::Io)) => self.may_fail(span, arrived),
-            (Pending::Write { write, fua, .. }, Ok(Outcome::Done)) => {
+            (Pending::Write { write, fua, ignored, .. }, Ok(Outcome::Done)) => {
+                if self.writes[write as usize].what == TRIM {
+                    self.trimmed.push(Trimmed { write, ignored, at: now });
+                }
                 self.acknowledge(write, now);
                 // A trim without a whole block leaves nothing that could be durable.
                 if !self.writes[write as usize].span.is_empty() {
@@ -260,7 +273,7 @@ impl Oracle {
                 self.flush_told(arrived);
                 Ok(())
             }
-            (Pending::Write { write, fua, since }, Err(error)) => {
+            (Pending::Write { write, fua, since, .. }, Err(error)) => {
                 self.writes[write as usize].failed = true;
                 self.writes[write as usize].acknowledged = now;
                 self.each_version(write, |version| version.optional = true);
@@ -306,7 +319,7 @@ impl Oracle {
     fn acknowledge(&mut self, write: u32, now: Moment) {
         let Write { span, what, submitted, .. } = self.writes[write as usize];
         self.writes[write as usize].acknowledged = now;
-        if what == "trim" {
+        if what == TRIM {
             return;
         }
         for atom in span.start..span.end() {
@@ -343,7 +356,7 @@ impl Oracle {
                 write.durable = true;
                 newly_durable.push(number);
                 // A trim may have been let pass: there is nothing of it that could survive.
-                if write.what != "trim" {
+                if write.what != TRIM {
                     tally.will_survive(number, write);
                 }
             }
@@ -359,7 +372,7 @@ impl Oracle {
     /// These spans may be newer on a failed cache than on the origin. Writes promised just now must be durable there, where they are the
     /// newest, unless a FLUSH has failed for them. (A trim is a hint.)
     pub fn check_given_up(&self, promised: &[u32], spans: &[Span], durable: impl Fn(u64) -> u64) -> Verdict {
-        for &number in promised.iter().filter(|&&number| number >= self.told && self.writes[number as usize].what != "trim") {
+        for &number in promised.iter().filter(|&&number| number >= self.told && self.writes[number as usize].what != TRIM) {
             let write = &self.writes[number as usize];
             let parts = spans.iter().map(|span| span.intersection(write.span));
             let is_lost = |&atom: &u64| match self.atoms[atom as usize].last() {
@@ -505,6 +518,8 @@ impl Oracle {
         self.undurable.clear();
         self.newly_durable.clear();
         self.untold = false;
+        self.trimmed.clear();
+        self.ignored_trims = 0;
         for atom in 0..self.volume_atoms() {
             if self.atoms[atom as usize].len() > 1 {
                 self.tidy(atom, NEVER);

@@ -310,6 +310,28 @@ fn a_trim_takes_whole_blocks_or_leaves_them() {
     broken(&[Trim(1, 0, 8), Done(1), Read(2, 0), Sees(2, 0), Flush(3), Done(3), Crash, Read(4, 0), Sees(4, ORIGIN)]);
 }
 
+/// The engine has said that it has ignored none, or one.
+#[test]
+fn a_trim_that_was_not_ignored_is_zeroes() {
+    let then = |ignored: u64, story: &[Step]| {
+        let (mut oracle, verdict) = tell(&[Write(1, 0, 8), Done(1), Trim(2, 0, 8), Done(2)]);
+        assert_eq!(verdict, Ok(()));
+        oracle.judge_trims(ignored);
+        go_on(&mut oracle, story).is_ok()
+    };
+    let cases: [(&[Step], [bool; 2]); 5] = [
+        (&[Read(3, 0), Sees(3, 1)], [false, true]),
+        (&[Read(3, 0), Sees(3, 0)], [true, true]),
+        (&[Flush(3), Done(3), Crash, Read(4, 0), Sees(4, 1)], [false, true]),
+        (&[Crash, Read(4, 0), Sees(4, 1)], [true, true]),
+        // What was acknowledged behind it does not survive alone.
+        (&[Write(3, 16, 8), Done(3), Crash, Read(4, 16), Sees(4, 3), Read(5, 0), Sees(5, 1)], [false, true]),
+    ];
+    for (number, (story, kept)) in cases.into_iter().enumerate() {
+        assert_eq!([0, 1].map(|ignored| then(ignored, story)), kept, "{number}");
+    }
+}
+
 /// Found by seed 28539: a read that saw the zeros of a trim before the write was taken for one of those behind it.
 #[test]
 fn zeros_of_one_trim_say_nothing_of_another() {

@@ -26,13 +26,8 @@ impl Simulation {
 
     /// The same, behind what devices have to tell at this moment.
     pub fn ask_behind_what_ends(&mut self, asked: impl IntoIterator<Item = (Span, Command<Stamps>)>) -> Vec<RequestId> {
-        self.let_end();
-        self.ask_at_once(asked)
-    }
-
-    /// What ends in this moment does; the engine has not heard of it yet.
-    pub fn let_end(&mut self) {
         self.advance(self.now());
+        self.ask_at_once(asked)
     }
 
     /// A front's client asks; the engine hears nothing of it in this moment. False: it is not for the front to answer, and nobody does.

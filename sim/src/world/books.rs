@@ -2,13 +2,14 @@
 //! the SSD was given and with each other, and what counts as safe at home, which must lie there.
 
 use super::Simulation;
+use crate::back::fault::Rates;
 use crate::chance::mix;
 use crate::front::oracle::Broken;
 use tidegate_engine::block::Span;
 use tidegate_engine::op::{Action, DeviceId, Op, Zone};
 use tidegate_engine::payload::Payload;
 use tidegate_engine::probe::{Counters, Health, Phase, Snapshot};
-use tidegate_engine::request::Command;
+use tidegate_engine::request::{Command, Reply, RequestError};
 use tidegate_engine::time::{Duration, Instant};
 
 /// The books are looked at once in so many turns with a reply.
@@ -32,6 +33,8 @@ pub struct Books {
     given_data: u64,
     /// Writes that it had failed before. Of a merged one that fails each part goes out once more, uncounted.
     failed: u64,
+    /// It has refused some of those, and may have counted them or not.
+    has_refused: bool,
     /// What it told last.
     told: Option<Counters>,
     /// How often the origin had been started before this engine was, and when it was since then.
@@ -56,6 +59,10 @@ impl Books {
             Command::Cache | Command::Status { .. } => return,
         };
         self.asked[place] += 1;
+    }
+
+    pub(super) fn hear<P>(&mut self, reply: &Reply<P>) {
+        self.has_refused |= matches!(reply.result, Err(RequestError::Shutdown));
     }
 
     pub(super) fn start<P: Payload>(&mut self, op: &Op<P>) {
@@ -121,9 +128,10 @@ impl Simulation {
         }
     }
 
-    /// Nobody else starts the origin: neither a stranger, nor whoever takes it away and brings it back. And it does as it is told.
+    /// Nobody else starts or stops the origin: neither a stranger, nor whoever takes it away and brings it back. And it does as it is told.
     fn drive_is_ours(&self) -> bool {
-        !self.plan.strangers && self.plan.origin_leaves_every == 0 && self.plan.rates[1].spin_error == 0
+        let Rates { spin_error, spin_silence, .. } = self.plan.rates[1];
+        !self.plan.strangers && !self.plan.dozes && self.plan.origin_leaves_every == 0 && spin_error + spin_silence == 0
     }
 
     /// Within any hour the drive is started no more often than it may be.
@@ -165,7 +173,7 @@ impl Simulation {
             format!("{} requests in flight, and {pending} wait", snapshot.requests_in_flight)
         })?;
         let counted = [counters.reads, counters.writes, counters.trims, counters.flushes];
-        let is_all = if self.scene.oracle.closing || snapshot.phase == Phase::Refused {
+        let is_all = if books.has_refused || snapshot.phase == Phase::Refused {
             counted.iter().zip(&books.asked).all(|(counted, asked)| counted <= asked)
         } else {
             counted == books.asked

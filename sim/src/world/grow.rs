@@ -11,6 +11,9 @@ use tidegate_engine::payload::Payload;
 /// A volume grows once in so many starts of a run that has one that does.
 const EVERY: u64 = 4;
 
+/// And in one of so many only one of the two superblocks says so.
+const CUT_EVERY: u64 = 3;
+
 /// What an origin has room for without becoming another one: atoms of a branch of its contents.
 const ROOM: u64 = 32_768;
 
@@ -44,7 +47,9 @@ impl Simulation {
         plan.limits[1].atoms = atoms;
         let next = Superblock { geometry: *geometry, sequence: newest.sequence + 1, ..newest.clone() };
         let older = u32::from(second < first);
-        for copy in [older, 1 - older] {
+        // Now and then the power goes between the two. Whoever starts it next finds it grown.
+        let is_cut = self.change_chance.one_in(CUT_EVERY);
+        for copy in [older, 1 - older].into_iter().take(if is_cut { 1 } else { 2 }) {
             scene.cache.scribble(Zone::Superblock, geometry.superblock(copy).start, Stamps::from_bytes(&next.encode(copy)));
         }
         scene.cache.resize(geometry);

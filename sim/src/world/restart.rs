@@ -3,6 +3,7 @@
 use super::Simulation;
 use super::books::Books;
 use crate::back::fault::Rates;
+use crate::front::patience::Patience;
 use tidegate_engine::config::Placement;
 use tidegate_engine::{Engine, Mode};
 
@@ -12,8 +13,7 @@ impl Simulation {
         let scene = &mut self.scene;
         scene.load.cut_off();
         scene.agenda.clear();
-        scene.crowd.clear();
-        scene.ready = None;
+        scene.entrance.clear();
         scene.closed = false;
         self.events.clear();
     }
@@ -61,6 +61,7 @@ impl Simulation {
         oracle.serving_since = None;
         oracle.flush_bound = self.plan.flush_bound().filter(|_| !self.promised_origin);
         (oracle.unfenced, oracle.alone, oracle.closing) = (false, false, false);
+        self.scene.patience = Patience::new(self.plan.patience(), now);
         (self.losses_told, self.losses_told_twice) = (0, false);
         self.scene.host.fails = false;
         self.scene.trace.note(now, 5, || "a new engine recovers".to_string());

@@ -125,8 +125,8 @@ struct Batch<P> {
     refused: bool,
     /// Nothing else was wrong with it, and what was refused is left alone, or tried by itself.
     only_refused: bool,
-    /// Zeros that the origin has refused, or to flush.
-    refused_zeros: Vec<Span>,
+    /// Zeros that the origin has refused, or to flush, and when.
+    refused_zeros: Vec<(Span, Instant)>,
     /// The first piece of several blocks that failed as a whole.
     failed_together: Option<usize>,
 }
@@ -522,7 +522,8 @@ impl<P: Payload> Engine<P> {
         let span = self.piece(number).span;
         let (block, blocks) = self.blocks_of(span);
         let is_zero = matches!(self.piece(number).what, What::Zero(..));
-        self.batch().refused_zeros.extend(is_zero.then_some(span));
+        let refused_zero = is_zero.then_some((span, self.now));
+        self.batch().refused_zeros.extend(refused_zero);
         if blocks > 1 && !is_zero {
             return self.take_care(number);
         }
@@ -609,7 +610,7 @@ impl<P: Payload> Engine<P> {
             if error != DeviceError::Gone {
                 batch.refused = true;
                 let zeros = batch.pieces.iter().filter(|piece| matches!(piece.what, What::Zero(..)));
-                batch.refused_zeros = zeros.map(|piece| piece.span).collect();
+                batch.refused_zeros = zeros.map(|piece| (piece.span, self.now)).collect();
                 let spans: Vec<Span> = batch.pieces.iter().map(|piece| piece.span).collect();
                 spans.into_iter().for_each(|span| self.fail_home_of(span));
             }

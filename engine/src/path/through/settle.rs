@@ -151,10 +151,14 @@ impl<P: Payload> Engine<P> {
         }
     }
 
-    /// The origin does not take what is to be there: who waits for any of it is told.
-    pub(in crate::path) fn fail_settling_of(&mut self, refused: &[Span]) {
-        let is_refused = |(block, blocks)| refused.iter().any(|refused| refused.overlaps(self.blocks_span(block, blocks)));
-        let is_told = |number: usize| self.is_flush(number) || self.changed_blocks(number).is_some_and(is_refused);
+    /// The origin has not taken what is to be there: who waited for any of it then is told. (For who came since it is tried once more.)
+    pub(in crate::path) fn fail_settling_of(&mut self, refused: &[(Span, Instant)]) {
+        let is_told = |number: usize| {
+            let arrived = self.requests.get(number).arrived;
+            let own = self.changed_blocks(number).map(|(block, blocks)| self.blocks_span(block, blocks));
+            let is_own = |span: &Span| self.is_flush(number) || own.is_some_and(|own| own.overlaps(*span));
+            refused.iter().any(|(span, when)| arrived < *when && is_own(span))
+        };
         let told: Vec<usize> = self.settling().filter(|&number| is_told(number)).collect();
         for number in told {
             self.forget_passing(number);

@@ -100,6 +100,7 @@ impl Device {
             last_success: self.last_success,
             failed_writes: self.failed_writes,
             faults: self.faults,
+            troubled: None,
         }
     }
 }

@@ -20,6 +20,8 @@ use tidegate_engine::time::{Duration, Instant};
 
 /// An operation that takes longer is reported as late.
 const LATE: Duration = Duration::from_millis(500);
+/// For how long a word to a motor is waited for, at most.
+const SILENCE: Duration = Duration::from_secs(180);
 /// How long it takes to find out that a motor does not do as it was told.
 const DEAF: Duration = Duration::from_secs(1);
 
@@ -168,6 +170,8 @@ pub struct Device {
     pub last_success: Instant,
     pub failed_writes: u64,
     pub faults: u64,
+    /// Until when something was last wrong with it, but for its being gone.
+    troubled: Option<Instant>,
 }
 
 impl Device {
@@ -201,6 +205,7 @@ impl Device {
             last_success: Instant::ZERO,
             failed_writes: 0,
             faults: 0,
+            troubled: None,
         }
     }
 
@@ -255,7 +260,13 @@ impl Device {
     pub fn start(&mut self, now: Instant, op: Op<Stamps>) {
         self.check(&op);
         let fault = self.draw_fault(op.class, &op.action);
-        self.faults += u64::from(fault.is_some());
+        if let Some(fault) = fault {
+            self.faults += 1;
+            let lasts = if let Fault::Stuck(duration) = fault { duration } else { Duration::ZERO };
+            // Nobody waits for a word for longer than that.
+            let longest = if matches!(op.action, Action::Spin(_)) { SILENCE } else { lasts };
+            self.troubled = self.troubled.max(Some(now + lasts.min(longest)));
+        }
         let due = if self.held.contains(&access(&op.action).map(|(zone, _, _)| zone)) {
             Due::Held
         } else if let Some(Fault::Stuck(duration)) = fault {
@@ -317,7 +328,10 @@ impl Device {
     /// The rules every operation keeps. (One of them, that no metadata still needed is overwritten, the scenarios watch.)
     fn check(&self, op: &Op<Stamps>) {
         assert_eq!(op.device, self.id);
-        assert!(self.running.len() < self.limits.depth, "{op:?}: more in flight than the depth of {}", self.limits.depth);
+        // A word to the motor takes no place: it goes another way, and is not waited for for ever.
+        let in_flight = self.running.iter().filter(|running| !matches!(running.op.action, Action::Spin(_))).count();
+        let is_word = matches!(op.action, Action::Spin(_));
+        assert!(is_word || in_flight < self.limits.depth, "{op:?}: more in flight than the depth of {}", self.limits.depth);
         assert!(self.running.iter().all(|running| running.op.id != op.id), "{op:?}: an id in use");
         let Some((zone, span, writes)) = access(&op.action) else { return };
         assert!(!span.is_empty(), "{op:?}: nothing");
@@ -382,6 +396,9 @@ impl Device {
             Action::Spin(_) => Ok(Answer::Power(Said { power: self.power(), used: self.used.as_mut().map(std::mem::take) })),
         };
         self.is_noticed |= self.gone;
+        if result.is_err() {
+            self.troubled = self.troubled.max(Some(now));
+        }
         self.ended += u64::from(writes);
         // A discard that fails is no excuse for anything.
         self.failed_writes += u64::from(writes && result.is_err() && !matches!(running.op.action, Action::Discard(..)));
@@ -680,6 +697,12 @@ impl Device {
     pub fn is_bad(&self, zone: Zone, span: Span) -> bool {
         assert!(self.geometry.zone(zone).contains(span));
         self.gone || self.bad.range(span.start..span.end()).next().is_some()
+    }
+
+    /// Until when something is wrong with it, as far as that is known now, if anything ever was since its user was started.
+    pub fn trouble(&self, now: Instant) -> Option<Instant> {
+        let is_now = self.gone || !self.held.is_empty();
+        self.troubled.max(is_now.then_some(now))
     }
 
     pub fn in_flight(&self) -> usize {

@@ -226,4 +226,13 @@ impl Model {
             Model::Ssd(_) | Model::Port(_) => {}
         }
     }
+
+    /// A timer of its own stops it, if it has nothing to do.
+    pub fn doze(&mut self, now: Instant) {
+        match self {
+            Model::Plain(plain) => plain.doze(),
+            Model::Hdd(hdd) if hdd.state() == PowerState::Idle => hdd.spin_down(now),
+            Model::Hdd(_) | Model::Ssd(_) | Model::Port(_) => {}
+        }
+    }
 }

@@ -96,6 +96,11 @@ impl Plain {
         }
     }
 
+    /// It stops by itself, if it has nothing to do.
+    pub fn doze(&mut self) {
+        self.asleep |= self.ends.is_empty();
+    }
+
     pub fn next(&self) -> Option<Instant> {
         self.ends.peek().map(|Reverse((end, _, _))| *end)
     }
