@@ -208,7 +208,8 @@ Examples:
 pub struct Status {
     #[command(flatten)]
     pub of: Of,
-    /// One JSON object: sizes in bytes or 4 KiB blocks, latencies in nanoseconds, counters since the start; of several volumes in "volumes"
+    /// One JSON object: sizes in bytes or 4 KiB blocks, latencies in nanoseconds, counters since the start; of several volumes in "volumes". What is
+    /// not known is null: while a volume recovers, all that its cache has
     #[arg(long)]
     pub json: bool,
 }
