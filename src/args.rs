@@ -36,6 +36,8 @@ Exit codes:
   77  permission denied
   78  the configuration or a plan is wrong (the message names path:line), or a device holds what tidegate must not touch:
       another file system, another volume's cache, a newer version, the wrong size
+  128 and the number of a signal (129 SIGHUP, 130 SIGINT, 143 SIGTERM): that ended it at once. Of `up` and `serve` the second one:
+      what was flushed is safe. Of `create`, `attach` and a first `up` the first one, before they formatted: what was made is gone again
 
 Examples:
   tidegate up                               a volume of 8 GiB in ./tidegate-data, ready in a second
@@ -208,7 +210,8 @@ Examples:
 pub struct Status {
     #[command(flatten)]
     pub of: Of,
-    /// One JSON object: sizes in bytes or 4 KiB blocks, latencies in nanoseconds, counters since the start; of several volumes in "volumes"
+    /// One JSON object: sizes in bytes or 4 KiB blocks, latencies in nanoseconds, counters since the start; of several volumes in "volumes". What is
+    /// not known is null: while a volume recovers, all that its cache has
     #[arg(long)]
     pub json: bool,
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use tidegate_daemon::back::disk::is_missing;
 use tidegate_daemon::create::{CreateOptions, Created, Overwrite, Own, Ready};
-use tidegate_daemon::state::State;
+use tidegate_daemon::state::{self, State};
 use tidegate_daemon::volume::Options;
 use tidegate_daemon::{Failure, tell, whole};
 use tidegate_engine::Mode;
@@ -23,6 +23,8 @@ pub fn make(place: &Place, volume: &Options, options: &CreateOptions, own: Own) 
     room.make()?;
     let known = State::read(&volume.state)?;
     let begins_anew = options.overwrite == Overwrite::Anything || ready.replaced().is_some();
+    // Who is served by it, from other disks, would find its cache given up.
+    let _held = (begins_anew && known.is_some()).then(|| state::Place::hold(&volume.state)).transpose()?;
     if begins_anew && known.is_some() {
         whole::try_out(&volume.state, 0o600).map_err(|error| {
             let what =

@@ -83,6 +83,9 @@ fn describe(status: &Value) -> String {
     if let Some(why) = status::gone(status) {
         return why;
     }
+    if status["phase"] == "recovering" {
+        return "not known yet: the volume recovers".to_owned();
+    }
     let word = |key: &str| status["mode"][key].as_str().unwrap_or("-").to_owned();
     let (wanted, recorded) = (word("wanted"), word("recorded"));
     if status["mode"]["switching"].as_bool() == Some(true) {

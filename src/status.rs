@@ -205,17 +205,12 @@ fn all(status: &Value) -> String {
 /// A line for each thing that there is something to say of.
 fn describe(status: &Value) -> String {
     let told = Told(status);
-    let groups = [
-        told.state(),
-        told.contents(),
-        told.upkeep(),
-        told.hits(),
-        told.shortcuts(),
-        told.requests(),
-        told.waits(),
-        told.background(),
-        told.troubles(),
-    ];
+    // What only recovery finds out is not known before it has ended.
+    let groups = if status["phase"] == "recovering" {
+        vec![told.recovery(), told.wear(), told.requests(), told.waits(), told.troubles()]
+    } else {
+        told.all()
+    };
     groups.into_iter().flatten().map(|(name, value)| format!("{name:<9}{value}\n")).collect()
 }
 
@@ -240,6 +235,47 @@ impl Told<'_> {
 
     fn seconds(&self, pointer: &str) -> Option<String> {
         self.0.pointer(pointer).and_then(Value::as_f64).map(units::show_seconds)
+    }
+
+    fn all(&self) -> Vec<Lines> {
+        vec![
+            self.state(),
+            self.contents(),
+            self.upkeep(),
+            self.hits(),
+            self.shortcuts(),
+            self.requests(),
+            self.waits(),
+            self.background(),
+            self.troubles(),
+        ]
+    }
+
+    /// How far it is.
+    fn recovery(&self) -> Lines {
+        let what = match self.word("/recovery/step") {
+            "superblocks" => "reads the superblocks",
+            "metadata" => "reads state map and journal",
+            "tail" => "reads what was written last",
+            "headers" => "reads the headers of dirty sets",
+            "origin" => "compares the origin with what it was",
+            "writing" => "writes down that it goes on from here",
+            "sound" => "found sound, waits for the other volumes",
+            // An older daemon does not say.
+            _ => "looks through the cache",
+        };
+        let far = match self.numbers("/recovery", ["done", "of"]) {
+            [done, of] if of > 0 && self.word("/recovery/step") != "sound" => format!(", {done} of {of} done"),
+            _ => String::new(),
+        };
+        vec![("phase", format!("recovering: {what}{far}; what is cached and dirty is not known yet"))]
+    }
+
+    /// Of the SSD, and of the disk's motor.
+    fn wear(&self) -> Lines {
+        let mut lines = crate::wear::lines(&self.0["wear"]);
+        lines.extend(crate::spin::lines(&self.0["spin"]));
+        lines
     }
 
     fn state(&self) -> Lines {
@@ -286,8 +322,7 @@ impl Told<'_> {
             };
             lines.push(("scrub", format!("{done} of {} sets of this pass, {last}{found}", self.number("/sets/total"))));
         }
-        lines.extend(crate::wear::lines(&self.0["wear"]));
-        lines.extend(crate::spin::lines(&self.0["spin"]));
+        lines.extend(self.wear());
         match self.numbers("/discards", ["sets", "left_out_sets", "failures"]) {
             [0, 0, 0] => {}
             [sets, left_out, failed] => lines.push(("discards", format!("{sets} sets; {left_out} left out, {failed} failed"))),
@@ -401,9 +436,9 @@ fn p50_p99(latencies: &Value) -> String {
     format!("p50 {}, p99 {}", at("p50"), at("p99"))
 }
 
-/// `lock 3, set 12`: what is not zero, or `none`.
+/// `lock 3, set 12`: what is known and not zero, or `none`.
 pub fn counts(of: &Value) -> String {
-    let counted = of.as_object().into_iter().flatten().filter(|(_, count)| count.as_u64() != Some(0));
+    let counted = of.as_object().into_iter().flatten().filter(|(_, count)| count.as_u64().is_some_and(|count| count > 0));
     let counted: Vec<String> = counted.map(|(name, count)| format!("{} {count}", name.replace('_', " "))).collect();
     if counted.is_empty() { "none".to_owned() } else { counted.join(", ") }
 }
@@ -495,6 +530,24 @@ mod tests {
         assert!(blocks[0].starts_with("name     home\nphase    serving\n"), "{text}");
         assert_eq!(blocks[1..], ["name     media\nphase    failed (io_uring failed)", "name     old\nphase    stopped\n"]);
         assert!(all(&json!({ "name": "home", "phase": "serving" })).starts_with("phase    serving\n"), "alone it needs no name");
+    }
+
+    #[test]
+    fn of_a_volume_that_recovers_nothing_is_told_that_is_not_known_yet() {
+        let recovering = json!({
+            "phase": "recovering", "recovery": { "step": "metadata", "done": 3, "of": 40 }, "gate": null, "dirty_blocks": null,
+            "sets": { "total": 64, "free": null, "dirty": null }, "mode": null, "requests_in_flight": 2,
+            "errors": { "cache_write_failures": 1, "refused_blocks": null }, "wear": { "since_start": { "ssd_bytes": 0 } },
+        });
+        let expected = "\
+phase    recovering: reads state map and journal, 3 of 40 done; what is cached and dirty is not known yet
+wear     since the start 0 B written to the SSD
+requests 0 reads (0 B), 0 writes (0 B), 0 flushes, 0 trims; 2 in flight
+waits    none
+errors   cache write failures 1
+memory   0 B ()
+";
+        assert_eq!(all(&recovering), expected);
     }
 
     #[test]

@@ -9,7 +9,13 @@ pub fn lines(wear: &Value) -> Vec<(&'static str, String)> {
     if !wear.is_object() {
         return Vec::new();
     }
-    let mut lines = vec![("wear", format!("{}; since the start {}", written(&wear["lifetime"]), written(&wear["since_start"])))];
+    let since_start = written(&wear["since_start"]);
+    let text = match &wear["lifetime"] {
+        // It recovers.
+        Value::Null => format!("since the start {since_start}"),
+        lifetime => format!("{}; since the start {since_start}", written(lifetime)),
+    };
+    let mut lines = vec![("wear", text)];
     let causes = wear["since_start"]["by_cause"].as_object().into_iter().flatten();
     let causes = causes.filter_map(|(cause, bytes)| Some((cause, bytes.as_u64().filter(|&bytes| bytes > 0)?)));
     let causes: Vec<String> = causes.map(|(cause, bytes)| format!("{cause} {}", show_size(bytes))).collect();

@@ -16,7 +16,7 @@ use crate::common::{folder, text, tool, volume};
 #[test]
 fn help_teaches() {
     let help = tool::tidegate(&["--help"]).succeeds();
-    for words in ["Exit codes:", "Examples:", "tidegate up", "78"] {
+    for words in ["Exit codes:", "Examples:", "tidegate up", "78", "128 and the number of a signal (129 SIGHUP, 130 SIGINT, 143 SIGTERM)"] {
         assert!(help.contains(words), "{words}: {help}");
     }
     for command in [

@@ -235,6 +235,17 @@ impl Place {
         Ok(place)
     }
 
+    /// Held by somebody who serves nobody, and is to write another cache down: who would serve by it meanwhile is refused.
+    ///
+    /// # Errors
+    /// As [`Place::open`], or somebody serves a volume by it.
+    pub fn hold(path: &Path) -> Result<Place, Failure> {
+        let place = Place::open(path)?;
+        occupied::mark(place.folder.file(), &place.name);
+        place.refuse_served()?;
+        Ok(place)
+    }
+
     /// A volume is served from these disks, as others who come upon this place see from now on.
     ///
     /// # Errors

@@ -378,7 +378,11 @@ impl Volume {
                     (counters.reads, counters.read_atoms, counters.writes) =
                         (counters.reads + reads, counters.read_atoms + read_atoms, counters.writes + writes);
                     let mut status = status_json(&snapshot);
-                    status["wear"] = wear_json(&snapshot.wear, &self.rating, &snapshot.counters);
+                    status["wear"] = wear_json(&snapshot, &self.rating);
+                    if self.state == State::Sound && self.world.held.is_some() {
+                        // The daemon's other volumes are not.
+                        status["recovery"]["step"] = "sound".into();
+                    }
                     if let (Some(sleeper), Some(report)) = (&self.world.sleeper, &snapshot.spin) {
                         status["spin"] = sleeper.json(report, now);
                     }

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 use tidegate_engine::block::ATOM_BYTES;
-use tidegate_engine::probe::Counters;
+use tidegate_engine::probe::{Counters, Snapshot};
 use tidegate_engine::time::Duration;
 use tidegate_engine::wear::{Cause, Wear, Written};
 
@@ -17,8 +17,13 @@ pub struct Rating {
     pub daily: Option<u64>,
 }
 
-/// The object `wear` of a status: sizes in bytes.
-pub fn wear_json(wear: &Wear, rating: &Rating, counters: &Counters) -> Value {
+/// The object `wear` of a status: sizes in bytes. Of the life of the cache its superblocks know, and nothing is said before they are read.
+pub fn wear_json(snapshot: &Snapshot, rating: &Rating) -> Value {
+    let Snapshot { wear, counters, .. } = snapshot;
+    if snapshot.has_served { of_life(wear, rating, counters) } else { json!({ "since_start": written_json(&wear.since_start) }) }
+}
+
+fn of_life(wear: &Wear, rating: &Rating, counters: &Counters) -> Value {
     let per_day = per_day(wear.lately);
     let written = wear.lifetime.cache.total() * ATOM_BYTES;
     let life = rating.life.map(|life| {
@@ -77,7 +82,7 @@ mod tests {
 
     #[test]
     fn an_ssd_whose_life_is_not_rated_has_no_days_left_to_tell() {
-        let told = wear_json(&wear(), &Rating::default(), &Counters::default());
+        let told = of_life(&wear(), &Rating::default(), &Counters::default());
         assert_eq!((&told["life"], &told["budget"]), (&Value::Null, &Value::Null));
         assert_eq!((told["bytes_per_day"].as_u64(), told["measured_seconds"].as_f64()), (Some(TB), Some(43_200.0)));
         assert_eq!((told["since_start"]["ssd_bytes"].as_u64(), told["since_start"]["amplification"].as_f64()), (Some(64_000), Some(1.25)));
@@ -86,25 +91,22 @@ mod tests {
 
     #[test]
     fn life_is_what_is_left_of_the_rating_at_the_rate_of_the_last_day() {
-        let told = wear_json(&wear(), &Rating { life: Some(150 * TB), daily: None }, &Counters::default());
+        let told = of_life(&wear(), &Rating { life: Some(150 * TB), daily: None }, &Counters::default());
         let life = ["used_percent", "days_left"].map(|key| told["life"][key].as_f64().expect("a number").round());
         assert_eq!(life, [10.0, 135.0]);
-        let worn = wear_json(&wear(), &Rating { life: Some(10 * TB), daily: None }, &Counters::default());
+        let worn = of_life(&wear(), &Rating { life: Some(10 * TB), daily: None }, &Counters::default());
         assert_eq!((worn["life"]["used_percent"].as_f64().map(f64::round), worn["life"]["days_left"].as_f64()), (Some(150.0), Some(0.0)));
-        let idle = wear_json(
-            &Wear { lately: (0, Duration::from_secs(5)), ..wear() },
-            &Rating { life: Some(TB), daily: None },
-            &Counters::default(),
-        );
+        let idle =
+            of_life(&Wear { lately: (0, Duration::from_secs(5)), ..wear() }, &Rating { life: Some(TB), daily: None }, &Counters::default());
         assert_eq!(idle["life"]["days_left"], Value::Null, "nothing is written: it lasts");
-        let fresh = wear_json(&Wear::default(), &Rating::default(), &Counters::default());
+        let fresh = of_life(&Wear::default(), &Rating::default(), &Counters::default());
         assert_eq!((&fresh["bytes_per_day"], &fresh["lifetime"]["amplification"]), (&Value::Null, &Value::Null));
     }
 
     #[test]
     fn a_budget_tells_what_it_leaves_and_what_it_kept_out() {
         let counters = Counters { fill_budget_blocks: 3, clean_budget_waits: 2, ..Counters::default() };
-        let told = wear_json(&Wear { budget_left: Some(-7), ..wear() }, &Rating { life: None, daily: Some(TB) }, &counters);
+        let told = of_life(&Wear { budget_left: Some(-7), ..wear() }, &Rating { life: None, daily: Some(TB) }, &counters);
         assert_eq!(told["budget"], json!({ "daily_bytes": TB, "left_bytes": -7, "unkept_blocks": 3, "cleaner_waits": 2 }));
     }
 }

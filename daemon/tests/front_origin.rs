@@ -175,3 +175,82 @@ fn one_client_whose_reads_the_origin_does_not_answer_leaves_room_to_others_of_it
     world.hold_reads = false;
     reader.receive(&mut world, 4 * (16 + (16 << 20)));
 }
+
+/// Nine clients have as many writes under way as there may be at once, and none is answered.
+fn check_that_many_writes_stop_no_flush(mut world: World) {
+    let mut writers: Vec<Raw> = (0..9).map(|_| Raw::ready(&mut world)).collect();
+    // With two threads each has one of them.
+    let mut flushers = [(); 2].map(|()| Raw::ready(&mut world));
+    world.hold_changes = true;
+    for (place, writer) in writers.iter_mut().enumerate() {
+        let offset = |number: u64| (place as u64 * 128 + number) * 512;
+        writer.send(&mut world, &(0..128).flat_map(|number| write(number, offset(number), &[1; 512])).collect::<Vec<u8>>());
+    }
+    world.until(|world| world.held.len() >= 1008);
+    world.settle();
+    assert_eq!((world.held.len(), world.room.requests, world.room.other_requests), (1008, 16, 0));
+    for round in 0..20 {
+        for flusher in &mut flushers {
+            let flushes = [request(FLUSH, round, 0, 0), request(FLUSH, round, 0, 0)].concat();
+            assert_eq!(flusher.push(&mut world, &flushes), flushes.len());
+            assert_eq!(flusher.receive(&mut world, 2 * 16), simple(0, round).repeat(2));
+        }
+    }
+    // What is no FLUSH waits, and so does what is behind it.
+    let flushes = world.memory.flushes;
+    flushers[0].send(&mut world, &[request(TRIM, 1, 0, 512), request(FLUSH, 2, 0, 0)].concat());
+    world.settle();
+    assert!(world.held.len() == 1008 && (world.memory.flushes == flushes || world.front.has_threads()));
+    world.hold_changes = false;
+    flushers[0].receive(&mut world, 2 * 16);
+    writers.iter_mut().for_each(|writer| assert_eq!(writer.receive(&mut world, 128 * 16).len(), 128 * 16));
+    world.settle();
+    assert!(world.room == World::new(MIB).room && world.held.is_empty());
+}
+
+#[test]
+fn many_writes_that_the_origin_does_not_take_stop_no_flush() {
+    check_that_many_writes_stop_no_flush(World::new(MIB));
+}
+
+#[test]
+fn many_writes_that_the_origin_does_not_take_stop_no_flush_of_the_same_front_thread() {
+    check_that_many_writes_stop_no_flush(World::with_threads(MIB, 1));
+}
+
+#[test]
+fn many_writes_that_the_origin_does_not_take_stop_no_flush_of_several_front_threads() {
+    check_that_many_writes_stop_no_flush(World::with_threads(MIB, 2));
+}
+
+/// Part of an atom is written, and the origin does not give the rest of it.
+#[test]
+fn a_write_that_waits_for_its_atom_stops_those_alone_who_write_the_same() {
+    for threads in [0, 1, 2] {
+        let mut world = if threads == 0 { World::new(MIB) } else { World::with_threads(MIB, threads) };
+        let [mut odd, mut same, mut after, mut good, mut other] = [(); 5].map(|()| Raw::ready(&mut world));
+        let changes = |world: &World| world.held.iter().filter(|request| !request.reads()).count();
+        world.hold_reads = true;
+        odd.send(&mut world, &write(1, 100, &[1; 10]));
+        world.until(|world| world.held.len() == 1);
+        // One by one: each waits for the one before it.
+        for (client, byte) in [(&mut same, 2), (&mut after, 3)] {
+            client.send(&mut world, &write(1, 0, &[byte; 512]));
+            world.settle();
+        }
+        for round in 0..20 {
+            for client in [&mut good, &mut other] {
+                let changes = [request(TRIM, round, 8192, 4096), write(round, 512, &[4; 512]), request(FLUSH, round, 0, 0)].concat();
+                client.send(&mut world, &changes);
+                assert_eq!(client.receive(&mut world, 3 * 16), simple(0, round).repeat(3), "{threads} threads");
+            }
+        }
+        assert!(changes(&world) == 0 && world.held.len() == 1, "{threads} threads: the same place is his alone");
+        world.hold_reads = false;
+        for client in [&mut odd, &mut same, &mut after] {
+            assert_eq!(client.receive(&mut world, 16), simple(0, 1), "{threads} threads");
+        }
+        world.settle();
+        assert!(world.held.is_empty() && world.room == World::new(MIB).room);
+    }
+}

@@ -318,6 +318,44 @@ pub struct Damage {
     pub what: String,
 }
 
+/// How far a recovery is that does not serve yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Recovering {
+    pub step: RecoveryStep,
+    /// Operations of this step that have ended, of so many that are known of; or blocks of the origin that were compared.
+    pub done: usize,
+    pub of: usize,
+}
+
+/// What a recovery is about, in its order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecoveryStep {
+    Superblocks,
+    /// State map and journal.
+    Metadata,
+    /// Data of groups that may not be durable.
+    Tail,
+    /// Of sets with dirty blocks.
+    Headers,
+    /// Is it as it was?
+    Origin,
+    /// Last writes and superblocks: nothing is written before.
+    Writing,
+}
+
+impl RecoveryStep {
+    pub fn name(self) -> &'static str {
+        match self {
+            RecoveryStep::Superblocks => "superblocks",
+            RecoveryStep::Metadata => "metadata",
+            RecoveryStep::Tail => "tail",
+            RecoveryStep::Headers => "headers",
+            RecoveryStep::Origin => "origin",
+            RecoveryStep::Writing => "writing",
+        }
+    }
+}
+
 /// A block on the SSD, as the log describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stored {
@@ -347,6 +385,10 @@ pub struct Snapshot {
     /// The moment.
     pub now: Instant,
     pub phase: Phase,
+    /// While it recovers.
+    pub recovery: Option<Recovering>,
+    /// It has begun to serve: what the cache has is known.
+    pub has_served: bool,
     /// Grows with every start, and once more with an orderly stop.
     pub epoch: u64,
     pub gate: GateState,

@@ -24,12 +24,17 @@ impl<P> Request<P> {
         }
     }
 
+    pub fn kind(&self) -> Kind {
+        match self.command {
+            Command::Read | Command::Cache | Command::Status { .. } => Kind::Read,
+            Command::Write { .. } | Command::Trim { .. } | Command::Zero { .. } => Kind::Change,
+            Command::Flush => Kind::Flush,
+        }
+    }
+
     /// Does it only read? Then it may wait for the origin.
     pub fn reads(&self) -> bool {
-        match self.command {
-            Command::Read | Command::Cache | Command::Status { .. } => true,
-            Command::Write { .. } | Command::Trim { .. } | Command::Zero { .. } | Command::Flush => false,
-        }
+        self.kind() == Kind::Read
     }
 
     /// What it changes; of a request that changes nothing: nothing.
@@ -39,6 +44,17 @@ impl<P> Request<P> {
             Command::Read | Command::Cache | Command::Flush | Command::Status { .. } => Span::new(self.span.start, 0),
         }
     }
+}
+
+/// What a request is for those who would have to wait with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// It changes something, and waits for the origin where the cache has no room.
+    Change,
+    /// It only reads: it may wait for the origin.
+    Read,
+    /// It waits for no origin that is slow.
+    Flush,
 }
 
 #[derive(Clone, Debug)]
@@ -135,6 +151,8 @@ pub enum RequestError {
 pub struct Room {
     pub requests: usize,
     pub bytes: u64,
+    /// Of those, what is no FLUSH may have as many: the origin may keep all the rest waiting, and a FLUSH is not to wait with it.
+    pub other_requests: usize,
     /// Of those, what only reads may have as much: it may be the origin that they wait for, and who writes or flushes is not to wait with them.
     pub read_requests: usize,
     pub read_bytes: u64,
@@ -144,6 +162,8 @@ pub struct Room {
 pub const REQUEST_BYTES_MAX: u64 = 33 << 20;
 /// What only reads leaves one request of so many to others.
 const READS_LEAVE: usize = 8;
+/// What is no FLUSH leaves one request of so many to those.
+const OTHERS_LEAVE: usize = 64;
 
 impl Room {
     /// Nothing has been taken of it. What only reads leaves room for the largest request to others, as far as there is room for a second one: a read
@@ -151,29 +171,43 @@ impl Room {
     pub const fn whole(requests: usize, bytes: u64) -> Room {
         let beyond = bytes.saturating_sub(REQUEST_BYTES_MAX);
         let left = if beyond < REQUEST_BYTES_MAX { beyond } else { REQUEST_BYTES_MAX };
-        Room { requests, bytes, read_requests: requests - requests / READS_LEAVE, read_bytes: bytes - left }
+        let (other_requests, read_requests) = (requests - requests / OTHERS_LEAVE, requests - requests / READS_LEAVE);
+        Room { requests, bytes, other_requests, read_requests, read_bytes: bytes - left }
     }
 
     pub const fn none() -> Room {
         Room::whole(0, 0)
     }
 
-    /// One that only reads, of so many bytes, or one that does not (`reads`), is taken.
+    /// One of so many bytes is taken.
     ///
     /// # Panics
     /// If there is no room for it.
-    pub fn take(&mut self, reads: bool, bytes: u64) {
+    pub fn take(&mut self, kind: Kind, bytes: u64) {
         self.requests -= 1;
         self.bytes -= bytes;
-        if reads {
+        if kind != Kind::Flush {
+            self.other_requests -= 1;
+        }
+        if kind == Kind::Read {
             self.read_requests -= 1;
             self.read_bytes -= bytes;
         }
     }
 
+    /// Is there a place for one more, whatever its bytes?
+    pub fn has_place(&self, kind: Kind) -> bool {
+        let of_kind = match kind {
+            Kind::Change => self.other_requests,
+            Kind::Read => self.other_requests.min(self.read_requests),
+            Kind::Flush => self.requests,
+        };
+        self.requests.min(of_kind) > 0
+    }
+
     /// Bytes that one more may have which only reads; `None`: there is no place for it.
     pub fn for_reads(&self) -> Option<u64> {
-        (self.requests > 0 && self.read_requests > 0).then(|| self.read_bytes.min(self.bytes))
+        self.has_place(Kind::Read).then(|| self.read_bytes.min(self.bytes))
     }
 }
 
@@ -190,9 +224,24 @@ mod tests {
         assert_eq!([reads(1_024, 256), reads(8, 66), reads(7, 40), reads(1, 33)], [(896, 223), (7, 33), (7, 33), (1, 33)]);
         assert_eq!(reads(1, 4), (1, 4));
         let mut room = Room::whole(8, 66 << 20);
-        (0..7).for_each(|_| room.take(true, 33 << 20 >> 3));
+        (0..7).for_each(|_| room.take(Kind::Read, 33 << 20 >> 3));
         assert_eq!((room.for_reads(), room.requests, room.bytes >= REQUEST_BYTES_MAX), (None, 1, true));
-        room.take(false, REQUEST_BYTES_MAX);
+        room.take(Kind::Change, REQUEST_BYTES_MAX);
         assert_eq!(room.requests, 0);
+    }
+
+    #[test]
+    fn what_is_no_flush_leaves_some_places_to_those_where_there_are_many() {
+        let left = [1, 63, 64, 1_024].map(|requests| requests - Room::whole(requests, 0).other_requests);
+        assert_eq!(left, [0, 0, 1, 16]);
+        let mut room = Room::whole(64, 0);
+        room.take(Kind::Flush, 0);
+        (0..56).for_each(|_| room.take(Kind::Read, 0));
+        assert!(room.for_reads().is_none() && room.has_place(Kind::Change));
+        (0..7).for_each(|_| room.take(Kind::Change, 0));
+        assert_eq!((room.requests, room.has_place(Kind::Flush)), (0, false), "those are no more than there are in all");
+        let mut room = Room::whole(64, 0);
+        (0..63).for_each(|_| room.take(Kind::Change, 0));
+        assert!(!room.has_place(Kind::Change) && room.for_reads().is_none() && room.has_place(Kind::Flush));
     }
 }

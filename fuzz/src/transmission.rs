@@ -68,6 +68,7 @@ fn feed(export: &Export, session: Session, stopping: bool, bytes: &[u8], piece: 
                 loan: u64::MAX,
                 payload: u64::MAX,
                 room,
+                place: !full,
                 reads: (!full).then_some(room),
                 busy: &[],
                 ahead: None,

@@ -3,7 +3,7 @@
 use tidegate_engine::cache::format::Geometry;
 use tidegate_engine::op::{DeviceId, Zone};
 use tidegate_engine::probe::WaitReason;
-use tidegate_engine::request::{RequestError, RequestId};
+use tidegate_engine::request::{Command, RequestError, RequestId};
 use tidegate_engine::time::Duration;
 use tidegate_sim::back::model::Speed;
 use tidegate_sim::back::volatile::Survive;
@@ -161,4 +161,31 @@ fn a_write_that_needs_all_of_the_memory_is_not_kept_waiting_by_what_is_kept_of_m
         }
         assert!(scenario.snapshot().counters.filled_blocks > 16);
     }
+}
+
+/// It waits for a flush, and TRIMs pass it all the time.
+#[test]
+fn a_write_that_waits_for_the_window_waits_for_one_flush_and_not_for_every_trim_that_comes() {
+    let slow = Duration::from_millis(20);
+    let (set_slots, volume_atoms) = (MIB as u32, 64 * MIB * 8);
+    let geometry = Geometry { block_atoms: 8, set_slots, sets: 64, journal_pages: 512, volume_atoms, range_entries: 252 };
+    let mut plan = plan_for(geometry);
+    (plan.config.dirty_ram, plan.config.window_bytes) = (0, 1 << 20);
+    (plan.speeds[0].write, plan.speeds[0].flush) = (slow, slow);
+    let mut scenario = Scenario::of(plan);
+    let (first, _) = scenario.send_write(scenario.blocks(0, 200), false);
+    let (second, _) = scenario.send_write(scenario.blocks(MIB, MIB), false);
+    assert!(scenario.snapshot().requests.iter().any(|&(_, _, waits)| waits == WaitReason::Window), "it waits for something else");
+    let before = scenario.simulation.now();
+    for turn in 0.. {
+        if scenario.is_answered(second) {
+            break;
+        }
+        assert!(scenario.simulation.now().since(before) < Duration::from_secs(1), "{turn} TRIMs have passed it");
+        let block = scenario.block(4 * MIB + turn % 100 * 2);
+        let zero = Command::Zero { no_hole: false, fua: false, fast: false };
+        scenario.send(block, if turn / 100 % 2 == 0 { Command::Trim { fua: false } } else { zero });
+        scenario.step();
+    }
+    assert!(scenario.is_answered(first));
 }

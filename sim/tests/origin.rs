@@ -338,7 +338,12 @@ fn reads_that_the_origin_does_not_answer_leave_places_to_those_who_write_and_flu
     let taken = reads.len() as u64 * scenario.block(0).bytes();
     assert_eq!((room(&scenario).requests, room(&scenario).read_bytes), (2, whole.read_bytes - taken));
     scenario.write(3);
-    scenario.flush();
+    scenario.hold_flush(DeviceId::Cache);
+    let flush = scenario.send_flush();
+    assert_eq!((room(&scenario).requests, room(&scenario).other_requests), (1, 2), "it takes no place of what is no FLUSH");
+    scenario.release_flush(DeviceId::Cache);
+    scenario.wait(flush).expect("it needs no origin");
+    assert_eq!((room(&scenario).requests, room(&scenario).other_requests), (2, 2));
     assert!(reads.iter().all(|read| !scenario.is_answered(*read)));
     scenario.release(Zone::Origin);
     for read in reads {

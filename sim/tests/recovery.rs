@@ -9,7 +9,7 @@ use tidegate_engine::cache::format::{FormatId, Header, PageHead, Record, Step, S
 use tidegate_engine::fault_point::FaultPoint;
 use tidegate_engine::op::{DeviceId, Zone};
 use tidegate_engine::payload::Payload;
-use tidegate_engine::probe::Phase;
+use tidegate_engine::probe::{Phase, Recovering};
 use tidegate_engine::request::RequestError;
 use tidegate_engine::time::Duration;
 use tidegate_sim::back::fault::Fault;
@@ -390,6 +390,31 @@ fn a_wiped_and_reformatted_ssd_shows_nothing_of_its_former_life() {
             scenario.expect(block, &first);
         }
     }
+}
+
+#[test]
+fn a_recovery_tells_how_far_it_is_and_that_nothing_is_known_before_it_has_ended() {
+    let mut scenario = Scenario::new();
+    one_sealed_set(&mut scenario);
+    scenario.checkpoints(1, 40);
+    scenario.crash(Crash::Power { cache: Survive::All, origin: Survive::All });
+    scenario.begin_recovery();
+    let mut steps = Vec::new();
+    while let Some(Recovering { step, done, of }) = scenario.snapshot().recovery {
+        assert!(done <= of && !scenario.snapshot().has_served);
+        let (last, before, all) = steps.pop().unwrap_or((step, 0, 0));
+        if last != step {
+            steps.push((last, before, all));
+        } else if all == of {
+            assert!(before <= done, "{step:?} goes back");
+        }
+        steps.push((step, done, of));
+        scenario.step();
+    }
+    assert!(scenario.snapshot().has_served && *scenario.simulation.engine.phase() == Phase::Serving);
+    let names: Vec<&str> = steps.iter().map(|(step, ..)| step.name()).collect();
+    assert_eq!(names, ["superblocks", "metadata", "tail", "headers", "writing"]);
+    assert!(steps.iter().all(|(.., of)| *of > 0), "{steps:?}");
 }
 
 #[test]

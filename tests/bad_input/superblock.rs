@@ -301,3 +301,37 @@ fn create_overwrites_nothing_without_force_and_the_origin_never() {
     assert_eq!(of("origin.img", &after), of("origin.img", &before), "the origin is untouched");
     assert_ne!(of("cache.img", &after), of("cache.img", &before), "a new identity was drawn");
 }
+
+/// Whatever it is called, and though its folder's configuration names other disks by now.
+#[test]
+fn no_force_formats_a_cache_that_is_served_or_gives_up_one_that_a_volume_is_served_from() {
+    // Nothing would be lost with its cache, so nobody would be asked.
+    let folder = volume("48MiB", "64MiB", "mode = \"write-through\"\n");
+    let dir = folder.path();
+    let daemon = Daemon::up(dir);
+    let data = Chance::new(7).bytes(1 << 20);
+    daemon.connect().write(0, &data).unwrap();
+    let known = || {
+        let state: serde_json::Value = serde_json::from_slice(&fs::read(dir.join("tidegate.state")).unwrap()).unwrap();
+        (state["format"].clone(), state["gone"].clone())
+    };
+    let before = known();
+    fs::hard_link(dir.join("cache.img"), dir.join("hard.img")).unwrap();
+    std::os::unix::fs::symlink("cache.img", dir.join("soft.img")).unwrap();
+    for name in ["cache.img", "hard.img", "soft.img"] {
+        let arguments = ["create", "--dir", "other", "--origin", "new.img", "--cache", name, "--force"];
+        assert_refused(name, &tool::tidegate_in(dir, &arguments), 75, &["cache ", name, "is in use by process"]);
+        assert!(!dir.join("new.img").exists() && !dir.join("other").exists(), "{name}");
+    }
+    tool::shell(&format!("cd '{}'; truncate -s 32M small.img; truncate -s 64M blank.img", text(dir))).succeeds();
+    let [small, blank] = ["small.img", "blank.img"].map(|name| dir.join(name));
+    fs::write(dir.join("config.toml"), format!("origin = {small:?}\ncache = {blank:?}\n")).unwrap();
+    let refused = tool::tidegate_in(dir, &["create", "--dir", ".", "--force"]);
+    assert_refused("its state", &refused, 75, &["tidegate.state: another tidegate serves a volume by this state"]);
+    assert!(known() == before && fs::read(blank).unwrap().iter().all(|byte| *byte == 0));
+    fs::write(dir.join("config.toml"), "").unwrap();
+    daemon.stop();
+    let daemon = Daemon::up(dir);
+    daemon.connect().expect(0, &data);
+    daemon.stop();
+}

@@ -6,19 +6,21 @@ use tidegate_engine::probe::{DestageReason, GateState, Health, Histogram, Phase,
 use tidegate_engine::what_if::{Forecast, Forecasts, Point};
 
 /// A snapshot as a program reads it: sizes in bytes or blocks as their names say, times in seconds or nanoseconds likewise.
-/// Counters are since the daemon's start.
+/// Counters are since the daemon's start. What only recovery finds out is null before it has ended ([`Snapshot::has_served`]).
 pub fn status_json(snapshot: &Snapshot) -> Value {
-    let (c, mode) = (&snapshot.counters, snapshot.mode);
+    let (c, mode, is_known) = (&snapshot.counters, snapshot.mode, snapshot.has_served);
+    let found = |figure: Value| if is_known { figure } else { Value::Null };
     let ledger: serde_json::Map<String, Value> = snapshot.ledger.iter().map(|(part, bytes)| ((*part).to_owned(), json!(bytes))).collect();
     json!({
         "phase": phase_name(&snapshot.phase),
-        "gate": gate_name(snapshot.gate),
+        "recovery": snapshot.recovery.map(|recovery| json!({ "step": recovery.step.name(), "done": recovery.done, "of": recovery.of })),
+        "gate": found(gate_name(snapshot.gate).into()),
         "destage_reason": reason_name(snapshot.gate),
-        "sets": { "total": snapshot.sets, "free": snapshot.free_sets, "dirty": snapshot.dirty_sets },
-        "live_blocks": snapshot.live_slots,
-        "dirty_blocks": snapshot.dirty_slots,
-        "zero_ranges": snapshot.zero_ranges,
-        "lost_blocks": snapshot.lost_blocks,
+        "sets": { "total": snapshot.sets, "free": found(snapshot.free_sets.into()), "dirty": found(snapshot.dirty_sets.into()) },
+        "live_blocks": found(snapshot.live_slots.into()),
+        "dirty_blocks": found(snapshot.dirty_slots.into()),
+        "zero_ranges": found(snapshot.zero_ranges.into()),
+        "lost_blocks": found(snapshot.lost_blocks.into()),
         "oldest_dirty_seconds": snapshot.oldest_dirty.map(|age| age.as_secs_f64()),
         "requests_in_flight": snapshot.requests_in_flight,
         "cache_health": health_name(snapshot.health),
@@ -33,7 +35,7 @@ pub fn status_json(snapshot: &Snapshot) -> Value {
             "blocks_at_start": drain.blocks_at_start, "blocks_left": drain.blocks_left,
             "seconds_left": snapshot.drain_left.map(|left| left.as_secs_f64()),
         })),
-        "mode": { "wanted": mode.wanted.name(), "recorded": mode.recorded.name(), "switching": mode.is_switching },
+        "mode": is_known.then(|| json!({ "wanted": mode.wanted.name(), "recorded": mode.recorded.name(), "switching": mode.is_switching })),
         "detaching": snapshot.is_detaching,
         "memory": {
             "pages": snapshot.memory.pages, "pages_max": snapshot.memory.pages_max, "evicted": snapshot.memory.evicted,
@@ -70,17 +72,17 @@ pub fn status_json(snapshot: &Snapshot) -> Value {
         "errors": {
             "corrupt_clean_slots": c.corrupt_clean_slots, "corrupt_dirty_slots": c.corrupt_dirty_slots,
             "cache_flush_failures": c.cache_flush_failures, "cache_write_failures": c.cache_write_failures, "late_ops": c.late_ops,
-            "stalled_requests": c.stalled_requests, "refused_blocks": snapshot.refused_blocks,
-            "unreadable_blocks": snapshot.unreadable_blocks,
+            "stalled_requests": c.stalled_requests, "refused_blocks": found(snapshot.refused_blocks.into()),
+            "unreadable_blocks": found(snapshot.unreadable_blocks.into()),
         },
         "cache": {
             "flushes": c.cache_flushes, "checkpoints": c.checkpoints, "journal_pages": c.journal_pages,
             "data_bytes": c.cache_atoms.data() * 512, "metadata_bytes": c.cache_atoms.metadata() * 512,
         },
-        "recovered": {
+        "recovered": is_known.then(|| json!({
             "clean_slots": c.recovered_clean_slots, "dirty_slots": c.recovered_dirty_slots,
             "groups": c.recovered_groups, "cut_groups": c.recovered_cut_groups,
-        },
+        })),
         "latency_ns": {
             "read": latency_json(&snapshot.latencies.read),
             "write": latency_json(&snapshot.latencies.write),

@@ -20,7 +20,7 @@ use std::thread::JoinHandle;
 
 use tidegate_engine::Event;
 use tidegate_engine::block::Span;
-use tidegate_engine::request::{Command, Reply, Request, RequestError, RequestId, Room};
+use tidegate_engine::request::{Kind, Reply, Request, RequestError, RequestId, Room};
 use tidegate_engine::time::{Duration, Instant};
 use tidegate_pages::Pages;
 
@@ -84,24 +84,29 @@ struct Waiting {
 }
 
 /// What waits in one queue: that has an order of its own.
-enum Kind {
+enum Queue {
     /// Everything that neither only reads nor flushes; and jobs.
-    Change,
-    Read,
-    Flush,
+    Changes,
+    Reads,
+    Flushes,
 }
 
-impl Kind {
-    fn of(asked: &Asked) -> Kind {
+impl Queue {
+    fn of(asked: &Asked) -> Queue {
         match asked {
-            Asked::Request(Request { command: Command::Flush, .. }, _) => Kind::Flush,
-            Asked::Request(request, _) if request.reads() => Kind::Read,
-            Asked::Request(..) | Asked::Job(..) => Kind::Change,
+            Asked::Request(request, _) => match request.kind() {
+                Kind::Change => Queue::Changes,
+                Kind::Read => Queue::Reads,
+                Kind::Flush => Queue::Flushes,
+            },
+            Asked::Job(..) => Queue::Changes,
         }
     }
 }
 
-const KINDS: usize = Kind::Flush as usize + 1;
+const QUEUES: usize = Queue::Flushes as usize + 1;
+/// Of one thread so many changes are looked at that others, which wait for their place, may be passed by.
+const LOOKED_AT_MAX: usize = 32;
 
 /// What becomes of what waits.
 enum Verdict {
@@ -110,22 +115,23 @@ enum Verdict {
     /// It is set aside, and what is behind it goes on.
     Aside,
     AsideReads,
+    /// It waits for its place on the volume alone: what is behind it, and changes nothing of that, goes on.
+    LetPass,
     Wait,
 }
 
 /// A request in the engine.
-#[derive(Default)]
 struct Open {
     change: Span,
     bytes: u64,
-    reads: bool,
+    kind: Kind,
 }
 
 /// One thread, from here.
 struct Member {
     far: Far,
-    /// From its ring, and not passed on yet, by [`Kind`].
-    waiting: [VecDeque<Waiting>; KINDS],
+    /// From its ring, and not passed on yet, by [`Queue`].
+    waiting: [VecDeque<Waiting>; QUEUES],
     words: Sender<Word>,
     /// Clients that were sent there, ever.
     admitted: usize,
@@ -241,7 +247,7 @@ impl Crew {
     fn gather(&mut self, hand: usize) {
         while let Ok(asked) = self.hands[hand].far.asked.pop() {
             self.is_stale |= !asked.change().is_empty();
-            self.hands[hand].waiting[Kind::of(&asked) as usize].push_back(Waiting { place: self.taken, asked });
+            self.hands[hand].waiting[Queue::of(&asked) as usize].push_back(Waiting { place: self.taken, asked });
             self.taken += 1;
         }
     }
@@ -259,7 +265,7 @@ impl Crew {
         }
         let aside = self.aside.iter().map(|(_, waiting)| waiting);
         let waiting =
-            self.hands.iter().flat_map(|hand| &hand.waiting[Kind::Change as usize]).chain(aside).map(|waiting| waiting.asked.change());
+            self.hands.iter().flat_map(|hand| &hand.waiting[Queue::Changes as usize]).chain(aside).map(|waiting| waiting.asked.change());
         let open = (self.changing > 0).then(|| self.open.values().map(|open| open.change));
         self.claims.set(open.into_iter().flatten().chain(waiting).filter(|change| !change.is_empty()).collect());
     }
@@ -277,12 +283,12 @@ impl Crew {
         // What lacks the room for what only reads keeps none of the rest.
         let lacks_reads = |(_, waiting): &mut (usize, Waiting)| lacks_reads(&waiting.asked, room);
         if let Some((hand, waiting)) = self.aside.take_if(lacks_reads) {
-            self.hands[hand].waiting[Kind::Read as usize].push_front(waiting);
+            self.hands[hand].waiting[Queue::Reads as usize].push_front(waiting);
         }
         let has_turn = self.turns.is_passed() || self.turns.jobs_wait() || !self.jobs.is_cramped();
         let may = |(_, waiting): &(usize, Waiting)| {
             let bytes = waiting.asked.bytes();
-            has_turn && room.requests > 0 && bytes <= room.bytes && !self.comes_later(waiting)
+            has_turn && room.has_place(waiting.asked.kind()) && bytes <= room.bytes && !self.comes_later(waiting)
         };
         if self.aside.as_ref().is_some_and(may) {
             let (hand, waiting) = self.aside.take().expect("just seen");
@@ -293,7 +299,7 @@ impl Crew {
 
     /// The same of the one that lacked room for what only reads.
     fn take_aside_reads(&mut self, room: &mut Room, events: &mut Vec<Event<Run>>) {
-        let has_place = room.requests > 0;
+        let has_place = room.has_place(Kind::Read);
         let may = |(_, waiting): &mut (usize, Waiting)| has_place && !lacks_reads(&waiting.asked, room);
         let Some((hand, waiting)) = self.aside_reads.take_if(may) else { return };
         if waiting.asked.bytes() <= room.bytes && (!self.is_cramped() || self.turns.is_passed()) {
@@ -301,31 +307,36 @@ impl Crew {
             self.turn = (hand + 1) % self.hands.len();
         } else {
             // It waits like others for what everybody may have.
-            self.hands[hand].waiting[Kind::Read as usize].push_front(waiting);
+            self.hands[hand].waiting[Queue::Reads as usize].push_front(waiting);
         }
     }
 
-    /// In the order of asking, but of each kind by itself: what does not fit, or changes what a job has to itself or what was asked before and waits,
-    /// lets what is behind it wait too. What is only cached never does: it is waited for among the jobs, and each thread asks for few of them at once.
+    /// In the order of asking, but of each queue by itself: what does not fit lets what is behind it wait too. What changes what a job has to itself,
+    /// or what was asked before and waits, keeps nobody waiting but those who change the same: a job may wait for the origin. What is only cached never
+    /// does: it is waited for among the jobs, and each thread asks for few of them at once.
     fn take_from(&mut self, hand: usize, room: &mut Room, events: &mut Vec<Event<Run>>) {
         self.gather(hand);
-        let mut waits = [false; KINDS];
+        // How many at its head have been passed by.
+        let mut passed = [0; QUEUES];
+        let mut waits = [false; QUEUES];
         while room.requests > 0 {
             let queues = &self.hands[hand].waiting;
-            let first = |kind: usize| queues[kind].front().filter(|_| !waits[kind]).map(|waiting| (waiting.place, kind));
-            let Some((_, kind)) = (0..KINDS).filter_map(first).min() else { return };
-            let verdict = self.judge(&queues[kind][0], room);
-            if matches!(verdict, Verdict::Wait) {
-                waits[kind] = true;
-                continue;
-            }
-            let next = self.hands[hand].waiting[kind].pop_front().expect("just seen");
+            let first = |queue: usize| queues[queue].get(passed[queue]).filter(|_| !waits[queue]).map(|waiting| (waiting.place, queue));
+            let Some((_, queue)) = (0..QUEUES).filter_map(first).min() else { return };
+            let verdict = self.judge(&queues[queue][passed[queue]], room);
             match verdict {
-                Verdict::PassOn => self.pass_on(hand, next.asked, room, events),
-                Verdict::Refuse => self.refuse(hand, &next.asked),
-                Verdict::Aside => self.aside = Some((hand, next)),
-                Verdict::AsideReads => self.aside_reads = Some((hand, next)),
-                Verdict::Wait => unreachable!("seen above"),
+                Verdict::LetPass if passed[queue] + 1 < LOOKED_AT_MAX => passed[queue] += 1,
+                Verdict::LetPass | Verdict::Wait => waits[queue] = true,
+                Verdict::PassOn | Verdict::Refuse | Verdict::Aside | Verdict::AsideReads => {
+                    let next = self.hands[hand].waiting[queue].remove(passed[queue]).expect("just seen");
+                    match verdict {
+                        Verdict::PassOn => self.pass_on(hand, next.asked, room, events),
+                        Verdict::Refuse => self.refuse(hand, &next.asked),
+                        Verdict::Aside => self.aside = Some((hand, next)),
+                        Verdict::AsideReads => self.aside_reads = Some((hand, next)),
+                        Verdict::LetPass | Verdict::Wait => unreachable!("seen above"),
+                    }
+                }
             }
         }
     }
@@ -339,13 +350,20 @@ impl Crew {
             return Verdict::Refuse;
         }
         if let Asked::Job(_, job) = asked {
-            let may = job.is_caching() || (!self.comes_behind(next) && self.jobs.has_place() && !keeps_room);
-            return if may { Verdict::PassOn } else { Verdict::Wait };
+            return match job.is_caching() {
+                true => Verdict::PassOn,
+                false if !room.has_place(Kind::Change) || keeps_room => Verdict::Wait,
+                false if self.comes_behind(next) || !self.jobs.has_place() => Verdict::LetPass,
+                false => Verdict::PassOn,
+            };
         }
-        if self.comes_later(next) {
+        if !room.has_place(asked.kind()) {
             return Verdict::Wait;
         }
-        if asked.reads() {
+        if self.comes_later(next) {
+            return Verdict::LetPass;
+        }
+        if asked.kind() == Kind::Read {
             if room.for_reads().is_none() || (bytes > 0 && keeps_reads) {
                 return Verdict::Wait;
             }
@@ -372,29 +390,29 @@ impl Crew {
         let is_earlier = |waiting: &&Waiting| waiting.place < later.place;
         let touches = |waiting: &Waiting| touch(waiting.asked.change(), change) && !waiting.asked.is_orphaned();
         let aside = self.aside.iter().map(|(_, waiting)| waiting).filter(is_earlier);
-        let waiting = self.hands.iter().flat_map(|hand| hand.waiting[Kind::Change as usize].iter().take_while(is_earlier));
+        let waiting = self.hands.iter().flat_map(|hand| hand.waiting[Queue::Changes as usize].iter().take_while(is_earlier));
         waiting.chain(aside).any(touches)
     }
 
     /// Nobody waits for it any more, and nothing of it is done.
     fn refuse(&mut self, hand: usize, asked: &Asked) {
         self.is_stale |= !asked.change().is_empty();
-        self.hands[hand].far.answer(Reply { id: asked.id(), result: Err(RequestError::Io) }, asked.bytes(), asked.reads());
+        self.hands[hand].far.answer(Reply { id: asked.id(), result: Err(RequestError::Io) }, asked.bytes(), asked.kind());
     }
 
     /// It goes to the engine, or to the jobs.
     fn pass_on(&mut self, hand: usize, asked: Asked, room: &mut Room, events: &mut Vec<Event<Run>>) {
-        let (id, bytes, reads) = (here(hand, asked.id()), asked.bytes(), asked.reads());
+        let (id, bytes, kind) = (here(hand, asked.id()), asked.bytes(), asked.kind());
         match asked {
             Asked::Request(request, _) => {
                 self.changing += usize::from(!request.change().is_empty());
-                self.open.insert(id, Open { change: request.change(), bytes, reads });
-                room.take(reads, bytes);
+                self.open.insert(id, Open { change: request.change(), bytes, kind });
+                room.take(kind, bytes);
                 events.push(Event::Arrived(Request { id, ..request }));
             }
             Asked::Job(_, job) => {
                 self.is_stale |= !job.is_caching();
-                self.open.insert(id, Open { change: Span::default(), bytes, reads });
+                self.open.insert(id, Open { change: Span::default(), bytes, kind });
                 self.jobs.push(id, job);
             }
         }
@@ -428,7 +446,7 @@ impl Crew {
 
 /// Does it only read, and is there too little room for that?
 fn lacks_reads(asked: &Asked, room: &Room) -> bool {
-    asked.reads() && (room.read_requests == 0 || asked.bytes() > room.read_bytes)
+    asked.kind() == Kind::Read && (!room.has_place(Kind::Read) || asked.bytes() > room.read_bytes)
 }
 
 /// Do both change some of the same? (What changes nothing lies somewhere all the same.)
@@ -458,11 +476,11 @@ impl Clients for Crew {
                 hand.asks = false;
             }
         }
-        let Open { change, bytes, reads } = self.open.remove(&id).unwrap_or_default();
+        let Open { change, bytes, kind } = self.open.remove(&id).expect("what is answered was asked");
         self.changing -= usize::from(!change.is_empty());
         self.is_stale |= !change.is_empty();
         let hand = &mut self.hands[(id.0 >> HAND_SHIFT) as usize];
-        hand.far.answer(Reply { id: RequestId(id.0 & ((1 << HAND_SHIFT) - 1)), result }, bytes, reads);
+        hand.far.answer(Reply { id: RequestId(id.0 & ((1 << HAND_SHIFT) - 1)), result }, bytes, kind);
     }
 
     fn connections(&self) -> usize {
@@ -556,7 +574,7 @@ impl Drop for Crew {
 mod tests {
     use super::*;
     use crate::front::nbd::job::Job;
-    use tidegate_engine::request::Outcome;
+    use tidegate_engine::request::{Command, Outcome};
 
     #[test]
     fn threads_write_pages_while_something_is_cached_and_not_while_part_of_an_atom_changes() {
@@ -565,10 +583,10 @@ mod tests {
         let mut crew = Crew::new(1, &export, Duration::ZERO, Clock::start()).expect("a thread");
         let (mut room, mut events) = (Room::whole(9, 64 << 20), Vec::new());
         let writes = |crew: &Crew| crew.hands[0].state.write(|| ()).is_some();
-        crew.jobs.push(RequestId(1), Job::cache(Span::new(0, 8)));
+        crew.pass_on(0, Asked::Job(RequestId(1), Job::cache(Span::new(0, 8))), &mut room, &mut events);
         crew.start_jobs(&mut room, &mut events);
         assert!(events.len() == 1 && writes(&crew), "it changes nothing");
-        crew.jobs.push(RequestId(2), Job::zero(100, 10, false, false, false));
+        crew.pass_on(0, Asked::Job(RequestId(2), Job::zero(100, 10, false, false, false)), &mut room, &mut events);
         crew.start_jobs(&mut room, &mut events);
         assert!(events.len() == 2 && !writes(&crew));
         crew.reply(Reply { id: RequestId(2), result: Err(RequestError::Io) });
@@ -582,7 +600,7 @@ mod tests {
         let mut crew = Crew::new(1, &export, Duration::ZERO, Clock::start()).expect("a thread");
         let change = Span::new(8, 8);
         let asked = Asked::Request(Request { id: RequestId(1), span: change, command: Command::Trim { fua: false } }, None);
-        crew.hands[0].waiting[Kind::Change as usize].push_back(Waiting { place: 0, asked });
+        crew.hands[0].waiting[Queue::Changes as usize].push_back(Waiting { place: 0, asked });
         crew.has_pages = true;
         crew.is_stale = true;
         let mut events = Vec::new();

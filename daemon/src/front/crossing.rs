@@ -5,7 +5,7 @@ use std::sync::Weak;
 
 use rtrb::{Consumer, Producer, RingBuffer};
 use tidegate_engine::block::Span;
-use tidegate_engine::request::{REQUEST_BYTES_MAX, Reply, Request, RequestId, Room};
+use tidegate_engine::request::{Kind, REQUEST_BYTES_MAX, Reply, Request, RequestId, Room};
 
 use super::nbd::job::Job;
 use crate::back::mail::Bell;
@@ -32,11 +32,10 @@ impl Asked {
         }
     }
 
-    /// Does it only read?
-    pub fn reads(&self) -> bool {
+    pub fn kind(&self) -> Kind {
         match self {
-            Asked::Request(request, _) => request.reads(),
-            Asked::Job(_, job) => job.is_caching(),
+            Asked::Request(request, _) => request.kind(),
+            Asked::Job(_, job) => job.kind(),
         }
     }
 
@@ -69,7 +68,7 @@ struct Answer {
     reply: Reply<Run>,
     /// Of its request.
     bytes: u64,
-    reads: bool,
+    kind: Kind,
 }
 
 /// The front thread's end.
@@ -80,9 +79,10 @@ pub struct Near {
     open: usize,
     /// Bytes of contents in them.
     bytes: u64,
-    /// The same of what only reads.
+    /// The same of what only reads, and how many FLUSHes.
     open_reads: usize,
     read_bytes: u64,
+    open_flushes: usize,
     /// Somebody has asked since the volume was told.
     unsaid: bool,
     volume: Bell,
@@ -99,7 +99,7 @@ pub struct Far {
 /// The rings between a front thread, which `front` wakes, and a volume, which `volume` wakes.
 pub fn crossing(front: Bell, volume: Bell) -> (Near, Far) {
     let ((to_volume, asked), (to_front, answers)) = (RingBuffer::new(REQUESTS_MAX), RingBuffer::new(REQUESTS_MAX));
-    let near = Near { asked: to_volume, answers, open: 0, bytes: 0, open_reads: 0, read_bytes: 0, unsaid: false, volume };
+    let near = Near { asked: to_volume, answers, open: 0, bytes: 0, open_reads: 0, read_bytes: 0, open_flushes: 0, unsaid: false, volume };
     (near, Far { asked, answers: to_front, unsaid: false, front })
 }
 
@@ -115,6 +115,7 @@ impl Near {
         Room {
             requests: whole.requests - self.open,
             bytes: whole.bytes.saturating_sub(self.bytes),
+            other_requests: whole.other_requests.saturating_sub(self.open - self.open_flushes),
             read_requests: whole.read_requests.saturating_sub(self.open_reads),
             read_bytes: whole.read_bytes.saturating_sub(self.read_bytes),
         }
@@ -126,9 +127,13 @@ impl Near {
         assert!(self.open < REQUESTS_MAX, "no more is asked than may be");
         self.open += 1;
         self.bytes += asked.bytes();
-        if asked.reads() {
-            self.open_reads += 1;
-            self.read_bytes += asked.bytes();
+        match asked.kind() {
+            Kind::Read => {
+                self.open_reads += 1;
+                self.read_bytes += asked.bytes();
+            }
+            Kind::Flush => self.open_flushes += 1,
+            Kind::Change => {}
         }
         self.unsaid = true;
         self.asked.push(asked).unwrap_or_else(|_| unreachable!("what is open fits"));
@@ -148,22 +153,26 @@ impl Near {
 
     /// The next answer.
     pub fn answer(&mut self) -> Option<Reply<Run>> {
-        let Answer { reply, bytes, reads } = self.answers.pop().ok()?;
+        let Answer { reply, bytes, kind } = self.answers.pop().ok()?;
         self.open -= 1;
         self.bytes -= bytes;
-        if reads {
-            self.open_reads -= 1;
-            self.read_bytes -= bytes;
+        match kind {
+            Kind::Read => {
+                self.open_reads -= 1;
+                self.read_bytes -= bytes;
+            }
+            Kind::Flush => self.open_flushes -= 1,
+            Kind::Change => {}
         }
         Some(reply)
     }
 }
 
 impl Far {
-    /// `bytes` and `reads`: [`Asked::bytes`] and [`Asked::reads`] of what is answered.
-    pub fn answer(&mut self, reply: Reply<Run>, bytes: u64, reads: bool) {
+    /// `bytes` and `kind`: [`Asked::bytes`] and [`Asked::kind`] of what is answered.
+    pub fn answer(&mut self, reply: Reply<Run>, bytes: u64, kind: Kind) {
         self.unsaid = true;
-        self.answers.push(Answer { reply, bytes, reads }).unwrap_or_else(|_| unreachable!("there is a place for every answer"));
+        self.answers.push(Answer { reply, bytes, kind }).unwrap_or_else(|_| unreachable!("there is a place for every answer"));
     }
 
     /// Wakes the front thread, once for all answers.
@@ -191,7 +200,7 @@ mod tests {
         assert_eq!((near.room().for_reads(), near.room().requests), (None, 128));
         near.ask(Asked::Request(Request { command: Command::Flush, ..read(896) }, None));
         while let Ok(asked) = far.asked.pop() {
-            far.answer(Reply { id: asked.id(), result: Ok(Outcome::Done) }, asked.bytes(), asked.reads());
+            far.answer(Reply { id: asked.id(), result: Ok(Outcome::Done) }, asked.bytes(), asked.kind());
         }
         while near.answer().is_some() {}
         assert_eq!(near.room(), Room::whole(REQUESTS_MAX, BYTES_MAX));

@@ -103,19 +103,43 @@ fn a_volume_with_a_motor_is_sound_when_it_was_looked_at_and_not_before() {
     assert!(matches!(good.hears(), Tell::Ended(Ok(_))));
 }
 
-/// How much is dirty is not known then, and may be called nothing.
+/// What only recovery finds out.
+const UNKNOWN: [&str; 13] = [
+    "/gate",
+    "/sets/free",
+    "/sets/dirty",
+    "/live_blocks",
+    "/dirty_blocks",
+    "/zero_ranges",
+    "/lost_blocks",
+    "/mode/wanted",
+    "/mode/recorded",
+    "/errors/refused_blocks",
+    "/errors/unreadable_blocks",
+    "/recovered/dirty_slots",
+    "/wear/lifetime",
+];
+
+/// How much is dirty is not known then, and is called neither nothing nor anything else.
 #[test]
-fn a_volume_that_recovers_takes_no_drain() {
+fn a_volume_that_recovers_takes_no_drain_and_tells_no_figure_that_is_not_known_yet() {
     let mut volume = Sleepy::new(false);
     assert!(matches!(volume.hears(), Tell::Opened));
     volume.words.send(Word::Start);
     assert!(matches!(volume.hears(), Tell::Sound));
-    assert_eq!(volume.answers(1, Verb::Status)["phase"], "recovering");
+    let status = volume.answers(1, Verb::Status);
+    assert_eq!((&status["phase"], &status["recovery"]["step"]), (&"recovering".into(), &"sound".into()));
+    for figure in UNKNOWN {
+        assert!(status.pointer(figure).is_none_or(serde_json::Value::is_null), "{figure}: {status}");
+    }
     assert_eq!(volume.answers(2, Verb::Drain)["error"], "the volume does not serve now; try again when it does");
     volume.words.send(Word::Write);
     assert!(matches!(volume.hears(), Tell::Serving(_)));
     let answer = volume.answers(3, Verb::Drain);
-    assert!(answer["phase"] == "serving" && answer["error"].is_null(), "{answer}");
+    assert!(answer["phase"] == "serving" && answer["error"].is_null() && answer["recovery"].is_null(), "{answer}");
+    for figure in UNKNOWN {
+        assert!(answer.pointer(figure).is_some_and(|figure| !figure.is_null()), "{figure}: {answer}");
+    }
     volume.words.send(Word::Stop);
     assert!(matches!(volume.hears(), Tell::Ended(Ok(_))));
 }

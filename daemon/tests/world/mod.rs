@@ -18,7 +18,7 @@ use tidegate_daemon::port::{Interest, Port};
 use tidegate_engine::Event;
 use tidegate_engine::block::{ATOM_BYTES, Span};
 use tidegate_engine::payload::Payload;
-use tidegate_engine::request::{Command, Extent, Outcome, Reply, Request, RequestError, Room, Stretch, Tier};
+use tidegate_engine::request::{Command, Extent, Kind, Outcome, Reply, Request, RequestError, Room, Stretch, Tier};
 use tidegate_engine::time::{Duration, Instant};
 
 use fronts::Fronts;
@@ -41,6 +41,8 @@ pub struct World {
     pub hold_caching: bool,
     /// Those that only read are.
     pub hold_reads: bool,
+    /// What changes something is not answered, since the origin has to take it.
+    pub hold_changes: bool,
     pub held: Vec<Request<Run>>,
     /// Requests in one turn, at most so far.
     pub batch_max: usize,
@@ -122,6 +124,7 @@ impl World {
             hold: false,
             hold_caching: false,
             hold_reads: false,
+            hold_changes: false,
             held: Vec::new(),
             batch_max: 0,
             polled: BTreeMap::new(),
@@ -169,7 +172,7 @@ impl World {
         self.batch_max = self.batch_max.max(events.len());
         for event in events {
             let Event::Arrived(request) = event else { panic!("a front only delivers requests: {event:?}") };
-            self.room.take(request.reads(), cost(&request));
+            self.room.take(request.kind(), cost(&request));
             self.held.push(request);
         }
         assert_eq!(room, self.room, "the front subtracts what it takes");
@@ -211,7 +214,12 @@ impl World {
 
     /// Not answered, whatever else is.
     fn keeps(&self, request: &Request<Run>) -> bool {
-        (self.hold_caching && matches!(request.command, Command::Cache)) || (self.hold_reads && request.reads())
+        let is_held = match request.kind() {
+            Kind::Read => self.hold_reads,
+            Kind::Change => self.hold_changes,
+            Kind::Flush => false,
+        };
+        is_held || (self.hold_caching && matches!(request.command, Command::Cache))
     }
 
     /// Answers everything that is held, the last first.
@@ -222,6 +230,7 @@ impl World {
         for request in answered.into_iter().rev() {
             self.room.requests += 1;
             self.room.bytes += cost(&request);
+            self.room.other_requests += usize::from(request.kind() != Kind::Flush);
             if request.reads() {
                 self.room.read_requests += 1;
                 self.room.read_bytes += cost(&request);

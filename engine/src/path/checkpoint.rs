@@ -595,6 +595,11 @@ impl<P: Payload> Engine<P> {
         self.checkpoint.spoiled = Some(map.number);
     }
 
+    /// One of this start is there: recovery has ended.
+    pub(super) fn has_superblock(&self) -> bool {
+        self.checkpoint.superblock.is_some()
+    }
+
     /// The start that the superblocks know; once they know of its end, the next one.
     pub(super) fn epoch(&self) -> u64 {
         let sealed = self.checkpoint.superblock.as_ref().map_or(0, |superblock| superblock.epoch);

@@ -156,21 +156,25 @@ impl<P: Payload> Engine<P> {
         self.flushes.waiting.push((number, group));
     }
 
+    /// Somebody waits until what is in the log now is durable, and asks again and again. One that is still to come is waited for first, then there is
+    /// another one. A group closed each time would be a page each time, and the flush would wait for the last of them: for ever, if there are always
+    /// more.
+    pub(super) fn want_flush(&mut self) {
+        if self.flushes.wanted_group <= self.journal.durable_group() {
+            let group = self.close_group();
+            self.flushes.want(group);
+        }
+    }
+
     /// The engine's own flush: the window is half full, a write is old, or free sets are short.
     pub(super) fn pump_own_flush(&mut self) {
         if self.has_cache_failed() {
             return;
         }
-        // One that is still to come does for all of them. A group closed for each write meanwhile would be a page for each write, and the
-        // flush would wait for the last of them.
-        if self.flushes.wanted_group > self.journal.durable_group() {
-            return;
-        }
         let half = self.window.atoms() * crate::block::ATOM_BYTES * 2 >= self.config.window_bytes;
         let old = self.flushes.unflushed_since.is_some_and(|since| self.now.since(since) >= self.config.flush_age);
         if half || old || self.has_undurable_dying() && self.is_short_of_sets() {
-            let group = self.close_group();
-            self.flushes.want(group);
+            self.want_flush();
         }
     }
 

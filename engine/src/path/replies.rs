@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use crate::payload::Payload;
-use crate::request::{Command, Outcome, Reply, RequestError};
+use crate::request::{Command, Kind, Outcome, Reply, RequestError};
 
 use super::Engine;
 
@@ -68,9 +68,13 @@ impl<P: Payload> Engine<P> {
     fn end_request(&mut self, number: usize, result: Result<Outcome<P>, RequestError>) -> Reply<P> {
         let active = self.requests.remove(number);
         self.arrivals.bytes_in_flight -= active.request.payload_bytes();
-        if active.request.reads() {
-            self.arrivals.reads_in_flight -= 1;
-            self.arrivals.read_bytes_in_flight -= active.request.payload_bytes();
+        match active.request.kind() {
+            Kind::Read => {
+                self.arrivals.reads_in_flight -= 1;
+                self.arrivals.read_bytes_in_flight -= active.request.payload_bytes();
+            }
+            Kind::Flush => self.arrivals.flushes_in_flight -= 1,
+            Kind::Change => {}
         }
         let latency = self.now.since(active.arrived);
         match active.request.command {

@@ -28,6 +28,8 @@ impl<P: Payload> Engine<P> {
         Snapshot {
             now,
             phase: self.phase.clone(),
+            recovery: self.recovery_progress(),
+            has_served: self.has_superblock(),
             epoch: self.epoch(),
             gate: self.gate.state(),
             sets: self.sets.count(),

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use crate::cache::split::Part;
 use crate::payload::Payload;
 use crate::probe::{Phase, WaitReason};
-use crate::request::{Command, Reply, Request, RequestError, Room};
+use crate::request::{Command, Kind, Reply, Request, RequestError, Room};
 use crate::time::Instant;
 
 use super::Engine;
@@ -27,6 +27,7 @@ pub(super) struct Arrivals {
     /// Of clients' requests that only read: how many there are, and their bytes.
     pub reads_in_flight: usize,
     pub read_bytes_in_flight: u64,
+    pub flushes_in_flight: usize,
     /// Requests that arrived before recovery ended.
     pub held: VecDeque<usize>,
     /// When a client last asked for anything.
@@ -73,6 +74,7 @@ impl<P: Payload> Engine<P> {
         Room {
             requests: whole.requests.saturating_sub(self.requests.len()),
             bytes: whole.bytes.saturating_sub(self.arrivals.bytes_in_flight),
+            other_requests: whole.other_requests.saturating_sub(self.requests.len() - self.arrivals.flushes_in_flight),
             read_requests: whole.read_requests.saturating_sub(self.arrivals.reads_in_flight + self.around.requests()),
             read_bytes: whole.read_bytes.saturating_sub(self.arrivals.read_bytes_in_flight),
         }
@@ -88,9 +90,13 @@ impl<P: Payload> Engine<P> {
         assert!(request.span.end() <= self.config.geometry.volume_atoms, "the front checks the bounds of a request");
         self.arrivals.last = self.now;
         self.arrivals.bytes_in_flight += request.payload_bytes();
-        if request.reads() {
-            self.arrivals.reads_in_flight += 1;
-            self.arrivals.read_bytes_in_flight += request.payload_bytes();
+        match request.kind() {
+            Kind::Read => {
+                self.arrivals.reads_in_flight += 1;
+                self.arrivals.read_bytes_in_flight += request.payload_bytes();
+            }
+            Kind::Flush => self.arrivals.flushes_in_flight += 1,
+            Kind::Change => {}
         }
         match &request.command {
             Command::Read => self.counters.reads += 1,

@@ -327,8 +327,7 @@ impl<P: Payload> Engine<P> {
     fn lacks_room(&mut self, number: usize, data: &[Span], data_blocks: u64) -> Option<WaitReason> {
         let window = self.window.atoms() + data_blocks * self.block_atoms();
         if window * crate::block::ATOM_BYTES > self.config.window_bytes && !self.window.is_empty() && data_blocks > 0 {
-            let group = self.close_group();
-            self.flushes.want(group);
+            self.want_flush();
             return Some(WaitReason::Window);
         }
         if !self.journal_has_room(self.journal_entries(data_blocks)) {

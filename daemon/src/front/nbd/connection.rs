@@ -16,7 +16,7 @@ use std::sync::{Arc, Weak};
 use rustls::ServerConfig;
 use tidegate_engine::Event;
 use tidegate_engine::block::Span;
-use tidegate_engine::request::{Outcome, Request, RequestError, RequestId, Room};
+use tidegate_engine::request::{Kind, Outcome, Request, RequestError, RequestId, Room};
 
 use super::ahead::Ahead;
 use super::export::{Exports, Session};
@@ -510,6 +510,7 @@ impl Connection {
             loan,
             payload,
             room: intake.room.bytes,
+            place: intake.room.has_place(Kind::Change),
             reads: (intake.room.read_requests > 0).then_some(intake.room.read_bytes),
             busy: intake.jobs.spans(),
             ahead: Some(intake.ahead.before(self.place)),
@@ -545,15 +546,16 @@ impl Connection {
                 return (took, false);
             }
             transmission::Step::Request(pending, span, command) => {
-                intake.room.take(pending.reads(), pending.held);
-                let id = self.admit(pending);
-                intake.events.push(Event::Arrived(Request { id, span, command }));
+                let held = pending.held;
+                let request = Request { id: self.admit(pending), span, command };
+                intake.room.take(request.kind(), held);
+                intake.events.push(Event::Arrived(request));
             }
             transmission::Step::Job(pending, job) => {
                 // One that is run elsewhere is asked for at once.
                 if intake.jobs.are_elsewhere() {
                     let bytes = job.bytes().min(intake.room.bytes);
-                    intake.room.take(job.is_caching(), bytes);
+                    intake.room.take(job.kind(), bytes);
                 }
                 let id = self.admit(pending);
                 let owner = if job.is_caching() { &self.presence } else { &self.will };

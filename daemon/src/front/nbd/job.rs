@@ -13,7 +13,7 @@ use std::sync::Weak;
 
 use tidegate_engine::Event;
 use tidegate_engine::block::{ATOM_BYTES, Span};
-use tidegate_engine::request::{Command, Outcome, Reply, Request, RequestId, Room};
+use tidegate_engine::request::{Command, Kind, Outcome, Reply, Request, RequestId, Room};
 
 use crate::back::run::{Run, RunMut};
 
@@ -137,6 +137,10 @@ impl Job {
         self.patches.iter().map(|patch| patch.span.bytes()).sum()
     }
 
+    pub fn kind(&self) -> Kind {
+        if self.is_caching() { Kind::Read } else { Kind::Change }
+    }
+
     /// It changes nothing.
     pub fn is_caching(&self) -> bool {
         self.span.is_empty()
@@ -158,6 +162,10 @@ impl Job {
     /// Does the next request only read? Not zeroes, nor contents whose edges are known.
     fn next_reads(&self) -> bool {
         self.zero.is_none() && self.patches.front().is_none_or(|patch| !patch.edges.is_empty())
+    }
+
+    fn next_kind(&self) -> Kind {
+        if self.next_reads() { Kind::Read } else { Kind::Change }
     }
 
     /// The next request, at [`Job::next_span`].
@@ -233,7 +241,7 @@ impl Running {
     /// Its next request goes to the engine.
     fn ask(&mut self, room: &mut Room, events: &mut Vec<Event<Run>>) {
         let span = self.job.next_span().expect("it is not done");
-        room.take(self.job.next_reads(), self.job.next_bytes());
+        room.take(self.job.next_kind(), self.job.next_bytes());
         (self.state, self.asked) = (State::Asked, span.atoms);
         events.push(Event::Arrived(Request { id: self.id, span, command: self.job.next_command() }));
     }
@@ -328,7 +336,7 @@ impl Jobs {
 
     /// Starts what can be started: first what changes something, then what only caches. `changes`: what is under way besides jobs.
     pub fn start(&mut self, changes: impl Fn(Span) -> bool, keep: Keep, room: &mut Room, events: &mut Vec<Event<Run>>) {
-        if room.requests == 0 {
+        if !room.has_place(Kind::Change) {
             return;
         }
         self.cramped = None;
@@ -337,7 +345,10 @@ impl Jobs {
             let Running { id, job, state, .. } = &mut rest[0];
             let orphans = || self.orphans.iter().any(|(_, span)| span.overlaps(job.span));
             let earlier = || earlier.iter().any(|earlier| earlier.job.span.overlaps(job.span));
-            if room.requests > 0 && *state == State::Waiting && (job.is_caching() || !(changes(job.span) || orphans() || earlier())) {
+            if room.has_place(Kind::Change)
+                && *state == State::Waiting
+                && (job.is_caching() || !(changes(job.span) || orphans() || earlier()))
+            {
                 *state = State::Ready;
             }
             if *state != State::Ready || job.is_caching() {
@@ -349,7 +360,7 @@ impl Jobs {
             } else if job.next_reads() && room.for_reads().is_none_or(|most| most < bytes) {
                 // It waits, as the first, for a read of others to end: that may be for the origin, and nothing else is kept for it.
                 continue;
-            } else if room.requests > 0 && (bytes == 0 || keep == Keep::Nothing || self.cramped.is_none()) {
+            } else if room.has_place(Kind::Change) && (bytes == 0 || keep == Keep::Nothing || self.cramped.is_none()) {
                 rest[0].ask(room, events);
             }
         }

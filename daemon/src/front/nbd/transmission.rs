@@ -102,6 +102,8 @@ pub struct Allowance<'a> {
     pub payload: u64,
     /// Payload bytes, by the engine.
     pub room: u64,
+    /// By the engine, one more that is no FLUSH.
+    pub place: bool,
     /// The same of all that only reads; `None`: no more of these.
     pub reads: Option<u64>,
     /// What others have to themselves: not to be changed now.
@@ -120,12 +122,13 @@ impl Allowance<'_> {
         // Part of an atom: a change of it is a job.
         let is_whole = pending.offset.is_multiple_of(ATOM_BYTES) && pending.length.is_multiple_of(ATOM_BYTES);
         let fits = pending.held <= self.room && (!pending.reads() || self.reads.is_some_and(|bytes| pending.held <= bytes));
-        fits && (pending.reads() || ((self.job || is_whole) && is_free()))
+        self.place && fits && (pending.reads() || ((self.job || is_whole) && is_free()))
     }
 
     /// What to do with what is not taken.
     fn refusal(&self, pending: &Pending) -> Step {
         match self.reads {
+            _ if !self.place => Step::Busy,
             None if pending.reads() => Step::Busy,
             Some(bytes) if pending.reads() && pending.held > bytes => Step::CrampedReads(pending.held),
             _ if pending.held > self.room => Step::Cramped(pending.held),

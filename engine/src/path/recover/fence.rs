@@ -48,6 +48,14 @@ pub(super) struct Fence {
     differing: Vec<Block>,
 }
 
+impl Fence {
+    /// Blocks that are still to be compared, and all of them.
+    pub fn progress(&self) -> (usize, usize) {
+        let left = self.expected.len() + self.reading;
+        (left, left + self.checked as usize)
+    }
+}
+
 impl<P: Payload> Engine<P> {
     /// Another draw for each start: what one start does not look at, a later one may.
     fn fence_draw(&self) -> Draw {
@@ -89,7 +97,7 @@ impl<P: Payload> Engine<P> {
 
     /// With everything mapped that is needed for service: starts to compare.
     pub(super) fn begin_fence(&mut self) {
-        self.recovery().stage = Stage::Fence;
+        self.recovery().enter(Stage::Fence);
         if self.config.fence_samples == 0 {
             return;
         }

@@ -63,7 +63,7 @@ impl<P: Payload> Engine<P> {
         let header_atoms = u64::from(self.config.geometry.header_pages()) * PAGE_ATOMS;
         let per_chunk = (CHUNK_ATOMS / header_atoms).max(1) as u32;
         self.recovery().headers = Headers { needed, per_chunk, ..Headers::default() };
-        self.recovery().stage = Stage::Headers;
+        self.recovery().enter(Stage::Headers);
         let check = self.config.check;
         self.read_header_chunks(|engine, set| check || engine.sets.get(set).dirty_count > 0);
         self.read_fence_headers();

@@ -29,7 +29,7 @@ use crate::config::Canary;
 use crate::fault_point::FaultPoint;
 use crate::op::{Action, Answer, Class, DeviceError, DeviceId, Zone};
 use crate::payload::Payload;
-use crate::probe::Phase;
+use crate::probe::{Phase, Recovering, RecoveryStep};
 use crate::time::{Duration, Instant};
 
 use super::back_off::BackOff;
@@ -91,8 +91,9 @@ enum Stage {
 
 pub(super) struct Recovery<P> {
     stage: Stage,
-    /// Operations of this stage that have not ended.
+    /// Operations of this stage that have not ended, and how many there were at most.
     left: usize,
+    most: usize,
     /// Reads that wait until others have ended, and how many are under way.
     reads: VecDeque<(Zone, Span, Step)>,
     reading: usize,
@@ -149,12 +150,43 @@ impl<P> RingPage<P> {
     }
 }
 
+impl<P> Recovery<P> {
+    fn enter(&mut self, stage: Stage) {
+        (self.stage, self.most) = (stage, 0);
+    }
+
+    fn begin_operation(&mut self) {
+        self.left += 1;
+        self.most = self.most.max(self.left);
+    }
+}
+
 impl<P: Payload> Engine<P> {
+    /// How far recovery is before it serves.
+    pub(super) fn recovery_progress(&self) -> Option<Recovering> {
+        let recovery = self.recovery.as_ref().filter(|_| self.phase == Phase::Recovering)?;
+        let step = match recovery.stage {
+            Stage::Superblocks => RecoveryStep::Superblocks,
+            Stage::Metadata => RecoveryStep::Metadata,
+            Stage::Tail => RecoveryStep::Tail,
+            Stage::Headers => RecoveryStep::Headers,
+            Stage::Fence => RecoveryStep::Origin,
+            Stage::Rewriting | Stage::RewriteFlush | Stage::NewSuperblock { .. } | Stage::SuperblockFlush { .. } => RecoveryStep::Writing,
+            Stage::LateHeaders => unreachable!("late headers are read while serving"),
+        };
+        let (left, of) = match recovery.stage {
+            Stage::Fence => recovery.fence.progress(),
+            _ => (recovery.left, recovery.most),
+        };
+        Some(Recovering { step, done: of - left, of })
+    }
+
     pub(super) fn start_recovery(&mut self) {
         let geometry = self.config.geometry;
         self.recovery = Some(Box::new(Recovery {
             stage: Stage::Superblocks,
             left: 0,
+            most: 0,
             reads: VecDeque::new(),
             reading: 0,
             failed: false,
@@ -188,7 +220,7 @@ impl<P: Payload> Engine<P> {
 
     fn recovery_read(&mut self, zone: Zone, span: Span, step: Step) {
         let recovery = self.recovery();
-        recovery.left += 1;
+        recovery.begin_operation();
         recovery.reads.push_back((zone, span, step));
         self.start_reads();
     }
@@ -218,7 +250,7 @@ impl<P: Payload> Engine<P> {
             self.meet(FaultPoint::ReadsGivenUp);
             return false;
         }
-        recovery.left += 1;
+        recovery.begin_operation();
         recovery.again.push((zone, span, step));
         if recovery.again_pause.at.is_none() {
             recovery.again_pause.failed(now);
@@ -384,7 +416,7 @@ impl<P: Payload> Engine<P> {
         }
         self.wear.before = superblock.written;
         self.recovery().superblock = Some(superblock.clone());
-        self.recovery().stage = Stage::Metadata;
+        self.recovery().enter(Stage::Metadata);
         self.read_maps(&superblock);
         self.read_ring();
     }
@@ -594,7 +626,7 @@ impl<P: Payload> Engine<P> {
         }
         match recovery.stage {
             Stage::Rewriting | Stage::RewriteFlush => {
-                recovery.stage = Stage::Rewriting;
+                recovery.enter(Stage::Rewriting);
                 self.meet(FaultPoint::RewriteFailed);
                 self.rewrite_tail();
                 self.rewrite_opened();
@@ -612,8 +644,8 @@ impl<P: Payload> Engine<P> {
     }
 
     fn recovery_flush(&mut self, stage: Stage) {
-        self.recovery().stage = stage;
-        self.recovery().left = 1;
+        self.recovery().enter(stage);
+        self.recovery().begin_operation();
         self.start(DeviceId::Cache, Class::Log, Action::Flush, Owner::Recovery(Step::Flush));
     }
 
@@ -630,8 +662,8 @@ impl<P: Payload> Engine<P> {
         let recovery = self.recovery();
         recovery.copy = copy;
         recovery.copies[copy as usize] = superblock.sequence;
-        recovery.stage = Stage::NewSuperblock { second };
-        recovery.left = 1;
+        recovery.enter(Stage::NewSuperblock { second });
+        recovery.begin_operation();
         let span = self.config.geometry.superblock(copy);
         let payload = P::from_bytes(&superblock.encode(copy));
         let action = Action::Write(Zone::Superblock, span, [payload].into());
@@ -679,7 +711,7 @@ impl<P: Payload> Engine<P> {
         let recovery = self.recovery();
         recovery.pages = Vec::new();
         recovery.tail = tail::Tail::default();
-        recovery.stage = Stage::LateHeaders;
+        recovery.enter(Stage::LateHeaders);
         recovery.sets = Vec::new();
         self.read_late_headers();
         self.late_headers_done();

@@ -130,7 +130,7 @@ impl<P: Payload> Engine<P> {
             self.sets.overwrite(Slot { slot: first.slot + i, ..first }, crc);
         }
         let action = Action::Write(Zone::Data, self.slots_span(first, slots), [payload].into());
-        self.recovery().left += 1;
+        self.recovery().begin_operation();
         // Still counted as a read: as many contents are in memory as reads may be under way.
         self.recovery().reading += 1;
         self.start(DeviceId::Cache, Class::Log, action, Owner::Recovery(Step::OpenedWrite));

@@ -60,7 +60,7 @@ impl<P: Payload> Engine<P> {
         if !self.end_fence() {
             return;
         }
-        self.recovery().stage = Stage::Rewriting;
+        self.recovery().enter(Stage::Rewriting);
         self.rewrite_tail();
         self.rewrite_opened();
     }

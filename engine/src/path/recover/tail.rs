@@ -55,7 +55,7 @@ impl<P: Payload> Engine<P> {
                 runs.push(Run { first: *slot, entries: entries.clone() });
             }
         }
-        self.recovery().stage = Stage::Tail;
+        self.recovery().enter(Stage::Tail);
         let most = (self.limits[0].op_atoms / self.block_atoms()) as usize;
         for Run { first, entries } in runs {
             for (part, entries) in entries.chunks(most).enumerate() {
@@ -164,7 +164,7 @@ impl<P: Payload> Engine<P> {
                 let span = Span::new(part[0].1.start, part.iter().map(|(_, span, _)| span.atoms).sum());
                 let payloads = part.iter().map(|(_, _, payload)| payload.clone()).collect();
                 self.start(DeviceId::Cache, Class::Log, Action::Write(part[0].0, span, payloads), Owner::Recovery(Step::Rewrite));
-                self.recovery().left += 1;
+                self.recovery().begin_operation();
             }
         }
     }

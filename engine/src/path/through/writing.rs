@@ -72,8 +72,7 @@ impl<P: Payload> Engine<P> {
                 self.kill_live(block, blocks, false);
             }
             if self.is_in_limbo(block, blocks) {
-                let group = self.close_group();
-                self.flushes.want(group);
+                self.want_flush();
                 return false;
             }
         }

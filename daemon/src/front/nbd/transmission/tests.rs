@@ -20,6 +20,7 @@ const AMPLE: Allowance<'_> = Allowance {
     loan: u64::MAX,
     payload: u64::MAX,
     room: u64::MAX,
+    place: true,
     reads: Some(u64::MAX),
     busy: &[],
     ahead: None,
