@@ -424,7 +424,7 @@ impl Rescue {
             let mut events = Vec::new();
             let mut room = self.engine.room();
             while let Some(request) = waiting.take_if(|request| room.for_reads().is_some_and(|most| request.span.bytes() <= most)) {
-                room.take(true, request.span.bytes());
+                room.take(request.kind(), request.span.bytes());
                 events.push(Event::Arrived(request));
                 waiting = requests.next();
             }

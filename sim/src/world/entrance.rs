@@ -54,7 +54,7 @@ impl Entrance {
 
 fn fits(request: &Request<Stamps>, room: &Room) -> bool {
     let bytes = request.payload_bytes();
-    let most = if request.reads() { room.for_reads() } else { (room.requests > 0).then_some(room.bytes) };
+    let most = if request.reads() { room.for_reads() } else { room.has_place(request.kind()).then_some(room.bytes) };
     most.is_some_and(|most| bytes <= most)
 }
 
@@ -64,7 +64,7 @@ impl Simulation {
         let mut room = self.engine.room();
         let scene = &mut self.scene;
         while let Some(request) = scene.next_request(&room) {
-            room.take(request.reads(), request.payload_bytes());
+            room.take(request.kind(), request.payload_bytes());
             scene.arrive(request, &mut self.events);
         }
     }
@@ -130,7 +130,7 @@ mod tests {
         for request in asked {
             assert!(entrance.is_open(&room), "{request:?} is not drawn");
             if let Some(request) = entrance.admit(request, &room) {
-                room.take(request.reads(), request.payload_bytes());
+                room.take(request.kind(), request.payload_bytes());
                 came.push(request.id.0);
             }
         }
