@@ -1,12 +1,12 @@
 //! The volume without its SSD: what is much for it. Long zeroes, long writes, and all that memory has of what the SSD alone had.
 
+use tidegate_engine::Control;
 use tidegate_engine::block::{ATOM_BYTES, Span};
 use tidegate_engine::cache::format::Geometry;
 use tidegate_engine::config::Allocation;
 use tidegate_engine::op::{DeviceId, Zone};
 use tidegate_engine::probe::Phase;
 use tidegate_engine::request::{Command, RequestError, RequestId};
-use tidegate_engine::Control;
 use tidegate_engine::time::Duration;
 use tidegate_sim::back::fault::Fault;
 use tidegate_sim::scenario::{Scenario, plan_for};

@@ -405,7 +405,8 @@ fn what_a_file_lost_that_was_cut_off_is_not_told_as_a_hole() {
         };
         assert_eq!(told(Span::new(512, 1024)), [(512, true), (512, false)]);
         assert_eq!(told(Span::new(1500, 100)), [(100, false)]);
-        one(&mut io, DeviceId::Origin, Action::Write(Zone::Origin, Span::new(1016, 8), [random(&mut Chance(3), 8)].into())).expect("written");
+        one(&mut io, DeviceId::Origin, Action::Write(Zone::Origin, Span::new(1016, 8), [random(&mut Chance(3), 8)].into()))
+            .expect("written");
         let Ok(Answer::Allocation(extents)) = one(&mut io, DeviceId::Origin, Action::Allocation(Zone::Origin, Span::new(512, 1024))) else {
             panic!("no allocation")
         };
