@@ -23,8 +23,10 @@ pub fn make(place: &Place, volume: &Options, options: &CreateOptions, own: Own) 
     room.make()?;
     let known = State::read(&volume.state)?;
     let begins_anew = options.overwrite == Overwrite::Anything || ready.replaced().is_some();
-    // Who is served by it, from other disks, would find its cache given up.
-    let _held = (begins_anew && known.is_some()).then(|| state::Place::hold(&volume.state)).transpose()?;
+    // Who is served by it, from other disks, would find its cache given up. (Other disks of ours take nothing from it.)
+    let _held = (begins_anew && own.origin && known.is_some()).then(|| state::Place::hold(&volume.state)).transpose()?;
+    // That may have taken a while.
+    room.make()?;
     if begins_anew && known.is_some() {
         whole::try_out(&volume.state, 0o600).map_err(|error| {
             let what =

@@ -120,7 +120,6 @@ fn a_write_with_fua_over_what_is_dirty_is_told_that_the_origin_does_not_flush() 
     scenario.flush();
 }
 
-/// It changes no block that it does not take whole.
 /// With it more would be dirty than a FLUSH is to wait for, and it never becomes less.
 #[test]
 fn a_block_that_the_origin_does_not_take_keeps_no_large_write_waiting() {
@@ -138,6 +137,7 @@ fn a_block_that_the_origin_does_not_take_keeps_no_large_write_waiting() {
     scenario.expect(40, &later);
 }
 
+/// It changes no block that it does not take whole.
 #[test]
 fn a_trim_with_fua_does_not_wait_for_a_refused_page_at_its_edge() {
     let (mut scenario, data) = refusing(&[Span::new(56, 8)]);

@@ -446,7 +446,7 @@ impl Crew {
 
 /// Does it only read, and is there too little room for that?
 fn lacks_reads(asked: &Asked, room: &Room) -> bool {
-    asked.kind() == Kind::Read && (!room.has_place(Kind::Read) || asked.bytes() > room.read_bytes)
+    asked.kind() == Kind::Read && (room.read_requests == 0 || asked.bytes() > room.read_bytes)
 }
 
 /// Do both change some of the same? (What changes nothing lies somewhere all the same.)

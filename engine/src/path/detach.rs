@@ -3,6 +3,7 @@
 //! ```text
 //! Detaching (writes are refused, reads served; what is dirty goes home, the origin is flushed) → stop → superblocks: clean, detached
 //!        ├ cancelled, or told to stop before that: as before
+//!        ├ the SSD fails: the volume goes on without it, and takes writes again
 //!        └ all that is left cannot be read, or is lost (`lost`): as before, too; of these blocks the origin alone would show older contents
 //! ```
 //! A detached cache is refused from then on: whoever uses the origin meanwhile must not meet older contents again.

@@ -258,7 +258,7 @@ impl<P: Payload> Engine<P> {
     /// The origin does not take what it was sent, or what was to go there cannot be read: FLUSHes are told. (Others: `fail_home_of`.)
     pub(super) fn fail_home(&mut self) {
         self.fail_waiting(|engine, number| engine.is_flush(number));
-        if self.stopping {
+        if self.stopping && self.modes.is_home() {
             self.modes.stop_until = Some(self.now);
         }
     }
@@ -341,20 +341,35 @@ impl<P: Payload> Engine<P> {
         (2 * self.config.destage_atoms / self.block_atoms()).max(2)
     }
 
+    /// So many more than the fewest may be dirty while it becomes less.
+    fn drain_slack(&self) -> u64 {
+        (self.home_blocks() / 4).max(1)
+    }
+
+    /// So many slots are clean: half of that nobody may use up again, or the fewest would stay as many as they are.
+    pub(super) fn note_drained(&mut self, slots: u64) {
+        if let Promise::Draining { low } = &mut self.modes.stage {
+            *low = low.saturating_sub(slots / 2);
+        }
+    }
+
     /// More dirty slots than a FLUSH is to wait for, or than become fewer, would come of a write of so many blocks.
     pub(super) fn lacks_home(&self, data_blocks: u64) -> bool {
         let most = match self.modes.stage {
             Promise::Back => return false,
-            Promise::Draining { low } => low.saturating_add(self.home_blocks() / 4).max(self.home_blocks()),
+            Promise::Draining { low } => low.saturating_add(self.drain_slack()).max(self.home_blocks()),
             Promise::Home { .. } => self.home_blocks(),
         };
+        // A large one goes when the others have made room: on the way there it is not to wait for the end.
+        let data_blocks = if self.modes.is_draining() { data_blocks.min(self.drain_slack()) } else { data_blocks };
         // Before another mode counts, a FLUSH puts into the log what went past it.
         let pages = if self.modes.is_draining() { self.blocks_past_log() } else { 0 };
         if data_blocks == 0 || self.sets.owed_slots() + pages + data_blocks <= most {
             return false;
         }
         // What the origin does not take becomes fewer for nobody who waits.
-        let owed = (self.sets.owed_slots() + pages).saturating_sub(self.refused_blocks());
+        let refused = self.refused_blocks() + if pages > 0 { self.through.pages.refused().count() as u64 } else { 0 };
+        let owed = (self.sets.owed_slots() + pages).saturating_sub(refused);
         owed > 0 && owed + data_blocks > most
     }
 

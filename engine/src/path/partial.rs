@@ -1,5 +1,5 @@
-//! Partly valid blocks: what their slot has not got is below it, and a block may change between both at every atom. Each is read once for a request,
-//! whole, and whatever else of the block comes from there shares it: a part waits for the one before it that reads the same.
+//! Partly valid blocks: what their slot has not got is below it, and a block may change between both at every atom. The slot is read once for a
+//! request, and so is the origin where blocks are read whole there, to be kept: a part waits for the one before it that brings what it needs.
 
 use smallvec::SmallVec;
 

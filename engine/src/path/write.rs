@@ -177,7 +177,7 @@ impl<P: Payload> Engine<P> {
         }
     }
 
-    /// The oldest waiting write waits for a free set: the gate must find one.
+    /// The oldest waiting write waits for a free set, or one that failed for another place: the gate must find one.
     pub(super) fn is_starved(&self) -> bool {
         self.first_waits_for(WaitReason::Set) || !self.retries.is_empty()
     }

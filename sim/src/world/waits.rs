@@ -2,7 +2,7 @@
 
 use super::{Scene, Simulation};
 use crate::front::patience::Task;
-use tidegate_engine::probe::Phase;
+use tidegate_engine::probe::{Health, Phase};
 use tidegate_engine::time::Instant;
 use tidegate_engine::{Control, Event};
 
@@ -50,7 +50,8 @@ impl Simulation {
         for (task, is_under_way, anew) in [
             (Task::Start, phase == Phase::Recovering && !is_stopping, false),
             (Task::Drain, waits(self.engine.drain().is_some()), asked.drain),
-            (Task::Switch, waits(self.engine.mode().is_switching), asked.mode),
+            // (Without the SSD it does not end, and nobody is promised anything by it.)
+            (Task::Switch, waits(self.engine.mode().is_switching && self.engine.health() == Health::Whole), asked.mode),
             (Task::Detach, waits(self.engine.is_detaching()), asked.detach),
             (Task::Stop, is_stopping, false),
         ] {

@@ -770,6 +770,7 @@ impl<P: Payload> Engine<P> {
             let stays = self.sets.get(slot.set).life == life && self.sets.is_live(slot) && self.sets.is_dirty(slot);
             stays && failed.binary_search(&slot).is_err()
         });
+        self.note_drained(done.len() as u64);
         for of_set in done.chunk_by(|a, b| a.slot.set == b.slot.set) {
             let set = of_set[0].slot.set;
             let mut slots = Bits::new(self.config.geometry.set_slots);

@@ -230,9 +230,9 @@ impl<P: Payload> Engine<P> {
         None
     }
 
-    /// More pages wait for these to be let go: as soon as the origin has taken what it takes, it is flushed.
+    /// Somebody waits for the pages, if there are any, to be let go: as soon as the origin has taken what it takes, it is flushed.
     pub(super) fn want_room_through(&mut self) {
-        self.through.crowded |= self.through.pages.are_tried();
+        self.through.crowded |= !self.through.pages.is_empty() && self.through.pages.are_tried();
     }
 
     /// May so many blocks more be pinned until the origin is flushed? What lies over zeros is no more than was in the window, or waited for, when

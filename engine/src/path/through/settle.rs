@@ -290,7 +290,9 @@ impl<P: Payload> Engine<P> {
     pub(super) fn release_pages(&mut self) -> bool {
         let mark = self.through.flushed;
         let covered = self.through.pages.covered(mark);
-        let blocks = covered.iter().map(|(_, blocks)| blocks).sum::<u64>() + self.through.pages.replaced_blocks();
+        let covered_blocks = covered.iter().map(|(_, blocks)| blocks).sum::<u64>();
+        // Over what was replaced there are pages, too: no more can end than those have.
+        let blocks = (covered_blocks + self.through.pages.replaced_blocks()).min(self.through.pages.blocks());
         // Without the SSD their end is not written down.
         if blocks > 0 && !self.has_cache_failed() && !self.journal_has_room(blocks) {
             self.checkpoint.urgent = true;
@@ -335,10 +337,11 @@ impl<P: Payload> Engine<P> {
         any || !settled.is_empty()
     }
 
-    /// Stopping: pages that the origin does not take, or nothing at all, have to go into the log.
+    /// Stopping: pages that the origin does not take have to go into the log, or all of them while it takes nothing; where it is promised, not before
+    /// the stop has waited long enough.
     fn must_log_pages(&self) -> bool {
-        let is_refused = || self.through.pages.refused().next().is_some() || self.through.back_off.has_failed() || self.is_stop_impatient();
-        self.stopping && !self.has_cache_failed() && is_refused()
+        let takes_nothing = || if self.modes.is_home() { self.is_stop_impatient() } else { self.through.back_off.has_failed() };
+        self.stopping && !self.has_cache_failed() && (self.through.pages.refused().next().is_some() || takes_nothing())
     }
 
     /// Stopping: the free sets that the log needs for such pages, and has not got. Destaging makes them.

@@ -29,8 +29,7 @@ fn bad(format: Format, bytes: &[u8], place: u64, says: &str) {
 
 #[test]
 fn volumes_that_together_reach_beyond_any_disk_are_refused() {
-    let lines = |volumes: u64| (0..volumes).map(|volume| format!("0 {volume} {} 8 1\n", 1u64 << 51)).collect::<String>();
-    let laid_out = |volumes| lay_out(parse(Format::Mqsim, lines(volumes).as_bytes()).unwrap());
+    let laid_out = |volumes| lay_out((0..volumes).map(|volume| record(1 << 51, 8, false, volume).unwrap()).collect());
     assert_eq!(laid_out(1).unwrap().1, (1 << 51) + 8);
     // Added up, 8,200 of them would pass for few.
     for volumes in [2, 16, 9_000] {
