@@ -87,7 +87,8 @@ fn by_daemon(of: &Of, volume: &Options, status: &Value, signals: &mut Signals) -
             Ok(status) if status["detaching"].as_bool() == Some(true) => (state, silent_since) = (status, None),
             Ok(_) if is_cancelled => return Ok(false),
             Ok(status) if status["cache_health"].as_str().is_some_and(|health| health != "whole") => {
-                let what = format!("cache {} failed while it was being detached, and the volume goes on without it", volume.cache.display());
+                let what =
+                    format!("cache {} failed while it was being detached, and the volume goes on without it", volume.cache.display());
                 let rest = volume.reach.complete("`tidegate status` says what it alone had");
                 return Err(Failure::new(Failure::IO, format!("{what}; {rest}")));
             }

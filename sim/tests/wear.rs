@@ -32,6 +32,8 @@ fn lived() -> Scenario {
     let mut scenario = Scenario::with(|plan| plan.config.scrub_rate = 0);
     for round in 0..12 {
         (0..24).for_each(|block| drop(scenario.write((block * 5 + round) % 60)));
+        // Not what the cleaner reads.
+        scenario.run_until_quiet();
         scenario.fail_next(Zone::Data, Fault::Error);
         scenario.write(61);
         scenario.flush();
