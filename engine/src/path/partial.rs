@@ -79,6 +79,10 @@ impl<P: Payload> Engine<P> {
 
 /// What was read, in order. Pieces of one block become one: each of them would hold as much memory as a block.
 pub(super) fn joined_blocks<P: Payload>(parts: &[Part<P>], size: u64, contents: impl Fn(&Part<P>) -> P) -> Pieces<P> {
+    // Mostly there is one.
+    if let [part] = parts {
+        return Pieces::from([contents(part)]);
+    }
     let is_of_one = |one: &Part<P>, next: &Part<P>| {
         let block = block_within(one.span, size);
         block.is_some() && block == block_within(next.span, size)
