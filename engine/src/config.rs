@@ -301,7 +301,7 @@ pub enum Canary {
     WriteInTwoGroups,
     /// The origin is stopped although it may not be started again within the hour.
     StopsUncounted,
-    /// What the origin has refused once is tried again after an hour only.
+    /// Behind a batch that has failed the next one begins after an hour only.
     RestsTooLong,
 }
 

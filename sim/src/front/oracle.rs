@@ -21,8 +21,9 @@
 //! atoms survives, and nothing follows from those. The others of the same run keep both rules.
 //!
 //! A trim takes effect on whole blocks or not at all, block by block: its versions are **optional** until a read has shown them, or the engine has
-//! acknowledged it and not said that it was ignored (`oracle/trim.rs`). So are the versions of a write that was answered with an error. Where that had gone past the log, any part of it may be on the origin without
-//! anybody's promise: an origin that forgets what was not flushed may show the older contents again, and a crash either these or those.
+//! acknowledged it and not said that it was ignored (`oracle/trim.rs`). So are the versions of a write that was answered with an error. Where that
+//! had gone past the log, any part of it may be on the origin without anybody's promise: an origin that forgets what was not flushed may show the
+//! older contents again, and a crash either these or those.
 //!
 //! Without the cache the origin is the only medium. What only the failed cache has is given up, and the next FLUSH says so, once.
 

@@ -1,5 +1,5 @@
 //! The clients' way in, by the contract that the daemon's fronts keep: no more arrives than the engine has room for, and of what only reads less
-//! than of the rest (`Room::for_reads`). A read that does not fit waits, later ones behind it, and what changes something goes past them.
+//! than of the rest (`Room::for_reads`); a few places are for FLUSHes. A read that does not fit waits, later ones behind it, and what changes something goes past them.
 
 use super::{Scene, Simulation};
 use crate::stamp::Stamps;
