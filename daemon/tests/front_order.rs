@@ -3,6 +3,8 @@
 use crate::front::{DISC, asked, reads};
 use crate::front_room::one_ends;
 use crate::world::{Raw, World, request, simple, write};
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use tidegate_engine::request::Command;
 use tidegate_pages::{Config, Pages};
 
@@ -231,4 +233,33 @@ fn what_nobody_had_read_of_a_client_that_is_gone_is_not_done() {
     assert!(first.iter().all(|byte| *byte == 7), "that one had come as a whole");
     assert!(second[..512].iter().all(|byte| *byte == 8) && !second.contains(&7));
     assert_eq!(world.front.connections(), 2);
+}
+
+/// Whatever the threads are kept from meanwhile: other programs have the processors most of the time.
+#[test]
+fn who_comes_back_is_not_overtaken_by_what_lies_in_the_socket_that_it_has_closed() {
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        (0..4).for_each(|_| {
+            drop(scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    std::hint::spin_loop()
+                }
+            }))
+        });
+        let mut world = World::with_threads(MIB, 2);
+        let mut overtaken = 0;
+        for _ in 0..200 {
+            let mut old = Raw::ready(&mut world);
+            old.send(&mut world, &write(1, 4096, &[7; 512]));
+            drop(old);
+            let mut new = Raw::ready(&mut world);
+            new.send(&mut world, &write(9, 4096, &[8; 512]));
+            assert_eq!(new.receive(&mut world, 16), simple(0, 9));
+            world.settle();
+            overtaken += usize::from(world.memory.bytes[4096] != 8);
+        }
+        is_over.store(true, Ordering::Relaxed);
+        assert_eq!(overtaken, 0);
+    });
 }

@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use tidegate_engine::time::{Duration, Instant};
 
 /// What one wait tells of at most; the rest comes with the next.
-const READY_MAX: usize = 256;
+pub const READY_MAX: usize = 256;
 /// Tokens have so many bits, ports the rest.
 const TOKEN_BITS: u32 = 60;
 

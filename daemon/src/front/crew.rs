@@ -6,7 +6,8 @@
 //! those reads that the engine has no room for.
 //!
 //! What waits here comes before what another thread's client asks for later at the same place: it may be the same one, come back. Whoever is behind
-//! that one waits, too. And no thread writes pages of memory where something waits, or is in the engine and not answered ([`Claims`]).
+//! that one waits, too. And nobody is let in before each thread has had a turn: what somebody has sent on a connection that he has given up lies in its
+//! socket until then, or has just been taken from it. And no thread writes pages of memory where something waits, or is in the engine and not answered ([`Claims`]).
 //!
 //! Parts of atoms are merged here and not there: who changes part of one has it to himself among all threads' clients. So while such a job is
 //! under way no thread writes pages of memory by itself ([`Shared::must_ask`]), and none begins before each of them has been seen not to.
@@ -49,6 +50,10 @@ const _: () = assert!(HANDS_MAX <= 1 << (u64::BITS - HAND_SHIFT));
 
 pub struct Crew {
     hands: Vec<Member>,
+    /// Clients that wait to be let in, and the turn that each thread is to have had before.
+    arriving: VecDeque<(usize, Guest)>,
+    /// The last turn that they were asked to say.
+    turn_asked: usize,
     bell: Bell,
     /// The loop knows the bell.
     said: bool,
@@ -149,6 +154,8 @@ pub struct Shared {
     /// It has ended, and nobody told it to.
     pub is_lost: AtomicBool,
     pub answered: Answered,
+    /// The last turn that it was asked to say, and has had.
+    pub turn: AtomicUsize,
     /// It is not to write pages: set by the volume.
     must_ask: AtomicBool,
     /// It may be writing pages.
@@ -191,6 +198,8 @@ impl Crew {
         let hands = (0..threads).map(start).collect::<io::Result<Vec<Member>>>()?;
         Ok(Crew {
             hands,
+            arriving: VecDeque::new(),
+            turn_asked: 0,
             bell,
             said: false,
             turn: 0,
@@ -221,6 +230,7 @@ impl Crew {
 
     /// Takes what was asked, as long as there is room.
     fn take(&mut self, room: &mut Room, events: &mut Vec<Event<Run>>) {
+        self.let_in(false);
         self.start_jobs(room, events);
         self.take_aside(room, events);
         self.take_aside_reads(room, events);
@@ -241,6 +251,19 @@ impl Crew {
         self.turns.look(room.bytes, self.jobs.lacking(), lacking(&self.aside));
         self.read_turns.look(room.for_reads().unwrap_or(0), 0, lacking(&self.aside_reads));
         self.publish();
+    }
+
+    /// Lets in who has arrived before the last turn of each thread, or all.
+    fn let_in(&mut self, all: bool) {
+        let had = self.hands.iter().map(|hand| hand.state.turn.load(Ordering::Acquire)).min().expect("there is a thread");
+        while self.arriving.front().is_some_and(|(turn, _)| all || *turn <= had) {
+            let (_, guest) = self.arriving.pop_front().expect("just seen");
+            // What he asked for before, on another connection, comes before what he asks for now.
+            self.gather_all();
+            let least = self.hands.iter_mut().min_by_key(|hand| hand.clients()).expect("there is a thread");
+            // One that is not taken is closed.
+            least.admitted += usize::from(least.words.send(Word::Guest(guest)));
+        }
     }
 
     /// Takes all that was asked in one ring.
@@ -461,11 +484,11 @@ fn here(hand: usize, RequestId(id): RequestId) -> RequestId {
 
 impl Clients for Crew {
     fn admit(&mut self, guest: Guest) {
-        // What it asked for before, on another connection, comes before what it asks for now.
-        self.gather_all();
-        let least = self.hands.iter_mut().min_by_key(|hand| hand.clients()).expect("there is a thread");
-        // One that is not taken is closed.
-        least.admitted += usize::from(least.words.send(Word::Guest(guest)));
+        self.turn_asked += 1;
+        self.arriving.push_back((self.turn_asked, guest));
+        for hand in &self.hands {
+            hand.words.insist(Word::Turn(self.turn_asked));
+        }
     }
 
     fn reply(&mut self, reply: Reply<Run>) {
@@ -484,7 +507,7 @@ impl Clients for Crew {
     }
 
     fn connections(&self) -> usize {
-        self.hands.iter().map(Member::clients).sum()
+        self.arriving.len() + self.hands.iter().map(Member::clients).sum::<usize>()
     }
 
     fn tally(&self) -> Tally {
@@ -508,6 +531,7 @@ impl Clients for Crew {
     }
 
     fn shutdown(&mut self) {
+        self.let_in(true);
         self.hands.iter().for_each(|hand| {
             hand.words.insist(Word::Shutdown);
         });
@@ -572,6 +596,8 @@ impl Drop for Crew {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::net::UnixStream;
+
     use super::*;
     use crate::front::nbd::job::Job;
     use tidegate_engine::request::{Command, Outcome};
@@ -591,6 +617,30 @@ mod tests {
         assert!(events.len() == 2 && !writes(&crew));
         crew.reply(Reply { id: RequestId(2), result: Err(RequestError::Io) });
         assert!(writes(&crew), "that has ended; the other one has not");
+    }
+
+    #[test]
+    fn nobody_is_let_in_before_each_thread_has_had_a_turn() {
+        let (name, description) = (String::new(), String::new());
+        let export = Export { name, description, bytes: 64 << 20, read_only: false, clients: Vec::new(), block_bytes: 4096 };
+        let mut crew = Crew::new(2, &export, Duration::ZERO, Clock::start()).expect("threads");
+        let (let_go, until) = std::sync::mpsc::channel();
+        crew.hands[0].words.insist(Word::Halt(until));
+        let (_client, stream) = UnixStream::pair().expect("a pair");
+        crew.admit(Guest::test(stream));
+        let heard = |crew: &Crew, hand: usize| crew.hands[hand].state.turn.load(Ordering::Acquire) == 1;
+        let resume = |crew: &mut Crew| crew.resume(&mut Room::none(), &mut Vec::new());
+        while !heard(&crew, 1) {
+            std::thread::yield_now();
+        }
+        resume(&mut crew);
+        assert_eq!((crew.arriving.len(), crew.connections()), (1, 1), "the other one stands still");
+        let_go.send(()).expect("it waits for that");
+        while !heard(&crew, 0) {
+            std::thread::yield_now();
+        }
+        resume(&mut crew);
+        assert_eq!((crew.arriving.len(), crew.connections()), (0, 1));
     }
 
     #[test]

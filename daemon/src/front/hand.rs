@@ -6,6 +6,7 @@
 //!   wait ─▶ ready sockets, answers, words, timeout ─▶ what memory does is answered, the rest asked ─▶ send ─▶ tell the volume ─▶ wait
 //! ```
 
+use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -21,7 +22,7 @@ use super::crew::Shared;
 use super::crossing::{Asked, Near};
 use super::nbd::{Export, Front, Guest};
 use crate::back::mail::{Bell, Mailbox};
-use crate::back::poll::{Poll, Ready};
+use crate::back::poll::{Poll, READY_MAX, Ready};
 use crate::back::run::{Run, RunMut};
 use crate::back::vigil::Vigil;
 use crate::port::{Interest, Port};
@@ -32,6 +33,8 @@ pub enum Word {
     /// The memory tier.
     Pages(Box<Reader>),
     Guest(Guest),
+    /// When it has had a turn with all that its clients have sent until now, it says this number.
+    Turn(usize),
     /// From now on nothing is written here; what was, is in memory for the engine to find. To be confirmed.
     Rest(SyncSender<()>),
     /// That is over.
@@ -40,6 +43,9 @@ pub enum Word {
     Shutdown,
     /// Everything is closed.
     End,
+    /// It stands still until somebody lets it go on.
+    #[cfg(test)]
+    Halt(std::sync::mpsc::Receiver<()>),
 }
 
 /// A longer write is rather a stream than something that is read again soon.
@@ -69,6 +75,10 @@ pub struct Hand {
     farewell: Farewell,
     /// Clients that have come, ever.
     came: usize,
+    /// Turns that it has had.
+    turns: usize,
+    /// What it is to say when it has had so many.
+    promised: VecDeque<(usize, usize)>,
     /// Kept from turn to turn for their memory only.
     events: Vec<Event<Run>>,
     interests: Vec<Interest>,
@@ -117,6 +127,8 @@ impl Hand {
             clock,
             state,
             came: 0,
+            turns: 0,
+            promised: VecDeque::new(),
             events: Vec::new(),
             interests: Vec::new(),
             ready: Vec::new(),
@@ -228,7 +240,8 @@ impl Hand {
         let now = self.clock.now();
         let rest = self.has_some.then(|| now + REST_AFTER);
         let (poll, ready) = (&mut self.poll, &mut self.ready);
-        let deadline = self.front.deadline().into_iter().chain(rest).min();
+        let turn = self.promised.front().map(|_| now);
+        let deadline = self.front.deadline().into_iter().chain(rest).chain(turn).min();
         let limit = deadline.map(|deadline| std::time::Duration::from_nanos(deadline.since(now).0));
         let has_happened = || {
             poll.wait(now, Some(now), ready).expect("the kernel has taken this epoll before");
@@ -264,6 +277,13 @@ impl Hand {
                                 self.front.admit(guest);
                                 self.came += 1;
                             }
+                            // The kernel tells of so many sockets at once, of all in turn.
+                            Word::Turn(number) => {
+                                let turns = self.front.connections().div_ceil(READY_MAX).max(1);
+                                self.promised.push_back((number, self.turns + turns));
+                            }
+                            #[cfg(test)]
+                            Word::Halt(until) => drop(until.recv()),
                             Word::Rest(confirmed) => {
                                 self.writes = false;
                                 self.rest();
@@ -282,10 +302,24 @@ impl Hand {
         self.vigil.heard(self.events.len());
         let now = self.clock.now();
         self.pass_on(now);
+        self.say_turn();
         if self.front.deadline().is_some_and(|deadline| deadline <= now) {
             self.front.tick(now);
         }
         true
+    }
+
+    /// A turn has ended: says what was promised until then.
+    fn say_turn(&mut self) {
+        self.turns += 1;
+        while let Some(&(number, turns)) = self.promised.front()
+            && turns <= self.turns
+        {
+            // Release: who sees the number finds in the ring what was asked before.
+            self.state.turn.store(number, Ordering::Release);
+            self.farewell.volume.ring();
+            self.promised.pop_front();
+        }
     }
 }
 

@@ -193,6 +193,13 @@ impl Guest {
     pub fn export(&self) -> usize {
         self.export
     }
+
+    /// One who has said nothing yet.
+    #[cfg(test)]
+    pub fn test(stream: std::os::unix::net::UnixStream) -> Guest {
+        let seat = Seats::new(1, 1).take(None).expect("a seat");
+        Guest { connection: Box::new(Connection::new(Stream::Unix(stream), None, seat)), export: 0 }
+    }
 }
 
 /// A descriptor that the loop still watches; dropping closes it.
