@@ -133,6 +133,9 @@ pub fn turn<P: Payload, W: World<P>>(engine: &mut Engine<P>, world: &mut W, now:
 
 /// How many of the events bring [`PORTION_ATOMS`] of contents, or all.
 fn portion<P: Payload>(events: &[Event<P>]) -> usize {
+    if events.len() < 2 {
+        return events.len();
+    }
     let mut atoms = 0;
     let is_full = |event: &Event<P>| {
         atoms += contents(event);

@@ -27,13 +27,11 @@ pub struct Sequence {
     asked: u64,
     /// Ground covered since it runs.
     length: u64,
-    /// When it last grew, in requests.
-    used: u64,
 }
 
 impl Sequence {
-    fn new(span: Span, used: u64) -> Self {
-        Sequence { number: used, start: span.start, end: span.end(), asked: span.atoms, length: span.atoms, used }
+    fn new(span: Span, number: u64) -> Self {
+        Sequence { number, start: span.start, end: span.end(), asked: span.atoms, length: span.atoms }
     }
 
     fn distance(&self, span: Span) -> u64 {
@@ -45,12 +43,11 @@ impl Sequence {
         self.end.wrapping_sub(span.start).wrapping_add(reach) <= 2 * reach
     }
 
-    fn grow(&mut self, span: Span, used: u64) {
+    fn grow(&mut self, span: Span) {
         self.length += span.end().saturating_sub(self.end);
         self.start = self.start.min(span.start);
         self.end = self.end.max(span.end());
         self.asked += span.atoms;
-        self.used = used;
         let ground = self.end - self.start;
         if ground > MEMORY {
             self.asked = self.asked * MEMORY / ground;
@@ -83,31 +80,36 @@ impl Sequence {
 pub struct Sequences {
     most: usize,
     sequences: Vec<Sequence>,
+    /// Their places, that of the one first which has not grown for longest.
+    by_age: Vec<u8>,
     requests: u64,
 }
 
 impl Sequences {
-    /// Keeps `most` of them apart.
+    /// Keeps `most` of them apart, 256 at most.
     pub fn new(most: usize) -> Self {
-        Sequences { most, sequences: Vec::with_capacity(most), requests: 0 }
+        assert!(most <= 1 << u8::BITS, "places are told by a byte");
+        Sequences { most, sequences: Vec::with_capacity(most), by_age: Vec::with_capacity(most), requests: 0 }
     }
 
     /// Notes a request. None: it does not go on where another one ended. One request is no sequence, however large.
     pub fn note(&mut self, span: Span) -> Option<Sequence> {
         self.requests += 1;
-        let used = self.requests;
         let reach = NEAR.max(NEAR_REQUESTS * span.atoms);
         // Of what reads here and there none is: one look at all of them, without a branch for each, says so.
         let is_any_near = self.sequences.iter().fold(false, |any, sequence| any | sequence.ends_within(span, reach));
-        if is_any_near && let Some(sequence) = self.sequences.iter_mut().min_by_key(|sequence| sequence.distance(span)) {
-            sequence.grow(span, used);
-            return Some(*sequence);
+        if is_any_near && let Some(place) = (0..self.sequences.len()).min_by_key(|&place| self.sequences[place].distance(span)) {
+            self.sequences[place].grow(span);
+            let age = self.by_age.iter().position(|&aged| usize::from(aged) == place).expect("each has an age");
+            self.by_age[age..].rotate_left(1);
+            return Some(self.sequences[place]);
         }
-        let sequence = Sequence::new(span, used);
+        let sequence = Sequence::new(span, self.requests);
         if self.sequences.len() == self.most {
-            let oldest = self.sequences.iter_mut().min_by_key(|sequence| sequence.used).expect("there are sequences");
-            *oldest = sequence;
+            self.sequences[usize::from(self.by_age[0])] = sequence;
+            self.by_age.rotate_left(1);
         } else {
+            self.by_age.push(self.sequences.len() as u8);
             self.sequences.push(sequence);
         }
         None

@@ -186,9 +186,11 @@ impl<P: Payload> Engine<P> {
         let used = self.journal.used_since(superblock.checkpoint.seq);
         let third = self.config.geometry.journal_pages / 3;
         // The ring is freed up to the checkpoint before the newest: somebody who waits may need two.
-        let frees = used > 0 || superblock.previous.seq < superblock.checkpoint.seq || self.doubt_reserve() > 0;
-        let due = used >= third || (frees && (self.checkpoint.urgent || self.journal.free_pages() < third));
-        let due = due || self.checkpoint.wanted || self.mode_to_record().is_some();
+        let frees = || used > 0 || superblock.previous.seq < superblock.checkpoint.seq || self.doubt_reserve() > 0;
+        let due = used >= third || ((self.checkpoint.urgent || self.journal.free_pages() < third) && frees());
+        if !due && !self.checkpoint.wanted && self.mode_to_record().is_none() {
+            return false;
+        }
         // A stop waits for one only where the ring has no room for the end of what went through.
         let is_ending = self.stopping && (!self.checkpoint.urgent || self.through.pages.is_empty());
         // Where others use up the room meanwhile, it comes at once.
@@ -196,7 +198,7 @@ impl<P: Payload> Engine<P> {
         let waits = self.checkpoint.back_off.is_waiting(self.now) && !(self.checkpoint.is_paced && is_low());
         // Headers that are tried again may fail once more: it would be given up, and what it had told would stay in the ring.
         let may_be_told = || !(self.checkpoint.is_paced && self.is_trying_headers());
-        due && !is_ending && self.recovery.is_none() && !self.has_cache_failed() && !waits && may_be_told()
+        !is_ending && self.recovery.is_none() && !self.has_cache_failed() && !waits && may_be_told()
     }
 
     /// Pages of the ring that a checkpoint needs for what it tells again if so many sealed sets have no header.

@@ -104,21 +104,34 @@ impl<P: Payload> Engine<P> {
     /// True: something has moved, or was dropped.
     pub(super) fn pump_clean(&mut self) -> bool {
         let mut moved = false;
-        while let Some(at) = self.next_ready() {
-            let (portion, payload) = self.cleaner.ready.remove(at).expect("it is there");
-            self.move_portion(portion, Some(payload));
+        while !self.cleaner.ready.is_empty() && self.move_next() {
             moved = true;
         }
         self.cleaner.waits = false;
         while self.cleaner.paused.front().is_some_and(|&(until, _)| until <= self.now) {
             self.cleaner.paused.pop_front();
         }
-        while self.wants_cleaning()
-            && let Some(set) = self.choose_victim()
-        {
-            moved |= self.empty(set);
+        while self.wants_cleaning() {
+            let Some(dropped) = self.empty_one() else { break };
+            moved |= dropped;
         }
         moved
+    }
+
+    /// Begins to empty the set that is worth it most. None: there is none now. True: something was dropped.
+    #[inline(never)]
+    fn empty_one(&mut self) -> Option<bool> {
+        let set = self.choose_victim()?;
+        Some(self.empty(set))
+    }
+
+    /// Moves the first portion for which there is room. False: there is none.
+    #[inline(never)]
+    fn move_next(&mut self) -> bool {
+        let Some(at) = self.next_ready() else { return false };
+        let (portion, payload) = self.cleaner.ready.remove(at).expect("it is there");
+        self.move_portion(portion, Some(payload));
+        true
     }
 
     /// The first portion for which there is room, that of all sets before its own aside: they must not wait for one another.

@@ -218,6 +218,7 @@ impl<P: Payload> Engine<P> {
     // --- the host ---
 
     /// The host has written it down, or could not.
+    #[cold]
     pub(super) fn fenced(&mut self, durable: bool) {
         match (self.degraded.health, durable) {
             (Health::Fencing | Health::Unfenced, true) => self.go_on_without_cache(),
@@ -356,6 +357,7 @@ impl<P: Payload> Engine<P> {
     }
 
     /// An operation of the SSD ends that nobody waits for any more. False: somebody does.
+    #[cold]
     pub(super) fn forget_late(&mut self, owner: Owner) -> bool {
         match owner {
             Owner::Data { write } => {
@@ -392,6 +394,7 @@ impl<P: Payload> Engine<P> {
     }
 
     /// An operation of the SSD has ended with this error.
+    #[cold]
     pub(super) fn cache_error(&mut self, error: DeviceError) {
         if error == DeviceError::Gone && self.phase == crate::probe::Phase::Serving {
             self.fail_cache();

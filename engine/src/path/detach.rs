@@ -25,6 +25,7 @@ impl<P: Payload> Engine<P> {
         self.detaching
     }
 
+    #[cold]
     pub(super) fn detach(&mut self) {
         if self.stopping {
             return;
@@ -33,6 +34,7 @@ impl<P: Payload> Engine<P> {
         self.begin_drain();
     }
 
+    #[cold]
     pub(super) fn cancel_detach(&mut self) {
         if !self.stopping {
             self.detaching = false;
@@ -40,6 +42,7 @@ impl<P: Payload> Engine<P> {
         }
     }
 
+    #[cold]
     pub(super) fn begin_drain(&mut self) {
         let left = self.dirty_blocks();
         self.drain = Some(Drain { started: self.now, blocks_at_start: left, blocks_left: left });

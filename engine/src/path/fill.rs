@@ -137,6 +137,7 @@ impl<P: Payload> Engine<P> {
     }
 
     /// Keeps a part of a read that waits for it. Returns how many writes it has to wait for.
+    #[cold]
     pub(super) fn fill_before_reply(&mut self, number: usize, span: Span, payload: &P) -> u32 {
         let (block, blocks) = self.whole_blocks(span);
         if blocks == 0 || self.has_cache_failed() || self.stopping || !self.tickets.holds(number, block, blocks) {

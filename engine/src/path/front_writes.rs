@@ -185,6 +185,7 @@ impl<P: Payload> Engine<P> {
         }
     }
 
+    #[cold]
     pub(super) fn hold_for_front_writes(&mut self, number: usize) {
         self.requests.get_mut(number).waits = WaitReason::Lock;
         self.front_writes.held.push_back(number);

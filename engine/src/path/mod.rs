@@ -267,6 +267,7 @@ impl<P: Payload> Engine<P> {
         }
     }
 
+    #[cold]
     fn control(&mut self, control: Control) {
         match control {
             Control::Drain => self.begin_drain(),
@@ -329,7 +330,9 @@ impl<P: Payload> Engine<P> {
     }
 
     /// Each flow once, in their order. Each returns whether it may have made something possible for another. (A function of its own: of all of
-    /// them in one loop the compiler prepares eighty addresses, for a round that mostly is the only one.)
+    /// them in one loop the compiler prepares eighty addresses, for a round that mostly is the only one. And what a flow does when there is something
+    /// to be done is mostly one of its own, too: what one request runs through is more code than a processor keeps close, and code that is passed by
+    /// takes its place there as well.)
     #[inline(never)]
     fn pump_round(&mut self) -> bool {
         self.bury_unknown();

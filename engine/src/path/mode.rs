@@ -117,6 +117,7 @@ impl<P: Payload> Engine<P> {
     }
 
     /// From now on, or as soon as the engine serves.
+    #[cold]
     pub(super) fn ask_mode(&mut self, mode: Mode) {
         if self.stopping {
             // What is home by now has been marked so.

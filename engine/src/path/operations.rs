@@ -142,6 +142,7 @@ impl<P: Payload> Engine<P> {
     }
 
     /// A write to the SSD that was in flight when a flush failed counts for nothing: it is done again. False: it was no such write.
+    #[cold]
     fn repeat_suspect(&mut self, owner: Owner) -> bool {
         match owner {
             Owner::Data { write } => self.repeat_data(write),

@@ -214,6 +214,7 @@ impl<P: Payload> Engine<P> {
     }
 
     /// What went through to the origin and is pinned; atoms of a block that are not valid there are on the origin.
+    #[cold]
     fn page_parts(&mut self, first: Block, page: &Page<P>, span: Span, parts: &mut Parts<P>) {
         let base = first.0 * self.block_atoms();
         let Some(valid) = page.valid else {
@@ -620,6 +621,7 @@ impl<P: Payload> Engine<P> {
     }
 
     /// Of the origin, these atoms and no more.
+    #[cold]
     fn fetch_alone(&mut self, number: usize, span: Span) {
         let reading = self.reading(number);
         reading.left += 1;
@@ -685,6 +687,7 @@ impl<P: Payload> Engine<P> {
     }
 
     /// The SSD could not be read: each block by itself, and a single one is bad.
+    #[cold]
     fn slots_failed(&mut self, number: usize, span: Span, (block, first, slots): (Block, Slot, u32), error: DeviceError) {
         let size = self.block_atoms();
         if slots == 1 {
@@ -708,6 +711,7 @@ impl<P: Payload> Engine<P> {
         self.add_parts(number, singles);
     }
 
+    #[cold]
     fn bad_slot(&mut self, number: usize, slot: Slot, block: Block, span: Span) {
         let is_current = self.index.get(block) == Some(slot);
         let is_elsewhere = self.through.covers(block, 1) || self.is_in_rescue(block);

@@ -44,9 +44,11 @@ impl<P: Payload> Engine<P> {
     /// Frees what nothing names any more.
     pub(super) fn reclaim(&mut self) -> bool {
         self.seal_emptied();
-        if self.sets.dying().is_empty() {
-            return false;
-        }
+        if self.sets.dying().is_empty() { false } else { self.release_dying() }
+    }
+
+    #[inline(never)]
+    fn release_dying(&mut self) -> bool {
         let durable = if self.has_canary(Canary::ReuseTooEarly) { u64::MAX } else { self.journal.durable_group() };
         let waits = self.discards_first();
         if waits {

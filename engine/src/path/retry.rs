@@ -73,6 +73,15 @@ impl<P: Payload> Engine<P> {
     /// Failed writes take other slots. Where there are none, they are tried in their old places from time to time:
     /// what a flush promises must not wait for the origin to make room.
     pub(super) fn pump_retries(&mut self) -> bool {
+        if self.retries.is_empty() {
+            self.retries.back_off.at = None;
+            return false;
+        }
+        self.retry_waiting()
+    }
+
+    #[cold]
+    fn retry_waiting(&mut self) -> bool {
         let mut moved = false;
         while !self.has_cache_failed()
             && !self.retries.pause.is_waiting(self.now)

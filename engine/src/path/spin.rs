@@ -106,6 +106,7 @@ impl<P: Payload> Engine<P> {
         self.rotation.motor.as_ref()
     }
 
+    #[cold]
     pub(super) fn demand_served(&mut self) {
         self.rotation.motor.as_mut().expect("it was told").served(self.now);
     }
@@ -233,6 +234,7 @@ impl<P: Payload> Engine<P> {
         is_still && owes_nothing && self.through.pages.is_empty() && self.phase == Phase::Serving && !self.stopping
     }
 
+    #[cold]
     pub(super) fn motor_answered(&mut self, result: Result<Answer<P>, DeviceError>) {
         let said = result.map(|answer| match answer {
             Answer::Power(said) => said,
@@ -252,6 +254,7 @@ impl<P: Payload> Engine<P> {
     }
 
     /// The origin has gone, or another incarnation has come: operations are handed to it, and fail or not.
+    #[cold]
     pub(super) fn motor_changed(&mut self) {
         let now = self.now;
         if let Some(motor) = &mut self.rotation.motor {

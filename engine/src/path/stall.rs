@@ -42,11 +42,17 @@ impl<P: Payload> Engine<P> {
     /// When the oldest request that waits for the origin to make room has waited for too long.
     #[inline]
     pub(super) fn stall_deadline(&self) -> Option<Instant> {
-        // Mostly nobody does, and this is asked in every turn: the first of them is found in fewer steps than the oldest.
-        self.waiting_for_origin().next()?;
-        self.oldest_deadline()
+        // Mostly nobody waits for anything, and this is asked in every turn.
+        if self.does_nobody_wait() { None } else { self.oldest_deadline() }
     }
 
+    /// Of those that may wait for the origin: whatever for.
+    fn does_nobody_wait(&self) -> bool {
+        let past_log = || self.passing().next().or_else(|| self.settling().next());
+        self.intake.is_empty() && past_log().is_none() && self.waiting_for_home().next().is_none() && self.held_by_origin().next().is_none()
+    }
+
+    #[inline(never)]
     fn oldest_deadline(&self) -> Option<Instant> {
         let since = self.waiting_for_origin().map(|number| self.requests.get(number).arrived).min()?;
         Some(since.max(self.life.last) + self.config.stall_timeout)
@@ -84,9 +90,11 @@ impl<P: Payload> Engine<P> {
 
     /// True: a request has failed, and others may go on.
     pub(super) fn pump_stalled(&mut self) -> bool {
-        if self.stall_deadline().is_none_or(|deadline| deadline > self.now) {
-            return false;
-        }
+        if self.stall_deadline().is_none_or(|deadline| deadline > self.now) { false } else { self.fail_stalled() }
+    }
+
+    #[cold]
+    fn fail_stalled(&mut self) -> bool {
         let error = if self.life.error == Some(DeviceError::NoSpace) { RequestError::NoSpace } else { RequestError::Io };
         let has_waited = |arrived: Instant| self.now.since(arrived) >= self.config.stall_timeout;
         let stalled: Vec<usize> = self.waiting_for_origin().filter(|&number| has_waited(self.requests.get(number).arrived)).collect();

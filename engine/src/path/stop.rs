@@ -21,6 +21,7 @@ impl<P: Payload> Engine<P> {
     }
 
     /// Somebody asks for it.
+    #[cold]
     pub(super) fn ask_stop(&mut self) {
         // A detach that has not brought everything home is none: the rest only the cache has.
         self.detaching &= self.stopping;

@@ -99,6 +99,11 @@ impl<P: Payload> Engine<P> {
     /// Places waiting writes in their order, until one has to wait. True: one has passed it and may have made room, or what fronts have
     /// written may have waited for one that is placed.
     pub(super) fn pump_intake(&mut self) -> bool {
+        if self.intake.is_empty() { false } else { self.take_in() }
+    }
+
+    #[inline(never)]
+    fn take_in(&mut self) -> bool {
         let (mut placed, mut passed) = (false, false);
         while let Some(&number) = self.intake.front() {
             match self.place(number) {

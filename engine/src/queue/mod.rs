@@ -319,17 +319,26 @@ impl<P: Payload> Queue<P> {
                 self.places[done.id.place()] = NONE;
                 Answered::One(done)
             }
-            Holds::Merged(parts) => {
-                parts.iter().for_each(|part| self.places[part.id.place()] = NONE);
-                match done.result {
-                    Ok(answer) => Answered::Merged(merge::answers(&parts, answer)),
-                    Err(_) => {
-                        for op in parts {
-                            self.wait(now, Item::new(item.arrived, item.job, &op), None, op);
-                        }
-                        Answered::Merged(Vec::new())
-                    }
+            Holds::Merged(parts) => Answered::Merged(self.merged_done(now, &item, parts, done.result)),
+        }
+    }
+
+    #[inline(never)]
+    fn merged_done(
+        &mut self,
+        now: Instant,
+        item: &Item,
+        parts: Vec<Op<P>>,
+        result: Result<op::Answer<P>, op::DeviceError>,
+    ) -> Vec<Done<P>> {
+        parts.iter().for_each(|part| self.places[part.id.place()] = NONE);
+        match result {
+            Ok(answer) => merge::answers(&parts, answer),
+            Err(_) => {
+                for op in parts {
+                    self.wait(now, Item::new(item.arrived, item.job, &op), None, op);
                 }
+                Vec::new()
             }
         }
     }

@@ -254,13 +254,8 @@ impl<P: Payload> Engine<P> {
             // What has begun ends, so that nobody waits behind it.
             return self.destage.batch.is_some() && self.advance_batch(false);
         }
-        let dirty = self.dirty_blocks();
-        if let Some(drain) = &mut self.drain {
-            drain.blocks_left = dirty;
-            let started = drain.started;
-            if self.destage.batch.is_none() && self.is_drained(started) {
-                self.drain = None;
-            }
+        if self.drain.is_some() {
+            self.note_drain();
         }
         if self.note_detour() {
             // Who waits is looked at again first.
@@ -268,6 +263,23 @@ impl<P: Payload> Engine<P> {
         }
         let state = self.gate.decide(self.view());
         let may_run = matches!(state, GateState::Destage(_));
+        if may_run || self.destage.batch.is_some() { self.go_home(may_run) } else { false }
+    }
+
+    #[cold]
+    fn note_drain(&mut self) {
+        let dirty = self.dirty_blocks();
+        let Some(drain) = &mut self.drain else { return };
+        drain.blocks_left = dirty;
+        let started = drain.started;
+        if self.destage.batch.is_none() && self.is_drained(started) {
+            self.drain = None;
+        }
+    }
+
+    /// Goes on with the batch that runs, or begins one if the gate lets it. (A function of its own, because mostly neither is to be done.)
+    #[inline(never)]
+    fn go_home(&mut self, may_run: bool) -> bool {
         if self.destage.batch.is_some() {
             // A set that has begun to leave leaves (paper 000, figure 7).
             let leaving = self.destage.batch.as_ref().is_some_and(|batch| !batch.leaving.is_empty());
@@ -629,6 +641,7 @@ impl<P: Payload> Engine<P> {
     }
 
     /// The origin is gone, whoever has found out, or another incarnation came back: what was written there and not flushed may be forgotten.
+    #[cold]
     pub(super) fn origin_forgot(&mut self) {
         self.through.forget();
         if let Some(batch) = &mut self.destage.batch {
@@ -637,6 +650,7 @@ impl<P: Payload> Engine<P> {
     }
 
     /// It went away or came back, as we are told: it may be worth another try at once.
+    #[cold]
     pub(super) fn origin_changed(&mut self) {
         self.origin_forgot();
         if self.destage.batch.is_none() {

@@ -17,9 +17,13 @@ impl<P: Payload> Engine<P> {
     /// True: something was answered or let go that others may wait for.
     pub(in crate::path) fn pump_through(&mut self) -> bool {
         let awaited = self.origin.forget_awaited();
-        if self.through.has_nothing() && awaited == 0 && !self.is_rescuing() {
-            return false;
-        }
+        let has_nothing = self.through.has_nothing() && awaited == 0 && !self.is_rescuing();
+        if has_nothing { false } else { self.go_through(awaited) }
+    }
+
+    /// `awaited`: so many waited for reads of the origin to end.
+    #[inline(never)]
+    fn go_through(&mut self, awaited: usize) -> bool {
         let mut moved = false;
         for number in std::mem::take(&mut self.through.waiting) {
             if self.health() == Health::Unfenced || self.stopping {
