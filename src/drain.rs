@@ -96,12 +96,12 @@ fn refuse_not_served(served: &[Options], state: &State) -> Result<(), Failure> {
     let is_detached = |name: &str| named(served, name).is_some_and(|volume| matches!(detach::is_detached(volume), Ok(true)));
     let (detached, gone): (Vec<_>, Vec<_>) = state.gone.iter().partition(|(name, _)| is_detached(name));
     for (name, _) in detached {
-        tell!("tidegate: volume {name:?} was detached: there is nothing to drain");
+        tell!("tidegate: {} was detached: there is nothing to drain", status::called(name));
     }
     if gone.is_empty() {
         return Ok(());
     }
-    let gone: Vec<String> = gone.iter().map(|(name, why)| format!("volume {name:?} is not served ({why})")).collect();
+    let gone: Vec<String> = gone.iter().map(|(name, why)| format!("{} is not served ({why})", status::called(name))).collect();
     let others = if state.served > 0 { "; the other volumes are drained" } else { "" };
     let what = format!("{}: what is dirty stays on its cache until it is served again{others}", gone.join(", "));
     Err(Failure::new(status::NO_ANSWER, what))
@@ -234,6 +234,16 @@ mod tests {
         assert_eq!(check(7, 7, true), (false, false), "they are tried once more");
         assert_eq!(check(8, 7, false), (false, true), "somebody has written meanwhile");
         assert_eq!(check(8, 7, true), (false, false));
+    }
+
+    #[test]
+    fn a_volume_without_a_name_is_called_the_volume() {
+        let of = |name: &str| {
+            let state = State::of(&json!({ "volumes": [{ "name": name, "phase": "stopped" }] }));
+            refuse_not_served(&[], &state).expect_err("it is not served").message
+        };
+        assert_eq!(of(""), "the volume is not served (stopped): what is dirty stays on its cache until it is served again");
+        assert!(of("media").starts_with("volume \"media\" is not served (stopped): "));
     }
 
     #[test]

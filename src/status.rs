@@ -138,6 +138,11 @@ pub fn volumes(status: &Value) -> &[Value] {
     status["volumes"].as_array().map_or(std::slice::from_ref(status), Vec::as_slice)
 }
 
+/// A volume in a sentence: by its name, if it has one.
+pub fn called(name: &str) -> String {
+    if name.is_empty() { "the volume".to_owned() } else { format!("volume {name:?}") }
+}
+
 /// Why a volume is not served any more, in words; nothing while it is.
 pub fn gone(status: &Value) -> Option<String> {
     match status["phase"].as_str() {

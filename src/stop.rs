@@ -29,8 +29,8 @@ pub fn run(args: &Stop) -> Result<ExitCode, Failure> {
     loop {
         let volumes = status::volumes(&state);
         if let Some(failed) = volumes.iter().find(|volume| volume["phase"] == "failed") {
-            let name = failed["name"].as_str().unwrap_or("-");
-            return Err(Failure::new(status::NO_ANSWER, format!("volume {name:?} {}", status::gone(failed).expect("it failed"))));
+            let name = status::called(failed["name"].as_str().unwrap_or_default());
+            return Err(Failure::new(status::NO_ANSWER, format!("{name} {}", status::gone(failed).expect("it failed"))));
         }
         if volumes.iter().all(|volume| status::gone(volume).is_some()) {
             break;
@@ -77,7 +77,8 @@ fn was_stopped(volume: &Options) -> bool {
 }
 
 fn uncertain(name: &str) -> Result<(), Failure> {
-    let what = format!("the daemon ended before volume {name:?} was stopped in order: what was flushed is durable, no more is certain");
+    let what =
+        format!("the daemon ended before {} was stopped in order: what was flushed is durable, no more is certain", status::called(name));
     Err(Failure::new(status::NO_ANSWER, what))
 }
 
