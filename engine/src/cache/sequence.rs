@@ -86,9 +86,9 @@ pub struct Sequences {
 }
 
 impl Sequences {
-    /// Keeps `most` of them apart, 256 at most.
+    /// Keeps `most` of them apart, 64 at most.
     pub fn new(most: usize) -> Self {
-        assert!(most <= 1 << u8::BITS, "places are told by a byte");
+        assert!(most <= u64::BITS as usize, "a bit each tells which are near");
         Sequences { most, sequences: Vec::with_capacity(most), by_age: Vec::with_capacity(most), requests: 0 }
     }
 
@@ -96,9 +96,16 @@ impl Sequences {
     pub fn note(&mut self, span: Span) -> Option<Sequence> {
         self.requests += 1;
         let reach = NEAR.max(NEAR_REQUESTS * span.atoms);
-        // Of what reads here and there none is: one look at all of them, without a branch for each, says so.
-        let is_any_near = self.sequences.iter().fold(false, |any, sequence| any | sequence.ends_within(span, reach));
-        if is_any_near && let Some(place) = (0..self.sequences.len()).min_by_key(|&place| self.sequences[place].distance(span)) {
+        // Of what reads here and there none is, and else few are: one look at all of them, without a branch for each, says which.
+        let bits = self.sequences.iter().rev().map(|sequence| u64::from(sequence.ends_within(span, reach)));
+        let mut near = bits.fold(0, |near, bit| near << 1 | bit);
+        let places = std::iter::from_fn(|| {
+            let place = near.checked_ilog2()? as usize;
+            near ^= 1 << place;
+            Some(place)
+        });
+        // Of several at the same distance the first.
+        if let Some(place) = places.min_by_key(|&place| (self.sequences[place].distance(span), place)) {
             self.sequences[place].grow(span);
             let age = self.by_age.iter().position(|&aged| usize::from(aged) == place).expect("each has an age");
             self.by_age[age..].rotate_left(1);

@@ -194,7 +194,7 @@ impl<P: Payload> Engine<P> {
 
     /// Sets that are free, or will be without anybody else's doing.
     pub(super) fn free_soon(&self) -> u32 {
-        let emptying = if self.is_sparse() { self.cleaner.emptying.len() as u32 } else { 0 };
+        let emptying = if self.cleaner.is_busy() && self.is_sparse() { self.cleaner.emptying.len() as u32 } else { 0 };
         self.sets.free_count() + self.sets.dying_count() + emptying
     }
 

@@ -245,7 +245,10 @@ impl<P: Payload> Engine<P> {
     }
 
     pub(super) fn dirty_since(&self) -> Option<Instant> {
-        [self.sets.dirty_since(), self.ranges.since()].into_iter().flatten().min()
+        match (self.sets.dirty_since(), self.ranges.since()) {
+            (Some(slots), Some(ranges)) => Some(slots.min(ranges)),
+            (slots, ranges) => slots.or(ranges),
+        }
     }
 
     /// True: slots were cleaned, sets may be dropped now.
