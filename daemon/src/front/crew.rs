@@ -6,8 +6,9 @@
 //! those reads that the engine has no room for.
 //!
 //! What waits here comes before what another thread's client asks for later at the same place: it may be the same one, come back. Whoever is behind
-//! that one waits, too. And nobody is let in before each thread has had a turn: what somebody has sent on a connection that he has given up lies in its
-//! socket until then, or has just been taken from it. And no thread writes pages of memory where something waits, or is in the engine and not answered ([`Claims`]).
+//! that one waits, too. And nobody is let in before each thread has had a turn: what somebody has sent on a connection that he has given up lies in
+//! its socket until then, or has just been taken from it. And no thread writes pages of memory where something waits, or is in the engine and not
+//! answered ([`Claims`]).
 //!
 //! Parts of atoms are merged here and not there: who changes part of one has it to himself among all threads' clients. So while such a job is
 //! under way no thread writes pages of memory by itself ([`Shared::must_ask`]), and none begins before each of them has been seen not to.
@@ -255,6 +256,9 @@ impl Crew {
 
     /// Lets in who has arrived before the last turn of each thread, or all.
     fn let_in(&mut self, all: bool) {
+        if self.arriving.is_empty() {
+            return;
+        }
         let had = self.hands.iter().map(|hand| hand.state.turn.load(Ordering::Acquire)).min().expect("there is a thread");
         while self.arriving.front().is_some_and(|(turn, _)| all || *turn <= had) {
             let (_, guest) = self.arriving.pop_front().expect("just seen");
