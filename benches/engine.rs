@@ -1,7 +1,7 @@
 //! What the engine itself costs: instructions and time per request in a world whose devices cost nothing, and bytes per cached block.
 //!
 //! Instructions are counted by callgrind (repeatable, whatever else the machine does), as the difference of two runs of different length.
-//! Time is that of slices of about a millisecond, of which those count during which nobody else had the processor.
+//! Time is that of slices of about a millisecond, of which those count during which no other thread of this system had the processor.
 //! The payload has no contents, so neither checksums nor copies are in the figures.
 
 #[path = "shared/callgrind.rs"]

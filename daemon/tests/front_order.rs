@@ -238,8 +238,16 @@ fn what_nobody_had_read_of_a_client_that_is_gone_is_not_done() {
 /// Whatever the threads are kept from meanwhile: other programs have the processors most of the time.
 #[test]
 fn who_comes_back_is_not_overtaken_by_what_lies_in_the_socket_that_it_has_closed() {
+    /// Whatever becomes of the test, the other programs end.
+    struct Over<'a>(&'a AtomicBool);
+    impl Drop for Over<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let _over = Over(&is_over);
         (0..4).for_each(|_| {
             drop(scope.spawn(|| {
                 while !is_over.load(Ordering::Relaxed) {
@@ -259,7 +267,6 @@ fn who_comes_back_is_not_overtaken_by_what_lies_in_the_socket_that_it_has_closed
             world.settle();
             overtaken += usize::from(world.memory.bytes[4096] != 8);
         }
-        is_over.store(true, Ordering::Relaxed);
         assert_eq!(overtaken, 0);
     });
 }

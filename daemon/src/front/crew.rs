@@ -6,9 +6,9 @@
 //! those reads that the engine has no room for.
 //!
 //! What waits here comes before what another thread's client asks for later at the same place: it may be the same one, come back. Whoever is behind
-//! that one waits, too. And nobody is let in before each thread has had a turn: what somebody has sent on a connection that he has given up lies in
-//! its socket until then, or has just been taken from it. And no thread writes pages of memory where something waits, or is in the engine and not
-//! answered ([`Claims`]).
+//! that one waits, too. And nobody is let in before each thread has read its sockets, with that of whoever was let in before him: what somebody has
+//! sent on a connection that he has given up lies there until then, or has just been taken from there. And no thread writes pages of memory where
+//! something waits, or is in the engine and not answered ([`Claims`]).
 //!
 //! Parts of atoms are merged here and not there: who changes part of one has it to himself among all threads' clients. So while such a job is
 //! under way no thread writes pages of memory by itself ([`Shared::must_ask`]), and none begins before each of them has been seen not to.
@@ -51,10 +51,10 @@ const _: () = assert!(HANDS_MAX <= 1 << (u64::BITS - HAND_SHIFT));
 
 pub struct Crew {
     hands: Vec<Member>,
-    /// Clients that wait to be let in, and the turn that each thread is to have had before.
-    arriving: VecDeque<(usize, Guest)>,
-    /// The last turn that they were asked to say.
-    turn_asked: usize,
+    /// Clients that wait to be let in, one after the other.
+    arriving: VecDeque<Guest>,
+    /// How often the threads have been asked to read their sockets: the first of those waits for the last of these.
+    readings: usize,
     bell: Bell,
     /// The loop knows the bell.
     said: bool,
@@ -155,8 +155,8 @@ pub struct Shared {
     /// It has ended, and nobody told it to.
     pub is_lost: AtomicBool,
     pub answered: Answered,
-    /// The last turn that it was asked to say, and has had.
-    pub turn: AtomicUsize,
+    /// How often it has read all its sockets, of the times that it was asked to.
+    pub readings: AtomicUsize,
     /// It is not to write pages: set by the volume.
     must_ask: AtomicBool,
     /// It may be writing pages.
@@ -200,7 +200,7 @@ impl Crew {
         Ok(Crew {
             hands,
             arriving: VecDeque::new(),
-            turn_asked: 0,
+            readings: 0,
             bell,
             said: false,
             turn: 0,
@@ -231,7 +231,7 @@ impl Crew {
 
     /// Takes what was asked, as long as there is room.
     fn take(&mut self, room: &mut Room, events: &mut Vec<Event<Run>>) {
-        self.let_in(false);
+        self.let_in();
         self.start_jobs(room, events);
         self.take_aside(room, events);
         self.take_aside_reads(room, events);
@@ -254,19 +254,30 @@ impl Crew {
         self.publish();
     }
 
-    /// Lets in who has arrived before the last turn of each thread, or all.
-    fn let_in(&mut self, all: bool) {
-        if self.arriving.is_empty() {
+    /// Lets the first in who has arrived, if all threads have read their sockets since; the next one waits for that of this one.
+    fn let_in(&mut self) {
+        if self.arriving.is_empty() || self.hands.iter().any(|hand| hand.state.readings.load(Ordering::Acquire) < self.readings) {
             return;
         }
-        let had = self.hands.iter().map(|hand| hand.state.turn.load(Ordering::Acquire)).min().expect("there is a thread");
-        while self.arriving.front().is_some_and(|(turn, _)| all || *turn <= had) {
-            let (_, guest) = self.arriving.pop_front().expect("just seen");
-            // What he asked for before, on another connection, comes before what he asks for now.
-            self.gather_all();
-            let least = self.hands.iter_mut().min_by_key(|hand| hand.clients()).expect("there is a thread");
-            // One that is not taken is closed.
-            least.admitted += usize::from(least.words.send(Word::Guest(guest)));
+        self.let_first_in();
+        if !self.arriving.is_empty() {
+            self.ask_to_read();
+        }
+    }
+
+    fn let_first_in(&mut self) {
+        let Some(guest) = self.arriving.pop_front() else { return };
+        // What he asked for before, on another connection, comes before what he asks for now.
+        self.gather_all();
+        let least = self.hands.iter_mut().min_by_key(|hand| hand.clients()).expect("there is a thread");
+        // One that is not taken is closed.
+        least.admitted += usize::from(least.words.send(Word::Guest(guest)));
+    }
+
+    fn ask_to_read(&mut self) {
+        self.readings += 1;
+        for hand in &self.hands {
+            hand.words.insist(Word::Read(self.readings));
         }
     }
 
@@ -488,10 +499,9 @@ fn here(hand: usize, RequestId(id): RequestId) -> RequestId {
 
 impl Clients for Crew {
     fn admit(&mut self, guest: Guest) {
-        self.turn_asked += 1;
-        self.arriving.push_back((self.turn_asked, guest));
-        for hand in &self.hands {
-            hand.words.insist(Word::Turn(self.turn_asked));
+        self.arriving.push_back(guest);
+        if self.arriving.len() == 1 {
+            self.ask_to_read();
         }
     }
 
@@ -535,7 +545,9 @@ impl Clients for Crew {
     }
 
     fn shutdown(&mut self) {
-        self.let_in(true);
+        while !self.arriving.is_empty() {
+            self.let_first_in();
+        }
         self.hands.iter().for_each(|hand| {
             hand.words.insist(Word::Shutdown);
         });
@@ -624,27 +636,30 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_let_in_before_each_thread_has_had_a_turn() {
+    fn nobody_is_let_in_before_each_thread_has_read_its_sockets_with_that_of_the_one_before() {
         let (name, description) = (String::new(), String::new());
         let export = Export { name, description, bytes: 64 << 20, read_only: false, clients: Vec::new(), block_bytes: 4096 };
         let mut crew = Crew::new(2, &export, Duration::ZERO, Clock::start()).expect("threads");
         let (let_go, until) = std::sync::mpsc::channel();
         crew.hands[0].words.insist(Word::Halt(until));
-        let (_client, stream) = UnixStream::pair().expect("a pair");
-        crew.admit(Guest::test(stream));
-        let heard = |crew: &Crew, hand: usize| crew.hands[hand].state.turn.load(Ordering::Acquire) == 1;
-        let resume = |crew: &mut Crew| crew.resume(&mut Room::none(), &mut Vec::new());
-        while !heard(&crew, 1) {
-            std::thread::yield_now();
-        }
-        resume(&mut crew);
-        assert_eq!((crew.arriving.len(), crew.connections()), (1, 1), "the other one stands still");
+        let (_clients, streams): (Vec<_>, Vec<_>) = (0..2).map(|_| UnixStream::pair().expect("a pair")).unzip();
+        streams.into_iter().for_each(|stream| crew.admit(Guest::test(stream)));
+        let await_reading = |crew: &Crew, hand: usize, number: usize| {
+            while crew.hands[hand].state.readings.load(Ordering::Acquire) < number {
+                std::thread::yield_now();
+            }
+        };
+        let resume = |crew: &mut Crew| {
+            crew.resume(&mut Room::none(), &mut Vec::new());
+            (crew.arriving.len(), crew.connections())
+        };
+        await_reading(&crew, 1, 1);
+        assert_eq!(resume(&mut crew), (2, 2), "the other one stands still");
         let_go.send(()).expect("it waits for that");
-        while !heard(&crew, 0) {
-            std::thread::yield_now();
-        }
-        resume(&mut crew);
-        assert_eq!((crew.arriving.len(), crew.connections()), (0, 1));
+        await_reading(&crew, 0, 1);
+        assert_eq!(resume(&mut crew), (1, 2), "who has come behind him waits for him");
+        (0..2).for_each(|hand| await_reading(&crew, hand, 2));
+        assert_eq!(resume(&mut crew), (0, 2));
     }
 
     #[test]

@@ -33,8 +33,8 @@ pub enum Word {
     /// The memory tier.
     Pages(Box<Reader>),
     Guest(Guest),
-    /// When it has had a turn with all that its clients have sent until now, it says this number.
-    Turn(usize),
+    /// When it has read all that its clients' sockets hold now, it says this number.
+    Read(usize),
     /// From now on nothing is written here; what was, is in memory for the engine to find. To be confirmed.
     Rest(SyncSender<()>),
     /// That is over.
@@ -50,6 +50,8 @@ pub enum Word {
 
 /// A longer write is rather a stream than something that is read again soon.
 const WRITE_BYTES: u64 = 64 << 10;
+/// A Unix socket is read in so many turns: it holds 208 KiB, where neither its client nor the system has set another size, and a turn takes 96.
+const TURNS_TO_READ: usize = 5;
 /// A thread that has had nothing to do for so long gives back what it has of memory.
 const REST_AFTER: Duration = Duration::from_millis(10);
 
@@ -277,10 +279,11 @@ impl Hand {
                                 self.front.admit(guest);
                                 self.came += 1;
                             }
-                            // The kernel tells of so many sockets at once, of all in turn.
-                            Word::Turn(number) => {
-                                let turns = self.front.connections().div_ceil(READY_MAX).max(1);
-                                self.promised.push_back((number, self.turns + turns));
+                            Word::Read(number) => {
+                                // The kernel tells of so many descriptors at once, of all in turn; those of the bells are among them. And what it has
+                                // told for this turn may be older than the word.
+                                let waits = (self.front.connections() + 2).div_ceil(READY_MAX);
+                                self.promised.push_back((number, self.turns + 1 + waits * TURNS_TO_READ));
                             }
                             #[cfg(test)]
                             Word::Halt(until) => drop(until.recv()),
@@ -302,7 +305,7 @@ impl Hand {
         self.vigil.heard(self.events.len());
         let now = self.clock.now();
         self.pass_on(now);
-        self.say_turn();
+        self.keep_promises();
         if self.front.deadline().is_some_and(|deadline| deadline <= now) {
             self.front.tick(now);
         }
@@ -310,13 +313,13 @@ impl Hand {
     }
 
     /// A turn has ended: says what was promised until then.
-    fn say_turn(&mut self) {
+    fn keep_promises(&mut self) {
         self.turns += 1;
         while let Some(&(number, turns)) = self.promised.front()
             && turns <= self.turns
         {
             // Release: who sees the number finds in the ring what was asked before.
-            self.state.turn.store(number, Ordering::Release);
+            self.state.readings.store(number, Ordering::Release);
             self.farewell.volume.ring();
             self.promised.pop_front();
         }
