@@ -83,7 +83,9 @@ fn a_daemon_that_does_not_say_how_it_ended_is_not_taken_for_one_that_stopped() {
         if end == "stopped" {
             assert!(ended.succeeds().contains("every acknowledged write is durable"));
         } else {
-            assert!(ended.code == Some(1) && ended.stderr.contains("before volume") && ended.stdout.is_empty(), "{ended}");
+            let called = if answer == serving { "the volume" } else { "volume \"foo\"" };
+            let what = format!("before {called} was stopped in order");
+            assert!(ended.code == Some(1) && ended.stderr.contains(&what) && ended.stdout.is_empty(), "{ended}");
         }
         std::fs::write(&state, told).unwrap();
     }
