@@ -33,7 +33,7 @@ pub fn grown(volumes: &[volume::Options]) -> Result<Vec<String>, Failure> {
 
 fn told(volume: &volume::Options, grown: Grown) -> String {
     let (before, now) = (units::show_size(grown.before), units::show_size(grown.now));
-    let which = volume.reach.volume.as_ref().map_or("the volume".to_owned(), |name| format!("volume {name:?}"));
+    let which = status::called(volume.reach.volume.as_deref().unwrap_or_default());
     if grown.before == grown.now {
         format!("origin {} has {now}, as {which}: nothing to take in", volume.origin.display())
     } else {

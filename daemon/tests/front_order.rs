@@ -1,10 +1,10 @@
 //! What waits for the engine's room is done before what others ask for later at the same place: they may be its client, come back.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use crate::front::{DISC, asked, reads};
 use crate::front_room::one_ends;
 use crate::world::{Raw, World, request, simple, write};
-use std::sync::atomic::{AtomicBool, Ordering};
-
 use tidegate_engine::request::Command;
 use tidegate_pages::{Config, Pages};
 

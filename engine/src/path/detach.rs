@@ -48,6 +48,18 @@ impl<P: Payload> Engine<P> {
         self.drain = Some(Drain { started: self.now, blocks_at_start: left, blocks_left: left });
     }
 
+    /// How far the drain is; it has ended if all is home that can go there.
+    #[cold]
+    pub(super) fn note_drain(&mut self) {
+        let dirty = self.dirty_blocks();
+        let Some(drain) = &mut self.drain else { return };
+        drain.blocks_left = dirty;
+        let started = drain.started;
+        if self.destage.is_idle() && self.is_drained(started) {
+            self.drain = None;
+        }
+    }
+
     /// Is this a request that a cache on its way out refuses?
     pub(super) fn is_refused_by_detach(&self, command: &Command<P>) -> bool {
         match command {

@@ -269,17 +269,6 @@ impl<P: Payload> Engine<P> {
         if may_run || self.destage.batch.is_some() { self.go_home(may_run) } else { false }
     }
 
-    #[cold]
-    fn note_drain(&mut self) {
-        let dirty = self.dirty_blocks();
-        let Some(drain) = &mut self.drain else { return };
-        drain.blocks_left = dirty;
-        let started = drain.started;
-        if self.destage.batch.is_none() && self.is_drained(started) {
-            self.drain = None;
-        }
-    }
-
     /// Goes on with the batch that runs, or begins one if the gate lets it. (A function of its own, because mostly neither is to be done.)
     #[inline(never)]
     fn go_home(&mut self, may_run: bool) -> bool {
@@ -289,7 +278,7 @@ impl<P: Payload> Engine<P> {
             return self.advance_batch(may_run || leaving);
         }
         let may_begin = !self.has_cache_failed() || self.is_degraded();
-        if may_run && !self.destage.back_off.is_waiting(self.now) && may_begin {
+        if !self.destage.back_off.is_waiting(self.now) && may_begin {
             if self.is_woken_to_destage() {
                 // It begins when the disk turns.
             } else if self.urgency() < 1.0 && self.destage.courtesy.rest(self.now).is_some() {
