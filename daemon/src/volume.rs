@@ -132,6 +132,7 @@ impl Opened {
             0 => None,
             threads => Some(Crew::new(threads, &export, poll, clock).map_err(no_threads)?),
         };
+        let alone = if crew.is_none() { Some(Front::volume(export).map_err(no_descriptor)?) } else { None };
         let volume_atoms = superblock.geometry.volume_atoms;
         let recorder = options.record.as_ref().map(|path| Recorder::start(path, volume_atoms, clock.now())).transpose()?;
         desk.tell(Tell::Opened);
@@ -144,9 +145,9 @@ impl Opened {
         if let (Some(crew), Some(pages)) = (&mut crew, engine.pages()) {
             crew.remember(pages);
         }
-        let front: Box<dyn Clients> = match crew {
-            Some(crew) => Box::new(crew),
-            None => Box::new(Front::volume(export)),
+        let front: Box<dyn Clients> = match (crew, alone) {
+            (Some(crew), _) => Box::new(crew),
+            (None, alone) => Box::new(alone.expect("made where there is no crew")),
         };
         let volume = Volume {
             engine,
@@ -176,6 +177,10 @@ impl Opened {
 
 fn no_threads(error: std::io::Error) -> Failure {
     Failure::new(Failure::SYSTEM, format!("`front_threads`: no thread for clients: {error}"))
+}
+
+fn no_descriptor(error: std::io::Error) -> Failure {
+    Failure::new(Failure::SYSTEM, format!("no descriptor to watch clients with: {error}; raise the limit (ulimit -n)"))
 }
 
 /// Nanoseconds since the start.

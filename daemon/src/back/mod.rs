@@ -5,6 +5,7 @@ pub mod confine;
 pub mod disk;
 pub mod dock;
 mod flight;
+pub mod hangups;
 pub mod io;
 pub mod mail;
 pub mod occupied;

@@ -29,9 +29,10 @@ use tidegate_pages::Pages;
 use super::claims::Claims;
 use super::crossing::{Asked, Far, crossing};
 use super::hand::{Hand, Word};
+use super::nbd::departures::Departures;
 use super::nbd::job::{self, Jobs, Keep};
 use super::nbd::turns::Turns;
-use super::nbd::{Export, Guest};
+use super::nbd::{Export, Front, Guest};
 use super::{Answered, Clients, Tally};
 use crate::back::mail::{Bell, Sender, mailbox};
 use crate::back::run::Run;
@@ -53,8 +54,12 @@ pub struct Crew {
     hands: Vec<Member>,
     /// Clients that wait to be let in, one after the other.
     arriving: VecDeque<Guest>,
-    /// How often the threads have been asked to read their sockets: the first of those waits for the last of these.
+    /// Those whom the threads have, and what they have left.
+    departures: Arc<Departures>,
+    /// How often the threads have been asked to read their sockets.
     readings: usize,
+    /// What the last of these is for, until they have.
+    reading: Option<Reading>,
     bell: Bell,
     /// The loop knows the bell.
     said: bool,
@@ -81,6 +86,14 @@ pub struct Crew {
     is_stale: bool,
     /// They may write pages.
     has_pages: bool,
+}
+
+/// The threads read their sockets.
+struct Reading {
+    /// Then the first who has arrived is let in.
+    lets_in: bool,
+    /// And what was read on connections that had been closed until this time is where it comes first.
+    departures: usize,
 }
 
 /// Taken from a ring, and its place among all that were.
@@ -186,13 +199,15 @@ impl Crew {
     pub fn new(threads: usize, export: &Export, poll: Duration, clock: Clock) -> io::Result<Crew> {
         assert!((1..=HANDS_MAX).contains(&threads), "{threads} threads");
         let bell = Bell::new()?;
+        let departures = Arc::new(Departures::new(Some(bell.clone()))?);
         let claims = Arc::<Claims>::default();
         let start = |number: usize| {
             let (words, mailbox) = mailbox(WORDS_MAX)?;
             let front = Bell::new()?;
             let (near, far) = crossing(front.clone(), bell.clone());
             let state = Arc::new(Shared { claims: Arc::clone(&claims), ..Shared::default() });
-            let hand = Hand::new(export.clone(), near, front, mailbox, Arc::clone(&state), poll, clock)?;
+            let clients = Front::one_of_several(export.clone(), Arc::clone(&departures));
+            let hand = Hand::new(clients, near, front, mailbox, Arc::clone(&state), poll, clock)?;
             let thread = std::thread::Builder::new().name(format!("front {number}")).spawn(move || hand.run())?;
             Ok(Member { far, waiting: Default::default(), words, admitted: 0, state, asks: false, thread: Some(thread) })
         };
@@ -200,7 +215,9 @@ impl Crew {
         Ok(Crew {
             hands,
             arriving: VecDeque::new(),
+            departures,
             readings: 0,
+            reading: None,
             bell,
             said: false,
             turn: 0,
@@ -231,7 +248,7 @@ impl Crew {
 
     /// Takes what was asked, as long as there is room.
     fn take(&mut self, room: &mut Room, events: &mut Vec<Event<Run>>) {
-        self.let_in();
+        self.read_sockets();
         self.start_jobs(room, events);
         self.take_aside(room, events);
         self.take_aside_reads(room, events);
@@ -254,14 +271,33 @@ impl Crew {
         self.publish();
     }
 
-    /// Lets the first in who has arrived, if all threads have read their sockets since; the next one waits for that of this one.
-    fn let_in(&mut self) {
-        if self.arriving.is_empty() || self.hands.iter().any(|hand| hand.state.readings.load(Ordering::Acquire) < self.readings) {
+    /// Lets all threads read their sockets where somebody waits for that: the first who has arrived, whom the next one waits for; or who comes
+    /// behind what lies on closed connections.
+    fn read_sockets(&mut self) {
+        if self.hands.iter().any(|hand| hand.state.readings.load(Ordering::Acquire) < self.readings) {
             return;
         }
-        self.let_first_in();
-        if !self.arriving.is_empty() {
-            self.ask_to_read();
+        if let Some(Reading { lets_in, departures }) = self.reading.take() {
+            self.gather_all();
+            if lets_in {
+                self.let_first_in();
+            }
+            self.departures.finish(departures);
+            self.tell_all(|| Word::GoOn);
+        }
+        let departures = self.departures.wanted();
+        let lets_in = !self.arriving.is_empty();
+        if lets_in || !self.departures.is_past(departures) {
+            self.reading = Some(Reading { lets_in, departures });
+            self.readings += 1;
+            self.tell_all(|| Word::Read(self.readings));
+        }
+    }
+
+    /// Each of them takes it within its turn, or has ended.
+    fn tell_all(&self, word: impl Fn() -> Word) {
+        for hand in &self.hands {
+            hand.words.insist(word());
         }
     }
 
@@ -272,13 +308,6 @@ impl Crew {
         let least = self.hands.iter_mut().min_by_key(|hand| hand.clients()).expect("there is a thread");
         // One that is not taken is closed.
         least.admitted += usize::from(least.words.send(Word::Guest(guest)));
-    }
-
-    fn ask_to_read(&mut self) {
-        self.readings += 1;
-        for hand in &self.hands {
-            hand.words.insist(Word::Read(self.readings));
-        }
     }
 
     /// Takes all that was asked in one ring.
@@ -500,9 +529,7 @@ fn here(hand: usize, RequestId(id): RequestId) -> RequestId {
 impl Clients for Crew {
     fn admit(&mut self, guest: Guest) {
         self.arriving.push_back(guest);
-        if self.arriving.len() == 1 {
-            self.ask_to_read();
-        }
+        self.read_sockets();
     }
 
     fn reply(&mut self, reply: Reply<Run>) {
@@ -539,18 +566,14 @@ impl Clients for Crew {
     }
 
     fn wake(&mut self) {
-        self.hands.iter().for_each(|hand| {
-            hand.words.insist(Word::Resume);
-        });
+        self.tell_all(|| Word::Resume);
     }
 
     fn shutdown(&mut self) {
         while !self.arriving.is_empty() {
             self.let_first_in();
         }
-        self.hands.iter().for_each(|hand| {
-            hand.words.insist(Word::Shutdown);
-        });
+        self.tell_all(|| Word::Shutdown);
     }
 }
 
@@ -600,9 +623,7 @@ impl Port for Crew {
 
 impl Drop for Crew {
     fn drop(&mut self) {
-        for hand in &self.hands {
-            hand.words.insist(Word::End);
-        }
+        self.tell_all(|| Word::End);
         for hand in &mut self.hands {
             // One that has panicked has said so.
             let _ = hand.thread.take().map(JoinHandle::join);

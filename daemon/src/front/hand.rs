@@ -20,7 +20,7 @@ use tidegate_pages::{Block, Front as Reader, Write};
 
 use super::crew::Shared;
 use super::crossing::{Asked, Near};
-use super::nbd::{Export, Front, Guest};
+use super::nbd::{Front, Guest};
 use crate::back::mail::{Bell, Mailbox};
 use crate::back::poll::{Poll, READY_MAX, Ready};
 use crate::back::run::{Run, RunMut};
@@ -35,6 +35,8 @@ pub enum Word {
     Guest(Guest),
     /// When it has read all that its clients' sockets hold now, it says this number.
     Read(usize),
+    /// What was read of closed connections is where it comes first: who has waited for that goes on.
+    GoOn,
     /// From now on nothing is written here; what was, is in memory for the engine to find. To be confirmed.
     Rest(SyncSender<()>),
     /// That is over.
@@ -103,8 +105,12 @@ impl Drop for Farewell {
 }
 
 impl Hand {
+    /// `front`: [`Front::one_of_several`].
+    ///
+    /// # Errors
+    /// No descriptor is left.
     pub fn new(
-        export: Export,
+        front: Front,
         near: Near,
         bell: Bell,
         words: Mailbox<Word>,
@@ -116,7 +122,7 @@ impl Hand {
         poll.watch(ANSWERS, 0, bell.fd(), true, false)?;
         poll.watch(WORDS, 0, words.fd(), true, false)?;
         Ok(Hand {
-            front: Front::one_of_several(export),
+            front,
             farewell: Farewell { state: Arc::clone(&state), volume: near.volume() },
             near,
             bell,
@@ -285,6 +291,7 @@ impl Hand {
                                 let waits = (self.front.connections() + 2).div_ceil(READY_MAX);
                                 self.promised.push_back((number, self.turns + 1 + waits * TURNS_TO_READ));
                             }
+                            Word::GoOn => {}
                             #[cfg(test)]
                             Word::Halt(until) => drop(until.recv()),
                             Word::Rest(confirmed) => {
@@ -315,6 +322,9 @@ impl Hand {
     /// A turn has ended: says what was promised until then.
     fn keep_promises(&mut self) {
         self.turns += 1;
+        if self.promised.front().is_some_and(|&(_, turns)| turns <= self.turns) {
+            self.front.pass_over_closed();
+        }
         while let Some(&(number, turns)) = self.promised.front()
             && turns <= self.turns
         {

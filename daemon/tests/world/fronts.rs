@@ -34,7 +34,7 @@ impl Fronts {
     pub fn new(options: Options, threads: usize) -> Fronts {
         let export = options.exports.get(0).clone();
         let volume = match threads {
-            0 => Volume::Front(Box::new(Front::volume(export))),
+            0 => Volume::Front(Box::new(Front::volume(export).expect("a descriptor"))),
             threads => Volume::Crew(Box::new(Crew::new(threads, &export, Duration::ZERO, Clock::start()).expect("threads"))),
         };
         Fronts { lobby: Front::lobby(options).expect("the front listens"), volume, said: Vec::new() }

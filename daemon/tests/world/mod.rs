@@ -222,12 +222,13 @@ impl World {
         is_held || (self.hold_caching && matches!(request.command, Command::Cache))
     }
 
-    /// Answers everything that is held, the last first.
+    /// Does everything that is held, in its order, and answers it, the last first.
     pub fn release(&mut self) {
         let held = std::mem::take(&mut self.held);
         let (kept, answered): (Vec<_>, Vec<_>) = held.into_iter().partition(|request| self.keeps(request));
         self.held = kept;
-        for request in answered.into_iter().rev() {
+        let mut replies = Vec::new();
+        for request in answered {
             self.room.requests += 1;
             self.room.bytes += cost(&request);
             self.room.other_requests += usize::from(request.kind() != Kind::Flush);
@@ -236,8 +237,9 @@ impl World {
                 self.room.read_bytes += cost(&request);
             }
             let result = self.memory.handle(request.span, request.command);
-            self.front.reply(Reply { id: request.id, result });
+            replies.push(Reply { id: request.id, result });
         }
+        replies.into_iter().rev().for_each(|reply| self.front.reply(reply));
     }
 
     /// Turns until nothing more happens by itself. Front threads have then done all that they were sent: after a turn in which nothing came they

@@ -19,9 +19,11 @@ use tidegate_engine::block::Span;
 use tidegate_engine::request::{Kind, Outcome, Request, RequestError, RequestId, Room};
 
 use super::ahead::Ahead;
+use super::departures::Departures;
 use super::export::{Exports, Session};
 use super::handshake::{self, Handshake, Tls};
 use super::job::Jobs;
+use super::kept::Kept;
 use super::loan::{Account, Loans, Purpose};
 use super::output::Output;
 use super::seats::Seat;
@@ -71,6 +73,8 @@ pub struct Intake<'a> {
     pub loans: &'a mut Loans,
     /// Changes that wait.
     pub ahead: &'a Ahead,
+    /// The connections of the volume, if it is one's.
+    pub departures: Option<&'a Departures>,
 }
 
 pub struct Connection {
@@ -93,6 +97,12 @@ pub struct Connection {
     /// It takes no more, unless something else is heard of it.
     is_full: bool,
     waiting: bool,
+    /// What it waits for is what lies on connections that were closed, the last of them at this time.
+    behind: Option<usize>,
+    /// It was closed, and nobody waits for what lies there.
+    is_passed_over: bool,
+    /// That was said, or that nothing more is read of it.
+    has_departed: bool,
     /// It does, or has since it last went on with all it had: its client may have gone meanwhile, and be back.
     has_waited: bool,
     /// Its socket was left alone when it had something, for want of room.
@@ -152,6 +162,9 @@ impl Connection {
             blocked: false,
             is_full: false,
             waiting: false,
+            behind: None,
+            is_passed_over: false,
+            has_departed: false,
             has_waited: false,
             unread: false,
             held_up: false,
@@ -225,6 +238,29 @@ impl Connection {
     /// something is here.
     pub fn is_unread(&self) -> bool {
         self.unread && self.interest().0
+    }
+
+    /// Does it wait for what lies on connections that were closed?
+    pub fn is_behind(&self) -> bool {
+        self.behind.is_some()
+    }
+
+    /// For once: is nothing more read of it that others are behind?
+    pub fn departs(&mut self) -> bool {
+        let is_over = self.is_passed_over || matches!(self.phase, Phase::Ending | Phase::Dead);
+        is_over && !std::mem::replace(&mut self.has_departed, true)
+    }
+
+    /// Its client has closed the socket while it waits: nobody waits for the rest. `ends`: what nobody has seen until now is not done any more, if
+    /// the client takes no answers either.
+    pub fn pass_over_if_closed(&mut self, ends: bool) {
+        if !self.is_waiting() || !self.stream().has_ended() {
+            return;
+        }
+        self.is_passed_over = true;
+        if ends && self.stream().has_hung_up() {
+            self.end();
+        }
     }
 
     /// Is there anything to hear from the socket: readable, writable?
@@ -381,7 +417,9 @@ impl Connection {
                     transmission.fill(direct);
                 }
                 let input = &scratch[..behind + got - direct];
-                let took = self.advance(input, service, intake);
+                self.behind = intake.departures.and_then(|departures| departures.before(self.channel.stream()));
+                self.waiting |= self.is_behind();
+                let took = if self.is_behind() { 0 } else { self.advance(input, service, intake) };
                 self.kept.set(&input[took..]);
             }
         }
@@ -401,7 +439,9 @@ impl Connection {
 
     /// There may be room again: goes on with what was received.
     fn resume(&mut self, service: Service<'_>, intake: &mut Intake<'_>) {
-        if !self.waiting {
+        let is_past = |time: &mut usize| intake.departures.is_none_or(|departures| departures.is_past(*time));
+        self.behind.take_if(is_past);
+        if !self.waiting || self.is_behind() {
             return;
         }
         if self.finds_no_room(intake.room) {
@@ -652,7 +692,7 @@ impl Connection {
     /// Nothing more is read; what is under way is finished.
     fn end(&mut self) {
         self.kept.clear();
-        self.waiting = false;
+        (self.waiting, self.behind) = (false, None);
         self.held_up = false;
         if !self.is_dead() {
             self.phase = Phase::Ending;
@@ -667,7 +707,7 @@ impl Connection {
         }
         let (mut room, mut events, mut jobs) = (Room::none(), Vec::new(), Jobs::default());
         let ahead = Ahead::default();
-        let mut nothing = Intake { room: &mut room, events: &mut events, jobs: &mut jobs, loans, ahead: &ahead };
+        let mut nothing = Intake { room: &mut room, events: &mut events, jobs: &mut jobs, loans, ahead: &ahead, departures: None };
         let kept = std::mem::take(&mut self.kept);
         self.advance(kept.bytes(), service, &mut nothing);
         self.end();
@@ -701,43 +741,6 @@ impl Connection {
 
 fn is_temporary(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
-}
-
-/// Received and not yet understood: `buffer[start..]`.
-#[derive(Debug, Default)]
-struct Kept {
-    buffer: Vec<u8>,
-    start: usize,
-}
-
-impl Kept {
-    fn bytes(&self) -> &[u8] {
-        &self.buffer[self.start..]
-    }
-
-    fn is_empty(&self) -> bool {
-        self.bytes().is_empty()
-    }
-
-    fn set(&mut self, bytes: &[u8]) {
-        self.clear();
-        // To the byte: thousands who shake hands slowly cost what they have sent, not twice that.
-        self.buffer.reserve_exact(bytes.len());
-        self.buffer.extend_from_slice(bytes);
-    }
-
-    /// The first `count` bytes are understood.
-    fn take(&mut self, count: usize) {
-        self.start += count;
-        if self.is_empty() {
-            self.clear();
-        }
-    }
-
-    fn clear(&mut self) {
-        self.buffer.clear();
-        self.start = 0;
-    }
 }
 
 /// The requests in the engine, by the low bits of their ids.

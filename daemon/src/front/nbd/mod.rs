@@ -13,7 +13,9 @@
 //! ahead               changes that wait            │
 //! output, loan        replies waiting to be sent   │
 //! turns               who gets the engine's room   ┘
+//! departures          connections that were closed
 //! socket, tls         bytes of one client
+//! kept                received, and not yet understood
 //! connection          one client
 //! mod (here)          all of them: the port
 //! ```
@@ -24,9 +26,11 @@ pub mod address;
 mod ahead;
 pub mod allow;
 mod connection;
+pub(super) mod departures;
 pub mod export;
 pub mod handshake;
 pub(super) mod job;
+mod kept;
 mod loan;
 pub mod output;
 mod protocol;
@@ -56,6 +60,7 @@ use ahead::Ahead;
 pub use allow::Allowed;
 pub use connection::{BYTES_MAX, REQUESTS_MAX};
 use connection::{Connection, Intake, Service};
+use departures::Departures;
 pub use export::{BLOCK_BYTES_MIN, Export, Exports, PAYLOAD_BYTES_MAX, is_string};
 use job::{Answered, Job, Jobs, Keep};
 use loan::Loans;
@@ -138,6 +143,10 @@ pub struct Front {
     loans: Loans,
     /// Changes of those that wait, behind which others' later ones wait, too.
     ahead: Ahead,
+    /// The connections of its volume; `None`: it is the lobby.
+    departures: Option<Arc<Departures>>,
+    /// Nothing more is read there, which is to be said once that is passed on.
+    departed: Vec<RawFd>,
     /// Clients that shook hands when they were last looked at, the first one first.
     half_open: VecDeque<u64>,
     /// Kept open until the loop has been told that they are gone.
@@ -255,13 +264,17 @@ impl Front {
     }
 
     /// The front of one volume: nobody is there before [`Front::admit`].
-    pub fn volume(export: Export) -> Front {
-        Front::of(Exports::one(export))
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    pub fn volume(export: Export) -> io::Result<Front> {
+        let departures = Some(Arc::new(Departures::new(None)?));
+        Ok(Front { departures, ..Front::of(Exports::one(export)) })
     }
 
     /// One of several of a volume, whose jobs are begun where all of them meet.
-    pub fn one_of_several(export: Export) -> Front {
-        Front { jobs: Jobs::elsewhere(), ..Front::volume(export) }
+    pub fn one_of_several(export: Export, departures: Arc<Departures>) -> Front {
+        Front { jobs: Jobs::elsewhere(), departures: Some(departures), ..Front::of(Exports::one(export)) }
     }
 
     fn of(exports: Exports) -> Front {
@@ -282,6 +295,8 @@ impl Front {
             jobs: Jobs::default(),
             loans: Loans::default(),
             ahead: Ahead::default(),
+            departures: None,
+            departed: Vec::new(),
             half_open: VecDeque::new(),
             gone: Vec::new(),
             arrived: Vec::new(),
@@ -441,6 +456,10 @@ impl Front {
         let token = u64::from(entry.generation) << 16 | u64::from(slot);
         if connection.has_arrived().is_some() {
             connection.enter(token << 8);
+            let fd = connection.stream().fd();
+            if self.departures.as_ref().is_some_and(|departures| departures.enter(token, fd).is_err()) {
+                connection.kill(&mut self.loans);
+            }
         }
         if connection.is_half_open() {
             self.half_open.push_back(token);
@@ -458,6 +477,9 @@ impl Front {
     fn settle(&mut self, token: u64) {
         let Some(client) = client(&mut self.entries, token) else { return };
         client.connection.settle(&mut self.loans);
+        if self.departures.is_some() && client.connection.departs() {
+            self.departed.push(client.connection.stream().fd());
+        }
         if client.connection.is_dead() {
             return self.remove(token);
         }
@@ -527,7 +549,7 @@ impl Front {
         self.start_jobs(room, events);
         let jobs_wait = self.cramped.is_some() && self.turns.jobs_wait();
         (self.cramped, self.cramped_reads) = (None, None);
-        let mut served = Vec::new();
+        let (mut served, mut is_behind) = (Vec::new(), false);
         for _ in 0..self.waiting.len() {
             let service = Service { exports: &self.exports, stopping: self.stopping };
             let token = self.waiting.pop_front().expect("counted");
@@ -537,7 +559,8 @@ impl Front {
             let Some(client) = client(&mut self.entries, token) else { continue };
             client.queued = false;
             let kept = Kept::of(room, keeps_room, keeps_reads);
-            let mut intake = Intake { room, events, jobs: &mut self.jobs, loans: &mut self.loans, ahead: &self.ahead };
+            let departures = self.departures.as_deref();
+            let mut intake = Intake { room, events, jobs: &mut self.jobs, loans: &mut self.loans, ahead: &self.ahead, departures };
             client.connection.catch_up(service, &mut intake);
             if client.connection.is_unread() {
                 client.connection.receive(true, &mut self.scratch, service, &mut intake);
@@ -545,6 +568,7 @@ impl Front {
             while client.connection.has_more() {
                 client.connection.receive(false, &mut self.scratch, service, &mut intake);
             }
+            is_behind |= client.connection.is_behind();
             kept.give_back(room);
             self.settle(token);
             if (events.len(), self.jobs.count()) != before && self.waiting.back() == Some(&token) {
@@ -553,10 +577,31 @@ impl Front {
             }
         }
         self.waiting.extend(served);
+        if is_behind {
+            self.read_closed(room, events);
+        }
         self.turns.settle(self.is_cramped());
         self.read_turns.settle(self.cramped_reads.is_some());
         // Those that only now found their place: nothing else would wake us for them.
         self.start_jobs(room, events);
+    }
+
+    /// Reads a client's socket once. True: what has come waits for what lies on closed ones.
+    fn read(&mut self, token: u64, room: &mut Room, events: &mut Vec<Event<Run>>) -> bool {
+        let kept = Kept::of(room, self.keeps_room(), self.keeps_reads());
+        let service = Service { exports: &self.exports, stopping: self.stopping };
+        let departures = self.departures.as_deref();
+        let mut intake = Intake { room, events, jobs: &mut self.jobs, loans: &mut self.loans, ahead: &self.ahead, departures };
+        let client = client(&mut self.entries, token);
+        let is_behind = client.is_some_and(|Client { connection, .. }| {
+            connection.receive(true, &mut self.scratch, service, &mut intake);
+            while connection.has_more() {
+                connection.receive(false, &mut self.scratch, service, &mut intake);
+            }
+            connection.is_behind()
+        });
+        kept.give_back(room);
+        is_behind
     }
 
     fn settle_all(&mut self) {
@@ -602,7 +647,8 @@ impl Front {
         self.retry |= was_cramped && !self.jobs.is_cramped();
         let stream = client.connection.into_stream();
         stream.hang_up();
-        if client.said != (false, false) {
+        // It stays open until that was said, too.
+        if client.said != (false, false) || self.departures.is_some() {
             self.gone.push((token, Closing::Connection(stream)));
         }
     }
@@ -651,6 +697,7 @@ impl Port for Front {
     fn interests(&mut self, out: &mut Vec<Interest>) {
         // What was queued outside of a turn (a stop, a tick) goes out now: it decides whether the socket is waited for.
         self.send();
+        self.say_departed();
         for (token, closing) in self.gone.drain(..) {
             out.push(Interest { token, fd: closing.fd(), readable: false, writable: false });
         }
@@ -682,21 +729,13 @@ impl Port for Front {
         if token >= LISTENER {
             return self.accept((token - LISTENER) as usize);
         }
-        let (keeps_room, keeps_reads) = (self.keeps_room(), self.keeps_reads());
         let Some(client) = client(&mut self.entries, token) else { return };
         if writable {
             client.connection.unblock();
             client.connection.send();
         }
-        if readable {
-            let kept = Kept::of(room, keeps_room, keeps_reads);
-            let service = Service { exports: &self.exports, stopping: self.stopping };
-            let mut intake = Intake { room, events, jobs: &mut self.jobs, loans: &mut self.loans, ahead: &self.ahead };
-            client.connection.receive(true, &mut self.scratch, service, &mut intake);
-            while client.connection.has_more() {
-                client.connection.receive(false, &mut self.scratch, service, &mut intake);
-            }
-            kept.give_back(room);
+        if readable && self.read(token, room, events) {
+            self.read_closed(room, events);
         }
         self.settle(token);
     }

@@ -190,10 +190,20 @@ impl Stream {
 
     /// Has the client closed its socket, and does this one know? A TCP client is known to have gone only when it has refused something.
     pub fn has_hung_up(&self) -> bool {
-        let mut socket = libc::pollfd { fd: self.fd(), events: 0, revents: 0 };
+        self.is(0)
+    }
+
+    /// Will nothing more come than what lies here?
+    pub fn has_ended(&self) -> bool {
+        self.is(libc::POLLRDHUP)
+    }
+
+    /// One of these, or hung up, or broken?
+    fn is(&self, events: libc::c_short) -> bool {
+        let mut socket = libc::pollfd { fd: self.fd(), events, revents: 0 };
         // SAFETY: one `pollfd`, which lives as long as the call.
         let found = unsafe { libc::poll(&raw mut socket, 1, 0) };
-        found == 1 && socket.revents & (libc::POLLHUP | libc::POLLERR) != 0
+        found == 1 && socket.revents != 0
     }
 
     /// Bytes that were sent and not taken, more or less: over TCP, not received. 0 where nobody can tell.

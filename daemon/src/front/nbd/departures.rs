@@ -1,0 +1,152 @@
+//! Who has closed one connection to a volume and goes on with another one (the kernel's client does, of several connections) has sent on the first
+//! what may be the same, and older. That lies in the first one's socket, and comes before what was sent on the other one since. So who has
+//! just read a socket looks whether another one has been closed that was not read to its end; if so, what it has read waits for that.
+//!
+//! ```text
+//! read B ─▶ is another one closed? ─ no ─▶ passed on
+//!                    └ yes ─▶ kept, until those were read to their end, and what was in them is passed on
+//! ```
+//! One thread does that at once. Of several, each may have one of them: the volume's own lets all read theirs ([`super::super::Crew`]).
+
+use std::io;
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tidegate_engine::Event;
+use tidegate_engine::request::Room;
+
+use super::socket::Stream;
+use super::{Front, client};
+use crate::back::hangups::Hangups;
+use crate::back::mail::Bell;
+use crate::back::run::Run;
+
+/// A socket that was closed is read to its end in so many times, unless its client has let it hold more than the system does by itself.
+const READS_MAX: usize = 1024;
+
+/// The connections of one volume, and how often what came on closed ones was to be done first.
+pub struct Departures {
+    hangups: Hangups,
+    /// Watched, and a little longer.
+    connections: AtomicUsize,
+    /// How often somebody has waited for it, or has gone; and which of those are past.
+    wanted: AtomicUsize,
+    done: AtomicUsize,
+    /// Whoever sees to it, where that is another thread.
+    bell: Option<Bell>,
+}
+
+impl Departures {
+    /// # Errors
+    /// No descriptor is left.
+    pub fn new(bell: Option<Bell>) -> io::Result<Departures> {
+        let [connections, wanted, done] = [const { AtomicUsize::new(0) }; 3];
+        Ok(Departures { hangups: Hangups::new()?, connections, wanted, done, bell })
+    }
+
+    /// Does another thread see to it?
+    pub fn are_shared(&self) -> bool {
+        self.bell.is_some()
+    }
+
+    /// # Errors
+    /// Out of memory or of watches: it is to leave.
+    pub fn enter(&self, token: u64, fd: RawFd) -> io::Result<()> {
+        self.connections.fetch_add(1, Ordering::SeqCst);
+        self.hangups.watch(token, fd)
+    }
+
+    /// Nothing more is read there, and all that was is passed on. It is still open.
+    pub fn leave(&self, fd: RawFd) {
+        // In this order: who sees that it is gone sees that it was. (One thread has it in order by itself.)
+        if self.are_shared() {
+            self.want();
+        }
+        self.hangups.forget(fd);
+        self.connections.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Something has just been read there: for which of these times does that wait?
+    pub fn before(&self, stream: &Stream) -> Option<usize> {
+        // What comes on one that is closed by now is among what others wait for.
+        if self.connections.load(Ordering::SeqCst) > 1 && !self.hangups.found().is_empty() && !stream.has_ended() {
+            return Some(self.want());
+        }
+        let wanted = self.wanted();
+        (!self.is_past(wanted) && !stream.has_ended()).then_some(wanted)
+    }
+
+    fn want(&self) -> usize {
+        let wanted = self.wanted.fetch_add(1, Ordering::SeqCst) + 1;
+        self.bell.iter().for_each(Bell::ring);
+        wanted
+    }
+
+    /// The last of these times.
+    pub fn wanted(&self) -> usize {
+        self.wanted.load(Ordering::SeqCst)
+    }
+
+    pub fn is_past(&self, time: usize) -> bool {
+        self.done.load(Ordering::SeqCst) >= time
+    }
+
+    /// Up to this time all that was read on closed connections is where it comes before whatever is passed on from now on.
+    pub fn finish(&self, time: usize) {
+        self.done.store(time, Ordering::SeqCst);
+    }
+
+    /// Closed ones that were not read to their end; some, if there are many.
+    pub fn found(&self) -> Vec<u64> {
+        self.hangups.found()
+    }
+}
+
+impl Front {
+    /// Reads connections that were closed to their end, or until they find no room: then what is left of them is not done any more, and what has
+    /// been read is ahead of others ([`Ahead`]). Of several threads each does so when it is asked to.
+    pub(super) fn read_closed(&mut self, room: &mut Room, events: &mut Vec<Event<Run>>) {
+        let Some(departures) = self.departures.clone().filter(|departures| !departures.are_shared()) else { return };
+        let wanted = departures.wanted();
+        // Each of them departs.
+        for _ in 0..self.entries.len() {
+            let found = departures.found();
+            if found.is_empty() {
+                break;
+            }
+            for token in found {
+                self.read_to_its_end(token, room, events);
+            }
+            self.pass_over_closed();
+            self.say_departed();
+        }
+        departures.finish(wanted);
+        // Who has waited for it goes on in the next turn.
+        self.retry = true;
+    }
+
+    fn read_to_its_end(&mut self, token: u64, room: &mut Room, events: &mut Vec<Event<Run>>) {
+        for _ in 0..READS_MAX {
+            if !client(&mut self.entries, token).is_some_and(|client| client.connection.interest().0) {
+                break;
+            }
+            self.read(token, room, events);
+        }
+        self.settle(token);
+    }
+
+    /// Closed connections that wait keep nobody waiting. Of several threads each ends those of its own: what waits there is ahead of nobody's
+    /// on another thread.
+    pub fn pass_over_closed(&mut self) {
+        let ends = self.departures.as_ref().is_some_and(|departures| departures.are_shared());
+        self.entries.iter_mut().flat_map(|entry| &mut entry.client).for_each(|client| client.connection.pass_over_if_closed(ends));
+        self.settle_all();
+    }
+
+    /// Says whose sockets are not read any more, now that what was read there is passed on.
+    pub(super) fn say_departed(&mut self) {
+        for fd in self.departed.drain(..) {
+            self.departures.iter().for_each(|departures| departures.leave(fd));
+        }
+    }
+}
