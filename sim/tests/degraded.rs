@@ -493,3 +493,51 @@ fn what_memory_has_below_long_zeroes_that_are_being_merged_is_not_copied_at_once
     scenario.wait(flush).expect("all that memory has is home");
     assert!((0..2_048).all(|block| scenario.on_origin(block)[1] == holds(&data, block)));
 }
+
+#[test]
+fn a_drain_and_a_detach_end_although_the_ssd_gives_nothing_of_what_only_it_has() {
+    let mut scenario = Scenario::new();
+    (0..20).for_each(|block| drop(scenario.write(block)));
+    scenario.flush();
+    scenario.cache_goes();
+    let newer = scenario.until_degraded_by_writing(7);
+    for _ in 0..2 {
+        scenario.simulation.control(Control::Drain);
+        assert_eq!(scenario.snapshot().unreadable_blocks, 0, "they are asked for once more");
+        scenario.advance(Duration::from_secs(240));
+        let snapshot = scenario.snapshot();
+        assert_eq!((snapshot.drain, snapshot.dirty_slots, snapshot.unreadable_blocks), (None, 19, 19));
+    }
+    scenario.simulation.control(Control::Detach);
+    scenario.advance(Duration::from_secs(240));
+    assert!(!scenario.snapshot().is_detaching && scenario.snapshot().phase == Phase::Serving, "it stays attached");
+    // One of them is written as a whole.
+    scenario.write(8);
+    scenario.flush();
+    assert_eq!((scenario.snapshot().unreadable_blocks, scenario.on_origin(7)[1].clone()), (18, stamps(&newer)));
+}
+
+#[test]
+fn a_drain_without_the_ssd_brings_home_what_that_still_gives() {
+    let mut scenario = Scenario::new();
+    let data: Vec<Stamps> = (0..20).map(|block| scenario.write(block)).collect();
+    scenario.flush();
+    scenario.cache_wears_out();
+    scenario.until_degraded_by_writing(40);
+    scenario.drain();
+    assert_eq!((scenario.snapshot().dirty_slots, scenario.snapshot().unreadable_blocks), (0, 0));
+    assert!((0..20).all(|block| scenario.on_origin(block as u64)[1] == stamps(&data[block])));
+}
+
+#[test]
+fn a_drain_without_the_ssd_ends_although_nobody_flushes() {
+    let mut scenario = Scenario::new();
+    scenario.write(7);
+    scenario.flush();
+    scenario.cache_goes();
+    let newer = scenario.until_degraded_by_writing(7);
+    scenario.simulation.control(Control::Drain);
+    scenario.advance(Duration::from_secs(10));
+    assert_eq!((scenario.snapshot().drain, scenario.snapshot().dirty_slots), (None, 0));
+    assert_eq!((scenario.on_origin(7)[1].clone(), pinned(&scenario)), (stamps(&newer), 0));
+}

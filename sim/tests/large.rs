@@ -1,5 +1,6 @@
 //! Large requests stay large: what is in one piece on its way in is in one piece on its way to the SSD, and from there.
 
+use tidegate_engine::block::Span;
 use tidegate_engine::cache::format::Geometry;
 use tidegate_engine::op::{DeviceId, Zone};
 use tidegate_engine::probe::WaitReason;
@@ -188,4 +189,20 @@ fn a_write_that_waits_for_the_window_waits_for_one_flush_and_not_for_every_trim_
         scenario.step();
     }
     assert!(scenario.is_answered(first));
+}
+
+/// 1 MiB of them, in 17 slots, which are read as wholes (seed 8630157 of the failing profile).
+#[test]
+fn what_goes_home_from_within_blocks_is_read_in_operations_that_the_ssd_takes() {
+    let geometry =
+        Geometry { block_atoms: 128, set_slots: 64, sets: 16, journal_pages: 512, volume_atoms: 16 * 64 * 128, range_entries: 252 };
+    let mut scenario = Scenario::of(plan_for(geometry));
+    let data: Vec<u64> = scenario.write_span(Span::new(64, 2048)).stamps().collect();
+    scenario.flush();
+    scenario.forget_noted();
+    scenario.drain();
+    let reads = scenario.noted().iter().filter(|op| op.device == DeviceId::Cache && op.zone == Some(Zone::Data) && !op.writes);
+    assert_eq!(reads.map(|op| op.span.atoms).collect::<Vec<u64>>(), [2048, 128]);
+    let home: Vec<u64> = (0..17).flat_map(|block| scenario.on_origin(block)[1].clone()).collect();
+    assert_eq!(home[64..64 + 2048], data);
 }

@@ -45,6 +45,8 @@ pub(super) struct Degraded {
     since: Option<Instant>,
     /// When a stop began that waits for the origin.
     stopping_since: Option<Instant>,
+    /// Batches in a row, since a drain began, of which the SSD has given nothing ([`Engine::gives_nothing`]).
+    pub vain: u32,
 }
 
 /// How far dirty blocks have been copied from memory.
@@ -68,6 +70,7 @@ impl Default for Degraded {
             rescue: None,
             since: None,
             stopping_since: None,
+            vain: 0,
         }
     }
 }

@@ -46,6 +46,7 @@ impl<P: Payload> Engine<P> {
     pub(super) fn begin_drain(&mut self) {
         let left = self.dirty_blocks();
         self.drain = Some(Drain { started: self.now, blocks_at_start: left, blocks_left: left });
+        self.degraded.vain = 0;
     }
 
     /// How far the drain is; it has ended if all is home that can go there.
@@ -74,7 +75,8 @@ impl<P: Payload> Engine<P> {
             return;
         }
         let is_still = self.through.pages.is_empty() && self.is_through_idle() && !self.has_writing_requests() && self.intake.is_empty();
-        if self.owed_blocks() > 0 || !self.destage.is_idle() {
+        let owes = self.owed_blocks() > 0 && !(self.gives_nothing() && self.is_drained(self.now));
+        if owes || !self.destage.is_idle() {
             // What was still on its way when it began became dirty after the drain had ended.
             if self.drain.is_none() {
                 self.begin_drain();

@@ -89,6 +89,9 @@ impl<P: Payload> Engine<P> {
 
     /// Nothing is left that could go home, and what is stranded has been tried since `started`.
     pub(super) fn is_drained(&self, started: Instant) -> bool {
+        if self.gives_nothing() {
+            return self.ranges.zeroed_blocks() == 0 && !self.has_rescue_ahead();
+        }
         let stranded = &self.sets.stranded;
         let is_room = |slot: Slot| {
             let block = self.sets.entry(slot, |block| self.full(block)).block;

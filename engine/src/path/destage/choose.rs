@@ -10,7 +10,8 @@ use crate::config::Canary;
 use crate::gate::pace::{Pace, Work};
 use crate::op::Hole;
 use crate::payload::Payload;
-use crate::time::Duration;
+use crate::probe::{DestageReason, GateState};
+use crate::time::{Duration, Instant};
 
 use super::super::Engine;
 use super::{Batch, Going, Head, Piece, RANGES, Read, State, What, ZERO_ATOMS};
@@ -19,6 +20,10 @@ use super::{Batch, Going, Head, Piece, RANGES, Read, State, What, ZERO_ATOMS};
 const PIECE_ATOMS: u64 = 2048;
 /// Origin sets looked at for one batch: much may be dirty and not ready to go.
 const VISITS: u32 = 1024;
+/// Until so much of the room above the mark is gone, nothing goes home for room alone beside writers that wait for the SSD.
+const PRESSING: f64 = 0.5;
+/// A writer that waited for the SSD counts for so long.
+const HEARD: Duration = Duration::from_millis(100);
 /// Entries on a page of the journal, as room there is counted.
 const PAGE_ENTRIES: u64 = 100;
 
@@ -68,6 +73,7 @@ impl<P: Payload> Engine<P> {
             void: false,
             only_refused: false,
             failed: false,
+            not_given: false,
             refused: false,
             refused_zeros: Vec::new(),
             failed_together: None,
@@ -97,6 +103,14 @@ impl<P: Payload> Engine<P> {
     /// How much destaging presses, from 0 to 1.
     pub(super) fn urgency(&self) -> f64 {
         self.gate.urgency(self.dirty_sets_packed(), self.config.geometry.sets)
+    }
+
+    /// Until when the SSD is left to writers who wait for it: above the mark, while there is room and nothing is old.
+    pub(in crate::path) fn leaves_ssd_until(&self, now: Instant) -> Option<Instant> {
+        let until = self.destage.ssd_awaited? + HEARD;
+        let is_for_room = self.gate.state() == GateState::Destage(DestageReason::HighMark);
+        let is_old = self.dirty_since().is_some_and(|since| now.since(since) >= self.gate.max_age);
+        (is_for_room && until > now && !is_old && self.urgency() < PRESSING).then_some(until)
     }
 
     fn choose_ranges(&mut self, batch: &mut Batch<P>) {
@@ -201,7 +215,7 @@ impl<P: Payload> Engine<P> {
                     if before.end() == span.start && before.atoms + atoms <= most && !self.destage.careful =>
                 {
                     before.atoms += atoms;
-                    add_read(reads, read, self.block_atoms());
+                    add_read(reads, read, self.block_atoms(), self.limits[0].op_atoms);
                 }
                 _ => batch.pieces.push(Piece { span, what: What::Data { reads: vec![read] }, state: State::Waiting }),
             }
@@ -210,9 +224,9 @@ impl<P: Payload> Engine<P> {
     }
 }
 
-/// Joins a read to the one before it if their slots and atoms are consecutive.
-fn add_read<P>(reads: &mut Vec<Read<P>>, read: Read<P>, block_atoms: u64) {
-    if let Some(last) = reads.last_mut() {
+/// Joins a read to the one before it if their slots and atoms are consecutive, and an operation may be of so many atoms: slots are read as wholes.
+fn add_read<P>(reads: &mut Vec<Read<P>>, read: Read<P>, block_atoms: u64, most: u64) {
+    if let Some(last) = reads.last_mut().filter(|last| u64::from(last.slots + 1) * block_atoms <= most) {
         let next = Slot { slot: last.first.slot + last.slots, ..last.first };
         if next == read.first && last.skip + last.atoms == u64::from(last.slots) * block_atoms && read.skip == 0 {
             last.slots += read.slots;

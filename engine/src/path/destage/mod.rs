@@ -9,6 +9,7 @@
 //! tried again later.
 
 mod choose;
+mod given;
 mod work;
 
 use std::collections::BTreeMap;
@@ -22,7 +23,7 @@ use crate::gate::courtesy::Courtesy;
 use crate::gate::pace::{Pace, Work};
 use crate::op::{Action, Answer, Class, DeviceError, DeviceId, Hole, Zone};
 use crate::payload::Payload;
-use crate::probe::{DestageReason, GateState, WaitReason};
+use crate::probe::{GateState, WaitReason};
 use crate::time::{Duration, Instant};
 
 use super::back_off::BackOff;
@@ -36,10 +37,6 @@ const ZERO_ATOMS: u64 = 65_536;
 const RANGES: usize = 64;
 /// Reads of a single bad slot before its atoms count as lost.
 const READ_TRIES: u32 = 3;
-/// Until so much of the room above the mark is gone, nothing goes home for room alone beside writers that wait for the SSD.
-const PRESSING: f64 = 0.5;
-/// A writer that waited for the SSD counts for so long.
-const HEARD: Duration = Duration::from_millis(100);
 /// A dirty slot that the SSD fails to read for so long is given up.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -121,6 +118,8 @@ struct Batch<P> {
     /// The origin went away or came back: nothing of this batch is known to be there.
     void: bool,
     failed: bool,
+    /// A part of it is on a cache alone that has failed, and does not give it.
+    not_given: bool,
     /// A device that is there has refused a part of it.
     refused: bool,
     /// Nothing else was wrong with it, and what was refused is left alone, or tried by itself.
@@ -295,14 +294,6 @@ impl<P: Payload> Engine<P> {
         false
     }
 
-    /// Until when the SSD is left to writers who wait for it: above the mark, while there is room and nothing is old.
-    pub(super) fn leaves_ssd_until(&self, now: Instant) -> Option<Instant> {
-        let until = self.destage.ssd_awaited? + HEARD;
-        let is_for_room = self.gate.state() == GateState::Destage(DestageReason::HighMark);
-        let is_old = self.dirty_since().is_some_and(|since| now.since(since) >= self.gate.max_age);
-        (is_for_room && until > now && !is_old && self.urgency() < PRESSING).then_some(until)
-    }
-
     fn start_batch(&mut self) {
         let mut batch = self.choose();
         if batch.pieces.is_empty() {
@@ -448,10 +439,7 @@ impl<P: Payload> Engine<P> {
             return self.read_piece(piece, read, first, slots);
         }
         if slots == 1 && self.is_degraded() {
-            // It stays what it was: an error to whoever reads it, and to a FLUSH that waits for it.
-            self.batch().failed = true;
-            self.fail_home_of(self.blocks_span(block, 1));
-            self.fail_home();
+            self.not_given(block);
         } else if slots == 1 {
             let (now, life) = (self.now, self.sets.get(first.set).life);
             let failing = self.destage.unreadable.entry(first).or_insert((life, now));
@@ -678,6 +666,7 @@ impl<P: Payload> Engine<P> {
         self.origin.end_writes(Writer::Destage);
         self.unpark_reads();
         self.destage.refused = batch.refused;
+        self.note_given(&batch);
         if batch.refused {
             self.fail_home();
         }

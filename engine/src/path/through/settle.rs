@@ -238,7 +238,9 @@ impl<P: Payload> Engine<P> {
             through.pages.loose_atoms() * crate::block::ATOM_BYTES >= self.config.through_bytes / 4 * 3 && !self.splitting.is_at_home_leg();
         let old = through.since.is_some_and(|since| self.now.since(since) >= self.config.flush_age);
         let leg_over = self.splitting.wants_origin_flush() && through.writes.is_empty() && through.waiting.is_empty();
-        let asked = !through.settling.is_empty() || self.modes.is_waiting() || self.detaching || leg_over;
+        // Without the SSD what lies under a page is dirty until then.
+        let drains = self.is_degraded() && self.drain.is_some();
+        let asked = !through.settling.is_empty() || self.modes.is_waiting() || self.detaching || drains || leg_over;
         // What is being written would have to be flushed for again, unless room is needed.
         // Or those that the origin does not even try keep everybody waiting.
         let is_marked = || through.back_off.has_failed() && through.settling.iter().any(|(_, until)| until.is_some());
