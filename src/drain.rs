@@ -7,7 +7,7 @@ use serde_json::Value;
 use tidegate_daemon::Failure;
 use tidegate_daemon::back::signals::Signals;
 use tidegate_daemon::control::Verb;
-use tidegate_daemon::detach::stays_behind;
+use tidegate_daemon::detach::{stays_behind, stays_on_failed};
 use tidegate_daemon::tell;
 use tidegate_daemon::volume::Options;
 
@@ -74,7 +74,9 @@ pub fn run(args: &Drain) -> Result<ExitCode, Failure> {
     drop(bar);
     if let Some(name) = &state.stays_in {
         let reach = named(&served, name).map(|volume| volume.reach.clone()).unwrap_or_default();
-        return Err(stays_behind(state.unreadable, state.lost).reaching(&reach));
+        let failure =
+            if state.has_failed { stays_on_failed(state.unreadable + state.lost) } else { stays_behind(state.unreadable, state.lost) };
+        return Err(failure.reaching(&reach));
     }
     refuse_not_served(&served, &state)?;
     for Options { origin, .. } in &served {
@@ -131,6 +133,8 @@ struct State {
     lost: u64,
     /// The first volume that has such blocks, of either kind.
     stays_in: Option<String>,
+    /// It has lost its SSD.
+    has_failed: bool,
     /// What the operator must know of one of the volumes.
     alarm: Option<String>,
     /// Something is dirty, and could go home, where no drain is under way.
@@ -153,6 +157,7 @@ impl State {
             seconds_left: None,
             failures: 0,
             unreadable: 0,
+            has_failed: false,
             lost: 0,
             stays_in: None,
             alarm: None,
@@ -199,8 +204,9 @@ impl State {
         let has_ended = left == unreadable && status["drain"].is_null();
         self.unreadable += unreadable;
         let lost = number("/lost_blocks");
-        if unreadable + lost > 0 {
-            self.stays_in.get_or_insert_with(|| name.to_owned());
+        if unreadable + lost > 0 && self.stays_in.is_none() {
+            self.stays_in = Some(name.to_owned());
+            self.has_failed = status["cache_health"] == "degraded";
         }
         self.lost += lost;
         self.alarm = self.alarm.take().or(status["alarm"].as_str().map(str::to_owned));

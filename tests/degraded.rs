@@ -89,6 +89,8 @@ fn a_volume_goes_on_without_a_cache_that_is_gone() {
     assert_eq!((status["cache_health"].as_str(), status["dirty_blocks"].as_u64()), (Some("degraded"), Some(1)), "{status}");
     let told = tidegate(&["status", "--dir", text(dir)]).succeeds();
     assert!(told.contains("cache    failed"), "{told}");
+    let drained = tidegate(&["drain", "--dir", text(dir)]);
+    assert!(drained.code == Some(74) && drained.stderr.contains("the SSD has failed, and does not give 1 blocks"), "{drained}");
     client.write(3 * BLOCK, &contents(3)).unwrap();
     client.flush().unwrap();
     assert!(daemon.said().contains("goes on without it"), "{}", daemon.said());

@@ -504,7 +504,7 @@ fn a_drain_and_a_detach_end_although_the_ssd_gives_nothing_of_what_only_it_has()
     for _ in 0..2 {
         scenario.simulation.control(Control::Drain);
         assert_eq!(scenario.snapshot().unreadable_blocks, 0, "they are asked for once more");
-        scenario.advance(Duration::from_secs(240));
+        scenario.advance(Duration::from_secs(10));
         let snapshot = scenario.snapshot();
         assert_eq!((snapshot.drain, snapshot.dirty_slots, snapshot.unreadable_blocks), (None, 19, 19));
     }

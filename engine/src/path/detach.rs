@@ -46,7 +46,9 @@ impl<P: Payload> Engine<P> {
     pub(super) fn begin_drain(&mut self) {
         let left = self.dirty_blocks();
         self.drain = Some(Drain { started: self.now, blocks_at_start: left, blocks_left: left });
-        self.degraded.vain = 0;
+        if self.is_degraded() {
+            self.ask_again();
+        }
     }
 
     /// How far the drain is; it has ended if all is home that can go there.

@@ -19,6 +19,13 @@ impl<P: Payload> Engine<P> {
         self.fail_home();
     }
 
+    /// Somebody waits from now on for what may be had: it is tried at once, and then as if it had not failed before.
+    pub(in crate::path) fn ask_again(&mut self) {
+        self.degraded.vain = 0;
+        self.destage.back_off.succeeded();
+        self.destage.back_off.at = None;
+    }
+
     /// A batch has ended.
     pub(super) fn note_given(&mut self, batch: &Batch<P>) {
         let mut states = batch.pieces.iter().filter(|piece| matches!(piece.what, What::Data { .. })).map(|piece| piece.state);
