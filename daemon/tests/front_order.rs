@@ -1,10 +1,12 @@
 //! What waits for the engine's room is done before what others ask for later at the same place: they may be its client, come back.
 
+use std::net::Shutdown;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::front::{DISC, asked, reads};
 use crate::front_room::one_ends;
 use crate::world::{Raw, World, request, simple, write};
+use tidegate_daemon::port::Port;
 use tidegate_engine::request::Command;
 use tidegate_pages::{Config, Pages};
 
@@ -12,6 +14,7 @@ const MIB: u64 = 1 << 20;
 const READ: u16 = 0;
 const FLUSH: u16 = 3;
 const TRIM: u16 = 4;
+const CACHE: u16 = 5;
 /// Received into memory of its own.
 const LARGE: u64 = 64 << 10;
 
@@ -235,9 +238,8 @@ fn what_nobody_had_read_of_a_client_that_is_gone_is_not_done() {
     assert_eq!(world.front.connections(), 2);
 }
 
-/// Beside four programs that never sleep: how often, of 200 times, what a client sent before it closed a connection is done behind what it sent
-/// afterwards on another one, and that was answered. `connects_first`: the other one is there before.
-fn overtaken(mut world: World, connects_first: bool) -> usize {
+/// Runs it beside four programs that never sleep.
+fn beside_others<T>(run: impl FnOnce() -> T) -> T {
     /// Whatever becomes of the test, the other programs end.
     struct Over<'a>(&'a AtomicBool);
     impl Drop for Over<'_> {
@@ -255,19 +257,25 @@ fn overtaken(mut world: World, connects_first: bool) -> usize {
                 }
             }))
         });
-        let once = |_| {
-            let early = connects_first.then(|| Raw::ready(&mut world));
-            let mut old = Raw::ready(&mut world);
-            old.send(&mut world, &write(1, 4096, &[7; 512]));
-            drop(old);
-            let mut new = early.unwrap_or_else(|| Raw::ready(&mut world));
-            new.send(&mut world, &write(9, 4096, &[8; 512]));
-            assert_eq!(new.receive(&mut world, 16), simple(0, 9));
-            world.settle();
-            usize::from(world.memory.bytes[4096] != 8)
-        };
-        (0..200).map(once).sum()
+        run()
     })
+}
+
+/// How often, of 200 times, what a client sent before it closed a connection is done behind what it sent afterwards on another one, and that was
+/// answered. `connects_first`: the other one is there before.
+fn overtaken(mut world: World, connects_first: bool) -> usize {
+    let once = |_| {
+        let early = connects_first.then(|| Raw::ready(&mut world));
+        let mut old = Raw::ready(&mut world);
+        old.send(&mut world, &write(1, 4096, &[7; 512]));
+        drop(old);
+        let mut new = early.unwrap_or_else(|| Raw::ready(&mut world));
+        new.send(&mut world, &write(9, 4096, &[8; 512]));
+        assert_eq!(new.receive(&mut world, 16), simple(0, 9));
+        world.settle();
+        usize::from(world.memory.bytes[4096] != 8)
+    };
+    beside_others(|| (0..200).map(once).sum())
 }
 
 #[test]
@@ -335,4 +343,54 @@ fn what_waits_on_a_closed_connection_keeps_nobody_waiting_and_is_not_done_later(
     world.hold_changes = false;
     world.settle();
     assert_eq!(world.memory.bytes[4096..4608], [5; 512], "what that page holds is newer");
+}
+
+/// It says nothing more, and takes its answer.
+#[test]
+fn what_comes_on_a_connection_that_is_closed_one_way_waits_for_those_that_were_closed() {
+    let mut world = World::new(MIB);
+    let mut new = Raw::ready(&mut world);
+    let mut old = Raw::ready(&mut world);
+    old.send(&mut world, &write(1, 4096, &[7; 512]));
+    drop(old);
+    new.send(&mut world, &write(9, 4096, &[8; 512]));
+    new.stream.shutdown(Shutdown::Write).expect("it is open");
+    assert_eq!(new.receive(&mut world, 16), simple(0, 9));
+    world.settle();
+    assert_eq!(world.memory.bytes[4096], 8);
+}
+
+#[test]
+fn what_waits_for_its_own_sake_when_its_connection_is_closed_is_not_done_later() {
+    let mut world = World::new(MIB);
+    let [mut cacher, mut new, mut old] = [(); 3].map(|()| Raw::ready(&mut world));
+    world.hold_caching = true;
+    let caches: Vec<u8> = (0..16).flat_map(|place| request(CACHE, place, 65_536 + place * 4096, 4096)).collect();
+    cacher.send(&mut world, &caches);
+    world.settle();
+    old.send(&mut world, &[request(CACHE, 1, 0, 4096), write(2, 4096, &[7; 512])].concat());
+    world.settle();
+    drop(old);
+    new.send(&mut world, &write(9, 4096, &[8; 512]));
+    assert_eq!(new.receive(&mut world, 16), simple(0, 9));
+    world.hold_caching = false;
+    world.settle();
+    assert_eq!(world.memory.bytes[4096], 8);
+}
+
+/// The first was closed, the second has waited for that and is closed, the third is not.
+#[test]
+fn of_three_connections_each_waits_for_those_that_were_closed_before() {
+    let mut world = World::new(MIB);
+    let [third, mut old, mut new] = [(); 3].map(|()| Raw::ready(&mut world));
+    world.settle();
+    old.send(&mut world, &(0..36u64).flat_map(|place| write(place, place * 8192, &[7; 4096])).collect::<Vec<u8>>());
+    drop(third);
+    let (mut room, mut events) = (world.room, Vec::new());
+    world.front.ready(1 << 62 | 1, true, false, &mut room, &mut events);
+    assert!(events.is_empty(), "it waits for the first one");
+    drop(old);
+    new.send(&mut world, &write(99, 35 * 8192, &[8; 512]));
+    world.front.ready(1 << 62 | 2, true, false, &mut room, &mut events);
+    assert_eq!(events.len(), 36, "what is on the second one comes first");
 }

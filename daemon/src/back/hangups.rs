@@ -22,21 +22,22 @@ impl Hangups {
         }
     }
 
-    /// Tells of this socket from now on, by this token, until it is closed here or forgotten.
+    /// Tells of this socket from now on, by this token, until it is closed here or forgotten. `either`: also where only nothing more comes.
     ///
     /// # Errors
     /// Out of memory or of watches.
-    pub fn watch(&self, token: u64, fd: RawFd) -> io::Result<()> {
-        self.control(libc::EPOLL_CTL_ADD, token, fd)
+    pub fn watch(&self, token: u64, fd: RawFd, either: bool) -> io::Result<()> {
+        self.control(libc::EPOLL_CTL_ADD, token, fd, if either { libc::EPOLLRDHUP } else { 0 })
     }
 
     /// One that is not watched: nothing.
     pub fn forget(&self, fd: RawFd) {
-        let _ = self.control(libc::EPOLL_CTL_DEL, 0, fd);
+        let _ = self.control(libc::EPOLL_CTL_DEL, 0, fd, 0);
     }
 
-    fn control(&self, operation: libc::c_int, token: u64, fd: RawFd) -> io::Result<()> {
-        let mut event = libc::epoll_event { events: libc::EPOLLRDHUP as u32, u64: token };
+    /// Of a hang-up of both ways epoll tells in any case.
+    fn control(&self, operation: libc::c_int, token: u64, fd: RawFd, events: libc::c_int) -> io::Result<()> {
+        let mut event = libc::epoll_event { events: events as u32, u64: token };
         // SAFETY: the event lives across the call, which keeps no pointer to it.
         match unsafe { libc::epoll_ctl(self.epoll.as_raw_fd(), operation, fd, &raw mut event) } {
             -1 => Err(io::Error::last_os_error()),
@@ -69,18 +70,21 @@ mod tests {
     fn who_has_closed_is_told_whatever_lies_in_the_socket_until_that_is_forgotten() {
         let hangups = Hangups::new().expect("a descriptor");
         let (mut clients, sockets): (Vec<_>, Vec<_>) = (0..3).map(|_| UnixStream::pair().expect("a pair")).unzip();
-        (5..).zip(&sockets).for_each(|(token, socket)| hangups.watch(token, socket.as_raw_fd()).expect("a socket"));
+        let watch = |(token, socket): (u64, &UnixStream)| hangups.watch(token, socket.as_raw_fd(), token != 5).expect("a socket");
+        (5..).zip(&sockets).for_each(watch);
         clients.iter_mut().for_each(|client| client.write_all(b"tide").expect("it fits"));
         assert_eq!(hangups.found(), [0; 0], "it has only something to say");
         drop(clients.remove(1));
         assert_eq!((hangups.found(), hangups.found()), (vec![6], vec![6]));
-        clients[1].shutdown(Shutdown::Write).expect("it is open");
+        clients.iter().for_each(|client| client.shutdown(Shutdown::Write).expect("it is open"));
         let mut both = hangups.found();
         both.sort_unstable();
-        assert_eq!(both, [6, 7], "who says nothing more is as good as gone");
+        assert_eq!(both, [6, 7], "of the first one only its end is wanted");
         hangups.forget(sockets[1].as_raw_fd());
         hangups.forget(sockets[1].as_raw_fd());
         assert_eq!(hangups.found(), [7]);
+        drop(clients.remove(0));
+        assert_eq!(hangups.found().len(), 2);
         drop(sockets);
         assert_eq!(hangups.found(), [0; 0]);
     }

@@ -20,6 +20,7 @@ use tidegate_pages::{Block, Front as Reader, Write};
 
 use super::crew::Shared;
 use super::crossing::{Asked, Near};
+use super::nbd::departures::READS_MAX;
 use super::nbd::{Front, Guest};
 use crate::back::mail::{Bell, Mailbox};
 use crate::back::poll::{Poll, READY_MAX, Ready};
@@ -322,9 +323,12 @@ impl Hand {
     /// A turn has ended: says what was promised until then.
     fn keep_promises(&mut self) {
         self.turns += 1;
-        if self.promised.front().is_some_and(|&(_, turns)| turns <= self.turns) {
-            self.front.pass_over_closed();
+        let Some(&(_, turns)) = self.promised.front().filter(|&&(_, turns)| turns <= self.turns) else { return };
+        // A client may have let its socket hold more.
+        if self.turns < turns + READS_MAX && self.front.reads_closed() {
+            return;
         }
+        self.front.pass_over_closed();
         while let Some(&(number, turns)) = self.promised.front()
             && turns <= self.turns
         {

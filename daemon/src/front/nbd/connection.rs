@@ -251,16 +251,24 @@ impl Connection {
         is_over && !std::mem::replace(&mut self.has_departed, true)
     }
 
-    /// Its client has closed the socket while it waits: nobody waits for the rest. `ends`: what nobody has seen until now is not done any more, if
-    /// the client takes no answers either.
+    /// Its client has closed the socket while it waits: nobody waits for the rest. `ends`: that is not done any more.
     pub fn pass_over_if_closed(&mut self, ends: bool) {
-        if !self.is_waiting() || !self.stream().has_ended() {
-            return;
+        if self.is_waiting() && !self.is_behind() && self.stream().is_closed() {
+            self.is_passed_over = true;
+            if ends {
+                self.end();
+            }
         }
-        self.is_passed_over = true;
-        if ends && self.stream().has_hung_up() {
-            self.end();
-        }
+    }
+
+    /// It has just come, and something of what it has to say with it: that may wait for what lies on closed ones.
+    pub fn look_behind(&mut self, departures: &Departures) {
+        self.behind = departures.before(self.channel.stream()).filter(|_| !self.kept.is_empty());
+    }
+
+    /// Is anything of it to be changed, and not answered?
+    pub fn owes(&self) -> bool {
+        self.requests.iter().any(|(_, pending)| !pending.change.is_empty()) || Arc::weak_count(&self.will) > 0
     }
 
     /// Is there anything to hear from the socket: readable, writable?
@@ -443,6 +451,10 @@ impl Connection {
         self.behind.take_if(is_past);
         if !self.waiting || self.is_behind() {
             return;
+        }
+        if self.is_passed_over && !self.held_up && self.stream().has_hung_up() {
+            // Others have gone before it, and what they have changed may be the same, and newer.
+            return self.end();
         }
         if self.finds_no_room(intake.room) {
             // Whatever it waited for, for the moment it waits for us.

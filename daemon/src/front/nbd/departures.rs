@@ -16,13 +16,13 @@ use tidegate_engine::Event;
 use tidegate_engine::request::Room;
 
 use super::socket::Stream;
-use super::{Front, client};
+use super::{Client, Front, client};
 use crate::back::hangups::Hangups;
 use crate::back::mail::Bell;
 use crate::back::run::Run;
 
 /// A socket that was closed is read to its end in so many times, unless its client has let it hold more than the system does by itself.
-const READS_MAX: usize = 1024;
+pub const READS_MAX: usize = 1024;
 
 /// The connections of one volume, and how often what came on closed ones was to be done first.
 pub struct Departures {
@@ -51,15 +51,15 @@ impl Departures {
 
     /// # Errors
     /// Out of memory or of watches: it is to leave.
-    pub fn enter(&self, token: u64, fd: RawFd) -> io::Result<()> {
+    pub fn enter(&self, token: u64, stream: &Stream) -> io::Result<()> {
         self.connections.fetch_add(1, Ordering::SeqCst);
-        self.hangups.watch(token, fd)
+        self.hangups.watch(token, stream.fd(), !stream.tells_hangups())
     }
 
-    /// Nothing more is read there, and all that was is passed on. It is still open.
-    pub fn leave(&self, fd: RawFd) {
+    /// Nothing more is read there, and all that was is passed on, or (not `owes`) answered. It is still open.
+    pub fn leave(&self, fd: RawFd, owes: bool) {
         // In this order: who sees that it is gone sees that it was. (One thread has it in order by itself.)
-        if self.are_shared() {
+        if owes && self.are_shared() {
             self.want();
         }
         self.hangups.forget(fd);
@@ -69,11 +69,11 @@ impl Departures {
     /// Something has just been read there: for which of these times does that wait?
     pub fn before(&self, stream: &Stream) -> Option<usize> {
         // What comes on one that is closed by now is among what others wait for.
-        if self.connections.load(Ordering::SeqCst) > 1 && !self.hangups.found().is_empty() && !stream.has_ended() {
+        if self.connections.load(Ordering::SeqCst) > 1 && !self.hangups.found().is_empty() && !stream.is_closed() {
             return Some(self.want());
         }
         let wanted = self.wanted();
-        (!self.is_past(wanted) && !stream.has_ended()).then_some(wanted)
+        (!self.is_past(wanted) && !stream.is_closed()).then_some(wanted)
     }
 
     fn want(&self) -> usize {
@@ -103,20 +103,19 @@ impl Departures {
 }
 
 impl Front {
-    /// Reads connections that were closed to their end, or until they find no room: then what is left of them is not done any more, and what has
-    /// been read is ahead of others ([`Ahead`]). Of several threads each does so when it is asked to.
-    pub(super) fn read_closed(&mut self, room: &mut Room, events: &mut Vec<Event<Run>>) {
+    /// Reads connections that were closed to their end, or until they find no room: then what has been read is ahead of others ([`Ahead`]), or is not
+    /// done any more. Of several threads each does so when it is asked to. `token`: who waits for that.
+    pub(super) fn read_closed(&mut self, token: u64, room: &mut Room, events: &mut Vec<Event<Run>>) {
         let Some(departures) = self.departures.clone().filter(|departures| !departures.are_shared()) else { return };
         let wanted = departures.wanted();
-        // Each of them departs.
+        // Each of them departs, but what has grown beyond all measure.
         for _ in 0..self.entries.len() {
-            let found = departures.found();
+            let mut found = departures.found();
+            found.retain(|found| *found != token);
             if found.is_empty() {
                 break;
             }
-            for token in found {
-                self.read_to_its_end(token, room, events);
-            }
+            found.into_iter().for_each(|token| self.read_to_its_end(token, room, events));
             self.pass_over_closed();
             self.say_departed();
         }
@@ -125,28 +124,37 @@ impl Front {
         self.retry = true;
     }
 
+    /// What has been read of it, and waited for others then, comes first.
     fn read_to_its_end(&mut self, token: u64, room: &mut Room, events: &mut Vec<Event<Run>>) {
         for _ in 0..READS_MAX {
-            if !client(&mut self.entries, token).is_some_and(|client| client.connection.interest().0) {
+            let reads = |client: &mut Client| client.connection.interest().0 || client.connection.is_behind();
+            if !client(&mut self.entries, token).is_some_and(reads) {
                 break;
             }
-            self.read(token, room, events);
+            self.read(token, false, room, events);
         }
         self.settle(token);
     }
 
     /// Closed connections that wait keep nobody waiting. Of several threads each ends those of its own: what waits there is ahead of nobody's
-    /// on another thread.
+    /// on another thread. (Those that wait for others that were closed go on when those are read.)
     pub fn pass_over_closed(&mut self) {
         let ends = self.departures.as_ref().is_some_and(|departures| departures.are_shared());
         self.entries.iter_mut().flat_map(|entry| &mut entry.client).for_each(|client| client.connection.pass_over_if_closed(ends));
         self.settle_all();
     }
 
+    /// Is there a closed connection whose socket is still being read?
+    pub fn reads_closed(&self) -> bool {
+        let is_being_read = |client: &Client| client.connection.interest().0 && client.connection.stream().is_closed();
+        let is_any = self.departures.as_ref().is_some_and(|departures| !departures.found().is_empty());
+        is_any && self.entries.iter().flat_map(|entry| &entry.client).any(is_being_read)
+    }
+
     /// Says whose sockets are not read any more, now that what was read there is passed on.
     pub(super) fn say_departed(&mut self) {
-        for fd in self.departed.drain(..) {
-            self.departures.iter().for_each(|departures| departures.leave(fd));
+        for (fd, owes) in self.departed.drain(..) {
+            self.departures.iter().for_each(|departures| departures.leave(fd, owes));
         }
     }
 }

@@ -146,7 +146,8 @@ pub struct Front {
     /// The connections of its volume; `None`: it is the lobby.
     departures: Option<Arc<Departures>>,
     /// Nothing more is read there, which is to be said once that is passed on.
-    departed: Vec<RawFd>,
+    /// With that: whether it has changes that are not answered.
+    departed: Vec<(RawFd, bool)>,
     /// Clients that shook hands when they were last looked at, the first one first.
     half_open: VecDeque<u64>,
     /// Kept open until the loop has been told that they are gone.
@@ -318,8 +319,8 @@ impl Front {
         let token = self.add(*guest.connection);
         if self.stopping {
             let service = Service { exports: &self.exports, stopping: true };
-            let client = client(&mut self.entries, token).expect("just added");
-            client.connection.stop(service, &mut self.loans);
+            // It may be gone already.
+            client(&mut self.entries, token).into_iter().for_each(|client| client.connection.stop(service, &mut self.loans));
             self.settle(token);
         }
     }
@@ -456,9 +457,13 @@ impl Front {
         let token = u64::from(entry.generation) << 16 | u64::from(slot);
         if connection.has_arrived().is_some() {
             connection.enter(token << 8);
-            let fd = connection.stream().fd();
-            if self.departures.as_ref().is_some_and(|departures| departures.enter(token, fd).is_err()) {
-                connection.kill(&mut self.loans);
+            if let Some(departures) = &self.departures {
+                match departures.enter(token, connection.stream()) {
+                    Err(_) => connection.kill(&mut self.loans),
+                    // Of several threads each has read its sockets before anybody comes.
+                    Ok(()) if departures.are_shared() => {}
+                    Ok(()) => connection.look_behind(departures),
+                }
             }
         }
         if connection.is_half_open() {
@@ -478,7 +483,7 @@ impl Front {
         let Some(client) = client(&mut self.entries, token) else { return };
         client.connection.settle(&mut self.loans);
         if self.departures.is_some() && client.connection.departs() {
-            self.departed.push(client.connection.stream().fd());
+            self.departed.push((client.connection.stream().fd(), client.connection.owes()));
         }
         if client.connection.is_dead() {
             return self.remove(token);
@@ -549,7 +554,7 @@ impl Front {
         self.start_jobs(room, events);
         let jobs_wait = self.cramped.is_some() && self.turns.jobs_wait();
         (self.cramped, self.cramped_reads) = (None, None);
-        let (mut served, mut is_behind) = (Vec::new(), false);
+        let (mut served, mut behind) = (Vec::new(), Vec::new());
         for _ in 0..self.waiting.len() {
             let service = Service { exports: &self.exports, stopping: self.stopping };
             let token = self.waiting.pop_front().expect("counted");
@@ -568,7 +573,7 @@ impl Front {
             while client.connection.has_more() {
                 client.connection.receive(false, &mut self.scratch, service, &mut intake);
             }
-            is_behind |= client.connection.is_behind();
+            behind.extend(client.connection.is_behind().then_some(token));
             kept.give_back(room);
             self.settle(token);
             if (events.len(), self.jobs.count()) != before && self.waiting.back() == Some(&token) {
@@ -577,20 +582,18 @@ impl Front {
             }
         }
         self.waiting.extend(served);
-        if is_behind {
-            self.read_closed(room, events);
-        }
+        behind.into_iter().for_each(|token| self.read_closed(token, room, events));
         self.turns.settle(self.is_cramped());
         self.read_turns.settle(self.cramped_reads.is_some());
         // Those that only now found their place: nothing else would wake us for them.
         self.start_jobs(room, events);
     }
 
-    /// Reads a client's socket once. True: what has come waits for what lies on closed ones.
-    fn read(&mut self, token: u64, room: &mut Room, events: &mut Vec<Event<Run>>) -> bool {
+    /// Reads a client's socket once. True: what has come waits for what lies on closed ones, if it `may`.
+    fn read(&mut self, token: u64, may: bool, room: &mut Room, events: &mut Vec<Event<Run>>) -> bool {
         let kept = Kept::of(room, self.keeps_room(), self.keeps_reads());
         let service = Service { exports: &self.exports, stopping: self.stopping };
-        let departures = self.departures.as_deref();
+        let departures = self.departures.as_deref().filter(|_| may);
         let mut intake = Intake { room, events, jobs: &mut self.jobs, loans: &mut self.loans, ahead: &self.ahead, departures };
         let client = client(&mut self.entries, token);
         let is_behind = client.is_some_and(|Client { connection, .. }| {
@@ -734,8 +737,8 @@ impl Port for Front {
             client.connection.unblock();
             client.connection.send();
         }
-        if readable && self.read(token, room, events) {
-            self.read_closed(room, events);
+        if readable && self.read(token, true, room, events) {
+            self.read_closed(token, room, events);
         }
         self.settle(token);
     }

@@ -193,9 +193,14 @@ impl Stream {
         self.is(0)
     }
 
-    /// Will nothing more come than what lies here?
-    pub fn has_ended(&self) -> bool {
-        self.is(libc::POLLRDHUP)
+    /// Has the client closed its socket, as far as can be known? Over TCP one that has gone looks like one that says nothing more.
+    pub fn is_closed(&self) -> bool {
+        self.is(if self.tells_hangups() { 0 } else { libc::POLLRDHUP })
+    }
+
+    /// Is one that says nothing more known from one that has gone?
+    pub fn tells_hangups(&self) -> bool {
+        matches!(self, Stream::Unix(_))
     }
 
     /// One of these, or hung up, or broken?
