@@ -145,8 +145,7 @@ pub struct Front {
     ahead: Ahead,
     /// The connections of its volume; `None`: it is the lobby.
     departures: Option<Arc<Departures>>,
-    /// Nothing more is read there, which is to be said once that is passed on.
-    /// With that: whether it has changes that are not answered.
+    /// Nothing more is read there, which is to be said once that is passed on; and whether it has changes that are not answered.
     departed: Vec<(RawFd, bool)>,
     /// Clients that shook hands when they were last looked at, the first one first.
     half_open: VecDeque<u64>,
@@ -582,7 +581,9 @@ impl Front {
             }
         }
         self.waiting.extend(served);
-        behind.into_iter().for_each(|token| self.read_closed(token, room, events));
+        if room.requests > 0 {
+            behind.into_iter().for_each(|token| self.read_closed(token, room, events));
+        }
         self.turns.settle(self.is_cramped());
         self.read_turns.settle(self.cramped_reads.is_some());
         // Those that only now found their place: nothing else would wake us for them.
