@@ -1,13 +1,25 @@
-//! Which of many sockets have been closed at their other end, whatever still lies in them: one question for all of them, from any thread.
+//! Which of many sockets have been closed at their other end, whatever still lies in them: one question for all of them, from any thread. Of few
+//! each is looked at; to be told of one by epoll costs whoever sends there something for each message.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::{PoisonError, RwLock};
 
-/// One question tells of so many at most.
-const FOUND_MAX: usize = 16;
+/// Up to so many are looked at one by one. One question tells of so many at most.
+const FEW: usize = 16;
 
 pub struct Hangups {
+    /// Watches all, where there are many.
     epoll: OwnedFd,
+    watched: RwLock<Vec<Watched>>,
+}
+
+#[derive(Clone, Copy)]
+struct Watched {
+    token: u64,
+    fd: RawFd,
+    /// Besides a hang-up of both ways, which is told in any case.
+    events: libc::c_int,
 }
 
 impl Hangups {
@@ -18,28 +30,45 @@ impl Hangups {
         match unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) } {
             -1 => Err(io::Error::last_os_error()),
             // SAFETY: just made, and ours alone.
-            fd => Ok(Hangups { epoll: unsafe { OwnedFd::from_raw_fd(fd) } }),
+            fd => Ok(Hangups { epoll: unsafe { OwnedFd::from_raw_fd(fd) }, watched: RwLock::default() }),
         }
     }
 
-    /// Tells of this socket from now on, by this token, until it is closed here or forgotten. `either`: also where only nothing more comes.
+    /// Tells of this socket from now on, by this token, until it is forgotten, which is before it is closed here. `either`: also where only nothing
+    /// more comes.
     ///
     /// # Errors
-    /// Out of memory or of watches.
+    /// Out of memory or of watches: it is to be forgotten.
     pub fn watch(&self, token: u64, fd: RawFd, either: bool) -> io::Result<()> {
-        self.control(libc::EPOLL_CTL_ADD, token, fd, if either { libc::EPOLLRDHUP } else { 0 })
+        let new = Watched { token, fd, events: if either { libc::EPOLLRDHUP } else { 0 } };
+        let mut watched = self.watched.write().unwrap_or_else(PoisonError::into_inner);
+        watched.push(new);
+        match watched.len() {
+            ..=FEW => Ok(()),
+            count if count == FEW + 1 => watched.iter().try_for_each(|socket| self.control(libc::EPOLL_CTL_ADD, socket)),
+            _ => self.control(libc::EPOLL_CTL_ADD, &new),
+        }
     }
 
     /// One that is not watched: nothing.
     pub fn forget(&self, fd: RawFd) {
-        let _ = self.control(libc::EPOLL_CTL_DEL, 0, fd, 0);
+        let mut watched = self.watched.write().unwrap_or_else(PoisonError::into_inner);
+        let Some(place) = watched.iter().position(|socket| socket.fd == fd) else { return };
+        let unwatch = |socket: &Watched| drop(self.control(libc::EPOLL_CTL_DEL, socket));
+        let was_many = watched.len() > FEW;
+        let gone = watched.swap_remove(place);
+        if was_many {
+            unwatch(&gone);
+        }
+        if was_many && watched.len() == FEW {
+            watched.iter().for_each(unwatch);
+        }
     }
 
-    /// Of a hang-up of both ways epoll tells in any case.
-    fn control(&self, operation: libc::c_int, token: u64, fd: RawFd, events: libc::c_int) -> io::Result<()> {
-        let mut event = libc::epoll_event { events: events as u32, u64: token };
+    fn control(&self, operation: libc::c_int, socket: &Watched) -> io::Result<()> {
+        let mut event = libc::epoll_event { events: socket.events as u32, u64: socket.token };
         // SAFETY: the event lives across the call, which keeps no pointer to it.
-        match unsafe { libc::epoll_ctl(self.epoll.as_raw_fd(), operation, fd, &raw mut event) } {
+        match unsafe { libc::epoll_ctl(self.epoll.as_raw_fd(), operation, socket.fd, &raw mut event) } {
             -1 => Err(io::Error::last_os_error()),
             _ => Ok(()),
         }
@@ -47,15 +76,41 @@ impl Hangups {
 
     /// Some of those of which that is so: of none only if there is none.
     pub fn found(&self) -> Vec<u64> {
-        let mut events = [libc::epoll_event { events: 0, u64: 0 }; FOUND_MAX];
-        // SAFETY: the array has the length that is passed. It fails only where a signal comes first, and that is no answer.
-        let count = loop {
-            match unsafe { libc::epoll_wait(self.epoll.as_raw_fd(), events.as_mut_ptr(), FOUND_MAX as i32, 0) } {
-                -1 if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => {}
-                count => break usize::try_from(count).expect("the kernel has made this epoll"),
-            }
-        };
+        let watched = self.watched.read().unwrap_or_else(PoisonError::into_inner);
+        if watched.len() <= FEW { look(&watched) } else { self.ask() }
+    }
+
+    fn ask(&self) -> Vec<u64> {
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; FEW];
+        let count = retry(|| {
+            // SAFETY: the array has the length that is passed.
+            unsafe { libc::epoll_wait(self.epoll.as_raw_fd(), events.as_mut_ptr(), FEW as i32, 0) }
+        });
         events[..count].iter().map(|event| event.u64).collect()
+    }
+}
+
+fn look(watched: &[Watched]) -> Vec<u64> {
+    let mut sockets = [libc::pollfd { fd: -1, events: 0, revents: 0 }; FEW];
+    for (socket, watched) in sockets.iter_mut().zip(watched) {
+        (socket.fd, socket.events) = (watched.fd, watched.events as libc::c_short);
+    }
+    let count = retry(|| {
+        // SAFETY: the array is at least of the length that is passed.
+        unsafe { libc::poll(sockets.as_mut_ptr(), watched.len() as libc::nfds_t, 0) }
+    });
+    let closed = |socket: &libc::pollfd| socket.revents & (libc::POLLHUP | libc::POLLERR | libc::POLLRDHUP) != 0;
+    let found = sockets.iter().zip(watched).filter(|(socket, _)| closed(socket)).map(|(_, watched)| watched.token);
+    if count == 0 { Vec::new() } else { found.collect() }
+}
+
+/// A question that fails only where a signal comes first, which is no answer.
+fn retry(mut ask: impl FnMut() -> libc::c_int) -> usize {
+    loop {
+        match ask() {
+            -1 if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => {}
+            count => return usize::try_from(count).expect("the kernel has answered it before"),
+        }
     }
 }
 
@@ -85,7 +140,28 @@ mod tests {
         assert_eq!(hangups.found(), [7]);
         drop(clients.remove(0));
         assert_eq!(hangups.found().len(), 2);
-        drop(sockets);
+        sockets.iter().for_each(|socket| hangups.forget(socket.as_raw_fd()));
         assert_eq!(hangups.found(), [0; 0]);
+    }
+
+    #[test]
+    fn of_many_the_same_is_told_as_of_few() {
+        let hangups = Hangups::new().expect("a descriptor");
+        let (mut clients, sockets): (Vec<_>, Vec<_>) = (0..=FEW).map(|_| UnixStream::pair().expect("a pair")).unzip();
+        for round in 0..3 {
+            (0..).zip(&sockets).for_each(|(token, socket)| hangups.watch(token, socket.as_raw_fd(), false).expect("a socket"));
+            let found = |hangups: &Hangups| {
+                let mut found = hangups.found();
+                found.sort_unstable();
+                found
+            };
+            assert_eq!(found(&hangups).len(), round);
+            drop(clients.pop());
+            let gone: Vec<u64> = (clients.len()..=FEW).map(|token| token as u64).collect();
+            assert_eq!(found(&hangups), gone, "of {} of them", sockets.len());
+            hangups.forget(sockets[0].as_raw_fd());
+            assert_eq!(found(&hangups), gone, "of one less");
+            sockets.iter().for_each(|socket| hangups.forget(socket.as_raw_fd()));
+        }
     }
 }
