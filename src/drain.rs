@@ -7,7 +7,7 @@ use serde_json::Value;
 use tidegate_daemon::Failure;
 use tidegate_daemon::back::signals::Signals;
 use tidegate_daemon::control::Verb;
-use tidegate_daemon::detach::{stays_behind, stays_on_failed};
+use tidegate_daemon::detach::stays_behind;
 use tidegate_daemon::tell;
 use tidegate_daemon::volume::Options;
 
@@ -91,6 +91,15 @@ pub fn run(args: &Drain) -> Result<ExitCode, Failure> {
     };
     say(&format!("drained in {}: {what}", units::show_seconds(started.elapsed().as_secs_f64())));
     Ok(ExitCode::SUCCESS)
+}
+
+/// Why a drain does not bring everything home from an SSD that has failed.
+fn stays_on_failed(blocks: u64) -> Failure {
+    let what = format!(
+        "the SSD has failed, and does not give {blocks} blocks that are newer than the origin's; reading them is an error, everything else has gone \
+         home; write them anew as wholes (from a backup), or take another cache (`tidegate create`) and give them up with `--accept-loss`"
+    );
+    Failure::new(Failure::IO, what)
 }
 
 /// Everything is home of what is served. Of what was detached nothing is to go home any more; of others, whoever asked hears.

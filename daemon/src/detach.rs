@@ -133,15 +133,6 @@ pub fn stays_behind(unreadable: u64, lost: u64) -> Failure {
     Failure::new(Failure::IO, what)
 }
 
-/// The same of an SSD that has failed.
-pub fn stays_on_failed(blocks: u64) -> Failure {
-    let what = format!(
-        "the SSD has failed, and does not give {blocks} blocks that are newer than the origin's; reading them is an error, everything else has gone \
-         home; write them anew as wholes (from a backup), or take another cache (`tidegate create`) and give them up with `--accept-loss`"
-    );
-    Failure::new(Failure::IO, what)
-}
-
 /// Two disks and no client.
 struct Back {
     io: Io,

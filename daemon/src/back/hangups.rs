@@ -1,5 +1,5 @@
 //! Which of many sockets have been closed at their other end, whatever still lies in them: one question for all of them, from any thread. Of few
-//! each is looked at; to be told of one by epoll costs whoever sends there something for each message.
+//! each is looked at; epoll, which is for many, is called for every message that comes to any of them.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -78,6 +78,11 @@ impl Hangups {
     pub fn found(&self) -> Vec<u64> {
         let watched = self.watched.read().unwrap_or_else(PoisonError::into_inner);
         if watched.len() <= FEW { look(&watched) } else { self.ask() }
+    }
+
+    /// How many are watched.
+    pub fn count(&self) -> usize {
+        self.watched.read().unwrap_or_else(PoisonError::into_inner).len()
     }
 
     fn ask(&self) -> Vec<u64> {

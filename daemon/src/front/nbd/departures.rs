@@ -27,8 +27,6 @@ pub const READS_MAX: usize = 1024;
 /// The connections of one volume, and how often what came on closed ones was to be done first.
 pub struct Departures {
     hangups: Hangups,
-    /// Watched, and a little longer.
-    connections: AtomicUsize,
     /// How often somebody has waited for it, or has gone; and which of those are past.
     wanted: AtomicUsize,
     done: AtomicUsize,
@@ -40,8 +38,8 @@ impl Departures {
     /// # Errors
     /// No descriptor is left.
     pub fn new(bell: Option<Bell>) -> io::Result<Departures> {
-        let [connections, wanted, done] = [const { AtomicUsize::new(0) }; 3];
-        Ok(Departures { hangups: Hangups::new()?, connections, wanted, done, bell })
+        let [wanted, done] = [const { AtomicUsize::new(0) }; 2];
+        Ok(Departures { hangups: Hangups::new()?, wanted, done, bell })
     }
 
     /// Does another thread see to it?
@@ -52,7 +50,6 @@ impl Departures {
     /// # Errors
     /// Out of memory or of watches: it is to leave.
     pub fn enter(&self, token: u64, stream: &Stream) -> io::Result<()> {
-        self.connections.fetch_add(1, Ordering::SeqCst);
         self.hangups.watch(token, stream.fd(), !stream.tells_hangups())
     }
 
@@ -63,13 +60,12 @@ impl Departures {
             self.want();
         }
         self.hangups.forget(fd);
-        self.connections.fetch_sub(1, Ordering::SeqCst);
     }
 
     /// Something has just been read there: for which of these times does that wait?
     pub fn before(&self, stream: &Stream) -> Option<usize> {
         // What comes on one that is closed by now is among what others wait for.
-        if self.connections.load(Ordering::SeqCst) > 1 && !self.hangups.found().is_empty() && !stream.is_closed() {
+        if self.hangups.count() > 1 && !self.hangups.found().is_empty() && !stream.is_closed() {
             return Some(self.want());
         }
         let wanted = self.wanted();
@@ -103,8 +99,8 @@ impl Departures {
 }
 
 impl Front {
-    /// Reads connections that were closed to their end, or until they find no room: then what has been read is ahead of others ([`Ahead`]), or is not
-    /// done any more. Of several threads each does so when it is asked to. `token`: who waits for that.
+    /// Reads connections that were closed to their end, or until they find no room: then what has been read is ahead of others ([`super::ahead`]),
+    /// or is not done any more. Of several threads each does so when it is asked to. `token`: who waits for that.
     pub(super) fn read_closed(&mut self, token: u64, room: &mut Room, events: &mut Vec<Event<Run>>) {
         let Some(departures) = self.departures.clone().filter(|departures| !departures.are_shared()) else { return };
         let wanted = departures.wanted();
