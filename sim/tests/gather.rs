@@ -227,23 +227,6 @@ fn large_writes_are_no_burst_of_small_ones() {
 }
 
 #[test]
-fn a_fill_is_not_held() {
-    let mut scenario = with_large_sets(|_| {});
-    scenario.read(scenario.block(1_000)).expect("a read");
-    write_one_by_one(&mut scenario, 0..300);
-    let read = scenario.send_read(scenario.block(1_001));
-    let mut block = 300;
-    while !scenario.is_answered(read) {
-        write_one_by_one(&mut scenario, block..block + 1);
-        block += 1;
-    }
-    assert!(block > 350, "it is a long one: {block}");
-    let writes = data_writes(&scenario);
-    assert_eq!(writes[257..].iter().filter(|&&blocks| blocks == 1).count(), 1, "the fill of the second one alone: {writes:?}");
-    assert_eq!(writes.last(), Some(&1), "and at once");
-}
-
-#[test]
 fn nothing_is_held_while_others_need_the_memory() {
     // Room for 16 blocks: while more than half of that is taken nothing is held.
     let mut scenario = with_large_sets(|config| config.dirty_ram = 16 * 8 * ATOM_BYTES);
@@ -377,4 +360,115 @@ fn crash_at_every_step(mut scenario: Scenario) {
         scenario.flush();
     }
     assert!(scenario.crashes_tried() > 60, "{} crashes", scenario.crashes_tried());
+}
+
+/// Reads these blocks one after the other, 8 ms apart, as a disk gives them.
+fn miss(scenario: &mut Scenario, blocks: impl IntoIterator<Item = u64>) {
+    for block in blocks {
+        let first = scenario.first(block);
+        scenario.expect(block, &first);
+        scenario.advance(Duration::from_millis(8));
+    }
+}
+
+#[test]
+fn fills_wait_for_each_other_and_go_with_their_group_at_the_latest() {
+    let mut scenario = with_large_sets(|config| config.flush_age = Duration::from_secs(1));
+    miss(&mut scenario, (0..100).map(|i| i * 7));
+    assert_eq!(data_writes(&scenario), [64, 8], "a large one, and what had come within a second, with the flush of the engine's own");
+    scenario.advance(Duration::from_secs(1));
+    assert_eq!(data_writes(&scenario), [64, 8, 28]);
+    scenario.forget_noted();
+    miss(&mut scenario, (0..100).map(|i| i * 7));
+    let from_origin = scenario.noted().iter().filter(|op| op.device == DeviceId::Origin && !op.writes).count();
+    assert_eq!(from_origin, 0, "they were kept");
+}
+
+#[test]
+fn what_is_held_of_fills_is_read_from_memory() {
+    let mut scenario = with_large_sets(|_| {});
+    miss(&mut scenario, 0..5);
+    scenario.forget_noted();
+    miss(&mut scenario, 0..5);
+    assert!(scenario.noted().iter().all(|op| op.writes), "neither device is asked: {:?}", scenario.noted());
+}
+
+#[test]
+fn a_flush_sends_the_fills_of_its_group_and_the_next_one_meets_none() {
+    let mut scenario = with_large_sets(|config| config.flush_age = Duration::from_secs(1));
+    miss(&mut scenario, 0..5);
+    let data = scenario.write(900);
+    assert_eq!(data_writes(&scenario), [1], "a write of a client waits for no fill");
+    scenario.flush();
+    assert_eq!(data_writes(&scenario), [1, 5]);
+    scenario.forget_noted();
+    miss(&mut scenario, 10..15);
+    assert_eq!(data_writes(&scenario), [1; 5], "a FLUSH may come again as soon");
+    scenario.advance(Duration::from_secs(1));
+    scenario.forget_noted();
+    miss(&mut scenario, 20..25);
+    assert!(data_writes(&scenario).is_empty());
+    scenario.power_cut(Survive::None);
+    scenario.expect(900, &data);
+}
+
+#[test]
+fn who_waits_for_memory_or_with_fua_waits_for_no_fills_that_are_held() {
+    let mut scenario = with_large_sets(|config| config.dirty_ram = 64 * 8 * ATOM_BYTES);
+    miss(&mut scenario, 0..8);
+    assert!(data_writes(&scenario).is_empty(), "an eighth of the memory");
+    scenario.hold(Zone::Data);
+    let sent = send(&mut scenario, 1_000..1_057);
+    scenario.run_until_quiet();
+    assert_eq!(sent.iter().filter(|(id, _)| !scenario.is_answered(*id)).count(), 1, "it waits for memory");
+    assert_eq!(data_writes(&scenario)[0], 8, "and the fills are on their way");
+    scenario.release(Zone::Data);
+    scenario.flush();
+    scenario.advance(Duration::from_secs(3_600));
+    scenario.forget_noted();
+    miss(&mut scenario, 20..25);
+    scenario.write_fua(900);
+    assert_eq!(data_writes(&scenario), [5, 1]);
+}
+
+#[test]
+fn a_block_that_is_written_over_a_fill_that_is_held_keeps_what_was_written() {
+    let mut scenario = with_large_sets(|_| {});
+    miss(&mut scenario, 0..5);
+    let data = scenario.write(2);
+    scenario.expect(2, &data);
+    scenario.flush();
+    scenario.power_cut(Survive::None);
+    scenario.expect(2, &data);
+    miss(&mut scenario, [0, 1, 3, 4]);
+}
+
+#[test]
+fn a_stop_and_a_failed_ssd_meet_fills_that_are_held() {
+    let mut scenario = with_large_sets(|_| {});
+    miss(&mut scenario, 0..5);
+    scenario.stop();
+    assert_eq!(data_writes(&scenario), [5]);
+    scenario.power_cut(Survive::None);
+    scenario.forget_noted();
+    miss(&mut scenario, 0..5);
+    assert!(scenario.noted().iter().all(|op| op.device == DeviceId::Cache), "warm");
+    miss(&mut scenario, 10..15);
+    scenario.cache_goes();
+    scenario.host_writes();
+    scenario.run_until_quiet();
+    miss(&mut scenario, 0..15);
+}
+
+#[test]
+fn fills_that_are_held_survive_a_crash_at_every_step() {
+    let mut scenario = with_large_sets(|_| {});
+    scenario.crash_at_every_step();
+    for round in 0..3 {
+        miss(&mut scenario, (0..70).map(|block| block * 3 + round));
+        scenario.write(round * 3);
+        scenario.flush();
+        scenario.advance(Duration::from_secs(4_000));
+    }
+    assert!(scenario.crashes_tried() > 20, "{} crashes", scenario.crashes_tried());
 }

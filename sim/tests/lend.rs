@@ -49,8 +49,9 @@ fn write_bursts(scenario: &mut Scenario, bursts: u64, blocks: u64) {
     }
 }
 
-/// How many of a hundred writes are acknowledged before the SSD has any.
+/// How many of a hundred writes are acknowledged before the SSD has any. No fills wait with them.
 fn taken_at_once(scenario: &mut Scenario) -> usize {
+    scenario.flush();
     scenario.hold(Zone::Data);
     let sent: Vec<_> = (0..100).map(|block| scenario.send_write(scenario.block(1_000 + block), false).0).collect();
     scenario.run_until_quiet();

@@ -150,6 +150,7 @@ impl<P: Payload> Engine<P> {
         if group == self.journal.group() {
             self.close_group();
         }
+        self.note_promise();
         let active = self.requests.get_mut(number);
         active.stage = Stage::Promised;
         active.waits = WaitReason::Flush;

@@ -5,7 +5,8 @@
 //! put → gathering, as long as what comes next goes on where it ends → sent: it is large · its set or its group has ended
 //!                                                                            · at the end of a turn, if somebody waits for it
 //!                                                                              or nothing else is on its way to the log
-//!                                                                              (in a long burst: 2 ms after it was put there)
+//!                                                                              (in a long burst: 2 ms after it was put there;
+//!                                                                              a fill: with its group)
 //! ```
 //! With `dirty_ram` nobody waits for it but a FLUSH, which ends its group: a write is acknowledged when it has its slots and its records, from
 //! then on it is pinned and read from memory, and no more is taken in than `dirty_ram` holds, less what of it is lent to clean pages
@@ -14,6 +15,10 @@
 //! One small write after the other, each acknowledged before the next one comes, would go to a quick SSD one by one, and the client wait for what
 //! a command costs us. So in a long burst they are held a moment. Who flushes often never meets it, as a burst ends with its group, nor who waits
 //! for reads of the SSD: behind a large write they would come later.
+//!
+//! Nobody ever waits for a fill, and until its group is durable it is in memory anyway. One that came alone would cost a command of the SSD, and us
+//! as much as the miss itself. So fills wait for each other until they are a large write or their group ends, [`crate::Config::flush_age`] later at
+//! most. Who has made a promise in the last while makes the next one without them: then they go as they come.
 
 use crate::block::{ATOM_BYTES, Slot};
 use crate::config::Placement;
@@ -36,6 +41,15 @@ const HOLD: Duration = Duration::from_millis(2);
 pub(super) struct Gathering {
     writes: Vec<Gathered>,
     burst: Burst,
+    /// When a client's FLUSH or FUA last closed a group.
+    promised: Option<Instant>,
+}
+
+/// Which of what is gathered is held, though the SSD has nothing to do.
+#[derive(Clone, Copy)]
+struct Held {
+    clients: bool,
+    fills: bool,
 }
 
 /// A write that is to be sent.
@@ -97,7 +111,7 @@ impl<P: Payload> Engine<P> {
 
     /// Joins a write to the one that it goes on, if one operation takes both.
     pub(super) fn gather(&mut self, write: DataWrite<P>, class: Class) {
-        if may_wait(&write, class) && u64::from(write.slots()) < self.large_blocks() {
+        if class == Class::Client && write.requests.is_empty() && u64::from(write.slots()) < self.large_blocks() {
             self.gathering.burst.note(u64::from(write.slots()), self.now);
         }
         let (first, most) = (write.pieces[0].0, self.blocks_in(self.limits[0].op_atoms));
@@ -125,13 +139,17 @@ impl<P: Payload> Engine<P> {
         }
         let is_idle = self.writes.len() == self.gathering.writes.len() + self.retries.len();
         let (large, set_slots) = (self.large_blocks(), self.config.geometry.set_slots);
-        let holds = self.holds(large);
+        let held = self.held(large);
         let mut next = 0;
         while next < self.gathering.writes.len() {
             let Gathered { write: number, class, since } = self.gathering.writes[next];
             let write = self.writes.get(number);
             let Slot { slot, .. } = write.pieces[0].0;
-            let is_held = holds && may_wait(write, class) && self.now < since + HOLD;
+            let is_held = match class {
+                Class::Client => held.clients && self.now < since + HOLD,
+                Class::Fill => held.fills,
+                _ => false,
+            };
             let is_due = is_idle && !is_held || !write.requests.is_empty();
             if is_due || u64::from(write.slots()) >= large || slot + write.slots() == set_slots {
                 self.gathering.writes.remove(next);
@@ -147,22 +165,34 @@ impl<P: Payload> Engine<P> {
         self.blocks_in(LARGE / ATOM_BYTES).min(u64::from(self.config.geometry.set_slots))
     }
 
-    /// Is more to be expected soon, of which less than a `large` write is here, and nobody in need of it or of the memory that it takes?
-    fn holds(&self, large: u64) -> bool {
-        if self.gathering.burst.blocks <= u64::from(self.config.long_burst) * large || !self.intake.is_empty() {
-            return false;
+    /// Of what is more to be expected soon, of which less than a `large` write is here, and nobody in need of it or of the memory that it takes?
+    fn held(&self, large: u64) -> Held {
+        let (is_burst_long, are_fills_free) = (
+            self.gathering.burst.blocks > u64::from(self.config.long_burst) * large,
+            self.gathering.promised.is_none_or(|promised| self.now.since(promised) >= self.config.flush_age),
+        );
+        if !(is_burst_long || are_fills_free) || !self.intake.is_empty() {
+            return Held { clients: false, fills: false };
         }
         let writes = || self.gathering.writes.iter().map(|gathered| self.writes.get(gathered.write));
         let held: u64 = writes().map(|write| u64::from(write.slots())).sum();
-        let has_room = self.window.unwritten_atoms() * ATOM_BYTES * 2 <= self.dirty_share.bytes();
         // A FUA waits for all of its group.
         let is_waited_for = writes().any(|write| !write.requests.is_empty());
-        held < large && has_room && !is_waited_for
+        let may_wait = held < large && !is_waited_for;
+        let (unwritten, room) = (self.window.unwritten_atoms() * ATOM_BYTES, self.dirty_share.bytes());
+        // (Without `dirty_ram` nobody's writes are in memory alone: fills take nothing from them. With it, little.)
+        let has_room_for_fills = unwritten * 8 <= room || self.config.dirty_ram == 0;
+        Held { clients: is_burst_long && may_wait && unwritten * 2 <= room, fills: are_fills_free && may_wait && has_room_for_fills }
     }
 
-    /// When the first of what is held goes to the SSD, should nothing come before.
+    /// When the first of what is held goes to the SSD, should nothing come before. (Fills go with their group, for which others look.)
     pub(super) fn gather_deadline(&self) -> Option<Instant> {
-        self.gathering.writes.first().map(|gathered| gathered.since + HOLD)
+        self.gathering.writes.iter().find(|gathered| gathered.class != Class::Fill).map(|gathered| gathered.since + HOLD)
+    }
+
+    /// A client waits until a group is durable.
+    pub(super) fn note_promise(&mut self) {
+        self.gathering.promised = Some(self.now);
     }
 
     /// Somebody waits for a read of the SSD.
@@ -172,7 +202,8 @@ impl<P: Payload> Engine<P> {
 
     /// A group ends: what belongs to it grows no more.
     pub(super) fn end_gathering(&mut self) {
-        for gathered in std::mem::take(&mut self.gathering).writes {
+        self.end_burst();
+        for gathered in std::mem::take(&mut self.gathering.writes) {
             self.send_data(gathered.write, gathered.class);
         }
     }
@@ -180,16 +211,11 @@ impl<P: Payload> Engine<P> {
     /// The SSD takes no writes any more: what was to be sent is pinned. Returns the requests that wait for it.
     pub(super) fn forget_gathered(&mut self) -> Vec<usize> {
         let mut requests = Vec::new();
-        for gathered in std::mem::take(&mut self.gathering).writes {
+        for gathered in std::mem::take(&mut self.gathering.writes) {
             let write = self.writes.remove(gathered.write);
             self.sets.get_mut(write.pieces[0].0.set).pins -= 1;
             requests.extend(write.requests);
         }
         requests
     }
-}
-
-/// It is a client's that is acknowledged: nobody waits for it to land.
-fn may_wait<P>(write: &DataWrite<P>, class: Class) -> bool {
-    class == Class::Client && write.requests.is_empty()
 }
