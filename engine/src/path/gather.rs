@@ -167,10 +167,8 @@ impl<P: Payload> Engine<P> {
 
     /// Of what is more to be expected soon, of which less than a `large` write is here, and nobody in need of it or of the memory that it takes?
     fn held(&self, large: u64) -> Held {
-        let (is_burst_long, are_fills_free) = (
-            self.gathering.burst.blocks > u64::from(self.config.long_burst) * large,
-            self.gathering.promised.is_none_or(|promised| self.now.since(promised) >= self.config.flush_age),
-        );
+        let is_burst_long = self.gathering.burst.blocks > u64::from(self.config.long_burst) * large;
+        let are_fills_free = self.gathering.promised.is_none_or(|promised| self.now.since(promised) >= self.config.flush_age);
         if !(is_burst_long || are_fills_free) || !self.intake.is_empty() {
             return Held { clients: false, fills: false };
         }
