@@ -47,7 +47,7 @@ pub struct Config {
     pub dirty_ram: u64,
     /// As much of it is never lent to pages of `ram`, however seldom writes fill the rest. Default all of it: nothing is lent.
     pub dirty_ram_least: Option<u64>,
-    /// The engine's own flush comes when the oldest unflushed write is this old, and no fill waits for others for longer. Default 1 s.
+    /// The engine's own flush comes when the oldest unflushed write is this old, and takes the fills that wait for others. Default 1 s.
     pub flush_age: Duration,
     /// Requests admitted at once. Default 1,024 (eight connections of 128).
     pub requests_max: usize,

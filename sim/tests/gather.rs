@@ -6,6 +6,7 @@ use std::ops::Range;
 use tidegate_engine::Config;
 use tidegate_engine::block::{ATOM_BYTES, Span};
 use tidegate_engine::cache::format::Geometry;
+use tidegate_engine::config::Allocation;
 use tidegate_engine::op::{DeviceId, Zone};
 use tidegate_engine::probe::WaitReason;
 use tidegate_engine::request::RequestId;
@@ -413,7 +414,7 @@ fn a_flush_sends_the_fills_of_its_group_and_the_next_one_meets_none() {
 }
 
 #[test]
-fn who_waits_for_memory_or_with_fua_waits_for_no_fills_that_are_held() {
+fn who_waits_for_memory_or_with_fua_sends_the_fills_that_are_held() {
     let mut scenario = with_large_sets(|config| config.dirty_ram = 64 * 8 * ATOM_BYTES);
     miss(&mut scenario, 0..8);
     assert!(data_writes(&scenario).is_empty(), "an eighth of the memory");
@@ -437,6 +438,7 @@ fn a_block_that_is_written_over_a_fill_that_is_held_keeps_what_was_written() {
     miss(&mut scenario, 0..5);
     let data = scenario.write(2);
     scenario.expect(2, &data);
+    assert_eq!(data_writes(&scenario), [1], "the write, and none of the fills");
     scenario.flush();
     scenario.power_cut(Survive::None);
     scenario.expect(2, &data);
@@ -453,11 +455,28 @@ fn a_stop_and_a_failed_ssd_meet_fills_that_are_held() {
     scenario.forget_noted();
     miss(&mut scenario, 0..5);
     assert!(scenario.noted().iter().all(|op| op.device == DeviceId::Cache), "warm");
+    scenario.forget_noted();
     miss(&mut scenario, 10..15);
+    assert!(data_writes(&scenario).is_empty());
     scenario.cache_goes();
     scenario.host_writes();
     scenario.run_until_quiet();
     miss(&mut scenario, 0..15);
+}
+
+#[test]
+fn who_writes_past_the_log_again_and_again_waits_for_fills_once() {
+    let mut scenario = with_large_sets(|config| {
+        config.allocation = Allocation::ReadOnly;
+        config.flush_age = Duration::from_secs(1);
+    });
+    miss(&mut scenario, 0..20);
+    assert!(data_writes(&scenario).is_empty());
+    scenario.write(3);
+    assert_eq!(data_writes(&scenario), [20], "its older contents have to be dead, durably");
+    scenario.forget_noted();
+    miss(&mut scenario, 20..40);
+    assert_eq!(data_writes(&scenario), [1; 20]);
 }
 
 #[test]

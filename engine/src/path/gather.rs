@@ -16,9 +16,9 @@
 //! a command costs us. So in a long burst they are held a moment. Who flushes often never meets it, as a burst ends with its group, nor who waits
 //! for reads of the SSD: behind a large write they would come later.
 //!
-//! Nobody ever waits for a fill, and until its group is durable it is in memory anyway. One that came alone would cost a command of the SSD, and us
-//! as much as the miss itself. So fills wait for each other until they are a large write or their group ends, [`crate::Config::flush_age`] later at
-//! most. Who has made a promise in the last while makes the next one without them: then they go as they come.
+//! Behind the reply nobody waits for a fill itself, and until its group is durable it is in memory anyway. One that came alone would cost a command
+//! of the SSD, and us as much as the miss itself. So fills wait for each other until they are a large write or their group ends: mostly
+//! [`crate::Config::flush_age`] later at most. Who waits for the group waits for them, but not again within that time: then they go as they come.
 
 use crate::block::{ATOM_BYTES, Slot};
 use crate::config::Placement;
@@ -41,7 +41,7 @@ const HOLD: Duration = Duration::from_millis(2);
 pub(super) struct Gathering {
     writes: Vec<Gathered>,
     burst: Burst,
-    /// When a client's FLUSH or FUA last closed a group.
+    /// When a client last had to wait until a group is durable: for a FLUSH, with FUA, to write past the log.
     promised: Option<Instant>,
 }
 
@@ -188,7 +188,7 @@ impl<P: Payload> Engine<P> {
         self.gathering.writes.iter().find(|gathered| gathered.class != Class::Fill).map(|gathered| gathered.since + HOLD)
     }
 
-    /// A client waits until a group is durable.
+    /// A client waits until a group is durable, and may do so again.
     pub(super) fn note_promise(&mut self) {
         self.gathering.promised = Some(self.now);
     }

@@ -77,6 +77,7 @@ impl<P: Payload> Engine<P> {
             }
             if self.is_in_limbo(block, blocks) {
                 self.want_flush();
+                self.note_promise();
                 return false;
             }
         }
