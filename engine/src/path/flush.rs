@@ -150,7 +150,7 @@ impl<P: Payload> Engine<P> {
         if group == self.journal.group() {
             self.close_group();
         }
-        self.note_promise();
+        self.note_awaited_group();
         let active = self.requests.get_mut(number);
         active.stage = Stage::Promised;
         active.waits = WaitReason::Flush;

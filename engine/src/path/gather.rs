@@ -33,7 +33,7 @@ use super::write::DataWrite;
 /// Bytes from which an SSD gains little by more: a few pages on each of its dies.
 const LARGE: u64 = 256 << 10;
 
-/// What is held goes to an idle SSD after this time; and a pause of that length ends a burst.
+/// What is held of clients' writes goes to an idle SSD after this time; and a pause of that length ends a burst.
 const HOLD: Duration = Duration::from_millis(2);
 
 /// What is on its way to the log and has not been sent.
@@ -42,7 +42,7 @@ pub(super) struct Gathering {
     writes: Vec<Gathered>,
     burst: Burst,
     /// When a client last had to wait until a group is durable: for a FLUSH, with FUA, to write past the log.
-    promised: Option<Instant>,
+    awaited: Option<Instant>,
 }
 
 /// Which of what is gathered is held, though the SSD has nothing to do.
@@ -148,7 +148,7 @@ impl<P: Payload> Engine<P> {
             let is_held = match class {
                 Class::Client => held.clients && self.now < since + HOLD,
                 Class::Fill => held.fills,
-                _ => false,
+                Class::Log | Class::Destage | Class::Clean | Class::Scrub | Class::Discard => false,
             };
             let is_due = is_idle && !is_held || !write.requests.is_empty();
             if is_due || u64::from(write.slots()) >= large || slot + write.slots() == set_slots {
@@ -168,8 +168,8 @@ impl<P: Payload> Engine<P> {
     /// Of what is more to be expected soon, of which less than a `large` write is here, and nobody in need of it or of the memory that it takes?
     fn held(&self, large: u64) -> Held {
         let is_burst_long = self.gathering.burst.blocks > u64::from(self.config.long_burst) * large;
-        let are_fills_free = self.gathering.promised.is_none_or(|promised| self.now.since(promised) >= self.config.flush_age);
-        if !(is_burst_long || are_fills_free) || !self.intake.is_empty() {
+        let are_groups_let_be = self.gathering.awaited.is_none_or(|awaited| self.now.since(awaited) >= self.config.flush_age);
+        if !(is_burst_long || are_groups_let_be) || !self.intake.is_empty() {
             return Held { clients: false, fills: false };
         }
         let writes = || self.gathering.writes.iter().map(|gathered| self.writes.get(gathered.write));
@@ -180,7 +180,7 @@ impl<P: Payload> Engine<P> {
         let (unwritten, room) = (self.window.unwritten_atoms() * ATOM_BYTES, self.dirty_share.bytes());
         // (Without `dirty_ram` nobody's writes are in memory alone: fills take nothing from them. With it, little.)
         let has_room_for_fills = unwritten * 8 <= room || self.config.dirty_ram == 0;
-        Held { clients: is_burst_long && may_wait && unwritten * 2 <= room, fills: are_fills_free && may_wait && has_room_for_fills }
+        Held { clients: is_burst_long && may_wait && unwritten * 2 <= room, fills: are_groups_let_be && may_wait && has_room_for_fills }
     }
 
     /// When the first of what is held goes to the SSD, should nothing come before. (Fills go with their group, for which others look.)
@@ -189,8 +189,8 @@ impl<P: Payload> Engine<P> {
     }
 
     /// A client waits until a group is durable, and may do so again.
-    pub(super) fn note_promise(&mut self) {
-        self.gathering.promised = Some(self.now);
+    pub(super) fn note_awaited_group(&mut self) {
+        self.gathering.awaited = Some(self.now);
     }
 
     /// Somebody waits for a read of the SSD.

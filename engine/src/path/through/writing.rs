@@ -77,7 +77,7 @@ impl<P: Payload> Engine<P> {
             }
             if self.is_in_limbo(block, blocks) {
                 self.want_flush();
-                self.note_promise();
+                self.note_awaited_group();
                 return false;
             }
         }
