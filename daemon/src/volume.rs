@@ -26,6 +26,7 @@ use crate::alarm::{alarm, removed};
 use crate::back::attach::Attached;
 use crate::back::dock::{Happening, WatchKey};
 use crate::back::io::{Carrier, Io};
+use crate::back::lessor::PageLessor;
 use crate::back::of_day::second_of_day;
 use crate::back::run::Run;
 use crate::back::spin::{Motor, Taken};
@@ -141,9 +142,12 @@ impl Opened {
         }
         let config = options.knobs.config(&superblock);
         let fronts = if crew.is_some() { config.fronts } else { 0 };
-        let engine = Engine::new(Config { fronts, spin: sleeper.as_ref().map(Sleeper::config), ..config }, io.limits());
+        let mut engine = Engine::new(Config { fronts, spin: sleeper.as_ref().map(Sleeper::config), ..config }, io.limits());
         if let (Some(crew), Some(pages)) = (&mut crew, engine.pages()) {
             crew.remember(pages);
+        }
+        if let (None, Some(lessor)) = (&crew, engine.pages().and_then(PageLessor::new)) {
+            engine.set_lessor(Box::new(lessor));
         }
         let front: Box<dyn Clients> = match (crew, alone) {
             (Some(crew), _) => Box::new(crew),
@@ -266,8 +270,9 @@ struct Host {
 }
 
 struct Volume {
-    engine: Engine<Run>,
+    /// Goes before the engine: replies that are left may be pages of its memory.
     world: Back,
+    engine: Engine<Run>,
     desk: Desk,
     clock: Clock,
     recorder: Option<Recorder>,
@@ -570,6 +575,7 @@ impl Volume {
     /// Sends what is queued and learns which descriptors to watch.
     fn speak(&mut self) {
         self.world.front.send();
+        self.engine.sent();
         self.world.front.interests(&mut self.interests);
         for Interest { token, fd, readable, writable } in self.interests.drain(..) {
             self.world.io.watch(WatchKey { port: FRONT, token }, fd, readable, writable);

@@ -384,3 +384,26 @@ fn replies_that_nobody_takes_keep_no_more_memory_than_they_count_as() {
     let replies = deaf.receive(&mut world, 16 + (8 << 20) + REPLIES as usize * (16 + 512));
     assert!(replies[16 + (8 << 20)..].chunks(16 + 512).all(|reply| reply[16..] == [5; 512]));
 }
+
+/// Others miss what is overwritten or evicted meanwhile, and all others' hits are copied.
+#[test]
+fn pages_of_memory_are_on_their_way_for_one_turn_at_most() {
+    let mut world = World::new(8 * MIB);
+    world.memory.bytes.chunks_mut(4096).enumerate().for_each(|(block, bytes)| bytes.fill(block as u8));
+    world.with_pages();
+    let many = |from: u64, count: u64| (from..from + count).flat_map(|block| request(READ, block, block * 4096, 4096)).collect::<Vec<u8>>();
+    let check = |replies: &[u8]| replies.chunks(16 + 4096).all(|reply| reply[16..].iter().all(|byte| *byte == reply[15]));
+    // More than is sent at once.
+    let mut client = Raw::ready(&mut world);
+    client.push(&mut world, &many(0, 128));
+    world.settle();
+    assert!(check(&client.receive(&mut world, 128 * (16 + 4096))));
+    // Behind what its socket does not take.
+    client.push(&mut world, &request(READ, 1, 0, 8 << 20));
+    world.settle();
+    client.push(&mut world, &many(0, 8));
+    world.settle();
+    assert_eq!((world.late_turns, world.batch_max), (0, 128));
+    client.receive(&mut world, 16 + (8 << 20));
+    assert!(check(&client.receive(&mut world, 8 * (16 + 4096))));
+}

@@ -102,7 +102,7 @@ const PORTION_ATOMS: u64 = (1 << 20) / block::ATOM_BYTES;
 
 /// Events in, operations and replies out: the only code that touches an engine from outside.
 pub fn turn<P: Payload, W: World<P>>(engine: &mut Engine<P>, world: &mut W, now: Instant, events: &mut Vec<Event<P>>) {
-    if events.len() > 1 {
+    if events.len() > 1 || engine.leases() {
         engine.read_together(now, events);
     }
     if events.is_empty() {

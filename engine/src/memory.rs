@@ -63,6 +63,7 @@ impl Memory {
             page_atoms,
             atom_bytes,
             fronts: fronts.max(1),
+            leases: fronts.max(1),
             touches,
             dirty_ring: dirty.max(1).next_power_of_two(),
             dirty_pages: 0,
@@ -249,9 +250,13 @@ impl Memory {
                 with(read, &contents)
             })
         };
-        let touched: Vec<u64> = reads.zip(&results).filter(|(_, result)| result.is_some()).flat_map(|(read, _)| read).collect();
-        self.policy.touch_all(&touched);
+        self.touch_all(reads.zip(&results).filter(|(_, result)| result.is_some()).flat_map(|(read, _)| read));
         results
+    }
+
+    /// These blocks have been read, by somebody else.
+    pub fn touch_all(&mut self, blocks: impl Iterator<Item = u64>) {
+        self.policy.touch_all(&blocks.collect::<Vec<u64>>());
     }
 
     /// Keeps what a block holds now, in place of what was kept of it.

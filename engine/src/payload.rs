@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use smallvec::SmallVec;
 
-use crate::block::ATOM_BYTES;
+use crate::block::{ATOM_BYTES, Span};
 
 /// Payloads one after the other: mostly one, which takes no memory of its own.
 pub type Pieces<P> = SmallVec<[P; 1]>;
@@ -57,6 +57,15 @@ pub trait Payload: Clone {
         self.append_to(&mut bytes);
         bytes.into()
     }
+}
+
+/// Answers reads with pages of memory as they are. Where nobody does, they are copied.
+pub trait Lessor<P> {
+    /// What reads that have come at once are answered with, each if all of it is in memory. Its pages stay what they are as long as it is there:
+    /// whoever gets it sends it at once, or copies it. `None`: it is too much for that, or some of before is not gone yet.
+    fn lease(&mut self, spans: &[Span]) -> Option<Vec<Option<Pieces<P>>>>;
+    /// What was leased has been sent: pages may go, if all of it has.
+    fn end(&mut self);
 }
 
 /// Bytes of memory that these payloads hold: of zeros that they share, as many as there are once.

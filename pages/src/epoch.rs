@@ -41,6 +41,11 @@ impl Epochs {
         Pin { note }
     }
 
+    /// The end of a pin that was forgotten.
+    pub fn end(&self, reader: usize) {
+        self.readers[reader].0.store(NOWHERE, Ordering::Release);
+    }
+
     /// A seal for everything that this thread has unlinked, or knows from others that they have.
     pub fn seal(&self) -> Seal {
         Seal(self.clock.0.fetch_add(1, Ordering::AcqRel))

@@ -28,6 +28,7 @@ mod epoch;
 pub mod epoch;
 mod front;
 mod keeper;
+mod lease;
 mod locks;
 mod memory;
 mod pool;
@@ -44,6 +45,7 @@ pub use atoms::Atoms;
 pub use batch::Read;
 pub use front::{Counts, Front, Page, Pinned};
 pub use keeper::{Dirty, Group, Hold, Keeper, PageId, Refused};
+pub use lease::Lease;
 pub use memory::Frame;
 pub use sync::prefetch;
 pub use write::{Unwritten, Write};
@@ -72,6 +74,8 @@ pub struct Config {
     pub atom_bytes: usize,
     /// Fronts at most.
     pub fronts: usize,
+    /// Leases at most ([`Pages::lease`]).
+    pub leases: usize,
     /// Hits that a front notes before the keeper looks; what comes then is not noted. A power of two; 0: none are noted, or counted as such.
     pub touches: usize,
     /// Writes of blocks that a front pushes before the keeper looks; then it has to wait. A power of two.
@@ -87,7 +91,17 @@ impl Config {
     /// A pool of `bytes` of memory in pages of 4 KiB, with as many dirty ones, for `fronts` threads.
     pub fn of_memory(bytes: usize, fronts: usize) -> Config {
         let pages = bytes / 4096;
-        Config { pages, page_atoms: 8, atom_bytes: 512, fronts, touches: 4096, dirty_ring: 4096, dirty_pages: pages, whole_blocks: false }
+        Config {
+            pages,
+            page_atoms: 8,
+            atom_bytes: 512,
+            fronts,
+            leases: fronts,
+            touches: 4096,
+            dirty_ring: 4096,
+            dirty_pages: pages,
+            whole_blocks: false,
+        }
     }
 }
 
@@ -102,6 +116,8 @@ pub struct Pages {
     /// Dirty pages that may still be made.
     dirty_room: Padded<AtomicU64>,
     desks: Box<[Desk]>,
+    /// Which leases are out.
+    leases: Box<[AtomicBool]>,
 }
 
 /// Where one front and the keeper meet.
@@ -135,12 +151,13 @@ impl Pages {
         };
         let pages = Arc::new(Pages {
             // The keeper reads as well.
-            pool: Pool::new(config.pages, config.page_atoms, config.atom_bytes, config.fronts + 1)?,
+            pool: Pool::new(config.pages, config.page_atoms, config.atom_bytes, config.fronts + 1, config.leases)?,
             tree: Tree::new(),
             locks: Locks::new(),
             stamp: Padded(AtomicU64::new(0)),
             dirty_room: Padded(AtomicU64::new(config.dirty_pages as u64)),
             desks: (0..config.fronts).map(desk).collect(),
+            leases: (0..config.leases).map(|_| AtomicBool::new(false)).collect(),
             config,
         });
         let keeper = Keeper::new(Arc::clone(&pages));

@@ -64,6 +64,11 @@ impl Memory {
         })
     }
 
+    /// Where it begins, and its bytes.
+    pub fn mapping(&self) -> (NonNull<u8>, usize) {
+        (self.start, self.mapped_bytes)
+    }
+
     #[inline(always)]
     fn place(&self, frame: Frame) -> *mut u8 {
         debug_assert!((frame.0 as usize + 1) * self.frame_bytes <= self.mapped_bytes);

@@ -56,16 +56,16 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// `threads`: how many will hold a magazine, and read.
+    /// `threads`: how many will hold a magazine, and read; and so many leases are beside them.
     ///
     /// # Errors
     /// Those of [`Memory::new`].
-    pub fn new(frames: usize, page_atoms: usize, atom_bytes: usize, threads: usize) -> io::Result<Pool> {
+    pub fn new(frames: usize, page_atoms: usize, atom_bytes: usize, threads: usize, leases: usize) -> io::Result<Pool> {
         let mask_bytes = page_atoms.div_ceil(8);
         let known = || Known { version: AtomicU32::new(0), owners: AtomicU16::new(0), in_ring: AtomicBool::new(false) };
         Ok(Pool {
             memory: Memory::new(page_atoms * atom_bytes, frames)?,
-            epochs: Epochs::new(threads),
+            epochs: Epochs::new(threads + leases),
             known: (0..frames).map(|_| known()).collect(),
             masks: (0..frames * mask_bytes).map(|_| AtomicU8::new(0)).collect(),
             mask_bytes,

@@ -248,6 +248,7 @@ fn a_million_operations_beside_a_map_with_concurrent_readers() {
         page_atoms: ATOMS,
         atom_bytes: ATOM_BYTES,
         fronts: 3,
+        leases: 0,
         touches: 64,
         dirty_ring: 64,
         dirty_pages: 150,

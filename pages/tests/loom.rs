@@ -27,6 +27,7 @@ fn check(pages: usize, fronts: usize, body: impl Fn(Arc<Pages>, Keeper) + Send +
             page_atoms: ATOMS as usize,
             atom_bytes: 1,
             fronts,
+            leases: fronts - 1,
             touches: 2,
             dirty_ring: 4,
             dirty_pages: 8,
@@ -84,6 +85,29 @@ fn a_reader_never_sees_a_page_that_is_used_again() {
         });
         write(&mut writer, 0, 2);
         // The first page is free only if nobody can be reading it: this write may find none.
+        let _ = writer.write(0, &[3, 3]);
+        reading.join().unwrap();
+    });
+}
+
+/// A lease looks, twice: what it has read is used again only when it has looked anew or let go. (That it goes on behind a look is in `scenarios`.)
+#[test]
+fn what_a_lease_has_found_is_not_used_again_before_it_looks_anew() {
+    check(2, 2, |pages, mut keeper| {
+        keeper.fill(Block(0), &[1, 1], Atoms(0b11)).expect("a page");
+        let mut writer = front(&pages);
+        let mut lease = Pages::lease(&pages).expect("there is one");
+        let reading = thread::spawn(move || {
+            for _ in 0..2 {
+                let look = lease.look();
+                let page = look.find(Block(0)).expect("it is never taken out");
+                let before = page.bytes().to_vec();
+                assert!(before == [1, 1] || before == [2, 2] || before == [3, 3]);
+                assert_eq!(before, page.bytes());
+            }
+            lease.let_go();
+        });
+        write(&mut writer, 0, 2);
         let _ = writer.write(0, &[3, 3]);
         reading.join().unwrap();
     });

@@ -14,6 +14,7 @@ fn config() -> Config {
         page_atoms: ATOMS,
         atom_bytes: ATOM_BYTES,
         fronts: 2,
+        leases: 1,
         touches: 16,
         dirty_ring: 64,
         dirty_pages: 128,
@@ -438,4 +439,32 @@ fn an_evicted_tree_has_no_nodes() {
     blocks.iter().zip(ids).for_each(|(&block, id)| keeper.evict(Block(block), id).expect("clean"));
     assert_eq!(keeper.pages().overhead_bytes(), empty);
     drop(front);
+}
+
+#[test]
+fn what_a_lease_has_found_stays_until_it_looks_again_or_lets_go() {
+    let (mut front, mut keeper) = tier(Config { pages: 16, dirty_pages: 16, ..config() });
+    fill(&mut keeper, 1, 7);
+    let pages = std::sync::Arc::clone(keeper.pages());
+    let mut lease = Pages::lease(&pages).expect("nobody has it");
+    assert!(Pages::lease(&pages).is_none(), "there is one");
+    let found = lease.look().find(Block(0)).map(|page| page.bytes().as_ptr().addr()).expect("it is there");
+    let (start, bytes) = lease.memory();
+    assert!((start.addr().get()..start.addr().get() + bytes).contains(&found));
+    // The look is out of sight. Overwritten and evicted, its page is nobody's, and is not used again.
+    let mut overwrite = |value: u8| {
+        keeper.remove(Block(0)).expect("nobody is in the way");
+        keeper.fill(Block(0), &[value; PAGE_BYTES], ALL).map(|_| front.pin().find(Block(0)).expect("just put").bytes().as_ptr().addr())
+    };
+    let places: Vec<usize> = (1..=15).map(|value| overwrite(value).expect("there are others")).collect();
+    assert!(!places.contains(&found));
+    assert_eq!(overwrite(16), Err(Refused::NoPage));
+    // SAFETY: inside the memory of pages, found by the look above, and nothing was let go.
+    let contents = unsafe { std::slice::from_raw_parts(start.as_ptr().byte_add(found - start.addr().get()), PAGE_BYTES) };
+    assert_eq!(contents, [7; PAGE_BYTES]);
+    lease.let_go();
+    let places: Vec<usize> = (1..=40).map(|value| overwrite(value).expect("all are free again")).collect();
+    assert!(places.contains(&found));
+    drop(lease);
+    assert!(Pages::lease(&pages).is_some());
 }

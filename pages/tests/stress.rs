@@ -128,6 +128,38 @@ fn read(front: &mut Front, seed: u64, acknowledged: &Acknowledged, end: &AtomicB
     seen
 }
 
+/// As a reader, but it goes on reading behind its look, for long now and then.
+fn lease(pages: &Arc<Pages>, acknowledged: &Acknowledged, end: &AtomicBool) -> u64 {
+    let (mut chance, mut seen) = (Chance::new(READERS as u64), 0);
+    let mut lease = Pages::lease(pages).expect("there is one");
+    let (start, bytes) = lease.memory();
+    while !end.load(Ordering::Relaxed) {
+        let blocks: [usize; 4] = std::array::from_fn(|_| chance.below(BLOCKS as u64) as usize);
+        let before = blocks.map(|block| std::array::from_fn::<_, ATOMS, _>(|atom| acknowledged[block][atom].load(Ordering::SeqCst)));
+        let look = lease.look();
+        let found =
+            blocks.map(|block| look.find(Block(place(block))).map(|page| (page.bytes().as_ptr().addr() - start.addr().get(), page.mask())));
+        if chance.below(64) == 0 {
+            thread::sleep(Duration::from_micros(200));
+        }
+        for ((block, before), found) in blocks.into_iter().zip(before).zip(found) {
+            let Some((at, mask)) = found else { continue };
+            assert!(at + ATOMS * ATOM_BYTES <= bytes);
+            // SAFETY: inside the memory of pages, found by the look above, and nothing was let go.
+            let contents = unsafe { std::slice::from_raw_parts(start.as_ptr().byte_add(at), ATOMS * ATOM_BYTES) };
+            for atom in mask.iter() {
+                let said = Said::read(block, &contents[atom * ATOM_BYTES..][..ATOM_BYTES]);
+                assert!(said.number >= before[atom], "an acknowledged write was not seen");
+            }
+            seen += 1;
+        }
+        if chance.below(2) == 0 {
+            lease.let_go();
+        }
+    }
+    seen
+}
+
 /// What is durable: for each block its contents, which atoms are valid, and the page that is known to be clean.
 struct Log {
     contents: Vec<Vec<u8>>,
@@ -208,6 +240,7 @@ fn threads_that_write_read_and_manage_lose_nothing_and_see_nothing_torn() {
         page_atoms: ATOMS,
         atom_bytes: ATOM_BYTES,
         fronts: WRITERS + READERS,
+        leases: 1,
         touches: 256,
         dirty_ring: 64,
         dirty_pages: 200,
@@ -238,6 +271,7 @@ fn threads_that_write_read_and_manage_lose_nothing_and_see_nothing_torn() {
                 })
             })
             .collect();
+        let leasing = scope.spawn(move || lease(pages, acknowledged, end));
         let ran = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             let (started, mut chance) = (Instant::now(), Chance::new(99));
             while started.elapsed() < Duration::from_secs(seconds) {
@@ -252,8 +286,9 @@ fn threads_that_write_read_and_manage_lose_nothing_and_see_nothing_torn() {
         end.store(true, Ordering::Relaxed);
         writers.into_iter().for_each(|writer| writer.join().expect("writers see what they may"));
         let seen: u64 = readers.into_iter().map(|reader| reader.join().expect("readers see what they may")).sum();
+        let leased = leasing.join().expect("a lease sees what it may");
         ran.unwrap_or_else(|why| std::panic::resume_unwind(why));
-        assert!(seen > 0 && touched > 0 && log.groups > 10, "{seen} pages seen, {touched} touches, {} groups", log.groups);
+        assert!(leased > 0 && seen > 0 && touched > 0 && log.groups > 10, "{seen} pages seen, {touched} touches, {} groups", log.groups);
     });
     log.flush(&mut keeper, &acknowledged);
 

@@ -1,10 +1,14 @@
 //! Memory: what was read or written is answered from pages, and never anything else than what a read of the volume would give.
 
+use std::cell::RefCell;
+use std::rc::Rc;
+
 use tidegate_engine::block::{ATOM_BYTES, Span};
 use tidegate_engine::cache::format::Geometry;
 use tidegate_engine::config::Allocation;
 use tidegate_engine::op::{Op, Zone};
-use tidegate_engine::request::{Command, Reply, Request, RequestId};
+use tidegate_engine::payload::{Lessor, Pieces};
+use tidegate_engine::request::{Command, Outcome, Reply, Request, RequestId};
 use tidegate_engine::time::{Duration, Instant};
 use tidegate_engine::{Canary, Event, Mode, World, turn};
 use tidegate_sim::back::fault::Fault;
@@ -52,6 +56,22 @@ struct Told {
     replies: usize,
 }
 
+/// What was read.
+#[derive(Default)]
+struct Contents(Vec<Vec<u64>>);
+
+impl World<Stamps> for Contents {
+    fn start(&mut self, _now: Instant, _op: Op<Stamps>) {}
+    fn reply(&mut self, _now: Instant, reply: Reply<Stamps>) {
+        if let Ok(Outcome::Data(pieces)) = reply.result {
+            self.0.push(pieces.iter().flat_map(stamps).collect());
+        }
+    }
+    fn fence(&mut self, _now: Instant, _at_risk: &mut dyn Iterator<Item = Span>) {
+        unreachable!("nothing fails");
+    }
+}
+
 impl World<Stamps> for Told {
     fn start(&mut self, _now: Instant, _op: Op<Stamps>) {
         self.operations += 1;
@@ -96,6 +116,66 @@ fn what_is_due_by_time_alone_is_done_among_reads_from_memory_and_after_them() {
         }
         assert!(told.operations > 0, "{at_once} reads each {between:?}, {turns_after} times after it was due");
     }
+}
+
+/// Answers with its own stamps, so that they are known; and what it was asked.
+#[derive(Clone, Default)]
+struct Lent(Rc<RefCell<(Vec<Span>, bool)>>);
+
+impl Lessor<Stamps> for Lent {
+    fn lease(&mut self, spans: &[Span]) -> Option<Vec<Option<Pieces<Stamps>>>> {
+        let (asked, is_out) = &mut *self.0.borrow_mut();
+        asked.extend_from_slice(spans);
+        let answer = |span: &Span| (span.start / 8 == 3).then(|| [Stamps::from_stamps(&vec![77; span.atoms as usize])].into());
+        (!std::mem::replace(is_out, true)).then(|| spans.iter().map(answer).collect())
+    }
+    fn end(&mut self) {
+        self.0.borrow_mut().1 = false;
+    }
+}
+
+/// What else happens in its turn may need pages; and what was sent before may not have gone.
+#[test]
+fn reads_that_come_at_once_and_with_nothing_else_are_answered_with_pages_as_they_are() {
+    let mut scenario = with_pages(32);
+    let first = stamps(&scenario.first(3));
+    scenario.read(scenario.block(3)).expect("nothing fails");
+    let (span, missed, now) = (scenario.block(3), scenario.block(9), scenario.simulation.now());
+    let long = scenario.blocks(10, 8);
+    let before = scenario.snapshot().counters.memory_hit_blocks;
+    let engine = &mut scenario.simulation.engine;
+    let lent = Lent::default();
+    engine.set_lessor(Box::new(lent.clone()));
+    let mut number = 2_000;
+    let mut turn_of = |engine: &mut tidegate_engine::Engine<Stamps>, commands: &[(Span, Command<Stamps>)]| {
+        let mut told = Contents::default();
+        let mut events: Vec<_> = (commands.iter().cloned())
+            .map(|(span, command)| {
+                number += 1;
+                Event::Arrived(Request { id: RequestId(number), span, command })
+            })
+            .collect();
+        turn(engine, &mut told, now, &mut events);
+        (told.0, std::mem::take(&mut lent.0.borrow_mut().0))
+    };
+    let read = |span| (span, Command::Read);
+    let part = Span::new(span.start + 2, 3);
+    let (replies, asked) = turn_of(engine, &[read(span), read(part)]);
+    assert_eq!((replies, asked), (vec![vec![77; 8], vec![77; 3]], vec![span, part]));
+    // They have not been sent yet: copies of what is there.
+    let (replies, asked) = turn_of(engine, &[read(span), read(part)]);
+    assert_eq!((replies, asked), (vec![first.clone(), first[2..5].to_vec()], vec![span, part]));
+    engine.sent();
+    let (replies, asked) = turn_of(engine, &[read(span), (Span::new(0, 0), Command::Flush), read(part)]);
+    assert_eq!((&replies[..2], asked), (&[first.clone(), first[2..5].to_vec()][..], vec![]), "others are there");
+    let (replies, asked) = turn_of(engine, &[read(missed), read(span)]);
+    assert_eq!((replies, asked), (vec![vec![77; 8]], vec![missed, span]), "the other one is asked for elsewhere");
+    engine.sent();
+    let (replies, asked) = turn_of(engine, &[read(span)]);
+    assert_eq!((replies, asked), (vec![first], vec![]), "it is short, and alone");
+    let (replies, asked) = turn_of(engine, &[read(long)]);
+    assert_eq!((replies, asked), (vec![], vec![long]), "a long one");
+    assert_eq!(engine.inspect(now).counters.memory_hit_blocks - before, 8);
 }
 
 #[test]

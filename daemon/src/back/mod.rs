@@ -7,6 +7,7 @@ pub mod dock;
 mod flight;
 pub mod hangups;
 pub mod io;
+pub mod lessor;
 pub mod mail;
 pub mod occupied;
 pub mod of_day;

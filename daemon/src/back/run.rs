@@ -21,6 +21,7 @@ pub const ALIGNMENT: usize = 4096;
 /// Size classes: 4 KiB << class, up to 1 MiB.
 const CLASSES: usize = 9;
 const CLASS_BYTES_MAX: usize = ALIGNMENT << (CLASSES - 1);
+const LEASED: usize = CLASSES + 1;
 /// Slabs are cut from chunks of this size and alignment: one huge page where the kernel gives one. Then 1 MiB is one piece for a
 /// device, where 256 pages would be too many and the operation would be split. Chunks are kept: what was needed once is again.
 const CHUNK_BYTES: usize = 2 << 20;
@@ -40,7 +41,7 @@ const _: () = assert!(CLASS_BYTES_MAX == 1 << 20 && CHUNK_BYTES.is_multiple_of(C
 /// One piece of aligned memory and how many runs share it. The header lives and is recycled with its memory.
 struct Slab {
     refs: AtomicU32,
-    /// `CLASSES`: too large for the pool, returned to the allocator.
+    /// `CLASSES`: too large for the pool, returned to the allocator. `LEASED`: pages of the memory tier, and somebody else looks after them.
     class: usize,
     bytes: usize,
     data: NonNull<u8>,
@@ -131,9 +132,10 @@ fn take(bytes: usize) -> NonNull<Slab> {
     POOL[class].take(class)
 }
 
-fn put(slab: NonNull<Slab>) {
-    // SAFETY: the caller held the last reference, so the slab is alive and nobody changes it.
-    match unsafe { slab.as_ref() }.class {
+/// The caller held the last reference to it. The header of leased pages may be gone already.
+fn put(slab: NonNull<Slab>, class: usize) {
+    match class {
+        LEASED => {}
         CLASSES => Slab::release(slab),
         class => POOL[class].list().push(slab),
     }
@@ -195,7 +197,8 @@ impl RunMut {
 
 impl Drop for RunMut {
     fn drop(&mut self) {
-        put(self.slab);
+        // SAFETY: the slab belongs to this value.
+        put(self.slab, unsafe { self.slab.as_ref() }.class);
     }
 }
 
@@ -244,6 +247,12 @@ impl Run {
         if self.shared_zeros().is_some() { 0 } else { bytes as u64 }
     }
 
+    /// Is it pages of the memory tier?
+    pub fn is_leased(&self) -> bool {
+        // SAFETY: `self` keeps the slab alive.
+        unsafe { self.slab.as_ref() }.class == LEASED
+    }
+
     fn share(&self, start: u32, atoms: u32) -> Run {
         // SAFETY: `self` keeps the slab alive.
         let before = unsafe { self.slab.as_ref() }.refs.fetch_add(1, Ordering::Relaxed);
@@ -260,10 +269,12 @@ impl Clone for Run {
 
 impl Drop for Run {
     fn drop(&mut self) {
-        // SAFETY: `self` keeps the slab alive until this decrement.
-        if unsafe { self.slab.as_ref() }.refs.fetch_sub(1, Ordering::Release) == 1 {
+        // SAFETY: `self` keeps the slab alive until the decrement.
+        let Slab { refs, class, .. } = unsafe { self.slab.as_ref() };
+        let class = *class;
+        if refs.fetch_sub(1, Ordering::Release) == 1 {
             fence(Ordering::Acquire);
-            put(self.slab);
+            put(self.slab, class);
         }
     }
 }
@@ -281,6 +292,49 @@ impl PartialEq for Run {
 }
 
 impl Eq for Run {}
+
+/// Memory that is somebody else's, and how many runs there are of it.
+pub(super) struct Leased {
+    slab: NonNull<Slab>,
+}
+
+// SAFETY: what it refers to is the header, whose count is atomic and which does not change otherwise.
+unsafe impl Send for Leased {}
+
+impl Leased {
+    /// `bytes` from `start` on. `None`: there are atoms that no run can begin with (behind 2 TiB).
+    pub(super) fn new(start: NonNull<u8>, bytes: usize) -> Option<Leased> {
+        u32::try_from(bytes / ATOM).ok().map(|_| Leased { slab: Slab::boxed(LEASED, bytes, start) })
+    }
+
+    fn slab(&self) -> &Slab {
+        // SAFETY: it lives as long as `self`, and as any run of it.
+        unsafe { self.slab.as_ref() }
+    }
+
+    /// No run of it is left, and what was read there has been read.
+    pub(super) fn is_free(&self) -> bool {
+        self.slab().refs.load(Ordering::Acquire) == 0
+    }
+
+    /// # Safety
+    /// `part` is whole atoms of this memory, at a multiple of an atom, and stays as it is until [`Leased::is_free`].
+    pub(super) unsafe fn run(&self, part: &[u8]) -> Run {
+        let start = part.as_ptr().addr() - self.slab().data.addr().get();
+        self.slab().refs.fetch_add(1, Ordering::Relaxed);
+        Run { slab: self.slab, start: (start / ATOM) as u32, atoms: (part.len() / ATOM) as u32 }
+    }
+}
+
+impl Drop for Leased {
+    fn drop(&mut self) {
+        // Otherwise the header stays for those that are left: they say so when they go.
+        if self.is_free() {
+            // SAFETY: nobody else refers to it; it came from `boxed`.
+            drop(unsafe { Box::from_raw(self.slab.as_ptr()) });
+        }
+    }
+}
 
 /// 1 MiB of zeros that everybody shares.
 fn zeros() -> &'static Run {

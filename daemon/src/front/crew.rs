@@ -34,6 +34,7 @@ use super::nbd::job::{self, Jobs, Keep};
 use super::nbd::turns::Turns;
 use super::nbd::{Export, Front, Guest};
 use super::{Answered, Clients, Tally};
+use crate::back::lessor::PageLessor;
 use crate::back::mail::{Bell, Sender, mailbox};
 use crate::back::run::Run;
 use crate::port::{Interest, Port};
@@ -242,7 +243,7 @@ impl Crew {
         self.gather_all();
         for hand in &self.hands {
             let front = Pages::front(pages).expect("the engine was told of every thread");
-            hand.words.insist(Word::Pages(Box::new(front)));
+            hand.words.insist(Word::Pages(Box::new(front), PageLessor::new(pages).map(Box::new)));
         }
     }
 

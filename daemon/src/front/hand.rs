@@ -13,15 +13,17 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::SyncSender;
 
 use tidegate_engine::Event;
-use tidegate_engine::block::ATOM_BYTES;
+use tidegate_engine::block::{ATOM_BYTES, Span};
+use tidegate_engine::payload::{Lessor, Pieces};
 use tidegate_engine::request::{Command, Outcome, Reply, Request};
 use tidegate_engine::time::{Duration, Instant};
-use tidegate_pages::{Block, Front as Reader, Write};
+use tidegate_pages::{Block, Front as Reader, Page, Write};
 
 use super::crew::Shared;
 use super::crossing::{Asked, Near};
 use super::nbd::departures::READS_MAX;
 use super::nbd::{Front, Guest};
+use crate::back::lessor::PageLessor;
 use crate::back::mail::{Bell, Mailbox};
 use crate::back::poll::{Poll, READY_MAX, Ready};
 use crate::back::run::{Run, RunMut};
@@ -31,8 +33,8 @@ use crate::volume::Clock;
 
 /// What a volume has to say to a front thread.
 pub enum Word {
-    /// The memory tier.
-    Pages(Box<Reader>),
+    /// The memory tier, and who sends its pages as they are, if anybody.
+    Pages(Box<Reader>, Option<Box<PageLessor>>),
     Guest(Guest),
     /// When it has read all that its clients' sockets hold now, it says this number.
     Read(usize),
@@ -68,6 +70,7 @@ pub struct Hand {
     bell: Bell,
     words: Mailbox<Word>,
     pages: Option<Box<Reader>>,
+    lessor: Option<Box<PageLessor>>,
     /// It may write pages itself.
     writes: bool,
     /// It has pages at hand, or permission to make some dirty.
@@ -129,6 +132,7 @@ impl Hand {
             bell,
             words,
             pages: None,
+            lessor: None,
             writes: true,
             has_some: false,
             poll,
@@ -149,6 +153,7 @@ impl Hand {
         loop {
             self.go_on();
             self.front.send();
+            self.lessor.iter_mut().for_each(|lessor| lessor.end());
             self.speak();
             self.near.say();
             self.sleep();
@@ -218,14 +223,14 @@ impl Hand {
     fn read(&mut self, requests: Vec<Request<Run>>, now: Instant) {
         let Some(pages) = self.pages.as_mut().filter(|_| !requests.is_empty()) else { return };
         pages.set_time(now.0);
-        let contents = from_memory(pages, &requests);
+        let contents = from_memory(pages, self.lessor.as_deref_mut(), &requests);
         if pages.has_much_to_tell() {
             self.near.tell();
         }
         for (request, contents) in requests.into_iter().zip(contents) {
-            if let Some(run) = contents {
+            if let Some(contents) = contents {
                 self.state.answered.read(request.span.atoms);
-                self.front.reply(Reply { id: request.id, result: Ok(Outcome::Data([run].into())) });
+                self.front.reply(Reply { id: request.id, result: Ok(Outcome::Data(contents)) });
             } else {
                 ask(&mut self.near, &mut self.front, request);
             }
@@ -281,7 +286,7 @@ impl Hand {
                 _ => {
                     for word in self.words.take().collect::<Vec<Word>>() {
                         match word {
-                            Word::Pages(pages) => self.pages = Some(pages),
+                            Word::Pages(pages, lessor) => (self.pages, self.lessor) = (Some(pages), lessor),
                             Word::Guest(guest) => {
                                 self.front.admit(guest);
                                 self.came += 1;
@@ -358,11 +363,12 @@ fn to_memory(pages: &mut Reader, requests: &[Request<Run>]) -> Vec<bool> {
 }
 
 /// The contents of what is all in memory, of a queue of reads at once.
-fn from_memory(pages: &mut Reader, requests: &[Request<Run>]) -> Vec<Option<Run>> {
+fn from_memory(pages: &mut Reader, lessor: Option<&mut PageLessor>, requests: &[Request<Run>]) -> Vec<Option<Pieces<Run>>> {
     let block_atoms = pages.pages().config().page_atoms as u64;
-    let runs = requests.iter().map(|Request { span, .. }| span.start / block_atoms..span.end().div_ceil(block_atoms));
-    let contents = pages.pin().read_runs(runs.clone(), |number, pages| {
-        let span = requests[number].span;
+    let spans: Vec<Span> = requests.iter().map(|request| request.span).collect();
+    let runs = spans.iter().map(|span| span.start / block_atoms..span.end().div_ceil(block_atoms));
+    let copy = |number: usize, pages: &[Page]| {
+        let span = spans[number];
         let mut run = RunMut::new(span.atoms);
         let (mut rest, mut skip) = (run.as_mut_slice(), (span.start % block_atoms * ATOM_BYTES) as usize);
         for (place, page) in pages.iter().enumerate() {
@@ -372,8 +378,10 @@ fn from_memory(pages: &mut Reader, requests: &[Request<Run>]) -> Vec<Option<Run>
             into.copy_from_slice(&contents[..into.len()]);
             (rest, skip) = (behind, 0);
         }
-        run.freeze()
-    });
+        [run.freeze()].into()
+    };
+    let leased = lessor.and_then(|lessor| lessor.lease(&spans));
+    let contents = leased.unwrap_or_else(|| pages.pin().read_runs(runs.clone(), copy));
     let blocks = runs.clone().flatten().count();
     let hits: Vec<Block> = runs.zip(&contents).filter(|(_, contents)| contents.is_some()).flat_map(|(run, _)| run).map(Block).collect();
     pages.note(&hits, (blocks - hits.len()) as u64);

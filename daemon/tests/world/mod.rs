@@ -17,9 +17,12 @@ use tidegate_daemon::front::nbd::{Address, Certificates, Options};
 use tidegate_daemon::port::{Interest, Port};
 use tidegate_engine::Event;
 use tidegate_engine::block::{ATOM_BYTES, Span};
-use tidegate_engine::payload::Payload;
+use tidegate_engine::payload::{Lessor, Payload};
 use tidegate_engine::request::{Command, Extent, Kind, Outcome, Reply, Request, RequestError, Room, Stretch, Tier};
 use tidegate_engine::time::{Duration, Instant};
+
+use tidegate_daemon::back::lessor::PageLessor;
+use tidegate_pages::{Atoms, Config, Keeper, Pages};
 
 use fronts::Fronts;
 
@@ -33,6 +36,10 @@ const SETTLING_TURNS: usize = 20;
 pub struct World {
     pub front: Fronts,
     pub memory: Memory,
+    /// Reads are answered with its pages.
+    pub pages: Option<(PageLessor, Keeper)>,
+    /// Turns after which some of them were still on their way.
+    pub late_turns: usize,
     /// What the front may send into the "engine".
     pub room: Room,
     /// Requests are kept instead of answered.
@@ -120,6 +127,8 @@ impl World {
         World {
             front: Fronts::new(options, threads),
             memory,
+            pages: None,
+            late_turns: 0,
             room: Room::whole(1024, 256 << 20),
             hold: false,
             hold_caching: false,
@@ -133,6 +142,15 @@ impl World {
             now: Instant::ZERO,
             dir,
         }
+    }
+
+    /// From now on what is in memory is sent from pages of these contents.
+    pub fn with_pages(&mut self) {
+        let (pages, mut keeper) = Pages::new(Config::of_memory(2 * self.memory.bytes.len(), 1)).expect("memory");
+        for (block, contents) in self.memory.bytes.chunks(BLOCK as usize).enumerate() {
+            keeper.fill(tidegate_pages::Block(block as u64), contents, Atoms(0xff)).expect("a page");
+        }
+        self.pages = Some((PageLessor::new(&pages).expect("there is one"), keeper));
     }
 
     pub fn uri(&self) -> String {
@@ -163,6 +181,10 @@ impl World {
             }
             self.front.resume(&mut room, &mut events);
             self.front.send();
+            if let Some((lessor, _)) = &mut self.pages {
+                self.late_turns += usize::from(lessor.lease(&[]).is_none());
+                lessor.end();
+            }
             self.watch();
         }
         // An answer may be all that somebody waits for here, and nothing comes of it in the front.
@@ -227,6 +249,10 @@ impl World {
         let held = std::mem::take(&mut self.held);
         let (kept, answered): (Vec<_>, Vec<_>) = held.into_iter().partition(|request| self.keeps(request));
         self.held = kept;
+        let spans: Vec<Span> =
+            answered.iter().filter(|request| matches!(request.command, Command::Read)).map(|request| request.span).collect();
+        let leased = self.pages.as_mut().filter(|_| !spans.is_empty()).and_then(|(lessor, _)| lessor.lease(&spans));
+        let mut leased = leased.into_iter().flatten();
         let mut replies = Vec::new();
         for request in answered {
             self.room.requests += 1;
@@ -236,7 +262,8 @@ impl World {
                 self.room.read_requests += 1;
                 self.room.read_bytes += cost(&request);
             }
-            let result = self.memory.handle(request.span, request.command);
+            let page = if matches!(request.command, Command::Read) { leased.next().flatten() } else { None };
+            let result = page.map_or_else(|| self.memory.handle(request.span, request.command), |pages| Ok(Outcome::Data(pages)));
             replies.push(Reply { id: request.id, result });
         }
         replies.into_iter().rev().for_each(|reply| self.front.reply(reply));

@@ -15,7 +15,7 @@ use crate::Event;
 use crate::block::{ATOM_BYTES, Block, Slot, Span};
 use crate::config::Canary;
 use crate::memory::Memory;
-use crate::payload::Payload;
+use crate::payload::{Lessor, Payload, Pieces};
 use crate::probe::Phase;
 use crate::request::{Command, Outcome, Reply, Request};
 use crate::runs::Runs;
@@ -28,6 +28,9 @@ use super::write::Piece;
 /// What is written in one request beyond this is rather a stream than something that is read again soon: 64 KiB.
 const WRITE_ATOMS: u64 = (64 << 10) / ATOM_BYTES;
 
+/// A shorter read that comes alone is copied as quickly as it is leased: 32 KiB.
+const ALONE_ATOMS: u64 = (32 << 10) / ATOM_BYTES;
+
 /// Neighbours that go home from memory together: 64 KiB.
 const RESCUED_ATOMS: u64 = (64 << 10) / ATOM_BYTES;
 /// Pages that are looked at for it before clients have their turn again: 1 ms.
@@ -37,6 +40,24 @@ impl<P: Payload> Engine<P> {
     /// The memory tier, for fronts that read from it themselves, as many as the configuration says. What they have answered counts as hits.
     pub fn pages(&self) -> Option<&Arc<Pages>> {
         self.memory.as_ref().map(Memory::pages)
+    }
+
+    /// From now on reads that come at once, or alone and are long, and nothing else with them, are answered with pages as they are: until something else happens, which may
+    /// take pages, they have been [sent](Engine::sent).
+    pub fn set_lessor(&mut self, lessor: Box<dyn Lessor<P>>) {
+        self.lessor = Some(lessor);
+    }
+
+    /// Has it a lessor?
+    pub(crate) fn leases(&self) -> bool {
+        self.lessor.is_some()
+    }
+
+    /// What was answered has been sent.
+    pub fn sent(&mut self) {
+        if let Some(lessor) = &mut self.lessor {
+            lessor.end();
+        }
     }
 
     /// What fronts have read from memory meanwhile: for whoever decides what stays, and for the curves. Each turn does so, also one in which
@@ -58,8 +79,9 @@ impl<P: Payload> Engine<P> {
         self.intake.push_back(number);
     }
 
-    /// Answers, of several reads that have come at once, those that are all in memory: what they are answered with is copied together. They were
-    /// under way with everything else that has happened, and read what was there before it. (A function of its own: most turns have no use for it.)
+    /// Answers, of several reads that have come at once, those that are all in memory: what they are answered with is leased, or copied together.
+    /// They were under way with everything else that has happened, and read what was there before it. (A function of its own: most turns have no use
+    /// for it.)
     #[inline(never)]
     pub(crate) fn read_together(&mut self, now: Instant, events: &mut Vec<Event<P>>) {
         let may_answer = self.phase == Phase::Serving && !self.stopping && self.front_writes.is_empty();
@@ -69,14 +91,26 @@ impl<P: Payload> Engine<P> {
             _ => None,
         };
         let spans: Vec<Span> = events.iter().filter_map(read).map(|(_, span)| span).collect();
-        if spans.len() < 2 {
+        let is_short = |spans: &[Span]| spans.iter().all(|span| span.atoms < ALONE_ATOMS);
+        if spans.len() < 2 && (self.lessor.is_none() || is_short(&spans)) {
             return;
         }
         self.now = self.now.max(now);
         let size = u64::from(self.config.geometry.block_atoms);
         let blocks = spans.iter().map(|span| span.start / size..span.end().div_ceil(size));
-        let mut contents =
-            memory.read_all(blocks, |read, pages| P::from_pages(pages, spans[read].start % size, spans[read].atoms)).into_iter();
+        // What else has happened may want pages before these are sent.
+        let lessor = self.lessor.as_mut().filter(|_| spans.len() == events.len());
+        let contents = match lessor.and_then(|lessor| lessor.lease(&spans)) {
+            Some(leased) => {
+                memory.touch_all(blocks.zip(&leased).filter(|(_, contents)| contents.is_some()).flat_map(|(read, _)| read));
+                leased
+            }
+            None => {
+                let copy = |read: usize, pages: &[&[u8]]| [P::from_pages(pages, spans[read].start % size, spans[read].atoms)].into();
+                memory.read_all(blocks, copy)
+            }
+        };
+        let mut contents: std::vec::IntoIter<Option<Pieces<P>>> = contents.into_iter();
         events.retain(|event| {
             let Some((id, span)) = read(event) else { return true };
             let Some(contents) = contents.next().flatten() else { return true };
@@ -85,7 +119,7 @@ impl<P: Payload> Engine<P> {
             self.note_read(span);
             self.counters.memory_hit_blocks += self.blocks_of(span).1;
             self.latencies.read.record(Duration::ZERO);
-            self.replies.push(Reply { id, result: Ok(Outcome::Data([contents].into())) });
+            self.replies.push(Reply { id, result: Ok(Outcome::Data(contents)) });
             false
         });
     }

@@ -97,7 +97,7 @@ use crate::fault_point::FaultPoints;
 use crate::gate::Gate;
 use crate::memory::Memory;
 use crate::op::{DeviceError, DeviceId, Limits, Op};
-use crate::payload::Payload;
+use crate::payload::{Lessor, Payload};
 use crate::probe::{Counters, Damage, Drain, Latencies, Phase};
 use crate::queue::Queue;
 use crate::request::{Command, Reply, Request};
@@ -143,6 +143,8 @@ pub struct Engine<P: Payload> {
     window: Window<P>,
     /// Pages of what clients have read and written.
     memory: Option<Memory>,
+    /// Who answers reads with pages as they are.
+    lessor: Option<Box<dyn Lessor<P>>>,
 
     // Who decides: when blocks go home, what is kept of reads, what is for the log where not all is, how much memory dirty pages may have.
     gate: Gate,

@@ -67,6 +67,7 @@ impl<P: Payload> Engine<P> {
             front_writes: FrontWrites::new(if memory.is_some() { front_pages } else { 0 }),
             what_if: WhatIf::new(memory.as_ref().map_or(0, Memory::pages_max), geometry.slots()),
             memory,
+            lessor: None,
             dirty_share,
             journal: Journal::new(geometry, config.format, 1, 1, 0, Vec::new()),
             gate: Gate::new(config.gate, config.free_floor, config.reserve, config.dirty_high, config.wait, config.max_dirty_age),

@@ -647,19 +647,41 @@ impl Connection {
         self.is_full |= self.blocked;
     }
 
-    /// What has come since its socket was full stays here as well.
+    /// What has come since its socket was full stays here as well; and what is lent stays nowhere.
     fn keep_little(&mut self) {
-        if self.blocked && self.is_full {
+        if self.blocked && (self.is_full || self.output.has_lent()) {
             self.output.keep_little();
         }
     }
 
-    /// Sends what is queued, in one system call. What is too much for one waits until the loop comes by again: the disks get their
+    /// Sends what is queued, mostly in one system call. What is too much for one waits until the loop comes by again: the disks get their
     /// next operations in between, and the client has something to do while we go on.
     pub fn send(&mut self) {
         if (self.output.is_empty() && self.channel.is_flushed()) || self.blocked || self.is_dead() {
             return self.keep_little();
         }
+        self.send_some();
+        // What is lent leaves now, or becomes a copy.
+        while self.output.has_lent() && !self.is_full && !self.is_dead() {
+            self.send_some();
+        }
+        self.blocked = !self.output.is_empty() || !self.channel.is_flushed();
+        self.keep_little();
+        if !self.blocked && matches!(self.phase, Phase::Upgrading(_)) {
+            self.upgrade();
+        }
+    }
+
+    /// The answer to STARTTLS has left: from now on everything goes through TLS.
+    fn upgrade(&mut self) {
+        let Phase::Upgrading(handshake) = std::mem::replace(&mut self.phase, Phase::Dead) else { panic!("STARTTLS was answered") };
+        let config = self.tls.clone().expect("STARTTLS is only granted where TLS is offered");
+        if self.channel.secure(&config).is_ok() {
+            self.phase = Phase::Handshake(handshake.secured());
+        }
+    }
+
+    fn send_some(&mut self) {
         // Most turns have a few small replies for a client: a short list is faster to prepare.
         let result = match self.output.pieces() {
             0 => self.channel.flush().map(|()| 1),
@@ -675,20 +697,6 @@ impl Connection {
             }
             Err(error) if is_temporary(&error) => self.is_full = true,
             Err(_) => self.phase = Phase::Dead,
-        }
-        self.blocked = !self.output.is_empty() || !self.channel.is_flushed();
-        self.keep_little();
-        if !self.blocked && matches!(self.phase, Phase::Upgrading(_)) {
-            self.upgrade();
-        }
-    }
-
-    /// The answer to STARTTLS has left: from now on everything goes through TLS.
-    fn upgrade(&mut self) {
-        let Phase::Upgrading(handshake) = std::mem::replace(&mut self.phase, Phase::Dead) else { panic!("STARTTLS was answered") };
-        let config = self.tls.clone().expect("STARTTLS is only granted where TLS is offered");
-        if self.channel.secure(&config).is_ok() {
-            self.phase = Phase::Handshake(handshake.secured());
         }
     }
 

@@ -1,5 +1,6 @@
 //! What a connection still has to send: headers in one buffer, payloads as the runs they are. Nothing is copied on the way out, but little pieces
-//! of large slabs for which the socket has no place: a client that reads no replies would keep 32 MiB with 512 bytes, and that counts nowhere.
+//! of large slabs for which the socket has no place: a client that reads no replies would keep 32 MiB with 512 bytes, and that counts nowhere. And
+//! pages of the memory tier, which are only lent (`back/lessor`).
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -31,6 +32,8 @@ pub struct Output {
     memory: u64,
     /// Replies of which something is not sent yet.
     replies: usize,
+    /// Pieces that are pages of the memory tier.
+    lent: usize,
 }
 
 #[derive(Debug)]
@@ -93,7 +96,13 @@ impl Output {
         assert!(!bytes.is_empty() && bytes.end <= run.bytes(), "a piece lies inside its run");
         self.unsent += bytes.len() as u64;
         self.memory += run.memory();
+        self.lent += usize::from(run.is_leased());
         self.pieces.push_back(Piece { content: Content::Run(run, bytes.start, bytes.end), replies: 0 });
+    }
+
+    /// Is some of it pages of the memory tier? They are to leave in this turn, or to be copied.
+    pub fn has_lent(&self) -> bool {
+        self.lent > 0
     }
 
     /// What is here stays for as long as the client likes: little pieces of large slabs become copies, each of them once.
@@ -113,6 +122,7 @@ impl Output {
             (*start, *end) = (0, *end - *start);
             *run = copy;
         }
+        self.lent = 0;
         self.small = self.pieces.len();
     }
 
@@ -170,6 +180,7 @@ impl Output {
                     count -= took;
                     if start == end {
                         self.memory -= run.memory();
+                        self.lent -= usize::from(run.is_leased());
                     }
                     *end - *start
                 }
@@ -199,9 +210,12 @@ impl Output {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::back::lessor::PageLessor;
     use crate::back::run::RunMut;
     use proptest::prelude::*;
-    use tidegate_engine::payload::Payload;
+    use tidegate_engine::block::Span;
+    use tidegate_engine::payload::{Lessor, Payload};
+    use tidegate_pages::{Atoms, Block, Config, Pages};
 
     /// Everything that `output` would send, taken `step` bytes at a time from at most `width` slices.
     fn sent(output: &mut Output, step: usize, width: usize) -> Vec<u8> {
@@ -277,6 +291,26 @@ mod tests {
         let contents = [vec![9; 483], vec![17; 490], vec![0; 490], vec![0; 490], vec![0; 490], vec![3; 512]].concat();
         assert_eq!(sent(&mut output, 700, 3), contents);
         assert_eq!((output.memory(), output.small), (0, 0));
+    }
+
+    #[test]
+    fn pages_of_memory_that_stay_are_copied_and_given_back() {
+        let (pages, mut keeper) = Pages::new(Config::of_memory(1 << 20, 1)).expect("memory");
+        for block in 0..3 {
+            keeper.fill(Block(block), &[block as u8 + 1; 4096], Atoms(0xff)).expect("a page");
+        }
+        let mut lessor = PageLessor::new(&pages).expect("there is one");
+        let mut lease = |spans: &[Span]| lessor.lease(spans).map(|answers| answers.into_iter().flatten().flatten().collect::<Vec<_>>());
+        let mut output = Output::default();
+        lease(&[Span::new(0, 8), Span::new(8, 16)]).expect("nothing is out").into_iter().for_each(|run| output.push(run, 0..1_000));
+        assert_eq!((output.memory(), output.has_lent(), lease(&[])), (3 * 4_096, true, None));
+        output.advance(1_100);
+        output.keep_little();
+        assert!(lease(&[]).is_some() && !output.has_lent() && output.memory() == 2 * 4_096);
+        assert_eq!(sent(&mut output, 4_096, 2), [vec![2; 900], vec![3; 1_000]].concat());
+        lease(&[Span::new(0, 8)]).expect("nothing is out").into_iter().for_each(|run| output.push(run, 0..4_096));
+        output.advance(4_096);
+        assert!(lease(&[]).is_some() && !output.has_lent(), "it has left");
     }
 
     proptest! {
