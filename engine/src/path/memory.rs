@@ -42,8 +42,8 @@ impl<P: Payload> Engine<P> {
         self.memory.as_ref().map(Memory::pages)
     }
 
-    /// From now on reads that come at once, or alone and are long, and nothing else with them, are answered with pages as they are: until something else happens, which may
-    /// take pages, they have been [sent](Engine::sent).
+    /// From now on reads that come at once, or a long one, are answered with pages as they are, if nothing else has come with them: that may want
+    /// pages. Whoever sets it says when what was answered has been [sent](Engine::sent).
     pub fn set_lessor(&mut self, lessor: Box<dyn Lessor<P>>) {
         self.lessor = Some(lessor);
     }
@@ -79,7 +79,7 @@ impl<P: Payload> Engine<P> {
         self.intake.push_back(number);
     }
 
-    /// Answers, of several reads that have come at once, those that are all in memory: what they are answered with is leased, or copied together.
+    /// Answers, of several reads that have come at once, or of a long one, those that are all in memory: with what is leased, or copied together.
     /// They were under way with everything else that has happened, and read what was there before it. (A function of its own: most turns have no use
     /// for it.)
     #[inline(never)]
@@ -91,14 +91,17 @@ impl<P: Payload> Engine<P> {
             _ => None,
         };
         let spans: Vec<Span> = events.iter().filter_map(read).map(|(_, span)| span).collect();
-        let is_short = |spans: &[Span]| spans.iter().all(|span| span.atoms < ALONE_ATOMS);
-        if spans.len() < 2 && (self.lessor.is_none() || is_short(&spans)) {
+        let is_worth_it = match &spans[..] {
+            [] => false,
+            [alone] => events.len() == 1 && alone.atoms >= ALONE_ATOMS && self.lessor.is_some(),
+            _ => true,
+        };
+        if !is_worth_it {
             return;
         }
         self.now = self.now.max(now);
         let size = u64::from(self.config.geometry.block_atoms);
         let blocks = spans.iter().map(|span| span.start / size..span.end().div_ceil(size));
-        // What else has happened may want pages before these are sent.
         let lessor = self.lessor.as_mut().filter(|_| spans.len() == events.len());
         let contents = match lessor.and_then(|lessor| lessor.lease(&spans)) {
             Some(leased) => {
