@@ -398,12 +398,12 @@ fn pages_of_memory_are_on_their_way_for_one_turn_at_most() {
     client.push(&mut world, &many(0, 128));
     world.settle();
     assert!(check(&client.receive(&mut world, 128 * (16 + 4096))));
-    // Behind what its socket does not take.
+    // Behind what is too much for one turn, or for its socket.
     client.push(&mut world, &request(READ, 1, 0, 8 << 20));
     world.settle();
     client.push(&mut world, &many(0, 8));
     world.settle();
-    assert_eq!((world.late_turns, world.batch_max), (0, 128));
+    assert_eq!((world.late_turns, world.batch_max, world.leased), (0, 128, 128 + 8));
     client.receive(&mut world, 16 + (8 << 20));
     assert!(check(&client.receive(&mut world, 8 * (16 + 4096))));
 }

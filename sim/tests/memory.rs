@@ -126,7 +126,8 @@ impl Lessor<Stamps> for Lent {
     fn lease(&mut self, spans: &[Span]) -> Option<Vec<Option<Pieces<Stamps>>>> {
         let (asked, is_out) = &mut *self.0.borrow_mut();
         asked.extend_from_slice(spans);
-        let answer = |span: &Span| (span.start / 8 == 3).then(|| [Stamps::from_stamps(&vec![77; span.atoms as usize])].into());
+        let answer =
+            |span: &Span| [3, 20].contains(&(span.start / 8)).then(|| [Stamps::from_stamps(&vec![77; span.atoms as usize])].into());
         (!std::mem::replace(is_out, true)).then(|| spans.iter().map(answer).collect())
     }
     fn end(&mut self) {
@@ -141,7 +142,8 @@ fn reads_that_come_at_once_and_with_nothing_else_are_answered_with_pages_as_they
     let first = stamps(&scenario.first(3));
     scenario.read(scenario.block(3)).expect("nothing fails");
     let (span, missed, now) = (scenario.block(3), scenario.block(9), scenario.simulation.now());
-    let long = scenario.blocks(10, 8);
+    let (long, missing) = (scenario.blocks(20, 8), scenario.blocks(10, 8));
+    let contents = scenario.read(long).expect("nothing fails");
     let before = scenario.snapshot().counters.memory_hit_blocks;
     let engine = &mut scenario.simulation.engine;
     let lent = Lent::default();
@@ -173,9 +175,17 @@ fn reads_that_come_at_once_and_with_nothing_else_are_answered_with_pages_as_they
     engine.sent();
     let (replies, asked) = turn_of(engine, &[read(span)]);
     assert_eq!((replies, asked), (vec![first], vec![]), "it is short, and alone");
+    let (replies, asked) = turn_of(engine, &[read(missing)]);
+    assert_eq!((replies, asked), (vec![], vec![missing]), "a long one");
     let (replies, asked) = turn_of(engine, &[read(long)]);
-    assert_eq!((replies, asked), (vec![], vec![long]), "a long one");
-    assert_eq!(engine.inspect(now).counters.memory_hit_blocks - before, 8);
+    assert_eq!((replies, asked), (vec![contents.clone()], vec![long]), "what was answered before is not sent");
+    engine.sent();
+    let (replies, asked) = turn_of(engine, &[read(long)]);
+    assert_eq!((replies, asked), (vec![vec![77; 64]], vec![long]));
+    engine.sent();
+    let (replies, asked) = turn_of(engine, &[read(long), (Span::new(0, 0), Command::Flush)]);
+    assert_eq!((&replies[..1], asked), (&[contents][..], vec![]), "another one is there");
+    assert_eq!(engine.inspect(now).counters.memory_hit_blocks - before, 8 + 3 * 8);
 }
 
 #[test]

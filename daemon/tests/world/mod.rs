@@ -38,6 +38,8 @@ pub struct World {
     pub memory: Memory,
     /// Reads are answered with its pages.
     pub pages: Option<(PageLessor, Keeper)>,
+    /// Reads that were.
+    pub leased: usize,
     /// Turns after which some of them were still on their way.
     pub late_turns: usize,
     /// What the front may send into the "engine".
@@ -128,6 +130,7 @@ impl World {
             front: Fronts::new(options, threads),
             memory,
             pages: None,
+            leased: 0,
             late_turns: 0,
             room: Room::whole(1024, 256 << 20),
             hold: false,
@@ -263,6 +266,7 @@ impl World {
                 self.room.read_bytes += cost(&request);
             }
             let page = if matches!(request.command, Command::Read) { leased.next().flatten() } else { None };
+            self.leased += usize::from(page.is_some());
             let result = page.map_or_else(|| self.memory.handle(request.span, request.command), |pages| Ok(Outcome::Data(pages)));
             replies.push(Reply { id: request.id, result });
         }

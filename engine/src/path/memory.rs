@@ -79,7 +79,7 @@ impl<P: Payload> Engine<P> {
         self.intake.push_back(number);
     }
 
-    /// Answers, of several reads that have come at once, or of a long one, those that are all in memory: with what is leased, or copied together.
+    /// Answers, of several reads that have come at once, or of a long one alone, those that are all in memory: with what is leased, or copied.
     /// They were under way with everything else that has happened, and read what was there before it. (A function of its own: most turns have no use
     /// for it.)
     #[inline(never)]
@@ -108,6 +108,8 @@ impl<P: Payload> Engine<P> {
                 memory.touch_all(blocks.zip(&leased).filter(|(_, contents)| contents.is_some()).flat_map(|(read, _)| read));
                 leased
             }
+            // It goes its own way.
+            None if spans.len() == 1 => return,
             None => {
                 let copy = |read: usize, pages: &[&[u8]]| [P::from_pages(pages, spans[read].start % size, spans[read].atoms)].into();
                 memory.read_all(blocks, copy)

@@ -647,7 +647,7 @@ impl Connection {
         self.is_full |= self.blocked;
     }
 
-    /// What has come since its socket was full stays here as well; and what is lent stays nowhere.
+    /// What has come since its socket was full stays here as well; and what is lent becomes a copy.
     fn keep_little(&mut self) {
         if self.blocked && (self.is_full || self.output.has_lent()) {
             self.output.keep_little();

@@ -105,12 +105,13 @@ impl Output {
         self.lent > 0
     }
 
-    /// What is here stays for as long as the client likes: little pieces of large slabs become copies, each of them once.
+    /// What is here stays for as long as the client likes: little pieces of large slabs become copies, each of them once, and so do
+    /// pages that are lent.
     pub fn keep_little(&mut self) {
         for piece in self.pieces.range_mut(self.small..) {
             let Content::Run(run, start, end) = &mut piece.content else { continue };
             let before = run.memory();
-            if run.slab_bytes() <= SLAB_PARTS * before {
+            if !run.is_leased() && run.slab_bytes() <= SLAB_PARTS * before {
                 continue;
             }
             let mut copy = RunMut::new(((*end - *start) as u64).div_ceil(ATOM_BYTES));
