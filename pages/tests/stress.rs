@@ -140,7 +140,7 @@ fn lease(pages: &Arc<Pages>, acknowledged: &Acknowledged, end: &AtomicBool) -> u
         let found =
             blocks.map(|block| look.find(Block(place(block))).map(|page| (page.bytes().as_ptr().addr() - start.addr().get(), page.mask())));
         if chance.below(64) == 0 {
-            thread::sleep(Duration::from_micros(200));
+            (0..20).for_each(|_| thread::yield_now());
         }
         for ((block, before), found) in blocks.into_iter().zip(before).zip(found) {
             let Some((at, mask)) = found else { continue };

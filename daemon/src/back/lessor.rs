@@ -1,4 +1,4 @@
-//! Pages of the memory tier on their way to clients, from where they are: what a read is answered with is part of them, and not a copy.
+//! Pages of the memory tier on their way to clients, from where they are: what a read is answered with is the pages themselves, and not a copy.
 //!
 //! All that is found at once lies in one slab, which is the whole pool. As long as any run of it is there the epoch of the look stands still, and no
 //! page is used again. That is meant for what is sent in the same turn: what a client does not take is copied (`front/nbd/output`), since pages that
@@ -13,8 +13,8 @@ use tidegate_pages::{Lease, Page, Pages};
 
 use super::run::{Leased, Run};
 
-/// More in one turn is copied: two sends of one client, and more than what most sockets take.
-const TURN_BYTES: u64 = 512 << 10;
+/// More in one look is copied: two sends of one client, and more than what most sockets take.
+const LOOK_BYTES: u64 = 512 << 10;
 /// 4 KiB.
 const PAGE_ATOMS_MIN: u64 = 8;
 
@@ -41,7 +41,7 @@ impl Lessor<Run> for PageLessor {
         // Of parts of pages more would be kept than they count as, should they not be taken.
         let is_whole = |span: &Span| span.start.is_multiple_of(size) && span.atoms.is_multiple_of(size);
         let bytes: u64 = spans.iter().map(|span| span.bytes()).sum();
-        if bytes > TURN_BYTES || !spans.iter().all(is_whole) || !slab.is_free() {
+        if bytes > LOOK_BYTES || !spans.iter().all(is_whole) || !slab.is_free() {
             return None;
         }
         let runs = spans.iter().map(|span| span.start / size..span.end() / size);
@@ -73,8 +73,7 @@ mod tests {
     use super::*;
     use tidegate_engine::block::ATOM_BYTES;
     use tidegate_engine::payload::Payload;
-    use tidegate_pages::Refused;
-    use tidegate_pages::{Atoms, Block, Config, Keeper};
+    use tidegate_pages::{Atoms, Block, Config, Keeper, Refused};
 
     const BLOCK: usize = 4096;
 
@@ -144,7 +143,7 @@ mod tests {
     #[test]
     fn what_is_much_or_not_whole_blocks_is_left_to_be_copied() {
         let (mut lessor, _keeper) = tier();
-        let half = Span::new(0, TURN_BYTES / ATOM_BYTES / 2);
+        let half = Span::new(0, LOOK_BYTES / ATOM_BYTES / 2);
         assert!(lessor.lease(&[half, half]).is_some());
         assert!(lessor.lease(&[half, Span::new(0, 8), half]).is_none());
         assert!(lessor.lease(&[Span::new(0, 8), Span::new(8, 7)]).is_none() && lessor.lease(&[Span::new(7, 8)]).is_none());

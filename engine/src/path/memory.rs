@@ -103,7 +103,7 @@ impl<P: Payload> Engine<P> {
         let size = u64::from(self.config.geometry.block_atoms);
         let blocks = spans.iter().map(|span| span.start / size..span.end().div_ceil(size));
         let lessor = self.lessor.as_mut().filter(|_| spans.len() == events.len());
-        let contents = match lessor.and_then(|lessor| lessor.lease(&spans)) {
+        let contents: Vec<Option<Pieces<P>>> = match lessor.and_then(|lessor| lessor.lease(&spans)) {
             Some(leased) => {
                 memory.touch_all(blocks.zip(&leased).filter(|(_, contents)| contents.is_some()).flat_map(|(read, _)| read));
                 leased
@@ -115,7 +115,7 @@ impl<P: Payload> Engine<P> {
                 memory.read_all(blocks, copy)
             }
         };
-        let mut contents: std::vec::IntoIter<Option<Pieces<P>>> = contents.into_iter();
+        let mut contents = contents.into_iter();
         events.retain(|event| {
             let Some((id, span)) = read(event) else { return true };
             let Some(contents) = contents.next().flatten() else { return true };

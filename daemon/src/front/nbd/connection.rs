@@ -647,9 +647,9 @@ impl Connection {
         self.is_full |= self.blocked;
     }
 
-    /// What has come since its socket was full stays here as well; and what is lent becomes a copy.
+    /// What has come since its socket was full stays here as well; and what is leased becomes a copy.
     fn keep_little(&mut self) {
-        if self.blocked && (self.is_full || self.output.has_lent()) {
+        if self.blocked && (self.is_full || self.output.has_leased()) {
             self.output.keep_little();
         }
     }
@@ -661,8 +661,8 @@ impl Connection {
             return self.keep_little();
         }
         self.send_some();
-        // What is lent leaves now, or becomes a copy.
-        while self.output.has_lent() && !self.is_full && !self.is_dead() {
+        // What is leased leaves now, or becomes a copy.
+        while self.output.has_leased() && !self.is_full && !self.is_dead() {
             self.send_some();
         }
         self.blocked = !self.output.is_empty() || !self.channel.is_flushed();

@@ -1,6 +1,6 @@
 //! What a connection still has to send: headers in one buffer, payloads as the runs they are. Nothing is copied on the way out, but little pieces
 //! of large slabs for which the socket has no place: a client that reads no replies would keep 32 MiB with 512 bytes, and that counts nowhere. And
-//! pages of the memory tier, which are only lent (`back/lessor`).
+//! pages of the memory tier, which are only leased (`back/lessor`).
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -33,7 +33,7 @@ pub struct Output {
     /// Replies of which something is not sent yet.
     replies: usize,
     /// Pieces that are pages of the memory tier.
-    lent: usize,
+    leased: usize,
 }
 
 #[derive(Debug)]
@@ -96,17 +96,17 @@ impl Output {
         assert!(!bytes.is_empty() && bytes.end <= run.bytes(), "a piece lies inside its run");
         self.unsent += bytes.len() as u64;
         self.memory += run.memory();
-        self.lent += usize::from(run.is_leased());
+        self.leased += usize::from(run.is_leased());
         self.pieces.push_back(Piece { content: Content::Run(run, bytes.start, bytes.end), replies: 0 });
     }
 
     /// Is some of it pages of the memory tier? They are to leave in this turn, or to be copied.
-    pub fn has_lent(&self) -> bool {
-        self.lent > 0
+    pub fn has_leased(&self) -> bool {
+        self.leased > 0
     }
 
     /// What is here stays for as long as the client likes: little pieces of large slabs become copies, each of them once, and so do
-    /// pages that are lent.
+    /// pages that are leased.
     pub fn keep_little(&mut self) {
         for piece in self.pieces.range_mut(self.small..) {
             let Content::Run(run, start, end) = &mut piece.content else { continue };
@@ -123,7 +123,7 @@ impl Output {
             (*start, *end) = (0, *end - *start);
             *run = copy;
         }
-        self.lent = 0;
+        self.leased = 0;
         self.small = self.pieces.len();
     }
 
@@ -181,7 +181,7 @@ impl Output {
                     count -= took;
                     if start == end {
                         self.memory -= run.memory();
-                        self.lent -= usize::from(run.is_leased());
+                        self.leased -= usize::from(run.is_leased());
                     }
                     *end - *start
                 }
@@ -304,14 +304,14 @@ mod tests {
         let mut lease = |spans: &[Span]| lessor.lease(spans).map(|answers| answers.into_iter().flatten().flatten().collect::<Vec<_>>());
         let mut output = Output::default();
         lease(&[Span::new(0, 8), Span::new(8, 16)]).expect("nothing is out").into_iter().for_each(|run| output.push(run, 0..1_000));
-        assert_eq!((output.memory(), output.has_lent(), lease(&[])), (3 * 4_096, true, None));
+        assert_eq!((output.memory(), output.has_leased(), lease(&[])), (3 * 4_096, true, None));
         output.advance(1_100);
         output.keep_little();
-        assert!(lease(&[]).is_some() && !output.has_lent() && output.memory() == 2 * 4_096);
+        assert!(lease(&[]).is_some() && !output.has_leased() && output.memory() == 2 * 4_096);
         assert_eq!(sent(&mut output, 4_096, 2), [vec![2; 900], vec![3; 1_000]].concat());
         lease(&[Span::new(0, 8)]).expect("nothing is out").into_iter().for_each(|run| output.push(run, 0..4_096));
         output.advance(4_096);
-        assert!(lease(&[]).is_some() && !output.has_lent(), "it has left");
+        assert!(lease(&[]).is_some() && !output.has_leased(), "it has left");
     }
 
     proptest! {
