@@ -34,4 +34,4 @@ scripts/fuzz.sh all "$fuzz"
 TIDEGATE_OPERATIONS=20000000 real linearizable::
 TIDEGATE_CONNECTIONS=$connections real abuse::
 TIDEGATE_ROUNDS=$rounds real databases:: file_systems:: exerciser::
-TIDEGATE_KILLS=$kills real kill::
+TIDEGATE_KILLS=$kills real kill:: cause::

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::common::chance::Chance;
 use crate::common::daemon::Daemon;
 use crate::common::nbd::{CAN_MULTI_CONN, Client, Command};
-use crate::common::{CARRIERS, text, tool, volume, volumes};
+use crate::common::{CARRIERS, kills, text, tool, volume, volumes};
 
 const SECTOR: usize = 512;
 /// Sectors under test: 24 MiB of a volume of 64 MiB. More than the cache's dirty high mark, so that destaging runs while we kill.
@@ -364,11 +364,6 @@ fn check(dir: &Path, names: &[&str], is_far: bool, kills: u64) {
         }
     }
     assert!(kills < KILLS_OF_TWO || versions.into_inner() > kills * 200, "the rounds were too short to prove anything");
-}
-
-/// As many as are asked for in the environment.
-fn kills(default: u64) -> u64 {
-    std::env::var("TIDEGATE_KILLS").map_or(default, |kills| kills.parse().expect("a number of kills"))
 }
 
 #[test]

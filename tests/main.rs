@@ -6,6 +6,7 @@ mod common;
 mod abuse;
 mod bad_input;
 mod bytes;
+mod cause;
 mod chain;
 mod cli;
 mod clients;

@@ -16,6 +16,8 @@ const POLL_MOST: Duration = Duration::from_millis(1);
 /// An origin that has not answered for less is only slow.
 const STALL_TIMEOUT_LEAST: Duration = Duration::from_secs(1);
 const DIRTY_RAM_BYTES: (u64, u64) = (0, 1 << 30);
+/// Sixteen blocks of 64 KiB, the largest: less would be no memory at all.
+const RAM_LEAST: u64 = 1 << 20;
 const BATCH_BYTES: (u64, u64) = (64 << 10, 1 << 30);
 /// At least the largest request that NBD clients send without asking (32 MiB), and the sectors at its edges.
 const REQUEST_BYTES: (u64, u64) = (REQUEST_BYTES_MAX, 64 << 30);
@@ -78,6 +80,9 @@ impl File {
         within("dirty_ram", self.log.dirty_ram, DIRTY_RAM_BYTES)?;
         within("dirty_ram_least", self.log.dirty_ram_least, DIRTY_RAM_BYTES)?;
         within("bytes", self.limits.bytes, REQUEST_BYTES)?;
+        if self.memory.ram.is_some_and(|size| (1..RAM_LEAST).contains(&size.0)) {
+            return Err(("ram", format!("`ram` must be at least {}, or \"0B\" for none", units::show_size(RAM_LEAST))));
+        }
         if self.limits.poll.is_some_and(|span| span.0 > POLL_MOST) {
             return Err(("poll", "`poll` must be at most 1 ms: the processor does nothing else meanwhile".to_owned()));
         }
@@ -102,6 +107,12 @@ impl File {
                 "dirty_ram",
                 format!("`dirty_ram` must not exceed `window` ({}), of which it is a part", units::show_size(window)),
             ));
+        }
+        if let (Some(least), Some(all)) = (&self.log.dirty_ram_least, &self.log.dirty_ram)
+            && least.0 > all.0
+        {
+            let what = format!("`dirty_ram_least` must not exceed `dirty_ram` ({}), of which it is a part", units::show_size(all.0));
+            return Err(("dirty_ram_least", what));
         }
         if self.log.convert == Some(Convert::Randomness) && self.log.allocation != Some(Allocation::SmallWrites) {
             return Err((

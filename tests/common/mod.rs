@@ -51,6 +51,11 @@ pub fn table(name: &str, [origin, cache]: [&str; 2], knobs: &str) -> String {
     format!("[[volume]]\nname = \"{name}\"\norigin = \"{origin}\"\ncache = \"{cache}\"\n{knobs}\n")
 }
 
+/// As many as are asked for in the environment.
+pub fn kills(default: u64) -> u64 {
+    std::env::var("TIDEGATE_KILLS").map_or(default, |kills| kills.parse().expect("a number of kills"))
+}
+
 /// Paths of tests are UTF-8.
 pub fn text(path: &Path) -> &str {
     path.to_str().expect("a UTF-8 path")

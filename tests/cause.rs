@@ -1,0 +1,171 @@
+//! No effect without its cause: a write that was sent when another one had been answered, on whatever connection, is there after a `kill -9`
+//! only if the other one is. And two who flush all the time, each in the middle of the other's, find what was answered before.
+
+use std::io;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::common::chance::Chance;
+use crate::common::daemon::Daemon;
+use crate::common::nbd::{Client, Command};
+use crate::common::{kills, volume};
+
+const ATOM: u64 = 512;
+const BLOCK_ATOMS: u64 = 8;
+const CHAINS: u64 = 3;
+/// Of these blocks each chain has so many; and so many are shared, an atom for each.
+const BLOCKS: u64 = 300;
+const ATOMS: u64 = (CHAINS + 1) * BLOCKS * BLOCK_ATOMS;
+/// That a chain's steps take in turns.
+const CONNECTIONS: usize = 2;
+const FLUSHERS: usize = 2;
+/// `make soak` asks for more.
+const KILLS: u64 = 12;
+
+/// A write that was sent when those before it had been answered.
+#[derive(Clone, Copy)]
+struct Step {
+    version: u64,
+    at: u64,
+    atoms: u64,
+}
+
+/// What a chain has done in this life of the daemon.
+#[derive(Default)]
+struct Chain {
+    /// All but the last were answered.
+    steps: Vec<Step>,
+    answered: usize,
+    /// So many were answered before a FLUSH that was answered too.
+    flushed: usize,
+}
+
+/// What a step leaves in an atom; of version 0 there is nothing.
+fn contents(at: u64, version: u64) -> Vec<u8> {
+    if version == 0 {
+        return vec![0; ATOM as usize];
+    }
+    let mut bytes = [at.to_le_bytes(), version.to_le_bytes()].concat();
+    bytes.extend(Chance::new(at ^ version << 32).bytes(ATOM as usize - bytes.len()));
+    bytes
+}
+
+/// A block of the chain's own, some of them, or its atom of one that all share.
+fn place(chain: u64, chance: &mut Chance) -> (u64, u64) {
+    let blocks = match chance.below(8) {
+        0 => return ((CHAINS * BLOCKS + chance.below(BLOCKS)) * BLOCK_ATOMS + chain, 1),
+        1 => 2 + chance.below(15),
+        _ => 1,
+    };
+    ((chain * BLOCKS + chance.below(BLOCKS + 1 - blocks)) * BLOCK_ATOMS, blocks * BLOCK_ATOMS)
+}
+
+fn ask(client: &mut Client, command: Command, at: u64, data: &[u8]) -> io::Result<()> {
+    client.send(command, at * ATOM, data.len() as u32, data)?;
+    assert_eq!(client.receive()?.error, 0, "no device failed");
+    Ok(())
+}
+
+/// Step after step, each on another connection, until the daemon is gone.
+fn go_on(number: u64, chain: &Mutex<Chain>, mut clients: Vec<Client>, versions: &AtomicU64, mut chance: Chance, answered: impl Fn()) {
+    for turn in 0.. {
+        let (at, atoms) = place(number, &mut chance);
+        let version = versions.fetch_add(1, Ordering::Relaxed);
+        chain.lock().unwrap().steps.push(Step { version, at, atoms });
+        let data: Vec<u8> = (at..at + atoms).flat_map(|at| contents(at, version)).collect();
+        if ask(&mut clients[turn % CONNECTIONS], Command::Write, at, &data).is_err() {
+            return;
+        }
+        let mut chain = chain.lock().unwrap();
+        chain.answered = chain.steps.len();
+        drop(chain);
+        answered();
+    }
+}
+
+/// FLUSH after FLUSH, until the daemon is gone.
+fn flush(mut client: Client, chains: &[Mutex<Chain>]) {
+    loop {
+        // First looked, then sent.
+        let before: Vec<usize> = chains.iter().map(|chain| chain.lock().unwrap().answered).collect();
+        if ask(&mut client, Command::Flush, 0, &[]).is_err() {
+            return;
+        }
+        for (chain, before) in chains.iter().zip(before) {
+            let mut chain = chain.lock().unwrap();
+            chain.flushed = chain.flushed.max(before);
+        }
+    }
+}
+
+/// One life of the daemon, with these connections for each chain, that ends by a kill in the middle of everything.
+fn one_life(daemon: Daemon, chains: &[Mutex<Chain>], versions: &AtomicU64, mut chance: Chance, answers: u64) {
+    let clients: Vec<Vec<Client>> = chains.iter().map(|_| (0..CONNECTIONS).map(|_| daemon.connect()).collect()).collect();
+    let flushers: Vec<Client> = (0..FLUSHERS).map(|_| daemon.connect()).collect();
+    let (daemon, fuse) = (Mutex::new(Some(daemon)), AtomicU64::new(answers));
+    let answered = || {
+        if fuse.fetch_sub(1, Ordering::AcqRel) == 1 {
+            daemon.lock().unwrap().take().expect("killed once").kill();
+        }
+    };
+    std::thread::scope(|threads| {
+        for ((number, chain), clients) in (0..).zip(chains).zip(clients) {
+            let (chance, answered) = (Chance::new(chance.next()), &answered);
+            threads.spawn(move || go_on(number, chain, clients, versions, chance, answered));
+        }
+        for client in flushers {
+            threads.spawn(|| flush(client, chains));
+        }
+    });
+}
+
+/// What is left of the chains is what they were up to some step, which may be there in part; a FLUSH covered none behind it. `known` is what
+/// the atoms held before, and becomes what they hold.
+fn judge(what: &str, left: &[Vec<u8>], chains: &[Mutex<Chain>], known: &mut [u64]) {
+    for (number, chain) in chains.iter().enumerate() {
+        let Chain { steps, flushed, .. } = std::mem::take(&mut *chain.lock().unwrap());
+        let is_there = |step: &Step| (step.at..step.at + step.atoms).any(|at| left[at as usize] == contents(at, step.version));
+        let end = steps.iter().rposition(is_there).map_or(0, |last| last + 1);
+        assert!(end >= flushed, "{what}, chain {number}: {flushed} steps were flushed, and {end} are there");
+        let Some((last, before)) = steps[..end].split_last() else { continue };
+        for step in before {
+            known[step.at as usize..(step.at + step.atoms) as usize].fill(step.version);
+        }
+        for at in last.at..last.at + last.atoms {
+            if left[at as usize] == contents(at, last.version) {
+                known[at as usize] = last.version;
+            }
+        }
+    }
+    for (at, (bytes, &version)) in (0..).zip(left.iter().zip(known.iter())) {
+        assert!(*bytes == contents(at, version), "{what}: atom {at} is not of version {version}, of which later effects are there");
+    }
+}
+
+fn check(knobs: &str) {
+    let folder = volume("64MiB", "64MiB", knobs);
+    let chains: Vec<Mutex<Chain>> = (0..CHAINS).map(|_| Mutex::default()).collect();
+    let (versions, mut known) = (AtomicU64::new(1), vec![0; ATOMS as usize]);
+    let kills = kills(KILLS);
+    for round in 0..kills {
+        let mut chance = Chance::new(round);
+        let answers = 1 + chance.below(200 << (round % 6));
+        one_life(Daemon::up(folder.path()), &chains, &versions, chance, answers);
+        let daemon = Daemon::up(folder.path());
+        let read = daemon.connect().read(0, (ATOMS * ATOM) as u32).expect("a read after recovery");
+        let left: Vec<Vec<u8>> = read.chunks_exact(ATOM as usize).map(<[u8]>::to_vec).collect();
+        judge(&format!("round {round}"), &left, &chains, &mut known);
+        daemon.kill();
+    }
+    assert!(kills < KILLS || versions.into_inner() > kills * 100, "the lives were too short to prove anything");
+}
+
+#[test]
+fn after_a_kill_there_is_no_effect_without_its_cause() {
+    check("");
+}
+
+#[test]
+fn after_a_kill_there_is_no_effect_without_its_cause_where_front_threads_write() {
+    check("[limits]\nfront_threads = 3\n");
+}
