@@ -335,6 +335,44 @@ fn a_log_with_much_that_is_dead_is_packed_before_anything_leaves_it() {
     expect_all(&mut scenario, &written);
 }
 
+/// As long as they ask for something, what they write kills more of what would be copied; when they rest, room is made for the next time. With
+/// free_floor 8 and clean_floor 2 the one begins below 5 free sets, the other below 8. Neither is a reason to go home.
+#[test]
+fn a_log_with_much_that_is_dead_is_packed_late_while_clients_write_and_at_once_when_they_rest() {
+    let mut scenario = Scenario::with(|plan| {
+        plan.config.free_floor = 8;
+        plan.config.clean_floor = 2;
+        plan.config.dirty_high = 14;
+    });
+    let mut chance = scenario.chance("overwrites");
+    let mut written: Vec<Stamps> = (0..24).map(|block| scenario.write(block)).collect();
+    let mut overwrite_until = |scenario: &mut Scenario, free: u32, written: &mut [Stamps]| {
+        for _ in 0..1_000 {
+            if scenario.snapshot().free_sets <= free {
+                return;
+            }
+            let block = chance.below(24);
+            written[block as usize] = scenario.write(block);
+            scenario.flush();
+        }
+        panic!("{free} free sets are never reached");
+    };
+    let cleaned = |scenario: &Scenario| scenario.snapshot().counters.cleaned_sets;
+    overwrite_until(&mut scenario, 5, &mut written);
+    assert_eq!(cleaned(&scenario), 0, "there is time");
+    overwrite_until(&mut scenario, 4, &mut written);
+    scenario.run_until_quiet();
+    assert!(cleaned(&scenario) > 0, "there is none left");
+    let before = cleaned(&scenario);
+    overwrite_until(&mut scenario, 6, &mut written);
+    scenario.advance(Duration::from_secs(3));
+    scenario.flush();
+    let after = scenario.snapshot();
+    assert!(after.counters.cleaned_sets > before && after.free_sets >= 8, "{} free", after.free_sets);
+    assert_eq!((after.counters.dropped_sets, after.counters.destaged_blocks), (0, 0));
+    expect_all(&mut scenario, &written);
+}
+
 /// Both portions of a set have been read; while the first to come is moved, what lives in the other dies, and with it the set. It is held by a
 /// portion that waited for the set to become free: nothing was cleaned any more, and the write was given up with the origin away.
 #[test]

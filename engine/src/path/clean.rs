@@ -94,10 +94,6 @@ impl<P> Cleaner<P> {
     pub fn is_busy(&self) -> bool {
         !self.emptying.is_empty()
     }
-    /// When a set may be looked at again.
-    pub fn deadline(&self) -> Option<Instant> {
-        self.paused.front().map(|&(until, _)| until).filter(|_| self.waits)
-    }
 }
 
 impl<P: Payload> Engine<P> {
@@ -176,7 +172,7 @@ impl<P: Payload> Engine<P> {
             return false;
         }
         let coming = self.sets.free_count() + self.sets.dying_count() + emptying;
-        let is_low = coming < self.config.clean_floor || coming < self.config.free_floor && self.is_sparse();
+        let is_low = coming < self.config.clean_floor || coming < self.floor_now() && self.is_sparse();
         let is_needed = emptying == 0 && (self.first_waits_for(WaitReason::Set) || self.retries_lack_room());
         is_needed || is_low && !self.may_leave(coming)
     }
@@ -187,15 +183,46 @@ impl<P: Payload> Engine<P> {
         self.config.cleans() && self.may_move_dirty() && self.sets.live_slots * 100 < slots * SPARSE
     }
 
-    /// Will sets be free without anything being dropped or sent home?
+    /// Free sets below which sets are emptied while that is the cheapest way: in the midst of requests only half as far above the floor of the
+    /// cleaner as when nobody has asked for anything for a while. What clients write until then kills more of what would be copied.
+    fn floor_now(&self) -> u32 {
+        if self.now >= self.arrivals.last + self.config.wait { self.config.free_floor } else { self.sparse_floor() }
+    }
+
+    fn sparse_floor(&self) -> u32 {
+        self.config.clean_floor.max((self.config.free_floor + self.config.clean_floor) / 2)
+    }
+
+    /// When there is more to empty than now, because a set may be looked at again or nobody has asked for anything.
+    pub(super) fn clean_deadline(&self) -> Option<Instant> {
+        let paused = self.cleaner.paused.front().map(|&(until, _)| until).filter(|_| self.cleaner.waits);
+        let is_below = self.sets.free_count() + self.sets.dying_count() < self.config.free_floor;
+        let quiet = (is_below && self.is_sparse()).then(|| self.arrivals.last + self.config.wait);
+        paused.into_iter().chain(quiet).min()
+    }
+
+    /// Will sets be free without anything being dropped or sent home, as soon as that is needed?
     pub(super) fn is_compacting(&self) -> bool {
-        self.is_sparse() && self.is_space_coming()
+        self.is_sparse() && (self.is_space_coming() || self.is_packed_in_time())
+    }
+
+    /// Is enough dead for the floor, and sets are being emptied, or it is not time yet?
+    fn is_packed_in_time(&self) -> bool {
+        let geometry = self.config.geometry;
+        let packed = self.sets.live_slots.div_ceil(u64::from(geometry.set_slots)) as u32;
+        let free = self.sets.free_count() + self.sets.dying_count();
+        let is_on_time = self.cleaner.is_busy() || !self.cleaner.waits && free >= self.sparse_floor();
+        is_on_time && geometry.sets - packed >= self.config.free_floor
     }
 
     /// Sets that are free, or will be without anybody else's doing.
     pub(super) fn free_soon(&self) -> u32 {
-        let emptying = if self.cleaner.is_busy() && self.is_sparse() { self.cleaner.emptying.len() as u32 } else { 0 };
-        self.sets.free_count() + self.sets.dying_count() + emptying
+        let free = self.sets.free_count() + self.sets.dying_count();
+        if !self.is_sparse() {
+            return free;
+        }
+        let emptying = self.cleaner.emptying.len() as u32;
+        if self.is_packed_in_time() { (free + emptying).max(self.config.free_floor) } else { free + emptying }
     }
 
     /// Sets that what is dirty fills: all that hold some of it, or so many as it can be packed into.

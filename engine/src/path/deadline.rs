@@ -39,7 +39,7 @@ impl<P: Payload> Engine<P> {
             self.flushes.page_back_off.at,
             self.degraded.back_off.at,
             self.stop_deadline(),
-            self.cleaner.deadline(),
+            self.clean_deadline(),
             self.stall_deadline(),
             self.scrub_deadline(),
             self.splitting.deadline(),
