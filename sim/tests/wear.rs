@@ -173,6 +173,32 @@ fn cleaned(daily_write_bytes: u64, writes: u64) -> (u64, u64) {
     (counters.moved_blocks, counters.clean_budget_waits)
 }
 
+/// Below the floor, which is 8 of 16 sets, with 24 blocks written over and over: nothing may be moved, so what is dirty goes home when clients rest.
+#[test]
+fn where_a_spent_budget_keeps_sets_from_being_emptied_room_is_made_by_going_home() {
+    for (daily_write_bytes, goes_home) in [(0, false), (1_000, true)] {
+        let mut scenario = Scenario::with(|plan| {
+            plan.config.free_floor = 8;
+            plan.config.clean_floor = 2;
+            plan.config.dirty_high = 14;
+            plan.config.daily_write_bytes = daily_write_bytes;
+        });
+        let mut chance = scenario.chance("overwrites");
+        (0..24).for_each(|block| drop(scenario.write(block)));
+        for _ in 0..1_000 {
+            if scenario.snapshot().free_sets <= 6 {
+                break;
+            }
+            scenario.write(chance.below(24));
+            scenario.flush();
+        }
+        scenario.advance(Duration::from_secs(10));
+        let after = scenario.snapshot();
+        assert!(after.free_sets >= 8, "{} free", after.free_sets);
+        assert_eq!((after.counters.destaged_blocks > 0, after.counters.moved_blocks == 0), (goes_home, goes_home), "{:?}", after.counters);
+    }
+}
+
 #[test]
 fn a_spent_budget_moves_nothing_before_the_room_is_needed() {
     // Twenty sets are free at the end; then none would be without the cleaner.

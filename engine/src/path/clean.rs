@@ -211,7 +211,8 @@ impl<P: Payload> Engine<P> {
         let geometry = self.config.geometry;
         let packed = self.sets.live_slots.div_ceil(u64::from(geometry.set_slots)) as u32;
         let free = self.sets.free_count() + self.sets.dying_count();
-        let is_on_time = self.cleaner.is_busy() || !self.cleaner.waits && free >= self.sparse_floor();
+        let may_work = !self.cleaner.waits && !self.cleaner.left;
+        let is_on_time = self.cleaner.is_busy() || may_work && free >= self.sparse_floor();
         is_on_time && geometry.sets - packed >= self.config.free_floor
     }
 
