@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use tidegate_engine::config::RAM_BLOCKS_LEAST;
+
 use crate::Failure;
 
 /// Unless something else is asked for: this part of what there is, and at most so many bytes.
@@ -13,10 +15,17 @@ pub fn default() -> u64 {
     usable().map_or(0, |bytes| (bytes / PART).min(MOST))
 }
 
+/// For blocks of so many bytes.
+///
 /// # Errors
-/// More is asked for than there is.
-pub fn check(asked: Option<u64>) -> Result<(), Failure> {
+/// More is asked for than there is, or so little that it would be none.
+pub fn check(asked: Option<u64>, block_bytes: u64) -> Result<(), Failure> {
+    let least = RAM_BLOCKS_LEAST * block_bytes;
     match (asked, usable()) {
+        (Some(asked @ 1..), _) if asked < least => {
+            let what = format!("`ram` is {asked} bytes, and must hold {RAM_BLOCKS_LEAST} blocks: {least} bytes; or be \"0B\" for none");
+            Err(Failure::new(Failure::REFUSED, what))
+        }
         (Some(asked), Some(usable)) if asked > usable => {
             let (asked, usable) = (asked >> 20, usable >> 20);
             let what = format!("`ram` is {asked} MiB, and this process may use {usable} MiB of memory; ask for less");
@@ -92,9 +101,10 @@ mod tests {
     }
 
     #[test]
-    fn more_than_there_is_is_refused() {
-        assert!(check(None).is_ok() && check(Some(1 << 20)).is_ok());
-        let refusal = check(Some(1 << 60)).unwrap_err().to_string();
+    fn more_than_there_is_is_refused_and_what_holds_hardly_a_block() {
+        assert!(check(None, 4096).is_ok() && check(Some(1 << 20), 65_536).is_ok() && check(Some(0), 4096).is_ok());
+        assert!(check(Some(65_536), 4096).is_ok() && check(Some(65_535), 4096).is_err() && check(Some(65_536), 8192).is_err());
+        let refusal = check(Some(1 << 60), 4096).unwrap_err().to_string();
         assert!(refusal.contains("`ram` is 1099511627776 MiB, and this process may use"), "{refusal}");
     }
 }

@@ -78,7 +78,8 @@ impl Opened {
             attached.notes.push(format!("cache {}: the device takes no discards; `discard` does nothing", options.cache.display()));
         }
         let at = |place: &str, failure: Failure| Failure { message: format!("{place}{failure}"), ..failure };
-        crate::ram::check(options.knobs.ram).map_err(|failure| at(&options.said.ram, failure))?;
+        let block_bytes = u64::from(attached.superblock.geometry.block_atoms) * ATOM_BYTES;
+        crate::ram::check(options.knobs.ram, block_bytes).map_err(|failure| at(&options.said.ram, failure))?;
         let mut state = state::Place::open(&options.state)?;
         state.serves(&attached.cache, &attached.origin)?;
         state.tidy();

@@ -13,6 +13,9 @@ use crate::queue::QueueKind;
 use crate::spin;
 use crate::time::Duration;
 
+/// Pages of fewer blocks than these in [`Config::ram`] are none.
+pub const RAM_BLOCKS_LEAST: u64 = 16;
+
 /// What one volume's engine is told at its start. Nothing here is read from a file: the binary does that.
 #[derive(Clone, Debug)]
 pub struct Config {

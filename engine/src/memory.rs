@@ -8,6 +8,7 @@ use std::sync::Arc;
 use tidegate_pages::{Atoms, Block as Key, Config, Dirty, Hold, Keeper, Page, Pages, Refused};
 
 use crate::block::Block;
+use crate::config::RAM_BLOCKS_LEAST;
 use crate::dirty_share::DirtyShare;
 use crate::policy::{Fifo, Kind, Policy};
 use crate::probe::MemoryUse;
@@ -47,12 +48,11 @@ impl Memory {
         kind: Kind,
         lending: &DirtyShare,
     ) -> Option<Memory> {
-        const LEAST: u64 = 16;
         /// What a front notes of its hits until the engine's next turn; when half of it is used the engine is to be woken.
         const TOUCHES: usize = 4096;
         let page_bytes = block_atoms as usize * atom_bytes;
         let pages = (bytes / (block_atoms * crate::block::ATOM_BYTES)).min(u64::from(u32::MAX / 4));
-        if pages < LEAST {
+        if pages < RAM_BLOCKS_LEAST {
             return None;
         }
         let pages = pages as usize;

@@ -16,8 +16,6 @@ const POLL_MOST: Duration = Duration::from_millis(1);
 /// An origin that has not answered for less is only slow.
 const STALL_TIMEOUT_LEAST: Duration = Duration::from_secs(1);
 const DIRTY_RAM_BYTES: (u64, u64) = (0, 1 << 30);
-/// Sixteen blocks of 64 KiB, the largest: less would be no memory at all.
-const RAM_LEAST: u64 = 1 << 20;
 const BATCH_BYTES: (u64, u64) = (64 << 10, 1 << 30);
 /// At least the largest request that NBD clients send without asking (32 MiB), and the sectors at its edges.
 const REQUEST_BYTES: (u64, u64) = (REQUEST_BYTES_MAX, 64 << 30);
@@ -80,9 +78,6 @@ impl File {
         within("dirty_ram", self.log.dirty_ram, DIRTY_RAM_BYTES)?;
         within("dirty_ram_least", self.log.dirty_ram_least, DIRTY_RAM_BYTES)?;
         within("bytes", self.limits.bytes, REQUEST_BYTES)?;
-        if self.memory.ram.is_some_and(|size| (1..RAM_LEAST).contains(&size.0)) {
-            return Err(("ram", format!("`ram` must be at least {}, or \"0B\" for none", units::show_size(RAM_LEAST))));
-        }
         if self.limits.poll.is_some_and(|span| span.0 > POLL_MOST) {
             return Err(("poll", "`poll` must be at most 1 ms: the processor does nothing else meanwhile".to_owned()));
         }

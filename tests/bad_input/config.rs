@@ -29,7 +29,7 @@ fn wrong_configurations_are_refused_with_their_place() {
         ("relative path", b"cache = \"cache.img\"\n", &["config.toml:1:1: ", "relative"]),
         ("cache is origin", b"cache = \"/x\"\norigin = \"/x\"\n", &["config.toml:1:1: ", "same"]),
         ("more memory than there is", b"[memory]\nram = \"1000TiB\"\n", &["config.toml:2:1: `ram` is 1048576000 MiB", "ask for less"]),
-        ("hardly any memory", b"[memory]\nram = \"32KiB\"\n", &["config.toml:2:1: `ram` must be at least 1.0 MiB", "\"0B\" for none"]),
+        ("hardly any memory", b"[memory]\nram = \"32KiB\"\n", &["config.toml:2:1: `ram` is 32768 bytes", "65536 bytes", "\"0B\" for none"]),
         (
             "a part that is more than all",
             b"[log]\ndirty_ram = \"1MiB\"\ndirty_ram_least = \"2MiB\"\n",
