@@ -8,14 +8,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::common::chance::Chance;
 use crate::common::daemon::Daemon;
 use crate::common::nbd::{Client, Command};
+use crate::common::stamp::{SECTOR, Version, stamp, stamp_of};
 use crate::common::{kills, volume};
 
-const ATOM: u64 = 512;
-const BLOCK_ATOMS: u64 = 8;
+const BLOCK: u64 = 8;
 const CHAINS: u64 = 3;
-/// Of these blocks each chain has so many; and so many are shared, an atom for each.
+/// Of these each chain has so many; and so many are shared, a sector for each.
 const BLOCKS: u64 = 300;
-const ATOMS: u64 = (CHAINS + 1) * BLOCKS * BLOCK_ATOMS;
+const SECTORS: u64 = (CHAINS + 1) * BLOCKS * BLOCK;
 /// That a chain's steps take in turns.
 const CONNECTIONS: usize = 2;
 const FLUSHERS: usize = 2;
@@ -25,9 +25,15 @@ const KILLS: u64 = 12;
 /// A write that was sent when those before it had been answered.
 #[derive(Clone, Copy)]
 struct Step {
-    version: u64,
+    version: Version,
     at: u64,
-    atoms: u64,
+    sectors: u64,
+}
+
+impl Step {
+    fn range(&self) -> std::ops::Range<usize> {
+        self.at as usize..(self.at + self.sectors) as usize
+    }
 }
 
 /// What a chain has done in this life of the daemon.
@@ -40,28 +46,25 @@ struct Chain {
     flushed: usize,
 }
 
-/// What a step leaves in an atom; of version 0 there is nothing.
-fn contents(at: u64, version: u64) -> Vec<u8> {
-    if version == 0 {
-        return vec![0; ATOM as usize];
-    }
-    let mut bytes = [at.to_le_bytes(), version.to_le_bytes()].concat();
-    bytes.extend(Chance::new(at ^ version << 32).bytes(ATOM as usize - bytes.len()));
-    bytes
+/// The version of each sector.
+fn versions_of(read: &[u8]) -> Vec<Version> {
+    let is_new = |bytes: &[u8]| bytes.iter().all(|byte| *byte == 0);
+    let version = |(number, bytes): (u64, &[u8])| if is_new(bytes) { 0 } else { stamp_of(number, bytes).expect("what was written there") };
+    (0..).zip(read.chunks_exact(SECTOR)).map(version).collect()
 }
 
-/// A block of the chain's own, some of them, or its atom of one that all share.
+/// A block of the chain's own, some of them, or its sector of one that all share.
 fn place(chain: u64, chance: &mut Chance) -> (u64, u64) {
     let blocks = match chance.below(8) {
-        0 => return ((CHAINS * BLOCKS + chance.below(BLOCKS)) * BLOCK_ATOMS + chain, 1),
+        0 => return ((CHAINS * BLOCKS + chance.below(BLOCKS)) * BLOCK + chain, 1),
         1 => 2 + chance.below(15),
         _ => 1,
     };
-    ((chain * BLOCKS + chance.below(BLOCKS + 1 - blocks)) * BLOCK_ATOMS, blocks * BLOCK_ATOMS)
+    ((chain * BLOCKS + chance.below(BLOCKS + 1 - blocks)) * BLOCK, blocks * BLOCK)
 }
 
 fn ask(client: &mut Client, command: Command, at: u64, data: &[u8]) -> io::Result<()> {
-    client.send(command, at * ATOM, data.len() as u32, data)?;
+    client.send(command, at * SECTOR as u64, data.len() as u32, data)?;
     assert_eq!(client.receive()?.error, 0, "no device failed");
     Ok(())
 }
@@ -69,10 +72,11 @@ fn ask(client: &mut Client, command: Command, at: u64, data: &[u8]) -> io::Resul
 /// Step after step, each on another connection, until the daemon is gone.
 fn go_on(number: u64, chain: &Mutex<Chain>, mut clients: Vec<Client>, versions: &AtomicU64, mut chance: Chance, answered: impl Fn()) {
     for turn in 0.. {
-        let (at, atoms) = place(number, &mut chance);
+        let (at, sectors) = place(number, &mut chance);
         let version = versions.fetch_add(1, Ordering::Relaxed);
-        chain.lock().unwrap().steps.push(Step { version, at, atoms });
-        let data: Vec<u8> = (at..at + atoms).flat_map(|at| contents(at, version)).collect();
+        chain.lock().unwrap().steps.push(Step { version, at, sectors });
+        let mut data = Vec::new();
+        (at..at + sectors).for_each(|at| stamp(at, version, &mut data));
         if ask(&mut clients[turn % CONNECTIONS], Command::Write, at, &data).is_err() {
             return;
         }
@@ -120,41 +124,38 @@ fn one_life(daemon: Daemon, chains: &[Mutex<Chain>], versions: &AtomicU64, mut c
 }
 
 /// What is left of the chains is what they were up to some step, which may be there in part; a FLUSH covered none behind it. `known` is what
-/// the atoms held before, and becomes what they hold.
-fn judge(what: &str, left: &[Vec<u8>], chains: &[Mutex<Chain>], known: &mut [u64]) {
+/// the sectors held before, and becomes what they hold.
+fn judge(what: &str, left: &[Version], chains: &[Mutex<Chain>], known: &mut [Version]) {
     for (number, chain) in chains.iter().enumerate() {
         let Chain { steps, flushed, .. } = std::mem::take(&mut *chain.lock().unwrap());
-        let is_there = |step: &Step| (step.at..step.at + step.atoms).any(|at| left[at as usize] == contents(at, step.version));
+        let is_there = |step: &Step| left[step.range()].contains(&step.version);
         let end = steps.iter().rposition(is_there).map_or(0, |last| last + 1);
         assert!(end >= flushed, "{what}, chain {number}: {flushed} steps were flushed, and {end} are there");
         let Some((last, before)) = steps[..end].split_last() else { continue };
         for step in before {
-            known[step.at as usize..(step.at + step.atoms) as usize].fill(step.version);
+            known[step.range()].fill(step.version);
         }
-        for at in last.at..last.at + last.atoms {
-            if left[at as usize] == contents(at, last.version) {
-                known[at as usize] = last.version;
-            }
+        for at in last.range().filter(|&at| left[at] == last.version) {
+            known[at] = last.version;
         }
     }
-    for (at, (bytes, &version)) in (0..).zip(left.iter().zip(known.iter())) {
-        assert!(*bytes == contents(at, version), "{what}: atom {at} is not of version {version}, of which later effects are there");
+    for (at, (found, version)) in left.iter().zip(known).enumerate() {
+        assert!(found == version, "{what}: sector {at} is of version {found} and not {version}, of which later effects are there");
     }
 }
 
 fn check(knobs: &str) {
     let folder = volume("64MiB", "64MiB", knobs);
     let chains: Vec<Mutex<Chain>> = (0..CHAINS).map(|_| Mutex::default()).collect();
-    let (versions, mut known) = (AtomicU64::new(1), vec![0; ATOMS as usize]);
+    let (versions, mut known) = (AtomicU64::new(1), vec![0; SECTORS as usize]);
     let kills = kills(KILLS);
     for round in 0..kills {
         let mut chance = Chance::new(round);
         let answers = 1 + chance.below(200 << (round % 6));
         one_life(Daemon::up(folder.path()), &chains, &versions, chance, answers);
         let daemon = Daemon::up(folder.path());
-        let read = daemon.connect().read(0, (ATOMS * ATOM) as u32).expect("a read after recovery");
-        let left: Vec<Vec<u8>> = read.chunks_exact(ATOM as usize).map(<[u8]>::to_vec).collect();
-        judge(&format!("round {round}"), &left, &chains, &mut known);
+        let read = daemon.connect().read(0, SECTORS as u32 * SECTOR as u32).expect("a read after recovery");
+        judge(&format!("round {round}"), &versions_of(&read), &chains, &mut known);
         daemon.kill();
     }
     assert!(kills < KILLS || versions.into_inner() > kills * 100, "the lives were too short to prove anything");

@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::common::chance::Chance;
 use crate::common::daemon::Daemon;
 use crate::common::nbd::{CAN_MULTI_CONN, Client, Command};
+use crate::common::stamp::{SECTOR, Version, stamp, stamp_of};
 use crate::common::{CARRIERS, kills, text, tool, volume, volumes};
 
-const SECTOR: usize = 512;
 /// Sectors under test: 24 MiB of a volume of 64 MiB. More than the cache's dirty high mark, so that destaging runs while we kill.
 const SECTORS: u64 = (24 << 20) / SECTOR as u64;
 /// Connections take turns in pieces of so many sectors: no multiple of a block, so that they share blocks and never sectors.
@@ -35,10 +35,7 @@ const KILLS_OF_TWO: u64 = 10;
 /// Small and restless: destaging starts at once, so that kills hit it too.
 const RESTLESS: &str = "free_floor = \"40%\"\nwait = \"1ms\"\nmax_dirty_age = \"100ms\"\ndirty_high = \"30%\"\n";
 
-/// A version of a sector: the number of the command that wrote it, over all volumes. Zero is what was there before anything.
-type Version = u64;
-
-/// What is known of one sector. Versions of one sector are sent one after the other, so a larger one is a later one.
+/// What is known of one sector. Versions count over all volumes; those of one sector are sent one after the other, so a larger one is a later one.
 #[derive(Clone, Copy, Default)]
 struct Sector {
     /// At least this old: it was flushed, or a read after a crash returned it.
@@ -136,23 +133,6 @@ impl Model {
         *sector = Sector { durable: found, sent: found, zeroed: 0 };
         Ok(())
     }
-}
-
-/// 512 bytes that say which sector and which command they are of, and that they are whole.
-fn stamp(number: u64, version: Version, out: &mut Vec<u8>) {
-    let start = out.len();
-    out.extend_from_slice(&number.to_le_bytes());
-    out.extend_from_slice(&version.to_le_bytes());
-    out.extend_from_slice(&Chance::new(number ^ version << 32).bytes(SECTOR - 20));
-    let crc = crc32c::crc32c(&out[start..]);
-    out.extend_from_slice(&crc.to_le_bytes());
-}
-
-/// The version that a sector is stamped with; nothing if it is no whole stamp of this sector.
-fn stamp_of(number: u64, bytes: &[u8]) -> Option<Version> {
-    let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
-    let crc = u32::from_le_bytes(bytes[SECTOR - 4..].try_into().unwrap());
-    (crc32c::crc32c(&bytes[..SECTOR - 4]) == crc && word(0) == number).then(|| word(8))
 }
 
 /// One round between a start and a kill.

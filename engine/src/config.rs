@@ -31,7 +31,7 @@ pub struct Config {
     pub reserve: u32,
     /// Sets that what is dirty would fill above which destaging does not wait for idleness. Default 70 %.
     pub dirty_high: u32,
-    /// Idle time after which destaging may start. Default 2 s (the papers give none; "of the order of a second").
+    /// Idle time after which destaging may start, and room is made in full by the cleaner. Default 2 s (the papers give none; "of the order of a second").
     pub wait: Duration,
     /// Age above which a dirty block is destaged without waiting for idleness. Default: [`Allocation::usual_dirty_age`].
     pub max_dirty_age: Duration,

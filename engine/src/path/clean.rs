@@ -171,8 +171,8 @@ impl<P: Payload> Engine<P> {
         if !self.config.cleans() || emptying >= AT_ONCE || self.recovery.is_some() || self.lets_go() {
             return false;
         }
-        let coming = self.sets.free_count() + self.sets.dying_count() + emptying;
-        let is_low = coming < self.config.clean_floor || coming < self.floor_now() && self.is_sparse();
+        let coming = self.sets.free_or_dying() + emptying;
+        let is_low = coming < self.config.clean_floor || coming < self.sparse_floor() && self.is_sparse();
         let is_needed = emptying == 0 && (self.first_waits_for(WaitReason::Set) || self.retries_lack_room());
         is_needed || is_low && !self.may_leave(coming)
     }
@@ -183,20 +183,20 @@ impl<P: Payload> Engine<P> {
         self.config.cleans() && self.may_move_dirty() && self.sets.live_slots * 100 < slots * SPARSE
     }
 
-    /// Free sets below which sets are emptied while that is the cheapest way: in the midst of requests only half as far above the floor of the
-    /// cleaner as when nobody has asked for anything for a while. What clients write until then kills more of what would be copied.
-    fn floor_now(&self) -> u32 {
-        if self.now >= self.arrivals.last + self.config.wait { self.config.free_floor } else { self.sparse_floor() }
+    /// Free sets below which sets are emptied while that is the cheapest way.
+    fn sparse_floor(&self) -> u32 {
+        if self.now >= self.arrivals.last + self.config.wait { self.config.free_floor } else { self.busy_floor() }
     }
 
-    fn sparse_floor(&self) -> u32 {
+    /// The same in the midst of requests, half as far above the cleaner's floor: what clients write until then kills more of what would be copied.
+    fn busy_floor(&self) -> u32 {
         self.config.clean_floor.max((self.config.free_floor + self.config.clean_floor) / 2)
     }
 
     /// When there is more to empty than now, because a set may be looked at again or nobody has asked for anything.
     pub(super) fn clean_deadline(&self) -> Option<Instant> {
         let paused = self.cleaner.paused.front().map(|&(until, _)| until).filter(|_| self.cleaner.waits);
-        let is_below = self.sets.free_count() + self.sets.dying_count() < self.config.free_floor;
+        let is_below = self.sets.free_or_dying() < self.config.free_floor;
         let quiet = (is_below && self.is_sparse()).then(|| self.arrivals.last + self.config.wait);
         paused.into_iter().chain(quiet).min()
     }
@@ -210,15 +210,15 @@ impl<P: Payload> Engine<P> {
     fn is_packed_in_time(&self) -> bool {
         let geometry = self.config.geometry;
         let packed = self.sets.live_slots.div_ceil(u64::from(geometry.set_slots)) as u32;
-        let free = self.sets.free_count() + self.sets.dying_count();
+        let free = self.sets.free_or_dying();
         let may_work = !self.cleaner.waits && !self.cleaner.left;
-        let is_on_time = self.cleaner.is_busy() || may_work && free >= self.sparse_floor();
+        let is_on_time = self.cleaner.is_busy() || may_work && free >= self.busy_floor();
         is_on_time && geometry.sets - packed >= self.config.free_floor
     }
 
     /// Sets that are free, or will be without anybody else's doing.
     pub(super) fn free_soon(&self) -> u32 {
-        let free = self.sets.free_count() + self.sets.dying_count();
+        let free = self.sets.free_or_dying();
         if !self.is_sparse() {
             return free;
         }

@@ -30,7 +30,7 @@ impl<P: Payload> Engine<P> {
         let needed = self.sets_needed_to_stop();
         let floor = self.config.free_floor.max(self.sets_needed()).max(needed);
         loop {
-            let free = self.sets.free_count() + self.sets.dying_count();
+            let free = self.sets.free_or_dying();
             if free >= floor {
                 break;
             }

@@ -60,7 +60,7 @@ impl Sets {
     pub fn may_have_clean(&self, open: impl Iterator<Item = u32>) -> bool {
         let is_clean = |set: &Set| set.state == SetState::Open && set.dirty_count == 0;
         let open = open.filter(|&set| is_clean(self.get(set))).count() as u32;
-        self.count() > self.free_count() + self.dying_count() + self.dirty_sets() + open
+        self.count() > self.free_or_dying() + self.dirty_sets() + open
     }
 
     /// What a dirty set holds has been dirty since then, at least.

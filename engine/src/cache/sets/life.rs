@@ -21,6 +21,10 @@ impl Sets {
     pub fn dying_count(&self) -> u32 {
         self.dying.len() as u32
     }
+    /// Free now, or when what has died in them is durable.
+    pub fn free_or_dying(&self) -> u32 {
+        self.free_count() + self.dying_count()
+    }
 
     /// Takes the free set that has been free longest, of the lane that has its turn.
     pub fn open(&mut self, stream: Stream, group: u64) -> Option<u32> {

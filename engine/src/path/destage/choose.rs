@@ -175,7 +175,7 @@ impl<P: Payload> Engine<P> {
 
     /// The least recently used dirty sets, as many as the floor lacks and at most `most`: each leaves as a whole.
     fn choose_sets(&self, batch: &mut Batch<P>, most: u32) {
-        let lacking = self.config.free_floor.saturating_sub(self.sets.free_count() + self.sets.dying_count());
+        let lacking = self.config.free_floor.saturating_sub(self.sets.free_or_dying());
         let is_ready = |&set: &u32| self.sets.get(set).dirty_count > 0 && self.sets.get(set).may_leave();
         let leaving = self.sets.by_age().filter(is_ready).take(lacking.min(most) as usize);
         batch.leaving = leaving.map(|set| (set, self.sets.get(set).life)).collect();
