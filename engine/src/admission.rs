@@ -8,20 +8,23 @@
 //! rules are tried at once (`trials`) on a sample of the blocks, and the one is followed under which the origin would be busy the least.
 
 mod costs;
-mod ghosts;
 mod trials;
 
 use crate::block::{ATOM_BYTES, Block, Span};
 use crate::cache::sequence::{Sequence, Sequences};
 use crate::time::Duration;
 use costs::Costs;
-use ghosts::Ghosts;
 use trials::Trials;
 
 /// Sequential readers that are told apart.
 const SEQUENCES: usize = 32;
 /// A sequence is long that has covered so much (paper 000's successors bypass from some MiB on; a disk has read 4 MiB in the time of a few seeks).
 const LONG: u64 = (4 << 20) / ATOM_BYTES;
+/// Blocks that were missed, and how often: up to seven times.
+type Ghosts = crate::ghosts::Ghosts<3>;
+/// Ghosts of a row, and at least so many in all.
+const ROW: usize = 8;
+const GHOSTS_LEAST: u64 = 64;
 /// Misses that any rule asks for.
 const TOUCHES: std::ops::RangeInclusive<u32> = 1..=4;
 
@@ -65,10 +68,14 @@ pub struct Admission {
     rule: Rule,
 }
 
+fn ghosts(blocks: u64) -> Ghosts {
+    Ghosts::new(blocks.max(GHOSTS_LEAST), ROW)
+}
+
 impl Admission {
     /// For a cache of so many slots.
     pub fn new(slots: u64) -> Self {
-        let (sequences, ghosts) = (Sequences::new(SEQUENCES), Ghosts::new(slots));
+        let (sequences, ghosts) = (Sequences::new(SEQUENCES), ghosts(slots));
         Admission { sequences, ghosts, trials: Trials::new(slots), costs: Costs::default(), rule: Rule::FIRST }
     }
 
@@ -104,9 +111,9 @@ impl Admission {
         if !self.may_keep(is_sequential) {
             return Verdict::Sequential;
         }
-        match self.ghosts.note(block, 1) {
+        match self.ghosts.note(block.0, 1) {
             count if count >= self.rule.touches => {
-                self.ghosts.forget(block);
+                self.ghosts.remove(block.0);
                 Verdict::Kept
             }
             1 => Verdict::FirstTouch,
@@ -116,7 +123,7 @@ impl Admission {
 
     /// A block has to go that was read not long ago: the next miss of it is the last one that it needs.
     pub fn remember(&mut self, block: Block) {
-        self.ghosts.note(block, *TOUCHES.end() - 1);
+        self.ghosts.note(block.0, *TOUCHES.end() - 1);
     }
 
     /// Is anything kept of what is, or is not, part of a long sequence?

@@ -13,6 +13,7 @@ mod dirty_share;
 mod draw;
 pub mod fault_point;
 pub mod gate;
+mod ghosts;
 mod memory;
 pub mod mode;
 mod number;

@@ -74,7 +74,7 @@ impl Memory {
         // What fronts have at hand, or have written and nobody has looked at yet.
         let of_fronts = if fronts == 0 { 0 } else { pages / 8 + dirty };
         let most = pages - on_their_way - of_fronts;
-        let (policy, behind, behind_max) = (kind.build(most), Fifo::default(), lending.step() as usize);
+        let (policy, behind, behind_max) = (kind.build(most), Fifo::new(lending.step() as usize), lending.step() as usize);
         Some(Memory {
             keeper,
             policy,
@@ -117,7 +117,7 @@ impl Memory {
     fn fit(&mut self) {
         self.lent = if self.held { self.lent.max(self.lending) } else { self.lending };
         while self.policy.len() > self.room() {
-            self.evict(Block(u64::MAX));
+            self.evict(None);
         }
     }
 
@@ -168,7 +168,7 @@ impl Memory {
         }
         // Only now: what has just come may go at once.
         while self.policy.len() > self.room() {
-            self.evict(drained[0].0);
+            self.evict(None);
         }
         drained
     }
@@ -259,36 +259,57 @@ impl Memory {
         self.policy.touch_all(&blocks.collect::<Vec<u64>>());
     }
 
-    /// Keeps what a block holds now, in place of what was kept of it.
+    /// Keeps what was read of a block.
     pub fn keep(&mut self, block: Block, contents: &[u8]) {
-        assert_eq!(contents.len(), self.page_bytes, "a page is a whole block");
         if self.held && (self.is_full() || self.keeps(block)) {
-            // What it holds already is the same: whoever changes a block has it forgotten first.
+            // What it holds already is the same: whoever changes a block has it forgotten, or replaced.
             return;
         }
         self.forget(block, 1);
         if self.is_full() {
-            self.evict(block);
+            self.evict(Some(block));
         }
+        if self.fill(block, contents) {
+            self.policy.insert(block.0);
+        }
+    }
+
+    /// Keeps what a block holds from now on. If it has a page, it was asked for: that page was not in vain.
+    pub fn replace(&mut self, block: Block, contents: &[u8]) {
+        if !self.keeps(block) {
+            // What a front has written there and nobody has drained goes with it, or stays.
+            self.forget(block, 1);
+            return self.keep(block, contents);
+        }
+        self.forget_behind(block, 1);
+        self.remove(block.0);
+        match self.fill(block, contents) {
+            true => self.policy.touch(block.0),
+            false => self.policy.remove(block.0),
+        }
+    }
+
+    /// False: not kept. There is no page, or a front is writing there, or has: that is newer.
+    fn fill(&mut self, block: Block, contents: &[u8]) -> bool {
+        assert_eq!(contents.len(), self.page_bytes, "a page is a whole block");
         let all = Atoms::of(0..self.keeper.pages().config().page_atoms);
         match self.keeper.fill(Key(block.0), contents, all) {
-            Ok(_) => self.policy.insert(block.0),
-            // A front is writing there, or has: that is newer.
-            Err(Refused::NoPage | Refused::Busy | Refused::Changed | Refused::Undrained) => {}
+            Ok(_) => true,
+            Err(Refused::NoPage | Refused::Busy | Refused::Changed | Refused::Undrained) => false,
             Err(Refused::Held) => unreachable!("to put a page needs nobody's leave"),
         }
     }
 
-    /// Some block's page goes for one of `block`.
-    fn evict(&mut self, block: Block) {
-        let gone = self.policy.evict(block.0).expect("something is kept");
+    /// Some block's page goes for one of the block that comes, if one does.
+    fn evict(&mut self, comes: Option<Block>) {
+        let gone = self.policy.evict(comes.map(|Block(block)| block)).expect("something is kept");
         self.remove(gone);
         self.evicted += 1;
         if self.behind_max > 0 {
             self.behind.remove(gone);
             self.behind.insert(gone);
             if self.behind.len() > self.behind_max {
-                self.behind.evict(gone);
+                self.behind.evict(None);
             }
         }
     }
@@ -296,7 +317,7 @@ impl Memory {
     /// It is known of none of these blocks whether it would still be here.
     fn forget_behind(&mut self, block: Block, blocks: u64) {
         if blocks > self.behind.len() as u64 {
-            self.behind = Fifo::default();
+            self.behind = Fifo::new(self.behind_max);
         } else {
             (block.0..block.0 + blocks).for_each(|block| self.behind.remove(block));
         }
@@ -416,6 +437,17 @@ mod tests {
     }
 
     #[test]
+    fn a_page_that_is_replaced_counts_as_asked_for() {
+        let mut memory = memory(64);
+        for round in 0..40u64 {
+            assert!(round == 0 || (0..4).all(|block| memory.keeps(Block(block))), "round {round}");
+            (0..4).for_each(|block| memory.replace(Block(block), &[round as u8; 64]));
+            (0..16).for_each(|other| memory.keep(Block(100 + round * 16 + other), &[1; 64]));
+        }
+        assert_eq!(read(&mut memory, 0, 4), Some(vec![39; 4]));
+    }
+
+    #[test]
     fn what_is_lent_is_more_and_is_given_back() {
         let mut memory = memory(64);
         let most = memory.most;
@@ -439,11 +471,12 @@ mod tests {
         memory.hold(true);
         (1_000..1_200).for_each(|block| memory.keep(Block(block), &[2; 64]));
         memory.keep(Block(2), &[2; 64]);
+        memory.replace(Block(4), &[4; 64]);
         memory.forget(Block(3), 1);
         memory.keep(Block(3), &[3; 64]);
         memory.lend(0);
         assert!((0..most).all(|block| memory.keeps(Block(block))) && memory.policy.len() as u64 == most);
-        assert_eq!((read(&mut memory, 2, 2), read(&mut memory, 1_000, 1)), (Some(vec![1, 3]), None));
+        assert_eq!((read(&mut memory, 2, 3), read(&mut memory, 1_000, 1)), (Some(vec![1, 3, 4]), None));
         memory.hold(false);
         assert_eq!(memory.policy.len() as u64, most - 8, "what was lent goes back now");
         memory.keep(Block(1_000), &[2; 64]);

@@ -306,6 +306,24 @@ fn a_small_memory_keeps_what_is_asked_for_again() {
     assert!(memory.pages <= memory.pages_max && memory.evicted > 0, "{memory:?}");
 }
 
+/// A write of a block that has a page asks for it, as a read does.
+#[test]
+fn what_is_written_again_stays_while_others_pass() {
+    let mut scenario = with_pages(16);
+    let mut last = Vec::new();
+    for round in 0..8 {
+        last = [0, 1, 2].map(|block| stamps(&scenario.write(block))).concat();
+        for other in 0..4 {
+            scenario.read(scenario.block(8 + (round * 7 + other * 9) % 56)).expect("nothing fails");
+        }
+    }
+    scenario.flush();
+    scenario.run_until_quiet();
+    scenario.forget_noted();
+    assert_eq!(scenario.read(scenario.blocks(0, 3)), Ok(last));
+    assert!(scenario.noted().iter().all(|op| op.writes), "{:?}", scenario.noted());
+}
+
 /// What only the failed SSD had is lost; what memory has besides is not.
 #[test]
 fn what_the_failed_ssd_had_goes_home_from_memory() {

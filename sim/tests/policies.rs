@@ -111,23 +111,6 @@ fn the_chooser_is_near_the_best_policy_on_every_trace() {
 
 /// Points of the miss ratio by which a policy that is told of hits late may be off one that is told at once.
 const LATE_POINTS: f64 = 0.3;
-/// Other places on a volume, for the same trace.
-const ELSEWHERE: [u64; 4] = [1 << 40, 2 << 40, 3 << 40, 4 << 40];
-
-/// Points of the miss ratio by which a policy is off that is told of hits late. W-TinyLFU and the chooser go by hashes of block numbers, and what
-/// they miss when told at once depends on where on the volume the same blocks lie: only what is off by more than that is lateness.
-fn points_off(kind: Kind, capacity: usize, exact: u64, late: u64, accesses: &[u64]) -> f64 {
-    let points = |misses: u64| 100.0 * misses as f64 / accesses.len() as f64;
-    let off = points(late.abs_diff(exact));
-    if off <= LATE_POINTS || !matches!(kind, Kind::TinyLfu | Kind::Chooser) {
-        return off;
-    }
-    let there = |place| misses(kind, capacity, &accesses.iter().map(|key| key + place).collect::<Vec<_>>());
-    let range = ELSEWHERE.iter().map(|&place| there(place)).fold((exact, exact), |(least, most), it| (least.min(it), most.max(it)));
-    let apart = points(range.1 - range.0);
-    println!("{kind:?}, {capacity} blocks: {off:.2} points off; told at once, {apart:.2} apart by place");
-    (off - apart).max(0.0)
-}
 
 /// Every policy at these sizes, told of hits from rings like these. Where each thread has one access under way, or all are of one thread, hits have
 /// an order, and nothing may differ. Where several have several, theirs is one of many orders, and in a cache that holds little more than what is
@@ -143,7 +126,7 @@ fn told_late_is_as_good(name: &str, capacities: &[usize], rings: &[Rings], acces
             }
             let late = misses_deferred(kind, capacity, *rings, accesses);
             assert!(!is_ordered || late == exact, "{name}, {capacity} blocks, {kind:?}, {rings:?}: {late} misses, not {exact}");
-            points_off(kind, capacity, exact, late, accesses)
+            100.0 * late.abs_diff(exact) as f64 / accesses.len() as f64
         };
         rings.iter().map(off).collect::<Vec<_>>()
     });

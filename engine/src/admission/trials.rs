@@ -7,9 +7,8 @@
 //! modeling and optimization using miniature simulations", USENIX ATC 2017). A small one keeps what the large one would, block by block rather
 //! than set by set: CLOCK, with ghosts.
 
-use super::Rule;
 use super::costs::MISS_COST;
-use super::ghosts::Ghosts;
+use super::{Ghosts, Rule, ghosts};
 use crate::block::Block;
 use crate::policy::curve::hash;
 use crate::policy::{Clock, Policy};
@@ -55,7 +54,7 @@ impl Trials {
         let room = (slots / SHARE).clamp(SMALLEST, LARGEST).min(slots.max(1));
         // Hashes have 53 bits.
         let below = ((u128::from(room) << 53) / u128::from(slots.max(1))) as u64;
-        let small = |rule| Small { rule, kept: Clock::default(), ghosts: Ghosts::new(room), cost: 0 };
+        let small = |rule| Small { rule, kept: Clock::new(room as usize), ghosts: ghosts(room), cost: 0 };
         Trials { below, room, caches: Rule::all().map(small).collect(), reads: 0 }
     }
 
@@ -103,7 +102,7 @@ impl Small {
         }
         self.cost += cost;
         let (may_keep, displaces) = (self.rule.sequences || !is_sequential, self.kept.len() as u64 >= room);
-        if !displaces || may_keep && self.ghosts.note(Block(key), 1) >= self.rule.touches {
+        if !displaces || may_keep && self.ghosts.note(key, 1) >= self.rule.touches {
             self.cost += FILL_COST;
             self.keep(key, room);
         }
@@ -114,9 +113,9 @@ impl Small {
         if self.kept.contains(key) {
             return;
         }
-        self.ghosts.forget(Block(key));
+        self.ghosts.remove(key);
         if self.kept.len() as u64 >= room {
-            self.kept.evict(key);
+            self.kept.evict(Some(key));
         }
         self.kept.insert(key);
     }

@@ -165,34 +165,35 @@ impl<P: Payload> Engine<P> {
             }
             for block in void.gaps(block.0..block.0 + blocks).flatten().map(Block) {
                 if !is_origins || self.index.get(block).is_none() {
-                    self.put_in_memory(block, 1, block.0 * size - span.start, payload);
+                    self.put_in_memory(block, 1, block.0 * size - span.start, payload, Memory::keep);
                 }
             }
         }
     }
 
-    /// A client's write takes its place: what it replaces is forgotten, and if it is small it is kept itself.
+    /// A client's write takes its place: if it is small it is kept in place of what it replaces, which is forgotten otherwise.
     pub(super) fn takes_place(&mut self, piece: &Piece<P>) {
         self.tickets.supersede(piece.block, piece.blocks);
-        self.forget_in_memory(piece.block, piece.blocks);
-        if piece.valid.is_none() && piece.payload.atoms() <= WRITE_ATOMS {
-            self.put_in_memory(piece.block, piece.blocks, 0, &piece.payload);
-        }
+        let is_small = piece.valid.is_none() && piece.payload.atoms() <= WRITE_ATOMS;
+        let put = if is_small { self.put_in_memory(piece.block, piece.blocks, 0, &piece.payload, Memory::replace) } else { 0 };
+        self.forget_in_memory(Block(piece.block.0 + put), piece.blocks - put);
     }
 
-    /// `payload` holds the blocks from its atom `skip` on; the last block of the volume may be short there.
-    fn put_in_memory(&mut self, block: Block, blocks: u64, skip: u64, payload: &P) {
-        let Some(memory) = &mut self.memory else { return };
+    /// `payload` holds the blocks from its atom `skip` on. Returns how many were whole there, and put: the last block of the volume may be short.
+    fn put_in_memory(&mut self, block: Block, blocks: u64, skip: u64, payload: &P, put: fn(&mut Memory, Block, &[u8])) -> u64 {
+        let Some(memory) = &mut self.memory else { return 0 };
         let size = u64::from(self.config.geometry.block_atoms);
         let all = payload.slice(skip, (blocks * size).min(payload.atoms() - skip));
         let bytes = all.page_bytes();
-        for (place, contents) in bytes.chunks_exact(size as usize * P::PAGE_ATOM_BYTES).enumerate() {
-            let block = Block(block.0 + place as u64);
+        let whole = bytes.chunks_exact(size as usize * P::PAGE_ATOM_BYTES);
+        let count = whole.len() as u64;
+        for (block, contents) in (block.0..).map(Block).zip(whole) {
             // What a front has written meanwhile is newer.
             if !self.front_writes.covers(block, 1) {
-                memory.keep(block, contents);
+                put(memory, block, contents);
             }
         }
+        count
     }
 
     /// What a slot holds that the SSD does not give, if the same is in memory.

@@ -21,7 +21,7 @@ pub struct Arc {
 
 impl Arc {
     pub fn new(capacity: usize) -> Arc {
-        Arc { keys: Lists::default(), capacity, once_wanted: 0, counted: None }
+        Arc { keys: Lists::new(2 * capacity), capacity, once_wanted: 0, counted: None }
     }
 
     /// A ghost comes back: its kind gets places of the other.
@@ -50,10 +50,11 @@ impl Policy for Arc {
             self.keys.renew(OFTEN, at);
         }
     }
-    fn evict(&mut self, comes: u64) -> Option<u64> {
-        self.adapt(comes);
-        let is_often_ghost = self.keys.find_in(OFTEN_GHOSTS, comes).is_some();
-        let is_ghost = is_often_ghost || self.keys.find_in(ONCE_GHOSTS, comes).is_some();
+    fn evict(&mut self, comes: Option<u64>) -> Option<u64> {
+        comes.inspect(|&comes| self.adapt(comes));
+        let is_in = |list| comes.is_some_and(|comes| self.keys.find_in(list, comes).is_some());
+        let is_often_ghost = is_in(OFTEN_GHOSTS);
+        let is_ghost = is_often_ghost || is_in(ONCE_GHOSTS);
         let once = self.keys.len(ONCE);
         if !is_ghost && once + self.keys.len(ONCE_GHOSTS) >= self.capacity {
             if once >= self.capacity {

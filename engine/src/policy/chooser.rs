@@ -13,9 +13,9 @@
 //! When to switch is a matter of rent and purchase: the other one must have missed less by as many keys as would have to be fetched to be where it
 //! is. Whoever switches earlier pays for leaders that were only lucky: on a trace of loops that come and go, half of that price lost eight points.
 //!
-//! Memory: a node of a list takes some 30 bytes with its place. For each block one node, and those of the chosen policy: S3-FIFO 1.9,
-//! LIRS up to 9 (4 ghosts, in two lists), LRU 1, W-TinyLFU 1 and 8 bytes. Besides, the candidates: all of those for each block, of
-//! [`SAMPLE_KEYS`] blocks at most: 4 MB, however large the cache is.
+//! Memory: a node of a list takes 24 bytes with its place. For each block one node, and what the chosen policy takes: S3-FIFO a node and 2 bytes,
+//! LIRS up to 9 nodes (4 ghosts, in two lists), LRU one, W-TinyLFU one and 32 bytes. Besides, the candidates: all of those for each block, of
+//! [`SAMPLE_KEYS`] blocks at most: 3 MB, however large the cache is.
 
 use super::lists::Lists;
 use super::{Kind, Policy};
@@ -29,8 +29,10 @@ const MEMORY: u64 = 64;
 const MEMORY_MIN: u64 = 256;
 /// Leads shorter than this are chance.
 const LEAD_MIN: u64 = 2;
-/// The distance to a leader is counted so many times while as many keys as are kept are asked for.
+/// The distance to a leader is counted at most so many times while as many keys as are kept are asked for.
 const COUNTED: u64 = 64;
+/// With each access the lead grows by one at most, and the distance falls by two: each side gets one key.
+const NEARER: u64 = 3;
 
 /// What is kept and the chosen policy would keep as well; what it would not.
 const SHARED: usize = 0;
@@ -47,9 +49,9 @@ pub struct Chooser {
     switches: u64,
     /// The same with all keys, where candidates see samples.
     whole: Option<Candidate>,
-    /// Accesses of the sample until misses are halved, and until a leader's distance is counted again.
+    /// Accesses of the sample so far, and until misses are halved.
+    now: u64,
     until_halved: u64,
-    until_counted: u64,
     /// The key whose access has been counted: its insertion follows.
     counted: Option<u64>,
 }
@@ -59,11 +61,13 @@ struct Candidate {
     policy: Box<dyn Policy>,
     capacity: usize,
     misses: u64,
+    /// Not before this access of the sample is it worth counting how far away it is.
+    counts_at: u64,
 }
 
 impl Candidate {
     fn new(kind: Kind, capacity: usize) -> Candidate {
-        Candidate { policy: kind.build(capacity), capacity, misses: 0 }
+        Candidate { policy: kind.build(capacity), capacity, misses: 0, counts_at: 0 }
     }
 
     /// The key that goes for this one.
@@ -74,7 +78,7 @@ impl Candidate {
         }
         self.misses += 1;
         let is_full = self.policy.len() >= self.capacity;
-        let gone = if is_full { self.policy.evict(key) } else { None };
+        let gone = if is_full { self.policy.evict(Some(key)) } else { None };
         self.policy.insert(key);
         gone
     }
@@ -86,15 +90,15 @@ impl Chooser {
         let is_sampled = capacity > SAMPLE_KEYS;
         let chosen = 0;
         Chooser {
-            kept: Lists::default(),
+            kept: Lists::new(capacity),
             capacity,
             candidates: CANDIDATES.map(|kind| Candidate::new(kind, sample)).into(),
             sampled: if is_sampled { u64::MAX / capacity as u64 * sample as u64 } else { u64::MAX },
             chosen,
             switches: 0,
             whole: is_sampled.then(|| Candidate::new(CANDIDATES[chosen], capacity)),
+            now: 0,
             until_halved: MEMORY_MIN.max(MEMORY * sample as u64),
-            until_counted: 0,
             counted: None,
         }
     }
@@ -135,16 +139,18 @@ impl Chooser {
             self.candidates.iter_mut().for_each(|candidate| candidate.misses /= 2);
             self.until_halved = MEMORY_MIN.max(MEMORY * self.candidates[0].capacity as u64);
         }
-        self.until_counted = self.until_counted.saturating_sub(1);
+        self.now += 1;
         let leader = (0..self.candidates.len()).min_by_key(|&at| self.candidates[at].misses).expect("there are candidates");
         let lead = self.candidates[self.chosen].misses - self.candidates[leader].misses;
-        if lead < LEAD_MIN || self.until_counted > 0 {
+        if lead < LEAD_MIN || self.now < self.candidates[leader].counts_at {
             return;
         }
-        self.until_counted = (self.candidates[leader].capacity as u64 / COUNTED).max(1);
-        if lead > self.distance(leader) {
+        let distance = self.distance(leader);
+        if lead > distance {
             self.follow(leader);
         }
+        let candidate = &mut self.candidates[leader];
+        candidate.counts_at = self.now + (candidate.capacity as u64 / COUNTED).max(distance.saturating_sub(lead) / NEARER).max(1);
     }
 
     /// Keys of a candidate that are not kept.
@@ -191,8 +197,10 @@ impl Policy for Chooser {
             self.hear(key);
         }
     }
-    fn evict(&mut self, comes: u64) -> Option<u64> {
-        if self.counted != Some(comes) {
+    fn evict(&mut self, comes: Option<u64>) -> Option<u64> {
+        if let Some(comes) = comes
+            && self.counted != Some(comes)
+        {
             self.hear(comes);
             self.counted = Some(comes);
         }
@@ -244,7 +252,7 @@ mod tests {
             }
             misses += 1;
             if chooser.len() >= capacity {
-                let gone = chooser.evict(key).expect("it is full");
+                let gone = chooser.evict(Some(key)).expect("it is full");
                 assert!(gone != key && !chooser.contains(gone));
             }
             chooser.insert(key);
@@ -303,7 +311,7 @@ mod tests {
                 chooser.touch(key);
             } else {
                 if chooser.len() >= 100 {
-                    chooser.evict(key);
+                    chooser.evict(Some(key));
                 }
                 chooser.insert(key);
             }

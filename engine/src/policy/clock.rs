@@ -4,9 +4,15 @@
 use super::Policy;
 use super::lists::{At, Lists};
 
-#[derive(Default)]
 pub struct Clock {
     keys: Lists<1, bool>,
+}
+
+impl Clock {
+    /// For so many keys, or a few more.
+    pub fn new(capacity: usize) -> Clock {
+        Clock { keys: Lists::new(capacity) }
+    }
 }
 
 impl Policy for Clock {
@@ -18,7 +24,7 @@ impl Policy for Clock {
             *self.keys.get(at) = true;
         }
     }
-    fn evict(&mut self, _comes: u64) -> Option<u64> {
+    fn evict(&mut self, _comes: Option<u64>) -> Option<u64> {
         while let Some(at) = self.keys.oldest(0)
             && std::mem::take(self.keys.get(at))
         {
@@ -42,7 +48,6 @@ impl Policy for Clock {
     }
 }
 
-#[derive(Default)]
 pub struct Sieve {
     keys: Lists<1, bool>,
     /// The next one that is looked at; `None`: the oldest.
@@ -50,6 +55,11 @@ pub struct Sieve {
 }
 
 impl Sieve {
+    /// For so many keys, or a few more.
+    pub fn new(capacity: usize) -> Sieve {
+        Sieve { keys: Lists::new(capacity), hand: None }
+    }
+
     /// The hand leaves the place.
     fn let_go(&mut self, at: At) {
         if self.hand == Some(at) {
@@ -67,7 +77,7 @@ impl Policy for Sieve {
             *self.keys.get(at) = true;
         }
     }
-    fn evict(&mut self, _comes: u64) -> Option<u64> {
+    fn evict(&mut self, _comes: Option<u64>) -> Option<u64> {
         loop {
             let at = self.hand.or(self.keys.oldest(0))?;
             self.hand = self.keys.newer(at);

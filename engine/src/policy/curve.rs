@@ -374,7 +374,7 @@ mod tests {
     use crate::policy::{Lru, Policy};
 
     fn exact(capacity: usize, keys: &[u64]) -> f64 {
-        let mut lru = Lru::default();
+        let mut lru = Lru::new(capacity);
         let mut misses = 0;
         for &key in keys {
             if lru.contains(key) {
@@ -383,7 +383,7 @@ mod tests {
             }
             misses += 1;
             if lru.len() >= capacity {
-                lru.evict(key);
+                lru.evict(Some(key));
             }
             lru.insert(key);
         }

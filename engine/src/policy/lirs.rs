@@ -36,7 +36,7 @@ pub struct Lirs {
 impl Lirs {
     pub fn new(capacity: usize) -> Lirs {
         let passing = (capacity * PASSING_PERCENT / 100).max(1);
-        let (stack, queue, ghosts) = (Lists::default(), Lists::default(), Lists::default());
+        let (stack, queue, ghosts) = (Lists::new((1 + GHOSTS) * capacity), Lists::new(passing), Lists::new(GHOSTS * capacity));
         Lirs { stack, queue, ghosts, staying: 0, staying_max: capacity.saturating_sub(passing), ghosts_max: GHOSTS * capacity }
     }
 
@@ -109,7 +109,7 @@ impl Policy for Lirs {
             (None, _) => {}
         }
     }
-    fn evict(&mut self, _comes: u64) -> Option<u64> {
+    fn evict(&mut self, _comes: Option<u64>) -> Option<u64> {
         if self.queue.len(0) == 0 && self.staying > 0 {
             self.demote();
         }

@@ -4,9 +4,15 @@ use super::Policy;
 use super::lists::Lists;
 
 /// The first that came goes.
-#[derive(Default)]
 pub struct Fifo {
     keys: Lists<1>,
+}
+
+impl Fifo {
+    /// For so many keys, or a few more.
+    pub fn new(capacity: usize) -> Fifo {
+        Fifo { keys: Lists::new(capacity) }
+    }
 }
 
 impl Policy for Fifo {
@@ -14,7 +20,7 @@ impl Policy for Fifo {
         self.keys.find(key).is_some()
     }
     fn touch(&mut self, _key: u64) {}
-    fn evict(&mut self, _comes: u64) -> Option<u64> {
+    fn evict(&mut self, _comes: Option<u64>) -> Option<u64> {
         self.keys.remove_oldest(0)
     }
     fn insert(&mut self, key: u64) {
@@ -34,8 +40,14 @@ impl Policy for Fifo {
 }
 
 /// The least recently used one goes.
-#[derive(Default)]
 pub struct Lru(Fifo);
+
+impl Lru {
+    /// For so many keys, or a few more.
+    pub fn new(capacity: usize) -> Lru {
+        Lru(Fifo::new(capacity))
+    }
+}
 
 impl Policy for Lru {
     fn contains(&self, key: u64) -> bool {
@@ -46,7 +58,7 @@ impl Policy for Lru {
             self.0.keys.renew(0, at);
         }
     }
-    fn evict(&mut self, comes: u64) -> Option<u64> {
+    fn evict(&mut self, comes: Option<u64>) -> Option<u64> {
         self.0.evict(comes)
     }
     fn insert(&mut self, key: u64) {

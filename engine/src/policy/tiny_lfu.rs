@@ -24,7 +24,7 @@ impl TinyLfu {
     pub fn new(capacity: usize) -> TinyLfu {
         let window_max = (capacity * WINDOW_PERCENT / 100).max(1);
         let protected_max = capacity.saturating_sub(window_max) * PROTECTED_PERCENT / 100;
-        TinyLfu { keys: Lists::default(), often: Sketch::new(capacity), window_max, protected_max }
+        TinyLfu { keys: Lists::new(capacity), often: Sketch::new(capacity), window_max, protected_max }
     }
 
     /// The newest of the protected ones; if they are too many, the oldest is on probation again.
@@ -51,7 +51,7 @@ impl Policy for TinyLfu {
         }
     }
     /// The oldest of the window, or the oldest of the others, whichever was asked for less often.
-    fn evict(&mut self, _comes: u64) -> Option<u64> {
+    fn evict(&mut self, _comes: Option<u64>) -> Option<u64> {
         let rest = self.keys.oldest(PROBATION).or(self.keys.oldest(PROTECTED));
         let candidate = self.keys.oldest(WINDOW).filter(|_| self.keys.len(WINDOW) >= self.window_max);
         let gone = match (candidate, rest) {
@@ -104,7 +104,7 @@ struct Sketch {
 const ROWS: u64 = 4;
 const COUNT_MAX: u64 = 15;
 /// Counters for each place, and notes for each place until they are halved.
-const COUNTERS: usize = 16;
+const COUNTERS: usize = 64;
 const SAMPLE: usize = 10;
 
 impl Sketch {

@@ -18,7 +18,8 @@ pub struct TwoQ {
 
 impl TwoQ {
     pub fn new(capacity: usize) -> TwoQ {
-        TwoQ { keys: Lists::default(), new_max: (capacity / 4).max(1), ghosts_max: (capacity / 2).max(1) }
+        let ghosts_max = (capacity / 2).max(1);
+        TwoQ { keys: Lists::new(capacity + ghosts_max), new_max: (capacity / 4).max(1), ghosts_max }
     }
 }
 
@@ -32,7 +33,7 @@ impl Policy for TwoQ {
             self.keys.renew(MAIN, at);
         }
     }
-    fn evict(&mut self, _comes: u64) -> Option<u64> {
+    fn evict(&mut self, _comes: Option<u64>) -> Option<u64> {
         if self.keys.len(NEW) > self.new_max || self.keys.len(MAIN) == 0 {
             let at = self.keys.oldest(NEW)?;
             let gone = self.keys.key(at);

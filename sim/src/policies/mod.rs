@@ -126,7 +126,7 @@ impl Cache {
         }
         self.tell();
         if self.policy.len() >= self.capacity {
-            self.policy.evict(key);
+            self.policy.evict(Some(key));
         }
         self.policy.insert(key);
         false

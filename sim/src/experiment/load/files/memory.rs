@@ -15,7 +15,7 @@ pub struct Memory {
 impl Memory {
     /// For so many pages.
     pub fn new(capacity: usize) -> Memory {
-        Memory { clean: Lru::default(), dirty: BTreeMap::new(), capacity }
+        Memory { clean: Lru::new(capacity), dirty: BTreeMap::new(), capacity }
     }
 
     /// Is it there? If so, it has just been used.
@@ -37,7 +37,7 @@ impl Memory {
         if self.dirty.contains_key(&key) || self.clean.contains(key) {
             return;
         }
-        while self.clean.len() + self.dirty.len() >= self.capacity && self.clean.evict(key).is_some() {}
+        while self.clean.len() + self.dirty.len() >= self.capacity && self.clean.evict(Some(key)).is_some() {}
         self.clean.insert(key);
     }
 
@@ -46,7 +46,7 @@ impl Memory {
         if self.clean.contains(key) {
             self.clean.remove(key);
         }
-        while self.clean.len() + self.dirty.len() >= self.capacity && self.clean.evict(key).is_some() {}
+        while self.clean.len() + self.dirty.len() >= self.capacity && self.clean.evict(Some(key)).is_some() {}
         self.dirty.entry(key).or_insert(now);
     }
 
