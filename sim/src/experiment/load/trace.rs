@@ -376,7 +376,7 @@ fn record(start: u64, atoms: u64, write: bool, volume: u32) -> Result<Record, St
     if atoms == 0 || atoms > REQUEST_ATOMS_MAX {
         return Err(format!("a request of {atoms} sectors"));
     }
-    if start > ATOM_MAX {
+    if start > ATOM_MAX - atoms {
         return Err(format!("sector {start} is beyond any disk"));
     }
     Ok(Record { at_ns: 0, start, atoms: atoms as u32, ask: if write { Ask::Write } else { Ask::Read }, volume })

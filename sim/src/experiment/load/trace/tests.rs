@@ -29,8 +29,9 @@ fn bad(format: Format, bytes: &[u8], place: u64, says: &str) {
 
 #[test]
 fn volumes_that_together_reach_beyond_any_disk_are_refused() {
-    let laid_out = |volumes| lay_out((0..volumes).map(|volume| record(1 << 51, 8, false, volume).unwrap()).collect());
-    assert_eq!(laid_out(1).unwrap().1, (1 << 51) + 8);
+    let laid_out = |volumes| lay_out((0..volumes).map(|volume| record((1 << 51) - 8, 8, false, volume).unwrap()).collect());
+    assert!(record((1 << 51) - 7, 8, false, 0).is_err(), "it ends there");
+    assert_eq!(laid_out(1).unwrap().1, 1 << 51);
     // Added up, 8,200 of them would pass for few.
     for volumes in [2, 16, 9_000] {
         assert!(laid_out(volumes).unwrap_err().starts_with("the first 2 volumes reach"));
