@@ -314,12 +314,17 @@ impl Memory {
         }
     }
 
-    /// It is known of none of these blocks whether it would still be here.
+    /// It is known of none of these blocks whether it would still be here. (Mostly nothing is known at all, and nothing is to be done.)
     fn forget_behind(&mut self, block: Block, blocks: u64) {
-        if blocks > self.behind.len() as u64 {
-            self.behind = Fifo::new(self.behind_max);
-        } else {
-            (block.0..block.0 + blocks).for_each(|block| self.behind.remove(block));
+        let (forgotten, known) = (block.0..block.0 + blocks, self.behind.len());
+        if blocks <= known as u64 {
+            return forgotten.for_each(|block| self.behind.remove(block));
+        }
+        for _ in 0..known {
+            let oldest = self.behind.evict(None).expect("so many are known");
+            if !forgotten.contains(&oldest) {
+                self.behind.insert(oldest);
+            }
         }
     }
 
@@ -492,6 +497,23 @@ mod tests {
         assert!(memory.had(Block(gone), 1) && memory.had(Block(0), most + 1) && !memory.had(Block(0), most + 2));
         memory.forget(Block(gone), 1);
         assert!(!memory.had(Block(gone), 1));
+    }
+
+    #[test]
+    fn what_is_behind_is_forgotten_where_it_changes_and_nowhere_else() {
+        let mut memory = memory(32);
+        memory.behind_max = 3;
+        let most = memory.most as u64;
+        (0..most + 3).for_each(|block| memory.keep(Block(block), &[1; 64]));
+        let gone: Vec<u64> = (0..most + 3).filter(|&block| !memory.policy.contains(block)).collect();
+        assert_eq!(gone.len(), 3);
+        let known = |memory: &Memory| gone.iter().filter(|&&block| memory.had(Block(block), 1)).count();
+        memory.forget(Block(1 << 20), 1 << 20);
+        assert_eq!(known(&memory), 3);
+        memory.forget(Block(gone[1]), 1);
+        assert_eq!(known(&memory), 2);
+        memory.forget(Block(gone[2]), 1 << 20);
+        assert_eq!((known(&memory), memory.had(Block(gone[0]), 1)), (1, true));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Maps whose keys are numbers already.
+//! Hashes of what is a number already, and maps whose keys are.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -29,3 +29,10 @@ impl Hasher for NumberHasher {
 }
 
 pub type NumberMap<K, V> = HashMap<K, V, BuildHasherDefault<NumberHasher>>;
+
+/// Spread over all 64 bits, whatever the numbers have in common: a range of it is a sample of them.
+pub fn spread(number: u64) -> u64 {
+    let mixed = (number ^ number >> 31).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let mixed = (mixed ^ mixed >> 29).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ mixed >> 32
+}

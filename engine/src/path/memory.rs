@@ -2,9 +2,9 @@
 //!
 //! ```text
 //!   read ─▶ all in memory? ─▶ reply            a read ends ─▶ pages of what nobody has changed meanwhile
-//!   write, TRIM, zeroes ─▶ their pages go, at the moment from which a read would see something else ─▶ small writes are kept as pages
+//!   write, TRIM, zeroes ─▶ their pages go, at the moment from which a read would see something else; those of small writes take their place
 //! ```
-//! A page is dropped whenever its block changes for whatever reason, and nothing is kept of a block that has changed since it was looked up
+//! A page is dropped or replaced whenever its block changes for whatever reason, and nothing is kept of a block that has changed since it was looked up
 //! (its ticket is void, see `fill`). So a page is what a read would give.
 
 use std::sync::Arc;
@@ -175,25 +175,25 @@ impl<P: Payload> Engine<P> {
     pub(super) fn takes_place(&mut self, piece: &Piece<P>) {
         self.tickets.supersede(piece.block, piece.blocks);
         let is_small = piece.valid.is_none() && piece.payload.atoms() <= WRITE_ATOMS;
-        let put = if is_small { self.put_in_memory(piece.block, piece.blocks, 0, &piece.payload, Memory::replace) } else { 0 };
-        self.forget_in_memory(Block(piece.block.0 + put), piece.blocks - put);
+        let whole = if is_small { self.put_in_memory(piece.block, piece.blocks, 0, &piece.payload, Memory::replace) } else { 0 };
+        self.forget_in_memory(Block(piece.block.0 + whole), piece.blocks - whole);
     }
 
-    /// `payload` holds the blocks from its atom `skip` on. Returns how many were whole there, and put: the last block of the volume may be short.
+    /// `payload` holds the blocks from its atom `skip` on. Returns how many are whole there: the last block of the volume may be short.
     fn put_in_memory(&mut self, block: Block, blocks: u64, skip: u64, payload: &P, put: fn(&mut Memory, Block, &[u8])) -> u64 {
         let Some(memory) = &mut self.memory else { return 0 };
         let size = u64::from(self.config.geometry.block_atoms);
         let all = payload.slice(skip, (blocks * size).min(payload.atoms() - skip));
         let bytes = all.page_bytes();
-        let whole = bytes.chunks_exact(size as usize * P::PAGE_ATOM_BYTES);
-        let count = whole.len() as u64;
-        for (block, contents) in (block.0..).map(Block).zip(whole) {
+        let pages = bytes.chunks_exact(size as usize * P::PAGE_ATOM_BYTES);
+        let whole = pages.len() as u64;
+        for (block, contents) in (block.0..).map(Block).zip(pages) {
             // What a front has written meanwhile is newer.
             if !self.front_writes.covers(block, 1) {
                 put(memory, block, contents);
             }
         }
-        count
+        whole
     }
 
     /// What a slot holds that the SSD does not give, if the same is in memory.

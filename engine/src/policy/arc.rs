@@ -56,7 +56,7 @@ impl Policy for Arc {
         let is_often_ghost = is_in(OFTEN_GHOSTS);
         let is_ghost = is_often_ghost || is_in(ONCE_GHOSTS);
         let once = self.keys.len(ONCE);
-        if !is_ghost && once + self.keys.len(ONCE_GHOSTS) >= self.capacity {
+        if comes.is_some() && !is_ghost && once + self.keys.len(ONCE_GHOSTS) >= self.capacity {
             if once >= self.capacity {
                 return self.keys.remove_oldest(ONCE);
             }
@@ -74,10 +74,12 @@ impl Policy for Arc {
         self.counted = None;
         match self.keys.find(key) {
             Some(at) => self.keys.renew(OFTEN, at),
-            None => self.keys.add(ONCE, key, ()),
+            None => {
+                let all = |keys: &Lists<4>| (ONCE..=OFTEN_GHOSTS).map(|list| keys.len(list)).sum::<usize>();
+                while all(&self.keys) >= 2 * self.capacity && self.keys.remove_oldest(OFTEN_GHOSTS).is_some() {}
+                self.keys.add(ONCE, key, ());
+            }
         }
-        let all = |keys: &Lists<4>| (ONCE..=OFTEN_GHOSTS).map(|list| keys.len(list)).sum::<usize>();
-        while all(&self.keys) > 2 * self.capacity && self.keys.remove_oldest(OFTEN_GHOSTS).is_some() {}
     }
     fn remove(&mut self, key: u64) {
         if let Some(at) = self.keys.find(key) {

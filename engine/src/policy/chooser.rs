@@ -14,11 +14,12 @@
 //! is. Whoever switches earlier pays for leaders that were only lucky: on a trace of loops that come and go, half of that price lost eight points.
 //!
 //! Memory: a node of a list takes 24 bytes with its place. For each block one node, and what the chosen policy takes: S3-FIFO a node and 2 bytes,
-//! LIRS up to 9 nodes (4 ghosts, in two lists), LRU one, W-TinyLFU one and 32 bytes. Besides, the candidates: all of those for each block, of
-//! [`SAMPLE_KEYS`] blocks at most: 3 MB, however large the cache is.
+//! LIRS up to 9 nodes (4 ghosts, in two lists), LRU one, W-TinyLFU one and 32 bytes: up to 245 bytes. Besides, the candidates: all of those for each
+//! block, of [`SAMPLE_KEYS`] blocks at most: 3 MB, however large the cache is.
 
 use super::lists::Lists;
 use super::{Kind, Policy};
+use crate::number::spread;
 
 /// In the order in which they are asked: the first one is followed until another one is better.
 const CANDIDATES: [Kind; 4] = [Kind::S3Fifo, Kind::Lirs, Kind::Lru, Kind::TinyLfu];
@@ -31,8 +32,8 @@ const MEMORY_MIN: u64 = 256;
 const LEAD_MIN: u64 = 2;
 /// The distance to a leader is counted at most so many times while as many keys as are kept are asked for.
 const COUNTED: u64 = 64;
-/// With each access the lead grows by one at most, and the distance falls by two: each side gets one key.
-const NEARER: u64 = 3;
+/// With each access the lead grows by one at most, and the distance falls by one: both sides have that key then.
+const NEARER: u64 = 2;
 
 /// What is kept and the chosen policy would keep as well; what it would not.
 const SHARED: usize = 0;
@@ -111,7 +112,7 @@ impl Chooser {
     /// Everybody hears of an access.
     fn hear(&mut self, key: u64) {
         let mut gone = None;
-        if hash(key) <= self.sampled {
+        if spread(key) <= self.sampled {
             for (at, candidate) in self.candidates.iter_mut().enumerate() {
                 let left = candidate.access(key);
                 if at == self.chosen {
@@ -128,7 +129,7 @@ impl Chooser {
         if let Some(at) = self.kept.find(key) {
             self.kept.renew(SHARED, at);
         }
-        if hash(key) <= self.sampled {
+        if spread(key) <= self.sampled {
             self.choose();
         }
     }
@@ -156,7 +157,7 @@ impl Chooser {
     /// Keys of a candidate that are not kept.
     fn distance(&self, candidate: usize) -> u64 {
         let policy = &self.candidates[candidate].policy;
-        let shared = self.kept_keys().filter(|&key| hash(key) <= self.sampled && policy.contains(key)).count();
+        let shared = self.kept_keys().filter(|&key| spread(key) <= self.sampled && policy.contains(key)).count();
         policy.len().saturating_sub(shared) as u64
     }
 
@@ -230,13 +231,6 @@ impl Policy for Chooser {
     }
 }
 
-/// Spread over all 64 bits, so that a range of it is a sample of the keys.
-fn hash(key: u64) -> u64 {
-    let mixed = (key ^ key >> 31).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let mixed = (mixed ^ mixed >> 29).wrapping_mul(0x94d0_49bb_1331_11eb);
-    mixed ^ mixed >> 32
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -298,6 +292,43 @@ mod tests {
                 assert!(chooser.len() == capacity && (0..capacity as u64).all(|key| chooser.contains(key)), "{candidate}");
             }
         }
+    }
+
+    /// The distance is not counted where it cannot matter: whoever counts it at each access does the same.
+    #[test]
+    fn a_distance_that_is_not_counted_would_not_have_mattered() {
+        let (mut draw, mut switches) = (crate::draw::Draw::new(3), 0);
+        for round in 0..40 {
+            let capacity = 8 + draw.below(COUNTED + 40) as usize;
+            let (mut chooser, mut counting) = (Chooser::new(capacity), Chooser::new(capacity));
+            for phase in 0..30u64 {
+                let keys = 4 + draw.below(2 * capacity as u64);
+                let kind = draw.below(4);
+                for at in 0..10 * capacity as u64 {
+                    let key = match kind {
+                        0 => at % keys,
+                        1 => draw.below(keys),
+                        2 if (at / keys).is_multiple_of(2) => at % keys,
+                        2 => keys - 1 - at % keys,
+                        _ => at + phase * 10_000,
+                    };
+                    for chooser in [&mut chooser, &mut counting] {
+                        if chooser.contains(key) {
+                            chooser.touch(key);
+                            continue;
+                        }
+                        if chooser.len() >= capacity {
+                            chooser.evict(Some(key));
+                        }
+                        chooser.insert(key);
+                    }
+                    counting.candidates.iter_mut().for_each(|candidate| candidate.counts_at = 0);
+                    assert_eq!(chooser.follows(), counting.follows(), "round {round}, phase {phase}, access {at}, {capacity} keys");
+                }
+            }
+            switches += chooser.switches;
+        }
+        assert!(switches > 100, "{switches}");
     }
 
     /// Two policies that are as good as each other in turns: the way between them is paid for less often than it is offered.

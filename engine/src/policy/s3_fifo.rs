@@ -11,7 +11,7 @@ const MAIN: usize = 1;
 /// Asked for so often in the small queue: it belongs into the main one.
 const WORTH: u8 = 2;
 const COUNT_MAX: u8 = 3;
-/// Ghosts of a row: a line of the processor's cache.
+/// Ghosts of a row: 64 bytes at most.
 const ROW: usize = 32;
 
 pub struct S3Fifo {

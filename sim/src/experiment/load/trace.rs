@@ -16,7 +16,7 @@ use tidegate_engine::trace::{self as recorder, HEADER_BYTES, Header, Kind, RECOR
 const LINE_BYTES_MAX: u64 = 4096;
 /// More requests than this would not fit into memory (32 bytes each).
 const RECORDS_MAX: u64 = 100_000_000;
-/// Addresses and sizes beyond these are damage (1 EiB; 1 GiB).
+/// Addresses and sizes beyond these are damage (1 EiB, whose blocks have numbers of 48 bits, as much as policies keep of a key; 1 GiB).
 const ATOM_MAX: u64 = 1 << 51;
 const REQUEST_ATOMS_MAX: u64 = 1 << 21;
 /// Volumes of one trace are laid out one after the other, each on a multiple of this (1 MiB).
