@@ -17,7 +17,7 @@ use tidegate_engine::block::{PAGE_ATOMS, PAGE_BYTES, Span};
 use tidegate_engine::cache::format::{FormatId, Geometry, Step, Superblock, create_steps};
 use tidegate_engine::config::CommitHome;
 use tidegate_engine::op::{Action, Answer, Done, Limits, Op, Zone};
-use tidegate_engine::payload::Payload;
+use tidegate_engine::payload::{Checksum, Payload};
 use tidegate_engine::probe::Phase;
 use tidegate_engine::request::{Command, Reply, Request, RequestId};
 use tidegate_engine::time::Instant;
@@ -63,7 +63,7 @@ impl Payload for Nothing {
             _ => Nothing::Atoms(parts.iter().map(Payload::atoms).sum()),
         }
     }
-    fn checksum(&self) -> u32 {
+    fn checksum(&self, _: Checksum) -> u32 {
         0
     }
     fn from_bytes(bytes: &[u8]) -> Self {

@@ -306,17 +306,54 @@ fn nothing_grows_where_nothing_has_grown() {
     assert!(told.contains("nothing to take in"), "{told}");
 }
 
-/// The version of both superblocks, with a checksum that matches.
-fn set_version(cache: &Path, version: u16) {
+/// Changes both superblocks; their checksums match.
+fn change_superblocks(cache: &Path, change: impl Fn(&mut [u8])) {
     let file = OpenOptions::new().read(true).write(true).open(cache).unwrap();
     for at in [0, 512 << 10] {
         let mut page = vec![0; 4096];
         file.read_exact_at(&mut page, at).unwrap();
-        page[4..6].copy_from_slice(&version.to_le_bytes());
+        change(&mut page);
         let crc = crc32c::crc32c_append(crc32c::crc32c(&page[28..]), &page[..24]);
         page[24..28].copy_from_slice(&crc.to_le_bytes());
         file.write_all_at(&page, at).unwrap();
     }
+}
+
+fn set_version(cache: &Path, version: u16) {
+    change_superblocks(cache, |page| page[4..6].copy_from_slice(&version.to_le_bytes()));
+}
+
+/// A cache keeps the version that it was formatted with, through crashes and growth: its slots have checksums of that.
+#[test]
+fn a_cache_of_version_1_is_served_and_stays_one() {
+    let folder = volume("64MiB", "64MiB", "");
+    let dir = folder.path();
+    let cache = dir.join("cache.img");
+    let is_of = |version: u8| change_superblocks(&cache, |page| assert_eq!(page[4], version));
+    is_of(2);
+    // Nothing is in it yet.
+    set_version(&cache, 1);
+    let contents = Chance::new(5).bytes(8 << 20);
+    let daemon = Daemon::up(dir);
+    let mut client = daemon.connect();
+    (0..8).for_each(|mib| client.write(mib << 20, &contents[(mib as usize) << 20..][..1 << 20]).unwrap());
+    client.flush().unwrap();
+    daemon.kill();
+    is_of(1);
+    tool::tidegate_in(dir, &["check", "--dir", "."]).succeeds();
+    let daemon = Daemon::up(dir);
+    let mut client = daemon.connect();
+    client.expect(0, &contents);
+    client.write(0, &contents[1 << 20..2 << 20]).unwrap();
+    daemon.stop();
+    is_of(1);
+    OpenOptions::new().write(true).open(dir.join("origin.img")).unwrap().set_len(100 << 20).unwrap();
+    tool::tidegate_in(dir, &["grow", "--dir", "."]).succeeds();
+    let daemon = Daemon::up(dir);
+    daemon.connect().expect(0, &[&contents[1 << 20..2 << 20], &contents[1 << 20..]].concat());
+    daemon.stop();
+    is_of(1);
+    tool::tidegate_in(dir, &["check", "--dir", "."]).succeeds();
 }
 
 #[test]
@@ -324,16 +361,16 @@ fn a_cache_of_another_version_is_refused_and_left_as_it_is() {
     let folder = volume("64MiB", "64MiB", "");
     let dir = folder.path();
     let cache = dir.join("cache.img");
-    for version in [0, 2, 65_535] {
+    for version in [0, 3, 65_535] {
         set_version(&cache, version);
         let before = fs::read(&cache).unwrap();
-        let what = format!("has format version {version}, this program knows 1");
+        let what = format!("has format version {version}, this program knows 1 and 2");
         for arguments in [UP, &["check", "--cache", "cache.img"], &["detach", "--dir", "."], &["grow", "--dir", "."]] {
             says(&tool::tidegate_in(dir, arguments), 78, &[&what, "use the program that wrote it"]);
         }
         says(&tool::tidegate_in(dir, &["attach", "--dir", "."]), 78, &["holds a tidegate cache that cannot be read"]);
         assert!(fs::read(&cache).unwrap() == before, "something was changed");
     }
-    set_version(&cache, 1);
+    set_version(&cache, 2);
     Daemon::up(dir).stop();
 }

@@ -143,7 +143,7 @@ impl Image<'_> {
     }
 
     fn entries(&self, set: u32) -> Vec<Entry> {
-        let hole = crc32c::crc32c(&[0; 4096]);
+        let hole = crc32c::crc32c(&[0; 4096 + 8]); // With the sum of its words behind it.
         let (slots, crc) = if self.is_tail(set) { (TAIL_BLOCKS, Some(hole)) } else { (SLOTS, None) };
         let entry = |slot| {
             let block = self.block(set, slot);

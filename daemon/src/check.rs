@@ -7,7 +7,7 @@ use serde::Serialize;
 use tidegate_engine::block::{ATOM_BYTES, Span};
 use tidegate_engine::cache::format::Geometry;
 use tidegate_engine::op::{Action, Answer, DeviceError, DeviceId, Done, Limits, Op};
-use tidegate_engine::payload::Payload;
+use tidegate_engine::payload::{Checksum, Payload};
 use tidegate_engine::probe::{Phase, Stored};
 use tidegate_engine::request::Reply;
 use tidegate_engine::time::Instant;
@@ -151,7 +151,7 @@ fn read_contents(engine: &Engine<Run>, cache: &Disk, sets: u32, progress: &mut d
         let goes_on = |a: &Stored, b: &Stored| a.slot.end() == b.slot.start;
         for run in stored.chunk_by(goes_on) {
             for part in run.chunks((READ_ATOMS_MAX / run[0].slot.atoms).max(1) as usize) {
-                compare(part, cache, &mut contents);
+                compare(part, engine.checksum(), cache, &mut contents);
             }
         }
     }
@@ -159,16 +159,16 @@ fn read_contents(engine: &Engine<Run>, cache: &Disk, sets: u32, progress: &mut d
 }
 
 /// Compares what lies end to end with its checksums: one by one where that cannot be read together.
-fn compare(run: &[Stored], cache: &Disk, contents: &mut Contents) {
+fn compare(run: &[Stored], by: Checksum, cache: &Disk, contents: &mut Contents) {
     let (first, last) = (run[0].slot, run[run.len() - 1].slot);
     match cache.read_now(Span::new(first.start, last.end() - first.start)) {
         Ok(bytes) => {
             contents.read_blocks += run.len() as u64;
             let is_damaged =
-                |stored: &&Stored| bytes.slice(stored.slot.start - first.start, stored.slot.atoms).checksum() != stored.checksum;
+                |stored: &&Stored| bytes.slice(stored.slot.start - first.start, stored.slot.atoms).checksum(by) != stored.checksum;
             run.iter().filter(is_damaged).for_each(|stored| contents.note_damaged(stored));
         }
-        Err(_) if run.len() > 1 => run.chunks(1).for_each(|one| compare(one, cache, contents)),
+        Err(_) if run.len() > 1 => run.chunks(1).for_each(|one| compare(one, by, cache, contents)),
         Err(_) => {
             contents.read_blocks += 1;
             contents.note_damaged(&run[0]);

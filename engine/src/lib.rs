@@ -172,6 +172,7 @@ pub fn drive<P: Payload, W: Wait<P>>(engine: &mut Engine<P>, world: &mut W) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::payload::Checksum;
     use block::Span;
     use op::DeviceError;
     use request::RequestId;
@@ -193,7 +194,7 @@ mod tests {
         fn concat(parts: &[Self]) -> Self {
             Contents(parts.iter().map(Payload::atoms).sum())
         }
-        fn checksum(&self) -> u32 {
+        fn checksum(&self, _: Checksum) -> u32 {
             0
         }
         fn from_bytes(bytes: &[u8]) -> Self {

@@ -8,6 +8,17 @@ use smallvec::SmallVec;
 
 use crate::block::{ATOM_BYTES, Span};
 
+/// By what contents are told from others, in 32 bits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Checksum {
+    /// Their CRC-32C. It does not tell contents that end with their own CRC-32C from others that do: extent blocks of ext4 that belong to one file.
+    Crc,
+    /// The CRC-32C of the contents and, behind them, of the sum of their words: little-endian, of 8 bytes, modulo 2^64. What is the same to the one
+    /// is not to the other, which carries.
+    #[default]
+    CrcAndSum,
+}
+
 /// Payloads one after the other: mostly one, which takes no memory of its own.
 pub type Pieces<P> = SmallVec<[P; 1]>;
 
@@ -28,15 +39,15 @@ pub trait Payload: Clone {
     fn slice(&self, start: u64, atoms: u64) -> Self;
     /// One payload of all the parts in order. Copies, unless there is one part.
     fn concat(parts: &[Self]) -> Self;
-    /// CRC-32C of the contents (in the simulator: of the stamps).
-    fn checksum(&self) -> u32;
+    /// Of the contents (in the simulator: of the stamps).
+    fn checksum(&self, by: Checksum) -> u32;
     /// The checksums of its pieces of `atoms` atoms each, in order.
-    fn checksums(&self, atoms: u64, mut each: impl FnMut(u32)) {
+    fn checksums(&self, by: Checksum, atoms: u64, mut each: impl FnMut(u32)) {
         if self.atoms() == atoms {
-            return each(self.checksum());
+            return each(self.checksum(by));
         }
         assert!(self.atoms().is_multiple_of(atoms), "whole pieces");
-        (0..self.atoms() / atoms).for_each(|piece| each(self.slice(piece * atoms, atoms).checksum()));
+        (0..self.atoms() / atoms).for_each(|piece| each(self.slice(piece * atoms, atoms).checksum(by)));
     }
     /// Metadata: the length of `bytes` is a whole number of atoms.
     fn from_bytes(bytes: &[u8]) -> Self;

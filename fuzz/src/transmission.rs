@@ -7,7 +7,7 @@ use tidegate_daemon::front::nbd::export::{Contexts, Export, Headers, Session};
 use tidegate_daemon::front::nbd::output::Output;
 use tidegate_daemon::front::nbd::transmission::{Allowance, Pending, Shape, Step, Transmission, reply};
 use tidegate_engine::block::Span;
-use tidegate_engine::payload::Payload;
+use tidegate_engine::payload::{Checksum, Payload};
 use tidegate_engine::request::{Command, Extent, Outcome, RequestError, Stretch, Tier};
 
 use crate::input::Input;
@@ -130,7 +130,7 @@ fn ask(export: &Export, session: Session, pending: Pending, span: Span, command:
         Command::Write { data, fua } => {
             assert_eq!(data.atoms(), span.atoms);
             assert!(span.bytes() <= 33 << 20, "a payload beyond the limit");
-            format!("write {fua} {:08x}", data.checksum())
+            format!("write {fua} {:08x}", data.checksum(Checksum::Crc))
         }
         other => format!("{other:?}"),
     };

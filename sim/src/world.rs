@@ -34,7 +34,7 @@ use tidegate_engine::cache::format::{Step, Superblock, create_steps};
 use tidegate_engine::config::Placement;
 use tidegate_engine::fault_point::FaultPoints;
 use tidegate_engine::op::{Action, Class, DeviceError, DeviceId, Op, OpId, Spin, Zone};
-use tidegate_engine::payload::Payload;
+use tidegate_engine::payload::{Checksum, Payload};
 use tidegate_engine::probe::{Phase, Snapshot};
 use tidegate_engine::request::{Outcome, Reply};
 use tidegate_engine::time::{Duration, Instant};
@@ -748,9 +748,10 @@ pub fn formatted(plan: &Plan, mut contents: Contents) -> Contents {
     contents
 }
 
-/// The superblock of a plan's fresh cache.
+/// The superblock of a plan's fresh cache. Some are of version 1.
 pub fn superblock(plan: &Plan) -> Superblock {
-    Superblock::new(plan.config.format, plan.config.geometry, [7; 16], plan.config.origin)
+    let checksum = if plan.seed.is_multiple_of(8) { Checksum::Crc } else { Checksum::CrcAndSum };
+    Superblock { checksum, ..Superblock::new(plan.config.format, plan.config.geometry, [7; 16], plan.config.origin) }
 }
 
 /// What the origin holds at first: stamps that tell the atom, and zeros in some stretches.

@@ -157,14 +157,14 @@ fn change(dir: &Path, change: impl Fn(&mut [u8])) {
 
 #[test]
 fn another_version_of_the_format_is_refused_with_its_number() {
-    for version in [0u16, 2, 0xffff] {
+    for version in [0u16, 3, 0xffff] {
         let spoil = |dir: &Path| {
             change(dir, |page| {
                 page[4..6].copy_from_slice(&version.to_le_bytes());
                 reseal(page);
             });
         };
-        let says = format!("format version {version}, this program knows 1");
+        let says = format!("format version {version}, this program knows 1 and 2");
         check("version", spoil, UP, 78, &["cache.img", &says]);
         check("version", spoil, &["create", "--dir", "."], 78, &["cache.img"]);
     }

@@ -7,12 +7,15 @@ pub const SECTOR: usize = 512;
 /// A version of a sector: the number of the command that wrote it. Zero is what was there before anything.
 pub type Version = u64;
 
-/// 512 bytes that say which sector and which command they are of, and all the others follow from that. (No checksum of theirs: all contents that
-/// end with their CRC-32C have the same CRC-32C, and what stands in the place of others would go unnoticed by it.)
+/// 512 bytes that say which sector and which command they are of, and all the others follow from that. They end with their CRC-32C, so that all of
+/// them have the same one: what stands in the place of others is not told by that alone.
 pub fn stamp(number: u64, version: Version, out: &mut Vec<u8>) {
+    let start = out.len();
     out.extend_from_slice(&number.to_le_bytes());
     out.extend_from_slice(&version.to_le_bytes());
-    out.extend_from_slice(&Chance::new(number ^ version << 32).bytes(SECTOR - 16));
+    out.extend_from_slice(&Chance::new(number ^ version << 32).bytes(SECTOR - 20));
+    let crc = crc32c::crc32c(&out[start..]);
+    out.extend_from_slice(&crc.to_le_bytes());
 }
 
 /// The version that a sector is stamped with; nothing if it is no whole stamp of this sector.
@@ -24,14 +27,15 @@ pub fn stamp_of(number: u64, bytes: &[u8]) -> Option<Version> {
 }
 
 #[test]
-fn no_checksum_takes_one_stamp_for_another() {
+fn stamps_have_all_the_same_crc_and_are_told_apart() {
     let mut seen = std::collections::BTreeSet::new();
     for number in 0..1_000 {
         let mut sector = Vec::new();
         stamp(number, 1, &mut sector);
-        assert!(seen.insert(crc32c::crc32c(&sector)), "{number}");
+        seen.insert(crc32c::crc32c(&sector));
         assert_eq!((stamp_of(number, &sector), stamp_of(number + 1, &sector)), (Some(1), None));
         sector[SECTOR - 1] ^= 1;
         assert_eq!(stamp_of(number, &sector), None);
     }
+    assert_eq!(seen.len(), 1);
 }

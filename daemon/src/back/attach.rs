@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use tidegate_engine::block::{ATOM_BYTES, PAGE_ATOMS, PAGE_BYTES, Span};
 use tidegate_engine::cache::format::superblock::{UNKNOWN, foreign};
-use tidegate_engine::cache::format::{Superblock, Unsealed, VERSION};
+use tidegate_engine::cache::format::{KNOWN_VERSIONS, Superblock, Unsealed};
 use tidegate_engine::op::DeviceId;
 
 use super::disk::{Access, Disk, Kind, is_missing};
@@ -199,7 +199,8 @@ fn judge(disk: &Disk, copies: &[Result<Superblock, Unsealed>]) -> Option<Content
         Ok(_) | Err(_) => None,
     });
     if let Some(version) = newer {
-        let message = format!("cache {path} has format version {version}, this program knows {VERSION}; use the program that wrote it");
+        let message =
+            format!("cache {path} has format version {version}, this program knows {KNOWN_VERSIONS}; use the program that wrote it");
         return Some(Contents::Unreadable(Failure::new(Failure::REFUSED, message)));
     }
     let mut intact: Vec<&Superblock> = copies.iter().flatten().collect();

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering, fence};
 use std::sync::{Mutex, OnceLock};
 
 use tidegate_engine::block::ATOM_BYTES;
-use tidegate_engine::payload::Payload;
+use tidegate_engine::payload::{Checksum, Payload};
 use tidegate_pages::prefetch;
 
 /// Every slab starts at a multiple of this: what the strictest device asks of memory.
@@ -348,10 +348,23 @@ fn zeroed(atoms: u64) -> Run {
     run.freeze()
 }
 
+fn checksum(bytes: &[u8], by: Checksum) -> u32 {
+    match by {
+        Checksum::Crc => crc(bytes),
+        Checksum::CrcAndSum => crc32c::crc32c_append(crc(bytes), &sum(bytes).to_le_bytes()),
+    }
+}
+
 /// CRC32C: it is paid for every byte. With 512-bit multiplications where there are any, two to three times as quick as the CRC instructions, which
 /// are the quickest elsewhere.
-fn checksum(bytes: &[u8]) -> u32 {
+fn crc(bytes: &[u8]) -> u32 {
     if has_wide_multiplications() { by_multiplications(bytes) } else { crc32c::crc32c(bytes) }
+}
+
+/// Of whole words: contents are atoms.
+fn sum(bytes: &[u8]) -> u64 {
+    let (words, _) = bytes.as_chunks();
+    words.iter().fold(0, |sum, word| sum.wrapping_add(u64::from_le_bytes(*word)))
 }
 
 fn by_multiplications(bytes: &[u8]) -> u32 {
@@ -402,16 +415,16 @@ impl Payload for Run {
         whole.freeze()
     }
 
-    fn checksum(&self) -> u32 {
-        checksum(self.as_slice())
+    fn checksum(&self, by: Checksum) -> u32 {
+        checksum(self.as_slice(), by)
     }
 
-    fn checksums(&self, atoms: u64, each: impl FnMut(u32)) {
+    fn checksums(&self, by: Checksum, atoms: u64, each: impl FnMut(u32)) {
         assert!(self.atoms().is_multiple_of(atoms), "whole pieces");
         let bytes = atoms as usize * ATOM;
         let pieces = self.as_slice().chunks_exact(bytes);
         if has_wide_multiplications() {
-            return pieces.map(checksum).for_each(each);
+            return pieces.map(|piece| checksum(piece, by)).for_each(each);
         }
         // What a device has just brought comes from far: the next piece is asked for before this one is needed. (On an EPYC 111 instead of 165 us a
         // MiB, which is what it takes to read that at all.)
@@ -419,7 +432,7 @@ impl Payload for Run {
         let next = pieces.clone().skip(1).map(Some).chain([None]);
         let sum = |(piece, next): (&[u8], Option<&[u8]>)| {
             next.into_iter().for_each(ask_for);
-            checksum(piece)
+            checksum(piece, by)
         };
         pieces.zip(next).map(sum).for_each(each);
     }
@@ -536,14 +549,63 @@ mod tests {
         }
         for atoms in [1, 3, 8, 2048] {
             let run = run(atoms, 0x35);
-            assert_eq!([by_multiplications(run.as_slice()), crc32c::crc32c(run.as_slice())], [run.checksum(); 2]);
+            assert_eq!([by_multiplications(run.as_slice()), crc32c::crc32c(run.as_slice())], [run.checksum(Checksum::Crc); 2]);
         }
         let (whole, mut pieces) = (run(24, 0x17), Vec::new());
-        whole.slice(8, 16).checksums(8, |crc| pieces.push(crc));
-        assert_eq!(pieces, [whole.slice(8, 8).checksum(), whole.slice(16, 8).checksum()]);
+        for by in [Checksum::Crc, Checksum::CrcAndSum] {
+            whole.slice(8, 16).checksums(by, 8, |crc| pieces.push(crc));
+            assert_eq!(pieces, [whole.slice(8, 8).checksum(by), whole.slice(16, 8).checksum(by)]);
+            pieces.clear();
+        }
         let mut again = Vec::new();
         run(3, 9).append_to(&mut again);
         assert_eq!(Run::from_bytes(&again), run(3, 9));
+    }
+
+    /// docs/format.md: the sum of the words behind the contents.
+    #[test]
+    fn contents_that_end_with_their_crc_are_told_from_each_other() {
+        let whole = |seed: u8, begun: u32| {
+            let mut bytes = run(8, seed).as_slice().to_vec();
+            let end = bytes.len() - 4;
+            // As ext4 ends an extent block: from what the file's number says, not turned over at the end.
+            let crc = !crc32c::crc32c_append(!begun, &bytes[..end]);
+            bytes[end..].copy_from_slice(&crc.to_le_bytes());
+            Run::from_bytes(&bytes)
+        };
+        for begun in [0, 0x1234_5678, u32::MAX] {
+            let (one, other) = (whole(1, begun), whole(2, begun));
+            assert_eq!(one.checksum(Checksum::Crc), other.checksum(Checksum::Crc));
+            assert_ne!(one.checksum(Checksum::CrcAndSum), other.checksum(Checksum::CrcAndSum));
+        }
+        let two = Run::from_bytes(&[[3; 256], [0xff; 256]].concat());
+        let sum = 32u64.wrapping_mul(0x0303_0303_0303_0303).wrapping_sub(32);
+        assert_eq!(two.checksum(Checksum::CrcAndSum), crc32c::crc32c(&[two.as_slice(), &sum.to_le_bytes()].concat()));
+    }
+
+    /// What a flipped bit does to the CRC of a block of 4 KiB, no carry in the sum behind it undoes.
+    #[test]
+    fn every_flipped_bit_changes_the_checksum() {
+        const BYTES: usize = 4096;
+        let mut bytes = [0; BYTES + 8];
+        let none = crc32c::crc32c(&bytes);
+        let change = |bytes: &[u8; BYTES + 8]| crc32c::crc32c(&bytes[..]) ^ none;
+        let carries: Vec<Vec<u32>> = (0..64)
+            .map(|first| {
+                let of = |last: u32| {
+                    let flipped = u64::MAX << first & u64::MAX >> (63 - last);
+                    bytes[BYTES..].copy_from_slice(&flipped.to_le_bytes());
+                    change(&bytes)
+                };
+                (first..64).map(of).collect()
+            })
+            .collect();
+        bytes[BYTES..].fill(0);
+        for bit in 0..8 * BYTES {
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert!(!carries[bit % 64].contains(&change(&bytes)), "bit {bit}");
+            bytes[bit / 8] = 0;
+        }
     }
 
     #[test]

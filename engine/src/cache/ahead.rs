@@ -267,6 +267,7 @@ impl<P: Payload> Ahead<P> {
 mod tests {
     use super::*;
     use crate::cache::sequence::Sequences;
+    use crate::payload::Checksum;
 
     /// The contents of a test: only their length is looked at.
     #[derive(Clone, Debug, PartialEq)]
@@ -286,7 +287,7 @@ mod tests {
         fn concat(parts: &[Self]) -> Self {
             Length(parts.iter().map(|part| part.0).sum())
         }
-        fn checksum(&self) -> u32 {
+        fn checksum(&self, _: Checksum) -> u32 {
             0
         }
         fn from_bytes(bytes: &[u8]) -> Self {

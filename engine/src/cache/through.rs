@@ -282,6 +282,7 @@ fn overlapping<P>(pages: &BTreeMap<u64, Page<P>>, block: Block, blocks: u64) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::payload::Checksum;
 
     /// Contents that tell which atoms they were made for.
     #[derive(Clone, Debug)]
@@ -303,7 +304,7 @@ mod tests {
         fn concat(_: &[Self]) -> Self {
             unreachable!("pages are only cut")
         }
-        fn checksum(&self) -> u32 {
+        fn checksum(&self, _: Checksum) -> u32 {
             0
         }
         fn from_bytes(_: &[u8]) -> Self {

@@ -165,6 +165,7 @@ fn behind<P>(row: &VecDeque<Pin<P>>, slot: u32) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::payload::Checksum;
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
@@ -189,7 +190,7 @@ mod tests {
         fn concat(_: &[Self]) -> Self {
             unreachable!("a window joins nothing")
         }
-        fn checksum(&self) -> u32 {
+        fn checksum(&self, _: Checksum) -> u32 {
             unreachable!("a window verifies nothing")
         }
         fn from_bytes(_: &[u8]) -> Self {

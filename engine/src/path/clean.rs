@@ -419,7 +419,7 @@ impl<P: Payload> Engine<P> {
             let entry = self.sets.entry(slot, |block| self.full(block));
             let contents = payload.slice(u64::from(slot.slot - first.slot) * size, size);
             let dirty = is_stale || self.sets.is_dirty(slot);
-            if contents.checksum() != entry.crc {
+            if contents.checksum(self.checksum) != entry.crc {
                 stays |= !is_stale && !self.drop_corrupt(slot, dirty);
             } else if !self.may_move(entry.block, dirty) {
                 stays = true;

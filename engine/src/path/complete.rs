@@ -64,7 +64,7 @@ impl<P: Payload> Engine<P> {
         let Completion { block, slot, fetched } = self.completions.remove(completion);
         self.sets.unpin(slot, 1);
         // A slot that cannot be read is told by whoever needs it.
-        let older = result.ok().map(joined::<P>).filter(|older| older.checksum() == self.sets.crc(slot));
+        let older = result.ok().map(joined::<P>).filter(|older| older.checksum(self.checksum) == self.sets.crc(slot));
         if let Some(older) = older
             && self.index.get(block) == Some(slot)
             && self.is_completable(block)

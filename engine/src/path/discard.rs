@@ -126,6 +126,7 @@ impl<P: Payload> Engine<P> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::payload::Checksum;
     use std::cell::Cell;
 
     thread_local! {
@@ -151,7 +152,7 @@ mod tests {
         fn concat(_: &[Self]) -> Self {
             unreachable!("nothing is copied")
         }
-        fn checksum(&self) -> u32 {
+        fn checksum(&self, _: Checksum) -> u32 {
             unreachable!("nothing looks at them")
         }
         fn from_bytes(_: &[u8]) -> Self {

@@ -113,7 +113,7 @@ impl<P: Payload> Engine<P> {
             return;
         }
         if let Ok(answer) = result {
-            let crc = joined(answer).checksum();
+            let crc = joined(answer).checksum(self.checksum);
             self.marks.taken.push(Mark { block: Block(block), crc });
         } else {
             self.meet(FaultPoint::MarkUnread);

@@ -340,6 +340,7 @@ impl<P: Payload> Engine<P> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::payload::Checksum;
 
     /// However much lies beside it.
     #[test]
@@ -371,7 +372,7 @@ mod tests {
         fn concat(parts: &[Self]) -> Self {
             Atoms(parts[0].0, parts.iter().map(Payload::atoms).sum())
         }
-        fn checksum(&self) -> u32 {
+        fn checksum(&self, _: Checksum) -> u32 {
             0
         }
         fn from_bytes(_: &[u8]) -> Self {

@@ -258,7 +258,7 @@ impl<P: Payload> Engine<P> {
 
     pub(super) fn merge_done(&mut self, number: usize, edge: usize, result: Result<Answer<P>, DeviceError>) {
         let (slot, _) = self.source(number, edge);
-        let good = result.ok().map(joined::<P>).filter(|payload| payload.checksum() == self.sets.crc(slot));
+        let good = result.ok().map(joined::<P>).filter(|payload| payload.checksum(self.checksum) == self.sets.crc(slot));
         self.older_read(number, edge, good);
     }
 

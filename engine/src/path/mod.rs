@@ -97,7 +97,7 @@ use crate::fault_point::FaultPoints;
 use crate::gate::Gate;
 use crate::memory::Memory;
 use crate::op::{DeviceError, DeviceId, Limits, Op};
-use crate::payload::{Lessor, Payload};
+use crate::payload::{Checksum, Lessor, Payload};
 use crate::probe::{Counters, Damage, Drain, Latencies, Phase};
 use crate::queue::Queue;
 use crate::request::{Command, Reply, Request};
@@ -134,6 +134,8 @@ pub struct Engine<P: Payload> {
     index: Index,
     /// Slots → blocks, and the lives of the sets.
     sets: Sets,
+    /// By what slots are told from what they do not hold: the superblock says it.
+    checksum: Checksum,
     /// Blocks that are zeros, whatever the origin holds.
     ranges: Ranges,
     /// Atoms that are nowhere any more.

@@ -15,7 +15,7 @@ use crate::dirty_share::DirtyShare;
 use crate::gate::Gate;
 use crate::memory::Memory;
 use crate::op::{Lanes, Limits};
-use crate::payload::Payload;
+use crate::payload::{Checksum, Payload};
 use crate::probe::Phase;
 use crate::queue::Queue;
 use crate::time::{Duration, Instant};
@@ -63,6 +63,7 @@ impl<P: Payload> Engine<P> {
             index: Index::new(geometry.set_slots),
             sets: Sets::new(geometry, config.cleaning.benefit(), lanes),
             lost: Lost::new(geometry),
+            checksum: Checksum::default(),
             window: Window::new(geometry.block_atoms),
             front_writes: FrontWrites::new(if memory.is_some() { front_pages } else { 0 }),
             what_if: WhatIf::new(memory.as_ref().map_or(0, Memory::pages_max), geometry.slots()),

@@ -340,7 +340,7 @@ impl<P: Payload> Engine<P> {
         let mut slots = Bits::new(self.config.geometry.set_slots);
         for i in 0..part.blocks as u32 {
             let slot = Slot { slot: first.slot + i, ..first };
-            let crc = part.payload.slice(u64::from(i) * self.block_atoms(), self.block_atoms()).checksum();
+            let crc = part.payload.slice(u64::from(i) * self.block_atoms(), self.block_atoms()).checksum(self.checksum);
             self.sets.overwrite(slot, crc);
             slots.set(slot.slot);
         }

@@ -652,7 +652,7 @@ impl<P: Payload> Engine<P> {
         let size = self.block_atoms();
         let is_good = |i: u32| {
             let slot = Slot { slot: first.slot + i, ..first };
-            payload.slice(u64::from(i) * size, size).checksum() == self.sets.crc(slot)
+            payload.slice(u64::from(i) * size, size).checksum(self.checksum) == self.sets.crc(slot)
         };
         let base = block.0 * size;
         if self.holds_what_was_written(first, &payload) {
@@ -679,7 +679,7 @@ impl<P: Payload> Engine<P> {
     /// Does what was read of the slots from `first` have the checksums of what was written there?
     pub(super) fn holds_what_was_written(&self, first: Slot, payload: &P) -> bool {
         let (mut slot, mut is_good) = (first, true);
-        payload.checksums(self.block_atoms(), |crc| {
+        payload.checksums(self.checksum, self.block_atoms(), |crc| {
             is_good &= crc == self.sets.crc(slot);
             slot.slot += 1;
         });

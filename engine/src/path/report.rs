@@ -3,7 +3,7 @@
 use crate::block::{ATOM_BYTES, Block, Slot, Span};
 use crate::fault_point::{FaultPoint, FaultPoints};
 use crate::memory::Memory;
-use crate::payload::Payload;
+use crate::payload::{Checksum, Payload};
 use crate::probe::{Counters, Damage, Glance, Phase, Snapshot, Stored};
 use crate::time::Instant;
 use crate::what_if::Forecasts;
@@ -148,6 +148,11 @@ impl<P: Payload> Engine<P> {
                 unsaved.next();
             }
         }
+    }
+
+    /// By what what is [stored](Engine::stored) is held against its checksum.
+    pub fn checksum(&self) -> Checksum {
+        self.checksum
     }
 
     /// The blocks of a set, in the order of their slots: without those that may be overwritten in place, whose checksums nobody knows, and

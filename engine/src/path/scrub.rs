@@ -289,7 +289,7 @@ impl<P: Payload> Engine<P> {
             Ok(payload) => {
                 self.counters.scrubbed_blocks += u64::from(slots);
                 for (i, slot) in all.enumerate() {
-                    if payload.slice(i as u64 * size, size).checksum() != self.sets.crc(slot) {
+                    if payload.slice(i as u64 * size, size).checksum(self.checksum) != self.sets.crc(slot) {
                         self.scrub_found(slot);
                     }
                 }

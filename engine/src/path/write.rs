@@ -598,7 +598,7 @@ impl<P: Payload> Engine<P> {
         entries.clear();
         let entry = |block, crc| Entry { block, valid: part.valid.unwrap_or_else(|| self.full(block)), crc };
         let mut blocks = (block.0..block.0 + count).map(Block);
-        part.payload.checksums(self.block_atoms(), |crc| entries.extend(blocks.next().map(|block| entry(block, crc))));
+        part.payload.checksums(self.checksum, self.block_atoms(), |crc| entries.extend(blocks.next().map(|block| entry(block, crc))));
         assert!(entries.len() as u64 == count, "every block has its contents");
         let geometry = self.config.geometry;
         self.sets.describe(first, &entries, part.valid.is_none(), |block| geometry.full(block));

@@ -25,8 +25,11 @@ use crate::block::{Atoms, Block, Span};
 use crate::op::Zone;
 use std::fmt;
 
-/// The version of everything below; another one is refused.
-pub const VERSION: u16 = 1;
+/// The version of a format, as its superblocks say it: what is formatted now, and those that are read and written. Another one is refused.
+pub const VERSION: u16 = 2;
+pub const KNOWN_VERSIONS: &str = "1 and 2";
+/// Pages of other kinds have been the same in all of them, and say so.
+const PAGE_VERSION: u16 = 1;
 /// Lives, epochs and all numbers that count up are smaller: adding to one read from the SSD never overflows, and none gets there in
 /// the life of an SSD. A state map keeps the state of a set in the two bits above its life.
 pub const NUMBER_END: u64 = 1 << 62;
@@ -59,7 +62,7 @@ impl fmt::Display for Unsealed {
         match self {
             Unsealed::Blank => write!(f, "nothing was written there"),
             Unsealed::Magic => write!(f, "no page of this kind"),
-            Unsealed::Version(version) => write!(f, "a page of format version {version}, where this program knows {VERSION}"),
+            Unsealed::Version(version) => write!(f, "a page of format version {version}, where this program knows {KNOWN_VERSIONS}"),
             Unsealed::Format => write!(f, "a page of an earlier format of this SSD"),
             Unsealed::Address => write!(f, "a page that belongs to another place"),
             Unsealed::Checksum => write!(f, "the checksum does not match"),
@@ -118,6 +121,7 @@ pub fn create_steps(superblock: &Superblock) -> Vec<Step> {
 mod tests {
     use super::*;
     use crate::block::Slot;
+    use crate::payload::Checksum;
 
     #[test]
     fn formatting_zeroes_both_superblocks_before_it_writes_one() {
@@ -163,9 +167,9 @@ mod tests {
         assert_eq!(structures, 9);
     }
 
-    /// Pages of version 1 as they were first written: whoever changes one of these numbers makes another version.
+    /// Pages as they were first written in their version: whoever changes one of these numbers makes another version.
     #[test]
-    fn version_1_stays_version_1() {
+    fn a_version_stays_what_it_is() {
         let geometry = testing::small(8, 64);
         let sealed = Position { epoch: 2, seq: 3 };
         let entry = Entry { block: Block(4), valid: Atoms(5), crc: 6 };
@@ -174,15 +178,18 @@ mod tests {
         let mut builder = PageBuilder::new(&geometry);
         builder.put(Slot { set: 1, slot: 2 }, 3, true, false, &[entry]);
         let head = PageHead { epoch: 4, seq: 5, durable: 3, previous: 6, group_offset: 0, records: 0, first: true, last: true };
+        let superblock = Superblock::new(testing::FORMAT, geometry, [1; 16], [2; 16]);
         let pages = [
-            Superblock::new(testing::FORMAT, geometry, [1; 16], [2; 16]).encode(1),
+            // Of version 1, and of version 2.
+            Superblock { checksum: Checksum::Crc, ..superblock.clone() }.encode(1),
+            superblock.encode(1),
             Header { set: 1, life: 7, stream: 1, sealed, entries: vec![entry] }.encode(&geometry, testing::FORMAT, true),
             map::encode_sets(&geometry, testing::FORMAT, 1, 0, 11, &vec![set; 70]),
             map::encode_ranges(&geometry, testing::FORMAT, 1, 1, 11, 1, &[lost]),
             builder.seal(testing::FORMAT, 12, head).0,
         ];
         let golden = pages.map(|page| seal::get_u32(&page, 24));
-        assert_eq!(golden, [0x1375_05ef, 0xe4e3_6665, 0xb45e_30f9, 0xe443_0d7f, 0xc489_c91f], "{golden:#x?}");
+        assert_eq!(golden, [0x1375_05ef, 0x4ab1_1d28, 0xe4e3_6665, 0xb45e_30f9, 0xe443_0d7f, 0xc489_c91f], "{golden:#x?}");
     }
 
     #[test]
@@ -196,7 +203,7 @@ mod tests {
         for why in [
             Unsealed::Blank,
             Unsealed::Magic,
-            Unsealed::Version(2),
+            Unsealed::Version(3),
             Unsealed::Format,
             Unsealed::Address,
             Unsealed::Checksum,

@@ -6,7 +6,9 @@
 //! The CRC covers bytes 28 to the end, then bytes 0 to 24. In this order the CRC of the contents alone falls off on the way: the
 //! journal chains its pages by it, and it stays the same when a page is sealed again for another place.
 
-use super::{FormatId, Unsealed, VERSION};
+use std::ops::RangeInclusive;
+
+use super::{FormatId, PAGE_VERSION, Unsealed};
 use crate::block::PAGE_BYTES;
 
 /// Bytes of a seal.
@@ -25,8 +27,13 @@ pub(super) type Magic = [u8; 4];
 
 /// Seals `page` for the atom `address`, once its contents are in place. Returns the CRC-32C of the contents alone.
 pub(super) fn seal(page: &mut [u8], magic: Magic, format: FormatId, address: u64) -> u32 {
+    seal_as(PAGE_VERSION, page, magic, format, address)
+}
+
+/// The same of a page that is not alike in all versions.
+pub(super) fn seal_as(version: u16, page: &mut [u8], magic: Magic, format: FormatId, address: u64) -> u32 {
     page[..4].copy_from_slice(&magic);
-    put_u16(page, VERSION_AT, VERSION);
+    put_u16(page, VERSION_AT, version);
     put_u16(page, 6, 0);
     page[FORMAT_AT..ADDRESS_AT].copy_from_slice(&format.0[..8]);
     put_u64(page, ADDRESS_AT, address);
@@ -41,6 +48,18 @@ pub(super) fn seal(page: &mut [u8], magic: Magic, format: FormatId, address: u64
 /// A page of another format is none of ours, intact or not; after that the CRC comes first, so that a flipped bit is never reported
 /// as another version.
 pub(super) fn unseal(page: &[u8], length: usize, magic: Magic, format: FormatId, address: u64) -> Result<u32, Unsealed> {
+    unseal_as(PAGE_VERSION..=PAGE_VERSION, page, length, magic, format, address).map(|(_, contents)| contents)
+}
+
+/// The same of a page that is not alike in all versions: of one of these. Returns that as well.
+pub(super) fn unseal_as(
+    versions: RangeInclusive<u16>,
+    page: &[u8],
+    length: usize,
+    magic: Magic,
+    format: FormatId,
+    address: u64,
+) -> Result<(u16, u32), Unsealed> {
     if page.len() != length {
         return Err(Unsealed::Field("length"));
     }
@@ -57,14 +76,15 @@ pub(super) fn unseal(page: &[u8], length: usize, magic: Magic, format: FormatId,
     if crc32c::crc32c_append(contents, &page[..CRC_AT]) != get_u32(page, CRC_AT) {
         return Err(Unsealed::Checksum);
     }
-    if get_u16(page, VERSION_AT) != VERSION {
-        return Err(Unsealed::Version(get_u16(page, VERSION_AT)));
+    let version = get_u16(page, VERSION_AT);
+    if !versions.contains(&version) {
+        return Err(Unsealed::Version(version));
     }
     if get_u64(page, ADDRESS_AT) != address {
         return Err(Unsealed::Address);
     }
     zeros(&page[6..8])?;
-    Ok(contents)
+    Ok((version, contents))
 }
 
 /// Bytes without a meaning are zero: a version that gives them one is another version.

@@ -11,9 +11,10 @@
 //! ```
 
 use super::seal::{self, Magic, PAGE, check, get_id, get_u16, get_u32, get_u48, get_u64, put_u32, put_u48, put_u64};
-use super::{FormatId, Geometry, NUMBER_END, Unsealed};
+use super::{FormatId, Geometry, NUMBER_END, Unsealed, VERSION};
 use crate::block::{ATOM_BYTES, Block};
 use crate::mode::Mode;
+use crate::payload::Checksum;
 use crate::wear::{ByCause, Cause, Written};
 
 const MAGIC: Magic = *b"TIDS";
@@ -21,6 +22,8 @@ const CLEAN: u32 = 1;
 const DETACHED: u32 = 2;
 /// Where the mode begins, two bits.
 const MODE: u32 = 2;
+/// Contents had checksums without a sum in it.
+const VERSION_OF_CRCS: u16 = 1;
 /// Where the marks begin.
 const MARKS: usize = 180;
 const MARK_BYTES: usize = 12;
@@ -73,6 +76,8 @@ pub struct Superblock {
     pub detached: bool,
     /// What a FLUSH promises. Of another one than write-back: nothing that was flushed is on this SSD alone.
     pub mode: Mode,
+    /// By what contents of slots, and of the origin, are told from others: for as long as the format lasts.
+    pub checksum: Checksum,
     /// Blocks of the origin as they were when it stopped in order, ascending; none while it runs. At most [`MARKS_MAX`].
     pub marks: Vec<Mark>,
     /// In the life of the cache, up to this update.
@@ -96,6 +101,7 @@ impl Superblock {
             clean: false,
             detached: false,
             mode: Mode::WriteBack,
+            checksum: Checksum::default(),
             marks: Vec::new(),
             written: Written::default(),
         }
@@ -140,7 +146,11 @@ impl Superblock {
         for (total, place) in self.totals().into_iter().zip(bytes[WRITTEN..WRITTEN_END].chunks_exact_mut(8)) {
             put_u64(place, 0, total);
         }
-        seal::seal(&mut bytes, MAGIC, self.format, address(copy));
+        let version = match self.checksum {
+            Checksum::Crc => VERSION_OF_CRCS,
+            Checksum::CrcAndSum => VERSION,
+        };
+        seal::seal_as(version, &mut bytes, MAGIC, self.format, address(copy));
         bytes
     }
 
@@ -167,7 +177,7 @@ impl Superblock {
         // It cannot be of another format than its seal says; the rest of the id lies behind the seal.
         let mut sealed = FormatId::default();
         sealed.0[..8].copy_from_slice(&bytes[8..16]);
-        seal::unseal(bytes, PAGE, MAGIC, sealed, address(copy))?;
+        let (version, _) = seal::unseal_as(VERSION_OF_CRCS..=VERSION, bytes, PAGE, MAGIC, sealed, address(copy))?;
         let format = FormatId(get_id(bytes, 32));
         check(format.0[..8] == sealed.0[..8], "format id")?;
         let geometry = Geometry {
@@ -195,6 +205,7 @@ impl Superblock {
             clean: flags & CLEAN != 0,
             detached: flags & DETACHED != 0,
             mode: mode.ok_or(Unsealed::Field("flags"))?,
+            checksum: if version == VERSION_OF_CRCS { Checksum::Crc } else { Checksum::CrcAndSum },
             marks: decode_marks(bytes, &geometry)?,
             written: decode_written(bytes)?,
         };
@@ -307,7 +318,6 @@ fn ext(first: &[u8]) -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::VERSION;
     use super::super::testing::{self, FORMAT, geometries, small};
     use super::*;
     use crate::block::PAGE_BYTES;
@@ -323,8 +333,17 @@ mod tests {
         let numbers = (0..NUMBER_END, 1..NUMBER_END, 1..NUMBER_END);
         let marks = proptest::collection::btree_map(any::<u64>(), any::<u32>(), 0..MARKS_MAX);
         let totals = (0..NUMBER_END, proptest::array::uniform9(0..NUMBER_END));
-        (ids, geometries(), numbers, map_ref(), map_ref(), any::<bool>(), any::<bool>(), 0..Mode::ALL.len(), (marks, totals)).prop_map(
-            |((format, volume, origin), geometry, (sequence, epoch, cut), checkpoint, previous, clean, detached, mode, (marks, totals))| {
+        (ids, geometries(), numbers, map_ref(), map_ref(), any::<[bool; 3]>(), 0..Mode::ALL.len(), (marks, totals)).prop_map(
+            |(
+                (format, volume, origin),
+                geometry,
+                (sequence, epoch, cut),
+                checkpoint,
+                previous,
+                [clean, detached, sums],
+                mode,
+                (marks, totals),
+            )| {
                 Superblock {
                     format: FormatId(format),
                     geometry,
@@ -338,6 +357,7 @@ mod tests {
                     clean,
                     detached,
                     mode: Mode::ALL[mode],
+                    checksum: if sums { Checksum::CrcAndSum } else { Checksum::Crc },
                     marks: some_marks(&geometry, marks),
                     written: Written { clients: totals.0, cache: ByCause(totals.1) },
                 }
@@ -364,7 +384,7 @@ mod tests {
         fn a_scribbled_and_sealed_superblock_is_refused_or_means_one_thing(superblock in superblock(), scribbles in testing::scribbles()) {
             let mut bytes = superblock.encode(0);
             scribbles.iter().for_each(|&(at, byte)| bytes[at] = byte);
-            seal::seal(&mut bytes, MAGIC, superblock.format, 0);
+            seal::seal_as(u16::from(bytes[4]), &mut bytes, MAGIC, superblock.format, 0);
             if let Ok(read) = Superblock::decode(&bytes, 0) {
                 prop_assert_eq!(read.encode(0), bytes);
             }
@@ -500,6 +520,7 @@ mod tests {
             [0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77, 100_003]
         );
         assert_eq!([120, 124, 152, 156, 160, 164, 168, 172].map(|at| get_u32(&bytes, at)), [0, 1, 8, 64, 70, 16, 300, 0xb]);
+        assert_eq!((bytes[4], Superblock { checksum: Checksum::Crc, ..superblock }.encode(1)[4]), (2, 1));
         assert_eq!([3_968, 3_976, 4_040].map(|at| get_u64(&bytes, at)), [0x88, 1, 9]);
     }
 }

@@ -105,6 +105,6 @@ pub fn refuses_forgeries<T: Debug>(page: &[u8], decode: impl Fn(&[u8]) -> Result
     const NO_MEANING: &str = "bytes without a meaning";
     assert_eq!(decode(&forged(page, 6, &[1])).err(), Some(Unsealed::Field(NO_MEANING)));
     assert_eq!(decode(&forged(page, page.len() - 1, &[1])).err(), Some(Unsealed::Field(NO_MEANING)), "behind the last record");
-    assert_eq!(decode(&forged(page, 4, &[2])).err(), Some(Unsealed::Version(2)));
+    assert_eq!(decode(&forged(page, 4, &[3])).err(), Some(Unsealed::Version(3)));
     assert_eq!(decode(&forged(page, 23, &[1])).err(), Some(Unsealed::Address));
 }

@@ -195,7 +195,7 @@ impl<P: Payload> Engine<P> {
         if !is_awaited || self.phase != Phase::Recovering {
             return;
         }
-        let found = result.map(|answer| joined::<P>(answer).checksum());
+        let found = result.map(|answer| joined::<P>(answer).checksum(self.checksum));
         let fence = &mut self.recovery().fence;
         fence.reading -= 1;
         fence.is_quick |= now.since(fence.started) <= QUICK;

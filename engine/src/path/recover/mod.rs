@@ -415,6 +415,7 @@ impl<P: Payload> Engine<P> {
             return self.find(FaultPoint::OtherOrigin, true, "the cache belongs to another origin".to_string());
         }
         self.wear.before = superblock.written;
+        self.checksum = superblock.checksum;
         self.recovery().superblock = Some(superblock.clone());
         self.recovery().enter(Stage::Metadata);
         self.read_maps(&superblock);

@@ -126,7 +126,7 @@ impl<P: Payload> Engine<P> {
         };
         let size = self.block_atoms();
         for i in 0..slots {
-            let crc = payload.slice(u64::from(i) * size, size).checksum();
+            let crc = payload.slice(u64::from(i) * size, size).checksum(self.checksum);
             self.sets.overwrite(Slot { slot: first.slot + i, ..first }, crc);
         }
         let action = Action::Write(Zone::Data, self.slots_span(first, slots), [payload].into());

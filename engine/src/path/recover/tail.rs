@@ -81,7 +81,7 @@ impl<P: Payload> Engine<P> {
                 for (i, entry) in run.entries.iter().enumerate() {
                     let contents = payload.slice(i as u64 * size, size);
                     let slot = self.sets.number(Slot { slot: run.first.slot + i as u32, ..run.first });
-                    if contents.checksum() == entry.crc {
+                    if contents.checksum(self.checksum) == entry.crc {
                         self.recovery().tail.slots.insert((slot, entry.crc), contents);
                     } else {
                         self.meet(FaultPoint::TailSlotDamaged);

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use super::{Answered, BUSY, JOINED_ATOMS_MAX, Queue, QueueKind};
 use crate::block::Span;
 use crate::op::{Action, Answer, Class, DeviceError, DeviceId, Done, Lanes, Limits, Op, OpId, Zone};
-use crate::payload::Payload;
+use crate::payload::{Checksum, Payload};
 use crate::time::{Duration, Instant};
 
 pub const BLOCK: u64 = 8;
@@ -42,7 +42,7 @@ impl Payload for Addresses {
     fn concat(parts: &[Self]) -> Self {
         Addresses(parts.iter().flat_map(|part| part.0.clone()).collect())
     }
-    fn checksum(&self) -> u32 {
+    fn checksum(&self, _: Checksum) -> u32 {
         0
     }
     fn from_bytes(bytes: &[u8]) -> Self {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use tidegate_engine::block::{ATOM_BYTES, Span};
 use tidegate_engine::cache::format::{Step, Superblock, create_steps};
 use tidegate_engine::op::{Action, Answer, Done, Limits, Op, Zone};
-use tidegate_engine::payload::Payload;
+use tidegate_engine::payload::{Checksum, Payload};
 use tidegate_engine::probe::{Phase, Snapshot};
 use tidegate_engine::request::{Command, Reply, Request, RequestId};
 use tidegate_engine::time::{Duration, Instant};
@@ -53,7 +53,7 @@ impl Payload for Weightless {
             parts => Weightless::Nothing(parts.iter().map(Payload::atoms).sum()),
         }
     }
-    fn checksum(&self) -> u32 {
+    fn checksum(&self, _: Checksum) -> u32 {
         0
     }
     fn from_bytes(bytes: &[u8]) -> Self {
