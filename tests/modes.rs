@@ -354,6 +354,13 @@ fn a_cache_of_version_1_is_served_and_stays_one() {
     daemon.stop();
     is_of(1);
     tool::tidegate_in(dir, &["check", "--dir", "."]).succeeds();
+    // By the rules of the other version it would be damaged, all of it.
+    let look = || tool::tidegate_in(dir, &["check", "--data", "--dir", "."]);
+    set_version(&cache, 2);
+    let ended = look();
+    assert!(ended.code == Some(1) && ended.stdout.contains("2048 blocks newer than the origin do not read"), "{ended}");
+    set_version(&cache, 1);
+    look().succeeds();
 }
 
 #[test]

@@ -27,10 +27,12 @@ fn page(input: Input, bytes: usize, magic: &[u8; 4], address: u64) -> Vec<u8> {
 
 pub fn superblock(data: &[u8]) {
     let mut input = Input(data);
-    let copy = input.below(2) as u32;
+    let drawn = input.below(4) as u32;
+    let (copy, version) = (drawn % 2, 1 + drawn / 2);
     let mut page = page(input, PAGE, b"TIDS", u64::from(copy) * 1_024);
     // The whole id stands behind the seal too: guessing it would teach nobody anything.
     page[32..48].copy_from_slice(&FORMAT.0);
+    page[4] = version as u8;
     seal(&mut page, b"TIDS", FORMAT, u64::from(copy) * 1_024);
     if let Ok(superblock) = Superblock::decode(&page, copy) {
         assert_eq!(superblock.encode(copy), page, "two readings of one superblock");

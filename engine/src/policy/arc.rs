@@ -76,7 +76,10 @@ impl Policy for Arc {
             Some(at) => self.keys.renew(OFTEN, at),
             None => {
                 let all = |keys: &Lists<4>| (ONCE..=OFTEN_GHOSTS).map(|list| keys.len(list)).sum::<usize>();
-                while all(&self.keys) >= 2 * self.capacity && self.keys.remove_oldest(OFTEN_GHOSTS).is_some() {}
+                // (Of keys that went for nobody there may be too many ghosts of the other kind.)
+                while all(&self.keys) >= 2 * self.capacity
+                    && self.keys.remove_oldest(OFTEN_GHOSTS).or_else(|| self.keys.remove_oldest(ONCE_GHOSTS)).is_some()
+                {}
                 self.keys.add(ONCE, key, ());
             }
         }

@@ -216,6 +216,26 @@ mod tests {
         }
     }
 
+    /// What fronts have written is kept before others go for it, and then they go for nobody.
+    #[test]
+    fn a_key_takes_as_many_bytes_where_others_go_for_nobody() {
+        const KEYS: u64 = 1_000;
+        for (name, kind) in Kind::ALL {
+            let mut policy = kind.build(KEYS as usize);
+            let mut bytes = Vec::new();
+            for key in 0..100 * KEYS {
+                policy.insert(key);
+                while policy.len() as u64 > KEYS {
+                    policy.evict(None).expect("it is full");
+                }
+                if key % (50 * KEYS) == 50 * KEYS - 1 {
+                    bytes.push(policy.bytes());
+                }
+            }
+            assert!(bytes[1] <= bytes[0] + bytes[0] / 16, "{name}: {bytes:?}");
+        }
+    }
+
     fn misses(kind: Kind, capacity: usize, keys: impl Iterator<Item = u64>) -> usize {
         let mut policy = kind.build(capacity);
         keys.filter(|&key| !access(&mut *policy, capacity, key)).count()

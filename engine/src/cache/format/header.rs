@@ -3,8 +3,8 @@
 //!
 //! ```text
 //! 0 seal 28 | 28 set 4 | 32 life 8 | 40 epoch, 48 seq of SEAL's page 8 + 8 | 56 slots 2 | 58 stream 1 | 59 zero 5 | 64 entries …
-//! entry, blocks up to 8 atoms: 0 block 6 | 6 valid 1 | 7 zero 1 | 8 CRC-32C 4
-//! entry, blocks above 8 atoms: 0 block 6 | 6 zero 2 | 8 CRC-32C 4 | 12 valid 2 to 16
+//! entry, blocks up to 8 atoms: 0 block 6 | 6 valid 1 | 7 zero 1 | 8 checksum 4
+//! entry, blocks above 8 atoms: 0 block 6 | 6 zero 2 | 8 checksum 4 | 12 valid 2 to 16
 //! ```
 
 use super::seal::{self, HEAD_BYTES, Magic, PAGE, check, get_u16, get_u32, get_u48, get_u64, put_u16, put_u32, put_u48, put_u64};

@@ -78,7 +78,7 @@ pub struct Entry {
     pub block: Block,
     /// Which atoms of the slot count; none beyond the end of the volume.
     pub valid: Atoms,
-    /// CRC-32C of the whole slot as it was written: the atoms that do not count are under it too.
+    /// [Checksum](crate::payload::Checksum) of the whole slot as it was written: the atoms that do not count are under it too.
     pub crc: u32,
 }
 

@@ -6,7 +6,7 @@
 //! 80 sequence 8         | 88 epoch 8            | 96 cut 8
 //! 104 checkpoint: number 8, seq 8               | 120 area 4 (checkpoint), 4 (previous)       | 128 previous: number 8, seq 8
 //! 144 volume atoms 8    | 152 block atoms 4     | 156 set slots 4     | 160 sets 4            | 164 journal pages 4
-//! 168 range entries 4   | 172 flags 4           | 176 marks 4           | 180 marks: each block 6, zero 2, CRC-32C 4 … | zero
+//! 168 range entries 4   | 172 flags 4           | 176 marks 4           | 180 marks: each block 6, zero 2, checksum 4 … | zero
 //! 3968 atoms that clients wrote 8               | 3976 atoms written to the SSD, by cause: 9 times 8   | zero
 //! ```
 
