@@ -306,21 +306,17 @@ fn nothing_grows_where_nothing_has_grown() {
     assert!(told.contains("nothing to take in"), "{told}");
 }
 
-/// Changes both superblocks; their checksums match.
-fn change_superblocks(cache: &Path, change: impl Fn(&mut [u8])) {
+/// The version of both superblocks, with a checksum that matches.
+fn set_version(cache: &Path, version: u16) {
     let file = OpenOptions::new().read(true).write(true).open(cache).unwrap();
     for at in [0, 512 << 10] {
         let mut page = vec![0; 4096];
         file.read_exact_at(&mut page, at).unwrap();
-        change(&mut page);
+        page[4..6].copy_from_slice(&version.to_le_bytes());
         let crc = crc32c::crc32c_append(crc32c::crc32c(&page[28..]), &page[..24]);
         page[24..28].copy_from_slice(&crc.to_le_bytes());
         file.write_all_at(&page, at).unwrap();
     }
-}
-
-fn set_version(cache: &Path, version: u16) {
-    change_superblocks(cache, |page| page[4..6].copy_from_slice(&version.to_le_bytes()));
 }
 
 /// A cache keeps the version that it was formatted with, through crashes and growth: its slots have checksums of that.
@@ -329,7 +325,13 @@ fn a_cache_of_version_1_is_served_and_stays_one() {
     let folder = volume("64MiB", "64MiB", "");
     let dir = folder.path();
     let cache = dir.join("cache.img");
-    let is_of = |version: u8| change_superblocks(&cache, |page| assert_eq!(page[4], version));
+    let is_of = |version: u8| {
+        let mut found = [0];
+        for at in [4, (512 << 10) + 4] {
+            File::open(&cache).unwrap().read_exact_at(&mut found, at).unwrap();
+            assert_eq!(found, [version]);
+        }
+    };
     is_of(2);
     // Nothing is in it yet.
     set_version(&cache, 1);
@@ -355,10 +357,12 @@ fn a_cache_of_version_1_is_served_and_stays_one() {
     is_of(1);
     tool::tidegate_in(dir, &["check", "--dir", "."]).succeeds();
     // By the rules of the other version it would be damaged, all of it.
-    let look = || tool::tidegate_in(dir, &["check", "--data", "--dir", "."]);
+    let look = || tool::tidegate_in(dir, &["check", "--data", "--json", "--dir", "."]);
     set_version(&cache, 2);
     let ended = look();
-    assert!(ended.code == Some(1) && ended.stdout.contains("2048 blocks newer than the origin do not read"), "{ended}");
+    let told: serde_json::Value = serde_json::from_str(&ended.stdout).expect("JSON");
+    let damaged = ["damaged_clean_blocks", "damaged_dirty_blocks"].map(|key| told["contents"][key].as_u64().expect("a number"));
+    assert!(ended.code == Some(1) && damaged[0] + damaged[1] == 2048, "{ended}");
     set_version(&cache, 1);
     look().succeeds();
 }

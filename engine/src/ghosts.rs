@@ -86,7 +86,8 @@ mod tests {
         assert!((0..=50).all(|key| !ghosts.remove(key)));
     }
 
-    /// Of keys that come one after the other, so far apart: those of the last half of what is remembered, those that came half as many before that, and others.
+    /// Of keys that come one after the other, so far apart: those of the last half of what is remembered, those that came half as many before that,
+    /// and others.
     fn remembered<const COUNT_BITS: u32>(keys: u64, row: usize, stride: u64) -> [f64; 3] {
         let mut ghosts: Ghosts<COUNT_BITS> = Ghosts::new(keys, row);
         assert!(ghosts.bytes() <= 2 * (keys + keys / row as u64 + 1));

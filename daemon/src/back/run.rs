@@ -426,8 +426,8 @@ impl Payload for Run {
         if has_wide_multiplications() {
             return pieces.map(|piece| checksum(piece, by)).for_each(each);
         }
-        // What a device has just brought comes from far: the next piece is asked for before this one is needed. (Of CRCs alone, on an EPYC, 111 instead
-        // of 165 us a MiB, which is what it takes to read that at all.)
+        // What a device has just brought comes from far: the next piece is asked for before this one is needed. (Of CRCs alone, on an EPYC, 111
+        // instead of 165 us a MiB, which is what it takes to read that at all.)
         let ask_for = |piece: &[u8]| (0..bytes).step_by(LINE_BYTES).for_each(|line| prefetch(&raw const piece[line]));
         let next = pieces.clone().skip(1).map(Some).chain([None]);
         let sum = |(piece, next): (&[u8], Option<&[u8]>)| {

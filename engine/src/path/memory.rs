@@ -4,8 +4,8 @@
 //!   read ─▶ all in memory? ─▶ reply            a read ends ─▶ pages of what nobody has changed meanwhile
 //!   write, TRIM, zeroes ─▶ their pages go, at the moment from which a read would see something else; those of small writes take their place
 //! ```
-//! A page is dropped or replaced whenever its block changes for whatever reason, and nothing is kept of a block that has changed since it was looked up
-//! (its ticket is void, see `fill`). So a page is what a read would give.
+//! A page is dropped or replaced whenever its block changes for whatever reason, and nothing is kept of a block that has changed since it was looked
+//! up (its ticket is void, see `fill`). So a page is what a read would give.
 
 use std::sync::Arc;
 

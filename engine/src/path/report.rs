@@ -150,7 +150,7 @@ impl<P: Payload> Engine<P> {
         }
     }
 
-    /// By what what is [stored](Engine::stored) is held against its checksum.
+    /// Which checksum it is that [stored](Engine::stored) tells of each slot.
     pub fn checksum(&self) -> Checksum {
         self.checksum
     }
