@@ -306,10 +306,12 @@ pub enum Canary {
     StopsUncounted,
     /// Behind a batch that has failed the next one begins after an hour only.
     RestsTooLong,
+    /// Contents are told from others by their CRC-32C alone.
+    CrcAlone,
 }
 
 impl Canary {
-    pub const ALL: [Canary; 18] = [
+    pub const ALL: [Canary; 19] = [
         Canary::RecordBeforeData,
         Canary::ReuseTooEarly,
         Canary::FlushDoesNotWait,
@@ -328,6 +330,7 @@ impl Canary {
         Canary::WriteInTwoGroups,
         Canary::StopsUncounted,
         Canary::RestsTooLong,
+        Canary::CrcAlone,
     ];
 }
 

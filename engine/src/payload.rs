@@ -19,6 +19,17 @@ pub enum Checksum {
     CrcAndSum,
 }
 
+impl Checksum {
+    /// Of contents with this CRC-32C, and this sum of their words.
+    #[inline]
+    pub fn of(self, crc: u32, sum: impl FnOnce() -> u64) -> u32 {
+        match self {
+            Checksum::Crc => crc,
+            Checksum::CrcAndSum => crc32c::crc32c_append(crc, &sum().to_le_bytes()),
+        }
+    }
+}
+
 /// Payloads one after the other: mostly one, which takes no memory of its own.
 pub type Pieces<P> = SmallVec<[P; 1]>;
 
@@ -39,7 +50,7 @@ pub trait Payload: Clone {
     fn slice(&self, start: u64, atoms: u64) -> Self;
     /// One payload of all the parts in order. Copies, unless there is one part.
     fn concat(parts: &[Self]) -> Self;
-    /// Of the contents (in the simulator: of the stamps).
+    /// Of the contents (in the simulator: of the bytes that the stamps stand for).
     fn checksum(&self, by: Checksum) -> u32;
     /// The checksums of its pieces of `atoms` atoms each, in order.
     fn checksums(&self, by: Checksum, atoms: u64, mut each: impl FnMut(u32)) {

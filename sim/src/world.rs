@@ -186,7 +186,14 @@ impl Simulation {
             cache_failed: false,
             host_chance: chance("host"),
             origin: Device::new(DeviceId::Origin, geometry, blank, plan.limits[1], model(&plan, 1), chance("origin")),
-            load: Load::new(plan.mix, geometry.block_atoms, geometry.volume_atoms, plan.requests, chance("load")),
+            load: Load::new(
+                plan.mix,
+                superblock(&plan).checksum,
+                geometry.block_atoms,
+                geometry.volume_atoms,
+                plan.requests,
+                chance("load"),
+            ),
             fronts: Fronts::default(),
             trace: Trace::default(),
             agenda: Agenda::new(Instant(1_000_000_000)),
@@ -748,7 +755,7 @@ pub fn formatted(plan: &Plan, mut contents: Contents) -> Contents {
     contents
 }
 
-/// The superblock of a plan's fresh cache. Some are of version 1.
+/// The superblock of a plan's fresh cache. Some are of version 1: their clients write what a CRC alone tells apart.
 pub fn superblock(plan: &Plan) -> Superblock {
     let checksum = if plan.seed.is_multiple_of(8) { Checksum::Crc } else { Checksum::CrcAndSum };
     Superblock { checksum, ..Superblock::new(plan.config.format, plan.config.geometry, [7; 16], plan.config.origin) }

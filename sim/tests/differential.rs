@@ -12,6 +12,7 @@ use tidegate_sim::chance::Chance;
 use tidegate_sim::front::load::Load;
 use tidegate_sim::plan::{Plan, Profile};
 use tidegate_sim::swarm::{Options, swarm};
+use tidegate_sim::world::superblock;
 
 const OPS: u64 = 12_500;
 
@@ -33,7 +34,8 @@ fn requests_have_nearly_every_length_and_any_alignment_on_volumes_larger_and_sma
         let slots = u64::from(geometry.sets) * u64::from(geometry.set_slots);
         caches.insert(slots < geometry.blocks());
         assert!(geometry.volume_atoms * 512 >= 7 << 20 && plan.crashes >= 2, "seed {seed}");
-        let mut load = Load::new(plan.mix, geometry.block_atoms, geometry.volume_atoms, OPS, Chance::new(seed, "load"));
+        let (checksum, chance) = (superblock(&plan).checksum, Chance::new(seed, "load"));
+        let mut load = Load::new(plan.mix, checksum, geometry.block_atoms, geometry.volume_atoms, OPS, chance);
         while let Some(request) = load.next(0) {
             load.wake(Instant(0));
             load.replied(request.id);

@@ -59,6 +59,15 @@ fn the_swarm_finds_what_is_tried_again_too_late() {
     assert!(found.iter().any(|violation| is_late(&violation.what)), "{found:?}");
 }
 
+/// Another block's contents, or an earlier life's, in a slot whose record survived a crash that its data did not.
+#[test]
+fn the_swarm_finds_contents_that_pass_for_others() {
+    let options = Options { canary: Some(Canary::CrcAlone), stop_at_first: true, seeds: 100, ops: 1_500, ..Options::default() };
+    let found = quiet(&options).violations;
+    let is_other = |what: &str| what.contains("was read as stamp") || what.contains("holds stamp");
+    assert!(found.iter().any(|violation| is_other(&violation.what)), "{found:?}");
+}
+
 #[test]
 fn a_replay_tells_the_same_violation_with_its_history() {
     let canary = Some(Canary::FlushDoesNotWait);

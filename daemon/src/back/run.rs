@@ -349,10 +349,7 @@ fn zeroed(atoms: u64) -> Run {
 }
 
 fn checksum(bytes: &[u8], by: Checksum) -> u32 {
-    match by {
-        Checksum::Crc => crc(bytes),
-        Checksum::CrcAndSum => crc32c::crc32c_append(crc(bytes), &sum(bytes).to_le_bytes()),
-    }
+    by.of(crc(bytes), || sum(bytes))
 }
 
 /// CRC32C: it is paid for every byte. With 512-bit multiplications where there are any, two to three times as quick as the CRC instructions, which

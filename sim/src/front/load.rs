@@ -7,6 +7,7 @@ use crate::chance::Chance;
 use crate::stamp::Stamps;
 use std::collections::{BTreeMap, VecDeque};
 use tidegate_engine::block::Span;
+use tidegate_engine::payload::Checksum;
 use tidegate_engine::request::{Command, Request, RequestId};
 use tidegate_engine::time::{Duration, Instant};
 
@@ -154,7 +155,8 @@ pub struct Load {
 const RECENT: usize = 24;
 
 impl Load {
-    pub fn new(mix: Mix, block_atoms: u32, volume_atoms: u64, requests: u64, chance: Chance) -> Self {
+    /// What it writes is contents that `checksum` tells from each other.
+    pub fn new(mix: Mix, checksum: Checksum, block_atoms: u32, volume_atoms: u64, requests: u64, chance: Chance) -> Self {
         Load {
             mix,
             ways: Chance::new(chance.clone().word(), "ways"),
@@ -162,7 +164,10 @@ impl Load {
             block_atoms: u64::from(block_atoms),
             volume_atoms,
             next_id: 0,
-            next_stamp: 0,
+            next_stamp: match checksum {
+                Checksum::Crc => 2,
+                Checksum::CrcAndSum => 1,
+            },
             left: requests,
             sweep: VecDeque::new(),
             in_flight: BTreeMap::new(),
@@ -274,10 +279,11 @@ impl Load {
         self.send(u32::MAX, span, command, None)
     }
 
-    /// Bytes that no other write has.
+    /// Bytes that no other write has. Where a sum tells them from others, all have one and the same CRC.
     pub fn fresh(&mut self, span: Span) -> Stamps {
-        self.next_stamp += 1;
-        Stamps::written(self.next_stamp, span.start, span.atoms)
+        let write = self.next_stamp;
+        self.next_stamp += 2;
+        Stamps::written(write, span.start, span.atoms)
     }
 
     fn draw_write(&mut self, worker: u32) -> Request<Stamps> {
@@ -364,7 +370,7 @@ mod tests {
             let mut chance = Chance::new(seed, "mix");
             let mix = Mix::draw(&mut chance);
             let (block_atoms, volume_atoms) = (chance.pick(&[1, 8, 128]), chance.between(1_500, 3_000));
-            let load = || Load::new(mix, block_atoms, volume_atoms, 300, Chance::new(seed, "load"));
+            let load = || Load::new(mix, Checksum::CrcAndSum, block_atoms, volume_atoms, 300, Chance::new(seed, "load"));
             let (mut one, mut other) = (load(), load());
             one.sweep(50);
             other.sweep(50);
@@ -386,7 +392,8 @@ mod tests {
 
     #[test]
     fn what_a_crash_cut_off_may_be_sent_again_with_the_same_bytes() {
-        let mut load = Load::new(Mix { write: 100, read: 0, repeat_percent: 0, ..BASE }, 8, 800, 400, Chance::new(3, "load"));
+        let mix = Mix { write: 100, read: 0, repeat_percent: 0, ..BASE };
+        let mut load = Load::new(mix, Checksum::CrcAndSum, 8, 800, 400, Chance::new(3, "load"));
         let mut written = Vec::new();
         let mut again = 0;
         for round in 0..200 {

@@ -28,7 +28,7 @@ use crate::cache::stream::{Source, Stream};
 use crate::config::Canary;
 use crate::fault_point::FaultPoint;
 use crate::op::{Action, Answer, Class, DeviceError, DeviceId, Zone};
-use crate::payload::Payload;
+use crate::payload::{Checksum, Payload};
 use crate::probe::{Phase, Recovering, RecoveryStep};
 use crate::time::{Duration, Instant};
 
@@ -415,7 +415,7 @@ impl<P: Payload> Engine<P> {
             return self.find(FaultPoint::OtherOrigin, true, "the cache belongs to another origin".to_string());
         }
         self.wear.before = superblock.written;
-        self.checksum = superblock.checksum;
+        self.checksum = if self.has_canary(Canary::CrcAlone) { Checksum::Crc } else { superblock.checksum };
         self.recovery().superblock = Some(superblock.clone());
         self.recovery().enter(Stage::Metadata);
         self.read_maps(&superblock);
