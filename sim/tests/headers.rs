@@ -1,6 +1,7 @@
 //! Headers and superblocks that cannot be read at a start, one by one, for a moment or for good, and what becomes of their sets; those that cannot be
 //! written.
 
+use tidegate_engine::block::Slot;
 use tidegate_engine::cache::format::Geometry;
 use tidegate_engine::config::Allocation;
 use tidegate_engine::fault_point::FaultPoint;
@@ -12,7 +13,7 @@ use tidegate_sim::back::fault::Fault;
 use tidegate_sim::back::volatile::Survive;
 use tidegate_sim::scenario::{Scenario, plan_for};
 use tidegate_sim::stamp::Stamps;
-use tidegate_sim::world::Crash;
+use tidegate_sim::world::{Crash, Noted};
 
 use crate::fault_points::{cut, lived, lived_as, marking, sealed, sets_with_headers, start};
 
@@ -339,6 +340,31 @@ fn a_header_whose_only_copy_was_covered_by_a_failed_flush_is_not_durable() {
 
 /// Sets whose headers the SSD does not take are told again by each checkpoint, and the ring keeps two of them. A write that found no room beside them
 /// waited for ever, and hundreds of checkpoints a second followed one another.
+/// Until then checkpoints tell its slots again. A start that finds them told must not take the header for written.
+#[test]
+fn a_header_that_could_not_be_written_before_a_crash_is_written_after_it() {
+    let mut scenario = Scenario::new();
+    let data: Vec<Stamps> = (0..8).map(|block| scenario.write(block)).collect();
+    let set = (scenario.places(data[0].stamp(0))[0] - scenario.geometry().slot(Slot { set: 0, slot: 0 }).start) / 64;
+    let header = scenario.geometry().header(set as u32).start;
+    let tells = move |scenario: &Scenario| {
+        let is_written = |op: &&Noted| op.zone == Some(Zone::Header) && op.writes && (op.span.start..op.span.end()).contains(&header);
+        scenario.noted().iter().filter(is_written).any(|op| op.ended.is_some_and(|(_, well)| well))
+    };
+    for zone in [Zone::Header, Zone::HeaderCopy] {
+        (0..5).for_each(|_| scenario.fail_next(zone, Fault::Error));
+    }
+    scenario.checkpoints(3, 60);
+    assert!(scenario.simulation.faults().has(FaultPoint::HeaderUnwritable) && !tells(&scenario));
+    scenario.power_cut(Survive::None);
+    scenario.checkpoints(3, 60);
+    assert!(tells(&scenario), "the header is written");
+    scenario.power_cut(Survive::None);
+    for (block, data) in data.iter().enumerate() {
+        scenario.expect(block as u64, data);
+    }
+}
+
 #[test]
 fn a_write_that_finds_no_room_beside_sets_without_headers_waits_a_minute_for_them_and_no_longer() {
     let geometry = Geometry { block_atoms: 8, set_slots: 256, sets: 64, journal_pages: 128, volume_atoms: 8 * 16_384, range_entries: 252 };

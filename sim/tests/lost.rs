@@ -80,6 +80,8 @@ fn neighbouring_losses_are_noted_as_one() {
     let new: Vec<(u64, Stamps)> = lost.iter().step_by(2).map(|&block| (block, scenario.write(block))).collect();
     scenario.flush();
     assert_eq!((scenario.snapshot().lost_blocks, scenario.snapshot().range_entries), (20, 1));
+    scenario.power_cut(Survive::None);
+    assert_eq!((scenario.snapshot().lost_blocks, scenario.snapshot().range_entries), (20, 1));
     scenario.drain();
     scenario.checkpoints(3, 0);
     scenario.power_cut(Survive::None);
