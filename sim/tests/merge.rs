@@ -3,7 +3,7 @@
 use tidegate_engine::block::Span;
 use tidegate_engine::cache::format::Geometry;
 use tidegate_engine::op::Zone;
-use tidegate_engine::request::RequestId;
+use tidegate_engine::request::{RequestError, RequestId};
 use tidegate_sim::back::fault::Fault;
 use tidegate_sim::back::volatile::Survive;
 use tidegate_sim::scenario::{Scenario, plan_for};
@@ -147,5 +147,18 @@ fn what_memory_has_of_a_block_is_not_read_for_a_part_of_it() {
         scenario.flush();
     }
     assert_eq!(slot_reads(&scenario), 0, "as the log of a database is written");
+    expect(&mut scenario, &stamps);
+}
+
+/// Who comes behind it goes on.
+#[test]
+fn a_write_that_fails_since_the_rest_of_its_block_cannot_be_read_leaves_nothing_locked() {
+    let (mut scenario, mut stamps) = written(0);
+    let place = scenario.places(stamps[8])[0];
+    scenario.rot(place);
+    let (failing, _) = scenario.send_write(Span::new(8, 3), false);
+    assert_eq!(scenario.wait(failing), Err(RequestError::Io));
+    let behind = send(&mut scenario, &mut stamps, Span::new(8, 8));
+    scenario.wait(behind).expect("a whole block needs nothing of what was there");
     expect(&mut scenario, &stamps);
 }

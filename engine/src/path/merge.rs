@@ -292,8 +292,7 @@ impl<P: Payload> Engine<P> {
             return;
         }
         if failed {
-            self.locks.retain(|lock| lock.request != number);
-            self.answer(number, Err(RequestError::Io));
+            self.turn_away(number, RequestError::Io);
         } else {
             self.intake.push_front(number);
         }

@@ -136,7 +136,7 @@ impl<P: Payload> Engine<P> {
         active.stage = Stage::Waiting;
         let span = active.request.span;
         self.counters.written_atoms -= span.atoms;
-        self.locks.retain(|lock| lock.request != number);
+        self.unlock(number);
         self.intake.push_front(number);
         match (part, &mut self.splitting.split) {
             (Part::Commit, _) => self.committing.give_up(),

@@ -103,9 +103,8 @@ impl<P: Payload> Engine<P> {
             self.forget_passing(number);
             self.forget_waiting_for_home(number);
             self.forget_held(number);
-            self.locks.retain(|lock| lock.request != number);
             self.counters.stalled_requests += 1;
-            self.answer(number, Err(error));
+            self.turn_away(number, error);
         }
         !stalled.is_empty()
     }

@@ -56,8 +56,7 @@ impl<P: Payload> Engine<P> {
         loop {
             // What was not placed yet was not acknowledged and need not be done; but what fronts have written was.
             while let Some(number) = self.intake.pop_front() {
-                self.locks.retain(|lock| lock.request != number);
-                self.answer(number, Err(RequestError::Shutdown));
+                self.turn_away(number, RequestError::Shutdown);
             }
             if !self.pump_front_writes() {
                 break;

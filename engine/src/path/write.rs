@@ -213,8 +213,7 @@ impl<P: Payload> Engine<P> {
             Health::Whole | Health::Degraded => {}
             Health::Fencing => return Placing::Blocked(WaitReason::Fence),
             Health::Unfenced => {
-                self.locks.retain(|lock| lock.request != number);
-                self.answer(number, Err(RequestError::Io));
+                self.turn_away(number, RequestError::Io);
                 return Placing::Placed;
             }
         }
@@ -224,9 +223,7 @@ impl<P: Payload> Engine<P> {
         let data_blocks: u64 = data.iter().map(|&part| self.blocks_of(part).1).sum();
         let through = self.goes_through(number, &data, data_blocks);
         if data_blocks > self.most_blocks(through) {
-            // It may have been merged, to go through.
-            self.locks.retain(|lock| lock.request != number);
-            self.answer(number, Err(RequestError::NoSpace));
+            self.turn_away(number, RequestError::NoSpace);
             return Placing::Placed;
         }
         let overlaps = |lock: &Lock| lock.request != number && lock.block.0 < block.0 + blocks && block.0 < lock.block.0 + lock.blocks;
@@ -241,21 +238,18 @@ impl<P: Payload> Engine<P> {
         let lacks = lacks.or(lacks_home.then_some(WaitReason::Home));
         let lacks = lacks.or((!through && self.is_owed(block, blocks)).then_some(WaitReason::Home));
         if self.is_too_slow(number, lacks) {
-            self.locks.retain(|lock| lock.request != number);
-            self.answer(number, Err(RequestError::NotFast));
+            self.turn_away(number, RequestError::NotFast);
             return Placing::Placed;
         }
         if self.is_squeezed_out(number, lacks) {
-            self.locks.retain(|lock| lock.request != number);
-            self.answer(number, Err(RequestError::NoSpace));
+            self.turn_away(number, RequestError::NoSpace);
             return Placing::Placed;
         }
         if let Some(reason) = lacks {
             return Placing::Blocked(reason);
         }
         if !through && self.forgets_rest(&data) {
-            self.locks.retain(|lock| lock.request != number);
-            self.answer(number, Err(RequestError::Io));
+            self.turn_away(number, RequestError::Io);
             return Placing::Placed;
         }
         if through {
@@ -424,9 +418,20 @@ impl<P: Payload> Engine<P> {
 
     // --- placing ---
 
+    /// From now on others may have the blocks of this request.
+    pub(super) fn unlock(&mut self, number: usize) {
+        self.locks.retain(|lock| lock.request != number);
+    }
+
+    /// It ends without being placed: it may have been merged, and have its blocks for itself.
+    pub(super) fn turn_away(&mut self, number: usize, error: RequestError) {
+        self.unlock(number);
+        self.answer(number, Err(error));
+    }
+
     fn place_now(&mut self, number: usize, data: &[Span], data_blocks: u64) {
         self.begin_group_for(self.journal_entries(data_blocks));
-        self.locks.retain(|lock| lock.request != number);
+        self.unlock(number);
         let pieces = self.pieces_of(number, data);
         self.counters.written_atoms += data.iter().map(|span| span.atoms).sum::<u64>();
         for piece in &pieces {

@@ -270,10 +270,6 @@ impl<P: Payload> Engine<P> {
         if fua { self.settle(number) } else { self.acknowledge_passed(number) }
     }
 
-    fn unlock(&mut self, number: usize) {
-        self.locks.retain(|lock| lock.request != number);
-    }
-
     /// A write of these blocks waits for reads of them alone: no more of those begin.
     fn await_reads(&mut self, block: Block, blocks: u64) {
         let span = self.blocks_span(block, blocks);
