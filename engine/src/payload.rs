@@ -14,7 +14,7 @@ pub enum Checksum {
     /// Their CRC-32C. It does not tell contents that end with their own CRC-32C from others that do: extent blocks of ext4 that belong to one file.
     Crc,
     /// The CRC-32C of the contents and, behind them, of the sum of their words: little-endian, of 8 bytes, modulo 2^64. What is the same to the one
-    /// is not to the other, which carries, but for one case in 2^32.
+    /// is not to the other, which carries, but for one case in 2^32, or for the same words in another order.
     #[default]
     CrcAndSum,
 }

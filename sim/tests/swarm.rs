@@ -41,31 +41,29 @@ fn every_canary_is_found() {
     }
 }
 
+/// The first violation that the swarm finds of a canary says one of these.
+fn expect_found(canary: Canary, seeds: u64, says: [&str; 2]) {
+    let options = Options { canary: Some(canary), stop_at_first: true, seeds, ops: 1_500, ..Options::default() };
+    let found = quiet(&options).violations;
+    assert!(found.iter().any(|violation| says.iter().any(|words| violation.what.contains(words))), "{found:?}");
+}
+
 /// By what is read after a crash, not by an assertion of the engine.
 #[test]
 fn the_swarm_finds_a_write_that_survives_in_part() {
-    let options = Options { canary: Some(Canary::WriteInTwoGroups), stop_at_first: true, seeds: 100, ops: 1_500, ..Options::default() };
-    let found = quiet(&options).violations;
-    let is_torn = |what: &str| what.contains("survived in part") || what.contains("acknowledged before, is lost");
-    assert!(found.iter().any(|violation| is_torn(&violation.what)), "{found:?}");
+    expect_found(Canary::WriteInTwoGroups, 100, ["survived in part", "acknowledged before, is lost"]);
 }
 
 /// By who waits for it, not by everything coming to rest.
 #[test]
 fn the_swarm_finds_what_is_tried_again_too_late() {
-    let options = Options { canary: Some(Canary::RestsTooLong), stop_at_first: true, seeds: 300, ops: 1_500, ..Options::default() };
-    let found = quiet(&options).violations;
-    let is_late = |what: &str| what.contains("has waited for") || what.contains("has taken");
-    assert!(found.iter().any(|violation| is_late(&violation.what)), "{found:?}");
+    expect_found(Canary::RestsTooLong, 300, ["has waited for", "has taken"]);
 }
 
 /// Another block's contents, or an earlier life's, in a slot whose record survived a crash that its data did not.
 #[test]
 fn the_swarm_finds_contents_that_pass_for_others() {
-    let options = Options { canary: Some(Canary::CrcAlone), stop_at_first: true, seeds: 100, ops: 1_500, ..Options::default() };
-    let found = quiet(&options).violations;
-    let is_other = |what: &str| what.contains("was read as stamp") || what.contains("holds stamp");
-    assert!(found.iter().any(|violation| is_other(&violation.what)), "{found:?}");
+    expect_found(Canary::CrcAlone, 100, ["was read as stamp", "holds stamp"]);
 }
 
 #[test]

@@ -164,6 +164,7 @@ impl Load {
             block_atoms: u64::from(block_atoms),
             volume_atoms,
             next_id: 0,
+            // Contents of odd writes have one and the same CRC.
             next_stamp: match checksum {
                 Checksum::Crc => 2,
                 Checksum::CrcAndSum => 1,
