@@ -68,7 +68,7 @@ pub struct Config {
     pub convert_max: Option<u64>,
     /// Bytes of memory for pages of what clients read and write. 0, the default here: none.
     pub ram: u64,
-    /// Which of those pages goes for another one. Default S3-FIFO: 26 bytes for each, and on no trace much worse than LRU.
+    /// Which of those pages goes for another one. Default S3-FIFO: 8 bytes for each, and on no trace much worse than LRU.
     pub memory_policy: policy::Kind,
     /// Threads beside the engine's that read pages themselves ([`crate::Engine::pages`]). Default 0.
     pub fronts: usize,

@@ -2,8 +2,9 @@
 //! told so and comes again; all but [`Keeper::forget`], which must not leave behind what is there, and [`Keeper::drain`], whose pages are to be
 //! found in memory.
 //!
-//! What it replaces it names exactly, page for page. What it has not drained it leaves alone: only fronts replace that, so the newest contents
-//! of a block are in the tree, or known to the engine, at any time.
+//! What it has not drained it leaves alone: only fronts replace that, so the newest contents of a block are in the tree, or known to the engine,
+//! at any time. What it has drained, or filled, nobody replaces but a front, with something that is not drained then: a block's page that is
+//! drained is the one that the engine knows, and no other.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,6 +13,7 @@ use std::sync::Arc;
 use crate::atoms::Atoms;
 use crate::front::Pinned;
 use crate::locks::is_newer;
+use crate::marks::Marks;
 use crate::memory::Frame;
 use crate::pool::{Magazine, Unlinked};
 use crate::sync::Ordering;
@@ -28,18 +30,10 @@ pub struct Keeper {
     waiting: Vec<(usize, u64)>,
 }
 
-/// One page and no other: where it lies, and its number among the pages of its block. The newest has the highest, modulo 2^32, also when the
-/// block was without a page in between.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct PageId {
-    pub frame: Frame,
-    pub version: u32,
-}
-
 /// A page that somebody holds: it stays what it is, in the tree or out of it.
 pub struct Hold {
     pages: Arc<Pages>,
-    id: PageId,
+    frame: Frame,
     mask: Atoms,
     is_dirty: bool,
 }
@@ -65,7 +59,7 @@ pub struct Group {
 pub enum Refused {
     /// A front is writing there: again later.
     Busy,
-    /// The block's page is another one, or it has one where none was expected.
+    /// The block has no page, or it has one where none was expected.
     Changed,
     /// The block's page is dirty and not drained: drain first.
     Undrained,
@@ -79,7 +73,7 @@ impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Refused::Busy => "a front is writing there",
-            Refused::Changed => "the block has another page",
+            Refused::Changed => "the block has no page, or has one already",
             Refused::Undrained => "the block's page is not drained yet",
             Refused::Held => "the page is held",
             Refused::NoPage => "no page is free",
@@ -162,20 +156,20 @@ impl Keeper {
     pub fn drain(&mut self) -> Group {
         // Before the rings: who pushes what is not found there reads the new stamp from then on, and so does whoever sees that page.
         let stamp = self.pages.stamp.0.fetch_add(1, Ordering::AcqRel);
-        let mut newest: BTreeMap<Block, Hold> = BTreeMap::new();
+        let mut newest: BTreeMap<Block, (u32, Hold)> = BTreeMap::new();
         for desk in &self.pages.desks {
             desk.dirty.take_ordered(|&[block, page, pushed]| {
                 if pushed > stamp {
                     return true;
                 }
-                let hold = self.take_over(PageId { frame: Frame((page >> 32) as u32), version: page as u32 });
+                let (version, hold) = (page as u32, self.take_over(Frame((page >> 32) as u32)));
                 match newest.entry(Block(block)) {
-                    std::collections::btree_map::Entry::Occupied(mut other) if is_newer(hold.id.version, other.get().id.version) => {
-                        other.insert(hold);
+                    std::collections::btree_map::Entry::Occupied(mut other) if is_newer(version, other.get().0) => {
+                        other.insert((version, hold));
                     }
                     std::collections::btree_map::Entry::Occupied(_) => {}
                     std::collections::btree_map::Entry::Vacant(place) => {
-                        place.insert(hold);
+                        place.insert((version, hold));
                     }
                 }
                 false
@@ -184,48 +178,57 @@ impl Keeper {
         // A push comes before its page is in the tree, and whoever has pushed has the lock until the page is there. Nobody is to look for a page of
         // this group and miss it.
         newest.keys().for_each(|block| drop(self.pages.locks.lock(block.0, 1)));
-        Group { stamp, dirty: newest.into_iter().map(|(block, page)| Dirty { block, page }).collect() }
+        Group { stamp, dirty: newest.into_iter().map(|(block, (_, page))| Dirty { block, page }).collect() }
     }
 
     /// What a ring has owned is a hold from now on.
-    fn take_over(&self, id: PageId) -> Hold {
+    fn take_over(&self, frame: Frame) -> Hold {
         let pool = &self.pages.pool;
-        assert_eq!(pool.version(id.frame), id.version, "a page in a ring stays what it is");
-        pool.left_the_ring(id.frame);
-        Hold { pages: Arc::clone(&self.pages), id, mask: pool.mask(id.frame), is_dirty: true }
+        pool.left_the_ring(frame);
+        Hold { pages: Arc::clone(&self.pages), frame, mask: pool.mask(frame), is_dirty: true }
     }
 
     /// Holds the page that `block` has now.
     ///
     /// # Errors
     /// [`Refused::Busy`]; [`Refused::Changed`] if it has none.
+    ///
+    /// # Panics
+    /// If 254 hold the page already.
     pub fn hold(&mut self, block: Block) -> Result<Hold, Refused> {
         let pin = self.pages.pool.epochs.pin(self.pages.config.fronts);
         let _locked = self.pages.locks.try_lock(block.0).ok_or(Refused::Busy)?;
         let frame = self.pages.tree.find(&pin, block.0).frame().ok_or(Refused::Changed)?;
         let pool = &self.pages.pool;
         pool.own(frame);
-        let id = PageId { frame, version: pool.version(frame) };
-        Ok(Hold { pages: Arc::clone(&self.pages), id, mask: pool.mask(frame), is_dirty: false })
+        Ok(Hold { pages: Arc::clone(&self.pages), frame, mask: pool.mask(frame), is_dirty: false })
     }
 
     /// Gives a block without a page a clean one. `mask`: which atoms of `contents`, a whole page, are valid.
     ///
     /// # Errors
     /// [`Refused`]; [`Refused::Changed`] if the block has a page.
-    pub fn fill(&mut self, block: Block, contents: &[u8], mask: Atoms) -> Result<PageId, Refused> {
-        self.put(block, None, contents, mask)
+    pub fn fill(&mut self, block: Block, contents: &[u8], mask: Atoms) -> Result<(), Refused> {
+        self.put(block, Put::First, contents, mask)
     }
 
-    /// Completes `base`, which must be the block's page and drained, by atoms that it has not.
+    /// Completes the block's page, which must be drained, by atoms that it has not.
     ///
     /// # Errors
-    /// [`Refused`].
-    pub fn complete(&mut self, block: Block, base: PageId, contents: &[u8], mask: Atoms) -> Result<PageId, Refused> {
-        self.put(block, Some(base), contents, mask)
+    /// [`Refused`]; [`Refused::Changed`] if the block has no page.
+    pub fn complete(&mut self, block: Block, contents: &[u8], mask: Atoms) -> Result<(), Refused> {
+        self.put(block, Put::Behind, contents, mask)
     }
 
-    fn put(&mut self, block: Block, base: Option<PageId>, contents: &[u8], mask: Atoms) -> Result<PageId, Refused> {
+    /// Puts a clean page in the place of the block's, which must be drained.
+    ///
+    /// # Errors
+    /// [`Refused`]; [`Refused::Changed`] if the block has no page.
+    pub fn replace(&mut self, block: Block, contents: &[u8], mask: Atoms) -> Result<(), Refused> {
+        self.put(block, Put::Instead, contents, mask)
+    }
+
+    fn put(&mut self, block: Block, what: Put, contents: &[u8], mask: Atoms) -> Result<(), Refused> {
         let pages = &*self.pages;
         assert_eq!(contents.len(), pages.page_bytes(), "a fill is of a whole page");
         assert!(mask != Atoms::NONE && pages.pool.all().contains(mask), "a page has valid atoms");
@@ -233,29 +236,33 @@ impl Keeper {
             return Err(Refused::NoPage);
         }
         let pin = pages.pool.epochs.pin(pages.config.fronts);
-        let mut locked = pages.locks.try_lock(block.0).ok_or(Refused::Busy)?;
+        let _locked = pages.locks.try_lock(block.0).ok_or(Refused::Busy)?;
         let before = pages.tree.find(&pin, block.0);
-        is_expected(pages, before, base)?;
+        if drained(pages, before)?.is_some() != (what != Put::First) {
+            return Err(Refused::Changed);
+        }
         let frame = self.magazine.take();
         // SAFETY: just taken, so it is ours alone.
         unsafe { pages.pool.memory.fill(frame) }.copy_from_slice(contents);
-        // What the base has is newer.
-        let mask = mask | write::merge(pages, before, frame, Atoms::NONE);
-        let version = locked.next_version(block.0);
-        pages.pool.describe(frame, version, mask, false);
+        let mask = match what {
+            // What the page has is newer.
+            Put::Behind => mask | write::merge(pages, before, frame, Atoms::NONE),
+            Put::First | Put::Instead => mask,
+        };
+        pages.pool.describe(frame, mask, false);
         replace(pages, &pin, &mut self.magazine, block, Entry::new(frame, mask != pages.pool.all()));
-        Ok(PageId { frame, version })
+        Ok(())
     }
 
-    /// Takes a clean page out of memory, if it is the block's and nobody holds it.
+    /// Takes the block's page out of memory, if it is drained and nobody holds it.
     ///
     /// # Errors
-    /// [`Refused`].
-    pub fn evict(&mut self, block: Block, page: PageId) -> Result<(), Refused> {
+    /// [`Refused`]; [`Refused::Changed`] if the block has no page.
+    pub fn evict(&mut self, block: Block) -> Result<(), Refused> {
         let pages = &*self.pages;
         remove(pages, &mut self.magazine, block, |entry| {
-            is_expected(pages, entry, Some(page))?;
-            if pages.pool.owners(page.frame) == 1 { Ok(()) } else { Err(Refused::Held) }
+            let frame = drained(pages, entry)?.ok_or(Refused::Changed)?;
+            if pages.pool.owners(frame) == 1 { Ok(()) } else { Err(Refused::Held) }
         })
     }
 
@@ -265,11 +272,7 @@ impl Keeper {
     /// [`Refused::Busy`], [`Refused::Undrained`]. Without a page there is nothing to do.
     pub fn remove(&mut self, block: Block) -> Result<(), Refused> {
         let pages = &*self.pages;
-        let is_drained = |entry: Entry| match entry.frame() {
-            Some(frame) if pages.pool.is_in_ring(frame) => Err(Refused::Undrained),
-            _ => Ok(()),
-        };
-        remove(pages, &mut self.magazine, block, is_drained)
+        remove(pages, &mut self.magazine, block, |entry| drained(pages, entry).map(drop))
     }
 
     /// As [`Keeper::remove`], but waits for a front that is writing there: no longer than that one takes to publish a page.
@@ -280,14 +283,18 @@ impl Keeper {
         let Keeper { pages, magazine, .. } = self;
         let pin = pages.pool.epochs.pin(pages.config.fronts);
         let _locked = pages.locks.lock(block.0, 1);
-        match pages.tree.find(&pin, block.0).frame() {
-            Some(frame) if pages.pool.is_in_ring(frame) => Err(Refused::Undrained),
-            Some(_) => {
-                replace(pages, &pin, magazine, block, Entry::NONE);
-                Ok(())
-            }
-            None => Ok(()),
+        if drained(pages, pages.tree.find(&pin, block.0))?.is_some() {
+            replace(pages, &pin, magazine, block, Entry::NONE);
         }
+        Ok(())
+    }
+
+    /// Who marks pages from now on.
+    ///
+    /// # Panics
+    /// If somebody else does.
+    pub fn marks(&self) -> Marks {
+        Marks::new(Arc::clone(&self.pages))
     }
 
     /// Gives back free pages and what waits for the epoch.
@@ -302,12 +309,22 @@ impl Drop for Keeper {
     }
 }
 
-/// Whether a block's page is `expected`, and drained.
-fn is_expected(pages: &Pages, entry: Entry, expected: Option<PageId>) -> Result<(), Refused> {
+/// What the keeper puts somewhere.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Put {
+    /// The first page of its block.
+    First,
+    /// What the block's page has not.
+    Behind,
+    /// Instead of what the block's page has.
+    Instead,
+}
+
+/// The page of an entry, if it has one, and that is drained.
+fn drained(pages: &Pages, entry: Entry) -> Result<Option<Frame>, Refused> {
     match entry.frame() {
         Some(frame) if pages.pool.is_in_ring(frame) => Err(Refused::Undrained),
-        found if found.map(|frame| PageId { frame, version: pages.pool.version(frame) }) == expected => Ok(()),
-        _ => Err(Refused::Changed),
+        found => Ok(found),
     }
 }
 
@@ -321,7 +338,8 @@ fn remove(pages: &Pages, magazine: &mut Magazine, block: Block, may: impl Fn(Ent
 
 /// Publishes `entry` for a locked block; the tree gives up the page that was there.
 fn replace(pages: &Pages, pin: &crate::epoch::Pin, magazine: &mut Magazine, block: Block, entry: Entry) {
-    let before = pages.tree.set(pin, block.0, entry, |node| magazine.unlink(&pages.pool, node));
+    let inherit = |before| _ = entry.frame().inspect(|&frame| pages.pool.set_mark(frame, pages.pool.mark(before)));
+    let before = pages.tree.set(pin, block.0, entry, inherit, |node| magazine.unlink(&pages.pool, node));
     if let Some(frame) = before.frame().filter(|&frame| pages.pool.disown(frame)) {
         magazine.unlink(&pages.pool, Unlinked::Page(frame));
     }
@@ -331,17 +349,12 @@ impl Hold {
     /// Its contents. Of atoms that are not valid: anything.
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: a published page is not written to, and a page that has an owner is not used again.
-        unsafe { self.pages.pool.memory.contents(self.id.frame) }
+        unsafe { self.pages.pool.memory.contents(self.frame) }
     }
 
     /// Its valid atoms.
     pub fn mask(&self) -> Atoms {
         self.mask
-    }
-
-    /// Which one it is.
-    pub fn id(&self) -> PageId {
-        self.id
     }
 
     /// Says that the page is no longer dirty: its contents are in the log. Room for another one.
@@ -355,12 +368,12 @@ impl Hold {
 impl Drop for Hold {
     fn drop(&mut self) {
         self.cleaned();
-        self.pages.disown(self.id.frame);
+        self.pages.disown(self.frame);
     }
 }
 
 impl fmt::Debug for Hold {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?} {:x?}", self.id, self.mask)
+        write!(f, "{:?} {:x?}", self.frame, self.mask)
     }
 }

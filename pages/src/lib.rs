@@ -30,6 +30,7 @@ mod front;
 mod keeper;
 mod lease;
 mod locks;
+mod marks;
 mod memory;
 mod pool;
 mod ring;
@@ -44,8 +45,9 @@ use std::sync::Arc;
 pub use atoms::Atoms;
 pub use batch::Read;
 pub use front::{Counts, Front, Page, Pinned};
-pub use keeper::{Dirty, Group, Hold, Keeper, PageId, Refused};
+pub use keeper::{Dirty, Group, Hold, Keeper, Refused};
 pub use lease::Lease;
+pub use marks::Marks;
 pub use memory::Frame;
 pub use sync::prefetch;
 pub use write::{Unwritten, Write};
@@ -118,6 +120,8 @@ pub struct Pages {
     desks: Box<[Desk]>,
     /// Which leases are out.
     leases: Box<[AtomicBool]>,
+    /// The one that marks is out.
+    are_marked: AtomicBool,
 }
 
 /// Where one front and the keeper meet.
@@ -150,14 +154,15 @@ impl Pages {
             counters: Padded(front::Counters::default()),
         };
         let pages = Arc::new(Pages {
-            // The keeper reads as well.
-            pool: Pool::new(config.pages, config.page_atoms, config.atom_bytes, config.fronts + 1, config.leases)?,
+            // The keeper reads as well, and so does who marks.
+            pool: Pool::new(config.pages, config.page_atoms, config.atom_bytes, config.fronts + 1, config.leases + 1)?,
             tree: Tree::new(),
             locks: Locks::new(),
             stamp: Padded(AtomicU64::new(0)),
             dirty_room: Padded(AtomicU64::new(config.dirty_pages as u64)),
             desks: (0..config.fronts).map(desk).collect(),
             leases: (0..config.leases).map(|_| AtomicBool::new(false)).collect(),
+            are_marked: AtomicBool::new(false),
             config,
         });
         let keeper = Keeper::new(Arc::clone(&pages));

@@ -1,7 +1,7 @@
 //! Locks of blocks: whoever changes which page a block has, holds the block's lock. Readers never do.
 //!
 //! A lock is of all blocks of a leaf (and of other leaves that share it by their hash), so whole blocks are locked and a leaf has one writer.
-//! Each carries the clock of versions for its blocks: a block's versions only grow, also when it has been evicted in between.
+//! Each carries the clock of versions for what fronts write to its blocks: a block's versions only grow, also when it has been evicted in between.
 
 use crate::sync::{Mutex, MutexGuard, Padded, lock, prefetch};
 use crate::tree::LEAF_BLOCKS;
@@ -57,7 +57,7 @@ impl Locks {
 }
 
 impl Locked<'_> {
-    /// The next version of a block that is locked.
+    /// The version of the next write to a block that is locked.
     pub fn next_version(&mut self, block: u64) -> u32 {
         let index = Locks::index(block / LEAF_BLOCKS);
         let mut held = std::iter::once(&mut self.first).chain(&mut self.others);
@@ -67,7 +67,7 @@ impl Locked<'_> {
     }
 }
 
-/// Whether version `one` is newer than `other`: both of one block, and both in memory, so no more than 2^31 apart.
+/// Whether version `one` is newer than `other`: both of one block, and both in a ring, so no more than 2^31 apart.
 pub fn is_newer(one: u32, other: u32) -> bool {
     (one.wrapping_sub(other) as i32) > 0
 }

@@ -14,16 +14,20 @@ use std::ops::Range;
 use crate::atoms::Atoms;
 use crate::epoch::{Epochs, Seal};
 use crate::memory::{Frame, Memory};
-use crate::sync::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, Mutex, Ordering, lock, prefetch};
+use crate::sync::{AtomicU8, Mutex, Ordering, lock, prefetch};
 use crate::tree::Node;
 
-/// What is known of a page. Written by whoever fills it, and then, but for the owners, constant until the frame is free again.
+/// What is known of a page.
 struct Known {
-    version: AtomicU32,
-    owners: AtomicU16,
-    /// Pushed into a dirty ring and not drained yet: nobody but another write may take it out of the tree.
-    in_ring: AtomicBool,
+    owners: AtomicU8,
+    /// [`IN_RING`], and the mark.
+    state: AtomicU8,
 }
+
+/// Pushed into a dirty ring and not drained yet: nobody but another write may take it out of the tree.
+const IN_RING: u8 = 1 << 7;
+/// The bits of a [mark](crate::Marks).
+pub const MARK: u8 = IN_RING - 1;
 
 /// Something that is unlinked, and may still be read by who was there before.
 pub enum Unlinked {
@@ -56,16 +60,16 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// `threads`: how many will hold a magazine, and read; and so many leases are beside them.
+    /// `threads`: how many will hold a magazine, and read; and so many `others` only read.
     ///
     /// # Errors
     /// Those of [`Memory::new`].
-    pub fn new(frames: usize, page_atoms: usize, atom_bytes: usize, threads: usize, leases: usize) -> io::Result<Pool> {
+    pub fn new(frames: usize, page_atoms: usize, atom_bytes: usize, threads: usize, others: usize) -> io::Result<Pool> {
         let mask_bytes = page_atoms.div_ceil(8);
-        let known = || Known { version: AtomicU32::new(0), owners: AtomicU16::new(0), in_ring: AtomicBool::new(false) };
+        let known = || Known { owners: AtomicU8::new(0), state: AtomicU8::new(0) };
         Ok(Pool {
             memory: Memory::new(page_atoms * atom_bytes, frames)?,
-            epochs: Epochs::new(threads + leases),
+            epochs: Epochs::new(threads + others),
             known: (0..frames).map(|_| known()).collect(),
             masks: (0..frames * mask_bytes).map(|_| AtomicU8::new(0)).collect(),
             mask_bytes,
@@ -100,43 +104,49 @@ impl Pool {
         prefetch(&self.masks[frame.0 as usize * self.mask_bytes]);
     }
 
-    pub fn version(&self, frame: Frame) -> u32 {
-        self.known(frame).version.load(Ordering::Relaxed)
-    }
-
     pub fn mask(&self, frame: Frame) -> Atoms {
         let start = frame.0 as usize * self.mask_bytes;
         let bytes = self.masks[start..start + self.mask_bytes].iter().enumerate();
         Atoms(bytes.fold(0, |mask, (place, byte)| mask | u128::from(byte.load(Ordering::Relaxed)) << (8 * place)))
     }
 
-    /// Notes what a filled frame is, before it is published. `is_dirty`: a ring owns it beside the tree.
-    pub fn describe(&self, frame: Frame, version: u32, mask: Atoms, is_dirty: bool) {
+    /// Notes what a filled frame is, before it is published, without a mark. `is_dirty`: a ring owns it beside the tree.
+    pub fn describe(&self, frame: Frame, mask: Atoms, is_dirty: bool) {
         let start = frame.0 as usize * self.mask_bytes;
         let bytes = &self.masks[start..start + self.mask_bytes];
         bytes.iter().enumerate().for_each(|(place, byte)| byte.store((mask.0 >> (8 * place)) as u8, Ordering::Relaxed));
         let known = self.known(frame);
-        known.version.store(version, Ordering::Relaxed);
-        known.in_ring.store(is_dirty, Ordering::Relaxed);
-        known.owners.store(1 + u16::from(is_dirty), Ordering::Relaxed);
+        known.state.store(if is_dirty { IN_RING } else { 0 }, Ordering::Relaxed);
+        known.owners.store(1 + u8::from(is_dirty), Ordering::Relaxed);
     }
 
     pub fn is_in_ring(&self, frame: Frame) -> bool {
-        self.known(frame).in_ring.load(Ordering::Acquire)
+        self.known(frame).state.load(Ordering::Acquire) & IN_RING != 0
     }
 
     pub fn left_the_ring(&self, frame: Frame) {
-        self.known(frame).in_ring.store(false, Ordering::Release);
+        let before = self.known(frame).state.fetch_and(MARK, Ordering::Release);
+        assert!(before & IN_RING != 0, "a page leaves a ring once");
     }
 
-    pub fn owners(&self, frame: Frame) -> u16 {
+    pub fn mark(&self, frame: Frame) -> u8 {
+        self.known(frame).state.load(Ordering::Relaxed) & MARK
+    }
+
+    /// Gives a page another mark. One thread at a time does that; the page may leave its ring meanwhile.
+    pub fn set_mark(&self, frame: Frame, mark: u8) {
+        let changed = self.mark(frame) ^ mark;
+        self.known(frame).state.fetch_xor(changed, Ordering::Relaxed);
+    }
+
+    pub fn owners(&self, frame: Frame) -> u8 {
         self.known(frame).owners.load(Ordering::Acquire)
     }
 
     /// One owner more, for somebody who knows another one.
     pub fn own(&self, frame: Frame) {
         let before = self.known(frame).owners.fetch_add(1, Ordering::Relaxed);
-        assert!(before > 0 && before < u16::MAX, "a page of {before} owners gets one more");
+        assert!(before > 0 && before < u8::MAX, "a page of {before} owners gets one more");
     }
 
     /// One owner less. True: that was the last, and the caller sends the frame to limbo.

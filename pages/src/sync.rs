@@ -3,12 +3,12 @@
 #[cfg(loom)]
 pub use loom::sync::{
     Mutex, MutexGuard,
-    atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering, fence},
+    atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering, fence},
 };
 #[cfg(not(loom))]
 pub use std::sync::{
     Mutex, MutexGuard,
-    atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering, fence},
+    atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering, fence},
 };
 
 /// Alone on its cache lines. Two of them: processors fetch lines in pairs.

@@ -209,14 +209,16 @@ impl Front {
                 let new = Atoms::of(atoms.clone());
                 let mask = if new == pool.all() { new } else { new | merge(pages, pages.tree.find(&pin, *block), *frame, new) };
                 let version = locked.next_version(*block);
-                pool.describe(*frame, version, mask, true);
+                pool.describe(*frame, mask, true);
                 *entry = Entry::new(*frame, mask != pool.all());
                 ring.put(dirty, [*block, u64::from(frame.0) << 32 | u64::from(version), stamp]);
             }
             // Whoever sees one of these pages and then reads the stamp: either the keeper has found the push, or that stamp is a later one.
             ring.publish_ordered(dirty);
-            for Written { block, entry, .. } in write {
-                *entry = pages.tree.set(&pin, *block, *entry, |node| magazine.unlink(pool, node));
+            for Written { block, frame, entry, .. } in write {
+                // In the ring already, so the keeper may be taking it out of there.
+                let inherit = |before| pool.set_mark(*frame, pool.mark(before));
+                *entry = pages.tree.set(&pin, *block, *entry, inherit, |node| magazine.unlink(pool, node));
             }
             rest = behind;
         }

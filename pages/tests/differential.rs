@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
 use chance::Chance;
-use tidegate_pages::{Atoms, Block, Config, Front, Hold, Keeper, PageId, Pages, Refused, Unwritten, Write};
+use tidegate_pages::{Atoms, Block, Config, Front, Hold, Keeper, Marks, Pages, Refused, Unwritten, Write};
 
 const OPERATIONS: usize = 1_000_000;
 const ATOMS: usize = 8;
@@ -45,7 +45,9 @@ fn number(block: u64, place: usize, bytes: &[u8]) -> u64 {
 struct Model {
     numbers: [Option<u64>; ATOMS],
     is_undrained: bool,
-    id: Option<PageId>,
+    /// Which page it is, of all that there were.
+    page: u64,
+    mark: u8,
 }
 
 impl Model {
@@ -62,7 +64,9 @@ struct Run {
     model: BTreeMap<u64, Model>,
     /// What was ever written of each atom, whether it is in memory or not: what a fill brings back.
     written: Arc<Vec<[AtomicU64; ATOMS]>>,
+    /// With which page it is.
     holds: Vec<(u64, Hold)>,
+    marks: Marks,
     number: u64,
 }
 
@@ -78,7 +82,7 @@ impl Run {
             13 if self.chance.below(20) == 0 => self.drain(),
             13 => drop(self.holds.pop()),
             14 => self.hold(block),
-            _ => {}
+            _ => self.mark(block),
         }
         self.check(block);
     }
@@ -114,7 +118,7 @@ impl Run {
                     model.numbers[place] = Some(number);
                     self.written[index][place].store(number, Ordering::Release);
                 }
-                (model.is_undrained, model.id) = (true, None);
+                (model.is_undrained, model.page) = (true, number);
             }
         }
         for result in results {
@@ -136,31 +140,42 @@ impl Run {
         let contents: Vec<u8> = (0..ATOMS).flat_map(|place| atom(block, place, numbers[place])).collect();
         let mask = if self.chance.below(2) == 0 { Atoms::of(0..ATOMS) } else { Atoms(u128::from(self.chance.below(255) + 1)) };
         let model = self.model.get(&block);
-        let base = model.and_then(|model| model.id);
-        let filled = match base {
-            Some(base) => self.keeper.complete(Block(block), base, &contents, mask),
-            None => self.keeper.fill(Block(block), &contents, mask),
+        let way = self.chance.below(3);
+        let filled = match way {
+            0 => self.keeper.fill(Block(block), &contents, mask),
+            1 => self.keeper.complete(Block(block), &contents, mask),
+            _ => self.keeper.replace(Block(block), &contents, mask),
         };
         match filled {
             Err(Refused::NoPage) => self.keeper.rest(),
             _ if model.is_some_and(|model| model.is_undrained) => assert_eq!(filled, Err(Refused::Undrained)),
+            _ if (way == 0) == model.is_some() => assert_eq!(filled, Err(Refused::Changed)),
             _ => {
+                assert_eq!(filled, Ok(()));
                 let model = self.model.entry(block).or_default();
+                if way == 2 {
+                    model.numbers = [None; ATOMS];
+                }
+                // What a page has is what was written last, and so is what it is completed by.
                 mask.iter().for_each(|place| model.numbers[place] = Some(numbers[place]));
-                model.id = Some(filled.expect("nobody else is here"));
+                self.number += 1;
+                model.page = self.number;
             }
         }
     }
 
     fn evict(&mut self, block: u64) {
-        let Some(model) = self.model.get(&block) else { return };
-        let Some(id) = model.id else { return };
-        let is_held = self.holds.iter().any(|(_, hold)| hold.id() == id);
-        let evicted = self.keeper.evict(Block(block), id);
-        assert_eq!(evicted, if is_held { Err(Refused::Held) } else { Ok(()) });
+        let is_held = |model: &Model| self.holds.iter().any(|&(page, _)| page == model.page);
+        let evicted = self.keeper.evict(Block(block));
+        let expected = match self.model.get(&block) {
+            None => Err(Refused::Changed),
+            Some(model) if model.is_undrained => Err(Refused::Undrained),
+            Some(model) if is_held(model) => Err(Refused::Held),
+            Some(_) => Ok(()),
+        };
+        assert_eq!(evicted, expected);
         if evicted.is_ok() {
             self.model.remove(&block);
-            assert_eq!(self.keeper.evict(Block(block), id), Err(Refused::Changed));
         }
     }
 
@@ -184,8 +199,8 @@ impl Run {
                 let bytes = &dirty.page.bytes()[place * ATOM_BYTES..][..ATOM_BYTES];
                 assert_eq!(Some(number(block, place, bytes)), model.numbers[place]);
             }
-            (model.is_undrained, model.id) = (false, Some(dirty.page.id()));
-            self.holds.push((block, dirty.page));
+            model.is_undrained = false;
+            self.holds.push((model.page, dirty.page));
         }
         assert!(undrained.next().is_none(), "what was written is drained");
         if self.holds.len() > 100 {
@@ -197,7 +212,7 @@ impl Run {
         match self.keeper.hold(Block(block)) {
             Ok(hold) => {
                 assert_eq!(hold.mask(), self.model[&block].mask());
-                self.holds.push((block, hold));
+                self.holds.push((self.model[&block].page, hold));
             }
             Err(refused) => {
                 assert_eq!(refused, Refused::Changed);
@@ -206,7 +221,26 @@ impl Run {
         }
     }
 
+    fn mark(&mut self, block: u64) {
+        let mark = self.chance.below(1 + u64::from(Marks::MAX)) as u8;
+        match self.model.get_mut(&block) {
+            Some(model) if self.chance.below(2) == 0 => {
+                self.marks.hint(Block(block), |before| {
+                    assert_eq!(before, model.mark);
+                    mark
+                });
+                model.mark = mark;
+            }
+            Some(model) => {
+                assert!(self.marks.set(Block(block), mark));
+                model.mark = mark;
+            }
+            None => assert!(!self.marks.set(Block(block), mark)),
+        }
+    }
+
     fn check(&mut self, block: u64) {
+        assert_eq!(self.marks.get(Block(block)), self.model.get(&block).map_or(0, |model| model.mark), "the mark of block {block}");
         let pinned = self.front.pin();
         let found = pinned.find(Block(block));
         assert_eq!(found.is_some(), self.model.contains_key(&block), "block {block}");
@@ -257,7 +291,7 @@ fn a_million_operations_beside_a_map_with_concurrent_readers() {
     let (pages, keeper) = Pages::new(config).expect("memory");
     let written: Arc<Vec<[AtomicU64; ATOMS]>> = Arc::new(blocks.iter().map(|_| std::array::from_fn(|_| AtomicU64::new(0))).collect());
     let end = AtomicBool::new(false);
-    let front = Pages::front(&pages).expect("a front");
+    let (front, marks) = (Pages::front(&pages).expect("a front"), keeper.marks());
     let mut run = Run {
         chance: Chance::new(7),
         blocks: blocks.clone(),
@@ -266,6 +300,7 @@ fn a_million_operations_beside_a_map_with_concurrent_readers() {
         model: BTreeMap::new(),
         written: Arc::clone(&written),
         holds: Vec::new(),
+        marks,
         number: 0,
     };
     thread::scope(|scope| {

@@ -15,7 +15,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use chance::Chance;
-use tidegate_pages::{Atoms, Block, Config, Front, Keeper, PageId, Pages, Refused, Unwritten, Write};
+use tidegate_pages::{Atoms, Block, Config, Front, Keeper, Marks, Pages, Refused, Unwritten, Write};
 
 const WRITERS: usize = 4;
 const READERS: usize = 2;
@@ -159,11 +159,13 @@ fn lease(pages: &Arc<Pages>, acknowledged: &Acknowledged, seen: &AtomicU64, end:
     }
 }
 
-/// What is durable: for each block its contents, which atoms are valid, and the page that is known to be clean.
+/// What is durable: for each block its contents, which atoms are valid, and whether it has a page that is known to be clean.
 struct Log {
     contents: Vec<Vec<u8>>,
     masks: Vec<Atoms>,
-    clean: Vec<Option<PageId>>,
+    clean: Vec<bool>,
+    /// How each was marked.
+    marks: Vec<u8>,
     groups: u64,
 }
 
@@ -192,7 +194,7 @@ impl Log {
                 changed.push(said);
             }
             self.masks[block] = self.masks[block] | dirty.page.mask();
-            self.clean[block] = Some(dirty.page.id());
+            self.clean[block] = true;
         }
         for said in changed {
             assert!(self.number(said.cause_block, said.cause_atom) >= said.cause_number, "an effect without its cause: {said:?}");
@@ -205,27 +207,41 @@ impl Log {
         self.groups += 1;
     }
 
+    /// Whoever writes there: what was marked has the mark that it was given.
+    fn mark(&mut self, marks: &Marks, block: usize, mark: u8) {
+        let at = Block(place(block));
+        assert_eq!(marks.get(at), self.marks[block], "the mark of block {block}");
+        if marks.set(at, mark) {
+            self.marks[block] = mark;
+        }
+    }
+
     /// Evicts a clean page, or brings one back.
-    fn manage(&mut self, keeper: &mut Keeper, block: usize, fills: bool) {
+    fn manage(&mut self, keeper: &mut Keeper, block: usize, fills: bool, replaces: bool) {
         let at = Block(place(block));
         if !fills {
-            if let Some(id) = self.clean[block].take() {
-                match keeper.evict(at, id) {
-                    Ok(()) | Err(Refused::Changed | Refused::Undrained) => {}
-                    Err(Refused::Busy | Refused::Held) => self.clean[block] = Some(id),
-                    Err(Refused::NoPage) => unreachable!("an eviction needs no page"),
+            if self.clean[block] {
+                match keeper.evict(at) {
+                    Ok(()) => (self.clean[block], self.marks[block]) = (false, 0),
+                    // It is to be drained, and clean again.
+                    Err(Refused::Busy | Refused::Undrained) => {}
+                    Err(refused @ (Refused::Held | Refused::Changed | Refused::NoPage)) => unreachable!("clean, and nobody's: {refused}"),
                 }
             }
         } else if self.masks[block] != Atoms::NONE {
             let (contents, mask) = (&self.contents[block], self.masks[block]);
-            let filled = match self.clean[block] {
-                Some(base) => keeper.complete(at, base, contents, mask),
-                None => keeper.fill(at, contents, mask),
+            let filled = match (self.clean[block], replaces) {
+                (true, true) => keeper.replace(at, contents, mask),
+                (true, false) => keeper.complete(at, contents, mask),
+                (false, _) => keeper.fill(at, contents, mask),
             };
             match filled {
-                Ok(id) => self.clean[block] = Some(id),
+                Ok(()) => self.clean[block] = true,
                 Err(Refused::NoPage) => keeper.rest(),
-                Err(Refused::Busy | Refused::Changed | Refused::Undrained | Refused::Held) => {}
+                Err(Refused::Busy | Refused::Undrained) => {}
+                Err(refused @ (Refused::Held | Refused::Changed)) => {
+                    unreachable!("the keeper knows which blocks have a clean page: {refused}")
+                }
             }
         }
     }
@@ -246,10 +262,16 @@ fn threads_that_write_read_and_manage_lose_nothing_and_see_nothing_torn() {
         whole_blocks: false,
     };
     let (pages, mut keeper) = Pages::new(config).expect("memory");
+    let marks = keeper.marks();
     let acknowledged: Acknowledged = (0..BLOCKS).map(|_| std::array::from_fn(|_| AtomicU64::new(0))).collect();
     let end = AtomicBool::new(false);
-    let mut log =
-        Log { contents: vec![vec![0; ATOMS * ATOM_BYTES]; BLOCKS], masks: vec![Atoms::NONE; BLOCKS], clean: vec![None; BLOCKS], groups: 0 };
+    let mut log = Log {
+        contents: vec![vec![0; ATOMS * ATOM_BYTES]; BLOCKS],
+        masks: vec![Atoms::NONE; BLOCKS],
+        clean: vec![false; BLOCKS],
+        marks: vec![0; BLOCKS],
+        groups: 0,
+    };
     let (mut touched, seen, leased) = (0, AtomicU64::new(0), AtomicU64::new(0));
     thread::scope(|scope| {
         let (acknowledged, end, pages, seen, leased) = (&acknowledged, &end, &pages, &seen, &leased);
@@ -281,7 +303,8 @@ fn threads_that_write_read_and_manage_lose_nothing_and_see_nothing_torn() {
                 log.flush(&mut keeper, acknowledged);
                 for _ in 0..100 {
                     let block = chance.below(BLOCKS as u64) as usize;
-                    log.manage(&mut keeper, block, chance.below(2) == 0);
+                    log.manage(&mut keeper, block, chance.below(2) == 0, chance.below(2) == 0);
+                    log.mark(&marks, chance.below(BLOCKS as u64) as usize, chance.below(100) as u8);
                 }
                 keeper.touches(|_| touched += 1);
             }
@@ -302,7 +325,7 @@ fn threads_that_write_read_and_manage_lose_nothing_and_see_nothing_torn() {
 
     // Nothing leaks.
     (0..BLOCKS).for_each(|block| keeper.remove(Block(place(block))).expect("drained, and nobody is there"));
-    drop(keeper);
+    drop((keeper, marks));
     assert_eq!(pages.free_pages(), config.pages);
     let counts = pages.counts();
     assert!(counts.writes > 0, "{counts:?}");

@@ -21,12 +21,12 @@ impl Policy for Clock {
     }
     fn touch(&mut self, key: u64) {
         if let Some(at) = self.keys.find(key) {
-            *self.keys.get(at) = true;
+            *self.keys.get_mut(at) = true;
         }
     }
     fn evict(&mut self, _comes: Option<u64>) -> Option<u64> {
         while let Some(at) = self.keys.oldest(0)
-            && std::mem::take(self.keys.get(at))
+            && std::mem::take(self.keys.get_mut(at))
         {
             self.keys.renew(0, at);
         }
@@ -74,14 +74,14 @@ impl Policy for Sieve {
     }
     fn touch(&mut self, key: u64) {
         if let Some(at) = self.keys.find(key) {
-            *self.keys.get(at) = true;
+            *self.keys.get_mut(at) = true;
         }
     }
     fn evict(&mut self, _comes: Option<u64>) -> Option<u64> {
         loop {
             let at = self.hand.or(self.keys.oldest(0))?;
             self.hand = self.keys.newer(at);
-            if !std::mem::take(self.keys.get(at)) {
+            if !std::mem::take(self.keys.get_mut(at)) {
                 return Some(self.keys.remove(at));
             }
         }

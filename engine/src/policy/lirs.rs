@@ -45,7 +45,7 @@ impl Lirs {
         match self.stack.find(key) {
             Some(at) => {
                 self.stack.renew(0, at);
-                *self.stack.get(at) = state;
+                *self.stack.get_mut(at) = state;
             }
             None => self.stack.add(0, key, state),
         }
@@ -115,7 +115,7 @@ impl Policy for Lirs {
         }
         let gone = self.queue.remove_oldest(0)?;
         if let Some(at) = self.stack.find(gone) {
-            *self.stack.get(at) = State::Gone;
+            *self.stack.get_mut(at) = State::Gone;
             self.ghosts.add(0, gone, ());
             if self.ghosts.len(0) > self.ghosts_max
                 && let Some(oldest) = self.ghosts.remove_oldest(0)

@@ -100,7 +100,10 @@ impl<const N: usize, T: Default> Lists<N, T> {
     pub fn key(&self, at: At) -> u64 {
         self.node(at).key()
     }
-    pub fn get(&mut self, at: At) -> &mut T {
+    pub fn get(&self, at: At) -> &T {
+        &self.node(at).value
+    }
+    pub fn get_mut(&mut self, at: At) -> &mut T {
         &mut self.node_mut(at).value
     }
     pub fn len(&self, list: usize) -> usize {

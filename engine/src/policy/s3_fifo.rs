@@ -6,17 +6,46 @@ use super::Policy;
 use super::lists::Lists;
 use crate::ghosts::Ghosts;
 
+/// Two queues of keys, each key in one of them at most, with how often it was asked for. [`Lists`] find each key by themselves; where keys are found
+/// anyway, and have room for a few bits there, the queues take less.
+pub trait Queues {
+    /// How often a key was asked for; `None`: it is in no queue.
+    fn count(&self, key: u64) -> Option<u8>;
+    /// It was asked for once more, if it is in a queue. Counts go up to `most`.
+    fn touch(&mut self, key: u64, most: u8);
+    /// The same of several.
+    fn touch_all(&mut self, keys: &[u64], most: u8) {
+        keys.iter().for_each(|&key| self.touch(key, most));
+    }
+    fn len(&self, queue: usize) -> usize;
+    /// How often the oldest of a queue was asked for.
+    fn oldest(&mut self, queue: usize) -> Option<u8>;
+    /// The oldest of one queue becomes the newest of this one or another, with such a count.
+    fn renew_oldest(&mut self, from: usize, to: usize, count: u8);
+    fn remove_oldest(&mut self, queue: usize) -> Option<u64>;
+    /// A key that is in no queue becomes the newest of this one.
+    fn add(&mut self, queue: usize, key: u64);
+    /// False: it is in no queue.
+    fn remove(&mut self, key: u64) -> bool;
+    /// Memory that they take, in bytes.
+    fn bytes(&self) -> u64;
+}
+
+/// How many queues, and counts of how many bits, that makes.
+pub const QUEUES: usize = 2;
+pub const COUNT_BITS: u32 = 2;
+
 const SMALL: usize = 0;
 const MAIN: usize = 1;
 /// Asked for so often in the small queue: it belongs into the main one.
 const WORTH: u8 = 2;
-const COUNT_MAX: u8 = 3;
+const COUNT_MAX: u8 = (1 << COUNT_BITS) - 1;
 /// Ghosts of a row: 64 bytes at most.
 const ROW: usize = 32;
 
-pub struct S3Fifo {
+pub struct S3Fifo<Q = Lists<QUEUES, u8>> {
     /// With how often each was asked for since it came, or was last looked at.
-    keys: Lists<2, u8>,
+    keys: Q,
     small_max: usize,
     ghosts: Ghosts<0>,
     /// Nothing has had to go yet: what the small queue has no place for may fill the main one.
@@ -25,48 +54,46 @@ pub struct S3Fifo {
 
 impl S3Fifo {
     pub fn new(capacity: usize) -> S3Fifo {
+        S3Fifo::of(Lists::new(capacity), capacity)
+    }
+}
+
+impl<Q: Queues> S3Fifo<Q> {
+    /// In these queues, which are empty.
+    pub fn of(keys: Q, capacity: usize) -> S3Fifo<Q> {
         let small_max = (capacity / 10).max(1);
         let ghosts = Ghosts::new((capacity - small_max.min(capacity)) as u64, ROW);
-        S3Fifo { keys: Lists::new(capacity), small_max, ghosts, filling: true }
+        S3Fifo { keys, small_max, ghosts, filling: true }
     }
 
     /// The oldest of the small queue becomes a ghost; `None`: it has moved on instead.
     fn evict_small(&mut self) -> Option<u64> {
-        let at = self.keys.oldest(SMALL)?;
-        if *self.keys.get(at) >= WORTH {
-            *self.keys.get(at) = 0;
-            self.keys.renew(MAIN, at);
+        if self.keys.oldest(SMALL)? >= WORTH {
+            self.keys.renew_oldest(SMALL, MAIN, 0);
             return None;
         }
-        let gone = self.keys.remove(at);
+        let gone = self.keys.remove_oldest(SMALL)?;
         self.ghosts.note(gone, 1);
         Some(gone)
     }
 
     fn evict_main(&mut self) -> Option<u64> {
-        while let Some(at) = self.keys.oldest(MAIN)
-            && *self.keys.get(at) > 0
-        {
-            *self.keys.get(at) -= 1;
-            self.keys.renew(MAIN, at);
+        while let Some(count @ 1..) = self.keys.oldest(MAIN) {
+            self.keys.renew_oldest(MAIN, MAIN, count - 1);
         }
         self.keys.remove_oldest(MAIN)
     }
 }
 
-impl Policy for S3Fifo {
+impl<Q: Queues> Policy for S3Fifo<Q> {
     fn contains(&self, key: u64) -> bool {
-        self.keys.find(key).is_some()
+        self.keys.count(key).is_some()
     }
     fn touch(&mut self, key: u64) {
-        if let Some(at) = self.keys.find(key) {
-            let count = self.keys.get(at);
-            *count = (*count + 1).min(COUNT_MAX);
-        }
+        self.keys.touch(key, COUNT_MAX);
     }
     fn touch_all(&mut self, keys: &[u64]) {
-        self.keys.fetch(keys);
-        keys.iter().for_each(|&key| self.touch(key));
+        self.keys.touch_all(keys, COUNT_MAX);
     }
     fn evict(&mut self, _comes: Option<u64>) -> Option<u64> {
         self.filling = false;
@@ -80,12 +107,11 @@ impl Policy for S3Fifo {
     fn insert(&mut self, key: u64) {
         let has_come_back = self.ghosts.remove(key);
         let is_filling = self.filling && self.keys.len(SMALL) >= self.small_max;
-        self.keys.add(if has_come_back || is_filling { MAIN } else { SMALL }, key, 0);
+        self.keys.add(if has_come_back || is_filling { MAIN } else { SMALL }, key);
     }
     fn remove(&mut self, key: u64) {
-        match self.keys.find(key) {
-            Some(at) => _ = self.keys.remove(at),
-            None => _ = self.ghosts.remove(key),
+        if !self.keys.remove(key) {
+            self.ghosts.remove(key);
         }
     }
     fn len(&self) -> usize {
@@ -93,5 +119,44 @@ impl Policy for S3Fifo {
     }
     fn bytes(&self) -> u64 {
         self.keys.bytes() + self.ghosts.bytes()
+    }
+}
+
+impl Queues for Lists<QUEUES, u8> {
+    fn count(&self, key: u64) -> Option<u8> {
+        self.find(key).map(|at| *self.get(at))
+    }
+    fn touch(&mut self, key: u64, most: u8) {
+        if let Some(at) = self.find(key) {
+            let count = self.get_mut(at);
+            *count = (*count + 1).min(most);
+        }
+    }
+    fn touch_all(&mut self, keys: &[u64], most: u8) {
+        self.fetch(keys);
+        keys.iter().for_each(|&key| self.touch(key, most));
+    }
+    fn len(&self, queue: usize) -> usize {
+        Lists::len(self, queue)
+    }
+    fn oldest(&mut self, queue: usize) -> Option<u8> {
+        Lists::oldest(self, queue).map(|at| *self.get(at))
+    }
+    fn renew_oldest(&mut self, from: usize, to: usize, count: u8) {
+        let at = Lists::oldest(self, from).expect("it has an oldest");
+        *self.get_mut(at) = count;
+        self.renew(to, at);
+    }
+    fn remove_oldest(&mut self, queue: usize) -> Option<u64> {
+        Lists::remove_oldest(self, queue)
+    }
+    fn add(&mut self, queue: usize, key: u64) {
+        Lists::add(self, queue, key, 0);
+    }
+    fn remove(&mut self, key: u64) -> bool {
+        self.find(key).map(|at| Lists::remove(self, at)).is_some()
+    }
+    fn bytes(&self) -> u64 {
+        Lists::bytes(self)
     }
 }

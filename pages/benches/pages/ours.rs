@@ -121,10 +121,10 @@ impl Writer<'_> {
     fn drain(&mut self) {
         let mut keeper = self.tier.keeper.lock().expect("nobody panics");
         for dirty in keeper.drain().dirty {
-            let (block, id) = (dirty.block, dirty.page.id());
+            let block = dirty.block;
             drop(dirty);
             // Some are evicted, and filled again: a reader always finds a page, or misses for a moment.
-            if self.evicts && block.0.is_multiple_of(4) && keeper.evict(block, id).is_ok() {
+            if self.evicts && block.0.is_multiple_of(4) && keeper.evict(block).is_ok() {
                 while let Err(why) = keeper.fill(block, &self.data[0].0, Atoms::of(0..8)) {
                     // As with a write: until the reader is back.
                     assert_eq!(why, Refused::NoPage);

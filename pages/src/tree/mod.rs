@@ -19,6 +19,7 @@ pub mod leaf;
 pub mod node;
 
 use crate::epoch::Pin;
+use crate::memory::Frame;
 use crate::pool::Unlinked;
 use crate::sync::{AtomicPtr, AtomicU64, Mutex, MutexGuard, Ordering, lock};
 
@@ -116,19 +117,27 @@ impl Tree {
         next_below(Node::of(self.root.load(Ordering::Acquire))?, block)
     }
 
-    /// Makes `entry` the block's, or leaves it without one ([`Entry::NONE`]), and returns what it was. The caller has the block's lock.
-    /// Nodes that nobody can find any more go to `unlink`.
-    pub fn set(&self, pin: &Pin, block: u64, entry: Entry, mut unlink: impl FnMut(Unlinked)) -> Entry {
+    /// Makes `entry` the block's, or leaves it without one ([`Entry::NONE`]), and returns what it was. The caller has the block's lock. Before
+    /// `entry` is seen, `inherit` is told what page it replaces, if it replaces one. Nodes that nobody can find any more go to `unlink`.
+    pub fn set(&self, pin: &Pin, block: u64, entry: Entry, inherit: impl Fn(Frame), mut unlink: impl FnMut(Unlinked)) -> Entry {
         let (number, place) = (block / LEAF_BLOCKS, (block % LEAF_BLOCKS) as usize);
         loop {
-            if let Some(before) = self.try_set(pin, number, place, entry, &mut unlink) {
+            if let Some(before) = self.try_set(pin, number, place, entry, &inherit, &mut unlink) {
                 return before;
             }
         }
     }
 
     /// `None`: the way to the leaf has changed meanwhile.
-    fn try_set(&self, pin: &Pin, number: u64, place: usize, entry: Entry, unlink: &mut impl FnMut(Unlinked)) -> Option<Entry> {
+    fn try_set(
+        &self,
+        pin: &Pin,
+        number: u64,
+        place: usize,
+        entry: Entry,
+        inherit: &impl Fn(Frame),
+        unlink: &mut impl FnMut(Unlinked),
+    ) -> Option<Entry> {
         let (parent, found) = self.descend(pin, number);
         // SAFETY: found under the pin.
         let leaf = match found.map(|node| unsafe { node.shape() }) {
@@ -143,6 +152,9 @@ impl Tree {
         let goes = entry == Entry::NONE;
         if goes && before == Entry::NONE {
             return Some(before);
+        }
+        if !goes {
+            before.frame().inspect(|&frame| inherit(frame));
         }
         let stays = !goes || !leaf.is_sparse(leaf.count() - 1);
         if stays && leaf.set(place, entry) {
