@@ -269,9 +269,13 @@ impl Memory {
 
     /// Keeps what was read of a block.
     pub fn keep(&mut self, block: Block, contents: &[u8]) {
-        if self.held && (self.is_full() || self.keeps(block)) {
+        let keeps = self.keeps(block);
+        if self.held && (self.is_full() || keeps) {
             // What it holds already is the same: whoever changes a block has it forgotten, or replaced.
             return;
+        }
+        if keeps {
+            return self.put_instead(block, contents);
         }
         self.forget(block, 1);
         if self.is_full() {
@@ -294,6 +298,11 @@ impl Memory {
             return self.keep(block, contents);
         }
         self.forget_behind(block, 1);
+        self.put_instead(block, contents);
+    }
+
+    /// Instead of what is kept. Without a page for it, or where a front has written something newer that nobody has drained, nothing is.
+    fn put_instead(&mut self, block: Block, contents: &[u8]) {
         let all = self.all();
         match self.keeper.replace(Key(block.0), contents, all) {
             Ok(()) => self.policy.touch(block.0),

@@ -1,6 +1,6 @@
 //! The engine's end of the tier: it alone drains the rings, fills, cleans and evicts. It does not wait: where a front has a lock just now, it is
-//! told so and comes again; all but [`Keeper::forget`], which must not leave behind what is there, and [`Keeper::drain`], whose pages are to be
-//! found in memory.
+//! told so and comes again; all but [`Keeper::forget`] and [`Keeper::replace`], which must not leave behind what is there, [`Keeper::drain`], whose
+//! pages are to be found in memory, and [`Marks::set`].
 //!
 //! What it has not drained it leaves alone: only fronts replace that, so the newest contents of a block are in the tree, or known to the engine,
 //! at any time. What it has drained, or filled, nobody replaces but a front, with something that is not drained then: a block's page that is
@@ -220,10 +220,10 @@ impl Keeper {
         self.put(block, Put::Behind, contents, mask)
     }
 
-    /// Puts a clean page in the place of the block's, which must be drained.
+    /// Puts a clean page in the place of the block's, which must be drained. Waits for a front that is writing there, as [`Keeper::forget`].
     ///
     /// # Errors
-    /// [`Refused`]; [`Refused::Changed`] if the block has no page.
+    /// [`Refused::Undrained`], [`Refused::NoPage`]; [`Refused::Changed`] if the block has no page.
     pub fn replace(&mut self, block: Block, contents: &[u8], mask: Atoms) -> Result<(), Refused> {
         self.put(block, Put::Instead, contents, mask)
     }
@@ -236,7 +236,10 @@ impl Keeper {
             return Err(Refused::NoPage);
         }
         let pin = pages.pool.epochs.pin(pages.config.fronts);
-        let _locked = pages.locks.try_lock(block.0).ok_or(Refused::Busy)?;
+        let _locked = match what {
+            Put::Instead => pages.locks.lock(block.0, 1),
+            Put::First | Put::Behind => pages.locks.try_lock(block.0).ok_or(Refused::Busy)?,
+        };
         let before = pages.tree.find(&pin, block.0);
         if drained(pages, before)?.is_some() != (what != Put::First) {
             return Err(Refused::Changed);

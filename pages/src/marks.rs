@@ -1,8 +1,8 @@
 //! Marks: a few bits beside each page, for whoever decides which page goes. They cost a byte, and no list of keys of their own.
 //!
 //! A mark is the block's rather than the page's: what a front or the keeper publishes in the place of a page has its mark, and it goes with the
-//! block's last page. Only one thread changes marks. What it changes under the block's lock it changes in the page that the block has then; what
-//! it changes without may be lost where a front is writing just then, and is to be no more than a hint.
+//! block's last page. But for handing them on, only one thread changes marks. What it changes under the block's lock it changes in the page that
+//! the block has then; what it changes without may be lost where a front is writing just then, and is to be no more than a hint.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -40,7 +40,7 @@ impl Marks {
         self.pages.tree.find(pin, block.0).frame()
     }
 
-    /// The mark of a block; 0 if it has no page.
+    /// The mark of a block; 0 if it has no page. What was [set](Marks::set) is there, with or without what was [hinted](Marks::hint) since.
     pub fn get(&self, block: Block) -> u8 {
         self.frame(&self.pin(), block).map_or(0, |frame| self.pages.pool.mark(frame))
     }

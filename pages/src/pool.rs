@@ -17,10 +17,11 @@ use crate::memory::{Frame, Memory};
 use crate::sync::{AtomicU8, Mutex, Ordering, lock, prefetch};
 use crate::tree::Node;
 
-/// What is known of a page.
+/// What is known of a page. Written by whoever fills it, before it is published.
 struct Known {
+    /// Changed by all who become one, or cease to be.
     owners: AtomicU8,
-    /// [`IN_RING`], and the mark.
+    /// [`IN_RING`], which the keeper takes away, and the mark, which who marks changes.
     state: AtomicU8,
 }
 

@@ -203,7 +203,7 @@ mod tests {
         policy.bytes() as f64 / keys as f64
     }
 
-    /// As the documents have it.
+    /// As the documents have it; of S3-FIFO where its queues are lists.
     #[test]
     fn a_key_takes_so_many_bytes() {
         for keys in [3_000, 16 << 10, 20_000] {
