@@ -1,11 +1,12 @@
 //! Cleaning, situation by situation: sets that hold too little are emptied, whatever happens meanwhile. The oracle listens to every reply
 //! in all of them; what is asserted here besides is that the situation really came about.
 
+use tidegate_engine::block::Span;
 use tidegate_engine::cache::format::Geometry;
 use tidegate_engine::config::Allocation;
 use tidegate_engine::op::{DeviceId, Zone};
 use tidegate_engine::request::{Command, RequestError};
-use tidegate_engine::time::Duration;
+use tidegate_engine::time::{Duration, Instant};
 use tidegate_sim::back::fault::Fault;
 use tidegate_sim::back::volatile::Survive;
 use tidegate_sim::plan::Plan;
@@ -33,6 +34,25 @@ fn half_dead(scenario: &mut Scenario) -> Vec<Stamps> {
 
 fn expect_all(scenario: &mut Scenario, written: &[Stamps]) {
     written.iter().enumerate().for_each(|(block, data)| scenario.expect(block as u64, data));
+}
+
+/// The atoms of the SSD at which these begin cannot be read any more. Where they are.
+fn spoil(scenario: &mut Scenario, data: &[&Stamps]) -> Vec<u64> {
+    let places: Vec<u64> = data.iter().map(|data| scenario.places(data.stamp(0))[0]).collect();
+    places.iter().for_each(|&place| scenario.simulation.scene.cache.spoil(place));
+    places
+}
+
+/// When the SSD was asked for that place.
+fn asked(scenario: &Scenario, place: u64) -> Vec<Instant> {
+    let reads = scenario.noted().iter().filter(|op| op.zone == Some(Zone::Data) && !op.writes);
+    reads.filter(|op| op.span.contains(Span::new(place, 1))).map(|op| op.at).collect()
+}
+
+/// How long lay between one time and the next, in seconds.
+fn pauses(asked: &[Instant]) -> Vec<u64> {
+    let seconds = |from: Instant, to: Instant| (to.since(from).0 + 500_000_000) / 1_000_000_000;
+    asked.windows(2).map(|pair| seconds(pair[0], pair[1])).collect()
 }
 
 /// There is room for it, and for much more.
@@ -403,4 +423,160 @@ fn a_set_that_dies_while_it_is_emptied_is_not_waited_for_by_its_own_portion() {
     (1..10).for_each(|set| trim(&mut scenario, set * 64, 19));
     scenario.advance(Duration::from_secs(30));
     assert!(scenario.is_answered(waiting), "others are emptied meanwhile: {:?}", scenario.snapshot().counters.cleaned_sets);
+}
+
+/// Every second it was asked for, for as long as the set was worth emptying. Its block does not go home meanwhile.
+#[test]
+fn a_set_with_a_slot_that_the_ssd_does_not_give_is_tried_less_often_each_time() {
+    let mut scenario = eager(|_| ());
+    let written = half_dead(&mut scenario);
+    scenario.origin_goes();
+    let place = spoil(&mut scenario, &[&written[6]])[0];
+    scenario.flush();
+    scenario.advance(Duration::from_secs(600));
+    let tries = asked(&scenario, place);
+    assert!(tries.len() <= 20, "{} times in ten minutes", tries.len());
+    let found = pauses(&tries);
+    assert!(found[..6] == [1, 2, 4, 8, 16, 32] && found[6..].iter().all(|&pause| pause == 60), "{found:?}");
+    // The end of the next pause wakes the engine, and hardly anything does before.
+    let mut steps = 0;
+    while asked(&scenario, place).len() == tries.len() {
+        assert!(scenario.step() && steps < 10, "{steps} steps since {:?}", tries.last());
+        steps += 1;
+    }
+    assert_eq!(pauses(&asked(&scenario, place)).last(), Some(&60));
+    scenario.simulation.scene.cache.heal();
+    scenario.advance(Duration::from_secs(61));
+    assert_eq!(moved(&scenario), 4);
+    scenario.flush();
+    assert_eq!(scenario.snapshot().free_sets, 14, "two sets hold eight blocks");
+    expect_all(&mut scenario, &written);
+    scenario.power_cut(Survive::None);
+    expect_all(&mut scenario, &written);
+    scenario.origin_comes_back(false);
+    scenario.drain();
+    written.iter().enumerate().for_each(|(block, data)| assert_eq!(scenario.on_origin(block as u64)[1], data.stamps().collect::<Vec<_>>()));
+}
+
+#[test]
+fn a_set_with_a_damaged_dirty_slot_is_tried_less_often_each_time() {
+    let mut scenario = eager(|_| ());
+    let mut written = half_dead(&mut scenario);
+    scenario.origin_goes();
+    let place = scenario.places(written[6].stamp(0))[0];
+    scenario.rot(place);
+    scenario.flush();
+    scenario.advance(Duration::from_secs(70));
+    assert_eq!(pauses(&asked(&scenario, place)), [1, 2, 4, 8, 16, 32]);
+    assert_eq!(moved(&scenario), 3, "the others are as good as any");
+    // Written anew it is as good as they are, and the set is empty.
+    written[6] = scenario.write(6);
+    scenario.flush();
+    assert_eq!(scenario.snapshot().free_sets, 14, "two sets hold eight blocks");
+    expect_all(&mut scenario, &written);
+}
+
+/// Emptied by the cleaner as soon as it can be read, or by clients who write what was left in it.
+#[test]
+fn a_set_that_has_been_empty_begins_again_with_the_shortest_pause() {
+    for is_overwritten in [false, true] {
+        let mut scenario = eager(|_| ());
+        let mut written = half_dead(&mut scenario);
+        let place = spoil(&mut scenario, &[&written[6]])[0];
+        scenario.flush();
+        scenario.advance(Duration::from_secs(16));
+        assert_eq!(pauses(&asked(&scenario, place)), [1, 2, 4, 8]);
+        if is_overwritten {
+            (4..8).for_each(|block| written[block] = scenario.write(block as u64));
+        }
+        scenario.simulation.scene.cache.heal();
+        scenario.advance(Duration::from_secs(16));
+        scenario.flush();
+        let free = if is_overwritten { 15 } else { 14 };
+        assert_eq!(scenario.snapshot().free_sets, free, "eight blocks lie where they were written, or four of them where they moved");
+        // Its turn comes again: a block lies in it, seven that follow fill it, and of these four die.
+        let sets: Vec<Span> = (0..16).map(|set| scenario.geometry().set(set)).collect();
+        let set = sets.into_iter().find(|set| set.contains(Span::new(place, 1))).expect("the place of a slot");
+        let mut write = |scenario: &mut Scenario, number: u64| {
+            let block = (number % 32) as usize;
+            let data = scenario.write(block as u64);
+            scenario.flush();
+            let place = scenario.places(data.stamp(0))[0];
+            if block == written.len() {
+                written.push(data)
+            } else {
+                written[block] = data
+            }
+            set.contains(Span::new(place, 1)).then_some(place)
+        };
+        let found = (0..400).find_map(|number| Some((number, write(&mut scenario, number)?)));
+        let (number, place) = found.expect("no block comes to lie in it");
+        scenario.simulation.scene.cache.spoil(place);
+        (1..8).for_each(|next| assert!(write(&mut scenario, number + next).is_some(), "it takes eight"));
+        scenario.forget_noted();
+        (1..5).for_each(|next| _ = write(&mut scenario, number + next));
+        scenario.advance(Duration::from_secs(4));
+        assert_eq!(pauses(&asked(&scenario, place)), [1, 2], "overwritten: {is_overwritten}");
+        scenario.simulation.scene.cache.heal();
+        expect_all(&mut scenario, &written);
+    }
+}
+
+/// Sets of 64 slots. One of them holds four blocks each from 0, 20 and 40 on, which are read side by side and not together; the slots of the
+/// `bad` ones cannot be read, and the one `in_use` is on its way to the origin for twenty seconds. When the SSD was asked for the place of each of
+/// them, in seconds between one time and the next.
+fn pauses_of_three_portions(bad: &[u64], in_use: Option<u64>) -> Vec<Vec<u64>> {
+    let mut scenario = eager(|plan| {
+        let geometry = Geometry { set_slots: 64, volume_atoms: 2_048 * 8, journal_pages: 256, ..plan.config.geometry };
+        plan.config.geometry = geometry;
+        (plan.limits[0].atoms, plan.limits[1].atoms) = (geometry.cache_atoms(), geometry.volume_atoms);
+        plan.config.allocation = Allocation::ReadOnly;
+    });
+    // A FLUSH takes what went through into the log, where it fills a set.
+    scenario.hold_flush(DeviceId::Origin);
+    let mut written: Vec<Stamps> = (0..64).map(|block| scenario.write(block)).collect();
+    scenario.flush();
+    scenario.release_flush(DeviceId::Origin);
+    scenario.hold(Zone::Origin);
+    let under_way = in_use.map(|block| (block, scenario.send_write(scenario.block(block), false)));
+    let looked_at: Vec<&Stamps> = bad.iter().chain(&in_use).map(|&block| &written[block as usize]).collect();
+    let places: Vec<u64> = looked_at.iter().map(|data| scenario.places(data.stamp(0))[0]).collect();
+    spoil(&mut scenario, &looked_at[..bad.len()]);
+    [(4, 16), (24, 16), (44, 20)].into_iter().for_each(|(first, blocks)| scenario.trim(scenario.blocks(first, blocks)));
+    scenario.flush();
+    scenario.advance(Duration::from_secs(20));
+    let found = places.iter().map(|&place| pauses(&asked(&scenario, place))).collect();
+    scenario.simulation.scene.cache.heal();
+    scenario.release(Zone::Origin);
+    if let Some((block, (id, newer))) = under_way {
+        assert!(!scenario.is_answered(id), "it is on its way to the origin");
+        scenario.wait(id).expect("a write");
+        written[block as usize] = newer;
+    }
+    scenario.advance(Duration::from_secs(61));
+    scenario.flush();
+    let taken = 1 + u32::from(in_use.is_some());
+    assert_eq!(scenario.snapshot().free_sets, 16 - taken, "what has moved is together, and so is what clients wrote");
+    (0..44).filter(|block| block % 20 < 4).for_each(|block| scenario.expect(block, &written[block as usize]));
+    found
+}
+
+#[test]
+fn many_portions_of_a_set_that_cannot_be_read_are_one_failure() {
+    assert_eq!(pauses_of_three_portions(&[0, 21, 42], None), vec![[1, 2, 4, 8]; 3]);
+}
+
+#[test]
+fn a_set_of_which_something_is_in_use_is_tried_every_second() {
+    for in_use in [0, 21, 42] {
+        let found = pauses_of_three_portions(&[], Some(in_use));
+        assert!(found[0].len() >= 15 && found[0].iter().all(|&pause| pause == 1), "{found:?}");
+    }
+}
+
+#[test]
+fn a_set_of_which_something_is_in_use_and_something_cannot_be_read_is_tried_less_often_each_time() {
+    for (bad, in_use) in [(0, 21), (21, 0), (0, 42), (42, 0)] {
+        assert_eq!(pauses_of_three_portions(&[bad], Some(in_use))[0], [1, 2, 4, 8], "block {bad} is bad, {in_use} in use");
+    }
 }

@@ -455,15 +455,15 @@ mod tests {
                         plain[number].push_back((key, 0));
                     }
                 }
-                for number in 0..QUEUES {
-                    prop_assert_eq!(marked.len(number), plain[number].len());
+                for (number, plain) in plain.iter().enumerate() {
+                    prop_assert_eq!(marked.len(number), plain.len());
                     let (left, len) = (marked.queues[number].places.len - marked.len(number), marked.len(number));
                     prop_assert!(left <= 8 + len / 4, "{} of {} left behind", left, len);
                 }
             }
-            for number in 0..QUEUES {
+            for (number, plain) in plain.iter().enumerate() {
                 clear_all(&mut marked, number);
-                for &(key, count) in &plain[number] {
+                for &(key, count) in plain {
                     prop_assert_eq!((marked.oldest(number), marked.remove_oldest(number)), (Some(count), Some(key)));
                 }
                 prop_assert_eq!(marked.oldest(number), None);

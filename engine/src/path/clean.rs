@@ -9,22 +9,27 @@
 //! A move is a write like any other: a PUT in the open group, which kills the slot that is left. It is emitted only if the index still
 //! names that slot, and never over a newer page that is on its way to the origin; dirty stays dirty, as old as it was, and clean stays clean.
 //!
+//! A set of which something has to stay is left alone: for a second if that is in use just now, and longer each time if the SSD does not give it, or
+//! gives something else (`shun`).
+//!
 //! There is always room to go on: clients leave one free set more than moves need, a set that is emptied gives back more than it took, and
 //! no more sets are emptied at once than there is room for. The origin has no part in it.
 
 use std::collections::VecDeque;
 
 use crate::block::{Atoms, Block, Slot};
-use crate::cache::format::Bits;
+use crate::cache::format::{Bits, SetState};
+use crate::cache::sets::Sets;
 use crate::cache::stream::Source;
 use crate::config::Canary;
 use crate::op::{Action, Answer, Class, DeviceError, DeviceId, Zone};
 use crate::payload::Payload;
 use crate::probe::WaitReason;
 use crate::slab::Slab;
-use crate::time::{Duration, Instant};
+use crate::time::Instant;
 use crate::wear::Cause;
 
+use super::shun::Shunned;
 use super::write::Piece;
 use super::{Engine, Owner, joined};
 
@@ -38,9 +43,7 @@ const LOOKS: usize = 64;
 const AT_ONCE: u32 = 8;
 /// Per cent of all slots that live: below that, sets are emptied rather than dropped or sent home. Two copies for a set of room, at most.
 const SPARSE: u64 = 65;
-/// Before a set is looked at again that could not be emptied.
-const PAUSE: Duration = Duration::from_secs(1);
-/// Sets that are left alone for a while.
+/// Sets that could not be emptied, and are remembered.
 const PAUSED: usize = 256;
 
 pub(super) struct Cleaner<P> {
@@ -49,9 +52,9 @@ pub(super) struct Cleaner<P> {
     ready: VecDeque<(Portion, P)>,
     /// Sets being emptied, in the order in which that began.
     emptying: Vec<Emptying>,
-    /// Sets that could not be emptied, and until when they are left alone.
-    paused: VecDeque<(Instant, u32)>,
-    /// Something waits for that.
+    /// Sets that could not be emptied.
+    paused: Shunned<u32>,
+    /// Something waits for one that is left alone.
     waits: bool,
     /// The daily budget keeps it from working.
     left: bool,
@@ -62,6 +65,19 @@ struct Emptying {
     set: u32,
     portions: u32,
     slots: u64,
+    /// Of what has been dealt with.
+    stays: Stays,
+}
+
+/// Why something has to stay where it is. Of a set the worst counts, which is the last one here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Stays {
+    /// It has not.
+    Nothing,
+    /// It is in use just now, or there is no room in the journal to drop it.
+    InUse,
+    /// The SSD does not give it, or it is damaged and there is nothing else of it.
+    Bad,
 }
 
 /// Some slots of a set, read at once.
@@ -79,7 +95,7 @@ impl<P> Default for Cleaner<P> {
             portions: Slab::default(),
             ready: VecDeque::new(),
             emptying: Vec::new(),
-            paused: VecDeque::new(),
+            paused: Shunned::new(PAUSED),
             waits: false,
             left: false,
         }
@@ -94,6 +110,10 @@ impl<P> Cleaner<P> {
     pub fn is_busy(&self) -> bool {
         !self.emptying.is_empty()
     }
+    /// Sets have become free: nothing is known against what they will hold.
+    pub fn forget_free(&mut self, sets: &Sets) {
+        self.paused.retain(|set| sets.get(set).state != SetState::Free);
+    }
 }
 
 impl<P: Payload> Engine<P> {
@@ -104,9 +124,6 @@ impl<P: Payload> Engine<P> {
             moved = true;
         }
         self.cleaner.waits = false;
-        while self.cleaner.paused.front().is_some_and(|&(until, _)| until <= self.now) {
-            self.cleaner.paused.pop_front();
-        }
         while self.wants_cleaning() {
             let Some(dropped) = self.empty_one() else { break };
             moved |= dropped;
@@ -195,7 +212,7 @@ impl<P: Payload> Engine<P> {
 
     /// When there is more to empty than now, because a set may be looked at again or nobody has asked for anything.
     pub(super) fn clean_deadline(&self) -> Option<Instant> {
-        let paused = self.cleaner.paused.front().map(|&(until, _)| until).filter(|_| self.cleaner.waits);
+        let paused = if self.cleaner.waits { self.cleaner.paused.next(self.looked) } else { None };
         let is_below = self.sets.free_or_dying() < self.config.free_floor;
         let quiet = (is_below && self.is_sparse()).then(|| self.arrivals.last + self.config.wait);
         paused.into_iter().chain(quiet).min()
@@ -285,7 +302,7 @@ impl<P: Payload> Engine<P> {
     pub(super) fn may_empty(&self, set: u32) -> bool {
         let info = self.sets.get(set);
         let dirty_stays = info.dirty_count == 0 || self.may_move_dirty();
-        let is_paused = || self.cleaner.paused.iter().any(|&(_, paused)| paused == set);
+        let is_paused = || self.cleaner.paused.contains(set, self.now);
         let slots = self.config.geometry.set_slots;
         let is_durable = || self.window.unpinned(Slot { set, slot: 0 }, slots) == slots;
         dirty_stays && !is_paused() && is_durable()
@@ -319,7 +336,7 @@ impl<P: Payload> Engine<P> {
         let portions = self.portions_of(set);
         if !portions.is_empty() {
             let slots = portions.iter().map(|portion| u64::from(portion.live.count())).sum();
-            self.cleaner.emptying.push(Emptying { set, portions: portions.len() as u32, slots });
+            self.cleaner.emptying.push(Emptying { set, portions: portions.len() as u32, slots, stays: Stays::Nothing });
         }
         for portion in portions {
             self.sets.pin(portion.first, portion.slots);
@@ -387,30 +404,44 @@ impl<P: Payload> Engine<P> {
 
     /// Moves what still lives of a portion, and lets its set go. `None`: it could not be read.
     fn move_portion(&mut self, portion: Portion, payload: Option<P>) {
-        let Portion { first, slots, .. } = portion;
-        let mut left = payload.is_none();
-        if let Some(payload) = payload
-            && !self.lets_go()
-        {
-            let (moves, stays) = self.moves_of(&portion, &payload);
-            left |= stays;
-            self.move_blocks(first, moves, &payload);
-        }
-        self.sets.unpin(first, slots);
-        let of_set = self.cleaner.emptying.iter_mut().find(|emptying| emptying.set == first.set).expect("its set is being emptied");
+        let stays = match payload {
+            None => Stays::Bad,
+            Some(_) if self.lets_go() => Stays::Nothing,
+            Some(payload) => {
+                let (moves, stays) = self.moves_of(&portion, &payload);
+                self.move_blocks(portion.first, moves, &payload);
+                stays
+            }
+        };
+        self.sets.unpin(portion.first, portion.slots);
+        self.end_portion(&portion, stays);
+    }
+
+    /// What was to move of it has moved. Behind the last portion of a set it is known whether that is empty: however many of them fail, that is one
+    /// failure.
+    fn end_portion(&mut self, portion: &Portion, stays: Stays) {
+        let set = portion.first.set;
+        let at = self.cleaner.emptying.iter().position(|emptying| emptying.set == set).expect("its set is being emptied");
+        let of_set = &mut self.cleaner.emptying[at];
         of_set.portions -= 1;
         of_set.slots -= u64::from(portion.live.count());
-        self.cleaner.emptying.retain(|emptying| emptying.portions > 0);
-        let is_paused = self.cleaner.paused.iter().any(|&(_, set)| set == first.set);
-        if left && !is_paused && self.cleaner.paused.len() < PAUSED {
-            self.cleaner.paused.push_back((self.now + PAUSE, first.set));
+        of_set.stays = of_set.stays.max(stays);
+        if of_set.portions > 0 {
+            return;
+        }
+        let (stays, now) = (self.cleaner.emptying.remove(at).stays, self.now);
+        // (Where too many are remembered, it may be tried again at once.)
+        match stays {
+            Stays::Nothing => {}
+            Stays::InUse => _ = self.cleaner.paused.postpone(set, now),
+            Stays::Bad => _ = self.cleaner.paused.insert(set, now),
         }
     }
 
-    /// What of the slots read is to move; and whether something has to stay.
-    fn moves_of(&mut self, portion: &Portion, payload: &P) -> (Vec<Move>, bool) {
+    /// What of the slots read is to move; and why something has to stay.
+    fn moves_of(&mut self, portion: &Portion, payload: &P) -> (Vec<Move>, Stays) {
         let (size, first) = (self.block_atoms(), portion.first);
-        let (mut moves, mut stays) = (Vec::new(), false);
+        let (mut moves, mut stays) = (Vec::new(), Stays::Nothing);
         for slot in portion.live.iter().map(|slot| Slot { slot, ..first }) {
             let is_stale = !self.sets.is_live(slot);
             if is_stale && !self.has_canary(Canary::MoveOverNewer) {
@@ -420,9 +451,9 @@ impl<P: Payload> Engine<P> {
             let contents = payload.slice(u64::from(slot.slot - first.slot) * size, size);
             let dirty = is_stale || self.sets.is_dirty(slot);
             if contents.checksum(self.checksum) != entry.crc {
-                stays |= !is_stale && !self.drop_corrupt(slot, dirty);
+                stays = stays.max(if is_stale { Stays::Nothing } else { self.drop_corrupt(slot, dirty) });
             } else if !self.may_move(entry.block, dirty) {
-                stays = true;
+                stays = stays.max(Stays::InUse);
             } else {
                 let class = self.class_of(Source::Moved, entry.block);
                 let valid = self.sets.partial(slot);
@@ -434,13 +465,16 @@ impl<P: Payload> Engine<P> {
     }
 
     /// A clean slot that is damaged is dropped: the origin has it. A dirty one stays, for the destage to try again or give up.
-    fn drop_corrupt(&mut self, slot: Slot, dirty: bool) -> bool {
-        let drops = !dirty && self.journal_has_room(1);
-        if drops {
-            self.counters.corrupt_clean_slots += 1;
-            self.kill_slot(slot);
+    fn drop_corrupt(&mut self, slot: Slot, dirty: bool) -> Stays {
+        if dirty {
+            return Stays::Bad;
         }
-        drops
+        if !self.journal_has_room(1) {
+            return Stays::InUse;
+        }
+        self.counters.corrupt_clean_slots += 1;
+        self.kill_slot(slot);
+        Stays::Nothing
     }
 
     /// Nobody is about to replace the block: what is moved now would come after that, and be older. A block that goes home right now may

@@ -57,6 +57,9 @@ impl<P: Payload> Engine<P> {
         let before = (self.sets.dying_count() as usize, self.discards.done.len());
         let (checkpoint, done) = (&self.checkpoint, &self.discards.done);
         let has_freed = self.sets.release(|sets, set| is_unnamed(sets, checkpoint, set, durable) && (!waits || done.contains(&set)));
+        if has_freed {
+            self.cleaner.forget_free(&self.sets);
+        }
         if self.config.discard && has_freed {
             self.discards.done.retain(|&set| self.sets.get(set).state != SetState::Free);
             let (freed, had_turn) = (before.0 - self.sets.dying_count() as usize, before.1 - self.discards.done.len());

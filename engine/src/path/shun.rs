@@ -1,40 +1,71 @@
-//! Places that the origin does not take: a bad sector of it must not keep its neighbours from going home. What failed as a single block is
-//! left out of the batches for a second, longer each time, stays dirty and readable, and is tried again then.
+//! What fails by itself is left alone, longer each time, so that it keeps its neighbours from nothing and is not asked for without end:
+//!
+//! * a block that the origin does not take, a bad sector of it say (`destage`): it is left out of the batches, and stays dirty and readable;
+//! * a set of which the SSD does not give a slot that has to stay (`clean`): it is not emptied.
+//!
+//! The first pause is a second, each one in a row is twice the one before, and none is longer than a minute. What nobody has tried for a minute
+//! after its pause is forgotten.
 
 use std::collections::BTreeMap;
 
 use crate::block::Block;
 use crate::time::{Duration, Instant};
 
-/// Before such a block is tried again: the first time, and at most.
+/// Before it is tried again: the first time, and at most.
 const WAIT: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
-/// Blocks remembered: an origin with more of them fails as a whole, and destaging backs off.
-const BLOCKS_MAX: usize = 1024;
 
-#[derive(Default)]
-pub(super) struct Shunned {
-    /// Not before; and failures so far.
-    until: BTreeMap<Block, (Instant, u32)>,
+pub(super) struct Shunned<K> {
+    /// Not before; and failures in a row so far.
+    until: BTreeMap<K, (Instant, u32)>,
+    /// So many are remembered.
+    most: usize,
 }
 
-impl Shunned {
-    /// The block has failed now. False: there are too many.
-    pub fn insert(&mut self, block: Block, now: Instant) -> bool {
-        // Those that have been left alone since are forgotten.
-        self.until.retain(|_, (until, _)| *until + WAIT.1 > now);
-        if self.until.len() >= BLOCKS_MAX && !self.until.contains_key(&block) {
-            return false;
-        }
-        let (until, failures) = self.until.entry(block).or_insert((now, 0));
+impl<K: Ord + Copy> Shunned<K> {
+    pub fn new(most: usize) -> Self {
+        Shunned { until: BTreeMap::new(), most }
+    }
+
+    /// It has failed now. False: there are too many.
+    pub fn insert(&mut self, key: K, now: Instant) -> bool {
+        let Some((until, failures)) = self.note(key, now) else { return false };
         *until = now + Duration((WAIT.0.0 << (*failures).min(16)).min(WAIT.1.0));
         *failures += 1;
         true
     }
 
-    pub fn contains(&self, block: Block, now: Instant) -> bool {
-        !self.until.is_empty() && self.until.get(&block).is_some_and(|(until, _)| *until > now)
+    /// It has to wait, and nothing is wrong with it: it is left alone for the shortest time, and a failure after that is the first one in a row.
+    /// False: there are too many.
+    pub fn postpone(&mut self, key: K, now: Instant) -> bool {
+        let Some(noted) = self.note(key, now) else { return false };
+        *noted = (now + WAIT.0, 0);
+        true
     }
 
+    /// The place where this one is noted. `None`: there are too many.
+    fn note(&mut self, key: K, now: Instant) -> Option<&mut (Instant, u32)> {
+        // Those that have been left alone since are forgotten, and those that only had to wait as soon as they have.
+        self.until.retain(|_, (until, failures)| *until + if *failures > 0 { WAIT.1 } else { Duration::ZERO } > now);
+        let has_room = self.until.len() < self.most || self.until.contains_key(&key);
+        has_room.then(|| self.until.entry(key).or_insert((now, 0)))
+    }
+
+    /// Forgets the others: nothing is known against them any more.
+    pub fn retain(&mut self, mut keeps: impl FnMut(K) -> bool) {
+        self.until.retain(|&key, _| keeps(key));
+    }
+
+    pub fn contains(&self, key: K, now: Instant) -> bool {
+        !self.until.is_empty() && self.until.get(&key).is_some_and(|(until, _)| *until > now)
+    }
+
+    /// When the next one is to be tried.
+    pub fn next(&self, now: Instant) -> Option<Instant> {
+        self.until.values().map(|(until, _)| *until).filter(|until| *until > now).min()
+    }
+}
+
+impl Shunned<Block> {
     /// Somebody waits for them: they may all be tried now. False: there are none that wait.
     pub fn try_now(&mut self, now: Instant) -> bool {
         let mut any = false;
@@ -50,13 +81,113 @@ impl Shunned {
         these.filter(|(_, (until, _))| *until > now).for_each(|(_, (until, _))| *until = now);
     }
 
-    /// When the next one is to be tried.
-    pub fn next(&self, now: Instant) -> Option<Instant> {
-        self.until.values().map(|(until, _)| *until).filter(|until| *until > now).min()
-    }
-
     /// Blocks that are left out.
     pub fn len(&self, now: Instant) -> u64 {
         self.until.values().filter(|(until, _)| *until > now).count() as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MOST: usize = 4;
+
+    fn at(seconds: u64) -> Instant {
+        Instant(seconds * 1_000_000_000)
+    }
+
+    /// How long it is left alone from `now` on, in seconds.
+    fn pause(shunned: &Shunned<u32>, key: u32, now: Instant) -> u64 {
+        let ends = (0..=100).find(|&seconds| !shunned.contains(key, now + Duration::from_secs(seconds)));
+        ends.expect("no pause is as long as that")
+    }
+
+    /// The pauses after so many failures, each of which comes `late` seconds after the end of the pause before.
+    fn fail(shunned: &mut Shunned<u32>, key: u32, failures: u32, late: u64, now: &mut Instant) -> Vec<u64> {
+        let fail_once = |_| {
+            assert!(shunned.insert(key, *now));
+            let seconds = pause(shunned, key, *now);
+            assert_eq!(shunned.next(*now), Some(*now + Duration::from_secs(seconds)));
+            *now = *now + Duration::from_secs(seconds + late);
+            seconds
+        };
+        (0..failures).map(fail_once).collect()
+    }
+
+    #[test]
+    fn each_failure_in_a_row_doubles_the_pause_up_to_a_minute() {
+        for late in [0, 1, 59] {
+            let mut shunned = Shunned::new(MOST);
+            assert_eq!(fail(&mut shunned, 7, 9, late, &mut at(100)), [1, 2, 4, 8, 16, 32, 60, 60, 60], "{late} s late");
+        }
+    }
+
+    /// However long it goes on.
+    #[test]
+    fn a_hundred_failures_are_no_more_than_a_minute_either() {
+        let mut shunned = Shunned::new(MOST);
+        assert_eq!(fail(&mut shunned, 7, 100, 0, &mut at(100)).last(), Some(&60));
+    }
+
+    #[test]
+    fn what_is_not_tried_for_a_minute_after_its_pause_is_forgotten() {
+        let (mut shunned, mut now) = (Shunned::new(MOST), at(100));
+        assert_eq!(fail(&mut shunned, 7, 4, 0, &mut now), [1, 2, 4, 8]);
+        now = now + Duration::from_secs(60);
+        assert_eq!(fail(&mut shunned, 7, 2, 0, &mut now), [1, 2]);
+    }
+
+    #[test]
+    fn each_has_pauses_of_its_own() {
+        let (mut shunned, mut now) = (Shunned::new(MOST), at(100));
+        assert_eq!(fail(&mut shunned, 7, 3, 0, &mut now), [1, 2, 4]);
+        assert_eq!(fail(&mut shunned, 8, 1, 0, &mut now), [1]);
+        assert_eq!(fail(&mut shunned, 7, 1, 0, &mut now), [8]);
+    }
+
+    #[test]
+    fn what_only_has_to_wait_waits_a_second_each_time() {
+        let (mut shunned, mut now) = (Shunned::new(MOST), at(100));
+        for _ in 0..5 {
+            assert!(shunned.postpone(7, now));
+            assert_eq!(pause(&shunned, 7, now), 1);
+            now = now + Duration::from_secs(1);
+        }
+        assert_eq!(fail(&mut shunned, 7, 3, 0, &mut now), [1, 2, 4], "none of these was a failure");
+        assert!(shunned.postpone(7, now));
+        assert_eq!(pause(&shunned, 7, now), 1);
+        now = now + Duration::from_secs(1);
+        assert_eq!(fail(&mut shunned, 7, 2, 0, &mut now), [1, 2], "the row has ended");
+    }
+
+    #[test]
+    fn what_is_not_kept_is_forgotten_at_once() {
+        let (mut shunned, mut now) = (Shunned::new(MOST), at(100));
+        for key in [7, 8] {
+            fail(&mut shunned, key, 3, 0, &mut now);
+        }
+        let now = &mut (now + Duration::from_secs(1));
+        assert!(shunned.insert(8, *now) && shunned.insert(7, *now));
+        shunned.retain(|key| key != 7);
+        assert_eq!((pause(&shunned, 7, *now), pause(&shunned, 8, *now)), (0, 8));
+        assert_eq!(fail(&mut shunned, 7, 2, 0, now), [1, 2]);
+    }
+
+    #[test]
+    fn when_there_are_too_many_none_is_added_and_those_there_are_go_on() {
+        let mut shunned = Shunned::new(MOST);
+        let (now, keys) = (at(100), 0..MOST as u32);
+        assert!(keys.clone().all(|key| shunned.insert(key, now)));
+        assert!(!shunned.insert(9, now) && !shunned.postpone(9, now) && !shunned.contains(9, now));
+        assert!(shunned.insert(3, now));
+        assert_eq!((pause(&shunned, 3, now), pause(&shunned, 0, now)), (2, 1));
+        // One that has failed has its place for another minute, one that only waited has not.
+        let now = at(101);
+        assert!(!shunned.insert(9, now) && shunned.postpone(0, now));
+        let now = at(102);
+        assert!(shunned.insert(9, now) && shunned.contains(9, now) && !shunned.contains(0, now));
+        let now = at(161);
+        assert!(keys.skip(1).take(2).all(|key| !shunned.contains(key, now)) && shunned.insert(5, now) && shunned.insert(6, now));
     }
 }

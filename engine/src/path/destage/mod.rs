@@ -39,6 +39,8 @@ const RANGES: usize = 64;
 const READ_TRIES: u32 = 3;
 /// A dirty slot that the SSD fails to read for so long is given up.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// Blocks that the origin does not take, remembered: an origin with more of them fails as a whole, and destaging backs off.
+const REFUSED: usize = 1024;
 
 pub(super) struct Destage<P> {
     batch: Option<Batch<P>>,
@@ -49,7 +51,7 @@ pub(super) struct Destage<P> {
     /// Dirty slots that could not be read: in which life of their set, and since when.
     unreadable: BTreeMap<Slot, (u64, Instant)>,
     /// Blocks that the origin does not take.
-    shunned: Shunned,
+    shunned: Shunned<Block>,
     /// The last batch that was not taken as a whole was refused by an origin that is there.
     refused: bool,
     pub back_off: BackOff,
@@ -64,7 +66,7 @@ pub(super) struct Destage<P> {
 impl<P> Default for Destage<P> {
     fn default() -> Self {
         let back_off = BackOff::new(Duration::from_secs(1), Duration::from_secs(60));
-        let (unreadable, shunned, pace, courtesy) = (BTreeMap::new(), Shunned::default(), Pace::default(), Courtesy::default());
+        let (unreadable, shunned, pace, courtesy) = (BTreeMap::new(), Shunned::new(REFUSED), Pace::default(), Courtesy::default());
         Destage {
             batch: None,
             cursor: Block(0),
