@@ -132,8 +132,10 @@ impl Marked {
 impl Queue {
     /// All blocks are on the same side. Those that come from here on, in a part of their own, and those that the hand passes are on the other.
     fn begin_to_clear(&mut self) {
-        (self.before_hand, self.side, self.credit) = (self.places.parts.len(), !self.side, 0);
-        self.places.begin_part();
+        if self.places.parts.back().is_none_or(|last| !last.is_empty()) {
+            self.places.begin_part();
+        }
+        (self.before_hand, self.side, self.credit) = (self.places.parts.len() - 1, !self.side, 0);
     }
 
     fn drop_oldest(&mut self) {
@@ -288,7 +290,7 @@ mod tests {
         fn new(capacity: usize) -> Tier {
             let config = Config { page_atoms: 1, atom_bytes: 1, ..Config::of_memory((capacity + 40) * 4096, 1) };
             let (pages, keeper) = Pages::new(config).expect("memory");
-            let policy = S3Fifo::of(Marked::in_parts(keeper.marks(), 4, 4), capacity);
+            let policy = S3Fifo::of(Marked::in_parts(keeper.marks(), 2 + capacity % 29, 4), capacity);
             Tier { front: Pages::front(&pages).expect("a front"), keeper, policy }
         }
 
@@ -395,6 +397,27 @@ mod tests {
         }
         assert_eq!(tier.policy.len() as u64, BLOCKS);
         (0..BLOCKS).for_each(|key| assert!(tier.policy.contains(key + 5 * BLOCKS)));
+    }
+
+    /// The hand comes twice, and nothing between that; and before it has looked at anything all old places go.
+    #[test]
+    fn a_hand_that_comes_again_before_anything_else_has_leaves_what_comes_next_to_be_found() {
+        let (_, mut keeper) = Pages::new(Config { page_atoms: 1, atom_bytes: 1, ..Config::of_memory(100 * 4096, 1) }).expect("memory");
+        let mut marked = Marked::in_parts(keeper.marks(), 32, 4);
+        (0..80).for_each(|key| keeper.fill(Block(key), &[1], Atoms(1)).expect("a page"));
+        (0..64).for_each(|key| marked.add(0, key));
+        let mut rounds = vec![marked.queues[0].side];
+        for key in 2..64 {
+            assert!(marked.remove(key));
+            rounds.push(marked.queues[0].side);
+            if rounds.chunk_by(|a, b| a == b).count() == 3 {
+                break;
+            }
+        }
+        assert!(marked.queues[0].before_hand > 0, "it has come again: {rounds:?}");
+        (0..marked.len(0)).for_each(|_| assert!(marked.remove_oldest(0).is_some()));
+        marked.add(0, 70);
+        assert_eq!((marked.oldest(0), marked.remove_oldest(0), marked.len(0)), (Some(0), Some(70), 0));
     }
 
     /// Lets the hand go over all of a queue.
