@@ -514,7 +514,7 @@ fn a_set_that_has_been_empty_begins_again_with_the_shortest_pause() {
         scenario.simulation.scene.cache.spoil(place);
         (1..8).for_each(|next| assert!(write(&mut scenario, number + next).is_some(), "it takes eight"));
         scenario.forget_noted();
-        (1..5).for_each(|next| _ = write(&mut scenario, number + next));
+        (1..5).for_each(|next| assert!(write(&mut scenario, number + next).is_none(), "it is full"));
         scenario.advance(Duration::from_secs(4));
         assert_eq!(pauses(&asked(&scenario, place)), [1, 2], "overwritten: {is_overwritten}");
         scenario.simulation.scene.cache.heal();
