@@ -54,10 +54,10 @@ impl Known {
     }
 }
 
-/// The hand comes when so many places are left behind, and they are this share of as many as there are blocks.
+/// The hand comes when so many places are left behind, and one for each eight blocks.
 const LEFT_MIN: usize = 64;
 const LEFT_SHARE: usize = 8;
-/// Places that it looks at for each block that is taken out: it is through before hardly more than as many again are left behind.
+/// Places that it looks at for each block that is taken out: it is through before many more than as many again are left behind.
 const LOOKS: usize = 8;
 
 impl Marked {
