@@ -120,8 +120,8 @@ pub struct Pages {
     desks: Box<[Desk]>,
     /// Which leases are out.
     leases: Box<[AtomicBool]>,
-    /// The one that marks is out.
-    are_marked: AtomicBool,
+    /// The one [`Marks`] is out.
+    marks_are_out: AtomicBool,
 }
 
 /// Where one front and the keeper meet.
@@ -162,7 +162,7 @@ impl Pages {
             dirty_room: Padded(AtomicU64::new(config.dirty_pages as u64)),
             desks: (0..config.fronts).map(desk).collect(),
             leases: (0..config.leases).map(|_| AtomicBool::new(false)).collect(),
-            are_marked: AtomicBool::new(false),
+            marks_are_out: AtomicBool::new(false),
             config,
         });
         let keeper = Keeper::new(Arc::clone(&pages));

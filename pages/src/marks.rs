@@ -26,7 +26,7 @@ impl Marks {
     pub const MAX: u8 = MARK;
 
     pub(crate) fn new(pages: Arc<Pages>) -> Marks {
-        assert!(!pages.are_marked.swap(true, Ordering::AcqRel), "one marks pages");
+        assert!(!pages.marks_are_out.swap(true, Ordering::AcqRel), "one marks pages");
         Marks { pages, by_one_thread: PhantomData }
     }
 
@@ -75,6 +75,6 @@ impl Marks {
 impl Drop for Marks {
     fn drop(&mut self) {
         // Release: the next one reads what this one has left.
-        self.pages.are_marked.store(false, Ordering::Release);
+        self.pages.marks_are_out.store(false, Ordering::Release);
     }
 }

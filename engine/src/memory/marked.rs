@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 
 use tidegate_pages::{Block, Marks};
 
-use crate::policy::{COUNT_BITS, QUEUES, Queues};
+use crate::policy::s3_fifo::{COUNT_BITS, QUEUES, Queues};
 
 pub struct Marked {
     marks: Marks,
@@ -277,6 +277,7 @@ mod tests {
     use crate::policy::{Policy, S3Fifo};
     use proptest::prelude::*;
     use std::collections::BTreeSet;
+    use std::sync::Arc;
     use tidegate_pages::{Atoms, Config, Front, Keeper, Pages, Refused};
 
     /// Pages of a byte, and what says which of them stay.
@@ -286,10 +287,13 @@ mod tests {
         policy: S3Fifo<Marked>,
     }
 
+    fn pages(count: usize) -> (Arc<Pages>, Keeper) {
+        Pages::new(Config { page_atoms: 1, atom_bytes: 1, ..Config::of_memory(count * 4096, 1) }).expect("memory")
+    }
+
     impl Tier {
         fn new(capacity: usize) -> Tier {
-            let config = Config { page_atoms: 1, atom_bytes: 1, ..Config::of_memory((capacity + 40) * 4096, 1) };
-            let (pages, keeper) = Pages::new(config).expect("memory");
+            let (pages, keeper) = pages(capacity + 40);
             let policy = S3Fifo::of(Marked::in_parts(keeper.marks(), 2 + capacity % 29, 4), capacity);
             Tier { front: Pages::front(&pages).expect("a front"), keeper, policy }
         }
@@ -402,7 +406,7 @@ mod tests {
     /// The hand comes twice, and nothing between that; and before it has looked at anything all old places go.
     #[test]
     fn a_hand_that_comes_again_before_anything_else_has_leaves_what_comes_next_to_be_found() {
-        let (_, mut keeper) = Pages::new(Config { page_atoms: 1, atom_bytes: 1, ..Config::of_memory(100 * 4096, 1) }).expect("memory");
+        let (_, mut keeper) = pages(100);
         let mut marked = Marked::in_parts(keeper.marks(), 32, 4);
         (0..80).for_each(|key| keeper.fill(Block(key), &[1], Atoms(1)).expect("a page"));
         (0..64).for_each(|key| marked.add(0, key));
@@ -442,7 +446,7 @@ mod tests {
         /// while it is on its way.
         #[test]
         fn what_comes_back_is_as_young_as_that_when_the_hand_has_passed(steps in prop::collection::vec((0u64..60, 0u8..12, 0usize..2), 0..900)) {
-            let (_, mut keeper) = Pages::new(Config { page_atoms: 1, atom_bytes: 1, ..Config::of_memory(100 * 4096, 1) }).expect("memory");
+            let (_, mut keeper) = pages(100);
             let mut marked = Marked::in_parts(keeper.marks(), 4, 4);
             let mut plain: [VecDeque<(u64, u8)>; QUEUES] = Default::default();
             for (key, what, number) in steps {

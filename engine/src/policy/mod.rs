@@ -11,7 +11,7 @@ pub mod curve;
 mod lirs;
 mod lists;
 mod lru;
-mod s3_fifo;
+pub mod s3_fifo;
 mod tiny_lfu;
 mod two_q;
 
@@ -21,7 +21,7 @@ pub use clock::{Clock, Sieve};
 pub use curve::Curve;
 pub use lirs::Lirs;
 pub use lru::{Fifo, Lru};
-pub use s3_fifo::{COUNT_BITS, QUEUES, Queues, S3Fifo};
+pub use s3_fifo::S3Fifo;
 pub use tiny_lfu::TinyLfu;
 pub use two_q::TwoQ;
 
