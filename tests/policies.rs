@@ -91,7 +91,7 @@ fn several_traces_end_in_a_summary_and_late_hits_have_a_line() {
     std::fs::write(&one, keys()).unwrap();
     std::fs::write(&other, "1\n2\n3\n1\n2\n3\n").unwrap();
     let table = tool::tidegate(&["sim", "policies", text(&one), text(&other), "--format", "keys", "--deferred", "8"]).succeeds();
-    assert!(table.contains("All 2 traces, 10 rows") && table.contains("worst regret"), "{table}");
+    assert!(table.contains("All 2 traces, 10 rows") && table.contains("mean regret") && table.contains("worst regret"), "{table}");
     assert_eq!(table.lines().filter(|line| line.contains("4 rings of 8 hits")).count(), 10, "{table}");
 }
 

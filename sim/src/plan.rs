@@ -516,7 +516,7 @@ fn draw_ram(seed: u64, geometry: &Geometry) -> u64 {
     chance.pick(&[0, 0, 0, pages, pages]) * u64::from(geometry.block_atoms) * ATOM_BYTES
 }
 
-/// Any policy in half of the runs, the chooser more often than others: it asks four of them.
+/// Any policy in half of the runs, the chooser more often than others: it asks six of them.
 fn draw_memory_policy(seed: u64) -> policy::Kind {
     let chance = &mut Chance::new(seed, "memory policy");
     let (_, any) = chance.pick(&policy::Kind::ALL);

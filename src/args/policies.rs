@@ -43,7 +43,7 @@ pub struct Policies {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub deferred: Option<u32>,
     /// One JSON object: {"rows": [{"trace", "accesses", "working_set", "size", "blocks", "policy", "misses", "miss_ratio"}],
-    /// "summary": [{"policy", "misses_over_lru", "worst_regret_points", "worst"}]}
+    /// "summary": [{"policy", "misses_over_lru", "mean_regret_points", "worst_regret_points", "worst"}]}
     #[arg(long)]
     pub json: bool,
 }

@@ -12,17 +12,18 @@
 //!
 //! When to switch is a matter of rent and purchase: the other one must have missed less by as many keys as would have to be fetched to be where it
 //! is. Whoever switches earlier pays for leaders that were only lucky: on a trace of loops that come and go, half of that price lost eight points.
+//! The second switch of late costs twice as much, the third thrice: where the lead passes from one to another, each comes when it is over.
 //!
 //! Memory: a node of a list takes 24 bytes with its place. For each block one node, and what the chosen policy takes: S3-FIFO a node and 2 bytes,
-//! LIRS up to 9 nodes (4 ghosts, in two lists), LRU one, W-TinyLFU one and 32 bytes: up to 245 bytes. Besides, the candidates: all of those for each
-//! block, of [`SAMPLE_KEYS`] blocks at most: 3 MB, however large the cache is.
+//! LIRS up to 9 nodes (4 ghosts, in two lists), LRU one, W-TinyLFU one and 32 bytes, ARC two, 2Q one and a half: up to
+//! 245 bytes. Besides, the candidates: all of those for each block, of [`SAMPLE_KEYS`] blocks at most: 3.4 MB, however large the cache is.
 
 use super::lists::Lists;
 use super::{Kind, Policy};
 use crate::number::spread;
 
 /// In the order in which they are asked: the first one is followed until another one is better.
-const CANDIDATES: [Kind; 4] = [Kind::S3Fifo, Kind::Lirs, Kind::Lru, Kind::TinyLfu];
+const CANDIDATES: [Kind; 6] = [Kind::S3Fifo, Kind::Lirs, Kind::Lru, Kind::TinyLfu, Kind::Arc, Kind::TwoQ];
 /// Keys that a candidate keeps at most: of a larger cache it sees a sample.
 pub const SAMPLE_KEYS: usize = 8192;
 /// Misses are counted by half after so many accesses for each key that a candidate keeps; after so many in any case.
@@ -48,6 +49,8 @@ pub struct Chooser {
     /// The one that is followed.
     chosen: usize,
     switches: u64,
+    /// Those of late: halved as misses are.
+    recent_switches: u64,
     /// The same with all keys, where candidates see samples.
     whole: Option<Candidate>,
     /// Accesses of the sample so far, and until misses are halved.
@@ -97,6 +100,7 @@ impl Chooser {
             sampled: if is_sampled { u64::MAX / capacity as u64 * sample as u64 } else { u64::MAX },
             chosen,
             switches: 0,
+            recent_switches: 0,
             whole: is_sampled.then(|| Candidate::new(CANDIDATES[chosen], capacity)),
             now: 0,
             until_halved: MEMORY_MIN.max(MEMORY * sample as u64),
@@ -138,6 +142,7 @@ impl Chooser {
         self.until_halved -= 1;
         if self.until_halved == 0 {
             self.candidates.iter_mut().for_each(|candidate| candidate.misses /= 2);
+            self.recent_switches /= 2;
             self.until_halved = MEMORY_MIN.max(MEMORY * self.candidates[0].capacity as u64);
         }
         self.now += 1;
@@ -146,12 +151,13 @@ impl Chooser {
         if lead < LEAD_MIN || self.now < self.candidates[leader].counts_at {
             return;
         }
-        let distance = self.distance(leader);
-        if lead > distance {
+        let price = self.distance(leader) * (1 + self.recent_switches);
+        if lead > price {
             self.follow(leader);
         }
+        let nearer = NEARER + self.recent_switches;
         let candidate = &mut self.candidates[leader];
-        candidate.counts_at = self.now + (candidate.capacity as u64 / COUNTED).max(distance.saturating_sub(lead) / NEARER).max(1);
+        candidate.counts_at = self.now + (candidate.capacity as u64 / COUNTED).max(price.saturating_sub(lead) / nearer).max(1);
     }
 
     /// Keys of a candidate that are not kept.
@@ -170,6 +176,7 @@ impl Chooser {
     fn follow(&mut self, candidate: usize) {
         self.chosen = candidate;
         self.switches += 1;
+        self.recent_switches += 1;
         let keys: Vec<u64> = self.kept_keys().collect();
         if self.whole.is_some() {
             let mut whole = Candidate::new(CANDIDATES[candidate], self.capacity);
@@ -349,5 +356,29 @@ mod tests {
             switches += u32::from(std::mem::replace(&mut before, chooser.chosen()) != chooser.chosen());
         }
         assert!(switches < 20, "{switches} in 200 rounds");
+    }
+
+    /// A loop and a zigzag in turns: where each is over when following it begins to pay, a switch of late makes the next one dearer; where each goes
+    /// on for long enough it is followed as ever, so that is not for good.
+    #[test]
+    fn what_changes_again_and_again_is_followed_less_often_unless_it_pays() {
+        let switches = |rounds: u64| {
+            let phase =
+                |phase: u64| zigzag(150, 150 * rounds).enumerate().map(move |(at, key)| if phase == 0 { at as u64 % 150 } else { key });
+            let mut chooser = Chooser::new(100);
+            for key in (0..200).flat_map(|round| phase(round % 2)) {
+                if chooser.contains(key) {
+                    chooser.touch(key);
+                    continue;
+                }
+                if chooser.len() >= 100 {
+                    chooser.evict(Some(key));
+                }
+                chooser.insert(key);
+            }
+            chooser.switches
+        };
+        let (short, long) = (switches(10), switches(20));
+        assert!(short < 70 && long > 100, "{short} where it hardly pays, {long} where it does, in 200 phases");
     }
 }
