@@ -209,7 +209,7 @@ mod tests {
         for keys in [3_000, 16 << 10, 20_000] {
             for ((name, kind), most) in Kind::ALL.into_iter().zip([24.1, 24.1, 24.1, 24.1, 25.9, 48.1, 220.0, 36.1, 56.1, 245.0]) {
                 // The candidates, which see a sample of the keys.
-                let besides = if kind == Kind::Chooser { 3.4e6 / keys as f64 } else { 0.0 };
+                let besides = if kind == Kind::Chooser { 3e6 / keys as f64 } else { 0.0 };
                 let bytes = bytes_per_key(kind, keys);
                 assert!(bytes <= most + besides, "{name}, {keys}: {bytes:.1} bytes");
             }
