@@ -28,6 +28,8 @@ impl<'b> Read<'b> {
 
 /// Reads that are looked up before the first is copied: enough that none waits, and few enough that what was fetched is still there.
 const TOGETHER: usize = 32;
+/// Copies before its own at which a page is asked for the first time.
+const LATER: usize = 3;
 
 impl Front {
     /// Serves what it can from memory, in order. What it cannot is a miss, for the engine.
@@ -97,8 +99,12 @@ impl Pinned<'_> {
         self.find_all(&blocks[..reads.len()], &mut found[..reads.len()]);
         let mut hits = 0;
         for place in 0..reads.len() {
-            if let (Some(next), Some(&Some(page))) = (reads.get(place + 1), found.get(place + 1)) {
-                page.prefetch(next.atom * self.atom_bytes());
+            let ahead = |by: usize| Some((found.get(place + by).copied().flatten()?, reads.get(place + by)?.atom * self.atom_bytes()));
+            if let Some((next, offset)) = ahead(1) {
+                next.prefetch(offset);
+            }
+            if let Some((later, offset)) = ahead(LATER) {
+                later.prefetch_for_later(offset);
             }
             hits += usize::from(self.copy(found[place], &mut reads[place]));
         }

@@ -183,10 +183,16 @@ impl<'p> Page<'p> {
         !self.entry.has_holes()
     }
 
-    /// Its first lines from `offset` on are wanted soon.
+    /// Its first lines from `offset` on are wanted next.
     #[inline(always)]
     pub fn prefetch(self, offset: usize) {
         self.pages.pool.memory.prefetch(self.frame, offset);
+    }
+
+    /// They are wanted after a few other pages.
+    #[inline(always)]
+    pub fn prefetch_for_later(self, offset: usize) {
+        self.pages.pool.memory.prefetch_for_later(self.frame, offset);
     }
 }
 

@@ -49,7 +49,7 @@ pub use keeper::{Dirty, Group, Hold, Keeper, Refused};
 pub use lease::Lease;
 pub use marks::Marks;
 pub use memory::Frame;
-pub use sync::prefetch;
+pub use sync::{prefetch, prefetch_for_later};
 pub use write::{Unwritten, Write};
 
 use locks::Locks;

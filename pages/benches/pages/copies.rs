@@ -6,12 +6,19 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::slice;
 
+use tidegate_pages::{prefetch, prefetch_for_later};
+
 use crate::rounds::Subject;
 use crate::{BATCH, Buffer, PAGE_BYTES, PAGES};
 
-/// Lines of the next page that are fetched ahead. The processor fetches the rest by itself; of 1 to 64, at one to four pages' distance, this was
-/// fastest on the machine that it was tried on (1.29 times plain; with all 64 lines 0.83).
-const AHEAD_LINES: usize = 4;
+const LINE_BYTES: usize = 64;
+/// Lines of the next page that are fetched ahead; the processor fetches the rest by itself. Of 0 to 64, at one to four pages' distance, this was
+/// fastest on the machines that it was tried on, where all 64 were slower than none.
+const NEXT_LINES: usize = 8;
+/// Lines of the page that comes [`LATER`] pages later, fetched as near as the second level of caches: with them the processor has begun to fetch
+/// that page when its turn comes. Of 1 to 16, at two to eight pages' distance, this was as fast as any: 1.25 times plain, and 1.12 without.
+const LATER_LINES: usize = 2;
+const LATER: usize = 3;
 
 /// Pages in one piece, in huge pages as the tier's.
 pub struct Flat(HugePages);
@@ -101,25 +108,18 @@ impl<'f> Copies<'f> {
 impl Subject for Copies<'_> {
     fn batch(&mut self, keys: &[u64; BATCH]) {
         for place in 0..BATCH {
-            if self.manner == Manner::Prefetching
-                && let Some(&next) = keys.get(place + 1)
-            {
-                prefetch(self.page(next));
+            if self.manner == Manner::Prefetching {
+                let ask = |ahead: usize, lines: usize, with: fn(*const u8)| {
+                    let page = keys.get(place + ahead).map_or(&[][..], |&key| self.page(key));
+                    page.chunks(LINE_BYTES).take(lines).for_each(|line| with(line.as_ptr()));
+                };
+                ask(1, NEXT_LINES, prefetch);
+                ask(LATER, LATER_LINES, prefetch_for_later);
             }
             let page = self.page(keys[place]);
             self.into[place].0.copy_from_slice(page);
         }
     }
-}
-
-fn prefetch(page: &[u8]) {
-    #[cfg(target_arch = "x86_64")]
-    for line in page.chunks(64).take(AHEAD_LINES) {
-        // SAFETY: a prefetch reads nothing that the program could notice.
-        unsafe { std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(line.as_ptr().cast()) };
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = page;
 }
 
 pub struct Copier {
