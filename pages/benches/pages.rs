@@ -86,13 +86,12 @@ fn main() {
     bench.print_heading();
 
     let flat = Flat::new();
-    let bookkeeping = Row::new("bookkeeping-on-vs-off", 0.97, 1.0);
-    let without_notes = bench.wants(&bookkeeping).then(Tier::without_notes);
     let tier = Tier::new();
     let plain = |_: usize| Box::new(flat.subject(Manner::Plain)) as Box<dyn Subject + '_>;
     let prefetching = |_: usize| Box::new(flat.subject(Manner::Prefetching)) as Box<dyn Subject + '_>;
     let batch = |_: usize| Box::new(tier.reader(BATCH)) as Box<dyn Subject + '_>;
     let single = |_: usize| Box::new(tier.reader(1)) as Box<dyn Subject + '_>;
+    let silent = |_: usize| Box::new(tier.silent_reader()) as Box<dyn Subject + '_>;
     let hot = |_: usize| Box::new(tier.hot_reader()) as Box<dyn Subject + '_>;
     let disturber = |_: usize| Box::new(tier.disturber()) as Box<dyn Subject + '_>;
     let copier = |_: usize| Box::new(flat.copier()) as Box<dyn Subject + '_>;
@@ -106,9 +105,7 @@ fn main() {
     bench.run(Row::told("memcpy-uniform-2t-1t"), SCALING, &[&prefetching]);
     bench.run(Row::new("P3-hot-page-2t-1t", 1.90, 1.98), SCALING, &[&hot]);
     bench.run(Row::new("P3-readers-with-writer-and-evictor", 0.85, 0.95), DISTURBED, &[&batch, &disturber]);
-    if let Some(without) = &without_notes {
-        bench.run(bookkeeping, BESIDE, &[&|_| Box::new(without.reader(BATCH)), &batch]);
-    }
+    bench.run(Row::new("bookkeeping-on-vs-off", 0.97, 1.0), BESIDE, &[&silent, &batch]);
     bench.run(Row::told("readers-beside-a-copier"), DISTURBED, &[&batch, &copier]);
     bench.run(Row::told("prefetching-memcpy-vs-memcpy"), BESIDE, &[&plain, &prefetching]);
     bench.run(Row::told("pin-vs-crossbeam-epoch"), BESIDE, &[&|_| Box::new(peers::Pins), &|_| Box::new(tier.pins())]);

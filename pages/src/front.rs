@@ -20,6 +20,7 @@ pub struct Front {
     pub(crate) index: usize,
     pub(crate) magazine: Magazine,
     pub(crate) touches: Pen,
+    notes_hits: bool,
     /// What time it is, as far as was said.
     now: u64,
     pub(crate) dirty: Pen,
@@ -49,7 +50,8 @@ impl Front {
     pub(crate) fn new(pages: Arc<Pages>, index: usize) -> Front {
         let desk = &pages.desks[index];
         let (touches, dirty, magazine) = (desk.touches.pen(), desk.dirty.pen(), pages.pool.magazine());
-        Front { pages, index, magazine, touches, now: 0, dirty, dirty_credit: 0, written: Vec::with_capacity(crate::WRITE_BLOCKS_MAX) }
+        let (notes_hits, written) = (!desk.touches.is_none(), Vec::with_capacity(crate::WRITE_BLOCKS_MAX));
+        Front { pages, index, magazine, touches, notes_hits, now: 0, dirty, dirty_credit: 0, written }
     }
 
     pub(crate) fn desk(&self) -> &Desk {
@@ -72,6 +74,12 @@ impl Front {
         self.now = now;
     }
 
+    /// Whether hits are noted from here on, as they are by default where there is [room](crate::Config::touches) for any. What is read once and
+    /// in order, as by a backup, says little of what will be read.
+    pub fn set_noting(&mut self, notes_hits: bool) {
+        self.notes_hits = notes_hits && !self.desk().touches.is_none();
+    }
+
     /// Notes that `block` was read, for the keeper. Without room it is not noted, and that is counted.
     #[inline(always)]
     pub fn touch(&mut self, block: Block) {
@@ -82,13 +90,14 @@ impl Front {
     #[inline(always)]
     pub(crate) fn touch_all(&mut self, blocks: impl Iterator<Item = Block>, count: usize) {
         let desk = &self.pages.desks[self.index];
-        if desk.touches.is_none() {
+        if !self.notes_hits {
             return;
         }
         let noted = desk.touches.room(&mut self.touches, count).min(count);
         let unnoted = count - noted;
         blocks.take(noted).for_each(|block| desk.touches.put(&mut self.touches, [block.0, self.now]));
         desk.touches.publish(&self.touches);
+        desk.touches.expect(&self.touches, count);
         if unnoted > 0 {
             add(&desk.counters.0.unnoted, unnoted as u64);
         }

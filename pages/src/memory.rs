@@ -3,7 +3,7 @@
 use std::io;
 use std::ptr::NonNull;
 
-use crate::sync::{prefetch, prefetch_for_later};
+use crate::sync::{LINE_BYTES, prefetch, prefetch_for_later};
 
 /// A page's place in the pool. Which contents it is the place of changes over time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -11,7 +11,6 @@ pub struct Frame(pub u32);
 
 /// A huge page. Frames are cut from the mapping's start on, so none of up to this size straddles two of them.
 const HUGE_BYTES: usize = 2 << 20;
-const LINE_BYTES: usize = 64;
 /// Lines that a copy which comes next asks for: then the processor has seen where this goes. More of them cost more than they bring
 /// (benches/pages/copies.rs).
 const NEXT_LINES: usize = 8;

@@ -3,7 +3,7 @@
 //! The producer's end is a [`Pen`], the consumer's is the engine's alone. The ring outlives both: what a thread that has gone has left in it
 //! is still read.
 
-use crate::sync::{AtomicU64, Ordering, Padded};
+use crate::sync::{AtomicU64, LINE_BYTES, Ordering, Padded, prefetch_to_write};
 
 pub struct Ring<const WORDS: usize> {
     slots: Box<[[AtomicU64; WORDS]]>,
@@ -54,6 +54,13 @@ impl<const WORDS: usize> Ring<WORDS> {
             pen.read = self.read.0.load(Ordering::Acquire);
         }
         room(pen)
+    }
+
+    /// Asks for the lines of so many next entries: the consumer has read them on another core, or it was long ago.
+    #[inline(always)]
+    pub fn expect(&self, pen: &Pen, entries: usize) {
+        let of_line = LINE_BYTES / size_of::<[u64; WORDS]>();
+        (0..=entries / of_line).for_each(|line| prefetch_to_write(self.slot(pen.at + (line * of_line) as u64)));
     }
 
     /// Writes an entry, to be seen when it is published. There must be [`Ring::room`].

@@ -11,6 +11,9 @@ pub use std::sync::{
     atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering, fence},
 };
 
+/// What a processor fetches at once.
+pub const LINE_BYTES: usize = 64;
+
 /// Alone on its cache lines. Two of them: processors fetch lines in pairs.
 #[repr(align(128))]
 pub struct Padded<T>(pub T);
@@ -27,6 +30,18 @@ pub fn prefetch<T>(place: *const T) {
     // SAFETY: a prefetch reads nothing that the program could notice, and faults at no address.
     unsafe {
         std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(place.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = place;
+}
+
+/// The same, to be written: no other core keeps it.
+#[inline(always)]
+pub fn prefetch_to_write<T>(place: *const T) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: as above.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_ET0 }>(place.cast());
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = place;

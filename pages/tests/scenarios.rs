@@ -356,10 +356,25 @@ fn hits_of_several_fronts_are_told_in_the_order_of_their_times() {
 #[test]
 fn without_a_ring_no_hit_is_noted() {
     let (mut front, mut keeper) = tier(Config { touches: 0, ..config() });
+    front.set_noting(true);
     fill(&mut keeper, 1, 1);
     assert!(read(&mut front, 0, 0, 1).is_some());
     keeper.touches(|block| panic!("{block:?} is noted"));
     assert_eq!((keeper.pages().counts().hits, keeper.pages().counts().unnoted), (1, 0));
+}
+
+#[test]
+fn what_a_front_reads_silently_is_counted_and_not_noted() {
+    let (mut front, mut keeper) = tier(config());
+    fill(&mut keeper, 3, 1);
+    for (block, is_noted) in [(0, true), (1, false), (2, true)] {
+        front.set_noting(is_noted);
+        assert!(read(&mut front, block, 0, 1).is_some());
+    }
+    let mut touched = Vec::new();
+    keeper.touches(|block| touched.push(block.0));
+    assert_eq!(touched, [0, 2]);
+    assert_eq!((keeper.pages().counts().hits, keeper.pages().counts().unnoted), (3, 0));
 }
 
 /// However far apart they are, and whatever of them has gone.

@@ -14,17 +14,8 @@ pub struct Tier {
 
 impl Tier {
     pub fn new() -> Tier {
-        Tier::with(1 << 18)
-    }
-
-    /// The same, and no hit is noted.
-    pub fn without_notes() -> Tier {
-        Tier::with(0)
-    }
-
-    fn with(touches: usize) -> Tier {
         let spare = PAGES / 8;
-        let config = Config { touches, dirty_ring: 1 << 15, ..Config::of_memory((PAGES + spare) * PAGE_BYTES, 4) };
+        let config = Config { touches: 1 << 18, dirty_ring: 1 << 15, ..Config::of_memory((PAGES + spare) * PAGE_BYTES, 4) };
         let (pages, mut keeper) = Pages::new(config).expect("memory");
         for page in 0..PAGES as u64 {
             keeper.fill(Block(page), &[page as u8 | 1; PAGE_BYTES], Atoms::of(0..8)).expect("a page");
@@ -39,6 +30,13 @@ impl Tier {
     /// Reads `together` blocks at once.
     pub fn reader(&self, together: usize) -> Reader<'_> {
         Reader { tier: self, front: self.front(), into: Buffer::batch(0), together, queues: 0, is_hot: false }
+    }
+
+    /// Reads in batches, and no hit is noted.
+    pub fn silent_reader(&self) -> Reader<'_> {
+        let mut reader = self.reader(BATCH);
+        reader.front.set_noting(false);
+        reader
     }
 
     /// Reads one block again and again, in batches.
