@@ -52,8 +52,8 @@ impl Memory {
         kind: Kind,
         lending: &DirtyShare,
     ) -> Option<Memory> {
-        /// What a front notes of its hits until the engine's next turn; when half of it is used the engine is to be woken.
-        const TOUCHES: usize = 4096;
+        /// What a front notes of its hits, and of their times, until the engine's next turn; when half of it is used the engine is to be woken.
+        const TOUCHES: usize = 8192;
         let page_bytes = block_atoms as usize * atom_bytes;
         let pages = (bytes / (block_atoms * crate::block::ATOM_BYTES)).min(u64::from(u32::MAX / 4));
         if pages < RAM_BLOCKS_LEAST {
@@ -145,12 +145,20 @@ impl Memory {
 
     /// Takes note of what fronts have read since the last time.
     pub fn hear(&mut self, what_if: &mut WhatIf) {
+        /// Told to the policy at once.
+        const TOGETHER: usize = 256;
         let (policy, mut noted) = (&mut self.policy, 0);
+        let mut heard = Vec::with_capacity(TOGETHER);
         self.keeper.touches(|Key(block)| {
-            policy.touch(block);
             what_if.hear(block);
             noted += 1;
+            heard.push(block);
+            if heard.len() == TOGETHER {
+                policy.touch_all(&heard);
+                heard.clear();
+            }
         });
+        policy.touch_all(&heard);
         let unnoted = self.pages().counts().unnoted;
         if what_if.heard(noted, unnoted - self.unnoted) {
             self.unnoted = unnoted;
@@ -371,6 +379,7 @@ impl Memory {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tidegate_pages::Read;
 
     /// Eight pages, in steps of one.
     fn lending() -> DirtyShare {
@@ -424,6 +433,22 @@ mod tests {
             let read = memory.read_all((0..8).map(|block| block..block + 1), |_, _| ());
             assert!(read.iter().all(Option::is_some), "it stays");
             (0..8).for_each(|other| memory.keep(Block(100 + round * 8 + other), &[1; 64]));
+        }
+    }
+
+    /// More of them than the policy is told at once.
+    #[test]
+    fn what_a_front_has_read_counts_as_read_when_it_is_heard() {
+        let mut memory = Memory::new(1_024 * 4096, 8, 8, 1, 0, Kind::default(), &lending()).expect("a few pages");
+        let (mut front, mut what_if) = (Pages::front(memory.pages()).expect("a front"), WhatIf::new(1_024, 1_024));
+        (0..300).for_each(|block| memory.keep(Block(block), &[1; 64]));
+        for round in 1..100 {
+            let mut contents = vec![[0; 64]; 300];
+            let mut reads: Vec<_> = contents.iter_mut().zip(0..).map(|(into, block)| Read::new(Key(block), into)).collect();
+            front.read(&mut reads);
+            assert!(reads.iter().all(|read| read.is_hit), "it stays");
+            memory.hear(&mut what_if);
+            (0..300).for_each(|other| memory.keep(Block(round * 300 + other), &[1; 64]));
         }
     }
 

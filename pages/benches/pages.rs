@@ -86,13 +86,13 @@ fn main() {
     bench.print_heading();
 
     let flat = Flat::new();
-    let tier = Tier::new();
+    let (tier, few) = (Tier::new(), Tier::of_few());
     let plain = |_: usize| Box::new(flat.subject(Manner::Plain)) as Box<dyn Subject + '_>;
     let prefetching = |_: usize| Box::new(flat.subject(Manner::Prefetching)) as Box<dyn Subject + '_>;
     let batch = |_: usize| Box::new(tier.reader(BATCH)) as Box<dyn Subject + '_>;
     let single = |_: usize| Box::new(tier.reader(1)) as Box<dyn Subject + '_>;
     let silent = |_: usize| Box::new(tier.silent_reader()) as Box<dyn Subject + '_>;
-    let hot = |_: usize| Box::new(tier.hot_reader()) as Box<dyn Subject + '_>;
+    let hot = |_: usize| Box::new(few.hot_reader()) as Box<dyn Subject + '_>;
     let disturber = |_: usize| Box::new(tier.disturber()) as Box<dyn Subject + '_>;
     let copier = |_: usize| Box::new(flat.copier()) as Box<dyn Subject + '_>;
 

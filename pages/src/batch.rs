@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use crate::front::{Front, Page, Pinned};
-use crate::tree::LEAF_BLOCKS;
+use crate::tree::TOGETHER;
 use crate::{Atoms, Block};
 
 /// A read of part of a block.
@@ -26,8 +26,6 @@ impl<'b> Read<'b> {
     }
 }
 
-/// Reads that are looked up before the first is copied: enough that none waits, and few enough that what was fetched is still there.
-const TOGETHER: usize = 32;
 /// Copies before its own at which a page is asked for the first time.
 const LATER: usize = 3;
 
@@ -38,37 +36,22 @@ impl Front {
     /// If a read is not of whole atoms, or ends behind its block.
     pub fn read(&mut self, reads: &mut [Read]) {
         for reads in reads.chunks_mut(TOGETHER) {
+            let mut blocks = [Block(0); TOGETHER];
+            reads.iter().zip(&mut blocks).for_each(|(read, block)| *block = read.block);
             let hits = match reads {
                 [one] => {
                     let pinned = self.pin();
                     usize::from(pinned.copy(pinned.find(one.block), one))
                 }
-                _ => self.pin().serve(reads),
+                _ => self.pin().serve(reads, &mut blocks),
             };
             self.count(hits as u64, (reads.len() - hits) as u64);
-            self.touch_all(reads.iter().filter(|read| read.is_hit).map(|read| read.block), hits);
+            self.touch_all(&blocks[..hits]);
         }
     }
 }
 
 impl Pinned<'_> {
-    /// Looks up a queue of blocks: what a `writev` is made of. `found` is as long as `blocks`.
-    #[inline(always)]
-    pub fn find_all<'p>(&'p self, blocks: &[Block], found: &mut [Option<Page<'p>>]) {
-        assert_eq!(blocks.len(), found.len(), "a place for each block");
-        for (blocks, found) in blocks.chunks(TOGETHER).zip(found.chunks_mut(TOGETHER)) {
-            let key = |block: &Block| (block.0 % LEAF_BLOCKS) as usize;
-            let mut leaves = [None; TOGETHER];
-            for (block, leaf) in blocks.iter().zip(&mut leaves) {
-                *leaf = self.leaf(*block);
-                leaf.inspect(|leaf| leaf.prefetch(key(block)));
-            }
-            for ((block, leaf), found) in blocks.iter().zip(leaves).zip(found) {
-                *found = leaf.and_then(|leaf| self.page(leaf.get(key(block))));
-            }
-        }
-    }
-
     /// Reads runs of blocks, many at once: `with` is told which run it is, and given its pages, if all of them are there and whole. While it
     /// copies them the first page of the next run is on its way.
     pub fn read_runs<'p, T>(
@@ -91,11 +74,10 @@ impl Pinned<'_> {
         runs.enumerate().map(read).collect()
     }
 
-    /// At most [`TOGETHER`] reads; returns how many hit.
+    /// At most [`TOGETHER`] reads, of these blocks; returns how many hit, and those come first among the blocks then.
     #[inline(always)]
-    fn serve(&self, reads: &mut [Read]) -> usize {
-        let (mut blocks, mut found) = ([Block(0); TOGETHER], [None; TOGETHER]);
-        reads.iter().zip(&mut blocks).for_each(|(read, block)| *block = read.block);
+    fn serve(&self, reads: &mut [Read], blocks: &mut [Block; TOGETHER]) -> usize {
+        let mut found = [None; TOGETHER];
         self.find_all(&blocks[..reads.len()], &mut found[..reads.len()]);
         let mut hits = 0;
         for place in 0..reads.len() {
@@ -106,6 +88,7 @@ impl Pinned<'_> {
             if let Some((later, offset)) = ahead(LATER) {
                 later.prefetch_for_later(offset);
             }
+            blocks[hits] = blocks[place];
             hits += usize::from(self.copy(found[place], &mut reads[place]));
         }
         hits

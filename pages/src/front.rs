@@ -10,7 +10,7 @@ use crate::memory::Frame;
 use crate::pool::Magazine;
 use crate::ring::Pen;
 use crate::sync::{AtomicU64, Ordering};
-use crate::tree::{Entry, LEAF_BLOCKS, Leaf};
+use crate::tree::{Entry, TOGETHER};
 use crate::{Block, Desk, Pages};
 
 /// One thread's way in. Dropped, it gives back everything but what the keeper has still to drain.
@@ -21,8 +21,9 @@ pub struct Front {
     pub(crate) magazine: Magazine,
     pub(crate) touches: Pen,
     notes_hits: bool,
-    /// What time it is, as far as was said.
+    /// What time it is, as far as was said, and what time was noted last.
     now: u64,
+    noted_at: Option<u64>,
     pub(crate) dirty: Pen,
     /// Dirty pages that it may still make without asking.
     pub(crate) dirty_credit: usize,
@@ -51,7 +52,7 @@ impl Front {
         let desk = &pages.desks[index];
         let (touches, dirty, magazine) = (desk.touches.pen(), desk.dirty.pen(), pages.pool.magazine());
         let (notes_hits, written) = (!desk.touches.is_none(), Vec::with_capacity(crate::WRITE_BLOCKS_MAX));
-        Front { pages, index, magazine, touches, notes_hits, now: 0, dirty, dirty_credit: 0, written }
+        Front { pages, index, magazine, touches, notes_hits, now: 0, noted_at: None, dirty, dirty_credit: 0, written }
     }
 
     pub(crate) fn desk(&self) -> &Desk {
@@ -70,7 +71,11 @@ impl Front {
 
     /// What it reads from here on is read at this time, by a clock that all fronts have in common, in any unit. One look at it for a queue of
     /// requests will do: they are under way at once.
+    ///
+    /// # Panics
+    /// At 2^63 and later.
     pub fn set_time(&mut self, now: u64) {
+        assert!(now < Note::TIME, "time {now}");
         self.now = now;
     }
 
@@ -83,23 +88,27 @@ impl Front {
     /// Notes that `block` was read, for the keeper. Without room it is not noted, and that is counted.
     #[inline(always)]
     pub fn touch(&mut self, block: Block) {
-        self.touch_all([block].into_iter(), 1);
+        self.touch_all(&[block]);
     }
 
-    /// Notes `count` blocks that were read.
     #[inline(always)]
-    pub(crate) fn touch_all(&mut self, blocks: impl Iterator<Item = Block>, count: usize) {
+    pub(crate) fn touch_all(&mut self, blocks: &[Block]) {
         let desk = &self.pages.desks[self.index];
         if !self.notes_hits {
             return;
         }
-        let noted = desk.touches.room(&mut self.touches, count).min(count);
-        let unnoted = count - noted;
-        blocks.take(noted).for_each(|block| desk.touches.put(&mut self.touches, [block.0, self.now]));
+        let is_later = self.noted_at != Some(self.now);
+        let room = desk.touches.room(&mut self.touches, usize::from(is_later) + blocks.len());
+        let (noted, unnoted) = blocks.split_at(room.saturating_sub(usize::from(is_later)).min(blocks.len()));
+        if is_later && !noted.is_empty() {
+            desk.touches.put(&mut self.touches, Note::Time(self.now).word());
+            self.noted_at = Some(self.now);
+        }
+        noted.iter().for_each(|&block| desk.touches.put(&mut self.touches, Note::Hit(block).word()));
         desk.touches.publish(&self.touches);
-        desk.touches.expect(&self.touches, count);
-        if unnoted > 0 {
-            add(&desk.counters.0.unnoted, unnoted as u64);
+        desk.touches.expect(&self.touches, blocks.len());
+        if !unnoted.is_empty() {
+            add(&desk.counters.0.unnoted, unnoted.len() as u64);
         }
     }
 
@@ -112,7 +121,7 @@ impl Front {
     /// Notes and counts what was read under a pin: these blocks, and so many that had no page.
     pub fn note(&mut self, hits: &[Block], misses: u64) {
         self.count(hits.len() as u64, misses);
-        self.touch_all(hits.iter().copied(), hits.len());
+        self.touch_all(hits);
     }
 
     #[inline(always)]
@@ -150,18 +159,22 @@ impl<'f> Pinned<'f> {
         self.page(self.pages.tree.find(&self.pin, block.0))
     }
 
+    /// Looks up a queue of blocks: what a `writev` is made of. `found` is as long as `blocks`.
+    #[inline(always)]
+    pub fn find_all<'p>(&'p self, blocks: &[Block], found: &mut [Option<Page<'p>>]) {
+        assert_eq!(blocks.len(), found.len(), "a place for each block");
+        for (blocks, found) in blocks.chunks(TOGETHER).zip(found.chunks_mut(TOGETHER)) {
+            self.pages.tree.find_all(&self.pin, blocks, |place, entry| found[place] = self.page(entry));
+        }
+    }
+
     /// The first block from `block` on that has a page.
     pub fn next(&self, block: Block) -> Option<Block> {
         self.pages.tree.next(&self.pin, block.0).map(Block)
     }
 
     #[inline(always)]
-    pub(crate) fn leaf(&self, block: Block) -> Option<Leaf<'_>> {
-        self.pages.tree.leaf(&self.pin, block.0 / LEAF_BLOCKS)
-    }
-
-    #[inline(always)]
-    pub(crate) fn page(&self, entry: Entry) -> Option<Page<'_>> {
+    fn page(&self, entry: Entry) -> Option<Page<'_>> {
         entry.frame().map(|frame| Page { pages: self.pages, entry, frame })
     }
 }
@@ -202,6 +215,33 @@ impl<'p> Page<'p> {
     #[inline(always)]
     pub fn prefetch_for_later(self, offset: usize) {
         self.pages.pool.memory.prefetch_for_later(self.frame, offset);
+    }
+}
+
+/// What a front tells the keeper of its hits: a time, then what was read at that time.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Note {
+    Time(u64),
+    Hit(Block),
+}
+
+impl Note {
+    /// The bit that tells a time from a block.
+    const TIME: u64 = 1 << 63;
+
+    #[inline(always)]
+    fn word(self) -> [u64; 1] {
+        match self {
+            Note::Time(time) => [time | Note::TIME],
+            Note::Hit(block) => {
+                debug_assert!(block.0 < Note::TIME, "{block:?} has more than 63 bits");
+                [block.0]
+            }
+        }
+    }
+
+    pub fn of([word]: [u64; 1]) -> Note {
+        if word & Note::TIME == 0 { Note::Hit(Block(word)) } else { Note::Time(word ^ Note::TIME) }
     }
 }
 

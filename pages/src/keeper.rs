@@ -11,7 +11,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::atoms::Atoms;
-use crate::front::Pinned;
+use crate::front::{Note, Pinned};
 use crate::locks::is_newer;
 use crate::marks::Marks;
 use crate::memory::Frame;
@@ -28,6 +28,8 @@ pub struct Keeper {
     allowed: usize,
     /// Fronts whose rings of touches have something, and how much, while they are read.
     waiting: Vec<(usize, u64)>,
+    /// Of each front, when it has read what it notes now.
+    times: Box<[u64]>,
 }
 
 /// A page that somebody holds: it stays what it is, in the tree or out of it.
@@ -85,7 +87,8 @@ impl std::error::Error for Refused {}
 
 impl Keeper {
     pub(crate) fn new(pages: Arc<Pages>) -> Keeper {
-        Keeper { magazine: pages.pool.magazine(), allowed: pages.config.dirty_pages, waiting: Vec::with_capacity(pages.desks.len()), pages }
+        let (waiting, times) = (Vec::with_capacity(pages.desks.len()), vec![0; pages.desks.len()].into());
+        Keeper { magazine: pages.pool.magazine(), allowed: pages.config.dirty_pages, waiting, times, pages }
     }
 
     pub fn pages(&self) -> &Arc<Pages> {
@@ -104,14 +107,22 @@ impl Keeper {
         self.waiting.clear();
         self.waiting.extend(rings.enumerate().map(|(place, ring)| (place, ring.len())).filter(|&(_, waiting)| waiting > 0));
         let ring = |place: usize| &self.pages.desks[place].touches;
-        while let Some((first, time)) =
-            (0..self.waiting.len()).map(|at| (at, ring(self.waiting[at].0).peek()[1])).min_by_key(|&(_, time)| time)
-        {
+        loop {
+            for &mut (place, ref mut waiting) in &mut self.waiting {
+                if let Note::Time(time) = Note::of(ring(place).peek()) {
+                    self.times[place] = time;
+                    ring(place).pop();
+                    *waiting -= 1;
+                }
+            }
+            let Some(first) = (0..self.waiting.len()).min_by_key(|&at| self.times[self.waiting[at].0]) else { break };
             let (place, waiting) = &mut self.waiting[first];
             let ring = ring(*place);
             // The rest of its queue was under way with the first of it.
-            while *waiting > 0 && ring.peek()[1] == time {
-                each(Block(ring.peek()[0]));
+            while *waiting > 0
+                && let Note::Hit(block) = Note::of(ring.peek())
+            {
+                each(block);
                 ring.pop();
                 *waiting -= 1;
             }

@@ -78,7 +78,8 @@ pub struct Config {
     pub fronts: usize,
     /// Leases at most ([`Pages::lease`]).
     pub leases: usize,
-    /// Hits that a front notes before the keeper looks; what comes then is not noted. A power of two; 0: none are noted, or counted as such.
+    /// Notes that a front makes before the keeper looks: one of each hit, and one of each [time](Front::set_time) at which there were some. What
+    /// comes then is not noted. A power of two, and not 1; 0: none are noted, or counted as such.
     pub touches: usize,
     /// Writes of blocks that a front pushes before the keeper looks; then it has to wait. A power of two.
     pub dirty_ring: usize,
@@ -99,7 +100,7 @@ impl Config {
             atom_bytes: 512,
             fronts,
             leases: fronts,
-            touches: 4096,
+            touches: 8192,
             dirty_ring: 4096,
             dirty_pages: pages,
             whole_blocks: false,
@@ -127,8 +128,8 @@ pub struct Pages {
 /// Where one front and the keeper meet.
 struct Desk {
     is_taken: AtomicBool,
-    /// Block, and when it was read.
-    touches: Ring<2>,
+    /// What was read, and when ([`front::Note`]).
+    touches: Ring<1>,
     /// Block, frame and version, stamp.
     dirty: Ring<3>,
     counters: Padded<front::Counters>,
@@ -147,6 +148,7 @@ impl Pages {
         assert!((1..=128).contains(&config.page_atoms), "pages of {} atoms", config.page_atoms);
         assert!(config.atom_bytes > 0, "an atom has bytes");
         assert!(config.fronts > 0, "somebody reads");
+        assert!(config.touches != 1, "a hit is noted with its time");
         let desk = |_| Desk {
             is_taken: AtomicBool::new(false),
             touches: Ring::new(config.touches),

@@ -12,6 +12,7 @@ use crate::epoch::Pin;
 use crate::memory::Frame;
 use crate::pool::MARK;
 use crate::sync::Ordering;
+use crate::tree::TOGETHER;
 use crate::{Block, Pages};
 
 /// The one that marks the pages of a tier.
@@ -62,7 +63,25 @@ impl Marks {
     /// If the mark is above [`Marks::MAX`] then.
     pub fn hint(&self, block: Block, change: impl FnOnce(u8) -> u8) {
         let pin = self.pin();
-        let Some(frame) = self.frame(&pin, block) else { return };
+        self.frame(&pin, block).inspect(|&frame| self.change(frame, change));
+    }
+
+    /// The same of several, one after the other; but while one is looked up the lines of the others are on their way.
+    ///
+    /// # Panics
+    /// As above.
+    pub fn hint_all(&self, blocks: &[Block], mut change: impl FnMut(u8) -> u8) {
+        for blocks in blocks.chunks(TOGETHER) {
+            let (pin, mut frames) = (self.pin(), [None; TOGETHER]);
+            self.pages.tree.find_all(&pin, blocks, |place, entry| {
+                frames[place] = entry.frame();
+                frames[place].inspect(|&frame| self.pages.pool.prefetch_known(frame));
+            });
+            frames.into_iter().flatten().for_each(|frame| self.change(frame, &mut change));
+        }
+    }
+
+    fn change(&self, frame: Frame, change: impl FnOnce(u8) -> u8) {
         let before = self.pages.pool.mark(frame);
         let after = change(before);
         assert!(after <= Marks::MAX, "mark {after} has too many bits");

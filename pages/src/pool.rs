@@ -99,9 +99,14 @@ impl Pool {
         &self.known[frame.0 as usize]
     }
 
-    /// Asks for the lines that know of a frame.
-    pub fn prefetch(&self, frame: Frame) {
+    /// Asks for the line that knows of a frame's state.
+    pub fn prefetch_known(&self, frame: Frame) {
         prefetch(self.known(frame));
+    }
+
+    /// Asks for all lines that know of a frame.
+    pub fn prefetch(&self, frame: Frame) {
+        self.prefetch_known(frame);
         prefetch(&self.masks[frame.0 as usize * self.mask_bytes]);
     }
 

@@ -305,6 +305,19 @@ fn a_mark_stays_with_its_block_and_goes_with_its_last_page() {
     assert_eq!(keeper.marks().get(Block(0)), 0, "another one may mark now");
 }
 
+/// Some without a page, and some more than once.
+#[test]
+fn hints_for_many_at_once_are_as_for_each() {
+    let (_front, mut keeper) = tier(config());
+    fill(&mut keeper, 50, 1);
+    let marks = keeper.marks();
+    let blocks: Vec<Block> = (0..70).chain(3..40).chain([3]).map(Block).collect();
+    marks.hint_all(&blocks, |mark| mark + 1);
+    let expected = |block: u64| u8::from(block < 50) + u8::from((3..40).contains(&block)) + u8::from(block == 3);
+    assert!((0..70).all(|block| marks.get(Block(block)) == expected(block)));
+    marks.hint_all(&[], |_| unreachable!("no block"));
+}
+
 #[test]
 fn hits_are_noted_and_counted_and_a_full_ring_drops_notes_only() {
     let (mut front, mut keeper) = tier(config());
@@ -315,9 +328,10 @@ fn hits_are_noted_and_counted_and_a_full_ring_drops_notes_only() {
     assert_eq!(reads.iter().map(|read| read.is_hit).collect::<Vec<_>>(), (0..41).map(|block| block < 40).collect::<Vec<_>>());
     let mut touched = Vec::new();
     keeper.touches(|block| touched.push(block.0));
-    assert_eq!(touched, (0..16).collect::<Vec<_>>());
+    // And when they were read.
+    assert_eq!(touched, (0..15).collect::<Vec<_>>());
     let counts = keeper.pages().counts();
-    assert_eq!((counts.hits, counts.misses, counts.unnoted), (40, 1, 24));
+    assert_eq!((counts.hits, counts.misses, counts.unnoted), (40, 1, 25));
 }
 
 #[test]
@@ -325,7 +339,7 @@ fn a_front_knows_when_it_has_much_to_tell() {
     let (mut front, mut keeper) = tier(config());
     fill(&mut keeper, 16, 1);
     for block in 0..16 {
-        assert_eq!(front.has_much_to_tell(), block > 8, "{block} of 16 noted");
+        assert_eq!(front.has_much_to_tell(), block > 7, "{block} noted, and when, of 16");
         assert!(read(&mut front, block, 0, 1).is_some());
     }
     keeper.touches(|_| {});
@@ -351,6 +365,40 @@ fn hits_of_several_fronts_are_told_in_the_order_of_their_times() {
     keeper.touches(|block| panic!("{block:?} is told twice"));
     read_at(21, 1, 30..31);
     keeper.touches(|block| assert_eq!(block, Block(30)));
+}
+
+/// Whoever has its place notes when it reads anew; and where there is room for a time and no hit, neither is noted.
+#[test]
+fn what_is_noted_is_noted_with_its_time() {
+    let (mut front, mut keeper) = tier(config());
+    let mut other = Pages::front(keeper.pages()).expect("there is place for two");
+    fill(&mut keeper, 64, 1);
+    let read_at = |front: &mut Front, time: u64, blocks: std::ops::Range<u64>| {
+        front.set_time(time);
+        blocks.for_each(|block| assert!(read(front, block, 0, 1).is_some()));
+    };
+    let told = |keeper: &mut Keeper| {
+        let mut told = Vec::new();
+        keeper.touches(|block| told.push(block.0));
+        told
+    };
+    read_at(&mut front, 5, 0..14);
+    // One place is left.
+    read_at(&mut front, 6, 20..22);
+    read_at(&mut front, 5, 22..24);
+    read_at(&mut other, 4, 30..31);
+    assert_eq!(told(&mut keeper), [30].into_iter().chain(0..14).chain([22]).collect::<Vec<_>>());
+    assert_eq!(keeper.pages().counts().unnoted, 3);
+    // It goes on, at the same time and then at another one.
+    read_at(&mut front, 5, 24..25);
+    drop(front);
+    let mut front = Pages::front(keeper.pages()).expect("there is a place again");
+    read_at(&mut front, 3, 25..26);
+    read_at(&mut other, 4, 31..32);
+    assert_eq!(told(&mut keeper), [31, 24, 25], "of each in its order");
+    read_at(&mut front, 8, 26..27);
+    read_at(&mut other, 7, 32..33);
+    assert_eq!(told(&mut keeper), [32, 26]);
 }
 
 #[test]

@@ -54,6 +54,11 @@ impl Known {
     }
 }
 
+/// The mark of a block after that; what is in no queue has the one that it had.
+fn asked_once_more(mark: u8, most: u8) -> u8 {
+    Known::of(mark).map_or(mark, |known| Known { count: (known.count + 1).min(most), ..known }.mark())
+}
+
 /// The hand comes when so many places are left behind, and one for each eight blocks.
 const LEFT_MIN: usize = 64;
 const LEFT_SHARE: usize = 8;
@@ -150,10 +155,11 @@ impl Queues for Marked {
         self.find(key).map(|known| known.count)
     }
     fn touch(&mut self, key: u64, most: u8) {
-        self.marks.hint(Block(key), |mark| match Known::of(mark) {
-            Some(known) => Known { count: (known.count + 1).min(most), ..known }.mark(),
-            None => mark,
-        });
+        self.marks.hint(Block(key), |mark| asked_once_more(mark, most));
+    }
+    fn touch_all(&mut self, keys: &[u64], most: u8) {
+        let blocks: Vec<Block> = keys.iter().copied().map(Block).collect();
+        self.marks.hint_all(&blocks, |mark| asked_once_more(mark, most));
     }
     fn len(&self, queue: usize) -> usize {
         self.queues[queue].len
@@ -333,8 +339,10 @@ mod tests {
                     other.insert(never);
                 } else if what > 0 && tier.policy.contains(key) {
                     prop_assert!(other.contains(key));
-                    tier.policy.touch(key);
-                    other.touch(key);
+                    // And one beside it, kept or not.
+                    let keys = [key, key + 1];
+                    tier.policy.touch_all(&keys);
+                    other.touch_all(&keys);
                     if what == 1 {
                         // And what fronts write stays where it is.
                         tier.front.write(key, &[2]).expect("room");

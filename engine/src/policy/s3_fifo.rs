@@ -40,6 +40,8 @@ const MAIN: usize = 1;
 /// Asked for so often in the small queue: it belongs into the main one.
 const WORTH: u8 = 2;
 const COUNT_MAX: u8 = (1 << COUNT_BITS) - 1;
+/// So many of the main queue are looked at for one that nobody has asked for, as many again for one that was asked for once, and so on.
+const LOOKS: usize = 512;
 /// Ghosts of a row: 64 bytes at most.
 const ROW: usize = 32;
 
@@ -77,9 +79,13 @@ impl<Q: Queues> S3Fifo<Q> {
         Some(gone)
     }
 
+    /// The first of the main queue that nobody has asked for since it was last looked at goes; after a while one that was asked for once will do,
+    /// and then twice: who waits for a place does not wait for a walk through a million that were all asked for.
     fn evict_main(&mut self) -> Option<u64> {
-        while let Some(count @ 1..) = self.keys.oldest(MAIN) {
+        let mut looks = 0;
+        while let Some(count) = self.keys.oldest(MAIN).filter(|&count| usize::from(count) > looks / LOOKS) {
             self.keys.renew_oldest(MAIN, MAIN, count - 1);
+            looks += 1;
         }
         self.keys.remove_oldest(MAIN)
     }
@@ -158,5 +164,41 @@ impl Queues for Lists<QUEUES, u8> {
     }
     fn bytes(&self) -> u64 {
         Lists::bytes(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How much smaller all counts together are after each of some evictions, where all keys have been asked for as often as is counted.
+    fn looks(capacity: u64, evictions: u64) -> Vec<usize> {
+        let mut policy = S3Fifo::new(capacity as usize);
+        (0..capacity).for_each(|key| policy.insert(key));
+        (0..capacity).for_each(|key| (0..COUNT_MAX).for_each(|_| policy.touch(key)));
+        let counts = |policy: &S3Fifo| (0..capacity).filter_map(|key| policy.keys.count(key)).map(usize::from).sum::<usize>();
+        let evict = |number: u64| {
+            let before = counts(&policy);
+            assert!(policy.evict(None).is_some());
+            policy.insert(capacity + number);
+            before - counts(&policy)
+        };
+        (0..evictions).map(evict).collect()
+    }
+
+    /// Who misses waits for it.
+    #[test]
+    fn among_many_that_were_all_asked_for_one_that_goes_is_found_soon() {
+        // Beside the counts of one that moves from the small queue to the main one, and of the one that goes.
+        let most = LOOKS * usize::from(COUNT_MAX) + 2 * usize::from(COUNT_MAX);
+        let looks = looks(20_000, 60);
+        assert!(looks.iter().all(|&looks| looks <= most), "{looks:?}");
+        assert!(looks[0] > LOOKS, "{looks:?}");
+    }
+
+    /// Where they are few, each of them is looked at, and what has just come into the main queue goes: nobody has asked for it there.
+    #[test]
+    fn among_few_the_first_one_goes_that_nobody_has_asked_for() {
+        assert_eq!(looks(100, 1), [90 + usize::from(COUNT_MAX)]);
     }
 }

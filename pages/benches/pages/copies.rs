@@ -1,7 +1,7 @@
 //! What no cache can beat by much: copies from an array whose places are known. With the next page's lines on their way while one is copied,
 //! it is faster than without.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::alloc::{Layout, alloc, dealloc};
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::slice;
@@ -58,10 +58,12 @@ impl HugePages {
     };
 
     fn new() -> HugePages {
-        // SAFETY: the layout has a size; the advice is about memory that is ours.
+        // SAFETY: the layout has a size; the advice is about memory that is ours, and so is what is written.
         let start = unsafe {
-            let start = alloc_zeroed(HugePages::LAYOUT);
+            let start = alloc(HugePages::LAYOUT);
             libc::madvise(start.cast(), HugePages::LAYOUT.size(), libc::MADV_HUGEPAGE);
+            // Only now: a page that is there is not made a huge one.
+            start.write_bytes(0, HugePages::LAYOUT.size());
             start
         };
         HugePages(NonNull::new(start).expect("memory"))
@@ -74,7 +76,7 @@ unsafe impl Sync for HugePages {}
 impl Deref for HugePages {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        // SAFETY: allocated with this size, and zeroed.
+        // SAFETY: allocated with this size, and written.
         unsafe { slice::from_raw_parts(self.0.as_ptr(), HugePages::LAYOUT.size()) }
     }
 }

@@ -13,11 +13,22 @@ pub struct Tier {
 }
 
 impl Tier {
+    /// Of all pages. What is noted in a slice has room, and hardly more: as in service, where the rings of fronts are smaller still, their lines
+    /// are in some cache.
     pub fn new() -> Tier {
-        let spare = PAGES / 8;
-        let config = Config { touches: 1 << 18, dirty_ring: 1 << 15, ..Config::of_memory((PAGES + spare) * PAGE_BYTES, 4) };
+        Tier::of(PAGES, 1 << 15)
+    }
+
+    /// Of a few pages, which are read so fast that more is noted in a slice.
+    pub fn of_few() -> Tier {
+        Tier::of(1_024, 1 << 17)
+    }
+
+    fn of(count: usize, touches: usize) -> Tier {
+        let spare = count / 8;
+        let config = Config { touches, dirty_ring: 1 << 15, ..Config::of_memory((count + spare) * PAGE_BYTES, 4) };
         let (pages, mut keeper) = Pages::new(config).expect("memory");
-        for page in 0..PAGES as u64 {
+        for page in 0..count as u64 {
             keeper.fill(Block(page), &[page as u8 | 1; PAGE_BYTES], Atoms::of(0..8)).expect("a page");
         }
         Tier { pages, keeper: Mutex::new(keeper) }

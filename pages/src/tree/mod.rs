@@ -18,6 +18,7 @@
 pub mod leaf;
 pub mod node;
 
+use crate::Block;
 use crate::epoch::Pin;
 use crate::memory::Frame;
 use crate::pool::Unlinked;
@@ -28,6 +29,8 @@ pub use node::{FANOUT, Inner, Node, Shape};
 
 /// Bits of a block's number that choose the entry in its leaf.
 pub const LEAF_BLOCKS: u64 = FANOUT as u64;
+/// Blocks that are looked up at once: enough that none waits, and few enough that what was fetched is still there.
+pub const TOGETHER: usize = 32;
 
 pub struct Tree {
     root: AtomicPtr<()>,
@@ -92,6 +95,20 @@ impl Tree {
     #[inline(always)]
     pub fn find(&self, pin: &Pin, block: u64) -> Entry {
         self.leaf(pin, block / LEAF_BLOCKS).map_or(Entry::NONE, |leaf| leaf.get((block % LEAF_BLOCKS) as usize))
+    }
+
+    /// Tells what is found of each of at most [`TOGETHER`] blocks: while one is looked up the lines of the others are on their way.
+    #[inline(always)]
+    pub fn find_all(&self, pin: &Pin, blocks: &[Block], mut tell: impl FnMut(usize, Entry)) {
+        let key = |block: &Block| (block.0 % LEAF_BLOCKS) as usize;
+        let mut leaves = [None; TOGETHER];
+        for (block, leaf) in blocks.iter().zip(&mut leaves) {
+            *leaf = self.leaf(pin, block.0 / LEAF_BLOCKS);
+            leaf.inspect(|leaf| leaf.prefetch(key(block)));
+        }
+        for (place, (block, leaf)) in blocks.iter().zip(leaves).enumerate() {
+            tell(place, leaf.map_or(Entry::NONE, |leaf| leaf.get(key(block))));
+        }
     }
 
     /// The first block from `block` on that has a page.
