@@ -37,7 +37,12 @@ pub struct Memory {
     evicted: u64,
     /// Reads that fronts had not noted, when they were heard last.
     unnoted: u64,
+    /// What is heard of them, until the policy is told. Empty between calls; kept for its memory.
+    heard: Vec<u64>,
 }
+
+/// Blocks that the policy is told of at once.
+const HEARD: usize = 256;
 
 impl Memory {
     /// A pool of at most `bytes`, for blocks of so many atoms, of which a page keeps `atom_bytes` each; `fronts` threads use it as well, and may
@@ -96,6 +101,7 @@ impl Memory {
             page_bytes,
             evicted: 0,
             unnoted: 0,
+            heard: Vec::new(),
         })
     }
 
@@ -145,20 +151,18 @@ impl Memory {
 
     /// Takes note of what fronts have read since the last time.
     pub fn hear(&mut self, what_if: &mut WhatIf) {
-        /// Told to the policy at once.
-        const TOGETHER: usize = 256;
-        let (policy, mut noted) = (&mut self.policy, 0);
-        let mut heard = Vec::with_capacity(TOGETHER);
+        let (policy, heard, mut noted) = (&mut self.policy, &mut self.heard, 0);
         self.keeper.touches(|Key(block)| {
             what_if.hear(block);
             noted += 1;
             heard.push(block);
-            if heard.len() == TOGETHER {
-                policy.touch_all(&heard);
+            if heard.len() == HEARD {
+                policy.touch_all(heard);
                 heard.clear();
             }
         });
-        policy.touch_all(&heard);
+        policy.touch_all(heard);
+        heard.clear();
         let unnoted = self.pages().counts().unnoted;
         if what_if.heard(noted, unnoted - self.unnoted) {
             self.unnoted = unnoted;
