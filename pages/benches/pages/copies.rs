@@ -12,8 +12,8 @@ use crate::rounds::Subject;
 use crate::{BATCH, Buffer, PAGE_BYTES, PAGES};
 
 const LINE_BYTES: usize = 64;
-/// Lines of the next page that are fetched ahead; the processor fetches the rest by itself. Of 0 to 64, at one to four pages' distance, this was
-/// fastest on the machines that it was tried on, where all 64 were slower than none.
+/// Lines of the next page that are fetched ahead; the processor fetches the rest by itself. Of 0 to 64 this was fastest on one machine, and half as
+/// many on another, where all 64 came to 0.83 times plain.
 const NEXT_LINES: usize = 8;
 /// Lines of the page that comes [`LATER`] pages later, fetched as near as the second level of caches: with them the processor has begun to fetch
 /// that page when its turn comes. Of 1 to 16, at two to eight pages' distance, this was as fast as any: 1.25 times plain, and 1.12 without.

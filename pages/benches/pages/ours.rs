@@ -13,8 +13,7 @@ pub struct Tier {
 }
 
 impl Tier {
-    /// Of all pages. What is noted in a slice has room, and hardly more: as in service, where the rings of fronts are smaller still, their lines
-    /// are in some cache.
+    /// Of all pages. What is noted in a slice has room, also where a page is read in a third of the time. In service a ring has a quarter of that.
     pub fn new() -> Tier {
         Tier::of(PAGES, 1 << 15)
     }
