@@ -522,6 +522,34 @@ fn a_set_that_has_been_empty_begins_again_with_the_shortest_pause() {
     }
 }
 
+/// More of them than the cleaner looks at, each worth more than the one behind them, of which a single slot is dead.
+#[test]
+fn sets_that_cannot_be_read_do_not_hide_the_one_behind_them() {
+    const BAD: u64 = 80;
+    let mut scenario = eager(|plan| {
+        let geometry = Geometry { sets: 160, volume_atoms: 2_048 * 8, ..plan.config.geometry };
+        plan.config.geometry = geometry;
+        plan.config.clean_floor = geometry.sets;
+        (plan.limits[0].atoms, plan.limits[1].atoms) = (geometry.cache_atoms(), geometry.volume_atoms);
+    });
+    scenario.origin_goes();
+    let mut written: Vec<Stamps> = (0..BAD * 8).map(|block| scenario.write(block)).collect();
+    let last: Vec<&Stamps> = written.iter().skip(7).step_by(8).collect();
+    spoil(&mut scenario, &last);
+    for block in (0..BAD * 8).filter(|block| block % 8 < 4) {
+        written[block as usize] = scenario.write(block);
+    }
+    scenario.flush();
+    scenario.advance(Duration::from_secs(1));
+    written.extend((BAD * 8..BAD * 8 + 8).map(|block| scenario.write(block)));
+    let good = scenario.places(written[BAD as usize * 8 + 1].stamp(0))[0];
+    written[BAD as usize * 8] = scenario.write(BAD * 8);
+    scenario.flush();
+    assert!(asked(&scenario, good).len() == 1, "{:?}", asked(&scenario, good));
+    scenario.simulation.scene.cache.heal();
+    expect_all(&mut scenario, &written);
+}
+
 /// Sets of 64 slots. One of them holds four blocks each from 0, 20 and 40 on, which are read side by side and not together; the slots of the
 /// `bad` ones cannot be read, and the one `in_use` is on its way to the origin for twenty seconds. When the SSD was asked for the place of each of
 /// them, in seconds between one time and the next.

@@ -1,11 +1,13 @@
 //! Making room, situation by situation: what was read stays, whatever else passes by, and what nobody has read goes. The oracle listens to every
 //! reply in all of them; what is asserted here besides is that the situation really came about.
 
+use tidegate_engine::Control;
 use tidegate_engine::cache::format::Geometry;
 use tidegate_engine::op::Zone;
 use tidegate_engine::probe::Counters;
 use tidegate_engine::request::{Command, Tier};
 use tidegate_engine::time::Duration;
+use tidegate_sim::back::fault::Fault;
 use tidegate_sim::back::volatile::Survive;
 use tidegate_sim::scenario::{Scenario, plan, plan_for};
 
@@ -134,6 +136,38 @@ fn what_changes_while_it_moves_is_not_lost() {
         scenario.expect(1, &newer);
         assert_eq!(scenario.read(scenario.block(2)).expect("a read"), vec![0; 8]);
     }
+}
+
+/// The origin does not take a block of it, and the SSD gives none of them: it can neither go home nor move on.
+#[test]
+fn a_set_that_cannot_leave_does_not_keep_those_behind_it() {
+    let mut plan = plan_for(Geometry { volume_atoms: 512 * 8, ..plan().config.geometry });
+    plan.config.free_floor = 6;
+    let mut scenario = Scenario::of(plan);
+    let written: Vec<_> = (0..8).map(|block| scenario.write(block)).collect();
+    scenario.flush();
+    scenario.fail_next(Zone::Origin, Fault::Refused(1_000));
+    scenario.simulation.control(Control::Drain);
+    scenario.advance(Duration::from_secs(10));
+    scenario.simulation.control(Control::CancelDrain);
+    assert_eq!(scenario.snapshot().dirty_slots, 1, "the others are home");
+    for data in &written {
+        let place = scenario.places(data.stamp(0))[0];
+        scenario.simulation.scene.cache.spoil(place);
+    }
+    // It is tried after a second; until then others make room.
+    let late = scenario.simulation.now() + Duration::from_secs(1);
+    for round in 0..16 {
+        others_come(&mut scenario, 100 + round * 8..108 + round * 8);
+        let free = scenario.snapshot().free_sets;
+        assert!(free >= 6, "{free} free sets in round {round}");
+    }
+    assert!(scenario.simulation.now() < late);
+    assert_eq!((counters(&scenario).dropped_sets, scenario.snapshot().dirty_slots), (7, 1), "it is still there");
+    scenario.simulation.scene.cache.heal();
+    scenario.simulation.scene.origin.heal();
+    scenario.drain();
+    written.iter().enumerate().for_each(|(block, data)| scenario.expect(block as u64, data));
 }
 
 #[test]

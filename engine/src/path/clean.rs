@@ -269,7 +269,7 @@ impl<P: Payload> Engine<P> {
         // The best one that is too large now is worth waiting for: what is being emptied makes room for it.
         let waits = self.is_space_coming();
         let fits = |set: u32| u64::from(self.sets.get(set).live_count) <= room;
-        let found = self.sets.victims().take(LOOKS).find(|&set| {
+        let found = self.sets.victims().filter(|&set| !self.leaves_alone(set)).take(LOOKS).find(|&set| {
             let info = self.sets.get(set);
             let is_worth_it = slots - info.live_count >= least && (waits || fits(set));
             is_worth_it && info.loaded && info.pins == 0 && self.may_empty(set)
@@ -302,10 +302,14 @@ impl<P: Payload> Engine<P> {
     pub(super) fn may_empty(&self, set: u32) -> bool {
         let info = self.sets.get(set);
         let dirty_stays = info.dirty_count == 0 || self.may_move_dirty();
-        let is_paused = || self.cleaner.paused.contains(set, self.now);
         let slots = self.config.geometry.set_slots;
         let is_durable = || self.window.unpinned(Slot { set, slot: 0 }, slots) == slots;
-        dirty_stays && !is_paused() && is_durable()
+        dirty_stays && !self.leaves_alone(set) && is_durable()
+    }
+
+    /// Something of it had to stay, and it is not time to try again.
+    pub(super) fn leaves_alone(&self, set: u32) -> bool {
+        self.cleaner.paused.contains(set, self.now)
     }
 
     /// Where a FLUSH promises the origin, little is dirty, and on its way there.

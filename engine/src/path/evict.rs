@@ -55,7 +55,8 @@ impl<P: Payload> Engine<P> {
     /// to go yet.
     fn leave_the_oldest(&mut self) -> bool {
         for _ in 0..LOOKS {
-            let Some(set) = self.sets_by_turn().next().filter(|&set| self.sets.get(set).loaded) else { return false };
+            let oldest = self.sets_by_turn().find(|&set| !self.leaves_alone(set));
+            let Some(set) = oldest.filter(|&set| self.sets.get(set).loaded) else { return false };
             if !self.is_half_worth_it(set) {
                 return self.leave(set);
             }
