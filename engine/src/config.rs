@@ -89,6 +89,10 @@ pub struct Config {
     /// Classes of blocks that are told apart by how often they are written: each has open sets of its own. At most
     /// [`crate::cache::heat::CLASSES_MAX`]. Default that, fewer in a cache of less than 1,536 sets: one for each 256.
     pub classes: u32,
+    /// Blocks of memory and of the SSD that TRIMs and zeroes forget in one turn: others have theirs in between. At least 1. Default 2,048.
+    pub zeroed_together: u64,
+    /// Sets that are freed in one turn, likewise. At least 1. Default 256.
+    pub freed_together: u32,
     /// What a write does when no set is free. Default: it waits.
     pub when_full: WhenFull,
     /// Part of a long sequential write goes to the origin from the start, and all of it while no set is free; in write-back mode, of what the
@@ -369,6 +373,8 @@ impl Config {
             headers_together: (sets / 32).clamp(1, 16),
             long_burst: 4,
             classes: (sets / 256).clamp(1, CLASSES_MAX),
+            zeroed_together: 2_048,
+            freed_together: 256,
             when_full: WhenFull::Wait,
             detour: Some(detour::Counts::default()),
             split: Some(Legs::of_cache(u64::from(sets) * u64::from(geometry.set_slots) * u64::from(geometry.block_atoms))),
@@ -394,6 +400,11 @@ impl Config {
     /// Streams that have an open set each.
     pub fn streams(&self) -> u32 {
         self.classes + 1 + if self.cleans() { self.classes } else { 0 }
+    }
+
+    /// Blocks of a TRIM or of zeroes that are looked at together, at most: longer ones are zeroed part by part, and a crash may come between.
+    pub fn zeroed_at_once(&self) -> u64 {
+        self.zeroed_together.min(4_096)
     }
 
     /// Are sets emptied that hold too little? Under set placement they are not.

@@ -318,7 +318,7 @@ impl Memory {
         let all = self.all();
         match self.keeper.replace(Key(block.0), contents, all) {
             Ok(()) => self.policy.touch(block.0),
-            Err(_) => self.forget(block, 1),
+            Err(_) => _ = self.forget(block, 1),
         }
     }
 
@@ -359,16 +359,17 @@ impl Memory {
         self.keeper.pin().next(Key(block.0)).map(|Key(found)| Block(found))
     }
 
-    /// These blocks hold something else from now on, or nobody knows what.
-    pub fn forget(&mut self, block: Block, blocks: u64) {
+    /// These blocks hold something else from now on, or nobody knows what. Returns how many of them had a page.
+    pub fn forget(&mut self, block: Block, blocks: u64) -> u64 {
         self.forget_behind(block, blocks);
         let end = block.0 + blocks;
-        let mut from = block;
+        let (mut from, mut pages) = (block, 0);
         while let Some(Block(found)) = self.next(from).filter(|found| found.0 < end) {
             self.policy.remove(found);
             self.remove(found);
-            from = Block(found + 1);
+            (from, pages) = (Block(found + 1), pages + 1);
         }
+        pages
     }
 
     fn remove(&mut self, block: u64) {

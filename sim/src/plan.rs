@@ -468,6 +468,7 @@ fn draw_config(chance: &mut Chance, geometry: Geometry, seed: u64) -> Config {
     config.fence_samples = Chance::new(seed, "fence").pick(&[0, 0, 0, 4, 64]);
     (config.stall_timeout, config.scrub_rate) = draw_patience(seed);
     (config.discard, config.daily_write_bytes) = draw_wear(seed);
+    draw_turns(seed, &mut config);
     config.queues = draw_queues(seed);
     config.lanes = draw_lanes(seed);
     config.through_bytes = config.window_bytes;
@@ -598,6 +599,15 @@ fn draw_patience(seed: u64) -> (Duration, u64) {
 fn draw_wear(seed: u64) -> (bool, u64) {
     let chance = &mut Chance::new(seed, "wear");
     (chance.one_in(3), if chance.one_in(10) { chance.spread(1 << 16, 1 << 34) } else { 0 })
+}
+
+/// Turns that do little, in a third of the runs: a TRIM takes many, and so do sets that are free together. A stream of its own.
+fn draw_turns(seed: u64, config: &mut Config) {
+    let chance = &mut Chance::new(seed, "turns");
+    if chance.one_in(3) {
+        config.zeroed_together = chance.spread(1, 64);
+        config.freed_together = chance.spread(1, 8) as u32;
+    }
 }
 
 /// Other schedulers than ours in a third of the runs, for either device or both. A stream of its own: the other runs stay what they were.
@@ -751,6 +761,7 @@ mod tests {
         some("quiet hours", &|plan| plan.config.spin.as_ref().is_some_and(|spin| !spin.quiet.hours.is_empty()));
         some("clients that ask together", &|plan| plan.mix.beat > Duration::ZERO);
         some("no discards", &|plan| !plan.limits[0].discards);
+        some("turns that do little", &|plan| plan.config.zeroed_together < 64);
         some("switches", &|plan| !plan.modes.is_empty());
         for kind in QueueKind::ALL {
             some(kind.name(), &|plan| plan.config.queues == [kind, QueueKind::default()]);

@@ -210,6 +210,7 @@ impl Simulation {
             books: Books::default(),
         };
         scene.oracle.flush_bound = plan.flush_bound();
+        scene.oracle.parts_beyond = plan.parts_beyond();
         (scene.oracle.promises_origin, scene.oracle.patience) = (plan.promises_origin(), plan.config.stall_timeout);
         scene.oracle.may_be_full = plan.rates[1].no_space > 0;
         scene.oracle.waives_order = plan.config.placement == Placement::Set;

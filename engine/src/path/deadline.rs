@@ -13,7 +13,7 @@ impl<P: Payload> Engine<P> {
             let motor = if self.phase == Phase::Recovering { self.spin_deadline() } else { None };
             return [self.queue_deadline(), self.recovery_deadline(), motor].into_iter().flatten().filter(|&at| at > self.now).min();
         }
-        if self.is_mapping() || self.looks_for_rescue() {
+        if self.is_mapping() || self.looks_for_rescue() || self.turn.goes_on {
             return Some(self.now);
         }
         let flush_age = self.flushes.unflushed_since.map(|since| since + self.config.flush_age);

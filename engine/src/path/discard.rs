@@ -1,7 +1,8 @@
 //! TRIM and WRITE_ZEROES: whole blocks become a range in the table (which kills the slots below it, by order of replay);
 //! at the edges TRIM changes nothing and zeroes are written as data.
 //!
-//! It takes its turn among the writes (`write`), because order matters between them.
+//! It takes its turn among the writes (`write`), because order matters between them. A long one takes many: others are served between its parts,
+//! and writes that touch none of its blocks pass it.
 
 use std::ops::Range;
 
@@ -15,6 +16,7 @@ use crate::probe::WaitReason;
 use crate::request::Command;
 
 use super::Engine;
+use super::requests::Active;
 use super::write::{Piece, Pieces};
 
 /// Zeros that are written as contents are made once for so many atoms, 1 MiB.
@@ -63,8 +65,9 @@ impl<P: Payload> Engine<P> {
         parts.into_iter().filter(|part| !part.is_empty()).collect()
     }
 
+    /// The range of a request that is still to be zeroed.
     fn range_of(&self, number: usize) -> Option<(Block, u64, RangeKind)> {
-        let request = &self.requests.get(number).request;
+        let Active { request, zeroed, .. } = self.requests.get(number);
         let kind = match request.command {
             Command::Zero { .. } if self.takes_slots(number) => return None,
             // A hint, and there is no log to note it in.
@@ -74,7 +77,7 @@ impl<P: Payload> Engine<P> {
             Command::Write { .. } | Command::Read | Command::Cache | Command::Flush | Command::Status { .. } => return None,
         };
         let (block, blocks) = self.discarded_blocks(request.span);
-        (blocks > 0).then_some((block, blocks, kind))
+        (blocks > *zeroed).then(|| (Block(block.0 + zeroed), blocks - zeroed, kind))
     }
 
     /// Why the range of a request cannot be taken now: a full table empties as its ranges are destaged.
@@ -111,10 +114,45 @@ impl<P: Payload> Engine<P> {
             self.ignored_trims += u64::from(is_trim);
             return;
         };
-        self.changed(block, blocks);
+        self.forget_range(block, blocks);
+        self.note_range(block, blocks, kind);
+    }
+
+    /// Puts parts of a long range into the table, until what is left of it is short or the turn has ended. True: it has to be looked at again,
+    /// as if it had just come: there may be no room in the table for the last part.
+    pub(super) fn place_parts(&mut self, number: usize) -> bool {
+        let step = self.config.zeroed_at_once();
+        let range = self.range_of(number).filter(|_| !self.is_table_full());
+        let Some((block, blocks, kind)) = range else { return false };
+        let (mut done, has_turn) = (0, self.turn.blocks > 0);
+        if has_turn && blocks > step {
+            self.begin_group_for(self.journal_entries(0));
+        }
+        while self.turn.blocks > 0 && blocks - done > step {
+            self.forget_range(Block(block.0 + done), step);
+            done += step;
+        }
+        if done > 0 {
+            self.note_range(block, done, kind);
+            self.requests.get_mut(number).zeroed += done;
+        }
+        let goes_on = done > 0 || !has_turn;
+        self.turn.goes_on |= goes_on;
+        goes_on
+    }
+
+    /// What is known of these blocks is not any more.
+    fn forget_range(&mut self, block: Block, blocks: u64) {
+        let pages = self.changed(block, blocks);
         self.touch_range(block, blocks);
         self.through.pages.remove(block, blocks);
-        self.kill_range(block, blocks);
+        let slots = self.kill_range(block, blocks);
+        // (To find nothing takes time as well.)
+        self.turn.blocks = self.turn.blocks.saturating_sub((pages + slots).max(blocks.div_ceil(64)));
+    }
+
+    /// They are zeros from now on.
+    fn note_range(&mut self, block: Block, blocks: u64, kind: RangeKind) {
         self.journal.push(&Record::Zero { block, blocks, kind });
         self.note_record();
         self.ranges.note_time(self.now);

@@ -9,9 +9,7 @@ use crate::payload::Payload;
 
 use super::Engine;
 
-/// Blocks of a range whose slots die together: what is displaced is listed first, and a range may be as long as the volume.
-const STRETCH: u64 = 1 << 16;
-/// Of so many runs at most each is noted by itself as in limbo; of more, the stretch that they lie in.
+/// Of so many runs at most each is noted by itself as in limbo; of more, the range that they lie in.
 const NOTED_RUNS: usize = 16;
 
 impl<P: Payload> Engine<P> {
@@ -51,21 +49,16 @@ impl<P: Payload> Engine<P> {
         killed
     }
 
-    /// As [`Engine::kill_blocks`], of a range of any length, in memory that does not depend on it.
-    pub(super) fn kill_range(&mut self, block: Block, blocks: u64) {
-        let end = block.0 + blocks;
-        let mut at = block.0;
-        while at < end {
-            let (first, count) = (Block(at), STRETCH.min(end - at));
-            let mut displaced = self.scratch.take_runs();
-            self.index.replace(first, count, None, &mut displaced);
-            if displaced.len() > NOTED_RUNS {
-                self.note_limbo(first, count);
-            }
-            self.kill_runs(&displaced);
-            self.scratch.runs = displaced;
-            at += count;
+    /// As [`Engine::kill_blocks`], of a range in which there may be many.
+    pub(super) fn kill_range(&mut self, block: Block, blocks: u64) -> u64 {
+        let mut displaced = self.scratch.take_runs();
+        self.index.replace(block, blocks, None, &mut displaced);
+        if displaced.len() > NOTED_RUNS {
+            self.note_limbo(block, blocks);
         }
+        let killed = self.kill_runs(&displaced);
+        self.scratch.runs = displaced;
+        killed
     }
 
     pub(super) fn kill_runs(&mut self, runs: &[Run]) -> u64 {

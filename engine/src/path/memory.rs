@@ -350,17 +350,18 @@ impl<P: Payload> Engine<P> {
     }
 
     /// From now on a read of these blocks gives something else, or may: what is being read of them must not be kept.
-    pub(super) fn changed(&mut self, block: Block, blocks: u64) {
+    pub(super) fn changed(&mut self, block: Block, blocks: u64) -> u64 {
         self.tickets.void(block, blocks);
-        self.forget_in_memory(block, blocks);
+        self.forget_in_memory(block, blocks)
     }
 
-    pub(super) fn forget_in_memory(&mut self, block: Block, blocks: u64) {
-        if !self.has_canary(Canary::StalePage)
-            && let Some(memory) = &mut self.memory
-        {
+    pub(super) fn forget_in_memory(&mut self, block: Block, blocks: u64) -> u64 {
+        match &mut self.memory {
             // What a front has written meanwhile is newer.
-            self.front_writes.beside(block, blocks).for_each(|(block, blocks)| memory.forget(block, blocks));
+            Some(memory) if self.config.canary != Some(Canary::StalePage) => {
+                self.front_writes.beside(block, blocks).map(|(block, blocks)| memory.forget(block, blocks)).sum()
+            }
+            _ => 0,
         }
     }
 }

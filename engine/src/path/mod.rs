@@ -78,6 +78,7 @@ mod stop;
 // Words that all of them use.
 mod geometry;
 mod scratch;
+mod turn;
 
 use std::collections::VecDeque;
 
@@ -126,6 +127,7 @@ pub struct Engine<P: Payload> {
     drain: Option<Drain>,
     /// The cache is being taken from its origin.
     detaching: bool,
+    turn: turn::Turn,
     ignored_trims: u64,
     stopping: bool,
 
@@ -301,6 +303,7 @@ impl<P: Payload> Engine<P> {
     /// Lets every flow take what has become possible, until nothing is any more.
     fn pump(&mut self) {
         self.looked = self.now;
+        self.begin_turn();
         self.pump_flows();
         // Behind the flows: it may be one of them that has just asked for a disk whose motor has said nothing for long, and no tick would follow.
         if self.tires_of_motor() {

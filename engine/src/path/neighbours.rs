@@ -129,6 +129,7 @@ impl<P: Payload> Engine<P> {
             waits: WaitReason::Read,
             first_since: None,
             is_foreseen: false,
+            zeroed: 0,
         });
         self.counters.around_reads += 1;
         self.around.reading.push((number, zone));

@@ -116,6 +116,7 @@ impl<P: Payload> Engine<P> {
             drain: None,
             stopping: false,
             detaching: false,
+            turn: Default::default(),
             ignored_trims: 0,
             marks: Default::default(),
             scratch: Default::default(),

@@ -56,7 +56,12 @@ impl<P: Payload> Engine<P> {
         }
         let before = (self.sets.dying_count() as usize, self.discards.done.len());
         let (checkpoint, done) = (&self.checkpoint, &self.discards.done);
-        let has_freed = self.sets.release(|sets, set| is_unnamed(sets, checkpoint, set, durable) && (!waits || done.contains(&set)));
+        let most = self.turn.sets;
+        let freed = self.sets.release(most, |sets, set| is_unnamed(sets, checkpoint, set, durable) && (!waits || done.contains(&set)));
+        self.turn.sets -= freed;
+        // (Where that were all, the next turn finds nothing.)
+        self.turn.goes_on |= freed == most;
+        let has_freed = freed > 0;
         if has_freed {
             self.cleaner.forget_free(&self.sets);
         }

@@ -51,6 +51,8 @@ pub(super) struct Active<P> {
     pub first_since: Option<Instant>,
     /// What it will be merged with has been asked for.
     pub is_foreseen: bool,
+    /// Of the whole blocks of a TRIM or zeroes, so many are zeros already.
+    pub zeroed: u64,
 }
 
 /// Where a request is on its way.
@@ -112,8 +114,9 @@ impl<P: Payload> Engine<P> {
         let acknowledged = if matches!(request.command, Command::Flush) { self.told() } else { 0 };
         let converts = matches!(request.command, Command::Write { .. }) && self.converter.takes(request.span);
         let part = self.part_of_sequence(&request);
-        let (arrived, stage, first_since, is_foreseen) = (self.now, Stage::Waiting, None, false);
-        let active = Active { request, arrived, acknowledged, converts, part, stage, waits, first_since, is_foreseen };
+        let (arrived, stage) = (self.now, Stage::Waiting);
+        let (first_since, is_foreseen, zeroed) = (None, false, 0);
+        let active = Active { request, arrived, acknowledged, converts, part, stage, waits, first_since, is_foreseen, zeroed };
         let number = self.requests.insert(active);
         self.note_commit(number);
         match self.phase {

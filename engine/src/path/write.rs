@@ -124,11 +124,11 @@ impl<P: Payload> Engine<P> {
     }
 
     /// Requests pass the blocked ones before them unless they touch what those touch: without data always, since that needs no room, and may make
-    /// some; with data, if the first one waits for no room that they could take either, but for others to let its blocks go, or for the range
-    /// table. True: one has been placed.
+    /// some; with data, if the first one waits for no room that they could take either, but for others to let its blocks go, for the range
+    /// table, or for another turn. True: one has been placed.
     fn pass_blocked(&mut self, reason: WaitReason) -> bool {
         let is_locked = reason == WaitReason::Lock;
-        let mut lets_data_pass = is_locked || reason == WaitReason::RangeTable;
+        let mut lets_data_pass = is_locked || matches!(reason, WaitReason::RangeTable | WaitReason::Turn);
         let mut ahead: Vec<Span> = Vec::new();
         let mut at = 0;
         let mut passed = false;
@@ -140,7 +140,8 @@ impl<P: Payload> Engine<P> {
             match if waits { Placing::Blocked(reason) } else { self.place(number) } {
                 Placing::Blocked(why) => {
                     // Who waits for room does so before those that come behind him.
-                    lets_data_pass &= waits || !self.has_data(number) || matches!(why, WaitReason::Lock | WaitReason::RangeTable);
+                    lets_data_pass &=
+                        waits || !self.has_data(number) || matches!(why, WaitReason::Lock | WaitReason::RangeTable | WaitReason::Turn);
                     if is_locked {
                         self.foresee_merge(number, &ahead);
                     }
@@ -165,8 +166,12 @@ impl<P: Payload> Engine<P> {
         !self.data_spans(number).is_empty()
     }
 
-    /// Counts a request once for each reason it waits for.
+    /// Counts a request once for each reason it waits for, but for its next turn.
     fn blocked(&mut self, number: usize, reason: WaitReason) {
+        if reason == WaitReason::Turn {
+            self.requests.get_mut(number).waits = reason;
+            return;
+        }
         // (One that goes past the log waits for the origin there.)
         if reason == WaitReason::Ram || reason == WaitReason::Window && !self.is_crowded() {
             self.destage.ssd_awaited = Some(self.now);
@@ -263,6 +268,8 @@ impl<P: Payload> Engine<P> {
         if through {
             let pieces = self.pieces_of(number, &data);
             self.begin_through(number, pieces.into_vec());
+        } else if self.place_parts(number) {
+            return Placing::Blocked(WaitReason::Turn);
         } else {
             self.place_now(number, &data, data_blocks);
         }
@@ -271,7 +278,8 @@ impl<P: Payload> Engine<P> {
 
     /// Zeroes that were to be fast or not at all would wait for what only destaging brings, or be written as data.
     fn is_too_slow(&self, number: usize, lacks: Option<WaitReason>) -> bool {
-        let is_fast = matches!(self.requests.get(number).request.command, Command::Zero { fast: true, .. });
+        let active = self.requests.get(number);
+        let is_fast = matches!(active.request.command, Command::Zero { fast: true, .. }) && active.zeroed == 0;
         is_fast && (matches!(lacks, Some(WaitReason::Set | WaitReason::RangeTable | WaitReason::Home)) || self.takes_slots(number))
     }
 
@@ -454,8 +462,13 @@ impl<P: Payload> Engine<P> {
             Placement::Set => self.put_placed(Source::Client, true, places, waits),
         };
         writing.unwritten = if early { 0 } else { begun };
-        // A TRIM of no whole block leaves nothing to be made durable.
-        writing.group = if self.journal.is_group_empty() { 0 } else { self.journal.group() };
+        // A TRIM of no whole block leaves nothing to be made durable; of one that found no room for its last part, the others are.
+        let is_begun = self.requests.get(number).zeroed > 0;
+        writing.group = match self.journal.is_group_empty() {
+            false => self.journal.group(),
+            true if is_begun => self.journal.group() - 1,
+            true => 0,
+        };
         let landed = writing.unwritten == 0;
         let active = self.requests.get_mut(number);
         active.waits = WaitReason::Data;

@@ -47,6 +47,7 @@ use tidegate_engine::time::{Duration, Instant};
 const TIDY: usize = 6;
 
 /// A trim of which nobody knows whether it was let pass, and one that was not.
+const WRITE: &str = "write";
 const TRIM: &str = "trim";
 const TAKEN_TRIM: &str = "trim that was taken";
 /// Zeroes that may be refused for not being fast.
@@ -132,6 +133,8 @@ pub struct Oracle {
     pub may_be_full: bool,
     /// Every new write may go past the log, or in place, and nobody sees which: rules 2 and 3 are waived for it.
     pub waives_order: bool,
+    /// Ranges of zeros of more atoms than these are zeroed part by part.
+    pub parts_beyond: u64,
     /// Some writes may go past the log. Which, is seen when they do ([`Oracle::bypass`]); of one that has no answer yet it may come.
     pub may_bypass: bool,
     /// Trims that the engine has ignored so far, and those that were acknowledged since that was last told.
@@ -145,7 +148,17 @@ impl Oracle {
     pub fn new(geometry: &Geometry, first: impl Fn(u64) -> u64) -> Self {
         let version = |atom| Version { stamp: first(atom), write: FIRST, dead: NEVER, newer: NEVER, optional: false, settled: true };
         let span = Span::new(0, geometry.volume_atoms);
-        let origin = Write { span, what: "origin", submitted: 0, acknowledged: 0, failed: false, durable: true, bypassed: false, life: 0 };
+        let origin = Write {
+            span,
+            what: "origin",
+            submitted: 0,
+            acknowledged: 0,
+            failed: false,
+            durable: true,
+            bypassed: false,
+            in_parts: false,
+            life: 0,
+        };
         Oracle {
             block_atoms: u64::from(geometry.block_atoms),
             atoms: (0..geometry.volume_atoms).map(|atom| vec![version(atom)]).collect(),
@@ -177,6 +190,7 @@ impl Oracle {
             closing: false,
             may_be_full: false,
             waives_order: false,
+            parts_beyond: u64::MAX,
             may_bypass: false,
             ignored_trims: 0,
             trimmed: Vec::new(),
@@ -209,7 +223,7 @@ impl Oracle {
             Command::Cache => Pending::Cache { span, arrived: now },
             Command::Status { tiers, .. } => Pending::Status { span, arrived: now, tiers: *tiers },
             Command::Flush => Pending::Flush { arrived: now, since: self.clock },
-            Command::Write { data, fua } => self.note_write(span, "write", *fua, |atom| data.stamp(atom - span.start)),
+            Command::Write { data, fua } => self.note_write(span, WRITE, *fua, |atom| data.stamp(atom - span.start)),
             Command::Zero { fua, fast, .. } => self.note_write(span, if *fast { FAST_ZERO } else { "zero" }, *fua, |_| 0),
             Command::Trim { fua } => self.note_write(self.whole_blocks(span), TRIM, *fua, |_| 0),
         };
@@ -225,8 +239,8 @@ impl Oracle {
     fn note_write(&mut self, span: Span, what: &'static str, fua: bool, stamp: impl Fn(u64) -> u64) -> Pending {
         let write = self.writes.len() as u32;
         let submitted = self.now;
-        let (bypassed, life) = (self.waives_order, self.life);
-        self.writes.push(Write { span, what, submitted, acknowledged: NEVER, failed: false, durable: false, bypassed, life });
+        let (bypassed, life, in_parts) = (self.waives_order, self.life, what != WRITE && span.atoms > self.parts_beyond);
+        self.writes.push(Write { span, what, submitted, acknowledged: NEVER, failed: false, durable: false, bypassed, in_parts, life });
         self.tally.add_write();
         let oldest_read = self.oldest_read();
         for atom in span.start..span.end() {

@@ -203,6 +203,27 @@ fn what_went_past_the_log_says_nothing_and_the_others_keep_their_order() {
 }
 
 #[test]
+fn a_long_range_of_zeros_may_survive_in_part_and_keeps_the_order() {
+    let survives = |beyond: u64, story: &[Step], sees: [(u64, u64); 2]| {
+        let (mut oracle, _) = tell(&[]);
+        oracle.parts_beyond = beyond;
+        go_on(&mut oracle, story).expect("what came before the crash");
+        let [(first, seen), (second, other)] = sees;
+        go_on(&mut oracle, &[Crash, Read(8, first), Sees(8, seen), Read(9, second), Sees(9, other)]).is_ok()
+    };
+    for is_zero in [true, false] {
+        let story = || [if is_zero { Zero(1, 0, 16) } else { Write(1, 0, 16) }, Done(1)];
+        let in_part = [(0, if is_zero { 0 } else { 1 }), (8, ORIGIN)];
+        assert!(!survives(16, &story(), in_part), "as a whole");
+        assert_eq!(survives(15, &story(), in_part), is_zero, "only zeros have parts");
+    }
+    let before = [Write(2, 32, 1), Done(2), Zero(1, 0, 16), Done(1)];
+    let behind = [Zero(1, 0, 16), Done(1), Write(2, 32, 1), Done(2)];
+    assert!(survives(8, &before, [(0, 0), (32, 2)]) && !survives(8, &before, [(0, 0), (32, ORIGIN)]), "what came before is there");
+    assert!(survives(8, &behind, [(8, ORIGIN), (32, ORIGIN)]) && !survives(8, &behind, [(8, ORIGIN), (32, 2)]), "what came behind is not");
+}
+
+#[test]
 fn of_a_log_that_is_lost_any_part_may_be_at_home() {
     let story = [Write(1, 0, 1), Done(1), Write(2, 8, 1), Done(2)];
     let after = |lost: bool| {

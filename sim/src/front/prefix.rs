@@ -1,5 +1,5 @@
 //! Rules 2 and 3 of the oracle, as what a crash left behind is read bit by bit: what survived is a prefix of what was logged, and a
-//! write survived everywhere or nowhere.
+//! write survived everywhere or nowhere, but for long ranges of zeros.
 //!
 //! Of the prefix two numbers are enough: the latest *submission* among the writes that survived, and the earliest *acknowledgement*
 //! among those that were lost. The promise is broken when a lost write was acknowledged before a surviving one was submitted.
@@ -25,6 +25,8 @@ pub struct Write {
     pub durable: bool,
     /// Something of it went past the log, or in place: of it any part survives, whatever becomes of others.
     pub bypassed: bool,
+    /// A range so long that it is zeroed part by part, and may survive so.
+    pub in_parts: bool,
     /// How many crashes there were before it.
     pub life: u32,
 }
@@ -88,7 +90,7 @@ impl Tally {
             return Ok(());
         }
         self.will_survive(number, write);
-        if surely && !write.failed {
+        if surely && !write.failed && !write.in_parts {
             self.see(number, SURVIVED)?;
         }
         self.check(write.life, writes)
@@ -102,7 +104,9 @@ impl Tally {
         }
         let lost = &mut self.frontiers[write.life as usize].lost;
         *lost = (*lost).min((write.acknowledged, number));
-        self.see(number, LOST)?;
+        if !write.in_parts {
+            self.see(number, LOST)?;
+        }
         self.check(write.life, writes)
     }
 

@@ -22,6 +22,11 @@ impl Plan {
         (self.bounds_flushes && is_quick && self.is_log_alone() && !self.promises_origin()).then_some(FLUSH_BOUND)
     }
 
+    /// Atoms of the longest range of zeros that a crash leaves or takes as a whole.
+    pub fn parts_beyond(&self) -> u64 {
+        self.config.zeroed_at_once() * u64::from(self.config.geometry.block_atoms)
+    }
+
     /// How long anything may take: all that there can be to do, piece by piece; and while something is wrong, what that costs.
     pub fn patience(&self) -> Bounds {
         let geometry = &self.config.geometry;

@@ -59,6 +59,7 @@ impl Simulation {
         oracle.waives_order = self.plan.config.placement == Placement::Set;
         oracle.promises_origin = self.promised_origin;
         oracle.serving_since = None;
+        oracle.parts_beyond = self.plan.parts_beyond();
         oracle.flush_bound = self.plan.flush_bound().filter(|_| !self.promised_origin);
         (oracle.unfenced, oracle.alone, oracle.closing) = (false, false, false);
         self.scene.patience = Patience::new(self.plan.patience(), now);

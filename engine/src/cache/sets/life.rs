@@ -135,10 +135,10 @@ impl Sets {
             && !matches!(set.header, HeaderState::Writing { .. })
     }
 
-    /// Frees the dying sets that `is_ready` picks. True: there were some.
-    pub fn release(&mut self, is_ready: impl Fn(&Self, u32) -> bool) -> bool {
+    /// Frees the dying sets that `is_ready` picks, so many at most. Returns how many.
+    pub fn release(&mut self, most: u32, is_ready: impl Fn(&Self, u32) -> bool) -> u32 {
         let mut dying = std::mem::take(&mut self.dying);
-        let ready: Vec<u32> = dying.extract_if(.., |number| is_ready(self, *number)).collect();
+        let ready: Vec<u32> = dying.extract_if(.., |number| is_ready(self, *number)).take(most as usize).collect();
         self.dying = dying;
         let usual = self.usual_pace();
         for &number in &ready {
@@ -151,7 +151,7 @@ impl Sets {
             set.heat.forget_paces(usual);
             self.set_free(number);
         }
-        !ready.is_empty()
+        ready.len() as u32
     }
 
     pub(super) fn set_free(&mut self, number: u32) {
