@@ -318,7 +318,7 @@ impl Memory {
         let all = self.all();
         match self.keeper.replace(Key(block.0), contents, all) {
             Ok(()) => self.policy.touch(block.0),
-            Err(_) => _ = self.forget(block, 1),
+            Err(_) => self.forget(block, 1),
         }
     }
 
@@ -341,7 +341,7 @@ impl Memory {
     }
 
     /// It is known of none of these blocks whether it would still be here. (Mostly nothing is known at all, and nothing is to be done.)
-    fn forget_behind(&mut self, block: Block, blocks: u64) {
+    pub fn forget_behind(&mut self, block: Block, blocks: u64) {
         let (forgotten, known) = (block.0..block.0 + blocks, self.behind.len());
         if blocks <= known as u64 {
             return forgotten.for_each(|block| self.behind.remove(block));
@@ -359,9 +359,14 @@ impl Memory {
         self.keeper.pin().next(Key(block.0)).map(|Key(found)| Block(found))
     }
 
-    /// These blocks hold something else from now on, or nobody knows what. Returns how many of them had a page.
-    pub fn forget(&mut self, block: Block, blocks: u64) -> u64 {
+    /// These blocks hold something else from now on, or nobody knows what.
+    pub fn forget(&mut self, block: Block, blocks: u64) {
         self.forget_behind(block, blocks);
+        self.forget_pages(block, blocks);
+    }
+
+    /// The same of their pages alone. Returns how many there were.
+    pub fn forget_pages(&mut self, block: Block, blocks: u64) -> u64 {
         let end = block.0 + blocks;
         let (mut from, mut pages) = (block, 0);
         while let Some(Block(found)) = self.next(from).filter(|found| found.0 < end) {

@@ -1,6 +1,7 @@
 //! Discards: the SSD is told of what it need not keep when nothing can come back to it, in nobody's way. The simulated SSD forgets what was
 //! discarded, so that one that comes too early shows.
 
+use tidegate_engine::Mode;
 use tidegate_engine::block::Span;
 use tidegate_engine::cache::format::Geometry;
 use tidegate_engine::config::CommitHome;
@@ -344,4 +345,20 @@ fn sets_that_are_free_together_are_freed_turn_by_turn() {
     }
     assert!(scenario.is_answered(flush));
     assert_eq!((free - before, most), (8, 1), "one in each turn, and none waits for anything else to happen");
+}
+
+/// Whoever waits for the first part to be on the origin keeps the others from nothing.
+#[test]
+fn a_long_range_does_not_wait_for_its_own_parts_to_go_home() {
+    let (mut scenario, _) = in_parts();
+    scenario.switch(Mode::WriteThrough);
+    scenario.flush();
+    scenario.hold(Zone::Origin);
+    let range = scenario.send(scenario.blocks(0, 56), Command::Zero { no_hole: true, fua: false, fast: false });
+    let flush = scenario.send_flush();
+    assert!(!scenario.is_answered(range));
+    scenario.run_until_quiet();
+    assert!(scenario.is_answered(range) && !scenario.is_answered(flush));
+    scenario.release(Zone::Origin);
+    scenario.wait(flush).expect("a flush");
 }

@@ -80,6 +80,17 @@ impl<P: Payload> Engine<P> {
         (blocks > *zeroed).then(|| (Block(block.0 + zeroed), blocks - zeroed, kind))
     }
 
+    /// Does somebody wait for what is still to be changed? Not for its own parts, which may be on their way home.
+    pub(super) fn is_rest_owed(&self, number: usize, block: Block, blocks: u64) -> bool {
+        let Active { request, zeroed, .. } = self.requests.get(number);
+        if *zeroed == 0 {
+            return self.is_owed(block, blocks);
+        }
+        let (Block(first), _) = self.discarded_blocks(request.span);
+        let (rest, end) = (first + zeroed, block.0 + blocks);
+        first > block.0 && self.is_owed(block, first - block.0) || end > rest && self.is_owed(Block(rest), end - rest)
+    }
+
     /// Why the range of a request cannot be taken now: a full table empties as its ranges are destaged.
     pub(super) fn lacks_range(&self, number: usize) -> Option<WaitReason> {
         let (block, blocks, _) = self.range_of(number)?;
@@ -106,44 +117,44 @@ impl<P: Payload> Engine<P> {
         self.table_entries() + 3 > entries - entries / 8
     }
 
-    /// Puts the whole blocks of a TRIM or zeroes into the range table.
-    pub(super) fn place_range(&mut self, number: usize) {
-        let range = self.range_of(number).filter(|_| !self.is_table_full());
-        let Some((block, blocks, kind)) = range else {
-            let is_trim = matches!(self.requests.get(number).request.command, Command::Trim { .. });
-            self.ignored_trims += u64::from(is_trim);
-            return;
-        };
-        self.forget_range(block, blocks);
-        self.note_range(block, blocks, kind);
-    }
-
-    /// Puts parts of a long range into the table, until what is left of it is short or the turn has ended. True: it has to be looked at again,
-    /// as if it had just come: there may be no room in the table for the last part.
-    pub(super) fn place_parts(&mut self, number: usize) -> bool {
-        let step = self.config.zeroed_at_once();
+    /// Puts the whole blocks of a TRIM or zeroes into the range table, as far as this turn goes. True: it has come to its end, and there are more;
+    /// they are looked at again as if they had just come.
+    pub(super) fn place_range(&mut self, number: usize, data_blocks: u64) -> bool {
         let range = self.range_of(number).filter(|_| !self.is_table_full());
         let Some((block, blocks, kind)) = range else { return false };
-        let (mut done, has_turn) = (0, self.turn.blocks > 0);
-        if has_turn && blocks > step {
-            self.begin_group_for(self.journal_entries(0));
+        if self.turn.blocks > 0 {
+            // What is written of the request besides is to find room in the same group, behind the record of the range.
+            self.begin_group_for(self.journal_entries(data_blocks) + 100);
+            if self.requests.get(number).zeroed == 0 {
+                // However long it is, that takes no longer than all that is remembered.
+                self.forget_behind(block, blocks);
+            }
         }
-        while self.turn.blocks > 0 && blocks - done > step {
-            self.forget_range(Block(block.0 + done), step);
-            done += step;
+        let mut done = 0;
+        while done < blocks && self.turn.blocks > 0 {
+            let count = self.config.zeroed_at_once().min(blocks - done);
+            self.forget_range(Block(block.0 + done), count);
+            done += count;
         }
         if done > 0 {
             self.note_range(block, done, kind);
             self.requests.get_mut(number).zeroed += done;
         }
-        let goes_on = done > 0 || !has_turn;
-        self.turn.goes_on |= goes_on;
-        goes_on
+        self.turn.goes_on |= done < blocks;
+        done < blocks
+    }
+
+    /// Counts a TRIM for which nothing was done, or not all.
+    pub(super) fn note_ignored(&mut self, number: usize) {
+        let Active { request, zeroed, .. } = self.requests.get(number);
+        let is_done = *zeroed > 0 && *zeroed == self.discarded_blocks(request.span).1;
+        self.ignored_trims += u64::from(matches!(request.command, Command::Trim { .. }) && !is_done);
     }
 
     /// What is known of these blocks is not any more.
     fn forget_range(&mut self, block: Block, blocks: u64) {
-        let pages = self.changed(block, blocks);
+        self.tickets.void(block, blocks);
+        let pages = self.forget_pages(block, blocks);
         self.touch_range(block, blocks);
         self.through.pages.remove(block, blocks);
         let slots = self.kill_range(block, blocks);

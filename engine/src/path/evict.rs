@@ -55,7 +55,7 @@ impl<P: Payload> Engine<P> {
     /// to go yet.
     fn leave_the_oldest(&mut self) -> bool {
         for _ in 0..LOOKS {
-            let oldest = self.sets_by_turn().find(|&set| !self.leaves_alone(set));
+            let oldest = self.sets_by_turn().find(|&set| self.may_go(set));
             let Some(set) = oldest.filter(|&set| self.sets.get(set).loaded) else { return false };
             if !self.is_half_worth_it(set) {
                 return self.leave(set);
@@ -70,7 +70,8 @@ impl<P: Payload> Engine<P> {
     }
 
     fn leave_one_of_the_oldest(&mut self) -> bool {
-        let oldest: Vec<u32> = self.sets_by_turn().take(LOOKS).filter(|&set| self.sets.get(set).loaded).collect();
+        let oldest: Vec<u32> =
+            self.sets_by_turn().filter(|&set| self.may_go(set)).take(LOOKS).filter(|&set| self.sets.get(set).loaded).collect();
         if let Some(&set) = oldest.iter().find(|&&set| self.sets.kept_count(set) == 0) {
             self.drop_set(set);
             return true;
@@ -87,6 +88,11 @@ impl<P: Payload> Engine<P> {
             self.drop_set(set);
         }
         found.is_some()
+    }
+
+    /// What is dirty in it had to stay, and it is not time to try again: it hides none of those behind it.
+    fn may_go(&self, set: u32) -> bool {
+        self.sets.get(set).dirty_count == 0 || !self.leaves_alone(set)
     }
 
     fn is_half_worth_it(&self, set: u32) -> bool {

@@ -350,18 +350,31 @@ impl<P: Payload> Engine<P> {
     }
 
     /// From now on a read of these blocks gives something else, or may: what is being read of them must not be kept.
-    pub(super) fn changed(&mut self, block: Block, blocks: u64) -> u64 {
+    pub(super) fn changed(&mut self, block: Block, blocks: u64) {
         self.tickets.void(block, blocks);
-        self.forget_in_memory(block, blocks)
+        self.forget_in_memory(block, blocks);
     }
 
-    pub(super) fn forget_in_memory(&mut self, block: Block, blocks: u64) -> u64 {
+    pub(super) fn forget_in_memory(&mut self, block: Block, blocks: u64) {
+        self.forget_behind(block, blocks);
+        self.forget_pages(block, blocks);
+    }
+
+    /// Returns how many there were.
+    pub(super) fn forget_pages(&mut self, block: Block, blocks: u64) -> u64 {
         match &mut self.memory {
             // What a front has written meanwhile is newer.
             Some(memory) if self.config.canary != Some(Canary::StalePage) => {
-                self.front_writes.beside(block, blocks).map(|(block, blocks)| memory.forget(block, blocks)).sum()
+                self.front_writes.beside(block, blocks).map(|(block, blocks)| memory.forget_pages(block, blocks)).sum()
             }
             _ => 0,
+        }
+    }
+
+    /// What memory remembers of pages that have gone. However long the range is, that takes no longer than all of it.
+    pub(super) fn forget_behind(&mut self, block: Block, blocks: u64) {
+        if let Some(memory) = &mut self.memory {
+            memory.forget_behind(block, blocks);
         }
     }
 }

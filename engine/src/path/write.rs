@@ -241,7 +241,7 @@ impl<P: Payload> Engine<P> {
             self.want_room_through();
         }
         let lacks = lacks.or(lacks_home.then_some(WaitReason::Home));
-        let lacks = lacks.or((!through && self.is_owed(block, blocks)).then_some(WaitReason::Home));
+        let lacks = lacks.or((!through && self.is_rest_owed(number, block, blocks)).then_some(WaitReason::Home));
         if self.is_too_slow(number, lacks) {
             self.turn_away(number, RequestError::NotFast);
             return Placing::Placed;
@@ -268,7 +268,7 @@ impl<P: Payload> Engine<P> {
         if through {
             let pieces = self.pieces_of(number, &data);
             self.begin_through(number, pieces.into_vec());
-        } else if self.place_parts(number) {
+        } else if self.place_range(number, data_blocks) {
             return Placing::Blocked(WaitReason::Turn);
         } else {
             self.place_now(number, &data, data_blocks);
@@ -449,7 +449,7 @@ impl<P: Payload> Engine<P> {
             Placement::Log => Vec::new(),
             Placement::Set => self.places_of(&pieces),
         };
-        self.place_range(number);
+        self.note_ignored(number);
         for piece in &pieces {
             self.takes_place(piece);
         }
@@ -769,7 +769,11 @@ impl<P: Payload> Engine<P> {
             Command::Write { fua, .. } | Command::Trim { fua } | Command::Zero { fua, .. } => fua,
             Command::Read | Command::Cache | Command::Flush | Command::Status { .. } => unreachable!("not a write"),
         };
-        if fua && self.modes.is_home() && group > 0 {
+        let is_without_cache = self.is_degraded() && active.zeroed > 0;
+        if fua && is_without_cache {
+            // Of what it had been zeroed before the SSD failed, only memory knows.
+            self.settle(number);
+        } else if fua && self.modes.is_home() && group > 0 {
             self.await_home(number);
         } else if fua && group > self.journal.durable_group() {
             self.promise(number, group);

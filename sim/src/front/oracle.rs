@@ -11,7 +11,7 @@
 //! 1. no atom holds a version that precedes a durable one;
 //! 2. if write B survived, everything acknowledged before B was submitted survived too;
 //! 3. a write survived everywhere or nowhere (but for the parts of blocks at its ends: what it brings to such a block may be logged together
-//!    with an earlier write of the rest of that block, and survive without it);
+//!    with an earlier write of the rest of that block, and survive without it; and but for long ranges of zeros);
 //! 4. what was read once after the crash is settled: it is read again, after further crashes too.
 //!
 //! "Survived everywhere" means: wherever no later survivor overwrote it. Two versions may hold the same stamp (zeros, or a retry of the
@@ -46,8 +46,8 @@ use tidegate_engine::time::{Duration, Instant};
 /// An atom is tidied whenever it has a multiple of so many versions.
 const TIDY: usize = 6;
 
-/// A trim of which nobody knows whether it was let pass, and one that was not.
 const WRITE: &str = "write";
+/// A trim of which nobody knows whether it was let pass, and one that was not.
 const TRIM: &str = "trim";
 const TAKEN_TRIM: &str = "trim that was taken";
 /// Zeroes that may be refused for not being fast.
@@ -239,7 +239,7 @@ impl Oracle {
     fn note_write(&mut self, span: Span, what: &'static str, fua: bool, stamp: impl Fn(u64) -> u64) -> Pending {
         let write = self.writes.len() as u32;
         let submitted = self.now;
-        let (bypassed, life, in_parts) = (self.waives_order, self.life, what != WRITE && span.atoms > self.parts_beyond);
+        let (bypassed, life, in_parts) = (self.waives_order, self.life, what != WRITE && self.whole_blocks(span).atoms > self.parts_beyond);
         self.writes.push(Write { span, what, submitted, acknowledged: NEVER, failed: false, durable: false, bypassed, in_parts, life });
         self.tally.add_write();
         let oldest_read = self.oldest_read();

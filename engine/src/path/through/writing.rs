@@ -135,7 +135,7 @@ impl<P: Payload> Engine<P> {
         let write = self.through.writes.insert(Write { request, blocks, operations: 0, rest, error: None, forgotten });
         self.origin.begin_write(Writer::Through(write), self.blocks_span(block, blocks));
         match request {
-            Some(_) => _ = self.changed(block, blocks),
+            Some(_) => self.changed(block, blocks),
             None => self.tickets.void(block, blocks),
         }
         self.go_on_writing(write);
