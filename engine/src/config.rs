@@ -89,7 +89,8 @@ pub struct Config {
     /// Classes of blocks that are told apart by how often they are written: each has open sets of its own. At most
     /// [`crate::cache::heat::CLASSES_MAX`]. Default that, fewer in a cache of less than 1,536 sets: one for each 256.
     pub classes: u32,
-    /// Blocks of memory and of the SSD that TRIMs and zeroes forget in one turn: others have theirs in between. At least 1. Default 2,048.
+    /// Blocks of memory and of the SSD that TRIMs and zeroes forget in one turn: others have theirs in between. Longer ones may take
+    /// several, and a crash may come between. At least 1. Default 2,048.
     pub zeroed_together: u64,
     /// Sets that are freed in one turn, likewise. At least 1. Default 256.
     pub freed_together: u32,
@@ -400,11 +401,6 @@ impl Config {
     /// Streams that have an open set each.
     pub fn streams(&self) -> u32 {
         self.classes + 1 + if self.cleans() { self.classes } else { 0 }
-    }
-
-    /// Blocks of a TRIM or of zeroes that are looked at together, at most: longer ones are zeroed part by part, and a crash may come between.
-    pub fn zeroed_at_once(&self) -> u64 {
-        self.zeroed_together.min(4_096)
     }
 
     /// Are sets emptied that hold too little? Under set placement they are not.

@@ -132,7 +132,7 @@ impl<P: Payload> Engine<P> {
         }
         let mut done = 0;
         while done < blocks && self.turn.blocks > 0 {
-            let count = self.config.zeroed_at_once().min(blocks - done);
+            let count = self.config.zeroed_together.min(blocks - done);
             self.forget_range(Block(block.0 + done), count);
             done += count;
         }

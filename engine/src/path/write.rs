@@ -128,7 +128,8 @@ impl<P: Payload> Engine<P> {
     /// table, or for another turn. True: one has been placed.
     fn pass_blocked(&mut self, reason: WaitReason) -> bool {
         let is_locked = reason == WaitReason::Lock;
-        let mut lets_data_pass = is_locked || matches!(reason, WaitReason::RangeTable | WaitReason::Turn);
+        let needs_no_room = |reason| matches!(reason, WaitReason::Lock | WaitReason::RangeTable | WaitReason::Turn);
+        let mut lets_data_pass = needs_no_room(reason);
         let mut ahead: Vec<Span> = Vec::new();
         let mut at = 0;
         let mut passed = false;
@@ -140,8 +141,7 @@ impl<P: Payload> Engine<P> {
             match if waits { Placing::Blocked(reason) } else { self.place(number) } {
                 Placing::Blocked(why) => {
                     // Who waits for room does so before those that come behind him.
-                    lets_data_pass &=
-                        waits || !self.has_data(number) || matches!(why, WaitReason::Lock | WaitReason::RangeTable | WaitReason::Turn);
+                    lets_data_pass &= waits || !self.has_data(number) || needs_no_room(why);
                     if is_locked {
                         self.foresee_merge(number, &ahead);
                     }

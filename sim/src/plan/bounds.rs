@@ -24,7 +24,7 @@ impl Plan {
 
     /// Atoms of the longest range of zeros that a crash leaves or takes as a whole.
     pub fn parts_beyond(&self) -> u64 {
-        self.config.zeroed_at_once() * u64::from(self.config.geometry.block_atoms)
+        self.config.zeroed_together * u64::from(self.config.geometry.block_atoms)
     }
 
     /// How long anything may take: all that there can be to do, piece by piece; and while something is wrong, what that costs.
