@@ -10,6 +10,7 @@ mod left_behind;
 mod loss;
 mod restart;
 mod waits;
+mod zeros;
 
 use self::books::Books;
 use self::entrance::Entrance;
@@ -465,7 +466,7 @@ impl Simulation {
         self.note_detach();
         self.check_promises();
         self.check_told();
-        self.scene.oracle.judge_trims(self.engine.ignored_trims());
+        self.judge_zeros();
         self.note_books();
         self.check_patience(asked);
         self.turns_at_once += 1;

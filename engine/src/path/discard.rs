@@ -13,7 +13,7 @@ use crate::cache::format::RangeKind;
 use crate::cache::format::journal::Record;
 use crate::payload::Payload;
 use crate::probe::WaitReason;
-use crate::request::Command;
+use crate::request::{Command, RequestId};
 
 use super::Engine;
 use super::requests::Active;
@@ -40,6 +40,12 @@ impl<P: Payload> Engine<P> {
     /// what they promise.)
     pub fn ignored_trims(&self) -> u64 {
         self.ignored_trims
+    }
+
+    /// Requests of which some blocks are zeros already, and others are left for the next turns. (For the same.)
+    pub fn partly_zeroed(&self) -> impl Iterator<Item = RequestId> {
+        let active = self.turn.goes_on.then(|| self.requests.iter()).into_iter().flatten();
+        active.filter(|&(number, active)| active.zeroed > 0 && self.range_of(number).is_some()).map(|(_, active)| active.request.id)
     }
 
     /// The blocks that a TRIM or zeroes take whole: first and how many (possibly none).

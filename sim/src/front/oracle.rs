@@ -29,6 +29,7 @@
 
 mod grow;
 mod loss;
+mod parts;
 mod refusal;
 mod status;
 mod trim;
@@ -133,7 +134,7 @@ pub struct Oracle {
     pub may_be_full: bool,
     /// Every new write may go past the log, or in place, and nobody sees which: rules 2 and 3 are waived for it.
     pub waives_order: bool,
-    /// Ranges of zeros of more atoms than these are zeroed part by part.
+    /// Only ranges of zeros of more atoms than these are zeroed part by part.
     pub parts_beyond: u64,
     /// Some writes may go past the log. Which, is seen when they do ([`Oracle::bypass`]); of one that has no answer yet it may come.
     pub may_bypass: bool,
@@ -148,17 +149,7 @@ impl Oracle {
     pub fn new(geometry: &Geometry, first: impl Fn(u64) -> u64) -> Self {
         let version = |atom| Version { stamp: first(atom), write: FIRST, dead: NEVER, newer: NEVER, optional: false, settled: true };
         let span = Span::new(0, geometry.volume_atoms);
-        let origin = Write {
-            span,
-            what: "origin",
-            submitted: 0,
-            acknowledged: 0,
-            failed: false,
-            durable: true,
-            bypassed: false,
-            in_parts: false,
-            life: 0,
-        };
+        let origin = Write { acknowledged: 0, durable: true, ..Write::new(span, "origin", 0) };
         Oracle {
             block_atoms: u64::from(geometry.block_atoms),
             atoms: (0..geometry.volume_atoms).map(|atom| vec![version(atom)]).collect(),
@@ -239,8 +230,8 @@ impl Oracle {
     fn note_write(&mut self, span: Span, what: &'static str, fua: bool, stamp: impl Fn(u64) -> u64) -> Pending {
         let write = self.writes.len() as u32;
         let submitted = self.now;
-        let (bypassed, life, in_parts) = (self.waives_order, self.life, what != WRITE && self.whole_blocks(span).atoms > self.parts_beyond);
-        self.writes.push(Write { span, what, submitted, acknowledged: NEVER, failed: false, durable: false, bypassed, in_parts, life });
+        let (bypassed, life) = (self.waives_order, self.life);
+        self.writes.push(Write { bypassed, life, ..Write::new(span, what, submitted) });
         self.tally.add_write();
         let oldest_read = self.oldest_read();
         for atom in span.start..span.end() {

@@ -204,23 +204,50 @@ fn what_went_past_the_log_says_nothing_and_the_others_keep_their_order() {
 
 #[test]
 fn a_long_range_of_zeros_may_survive_in_part_and_keeps_the_order() {
-    let survives = |beyond: u64, story: &[Step], sees: [(u64, u64); 2]| {
+    let survives = |told: bool, story: &[Step], sees: [(u64, u64); 2]| {
         let (mut oracle, _) = tell(&[]);
-        oracle.parts_beyond = beyond;
-        go_on(&mut oracle, story).expect("what came before the crash");
+        oracle.parts_beyond = 8;
+        // The engine tells before it answers.
+        let asked = story.iter().position(|step| matches!(step, Zero(..) | Trim(..))).expect("a range") + 1;
+        go_on(&mut oracle, &story[..asked]).expect("what came before");
+        if told {
+            oracle.take_part(RequestId(1)).expect("it is long enough");
+        }
+        go_on(&mut oracle, &story[asked..]).expect("what came before the crash");
+        oracle.judge_trims(0);
         let [(first, seen), (second, other)] = sees;
         go_on(&mut oracle, &[Crash, Read(8, first), Sees(8, seen), Read(9, second), Sees(9, other)]).is_ok()
     };
-    for is_zero in [true, false] {
-        let story = || [if is_zero { Zero(1, 0, 16) } else { Write(1, 0, 16) }, Done(1)];
-        let in_part = [(0, if is_zero { 0 } else { 1 }), (8, ORIGIN)];
-        assert!(!survives(16, &story(), in_part), "as a whole");
-        assert_eq!(survives(15, &story(), in_part), is_zero, "only zeros have parts");
+    for range in [Zero, Trim] {
+        let story = [range(1, 0, 16), Done(1)];
+        for story in [&story[..], &story[..1]] {
+            let in_part = [(0, 0), (8, ORIGIN)];
+            // (A hint that nobody has acknowledged says nothing.)
+            let is_hint = matches!(story, [Trim(..)]);
+            assert_eq!(survives(false, story, in_part), is_hint, "as a whole, if the engine did it at once");
+            assert!(survives(true, story, in_part));
+        }
+        let before = [Write(2, 32, 1), Done(2), range(1, 0, 16), Done(1)];
+        let behind = [range(1, 0, 16), Done(1), Write(2, 32, 1), Done(2)];
+        assert!(
+            survives(true, &before, [(0, 0), (32, 2)]) && !survives(true, &before, [(0, 0), (32, ORIGIN)]),
+            "what came before is there"
+        );
+        assert!(!survives(true, &behind, [(8, ORIGIN), (32, 2)]), "what came behind is not");
+        assert!(survives(true, &behind, [(8, ORIGIN), (32, ORIGIN)]));
     }
-    let before = [Write(2, 32, 1), Done(2), Zero(1, 0, 16), Done(1)];
-    let behind = [Zero(1, 0, 16), Done(1), Write(2, 32, 1), Done(2)];
-    assert!(survives(8, &before, [(0, 0), (32, 2)]) && !survives(8, &before, [(0, 0), (32, ORIGIN)]), "what came before is there");
-    assert!(survives(8, &behind, [(8, ORIGIN), (32, ORIGIN)]) && !survives(8, &behind, [(8, ORIGIN), (32, 2)]), "what came behind is not");
+}
+
+#[test]
+fn what_could_be_zeroed_at_once_is_not_to_be_zeroed_in_parts() {
+    for (step, is_long) in
+        [(Zero(1, 0, 24), true), (Zero(1, 1, 24), false), (Trim(1, 1, 24), false), (Trim(1, 0, 24), true), (Write(1, 0, 24), false)]
+    {
+        let (mut oracle, _) = tell(&[step]);
+        oracle.parts_beyond = 16;
+        assert_eq!(oracle.take_part(RequestId(1)).is_ok(), is_long);
+        assert!(oracle.take_part(RequestId(2)).is_err(), "nobody has asked for that");
+    }
 }
 
 #[test]

@@ -1,5 +1,5 @@
 //! Rules 2 and 3 of the oracle, as what a crash left behind is read bit by bit: what survived is a prefix of what was logged, and a
-//! write survived everywhere or nowhere, but for long ranges of zeros.
+//! write survived everywhere or nowhere, but for ranges of zeros that were done part by part.
 //!
 //! Of the prefix two numbers are enough: the latest *submission* among the writes that survived, and the earliest *acknowledgement*
 //! among those that were lost. The promise is broken when a lost write was acknowledged before a surviving one was submitted.
@@ -25,10 +25,17 @@ pub struct Write {
     pub durable: bool,
     /// Something of it went past the log, or in place: of it any part survives, whatever becomes of others.
     pub bypassed: bool,
-    /// A range so long that it is zeroed part by part, and may survive so.
+    /// A range so long that it was zeroed part by part, and may survive so.
     pub in_parts: bool,
     /// How many crashes there were before it.
     pub life: u32,
+}
+
+impl Write {
+    /// One that is not answered yet.
+    pub fn new(span: Span, what: &'static str, submitted: Moment) -> Self {
+        Write { span, what, submitted, acknowledged: NEVER, failed: false, durable: false, bypassed: false, in_parts: false, life: 0 }
+    }
 }
 
 /// What is known of the state that the crash at the end of one life left.
