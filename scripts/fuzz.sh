@@ -5,6 +5,7 @@
 #   scripts/fuzz.sh TARGET [SECONDS]    one target (60 s if nothing else is said)
 #   scripts/fuzz.sh all SECONDS         every target for so long
 #   scripts/fuzz.sh list                the targets
+#   scripts/fuzz.sh build               builds them, and is done
 #
 # What is found is left in fuzz/found/TARGET, where `cargo test` replays it from then on. New ground is kept in target/fuzz/corpus.
 set -euo pipefail
@@ -79,6 +80,7 @@ rm -f "$target/fuzz/failed"
 build
 case ${1:-ci} in
   ci) ci ;;
+  build) ;;
   list) "$program" ;;
   all) for name in "${counted[@]}" "${timed[@]}"; do fuzz "$name" -max_total_time="${2:-60}"; done ;;
   canary) canary ;;
