@@ -476,6 +476,8 @@ pub struct ModeView {
     pub recorded: Mode,
     /// It is on its way from the one to the other.
     pub is_switching: bool,
+    /// It holds but for some blocks, which were found lost or cannot be read: the origin has older contents of those, or nothing.
+    pub has_exceptions: bool,
 }
 
 /// Progress of a drain.

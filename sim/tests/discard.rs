@@ -362,3 +362,30 @@ fn a_long_range_does_not_wait_for_its_own_parts_to_go_home() {
     scenario.release(Zone::Origin);
     scenario.wait(flush).expect("a flush");
 }
+
+/// Of a TRIM with FUA a part was done when the SSD failed: only memory knows of it then.
+#[test]
+fn of_a_long_trim_what_was_zeroed_is_on_the_origin_before_it_is_answered_without_the_ssd() {
+    let geometry = Geometry { range_entries: 16, ..plan_for(scenario().geometry()).config.geometry };
+    let mut plan = plan_for(geometry);
+    plan.config.zeroed_together = 4;
+    let mut scenario = Scenario::of(plan);
+    (0..64).for_each(|block| drop(scenario.write(block)));
+    scenario.drain();
+    (0..64).for_each(|block| drop(scenario.write(block)));
+    scenario.flush();
+    scenario.hold(Zone::Origin);
+    // The table has room for one more: the rest waits.
+    (0..11).for_each(|range| scenario.trim(scenario.block(20 + 2 * range)));
+    let range = scenario.send(scenario.blocks(0, 8), Command::Trim { fua: true });
+    scenario.run_until_quiet();
+    assert!(!scenario.is_answered(range), "it waits for room in the table");
+    scenario.cache_goes();
+    scenario.send_write(scenario.block(63), false);
+    scenario.until_degraded();
+    scenario.run_until_quiet();
+    assert!(!scenario.is_answered(range), "what was zeroed is not durable");
+    scenario.release(Zone::Origin);
+    scenario.wait(range).expect("the origin takes it");
+    (0..4).for_each(|block| assert_eq!(scenario.on_origin(block)[1], vec![0; 8], "block {block}"));
+}

@@ -17,6 +17,10 @@ use tidegate_sim::world::{Crash, Noted};
 
 use crate::fault_points::{cut, lived, lived_as, marking, sealed, sets_with_headers, start};
 
+fn is_header(zone: Zone) -> impl Fn(&&Noted) -> bool {
+    move |op| op.zone == Some(zone) && op.writes
+}
+
 /// Neither the headers of these sets nor their copies can be read.
 fn spoil_headers(scenario: &mut Scenario, sets: &[u32]) {
     let geometry = scenario.geometry();
@@ -94,6 +98,34 @@ fn a_clean_set_that_was_given_up_at_a_start_does_not_come_back_at_the_next() {
     let mut scenario = start(scenario);
     assert_eq!(*scenario.simulation.engine.phase(), Phase::Serving);
     assert_eq!(scenario.read(scenario.blocks(0, 8)), Ok(data.stamps().collect()));
+}
+
+/// The state map calls it dirty. What the log says of it since counts.
+#[test]
+fn a_set_that_nobody_can_describe_refuses_no_start_when_nothing_of_it_is_dirty_any_more() {
+    for has_gone_home in [false, true] {
+        let mut scenario = lived();
+        if has_gone_home {
+            scenario.drain();
+            scenario.flush();
+        }
+        cut(&mut scenario);
+        // Not the first one: what overwrote a slot of that tells of its own place only.
+        let set = sets_with_headers(&mut scenario).iter().rfind(|(_, set)| !set.dirty.is_empty()).expect("a dirty one").0;
+        spoil_headers(&mut scenario, &[set]);
+        let mut scenario = start(scenario);
+        let (serves, faults) = (*scenario.simulation.engine.phase() == Phase::Serving, scenario.simulation.faults());
+        assert_eq!(
+            (serves, faults.has(FaultPoint::DirtyHeaderLost)),
+            (has_gone_home, !has_gone_home),
+            "{:?}",
+            scenario.simulation.engine.damage()
+        );
+        if has_gone_home {
+            assert!(faults.has(FaultPoint::CleanHeaderLost));
+            (0..64).for_each(|block| drop(scenario.read(scenario.block(block)).expect("the origin has it")));
+        }
+    }
 }
 
 #[test]
@@ -316,7 +348,6 @@ fn a_header_whose_only_copy_was_covered_by_a_failed_flush_is_not_durable() {
             scenario.hold(Zone::HeaderCopy);
         }
         scenario.run_until_quiet();
-        let is_header = |zone| move |op: &&tidegate_sim::world::Noted| op.zone == Some(zone) && op.writes;
         assert_eq!(scenario.noted().iter().filter(is_header(Zone::Header)).filter(|op| op.ended.is_some()).count(), 5);
         assert_eq!(scenario.noted().iter().filter(is_header(Zone::HeaderCopy)).filter(|op| op.ended.is_none()).count(), 1);
         scenario.fail_next_flush(DeviceId::Cache);
@@ -415,4 +446,28 @@ fn a_write_that_finds_no_room_beside_sets_without_headers_waits_a_minute_for_the
             assert_eq!(scenario.read(large), Ok(written.stamps().collect()));
         }
     }
+}
+
+/// After a crash with a long log those of all sets are due in one moment.
+#[test]
+fn headers_that_are_due_together_are_written_a_few_at_a_time() {
+    let geometry = Geometry { sets: 64, journal_pages: 600, volume_atoms: 512 * 8, ..plan_for(Scenario::new().geometry()).config.geometry };
+    let mut plan = plan_for(geometry);
+    plan.config.headers_together = 1;
+    let mut scenario = Scenario::of(plan);
+    (0..320).for_each(|block| drop(scenario.write(block)));
+    scenario.flush();
+    scenario.run_until_quiet();
+    cut(&mut scenario);
+    let before = scenario.noted().len();
+    scenario.hold(Zone::Header);
+    let mut scenario = start(scenario);
+    let sets = |scenario: &Scenario, has_ended: bool| -> u64 {
+        let headers = scenario.noted()[before..].iter().filter(is_header(Zone::Header)).filter(|op| op.ended.is_some() == has_ended);
+        headers.map(|op| op.span.atoms / geometry.header_atoms()).sum()
+    };
+    assert_eq!(sets(&scenario, false), 16);
+    scenario.release(Zone::Header);
+    scenario.run_until_quiet();
+    assert!(sets(&scenario, true) >= 39, "{} of them", sets(&scenario, true));
 }

@@ -203,6 +203,14 @@ fn a_mode_that_promises_the_origin_does_not_wait_for_what_is_stranded() {
     scenario.flush();
     assert_eq!(scenario.on_origin(1)[1], data.stamps().collect::<Vec<_>>());
     expect_errors(&mut scenario, scattered(20));
+    // The host is told that they are exceptions, as long as there is one, lost or stranded.
+    let mut left = scattered(20);
+    while let Some(block) = left.pop() {
+        assert!(scenario.snapshot().mode.has_exceptions, "{block} is one");
+        scenario.write(block);
+    }
+    scenario.flush();
+    assert!(!scenario.snapshot().mode.has_exceptions);
 }
 
 /// What no FLUSH has covered is told once, as what was given up is.

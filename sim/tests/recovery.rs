@@ -2,10 +2,10 @@
 //! asserted here besides is that the situation really came about.
 
 use crate::common::{journal_pages, newest_superblock, only, superblocks};
-use crate::fault_points::NONE;
+use crate::fault_points::{NONE, cut, forge, lived, start};
 use tidegate_engine::Control;
-use tidegate_engine::block::{ATOM_BYTES, PAGE_ATOMS, Span};
-use tidegate_engine::cache::format::{FormatId, Header, PageHead, Record, Step, Superblock, create_steps};
+use tidegate_engine::block::{ATOM_BYTES, PAGE_ATOMS, Slot, Span};
+use tidegate_engine::cache::format::{FormatId, Header, PageHead, RangeKind, Record, Step, Superblock, create_steps};
 use tidegate_engine::fault_point::FaultPoint;
 use tidegate_engine::op::{DeviceId, Zone};
 use tidegate_engine::payload::Payload;
@@ -720,4 +720,28 @@ fn a_set_that_dies_before_its_header_is_written_needs_none() {
     }
     scenario.run_until_quiet();
     assert_eq!(headers_written(&scenario), [] as [u64; 0], "one set lives, five do not");
+}
+
+/// Forged. A set that is told once more, but not all of it, would count as untold: what the log has put there would die with its life, and again with
+/// its block.
+#[test]
+fn a_set_that_is_told_again_in_part_still_has_live_slots() {
+    let mut scenario = lived();
+    cut(&mut scenario);
+    let mut forge = forge(&mut scenario);
+    let mut journal = forge.journal();
+    // Not the last one: what is told again there would be cut off.
+    let (Some((last_place, mut last)), Some((place, mut page))) = (journal.pop(), journal.pop()) else { panic!("two pages") };
+    let is_behind_others = |record: &&Record| matches!(record, Record::Put { slot, .. } if slot.slot > 0);
+    let put = page.records.iter().find(is_behind_others).cloned();
+    let Some(Record::Put { slot, life, dirty, entries, .. }) = put else { panic!("something was written") };
+    let again = Record::Put { slot: Slot { slot: 0, ..slot }, life, dirty, restate: true, entries: entries[..1].to_vec() };
+    let begins = Record::Open { set: slot.set, life: u64::from(life) + 1, stream: 0 };
+    page.records.extend([again, begins, Record::Zero { block: entries[0].block, blocks: 1, kind: RangeKind::Zero }]);
+    last.head.previous = 0;
+    forge.set_page(place, &page);
+    forge.set_page(last_place, &last);
+    let scenario = start(scenario);
+    assert_eq!(*scenario.simulation.engine.phase(), Phase::Refused);
+    assert!(scenario.simulation.faults().has(FaultPoint::OpenOfLiveSet), "{:?}", scenario.simulation.engine.damage());
 }

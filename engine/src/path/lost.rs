@@ -100,6 +100,11 @@ impl<P: Payload> Engine<P> {
         self.owed_blocks() == 0 && stranded.all_since(started) && !stranded.iter().any(is_room)
     }
 
+    /// Dirty blocks that the SSD does not give.
+    pub(super) fn unreadable_blocks(&self) -> u64 {
+        if self.gives_nothing() { self.sets.dirty_slots } else { self.sets.stranded.len() }
+    }
+
     /// Dirty blocks that are stranded.
     pub fn unreadable(&self) -> impl Iterator<Item = (Block, Slot)> + '_ {
         self.sets.stranded.iter().map(|slot| (self.sets.entry(slot, |block| self.full(block)).block, slot))

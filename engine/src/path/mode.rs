@@ -96,7 +96,8 @@ impl<P: Payload> Engine<P> {
         let recorded = self.recorded_mode();
         let wanted = self.modes.wanted;
         let kept = matches!((self.modes.stage, wanted.is_home()), (Promise::Back, false) | (Promise::Home { since: None }, true));
-        ModeView { wanted, recorded, is_switching: !kept || recorded != wanted }
+        let has_exceptions = !self.lost.is_empty() || self.unreadable_blocks() > 0;
+        ModeView { wanted, recorded, is_switching: !kept || recorded != wanted, has_exceptions }
     }
 
     // --- switching ---

@@ -47,7 +47,7 @@ impl<P: Payload> Engine<P> {
             mode: self.mode(),
             is_detaching: self.detaching,
             refused_blocks: self.refused_blocks(),
-            unreadable_blocks: if self.gives_nothing() { self.sets.dirty_slots } else { self.sets.stranded.len() },
+            unreadable_blocks: self.unreadable_blocks(),
             origin_error: self.origin_error(),
             health: self.health(),
             degraded_since: self.degraded_since(),

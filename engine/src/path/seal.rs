@@ -19,6 +19,9 @@ use super::{Ended, Engine, Owner};
 
 /// Times that the headers of a set are written again because one failed.
 const HEADER_TRIES: u8 = 4;
+/// Sets whose headers are under way at once, at most, for each of those that are let come together: after a crash with a long log those of thousands
+/// are due in one moment.
+const UNDER_WAY: u32 = 16;
 
 /// Headers of sealed sets on their way to the SSD.
 #[derive(Default)]
@@ -27,6 +30,8 @@ pub(super) struct HeaderWrites {
     pub due: Vec<u32>,
     /// Sets whose headers were written and not flushed.
     pub written: Vec<u32>,
+    /// Sets whose headers are being written.
+    under_way: u32,
     /// As they were last looked at. Nothing has become possible until this is another.
     looked: Looked,
 }
@@ -37,6 +42,8 @@ struct Looked {
     due: usize,
     /// A checkpoint waits for them.
     is_needed: bool,
+    /// All that could be written was begun.
+    is_all: bool,
 }
 
 impl<P: Payload> Engine<P> {
@@ -75,7 +82,9 @@ impl<P: Payload> Engine<P> {
             return;
         }
         let (durable, is_needed) = (self.journal.durable_group(), self.checkpoint.is_running());
-        if self.header_writes.looked == (Looked { durable_group: durable, due: self.header_writes.due.len(), is_needed }) {
+        let (most, under_way) = (UNDER_WAY * self.config.headers_together, self.header_writes.under_way);
+        let looked = Looked { durable_group: durable, due: self.header_writes.due.len(), is_needed, is_all: true };
+        if self.header_writes.looked == looked || under_way > most / 2 {
             return;
         }
         let mut due = std::mem::take(&mut self.header_writes.due);
@@ -84,10 +93,13 @@ impl<P: Payload> Engine<P> {
         if ready.len() < self.config.headers_together as usize && !is_needed {
             waiting.append(&mut ready);
         }
-        self.header_writes.looked = Looked { durable_group: durable, due: waiting.len(), is_needed };
-        self.header_writes.due = waiting;
         ready.sort_unstable();
         ready.dedup();
+        let room = (most - under_way) as usize;
+        let is_all = ready.len() <= room;
+        waiting.extend(ready.drain(room.min(ready.len())..));
+        self.header_writes.looked = Looked { due: waiting.len(), is_all, ..looked };
+        self.header_writes.due = waiting;
         let most = (self.limits[0].op_atoms / self.config.geometry.header_atoms()).max(1) as usize;
         // One that has failed goes alone: a bad place is no reason for the neighbours to fail again.
         let is_next = |a: &u32, b: &u32| *b == *a + 1 && [*a, *b].iter().all(|&set| self.sets.get(set).header_failures == 0);
@@ -125,6 +137,7 @@ impl<P: Payload> Engine<P> {
         for set in first..first + sets {
             self.sets.get_mut(set).header = HeaderState::Writing { left: 2, failed: 0 };
         }
+        self.header_writes.under_way += sets;
         for (zone, at, copy) in [(Zone::Header, geometry.header(first), false), (Zone::HeaderCopy, geometry.header_copy(first), true)] {
             let span = Span::new(at.start, u64::from(sets) * geometry.header_atoms());
             let payloads = headers.iter().map(|header| P::from_bytes(&header.encode(&geometry, self.config.format, copy))).collect();
@@ -146,6 +159,7 @@ impl<P: Payload> Engine<P> {
     fn header_done(&mut self, set: u32, result: Ended) {
         let HeaderState::Writing { left, failed } = self.sets.get(set).header else { panic!("a header is being written") };
         let (left, failed) = (left - 1, failed + u8::from(result.is_err()));
+        self.header_writes.under_way -= u32::from(left == 0);
         let failures = self.sets.get(set).header_failures;
         if (left, failed) == (0, 2) && failures >= HEADER_TRIES {
             self.meet(FaultPoint::HeaderUnwritable);

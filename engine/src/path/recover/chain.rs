@@ -100,7 +100,7 @@ fn is_void(head: &PageHead, superblock: &Superblock) -> bool {
 
 /// The last page that is durable for certain. What void pages say of that is of numbers that were given away again: they may have been out of
 /// reach when the log was cut before them.
-fn durable_mark<P>(pages: &[RingPage<P>], superblock: &Superblock) -> u64 {
+pub(super) fn durable_mark<P>(pages: &[RingPage<P>], superblock: &Superblock) -> u64 {
     let heads = pages.iter().map(|ring| &ring.page.head).filter(|head| !is_void(head, superblock));
     heads.map(|head| head.durable).max().unwrap_or(0).max(superblock.cut - 1)
 }

@@ -25,6 +25,8 @@ pub(super) struct Headers {
     per_chunk: u32,
     /// Sets that a late header has described.
     late: Vec<u32>,
+    /// Sets that the state map calls dirty and nobody can describe, and why: what was written since says whether that matters.
+    lost: Vec<(u32, String)>,
     /// Headers and copies that were of no use in this stage.
     useless: usize,
 }
@@ -259,10 +261,22 @@ impl<P: Payload> Engine<P> {
     /// Nobody can describe the set.
     fn lose_header(&mut self, set: u32, what: String) {
         if self.sets.get(set).dirty_count > 0 {
-            return self.find(FaultPoint::DirtyHeaderLost, true, what);
+            return self.recovery().headers.lost.push((set, what));
         }
         self.tell_header(FaultPoint::CleanHeaderLost, what);
         self.drop_unknown(set);
+    }
+
+    /// With the log replayed: a set that nobody can describe is damage if something in it is still dirty.
+    pub(super) fn judge_lost_headers(&mut self) {
+        for (set, what) in std::mem::take(&mut self.recovery().headers.lost) {
+            let info = self.sets.get(set);
+            match (info.dirty_count, info.live_count) {
+                (0, 0) => {}
+                (0, _) => self.lose_header(set, what),
+                _ => self.find(FaultPoint::DirtyHeaderLost, true, what),
+            }
+        }
     }
 
     /// A header or a copy that is of no use. Of many in one stage the first ones are named.

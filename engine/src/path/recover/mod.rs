@@ -519,9 +519,9 @@ impl<P: Payload> Engine<P> {
 
     /// Pages that are durable for certain will not be written again: their memory is given back.
     fn forget_durable_payloads(&mut self) {
-        let pages = &mut self.recovery().pages;
-        let durable = pages.iter().map(|ring| ring.page.head.durable).max().unwrap_or(0);
-        let forgotten = pages.iter_mut().filter(|ring| ring.has_records && ring.page.head.seq <= durable);
+        let recovery = self.recovery();
+        let durable = chain::durable_mark(&recovery.pages, recovery.superblock.as_ref().expect("a superblock was chosen"));
+        let forgotten = recovery.pages.iter_mut().filter(|ring| ring.has_records && ring.page.head.seq <= durable);
         forgotten.for_each(|ring| ring.payload = None);
     }
 

@@ -35,6 +35,10 @@ impl<P: Payload> Engine<P> {
                 }
             }
         }
+        self.judge_lost_headers();
+        if self.phase == Phase::Refused {
+            return;
+        }
         let orphan = self.sets.iter().find(|(number, set)| !set.loaded && !self.is_header_needed(*number)).map(|(number, _)| number);
         if let Some(set) = orphan {
             return self.find(
@@ -135,7 +139,7 @@ impl<P: Payload> Engine<P> {
         }
         let set = self.sets.get_mut(slot.set);
         let last = set.live.last();
-        set.loaded = last.is_none_or(|last| last < slot.slot + entries.len() as u32);
+        set.loaded |= last.is_none_or(|last| last < slot.slot + entries.len() as u32);
         if self.sets.get(slot.set).state == SetState::Sealed {
             // Its header could not be written: once more.
             self.sets.get_mut(slot.set).header = HeaderState::Due;
