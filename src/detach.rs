@@ -43,14 +43,13 @@ fn detach(args: &Detach, known: &Known, volume: &Options) -> Result<ExitCode, Fa
     if let Some(id) = &args.discard_dirty {
         return give_up(volume, id, status.is_some());
     }
-    let mut signals = Signals::take().map_err(|error| Failure::new(Failure::SYSTEM, format!("signals cannot be received: {error}")))?;
     // As it is served, which its configuration may not say.
     let served = status.as_ref().and_then(|status| known.served(status).pop()?.1).unwrap_or_else(|| volume.clone());
     let is_detached = match status {
-        Some(status) => by_daemon(&args.of, &served, &status, &mut signals).inspect(|_| served.await_release())?,
+        Some(status) => by_daemon(&args.of, &served, &status, &mut take_signals()?).inspect(|_| served.await_release())?,
         None => {
             known.config()?.keep_states_apart(&up::absolute(&args.of.dir)?.join(FILE_NAME), &[])?;
-            here(volume, &mut signals)?
+            here(volume)?
         }
     };
     if !is_detached {
@@ -120,15 +119,26 @@ pub fn is_detached(volume: &Options) -> Result<bool, Failure> {
     Ok(matches!(found, Contents::Ours(superblock) if superblock.detached))
 }
 
-fn here(volume: &Options, signals: &mut Signals) -> Result<bool, Failure> {
+fn here(volume: &Options) -> Result<bool, Failure> {
     let (cache, origin, state) = (volume.cache.clone(), volume.origin.clone(), volume.state.clone());
     let options = detach::Options { cache, origin, state, knobs: volume.knobs };
     let mut bar = Progress::new("detach");
+    // Until both disks are held a signal ends it.
+    let mut signals = None;
     detach::detach(&options, |progress| {
-        let detach::Progress { left, of, seconds_left, failures } = progress;
-        bar.show_left(of - left, of, seconds_left, &trouble(left, failures));
-        signals.next().is_none()
+        let signals = match &mut signals {
+            Some(signals) => signals,
+            none => none.insert(take_signals()?),
+        };
+        if let Some(detach::Progress { left, of, seconds_left, failures }) = progress {
+            bar.show_left(of - left, of, seconds_left, &trouble(left, failures));
+        }
+        Ok(signals.next().is_none())
     })
+}
+
+fn take_signals() -> Result<Signals, Failure> {
+    Signals::take().map_err(|error| Failure::new(Failure::SYSTEM, format!("signals cannot be received: {error}")))
 }
 
 fn trouble(left: u64, failures: u64) -> String {

@@ -5,7 +5,7 @@
 //! removed, nobody else has served. (`create` and `attach`, which serve nothing, write theirs first, and take it back: [`NewConfig`].)
 
 use std::fs::{self, File};
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -227,7 +227,7 @@ impl Room {
 pub struct Folders(Vec<PathBuf>);
 
 impl Folders {
-    /// Makes the folder of a volume, its owner's alone, and those above it that are missing.
+    /// Makes the folder of a volume, its owner's alone, and those above it that are missing; their names are durable.
     ///
     /// # Errors
     /// One line.
@@ -236,15 +236,17 @@ impl Folders {
         missing.reverse();
         let mut made = Folders(Vec::new());
         for folder in missing {
+            let failed = |error: io::Error| {
+                Failure::new(Failure::NOT_CREATED, format!("folder {}: {error}; name another one with --dir", folder.display()))
+            };
             match fs::DirBuilder::new().mode(0o700).create(&folder) {
-                Ok(()) => made.0.push(folder),
+                Ok(()) => made.0.push(folder.clone()),
                 // Somebody was faster, whose it is.
-                Err(_) if folder.is_dir() => {}
-                Err(error) => {
-                    let what = format!("folder {}: {error}; name another one with --dir", folder.display());
-                    return Err(Failure::new(Failure::NOT_CREATED, what));
-                }
+                Err(_) if folder.is_dir() => continue,
+                Err(error) => return Err(failed(error)),
             }
+            let above = folder.parent().expect("the root is there");
+            File::open(above).and_then(|above| above.sync_all()).map_err(failed)?;
         }
         Ok(made)
     }

@@ -15,7 +15,7 @@ use tidegate_daemon::tell;
 use tidegate_daemon::volume::Options;
 
 use crate::args::{Of, Status};
-use crate::config::{Config, File};
+use crate::config::{Config, EX_CONFIG, FILE_NAME, File};
 use crate::{say, units, up};
 
 pub fn run(args: &Status) -> Result<ExitCode, Failure> {
@@ -29,14 +29,19 @@ pub fn asked(of: &Of, verb: Verb) -> Result<Value, Failure> {
     let reach = Reach { dir: Some(up::absolute(&of.dir)?), volume: of.volume.clone(), ..Reach::default() };
     // Where the daemon of a folder listens: as its configuration says, or beside it.
     let known = known(of)?;
-    ask(known.control(), verb, of.volume.as_deref()).map_err(|failure| failure.reaching(&reach))
+    let asked = |verb| ask(known.control(), verb, of.volume.as_deref()).map_err(|failure| failure.reaching(&reach));
+    // The daemon may serve more than its configuration says by now.
+    if verb.is_of_one() && volumes(&asked(Verb::Status)?).len() > 1 {
+        return Err(up::several());
+    }
+    asked(verb)
 }
 
 /// What is known of the volumes of a folder.
 pub enum Known {
     Read(Config),
-    /// The configuration cannot be read any more, and why. The daemon that listens beside it serves these, by their names; of one of which it does
-    /// not say all that it consists of, nothing is guessed.
+    /// The configuration cannot be read any more, or is not there and the daemon has another one; and why. The daemon that listens beside it serves
+    /// these, by their names; of one of which it does not say all that it consists of, nothing is guessed.
     Told {
         failure: Failure,
         control: PathBuf,
@@ -45,16 +50,24 @@ pub enum Known {
 }
 
 /// What the configuration of a folder says. Where that cannot be read any more, a daemon that listens beside it says what it serves: who has mistyped
-/// a line can stop it all the same.
+/// a line can stop it all the same. So it does where there is none, and it serves several: it was started with another file.
 pub fn known(of: &Of) -> Result<Known, Failure> {
     static TOLD: Once = Once::new();
     let folder = up::absolute(&of.dir)?;
-    up::config_of(&folder).map(Known::Read).or_else(|failure| {
-        let control = File::default().in_folder(&folder).control;
-        let Ok(status) = ask(&control, Verb::Status, None) else { return Err(failure) };
-        TOLD.call_once(|| tell!("tidegate: note: {failure}; the daemon at {} has read another one, and is asked", control.display()));
-        Ok(Known::Told { failure, control, volumes: told(&status, &folder) })
-    })
+    let path = folder.join(FILE_NAME);
+    let read = up::config_of(&folder);
+    if read.is_ok() && !is_missing(&path) {
+        return read.map(Known::Read);
+    }
+    let control = File::default().in_folder(&folder).control;
+    let Ok(status) = ask(&control, Verb::Status, None) else { return read.map(Known::Read) };
+    let failure = match read {
+        Ok(config) if volumes(&status).len() == 1 => return Ok(Known::Read(config)),
+        Ok(_) => Failure::new(EX_CONFIG, format!("{}: is not there", path.display())),
+        Err(failure) => failure,
+    };
+    TOLD.call_once(|| tell!("tidegate: note: {failure}; the daemon at {} has read another one, and is asked", control.display()));
+    Ok(Known::Told { failure, control, volumes: told(&status, &folder) })
 }
 
 /// The volumes that a status is about, by name: each as the daemon says, if it says where all of it lies. One that is not served any more it does not

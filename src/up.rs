@@ -93,28 +93,25 @@ impl Named {
 
 fn named(args: &Up) -> Result<Named, Failure> {
     let nbd = match &args.nbd {
-        Some(Address::Unix(path)) => Some(Address::Unix(absolute(path)?)),
+        Some(Address::Unix(path)) => Some(Address::Unix(writable("--nbd", path)?)),
         other => other.clone(),
     };
-    for (flag, path) in [
-        ("--origin", &args.origin),
-        ("--cache", &args.cache),
-        ("--tls-cert", &args.tls_cert),
-        ("--tls-key", &args.tls_key),
-        ("--tls-client-ca", &args.tls_client_ca),
-    ] {
-        if let Some(path) = path.as_deref().filter(|path| path.to_str().is_none()) {
-            let message = format!("{flag}: {} is not UTF-8, which config.toml could not hold; name it by a link", path.display());
-            return Err(Failure::new(crate::USAGE, message));
-        }
-    }
-    let path = |path: &Option<PathBuf>| path.as_deref().map(absolute).transpose();
-    let tls = match (path(&args.tls_cert)?, path(&args.tls_key)?) {
-        (Some(certificate), Some(key)) => Some(Certificates { certificate, key, client_ca: path(&args.tls_client_ca)? }),
-        _ => None,
-    };
-    let (origin, cache) = (path(&args.origin)?, path(&args.cache)?);
+    let path = |flag, path: &Option<PathBuf>| path.as_deref().map(|path| writable(flag, path)).transpose();
+    let (certificate, key) = (path("--tls-cert", &args.tls_cert)?, path("--tls-key", &args.tls_key)?);
+    let client_ca = path("--tls-client-ca", &args.tls_client_ca)?;
+    let tls = certificate.zip(key).map(|(certificate, key)| Certificates { certificate, key, client_ca });
+    let (origin, cache) = (path("--origin", &args.origin)?, path("--cache", &args.cache)?);
     Ok(Named { origin, cache, nbd, name: args.name.clone(), read_only: args.read_only, tls })
+}
+
+/// The absolute path that config.toml is to hold.
+fn writable(flag: &str, path: &Path) -> Result<PathBuf, Failure> {
+    let path = absolute(path)?;
+    if path.to_str().is_some() {
+        return Ok(path);
+    }
+    let message = format!("{flag}: {} is not UTF-8, which config.toml could not hold; name it by a link", path.display());
+    Err(Failure::new(crate::USAGE, message))
 }
 
 /// It may name keys.
@@ -171,7 +168,10 @@ impl Place {
         let path = folder.join(config::FILE_NAME);
         let is_new = is_missing(&path);
         let file = if is_new { File::default() } else { config::read(&path)? };
-        let named = Named { origin: origin.map(absolute).transpose()?, cache: cache.map(absolute).transpose()?, ..Named::default() };
+        let named = |flag, path| if is_new { writable(flag, path) } else { absolute(path) };
+        let origin = origin.map(|origin| named("--origin", origin)).transpose()?;
+        let cache = cache.map(|cache| named("--cache", cache)).transpose()?;
+        let named = Named { origin, cache, ..Named::default() };
         if file.is_plural()
             && let Some(flag) = named.of_one_volume()
         {

@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use crate::common::chance::Chance;
 use crate::common::daemon::Daemon;
 use crate::common::tool::{self, Ended};
-use crate::common::{folder, text, volume};
+use crate::common::{folder, replace_cache, text, volume};
 
 const MIB: u64 = 1 << 20;
 
@@ -46,14 +46,6 @@ fn says(ended: &Ended, code: i32, words: &[&str]) {
     for words in words {
         assert!(ended.stderr.contains(words), "it does not say {words:?}: {ended}");
     }
-}
-
-/// The SSD is gone, and a blank one of its size is in its place.
-fn replace_cache(folder: &Path) {
-    let cache = folder.join("cache.img");
-    let bytes = fs::metadata(&cache).unwrap().len();
-    fs::remove_file(&cache).unwrap();
-    File::create(&cache).unwrap().set_len(bytes).unwrap();
 }
 
 fn mode(folder: &Path, arguments: &[&str]) -> Ended {

@@ -5,7 +5,7 @@ use std::path::Path;
 use crate::common::chance::Chance;
 use crate::common::daemon::Daemon;
 use crate::common::tool::tidegate;
-use crate::common::{text, volume};
+use crate::common::{replace_cache, text, volume};
 
 const BLOCK: u32 = 4096;
 const BLOCKS: u64 = 32;
@@ -21,6 +21,12 @@ fn rot(cache: &Path, contents: &[u8]) {
 
 /// 32 blocks written and flushed, made clean if `drained`; the daemon stopped, one of them rotten, the daemon up again.
 fn with_rot(drained: bool, look: impl FnOnce(&Daemon, &[Vec<u8>])) {
+    let (_folder, daemon, contents) = rotten(drained);
+    look(&daemon, &contents);
+    daemon.stop();
+}
+
+fn rotten(drained: bool) -> (tempfile::TempDir, Daemon, Vec<Vec<u8>>) {
     let folder = volume("48MiB", "64MiB", "");
     let contents: Vec<Vec<u8>> = (0..BLOCKS).map(|block| Chance::new(block).bytes(BLOCK as usize)).collect();
     let daemon = Daemon::up(folder.path());
@@ -34,8 +40,7 @@ fn with_rot(drained: bool, look: impl FnOnce(&Daemon, &[Vec<u8>])) {
     daemon.stop();
     rot(&folder.path().join("cache.img"), &contents[5]);
     let daemon = Daemon::up(folder.path());
-    look(&daemon, &contents);
-    daemon.stop();
+    (folder, daemon, contents)
 }
 
 #[test]
@@ -122,4 +127,22 @@ fn a_rotten_clean_block_is_fetched_again() {
         let found = [&status["errors"]["corrupt_clean_slots"], &status["scrub"]["dropped_blocks"]].map(|count| count.as_u64().unwrap());
         assert!(found != [0, 0], "{status}");
     });
+}
+
+/// Of a block that is lost the origin has older contents, which would be no error.
+#[test]
+fn a_cache_that_promises_the_origin_and_has_lost_a_block_is_not_given_up_without_a_word() {
+    let (folder, daemon, _) = rotten(false);
+    let dir = folder.path();
+    tidegate(&["mode", "write-through", "--dir", text(dir)]).succeeds();
+    assert_eq!(daemon.status()["lost_blocks"], 1);
+    daemon.kill();
+    replace_cache(dir);
+    let refused = tidegate(&["up", "--dir", text(dir)]);
+    let why = "is blank, and the one that this volume last ran with knew of blocks that were lost or unreadable";
+    assert!(refused.code == Some(65) && refused.stderr.contains(why), "{refused}");
+    let daemon = Daemon::start(dir, &["up", "--dir", text(dir), "--accept-loss"]);
+    let mode = tidegate(&["mode", "--dir", text(dir)]).succeeds();
+    assert!(mode.starts_with("write-through: "), "it promises what the last one did: {mode}");
+    daemon.stop();
 }

@@ -1,7 +1,9 @@
 //! Several volumes in one daemon: listed together, served side by side, and each alone in what happens to it.
 
 use std::fs;
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::FileExt;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -415,4 +417,44 @@ fn one_file_has_one_use_under_whatever_names_and_flags_say_which_volume_they_mea
     fs::rename(&config, &nas).unwrap();
     let devices = format!("--dir {} --origin {} --cache {}`", text(dir), text(&dir.join("media.origin")), text(&dir.join("media.cache")));
     assert_refused(&tidegate(&["serve", "--config", text(&nas)]), 78, &["volume \"media\": ", &devices]);
+}
+
+/// The file that the daemon was started with has another name, or lists fewer volumes by now.
+#[test]
+fn what_changes_one_volume_is_asked_of_none_of_several() {
+    let folder = volumes(&NAMES, "", "");
+    let dir = folder.path();
+    let (usual, other) = (dir.join("config.toml"), dir.join("nas.toml"));
+    fs::rename(&usual, &other).unwrap();
+    let daemon = Daemon::start(dir, &["serve", "--config", text(&other)]);
+    let modes = || NAMES.map(|name| daemon.status_of(name)["mode"]["recorded"].as_str().unwrap().to_owned());
+    let asks = |words: &[&str]| tidegate(&[words, &["--dir", text(dir)]].concat());
+    let only_home = format!(
+        "[[volume]]\nname = \"home\"\norigin = {:?}\ncache = {:?}\n",
+        text(&dir.join("home.origin")),
+        text(&dir.join("home.cache"))
+    );
+    for config in [None, Some(only_home)] {
+        let notes = usize::from(config.is_none());
+        if let Some(config) = config {
+            fs::write(&usual, config).unwrap();
+        }
+        for words in [&["mode", "write-through"][..], &["detach"]] {
+            let refused = asks(words);
+            assert!(refused.code == Some(2) && refused.stderr.lines().count() == 1 + notes, "{refused}");
+            assert!(refused.stderr.contains("there are several volumes; say which with --volume"), "{refused}");
+        }
+        assert_eq!((modes(), daemon.connect_to("media").size), (NAMES.map(|_| "write-back".to_owned()), 48 * MIB));
+    }
+    let mut raw = UnixStream::connect(dir.join("control.sock")).unwrap();
+    raw.write_all(b"{\"verb\": \"detach\", \"flush\": true}\n").unwrap();
+    let mut answer = String::new();
+    BufReader::new(raw).read_line(&mut answer).unwrap();
+    assert!(answer.contains("this is asked of one volume") && modes()[0] == "write-back", "{answer}");
+    fs::remove_file(&usual).unwrap();
+    asks(&["mode", "write-through", "--volume", "media"]).succeeds();
+    assert_eq!(modes(), ["write-back", "write-through"]);
+    asks(&["detach", "--volume", "home"]).succeeds();
+    assert_eq!(daemon.status_of("media")["phase"], "serving");
+    daemon.stop();
 }

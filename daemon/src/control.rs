@@ -73,6 +73,11 @@ pub enum Verb {
 pub const NAMES: [&str; 8] = ["status", "curve", "drain", "cancel-drain", "stop", "mode", "detach", "cancel-detach"];
 
 impl Verb {
+    /// It changes what a volume promises, or ends that: never of several because nobody has said of which.
+    pub fn is_of_one(self) -> bool {
+        matches!(self, Verb::Mode(_) | Verb::Detach { .. } | Verb::CancelDetach)
+    }
+
     /// As it is asked on the socket.
     fn question(self) -> Value {
         match self {
@@ -92,7 +97,7 @@ impl Verb {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Command {
     pub verb: Verb,
-    /// The volume that is meant; nothing means every one.
+    /// The volume that is meant; nothing means every one, or the only one ([`Verb::is_of_one`]).
     pub volume: Option<String>,
 }
 
@@ -435,6 +440,12 @@ fn listen(path: &Path) -> Result<UnixListener, String> {
         _ => {} // nothing there, or left behind by a killed process: replaced below
     }
     let (folder, inner) = draft(path);
+    let clear = || {
+        let _ = std::fs::remove_file(&inner);
+        let _ = std::fs::remove_dir(&folder);
+    };
+    // A killed process of the same number has left it: in a container that is every one.
+    clear();
     std::fs::DirBuilder::new().mode(0o700).create(&folder).map_err(failed)?;
     let listener = UnixListener::bind(&inner)
         .and_then(|listener| {
@@ -443,8 +454,7 @@ fn listen(path: &Path) -> Result<UnixListener, String> {
             Ok(listener)
         })
         .map_err(failed);
-    let _ = std::fs::remove_file(&inner);
-    let _ = std::fs::remove_dir(&folder);
+    clear();
     listener
 }
 

@@ -434,13 +434,13 @@ impl Made {
         Disk::claimed(file, path, role).map(Some)
     }
 
-    /// Makes their names durable.
+    /// Makes their sizes and names durable: what is flushed to the cache is worth nothing beside an origin that is empty after a power loss.
     fn sync(&self) -> Result<(), Failure> {
-        for (path, _) in &self.files {
+        for (path, file) in &self.files {
+            let failed = |path: &Path, error| Failure::new(Failure::IO, format!("{}: {error}", path.display()));
+            file.sync_all().map_err(|error| failed(path, error))?;
             let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-            File::open(folder)
-                .and_then(|folder| folder.sync_all())
-                .map_err(|error| Failure::new(Failure::IO, format!("{}: {error}", folder.display())))?;
+            File::open(folder).and_then(|folder| folder.sync_all()).map_err(|error| failed(folder, error))?;
         }
         Ok(())
     }

@@ -38,18 +38,18 @@ pub struct Progress {
     pub failures: u64,
 }
 
-/// Takes the cache from its origin. `goes_on` hears how far it is and may end it: then everything is as before, but for what has gone home.
-/// Answers whether it is detached.
+/// Takes the cache from its origin. As soon as both are held, `goes_on` hears how far it is (nothing: it recovers) and may end it: then everything is
+/// as before, but for what has gone home. Answers whether it is detached.
 ///
 /// # Errors
-/// One line. Nothing was written to what is not a cache of ours.
-pub fn detach(options: &Options, goes_on: impl FnMut(Progress) -> bool) -> Result<bool, Failure> {
+/// One line, or what `goes_on` returns at first. Nothing was written to what is not a cache of ours.
+pub fn detach(options: &Options, goes_on: impl FnMut(Option<Progress>) -> Result<bool, Failure>) -> Result<bool, Failure> {
     let detached = take(options, goes_on);
     await_release(&[(&options.cache, DeviceId::Cache), (&options.origin, DeviceId::Origin)]);
     detached
 }
 
-fn take(options: &Options, mut goes_on: impl FnMut(Progress) -> bool) -> Result<bool, Failure> {
+fn take(options: &Options, mut goes_on: impl FnMut(Option<Progress>) -> Result<bool, Failure>) -> Result<bool, Failure> {
     let attached = attach(&options.cache, &options.origin)?;
     let mut place = state::Place::open(&options.state)?;
     place.serves(&attached.cache, &attached.origin)?;
@@ -69,7 +69,12 @@ fn take(options: &Options, mut goes_on: impl FnMut(Progress) -> bool) -> Result<
             return Err(Failure::new(Failure::IO, what));
         }
         match engine.phase() {
-            Phase::Recovering => {}
+            Phase::Recovering => {
+                if !goes_on(None)? {
+                    // As after a crash here: what was written is what was there.
+                    return Ok(false);
+                }
+            }
             Phase::Serving if !asked => {
                 asked = true;
                 let snapshot = engine.inspect(now);
@@ -87,7 +92,7 @@ fn take(options: &Options, mut goes_on: impl FnMut(Progress) -> bool) -> Result<
                     continue;
                 }
                 let seconds_left = snapshot.drain_left.map(|left| left.as_secs_f64());
-                if !goes_on(Progress { left, of, seconds_left, failures: snapshot.counters.destage_failures }) {
+                if !goes_on(Some(Progress { left, of, seconds_left, failures: snapshot.counters.destage_failures }))? {
                     detached = false;
                     events.extend([Event::Control(Control::CancelDetach), Event::Control(Control::Stop)]);
                 }
@@ -96,7 +101,9 @@ fn take(options: &Options, mut goes_on: impl FnMut(Progress) -> bool) -> Result<
             Phase::Refused => return Err(refusal(&engine, &options.cache.display().to_string())),
             Phase::Stopped => {
                 let snapshot = engine.inspect(now);
-                State::of(&superblock, snapshot.epoch, Some(snapshot.newer()), &snapshot.mode).write(&place)?;
+                if let Err(failure) = State::of(&superblock, snapshot.epoch, Some(snapshot.newer()), &snapshot.mode).write(&place) {
+                    crate::tell!("tidegate: how it has ended, only the cache knows: {failure}");
+                }
                 if detached && !snapshot.is_detaching {
                     let what = format!(
                         "cache {} takes no writes, and does not say that it is detached: everything has gone home, but do not use the origin \

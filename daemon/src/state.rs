@@ -57,6 +57,9 @@ pub struct State {
     /// What a FLUSH promises. Of another mode than write-back: nothing that was flushed is in the cache alone.
     #[serde(default, with = "mode_name")]
     pub mode: Mode,
+    /// Whatever the mode: some blocks were found lost or unreadable, of which the origin has older contents or none.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub exceptions: bool,
     /// The cache failed in service, and the volume went on without it: `dirty` blocks were only there.
     #[serde(default)]
     pub degraded: bool,
@@ -71,7 +74,8 @@ impl State {
         let kept = if mode.wanted.is_home() && mode.recorded.is_home() { mode.wanted } else { Mode::WriteBack };
         let bytes = Some(superblock.geometry.volume_atoms * ATOM_BYTES);
         let stopped = dirty.is_some();
-        State { format: format_of(superblock), epoch, bytes, dirty, stopped, mode: kept, degraded: false, gone: Vec::new() }
+        let format = format_of(superblock);
+        State { format, epoch, bytes, dirty, stopped, mode: kept, exceptions: mode.has_exceptions, degraded: false, gone: Vec::new() }
     }
 
     /// Another cache begins to serve a volume whose last one may be left: before anything of it is changed, it is the one that is known.
@@ -402,7 +406,10 @@ impl State {
         let since = written_at(path).map_or(String::new(), |since| format!(" (this was written down at {since})"));
         match (self.dirty, self.mode.is_home()) {
             (Some(0), _) => Loss::Nothing("the last one held nothing newer than the origin"),
-            (None, true) => Loss::Nothing("the last one promised the origin: nothing that was flushed is lost with it"),
+            (None, true) if !self.exceptions => Loss::Nothing("the last one promised the origin: nothing that was flushed is lost with it"),
+            (None, true) => {
+                Loss::Some(format!("knew of blocks that were lost or unreadable, of which the origin has older contents{since}"))
+            }
             (Some(dirty), _) if self.degraded => Loss::Some(format!("failed in service and alone had {dirty} blocks{since}")),
             (Some(dirty), _) => Loss::Some(format!("held {dirty} blocks newer than the origin when it last stopped{since}")),
             (None, false) => Loss::Some(format!("may have held blocks newer than the origin{since}")),

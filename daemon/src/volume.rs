@@ -260,8 +260,8 @@ impl World<Run> for Back {
 struct Host {
     place: state::Place,
     superblock: Superblock,
-    /// The mode that was written down last.
-    told: Option<Mode>,
+    /// The mode that was written down last, and whether it has exceptions.
+    told: Option<(Mode, bool)>,
     /// It could not be written down: not again before.
     again: Instant,
     /// When what is dirty was noted last.
@@ -423,7 +423,7 @@ impl Volume {
         if snapshot.health != Health::Whole {
             (state.degraded, state.dirty) = (true, Some(snapshot.newer() + self.engine.unsaved_blocks()));
         }
-        self.host.told = Some(state.mode);
+        self.host.told = Some((state.mode, state.exceptions));
         state.write(&self.host.place)
     }
 
@@ -432,7 +432,7 @@ impl Volume {
     fn tell_changes(&mut self, now: Instant) {
         let mode = self.engine.mode();
         if !mode.is_switching
-            && self.host.told != Some(mode.recorded)
+            && self.host.told != Some((mode.recorded, mode.has_exceptions))
             && now >= self.host.again
             && let Err(failure) = self.tell_host(now, None)
         {
@@ -500,11 +500,11 @@ impl Volume {
         if self.engine.health() != Health::Whole {
             return Err("the cache has failed: every write goes to the origin, whatever the mode".to_owned());
         }
-        if !mode.is_home() && self.host.told != Some(mode) {
+        if !mode.is_home() && self.host.told.is_none_or(|(told, _)| told != mode) {
             let epoch = self.engine.inspect(now).epoch;
-            let back = ModeView { wanted: mode, recorded: mode, is_switching: false };
+            let back = ModeView { wanted: mode, recorded: mode, is_switching: false, ..self.engine.mode() };
             HostState::of(&self.host.superblock, epoch, None, &back).write(&self.host.place).map_err(|failure| failure.message)?;
-            self.host.told = Some(mode);
+            self.host.told = Some((mode, back.has_exceptions));
         }
         self.engine.handle(now, Event::Control(Control::Mode(mode)));
         Ok(())

@@ -13,7 +13,8 @@ use tidegate_daemon::volume::Options;
 use super::{Config, EX_CONFIG};
 
 impl Config {
-    /// Refuses a state, or the list of what is dirty beside it, that something else is called. `path` is that of the configuration; `flags`: what else is written, and which flag names it.
+    /// Refuses a state, or the list of what is dirty beside it, that something else is called; or a control socket that NBD has. `path` is that of the
+    /// configuration; `flags`: what else is written, and which flag names it.
     ///
     /// # Errors
     /// One line that names both.
@@ -21,10 +22,16 @@ impl Config {
         let mut others: Vec<(String, PathBuf)> =
             vec![("the configuration".to_owned(), path.to_owned()), ("the control socket".to_owned(), self.control.clone())];
         others.extend(flags.iter().map(|(flag, path)| (format!("the file of {flag}"), path.clone())));
-        others.extend(self.nbd.iter().filter_map(|address| match address {
-            Address::Unix(path) => Some(("an NBD socket".to_owned(), path.clone())),
+        let unix = |address: &Address| match address {
+            Address::Unix(path) => Some(path.clone()),
             Address::Tcp(_) => None,
-        }));
+        };
+        let sockets: Vec<PathBuf> = self.nbd.iter().filter_map(unix).collect();
+        if let Some(socket) = sockets.iter().find(|socket| is_one(socket, &self.control)) {
+            let what = format!("`control`: {} is an NBD socket as well; name another one", socket.display());
+            return Err(Failure::new(EX_CONFIG, what));
+        }
+        others.extend(sockets.into_iter().map(|path| ("an NBD socket".to_owned(), path)));
         if let Some(tls) = &self.tls {
             let files = [Some(&tls.certificate), Some(&tls.key), tls.client_ca.as_ref()];
             others.extend(files.into_iter().flatten().map(|path| ("a file of TLS".to_owned(), path.clone())));
@@ -120,6 +127,19 @@ mod tests {
             let error = check(&text).unwrap_err();
             assert!(error.starts_with(expected), "{text}: {error}");
         }
+    }
+
+    #[test]
+    fn the_control_socket_is_no_nbd_socket() {
+        let told = "`control`: one/c.sock is an NBD socket as well; name another one";
+        for control in ["c.sock", "two/c.sock"] {
+            assert_eq!(check(&format!("control = \"DIR/{control}\"\nnbd = [\"DIR/n.sock\", \"DIR/one/c.sock\"]\n")).unwrap_err(), told);
+        }
+        assert_eq!(
+            check("nbd = \"DIR/one/control.sock\"\n").unwrap_err(),
+            told.replace("c.sock", "control.sock"),
+            "where it is by default"
+        );
     }
 
     #[test]

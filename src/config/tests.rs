@@ -112,6 +112,7 @@ fn a_bad_file_is_refused_with_its_place() {
         ("[gate]\nfree_floor = \"60%\"\nreserve = \"50%\"\n", "config.toml:2:1: `free_floor` (60%) and `reserve` (50%)"),
         ("[wear]\ndaily_write_budget = \"0B\"\n", "config.toml:2:1: `daily_write_budget` is zero; leave it out"),
         ("[log]\ndirty_ram = \"2GiB\"\n", "config.toml:2:1: `dirty_ram` must be from 0 B to 1.0 GiB"),
+        ("[log]\nread_ahead = \"2GiB\"\n", "config.toml:2:1: `read_ahead` must be from 0 B to 1.0 GiB"),
         ("[log]\ndirty_ram_least = \"2GiB\"\n", "config.toml:2:1: `dirty_ram_least` must be from 0 B to 1.0 GiB"),
         ("[limits]\nfront_threads = 65\n", "config.toml:2:17: 65 is not a number of threads"),
         ("[limits]\npoll = \"2ms\"\n", "config.toml:2:1: `poll` must be at most 1 ms"),

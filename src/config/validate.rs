@@ -16,6 +16,7 @@ const POLL_MOST: Duration = Duration::from_millis(1);
 /// An origin that has not answered for less is only slow.
 const STALL_TIMEOUT_LEAST: Duration = Duration::from_secs(1);
 const DIRTY_RAM_BYTES: (u64, u64) = (0, 1 << 30);
+const READ_AHEAD_BYTES: (u64, u64) = (0, 1 << 30);
 const BATCH_BYTES: (u64, u64) = (64 << 10, 1 << 30);
 /// At least the largest request that NBD clients send without asking (32 MiB), and the sectors at its edges.
 const REQUEST_BYTES: (u64, u64) = (REQUEST_BYTES_MAX, 64 << 30);
@@ -76,6 +77,7 @@ impl File {
         within("destage_batch", self.gate.destage_batch, BATCH_BYTES)?;
         within("window", self.log.window, WINDOW_BYTES)?;
         within("dirty_ram", self.log.dirty_ram, DIRTY_RAM_BYTES)?;
+        within("read_ahead", self.log.read_ahead, READ_AHEAD_BYTES)?;
         within("dirty_ram_least", self.log.dirty_ram_least, DIRTY_RAM_BYTES)?;
         within("bytes", self.limits.bytes, REQUEST_BYTES)?;
         if self.limits.poll.is_some_and(|span| span.0 > POLL_MOST) {

@@ -1,6 +1,7 @@
 //! The row "CLI": wrong flags and values.
 
 use std::ffi::OsStr;
+use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::process::Command;
 
@@ -67,6 +68,31 @@ fn arguments_that_are_not_utf_8_are_refused_and_named() {
         assert!(said.contains(flag) || said.contains("UTF-8"), "{flag}: {said}");
     }
     assert_eq!(everything(folder.path()), [], "something was created");
+}
+
+/// Wherever the odd part comes from: typed, or of the folder that it is typed in.
+#[test]
+fn paths_that_a_configuration_could_not_hold_are_refused_before_anything_is_made() {
+    let (folder, other) = (folder(), folder());
+    let odd = other.path().join(OsStr::from_bytes(b"a\xffb"));
+    fs::create_dir(&odd).unwrap();
+    let sizes = ["--origin-size", "48MiB", "--cache-size", "64MiB"];
+    let typed = |flag: &str| [flag.into(), odd.join("x").into_os_string()];
+    for (at, command, rest) in [
+        (folder.path(), "create", typed("--origin")),
+        (folder.path(), "create", typed("--cache")),
+        (&odd, "create", ["--origin", "x"].map(Into::into)),
+        (&odd, "up", ["--origin", "x"].map(Into::into)),
+        (&odd, "up", ["--nbd", "unix:./s"].map(Into::into)),
+    ] {
+        let mut asked = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+        asked.current_dir(at).arg(command).arg("--dir").arg(folder.path().join("d")).args(&rest);
+        let output = asked.args(if command == "create" { &sizes[..] } else { &[] }).output().expect("the built program starts");
+        let said = String::from_utf8(output.stderr).expect("what it says is UTF-8");
+        assert_eq!((output.status.code(), said.lines().count()), (Some(2), 1), "{command} {rest:?}: {said}");
+        assert!(said.contains("is not UTF-8, which config.toml could not hold"), "{said}");
+        assert_eq!((everything(folder.path()), fs::read_dir(&odd).unwrap().count()), (vec![], 0), "{command} {rest:?}");
+    }
 }
 
 #[test]

@@ -32,6 +32,14 @@ pub fn volume(origin_size: &str, cache_size: &str, knobs: &str) -> TempDir {
     folder
 }
 
+/// The SSD of a volume is gone, and a blank one of its size is in its place.
+pub fn replace_cache(folder: &Path) {
+    let cache = folder.join("cache.img");
+    let bytes = std::fs::metadata(&cache).unwrap().len();
+    std::fs::remove_file(&cache).unwrap();
+    std::fs::File::create(&cache).unwrap().set_len(bytes).unwrap();
+}
+
 /// Several volumes of 48 MiB that have not been started, each with a cache of 64 MiB: NAME.origin and NAME.cache in one folder, `globals`
 /// above them in its config.toml, `knobs` below each.
 pub fn volumes(names: &[&str], globals: &str, knobs: &str) -> TempDir {

@@ -286,3 +286,14 @@ fn a_socket_left_behind_is_taken_over_and_nothing_else() {
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "a letter");
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "nothing else is left behind");
 }
+
+#[test]
+fn what_a_killed_process_of_our_number_left_is_in_nobodys_way() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("control.sock");
+    let (folder, inner) = draft(&path);
+    std::fs::create_dir(&folder).unwrap();
+    drop(UnixListener::bind(&inner).unwrap());
+    let _listener = listen(&path).expect("the place is free");
+    assert!(!folder.exists() && UnixStream::connect(&path).is_ok());
+}

@@ -28,12 +28,17 @@ impl Inquiries {
         Inquiries { names, next: 0, open: BTreeMap::new(), answered: Vec::new() }
     }
 
-    /// The number of a new inquiry, and the places of the volumes to be asked.
+    /// The number of a new inquiry, and the places of the volumes to be asked: a single one, if it `is_of_one`.
     ///
     /// # Errors
-    /// The answer: there is no such volume, or too many wait for it already (of clients that have gone, while it does not answer).
-    pub fn begin(&mut self, asker: Asker, volume: Option<&str>) -> Result<(u64, Vec<usize>), Value> {
+    /// The answer: there is no such volume, or it is not said which; or too many wait for it already (of clients that have gone, while it does not
+    /// answer).
+    pub fn begin(&mut self, asker: Asker, volume: Option<&str>, is_of_one: bool) -> Result<(u64, Vec<usize>), Value> {
         let places: Vec<usize> = match volume {
+            None if is_of_one && self.names.len() > 1 => {
+                let there_are = volumes_there_are(self.names.iter().map(String::as_str));
+                return Err(json!({ "error": format!("this is asked of one volume, and {there_are}; say which") }));
+            }
             None => (0..self.names.len()).collect(),
             Some(wanted) => match self.names.iter().position(|name| name == wanted) {
                 Some(place) => vec![place],
@@ -98,8 +103,8 @@ mod tests {
     fn one_volume_answers_for_itself_and_several_together_in_their_order() {
         let mut inquiries = of(&["home", "media"]);
         let (all, one) = (Asker::test(1), Asker::test(2));
-        assert_eq!(inquiries.begin(all, None), Ok((0, vec![0, 1])));
-        assert_eq!(inquiries.begin(one, Some("media")), Ok((1, vec![1])));
+        assert_eq!(inquiries.begin(all, None, false), Ok((0, vec![0, 1])));
+        assert_eq!(inquiries.begin(one, Some("media"), true), Ok((1, vec![1])));
         assert_eq!((inquiries.waiting_for(0), inquiries.waiting_for(1)), (vec![0], vec![0, 1]));
         inquiries.answer(0, 1, json!({ "phase": "serving" }));
         assert_eq!(answered(&mut inquiries), []);
@@ -112,35 +117,43 @@ mod tests {
     }
 
     #[test]
+    fn what_is_asked_of_one_volume_goes_to_none_of_several() {
+        let mut inquiries = of(&["home", "media"]);
+        let error = inquiries.begin(Asker::test(7), None, true).unwrap_err().to_string();
+        assert!(error.contains(r#"of one volume, and there are \"home\", \"media\"; say which"#), "{error}");
+        assert!(inquiries.waiting_for(0).is_empty() && inquiries.waiting_for(1).is_empty());
+    }
+
+    #[test]
     fn a_volume_that_answers_nothing_is_asked_so_often_and_the_others_go_on() {
         let mut inquiries = of(&["home", "media"]);
         let asker = Asker::test(7);
         for _ in 0..INQUIRIES_MAX {
-            inquiries.begin(asker, Some("home")).unwrap();
+            inquiries.begin(asker, Some("home"), false).unwrap();
         }
         for volume in [Some("home"), None] {
-            let error = inquiries.begin(asker, volume).unwrap_err().to_string();
+            let error = inquiries.begin(asker, volume, false).unwrap_err().to_string();
             assert!(error.contains(r#"256 commands wait for an answer of volume \"home\""#), "{error}");
         }
-        let (number, places) = inquiries.begin(asker, Some("media")).unwrap();
+        let (number, places) = inquiries.begin(asker, Some("media"), false).unwrap();
         assert_eq!(places, [1]);
         inquiries.answer(number, 1, json!({}));
         assert_eq!(answered(&mut inquiries), [(asker, r#"{"name":"media"}"#.to_owned())]);
         inquiries.answer(0, 0, json!({}));
-        assert!(inquiries.begin(asker, None).is_ok(), "one fewer waits");
+        assert!(inquiries.begin(asker, None, false).is_ok(), "one fewer waits");
     }
 
     #[test]
     fn the_only_volume_answers_with_or_without_its_name_and_no_other_name_is_known() {
         let mut inquiries = of(&["home"]);
         for volume in [None, Some("home")] {
-            let (number, places) = inquiries.begin(Asker::test(7), volume).unwrap();
+            let (number, places) = inquiries.begin(Asker::test(7), volume, true).unwrap();
             assert_eq!(places, [0]);
             inquiries.answer(number, 0, json!({}));
             assert_eq!(answered(&mut inquiries), [(Asker::test(7), r#"{"name":"home"}"#.to_owned())]);
         }
         for wrong in ["Home", "", &"x".repeat(5000)] {
-            let error = inquiries.begin(Asker::test(7), Some(wrong)).unwrap_err().to_string();
+            let error = inquiries.begin(Asker::test(7), Some(wrong), false).unwrap_err().to_string();
             assert!(error.contains(r#"is served here; there are \"home\""#) && error.len() < 200, "{error}");
         }
     }

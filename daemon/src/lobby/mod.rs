@@ -348,7 +348,7 @@ impl Lobby {
     /// Passes on what was asked on the control socket.
     fn inquire(&mut self) {
         for (asker, Command { verb, volume }) in self.control.commands() {
-            match self.inquiries.begin(asker, volume.as_deref()) {
+            match self.inquiries.begin(asker, volume.as_deref(), verb.is_of_one()) {
                 Err(error) => self.control.answer(asker, &error),
                 Ok((number, places)) => {
                     for place in places {

@@ -3,7 +3,7 @@
 use super::*;
 use tidegate_engine::cache::format::{FormatId, Geometry};
 
-const BACK: ModeView = ModeView { wanted: Mode::WriteBack, recorded: Mode::WriteBack, is_switching: false };
+const BACK: ModeView = ModeView { wanted: Mode::WriteBack, recorded: Mode::WriteBack, is_switching: false, has_exceptions: false };
 
 fn at(path: &Path) -> Place {
     Place::open(path).unwrap()
@@ -13,7 +13,7 @@ fn at(path: &Path) -> Place {
 fn a_cache_that_promised_the_origin_may_be_lost() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join(FILE_NAME);
-    let through = ModeView { wanted: Mode::WriteThrough, recorded: Mode::WriteThrough, is_switching: false };
+    let through = ModeView { wanted: Mode::WriteThrough, recorded: Mode::WriteThrough, ..BACK };
     State::of(&superblock(1, 5), 6, None, &through).write(&at(&path)).unwrap();
     assert!(compare(&at(&path), &superblock(2, 1), false).unwrap()[0].contains("nothing that was flushed is lost"));
     // On the way there or back it may not, nor with blocks that no stop could take home.
@@ -21,6 +21,12 @@ fn a_cache_that_promised_the_origin_may_be_lost() {
         State::of(&superblock(1, 5), 6, None, &view).write(&at(&path)).unwrap();
         assert!(compare(&at(&path), &superblock(2, 9), false).is_err());
     }
+    // Nor where an older contents would be read that nobody was to see any more. The new one promises the same.
+    State::of(&superblock(1, 5), 6, None, &ModeView { has_exceptions: true, ..through }).write(&at(&path)).unwrap();
+    assert!(compare(&at(&path), &superblock(2, 1), false).unwrap_err().message.contains("of which the origin has older contents"));
+    assert_eq!(State::read(&path).unwrap().unwrap().mode, Mode::WriteThrough);
+    State::of(&superblock(1, 5), 6, Some(0), &ModeView { has_exceptions: true, ..through }).write(&at(&path)).unwrap();
+    assert!(compare(&at(&path), &superblock(2, 1), false).is_ok(), "an orderly stop knows");
     State::of(&superblock(1, 5), 6, Some(3), &through).write(&at(&path)).unwrap();
     assert!(compare(&at(&path), &superblock(2, 9), false).unwrap_err().message.contains("held 3 blocks"));
     // A file of a version that knew no modes.
