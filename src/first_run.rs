@@ -246,7 +246,8 @@ impl Folders {
                 Err(error) => return Err(failed(error)),
             }
             let above = folder.parent().expect("the root is there");
-            File::open(above).and_then(|above| above.sync_all()).map_err(failed)?;
+            // One that may be written to and not read keeps its names as well as it does.
+            File::open(above).map_or(Ok(()), |above| above.sync_all()).map_err(failed)?;
         }
         Ok(made)
     }
