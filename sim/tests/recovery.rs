@@ -5,7 +5,7 @@ use crate::common::{journal_pages, newest_superblock, only, superblocks};
 use crate::fault_points::{NONE, cut, forge, lived, start};
 use tidegate_engine::Control;
 use tidegate_engine::block::{ATOM_BYTES, PAGE_ATOMS, Slot, Span};
-use tidegate_engine::cache::format::{FormatId, Header, PageHead, RangeKind, Record, Step, Superblock, create_steps};
+use tidegate_engine::cache::format::{FormatId, Header, NUMBER_END, PageHead, RangeKind, Record, Step, Superblock, create_steps};
 use tidegate_engine::fault_point::FaultPoint;
 use tidegate_engine::op::{DeviceId, Zone};
 use tidegate_engine::payload::Payload;
@@ -744,4 +744,24 @@ fn a_set_that_is_told_again_in_part_still_has_live_slots() {
     let scenario = start(scenario);
     assert_eq!(*scenario.simulation.engine.phase(), Phase::Refused);
     assert!(scenario.simulation.faults().has(FaultPoint::OpenOfLiveSet), "{:?}", scenario.simulation.engine.damage());
+}
+
+/// Forged. Whatever a start adds to them has to be written again.
+#[test]
+fn numbers_that_end_soon_are_no_superblock() {
+    let changes: [fn(&mut Superblock); 4] = [
+        |superblock| superblock.epoch = NUMBER_END - 1,
+        |superblock| superblock.sequence = NUMBER_END - 1,
+        |superblock| superblock.cut = NUMBER_END - 1,
+        |superblock| superblock.checkpoint.number = NUMBER_END - 1,
+    ];
+    for change in changes {
+        let mut scenario = lived();
+        cut(&mut scenario);
+        let mut forge = forge(&mut scenario);
+        let mut superblock = forge.superblock();
+        change(&mut superblock);
+        forge.set_superblock(&superblock);
+        assert_eq!(*start(scenario).simulation.engine.phase(), Phase::Refused);
+    }
 }

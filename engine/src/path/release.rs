@@ -116,6 +116,5 @@ impl<P: Payload> Engine<P> {
 /// Nothing durable, in flight or under way names the set or its header.
 fn is_unnamed<P>(sets: &Sets, checkpoint: &Checkpoint<P>, set: u32, durable: u64) -> bool {
     // A checkpoint under way may name slots that have died since: it needs the header of that life.
-    let is_captured = checkpoint.has_captured(set) && sets.get(set).header != HeaderState::Durable;
-    sets.is_reusable(set, durable) && !is_captured
+    sets.is_reusable(set, durable) && (sets.get(set).header == HeaderState::Durable || !checkpoint.has_captured(set))
 }

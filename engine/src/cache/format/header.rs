@@ -8,7 +8,7 @@
 //! ```
 
 use super::seal::{self, HEAD_BYTES, Magic, PAGE, check, get_u16, get_u32, get_u48, get_u64, put_u16, put_u32, put_u48, put_u64};
-use super::{Entry, FormatId, Geometry, NUMBER_END, Position, Unsealed};
+use super::{Entry, FormatId, Geometry, NUMBER_END, Position, READ_END, Unsealed};
 use crate::block::{Atoms, Block};
 
 const MAGIC: Magic = *b"TIDH";
@@ -70,7 +70,7 @@ impl<'a> Sound<'a> {
         seal::unseal(bytes, geometry.header_pages() as usize * PAGE, MAGIC, format, address(geometry, set, copy))?;
         check(get_u32(bytes, 28) == set, "set")?;
         let life = get_u64(bytes, 32);
-        check(life < NUMBER_END, "life")?;
+        check(life < READ_END, "life")?;
         let sealed = Position { epoch: get_u64(bytes, 40), seq: get_u64(bytes, 48) };
         let slots = usize::from(get_u16(bytes, 56));
         check(slots <= geometry.set_slots as usize, "slots")?;
@@ -197,7 +197,7 @@ mod tests {
         let burned = Entry { block: Block(0), valid: Atoms::NONE, crc: 0 };
         let entry = prop_oneof![9 => testing::entry(geometry), 1 => Just(burned)];
         let entries = proptest::collection::vec(entry, 0..=geometry.set_slots as usize);
-        (0..geometry.sets, 0..NUMBER_END, any::<u8>(), testing::position(), entries)
+        (0..geometry.sets, 0..READ_END, any::<u8>(), testing::position(), entries)
             .prop_map(|(set, life, stream, sealed, entries)| Header { set, life, stream, sealed, entries })
     }
 

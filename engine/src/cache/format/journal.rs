@@ -14,7 +14,7 @@
 use super::header::{EntryCodec, entry_bytes};
 use super::map::{self, RANGE_BYTES, RangeKind, lost_places};
 use super::seal::{self, HEAD_BYTES, Magic, PAGE, check, get_u16, get_u32, get_u64, put_u16, put_u32, put_u64};
-use super::{Bits, Entry, FormatId, Geometry, NUMBER_END, Unsealed};
+use super::{Bits, Entry, FormatId, Geometry, NUMBER_END, READ_END, Unsealed};
 use crate::block::{Atoms, Block, Slot};
 
 const MAGIC: Magic = *b"TIDJ";
@@ -303,8 +303,8 @@ fn head_of(bytes: &[u8]) -> Result<PageHead, Unsealed> {
     };
     check(flags & !(FIRST | LAST) == 0, "flags of a page")?;
     check(bytes[63] == 0, "bytes without a meaning")?;
-    check(head.epoch < NUMBER_END, "epoch")?;
-    check(head.seq < NUMBER_END, "seq")?;
+    check(head.epoch < READ_END, "epoch")?;
+    check(head.seq < READ_END, "seq")?;
     check(head.durable < head.seq, "durable")?;
     check(head.first == (head.group_offset == 0), "page in its group")?;
     Ok(head)
@@ -403,7 +403,7 @@ impl<'a> Reader<'a> {
 
     fn open(&mut self, head: RecordHead) -> Result<Record, Unsealed> {
         let life = u64::from(head.slot.slot) << 32 | u64::from(head.life);
-        check(life < NUMBER_END, "life")?;
+        check(life < READ_END, "life")?;
         let stream = u8::try_from(head.count).map_err(|_| Unsealed::Field("stream"))?;
         Ok(Record::Open { set: head.slot.set, life, stream })
     }

@@ -9,7 +9,7 @@
 
 use super::header::EntryCodec;
 use super::seal::{self, HEAD_BYTES, Magic, PAGE, check, get_u16, get_u32, get_u48, get_u64, put_u16, put_u32, put_u48, put_u64};
-use super::{Bits, FormatId, Geometry, NUMBER_END, Position, Unsealed};
+use super::{Bits, FormatId, Geometry, NUMBER_END, Position, READ_END, Unsealed};
 use crate::block::{Atoms, Block};
 
 const SETS_MAGIC: Magic = *b"TIDM";
@@ -150,7 +150,9 @@ fn decode_set(record: &[u8], slots: u32) -> Result<MapSet, Unsealed> {
     check(live.contains(&dirty), "dirty bits")?;
     check(state != SetState::Free || live.is_empty(), "live bits")?;
     let sealed = Position { seq: get_u64(record, 8), epoch: get_u64(record, 16) };
-    Ok(MapSet { life: life & (NUMBER_END - 1), state, sealed, live, dirty })
+    let life = life & (NUMBER_END - 1);
+    check(life < READ_END, "life")?;
+    Ok(MapSet { life, state, sealed, live, dirty })
 }
 
 fn put_bits(bits: &Bits, place: &mut [u8]) {
@@ -344,7 +346,7 @@ mod tests {
     fn map_set(geometry: &Geometry) -> impl Strategy<Value = MapSet> + use<> {
         let state = prop_oneof![Just(SetState::Free), Just(SetState::Open), Just(SetState::Sealed), Just(SetState::Placed)];
         let slots = geometry.set_slots;
-        (0..NUMBER_END, state, testing::position(), testing::bits(geometry), testing::bits(geometry)).prop_map(
+        (0..READ_END, state, testing::position(), testing::bits(geometry), testing::bits(geometry)).prop_map(
             move |(life, state, sealed, live, dirty)| {
                 let live = if state == SetState::Free { Bits::new(slots) } else { live };
                 MapSet { life, state, sealed, dirty: live.intersection(&dirty), live }

@@ -30,9 +30,11 @@ pub const VERSION: u16 = 2;
 pub const KNOWN_VERSIONS: &str = "1 and 2";
 /// Pages of other kinds have been the same in all of them, and say so.
 const PAGE_VERSION: u16 = 1;
-/// Lives, epochs and all numbers that count up are smaller: adding to one read from the SSD never overflows, and none gets there in
-/// the life of an SSD. A state map keeps the state of a set in the two bits above its life.
+/// Lives, epochs and all numbers that count up are smaller: none gets there in the life of an SSD. A state map keeps the state of a set in the two bits
+/// above its life.
 pub const NUMBER_END: u64 = 1 << 62;
+/// Those that are believed are smaller still: whatever is added to them, in the life of an SSD, they can be written again.
+pub const READ_END: u64 = NUMBER_END - (1 << 48);
 
 /// Drawn at random when the SSD is formatted. Every page names it, so nothing of a former life is taken for valid.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

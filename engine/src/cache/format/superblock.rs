@@ -11,7 +11,7 @@
 //! ```
 
 use super::seal::{self, Magic, PAGE, check, get_id, get_u16, get_u32, get_u48, get_u64, put_u32, put_u48, put_u64};
-use super::{FormatId, Geometry, NUMBER_END, Unsealed, VERSION};
+use super::{FormatId, Geometry, NUMBER_END, READ_END, Unsealed, VERSION};
 use crate::block::{ATOM_BYTES, Block};
 use crate::mode::Mode;
 use crate::payload::Checksum;
@@ -116,7 +116,7 @@ impl Superblock {
     pub fn encode(&self, copy: u32) -> Vec<u8> {
         assert!(self.geometry.validate().is_ok(), "an impossible geometry");
         assert!(self.checkpoint.area < 2 && self.previous.area < 2, "there are two maps");
-        assert_eq!(self.check_numbers(), Ok(()), "numbers are counted from 1");
+        assert_eq!(self.check_numbers(NUMBER_END), Ok(()), "numbers are counted from 1");
         let mut bytes = vec![0; PAGE];
         bytes[32..48].copy_from_slice(&self.format.0);
         bytes[48..64].copy_from_slice(&self.volume);
@@ -161,13 +161,13 @@ impl Superblock {
     }
 
     /// Epochs and pages are counted from 1.
-    fn check_numbers(&self) -> Result<(), Unsealed> {
+    fn check_numbers(&self, end: u64) -> Result<(), Unsealed> {
         let maps = [self.checkpoint, self.previous];
-        check(self.sequence < NUMBER_END, "sequence")?;
-        check((1..NUMBER_END).contains(&self.epoch), "epoch")?;
-        check((1..NUMBER_END).contains(&self.cut), "cut")?;
-        check(maps.iter().all(|map| map.number < NUMBER_END), "checkpoint number")?;
-        check(maps.iter().all(|map| (1..NUMBER_END).contains(&map.seq)), "checkpoint seq")
+        check(self.sequence < end, "sequence")?;
+        check((1..end).contains(&self.epoch), "epoch")?;
+        check((1..end).contains(&self.cut), "cut")?;
+        check(maps.iter().all(|map| map.number < end), "checkpoint number")?;
+        check(maps.iter().all(|map| (1..end).contains(&map.seq)), "checkpoint seq")
     }
 
     /// Copy 0 or 1 from its 4 KiB. Whether the format id is the expected one, and whether the SSD is large enough for the geometry,
@@ -210,7 +210,7 @@ impl Superblock {
             written: decode_written(bytes)?,
         };
         check(superblock.checkpoint.area < 2 && superblock.previous.area < 2, "map area")?;
-        superblock.check_numbers()?;
+        superblock.check_numbers(READ_END)?;
         Ok(superblock)
     }
 }
@@ -325,12 +325,12 @@ mod tests {
     use std::collections::BTreeMap;
 
     fn map_ref() -> impl Strategy<Value = MapRef> {
-        (0..NUMBER_END, 0..2u32, 1..NUMBER_END).prop_map(|(number, area, seq)| MapRef { number, area, seq })
+        (0..READ_END, 0..2u32, 1..READ_END).prop_map(|(number, area, seq)| MapRef { number, area, seq })
     }
 
     fn superblock() -> impl Strategy<Value = Superblock> {
         let ids = (any::<[u8; 16]>(), any::<[u8; 16]>(), any::<[u8; 16]>());
-        let numbers = (0..NUMBER_END, 1..NUMBER_END, 1..NUMBER_END);
+        let numbers = (0..READ_END, 1..READ_END, 1..READ_END);
         let marks = proptest::collection::btree_map(any::<u64>(), any::<u32>(), 0..MARKS_MAX);
         let totals = (0..NUMBER_END, proptest::array::uniform9(0..NUMBER_END));
         (ids, geometries(), numbers, map_ref(), map_ref(), any::<[bool; 3]>(), 0..Mode::ALL.len(), (marks, totals)).prop_map(

@@ -27,7 +27,7 @@ fn record(geometry: &Geometry) -> impl Strategy<Value = Record> + use<> {
     let kind = prop_oneof![Just(RangeKind::Zero), Just(RangeKind::Trim)];
     prop_oneof![
         4 => put(geometry),
-        1 => (sets.clone(), 0..NUMBER_END, any::<u8>()).prop_map(|(set, life, stream)| Record::Open { set, life, stream }),
+        1 => (sets.clone(), 0..READ_END, any::<u8>()).prop_map(|(set, life, stream)| Record::Open { set, life, stream }),
         1 => (sets.clone(), any::<u32>()).prop_map(|(set, life)| Record::Seal { set, life }),
         1 => (sets.clone(), any::<u32>(), some.clone()).prop_map(|(set, life, slots)| Record::Clean { set, life, slots }),
         1 => (sets.clone(), any::<u32>(), some.clone()).prop_map(|(set, life, slots)| Record::Opened { set, life, slots }),
@@ -43,7 +43,7 @@ fn records() -> impl Strategy<Value = (Geometry, Vec<Record>)> {
 }
 
 fn head() -> impl Strategy<Value = PageHead> {
-    (0..NUMBER_END, 1..NUMBER_END, any::<u64>(), any::<u32>(), 0..3u32, any::<bool>()).prop_map(
+    (0..READ_END, 1..READ_END, any::<u64>(), any::<u32>(), 0..3u32, any::<bool>()).prop_map(
         |(epoch, seq, durable, previous, group_offset, last)| PageHead {
             epoch,
             seq,
