@@ -191,6 +191,25 @@ fn an_origin_that_takes_no_write_or_no_flush_fails_nothing() {
     }
 }
 
+/// Whatever of it was still to go home is in the log by then: nothing is left whose success would tell.
+#[test]
+fn an_origin_that_has_failed_once_is_tried_again() {
+    for fails in [Some(Zone::Origin), None] {
+        let mut scenario = always();
+        match fails {
+            Some(zone) => scenario.fail_next(zone, Fault::Error),
+            None => scenario.fail_next_flush(DeviceId::Origin),
+        }
+        commit(&mut scenario, [0, 1]);
+        scenario.advance(Duration::from_secs(30));
+        let before = scenario.snapshot().counters.commit_blocks;
+        let sent = commit(&mut scenario, [8, 9, 10, 11]);
+        let after = scenario.snapshot().counters.commit_blocks;
+        assert!(after > before + 1, "{fails:?}: {before}, {after}");
+        survives(&mut scenario, &sent);
+    }
+}
+
 #[test]
 fn an_origin_that_goes_away_before_the_flush_fails_nothing() {
     let mut scenario = always();

@@ -197,8 +197,13 @@ mod tests {
         let burned = Entry { block: Block(0), valid: Atoms::NONE, crc: 0 };
         let entry = prop_oneof![9 => testing::entry(geometry), 1 => Just(burned)];
         let entries = proptest::collection::vec(entry, 0..=geometry.set_slots as usize);
-        (0..geometry.sets, 0..READ_END, any::<u8>(), testing::position(), entries)
-            .prop_map(|(set, life, stream, sealed, entries)| Header { set, life, stream, sealed, entries })
+        (0..geometry.sets, 0..READ_END, any::<u8>(), testing::position(), entries).prop_map(|(set, life, stream, sealed, entries)| Header {
+            set,
+            life,
+            stream,
+            sealed,
+            entries,
+        })
     }
 
     /// A full one.

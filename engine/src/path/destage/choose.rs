@@ -193,11 +193,14 @@ impl<P: Payload> Engine<P> {
     }
 
     fn may_destage(&self, block: Block, slot: Slot) -> bool {
+        if !self.sets.is_dirty(slot) {
+            return false;
+        }
         let durable = !self.window.holds(slot) || self.has_canary(Canary::DestageBeforeDurable);
         let span = self.config.geometry.block_span(block);
         let newer = self.through.covers(block, 1) || self.origin.is_written(span);
         let is_shunned = self.destage.shunned.contains(block, self.now);
-        self.sets.is_dirty(slot) && durable && !self.ranges.is_zeroed(block) && !newer && !is_shunned && !self.is_left_alone(slot, block)
+        durable && !self.ranges.is_zeroed(block) && !newer && !is_shunned && !self.is_left_alone(slot, block)
     }
 
     /// Adds the valid atoms of one slot to the batch, joining the piece before it where the origin is contiguous.

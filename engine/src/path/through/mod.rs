@@ -138,6 +138,16 @@ impl<P: Payload> Through<P> {
         !pins && self.waiting.is_empty() && self.settling.is_empty() && !self.unsure.awaits_flush()
     }
 
+    /// No write is left whose success would tell that the origin takes them again: after a while somebody may try.
+    fn forgive(&mut self, now: Instant) {
+        if self.back_off.has_failed() && self.back_off.at.is_none_or(|at| at + RETRY.1 <= now) {
+            let is_idle = self.pages.is_empty() && self.writes.is_empty() && self.waiting.is_empty() && self.settling.is_empty();
+            if is_idle {
+                self.back_off.succeeded();
+            }
+        }
+    }
+
     /// A page that has not come this way, and that the origin is to have.
     pub fn adopt(&mut self, block: Block, page: Page<P>, now: Instant) {
         self.pages.insert(block, page);

@@ -18,6 +18,7 @@ impl<P: Payload> Engine<P> {
     pub(in crate::path) fn pump_through(&mut self) -> bool {
         let awaited = self.origin.forget_awaited();
         let has_nothing = self.through.has_nothing() && awaited == 0 && !self.is_rescuing();
+        self.through.forgive(self.now);
         if has_nothing { false } else { self.go_through(awaited) }
     }
 
