@@ -494,6 +494,7 @@ mod tests {
                 (44, &[69], "count of sets"),
                 (44, &[0xff, 0xff], "count of sets"),
                 (46, &[1], "bytes without a meaning"),
+                (70, &[0xff, 0xbf], "life"),
                 (71, &[0], "live bits"),
                 (88, &[0b010], "dirty bits"),
                 (89, &[1], "bits beyond the set"),
