@@ -15,7 +15,7 @@ build: ## the program, optimised: target/release/tidegate
 run: build ## a volume in ./tidegate-data, served until Ctrl-C (ARGS="--origin … --cache …" for another one)
 	@$(TIMED) run $(TIDEGATE) up $(ARGS)
 
-test: ## everything that must hold: format, lints, tests, real clients, the swarm (about half an hour on two cores; needs root for mounts)
+test: ## everything that must hold: format, lints, tests, real clients, the swarm (some twenty minutes on two cores; needs root for mounts)
 	@$(TIMED) test scripts/test.sh
 
 fuzz: ## inputs guided by coverage: make fuzz TARGET=journal SECONDS=600 (TARGET=list names all; without TARGET: what CI runs)
