@@ -270,6 +270,10 @@ impl<P: Payload> Engine<P> {
     /// With the log replayed: a set that nobody can describe is damage if something in it is still dirty.
     pub(super) fn judge_lost_headers(&mut self) {
         for (set, what) in std::mem::take(&mut self.recovery().headers.lost) {
+            if !self.is_header_needed(set) {
+                // Told again by the log, or read beside its neighbours since.
+                continue;
+            }
             let info = self.sets.get(set);
             match (info.dirty_count, info.live_count) {
                 (0, 0) => {}
