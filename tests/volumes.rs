@@ -429,11 +429,7 @@ fn what_changes_one_volume_is_asked_of_none_of_several() {
     let daemon = Daemon::start(dir, &["serve", "--config", text(&other)]);
     let modes = || NAMES.map(|name| daemon.status_of(name)["mode"]["recorded"].as_str().unwrap().to_owned());
     let asks = |words: &[&str]| tidegate(&[words, &["--dir", text(dir)]].concat());
-    let only_home = format!(
-        "[[volume]]\nname = \"home\"\norigin = {:?}\ncache = {:?}\n",
-        text(&dir.join("home.origin")),
-        text(&dir.join("home.cache"))
-    );
+    let only_home = table("home", [text(&dir.join("home.origin")), text(&dir.join("home.cache"))], "");
     for config in [None, Some(only_home)] {
         let notes = usize::from(config.is_none());
         if let Some(config) = config {

@@ -42,7 +42,7 @@ pub struct Progress {
 /// as before, but for what has gone home. Answers whether it is detached.
 ///
 /// # Errors
-/// One line, or what `goes_on` returns at first. Nothing was written to what is not a cache of ours.
+/// One line, or what `goes_on` returns. Nothing was written to what is not a cache of ours.
 pub fn detach(options: &Options, goes_on: impl FnMut(Option<Progress>) -> Result<bool, Failure>) -> Result<bool, Failure> {
     let detached = take(options, goes_on);
     await_release(&[(&options.cache, DeviceId::Cache), (&options.origin, DeviceId::Origin)]);

@@ -177,14 +177,20 @@ fn every_flush_is_answered_while_the_origin_hangs() {
     survives(&mut scenario, &sent);
 }
 
+/// The next operation of this zone fails, or the next flush of the origin.
+fn failing(zone: Option<Zone>) -> Scenario {
+    let mut scenario = always();
+    match zone {
+        Some(zone) => scenario.fail_next(zone, Fault::Error),
+        None => scenario.fail_next_flush(DeviceId::Origin),
+    }
+    scenario
+}
+
 #[test]
 fn an_origin_that_takes_no_write_or_no_flush_fails_nothing() {
     for fails in [Some(Zone::Origin), None] {
-        let mut scenario = always();
-        match fails {
-            Some(zone) => scenario.fail_next(zone, Fault::Error),
-            None => scenario.fail_next_flush(DeviceId::Origin),
-        }
+        let mut scenario = failing(fails);
         let sent = commit(&mut scenario, [0, 1, 2, 3, 4]);
         assert!(writes(&scenario, Zone::Data) >= 2, "what was refused is in the log");
         survives(&mut scenario, &sent);
@@ -195,17 +201,12 @@ fn an_origin_that_takes_no_write_or_no_flush_fails_nothing() {
 #[test]
 fn an_origin_that_has_failed_once_is_tried_again() {
     for fails in [Some(Zone::Origin), None] {
-        let mut scenario = always();
-        match fails {
-            Some(zone) => scenario.fail_next(zone, Fault::Error),
-            None => scenario.fail_next_flush(DeviceId::Origin),
-        }
+        let mut scenario = failing(fails);
         commit(&mut scenario, [0, 1]);
         scenario.advance(Duration::from_secs(30));
-        let before = scenario.snapshot().counters.commit_blocks;
+        let before = commits(&scenario);
         let sent = commit(&mut scenario, [8, 9, 10, 11]);
-        let after = scenario.snapshot().counters.commit_blocks;
-        assert!(after > before + 1, "{fails:?}: {before}, {after}");
+        assert!(commits(&scenario) > before + 1, "{fails:?}: {before}, {}", commits(&scenario));
         survives(&mut scenario, &sent);
     }
 }

@@ -307,17 +307,21 @@ fn a_crash_between_the_parts_of_a_long_range_leaves_each_block_as_it_was_or_zero
     }
 }
 
+/// The same with room for sixteen ranges: an eighth is kept for what is lost, and three for whoever comes next. Nothing is written.
+fn with_few_ranges() -> Scenario {
+    let mut plan = plan_for(Geometry { range_entries: 16, ..scenario().geometry() });
+    plan.config.zeroed_together = 4;
+    Scenario::of(plan)
+}
+
 /// Found by seed 68 of the refusing ones: the rest was taken for a hint that nothing has to be done for.
 #[test]
 fn a_long_range_whose_first_part_fills_the_table_is_zeroed_to_its_end() {
     for command in [Command::Zero { no_hole: false, fua: false, fast: true }, Command::Zero { no_hole: true, fua: true, fast: false }] {
-        let geometry = Geometry { range_entries: 16, ..plan_for(scenario().geometry()).config.geometry };
-        let mut plan = plan_for(geometry);
-        plan.config.zeroed_together = 4;
-        let mut scenario = Scenario::of(plan);
+        let mut scenario = with_few_ranges();
         (0..64).for_each(|block| drop(scenario.write(block)));
         scenario.flush();
-        // An eighth of the table is kept for what is lost, and three entries for whoever comes next.
+        // There is room for one more.
         (0..11).for_each(|range| scenario.trim(scenario.block(20 + 2 * range)));
         let range = scenario.send(scenario.blocks(0, 8), command);
         scenario.wait(range).expect("it waits until the others are home");
@@ -366,16 +370,13 @@ fn a_long_range_does_not_wait_for_its_own_parts_to_go_home() {
 /// Of a TRIM with FUA a part was done when the SSD failed: only memory knows of it then.
 #[test]
 fn of_a_long_trim_what_was_zeroed_is_on_the_origin_before_it_is_answered_without_the_ssd() {
-    let geometry = Geometry { range_entries: 16, ..plan_for(scenario().geometry()).config.geometry };
-    let mut plan = plan_for(geometry);
-    plan.config.zeroed_together = 4;
-    let mut scenario = Scenario::of(plan);
+    let mut scenario = with_few_ranges();
     (0..64).for_each(|block| drop(scenario.write(block)));
     scenario.drain();
     (0..64).for_each(|block| drop(scenario.write(block)));
     scenario.flush();
     scenario.hold(Zone::Origin);
-    // The table has room for one more: the rest waits.
+    // There is room for one more: the rest waits.
     (0..11).for_each(|range| scenario.trim(scenario.block(20 + 2 * range)));
     let range = scenario.send(scenario.blocks(0, 8), Command::Trim { fua: true });
     scenario.run_until_quiet();

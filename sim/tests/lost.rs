@@ -204,8 +204,7 @@ fn a_mode_that_promises_the_origin_does_not_wait_for_what_is_stranded() {
     assert_eq!(scenario.on_origin(1)[1], data.stamps().collect::<Vec<_>>());
     expect_errors(&mut scenario, scattered(20));
     // The host is told that they are exceptions, as long as there is one, lost or stranded.
-    let mut left = scattered(20);
-    while let Some(block) = left.pop() {
+    for block in scattered(20) {
         assert!(scenario.snapshot().mode.has_exceptions, "{block} is one");
         scenario.write(block);
     }

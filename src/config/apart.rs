@@ -22,16 +22,12 @@ impl Config {
         let mut others: Vec<(String, PathBuf)> =
             vec![("the configuration".to_owned(), path.to_owned()), ("the control socket".to_owned(), self.control.clone())];
         others.extend(flags.iter().map(|(flag, path)| (format!("the file of {flag}"), path.clone())));
-        let unix = |address: &Address| match address {
-            Address::Unix(path) => Some(path.clone()),
-            Address::Tcp(_) => None,
-        };
-        let sockets: Vec<PathBuf> = self.nbd.iter().filter_map(unix).collect();
-        if let Some(socket) = sockets.iter().find(|socket| is_one(socket, &self.control)) {
+        let sockets = || self.nbd.iter().filter_map(Address::path);
+        if let Some(socket) = sockets().find(|socket| is_one(socket, &self.control)) {
             let what = format!("`control`: {} is an NBD socket as well; name another one", socket.display());
             return Err(Failure::new(EX_CONFIG, what));
         }
-        others.extend(sockets.into_iter().map(|path| ("an NBD socket".to_owned(), path)));
+        others.extend(sockets().map(|path| ("an NBD socket".to_owned(), path.to_owned())));
         if let Some(tls) = &self.tls {
             let files = [Some(&tls.certificate), Some(&tls.key), tls.client_ca.as_ref()];
             others.extend(files.into_iter().flatten().map(|path| ("a file of TLS".to_owned(), path.clone())));

@@ -24,20 +24,16 @@ const REQUEST_BYTES: (u64, u64) = (REQUEST_BYTES_MAX, 64 << 30);
 impl File {
     /// Relations between values, and paths. The error names the key whose line is to blame.
     pub(super) fn validate(&self) -> Result<(), (&'static str, String)> {
-        let unix = |address: &Address| match address {
-            Address::Unix(path) => Some(path.clone()),
-            Address::Tcp(_) => None,
-        };
-        let relative = self.nbd.iter().filter_map(unix).find(|path| !path.is_absolute());
+        let relative = self.nbd.iter().filter_map(Address::path).find(|path| !path.is_absolute());
         for (key, path) in [
-            ("origin", self.origin.as_ref()),
-            ("cache", self.cache.as_ref()),
-            ("nbd", relative.as_ref()),
-            ("control", self.control.as_ref()),
-            ("state", self.state.as_ref()),
-            ("certificate", self.tls.certificate.as_ref()),
-            ("key", self.tls.key.as_ref()),
-            ("client_ca", self.tls.client_ca.as_ref()),
+            ("origin", self.origin.as_deref()),
+            ("cache", self.cache.as_deref()),
+            ("nbd", relative),
+            ("control", self.control.as_deref()),
+            ("state", self.state.as_deref()),
+            ("certificate", self.tls.certificate.as_deref()),
+            ("key", self.tls.key.as_deref()),
+            ("client_ca", self.tls.client_ca.as_deref()),
         ] {
             if path.is_some_and(|path| !path.is_absolute()) {
                 return Err((key, format!("`{key}` is a relative path; write it from / on")));

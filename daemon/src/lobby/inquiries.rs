@@ -36,8 +36,7 @@ impl Inquiries {
     pub fn begin(&mut self, asker: Asker, volume: Option<&str>, is_of_one: bool) -> Result<(u64, Vec<usize>), Value> {
         let places: Vec<usize> = match volume {
             None if is_of_one && self.names.len() > 1 => {
-                let there_are = volumes_there_are(self.names.iter().map(String::as_str));
-                return Err(json!({ "error": format!("this is asked of one volume, and {there_are}; say which") }));
+                return Err(json!({ "error": format!("this is asked of one volume, and {}; say which", self.there_are()) }));
             }
             None => (0..self.names.len()).collect(),
             Some(wanted) => match self.names.iter().position(|name| name == wanted) {
@@ -58,7 +57,11 @@ impl Inquiries {
 
     fn unknown(&self, wanted: &str) -> String {
         let wanted: String = wanted.chars().take(40).collect();
-        format!("no volume {wanted:?} is served here; {}", volumes_there_are(self.names.iter().map(String::as_str)))
+        format!("no volume {wanted:?} is served here; {}", self.there_are())
+    }
+
+    fn there_are(&self) -> String {
+        volumes_there_are(self.names.iter().map(String::as_str))
     }
 
     /// What a volume answers.

@@ -82,9 +82,9 @@ impl<P: Payload> Engine<P> {
             return;
         }
         let (durable, is_needed) = (self.journal.durable_group(), self.checkpoint.is_running());
-        let (most, under_way) = (UNDER_WAY * self.config.headers_together, self.header_writes.under_way);
+        let (limit, under_way) = (UNDER_WAY * self.config.headers_together, self.header_writes.under_way);
         let looked = Looked { durable_group: durable, due: self.header_writes.due.len(), is_needed, is_all: true };
-        if self.header_writes.looked == looked || under_way > most / 2 {
+        if self.header_writes.looked == looked || under_way > limit / 2 {
             return;
         }
         let mut due = std::mem::take(&mut self.header_writes.due);
@@ -95,7 +95,7 @@ impl<P: Payload> Engine<P> {
         }
         ready.sort_unstable();
         ready.dedup();
-        let room = (most - under_way) as usize;
+        let room = (limit - under_way) as usize;
         let is_all = ready.len() <= room;
         waiting.extend(ready.drain(room.min(ready.len())..));
         self.header_writes.looked = Looked { due: waiting.len(), is_all, ..looked };

@@ -11,7 +11,7 @@
 //! 1. no atom holds a version that precedes a durable one;
 //! 2. if write B survived, everything acknowledged before B was submitted survived too;
 //! 3. a write survived everywhere or nowhere (but for the parts of blocks at its ends: what it brings to such a block may be logged together
-//!    with an earlier write of the rest of that block, and survive without it; and but for long ranges of zeros);
+//!    with an earlier write of the rest of that block, and survive without it; and but for ranges of zeros that the engine does in parts);
 //! 4. what was read once after the crash is settled: it is read again, after further crashes too.
 //!
 //! "Survived everywhere" means: wherever no later survivor overwrote it. Two versions may hold the same stamp (zeros, or a retry of the

@@ -22,7 +22,7 @@ impl Plan {
         (self.bounds_flushes && is_quick && self.is_log_alone() && !self.promises_origin()).then_some(FLUSH_BOUND)
     }
 
-    /// Atoms of the longest range of zeros that a crash leaves or takes as a whole.
+    /// Atoms of the longest range of zeros that is always done at once.
     pub fn parts_beyond(&self) -> u64 {
         self.config.zeroed_together * u64::from(self.config.geometry.block_atoms)
     }

@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Write};
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 /// The port IANA reserves for NBD; for addresses that name none.
@@ -57,6 +57,14 @@ fn tcp(text: &str) -> Result<Address, String> {
 }
 
 impl Address {
+    /// Of a Unix socket.
+    pub fn path(&self) -> Option<&Path> {
+        match self {
+            Address::Unix(path) => Some(path),
+            Address::Tcp(_) => None,
+        }
+    }
+
     /// Can there be such a socket?
     ///
     /// # Errors

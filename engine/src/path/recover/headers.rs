@@ -1,7 +1,7 @@
 //! Headers: which block each slot of a sealed set holds. Those of sets with dirty slots are read before service, clean ones behind it.
 //!
 //! A header counts only with the life and the SEAL position that the state map names; else its copy; else the set is refused if it is
-//! dirty, dropped if it is clean, which is written down: it may be readable after the next crash. Before that, what could not be read in either
+//! dirty when the log is replayed, dropped if it is clean, which is written down: it may be readable after the next crash. Before that, what could not be read in either
 //! place is asked for again, for a while: an SSD that gives nothing for a moment costs no set. But no checkpoint runs before the last late header,
 //! nor does a stop end: where somebody waits for either, a clean set is given up at once. A late header never beats what the journal or a client
 //! has changed since.

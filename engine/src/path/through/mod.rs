@@ -133,18 +133,20 @@ impl<P: Payload> Through<P> {
     }
 
     /// No write waits, and nothing is pinned or promised.
+    fn is_idle(&self) -> bool {
+        self.pages.is_empty() && self.pages.replaced_blocks() == 0 && self.waiting.is_empty() && self.settling.is_empty()
+    }
+
+    /// Nor is a flush wanted for what failed.
     fn has_nothing(&self) -> bool {
-        let pins = !self.pages.is_empty() || self.pages.replaced_blocks() > 0;
-        !pins && self.waiting.is_empty() && self.settling.is_empty() && !self.unsure.awaits_flush()
+        self.is_idle() && !self.unsure.awaits_flush()
     }
 
     /// No write is left whose success would tell that the origin takes them again: after a while somebody may try.
     fn forgive(&mut self, now: Instant) {
-        if self.back_off.has_failed() && self.back_off.at.is_none_or(|at| at + RETRY.1 <= now) {
-            let is_idle = self.pages.is_empty() && self.writes.is_empty() && self.waiting.is_empty() && self.settling.is_empty();
-            if is_idle {
-                self.back_off.succeeded();
-            }
+        let is_old = self.back_off.at.is_none_or(|at| at + RETRY.1 <= now);
+        if self.back_off.has_failed() && is_old && self.is_idle() && self.writes.is_empty() {
+            self.back_off.succeeded();
         }
     }
 
