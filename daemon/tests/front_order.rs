@@ -394,3 +394,27 @@ fn of_three_connections_each_waits_for_those_that_were_closed_before() {
     world.front.ready(1 << 62 | 2, true, false, &mut room, &mut events);
     assert_eq!(events.len(), 36, "what is on the second one comes first");
 }
+
+/// The same on three threads: of the first it is only known that it was closed once its thread is asked for that.
+#[test]
+fn of_three_connections_to_three_threads_each_comes_behind_those_that_were_closed_before() {
+    for places in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
+        let mut world = World::with_threads(MIB, 3);
+        let mut clients = [(); 3].map(|()| Some(Raw::ready(&mut world)));
+        let [mut first, mut old, mut new] = places.map(|place: usize| clients[place].take().expect("each is one of them"));
+        world.hold = true;
+        first.send(&mut world, &[reads(128, 512), request(TRIM, 200, 8192, 512)].concat());
+        world.until(|world| world.held.len() == 128);
+        world.settle();
+        drop(first);
+        old.send(&mut world, &write(1, 4096, &[7; 4096]));
+        world.let_threads_sleep();
+        drop(old);
+        new.send(&mut world, &write(9, 4096, &[8; 512]));
+        world.let_threads_sleep();
+        assert_eq!(changes(&world), 0, "nobody has had a turn");
+        world.settle();
+        let written: Vec<u64> = world.held[128..].iter().map(|request| request.span.bytes()).collect();
+        assert_eq!(written, [4096, 512], "on threads {places:?}");
+    }
+}

@@ -209,7 +209,12 @@ impl World {
         self.front.interests(&mut changes);
         for interest in changes {
             match (interest.readable, interest.writable) {
-                (false, false) => self.polled.remove(&interest.token),
+                (false, false) => {
+                    // SAFETY: it only asks whether there is such a descriptor.
+                    let is_open = unsafe { libc::fcntl(interest.fd, libc::F_GETFD) } != -1;
+                    assert!(is_open, "epoll goes on watching a copy of a descriptor that is withdrawn when it is closed");
+                    self.polled.remove(&interest.token)
+                }
                 _ => self.polled.insert(interest.token, interest),
             };
         }
@@ -286,6 +291,15 @@ impl World {
             }
             assert!(begin.elapsed().as_millis() < PATIENCE_MS as u128, "something went on happening for a long time");
             before = sleeps;
+        }
+    }
+
+    /// What the front threads were sent they have read, while nobody here takes what they ask for.
+    pub fn let_threads_sleep(&self) {
+        let begin = std::time::Instant::now();
+        while front_threads().is_none() {
+            assert!(begin.elapsed().as_millis() < PATIENCE_MS as u128, "a front thread did not sleep for a long time");
+            std::thread::yield_now();
         }
     }
 

@@ -26,14 +26,13 @@ use super::job::Jobs;
 use super::kept::Kept;
 use super::loan::{Account, Loans, Purpose};
 use super::output::Output;
+use super::requests::{REQUESTS_MAX, Requests};
 use super::seats::Seat;
 use super::socket::Stream;
 use super::tls::Channel;
 use super::transmission::{self, Allowance, HEADER_BYTES_MAX, Pending, Transmission};
 use crate::back::run::Run;
 
-/// Requests of one connection from their arrival until their reply is sent.
-pub const REQUESTS_MAX: usize = 128;
 /// Payload bytes of one connection, likewise.
 pub const BYTES_MAX: u64 = 64 << 20;
 /// Taken from the socket at once while a client has moved no more than its share: what it sends ahead is kept here when it has to wait.
@@ -447,7 +446,9 @@ impl Connection {
 
     /// There may be room again: goes on with what was received.
     fn resume(&mut self, service: Service<'_>, intake: &mut Intake<'_>) {
-        let is_past = |time: &mut usize| intake.departures.is_none_or(|departures| departures.is_past(*time));
+        // Who has closed it hears no answer, so what comes here need not come behind others'; but those who look for what comes here wait for it.
+        let is_closed = self.is_behind() && self.stream().is_closed();
+        let is_past = |time: &mut usize| is_closed || intake.departures.is_none_or(|departures| departures.is_past(*time));
         self.behind.take_if(is_past);
         if !self.waiting || self.is_behind() {
             return;
@@ -761,40 +762,4 @@ impl Connection {
 
 fn is_temporary(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
-}
-
-/// The requests in the engine, by the low bits of their ids.
-#[derive(Debug, Default)]
-struct Requests {
-    pending: Vec<Option<Pending>>,
-    free: Vec<u8>,
-}
-
-const _: () = assert!(REQUESTS_MAX <= 256);
-
-impl Requests {
-    fn count(&self) -> usize {
-        self.pending.len() - self.free.len()
-    }
-
-    fn iter(&self) -> impl Iterator<Item = (u8, &Pending)> {
-        self.pending.iter().enumerate().filter_map(|(number, pending)| Some((number as u8, pending.as_ref()?)))
-    }
-
-    fn insert(&mut self, pending: Pending) -> u8 {
-        let Some(request) = self.free.pop() else {
-            assert!(self.pending.len() < REQUESTS_MAX, "the front admits no more than {REQUESTS_MAX} requests of a connection");
-            self.pending.push(Some(pending));
-            return (self.pending.len() - 1) as u8;
-        };
-        self.pending[usize::from(request)] = Some(pending);
-        request
-    }
-
-    /// # Panics
-    /// If the request is not there: the engine answered it twice.
-    fn remove(&mut self, request: u8) -> Pending {
-        self.free.push(request);
-        self.pending[usize::from(request)].take().expect("a request is answered once")
-    }
 }

@@ -140,9 +140,10 @@ impl Front {
         self.settle_all();
     }
 
-    /// Is there a closed connection whose socket is still being read?
+    /// Is there a closed connection whose socket is still being read, or of which something is kept behind others'?
     pub fn reads_closed(&self) -> bool {
-        let is_being_read = |client: &Client| client.connection.interest().0 && client.connection.stream().is_closed();
+        let goes_on = |client: &Client| client.connection.interest().0 || client.connection.is_behind();
+        let is_being_read = |client: &Client| goes_on(client) && client.connection.stream().is_closed();
         let is_any = self.departures.as_ref().is_some_and(|departures| !departures.found().is_empty());
         is_any && self.entries.iter().flat_map(|entry| &entry.client).any(is_being_read)
     }

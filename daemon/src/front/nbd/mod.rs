@@ -16,7 +16,7 @@
 //! departures          connections that were closed
 //! socket, tls         bytes of one client
 //! kept                received, and not yet understood
-//! connection          one client
+//! connection          one client; requests: what it has in the engine
 //! mod (here)          all of them: the port
 //! ```
 //!
@@ -34,6 +34,7 @@ mod kept;
 mod loan;
 pub mod output;
 mod protocol;
+mod requests;
 mod seats;
 mod socket;
 mod tls;
@@ -58,12 +59,13 @@ use crate::port::{Interest, Port};
 pub use address::{Address, Place};
 use ahead::Ahead;
 pub use allow::Allowed;
-pub use connection::{BYTES_MAX, REQUESTS_MAX};
+pub use connection::BYTES_MAX;
 use connection::{Connection, Intake, Service};
 use departures::Departures;
 pub use export::{BLOCK_BYTES_MIN, Export, Exports, PAYLOAD_BYTES_MAX, is_string};
 use job::{Answered, Job, Jobs, Keep};
 use loan::Loans;
+pub use requests::REQUESTS_MAX;
 use seats::{Seat, Seats};
 pub use socket::descriptors;
 use socket::{Listener, Stream};
@@ -149,8 +151,10 @@ pub struct Front {
     departed: Vec<(RawFd, bool)>,
     /// Clients that shook hands when they were last looked at, the first one first.
     half_open: VecDeque<u64>,
-    /// Kept open until the loop has been told that they are gone.
+    /// Kept open until the loop has been told that they are gone, and then until it asks again, at once: others may have copies (of standard input,
+    /// of what a service manager handed over), and epoll goes on watching those unless it is told before.
     gone: Vec<(u64, Closing)>,
+    told: Vec<Closing>,
     /// The same for those that have arrived.
     arrived: Vec<Guest>,
     /// Arrived, and watched here no more.
@@ -299,6 +303,7 @@ impl Front {
             departed: Vec::new(),
             half_open: VecDeque::new(),
             gone: Vec::new(),
+            told: Vec::new(),
             arrived: Vec::new(),
             guests: Vec::new(),
             stopping: false,
@@ -702,8 +707,10 @@ impl Port for Front {
         // What was queued outside of a turn (a stop, a tick) goes out now: it decides whether the socket is waited for.
         self.send();
         self.say_departed();
+        self.told.clear();
         for (token, closing) in self.gone.drain(..) {
             out.push(Interest { token, fd: closing.fd(), readable: false, writable: false });
+            self.told.push(closing);
         }
         self.guests.append(&mut self.arrived);
         for (index, listening) in self.listeners.iter_mut().enumerate() {
@@ -764,7 +771,7 @@ impl Port for Front {
     }
 
     fn deadline(&self) -> Option<Instant> {
-        if self.retry {
+        if self.retry || !self.told.is_empty() {
             return Some(Instant::ZERO);
         }
         self.watching.then(|| self.last_tick + TICK)
