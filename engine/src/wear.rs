@@ -183,7 +183,7 @@ impl Budget {
         }
         // The time that whole bytes took: the rest of it counts the next time.
         self.at = self.at + Duration((gained * u128::from(DAY.0) / self.daily as u128) as u64);
-        self.left = (self.left + gained as i64).min(self.daily);
+        self.left = self.left.saturating_add(gained as i64).min(self.daily);
     }
 
     /// Bytes left.
@@ -239,6 +239,7 @@ mod tests {
         let mut huge = Budget::new(u64::MAX);
         huge.spend(at(1), u64::MAX);
         assert!(huge.left(at(1)) >= -(i64::MAX / 2) && huge.left(at(1_000_000)) == i64::MAX / 2);
+        assert_eq!(Budget::new(u64::MAX).left(at(47)), i64::MAX / 2, "more than a day on, and less than two");
     }
 
     /// However often it is asked in between.

@@ -55,6 +55,8 @@ enum Work {
         span: Span,
         hole: Hole,
         modifies: Option<Span>,
+        /// The mode of `fallocate` that was asked for: others may have found out meanwhile that the disk does not know it.
+        asked: i32,
     },
     Discard {
         span: Span,
@@ -117,7 +119,7 @@ impl Flight {
             Action::Write(_, span, parts) => write(span, parts, disk),
             Action::Zero(_, span, hole) => {
                 let wide = disk.widened(inside(span, disk));
-                Work::Zero { span, hole, modifies: (wide != span).then_some(wide) }
+                Work::Zero { span, hole, modifies: (wide != span).then_some(wide), asked: 0 }
             }
             Action::Discard(_, span) => Work::Discard { span: inside(span, disk), way: disk.discards },
             Action::Flush => Work::Flush,
@@ -155,8 +157,11 @@ impl Flight {
                 Work::Flush => return Command::Flush,
                 Work::Discard { span, way: Discards::Command } => return Command::Discard { bytes: span.bytes(), offset: span.offset() },
                 Work::Discard { span, .. } => return Command::Allocate { mode: PUNCH, bytes: span.bytes(), offset: span.offset() },
-                Work::Zero { span, hole, .. } => match zero_mode(*hole, *span, disk) {
-                    Some(mode) => return Command::Allocate { mode, bytes: span.bytes(), offset: span.offset() },
+                Work::Zero { span, hole, asked, .. } => match zero_mode(*hole, *span, disk) {
+                    Some(mode) => {
+                        *asked = mode;
+                        return Command::Allocate { mode, bytes: span.bytes(), offset: span.offset() };
+                    }
                     None => self.work = write(*span, zeros(span.atoms), disk),
                 },
             }
@@ -212,13 +217,13 @@ impl Flight {
             (*way, disk.discards) = (Discards::Punch, Discards::Punch);
             return Next::Again;
         }
-        if let Work::Zero { span, hole, .. } = self.work
+        if let Work::Zero { asked, .. } = self.work
             && matches!(errno, libc::EOPNOTSUPP | libc::ENOSYS | libc::EINVAL)
         {
             // It does not know the command: never asked again; the next best one.
-            match zero_mode(hole, span, disk) {
-                Some(PUNCH) => disk.punches = false,
-                Some(_) | None => disk.zeroes = false,
+            match asked {
+                PUNCH => disk.punches = false,
+                _ => disk.zeroes = false,
             }
             return Next::Again;
         }

@@ -190,6 +190,30 @@ fn parts_of_one_sector_that_are_zeroed_and_written_wait_for_each_other() {
     }
 }
 
+/// Both have been asked for when the first one fails.
+#[test]
+fn of_a_disk_that_makes_no_holes_zeroes_are_still_asked_for() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let [cache, mut origin] = [("cache", DeviceId::Cache), ("origin", DeviceId::Origin)]
+        .map(|(name, role)| open(&sparse(folder.path(), name, ATOMS * ATOM_BYTES), role));
+    (origin.punches, origin.zeroes) = (true, true);
+    let mut dock = Dock::new(cache, origin);
+    for id in 0..2 {
+        let action = Action::Zero(Zone::Origin, Span::new(16 * id, 8), Hole::Allowed);
+        dock.start(Instant::ZERO, op(id, DeviceId::Origin, action));
+    }
+    let mut happenings = Vec::new();
+    for result in [-libc::EOPNOTSUPP, 0] {
+        let commands: Vec<_> = std::iter::from_fn(|| dock.next()).collect();
+        let mode = |command: &Command| if let Command::Allocate { mode, .. } = command { *mode } else { panic!("something is written") };
+        let makes_holes = |mode: i32| mode & libc::FALLOC_FL_PUNCH_HOLE != 0;
+        let modes: Vec<bool> = commands.iter().map(|(_, command)| makes_holes(mode(command))).collect();
+        assert_eq!(modes, [result < 0; 2]);
+        commands.into_iter().for_each(|(berth, _)| dock.landed(berth, result, &mut happenings));
+    }
+    assert_eq!((happenings.len(), dock.in_flight()), (2, 0));
+}
+
 fn offset(command: &Command) -> u64 {
     match command {
         Command::Read { offset, .. } | Command::Write { offset, .. } | Command::Allocate { offset, .. } => *offset,
