@@ -17,7 +17,8 @@ pub struct Interest {
     pub token: u64,
     pub fd: RawFd,
     pub readable: bool,
-    /// Both false: not watched any more. The port may close the descriptor as soon as it has said so, or come back to it later.
+    /// Both false: not watched any more. The port may close the descriptor as soon as it has said so, but where others
+    /// may have copies of it, only when it is asked again; or it may come back to it later.
     pub writable: bool,
 }
 

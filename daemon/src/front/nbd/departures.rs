@@ -133,7 +133,7 @@ impl Front {
     }
 
     /// Closed connections that wait keep nobody waiting. Of several threads each ends those of its own: what waits there is ahead of nobody's
-    /// on another thread. (Those that wait for others that were closed go on when those are read.)
+    /// on another thread. (Those that wait for others that were closed go on by themselves.)
     pub fn pass_over_closed(&mut self) {
         let ends = self.departures.as_ref().is_some_and(|departures| departures.are_shared());
         self.entries.iter_mut().flat_map(|entry| &mut entry.client).for_each(|client| client.connection.pass_over_if_closed(ends));
