@@ -103,6 +103,7 @@ fn main() {
     bench.run(Row::new("P2-single-vs-memcpy", 0.82, 0.90), BESIDE, &[&plain, &single]);
     bench.run(Row::new("P3-uniform-2t-1t", 1.95, 1.98), SCALING, &[&batch]);
     bench.run(Row::told("memcpy-uniform-2t-1t"), SCALING, &[&prefetching]);
+    bench.run(Row::told("uniform-single-2t-1t"), SCALING, &[&single]);
     bench.run(Row::new("P3-hot-page-2t-1t", 1.90, 1.98), SCALING, &[&hot]);
     bench.run(Row::new("P3-readers-with-writer-and-evictor", 0.85, 0.95), DISTURBED, &[&batch, &disturber]);
     bench.run(Row::new("bookkeeping-on-vs-off", 0.97, 1.0), BESIDE, &[&silent, &batch]);

@@ -3,6 +3,7 @@
 
 use std::ops::Range;
 
+use crate::ahead::{LATER, expect_later, expect_next};
 use crate::front::{Front, Page, Pinned};
 use crate::tree::TOGETHER;
 use crate::{Atoms, Block};
@@ -26,34 +27,43 @@ impl<'b> Read<'b> {
     }
 }
 
-/// Copies before its own at which a page is asked for the first time.
-const LATER: usize = 3;
-
 impl Front {
     /// Serves what it can from memory, in order. What it cannot is a miss, for the engine.
     ///
     /// # Panics
     /// If a read is not of whole atoms, or ends behind its block.
     pub fn read(&mut self, reads: &mut [Read]) {
+        if let [one] = reads {
+            return self.read_one(one);
+        }
         for reads in reads.chunks_mut(TOGETHER) {
             let mut blocks = [Block(0); TOGETHER];
             reads.iter().zip(&mut blocks).for_each(|(read, block)| *block = read.block);
-            let hits = match reads {
-                [one] => {
-                    let pinned = self.pin();
-                    usize::from(pinned.copy(pinned.find(one.block), one))
-                }
-                _ => self.pin().serve(reads, &mut blocks),
-            };
+            let hits = self.pin().serve(reads, &mut blocks);
             self.count(hits as u64, (reads.len() - hits) as u64);
             self.touch_all(&blocks[..hits]);
         }
     }
+
+    /// There is nothing to do meanwhile but to note it: so that is done while the first lines come.
+    #[inline(always)]
+    fn read_one(&mut self, read: &mut Read) {
+        let Front { pages, index, notes, .. } = self;
+        let (desk, pinned) = (&pages.desks[*index], Pinned::new(pages, *index));
+        let Some(contents) = pinned.find(read.block).and_then(|page| pinned.contents(page, read)) else {
+            return desk.counters.0.add(0, 1);
+        };
+        expect_next(contents);
+        desk.counters.0.add(1, 0);
+        notes.touch_all(desk, &[read.block]);
+        read.into.copy_from_slice(contents);
+        read.is_hit = true;
+    }
 }
 
 impl Pinned<'_> {
-    /// Reads runs of blocks, many at once: `with` is told which run it is, and given its pages, if all of them are there and whole. While it
-    /// copies them the first page of the next run is on its way.
+    /// Reads runs of blocks, many at once: `with` is told which run it is, and given its pages, if all of them are there and whole. The first page
+    /// of each is on its way to the processor by then, since the one before it had its turn.
     pub fn read_runs<'p, T>(
         &'p self,
         runs: impl Iterator<Item = Range<u64>> + Clone,
@@ -62,11 +72,13 @@ impl Pinned<'_> {
         let blocks: Vec<Block> = runs.clone().flatten().map(Block).collect();
         let mut found = vec![None; blocks.len()];
         self.find_all(&blocks, &mut found);
+        let expect = |pages: &[Option<Page>]| pages.first().copied().flatten().iter().for_each(|page| expect_next(page.bytes()));
+        expect(&found);
         let (mut rest, mut pages) = (&found[..], Vec::new());
         let read = |(number, run): (usize, Range<u64>)| {
             let (here, behind) = rest.split_at((run.end - run.start) as usize);
             rest = behind;
-            behind.first().copied().flatten().inspect(|next| next.prefetch(0));
+            expect(behind);
             pages.clear();
             pages.extend(here.iter().map_while(|page| page.filter(|page| page.is_whole())));
             (pages.len() == here.len()).then(|| with(number, &pages))
@@ -81,32 +93,34 @@ impl Pinned<'_> {
         self.find_all(&blocks[..reads.len()], &mut found[..reads.len()]);
         let mut hits = 0;
         for place in 0..reads.len() {
-            let ahead = |by: usize| Some((found.get(place + by).copied().flatten()?, reads.get(place + by)?.atom * self.atom_bytes()));
-            if let Some((next, offset)) = ahead(1) {
-                next.prefetch(offset);
-            }
-            if let Some((later, offset)) = ahead(LATER) {
-                later.prefetch_for_later(offset);
-            }
+            let ahead = |by: usize| Some(self.wanted(found.get(place + by).copied().flatten()?, reads.get(place + by)?));
+            ahead(1).inspect(|next| expect_next(next));
+            ahead(LATER).inspect(|later| expect_later(later));
             blocks[hits] = blocks[place];
-            hits += usize::from(self.copy(found[place], &mut reads[place]));
+            let read = &mut reads[place];
+            if let Some(contents) = found[place].and_then(|page| self.contents(page, read)) {
+                read.into.copy_from_slice(contents);
+                read.is_hit = true;
+                hits += 1;
+            }
         }
         hits
     }
 
-    /// Copies what was asked for, if all of it is there.
+    /// What was asked for, if all of it is there.
     #[inline(always)]
-    fn copy(&self, page: Option<Page>, read: &mut Read) -> bool {
-        let Some(page) = page else { return false };
+    fn contents<'p>(&self, page: Page<'p>, read: &Read) -> Option<&'p [u8]> {
         let atom_bytes = self.atom_bytes();
-        let start = read.atom * atom_bytes;
         assert!(read.into.len().is_multiple_of(atom_bytes), "a read is of whole atoms");
-        let contents = &page.bytes()[start..start + read.into.len()];
-        if !page.is_whole() && !page.mask().contains(Atoms::of(read.atom..read.atom + read.into.len() / atom_bytes)) {
-            return false;
-        }
-        read.into.copy_from_slice(contents);
-        read.is_hit = true;
-        true
+        let wanted = self.wanted(page, read);
+        let is_there = || page.mask().contains(Atoms::of(read.atom..read.atom + read.into.len() / atom_bytes));
+        (page.is_whole() || is_there()).then_some(wanted)
+    }
+
+    /// What a read wants of its page.
+    #[inline(always)]
+    fn wanted<'p>(&self, page: Page<'p>, read: &Read) -> &'p [u8] {
+        let start = read.atom * self.atom_bytes();
+        &page.bytes()[start..start + read.into.len()]
     }
 }

@@ -19,16 +19,21 @@ pub struct Front {
     /// Its place among the fronts, and among the readers of the epoch.
     pub(crate) index: usize,
     pub(crate) magazine: Magazine,
-    pub(crate) touches: Pen,
-    notes_hits: bool,
-    /// What time it is, as far as was said, and what time was noted last.
-    now: u64,
-    noted_at: Option<u64>,
+    pub(crate) notes: Notes,
     pub(crate) dirty: Pen,
     /// Dirty pages that it may still make without asking.
     pub(crate) dirty_credit: usize,
     /// Pages of the writes under way, filled and not published. Empty between calls; kept for its memory.
     pub(crate) written: Vec<crate::write::Written>,
+}
+
+/// What it notes of its hits.
+pub(crate) struct Notes {
+    pen: Pen,
+    notes_hits: bool,
+    /// What time it is, as far as was said, and what time was noted last.
+    now: u64,
+    noted_at: Option<u64>,
 }
 
 /// A front that reads: what it finds stays what it is until this is dropped. Meant for one queue of requests, or one `writev`: pages that are
@@ -50,9 +55,9 @@ pub struct Page<'p> {
 impl Front {
     pub(crate) fn new(pages: Arc<Pages>, index: usize) -> Front {
         let desk = &pages.desks[index];
-        let (touches, dirty, magazine) = (desk.touches.pen(), desk.dirty.pen(), pages.pool.magazine());
-        let (notes_hits, written) = (!desk.touches.is_none(), Vec::with_capacity(crate::WRITE_BLOCKS_MAX));
-        Front { pages, index, magazine, touches, notes_hits, now: 0, noted_at: None, dirty, dirty_credit: 0, written }
+        let notes = Notes { pen: desk.touches.pen(), notes_hits: !desk.touches.is_none(), now: 0, noted_at: None };
+        let (dirty, magazine, written) = (desk.dirty.pen(), pages.pool.magazine(), Vec::with_capacity(crate::WRITE_BLOCKS_MAX));
+        Front { pages, index, magazine, notes, dirty, dirty_credit: 0, written }
     }
 
     pub(crate) fn desk(&self) -> &Desk {
@@ -76,13 +81,13 @@ impl Front {
     /// At 2^63 and later.
     pub fn set_time(&mut self, now: u64) {
         assert!(now < Note::TIME, "time {now}");
-        self.now = now;
+        self.notes.now = now;
     }
 
     /// Whether hits are noted from here on, as they are by default where there is [room](crate::Config::touches) for any. What is read once and
     /// in order, as by a backup, says little of what will be read.
     pub fn set_noting(&mut self, notes_hits: bool) {
-        self.notes_hits = notes_hits && !self.desk().touches.is_none();
+        self.notes.notes_hits = notes_hits && !self.desk().touches.is_none();
     }
 
     /// Notes that `block` was read, for the keeper. Without room it is not noted, and that is counted.
@@ -93,29 +98,13 @@ impl Front {
 
     #[inline(always)]
     pub(crate) fn touch_all(&mut self, blocks: &[Block]) {
-        let desk = &self.pages.desks[self.index];
-        if !self.notes_hits {
-            return;
-        }
-        let is_later = self.noted_at != Some(self.now);
-        let room = desk.touches.room(&mut self.touches, usize::from(is_later) + blocks.len());
-        let (noted, unnoted) = blocks.split_at(room.saturating_sub(usize::from(is_later)).min(blocks.len()));
-        if is_later && !noted.is_empty() {
-            desk.touches.put(&mut self.touches, Note::Time(self.now).word());
-            self.noted_at = Some(self.now);
-        }
-        noted.iter().for_each(|&block| desk.touches.put(&mut self.touches, Note::Hit(block).word()));
-        desk.touches.publish(&self.touches);
-        desk.touches.expect(&self.touches, blocks.len());
-        if !unnoted.is_empty() {
-            add(&desk.counters.0.unnoted, unnoted.len() as u64);
-        }
+        self.notes.touch_all(&self.pages.desks[self.index], blocks);
     }
 
     /// Half of what it can note is noted and not heard yet: time that the keeper [hears](crate::Keeper::touches) it.
     pub fn has_much_to_tell(&mut self) -> bool {
         let half = self.pages.config.touches / 2;
-        half > 0 && self.pages.desks[self.index].touches.room(&mut self.touches, half) < half
+        half > 0 && self.pages.desks[self.index].touches.room(&mut self.notes.pen, half) < half
     }
 
     /// Notes and counts what was read under a pin: these blocks, and so many that had no page.
@@ -126,9 +115,7 @@ impl Front {
 
     #[inline(always)]
     pub(crate) fn count(&self, hits: u64, misses: u64) {
-        let counters = &self.desk().counters.0;
-        add(&counters.hits, hits);
-        add(&counters.misses, misses);
+        self.desk().counters.0.add(hits, misses);
     }
 
     /// Gives back free pages and what waits for the epoch: before this thread sleeps, so that others have them.
@@ -143,6 +130,28 @@ impl Drop for Front {
         self.rest();
         // Release: the next one continues the rings where this one has left them.
         self.desk().is_taken.store(false, Ordering::Release);
+    }
+}
+
+impl Notes {
+    #[inline(always)]
+    pub fn touch_all(&mut self, desk: &Desk, blocks: &[Block]) {
+        if !self.notes_hits {
+            return;
+        }
+        let is_later = self.noted_at != Some(self.now);
+        let room = desk.touches.room(&mut self.pen, usize::from(is_later) + blocks.len());
+        let (noted, unnoted) = blocks.split_at(room.saturating_sub(usize::from(is_later)).min(blocks.len()));
+        if is_later && !noted.is_empty() {
+            desk.touches.put(&mut self.pen, Note::Time(self.now).word());
+            self.noted_at = Some(self.now);
+        }
+        noted.iter().for_each(|&block| desk.touches.put(&mut self.pen, Note::Hit(block).word()));
+        desk.touches.publish(&self.pen);
+        desk.touches.expect(&self.pen, blocks.len());
+        if !unnoted.is_empty() {
+            add(&desk.counters.0.unnoted, unnoted.len() as u64);
+        }
     }
 }
 
@@ -204,18 +213,6 @@ impl<'p> Page<'p> {
     pub fn is_whole(self) -> bool {
         !self.entry.has_holes()
     }
-
-    /// Its first lines from `offset` on are wanted next.
-    #[inline(always)]
-    pub fn prefetch(self, offset: usize) {
-        self.pages.pool.memory.prefetch(self.frame, offset);
-    }
-
-    /// They are wanted after a few other pages.
-    #[inline(always)]
-    pub fn prefetch_for_later(self, offset: usize) {
-        self.pages.pool.memory.prefetch_for_later(self.frame, offset);
-    }
 }
 
 /// What a front tells the keeper of its hits: a time, then what was read at that time.
@@ -252,6 +249,15 @@ pub(crate) struct Counters {
     pub misses: AtomicU64,
     pub writes: AtomicU64,
     pub unnoted: AtomicU64,
+}
+
+impl Counters {
+    /// So many hits and misses more.
+    #[inline(always)]
+    pub fn add(&self, hits: u64, misses: u64) {
+        add(&self.hits, hits);
+        add(&self.misses, misses);
+    }
 }
 
 /// Adds to a counter that nobody else adds to.

@@ -20,6 +20,7 @@
 //! * No group holds an effect without its cause. Who has seen a page can see its push too: either the keeper does, or the stamp has moved.
 //! * Of two pages of one block the one with the higher version has the later stamp, or the same: the stamp is read under the lock.
 
+mod ahead;
 pub mod atoms;
 mod batch;
 #[cfg(not(loom))]
@@ -42,6 +43,7 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
+pub use ahead::{LATER, expect_later, expect_next};
 pub use atoms::Atoms;
 pub use batch::Read;
 pub use front::{Counts, Front, Page, Pinned};
@@ -49,7 +51,7 @@ pub use keeper::{Dirty, Group, Hold, Keeper, Refused};
 pub use lease::Lease;
 pub use marks::Marks;
 pub use memory::Frame;
-pub use sync::{prefetch, prefetch_for_later};
+pub use sync::prefetch;
 pub use write::{Unwritten, Write};
 
 use locks::Locks;

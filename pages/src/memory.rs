@@ -3,7 +3,7 @@
 use std::io;
 use std::ptr::NonNull;
 
-use crate::sync::{LINE_BYTES, prefetch, prefetch_for_later};
+use crate::sync::{LINE_BYTES, prefetch};
 
 /// A page's place in the pool. Which contents it is the place of changes over time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -11,11 +11,8 @@ pub struct Frame(pub u32);
 
 /// A huge page. Frames are cut from the mapping's start on, so none of up to this size straddles two of them.
 const HUGE_BYTES: usize = 2 << 20;
-/// Lines that a copy which comes next asks for: then the processor has seen where this goes. More of them cost more than they bring
-/// (benches/pages/copies.rs).
+/// Lines that a copy into a frame which comes next asks for: then the processor has seen where this goes.
 const NEXT_LINES: usize = 8;
-/// Lines that one asks for which comes after a few others: the processor begins to fetch what follows them by itself.
-const LATER_LINES: usize = 2;
 
 pub struct Memory {
     start: NonNull<u8>,
@@ -78,18 +75,11 @@ impl Memory {
         unsafe { self.start.as_ptr().add(frame.0 as usize * self.frame_bytes) }
     }
 
-    /// Asks for the lines of a frame from `offset` on that a copy will want first.
+    /// Asks for the lines of a frame that a copy will want first.
     #[inline(always)]
-    pub fn prefetch(&self, frame: Frame, offset: usize) {
-        let place = self.place(frame).wrapping_add(offset);
+    pub fn prefetch(&self, frame: Frame) {
+        let place = self.place(frame);
         (0..NEXT_LINES).for_each(|line| prefetch(place.wrapping_add(line * LINE_BYTES)));
-    }
-
-    /// The same, of a copy that comes after a few others.
-    #[inline(always)]
-    pub fn prefetch_for_later(&self, frame: Frame, offset: usize) {
-        let place = self.place(frame).wrapping_add(offset);
-        (0..LATER_LINES).for_each(|line| prefetch_for_later(place.wrapping_add(line * LINE_BYTES)));
     }
 
     /// # Safety

@@ -142,7 +142,7 @@ impl Front {
             let (data, behind) = rest.split_at(atoms.len() * atom_bytes);
             let frame = self.magazine.take();
             // Where the next one but one will go: its lines come while two are copied. (While one is, they come too late.)
-            self.magazine.soon().inspect(|&soon| self.pages.pool.memory.prefetch(soon, 0));
+            self.magazine.soon().inspect(|&soon| self.pages.pool.memory.prefetch(soon));
             self.expect(block, frame);
             // SAFETY: just taken, so it is ours alone.
             let page = unsafe { self.pages.pool.memory.fill(frame) };

@@ -13,7 +13,7 @@ use std::sync::{Mutex, OnceLock};
 
 use tidegate_engine::block::ATOM_BYTES;
 use tidegate_engine::payload::{Checksum, Payload};
-use tidegate_pages::prefetch;
+use tidegate_pages::{expect_next, prefetch};
 
 /// Every slab starts at a multiple of this: what the strictest device asks of memory.
 pub const ALIGNMENT: usize = 4096;
@@ -448,7 +448,8 @@ impl Payload for Run {
     fn from_pages(pages: &[&[u8]], skip: u64, atoms: u64) -> Run {
         let mut run = RunMut::new(atoms);
         let (mut rest, mut skip) = (run.as_mut_slice(), skip as usize * ATOM);
-        for page in pages {
+        for (place, page) in pages.iter().enumerate() {
+            pages.get(place + 1).inspect(|next| expect_next(next));
             let part = &page[skip.min(page.len())..];
             let (here, behind) = rest.split_at_mut(part.len().min(rest.len()));
             here.copy_from_slice(&part[..here.len()]);

@@ -1,24 +1,15 @@
-//! What no cache can beat by much: copies from an array whose places are known. With the next page's lines on their way while one is copied,
-//! it is faster than without.
+//! What no cache can beat by much: copies from an array whose places are known. With the next page's lines on their way while one is copied, as the
+//! tier does it, it is faster than without.
 
 use std::alloc::{Layout, alloc, dealloc};
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::slice;
 
-use tidegate_pages::{prefetch, prefetch_for_later};
+use tidegate_pages::{LATER, expect_later, expect_next};
 
 use crate::rounds::Subject;
 use crate::{BATCH, Buffer, PAGE_BYTES, PAGES};
-
-const LINE_BYTES: usize = 64;
-/// Lines of the next page that are fetched ahead; the processor fetches the rest by itself. Of 0 to 64 this was fastest on one machine, and half as
-/// many on another, where all 64 came to 0.83 times plain.
-const NEXT_LINES: usize = 8;
-/// Lines of the page that comes [`LATER`] pages later, fetched as near as the second level of caches: with them the processor has begun to fetch
-/// that page when its turn comes. Of 1 to 16, at two to eight pages' distance, this was as fast as any: 1.25 times plain, and 1.12 without.
-const LATER_LINES: usize = 2;
-const LATER: usize = 3;
 
 /// Pages in one piece, in huge pages as the tier's.
 pub struct Flat(HugePages);
@@ -111,12 +102,8 @@ impl Subject for Copies<'_> {
     fn batch(&mut self, keys: &[u64; BATCH]) {
         for place in 0..BATCH {
             if self.manner == Manner::Prefetching {
-                let ask = |ahead: usize, lines: usize, with: fn(*const u8)| {
-                    let page = keys.get(place + ahead).map_or(&[][..], |&key| self.page(key));
-                    page.chunks(LINE_BYTES).take(lines).for_each(|line| with(line.as_ptr()));
-                };
-                ask(1, NEXT_LINES, prefetch);
-                ask(LATER, LATER_LINES, prefetch_for_later);
+                keys.get(place + 1).inspect(|&&next| expect_next(self.page(next)));
+                keys.get(place + LATER).inspect(|&&later| expect_later(self.page(later)));
             }
             let page = self.page(keys[place]);
             self.into[place].0.copy_from_slice(page);
