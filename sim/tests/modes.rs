@@ -274,7 +274,7 @@ fn a_flush_that_promises_the_origin_does_not_wait_for_a_set_to_fill_up() {
 #[test]
 fn a_flush_that_promises_the_origin_does_not_wait_for_what_is_not_durable_yet() {
     for (set_slots, sets) in [(64, 64), (256, 64), (2_048, 16)] {
-        for micros in [200, 100, 50] {
+        for micros in [200, 100, 50, 20] {
             let mut scenario = promising_with_sets(set_slots, sets);
             let mut written = 0;
             let mut write = |scenario: &mut Scenario| {

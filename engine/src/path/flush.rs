@@ -32,6 +32,8 @@ pub(super) struct Flushes {
     pub unflushed_since: Option<Instant>,
     /// The engine's own wish: this group durable.
     wanted_group: u64,
+    /// The first of those wishes that may be open: the newest one moves on with each that comes, which is too late for whoever waits for the origin.
+    oldest_wanted: u64,
     /// The engine's own wish: a flush handed out after this many others has succeeded.
     wanted_flush: u64,
     /// Flushes handed out.
@@ -57,6 +59,7 @@ impl Default for Flushes {
             waiting: Vec::new(),
             unflushed_since: None,
             wanted_group: 0,
+            oldest_wanted: 0,
             wanted_flush: 0,
             handed_out: 0,
             succeeded: 0,
@@ -194,10 +197,15 @@ impl<P: Payload> Engine<P> {
         if flushes.waiting.is_empty() && flushes.wanted_group <= durable && flushes.wanted_flush <= flushes.succeeded {
             return false;
         }
+        if flushes.oldest_wanted <= durable {
+            self.flushes.oldest_wanted = flushes.wanted_group;
+        }
+        let flushes = &self.flushes;
         let group = self.journal.flushable();
         let wanted = |wanted: u64| wanted > durable && wanted <= group;
         let needed = flushes.waiting.iter().any(|&(_, group)| wanted(group))
-            || wanted(flushes.wanted_group)
+            // Where nobody does, more becomes durable at once, and a sweep over more costs the origin less.
+            || wanted(if self.modes.is_waiting() { flushes.oldest_wanted } else { flushes.wanted_group })
             || flushes.wanted_flush > flushes.succeeded;
         if !needed {
             return false;
