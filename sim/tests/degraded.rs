@@ -412,6 +412,19 @@ fn pages_over_zeros_that_the_origin_refuses_keep_no_write_waiting() {
     assert!((1_536..2_048).all(|block| scenario.on_origin(block)[1] == holds(&data, block)));
 }
 
+/// Of so little only one may be set aside; the origin refuses three.
+#[test]
+fn pages_that_the_origin_refuses_keep_no_other_from_going_home_however_many_they_are() {
+    let mut scenario = Scenario::with(|plan| plan.config.through_bytes = 4 * 4096);
+    let data: Vec<Stamps> = (0..12).map(|block| scenario.write(block)).collect();
+    [8, 16, 24].into_iter().for_each(|atom| scenario.simulation.scene.origin.refuse(atom, 100_000));
+    scenario.cache_goes();
+    scenario.until_degraded_by_writing(20);
+    scenario.advance(Duration::from_secs(120));
+    let is_home = |&block: &u64| scenario.on_origin(block)[1] == stamps(&data[block as usize]);
+    assert_eq!((0..12).filter(is_home).collect::<Vec<_>>(), [0, 4, 5, 6, 7, 8, 9, 10, 11]);
+}
+
 /// Whenever the origin has been flushed, others have written half of what may be pinned.
 #[test]
 fn a_flush_is_answered_however_much_others_write_beside_what_goes_home_from_memory() {

@@ -74,6 +74,8 @@ pub(super) struct Through<P> {
     pub unsure: Unsure,
     /// A write waits for the pages to be let go.
     crowded: bool,
+    /// Behind the page that has failed last: others have their turn first.
+    tried_until: Block,
     /// When the oldest page was written.
     since: Option<Instant>,
     /// Counts how often the origin may have forgotten what was not flushed.
@@ -120,6 +122,7 @@ impl<P: Payload> Through<P> {
             patience: None,
             unsure: Unsure::default(),
             crowded: false,
+            tried_until: Block(0),
             since: None,
             forgotten: 0,
             back_off: BackOff::new(RETRY.0, RETRY.1),

@@ -220,7 +220,10 @@ impl<P: Payload> Engine<P> {
                     }
                 }
             }
-            Some(_) => {
+            Some(error) => {
+                if error != DeviceError::Gone {
+                    self.through.tried_until = self.through.pages.written_by(write).unwrap_or(self.through.tried_until);
+                }
                 self.through.pages.end_write(write, state);
                 self.through.back_off.failed(self.now);
             }
@@ -288,13 +291,22 @@ impl<P: Payload> Engine<P> {
         writes == 0 || writes < REWRITTEN_MOST && bytes <= self.config.through_bytes / REWRITTEN_PART
     }
 
-    /// Writes again what the origin may have forgotten. Zeros below it go first: it is held until then.
+    /// Writes again what the origin may have forgotten: each in turn, behind the one that failed last. Zeros below it go first: it is held until
+    /// then.
     fn rewrite_forgotten(&mut self) {
         if !self.may_try() {
             return;
         }
-        let (mut busy, mut next) = (0, Block(0));
-        while let Some((block, blocks)) = self.through.pages.next_unwritten(next) {
+        let (mut busy, mut next) = (0, self.through.tried_until);
+        let mut has_wrapped = false;
+        loop {
+            let Some((block, blocks)) = self.through.pages.next_unwritten(next) else {
+                if std::mem::replace(&mut has_wrapped, true) {
+                    return;
+                }
+                next = Block(0);
+                continue;
+            };
             if !self.may_try() || busy == BUSY_MOST || !self.may_rewrite(blocks) {
                 return;
             }
