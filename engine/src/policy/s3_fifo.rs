@@ -40,7 +40,8 @@ const MAIN: usize = 1;
 /// Asked for so often in the small queue: it belongs into the main one.
 const WORTH: u8 = 2;
 const COUNT_MAX: u8 = (1 << COUNT_BITS) - 1;
-/// So many of the main queue are looked at for one that nobody has asked for, as many again for one that was asked for once, and so on.
+/// So many of the main queue are looked at for one that nobody has asked for, as many again for one that was asked for once, and so on; and so many
+/// of the small one move on to it.
 const LOOKS: usize = 512;
 /// Ghosts of a row: 64 bytes at most.
 const ROW: usize = 32;
@@ -103,7 +104,11 @@ impl<Q: Queues> Policy for S3Fifo<Q> {
     }
     fn evict(&mut self, _comes: Option<u64>) -> Option<u64> {
         self.filling = false;
-        while self.keys.len(SMALL) >= self.small_max || self.keys.len(MAIN) == 0 && self.keys.len(SMALL) > 0 {
+        for _ in 0..LOOKS {
+            let is_full = self.keys.len(SMALL) >= self.small_max || self.keys.len(MAIN) == 0 && self.keys.len(SMALL) > 0;
+            if !is_full {
+                break;
+            }
             if let Some(gone) = self.evict_small() {
                 return Some(gone);
             }
@@ -194,6 +199,27 @@ mod tests {
         let looks = looks(20_000, 60);
         assert!(looks.iter().all(|&looks| looks <= most), "{looks:?}");
         assert!(looks[0] > LOOKS, "{looks:?}");
+    }
+
+    /// What was in the main queue has been trimmed, and what came in its place is asked for again and again.
+    #[test]
+    fn of_a_small_queue_of_many_that_were_asked_for_a_few_move_on() {
+        let capacity = 10_000;
+        let mut policy = S3Fifo::new(capacity as usize);
+        (0..capacity).for_each(|key| policy.insert(key));
+        assert!(policy.evict(None).is_some());
+        (0..capacity).for_each(|key| policy.remove(key));
+        let new = capacity..2 * capacity;
+        new.clone().for_each(|key| policy.insert(key));
+        new.for_each(|key| (0..WORTH).for_each(|_| policy.touch(key)));
+        let mut left = policy.keys.len(SMALL);
+        assert!(left > 10 * LOOKS);
+        while left >= policy.small_max {
+            assert!(policy.evict(None).is_some());
+            let moved = left - policy.keys.len(SMALL);
+            assert!((1..=LOOKS).contains(&moved), "{moved} of {left}");
+            left -= moved;
+        }
     }
 
     /// Where they are few, each of them is looked at, and what has just come into the main queue goes: nobody has asked for it there.

@@ -14,8 +14,9 @@ const EXPIRES: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(
 /// Batches of reads while writes wait.
 const WRITES_STARVED: u32 = 2;
 
-/// Binary digits of an entry's number beside its address.
-const ENTRY_BITS: u32 = 20;
+/// Binary digits of an entry's number beside its address, which is counted in steps of 4 KiB there.
+const ENTRY_BITS: u32 = 28;
+const STEP_ATOMS: u64 = 8;
 
 const READ: usize = Direction::Read as usize;
 const WRITE: usize = Direction::Write as usize;
@@ -71,10 +72,10 @@ impl Deadline {
     }
 }
 
-/// What an entry is sorted by: its address, in atoms, and its number. Beyond 8 PiB all addresses are one.
+/// What an entry is sorted by: its address, in steps, and its number. Beyond 256 TiB all addresses are one.
 fn key(start: u64, entry: usize) -> u64 {
     assert!(entry >> ENTRY_BITS == 0, "there are not so many operations at once");
-    start.min(u64::MAX >> ENTRY_BITS) << ENTRY_BITS | entry as u64
+    (start / STEP_ATOMS).min(u64::MAX >> ENTRY_BITS) << ENTRY_BITS | entry as u64
 }
 
 fn entry_of(key: u64) -> usize {
@@ -150,5 +151,14 @@ mod tests {
         bench.now = Instant::ZERO + EXPIRES[READ];
         let order = bench.popped();
         assert_eq!(order.iter().position(|&id| id == 1), Some(15), "fifteen go with the first: {order:?}");
+    }
+
+    /// More of them wait than a million, and far apart.
+    #[test]
+    fn an_entry_is_found_again_and_sorted_by_its_address() {
+        let places = [(0, (1 << ENTRY_BITS) - 1), (STEP_ATOMS, 0), (1 << 38, 1 << 20), (u64::MAX, 7)];
+        let keys = places.map(|(start, entry)| key(start, entry));
+        assert!(keys.is_sorted(), "{keys:x?}");
+        assert_eq!(keys.map(entry_of), places.map(|(_, entry)| entry));
     }
 }
