@@ -143,7 +143,14 @@ impl Opened {
         }
         let config = options.knobs.config(&superblock);
         let fronts = if crew.is_some() { config.fronts } else { 0 };
+        let ram = config.ram;
         let mut engine = Engine::new(Config { fronts, spin: sleeper.as_ref().map(Sleeper::config), ..config }, io.limits());
+        if ram > 0 && engine.pages().is_none() {
+            let (name, mebibytes) = (&options.name, ram >> 20);
+            crate::tell!(
+                "tidegate: the system does not give {mebibytes} MiB of memory: volume {name} is served without; ask for less with `ram`"
+            );
+        }
         if let (Some(crew), Some(pages)) = (&mut crew, engine.pages()) {
             crew.remember(pages);
         }

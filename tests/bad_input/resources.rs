@@ -102,6 +102,20 @@ fn with_too_little_memory_nothing_starts_and_nothing_is_lost() {
 }
 
 #[test]
+fn memory_that_the_system_does_not_give_is_told_and_the_volume_served_without() {
+    let folder = volume("48MiB", "64MiB", "[memory]\nram = \"1GiB\"\n");
+    let dir = folder.path();
+    let program = env!("CARGO_BIN_EXE_tidegate");
+    let daemon = Daemon::start_by("prlimit", dir, &["--as=943718400", program, "up", "--dir", text(dir)]);
+    daemon.connect().write(0, &[1; 4096]).unwrap();
+    daemon.connect().expect(0, &[1; 4096]);
+    let said = daemon.said();
+    let lines: Vec<&str> = said.lines().filter(|line| line.contains("1024 MiB of memory")).collect();
+    assert!(lines.len() == 1 && lines[0].contains("`ram`"), "{said}");
+    daemon.stop();
+}
+
+#[test]
 fn a_full_file_system_refuses_a_new_volume_and_leaves_nothing() {
     let small = Small::new("32m");
     let before = everything(&small.path());
