@@ -34,6 +34,12 @@ fn every_promise_is_kept_with_an_ssd_that_soon_fails() {
 }
 
 #[test]
+fn every_promise_is_kept_before_an_origin_that_refuses_much() {
+    let report = quiet(&Options { seeds: 60, profile: Profile::Refusing, ..Options::default() });
+    assert_eq!(report.violations, [], "replay with `tidegate sim replay SEED --ops 5000 --profile refusing`");
+}
+
+#[test]
 fn every_canary_is_found() {
     for canary in Canary::ALL {
         let report = quiet(&Options { canary: Some(canary), stop_at_first: true, ..Options::default() });
