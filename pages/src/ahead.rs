@@ -1,10 +1,10 @@
 //! Asking for memory ahead of a copy. What no cache of the processor holds comes a line at a time and from far away: a copy by itself keeps few lines
 //! under way, so the page that is copied next is asked for before this one is copied. How much of it depends on the processor.
 //!
-//! * AMD's take a whole page at once, as near as the second level of caches: 260 ns a page of 4 KiB in queues of 32 (Zen 4), where the first lines
-//!   alone come to 355, and copies without any of it to 410.
-//! * Others keep each line that is asked for in a buffer of the first level, of which they have 10 to 16: all lines of a page are in each other's way
-//!   (0.83 times a copy without). A few lines are enough there for the processor to see where this goes, and of the page after next even fewer.
+//! * AMD's take a whole page at once, as near as the second level of caches: 260 to 290 ns a page of 4 KiB in queues of 32 (Zen 4), where the first
+//!   lines alone come to 340 to 360, and copies without any of it to 400 to 440.
+//! * On others all lines of a page, asked for at once and near, were in each other's way (0.83 times as quick as without). A few are enough there for
+//!   the processor to see where this goes, and of a page that comes later even fewer.
 
 use std::sync::LazyLock;
 
