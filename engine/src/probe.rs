@@ -412,7 +412,7 @@ pub struct Snapshot {
     pub mode: ModeView,
     /// The cache is being taken from its origin.
     pub is_detaching: bool,
-    /// Dirty blocks and ranges that the origin did not take when they were last to go home.
+    /// Dirty blocks and ranges that the origin did not take, and that wait a while before they are tried again.
     pub refused_blocks: u64,
     /// Dirty blocks that the SSD does not give, where the range table has no room to note them as lost: they stay dirty, reading them is an
     /// error until they are written, and neither a drain nor a FLUSH waits for them.

@@ -7,7 +7,6 @@ use tidegate_engine::config::{GateKind, Placement, WhenFull};
 use tidegate_engine::op::{DeviceId, Zone};
 use tidegate_engine::time::{Duration, Instant};
 use tidegate_sim::scenario::{Scenario, plan_for};
-use tidegate_sim::stamp::Stamps;
 use tidegate_sim::world::Noted;
 
 const SETS: u32 = 64;
@@ -129,33 +128,4 @@ fn above_the_mark_the_ssd_is_left_to_writers_who_wait_for_it_unless_something_is
         scenario.advance(Duration::from_secs(5));
         assert!(destages(&scenario).count() > 0, "nobody waits for the SSD");
     }
-}
-
-/// A bad sector of the origin below a block that has been dirty for long: what is written afterwards has its time nevertheless.
-#[test]
-fn a_block_that_the_origin_refuses_holds_the_gate_open_for_no_other() {
-    let mut scenario = scenario(GateKind::Ours);
-    scenario.simulation.plan.config.max_dirty_age = Duration::from_secs(60);
-    scenario.stop();
-    scenario.recover();
-    scenario.simulation.scene.origin.refuse(16, 100_000);
-    let refused = stamps(&scenario.write(2));
-    scenario.advance(Duration::from_secs(63));
-    assert_eq!((scenario.snapshot().refused_blocks, scenario.on_origin(2)[1] == refused), (1, false));
-    for block in 20..70 {
-        scenario.write(block);
-        scenario.advance(Duration::from_secs(1));
-    }
-    assert_eq!(scenario.snapshot().dirty_slots, 51, "the oldest of them is not a minute old");
-    scenario.advance(Duration::from_secs(70));
-    assert_eq!((scenario.snapshot().dirty_slots, scenario.snapshot().refused_blocks), (1, 1));
-    // The sector has been replaced: it is tried with what is old next.
-    scenario.simulation.scene.origin.heal();
-    scenario.advance(Duration::from_secs(70));
-    assert_eq!((scenario.snapshot().dirty_slots, scenario.snapshot().refused_blocks), (0, 0));
-    assert_eq!(scenario.on_origin(2)[1], refused);
-}
-
-fn stamps(data: &Stamps) -> Vec<u64> {
-    data.stamps().collect()
 }

@@ -11,8 +11,7 @@
 //!   any state ──▶ Destage(Sweep) while the disk turns and nobody asks for it: what was dirty when it was woken
 //! ```
 //! A disk that stands still is woken by the reasons that cannot wait, never by idleness; by the high mark so early that it turns when the mark
-//! is reached, by age only after a much longer one. What the origin refuses, or the SSD does not give, keeps the gate open for nothing else: when
-//! only that is left, it counts as if it had become dirty then.
+//! is reached, by age only after a much longer one.
 //!
 //! Source: paper 000, figure 7 (normal, wait, writeback); the reasons besides idleness are ours, because its method starves
 //! if a small request comes every second. Its two own gates are kept for its experiments: *new*, the machine above and nothing else, and
@@ -73,12 +72,12 @@ pub struct Gate {
     /// When destaging for age last began: everything that was dirty at this moment goes home.
     sweep_since: Instant,
     /// When there was last nothing to bring home but what the origin does not take, or the SSD does not give.
-    swept_at: Instant,
+    left_at: Instant,
 }
 
 impl Gate {
     pub fn new(kind: GateKind, floor: u32, reserve: u32, high: u32, wait: Duration, max_age: Duration) -> Self {
-        Gate { kind, floor, reserve, high, wait, max_age, state: GateState::Normal, sweep_since: Instant::ZERO, swept_at: Instant::ZERO }
+        Gate { kind, floor, reserve, high, wait, max_age, state: GateState::Normal, sweep_since: Instant::ZERO, left_at: Instant::ZERO }
     }
     /// How many whole sets leave at once, where the paper's gates decide. Otherwise a sweep over the volume takes what is dirty.
     pub fn sets_at_once(&self) -> Option<u32> {
@@ -144,7 +143,7 @@ impl Gate {
         if view.dirty_sets.saturating_add(lead) > low && !view.passing {
             return GateState::Destage(HighMark);
         }
-        let is_sweeping = view.asleep.is_none() && self.state == GateState::Destage(Age) && self.swept_at < self.sweep_since;
+        let is_sweeping = view.asleep.is_none() && self.state == GateState::Destage(Age);
         if is_sweeping && view.dirty_since.is_some_and(|since| since <= self.sweep_since) {
             return self.state;
         }
@@ -152,26 +151,21 @@ impl Gate {
             self.sweep_since = view.now;
             return GateState::Destage(Age);
         }
-        if view.sweep.is_some_and(|until| view.dirty_since.is_some_and(|since| since.max(self.swept_at) <= until)) {
+        if view.sweep.is_some_and(|until| view.dirty_since.is_some_and(|since| since <= until)) {
             return GateState::Destage(Sweep);
         }
         if view.asleep.is_some() { GateState::Normal } else { self.deferred(view) }
     }
 
-    /// When what is dirty since then is old. What could not be brought home, when nothing else was left, is so as late again as if it had become
-    /// dirty then.
+    /// When what is dirty since then is old. What could not be brought home, when nothing else was left, wakes a disk that stands still as late
+    /// again as if it had become dirty then.
     fn old_at(&self, since: Instant, asleep: Option<Asleep>) -> Instant {
-        since.max(self.swept_at) + asleep.map_or(self.max_age, |asleep| asleep.max_age)
-    }
-
-    /// Is what is dirty since then old, while the disk turns?
-    pub fn is_old(&self, since: Instant, now: Instant) -> bool {
-        now >= self.old_at(since, None)
+        asleep.map_or(since + self.max_age, |asleep| since.max(self.left_at) + asleep.max_age)
     }
 
     /// Nothing is left to bring home now but what the origin does not take, or the SSD does not give.
-    pub fn swept(&mut self, now: Instant) {
-        self.swept_at = now;
+    pub fn left_behind(&mut self, now: Instant) {
+        self.left_at = now;
     }
 
     /// The paper's machine: below the floor, when the volume is idle.
@@ -309,31 +303,11 @@ mod tests {
         assert_eq!(gate.deadline(awake.last_request, awake.dirty_since, None), None);
         // Had it failed as a whole, it would be tried again as ever.
         assert_eq!(gate.old_at(seconds(9), asleep), seconds(86_409));
-        gate.swept(seconds(700));
+        gate.left_behind(seconds(700));
         assert_eq!(gate.decide(View { now: seconds(760), asleep, ..awake }), GateState::Normal);
         assert_eq!(gate.decide(View { now: seconds(87_099), asleep, ..awake }), GateState::Normal);
         assert_eq!(gate.deadline(awake.last_request, awake.dirty_since, asleep), Some(seconds(87_100)));
         assert_eq!(gate.decide(View { now: seconds(87_100), asleep, ..awake }), GateState::Destage(DestageReason::Age));
-    }
-
-    #[test]
-    fn what_the_origin_refuses_holds_it_open_for_nothing_else() {
-        let mut gate = gate();
-        let seconds = |seconds: u64| Instant(seconds * 1_000_000_000);
-        let late = View { now: seconds(700), ..view() };
-        assert_eq!(gate.decide(late), GateState::Destage(DestageReason::Age));
-        gate.swept(seconds(705));
-        let left = View { now: seconds(705), ..late };
-        assert_eq!((gate.decide(left), gate.is_old(seconds(9), left.now)), (GateState::Normal, false));
-        assert_eq!(gate.deadline(left.last_request, left.dirty_since, None), Some(seconds(1_305)));
-        // The motor has noticed meanwhile that nobody asks for the disk.
-        assert_eq!(gate.decide(View { sweep: Some(seconds(704)), ..left }), GateState::Normal);
-        assert_eq!(gate.decide(View { sweep: Some(seconds(706)), ..left }), GateState::Destage(DestageReason::Sweep));
-        let again = View { now: seconds(1_305), ..left };
-        assert_eq!((gate.decide(again), gate.is_old(seconds(9), again.now)), (GateState::Destage(DestageReason::Age), true));
-        // Both in one moment.
-        gate.swept(again.now);
-        assert_eq!(gate.decide(again), GateState::Normal);
     }
 
     #[test]

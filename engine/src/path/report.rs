@@ -46,7 +46,7 @@ impl<P: Payload> Engine<P> {
             drain_left: self.drain.map(|_| self.destage_left(now)),
             mode: self.mode(),
             is_detaching: self.detaching,
-            refused_blocks: self.blocks_not_taken(),
+            refused_blocks: self.refused_blocks(),
             unreadable_blocks: self.unreadable_blocks(),
             origin_error: self.origin_error(),
             health: self.health(),

@@ -4,7 +4,7 @@
 //! * a set of which the SSD does not give a slot that has to stay (`clean`): it is not emptied.
 //!
 //! The first pause is a second, each one in a row is twice the one before, and none is longer than a minute. What nobody has tried for a minute
-//! after its pause begins anew: with a pause of a second, and without a place of its own if others need that.
+//! after its pause is forgotten.
 
 use std::collections::BTreeMap;
 
@@ -44,29 +44,10 @@ impl<K: Ord + Copy> Shunned<K> {
 
     /// The place where this one is noted. `None`: there are too many.
     fn note(&mut self, key: K, now: Instant) -> Option<&mut (Instant, u32)> {
-        // Those that have been left alone since, and those that only had to wait as soon as they have.
-        let is_over = |noted: &(Instant, u32)| noted.0 + if noted.1 > 0 { WAIT.1 } else { Duration::ZERO } <= now;
-        if self.until.len() >= self.most && !self.until.contains_key(&key) {
-            self.until.retain(|_, noted| !is_over(noted));
-        }
+        // Those that have been left alone since are forgotten, and those that only had to wait as soon as they have.
+        self.until.retain(|_, (until, failures)| *until + if *failures > 0 { WAIT.1 } else { Duration::ZERO } > now);
         let has_room = self.until.len() < self.most || self.until.contains_key(&key);
-        has_room.then(|| {
-            let noted = self.until.entry(key).or_insert((now, 0));
-            if is_over(noted) {
-                *noted = (now, 0);
-            }
-            noted
-        })
-    }
-
-    /// Nothing is known against it any more.
-    pub fn remove(&mut self, key: K) {
-        self.until.remove(&key);
-    }
-
-    /// Those that failed when they were last tried.
-    pub fn failed(&self) -> impl Iterator<Item = K> + '_ {
-        self.until.iter().filter(|(_, (_, failures))| *failures > 0).map(|(&key, _)| key)
+        has_room.then(|| self.until.entry(key).or_insert((now, 0)))
     }
 
     /// Forgets the others: nothing is known against them any more.

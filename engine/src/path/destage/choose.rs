@@ -14,7 +14,7 @@ use crate::probe::{DestageReason, GateState};
 use crate::time::{Duration, Instant};
 
 use super::super::Engine;
-use super::{Batch, Going, Head, Piece, RANGES, Read, Seen, State, What, ZERO_ATOMS};
+use super::{Batch, Going, Head, Piece, RANGES, Read, State, What, ZERO_ATOMS};
 
 /// Atoms of one origin write: 1 MiB.
 const PIECE_ATOMS: u64 = 2048;
@@ -68,7 +68,6 @@ impl<P: Payload> Engine<P> {
             slots,
             heads,
             leaving,
-            seen: Seen::Elsewhere,
             flushing: false,
             flushed: false,
             void: false,
@@ -80,7 +79,6 @@ impl<P: Payload> Engine<P> {
             failed_together: None,
         };
         self.choose_ranges(&mut batch);
-        let has_all_ranges = batch.pieces.len() < RANGES;
         if self.has_rescue_ahead() {
             // What memory has goes home first, from there: nearly all of what is dirty would be looked at in vain, again and again.
             return batch;
@@ -94,11 +92,11 @@ impl<P: Payload> Engine<P> {
         let start = self.destage.cursor;
         let (atoms, work) = (self.config.destage_atoms, self.work_of(&batch));
         let mut most = Most { atoms, length, work, sets: BTreeSet::new(), opened: 0 };
-        let mut has_seen_all = self.choose_slots(&mut batch, start, None, &mut most);
-        if has_seen_all && start.0 > 0 {
-            has_seen_all = self.choose_slots(&mut batch, Block(0), Some(start), &mut most);
+        self.choose_slots(&mut batch, start, None, &mut most);
+        let has_wrapped = self.destage.cursor == Block(0);
+        if has_wrapped && start.0 > 0 {
+            self.choose_slots(&mut batch, Block(0), Some(start), &mut most);
         }
-        batch.seen = if has_seen_all && has_all_ranges { Seen::All } else { Seen::Part };
         batch
     }
 
@@ -111,7 +109,7 @@ impl<P: Payload> Engine<P> {
     pub(in crate::path) fn leaves_ssd_until(&self, now: Instant) -> Option<Instant> {
         let until = self.destage.ssd_awaited? + HEARD;
         let is_for_room = self.gate.state() == GateState::Destage(DestageReason::HighMark);
-        let is_old = self.dirty_since().is_some_and(|since| self.gate.is_old(since, now));
+        let is_old = self.dirty_since().is_some_and(|since| now.since(since) >= self.gate.max_age);
         (is_for_room && until > now && !is_old && self.urgency() < PRESSING).then_some(until)
     }
 
@@ -137,8 +135,7 @@ impl<P: Payload> Engine<P> {
         }
     }
 
-    /// Goes on with the sweep from there. True: it has come to the end.
-    fn choose_slots(&mut self, batch: &mut Batch<P>, from: Block, until: Option<Block>, most: &mut Most) -> bool {
+    fn choose_slots(&mut self, batch: &mut Batch<P>, from: Block, until: Option<Block>, most: &mut Most) {
         let set_blocks = self.index.set_blocks();
         let mut from = Block(from.0 / set_blocks * set_blocks);
         let mut runs = Vec::new();
@@ -148,7 +145,7 @@ impl<P: Payload> Engine<P> {
             let found = self.index.next_dirty(from).filter(|set| until.is_none_or(|until| set.0 < until.0));
             let Some(set) = found else {
                 self.destage.cursor = Block(0);
-                return true;
+                return;
             };
             from = Block(set.0 + set_blocks);
             self.destage.cursor = from;
@@ -168,7 +165,6 @@ impl<P: Payload> Engine<P> {
             }
             most.work.add_set((batch.slots.len() - before) as u64);
         }
-        false
     }
 
     /// The end of a batch is told to the log at once. So that there is always room for that, it is a group like any other, of a sixteenth of the

@@ -10,7 +10,6 @@
 
 mod choose;
 mod given;
-mod refused;
 mod work;
 
 use std::collections::BTreeMap;
@@ -40,8 +39,6 @@ const RANGES: usize = 64;
 const READ_TRIES: u32 = 3;
 /// A dirty slot that the SSD fails to read for so long is given up.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Much that is dirty was looked at, and none of it may go home yet: the next look comes after so long.
-const LOOK_ON: Duration = Duration::from_millis(10);
 /// Blocks that the origin does not take, remembered: an origin with more of them fails as a whole, and destaging backs off.
 const REFUSED: usize = 1024;
 
@@ -117,7 +114,6 @@ struct Batch<P> {
     heads: Vec<Head>,
     /// Sets that are freed when they are clean, and their lives.
     leaving: Vec<(u32, u64)>,
-    seen: Seen,
     flushing: bool,
     /// The flush that covers every piece has succeeded.
     flushed: bool,
@@ -134,17 +130,6 @@ struct Batch<P> {
     refused_zeros: Vec<(Span, Instant)>,
     /// The first piece of several blocks that failed as a whole.
     failed_together: Option<usize>,
-}
-
-/// What was looked at when a batch was chosen.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Seen {
-    /// Everything that is dirty: what is not in it could not go home.
-    All,
-    /// As much as there was time or room for.
-    Part,
-    /// Not the volume from end to end: something else says what goes home now.
-    Elsewhere,
 }
 
 /// A slot and the block it holds in this life of its set.
@@ -317,17 +302,11 @@ impl<P: Payload> Engine<P> {
             // Dirty, but not durable yet, or not to be tried again yet.
             let group = self.close_group();
             self.flushes.want(group);
-            if group > self.journal.durable_group() {
-                return;
-            }
-            if batch.seen == Seen::All {
-                self.gate.swept(self.now);
-                // It may be shut now.
-                self.gate.decide(self.view());
-            }
-            let look_on = (batch.seen == Seen::Part).then_some(self.now + LOOK_ON);
-            if let Some(next) = look_on.or(self.destage.shunned.next(self.now)) {
-                self.destage.back_off.wait_until(next);
+            if group <= self.journal.durable_group() {
+                self.gate.left_behind(self.now);
+                if let Some(next) = self.destage.shunned.next(self.now) {
+                    self.destage.back_off.wait_until(next);
+                }
             }
             return;
         }
@@ -530,6 +509,70 @@ impl<P: Payload> Engine<P> {
         reads.iter_mut().for_each(|read| read.contents = None);
     }
 
+    /// The origin does not take a piece. Several blocks: each by itself in the next batch. One, or zeros: not again for a while, and who waits for
+    /// that is told.
+    fn refused(&mut self, number: usize) {
+        self.batch().refused = true;
+        let span = self.piece(number).span;
+        let (block, blocks) = self.blocks_of(span);
+        let is_zero = matches!(self.piece(number).what, What::Zero(..));
+        let refused_zero = is_zero.then_some((span, self.now));
+        self.batch().refused_zeros.extend(refused_zero);
+        if blocks > 1 && !is_zero {
+            return self.take_care(number);
+        }
+        if !self.destage.shunned.insert(block, self.now) {
+            self.batch().failed = true;
+        }
+        self.fail_home_of(span);
+    }
+
+    /// A piece of several blocks has failed. The next batch begins with the first of those: at the end of the sweep nobody takes care any more.
+    fn take_care(&mut self, piece: usize) {
+        self.destage.careful = true;
+        let batch = self.batch();
+        let first = batch.failed_together.map_or(piece, |first| first.min(piece));
+        batch.failed_together = Some(first);
+        let span = self.piece(first).span;
+        let (block, set_blocks) = (self.blocks_of(span).0, self.index.set_blocks());
+        self.destage.cursor = Block(block.0 / set_blocks * set_blocks);
+    }
+
+    /// A FLUSH waits for everything that the origin has not taken: it is tried now.
+    pub(super) fn try_refused(&mut self) {
+        self.through.try_refused();
+        if self.destage.shunned.try_now(self.now) || self.destage.refused {
+            self.destage.back_off.at = None;
+        }
+    }
+
+    /// Somebody waits for these blocks alone: what the origin has not taken of others keeps them from nothing.
+    pub(super) fn try_beside_refused(&mut self, own: Option<(Block, u64)>) {
+        let Some((block, blocks)) = own else { return };
+        let keeps_others = self.destage.shunned.next(self.now).is_some() || self.destage.refused;
+        // Zeros go home before what lies over them, and are known here by their first block.
+        let zeros = self.ranges.overlapping(block, blocks).next();
+        let first = zeros.map_or(block, |(first, _)| first.min(block));
+        self.destage.shunned.try_these_now(first, block.0 + blocks - first.0, self.now);
+        if keeps_others {
+            self.destage.back_off.at = None;
+        }
+    }
+
+    /// A write waits until less is dirty: what is not refused goes home, as soon as it is durable.
+    pub(super) fn want_less_dirty(&mut self) {
+        let group = self.close_group();
+        self.flushes.want(group);
+        if self.refused_blocks() > 0 || self.destage.refused {
+            self.destage.back_off.at = None;
+        }
+    }
+
+    /// Blocks that the origin did not take, and that are not tried again yet.
+    pub(super) fn refused_blocks(&self) -> u64 {
+        self.destage.shunned.len(self.now)
+    }
+
     // --- ending ---
 
     /// When every piece has ended, the origin is flushed. True: there was nothing to flush, the batch is over.
@@ -629,8 +672,8 @@ impl<P: Payload> Engine<P> {
         if batch.refused {
             self.fail_home();
         }
-        if batch.only_refused && batch.seen == Seen::All && !self.destage.careful {
-            self.gate.swept(self.now);
+        if batch.only_refused {
+            self.gate.left_behind(self.now);
         }
         if !batch.refused_zeros.is_empty() && self.is_degraded() {
             self.fail_settling_of(&batch.refused_zeros);
@@ -706,7 +749,6 @@ impl<P: Payload> Engine<P> {
             self.journal.push(&Record::Unzero { block, blocks });
             self.note_record();
             self.ranges.remove(block, blocks);
-            self.destage.shunned.remove(block);
             self.zeros_went(block, blocks);
         }
         all
@@ -735,7 +777,6 @@ impl<P: Payload> Engine<P> {
                 }
                 self.sets.clean(slot, 1);
                 self.index.add_dirty(block, -1);
-                self.destage.shunned.remove(block);
             }
             self.counters.destaged_blocks += of_set.len() as u64;
             if !slots.is_empty() {
