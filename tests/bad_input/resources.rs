@@ -106,7 +106,8 @@ fn memory_that_the_system_does_not_give_is_told_and_the_volume_served_without() 
     let folder = volume("48MiB", "64MiB", "[memory]\nram = \"1GiB\"\n");
     let dir = folder.path();
     let program = env!("CARGO_BIN_EXE_tidegate");
-    let daemon = Daemon::start_by("prlimit", dir, &["--as=943718400", program, "up", "--dir", text(dir)]);
+    let limit = format!("--as={}", 900u64 << 20);
+    let daemon = Daemon::start_by("prlimit", dir, &[&limit, program, "up", "--dir", text(dir)]);
     daemon.connect().write(0, &[1; 4096]).unwrap();
     daemon.connect().expect(0, &[1; 4096]);
     let said = daemon.said();

@@ -214,7 +214,7 @@ impl<P: Payload> Pages<P> {
         State::Written(self.written)
     }
     /// Behind the last page that this write is of, if something newer has not taken its place.
-    pub fn written_by(&self, write: usize) -> Option<Block> {
+    pub fn written_until(&self, write: usize) -> Option<Block> {
         self.in_states(State::Writing(write), State::Writing(write)).last().map(|first| Block(first + self.pages[&first].blocks))
     }
     /// A write of pages has ended: they are in `state` now.

@@ -204,7 +204,7 @@ impl<P: Payload> Engine<P> {
         let group = self.journal.flushable();
         let wanted = |wanted: u64| wanted > durable && wanted <= group;
         let needed = flushes.waiting.iter().any(|&(_, group)| wanted(group))
-            // Where nobody does, more becomes durable at once, and a sweep over more costs the origin less.
+            // Where nobody waits for the origin, more becomes durable at once, and a sweep over more costs the origin less.
             || wanted(if self.modes.is_waiting() { flushes.oldest_wanted } else { flushes.wanted_group })
             || flushes.wanted_flush > flushes.succeeded;
         if !needed {

@@ -222,7 +222,7 @@ impl<P: Payload> Engine<P> {
             }
             Some(error) => {
                 if error != DeviceError::Gone {
-                    self.through.tried_until = self.through.pages.written_by(write).unwrap_or(self.through.tried_until);
+                    self.through.tried_until = self.through.pages.written_until(write).unwrap_or(self.through.tried_until);
                 }
                 self.through.pages.end_write(write, state);
                 self.through.back_off.failed(self.now);

@@ -687,7 +687,7 @@ impl Device {
         self.script.clear();
         self.bad.clear();
         self.refusing.clear();
-        // What is under way may still fail, once. (Bad for ever it was in seed 228 of the refusing profile.)
+        // What is under way may still fail, once. (In seed 228 of the refusing profile it was bad from then on.)
         for running in self.running.iter_mut().filter(|running| matches!(running.fault, Some(Fault::Refused(_) | Fault::Bad))) {
             running.fault = Some(Fault::Error);
         }
