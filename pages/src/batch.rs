@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use crate::ahead::{LATER, expect_later, expect_next};
+use crate::ahead::expect_next;
 use crate::front::{Front, Page, Pinned};
 use crate::tree::TOGETHER;
 use crate::{Atoms, Block};
@@ -90,12 +90,17 @@ impl Pinned<'_> {
     #[inline(always)]
     fn serve(&self, reads: &mut [Read], blocks: &mut [Block; TOGETHER]) -> usize {
         let mut found = [None; TOGETHER];
-        self.find_all(&blocks[..reads.len()], &mut found[..reads.len()]);
+        self.find_each(&blocks[..reads.len()], |place, page| {
+            found[place] = page;
+            if place == 0 {
+                // Nothing is copied yet: it comes while the others are looked up.
+                page.inspect(|&first| expect_next(self.wanted(first, &reads[0])));
+            }
+        });
         let mut hits = 0;
         for place in 0..reads.len() {
-            let ahead = |by: usize| Some(self.wanted(found.get(place + by).copied().flatten()?, reads.get(place + by)?));
-            ahead(1).inspect(|next| expect_next(next));
-            ahead(LATER).inspect(|later| expect_later(later));
+            let next = reads.get(place + 1).and_then(|read| Some(self.wanted(found[place + 1]?, read)));
+            next.inspect(|next| expect_next(next));
             blocks[hits] = blocks[place];
             let read = &mut reads[place];
             if let Some(contents) = found[place].and_then(|page| self.contents(page, read)) {

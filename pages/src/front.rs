@@ -173,8 +173,14 @@ impl<'f> Pinned<'f> {
     pub fn find_all<'p>(&'p self, blocks: &[Block], found: &mut [Option<Page<'p>>]) {
         assert_eq!(blocks.len(), found.len(), "a place for each block");
         for (blocks, found) in blocks.chunks(TOGETHER).zip(found.chunks_mut(TOGETHER)) {
-            self.pages.tree.find_all(&self.pin, blocks, |place, entry| found[place] = self.page(entry));
+            self.find_each(blocks, |place, page| found[place] = page);
         }
+    }
+
+    /// Looks up at most [`TOGETHER`] blocks, and tells the page of each as soon as it is known.
+    #[inline(always)]
+    pub(crate) fn find_each<'p>(&'p self, blocks: &[Block], mut tell: impl FnMut(usize, Option<Page<'p>>)) {
+        self.pages.tree.find_all(&self.pin, blocks, |place, entry| tell(place, self.page(entry)));
     }
 
     /// The first block from `block` on that has a page.

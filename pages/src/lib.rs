@@ -43,7 +43,7 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-pub use ahead::{LATER, expect_later, expect_next};
+pub use ahead::expect_next;
 pub use atoms::Atoms;
 pub use batch::Read;
 pub use front::{Counts, Front, Page, Pinned};

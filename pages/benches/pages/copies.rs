@@ -6,7 +6,7 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::slice;
 
-use tidegate_pages::{LATER, expect_later, expect_next};
+use tidegate_pages::expect_next;
 
 use crate::rounds::Subject;
 use crate::{BATCH, Buffer, PAGE_BYTES, PAGES};
@@ -103,7 +103,6 @@ impl Subject for Copies<'_> {
         for place in 0..BATCH {
             if self.manner == Manner::Prefetching {
                 keys.get(place + 1).inspect(|&&next| expect_next(self.page(next)));
-                keys.get(place + LATER).inspect(|&&later| expect_later(self.page(later)));
             }
             let page = self.page(keys[place]);
             self.into[place].0.copy_from_slice(page);
