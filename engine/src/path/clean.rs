@@ -56,6 +56,8 @@ pub(super) struct Cleaner<P> {
     paused: Shunned<u32>,
     /// Something waits for one that is left alone.
     waits: bool,
+    /// All that was to move has been read, and there is no room for any of it: somebody else has taken what was left free for it.
+    lacks_room: bool,
     /// The daily budget keeps it from working.
     left: bool,
 }
@@ -97,6 +99,7 @@ impl<P> Default for Cleaner<P> {
             emptying: Vec::new(),
             paused: Shunned::new(PAUSED),
             waits: false,
+            lacks_room: false,
             left: false,
         }
     }
@@ -110,6 +113,9 @@ impl<P> Cleaner<P> {
     pub fn is_busy(&self) -> bool {
         !self.emptying.is_empty()
     }
+    fn makes_room(&self) -> bool {
+        self.is_busy() && !self.lacks_room
+    }
     /// Sets have become free: nothing is known against what they will hold.
     pub fn forget_free(&mut self, sets: &Sets) {
         self.paused.retain(|set| sets.get(set).state != SetState::Free);
@@ -120,6 +126,7 @@ impl<P: Payload> Engine<P> {
     /// True: something has moved, or was dropped.
     pub(super) fn pump_clean(&mut self) -> bool {
         let mut moved = false;
+        self.cleaner.lacks_room = false;
         while !self.cleaner.ready.is_empty() && self.move_next() {
             moved = true;
         }
@@ -161,7 +168,9 @@ impl<P: Payload> Engine<P> {
             before.map(|emptying| emptying.slots).sum()
         };
         let needs = |portion: &Portion| u64::from(portion.live.count()) + kept_for_others(portion.first.set);
-        let at = self.cleaner.ready.iter().position(|(portion, _)| needs(portion) <= available)?;
+        let found = self.cleaner.ready.iter().position(|(portion, _)| needs(portion) <= available);
+        self.cleaner.lacks_room = found.is_none() && self.cleaner.portions.is_empty();
+        let at = found?;
         let live = u64::from(self.cleaner.ready[at].0.live.count());
         self.has_room_to_move(live).then_some(at)
     }
@@ -173,7 +182,7 @@ impl<P: Payload> Engine<P> {
 
     /// Will sets be free without the origin: is one being emptied, or only waiting for a flush?
     pub(super) fn is_space_coming(&self) -> bool {
-        self.config.cleans() && (self.cleaner.is_busy() || self.sets.dying_count() > 0)
+        self.config.cleans() && (self.cleaner.makes_room() || self.sets.dying_count() > 0)
     }
 
     /// Free sets in which sets are emptied.
@@ -229,7 +238,7 @@ impl<P: Payload> Engine<P> {
         let packed = self.sets.live_slots.div_ceil(u64::from(geometry.set_slots)) as u32;
         let free = self.sets.free_or_dying();
         let may_work = !self.cleaner.waits && !self.cleaner.left;
-        let is_on_time = self.cleaner.is_busy() || may_work && free >= self.busy_floor();
+        let is_on_time = self.cleaner.makes_room() || may_work && free >= self.busy_floor();
         is_on_time && geometry.sets - packed >= self.config.free_floor
     }
 
