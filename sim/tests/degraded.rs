@@ -11,6 +11,7 @@ use tidegate_engine::time::Duration;
 use tidegate_sim::back::fault::Fault;
 use tidegate_sim::scenario::{Scenario, plan_for};
 use tidegate_sim::stamp::Stamps;
+use tidegate_sim::world::Noted;
 
 /// More blocks than the whole journal has entries.
 const LONG: Geometry = Geometry { block_atoms: 8, set_slots: 8, sets: 16, journal_pages: 64, volume_atoms: 8 * 8_192, range_entries: 252 };
@@ -553,4 +554,33 @@ fn a_drain_without_the_ssd_ends_although_nobody_flushes() {
     scenario.advance(Duration::from_secs(10));
     assert_eq!((scenario.snapshot().drain, scenario.snapshot().dirty_slots), (None, 0));
     assert_eq!((scenario.on_origin(7)[1].clone(), pinned(&scenario)), (stamps(&newer), 0));
+}
+
+/// A page with a hole is written in two parts, and the first of them is refused. What FLUSH comes while the second one is written has not been
+/// refused anything.
+#[test]
+fn a_flush_that_comes_when_a_page_has_just_been_refused_has_it_tried_once_more() {
+    let mut scenario = Scenario::with(|plan| {
+        plan.limits[1].depth = 1;
+        plan.speeds[1].write = Duration::from_secs(1);
+    });
+    let between = scenario.on_origin(1)[1][3];
+    let parts = [Span::new(8, 3), Span::new(12, 4)].map(|span| scenario.write_span(span));
+    scenario.simulation.scene.oracle.writes_may_fail = true;
+    scenario.simulation.scene.origin.refuse(8, 100_000);
+    scenario.cache_goes();
+    scenario.until_degraded_by_writing(40);
+    scenario.advance(Duration::from_secs(60));
+    scenario.forget_noted();
+    let first = scenario.send_flush();
+    let is_refused = |op: &Noted| op.span.start == 8 && op.ended.is_some_and(|(_, well)| !well);
+    while !scenario.noted().iter().any(is_refused) {
+        scenario.step();
+    }
+    assert!(!scenario.is_answered(first), "the other part is being written");
+    scenario.simulation.scene.origin.heal();
+    let second = scenario.send_flush();
+    assert_eq!(scenario.outcome(first).unwrap_err(), RequestError::Io);
+    scenario.outcome(second).expect("it is taken now");
+    assert_eq!(scenario.on_origin(1)[1], [&stamps(&parts[0])[..], &[between], &stamps(&parts[1])].concat());
 }

@@ -92,7 +92,8 @@ struct Write<P> {
     operations: u32,
     /// What has not begun.
     rest: VecDeque<(Span, payload::Pieces<P>)>,
-    error: Option<DeviceError>,
+    /// Why it has failed, and when that was known first.
+    error: Option<(DeviceError, Instant)>,
     /// `Through::forgotten` when it was started.
     forgotten: u64,
 }

@@ -171,8 +171,9 @@ impl<P: Payload> Engine<P> {
         self.is_degraded() || self.modes.is_home()
     }
 
-    /// The origin does not take a page, again and again: who waits for it has it put into the log, or is told.
-    pub(super) fn fail_refused(&mut self, error: DeviceError) {
+    /// The origin does not take a page, again and again: who waited for it then has it put into the log, or is told. For who came since it is tried
+    /// once more.
+    pub(super) fn fail_refused(&mut self, error: DeviceError, when: Instant) {
         if !self.promises_origin() {
             if self.through.patience.is_some() {
                 self.through.patience = Some(self.now);
@@ -186,11 +187,15 @@ impl<P: Payload> Engine<P> {
             }
         }
         let patience = if error == DeviceError::NoSpace { self.config.stall_timeout } else { Duration::ZERO };
-        let has_waited = |number: usize| self.now.since(self.requests.get(number).arrived) >= patience;
+        let arrived = |number: usize| self.requests.get(number).arrived;
         let settling = self.through.settling.iter().map(|&(number, _)| number).filter(|&number| self.is_refused(number));
         // What is dirty below a page does not go home either.
         let waiting = self.waiting_for_home().filter(|&number| self.is_refused(number));
-        let told: Vec<usize> = settling.chain(waiting).filter(|&number| has_waited(number)).collect();
+        let (before, since): (Vec<usize>, Vec<usize>) = settling.chain(waiting).partition(|&number| arrived(number) < when);
+        let told: Vec<usize> = before.into_iter().filter(|&number| self.now.since(arrived(number)) >= patience).collect();
+        if !since.is_empty() {
+            self.through.try_refused();
+        }
         for number in told {
             self.forget_passing(number);
             self.forget_waiting_for_home(number);

@@ -7,6 +7,7 @@ use crate::op::{Action, Class, DeviceError, DeviceId, Zone};
 use crate::payload::{Payload, Pieces};
 use crate::probe::Health;
 use crate::request::{Command, RequestError};
+use crate::time::Instant;
 
 use super::super::origin::Writer;
 use super::super::write::Piece;
@@ -163,9 +164,12 @@ impl<P: Payload> Engine<P> {
     }
 
     pub(in crate::path) fn through_done(&mut self, number: usize, result: Ended) {
+        let now = self.now;
         let write = self.through.writes.get_mut(number);
         write.operations -= 1;
-        write.error = result.err().or(write.error);
+        if let Err(error) = result {
+            write.error = Some((error, write.error.map_or(now, |(_, since)| since)));
+        }
         if write.error.is_some() {
             // It has failed whatever becomes of the rest.
             write.rest.clear();
@@ -184,7 +188,7 @@ impl<P: Payload> Engine<P> {
                 if write.error.is_some() {
                     self.may_have_landed(request, write.forgotten);
                 }
-                self.passed(request, state, write.error);
+                self.passed(request, state, write.error.map(|(error, _)| error));
             }
         }
         self.unpark_reads();
@@ -208,19 +212,19 @@ impl<P: Payload> Engine<P> {
     }
 
     /// A page was written once more.
-    fn page_written(&mut self, write: usize, state: State, error: Option<DeviceError>) {
+    fn page_written(&mut self, write: usize, state: State, error: Option<(DeviceError, Instant)>) {
         match error {
-            Some(error @ (DeviceError::Medium | DeviceError::NoSpace)) if self.may_set_aside() => {
+            Some((error @ (DeviceError::Medium | DeviceError::NoSpace), when)) if self.may_set_aside() => {
                 if self.through.pages.refuse(write) {
                     if self.through.refused.at.is_none() {
                         self.through.refused.failed(self.now);
                     }
                     if self.through.refused.failures_in_a_row() >= TRIES {
-                        self.fail_refused(error);
+                        self.fail_refused(error, when);
                     }
                 }
             }
-            Some(error) => {
+            Some((error, _)) => {
                 if error != DeviceError::Gone {
                     self.through.tried_until = self.through.pages.written_until(write).unwrap_or(self.through.tried_until);
                 }
