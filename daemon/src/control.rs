@@ -206,6 +206,11 @@ impl ControlPort {
         self.interests.push(Interest { token: LISTENER, fd: self.listener.as_raw_fd(), readable: listens, writable: false });
     }
 
+    /// The kernel has no memory to watch what this token stands for: a client is hung up, the listener rests for a while.
+    pub fn unwatched(&mut self, token: u64) {
+        if token == LISTENER { self.rests = true } else { self.close(token) }
+    }
+
     /// Takes what a client has sent.
     fn hear(&mut self, token: u64) {
         let client = self.clients.get_mut(&token).expect("of a client that is held");

@@ -16,7 +16,7 @@ use tidegate_engine::block::{ATOM_BYTES, Span};
 use tidegate_engine::cache::format::Superblock;
 use tidegate_engine::op::{Action, Answer, DeviceId, Done, Op};
 use tidegate_engine::payload::Payload;
-use tidegate_engine::probe::{Health, ModeView, Phase};
+use tidegate_engine::probe::{Health, ModeView, Phase, Snapshot};
 use tidegate_engine::request::{Reply, Room};
 use tidegate_engine::spin::quiet::OfDay;
 use tidegate_engine::time::{Duration, Instant};
@@ -340,7 +340,7 @@ impl Volume {
                         self.desk.tell(Tell::Serving(Box::new(self.engine.inspect(now))));
                     }
                     self.tell_changes(now);
-                    self.wake_front(now);
+                    self.wake_front();
                 }
                 Phase::Refused => {
                     self.tell_what_is_unsaved(now);
@@ -375,8 +375,13 @@ impl Volume {
         for guest in self.desk.guests() {
             self.world.front.admit(guest);
         }
+        // To look costs a walk over all sets: who asks in one turn shares it.
+        let mut seen: Option<Snapshot> = None;
         for (number, verb) in self.desk.commands() {
             let mut refused = None;
+            if !matches!(verb, Verb::Status | Verb::Curve) {
+                seen = None;
+            }
             match verb {
                 Verb::Status | Verb::Curve => {}
                 Verb::Drain => refused = self.drain(now).err(),
@@ -388,9 +393,9 @@ impl Volume {
             }
             let answer = match refused {
                 Some(what) => serde_json::json!({ "error": what }),
-                None if verb == Verb::Curve => curve_json(&self.engine.what_if(), &self.engine.inspect(now)),
+                None if verb == Verb::Curve => curve_json(&self.engine.what_if(), seen.get_or_insert_with(|| self.engine.inspect(now))),
                 None => {
-                    let mut snapshot = self.engine.inspect(now);
+                    let mut snapshot = seen.get_or_insert_with(|| self.engine.inspect(now)).clone();
                     let Tally { reads, read_atoms, writes } = self.world.front.tally();
                     let counters = &mut snapshot.counters;
                     (counters.reads, counters.read_atoms, counters.writes) =
@@ -559,10 +564,10 @@ impl Volume {
     }
 
     /// The detach that it rests for is over, and the volume still serves: somebody has cancelled it, or the engine has ended it.
-    fn wake_front(&mut self, now: Instant) {
+    fn wake_front(&mut self) {
         let is_whole = self.engine.health() == Health::Whole;
         let may_be_over = self.is_front_resting && is_whole && self.state == State::Serving && self.engine.drain().is_none();
-        if may_be_over && !self.engine.inspect(now).is_detaching {
+        if may_be_over && !self.engine.is_detaching() {
             self.world.front.wake();
             self.is_front_resting = false;
         }

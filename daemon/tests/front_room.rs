@@ -407,3 +407,20 @@ fn pages_of_memory_are_on_their_way_for_one_turn_at_most() {
     client.receive(&mut world, 16 + (8 << 20));
     assert!(check(&client.receive(&mut world, 8 * (16 + 4096))));
 }
+
+/// The kernel has a limit for each user's watches. Unheard, a client would wait for ever.
+#[test]
+fn a_client_whose_socket_cannot_be_watched_is_hung_up_and_nobody_else() {
+    let mut world = World::new(MIB);
+    let mut other = Raw::ready(&mut world);
+    world.lacks_watches = true;
+    let mut client = Raw::connect(&mut world);
+    (0..4).for_each(|_| world.pass(1));
+    client.now();
+    assert!(client.is_closed() && world.front.connections() == 1);
+    world.lacks_watches = false;
+    other.send(&mut world, &reads(1, 512));
+    assert_eq!(other.receive(&mut world, 16), simple(0, 0));
+    other.receive(&mut world, 512);
+    drop(Raw::ready(&mut world));
+}

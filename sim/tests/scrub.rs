@@ -103,6 +103,25 @@ fn damaged_metadata_is_written_again_before_the_other_copy_is_needed() {
     assert_eq!(intact.count(), 2);
 }
 
+/// The SSD has said that it was written. An older one is well by itself, and would be all there is when the other copy is lost.
+#[test]
+fn a_copy_of_the_superblock_that_never_landed_is_written_again() {
+    let mut scenario = scrubbed();
+    scenario.checkpoints(2, 3);
+    scenario.advance(Duration::from_secs(10));
+    scenario.fail_next(Zone::Superblock, Fault::Lost);
+    scenario.checkpoints(1, 4);
+    let sequences = |scenario: &Scenario| {
+        let (cache, geometry) = (scenario.simulation.scene.cache.durable(), scenario.geometry());
+        [0, 1].map(|copy| Superblock::decode(&cache.page_bytes(geometry.superblock(copy).start), copy).expect("it is well").sequence)
+    };
+    let [first, second] = sequences(&scenario);
+    assert_ne!(first, second, "one has not landed");
+    scenario.advance(Duration::from_secs(60));
+    let [first, second] = sequences(&scenario);
+    assert_eq!(first, second);
+}
+
 fn newest_superblock(scenario: &Scenario) -> Superblock {
     let cache = scenario.simulation.scene.cache.durable();
     let copies = (0..2).filter_map(|copy| Superblock::decode(&cache.page_bytes(scenario.geometry().superblock(copy).start), copy).ok());

@@ -421,7 +421,7 @@ impl Crew {
             return match job.is_caching() {
                 true => Verdict::PassOn,
                 false if !room.has_place(Kind::Change) || keeps_room => Verdict::Wait,
-                false if self.comes_behind(next) || !self.jobs.has_place() => Verdict::LetPass,
+                false if !self.jobs.has_place() || self.comes_behind(next) => Verdict::LetPass,
                 false => Verdict::PassOn,
             };
         }

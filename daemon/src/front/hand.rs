@@ -81,6 +81,8 @@ pub struct Hand {
     state: Arc<Shared>,
     /// For the volume, when this ends.
     farewell: Farewell,
+    /// Clients had something to go on with, and may have more.
+    goes_on: bool,
     /// Clients that have come, ever.
     came: usize,
     /// Turns that it has had.
@@ -139,6 +141,7 @@ impl Hand {
             vigil: Vigil::new(most),
             clock,
             state,
+            goes_on: false,
             came: 0,
             turns: 0,
             promised: VecDeque::new(),
@@ -168,16 +171,12 @@ impl Hand {
         while let Some(reply) = self.near.answer() {
             self.front.reply(reply);
         }
-        loop {
-            let mut room = self.near.room();
-            self.front.resume(&mut room, &mut self.events);
-            let is_over = self.events.is_empty();
-            // Jobs alone are no events. What is answered here makes room at once.
-            self.pass_on(self.clock.now());
-            if is_over {
-                return;
-            }
-        }
+        let mut room = self.near.room();
+        self.front.resume(&mut room, &mut self.events);
+        // What is answered here makes room at once, but others have their turn before that is used.
+        self.goes_on = !self.events.is_empty();
+        // Jobs alone are no events.
+        self.pass_on(self.clock.now());
     }
 
     /// Answers what memory can and asks for the rest, in any order: they are all under way at once.
@@ -241,8 +240,9 @@ impl Hand {
     fn speak(&mut self) {
         self.front.interests(&mut self.interests);
         for Interest { token, fd, readable, writable } in self.interests.drain(..) {
-            // The kernel lacks memory for one more: this client is given up when its time is over.
-            let _ = self.poll.watch(SOCKETS, token, fd, readable, writable);
+            if self.poll.watch(SOCKETS, token, fd, readable, writable).is_err() {
+                self.front.unwatched(token);
+            }
         }
         let gone = self.came - self.front.connections();
         if self.state.gone.swap(gone, Ordering::AcqRel) != gone {
@@ -254,7 +254,7 @@ impl Hand {
         let now = self.clock.now();
         let rest = self.has_some.then(|| now + REST_AFTER);
         let (poll, ready) = (&mut self.poll, &mut self.ready);
-        let turn = self.promised.front().map(|_| now);
+        let turn = (self.goes_on || !self.promised.is_empty()).then_some(now);
         let deadline = self.front.deadline().into_iter().chain(rest).chain(turn).min();
         let limit = deadline.map(|deadline| std::time::Duration::from_nanos(deadline.since(now).0));
         let has_happened = || {
@@ -264,7 +264,7 @@ impl Hand {
         if !self.vigil.look(limit, has_happened) {
             self.vigil.sleep(|| poll.wait(now, deadline, ready)).expect("the kernel has taken this epoll before");
         }
-        if self.has_some && self.ready.is_empty() {
+        if self.has_some && self.ready.is_empty() && !self.goes_on {
             self.rest();
         }
     }

@@ -327,8 +327,12 @@ impl Lobby {
                 _ => self.control.interests(interests),
             }
             for Interest { token, fd, readable, writable } in interests.drain(..) {
-                // The kernel lacks memory for one more: this client is given up when its time is over.
-                let _ = self.poll.watch(port, token, fd, readable, writable);
+                if self.poll.watch(port, token, fd, readable, writable).is_err() {
+                    match port {
+                        FRONT => self.front.unwatched(token),
+                        _ => self.control.unwatched(token),
+                    }
+                }
             }
         }
         self.guests.extend(self.front.guests());

@@ -99,6 +99,11 @@ impl Fronts {
         self.clients().shutdown();
     }
 
+    /// One that shakes hands cannot be watched.
+    pub fn unwatched(&mut self, token: u64) {
+        self.lobby.unwatched(token);
+    }
+
     pub fn reply(&mut self, reply: Reply<Run>) {
         self.clients().reply(reply);
     }

@@ -55,6 +55,8 @@ pub struct World {
     pub held: Vec<Request<Run>>,
     /// Requests in one turn, at most so far.
     pub batch_max: usize,
+    /// The kernel has no memory to watch one more descriptor.
+    pub lacks_watches: bool,
     polled: BTreeMap<u64, Interest>,
     /// How long a client waits for a socket, or for front threads.
     patience_ms: i32,
@@ -139,6 +141,7 @@ impl World {
             hold_changes: false,
             held: Vec::new(),
             batch_max: 0,
+            lacks_watches: false,
             polled: BTreeMap::new(),
             patience_ms: 0,
             asleep: None,
@@ -214,6 +217,10 @@ impl World {
                     let is_open = unsafe { libc::fcntl(interest.fd, libc::F_GETFD) } != -1;
                     assert!(is_open, "epoll goes on watching a copy of a descriptor that is withdrawn when it is closed");
                     self.polled.remove(&interest.token)
+                }
+                _ if self.lacks_watches && !self.polled.contains_key(&interest.token) => {
+                    self.front.unwatched(interest.token);
+                    None
                 }
                 _ => self.polled.insert(interest.token, interest),
             };

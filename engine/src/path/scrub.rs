@@ -380,13 +380,16 @@ impl<P: Payload> Engine<P> {
     }
 
     fn superblock_scrubbed(&mut self, copy: u32, result: Result<Answer<P>, DeviceError>) {
-        let is_ours = |bytes: &[u8]| Superblock::decode(bytes, copy).is_ok_and(|superblock| superblock.format == self.config.format);
+        let format = self.config.format;
+        let Place::Superblocks(copies) = &mut self.scrubber.place else { panic!("a superblock is being read") };
+        // (0: nobody knows which update it holds.)
+        let of = copies.of[copies.which];
+        let is_current = |superblock: Superblock| superblock.format == format && (of == 0 || superblock.sequence == of);
         let found = result.map_or(Found::Unread, |answer| {
             let mut bytes = Vec::new();
             joined::<P>(answer).append_to(&mut bytes);
-            if is_ours(&bytes) { Found::Good } else { Found::Damaged }
+            if Superblock::decode(&bytes, copy).is_ok_and(is_current) { Found::Good } else { Found::Damaged }
         });
-        let Place::Superblocks(copies) = &mut self.scrubber.place else { panic!("a superblock is being read") };
         copies.doubt = (found != Found::Good && copies.doubt.is_none()).then_some(found);
         if copies.doubt.is_some() {
             self.scrubber.due = self.scrubber.due.max(self.now + DOUBT);

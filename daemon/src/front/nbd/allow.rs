@@ -8,6 +8,10 @@ use ring::digest::{SHA256, digest};
 use rustls::pki_types::{CertificateDer, ServerName};
 use webpki::EndEntityCert;
 
+use super::address::Address;
+use super::socket::Listener;
+use super::tls::Certificates;
+
 /// One client, or all that share a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Allowed {
@@ -25,6 +29,21 @@ impl Allowed {
                 EndEntityCert::try_from(certificate).is_ok_and(|certificate| certificate.verify_is_valid_for_subject_name(name).is_ok())
             }
         }
+    }
+}
+
+/// Who may connect there without having to show anything, where that is more than the socket's owner.
+pub(super) fn whoever_connects(listener: &Listener, tls: Option<&Certificates>) -> Option<String> {
+    let address = listener.address();
+    match (address, tls) {
+        (Address::Unix(_), _) => listener.lets_in().map(str::to_owned),
+        (Address::Tcp(_), None) => {
+            Some(format!("NBD in plain text on {address}: every user of this machine may connect; a Unix socket is its owner's alone"))
+        }
+        (Address::Tcp(_), Some(Certificates { client_ca: None, .. })) if address.needs_tls() => {
+            Some(format!("NBD over TLS on {address}: whoever reaches it may connect; client_ca below [tls] asks for certificates"))
+        }
+        (Address::Tcp(_), Some(_)) => None,
     }
 }
 

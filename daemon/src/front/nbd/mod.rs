@@ -254,7 +254,7 @@ impl Front {
         }
         let listening = |listener: Listener| {
             let tls = tls.clone().filter(|_| matches!(listener.address(), Address::Tcp(_)));
-            let note = whoever_connects(&listener, options.tls.as_ref());
+            let note = allow::whoever_connects(&listener, options.tls.as_ref());
             Listening { listener, tls, note, said: false, resting: false }
         };
         let seats = Seats::new(options.connections_max.min(CONNECTIONS_MAX), options.connections_per_peer);
@@ -613,6 +613,19 @@ impl Front {
         is_behind
     }
 
+    /// The kernel has no memory to watch what this token stands for. A client would wait for ever: it is hung up. A listener rests for a while.
+    pub fn unwatched(&mut self, token: u64) {
+        if token >= LISTENER {
+            let listening = &mut self.listeners[(token - LISTENER) as usize];
+            (listening.said, listening.resting, self.watching) = (false, true, true);
+        } else if let Some(client) = client(&mut self.entries, token) {
+            client.connection.kill(&mut self.loans);
+            self.settle(token);
+            // It is to be said that it has gone.
+            self.retry = true;
+        }
+    }
+
     fn settle_all(&mut self) {
         for slot in 0..self.entries.len() {
             self.settle(u64::from(self.entries[slot].generation) << 16 | slot as u64);
@@ -678,21 +691,6 @@ impl Kept {
     fn give_back(self, room: &mut Room) {
         room.bytes += self.bytes;
         room.read_bytes += self.read_bytes;
-    }
-}
-
-/// Who may connect there without having to show anything, where that is more than the socket's owner.
-fn whoever_connects(listener: &Listener, tls: Option<&Certificates>) -> Option<String> {
-    let address = listener.address();
-    match (address, tls) {
-        (Address::Unix(_), _) => listener.lets_in().map(str::to_owned),
-        (Address::Tcp(_), None) => {
-            Some(format!("NBD in plain text on {address}: every user of this machine may connect; a Unix socket is its owner's alone"))
-        }
-        (Address::Tcp(_), Some(Certificates { client_ca: None, .. })) if address.needs_tls() => {
-            Some(format!("NBD over TLS on {address}: whoever reaches it may connect; client_ca below [tls] asks for certificates"))
-        }
-        (Address::Tcp(_), Some(_)) => None,
     }
 }
 
