@@ -122,6 +122,62 @@ fn a_copy_of_the_superblock_that_never_landed_is_written_again() {
     assert_eq!(first, second);
 }
 
+/// The first read is of all eight, then of each by itself; three are asked for again in vain.
+#[test]
+fn an_ssd_that_gives_nothing_for_some_seconds_costs_no_block() {
+    let mut scenario = scrubbed();
+    let data: Vec<Stamps> = (0..8).map(|block| scenario.write(block)).collect();
+    scenario.drain();
+    (0..12).for_each(|_| scenario.fail_next(Zone::Data, Fault::Passing));
+    scenario.advance(Duration::from_secs(40));
+    let counters = scenario.snapshot().counters;
+    assert_eq!((counters.scrub_dropped_blocks, scenario.noted().iter().filter(is_failed_read).count()), (0, 12));
+    assert!(counters.scrub_passes > 0 && counters.scrubbed_blocks >= 8);
+    (0..8).for_each(|block| scenario.expect(block, &data[block as usize]));
+}
+
+/// Of eight the third and the fourth are given, in between. Those that came last are asked for once more in vain, as the others are.
+#[test]
+fn what_was_given_before_an_ssd_gives_nothing_says_nothing_of_what_is_not_given_then() {
+    let mut scenario = scrubbed();
+    let data: Vec<Stamps> = (0..8).map(|block| scenario.write(block)).collect();
+    scenario.drain();
+    let failed = |scenario: &Scenario| scenario.noted().iter().filter(is_failed_read).count();
+    (0..3).for_each(|_| scenario.fail_next(Zone::Data, Fault::Passing));
+    while failed(&scenario) < 3 {
+        scenario.step();
+    }
+    let given = scenario.snapshot().counters.scrubbed_blocks;
+    while scenario.snapshot().counters.scrubbed_blocks < given + 2 {
+        scenario.step();
+    }
+    (0..12).for_each(|_| scenario.fail_next(Zone::Data, Fault::Passing));
+    scenario.advance(Duration::from_secs(40));
+    assert_eq!((scenario.snapshot().counters.scrub_dropped_blocks, failed(&scenario)), (2, 15));
+    (0..8).for_each(|block| scenario.expect(block, &data[block as usize]));
+}
+
+fn is_failed_read(op: &&Noted) -> bool {
+    op.zone == Some(Zone::Data) && !op.writes && op.ended.is_some_and(|(_, well)| !well)
+}
+
+/// A step takes more than an hour at this rate. A map was not given, once.
+#[test]
+fn a_checkpoint_waits_for_the_scrubber_no_longer_than_it_doubts() {
+    let mut scenario = Scenario::with(|plan| plan.config.scrub_rate = 1);
+    scenario.checkpoints(2, 3);
+    scenario.drain();
+    scenario.fail_next(Zone::Map, Fault::Passing);
+    scenario.forget_noted();
+    while !scenario.noted().iter().any(|op| op.zone == Some(Zone::Map) && op.ended.is_some_and(|(_, well)| !well)) {
+        scenario.advance(Duration::from_secs(60));
+    }
+    let (before, checkpoints) = (scenario.simulation.now(), scenario.snapshot().counters.checkpoints);
+    scenario.switch(Mode::WriteThrough);
+    assert!(scenario.snapshot().counters.checkpoints > checkpoints, "it is written down");
+    assert!(scenario.simulation.now().since(before) < Duration::from_secs(10));
+}
+
 fn newest_superblock(scenario: &Scenario) -> Superblock {
     let cache = scenario.simulation.scene.cache.durable();
     let copies = (0..2).filter_map(|copy| Superblock::decode(&cache.page_bytes(scenario.geometry().superblock(copy).start), copy).ok());

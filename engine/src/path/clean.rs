@@ -113,7 +113,7 @@ impl<P> Cleaner<P> {
     pub fn is_busy(&self) -> bool {
         !self.emptying.is_empty()
     }
-    fn makes_room(&self) -> bool {
+    pub fn makes_room(&self) -> bool {
         self.is_busy() && !self.lacks_room
     }
     /// Sets have become free: nothing is known against what they will hold.
@@ -123,10 +123,10 @@ impl<P> Cleaner<P> {
 }
 
 impl<P: Payload> Engine<P> {
-    /// True: something has moved, or was dropped.
+    /// True: something has moved, or was dropped; or others have to make the room.
     pub(super) fn pump_clean(&mut self) -> bool {
         let mut moved = false;
-        self.cleaner.lacks_room = false;
+        let has_lacked = std::mem::replace(&mut self.cleaner.lacks_room, false);
         while !self.cleaner.ready.is_empty() && self.move_next() {
             moved = true;
         }
@@ -135,7 +135,7 @@ impl<P: Payload> Engine<P> {
             let Some(dropped) = self.empty_one() else { break };
             moved |= dropped;
         }
-        moved
+        moved || self.cleaner.lacks_room && !has_lacked
     }
 
     /// Begins to empty the set that is worth it most. None: there is none now. True: something was dropped.

@@ -80,7 +80,7 @@ impl<P: Payload> Engine<P> {
             return true;
         }
         // What is being emptied is free sooner than anybody would read again what was hot.
-        if self.sets_being_emptied() > 0 {
+        if self.cleaner.makes_room() {
             return false;
         }
         let found = self.clean_sets().take(LOOKS).min_by_key(|&set| self.sets.kept_count(set));

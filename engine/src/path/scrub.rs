@@ -28,8 +28,10 @@ use super::{Engine, Owner, joined};
 const STEP_ATOMS: u64 = 512;
 /// While clients wait, steps come so many times more seldom.
 const POLITENESS: u64 = 4;
-/// A part of a map that is not good is read once more after so long: it may have been a moment's failure.
+/// What is not given, and a part of a map that is not good, is read once more after so long: it may have been a moment's failure.
 const DOUBT: Duration = Duration::from_secs(1);
+/// An SSD that gives nothing else either is asked again and again for so long.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Where the pass stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -87,10 +89,17 @@ struct Maps {
     damaged: [bool; 2],
 }
 
+/// Since when a slot is not given, and how many reads had been given then.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Unread {
+    since: Instant,
+    given: u64,
+}
+
 /// What is being read or written.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Step {
-    Slots { first: Slot, slots: u32 },
+    Slots { first: Slot, slots: u32, before: Option<Unread> },
     Header { set: u32, copy: bool },
     HeaderRepair { set: u32 },
     Superblock { copy: u32 },
@@ -112,6 +121,10 @@ pub(super) struct Scrubber {
     place: Place,
     /// Slots of a read that failed, to be read one by one.
     singles: VecDeque<Slot>,
+    /// Those of them that were not given, to be read again.
+    unread: VecDeque<(Slot, Unread)>,
+    /// Reads of slots that have been given, ever.
+    given: u64,
     /// Copies of a header that are bad.
     repairs: VecDeque<(u32, bool)>,
     /// A flush that a repair waits for, before the other copy is touched.
@@ -128,6 +141,8 @@ impl Default for Scrubber {
         Scrubber {
             place: Place::Slots(Slot { set: 0, slot: 0 }),
             singles: VecDeque::new(),
+            unread: VecDeque::new(),
+            given: 0,
             repairs: VecDeque::new(),
             repaired_by: None,
             running: Vec::new(),
@@ -193,6 +208,8 @@ impl<P: Payload> Engine<P> {
     pub(super) fn scrub_deadline(&self) -> Option<Instant> {
         let due = || match self.requests.is_empty() {
             _ if self.is_scrub_awaited() => self.now,
+            // Checkpoints wait.
+            _ if self.scrubber.doubts_metadata() => self.scrubber.due,
             true => self.scrubber.due,
             false => self.scrubber.due + self.politeness(),
         };
@@ -210,9 +227,10 @@ impl<P: Payload> Engine<P> {
     /// Goes on if it is time to, up to the next operation or something that has to be waited for.
     pub(super) fn pump_scrub(&mut self) {
         while self.scrub_deadline().is_some_and(|due| due <= self.now) {
-            let before = (self.scrubber.place.clone(), self.scrubber.singles.len());
+            let stand = |scrubber: &Scrubber| (scrubber.place.clone(), scrubber.singles.len() + scrubber.unread.len());
+            let before = stand(&self.scrubber);
             self.scrub_on();
-            if before == (self.scrubber.place.clone(), self.scrubber.singles.len()) {
+            if before == stand(&self.scrubber) {
                 return;
             }
         }
@@ -229,7 +247,10 @@ impl<P: Payload> Engine<P> {
             return self.repair_header(set, copy);
         }
         if let Some(slot) = self.scrubber.singles.pop_front() {
-            return self.scrub_slots(slot, 1);
+            return self.scrub_slots(slot, 1, None);
+        }
+        if let Some((slot, before)) = self.scrubber.unread.pop_front() {
+            return self.scrub_slots(slot, 1, Some(before));
         }
         match self.scrubber.place.clone() {
             Place::Slots(slot) => self.scrub_set(slot),
@@ -242,7 +263,8 @@ impl<P: Payload> Engine<P> {
 
     fn read_to_scrub(&mut self, zone: Zone, span: Span, step: Step) {
         self.scrubber.running.push(step);
-        self.scrubber.due = self.now + self.step_time(span.atoms);
+        let pause = self.step_time(span.atoms);
+        self.scrubber.due = self.now + if self.scrubber.doubts_metadata() { pause.min(DOUBT) } else { pause };
         self.start(DeviceId::Cache, Class::Scrub, Action::Read(zone, span), Owner::Scrub(step));
     }
 
@@ -259,7 +281,7 @@ impl<P: Payload> Engine<P> {
             if let Some(first) = (from.slot..all).find(|&slot| may_read(slot)) {
                 let slots = (first..all.min(first + most)).take_while(|&slot| may_read(slot)).count() as u32;
                 self.scrubber.place = Place::Slots(Slot { slot: first + slots, ..from });
-                return self.scrub_slots(Slot { slot: first, ..from }, slots);
+                return self.scrub_slots(Slot { slot: first, ..from }, slots, None);
             }
             if set.state == SetState::Sealed && set.header == HeaderState::Durable && set.live_count > 0 {
                 self.scrubber.place = Place::Headers(from.set);
@@ -271,22 +293,23 @@ impl<P: Payload> Engine<P> {
         self.scrubber.place = Place::Superblocks(Superblocks { of: self.superblock_copies(), which: 0, doubt: None, found });
     }
 
-    fn scrub_slots(&mut self, first: Slot, slots: u32) {
+    fn scrub_slots(&mut self, first: Slot, slots: u32, before: Option<Unread>) {
         let is_there = |slot: u32| self.sets.get(first.set).live.get(slot) && !self.window.holds(Slot { slot, ..first });
         if !(first.slot..first.slot + slots).all(is_there) {
             // A single one that has died since.
             return;
         }
         self.sets.pin(first, slots);
-        self.read_to_scrub(Zone::Data, self.slots_span(first, slots), Step::Slots { first, slots });
+        self.read_to_scrub(Zone::Data, self.slots_span(first, slots), Step::Slots { first, slots, before });
     }
 
-    fn slots_scrubbed(&mut self, first: Slot, slots: u32, result: Result<Answer<P>, DeviceError>) {
+    fn slots_scrubbed(&mut self, (first, slots): (Slot, u32), before: Option<Unread>, result: Result<Answer<P>, DeviceError>) {
         self.sets.unpin(first, slots);
         let size = self.block_atoms();
         let all = (0..slots).map(|i| Slot { slot: first.slot + i, ..first });
         match result.map(joined::<P>) {
             Ok(payload) => {
+                self.scrubber.given += 1;
                 self.counters.scrubbed_blocks += u64::from(slots);
                 for (i, slot) in all.enumerate() {
                     if payload.slice(i as u64 * size, size).checksum(self.checksum) != self.sets.crc(slot) {
@@ -295,8 +318,19 @@ impl<P: Payload> Engine<P> {
                 }
             }
             Err(_) if slots > 1 => self.scrubber.singles.extend(all),
-            Err(_) => self.scrub_found(first),
+            Err(_) => self.single_not_given(first, before),
         }
+    }
+
+    /// A slot cannot be read. It is damaged if it is not given again, although another has been since; or nothing is, for long.
+    fn single_not_given(&mut self, slot: Slot, before: Option<Unread>) {
+        let is_over = |Unread { since, given }| self.scrubber.given > given || self.now.since(since) >= PATIENCE;
+        if before.is_some_and(is_over) {
+            return self.scrub_found(slot);
+        }
+        let now = Unread { since: self.now, given: self.scrubber.given };
+        self.scrubber.unread.push_back((slot, before.unwrap_or(now)));
+        self.scrubber.due = self.scrubber.due.max(self.now + DOUBT);
     }
 
     /// A slot is damaged.
@@ -392,7 +426,7 @@ impl<P: Payload> Engine<P> {
         });
         copies.doubt = (found != Found::Good && copies.doubt.is_none()).then_some(found);
         if copies.doubt.is_some() {
-            self.scrubber.due = self.scrubber.due.max(self.now + DOUBT);
+            self.scrubber.due = self.now + DOUBT;
         } else {
             copies.found[copies.which] = found;
             copies.which += 1;
@@ -462,7 +496,7 @@ impl<P: Payload> Engine<P> {
         maps.is_bad = is_read && !is_good;
         if maps.doubtful {
             maps.page = page;
-            self.scrubber.due = self.scrubber.due.max(self.now + DOUBT);
+            self.scrubber.due = self.now + DOUBT;
         }
     }
 
@@ -524,7 +558,7 @@ impl<P: Payload> Engine<P> {
         let ended = self.scrubber.running.iter().position(|running| std::mem::discriminant(running) == std::mem::discriminant(&step));
         self.scrubber.running.remove(ended.expect("this step is under way"));
         match step {
-            Step::Slots { first, slots } => self.slots_scrubbed(first, slots, result),
+            Step::Slots { first, slots, before } => self.slots_scrubbed((first, slots), before, result),
             Step::Header { set, copy } => self.header_scrubbed(set, copy, result),
             Step::HeaderRepair { set } => self.header_repaired(set, result),
             Step::Superblock { copy } => self.superblock_scrubbed(copy, result),
