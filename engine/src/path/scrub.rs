@@ -5,7 +5,8 @@
 //!   clean, bad → dropped: the origin has it     one copy bad → written again from memory     bad → a checkpoint writes it anew, elsewhere
 //!   dirty, bad → counted; reads of it are errors
 //! ```
-//! One operation at a time and at a rate (`Config::scrub_rate`); while clients wait, at a quarter of it. The origin is never asked.
+//! One operation at a time and at a rate (`Config::scrub_rate`); while clients wait, at a quarter of it. The origin is never asked. What is not given
+//! is read again before it counts as bad. In doubt about metadata it pauses a second at most, whatever the rate: checkpoints wait.
 //! What a checkpoint may write is read only while none runs, and none begins meanwhile. Of the two maps, and of the two superblocks, one is written
 //! over first: which of them is whole is known before that. A checkpoint that cannot wait takes what is known so far; only of a newest map that
 //! was not given it waits for the second reading, which comes at once.
