@@ -89,6 +89,7 @@ fn main() {
     let (tier, few) = (Tier::new(), Tier::of_few());
     let plain = |_: usize| Box::new(flat.subject(Manner::Plain)) as Box<dyn Subject + '_>;
     let prefetching = |_: usize| Box::new(flat.subject(Manner::Prefetching)) as Box<dyn Subject + '_>;
+    let tiers_own = |_: usize| Box::new(flat.subject(Manner::Tiers)) as Box<dyn Subject + '_>;
     let batch = |_: usize| Box::new(tier.reader(BATCH)) as Box<dyn Subject + '_>;
     let single = |_: usize| Box::new(tier.reader(1)) as Box<dyn Subject + '_>;
     let silent = |_: usize| Box::new(tier.silent_reader()) as Box<dyn Subject + '_>;
@@ -100,6 +101,7 @@ fn main() {
     bench.run(Row::new("P1-batch-vs-memcpy", 1.20, 1.30), BESIDE, &[&plain, &batch]);
     bench.run(Row::new("P1-batch-vs-prefetching-memcpy-2t", 0.90, 0.95), BESIDE_2T, &[&prefetching, &batch]);
     bench.run(Row::new("P1-batch-vs-memcpy-2t", 1.20, 1.30), BESIDE_2T, &[&plain, &batch]);
+    bench.run(Row::told("batch-vs-copying-as-the-tier-does"), BESIDE, &[&tiers_own, &batch]);
     bench.run(Row::new("P2-single-vs-memcpy", 0.82, 0.90), BESIDE, &[&plain, &single]);
     bench.run(Row::new("P3-uniform-2t-1t", 1.95, 1.98), SCALING, &[&batch]);
     bench.run(Row::told("memcpy-uniform-2t-1t"), SCALING, &[&prefetching]);

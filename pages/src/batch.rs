@@ -3,10 +3,12 @@
 
 use std::ops::Range;
 
-use crate::ahead::expect_next;
+use crate::copy::{copy, copy_alone, expect_alone, expect_next};
 use crate::front::{Front, Page, Pinned};
-use crate::tree::TOGETHER;
 use crate::{Atoms, Block};
+
+/// Reads under one pin: pages that are overwritten meanwhile are not free before its end.
+const TOGETHER: usize = 32;
 
 /// A read of part of a block.
 #[derive(Debug)]
@@ -39,9 +41,10 @@ impl Front {
         for reads in reads.chunks_mut(TOGETHER) {
             let mut blocks = [Block(0); TOGETHER];
             reads.iter().zip(&mut blocks).for_each(|(read, block)| *block = read.block);
-            let hits = self.pin().serve(reads, &mut blocks);
-            self.count(hits as u64, (reads.len() - hits) as u64);
-            self.touch_all(&blocks[..hits]);
+            let (mut hits, blocks) = ([Block(0); TOGETHER], &blocks[..reads.len()]);
+            let count = self.pin().serve(reads, blocks, &mut hits);
+            self.count(count as u64, (reads.len() - count) as u64);
+            self.touch_all(&hits[..count]);
         }
     }
 
@@ -53,10 +56,10 @@ impl Front {
         let Some(contents) = pinned.find(read.block).and_then(|page| pinned.contents(page, read)) else {
             return desk.counters.0.add(0, 1);
         };
-        expect_next(contents);
+        expect_alone(contents);
         desk.counters.0.add(1, 0);
         notes.touch_all(desk, &[read.block]);
-        read.into.copy_from_slice(contents);
+        copy_alone(contents, read.into);
         read.is_hit = true;
     }
 }
@@ -70,8 +73,7 @@ impl Pinned<'_> {
         mut with: impl FnMut(usize, &[Page<'p>]) -> T,
     ) -> Vec<Option<T>> {
         let blocks: Vec<Block> = runs.clone().flatten().map(Block).collect();
-        let mut found = vec![None; blocks.len()];
-        self.find_all(&blocks, &mut found);
+        let found: Vec<Option<Page>> = self.find_all(&blocks).collect();
         let expect = |pages: &[Option<Page>]| pages.first().copied().flatten().iter().for_each(|page| expect_next(page.bytes()));
         expect(&found);
         let (mut rest, mut pages) = (&found[..], Vec::new());
@@ -86,30 +88,28 @@ impl Pinned<'_> {
         runs.enumerate().map(read).collect()
     }
 
-    /// At most [`TOGETHER`] reads, of these blocks; returns how many hit, and those come first among the blocks then.
+    /// At most [`TOGETHER`] reads, of these blocks; returns how many are `hits`.
     #[inline(always)]
-    fn serve(&self, reads: &mut [Read], blocks: &mut [Block; TOGETHER]) -> usize {
-        let mut found = [None; TOGETHER];
-        self.find_each(&blocks[..reads.len()], |place, page| {
-            found[place] = page;
-            if place == 0 {
-                // Nothing is copied yet: it comes while the others are looked up.
-                page.inspect(|&first| expect_next(self.wanted(first, &reads[0])));
-            }
-        });
-        let mut hits = 0;
+    fn serve(&self, reads: &mut [Read], blocks: &[Block], hits: &mut [Block; TOGETHER]) -> usize {
+        let mut pages = self.find_all(blocks);
+        let (mut page, mut count) = (pages.next().flatten(), 0);
+        page.inspect(|&first| expect_next(self.wanted(first, &reads[0])));
         for place in 0..reads.len() {
-            let next = reads.get(place + 1).and_then(|read| Some(self.wanted(found[place + 1]?, read)));
-            next.inspect(|next| expect_next(next));
-            blocks[hits] = blocks[place];
+            let next_page = pages.next().flatten();
+            let next = reads.get(place + 1).and_then(|read| Some(self.wanted(next_page?, read))).unwrap_or_default();
             let read = &mut reads[place];
-            if let Some(contents) = found[place].and_then(|page| self.contents(page, read)) {
-                read.into.copy_from_slice(contents);
-                read.is_hit = true;
-                hits += 1;
+            match page.and_then(|page| self.contents(page, read)) {
+                Some(contents) => {
+                    copy(contents, read.into, next);
+                    read.is_hit = true;
+                    hits[count] = read.block;
+                    count += 1;
+                }
+                None => expect_next(next),
             }
+            page = next_page;
         }
-        hits
+        count
     }
 
     /// What was asked for, if all of it is there.

@@ -10,7 +10,7 @@ use crate::memory::Frame;
 use crate::pool::Magazine;
 use crate::ring::Pen;
 use crate::sync::{AtomicU64, Ordering};
-use crate::tree::{Entry, TOGETHER};
+use crate::tree::Entry;
 use crate::{Block, Desk, Pages};
 
 /// One thread's way in. Dropped, it gives back everything but what the keeper has still to drain.
@@ -168,19 +168,10 @@ impl<'f> Pinned<'f> {
         self.page(self.pages.tree.find(&self.pin, block.0))
     }
 
-    /// Looks up a queue of blocks: what a `writev` is made of. `found` is as long as `blocks`.
+    /// The page of each of a queue of blocks, in their order: what a `writev` is made of. While one is looked at, others are looked up.
     #[inline(always)]
-    pub fn find_all<'p>(&'p self, blocks: &[Block], found: &mut [Option<Page<'p>>]) {
-        assert_eq!(blocks.len(), found.len(), "a place for each block");
-        for (blocks, found) in blocks.chunks(TOGETHER).zip(found.chunks_mut(TOGETHER)) {
-            self.find_each(blocks, |place, page| found[place] = page);
-        }
-    }
-
-    /// Looks up at most [`TOGETHER`] blocks, and tells the page of each as soon as it is known.
-    #[inline(always)]
-    pub(crate) fn find_each<'p>(&'p self, blocks: &[Block], mut tell: impl FnMut(usize, Option<Page<'p>>)) {
-        self.pages.tree.find_all(&self.pin, blocks, |place, entry| tell(place, self.page(entry)));
+    pub fn find_all<'p>(&'p self, blocks: &[Block]) -> impl Iterator<Item = Option<Page<'p>>> {
+        self.pages.tree.find_all(&self.pin, blocks).map(|entry| self.page(entry))
     }
 
     /// The first block from `block` on that has a page.

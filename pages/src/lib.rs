@@ -20,9 +20,9 @@
 //! * No group holds an effect without its cause. Who has seen a page can see its push too: either the keeper does, or the stamp has moved.
 //! * Of two pages of one block the one with the higher version has the later stamp, or the same: the stamp is read under the lock.
 
-mod ahead;
 pub mod atoms;
 mod batch;
+mod copy;
 #[cfg(not(loom))]
 mod epoch;
 #[cfg(loom)]
@@ -43,9 +43,9 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-pub use ahead::expect_next;
 pub use atoms::Atoms;
 pub use batch::Read;
+pub use copy::{copy, expect_next};
 pub use front::{Counts, Front, Page, Pinned};
 pub use keeper::{Dirty, Group, Hold, Keeper, Refused};
 pub use lease::Lease;

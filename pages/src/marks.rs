@@ -12,8 +12,10 @@ use crate::epoch::Pin;
 use crate::memory::Frame;
 use crate::pool::MARK;
 use crate::sync::Ordering;
-use crate::tree::TOGETHER;
 use crate::{Block, Pages};
+
+/// Marks changed at once: enough that no line is waited for, and few enough that what was fetched is still there.
+const TOGETHER: usize = 32;
 
 /// The one that marks the pages of a tier.
 pub struct Marks {
@@ -73,10 +75,10 @@ impl Marks {
     pub fn hint_all(&self, blocks: &[Block], mut change: impl FnMut(u8) -> u8) {
         for blocks in blocks.chunks(TOGETHER) {
             let (pin, mut frames) = (self.pin(), [None; TOGETHER]);
-            self.pages.tree.find_all(&pin, blocks, |place, entry| {
-                frames[place] = entry.frame();
-                frames[place].inspect(|&frame| self.pages.pool.prefetch_known(frame));
-            });
+            for (frame, entry) in frames.iter_mut().zip(self.pages.tree.find_all(&pin, blocks)) {
+                *frame = entry.frame();
+                frame.inspect(|&frame| self.pages.pool.prefetch_known(frame));
+            }
             frames.into_iter().flatten().for_each(|frame| self.change(frame, &mut change));
         }
     }

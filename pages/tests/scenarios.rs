@@ -451,9 +451,8 @@ fn a_queue_of_blocks_is_looked_up_at_once() {
     fill(&mut keeper, 100, 1);
     let pinned = front.pin();
     let blocks: Vec<_> = (0..110).map(|place| Block(place * 7 % 110)).collect();
-    let mut found = vec![None; blocks.len()];
-    pinned.find_all(&blocks, &mut found);
-    for (block, page) in blocks.iter().zip(found) {
+    assert_eq!(pinned.find_all(&blocks).count(), blocks.len());
+    for (block, page) in blocks.iter().zip(pinned.find_all(&blocks)) {
         assert_eq!(page.map(|page| page.bytes()), (block.0 < 100).then_some(&[1; PAGE_BYTES][..]));
     }
 }

@@ -13,7 +13,7 @@ use std::sync::{Mutex, OnceLock};
 
 use tidegate_engine::block::ATOM_BYTES;
 use tidegate_engine::payload::{Checksum, Payload};
-use tidegate_pages::{expect_next, prefetch};
+use tidegate_pages::{copy, prefetch};
 
 /// Every slab starts at a multiple of this: what the strictest device asks of memory.
 pub const ALIGNMENT: usize = 4096;
@@ -449,10 +449,9 @@ impl Payload for Run {
         let mut run = RunMut::new(atoms);
         let (mut rest, mut skip) = (run.as_mut_slice(), skip as usize * ATOM);
         for (place, page) in pages.iter().enumerate() {
-            pages.get(place + 1).inspect(|next| expect_next(next));
             let part = &page[skip.min(page.len())..];
             let (here, behind) = rest.split_at_mut(part.len().min(rest.len()));
-            here.copy_from_slice(&part[..here.len()]);
+            copy(&part[..here.len()], here, pages.get(place + 1).copied().unwrap_or_default());
             (rest, skip) = (behind, skip.saturating_sub(page.len()));
         }
         assert!(rest.is_empty(), "the pages hold what is asked for");

@@ -17,7 +17,7 @@ use tidegate_engine::block::{ATOM_BYTES, Span};
 use tidegate_engine::payload::{Lessor, Pieces};
 use tidegate_engine::request::{Command, Outcome, Reply, Request};
 use tidegate_engine::time::{Duration, Instant};
-use tidegate_pages::{Block, Front as Reader, Page, Write, expect_next};
+use tidegate_pages::{Block, Front as Reader, Page, Write, copy as copy_page};
 
 use super::crew::Shared;
 use super::crossing::{Asked, Near};
@@ -372,10 +372,9 @@ fn from_memory(pages: &mut Reader, lessor: Option<&mut PageLessor>, requests: &[
         let mut run = RunMut::new(span.atoms);
         let (mut rest, mut skip) = (run.as_mut_slice(), (span.start % block_atoms * ATOM_BYTES) as usize);
         for (place, page) in pages.iter().enumerate() {
-            pages.get(place + 1).inspect(|next| expect_next(next.bytes()));
-            let contents = &page.bytes()[skip..];
+            let (contents, next) = (&page.bytes()[skip..], pages.get(place + 1).map(|next| next.bytes()));
             let (into, behind) = rest.split_at_mut(contents.len().min(rest.len()));
-            into.copy_from_slice(&contents[..into.len()]);
+            copy_page(&contents[..into.len()], into, next.unwrap_or_default());
             (rest, skip) = (behind, 0);
         }
         [run.freeze()].into()

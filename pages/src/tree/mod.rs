@@ -29,8 +29,8 @@ pub use node::{FANOUT, Inner, Node, Shape};
 
 /// Bits of a block's number that choose the entry in its leaf.
 pub const LEAF_BLOCKS: u64 = FANOUT as u64;
-/// Blocks that are looked up at once: enough that none waits, and few enough that what was fetched is still there.
-pub const TOGETHER: usize = 32;
+/// So many blocks are looked up ahead.
+const AHEAD: usize = 4;
 
 pub struct Tree {
     root: AtomicPtr<()>,
@@ -58,7 +58,7 @@ impl Held<'_> {
     fn set(mut self, node: Option<Node>) {
         let before = Node::of(self.pointer.load(Ordering::Relaxed));
         if let Some(state) = &mut self.node {
-            state.children = state.children + usize::from(node.is_some()) - usize::from(before.is_some());
+            state.children = state.children + u8::from(node.is_some()) - u8::from(before.is_some());
         }
         // Release: who finds the node finds it filled.
         self.pointer.store(Node::pointer(node), Ordering::Release);
@@ -84,8 +84,10 @@ impl Tree {
             // SAFETY: the pin is held for `'p`, and the node was linked then, or later.
             match unsafe { node.shape() } {
                 Shape::Inner(inner) => {
-                    node = Node::of(inner.slot_towards(number)?.load(Ordering::Acquire))?;
-                    is_exact = inner.is_above_leaves();
+                    let shift = node.shift();
+                    node = Node::of(inner.slot_towards(number, shift)?.load(Ordering::Acquire))?;
+                    // Its children are leaves, each at its number.
+                    is_exact = shift == 0;
                 }
                 Shape::Leaf(leaf) => return (is_exact || leaf.number() == number).then_some(leaf),
             }
@@ -97,18 +99,19 @@ impl Tree {
         self.leaf(pin, block / LEAF_BLOCKS).map_or(Entry::NONE, |leaf| leaf.get((block % LEAF_BLOCKS) as usize))
     }
 
-    /// Tells what is found of each of at most [`TOGETHER`] blocks: while one is looked up the lines of the others are on their way.
+    /// What is found of each of these blocks, in their order. A few are looked up ahead: the lines of their leaves are on their way meanwhile.
     #[inline(always)]
-    pub fn find_all(&self, pin: &Pin, blocks: &[Block], mut tell: impl FnMut(usize, Entry)) {
-        let key = |block: &Block| (block.0 % LEAF_BLOCKS) as usize;
-        let mut leaves = [None; TOGETHER];
-        for (block, leaf) in blocks.iter().zip(&mut leaves) {
-            *leaf = self.leaf(pin, block.0 / LEAF_BLOCKS);
-            leaf.inspect(|leaf| leaf.prefetch(key(block)));
-        }
-        for (place, (block, leaf)) in blocks.iter().zip(leaves).enumerate() {
-            tell(place, leaf.map_or(Entry::NONE, |leaf| leaf.get(key(block))));
-        }
+    pub fn find_all(&self, pin: &Pin, blocks: &[Block]) -> impl Iterator<Item = Entry> {
+        let begin = |block: &Block| {
+            let (leaf, key) = (self.leaf(pin, block.0 / LEAF_BLOCKS), (block.0 % LEAF_BLOCKS) as usize);
+            leaf.inspect(|leaf| leaf.prefetch(key));
+            (leaf, key)
+        };
+        let mut begun: [_; AHEAD] = std::array::from_fn(|place| blocks.get(place).map(begin));
+        (0..blocks.len()).map_while(move |place| {
+            let (leaf, key) = std::mem::replace(&mut begun[place % AHEAD], blocks.get(place + AHEAD).map(begin))?;
+            Some(leaf.map_or(Entry::NONE, |leaf| leaf.get(key)))
+        })
     }
 
     /// The first block from `block` on that has a page.

@@ -1,4 +1,5 @@
-//! Nodes by pointer. The two lowest bits say what it points to, so that a look-up knows before the line has come.
+//! Nodes by pointer. Its lowest bits say what it points to, and where in the key an inner node chooses, so that a look-up knows before the line has come:
+//! the next pointer is all it waits for.
 
 use std::ptr::NonNull;
 
@@ -22,12 +23,14 @@ pub enum Shape<'p> {
     Leaf(Leaf<'p>),
 }
 
+/// What a node is, as the lowest bits of its pointer say it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
+    /// Even, with its level above that bit.
     Inner = 0,
     Few = 1,
-    Several = 2,
-    Full = 3,
+    Several = 3,
+    Full = 5,
 }
 
 pub type Few = Small<FEW>;
@@ -37,13 +40,23 @@ pub type Several = Small<SEVERAL>;
 pub const FEW: usize = if cfg!(loom) { 1 } else { 4 };
 pub const SEVERAL: usize = if cfg!(loom) { 2 } else { 16 };
 
-const KIND_MASK: usize = 3;
-const _: () = assert!(align_of::<Inner>() > KIND_MASK && align_of::<Few>() > KIND_MASK);
-const _: () = assert!(align_of::<Several>() > KIND_MASK && align_of::<Full>() > KIND_MASK);
+/// The bits of a leaf's kind.
+const LEAF_TAG: usize = 7;
+/// The bits that say an inner node's level, above the one that says it is one.
+const INNER_TAG: usize = 31;
+const LEVELS: usize = (INNER_TAG >> 1) + 1;
+const _: () = assert!(align_of::<Inner>() > INNER_TAG && align_of::<Few>() > LEAF_TAG);
+const _: () = assert!(align_of::<Several>() > LEAF_TAG && align_of::<Full>() > LEAF_TAG);
 
 impl Node {
     pub fn from_box<T>(node: Box<T>, kind: Kind) -> Node {
         Node(NonNull::from(Box::leak(node)).cast::<()>().map_addr(|address| address | kind as usize))
+    }
+
+    fn of_inner(node: Box<Inner>) -> Node {
+        let level = (node.shift / BITS) as usize;
+        assert!(level < LEVELS, "the highest bits of a leaf number are below that");
+        Node(Node::from_box(node, Kind::Inner).0.map_addr(|address| address | (level << 1)))
     }
 
     #[inline(always)]
@@ -57,18 +70,29 @@ impl Node {
 
     #[inline(always)]
     fn kind(self) -> Kind {
-        match self.0.addr().get() & KIND_MASK {
-            0 => Kind::Inner,
+        match self.0.addr().get() & LEAF_TAG {
             1 => Kind::Few,
-            2 => Kind::Several,
-            _ => Kind::Full,
+            3 => Kind::Several,
+            5 => Kind::Full,
+            _ => Kind::Inner,
         }
     }
 
-    /// Where it is, for a prefetch.
+    /// The bits below those that it chooses by, of an inner node.
+    #[inline(always)]
+    pub fn shift(self) -> u32 {
+        ((self.0.addr().get() & INNER_TAG) >> 1) as u32 * BITS
+    }
+
+    /// A leaf's place.
     #[inline(always)]
     fn place<T>(self) -> *mut T {
-        self.0.as_ptr().map_addr(|address| address & !KIND_MASK).cast()
+        self.0.as_ptr().map_addr(|address| address & !LEAF_TAG).cast()
+    }
+
+    #[inline(always)]
+    fn inner_place(self) -> *mut Inner {
+        self.0.as_ptr().map_addr(|address| address & !INNER_TAG).cast()
     }
 
     /// # Safety
@@ -78,7 +102,7 @@ impl Node {
         // SAFETY: alive as the caller says, and of the kind that it was made as.
         unsafe {
             match self.kind() {
-                Kind::Inner => Shape::Inner(&*self.place::<Inner>()),
+                Kind::Inner => Shape::Inner(&*self.inner_place()),
                 Kind::Few => Shape::Leaf(Leaf::Few(&*self.place::<Few>())),
                 Kind::Several => Shape::Leaf(Leaf::Several(&*self.place::<Several>())),
                 Kind::Full => Shape::Leaf(Leaf::Full(&*self.place::<Full>())),
@@ -102,7 +126,7 @@ impl Node {
         // SAFETY: made by `from_box` of the same type; the caller answers for the rest.
         unsafe {
             match self.kind() {
-                Kind::Inner => drop(Box::from_raw(self.place::<Inner>())),
+                Kind::Inner => drop(Box::from_raw(self.inner_place())),
                 Kind::Few => drop(Box::from_raw(self.place::<Few>())),
                 Kind::Several => drop(Box::from_raw(self.place::<Several>())),
                 Kind::Full => drop(Box::from_raw(self.place::<Full>())),
@@ -112,6 +136,7 @@ impl Node {
 }
 
 /// 64 children, by six bits of the leaf number.
+#[repr(align(32))]
 pub struct Inner {
     /// The bits above those six: the same in all that is below.
     prefix: u64,
@@ -123,7 +148,7 @@ pub struct Inner {
 
 /// Of an inner node, under its lock. Who holds the lock may change the slots.
 pub struct State {
-    pub children: usize,
+    pub children: u8,
     /// Taken out of the tree: nothing is linked here any more.
     pub is_gone: bool,
 }
@@ -138,7 +163,7 @@ impl Inner {
         let inner = Inner { prefix: number >> shift >> BITS, shift, state, slots };
         inner.slots[inner.index(number)].store(Node::pointer(Some(node)), Ordering::Relaxed);
         inner.slots[inner.index(other_number)].store(Node::pointer(Some(other)), Ordering::Relaxed);
-        Node::from_box(Box::new(inner), Kind::Inner)
+        Node::of_inner(Box::new(inner))
     }
 
     #[inline(always)]
@@ -155,16 +180,12 @@ impl Inner {
         &self.slots[index]
     }
 
-    /// Where a leaf number's child is, if this node covers it.
+    /// Where a leaf number's child is, if this node covers it. `shift` is this node's own, as the pointer to it says.
     #[inline(always)]
-    pub fn slot_towards(&self, number: u64) -> Option<&AtomicPtr<()>> {
-        self.covers(number).then(|| &self.slots[self.index(number)])
-    }
-
-    /// Its children are leaves, each at its number.
-    #[inline(always)]
-    pub fn is_above_leaves(&self) -> bool {
-        self.shift == 0
+    pub fn slot_towards(&self, number: u64, shift: u32) -> Option<&AtomicPtr<()>> {
+        debug_assert_eq!(shift, self.shift);
+        let above = number >> shift;
+        (above >> BITS == self.prefix).then(|| &self.slots[above as usize & (FANOUT - 1)])
     }
 
     /// A leaf number of its range.
