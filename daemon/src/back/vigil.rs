@@ -11,7 +11,7 @@ use tidegate_engine::time;
 /// How long to look where nothing is said: a client that is woken by its answer asks again within this. With a single processor it is the
 /// client that would be kept from working: never.
 pub fn default() -> time::Duration {
-    const MOST: time::Duration = time::Duration::from_micros(30);
+    const MOST: time::Duration = time::Duration::from_micros(60);
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     if processors > 1 { MOST } else { time::Duration::ZERO }
 }
