@@ -8,12 +8,13 @@ use std::time::{Duration, Instant};
 
 use tidegate_engine::time;
 
-/// How long to look where nothing is said: a client that is woken by its answer asks again within this. With a single processor it is the
-/// client that would be kept from working: never.
+/// A client that is woken by its answer asks again within this, also where to be woken takes a virtual machine long.
+const DEFAULT: time::Duration = time::Duration::from_micros(60);
+
+/// How long to look where nothing is said. With a single processor it is the client that would be kept from working: never.
 pub fn default() -> time::Duration {
-    const MOST: time::Duration = time::Duration::from_micros(60);
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    if processors > 1 { MOST } else { time::Duration::ZERO }
+    if processors > 1 { DEFAULT } else { time::Duration::ZERO }
 }
 
 #[derive(Debug, Default)]
@@ -99,6 +100,12 @@ mod tests {
     use super::*;
 
     const MOST: Duration = Duration::from_millis(50);
+
+    #[test]
+    fn a_new_configuration_says_how_long_it_looks() {
+        let line = format!("#poll = \"{}us\"\n", DEFAULT.0 / 1_000);
+        assert!(include_str!("../../../src/config/knobs.toml").contains(&line), "{line}");
+    }
 
     fn vigil() -> Vigil {
         Vigil::new(time::Duration::from_millis(50))
