@@ -334,9 +334,11 @@ impl Told<'_> {
         if let Some(done) = self.0.pointer("/scrub/sets_done").and_then(Value::as_u64) {
             let last = self.seconds("/scrub/last_pass_seconds");
             let last = last.map_or("none has ended yet".to_owned(), |age| format!("the last one ended {age} ago"));
-            let found = match self.numbers("/scrub", ["dropped_blocks", "damaged_blocks", "repaired_pages"]) {
-                [0, 0, 0] => String::new(),
-                [dropped, damaged, repaired] => format!("; dropped {dropped}, damaged {damaged}, repaired {repaired}"),
+            let found = match self.numbers("/scrub", ["dropped_blocks", "rescued_blocks", "damaged_blocks", "repaired_pages"]) {
+                [0, 0, 0, 0] => String::new(),
+                [dropped, rescued, damaged, repaired] => {
+                    format!("; dropped {dropped}, rescued {rescued}, damaged {damaged}, repaired {repaired}")
+                }
             };
             lines.push(("scrub", format!("{done} of {} sets of this pass, {last}{found}", self.number("/sets/total"))));
         }

@@ -86,10 +86,11 @@ pub struct Counters {
     pub late_ops: u64,
     /// Writes and FLUSHes that failed because the origin made no room for `Config::stall_timeout`.
     pub stalled_requests: u64,
-    /// Blocks that the scrubber has verified; of these, clean ones that were dropped and dirty ones that are damaged; pieces of metadata
-    /// that were written again; passes over everything.
+    /// Blocks that the scrubber has verified; of these, clean ones that were dropped, and dirty ones that are damaged: written anew from memory, or
+    /// left, and counted again in each pass; pieces of metadata that were written again; passes over everything.
     pub scrubbed_blocks: u64,
     pub scrub_dropped_blocks: u64,
+    pub scrub_rescued_blocks: u64,
     pub scrub_damaged_blocks: u64,
     pub scrub_repaired_pages: u64,
     pub scrub_passes: u64,

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use tidegate_engine::Mode;
-use tidegate_engine::block::PAGE_ATOMS;
+use tidegate_engine::block::{ATOM_BYTES, PAGE_ATOMS};
 use tidegate_engine::cache::format::{Geometry, Superblock};
 use tidegate_engine::op::Zone;
 use tidegate_engine::probe::Health;
@@ -14,6 +14,8 @@ use tidegate_sim::back::volatile::Survive;
 use tidegate_sim::scenario::{Scenario, plan_for};
 use tidegate_sim::stamp::Stamps;
 use tidegate_sim::world::{Crash, Noted};
+
+const BLOCK_BYTES: u64 = 8 * ATOM_BYTES;
 
 /// A scenario whose cache is verified at 1 MiB a second.
 fn scrubbed() -> Scenario {
@@ -77,6 +79,50 @@ fn rot_of_a_clean_block_is_repaired_and_of_a_dirty_one_told() {
     assert!(counters.scrub_damaged_blocks >= 1);
     scenario.expect(1, &clean);
     assert_eq!(scenario.read(scenario.block(2)), Err(RequestError::Io));
+}
+
+#[test]
+fn rot_of_a_dirty_block_that_memory_has_is_written_anew() {
+    let mut scenario = Scenario::with(|plan| {
+        plan.config.scrub_rate = 1 << 20;
+        plan.config.ram = 64 * BLOCK_BYTES;
+    });
+    let data = [1, 2].map(|block| scenario.write(block));
+    scenario.flush();
+    let dirty = scenario.snapshot().dirty_slots;
+    let place = scenario.places(data[1].stamp(0))[0];
+    scenario.rot(place);
+    scenario.advance(Duration::from_secs(10));
+    let snapshot = scenario.snapshot();
+    assert_eq!((snapshot.counters.scrub_rescued_blocks, snapshot.counters.scrub_damaged_blocks), (1, 0));
+    assert_eq!(snapshot.dirty_slots, dirty, "it is still to go home");
+    scenario.flush();
+    scenario.power_cut(Survive::None);
+    for (block, data) in [1, 2].into_iter().zip(&data) {
+        scenario.expect(block, data);
+    }
+    scenario.drain();
+    assert_eq!(scenario.snapshot().counters.lost_blocks, 0);
+}
+
+/// It says nothing of what the slot held, and what it says comes to the SSD anyway.
+#[test]
+fn rot_of_a_dirty_block_that_memory_has_anew_is_left_to_that() {
+    let mut scenario = Scenario::with(|plan| {
+        plan.config.scrub_rate = 1 << 20;
+        plan.config.ram = 64 * BLOCK_BYTES;
+        plan.config.dirty_ram = 32 * BLOCK_BYTES;
+    });
+    let older = scenario.write(2);
+    scenario.flush();
+    let newer = scenario.write(2);
+    let places = scenario.places(older.stamp(0));
+    places.iter().for_each(|&place| scenario.rot(place));
+    scenario.advance(Duration::from_secs(10));
+    assert_eq!(scenario.snapshot().counters.scrub_rescued_blocks, 0);
+    scenario.flush();
+    scenario.power_cut(Survive::None);
+    scenario.expect(2, &newer);
 }
 
 #[test]

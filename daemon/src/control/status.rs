@@ -28,8 +28,8 @@ pub fn status_json(snapshot: &Snapshot) -> Value {
         "scrub": {
             "sets_done": snapshot.scrub.sets_done, "passes": c.scrub_passes,
             "last_pass_seconds": snapshot.scrub.last_pass.map(|at| snapshot.now.since(at).as_secs_f64()),
-            "blocks": c.scrubbed_blocks, "dropped_blocks": c.scrub_dropped_blocks, "damaged_blocks": c.scrub_damaged_blocks,
-            "repaired_pages": c.scrub_repaired_pages,
+            "blocks": c.scrubbed_blocks, "dropped_blocks": c.scrub_dropped_blocks,
+            "rescued_blocks": c.scrub_rescued_blocks, "damaged_blocks": c.scrub_damaged_blocks, "repaired_pages": c.scrub_repaired_pages,
         },
         "drain": snapshot.drain.map(|drain| json!({
             "blocks_at_start": drain.blocks_at_start, "blocks_left": drain.blocks_left,

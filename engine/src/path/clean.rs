@@ -384,7 +384,7 @@ impl<P: Payload> Engine<P> {
         }
     }
 
-    fn has_room_to_move(&mut self, blocks: u64) -> bool {
+    pub(super) fn has_room_to_move(&mut self, blocks: u64) -> bool {
         // (If it is starved as well, it may be a set that it waits for in truth.)
         if self.is_held_up() && !self.is_starved() {
             return false;

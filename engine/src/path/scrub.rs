@@ -3,7 +3,7 @@
 //! ```text
 //! Slots (of a set, some at a time) → Headers (both copies) → next set … → Superblocks → Maps → Journal → a pass has ended
 //!   clean, bad → dropped: the origin has it     one copy bad → written again from memory     bad → a checkpoint writes it anew, elsewhere
-//!   dirty, bad → counted; reads of it are errors
+//!   dirty, bad → written anew if memory has the same; else counted, and reads of it are errors
 //! ```
 //! One operation at a time and at a rate (`Config::scrub_rate`); while clients wait, at a quarter of it. The origin is never asked. What is not given
 //! is read again before it counts as bad. In doubt about metadata it pauses a second at most, whatever the rate: checkpoints wait.
@@ -18,11 +18,14 @@ use crate::cache::format::journal::decode_head;
 use crate::cache::format::map::{decode_ranges, decode_sets, ranges_per_page};
 use crate::cache::format::{MapRef, SetState, Superblock};
 use crate::cache::sets::HeaderState;
+use crate::cache::stream::Source;
+use crate::config::Placement;
 use crate::op::{Action, Answer, Class, DeviceError, DeviceId, Zone};
 use crate::payload::Payload;
 use crate::probe::Scrub;
 use crate::time::{Duration, Instant};
 
+use super::write::Piece;
 use super::{Engine, Owner, joined};
 
 /// Atoms of one read: 256 KiB.
@@ -340,11 +343,35 @@ impl<P: Payload> Engine<P> {
             return;
         }
         if self.sets.is_dirty(slot) {
-            self.counters.scrub_damaged_blocks += 1;
+            match self.put_anew(slot) {
+                true => self.counters.scrub_rescued_blocks += 1,
+                false => self.counters.scrub_damaged_blocks += 1,
+            }
         } else if self.journal_has_room(1) {
             self.counters.scrub_dropped_blocks += 1;
             self.kill_slot(slot);
         }
+    }
+
+    /// What a dirty slot held, if memory has the same: in another slot, as dirty and as old, unless something newer of it is on its way. False: it
+    /// was not, for one reason or another.
+    fn put_anew(&mut self, slot: Slot) -> bool {
+        let block = self.sets.entry(slot, |block| self.full(block)).block;
+        let is_newest = self.index.get(block) == Some(slot)
+            && self.may_move(block, true)
+            && !self.through.unsure.overlaps(self.config.geometry.block_span(block))
+            && !self.lost.has_any_of(block, 1);
+        if self.stopping || self.config.placement != Placement::Log || !self.may_move_dirty() || !is_newest {
+            return false;
+        }
+        let Some(payload) = self.remembered(slot, block) else { return false };
+        if self.slots_available(Source::Moved) == 0 || !self.has_room_to_move(1) {
+            return false;
+        }
+        let valid = self.sets.partial(slot);
+        self.begin_group_for(self.journal_entries(1));
+        self.put(Source::Moved, true, [Piece { block, blocks: 1, payload, valid }], &[], 0);
+        true
     }
 
     // --- headers ---

@@ -35,12 +35,14 @@ impl Entry {
 }
 
 /// A leaf with a place for each of its blocks.
+#[repr(align(8))]
 pub struct Full {
     number: u64,
     entries: [AtomicU32; FANOUT],
 }
 
 /// A leaf with `N` places.
+#[repr(align(8))]
 pub struct Small<const N: usize> {
     number: u64,
     keys: [AtomicU8; N],

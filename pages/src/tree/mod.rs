@@ -108,9 +108,10 @@ impl Tree {
             (leaf, key)
         };
         let mut begun: [_; AHEAD] = std::array::from_fn(|place| blocks.get(place).map(begin));
-        (0..blocks.len()).map_while(move |place| {
-            let (leaf, key) = std::mem::replace(&mut begun[place % AHEAD], blocks.get(place + AHEAD).map(begin))?;
-            Some(leaf.map_or(Entry::NONE, |leaf| leaf.get(key)))
+        (0..blocks.len()).map(move |place| {
+            let look_up = std::mem::replace(&mut begun[place % AHEAD], blocks.get(place + AHEAD).map(begin));
+            let (leaf, key) = look_up.expect("it was begun");
+            leaf.map_or(Entry::NONE, |leaf| leaf.get(key))
         })
     }
 

@@ -45,6 +45,8 @@ const LEAF_TAG: usize = 7;
 /// The bits that say an inner node's level, above the one that says it is one.
 const INNER_TAG: usize = 31;
 const LEVELS: usize = (INNER_TAG >> 1) + 1;
+/// Enough for the leaf numbers of 64-bit blocks. (A model has more levels, and keeps to small numbers.)
+const _: () = assert!(cfg!(loom) || (u64::BITS - BITS - 1) / BITS < LEVELS as u32);
 const _: () = assert!(align_of::<Inner>() > INNER_TAG && align_of::<Few>() > LEAF_TAG);
 const _: () = assert!(align_of::<Several>() > LEAF_TAG && align_of::<Full>() > LEAF_TAG);
 
@@ -55,7 +57,7 @@ impl Node {
 
     fn of_inner(node: Box<Inner>) -> Node {
         let level = (node.shift / BITS) as usize;
-        assert!(level < LEVELS, "the highest bits of a leaf number are below that");
+        assert!(level < LEVELS, "level {level} has no place in a pointer");
         Node(Node::from_box(node, Kind::Inner).0.map_addr(|address| address | (level << 1)))
     }
 
