@@ -105,26 +105,6 @@ fn rot_of_a_dirty_block_that_memory_has_is_written_anew() {
     assert_eq!(scenario.snapshot().counters.lost_blocks, 0);
 }
 
-/// It says nothing of what the slot held, and what it says comes to the SSD anyway.
-#[test]
-fn rot_of_a_dirty_block_that_memory_has_anew_is_left_to_that() {
-    let mut scenario = Scenario::with(|plan| {
-        plan.config.scrub_rate = 1 << 20;
-        plan.config.ram = 64 * BLOCK_BYTES;
-        plan.config.dirty_ram = 32 * BLOCK_BYTES;
-    });
-    let older = scenario.write(2);
-    scenario.flush();
-    let newer = scenario.write(2);
-    let places = scenario.places(older.stamp(0));
-    places.iter().for_each(|&place| scenario.rot(place));
-    scenario.advance(Duration::from_secs(10));
-    assert_eq!(scenario.snapshot().counters.scrub_rescued_blocks, 0);
-    scenario.flush();
-    scenario.power_cut(Survive::None);
-    scenario.expect(2, &newer);
-}
-
 #[test]
 fn damaged_metadata_is_written_again_before_the_other_copy_is_needed() {
     let mut scenario = scrubbed();
