@@ -2,8 +2,7 @@
 //! way at once: those of the page that is copied next are asked for meanwhile, and come as near as the second level of caches, where there is more room
 //! than in the first, and more of them may be under way.
 //!
-//! Where one move takes a whole line, and the processor has queues for more than a page of them ([`wide`]), the lines of the next page are asked for
-//! in turns with those moves. Of a page that is copied alone only the first lines are asked for there, which come while it is noted: its moves are all
+//! Where one move takes a whole line ([`wide`]), the lines of the next page are asked for in turns with those moves. Of a page that is copied alone only the first lines are asked for there, which come while it is noted: its moves are all
 //! under way at once, and so is the look-up of the next one behind them, which a string of requests, or an instruction that copies as a whole,
 //! would keep waiting.
 

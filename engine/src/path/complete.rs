@@ -31,13 +31,19 @@ pub(super) struct Completion<P> {
 impl<P: Payload> Engine<P> {
     /// Is part of this block in a slot that may be exchanged for a whole one?
     pub(super) fn is_completable(&self, block: Block) -> bool {
-        let Some(slot) = self.index.get(block) else { return false };
+        self.index.get(block).is_some_and(|slot| self.sets.partial(slot).is_some() && self.may_exchange(slot))
+    }
+
+    /// May what this slot holds get another one?
+    pub(super) fn may_exchange(&self, slot: Slot) -> bool {
         let may_move = !self.sets.is_dirty(slot) || self.may_move_dirty();
-        self.config.placement == Placement::Log
-            && self.sets.partial(slot).is_some()
-            && may_move
-            && !self.has_cache_failed()
-            && !self.stopping
+        self.config.placement == Placement::Log && may_move && !self.has_cache_failed() && !self.stopping
+    }
+
+    /// Is nothing newer of a block on its way than what the cache has, and nothing of it lost?
+    pub(super) fn is_newest(&self, block: Block, dirty: bool) -> bool {
+        let span = self.config.geometry.block_span(block);
+        self.may_move(block, dirty) && !self.through.unsure.overlaps(span) && !self.lost.has_any_of(block, 1)
     }
 
     /// Completes those of these whole blocks that the cache has a part of. `fetched`: what the origin holds of `span`.
@@ -74,11 +80,9 @@ impl<P: Payload> Engine<P> {
     }
 
     fn put_completed(&mut self, block: Block, slot: Slot, older: &P, fetched: &P) {
-        let (dirty, size) = (self.sets.is_dirty(slot), self.block_atoms());
-        let span = Span::new(block.0 * size, size);
-        let is_newest = self.may_move(block, dirty) && !self.through.unsure.overlaps(span) && !self.lost.has_any_of(block, 1);
+        let dirty = self.sets.is_dirty(slot);
         let has_room = self.is_within_budget(Cause::Fill) && self.has_room_for_fill(block, 1) && self.slots_available(Source::Moved) > 0;
-        if !is_newest || !has_room {
+        if !self.is_newest(block, dirty) || !has_room {
             return;
         }
         let valid = self.sets.partial(slot).expect("it is partly valid");

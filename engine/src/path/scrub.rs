@@ -19,7 +19,6 @@ use crate::cache::format::map::{decode_ranges, decode_sets, ranges_per_page};
 use crate::cache::format::{MapRef, SetState, Superblock};
 use crate::cache::sets::HeaderState;
 use crate::cache::stream::Source;
-use crate::config::Placement;
 use crate::op::{Action, Answer, Class, DeviceError, DeviceId, Zone};
 use crate::payload::Payload;
 use crate::probe::Scrub;
@@ -357,11 +356,7 @@ impl<P: Payload> Engine<P> {
     /// was not, for one reason or another.
     fn put_anew(&mut self, slot: Slot) -> bool {
         let block = self.sets.entry(slot, |block| self.full(block)).block;
-        let is_newest = self.index.get(block) == Some(slot)
-            && self.may_move(block, true)
-            && !self.through.unsure.overlaps(self.config.geometry.block_span(block))
-            && !self.lost.has_any_of(block, 1);
-        if self.stopping || self.config.placement != Placement::Log || !self.may_move_dirty() || !is_newest {
+        if self.index.get(block) != Some(slot) || !self.may_exchange(slot) || !self.is_newest(block, true) {
             return false;
         }
         let Some(payload) = self.remembered(slot, block) else { return false };

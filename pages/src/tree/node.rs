@@ -86,15 +86,10 @@ impl Node {
         ((self.0.addr().get() & INNER_TAG) >> 1) as u32 * BITS
     }
 
-    /// A leaf's place.
+    /// Where it is: what the pointer says beside that lies below the alignment of a `T`.
     #[inline(always)]
     fn place<T>(self) -> *mut T {
-        self.0.as_ptr().map_addr(|address| address & !LEAF_TAG).cast()
-    }
-
-    #[inline(always)]
-    fn inner_place(self) -> *mut Inner {
-        self.0.as_ptr().map_addr(|address| address & !INNER_TAG).cast()
+        self.0.as_ptr().map_addr(|address| address & !(align_of::<T>() - 1)).cast()
     }
 
     /// # Safety
@@ -104,7 +99,7 @@ impl Node {
         // SAFETY: alive as the caller says, and of the kind that it was made as.
         unsafe {
             match self.kind() {
-                Kind::Inner => Shape::Inner(&*self.inner_place()),
+                Kind::Inner => Shape::Inner(&*self.place::<Inner>()),
                 Kind::Few => Shape::Leaf(Leaf::Few(&*self.place::<Few>())),
                 Kind::Several => Shape::Leaf(Leaf::Several(&*self.place::<Several>())),
                 Kind::Full => Shape::Leaf(Leaf::Full(&*self.place::<Full>())),
@@ -128,7 +123,7 @@ impl Node {
         // SAFETY: made by `from_box` of the same type; the caller answers for the rest.
         unsafe {
             match self.kind() {
-                Kind::Inner => drop(Box::from_raw(self.inner_place())),
+                Kind::Inner => drop(Box::from_raw(self.place::<Inner>())),
                 Kind::Few => drop(Box::from_raw(self.place::<Few>())),
                 Kind::Several => drop(Box::from_raw(self.place::<Several>())),
                 Kind::Full => drop(Box::from_raw(self.place::<Full>())),

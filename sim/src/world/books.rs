@@ -85,8 +85,8 @@ fn counts(counters: &Counters) -> Vec<u64> {
         zeroed_blocks, lost_blocks, dropped_sets, spared_sets, cleaned_sets, moved_blocks, clean_dropped_blocks, clean_budget_waits,
         discarded_sets, undiscarded_sets, discard_failures, waits: _, corrupt_clean_slots, corrupt_dirty_slots, cache_flushes,
         cache_flush_failures, cache_write_failures, checkpoints, journal_pages, cache_atoms, late_ops, stalled_requests, scrubbed_blocks,
-        scrub_dropped_blocks, scrub_rescued_blocks, scrub_damaged_blocks, scrub_repaired_pages, scrub_passes, recovered_clean_slots, recovered_dirty_slots,
-        recovered_groups, recovered_cut_groups, fence_checked_blocks,
+        scrub_dropped_blocks, scrub_rescued_blocks, scrub_damaged_blocks, scrub_repaired_pages, scrub_passes, recovered_clean_slots,
+        recovered_dirty_slots, recovered_groups, recovered_cut_groups, fence_checked_blocks,
     } = counters;
     #[rustfmt::skip]
     let mut all = [
@@ -97,8 +97,8 @@ fn counts(counters: &Counters) -> Vec<u64> {
         zeroed_blocks, lost_blocks, dropped_sets, spared_sets, cleaned_sets, moved_blocks, clean_dropped_blocks, clean_budget_waits,
         discarded_sets, undiscarded_sets, discard_failures, corrupt_clean_slots, corrupt_dirty_slots, cache_flushes, cache_flush_failures,
         cache_write_failures, checkpoints, journal_pages, late_ops, stalled_requests, scrubbed_blocks, scrub_dropped_blocks,
-        scrub_rescued_blocks, scrub_damaged_blocks, scrub_repaired_pages, scrub_passes, recovered_clean_slots, recovered_dirty_slots, recovered_groups,
-        recovered_cut_groups, fence_checked_blocks,
+        scrub_rescued_blocks, scrub_damaged_blocks, scrub_repaired_pages, scrub_passes, recovered_clean_slots, recovered_dirty_slots,
+        recovered_groups, recovered_cut_groups, fence_checked_blocks,
     ]
     .map(|&count| count)
     .to_vec();
