@@ -268,6 +268,8 @@ impl Ring {
         let ready = !self.uring.completion().is_empty() || limit != Some(Duration::ZERO) && self.has_happened_soon(limit)?;
         let Ring { uring, vigil, .. } = self;
         let result = match limit {
+            // All of it was handed in before the look.
+            _ if ready && uring.submission().is_empty() => Ok(0),
             _ if ready => uring.submit(),
             None => vigil.sleep(|| uring.submit_and_wait(1)),
             Some(Duration::ZERO) => uring.submit(),

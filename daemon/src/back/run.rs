@@ -235,6 +235,24 @@ impl Run {
         self.atoms as usize * ATOM
     }
 
+    /// A copy of so many atoms of pages, one behind the other, without the first `skip` atoms.
+    ///
+    /// # Panics
+    /// If the pages do not hold as much.
+    pub fn copied<'p>(pages: impl Iterator<Item = &'p [u8]>, skip: u64, atoms: u64) -> Run {
+        let mut run = RunMut::new(atoms);
+        let (mut rest, mut skip) = (run.as_mut_slice(), skip as usize * ATOM);
+        let mut pages = pages.peekable();
+        while let Some(page) = pages.next() {
+            let part = &page[skip.min(page.len())..];
+            let (here, behind) = rest.split_at_mut(part.len().min(rest.len()));
+            copy(&part[..here.len()], here, pages.peek().copied().unwrap_or_default());
+            (rest, skip) = (behind, skip.saturating_sub(page.len()));
+        }
+        assert!(rest.is_empty(), "the pages hold what is asked for");
+        run.freeze()
+    }
+
     /// Bytes of memory that it keeps, if it is the only one to keep them: at least whole pages of its slab.
     pub fn memory(&self) -> u64 {
         self.bytes().next_multiple_of(ALIGNMENT) as u64
@@ -446,16 +464,7 @@ impl Payload for Run {
     }
 
     fn from_pages(pages: &[&[u8]], skip: u64, atoms: u64) -> Run {
-        let mut run = RunMut::new(atoms);
-        let (mut rest, mut skip) = (run.as_mut_slice(), skip as usize * ATOM);
-        for (place, page) in pages.iter().enumerate() {
-            let part = &page[skip.min(page.len())..];
-            let (here, behind) = rest.split_at_mut(part.len().min(rest.len()));
-            copy(&part[..here.len()], here, pages.get(place + 1).copied().unwrap_or_default());
-            (rest, skip) = (behind, skip.saturating_sub(page.len()));
-        }
-        assert!(rest.is_empty(), "the pages hold what is asked for");
-        run.freeze()
+        Run::copied(pages.iter().copied(), skip, atoms)
     }
 
     fn bytes(&self) -> Cow<'_, [u8]> {

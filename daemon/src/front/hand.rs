@@ -13,11 +13,11 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::SyncSender;
 
 use tidegate_engine::Event;
-use tidegate_engine::block::{ATOM_BYTES, Span};
+use tidegate_engine::block::Span;
 use tidegate_engine::payload::{Lessor, Pieces};
 use tidegate_engine::request::{Command, Outcome, Reply, Request};
 use tidegate_engine::time::{Duration, Instant};
-use tidegate_pages::{Block, Front as Reader, Page, Write, copy as copy_page};
+use tidegate_pages::{Block, Front as Reader, Page, Write};
 
 use super::crew::Shared;
 use super::crossing::{Asked, Near};
@@ -26,7 +26,7 @@ use super::nbd::{Front, Guest};
 use crate::back::lessor::PageLessor;
 use crate::back::mail::{Bell, Mailbox};
 use crate::back::poll::{Poll, READY_MAX, Ready};
-use crate::back::run::{Run, RunMut};
+use crate::back::run::Run;
 use crate::back::vigil::Vigil;
 use crate::port::{Interest, Port};
 use crate::volume::Clock;
@@ -369,15 +369,7 @@ fn from_memory(pages: &mut Reader, lessor: Option<&mut PageLessor>, requests: &[
     let runs = spans.iter().map(|span| span.start / block_atoms..span.end().div_ceil(block_atoms));
     let copy = |number: usize, pages: &[Page]| {
         let span = spans[number];
-        let mut run = RunMut::new(span.atoms);
-        let (mut rest, mut skip) = (run.as_mut_slice(), (span.start % block_atoms * ATOM_BYTES) as usize);
-        for (place, page) in pages.iter().enumerate() {
-            let (contents, next) = (&page.bytes()[skip..], pages.get(place + 1).map(|next| next.bytes()));
-            let (into, behind) = rest.split_at_mut(contents.len().min(rest.len()));
-            copy_page(&contents[..into.len()], into, next.unwrap_or_default());
-            (rest, skip) = (behind, 0);
-        }
-        [run.freeze()].into()
+        [Run::copied(pages.iter().map(|page| page.bytes()), span.start % block_atoms, span.atoms)].into()
     };
     let leased = lessor.and_then(|lessor| lessor.lease(&spans));
     let contents = leased.unwrap_or_else(|| pages.pin().read_runs(runs.clone(), copy));
