@@ -404,7 +404,7 @@ pub struct Snapshot {
     pub lost_blocks: u64,
     /// Entries of the range table on the SSD that all of these take.
     pub range_entries: u64,
-    /// Age of the oldest dirty block; at the grain of a set.
+    /// Age of the oldest dirty block; at the grain of a set. What the origin refuses grows old anew.
     pub oldest_dirty: Option<Duration>,
     pub requests_in_flight: usize,
     pub drain: Option<Drain>,
@@ -413,7 +413,7 @@ pub struct Snapshot {
     pub mode: ModeView,
     /// The cache is being taken from its origin.
     pub is_detaching: bool,
-    /// Dirty blocks and ranges that the origin did not take, and that wait a while before they are tried again.
+    /// Dirty blocks, and pieces of dirty ranges, that the origin did not take when they were last to go home.
     pub refused_blocks: u64,
     /// Dirty blocks that the SSD does not give, where the range table has no room to note them as lost: they stay dirty, reading them is an
     /// error until they are written, and neither a drain nor a FLUSH waits for them.

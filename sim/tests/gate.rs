@@ -129,3 +129,78 @@ fn above_the_mark_the_ssd_is_left_to_writers_who_wait_for_it_unless_something_is
         assert!(destages(&scenario).count() > 0, "nobody waits for the SSD");
     }
 }
+
+/// Bad sectors of the origin below what has been dirty for long: what is written afterwards has its time nevertheless.
+#[test]
+fn what_the_origin_refuses_holds_the_gate_open_for_nothing_else() {
+    for (refused, is_zeros, is_alone) in [(1, false, false), (3, false, false), (3, true, false), (1, false, true), (3, true, true)] {
+        for pause in [Duration::from_secs(1), Duration::from_millis(5)] {
+            let mut scenario = scenario(GateKind::Ours);
+            // Who is alone is refused for a minute before it is left, and again a minute later if it is not.
+            scenario.simulation.plan.config.max_dirty_age = Duration::from_secs(if is_alone { 100 } else { 60 });
+            // An origin set in each batch.
+            scenario.simulation.plan.config.destage_atoms = 8;
+            scenario.stop();
+            scenario.recover();
+            let owed = |scenario: &Scenario| [scenario.snapshot().newer(), scenario.snapshot().refused_blocks];
+            let mut block = 0;
+            let mut write_for = |scenario: &mut Scenario, seconds: u64| {
+                let began = scenario.simulation.now();
+                while scenario.simulation.now().since(began) < Duration::from_secs(seconds) {
+                    scenario.write(20 + block % 50);
+                    scenario.advance(pause);
+                    block += 1;
+                }
+            };
+            let span = scenario.blocks(2, refused);
+            (2..2 + refused).for_each(|block| scenario.simulation.scene.origin.refuse(8 * block, 100_000));
+            let mut written: Vec<u64> = if is_zeros {
+                scenario.zero(span);
+                vec![0; 8 * refused as usize]
+            } else {
+                scenario.write_span(span).stamps().collect()
+            };
+            if is_zeros {
+                // What lies over them waits for them.
+                written.splice(8..16, scenario.write(3).stamps());
+            }
+            // The range, and the block over it.
+            let (left, told) = if is_zeros { (2, 1) } else { (refused, refused) };
+            if is_alone {
+                scenario.advance(Duration::from_secs(190));
+                assert_eq!(owed(&scenario), [left, told]);
+            } else {
+                [10, 100, 200].into_iter().for_each(|block| drop(scenario.write(block)));
+                write_for(&mut scenario, 66);
+                assert!([10, 100, 200].into_iter().all(|block| scenario.on_origin(block)[1] != vec![0; 8]), "the others are home");
+            }
+            scenario.forget_noted();
+            write_for(&mut scenario, 50);
+            assert_eq!(destages(&scenario).count(), 0, "nothing is so old, or has been for so long since it was refused");
+            assert_eq!(owed(&scenario)[1], told);
+            scenario.advance(Duration::from_secs(75));
+            assert_eq!(owed(&scenario), [left, told]);
+            // The sectors have been replaced: they are tried with what is old next.
+            scenario.simulation.scene.origin.heal();
+            scenario.advance(Duration::from_secs(75));
+            assert_eq!(owed(&scenario), [0; 2]);
+            assert_eq!((2..2 + refused).flat_map(|block| scenario.on_origin(block)[1].clone()).collect::<Vec<u64>>(), written);
+        }
+    }
+}
+
+/// A whole origin may have failed, and be well again.
+#[test]
+fn what_an_origin_refuses_that_takes_nothing_is_tried_again_soon() {
+    let mut scenario = scenario(GateKind::Ours);
+    scenario.simulation.plan.config.max_dirty_age = Duration::from_secs(60);
+    scenario.stop();
+    scenario.recover();
+    scenario.simulation.scene.origin.refuse(16, 100_000);
+    scenario.write(2);
+    scenario.advance(Duration::from_secs(70));
+    assert_eq!(scenario.snapshot().refused_blocks, 1);
+    scenario.simulation.scene.origin.heal();
+    scenario.advance(Duration::from_secs(10));
+    assert_eq!((scenario.snapshot().dirty_slots, scenario.snapshot().refused_blocks), (0, 0));
+}

@@ -22,7 +22,7 @@ pub struct Ranges {
     zeroed: BTreeMap<u64, Zeroed>,
     /// Blocks in all zeroed ranges.
     blocks: u64,
-    /// When the table last stopped being empty.
+    /// When the table last stopped being empty, or what counts instead.
     since: Option<Instant>,
 }
 
@@ -50,6 +50,11 @@ impl Ranges {
         if self.since().is_none() {
             self.since = Some(now);
         }
+    }
+
+    /// All ranges count as if they had been zeroed then.
+    pub fn renew(&mut self, since: Instant) {
+        self.since = Some(since);
     }
 
     /// Adds a range; it swallows what it overlaps and joins neighbours of its kind and group.

@@ -11,7 +11,7 @@
 //!   any state ──▶ Destage(Sweep) while the disk turns and nobody asks for it: what was dirty when it was woken
 //! ```
 //! A disk that stands still is woken by the reasons that cannot wait, never by idleness; by the high mark so early that it turns when the mark
-//! is reached, by age only after a much longer one.
+//! is reached, by age only after a much longer one. What the origin refuses does not hold it open for others (`path/destage/refused`).
 //!
 //! Source: paper 000, figure 7 (normal, wait, writeback); the reasons besides idleness are ours, because its method starves
 //! if a small request comes every second. Its two own gates are kept for its experiments: *new*, the machine above and nothing else, and
@@ -161,6 +161,15 @@ impl Gate {
     /// again as if it had become dirty then.
     fn old_at(&self, since: Instant, asleep: Option<Asleep>) -> Instant {
         asleep.map_or(since + self.max_age, |asleep| since.max(self.left_at) + asleep.max_age)
+    }
+
+    /// While it is open for what is old, or what was dirty when the disk was woken: until when that became dirty.
+    pub fn takes_until(&self, sweep: Option<Instant>) -> Option<Instant> {
+        match self.state {
+            GateState::Destage(DestageReason::Age) => Some(self.sweep_since),
+            GateState::Destage(DestageReason::Sweep) => sweep,
+            GateState::Destage(_) | GateState::Normal | GateState::Wait => None,
+        }
     }
 
     /// Nothing is left to bring home now but what the origin does not take, or the SSD does not give.

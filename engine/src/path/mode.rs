@@ -370,7 +370,7 @@ impl<P: Payload> Engine<P> {
             return false;
         }
         // What the origin does not take becomes fewer for nobody who waits.
-        let refused = self.refused_blocks() + if pages > 0 { self.through.pages.refused().count() as u64 } else { 0 };
+        let refused = self.paused_blocks() + if pages > 0 { self.through.pages.refused().count() as u64 } else { 0 };
         let owed = (self.sets.owed_slots() + pages).saturating_sub(refused);
         owed > 0 && owed + data_blocks > most
     }

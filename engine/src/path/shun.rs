@@ -4,7 +4,7 @@
 //! * a set of which the SSD does not give a slot that has to stay (`clean`): it is not emptied.
 //!
 //! The first pause is a second, each one in a row is twice the one before, and none is longer than a minute. What nobody has tried for a minute
-//! after its pause is forgotten.
+//! after its pause begins anew: with a pause of a second, and without a place of its own if others need that.
 
 use std::collections::BTreeMap;
 
@@ -14,23 +14,42 @@ use crate::time::{Duration, Instant};
 /// Before it is tried again: the first time, and at most.
 const WAIT: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
+/// Failures in a row of which the last one is followed by the longest pause.
+pub(super) const MANY: u32 = 7;
+const _: () = assert!(WAIT.0.0 << (MANY - 1) >= WAIT.1.0 && WAIT.0.0 << (MANY - 2) < WAIT.1.0);
+
 pub(super) struct Shunned<K> {
-    /// Not before; and failures in a row so far.
-    until: BTreeMap<K, (Instant, u32)>,
+    noted: BTreeMap<K, Noted>,
     /// So many are remembered.
     most: usize,
 }
 
+#[derive(Clone, Copy)]
+struct Noted {
+    /// It is not tried before.
+    until: Instant,
+    /// In a row so far, and the last one.
+    failures: u32,
+    failed_at: Instant,
+}
+
+impl Noted {
+    /// Has it been left alone since, or was nothing wrong with it?
+    fn is_over(&self, now: Instant) -> bool {
+        self.until + if self.failures > 0 { WAIT.1 } else { Duration::ZERO } <= now
+    }
+}
+
 impl<K: Ord + Copy> Shunned<K> {
     pub fn new(most: usize) -> Self {
-        Shunned { until: BTreeMap::new(), most }
+        Shunned { noted: BTreeMap::new(), most }
     }
 
     /// It has failed now. False: there are too many.
     pub fn insert(&mut self, key: K, now: Instant) -> bool {
-        let Some((until, failures)) = self.note(key, now) else { return false };
-        *until = now + Duration((WAIT.0.0 << (*failures).min(16)).min(WAIT.1.0));
-        *failures += 1;
+        let Some(noted) = self.note(key, now) else { return false };
+        noted.until = now + Duration((WAIT.0.0 << noted.failures.min(16)).min(WAIT.1.0));
+        (noted.failures, noted.failed_at) = (noted.failures + 1, now);
         true
     }
 
@@ -38,30 +57,48 @@ impl<K: Ord + Copy> Shunned<K> {
     /// False: there are too many.
     pub fn postpone(&mut self, key: K, now: Instant) -> bool {
         let Some(noted) = self.note(key, now) else { return false };
-        *noted = (now + WAIT.0, 0);
+        (noted.until, noted.failures) = (now + WAIT.0, 0);
         true
     }
 
     /// The place where this one is noted. `None`: there are too many.
-    fn note(&mut self, key: K, now: Instant) -> Option<&mut (Instant, u32)> {
-        // Those that have been left alone since are forgotten, and those that only had to wait as soon as they have.
-        self.until.retain(|_, (until, failures)| *until + if *failures > 0 { WAIT.1 } else { Duration::ZERO } > now);
-        let has_room = self.until.len() < self.most || self.until.contains_key(&key);
-        has_room.then(|| self.until.entry(key).or_insert((now, 0)))
+    fn note(&mut self, key: K, now: Instant) -> Option<&mut Noted> {
+        if self.noted.len() >= self.most && !self.noted.contains_key(&key) {
+            self.noted.retain(|_, noted| !noted.is_over(now));
+        }
+        let has_room = self.noted.len() < self.most || self.noted.contains_key(&key);
+        has_room.then(|| {
+            let anew = Noted { until: now, failures: 0, failed_at: now };
+            let noted = self.noted.entry(key).or_insert(anew);
+            if noted.is_over(now) {
+                *noted = anew;
+            }
+            noted
+        })
+    }
+
+    /// Has it failed since then, or so lately that it is not tried again yet; and so often in a row?
+    pub fn has_failed(&self, key: K, since: Instant, times: u32, now: Instant) -> bool {
+        self.noted.get(&key).is_some_and(|noted| noted.failures >= times.max(1) && (noted.failed_at >= since || noted.until > now))
+    }
+
+    /// Those that failed when they were last tried.
+    pub fn failed(&self) -> impl Iterator<Item = K> + '_ {
+        self.noted.iter().filter(|(_, noted)| noted.failures > 0).map(|(&key, _)| key)
     }
 
     /// Forgets the others: nothing is known against them any more.
     pub fn retain(&mut self, mut keeps: impl FnMut(K) -> bool) {
-        self.until.retain(|&key, _| keeps(key));
+        self.noted.retain(|&key, _| keeps(key));
     }
 
     pub fn contains(&self, key: K, now: Instant) -> bool {
-        !self.until.is_empty() && self.until.get(&key).is_some_and(|(until, _)| *until > now)
+        !self.noted.is_empty() && self.noted.get(&key).is_some_and(|noted| noted.until > now)
     }
 
     /// When the next one is to be tried.
     pub fn next(&self, now: Instant) -> Option<Instant> {
-        self.until.values().map(|(until, _)| *until).filter(|until| *until > now).min()
+        self.noted.values().map(|noted| noted.until).filter(|until| *until > now).min()
     }
 }
 
@@ -69,21 +106,28 @@ impl Shunned<Block> {
     /// Somebody waits for them: they may all be tried now. False: there are none that wait.
     pub fn try_now(&mut self, now: Instant) -> bool {
         let mut any = false;
-        for (until, _) in self.until.values_mut().filter(|(until, _)| *until > now) {
-            (*until, any) = (now, true);
+        for noted in self.noted.values_mut().filter(|noted| noted.until > now) {
+            (noted.until, any) = (now, true);
         }
         any
     }
 
     /// Somebody waits for these.
     pub fn try_these_now(&mut self, block: Block, blocks: u64, now: Instant) {
-        let these = self.until.range_mut(block..Block(block.0 + blocks));
-        these.filter(|(_, (until, _))| *until > now).for_each(|(_, (until, _))| *until = now);
+        let these = self.noted.range_mut(block..Block(block.0 + blocks));
+        these.for_each(|(_, noted)| noted.until = noted.until.min(now));
+    }
+
+    /// Nothing is known against these any more.
+    pub fn forget(&mut self, block: Block, blocks: u64) {
+        while let Some((&key, _)) = self.noted.range(block..Block(block.0 + blocks)).next() {
+            self.noted.remove(&key);
+        }
     }
 
     /// Blocks that are left out.
     pub fn len(&self, now: Instant) -> u64 {
-        self.until.values().filter(|(until, _)| *until > now).count() as u64
+        self.noted.values().filter(|noted| noted.until > now).count() as u64
     }
 }
 
@@ -131,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_tried_for_a_minute_after_its_pause_is_forgotten() {
+    fn what_is_not_tried_for_a_minute_after_its_pause_begins_anew() {
         let (mut shunned, mut now) = (Shunned::new(MOST), at(100));
         assert_eq!(fail(&mut shunned, 7, 4, 0, &mut now), [1, 2, 4, 8]);
         now = now + Duration::from_secs(60);
@@ -159,6 +203,19 @@ mod tests {
         assert_eq!(pause(&shunned, 7, now), 1);
         now = now + Duration::from_secs(1);
         assert_eq!(fail(&mut shunned, 7, 2, 0, &mut now), [1, 2], "the row has ended");
+    }
+
+    #[test]
+    fn what_has_failed_since_then_or_is_not_to_be_tried_yet_has_failed() {
+        let (mut shunned, mut now) = (Shunned::new(MOST), at(100));
+        fail(&mut shunned, 7, 3, 0, &mut now); // at 100, 101 and 103
+        assert_eq!(now, at(107));
+        let has_failed = |since, times, now| shunned.has_failed(7, at(since), times, at(now));
+        assert!(has_failed(103, 1, 107) && has_failed(103, 3, 107) && !has_failed(103, 4, 107));
+        assert!(!has_failed(104, 1, 107) && has_failed(104, 1, 106), "it is to be tried in that time");
+        assert!(!shunned.has_failed(8, at(0), 0, at(106)));
+        assert!(shunned.postpone(7, now) && !shunned.has_failed(7, at(0), 0, now));
+        assert_eq!(fail(&mut shunned, 9, MANY, 0, &mut now).last(), Some(&60));
     }
 
     #[test]

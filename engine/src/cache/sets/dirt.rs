@@ -42,11 +42,15 @@ impl Sets {
 
     /// When the oldest dirty block became dirty that is not stranded, at the grain of a set.
     pub fn dirty_since(&self) -> Option<Instant> {
+        self.oldest_dirty().map(|(since, _)| since)
+    }
+    /// The set that it lies in, and since when that is dirty.
+    pub fn oldest_dirty(&self) -> Option<(Instant, u32)> {
         if self.stranded.is_empty() {
-            return self.dirt.sets.first().map(|&(since, _)| since);
+            return self.dirt.sets.first().copied();
         }
         let is_owed = |set: u32| self.get(set).dirty_count > self.stranded.of_set(set);
-        self.dirt.sets.iter().find(|&&(_, set)| is_owed(set)).map(|&(since, _)| since)
+        self.dirt.sets.iter().find(|&&(_, set)| is_owed(set)).copied()
     }
     /// Dirty slots that may go home: those that are not stranded.
     pub fn owed_slots(&self) -> u64 {
@@ -70,7 +74,8 @@ impl Sets {
             self.dirt.redate(number, set, since);
         }
     }
-    /// All that was dirty in it until `since` is clean now. `before`: since when it was dirty then; if it is another time by now, it stays.
+    /// All that was dirty in it until `since` is clean now, or counts as dirty since then. `before`: since when it was dirty then; if it is another
+    /// time by now, it stays.
     pub fn renew_dirt(&mut self, number: u32, before: Instant, since: Instant) {
         let set = &mut self.sets[number as usize];
         if set.dirty_count > 0 && set.dirty_since == before && before < since {

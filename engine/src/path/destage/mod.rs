@@ -10,6 +10,7 @@
 
 mod choose;
 mod given;
+mod refused;
 mod work;
 
 use std::collections::BTreeMap;
@@ -509,70 +510,6 @@ impl<P: Payload> Engine<P> {
         reads.iter_mut().for_each(|read| read.contents = None);
     }
 
-    /// The origin does not take a piece. Several blocks: each by itself in the next batch. One, or zeros: not again for a while, and who waits for
-    /// that is told.
-    fn refused(&mut self, number: usize) {
-        self.batch().refused = true;
-        let span = self.piece(number).span;
-        let (block, blocks) = self.blocks_of(span);
-        let is_zero = matches!(self.piece(number).what, What::Zero(..));
-        let refused_zero = is_zero.then_some((span, self.now));
-        self.batch().refused_zeros.extend(refused_zero);
-        if blocks > 1 && !is_zero {
-            return self.take_care(number);
-        }
-        if !self.destage.shunned.insert(block, self.now) {
-            self.batch().failed = true;
-        }
-        self.fail_home_of(span);
-    }
-
-    /// A piece of several blocks has failed. The next batch begins with the first of those: at the end of the sweep nobody takes care any more.
-    fn take_care(&mut self, piece: usize) {
-        self.destage.careful = true;
-        let batch = self.batch();
-        let first = batch.failed_together.map_or(piece, |first| first.min(piece));
-        batch.failed_together = Some(first);
-        let span = self.piece(first).span;
-        let (block, set_blocks) = (self.blocks_of(span).0, self.index.set_blocks());
-        self.destage.cursor = Block(block.0 / set_blocks * set_blocks);
-    }
-
-    /// A FLUSH waits for everything that the origin has not taken: it is tried now.
-    pub(super) fn try_refused(&mut self) {
-        self.through.try_refused();
-        if self.destage.shunned.try_now(self.now) || self.destage.refused {
-            self.destage.back_off.at = None;
-        }
-    }
-
-    /// Somebody waits for these blocks alone: what the origin has not taken of others keeps them from nothing.
-    pub(super) fn try_beside_refused(&mut self, own: Option<(Block, u64)>) {
-        let Some((block, blocks)) = own else { return };
-        let keeps_others = self.destage.shunned.next(self.now).is_some() || self.destage.refused;
-        // Zeros go home before what lies over them, and are known here by their first block.
-        let zeros = self.ranges.overlapping(block, blocks).next();
-        let first = zeros.map_or(block, |(first, _)| first.min(block));
-        self.destage.shunned.try_these_now(first, block.0 + blocks - first.0, self.now);
-        if keeps_others {
-            self.destage.back_off.at = None;
-        }
-    }
-
-    /// A write waits until less is dirty: what is not refused goes home, as soon as it is durable.
-    pub(super) fn want_less_dirty(&mut self) {
-        let group = self.close_group();
-        self.flushes.want(group);
-        if self.refused_blocks() > 0 || self.destage.refused {
-            self.destage.back_off.at = None;
-        }
-    }
-
-    /// Blocks that the origin did not take, and that are not tried again yet.
-    pub(super) fn refused_blocks(&self) -> u64 {
-        self.destage.shunned.len(self.now)
-    }
-
     // --- ending ---
 
     /// When every piece has ended, the origin is flushed. True: there was nothing to flush, the batch is over.
@@ -675,6 +612,9 @@ impl<P: Payload> Engine<P> {
         if batch.only_refused {
             self.gate.left_behind(self.now);
         }
+        if (!batch.void || batch.only_refused) && batch.failed_together.is_none() {
+            self.leave_refused(!batch.void);
+        }
         if !batch.refused_zeros.is_empty() && self.is_degraded() {
             self.fail_settling_of(&batch.refused_zeros);
         }
@@ -736,9 +676,13 @@ impl<P: Payload> Engine<P> {
         let mut all = true;
         for piece in &batch.pieces {
             let What::Zero(block, blocks, hole) = piece.what else { continue };
+            if piece.state != State::Ended {
+                continue;
+            }
+            self.was_taken(block, blocks);
             // Zeros that are to stay allocated came while a hole was made there: they go once more.
             let is_to_stay = |(_, now): (Block, Zeroed)| hole == Hole::Allowed && now.kind == RangeKind::Zero;
-            if piece.state != State::Ended || self.ranges.overlapping(block, blocks).any(is_to_stay) {
+            if self.ranges.overlapping(block, blocks).any(is_to_stay) {
                 continue;
             }
             if self.ranges.splits(block, blocks) && self.is_table_brimful() && !self.is_degraded() {
@@ -763,9 +707,10 @@ impl<P: Payload> Engine<P> {
         }
         failed.sort_unstable();
         let mut done: Vec<Going> = batch.slots.clone();
+        done.retain(|going| failed.binary_search(&going.slot).is_err());
+        done.iter().for_each(|going| self.was_taken(going.block, 1));
         done.retain(|&Going { slot, life, .. }| {
-            let stays = self.sets.get(slot.set).life == life && self.sets.is_live(slot) && self.sets.is_dirty(slot);
-            stays && failed.binary_search(&slot).is_err()
+            self.sets.get(slot.set).life == life && self.sets.is_live(slot) && self.sets.is_dirty(slot)
         });
         self.note_drained(done.len() as u64);
         for of_set in done.chunk_by(|a, b| a.slot.set == b.slot.set) {

@@ -319,6 +319,7 @@ impl<P: Payload> Engine<P> {
                 self.through.unsure.rewritten(self.blocks_span(block, blocks));
             }
             self.through.pages.remove(block, blocks);
+            self.was_taken(block, blocks);
             self.kill_live(block, blocks, true);
             if self.has_cache_failed() {
                 // What fronts had written has killed nothing on its way, and the SSD may still be read.
