@@ -1,17 +1,17 @@
-//! Copies out of memory that no cache of the processor holds. It comes a line at a time and from far away, so what counts is how many lines are under
-//! way at once: those of the page that is copied next are asked for meanwhile, and come as near as the second level of caches, where there is more room
-//! than in the first, and more of them may be under way.
+//! Copies out of memory that no cache of the processor holds. It comes a line at a time and from far away, so what counts is how many lines are
+//! under way at once: those of the page that is copied next are asked for meanwhile, and come as near as the second level of caches, where there is
+//! more room than in the first, and more of them may be under way.
 //!
-//! Where one move takes a whole line ([`wide`]), the lines of the next page are asked for in turns with those moves. Of a page that is copied alone only the first lines are asked for there, which come while it is noted: its moves are all
-//! under way at once, and so is the look-up of the next one behind them, which a string of requests, or an instruction that copies as a whole,
-//! would keep waiting.
+//! Where one move takes a whole line ([`wide`]), the lines of the next page are asked for in turns with those moves. Of a page that is copied alone
+//! only the first lines are asked for there, which come while it is noted: its moves are all under way at once, and so is the look-up of the next
+//! one behind them, which a string of requests, or an instruction that copies as a whole, would keep waiting.
 
 use crate::sync::{LINE_BYTES, prefetch_for_later};
 
 /// So much at once of what is copied next, at most.
 const PAGE_BYTES: usize = 4_096;
-/// So much of a page that is copied alone by wide moves. With none it is now faster, now slower (it seems, when somebody else is on the same core), with
-/// more slower.
+/// So much of a page that is copied alone by wide moves. With none it is now faster, now slower (it seems, when somebody else is on the same core),
+/// with more slower.
 const FIRST_BYTES: usize = 8 * LINE_BYTES;
 
 /// Copies `from`, which was expected, and expects `next`.
@@ -86,7 +86,8 @@ mod wide {
     const STEP_BYTES: usize = 4 * LINE_BYTES;
     const _: () = assert!(size_of::<__m512i>() == LINE_BYTES);
 
-    /// On processors that have them with half precision this was measured to be quicker. (On older ones, whose queues are shorter, it was not measured.)
+    /// On processors that have them with half precision this was measured to be quicker. (On older ones, whose queues are shorter, it was not
+    /// measured.)
     #[inline(always)]
     pub fn is_there() -> bool {
         is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512fp16")

@@ -7,6 +7,7 @@ use tidegate_engine::config::{GateKind, Placement, WhenFull};
 use tidegate_engine::op::{DeviceId, Zone};
 use tidegate_engine::time::{Duration, Instant};
 use tidegate_sim::scenario::{Scenario, plan_for};
+use tidegate_sim::stamp::Stamps;
 use tidegate_sim::world::Noted;
 
 const SETS: u32 = 64;
@@ -130,18 +131,23 @@ fn above_the_mark_the_ssd_is_left_to_writers_who_wait_for_it_unless_something_is
     }
 }
 
+/// What is dirty for so many seconds goes home, one origin set in each batch.
+fn scenario_that_ages(seconds: u64) -> Scenario {
+    let mut scenario = scenario(GateKind::Ours);
+    let config = &mut scenario.simulation.plan.config;
+    (config.max_dirty_age, config.destage_atoms) = (Duration::from_secs(seconds), 8);
+    scenario.stop();
+    scenario.recover();
+    scenario
+}
+
 /// Bad sectors of the origin below what has been dirty for long: what is written afterwards has its time nevertheless.
 #[test]
 fn what_the_origin_refuses_holds_the_gate_open_for_nothing_else() {
     for (refused, is_zeros, is_alone) in [(1, false, false), (3, false, false), (3, true, false), (1, false, true), (3, true, true)] {
         for pause in [Duration::from_secs(1), Duration::from_millis(5)] {
-            let mut scenario = scenario(GateKind::Ours);
             // Who is alone is refused for a minute before it is left, and again a minute later if it is not.
-            scenario.simulation.plan.config.max_dirty_age = Duration::from_secs(if is_alone { 100 } else { 60 });
-            // An origin set in each batch.
-            scenario.simulation.plan.config.destage_atoms = 8;
-            scenario.stop();
-            scenario.recover();
+            let mut scenario = scenario_that_ages(if is_alone { 100 } else { 60 });
             let owed = |scenario: &Scenario| [scenario.snapshot().newer(), scenario.snapshot().refused_blocks];
             let mut block = 0;
             let mut write_for = |scenario: &mut Scenario, seconds: u64| {
@@ -170,9 +176,10 @@ fn what_the_origin_refuses_holds_the_gate_open_for_nothing_else() {
                 scenario.advance(Duration::from_secs(190));
                 assert_eq!(owed(&scenario), [left, told]);
             } else {
-                [10, 100, 200].into_iter().for_each(|block| drop(scenario.write(block)));
+                let others = [10, 100, 200].map(|block| (block, scenario.write(block)));
                 write_for(&mut scenario, 66);
-                assert!([10, 100, 200].into_iter().all(|block| scenario.on_origin(block)[1] != vec![0; 8]), "the others are home");
+                let is_home = |(block, data): &(u64, Stamps)| data.stamps().eq(scenario.on_origin(*block)[1].iter().copied());
+                assert!(others.iter().all(is_home), "the others are home");
             }
             scenario.forget_noted();
             write_for(&mut scenario, 50);
@@ -192,10 +199,7 @@ fn what_the_origin_refuses_holds_the_gate_open_for_nothing_else() {
 /// A whole origin may have failed, and be well again.
 #[test]
 fn what_an_origin_refuses_that_takes_nothing_is_tried_again_soon() {
-    let mut scenario = scenario(GateKind::Ours);
-    scenario.simulation.plan.config.max_dirty_age = Duration::from_secs(60);
-    scenario.stop();
-    scenario.recover();
+    let mut scenario = scenario_that_ages(60);
     scenario.simulation.scene.origin.refuse(16, 100_000);
     scenario.write(2);
     scenario.advance(Duration::from_secs(70));

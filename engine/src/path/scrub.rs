@@ -342,10 +342,9 @@ impl<P: Payload> Engine<P> {
             return;
         }
         if self.sets.is_dirty(slot) {
-            match self.put_anew(slot) {
-                true => self.counters.scrub_rescued_blocks += 1,
-                false => self.counters.scrub_damaged_blocks += 1,
-            }
+            let is_rescued = self.put_anew(slot);
+            self.counters.scrub_rescued_blocks += u64::from(is_rescued);
+            self.counters.scrub_damaged_blocks += u64::from(!is_rescued);
         } else if self.journal_has_room(1) {
             self.counters.scrub_dropped_blocks += 1;
             self.kill_slot(slot);

@@ -77,9 +77,9 @@ impl<K: Ord + Copy> Shunned<K> {
         })
     }
 
-    /// Has it failed since then, or so lately that it is not tried again yet; and so often in a row?
+    /// Has it failed since then, or so lately that it is not tried again yet; and so often in a row (once at least)?
     pub fn has_failed(&self, key: K, since: Instant, times: u32, now: Instant) -> bool {
-        self.noted.get(&key).is_some_and(|noted| noted.failures >= times.max(1) && (noted.failed_at >= since || noted.until > now))
+        self.noted.get(&key).is_some_and(|noted| noted.failures >= times && (noted.failed_at >= since || noted.until > now))
     }
 
     /// Those that failed when they were last tried.
@@ -213,8 +213,8 @@ mod tests {
         let has_failed = |since, times, now| shunned.has_failed(7, at(since), times, at(now));
         assert!(has_failed(103, 1, 107) && has_failed(103, 3, 107) && !has_failed(103, 4, 107));
         assert!(!has_failed(104, 1, 107) && has_failed(104, 1, 106), "it is to be tried in that time");
-        assert!(!shunned.has_failed(8, at(0), 0, at(106)));
-        assert!(shunned.postpone(7, now) && !shunned.has_failed(7, at(0), 0, now));
+        assert!(!shunned.has_failed(8, at(0), 1, at(106)));
+        assert!(shunned.postpone(7, now) && !shunned.has_failed(7, at(0), 1, now));
         assert_eq!(fail(&mut shunned, 9, MANY, 0, &mut now).last(), Some(&60));
     }
 

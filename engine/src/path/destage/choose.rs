@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 
 use crate::block::{Block, PAGE_BYTES, Slot, Span};
 use crate::cache::format::RangeKind;
+use crate::cache::ranges::Zeroed;
 use crate::cache::stream::Source;
 use crate::config::Canary;
 use crate::gate::pace::{Pace, Work};
@@ -115,14 +116,10 @@ impl<P: Payload> Engine<P> {
 
     fn choose_ranges(&mut self, batch: &mut Batch<P>) {
         let durable = self.journal.durable_group();
-        let mut at = Block(0);
-        let most = ZERO_ATOMS / self.block_atoms();
-        while batch.pieces.len() < RANGES
-            && let Some((block, range)) = self.ranges.next(at)
-        {
-            let blocks = (block.0 + range.blocks - block.0.max(at.0)).min(most);
-            let block = Block(block.0.max(at.0));
-            at = Block(block.0 + blocks);
+        for (block, blocks, range) in self.zero_pieces() {
+            if batch.pieces.len() == RANGES {
+                break;
+            }
             let is_early = range.group > durable && !self.has_canary(Canary::DestageBeforeDurable);
             if is_early || self.destage.shunned.contains(block, self.now) {
                 continue;
@@ -133,6 +130,23 @@ impl<P: Payload> Engine<P> {
             let span = Span::new(start, last.end() - start);
             batch.pieces.push(Piece { span, what: What::Zero(block, blocks, hole), state: State::Waiting });
         }
+    }
+
+    /// The zeroed ranges, in pieces that go home in one operation each: the first block, and how many.
+    pub(super) fn zero_pieces(&self) -> impl Iterator<Item = (Block, u64, Zeroed)> + '_ {
+        let mut at = Block(0);
+        std::iter::from_fn(move || {
+            let (start, range) = self.ranges.next(at)?;
+            let block = start.max(at);
+            let blocks = (start.0 + range.blocks - block.0).min(self.zero_blocks());
+            at = Block(block.0 + blocks);
+            Some((block, blocks, range))
+        })
+    }
+
+    /// Blocks of one such piece, at most.
+    pub(super) fn zero_blocks(&self) -> u64 {
+        ZERO_ATOMS / self.block_atoms()
     }
 
     fn choose_slots(&mut self, batch: &mut Batch<P>, from: Block, until: Option<Block>, most: &mut Most) {

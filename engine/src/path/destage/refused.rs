@@ -9,9 +9,9 @@ use crate::time::Instant;
 
 use super::super::Engine;
 use super::super::shun::MANY;
-use super::{What, ZERO_ATOMS};
+use super::What;
 
-/// Since when, and so often in a row.
+/// What has been refused since then, and so often in a row, is left.
 #[derive(Clone, Copy)]
 struct Tried {
     since: Instant,
@@ -130,20 +130,10 @@ impl<P: Payload> Engine<P> {
     /// The first block of the zeros that go home before this one, as the next batch would take them.
     fn zeros_over(&self, block: Block) -> Option<Block> {
         let (start, _) = self.ranges.overlapping(block, 1).next()?;
-        let most = ZERO_ATOMS / self.block_atoms();
-        Some(Block(start.0 + (block.0 - start.0) / most * most))
+        Some(Block(start.0 + (block.0 - start.0) / self.zero_blocks() * self.zero_blocks()))
     }
 
     fn are_zeros_left(&self, tried: Tried) -> bool {
-        let most = ZERO_ATOMS / self.block_atoms();
-        let mut at = Block(0);
-        while let Some((start, range)) = self.ranges.next(at) {
-            let first = start.max(at);
-            if !self.was_refused(first, tried) {
-                return false;
-            }
-            at = Block((first.0 + most).min(start.0 + range.blocks));
-        }
-        !self.ranges.is_empty()
+        !self.ranges.is_empty() && self.zero_pieces().all(|(first, ..)| self.was_refused(first, tried))
     }
 }
