@@ -98,7 +98,7 @@ fn by_daemon(of: &Of, volume: &Options, status: &Value, signals: &mut Signals) -
                 return if unreadable + lost > 0 { Err(detach::stays_behind(unreadable, lost)) } else { Ok(false) };
             }
             // It is about to end, or has: then its locks are gone.
-            Err(_) if silent_since.get_or_insert_with(Instant::now).elapsed() < PATIENCE && !matches!(is_detached(volume), Ok(true)) => {}
+            Err(_) if silent_since.get_or_insert_with(Instant::now).elapsed() < PATIENCE && is_detached(volume).is_err() => {}
             Err(_) => return ended(volume),
         }
     }

@@ -576,13 +576,18 @@ impl Volume {
     /// Everything is durable. Have the last replies left, or their time?
     fn has_ended(&mut self, now: Instant) -> bool {
         match self.state {
-            State::Lingering(until) => (self.world.front.connections() == 0 && self.world.io.in_flight() == 0) || now >= until,
+            State::Lingering(until) => self.is_deserted() || now >= until,
             State::Starting | State::Sound | State::Serving | State::Stopping => {
                 self.world.front.shutdown();
                 self.state = State::Lingering(now + LINGER);
                 false
             }
         }
+    }
+
+    /// No client is left, and no operation.
+    fn is_deserted(&self) -> bool {
+        self.world.front.connections() == 0 && self.world.io.in_flight() == 0
     }
 
     /// Sends what is queued and learns which descriptors to watch.
@@ -597,6 +602,8 @@ impl Volume {
 
     fn sleep(&mut self, now: Instant) -> Result<(), Failure> {
         let lingering = match self.state {
+            // The last one has left in this turn: nothing else will happen.
+            State::Lingering(_) if self.is_deserted() => Some(now),
             State::Lingering(until) => Some(until),
             State::Starting | State::Sound | State::Serving | State::Stopping => None,
         };
