@@ -1,5 +1,6 @@
-//! Fifty times `kill -9` of the real daemon, and more of one with two volumes, under clients that know what they may expect: every sector that a FLUSH covered is there,
-//! every sector is one that was sent, and what was read once is read again.
+//! Fifty times `kill -9` of the real daemon, and more of one with two volumes, under clients that know what they may expect: every sector
+//! that a FLUSH covered is there, every sector is one that was sent, and what was read once is read again. The same where the power of both
+//! disks fails, and what they had not flushed is lost.
 
 use std::path::Path;
 use std::sync::Mutex;
@@ -8,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::common::chance::Chance;
 use crate::common::daemon::Daemon;
 use crate::common::nbd::{CAN_MULTI_CONN, Client, Command};
+use crate::common::power::Power;
 use crate::common::stamp::{SECTOR, Version, stamp, stamp_of};
 use crate::common::{CARRIERS, kills, text, tool, volume, volumes};
 
@@ -142,6 +144,7 @@ struct Round<'a> {
     /// Replies until the kill.
     fuse: &'a AtomicU64,
     kill: &'a (dyn Fn() + Sync),
+    power: Option<&'a Power>,
 }
 
 /// What a connection waits for.
@@ -230,7 +233,10 @@ impl Round<'_> {
 
     fn receive_one(&self, client: &mut Client, waiting: &mut Vec<Waiting>) -> std::io::Result<()> {
         let reply = client.receive()?;
-        assert_eq!(reply.error, 0, "no device failed");
+        if reply.error != 0 {
+            assert!(self.power.is_some_and(Power::is_off), "no device failed");
+            return Err(std::io::Error::other("without power"));
+        }
         let place = waiting.iter().position(|waiting| waiting.cookie() == reply.cookie).expect("a reply to what was sent");
         let mut model = self.model.lock().unwrap();
         match waiting.swap_remove(place) {
@@ -272,33 +278,61 @@ fn read_all(client: &mut Client, model: &mut Model, mut each: impl FnMut(&mut Mo
     }
 }
 
-/// One life of the daemon that ends by a kill in the middle of everything. The volumes have names if there are several. Io_uring and threads
-/// take turns.
-fn one_round(dir: &Path, volumes: &[(&str, Mutex<Model>)], versions: &AtomicU64, round: u64) {
+/// A life ends: by a kill, or by a cut of the power, which comes back.
+fn end(daemon: Daemon, power: Option<&Power>, chance: &mut Chance) {
+    power.inspect(|power| power.cut(Some(daemon.pid())));
+    daemon.kill();
+    power.inspect(|power| power.restore(chance));
+}
+
+/// One life of the daemon that ends in the middle of everything: by a kill, or by a cut of the power. The volumes have names if there are several.
+/// Io_uring and threads take turns.
+fn one_round(dir: &Path, volumes: &[(&str, Mutex<Model>)], versions: &AtomicU64, power: Option<&Power>, round: u64) {
     let daemon = Daemon::up_by(dir, CARRIERS[(round % 2) as usize]);
     let mut chance = Chance::new(round);
     let connect = |(name, model)| (0..CONNECTIONS).map(move |mine| (model, mine, name));
     let clients: Vec<_> = volumes.iter().map(|(name, model)| (*name, model)).flat_map(connect).collect();
     let clients: Vec<_> = clients.into_iter().map(|(model, mine, name)| (model, mine, daemon.connect_to(name))).collect();
     assert!(clients.iter().all(|(_, _, client)| client.flags & CAN_MULTI_CONN != 0), "a FLUSH of one must cover the others");
+    // Of each four cuts two come with a reply, and two with a change of one of the disks, or with a flush.
+    let user = daemon.pid();
+    let by_change = power.filter(|_| round % 4 >= 2).inspect(|power| power.cut_after(chance.below(1 << (2 + round % 9)), user)).is_some();
     let daemon = Mutex::new(Some(daemon));
-    let kill = || daemon.lock().unwrap().take().expect("killed once").kill();
-    let fuse = AtomicU64::new(1 + chance.below(1 << (4 + round % 9)));
+    let kill = || {
+        power.inspect(|power| power.cut(Some(user)));
+        daemon.lock().unwrap().take().expect("killed once").kill();
+    };
+    let fuse = AtomicU64::new(if by_change { u64::MAX } else { 1 + chance.below(1 << (4 + round % 9)) });
     std::thread::scope(|threads| {
         for (model, mine, client) in clients {
-            let (round, chance) = (Round { model, versions, fuse: &fuse, kill: &kill }, Chance::new(chance.next()));
+            let (round, chance) = (Round { model, versions, fuse: &fuse, kill: &kill, power }, Chance::new(chance.next()));
             threads.spawn(move || round.connection(client, mine, chance));
         }
     });
-    assert!(daemon.lock().unwrap().is_none(), "the daemon was not killed and closed its connections");
+    let left = daemon.into_inner().unwrap();
+    assert!(left.is_none() || by_change && power.is_some_and(Power::is_off), "the daemon was not killed and closed its connections");
+    drop(left);
+    power.inspect(|power| power.restore(&mut chance));
 }
 
-/// `kills` rounds, and after each what it left: judged, read again, checked, killed once more, and read again.
-fn check(dir: &Path, names: &[&str], is_far: bool, kills: u64) {
+/// Up to three starts, each without power before it is over, or soon after that.
+fn interrupt_starts(dir: &Path, power: &Power, chance: &mut Chance) {
+    for _ in 0..chance.below(4) {
+        let mut daemon = Daemon::launch(env!("CARGO_BIN_EXE_tidegate"), dir, &["up", "--dir", text(dir)]);
+        let few = 1 << chance.below(6);
+        power.cut_after(chance.below(few), daemon.pid());
+        assert!(daemon.becomes_ready() || power.is_off(), "it is not ready; it said: {}", daemon.said());
+        end(daemon, Some(power), chance);
+    }
+}
+
+/// `kills` rounds, and after each what it left: judged, read again, checked, killed once more, and read again. With `power` it is cut each time.
+fn check(dir: &Path, names: &[&str], is_far: bool, power: Option<&Power>, kills: u64) {
     let of = names.len() as u64;
     let volumes: Vec<(&str, Mutex<Model>)> =
         names.iter().zip(0..).map(|(name, place)| (*name, Mutex::new(Model::new(place, of, is_far)))).collect();
     let versions = AtomicU64::new(1);
+    let mut luck = Chance::new(kills);
     for round in 0..kills {
         if round % KILLS_OF_TWO == 1 {
             let (daemon, mut chance) = (Daemon::up(dir), Chance::new(!round));
@@ -306,9 +340,10 @@ fn check(dir: &Path, names: &[&str], is_far: bool, kills: u64) {
                 turn_the_ring(&mut daemon.connect_to(name), &mut model.lock().unwrap(), &versions, &mut chance);
                 assert!(daemon.status_of(name)["cache"]["checkpoints"].as_u64() > Some(0), "the ring was turned in vain");
             }
-            daemon.kill();
+            end(daemon, power, &mut luck);
         }
-        one_round(dir, &volumes, &versions, round);
+        one_round(dir, &volumes, &versions, power, round);
+        power.inspect(|power| interrupt_starts(dir, power, &mut luck));
         let daemon = Daemon::up(dir);
         let mut seen = Vec::new();
         for (name, model) in &volumes {
@@ -330,7 +365,7 @@ fn check(dir: &Path, names: &[&str], is_far: bool, kills: u64) {
             }
         };
         same("in one life", &daemon);
-        daemon.kill();
+        end(daemon, power, &mut luck);
         tool::tidegate(&["check", "--dir", text(dir)]).succeeds();
 
         let daemon = Daemon::up(dir);
@@ -338,7 +373,7 @@ fn check(dir: &Path, names: &[&str], is_far: bool, kills: u64) {
         for (name, _) in &volumes {
             assert_eq!(daemon.status_of(name)["damage"], serde_json::json!([]), "round {round}");
         }
-        daemon.kill();
+        end(daemon, power, &mut luck);
         if (round + 1) % KILLS == 0 {
             println!("{} kills", round + 1); // a soak runs for an hour: it says where it is
         }
@@ -349,7 +384,7 @@ fn check(dir: &Path, names: &[&str], is_far: bool, kills: u64) {
 #[test]
 fn fifty_kills_lose_nothing_that_was_flushed_and_nothing_flickers() {
     let folder = volume("64MiB", "64MiB", &format!("[gate]\n{RESTLESS}"));
-    check(folder.path(), &[""], false, kills(KILLS));
+    check(folder.path(), &[""], false, None, kills(KILLS));
 }
 
 /// On a file system in memory, since ext4 has no files of more than 16 TiB.
@@ -358,18 +393,54 @@ fn kills_lose_nothing_that_was_flushed_beyond_sixteen_tebibytes() {
     let far = tempfile::tempdir_in("/dev/shm").expect("a file system in memory");
     tool::tidegate(&["create", "--dir", text(far.path()), "--origin-size", "20TiB", "--cache-size", "64MiB"]).succeeds();
     std::fs::write(far.path().join("config.toml"), format!("[gate]\n{RESTLESS}")).unwrap();
-    check(far.path(), &[""], true, kills(KILLS_OF_TWO));
+    check(far.path(), &[""], true, None, kills(KILLS_OF_TWO));
 }
 
 #[test]
 fn kills_lose_nothing_that_was_flushed_where_front_threads_write() {
     let folder = volume("64MiB", "64MiB", &format!("[limits]\nfront_threads = 3\n[gate]\n{RESTLESS}"));
-    check(folder.path(), &[""], false, kills(KILLS_OF_TWO));
+    check(folder.path(), &[""], false, None, kills(KILLS_OF_TWO));
 }
 
 #[test]
 fn kills_under_two_volumes_lose_nothing_that_was_flushed_in_either() {
     let names = ["home", "media"];
     let folder = volumes(&names, "default = \"home\"", &format!("[volume.gate]\n{RESTLESS}"));
-    check(folder.path(), &names, false, kills(KILLS_OF_TWO));
+    check(folder.path(), &names, false, None, kills(KILLS_OF_TWO));
+}
+
+/// A volume whose disks' power can be cut, and that of what is kept beside them.
+fn without_power(knobs: &str, kills: u64) {
+    let power = Power::new();
+    let dir = power.path();
+    tool::tidegate(&["create", "--dir", text(dir), "--origin-size", "48MiB", "--cache-size", "64MiB"]).succeeds();
+    std::fs::write(dir.join("config.toml"), format!("{knobs}[gate]\n{RESTLESS}")).unwrap();
+    power.flush();
+    check(dir, &[""], false, Some(&power), kills);
+}
+
+#[test]
+fn power_cuts_lose_nothing_that_was_flushed_and_nothing_flickers() {
+    without_power("", kills(KILLS));
+}
+
+#[test]
+fn power_cuts_lose_nothing_that_was_flushed_where_front_threads_write() {
+    without_power("[limits]\nfront_threads = 3\n", kills(KILLS_OF_TWO));
+}
+
+#[test]
+fn power_cuts_lose_nothing_that_was_flushed_without_memory() {
+    without_power("[memory]\nram = \"0\"\n[wear]\ndiscard = true\n", kills(KILLS_OF_TWO));
+}
+
+#[test]
+fn power_cuts_lose_nothing_that_was_flushed_to_the_origin() {
+    without_power("mode = \"write-through\"\n", kills(KILLS_OF_TWO));
+}
+
+/// Little is cached, the rest goes past the cache.
+#[test]
+fn power_cuts_lose_nothing_that_was_flushed_where_writes_go_both_ways() {
+    without_power("[log]\nconvert = \"size\"\nconvert_max = 3\nwhen_full = \"through\"\n", kills(KILLS_OF_TWO));
 }

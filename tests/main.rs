@@ -25,6 +25,7 @@ mod main_job;
 mod modes;
 mod plans;
 mod policies;
+mod power;
 mod pressure;
 mod probe;
 mod restart;

@@ -49,6 +49,13 @@ impl Daemon {
 
     /// The same through another program that becomes ours.
     pub fn start_by(program: &str, dir: &Path, arguments: &[&str]) -> Daemon {
+        let mut daemon = Daemon::launch(program, dir, arguments);
+        assert!(daemon.becomes_ready(), "{arguments:?} is not ready; it said: {}", daemon.said());
+        daemon
+    }
+
+    /// Starts it, and waits for nothing.
+    pub fn launch(program: &str, dir: &Path, arguments: &[&str]) -> Daemon {
         let stderr = tempfile::tempfile().unwrap();
         let mut child = Command::new(program)
             .args(arguments)
@@ -58,19 +65,19 @@ impl Daemon {
             .spawn()
             .expect("the built program starts");
         let lines = lines_of(child.stdout.take().expect("piped"));
-        let mut daemon = Daemon { child, dir: dir.to_owned(), lines, stderr, uri: String::new(), greeting: Vec::new() };
-        daemon.uri = loop {
-            match daemon.lines.recv_timeout(PATIENCE) {
-                Ok(line) => {
-                    if let Some(uri) = line.strip_prefix("ready: ") {
-                        break uri.to_owned();
-                    }
-                    daemon.greeting.push(line);
-                }
-                Err(_) => panic!("{arguments:?} is not ready; it said: {}", daemon.said()),
+        Daemon { child, dir: dir.to_owned(), lines, stderr, uri: String::new(), greeting: Vec::new() }
+    }
+
+    /// Waits for its `ready:` line. False: it ends without one, or takes too long.
+    pub fn becomes_ready(&mut self) -> bool {
+        while let Ok(line) = self.lines.recv_timeout(PATIENCE) {
+            if let Some(uri) = line.strip_prefix("ready: ") {
+                self.uri = uri.to_owned();
+                return true;
             }
-        };
-        daemon
+            self.greeting.push(line);
+        }
+        false
     }
 
     /// Everything it wrote to standard error.

@@ -7,6 +7,7 @@ pub mod mount;
 pub mod nbd;
 #[path = "../../daemon/tests/world/pki.rs"]
 pub mod pki;
+pub mod power;
 pub mod stamp;
 pub mod stand;
 pub mod tool;

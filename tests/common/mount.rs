@@ -156,6 +156,6 @@ impl Drop for Disk {
 }
 
 /// For clearing up: errors have nobody to go to.
-fn quietly(program: &str, arguments: &[&str]) {
+pub fn quietly(program: &str, arguments: &[&str]) {
     let _ = Command::new(program).args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
 }
