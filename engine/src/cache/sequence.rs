@@ -108,17 +108,23 @@ impl Sequences {
         if let Some(place) = places.min_by_key(|&place| (self.sequences[place].distance(span), place)) {
             self.sequences[place].grow(span);
             let age = self.by_age.iter().position(|&aged| usize::from(aged) == place).expect("each has an age");
-            self.by_age[age..].rotate_left(1);
+            self.renew(age);
             return Some(self.sequences[place]);
         }
         let sequence = Sequence::new(span, self.requests);
         if self.sequences.len() == self.most {
             self.sequences[usize::from(self.by_age[0])] = sequence;
-            self.by_age.rotate_left(1);
+            self.renew(0);
         } else {
             self.by_age.push(self.sequences.len() as u8);
             self.sequences.push(sequence);
         }
         None
+    }
+
+    /// The one that is the oldest but so many is the youngest now.
+    fn renew(&mut self, age: usize) {
+        let place = self.by_age.remove(age);
+        self.by_age.push(place);
     }
 }

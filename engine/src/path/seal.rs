@@ -13,7 +13,7 @@ use crate::cache::sets::{HeaderState, Set};
 use crate::cache::stream::Stream;
 use crate::fault_point::FaultPoint;
 use crate::op::{Action, Class, DeviceId, Zone};
-use crate::payload::Payload;
+use crate::payload::{Payload, Pieces};
 
 use super::{Ended, Engine, Owner};
 
@@ -133,14 +133,15 @@ impl<P: Payload> Engine<P> {
     /// Hands out both copies of the headers of neighbouring sets.
     pub(super) fn write_headers(&mut self, first: u32, sets: u32) {
         let geometry = self.config.geometry;
-        let headers: Vec<Header> = (first..first + sets).map(|set| self.header_of(set)).collect();
+        let encode = |set| self.header_of(set).encode_both(&geometry, self.config.format).map(|bytes| P::from_bytes(&bytes)).into();
+        let (headers, copies): (Pieces<P>, Pieces<P>) = (first..first + sets).map(encode).unzip();
         for set in first..first + sets {
             self.sets.get_mut(set).header = HeaderState::Writing { left: 2, failed: 0 };
         }
         self.header_writes.under_way += sets;
-        for (zone, at, copy) in [(Zone::Header, geometry.header(first), false), (Zone::HeaderCopy, geometry.header_copy(first), true)] {
+        let places = [(Zone::Header, geometry.header(first), headers), (Zone::HeaderCopy, geometry.header_copy(first), copies)];
+        for (zone, at, payloads) in places {
             let span = Span::new(at.start, u64::from(sets) * geometry.header_atoms());
-            let payloads = headers.iter().map(|header| P::from_bytes(&header.encode(&geometry, self.config.format, copy))).collect();
             self.start(DeviceId::Cache, Class::Log, Action::Write(zone, span, payloads), Owner::Headers { first, sets });
         }
     }

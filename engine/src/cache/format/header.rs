@@ -31,6 +31,22 @@ pub struct Header {
 impl Header {
     /// The pages for one of the two places.
     pub fn encode(&self, geometry: &Geometry, format: FormatId, copy: bool) -> Vec<u8> {
+        let mut bytes = self.unsealed(geometry);
+        seal::seal(&mut bytes, MAGIC, format, address(geometry, self.set, copy));
+        bytes
+    }
+
+    /// Those for both. Only their seals differ.
+    pub fn encode_both(&self, geometry: &Geometry, format: FormatId) -> [Vec<u8>; 2] {
+        let bytes = self.unsealed(geometry);
+        let mut both = [bytes.clone(), bytes];
+        for (bytes, copy) in both.iter_mut().zip([false, true]) {
+            seal::seal(bytes, MAGIC, format, address(geometry, self.set, copy));
+        }
+        both
+    }
+
+    fn unsealed(&self, geometry: &Geometry) -> Vec<u8> {
         assert!(self.entries.len() <= geometry.set_slots as usize, "more entries than slots");
         assert!(self.life < NUMBER_END, "a life beyond the last one");
         let codec = EntryCodec::new(geometry);
@@ -44,7 +60,6 @@ impl Header {
         for (entry, place) in self.entries.iter().zip(bytes[HEAD_BYTES..].chunks_exact_mut(codec.bytes)) {
             codec.encode(entry, place);
         }
-        seal::seal(&mut bytes, MAGIC, format, address(geometry, self.set, copy));
         bytes
     }
 
@@ -221,6 +236,7 @@ mod tests {
             (geometry, header) in geometries().prop_flat_map(|geometry| (Just(geometry), header(&geometry))), copy in any::<bool>()
         ) {
             let bytes = header.encode(&geometry, FORMAT, copy);
+            prop_assert_eq!(&header.encode_both(&geometry, FORMAT)[usize::from(copy)], &bytes);
             prop_assert_eq!(bytes.len() as u64, geometry.header(0).bytes());
             prop_assert_eq!(Header::decode(&bytes, &geometry, FORMAT, header.set, copy), Ok(header.clone()));
             let elsewhere = Header::decode(&bytes, &geometry, FORMAT, header.set, !copy);
