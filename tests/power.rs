@@ -298,3 +298,25 @@ fn a_cache_that_is_lost_with_the_power_is_not_taken_for_one_that_held_nothing() 
         );
     }
 }
+
+/// The SSD fails, the volume goes on without it, then the power fails, and the SSD is back: it has missed what was flushed without it.
+#[test]
+fn what_was_flushed_without_the_cache_is_there_after_a_power_cut_and_the_cache_that_missed_it_is_refused() {
+    let volume = Volume::new(6);
+    let (daemon, mut contents) = volume.written(6);
+    volume.tidegate(&["drain"]);
+    volume.power.set_broken("cache.img", true);
+    let (mut client, later) = (daemon.connect(), Chance::new(7).bytes(MIB));
+    client.write(MIB as u64, &later).and_then(|()| client.flush()).unwrap();
+    contents[MIB..][..MIB].copy_from_slice(&later);
+    volume.power.cut(Some(daemon.pid()));
+    drop(daemon);
+    volume.power.restore_flushed();
+    volume.power.set_broken("cache.img", false);
+    let mut daemon = volume.launch(&["up"]);
+    assert!(!daemon.becomes_ready(), "{:?}", daemon.greeting);
+    let (_, said) = daemon.ended();
+    assert!(said.contains("create --force"), "{said}");
+    volume.tidegate(&["create", "--force"]);
+    expect(&volume.up(), &contents);
+}

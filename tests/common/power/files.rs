@@ -17,8 +17,9 @@ use super::{Change, Content, Name, State, lock};
 
 /// What one operation carries at most.
 const WRITE_BYTES_MAX: u32 = 1 << 20;
-/// Of the first file; the root has the one before.
-const FIRST: u64 = 2;
+pub const ROOT: u64 = 1;
+/// Of the first file.
+const FIRST: u64 = ROOT + 1;
 /// Nothing is kept by the kernel: a cut may change everything.
 const AT_ONCE: Duration = Duration::ZERO;
 const BLOCK_BYTES: u32 = 4_096;
@@ -52,7 +53,8 @@ impl Files {
 impl State {
     fn content(&mut self, node: INodeNo) -> Result<&mut Content, Errno> {
         let number = node.0.checked_sub(FIRST).ok_or(Errno::EISDIR)?;
-        self.files.get_mut(number as usize).ok_or(Errno::ENOENT)
+        let content = self.files.get_mut(number as usize).ok_or(Errno::ENOENT)?;
+        if content.is_broken { Err(Errno::EIO) } else { Ok(content) }
     }
 
     fn number(&self, name: &Name) -> Result<usize, Errno> {
@@ -292,6 +294,7 @@ impl Filesystem for Files {
 
     fn fsync(&self, _: &Request, node: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
         let flush = |state: &mut State| {
+            state.content(node)?;
             state.count()?;
             state.content(node).map(Content::flush)
         };

@@ -63,6 +63,8 @@ struct Content {
     kept: Vec<u8>,
     /// What was changed since, in order.
     loose: Vec<Change>,
+    /// Nothing can be read of it, changed or flushed.
+    is_broken: bool,
 }
 
 enum Change {
@@ -113,11 +115,27 @@ impl Power {
 
     /// It is back: what was not flushed is what chance makes of it.
     pub fn restore(&self, chance: &mut Chance) {
+        self.come_back(Some(chance));
+    }
+
+    /// It is back, and nothing that was not flushed.
+    pub fn restore_flushed(&self) {
+        self.come_back(None);
+    }
+
+    fn come_back(&self, chance: Option<&mut Chance>) {
         let mut state = lock(&self.state);
         assert!(state.is_off, "it was cut");
         state.lose(chance);
         state.users.clear();
         (state.left, state.is_off) = (u64::MAX, false);
+    }
+
+    /// The device that this file in the root stands for fails, or works again.
+    pub fn set_broken(&self, name: &str, is_broken: bool) {
+        let mut state = lock(&self.state);
+        let number = state.names[&(files::ROOT, name.into())];
+        state.files[number].is_broken = is_broken;
     }
 
     /// All that is there is flushed.
@@ -176,12 +194,18 @@ impl State {
         });
     }
 
-    fn lose(&mut self, chance: &mut Chance) {
-        let first = chance.below(self.loose_names.len() as u64 + 1) as usize;
+    /// All, or what chance has for each.
+    fn lose(&mut self, mut chance: Option<&mut Chance>) {
         let State { files, names, kept_names, loose_names, .. } = self;
-        loose_names.drain(..).take(first).for_each(|step| apply(kept_names, &step));
+        let first = chance.as_mut().map_or(0, |chance| chance.below(loose_names.len() as u64 + 1));
+        loose_names.drain(..).take(first as usize).for_each(|step| apply(kept_names, &step));
         names.clone_from(kept_names);
-        files.iter_mut().for_each(|file| file.lose(chance));
+        for file in files.iter_mut() {
+            match &mut chance {
+                Some(chance) => file.lose_some(chance),
+                None => file.lose_all(),
+            }
+        }
         let has_name = |number| names.values().any(|named| *named == number);
         (0..files.len()).filter(|number| !has_name(*number)).for_each(|number| files[number].forget());
     }
@@ -208,7 +232,7 @@ impl Change {
 
 impl Content {
     fn new(kind: FileType, mode: u16) -> Content {
-        Content { kind, mode, now: Vec::new(), kept: Vec::new(), loose: Vec::new() }
+        Content { kind, mode, now: Vec::new(), kept: Vec::new(), loose: Vec::new(), is_broken: false }
     }
 
     fn change(&mut self, change: Change) {
@@ -228,7 +252,12 @@ impl Content {
         }
     }
 
-    fn lose(&mut self, chance: &mut Chance) {
+    fn lose_all(&mut self) {
+        self.loose.clear();
+        self.now.clone_from(&self.kept);
+    }
+
+    fn lose_some(&mut self, chance: &mut Chance) {
         if self.loose.is_empty() {
             return;
         }
@@ -250,7 +279,7 @@ impl Content {
                 Change::Size(_) | Change::Write(..) => {}
             }
         }
-        self.now.clone_from(&self.kept);
+        self.lose_all();
     }
 
     /// It has no name, and nobody has it open.
