@@ -50,7 +50,7 @@ pub enum Known {
 }
 
 /// What the configuration of a folder says. Where that cannot be read any more, a daemon that listens beside it says what it serves: who has mistyped
-/// a line can stop it all the same. So it does where there is none, and it serves several: it was started with another file.
+/// a line can stop it all the same. So it does where there is none, and what it serves has names: it was started with another file.
 pub fn known(of: &Of) -> Result<Known, Failure> {
     static TOLD: Once = Once::new();
     let folder = up::absolute(&of.dir)?;
@@ -62,7 +62,9 @@ pub fn known(of: &Of) -> Result<Known, Failure> {
     let control = File::default().in_folder(&folder).control;
     let Ok(status) = ask(&control, Verb::Status, None) else { return read.map(Known::Read) };
     let failure = match read {
-        Ok(config) if volumes(&status).len() == 1 => return Ok(Known::Read(config)),
+        Ok(config) if matches!(volumes(&status), [only] if only["name"].as_str().unwrap_or_default().is_empty()) => {
+            return Ok(Known::Read(config));
+        }
         Ok(_) => Failure::new(EX_CONFIG, format!("{}: is not there", path.display())),
         Err(failure) => failure,
     };

@@ -454,3 +454,20 @@ fn what_changes_one_volume_is_asked_of_none_of_several() {
     assert_eq!(daemon.status_of("media")["phase"], "serving");
     daemon.stop();
 }
+
+#[test]
+fn the_only_volume_of_a_file_of_another_name_is_meant_by_its_name() {
+    let folder = volumes(&["home"], "", "");
+    let dir = folder.path();
+    let other = dir.join("nas.toml");
+    fs::rename(dir.join("config.toml"), &other).unwrap();
+    let serve = ["serve", "--config", text(&other)];
+    let daemon = Daemon::start(dir, &serve);
+    let detach = |name: &str| tidegate(&["detach", "--dir", text(dir), "--volume", name]);
+    let refused = detach("media");
+    assert!(refused.code == Some(78) && daemon.status()["phase"] == "serving", "{refused}");
+    assert!(detach("home").succeeds().contains("alone holds everything"));
+    drop(daemon);
+    let (_, said) = Daemon::launch(env!("CARGO_BIN_EXE_tidegate"), dir, &serve).ended();
+    assert!(said.contains("was detached"), "{said}");
+}
