@@ -299,6 +299,24 @@ fn a_cache_that_is_lost_with_the_power_is_not_taken_for_one_that_held_nothing() 
     }
 }
 
+#[test]
+fn a_loss_that_was_accepted_is_not_asked_about_again_after_a_power_cut() {
+    let volume = Volume::new(8);
+    let (daemon, _) = volume.written(8);
+    daemon.stop();
+    volume.power.flush();
+    replace_cache(volume.power.path());
+    let at_home = fs::read(volume.origin()).unwrap();
+    let mut daemon = volume.launch(&["up"]);
+    assert!(!daemon.becomes_ready());
+    let daemon = Daemon::start(volume.power.path(), &volume.with_dir(&["up", "--accept-loss"]));
+    expect(&daemon, &at_home);
+    volume.power.cut(Some(daemon.pid()));
+    drop(daemon);
+    volume.power.restore_flushed();
+    expect(&volume.up(), &at_home);
+}
+
 /// The SSD fails, the volume goes on without it, then the power fails, and the SSD is back: it has missed what was flushed without it.
 #[test]
 fn what_was_flushed_without_the_cache_is_there_after_a_power_cut_and_the_cache_that_missed_it_is_refused() {
