@@ -82,7 +82,7 @@ fn by_daemon(of: &Of, volume: &Options, status: &Value, signals: &mut Signals) -
             is_cancelled = true;
         }
         match asked(Verb::Status) {
-            Ok(status) if status::gone(&status).is_some() => return ended(volume),
+            Ok(status) if status::gone(&status).is_some() => return ended(volume, is_detached(volume)),
             Ok(status) if status["detaching"].as_bool() == Some(true) => (state, silent_since) = (status, None),
             Ok(_) if is_cancelled => return Ok(false),
             Ok(status) if status["cache_health"].as_str().is_some_and(|health| health != "whole") => {
@@ -98,15 +98,17 @@ fn by_daemon(of: &Of, volume: &Options, status: &Value, signals: &mut Signals) -
                 return if unreadable + lost > 0 { Err(detach::stays_behind(unreadable, lost)) } else { Ok(false) };
             }
             // It is about to end, or has: then its locks are gone.
-            Err(_) if silent_since.get_or_insert_with(Instant::now).elapsed() < PATIENCE && is_detached(volume).is_err() => {}
-            Err(_) => return ended(volume),
+            Err(_) => match is_detached(volume) {
+                Err(_) if silent_since.get_or_insert_with(Instant::now).elapsed() < PATIENCE => {}
+                found => return ended(volume, found),
+            },
         }
     }
 }
 
 /// The daemon has ended: in the end only what the cache says counts.
-fn ended(volume: &Options) -> Result<bool, Failure> {
-    if is_detached(volume)? {
+fn ended(volume: &Options, is_detached: Result<bool, Failure>) -> Result<bool, Failure> {
+    if is_detached? {
         return Ok(true);
     }
     let what = format!("the daemon ended before cache {} was detached; run `tidegate detach` again", volume.cache.display());

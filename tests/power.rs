@@ -102,6 +102,12 @@ impl Volume {
         drop(daemon);
         self.power.restore(&mut self.chance);
     }
+
+    fn lose_all_but_what_was_flushed(&self, daemon: Daemon) {
+        self.power.cut(Some(daemon.pid()));
+        drop(daemon);
+        self.power.restore_flushed();
+    }
 }
 
 fn expect(daemon: &Daemon, contents: &[u8]) {
@@ -115,8 +121,7 @@ fn a_volume_that_was_being_made_when_the_power_failed_can_be_made_again() {
     let (mut cuts, mut made) = (0, 0);
     for changes in 0.. {
         let mut volume = Volume::none(changes);
-        let mut maker = volume.launch(&volume.creation());
-        volume.power.cut_after(changes, maker.pid());
+        let mut maker = volume.power.cut_after_start(changes, || volume.launch(&volume.creation()));
         assert!(!maker.becomes_ready(), "it serves nothing");
         let is_made = !volume.power.is_off();
         volume.lose_power(Some(maker));
@@ -153,11 +158,11 @@ fn what_was_acknowledged_before_a_clean_stop_survives_a_power_cut_behind_it() {
 
 #[test]
 fn a_drained_origin_is_whole_without_its_cache_after_a_power_cut() {
-    let mut volume = Volume::new(3);
-    for round in 0..5 {
+    let volume = Volume::new(3);
+    for round in 0..3 {
         let (daemon, contents) = volume.written(round);
         volume.tidegate(&["drain"]);
-        volume.lose_power(Some(daemon));
+        volume.lose_all_but_what_was_flushed(daemon);
         assert!(fs::read(volume.origin()).unwrap() == contents, "round {round}");
     }
 }
@@ -190,8 +195,7 @@ fn a_volume_that_was_growing_when_the_power_failed_grows_with_the_next_start() {
         let larger = ORIGIN_BYTES as u64 * 3 / 2;
         fs::OpenOptions::new().write(true).open(volume.origin()).and_then(|origin| origin.set_len(larger)).unwrap();
         volume.power.flush();
-        let mut daemon = volume.launch(&["up", "--grow"]);
-        volume.power.cut_after(changes, daemon.pid());
+        let mut daemon = volume.power.cut_after_start(changes, || volume.launch(&["up", "--grow"]));
         let is_grown = daemon.becomes_ready();
         assert!(is_grown || volume.power.is_off(), "{}", daemon.said());
         volume.lose_power(Some(daemon));
@@ -214,18 +218,22 @@ fn a_cache_that_was_being_formatted_anew_when_the_power_failed_is_the_old_one_or
         let (daemon, contents) = volume.written(changes);
         daemon.stop();
         volume.power.flush();
-        let mut maker = volume.launch(&["create", "--force"]);
-        volume.power.cut_after(changes, maker.pid());
-        assert!(!maker.becomes_ready(), "it serves nothing");
+        let maker = volume.power.cut_after_start(changes, || volume.launch(&["create", "--force"]));
+        let pid = maker.pid();
+        let (status, said) = maker.ended();
+        volume.power.forget(pid);
         let is_made = !volume.power.is_off();
-        volume.lose_power(Some(maker));
+        assert!(!is_made || status.success(), "{said}");
+        volume.lose_power(None);
         let at_home = fs::read(volume.origin()).unwrap();
         assert!(at_home != contents, "nothing is to be lost");
         let mut daemon = volume.launch(&["up"]);
         if !daemon.becomes_ready() {
             // It is blank, or new: that what the old one had was given up, nobody has written down.
-            drop(daemon);
-            volume.try_tidegate(&["create", "--force"]);
+            let (_, said) = daemon.ended();
+            assert!(!is_made && !said.contains("damaged"), "after {changes} changes: {said}");
+            let made = volume.try_tidegate(&["create", "--force"]);
+            assert!(made.code == Some(0), "after {changes} changes: {made}");
             expect(&Daemon::start(volume.power.path(), &volume.with_dir(&["up", "--accept-loss"])), &at_home);
         } else if is_made {
             expect(&daemon, &at_home);
@@ -251,8 +259,10 @@ fn a_volume_that_was_being_detached_when_the_power_failed_is_whole_with_its_cach
         daemon.connect().flush().unwrap();
         volume.power.cut_after(changes, daemon.pid());
         let detach = volume.launch(&["detach"]);
-        volume.power.kill_too(detach.pid());
+        let pid = detach.pid();
+        volume.power.kill_too(pid);
         let (status, said) = detach.ended();
+        volume.power.forget(pid);
         let is_detached = !volume.power.is_off();
         assert!(!is_detached || status.success(), "{said}");
         volume.lose_power(Some(daemon));
@@ -311,9 +321,7 @@ fn a_loss_that_was_accepted_is_not_asked_about_again_after_a_power_cut() {
     assert!(!daemon.becomes_ready());
     let daemon = Daemon::start(volume.power.path(), &volume.with_dir(&["up", "--accept-loss"]));
     expect(&daemon, &at_home);
-    volume.power.cut(Some(daemon.pid()));
-    drop(daemon);
-    volume.power.restore_flushed();
+    volume.lose_all_but_what_was_flushed(daemon);
     expect(&volume.up(), &at_home);
 }
 
@@ -327,14 +335,12 @@ fn what_was_flushed_without_the_cache_is_there_after_a_power_cut_and_the_cache_t
     let (mut client, later) = (daemon.connect(), Chance::new(7).bytes(MIB));
     client.write(MIB as u64, &later).and_then(|()| client.flush()).unwrap();
     contents[MIB..][..MIB].copy_from_slice(&later);
-    volume.power.cut(Some(daemon.pid()));
-    drop(daemon);
-    volume.power.restore_flushed();
+    volume.lose_all_but_what_was_flushed(daemon);
     volume.power.set_broken("cache.img", false);
     let mut daemon = volume.launch(&["up"]);
     assert!(!daemon.becomes_ready(), "{:?}", daemon.greeting);
     let (_, said) = daemon.ended();
-    assert!(said.contains("create --force"), "{said}");
+    assert!(said.contains("missed") && said.contains("create --force"), "{said}");
     volume.tidegate(&["create", "--force"]);
     expect(&volume.up(), &contents);
 }

@@ -357,7 +357,7 @@ impl Volume {
                             }
                             self.note_dirty(true);
                         }
-                        return Ok(Rest { lost_blocks: snapshot.lost_blocks + snapshot.unreadable_blocks });
+                        return Ok(Rest { lost_blocks: lost_blocks(&snapshot) });
                     }
                 }
             }
@@ -576,7 +576,7 @@ impl Volume {
     /// Everything is durable. Have the last replies left, or their time?
     fn has_ended(&mut self, now: Instant) -> bool {
         match self.state {
-            State::Lingering(until) => self.is_deserted() || now >= until,
+            State::Lingering(until) => self.is_deserted(now) || now >= until,
             State::Starting | State::Sound | State::Serving | State::Stopping => {
                 self.world.front.shutdown();
                 self.state = State::Lingering(now + LINGER);
@@ -585,9 +585,9 @@ impl Volume {
         }
     }
 
-    /// No client is left, and no operation.
-    fn is_deserted(&self) -> bool {
-        self.world.front.connections() == 0 && self.world.io.in_flight() == 0
+    /// Nothing is left to wait for: no client, no operation, and nobody who asks how it ended has to hear that something is lost.
+    fn is_deserted(&self, now: Instant) -> bool {
+        self.world.front.connections() == 0 && self.world.io.in_flight() == 0 && lost_blocks(&self.engine.inspect(now)) == 0
     }
 
     /// Sends what is queued and learns which descriptors to watch.
@@ -602,8 +602,7 @@ impl Volume {
 
     fn sleep(&mut self, now: Instant) -> Result<(), Failure> {
         let lingering = match self.state {
-            // The last one has left in this turn: nothing else will happen.
-            State::Lingering(_) if self.is_deserted() => Some(now),
+            State::Lingering(_) if self.is_deserted(now) => Some(now),
             State::Lingering(until) => Some(until),
             State::Starting | State::Sound | State::Serving | State::Stopping => None,
         };
@@ -666,6 +665,11 @@ impl Volume {
             self.events.push(Event::Control(Control::Stop));
         }
     }
+}
+
+/// Blocks of which nobody has the contents any more.
+fn lost_blocks(snapshot: &Snapshot) -> u64 {
+    snapshot.lost_blocks + snapshot.unreadable_blocks
 }
 
 /// Recovery found what must not be repaired, or a volume that had lost its cache could not be stopped in order: one line.

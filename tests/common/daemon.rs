@@ -68,16 +68,21 @@ impl Daemon {
         Daemon { child, dir: dir.to_owned(), lines, stderr, uri: String::new(), greeting: Vec::new() }
     }
 
-    /// Waits for its `ready:` line. False: it ends without one, or takes too long.
+    /// Waits for its `ready:` line. False: it ends without one.
     pub fn becomes_ready(&mut self) -> bool {
-        while let Ok(line) = self.lines.recv_timeout(PATIENCE) {
-            if let Some(uri) = line.strip_prefix("ready: ") {
-                self.uri = uri.to_owned();
-                return true;
+        loop {
+            match self.lines.recv_timeout(PATIENCE) {
+                Ok(line) => match line.strip_prefix("ready: ") {
+                    Some(uri) => {
+                        self.uri = uri.to_owned();
+                        return true;
+                    }
+                    None => self.greeting.push(line),
+                },
+                Err(RecvTimeoutError::Disconnected) => return false,
+                Err(RecvTimeoutError::Timeout) => panic!("it is neither ready nor at its end; it said: {}", self.said()),
             }
-            self.greeting.push(line);
         }
-        false
     }
 
     /// Everything it wrote to standard error.

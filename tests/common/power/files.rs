@@ -13,7 +13,7 @@ use fuser::{
 use rustix::fs::FallocateFlags;
 
 use super::super::stamp::SECTOR;
-use super::{Change, Content, Name, State, lock};
+use super::{Change, Content, Name, SLOW_ONE_IN, State, UnderWay, lock};
 
 /// What one operation carries at most.
 const WRITE_BYTES_MAX: u32 = 1 << 20;
@@ -22,6 +22,7 @@ pub const ROOT: u64 = 1;
 const FIRST: u64 = ROOT + 1;
 /// Nothing is kept by the kernel: a cut may change everything.
 const AT_ONCE: Duration = Duration::ZERO;
+/// Space is counted in these.
 const BLOCK_BYTES: u32 = 4_096;
 /// So many of them are free, always.
 const FREE: u64 = 1 << 17;
@@ -35,19 +36,21 @@ impl Files {
         work(&mut state)
     }
 
-    /// A file is at most as large as what is free.
     fn change(&self, node: INodeNo, change: impl FnOnce(&mut Content) -> Option<Change>) -> Result<(), Errno> {
         self.with(|state| {
             let content = state.content(node)?;
             if let Some(change) = change(content) {
-                if change.end() as u64 > FREE * u64::from(BLOCK_BYTES) {
-                    return Err(Errno::EFBIG);
-                }
+                check_size(&change)?;
                 content.change(change);
             }
             state.count()
         })
     }
+}
+
+/// A file is at most as large as what is free.
+fn check_size(change: &Change) -> Result<(), Errno> {
+    if change.end() as u64 > FREE * u64::from(BLOCK_BYTES) { Err(Errno::EFBIG) } else { Ok(()) }
 }
 
 impl State {
@@ -104,7 +107,7 @@ impl State {
             uid: rustix::process::getuid().as_raw(),
             gid: rustix::process::getgid().as_raw(),
             rdev: 0,
-            blksize: BLOCK_BYTES,
+            blksize: self.block_bytes,
             flags: 0,
         })
     }
@@ -274,7 +277,26 @@ impl Filesystem for Files {
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        match self.change(node, |_| Some(Change::Write(at as usize, data.to_vec()))) {
+        let change = Change::Write(at as usize, data.to_vec());
+        let mut state = lock(&self.0);
+        let mut may_write = || {
+            state.check()?;
+            state.content(node)?;
+            check_size(&change)
+        };
+        if let Err(error) = may_write() {
+            return reply.error(error);
+        }
+        state.writes += 1;
+        let file = (node.0 - FIRST) as usize;
+        if state.writes.is_multiple_of(SLOW_ONE_IN) {
+            state.under_way.push(UnderWay { file, change, reply });
+            // Where this is the cut, all that is under way has been failed with it.
+            let _ = state.count();
+            return;
+        }
+        state.files[file].change(change);
+        match state.count() {
             Ok(()) => reply.written(data.len() as u32),
             Err(error) => reply.error(error),
         }
@@ -285,7 +307,7 @@ impl Filesystem for Files {
         let allocate = |content: &mut Content| {
             let (start, end, size) = (at as usize, (at + length) as usize, content.now.len());
             if mode.intersects(FallocateFlags::PUNCH_HOLE | FallocateFlags::ZERO_RANGE) {
-                return Some(Change::Write(start, vec![0; end.min(size).saturating_sub(start)]));
+                return (start < size).then(|| Change::Write(start, vec![0; end.min(size) - start]));
             }
             (end > size && !mode.contains(FallocateFlags::KEEP_SIZE)).then_some(Change::Size(end))
         };

@@ -1,6 +1,7 @@
 //! A folder whose power can be cut: a file system of our own (FUSE) on a disk with a volatile cache. What was changed in a file since its last
-//! `fsync` may be there afterwards or not, each change for itself and each sector of a write for itself. Of the names that were given and taken
-//! since the last one of a folder, the first so many are. Whoever used it is killed before an operation fails: it never learns of the cut.
+//! `fsync` may be there afterwards or not, each change for itself and each sector of a write for itself. Of the names that were changed since their
+//! folder's last one, some first ones are kept. Some writes take their time: one that is not answered when an `fsync` comes is not covered by it.
+//! Whoever used the folder is killed before an operation fails: it never learns of the cut.
 
 mod files;
 
@@ -8,16 +9,22 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::ops::Range;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::time::Duration;
 
-use fuser::{BackgroundSession, Config, Errno, FileType, MountOption};
+use fuser::{BackgroundSession, Config, Errno, FileType, MountOption, ReplyWrite};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use super::chance::Chance;
+use super::daemon::Daemon;
 use super::mount::quietly;
 use super::stamp::SECTOR;
 use super::{folder, text};
+
+/// One in so many writes takes so much time at least.
+const SLOW_ONE_IN: u64 = 3;
+const SLOW: Duration = Duration::from_millis(1);
 
 /// The folder, which is empty at first, and the switch.
 pub struct Power {
@@ -41,6 +48,11 @@ struct State {
     kept_names: Names,
     /// Names that were given and taken since they were flushed, in order.
     loose_names: Vec<Renaming>,
+    /// Writes that have come and are not answered.
+    under_way: Vec<UnderWay>,
+    writes: u64,
+    /// What the disk writes at once.
+    block_bytes: u32,
     /// Who uses it.
     users: Vec<Pid>,
     /// Changes and flushes until the power fails.
@@ -63,8 +75,16 @@ struct Content {
     kept: Vec<u8>,
     /// What was changed since, in order.
     loose: Vec<Change>,
+    /// Changes of which a cut has taken something.
+    lost: u64,
     /// Nothing can be read of it, changed or flushed.
     is_broken: bool,
+}
+
+struct UnderWay {
+    file: usize,
+    change: Change,
+    reply: ReplyWrite,
 }
 
 enum Change {
@@ -74,8 +94,15 @@ enum Change {
 
 impl Power {
     pub fn new() -> Power {
-        let state = State { left: u64::MAX, ..State::default() };
+        Power::with_blocks(4_096)
+    }
+
+    /// On a disk that writes so many bytes at once.
+    pub fn with_blocks(block_bytes: u32) -> Power {
+        let state = State { left: u64::MAX, block_bytes, ..State::default() };
         let state = Arc::new(Mutex::new(state));
+        let slow = Arc::downgrade(&state);
+        std::thread::spawn(move || finish_slow(&slow));
         let folder = folder();
         let mut config = Config::default();
         config.mount_options = vec![MountOption::FSName("power".to_owned())];
@@ -89,8 +116,18 @@ impl Power {
 
     /// Cuts the power after so many changes and flushes from now on, of all files together. `user` is killed in that moment.
     pub fn cut_after(&self, changes: u64, user: u32) {
-        lock(&self.state).left = changes;
-        self.kill_too(user);
+        let mut state = lock(&self.state);
+        state.left = changes;
+        state.users.push(pid(user));
+    }
+
+    /// The same for one who is started here, from his first operation on.
+    pub fn cut_after_start(&self, changes: u64, start: impl FnOnce() -> Daemon) -> Daemon {
+        let mut state = lock(&self.state);
+        let user = start();
+        state.left = changes;
+        state.users.push(pid(user.pid()));
+        user
     }
 
     /// Cuts it now, and kills him alone.
@@ -100,13 +137,24 @@ impl Power {
         state.cut();
     }
 
-    /// Kills him when the power is cut, too; or now.
+    /// Kills him, too, when the power is cut; or at once if it has been.
     pub fn kill_too(&self, user: u32) {
         let mut state = lock(&self.state);
         state.users.push(pid(user));
         if state.is_off {
             state.cut();
         }
+    }
+
+    /// One who has ended by himself.
+    pub fn forget(&self, user: u32) {
+        lock(&self.state).users.retain(|known| *known != pid(user));
+    }
+
+    /// Changes of this file in the root of which a cut has taken something so far.
+    pub fn lost(&self, name: &str) -> u64 {
+        let state = lock(&self.state);
+        state.files[state.names[&(files::ROOT, name.into())]].lost
     }
 
     pub fn is_off(&self) -> bool {
@@ -162,6 +210,10 @@ impl State {
             let _ = kill_process(user, Signal::KILL);
         }
         self.is_off = true;
+        // They are on their way to the disk, and nobody hears of them any more.
+        for UnderWay { file, change, .. } in self.under_way.drain(..) {
+            self.files[file].loose.push(change);
+        }
     }
 
     fn check(&self) -> Result<(), Errno> {
@@ -211,6 +263,21 @@ impl State {
     }
 }
 
+/// Until the folder is gone.
+fn finish_slow(state: &Weak<Mutex<State>>) {
+    while let Some(state) = state.upgrade() {
+        let mut state = lock(&state);
+        let State { under_way, files, .. } = &mut *state;
+        for UnderWay { file, change, reply } in under_way.drain(..).rev() {
+            let bytes = change.bytes();
+            files[file].change(change);
+            reply.written(bytes);
+        }
+        drop(state);
+        std::thread::sleep(SLOW);
+    }
+}
+
 fn apply(names: &mut Names, step: &Renaming) {
     for (name, file) in step {
         match file {
@@ -228,11 +295,19 @@ impl Change {
             Change::Size(bytes) => *bytes,
         }
     }
+
+    /// That are written.
+    fn bytes(&self) -> u32 {
+        match self {
+            Change::Write(_, bytes) => bytes.len() as u32,
+            Change::Size(_) => 0,
+        }
+    }
 }
 
 impl Content {
     fn new(kind: FileType, mode: u16) -> Content {
-        Content { kind, mode, now: Vec::new(), kept: Vec::new(), loose: Vec::new(), is_broken: false }
+        Content { kind, mode, now: Vec::new(), kept: Vec::new(), loose: Vec::new(), lost: 0, is_broken: false }
     }
 
     fn change(&mut self, change: Change) {
@@ -253,6 +328,7 @@ impl Content {
     }
 
     fn lose_all(&mut self) {
+        self.lost += self.loose.len() as u64;
         self.loose.clear();
         self.now.clone_from(&self.kept);
     }
@@ -268,6 +344,7 @@ impl Content {
                 1 => true,
                 _ => chance.below(2) == 0,
             };
+            self.lost += u64::from(!is_kept);
             match change {
                 Change::Size(bytes) if is_kept => self.kept.resize(bytes, 0),
                 Change::Write(at, bytes) if fate == 3 => {
