@@ -1,15 +1,17 @@
-//! No effect without its cause: a write that was sent when another one had been answered, on whatever connection, is there after a `kill -9`
-//! only if the other one is. And two who flush all the time, each in the middle of the other's, find what was answered before.
+//! No effect without its cause: a write that was sent when another one had been answered, on whatever connection, is there after a `kill -9`,
+//! and after a power cut, only if the other one is. And two who flush all the time, each in the middle of the other's, find what was answered before.
 
 use std::io;
+use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::common::chance::Chance;
 use crate::common::daemon::Daemon;
 use crate::common::nbd::{Client, Command};
+use crate::common::power::Power;
 use crate::common::stamp::{SECTOR, Version, stamp, stamp_of};
-use crate::common::{kills, volume};
+use crate::common::{kills, text, tool, volume};
 
 const BLOCK: u64 = 8;
 const CHAINS: u64 = 3;
@@ -102,14 +104,20 @@ fn flush(mut client: Client, chains: &[Mutex<Chain>]) {
     }
 }
 
-/// One life of the daemon, with these connections for each chain, that ends by a kill in the middle of everything.
-fn one_life(daemon: Daemon, chains: &[Mutex<Chain>], versions: &AtomicU64, mut chance: Chance, answers: u64) {
+/// `kill -9`, or a cut of the power.
+fn kill(daemon: Daemon, power: Option<&Power>) {
+    power.inspect(|power| power.cut(Some(daemon.pid())));
+    daemon.kill();
+}
+
+/// One life of the daemon, with these connections for each chain, that ends in the middle of everything.
+fn one_life(daemon: Daemon, power: Option<&Power>, chains: &[Mutex<Chain>], versions: &AtomicU64, mut chance: Chance, answers: u64) {
     let clients: Vec<Vec<Client>> = chains.iter().map(|_| (0..CONNECTIONS).map(|_| daemon.connect()).collect()).collect();
     let flushers: Vec<Client> = (0..FLUSHERS).map(|_| daemon.connect()).collect();
     let (daemon, fuse) = (Mutex::new(Some(daemon)), AtomicU64::new(answers));
     let answered = || {
         if fuse.fetch_sub(1, Ordering::AcqRel) == 1 {
-            daemon.lock().unwrap().take().expect("killed once").kill();
+            kill(daemon.lock().unwrap().take().expect("killed once"), power);
         }
     };
     std::thread::scope(|threads| {
@@ -144,29 +152,45 @@ fn judge(what: &str, left: &[Version], chains: &[Mutex<Chain>], known: &mut [Ver
     }
 }
 
-fn check(knobs: &str) {
-    let folder = volume("64MiB", "64MiB", knobs);
+fn check(dir: &Path, power: Option<&Power>) {
     let chains: Vec<Mutex<Chain>> = (0..CHAINS).map(|_| Mutex::default()).collect();
     let (versions, mut known) = (AtomicU64::new(1), vec![0; SECTORS as usize]);
     let kills = kills(KILLS);
     for round in 0..kills {
         let mut chance = Chance::new(round);
         let answers = 1 + chance.below(200 << (round % 6));
-        one_life(Daemon::up(folder.path()), &chains, &versions, chance, answers);
-        let daemon = Daemon::up(folder.path());
+        let mut luck = Chance::new(!round);
+        one_life(Daemon::up(dir), power, &chains, &versions, chance, answers);
+        power.inspect(|power| power.restore(&mut luck));
+        let daemon = Daemon::up(dir);
         let read = daemon.connect().read(0, SECTORS as u32 * SECTOR as u32).expect("a read after recovery");
         judge(&format!("round {round}"), &versions_of(&read), &chains, &mut known);
-        daemon.kill();
+        kill(daemon, power);
+        power.inspect(|power| power.restore(&mut luck));
     }
     assert!(kills < KILLS || versions.into_inner() > kills * 100, "the lives were too short to prove anything");
 }
 
 #[test]
 fn after_a_kill_there_is_no_effect_without_its_cause() {
-    check("");
+    check(volume("64MiB", "64MiB", "").path(), None);
 }
 
 #[test]
 fn after_a_kill_there_is_no_effect_without_its_cause_where_front_threads_write() {
-    check("[limits]\nfront_threads = 3\n");
+    check(volume("64MiB", "64MiB", "[limits]\nfront_threads = 3\n").path(), None);
+}
+
+/// Where every write goes to the log: what goes past it is as on a bare disk.
+#[test]
+fn after_a_power_cut_there_is_no_effect_without_its_cause() {
+    for knobs in ["", "[limits]\nfront_threads = 3\n"] {
+        let power = Power::new();
+        let dir = power.path();
+        tool::tidegate(&["create", "--dir", text(dir), "--origin-size", "64MiB", "--cache-size", "64MiB"]).succeeds();
+        std::fs::write(dir.join("config.toml"), format!("{knobs}[log]\nsplit = false\ncommit_home = false\n")).unwrap();
+        power.flush();
+        check(dir, Some(&power));
+        assert!(power.lost("cache.img") > 0);
+    }
 }
