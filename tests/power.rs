@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use crate::common::chance::Chance;
 use crate::common::daemon::Daemon;
 use crate::common::power::Power;
-use crate::common::{replace_cache, text, tool};
+use crate::common::{check_after_cut, replace_cache, text, tool};
 
 const MIB: usize = 1 << 20;
 const ORIGIN_BYTES: usize = 8 * MIB;
@@ -153,6 +153,47 @@ fn what_was_acknowledged_before_a_clean_stop_survives_a_power_cut_behind_it() {
         let daemon = volume.up();
         expect(&daemon, &contents);
         volume.lose_power(Some(daemon));
+    }
+}
+
+/// A cut is tried at each change of the disk.
+#[test]
+fn a_volume_that_was_being_stopped_when_the_power_failed_has_all_that_was_flushed() {
+    let mut cuts = 0;
+    for changes in 0.. {
+        let mut volume = Volume::new(changes);
+        let (daemon, contents) = volume.written(changes);
+        daemon.connect().flush().unwrap();
+        let pid = daemon.pid();
+        volume.power.cut_after(changes, pid);
+        daemon.terminate();
+        let (status, said) = daemon.ended();
+        volume.power.forget(pid);
+        let is_stopped = !volume.power.is_off();
+        assert!(!is_stopped || status.success(), "{said}");
+        volume.lose_power(None);
+        check_after_cut(volume.power.path());
+        expect(&volume.up(), &contents);
+        if is_stopped {
+            break;
+        }
+        cuts += 1;
+    }
+    assert!(cuts > 3, "{cuts} changes stop it");
+}
+
+/// The device says so, and has lost what it was to keep: an error that is told once, as of a file system.
+#[test]
+fn a_flush_that_failed_keeps_nothing_and_the_next_one_that_succeeds_keeps_all() {
+    for round in 1..4 {
+        let volume = Volume::new(30 + u64::from(round));
+        let (daemon, contents) = volume.written(u64::from(round));
+        volume.power.fail_flushes("cache.img", round);
+        let mut client = daemon.connect();
+        while client.flush().is_err() {}
+        assert_eq!(volume.power.failing_flushes("cache.img"), 0, "it did not ask the SSD");
+        volume.lose_all_but_what_was_flushed(daemon);
+        expect(&volume.up(), &contents);
     }
 }
 

@@ -318,7 +318,18 @@ impl Filesystem for Files {
         let flush = |state: &mut State| {
             state.content(node)?;
             state.count()?;
-            state.content(node).map(Content::flush)
+            let content = state.content(node)?;
+            match content.failing_flushes.checked_sub(1) {
+                Some(left) => {
+                    content.failing_flushes = left;
+                    content.lose_all();
+                    Err(Errno::EIO)
+                }
+                None => {
+                    content.flush();
+                    Ok(())
+                }
+            }
         };
         answer(reply, self.with(flush));
     }

@@ -79,6 +79,8 @@ struct Content {
     lost: u64,
     /// Nothing can be read of it, changed or flushed.
     is_broken: bool,
+    /// So many flushes fail, and what they were to cover is lost.
+    failing_flushes: u32,
 }
 
 struct UnderWay {
@@ -153,8 +155,7 @@ impl Power {
 
     /// Changes of this file in the root of which a cut has taken something so far.
     pub fn lost(&self, name: &str) -> u64 {
-        let state = lock(&self.state);
-        state.files[state.names[&(files::ROOT, name.into())]].lost
+        self.file(name, |file| file.lost)
     }
 
     pub fn is_off(&self) -> bool {
@@ -181,9 +182,23 @@ impl Power {
 
     /// The device that this file in the root stands for fails, or works again.
     pub fn set_broken(&self, name: &str, is_broken: bool) {
+        self.file(name, |file| file.is_broken = is_broken);
+    }
+
+    /// The next flushes of this file in the root fail, and what they were to cover is lost at once.
+    pub fn fail_flushes(&self, name: &str, failing: u32) {
+        self.file(name, |file| file.failing_flushes = failing);
+    }
+
+    /// How many of them have not come yet.
+    pub fn failing_flushes(&self, name: &str) -> u32 {
+        self.file(name, |file| file.failing_flushes)
+    }
+
+    fn file<T>(&self, name: &str, of: impl FnOnce(&mut Content) -> T) -> T {
         let mut state = lock(&self.state);
         let number = state.names[&(files::ROOT, name.into())];
-        state.files[number].is_broken = is_broken;
+        of(&mut state.files[number])
     }
 
     /// All that is there is flushed.
@@ -307,7 +322,7 @@ impl Change {
 
 impl Content {
     fn new(kind: FileType, mode: u16) -> Content {
-        Content { kind, mode, now: Vec::new(), kept: Vec::new(), loose: Vec::new(), lost: 0, is_broken: false }
+        Content { kind, mode, now: Vec::new(), kept: Vec::new(), loose: Vec::new(), lost: 0, is_broken: false, failing_flushes: 0 }
     }
 
     fn change(&mut self, change: Change) {
