@@ -34,6 +34,8 @@ const PAGES: u64 = 1_400;
 
 /// Rounds with two volumes, with threads for clients, and far out.
 const KILLS_OF_TWO: u64 = 10;
+/// Rounds without power: each is three lives and up to three starts.
+const CUTS: u64 = 30;
 /// Small and restless: destaging starts at once, so that kills hit it too.
 const RESTLESS: &str = "free_floor = \"40%\"\nwait = \"1ms\"\nmax_dirty_age = \"100ms\"\ndirty_high = \"30%\"\n";
 
@@ -457,7 +459,7 @@ fn without_power(knobs: &str, block_bytes: u32, kills: u64) -> u64 {
 
 #[test]
 fn power_cuts_lose_nothing_that_was_flushed_and_nothing_flickers() {
-    assert!(without_power("", 4_096, kills(KILLS)) > 0);
+    assert!(without_power("", 4_096, kills(CUTS)) > 0);
 }
 
 #[test]
