@@ -444,8 +444,8 @@ fn kills_under_two_volumes_lose_nothing_that_was_flushed_in_either() {
     check(folder.path(), &names, false, None, kills(KILLS_OF_TWO));
 }
 
-/// A volume whose disks' power can be cut, and that of what is kept beside them. Of its disks, each writes so many bytes at once. Answers of how many
-/// changes of the origin the cuts have taken something.
+/// A volume whose disks' power can be cut, and that of what is kept beside them; each disk writes so many bytes at once. Answers how many changes of
+/// the origin the cuts have taken, about.
 fn without_power(knobs: &str, block_bytes: u32, kills: u64) -> u64 {
     let power = Power::with_blocks(block_bytes);
     let dir = power.path();

@@ -75,7 +75,7 @@ struct Content {
     kept: Vec<u8>,
     /// What was changed since, in order.
     loose: Vec<Change>,
-    /// Changes of which a cut has taken something.
+    /// Changes that cuts have taken, about: of those that were torn a half counts.
     lost: u64,
     /// Nothing can be read of it, changed or flushed.
     is_broken: bool,
@@ -153,7 +153,7 @@ impl Power {
         lock(&self.state).users.retain(|known| *known != pid(user));
     }
 
-    /// Changes of this file in the root of which a cut has taken something so far.
+    /// About how many changes of this file in the root the cuts have taken so far.
     pub fn lost(&self, name: &str) -> u64 {
         self.file(name, |file| file.lost)
     }
