@@ -11,7 +11,7 @@ use crate::common::daemon::Daemon;
 use crate::common::nbd::{Client, Command};
 use crate::common::power::Power;
 use crate::common::stamp::{SECTOR, Version, stamp, stamp_of};
-use crate::common::{kills, text, tool, volume};
+use crate::common::{kills, make_volume, volume};
 
 const BLOCK: u64 = 8;
 const CHAINS: u64 = 3;
@@ -106,8 +106,10 @@ fn flush(mut client: Client, chains: &[Mutex<Chain>]) {
 
 /// `kill -9`, or a cut of the power.
 fn kill(daemon: Daemon, power: Option<&Power>) {
-    power.inspect(|power| power.cut(Some(daemon.pid())));
-    daemon.kill();
+    match power {
+        Some(power) => power.cut_under(daemon),
+        None => daemon.kill(),
+    }
 }
 
 /// One life of the daemon, with these connections for each chain, that ends in the middle of everything.
@@ -187,8 +189,7 @@ fn after_a_power_cut_there_is_no_effect_without_its_cause() {
     for knobs in ["", "[limits]\nfront_threads = 3\n"] {
         let power = Power::new();
         let dir = power.path();
-        tool::tidegate(&["create", "--dir", text(dir), "--origin-size", "64MiB", "--cache-size", "64MiB"]).succeeds();
-        std::fs::write(dir.join("config.toml"), format!("{knobs}[log]\nsplit = false\ncommit_home = false\n")).unwrap();
+        make_volume(dir, "64MiB", "64MiB", &format!("{knobs}[log]\nsplit = false\ncommit_home = false\n"));
         power.flush();
         check(dir, Some(&power));
         assert!(power.lost("cache.img") > 0);

@@ -11,7 +11,7 @@ use crate::common::daemon::Daemon;
 use crate::common::nbd::{CAN_MULTI_CONN, Client, Command};
 use crate::common::power::Power;
 use crate::common::stamp::{SECTOR, Version, stamp, stamp_of};
-use crate::common::{CARRIERS, check_after_cut, kills, text, tool, volume, volumes};
+use crate::common::{CARRIERS, check_after_cut, kills, make_volume, text, tool, volume, volumes};
 
 /// Sectors under test: 24 MiB of a volume of 64 MiB. More than the cache's dirty high mark, so that destaging runs while we kill.
 const SECTORS: u64 = (24 << 20) / SECTOR as u64;
@@ -298,9 +298,13 @@ struct Cuts<'a> {
 
 /// A life ends: by a kill, or by a cut of the power, which comes back.
 fn end(daemon: Daemon, cuts: Option<&Cuts>, chance: &mut Chance) {
-    cuts.inspect(|cuts| cuts.power.cut(Some(daemon.pid())));
-    daemon.kill();
-    cuts.inspect(|cuts| cuts.power.restore(chance));
+    match cuts {
+        Some(Cuts { power, .. }) => {
+            power.cut_under(daemon);
+            power.restore(chance);
+        }
+        None => daemon.kill(),
+    }
 }
 
 /// One life of the daemon that ends in the middle of everything: by a kill, or by a cut of the power. The volumes have names if there are several.
@@ -317,8 +321,11 @@ fn one_round(dir: &Path, volumes: &[(&str, Mutex<Model>)], versions: &AtomicU64,
     let by_change = power.filter(|_| round % 4 >= 2).inspect(|power| power.cut_after(chance.below(1 << (2 + round % 9)), user)).is_some();
     let daemon = Mutex::new(Some(daemon));
     let kill = || {
-        power.inspect(|power| power.cut(Some(user)));
-        daemon.lock().unwrap().take().expect("killed once").kill();
+        let daemon = daemon.lock().unwrap().take().expect("killed once");
+        match power {
+            Some(power) => power.cut_under(daemon),
+            None => daemon.kill(),
+        }
     };
     let fuse = AtomicU64::new(if by_change { u64::MAX } else { 1 + chance.below(1 << (4 + round % 9)) });
     std::thread::scope(|threads| {
@@ -338,7 +345,7 @@ fn interrupt_starts(dir: &Path, cuts: &Cuts, chance: &mut Chance) {
     let power = cuts.power;
     for _ in 0..chance.below(4) {
         let few = 1 << chance.below(6);
-        let start = || Daemon::launch(env!("CARGO_BIN_EXE_tidegate"), dir, &["up", "--dir", text(dir)]);
+        let start = || Daemon::launch(dir, &["up", "--dir", text(dir)]);
         let mut daemon = power.cut_after_start(chance.below(few), start);
         assert!(daemon.becomes_ready() || power.is_off(), "it is not ready; it said: {}", daemon.said());
         end(daemon, Some(cuts), chance);
@@ -449,8 +456,7 @@ fn kills_under_two_volumes_lose_nothing_that_was_flushed_in_either() {
 fn without_power(knobs: &str, block_bytes: u32, kills: u64) -> u64 {
     let power = Power::with_blocks(block_bytes);
     let dir = power.path();
-    tool::tidegate(&["create", "--dir", text(dir), "--origin-size", "48MiB", "--cache-size", "64MiB"]).succeeds();
-    std::fs::write(dir.join("config.toml"), format!("{knobs}[gate]\n{RESTLESS}")).unwrap();
+    make_volume(dir, "48MiB", "64MiB", &format!("{knobs}[gate]\n{RESTLESS}"));
     power.flush();
     check(dir, &[""], false, Some(&Cuts { power: &power, is_home: knobs.contains("write-through") }), kills);
     assert!(power.lost("cache.img") > kills, "the cuts took next to nothing: {}", power.lost("cache.img"));

@@ -468,6 +468,6 @@ fn the_only_volume_of_a_file_of_another_name_is_meant_by_its_name() {
     assert!(refused.code == Some(78) && daemon.status()["phase"] == "serving", "{refused}");
     assert!(detach("home").succeeds().contains("alone holds everything"));
     drop(daemon);
-    let (_, said) = Daemon::launch(env!("CARGO_BIN_EXE_tidegate"), dir, &serve).ended();
+    let (_, said) = Daemon::launch(dir, &serve).ended();
     assert!(said.contains("was detached"), "{said}");
 }

@@ -576,7 +576,7 @@ impl Volume {
     /// Everything is durable. Have the last replies left, or their time?
     fn has_ended(&mut self, now: Instant) -> bool {
         match self.state {
-            State::Lingering(until) => self.is_deserted(now) || now >= until,
+            State::Lingering(until) => self.may_end(now) || now >= until,
             State::Starting | State::Sound | State::Serving | State::Stopping => {
                 self.world.front.shutdown();
                 self.state = State::Lingering(now + LINGER);
@@ -586,7 +586,7 @@ impl Volume {
     }
 
     /// Nothing is left to wait for: no client, no operation, and nobody who asks how it ended has to hear that something is lost.
-    fn is_deserted(&self, now: Instant) -> bool {
+    fn may_end(&self, now: Instant) -> bool {
         self.world.front.connections() == 0 && self.world.io.in_flight() == 0 && lost_blocks(&self.engine.inspect(now)) == 0
     }
 
@@ -602,7 +602,7 @@ impl Volume {
 
     fn sleep(&mut self, now: Instant) -> Result<(), Failure> {
         let lingering = match self.state {
-            State::Lingering(_) if self.is_deserted(now) => Some(now),
+            State::Lingering(_) if self.may_end(now) => Some(now),
             State::Lingering(until) => Some(until),
             State::Starting | State::Sound | State::Serving | State::Stopping => None,
         };

@@ -49,13 +49,17 @@ impl Daemon {
 
     /// The same through another program that becomes ours.
     pub fn start_by(program: &str, dir: &Path, arguments: &[&str]) -> Daemon {
-        let mut daemon = Daemon::launch(program, dir, arguments);
+        let mut daemon = Daemon::launch_by(program, dir, arguments);
         assert!(daemon.becomes_ready(), "{arguments:?} is not ready; it said: {}", daemon.said());
         daemon
     }
 
-    /// Starts it, and waits for nothing.
-    pub fn launch(program: &str, dir: &Path, arguments: &[&str]) -> Daemon {
+    /// Starts the program with `arguments`, and waits for nothing.
+    pub fn launch(dir: &Path, arguments: &[&str]) -> Daemon {
+        Daemon::launch_by(env!("CARGO_BIN_EXE_tidegate"), dir, arguments)
+    }
+
+    fn launch_by(program: &str, dir: &Path, arguments: &[&str]) -> Daemon {
         let stderr = tempfile::tempfile().unwrap();
         let mut child = Command::new(program)
             .args(arguments)

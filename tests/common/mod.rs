@@ -27,10 +27,14 @@ pub fn folder() -> TempDir {
 /// A volume that has not been started: origin, formatted cache, and `knobs` as its config.toml.
 pub fn volume(origin_size: &str, cache_size: &str, knobs: &str) -> TempDir {
     let folder = folder();
-    let dir = folder.path();
+    make_volume(folder.path(), origin_size, cache_size, knobs);
+    folder
+}
+
+/// The same in a folder that is there.
+pub fn make_volume(dir: &Path, origin_size: &str, cache_size: &str, knobs: &str) {
     tool::tidegate(&["create", "--dir", text(dir), "--origin-size", origin_size, "--cache-size", cache_size]).succeeds();
     std::fs::write(dir.join("config.toml"), knobs).unwrap();
-    folder
 }
 
 /// The SSD of a volume is gone, and a blank one of its size is in its place.

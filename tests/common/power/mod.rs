@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::ops::Range;
 use std::path::Path;
+use std::process::ExitStatus;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
@@ -75,7 +76,7 @@ struct Content {
     kept: Vec<u8>,
     /// What was changed since, in order.
     loose: Vec<Change>,
-    /// Changes that cuts have taken, about: of those that were torn a half counts.
+    /// Changes that cuts and failed flushes have taken, about: of those that were torn a half counts.
     lost: u64,
     /// Nothing can be read of it, changed or flushed.
     is_broken: bool,
@@ -132,11 +133,17 @@ impl Power {
         user
     }
 
-    /// Cuts it now, and kills him alone.
+    /// Cuts it now; nobody uses it, or whoever does is killed in that moment.
     pub fn cut(&self, user: Option<u32>) {
         let mut state = lock(&self.state);
         state.users = user.map(pid).into_iter().collect();
         state.cut();
+    }
+
+    /// Cuts it under a daemon, which is gone afterwards.
+    pub fn cut_under(&self, daemon: Daemon) {
+        self.cut(Some(daemon.pid()));
+        daemon.kill();
     }
 
     /// Kills him, too, when the power is cut; or at once if it has been.
@@ -148,12 +155,15 @@ impl Power {
         }
     }
 
-    /// One who has ended by himself.
-    pub fn forget(&self, user: u32) {
-        lock(&self.state).users.retain(|known| *known != pid(user));
+    /// Waits until he has ended, by himself or by a cut: how, and what he said. He is not killed any more.
+    pub fn await_end(&self, user: Daemon) -> (ExitStatus, String) {
+        let number = pid(user.pid());
+        let ended = user.ended();
+        lock(&self.state).users.retain(|known| *known != number);
+        ended
     }
 
-    /// About how many changes of this file in the root the cuts have taken so far.
+    /// About how many changes of this file in the root the cuts and failed flushes have taken so far.
     pub fn lost(&self, name: &str) -> u64 {
         self.file(name, |file| file.lost)
     }
